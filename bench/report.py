@@ -1,0 +1,373 @@
+"""Makes the benchmark's report: percentiles, ratios, what was asked for and whether it was met.
+
+    report.py --workcell FILE [--peer FILE] [--json FILE] [--svg FILE]
+
+FILE are the values as `workcell bench` and peer_ipykernel.py measured them.  Prints the table, writes the
+summary as JSON and draws the plot.  Needs only the standard library, Python 3.9 or later.
+"""
+import argparse
+import datetime
+import json
+import math
+import os
+import platform
+import sys
+from xml.sax.saxutils import escape
+
+MB = 1_000_000
+# Fifty opens at either end of the row are compared.  Their medians wobble by some ten percent from run to
+# run; a cost that grew with the number of sessions would show as a multiple.
+GROWTH_WINDOW = 50
+GROWTH_LIMIT = 1.5
+
+
+class Ask:
+    """One demand on a measure.  `value(measure)` is None where the other side was not measured."""
+
+    def __init__(self, text, value, limit, at_least):
+        self.text, self.value, self.limit, self.at_least = text, value, limit, at_least
+
+    def judge(self, measure):
+        got = self.value(measure)
+        if got is None:
+            return {"asked": self.text, "got": None, "met": None}
+        met = got >= self.limit if self.at_least else got <= self.limit
+        return {"asked": self.text, "got": got, "met": met}
+
+
+def times_peer(limit):
+    return Ask(f"{limit}× ipykernel", lambda m: m.get("ratio_to_peer"), limit, True)
+
+
+def times_floor(limit):
+    return Ask(f"≤ {limit}× floor", lambda m: m.get("ratio_to_floor"), limit, False)
+
+
+def at_most_mb(limit):
+    return Ask(f"≤ {limit} MB", lambda m: m["workcell"]["p50"] / MB, limit, False)
+
+
+ALL_ANSWER = Ask("all answer", lambda m: m["answered_share"], 1, True)
+NONE_LEFT = Ask("none left", lambda m: m["left_behind"], 0, False)
+NO_GROWTH = Ask("no growth", lambda m: m["growth"], GROWTH_LIMIT, False)
+
+# name, label, unit, the peer's row, what the floor is, what is asked for
+MEASURES = (
+    ("open", "open to first result, no pool", "ns", "open", "fork", [times_peer(100)]),
+    ("open-pool", "open to first result, pool", "ns", "open", "socket", [times_peer(500)]),
+    ("cell", "cell round trip, 1+1", "ns", "cell", "socket", [times_peer(50), times_floor(3)]),
+    ("reset", "reset to first result", "ns", "reset", "fork", [times_peer(100)]),
+    ("memory", "memory of one more session", "bytes", "memory", None, [at_most_mb(4), times_peer(10)]),
+    ("stdout", "stdout, 100 MB in lines", "bytes_per_s", "stdout", None, [times_peer(20)]),
+    ("sessions", "{sessions} sessions at once, open", "ns", None, None, [ALL_ANSWER, NO_GROWTH, NONE_LEFT]),
+    ("first-chunk", "first output chunk of a cell", "ns", "first-chunk", None, []),
+    ("ping-one-cpu", "socket floor, on one CPU", "ns", None, "socket", []),
+    ("ping-two-cpus", "socket floor, on two CPUs", "ns", None, "socket", []),
+)
+
+
+def percentile(ordered, q):
+    """Nearest rank: always a value that was measured.  Of few values, p99 is the worst."""
+    return ordered[max(math.ceil(len(ordered) * q / 100), 1) - 1]
+
+
+def summarise(values, unit):
+    """p99 is the bad end: the slowest one in a hundred, for rates as well as for times."""
+    if not values:
+        return None
+    ordered = sorted(values, reverse=unit == "bytes_per_s")
+    return {
+        "p50": percentile(ordered, 50),
+        "p99": percentile(ordered, 99),
+        "best": ordered[0],
+        "worst": ordered[-1],
+        "mean": sum(values) / len(values),
+        "n": len(values),
+    }
+
+
+def machine_facts():
+    cpu = platform.processor() or platform.machine()
+    with open("/proc/cpuinfo") as info:
+        for line in info:
+            if line.startswith("model name"):
+                cpu = line.split(":", 1)[1].strip()
+                break
+    return {
+        "cpu": cpu,
+        "cpus": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "kernel": platform.release(),
+        "arch": platform.machine(),
+        "load": os.getloadavg()[0],
+    }
+
+
+def judge_sessions(measure, values, facts):
+    """What this row asks for is not a ratio to somebody else."""
+    window = min(GROWTH_WINDOW, max(len(values) // 2, 1))
+    first = summarise(values[:window], "ns")["p50"]
+    last = summarise(values[-window:], "ns")["p50"]
+    measure.update(facts, window=window)
+    measure["first_p50"], measure["last_p50"], measure["growth"] = first, last, last / first
+    measure["answered_share"] = facts["answered"] / facts["asked"]
+    measure["left_behind"] = facts["left_processes"] + facts["left_fds"]
+
+
+def build(workcell, peer):
+    measures = []
+    for name, label, unit, peer_row, floor_kind, asks in MEASURES:
+        row = workcell["rows"].get(name, {})
+        ours = summarise(row.get("values"), unit)
+        floor = summarise(row.get("floor"), unit)
+        theirs = summarise(peer["rows"].get(peer_row), unit) if peer and peer_row else None
+        if not ours and not floor:
+            continue
+        measure = {"name": name, "unit": unit, "label": label.format(sessions=workcell["sessions"]["asked"])}
+        measure.update({"workcell": ours, "peer": theirs, "floor": floor, "floor_kind": floor_kind})
+        if ours and theirs:
+            ratio = theirs["p50"] / ours["p50"]
+            measure["ratio_to_peer"] = 1 / ratio if unit == "bytes_per_s" else ratio
+        if ours and floor:
+            measure["ratio_to_floor"] = ours["p50"] / floor["p50"]
+        if name == "sessions":
+            judge_sessions(measure, row["values"], workcell["sessions"])
+        measure["asks"] = [ask.judge(measure) for ask in asks]
+        measures.append(measure)
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "machine": machine_facts(),
+        "workcell": {k: v for k, v in workcell.items() if k not in ("rows", "sessions")},
+        "peer": {k: v for k, v in peer.items() if k != "rows"} if peer else None,
+        "skipped": {n: r["skipped"] for n, r in workcell["rows"].items() if "skipped" in r},
+        "measures": measures,
+    }
+
+
+# ---- the table
+
+
+def three_digits(value):
+    if value >= 100:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def show(value, unit):
+    if unit == "bytes":
+        return f"{three_digits(value / MB)} MB"
+    if unit == "bytes_per_s":
+        return f"{three_digits(value / MB)} MB/s"
+    for limit, name in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):
+        if value >= limit:
+            return f"{three_digits(value / limit)} {name}"
+    return f"{value:.0f} ns"
+
+
+def show_part(measure, side, key):
+    return show(measure[side][key], measure["unit"]) if measure[side] else "–"
+
+
+def show_ratio(measure, key):
+    return f"{three_digits(measure[key])}×" if key in measure else "–"
+
+
+def verdict(measure):
+    met = [ask["met"] for ask in measure["asks"]]
+    if not met:
+        return ""
+    if False in met:
+        return "no"
+    return "no peer" if None in met else "yes"
+
+
+HEADINGS = ("measure", "Workcell p50", "p99", "ipykernel p50", "p99", "floor p50", "vs ipykernel", "vs floor",
+            "asked for", "met")
+
+
+def table(report):
+    lines = [HEADINGS]
+    for measure in report["measures"]:
+        lines.append((
+            measure["label"],
+            show_part(measure, "workcell", "p50"), show_part(measure, "workcell", "p99"),
+            show_part(measure, "peer", "p50"), show_part(measure, "peer", "p99"),
+            show_part(measure, "floor", "p50"),
+            show_ratio(measure, "ratio_to_peer"), show_ratio(measure, "ratio_to_floor"),
+            ", ".join(ask["asked"] for ask in measure["asks"]), verdict(measure),
+        ))
+    widths = [max(len(line[i]) for line in lines) for i in range(len(HEADINGS))]
+    words = (0, 8, 9)  # columns of words stand left, figures right
+    out = []
+    for line in lines:
+        cells = [c.ljust(w) if i in words else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths))]
+        out.append("  ".join(cells).rstrip())
+    out.insert(1, "  ".join("-" * w for w in widths))
+    return "\n".join(out)
+
+
+def facts_line(report):
+    machine, workcell, peer = report["machine"], report["workcell"], report["peer"]
+    parts = [f"Workcell {workcell['version']}", f"Python {workcell['python_version']}",
+             f"IPython {workcell['ipython']}" if workcell["ipython"] else "no IPython"]
+    if peer and peer["ok"]:
+        parts.append(f"ipykernel {peer['ipykernel']}, jupyter_client {peer['jupyter_client']}")
+    parts.append(f"{machine['cpu']}, {machine['cpus']} CPUs, Linux {machine['kernel']}")
+    parts.append(report["date"][:10])
+    return " · ".join(parts)
+
+
+def remarks(report):
+    out = []
+    for measure in report["measures"]:
+        for ask in measure["asks"]:
+            if ask["met"] is False:
+                out.append(f"falls short: {measure['label']}: asked for {ask['asked']}, got "
+                           f"{three_digits(ask['got'])}")
+        if measure["name"] == "sessions":
+            first, last = show(measure["first_p50"], "ns"), show(measure["last_p50"], "ns")
+            out.append(
+                f"{measure['asked']} sessions: {measure['answered']} answered; open p50 {first} for the "
+                f"first {measure['window']}, {last} for the last ({measure['growth']:.2f}×; more than "
+                f"{GROWTH_LIMIT}× counts as growth); left behind: {measure['left_processes']} processes, "
+                f"{measure['left_fds']} descriptors")
+    for name, reason in report["skipped"].items():
+        out.append(f"{name}: not measured, {reason}; give an interpreter that has it with --python")
+    peer = report["peer"]
+    if peer is None and any(ask["met"] is None for m in report["measures"] for ask in m["asks"]):
+        out.append("ipykernel was left out: ratios to it are not judged")
+    elif peer and not peer["ok"]:
+        out.append(
+            f"ipykernel was not measured: {report['workcell']['python']} has no {peer['missing']}.  "
+            "For the full comparison:\n    python3 -m venv /tmp/bench-venv\n"
+            "    /tmp/bench-venv/bin/pip install ipykernel numpy pandas\n"
+            "    workcell bench --python /tmp/bench-venv/bin/python")
+    if report["workcell"]["quick"]:
+        out.append("--quick: few rounds, the figures wobble")
+    return out
+
+
+# ---- the plot
+
+SIDES = (("workcell", "Workcell", "#2563eb"), ("peer", "ipykernel", "#f59e0b"), ("floor", "floor", "#9ca3af"))
+WIDTH, LEFT, RIGHT = 960, 250, 110
+BAR, GAP, GROUP = 15, 3, 16
+PANELS = (
+    ("ns", "time (shorter is better)"),
+    ("bytes", "private memory of one more idle session, numpy and pandas loaded (shorter is better)"),
+    ("bytes_per_s", "stdout rate (longer is better)"),
+)
+
+
+class Svg:
+    def __init__(self):
+        self.parts, self.y = [], 0
+
+    def text(self, x, y, words, size=12, anchor="start", fill="#111827", weight="normal"):
+        self.parts.append(f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" '
+                          f'fill="{fill}" font-weight="{weight}">{escape(words)}</text>')
+
+    def rect(self, x, y, width, height, fill):
+        self.parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" '
+                          f'fill="{fill}" rx="1.5"/>')
+
+    def line(self, x1, y1, x2, y2, stroke, width=1.0):
+        self.parts.append(f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" '
+                          f'stroke="{stroke}" stroke-width="{width}"/>')
+
+    def document(self):
+        return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {self.y:.0f}" width="{WIDTH}" '
+                f'height="{self.y:.0f}" font-family="system-ui, sans-serif">\n'
+                f'<rect width="{WIDTH}" height="{self.y:.0f}" fill="#ffffff"/>\n'
+                + "\n".join(self.parts) + "\n</svg>\n")
+
+
+def draw_panel(svg, title, measures, unit):
+    figures = [m[s][k] for m in measures for s, _, _ in SIDES if m[s] for k in ("p50", "p99")]
+    low, high = math.floor(math.log10(min(figures))), math.ceil(math.log10(max(figures)))
+    # A bar of a log scale has no natural start: one decade below the smallest keeps it visible.
+    low, high = low - (10 ** low > 0.7 * min(figures)), max(high, low + 1)
+    span = WIDTH - LEFT - RIGHT
+
+    def x_of(value):
+        return LEFT + (math.log10(value) - low) / (high - low) * span
+
+    svg.text(20, svg.y + 14, title, 13, weight="bold")
+    top = svg.y + 28
+    height = sum(sum(BAR + GAP for s, _, _ in SIDES if m[s]) + GROUP for m in measures)
+    for decade in range(low, high + 1):
+        x = x_of(10 ** decade)
+        svg.line(x, top, x, top + height, "#e5e7eb")
+        svg.text(x, top + height + 14, show(10 ** decade, unit).replace(".00", "").replace(".0", ""), 11,
+                 "middle", "#6b7280")
+    y = top + GROUP / 2
+    for measure in measures:
+        sides = [side for side in SIDES if measure[side[0]]]
+        svg.text(LEFT - 12, y + len(sides) * (BAR + GAP) / 2 + 3, measure["label"], 12, "end")
+        for side, _, colour in sides:
+            part = measure[side]
+            end, whisker = x_of(part["p50"]), x_of(part["p99"])
+            svg.rect(LEFT, y, max(end - LEFT, 2), BAR, colour)
+            svg.line(end, y + BAR / 2, whisker, y + BAR / 2, "#374151", 1.2)
+            svg.line(whisker, y + 4, whisker, y + BAR - 4, "#374151", 1.2)
+            words = show(part["p50"], unit)
+            if side == "workcell" and "ratio_to_peer" in measure:
+                words += f"  ({show_ratio(measure, 'ratio_to_peer')})"
+            svg.text(max(end, whisker) + 6, y + BAR - 3.5, words, 11)
+            y += BAR + GAP
+        y += GROUP
+    svg.y = top + height + 36
+
+
+def plot(report):
+    svg = Svg()
+    svg.text(20, 28, "Workcell, ipykernel and the machine's floor", 17, weight="bold")
+    svg.text(20, 46, facts_line(report), 11, fill="#6b7280")
+    x = 20
+    for _, name, colour in SIDES:
+        svg.rect(x, 58, 12, 12, colour)
+        svg.text(x + 17, 68, name, 12)
+        x += 110
+    svg.text(x, 68, "p50, whisker to p99, log scale; (n×): so many times better than ipykernel", 12,
+             fill="#6b7280")
+    svg.y = 92
+    for unit, title in PANELS:
+        measures = [m for m in report["measures"] if m["unit"] == unit and m["workcell"]]
+        if measures:
+            draw_panel(svg, title, measures, unit)
+    return svg.document()
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Reports what the benchmark measured.")
+    parser.add_argument("--workcell", required=True, metavar="FILE")
+    parser.add_argument("--peer", metavar="FILE")
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--svg", metavar="FILE")
+    args = parser.parse_args()
+    sys.stdout.reconfigure(encoding="utf-8")  # × and µ, whatever the locale
+
+    with open(args.workcell) as file:
+        workcell = json.load(file)
+    peer = None
+    if args.peer:
+        with open(args.peer) as file:
+            peer = json.load(file)
+    report = build(workcell, peer)
+    print(facts_line(report), table(report), *remarks(report), sep="\n\n")
+    try:
+        if args.json:
+            with open(args.json, "w", encoding="utf-8") as file:
+                json.dump(report, file, indent=1, ensure_ascii=False)
+                file.write("\n")
+        if args.svg:
+            with open(args.svg, "w", encoding="utf-8") as file:
+                file.write(plot(report))
+    except OSError as error:
+        print(f"report: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+/*
+ * The rows of the benchmark that are measured in C: Workcell through its public API, and the machine's floor
+ * beside it, in turns.  `workcell bench` fills in what to measure, calls cell__bench_measure() once and hands
+ * the values to report.py.
+ *
+ * Belongs to the thread that calls it, which must be the only one of the process until then.  Complaints go
+ * to stderr: this is a part of a program, not of the library.
+ */
+#ifndef CELL_BENCH_ROWS_H
+#define CELL_BENCH_ROWS_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "workcell.h"
+
+#include "floor.h"
+
+/* Name, unit, and the row that answers it at the peer. */
+#define CELL_BENCH_ROW_TABLE(X)                                            \
+	X(OPEN, "open", "ns", "open")                                      \
+	X(OPEN_POOL, "open-pool", "ns", "open")                            \
+	X(CELL, "cell", "ns", "cell")                                      \
+	X(RESET, "reset", "ns", "reset")                                   \
+	X(MEMORY, "memory", "bytes", "memory")                             \
+	X(STDOUT, "stdout", "bytes_per_s", "stdout")                       \
+	X(SESSIONS, "sessions", "ns", NULL)                                \
+	/* Not asked for by name: they come along with `cell`. */          \
+	X(FIRST_CHUNK, "first-chunk", "ns", NULL)                          \
+	X(PING_ONE_CPU, "ping-one-cpu", "ns", NULL)                        \
+	X(PING_TWO_CPUS, "ping-two-cpus", "ns", NULL)
+
+enum cell__bench_row_id {
+#define CELL_BENCH_ROW_ENUM(id, name, unit, peer) CELL_ROW_##id,
+	CELL_BENCH_ROW_TABLE(CELL_BENCH_ROW_ENUM)
+#undef CELL_BENCH_ROW_ENUM
+	CELL_ROW_COUNT,
+	CELL_ROW_CHOICES = CELL_ROW_FIRST_CHUNK, /* rows before this one can be chosen */
+};
+
+struct cell__bench_row_spec {
+	const char *name, *unit, *peer; /* peer NULL: none */
+};
+extern const struct cell__bench_row_spec cell__bench_row_specs[CELL_ROW_COUNT];
+
+struct cell__bench_samples {
+	double *values;
+	size_t n, capacity;
+};
+
+struct cell__bench_row {
+	struct cell__bench_samples cell, floor;
+	const char *skipped; /* why there is nothing, or NULL */
+};
+
+/* What became of the many sessions. */
+struct cell__bench_many {
+	int answered;
+	int left_processes, left_fds;
+	double close_all_ns;
+};
+
+struct cell__bench {
+	/* set by the caller */
+	const char *python; /* absolute */
+	int only;           /* enum cell__bench_row_id, -1: all */
+	int sessions;
+	bool quick;
+	/* measured */
+	struct cell__floor floor;
+	struct cell_engine *engine; /* without a pool */
+	struct cell_env_info env;
+	size_t zygote_anon_bytes, zygote_file_bytes;
+	double host_bytes_per_session;
+	struct cell__bench_many many;
+	struct cell__bench_row rows[CELL_ROW_COUNT];
+};
+#define CELL_BENCH_INIT { .only = -1, .sessions = 500, .floor = CELL_FLOOR_INIT }
+
+/* 0, or -1 after a complaint.  Either way no process of it is left. */
+int cell__bench_measure(struct cell__bench *bench);
+/* Every value, as one JSON object. */
+void cell__bench_write(const struct cell__bench *bench, FILE *f);
+void cell__bench_finish(struct cell__bench *bench);
+/* Says it on stderr and returns -1. */
+__attribute__((format(printf, 1, 2))) int cell__bench_complain(const char *format, ...);
+
+#endif

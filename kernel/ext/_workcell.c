@@ -1,0 +1,776 @@
+/*
+ * The kernel's C part: frames, the output ring, the zygote's messages, and what a process must do to itself
+ * to become a kernel.  Built once against the stable ABI of CPython 3.9 and loaded by every later one.
+ *
+ * Theory of operation
+ *
+ *   zygote:  zygote_open() once, then zygote_next() in a loop: requests of the spawner, or exits of children.
+ *            It has one thread, and os.fork() makes the kernels.
+ *   kernel:  become_kernel() right after the fork, then recv()/send() of frames.  Python-level output goes
+ *            through write functions into the ring (src/wire/ring_abi.h).  All ring state is touched with the
+ *            GIL held; only waiting for space, recv and send release it.  send() takes send_lock without the
+ *            GIL, so frames of several threads never mix.
+ *   forked children of a kernel (os.fork, multiprocessing) share the mapping but are not the producer: a
+ *            pthread_atfork handler marks them detached, and their output goes to fds 1 and 2, which are pipes.
+ */
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x03090000
+#include <Python.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "wire/frame.h"
+#include "wire/ring_abi.h"
+#include "wire/spawn_msg.h"
+
+/* Exported by every CPython since 3.3; the limited API's headers show it from 3.10 on. */
+extern const char *PyUnicode_AsUTF8AndSize(PyObject *unicode, Py_ssize_t *size);
+
+#define RECV_BYTES 65536u
+#define PIPE_CHECK_GAP_NS 1000 /* see maybe_sync() */
+
+static int sock_fd = -1;
+static int pipe_fd[2] = { -1, -1 }; /* private duplicates of fds 1 and 2 */
+static struct cell_ring_ctl *ring;
+static uint8_t *ring_data;
+static uint64_t ring_head;
+static uint64_t last_rung_tail = UINT64_MAX;
+static uint64_t pipe_written[2]; /* as last told in a SYNC record */
+static int64_t last_write_ns;
+static uint32_t current_run;
+static int detached = 1;
+static pthread_mutex_t send_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static uint8_t recv_buf[RECV_BYTES];
+static size_t recv_start, recv_end;
+
+/* ---- frames out ---- */
+
+/* Sends the whole of iov without the GIL.  Returns 0 or an errno.  EINTR before the first byte is returned. */
+static int send_all(struct iovec *iov, int count)
+{
+	int error = 0;
+	int begun = 0;
+	Py_BEGIN_ALLOW_THREADS
+	pthread_mutex_lock(&send_lock);
+	while (count > 0) {
+		struct msghdr msg = { .msg_iov = iov, .msg_iovlen = (size_t)count };
+		ssize_t n = sendmsg(sock_fd, &msg, MSG_NOSIGNAL);
+		if (n < 0) {
+			/* Half a frame must be followed by the other half, whatever signals come. */
+			if (errno == EINTR && begun)
+				continue;
+			error = errno;
+			break;
+		}
+		begun = 1;
+		while (count > 0 && (size_t)n >= iov->iov_len) {
+			n -= (ssize_t)iov->iov_len;
+			iov++;
+			count--;
+		}
+		if (count > 0) {
+			iov->iov_base = (char *)iov->iov_base + n;
+			iov->iov_len -= (size_t)n;
+		}
+	}
+	pthread_mutex_unlock(&send_lock);
+	Py_END_ALLOW_THREADS
+	return error;
+}
+
+static int send_frame(uint8_t type, uint32_t id, const char *json, size_t json_size, const char *raw, size_t raw_size)
+{
+	for (;;) {
+		struct cell_frame frame = {
+			.type = type,
+			.id = id,
+			.ring_pos = ring_head,
+			.json_size = (uint32_t)json_size,
+			.raw_size = (uint32_t)raw_size,
+		};
+		uint8_t header[CELL_FRAME_HEADER_BYTES];
+		cell__frame_encode_header(&frame, header);
+		struct iovec iov[3] = {
+			{ header, sizeof header },
+			{ (void *)json, json_size },
+			{ (void *)raw, raw_size },
+		};
+		int error = send_all(iov, 3);
+		if (error == 0)
+			return 0;
+		if (error != EINTR) {
+			errno = error;
+			PyErr_SetFromErrno(PyExc_OSError);
+			return -1;
+		}
+		if (PyErr_CheckSignals() < 0)
+			return -1;
+	}
+}
+
+static int bytes_or_none(PyObject *object, const char **ret_data, size_t *ret_size)
+{
+	*ret_data = NULL;
+	*ret_size = 0;
+	if (object == Py_None)
+		return 0;
+	char *data;
+	Py_ssize_t size;
+	if (PyBytes_AsStringAndSize(object, &data, &size) < 0)
+		return -1;
+	*ret_data = data;
+	*ret_size = (size_t)size;
+	return 0;
+}
+
+static PyObject *wc_send(PyObject *self, PyObject *args)
+{
+	(void)self;
+	int type;
+	unsigned int id;
+	PyObject *json_object = Py_None, *raw_object = Py_None;
+	if (!PyArg_ParseTuple(args, "iI|OO", &type, &id, &json_object, &raw_object))
+		return NULL;
+	if (detached)
+		Py_RETURN_FALSE;
+	const char *json, *raw;
+	size_t json_size, raw_size;
+	if (bytes_or_none(json_object, &json, &json_size) < 0 || bytes_or_none(raw_object, &raw, &raw_size) < 0)
+		return NULL;
+	if (json_size > CELL_FRAME_MAX_JSON || raw_size > CELL_FRAME_MAX_RAW)
+		return PyErr_Format(PyExc_OverflowError, "a frame carries at most %u + %u bytes",
+				    CELL_FRAME_MAX_JSON, CELL_FRAME_MAX_RAW);
+	if (send_frame((uint8_t)type, id, json, json_size, raw, raw_size) < 0)
+		return NULL;
+	Py_RETURN_TRUE;
+}
+
+/* ---- frames in ---- */
+
+/* Reads up to size bytes; 0 at end of file; -1 with an exception set. */
+static ssize_t read_some(void *out, size_t size)
+{
+	for (;;) {
+		ssize_t n;
+		int error = 0;
+		Py_BEGIN_ALLOW_THREADS
+		n = recv(sock_fd, out, size, 0);
+		error = errno;
+		Py_END_ALLOW_THREADS
+		if (n >= 0)
+			return n;
+		if (error == ECONNRESET)
+			return 0;
+		if (error != EINTR) {
+			errno = error;
+			PyErr_SetFromErrno(PyExc_OSError);
+			return -1;
+		}
+		if (PyErr_CheckSignals() < 0)
+			return -1;
+	}
+}
+
+/* A bytes object of the next size bytes of the stream, None when size is 0, NULL with an exception or at the end. */
+static PyObject *take_bytes(uint32_t size)
+{
+	if (size == 0)
+		Py_RETURN_NONE;
+	PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+	if (!bytes)
+		return NULL;
+	char *out = PyBytes_AsString(bytes);
+	size_t have = recv_end - recv_start;
+	size_t got = have < size ? have : size;
+	memcpy(out, recv_buf + recv_start, got);
+	recv_start += got;
+	while (got < size) {
+		ssize_t n = read_some(out + got, size - got);
+		if (n <= 0) {
+			if (n == 0)
+				PyErr_SetString(PyExc_EOFError, "the host closed the connection inside a frame");
+			Py_DECREF(bytes);
+			return NULL;
+		}
+		got += (size_t)n;
+	}
+	return bytes;
+}
+
+/* recv() -> (type, id, json, raw), or None when the host has closed the connection. */
+static PyObject *wc_recv(PyObject *self, PyObject *unused)
+{
+	(void)self;
+	(void)unused;
+	if (recv_start == recv_end)
+		recv_start = recv_end = 0;
+	while (recv_end - recv_start < CELL_FRAME_HEADER_BYTES) {
+		if (recv_start > 0) {
+			memmove(recv_buf, recv_buf + recv_start, recv_end - recv_start);
+			recv_end -= recv_start;
+			recv_start = 0;
+		}
+		ssize_t n = read_some(recv_buf + recv_end, RECV_BYTES - recv_end);
+		if (n < 0)
+			return NULL;
+		if (n == 0)
+			Py_RETURN_NONE;
+		recv_end += (size_t)n;
+	}
+	struct cell_frame frame;
+	uint8_t header[CELL_FRAME_HEADER_BYTES];
+	memcpy(header, recv_buf + recv_start, sizeof header);
+	size_t used = 0;
+	enum cell_frame_status status = cell__frame_decode(recv_buf + recv_start, recv_end - recv_start, &frame, &used);
+	if (status != CELL_FRAME_OK && status != CELL_FRAME_MORE)
+		return PyErr_Format(PyExc_ConnectionError, "from the host: %s", cell__frame_status_word(status));
+	uint32_t id, json_size, raw_size;
+	memcpy(&id, header + 4, 4);
+	memcpy(&json_size, header + 8, 4);
+	memcpy(&raw_size, header + 12, 4);
+	recv_start += CELL_FRAME_HEADER_BYTES;
+	PyObject *json = take_bytes(json_size);
+	if (!json)
+		return NULL;
+	PyObject *raw = take_bytes(raw_size);
+	if (!raw) {
+		Py_DECREF(json);
+		return NULL;
+	}
+	return Py_BuildValue("iINN", (int)header[2], id, json, raw);
+}
+
+/* pending() -> True when recv() would not have to wait for the socket. */
+static PyObject *wc_pending(PyObject *self, PyObject *unused)
+{
+	(void)self;
+	(void)unused;
+	struct pollfd p = { .fd = sock_fd, .events = POLLIN };
+	return PyBool_FromLong(recv_end > recv_start || poll(&p, 1, 0) > 0);
+}
+
+/* ---- the output ring ---- */
+
+static int ring_doorbell(uint64_t tail)
+{
+	last_rung_tail = tail;
+	return send_frame(CELL_FRAME_DOORBELL, 0, NULL, 0, NULL, 0);
+}
+
+static uint64_t ring_tail(void)
+{
+	return atomic_load_explicit((_Atomic uint64_t *)&ring->tail, memory_order_acquire);
+}
+
+/* Waits until the host has taken something.  -1 with an exception set (an interrupt, a dead host). */
+static int ring_wait(uint64_t tail)
+{
+	if (last_rung_tail != tail && ring_doorbell(tail) < 0)
+		return -1;
+	atomic_store((_Atomic uint32_t *)&ring->kernel_waits, 1);
+	uint32_t seen = atomic_load((_Atomic uint32_t *)&ring->space_futex);
+	if (ring_tail() == tail) {
+		struct timespec timeout = { .tv_nsec = 100 * 1000 * 1000 };
+		Py_BEGIN_ALLOW_THREADS
+		syscall(SYS_futex, &ring->space_futex, FUTEX_WAIT, seen, &timeout, NULL, 0);
+		Py_END_ALLOW_THREADS
+	}
+	atomic_store((_Atomic uint32_t *)&ring->kernel_waits, 0);
+	return PyErr_CheckSignals();
+}
+
+static void ring_copy(uint64_t at, const void *bytes, size_t size)
+{
+	size_t offset = (size_t)(at & (CELL_RING_DATA_BYTES - 1));
+	size_t first = CELL_RING_DATA_BYTES - offset;
+	if (first > size)
+		first = size;
+	memcpy(ring_data + offset, bytes, first);
+	memcpy(ring_data, (const char *)bytes + first, size - first);
+}
+
+static int ring_put(uint32_t type, const void *bytes, uint32_t size)
+{
+	uint64_t need = sizeof(struct cell_ring_record) + ((uint64_t)size + 7) / 8 * 8;
+	uint64_t tail;
+	while (tail = ring_tail(), CELL_RING_DATA_BYTES - (ring_head - tail) < need)
+		if (ring_wait(tail) < 0)
+			return -1;
+	struct cell_ring_record record = { .size = size, .type = type };
+	ring_copy(ring_head, &record, sizeof record);
+	ring_copy(ring_head + sizeof record, bytes, size);
+	ring_head += need;
+	atomic_store((_Atomic uint64_t *)&ring->head, ring_head);
+	/* The host sleeps: wake it.  It is awake but the ring is half full: do not wait for its next look. */
+	if (atomic_load((_Atomic uint32_t *)&ring->armed) && atomic_exchange((_Atomic uint32_t *)&ring->armed, 0))
+		return ring_doorbell(tail);
+	if (ring_head - tail > CELL_RING_DATA_BYTES / 2 && last_rung_tail != tail)
+		return ring_doorbell(tail);
+	return 0;
+}
+
+/* How much children and C code have written to the pipes; a SYNC record when it is more than last told. */
+static int ring_sync(void)
+{
+	uint64_t written[2] = { pipe_written[0], pipe_written[1] };
+	for (int tries = 0; tries < 1000; tries++) {
+		uint32_t before = atomic_load_explicit((_Atomic uint32_t *)&ring->pipe_seq, memory_order_acquire);
+		if (before & 1) {
+			sched_yield();
+			continue;
+		}
+		for (int i = 0; i < 2; i++) {
+			int waiting = 0;
+			uint64_t taken = atomic_load_explicit((_Atomic uint64_t *)&ring->pipe_read[i], memory_order_acquire);
+			if (ioctl(pipe_fd[i], FIONREAD, &waiting) < 0)
+				waiting = 0;
+			written[i] = taken + (uint64_t)waiting;
+		}
+		atomic_thread_fence(memory_order_acquire);
+		if (atomic_load_explicit((_Atomic uint32_t *)&ring->pipe_seq, memory_order_relaxed) == before)
+			break;
+	}
+	if (written[0] == pipe_written[0] && written[1] == pipe_written[1])
+		return 0;
+	pipe_written[0] = written[0];
+	pipe_written[1] = written[1];
+	return ring_put(CELL_RING_SYNC, written, sizeof written);
+}
+
+/*
+ * Before a Python-level write: has something else written to the pipes since the last one?  Asking costs two
+ * system calls, so it is skipped when the last write was less than a microsecond ago: nobody starts a child, or
+ * even gets through os.write(), in that time.
+ */
+static int maybe_sync(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	int64_t now = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+	int64_t gap = now - last_write_ns;
+	last_write_ns = now;
+	return gap > PIPE_CHECK_GAP_NS ? ring_sync() : 0;
+}
+
+static int put_output(uint32_t stream, const char *bytes, size_t size)
+{
+	if (detached) {
+		while (size > 0) {
+			ssize_t n = write((int)stream, bytes, size);
+			if (n < 0 && errno != EINTR) {
+				PyErr_SetFromErrno(PyExc_OSError);
+				return -1;
+			}
+			if (n > 0) {
+				bytes += n;
+				size -= (size_t)n;
+			}
+		}
+		return 0;
+	}
+	if (maybe_sync() < 0)
+		return -1;
+	while (size > 0) {
+		uint32_t part = size < CELL_RING_MAX_RECORD ? (uint32_t)size : CELL_RING_MAX_RECORD;
+		if (ring_put(stream, bytes, part) < 0)
+			return -1;
+		bytes += part;
+		size -= part;
+	}
+	return 0;
+}
+
+/* The write method of sys.stdout and sys.stderr: self is the stream's number. */
+static PyObject *stream_write(PyObject *self, PyObject *text)
+{
+	if (!PyUnicode_Check(text)) {
+		PyErr_SetString(PyExc_TypeError, "write() argument must be str");
+		return NULL;
+	}
+	uint32_t stream = (uint32_t)PyLong_AsLong(self);
+	Py_ssize_t size;
+	const char *bytes = PyUnicode_AsUTF8AndSize(text, &size);
+	PyObject *encoded = NULL;
+	if (!bytes) {
+		/* Lone surrogates: bytes that came in undecodable go out as they were, the rest escaped. */
+		PyErr_Clear();
+		encoded = PyUnicode_AsEncodedString(text, "utf-8", "surrogateescape");
+		if (!encoded) {
+			PyErr_Clear();
+			encoded = PyUnicode_AsEncodedString(text, "utf-8", "backslashreplace");
+		}
+		char *data;
+		if (!encoded || PyBytes_AsStringAndSize(encoded, &data, &size) < 0) {
+			Py_XDECREF(encoded);
+			return NULL;
+		}
+		bytes = data;
+	}
+	int rc = put_output(stream, bytes, (size_t)size);
+	Py_XDECREF(encoded);
+	return rc < 0 ? NULL : PyLong_FromSsize_t(PyUnicode_GetLength(text));
+}
+
+static PyMethodDef stream_write_def = {
+	"write", stream_write, METH_O, "write(text) -> number of characters written"
+};
+
+/* writer(stream) -> a write(str) function */
+static PyObject *wc_writer(PyObject *self, PyObject *stream)
+{
+	(void)self;
+	return PyCFunction_NewEx(&stream_write_def, stream, NULL);
+}
+
+static PyObject *wc_write_bytes(PyObject *self, PyObject *args)
+{
+	(void)self;
+	int stream;
+	const char *bytes;
+	Py_ssize_t size;
+	if (!PyArg_ParseTuple(args, "iy#", &stream, &bytes, &size))
+		return NULL;
+	if (put_output((uint32_t)stream, bytes, (size_t)size) < 0)
+		return NULL;
+	return PyLong_FromSsize_t(size);
+}
+
+/* ---- runs ---- */
+
+/* begin_run(id): interrupts meant for this run are welcome from now on. */
+static PyObject *wc_begin_run(PyObject *self, PyObject *id)
+{
+	(void)self;
+	unsigned long value = PyLong_AsUnsignedLong(id);
+	if (value == (unsigned long)-1 && PyErr_Occurred())
+		return NULL;
+	current_run = (uint32_t)value;
+	/* The interrupt may have been faster than the run: its signal came while there was nothing to interrupt. */
+	if (!detached && atomic_load((_Atomic uint32_t *)&ring->interrupt_id) == current_run) {
+		PyErr_SetNone(PyExc_KeyboardInterrupt);
+		return NULL;
+	}
+	Py_RETURN_NONE;
+}
+
+/* end_run(): no more interrupts; all output of children so far is counted. */
+static PyObject *wc_end_run(PyObject *self, PyObject *unused)
+{
+	(void)self;
+	(void)unused;
+	current_run = 0;
+	if (!detached && ring_sync() < 0)
+		return NULL;
+	Py_RETURN_NONE;
+}
+
+static PyObject *wc_interrupt_wanted(PyObject *self, PyObject *unused)
+{
+	(void)self;
+	(void)unused;
+	return PyBool_FromLong(!detached && current_run != 0 &&
+			       atomic_load((_Atomic uint32_t *)&ring->interrupt_id) == current_run);
+}
+
+static PyObject *wc_is_kernel(PyObject *self, PyObject *unused)
+{
+	(void)self;
+	(void)unused;
+	return PyBool_FromLong(!detached);
+}
+
+/* ---- becoming a kernel ---- */
+
+static void after_fork_in_child(void)
+{
+	detached = 1;
+}
+
+static PyObject *fail_step(const char *step)
+{
+	int error = errno;
+	return PyErr_Format(PyExc_OSError, "%s: %s", step, strerror(error));
+}
+
+/*
+ * The lifeline is a pipe whose writing end only host and spawner hold.  When both are gone the kernel of the
+ * operating system sends SIGKILL to our process group, even while we spin in C code with all signals blocked.
+ * Each kernel needs an open file description of its own, because the owner of the signal belongs to that.
+ */
+static int tie_lifeline(int lifeline)
+{
+	char path[64];
+	snprintf(path, sizeof path, "/proc/self/fd/%d", lifeline);
+	int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	if (fd < 0)
+		return -1;
+	struct pollfd p = { .fd = fd };
+	if (fcntl(fd, F_SETSIG, SIGKILL) < 0 || fcntl(fd, F_SETOWN, -getpid()) < 0 ||
+	    fcntl(fd, F_SETFL, O_RDONLY | O_NONBLOCK | O_ASYNC) < 0 || poll(&p, 1, 0) < 0 ||
+	    (p.revents & POLLHUP)) {
+		close(fd);
+		return -1;
+	}
+	return 0;
+}
+
+static void write_file(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return;
+	/* Best effort: it only makes the OOM killer prefer kernels over the host. */
+	if (write(fd, text, strlen(text)) < 0)
+		errno = 0;
+	close(fd);
+}
+
+static int keep_fd(int fd, int *ret_fd)
+{
+	*ret_fd = fcntl(fd, F_DUPFD_CLOEXEC, 64);
+	return *ret_fd < 0 ? -1 : 0;
+}
+
+/* become_kernel(socket, stdout, stderr, ring, lifeline): takes the descriptors over. */
+static PyObject *wc_become_kernel(PyObject *self, PyObject *args)
+{
+	(void)self;
+	int sock, out, err, ring_fd, lifeline;
+	if (!PyArg_ParseTuple(args, "iiiii", &sock, &out, &err, &ring_fd, &lifeline))
+		return NULL;
+	if (setsid() < 0)
+		return fail_step("setsid");
+	if (prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
+		return fail_step("become subreaper");
+	if (tie_lifeline(lifeline) < 0)
+		return fail_step("tie the lifeline");
+	write_file("/proc/self/oom_score_adj", "500");
+	int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	if (null < 0 || dup2(null, 0) < 0 || dup2(out, 1) < 0 || dup2(err, 2) < 0)
+		return fail_step("set up stdin, stdout, stderr");
+	close(null);
+	/* High numbers: agent code that closes "all" small descriptors by mistake keeps its session. */
+	if (keep_fd(sock, &sock_fd) < 0 || keep_fd(out, &pipe_fd[0]) < 0 || keep_fd(err, &pipe_fd[1]) < 0)
+		return fail_step("keep descriptors");
+	close(sock);
+	close(out);
+	close(err);
+	void *map = mmap(NULL, CELL_RING_MAP_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, ring_fd, 0);
+	if (map == MAP_FAILED)
+		return fail_step("map the output ring");
+	/* A forked child must not even be able to disturb the ring by accident. */
+	close(ring_fd);
+	ring = map;
+	ring_data = (uint8_t *)map + CELL_RING_DATA_OFFSET;
+	if (ring->version != CELL_RING_VERSION)
+		return PyErr_Format(PyExc_OSError, "output ring version %u, expected %u", ring->version, CELL_RING_VERSION);
+	ring_head = ring->head;
+	detached = 0;
+	if (pthread_atfork(NULL, NULL, after_fork_in_child) != 0)
+		return fail_step("pthread_atfork");
+	return PyLong_FromLong(sock_fd);
+}
+
+/* ---- the zygote's side ---- */
+
+static int zygote_fd = -1;
+static int child_signal_fd = -1;
+
+static PyObject *wc_zygote_open(PyObject *self, PyObject *fd)
+{
+	(void)self;
+	zygote_fd = (int)PyLong_AsLong(fd);
+	if (PyErr_Occurred())
+		return NULL;
+	sigset_t set;
+	sigemptyset(&set);
+	sigaddset(&set, SIGCHLD);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	child_signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (child_signal_fd < 0)
+		return fail_step("signalfd");
+	Py_RETURN_NONE;
+}
+
+/* In a freshly forked kernel: leave nothing of the zygote's in it. */
+static PyObject *wc_zygote_leave(PyObject *self, PyObject *unused)
+{
+	(void)self;
+	(void)unused;
+	sigset_t set;
+	sigemptyset(&set);
+	sigprocmask(SIG_SETMASK, &set, NULL);
+	close(child_signal_fd);
+	close(zygote_fd);
+	child_signal_fd = zygote_fd = -1;
+	Py_RETURN_NONE;
+}
+
+static PyObject *zygote_receive(void)
+{
+	char bytes[4096];
+	struct iovec iov = { bytes, sizeof bytes };
+	union {
+		struct cmsghdr align;
+		char space[CMSG_SPACE(CELL_SPAWN_MAX_FDS * sizeof(int))];
+	} control;
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control };
+	ssize_t n = recvmsg(zygote_fd, &msg, MSG_CMSG_CLOEXEC);
+	if (n < 0 && errno == EINTR)
+		Py_RETURN_NONE;
+	if (n <= 0)
+		return Py_BuildValue("(s)", "end");
+	struct cell_spawn_msg head;
+	if ((size_t)n < sizeof head)
+		return PyErr_Format(PyExc_ConnectionError, "short message from the spawner");
+	memcpy(&head, bytes, sizeof head);
+	if (head.version != CELL_SPAWN_VERSION)
+		return PyErr_Format(PyExc_ConnectionError, "spawner protocol version %u, expected %u", head.version,
+				    CELL_SPAWN_VERSION);
+	PyObject *fds = PyList_New(0);
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); fds && c; c = CMSG_NXTHDR(&msg, c)) {
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+		for (size_t i = 0; i < count; i++) {
+			int fd;
+			memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
+			PyObject *number = PyLong_FromLong(fd);
+			if (!number || PyList_Append(fds, number) < 0) {
+				Py_XDECREF(number);
+				Py_DECREF(fds);
+				return NULL;
+			}
+			Py_DECREF(number);
+		}
+	}
+	if (!fds)
+		return NULL;
+	return Py_BuildValue("siKLN", "message", (int)head.type, (unsigned long long)head.id, (long long)head.a, fds);
+}
+
+/*
+ * zygote_next(timeout_ms) -> ("message", type, id, a, [fds]) | ("exit", pid, status) | ("end",) | None
+ * None: the time is up, or nothing after all.
+ */
+static PyObject *wc_zygote_next(PyObject *self, PyObject *args)
+{
+	(void)self;
+	int timeout_ms;
+	if (!PyArg_ParseTuple(args, "i", &timeout_ms))
+		return NULL;
+	struct signalfd_siginfo info;
+	while (read(child_signal_fd, &info, sizeof info) > 0) {
+	}
+	int status;
+	pid_t pid = waitpid(-1, &status, WNOHANG);
+	if (pid > 0)
+		return Py_BuildValue("sii", "exit", (int)pid, status);
+	struct pollfd p[2] = {
+		{ .fd = zygote_fd, .events = POLLIN },
+		{ .fd = child_signal_fd, .events = POLLIN },
+	};
+	if (poll(p, 2, timeout_ms) <= 0 || !p[0].revents)
+		Py_RETURN_NONE;
+	return zygote_receive();
+}
+
+/* zygote_send(type, id, a, b, payload) */
+static PyObject *wc_zygote_send(PyObject *self, PyObject *args)
+{
+	(void)self;
+	int type;
+	unsigned long long id;
+	long long a, b;
+	const char *payload;
+	Py_ssize_t size;
+	if (!PyArg_ParseTuple(args, "iKLLy#", &type, &id, &a, &b, &payload, &size))
+		return NULL;
+	struct cell_spawn_msg head = {
+		.version = CELL_SPAWN_VERSION, .type = (uint32_t)type, .id = id, .a = a, .b = b
+	};
+	struct iovec iov[2] = { { &head, sizeof head }, { (void *)payload, (size_t)size } };
+	struct msghdr msg = { .msg_iov = iov, .msg_iovlen = 2 };
+	while (sendmsg(zygote_fd, &msg, MSG_NOSIGNAL) < 0)
+		if (errno != EINTR)
+			return PyErr_SetFromErrno(PyExc_OSError);
+	Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+	{ "send", wc_send, METH_VARARGS, "send(type, id, json=None, raw=None) -> False in a forked child" },
+	{ "recv", wc_recv, METH_NOARGS, "recv() -> (type, id, json, raw) or None at the end" },
+	{ "pending", wc_pending, METH_NOARGS, "pending() -> bool" },
+	{ "writer", wc_writer, METH_O, "writer(stream) -> write function" },
+	{ "write_bytes", wc_write_bytes, METH_VARARGS, "write_bytes(stream, bytes) -> size" },
+	{ "begin_run", wc_begin_run, METH_O, "begin_run(id)" },
+	{ "end_run", wc_end_run, METH_NOARGS, "end_run()" },
+	{ "interrupt_wanted", wc_interrupt_wanted, METH_NOARGS, "interrupt_wanted() -> bool" },
+	{ "is_kernel", wc_is_kernel, METH_NOARGS, "is_kernel() -> bool" },
+	{ "become_kernel", wc_become_kernel, METH_VARARGS, "become_kernel(socket, stdout, stderr, ring, lifeline) -> socket" },
+	{ "zygote_open", wc_zygote_open, METH_O, "zygote_open(fd)" },
+	{ "zygote_leave", wc_zygote_leave, METH_NOARGS, "zygote_leave()" },
+	{ "zygote_next", wc_zygote_next, METH_VARARGS, "zygote_next(timeout_ms)" },
+	{ "zygote_send", wc_zygote_send, METH_VARARGS, "zygote_send(type, id, a, b, payload)" },
+	{ NULL, NULL, 0, NULL }
+};
+
+static struct PyModuleDef module = {
+	PyModuleDef_HEAD_INIT, "_workcell", "The kernel's C part.", -1, methods, NULL, NULL, NULL, NULL
+};
+
+PyMODINIT_FUNC PyInit__workcell(void)
+{
+	PyObject *m = PyModule_Create(&module);
+	if (!m)
+		return NULL;
+	static const struct {
+		const char *name;
+		long value;
+	} constants[] = {
+		{ "INIT", CELL_FRAME_INIT },
+		{ "RUN", CELL_FRAME_RUN },
+		{ "REPLY", CELL_FRAME_REPLY },
+		{ "SHUTDOWN", CELL_FRAME_SHUTDOWN },
+		{ "READY", CELL_FRAME_READY },
+		{ "RESULT", CELL_FRAME_RESULT },
+		{ "DISPLAY", CELL_FRAME_DISPLAY },
+		{ "CALL", CELL_FRAME_CALL },
+		{ "HELLO", CELL_FRAME_HELLO },
+		{ "MAX_JSON", CELL_FRAME_MAX_JSON },
+		{ "MAX_RAW", CELL_FRAME_MAX_RAW },
+		{ "KERNEL_FORK", CELL_SPAWN_KERNEL_FORK },
+		{ "ZYGOTE_WARM", CELL_SPAWN_ZYGOTE_WARM },
+		{ "ZYGOTE_READY", CELL_SPAWN_ZYGOTE_READY },
+		{ "ZYGOTE_WARMED", CELL_SPAWN_ZYGOTE_WARMED },
+		{ "KERNEL_FORKED", CELL_SPAWN_KERNEL_FORKED },
+		{ "KERNEL_EXITED", CELL_SPAWN_KERNEL_EXITED },
+	};
+	for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
+		if (PyModule_AddIntConstant(m, constants[i].name, constants[i].value) < 0) {
+			Py_DECREF(m);
+			return NULL;
+		}
+	return m;
+}

@@ -1,0 +1,225 @@
+"""Compiling and running one cell.
+
+A cell is plain Python until the compiler says otherwise: no magic, ``!cmd`` or ``obj?`` is valid Python, so the first
+try costs nothing extra, and only a SyntaxError asks the shell (shell.py) for its reading of the cell.
+"""
+
+import __future__
+import ast
+import builtins
+import json
+import linecache
+import sys
+import types
+
+from . import display as display_module
+from . import errors, shell, values
+
+ONLY_AST = ast.PyCF_ONLY_AST
+AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+CO_COROUTINE = 0x80
+FUTURE_MASK = 0
+for _name in __future__.all_feature_names:
+    FUTURE_MASK |= getattr(__future__, _name).compiler_flag
+
+MAX_REPR = 1024 * 1024
+_PLAIN = frozenset((int, str, float, bool, type(None), bytes))
+
+
+class Quit:
+    """exit and quit: end the cell, never the kernel."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __repr__(self):
+        return "Use %s() to end the cell; the session goes on." % self.name
+
+    def __call__(self, code=None):
+        raise SystemExit(code)
+
+
+class Cells:
+    """The namespace of one session and the cells run in it."""
+
+    def __init__(self):
+        self.module = types.ModuleType("__main__")
+        self.ns = self.module.__dict__
+        self.count = 0
+        self.flags = AWAIT
+        self.loop = None
+        self.history = [""]
+        self.out = {}
+        ns = self.ns
+        ns["__builtins__"] = builtins
+        ns["In"] = self.history
+        ns["Out"] = self.out
+        ns["_"] = ns["__"] = ns["___"] = ""
+        for name in ("exit", "quit"):
+            ns[name] = Quit(name)
+        ns["display"] = display_module.display
+        shell.run_cell_hook = self.run_nested
+        shell.setup(ns, self.module)
+        if shell.current is not None:
+            shell.get_shell()  # made by the zygote: from now on it works on this namespace
+
+    def install(self):
+        """Makes this namespace the process's __main__."""
+        sys.modules["__main__"] = self.module
+        builtins.display = display_module.display
+        for name in ("exit", "quit"):
+            setattr(builtins, name, self.ns[name])
+
+    # -- compiling
+
+    def parse(self, source, name):
+        try:
+            return compile(source, name, "exec", self.flags | ONLY_AST, True)
+        except SyntaxError as plain:
+            changed = shell.get_shell().transform_cell(source)
+            if changed == source or changed == source + "\n":
+                raise plain.with_traceback(None)
+        try:
+            return compile(changed, name, "exec", self.flags | ONLY_AST, True)
+        except SyntaxError as again:
+            raise again.with_traceback(None) from None
+
+    @staticmethod
+    def hides_value(source):
+        """Does the cell end in a semicolon (and not in a comment or string that does)?"""
+        if not source.rstrip().endswith(";"):
+            # A comment may follow the semicolon.
+            if ";" not in source or "#" not in source[source.rindex(";"):]:
+                return False
+        import io
+        import tokenize
+
+        last = None
+        try:
+            for token in tokenize.generate_tokens(io.StringIO(source).readline):
+                if token.type not in (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER,
+                                      tokenize.INDENT, tokenize.DEDENT):
+                    last = token
+        except (tokenize.TokenError, SyntaxError):
+            return source.rstrip().endswith(";")
+        return last is not None and last.string == ";"
+
+    # -- running
+
+    def execute(self, source):
+        """Runs a cell; returns (has_value, value). What the code raises goes up to the caller."""
+        self.count += 1
+        name = "<cell %d>" % self.count
+        self.history.append(source)
+        linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+        tree = self.parse(source, name)
+        body = tree.body
+        if not body:
+            return False, None
+        last = body[-1]
+        if type(last) is not ast.Expr:
+            self.run_code(compile(tree, name, "exec", self.flags, True))
+            return False, None
+        if len(body) > 1:
+            del body[-1]
+            self.run_code(compile(tree, name, "exec", self.flags, True))
+        value = self.run_code(compile(ast.Expression(last.value), name, "eval", self.flags, True))
+        if value is None or self.hides_value(source):
+            return False, None
+        return True, value
+
+    def run_code(self, code):
+        flags = code.co_flags
+        if flags & FUTURE_MASK:
+            self.flags |= flags & FUTURE_MASK
+        if flags & CO_COROUTINE:
+            return self.run_coroutine(eval(code, self.ns))
+        return eval(code, self.ns)
+
+    def run_coroutine(self, coroutine):
+        import asyncio
+
+        if self.loop is None or self.loop.is_closed():
+            self.loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self.loop)
+        task = self.loop.create_task(coroutine)
+        try:
+            return self.loop.run_until_complete(task)
+        except BaseException:
+            # An interrupt comes out of the loop, not out of the task: end the task too, or it would go on
+            # behind the next cell's back.
+            if not task.done():
+                task.cancel()
+                try:
+                    self.loop.run_until_complete(task)
+                except BaseException:
+                    pass
+            raise
+
+    def remember(self, value):
+        ns, n = self.ns, self.count
+        ns["___"] = ns.get("__")
+        ns["__"] = ns.get("_")
+        ns["_"] = ns["_%d" % n] = self.out[n] = value
+
+    def run_nested(self, source):
+        """For magics that run code: the value, exceptions pass."""
+        return self.execute(source)[1]
+
+    def run(self, source):
+        """Runs a cell; returns (value_json, repr, mime, error): bytes or None, bytes or None, list, dict or None."""
+        if shell.current is not None:
+            shell.current.fire("pre_execute")
+            shell.current.fire("pre_run_cell", source)
+        value, failure = None, None
+        try:
+            has_value, value = self.execute(source)
+            if has_value:
+                self.remember(value)
+                return self.present(value)
+            return None, None, (), None
+        except BaseException as exc:
+            failure = exc
+            return None, None, (), errors.describe(exc)
+        finally:
+            if shell.current is not None:
+                shell.current.fire("post_execute")
+                shell.current.fire("post_run_cell", source, value, failure)
+            failure = None  # a frame that holds its own exception is a cycle
+
+    @staticmethod
+    def present(value):
+        if type(value) in _PLAIN:
+            with values.any_digits():
+                text = repr(value)
+            mime = ()
+        else:
+            with values.any_digits():
+                text = repr(value)
+                data, metadata = display_module.mime_bundle(value)
+            plain = data.pop("text/plain", text)
+            mime = [("text/plain", cut(plain))] if plain != text else []
+            mime.extend((kind, part_bytes(part)) for kind, part in display_module.normalise(data).items())
+        return values.encode(value), cut(text), mime, None
+
+
+def part_bytes(part):
+    """One part of a MIME bundle as it travels: bytes raw, text as UTF-8, anything else as JSON."""
+    if isinstance(part, (bytes, bytearray, memoryview)):
+        return bytes(part)
+    if isinstance(part, str):
+        return part.encode("utf-8", "backslashreplace")
+    return json.dumps(part, default=repr).encode()
+
+
+def cut(text):
+    """Text as UTF-8, its middle left out when it is too long to be of use."""
+    data = text.encode("utf-8", "backslashreplace")
+    if len(data) <= MAX_REPR:
+        return data
+    half = MAX_REPR // 2
+    note = "\n[... %d bytes left out ...]\n" % (len(data) - 2 * half)
+    head = data[:half].decode("utf-8", "ignore")
+    tail = data[-half:].decode("utf-8", "ignore")
+    return (head + note + tail).encode()
+

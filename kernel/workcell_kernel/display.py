@@ -1,0 +1,287 @@
+"""Rich representations: what display() and the value of a cell turn into.
+
+mime_bundle() follows IPython's DisplayFormatter.  Everything shown goes through emit() to `publish`, which the
+kernel sets.  Binary types are bytes there, never base64.
+
+The module is a matplotlib backend too (MPLBACKEND=module://workcell_kernel.display): figures are drawn with Agg,
+plt.show() displays them, and flush_figures() displays what is still open at the end of a cell.
+"""
+
+import sys
+import types
+
+from .pretty import pretty
+
+
+def _print_plain(data, metadata, transient, update):
+    if 'text/plain' in data:
+        print(data['text/plain'])
+
+
+def _print_error(exc):
+    import traceback
+    tb = exc.__traceback__
+    while tb is not None and tb.tb_frame.f_globals.get('__name__') == __name__:
+        tb = tb.tb_next
+    sys.stderr.write(''.join(traceback.format_exception(type(exc), exc, tb)))
+
+
+# Set by the kernel.
+publish = _print_plain      # publish(data, metadata, transient, update)
+clear = None                # clear(wait): clear_output() was called
+report_error = _print_error  # report_error(exc): an exception that ends nothing
+
+# Set while output is captured, or by the IPython bridge; gets what publish would get.
+redirect = None
+# Set by the IPython bridge: formatter(obj, include, exclude) answers (data, metadata), or None where nothing is
+# registered that we would not find ourselves.
+formatter = None
+
+_METHODS = (
+    ('text/html', '_repr_html_', str),
+    ('text/markdown', '_repr_markdown_', str),
+    ('image/svg+xml', '_repr_svg_', str),
+    ('image/png', '_repr_png_', (bytes, str)),
+    ('application/pdf', '_repr_pdf_', bytes),
+    ('image/jpeg', '_repr_jpeg_', (bytes, str)),
+    ('text/latex', '_repr_latex_', str),
+    ('application/json', '_repr_json_', (dict, list, str)),
+    ('application/javascript', '_repr_javascript_', str),
+)
+
+# Values of exactly these types have no representation but text.
+_TEXT_ONLY = frozenset((int, str, float, bool, type(None), bytes, list, tuple, dict, set, frozenset, complex, range))
+
+
+def mime_bundle(obj, include=None, exclude=None):
+    """(data, metadata) by MIME type; ({}, {}) when the object displayed itself."""
+    bundle = None if formatter is None else formatter(obj, include, exclude)
+    data, metadata = bundle or ({}, {})
+    if bundle is not None:
+        if not data:
+            return {}, {}
+    elif type(obj) not in _TEXT_ONLY and not _answers_everything(obj):
+        method = _real_method(obj, '_ipython_display_')
+        if method is not None and _attempt(method)[0]:
+            return {}, {}
+        _add_bundle(obj, data, metadata, include, exclude)
+        for mime, name, kind in _METHODS:
+            if mime in data or not _wanted(mime, include, exclude):
+                continue
+            method = _real_method(obj, name)
+            if method is not None:
+                _add_part(mime, kind, _attempt(method)[1], data, metadata)
+        if 'image/png' not in data and _wanted('image/png', include, exclude) and _is_figure(obj):
+            _add_part('image/png', bytes, _attempt(_figure_png, obj)[1], data, metadata)
+    if 'text/plain' not in data and _wanted('text/plain', include, exclude):
+        data = {'text/plain': pretty(obj), **data}
+    return normalise(data), metadata
+
+
+def _wanted(mime, include, exclude):
+    return not (include and mime not in include) and not (exclude and mime in exclude)
+
+
+def _answers_everything(obj):
+    try:
+        return getattr(obj, '_ipython_canary_method_should_not_exist_', None) is not None
+    except Exception:
+        return True
+
+
+def _real_method(obj, name):
+    try:
+        method = getattr(obj, name, None)
+    except Exception:
+        return None
+    if isinstance(obj, type) and not isinstance(method, types.MethodType):
+        return None
+    return method if callable(method) else None
+
+
+def _attempt(method, *args, **kwargs):
+    """(worked, result).  What goes wrong in a representation is shown and does not end the cell."""
+    try:
+        return True, method(*args, **kwargs)
+    except NotImplementedError:
+        return False, None
+    except Exception as e:
+        report_error(e)
+        return False, None
+
+
+def _add_bundle(obj, data, metadata, include, exclude):
+    method = _real_method(obj, '_repr_mimebundle_')
+    if method is None:
+        return
+    bundle = _attempt(method, include=include, exclude=exclude)[1]
+    extra = {}
+    if isinstance(bundle, tuple) and len(bundle) == 2:
+        bundle, extra = bundle
+    if isinstance(bundle, dict):
+        data.update((k, v) for k, v in bundle.items() if _wanted(k, include, exclude))
+    if isinstance(extra, dict):
+        metadata.update((k, v) for k, v in extra.items() if _wanted(k, include, exclude))
+
+
+def _add_part(mime, kind, value, data, metadata):
+    extra = None
+    if isinstance(value, tuple) and len(value) == 2:
+        value, extra = value
+    if value is None:
+        return
+    if not isinstance(value, kind):
+        import warnings
+        warnings.warn('%s representation has type %s, which is not usable: ignored' % (mime, type(value).__name__),
+                      stacklevel=4)
+        return
+    if mime == 'application/json' and isinstance(value, str):
+        import json
+        value = json.loads(value)
+    data[mime] = value
+    if extra is not None:
+        metadata[mime] = extra
+
+
+def normalise(data):
+    """The same bundle with binary types as bytes: IPython's own classes give base64 text."""
+    for mime, value in data.items():
+        if isinstance(value, str) and _is_binary(mime):
+            break
+    else:
+        return data
+    import binascii
+    result = {}
+    for mime, value in data.items():
+        if isinstance(value, str) and _is_binary(mime):
+            try:
+                value = binascii.a2b_base64(value.encode('ascii'))
+            except (binascii.Error, UnicodeEncodeError):
+                pass
+        result[mime] = value
+    return result
+
+
+def _is_binary(mime):
+    return mime == 'application/pdf' or (mime.startswith('image/') and not mime.endswith('+xml'))
+
+
+# -- showing
+
+def emit(data, metadata=None, transient=None, update=False):
+    (redirect or publish)(normalise(data), metadata or {}, transient or {}, bool(update))
+
+
+def _new_id():
+    import os
+    return os.urandom(16).hex()
+
+
+def _merge(target, extra):
+    for key, value in extra.items():
+        if isinstance(value, dict) and isinstance(target.get(key), dict):
+            _merge(target[key], value)
+        else:
+            target[key] = value
+
+
+def display(*objs, include=None, exclude=None, metadata=None, transient=None, display_id=None, raw=False,
+            clear=False, **kwargs):
+    """Show objects in the richest form they have.  With display_id, answers a handle that can update them."""
+    transient = dict(transient or {})
+    if display_id:
+        if display_id is True:
+            display_id = _new_id()
+        transient['display_id'] = display_id
+    update = kwargs.pop('update', False)
+    if update and 'display_id' not in transient:
+        raise TypeError('display_id required for update_display')
+    if not objs and display_id:
+        objs, raw = ({},), True
+    if clear:
+        clear_output(wait=True)
+    for obj in objs:
+        if raw:
+            if not isinstance(obj, dict):
+                raise TypeError('data must be a dict, got: %r' % (obj,))
+            emit(obj, metadata, transient, update)
+            continue
+        data, extra = mime_bundle(obj, include, exclude)
+        if not data:
+            continue
+        if metadata:
+            extra = dict(extra)
+            _merge(extra, metadata)
+        emit(data, extra, transient, update)
+    if display_id:
+        return DisplayHandle(display_id)
+    return None
+
+
+def update_display(obj, *, display_id, **kwargs):
+    """Replace what was displayed under display_id."""
+    display(obj, display_id=display_id, update=True, **kwargs)
+
+
+def clear_output(wait=False):
+    """Ask the host to forget the output of this cell; a host that keeps a transcript does nothing."""
+    if clear is not None:
+        clear(wait)
+
+
+class DisplayHandle:
+    """What display(display_id=...) answers."""
+
+    def __init__(self, display_id=None):
+        self.display_id = display_id or _new_id()
+
+    def __repr__(self):
+        return '<DisplayHandle display_id=%s>' % self.display_id
+
+    def display(self, obj, **kwargs):
+        display(obj, display_id=self.display_id, **kwargs)
+
+    def update(self, obj, **kwargs):
+        update_display(obj, display_id=self.display_id, **kwargs)
+
+
+# -- matplotlib
+
+def _is_figure(obj):
+    module = sys.modules.get('matplotlib.figure')
+    return module is not None and isinstance(obj, getattr(module, 'Figure', ()))
+
+
+def _figure_png(fig):
+    if not fig.axes and not fig.lines:
+        return None
+    import io
+    buf = io.BytesIO()
+    fig.canvas.print_figure(buf, format='png', dpi=fig.dpi, facecolor=fig.get_facecolor(),
+                            edgecolor=fig.get_edgecolor(), bbox_inches='tight')
+    return buf.getvalue()
+
+
+def flush_figures(*args, **kwargs):
+    """Display and close the figures that pyplot holds open for this backend."""
+    helpers = sys.modules.get('matplotlib._pylab_helpers')
+    canvas_class = globals().get('FigureCanvas')
+    if helpers is None or canvas_class is None:
+        return
+    managers = [m for m in helpers.Gcf.get_all_fig_managers() if isinstance(m.canvas, canvas_class)]
+    try:
+        for manager in managers:
+            display(manager.canvas.figure)
+    finally:
+        for manager in managers:
+            helpers.Gcf.destroy(manager)
+
+
+def __getattr__(name):
+    # matplotlib asks its backend module for these; nobody else does, so nobody else pays for the import.
+    if name in ('FigureCanvas', 'show'):
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        globals()['FigureCanvas'] = type('FigureCanvas', (FigureCanvasAgg,), {'__module__': __name__})
+        globals()['show'] = flush_figures
+        return globals()[name]
+    raise AttributeError('module %r has no attribute %r' % (__name__, name))

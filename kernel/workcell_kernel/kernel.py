@@ -1,0 +1,206 @@
+"""One session's process: takes frames from the host, runs cells, answers.
+
+Single-threaded until the code in it says otherwise, so that it can be forked. Interrupts come as SIGINT, and count
+only when the host named the run they are meant for.
+"""
+
+import builtins
+import json
+import os
+import sys
+
+import _signal
+import _workcell
+
+from . import display as display_module
+from .cell import part_bytes
+from .streams import TextOut, no_input
+
+SIGINT = 2
+
+
+def on_interrupt(signum, frame):
+    if _workcell.interrupt_wanted():
+        raise KeyboardInterrupt
+
+
+def publish(data, metadata=None, transient=None, update=False):
+    """display(): one DISPLAY frame, the parts raw behind each other."""
+    parts = [(kind, part_bytes(part)) for kind, part in data.items()]
+    head = {"mime": [[kind, len(part)] for kind, part in parts]}
+    if metadata:
+        head["metadata"] = metadata
+    if transient and "display_id" in transient:
+        head["display_id"] = transient["display_id"]
+    if update:
+        head["update"] = True
+    try:
+        structure = json.dumps(head).encode()
+    except (TypeError, ValueError):
+        del head["metadata"]
+        structure = json.dumps(head).encode()
+    if not _workcell.send(_workcell.DISPLAY, 0, structure, b"".join(part for _, part in parts)):
+        # In a forked child there is no way to the host but the plain streams.
+        print(data.get("text/plain", ""))
+
+
+def reseed():
+    """Siblings forked from one zygote must not draw the same random numbers.
+
+    ``random`` reseeds itself after a fork, OpenSSL and os.urandom are not affected; numpy's global generator is.
+    """
+    random = sys.modules.get("numpy.random")
+    if random is not None:
+        random.seed()
+
+
+class Kernel:
+    def __init__(self, cells):
+        self.cells = cells
+
+    # -- start
+
+    def take_over(self, fds, lifeline):
+        """In the freshly forked process."""
+        socket, out, err, ring = fds
+        self.fd = _workcell.become_kernel(socket, out, err, ring, lifeline)
+        os.close(lifeline)
+        reseed()
+        sys.stdin = sys.__stdin__ = open(0, "r", encoding="utf-8", errors="surrogateescape", closefd=False)
+        sys.stdout = sys.__stdout__ = TextOut(1)
+        sys.stderr = sys.__stderr__ = TextOut(2)
+        builtins.input = no_input
+        display_module.publish = publish
+        self.cells.install()
+        _signal.signal(SIGINT, on_interrupt)
+        _signal.siginterrupt(SIGINT, True)
+
+    def configure(self, text):
+        options = json.loads(text)
+        os.environ.clear()
+        os.environ.update(options["env"])
+        path = options["env"].get("PYTHONPATH")
+        extra = [p for p in path.split(os.pathsep) if p] if path else []
+        sys.path[:0] = [""] + extra
+        if "TZ" in options["env"]:
+            import time
+
+            time.tzset()
+        self.session = options["session"]
+        try:
+            os.chdir(options["cwd"])
+        except OSError as exc:
+            return {"error": {"code": "invalid", "message": "working directory: %s" % exc}}
+        return {"python": "%d.%d.%d" % sys.version_info[:3], "pid": os.getpid()}
+
+    # -- loop
+
+    def idle(self):
+        """Waits for a frame. While the code's asyncio tasks are pending, its loop runs meanwhile."""
+        loop = self.cells.loop
+        if loop is None or loop.is_closed():
+            return
+        import asyncio
+
+        if not asyncio.all_tasks(loop) or _workcell.pending():
+            return
+        loop.add_reader(self.fd, loop.stop)
+        try:
+            loop.run_forever()
+        finally:
+            loop.remove_reader(self.fd)
+
+    def serve(self):
+        recv, run = _workcell.recv, _workcell.RUN
+        _workcell.send(_workcell.HELLO, 0)
+        while True:
+            if self.cells.loop is not None:
+                self.idle()
+            frame = recv()
+            if frame is None:
+                return
+            kind, ident, text, raw = frame
+            if kind == run:
+                self.run(ident, raw)
+            elif kind == _workcell.INIT:
+                _workcell.send(_workcell.READY, ident, json.dumps(self.configure(text)).encode())
+            elif kind == _workcell.SHUTDOWN:
+                return
+
+    def run(self, ident, raw):
+        cells = self.cells
+        try:
+            source = raw.decode() if raw else ""
+            _workcell.begin_run(ident)
+            value, text, mime, error = cells.run(source)
+        except BaseException as exc:
+            # An interrupt that fell between the cell's end and here, or source that is not UTF-8.
+            from . import errors
+
+            value, text, mime, error = None, None, (), errors.describe(exc)
+        while True:
+            try:
+                _workcell.end_run()
+                break
+            except KeyboardInterrupt:
+                continue
+        self.answer(ident, value, text, mime, error)
+
+    def answer(self, ident, value, text, mime, error):
+        if error is None and not mime:
+            if text is None:
+                _workcell.send(_workcell.RESULT, ident)
+            elif value is None:
+                _workcell.send(_workcell.RESULT, ident, b'{"r":%d}' % len(text), text)
+            else:
+                _workcell.send(_workcell.RESULT, ident, b'{"v":%d,"r":%d}' % (len(value), len(text)), value + text)
+            return
+        head, parts = {}, []
+        if value is not None:
+            head["v"] = len(value)
+            parts.append(value)
+        if text is not None:
+            head["r"] = len(text)
+            parts.append(text)
+        if mime:
+            # A value whose pictures do not fit into a frame keeps its repr.
+            room = _workcell.MAX_RAW - sum(map(len, parts))
+            kept = []
+            for kind, part in mime:
+                if len(part) <= room:
+                    room -= len(part)
+                    kept.append([kind, len(part)])
+                    parts.append(part)
+                else:
+                    print("[%s of %d bytes left out: too large]" % (kind, len(part)), file=sys.stderr)
+            head["mime"] = kept
+        if error is not None:
+            head["error"] = error
+        _workcell.send(_workcell.RESULT, ident, json.dumps(head).encode(), b"".join(parts))
+
+    def leave(self):
+        """The session ends: exit handlers run and open files are flushed, then the process is gone."""
+        import atexit
+        import gc
+
+        try:
+            atexit._run_exitfuncs()
+            self.cells.ns.clear()
+            self.cells.out.clear()
+            gc.collect()
+        finally:
+            os._exit(0)
+
+
+def main(kernel, fds, lifeline):
+    """Never returns."""
+    try:
+        kernel.take_over(fds, lifeline)
+        kernel.serve()
+        kernel.leave()
+    except BaseException:
+        import traceback
+
+        os.write(2, traceback.format_exc().encode("utf-8", "backslashreplace"))
+        os._exit(70)
+

@@ -1,0 +1,65 @@
+"""A value as JSON, where JSON can say exactly what it is.
+
+Exact means: a reader who turns the JSON back into Python has an equal value of the same types. So ints of any size,
+finite floats, str, bool, None, lists, and dicts with str keys, of exactly these types; not tuples, not subclasses,
+not nan or inf, not strings with lone surrogates.
+"""
+
+import json
+import sys
+
+MAX_BYTES = 8 * 1024 * 1024
+MAX_DEPTH = 200
+
+_SCALARS = frozenset((int, float, str, bool, type(None)))
+_CONTAINERS = frozenset((list, dict))
+_dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")).encode
+_set_digits = getattr(sys, "set_int_max_str_digits", None)
+
+
+def _exact(value, depth):
+    if depth > MAX_DEPTH:
+        return False
+    if type(value) is dict:
+        if set(map(type, value)) - {str}:
+            return False
+        members = value.values()
+    else:
+        members = value
+    kinds = set(map(type, members))
+    if kinds <= _SCALARS:
+        return True
+    if not kinds <= _SCALARS | _CONTAINERS:
+        return False
+    return all(_exact(member, depth + 1) for member in members if type(member) in _CONTAINERS)
+
+
+class any_digits:
+    """Lifts the limit on the digits of an int for as long as our own code prints one."""
+
+    def __enter__(self):
+        if _set_digits:
+            self.limit = sys.get_int_max_str_digits()
+            _set_digits(0)
+
+    def __exit__(self, *exc):
+        if _set_digits:
+            _set_digits(self.limit)
+
+
+def encode(value):
+    """JSON as bytes, or None when that would not be exact."""
+    kind = type(value)
+    if kind is int and -(1 << 63) < value < (1 << 63):
+        return b"%d" % value
+    if kind in _CONTAINERS:
+        if not _exact(value, 0):
+            return None
+    elif kind not in _SCALARS:
+        return None
+    try:
+        with any_digits():
+            text = _dumps(value).encode()
+    except (ValueError, RecursionError, MemoryError):
+        return None  # nan, inf, a lone surrogate, a container that holds itself
+    return text if len(text) <= MAX_BYTES else None

@@ -1,0 +1,138 @@
+"""The warm process that kernels are forked from: one per environment (interpreter, venv, preloads).
+
+Started by the spawner as ``python -E zygote.py CONTROL_FD LIFELINE_FD PRELOADS``. Runs no code of an agent, holds no
+secret, and has one thread whenever it forks. It is ready as soon as the lean kernel can run; what makes the first magic
+fast (importing IPython) is done in small steps while nobody asks for anything.
+
+    starting ──▶ ready ──▶ (idle: next warm step) ──▶ warm
+                   │                                   │
+                   └────────── KERNEL_FORK ◀───────────┘
+"""
+
+import gc
+import json
+import os
+import sys
+
+# Python put this file's folder first on the path; nothing of ours is to be found there by accident.
+del sys.path[0]
+
+KERNEL_DIR = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+IDLE_BEFORE_WARMING_MS = 20
+
+if sys.version_info < (3, 9):
+    sys.stderr.write("Python %d.%d is too old: Workcell needs CPython 3.9 or later\n" % sys.version_info[:2])
+    sys.exit(78)
+if sys.implementation.name != "cpython":
+    sys.stderr.write("%s is not CPython\n" % sys.implementation.name)
+    sys.exit(78)
+
+sys.path.insert(0, KERNEL_DIR)
+import _workcell  # noqa: E402
+
+from workcell_kernel import cell, kernel, shell  # noqa: E402
+
+sys.path.remove(KERNEL_DIR)
+
+
+def preload(names):
+    """Imports what every session will want. A module that cannot be imported is an answer, not a crash."""
+    import importlib
+
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except BaseException as exc:
+            return "%s: %s: %s" % (name, type(exc).__name__, exc)
+    return None
+
+
+def rehearse():
+    """Runs the paths of a first cell once, so that a fork finds their memory in place."""
+    cells = cell.Cells()
+    for source in ("1+1", "x = {'a': [1, 2.5, None]}\nx", "def f(n):\n    return n / 0\nf(1)", "x ="):
+        cells.run(source)
+    import linecache
+
+    linecache.cache.clear()
+
+
+def settle():
+    gc.collect()
+    gc.freeze()
+
+
+class Zygote:
+    def __init__(self, lifeline):
+        self.lifeline = lifeline
+        self.children = {}
+        self.steps = None
+
+    def warm_step(self):
+        """Does the next bit of warming; False when there is nothing left to do."""
+        if self.steps is None:
+            self.steps = list(shell.warm_steps())
+        if self.steps:
+            self.steps.pop(0)()
+            if self.steps:
+                return True
+            settle()
+        _workcell.zygote_send(_workcell.ZYGOTE_WARMED, 0, 0, 0, b"")
+        return False
+
+    def fork(self, ident, fds):
+        try:
+            pid = os.fork()
+        except OSError as exc:
+            for fd in fds:
+                os.close(fd)
+            _workcell.zygote_send(_workcell.KERNEL_FORKED, ident, 0, exc.errno, b"")
+            return
+        if pid == 0:
+            _workcell.zygote_leave()
+            gc.enable()
+            kernel.main(kernel.Kernel(cell.Cells()), fds, self.lifeline)
+        for fd in fds:
+            os.close(fd)
+        self.children[pid] = ident
+        _workcell.zygote_send(_workcell.KERNEL_FORKED, ident, pid, 0, b"")
+
+    def serve(self):
+        warming = True
+        while True:
+            event = _workcell.zygote_next(IDLE_BEFORE_WARMING_MS if warming else -1)
+            if event is None:
+                if warming:
+                    warming = self.warm_step()
+            elif event[0] == "exit":
+                ident = self.children.pop(event[1], None)
+                if ident is not None:
+                    _workcell.zygote_send(_workcell.KERNEL_EXITED, ident, event[2], 0, b"")
+            elif event[0] == "end":
+                return
+            elif event[1] == _workcell.KERNEL_FORK:
+                self.fork(event[2], event[4])
+            elif event[1] == _workcell.ZYGOTE_WARM:
+                while warming:
+                    warming = self.warm_step()
+
+
+def main():
+    control, lifeline = int(sys.argv[1]), int(sys.argv[2])
+    names = [name for name in sys.argv[3].split(",") if name]
+    sys.argv = [""]
+    _workcell.zygote_open(control)
+    gc.disable()
+    error = preload(names)
+    shell.install_import_hook()
+    rehearse()
+    settle()
+    ready = {"version": "%d.%d.%d" % sys.version_info[:3], "ipython": shell.have_ipython()}
+    if error:
+        ready["preload_error"] = error
+    _workcell.zygote_send(_workcell.ZYGOTE_READY, 0, os.getpid(), 0, json.dumps(ready).encode())
+    Zygote(lifeline).serve()
+
+
+if __name__ == "__main__":
+    main()

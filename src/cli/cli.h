@@ -1,0 +1,198 @@
+/*
+ * The `workcell` program: a thin layer over include/workcell.h, one file a command.
+ *
+ * A command is a const struct.  Its flag table is the only description of its flags: cell__cli_parse() reads
+ * the arguments by it and prints `--help` from it, defaults included, so the two cannot drift apart.
+ *
+ *     main.c        the table of commands, and what is process-wide: limits, signals, stopping
+ *     opts.c        flags, help, errors, and the session that the common flags describe
+ *     cmd_run.c     `run`, and the printing of events and results that `shell` shares
+ *     cmd_shell.c   `shell`      cmd_doctor.c   `doctor`      cmd_bench.c   `bench`
+ *
+ * Threads: the main thread parses, runs cells and does all the writing.  One signal thread interrupts and
+ * stops (main.c); `run --cells` reads its input on another.  Functions belong to the main thread unless they
+ * say "any thread".
+ */
+#ifndef CELL_CLI_H
+#define CELL_CLI_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "workcell.h"
+
+/* Code of one cell, from a file, from stdin or from one line of `run --cells`. */
+#define CELL_CLI_MAX_CODE_BYTES (64u * 1024u * 1024u)
+/* Output of background threads that waits for the main thread to print it; more than this is dropped. */
+#define CELL_CLI_MAX_LATE_BYTES (1024u * 1024u)
+
+/* ---- commands and flags (opts.c) ---------------------------------------- */
+
+enum cell_cli_kind {
+	CELL_FLAG_SWITCH = 1, /* bool */
+	CELL_FLAG_STRING,     /* const char * */
+	CELL_FLAG_COUNT,      /* int64_t: a whole number from 0 */
+	CELL_FLAG_BYTES,      /* int64_t: a whole number, may end in k, M or G */
+	CELL_FLAG_SECONDS,    /* int64_t in milliseconds; 0 on the command line means no limit and becomes -1 */
+	CELL_FLAG_LIST,       /* struct cell_cli_list: may be repeated */
+};
+
+struct cell_cli_flag {
+	char letter;        /* 0: none */
+	const char *name;   /* without the dashes; NULL: only a letter */
+	const char *arg;    /* what --help calls the argument; NULL for a switch */
+	const char *help;
+	enum cell_cli_kind kind;
+	size_t offset;      /* of the value, in the struct given to cell__cli_parse() */
+};
+
+/* Arguments in the order given.  The strings are argv's. */
+struct cell_cli_list {
+	struct cell_cli_item {
+		char letter; /* of the flag; 0: an operand */
+		const char *value;
+	} *items;
+	size_t count, room;
+};
+
+struct cell_cli_command {
+	const char *name;
+	const char *summary;  /* one line */
+	const char *synopsis; /* what follows the name in `usage:` */
+	const char *about;
+	const char *examples;
+	const struct cell_cli_flag *flags; /* ends with kind 0; --help needs no row */
+	int (*run)(int argc, char **argv); /* argv[0] is the command's name; answers the exit status */
+};
+
+int cell__cmd_run(int argc, char **argv);
+int cell__cmd_shell(int argc, char **argv);
+int cell__cmd_doctor(int argc, char **argv);
+/* Reads its own arguments, and answers its own --help. */
+int cell__cmd_bench(int argc, char **argv);
+
+extern const struct cell_cli_command cell__cli_run_command;
+extern const struct cell_cli_command cell__cli_shell_command;
+extern const struct cell_cli_command cell__cli_doctor_command;
+
+/*
+ * Fills *values, which holds the defaults, from the arguments.  Operands go to `operands`, in order with the
+ * flags that share the list; NULL: the command takes none.  False: there is nothing to run, because help was
+ * printed or the arguments are wrong (which has been said); *ret_status is the exit status.
+ */
+bool cell__cli_parse(const struct cell_cli_command *command, int argc, char **argv, void *values,
+		     struct cell_cli_list *operands, int *ret_status);
+void cell__cli_list_finish(struct cell_cli_list *list);
+
+/* ---- errors (opts.c) ---------------------------------------------------- */
+
+/* Fills *err and returns -1.  `sys` is an errno, appended in words, or 0. */
+int cell__cli_fail(struct cell_error *err, int code, int sys, const char *format, ...)
+	__attribute__((format(printf, 4, 5)));
+/* `workcell: WORD: message` on stderr, with json also an object on stdout; answers the exit status. */
+int cell__cli_report(const struct cell_error *err, bool json);
+/* {"error": {"code", "message"}} as one line without the newline; free() it.  NULL: no memory. */
+char *cell__cli_error_json(const struct cell_error *err);
+
+/* ---- the session of the common flags (opts.c) ---------------------------- */
+
+struct cell_cli_session_flags {
+	const char *executor;
+	const char *python;
+	const char *preload;
+	const char *cwd;
+	struct cell_cli_list env;
+	int64_t timeout_ms;
+	int64_t max_output_bytes;
+	int64_t pool;
+};
+
+extern const struct cell_session_options cell__cli_session_defaults;
+#define CELL_CLI_SESSION_FLAGS_INIT(pool_size)                                            \
+	{ .timeout_ms = cell__cli_session_defaults.timeout_ms,                            \
+	  .max_output_bytes = cell__cli_session_defaults.max_output_bytes, .pool = (pool_size) }
+
+/* The rows of a flag table; `at` is the offset of the struct above. */
+#define CELL_CLI_AT(at, member) ((at) + offsetof(struct cell_cli_session_flags, member))
+#define CELL_CLI_SESSION_FLAGS(at)                                                        \
+	{ 0, "executor", "NAME", "where the kernel lives; `workcell doctor` lists them (default subprocess)", \
+	  CELL_FLAG_STRING, CELL_CLI_AT(at, executor) },                                  \
+	{ 0, "python", "PATH", "the interpreter, a path or a name on $PATH (default python3)", \
+	  CELL_FLAG_STRING, CELL_CLI_AT(at, python) },                                    \
+	{ 0, "preload", "MODULES", "import these once, before the session: numpy,pandas", \
+	  CELL_FLAG_STRING, CELL_CLI_AT(at, preload) },                                   \
+	{ 0, "cwd", "DIR", "the session's working directory (default: this one)",         \
+	  CELL_FLAG_STRING, CELL_CLI_AT(at, cwd) },                                       \
+	{ 0, "env", "K=V", "set a variable; nothing is inherited; may be repeated",       \
+	  CELL_FLAG_LIST, CELL_CLI_AT(at, env) },                                         \
+	{ 0, "timeout", "SEC", "of a cell, in seconds; 0: none",                          \
+	  CELL_FLAG_SECONDS, CELL_CLI_AT(at, timeout_ms) },                               \
+	{ 0, "max-output", "BYTES", "a result keeps this much of the output; more is spilled to a file", \
+	  CELL_FLAG_BYTES, CELL_CLI_AT(at, max_output_bytes) },                           \
+	{ 0, "pool", "N", "idle kernels kept ready",                                      \
+	  CELL_FLAG_COUNT, CELL_CLI_AT(at, pool) }
+
+struct cell_cli_host {
+	struct cell_engine *engine;
+	struct cell_session *session;
+};
+
+/* The interpreter's absolute path, symlinks kept because a venv is one; free() it.  name NULL: python3. */
+int cell__cli_find_python(const char *name, char **ret_path, struct cell_error *err);
+/* Opens engine and session and hands the session to the signal thread.  on_event: see session options. */
+int cell__cli_open(const struct cell_cli_session_flags *flags, cell_event_fn on_event, void *event_arg,
+		   struct cell_cli_host *ret_host, struct cell_error *err);
+void cell__cli_close(struct cell_cli_host *host);
+
+/* ---- signals and stopping (main.c) ---------------------------------------- */
+
+/*
+ * Starts the signal thread.  `wake` is called on it when the main thread should look again: Ctrl-C while no
+ * cell runs (interactive only), a changed window, or a stop.  It may be NULL and must not block.
+ */
+int cell__cli_signals_start(bool interactive, void (*wake)(void *arg), void *arg, struct cell_error *err);
+/* The session that signals act on; NULL before it is closed.  Waits for an action under way. */
+void cell__cli_signals_attach(struct cell_session *session);
+/*
+ * A cell runs between these two.  cell__cli_run_begin() may come early, under a lock of the caller, so that an
+ * interrupt that arrives between choosing a cell and running it waits for it instead of getting lost.  False:
+ * the program is stopping, run nothing.
+ */
+bool cell__cli_run_begin(void);
+void cell__cli_run_end(void);
+/* Interrupts the cell begun last, if it has not ended.  Any thread. */
+void cell__cli_interrupt(void);
+/* Ends the running cell, after which the program is to clean up and exit with this status.  Any thread. */
+void cell__cli_stop(int status);
+/* 0: go on.  Any thread. */
+int cell__cli_stop_status(void);
+/* What happened since the last call, for the prompt of an interactive program. */
+bool cell__cli_take_sigint(void);
+bool cell__cli_take_resize(void);
+
+/* ---- printing (cmd_run.c) ------------------------------------------------- */
+
+enum cell_cli_format { CELL_CLI_TEXT, CELL_CLI_JSON, CELL_CLI_EVENTS };
+
+struct cell_cli_printer;
+
+/* `wake` is called on the engine's thread when late output waits; it may be NULL and must not block. */
+struct cell_cli_printer *cell__cli_printer_create(enum cell_cli_format format, void (*wake)(void *arg),
+						  void *arg);
+void cell__cli_printer_destroy(struct cell_cli_printer *printer);
+/* For cell_session_run(): prints as it comes.  arg is the printer. */
+void cell__cli_print_event(void *arg, const struct cell_event *event);
+/* For the session: keeps what comes between runs, on the engine's thread.  arg is the printer. */
+void cell__cli_keep_event(void *arg, const struct cell_event *event);
+/* Prints what was kept. */
+void cell__cli_print_kept(struct cell_cli_printer *printer);
+bool cell__cli_has_kept(struct cell_cli_printer *printer);
+/* Ends the line on stdout where output left one unfinished. */
+void cell__cli_print_fresh_line(struct cell_cli_printer *printer);
+/* Prints a result; `prefix` stands before the value in text.  Answers the cell's exit status. */
+int cell__cli_print_result(struct cell_cli_printer *printer, struct cell_result *result, const char *prefix);
+/* Writes all of it.  A reader that went away stops the program quietly, another failure with a message. */
+void cell__cli_write(int fd, const void *data, size_t size);
+
+#endif

@@ -1,0 +1,330 @@
+/*
+ * Entry, the table of commands, and what belongs to the process as a whole: limits, signals, stopping.
+ *
+ * Theory of operation.  The main thread may be deep inside cell_session_run() when a signal comes, so signals
+ * are acted on elsewhere:
+ *
+ *     handler (any thread) ── byte ──> pipe ──> signal thread ──┬── cell_session_interrupt()
+ *     cell__cli_stop() ─────── 0 ────────┘                      ├── cell_session_reset()   ends the run
+ *                                                               └── wake()                 main looks again
+ *
+ * Stopping (SIGTERM, SIGHUP, a second Ctrl-C, a reader of stdout that went away) has one path: the status is
+ * noted, the running cell is ended, and the main thread, coming back from it, sees the status, closes the
+ * session and exits.  Where there is no session to end yet, or the main thread does not come back in
+ * STOP_SECONDS (it may hang in a write to a stuck pipe), the process exits at once: the spawner kills all it
+ * started when its socket closes, so nothing is left behind either way.
+ *
+ * `live.mutex` is held while the signal thread works on the session.  The main thread takes it to end a run
+ * and to withdraw the session, so an interrupt can hit neither the next cell nor a closed session.
+ *
+ * Handlers are installed instead of blocking or ignoring signals, because a mask and SIG_IGN would be
+ * inherited by the programs the engine starts, and handlers are not.
+ */
+#define _GNU_SOURCE 1
+#include "cli.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#define STOP_SECONDS 5
+/* A second Ctrl-C within this time ends the program. */
+#define TWICE_MS 2000
+/*
+ * cell_session_run() has no moment at which the caller learns that the cell is under way, and an interrupt
+ * before it is lost.  A cell that was begun less than this long ago is interrupted when it is this old.
+ */
+#define BEGIN_MS 20
+
+static struct {
+	pthread_mutex_t mutex;
+	pthread_cond_t ended;
+	struct cell_session *session;
+	bool running;
+	uint64_t serial;    /* of runs */
+	int64_t begun_ms;
+	bool interactive;
+	void (*wake)(void *arg);
+	void *wake_arg;
+} live = { .mutex = PTHREAD_MUTEX_INITIALIZER };
+
+static atomic_int stop_status;
+static atomic_bool sigint_seen, resize_seen;
+static int signal_pipe[2] = { -1, -1 };
+
+static int64_t now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* ---- runs, as the signal thread sees them --------------------------------- */
+
+bool cell__cli_run_begin(void)
+{
+	bool begun;
+
+	pthread_mutex_lock(&live.mutex);
+	begun = live.running = !cell__cli_stop_status();
+	live.serial++;
+	live.begun_ms = now_ms();
+	pthread_mutex_unlock(&live.mutex);
+	return begun;
+}
+
+void cell__cli_run_end(void)
+{
+	pthread_mutex_lock(&live.mutex);
+	live.running = false;
+	pthread_cond_broadcast(&live.ended);
+	pthread_mutex_unlock(&live.mutex);
+}
+
+/* With the mutex held.  True: the cell that was begun when this was called is under way. */
+static bool under_way(void)
+{
+	uint64_t serial = live.serial;
+	int64_t at_ms = live.begun_ms + BEGIN_MS;
+	struct timespec until = { .tv_sec = at_ms / 1000, .tv_nsec = at_ms % 1000 * 1000000 };
+
+	while (live.running && live.serial == serial && now_ms() < at_ms)
+		pthread_cond_timedwait(&live.ended, &live.mutex, &until);
+	return live.running && live.serial == serial && live.session;
+}
+
+void cell__cli_interrupt(void)
+{
+	pthread_mutex_lock(&live.mutex);
+	if (under_way())
+		cell_session_interrupt(live.session, NULL);
+	pthread_mutex_unlock(&live.mutex);
+}
+
+void cell__cli_signals_attach(struct cell_session *session)
+{
+	pthread_mutex_lock(&live.mutex);
+	live.session = session;
+	pthread_mutex_unlock(&live.mutex);
+	/* A stop that came while the session was being opened found nothing to end. */
+	if (session && cell__cli_stop_status())
+		_exit(cell__cli_stop_status());
+}
+
+int cell__cli_stop_status(void)
+{
+	return atomic_load(&stop_status);
+}
+
+bool cell__cli_take_sigint(void)
+{
+	return atomic_exchange(&sigint_seen, false);
+}
+
+bool cell__cli_take_resize(void)
+{
+	return atomic_exchange(&resize_seen, false);
+}
+
+void cell__cli_stop(int status)
+{
+	int none = 0;
+
+	atomic_compare_exchange_strong(&stop_status, &none, status);
+	if (signal_pipe[1] >= 0 && write(signal_pipe[1], "", 1) < 0) {
+		/* The pipe is full of signals: the thread is awake and looks at stop_status after each. */
+	}
+}
+
+/* ---- the signal thread ---------------------------------------------------- */
+
+static void end_everything(void)
+{
+	alarm(STOP_SECONDS);
+	pthread_mutex_lock(&live.mutex);
+	if (!live.session)
+		_exit(cell__cli_stop_status());
+	if (under_way())
+		cell_session_reset(live.session, NULL);
+	pthread_mutex_unlock(&live.mutex);
+}
+
+static void handle_sigint(int64_t *last_ms)
+{
+	int64_t now = now_ms();
+	bool running, opened;
+
+	pthread_mutex_lock(&live.mutex);
+	running = live.running;
+	opened = live.session;
+	pthread_mutex_unlock(&live.mutex);
+	if (running && (live.interactive || *last_ms == 0 || now - *last_ms > TWICE_MS)) {
+		*last_ms = now;
+		cell__cli_interrupt();
+	} else if (live.interactive && opened) {
+		atomic_store(&sigint_seen, true);
+	} else {
+		cell__cli_stop(128 + SIGINT);
+	}
+}
+
+static void *signal_main(void *arg)
+{
+	int64_t last_sigint_ms = 0;
+	bool ended = false;
+	unsigned char byte;
+	ssize_t n;
+
+	(void)arg;
+	while ((n = read(signal_pipe[0], &byte, 1)) == 1 || (n < 0 && errno == EINTR)) {
+		if (n == 1 && byte == SIGINT)
+			handle_sigint(&last_sigint_ms);
+		else if (n == 1 && (byte == SIGTERM || byte == SIGHUP))
+			cell__cli_stop(128 + byte);
+		else if (n == 1 && (byte == SIGWINCH || byte == SIGCONT))
+			atomic_store(&resize_seen, true);
+		if (cell__cli_stop_status() && !ended) {
+			ended = true;
+			end_everything();
+		}
+		if (live.wake)
+			live.wake(live.wake_arg);
+	}
+	return NULL;
+}
+
+static void handle_signal(int number)
+{
+	unsigned char byte = (unsigned char)number;
+	int saved = errno;
+
+	if (number == SIGALRM)
+		_exit(cell__cli_stop_status());
+	if (number != SIGPIPE && write(signal_pipe[1], &byte, 1) < 0) {
+		/* Full: as many signals wait already as anyone could have meant. */
+	}
+	errno = saved;
+}
+
+int cell__cli_signals_start(bool interactive, void (*wake)(void *arg), void *arg, struct cell_error *err)
+{
+	/* SIGPIPE is caught and dropped: the write then fails with EPIPE, which cell__cli_write() deals with. */
+	static const int numbers[] = { SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGALRM, SIGWINCH, SIGCONT };
+	struct sigaction action = { .sa_handler = handle_signal, .sa_flags = SA_RESTART }, old;
+	pthread_condattr_t attr;
+	pthread_t thread;
+	int status;
+
+	live.interactive = interactive;
+	live.wake = wake;
+	live.wake_arg = arg;
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&live.ended, &attr);
+	pthread_condattr_destroy(&attr);
+	if (pipe2(signal_pipe, O_CLOEXEC) < 0 || fcntl(signal_pipe[1], F_SETFL, O_NONBLOCK) < 0)
+		return cell__cli_fail(err, CELL_E_IO, errno, "cannot make a pipe for signals");
+	status = pthread_create(&thread, NULL, signal_main, NULL);
+	if (status)
+		return cell__cli_fail(err, CELL_E_IO, status, "cannot start a thread for signals");
+	pthread_detach(thread);
+	sigemptyset(&action.sa_mask);
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+		if (!interactive && (numbers[i] == SIGWINCH || numbers[i] == SIGCONT))
+			continue;
+		/* nohup, and a shell's background jobs, rely on what they ignored staying ignored. */
+		if (!sigaction(numbers[i], NULL, &old) && old.sa_handler == SIG_IGN &&
+		    (numbers[i] == SIGHUP || numbers[i] == SIGINT))
+			continue;
+		sigaction(numbers[i], &action, NULL);
+	}
+	return 0;
+}
+
+/* ---- commands ------------------------------------------------------------- */
+
+static const struct cell_cli_command bench_command = {
+	.name = "bench",
+	.summary = "the benchmark: Workcell beside ipykernel and the machine's floor",
+	.run = cell__cmd_bench,
+};
+
+static const struct cell_cli_command *const commands[] = {
+	&cell__cli_run_command,
+	&cell__cli_shell_command,
+	&cell__cli_doctor_command,
+	&bench_command,
+};
+#define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
+
+static void print_overview(FILE *out)
+{
+	fprintf(out, "usage: workcell COMMAND [flags]\n\n"
+		     "Runs the Python code that AI agents write, in sessions that keep their state.\n\n"
+		     "commands:\n");
+	for (size_t i = 0; i < N_COMMANDS; i++)
+		fprintf(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+	fprintf(out, "\n  workcell COMMAND --help   its flags and examples\n"
+		     "  workcell --version        the version\n");
+}
+
+/* A session costs descriptors, and the soft limit of 1024 is for programs that use select(). */
+static void raise_nofile(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur == limit.rlim_max)
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/* A descriptor of ours must not become 0, 1 or 2 because the caller closed those. */
+static void fill_stdio(void)
+{
+	int fd;
+
+	do {
+		fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+	} while (fd >= 0 && fd <= STDERR_FILENO);
+	if (fd >= 0)
+		close(fd);
+}
+
+int main(int argc, char **argv)
+{
+	struct cell_error err;
+	int status;
+
+	fill_stdio();
+	raise_nofile();
+	if (argc < 2) {
+		print_overview(stderr);
+		return cell_code_exit_status(CELL_E_INVALID);
+	}
+	if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
+		print_overview(stdout);
+		return 0;
+	}
+	if (!strcmp(argv[1], "--version")) {
+		printf("workcell %s\n", cell_version());
+		return 0;
+	}
+	for (size_t i = 0; i < N_COMMANDS; i++) {
+		if (!strcmp(argv[1], commands[i]->name))
+			return commands[i]->run(argc - 1, argv + 1);
+	}
+	cell__cli_fail(&err, CELL_E_INVALID, 0, "unknown %s %s", argv[1][0] == '-' ? "flag" : "command", argv[1]);
+	status = cell__cli_report(&err, false);
+	fprintf(stderr, "workcell: `workcell --help` lists the commands\n");
+	return status;
+}

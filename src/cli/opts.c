@@ -1,0 +1,453 @@
+/*
+ * Flags and their help, errors in words, and the session that the common flags describe.
+ */
+#define _GNU_SOURCE 1
+#include "cli.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#define MAX_SECONDS 1e9
+#define MAX_POOL 1000
+#define HELP_COLUMN 26
+
+/* ---- errors ------------------------------------------------------------- */
+
+int cell__cli_fail(struct cell_error *err, int code, int sys, const char *format, ...)
+{
+	va_list args;
+	size_t used;
+
+	if (!err)
+		return -1;
+	err->code = code;
+	err->sys = sys;
+	va_start(args, format);
+	vsnprintf(err->msg, sizeof(err->msg), format, args);
+	va_end(args);
+	used = strlen(err->msg);
+	if (sys)
+		snprintf(err->msg + used, sizeof(err->msg) - used, ": %s", strerror(sys));
+	return -1;
+}
+
+char *cell__cli_error_json(const struct cell_error *err)
+{
+	char text[sizeof(err->msg) * 4];
+	json_t *root;
+	char *line;
+	size_t n = 0;
+
+	/* A message may quote bytes that are not UTF-8: they are shown as they would be on stderr. */
+	root = json_pack("{s:{s:s, s:s}}", "error", "code", cell_code_word(err->code), "message", err->msg);
+	if (!root) {
+		for (const unsigned char *p = (const unsigned char *)err->msg; *p; p++)
+			n += (size_t)snprintf(text + n, sizeof(text) - n, *p < 0x80 ? "%c" : "\\x%02x", *p);
+		text[n] = '\0';
+		root = json_pack("{s:{s:s, s:s}}", "error", "code", cell_code_word(err->code), "message", text);
+	}
+	line = root ? json_dumps(root, JSON_COMPACT) : NULL;
+	json_decref(root);
+	return line;
+}
+
+int cell__cli_report(const struct cell_error *err, bool json)
+{
+	char text[sizeof(err->msg) * 4 + 64];
+	size_t n;
+
+	n = (size_t)snprintf(text, sizeof(text), "workcell: %s: ", cell_code_word(err->code));
+	/* Control characters in a path or an argument must not reach the terminal as such. */
+	for (const unsigned char *p = (const unsigned char *)err->msg; *p; p++)
+		n += (size_t)snprintf(text + n, sizeof(text) - n, *p < ' ' || *p == 127 ? "\\x%02x" : "%c", *p);
+	text[n++] = '\n';
+	if (json) {
+		char *line = cell__cli_error_json(err);
+
+		if (line) {
+			cell__cli_write(STDOUT_FILENO, line, strlen(line));
+			cell__cli_write(STDOUT_FILENO, "\n", 1);
+			free(line);
+		}
+	}
+	cell__cli_write(STDERR_FILENO, text, n);
+	return cell_code_exit_status(err->code);
+}
+
+/* ---- help --------------------------------------------------------------- */
+
+static void print_default(const struct cell_cli_flag *flag, const void *value)
+{
+	int64_t number;
+
+	if (flag->kind != CELL_FLAG_COUNT && flag->kind != CELL_FLAG_BYTES && flag->kind != CELL_FLAG_SECONDS)
+		return;
+	memcpy(&number, value, sizeof(number));
+	if (flag->kind == CELL_FLAG_SECONDS && number < 0)
+		printf(" (default none)");
+	else if (flag->kind == CELL_FLAG_SECONDS)
+		printf(" (default %g)", (double)number / 1000);
+	else if (flag->kind == CELL_FLAG_BYTES && number && number % (1 << 20) == 0)
+		printf(" (default %" PRId64 "M)", number >> 20);
+	else
+		printf(" (default %" PRId64 ")", number);
+}
+
+static void print_help(const struct cell_cli_command *command, const void *values)
+{
+	printf("usage: workcell %s %s\n\n%s\n\nflags:\n", command->name, command->synopsis, command->about);
+	for (const struct cell_cli_flag *flag = command->flags; flag->kind; flag++) {
+		char left[64];
+
+		snprintf(left, sizeof(left), "  %c%c%s%s%s %s", flag->letter ? '-' : ' ',
+			 flag->letter ? flag->letter : ' ', flag->letter && flag->name ? "," : " ",
+			 flag->name ? " --" : "", flag->name ? flag->name : "", flag->arg ? flag->arg : "");
+		if (!flag->name && flag->arg)
+			snprintf(left, sizeof(left), "  -%c %s", flag->letter, flag->arg);
+		printf("%-*s %s", HELP_COLUMN, left, flag->help);
+		print_default(flag, (const char *)values + flag->offset);
+		putchar('\n');
+	}
+	printf("%-*s %s\n\nexamples:\n%s\n", HELP_COLUMN, "  -h, --help", "this text", command->examples);
+	fflush(stdout);
+}
+
+/* ---- parsing ------------------------------------------------------------ */
+
+static int list_append(struct cell_cli_list *list, char letter, const char *value, struct cell_error *err)
+{
+	if (list->count == list->room) {
+		size_t room = list->room ? list->room * 2 : 8;
+		struct cell_cli_item *items = reallocarray(list->items, room, sizeof(*items));
+
+		if (!items)
+			return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the arguments");
+		list->items = items;
+		list->room = room;
+	}
+	list->items[list->count++] = (struct cell_cli_item){ letter, value };
+	return 0;
+}
+
+void cell__cli_list_finish(struct cell_cli_list *list)
+{
+	free(list->items);
+	*list = (struct cell_cli_list){ 0 };
+}
+
+/* A flag as the person wrote it: "--timeout" or "-e". */
+static const char *flag_text(const struct cell_cli_flag *flag, char text[64])
+{
+	if (flag->name)
+		snprintf(text, 64, "--%s", flag->name);
+	else
+		snprintf(text, 64, "-%c", flag->letter);
+	return text;
+}
+
+static int parse_whole(const struct cell_cli_flag *flag, const char *value, int64_t *ret, struct cell_error *err)
+{
+	static const char units[] = "kMG";
+	char text[64], *end;
+	long long number;
+	int shift = 0;
+
+	errno = 0;
+	number = strtoll(value, &end, 10);
+	if (flag->kind == CELL_FLAG_BYTES && *end && strchr(units, *end)) {
+		shift = 10 * (int)(strchr(units, *end) - units + 1);
+		end++;
+	}
+	if (*value < '0' || *value > '9' || *end || errno || number > INT64_MAX >> shift)
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "%s wants a whole number%s, not '%s'",
+				      flag_text(flag, text),
+				      flag->kind == CELL_FLAG_BYTES ? " of bytes, like 65536 or 16M" : "", value);
+	if (flag->kind == CELL_FLAG_COUNT && number > MAX_POOL)
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "%s is at most %d", flag_text(flag, text), MAX_POOL);
+	*ret = (int64_t)number << shift;
+	return 0;
+}
+
+static int parse_seconds(const struct cell_cli_flag *flag, const char *value, int64_t *ret_ms,
+			 struct cell_error *err)
+{
+	char text[64], *end;
+	double seconds = strtod(value, &end);
+
+	if (end == value || *end || !isfinite(seconds) || seconds < 0 || seconds > MAX_SECONDS)
+		return cell__cli_fail(err, CELL_E_INVALID, 0,
+				      "%s wants seconds, like 2.5, or 0 for no limit, not '%s'",
+				      flag_text(flag, text), value);
+	*ret_ms = seconds == 0 ? -1 : (int64_t)ceil(seconds * 1000);
+	return 0;
+}
+
+static int set_flag(const struct cell_cli_flag *flag, const char *value, void *values, struct cell_error *err)
+{
+	void *at = (char *)values + flag->offset;
+
+	switch (flag->kind) {
+	case CELL_FLAG_SWITCH:
+		*(bool *)at = true;
+		return 0;
+	case CELL_FLAG_STRING:
+		*(const char **)at = value;
+		return 0;
+	case CELL_FLAG_COUNT:
+	case CELL_FLAG_BYTES:
+		return parse_whole(flag, value, at, err);
+	case CELL_FLAG_SECONDS:
+		return parse_seconds(flag, value, at, err);
+	case CELL_FLAG_LIST:
+		return list_append(at, flag->letter, value, err);
+	}
+	return 0;
+}
+
+static const struct cell_cli_flag *find_flag(const struct cell_cli_flag *flags, char letter, const char *name,
+					     size_t size)
+{
+	for (; flags->kind; flags++) {
+		if (letter ? flags->letter == letter :
+			     flags->name && strlen(flags->name) == size && !memcmp(flags->name, name, size))
+			return flags;
+	}
+	return NULL;
+}
+
+/*
+ * Reads argv[*at], a flag, and its argument; moves *at to the last argument used.  1: help was asked for.
+ * values NULL: sets nothing.
+ */
+static int parse_flag(const struct cell_cli_command *command, int argc, char **argv, int *at, void *values,
+		      struct cell_error *err)
+{
+	const char *word = argv[*at], *value = NULL;
+	const struct cell_cli_flag *flag;
+	bool is_long = word[1] == '-';
+	size_t size = is_long ? strcspn(word + 2, "=") : 1;
+
+	if (!strcmp(word, "--help") || !strcmp(word, "-h"))
+		return 1;
+	if (is_long)
+		flag = find_flag(command->flags, 0, word + 2, size);
+	else
+		flag = find_flag(command->flags, word[1], NULL, 0);
+	if (!flag)
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "unknown flag %.*s", is_long ? (int)size + 2 : 2, word);
+	if (is_long && word[2 + size] == '=')
+		value = word + 2 + size + 1;
+	else if (!is_long && word[2])
+		value = word + 2;
+	if (!flag->arg && value)
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "%.*s takes no argument",
+				      is_long ? (int)size + 2 : 2, word);
+	if (flag->arg && !value) {
+		if (*at + 1 >= argc)
+			return cell__cli_fail(err, CELL_E_INVALID, 0, "%s wants an argument: %s", word, flag->arg);
+		value = argv[++*at];
+	}
+	return values ? set_flag(flag, value, values, err) : 0;
+}
+
+static int parse_all(const struct cell_cli_command *command, int argc, char **argv, void *values,
+		     struct cell_cli_list *operands, struct cell_error *err)
+{
+	bool only_operands = false;
+
+	for (int i = 1; i < argc; i++) {
+		int status;
+
+		if (!only_operands && !strcmp(argv[i], "--")) {
+			only_operands = true;
+			continue;
+		}
+		if (!only_operands && argv[i][0] == '-' && argv[i][1]) {
+			status = parse_flag(command, argc, argv, &i, values, err);
+			if (status)
+				return status;
+			continue;
+		}
+		if (!operands)
+			return cell__cli_fail(err, CELL_E_INVALID, 0, "unexpected argument '%s'", argv[i]);
+		if (values && list_append(operands, 0, argv[i], err) < 0)
+			return -1;
+	}
+	return 0;
+}
+
+bool cell__cli_parse(const struct cell_cli_command *command, int argc, char **argv, void *values,
+		     struct cell_cli_list *operands, int *ret_status)
+{
+	struct cell_error err;
+	bool json = false;
+	int status;
+
+	for (int i = 1; i < argc && strcmp(argv[i], "--"); i++) {
+		if (!strcmp(argv[i], "--json") && find_flag(command->flags, 0, "json", 4))
+			json = true;
+	}
+	/* Twice, because help prints the defaults and must come before the first flag changes one. */
+	status = parse_all(command, argc, argv, NULL, operands, &err);
+	if (!status)
+		status = parse_all(command, argc, argv, values, operands, &err);
+	if (!status)
+		return true;
+	if (status > 0) {
+		print_help(command, values);
+		*ret_status = 0;
+		return false;
+	}
+	*ret_status = cell__cli_report(&err, json);
+	fprintf(stderr, "workcell: `workcell %s --help` lists the flags\n", command->name);
+	return false;
+}
+
+/* ---- the session of the common flags ------------------------------------- */
+
+const struct cell_session_options cell__cli_session_defaults = CELL_SESSION_OPTIONS_INIT;
+
+static char *absolute_path(const char *path, struct cell_error *err)
+{
+	char *cwd = NULL, *joined = NULL;
+
+	if (path[0] == '/') {
+		joined = strdup(path);
+	} else {
+		cwd = getcwd(NULL, 0);
+		if (!cwd) {
+			cell__cli_fail(err, CELL_E_IO, errno, "cannot tell the current directory");
+			return NULL;
+		}
+		if (asprintf(&joined, "%s/%s", strcmp(cwd, "/") ? cwd : "", path) < 0)
+			joined = NULL;
+	}
+	free(cwd);
+	if (!joined)
+		cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+	return joined;
+}
+
+int cell__cli_find_python(const char *name, char **ret_path, struct cell_error *err)
+{
+	const char *path = getenv("PATH"), *next;
+	char *found;
+
+	if (!name)
+		name = "python3";
+	if (strchr(name, '/')) {
+		found = absolute_path(name, err);
+		if (!found)
+			return -1;
+		*ret_path = found;
+		return 0;
+	}
+	for (; path && *name; path = *next ? next + 1 : NULL) {
+		struct stat st;
+		char *candidate;
+
+		next = strchrnul(path, ':');
+		if (asprintf(&candidate, "%.*s%s%s", (int)(next - path), path, next > path ? "/" : "", name) < 0)
+			return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+		if (!stat(candidate, &st) && S_ISREG(st.st_mode) && !access(candidate, X_OK)) {
+			found = absolute_path(candidate, err);
+			free(candidate);
+			if (!found)
+				return -1;
+			*ret_path = found;
+			return 0;
+		}
+		free(candidate);
+	}
+	return cell__cli_fail(err, CELL_E_PYTHON, 0,
+			      "there is no '%s' on $PATH; install Python 3.9 or newer, or give --python PATH", name);
+}
+
+static int check_dir(const char *path, struct cell_error *err)
+{
+	struct stat st;
+
+	if (stat(path, &st))
+		return cell__cli_fail(err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, errno, "--cwd %s", path);
+	if (!S_ISDIR(st.st_mode))
+		return cell__cli_fail(err, CELL_E_IO, ENOTDIR, "--cwd %s", path);
+	return 0;
+}
+
+static int env_strings(const struct cell_cli_list *list, const char ***ret_env, struct cell_error *err)
+{
+	const char **env = calloc(list->count + 1, sizeof(*env));
+
+	if (!env)
+		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the environment");
+	for (size_t i = 0; i < list->count; i++) {
+		env[i] = list->items[i].value;
+		if (env[i][0] == '=' || !strchr(env[i], '=')) {
+			cell__cli_fail(err, CELL_E_INVALID, 0, "--env wants K=V, not '%s'", env[i]);
+			free(env);
+			return -1;
+		}
+	}
+	*ret_env = env;
+	return 0;
+}
+
+int cell__cli_open(const struct cell_cli_session_flags *flags, cell_event_fn on_event, void *event_arg,
+		   struct cell_cli_host *ret_host, struct cell_error *err)
+{
+	struct cell_engine_options engine_options = CELL_ENGINE_OPTIONS_INIT;
+	struct cell_session_options options = CELL_SESSION_OPTIONS_INIT;
+	struct cell_cli_host host = { 0 };
+	const char **env = NULL;
+	char *python = NULL, *cwd = NULL;
+	int status = -1;
+
+	if (env_strings(&flags->env, &env, err) < 0 || cell__cli_find_python(flags->python, &python, err) < 0)
+		goto out;
+	if (flags->cwd) {
+		cwd = absolute_path(flags->cwd, err);
+		if (!cwd || check_dir(cwd, err) < 0)
+			goto out;
+	}
+	engine_options.pool_size = (int)flags->pool;
+	if (cell_engine_create(&engine_options, &host.engine, err) < 0)
+		goto out;
+	options.executor = flags->executor;
+	options.python = python;
+	options.preload = flags->preload;
+	options.cwd = cwd;
+	options.env = env;
+	options.timeout_ms = flags->timeout_ms;
+	options.max_output_bytes = flags->max_output_bytes;
+	options.on_event = on_event;
+	options.event_arg = event_arg;
+	if (cell_session_open(host.engine, &options, &host.session, err) < 0) {
+		cell_engine_destroy(host.engine);
+		goto out;
+	}
+	cell__cli_signals_attach(host.session);
+	*ret_host = host;
+	status = 0;
+out:
+	free(env);
+	free(python);
+	free(cwd);
+	return status;
+}
+
+void cell__cli_close(struct cell_cli_host *host)
+{
+	cell__cli_signals_attach(NULL);
+	cell_session_close(host->session);
+	cell_engine_destroy(host->engine);
+	*host = (struct cell_cli_host){ 0 };
+}

@@ -1,0 +1,111 @@
+#include "executor/answer.h"
+
+#include <string.h>
+
+#include "wire/json_check.h"
+
+/* The raw part is handed out from front to back. */
+struct slice {
+	const char *at;
+	size_t left;
+};
+
+static bool take(struct slice *raw, json_int_t size, const char **ret_bytes)
+{
+	if (size < 0 || (uint64_t)size > raw->left)
+		return false;
+	*ret_bytes = raw->at;
+	raw->at += size;
+	raw->left -= (size_t)size;
+	return true;
+}
+
+static bool is_text(const char *type)
+{
+	return strncmp(type, "text/", 5) == 0;
+}
+
+static const char *take_mime(json_t *list, struct slice *raw, struct cell__bundle *bundle)
+{
+	bundle->n_parts = 0;
+	if (!list)
+		return NULL;
+	if (!json_is_array(list) || json_array_size(list) > CELL_LIMIT_MIME_PARTS)
+		return "a MIME list that is none or too long";
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		const char *type, *data;
+		json_int_t size;
+		if (json_unpack(json_array_get(list, i), "[sI]", &type, &size) < 0 || !take(raw, size, &data))
+			return "a MIME part that is not there";
+		if (is_text(type) && !cell__utf8_ok(data, (size_t)size))
+			return "a text part that is not UTF-8";
+		bundle->parts[bundle->n_parts++] = (struct cell_mime_part){ type, data, (size_t)size };
+	}
+	return NULL;
+}
+
+static const char *load(const struct cell_frame *frame, json_t **ret_head)
+{
+	if (frame->json_size == 0) {
+		*ret_head = NULL;
+		return NULL;
+	}
+	*ret_head = json_loadb((const char *)frame->json, frame->json_size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
+	return json_is_object(*ret_head) ? NULL : "a json part that is no object";
+}
+
+const char *cell__answer_display(const struct cell_frame *frame, struct cell__bundle *ret_bundle, json_t **ret_memory)
+{
+	struct slice raw = { (const char *)frame->raw, frame->raw_size };
+	const char *problem = load(frame, ret_memory);
+	if (!problem)
+		problem = take_mime(json_object_get(*ret_memory, "mime"), &raw, ret_bundle);
+	if (!problem && raw.left != 0)
+		problem = "bytes that belong to nothing";
+	return problem;
+}
+
+static const char *take_error(json_t *error, struct cell__answer *answer)
+{
+	const char *code = "";
+	if (!error)
+		return NULL;
+	answer->failed = true;
+	if (json_unpack(error, "{s:s, s:s, s:s, s:s}", "type", &answer->error_type, "message", &answer->error_message,
+			"traceback", &answer->error_traceback, "code", &code) < 0)
+		return "an error without type, message, traceback and code";
+	answer->interrupted = strcmp(code, "interrupted") == 0;
+	return NULL;
+}
+
+const char *cell__answer_result(const struct cell_frame *frame, struct cell__answer *ret_answer, json_t **ret_memory)
+{
+	*ret_answer = (struct cell__answer){ 0 };
+	struct slice raw = { (const char *)frame->raw, frame->raw_size };
+	const char *problem = load(frame, ret_memory);
+	if (problem)
+		return problem;
+	json_t *head = *ret_memory;
+	json_t *value = json_object_get(head, "v");
+	json_t *repr = json_object_get(head, "r");
+	if (value) {
+		if (!json_is_integer(value) || !take(&raw, json_integer_value(value), &ret_answer->value_json))
+			return "a value that is not there";
+		ret_answer->value_size = (size_t)json_integer_value(value);
+		if (!cell__json_check(ret_answer->value_json, ret_answer->value_size))
+			return "a value that is not JSON";
+	}
+	if (repr) {
+		if (!json_is_integer(repr) || !take(&raw, json_integer_value(repr), &ret_answer->repr))
+			return "a repr that is not there";
+		ret_answer->repr_size = (size_t)json_integer_value(repr);
+		if (!cell__utf8_ok(ret_answer->repr, ret_answer->repr_size))
+			return "a repr that is not UTF-8";
+	}
+	problem = take_mime(json_object_get(head, "mime"), &raw, &ret_answer->mime);
+	if (!problem)
+		problem = take_error(json_object_get(head, "error"), ret_answer);
+	if (!problem && raw.left != 0)
+		problem = "bytes that belong to nothing";
+	return problem;
+}

@@ -1,0 +1,17 @@
+/*
+ * What a kernel's RESULT and DISPLAY frames say, checked.  Pure but for the JSON document, which the caller drops
+ * with json_decref(*memory); the answer points into it and into the frame.
+ */
+#ifndef CELL_EXECUTOR_ANSWER_H
+#define CELL_EXECUTOR_ANSWER_H
+
+#include <jansson.h>
+
+#include "executor/executor.h"
+#include "wire/frame.h"
+
+/* NULL, or what is wrong with the frame. */
+const char *cell__answer_result(const struct cell_frame *frame, struct cell__answer *ret_answer, json_t **ret_memory);
+const char *cell__answer_display(const struct cell_frame *frame, struct cell__bundle *ret_bundle, json_t **ret_memory);
+
+#endif

@@ -1,0 +1,101 @@
+/*
+ * Executors: where a kernel lives and what confines it.
+ *
+ * An executor is a const vtable.  It opens kernels; a kernel runs one cell at a time and tells its owner (the
+ * session) what happens.  Everything here belongs to the loop's thread.
+ *
+ *     opening ──ready──▶ idle ──run──▶ running ──result──▶ idle ... ──▶ exited (the kernel's memory is gone)
+ *
+ * Contract: open() returning an error means no callback ever comes.  Otherwise ready() comes at most once and
+ * exited() exactly once, last, never from inside open(), run(), interrupt() or close().  A kernel that never became
+ * ready ends with exited() alone; its `error` says why.
+ */
+#ifndef CELL_EXECUTOR_H
+#define CELL_EXECUTOR_H
+
+#include "core/core.h"
+#include "loop/loop.h"
+
+struct cell__kernel {
+	const struct cell__executor *executor;
+};
+
+/* Parts of a MIME bundle; data points into memory of the caller. */
+struct cell__bundle {
+	struct cell_mime_part parts[CELL_LIMIT_MIME_PARTS];
+	size_t n_parts;
+};
+
+/* What a cell came to, as the kernel tells it.  Pointers are valid during the call only. */
+struct cell__answer {
+	const char *value_json; /* checked JSON, not NUL-terminated; NULL: none or not exact */
+	size_t value_size;
+	const char *repr; /* NULL: no value */
+	size_t repr_size;
+	struct cell__bundle mime;
+	bool failed;
+	bool interrupted;
+	const char *error_type, *error_message, *error_traceback; /* NUL-terminated, valid UTF-8 */
+};
+
+struct cell__exit {
+	bool known;       /* status is there */
+	int status;       /* as waitpid() gives it */
+	bool oom;
+	bool asked;       /* we closed it */
+	struct cell_error error; /* code != 0: why it ended or never began, in words */
+};
+
+struct cell__kernel_events {
+	void (*ready)(void *owner);
+	void (*output)(void *owner, enum cell_stream stream, const char *bytes, size_t size);
+	void (*display)(void *owner, const struct cell__bundle *bundle);
+	void (*result)(void *owner, uint32_t run_id, const struct cell__answer *answer);
+	void (*exited)(void *owner, const struct cell__exit *how);
+};
+
+struct cell__kernel_spec {
+	const char *session_id;
+	const char *python;
+	const char *preload; /* "" for none */
+	const char *cwd;
+	const char *const *env; /* complete, "K=V", NULL-terminated */
+};
+
+struct cell__subprocess; /* zygotes and pools */
+
+/* What executors need of the engine. */
+struct cell__executor_host {
+	struct cell__loop *loop;
+	struct cell__subprocess *subprocess;
+	void (*log)(void *arg, enum cell_log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+	void *log_arg;
+};
+
+struct cell__executor {
+	const char *name;
+	const char *isolation; /* one word */
+	/* Can this work here?  Fills available, reason, advice. */
+	void (*probe)(struct cell__executor_host *host, struct cell_executor_info *info);
+	int (*open)(struct cell__executor_host *host, const struct cell__kernel_spec *spec,
+		    const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel,
+		    struct cell_error *err);
+	int (*run)(struct cell__kernel *kernel, uint32_t run_id, const char *code, size_t size, struct cell_error *err);
+	/* Asks the code of this run to stop (KeyboardInterrupt). */
+	void (*interrupt)(struct cell__kernel *kernel, uint32_t run_id);
+	/* true: deliver nothing until told false; the code blocks when its buffers are full. */
+	void (*pause)(struct cell__kernel *kernel, bool paused);
+	/* grace_ms > 0: exit handlers may run that long.  Ends in exited(). */
+	void (*close)(struct cell__kernel *kernel, int64_t grace_ms);
+	int64_t (*pid)(const struct cell__kernel *kernel);
+	/* The isolation receipt, a JSON object. */
+	const char *receipt;
+};
+
+/* NULL past the end. */
+const struct cell__executor *cell__executor_at(size_t i);
+const struct cell__executor *cell__executor_find(const char *name);
+
+extern const struct cell__executor cell__subprocess_executor;
+
+#endif

@@ -1,0 +1,543 @@
+/*
+ * Theory of operation
+ *
+ * Output comes two ways: Python-level through the ring, everything else through the pipes.  They are merged in
+ * the order written (wire/ring_abi.h):
+ *
+ *   - bytes read from a pipe wait in pipe[i].held until the ring is drained up to now, because whatever stands in
+ *     the ring before the next SYNC record was written before them;
+ *   - a SYNC record says how many pipe bytes come before what follows; those are taken first.
+ *
+ * The host is woken by a DOORBELL.  Then it looks again every few milliseconds on its own ("hot"), which
+ * coalesces small writes and saves the kernel a system call per write, until a look finds nothing; then it arms
+ * the doorbell again.
+ *
+ * Every frame says up to where the ring had been written when it was sent.  That much is taken before the frame is
+ * handled, so a result never overtakes its output.
+ *
+ * Paused (a slow reader): all handles are stopped; ring, pipes and socket fill up and the kernel waits.
+ */
+#define _GNU_SOURCE
+#include "executor/link.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+
+#define HOT_INTERVAL_MS 4
+#define PIPE_READ_BYTES 65536
+#define SOCKET_READ_BYTES 65536
+#define FRAMES_PER_TURN 64 /* one kernel does not keep the loop to itself */
+
+struct pipe_end {
+	int fd;
+	uv_poll_t poll;
+	uint64_t taken; /* read so far, as told to the kernel */
+	uint64_t given; /* of these, handed on */
+	struct cell__buf held;
+	bool ended;
+};
+
+struct cell__link {
+	struct cell__loop *loop;
+	const struct cell__link_events *events;
+	void *owner;
+	int fd;
+	uv_poll_t poll;
+	uv_timer_t hot;
+	struct pipe_end pipe[2];
+	struct cell__ring ring;
+	void *map;
+	struct cell__buf in;
+	size_t in_used; /* bytes of `in` that are done with */
+	struct cell__buf out;
+	int handles; /* not closed yet */
+	bool paused, closed, broken, is_hot;
+	/* Output of one stream on its way to the owner, so that many small records make one call. */
+	enum cell_stream gather_stream;
+	size_t gather_size;
+	char gather[65536];
+};
+
+static void update_polls(struct cell__link *link);
+
+void cell__link_fds_close(struct cell__link_fds *fds)
+{
+	for (int i = 0; i < 4; i++)
+		cell__close_fd(&fds->fd[i]);
+}
+
+/* ---- handing output on ---- */
+
+static void flush_gather(struct cell__link *link)
+{
+	size_t size = link->gather_size;
+	link->gather_size = 0;
+	if (size > 0 && !link->closed)
+		link->events->output(link->owner, link->gather_stream, link->gather, size);
+}
+
+static void give(struct cell__link *link, enum cell_stream stream, const void *bytes, size_t size)
+{
+	if (stream != link->gather_stream || link->gather_size + size > sizeof link->gather)
+		flush_gather(link);
+	link->gather_stream = stream;
+	memcpy(link->gather + link->gather_size, bytes, size); /* records and pipe reads are at most its size */
+	link->gather_size += size;
+}
+
+static void break_link(struct cell__link *link, const char *reason)
+{
+	if (link->broken || link->closed)
+		return;
+	link->broken = true;
+	update_polls(link);
+	link->events->broken(link->owner, reason);
+}
+
+/* ---- pipes ---- */
+
+/* Reads what is there, at most one portion, into held.  False: nothing. */
+static bool read_pipe(struct cell__link *link, int i)
+{
+	struct pipe_end *pipe = &link->pipe[i];
+	if (pipe->ended || cell__buf_reserve(&pipe->held, PIPE_READ_BYTES) < 0)
+		return false;
+	cell__ring_pipe_begin(&link->ring);
+	ssize_t n = read(pipe->fd, pipe->held.data + pipe->held.size, PIPE_READ_BYTES);
+	if (n > 0)
+		pipe->taken += (uint64_t)n;
+	cell__ring_pipe_end(&link->ring, i, pipe->taken);
+	if (n > 0) {
+		pipe->held.size += (size_t)n;
+		return true;
+	}
+	if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
+		pipe->ended = true; /* everyone who could write is gone */
+		uv_poll_stop(&pipe->poll);
+	}
+	return false;
+}
+
+/* Hands on what is held, at most up to position `upto`. */
+static void give_held(struct cell__link *link, int i, uint64_t upto)
+{
+	struct pipe_end *pipe = &link->pipe[i];
+	size_t size = pipe->held.size;
+	if (upto < pipe->given + size)
+		size = upto > pipe->given ? (size_t)(upto - pipe->given) : 0;
+	for (size_t at = 0; at < size; at += PIPE_READ_BYTES) {
+		size_t part = size - at < PIPE_READ_BYTES ? size - at : PIPE_READ_BYTES;
+		give(link, i == 0 ? CELL_STDOUT : CELL_STDERR, pipe->held.data + at, part);
+	}
+	pipe->given += size;
+	if (size == pipe->held.size && pipe->held.capacity > 2 * PIPE_READ_BYTES)
+		cell__buf_finish(&pipe->held);
+	else if (size > 0)
+		cell__buf_shift(&pipe->held, size);
+}
+
+/* A kernel that claims more than was written gets what there is. */
+static void take_pipe_upto(struct cell__link *link, int i, uint64_t upto)
+{
+	give_held(link, i, upto);
+	while (link->pipe[i].given < upto && read_pipe(link, i))
+		give_held(link, i, upto);
+}
+
+/* ---- ring ---- */
+
+/* Takes the ring up to a position.  False: the link is broken. */
+static bool take_ring(struct cell__link *link, uint64_t upto)
+{
+	uint8_t bytes[CELL_RING_MAX_RECORD];
+	uint32_t type, size;
+	enum cell__ring_status status;
+	unsigned count = 0;
+	while ((status = cell__ring_next(&link->ring, upto, &type, bytes, &size)) == CELL__RING_RECORD) {
+		if (type == CELL_RING_SYNC) {
+			uint64_t written[2];
+			memcpy(written, bytes, sizeof written);
+			take_pipe_upto(link, 0, written[0]);
+			take_pipe_upto(link, 1, written[1]);
+		} else {
+			give(link, type == CELL_RING_STDOUT ? CELL_STDOUT : CELL_STDERR, bytes, size);
+		}
+		/* Space goes back early, so that a flood does not stop and go. */
+		if (++count % 64 == 0)
+			cell__ring_release(&link->ring);
+	}
+	if (cell__ring_release(&link->ring))
+		syscall(SYS_futex, &link->ring.ctl->space_futex, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+	flush_gather(link);
+	if (status == CELL__RING_BAD) {
+		break_link(link, "the output ring holds what no kernel writes");
+		return false;
+	}
+	return true;
+}
+
+/* Ring up to now, then what came through the pipes. */
+static void take_all(struct cell__link *link)
+{
+	if (!take_ring(link, cell__ring_head(&link->ring)) || link->closed)
+		return;
+	for (int i = 0; i < 2; i++)
+		give_held(link, i, UINT64_MAX);
+	flush_gather(link);
+}
+
+static void read_socket(struct cell__link *link);
+
+static void handle_hot(uv_timer_t *timer)
+{
+	struct cell__link *link = timer->data;
+	uint64_t before = link->ring.tail;
+	/* After a pause: frames read before it wait here, and the socket may have nothing more to say. */
+	if (link->in.size > link->in_used)
+		read_socket(link);
+	if (link->closed || link->broken || link->paused)
+		return;
+	take_all(link);
+	if (link->closed || link->broken || link->paused)
+		return;
+	if (link->ring.tail == before && cell__ring_arm(&link->ring)) {
+		uv_timer_stop(&link->hot);
+		link->is_hot = false;
+	}
+}
+
+static void become_hot(struct cell__link *link)
+{
+	if (link->is_hot)
+		return;
+	link->is_hot = true;
+	uv_timer_start(&link->hot, handle_hot, HOT_INTERVAL_MS, HOT_INTERVAL_MS);
+}
+
+/* A cell ended: nothing more is expected, so sleep at once instead of looking in vain. */
+static void cool_down(struct cell__link *link)
+{
+	if (link->is_hot && !link->paused && cell__ring_arm(&link->ring)) {
+		uv_timer_stop(&link->hot);
+		link->is_hot = false;
+	}
+}
+
+/* ---- events of the loop ---- */
+
+static void handle_pipe(uv_poll_t *poll, int status, int events)
+{
+	(void)events;
+	struct cell__link *link = poll->data;
+	int i = poll == &link->pipe[0].poll ? 0 : 1;
+	if (status < 0) {
+		link->pipe[i].ended = true;
+		uv_poll_stop(poll);
+		return;
+	}
+	if (read_pipe(link, i))
+		take_all(link);
+}
+
+static void flush_out(struct cell__link *link)
+{
+	while (link->out.size > 0) {
+		ssize_t n = send(link->fd, link->out.data, link->out.size, MSG_NOSIGNAL | MSG_DONTWAIT);
+		if (n < 0) {
+			if (errno != EAGAIN && errno != EINTR)
+				cell__buf_finish(&link->out); /* a dead kernel; reading will tell */
+			break;
+		}
+		cell__buf_shift(&link->out, (size_t)n);
+	}
+	update_polls(link);
+}
+
+/* True while there may be more to decode. */
+static bool handle_next_frame(struct cell__link *link)
+{
+	struct cell_frame frame;
+	size_t need;
+	const uint8_t *bytes = (const uint8_t *)link->in.data + link->in_used;
+	enum cell_frame_status status = cell__frame_decode(bytes, link->in.size - link->in_used, &frame, &need);
+	if (status == CELL_FRAME_MORE)
+		return false;
+	if (status != CELL_FRAME_OK) {
+		break_link(link, cell__frame_status_word(status));
+		return false;
+	}
+	link->in_used += need;
+	if (!take_ring(link, frame.ring_pos) || link->closed)
+		return false;
+	if (frame.type == CELL_FRAME_DOORBELL) {
+		take_all(link);
+		if (!link->closed && !link->broken)
+			become_hot(link);
+	} else {
+		link->events->frame(link->owner, &frame);
+		if (!link->closed && frame.type == CELL_FRAME_RESULT)
+			cool_down(link);
+	}
+	return !link->closed && !link->broken && !link->paused;
+}
+
+static void compact_in(struct cell__link *link)
+{
+	if (link->in_used == link->in.size && link->in.capacity > 4 * SOCKET_READ_BYTES)
+		cell__buf_finish(&link->in); /* a large frame's memory is not kept */
+	else
+		cell__buf_shift(&link->in, link->in_used);
+	link->in_used = 0;
+}
+
+static void read_socket(struct cell__link *link)
+{
+	for (int turn = 0; turn < FRAMES_PER_TURN; turn++) {
+		while (handle_next_frame(link)) {
+		}
+		if (link->closed || link->broken || link->paused)
+			return;
+		compact_in(link);
+		struct cell_frame ignored;
+		size_t need = 0;
+		cell__frame_decode((const uint8_t *)link->in.data, link->in.size, &ignored, &need);
+		size_t room = need > link->in.size + SOCKET_READ_BYTES ? need - link->in.size : SOCKET_READ_BYTES;
+		if (cell__buf_reserve(&link->in, room) < 0) {
+			break_link(link, "out of memory for a frame");
+			return;
+		}
+		ssize_t n = recv(link->fd, link->in.data + link->in.size, room, MSG_DONTWAIT);
+		if (n > 0) {
+			link->in.size += (size_t)n;
+			continue;
+		}
+		if (n < 0 && (errno == EAGAIN || errno == EINTR))
+			return;
+		break_link(link, link->in.size > 0 ? cell__frame_status_word(CELL_FRAME_MORE) : NULL);
+		return;
+	}
+}
+
+static void handle_socket(uv_poll_t *poll, int status, int events)
+{
+	struct cell__link *link = poll->data;
+	if (status == 0 && (events & UV_WRITABLE))
+		flush_out(link);
+	/* On an error too: what was sent before it is still there to be read, and reading tells the rest. */
+	if (!link->closed && (status < 0 || (events & UV_READABLE)))
+		read_socket(link);
+}
+
+static void update_polls(struct cell__link *link)
+{
+	if (link->closed)
+		return;
+	int events = 0;
+	if (!link->paused && !link->broken)
+		events |= UV_READABLE;
+	if (link->out.size > 0 && !link->broken)
+		events |= UV_WRITABLE;
+	if (events)
+		uv_poll_start(&link->poll, events, handle_socket);
+	else
+		uv_poll_stop(&link->poll);
+	for (int i = 0; i < 2; i++) {
+		struct pipe_end *pipe = &link->pipe[i];
+		if (!link->paused && !link->broken && !pipe->ended)
+			uv_poll_start(&pipe->poll, UV_READABLE, handle_pipe);
+		else
+			uv_poll_stop(&pipe->poll);
+	}
+}
+
+/* ---- public ---- */
+
+static int make_fds(int pair[2], int out[2], int err_pipe[2], int *ring_fd, struct cell_error *err)
+{
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0 || pipe2(out, O_CLOEXEC) < 0 ||
+	    pipe2(err_pipe, O_CLOEXEC) < 0)
+		return cell_fail(err, errno == EMFILE ? CELL_E_LIMIT : CELL_E_IO, errno,
+				 "make a kernel's sockets%s",
+				 errno == EMFILE ? " (raise the limit on open files, ulimit -n: a session needs 3)" : "");
+	*ring_fd = memfd_create("workcell-ring", MFD_CLOEXEC);
+	if (*ring_fd < 0 || ftruncate(*ring_fd, CELL_RING_MAP_BYTES) < 0)
+		return cell_fail(err, CELL_E_IO, errno, "make a kernel's output ring");
+	/* Only the reading ends are ours alone; the writing ends must block for those who write. */
+	if (fcntl(out[0], F_SETFL, O_NONBLOCK) < 0 || fcntl(err_pipe[0], F_SETFL, O_NONBLOCK) < 0)
+		return cell_fail(err, CELL_E_IO, errno, "set up a kernel's pipes");
+	return 0;
+}
+
+static int init_handles(struct cell__link *link, struct cell_error *err)
+{
+	int rc = uv_poll_init(&link->loop->uv, &link->poll, link->fd);
+	if (rc < 0)
+		return cell_fail(err, CELL_E_IO, -rc, "watch a kernel");
+	link->poll.data = link;
+	link->handles++;
+	for (int i = 0; i < 2; i++) {
+		rc = uv_poll_init(&link->loop->uv, &link->pipe[i].poll, link->pipe[i].fd);
+		if (rc < 0)
+			return cell_fail(err, CELL_E_IO, -rc, "watch a kernel's output");
+		link->pipe[i].poll.data = link;
+		link->handles++;
+	}
+	uv_timer_init(&link->loop->uv, &link->hot);
+	link->hot.data = link;
+	link->handles++;
+	return 0;
+}
+
+int cell__link_create(struct cell__loop *loop, const struct cell__link_events *events, void *owner,
+		      struct cell__link **ret_link, struct cell__link_fds *ret_fds, struct cell_error *err)
+{
+	int pair[2] = { -1, -1 }, out[2] = { -1, -1 }, err_pipe[2] = { -1, -1 }, ring_fd = -1;
+	struct cell__link *link = cell__alloc(1, sizeof *link);
+	if (!link)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
+	int rc = make_fds(pair, out, err_pipe, &ring_fd, err);
+	struct cell__link_fds theirs = { { pair[1], out[1], err_pipe[1], ring_fd } };
+	link->loop = loop;
+	link->events = events;
+	link->owner = owner;
+	link->fd = pair[0];
+	link->pipe[0].fd = out[0];
+	link->pipe[1].fd = err_pipe[0];
+	if (rc == 0) {
+		link->map = mmap(NULL, CELL_RING_MAP_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, ring_fd, 0);
+		if (link->map == MAP_FAILED) {
+			link->map = NULL;
+			rc = cell_fail(err, CELL_E_NOMEM, errno, "map a kernel's output ring");
+		}
+	}
+	if (rc == 0)
+		rc = init_handles(link, err);
+	if (rc < 0) {
+		cell__link_fds_close(&theirs);
+		cell__link_close(link);
+		return -1;
+	}
+	cell__ring_init(&link->ring, link->map);
+	update_polls(link);
+	*ret_link = link;
+	*ret_fds = theirs;
+	return 0;
+}
+
+int cell__link_send(struct cell__link *link, uint8_t type, uint32_t id, const void *json, size_t json_size,
+		    const void *raw, size_t raw_size, struct cell_error *err)
+{
+	struct cell_frame frame = {
+		.type = type, .id = id, .json_size = (uint32_t)json_size, .raw_size = (uint32_t)raw_size
+	};
+	uint8_t header[CELL_FRAME_HEADER_BYTES];
+	if (json_size > CELL_FRAME_MAX_JSON || raw_size > CELL_FRAME_MAX_RAW)
+		return cell_fail(err, CELL_E_LIMIT, 0, "a frame carries at most %u + %u bytes", CELL_FRAME_MAX_JSON,
+				 CELL_FRAME_MAX_RAW);
+	cell__frame_encode_header(&frame, header);
+	size_t sent = 0;
+	if (link->out.size == 0) {
+		struct iovec iov[3] = {
+			{ header, sizeof header },
+			{ (void *)json, json_size },
+			{ (void *)raw, raw_size },
+		};
+		struct msghdr msg = { .msg_iov = iov, .msg_iovlen = 3 };
+		ssize_t n = sendmsg(link->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+		sent = n > 0 ? (size_t)n : 0;
+		if (sent == sizeof header + json_size + raw_size)
+			return 0;
+		/* A dead kernel shows when reading; what cannot be sent is queued and dropped there. */
+	}
+	const struct {
+		const void *bytes;
+		size_t size;
+	} parts[3] = { { header, sizeof header }, { json, json_size }, { raw, raw_size } };
+	size_t before = link->out.size;
+	for (int i = 0; i < 3; i++) {
+		size_t skip = sent < parts[i].size ? sent : parts[i].size;
+		sent -= skip;
+		if (cell__buf_add(&link->out, (const char *)parts[i].bytes + skip, parts[i].size - skip) < 0) {
+			link->out.size = before;
+			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a frame of %zu bytes", raw_size);
+		}
+	}
+	update_polls(link);
+	return 0;
+}
+
+void cell__link_set_interrupt(struct cell__link *link, uint32_t run_id)
+{
+	__atomic_store_n(&link->ring.ctl->interrupt_id, run_id, __ATOMIC_SEQ_CST);
+}
+
+void cell__link_pause(struct cell__link *link, bool paused)
+{
+	if (link->paused == paused)
+		return;
+	link->paused = paused;
+	if (paused && link->is_hot)
+		uv_timer_stop(&link->hot);
+	if (!paused && !link->closed) {
+		link->is_hot = true;
+		uv_timer_start(&link->hot, handle_hot, 0, HOT_INTERVAL_MS);
+	}
+	update_polls(link);
+}
+
+void cell__link_drain(struct cell__link *link)
+{
+	/* Frames first: what was sent before death still counts, also a result. */
+	bool was_broken = link->broken;
+	link->paused = false;
+	if (!was_broken)
+		read_socket(link);
+	if (link->closed)
+		return;
+	for (int i = 0; i < 2 && !link->closed; i++)
+		while (read_pipe(link, i) && !link->closed)
+			take_all(link);
+	if (!link->closed)
+		take_all(link);
+}
+
+static void handle_closed(uv_handle_t *handle)
+{
+	struct cell__link *link = handle->data;
+	if (--link->handles > 0)
+		return;
+	cell__close_fd(&link->fd);
+	cell__close_fd(&link->pipe[0].fd);
+	cell__close_fd(&link->pipe[1].fd);
+	if (link->map)
+		munmap(link->map, CELL_RING_MAP_BYTES);
+	cell__buf_finish(&link->in);
+	cell__buf_finish(&link->out);
+	cell__buf_finish(&link->pipe[0].held);
+	cell__buf_finish(&link->pipe[1].held);
+	free(link);
+}
+
+void cell__link_close(struct cell__link *link)
+{
+	if (!link || link->closed)
+		return;
+	link->closed = true;
+	if (link->handles == 0) {
+		link->handles = 1;
+		link->poll.data = link;
+		handle_closed((uv_handle_t *)&link->poll);
+		return;
+	}
+	uv_handle_t *handles[4] = { (uv_handle_t *)&link->poll, (uv_handle_t *)&link->pipe[0].poll,
+				    (uv_handle_t *)&link->pipe[1].poll, (uv_handle_t *)&link->hot };
+	int count = link->handles;
+	for (int i = 0; i < count; i++)
+		uv_close(handles[i], handle_closed);
+}

@@ -1,0 +1,42 @@
+/*
+ * The link to one kernel process: its frame socket, its two output pipes and the output ring.  Used by every
+ * executor whose kernels speak frames.  Belongs to the loop's thread.
+ *
+ * The kernel is hostile: whatever it sends that no honest one would ends in broken(), once, and nothing more is
+ * read.  Callbacks may close the link.
+ */
+#ifndef CELL_EXECUTOR_LINK_H
+#define CELL_EXECUTOR_LINK_H
+
+#include "executor/executor.h"
+#include "wire/frame.h"
+#include "wire/ring.h"
+
+struct cell__link;
+
+struct cell__link_events {
+	void (*frame)(void *owner, const struct cell_frame *frame);
+	void (*output)(void *owner, enum cell_stream stream, const char *bytes, size_t size);
+	/* The kernel closed its end (reason NULL) or broke the protocol. */
+	void (*broken)(void *owner, const char *reason);
+};
+
+/* What goes to the other side: socket, stdout, stderr, ring. */
+struct cell__link_fds {
+	int fd[4];
+};
+void cell__link_fds_close(struct cell__link_fds *fds);
+
+int cell__link_create(struct cell__loop *loop, const struct cell__link_events *events, void *owner,
+		      struct cell__link **ret_link, struct cell__link_fds *ret_fds, struct cell_error *err);
+/* Queues what the socket does not take at once. */
+int cell__link_send(struct cell__link *link, uint8_t type, uint32_t id, const void *json, size_t json_size,
+		    const void *raw, size_t raw_size, struct cell_error *err);
+void cell__link_set_interrupt(struct cell__link *link, uint32_t run_id);
+void cell__link_pause(struct cell__link *link, bool paused);
+/* Takes everything that is still in ring and pipes; after the kernel is dead. */
+void cell__link_drain(struct cell__link *link);
+/* Memory goes when the loop has let go of the handles.  NULL is fine. */
+void cell__link_close(struct cell__link *link);
+
+#endif

@@ -1,0 +1,970 @@
+/*
+ * The `subprocess` executor: kernels forked from a warm zygote.
+ *
+ * An environment (interpreter + preloads) has at most one zygote:
+ *
+ *     none ──first use──▶ starting ──READY──▶ ready ──exit──▶ none (kernels live on; the next use starts another)
+ *                             └──exit, timeout──▶ none, and everybody who waited gets the reason
+ *
+ * A kernel:
+ *
+ *     waiting (for the zygote) ──▶ forking ──▶ up (HELLO) ──▶ pooled ──open──▶ configured (INIT) ──READY──▶ live
+ *                                                     └─────────────────────────────▲
+ *     any ──close, death──▶ dying ──KERNEL_EXITED──▶ exited() and gone
+ *
+ * Invariants: a kernel with an owner is never in the pool; a pooled kernel has seen nothing of any session; only
+ * kernel_gone() frees one, and it runs from the spawner's messages or from a deferred task, never from inside a
+ * call of the session's.
+ */
+#define _GNU_SOURCE
+#include "executor/subprocess.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "executor/answer.h"
+#include "executor/link.h"
+#include "spawn/client.h"
+#include "spawn/proc.h"
+
+#define FORKS_IN_FLIGHT 64  /* per zygote; far below what its socket takes */
+#define REFILL_DELAY_MS 5   /* the session that emptied the pool goes first */
+#define SILENT_END_MS 300   /* a kernel that closed its socket but does not exit is killed */
+#define POOL_DEATHS_MAX 3   /* pooled kernels that die in a row: stop making more */
+#define FORK_TRIES 3
+
+enum env_state { ENV_NONE, ENV_STARTING, ENV_READY };
+
+struct prewarm {
+	void (*done)(void *arg, const struct cell_env_info *info, const struct cell_error *err);
+	void *arg;
+	struct prewarm *next;
+};
+
+struct env {
+	struct cell__subprocess *sub;
+	char *python, *preload;
+	enum env_state state;
+	uint64_t zygote_id;
+	bool warm;
+	int in_flight;
+	int pool_deaths;
+	int64_t started_us;
+	struct cell_env_info info;
+	struct prewarm *prewarms;
+	uv_timer_t timer;  /* start timeout while starting, pool refill while ready */
+	struct env *next;
+};
+
+enum kernel_state { KERNEL_WAITING, KERNEL_FORKING, KERNEL_POOLED, KERNEL_OPENING, KERNEL_LIVE, KERNEL_DYING };
+
+struct kernel {
+	struct cell__kernel base;
+	struct cell__subprocess *sub;
+	struct env *env;
+	uint64_t id;
+	enum kernel_state state;
+	struct cell__link *link;
+	pid_t pid;
+	bool forking; /* counted in env->in_flight */
+	bool up;      /* HELLO seen */
+	bool pooled;  /* made for the pool and not taken yet */
+	bool asked;   /* we closed it */
+	int tries;
+	struct cell_error error;
+	const struct cell__kernel_events *events; /* NULL: nobody owns it */
+	void *owner;
+	char *init; /* the INIT frame's JSON; kept until READY, in case the fork has to be repeated */
+	uv_timer_t timer;
+	struct cell__task gone;
+	struct kernel *next;
+};
+
+struct cell__subprocess {
+	struct cell__executor_host *host;
+	struct cell__spawn_client client;
+	char *spawner, *kernel_dir;
+	int pool_size;
+	int64_t start_timeout_ms;
+	uint64_t next_id; /* ids 0 and 1 are the spawner's own */
+	struct env *envs;
+	struct kernel *kernels;
+	bool destroying;
+	int open_handles;
+	void (*destroyed)(void *arg);
+	void *destroyed_arg;
+};
+
+static void fill_pool(struct env *env);
+static void fork_waiting(struct env *env);
+static void check_prewarms(struct env *env);
+static const struct cell__link_events link_events;
+
+#define LOG(sub, level, ...) (sub)->host->log((sub)->host->log_arg, level, __VA_ARGS__)
+
+/* ---- kernels ---- */
+
+static void unlist_kernel(struct kernel *kernel)
+{
+	for (struct kernel **at = &kernel->sub->kernels; *at; at = &(*at)->next)
+		if (*at == kernel) {
+			*at = kernel->next;
+			return;
+		}
+}
+
+static void maybe_destroyed(struct cell__subprocess *sub)
+{
+	if (!sub->destroying || sub->open_handles > 0)
+		return;
+	void (*done)(void *) = sub->destroyed;
+	void *arg = sub->destroyed_arg;
+	free(sub->spawner);
+	free(sub->kernel_dir);
+	free(sub);
+	done(arg);
+}
+
+static void handle_kernel_closed(uv_handle_t *handle)
+{
+	struct kernel *kernel = handle->data;
+	struct cell__subprocess *sub = kernel->sub;
+	free(kernel->init);
+	free(kernel);
+	sub->open_handles--;
+	maybe_destroyed(sub);
+}
+
+static void no_longer_forking(struct kernel *kernel)
+{
+	kernel->env->in_flight -= kernel->forking;
+	kernel->forking = false;
+}
+
+/* The end of a kernel: tells the owner, lets the memory go. */
+static void kernel_gone(struct kernel *kernel, const struct cell__exit *how)
+{
+	struct env *env = kernel->env;
+	bool pooled = kernel->pooled;
+	no_longer_forking(kernel);
+	if (kernel->link) {
+		cell__link_drain(kernel->link);
+		cell__link_close(kernel->link);
+		kernel->link = NULL;
+	}
+	unlist_kernel(kernel);
+	if (kernel->events)
+		kernel->events->exited(kernel->owner, how);
+	uv_close((uv_handle_t *)&kernel->timer, handle_kernel_closed);
+	if (kernel->sub->destroying)
+		return;
+	if (pooled && !how->asked && ++env->pool_deaths >= POOL_DEATHS_MAX)
+		LOG(kernel->sub, CELL_LOG_WARN, "kernels of %s die in the pool; it is not refilled", env->python);
+	fork_waiting(env);
+	fill_pool(env);
+	check_prewarms(env);
+}
+
+static void run_gone(struct cell__task *task)
+{
+	struct kernel *kernel = (struct kernel *)((char *)task - offsetof(struct kernel, gone));
+	struct cell__exit how = { .asked = kernel->asked, .error = kernel->error };
+	kernel_gone(kernel, &how);
+}
+
+/* For ends that no process reports: exited() must not come from inside the call that caused it. */
+static void kernel_gone_later(struct kernel *kernel)
+{
+	no_longer_forking(kernel);
+	kernel->state = KERNEL_DYING;
+	kernel->gone.fn = run_gone;
+	cell__loop_post(kernel->sub->host->loop, &kernel->gone);
+}
+
+static int fork_now(struct kernel *kernel, struct cell_error *err)
+{
+	struct cell__subprocess *sub = kernel->sub;
+	struct cell__link_fds fds;
+	if (cell__link_create(sub->host->loop, &link_events, kernel, &kernel->link, &fds, err) < 0)
+		return -1;
+	int rc = cell__spawn_client_send(&sub->client, CELL_SPAWN_KERNEL_FORK, kernel->id,
+					 (int64_t)kernel->env->zygote_id, NULL, 0, fds.fd, 4, err);
+	cell__link_fds_close(&fds);
+	if (rc < 0) {
+		cell__link_close(kernel->link);
+		kernel->link = NULL;
+		return -1;
+	}
+	kernel->state = KERNEL_FORKING;
+	kernel->tries++;
+	kernel->forking = true;
+	kernel->env->in_flight++;
+	return 0;
+}
+
+static struct kernel *kernel_create(struct env *env, struct cell_error *err)
+{
+	struct kernel *kernel = cell__alloc(1, sizeof *kernel);
+	if (!kernel) {
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
+		return NULL;
+	}
+	struct cell__subprocess *sub = env->sub;
+	kernel->base.executor = &cell__subprocess_executor;
+	kernel->sub = sub;
+	kernel->env = env;
+	kernel->id = sub->next_id++;
+	kernel->state = KERNEL_WAITING;
+	uv_timer_init(&sub->host->loop->uv, &kernel->timer);
+	kernel->timer.data = kernel;
+	sub->open_handles++;
+	kernel->next = sub->kernels;
+	sub->kernels = kernel;
+	return kernel;
+}
+
+static void kill_kernel(struct kernel *kernel)
+{
+	(void)cell__spawn_client_send(&kernel->sub->client, CELL_SPAWN_KERNEL_KILL, kernel->id, 0, NULL, 0, NULL, 0,
+				      NULL);
+}
+
+/* Hands the session's settings over. */
+static void configure(struct kernel *kernel)
+{
+	struct cell_error err = { 0 };
+	kernel->state = KERNEL_OPENING;
+	if (cell__link_send(kernel->link, CELL_FRAME_INIT, 0, kernel->init, strlen(kernel->init), NULL, 0, &err) < 0) {
+		kernel->error = err;
+		kill_kernel(kernel);
+	}
+}
+
+/* ---- what a kernel says ---- */
+
+static void handle_silent_end(uv_timer_t *timer)
+{
+	kill_kernel(timer->data);
+}
+
+static void handle_link_broken(void *owner, const char *reason)
+{
+	struct kernel *kernel = owner;
+	if (!reason) {
+		/* Most likely it is dying; the spawner will say how.  Give it a moment to be told apart from a trick. */
+		uv_timer_start(&kernel->timer, handle_silent_end, SILENT_END_MS, 0);
+		return;
+	}
+	if (kernel->error.code == 0)
+		cell_fail(&kernel->error, CELL_E_PROTOCOL, 0, "the kernel broke the protocol: %s", reason);
+	kill_kernel(kernel);
+}
+
+static void handle_ready_frame(struct kernel *kernel, const struct cell_frame *frame)
+{
+	if (kernel->state != KERNEL_OPENING) {
+		handle_link_broken(kernel, "READY without INIT");
+		return;
+	}
+	json_error_t problem;
+	json_t *ready = json_loadb((const char *)frame->json, frame->json_size, 0, &problem);
+	const char *message = NULL;
+	if (!ready) {
+		handle_link_broken(kernel, "READY that is not JSON");
+		return;
+	}
+	json_unpack(ready, "{s?{s?s}}", "error", "message", &message);
+	if (json_object_get(ready, "error")) {
+		cell_fail(&kernel->error, CELL_E_INVALID, 0, "%s", message ? message : "the kernel refused the session");
+		kernel->state = KERNEL_DYING;
+		kill_kernel(kernel);
+	} else {
+		kernel->state = KERNEL_LIVE;
+		free(cell__take_ptr(kernel->init));
+		kernel->events->ready(kernel->owner);
+	}
+	json_decref(ready);
+}
+
+static void handle_frame(void *owner, const struct cell_frame *frame)
+{
+	struct kernel *kernel = owner;
+	struct cell__answer answer;
+	struct cell__bundle bundle;
+	json_t *memory = NULL;
+	const char *problem = NULL;
+	switch (frame->type) {
+	case CELL_FRAME_HELLO:
+		if (kernel->up) {
+			problem = "HELLO twice";
+			break;
+		}
+		kernel->up = true;
+		if (kernel->pooled) {
+			kernel->env->pool_deaths = 0;
+			check_prewarms(kernel->env);
+		}
+		break;
+	case CELL_FRAME_READY:
+		handle_ready_frame(kernel, frame);
+		break;
+	case CELL_FRAME_DISPLAY:
+		if (kernel->state != KERNEL_LIVE)
+			problem = "DISPLAY before READY";
+		else if (!(problem = cell__answer_display(frame, &bundle, &memory)))
+			kernel->events->display(kernel->owner, &bundle);
+		break;
+	case CELL_FRAME_RESULT:
+		if (kernel->state != KERNEL_LIVE)
+			problem = "RESULT before READY";
+		else if (!(problem = cell__answer_result(frame, &answer, &memory)))
+			kernel->events->result(kernel->owner, frame->id, &answer);
+		break;
+	default:
+		problem = "a frame that only the host sends";
+	}
+	if (problem)
+		handle_link_broken(kernel, problem);
+	json_decref(memory);
+}
+
+static void handle_output(void *owner, enum cell_stream stream, const char *bytes, size_t size)
+{
+	struct kernel *kernel = owner;
+	if (kernel->events)
+		kernel->events->output(kernel->owner, stream, bytes, size);
+	else
+		LOG(kernel->sub, CELL_LOG_WARN, "an idle kernel wrote %zu bytes", size);
+}
+
+static const struct cell__link_events link_events = {
+	.frame = handle_frame, .output = handle_output, .broken = handle_link_broken
+};
+
+/* ---- environments ---- */
+
+static void end_prewarms(struct env *env, const struct cell_error *err)
+{
+	struct prewarm *prewarm = cell__take_ptr(env->prewarms);
+	while (prewarm) {
+		struct prewarm *next = prewarm->next;
+		prewarm->done(prewarm->arg, err ? NULL : &env->info, err);
+		free(prewarm);
+		prewarm = next;
+	}
+}
+
+/* Everybody who waits for this environment's zygote gets the reason. */
+static void fail_waiting(struct env *env, const struct cell_error *err)
+{
+	for (struct kernel *k = env->sub->kernels; k; k = k->next)
+		if (k->env == env && k->state == KERNEL_WAITING) {
+			k->error = *err;
+			kernel_gone_later(k);
+		}
+	end_prewarms(env, err);
+}
+
+static void handle_start_timeout(uv_timer_t *timer)
+{
+	struct env *env = timer->data;
+	struct cell_error err;
+	cell_fail(&err, CELL_E_TIMEOUT, 0, "%s was not ready after %lld s; is it Python, and do its preloads end?",
+		  env->python, (long long)(env->sub->start_timeout_ms / 1000));
+	env->state = ENV_NONE;
+	(void)cell__spawn_client_send(&env->sub->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0, NULL, 0, NULL, 0, NULL);
+	env->zygote_id = 0;
+	fail_waiting(env, &err);
+}
+
+static int check_python(const char *python, struct cell_error *err)
+{
+	struct stat st;
+	if (stat(python, &st) < 0) {
+		struct stat link;
+		if (errno == ENOENT && lstat(python, &link) == 0)
+			return cell_fail(err, CELL_E_PYTHON, 0,
+					 "%s is a link to nothing: the Python its venv was made from is gone; make the venv anew",
+					 python);
+		return cell_fail(err, CELL_E_PYTHON, errno, "interpreter %s", python);
+	}
+	if (!S_ISREG(st.st_mode) || access(python, X_OK) < 0)
+		return cell_fail(err, CELL_E_PYTHON, 0, "interpreter %s is not a program; give the path of a python3", python);
+	return 0;
+}
+
+/* argv and environment of a zygote: NUL-terminated strings, one after another. */
+static int zygote_payload(struct env *env, struct cell__buf *payload)
+{
+	struct cell__subprocess *sub = env->sub;
+	CELL_AUTO_BUF struct cell__buf script = CELL_BUF_INIT;
+	if (cell__buf_printf(&script, "%s/workcell_kernel/zygote.py", sub->kernel_dir) < 0)
+		return -1;
+	/* The zygote's own settings; sessions get theirs in INIT.  HOME lets site find the user's own packages. */
+	CELL_AUTO_BUF struct cell__buf home = CELL_BUF_INIT;
+	if (cell__buf_printf(&home, "HOME=%s", cell__home_dir()) < 0)
+		return -1;
+	const char *const strings[] = { env->python,  "-E", script.data, "3", "4", env->preload,
+					"LANG=C.UTF-8", "PATH=/usr/local/bin:/usr/bin:/bin", home.data };
+	for (size_t i = 0; i < sizeof strings / sizeof *strings; i++)
+		if (cell__buf_add(payload, strings[i], strlen(strings[i]) + 1) < 0)
+			return -1;
+	return 0;
+}
+
+static int start_zygote(struct env *env, struct cell_error *err)
+{
+	struct cell__subprocess *sub = env->sub;
+	CELL_AUTO_BUF struct cell__buf payload = CELL_BUF_INIT;
+	if (env->state != ENV_NONE)
+		return 0;
+	if (check_python(env->python, err) < 0 || cell__spawn_client_start(&sub->client, sub->spawner, err) < 0)
+		return -1;
+	if (zygote_payload(env, &payload) < 0)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	env->zygote_id = sub->next_id++;
+	if (cell__spawn_client_send(&sub->client, CELL_SPAWN_ZYGOTE_START, env->zygote_id, 6, payload.data, payload.size,
+				    NULL, 0, err) < 0)
+		return -1;
+	env->state = ENV_STARTING;
+	env->warm = false;
+	env->pool_deaths = 0;
+	env->started_us = cell__now_us();
+	if (sub->start_timeout_ms > 0)
+		uv_timer_start(&env->timer, handle_start_timeout, (uint64_t)sub->start_timeout_ms, 0);
+	return 0;
+}
+
+static int find_env(struct cell__subprocess *sub, const char *python, const char *preload, struct env **ret_env,
+		    struct cell_error *err)
+{
+	for (struct env *env = sub->envs; env; env = env->next)
+		if (strcmp(env->python, python) == 0 && strcmp(env->preload, preload) == 0) {
+			*ret_env = env;
+			return 0;
+		}
+	struct env *env = cell__alloc(1, sizeof *env);
+	if (env) {
+		env->python = cell__strdup(python);
+		env->preload = cell__strdup(preload);
+	}
+	if (!env || !env->python || !env->preload) {
+		if (env) {
+			free(env->python);
+			free(env->preload);
+		}
+		free(env);
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	}
+	env->sub = sub;
+	uv_timer_init(&sub->host->loop->uv, &env->timer);
+	env->timer.data = env;
+	sub->open_handles++;
+	env->next = sub->envs;
+	sub->envs = env;
+	*ret_env = env;
+	return 0;
+}
+
+static void fork_waiting(struct env *env)
+{
+	if (env->state != ENV_READY)
+		return;
+	/* The list is newest first; who waited longest goes first. */
+	while (env->in_flight < FORKS_IN_FLIGHT) {
+		struct kernel *oldest = NULL;
+		for (struct kernel *k = env->sub->kernels; k; k = k->next)
+			if (k->env == env && k->state == KERNEL_WAITING)
+				oldest = k;
+		if (!oldest)
+			return;
+		if (fork_now(oldest, &oldest->error) < 0)
+			kernel_gone_later(oldest);
+		else if (oldest->init)
+			configure(oldest); /* the socket holds it until the kernel is up */
+	}
+}
+
+static void count_pool(const struct env *env, int *ret_made, int *ret_up)
+{
+	*ret_made = *ret_up = 0;
+	for (struct kernel *k = env->sub->kernels; k; k = k->next)
+		if (k->env == env && k->pooled && k->state != KERNEL_DYING) {
+			++*ret_made;
+			*ret_up += k->up;
+		}
+}
+
+static void fill_pool(struct env *env)
+{
+	int made, up;
+	if (env->state != ENV_READY || !env->warm || env->pool_deaths >= POOL_DEATHS_MAX)
+		return;
+	count_pool(env, &made, &up);
+	for (; made < env->sub->pool_size; made++) {
+		struct kernel *kernel = kernel_create(env, NULL);
+		if (!kernel)
+			return;
+		kernel->pooled = true;
+	}
+	fork_waiting(env);
+}
+
+static void handle_refill(uv_timer_t *timer)
+{
+	fill_pool(timer->data);
+}
+
+static void check_prewarms(struct env *env)
+{
+	int made, up;
+	count_pool(env, &made, &up);
+	if (env->state == ENV_READY && env->warm &&
+	    (up >= env->sub->pool_size || env->pool_deaths >= POOL_DEATHS_MAX))
+		end_prewarms(env, NULL);
+}
+
+/* ---- what the spawner says ---- */
+
+static struct env *env_of_zygote(struct cell__subprocess *sub, uint64_t id)
+{
+	struct env *env = sub->envs;
+	while (env && env->zygote_id != id)
+		env = env->next;
+	return env;
+}
+
+static struct kernel *kernel_by_id(struct cell__subprocess *sub, uint64_t id)
+{
+	struct kernel *kernel = sub->kernels;
+	while (kernel && kernel->id != id)
+		kernel = kernel->next;
+	return kernel;
+}
+
+static void zygote_ready(struct env *env, int64_t pid, const char *payload, size_t size)
+{
+	const char *version = "", *ipython = "", *preload_error = NULL;
+	json_t *ready = json_loadb(payload, size, 0, NULL);
+	if (ready)
+		json_unpack(ready, "{s?s, s?s, s?s}", "version", &version, "ipython", &ipython, "preload_error",
+			    &preload_error);
+	uv_timer_stop(&env->timer);
+	if (preload_error) {
+		struct cell_error err;
+		cell_fail(&err, CELL_E_PRELOAD, 0, "%s cannot preload %.160s", env->python, preload_error);
+		env->state = ENV_NONE;
+		(void)cell__spawn_client_send(&env->sub->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0, NULL, 0,
+					      NULL, 0, NULL);
+		env->zygote_id = 0;
+		fail_waiting(env, &err);
+	} else {
+		env->state = ENV_READY;
+		env->info = (struct cell_env_info){
+			.size = sizeof env->info,
+			.zygote_pid = pid,
+			.start_ms = (double)(cell__now_us() - env->started_us) / 1000.0,
+		};
+		snprintf(env->info.python, sizeof env->info.python, "%s", env->python);
+		snprintf(env->info.version, sizeof env->info.version, "%s", version);
+		snprintf(env->info.ipython, sizeof env->info.ipython, "%s", ipython);
+		LOG(env->sub, CELL_LOG_INFO, "%s (Python %s) is ready", env->python, env->info.version);
+		uv_timer_start(&env->timer, handle_refill, REFILL_DELAY_MS, 0);
+		if (env->prewarms)
+			(void)cell__spawn_client_send(&env->sub->client, CELL_SPAWN_ZYGOTE_WARM, env->zygote_id, 0, NULL,
+						      0, NULL, 0, NULL);
+		fork_waiting(env);
+	}
+	json_decref(ready);
+}
+
+/* The last line of what a zygote wrote before it died says most. */
+static void last_words(const char *text, size_t size, char *out, size_t out_size)
+{
+	while (size > 0 && (text[size - 1] == '\n' || text[size - 1] == ' '))
+		size--;
+	size_t start = size;
+	while (start > 0 && text[start - 1] != '\n')
+		start--;
+	size_t n = 0;
+	for (size_t i = start; i < size && n + 1 < out_size; i++)
+		out[n++] = (unsigned char)text[i] >= 0x20 && (unsigned char)text[i] < 0x7f ? text[i] : '?';
+	out[n] = '\0';
+}
+
+static void zygote_exited(struct env *env, int64_t status, int64_t failure, const char *payload, size_t size)
+{
+	bool starting = env->state == ENV_STARTING;
+	struct cell_error err = { 0 };
+	char words[120], how[48];
+	last_words(payload, size, words, sizeof words);
+	if (status >= 0 && WIFSIGNALED((int)status))
+		snprintf(how, sizeof how, "died of signal %d", WTERMSIG((int)status));
+	else
+		snprintf(how, sizeof how, "ended with status %d", status >= 0 ? WEXITSTATUS((int)status) : -1);
+	if (failure)
+		cell_fail(&err, CELL_E_PYTHON, (int)failure, "start interpreter %s", env->python);
+	else if (words[0])
+		cell_fail(&err, CELL_E_PYTHON, 0, "%s %s before it was ready: %s", env->python, how, words);
+	else
+		cell_fail(&err, CELL_E_PYTHON, 0, "%s %s before it was ready; is it a CPython 3.9 or later?", env->python,
+			  how);
+	env->state = ENV_NONE;
+	env->zygote_id = 0;
+	uv_timer_stop(&env->timer);
+	if (starting) {
+		fail_waiting(env, &err);
+		return;
+	}
+	LOG(env->sub, CELL_LOG_WARN, "the zygote of %s %s; the next use starts another", env->python, how);
+	/* Whoever still waits is served by a new one. */
+	bool wanted = env->prewarms != NULL;
+	for (struct kernel *k = env->sub->kernels; k; k = k->next)
+		wanted |= k->env == env && k->state == KERNEL_WAITING;
+	if (wanted && start_zygote(env, &err) < 0)
+		fail_waiting(env, &err);
+}
+
+/* A kernel whose fork never happened because its zygote died: another zygote does it. */
+static bool try_again(struct kernel *kernel)
+{
+	if (kernel->pid != 0 || kernel->asked || kernel->error.code != 0 || !kernel->init || kernel->tries >= FORK_TRIES)
+		return false;
+	no_longer_forking(kernel);
+	cell__link_close(cell__take_ptr(kernel->link));
+	kernel->state = KERNEL_WAITING;
+	kernel->up = false;
+	if (start_zygote(kernel->env, &kernel->error) < 0)
+		kernel_gone_later(kernel);
+	else
+		fork_waiting(kernel->env);
+	return true;
+}
+
+static void kernel_exited(struct kernel *kernel, int64_t status, int64_t flags)
+{
+	struct cell__exit how = {
+		.known = status >= 0,
+		.status = status >= 0 ? (int)status : 0,
+		.oom = (flags & CELL_SPAWN_EXIT_OOM) != 0,
+		.asked = kernel->asked,
+		.error = kernel->error,
+	};
+	if (try_again(kernel))
+		return;
+	if (kernel->pid == 0 && how.error.code == 0)
+		cell_fail(&how.error, CELL_E_KERNEL, 0, "the zygote died while it forked the kernel; try again");
+	kernel_gone(kernel, &how);
+}
+
+static void kernel_forked(struct kernel *kernel, int64_t pid, int64_t failure)
+{
+	no_longer_forking(kernel);
+	if (pid <= 0) {
+		cell_fail(&kernel->error, CELL_E_KERNEL, (int)failure, "fork a kernel (limits on processes or memory?)");
+		kernel_gone_later(kernel);
+		return;
+	}
+	kernel->pid = (pid_t)pid;
+	if (kernel->state == KERNEL_FORKING && kernel->pooled)
+		kernel->state = KERNEL_POOLED;
+	fork_waiting(kernel->env);
+}
+
+static void handle_message(void *arg, const struct cell_spawn_msg *head, const char *payload, size_t size)
+{
+	struct cell__subprocess *sub = arg;
+	struct env *env = env_of_zygote(sub, head->id);
+	struct kernel *kernel = kernel_by_id(sub, head->id);
+	switch (head->type) {
+	case CELL_SPAWN_ZYGOTE_READY:
+		if (env && env->state == ENV_STARTING)
+			zygote_ready(env, head->a, payload, size);
+		break;
+	case CELL_SPAWN_ZYGOTE_WARMED:
+		if (env && env->state == ENV_READY) {
+			env->warm = true;
+			fill_pool(env);
+			check_prewarms(env);
+		}
+		break;
+	case CELL_SPAWN_ZYGOTE_EXITED:
+		if (env)
+			zygote_exited(env, head->a, head->b, payload, size);
+		break;
+	case CELL_SPAWN_KERNEL_FORKED:
+		if (kernel)
+			kernel_forked(kernel, head->a, head->b);
+		break;
+	case CELL_SPAWN_KERNEL_EXITED:
+		if (kernel)
+			kernel_exited(kernel, head->a, head->b);
+		break;
+	}
+}
+
+static void handle_spawner_end(void *arg)
+{
+	struct cell__subprocess *sub = arg;
+	struct cell_error err;
+	if (sub->destroying) {
+		sub->open_handles--;
+		cell__spawn_client_stop(&sub->client);
+		maybe_destroyed(sub);
+		return;
+	}
+	cell_fail(&err, CELL_E_SPAWNER, 0, "the spawner died, and all its sessions with it; open a new session");
+	LOG(sub, CELL_LOG_ERROR, "%s", err.msg);
+	/* While the kernels live, everything their code started is below them (they are subreapers). */
+	for (struct kernel *k = sub->kernels; k; k = k->next)
+		if (k->pid > 0)
+			cell__proc_kill_tree(k->pid);
+	for (struct env *env = sub->envs; env; env = env->next) {
+		env->state = ENV_NONE;
+		env->zygote_id = 0;
+		uv_timer_stop(&env->timer);
+		end_prewarms(env, &err);
+	}
+	for (struct kernel *k = sub->kernels; k; k = k->next)
+		if (!k->gone.fn) {
+			k->error = err;
+			kernel_gone_later(k);
+		}
+	cell__spawn_client_stop(&sub->client);
+}
+
+/* ---- the executor ---- */
+
+static void subprocess_probe(struct cell__executor_host *host, struct cell_executor_info *info)
+{
+	struct cell__subprocess *sub = host->subprocess;
+	info->available = 1;
+	if (access(sub->spawner, X_OK) < 0) {
+		info->available = 0;
+		snprintf(info->reason, sizeof info->reason, "%.200s is missing", sub->spawner);
+		snprintf(info->advice, sizeof info->advice, "install Workcell completely (make install)");
+	}
+}
+
+static char *init_json(const struct cell__kernel_spec *spec)
+{
+	json_t *env = json_object();
+	for (size_t i = 0; spec->env[i]; i++) {
+		const char *equals = strchr(spec->env[i], '=');
+		if (!equals)
+			continue;
+		CELL_AUTO_FREE char *key = cell__strndup(spec->env[i], (size_t)(equals - spec->env[i]));
+		if (key)
+			json_object_set_new(env, key, json_string(equals + 1));
+	}
+	json_t *init = json_pack("{s:s, s:s, s:o}", "session", spec->session_id, "cwd", spec->cwd, "env", env);
+	char *text = init ? json_dumps(init, JSON_COMPACT) : NULL;
+	json_decref(init);
+	return text;
+}
+
+static struct kernel *take_pooled(struct env *env)
+{
+	struct kernel *best = NULL;
+	for (struct kernel *k = env->sub->kernels; k; k = k->next)
+		if (k->env == env && k->pooled && k->state == KERNEL_POOLED && k->error.code == 0 && (k->up || !best))
+			best = k;
+	if (best)
+		best->pooled = false;
+	return best;
+}
+
+static int subprocess_open(struct cell__executor_host *host, const struct cell__kernel_spec *spec,
+			   const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel,
+			   struct cell_error *err)
+{
+	struct cell__subprocess *sub = host->subprocess;
+	struct env *env;
+	CELL_AUTO_FREE char *init = init_json(spec);
+	if (!init)
+		return cell_fail(err, CELL_E_INVALID, 0, "working directory or environment is not valid UTF-8");
+	if (find_env(sub, spec->python, spec->preload, &env, err) < 0)
+		return -1;
+	struct kernel *kernel = take_pooled(env);
+	if (kernel) {
+		kernel->init = cell__take_ptr(init);
+		kernel->events = events;
+		kernel->owner = owner;
+		configure(kernel);
+		uv_timer_start(&env->timer, handle_refill, REFILL_DELAY_MS, 0);
+	} else {
+		if (start_zygote(env, err) < 0)
+			return -1;
+		kernel = kernel_create(env, err);
+		if (!kernel)
+			return -1;
+		kernel->init = cell__take_ptr(init);
+		kernel->events = events;
+		kernel->owner = owner;
+		fork_waiting(env);
+	}
+	*ret_kernel = &kernel->base;
+	return 0;
+}
+
+static int subprocess_run(struct cell__kernel *base, uint32_t run_id, const char *code, size_t size,
+			  struct cell_error *err)
+{
+	struct kernel *kernel = (struct kernel *)base;
+	return cell__link_send(kernel->link, CELL_FRAME_RUN, run_id, NULL, 0, code, size, err);
+}
+
+static void subprocess_interrupt(struct cell__kernel *base, uint32_t run_id)
+{
+	struct kernel *kernel = (struct kernel *)base;
+	if (!kernel->link)
+		return;
+	cell__link_set_interrupt(kernel->link, run_id);
+	(void)cell__spawn_client_send(&kernel->sub->client, CELL_SPAWN_KERNEL_SIGNAL, kernel->id, SIGINT, NULL, 0, NULL,
+				      0, NULL);
+}
+
+static void subprocess_pause(struct cell__kernel *base, bool paused)
+{
+	struct kernel *kernel = (struct kernel *)base;
+	if (kernel->link)
+		cell__link_pause(kernel->link, paused);
+}
+
+static void handle_grace_over(uv_timer_t *timer)
+{
+	kill_kernel(timer->data);
+}
+
+static void subprocess_close(struct cell__kernel *base, int64_t grace_ms)
+{
+	struct kernel *kernel = (struct kernel *)base;
+	kernel->asked = true;
+	if (kernel->state == KERNEL_WAITING) {
+		kernel_gone_later(kernel);
+		return;
+	}
+	if (kernel->state == KERNEL_DYING && kernel->gone.fn)
+		return; /* on its way already */
+	if (kernel->link)
+		cell__link_pause(kernel->link, false);
+	if (kernel->state == KERNEL_LIVE && grace_ms > 0 &&
+	    cell__link_send(kernel->link, CELL_FRAME_SHUTDOWN, 0, NULL, 0, NULL, 0, NULL) == 0) {
+		uv_timer_start(&kernel->timer, handle_grace_over, (uint64_t)grace_ms, 0);
+		return;
+	}
+	kill_kernel(kernel);
+}
+
+static int64_t subprocess_pid(const struct cell__kernel *base)
+{
+	return ((const struct kernel *)base)->pid;
+}
+
+const struct cell__executor cell__subprocess_executor = {
+	.name = "subprocess",
+	.isolation = "process",
+	.probe = subprocess_probe,
+	.open = subprocess_open,
+	.run = subprocess_run,
+	.interrupt = subprocess_interrupt,
+	.pause = subprocess_pause,
+	.close = subprocess_close,
+	.pid = subprocess_pid,
+	.receipt = "{\"executor\":\"subprocess\",\"level\":\"process\",\"namespaces\":[],\"seccomp\":false,"
+		   "\"landlock\":0,\"limits\":{},\"network\":\"host\",\"filesystem\":\"host\",\"skipped\":[]}",
+};
+
+/* ---- life of the whole ---- */
+
+int cell__subprocess_create(struct cell__executor_host *host, const struct cell__subprocess_config *config,
+			    struct cell__subprocess **ret_sub, struct cell_error *err)
+{
+	struct cell__subprocess *sub = cell__alloc(1, sizeof *sub);
+	if (sub) {
+		sub->spawner = cell__strdup(config->spawner);
+		sub->kernel_dir = cell__strdup(config->kernel_dir);
+	}
+	if (!sub || !sub->spawner || !sub->kernel_dir) {
+		if (sub) {
+			free(sub->spawner);
+			free(sub->kernel_dir);
+		}
+		free(sub);
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	}
+	sub->host = host;
+	sub->pool_size = config->pool_size;
+	sub->start_timeout_ms = config->start_timeout_ms;
+	sub->next_id = 2;
+	cell__spawn_client_init(&sub->client, host->loop, handle_message, handle_spawner_end, sub);
+	*ret_sub = sub;
+	return 0;
+}
+
+int cell__subprocess_prewarm(struct cell__subprocess *sub, const char *python, const char *preload,
+			     void (*done)(void *arg, const struct cell_env_info *info, const struct cell_error *err),
+			     void *arg, struct cell_error *err)
+{
+	struct env *env;
+	if (find_env(sub, python, preload, &env, err) < 0 || start_zygote(env, err) < 0)
+		return -1;
+	struct prewarm *prewarm = cell__alloc(1, sizeof *prewarm);
+	if (!prewarm)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	*prewarm = (struct prewarm){ .done = done, .arg = arg, .next = env->prewarms };
+	env->prewarms = prewarm;
+	env->pool_deaths = 0;
+	if (env->state == ENV_READY && !env->warm)
+		(void)cell__spawn_client_send(&sub->client, CELL_SPAWN_ZYGOTE_WARM, env->zygote_id, 0, NULL, 0, NULL, 0,
+					      NULL);
+	fill_pool(env);
+	check_prewarms(env);
+	return 0;
+}
+
+static void handle_env_closed(uv_handle_t *handle)
+{
+	struct env *env = handle->data;
+	struct cell__subprocess *sub = env->sub;
+	free(env->python);
+	free(env->preload);
+	free(env);
+	sub->open_handles--;
+	maybe_destroyed(sub);
+}
+
+void cell__subprocess_destroy(struct cell__subprocess *sub, void (*done)(void *arg), void *arg)
+{
+	struct cell_error err;
+	cell_fail(&err, CELL_E_CLOSED, 0, "the engine is closed");
+	sub->destroying = true;
+	sub->destroyed = done;
+	sub->destroyed_arg = arg;
+	sub->open_handles++; /* ours, until the lists are walked */
+	/* The spawner ends what is left, pooled kernels and zygotes. */
+	for (struct kernel *k = sub->kernels, *next; k; k = next) {
+		struct cell__exit how = { .asked = true };
+		next = k->next;
+		if (!k->gone.fn)
+			kernel_gone(k, &how);
+	}
+	if (cell__spawn_client_running(&sub->client)) {
+		sub->open_handles++;
+		cell__spawn_client_finish(&sub->client);
+	}
+	struct env *env = cell__take_ptr(sub->envs);
+	while (env) {
+		struct env *next = env->next;
+		end_prewarms(env, &err);
+		uv_close((uv_handle_t *)&env->timer, handle_env_closed);
+		env = next;
+	}
+	sub->open_handles--;
+	maybe_destroyed(sub);
+}

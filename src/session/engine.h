@@ -1,0 +1,21 @@
+/* The engine: loop, executors, sessions.  What the files of this folder share. */
+#ifndef CELL_SESSION_ENGINE_H
+#define CELL_SESSION_ENGINE_H
+
+#include "executor/executor.h"
+#include "executor/subprocess.h"
+#include "loop/loop.h"
+
+struct cell_engine {
+	struct cell__loop loop;
+	struct cell__executor_host host;
+	char *spill_dir;
+	void (*log)(void *arg, enum cell_log_level level, const char *line);
+	void *log_arg;
+	struct cell_session *sessions; /* loop's thread */
+};
+
+/* Loop's thread.  Starts closing; done(arg) when its processes are gone and its memory is free. */
+void cell__session_close(struct cell_session *session, void (*done)(void *arg), void *arg);
+
+#endif

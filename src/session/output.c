@@ -1,0 +1,202 @@
+#define _GNU_SOURCE
+#include "session/output.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+
+void cell__capped_init(struct cell__capped *capped, size_t cap)
+{
+	*capped = (struct cell__capped){ .cap = cap };
+}
+
+void cell__capped_finish(struct cell__capped *capped)
+{
+	cell__buf_finish(&capped->head);
+	cell__buf_finish(&capped->tail);
+}
+
+static int make_tail(struct cell__capped *capped)
+{
+	size_t half = capped->cap / 2;
+	if (cell__buf_reserve(&capped->tail, half) < 0)
+		return -1;
+	/* What has been kept so far beyond the head's half is the tail's beginning. */
+	size_t keep = capped->head.size - half;
+	memcpy(capped->tail.data, capped->head.data + half, keep);
+	capped->tail.size = keep;
+	capped->tail_at = keep % half;
+	capped->head.size = half;
+	capped->head.data[half] = '\0';
+	return 0;
+}
+
+static void add_tail(struct cell__capped *capped, const char *bytes, size_t size)
+{
+	size_t half = capped->cap / 2;
+	if (size > half) {
+		bytes += size - half;
+		size = half;
+	}
+	while (size > 0) {
+		size_t part = half - capped->tail_at < size ? half - capped->tail_at : size;
+		memcpy(capped->tail.data + capped->tail_at, bytes, part);
+		capped->tail_at = (capped->tail_at + part) % half;
+		capped->tail.size = capped->tail.size + part < half ? capped->tail.size + part : half;
+		bytes += part;
+		size -= part;
+	}
+}
+
+int cell__capped_add(struct cell__capped *capped, const char *bytes, size_t size)
+{
+	if (capped->total <= capped->cap && size <= capped->cap - capped->total) {
+		if (cell__buf_add(&capped->head, bytes, size) < 0)
+			return -1;
+	} else {
+		if (!capped->tail.data) {
+			size_t fits = capped->cap - (size_t)capped->total;
+			if (cell__buf_add(&capped->head, bytes, fits) < 0 || make_tail(capped) < 0)
+				return -1;
+			capped->total += fits;
+			bytes += fits;
+			size -= fits;
+		}
+		add_tail(capped, bytes, size);
+	}
+	capped->total += size;
+	return 0;
+}
+
+int cell__capped_join(const struct cell__capped *capped, const char *spill, struct cell__buf *out)
+{
+	if (cell__buf_add(out, capped->head.data ? capped->head.data : "", capped->head.size) < 0)
+		return -1;
+	if (!capped->tail.data)
+		return 0;
+	uint64_t missing = capped->total - capped->head.size - capped->tail.size;
+	if (missing > 0 && cell__buf_printf(out, "\n[... %llu bytes left out%s%s ...]\n", (unsigned long long)missing,
+					    spill ? "; all of it is in " : "", spill ? spill : "") < 0)
+		return -1;
+	size_t first = capped->tail.size < capped->cap / 2 ? 0 : capped->tail_at;
+	if (cell__buf_add(out, capped->tail.data + first, capped->tail.size - first) < 0)
+		return -1;
+	return cell__buf_add(out, capped->tail.data, first);
+}
+
+/* ---- spill ---- */
+
+void cell__spill_init(struct cell__spill *spill, struct cell__loop *loop, void (*progress)(void *arg),
+		      void (*finished)(void *arg), void *arg)
+{
+	*spill = (struct cell__spill){ .loop = loop, .fd = -1, .progress = progress, .finished = finished, .arg = arg };
+	spill->work.data = spill;
+}
+
+static void fail_spill(struct cell__spill *spill, int error)
+{
+	if (spill->error == 0)
+		spill->error = error;
+	cell__buf_finish(&spill->waiting);
+}
+
+void cell__spill_open(struct cell__spill *spill, const char *dir, const char *name)
+{
+	struct cell__buf path = CELL_BUF_INIT;
+	if (cell__buf_printf(&path, "%s/workcell-%s-XXXXXX.txt", dir, name) < 0) {
+		fail_spill(spill, ENOMEM);
+		return;
+	}
+	spill->fd = mkostemps(path.data, 4, O_CLOEXEC);
+	if (spill->fd < 0) {
+		fail_spill(spill, errno);
+		cell__buf_finish(&path);
+		return;
+	}
+	spill->path = cell__buf_take(&path);
+}
+
+/* On the pool's thread: touches fd, writing, error only, which the loop leaves alone while busy. */
+static void write_out(uv_work_t *work)
+{
+	struct cell__spill *spill = work->data;
+	size_t done = 0;
+	while (done < spill->writing.size) {
+		ssize_t n = write(spill->fd, spill->writing.data + done, spill->writing.size - done);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0) {
+			spill->error = errno;
+			return;
+		}
+		done += (size_t)n;
+	}
+}
+
+static void end_spill(struct cell__spill *spill)
+{
+	cell__close_fd(&spill->fd);
+	if (spill->error && spill->path) {
+		/* Half a file would be a lie about "all of it". */
+		unlink(spill->path);
+		free(cell__take_ptr(spill->path));
+	}
+	cell__buf_finish(&spill->writing);
+	cell__buf_finish(&spill->waiting);
+	spill->finished(spill->arg);
+}
+
+static void start_write(struct cell__spill *spill);
+
+static void handle_written(uv_work_t *work, int status)
+{
+	(void)status; /* never cancelled */
+	struct cell__spill *spill = work->data;
+	spill->busy = false;
+	spill->writing.size = 0;
+	if (spill->error)
+		cell__buf_finish(&spill->waiting);
+	if (spill->waiting.size > 0)
+		start_write(spill);
+	if (spill->finishing && !spill->busy)
+		end_spill(spill);
+	else
+		spill->progress(spill->arg);
+}
+
+static void start_write(struct cell__spill *spill)
+{
+	struct cell__buf swap = spill->writing;
+	spill->writing = spill->waiting;
+	spill->waiting = swap;
+	spill->waiting.size = 0;
+	spill->busy = true;
+	int rc = uv_queue_work(&spill->loop->uv, &spill->work, write_out, handle_written);
+	if (rc < 0) {
+		spill->busy = false;
+		fail_spill(spill, -rc);
+	}
+}
+
+void cell__spill_add(struct cell__spill *spill, const char *bytes, size_t size)
+{
+	if (spill->fd < 0 || spill->error)
+		return;
+	if (cell__buf_add(&spill->waiting, bytes, size) < 0)
+		fail_spill(spill, ENOMEM);
+	else if (!spill->busy)
+		start_write(spill);
+}
+
+size_t cell__spill_backlog(const struct cell__spill *spill)
+{
+	return spill->waiting.size;
+}
+
+void cell__spill_close(struct cell__spill *spill)
+{
+	spill->finishing = true;
+	if (!spill->busy)
+		end_spill(spill);
+}

@@ -1,0 +1,46 @@
+/* What a run came to, as the caller gets it.  Built on the loop's thread, then nobody's but the receiver's. */
+#ifndef CELL_SESSION_RESULT_H
+#define CELL_SESSION_RESULT_H
+
+#include "executor/executor.h"
+
+struct cell__result_text {
+	struct cell__buf raw;
+	struct cell__buf clean; /* empty when raw is valid UTF-8 already */
+	uint64_t total;
+};
+
+/* MIME parts that own their memory. */
+struct cell__owned_bundle {
+	struct cell_mime_part *parts;
+	size_t n_parts;
+};
+
+struct cell_result {
+	char session_id[33];
+	char *value_json;
+	char *repr;
+	size_t repr_size;
+	struct cell__owned_bundle mime;
+	struct cell__owned_bundle *displays;
+	size_t n_displays;
+	struct cell__result_text out, err, text;
+	bool failed;
+	struct cell_outcome outcome;
+	char *error_type, *error_message, *error_traceback;
+	int64_t duration_us;
+	bool state_kept;
+	const char *isolation;
+	char *spill_path;
+	bool keep_spill;
+};
+
+int cell__owned_bundle_copy(struct cell__owned_bundle *out, const struct cell__bundle *in);
+void cell__owned_bundle_finish(struct cell__owned_bundle *bundle);
+/* Takes a value, repr and MIME parts over from an answer. */
+int cell__result_take_answer(struct cell_result *result, const struct cell__answer *answer);
+/* Sets the outcome; strings are copied. */
+int cell__result_set_error(struct cell_result *result, int code, const char *type, const char *message,
+			   const char *traceback);
+
+#endif

@@ -1,0 +1,262 @@
+#include "session/run.h"
+
+#include <string.h>
+
+#define SPILL_BACKLOG (1u << 20)
+
+struct cell__run_item {
+	struct cell_event event;
+	struct cell__owned_bundle bundle;
+	size_t bytes;
+	struct cell__run_item *next;
+	char data[];
+};
+
+static void handle_spill_finished(void *arg);
+
+struct cell__run *cell__run_create(const char *code, size_t size, const struct cell_run_options *opts,
+				   const struct cell__run_config *config, struct cell_error *err)
+{
+	struct cell__run *run = cell__alloc(1, sizeof *run);
+	struct cell_result *result = cell__alloc(1, sizeof *result);
+	char *copy = cell__strndup(code, size);
+	if (!run || !result || !copy) {
+		free(run);
+		free(result);
+		free(copy);
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a cell of %zu bytes", size);
+		return NULL;
+	}
+	run->code = copy;
+	run->size = size;
+	run->result = result;
+	run->timeout_ms = opts->timeout_ms;
+	run->on_event = opts->on_event;
+	run->event_arg = opts->event_arg;
+	run->finished = config->finished;
+	memcpy(result->session_id, config->session_id, sizeof result->session_id);
+	result->isolation = config->isolation;
+	pthread_mutex_init(&run->lock, NULL);
+	pthread_cond_init(&run->cond, NULL);
+	cell__capped_init(&run->out, config->max_output);
+	cell__capped_init(&run->err, config->max_output);
+	cell__capped_init(&run->text, config->max_output);
+	cell__spill_init(&run->spill, config->loop, config->progress, handle_spill_finished, run);
+	return run;
+}
+
+static void destroy_item(struct cell__run_item *item)
+{
+	cell__owned_bundle_finish(&item->bundle);
+	free(item);
+}
+
+void cell__run_destroy(struct cell__run *run)
+{
+	if (!run)
+		return;
+	while (run->first) {
+		struct cell__run_item *next = run->first->next;
+		destroy_item(run->first);
+		run->first = next;
+	}
+	cell__capped_finish(&run->out);
+	cell__capped_finish(&run->err);
+	cell__capped_finish(&run->text);
+	free(run->spill.path);
+	cell_result_destroy(run->result);
+	free(run->code);
+	pthread_cond_destroy(&run->cond);
+	pthread_mutex_destroy(&run->lock);
+	free(run);
+}
+
+/* ---- events ---- */
+
+static void queue_item(struct cell__run *run, struct cell__run_item *item)
+{
+	pthread_mutex_lock(&run->lock);
+	item->next = NULL;
+	if (run->last)
+		run->last->next = item;
+	else
+		run->first = item;
+	run->last = item;
+	run->queued_bytes += item->bytes;
+	if (run->queued_bytes > CELL_LIMIT_EVENT_QUEUE_BYTES)
+		run->throttled = true;
+	pthread_cond_signal(&run->cond);
+	pthread_mutex_unlock(&run->lock);
+}
+
+/*
+ * An event for somebody else's thread is copied.  When memory is gone the event is lost, but what it said is in the
+ * result all the same.
+ */
+static void emit(struct cell__run *run, const struct cell_event *event, const struct cell__bundle *bundle)
+{
+	if (!run->on_event)
+		return;
+	if (!run->waited) {
+		run->on_event(run->event_arg, event);
+		return;
+	}
+	struct cell__run_item *item = cell__alloc(1, sizeof *item + event->size);
+	if (!item)
+		return;
+	item->event = *event;
+	item->bytes = event->size + sizeof *item;
+	if (event->size > 0) {
+		memcpy(item->data, event->data, event->size);
+		item->event.data = item->data;
+	}
+	if (bundle) {
+		if (cell__owned_bundle_copy(&item->bundle, bundle) < 0) {
+			free(item);
+			return;
+		}
+		item->event.parts = item->bundle.parts;
+		for (size_t i = 0; i < bundle->n_parts; i++)
+			item->bytes += bundle->parts[i].size;
+	}
+	queue_item(run, item);
+}
+
+struct cell_result *cell__run_wait(struct cell__run *run, void (*resume)(struct cell__run *run))
+{
+	pthread_mutex_lock(&run->lock);
+	for (;;) {
+		while (!run->first && !run->delivered)
+			pthread_cond_wait(&run->cond, &run->lock);
+		struct cell__run_item *item = run->first;
+		if (!item)
+			break;
+		run->first = item->next;
+		if (!run->first)
+			run->last = NULL;
+		run->queued_bytes -= item->bytes;
+		bool caught_up = run->throttled && run->queued_bytes < CELL_LIMIT_EVENT_QUEUE_BYTES / 2;
+		if (caught_up)
+			run->throttled = false;
+		bool must_resume = caught_up && !run->delivered;
+		pthread_mutex_unlock(&run->lock);
+		run->on_event(run->event_arg, &item->event);
+		destroy_item(item);
+		if (must_resume)
+			resume(run);
+		pthread_mutex_lock(&run->lock);
+	}
+	pthread_mutex_unlock(&run->lock);
+	struct cell_result *result = cell__take_ptr(run->result);
+	if (run->on_event) {
+		struct cell_event event = { .type = CELL_EVENT_RESULT, .run_id = run->id, .result = result };
+		run->on_event(run->event_arg, &event);
+	}
+	return result;
+}
+
+/* ---- output ---- */
+
+bool cell__run_wants_pause(struct cell__run *run)
+{
+	if (cell__spill_backlog(&run->spill) > SPILL_BACKLOG)
+		return true;
+	if (!run->waited)
+		return false;
+	pthread_mutex_lock(&run->lock);
+	bool throttled = run->throttled;
+	pthread_mutex_unlock(&run->lock);
+	return throttled;
+}
+
+void cell__run_output(struct cell__run *run, const char *spill_dir, enum cell_stream stream, const char *bytes,
+		      size_t size)
+{
+	/* Until the cap is passed, `text` holds everything: that is what the file starts with. */
+	if (!run->spilling && run->text.total + size > run->text.cap) {
+		run->spilling = true;
+		cell__spill_open(&run->spill, spill_dir, run->result->session_id);
+		cell__spill_add(&run->spill, run->text.head.data ? run->text.head.data : "", run->text.head.size);
+	}
+	if (run->spilling)
+		cell__spill_add(&run->spill, bytes, size);
+	/* Out of memory loses output only from the result; the events and the file have it. */
+	(void)cell__capped_add(&run->text, bytes, size);
+	(void)cell__capped_add(stream == CELL_STDERR ? &run->err : &run->out, bytes, size);
+	struct cell_event event = {
+		.type = CELL_EVENT_CHUNK, .run_id = run->id, .stream = stream, .data = bytes, .size = size
+	};
+	emit(run, &event, NULL);
+}
+
+void cell__run_display(struct cell__run *run, const struct cell__bundle *bundle)
+{
+	struct cell_result *result = run->result;
+	size_t bytes = 0;
+	for (size_t i = 0; i < bundle->n_parts; i++)
+		bytes += bundle->parts[i].size;
+	if (result->n_displays < CELL_LIMIT_DISPLAYS && run->display_bytes + bytes <= CELL_LIMIT_DISPLAY_BYTES) {
+		struct cell__owned_bundle copy;
+		struct cell__owned_bundle *more =
+			cell__realloc(result->displays, (result->n_displays + 1) * sizeof *more);
+		if (more)
+			result->displays = more;
+		if (more && cell__owned_bundle_copy(&copy, bundle) == 0) {
+			more[result->n_displays++] = copy;
+			run->display_bytes += bytes;
+		}
+	}
+	struct cell_event event = {
+		.type = CELL_EVENT_DISPLAY, .run_id = run->id, .parts = bundle->parts, .n_parts = bundle->n_parts
+	};
+	emit(run, &event, bundle);
+}
+
+/* ---- the end ---- */
+
+static void complete_text(struct cell__result_text *text, const struct cell__capped *capped, const char *spill)
+{
+	text->total = capped->total;
+	(void)cell__capped_join(capped, spill, &text->raw);
+	if (text->raw.size > 0 && !cell__utf8_ok(text->raw.data, text->raw.size))
+		(void)cell__buf_add_utf8(&text->clean, text->raw.data, text->raw.size);
+}
+
+static void handle_spill_finished(void *arg)
+{
+	struct cell__run *run = arg;
+	struct cell_result *result = run->result;
+	result->spill_path = cell__take_ptr(run->spill.path);
+	complete_text(&result->out, &run->out, result->spill_path);
+	complete_text(&result->err, &run->err, result->spill_path);
+	complete_text(&result->text, &run->text, result->spill_path);
+	run->finished(run);
+}
+
+void cell__run_end(struct cell__run *run, bool state_kept)
+{
+	run->ending = true;
+	run->result->state_kept = state_kept;
+	if (run->started)
+		run->result->duration_us = cell__now_us() - run->started_us;
+	cell__spill_close(&run->spill);
+}
+
+void cell__run_deliver(struct cell__run *run)
+{
+	if (run->waited) {
+		pthread_mutex_lock(&run->lock);
+		run->delivered = true;
+		pthread_cond_signal(&run->cond);
+		pthread_mutex_unlock(&run->lock);
+		return;
+	}
+	struct cell_event event = {
+		.type = CELL_EVENT_RESULT, .run_id = run->id, .result = cell__take_ptr(run->result)
+	};
+	if (run->on_event)
+		run->on_event(run->event_arg, &event);
+	else
+		cell_result_destroy(event.result);
+	cell__run_destroy(run);
+}

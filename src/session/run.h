@@ -1,0 +1,72 @@
+/*
+ * One cell on its way through a session: its output, its events, its result.  Belongs to the loop's thread, except
+ * for the event queue, which a waiting caller empties on its own thread.
+ *
+ *     queued ──▶ started ──▶ ending (output file being written) ──▶ delivered
+ */
+#ifndef CELL_SESSION_RUN_H
+#define CELL_SESSION_RUN_H
+
+#include "session/output.h"
+#include "session/result.h"
+
+struct cell__run_item; /* a queued event */
+
+struct cell__run {
+	struct cell__task task;
+	struct cell_session *session;
+	uint32_t id;
+	char *code;
+	size_t size;
+	int64_t timeout_ms; /* -1: none */
+	cell_event_fn on_event;
+	void *event_arg;
+	bool waited; /* a thread waits in cell_session_run(); else callbacks come from the loop */
+
+	/* the waiting caller's side */
+	pthread_mutex_t lock;
+	pthread_cond_t cond;
+	struct cell__run_item *first, *last;
+	size_t queued_bytes;
+	bool delivered;
+	bool throttled; /* the caller does not keep up */
+
+	/* the session's side */
+	bool started, ending;
+	bool timed_out, interrupt_asked;
+	int64_t started_us;
+	struct cell__capped out, err, text;
+	struct cell__spill spill;
+	bool spilling;
+	size_t display_bytes;
+	struct cell_result *result;
+	void (*finished)(struct cell__run *run); /* the result is complete */
+	struct cell__run *next;
+};
+
+struct cell__run_config {
+	struct cell__loop *loop;
+	const char *session_id;
+	const char *isolation;
+	size_t max_output;
+	void (*progress)(void *run); /* the output file caught up a little */
+	void (*finished)(struct cell__run *run);
+};
+
+struct cell__run *cell__run_create(const char *code, size_t size, const struct cell_run_options *opts,
+				   const struct cell__run_config *config, struct cell_error *err);
+void cell__run_destroy(struct cell__run *run);
+
+void cell__run_output(struct cell__run *run, const char *spill_dir, enum cell_stream stream, const char *bytes,
+		      size_t size);
+void cell__run_display(struct cell__run *run, const struct cell__bundle *bundle);
+/* Must the kernel be slowed down? */
+bool cell__run_wants_pause(struct cell__run *run);
+/* Nothing more comes: closes the output file and completes the result, then calls finished(). */
+void cell__run_end(struct cell__run *run, bool state_kept);
+/* Hands the result to whoever asked for it.  The run is gone afterwards unless a thread waits for it. */
+void cell__run_deliver(struct cell__run *run);
+/* Caller's thread: hands events on until the result is there.  resume() is called when it has caught up. */
+struct cell_result *cell__run_wait(struct cell__run *run, void (*resume)(struct cell__run *run));
+
+#endif

@@ -1,0 +1,835 @@
+/*
+ * Sessions: a queue of cells, one kernel to run them on, and the truth about whether its state survived.
+ *
+ * A kernel sits in a seat.  The session has at most one current seat; after a reset or a kill the old one is
+ * `leaving` until its process and everything it started are gone.
+ *
+ *     seat:     opening ──ready──▶ ready ──exited──▶ gone
+ *     session:  open ──▶ (runs, resets) ──close──▶ closing ──no seat left──▶ gone
+ *               any ──the spawner dies──▶ broken: every run answers CELL_E_SPAWNER
+ *     run:      started ──timeout──▶ interrupted ──grace over──▶ kernel killed
+ *
+ * Invariants: `current` is the only started run; a run waits for a ready seat; a seat is opened only when a run
+ * needs one, at open and at reset.  Everything but the public functions at the end runs on the loop's thread.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "session/engine.h"
+#include "session/run.h"
+
+#define CLOSE_GRACE_MS 250 /* for exit handlers and unflushed files of an idle kernel */
+
+struct seat {
+	struct cell_session *session;
+	struct cell__kernel *kernel;
+	bool ready, leaving, paused;
+	const char *violation; /* what the kernel did that no honest one does */
+};
+
+/* Somebody who waits for open, reset or close. */
+struct waiting {
+	struct cell__task task;
+	struct cell_session *session;
+	struct cell__waiter waiter;
+	struct cell_error err;
+	bool failed;
+	struct waiting *next;
+};
+
+struct cell_session {
+	struct cell_engine *engine;
+	const struct cell__executor *executor;
+	char id[33];
+	char *python, *preload, *cwd;
+	char **env;
+	int64_t timeout_ms, grace_ms;
+	size_t max_output;
+	cell_event_fn on_event;
+	void *event_arg;
+
+	struct seat *seat;
+	int leaving;
+	uint32_t next_run_id;
+	struct cell__run *current;
+	struct cell__run *first, *last; /* queue */
+	size_t queued;
+	struct waiting *resets; /* waiting for: no seat leaving, the current one ready */
+	bool closing;
+	struct cell_error broken;
+	uv_timer_t timer; /* of the current run: timeout, then grace */
+	void (*closed)(void *arg);
+	void *closed_arg;
+	struct cell_session *next;
+};
+
+static void advance(struct cell_session *session);
+static const struct cell__kernel_events kernel_events;
+
+/* ---- seats ---- */
+
+static int open_seat(struct cell_session *session, struct cell_error *err)
+{
+	struct seat *seat = cell__alloc(1, sizeof *seat);
+	if (!seat)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
+	seat->session = session;
+	struct cell__kernel_spec spec = {
+		.session_id = session->id,
+		.python = session->python,
+		.preload = session->preload,
+		.cwd = session->cwd,
+		.env = (const char *const *)session->env,
+	};
+	if (session->executor->open(&session->engine->host, &spec, &kernel_events, seat, &seat->kernel, err) < 0) {
+		free(seat);
+		return -1;
+	}
+	session->seat = seat;
+	return 0;
+}
+
+/* The current kernel goes; its end is reported through exited(). */
+static void leave_seat(struct cell_session *session, int64_t grace_ms)
+{
+	struct seat *seat = cell__take_ptr(session->seat);
+	seat->leaving = true;
+	session->leaving++;
+	session->executor->close(seat->kernel, grace_ms);
+}
+
+static void update_pause(struct cell_session *session)
+{
+	struct seat *seat = session->seat;
+	if (!seat)
+		return;
+	bool paused = session->current && !session->current->ending && cell__run_wants_pause(session->current);
+	if (paused == seat->paused)
+		return;
+	seat->paused = paused;
+	session->executor->pause(seat->kernel, paused);
+}
+
+/* ---- ends of runs ---- */
+
+/* The result is complete: hand it over, go on with the next. */
+static void handle_run_finished(struct cell__run *run)
+{
+	struct cell_session *session = run->session;
+	if (run == session->current)
+		session->current = NULL;
+	cell__run_deliver(run);
+	advance(session);
+}
+
+static void handle_spill_progress(void *arg)
+{
+	struct cell__run *run = arg;
+	if (run->session->current == run)
+		update_pause(run->session);
+}
+
+static void fail_run(struct cell__run *run, const struct cell_error *err)
+{
+	(void)cell__result_set_error(run->result, err->code, "", err->msg, "");
+	cell__run_end(run, false);
+}
+
+static void end_timed_out(struct cell__run *run, bool kept, const char *traceback)
+{
+	char message[200];
+	snprintf(message, sizeof message, "the cell ran longer than its timeout of %.3g s; %s",
+		 (double)run->timeout_ms / 1000.0,
+		 kept ? "it was interrupted and the session's variables are kept"
+		      : "it did not stop when interrupted, so its kernel was killed and the session's variables are lost");
+	(void)cell__result_set_error(run->result, CELL_OUT_TIMEOUT, "TimeoutError", message, traceback);
+	cell__run_end(run, kept);
+}
+
+static void end_answered(struct cell__run *run, const struct cell__answer *answer)
+{
+	if (run->timed_out) {
+		end_timed_out(run, true, answer->failed ? answer->error_traceback : "");
+		return;
+	}
+	struct cell_result *result = run->result;
+	int rc = 0;
+	if (answer->failed)
+		rc = cell__result_set_error(result,
+					    answer->interrupted && run->interrupt_asked ? CELL_OUT_INTERRUPTED
+											: CELL_OUT_EXCEPTION,
+					    answer->error_type, answer->error_message, answer->error_traceback);
+	else
+		rc = cell__result_take_answer(result, answer);
+	if (rc < 0 && !result->failed)
+		(void)cell__result_set_error(result, CELL_E_NOMEM, "", "out of memory for the result", "");
+	cell__run_end(run, true);
+}
+
+static void describe_death(const struct cell__exit *how, const char *violation, char *out, size_t size)
+{
+	if (violation)
+		snprintf(out, size, "the kernel broke the protocol (%s) and was killed", violation);
+	else if (how->error.code)
+		snprintf(out, size, "%s", how->error.msg);
+	else if (how->oom)
+		snprintf(out, size, "the kernel ran out of memory: the system's OOM killer ended it (signal 9)");
+	else if (!how->known)
+		snprintf(out, size, "the kernel died; how is not known");
+	else if (WIFSIGNALED(how->status))
+		snprintf(out, size, "the kernel was killed by signal %d (%s)", WTERMSIG(how->status),
+			 sigdescr_np(WTERMSIG(how->status)) ? sigdescr_np(WTERMSIG(how->status)) : "unknown");
+	else
+		snprintf(out, size, "the kernel exited with status %d", WEXITSTATUS(how->status));
+}
+
+/* The kernel under a started run is gone. */
+static void end_dead(struct cell__run *run, const struct seat *seat, const struct cell__exit *how)
+{
+	struct cell_session *session = run->session;
+	char message[320];
+	if (session->broken.code) {
+		fail_run(run, &session->broken);
+	} else if (session->closing) {
+		struct cell_error err;
+		cell_fail(&err, CELL_E_CLOSED, 0, "the session was closed while the cell ran");
+		fail_run(run, &err);
+	} else if (run->timed_out) {
+		end_timed_out(run, false, "");
+	} else if (how->asked && !seat->violation) {
+		(void)cell__result_set_error(run->result, CELL_OUT_INTERRUPTED, "KeyboardInterrupt",
+					     "the session was reset while the cell ran", "");
+		cell__run_end(run, false);
+	} else {
+		describe_death(how, seat->violation, message, sizeof message);
+		(void)cell__result_set_error(run->result, CELL_OUT_KERNEL_DIED, "KernelDied", message, "");
+		cell__run_end(run, false);
+	}
+}
+
+/* ---- what the kernel says ---- */
+
+static void handle_ready(void *owner)
+{
+	struct seat *seat = owner;
+	seat->ready = true;
+	if (!seat->leaving)
+		advance(seat->session);
+}
+
+static void handle_output(void *owner, enum cell_stream stream, const char *bytes, size_t size)
+{
+	struct seat *seat = owner;
+	struct cell_session *session = seat->session;
+	struct cell__run *run = session->current;
+	/* A leaving kernel still belongs to the run it was killed under. */
+	if (run && run->started && !run->ending) {
+		cell__run_output(run, session->engine->spill_dir, stream, bytes, size);
+		if (!seat->leaving)
+			update_pause(session);
+	} else if (session->on_event && !session->closing) {
+		struct cell_event event = { .type = CELL_EVENT_CHUNK, .stream = stream, .data = bytes, .size = size };
+		session->on_event(session->event_arg, &event);
+	}
+}
+
+static void handle_display(void *owner, const struct cell__bundle *bundle)
+{
+	struct seat *seat = owner;
+	struct cell_session *session = seat->session;
+	struct cell__run *run = session->current;
+	if (run && run->started && !run->ending) {
+		cell__run_display(run, bundle);
+		if (!seat->leaving)
+			update_pause(session);
+	} else if (session->on_event && !session->closing) {
+		struct cell_event event = { .type = CELL_EVENT_DISPLAY, .parts = bundle->parts, .n_parts = bundle->n_parts };
+		session->on_event(session->event_arg, &event);
+	}
+}
+
+static void handle_result(void *owner, uint32_t run_id, const struct cell__answer *answer)
+{
+	struct seat *seat = owner;
+	struct cell_session *session = seat->session;
+	struct cell__run *run = session->current;
+	if (seat->leaving)
+		return; /* too late: it is being killed, and the run ends with that */
+	if (!run || !run->started || run->ending || run->id != run_id) {
+		seat->violation = "a result for a run that does not exist";
+		session->executor->close(seat->kernel, 0);
+		return;
+	}
+	uv_timer_stop(&session->timer);
+	end_answered(run, answer);
+}
+
+static void end_opening(struct cell_session *session, const struct cell_error *err);
+
+static void handle_exited(void *owner, const struct cell__exit *how)
+{
+	struct seat *seat = owner;
+	struct cell_session *session = seat->session;
+	struct cell__run *run = session->current;
+	bool was_current = session->seat == seat;
+	if (was_current)
+		session->seat = NULL;
+	else
+		session->leaving--;
+	if (how->error.code == CELL_E_SPAWNER)
+		session->broken = how->error;
+	if (run && run->started && !run->ending) {
+		uv_timer_stop(&session->timer);
+		end_dead(run, seat, how);
+	} else if (was_current && !seat->ready) {
+		struct cell_error err = how->error;
+		char message[320];
+		if (err.code == 0) {
+			describe_death(how, seat->violation, message, sizeof message);
+			cell_fail(&err, CELL_E_KERNEL, 0, "%.200s before it was ready", message);
+		}
+		end_opening(session, &err);
+	} else if (was_current && session->on_event && !session->closing) {
+		char message[320];
+		describe_death(how, seat->violation, message, sizeof message);
+		struct cell_event event = { .type = CELL_EVENT_KERNEL_DIED, .message = message };
+		session->on_event(session->event_arg, &event);
+	}
+	free(seat);
+	advance(session);
+}
+
+static const struct cell__kernel_events kernel_events = {
+	.ready = handle_ready,
+	.output = handle_output,
+	.display = handle_display,
+	.result = handle_result,
+	.exited = handle_exited,
+};
+
+/* ---- going on ---- */
+
+static void end_waiting(struct waiting *waiting, const struct cell_error *err)
+{
+	waiting->failed = err != NULL;
+	if (err)
+		waiting->err = *err;
+	cell__waiter_signal(&waiting->waiter);
+}
+
+static void end_resets(struct cell_session *session, const struct cell_error *err)
+{
+	struct waiting *waiting = cell__take_ptr(session->resets);
+	while (waiting) {
+		struct waiting *next = waiting->next;
+		end_waiting(waiting, err);
+		waiting = next;
+	}
+}
+
+/* A kernel that was wanted could not be had. */
+static void end_opening(struct cell_session *session, const struct cell_error *err)
+{
+	struct cell__run *run = session->current;
+	end_resets(session, err);
+	if (run && !run->ending)
+		fail_run(run, err);
+}
+
+static void handle_timer(uv_timer_t *timer)
+{
+	struct cell_session *session = timer->data;
+	struct cell__run *run = session->current;
+	if (!run || !run->started || run->ending || !session->seat)
+		return;
+	if (!run->timed_out) {
+		run->timed_out = true;
+		session->executor->interrupt(session->seat->kernel, run->id);
+		uv_timer_start(&session->timer, handle_timer, (uint64_t)session->grace_ms, 0);
+	} else {
+		leave_seat(session, 0);
+	}
+}
+
+static void start_run(struct cell_session *session)
+{
+	struct cell__run *run = session->current;
+	struct cell_error err;
+	run->started = true;
+	run->started_us = cell__now_us();
+	if (session->executor->run(session->seat->kernel, run->id, run->code, run->size, &err) < 0) {
+		fail_run(run, &err);
+		return;
+	}
+	free(cell__take_ptr(run->code));
+	if (run->interrupt_asked)
+		session->executor->interrupt(session->seat->kernel, run->id);
+	if (run->timeout_ms >= 0) {
+		uv_update_time(&session->engine->loop.uv);
+		uv_timer_start(&session->timer, handle_timer, (uint64_t)run->timeout_ms, 0);
+	}
+}
+
+static void handle_session_closed(uv_handle_t *handle)
+{
+	struct cell_session *session = handle->data;
+	void (*closed)(void *) = session->closed;
+	void *arg = session->closed_arg;
+	free(session->python);
+	free(session->preload);
+	free(session->cwd);
+	for (char **e = session->env; e && *e; e++)
+		free(*e);
+	free(session->env);
+	free(session);
+	closed(arg);
+}
+
+static void finish_close(struct cell_session *session)
+{
+	if (session->seat || session->leaving > 0 || session->current ||
+	    uv_is_closing((uv_handle_t *)&session->timer))
+		return;
+	for (struct cell_session **at = &session->engine->sessions; *at; at = &(*at)->next)
+		if (*at == session) {
+			*at = session->next;
+			break;
+		}
+	uv_close((uv_handle_t *)&session->timer, handle_session_closed);
+}
+
+/* Fails what waits in the queue. */
+static void flush_queue(struct cell_session *session, const struct cell_error *err)
+{
+	while (session->first && !session->current) {
+		struct cell__run *run = session->first;
+		session->first = run->next;
+		if (!session->first)
+			session->last = NULL;
+		session->queued--;
+		fail_run(run, err); /* nothing was written, so it is delivered from inside */
+	}
+}
+
+/* Does whatever can be done now.  Called after every change. */
+static void advance(struct cell_session *session)
+{
+	struct cell_error err = { 0 };
+	if (session->closing) {
+		cell_fail(&err, CELL_E_CLOSED, 0, "the session is closed");
+		end_resets(session, &err);
+		flush_queue(session, &err);
+		finish_close(session);
+		return;
+	}
+	if (session->broken.code) {
+		end_resets(session, &session->broken);
+		flush_queue(session, &session->broken);
+		return;
+	}
+	if (session->resets && !session->seat && session->leaving == 0 && open_seat(session, &err) < 0)
+		end_resets(session, &err);
+	if (session->resets && session->leaving == 0 && session->seat && session->seat->ready)
+		end_resets(session, NULL);
+	if (!session->current && session->first) {
+		session->current = session->first;
+		session->first = session->current->next;
+		if (!session->first)
+			session->last = NULL;
+		session->queued--;
+		session->current->next = NULL;
+	}
+	struct cell__run *run = session->current;
+	if (!run || run->started || run->ending)
+		return;
+	if (!session->seat && open_seat(session, &err) < 0)
+		fail_run(run, &err);
+	else if (session->seat->ready)
+		start_run(session);
+}
+
+/* ---- requests, on the loop's thread ---- */
+
+static void do_open(struct cell__task *task)
+{
+	struct waiting *waiting = (struct waiting *)task;
+	struct cell_session *session = waiting->session;
+	uv_timer_init(&session->engine->loop.uv, &session->timer);
+	session->timer.data = session;
+	session->next = session->engine->sessions;
+	session->engine->sessions = session;
+	waiting->next = session->resets;
+	session->resets = waiting; /* opening is a reset from nothing */
+	advance(session);
+}
+
+static void do_reset(struct cell__task *task)
+{
+	struct waiting *waiting = (struct waiting *)task;
+	struct cell_session *session = waiting->session;
+	if (session->seat) {
+		bool running = session->current && session->current->started && !session->current->ending;
+		uv_timer_stop(&session->timer);
+		leave_seat(session, running ? 0 : CLOSE_GRACE_MS);
+	}
+	waiting->next = session->resets;
+	session->resets = waiting;
+	struct cell_error err;
+	/* The new kernel comes up while the old one goes. */
+	if (!session->closing && !session->broken.code && open_seat(session, &err) < 0)
+		end_resets(session, &err);
+	advance(session);
+}
+
+static void do_interrupt(void *arg)
+{
+	struct cell_session *session = arg;
+	struct cell__run *run = session->current;
+	if (!run || run->ending)
+		return;
+	run->interrupt_asked = true;
+	if (run->started && session->seat)
+		session->executor->interrupt(session->seat->kernel, run->id);
+}
+
+static void do_submit(struct cell__task *task)
+{
+	struct cell__run *run = (struct cell__run *)task;
+	struct cell_session *session = run->session;
+	if (session->queued >= CELL_LIMIT_QUEUE) {
+		struct cell_error err;
+		cell_fail(&err, CELL_E_LIMIT, 0, "more than %u cells wait in this session", CELL_LIMIT_QUEUE);
+		fail_run(run, &err);
+		return;
+	}
+	run->next = NULL;
+	if (session->last)
+		session->last->next = run;
+	else
+		session->first = run;
+	session->last = run;
+	session->queued++;
+	advance(session);
+}
+
+void cell__session_close(struct cell_session *session, void (*done)(void *arg), void *arg)
+{
+	session->closed = done;
+	session->closed_arg = arg;
+	session->closing = true;
+	uv_timer_stop(&session->timer);
+	if (session->seat) {
+		bool running = session->current && session->current->started && !session->current->ending;
+		leave_seat(session, running ? 0 : CLOSE_GRACE_MS);
+	}
+	if (session->current && !session->current->started && !session->current->ending) {
+		struct cell_error err;
+		cell_fail(&err, CELL_E_CLOSED, 0, "the session is closed");
+		fail_run(session->current, &err); /* goes on to advance() */
+		return;
+	}
+	advance(session);
+}
+
+/* ---- options ---- */
+
+static int copy_env(struct cell_session *session, const char *const *extra, struct cell_error *err)
+{
+	size_t n_extra = 0;
+	while (extra && extra[n_extra]) {
+		const char *equals = strchr(extra[n_extra], '=');
+		if (!equals || equals == extra[n_extra])
+			return cell_fail(err, CELL_E_INVALID, 0, "environment entry \"%.80s\" is not K=V", extra[n_extra]);
+		if (!cell__utf8_ok(extra[n_extra], strlen(extra[n_extra])))
+			return cell_fail(err, CELL_E_INVALID, 0, "environment entry %.*s is not UTF-8",
+					 (int)(equals - extra[n_extra]), extra[n_extra]);
+		n_extra++;
+	}
+	session->env = cell__alloc(n_extra + 4, sizeof *session->env);
+	if (!session->env)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	/* The interpreter's own folder first, so that a venv's programs are found. */
+	CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT, home = CELL_BUF_INIT;
+	const char *slash = strrchr(session->python, '/');
+	int dir = slash ? (int)(slash - session->python) : 0;
+	bool usual = dir == 0 || (dir == 8 && strncmp(session->python, "/usr/bin", 8) == 0);
+	int rc = cell__buf_printf(&path, "PATH=%.*s%s/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+				  usual ? 0 : dir, session->python, usual ? "" : ":");
+	rc |= cell__buf_printf(&home, "HOME=%s", cell__home_dir());
+	if (rc == 0) {
+		session->env[0] = cell__buf_take(&path);
+		session->env[1] = cell__buf_take(&home);
+		session->env[2] = cell__strdup("LANG=C.UTF-8");
+	}
+	for (size_t i = 0; i < n_extra && session->env[i + 2]; i++)
+		session->env[i + 3] = cell__strdup(extra[i]);
+	return session->env[n_extra + 2] ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+}
+
+static int copy_cwd(struct cell_session *session, const char *given, struct cell_error *err)
+{
+	char here[PATH_MAX];
+	struct stat st;
+	if ((!given || given[0] != '/') && !getcwd(here, sizeof here))
+		return cell_fail(err, CELL_E_INVALID, errno, "the current working directory");
+	struct cell__buf path = CELL_BUF_INIT;
+	if (cell__buf_printf(&path, "%s%s%s", given && given[0] == '/' ? "" : here, given && given[0] != '/' ? "/" : "",
+			     given ? given : "") < 0)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	session->cwd = cell__buf_take(&path);
+	if (stat(session->cwd, &st) < 0)
+		return cell_fail(err, CELL_E_INVALID, errno, "working directory %.160s", session->cwd);
+	if (!S_ISDIR(st.st_mode))
+		return cell_fail(err, CELL_E_INVALID, 0, "working directory %.160s is not a directory", session->cwd);
+	return 0;
+}
+
+static int copy_options(struct cell_session *session, const struct cell_session_options *opts, struct cell_error *err)
+{
+	const char *executor = opts->executor ? opts->executor : "subprocess";
+	session->executor = cell__executor_find(executor);
+	if (!session->executor)
+		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "there is no executor \"%.60s\"; `workcell doctor` lists them",
+				 executor);
+	if (opts->timeout_ms < -1 || opts->timeout_ms == 0)
+		return cell_fail(err, CELL_E_INVALID, 0, "timeout_ms is %lld, expected more than 0, or -1 for none",
+				 (long long)opts->timeout_ms);
+	if (opts->grace_ms < 0)
+		return cell_fail(err, CELL_E_INVALID, 0, "grace_ms is %lld, expected 0 or more", (long long)opts->grace_ms);
+	if (opts->max_output_bytes < CELL_LIMIT_MIN_OUTPUT)
+		return cell_fail(err, CELL_E_INVALID, 0, "max_output_bytes is %lld, expected %d or more",
+				 (long long)opts->max_output_bytes, CELL_LIMIT_MIN_OUTPUT);
+	const char *python = opts->python ? opts->python : CELL_DEFAULT_PYTHON;
+	if (python[0] != '/')
+		return cell_fail(err, CELL_E_INVALID, 0, "python is \"%.100s\", expected an absolute path", python);
+	session->timeout_ms = opts->timeout_ms;
+	session->grace_ms = opts->grace_ms;
+	session->max_output = (size_t)opts->max_output_bytes;
+	session->on_event = opts->on_event;
+	session->event_arg = opts->event_arg;
+	session->python = cell__strdup(python);
+	session->preload = cell__strdup(opts->preload ? opts->preload : "");
+	if (!session->python || !session->preload)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	if (copy_cwd(session, opts->cwd, err) < 0)
+		return -1;
+	return copy_env(session, opts->env, err);
+}
+
+/* ---- public: any thread ---- */
+
+static int check_thread(struct cell_engine *engine, const char *name, struct cell_error *err)
+{
+	if (cell__loop_is_current(&engine->loop))
+		return cell_fail(err, CELL_E_INVALID, 0, "%s() waits and must not be called from a callback of the engine",
+				 name);
+	return 0;
+}
+
+static int wait_for(struct cell_session *session, void (*fn)(struct cell__task *), struct cell_error *err)
+{
+	struct waiting waiting = { .task.fn = fn, .session = session };
+	cell__waiter_init(&waiting.waiter);
+	cell__loop_post(&session->engine->loop, &waiting.task);
+	cell__waiter_wait(&waiting.waiter);
+	cell__waiter_finish(&waiting.waiter);
+	if (waiting.failed && err)
+		*err = waiting.err;
+	return waiting.failed ? -1 : 0;
+}
+
+int cell_session_open(struct cell_engine *engine, const struct cell_session_options *opts,
+		      struct cell_session **ret_session, struct cell_error *err)
+{
+	struct cell_session_options all = CELL_SESSION_OPTIONS_INIT;
+	if (opts) {
+		if (opts->size < sizeof(size_t) || opts->size > sizeof all)
+			return cell_fail(err, CELL_E_INVALID, 0, "cell_session_options.size is %zu, expected up to %zu",
+					 opts->size, sizeof all);
+		memcpy(&all, opts, opts->size);
+	}
+	if (check_thread(engine, "cell_session_open", err) < 0)
+		return -1;
+	struct cell_session *session = cell__alloc(1, sizeof *session);
+	if (!session)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a session");
+	session->engine = engine;
+	session->next_run_id = 1;
+	cell__random_hex(session->id, 32);
+	if (copy_options(session, &all, err) < 0) {
+		free(session->python);
+		free(session->preload);
+		free(session->cwd);
+		for (char **e = session->env; e && *e; e++)
+			free(*e);
+		free(session->env);
+		free(session);
+		return -1;
+	}
+	if (wait_for(session, do_open, err) < 0) {
+		cell_session_close(session);
+		return -1;
+	}
+	*ret_session = session;
+	return 0;
+}
+
+const char *cell_session_id(const struct cell_session *session)
+{
+	return session->id;
+}
+
+struct pid_question {
+	struct cell_session *session;
+	int64_t pid;
+};
+
+static void do_pid(void *arg)
+{
+	struct pid_question *question = arg;
+	struct seat *seat = question->session->seat;
+	question->pid = seat ? question->session->executor->pid(seat->kernel) : 0;
+}
+
+int64_t cell_session_kernel_pid(struct cell_session *session)
+{
+	struct pid_question question = { .session = session };
+	if (cell__loop_is_current(&session->engine->loop))
+		do_pid(&question);
+	else
+		cell__loop_call(&session->engine->loop, do_pid, &question);
+	return question.pid;
+}
+
+static struct cell__run *make_run(struct cell_session *session, const char *code, size_t size,
+				  const struct cell_run_options *opts, struct cell_error *err)
+{
+	struct cell_run_options all = CELL_RUN_OPTIONS_INIT;
+	if (opts) {
+		if (opts->size < sizeof(size_t) || opts->size > sizeof all) {
+			cell_fail(err, CELL_E_INVALID, 0, "cell_run_options.size is %zu, expected up to %zu", opts->size,
+				  sizeof all);
+			return NULL;
+		}
+		memcpy(&all, opts, opts->size);
+	}
+	if (all.timeout_ms == 0)
+		all.timeout_ms = session->timeout_ms;
+	if (all.timeout_ms < -1) {
+		cell_fail(err, CELL_E_INVALID, 0, "timeout_ms is %lld, expected more than 0, 0 for the session's, or -1",
+			  (long long)all.timeout_ms);
+		return NULL;
+	}
+	if (size > CELL_LIMIT_CODE_BYTES) {
+		cell_fail(err, CELL_E_LIMIT, 0, "a cell has at most %u bytes, this one %zu", CELL_LIMIT_CODE_BYTES, size);
+		return NULL;
+	}
+	struct cell__run_config config = {
+		.loop = &session->engine->loop,
+		.session_id = session->id,
+		.isolation = session->executor->receipt,
+		.max_output = session->max_output,
+		.progress = handle_spill_progress,
+		.finished = handle_run_finished,
+	};
+	struct cell__run *run = cell__run_create(code, size, &all, &config, err);
+	if (!run)
+		return NULL;
+	run->session = session;
+	run->task.fn = do_submit;
+	do
+		run->id = __atomic_fetch_add(&session->next_run_id, 1, __ATOMIC_RELAXED);
+	while (run->id == 0); /* 0 means no run */
+	return run;
+}
+
+static void do_resume(void *arg)
+{
+	struct cell__run *run = arg;
+	if (run->session->current == run)
+		update_pause(run->session);
+}
+
+static void resume(struct cell__run *run)
+{
+	cell__loop_call(&run->session->engine->loop, do_resume, run);
+}
+
+int cell_session_run(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
+		     struct cell_result **ret_result, struct cell_error *err)
+{
+	if (check_thread(session->engine, "cell_session_run", err) < 0)
+		return -1;
+	struct cell__run *run = make_run(session, code, size, opts, err);
+	if (!run)
+		return -1;
+	run->waited = true;
+	cell__loop_post(&session->engine->loop, &run->task);
+	struct cell_result *result = cell__run_wait(run, resume);
+	cell__run_destroy(run);
+	/* Our failure is an error, not an outcome of the code. */
+	if (result->failed && result->outcome.code < CELL_OUT_EXCEPTION) {
+		cell_fail(err, result->outcome.code, 0, "%s", result->outcome.message);
+		cell_result_destroy(result);
+		return -1;
+	}
+	*ret_result = result;
+	return 0;
+}
+
+int cell_session_start(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
+		       uint64_t *ret_run_id, struct cell_error *err)
+{
+	struct cell__run *run = make_run(session, code, size, opts, err);
+	if (!run)
+		return -1;
+	uint64_t id = run->id; /* the run may be over before we return */
+	cell__loop_post(&session->engine->loop, &run->task);
+	if (ret_run_id)
+		*ret_run_id = id;
+	return 0;
+}
+
+int cell_session_interrupt(struct cell_session *session, struct cell_error *err)
+{
+	(void)err;
+	if (cell__loop_is_current(&session->engine->loop))
+		do_interrupt(session);
+	else
+		cell__loop_call(&session->engine->loop, do_interrupt, session);
+	return 0;
+}
+
+int cell_session_reset(struct cell_session *session, struct cell_error *err)
+{
+	if (check_thread(session->engine, "cell_session_reset", err) < 0)
+		return -1;
+	return wait_for(session, do_reset, err);
+}
+
+static void handle_closed(void *arg)
+{
+	struct waiting *waiting = arg;
+	cell__waiter_signal(&waiting->waiter);
+}
+
+static void do_close(struct cell__task *task)
+{
+	struct waiting *waiting = (struct waiting *)task;
+	cell__session_close(waiting->session, handle_closed, waiting);
+}
+
+void cell_session_close(struct cell_session *session)
+{
+	if (!session)
+		return;
+	if (check_thread(session->engine, "cell_session_close", NULL) < 0)
+		abort(); /* misuse: waiting here for ourselves would hang for ever */
+	(void)wait_for(session, do_close, NULL);
+}

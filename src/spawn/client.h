@@ -1,0 +1,36 @@
+/*
+ * The host's end of the spawner: starts it, sends wishes, hands its messages on.  Belongs to the loop's thread.
+ *
+ * States: stopped ──start──▶ running ──end of its socket──▶ stopped (ended() is called).
+ */
+#ifndef CELL_SPAWN_CLIENT_H
+#define CELL_SPAWN_CLIENT_H
+
+#include "loop/loop.h"
+#include "wire/spawn_msg.h"
+
+struct cell__spawn_client {
+	struct cell__loop *loop;
+	uv_poll_t *poll; /* NULL while stopped; heap, because closing a handle is asynchronous */
+	int fd;
+	int lifeline_fd; /* our hold on the kernels' lifeline */
+	void (*message)(void *arg, const struct cell_spawn_msg *head, const char *payload, size_t size);
+	void (*ended)(void *arg);
+	void *arg;
+};
+
+void cell__spawn_client_init(struct cell__spawn_client *client, struct cell__loop *loop,
+			     void (*message)(void *arg, const struct cell_spawn_msg *head, const char *payload,
+					     size_t size),
+			     void (*ended)(void *arg), void *arg);
+/* Does nothing while it runs already. */
+int cell__spawn_client_start(struct cell__spawn_client *client, const char *program, struct cell_error *err);
+bool cell__spawn_client_running(const struct cell__spawn_client *client);
+int cell__spawn_client_send(struct cell__spawn_client *client, uint32_t type, uint64_t id, int64_t a,
+			    const void *payload, size_t size, const int *fds, size_t n_fds, struct cell_error *err);
+/* Asks the spawner to end all it started and itself; ended() comes when it is gone. */
+void cell__spawn_client_finish(struct cell__spawn_client *client);
+/* Lets go of it at once: it ends by itself; ended() is not called. */
+void cell__spawn_client_stop(struct cell__spawn_client *client);
+
+#endif

@@ -1,0 +1,165 @@
+#define _GNU_SOURCE
+#include "spawn/proc.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool pid_name(const char *name, pid_t *ret_pid)
+{
+	char *end;
+	long v = strtol(name, &end, 10);
+	if (end == name || *end || v <= 0)
+		return false;
+	*ret_pid = (pid_t)v;
+	return true;
+}
+
+/* /proc/PID/task/TID/children, where the kernel was built with it.  False: it was not. */
+static bool children_of_thread(pid_t pid, pid_t tid, void (*fn)(pid_t, void *), void *arg)
+{
+	char path[64];
+	snprintf(path, sizeof path, "/proc/%d/task/%d/children", pid, tid);
+	FILE *file = fopen(path, "re");
+	if (!file)
+		return false;
+	int child;
+	while (fscanf(file, "%d", &child) == 1)
+		fn(child, arg);
+	fclose(file);
+	return true;
+}
+
+static pid_t parent_of(pid_t pid)
+{
+	char path[64], line[512];
+	snprintf(path, sizeof path, "/proc/%d/stat", pid);
+	FILE *file = fopen(path, "re");
+	if (!file)
+		return 0;
+	int parent = 0;
+	/* The name may hold anything, also ") R 1 ": what counts comes after the last parenthesis. */
+	size_t n = fread(line, 1, sizeof line - 1, file);
+	line[n] = '\0';
+	char *after = strrchr(line, ')');
+	if (!after || sscanf(after + 1, " %*c %d", &parent) != 1)
+		parent = 0;
+	fclose(file);
+	return parent;
+}
+
+static void children_by_scan(pid_t pid, void (*fn)(pid_t, void *), void *arg)
+{
+	DIR *dir = opendir("/proc");
+	if (!dir)
+		return;
+	struct dirent *entry;
+	pid_t other;
+	while ((entry = readdir(dir)))
+		if (pid_name(entry->d_name, &other) && parent_of(other) == pid)
+			fn(other, arg);
+	closedir(dir);
+}
+
+void cell__proc_children(pid_t pid, void (*fn)(pid_t child, void *arg), void *arg)
+{
+	char path[64];
+	snprintf(path, sizeof path, "/proc/%d/task", pid);
+	DIR *dir = opendir(path);
+	if (!dir)
+		return;
+	bool answered = true;
+	struct dirent *entry;
+	pid_t tid;
+	while ((entry = readdir(dir)))
+		if (pid_name(entry->d_name, &tid))
+			answered &= children_of_thread(pid, tid, fn, arg);
+	closedir(dir);
+	if (!answered)
+		children_by_scan(pid, fn, arg);
+}
+
+static void kill_below(pid_t pid, void *arg)
+{
+	int *depth = arg;
+	if (*depth > 64)
+		return;
+	++*depth;
+	kill(pid, SIGSTOP); /* so that it starts nothing while we look */
+	cell__proc_children(pid, kill_below, depth);
+	kill(pid, SIGKILL);
+	--*depth;
+}
+
+void cell__proc_kill_tree(pid_t pid)
+{
+	int depth = 0;
+	kill_below(pid, &depth);
+}
+
+static bool read_counter(const char *path, const char *key, uint64_t *ret_value)
+{
+	FILE *file = fopen(path, "re");
+	if (!file)
+		return false;
+	char name[64];
+	unsigned long long value;
+	bool found = false;
+	while (!found && fscanf(file, "%63s %llu", name, &value) == 2)
+		found = strcmp(name, key) == 0;
+	fclose(file);
+	if (found)
+		*ret_value = value;
+	return found;
+}
+
+/* Our path in the hierarchy that has this controller ("" for v2), as /proc/self/cgroup names it. */
+static bool cgroup_path(const char *controller, char *out, size_t size)
+{
+	FILE *file = fopen("/proc/self/cgroup", "re");
+	if (!file)
+		return false;
+	char line[1024];
+	bool found = false;
+	while (!found && fgets(line, sizeof line, file)) {
+		line[strcspn(line, "\n")] = '\0';
+		char *names = strchr(line, ':');
+		char *path = names ? strchr(names + 1, ':') : NULL;
+		if (!path)
+			continue;
+		*path++ = '\0';
+		names++;
+		if (*controller == '\0')
+			found = *names == '\0';
+		else
+			for (char *name = strtok(names, ","); name && !found; name = strtok(NULL, ","))
+				found = strcmp(name, controller) == 0;
+		if (found)
+			snprintf(out, size, "%s", path);
+	}
+	fclose(file);
+	return found;
+}
+
+uint64_t cell__proc_oom_kills(void)
+{
+	char group[512], path[768];
+	uint64_t count;
+	if (cgroup_path("", group, sizeof group)) {
+		static const char *const mounts[] = { "/sys/fs/cgroup", "/sys/fs/cgroup/unified" };
+		for (int i = 0; i < 2; i++) {
+			snprintf(path, sizeof path, "%s%s/memory.events", mounts[i], group);
+			if (read_counter(path, "oom_kill", &count))
+				return count;
+		}
+	}
+	if (cgroup_path("memory", group, sizeof group)) {
+		snprintf(path, sizeof path, "/sys/fs/cgroup/memory%s/memory.oom_control", group);
+		if (read_counter(path, "oom_kill", &count))
+			return count;
+	}
+	return read_counter("/proc/vmstat", "oom_kill", &count) ? count : 0;
+}

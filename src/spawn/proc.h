@@ -1,0 +1,18 @@
+/* Questions to /proc and the cgroup file system.  No state; any thread. */
+#ifndef CELL_SPAWN_PROC_H
+#define CELL_SPAWN_PROC_H
+
+#include <stdint.h>
+#include <sys/types.h>
+
+/* Calls fn for every child of pid (all its threads).  What starts or ends meanwhile may be missed. */
+void cell__proc_children(pid_t pid, void (*fn)(pid_t child, void *arg), void *arg);
+/* Kills pid and everything below it, children first, so that nothing is reparented out of sight. */
+void cell__proc_kill_tree(pid_t pid);
+/*
+ * Processes that the OOM killer has ended so far: in our cgroup (v2, then v1) where it counts them, else on
+ * the whole machine.
+ */
+uint64_t cell__proc_oom_kills(void);
+
+#endif

@@ -1,0 +1,580 @@
+/*
+ * workcell-spawner: the small program that forks everything.
+ *
+ * Why it exists: a host with threads, signal handlers and a large heap is a bad place to fork from and a bad
+ * parent to be reaped by.  This process has one thread and no Python, and whatever happens to the host it
+ * leaves nothing behind.
+ *
+ * Actors and channels
+ *
+ *     host ══ fd 3, SOCK_SEQPACKET ══ spawner ══ one SOCK_SEQPACKET each ══ zygotes ── fork ──▶ kernels
+ *
+ *   fd 4 is the reading end of the lifeline, fd 5 its writing end (see kernel/ext/_workcell.c): while host or
+ *   spawner lives, kernels live.
+ *
+ * Who reaps whom
+ *
+ *   The spawner daemonises itself, so the host gets no SIGCHLD from it.  Zygotes are its children and die with
+ *   it (PDEATHSIG).  Kernels are children of their zygote, which reports their exit; when a zygote dies its kernels
+ *   become ours, because we are a subreaper, and are known by their pid.  A kernel is a subreaper too: while it
+ *   lives, everything its code started is below it.  When it dies, what it left behind becomes our child.  So:
+ *
+ *       a child of ours that is neither zygote nor known kernel is the orphan of a dead kernel, and is killed.
+ *
+ *   KERNEL_EXITED goes to the host only when no orphan is left: "closed" means gone.
+ *
+ * States of a kernel: forking ──FORKED──▶ alive ──exit──▶ dead, orphans being swept ──▶ reported, forgotten.
+ * The host's socket closing, for whatever reason, ends everything.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/core.h"
+#include "spawn/message.h"
+#include "spawn/proc.h"
+#include "wire/spawn_msg.h"
+
+#define HOST_FD 3
+#define LIFELINE_FD 4
+#define LIFELINE_WRITE_FD 5
+#define SWEEP_LIMIT_US 2000000 /* a child in uninterruptible sleep does not hold the report up longer */
+#define STDERR_TAIL 4000
+
+struct zygote {
+	uint64_t id;
+	pid_t pid;
+	int fd;
+	int stderr_fd; /* a memfd: what it said before it died */
+	struct zygote *next;
+};
+
+struct kernel {
+	uint64_t id;
+	uint64_t zygote;
+	pid_t pid; /* 0 while forking */
+	int pidfd;
+	bool kill_wanted;
+	bool dead;
+	int64_t status;
+	int64_t flags;
+	int64_t dead_us;
+	struct kernel *next;
+};
+
+static struct zygote *zygotes;
+static struct kernel *kernels;
+static int epoll_fd, signal_fd;
+static uint64_t oom_seen;
+static char message[CELL_LIMIT_SPAWN_MESSAGE];
+
+/* ---- messages ---- */
+
+static void tell_host(uint32_t type, uint64_t id, int64_t a, int64_t b, const void *payload, size_t size)
+{
+	struct cell_spawn_msg head = { .version = CELL_SPAWN_VERSION, .type = type, .id = id, .a = a, .b = b };
+	/* A host that is gone shows at its socket; there is nobody to tell. */
+	(void)cell__spawn_send(HOST_FD, &head, payload, size, NULL, 0, 0);
+}
+
+/* Bytes of the next datagram in `message`, 0 at the end, -1 when there is none now. */
+static ssize_t receive(int fd, int fds[CELL_SPAWN_MAX_FDS], size_t *ret_n_fds)
+{
+	struct iovec iov = { message, sizeof message };
+	union {
+		struct cmsghdr align;
+		char space[CMSG_SPACE(CELL_SPAWN_MAX_FDS * sizeof(int))];
+	} control;
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control };
+	ssize_t n;
+	do
+		n = recvmsg(fd, &msg, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+	while (n < 0 && errno == EINTR);
+	*ret_n_fds = 0;
+	for (struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&msg) : NULL; c; c = CMSG_NXTHDR(&msg, c))
+		if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
+			*ret_n_fds = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+			memcpy(fds, CMSG_DATA(c), *ret_n_fds * sizeof(int));
+		}
+	if (n < 0)
+		return errno == EAGAIN ? -1 : 0;
+	return n;
+}
+
+/* ---- looking things up ---- */
+
+static struct zygote *find_zygote(uint64_t id)
+{
+	struct zygote *z = zygotes;
+	while (z && z->id != id)
+		z = z->next;
+	return z;
+}
+
+static struct kernel *find_kernel(uint64_t id)
+{
+	struct kernel *k = kernels;
+	while (k && k->id != id)
+		k = k->next;
+	return k;
+}
+
+static bool is_known(pid_t pid)
+{
+	for (struct zygote *z = zygotes; z; z = z->next)
+		if (z->pid == pid)
+			return true;
+	for (struct kernel *k = kernels; k; k = k->next)
+		if (k->pid == pid)
+			return true;
+	return false;
+}
+
+/* ---- orphans ---- */
+
+static void kill_unknown(pid_t pid, void *arg)
+{
+	size_t *count = arg;
+	if (is_known(pid))
+		return;
+	kill(pid, SIGKILL); /* a child of ours that nobody has reaped: the number cannot have been reused */
+	(*count)++;
+}
+
+static size_t sweep(void)
+{
+	size_t count = 0;
+	cell__proc_children(getpid(), kill_unknown, &count);
+	return count;
+}
+
+static void forget_kernel(struct kernel *kernel)
+{
+	for (struct kernel **at = &kernels; *at; at = &(*at)->next)
+		if (*at == kernel) {
+			*at = kernel->next;
+			break;
+		}
+	cell__close_fd(&kernel->pidfd);
+	free(kernel);
+}
+
+/* Reports the dead whose orphans are gone (or will not go). */
+static void report_dead(void)
+{
+	bool any = false;
+	for (struct kernel *k = kernels; k; k = k->next)
+		any |= k->dead;
+	if (!any)
+		return;
+	bool clean = sweep() == 0;
+	for (struct kernel *k = kernels, *next; k; k = next) {
+		next = k->next;
+		if (!k->dead || (!clean && cell__now_us() - k->dead_us < SWEEP_LIMIT_US))
+			continue;
+		tell_host(CELL_SPAWN_KERNEL_EXITED, k->id, k->status, k->flags, NULL, 0);
+		forget_kernel(k);
+	}
+}
+
+static void kernel_died(struct kernel *kernel, int64_t status)
+{
+	if (kernel->dead)
+		return;
+	kernel->dead = true;
+	kernel->status = status;
+	kernel->dead_us = cell__now_us();
+	kernel->pid = -1; /* not ours to know any more */
+	if (status >= 0 && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && !kernel->kill_wanted) {
+		uint64_t now = cell__proc_oom_kills();
+		if (now > oom_seen)
+			kernel->flags = CELL_SPAWN_EXIT_OOM;
+		oom_seen = now;
+	}
+}
+
+/* ---- zygotes ---- */
+
+static void report_child_failure(int fd, int stage)
+{
+	int report[2] = { stage, errno };
+	/* The parent reads it or is gone; either way this process ends. */
+	if (write(fd, report, sizeof report) < 0)
+		_exit(126);
+	_exit(127);
+}
+
+/* In the child: no allocation, no logging. */
+static void exec_zygote(char **argv, char **envp, int control_fd, int stderr_fd, int report_fd, pid_t parent)
+{
+	sigset_t none;
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent)
+		report_child_failure(report_fd, 1);
+	int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	if (null < 0 || dup2(null, 0) < 0 || dup2(stderr_fd, 1) < 0 || dup2(stderr_fd, 2) < 0)
+		report_child_failure(report_fd, 2);
+	/* The report pipe must not be overwritten by 3 and 4, which the zygote expects. */
+	int report = fcntl(report_fd, F_DUPFD_CLOEXEC, 10);
+	int lifeline = fcntl(LIFELINE_FD, F_DUPFD_CLOEXEC, 10);
+	int control = fcntl(control_fd, F_DUPFD_CLOEXEC, 10);
+	if (report < 0 || lifeline < 0 || control < 0 || dup2(control, 3) < 0 || dup2(lifeline, 4) < 0)
+		report_child_failure(report_fd, 3);
+	execve(argv[0], argv, envp);
+	report_child_failure(report, 4);
+}
+
+static void split_strings(char *payload, size_t size, char **out, size_t max, size_t *ret_n)
+{
+	size_t n = 0;
+	for (char *at = payload; at < payload + size && n < max; at += strlen(at) + 1)
+		out[n++] = at;
+	out[n] = NULL;
+	*ret_n = n;
+}
+
+static void start_zygote(uint64_t id, int64_t argc, char *payload, size_t size)
+{
+	static char *strings[1024 + 1];
+	static char *envp[1024 + 1];
+	size_t n;
+	int pair[2] = { -1, -1 }, report[2] = { -1, -1 };
+	CELL_AUTO_FD int stderr_fd = -1;
+	struct zygote *zygote = NULL;
+	int failure = EINVAL;
+	if (size == 0 || payload[size - 1] != '\0')
+		goto fail;
+	split_strings(payload, size, strings, 1024, &n);
+	if (argc < 1 || (size_t)argc > n)
+		goto fail;
+	memcpy(envp, strings + argc, (n - (size_t)argc + 1) * sizeof *envp);
+	strings[argc] = NULL;
+	zygote = cell__alloc(1, sizeof *zygote);
+	stderr_fd = memfd_create("workcell-zygote-stderr", MFD_CLOEXEC);
+	if (!zygote || stderr_fd < 0 || fcntl(stderr_fd, F_SETFL, O_APPEND) < 0 ||
+	    socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0 || pipe2(report, O_CLOEXEC) < 0) {
+		failure = errno ? errno : ENOMEM;
+		goto fail;
+	}
+	pid_t self = getpid();
+	pid_t pid = fork();
+	if (pid < 0) {
+		failure = errno;
+		goto fail;
+	}
+	if (pid == 0)
+		exec_zygote(strings, envp, pair[1], stderr_fd, report[1], self);
+	cell__close_fd(&pair[1]);
+	cell__close_fd(&report[1]);
+	int problem[2];
+	if (read(report[0], problem, sizeof problem) == sizeof problem) {
+		waitpid(pid, NULL, 0);
+		failure = problem[1] ? problem[1] : EIO;
+		goto fail;
+	}
+	cell__close_fd(&report[0]);
+	*zygote = (struct zygote){ .id = id, .pid = pid, .fd = pair[0], .stderr_fd = cell__take_fd(&stderr_fd), .next = zygotes };
+	zygotes = zygote;
+	struct epoll_event event = { .events = EPOLLIN, .data.u64 = id };
+	epoll_ctl(epoll_fd, EPOLL_CTL_ADD, pair[0], &event);
+	return;
+fail:
+	tell_host(CELL_SPAWN_ZYGOTE_EXITED, id, -1, failure, NULL, 0);
+	cell__close_fd(&pair[0]);
+	cell__close_fd(&pair[1]);
+	cell__close_fd(&report[0]);
+	cell__close_fd(&report[1]);
+	free(zygote);
+}
+
+static void handle_zygote_message(struct zygote *zygote, ssize_t size)
+{
+	struct cell_spawn_msg head;
+	if ((size_t)size < sizeof head)
+		return;
+	memcpy(&head, message, sizeof head);
+	if (head.version != CELL_SPAWN_VERSION)
+		return;
+	struct kernel *kernel;
+	switch (head.type) {
+	case CELL_SPAWN_ZYGOTE_READY:
+	case CELL_SPAWN_ZYGOTE_WARMED:
+		tell_host(head.type, zygote->id, zygote->pid, 0, message + sizeof head, (size_t)size - sizeof head);
+		break;
+	case CELL_SPAWN_KERNEL_FORKED:
+		kernel = find_kernel(head.id);
+		if (!kernel || kernel->zygote != zygote->id || kernel->pid != 0)
+			break;
+		if (head.a <= 0) {
+			tell_host(CELL_SPAWN_KERNEL_FORKED, head.id, 0, head.b, NULL, 0);
+			forget_kernel(kernel);
+			break;
+		}
+		kernel->pid = (pid_t)head.a;
+		kernel->pidfd = (int)syscall(SYS_pidfd_open, kernel->pid, 0);
+		tell_host(CELL_SPAWN_KERNEL_FORKED, head.id, head.a, 0, NULL, 0);
+		if (kernel->kill_wanted && kernel->pidfd >= 0)
+			syscall(SYS_pidfd_send_signal, kernel->pidfd, SIGKILL, NULL, 0);
+		break;
+	case CELL_SPAWN_KERNEL_EXITED:
+		kernel = find_kernel(head.id);
+		if (kernel && kernel->zygote == zygote->id)
+			kernel_died(kernel, head.a);
+		break;
+	}
+}
+
+static void read_zygote(struct zygote *zygote)
+{
+	int fds[CELL_SPAWN_MAX_FDS];
+	size_t n_fds;
+	ssize_t n;
+	while ((n = receive(zygote->fd, fds, &n_fds)) > 0) {
+		for (size_t i = 0; i < n_fds; i++)
+			close(fds[i]);
+		handle_zygote_message(zygote, n);
+	}
+	if (n == 0) {
+		/* It closed its end: nothing more can be asked of it.  Its exit comes by SIGCHLD. */
+		epoll_ctl(epoll_fd, EPOLL_CTL_DEL, zygote->fd, NULL);
+		kill(zygote->pid, SIGKILL);
+	}
+}
+
+static void zygote_died(struct zygote *zygote, int status)
+{
+	read_zygote(zygote); /* what it said last still counts */
+	for (struct kernel *k = kernels; k; k = k->next)
+		if (k->zygote == zygote->id && k->pid == 0)
+			kernel_died(k, -1);
+	char tail[STDERR_TAIL];
+	off_t end = lseek(zygote->stderr_fd, 0, SEEK_END);
+	off_t start = end > STDERR_TAIL ? end - STDERR_TAIL : 0;
+	ssize_t n = pread(zygote->stderr_fd, tail, sizeof tail, start);
+	tell_host(CELL_SPAWN_ZYGOTE_EXITED, zygote->id, status, 0, tail, n > 0 ? (size_t)n : 0);
+	for (struct zygote **at = &zygotes; *at; at = &(*at)->next)
+		if (*at == zygote) {
+			*at = zygote->next;
+			break;
+		}
+	close(zygote->fd);
+	close(zygote->stderr_fd);
+	free(zygote);
+	sweep();
+}
+
+/* ---- the host's wishes ---- */
+
+static void fork_kernel(uint64_t id, uint64_t zygote_id, const int *fds, size_t n_fds)
+{
+	struct zygote *zygote = find_zygote(zygote_id);
+	struct kernel *kernel = cell__alloc(1, sizeof *kernel);
+	if (!zygote || !kernel || n_fds != 4) {
+		free(kernel);
+		tell_host(CELL_SPAWN_KERNEL_FORKED, id, 0, zygote ? ENOMEM : ESRCH, NULL, 0);
+		return;
+	}
+	*kernel = (struct kernel){ .id = id, .zygote = zygote_id, .pidfd = -1, .next = kernels };
+	kernels = kernel;
+	struct cell_spawn_msg head = {
+		.version = CELL_SPAWN_VERSION, .type = CELL_SPAWN_KERNEL_FORK, .id = id, .a = (int64_t)zygote_id
+	};
+	/* The host bounds what it has in flight far below the socket's buffer; full means the zygote hangs. */
+	int rc = cell__spawn_send(zygote->fd, &head, NULL, 0, fds, n_fds, MSG_DONTWAIT);
+	if (rc < 0) {
+		forget_kernel(kernel);
+		tell_host(CELL_SPAWN_KERNEL_FORKED, id, 0, -rc, NULL, 0);
+	}
+}
+
+static void signal_kernel(uint64_t id, int signal)
+{
+	struct kernel *kernel = find_kernel(id);
+	if (!kernel || kernel->dead)
+		return;
+	if (signal == SIGKILL)
+		kernel->kill_wanted = true;
+	if (kernel->pidfd >= 0)
+		syscall(SYS_pidfd_send_signal, kernel->pidfd, signal, NULL, 0);
+}
+
+static void handle_host_message(ssize_t size, int *fds, size_t n_fds)
+{
+	struct cell_spawn_msg head;
+	if ((size_t)size < sizeof head)
+		return;
+	memcpy(&head, message, sizeof head);
+	char *payload = message + sizeof head;
+	size_t payload_size = (size_t)size - sizeof head;
+	struct zygote *zygote;
+	if (head.version == CELL_SPAWN_VERSION)
+		switch (head.type) {
+		case CELL_SPAWN_ZYGOTE_START:
+			start_zygote(head.id, head.a, payload, payload_size);
+			break;
+		case CELL_SPAWN_ZYGOTE_STOP:
+			zygote = find_zygote(head.id);
+			if (zygote)
+				kill(zygote->pid, SIGKILL);
+			break;
+		case CELL_SPAWN_ZYGOTE_WARM:
+			zygote = find_zygote(head.id);
+			if (zygote)
+				(void)cell__spawn_send(zygote->fd, &head, NULL, 0, NULL, 0, MSG_DONTWAIT);
+			break;
+		case CELL_SPAWN_KERNEL_FORK:
+			fork_kernel(head.id, (uint64_t)head.a, fds, n_fds);
+			break;
+		case CELL_SPAWN_KERNEL_SIGNAL:
+			signal_kernel(head.id, (int)head.a);
+			break;
+		case CELL_SPAWN_KERNEL_KILL:
+			signal_kernel(head.id, SIGKILL);
+			break;
+		}
+	for (size_t i = 0; i < n_fds; i++)
+		close(fds[i]);
+}
+
+/* ---- life and death ---- */
+
+static void kill_any(pid_t pid, void *arg)
+{
+	(void)arg;
+	kill(pid, SIGKILL);
+}
+
+/*
+ * Kernels go by their pidfd (they may be grandchildren), then whatever is or becomes our child, until none is left.
+ */
+static void end_everything(void)
+{
+	for (struct kernel *k = kernels; k; k = k->next)
+		if (k->pidfd >= 0)
+			syscall(SYS_pidfd_send_signal, k->pidfd, SIGKILL, NULL, 0);
+	int64_t deadline = cell__now_us() + 5000000;
+	while (cell__now_us() < deadline) {
+		cell__proc_children(getpid(), kill_any, NULL);
+		pid_t pid = waitpid(-1, NULL, WNOHANG);
+		if (pid < 0 && errno == ECHILD)
+			break;
+		if (pid == 0)
+			usleep(1000);
+	}
+	_exit(0);
+}
+
+static void reap(void)
+{
+	struct signalfd_siginfo info;
+	while (read(signal_fd, &info, sizeof info) > 0) {
+	}
+	for (;;) {
+		int status;
+		pid_t pid = waitpid(-1, &status, WNOHANG);
+		if (pid <= 0)
+			return;
+		for (struct zygote *z = zygotes; z; z = z->next)
+			if (z->pid == pid) {
+				zygote_died(z, status);
+				break;
+			}
+		for (struct kernel *k = kernels; k; k = k->next)
+			if (k->pid == pid) {
+				kernel_died(k, status);
+				break;
+			}
+	}
+}
+
+static void read_host(void)
+{
+	int fds[CELL_SPAWN_MAX_FDS];
+	size_t n_fds;
+	ssize_t n;
+	while ((n = receive(HOST_FD, fds, &n_fds)) > 0)
+		handle_host_message(n, fds, n_fds);
+	if (n == 0)
+		end_everything();
+}
+
+static bool anybody_dead(void)
+{
+	for (struct kernel *k = kernels; k; k = k->next)
+		if (k->dead)
+			return true;
+	return false;
+}
+
+static void serve(void)
+{
+	for (;;) {
+		struct epoll_event events[16];
+		int n = epoll_wait(epoll_fd, events, 16, anybody_dead() ? 20 : -1);
+		for (int i = 0; i < n; i++) {
+			uint64_t which = events[i].data.u64;
+			struct zygote *zygote = which > 1 ? find_zygote(which) : NULL;
+			if (which == 0)
+				read_host();
+			else if (which == 1)
+				reap();
+			else if (zygote)
+				read_zygote(zygote);
+		}
+		report_dead();
+	}
+}
+
+static void watch(int fd, uint64_t which)
+{
+	struct epoll_event event = { .events = EPOLLIN, .data.u64 = which };
+	if (epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event) < 0)
+		_exit(1);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc != 2 || strcmp(argv[1], "serve") != 0 || fcntl(HOST_FD, F_GETFD) < 0) {
+		fprintf(stderr, "workcell-spawner is started by libworkcell, not by hand.\n");
+		return 2;
+	}
+	/* The host waits for the first process and is done with us: no SIGCHLD later, no zombie. */
+	pid_t pid = fork();
+	if (pid != 0)
+		_exit(pid < 0 ? 1 : 0);
+	setsid();
+	for (int fd = HOST_FD; fd <= LIFELINE_WRITE_FD; fd++)
+		fcntl(fd, F_SETFD, FD_CLOEXEC);
+	syscall(SYS_close_range, LIFELINE_WRITE_FD + 1, ~0u, 0);
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+	for (int fd = 0; fd < 3; fd++)
+		dup2(null, fd);
+	if (chdir("/") < 0 || prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
+		_exit(1);
+	sigset_t all, child;
+	sigfillset(&all);
+	sigprocmask(SIG_SETMASK, &all, NULL);
+	sigemptyset(&child);
+	sigaddset(&child, SIGCHLD);
+	signal_fd = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
+	epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	if (signal_fd < 0 || epoll_fd < 0)
+		_exit(1);
+	oom_seen = cell__proc_oom_kills();
+	watch(HOST_FD, 0);
+	watch(signal_fd, 1);
+	serve();
+}

@@ -1,0 +1,189 @@
+#include "wire/json_check.h"
+
+#include <string.h>
+
+#include "core/core.h"
+
+struct cursor {
+	const char *at;
+	const char *end;
+};
+
+static void skip_space(struct cursor *c)
+{
+	/* No line breaks: results are written as lines of JSON. */
+	while (c->at < c->end && (*c->at == ' ' || *c->at == '\t'))
+		c->at++;
+}
+
+static bool take(struct cursor *c, char wanted)
+{
+	if (c->at >= c->end || *c->at != wanted)
+		return false;
+	c->at++;
+	return true;
+}
+
+static bool take_word(struct cursor *c, const char *word)
+{
+	size_t n = strlen(word);
+	if ((size_t)(c->end - c->at) < n || memcmp(c->at, word, n) != 0)
+		return false;
+	c->at += n;
+	return true;
+}
+
+static bool take_digits(struct cursor *c)
+{
+	const char *start = c->at;
+	while (c->at < c->end && *c->at >= '0' && *c->at <= '9')
+		c->at++;
+	return c->at > start;
+}
+
+static bool take_number(struct cursor *c)
+{
+	take(c, '-');
+	if (!take(c, '0') && !take_digits(c))
+		return false;
+	if (take(c, '.') && !take_digits(c))
+		return false;
+	if (take(c, 'e') || take(c, 'E')) {
+		if (!take(c, '+'))
+			take(c, '-');
+		return take_digits(c);
+	}
+	return true;
+}
+
+static int hex4(const char *at)
+{
+	int v = 0;
+	for (int i = 0; i < 4; i++) {
+		char d = at[i];
+		v = v * 16 + (d >= '0' && d <= '9'   ? d - '0'
+			      : d >= 'a' && d <= 'f' ? d - 'a' + 10
+			      : d >= 'A' && d <= 'F' ? d - 'A' + 10
+						     : -0x100000);
+	}
+	return v;
+}
+
+/* After "\u".  Surrogates must come in pairs: a lone one has no place in UTF-8. */
+static bool take_unicode(struct cursor *c)
+{
+	if (c->end - c->at < 4)
+		return false;
+	int v = hex4(c->at);
+	if (v < 0 || (v >= 0xdc00 && v <= 0xdfff))
+		return false;
+	c->at += 4;
+	if (v < 0xd800 || v > 0xdbff)
+		return true;
+	if (c->end - c->at < 6 || c->at[0] != '\\' || c->at[1] != 'u')
+		return false;
+	int low = hex4(c->at + 2);
+	c->at += 6;
+	return low >= 0xdc00 && low <= 0xdfff;
+}
+
+static bool take_string(struct cursor *c)
+{
+	if (!take(c, '"'))
+		return false;
+	const char *start = c->at;
+	while (c->at < c->end) {
+		unsigned char b = (unsigned char)*c->at++;
+		if (b == '"')
+			return cell__utf8_ok(start, (size_t)(c->at - 1 - start));
+		if (b < 0x20)
+			return false;
+		if (b != '\\')
+			continue;
+		if (c->at >= c->end)
+			return false;
+		char e = *c->at++;
+		if (e == 'u') {
+			if (!take_unicode(c))
+				return false;
+		} else if (!e || !strchr("\"\\/bfnrt", e)) {
+			return false;
+		}
+	}
+	return false;
+}
+
+/*
+ * Iterative: the depth is the attacker's choice and the stack is ours.  `closers` holds what ends each open
+ * container.
+ */
+bool cell__json_check(const char *text, size_t size)
+{
+	struct cursor c = { text, text + size };
+	char closers[CELL_LIMIT_JSON_DEPTH];
+	size_t depth = 0;
+	for (;;) {
+		skip_space(&c);
+		if (c.at >= c.end)
+			return false;
+		bool ok = true;
+		switch (*c.at) {
+		case '{':
+		case '[': {
+			char closer = *c.at++ == '{' ? '}' : ']';
+			skip_space(&c);
+			if (take(&c, closer))
+				break;
+			if (depth == CELL_LIMIT_JSON_DEPTH)
+				return false;
+			closers[depth++] = closer;
+			if (closer == '}') {
+				skip_space(&c);
+				if (!take_string(&c))
+					return false;
+				skip_space(&c);
+				if (!take(&c, ':'))
+					return false;
+			}
+			continue;
+		}
+		case '"':
+			ok = take_string(&c);
+			break;
+		case 't':
+			ok = take_word(&c, "true");
+			break;
+		case 'f':
+			ok = take_word(&c, "false");
+			break;
+		case 'n':
+			ok = take_word(&c, "null");
+			break;
+		default:
+			ok = take_number(&c);
+		}
+		if (!ok)
+			return false;
+		/* A value ended: close containers, or go on to the next member. */
+		for (;;) {
+			skip_space(&c);
+			if (depth == 0)
+				return c.at == c.end;
+			if (take(&c, closers[depth - 1])) {
+				depth--;
+				continue;
+			}
+			if (!take(&c, ','))
+				return false;
+			if (closers[depth - 1] == '}') {
+				skip_space(&c);
+				if (!take_string(&c))
+					return false;
+				skip_space(&c);
+				if (!take(&c, ':'))
+					return false;
+			}
+			break;
+		}
+	}
+}

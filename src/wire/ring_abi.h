@@ -1,0 +1,57 @@
+/*
+ * The shared memory between the host and one kernel: a control page and an output ring.
+ *
+ * Why a ring: Python-level output must reach the host while the code runs, in order, coalesced, without a
+ * thread in the kernel (it must stay forkable) and without a system call per print().  The kernel appends
+ * records; the host pulls them.  A DOORBELL frame wakes the host only when it said it sleeps.
+ *
+ * Everything the kernel writes here is hostile: the host copies `head` once, clamps it, and copies each
+ * record header before believing it.  The host never waits for the kernel.
+ *
+ * Output of child processes and C code comes through two pipes instead (fds 1 and 2).  To merge the two in
+ * order the kernel puts SYNC records into the ring: "up to here, this many pipe bytes had been written".
+ * Written = read by the host (`pipe_read`, behind the seqlock `pipe_seq`: odd while the host reads) + FIONREAD.
+ *
+ * Included by the host (C) and by the kernel's extension; both sides run on one machine, so native order.
+ */
+#ifndef CELL_WIRE_RING_ABI_H
+#define CELL_WIRE_RING_ABI_H
+
+#include <stdint.h>
+
+#define CELL_RING_VERSION 1u
+#define CELL_RING_DATA_OFFSET 4096u
+#define CELL_RING_DATA_BYTES (256u * 1024u) /* power of two */
+#define CELL_RING_MAP_BYTES (CELL_RING_DATA_OFFSET + CELL_RING_DATA_BYTES)
+/* A record never wraps a length the host would have to allocate for: long writes are split. */
+#define CELL_RING_MAX_RECORD (32u * 1024u)
+
+enum cell_ring_record_type {
+	CELL_RING_STDOUT = 1,
+	CELL_RING_STDERR = 2,
+	CELL_RING_SYNC = 3, /* payload: two uint64_t, bytes written to the stdout and the stderr pipe so far */
+};
+
+/* Records start at multiples of 8; payload follows, padded to 8.  Positions count bytes since birth. */
+struct cell_ring_record {
+	uint32_t size; /* of the payload */
+	uint32_t type;
+};
+
+struct cell_ring_ctl {
+	uint32_t version;
+	uint32_t pad0[15];
+	/* written by the host */
+	_Alignas(64) uint64_t tail;  /* consumed up to here */
+	uint32_t space_futex;        /* bumped when tail moved and kernel_waits was set */
+	uint32_t pipe_seq;           /* seqlock around pipe_read */
+	uint64_t pipe_read[2];
+	uint32_t interrupt_id;       /* the run that SIGINT is meant for */
+	/* written by the kernel */
+	_Alignas(64) uint64_t head;  /* produced up to here */
+	uint32_t kernel_waits;       /* sleeps on space_futex */
+	/* written by both: host stores 1 before it sleeps, kernel swaps in 0 and rings when it was 1 */
+	_Alignas(64) uint32_t armed;
+};
+
+#endif

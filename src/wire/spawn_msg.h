@@ -1,0 +1,45 @@
+/*
+ * What host, spawner and zygote say to each other: one message per SOCK_SEQPACKET datagram, descriptors
+ * attached with SCM_RIGHTS.  Native byte order (one machine, one build), but versioned: the kernel's extension
+ * and the spawner may come from another install than the library.
+ *
+ *     host ── ZYGOTE_START ──▶ spawner ── fork+exec ──▶ zygote
+ *     host ── KERNEL_FORK + 4 fds ──▶ spawner ── the same ──▶ zygote ── fork ──▶ kernel
+ *     zygote ── KERNEL_FORKED(pid), KERNEL_EXITED(status) ──▶ spawner ──▶ host
+ */
+#ifndef CELL_WIRE_SPAWN_MSG_H
+#define CELL_WIRE_SPAWN_MSG_H
+
+#include <stdint.h>
+
+#define CELL_SPAWN_VERSION 1u
+#define CELL_SPAWN_MAX_FDS 4
+
+enum cell_spawn_type {
+	/* host to spawner */
+	CELL_SPAWN_ZYGOTE_START = 1, /* id: zygote; payload: a = argc strings, then environment strings, each NUL-terminated */
+	CELL_SPAWN_ZYGOTE_STOP,      /* id: zygote */
+	CELL_SPAWN_KERNEL_FORK,      /* id: kernel, a: zygote; fds: socket, stdout, stderr, ring */
+	CELL_SPAWN_KERNEL_SIGNAL,    /* id: kernel, a: signal */
+	CELL_SPAWN_KERNEL_KILL,      /* id: kernel; ends in KERNEL_EXITED once all it left behind is gone too */
+	CELL_SPAWN_ZYGOTE_WARM,      /* id: zygote; finish warming now; answered by ZYGOTE_WARMED */
+	/* spawner to host (the zygote's own messages are passed on) */
+	CELL_SPAWN_ZYGOTE_READY = 64, /* id: zygote, a: pid; payload: JSON {"version", "ipython", "preload_error"?} */
+	CELL_SPAWN_ZYGOTE_WARMED,     /* id: zygote */
+	CELL_SPAWN_ZYGOTE_EXITED,     /* id: zygote, a: wait status, b: errno when it never started; payload: end of its stderr */
+	CELL_SPAWN_KERNEL_FORKED,     /* id: kernel, a: pid (0: fork failed, b: errno) */
+	CELL_SPAWN_KERNEL_EXITED,     /* id: kernel, a: wait status (-1: unknown), b: CELL_SPAWN_EXIT_* */
+};
+
+#define CELL_SPAWN_EXIT_OOM 1 /* the machine's OOM killer struck while it lived */
+
+struct cell_spawn_msg {
+	uint32_t version;
+	uint32_t type;
+	uint64_t id;
+	int64_t a;
+	int64_t b;
+	/* payload follows */
+};
+
+#endif
