@@ -667,11 +667,11 @@ static PyObject *zygote_receive(void)
 	}
 	if (!fds)
 		return NULL;
-	return Py_BuildValue("siKLN", "message", (int)head.type, (unsigned long long)head.id, (long long)head.a, fds);
+	return Py_BuildValue("siKLN", "message", (int)head.type, (unsigned long long)head.id, (long long)head.b, fds);
 }
 
 /*
- * zygote_next(timeout_ms) -> ("message", type, id, a, [fds]) | ("exit", pid, status) | ("end",) | None
+ * zygote_next(timeout_ms) -> ("message", type, id, b, [fds]) | ("exit", pid, status) | ("end",) | None
  * None: the time is up, or nothing after all.
  */
 static PyObject *wc_zygote_next(PyObject *self, PyObject *args)

@@ -8,6 +8,7 @@ import __future__
 import ast
 import builtins
 import json
+import keyword
 import linecache
 import sys
 import types
@@ -21,6 +22,8 @@ CO_COROUTINE = 0x80
 FUTURE_MASK = 0
 for _name in __future__.all_feature_names:
     FUTURE_MASK |= getattr(__future__, _name).compiler_flag
+
+STATEMENTS = frozenset(keyword.kwlist) - {"None", "True", "False", "not", "lambda", "await"}
 
 MAX_REPR = 1024 * 1024
 _PLAIN = frozenset((int, str, float, bool, type(None), bytes))
@@ -85,6 +88,14 @@ class Cells:
             raise again.with_traceback(None) from None
 
     @staticmethod
+    def is_likely_expression(source):
+        """One line that starts like an expression and holds neither "=" nor ";": compiled in one step, not two."""
+        if "\n" in source or "=" in source or ";" in source:
+            return False
+        words = source.split(None, 1)
+        return bool(words) and words[0] not in STATEMENTS and not source[0].isspace()
+
+    @staticmethod
     def hides_value(source):
         """Does the cell end in a semicolon (and not in a comment or string that does)?"""
         if not source.rstrip().endswith(";"):
@@ -112,6 +123,14 @@ class Cells:
         name = "<cell %d>" % self.count
         self.history.append(source)
         linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+        if self.is_likely_expression(source):
+            try:
+                code = compile(source, name, "eval", self.flags, True)
+            except (SyntaxError, ValueError):
+                pass
+            else:
+                value = self.run_code(code)
+                return value is not None, value
         tree = self.parse(source, name)
         body = tree.body
         if not body:

@@ -226,6 +226,9 @@ def _make_class():
             self.user_ns_hidden.clear()
             self.init_user_ns()
 
+        def ask_yes_no(self, prompt, default=None, interrupt=None):
+            return True  # there is nobody to ask
+
         def reset(self, new_session=True, aggressive=False):
             kept = {name: value for name, value in self.user_ns.items()
                     if name in _shell.protected or (name.startswith('__') and name.endswith('__'))}

@@ -13,7 +13,7 @@ import _signal
 import _workcell
 
 from . import display as display_module
-from .cell import part_bytes
+from .cell import Cells, part_bytes
 from .streams import TextOut, no_input
 
 SIGINT = 2
@@ -55,12 +55,9 @@ def reseed():
 
 
 class Kernel:
-    def __init__(self, cells):
-        self.cells = cells
-
     # -- start
 
-    def take_over(self, fds, lifeline):
+    def take_over(self, fds, lifeline, rehearse):
         """In the freshly forked process."""
         socket, out, err, ring = fds
         self.fd = _workcell.become_kernel(socket, out, err, ring, lifeline)
@@ -71,6 +68,9 @@ class Kernel:
         sys.stderr = sys.__stderr__ = TextOut(2)
         builtins.input = no_input
         display_module.publish = publish
+        if rehearse:
+            rehearse()
+        self.cells = Cells()
         self.cells.install()
         _signal.signal(SIGINT, on_interrupt)
         _signal.siginterrupt(SIGINT, True)
@@ -192,10 +192,11 @@ class Kernel:
             os._exit(0)
 
 
-def main(kernel, fds, lifeline):
+def main(fds, lifeline, rehearse):
     """Never returns."""
     try:
-        kernel.take_over(fds, lifeline)
+        kernel = Kernel()
+        kernel.take_over(fds, lifeline, rehearse)
         kernel.serve()
         kernel.leave()
     except BaseException:

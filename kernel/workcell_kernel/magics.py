@@ -334,17 +334,25 @@ def _summary(value, kind):
 
 @magic('line', 'reset')
 def reset(shell, line):
-    """Delete the user's variables.  -s keeps the histories; -f is accepted, nothing is ever asked."""
+    """Delete the user's variables and Out; with -s only the variables.  %reset in, out, dhist clears just that.
+
+    -f is accepted; nothing is ever asked.
+    """
     options, rest = parse(line, 'sf', ('aggressive',))
     targets = rest.split()
     for target in targets:
         name = {'in': 'In', 'out': 'Out', 'dhist': '_dh'}.get(target)
         if name is None:
             raise UsageError("Don't know how to reset %s" % target)
-        if name in shell.user_ns:
+        if name == 'In':
+            shell.user_ns['In'][:] = [''] * len(shell.user_ns['In'])
+        elif name in shell.user_ns:
             shell.user_ns[name].clear()
-    if not targets:
-        shell.reset(new_session='s' not in options)
+    if 's' in options:
+        for name in who_ls(shell, ''):
+            del shell.user_ns[name]
+    elif not targets:
+        shell.reset(new_session=False)
 
 
 @magic('line', 'history', 'hist')

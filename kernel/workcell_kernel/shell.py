@@ -816,11 +816,10 @@ class Shell(ShellBase):
         for name in list(self.user_ns):
             if name not in protected and not (name.startswith('__') and name.endswith('__')):
                 del self.user_ns[name]
-        if new_session:
-            if 'In' in self.user_ns:
-                self.user_ns['In'][:] = ['']
-            if 'Out' in self.user_ns:
-                self.user_ns['Out'].clear()
+        if 'Out' in self.user_ns:
+            self.user_ns['Out'].clear()
+        if new_session and 'In' in self.user_ns:
+            self.user_ns['In'][:] = ['']
 
 
 # ---- which shell -------------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ class Zygote:
         _workcell.zygote_send(_workcell.ZYGOTE_WARMED, 0, 0, 0, b"")
         return False
 
-    def fork(self, ident, fds):
+    def fork(self, ident, pooled, fds):
         try:
             pid = os.fork()
         except OSError as exc:
@@ -91,7 +91,8 @@ class Zygote:
         if pid == 0:
             _workcell.zygote_leave()
             gc.enable()
-            kernel.main(kernel.Kernel(cell.Cells()), fds, self.lifeline)
+            # A kernel for the pool has time: it touches the memory a first cell needs before anybody waits for it.
+            kernel.main(fds, self.lifeline, rehearse if pooled else None)
         for fd in fds:
             os.close(fd)
         self.children[pid] = ident
@@ -111,7 +112,7 @@ class Zygote:
             elif event[0] == "end":
                 return
             elif event[1] == _workcell.KERNEL_FORK:
-                self.fork(event[2], event[4])
+                self.fork(event[2], event[3], event[4])
             elif event[1] == _workcell.ZYGOTE_WARM:
                 while warming:
                     warming = self.warm_step()

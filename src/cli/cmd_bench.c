@@ -92,7 +92,7 @@ static char *find_script(const char *name)
 		return path;
 	free(path);
 #endif
-	complain("%s is not there: install Workcell with `make install`, or run it from its build tree", name);
+	complain("%s is not there: install Workcell with `make install`, or run it in its build tree", name);
 	return NULL;
 }
 
@@ -115,7 +115,7 @@ static int run_peer(struct command *c, int out_fd)
 	status = run_script(argv, out_fd);
 	free(script);
 	if (status)
-		return complain("measuring ipykernel failed (exit status %d); --no-peer leaves it out", status);
+		return complain("measuring ipykernel failed (status %d); --no-peer leaves it out", status);
 	return 0;
 }
 
@@ -185,8 +185,8 @@ static void print_help(void)
 {
 	puts("usage: workcell bench [options]\n"
 	     "\n"
-	     "Measures Workcell, ipykernel (through jupyter_client, on the same interpreter) and the floor of this\n"
-	     "machine, and prints a table with p50, p99 and the ratios.  Takes about two minutes.\n"
+	     "Measures Workcell, ipykernel (through jupyter_client, same interpreter) and the floor of\n"
+	     "this machine, and prints a table with p50, p99 and the ratios.  Takes about a minute.\n"
 	     "\n"
 	     "  --python PATH   the interpreter for both (default: python3 on PATH)\n"
 	     "  --json FILE     write all figures and the facts of the machine\n"
@@ -210,8 +210,8 @@ static int parse_row(const char *name)
 	for (int i = 0; i < CELL_ROW_CHOICES; i++)
 		if (!strcmp(name, cell__bench_row_specs[i].name))
 			return i;
-	return complain("--only %s: there is no such row; choose one of open, open-pool, cell, reset, memory, "
-			"stdout, sessions", name);
+	return complain("--only %s: there is no such row; choose one of open, open-pool, cell, reset, "
+			"memory, stdout, sessions", name);
 }
 
 /* -1: go on; else the exit status. */

@@ -8,6 +8,7 @@
 #define _GNU_SOURCE 1
 #include "cli.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <locale.h>
@@ -77,6 +78,21 @@ static size_t skip_string(const char *code, size_t size, size_t at, bool *ret_op
 	return size;
 }
 
+/* Words that begin a compound statement: another line may belong to it even when it is complete. */
+static bool starts_block(const char *code, size_t size)
+{
+	static const char *const words[] = { "if", "for", "while", "with", "try", "def", "class", "async" };
+	size_t length = 0;
+
+	while (length < size && (code[length] == '_' || isalnum((unsigned char)code[length])))
+		length++;
+	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+		if (strlen(words[i]) == length && !memcmp(words[i], code, length))
+			return true;
+	}
+	return size && code[0] == '@';
+}
+
 /*
  * A guess from the outside, without Python: it need not know what is valid, only whether the person seems to
  * be done.  A wrong "complete" shows a syntax error, a wrong "open" shows another prompt.
@@ -119,7 +135,7 @@ static enum completeness code_completeness(const char *code, size_t size)
 			continue;
 		} else if (c != ' ' && c != '\t' && c != '\r') {
 			depth += strchr("([{", c) ? 1 : strchr(")]}", c) ? -1 : 0;
-			if (line_start && c == '@' && depth == 0)
+			if (line_start && depth == 0 && starts_block(code + at, size - at))
 				block = true;
 			last = c;
 		}
@@ -242,7 +258,8 @@ static void bind_keys(EditLine *editor)
 		{ "\\e[4~", "ed-move-to-end" }, { "\\e[1;5D", "ed-prev-word" }, { "\\e[1;5C", "em-next-word" },
 	};
 
-	el_set(editor, EL_ADDFN, "cell-indent", "insert an indentation", insert_indent);
+	/* The wide call, because the other one never frees the copies it makes of the names. */
+	el_wset(editor, EL_ADDFN, L"cell-indent", L"insert an indentation", insert_indent);
 	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
 		el_set(editor, EL_BIND, keys[i][0], keys[i][1], NULL);
 }

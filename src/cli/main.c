@@ -258,6 +258,24 @@ static const struct cell_cli_command bench_command = {
 	.run = cell__cmd_bench,
 };
 
+#ifndef CELL_HAVE_SHELL
+static int run_missing_shell(int argc, char **argv)
+{
+	struct cell_error err;
+
+	(void)argc;
+	(void)argv;
+	cell__cli_fail(&err, CELL_E_UNAVAILABLE, 0, "this workcell was built without libedit and has no shell");
+	return cell__cli_report(&err, false);
+}
+
+const struct cell_cli_command cell__cli_shell_command = {
+	.name = "shell",
+	.summary = "(left out of this build, which has no libedit)",
+	.run = run_missing_shell,
+};
+#endif
+
 static const struct cell_cli_command *const commands[] = {
 	&cell__cli_run_command,
 	&cell__cli_shell_command,

@@ -298,10 +298,11 @@ static void compact_in(struct cell__link *link)
 
 static void read_socket(struct cell__link *link)
 {
+	bool last = false;
 	for (int turn = 0; turn < FRAMES_PER_TURN; turn++) {
 		while (handle_next_frame(link)) {
 		}
-		if (link->closed || link->broken || link->paused)
+		if (link->closed || link->broken || link->paused || last)
 			return;
 		compact_in(link);
 		struct cell_frame ignored;
@@ -315,6 +316,7 @@ static void read_socket(struct cell__link *link)
 		ssize_t n = recv(link->fd, link->in.data + link->in.size, room, MSG_DONTWAIT);
 		if (n > 0) {
 			link->in.size += (size_t)n;
+			last = (size_t)n < room; /* the socket is empty; if not, the loop comes back */
 			continue;
 		}
 		if (n < 0 && (errno == EAGAIN || errno == EINTR))

@@ -73,6 +73,7 @@ struct kernel {
 	pid_t pid;
 	bool forking; /* counted in env->in_flight */
 	bool up;      /* HELLO seen */
+	bool ready;   /* READY seen */
 	bool pooled;  /* made for the pool and not taken yet */
 	bool asked;   /* we closed it */
 	int tries;
@@ -193,7 +194,7 @@ static int fork_now(struct kernel *kernel, struct cell_error *err)
 	if (cell__link_create(sub->host->loop, &link_events, kernel, &kernel->link, &fds, err) < 0)
 		return -1;
 	int rc = cell__spawn_client_send(&sub->client, CELL_SPAWN_KERNEL_FORK, kernel->id,
-					 (int64_t)kernel->env->zygote_id, NULL, 0, fds.fd, 4, err);
+					 (int64_t)kernel->env->zygote_id, kernel->pooled, NULL, 0, fds.fd, 4, err);
 	cell__link_fds_close(&fds);
 	if (rc < 0) {
 		cell__link_close(kernel->link);
@@ -230,8 +231,7 @@ static struct kernel *kernel_create(struct env *env, struct cell_error *err)
 
 static void kill_kernel(struct kernel *kernel)
 {
-	(void)cell__spawn_client_send(&kernel->sub->client, CELL_SPAWN_KERNEL_KILL, kernel->id, 0, NULL, 0, NULL, 0,
-				      NULL);
+	cell__spawn_client_tell(&kernel->sub->client, CELL_SPAWN_KERNEL_KILL, kernel->id, 0);
 }
 
 /* Hands the session's settings over. */
@@ -265,9 +265,22 @@ static void handle_link_broken(void *owner, const char *reason)
 	kill_kernel(kernel);
 }
 
+/*
+ * Live needs both the kernel's word and the spawner's: the two come by different ways in any order, and a kernel
+ * that the spawner does not know yet cannot be interrupted.
+ */
+static void maybe_live(struct kernel *kernel)
+{
+	if (kernel->state != KERNEL_OPENING || !kernel->ready || kernel->pid == 0)
+		return;
+	kernel->state = KERNEL_LIVE;
+	free(cell__take_ptr(kernel->init));
+	kernel->events->ready(kernel->owner);
+}
+
 static void handle_ready_frame(struct kernel *kernel, const struct cell_frame *frame)
 {
-	if (kernel->state != KERNEL_OPENING) {
+	if (kernel->state != KERNEL_OPENING || kernel->ready) {
 		handle_link_broken(kernel, "READY without INIT");
 		return;
 	}
@@ -284,9 +297,8 @@ static void handle_ready_frame(struct kernel *kernel, const struct cell_frame *f
 		kernel->state = KERNEL_DYING;
 		kill_kernel(kernel);
 	} else {
-		kernel->state = KERNEL_LIVE;
-		free(cell__take_ptr(kernel->init));
-		kernel->events->ready(kernel->owner);
+		kernel->ready = true;
+		maybe_live(kernel);
 	}
 	json_decref(ready);
 }
@@ -377,7 +389,7 @@ static void handle_start_timeout(uv_timer_t *timer)
 	cell_fail(&err, CELL_E_TIMEOUT, 0, "%s was not ready after %lld s; is it Python, and do its preloads end?",
 		  env->python, (long long)(env->sub->start_timeout_ms / 1000));
 	env->state = ENV_NONE;
-	(void)cell__spawn_client_send(&env->sub->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0, NULL, 0, NULL, 0, NULL);
+	cell__spawn_client_tell(&env->sub->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
 	env->zygote_id = 0;
 	fail_waiting(env, &err);
 }
@@ -428,8 +440,8 @@ static int start_zygote(struct env *env, struct cell_error *err)
 	if (zygote_payload(env, &payload) < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	env->zygote_id = sub->next_id++;
-	if (cell__spawn_client_send(&sub->client, CELL_SPAWN_ZYGOTE_START, env->zygote_id, 6, payload.data, payload.size,
-				    NULL, 0, err) < 0)
+	if (cell__spawn_client_send(&sub->client, CELL_SPAWN_ZYGOTE_START, env->zygote_id, 6, 0, payload.data,
+				    payload.size, NULL, 0, err) < 0)
 		return -1;
 	env->state = ENV_STARTING;
 	env->warm = false;
@@ -559,8 +571,7 @@ static void zygote_ready(struct env *env, int64_t pid, const char *payload, size
 		struct cell_error err;
 		cell_fail(&err, CELL_E_PRELOAD, 0, "%s cannot preload %.160s", env->python, preload_error);
 		env->state = ENV_NONE;
-		(void)cell__spawn_client_send(&env->sub->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0, NULL, 0,
-					      NULL, 0, NULL);
+		cell__spawn_client_tell(&env->sub->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
 		env->zygote_id = 0;
 		fail_waiting(env, &err);
 	} else {
@@ -576,8 +587,7 @@ static void zygote_ready(struct env *env, int64_t pid, const char *payload, size
 		LOG(env->sub, CELL_LOG_INFO, "%s (Python %s) is ready", env->python, env->info.version);
 		uv_timer_start(&env->timer, handle_refill, REFILL_DELAY_MS, 0);
 		if (env->prewarms)
-			(void)cell__spawn_client_send(&env->sub->client, CELL_SPAWN_ZYGOTE_WARM, env->zygote_id, 0, NULL,
-						      0, NULL, 0, NULL);
+			cell__spawn_client_tell(&env->sub->client, CELL_SPAWN_ZYGOTE_WARM, env->zygote_id, 0);
 		fork_waiting(env);
 	}
 	json_decref(ready);
@@ -638,7 +648,7 @@ static bool try_again(struct kernel *kernel)
 	no_longer_forking(kernel);
 	cell__link_close(cell__take_ptr(kernel->link));
 	kernel->state = KERNEL_WAITING;
-	kernel->up = false;
+	kernel->up = kernel->ready = false;
 	if (start_zygote(kernel->env, &kernel->error) < 0)
 		kernel_gone_later(kernel);
 	else
@@ -673,6 +683,7 @@ static void kernel_forked(struct kernel *kernel, int64_t pid, int64_t failure)
 	kernel->pid = (pid_t)pid;
 	if (kernel->state == KERNEL_FORKING && kernel->pooled)
 		kernel->state = KERNEL_POOLED;
+	maybe_live(kernel);
 	fork_waiting(kernel->env);
 }
 
@@ -825,8 +836,7 @@ static void subprocess_interrupt(struct cell__kernel *base, uint32_t run_id)
 	if (!kernel->link)
 		return;
 	cell__link_set_interrupt(kernel->link, run_id);
-	(void)cell__spawn_client_send(&kernel->sub->client, CELL_SPAWN_KERNEL_SIGNAL, kernel->id, SIGINT, NULL, 0, NULL,
-				      0, NULL);
+	cell__spawn_client_tell(&kernel->sub->client, CELL_SPAWN_KERNEL_SIGNAL, kernel->id, SIGINT);
 }
 
 static void subprocess_pause(struct cell__kernel *base, bool paused)
@@ -921,8 +931,7 @@ int cell__subprocess_prewarm(struct cell__subprocess *sub, const char *python, c
 	env->prewarms = prewarm;
 	env->pool_deaths = 0;
 	if (env->state == ENV_READY && !env->warm)
-		(void)cell__spawn_client_send(&sub->client, CELL_SPAWN_ZYGOTE_WARM, env->zygote_id, 0, NULL, 0, NULL, 0,
-					      NULL);
+		cell__spawn_client_tell(&sub->client, CELL_SPAWN_ZYGOTE_WARM, env->zygote_id, 0);
 	fill_pool(env);
 	check_prewarms(env);
 	return 0;

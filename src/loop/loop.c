@@ -1,32 +1,121 @@
 #define _GNU_SOURCE
 #include "loop/loop.h"
 
+#include <errno.h>
 #include <signal.h>
+#include <time.h>
 
-static void run_tasks(uv_async_t *wake)
+/* How long the loop may lie idle between two calls before the engine's own thread takes it back. */
+#define LINGER_MS 2
+
+static void run_tasks(struct cell__loop *loop)
 {
-	struct cell__loop *loop = wake->data;
 	pthread_mutex_lock(&loop->lock);
 	struct cell__task *task = loop->first;
 	loop->first = loop->last = NULL;
-	bool stopping = loop->stopping;
 	pthread_mutex_unlock(&loop->lock);
 	while (task) {
 		struct cell__task *next = task->next; /* fn may free the task */
 		task->fn(task);
 		task = next;
 	}
+}
+
+static void handle_wake(uv_async_t *wake)
+{
+	struct cell__loop *loop = wake->data;
+	run_tasks(loop);
+	pthread_mutex_lock(&loop->lock);
+	bool hand_over = loop->wanting > 0 && pthread_equal(loop->owner, loop->thread);
+	bool stopping = loop->stopping;
+	pthread_mutex_unlock(&loop->lock);
 	if (stopping && !uv_is_closing((uv_handle_t *)wake))
 		uv_close((uv_handle_t *)wake, NULL);
+	if (hand_over)
+		uv_stop(&loop->uv);
+}
+
+/* ---- whose turn it is; all under the lock ---- */
+
+static void wait_ms(struct cell__loop *loop, int ms)
+{
+	struct timespec until;
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_nsec += ms * 1000000L;
+	until.tv_sec += until.tv_nsec / 1000000000L;
+	until.tv_nsec %= 1000000000L;
+	pthread_cond_timedwait(&loop->engine_cond, &loop->lock, &until);
+}
+
+static bool nobody_else_cares(const struct cell__loop *loop)
+{
+	return loop->waiting == 0 && loop->busy == 0 && !loop->first && !loop->stopping;
 }
 
 static void *thread_main(void *arg)
 {
 	struct cell__loop *loop = arg;
 	pthread_setname_np(pthread_self(), "workcell");
-	uv_run(&loop->uv, UV_RUN_DEFAULT);
+	bool alive = true;
+	while (alive) {
+		pthread_mutex_lock(&loop->lock);
+		while (loop->owned || loop->wanting > 0)
+			pthread_cond_wait(&loop->engine_cond, &loop->lock);
+		int64_t idle_us = cell__now_us() - loop->left_us;
+		if (loop->left_us != 0 && idle_us < LINGER_MS * 1000 && nobody_else_cares(loop)) {
+			wait_ms(loop, LINGER_MS);
+			pthread_mutex_unlock(&loop->lock);
+			continue;
+		}
+		loop->owned = true;
+		loop->owner = loop->thread;
+		pthread_mutex_unlock(&loop->lock);
+		alive = uv_run(&loop->uv, UV_RUN_DEFAULT) != 0;
+		pthread_mutex_lock(&loop->lock);
+		loop->owned = false;
+		pthread_cond_signal(&loop->free_cond);
+		pthread_mutex_unlock(&loop->lock);
+	}
 	return NULL;
 }
+
+/* Makes this thread the one that runs the loop.  False: another caller does already, and will serve us. */
+static bool enter(struct cell__loop *loop, struct cell__task *task)
+{
+	pthread_mutex_lock(&loop->lock);
+	if (loop->owned && (loop->wanting > 0 || !pthread_equal(loop->owner, loop->thread))) {
+		loop->waiting++;
+		pthread_mutex_unlock(&loop->lock);
+		if (task)
+			cell__loop_post(loop, task);
+		return false;
+	}
+	if (loop->owned) {
+		loop->wanting++;
+		uv_async_send(&loop->wake);
+		while (loop->owned)
+			pthread_cond_wait(&loop->free_cond, &loop->lock);
+		loop->wanting--;
+	}
+	loop->owned = true;
+	loop->owner = pthread_self();
+	pthread_mutex_unlock(&loop->lock);
+	return true;
+}
+
+static void leave(struct cell__loop *loop)
+{
+	pthread_mutex_lock(&loop->lock);
+	loop->owned = false;
+	/* Others are under way: somebody must run the loop for them at once.  Else the engine looks soon by itself. */
+	bool first = loop->left_us == 0;
+	loop->left_us = nobody_else_cares(loop) ? cell__now_us() : 0;
+	if (loop->left_us == 0 || first)
+		pthread_cond_signal(&loop->engine_cond);
+	pthread_mutex_unlock(&loop->lock);
+}
+
+/* ---- start and stop ---- */
 
 int cell__loop_start(struct cell__loop *loop, struct cell_error *err)
 {
@@ -35,12 +124,18 @@ int cell__loop_start(struct cell__loop *loop, struct cell_error *err)
 	if (rc < 0)
 		return cell_fail(err, CELL_E_IO, -rc, "start the engine's loop");
 	loop->wake.data = loop;
-	rc = uv_async_init(&loop->uv, &loop->wake, run_tasks);
+	rc = uv_async_init(&loop->uv, &loop->wake, handle_wake);
 	if (rc < 0) {
 		uv_loop_close(&loop->uv);
 		return cell_fail(err, CELL_E_IO, -rc, "start the engine's loop");
 	}
+	pthread_condattr_t monotonic;
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
 	pthread_mutex_init(&loop->lock, NULL);
+	pthread_cond_init(&loop->free_cond, NULL);
+	pthread_cond_init(&loop->engine_cond, &monotonic);
+	pthread_condattr_destroy(&monotonic);
 	sigset_t all, old;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
@@ -50,7 +145,6 @@ int cell__loop_start(struct cell__loop *loop, struct cell_error *err)
 		uv_close((uv_handle_t *)&loop->wake, NULL);
 		uv_run(&loop->uv, UV_RUN_DEFAULT);
 		uv_loop_close(&loop->uv);
-		pthread_mutex_destroy(&loop->lock);
 		return cell_fail(err, CELL_E_IO, rc, "start the engine's thread");
 	}
 	return 0;
@@ -60,10 +154,13 @@ void cell__loop_stop(struct cell__loop *loop)
 {
 	pthread_mutex_lock(&loop->lock);
 	loop->stopping = true;
+	pthread_cond_signal(&loop->engine_cond);
 	pthread_mutex_unlock(&loop->lock);
 	uv_async_send(&loop->wake);
 	pthread_join(loop->thread, NULL);
 	uv_loop_close(&loop->uv);
+	pthread_cond_destroy(&loop->engine_cond);
+	pthread_cond_destroy(&loop->free_cond);
 	pthread_mutex_destroy(&loop->lock);
 }
 
@@ -77,15 +174,22 @@ void cell__loop_post(struct cell__loop *loop, struct cell__task *task)
 	else
 		loop->last->next = task;
 	loop->last = task;
+	if (first && !loop->owned)
+		pthread_cond_signal(&loop->engine_cond);
 	pthread_mutex_unlock(&loop->lock);
 	if (first)
 		uv_async_send(&loop->wake);
 }
 
-bool cell__loop_is_current(const struct cell__loop *loop)
+bool cell__loop_is_current(struct cell__loop *loop)
 {
-	return pthread_equal(pthread_self(), loop->thread);
+	pthread_mutex_lock(&loop->lock);
+	bool current = loop->owned && pthread_equal(loop->owner, pthread_self());
+	pthread_mutex_unlock(&loop->lock);
+	return current;
 }
+
+/* ---- waiting ---- */
 
 void cell__waiter_init(struct cell__waiter *waiter)
 {
@@ -100,14 +204,6 @@ void cell__waiter_finish(struct cell__waiter *waiter)
 	pthread_mutex_destroy(&waiter->lock);
 }
 
-void cell__waiter_wait(struct cell__waiter *waiter)
-{
-	pthread_mutex_lock(&waiter->lock);
-	while (!waiter->done)
-		pthread_cond_wait(&waiter->cond, &waiter->lock);
-	pthread_mutex_unlock(&waiter->lock);
-}
-
 void cell__waiter_signal(struct cell__waiter *waiter)
 {
 	/* Signalled under the lock: the waiter's memory may be gone as soon as it has seen `done`. */
@@ -115,6 +211,34 @@ void cell__waiter_signal(struct cell__waiter *waiter)
 	waiter->done = true;
 	pthread_cond_signal(&waiter->cond);
 	pthread_mutex_unlock(&waiter->lock);
+}
+
+static bool is_done(struct cell__waiter *waiter)
+{
+	pthread_mutex_lock(&waiter->lock);
+	bool done = waiter->done;
+	pthread_mutex_unlock(&waiter->lock);
+	return done;
+}
+
+void cell__loop_do(struct cell__loop *loop, struct cell__task *task, struct cell__waiter *waiter)
+{
+	if (!enter(loop, task)) {
+		pthread_mutex_lock(&waiter->lock);
+		while (!waiter->done)
+			pthread_cond_wait(&waiter->cond, &waiter->lock);
+		pthread_mutex_unlock(&waiter->lock);
+		pthread_mutex_lock(&loop->lock);
+		loop->waiting--;
+		pthread_mutex_unlock(&loop->lock);
+		return;
+	}
+	run_tasks(loop); /* in the order of the calls */
+	if (task)
+		task->fn(task);
+	while (!is_done(waiter))
+		uv_run(&loop->uv, UV_RUN_ONCE);
+	leave(loop);
 }
 
 struct call {
@@ -135,7 +259,6 @@ void cell__loop_call(struct cell__loop *loop, void (*fn)(void *arg), void *arg)
 {
 	struct call call = { .task.fn = run_call, .fn = fn, .arg = arg };
 	cell__waiter_init(&call.waiter);
-	cell__loop_post(loop, &call.task);
-	cell__waiter_wait(&call.waiter);
+	cell__loop_do(loop, &call.task, &call.waiter);
 	cell__waiter_finish(&call.waiter);
 }

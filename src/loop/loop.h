@@ -1,8 +1,16 @@
 /*
- * The engine's thread: one libuv loop that everything belongs to.
+ * The engine's loop: one libuv loop that everything belongs to, run by one thread at a time.
  *
- * Only the functions marked "any thread" may be called from elsewhere; they hand a task over and the loop runs it.
- * The thread blocks all signals, so that the host's handlers never run on it.
+ * Usually that is the engine's own thread.  A thread that waits for something (cell__loop_do) runs the loop itself
+ * instead of waiting for another thread to run it: on a quiet engine a cell then costs two context switches, to the
+ * kernel and back, instead of four.
+ *
+ *     free ──▶ engine's thread runs it ──a caller wants it──▶ caller runs it ──done──▶ free
+ *              ▲                                                                  │
+ *              └── after LINGER_MS without a caller, or at once when others wait ◀┘
+ *
+ * "The loop's thread" in other headers means: whoever runs it now.  Only the functions marked "any thread" may be
+ * called by others.  The engine's thread blocks all signals, so that the host's handlers never run on it.
  */
 #ifndef CELL_LOOP_H
 #define CELL_LOOP_H
@@ -23,9 +31,17 @@ struct cell__loop {
 	uv_loop_t uv;
 	uv_async_t wake;
 	pthread_t thread;
-	pthread_mutex_t lock;
-	struct cell__task *first, *last; /* under lock */
+	pthread_mutex_t lock; /* guards all below */
+	pthread_cond_t free_cond;   /* the loop became free: for callers */
+	pthread_cond_t engine_cond; /* for the engine's thread */
+	struct cell__task *first, *last;
+	bool owned;
+	pthread_t owner;
+	int wanting;       /* callers that wait to run the loop */
+	int waiting;       /* callers that wait for somebody else's turn of the loop to serve them */
+	int64_t left_us;   /* when a caller last let go of it */
 	bool stopping;
+	int busy;          /* loop's thread: things under way that nobody waits for */
 };
 
 int cell__loop_start(struct cell__loop *loop, struct cell_error *err);
@@ -33,11 +49,9 @@ int cell__loop_start(struct cell__loop *loop, struct cell_error *err);
 void cell__loop_stop(struct cell__loop *loop);
 /* Any thread. */
 void cell__loop_post(struct cell__loop *loop, struct cell__task *task);
-/* Any thread but the loop's: runs fn there and waits for it to return. */
-void cell__loop_call(struct cell__loop *loop, void (*fn)(void *arg), void *arg);
-bool cell__loop_is_current(const struct cell__loop *loop);
+bool cell__loop_is_current(struct cell__loop *loop);
 
-/* Waiting for something that the loop's thread will announce. */
+/* Something that the loop's thread will announce. */
 struct cell__waiter {
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
@@ -45,7 +59,14 @@ struct cell__waiter {
 };
 void cell__waiter_init(struct cell__waiter *waiter);
 void cell__waiter_finish(struct cell__waiter *waiter);
-void cell__waiter_wait(struct cell__waiter *waiter);
 void cell__waiter_signal(struct cell__waiter *waiter); /* any thread */
+
+/*
+ * Any thread but the loop's: runs task (may be NULL) on the loop and returns once the waiter is signalled.  The waiter
+ * may be signalled again later: clear `done` under its lock first.
+ */
+void cell__loop_do(struct cell__loop *loop, struct cell__task *task, struct cell__waiter *waiter);
+/* The same for a function that is done when it returns. */
+void cell__loop_call(struct cell__loop *loop, void (*fn)(void *arg), void *arg);
 
 #endif

@@ -157,8 +157,7 @@ void cell_engine_destroy(struct cell_engine *engine)
 		return;
 	struct destroy destroy = { .task.fn = start_destroy, .engine = engine };
 	cell__waiter_init(&destroy.waiter);
-	cell__loop_post(&engine->loop, &destroy.task);
-	cell__waiter_wait(&destroy.waiter);
+	cell__loop_do(&engine->loop, &destroy.task, &destroy.waiter);
 	cell__waiter_finish(&destroy.waiter);
 	cell__loop_stop(&engine->loop);
 	free(engine->spill_dir);
@@ -209,8 +208,7 @@ int cell_engine_prewarm(struct cell_engine *engine, const char *python, const ch
 		.preload = preload ? preload : "",
 	};
 	cell__waiter_init(&prewarm.waiter);
-	cell__loop_post(&engine->loop, &prewarm.task);
-	cell__waiter_wait(&prewarm.waiter);
+	cell__loop_do(&engine->loop, &prewarm.task, &prewarm.waiter);
 	cell__waiter_finish(&prewarm.waiter);
 	if (prewarm.failed) {
 		if (err)

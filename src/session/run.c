@@ -36,8 +36,7 @@ struct cell__run *cell__run_create(const char *code, size_t size, const struct c
 	run->finished = config->finished;
 	memcpy(result->session_id, config->session_id, sizeof result->session_id);
 	result->isolation = config->isolation;
-	pthread_mutex_init(&run->lock, NULL);
-	pthread_cond_init(&run->cond, NULL);
+	cell__waiter_init(&run->waiter);
 	cell__capped_init(&run->out, config->max_output);
 	cell__capped_init(&run->err, config->max_output);
 	cell__capped_init(&run->text, config->max_output);
@@ -66,8 +65,7 @@ void cell__run_destroy(struct cell__run *run)
 	free(run->spill.path);
 	cell_result_destroy(run->result);
 	free(run->code);
-	pthread_cond_destroy(&run->cond);
-	pthread_mutex_destroy(&run->lock);
+	cell__waiter_finish(&run->waiter);
 	free(run);
 }
 
@@ -75,7 +73,7 @@ void cell__run_destroy(struct cell__run *run)
 
 static void queue_item(struct cell__run *run, struct cell__run_item *item)
 {
-	pthread_mutex_lock(&run->lock);
+	pthread_mutex_lock(&run->waiter.lock);
 	item->next = NULL;
 	if (run->last)
 		run->last->next = item;
@@ -85,8 +83,8 @@ static void queue_item(struct cell__run *run, struct cell__run_item *item)
 	run->queued_bytes += item->bytes;
 	if (run->queued_bytes > CELL_LIMIT_EVENT_QUEUE_BYTES)
 		run->throttled = true;
-	pthread_cond_signal(&run->cond);
-	pthread_mutex_unlock(&run->lock);
+	pthread_mutex_unlock(&run->waiter.lock);
+	cell__waiter_signal(&run->waiter);
 }
 
 /*
@@ -122,31 +120,47 @@ static void emit(struct cell__run *run, const struct cell_event *event, const st
 	queue_item(run, item);
 }
 
-struct cell_result *cell__run_wait(struct cell__run *run, void (*resume)(struct cell__run *run))
+/* The next event, or NULL when there is none now; then the waiter is set to wait for more. */
+static struct cell__run_item *take_item(struct cell__run *run, bool *ret_delivered, bool *ret_caught_up)
 {
-	pthread_mutex_lock(&run->lock);
-	for (;;) {
-		while (!run->first && !run->delivered)
-			pthread_cond_wait(&run->cond, &run->lock);
-		struct cell__run_item *item = run->first;
-		if (!item)
-			break;
+	pthread_mutex_lock(&run->waiter.lock);
+	struct cell__run_item *item = run->first;
+	*ret_delivered = run->delivered;
+	*ret_caught_up = false;
+	if (item) {
 		run->first = item->next;
 		if (!run->first)
 			run->last = NULL;
 		run->queued_bytes -= item->bytes;
-		bool caught_up = run->throttled && run->queued_bytes < CELL_LIMIT_EVENT_QUEUE_BYTES / 2;
-		if (caught_up)
+		if (run->throttled && run->queued_bytes < CELL_LIMIT_EVENT_QUEUE_BYTES / 2) {
 			run->throttled = false;
-		bool must_resume = caught_up && !run->delivered;
-		pthread_mutex_unlock(&run->lock);
-		run->on_event(run->event_arg, &item->event);
-		destroy_item(item);
-		if (must_resume)
-			resume(run);
-		pthread_mutex_lock(&run->lock);
+			*ret_caught_up = !run->delivered;
+		}
+	} else {
+		run->waiter.done = run->delivered;
 	}
-	pthread_mutex_unlock(&run->lock);
+	pthread_mutex_unlock(&run->waiter.lock);
+	return item;
+}
+
+struct cell_result *cell__run_wait(struct cell__run *run, struct cell__loop *loop,
+				   void (*resume)(struct cell__run *run))
+{
+	struct cell__task *task = &run->task;
+	for (;;) {
+		cell__loop_do(loop, task, &run->waiter);
+		task = NULL;
+		struct cell__run_item *item;
+		bool delivered, caught_up;
+		while ((item = take_item(run, &delivered, &caught_up))) {
+			run->on_event(run->event_arg, &item->event);
+			destroy_item(item);
+			if (caught_up)
+				resume(run);
+		}
+		if (delivered)
+			break;
+	}
 	struct cell_result *result = cell__take_ptr(run->result);
 	if (run->on_event) {
 		struct cell_event event = { .type = CELL_EVENT_RESULT, .run_id = run->id, .result = result };
@@ -163,9 +177,9 @@ bool cell__run_wants_pause(struct cell__run *run)
 		return true;
 	if (!run->waited)
 		return false;
-	pthread_mutex_lock(&run->lock);
+	pthread_mutex_lock(&run->waiter.lock);
 	bool throttled = run->throttled;
-	pthread_mutex_unlock(&run->lock);
+	pthread_mutex_unlock(&run->waiter.lock);
 	return throttled;
 }
 
@@ -245,10 +259,11 @@ void cell__run_end(struct cell__run *run, bool state_kept)
 void cell__run_deliver(struct cell__run *run)
 {
 	if (run->waited) {
-		pthread_mutex_lock(&run->lock);
-		run->delivered = true;
-		pthread_cond_signal(&run->cond);
-		pthread_mutex_unlock(&run->lock);
+		/* As in cell__waiter_signal(): after the unlock the run may be gone. */
+		pthread_mutex_lock(&run->waiter.lock);
+		run->delivered = run->waiter.done = true;
+		pthread_cond_signal(&run->waiter.cond);
+		pthread_mutex_unlock(&run->waiter.lock);
 		return;
 	}
 	struct cell_event event = {

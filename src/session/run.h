@@ -24,8 +24,7 @@ struct cell__run {
 	bool waited; /* a thread waits in cell_session_run(); else callbacks come from the loop */
 
 	/* the waiting caller's side */
-	pthread_mutex_t lock;
-	pthread_cond_t cond;
+	struct cell__waiter waiter; /* signalled for every event and for the result; its lock guards these: */
 	struct cell__run_item *first, *last;
 	size_t queued_bytes;
 	bool delivered;
@@ -66,7 +65,11 @@ bool cell__run_wants_pause(struct cell__run *run);
 void cell__run_end(struct cell__run *run, bool state_kept);
 /* Hands the result to whoever asked for it.  The run is gone afterwards unless a thread waits for it. */
 void cell__run_deliver(struct cell__run *run);
-/* Caller's thread: hands events on until the result is there.  resume() is called when it has caught up. */
-struct cell_result *cell__run_wait(struct cell__run *run, void (*resume)(struct cell__run *run));
+/*
+ * Caller's thread: submits the run (run->task), hands events on until the result is there.  resume() is called when
+ * it has caught up.  Callbacks run while others run the loop, so a slow one slows nobody else.
+ */
+struct cell_result *cell__run_wait(struct cell__run *run, struct cell__loop *loop,
+				   void (*resume)(struct cell__run *run));
 
 #endif

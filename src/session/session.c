@@ -124,6 +124,7 @@ static void handle_run_finished(struct cell__run *run)
 	struct cell_session *session = run->session;
 	if (run == session->current)
 		session->current = NULL;
+	session->engine->loop.busy -= !run->waited;
 	cell__run_deliver(run);
 	advance(session);
 }
@@ -502,6 +503,7 @@ static void do_submit(struct cell__task *task)
 {
 	struct cell__run *run = (struct cell__run *)task;
 	struct cell_session *session = run->session;
+	session->engine->loop.busy += !run->waited;
 	if (session->queued >= CELL_LIMIT_QUEUE) {
 		struct cell_error err;
 		cell_fail(&err, CELL_E_LIMIT, 0, "more than %u cells wait in this session", CELL_LIMIT_QUEUE);
@@ -636,8 +638,7 @@ static int wait_for(struct cell_session *session, void (*fn)(struct cell__task *
 {
 	struct waiting waiting = { .task.fn = fn, .session = session };
 	cell__waiter_init(&waiting.waiter);
-	cell__loop_post(&session->engine->loop, &waiting.task);
-	cell__waiter_wait(&waiting.waiter);
+	cell__loop_do(&session->engine->loop, &waiting.task, &waiting.waiter);
 	cell__waiter_finish(&waiting.waiter);
 	if (waiting.failed && err)
 		*err = waiting.err;
@@ -770,8 +771,7 @@ int cell_session_run(struct cell_session *session, const char *code, size_t size
 	if (!run)
 		return -1;
 	run->waited = true;
-	cell__loop_post(&session->engine->loop, &run->task);
-	struct cell_result *result = cell__run_wait(run, resume);
+	struct cell_result *result = cell__run_wait(run, &session->engine->loop, resume);
 	cell__run_destroy(run);
 	/* Our failure is an error, not an outcome of the code. */
 	if (result->failed && result->outcome.code < CELL_OUT_EXCEPTION) {

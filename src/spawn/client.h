@@ -26,8 +26,10 @@ void cell__spawn_client_init(struct cell__spawn_client *client, struct cell__loo
 /* Does nothing while it runs already. */
 int cell__spawn_client_start(struct cell__spawn_client *client, const char *program, struct cell_error *err);
 bool cell__spawn_client_running(const struct cell__spawn_client *client);
-int cell__spawn_client_send(struct cell__spawn_client *client, uint32_t type, uint64_t id, int64_t a,
+int cell__spawn_client_send(struct cell__spawn_client *client, uint32_t type, uint64_t id, int64_t a, int64_t b,
 			    const void *payload, size_t size, const int *fds, size_t n_fds, struct cell_error *err);
+/* For messages of three numbers, where a spawner that is gone needs no answer: its end is reported anyway. */
+void cell__spawn_client_tell(struct cell__spawn_client *client, uint32_t type, uint64_t id, int64_t a);
 /* Asks the spawner to end all it started and itself; ended() comes when it is gone. */
 void cell__spawn_client_finish(struct cell__spawn_client *client);
 /* Lets go of it at once: it ends by itself; ended() is not called. */

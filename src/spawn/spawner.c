@@ -378,8 +378,9 @@ static void zygote_died(struct zygote *zygote, int status)
 
 /* ---- the host's wishes ---- */
 
-static void fork_kernel(uint64_t id, uint64_t zygote_id, const int *fds, size_t n_fds)
+static void fork_kernel(const struct cell_spawn_msg *head, const int *fds, size_t n_fds)
 {
+	uint64_t id = head->id, zygote_id = (uint64_t)head->a;
 	struct zygote *zygote = find_zygote(zygote_id);
 	struct kernel *kernel = cell__alloc(1, sizeof *kernel);
 	if (!zygote || !kernel || n_fds != 4) {
@@ -389,11 +390,8 @@ static void fork_kernel(uint64_t id, uint64_t zygote_id, const int *fds, size_t 
 	}
 	*kernel = (struct kernel){ .id = id, .zygote = zygote_id, .pidfd = -1, .next = kernels };
 	kernels = kernel;
-	struct cell_spawn_msg head = {
-		.version = CELL_SPAWN_VERSION, .type = CELL_SPAWN_KERNEL_FORK, .id = id, .a = (int64_t)zygote_id
-	};
 	/* The host bounds what it has in flight far below the socket's buffer; full means the zygote hangs. */
-	int rc = cell__spawn_send(zygote->fd, &head, NULL, 0, fds, n_fds, MSG_DONTWAIT);
+	int rc = cell__spawn_send(zygote->fd, head, NULL, 0, fds, n_fds, MSG_DONTWAIT);
 	if (rc < 0) {
 		forget_kernel(kernel);
 		tell_host(CELL_SPAWN_KERNEL_FORKED, id, 0, -rc, NULL, 0);
@@ -436,7 +434,7 @@ static void handle_host_message(ssize_t size, int *fds, size_t n_fds)
 				(void)cell__spawn_send(zygote->fd, &head, NULL, 0, NULL, 0, MSG_DONTWAIT);
 			break;
 		case CELL_SPAWN_KERNEL_FORK:
-			fork_kernel(head.id, (uint64_t)head.a, fds, n_fds);
+			fork_kernel(&head, fds, n_fds);
 			break;
 		case CELL_SPAWN_KERNEL_SIGNAL:
 			signal_kernel(head.id, (int)head.a);

@@ -19,7 +19,7 @@ enum cell_spawn_type {
 	/* host to spawner */
 	CELL_SPAWN_ZYGOTE_START = 1, /* id: zygote; payload: a = argc strings, then environment strings, each NUL-terminated */
 	CELL_SPAWN_ZYGOTE_STOP,      /* id: zygote */
-	CELL_SPAWN_KERNEL_FORK,      /* id: kernel, a: zygote; fds: socket, stdout, stderr, ring */
+	CELL_SPAWN_KERNEL_FORK,      /* id: kernel, a: zygote, b: 1 for the pool; fds: socket, stdout, stderr, ring */
 	CELL_SPAWN_KERNEL_SIGNAL,    /* id: kernel, a: signal */
 	CELL_SPAWN_KERNEL_KILL,      /* id: kernel; ends in KERNEL_EXITED once all it left behind is gone too */
 	CELL_SPAWN_ZYGOTE_WARM,      /* id: zygote; finish warming now; answered by ZYGOTE_WARMED */

@@ -1,0 +1,39 @@
+# The front door.  The build itself is meson's; everything here only calls it, the set-up script and the tests.
+
+PREFIX ?= /usr/local
+BUILD  := build
+PYTHON := $(BUILD)/venv/bin/python
+
+.PHONY: run test bench setup build install clean help fuzz-smoke
+
+help:
+	@echo "make run      set up, build, and take a short tour"
+	@echo "make test     set up, build, and run every test"
+	@echo "make bench    set up, build, and print the benchmark"
+	@echo "make install  install to PREFIX=$(PREFIX) (DESTDIR is honoured)"
+
+setup:
+	@scripts/setup.sh run
+
+build: setup
+	@scripts/build.sh $(BUILD)
+
+run: build
+	@$(BUILD)/example-tour
+
+test:
+	@scripts/setup.sh test
+	@scripts/test.sh
+
+bench:
+	@scripts/setup.sh bench
+	@scripts/build.sh $(BUILD)
+	@$(BUILD)/workcell bench --python $(abspath $(PYTHON)) --json $(BUILD)/bench.json --svg $(BUILD)/bench.svg
+
+# A folder of its own: the prefix is compiled in, and what is installed must not look into the build folder.
+install: setup
+	@scripts/build.sh $(BUILD)-install --prefix=$(PREFIX) --buildtype=release
+	@meson install -C $(BUILD)-install --no-rebuild
+
+clean:
+	rm -rf $(BUILD) $(BUILD)-*

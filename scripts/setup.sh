@@ -1,0 +1,127 @@
+#!/bin/sh
+# Makes this machine ready to build Workcell:  scripts/setup.sh [run|test|bench]
+#
+#   run     compiler, build tools and libraries (the default)
+#   test    also sanitizers, cmocka, and a venv with what the tests compare against, in build/venv
+#   bench   the same as test
+#
+# Installs only what is missing and does nothing when all is there, so `make` can call it every time.
+# On systems without apt it prints what is needed and goes on if the tools are found.
+set -eu
+
+cd "$(dirname "$0")/.."
+
+purpose=${1:-run}
+case $purpose in
+run | test | bench) ;;
+*)
+	echo "setup: usage: scripts/setup.sh [run|test|bench]" >&2
+	exit 2
+	;;
+esac
+
+# What to build with, and libuv (event loop), jansson (JSON), libedit (the shell), Python (what is run).
+packages="gcc libc6-dev pkg-config meson ninja-build libuv1-dev libjansson-dev libedit-dev python3 python3-dev"
+if [ "$purpose" != run ]; then
+	# Sanitizers and fuzzing with readable reports, unit tests, and a venv for pytest and ipykernel.
+	packages="$packages clang llvm libcmocka-dev python3-venv python3-pip"
+fi
+
+say() {
+	echo "setup: $*"
+}
+
+have_apt() {
+	command -v apt-get >/dev/null 2>&1 && command -v dpkg-query >/dev/null 2>&1
+}
+
+# Prints those of its arguments that are not installed.
+missing_of() {
+	for package in "$@"; do
+		status=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null) || status=
+		[ "$status" = installed ] || printf '%s ' "$package"
+	done
+}
+
+as_root() {
+	if [ "$(id -u)" = 0 ]; then
+		"$@"
+	elif command -v sudo >/dev/null 2>&1; then
+		sudo "$@"
+	else
+		say "this needs root, and there is no sudo; run as root: $*" >&2
+		exit 1
+	fi
+}
+
+install_missing() {
+	missing=$(missing_of "$@")
+	[ -n "$missing" ] || return 0
+	say "to $purpose Workcell these packages are missing and will be installed with apt: $missing"
+	if [ -z "${lists_updated:-}" ]; then
+		as_root apt-get update -q
+		lists_updated=1
+	fi
+	# shellcheck disable=SC2086 # a list of names
+	as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing
+}
+
+# Without apt we cannot install, but can tell what there should be and whether it seems to be there.
+check_tools() {
+	say "no apt here; needed are (by their Debian names): $packages"
+	absent=
+	for tool in cc pkg-config meson ninja python3; do
+		command -v "$tool" >/dev/null 2>&1 || absent="$absent $tool"
+	done
+	if [ -z "$absent" ]; then
+		for library in libuv jansson libedit; do
+			pkg-config --exists "$library" || absent="$absent $library"
+		done
+	fi
+	if [ "$purpose" != run ]; then
+		command -v clang >/dev/null 2>&1 || absent="$absent clang"
+		pkg-config --exists cmocka || absent="$absent cmocka"
+	fi
+	if [ -n "$absent" ]; then
+		say "not found:$absent; install them and try again" >&2
+		exit 1
+	fi
+	say "all of it was found"
+}
+
+# The venv is made anew when the requirements or the interpreter changed.  The stamp is written last, so a
+# venv that was left half made does not count.
+make_venv() {
+	venv=build/venv
+	requirements=scripts/test-requirements.txt
+	python=/usr/bin/python3
+	[ -x "$python" ] || python=$(command -v python3)
+	wanted=$({
+		"$python" -V
+		cat "$requirements"
+	} | sha256sum)
+	if [ -x "$venv/bin/python" ] && [ "$(cat "$venv/.requirements" 2>/dev/null)" = "$wanted" ]; then
+		return 0
+	fi
+	say "making $venv from $requirements with $python: pytest, and IPython, ipykernel, numpy, pandas and" \
+		"matplotlib to test and compare with"
+	rm -rf "$venv"
+	mkdir -p build
+	"$python" -m venv "$venv"
+	"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --prefer-binary -r "$requirements"
+	echo "$wanted" >"$venv/.requirements"
+}
+
+if have_apt; then
+	# shellcheck disable=SC2086 # a list of names
+	install_missing $packages
+	if [ "$purpose" != run ]; then
+		# The sanitizers' runtime must be of the version that `clang` is.
+		install_missing "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev"
+	fi
+else
+	check_tools
+fi
+if [ "$purpose" != run ]; then
+	make_venv
+fi
