@@ -7,11 +7,11 @@ try costs nothing extra, and only a SyntaxError asks the shell (shell.py) for it
 import __future__
 import ast
 import builtins
-import json
 import keyword
 import linecache
 import sys
 import types
+from json import dumps  # taken now: code in the session may replace json.dumps
 
 from . import display as display_module
 from . import errors, shell, values
@@ -122,7 +122,8 @@ class Cells:
         self.count += 1
         name = "<cell %d>" % self.count
         self.history.append(source)
-        linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+        # Not splitlines(): a form feed or U+2028 in a string does not end a line of Python.
+        linecache.cache[name] = (len(source), None, [line + "\n" for line in source.split("\n")], name)
         if self.is_likely_expression(source):
             try:
                 code = compile(source, name, "eval", self.flags, True)
@@ -139,10 +140,17 @@ class Cells:
         if type(last) is not ast.Expr:
             self.run_code(compile(tree, name, "exec", self.flags, True))
             return False, None
+        final = compile(ast.Expression(last.value), name, "eval", self.flags, True)
         if len(body) > 1:
             del body[-1]
-            self.run_code(compile(tree, name, "exec", self.flags, True))
-        value = self.run_code(compile(ast.Expression(last.value), name, "eval", self.flags, True))
+            first = compile(tree, name, "exec", self.flags, True)
+            if (first.co_flags | final.co_flags) & CO_COROUTINE:
+                value = self.run_coroutine(self.in_turn(first, final))
+            else:
+                self.run_code(first)
+                value = self.run_code(final)
+        else:
+            value = self.run_code(final)
         if value is None or self.hides_value(source):
             return False, None
         return True, value
@@ -154,6 +162,15 @@ class Cells:
         if flags & CO_COROUTINE:
             return self.run_coroutine(eval(code, self.ns))
         return eval(code, self.ns)
+
+    async def in_turn(self, first, final):
+        """A cell with an await anywhere runs on the loop as a whole: its plain lines may want the loop too."""
+        for code in (first, final):
+            self.flags |= code.co_flags & FUTURE_MASK
+            value = eval(code, self.ns)
+            if code.co_flags & CO_COROUTINE:
+                value = await value
+        return value
 
     def run_coroutine(self, coroutine):
         import asyncio
@@ -215,10 +232,15 @@ class Cells:
         else:
             with values.any_digits():
                 text = repr(value)
-                data, metadata = display_module.mime_bundle(value)
+                try:
+                    data = display_module.normalise(display_module.mime_bundle(value)[0])
+                except Exception as exc:
+                    # A class that lies about itself: its repr() has to do.
+                    display_module.report_error(exc)
+                    data = {}
             plain = data.pop("text/plain", text)
             mime = [("text/plain", cut(plain))] if plain != text else []
-            mime.extend((kind, part_bytes(part)) for kind, part in display_module.normalise(data).items())
+            mime.extend((kind, part_bytes(part)) for kind, part in data.items())
         return values.encode(value), cut(text), mime, None
 
 
@@ -228,7 +250,7 @@ def part_bytes(part):
         return bytes(part)
     if isinstance(part, str):
         return part.encode("utf-8", "backslashreplace")
-    return json.dumps(part, default=repr).encode()
+    return dumps(part, default=repr).encode()
 
 
 def cut(text):

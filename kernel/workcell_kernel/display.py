@@ -14,16 +14,13 @@ from .pretty import pretty
 
 
 def _print_plain(data, metadata, transient, update):
-    if 'text/plain' in data:
-        print(data['text/plain'])
+    if "text/plain" in data:
+        print(data["text/plain"])
 
 
 def _print_error(exc):
-    import traceback
-    tb = exc.__traceback__
-    while tb is not None and tb.tb_frame.f_globals.get('__name__') == __name__:
-        tb = tb.tb_next
-    sys.stderr.write(''.join(traceback.format_exception(type(exc), exc, tb)))
+    from .errors import describe
+    sys.stderr.write(describe(exc)["traceback"] + "\n")
 
 
 # Set by the kernel.
@@ -38,15 +35,15 @@ redirect = None
 formatter = None
 
 _METHODS = (
-    ('text/html', '_repr_html_', str),
-    ('text/markdown', '_repr_markdown_', str),
-    ('image/svg+xml', '_repr_svg_', str),
-    ('image/png', '_repr_png_', (bytes, str)),
-    ('application/pdf', '_repr_pdf_', bytes),
-    ('image/jpeg', '_repr_jpeg_', (bytes, str)),
-    ('text/latex', '_repr_latex_', str),
-    ('application/json', '_repr_json_', (dict, list, str)),
-    ('application/javascript', '_repr_javascript_', str),
+    ("text/html", "_repr_html_", str),
+    ("text/markdown", "_repr_markdown_", str),
+    ("image/svg+xml", "_repr_svg_", str),
+    ("image/png", "_repr_png_", (bytes, str)),
+    ("application/pdf", "_repr_pdf_", bytes),
+    ("image/jpeg", "_repr_jpeg_", (bytes, str)),
+    ("text/latex", "_repr_latex_", str),
+    ("application/json", "_repr_json_", (dict, list, str)),
+    ("application/javascript", "_repr_javascript_", str),
 )
 
 # Values of exactly these types have no representation but text.
@@ -61,7 +58,7 @@ def mime_bundle(obj, include=None, exclude=None):
         if not data:
             return {}, {}
     elif type(obj) not in _TEXT_ONLY and not _answers_everything(obj):
-        method = _real_method(obj, '_ipython_display_')
+        method = _real_method(obj, "_ipython_display_")
         if method is not None and _attempt(method)[0]:
             return {}, {}
         _add_bundle(obj, data, metadata, include, exclude)
@@ -71,10 +68,10 @@ def mime_bundle(obj, include=None, exclude=None):
             method = _real_method(obj, name)
             if method is not None:
                 _add_part(mime, kind, _attempt(method)[1], data, metadata)
-        if 'image/png' not in data and _wanted('image/png', include, exclude) and _is_figure(obj):
-            _add_part('image/png', bytes, _attempt(_figure_png, obj)[1], data, metadata)
-    if 'text/plain' not in data and _wanted('text/plain', include, exclude):
-        data = {'text/plain': pretty(obj), **data}
+        if "image/png" not in data and _wanted("image/png", include, exclude) and _is_figure(obj):
+            _add_part("image/png", bytes, _attempt(_figure_png, obj)[1], data, metadata)
+    if "text/plain" not in data and _wanted("text/plain", include, exclude):
+        data = {"text/plain": pretty(obj), **data}
     return normalise(data), metadata
 
 
@@ -84,7 +81,7 @@ def _wanted(mime, include, exclude):
 
 def _answers_everything(obj):
     try:
-        return getattr(obj, '_ipython_canary_method_should_not_exist_', None) is not None
+        return getattr(obj, "_ipython_canary_method_should_not_exist_", None) is not None
     except Exception:
         return True
 
@@ -111,7 +108,7 @@ def _attempt(method, *args, **kwargs):
 
 
 def _add_bundle(obj, data, metadata, include, exclude):
-    method = _real_method(obj, '_repr_mimebundle_')
+    method = _real_method(obj, "_repr_mimebundle_")
     if method is None:
         return
     bundle = _attempt(method, include=include, exclude=exclude)[1]
@@ -132,10 +129,10 @@ def _add_part(mime, kind, value, data, metadata):
         return
     if not isinstance(value, kind):
         import warnings
-        warnings.warn('%s representation has type %s, which is not usable: ignored' % (mime, type(value).__name__),
+        warnings.warn("%s representation has type %s, which is not usable: ignored" % (mime, type(value).__name__),
                       stacklevel=4)
         return
-    if mime == 'application/json' and isinstance(value, str):
+    if mime == "application/json" and isinstance(value, str):
         import json
         value = json.loads(value)
     data[mime] = value
@@ -155,7 +152,7 @@ def normalise(data):
     for mime, value in data.items():
         if isinstance(value, str) and _is_binary(mime):
             try:
-                value = binascii.a2b_base64(value.encode('ascii'))
+                value = binascii.a2b_base64(value.encode("ascii"))
             except (binascii.Error, UnicodeEncodeError):
                 pass
         result[mime] = value
@@ -163,7 +160,7 @@ def normalise(data):
 
 
 def _is_binary(mime):
-    return mime == 'application/pdf' or (mime.startswith('image/') and not mime.endswith('+xml'))
+    return mime == "application/pdf" or (mime.startswith("image/") and not mime.endswith("+xml"))
 
 
 # -- showing
@@ -192,10 +189,10 @@ def display(*objs, include=None, exclude=None, metadata=None, transient=None, di
     if display_id:
         if display_id is True:
             display_id = _new_id()
-        transient['display_id'] = display_id
-    update = kwargs.pop('update', False)
-    if update and 'display_id' not in transient:
-        raise TypeError('display_id required for update_display')
+        transient["display_id"] = display_id
+    update = kwargs.pop("update", False)
+    if update and "display_id" not in transient:
+        raise TypeError("display_id required for update_display")
     if not objs and display_id:
         objs, raw = ({},), True
     if clear:
@@ -203,7 +200,7 @@ def display(*objs, include=None, exclude=None, metadata=None, transient=None, di
     for obj in objs:
         if raw:
             if not isinstance(obj, dict):
-                raise TypeError('data must be a dict, got: %r' % (obj,))
+                raise TypeError("data must be a dict, got: %r" % (obj,))
             emit(obj, metadata, transient, update)
             continue
         data, extra = mime_bundle(obj, include, exclude)
@@ -236,7 +233,7 @@ class DisplayHandle:
         self.display_id = display_id or _new_id()
 
     def __repr__(self):
-        return '<DisplayHandle display_id=%s>' % self.display_id
+        return "<DisplayHandle display_id=%s>" % self.display_id
 
     def display(self, obj, **kwargs):
         display(obj, display_id=self.display_id, **kwargs)
@@ -248,8 +245,8 @@ class DisplayHandle:
 # -- matplotlib
 
 def _is_figure(obj):
-    module = sys.modules.get('matplotlib.figure')
-    return module is not None and isinstance(obj, getattr(module, 'Figure', ()))
+    module = sys.modules.get("matplotlib.figure")
+    return module is not None and isinstance(obj, getattr(module, "Figure", ()))
 
 
 def _figure_png(fig):
@@ -257,15 +254,15 @@ def _figure_png(fig):
         return None
     import io
     buf = io.BytesIO()
-    fig.canvas.print_figure(buf, format='png', dpi=fig.dpi, facecolor=fig.get_facecolor(),
-                            edgecolor=fig.get_edgecolor(), bbox_inches='tight')
+    fig.canvas.print_figure(buf, format="png", dpi=fig.dpi, facecolor=fig.get_facecolor(),
+                            edgecolor=fig.get_edgecolor(), bbox_inches="tight")
     return buf.getvalue()
 
 
 def flush_figures(*args, **kwargs):
     """Display and close the figures that pyplot holds open for this backend."""
-    helpers = sys.modules.get('matplotlib._pylab_helpers')
-    canvas_class = globals().get('FigureCanvas')
+    helpers = sys.modules.get("matplotlib._pylab_helpers")
+    canvas_class = globals().get("FigureCanvas")
     if helpers is None or canvas_class is None:
         return
     managers = [m for m in helpers.Gcf.get_all_fig_managers() if isinstance(m.canvas, canvas_class)]
@@ -279,9 +276,9 @@ def flush_figures(*args, **kwargs):
 
 def __getattr__(name):
     # matplotlib asks its backend module for these; nobody else does, so nobody else pays for the import.
-    if name in ('FigureCanvas', 'show'):
+    if name in ("FigureCanvas", "show"):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
-        globals()['FigureCanvas'] = type('FigureCanvas', (FigureCanvasAgg,), {'__module__': __name__})
-        globals()['show'] = flush_figures
+        globals()["FigureCanvas"] = type("FigureCanvas", (FigureCanvasAgg,), {"__module__": __name__})
+        globals()["show"] = flush_figures
         return globals()[name]
-    raise AttributeError('module %r has no attribute %r' % (__name__, name))
+    raise AttributeError("module %r has no attribute %r" % (__name__, name))

@@ -43,6 +43,8 @@ class _Stack(traceback.StackSummary):
         group, library = [], False
         frames = [f for f in self if not f.filename.startswith(_OURS)]
         fold = any(not _is_library(f.filename) for f in frames)
+        while fold and _is_library(frames[0].filename):
+            del frames[0]  # what ran the agent's code (asyncio, IPython), not what it called
 
         def flush():
             if group and library:

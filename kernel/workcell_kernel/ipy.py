@@ -22,8 +22,8 @@ def create(user_ns, user_module):
 
     if interactiveshell.InteractiveShell.initialized():
         type(interactiveshell.InteractiveShell.instance()).clear_instance()
-    saved = sys.displayhook, sys.excepthook, getattr(builtins, 'display', None)
-    store = getattr(interactiveshell, 'PickleShareDB', None)
+    saved = sys.displayhook, sys.excepthook, getattr(builtins, "display", None)
+    store = getattr(interactiveshell, "PickleShareDB", None)
     if store is not None:
         interactiveshell.PickleShareDB = _Store
     try:
@@ -43,9 +43,9 @@ def _config():
     import IPython
     config = Config()
     config.HistoryManager.enabled = False
-    config.HistoryManager.hist_file = ':memory:'
-    config.InteractiveShell.colors = 'nocolor' if IPython.version_info[0] >= 9 else 'NoColor'
-    config.InteractiveShell.xmode = 'Plain'
+    config.HistoryManager.hist_file = ":memory:"
+    config.InteractiveShell.colors = "nocolor" if IPython.version_info[0] >= 9 else "NoColor"
+    config.InteractiveShell.xmode = "Plain"
     config.InteractiveShell.autoindent = False
     return config
 
@@ -62,7 +62,7 @@ class _Store(dict):
 
 
 class _ProfileDir:
-    location = ''
+    location = ""
 
 
 _class = None
@@ -105,7 +105,7 @@ def _make_class():
 
         def init_profile_dir(self, profile_dir):
             # Past the trait, whose class creates the directory.
-            self._trait_values['profile_dir'] = _ProfileDir()
+            self._trait_values["profile_dir"] = _ProfileDir()
 
         def init_environment(self):
             pass
@@ -136,22 +136,22 @@ def _make_class():
 
         def init_builtins(self):
             super().init_builtins()
-            for name in ('exit', 'quit'):
+            for name in ("exit", "quit"):
                 self.builtin_trap.auto_builtins.pop(name, None)
 
         def init_user_ns(self):
             """The kernel owns the namespace: share its histories, add what is missing."""
             ns, history = self.user_ns, self.history_manager
-            for name, kind, traits in (('In', list, ('input_hist_parsed', 'input_hist_raw')), ('Out', dict, ('output_hist',))):
+            for name, kind, traits in (("In", list, ("input_hist_parsed", "input_hist_raw")), ("Out", dict, ("output_hist",))):
                 if isinstance(ns.get(name), kind):
                     for trait in traits:
                         # Past the trait, which would store a copy.
                         history._trait_values[trait] = ns[name]
                 else:
                     ns[name] = getattr(history, traits[0])
-            ns['_ih'], ns['_oh'] = ns['In'], ns['Out']
-            ns.setdefault('_dh', history.dir_hist)
-            ns['get_ipython'] = _shell.get_ipython
+            ns["_ih"], ns["_oh"] = ns["In"], ns["Out"]
+            ns.setdefault("_dh", history.dir_hist)
+            ns["get_ipython"] = _shell.get_ipython
             self._hide()
 
         def _hide(self):
@@ -160,32 +160,32 @@ def _make_class():
         def init_magics(self):
             super().init_magics()
             from . import magics
-            for name in magics.SCRIPTS + ('pypy', 'python2'):
-                self.register_magic_function(self._script(magics.run_script, name), 'cell', name)
+            for name in magics.SCRIPTS + ("pypy", "python2"):
+                self.register_magic_function(self._script(magics.run_script, name), "cell", name)
 
         def _script(self, run_script, name):
             def script(line, cell):
                 run_script(self, name, line, cell)
-            script.__doc__ = 'Run the cell with %s.' % ('a program' if name == 'script' else name)
+            script.__doc__ = "Run the cell with %s." % ("a program" if name == "script" else name)
             return script
 
         def init_alias(self):
             super().init_alias()
             for name, command in list(self.alias_manager.aliases):
-                if ' --color' in command or ' -G' in command:
-                    self.alias_manager.soft_define_alias(name, command.replace(' --color', '').replace(' -G', ''))
+                if " --color" in command or " -G" in command:
+                    self.alias_manager.soft_define_alias(name, command.replace(" --color", "").replace(" -G", ""))
 
         def __getattr__(self, name):
-            if name == 'Completer' and '_completer_made' not in self.__dict__:
-                self.__dict__['_completer_made'] = True
+            if name == "Completer" and "_completer_made" not in self.__dict__:
+                self.__dict__["_completer_made"] = True
                 InteractiveShell.init_completer(self)
-                return self.__dict__['Completer']
-            raise AttributeError('%r object has no attribute %r' % (type(self).__name__, name))
+                return self.__dict__["Completer"]
+            raise AttributeError("%r object has no attribute %r" % (type(self).__name__, name))
 
         # -- magics
 
         def run_line_magic(self, magic_name, line, _stack_depth=1):
-            if magic_name.startswith(('who', 'reset')):
+            if magic_name.startswith(("who", "reset")):
                 self._hide()
             # Two frames are ours: this one and _in_magic.
             return self._in_magic(super().run_line_magic, magic_name, line, _stack_depth + 2)
@@ -198,15 +198,15 @@ def _make_class():
         def showtraceback(self, exc_tuple=None, *args, **kwargs):
             error = (exc_tuple or sys.exc_info())[1]
             if error is None:
-                error = getattr(sys, 'last_value', None)
+                error = getattr(sys, "last_value", None)
                 if error is None:
-                    print('No traceback available to show.', file=sys.stderr)
+                    print("No traceback available to show.", file=sys.stderr)
                 else:
                     _display.report_error(error)
                 return
-            caller = sys._getframe(1).f_globals.get('__name__')
+            caller = sys._getframe(1).f_globals.get("__name__")
             # A representation or a callback that fails ends nothing; what a magic shows is why it gave up.
-            if self._magic_depth and caller not in ('IPython.core.formatters', 'IPython.core.events'):
+            if self._magic_depth and caller not in ("IPython.core.formatters", "IPython.core.events"):
                 self._magic_error = self._magic_error or error
             else:
                 _display.report_error(error)
@@ -221,8 +221,8 @@ def _make_class():
 
         def rebind(self, user_ns, user_module):
             self.user_module, self.user_ns = self.prepare_user_module(user_module, user_ns)
-            self.ns_table['user_global'] = self.user_module.__dict__
-            self.ns_table['user_local'] = user_ns
+            self.ns_table["user_global"] = self.user_module.__dict__
+            self.ns_table["user_local"] = user_ns
             self.user_ns_hidden.clear()
             self.init_user_ns()
 
@@ -231,12 +231,12 @@ def _make_class():
 
         def reset(self, new_session=True, aggressive=False):
             kept = {name: value for name, value in self.user_ns.items()
-                    if name in _shell.protected or (name.startswith('__') and name.endswith('__'))}
+                    if name in _shell.protected or (name.startswith("__") and name.endswith("__"))}
             InteractiveShell.reset(self, new_session, aggressive)
             self.user_ns.update(kept)
             self.init_user_ns()
 
-    Bridge.__name__ = Bridge.__qualname__ = 'InteractiveShell'
+    Bridge.__name__ = Bridge.__qualname__ = "InteractiveShell"
     return Bridge
 
 
@@ -251,37 +251,41 @@ def _connect(shell):
             shell.display_pub.publish(data=data, metadata=metadata, transient=transient, update=update)
 
     formatter = shell.display_formatter
-    formatter.formatters['image/png'].for_type_by_name('matplotlib.figure', 'Figure', _display._figure_png)
-    plain = formatter.formatters['text/plain']
+    formatter.formatters["image/png"].for_type_by_name("matplotlib.figure", "Figure", _display._figure_png)
+    plain = formatter.formatters["text/plain"]
     everyone = list(formatter.formatters.values()) + [formatter.mimebundle_formatter, formatter.ipython_display_formatter]
-    tables = [getattr(f, table) for f in everyone for table in ('type_printers', 'deferred_printers', 'singleton_printers')]
+    tables = [getattr(f, table) for f in everyone for table in ("type_printers", "deferred_printers", "singleton_printers")]
     initial = [dict(table) for table in tables]
-    defaults = plain.pprint, plain.max_width, plain.max_seq_length, len(formatter.formatters)
+
+    def settings():
+        return plain.pprint, plain.max_width, plain.max_seq_length, plain.float_format, len(formatter.formatters)
+
+    defaults = settings()
 
     def format(obj, include, exclude):
-        # Our own algorithm gives the same answer many times faster, as long as nobody registered anything.
-        if tables == initial and defaults == (plain.pprint, plain.max_width, plain.max_seq_length, len(formatter.formatters)):
+        # Our own algorithm gives the same answer many times faster, as long as nobody changed anything.
+        if tables == initial and defaults == settings():
             return None
         return formatter.format(obj, include=include, exclude=exclude)
 
     def show_in_pager(self, data, start=0, screen_lines=0, pager_cmd=None):
-        print(data.get('text/plain', '') if isinstance(data, dict) else data)
+        print(data.get("text/plain", "") if isinstance(data, dict) else data)
 
     _display.redirect = redirect
     _display.formatter = format
-    shell.set_hook('show_in_pager', show_in_pager, 0)
+    shell.set_hook("show_in_pager", show_in_pager, 0)
 
 
 # ---- warming -----------------------------------------------------------------------------------------------
 
 # What the import of IPython brings in, in pieces.  Only what is there is imported, and for an IPython that
 # imports its terminal part later, that part is left out.
-_PIECES = ('typing', 'inspect', 'socket', 'ssl', 'asyncio.base_events', 'asyncio', 'logging.config', 'sqlite3',
-           'traitlets.traitlets', 'traitlets.config.application', 'pdb', 'pygments.lexers.python', 'stack_data',
-           'pygments.formatters.terminal256', 'pygments.styles', 'decorator', 'pickleshare', 'pexpect')
-_TERMINAL_PIECES = ('unittest.mock', 'importlib.metadata', 'urllib.request', 'cProfile', 'pygments.formatters.html', 'uuid',
-                    'concurrent.futures.thread', 'backcall', 'exceptiongroup', 'wcwidth', 'prompt_toolkit',
-                    'prompt_toolkit.patch_stdout', 'parso', 'jedi')
+_PIECES = ("typing", "inspect", "socket", "ssl", "asyncio.base_events", "asyncio", "logging.config", "sqlite3",
+           "traitlets.traitlets", "traitlets.config.application", "pdb", "pygments.lexers.python", "stack_data",
+           "pygments.formatters.terminal256", "pygments.styles", "decorator", "pickleshare", "pexpect")
+_TERMINAL_PIECES = ("unittest.mock", "importlib.metadata", "urllib.request", "cProfile", "pygments.formatters.html", "uuid",
+                    "concurrent.futures.thread", "backcall", "exceptiongroup", "wcwidth", "prompt_toolkit",
+                    "prompt_toolkit.patch_stdout", "parso", "jedi")
 
 
 def _import(name):
@@ -302,8 +306,8 @@ def _import(name):
 def _imports_terminal():
     spec = _shell._ipython_spec()
     try:
-        with open(spec.origin, encoding='utf-8') as f:
-            return any(line.startswith('from .terminal') for line in f)
+        with open(spec.origin, encoding="utf-8") as f:
+            return any(line.startswith("from .terminal") for line in f)
     except (OSError, AttributeError, TypeError):
         return True
 
@@ -311,7 +315,7 @@ def _imports_terminal():
 def warm_steps():
     """Callables that import and instantiate everything, each short, for a zygote to call while idle."""
     from functools import partial
-    if 'IPython' in sys.modules:
+    if "IPython" in sys.modules:
         steps = []
     else:
         names = _PIECES + (_TERMINAL_PIECES if _imports_terminal() else ())
@@ -322,18 +326,18 @@ def warm_steps():
 def _import_ipython():
     # The shell is a step of its own, not part of the import.
     _shell.remove_import_hook()
-    _import('IPython')
+    _import("IPython")
 
 
 def _warm_transform():
-    _shell.get_shell().transform_cell('x = !true\n%pwd\nname?\nif x:\n    !true')
+    _shell.get_shell().transform_cell("x = !true\n%pwd\nname?\nif x:\n    !true")
 
 
 def _warm_magics():
     shell = _shell.get_shell()
-    for name in ('time', 'pwd', 'cd', 'run', 'who', 'pinfo'):
+    for name in ("time", "pwd", "cd", "run", "who", "pinfo"):
         shell.find_line_magic(name)
-    for name in ('capture', 'time', 'timeit', 'writefile', 'html'):
+    for name in ("capture", "time", "timeit", "writefile", "html"):
         shell.find_cell_magic(name)
     import signal, select, codecs  # noqa: E401, F401
 
@@ -341,5 +345,5 @@ def _warm_magics():
 def _warm_display():
     shell = _shell.get_shell()
     _display.mime_bundle([1])
-    if hasattr(shell.display_formatter, 'formatters'):
+    if hasattr(shell.display_formatter, "formatters"):
         shell.display_formatter.format(os.environ.__class__)

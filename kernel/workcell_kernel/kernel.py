@@ -5,14 +5,15 @@ only when the host named the run they are meant for.
 """
 
 import builtins
-import json
 import os
 import sys
+from json import dumps, loads  # taken now: code in the session may replace what the module holds
 
 import _signal
 import _workcell
 
 from . import display as display_module
+from . import errors
 from .cell import Cells, part_bytes
 from .streams import TextOut, no_input
 
@@ -35,13 +36,13 @@ def publish(data, metadata=None, transient=None, update=False):
     if update:
         head["update"] = True
     try:
-        structure = json.dumps(head).encode()
+        structure = dumps(head).encode()
     except (TypeError, ValueError):
         del head["metadata"]
-        structure = json.dumps(head).encode()
+        structure = dumps(head).encode()
     if not _workcell.send(_workcell.DISPLAY, 0, structure, b"".join(part for _, part in parts)):
         # In a forked child there is no way to the host but the plain streams.
-        print(data.get("text/plain", ""))
+        sys.stdout.write(str(data.get("text/plain", "")) + "\n")
 
 
 def reseed():
@@ -65,7 +66,7 @@ class Kernel:
         reseed()
         sys.stdin = sys.__stdin__ = open(0, "r", encoding="utf-8", errors="surrogateescape", closefd=False)
         sys.stdout = sys.__stdout__ = TextOut(1)
-        sys.stderr = sys.__stderr__ = TextOut(2)
+        self.stderr = sys.stderr = sys.__stderr__ = TextOut(2)
         builtins.input = no_input
         display_module.publish = publish
         if rehearse:
@@ -76,7 +77,7 @@ class Kernel:
         _signal.siginterrupt(SIGINT, True)
 
     def configure(self, text):
-        options = json.loads(text)
+        options = loads(text)
         os.environ.clear()
         os.environ.update(options["env"])
         path = options["env"].get("PYTHONPATH")
@@ -123,7 +124,7 @@ class Kernel:
             if kind == run:
                 self.run(ident, raw)
             elif kind == _workcell.INIT:
-                _workcell.send(_workcell.READY, ident, json.dumps(self.configure(text)).encode())
+                _workcell.send(_workcell.READY, ident, dumps(self.configure(text)).encode())
             elif kind == _workcell.SHUTDOWN:
                 return
 
@@ -135,9 +136,10 @@ class Kernel:
             value, text, mime, error = cells.run(source)
         except BaseException as exc:
             # An interrupt that fell between the cell's end and here, or source that is not UTF-8.
-            from . import errors
-
             value, text, mime, error = None, None, (), errors.describe(exc)
+        if not _workcell.is_kernel():
+            # os.fork() in the cell, and this is the child: it has run off the end of its program.
+            self.leave_child(error)
         while True:
             try:
                 _workcell.end_run()
@@ -172,11 +174,20 @@ class Kernel:
                     kept.append([kind, len(part)])
                     parts.append(part)
                 else:
-                    print("[%s of %d bytes left out: too large]" % (kind, len(part)), file=sys.stderr)
+                    self.stderr.write("[%s of %d bytes left out: too large]\n" % (kind, len(part)))
             head["mime"] = kept
         if error is not None:
             head["error"] = error
-        _workcell.send(_workcell.RESULT, ident, json.dumps(head).encode(), b"".join(parts))
+        _workcell.send(_workcell.RESULT, ident, dumps(head).encode(), b"".join(parts))
+
+    def leave_child(self, error):
+        status = 0
+        if error is not None and error["type"] != "SystemExit":
+            os.write(2, error["traceback"].encode() + b"\n")
+            status = 1
+        elif error is not None:
+            status = int(error["message"]) if error["message"].isdigit() else int(error["message"] not in ("", "None"))
+        os._exit(status & 255)
 
     def leave(self):
         """The session ends: exit handlers run and open files are flushed, then the process is gone."""

@@ -32,7 +32,7 @@ def pretty(obj, max_width=MAX_WIDTH):
     p = Printer(max_width)
     p.pretty(obj)
     p.flush()
-    return ''.join(p.out)
+    return "".join(p.out)
 
 
 _PLAIN_CONTAINERS = frozenset((list, tuple, dict))
@@ -55,7 +55,7 @@ def _is_plain(obj, seen):
 
 
 class _Group:
-    __slots__ = ('depth', 'pending', 'broken')
+    __slots__ = ("depth", "pending", "broken")
 
     def __init__(self, depth):
         self.depth = depth
@@ -64,7 +64,7 @@ class _Group:
 
 
 class _Break:
-    __slots__ = ('sep', 'indentation', 'group')
+    __slots__ = ("sep", "indentation", "group")
 
     def __init__(self, sep, indentation, group):
         self.sep = sep
@@ -74,7 +74,7 @@ class _Break:
 
 class _Scope:
     """What `with p.group(...)` and `with p.indent(...)` use."""
-    __slots__ = ('enter', 'leave')
+    __slots__ = ("enter", "leave")
 
     def __init__(self, enter, leave):
         self.enter = enter
@@ -91,7 +91,7 @@ class _Scope:
 class Printer:
     verbose = False
 
-    def __init__(self, max_width=MAX_WIDTH, newline='\n', max_seq_length=MAX_SEQ):
+    def __init__(self, max_width=MAX_WIDTH, newline="\n", max_seq_length=MAX_SEQ):
         self.max_width = max_width
         self.newline = newline
         self.max_seq_length = max_seq_length
@@ -119,7 +119,7 @@ class Printer:
             self.out.append(obj)
             self.output_width += width
 
-    def breakable(self, sep=' '):
+    def breakable(self, sep=" "):
         group = self.groups[-1]
         if group.broken:
             self.flush()
@@ -138,7 +138,7 @@ class Printer:
         self.flush()
         self._newline(self.indentation)
 
-    def begin_group(self, indent=0, open=''):
+    def begin_group(self, indent=0, open=""):
         if open:
             self.text(open)
         depth = len(self.groups)
@@ -149,7 +149,7 @@ class Printer:
         self.levels[depth].append(group)
         self.indentation += indent
 
-    def end_group(self, dedent=0, close=''):
+    def end_group(self, dedent=0, close=""):
         self.indentation -= dedent
         group = self.groups.pop()
         if not group.pending:
@@ -157,7 +157,7 @@ class Printer:
         if close:
             self.text(close)
 
-    def group(self, indent=0, open='', close=''):
+    def group(self, indent=0, open="", close=""):
         return _Scope((self.begin_group, indent, open), (self.end_group, indent, close))
 
     def indent(self, indent):
@@ -194,7 +194,7 @@ class Printer:
 
     def _newline(self, indentation):
         self.out.append(self.newline)
-        self.out.append(' ' * indentation)
+        self.out.append(" " * indentation)
         self.output_width = indentation
         self.buffer_width = 0
 
@@ -244,7 +244,7 @@ class Printer:
         self.buffer_width -= len(item.sep)
         if group.broken:
             self.out.append(self.newline)
-            self.out.append(' ' * item.indentation)
+            self.out.append(" " * item.indentation)
             self.output_width = item.indentation
         else:
             if not group.pending:
@@ -263,9 +263,9 @@ class Printer:
         limit = self.max_seq_length
         for i, item in enumerate(items):
             if limit and i >= limit:
-                self.text(',')
+                self.text(",")
                 self.breakable()
-                self.text('...')
+                self.text("...")
                 return
             yield i, item
 
@@ -280,18 +280,18 @@ def _safe_getattr(obj, name, default=None):
 def _printer_of(obj):
     if obj is True or obj is False or obj is None or obj is Ellipsis or obj is NotImplemented:
         return _print_repr
-    cls = _safe_getattr(obj, '__class__') or type(obj)
+    cls = _safe_getattr(obj, "__class__") or type(obj)
     for c in cls.__mro__:
         printer = _printers.get(c)
         if printer is None:
-            printer = _printers_by_name.get((_safe_getattr(c, '__module__'), _safe_getattr(c, '__name__')))
+            printer = _printers_by_name.get((_safe_getattr(c, "__module__"), _safe_getattr(c, "__name__")))
         if printer is not None:
             return printer
-        if '_repr_pretty_' in c.__dict__:
+        if "_repr_pretty_" in c.__dict__:
             method = c._repr_pretty_
             if callable(method):
                 return method
-        if c is not object and '__repr__' in c.__dict__ and callable(_safe_getattr(c, '__repr__')):
+        if c is not object and "__repr__" in c.__dict__ and callable(_safe_getattr(c, "__repr__")):
             return _print_repr
     return _print_default
 
@@ -315,22 +315,22 @@ def _print_float(obj, p, cycle):
 
 
 def _print_default(obj, p, cycle):
-    cls = _safe_getattr(obj, '__class__') or type(obj)
-    if _safe_getattr(cls, '__repr__') is not object.__repr__:
+    cls = _safe_getattr(obj, "__class__") or type(obj)
+    if _safe_getattr(cls, "__repr__") is not object.__repr__:
         _print_repr(obj, p, cycle)
         return
-    p.begin_group(1, '<')
+    p.begin_group(1, "<")
     p.pretty(cls)
-    p.text(' at 0x%x' % id(obj))
+    p.text(" at 0x%x" % id(obj))
     if cycle:
-        p.text(' ...')
-    p.end_group(1, '>')
+        p.text(" ...")
+    p.end_group(1, ">")
 
 
 def _print_items(p, items):
     for i, item in p._enumerate(items):
         if i:
-            p.text(',')
+            p.text(",")
             p.breakable()
         p.pretty(item)
 
@@ -338,12 +338,12 @@ def _print_items(p, items):
 def _sequence(start, end):
     def printer(obj, p, cycle):
         if cycle:
-            p.text(start + '...' + end)
+            p.text(start + "..." + end)
             return
         p.begin_group(len(start), start)
         _print_items(p, obj)
         if len(obj) == 1 and isinstance(obj, tuple):
-            p.text(',')
+            p.text(",")
         p.end_group(len(start), end)
     return printer
 
@@ -351,9 +351,9 @@ def _sequence(start, end):
 def _set(start, end):
     def printer(obj, p, cycle):
         if cycle:
-            p.text(start + '...' + end)
+            p.text(start + "..." + end)
         elif not len(obj):
-            p.text(type(obj).__name__ + '()')
+            p.text(type(obj).__name__ + "()")
         else:
             p.begin_group(len(start), start)
             _print_items(p, obj if p.max_seq_length and len(obj) >= p.max_seq_length else _sorted(obj))
@@ -375,27 +375,27 @@ def _sorted(items):
 def _mapping(start, end):
     def printer(obj, p, cycle):
         if cycle:
-            p.text('{...}')
+            p.text("{...}")
             return
         p.begin_group(len(start), start)
         for i, key in p._enumerate(obj.keys()):
             if i:
-                p.text(',')
+                p.text(",")
                 p.breakable()
             p.pretty(key)
-            p.text(': ')
+            p.text(": ")
             p.pretty(obj[key])
         p.end_group(len(start), end)
     return printer
 
 
 def _print_super(obj, p, cycle):
-    p.begin_group(8, '<super: ')
+    p.begin_group(8, "<super: ")
     p.pretty(obj.__thisclass__)
-    p.text(',')
+    p.text(",")
     p.breakable()
     p.pretty(obj.__self__)
-    p.end_group(8, '>')
+    p.end_group(8, ">")
 
 
 class _Raw:
@@ -418,23 +418,23 @@ class _Call:
 
     def _repr_pretty_(self, p, cycle):
         indent = len(self.name) + 1
-        p.begin_group(indent, self.name + '(')
+        p.begin_group(indent, self.name + "(")
         first = True
         for arg in self.args:
             if not first:
-                p.text(',')
+                p.text(",")
                 p.breakable()
             first = False
             p.pretty(arg)
         for key in self.kwargs:
             if not first:
-                p.text(',')
+                p.text(",")
                 p.breakable()
             first = False
-            p.begin_group(len(key) + 1, key + '=')
+            p.begin_group(len(key) + 1, key + "=")
             p.pretty(self.kwargs[key])
             p.end_group(len(key) + 1)
-        p.end_group(indent, ')')
+        p.end_group(indent, ")")
 
 
 def _call(args):
@@ -442,43 +442,43 @@ def _call(args):
     def printer(obj, p, cycle):
         name = obj.__class__.__name__
         if cycle:
-            p.pretty(_Call(name, (_Raw('...'),)))
+            p.pretty(_Call(name, (_Raw("..."),)))
         else:
             p.pretty(_Call(name, *args(obj)))
     return printer
 
 
-_RE_FLAGS = ('IGNORECASE', 'LOCALE', 'MULTILINE', 'DOTALL', 'UNICODE', 'VERBOSE', 'DEBUG')
+_RE_FLAGS = ("IGNORECASE", "LOCALE", "MULTILINE", "DOTALL", "UNICODE", "VERBOSE", "DEBUG")
 
 
 def _print_pattern(obj, p, cycle):
-    args = [_Raw('r' + repr(obj.pattern).replace('\\\\', '\\'))]
+    args = [_Raw("r" + repr(obj.pattern).replace("\\\\", "\\"))]
     if obj.flags:
-        args.append(_Raw('|'.join('re.' + flag for flag in _RE_FLAGS if obj.flags & getattr(re, flag))))
-    p.pretty(_Call('re.compile', args))
+        args.append(_Raw("|".join("re." + flag for flag in _RE_FLAGS if obj.flags & getattr(re, flag))))
+    p.pretty(_Call("re.compile", args))
 
 
 def _print_namespace(obj, p, cycle):
-    p.pretty(_Call('namespace', (_Raw('...'),)) if cycle else _Call('namespace', (), obj.__dict__))
+    p.pretty(_Call("namespace", (_Raw("..."),)) if cycle else _Call("namespace", (), obj.__dict__))
 
 
-_HOME_MODULES = (None, '__builtin__', 'builtins', 'exceptions')
+_HOME_MODULES = (None, "__builtin__", "builtins", "exceptions")
 
 
 def _print_type(obj, p, cycle):
     for meta in type(obj).__mro__:
-        if '__repr__' in meta.__dict__:
+        if "__repr__" in meta.__dict__:
             if meta is not type:
                 _print_repr(obj, p, cycle)
                 return
             break
-    name = _safe_getattr(obj, '__qualname__')
+    name = _safe_getattr(obj, "__qualname__")
     if not isinstance(name, str):
         name = obj.__name__
         if not isinstance(name, str):
-            name = '<unknown type>'
-    module = _safe_getattr(obj, '__module__')
-    p.text(name if module in _HOME_MODULES else module + '.' + name)
+            name = "<unknown type>"
+    module = _safe_getattr(obj, "__module__")
+    p.text(name if module in _HOME_MODULES else module + "." + name)
 
 
 def _signature(obj):
@@ -490,50 +490,50 @@ def _signature(obj):
 
 
 def _print_function(obj, p, cycle):
-    name = _safe_getattr(obj, '__qualname__', obj.__name__)
+    name = _safe_getattr(obj, "__qualname__", obj.__name__)
     module = obj.__module__
     if module and module not in _HOME_MODULES:
-        name = module + '.' + name
+        name = module + "." + name
     try:
         name += _signature(obj)
     except (ValueError, TypeError):
         pass
-    p.text('<function %s>' % name)
+    p.text("<function %s>" % name)
 
 
 def _print_exception(obj, p, cycle):
     cls = obj.__class__
-    name = getattr(cls, '__qualname__', cls.__name__)
-    if cls.__module__ not in ('exceptions', 'builtins'):
-        name = cls.__module__ + '.' + name
-    p.pretty(_Call(name, getattr(obj, 'args', ())))
+    name = getattr(cls, "__qualname__", cls.__name__)
+    if cls.__module__ not in ("exceptions", "builtins"):
+        name = cls.__module__ + "." + name
+    p.pretty(_Call(name, getattr(obj, "args", ())))
 
 
 _printers = {
     int: _print_repr,
     float: _print_float,
     str: _print_repr,
-    tuple: _sequence('(', ')'),
-    list: _sequence('[', ']'),
-    dict: _mapping('{', '}'),
-    set: _set('{', '}'),
-    frozenset: _set('frozenset({', '})'),
+    tuple: _sequence("(", ")"),
+    list: _sequence("[", "]"),
+    dict: _mapping("{", "}"),
+    set: _set("{", "}"),
+    frozenset: _set("frozenset({", "})"),
     super: _print_super,
     re.Pattern: _print_pattern,
     type: _print_type,
     types.FunctionType: _print_function,
     types.BuiltinFunctionType: _print_function,
     types.SimpleNamespace: _print_namespace,
-    types.MappingProxyType: _mapping('mappingproxy({', '})'),
+    types.MappingProxyType: _mapping("mappingproxy({", "})"),
     BaseException: _print_exception,
 }
 
 # By name, so that nothing needs to be imported to know them.
 _printers_by_name = {
-    ('os', '_Environ'): _mapping('environ{', '}'),
-    ('collections', 'defaultdict'): _call(lambda d: ((d.default_factory, dict(d)),)),
-    ('collections', 'OrderedDict'): _call(lambda d: ((list(d.items()),) if len(d) else (),)),
-    ('collections', 'Counter'): _call(lambda d: ((dict(d.most_common()),) if len(d) else (),)),
-    ('collections', 'deque'): _call(lambda d: ((list(d),), {} if d.maxlen is None else {'maxlen': d.maxlen})),
-    ('collections', 'UserList'): _call(lambda d: ((d.data,),)),
+    ("os", "_Environ"): _mapping("environ{", "}"),
+    ("collections", "defaultdict"): _call(lambda d: ((d.default_factory, dict(d)),)),
+    ("collections", "OrderedDict"): _call(lambda d: ((list(d.items()),) if len(d) else (),)),
+    ("collections", "Counter"): _call(lambda d: ((dict(d.most_common()),) if len(d) else (),)),
+    ("collections", "deque"): _call(lambda d: ((list(d),), {} if d.maxlen is None else {"maxlen": d.maxlen})),
+    ("collections", "UserList"): _call(lambda d: ((d.data,),)),
 }

@@ -20,13 +20,13 @@ from . import display as _display
 # The shell in use, None until somebody needs one.  Ask get_shell() each time: `import IPython` may replace it.
 current = None
 # Why the bridge to IPython could not be made, although there is an IPython.
-bridge_error = ''
+bridge_error = ""
 # Runs a cell for magics and get_ipython().run_cell(): run_cell_hook(source) -> value, exceptions pass through.
 run_cell_hook = None
 # The streams whose bytes end where fds 1 and 2 end.  Streams that answer 1 and 2 to fileno() need not be named.
 own_streams = ()
 # Names in the user's namespace that are not the user's: %who does not list them, %reset keeps them.
-protected = {'In', 'Out', 'get_ipython', 'exit', 'quit', 'display', 'open', 'input'}
+protected = {"In", "Out", "get_ipython", "exit", "quit", "display", "open", "input"}
 
 _context = (None, None)  # user_ns, user_module
 _creating = False
@@ -37,29 +37,31 @@ INTERRUPT_GRACE = 0.5  # seconds a child has after SIGINT; the host kills the ke
 class UsageError(Exception):
     """A magic that does not exist or was called wrongly."""
 
+    __module__ = 'builtins'  # so that a traceback names it without ours
+
 
 # ---- from cell to Python ----------------------------------------------------------------------------------
 
-_PROMPT_CLASSIC = re.compile(r'\s*(>>>|\.\.\.)( |$)', re.M)
-_PROMPT_IPYTHON = re.compile(r'\s*(In \[\d+\]: |\.{3,}: ?)')
-_HELP_END = re.compile(r'(%{0,2}(?!\d)[\w*]+(?:\.(?!\d)[\w*]+|\[-?[0-9]+\])*)(\?\??)$')
-_HELP_MAGIC = re.compile(r'(%{1,2}\w+)(\?\??)$')
+_PROMPT_CLASSIC = re.compile(r"\s*(>>>|\.\.\.)( |$)", re.M)
+_PROMPT_IPYTHON = re.compile(r"\s*(In \[\d+\]: |\.{3,}: ?)")
+_HELP_END = re.compile(r"(%{0,2}(?!\d)[\w*]+(?:\.(?!\d)[\w*]+|\[-?[0-9]+\])*)(\?\??)$")
+_HELP_MAGIC = re.compile(r"(%{1,2}\w+)(\?\??)$")
 # A line without any of these can neither continue nor hold special syntax.
 _INTERESTING = re.compile(r'''["'()\[\]{}\\?!%]''')
 
 
 def transform_cell(source):
     """IPython's syntax to Python.  Lines keep their numbers, so tracebacks fit the source as written."""
-    source = source.replace('\r\n', '\n')
-    if not source.endswith('\n'):
-        source += '\n'
-    lines = _clean([line + '\n' for line in source.split('\n')[:-1]])
+    source = source.replace("\r\n", "\n")
+    if not source.endswith("\n"):
+        source += "\n"
+    lines = _clean([line + "\n" for line in source.split("\n")[:-1]])
     first = next((i for i, line in enumerate(lines) if not line.isspace()), None)
     if first is None:
-        return ''.join(lines)
-    if lines[first].startswith('%%') and not _HELP_MAGIC.match(lines[first].rstrip()):
-        name, _, rest = lines[first][2:].rstrip().partition(' ')
-        return '\n' * first + 'get_ipython().run_cell_magic(%r, %r, %r)\n' % (name, rest, ''.join(lines[first + 1:]))
+        return "".join(lines)
+    if lines[first].startswith("%%") and not _HELP_MAGIC.match(lines[first].rstrip()):
+        name, _, rest = lines[first][2:].rstrip().partition(" ")
+        return "\n" * first + "get_ipython().run_cell_magic(%r, %r, %r)\n" % (name, rest, "".join(lines[first + 1:]))
     out = []
     i = 0
     while i < len(lines):
@@ -67,18 +69,18 @@ def transform_cell(source):
         if text is None:
             out.extend(lines[i:end])
         else:
-            out.append(text + '\n' * (end - i - text.count('\n')))
+            out.append(text + "\n" * (end - i - text.count("\n")))
         i = end
-    return ''.join(out)
+    return "".join(out)
 
 
 def _clean(lines):
     """Without prompts and common indentation."""
     lines = _dedent(lines)
-    first = next((line for line in lines if not line.isspace()), '')
-    for start, prompt in ((re.compile('>>>( |$)', re.M), _PROMPT_CLASSIC), (_PROMPT_IPYTHON, _PROMPT_IPYTHON)):
+    first = next((line for line in lines if not line.isspace()), "")
+    for start, prompt in ((re.compile(">>>( |$)", re.M), _PROMPT_CLASSIC), (_PROMPT_IPYTHON, _PROMPT_IPYTHON)):
         if start.match(first):
-            return _dedent([prompt.sub('', line, count=1) for line in lines])
+            return _dedent([prompt.sub("", line, count=1) for line in lines])
     return lines
 
 
@@ -87,13 +89,13 @@ def _dedent(lines):
     for line in lines:
         if line.isspace():
             continue
-        indent = line[:len(line) - len(line.lstrip(' \t'))]
+        indent = line[:len(line) - len(line.lstrip(" \t"))]
         margin = indent if margin is None else os.path.commonprefix((margin, indent))
         if not margin:
             return lines
     if not margin:
         return lines
-    return ['\n' if line.isspace() else line[len(margin):] for line in lines]
+    return ["\n" if line.isspace() else line[len(margin):] for line in lines]
 
 
 def _transform_statement(lines, i):
@@ -103,7 +105,7 @@ def _transform_statement(lines, i):
         return i + 1, None
     stripped = line.lstrip()
     indent = line[:len(line) - len(stripped)]
-    if stripped.startswith(('%', '!', '?')):
+    if stripped.startswith(("%", "!", "?")):
         end, text = _joined(lines, i, len(indent))
         return end, indent + _escaped_call(text)
     return _scan(lines, i)
@@ -111,36 +113,36 @@ def _transform_statement(lines, i):
 
 def _joined(lines, i, col):
     """A command line with its backslash continuations: (index past it, text)."""
-    parts = [lines[i][col:].rstrip('\n')]
-    while parts[-1].endswith('\\'):
+    parts = [lines[i][col:].rstrip("\n")]
+    while parts[-1].endswith("\\"):
         i += 1
         if i >= len(lines):
             break
-        parts.append(lines[i].rstrip('\n'))
+        parts.append(lines[i].rstrip("\n"))
     i = min(i, len(lines) - 1)
-    return i + 1, ' '.join([part[:-1] for part in parts[:-1]] + [parts[-1].rstrip()])
+    return i + 1, " ".join([part[:-1] for part in parts[:-1]] + [parts[-1].rstrip()])
 
 
 def _escaped_call(text):
-    if text.startswith('!!'):
-        return 'get_ipython().getoutput(%r)' % text[2:]
-    if text.startswith('!'):
-        return 'get_ipython().system(%r)' % text[1:]
-    if text.startswith('%'):
+    if text.startswith("!!"):
+        return "get_ipython().getoutput(%r)" % text[2:]
+    if text.startswith("!"):
+        return "get_ipython().system(%r)" % text[1:]
+    if text.startswith("%"):
         match = _HELP_MAGIC.match(text)
         return _help_call(match.group(1), match.group(2)) if match else _magic_call(text)
-    target = text.lstrip('?').strip()
-    return _help_call(target, text[:2]) if target else 'get_ipython().show_usage()'
+    target = text.lstrip("?").strip()
+    return _help_call(target, text[:2]) if target else "get_ipython().show_usage()"
 
 
 def _magic_call(text):
-    name, _, rest = text[1:].partition(' ')
-    return 'get_ipython().run_line_magic(%r, %r)' % (name, rest)
+    name, _, rest = text[1:].partition(" ")
+    return "get_ipython().run_line_magic(%r, %r)" % (name, rest)
 
 
 def _help_call(target, escape):
-    magic = 'pinfo2' if escape == '??' else 'psearch' if '*' in target else 'pinfo'
-    return 'get_ipython().run_line_magic(%r, %r)' % (magic, target)
+    magic = "pinfo2" if escape == "??" else "psearch" if "*" in target else "pinfo"
+    return "get_ipython().run_line_magic(%r, %r)" % (magic, target)
 
 
 def _scan(lines, i):
@@ -155,24 +157,24 @@ def _scan(lines, i):
             kind, text = token.type, token.string
             if assigned and text and not text.isspace():
                 row, col = i + token.start[0] - 1, token.start[1]
-                if text == '!' or (text == '%' and re.match(r'%[^\W\d]', lines[row][col:])):
+                if text == "!" or (text == "%" and re.match(r"%[^\W\d]", lines[row][col:])):
                     end, command = _joined(lines, row, col)
-                    call = _magic_call(command) if text == '%' else 'get_ipython().getoutput(%r)' % command[1:]
-                    return end, ''.join(lines[i:row]) + lines[row][:col] + call
+                    call = _magic_call(command) if text == "%" else "get_ipython().getoutput(%r)" % command[1:]
+                    return end, "".join(lines[i:row]) + lines[row][:col] + call
                 assigned = False
             if kind == tokenize.NEWLINE or (kind == tokenize.NL and depth == 0):
                 return _statement(lines, i, i + token.start[0], tokens)
             if kind == tokenize.OP:
-                if text in '([{':
+                if text in "([{":
                     depth += 1
-                elif text in ')]}':
+                elif text in ")]}":
                     depth = max(depth - 1, 0)
-                elif text == '=' and depth == 0 and not seen_assignment:
+                elif text == "=" and depth == 0 and not seen_assignment:
                     assigned = seen_assignment = True
             tokens.append(token)
     except tokenize.TokenError as e:
         # Python 3.12 and later refuse what older tokenizers pass on; only the end of input swallows the rest.
-        return (len(lines) if 'EOF' in str(e.args[0]) or 'triple' in str(e.args[0]) else i + 1), None
+        return (len(lines) if "EOF" in str(e.args[0]) or "triple" in str(e.args[0]) else i + 1), None
     except SyntaxError:
         return i + 1, None
     return len(lines), None
@@ -182,13 +184,13 @@ def _reader(lines, i):
     def readline():
         nonlocal i
         i += 1
-        return lines[i - 1] if i <= len(lines) else ''
+        return lines[i - 1] if i <= len(lines) else ""
     return readline
 
 
 def _statement(lines, i, end, tokens):
-    if tokens and tokens[-1].string == '?' and tokens[-1].start[0] == end - i:
-        content = ''.join(lines[i:end]).rstrip()
+    if tokens and tokens[-1].string == "?" and tokens[-1].start[0] == end - i:
+        content = "".join(lines[i:end]).rstrip()
         match = _HELP_END.search(content)
         if match:
             indent = content[:len(content) - len(content.lstrip())]
@@ -196,7 +198,7 @@ def _statement(lines, i, end, tokens):
     return end, None
 
 
-_AUTOMAGIC = re.compile(r'(\w+)(?:\s+([^\s=,(].*))?$')
+_AUTOMAGIC = re.compile(r"(\w+)(?:\s+([^\s=,(].*))?$")
 
 
 def automagic(source, is_magic, user_ns):
@@ -209,18 +211,18 @@ def automagic(source, is_magic, user_ns):
     name = match.group(1)
     if name in user_ns or hasattr(builtins, name) or keyword.iskeyword(name):
         return None
-    return 'get_ipython().run_line_magic(%r, %r)\n' % (name, match.group(2) or '')
+    return "get_ipython().run_line_magic(%r, %r)\n" % (name, match.group(2) or "")
 
 
 # ---- variables in command lines ----------------------------------------------------------------------------
 
-_DOLLAR = re.compile(r'\$(\$?[\w.]+)')
+_DOLLAR = re.compile(r"\$(\$?[\w.]+)")
 
 
 def expand(text, namespace):
     """{expression} and $name replaced by their values; $$ is a $.  What cannot be evaluated raises."""
     from _string import formatter_parser
-    convert = {None: lambda x: x, 's': str, 'r': repr, 'a': ascii}
+    convert = {None: lambda x: x, "s": str, "r": repr, "a": ascii}
     out = []
     for literal, field, spec, conversion in formatter_parser(text):
         pos = 0
@@ -230,21 +232,21 @@ def expand(text, namespace):
             out.append(literal[pos:match.start()])
             pos = match.end()
             name = match.group(1)
-            out.append(name if name.startswith('$') else format(eval(name, namespace), ''))
+            out.append(name if name.startswith("$") else format(eval(name, namespace), ""))
         out.append(literal[pos:])
         if field is not None:
             # The colon belongs to the expression (a slice), as in IPython.
-            value = eval(field + ':' + spec if spec else field, namespace)
-            out.append(format(convert[conversion](value), ''))
-    return ''.join(out)
+            value = eval(field + ":" + spec if spec else field, namespace)
+            out.append(format(convert[conversion](value), ""))
+    return "".join(out)
 
 
 def _caller_locals():
     """Variables of the innermost frame that is neither IPython's nor ours."""
     frame = sys._getframe(1)
     while frame is not None:
-        name = frame.f_globals.get('__name__') or ''
-        if name.partition('.')[0] not in ('IPython', __name__.partition('.')[0]):
+        name = frame.f_globals.get("__name__") or ""
+        if name.partition(".")[0] not in ("IPython", __name__.partition(".")[0]):
             return frame.f_locals
         frame = frame.f_back
     return {}
@@ -261,11 +263,11 @@ class SList(list):
 
     @property
     def n(self):
-        return '\n'.join(self)
+        return "\n".join(self)
 
     @property
     def s(self):
-        return ' '.join(self)
+        return " ".join(self)
 
     @property
     def p(self):
@@ -281,7 +283,7 @@ class SList(list):
         def wanted(line):
             if field is not None:
                 parts = line.split()
-                line = parts[field] if -len(parts) <= field < len(parts) else ''
+                line = parts[field] if -len(parts) <= field < len(parts) else ""
             return bool(match(line)) != prune
         return SList(line for line in self if wanted(line))
 
@@ -293,7 +295,7 @@ class SList(list):
         for parts in (line.split() for line in self):
             row = [parts[c] for c in columns if -len(parts) <= c < len(parts)]
             if row:
-                rows.append(' '.join(row))
+                rows.append(" ".join(row))
         return rows
 
     def sort(self, field=None, nums=False):
@@ -301,17 +303,17 @@ class SList(list):
         def key(line):
             if field is not None:
                 parts = line.split()
-                line = parts[field] if -len(parts) <= field < len(parts) else ''
+                line = parts[field] if -len(parts) <= field < len(parts) else ""
             if nums:
-                digits = re.sub(r'\D', '', line)
+                digits = re.sub(r"\D", "", line)
                 return int(digits) if digits else 0
             return line
         return SList(sorted(self, key=key))
 
 
 def shell_argv(cmd):
-    program = '/bin/bash' if os.path.exists('/bin/bash') else '/bin/sh'
-    return [program, '-c', cmd]
+    program = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
+    return [program, "-c", cmd]
 
 
 def run_process(argv, out=None, err=None, stdin_fd=None):
@@ -328,7 +330,7 @@ def run_process(argv, out=None, err=None, stdin_fd=None):
             reader, stdout = os.pipe()
             ours += [reader, stdout]
             sinks[reader] = out
-        if err == 'out':
+        if err == "out":
             stderr = stdout if stdout is not None else 1
         elif err is not None:
             reader, stderr = os.pipe()
@@ -358,8 +360,8 @@ def run_process(argv, out=None, err=None, stdin_fd=None):
 
 def _spawn(argv, stdin, stdout, stderr):
     import signal
-    if not hasattr(os, 'posix_spawnp'):
-        raise OSError('this Python cannot start processes')
+    if not hasattr(os, "posix_spawnp"):
+        raise OSError("this Python cannot start processes")
     if stdin is None:
         actions = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
     else:
@@ -418,13 +420,13 @@ def _reap(pid, flags=0):
 def _descendants(pid):
     children = {}
     try:
-        pids = [int(name) for name in os.listdir('/proc') if name.isdigit()]
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
         return []
     for p in pids:
         try:
-            with open('/proc/%d/stat' % p, 'rb') as f:
-                parent = int(f.read().rpartition(b')')[2].split()[1])
+            with open("/proc/%d/stat" % p, "rb") as f:
+                parent = int(f.read().rpartition(b")")[2].split()[1])
         except (OSError, IndexError, ValueError):
             continue
         children.setdefault(parent, []).append(p)
@@ -480,7 +482,7 @@ def stream_sink(stream):
     if stream is None:
         return lambda data: None
     import codecs
-    decode = codecs.getincrementaldecoder('utf-8')('replace').decode
+    decode = codecs.getincrementaldecoder("utf-8")("replace").decode
     return lambda data: stream.write(decode(data))
 
 
@@ -496,8 +498,11 @@ def run_visible(argv, stdin_fd=None):
     """Run with its output where print() goes, also when that was redirected."""
     flush_streams()
     out = None if _is_own(sys.stdout, 1) else stream_sink(sys.stdout)
-    err = None if _is_own(sys.stderr, 2) else 'out' if sys.stderr is sys.stdout else stream_sink(sys.stderr)
-    return run_process(argv, out, err, stdin_fd)
+    err = None if _is_own(sys.stderr, 2) else "out" if sys.stderr is sys.stdout else stream_sink(sys.stderr)
+    try:
+        return run_process(argv, out, err, stdin_fd)
+    finally:
+        flush_streams()
 
 
 # ---- what both shells share --------------------------------------------------------------------------------
@@ -505,7 +510,7 @@ def run_visible(argv, stdin_fd=None):
 class ExecutionInfo:
     """What pre_run_cell callbacks get."""
 
-    def __init__(self, raw_cell='', store_history=True, silent=False, shell_futures=True, cell_id=None):
+    def __init__(self, raw_cell="", store_history=True, silent=False, shell_futures=True, cell_id=None):
         self.raw_cell = raw_cell
         self.transformed_cell = raw_cell
         self.store_history = store_history
@@ -535,7 +540,7 @@ class ExecutionResult:
             raise self.error_in_exec
 
     def __repr__(self):
-        return '<ExecutionResult success=%r result=%r error=%r>' % (self.success, self.result, self.error_in_exec)
+        return "<ExecutionResult success=%r result=%r error=%r>" % (self.success, self.result, self.error_in_exec)
 
 
 class ShellBase:
@@ -545,7 +550,7 @@ class ShellBase:
     _magic_error = None
 
     def var_expand(self, cmd, depth=0, formatter=None):
-        if '{' not in cmd and '$' not in cmd:
+        if "{" not in cmd and "$" not in cmd:
             return cmd
         namespace = dict(self.user_ns)
         namespace.update(_caller_locals())
@@ -557,8 +562,8 @@ class ShellBase:
     def system(self, cmd):
         cmd = self.var_expand(cmd)
         code = run_visible(shell_argv(cmd))
-        self.user_ns['_exit_code'] = code
-        if code and getattr(self, 'system_raise_on_error', False):
+        self.user_ns["_exit_code"] = code
+        if code and getattr(self, "system_raise_on_error", False):
             from subprocess import CalledProcessError
             raise CalledProcessError(code, cmd)
 
@@ -569,12 +574,12 @@ class ShellBase:
         cmd = self.var_expand(cmd)
         flush_streams()
         chunks = []
-        code = run_process(shell_argv(cmd), chunks.append, 'out')
-        self.user_ns['_exit_code'] = code
-        if code and getattr(self, 'system_raise_on_error', False):
+        code = run_process(shell_argv(cmd), chunks.append, "out")
+        self.user_ns["_exit_code"] = code
+        if code and getattr(self, "system_raise_on_error", False):
             from subprocess import CalledProcessError
-            raise CalledProcessError(code, cmd, b''.join(chunks))
-        text = b''.join(chunks).decode('utf-8', 'replace')
+            raise CalledProcessError(code, cmd, b"".join(chunks))
+        text = b"".join(chunks).decode("utf-8", "replace")
         return self._slist(text.splitlines()) if split else text
 
     _slist = SList
@@ -606,14 +611,14 @@ class ShellBase:
     def _run_plain(self, source):
         import ast
         try:
-            tree = ast.parse(source, '<cell>')
+            tree = ast.parse(source, "<cell>")
         except SyntaxError:
-            tree = ast.parse(self.transform_cell(source), '<cell>')
+            tree = ast.parse(self.transform_cell(source), "<cell>")
         last = None
-        if tree.body and isinstance(tree.body[-1], ast.Expr) and not source.rstrip().endswith(';'):
+        if tree.body and isinstance(tree.body[-1], ast.Expr) and not source.rstrip().endswith(";"):
             last = ast.Expression(tree.body.pop().value)
-        exec(compile(tree, '<cell>', 'exec'), self.user_ns)
-        return None if last is None else eval(compile(last, '<cell>', 'eval'), self.user_ns)
+        exec(compile(tree, "<cell>", "exec"), self.user_ns)
+        return None if last is None else eval(compile(last, "<cell>", "eval"), self.user_ns)
 
     def _in_magic(self, function, *args):
         """Call a magic.  An error it only reported (IPython's %run and %time print it and go on) ends the cell."""
@@ -629,13 +634,13 @@ class ShellBase:
             self._magic_depth -= 1
             self._magic_error = outer
 
-    def fire(self, event, source='', value=None, error=None):
+    def fire(self, event, source="", value=None, error=None):
         """The kernel's report of where it is: pre_execute, pre_run_cell, post_execute, post_run_cell."""
         if not self.events.callbacks.get(event):
             return
-        if event == 'pre_run_cell':
+        if event == "pre_run_cell":
             self.events.trigger(event, ExecutionInfo(source))
-        elif event == 'post_run_cell':
+        elif event == "post_run_cell":
             self.events.trigger(event, ExecutionResult(ExecutionInfo(source), value, error, self.execution_count))
         else:
             self.events.trigger(event)
@@ -654,20 +659,20 @@ class ShellBase:
 # ---- our own shell -----------------------------------------------------------------------------------------
 
 class Events:
-    NAMES = ('pre_execute', 'pre_run_cell', 'post_execute', 'post_run_cell', 'shell_initialized')
+    NAMES = ("pre_execute", "pre_run_cell", "post_execute", "post_run_cell", "shell_initialized")
 
     def __init__(self):
         self.callbacks = {name: [] for name in self.NAMES}
 
     def register(self, event, function):
         if not callable(function):
-            raise TypeError('Need a callable, got %r' % (function,))
+            raise TypeError("Need a callable, got %r" % (function,))
         if function not in self.callbacks[event]:
             self.callbacks[event].append(function)
 
     def unregister(self, event, function):
         if function not in self.callbacks[event]:
-            raise ValueError('Function %r is not registered as a %s callback' % (function, event))
+            raise ValueError("Function %r is not registered as a %s callback" % (function, event))
         self.callbacks[event].remove(function)
 
     def trigger(self, event, *args):
@@ -675,7 +680,7 @@ class Events:
             try:
                 function(*args)
             except Exception as e:
-                sys.stderr.write('Error in callback %r (for %s):\n' % (function, event))
+                sys.stderr.write("Error in callback %r (for %s):\n" % (function, event))
                 _display.report_error(e)
 
 
@@ -701,11 +706,12 @@ class Shell(ShellBase):
         self.user_ns = user_ns
         self.user_module = user_module
         self.events = Events()
+        self.history_manager = None
         self.display_pub = DisplayPublisher()
         self.display_formatter = DisplayFormatter()
         self.ast_transformers = []
         self.loaded_extensions = set()
-        self.magics = {'line': {}, 'cell': {}}  # registered by the user
+        self.magics = {"line": {}, "cell": {}}  # registered by the user
 
     @property
     def user_global_ns(self):
@@ -722,7 +728,7 @@ class Shell(ShellBase):
 
     # -- magics
 
-    def find_magic(self, magic_name, magic_kind='line'):
+    def find_magic(self, magic_name, magic_kind="line"):
         function = self.magics[magic_kind].get(magic_name)
         if function is not None:
             return function
@@ -737,55 +743,55 @@ class Shell(ShellBase):
         return bound
 
     def find_line_magic(self, magic_name):
-        return self.find_magic(magic_name, 'line')
+        return self.find_magic(magic_name, "line")
 
     def find_cell_magic(self, magic_name):
-        return self.find_magic(magic_name, 'cell')
+        return self.find_magic(magic_name, "cell")
 
-    def register_magic_function(self, func, magic_kind='line', magic_name=None):
+    def register_magic_function(self, func, magic_kind="line", magic_name=None):
         name = magic_name or func.__name__
-        for kind in ('line', 'cell') if magic_kind == 'line_cell' else (magic_kind,):
+        for kind in ("line", "cell") if magic_kind == "line_cell" else (magic_kind,):
             self.magics[kind][name] = func
 
     def run_line_magic(self, magic_name, line, _stack_depth=1):
         function = self.find_line_magic(magic_name)
         if function is None:
-            raise UsageError(self._unknown('line', magic_name))
-        if not getattr(getattr(function, 'builtin', function), 'verbatim', False):
+            raise UsageError(self._unknown("line", magic_name))
+        if not getattr(getattr(function, "builtin", function), "verbatim", False):
             line = self.var_expand(line)
         return self._in_magic(function, line)
 
     def run_cell_magic(self, magic_name, line, cell):
         function = self.find_cell_magic(magic_name)
         if function is None:
-            raise UsageError(self._unknown('cell', magic_name))
+            raise UsageError(self._unknown("cell", magic_name))
         if not cell:
-            message = '%%%%%s is a cell magic, but the cell body is empty.' % magic_name
+            message = "%%%%%s is a cell magic, but the cell body is empty." % magic_name
             if self.find_line_magic(magic_name) is not None:
-                message += ' Did you mean the line magic %%%s (single %%)?' % magic_name
+                message += " Did you mean the line magic %%%s (single %%)?" % magic_name
             raise UsageError(message)
-        if not getattr(getattr(function, 'builtin', function), 'verbatim', False):
+        if not getattr(getattr(function, "builtin", function), "verbatim", False):
             line = self.var_expand(line)
         return self._in_magic(function, line, cell)
 
     def magic(self, arg_s):
-        name, _, rest = arg_s.lstrip('%').partition(' ')
+        name, _, rest = arg_s.lstrip("%").partition(" ")
         return self.run_line_magic(name, rest)
 
     def _unknown(self, kind, name):
         from difflib import get_close_matches
         from . import magics
-        other = 'cell' if kind == 'line' else 'line'
-        marks = {'line': '%', 'cell': '%%'}
-        text = '%s `%s%s` not found' % ({'line': 'Line magic function', 'cell': 'Cell magic'}[kind], marks[kind], name)
-        if name.startswith('%'):
-            return text + ': a cell magic must be the first line of its cell.'
+        other = "cell" if kind == "line" else "line"
+        marks = {"line": "%", "cell": "%%"}
+        text = "%s `%s%s` not found" % ({"line": "Line magic function", "cell": "Cell magic"}[kind], marks[kind], name)
+        if name.startswith("%"):
+            return text + ": a cell magic must be the first line of its cell."
         if self.find_magic(name, other) is not None:
-            return text + ' (But %s magic `%s%s` exists, did you mean that instead?).' % (other, marks[other], name)
+            return text + " (But %s magic `%s%s` exists, did you mean that instead?)." % (other, marks[other], name)
         close = get_close_matches(name, magics.names(kind) + list(self.magics[kind]))
         if close:
-            return text + '. Did you mean %s?' % ' or '.join('`%s%s`' % (marks[kind], c) for c in close)
-        return text + '.'
+            return text + ". Did you mean %s?" % " or ".join("`%s%s`" % (marks[kind], c) for c in close)
+        return text + "."
 
     # -- the rest of the interface
 
@@ -810,16 +816,16 @@ class Shell(ShellBase):
             _display.report_error(error)
 
     def show_usage(self):
-        print('%lsmagic lists the magics, name? describes an object, !cmd runs a command.')
+        print("%lsmagic lists the magics, name? describes an object, !cmd runs a command.")
 
     def reset(self, new_session=True, aggressive=False):
         for name in list(self.user_ns):
-            if name not in protected and not (name.startswith('__') and name.endswith('__')):
+            if name not in protected and not (name.startswith("__") and name.endswith("__")):
                 del self.user_ns[name]
-        if 'Out' in self.user_ns:
-            self.user_ns['Out'].clear()
-        if new_session and 'In' in self.user_ns:
-            self.user_ns['In'][:] = ['']
+        if "Out" in self.user_ns:
+            self.user_ns["Out"].clear()
+        if new_session and "In" in self.user_ns:
+            self.user_ns["In"][:] = [""]
 
 
 # ---- which shell -------------------------------------------------------------------------------------------
@@ -830,7 +836,7 @@ def setup(user_ns, user_module=None):
     import builtins
     _context = (user_ns, user_module)
     builtins.get_ipython = get_ipython
-    user_ns['get_ipython'] = get_ipython
+    user_ns["get_ipython"] = get_ipython
 
 
 def get_shell(user_ns=None, user_module=None):
@@ -850,11 +856,28 @@ def get_ipython():
     return get_shell()
 
 
+def transform(source):
+    """For the kernel: what a cell that is no Python means, or the cell unchanged.
+
+    A plain syntax error is the common case and makes no shell: importing IPython takes a third of a second.
+    """
+    if current is None:
+        changed = transform_cell(source)
+        if changed in (source, source + "\n") and automagic(source, _may_be_magic, {}) is None:
+            return source
+    return get_shell().transform_cell(source)
+
+
+def _may_be_magic(name):
+    from . import magics
+    return magics.find(name, "line") is not None or name in ("alias", "conda", "load", "macro", "mamba", "rerun", "store")
+
+
 def _create():
     global bridge_error, _creating
     user_ns, user_module = _context
     if user_ns is None:
-        user_module = sys.modules['__main__']
+        user_module = sys.modules["__main__"]
         user_ns = user_module.__dict__
         setup(user_ns, user_module)
     if not _creating and _ipython_spec() is not None:
@@ -864,18 +887,18 @@ def _create():
             from . import ipy
             return ipy.create(user_ns, user_module)
         except Exception as e:
-            bridge_error = '%s: %s' % (type(e).__name__, e)
+            bridge_error = "%s: %s" % (type(e).__name__, e)
         finally:
             _creating = False
     return Shell(user_ns, user_module)
 
 
 def _ipython_spec():
-    if 'IPython' in sys.modules:
-        return sys.modules['IPython']
+    if "IPython" in sys.modules:
+        return sys.modules["IPython"]
     from importlib.util import find_spec
     try:
-        return find_spec('IPython')
+        return find_spec("IPython")
     except (ImportError, ValueError):
         return None
 
@@ -884,25 +907,25 @@ def have_ipython():
     """Version of the environment's IPython, '' if it has none.  Does not import it."""
     spec = _ipython_spec()
     if spec is None:
-        return ''
-    if hasattr(spec, '__version__'):
+        return ""
+    if hasattr(spec, "__version__"):
         return spec.__version__
     # The name of the metadata directory tells; importlib.metadata costs twenty times as much to import.
-    origin = getattr(spec, 'origin', None)
+    origin = getattr(spec, "origin", None)
     if origin:
         try:
             names = os.listdir(os.path.dirname(os.path.dirname(origin)))
         except OSError:
             names = []
         for name in names:
-            match = re.match(r'ipython-(\d[\w.+!]*?)(?:-py[\d.]+)?\.(?:dist|egg)-info$', name, re.I)
+            match = re.match(r"ipython-(\d[\w.+!]*?)(?:-py[\d.]+)?\.(?:dist|egg)-info$", name, re.I)
             if match:
                 return match.group(1)
     from importlib import metadata
     try:
-        return metadata.version('ipython')
+        return metadata.version("ipython")
     except metadata.PackageNotFoundError:
-        return ''
+        return ""
 
 
 def warm_steps():
@@ -916,21 +939,26 @@ def warm_steps():
 def _warm_own():
     import signal, select, codecs, tokenize  # noqa: E401, F401
     from . import magics
-    transform_cell('x = !true\n%pwd')
-    magics.find('time', 'line')
+    transform_cell("x = !true\n%pwd")
+    magics.find("time", "line")
     get_shell()
 
 
 class _ImportHook:
     """First on sys.meta_path until somebody imports IPython; then it makes the bridge and is gone."""
 
+    busy = False
+
     def find_spec(self, name, path=None, target=None):
-        if name != 'IPython':
+        if name != "IPython" or self.busy:
             return None
-        remove_import_hook()
         from importlib.util import find_spec
-        spec = find_spec(name)
-        if spec is not None and spec.loader is not None and not _creating:
+        self.busy = True
+        try:
+            spec = find_spec(name)
+        finally:
+            self.busy = False
+        if spec is not None and spec.loader is not None:
             spec.loader = _HookedLoader(spec.loader)
         return spec
 
@@ -946,9 +974,11 @@ class _HookedLoader:
         return self.loader.create_module(spec)
 
     def exec_module(self, module):
+        remove_import_hook()
         module.__loader__ = module.__spec__.loader = self.loader
         self.loader.exec_module(module)
-        _replace_shell()
+        if not _creating:
+            _replace_shell()
 
 
 def _replace_shell():
@@ -960,7 +990,7 @@ def _replace_shell():
 
 
 def install_import_hook():
-    if 'IPython' not in sys.modules and not any(type(finder) is _ImportHook for finder in sys.meta_path):
+    if "IPython" not in sys.modules and not any(type(finder) is _ImportHook for finder in sys.meta_path):
         sys.meta_path.insert(0, _ImportHook())
 
 

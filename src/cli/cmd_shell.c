@@ -8,7 +8,6 @@
 #define _GNU_SOURCE 1
 #include "cli.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <locale.h>
@@ -78,21 +77,6 @@ static size_t skip_string(const char *code, size_t size, size_t at, bool *ret_op
 	return size;
 }
 
-/* Words that begin a compound statement: another line may belong to it even when it is complete. */
-static bool starts_block(const char *code, size_t size)
-{
-	static const char *const words[] = { "if", "for", "while", "with", "try", "def", "class", "async" };
-	size_t length = 0;
-
-	while (length < size && (code[length] == '_' || isalnum((unsigned char)code[length])))
-		length++;
-	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
-		if (strlen(words[i]) == length && !memcmp(words[i], code, length))
-			return true;
-	}
-	return size && code[0] == '@';
-}
-
 /*
  * A guess from the outside, without Python: it need not know what is valid, only whether the person seems to
  * be done.  A wrong "complete" shows a syntax error, a wrong "open" shows another prompt.
@@ -135,7 +119,7 @@ static enum completeness code_completeness(const char *code, size_t size)
 			continue;
 		} else if (c != ' ' && c != '\t' && c != '\r') {
 			depth += strchr("([{", c) ? 1 : strchr(")]}", c) ? -1 : 0;
-			if (line_start && depth == 0 && starts_block(code + at, size - at))
+			if (line_start && c == '@' && depth == 0)
 				block = true;
 			last = c;
 		}
@@ -378,9 +362,13 @@ static enum input read_terminal(struct shell *shell, const char **ret_line)
 
 	shell->event = INPUT_END;
 	cell__cli_print_fresh_line(shell->printer);
+	/* Before the prompt shows, not after: what is typed at once must not get the terminal's own editing. */
+	el_set(shell->editor, EL_PREP_TERM, 1);
 	line = el_gets(shell->editor, &size);
 	if (!line || size <= 0) {
-		cell__cli_write(STDOUT_FILENO, "\n", 1);
+		const char *answer = shell->event == INPUT_CLEARED ? "\nKeyboardInterrupt\n" : "\n";
+
+		cell__cli_write(STDOUT_FILENO, answer, strlen(answer));
 		return shell->event;
 	}
 	if (line[strspn(line, " \t\n")])

@@ -68,6 +68,19 @@ static int64_t now_ms(void)
 	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
+static void handle_signal(int number)
+{
+	unsigned char byte = (unsigned char)number;
+	int saved = errno;
+
+	if (number == SIGALRM)
+		_exit(cell__cli_stop_status());
+	if (number != SIGPIPE && write(signal_pipe[1], &byte, 1) < 0) {
+		/* Full: as many signals wait already as anyone could have meant. */
+	}
+	errno = saved;
+}
+
 /* ---- runs, as the signal thread sees them --------------------------------- */
 
 bool cell__cli_run_begin(void)
@@ -79,6 +92,9 @@ bool cell__cli_run_begin(void)
 	live.serial++;
 	live.begun_ms = now_ms();
 	pthread_mutex_unlock(&live.mutex);
+	/* A Ctrl-C that came after the input was entered and before this is meant for the cell. */
+	if (cell__cli_take_sigint())
+		handle_signal(SIGINT);
 	return begun;
 }
 
@@ -200,19 +216,6 @@ static void *signal_main(void *arg)
 			live.wake(live.wake_arg);
 	}
 	return NULL;
-}
-
-static void handle_signal(int number)
-{
-	unsigned char byte = (unsigned char)number;
-	int saved = errno;
-
-	if (number == SIGALRM)
-		_exit(cell__cli_stop_status());
-	if (number != SIGPIPE && write(signal_pipe[1], &byte, 1) < 0) {
-		/* Full: as many signals wait already as anyone could have meant. */
-	}
-	errno = saved;
 }
 
 int cell__cli_signals_start(bool interactive, void (*wake)(void *arg), void *arg, struct cell_error *err)

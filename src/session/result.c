@@ -196,7 +196,12 @@ static bool is_json_type(const char *type)
 /* JSON as it is, text as a string, everything else by base64. */
 static int add_part(struct cell__buf *out, const struct cell_mime_part *part)
 {
-	bool binary = strncmp(part->type, "image/", 6) == 0 && !strstr(part->type, "svg");
+	/* By type, not by looking: a consumer must be able to know which it is. */
+	static const char *const binaries[] = { "image/", "audio/", "video/", "application/pdf", "application/octet-stream" };
+	bool binary = false;
+	for (size_t i = 0; i < sizeof binaries / sizeof *binaries; i++)
+		binary |= strncmp(part->type, binaries[i], strlen(binaries[i])) == 0;
+	binary &= !strstr(part->type, "+xml");
 	if (is_json_type(part->type) && cell__json_check(part->data, part->size))
 		return cell__buf_add(out, part->data, part->size);
 	if (!binary && cell__utf8_ok(part->data, part->size))

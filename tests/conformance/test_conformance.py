@@ -1,0 +1,224 @@
+"""Runs the table of cells.py against every executor named in WORKCELL_EXECUTORS.
+
+One program serves all cases of one executor and interpreter; between cases it is told to reset, which is a
+fresh kernel, and after that only the program, its spawner and its zygote may be there.
+"""
+import base64
+import re
+
+import pytest
+
+import cells
+import support
+
+INTERPRETERS = ("ipython", "plain")
+
+
+class Target:
+    """One executor with one interpreter: a program that lives from case to case unless a case ends it."""
+
+    def __init__(self, executor, python):
+        self.executor, self.python = executor, python
+        self.driver = None
+        self.capabilities = {"children", "fork", "threads", "descriptors", "files", "shell", "environment"}
+        self.capabilities -= cells.EXCEPTIONS.get(executor, set())
+        if tuple(map(int, support.python_version(python).split(".")[:2])) >= (3, 11):
+            self.capabilities.add("py311")
+        if support.module_version(python, "matplotlib"):
+            self.capabilities.add("matplotlib")
+
+    def open(self):
+        if self.driver is None:
+            self.driver = support.Driver("--timeout", "20", python=self.python, executor=self.executor, cwd="/")
+            support.shared_drivers.append(self.driver)
+            self.driver.locate()
+            self.driver.reset()
+            self.fds = support.fd_count(self.driver.pid)
+        return self.driver
+
+    def close(self, how):
+        driver, self.driver = self.driver, None
+        if driver is not None:
+            try:
+                how(driver)
+            finally:
+                support.shared_drivers.remove(driver)
+
+    def check_quiet(self):
+        """After a reset nothing of the case is left: no process, no descriptor."""
+        pid = self.driver.pid
+        support.wait_until(lambda: len(self.driver.family()) <= 3,
+                           lambda: "only spawner, zygote and kernel: %r" % self.driver.family(), 10)
+        # A kernel may be open or not yet: socket, two pipes and ring come and go together.
+        support.wait_until(lambda: support.fd_count(pid) <= self.fds + 8,
+                           lambda: "descriptors grew from %d to %d" % (self.fds, support.fd_count(pid)), 10)
+
+
+@pytest.fixture(scope="module", params=[(e, i) for e in support.EXECUTORS for i in INTERPRETERS],
+                ids=lambda param: "-".join(param))
+def target(request, full_python, bare_python):
+    executor, interpreter = request.param
+    made = Target(executor, full_python if interpreter == "ipython" else bare_python)
+    try:
+        yield made
+        made.close(support.Driver.close)
+    finally:
+        made.close(support.Driver.kill)
+
+
+def same(got, want):
+    """Equality as JSON sees it: 1, 1.0 and true are three things, and so are 0.0 and -0.0."""
+    if type(got) is not type(want):
+        return False
+    if isinstance(want, list):
+        return len(got) == len(want) and all(map(same, got, want))
+    if isinstance(want, dict):
+        return got.keys() == want.keys() and all(same(got[key], want[key]) for key in want)
+    if isinstance(want, float):
+        return repr(got) == repr(want)
+    return got == want
+
+
+def matches(got, want):
+    if want is cells.ANY:
+        return True
+    if isinstance(want, re.Pattern):
+        return isinstance(got, str) and want.search(got) is not None
+    if isinstance(want, bytes):
+        return isinstance(got, str) and base64.b64decode(got, validate=True) == want
+    return got == want
+
+
+def matches_mime(got, want):
+    return isinstance(got, dict) and got.keys() == want.keys() and all(matches(got[k], want[k]) for k in want)
+
+
+def shape_problems(result):
+    """What holds for every result, whatever the cell did."""
+    kinds = {
+        "mime": dict, "stdout": str, "stderr": str, "text": str, "images": list, "displays": list,
+        "state": str, "isolation": dict, "session_id": str, "repr": (str, type(None)),
+        "error": (dict, type(None)), "spill": (str, type(None)), "duration_ms": (int, float),
+    }
+    if "value" not in result:
+        yield "no value key"
+    for key, kind in kinds.items():
+        if key not in result:
+            yield "no %s key" % key
+        elif not isinstance(result[key], kind):
+            yield "%s is %r" % (key, result[key])
+    if result["duration_ms"] < 0 or not result["session_id"]:
+        yield "duration_ms %r, session_id %r" % (result["duration_ms"], result["session_id"])
+    if sorted(result["stdout"] + result["stderr"]) != sorted(result["text"]):
+        yield "text is not made of stdout and stderr"
+    error = result["error"]
+    if error is not None:
+        if not {"type", "message", "traceback", "code"} <= error.keys():
+            yield "error lacks a key: %r" % error
+        elif not all(isinstance(error[key], str) for key in ("type", "message", "traceback", "code")):
+            yield "error has a part that is no string: %r" % error
+        else:
+            for sign in ("workcell_kernel", "zygote", "IPython/core", "/site-packages/IPython", "asyncio/base_events"):
+                if sign in error["traceback"]:
+                    yield "the traceback shows %r" % sign
+            if re.search(r"\x1b\[[0-9;]*m", error["traceback"].replace(error["message"], "")):
+                yield "the traceback has colours"
+
+
+def problems(result, want):
+    yield from shape_problems(result)
+    error = result["error"]
+    if want.get("error") is cells.ANY:
+        pass
+    elif "error" not in want:
+        if error is not None:
+            yield "error %s" % error
+    elif error is None:
+        yield "no error"
+    else:
+        if not matches(error["type"], want["error"]):
+            yield "error type %r" % error["type"]
+        if not matches(error["code"], want.get("code", "exception")):
+            yield "error code %r" % error["code"]
+        if not matches(error["message"], want.get("message", cells.ANY)):
+            yield "error message %r, not %r" % (error["message"], want["message"])
+        at = 0
+        for part in want.get("traceback", ()):
+            pattern = part if isinstance(part, re.Pattern) else re.compile(re.escape(part))
+            found = pattern.search(error["traceback"], at)
+            if not found:
+                yield "traceback lacks %r" % part
+                break
+            at = found.start()
+        for part in want.get("traceback_not", ()):
+            if part in error["traceback"]:
+                yield "traceback has %r" % part
+    if "value" in want and not same(result["value"], want["value"]):
+        yield "value %.200r, not %.200r" % (result["value"], want["value"])
+    if "repr" in want and not matches(result["repr"], want["repr"]):
+        yield "repr %.200r" % result["repr"]
+    if want.get("no_value") and not (result["value"] is None and result["repr"] is None and result["mime"] == {}):
+        yield "there is a value: %r" % {key: result[key] for key in ("value", "repr", "mime")}
+    for stream in ("stdout", "stderr", "text"):
+        if stream in want:
+            if not matches(result[stream], want[stream]):
+                yield "%s %.200r" % (stream, result[stream])
+        elif stream != "text" and "text" not in want and result[stream]:
+            yield "%s %.200r" % (stream, result[stream])
+    if "mime" in want and not matches_mime(result["mime"], want["mime"]):
+        yield "mime %r" % result["mime"]
+    if len(result["displays"]) != len(want.get("displays", ())):
+        yield "displays %r" % result["displays"]
+    else:
+        for got, wanted in zip(result["displays"], want.get("displays", ())):
+            if not matches_mime(got, wanted):
+                yield "display %r" % got
+    if "check" in want and want["check"](result) is False:
+        yield "check failed on %.2000r" % result
+    if result["state"] != "kept":
+        yield "state %r" % result["state"]
+
+
+@pytest.mark.parametrize("case", cells.CASES, ids=lambda case: case.name.replace(" ", "-"))
+def test_cell(target, case):
+    lacking = case.needs - target.capabilities
+    if lacking:
+        # Not a skip: this executor or interpreter says that it does not have this, and the table knows.
+        assert lacking <= {"py311", "matplotlib"} | cells.EXCEPTIONS.get(target.executor, set())
+        return
+    failed = []
+    driver = target.open()
+    try:
+        for number, (code, want) in enumerate(case.cells, 1):
+            result = driver.run(code)
+            assert "session_id" in result, result
+            for problem in problems(result, want):
+                failed.append("cell %d %.100r: %s" % (number, code, problem))
+        driver.reset()
+        target.check_quiet()
+    except (AssertionError, OSError) as error:
+        failed.append(str(error))
+        target.close(support.Driver.kill)
+    assert not failed, "\n".join(failed)
+
+
+def test_names_are_unique():
+    names = [case.name for case in cells.CASES]
+    assert len(names) == len(set(names))
+
+
+def test_the_suite_can_fail():
+    """A check that cannot fail is no check: each kind of expectation is seen red once."""
+    good = {"value": 2, "repr": "2", "mime": {"text/plain": "2"}, "stdout": "", "stderr": "", "text": "", "error": None,
+            "images": [], "displays": [], "duration_ms": 0.1, "state": "kept", "isolation": {}, "session_id": "s",
+            "spill": None}
+    assert not list(problems(good, {"value": 2, "repr": "2", "mime": {"text/plain": "2"}}))
+    raised = dict(good, error={"type": "E", "message": "m", "traceback": "t\nE: m", "code": "exception"})
+    for result, want in [(good, {"value": 2.0}), (good, {"value": True}), (good, {"repr": "3"}), (good, {"no_value": True}),
+                         (good, {"mime": {}}), (good, {"stdout": "x"}), (good, {"displays": [{}]}), (good, {"error": "E"}),
+                         (good, {"check": lambda r: False}), (dict(good, stderr="w", text="w"), {}),
+                         (dict(good, state="lost"), {}), (dict(good, text="q"), {}), (raised, {}),
+                         (raised, {"error": "F"}), (raised, {"error": "E", "message": "n"}),
+                         (raised, {"error": "E", "code": "timeout"}), (raised, {"error": "E", "traceback": ["E", "t"]}),
+                         (raised, {"error": "E", "traceback_not": ["E"]})]:
+        assert list(problems(result, want)), (result, want)

@@ -1,0 +1,30 @@
+"""Several sessions in one program, over the C API.  The scenarios are in library.py, each in a process of its own."""
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+import support
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+with open(os.path.join(HERE, "library.py"), encoding="utf-8") as source:
+    NAMES = re.search(r"^SCENARIOS = \[([^]]*)\]", source.read(), re.M).group(1).replace(",", " ").split()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_scenario(name, bare_python):
+    env = support.host_environment(WORKCELL_BIN=support.BIN, WORKCELL_BARE_PYTHON=bare_python)
+    if support.is_asan():
+        # The runtime must come first, and Python's own leaks are not ours to find.
+        asan = subprocess.run(["gcc", "-print-file-name=libasan.so"], stdout=subprocess.PIPE, check=True, text=True).stdout
+        env.update(LD_PRELOAD=asan.strip(), ASAN_OPTIONS=env.get("ASAN_OPTIONS", "") + ":detect_leaks=0")
+    process = support.popen([sys.executable, os.path.join(HERE, "library.py"), name], env=env, stdin=subprocess.DEVNULL,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        out, _ = process.communicate(timeout=2 * support.DEADLINE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out = process.communicate()[0] + b"\nhangs"
+    assert (process.returncode, out.decode("utf-8", "replace").strip().splitlines()[-1:]) == (0, ["ok"]), out.decode("utf-8", "replace")
