@@ -19,6 +19,7 @@ MB = 1_000_000
 # run; a cost that grew with the number of sessions would show as a multiple.
 GROWTH_WINDOW = 50
 GROWTH_LIMIT = 1.5
+BUSY_LOAD = 0.7  # load average of the last minute
 
 
 class Ask:
@@ -59,10 +60,10 @@ MEASURES = (
     ("reset", "reset to first result", "ns", "reset", "fork", [times_peer(100)]),
     ("memory", "memory of one more session", "bytes", "memory", None, [at_most_mb(4), times_peer(10)]),
     ("stdout", "stdout, 100 MB in lines", "bytes_per_s", "stdout", None, [times_peer(20)]),
-    ("sessions", "{sessions} sessions at once, open", "ns", None, None, [ALL_ANSWER, NO_GROWTH, NONE_LEFT]),
+    ("sessions", "{sessions} sessions at once, open", "ns", None, "fork", [ALL_ANSWER, NO_GROWTH, NONE_LEFT]),
     ("first-chunk", "first output chunk of a cell", "ns", "first-chunk", None, []),
-    ("ping-one-cpu", "socket floor, on one CPU", "ns", None, "socket", []),
-    ("ping-two-cpus", "socket floor, on two CPUs", "ns", None, "socket", []),
+    ("cell-one-cpu", "cell, all held on one CPU", "ns", None, "socket", []),
+    ("cell-two-cpus", "cell, kernel on another CPU", "ns", None, "socket", []),
 )
 
 
@@ -99,18 +100,25 @@ def machine_facts():
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "kernel": platform.release(),
         "arch": platform.machine(),
-        "load": os.getloadavg()[0],
     }
 
 
-def judge_sessions(measure, values, facts):
-    """What this row asks for is not a ratio to somebody else."""
-    window = min(GROWTH_WINDOW, max(len(values) // 2, 1))
-    first = summarise(values[:window], "ns")["p50"]
-    last = summarise(values[-window:], "ns")["p50"]
-    measure.update(facts, window=window)
-    measure["first_p50"], measure["last_p50"], measure["growth"] = first, last, last / first
-    measure["answered_share"] = facts["answered"] / facts["asked"]
+def judge_sessions(measure, row, facts):
+    """What this row asks for is not a ratio to somebody else.  Growth is the median of the rounds'."""
+    asked, rounds = facts["asked"], facts["rounds"]
+    window = min(GROWTH_WINDOW, max(asked // 2, 1))
+
+    def middle_growth(values):
+        ends = []
+        for i in range(rounds):
+            part = values[i * asked:(i + 1) * asked]
+            ends.append((summarise(part[:window], "ns")["p50"], summarise(part[-window:], "ns")["p50"]))
+        first, last = sorted(ends, key=lambda pair: pair[1] / pair[0])[rounds // 2]
+        return {"first_p50": first, "last_p50": last, "growth": last / first}
+
+    measure.update(facts, window=window, **middle_growth(row["values"]))
+    measure["floor_growth"] = middle_growth(row["floor"])["growth"]
+    measure["answered_share"] = facts["answered"] / (asked * rounds)
     measure["left_behind"] = facts["left_processes"] + facts["left_fds"]
 
 
@@ -131,7 +139,7 @@ def build(workcell, peer):
         if ours and floor:
             measure["ratio_to_floor"] = ours["p50"] / floor["p50"]
         if name == "sessions":
-            judge_sessions(measure, row["values"], workcell["sessions"])
+            judge_sessions(measure, row, workcell["sessions"])
         measure["asks"] = [ask.judge(measure) for ask in asks]
         measures.append(measure)
     return {
@@ -226,13 +234,14 @@ def remarks(report):
                            f"{three_digits(ask['got'])}")
         if measure["name"] == "sessions":
             first, last = show(measure["first_p50"], "ns"), show(measure["last_p50"], "ns")
+            grown, floor = measure["growth"], measure["floor_growth"]
             out.append(
-                f"{measure['asked']} sessions: {measure['answered']} answered; open p50 {first} for the "
-                f"first {measure['window']}, {last} for the last ({measure['growth']:.2f}×; more than "
-                f"{GROWTH_LIMIT}× counts as growth); left behind: {measure['left_processes']} processes, "
-                f"{measure['left_fds']} descriptors")
+                f"{measure['asked']} sessions, rounds: {measure['rounds']}, answered: {measure['answered']}; "
+                f"open p50 {first} for the first {measure['window']}, {last} for the last "
+                f"({grown:.2f}×, a bare fork meanwhile {floor:.2f}×; growth is more than {GROWTH_LIMIT}×); "
+                f"left behind: {measure['left_processes']} processes, {measure['left_fds']} descriptors")
     for name, reason in report["skipped"].items():
-        out.append(f"{name}: not measured, {reason}; give an interpreter that has it with --python")
+        out.append(f"{name}: not measured, {reason}; give one that has both with --python")
     peer = report["peer"]
     if peer is None and any(ask["met"] is None for m in report["measures"] for ask in m["asks"]):
         out.append("ipykernel was left out: ratios to it are not judged")
@@ -242,6 +251,9 @@ def remarks(report):
             "For the full comparison:\n    python3 -m venv /tmp/bench-venv\n"
             "    /tmp/bench-venv/bin/pip install ipykernel numpy pandas\n"
             "    workcell bench --python /tmp/bench-venv/bin/python")
+    load = report["workcell"]["load_percent"] / 100
+    if load > BUSY_LOAD:
+        out.append(f"the machine was busy when the benchmark began (load {load:.1f}): figures may be worse")
     if report["workcell"]["quick"]:
         out.append("--quick: few rounds, the figures wobble")
     return out

@@ -122,7 +122,8 @@ static unsigned long long start_ticks(int64_t pid)
 	if (!f)
 		return 0;
 	if (fgets(line, sizeof(line), f) && (p = strrchr(line, ')')))
-		sscanf(p + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+		sscanf(p + 1,
+		       " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
 		       &ticks);
 	fclose(f);
 	return ticks;
@@ -150,7 +151,8 @@ static int run_cell(struct cell_session *session, const char *code, const char *
 		r = complain("`%s` ended with %s: %s", code, outcome->type[0] ? outcome->type :
 			     cell_code_word(outcome->code), outcome->message);
 	else if (want ? !got || strcmp(got, want) : cell_result_repr(result) != NULL)
-		r = complain("`%s` gave %s, not %s", code, got ? got : "no JSON value", want ? want : "nothing");
+		r = complain("`%s` gave %s, not %s", code, got ? got : "no JSON value",
+			     want ? want : "nothing");
 	else if (!cell_result_state_kept(result))
 		r = complain("`%s` lost the session's state", code);
 	cell_result_destroy(result);
@@ -238,7 +240,7 @@ static int measure_open(struct cell__bench *b, struct cell__bench_row *row)
 	struct cell_session *session;
 	double ns;
 
-	for (int round = -1; round < rounds(b, 40); round++) { /* the first round warms up and does not count */
+	for (int round = -1; round < rounds(b, 40); round++) { /* the first warms up and does not count */
 		for (int i = 0; i < 5; i++) {
 			if (open_to_result(b, b->engine, &session, &ns))
 				return -1;
@@ -308,27 +310,77 @@ static int measure_first_chunk(struct cell__bench *b, struct cell_session *sessi
 	return 0;
 }
 
-static int measure_cell(struct cell__bench *b, struct cell__bench_row *row)
+/* One round more than counts: the first warms up. */
+static int sample_cells(struct cell__bench *b, struct cell_session *session, int n_rounds,
+			struct cell__bench_row *row)
 {
-	struct cell_session *session = NULL;
 	double ns;
-	int r = -1;
 
-	if (open_session(b, b->engine, NULL, &session) || run_cell(session, "kept = 41", NULL, NULL, NULL))
-		goto out;
-	for (int round = -1; round < rounds(b, 40); round++) {
+	for (int round = -1; round < n_rounds; round++) {
 		for (int i = 0; i < 100; i++)
 			if (run_cell(session, "1+1", "2", NULL, &ns) ||
 			    (round >= 0 && add_sample(&row->cell, ns)))
-				goto out;
+				return -1;
 		if (round >= 0 && sample_floor(b, row, 100, cell__floor_ping))
-			goto out;
+			return -1;
 	}
-	if (run_cell(session, "kept + 1", "42", NULL, NULL) ||
-	    measure_first_chunk(b, session, &b->rows[CELL_ROW_FIRST_CHUNK]))
-		goto out;
-	r = 0;
-out:
+	return 0;
+}
+
+/* All threads of this process to one set of CPUs, the processes that answer it to another. */
+static int place(struct cell__bench *b, struct cell_session *session, const cpu_set_t *here,
+		 const cpu_set_t *there)
+{
+	DIR *dir = opendir("/proc/self/task");
+	struct dirent *entry;
+	int failed = !dir;
+
+	while (dir && (entry = readdir(dir)))
+		if (entry->d_name[0] != '.')
+			failed |= sched_setaffinity(atoi(entry->d_name), sizeof(*here), here) != 0;
+	if (dir)
+		closedir(dir);
+	failed |= sched_setaffinity((pid_t)cell_session_kernel_pid(session), sizeof(*there), there) != 0;
+	failed |= sched_setaffinity(b->floor.echo_pid, sizeof(*there), there) != 0;
+	return failed ? -1 : 0;
+}
+
+/*
+ * Waking a process on another CPU can cost ten times one on the same, and the scheduler is free to do either:
+ * these rows compare cell and floor where both have the same.  Left out where placing is not permitted.
+ */
+static int measure_placed_cells(struct cell__bench *b, struct cell_session *session)
+{
+	cpu_set_t all, cpus[2];
+	int r = 0, found = 0;
+
+	if (sched_getaffinity(0, sizeof(all), &all))
+		return 0;
+	for (int cpu = 0; cpu < CPU_SETSIZE && found < 2; cpu++) {
+		if (!CPU_ISSET(cpu, &all))
+			continue;
+		CPU_ZERO(&cpus[found]);
+		CPU_SET(cpu, &cpus[found++]);
+	}
+	if (!place(b, session, &cpus[0], &cpus[0]))
+		r = sample_cells(b, session, rounds(b, 20), &b->rows[CELL_ROW_CELL_ONE_CPU]);
+	if (!r && found == 2 && !place(b, session, &cpus[0], &cpus[1]))
+		r = sample_cells(b, session, rounds(b, 20), &b->rows[CELL_ROW_CELL_TWO_CPUS]);
+	place(b, session, &all, &all);
+	return r;
+}
+
+static int measure_cell(struct cell__bench *b, struct cell__bench_row *row)
+{
+	struct cell_session *session = NULL;
+	int r = open_session(b, b->engine, NULL, &session);
+
+	if (!r)
+		r = run_cell(session, "kept = 41", NULL, NULL, NULL) ||
+		    sample_cells(b, session, rounds(b, 40), row) ||
+		    measure_first_chunk(b, session, &b->rows[CELL_ROW_FIRST_CHUNK]) ||
+		    measure_placed_cells(b, session) ||
+		    run_cell(session, "kept + 1", "42", NULL, NULL) ? -1 : 0;
 	cell_session_close(session);
 	return r;
 }
@@ -452,8 +504,8 @@ static int measure_stdout_once(struct cell_session *session, struct cell__bench_
 	char code[128];
 	double began, took;
 
-	snprintf(code, sizeof(code), "line = 'x' * %d\nfor i in range(%d): print(line)", STDOUT_LINE_BYTES - 1,
-		 STDOUT_LINES);
+	snprintf(code, sizeof(code), "line = 'x' * %d\nfor i in range(%d): print(line)",
+		 STDOUT_LINE_BYTES - 1, STDOUT_LINES);
 	opts.on_event = handle_stdout;
 	opts.event_arg = &bytes;
 	began = now_ns();
@@ -514,7 +566,9 @@ static int use_many(struct cell__bench *b, struct cell_session **sessions, struc
 		if (marks[i].pid <= 0 || !marks[i].ticks)
 			return complain("session %d has no kernel", i + 1);
 		snprintf(code, sizeof(code), "mine = %d", i);
-		if (run_cell(sessions[i], code, NULL, NULL, NULL))
+		/* A floor that grew as well tells a machine that got busy from sessions that got slow. */
+		if (run_cell(sessions[i], code, NULL, NULL, NULL) ||
+		    sample_floor(b, row, 1, cell__floor_fork))
 			return -1;
 	}
 	/* All are open now: each must still be itself. */
@@ -527,81 +581,58 @@ static int use_many(struct cell__bench *b, struct cell_session **sessions, struc
 	return 0;
 }
 
+static int many_round(struct cell__bench *b, struct cell_session **sessions, struct kernel_mark *marks,
+		      struct cell__bench_row *row)
+{
+	int fds = count_fds(), left_processes, left_fds, r;
+	double began, deadline;
+
+	memset(sessions, 0, (size_t)b->sessions * sizeof(struct cell_session *));
+	r = use_many(b, sessions, marks, row);
+	began = now_ns();
+	for (int i = 0; i < b->sessions; i++)
+		cell_session_close(sessions[i]);
+	b->many.close_all_ns += now_ns() - began;
+	if (r)
+		return r;
+
+	/* Closing a descriptor may take the engine's thread one more turn. */
+	deadline = now_ns() + LEFTOVER_DEADLINE_NS;
+	do {
+		left_processes = count_alive(marks, b->sessions);
+		left_fds = count_fds() - fds;
+		if (left_processes <= 0 && left_fds <= 0)
+			break;
+		sched_yield();
+	} while (now_ns() < deadline);
+	b->many.left_processes += left_processes;
+	b->many.left_fds += left_fds > 0 ? left_fds : 0;
+	b->many.rounds++;
+	return 0;
+}
+
+/* Several rounds, because whether opening gets slower is read off a few seconds that others may disturb. */
 static int measure_sessions(struct cell__bench *b, struct cell__bench_row *row)
 {
 	struct cell_session **sessions = calloc((size_t)b->sessions, sizeof(struct cell_session *));
 	struct kernel_mark *marks = calloc((size_t)b->sessions, sizeof(*marks));
 	struct cell_session *session = NULL;
-	int fds, r = -1;
-	double ns, began, deadline;
+	double ns;
+	int r;
 
-	if (!sessions || !marks) {
-		complain("out of memory");
-		goto out;
-	}
-	/* What the engine opens once and keeps is there after one session has come and gone. */
-	if (open_to_result(b, b->engine, &session, &ns))
-		goto out;
+	if (!sessions || !marks)
+		r = complain("out of memory");
+	else /* What the engine opens once and keeps is there after one session has come and gone. */
+		r = open_to_result(b, b->engine, &session, &ns);
 	cell_session_close(session);
-	fds = count_fds();
-
-	r = use_many(b, sessions, marks, row);
-	began = now_ns();
-	for (int i = 0; i < b->sessions; i++)
-		cell_session_close(sessions[i]);
-	b->many.close_all_ns = now_ns() - began;
-	if (r)
-		goto out;
-
-	/* Closing a descriptor may take the engine's thread one more turn. */
-	deadline = now_ns() + LEFTOVER_DEADLINE_NS;
-	do {
-		b->many.left_processes = count_alive(marks, b->sessions);
-		b->many.left_fds = count_fds() - fds;
-		if (b->many.left_processes <= 0 && b->many.left_fds <= 0)
-			break;
-		sched_yield();
-	} while (now_ns() < deadline);
-	if (b->many.left_fds < 0)
-		b->many.left_fds = 0;
-out:
+	for (int i = 0; !r && i < (b->quick ? 1 : 3); i++)
+		r = many_round(b, sessions, marks, row);
 	free(sessions);
 	free(marks);
 	return r;
 }
 
 /* ---- the run as a whole ----------------------------------------------------------- */
-
-static int pin(pid_t pid, const cpu_set_t *cpus)
-{
-	return sched_setaffinity(pid, sizeof(*cpus), cpus);
-}
-
-/*
- * A wake-up on another processor can cost ten times one on the same: these two rows say what the floor would
- * be if the scheduler always did the one or the other.  Best effort; the affinity is put back as it was.
- */
-static int measure_pinned_pings(struct cell__bench *b)
-{
-	cpu_set_t all, cpus[2];
-	int r = 0, found = 0;
-
-	if (sched_getaffinity(0, sizeof(all), &all))
-		return 0;
-	for (int cpu = 0; cpu < CPU_SETSIZE && found < 2; cpu++) {
-		if (!CPU_ISSET(cpu, &all))
-			continue;
-		CPU_ZERO(&cpus[found]);
-		CPU_SET(cpu, &cpus[found++]);
-	}
-	if (!pin(0, &cpus[0]) && !pin(b->floor.echo_pid, &cpus[0]))
-		r = sample_floor(b, &b->rows[CELL_ROW_PING_ONE_CPU], rounds(b, 2000), cell__floor_ping);
-	if (!r && found == 2 && !pin(b->floor.echo_pid, &cpus[1]))
-		r = sample_floor(b, &b->rows[CELL_ROW_PING_TWO_CPUS], rounds(b, 2000), cell__floor_ping);
-	pin(0, &all);
-	pin(b->floor.echo_pid, &all);
-	return r;
-}
 
 static int start_engine(struct cell__bench *b)
 {
@@ -613,7 +644,8 @@ static int start_engine(struct cell__bench *b)
 	anon = proc_sum(b->env.zygote_pid, "status", "RssAnon:", "RssAnon:");
 	file = proc_sum(b->env.zygote_pid, "status", "RssFile:", "RssShmem:");
 	if (anon <= 0 || file < 0)
-		return complain("cannot read how large the zygote (pid %lld) is", (long long)b->env.zygote_pid);
+		return complain("cannot read how large the zygote (pid %lld) is",
+				(long long)b->env.zygote_pid);
 	b->zygote_anon_bytes = (size_t)anon;
 	b->zygote_file_bytes = (size_t)file;
 	if (cell__floor_inflate(&b->floor, b->zygote_anon_bytes, b->zygote_file_bytes, &err))
@@ -638,10 +670,9 @@ static int measure_all(struct cell__bench *b)
 	};
 	struct cell_error err = { 0 };
 
+	getloadavg(&b->load, 1);
 	if (cell__floor_start(&b->floor, &err))
 		return complain_err("start the floor processes", &err);
-	if ((b->only < 0 || b->only == CELL_ROW_CELL) && measure_pinned_pings(b))
-		return -1;
 	if (start_engine(b))
 		return -1;
 	for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
@@ -714,9 +745,10 @@ void cell__bench_write(const struct cell__bench *b, FILE *f)
 		   ", \"host_bytes_per_session\": %.0f, \"quick\": %s",
 		b->env.start_ms, b->zygote_anon_bytes, b->zygote_file_bytes, b->host_bytes_per_session,
 		b->quick ? "true" : "false");
-	fprintf(f, ", \"sessions\": {\"asked\": %d, \"answered\": %d, \"left_processes\": %d, \"left_fds\": %d"
-		   ", \"close_all_ns\": %.0f}, \"rows\": {",
-		b->sessions, b->many.answered, b->many.left_processes, b->many.left_fds, b->many.close_all_ns);
+	fprintf(f, ", \"load_percent\": %.0f, \"sessions\": {\"asked\": %d, \"rounds\": %d, \"answered\": %d"
+		   ", \"left_processes\": %d, \"left_fds\": %d, \"close_all_ns\": %.0f}, \"rows\": {",
+		b->load * 100, b->sessions, b->many.rounds, b->many.answered, b->many.left_processes,
+		b->many.left_fds, b->many.close_all_ns);
 	for (int i = 0; i < CELL_ROW_COUNT; i++) {
 		const struct cell__bench_row_spec *spec = &cell__bench_row_specs[i];
 		const struct cell__bench_row *row = &b->rows[i];

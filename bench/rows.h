@@ -27,8 +27,8 @@
 	X(SESSIONS, "sessions", "ns", NULL)                                \
 	/* Not asked for by name: they come along with `cell`. */          \
 	X(FIRST_CHUNK, "first-chunk", "ns", NULL)                          \
-	X(PING_ONE_CPU, "ping-one-cpu", "ns", NULL)                        \
-	X(PING_TWO_CPUS, "ping-two-cpus", "ns", NULL)
+	X(CELL_ONE_CPU, "cell-one-cpu", "ns", NULL)                        \
+	X(CELL_TWO_CPUS, "cell-two-cpus", "ns", NULL)
 
 enum cell__bench_row_id {
 #define CELL_BENCH_ROW_ENUM(id, name, unit, peer) CELL_ROW_##id,
@@ -53,8 +53,9 @@ struct cell__bench_row {
 	const char *skipped; /* why there is nothing, or NULL */
 };
 
-/* What became of the many sessions. */
+/* What became of the many sessions, all rounds together. */
 struct cell__bench_many {
+	int rounds;
 	int answered;
 	int left_processes, left_fds;
 	double close_all_ns;
@@ -72,6 +73,7 @@ struct cell__bench {
 	struct cell_env_info env;
 	size_t zygote_anon_bytes, zygote_file_bytes;
 	double host_bytes_per_session;
+	double load; /* of the machine, before we came */
 	struct cell__bench_many many;
 	struct cell__bench_row rows[CELL_ROW_COUNT];
 };

@@ -1,5 +1,5 @@
 /*
- * Output while it is written, a cell that is started and not waited for, and an interrupt from another thread.
+ * Output while it is written, a cell that is started and not waited for, an interrupt from another thread.
  *
  * The two ways to run a cell differ in where events arrive:
  *
@@ -110,7 +110,8 @@ static int start_and_interrupt(struct cell_session *session, struct cell_error *
 	while (!started.ended)
 		pthread_cond_wait(&started.changed, &started.mutex);
 	pthread_mutex_unlock(&started.mutex);
-	printf("it ended: %s, variables %s\n", cell_code_word(started.code), started.state_kept ? "kept" : "lost");
+	printf("it ended: %s, variables %s\n", cell_code_word(started.code),
+	       started.state_kept ? "kept" : "lost");
 	return started.code == CELL_OUT_INTERRUPTED && started.state_kept ? 0 : 1;
 }
 

@@ -15,17 +15,19 @@
 struct stop {
 	const char *title;
 	const char *code;
-	int64_t timeout_ms;   /* 0: the session's */
-	int outcome;          /* CELL_OK or CELL_OUT_* */
-	const char *repr;     /* of the value; NULL: there is none */
-	const char *in_text;  /* must be in what was printed, or in the traceback; NULL: nothing */
-	const char *mime;     /* the value must have this part; NULL: any */
+	int64_t timeout_ms;  /* 0: the session's */
+	int outcome;         /* CELL_OK or CELL_OUT_* */
+	const char *repr;    /* of the value; NULL: there is none */
+	const char *in_text; /* must be in what was printed, or in the traceback; NULL: nothing */
+	const char *mime;    /* the value must have this part; NULL: any */
 };
 
 static const struct stop stops[] = {
 	{ .title = "variables live from cell to cell",
 	  .code = "prices = {'tea': 3.5, 'cake': 4.25, 'soup': 6.0}" },
-	{ .title = "the last expression is the cell's value", .code = "sum(prices.values())", .repr = "13.75" },
+	{ .title = "the last expression is the cell's value",
+	  .code = "sum(prices.values())",
+	  .repr = "13.75" },
 	{ .title = "output comes while it is written",
 	  .code = "import time\n"
 		  "for name, price in prices.items():\n"
@@ -39,12 +41,13 @@ static const struct stop stops[] = {
 		  "total(['tea', 'pie'])",
 	  .outcome = CELL_OUT_EXCEPTION,
 	  .in_text = "KeyError: 'pie'" },
-	{ .title = "shell commands work, and so does await",
-	  .code = "!echo hello from $(uname -s)\n"
-		  "import asyncio\n"
-		  "await asyncio.sleep(0, result='awaited')",
-	  .repr = "'awaited'",
+	{ .title = "shell commands work",
+	  .code = "!echo hello from $(uname -s)",
 	  .in_text = "hello from Linux" },
+	{ .title = "and so does await",
+	  .code = "import asyncio\n"
+		  "await asyncio.sleep(0, result='awaited')",
+	  .repr = "'awaited'" },
 	{ .title = "values have rich forms",
 	  .code = "class Bill:\n"
 		  "    def __repr__(self): return f'Bill of {sum(prices.values())}'\n"
@@ -189,7 +192,7 @@ static int open_timed(struct cell_engine *engine, const char *python, const char
 		cell_session_close(session);
 		return -1;
 	}
-	printf("%s %8.2f ms\n", what, now_ms() - start);
+	printf("%-52s %8.2f ms\n", what, now_ms() - start);
 	fflush(stdout);
 	cell_result_destroy(result);
 	*ret_session = session;
@@ -202,11 +205,12 @@ static int tour(struct cell_engine *engine, const char *python, struct cell_erro
 	int status;
 
 	printf("workcell %s\n\n", cell_version());
-	status = open_timed(engine, python, "a first session and its first cell (starts Python)  ", &session, err);
+	status = open_timed(engine, python, "a first session and its first cell (starts Python)", &session,
+			    err);
 	if (!status)
 		status = cell_engine_prewarm(engine, python, NULL, NULL, err);
 	if (!status)
-		status = open_timed(engine, python, "a second one, from the warm process             ", &second, err);
+		status = open_timed(engine, python, "a second one, from the warm process", &second, err);
 	cell_session_close(second);
 	for (size_t i = 0; i < sizeof(stops) / sizeof(stops[0]) && !status; i++)
 		status = run_stop(session, &stops[i], err);

@@ -14,7 +14,7 @@ import types
 from json import dumps  # taken now: code in the session may replace json.dumps
 
 from . import display as display_module
-from . import errors, shell, values
+from . import errors, figures, shell, values
 
 ONLY_AST = ast.PyCF_ONLY_AST
 AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
@@ -79,7 +79,7 @@ class Cells:
         try:
             return compile(source, name, "exec", self.flags | ONLY_AST, True)
         except SyntaxError as plain:
-            changed = shell.get_shell().transform_cell(source)
+            changed = shell.transform(source)
             if changed == source or changed == source + "\n":
                 raise plain.with_traceback(None)
         try:
@@ -209,7 +209,10 @@ class Cells:
             shell.current.fire("pre_run_cell", source)
         value, failure = None, None
         try:
-            has_value, value = self.execute(source)
+            try:
+                has_value, value = self.execute(source)
+            finally:
+                figures.flush()
             if has_value:
                 self.remember(value)
                 return self.present(value)

@@ -1,10 +1,10 @@
 """Rich representations: what display() and the value of a cell turn into.
 
-mime_bundle() follows IPython's DisplayFormatter.  Everything shown goes through emit() to `publish`, which the
-kernel sets.  Binary types are bytes there, never base64.
+mime_bundle() follows IPython's DisplayFormatter.  Everything shown goes through emit() to `publish`, which
+the kernel sets.  Binary types are bytes there, never base64.
 
-The module is a matplotlib backend too (MPLBACKEND=module://workcell_kernel.display): figures are drawn with Agg,
-plt.show() displays them, and flush_figures() displays what is still open at the end of a cell.
+The module is a matplotlib backend too (MPLBACKEND=module://workcell_kernel.display): figures are drawn with
+Agg, plt.show() displays them, and flush_figures() displays what is still open at the end of a cell.
 """
 
 import sys
@@ -30,8 +30,8 @@ report_error = _print_error  # report_error(exc): an exception that ends nothing
 
 # Set while output is captured, or by the IPython bridge; gets what publish would get.
 redirect = None
-# Set by the IPython bridge: formatter(obj, include, exclude) answers (data, metadata), or None where nothing is
-# registered that we would not find ourselves.
+# Set by the IPython bridge: formatter(obj, include, exclude) answers (data, metadata), or None where nothing
+# is registered that we would not find ourselves.
 formatter = None
 
 _METHODS = (
@@ -47,7 +47,8 @@ _METHODS = (
 )
 
 # Values of exactly these types have no representation but text.
-_TEXT_ONLY = frozenset((int, str, float, bool, type(None), bytes, list, tuple, dict, set, frozenset, complex, range))
+_TEXT_ONLY = frozenset((int, str, float, bool, type(None), bytes, complex, range,
+                        list, tuple, dict, set, frozenset))
 
 
 def mime_bundle(obj, include=None, exclude=None):
@@ -129,8 +130,8 @@ def _add_part(mime, kind, value, data, metadata):
         return
     if not isinstance(value, kind):
         import warnings
-        warnings.warn("%s representation has type %s, which is not usable: ignored" % (mime, type(value).__name__),
-                      stacklevel=4)
+        text = "%s representation has type %s, which is not usable: ignored"
+        warnings.warn(text % (mime, type(value).__name__), stacklevel=4)
         return
     if mime == "application/json" and isinstance(value, str):
         import json

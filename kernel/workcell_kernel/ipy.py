@@ -1,9 +1,10 @@
 """The bridge to the environment's own IPython, version 7 to 9.
 
-create() makes an InteractiveShell on the user's namespace, as IPython's global instance, so that get_ipython(),
-IPython.display and extensions work.  It transforms cells and runs magics; the kernel runs the code.  Compared to
-a normal IPython it has no history file and thread, no profile directory, no colours, no completer until one is
-asked for, and no say over sys.displayhook, sys.excepthook, sys.ps1 or the end of the process.
+create() makes an InteractiveShell on the user's namespace, as IPython's global instance, so that
+get_ipython(), IPython.display and extensions work.  It transforms cells and runs magics; the kernel runs the
+code.  Compared to a normal IPython it has no history file and thread, no profile directory, no colours, no
+completer until one is asked for, and no say over sys.displayhook, sys.excepthook, sys.ps1 or the end of the
+process.
 
 Nothing here imports IPython before create() or a warm step is called.
 """
@@ -142,7 +143,8 @@ def _make_class():
         def init_user_ns(self):
             """The kernel owns the namespace: share its histories, add what is missing."""
             ns, history = self.user_ns, self.history_manager
-            for name, kind, traits in (("In", list, ("input_hist_parsed", "input_hist_raw")), ("Out", dict, ("output_hist",))):
+            shared = (("In", list, ("input_hist_parsed", "input_hist_raw")), ("Out", dict, ("output_hist",)))
+            for name, kind, traits in shared:
                 if isinstance(ns.get(name), kind):
                     for trait in traits:
                         # Past the trait, which would store a copy.
@@ -155,7 +157,8 @@ def _make_class():
             self._hide()
 
         def _hide(self):
-            self.user_ns_hidden.update((name, self.user_ns[name]) for name in _shell.protected if name in self.user_ns)
+            ns = self.user_ns
+            self.user_ns_hidden.update((name, ns[name]) for name in _shell.protected if name in ns)
 
         def init_magics(self):
             super().init_magics()
@@ -172,8 +175,9 @@ def _make_class():
         def init_alias(self):
             super().init_alias()
             for name, command in list(self.alias_manager.aliases):
-                if " --color" in command or " -G" in command:
-                    self.alias_manager.soft_define_alias(name, command.replace(" --color", "").replace(" -G", ""))
+                plain = command.replace(" --color", "").replace(" -G", "")
+                if plain != command:
+                    self.alias_manager.soft_define_alias(name, plain)
 
         def __getattr__(self, name):
             if name == "Completer" and "_completer_made" not in self.__dict__:
@@ -253,12 +257,15 @@ def _connect(shell):
     formatter = shell.display_formatter
     formatter.formatters["image/png"].for_type_by_name("matplotlib.figure", "Figure", _display._figure_png)
     plain = formatter.formatters["text/plain"]
-    everyone = list(formatter.formatters.values()) + [formatter.mimebundle_formatter, formatter.ipython_display_formatter]
-    tables = [getattr(f, table) for f in everyone for table in ("type_printers", "deferred_printers", "singleton_printers")]
+    everyone = [formatter.mimebundle_formatter, formatter.ipython_display_formatter]
+    everyone += formatter.formatters.values()
+    kinds = ("type_printers", "deferred_printers", "singleton_printers")
+    tables = [getattr(f, kind) for f in everyone for kind in kinds]
     initial = [dict(table) for table in tables]
 
     def settings():
-        return plain.pprint, plain.max_width, plain.max_seq_length, plain.float_format, len(formatter.formatters)
+        return (plain.pprint, plain.max_width, plain.max_seq_length, plain.float_format,
+                len(formatter.formatters))
 
     defaults = settings()
 
@@ -280,12 +287,13 @@ def _connect(shell):
 
 # What the import of IPython brings in, in pieces.  Only what is there is imported, and for an IPython that
 # imports its terminal part later, that part is left out.
-_PIECES = ("typing", "inspect", "socket", "ssl", "asyncio.base_events", "asyncio", "logging.config", "sqlite3",
-           "traitlets.traitlets", "traitlets.config.application", "pdb", "pygments.lexers.python", "stack_data",
-           "pygments.formatters.terminal256", "pygments.styles", "decorator", "pickleshare", "pexpect")
-_TERMINAL_PIECES = ("unittest.mock", "importlib.metadata", "urllib.request", "cProfile", "pygments.formatters.html", "uuid",
-                    "concurrent.futures.thread", "backcall", "exceptiongroup", "wcwidth", "prompt_toolkit",
-                    "prompt_toolkit.patch_stdout", "parso", "jedi")
+_PIECES = ("typing", "inspect", "socket", "ssl", "asyncio.base_events", "asyncio", "logging.config",
+           "sqlite3", "traitlets.traitlets", "traitlets.config.application", "pdb", "pygments.lexers.python",
+           "stack_data", "pygments.formatters.terminal256", "pygments.styles", "decorator", "pickleshare",
+           "pexpect")
+_TERMINAL_PIECES = ("unittest.mock", "importlib.metadata", "urllib.request", "cProfile", "uuid",
+                    "pygments.formatters.html", "concurrent.futures.thread", "backcall", "exceptiongroup",
+                    "wcwidth", "prompt_toolkit", "prompt_toolkit.patch_stdout", "parso", "jedi")
 
 
 def _import(name):

@@ -1,8 +1,8 @@
 """The magics of our own shell.
 
-A magic is a function (shell, line) or (shell, line, cell), registered by the decorators below.  `verbatim` ones
-get their line as written; in the others {expression} and $name have been replaced.  The script magics (%%bash
-and its like) serve the bridge to IPython as well, because IPython's run a thread.
+A magic is a function (shell, line) or (shell, line, cell), registered by the decorator below.  `verbatim`
+ones get their line as written; in the others {expression} and $name have been replaced.  The script magics
+(%%bash and its like) serve the bridge to IPython as well, because IPython's start a thread.
 """
 
 import os
@@ -137,7 +137,8 @@ def time(shell, line, cell=None):
     value = _evaluate(shell, source, scope)
     wall = perf_counter() - start
     user, system = (max(after - before, 0.0) for after, before in zip(_cpu(), (user, system)))
-    print("CPU times: user %s, sys: %s, total: %s" % (format_time(user), format_time(system), format_time(user + system)))
+    times = tuple(map(format_time, (user, system, user + system)))
+    print("CPU times: user %s, sys: %s, total: %s" % times)
     print("Wall time: %s" % format_time(wall))
     return None if source.rstrip().endswith(";") else value
 
@@ -173,7 +174,10 @@ class TimeitResult:
 
 @magic("line cell", "timeit", verbatim=True)
 def timeit(shell, line, cell=None):
-    """%timeit [-n LOOPS] [-r REPEATS] [-p PRECISION] [-q] [-o] [-v VAR] statement; %%timeit takes set-up code."""
+    """%timeit [-n LOOPS] [-r REPEATS] [-p PRECISION] [-q] [-o] [-v VAR] STATEMENT
+
+    %%timeit SETUP times the cell.
+    """
     import timeit as module
     scope = _shell._caller_locals()
     options, statement = parse(line, "n:r:tcp:qov:")
@@ -196,8 +200,8 @@ def timeit(shell, line, cell=None):
     result = TimeitResult(loops, repeat, timer.repeat(repeat, loops), int(options.get("p", 3)))
     if "q" not in options:
         if result.worst > 4 * result.best > 0 and result.worst > 1e-6:
-            print("The slowest run took %.2f times longer than the fastest. This could mean that an intermediate "
-                  "result is being cached." % (result.worst / result.best))
+            print("The slowest run took %.2f times longer than the fastest. This could mean that an "
+                  "intermediate result is being cached." % (result.worst / result.best))
         print(result)
     if "v" in options:
         shell.user_ns[options["v"]] = result
@@ -271,9 +275,10 @@ def _alias(name, command):
     magic("line", name)(run)
 
 
-for _name, _command in (("ls", "ls -F"), ("ll", "ls -F -o"), ("cat", "cat"), ("cp", "cp"), ("mv", "mv"), ("rm", "rm"),
-                        ("mkdir", "mkdir"), ("rmdir", "rmdir")):
-    _alias(_name, _command)
+_alias("ls", "ls -F")
+_alias("ll", "ls -F -o")
+for _name in ("cat", "cp", "mv", "rm", "mkdir", "rmdir"):
+    _alias(_name, _name)
 
 
 # ---- the namespace -----------------------------------------------------------------------------------------
@@ -290,7 +295,8 @@ def who_ls(shell, line):
 def _who(shell, line):
     found = who_ls(shell, line)
     if not found:
-        print("No variables match your requested type." if line.strip() else "Interactive namespace is empty.")
+        empty = "Interactive namespace is empty."
+        print("No variables match your requested type." if line.strip() else empty)
     return found
 
 
@@ -334,9 +340,9 @@ def _summary(value, kind):
 
 @magic("line", "reset")
 def reset(shell, line):
-    """Delete the user's variables and Out; with -s only the variables.  %reset in, out, dhist clears just that.
+    """Delete the user's variables and Out; with -s only the variables.
 
-    -f is accepted; nothing is ever asked.
+    %reset in, out or dhist clears just that.  -f is accepted; nothing is ever asked.
     """
     options, rest = parse(line, "sf", ("aggressive",))
     targets = rest.split()
@@ -521,7 +527,7 @@ def run(shell, line):
             import runpy
             shell.user_ns.update(_public(runpy.run_module(options["m"], run_name="__main__", alter_sys=True)))
         else:
-            _run_file(shell, _find_script(argv[0]), "i" in options, "__main__" if "n" not in options else None)
+            _run_file(shell, _find_script(argv[0]), "i" in options, None if "n" in options else "__main__")
     except SystemExit as e:
         if e.code not in (None, 0) and "e" not in options:
             raise
@@ -811,7 +817,7 @@ _show_as("image/svg+xml", "SVG", "svg", "SVG")
 
 @magic("line", "matplotlib")
 def matplotlib(shell, line):
-    """%matplotlib inline displays figures as the cell ends or plt.show() is called; other names select Agg."""
+    """%matplotlib inline displays figures at plt.show() and at the end of a cell; other names select Agg."""
     import matplotlib as module
     name = line.strip().lower()
     if name in ("-l", "--list"):

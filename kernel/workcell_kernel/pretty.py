@@ -175,7 +175,8 @@ class Printer:
         if kind in _SCALARS and (kind is not float or float_text is None):
             text = repr(obj)
             # The two groups around a scalar matter only to a line that must be broken.
-            if self.first == len(self.buffer) or self.output_width + self.buffer_width + len(text) <= self.max_width:
+            width = self.output_width + self.buffer_width + len(text)
+            if width <= self.max_width or self.first == len(self.buffer):
                 self.text(text)
                 return
         cycle = id(obj) in self.stack

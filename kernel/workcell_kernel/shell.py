@@ -4,9 +4,9 @@ Where the environment has IPython, ipy.py makes a real InteractiveShell on the u
 not, Shell below does the same job: it turns `!cmd`, `%magic`, `%%magic` and `name?` into Python, and runs
 commands and magics (magics.py).  In both cases the kernel compiles and runs the cells itself.
 
-What the kernel installs: `setup()` once, `run_cell_hook` (run one cell: answers its value, lets exceptions
-through), `own_streams`, and names it put into the namespace into `protected`.  It calls `fire()` around cells,
-only when `current` is not None.
+What the kernel does: it calls setup() once, sets run_cell_hook, adds the names it put into the namespace to
+`protected`, asks transform() about a cell that does not compile, and calls `current.fire()` around cells when
+`current` is not None.
 
 Single-threaded throughout: children are waited for with poll() and waitpid(), never with threads.
 """
@@ -17,13 +17,13 @@ import sys
 
 from . import display as _display
 
-# The shell in use, None until somebody needs one.  Ask get_shell() each time: `import IPython` may replace it.
+# The shell in use, None until somebody needs one.  It is not to be kept: `import IPython` may replace it.
 current = None
 # Why the bridge to IPython could not be made, although there is an IPython.
 bridge_error = ""
-# Runs a cell for magics and get_ipython().run_cell(): run_cell_hook(source) -> value, exceptions pass through.
+# Runs a cell for magics and get_ipython().run_cell(): answers its value, lets its exceptions through.
 run_cell_hook = None
-# The streams whose bytes end where fds 1 and 2 end.  Streams that answer 1 and 2 to fileno() need not be named.
+# Streams whose bytes end where those of fds 1 and 2 do.  Those that answer 1 and 2 to fileno() are known.
 own_streams = ()
 # Names in the user's namespace that are not the user's: %who does not list them, %reset keeps them.
 protected = {"In", "Out", "get_ipython", "exit", "quit", "display", "open", "input"}
@@ -61,7 +61,8 @@ def transform_cell(source):
         return "".join(lines)
     if lines[first].startswith("%%") and not _HELP_MAGIC.match(lines[first].rstrip()):
         name, _, rest = lines[first][2:].rstrip().partition(" ")
-        return "\n" * first + "get_ipython().run_cell_magic(%r, %r, %r)\n" % (name, rest, "".join(lines[first + 1:]))
+        body = "".join(lines[first + 1:])
+        return "\n" * first + "get_ipython().run_cell_magic(%r, %r, %r)\n" % (name, rest, body)
     out = []
     i = 0
     while i < len(lines):
@@ -78,10 +79,11 @@ def _clean(lines):
     """Without prompts and common indentation."""
     lines = _dedent(lines)
     first = next((line for line in lines if not line.isspace()), "")
-    for start, prompt in ((re.compile(">>>( |$)", re.M), _PROMPT_CLASSIC), (_PROMPT_IPYTHON, _PROMPT_IPYTHON)):
-        if start.match(first):
-            return _dedent([prompt.sub("", line, count=1) for line in lines])
-    return lines
+    # "..." alone is Python, so it counts as a prompt only behind a ">>>".
+    prompt = _PROMPT_CLASSIC if first.startswith(">>>") else _PROMPT_IPYTHON
+    if not prompt.match(first):
+        return lines
+    return _dedent([prompt.sub("", line, count=1) for line in lines])
 
 
 def _dedent(lines):
@@ -125,7 +127,7 @@ def _joined(lines, i, col):
 
 def _escaped_call(text):
     if text.startswith("!!"):
-        return "get_ipython().getoutput(%r)" % text[2:]
+        return _output_call(text[2:])
     if text.startswith("!"):
         return "get_ipython().system(%r)" % text[1:]
     if text.startswith("%"):
@@ -133,6 +135,10 @@ def _escaped_call(text):
         return _help_call(match.group(1), match.group(2)) if match else _magic_call(text)
     target = text.lstrip("?").strip()
     return _help_call(target, text[:2]) if target else "get_ipython().show_usage()"
+
+
+def _output_call(command):
+    return "get_ipython().getoutput(%r)" % command
 
 
 def _magic_call(text):
@@ -159,7 +165,7 @@ def _scan(lines, i):
                 row, col = i + token.start[0] - 1, token.start[1]
                 if text == "!" or (text == "%" and re.match(r"%[^\W\d]", lines[row][col:])):
                     end, command = _joined(lines, row, col)
-                    call = _magic_call(command) if text == "%" else "get_ipython().getoutput(%r)" % command[1:]
+                    call = _magic_call(command) if text == "%" else _output_call(command[1:])
                     return end, "".join(lines[i:row]) + lines[row][:col] + call
                 assigned = False
             if kind == tokenize.NEWLINE or (kind == tokenize.NL and depth == 0):
@@ -202,7 +208,7 @@ _AUTOMAGIC = re.compile(r"(\w+)(?:\s+([^\s=,(].*))?$")
 
 
 def automagic(source, is_magic, user_ns):
-    """`pip install x` and the like: one line that names a magic and is no Python.  None when it is not that."""
+    """What `pip install x` and the like mean: one line that names a magic.  None when it is not that."""
     match = _AUTOMAGIC.match(source.strip())
     if not match or not is_magic(match.group(1)):
         return None
@@ -439,7 +445,7 @@ def _descendants(pid):
 
 
 def _interrupt(pid, grace=INTERRUPT_GRACE):
-    """What Ctrl-C does in a terminal: SIGINT for the command and all it started, then SIGKILL for the deaf."""
+    """What Ctrl-C does in a terminal: SIGINT to the command and all it started; then SIGKILL to the deaf."""
     import signal
     import time
     family = [pid] + _descendants(pid)
@@ -540,7 +546,8 @@ class ExecutionResult:
             raise self.error_in_exec
 
     def __repr__(self):
-        return "<ExecutionResult success=%r result=%r error=%r>" % (self.success, self.result, self.error_in_exec)
+        shown = self.success, self.result, self.error_in_exec
+        return "<ExecutionResult success=%r result=%r error=%r>" % shown
 
 
 class ShellBase:
@@ -548,6 +555,15 @@ class ShellBase:
 
     _magic_depth = 0
     _magic_error = None
+
+    @property
+    def execution_count(self):
+        """The number of the running cell: the kernel appends to In before it runs one."""
+        return max(len(self.user_ns.get("In", ())) - 1, 1)
+
+    @execution_count.setter
+    def execution_count(self, value):
+        pass
 
     def var_expand(self, cmd, depth=0, formatter=None):
         if "{" not in cmd and "$" not in cmd:
@@ -584,7 +600,8 @@ class ShellBase:
 
     _slist = SList
 
-    def run_cell(self, raw_cell, store_history=False, silent=False, shell_futures=True, cell_id=None, **kwargs):
+    def run_cell(self, raw_cell, store_history=False, silent=False, shell_futures=True, cell_id=None,
+                 **kwargs):
         """Run a cell through the kernel.  Answers an object with .result and .error_in_exec.
 
         Called by a magic, an error ends the magic's cell; called by the user, it is shown and answered.
@@ -621,7 +638,7 @@ class ShellBase:
         return None if last is None else eval(compile(last, "<cell>", "eval"), self.user_ns)
 
     def _in_magic(self, function, *args):
-        """Call a magic.  An error it only reported (IPython's %run and %time print it and go on) ends the cell."""
+        """Call a magic.  An error that it only showed (IPython's %run and %time do) ends the cell."""
         outer = self._magic_error
         self._magic_depth += 1
         self._magic_error = None
@@ -641,7 +658,8 @@ class ShellBase:
         if event == "pre_run_cell":
             self.events.trigger(event, ExecutionInfo(source))
         elif event == "post_run_cell":
-            self.events.trigger(event, ExecutionResult(ExecutionInfo(source), value, error, self.execution_count))
+            info = ExecutionInfo(source)
+            self.events.trigger(event, ExecutionResult(info, value, error, self.execution_count))
         else:
             self.events.trigger(event)
 
@@ -699,8 +717,6 @@ class DisplayFormatter:
 
 class Shell(ShellBase):
     """The part of IPython's InteractiveShell that code relies on, without IPython."""
-
-    execution_count = 1
 
     def __init__(self, user_ns, user_module=None):
         self.user_ns = user_ns
@@ -783,11 +799,13 @@ class Shell(ShellBase):
         from . import magics
         other = "cell" if kind == "line" else "line"
         marks = {"line": "%", "cell": "%%"}
-        text = "%s `%s%s` not found" % ({"line": "Line magic function", "cell": "Cell magic"}[kind], marks[kind], name)
+        what = {"line": "Line magic function", "cell": "Cell magic"}[kind]
+        text = "%s `%s%s` not found" % (what, marks[kind], name)
         if name.startswith("%"):
             return text + ": a cell magic must be the first line of its cell."
         if self.find_magic(name, other) is not None:
-            return text + " (But %s magic `%s%s` exists, did you mean that instead?)." % (other, marks[other], name)
+            hint = " (But %s magic `%s%s` exists, did you mean that instead?)."
+            return text + hint % (other, marks[other], name)
         close = get_close_matches(name, magics.names(kind) + list(self.magics[kind]))
         if close:
             return text + ". Did you mean %s?" % " or ".join("`%s%s`" % (marks[kind], c) for c in close)
@@ -870,7 +888,8 @@ def transform(source):
 
 def _may_be_magic(name):
     from . import magics
-    return magics.find(name, "line") is not None or name in ("alias", "conda", "load", "macro", "mamba", "rerun", "store")
+    more = ("alias", "conda", "load", "macro", "mamba", "rerun", "store")  # IPython's
+    return magics.find(name, "line") is not None or name in more
 
 
 def _create():

@@ -1,3 +1,5 @@
+# -*- coding: utf-8 -*-
+# Until the version check below, this file must be readable for any Python, even 2.7.
 """The warm process that kernels are forked from: one per environment (interpreter, venv, preloads).
 
 Started by the spawner as ``python -E zygote.py CONTROL_FD LIFELINE_FD PRELOADS``. Runs no code of an agent, holds no
@@ -30,7 +32,7 @@ if sys.implementation.name != "cpython":
 sys.path.insert(0, KERNEL_DIR)
 import _workcell  # noqa: E402
 
-from workcell_kernel import cell, kernel, shell  # noqa: E402
+from workcell_kernel import cell, figures, kernel, shell  # noqa: E402
 
 sys.path.remove(KERNEL_DIR)
 
@@ -124,6 +126,7 @@ def main():
     sys.argv = [""]
     _workcell.zygote_open(control)
     gc.disable()
+    figures.install_hook()
     error = preload(names)
     shell.install_import_hook()
     rehearse()

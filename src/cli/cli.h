@@ -34,7 +34,7 @@ enum cell_cli_kind {
 	CELL_FLAG_STRING,     /* const char * */
 	CELL_FLAG_COUNT,      /* int64_t: a whole number from 0 */
 	CELL_FLAG_BYTES,      /* int64_t: a whole number, may end in k, M or G */
-	CELL_FLAG_SECONDS,    /* int64_t in milliseconds; 0 on the command line means no limit and becomes -1 */
+	CELL_FLAG_SECONDS,    /* int64_t in milliseconds; 0 as given means no limit and becomes -1 */
 	CELL_FLAG_LIST,       /* struct cell_cli_list: may be repeated */
 };
 
@@ -116,7 +116,7 @@ extern const struct cell_session_options cell__cli_session_defaults;
 /* The rows of a flag table; `at` is the offset of the struct above. */
 #define CELL_CLI_AT(at, member) ((at) + offsetof(struct cell_cli_session_flags, member))
 #define CELL_CLI_SESSION_FLAGS(at)                                                        \
-	{ 0, "executor", "NAME", "where the kernel lives; `workcell doctor` lists them (default subprocess)", \
+	{ 0, "executor", "NAME", "where the kernel lives; see `workcell doctor` (default subprocess)", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, executor) },                                  \
 	{ 0, "python", "PATH", "the interpreter, a path or a name on $PATH (default python3)", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, python) },                                    \
@@ -155,9 +155,9 @@ int cell__cli_signals_start(bool interactive, void (*wake)(void *arg), void *arg
 /* The session that signals act on; NULL before it is closed.  Waits for an action under way. */
 void cell__cli_signals_attach(struct cell_session *session);
 /*
- * A cell runs between these two.  cell__cli_run_begin() may come early, under a lock of the caller, so that an
- * interrupt that arrives between choosing a cell and running it waits for it instead of getting lost.  False:
- * the program is stopping, run nothing.
+ * A cell runs between these two.  cell__cli_run_begin() may come early, under a lock of the caller, so that
+ * an interrupt that arrives between choosing a cell and running it waits for it instead of getting lost.
+ * False: the program is stopping, run nothing.
  */
 bool cell__cli_run_begin(void);
 void cell__cli_run_end(void);
@@ -190,8 +190,12 @@ void cell__cli_print_kept(struct cell_cli_printer *printer);
 bool cell__cli_has_kept(struct cell_cli_printer *printer);
 /* Ends the line on stdout where output left one unfinished. */
 void cell__cli_print_fresh_line(struct cell_cli_printer *printer);
-/* Prints a result; `prefix` stands before the value in text.  Answers the cell's exit status. */
-int cell__cli_print_result(struct cell_cli_printer *printer, struct cell_result *result, const char *prefix);
+/*
+ * Prints a result and answers the cell's exit status.  In text `prefix` stands before the value, and with
+ * goes_on, when another cell may follow, it is said that variables are lost.
+ */
+int cell__cli_print_result(struct cell_cli_printer *printer, struct cell_result *result, const char *prefix,
+			   bool goes_on);
 /* Writes all of it.  A reader that went away stops the program quietly, another failure with a message. */
 void cell__cli_write(int fd, const void *data, size_t size);
 

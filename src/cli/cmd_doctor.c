@@ -95,7 +95,8 @@ static void check_user_namespaces(json_t *facts)
 		return;
 	}
 	if (!WEXITSTATUS(status)) {
-		add_fact(facts, "user namespaces", true, getuid() ? "allowed without privileges" : "allowed (tried as root)");
+		add_fact(facts, "user namespaces", true,
+			 getuid() ? "allowed without privileges" : "allowed (tried as root)");
 		return;
 	}
 	if (read_sysctl("/proc/sys/user/max_user_namespaces") == 0)
@@ -103,7 +104,7 @@ static void check_user_namespaces(json_t *facts)
 	else if (read_sysctl("/proc/sys/kernel/unprivileged_userns_clone") == 0)
 		advice = "; set sysctl kernel.unprivileged_userns_clone=1";
 	else if (read_sysctl("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == 1)
-		advice = "; set sysctl kernel.apparmor_restrict_unprivileged_userns=0 or give workcell an AppArmor profile";
+		advice = "; set sysctl kernel.apparmor_restrict_unprivileged_userns=0";
 	snprintf(detail, sizeof(detail), "%s%s", strerror(WEXITSTATUS(status)), advice);
 	add_fact(facts, "user namespaces", false, detail);
 }
@@ -115,10 +116,11 @@ static void check_landlock(json_t *facts)
 
 	if (abi >= 0)
 		snprintf(detail, sizeof(detail), "ABI %ld", abi);
+	else if (errno == EOPNOTSUPP)
+		snprintf(detail, sizeof(detail),
+			 "switched off at boot; add landlock to the lsm= boot parameter");
 	else
-		snprintf(detail, sizeof(detail), "%s", errno == EOPNOTSUPP ? "switched off at boot; add lsm=landlock,..." :
-								     errno == ENOSYS ? "the kernel has none" :
-										       strerror(errno));
+		snprintf(detail, sizeof(detail), "%s", strerror(errno));
 	add_fact(facts, "landlock", abi >= 0, detail);
 }
 
@@ -150,8 +152,8 @@ static void check_cgroup(json_t *facts)
 	}
 	if (mounts)
 		endmntent(mounts);
-	snprintf(detail, sizeof(detail), "%s%s%s%s%s", v2 ? "v2" : "", v2 && *v1 ? " and " : "", *v1 ? "v1 (" : "", v1,
-		 *v1 ? ")" : "");
+	snprintf(detail, sizeof(detail), "%s%s%s%s%s", v2 ? "v2" : "", v2 && *v1 ? " and " : "",
+		 *v1 ? "v1 (" : "", v1, *v1 ? ")" : "");
 	add_fact(facts, "cgroup", *detail, *detail ? detail : "not mounted; limits are rlimits only");
 }
 
@@ -225,16 +227,22 @@ static pid_t parent_of(int64_t pid)
 static json_t *find_parts(int64_t zygote_pid)
 {
 	json_t *parts = json_object();
+	const char *spawner;
 	char link[64];
 	Dl_info info;
+	int directory;
 
 	set_link(parts, "program", "/proc/self/exe");
 	if (dladdr((void *)(uintptr_t)cell_version, &info) && info.dli_fname)
 		json_object_set_new(parts, "library", json_string(info.dli_fname));
-	/* The zygote's parent is the spawner, wherever the library found it. */
+	/* The zygote's parent is the spawner, wherever the library found it; the kernel lies beside that. */
 	if (zygote_pid > 0) {
 		snprintf(link, sizeof(link), "/proc/%d/exe", parent_of(zygote_pid));
 		set_link(parts, "spawner", link);
+		spawner = json_string_value(json_object_get(parts, "spawner"));
+		directory = spawner ? (int)(strrchr(spawner, '/') - spawner) : 0;
+		if (spawner)
+			json_object_set_new(parts, "kernel", json_sprintf("%.*s/kernel", directory, spawner));
 	}
 	return parts;
 }
@@ -253,9 +261,10 @@ static json_t *probe_executors(struct cell_engine *engine, bool *ret_default_ok)
 			return list;
 		if (!strcmp(info.name, DEFAULT_EXECUTOR))
 			*ret_default_ok = info.available;
-		json_array_append_new(list, json_pack("{s:s, s:s, s:b, s:s, s:s}", "name", info.name, "isolation",
-						      info.isolation, "available", info.available, "reason",
-						      info.reason, "advice", info.advice));
+		json_array_append_new(list,
+				      json_pack("{s:s, s:s, s:b, s:s, s:s}", "name", info.name, "isolation",
+						info.isolation, "available", info.available, "reason",
+						info.reason, "advice", info.advice));
 	}
 }
 
@@ -288,7 +297,8 @@ static int try_cell(struct cell_engine *engine, const char *path, json_t *python
 		json_object_set_new(python, "cell_ms", json_real(now_ms() - opened));
 		value = cell_result_repr(result);
 		if (!value || strcmp(value, "42"))
-			status = cell__cli_fail(err, CELL_E_KERNEL, 0, "a cell that computes 6 * 7 answered %s",
+			status = cell__cli_fail(err, CELL_E_KERNEL, 0,
+						"a cell that computes 6 * 7 answered %s",
 						value ? value : "nothing");
 		cell_result_destroy(result);
 	}
@@ -319,8 +329,9 @@ static json_t *check_python(struct cell_engine *engine, const char *name, int64_
 	free(path);
 	json_object_set_new(python, "ok", json_boolean(!status));
 	if (status)
-		json_object_set_new(python, "error", json_pack("{s:s, s:s}", "code", cell_code_word(err.code), "message",
-							       err.msg));
+		json_object_set_new(
+			python, "error",
+			json_pack("{s:s, s:s}", "code", cell_code_word(err.code), "message", err.msg));
 	return python;
 }
 
@@ -341,9 +352,10 @@ static void print_python(const json_t *python)
 	printf("python\n  %-16s %s\n", "path", text_of(python, "path"));
 	if (*text_of(python, "version")) {
 		printf("  %-16s %s\n", "version", text_of(python, "version"));
-		printf("  %-16s %s%s\n", "cells run by", *ipython ? "IPython " : "our own shell (no IPython in this environment)",
-		       ipython);
-		printf("  %-16s %.0f ms\n", "zygote start", json_real_value(json_object_get(python, "start_ms")));
+		printf("  %-16s %s%s\n", "cells run by",
+		       *ipython ? "IPython " : "our own shell (no IPython in this environment)", ipython);
+		printf("  %-16s %.0f ms\n", "zygote start",
+		       json_real_value(json_object_get(python, "start_ms")));
 	}
 	if (json_object_get(python, "cell_ms"))
 		printf("  %-16s open %.2f ms, cell %.2f ms\n", "session",
@@ -377,11 +389,11 @@ static void print_text(json_t *report)
 	print_python(json_object_get(report, "python"));
 	printf("\nthis machine\n");
 	json_array_foreach(json_object_get(report, "machine"), i, item)
-		printf("  %-16s %-3s %s\n", text_of(item, "name"), json_is_true(json_object_get(item, "ok")) ? "ok" : "no",
-		       text_of(item, "detail"));
-	printf("\n%s\n", json_is_true(json_object_get(report, "ok")) ?
-				 "The default executor works." :
-				 "The default executor does not work here; see above.");
+		printf("  %-16s %-3s %s\n", text_of(item, "name"),
+		       json_is_true(json_object_get(item, "ok")) ? "ok" : "no", text_of(item, "detail"));
+	printf("\n%s\n", json_is_true(json_object_get(report, "ok"))
+				 ? "The default executor works."
+				 : "The default executor does not work here; see above.");
 }
 
 struct doctor_flags {
@@ -390,7 +402,8 @@ struct doctor_flags {
 };
 
 static const struct cell_cli_flag doctor_flag_table[] = {
-	{ 0, "json", NULL, "one JSON object instead of text", CELL_FLAG_SWITCH, offsetof(struct doctor_flags, json) },
+	{ 0, "json", NULL, "one JSON object instead of text", CELL_FLAG_SWITCH,
+	  offsetof(struct doctor_flags, json) },
 	{ 0, "python", "PATH", "the interpreter to look at, a path or a name on $PATH (default python3)",
 	  CELL_FLAG_STRING, offsetof(struct doctor_flags, python) },
 	{ 0 },
@@ -400,7 +413,7 @@ const struct cell_cli_command cell__cli_doctor_command = {
 	.name = "doctor",
 	.summary = "what works on this machine, and why the rest does not",
 	.synopsis = "[--json] [--python PATH]",
-	.about = "Tries the executors, the interpreter and what the kernel offers, and says what to do about the rest.\n"
+	.about = "Tries the executors, the interpreter and what the kernel offers, and says what to do.\n"
 		 "Exit status: 0 when the default executor runs a cell, 1 when it does not.",
 	.examples = "  workcell doctor\n"
 		    "  workcell doctor --python ./venv/bin/python\n"
@@ -430,7 +443,8 @@ int cell__cmd_doctor(int argc, char **argv)
 	python = check_python(engine, flags.python, &zygote_pid);
 	ok = executor_ok && json_is_true(json_object_get(python, "ok"));
 	report = json_pack("{s:s, s:b, s:o, s:o, s:o, s:o}", "version", cell_version(), "ok", ok, "parts",
-			   find_parts(zygote_pid), "executors", executors, "python", python, "machine", machine);
+			   find_parts(zygote_pid), "executors", executors, "python", python, "machine",
+			   machine);
 	cell_engine_destroy(engine);
 	if (!report) {
 		cell__cli_fail(&err, CELL_E_NOMEM, 0, "no memory for the report");

@@ -46,7 +46,8 @@ void cell__cli_write(int fd, const void *data, size_t size)
 			cell__cli_stop(128 + SIGPIPE);
 		} else if (errno != EINTR) {
 			if (fd == STDOUT_FILENO) {
-				dprintf(STDERR_FILENO, "workcell: io: cannot write to stdout: %s\n", strerror(errno));
+				dprintf(STDERR_FILENO, "workcell: io: cannot write to stdout: %s\n",
+					strerror(errno));
 				cell__cli_stop(cell_code_exit_status(CELL_E_IO));
 			}
 			return;
@@ -152,27 +153,34 @@ static bool ends_with(const char *text, const char *end)
 	return n >= m && !strcmp(text + n - m, end);
 }
 
-static bool is_text_type(const char *type)
+static bool is_json_type(const char *type)
 {
-	return !strncmp(type, "text/", 5) || ends_with(type, "+xml") || ends_with(type, "+json") ||
-	       !strcmp(type, "application/json") || !strcmp(type, "application/javascript");
+	return !strcmp(type, "application/json") || ends_with(type, "+json");
 }
 
-/* A MIME part as a JSON string: text as it is, other types in base64. */
+/* By type, not by looking: a consumer must be able to know which it is. */
+static bool is_binary_type(const char *type)
+{
+	static const char *const starts[] = { "image/", "audio/", "video/", "application/pdf",
+					      "application/octet-stream" };
+
+	for (size_t i = 0; i < sizeof(starts) / sizeof(starts[0]); i++) {
+		if (!strncmp(type, starts[i], strlen(starts[i])))
+			return !ends_with(type, "+xml");
+	}
+	return false;
+}
+
+/* A MIME part as results have it: JSON as it is, text as a string, everything else in base64. */
 static json_t *json_part(const struct cell_mime_part *part)
 {
-	json_t *value;
-	size_t used;
-	char *text;
+	json_t *value = NULL;
 
-	if (!is_text_type(part->type))
-		return json_base64(part->data, part->size);
-	text = malloc(part->size * 3 + 1);
-	if (!text)
-		return NULL;
-	value = json_stringn_nocheck(text, utf8_clean(part->data, part->size, true, text, &used));
-	free(text);
-	return value;
+	if (is_json_type(part->type))
+		value = json_loadb(part->data, part->size, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+	if (!value && !is_binary_type(part->type))
+		value = json_stringn(part->data, part->size);
+	return value ? value : json_base64(part->data, part->size);
 }
 
 /* ---- the printer ------------------------------------------------------------ */
@@ -363,8 +371,9 @@ static void emit_chunk_json(struct outlet *outlet, int stream, const char *data,
 	carry->size = size - used; /* at most 3: a character's start */
 	memcpy(carry->bytes, joined + used, carry->size);
 	if (filled)
-		emit_json(outlet, json_pack("{s:s, s:s, s:s%}", "event", "chunk", "stream",
-					    stream == CELL_STDERR ? "stderr" : "stdout", "data", text, filled));
+		emit_json(outlet,
+			  json_pack("{s:s, s:s, s:s%}", "event", "chunk", "stream",
+				    stream == CELL_STDERR ? "stderr" : "stdout", "data", text, filled));
 	free(joined);
 }
 
@@ -425,8 +434,8 @@ static void emit_event(struct outlet *outlet, const struct cell_event *event)
 		if (format == CELL_CLI_EVENTS)
 			emit_chunk_json(outlet, event->stream, event->data, event->size, false);
 		else if (format == CELL_CLI_TEXT)
-			emit(outlet, event->stream == CELL_STDERR ? STDERR_FILENO : STDOUT_FILENO, event->data,
-			     event->size);
+			emit(outlet, event->stream == CELL_STDERR ? STDERR_FILENO : STDOUT_FILENO,
+			     event->data, event->size);
 		break;
 	case CELL_EVENT_DISPLAY:
 		emit_display(outlet, event->parts, event->n_parts);
@@ -479,7 +488,8 @@ static void print_result_json(struct cell_cli_printer *printer, const struct cel
 	free(line);
 }
 
-static void print_value(struct cell_cli_printer *printer, const struct cell_result *result, const char *prefix)
+static void print_value(struct cell_cli_printer *printer, const struct cell_result *result,
+			const char *prefix)
 {
 	const struct cell_mime_part *parts;
 	size_t n = cell_result_mime(result, &parts), size = 0;
@@ -504,7 +514,7 @@ static void print_value(struct cell_cli_printer *printer, const struct cell_resu
 	print_now(printer, STDOUT_FILENO, "\n", 1);
 }
 
-static void print_outcome(const struct cell_outcome *outcome, bool state_kept)
+static void print_outcome(const struct cell_outcome *outcome)
 {
 	size_t size = outcome->traceback ? strlen(outcome->traceback) : 0;
 
@@ -520,11 +530,10 @@ static void print_outcome(const struct cell_outcome *outcome, bool state_kept)
 		snprintf(err.msg, sizeof(err.msg), "%s", outcome->message ? outcome->message : "");
 		cell__cli_report(&err, false);
 	}
-	if (!state_kept)
-		dprintf(STDERR_FILENO, "workcell: the variables are lost; the next cell starts on a fresh kernel\n");
 }
 
-int cell__cli_print_result(struct cell_cli_printer *printer, struct cell_result *result, const char *prefix)
+int cell__cli_print_result(struct cell_cli_printer *printer, struct cell_result *result, const char *prefix,
+			   bool goes_on)
 {
 	const struct cell_outcome *outcome = cell_result_error(result);
 	const char *spill = cell_result_spill_path(result);
@@ -533,9 +542,13 @@ int cell__cli_print_result(struct cell_cli_printer *printer, struct cell_result 
 	if (printer->format == CELL_CLI_TEXT) {
 		print_value(printer, result, prefix);
 		if (outcome)
-			print_outcome(outcome, cell_result_state_kept(result));
+			print_outcome(outcome);
+		if (goes_on && !cell_result_state_kept(result))
+			dprintf(STDERR_FILENO,
+				"workcell: the variables are lost; the next cell starts on a fresh kernel\n");
 		if (spill)
-			dprintf(STDERR_FILENO, "workcell: there was more output than a result keeps; all of it is in %s\n",
+			dprintf(STDERR_FILENO,
+				"workcell: there was more output than a result keeps; all of it is in %s\n",
 				spill);
 	} else {
 		print_result_json(printer, result);
@@ -552,13 +565,14 @@ struct run_flags {
 };
 
 static const struct cell_cli_flag run_flag_table[] = {
-	{ 'e', NULL, "CODE", "run this as a cell; may be repeated", CELL_FLAG_LIST, offsetof(struct run_flags, cells) },
+	{ 'e', NULL, "CODE", "run this as a cell; may be repeated", CELL_FLAG_LIST,
+	  offsetof(struct run_flags, cells) },
 	{ 0, "json", NULL, "one JSON object a cell, on one line, instead of text", CELL_FLAG_SWITCH,
 	  offsetof(struct run_flags, json) },
 	{ 0, "events", NULL, "JSON lines for output as it comes, displays and results", CELL_FLAG_SWITCH,
 	  offsetof(struct run_flags, events) },
-	{ 0, "cells", NULL, "read cells from stdin as JSON lines, answer each with a JSON line", CELL_FLAG_SWITCH,
-	  offsetof(struct run_flags, conversation) },
+	{ 0, "cells", NULL, "read cells from stdin as JSON lines, answer each with a JSON line",
+	  CELL_FLAG_SWITCH, offsetof(struct run_flags, conversation) },
 	{ 0, "keep-going", NULL, "run the remaining cells after one has failed", CELL_FLAG_SWITCH,
 	  offsetof(struct run_flags, keep_going) },
 	CELL_CLI_SESSION_FLAGS(offsetof(struct run_flags, session)),
@@ -569,10 +583,12 @@ const struct cell_cli_command cell__cli_run_command = {
 	.name = "run",
 	.summary = "run cells in one session, print what they did",
 	.synopsis = "[flags] [-e CODE]... [FILE|-]",
-	.about = "Runs cells in one session, in the order given: each -e is a cell, FILE is one, - is stdin as one.\n"
-		 "Prints output as it comes and then the cell's value; stops at the first cell that fails.\n\n"
-		 "exit status: 0 done, 1 the code raised, 124 timed out, 137 the kernel died, 2 usage,\n"
-		 "125 Workcell itself failed.  Ctrl-C interrupts the cell, twice within 2 s it ends the program.",
+	.about =
+		"Runs cells in one session, in the order given: each -e is a cell, FILE is one, - is stdin\n"
+		"as one.  Prints output as it comes and then the cell's value; stops at the first cell that\n"
+		"fails.\n\n"
+		"exit status: 0 done, 1 the code raised, 124 timed out, 137 the kernel died, 2 usage,\n"
+		"125 Workcell itself failed.  Ctrl-C interrupts the cell; twice within 2 s ends the program.",
 	.examples = "  workcell run -e 'x = 6' -e 'x * 7'\n"
 		    "  workcell run --preload pandas --timeout 30 analysis.py\n"
 		    "  echo 'print(1)' | workcell run --json -\n"
@@ -634,8 +650,8 @@ static int read_cell(const struct cell_cli_item *item, struct code *ret_code, st
 		return read_all(STDIN_FILENO, "stdin", ret_code, err);
 	fd = open(item->value, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
-		return cell__cli_fail(err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, errno, "cannot open %s",
-				      item->value);
+		return cell__cli_fail(err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, errno,
+				      "cannot open %s", item->value);
 	status = read_all(fd, item->value, ret_code, err);
 	close(fd);
 	return status;
@@ -643,7 +659,7 @@ static int read_cell(const struct cell_cli_item *item, struct code *ret_code, st
 
 /* Runs a cell for which cell__cli_run_begin() was called, and prints its result. */
 static int run_begun(struct cell_cli_host *host, struct cell_cli_printer *printer, const struct code *code,
-		     int64_t timeout_ms, int *ret_status, struct cell_error *err)
+		     int64_t timeout_ms, bool goes_on, int *ret_status, struct cell_error *err)
 {
 	struct cell_run_options options = CELL_RUN_OPTIONS_INIT;
 	struct cell_result *result;
@@ -657,25 +673,28 @@ static int run_begun(struct cell_cli_host *host, struct cell_cli_printer *printe
 	cell__cli_run_end();
 	if (status < 0)
 		return -1;
+	/* What came before the cell began may have been noticed only then. */
+	cell__cli_print_kept(printer);
 	/* When we are being stopped, what the stop did to the cell is nobody's news. */
 	*ret_status = cell__cli_stop_status();
 	if (!*ret_status)
-		*ret_status = cell__cli_print_result(printer, result, "");
+		*ret_status = cell__cli_print_result(printer, result, "", goes_on);
 	cell_result_destroy(result);
 	return 0;
 }
 
-static int run_cells(struct cell_cli_host *host, struct cell_cli_printer *printer, const struct run_flags *flags,
-		     const struct code *cells, struct cell_error *err)
+static int run_cells(struct cell_cli_host *host, struct cell_cli_printer *printer,
+		     const struct run_flags *flags, const struct code *cells, struct cell_error *err)
 {
 	int first_failure = 0;
 
 	for (size_t i = 0; i < flags->cells.count; i++) {
+		bool goes_on = flags->keep_going && i + 1 < flags->cells.count;
 		int status;
 
 		if (!cell__cli_run_begin())
 			break;
-		if (run_begun(host, printer, &cells[i], 0, &status, err) < 0)
+		if (run_begun(host, printer, &cells[i], 0, goes_on, &status, err) < 0)
 			return -1;
 		if (status && !first_failure)
 			first_failure = status;
@@ -730,30 +749,39 @@ static void queue_put(struct line *line)
 	pthread_mutex_unlock(&queue.mutex);
 }
 
-static void queue_end(void *arg)
+static void queue_end(void)
 {
-	(void)arg;
 	pthread_mutex_lock(&queue.mutex);
 	queue.ended = true;
 	pthread_cond_broadcast(&queue.changed);
 	pthread_mutex_unlock(&queue.mutex);
 }
 
-/* The signal thread's wake(): only a stop concerns us. */
+/* On the signal thread, which may bring a stop, and on the engine's thread, when output was kept. */
 static void queue_wake(void *arg)
 {
-	if (cell__cli_stop_status())
-		queue_end(arg);
+	(void)arg;
+	pthread_mutex_lock(&queue.mutex);
+	queue.ended |= cell__cli_stop_status() != 0;
+	pthread_cond_broadcast(&queue.changed);
+	pthread_mutex_unlock(&queue.mutex);
 }
 
-/* NULL: the input has ended and all of it was answered, or we are stopping. */
-static struct line *queue_take(void)
+/* NULL: the input has ended and all of it was answered, or we are stopping.  Prints what comes meanwhile. */
+static struct line *queue_take(struct cell_cli_printer *printer)
 {
 	struct line *line = NULL;
 
 	pthread_mutex_lock(&queue.mutex);
-	while (!queue.head && !queue.ended)
+	while (!queue.head && !queue.ended) {
+		if (cell__cli_has_kept(printer)) {
+			pthread_mutex_unlock(&queue.mutex);
+			cell__cli_print_kept(printer);
+			pthread_mutex_lock(&queue.mutex);
+			continue;
+		}
 		pthread_cond_wait(&queue.changed, &queue.mutex);
+	}
 	if (queue.head && !cell__cli_stop_status()) {
 		line = queue.head;
 		queue.head = line->next;
@@ -793,11 +821,13 @@ static int parse_cell(json_t *root, struct line *line, struct cell_error *err)
 	if (!json_is_string(code))
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "a line needs \"code\", a string, or \"op\"");
 	if (json_object_size(root) != (timeout ? 2 : 1))
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "a cell has \"code\" and \"timeout\", nothing else");
+		return cell__cli_fail(err, CELL_E_INVALID, 0,
+				      "a cell has \"code\" and \"timeout\", nothing else");
 	if (timeout && !json_is_null(timeout)) {
 		seconds = json_number_value(timeout);
 		if (!json_is_number(timeout) || seconds < 0 || seconds > 1e9)
-			return cell__cli_fail(err, CELL_E_INVALID, 0, "\"timeout\" is seconds, 0 for no limit");
+			return cell__cli_fail(err, CELL_E_INVALID, 0,
+					      "\"timeout\" is seconds, 0 for no limit");
 		line->timeout_ms = seconds == 0 ? -1 : (int64_t)ceil(seconds * 1000);
 	}
 	line->code.size = json_string_length(code);
@@ -817,13 +847,14 @@ static int parse_line(const char *text, size_t size, struct line *line, struct c
 	int status = 0;
 
 	if (!json_is_object(root))
-		status = cell__cli_fail(err, CELL_E_INVALID, 0, "a line must be a JSON object%s%s", root ? "" : ": ",
-					root ? "" : bad.text);
+		status = cell__cli_fail(err, CELL_E_INVALID, 0, "a line must be a JSON object%s%s",
+					root ? "" : ": ", root ? "" : bad.text);
 	else if (!op)
 		status = parse_cell(root, line, err);
 	else if (!json_is_string(op) || json_object_size(root) != 1 ||
 		 (strcmp(json_string_value(op), "reset") && strcmp(json_string_value(op), "interrupt")))
-		status = cell__cli_fail(err, CELL_E_INVALID, 0, "an op is {\"op\": \"reset\"} or {\"op\": \"interrupt\"}");
+		status = cell__cli_fail(err, CELL_E_INVALID, 0,
+					"an op is {\"op\": \"reset\"} or {\"op\": \"interrupt\"}");
 	else if (!strcmp(json_string_value(op), "reset"))
 		line->type = LINE_RESET;
 	else
@@ -848,7 +879,8 @@ static void handle_line(const char *text, size_t size)
 		return;
 	}
 	if (size > CELL_CLI_MAX_CODE_BYTES)
-		status = cell__cli_fail(&line->err, CELL_E_LIMIT, 0, "a line is at most %u bytes", CELL_CLI_MAX_CODE_BYTES);
+		status = cell__cli_fail(&line->err, CELL_E_LIMIT, 0, "a line is at most %u bytes",
+					CELL_CLI_MAX_CODE_BYTES);
 	else
 		status = parse_line(text, size, line, &line->err);
 	if (status < 0)
@@ -890,10 +922,11 @@ static void *reader_main(void *arg)
 	char *text = NULL;
 	size_t room = 0, size;
 
+	(void)arg;
 	while (read_line(&text, &room, &size))
 		handle_line(text, size);
 	free(text);
-	queue_end(arg);
+	queue_end();
 	return NULL;
 }
 
@@ -920,7 +953,7 @@ static int answer_line(struct cell_cli_host *host, struct cell_cli_printer *prin
 	switch (line->type) {
 	case LINE_CELL:
 		if (!cell__cli_stop_status() &&
-		    run_begun(host, printer, &line->code, line->timeout_ms, &cell_status, err) < 0)
+		    run_begun(host, printer, &line->code, line->timeout_ms, true, &cell_status, err) < 0)
 			status = -1;
 		queue_done();
 		break;
@@ -934,7 +967,8 @@ static int answer_line(struct cell_cli_host *host, struct cell_cli_printer *prin
 		break;
 	}
 	/* The session can refuse one cell, for its size, and take the next. */
-	if (status < 0 && (err->code == CELL_E_INVALID || err->code == CELL_E_LIMIT || err->code == CELL_E_NOMEM)) {
+	if (status < 0 &&
+	    (err->code == CELL_E_INVALID || err->code == CELL_E_LIMIT || err->code == CELL_E_NOMEM)) {
 		print_error_line(printer, err);
 		status = 0;
 	}
@@ -950,7 +984,7 @@ static int converse(struct cell_cli_host *host, struct cell_cli_printer *printer
 	status = pthread_create(&reader, NULL, reader_main, NULL);
 	if (status)
 		return cell__cli_fail(err, CELL_E_IO, status, "cannot start a thread to read stdin");
-	while (status >= 0 && (line = queue_take())) {
+	while (status >= 0 && (line = queue_take(printer))) {
 		status = answer_line(host, printer, line, err);
 		line_destroy(line);
 	}
@@ -972,7 +1006,8 @@ static int check_flags(const struct run_flags *flags, struct cell_error *err)
 	for (size_t i = 0; i < flags->cells.count; i++)
 		operands += !flags->cells.items[i].letter;
 	if (flags->conversation && flags->cells.count)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "--cells reads the cells from stdin; leave out -e and FILE");
+		return cell__cli_fail(err, CELL_E_INVALID, 0,
+				      "--cells reads the cells from stdin; leave out -e and FILE");
 	if (!flags->conversation && !flags->cells.count)
 		return cell__cli_fail(err, CELL_E_INVALID, 0,
 				      "nothing to run; give -e CODE, a FILE, - for stdin, or --cells");
@@ -983,16 +1018,17 @@ static int check_flags(const struct run_flags *flags, struct cell_error *err)
 
 static int run_session(const struct run_flags *flags, const struct code *cells, struct cell_error *err)
 {
-	enum cell_cli_format format = flags->events			   ? CELL_CLI_EVENTS :
-				      flags->json || flags->conversation ? CELL_CLI_JSON :
-									   CELL_CLI_TEXT;
+	enum cell_cli_format format = flags->json || flags->conversation ? CELL_CLI_JSON : CELL_CLI_TEXT;
+	void (*wake)(void *) = flags->conversation ? queue_wake : NULL;
 	struct cell_cli_printer *printer;
 	struct cell_cli_host host;
 	int status = -1;
 
-	if (cell__cli_signals_start(false, flags->conversation ? queue_wake : NULL, NULL, err) < 0)
+	if (flags->events)
+		format = CELL_CLI_EVENTS;
+	if (cell__cli_signals_start(false, wake, NULL, err) < 0)
 		return -1;
-	printer = cell__cli_printer_create(format, NULL, NULL);
+	printer = cell__cli_printer_create(format, wake, NULL);
 	if (!printer)
 		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory to print with");
 	if (!cell__cli_open(&flags->session, cell__cli_keep_event, printer, &host, err)) {

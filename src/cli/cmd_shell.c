@@ -2,7 +2,7 @@
  * `workcell shell`: cells from a terminal, or from a pipe without prompts.
  *
  * Line editing is libedit's, with our own function to read a character: it waits for the terminal and for an
- * eventfd together, so Ctrl-C, a changed window, a stop, and output of background threads are dealt with while
+ * eventfd together, so Ctrl-C, a changed window, a stop and output of background threads are dealt with while
  * the prompt waits, without a signal handler that jumps out of the editor.
  */
 #define _GNU_SOURCE 1
@@ -35,16 +35,16 @@ struct shell {
 	struct cell_cli_host host;
 	struct cell_cli_printer *printer;
 	bool terminal, colour;
-	unsigned count;      /* of cells on this kernel, as in "In [3]" */
-	bool continued;      /* which prompt */
+	unsigned count; /* of cells on this kernel, as in "In [3]" */
+	bool continued; /* which prompt */
 	int wake_fd;
 	EditLine *editor;
 	History *history;
 	char *history_path;
 	mbstate_t decoding;
-	enum input event;    /* why read_char() gave up */
+	enum input event; /* why read_char() gave up */
 	char prompt[64];
-	char *line;          /* of a pipe; kept when it belongs to the next cell */
+	char *line; /* of a pipe; kept when it belongs to the next cell */
 	size_t line_room;
 	bool line_waits;
 	char *cell;
@@ -70,7 +70,8 @@ static size_t skip_string(const char *code, size_t size, size_t at, bool *ret_op
 			at++;
 		else if (!triple && (code[at] == quote || code[at] == '\n'))
 			return code[at] == quote ? at + 1 : at;
-		else if (triple && at + 2 < size && code[at] == quote && code[at + 1] == quote && code[at + 2] == quote)
+		else if (triple && at + 2 < size && code[at] == quote && code[at + 1] == quote &&
+			 code[at + 2] == quote)
 			return at + 3;
 	}
 	*ret_open = triple;
@@ -146,11 +147,12 @@ static char *prompt(EditLine *editor)
 	struct shell *shell;
 
 	el_get(editor, EL_CLIENTDATA, &shell);
-	/* \1 encloses what takes no room on the line. */
+	/* \1 encloses what takes no room on the line; libedit loses it at the very end, so the space is there. */
 	if (shell->continued)
 		snprintf(shell->prompt, sizeof(shell->prompt), "   ...: ");
 	else if (shell->colour)
-		snprintf(shell->prompt, sizeof(shell->prompt), "\1\033[32m\1In [%u]: \1\033[0m\1", shell->count);
+		snprintf(shell->prompt, sizeof(shell->prompt), "\1\033[32m\1In [%u]:\1\033[0m\1 ",
+			 shell->count);
 	else
 		snprintf(shell->prompt, sizeof(shell->prompt), "In [%u]: ", shell->count);
 	return shell->prompt;
@@ -237,9 +239,15 @@ static unsigned char insert_indent(EditLine *editor, int key)
 static void bind_keys(EditLine *editor)
 {
 	static const char *const keys[][2] = {
-		{ "^I", "cell-indent" },        { "^R", "em-inc-search-prev" }, { "\\e[3~", "ed-delete-next-char" },
-		{ "\\e[H", "ed-move-to-beg" },  { "\\e[1~", "ed-move-to-beg" }, { "\\e[F", "ed-move-to-end" },
-		{ "\\e[4~", "ed-move-to-end" }, { "\\e[1;5D", "ed-prev-word" }, { "\\e[1;5C", "em-next-word" },
+		{ "^I", "cell-indent" },
+		{ "^R", "em-inc-search-prev" },
+		{ "\\e[3~", "ed-delete-next-char" },
+		{ "\\e[H", "ed-move-to-beg" },
+		{ "\\e[1~", "ed-move-to-beg" },
+		{ "\\e[F", "ed-move-to-end" },
+		{ "\\e[4~", "ed-move-to-end" },
+		{ "\\e[1;5D", "ed-prev-word" },
+		{ "\\e[1;5C", "em-next-word" },
 	};
 
 	/* The wide call, because the other one never frees the copies it makes of the names. */
@@ -362,7 +370,7 @@ static enum input read_terminal(struct shell *shell, const char **ret_line)
 
 	shell->event = INPUT_END;
 	cell__cli_print_fresh_line(shell->printer);
-	/* Before the prompt shows, not after: what is typed at once must not get the terminal's own editing. */
+	/* Before the prompt shows, not after: what is typed at once must not get the terminal's editing. */
 	el_set(shell->editor, EL_PREP_TERM, 1);
 	line = el_gets(shell->editor, &size);
 	if (!line || size <= 0) {
@@ -414,8 +422,8 @@ static int append_line(struct shell *shell, const char *line)
 }
 
 /*
- * Collects the lines of one cell.  A block ends with an empty line; from a pipe it goes on when the line after
- * that is indented, because a file has empty lines inside its functions and a person does not.
+ * Collects the lines of one cell.  A block ends with an empty line; from a pipe it goes on when the line
+ * after that is indented, because a file has empty lines inside its functions and a person types none.
  */
 static enum input read_cell(struct shell *shell, struct cell_error *err)
 {
@@ -496,15 +504,18 @@ static int run_cell(struct shell *shell, struct cell_error *err)
 	cell__cli_print_kept(shell->printer);
 	status = cell_session_run(shell->host.session, shell->cell, shell->cell_size, &options, &result, err);
 	cell__cli_run_end();
-	if (status < 0 && err->code != CELL_E_INVALID && err->code != CELL_E_LIMIT && err->code != CELL_E_NOMEM)
+	if (status < 0 && err->code != CELL_E_INVALID && err->code != CELL_E_LIMIT &&
+	    err->code != CELL_E_NOMEM)
 		return -1;
 	if (status < 0) {
 		cell__cli_report(err, false);
 		return 0;
 	}
+	cell__cli_print_kept(shell->printer);
 	if (!cell__cli_stop_status()) {
-		snprintf(prefix, sizeof(prefix), shell->colour ? "\033[31mOut[%u]: \033[0m" : "Out[%u]: ", shell->count);
-		cell__cli_print_result(shell->printer, result, prefix);
+		snprintf(prefix, sizeof(prefix),
+			 shell->colour ? "\033[31mOut[%u]: \033[0m" : "Out[%u]: ", shell->count);
+		cell__cli_print_result(shell->printer, result, prefix, true);
 		shell->count = cell_result_state_kept(result) ? shell->count + 1 : 1;
 	}
 	cell_result_destroy(result);
@@ -548,9 +559,10 @@ const struct cell_cli_command cell__cli_shell_command = {
 	.name = "shell",
 	.summary = "the same, interactive",
 	.synopsis = "[flags]",
-	.about = "A session at a prompt.  A block ends with an empty line.  Ctrl-C interrupts the cell or clears the\n"
-		 "input, %reset gives a fresh kernel, Ctrl-D or exit leaves.  Without a terminal it reads stdin and\n"
-		 "prints no prompts.",
+	.about =
+		"A session at a prompt.  A block ends with an empty line.  Ctrl-C interrupts the cell or\n"
+		"clears the input, %reset gives a fresh kernel, Ctrl-D or exit leaves.  Without a terminal it\n"
+		"reads stdin and prints no prompts.",
 	.examples = "  workcell shell\n"
 		    "  workcell shell --python ./venv/bin/python --preload numpy\n"
 		    "  workcell shell < session.txt",
@@ -578,7 +590,8 @@ int cell__cmd_shell(int argc, char **argv)
 		setlocale(LC_CTYPE, "C.UTF-8");
 	status = open_shell(&shell, &flags, &err);
 	if (!status && shell.terminal)
-		printf("Workcell %s. Ctrl-C interrupts, %%reset gives a fresh kernel, Ctrl-D leaves.\n\n", cell_version());
+		printf("Workcell %s. Ctrl-C interrupts, %%reset gives a fresh kernel, Ctrl-D leaves.\n\n",
+		       cell_version());
 	fflush(stdout);
 	if (!status)
 		status = loop(&shell, &err);

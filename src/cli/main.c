@@ -11,8 +11,8 @@
  * Stopping (SIGTERM, SIGHUP, a second Ctrl-C, a reader of stdout that went away) has one path: the status is
  * noted, the running cell is ended, and the main thread, coming back from it, sees the status, closes the
  * session and exits.  Where there is no session to end yet, or the main thread does not come back in
- * STOP_SECONDS (it may hang in a write to a stuck pipe), the process exits at once: the spawner kills all it
- * started when its socket closes, so nothing is left behind either way.
+ * STOP_SECONDS, the process exits at once: the spawner kills all it started when its socket closes, so
+ * nothing is left behind either way.
  *
  * `live.mutex` is held while the signal thread works on the session.  The main thread takes it to end a run
  * and to withdraw the session, so an interrupt can hit neither the next cell nor a closed session.
@@ -43,13 +43,14 @@
  * before it is lost.  A cell that was begun less than this long ago is interrupted when it is this old.
  */
 #define BEGIN_MS 20
+#define KICK_MS 20
 
 static struct {
 	pthread_mutex_t mutex;
 	pthread_cond_t ended;
 	struct cell_session *session;
 	bool running;
-	uint64_t serial;    /* of runs */
+	uint64_t serial; /* of runs */
 	int64_t begun_ms;
 	bool interactive;
 	void (*wake)(void *arg);
@@ -59,6 +60,7 @@ static struct {
 static atomic_int stop_status;
 static atomic_bool sigint_seen, resize_seen;
 static int signal_pipe[2] = { -1, -1 };
+static pthread_t main_thread;
 
 static int64_t now_ms(void)
 {
@@ -106,15 +108,22 @@ void cell__cli_run_end(void)
 	pthread_mutex_unlock(&live.mutex);
 }
 
+/* With the mutex held. */
+static void wait_ended(int64_t until_ms)
+{
+	struct timespec until = { .tv_sec = until_ms / 1000, .tv_nsec = until_ms % 1000 * 1000000 };
+
+	pthread_cond_timedwait(&live.ended, &live.mutex, &until);
+}
+
 /* With the mutex held.  True: the cell that was begun when this was called is under way. */
 static bool under_way(void)
 {
 	uint64_t serial = live.serial;
 	int64_t at_ms = live.begun_ms + BEGIN_MS;
-	struct timespec until = { .tv_sec = at_ms / 1000, .tv_nsec = at_ms % 1000 * 1000000 };
 
 	while (live.running && live.serial == serial && now_ms() < at_ms)
-		pthread_cond_timedwait(&live.ended, &live.mutex, &until);
+		wait_ended(at_ms);
 	return live.running && live.serial == serial && live.session;
 }
 
@@ -130,6 +139,7 @@ void cell__cli_signals_attach(struct cell_session *session)
 {
 	pthread_mutex_lock(&live.mutex);
 	live.session = session;
+	pthread_cond_broadcast(&live.ended);
 	pthread_mutex_unlock(&live.mutex);
 	/* A stop that came while the session was being opened found nothing to end. */
 	if (session && cell__cli_stop_status())
@@ -171,6 +181,11 @@ static void end_everything(void)
 		_exit(cell__cli_stop_status());
 	if (under_way())
 		cell_session_reset(live.session, NULL);
+	/* The main thread may hang in a read or a write; a signal without SA_RESTART gets it out of there. */
+	while (live.session) {
+		pthread_kill(main_thread, SIGPIPE);
+		wait_ended(now_ms() + KICK_MS);
+	}
 	pthread_mutex_unlock(&live.mutex);
 }
 
@@ -208,25 +223,26 @@ static void *signal_main(void *arg)
 			cell__cli_stop(128 + byte);
 		else if (n == 1 && (byte == SIGWINCH || byte == SIGCONT))
 			atomic_store(&resize_seen, true);
+		if (live.wake)
+			live.wake(live.wake_arg);
 		if (cell__cli_stop_status() && !ended) {
 			ended = true;
 			end_everything();
 		}
-		if (live.wake)
-			live.wake(live.wake_arg);
 	}
 	return NULL;
 }
 
 int cell__cli_signals_start(bool interactive, void (*wake)(void *arg), void *arg, struct cell_error *err)
 {
-	/* SIGPIPE is caught and dropped: the write then fails with EPIPE, which cell__cli_write() deals with. */
+	/* SIGPIPE is caught and dropped: the write then fails with EPIPE, as cell__cli_write() expects. */
 	static const int numbers[] = { SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGALRM, SIGWINCH, SIGCONT };
-	struct sigaction action = { .sa_handler = handle_signal, .sa_flags = SA_RESTART }, old;
+	struct sigaction action = { .sa_handler = handle_signal }, old;
 	pthread_condattr_t attr;
 	pthread_t thread;
 	int status;
 
+	main_thread = pthread_self();
 	live.interactive = interactive;
 	live.wake = wake;
 	live.wake_arg = arg;
@@ -248,6 +264,7 @@ int cell__cli_signals_start(bool interactive, void (*wake)(void *arg), void *arg
 		if (!sigaction(numbers[i], NULL, &old) && old.sa_handler == SIG_IGN &&
 		    (numbers[i] == SIGHUP || numbers[i] == SIGINT))
 			continue;
+		action.sa_flags = numbers[i] == SIGPIPE ? 0 : SA_RESTART;
 		sigaction(numbers[i], &action, NULL);
 	}
 	return 0;
@@ -268,7 +285,8 @@ static int run_missing_shell(int argc, char **argv)
 
 	(void)argc;
 	(void)argv;
-	cell__cli_fail(&err, CELL_E_UNAVAILABLE, 0, "this workcell was built without libedit and has no shell");
+	cell__cli_fail(&err, CELL_E_UNAVAILABLE, 0,
+		       "this workcell was built without libedit and has no shell");
 	return cell__cli_report(&err, false);
 }
 
@@ -344,7 +362,8 @@ int main(int argc, char **argv)
 		if (!strcmp(argv[1], commands[i]->name))
 			return commands[i]->run(argc - 1, argv + 1);
 	}
-	cell__cli_fail(&err, CELL_E_INVALID, 0, "unknown %s %s", argv[1][0] == '-' ? "flag" : "command", argv[1]);
+	cell__cli_fail(&err, CELL_E_INVALID, 0, "unknown %s %s", argv[1][0] == '-' ? "flag" : "command",
+		       argv[1]);
 	status = cell__cli_report(&err, false);
 	fprintf(stderr, "workcell: `workcell --help` lists the commands\n");
 	return status;

@@ -53,7 +53,8 @@ char *cell__cli_error_json(const struct cell_error *err)
 		for (const unsigned char *p = (const unsigned char *)err->msg; *p; p++)
 			n += (size_t)snprintf(text + n, sizeof(text) - n, *p < 0x80 ? "%c" : "\\x%02x", *p);
 		text[n] = '\0';
-		root = json_pack("{s:{s:s, s:s}}", "error", "code", cell_code_word(err->code), "message", text);
+		root = json_pack("{s:{s:s, s:s}}", "error", "code", cell_code_word(err->code), "message",
+				 text);
 	}
 	line = root ? json_dumps(root, JSON_COMPACT) : NULL;
 	json_decref(root);
@@ -68,7 +69,8 @@ int cell__cli_report(const struct cell_error *err, bool json)
 	n = (size_t)snprintf(text, sizeof(text), "workcell: %s: ", cell_code_word(err->code));
 	/* Control characters in a path or an argument must not reach the terminal as such. */
 	for (const unsigned char *p = (const unsigned char *)err->msg; *p; p++)
-		n += (size_t)snprintf(text + n, sizeof(text) - n, *p < ' ' || *p == 127 ? "\\x%02x" : "%c", *p);
+		n += (size_t)snprintf(text + n, sizeof(text) - n, *p < ' ' || *p == 127 ? "\\x%02x" : "%c",
+				      *p);
 	text[n++] = '\n';
 	if (json) {
 		char *line = cell__cli_error_json(err);
@@ -154,7 +156,8 @@ static const char *flag_text(const struct cell_cli_flag *flag, char text[64])
 	return text;
 }
 
-static int parse_whole(const struct cell_cli_flag *flag, const char *value, int64_t *ret, struct cell_error *err)
+static int parse_whole(const struct cell_cli_flag *flag, const char *value, int64_t *ret,
+		       struct cell_error *err)
 {
 	static const char units[] = "kMG";
 	char text[64], *end;
@@ -168,11 +171,12 @@ static int parse_whole(const struct cell_cli_flag *flag, const char *value, int6
 		end++;
 	}
 	if (*value < '0' || *value > '9' || *end || errno || number > INT64_MAX >> shift)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "%s wants a whole number%s, not '%s'",
-				      flag_text(flag, text),
-				      flag->kind == CELL_FLAG_BYTES ? " of bytes, like 65536 or 16M" : "", value);
+		return cell__cli_fail(
+			err, CELL_E_INVALID, 0, "%s wants a whole number%s, not '%s'", flag_text(flag, text),
+			flag->kind == CELL_FLAG_BYTES ? " of bytes, like 65536 or 16M" : "", value);
 	if (flag->kind == CELL_FLAG_COUNT && number > MAX_POOL)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "%s is at most %d", flag_text(flag, text), MAX_POOL);
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "%s is at most %d", flag_text(flag, text),
+				      MAX_POOL);
 	*ret = (int64_t)number << shift;
 	return 0;
 }
@@ -217,8 +221,8 @@ static const struct cell_cli_flag *find_flag(const struct cell_cli_flag *flags, 
 					     size_t size)
 {
 	for (; flags->kind; flags++) {
-		if (letter ? flags->letter == letter :
-			     flags->name && strlen(flags->name) == size && !memcmp(flags->name, name, size))
+		if (letter ? flags->letter == letter
+			   : flags->name && strlen(flags->name) == size && !memcmp(flags->name, name, size))
 			return flags;
 	}
 	return NULL;
@@ -243,7 +247,8 @@ static int parse_flag(const struct cell_cli_command *command, int argc, char **a
 	else
 		flag = find_flag(command->flags, word[1], NULL, 0);
 	if (!flag)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "unknown flag %.*s", is_long ? (int)size + 2 : 2, word);
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "unknown flag %.*s",
+				      is_long ? (int)size + 2 : 2, word);
 	if (is_long && word[2 + size] == '=')
 		value = word + 2 + size + 1;
 	else if (!is_long && word[2])
@@ -253,7 +258,8 @@ static int parse_flag(const struct cell_cli_command *command, int argc, char **a
 				      is_long ? (int)size + 2 : 2, word);
 	if (flag->arg && !value) {
 		if (*at + 1 >= argc)
-			return cell__cli_fail(err, CELL_E_INVALID, 0, "%s wants an argument: %s", word, flag->arg);
+			return cell__cli_fail(err, CELL_E_INVALID, 0, "%s wants an argument: %s", word,
+					      flag->arg);
 		value = argv[++*at];
 	}
 	return values ? set_flag(flag, value, values, err) : 0;
@@ -356,7 +362,8 @@ int cell__cli_find_python(const char *name, char **ret_path, struct cell_error *
 		char *candidate;
 
 		next = strchrnul(path, ':');
-		if (asprintf(&candidate, "%.*s%s%s", (int)(next - path), path, next > path ? "/" : "", name) < 0)
+		if (asprintf(&candidate, "%.*s%s%s", (int)(next - path), path, next > path ? "/" : "", name) <
+		    0)
 			return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
 		if (!stat(candidate, &st) && S_ISREG(st.st_mode) && !access(candidate, X_OK)) {
 			found = absolute_path(candidate, err);
@@ -369,7 +376,8 @@ int cell__cli_find_python(const char *name, char **ret_path, struct cell_error *
 		free(candidate);
 	}
 	return cell__cli_fail(err, CELL_E_PYTHON, 0,
-			      "there is no '%s' on $PATH; install Python 3.9 or newer, or give --python PATH", name);
+			      "there is no '%s' on $PATH; install Python 3.9 or newer, or give --python PATH",
+			      name);
 }
 
 static int check_dir(const char *path, struct cell_error *err)
@@ -377,7 +385,8 @@ static int check_dir(const char *path, struct cell_error *err)
 	struct stat st;
 
 	if (stat(path, &st))
-		return cell__cli_fail(err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, errno, "--cwd %s", path);
+		return cell__cli_fail(err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, errno, "--cwd %s",
+				      path);
 	if (!S_ISDIR(st.st_mode))
 		return cell__cli_fail(err, CELL_E_IO, ENOTDIR, "--cwd %s", path);
 	return 0;

@@ -80,6 +80,8 @@ struct cell__executor {
 	int (*open)(struct cell__executor_host *host, const struct cell__kernel_spec *spec,
 		    const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel,
 		    struct cell_error *err);
+	/* Hands on all output written so far: what comes later belongs to the run that follows. */
+	void (*look)(struct cell__kernel *kernel);
 	int (*run)(struct cell__kernel *kernel, uint32_t run_id, const char *code, size_t size, struct cell_error *err);
 	/* Asks the code of this run to stop (KeyboardInterrupt). */
 	void (*interrupt)(struct cell__kernel *kernel, uint32_t run_id);

@@ -174,7 +174,6 @@ static bool take_ring(struct cell__link *link, uint64_t upto)
 	}
 	if (cell__ring_release(&link->ring))
 		syscall(SYS_futex, &link->ring.ctl->space_futex, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-	flush_gather(link);
 	if (status == CELL__RING_BAD) {
 		break_link(link, "the output ring holds what no kernel writes");
 		return false;
@@ -183,12 +182,17 @@ static bool take_ring(struct cell__link *link, uint64_t upto)
 }
 
 /* Ring up to now, then what came through the pipes. */
-static void take_all(struct cell__link *link)
+static void gather_all(struct cell__link *link)
 {
 	if (!take_ring(link, cell__ring_head(&link->ring)) || link->closed)
 		return;
 	for (int i = 0; i < 2; i++)
 		give_held(link, i, UINT64_MAX);
+}
+
+static void take_all(struct cell__link *link)
+{
+	gather_all(link);
 	flush_gather(link);
 }
 
@@ -273,13 +277,19 @@ static bool handle_next_frame(struct cell__link *link)
 		return false;
 	}
 	link->in_used += need;
-	if (!take_ring(link, frame.ring_pos) || link->closed)
-		return false;
 	if (frame.type == CELL_FRAME_DOORBELL) {
-		take_all(link);
+		gather_all(link);
+		/* print() writes the line and its end separately: half a line may wait for the next look. */
+		if (link->gather_size > 0 && link->gather[link->gather_size - 1] == '\n')
+			flush_gather(link);
 		if (!link->closed && !link->broken)
 			become_hot(link);
 	} else {
+		if (!take_ring(link, frame.ring_pos))
+			return false;
+		flush_gather(link);
+		if (link->closed)
+			return false;
 		link->events->frame(link->owner, &frame);
 		if (!link->closed && frame.type == CELL_FRAME_RESULT)
 			cool_down(link);
@@ -367,8 +377,10 @@ static int make_fds(int pair[2], int out[2], int err_pipe[2], int *ring_fd, stru
 		return cell_fail(err, errno == EMFILE ? CELL_E_LIMIT : CELL_E_IO, errno,
 				 "make a kernel's sockets%s",
 				 errno == EMFILE ? " (raise the limit on open files, ulimit -n: a session needs 3)" : "");
-	*ring_fd = memfd_create("workcell-ring", MFD_CLOEXEC);
-	if (*ring_fd < 0 || ftruncate(*ring_fd, CELL_RING_MAP_BYTES) < 0)
+	*ring_fd = memfd_create("workcell-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	/* Sealed: a kernel that shrinks the memory under us would kill the host with SIGBUS. */
+	if (*ring_fd < 0 || ftruncate(*ring_fd, CELL_RING_MAP_BYTES) < 0 ||
+	    fcntl(*ring_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
 		return cell_fail(err, CELL_E_IO, errno, "make a kernel's output ring");
 	/* Only the reading ends are ours alone; the writing ends must block for those who write. */
 	if (fcntl(out[0], F_SETFL, O_NONBLOCK) < 0 || fcntl(err_pipe[0], F_SETFL, O_NONBLOCK) < 0)
@@ -491,6 +503,12 @@ void cell__link_pause(struct cell__link *link, bool paused)
 		uv_timer_start(&link->hot, handle_hot, 0, HOT_INTERVAL_MS);
 	}
 	update_polls(link);
+}
+
+void cell__link_look(struct cell__link *link)
+{
+	if (!link->paused && !link->broken)
+		take_all(link);
 }
 
 void cell__link_drain(struct cell__link *link)

@@ -34,6 +34,8 @@ int cell__link_send(struct cell__link *link, uint8_t type, uint32_t id, const vo
 		    const void *raw, size_t raw_size, struct cell_error *err);
 void cell__link_set_interrupt(struct cell__link *link, uint32_t run_id);
 void cell__link_pause(struct cell__link *link, bool paused);
+/* Takes what has been written to the ring so far. */
+void cell__link_look(struct cell__link *link);
 /* Takes everything that is still in ring and pipes; after the kernel is dead. */
 void cell__link_drain(struct cell__link *link);
 /* Memory goes when the loop has let go of the handles.  NULL is fine. */

@@ -593,17 +593,26 @@ static void zygote_ready(struct env *env, int64_t pid, const char *payload, size
 	json_decref(ready);
 }
 
-/* The last line of what a zygote wrote before it died says most. */
+/* The last line of what a zygote wrote before it died that speaks of an error, or else the last one. */
 static void last_words(const char *text, size_t size, char *out, size_t out_size)
 {
-	while (size > 0 && (text[size - 1] == '\n' || text[size - 1] == ' '))
-		size--;
-	size_t start = size;
-	while (start > 0 && text[start - 1] != '\n')
-		start--;
+	const char *best = NULL;
+	size_t best_size = 0;
+	bool best_is_error = false;
+	for (const char *at = text; at < text + size;) {
+		const char *end = memchr(at, '\n', (size_t)(text + size - at));
+		size_t n = (size_t)((end ? end : text + size) - at);
+		bool is_error = memmem(at, n, "rror", 4) || memmem(at, n, "too old", 7);
+		if (n > 0 && (is_error || !best_is_error)) {
+			best = at;
+			best_size = n;
+			best_is_error = is_error;
+		}
+		at += n + 1;
+	}
 	size_t n = 0;
-	for (size_t i = start; i < size && n + 1 < out_size; i++)
-		out[n++] = (unsigned char)text[i] >= 0x20 && (unsigned char)text[i] < 0x7f ? text[i] : '?';
+	for (size_t i = 0; i < best_size && n + 1 < out_size; i++)
+		out[n++] = (unsigned char)best[i] >= 0x20 && (unsigned char)best[i] < 0x7f ? best[i] : '?';
 	out[n] = '\0';
 }
 
@@ -675,6 +684,17 @@ static void kernel_exited(struct kernel *kernel, int64_t status, int64_t flags)
 static void kernel_forked(struct kernel *kernel, int64_t pid, int64_t failure)
 {
 	no_longer_forking(kernel);
+	if (pid <= 0 && (failure == ESRCH || failure == EPIPE || failure == ECONNRESET)) {
+		/* The zygote is gone; that it is may not have reached us yet. */
+		struct env *env = kernel->env;
+		if (env->state == ENV_READY) {
+			env->state = ENV_NONE;
+			cell__spawn_client_tell(&kernel->sub->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
+			env->zygote_id = 0;
+		}
+		if (try_again(kernel))
+			return;
+	}
 	if (pid <= 0) {
 		cell_fail(&kernel->error, CELL_E_KERNEL, (int)failure, "fork a kernel (limits on processes or memory?)");
 		kernel_gone_later(kernel);
@@ -823,10 +843,19 @@ static int subprocess_open(struct cell__executor_host *host, const struct cell__
 	return 0;
 }
 
+static void subprocess_look(struct cell__kernel *base)
+{
+	struct kernel *kernel = (struct kernel *)base;
+	if (kernel->link)
+		cell__link_look(kernel->link);
+}
+
 static int subprocess_run(struct cell__kernel *base, uint32_t run_id, const char *code, size_t size,
 			  struct cell_error *err)
 {
 	struct kernel *kernel = (struct kernel *)base;
+	if (!kernel->link)
+		return cell_fail(err, CELL_E_KERNEL, 0, "the kernel is gone");
 	return cell__link_send(kernel->link, CELL_FRAME_RUN, run_id, NULL, 0, code, size, err);
 }
 
@@ -881,6 +910,7 @@ const struct cell__executor cell__subprocess_executor = {
 	.isolation = "process",
 	.probe = subprocess_probe,
 	.open = subprocess_open,
+	.look = subprocess_look,
 	.run = subprocess_run,
 	.interrupt = subprocess_interrupt,
 	.pause = subprocess_pause,

@@ -7,6 +7,7 @@
 
 /* How long the loop may lie idle between two calls before the engine's own thread takes it back. */
 #define LINGER_MS 2
+#define RECENT_MS 50
 
 static void run_tasks(struct cell__loop *loop)
 {
@@ -52,6 +53,21 @@ static bool nobody_else_cares(const struct cell__loop *loop)
 	return loop->waiting == 0 && loop->busy == 0 && !loop->first && !loop->stopping;
 }
 
+/*
+ * While callers come and go quickly we look every LINGER_MS, so that they need not wake us each time; when one stays
+ * (a long cell) we sleep until it leaves.
+ */
+static void wait_while_owned(struct cell__loop *loop)
+{
+	if (cell__now_us() - loop->left_us < RECENT_MS * 1000) {
+		wait_ms(loop, LINGER_MS);
+		return;
+	}
+	loop->asleep = true;
+	pthread_cond_wait(&loop->engine_cond, &loop->lock);
+	loop->asleep = false;
+}
+
 static void *thread_main(void *arg)
 {
 	struct cell__loop *loop = arg;
@@ -60,9 +76,9 @@ static void *thread_main(void *arg)
 	while (alive) {
 		pthread_mutex_lock(&loop->lock);
 		while (loop->owned || loop->wanting > 0)
-			pthread_cond_wait(&loop->engine_cond, &loop->lock);
+			wait_while_owned(loop);
 		int64_t idle_us = cell__now_us() - loop->left_us;
-		if (loop->left_us != 0 && idle_us < LINGER_MS * 1000 && nobody_else_cares(loop)) {
+		if (idle_us < LINGER_MS * 1000 && nobody_else_cares(loop)) {
 			wait_ms(loop, LINGER_MS);
 			pthread_mutex_unlock(&loop->lock);
 			continue;
@@ -107,10 +123,9 @@ static void leave(struct cell__loop *loop)
 {
 	pthread_mutex_lock(&loop->lock);
 	loop->owned = false;
-	/* Others are under way: somebody must run the loop for them at once.  Else the engine looks soon by itself. */
-	bool first = loop->left_us == 0;
-	loop->left_us = nobody_else_cares(loop) ? cell__now_us() : 0;
-	if (loop->left_us == 0 || first)
+	/* Others are under way: the engine must run the loop for them at once.  Else it looks soon by itself. */
+	loop->left_us = cell__now_us();
+	if (loop->asleep || !nobody_else_cares(loop))
 		pthread_cond_signal(&loop->engine_cond);
 	pthread_mutex_unlock(&loop->lock);
 }
@@ -233,7 +248,9 @@ void cell__loop_do(struct cell__loop *loop, struct cell__task *task, struct cell
 		pthread_mutex_unlock(&loop->lock);
 		return;
 	}
-	run_tasks(loop); /* in the order of the calls */
+	/* What happened before this call is handled before it: events of the loop, then tasks in the order of the calls. */
+	uv_run(&loop->uv, UV_RUN_NOWAIT);
+	run_tasks(loop);
 	if (task)
 		task->fn(task);
 	while (!is_done(waiter))

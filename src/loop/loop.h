@@ -40,6 +40,7 @@ struct cell__loop {
 	int wanting;       /* callers that wait to run the loop */
 	int waiting;       /* callers that wait for somebody else's turn of the loop to serve them */
 	int64_t left_us;   /* when a caller last let go of it */
+	bool asleep;       /* the engine's thread sleeps until it is told */
 	bool stopping;
 	int busy;          /* loop's thread: things under way that nobody waits for */
 };

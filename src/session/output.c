@@ -69,20 +69,43 @@ int cell__capped_add(struct cell__capped *capped, const char *bytes, size_t size
 	return 0;
 }
 
+/* How many bytes at the end of bytes[0..size) begin a UTF-8 character that is not all there. */
+static size_t cut_at_end(const char *bytes, size_t size)
+{
+	for (size_t back = 1; back <= 3 && back <= size; back++) {
+		unsigned char c = (unsigned char)bytes[size - back];
+		if (c >= 0xc0)
+			return (c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : 2) > back ? back : 0;
+		if (c < 0x80)
+			return 0;
+	}
+	return 0;
+}
+
 int cell__capped_join(const struct cell__capped *capped, const char *spill, struct cell__buf *out)
 {
-	if (cell__buf_add(out, capped->head.data ? capped->head.data : "", capped->head.size) < 0)
-		return -1;
 	if (!capped->tail.data)
-		return 0;
-	uint64_t missing = capped->total - capped->head.size - capped->tail.size;
+		return cell__buf_add(out, capped->head.data ? capped->head.data : "", capped->head.size);
+	size_t half = capped->cap / 2;
+	CELL_AUTO_BUF struct cell__buf tail = CELL_BUF_INIT;
+	size_t first = capped->tail.size < half ? 0 : capped->tail_at;
+	if (cell__buf_add(&tail, capped->tail.data + first, capped->tail.size - first) < 0 ||
+	    cell__buf_add(&tail, capped->tail.data, first) < 0)
+		return -1;
+	/* A character that the cut goes through is left out whole. */
+	size_t head_size = capped->head.size, skip = 0;
+	if (capped->total > head_size + tail.size) {
+		head_size -= cut_at_end(capped->head.data, head_size);
+		while (skip < 3 && skip < tail.size && ((unsigned char)tail.data[skip] & 0xc0) == 0x80)
+			skip++;
+	}
+	uint64_t missing = capped->total - head_size - (tail.size - skip);
+	if (cell__buf_add(out, capped->head.data, head_size) < 0)
+		return -1;
 	if (missing > 0 && cell__buf_printf(out, "\n[... %llu bytes left out%s%s ...]\n", (unsigned long long)missing,
 					    spill ? "; all of it is in " : "", spill ? spill : "") < 0)
 		return -1;
-	size_t first = capped->tail.size < capped->cap / 2 ? 0 : capped->tail_at;
-	if (cell__buf_add(out, capped->tail.data + first, capped->tail.size - first) < 0)
-		return -1;
-	return cell__buf_add(out, capped->tail.data, first);
+	return cell__buf_add(out, tail.data + skip, tail.size - skip);
 }
 
 /* ---- spill ---- */

@@ -362,6 +362,7 @@ static void start_run(struct cell_session *session)
 {
 	struct cell__run *run = session->current;
 	struct cell_error err;
+	session->executor->look(session->seat->kernel);
 	run->started = true;
 	run->started_us = cell__now_us();
 	if (session->executor->run(session->seat->kernel, run->id, run->code, run->size, &err) < 0) {

@@ -1,6 +1,8 @@
 """What a kernel sees of the world: an explicit environment, its own directory, nothing of the host's."""
 import os
 
+import pytest
+
 import support
 from support import run_cells
 
@@ -61,8 +63,10 @@ def test_cwd_flag(tmp_path):
     assert done.result["value"] == [os.path.realpath(str(tmp_path / "sub")), 4]
 
 
-def test_cwd_survives_a_reset(drive, tmp_path):
-    driver = drive("--env", "A=1", cwd=str(tmp_path))
+@pytest.mark.parametrize("pool", [0, 2])
+def test_cwd_and_environment_survive_a_reset(drive, tmp_path, pool):
+    """A kernel from the pool is forked before it knows whose it will be."""
+    driver = drive("--env", "A=1", cwd=str(tmp_path), pool=pool)
     driver.run("import os\nos.chdir('/')\nos.environ['A'] = '2'")
     driver.reset()
     assert driver.value("import os\n[os.getcwd(), os.environ['A']]") == [os.path.realpath(str(tmp_path)), "1"]

@@ -108,6 +108,10 @@ def test_many_deaths_leak_nothing(drive):
                           spawner_before, support.fd_count(driver.spawner)), 10)
     support.wait_until(lambda: len(driver.family()) == 3, lambda: "only three processes: %r" % driver.family(), 10)
 
+    def zombies():
+        return [p for p in support.processes().values() if p.state == "Z" and p.ppid in (driver.pid, driver.spawner, driver.zygote)]
+    support.wait_until(lambda: not zombies(), lambda: "all are reaped: %r" % zombies(), 10)
+
 
 def test_many_resets_leak_nothing(drive):
     driver = drive(pool=2)

@@ -30,7 +30,8 @@ KEPT = {
 # Code that does not: the kernel is killed.
 LOST = {
     "swallows": "import time\nwhile True:\n    try:\n        time.sleep(1)\n    except KeyboardInterrupt:\n        pass",
-    "swallows all": "while True:\n    try:\n        while True: pass\n    except BaseException:\n        pass",
+    # Not an empty loop: CPython 3.11 and 3.12 raise at its jump, outside of the try.
+    "swallows all": "while True:\n    try:\n        while True: sum(range(1000))\n    except BaseException:\n        pass",
     "stuck in C": "import itertools\nsum(itertools.repeat(1))",
     "blocked": "import signal, time\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\nwhile True: time.sleep(1)",
     "ignored": "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: time.sleep(1)",
@@ -90,7 +91,7 @@ def test_timeout_that_the_code_survives(patient):
     """It went past its time: that is a timeout even if the code then ended on its own."""
     patient.reset()
     patient.run("marker = 42")
-    result = patient.run("try:\n    while True: pass\nexcept KeyboardInterrupt:\n    caught = True\n'value'", timeout=0.3)
+    result = patient.run("try:\n    while True: sum(range(1000))\nexcept KeyboardInterrupt:\n    caught = True\n'value'", timeout=0.3)
     assert result["error"]["code"] == "timeout" and result["state"] == "kept", result
     assert patient.value("caught") is True
     check_truth(patient, result)
@@ -168,12 +169,12 @@ def test_interrupt_keeps_state(patient, name, tmp_path):
 def test_interrupt_is_a_keyboard_interrupt(patient, tmp_path):
     patient.reset()
     up = tmp_path / "up"
-    patient.start("try:\n    open(%r, 'w').close()\n    while True: pass\nexcept KeyboardInterrupt:\n    'caught'" % str(up))
+    patient.start("try:\n    open(%r, 'w').close()\n    while True: sum(range(1000))\nexcept KeyboardInterrupt:\n    caught = True" % str(up))
     support.wait_until(up.exists, "the cell runs")
     patient.interrupt()
     result = patient.answer()
     assert result["state"] == "kept"
-    assert patient.run("1")["value"] == 1
+    assert patient.value("caught") is True
 
 
 def test_interrupt_with_nothing_running_hits_nobody(patient):

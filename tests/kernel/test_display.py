@@ -54,7 +54,9 @@ class Bundle:
         return "Bundle()"
 
     def _repr_mimebundle_(self, include=None, exclude=None):
-        return {"text/plain": "own text", "text/html": "from bundle", "application/x-own": {"k": 1}}, {"text/html": {"m": 1}}
+        return {"text/plain": "own text", "text/html": "from bundle", "application/x-own": {"k": 1}}, {
+            "text/html": {"m": 1}
+        }
 
     def _repr_html_(self):
         raise AssertionError("the bundle has it already")
@@ -70,15 +72,24 @@ def test_plain():
 
 def test_methods():
     data, metadata = d.mime_bundle(Rich())
-    assert data == {"text/plain": "Rich()", "text/html": "<b>x</b>", "image/png": PNG, "image/jpeg": b"\xff\xd8jpeg",
-                    "application/json": {"a": [1]}}
+    assert data == {
+        "text/plain": "Rich()",
+        "text/html": "<b>x</b>",
+        "image/png": PNG,
+        "image/jpeg": b"\xff\xd8jpeg",
+        "application/json": {"a": [1]},
+    }
     assert metadata == {"image/png": {"width": 10}}
     assert next(iter(data)) == "text/plain"
 
 
 def test_include_exclude():
     assert set(d.mime_bundle(Rich(), include=["text/html"])[0]) == {"text/html"}
-    assert set(d.mime_bundle(Rich(), exclude=["image/png", "text/plain"])[0]) == {"text/html", "image/jpeg", "application/json"}
+    assert set(d.mime_bundle(Rich(), exclude=["image/png", "text/plain"])[0]) == {
+        "text/html",
+        "image/jpeg",
+        "application/json",
+    }
     assert set(d.mime_bundle(Bundle(), include=["application/x-own"])[0]) == {"application/x-own"}
     data, metadata = d.mime_bundle(Bundle(), exclude=["text/html"])
     assert "text/html" not in data or data["text/html"] != "from bundle"
@@ -187,7 +198,9 @@ def test_display():
     with published() as got:
         assert d.display(1, "a") is None
         d.display(Rich(), include=["image/png"], metadata={"image/png": {"height": 5}, "x": 1})
-        d.display({"text/html": "raw", "image/png": base64.b64encode(PNG).decode()}, raw=True, transient={"t": 1})
+        d.display(
+            {"text/html": "raw", "image/png": base64.b64encode(PNG).decode()}, raw=True, transient={"t": 1}
+        )
     assert [g[0] for g in got[:2]] == [{"text/plain": "1"}, {"text/plain": "'a'"}]
     assert got[2] == ({"image/png": PNG}, {"image/png": {"width": 10, "height": 5}, "x": 1}, {}, False)
     assert got[3] == ({"text/html": "raw", "image/png": PNG}, {}, {"t": 1}, False)
@@ -242,7 +255,9 @@ def test_ipython_classes():
     assert d.mime_bundle(Markdown("# x"))[0]["text/markdown"] == "# x"
     assert d.mime_bundle(JSON({"a": 1}))[0]["application/json"] == {"a": 1}
     assert "image/svg+xml" in d.mime_bundle(SVG('<svg xmlns="http://www.w3.org/2000/svg"/>'))[0]
-    png = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
+    png = base64.b64decode(
+        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+    )
     assert d.mime_bundle(Image(data=png))[0]["image/png"] == png
 
 
@@ -272,6 +287,7 @@ def test_matplotlib():
     matplotlib.use("module://workcell_kernel.display")
     import matplotlib.pyplot as plt
     from matplotlib.figure import Figure
+
     with published() as got, warnings.catch_warnings():
         warnings.simplefilter("error")
         plt.plot([1, 2])

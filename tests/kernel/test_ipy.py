@@ -13,7 +13,7 @@ KERNEL = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", "ke
 HAVE_IPYTHON = importlib.util.find_spec("IPython") is not None
 HAVE_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
 
-PRELUDE = '''
+PRELUDE = """
 import contextlib, io, os, sys, threading, types
 sys.path.insert(0, %r)
 from workcell_kernel import display, shell
@@ -42,7 +42,7 @@ def raises(kind, source):
         assert type(e).__name__ == kind, (kind, e)
         return e
     raise AssertionError('expected ' + kind)
-''' % KERNEL
+""" % KERNEL
 
 
 def python(code, prelude=PRELUDE):
@@ -51,9 +51,21 @@ def python(code, prelude=PRELUDE):
         os.mkdir(cwd)
         script.write(prelude + code)
         script.flush()
-        env = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": home, "LANG": "C.UTF-8", "MPLCONFIGDIR": cwd}
-        done = subprocess.run([sys.executable, script.name], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, timeout=120, cwd=cwd, env=env)
+        env = {
+            "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
+            "HOME": home,
+            "LANG": "C.UTF-8",
+            "MPLCONFIGDIR": cwd,
+        }
+        done = subprocess.run(
+            [sys.executable, script.name],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            timeout=120,
+            cwd=cwd,
+            env=env,
+        )
         assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
         assert os.listdir(home) == ["cwd"], os.listdir(home)
         return done
@@ -65,7 +77,7 @@ def bridge(code):
 
 
 def test_create():
-    bridge('''
+    bridge("""
 import atexit, builtins
 assert shell.current is None and 'IPython' not in sys.modules
 version = shell.have_ipython()
@@ -77,10 +89,12 @@ before = dict(ns)
 ip = shell.get_shell()
 assert shell.bridge_error == '', shell.bridge_error
 assert hooks == (sys.displayhook, sys.excepthook, sys.stdout, sys.stderr, sys.modules['__main__'], sorted(sys.path))
+ns['mine'] = 1
 pid = os.fork()
 if not pid:
     atexit._run_exitfuncs()  # IPython's own would empty the namespace
-    os._exit('In' not in ns)
+    os._exit('mine' not in ns)
+del ns['mine']
 assert os.waitpid(pid, 0)[1] == 0
 assert not hasattr(sys, 'ps1') and builtins.display is display.display
 from IPython.core.interactiveshell import InteractiveShell
@@ -88,13 +102,13 @@ assert isinstance(ip, InteractiveShell) and InteractiveShell.instance() is ip an
 assert ip.user_ns is ns and ip.user_module is module and ip.user_global_ns is ns
 assert all(ns[name] is value for name, value in before.items())
 assert ns['get_ipython']() is ip and builtins.get_ipython() is ip and 'exit' not in ns
-assert ip.history_manager.input_hist_parsed is ns['In']
+assert ip.history_manager.input_hist_parsed is ns['In'] and not ip.history_manager.enabled
 assert os.listdir('.') == []
-''')
+""")
 
 
 def test_commands():
-    bridge(r'''
+    bridge(r"""
 assert run('!echo out; echo err >&2; exit 3') is None and (out, err) == ('out\n', 'err\n') and ns['_exit_code'] == 3
 x = run('x = !echo a; echo b >&2\nx')
 assert x == ['a', 'b'] and type(x).__module__ == 'IPython.utils.text' and x.n == 'a\nb'
@@ -109,16 +123,17 @@ run('mkdir new.dir')
 assert os.listdir('.') == ['new.dir']
 run('%alias shout echo LOUD\n%shout x')
 assert out == 'LOUD x\n'
-''')
+""")
 
 
 def test_magics():
-    bridge(r'''
+    bridge(r"""
 assert run('%time 1 + 1') == 2 and 'Wall time' in out
 assert run('%%time\nx = 3\nx + 2') == 5
 run('%timeit -n 1 -r 1 1')
 assert 'per loop' in out
 assert run('%pwd') == os.getcwd()
+assert run('get_ipython().execution_count') == len(ns['In']) - 1 > 1
 run('%cd /')
 assert os.getcwd() == '/' and out == '/\n'
 run('def f(x, y=3):\n    "doc"\nf?')
@@ -149,11 +164,11 @@ assert 'here' in out
 run('%load_ext autoreload\n%autoreload 2')
 for event in ('pre_execute', 'pre_run_cell', 'post_execute', 'post_run_cell'):
     shell.get_shell().fire(event, source='x')
-''')
+""")
 
 
 def test_scripts():
-    bridge(r'''
+    bridge(r"""
 run('%%bash\necho $((1 + 1)); echo e >&2')
 assert (out, err) == ('2\n', 'e\n')
 run('%%bash --out o\necho captured')
@@ -165,11 +180,11 @@ run('%%script cat {v}\nx')
 assert out.split() == ['1', 'x']
 assert raises('CalledProcessError', '%%sh\nexit 3').returncode == 3
 raises('UsageError', '%%script nosuchprogram\nx')
-''')
+""")
 
 
 def test_errors_surface():
-    bridge(r'''
+    bridge(r"""
 raises('UsageError', '%nosuch')
 raises('UsageError', '%%nosuch\nx')
 raises('UsageError', '%env NO_SUCH_VARIABLE_HERE')
@@ -199,11 +214,11 @@ class Bad:
 ns['Bad'] = Bad
 run('%%capture c\ndisplay(Bad())\nprint("went on")')
 assert ns['c'].stdout == 'went on\n' and 'KeyError' in ns['c'].stderr
-''')
+""")
 
 
 def test_display():
-    bridge(r'''
+    bridge(r"""
 import base64
 ip = shell.get_shell()
 PNG = base64.b64decode('iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==')
@@ -237,12 +252,12 @@ assert display.mime_bundle([Own()])[0] == {'text/plain': '[plain own]'}
 class Rich:
     def _repr_png_(self): return PNG, {'width': 1}
 assert display.mime_bundle(Rich())[0]['image/png'] == PNG and display.mime_bundle(Rich())[1] == {'image/png': {'width': 1}}
-''')
+""")
 
 
 def test_matplotlib():
     if HAVE_MATPLOTLIB:
-        bridge(r'''
+        bridge(r"""
 run('import matplotlib\nmatplotlib.use("agg")\nfrom matplotlib.figure import Figure\nfrom IPython.display import display as theirs\n'
     'fig = Figure()\nfig.add_subplot()\ntheirs(fig)')
 assert published[0][0]['image/png'].startswith(b'\x89PNG')
@@ -255,11 +270,11 @@ if importlib.util.find_spec('matplotlib_inline') is not None:
     assert published[0][0]['image/png'].startswith(b'\x89PNG'), published
     run('plt.plot([1])\nplt.show()')
     assert len(published) == 2
-''')
+""")
 
 
 def test_warm_and_fork():
-    bridge(r'''
+    bridge(r"""
 for step in shell.warm_steps():
     step()
     assert threading.active_count() == 1, step
@@ -288,11 +303,11 @@ def other_namespace():
 child(works)
 child(other_namespace)
 works()
-''')
+""")
 
 
 def test_import_hook():
-    bridge(r'''
+    bridge(r"""
 shell.install_import_hook()
 shell.install_import_hook()
 assert sum(type(f).__name__ == '_ImportHook' for f in sys.meta_path) == 1
@@ -307,7 +322,7 @@ assert all(type(f).__name__ != '_ImportHook' for f in sys.meta_path)
 assert type(IPython.__loader__).__name__ == type(IPython.__spec__.loader).__name__ == 'SourceFileLoader'
 exec('display(HTML("<b>"))', ns)
 assert published[0][0]['text/html'] == '<b>'
-''')
+""")
 
 
 def test_plain_syntax_errors_make_no_shell():
@@ -319,13 +334,13 @@ assert shell.transform('!ls').startswith('get_ipython().system')
 assert shell.current is not None
 assert 'run_line_magic' in shell.transform('pip install x')
 ''')
-    python(r'''
+    python(r"""
 assert 'run_line_magic' in shell.transform('pip install x')
-''')
+""")
 
 
 def test_ipython_that_comes_later():
-    bridge(r'''
+    bridge(r"""
 import importlib, IPython
 where = os.path.dirname(os.path.dirname(IPython.__file__))
 for name in list(sys.modules):
@@ -344,21 +359,21 @@ sys.meta_path.remove(hide)
 shell.install_import_hook()
 import IPython
 assert shell.get_shell() is not first and IPython.get_ipython() is shell.get_shell()
-''')
+""")
 
 
 def test_broken_ipython():
-    python(r'''
+    python(r"""
 with open('IPython.py', 'w') as f:
     f.write('__version__ = "0.1"\n')
 sys.path.insert(0, os.getcwd())
 assert run('x = !echo works\nx') == ['works']
 assert type(shell.current) is shell.Shell and 'IPython' in shell.bridge_error, shell.bridge_error
-''')
+""")
 
 
 def test_hook_without_ipython():
-    python(r'''
+    python(r"""
 class Hide:
     def find_spec(self, name, path=None, target=None):
         if name == 'IPython':
@@ -373,7 +388,7 @@ for attempt in range(2):
     else:
         raise AssertionError
 assert type(shell.get_shell()) is shell.Shell
-''')
+""")
 
 
 def main():

@@ -1,4 +1,4 @@
-"""IPython syntax to Python: fixed answers everywhere, the same answers as the real IPython where there is one."""
+"""IPython syntax to Python: fixed answers everywhere, those of the real IPython where there is one."""
 
 import ast
 import os
@@ -11,6 +11,7 @@ from workcell_kernel.shell import Shell, transform_cell  # noqa: E402
 try:
     import IPython
     from IPython.core.inputtransformer2 import TransformerManager
+
     # The series whose rules for prompts and indentation we follow.
     theirs = TransformerManager().transform_cell if int(IPython.__version__.split(".")[0]) >= 9 else None
 except ImportError:
@@ -42,9 +43,15 @@ CELLS = [
     ("%matplotlib inline\nx = 1", LINE % ("matplotlib", "inline") + "\nx = 1"),
     ("x = 1\n!echo {x}\ny = 2", "x = 1\n" + SYSTEM % "echo {x}" + "\ny = 2"),
     ("for i in range(2):\n    !echo {i}", "for i in range(2):\n    " + SYSTEM % "echo {i}"),
-    ("for i in range(2):\n    x = !ls\n    print(x)", "for i in range(2):\n    x = " + OUTPUT % "ls" + "\n    print(x)"),
+    (
+        "for i in range(2):\n    x = !ls\n    print(x)",
+        "for i in range(2):\n    x = " + OUTPUT % "ls" + "\n    print(x)",
+    ),
     ("def f():\n\t%pwd\n\treturn 1\nf()", "def f():\n\t" + LINE % ("pwd", "") + "\n\treturn 1\nf()"),
-    ("if x:\n    !a\nelse:\n    !b\n!c", "if x:\n    " + SYSTEM % "a" + "\nelse:\n    " + SYSTEM % "b" + "\n" + SYSTEM % "c"),
+    (
+        "if x:\n    !a\nelse:\n    !b\n!c",
+        "if x:\n    " + SYSTEM % "a" + "\nelse:\n    " + SYSTEM % "b" + "\n" + SYSTEM % "c",
+    ),
     ("!echo a \\\n   b\nx = 1", SYSTEM % "echo a     b" + "\n\nx = 1"),
     ("x = !echo a \\\n   b\ny", "x = " + OUTPUT % "echo a     b" + "\n\ny"),
     ("%time f(1, \\\n  2)\ny", LINE % ("time", "f(1,    2)") + "\n\ny"),
@@ -113,7 +120,15 @@ def test_line_endings():
 
 
 def test_python_is_left_alone():
-    sources = ["", "\n", "   \n", "x", "x = 1\n", "\n\nx = (\n1)\n", 'def f():\n    """doc\n  x"""\n    return 1\n']
+    sources = [
+        "",
+        "\n",
+        "   \n",
+        "x",
+        "x = 1\n",
+        "\n\nx = (\n1)\n",
+        'def f():\n    """doc\n  x"""\n    return 1\n',
+    ]
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "kernel", "workcell_kernel")
     for name in os.listdir(path):
         if name.endswith(".py"):
@@ -125,7 +140,14 @@ def test_python_is_left_alone():
 
 def test_broken_python_keeps_its_lines():
     # The error is for the compiler to report, at the right line.
-    for source in ("x = (1,\n!ls\n", 'x = """abc\n!ls\n', "x = 'abc\n!ls\n", "if 1:\n  x\n y\n!ls\n", "08\n!ls\n", "a b c\n!ls"):
+    for source in (
+        "x = (1,\n!ls\n",
+        'x = """abc\n!ls\n',
+        "x = 'abc\n!ls\n",
+        "if 1:\n  x\n y\n!ls\n",
+        "08\n!ls\n",
+        "a b c\n!ls",
+    ):
         got = transform_cell(source)
         assert got.count("\n") == source.rstrip("\n").count("\n") + 1, (source, got)
         assert got.split("\n")[0] == source.split("\n")[0]
@@ -134,6 +156,7 @@ def test_broken_python_keeps_its_lines():
 
 def test_many_commands_are_fast():
     import time
+
     source = "".join("x%d = [1, 2, (3, 4)]\n!echo %d\ny = !ls\n" % (i, i) for i in range(700))
     start = time.perf_counter()
     ast.parse(transform_cell(source))
@@ -144,7 +167,14 @@ def test_automagic():
     shell = Shell({"x": 1, "cd": 2})
     assert shell.transform_cell("pip install -q numpy") == LINE % ("pip", "install -q numpy") + "\n"
     assert shell.transform_cell("cat a.txt\n") == LINE % ("cat", "a.txt") + "\n"
-    for source in ("cd ..\n", "nosuch magic\n", "pip = = 3\n", "x y\n", "pip install a\npip install b\n", "time, = 3 4\n"):
+    for source in (
+        "cd ..\n",
+        "nosuch magic\n",
+        "pip = = 3\n",
+        "x y\n",
+        "pip install a\npip install b\n",
+        "time, = 3 4\n",
+    ):
         assert shell.transform_cell(source) == source
 
 

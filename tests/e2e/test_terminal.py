@@ -26,20 +26,25 @@ def shell(home, tmp_path):
     work.mkdir()
     with support.Terminal("shell", "--python", support.bare_python(), cwd=str(work),
                           env=support.host_environment(HOME=str(home))) as terminal:
-        terminal.expect(PROMPT)
+        prompt(terminal)
         yield terminal
+
+
+def prompt(shell):
+    found = shell.expect(PROMPT)
+    # The editor shows its prompt a moment before it takes the terminal; a key in between is the terminal's.
+    support.wait_until(lambda: not termios.tcgetattr(shell.fd)[3] & termios.ICANON, "the editor reads")
+    return found
 
 
 def enter(shell, text, answer=None):
     shell.send(text + "\r")
     if answer is not None:
         shell.expect(answer)
-    return shell.expect(PROMPT)
+    return prompt(shell)
 
 
 def leave(shell):
-    # The editor shows its prompt a moment before it takes the terminal; a Ctrl-D in between is the terminal's.
-    support.wait_until(lambda: not termios.tcgetattr(shell.fd)[3] & termios.ICANON, "the editor reads")
     shell.send(CTRL_D)
     return shell.wait_end()
 
@@ -63,7 +68,7 @@ def test_several_lines(shell):
     shell.send("    return n + 1\r")
     shell.expect(MORE)
     shell.send("\r")
-    shell.expect(PROMPT)
+    prompt(shell)
     enter(shell, "f(41)", r"42$")
     assert leave(shell) == 0
 
@@ -73,11 +78,11 @@ def test_open_brackets_and_strings_ask_for_more(shell):
     shell.expect(MORE)
     shell.send("41])\r")
     shell.expect(r"42$")
-    shell.expect(PROMPT)
+    prompt(shell)
     shell.send('s = """a\r')
     shell.expect(MORE)
     shell.send('b"""\r')
-    shell.expect(PROMPT)
+    prompt(shell)
     enter(shell, "len(s)", r"3$")
     assert leave(shell) == 0
 
@@ -88,7 +93,7 @@ def test_ctrl_c_interrupts_the_cell_and_keeps_state(shell):
     shell.expect("^spin$")
     shell.send(CTRL_C)
     shell.expect("KeyboardInterrupt")
-    shell.expect(PROMPT)
+    prompt(shell)
     enter(shell, "x", r"42$")
     assert leave(shell) == 0
 
@@ -98,7 +103,7 @@ def test_ctrl_c_interrupts_a_sleep(shell):
     shell.expect("^up$")
     shell.send(CTRL_C)
     shell.expect("KeyboardInterrupt")
-    shell.expect(PROMPT)
+    prompt(shell)
     assert leave(shell) == 0
 
 
@@ -106,7 +111,7 @@ def test_ctrl_c_at_the_prompt_drops_the_line(shell):
     shell.send("this is not python")
     shell.expect("python")
     shell.send(CTRL_C)
-    shell.expect(PROMPT)
+    prompt(shell)
     enter(shell, "6 * 7", r"42$")
     assert leave(shell) == 0
 
@@ -115,7 +120,7 @@ def test_ctrl_c_drops_an_unfinished_block(shell):
     shell.send("if True:\r")
     shell.expect(MORE)
     shell.send(CTRL_C)
-    shell.expect(PROMPT)
+    prompt(shell)
     enter(shell, "6 * 7", r"42$")
     assert leave(shell) == 0
 
@@ -123,7 +128,7 @@ def test_ctrl_c_drops_an_unfinished_block(shell):
 def test_reset_gives_a_fresh_kernel(shell):
     enter(shell, "x = 1")
     shell.send("%reset\r")
-    shell.expect(PROMPT)
+    prompt(shell)
     enter(shell, "x", "NameError")
     assert leave(shell) == 0
 
@@ -141,23 +146,23 @@ def test_ctrl_d_and_exit_leave(shell):
 def test_line_editing(shell):
     shell.send("10 + 5" + LEFT * 5 + "0" + "\r")
     shell.expect(r"^(Out\[1\]: )?105$")
-    shell.expect(PROMPT)
+    prompt(shell)
     shell.send("1 + 2x" + BACKSPACE + "\r")
     shell.expect(r"^(Out\[2\]: )?3$")
-    shell.expect(PROMPT)
+    prompt(shell)
     shell.send("garbage" + CTRL_U + "4 * 2\r")
     shell.expect(r"^(Out\[3\]: )?8$")
-    shell.expect(PROMPT)
+    prompt(shell)
     shell.send("00" + CTRL_A + "5\r")
     shell.expect(r"^(Out\[4\]: )?500$")
-    shell.expect(PROMPT)
+    prompt(shell)
     assert leave(shell) == 0
 
 
 def test_unicode_is_edited_whole(shell):
     shell.send("len('é🐍x')" + LEFT * 3 + BACKSPACE + "\r")
     shell.expect(r"^(Out\[1\]: )?2$")
-    shell.expect(PROMPT)
+    prompt(shell)
     assert leave(shell) == 0
 
 
@@ -167,7 +172,7 @@ def test_history_of_this_session(shell):
     shell.expect(r"6 \* 7")
     shell.send("0\r")
     shell.expect(r"420$")
-    shell.expect(PROMPT)
+    prompt(shell)
     assert leave(shell) == 0
 
 
@@ -180,7 +185,7 @@ def test_history_is_kept_in_one_known_place(home, tmp_path):
     work.mkdir()
     env = support.host_environment(HOME=str(home))
     with support.Terminal("shell", "--python", support.bare_python(), cwd=str(work), env=env) as terminal:
-        terminal.expect(PROMPT)
+        prompt(terminal)
         enter(terminal, "'remember' + ' me'", "remember me")
         assert leave(terminal) == 0
     assert os.listdir(work) == []
@@ -188,10 +193,10 @@ def test_history_is_kept_in_one_known_place(home, tmp_path):
     assert len(files) == 1 and re.fullmatch(r"(\.local/state/workcell/\w+|\.workcell\w*)", files[0]), files
     assert os.stat(home / files[0]).st_mode & 0o077 == 0
     with support.Terminal("shell", "--python", support.bare_python(), cwd=str(work), env=env) as terminal:
-        terminal.expect(PROMPT)
+        prompt(terminal)
         terminal.send(UP + "\r")
         terminal.expect("^(Out.*)?'remember me'$")
-        terminal.expect(PROMPT)
+        prompt(terminal)
         assert leave(terminal) == 0
 
 
@@ -199,7 +204,7 @@ def test_history_follows_xdg(home, tmp_path):
     state = tmp_path / "state"
     env = support.host_environment(HOME=str(home), XDG_STATE_HOME=str(state))
     with support.Terminal("shell", "--python", support.bare_python(), cwd="/", env=env) as terminal:
-        terminal.expect(PROMPT)
+        prompt(terminal)
         enter(terminal, "1 + 1", "2$")
         assert leave(terminal) == 0
     assert history_files(home) == []
@@ -210,7 +215,7 @@ def test_history_follows_xdg(home, tmp_path):
 def test_without_a_home_there_is_no_history_and_no_harm(value, tmp_path):
     env = support.host_environment(HOME=value)
     with support.Terminal("shell", "--python", support.bare_python(), cwd=str(tmp_path), env=env) as terminal:
-        terminal.expect(PROMPT)
+        prompt(terminal)
         enter(terminal, "6 * 7", r"42$")
         assert leave(terminal) == 0
     assert os.listdir(tmp_path) == []
@@ -225,15 +230,15 @@ def test_the_kernel_cannot_reach_the_terminal(shell):
 def test_output_is_shown_while_the_cell_runs(shell, tmp_path):
     go = tmp_path / "go"
     shell.send("import os\r")
-    shell.expect(PROMPT)
+    prompt(shell)
     shell.send("print('fir' + 'st')\r")
     shell.expect("^first$")
-    shell.expect(PROMPT)
+    prompt(shell)
     shell.send("print('sec' + 'ond'); [None for _ in iter(lambda: os.path.exists(%r), True)]; print('thi' + 'rd')\r" % str(go))
     shell.expect("^second$")
     go.write_text("")
     shell.expect("^third$")
-    shell.expect(PROMPT)
+    prompt(shell)
     assert leave(shell) == 0
 
 

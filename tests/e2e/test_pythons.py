@@ -238,8 +238,9 @@ DRAWS = ("import random, uuid, secrets, os, tempfile, ssl\n"
          " random.SystemRandom().random(), next(tempfile._get_candidate_names())]")
 
 
-def test_random_numbers_differ_between_kernels(drive, bare_python):
-    driver = drive("--preload", "random,uuid,secrets,tempfile,ssl", python=bare_python)
+@pytest.mark.parametrize("pool", [0, 2])
+def test_random_numbers_differ_between_kernels(drive, bare_python, pool):
+    driver = drive("--preload", "random,uuid,secrets,tempfile,ssl", python=bare_python, pool=pool)
     rows = []
     for _ in range(3):
         rows.append(driver.value(DRAWS))
@@ -248,8 +249,9 @@ def test_random_numbers_differ_between_kernels(drive, bare_python):
         assert len(set(column)) == 3, column
 
 
-def test_numpys_random_numbers_differ_between_kernels(drive, full_python):
-    driver = drive("--preload", "numpy", python=full_python)
+@pytest.mark.parametrize("pool", [0, 2])
+def test_numpys_random_numbers_differ_between_kernels(drive, full_python, pool):
+    driver = drive("--preload", "numpy", python=full_python, pool=pool)
     rows = []
     for _ in range(3):
         rows.append(driver.value("import numpy\n[float(numpy.random.rand()), float(numpy.random.default_rng().random()), "

@@ -1,0 +1,42 @@
+"""The other tests of this folder on every other CPython of this machine, which need not have pytest or IPython."""
+
+import glob
+import os
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+FILES = ("test_pretty.py", "test_transform.py", "test_display.py", "test_shell.py", "test_ipy.py")
+
+
+def interpreters():
+    """One for each version and installation, the running one left out."""
+    candidates = glob.glob(os.path.expanduser("~/.pyenv/versions/*/bin/python3")) + glob.glob("/usr/bin/python3")
+    found = {}
+    for path in candidates:
+        code = "import sys; print(sys.version_info >= (3, 9), sys.implementation.name, sys.base_prefix)"
+        try:
+            answer = subprocess.run([path, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=60)
+        except OSError:
+            continue
+        words = answer.stdout.decode().split(None, 2)
+        if answer.returncode == 0 and words[:2] == ["True", "cpython"]:
+            found.setdefault(words[2].strip(), path)
+    return sorted(path for prefix, path in found.items() if prefix != sys.base_prefix or sys.prefix != sys.base_prefix)
+
+
+def test_interpreters():
+    for path in interpreters():
+        for name in FILES:
+            done = subprocess.run(
+                [path, os.path.join(HERE, name)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=300,
+            )
+            assert done.returncode == 0, "%s %s\n%s" % (path, name, done.stdout.decode("utf-8", "replace"))
+
+
+if __name__ == "__main__":
+    test_interpreters()
