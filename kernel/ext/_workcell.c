@@ -26,6 +26,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -54,6 +55,7 @@ static int pipe_fd[2] = { -1, -1 }; /* private duplicates of fds 1 and 2 */
 static struct cell_ring_ctl *ring;
 static uint8_t *ring_data;
 static uint64_t ring_head;
+static uint64_t seen_tail; /* the host's position when last looked: reading it takes its cache line away */
 static uint64_t last_rung_tail = UINT64_MAX;
 static uint64_t pipe_written[2]; /* as last told in a SYNC record */
 static int64_t last_write_ns;
@@ -313,10 +315,12 @@ static void ring_copy(uint64_t at, const void *bytes, size_t size)
 static int ring_put(uint32_t type, const void *bytes, uint32_t size)
 {
 	uint64_t need = sizeof(struct cell_ring_record) + ((uint64_t)size + 7) / 8 * 8;
-	uint64_t tail;
-	while (tail = ring_tail(), CELL_RING_DATA_BYTES - (ring_head - tail) < need)
-		if (ring_wait(tail) < 0)
+	while (CELL_RING_DATA_BYTES - (ring_head - seen_tail) < need) {
+		uint64_t before = seen_tail;
+		seen_tail = ring_tail();
+		if (seen_tail == before && ring_wait(before) < 0)
 			return -1;
+	}
 	struct cell_ring_record record = { .size = size, .type = type };
 	ring_copy(ring_head, &record, sizeof record);
 	ring_copy(ring_head + sizeof record, bytes, size);
@@ -324,9 +328,12 @@ static int ring_put(uint32_t type, const void *bytes, uint32_t size)
 	atomic_store((_Atomic uint64_t *)&ring->head, ring_head);
 	/* The host sleeps: wake it.  It is awake but the ring is half full: do not wait for its next look. */
 	if (atomic_load((_Atomic uint32_t *)&ring->armed) && atomic_exchange((_Atomic uint32_t *)&ring->armed, 0))
-		return ring_doorbell(tail);
-	if (ring_head - tail > CELL_RING_DATA_BYTES / 2 && last_rung_tail != tail)
-		return ring_doorbell(tail);
+		return ring_doorbell(seen_tail);
+	if (ring_head - seen_tail > CELL_RING_DATA_BYTES / 2) {
+		seen_tail = ring_tail();
+		if (ring_head - seen_tail > CELL_RING_DATA_BYTES / 2 && last_rung_tail != seen_tail)
+			return ring_doorbell(seen_tail);
+	}
 	return 0;
 }
 
@@ -389,7 +396,11 @@ static int put_output(uint32_t stream, const char *bytes, size_t size)
 		}
 		return 0;
 	}
-	if (maybe_sync() < 0)
+	/* print() writes the line and then its end: nothing comes between those two. */
+	static bool mid_line;
+	bool line_end = mid_line && size == 1 && *bytes == '\n';
+	mid_line = size > 0 && bytes[size - 1] != '\n';
+	if (!line_end && maybe_sync() < 0)
 		return -1;
 	while (size > 0) {
 		uint32_t part = size < CELL_RING_MAX_RECORD ? (uint32_t)size : CELL_RING_MAX_RECORD;
@@ -586,6 +597,7 @@ static PyObject *wc_become_kernel(PyObject *self, PyObject *args)
 	if (ring->version != CELL_RING_VERSION)
 		return PyErr_Format(PyExc_OSError, "output ring version %u, expected %u", ring->version, CELL_RING_VERSION);
 	ring_head = ring->head;
+	seen_tail = ring_tail();
 	detached = 0;
 	if (pthread_atfork(NULL, NULL, after_fork_in_child) != 0)
 		return fail_step("pthread_atfork");
