@@ -32,6 +32,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -58,7 +59,7 @@ static struct {
 } live = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
 static atomic_int stop_status;
-static atomic_bool sigint_seen, resize_seen;
+static atomic_bool sigint_seen, resize_seen, attached;
 static int signal_pipe[2] = { -1, -1 };
 static pthread_t main_thread;
 
@@ -75,9 +76,19 @@ static void handle_signal(int number)
 	unsigned char byte = (unsigned char)number;
 	int saved = errno;
 
-	if (number == SIGALRM)
-		_exit(cell__cli_stop_status());
-	if (number != SIGPIPE && write(signal_pipe[1], &byte, 1) < 0) {
+	if (number == SIGALRM) {
+		static atomic_int kicks;
+
+		/*
+		 * We are stopping.  The main thread may hang in a read, or in a write to a pipe that nobody
+		 * empties.  These two are handled without SA_RESTART, so whichever thread this one came to,
+		 * the main thread gets out of there.
+		 */
+		if (atomic_fetch_add(&kicks, 1) >= STOP_SECONDS * 1000 / KICK_MS)
+			_exit(cell__cli_stop_status());
+		if (atomic_load(&attached))
+			pthread_kill(main_thread, SIGPIPE);
+	} else if (number != SIGPIPE && write(signal_pipe[1], &byte, 1) < 0) {
 		/* Full: as many signals wait already as anyone could have meant. */
 	}
 	errno = saved;
@@ -108,22 +119,15 @@ void cell__cli_run_end(void)
 	pthread_mutex_unlock(&live.mutex);
 }
 
-/* With the mutex held. */
-static void wait_ended(int64_t until_ms)
-{
-	struct timespec until = { .tv_sec = until_ms / 1000, .tv_nsec = until_ms % 1000 * 1000000 };
-
-	pthread_cond_timedwait(&live.ended, &live.mutex, &until);
-}
-
 /* With the mutex held.  True: the cell that was begun when this was called is under way. */
 static bool under_way(void)
 {
 	uint64_t serial = live.serial;
 	int64_t at_ms = live.begun_ms + BEGIN_MS;
+	struct timespec until = { .tv_sec = at_ms / 1000, .tv_nsec = at_ms % 1000 * 1000000 };
 
 	while (live.running && live.serial == serial && now_ms() < at_ms)
-		wait_ended(at_ms);
+		pthread_cond_timedwait(&live.ended, &live.mutex, &until);
 	return live.running && live.serial == serial && live.session;
 }
 
@@ -139,8 +143,8 @@ void cell__cli_signals_attach(struct cell_session *session)
 {
 	pthread_mutex_lock(&live.mutex);
 	live.session = session;
-	pthread_cond_broadcast(&live.ended);
 	pthread_mutex_unlock(&live.mutex);
+	atomic_store(&attached, session != NULL);
 	/* A stop that came while the session was being opened found nothing to end. */
 	if (session && cell__cli_stop_status())
 		_exit(cell__cli_stop_status());
@@ -175,17 +179,15 @@ void cell__cli_stop(int status)
 
 static void end_everything(void)
 {
-	alarm(STOP_SECONDS);
+	static const struct itimerval kicks = { .it_interval.tv_usec = KICK_MS * 1000,
+						.it_value.tv_usec = KICK_MS * 1000 };
+
+	setitimer(ITIMER_REAL, &kicks, NULL);
 	pthread_mutex_lock(&live.mutex);
 	if (!live.session)
 		_exit(cell__cli_stop_status());
 	if (under_way())
 		cell_session_reset(live.session, NULL);
-	/* The main thread may hang in a read or a write; a signal without SA_RESTART gets it out of there. */
-	while (live.session) {
-		pthread_kill(main_thread, SIGPIPE);
-		wait_ended(now_ms() + KICK_MS);
-	}
 	pthread_mutex_unlock(&live.mutex);
 }
 
@@ -264,7 +266,7 @@ int cell__cli_signals_start(bool interactive, void (*wake)(void *arg), void *arg
 		if (!sigaction(numbers[i], NULL, &old) && old.sa_handler == SIG_IGN &&
 		    (numbers[i] == SIGHUP || numbers[i] == SIGINT))
 			continue;
-		action.sa_flags = numbers[i] == SIGPIPE ? 0 : SA_RESTART;
+		action.sa_flags = numbers[i] == SIGPIPE || numbers[i] == SIGALRM ? 0 : SA_RESTART;
 		sigaction(numbers[i], &action, NULL);
 	}
 	return 0;

@@ -29,7 +29,7 @@
 
 #include "executor/answer.h"
 #include "executor/link.h"
-#include "spawn/client.h"
+#include "spawn/hub.h"
 #include "spawn/proc.h"
 
 #define FORKS_IN_FLIGHT 64  /* per zygote; far below what its socket takes */
@@ -88,11 +88,10 @@ struct kernel {
 
 struct cell__subprocess {
 	struct cell__executor_host *host;
-	struct cell__spawn_client client;
-	char *spawner, *kernel_dir;
+	struct cell__spawn_hub *hub;
+	char *kernel_dir;
 	int pool_size;
 	int64_t start_timeout_ms;
-	uint64_t next_id; /* ids 0 and 1 are the spawner's own */
 	struct env *envs;
 	struct kernel *kernels;
 	bool destroying;
@@ -125,7 +124,6 @@ static void maybe_destroyed(struct cell__subprocess *sub)
 		return;
 	void (*done)(void *) = sub->destroyed;
 	void *arg = sub->destroyed_arg;
-	free(sub->spawner);
 	free(sub->kernel_dir);
 	free(sub);
 	done(arg);
@@ -193,7 +191,7 @@ static int fork_now(struct kernel *kernel, struct cell_error *err)
 	struct cell__link_fds fds;
 	if (cell__link_create(sub->host->loop, &link_events, kernel, &kernel->link, &fds, err) < 0)
 		return -1;
-	int rc = cell__spawn_client_send(&sub->client, CELL_SPAWN_KERNEL_FORK, kernel->id,
+	int rc = cell__spawn_client_send(&sub->hub->client, CELL_SPAWN_KERNEL_FORK, kernel->id,
 					 (int64_t)kernel->env->zygote_id, kernel->pooled, NULL, 0, fds.fd, 4, err);
 	cell__link_fds_close(&fds);
 	if (rc < 0) {
@@ -219,7 +217,7 @@ static struct kernel *kernel_create(struct env *env, struct cell_error *err)
 	kernel->base.executor = &cell__subprocess_executor;
 	kernel->sub = sub;
 	kernel->env = env;
-	kernel->id = sub->next_id++;
+	kernel->id = sub->hub->next_id++;
 	kernel->state = KERNEL_WAITING;
 	uv_timer_init(&sub->host->loop->uv, &kernel->timer);
 	kernel->timer.data = kernel;
@@ -231,7 +229,7 @@ static struct kernel *kernel_create(struct env *env, struct cell_error *err)
 
 static void kill_kernel(struct kernel *kernel)
 {
-	cell__spawn_client_tell(&kernel->sub->client, CELL_SPAWN_KERNEL_KILL, kernel->id, 0);
+	cell__spawn_client_tell(&kernel->sub->hub->client, CELL_SPAWN_KERNEL_KILL, kernel->id, 0);
 }
 
 /* Hands the session's settings over. */
@@ -389,7 +387,7 @@ static void handle_start_timeout(uv_timer_t *timer)
 	cell_fail(&err, CELL_E_TIMEOUT, 0, "%s was not ready after %lld s; is it Python, and do its preloads end?",
 		  env->python, (long long)(env->sub->start_timeout_ms / 1000));
 	env->state = ENV_NONE;
-	cell__spawn_client_tell(&env->sub->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
+	cell__spawn_client_tell(&env->sub->hub->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
 	env->zygote_id = 0;
 	fail_waiting(env, &err);
 }
@@ -435,12 +433,12 @@ static int start_zygote(struct env *env, struct cell_error *err)
 	CELL_AUTO_BUF struct cell__buf payload = CELL_BUF_INIT;
 	if (env->state != ENV_NONE)
 		return 0;
-	if (check_python(env->python, err) < 0 || cell__spawn_client_start(&sub->client, sub->spawner, err) < 0)
+	if (check_python(env->python, err) < 0 || cell__spawn_hub_start(sub->hub, err) < 0)
 		return -1;
 	if (zygote_payload(env, &payload) < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	env->zygote_id = sub->next_id++;
-	if (cell__spawn_client_send(&sub->client, CELL_SPAWN_ZYGOTE_START, env->zygote_id, 6, 0, payload.data,
+	env->zygote_id = sub->hub->next_id++;
+	if (cell__spawn_client_send(&sub->hub->client, CELL_SPAWN_ZYGOTE_START, env->zygote_id, 6, 0, payload.data,
 				    payload.size, NULL, 0, err) < 0)
 		return -1;
 	env->state = ENV_STARTING;
@@ -571,7 +569,7 @@ static void zygote_ready(struct env *env, int64_t pid, const char *payload, size
 		struct cell_error err;
 		cell_fail(&err, CELL_E_PRELOAD, 0, "%s cannot preload %.160s", env->python, preload_error);
 		env->state = ENV_NONE;
-		cell__spawn_client_tell(&env->sub->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
+		cell__spawn_client_tell(&env->sub->hub->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
 		env->zygote_id = 0;
 		fail_waiting(env, &err);
 	} else {
@@ -587,7 +585,7 @@ static void zygote_ready(struct env *env, int64_t pid, const char *payload, size
 		LOG(env->sub, CELL_LOG_INFO, "%s (Python %s) is ready", env->python, env->info.version);
 		uv_timer_start(&env->timer, handle_refill, REFILL_DELAY_MS, 0);
 		if (env->prewarms)
-			cell__spawn_client_tell(&env->sub->client, CELL_SPAWN_ZYGOTE_WARM, env->zygote_id, 0);
+			cell__spawn_client_tell(&env->sub->hub->client, CELL_SPAWN_ZYGOTE_WARM, env->zygote_id, 0);
 		fork_waiting(env);
 	}
 	json_decref(ready);
@@ -689,7 +687,7 @@ static void kernel_forked(struct kernel *kernel, int64_t pid, int64_t failure)
 		struct env *env = kernel->env;
 		if (env->state == ENV_READY) {
 			env->state = ENV_NONE;
-			cell__spawn_client_tell(&kernel->sub->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
+			cell__spawn_client_tell(&kernel->sub->hub->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
 			env->zygote_id = 0;
 		}
 		if (try_again(kernel))
@@ -743,12 +741,6 @@ static void handle_spawner_end(void *arg)
 {
 	struct cell__subprocess *sub = arg;
 	struct cell_error err;
-	if (sub->destroying) {
-		sub->open_handles--;
-		cell__spawn_client_stop(&sub->client);
-		maybe_destroyed(sub);
-		return;
-	}
 	cell_fail(&err, CELL_E_SPAWNER, 0, "the spawner died, and all its sessions with it; open a new session");
 	LOG(sub, CELL_LOG_ERROR, "%s", err.msg);
 	/* While the kernels live, everything their code started is below them (they are subreapers). */
@@ -766,7 +758,6 @@ static void handle_spawner_end(void *arg)
 			k->error = err;
 			kernel_gone_later(k);
 		}
-	cell__spawn_client_stop(&sub->client);
 }
 
 /* ---- the executor ---- */
@@ -775,9 +766,9 @@ static void subprocess_probe(struct cell__executor_host *host, struct cell_execu
 {
 	struct cell__subprocess *sub = host->subprocess;
 	info->available = 1;
-	if (access(sub->spawner, X_OK) < 0) {
+	if (access(sub->hub->program, X_OK) < 0) {
 		info->available = 0;
-		snprintf(info->reason, sizeof info->reason, "%.200s is missing", sub->spawner);
+		snprintf(info->reason, sizeof info->reason, "%.200s is missing", sub->hub->program);
 		snprintf(info->advice, sizeof info->advice, "install Workcell completely (make install)");
 	}
 }
@@ -865,7 +856,7 @@ static void subprocess_interrupt(struct cell__kernel *base, uint32_t run_id)
 	if (!kernel->link)
 		return;
 	cell__link_set_interrupt(kernel->link, run_id);
-	cell__spawn_client_tell(&kernel->sub->client, CELL_SPAWN_KERNEL_SIGNAL, kernel->id, SIGINT);
+	cell__spawn_client_tell(&kernel->sub->hub->client, CELL_SPAWN_KERNEL_SIGNAL, kernel->id, SIGINT);
 }
 
 static void subprocess_pause(struct cell__kernel *base, bool paused)
@@ -927,22 +918,19 @@ int cell__subprocess_create(struct cell__executor_host *host, const struct cell_
 {
 	struct cell__subprocess *sub = cell__alloc(1, sizeof *sub);
 	if (sub) {
-		sub->spawner = cell__strdup(config->spawner);
 		sub->kernel_dir = cell__strdup(config->kernel_dir);
 	}
-	if (!sub || !sub->spawner || !sub->kernel_dir) {
-		if (sub) {
-			free(sub->spawner);
-			free(sub->kernel_dir);
-		}
+	if (!sub || !sub->kernel_dir) {
 		free(sub);
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	}
 	sub->host = host;
 	sub->pool_size = config->pool_size;
 	sub->start_timeout_ms = config->start_timeout_ms;
-	sub->next_id = 2;
-	cell__spawn_client_init(&sub->client, host->loop, handle_message, handle_spawner_end, sub);
+	sub->hub = config->hub;
+	sub->hub->listener = (struct cell__spawn_listener){
+		.message = handle_message, .ended = handle_spawner_end, .arg = sub
+	};
 	*ret_sub = sub;
 	return 0;
 }
@@ -961,7 +949,7 @@ int cell__subprocess_prewarm(struct cell__subprocess *sub, const char *python, c
 	env->prewarms = prewarm;
 	env->pool_deaths = 0;
 	if (env->state == ENV_READY && !env->warm)
-		cell__spawn_client_tell(&sub->client, CELL_SPAWN_ZYGOTE_WARM, env->zygote_id, 0);
+		cell__spawn_client_tell(&sub->hub->client, CELL_SPAWN_ZYGOTE_WARM, env->zygote_id, 0);
 	fill_pool(env);
 	check_prewarms(env);
 	return 0;
@@ -983,19 +971,16 @@ void cell__subprocess_destroy(struct cell__subprocess *sub, void (*done)(void *a
 	struct cell_error err;
 	cell_fail(&err, CELL_E_CLOSED, 0, "the engine is closed");
 	sub->destroying = true;
+	sub->hub->listener = (struct cell__spawn_listener){ 0 };
 	sub->destroyed = done;
 	sub->destroyed_arg = arg;
 	sub->open_handles++; /* ours, until the lists are walked */
-	/* The spawner ends what is left, pooled kernels and zygotes. */
+	/* The spawner, which ends next, ends what is left: pooled kernels and zygotes. */
 	for (struct kernel *k = sub->kernels, *next; k; k = next) {
 		struct cell__exit how = { .asked = true };
 		next = k->next;
 		if (!k->gone.fn)
 			kernel_gone(k, &how);
-	}
-	if (cell__spawn_client_running(&sub->client)) {
-		sub->open_handles++;
-		cell__spawn_client_finish(&sub->client);
 	}
 	struct env *env = cell__take_ptr(sub->envs);
 	while (env) {

@@ -8,7 +8,7 @@
 #include "executor/executor.h"
 
 struct cell__subprocess_config {
-	const char *spawner;    /* path of workcell-spawner */
+	struct cell__spawn_hub *hub;
 	const char *kernel_dir; /* holds workcell_kernel/ and _workcell.abi3.so */
 	int pool_size;
 	int64_t start_timeout_ms;

@@ -78,13 +78,19 @@ static int make_subprocess(struct cell_engine *engine, const struct cell_engine_
 		return -1;
 	snprintf(spawner, sizeof spawner, "%s/workcell-spawner", dir);
 	snprintf(kernel_dir, sizeof kernel_dir, "%s/kernel", dir);
+	if (cell__spawn_hub_init(&engine->hub, &engine->loop, spawner, err) < 0)
+		return -1;
 	struct cell__subprocess_config config = {
-		.spawner = spawner,
+		.hub = &engine->hub,
 		.kernel_dir = kernel_dir,
 		.pool_size = opts->pool_size,
 		.start_timeout_ms = opts->start_timeout_ms,
 	};
-	return cell__subprocess_create(&engine->host, &config, &engine->host.subprocess, err);
+	if (cell__subprocess_create(&engine->host, &config, &engine->host.subprocess, err) < 0) {
+		free(engine->hub.program);
+		return -1;
+	}
+	return 0;
 }
 
 int cell_engine_create(const struct cell_engine_options *opts, struct cell_engine **ret_engine, struct cell_error *err)
@@ -129,10 +135,16 @@ struct destroy {
 	struct cell__waiter waiter;
 };
 
-static void handle_executors_gone(void *arg)
+static void handle_spawner_gone(void *arg)
 {
 	struct destroy *destroy = arg;
 	cell__waiter_signal(&destroy->waiter);
+}
+
+static void handle_executors_gone(void *arg)
+{
+	struct destroy *destroy = arg;
+	cell__spawn_hub_finish(&destroy->engine->hub, handle_spawner_gone, destroy);
 }
 
 /* Closes one session after another, then the executors. */

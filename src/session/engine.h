@@ -5,9 +5,11 @@
 #include "executor/executor.h"
 #include "executor/subprocess.h"
 #include "loop/loop.h"
+#include "spawn/hub.h"
 
 struct cell_engine {
 	struct cell__loop loop;
+	struct cell__spawn_hub hub;
 	struct cell__executor_host host;
 	char *spill_dir;
 	void (*log)(void *arg, enum cell_log_level level, const char *line);

@@ -74,7 +74,15 @@ struct kernel {
 	struct kernel *next;
 };
 
+/* A program of process.h: a session of its own, and a subreaper like kernels are. */
+struct program {
+	uint64_t id;
+	pid_t pid;
+	struct program *next;
+};
+
 static struct zygote *zygotes;
+static struct program *programs;
 static struct kernel *kernels;
 static int epoll_fd, signal_fd;
 static uint64_t oom_seen;
@@ -138,6 +146,9 @@ static bool is_known(pid_t pid)
 			return true;
 	for (struct kernel *k = kernels; k; k = k->next)
 		if (k->pid == pid)
+			return true;
+	for (struct program *p = programs; p; p = p->next)
+		if (p->pid == pid)
 			return true;
 	return false;
 }
@@ -376,6 +387,112 @@ static void zygote_died(struct zygote *zygote, int status)
 	sweep();
 }
 
+/* ---- programs ---- */
+
+/* In the child: no allocation, no logging. */
+static void exec_program(const char *file, char **argv, char **envp, const char *cwd, const int *fds, bool has_stdin,
+			 int report_fd, pid_t parent)
+{
+	sigset_t none;
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent || prctl(PR_SET_CHILD_SUBREAPER, 1) < 0 ||
+	    setsid() < 0)
+		report_child_failure(report_fd, 1);
+	int in = has_stdin ? fds[2] : open("/dev/null", O_RDONLY | O_CLOEXEC);
+	if (in < 0 || dup2(in, 0) < 0 || dup2(fds[0], 1) < 0 || dup2(fds[1], 2) < 0)
+		report_child_failure(report_fd, 2);
+	if (chdir(cwd) < 0)
+		report_child_failure(report_fd, 3);
+	execve(file, argv, envp);
+	report_child_failure(report_fd, 4);
+}
+
+/* Where a command is.  With a slash it is where it says. */
+static bool find_command(const char *name, const char *path, char *out, size_t size)
+{
+	if (strchr(name, '/'))
+		return (size_t)snprintf(out, size, "%s", name) < size;
+	while (*path) {
+		size_t n = strcspn(path, ":");
+		int written = snprintf(out, size, "%.*s/%s", (int)n, path, name);
+		if (n > 0 && written > 0 && (size_t)written < size && access(out, X_OK) == 0)
+			return true;
+		path += n + (path[n] == ':');
+	}
+	return false;
+}
+
+static void start_program(uint64_t id, int64_t argc, bool has_stdin, char *payload, size_t size, const int *fds,
+			  size_t n_fds)
+{
+	static char *strings[8192 + 1], *envp[8192 + 1];
+	char file[4096];
+	size_t n;
+	int report[2] = { -1, -1 }, failure = EINVAL;
+	struct program *program = NULL;
+	if (size == 0 || payload[size - 1] != '\0' || n_fds != (has_stdin ? 3u : 2u))
+		goto fail;
+	split_strings(payload, size, strings, 8192, &n);
+	if (argc < 1 || (size_t)argc + 2 > n)
+		goto fail;
+	char **argv = strings + 2;
+	memcpy(envp, argv + argc, (n - 2 - (size_t)argc + 1) * sizeof *envp);
+	argv[argc] = NULL;
+	failure = ENOENT;
+	if (!find_command(argv[0], strings[1], file, sizeof file))
+		goto fail;
+	program = cell__alloc(1, sizeof *program);
+	if (!program || pipe2(report, O_CLOEXEC) < 0) {
+		failure = program ? errno : ENOMEM;
+		goto fail;
+	}
+	pid_t self = getpid();
+	pid_t pid = fork();
+	if (pid == 0)
+		exec_program(file, argv, envp, strings[0], fds, has_stdin, report[1], self);
+	failure = errno;
+	cell__close_fd(&report[1]);
+	int problem[2];
+	if (pid < 0 || read(report[0], problem, sizeof problem) == sizeof problem) {
+		if (pid > 0) {
+			waitpid(pid, NULL, 0);
+			failure = problem[1] ? problem[1] : EIO;
+		}
+		goto fail;
+	}
+	cell__close_fd(&report[0]);
+	*program = (struct program){ .id = id, .pid = pid, .next = programs };
+	programs = program;
+	tell_host(CELL_SPAWN_PROCESS_STARTED, id, pid, 0, NULL, 0);
+	return;
+fail:
+	tell_host(CELL_SPAWN_PROCESS_EXITED, id, -1, failure, NULL, 0);
+	cell__close_fd(&report[0]);
+	cell__close_fd(&report[1]);
+	free(program);
+}
+
+static void kill_program(uint64_t id)
+{
+	for (struct program *p = programs; p; p = p->next)
+		if (p->id == id)
+			kill(-p->pid, SIGKILL);
+}
+
+static void program_exited(struct program *program, int status)
+{
+	for (struct program **at = &programs; *at; at = &(*at)->next)
+		if (*at == program) {
+			*at = program->next;
+			break;
+		}
+	kill(-program->pid, SIGKILL); /* what it left in its group */
+	sweep();
+	tell_host(CELL_SPAWN_PROCESS_EXITED, program->id, status, 0, NULL, 0);
+	free(program);
+}
+
 /* ---- the host's wishes ---- */
 
 static void fork_kernel(const struct cell_spawn_msg *head, const int *fds, size_t n_fds)
@@ -432,6 +549,12 @@ static void handle_host_message(ssize_t size, int *fds, size_t n_fds)
 			zygote = find_zygote(head.id);
 			if (zygote)
 				(void)cell__spawn_send(zygote->fd, &head, NULL, 0, NULL, 0, MSG_DONTWAIT);
+			break;
+		case CELL_SPAWN_PROCESS_START:
+			start_program(head.id, head.a, head.b != 0, payload, payload_size, fds, n_fds);
+			break;
+		case CELL_SPAWN_PROCESS_KILL:
+			kill_program(head.id);
 			break;
 		case CELL_SPAWN_KERNEL_FORK:
 			fork_kernel(&head, fds, n_fds);
@@ -493,6 +616,11 @@ static void reap(void)
 		for (struct kernel *k = kernels; k; k = k->next)
 			if (k->pid == pid) {
 				kernel_died(k, status);
+				break;
+			}
+		for (struct program *p = programs; p; p = p->next)
+			if (p->pid == pid) {
+				program_exited(p, status);
 				break;
 			}
 	}

@@ -23,12 +23,17 @@ enum cell_spawn_type {
 	CELL_SPAWN_KERNEL_SIGNAL,    /* id: kernel, a: signal */
 	CELL_SPAWN_KERNEL_KILL,      /* id: kernel; ends in KERNEL_EXITED once all it left behind is gone too */
 	CELL_SPAWN_ZYGOTE_WARM,      /* id: zygote; finish warming now; answered by ZYGOTE_WARMED */
+	/* id: process, a: argc, b: 1 with a stdin; payload: folder, PATH, argv, environment; fds: stdout, stderr[, stdin] */
+	CELL_SPAWN_PROCESS_START,
+	CELL_SPAWN_PROCESS_KILL,     /* id: process; its whole group */
 	/* spawner to host (the zygote's own messages are passed on) */
 	CELL_SPAWN_ZYGOTE_READY = 64, /* id: zygote, a: pid; payload: JSON {"version", "ipython", "preload_error"?} */
 	CELL_SPAWN_ZYGOTE_WARMED,     /* id: zygote */
 	CELL_SPAWN_ZYGOTE_EXITED,     /* id: zygote, a: wait status, b: errno when it never started; payload: end of its stderr */
 	CELL_SPAWN_KERNEL_FORKED,     /* id: kernel, a: pid (0: fork failed, b: errno) */
 	CELL_SPAWN_KERNEL_EXITED,     /* id: kernel, a: wait status (-1: unknown), b: CELL_SPAWN_EXIT_* */
+	CELL_SPAWN_PROCESS_STARTED,   /* id: process, a: pid */
+	CELL_SPAWN_PROCESS_EXITED,    /* id: process, a: wait status, b: errno when it never started */
 };
 
 #define CELL_SPAWN_EXIT_OOM 1 /* the machine's OOM killer struck while it lived */

@@ -1,0 +1,32 @@
+/*
+ * A namespace call: what code in a kernel asks of the host (`tools.call`, `artifacts.save`, ...), answered exactly
+ * once.  Belongs to the loop's thread.
+ *
+ * The asker owns the call; whoever handles it may keep the pointer until it answers.  When the asker goes first (the
+ * session is closed, the kernel died) it calls cancel(), if the handler has set it; after that the handler must not
+ * touch the call again, and neither answer() nor fail().
+ */
+#ifndef CELL_LOOP_CALL_H
+#define CELL_LOOP_CALL_H
+
+#include <jansson.h>
+#include <stddef.h>
+
+#include "core/core.h"
+
+struct cell__call {
+	/* the question, valid until it is answered */
+	const char *method;    /* "tools.call" */
+	json_t *args;          /* an object */
+	const void *raw;       /* bytes that belong to it */
+	size_t raw_size;
+	const char *session_id;
+	/* the answer: one of these, once; result is taken over, raw is copied */
+	void (*answer)(struct cell__call *call, json_t *result, const void *raw, size_t raw_size);
+	void (*fail)(struct cell__call *call, int code, const char *type, const char *message);
+	/* the handler's own */
+	void (*cancel)(struct cell__call *call);
+	void *handler;
+};
+
+#endif

@@ -1,0 +1,351 @@
+/*
+ * Theory of operation: the spawner forks and reports the exit; we hold the other ends of the program's pipes.  A
+ * process is over when three things have happened, in any order: the spawner reported its exit (it has killed the whole group by
+ * then) and both streams are at their end.
+ */
+#define _GNU_SOURCE
+#include "spawn/process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include "spawn/hub.h"
+
+#define READ_BYTES 65536
+#define READS_PER_TURN 4 /* one flooding program does not keep the loop to itself */
+
+struct stream_end {
+	int fd;
+	uv_poll_t poll;
+	bool ended;
+};
+
+struct cell__process {
+	struct cell__spawn_hub *hub;
+	uint64_t id;
+	struct cell__process_spec spec; /* callbacks only; strings are not kept */
+	struct stream_end stream[2];
+	int stdin_fd;
+	uv_poll_t stdin_poll;
+	bool stdin_polled, stdin_closing;
+	struct cell__buf stdin_waiting;
+	uv_timer_t timer;
+	int handles;
+	bool exited, paused, closing;
+	struct cell__process_exit how;
+	struct cell__process *next;
+};
+
+static void maybe_over(struct cell__process *process);
+
+static void handle_closed(uv_handle_t *handle)
+{
+	struct cell__process *process = handle->data;
+	if (--process->handles > 0)
+		return;
+	for (int i = 0; i < 2; i++)
+		cell__close_fd(&process->stream[i].fd);
+	cell__close_fd(&process->stdin_fd);
+	cell__buf_finish(&process->stdin_waiting);
+	free(process);
+}
+
+static void close_handles(struct cell__process *process)
+{
+	process->closing = true;
+	for (int i = 0; i < 2; i++)
+		uv_close((uv_handle_t *)&process->stream[i].poll, handle_closed);
+	if (process->stdin_polled)
+		uv_close((uv_handle_t *)&process->stdin_poll, handle_closed);
+	uv_close((uv_handle_t *)&process->timer, handle_closed);
+}
+
+static void maybe_over(struct cell__process *process)
+{
+	if (!process->exited || !process->stream[0].ended || !process->stream[1].ended || process->closing)
+		return;
+	for (struct cell__process **at = &process->hub->processes; *at; at = &(*at)->next)
+		if (*at == process) {
+			*at = process->next;
+			break;
+		}
+	void (*exited)(void *, const struct cell__process_exit *) = process->spec.exited;
+	void *owner = process->spec.owner;
+	struct cell__process_exit how = process->how;
+	close_handles(process);
+	if (exited)
+		exited(owner, &how);
+}
+
+/* ---- its output ---- */
+
+static void end_stream(struct stream_end *stream)
+{
+	stream->ended = true;
+	uv_poll_stop(&stream->poll);
+}
+
+static void handle_output(uv_poll_t *poll, int status, int events)
+{
+	(void)events;
+	struct cell__process *process = poll->data;
+	int i = poll == &process->stream[0].poll ? 0 : 1;
+	struct stream_end *stream = &process->stream[i];
+	char bytes[READ_BYTES];
+	for (int turn = 0; turn < READS_PER_TURN && !process->paused && !process->closing && !stream->ended; turn++) {
+		ssize_t n = status < 0 ? -1 : read(stream->fd, bytes, sizeof bytes);
+		if (n > 0) {
+			if (process->spec.output)
+				process->spec.output(process->spec.owner, i == 0 ? CELL_STDOUT : CELL_STDERR, bytes, (size_t)n);
+			continue;
+		}
+		if (n < 0 && status == 0 && (errno == EAGAIN || errno == EINTR))
+			return;
+		end_stream(stream);
+	}
+	maybe_over(process);
+}
+
+static void update_polls(struct cell__process *process)
+{
+	for (int i = 0; i < 2; i++) {
+		if (process->stream[i].ended || process->closing)
+			continue;
+		if (process->paused)
+			uv_poll_stop(&process->stream[i].poll);
+		else
+			uv_poll_start(&process->stream[i].poll, UV_READABLE, handle_output);
+	}
+}
+
+void cell__process_pause(struct cell__process *process, bool paused)
+{
+	process->paused = paused;
+	update_polls(process);
+}
+
+/* ---- its input ---- */
+
+static void end_stdin(struct cell__process *process)
+{
+	if (process->stdin_polled)
+		uv_poll_stop(&process->stdin_poll);
+	/* The number stays taken until the handle is closed; a shutdown is what the reader sees. */
+	cell__buf_finish(&process->stdin_waiting);
+	process->stdin_closing = true;
+	if (process->stdin_fd >= 0) {
+		int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+		if (null >= 0) {
+			dup3(null, process->stdin_fd, O_CLOEXEC);
+			close(null);
+		}
+	}
+}
+
+static void handle_writable(uv_poll_t *poll, int status, int events)
+{
+	(void)events;
+	struct cell__process *process = poll->data;
+	while (status >= 0 && process->stdin_waiting.size > 0) {
+		ssize_t n = write(process->stdin_fd, process->stdin_waiting.data, process->stdin_waiting.size);
+		if (n < 0 && (errno == EAGAIN || errno == EINTR))
+			return;
+		if (n < 0) {
+			end_stdin(process); /* it reads no more; its exit will tell */
+			return;
+		}
+		cell__buf_shift(&process->stdin_waiting, (size_t)n);
+	}
+	uv_poll_stop(poll);
+	if (process->stdin_closing)
+		end_stdin(process);
+}
+
+int cell__process_write(struct cell__process *process, const void *bytes, size_t size, struct cell_error *err)
+{
+	if (process->stdin_fd < 0 || process->stdin_closing)
+		return cell_fail(err, CELL_E_CLOSED, 0, "the program's stdin is closed");
+	if (cell__buf_add(&process->stdin_waiting, bytes, size) < 0)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	uv_poll_start(&process->stdin_poll, UV_WRITABLE, handle_writable);
+	return 0;
+}
+
+void cell__process_close_stdin(struct cell__process *process)
+{
+	if (process->stdin_fd < 0 || process->stdin_closing)
+		return;
+	process->stdin_closing = true;
+	if (process->stdin_waiting.size == 0)
+		end_stdin(process);
+}
+
+/* ---- start and end ---- */
+
+static void kill_group(struct cell__process *process)
+{
+	if (!process->exited)
+		cell__spawn_client_tell(&process->hub->client, CELL_SPAWN_PROCESS_KILL, process->id, 0);
+}
+
+static void handle_timeout(uv_timer_t *timer)
+{
+	struct cell__process *process = timer->data;
+	process->how.timed_out = true;
+	kill_group(process);
+}
+
+void cell__process_kill(struct cell__process *process)
+{
+	process->how.killed = true;
+	cell__process_pause(process, false);
+	kill_group(process);
+}
+
+void cell__process_abandon(struct cell__process *process)
+{
+	process->spec.output = NULL;
+	process->spec.exited = NULL;
+	cell__process_kill(process);
+}
+
+static void process_exited(struct cell__process *process, int64_t status, int64_t error)
+{
+	process->exited = true;
+	process->how.error = (int)error;
+	if (error == 0) {
+		process->how.signalled = WIFSIGNALED((int)status);
+		process->how.status = WIFSIGNALED((int)status) ? WTERMSIG((int)status) : WEXITSTATUS((int)status);
+	}
+	uv_timer_stop(&process->timer);
+	if (error)
+		for (int i = 0; i < 2; i++)
+			end_stream(&process->stream[i]);
+	maybe_over(process);
+}
+
+void cell__process_message(struct cell__spawn_hub *hub, const struct cell_spawn_msg *head)
+{
+	for (struct cell__process *p = hub->processes; p; p = p->next)
+		if (p->id == head->id && head->type == CELL_SPAWN_PROCESS_EXITED) {
+			process_exited(p, head->a, head->b);
+			return;
+		}
+}
+
+void cell__process_spawner_ended(struct cell__spawn_hub *hub)
+{
+	for (struct cell__process *p = hub->processes, *next; p; p = next) {
+		next = p->next;
+		process_exited(p, 0, ECONNRESET);
+	}
+}
+
+/* What the spawner needs to know, as NUL-terminated strings: folder, PATH, argv, environment. */
+static int make_payload(const struct cell__process_spec *spec, struct cell__buf *payload, int64_t *ret_argc)
+{
+	int rc = cell__buf_add(payload, spec->cwd, strlen(spec->cwd) + 1);
+	rc |= cell__buf_add(payload, spec->path, strlen(spec->path) + 1);
+	int64_t argc = 0;
+	for (const char *const *arg = spec->argv; *arg; arg++, argc++)
+		rc |= cell__buf_add(payload, *arg, strlen(*arg) + 1);
+	for (const char *const *entry = spec->env; *entry; entry++)
+		rc |= cell__buf_add(payload, *entry, strlen(*entry) + 1);
+	*ret_argc = argc;
+	return rc;
+}
+
+static int init_handles(struct cell__process *process, struct cell_error *err)
+{
+	uv_loop_t *uv = &process->hub->loop->uv;
+	uv_timer_init(uv, &process->timer);
+	process->timer.data = process;
+	process->handles = 1;
+	for (int i = 0; i < 2; i++) {
+		int rc = uv_poll_init(uv, &process->stream[i].poll, process->stream[i].fd);
+		if (rc < 0)
+			return cell_fail(err, CELL_E_IO, -rc, "watch a program's output");
+		process->stream[i].poll.data = process;
+		process->handles++;
+	}
+	if (process->stdin_fd >= 0) {
+		int rc = uv_poll_init(uv, &process->stdin_poll, process->stdin_fd);
+		if (rc < 0)
+			return cell_fail(err, CELL_E_IO, -rc, "watch a program's input");
+		process->stdin_poll.data = process;
+		process->stdin_polled = true;
+		process->handles++;
+	}
+	return 0;
+}
+
+/* Undoes a start that failed half way: only what was made is closed. */
+static void give_up(struct cell__process *process)
+{
+	int made = process->handles;
+	process->closing = true;
+	if (made == 0) {
+		process->handles = 1;
+		process->timer.data = process;
+		handle_closed((uv_handle_t *)&process->timer);
+		return;
+	}
+	uv_close((uv_handle_t *)&process->timer, handle_closed);
+	for (int i = 0; i < 2 && i + 1 < made; i++)
+		uv_close((uv_handle_t *)&process->stream[i].poll, handle_closed);
+	if (process->stdin_polled)
+		uv_close((uv_handle_t *)&process->stdin_poll, handle_closed);
+}
+
+int cell__process_start(struct cell__spawn_hub *hub, const struct cell__process_spec *spec,
+			struct cell__process **ret_process, struct cell_error *err)
+{
+	CELL_AUTO_BUF struct cell__buf payload = CELL_BUF_INIT;
+	int64_t argc;
+	if (make_payload(spec, &payload, &argc) != 0)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	if (cell__spawn_hub_start(hub, err) < 0)
+		return -1;
+	struct cell__process *process = cell__alloc(1, sizeof *process);
+	if (!process)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	process->hub = hub;
+	process->spec = *spec;
+	process->id = hub->next_id++;
+	process->stream[0].fd = process->stream[1].fd = process->stdin_fd = -1;
+	int theirs[3] = { -1, -1, -1 }, pair[2];
+	int rc = 0;
+	for (int i = 0; i < (spec->want_stdin ? 3 : 2) && rc == 0; i++) {
+		rc = pipe2(pair, O_CLOEXEC);
+		if (rc < 0) {
+			cell_fail(err, errno == EMFILE ? CELL_E_LIMIT : CELL_E_IO, errno, "make a program's pipes");
+			break;
+		}
+		int ours = i == 2 ? pair[1] : pair[0];
+		theirs[i] = i == 2 ? pair[0] : pair[1];
+		fcntl(ours, F_SETFL, O_NONBLOCK);
+		*(i == 2 ? &process->stdin_fd : &process->stream[i].fd) = ours;
+	}
+	if (rc == 0)
+		rc = init_handles(process, err);
+	if (rc == 0)
+		rc = cell__spawn_client_send(&hub->client, CELL_SPAWN_PROCESS_START, process->id, argc, spec->want_stdin,
+					     payload.data, payload.size, theirs, spec->want_stdin ? 3 : 2, err);
+	for (int i = 0; i < 3; i++)
+		cell__close_fd(&theirs[i]);
+	if (rc < 0) {
+		give_up(process);
+		return -1;
+	}
+	process->next = hub->processes;
+	hub->processes = process;
+	update_polls(process);
+	if (spec->timeout_ms >= 0) {
+		uv_update_time(&hub->loop->uv);
+		uv_timer_start(&process->timer, handle_timeout, (uint64_t)spec->timeout_ms, 0);
+	}
+	*ret_process = process;
+	return 0;
+}

@@ -1,0 +1,55 @@
+/*
+ * Programs that the host runs: command-line tools, installers, servers that speak on their standard streams.  They are
+ * started by the spawner, each in a process group of its own, with stdin from /dev/null (or a pipe when asked for), and die
+ * with the host.  Belongs to the loop's thread.
+ *
+ *     starting ──started──▶ running ──exit and both streams at their end──▶ exited() and gone
+ *
+ * Contract: cell__process_start() returning an error means no callback ever comes.  Otherwise output() any number of
+ * times and exited() exactly once, last, never from inside start() or kill().
+ */
+#ifndef CELL_SPAWN_PROCESS_H
+#define CELL_SPAWN_PROCESS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "core/core.h"
+#include "loop/loop.h"
+
+struct cell__process;
+struct cell__spawn_hub; /* the engine's way to the spawner */
+
+struct cell__process_exit {
+	int error;        /* errno when it never started, else 0 */
+	bool signalled;
+	int status;       /* exit status, or the signal */
+	bool timed_out;   /* we killed it because of timeout_ms */
+	bool killed;      /* we killed it because of cell__process_kill() */
+};
+
+struct cell__process_spec {
+	const char *const *argv;  /* argv[0] is looked up in `path` when it has no slash; NULL-terminated */
+	const char *const *env;   /* complete, "K=V", NULL-terminated */
+	const char *path;         /* PATH to look argv[0] up in */
+	const char *cwd;
+	int64_t timeout_ms;       /* -1: none; then the whole group is killed */
+	bool want_stdin;          /* a pipe to write to with cell__process_write(); else /dev/null */
+	void (*output)(void *owner, enum cell_stream stream, const char *bytes, size_t size);
+	void (*exited)(void *owner, const struct cell__process_exit *how);
+	void *owner;
+};
+
+int cell__process_start(struct cell__spawn_hub *hub, const struct cell__process_spec *spec,
+			struct cell__process **ret_process, struct cell_error *err);
+/* Queues bytes for its stdin; closing ends it. */
+int cell__process_write(struct cell__process *process, const void *bytes, size_t size, struct cell_error *err);
+void cell__process_close_stdin(struct cell__process *process);
+/* true: read no more of its output until told false; it blocks when its pipes are full. */
+void cell__process_pause(struct cell__process *process, bool paused);
+/* Ends the whole group at once (SIGKILL).  exited() still comes. */
+void cell__process_kill(struct cell__process *process);
+/* The owner is gone: no more callbacks; what runs is killed. */
+void cell__process_abandon(struct cell__process *process);
+
+#endif
