@@ -66,6 +66,8 @@ static pthread_mutex_t send_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint8_t recv_buf[RECV_BYTES];
 static size_t recv_start, recv_end;
 
+static int ring_sync(void);
+
 /* ---- frames out ---- */
 
 /* Sends the whole of iov without the GIL.  Returns 0 or an errno.  EINTR before the first byte is returned. */
@@ -163,6 +165,9 @@ static PyObject *wc_send(PyObject *self, PyObject *args)
 	if (json_size > CELL_FRAME_MAX_JSON || raw_size > CELL_FRAME_MAX_RAW)
 		return PyErr_Format(PyExc_OverflowError, "a frame carries at most %u + %u bytes",
 				    CELL_FRAME_MAX_JSON, CELL_FRAME_MAX_RAW);
+	/* What is displayed after a child wrote comes after what the child wrote. */
+	if (type == CELL_FRAME_DISPLAY && ring_sync() < 0)
+		return NULL;
 	if (send_frame((uint8_t)type, id, json, json_size, raw, raw_size) < 0)
 		return NULL;
 	Py_RETURN_TRUE;

@@ -181,33 +181,39 @@ static bool take_ring(struct cell__link *link, uint64_t upto)
 	return true;
 }
 
-/* Ring up to now, then what came through the pipes. */
-static void gather_all(struct cell__link *link)
+/* The ring up to a position, then what came through the pipes. */
+static void take_upto(struct cell__link *link, uint64_t head)
 {
-	if (!take_ring(link, cell__ring_head(&link->ring)) || link->closed)
-		return;
-	for (int i = 0; i < 2; i++)
-		give_held(link, i, UINT64_MAX);
+	if (take_ring(link, head) && !link->closed)
+		for (int i = 0; i < 2; i++)
+			give_held(link, i, UINT64_MAX);
+	flush_gather(link);
 }
 
 static void take_all(struct cell__link *link)
 {
-	gather_all(link);
-	flush_gather(link);
+	take_upto(link, cell__ring_head(&link->ring));
 }
 
 static void read_socket(struct cell__link *link);
+
+/*
+ * The same when frames may be waiting in the socket: those that were sent before now say how much of the ring comes
+ * before them, so they go first.
+ */
+static void take_in_order(struct cell__link *link)
+{
+	uint64_t head = cell__ring_head(&link->ring);
+	read_socket(link);
+	if (!link->closed && !link->broken && !link->paused)
+		take_upto(link, head);
+}
 
 static void handle_hot(uv_timer_t *timer)
 {
 	struct cell__link *link = timer->data;
 	uint64_t before = link->ring.tail;
-	/* After a pause: frames read before it wait here, and the socket may have nothing more to say. */
-	if (link->in.size > link->in_used)
-		read_socket(link);
-	if (link->closed || link->broken || link->paused)
-		return;
-	take_all(link);
+	take_in_order(link);
 	if (link->closed || link->broken || link->paused)
 		return;
 	if (link->ring.tail == before && cell__ring_arm(&link->ring)) {
@@ -246,7 +252,7 @@ static void handle_pipe(uv_poll_t *poll, int status, int events)
 		return;
 	}
 	if (read_pipe(link, i))
-		take_all(link);
+		take_in_order(link);
 }
 
 static void flush_out(struct cell__link *link)
@@ -277,16 +283,15 @@ static bool handle_next_frame(struct cell__link *link)
 		return false;
 	}
 	link->in_used += need;
+	if (!take_ring(link, frame.ring_pos))
+		return false;
 	if (frame.type == CELL_FRAME_DOORBELL) {
-		gather_all(link);
 		/* print() writes the line and its end separately: half a line may wait for the next look. */
 		if (link->gather_size > 0 && link->gather[link->gather_size - 1] == '\n')
 			flush_gather(link);
 		if (!link->closed && !link->broken)
 			become_hot(link);
 	} else {
-		if (!take_ring(link, frame.ring_pos))
-			return false;
 		flush_gather(link);
 		if (link->closed)
 			return false;

@@ -1,0 +1,153 @@
+/*
+ * File storage: what a person can read, edit and commit.
+ *
+ *     <base>/workflows/<name>.py        source as it was written; skills/ is read too
+ *     <base>/workflows/.workflows.json  descriptions and times that the source does not carry
+ *     <base>/artifacts/<name...>        payloads, sub-folders allowed
+ *     <base>/artifacts/.artifacts.json  {"<name>": {"description", "created_at", "metadata": {..., "_data_type"}}}
+ *     <base>/requirements.txt           deps; deps/requirements.txt is read too
+ *     <base>/.cache/search.sqlite       a cache: delete it and it comes back
+ *     <base>/workspaces/<id>/           workflows, artifacts and cache of a workspace; deps are the base's
+ *
+ * Everything is synchronous and may be called from any thread and from several processes on one folder at once.
+ * Writers take a lock per folder and re-read under it; a file and its entry change together, also when the writer is
+ * killed.  Nothing is read when a store is opened; folders are made by the first write.
+ *
+ * Errors: CELL_E_INVALID for names and sources that are refused, CELL_E_NOT_FOUND, CELL_E_LIMIT for what is past a
+ * bound, CELL_E_IO with errno in `sys` for the rest (ENOSPC, EROFS, EEXIST: the name is taken, EUCLEAN: an index
+ * cannot be parsed, ETIMEDOUT: the lock is held by somebody else).  What was there before is then still there.
+ */
+#ifndef CELL_STORE_H
+#define CELL_STORE_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/core.h"
+#include "store/search.h"
+
+/* ---- limits ---- */
+
+#define CELL__STORE_NAME_BYTES 1024u                    /* an artifact's name with its folders */
+#define CELL__STORE_NAME_DEPTH 32u                      /* folders in it */
+#define CELL__STORE_DESCRIPTION_BYTES (64u * 1024u)
+#define CELL__STORE_METADATA_BYTES (1024u * 1024u)      /* as JSON */
+#define CELL__STORE_DATA_TYPE_BYTES 64u
+#define CELL__STORE_INDEX_BYTES (64u * 1024u * 1024u)
+#define CELL__STORE_LIST 100000u                        /* artifacts, workflows in one listing */
+#define CELL__STORE_SOURCE_BYTES (1024u * 1024u)        /* one workflow */
+#define CELL__STORE_WORKFLOW_NAME_BYTES 128u
+#define CELL__STORE_DEPS_BYTES (1024u * 1024u)          /* requirements.txt */
+#define CELL__STORE_DEPS 1000u                          /* packages in it */
+#define CELL__STORE_DEP_BYTES 256u                      /* one of them */
+#define CELL__STORE_LOCK_MS 10000                       /* waiting for a folder's lock */
+#define CELL__STORE_TEMP_AGE_S 600                      /* a temporary file without writer is left over after that */
+
+/* ---- store ---- */
+
+struct cell__store;
+
+/* Makes base where it is missing.  workspace_id NULL: none; else 1-128 of A-Z a-z 0-9 _ -. */
+int cell__store_open(const char *base, const char *workspace_id, struct cell__store **ret_store,
+		     struct cell_error *err);
+/* NULL is fine.  No call on it may be under way; its readers and writers must be gone. */
+void cell__store_close(struct cell__store *store);
+/* The folder of this store: base, or the workspace's. */
+const char *cell__store_root(const struct cell__store *store);
+/*
+ * True, once, when something was repaired on the way of a call that succeeded (an index set aside while saving):
+ * worth a line in a log.
+ */
+bool cell__store_take_notice(struct cell__store *store, struct cell_error *ret_notice);
+
+/* ---- artifacts ---- */
+
+/*
+ * What is told of an artifact, as a JSON object: name, path, description, created_at, metadata (with _data_type),
+ * size, and derived: true where the file stands in no index and type and time were taken from the file itself (its
+ * type is then a guess from the name and the first bytes).
+ */
+
+struct cell__artifact_writer;
+
+/* Begins a file beside the final one; sub-folders are made. */
+int cell__artifact_begin(struct cell__store *store, const char *name, struct cell__artifact_writer **ret_writer,
+			 struct cell_error *err);
+/* After an error only cell__artifact_abort() makes sense. */
+int cell__artifact_write(struct cell__artifact_writer *writer, const void *bytes, size_t size,
+			 struct cell_error *err);
+/*
+ * Makes it the artifact, durably.  data_type is "text", "json", "bytes", "dataframe", ...; description and metadata
+ * (an object, borrowed) may be NULL; ret_info may be NULL.  The writer is gone afterwards, also after an error.
+ */
+int cell__artifact_commit(struct cell__artifact_writer *writer, const char *data_type, const char *description,
+			  json_t *metadata, json_t **ret_info, struct cell_error *err);
+void cell__artifact_abort(struct cell__artifact_writer *writer); /* NULL is fine */
+
+struct cell__artifact_reader;
+
+/* The reader keeps the version it opened, whatever is saved or deleted meanwhile. */
+int cell__artifact_open(struct cell__store *store, const char *name, struct cell__artifact_reader **ret_reader,
+			struct cell_error *err);
+json_t *cell__artifact_reader_info(struct cell__artifact_reader *reader); /* borrowed */
+int64_t cell__artifact_reader_size(const struct cell__artifact_reader *reader);
+/* How many bytes were read: fewer than size only at the end.  -1 on error. */
+ssize_t cell__artifact_pread(struct cell__artifact_reader *reader, void *buf, size_t size, int64_t offset,
+			     struct cell_error *err);
+void cell__artifact_reader_close(struct cell__artifact_reader *reader); /* NULL is fine */
+
+/* CELL_E_NOT_FOUND where there is none. */
+int cell__artifact_get(struct cell__store *store, const char *name, json_t **ret_info, struct cell_error *err);
+/* An array, sorted by name; also files that a person put there, but not those whose name begins with a dot. */
+int cell__artifact_list(struct cell__store *store, json_t **ret_list, struct cell_error *err);
+int cell__artifact_exists(struct cell__store *store, const char *name, bool *ret_exists, struct cell_error *err);
+/* Deleting what is not there succeeds; ret_deleted may be NULL. */
+int cell__artifact_delete(struct cell__store *store, const char *name, bool *ret_deleted, struct cell_error *err);
+
+/* ---- workflows ---- */
+
+/*
+ * What is told of a workflow, as a JSON object: name, description, params {name: type}, parameters [{name, type,
+ * description, required, default}], async, created_at, path; get and create add source.
+ */
+
+int cell__workflow_check_name(const char *name, struct cell_error *err);
+/* description NULL or "": the first line of the docstring.  ret_info may be NULL. */
+int cell__workflow_create(struct cell__store *store, const char *name, const char *source, size_t source_size,
+			  const char *description, bool overwrite, json_t **ret_info, struct cell_error *err);
+int cell__workflow_get(struct cell__store *store, const char *name, json_t **ret_info, struct cell_error *err);
+/*
+ * An array, sorted by name.  Files that are no workflow are left out and told in *ret_problems (may be NULL): an array
+ * of {name, path, message}.
+ */
+int cell__workflow_list(struct cell__store *store, json_t **ret_list, json_t **ret_problems, struct cell_error *err);
+/* Best first, each with its score. */
+int cell__workflow_search(struct cell__store *store, const char *query, size_t limit, json_t **ret_list,
+			  struct cell_error *err);
+/* ret_deleted may be NULL. */
+int cell__workflow_delete(struct cell__store *store, const char *name, bool *ret_deleted, struct cell_error *err);
+
+/* ---- deps ---- */
+
+/* Checks one specifier and writes it as it is kept: "My.Pkg [x] >= 2.0, <3" becomes "my-pkg[x]>=2.0,<3". */
+int cell__dep_normalise(const char *spec, char out[static CELL__STORE_DEP_BYTES + 1], struct cell_error *err);
+/* The name part of a normalised specifier: how many bytes of it. */
+size_t cell__dep_base_size(const char *spec);
+/*
+ * An array of normalised specifiers, sorted.  Lines that are refused (options, URLs, markers, ...) are told in
+ * *ret_problems (may be NULL): an array of {file, line, text, message}.
+ */
+int cell__deps_list(struct cell__store *store, json_t **ret_list, json_t **ret_problems, struct cell_error *err);
+/* Takes the place of any specifier of the same package. */
+int cell__deps_add(struct cell__store *store, const char *spec, struct cell_error *err);
+/* By package; version and extras are ignored.  ret_removed may be NULL. */
+int cell__deps_remove(struct cell__store *store, const char *spec, bool *ret_removed, struct cell_error *err);
+/* Removes every package; comments stay. */
+int cell__deps_clear(struct cell__store *store, struct cell_error *err);
+#define CELL__DEPS_HASH_SIZE 65
+/* SHA-256, in hex, of the sorted specifiers joined by newlines. */
+int cell__deps_hash(struct cell__store *store, char out[static CELL__DEPS_HASH_SIZE], struct cell_error *err);
+
+#endif
