@@ -32,7 +32,7 @@ bench:
 
 # A folder of its own: the prefix is compiled in, and what is installed must not look into the build folder.
 install: setup
-	@scripts/build.sh $(BUILD)-install --prefix=$(PREFIX) --buildtype=release
+	@scripts/build.sh $(BUILD)-install --prefix=$(PREFIX) --libdir=lib --buildtype=release
 	@meson install -C $(BUILD)-install --no-rebuild
 
 clean:

@@ -52,7 +52,7 @@ def no_process_left():
         return not left
 
     try:
-        support.wait_until(gone, lambda: "processes left behind: %r" % list(left.values()), 10)
+        support.wait_until(gone, lambda: "processes left behind: %r" % list(left.values()), min(10, support.DEADLINE))
     except AssertionError:
         for process in left.values():
             support.end_process(process)

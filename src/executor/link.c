@@ -274,6 +274,8 @@ static bool handle_next_frame(struct cell__link *link)
 {
 	struct cell_frame frame;
 	size_t need;
+	if (link->in_used == link->in.size)
+		return false;
 	const uint8_t *bytes = (const uint8_t *)link->in.data + link->in_used;
 	enum cell_frame_status status = cell__frame_decode(bytes, link->in.size - link->in_used, &frame, &need);
 	if (status == CELL_FRAME_MORE)
@@ -322,7 +324,8 @@ static void read_socket(struct cell__link *link)
 		compact_in(link);
 		struct cell_frame ignored;
 		size_t need = 0;
-		cell__frame_decode((const uint8_t *)link->in.data, link->in.size, &ignored, &need);
+		if (link->in.size > 0)
+			cell__frame_decode((const uint8_t *)link->in.data, link->in.size, &ignored, &need);
 		size_t room = need > link->in.size + SOCKET_READ_BYTES ? need - link->in.size : SOCKET_READ_BYTES;
 		if (cell__buf_reserve(&link->in, room) < 0) {
 			break_link(link, "out of memory for a frame");

@@ -58,6 +58,7 @@ struct cell_session {
 	int leaving;
 	uint32_t next_run_id;
 	struct cell__run *current;
+	struct seat *running_on; /* where `current` was started; only compared */
 	struct cell__run *first, *last; /* queue */
 	size_t queued;
 	struct waiting *resets; /* waiting for: no seat leaving, the current one ready */
@@ -109,7 +110,9 @@ static void update_pause(struct cell_session *session)
 	struct seat *seat = session->seat;
 	if (!seat)
 		return;
-	bool paused = session->current && !session->current->ending && cell__run_wants_pause(session->current);
+	/* A run whose kernel was replaced says nothing about the new one. */
+	struct cell__run *run = session->current;
+	bool paused = run && !run->ending && session->running_on == seat && cell__run_wants_pause(run);
 	if (paused == seat->paused)
 		return;
 	seat->paused = paused;
@@ -122,8 +125,10 @@ static void update_pause(struct cell_session *session)
 static void handle_run_finished(struct cell__run *run)
 {
 	struct cell_session *session = run->session;
-	if (run == session->current)
+	if (run == session->current) {
 		session->current = NULL;
+		session->running_on = NULL;
+	}
 	session->engine->loop.busy -= !run->waited;
 	cell__run_deliver(run);
 	advance(session);
@@ -363,6 +368,7 @@ static void start_run(struct cell_session *session)
 	struct cell__run *run = session->current;
 	struct cell_error err;
 	session->executor->look(session->seat->kernel);
+	session->running_on = session->seat;
 	run->started = true;
 	run->started_us = cell__now_us();
 	if (session->executor->run(session->seat->kernel, run->id, run->code, run->size, &err) < 0) {

@@ -22,7 +22,8 @@ def inner(tmp_path, code, **env):
 
 
 def test_a_process_left_behind_fails_the_test(tmp_path):
-    out = inner(tmp_path, "import os\ndef test_leak():\n    os.system('setsid sleep 9870%05d >/dev/null 2>&1 &')\n" % (os.getpid() % 99999))
+    code = "import os\ndef test_leak():\n    os.system('setsid sleep 9870%05d >/dev/null 2>&1 &')\n" % (os.getpid() % 99999)
+    out = inner(tmp_path, code, WORKCELL_TEST_DEADLINE="1")
     assert "processes left behind" in out and "1 passed, 1 error" in out
 
 

@@ -19,7 +19,7 @@ def test_scenario(name, bare_python):
     if support.is_asan():
         # The runtime must come first, and Python's own leaks are not ours to find.
         asan = subprocess.run(["gcc", "-print-file-name=libasan.so"], stdout=subprocess.PIPE, check=True, text=True).stdout
-        env.update(LD_PRELOAD=asan.strip(), ASAN_OPTIONS=env.get("ASAN_OPTIONS", "") + ":detect_leaks=0")
+        env.update(LD_PRELOAD=asan.strip(), ASAN_OPTIONS=env["ASAN_OPTIONS"] + ":detect_leaks=0")
     process = support.popen([sys.executable, os.path.join(HERE, "library.py"), name], env=env, stdin=subprocess.DEVNULL,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:

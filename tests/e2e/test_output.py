@@ -193,7 +193,7 @@ def test_a_flood_between_cells_does_not_grow_the_host(drive, tmp_path):
     go.write_text("")
     support.wait_until(done.exists, "the flood is over")
     assert driver.value("t.join()\n7") == 7
-    assert support.peak_rss_bytes(driver.pid) < before + 64 * MIB
+    assert support.peak_rss_bytes(driver.pid) < before + support.memory(64)
 
 
 # ---- floods ------------------------------------------------------------------------------------------------
@@ -222,6 +222,6 @@ def test_a_gigabyte_neither_grows_the_host_nor_holds_others_up(drive, how, tmp_p
     os.unlink(path)
     assert size == 1024000000
     grown = support.peak_rss_bytes(driver.pid) - before
-    assert grown < (256 if support.is_asan() else 64) * MIB, grown
+    assert grown < support.memory(64), grown
     assert driver.value("2") == 2
 

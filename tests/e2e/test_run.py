@@ -1,4 +1,5 @@
 """`workcell run`: text and JSON, where cells come from, exit status, flags and their errors."""
+import concurrent.futures
 import json
 import os
 import re
@@ -172,6 +173,13 @@ def test_events():
     assert {e["stream"] for e in events if e["event"] == "chunk"} == {"stdout"}
 
 
+def test_displays_and_output_keep_their_order():
+    done = run_cells("for i in range(2000):\n    print('p%d' % i)\n    display(i)\n    if i % 50 == 0:\n        !echo c{i}", flags=["--events"])
+    parts = [e["data"] if e["event"] == "chunk" else "d" + e["mime"]["text/plain"] + "\n" for e in done.objects[:-1]]
+    want = "".join("p%d\nd%d\n" % (i, i) + ("c%d\n" % i if i % 50 == 0 else "") for i in range(2000))
+    assert "".join(parts) == want
+
+
 def test_events_never_split_a_character():
     done = run_cells("import os\nfor b in '🐍'.encode() * 50:\n    os.write(2, bytes([b]))\n0", flags=["--events"])
     data = "".join(e["data"] for e in done.objects if e["event"] == "chunk")
@@ -209,6 +217,14 @@ def test_exit_status(code, status, word, mode):
         assert (error and error["code"]) == word
     elif word in ("timeout", "kernel_died"):
         assert done.error_code == word
+
+
+def test_many_programs_at_once():
+    """Nothing is shared between programs that could be fought over."""
+    with concurrent.futures.ThreadPoolExecutor(8) as executor:
+        done = list(executor.map(lambda n: run_cells("x = %d" % n, "x * 2"), range(16)))
+    assert [d.results[1]["value"] for d in done] == [2 * n for n in range(16)]
+    assert len({d.results[0]["session_id"] for d in done}) == 16
 
 
 # ---- usage -------------------------------------------------------------------------------------------------

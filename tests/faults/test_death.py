@@ -134,6 +134,19 @@ def test_many_resets_leak_nothing(drive):
                        lambda: "descriptors grew from %d to %d" % (before, support.fd_count(driver.pid)), 10)
 
 
+def test_a_long_life_does_not_grow_the_host(drive):
+    driver = drive(events=False)
+
+    def work(count):
+        for n in range(count):
+            result = driver.run("print('x' * 10000)\ndisplay(%d)\nlist(range(1000))" % n)
+            assert result["error"] is None
+    work(300)
+    before = support.peak_rss_bytes(driver.pid)
+    work(1500)
+    assert support.peak_rss_bytes(driver.pid) - before < support.memory(8)
+
+
 # ---- memory ------------------------------------------------------------------------------------------------
 
 

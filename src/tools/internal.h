@@ -1,0 +1,355 @@
+/*
+ * What the files of this folder share: definitions of tools, their arguments, and a call under way.
+ *
+ * Definitions are immutable once loaded and counted: a call keeps its tool alive when the file behind it changes.
+ */
+#ifndef CELL_TOOLS_INTERNAL_H
+#define CELL_TOOLS_INTERNAL_H
+
+#include <curl/curl.h>
+#include <sys/stat.h>
+
+#include "tools/tools.h"
+
+/* ---- problems of definitions ---- */
+
+struct cell__problem {
+	char *file;
+	int line; /* 1-based */
+	char *message;
+};
+
+struct cell__problems {
+	struct cell__problem *list;
+	size_t count;
+};
+
+/* Past the limit, or without memory, only the count of what is wrong suffers: the list never becomes empty again. */
+void cell__problem_add(struct cell__problems *problems, const char *file, int line, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
+void cell__problems_finish(struct cell__problems *problems);
+
+/* ---- YAML: a tree with line numbers ---- */
+
+enum cell__yaml_kind { CELL_YAML_SCALAR, CELL_YAML_SEQUENCE, CELL_YAML_MAPPING };
+
+struct cell__yaml {
+	enum cell__yaml_kind kind;
+	int line;
+	char *text; /* scalar; holds no NUL */
+	bool plain; /* scalar without quotes and without the tag !!str */
+	struct cell__yaml **items; /* mapping: key, value, key, value; keys are scalars and differ */
+	size_t count;
+};
+
+/*
+ * One document.  NULL when there is none or it is bad, and then there is a problem.  Anchors, aliases and tags other
+ * than !!str are refused, depth is bounded: the tree is never larger than the text.
+ */
+struct cell__yaml *cell__yaml_parse(const char *file, const char *bytes, size_t size, struct cell__problems *problems);
+void cell__yaml_destroy(struct cell__yaml *node);
+/* The value of a key, and its key's line; NULL when the mapping has none. */
+const struct cell__yaml *cell__yaml_get(const struct cell__yaml *map, const char *key);
+bool cell__yaml_is_null(const struct cell__yaml *node);
+/* Scalars become what YAML's core schema says.  NULL: no memory. */
+json_t *cell__yaml_to_json(const struct cell__yaml *node);
+
+/* ---- arguments ---- */
+
+enum cell__arg_type {
+	CELL_ARG_UNTYPED, /* nothing was written: text, and a number is taken as its text */
+	CELL_ARG_STRING,
+	CELL_ARG_BOOLEAN,
+	CELL_ARG_INTEGER,
+	CELL_ARG_NUMBER,
+	CELL_ARG_ARRAY,
+	CELL_ARG_OBJECT,
+	CELL_ARG_ANY,
+};
+
+enum cell__arg_place { CELL_IN_OPTION, CELL_IN_POSITIONAL, CELL_IN_PATH, CELL_IN_QUERY, CELL_IN_BODY, CELL_IN_HEADER };
+
+struct cell__param {
+	char *name;
+	char *description;
+	enum cell__arg_type type;
+	bool required;
+	json_t *fallback; /* default, or NULL */
+	json_t *choices;  /* array, or NULL */
+	enum cell__arg_place place;
+	char *short_flag; /* "-s", or NULL */
+	char *long_flag;  /* "--name", or NULL when only the short one is known */
+	bool allow_dash;
+};
+
+struct cell__params {
+	struct cell__param *list;
+	size_t count;
+};
+
+/* ---- tools ---- */
+
+struct cell__callable {
+	char *name;
+	char *description;
+	struct cell__params params; /* as advertised */
+	json_t *preset;             /* object, or NULL */
+	bool open;                  /* takes arguments that nothing describes */
+	/* HTTP */
+	char *method, *path;
+	json_t *query, *body;       /* fixed parts, or NULL */
+	int64_t timeout_ms;         /* 0: the tool's */
+	/* host function */
+	cell__host_fn fn;
+	void *arg;
+};
+
+struct cell__pair {
+	char *key;
+	char *value; /* may hold ${VAR} */
+};
+
+struct cell__pairs {
+	struct cell__pair *list;
+	size_t count;
+};
+
+struct cell__tool_run;
+
+struct cell__tool_adapter {
+	const char *name;
+	/* Must end in one of cell__tool_run_answer, _fail, _timed_out; may do so at once.  Takes no reference to args. */
+	void (*start)(struct cell__tool_run *run, json_t *args);
+	/* Nobody waits any more: drop everything that belongs to the run. */
+	void (*cancel)(struct cell__tool_run *run);
+};
+
+extern const struct cell__tool_adapter cell__tool_cli, cell__tool_http, cell__tool_host;
+
+struct cell__tool {
+	const struct cell__tool_adapter *adapter;
+	unsigned refs;
+	char *name;
+	char *description;
+	char *file; /* NULL: registered by the host */
+	int line;   /* of the name */
+	char **tags;
+	size_t n_tags;
+	int64_t timeout_ms;
+	size_t max_output;
+	struct cell__callable *callables;
+	size_t n_callables;
+	/* CLI */
+	struct cell__params schema; /* options in order, then positionals */
+	char *command, *cwd;
+	struct cell__pairs env;
+	bool end_of_options;
+	/* HTTP */
+	char *base_url;
+	struct cell__pairs headers;
+};
+
+struct cell__tool *cell__tool_ref(struct cell__tool *tool);
+void cell__tool_unref(struct cell__tool *tool);
+const struct cell__callable *cell__tool_callable(const struct cell__tool *tool, const char *name);
+bool cell__tool_name_ok(const char *name);
+/* One of the tags is among the tool's; NULL: true. */
+bool cell__tool_in_scope(const struct cell__tool *tool, const char *const *scope);
+
+/* The tool in one file's text; NULL when it is bad, and then there is a problem. */
+struct cell__tool *cell__tool_load(const char *file, const char *bytes, size_t size, struct cell__problems *problems);
+
+/* What the loaders of the kinds share; `bad` is set with every problem. */
+struct cell__loader {
+	const char *file;
+	struct cell__problems *problems;
+	bool bad;
+};
+void cell__load_problem(struct cell__loader *loader, const struct cell__yaml *at, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+/* Value NULL or YAML null: what is pointed at stays as it is.  `what` names it in the problem. */
+void cell__load_text(struct cell__loader *loader, const struct cell__yaml *value, const char *what, char **ret);
+void cell__load_bool(struct cell__loader *loader, const struct cell__yaml *value, const char *what, bool *ret);
+void cell__load_timeout(struct cell__loader *loader, const struct cell__yaml *value, int64_t *ret_ms);
+void cell__load_pairs(struct cell__loader *loader, const struct cell__yaml *value, const char *what,
+		      struct cell__pairs *ret);
+void cell__load_json(struct cell__loader *loader, const struct cell__yaml *value, json_t **ret);
+bool cell__load_keys(struct cell__loader *loader, const struct cell__yaml *map, const char *what,
+		     const char *const *known);
+/* type, description, required, default, enum: what every parameter may have. */
+void cell__load_param(struct cell__loader *loader, const struct cell__yaml *spec, struct cell__param *param);
+/* Room for one more at the end of an array, zeroed; NULL: no memory, and a problem. */
+void *cell__load_more(struct cell__loader *loader, const struct cell__yaml *at, void *list, size_t *count, size_t size);
+void cell__load_cli(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool *tool);
+void cell__load_http(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool *tool);
+
+/* ---- schema.c ---- */
+
+void cell__param_finish(struct cell__param *param);
+void cell__params_finish(struct cell__params *params);
+/* NULL: none.  Where no name is equal, `_` in the asked one also stands for `-`. */
+const struct cell__param *cell__params_find(const struct cell__params *params, const char *name);
+/* UNTYPED when the word is unknown and *ret_ok false. */
+enum cell__arg_type cell__arg_type_parse(const char *word, bool *ret_ok);
+const char *cell__arg_type_word(enum cell__arg_type type);
+/* Checks one value; `why` gets what is wrong. */
+int cell__arg_check(const struct cell__param *param, const json_t *value, struct cell__buf *why);
+/*
+ * Call arguments over preset over defaults, checked: names, required, types, enums.  callable NULL: a CLI tool called
+ * by its schema alone.
+ */
+int cell__args_merge(const struct cell__tool *tool, const struct cell__callable *callable, const json_t *given,
+		     json_t **ret_args, struct cell__buf *why);
+/* A scalar as text: numbers in decimal, true and false. */
+int cell__arg_text(const json_t *value, struct cell__buf *out);
+/* From a JSON Schema of an object. */
+int cell__params_from_schema(const json_t *schema, struct cell__params *ret_params, bool *ret_open,
+			     struct cell_error *err);
+/* "get(url: str, header: list = None)". */
+int cell__callable_signature(const struct cell__callable *callable, struct cell__buf *out);
+json_t *cell__callable_to_json(const struct cell__callable *callable);
+json_t *cell__tool_to_json(const struct cell__tool *tool);
+
+/* ---- argv.c ---- */
+
+struct cell__argv {
+	char **list; /* NULL-terminated */
+	size_t count;
+	size_t bytes;
+};
+void cell__argv_finish(struct cell__argv *argv);
+/* args as cell__args_merge() made them. */
+int cell__argv_build(const struct cell__tool *tool, const json_t *args, struct cell__argv *ret_argv,
+		     struct cell__buf *why);
+
+/* ---- vars.c: ${VAR} ---- */
+
+/* Values that must not be told; zeroed when finished. */
+struct cell__secrets {
+	char **list;
+	size_t count;
+};
+void cell__secrets_finish(struct cell__secrets *secrets);
+/* Puts *** where a secret stands. */
+int cell__secrets_redact(const struct cell__secrets *secrets, struct cell__buf *text);
+/* "$${" is a literal "${".  A missing variable is named in `why`; *ret_text is zeroed by whoever frees it. */
+int cell__vars_expand(const char *text, const struct cell__tools_options *opts, struct cell__secrets *secrets,
+		      char **ret_text, struct cell__buf *why);
+/* Is every "${" a well-formed reference? */
+bool cell__vars_ok(const char *text);
+void cell__secret_free(char *text);
+
+/* ---- httpreq.c ---- */
+
+struct cell__httpreq {
+	char *method, *url;
+	char **headers; /* "Name: value" */
+	size_t n_headers;
+	char *body;     /* NULL: none */
+	size_t body_size;
+};
+void cell__httpreq_finish(struct cell__httpreq *req);
+/* Leaves out the tool's own headers, which are resolved at the last moment. */
+int cell__httpreq_build(const struct cell__tool *tool, const struct cell__callable *callable, const json_t *args,
+			struct cell__httpreq *ret_req, struct cell__buf *why);
+bool cell__http_header_name_ok(const char *name);
+/* Name of the placeholder that begins at path[0] == '{', its length with braces in *ret_size; NULL: none begins here. */
+const char *cell__http_placeholder(const char *path, size_t *ret_size);
+/* Scheme, host and port are the same. */
+bool cell__http_same_origin(const char *a, const char *b);
+bool cell__http_is_json(const char *content_type);
+
+/* ---- calls under way ---- */
+
+/* Lives from the check of the arguments to the answer. */
+struct cell__tool_run {
+	struct cell__tools *tools;
+	struct cell__tool *tool;
+	const struct cell__callable *callable; /* NULL: by the schema alone */
+	struct cell__call *call;
+	char *cwd; /* the session's */
+	struct cell__secrets secrets;
+	void *state; /* the adapter's */
+	struct cell__tool_run *prev, *next;
+};
+
+/* Each ends the run: its memory is gone.  result is taken over. */
+void cell__tool_run_answer(struct cell__tool_run *run, json_t *result, const void *raw, size_t raw_size);
+/* "Tool 'x' failed: ..." with secrets cut out. */
+void cell__tool_run_fail(struct cell__tool_run *run, int code, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+void cell__tool_run_timed_out(struct cell__tool_run *run, int64_t timeout_ms);
+int64_t cell__tool_run_timeout_ms(const struct cell__tool_run *run);
+
+/* ---- files.c: directories of definitions ---- */
+
+struct cell__tool_file {
+	char *name; /* within the directory */
+	struct stat seen;
+	bool racy;  /* changed so shortly before it was read that another change may look the same */
+	struct cell__tool *tool; /* NULL: bad */
+	struct cell__problems problems;
+};
+
+struct cell__tool_dir {
+	char *path;
+	struct stat seen;
+	bool there, racy;
+	struct cell__tool_file *files; /* sorted by name */
+	size_t n_files;
+	struct cell__problems problems; /* of the directory itself */
+};
+
+void cell__tool_dir_finish(struct cell__tool_dir *dir);
+/*
+ * Reads what has changed and says whether anything has.  all: look at every file, not only at the directory (which
+ * knows of added and removed files) and at the file named `only` (may be NULL).
+ */
+bool cell__tool_dir_refresh(struct cell__tool_dir *dir, bool all, const char *only);
+
+/* ---- search.c ---- */
+
+/* A new array of tools, best first.  NULL: no memory. */
+json_t *cell__tools_search(struct cell__tools *tools, const char *query, size_t limit, const char *const *scope,
+			   const char *const *tags);
+
+/* ---- http.c and callback.c: what they keep in the registry ---- */
+
+struct cell__http;
+int cell__http_create(struct cell__loop *loop, struct cell__http **ret_http, struct cell_error *err);
+/* No run may be under way.  closed() comes from a later turn of the loop. */
+void cell__http_close(struct cell__http *http, void (*closed)(void *arg), void *arg);
+
+struct cell__host_gate;
+struct cell__host_gate *cell__host_gate_create(struct cell__loop *loop);
+/* Answers that come later are dropped. */
+void cell__host_gate_close(struct cell__host_gate *gate);
+
+struct cell__tools {
+	struct cell__tools_options opts;
+	char *path;
+	struct cell__tool_dir *dirs;
+	size_t n_dirs;
+	struct cell__tool **host_tools; /* registered ones, in the order of registration */
+	size_t n_host_tools;
+	struct cell__tool **index;      /* all that exist, host's first; borrowed */
+	size_t n_index;
+	uint64_t generation;
+	struct cell__problems clashes;  /* names that are taken */
+	struct cell__rank_doc *docs;    /* of this generation; NULL: not made yet */
+	char **doc_texts;
+	struct cell__tool_run *runs;
+	size_t n_runs;
+	struct cell__tool_run *cli_first, *cli_last; /* waiting for a process; linked by their states */
+	size_t n_processes;
+	struct cell__http *http; /* made with the first request */
+	struct cell__host_gate *gate;
+	bool closing;
+	int closes_left;
+	void (*closed)(void *arg);
+	void *closed_arg;
+	struct cell__task close_task;
+};
+void cell__tools_free_docs(struct cell__tools *tools);
+
+#endif

@@ -1,0 +1,152 @@
+/*
+ * Tools: what agent code can have done by the host.
+ *
+ * A registry holds tools of three kinds: command-line programs and HTTP services described by YAML files, and
+ * functions of the host program.  A tool has callables (recipes, endpoints, functions); calling one goes
+ *
+ *     tools.call ──▶ find ──▶ merge and check arguments ──▶ adapter: process | request | function ──▶ answer
+ *
+ * Directories are looked at again whenever they are used: a changed file counts from the next list or call on.  A call
+ * under way keeps the definition it started with.  Secrets (`${VAR}` in env and headers) are resolved at the moment of
+ * the call through the resolver, are handed to the program or the server only, and are cut out of every error text.
+ *
+ * Belongs to the loop's thread, except where "any thread" is said.
+ */
+#ifndef CELL_TOOLS_H
+#define CELL_TOOLS_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/core.h"
+#include "loop/call.h"
+#include "loop/loop.h"
+#include "spawn/process.h"
+
+/* ---- limits ---- */
+
+#define CELL_TOOL_LIMIT_FILE_BYTES (256u * 1024u)   /* one YAML file */
+#define CELL_TOOL_LIMIT_DEPTH 32u                   /* nesting in it */
+#define CELL_TOOL_LIMIT_FILES 1000u                 /* YAML files in one directory */
+#define CELL_TOOL_LIMIT_DIRS 16u
+#define CELL_TOOL_LIMIT_TOOLS 4096u
+#define CELL_TOOL_LIMIT_CALLABLES 512u              /* of one tool */
+#define CELL_TOOL_LIMIT_PARAMS 256u                 /* of one callable */
+#define CELL_TOOL_LIMIT_NAME 64u                    /* bytes of a tool's or callable's name */
+#define CELL_TOOL_LIMIT_PROBLEMS 100u               /* told of one file */
+#define CELL_TOOL_LIMIT_ARGV 4096u                  /* words of a command */
+#define CELL_TOOL_LIMIT_ARGV_BYTES (1024u * 1024u)  /* their bytes together */
+#define CELL_TOOL_LIMIT_RUNS 4096u                  /* calls under way in one registry */
+#define CELL_TOOL_LIMIT_PROCESSES 64u               /* programs running at once; more calls wait their turn */
+#define CELL_TOOL_LIMIT_CONNECTIONS 64              /* open at once; more requests wait their turn */
+#define CELL_TOOL_LIMIT_REDIRECTS 5
+#define CELL_TOOL_LIMIT_BODY_BYTES (16u * 1024u * 1024u) /* of a request */
+#define CELL_TOOL_LIMIT_OUTPUT (16u * 1024u * 1024u)     /* largest max_output */
+#define CELL_TOOL_LIMIT_ERROR_TEXT (16u * 1024u)    /* of a stream or response quoted in an error */
+#define CELL_TOOL_LIMIT_SEARCH 1000                 /* largest `limit` of a search */
+#define CELL_TOOL_LIMIT_TIMEOUT_S 86400
+#define CELL_TOOL_DEFAULT_OUTPUT (1024u * 1024u)
+#define CELL_TOOL_DEFAULT_TIMEOUT_MS 60000
+#define CELL_TOOL_DEFAULT_SEARCH 5
+#define CELL_TOOL_DEFAULT_PATH "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+/* The codes that calls fail with. */
+#define CELL_TOOL_E_ARGS CELL_E_INVALID
+#define CELL_TOOL_E_UNKNOWN CELL_E_NOT_FOUND
+#define CELL_TOOL_E_FAILED CELL_E_IO
+#define CELL_TOOL_E_TIMEOUT CELL_E_TIMEOUT
+
+/* ---- the registry ---- */
+
+struct cell__tools;
+
+/*
+ * Ranks documents for a query: fills ret_order[0..limit) with indexes of docs, best first, and returns how many; -1
+ * when it cannot, and the plain ranking serves.  `generation` changes whenever the documents do, so that an index made
+ * for one generation can be kept.
+ */
+struct cell__rank_doc {
+	const char *name;
+	const char *description;
+	const char *text; /* tags, and the callables with their descriptions and parameters */
+};
+typedef int (*cell__rank_fn)(void *arg, const char *query, const struct cell__rank_doc *docs, size_t n_docs,
+			     uint64_t generation, size_t limit, size_t *ret_order);
+
+struct cell__tools_options {
+	struct cell__loop *loop;
+	struct cell__spawn_hub *hub;
+	const char *(*getenv_fn)(void *arg, const char *name); /* for ${VAR}; NULL: every variable is missing */
+	void *getenv_arg;
+	const char *path;   /* where commands are looked up; NULL: CELL_TOOL_DEFAULT_PATH */
+	cell__rank_fn rank; /* NULL: names and descriptions that contain the query */
+	void *rank_arg;
+};
+
+int cell__tools_create(const struct cell__tools_options *opts, struct cell__tools **ret_tools, struct cell_error *err);
+/* Ends calls under way with CELL_E_CLOSED.  closed() comes from a later turn of the loop; then all memory is gone. */
+void cell__tools_close(struct cell__tools *tools, void (*closed)(void *arg), void *arg);
+/* The directory need not exist yet. */
+int cell__tools_add_dir(struct cell__tools *tools, const char *path, struct cell_error *err);
+
+/* ---- calls ---- */
+
+/* Through whose eyes: one session's. */
+struct cell__tools_view {
+	const char *cwd;          /* for programs whose definition names none; NULL: "/" */
+	const char *const *scope; /* tags, NULL-terminated: only tools that have one of them exist; NULL: all */
+};
+
+/*
+ * Answers tools.list {tags?}, tools.search {query, limit?, tags?}, tools.describe {name}, tools.list_recipes {name} and
+ * tools.call {name, args}; view may be NULL.  May answer before it returns.  The answer of tools.call is one of
+ *
+ *     {"value": JSON}      no raw part
+ *     {"raw": "text"}      the raw part is UTF-8 text
+ *     {"raw": "json"}      the raw part is a JSON value
+ *
+ * so that what a tool said travels unescaped.  The others answer with the JSON value itself.
+ */
+void cell__tools_handle(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call);
+
+/* ---- what is wrong with the YAML files ---- */
+
+/* A new array of {"file", "line", "message"}, in the order of the files; NULL: no memory. */
+json_t *cell__tools_problems(struct cell__tools *tools);
+/* A new array of tools as listed, and how they are called: for the host's own use.  NULL: no memory. */
+json_t *cell__tools_list(struct cell__tools *tools, const struct cell__tools_view *view);
+
+/* ---- functions of the host ---- */
+
+/*
+ * One call of a host function.  It must be answered exactly once, by answer() or fail(), from any thread, during fn or
+ * later, also when it was cancelled; the pointer and all it gave are invalid after that.
+ */
+struct cell__host_call;
+typedef void (*cell__host_fn)(void *arg, struct cell__host_call *call);
+
+struct cell__host_tool {
+	const char *name;         /* "add", or "math.add" for a function of a tool with several */
+	const char *description;  /* NULL: none */
+	const char *parameters;   /* JSON Schema of an object; NULL: no parameters */
+	const char *const *tags;  /* NULL-terminated; NULL: none */
+	int64_t timeout_ms;       /* -1: none */
+	cell__host_fn fn;         /* on the loop's thread; must not block */
+	void *arg;
+};
+
+int cell__tools_add_host(struct cell__tools *tools, const struct cell__host_tool *tool, struct cell_error *err);
+/* Any thread, until it is answered. */
+const char *cell__host_call_name(const struct cell__host_call *call);       /* as registered */
+const char *cell__host_call_args(const struct cell__host_call *call);       /* a JSON object, checked and complete */
+const char *cell__host_call_session_id(const struct cell__host_call *call);
+/* Nobody waits for the answer any more. */
+bool cell__host_call_cancelled(const struct cell__host_call *call);
+void cell__host_call_answer_text(struct cell__host_call *call, const char *text, size_t size);
+/* Text that is not one JSON value makes the call fail. */
+void cell__host_call_answer_json(struct cell__host_call *call, const char *json, size_t size);
+void cell__host_call_fail(struct cell__host_call *call, const char *message);
+
+#endif
