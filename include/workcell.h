@@ -61,6 +61,11 @@ extern "C" {
 	X(E_CANCELLED, "cancelled", 499, -32011, 125, "CancelledError")           \
 	X(E_UNAVAILABLE, "executor_unavailable", 501, -32012, 125, "ExecutorError") \
 	X(E_TIMEOUT, "start_timeout", 504, -32013, 125, "TimeoutError")           \
+	X(E_TOOL, "tool_failed", 502, -32014, 125, "ToolCallError")               \
+	X(E_TOOL_TIMEOUT, "tool_timeout", 504, -32015, 125, "ToolTimeoutError")   \
+	X(E_EXISTS, "exists", 409, -32016, 125, "FileExistsError")                \
+	X(E_DISABLED, "disabled", 403, -32017, 125, "RuntimeDepsDisabledError")   \
+	X(E_INSTALL, "install_failed", 502, -32018, 125, "DepsError")             \
 	X(OUT_EXCEPTION, "exception", 200, -32100, 1, "CodeExecutionError")       \
 	X(OUT_TIMEOUT, "timeout", 200, -32101, 124, "TimeoutError")               \
 	X(OUT_INTERRUPTED, "interrupted", 200, -32102, 1, "InterruptedError")     \
@@ -146,6 +151,69 @@ struct cell_executor_info {
 /* The i-th executor this build knows, 0-based; -1 past the end.  Set ret_info->size. */
 CELL_API int cell_executor_probe(struct cell_engine *engine, size_t i, struct cell_executor_info *ret_info);
 
+/* ---- spaces: what the code in sessions can use --------------------------- */
+
+/*
+ * A space is a storage (workflows, artifacts, deps) and tools.  Sessions opened with it have the namespaces `tools`,
+ * `workflows` (also `skills`), `artifacts` and `deps` in their code; the host has the same operations here.
+ */
+struct cell_space;
+
+struct cell_space_options {
+	size_t size;               /* sizeof(struct cell_space_options) */
+	const char *storage;       /* folder; made when missing; NULL: no workflows, artifacts and deps */
+	const char *workspace_id;  /* NULL: none */
+	const char *tools_dir;     /* folder of *.yaml; NULL: only functions added by cell_space_add_tool() */
+	const char *cwd;           /* where command-line tools run; NULL: the caller's */
+	/* For ${VAR} in tool definitions, at the moment of a call; NULL: every variable is missing.  Loop's thread. */
+	const char *(*getenv_fn)(void *arg, const char *name);
+	void *getenv_arg;
+	int allow_runtime_deps;    /* 0: deps.add and deps.remove are refused; default 1 */
+	const char *python;        /* the interpreter that deps are installed for; NULL: the default one */
+	const char *venv_dir;      /* NULL: one per project under cache_dir */
+	const char *cache_dir;     /* NULL: ~/.cache/workcell */
+	const char *index_url;     /* of the package index; NULL: as pip or uv is configured */
+	const char *wheel_dir;     /* install from these files only, no index; NULL: use the index */
+};
+#define CELL_SPACE_OPTIONS_INIT { .size = sizeof(struct cell_space_options), .allow_runtime_deps = 1 }
+
+CELL_API int cell_space_open(struct cell_engine *engine, const struct cell_space_options *opts,
+			     struct cell_space **ret_space, struct cell_error *err);
+/* Its sessions must have been closed.  NULL is fine. */
+CELL_API void cell_space_close(struct cell_space *space);
+
+/*
+ * One operation: "tools.list", "workflows.create", "artifacts.load_open", "deps.add", ... with a JSON object of
+ * arguments, as docs/namespaces.md lists them.  Waits for the answer: *ret_json is JSON text, *ret_raw the bytes
+ * that came with it (NULL when there are none); free() both.
+ */
+CELL_API int cell_space_call(struct cell_space *space, const char *method, const char *args_json, const void *raw,
+			     size_t raw_size, char **ret_json, void **ret_raw, size_t *ret_raw_size,
+			     struct cell_error *err);
+
+/* A function of the host as a tool. */
+struct cell_tool_call;
+typedef void (*cell_tool_fn)(void *arg, struct cell_tool_call *call);
+
+struct cell_tool {
+	size_t size;              /* sizeof(struct cell_tool) */
+	const char *name;         /* "add", or "math.add" for a function of a tool with several */
+	const char *description;  /* NULL: none */
+	const char *parameters;   /* JSON Schema of an object; NULL: no parameters */
+	int64_t timeout_ms;       /* -1: none */
+	cell_tool_fn fn;          /* engine's thread; must not block, may answer later */
+	void *arg;
+};
+#define CELL_TOOL_INIT { .size = sizeof(struct cell_tool), .timeout_ms = 60000 }
+
+CELL_API int cell_space_add_tool(struct cell_space *space, const struct cell_tool *tool, struct cell_error *err);
+/* Each call is answered exactly once, by one of the last three; after that the pointer and what it gave are gone. */
+CELL_API const char *cell_tool_call_args(const struct cell_tool_call *call); /* a JSON object, checked and complete */
+CELL_API const char *cell_tool_call_session_id(const struct cell_tool_call *call);
+CELL_API void cell_tool_call_answer_json(struct cell_tool_call *call, const char *json, size_t size);
+CELL_API void cell_tool_call_answer_text(struct cell_tool_call *call, const char *text, size_t size);
+CELL_API void cell_tool_call_fail(struct cell_tool_call *call, const char *message);
+
 /* ---- sessions ----------------------------------------------------------- */
 
 struct cell_session;
@@ -191,6 +259,7 @@ struct cell_session_options {
 	int64_t max_output_bytes; /* a result keeps at most this of each of stdout, stderr, text; default 1 MiB */
 	cell_event_fn on_event;   /* events between runs; engine's thread; may be NULL */
 	void *event_arg;
+	struct cell_space *space; /* tools and storage for the code; NULL: none; must outlive the session */
 };
 #define CELL_SESSION_OPTIONS_INIT                                                 \
 	{ .size = sizeof(struct cell_session_options), .timeout_ms = 120000, .grace_ms = 2000, \
