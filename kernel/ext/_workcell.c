@@ -346,10 +346,14 @@ static int ring_put(uint32_t type, const void *bytes, uint32_t size)
 static int ring_sync(void)
 {
 	uint64_t written[2] = { pipe_written[0], pipe_written[1] };
-	for (int tries = 0; tries < 1000; tries++) {
+	/* The host may be preempted inside a read for a whole time slice: first be quick, then patient, then give up. */
+	for (int tries = 0; tries < 10000; tries++) {
 		uint32_t before = atomic_load_explicit((_Atomic uint32_t *)&ring->pipe_seq, memory_order_acquire);
 		if (before & 1) {
-			sched_yield();
+			if (tries < 100)
+				sched_yield();
+			else
+				usleep(100);
 			continue;
 		}
 		for (int i = 0; i < 2; i++) {

@@ -51,6 +51,7 @@ class Cells:
         self.count = 0
         self.flags = AWAIT
         self.loop = None
+        self.hooked_shell = None
         self.history = [""]
         self.out = {}
         ns = self.ns
@@ -122,6 +123,7 @@ class Cells:
         self.count += 1
         name = "<cell %d>" % self.count
         self.history.append(source)
+        self.ns.pop("__warningregistry__", None)  # a warning is shown once a cell, not once a session
         # Not splitlines(): a form feed or U+2028 in a string does not end a line of Python.
         linecache.cache[name] = (len(source), None, [line + "\n" for line in source.split("\n")], name)
         if self.is_likely_expression(source):
@@ -198,13 +200,26 @@ class Cells:
         ns["__"] = ns.get("_")
         ns["_"] = ns["_%d" % n] = self.out[n] = value
 
+    def has_hooks(self):
+        """Has anybody registered for a cell's beginning or end? Asking an IPython shell takes it a microsecond."""
+        current = shell.current
+        if current is None:
+            return False
+        if current is not self.hooked_shell:
+            self.hooked_shell, self.hooks = current, current.events.callbacks
+            # IPython's own is done by execute() for either shell.
+            self.hooks["pre_execute"][:] = [
+                hook for hook in self.hooks["pre_execute"] if getattr(hook, "__name__", "") != "_clear_warning_registry"
+            ]
+        return any(self.hooks.values())
+
     def run_nested(self, source):
         """For magics that run code: the value, exceptions pass."""
         return self.execute(source)[1]
 
     def run(self, source):
         """Runs a cell; returns (value_json, repr, mime, error): bytes or None, bytes or None, list, dict or None."""
-        if shell.current is not None:
+        if self.has_hooks():
             shell.current.fire("pre_execute")
             shell.current.fire("pre_run_cell", source)
         value, failure = None, None
@@ -221,13 +236,16 @@ class Cells:
             failure = exc
             return None, None, (), errors.describe(exc)
         finally:
-            if shell.current is not None:
+            if self.has_hooks():
                 shell.current.fire("post_execute")
                 shell.current.fire("post_run_cell", source, value, failure)
             failure = None  # a frame that holds its own exception is a cycle
 
     @staticmethod
     def present(value):
+        if type(value) is int and -(1 << 63) < value < (1 << 63):
+            text = b"%d" % value
+            return text, text, (), None
         if type(value) in _PLAIN:
             with values.any_digits():
                 text = repr(value)

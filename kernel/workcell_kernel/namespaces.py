@@ -1,0 +1,50 @@
+"""What code in a session finds under ``tools``, ``workflows``, ``skills``, ``artifacts`` and ``deps``.
+
+One file each: ns_tools.py, ns_workflows.py, ns_artifacts.py, ns_deps.py; their exceptions are in ns_errors.py, the way
+to the host is rpc.py. Here they are put together. Only a channel with call(), call_async(), stream() and notify() is
+needed, so they serve every kind of kernel.
+"""
+
+from . import shell
+from .ns_artifacts import ArtifactMeta, ArtifactsNamespace
+from .ns_deps import DepsNamespace, SyncResult
+from .ns_errors import EXPORTED
+from .ns_tools import ToolsNamespace
+from .ns_workflows import WorkflowsNamespace
+
+NAMES = ("tools", "workflows", "skills", "artifacts", "deps")
+
+_installed = None  # (channel, run_coroutine), for restore()
+
+
+def make(channel, run_coroutine=None):
+    """Fresh namespace objects and the exceptions they raise, by name."""
+    workflows = WorkflowsNamespace(channel, run_coroutine)
+    spaces = {
+        "tools": ToolsNamespace(channel),
+        "workflows": workflows,
+        "skills": workflows,
+        "artifacts": ArtifactsNamespace(channel),
+        "deps": DepsNamespace(channel),
+    }
+    spaces.update(EXPORTED)
+    workflows._injected.update(spaces)
+    return spaces
+
+
+def install(ns, channel, run_coroutine=None):
+    """Puts them into a session's namespace. ``run_coroutine`` runs a coroutine to its end on the session's loop."""
+    global _installed
+    _installed = channel, run_coroutine
+    spaces = make(channel, run_coroutine)
+    ns.update(spaces)
+    shell.protected.update(spaces)
+
+
+def restore(ns):
+    """After a reset of the namespace: fresh ones, whatever the code had put in their place."""
+    if _installed is not None:
+        install(ns, *_installed)
+
+
+__all__ = ["NAMES", "ArtifactMeta", "SyncResult", "install", "make", "restore"]

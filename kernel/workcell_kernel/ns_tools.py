@@ -1,0 +1,394 @@
+"""``tools``: what the host lets code call.
+
+    tools.list()  tools.search("fetch")  tools.curl.get(url="...")  tools.curl(...)  tools["my-tool"]["list"](...)
+
+The host checks arguments and knows the tools; nothing here decides from memory. Names found once are believed until
+the host says otherwise: every answer may carry the generation of its tools, an unknown name asks again, and a call of
+a tool that is gone says so in the words of an unknown name.
+"""
+
+import keyword
+
+from .ns_errors import CodeModeError, ToolNotFoundError
+
+_TYPES = {
+    "string": "str", "integer": "int", "number": "float", "boolean": "bool", "array": "list", "object": "dict",
+    "null": "None",
+}
+_ANNOTATIONS = {"str": str, "int": int, "float": float, "bool": bool, "list": list, "dict": dict}
+
+
+def type_text(parameter):
+    kind = parameter.get("type") or "str"
+    if isinstance(kind, list):
+        return " | ".join(_TYPES.get(k, str(k)) for k in kind)
+    return _TYPES.get(kind, str(kind))
+
+
+def fragment(parameter):
+    """One parameter as a signature shows it."""
+    text = "%s: %s" % (parameter.get("name"), type_text(parameter))
+    if parameter.get("required"):
+        return text
+    if parameter.get("default") is not None:
+        return "%s = %r" % (text, parameter["default"])
+    return text + " | None = None"
+
+
+def in_order(parameters):
+    """Required ones first, otherwise as defined."""
+    return sorted(parameters or (), key=lambda parameter: not parameter.get("required"))
+
+
+def signature_text(name, parameters):
+    return "%s(%s)" % (name, ", ".join(map(fragment, in_order(parameters))))
+
+
+def signature_object(parameters):
+    """The same as an inspect.Signature. What cannot be a Python name goes into ``**arguments``."""
+    import inspect
+
+    made, rest = [], parameters is None
+    for parameter in in_order(parameters):
+        name, kind = str(parameter.get("name")), type_text(parameter)
+        if not name.isidentifier() or keyword.iskeyword(name):
+            rest = True
+            continue
+        default = inspect.Parameter.empty if parameter.get("required") else parameter.get("default")
+        made.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default,
+                                      annotation=_ANNOTATIONS.get(kind, kind)))
+    if rest:
+        made.append(inspect.Parameter("arguments", inspect.Parameter.VAR_KEYWORD))
+    return inspect.Signature(made)
+
+
+def doc_text(head, description, parameters):
+    lines = [head, "", description or "", ""]
+    if parameters:
+        lines.append("Parameters (by keyword):")
+        for parameter in in_order(parameters):
+            words = parameter.get("description") or ""
+            lines.append("    %s%s" % (fragment(parameter), "  " + words if words else ""))
+    return "\n".join(lines).rstrip()
+
+
+def private(name):
+    return AttributeError("names that start with an underscore are not tools: %r" % name)
+
+
+class _Call:
+    """What a tool and one of its callables have in common: they can be called."""
+
+    __slots__ = ()
+
+    def __call__(self, /, *args, **kwargs):
+        if args:
+            raise self._positional()
+        try:
+            result, raw = self._space._channel.call("tools.call", self._request(kwargs))
+        except (CodeModeError, TypeError) as exc:
+            failure = self._explain(exc)
+        else:
+            return result if raw is None else raw
+        raise failure
+
+    def call_sync(self, /, *args, **kwargs):
+        """Calls the tool and waits, like a plain call."""
+        return self(*args, **kwargs)
+
+    async def call_async(self, /, *args, **kwargs):
+        """Calls the tool; other tasks go on meanwhile, and many calls may be under way at once."""
+        if args:
+            raise self._positional()
+        try:
+            result, raw = await self._space._channel.call_async("tools.call", self._request(kwargs))
+        except (CodeModeError, TypeError) as exc:
+            failure = self._explain(exc)
+        else:
+            return result if raw is None else raw
+        raise failure
+
+    def _positional(self):
+        return TypeError("tools.%s() takes keyword arguments only: %s" % (self._path(), self._usage()))
+
+    def _explain(self, exc):
+        """The exception to raise instead: one that says what would have been right."""
+        if isinstance(exc, ToolNotFoundError):
+            try:
+                self._space._refresh()
+                self._specification()
+            except AttributeError as unknown:
+                return unknown.with_traceback(None)
+            return exc
+        wrong_arguments = isinstance(exc, (TypeError, ValueError))
+        if wrong_arguments and not isinstance(exc, CodeModeError):
+            return TypeError("tools.%s(): %s\nSignature: %s" % (self._path(), exc, self._usage()))
+        if wrong_arguments or exc.code == "invalid":
+            usage = self._usage()
+            if usage and usage not in str(exc):
+                exc.args = ("%s\nSignature: %s" % (exc, usage),) + exc.args[1:]
+        return exc
+
+    def _usage(self):
+        try:
+            self._space._refresh()
+            return self._signature_with(self._path())
+        except Exception:
+            return self._path() + "(...)"
+
+    def __repr__(self):
+        try:
+            return self._text()
+        except Exception:  # no host to ask: a forked child, a session that ends
+            return "<tools.%s>" % self._path()
+
+    def __eq__(self, other):
+        return type(other) is type(self) and other._path() == self._path() and other._space is self._space
+
+    def __hash__(self):
+        return hash(self._path())
+
+
+class Callable(_Call):
+    """One callable of a tool: ``tools.curl.get``."""
+
+    __slots__ = ("_space", "_tool", "_name")
+
+    def __init__(self, space, tool, name):
+        self._space, self._tool, self._name = space, tool, name
+
+    def signature(self):
+        """``get(url: str, ...)``"""
+        return self._signature_with(self._name)
+
+    def describe(self):
+        """What each parameter means: {name: description}."""
+        return {p.get("name"): p.get("description") or "" for p in self._specification().get("parameters") or ()}
+
+    def __getattr__(self, name):
+        if name == "__signature__":
+            return signature_object(self._specification().get("parameters") or ())
+        if name in ("__name__", "__qualname__"):
+            return self._name if name == "__name__" else "tools." + self._path()
+        raise AttributeError("tools.%s has no attribute %r" % (self._path(), name))
+
+    @property
+    def __doc__(self):
+        try:
+            specification = self._specification()
+        except Exception:
+            return None
+        return doc_text(self._signature_with("tools." + self._path()), specification.get("description"),
+                        specification.get("parameters"))
+
+    def __dir__(self):
+        return ["call_async", "call_sync", "describe", "signature", "__call__", "__doc__", "__name__"]
+
+    def _path(self):
+        return "%s.%s" % (self._tool, self._name)
+
+    def _request(self, kwargs):
+        return {"name": self._tool, "callable": self._name, "args": kwargs}
+
+    def _specification(self):
+        return self._space._callable(self._tool, self._name)
+
+    def _signature_with(self, name):
+        return signature_text(name, self._specification().get("parameters"))
+
+    def _text(self):
+        specification = self._specification()
+        text = self._signature_with(self._path())
+        return "%s: %s" % (text, specification["description"]) if specification.get("description") else text
+
+
+class Tool(_Call):
+    """One tool: ``tools.curl``. Its callables are attributes, and items where the name is not a Python name."""
+
+    __slots__ = ("_space", "_name", "_callables")
+
+    def __init__(self, space, name):
+        self._space, self._name, self._callables = space, name, {}
+
+    def list(self):
+        """The tool's callables: [{name, description, parameters}]."""
+        self._space._refresh()
+        from copy import deepcopy  # what the caller does with it must not change what we know
+
+        return deepcopy(self._specification().get("callables") or [])
+
+    def describe(self):
+        """What each callable does: {name: description}."""
+        self._space._refresh()
+        return {c.get("name"): c.get("description") or "" for c in self._specification().get("callables") or ()}
+
+    def signature(self):
+        """The signatures of all callables, a line each."""
+        return self._signature_with("")
+
+    def __getattr__(self, name):
+        if name[:1] == "_":
+            if name == "__signature__":
+                return signature_object(self._own_parameters())
+            if name in ("__name__", "__qualname__"):
+                return self._name if name == "__name__" else "tools." + self._name
+            raise private(name)
+        return self[name]
+
+    def __getitem__(self, name):
+        space = self._space
+        made = self._callables.get(name)
+        if made is None or space._is_stale():
+            space._callable(self._name, name)
+            made = self._callables.setdefault(name, Callable(space, self._name, name))
+        return made
+
+    @property
+    def __doc__(self):
+        try:
+            specification = self._specification()
+            lines = ["tools.%s: %s" % (self._name, specification.get("description") or ""), ""]
+            lines += self._lines(self._name + ".")
+        except Exception:
+            return None
+        return "\n".join(lines)
+
+    def __dir__(self):
+        names = ["call_async", "call_sync", "describe", "list", "signature", "__call__", "__doc__", "__name__"]
+        try:
+            self._space._refresh()
+            names += [c["name"] for c in self._specification()["callables"] if c["name"].isidentifier()]
+        except Exception:
+            names += list(self._callables)
+        return sorted(set(names))
+
+    def _own_parameters(self):
+        """Of the callable that a plain call stands for, when there is one: the one named like the tool."""
+        for each in self._specification().get("callables") or ():
+            if each.get("name") == self._name:
+                return each.get("parameters") or ()
+        return None
+
+    def _path(self):
+        return self._name
+
+    def _request(self, kwargs):
+        return {"name": self._name, "callable": None, "args": kwargs}
+
+    def _specification(self):
+        return self._space._tool(self._name)
+
+    def _lines(self, prefix):
+        return [signature_text(prefix + c.get("name", ""), c.get("parameters"))
+                + (": %s" % c["description"] if c.get("description") else "")
+                for c in self._specification().get("callables") or ()]
+
+    def _signature_with(self, name):
+        prefix = name + "." if name else ""
+        return "\n".join(signature_text(prefix + c.get("name", ""), c.get("parameters"))
+                         for c in self._specification().get("callables") or ())
+
+    def _text(self):
+        specification = self._specification()
+        lines = ["tools.%s: %s" % (self._name, specification.get("description") or "")]
+        return "\n    ".join(lines + self._lines(self._name + "."))
+
+
+class ToolsNamespace:
+    """The tools that the host offers.
+
+    tools.list()                    all tools: [{name, description, tags, callables}]
+    tools.search(query, limit=5)    those that fit best
+    tools.curl                      one tool; tools.curl.list() shows its callables
+    tools.curl.get(url="...")       calls one
+    await tools.curl.get.call_async(url="...")   the same in async code
+    """
+
+    __slots__ = ("_channel", "_tools", "_proxies", "_generation")
+
+    def __init__(self, channel):
+        self._channel = channel
+        self._tools = {}       # name: the tool as listed
+        self._proxies = {}     # name: Tool
+        self._generation = None
+
+    def list(self):
+        """All tools, as a list of dicts: name, description, tags, callables."""
+        result = self._channel.call("tools.list")[0]
+        return result["tools"] if isinstance(result, dict) else result
+
+    def search(self, query, limit=5):
+        """The tools that fit the query best, as list() shows them."""
+        result = self._channel.call("tools.search", {"query": query, "limit": limit})[0]
+        return result["tools"] if isinstance(result, dict) else result
+
+    def __getattr__(self, name):
+        if name[:1] == "_":
+            raise private(name)
+        return self[name]
+
+    def __getitem__(self, name):
+        proxy = self._proxies.get(name)
+        if proxy is None or self._is_stale():
+            self._tool(name)
+            proxy = self._proxies.setdefault(name, Tool(self, name))
+        return proxy
+
+    def __dir__(self):
+        names = ["list", "search"]
+        try:
+            self._refresh()
+        except Exception:
+            pass  # completion shows what is known
+        return names + sorted(name for name in self._tools if name.isidentifier())
+
+    def __repr__(self):
+        try:
+            self._refresh()
+        except Exception:
+            pass
+        return "<tools: %s>" % (", ".join(sorted(self._tools)) or "none")
+
+    # -- what is known
+
+    def _is_stale(self):
+        return self._channel.generation != self._generation
+
+    def _refresh(self):
+        """Asks for the tools, unless the host says that they are the ones we know."""
+        args = {} if self._generation is None else {"generation": self._generation}
+        result = self._channel.call("tools.list", args)[0]
+        generation, tools = self._channel.generation, result
+        if isinstance(result, dict):
+            generation, tools = result.get("generation", generation), result.get("tools")
+        if tools is not None:
+            self._tools = {tool["name"]: tool for tool in tools}
+            for name in list(self._proxies):
+                if name not in self._tools:
+                    del self._proxies[name]
+                else:
+                    known = {c["name"] for c in self._tools[name].get("callables") or ()}
+                    callables = self._proxies[name]._callables
+                    for gone in [each for each in callables if each not in known]:
+                        del callables[gone]
+        self._generation = self._channel.generation = generation
+
+    def _tool(self, name):
+        tool = None if self._is_stale() else self._tools.get(name)
+        if tool is None:
+            self._refresh()
+            tool = self._tools.get(name)
+        if tool is None:
+            raise AttributeError("Unknown tool: %s. Available: %s" % (name, ", ".join(sorted(self._tools)) or "none"))
+        return tool
+
+    def _callable(self, tool_name, name):
+        for attempt in range(2):
+            callables = self._tool(tool_name).get("callables") or ()
+            for each in callables:
+                if each.get("name") == name:
+                    return each
+            if not attempt:
+                self._refresh()
+        known = ", ".join(sorted(each.get("name", "") for each in callables)) or "none"
+        raise AttributeError("Unknown callable: %s.%s. Available: %s" % (tool_name, name, known))

@@ -1,0 +1,595 @@
+"""How a namespace call travels: a CALL frame to the host, a REPLY frame back, matched by id.
+
+Theory of operation
+
+  Nobody reads the socket in the background: the kernel starts no thread, so that it can be forked. Whoever waits
+  reads. One reader at a time is the *leader*; it hands answers that are not its own to those who wait for them.
+
+    main thread, in a cell    call() leads until its answer is there
+    other threads             call() leads if nobody does, else follows: sleeps on a lock of its own until its answer
+                              is there, or until the leader leaves and asks it to lead
+    asyncio                   call_async() leaves a future; the loop watches the socket and leads for as long as one
+                              callback takes. While a thread leads, the loop's watch is off and the leader completes
+                              the future; a leader that leaves turns the watch on again
+    main thread, between      next_frame() leads or follows like a call; while tasks of the session are pending it
+    cells                     runs their loop
+
+  The invariant: when anybody waits, somebody leads, or has been woken to lead, or a loop watches. Both sides of every
+  race set their own mark first and then look at the other's ("I wait" / "I lead no more").
+
+  Frames that are not answers (RUN, SHUTDOWN) are queued for the main loop. SHUTDOWN and the end of the connection
+  also end every wait, with an exception that no ``except Exception`` holds up.
+
+  Interrupts. KeyboardInterrupt, or whatever a signal handler of the user's code raises, may come out between any two
+  steps of the main thread. So a frame is received and stored in one step of C (`_pull`), leaves the store only after
+  it was delivered, and delivering twice does no harm. Leadership is marked with the thread's own id: one that an
+  interrupt left behind is simply found again by the same thread.
+"""
+
+import sys
+from _thread import allocate_lock, get_ident
+from collections import deque
+from itertools import count
+from json import JSONDecoder, JSONEncoder
+
+from .ns_errors import from_reply
+
+MAX_ID = 0xFFFFFFFF
+MAX_JSON = 16 * 1024 * 1024  # CELL_FRAME_MAX_JSON
+INT_MIN, INT_MAX = -(1 << 63), (1 << 63) - 1
+WINDOW = 4  # calls of a stream() that are under way at once
+
+_encode = JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_decode = JSONDecoder().raw_decode
+_PLAIN = frozenset((str, float, bool, type(None)))
+_NESTED = frozenset((dict, list, tuple))
+MAX_DEPTH = 200
+_PENDING = object()
+
+
+class Shutdown(SystemExit):
+    """The session ends while code waits for the host."""
+
+
+class _ThreadSlot:
+    """A thread's wait for one answer."""
+
+    __slots__ = ("frame", "lock")
+
+    def __init__(self):
+        self.frame = _PENDING
+        self.lock = allocate_lock()
+        self.lock.acquire()
+
+    def wake(self):
+        try:
+            self.lock.release()
+        except RuntimeError:
+            pass  # woken already
+
+    def deliver(self, frame):
+        self.frame = frame
+        self.wake()
+
+
+class _FutureSlot:
+    """A task's wait for one answer."""
+
+    __slots__ = ("future", "loop", "thread")
+
+    def __init__(self, loop):
+        self.loop = loop
+        self.future = loop.create_future()
+        self.thread = get_ident()
+
+    def finish(self, frame):
+        if not self.future.done():
+            self.future.set_result(frame)
+
+    def deliver(self, frame):
+        try:
+            if get_ident() == self.thread:
+                self.finish(frame)
+            else:
+                self.loop.call_soon_threadsafe(self.finish, frame)
+        except RuntimeError:
+            pass  # closed: nobody waits any more
+
+
+class _Watch:
+    """One loop's watch on the socket, while tasks on it wait for answers."""
+
+    def __init__(self, channel, loop):
+        self.channel = channel
+        self.loop = loop
+        self.thread = get_ident()
+        self.count = 0
+        self.armed = False
+
+    def arm(self):
+        """On the loop's thread."""
+        if self.armed or self.loop.is_closed():
+            return
+        self.loop.add_reader(self.channel.fd, self.on_readable)
+        self.armed = True
+        if self.channel._pending():
+            # Already received together with an earlier frame, so the socket may stay silent about it.
+            self.loop.call_soon(self.on_readable)
+
+    def disarm(self):
+        if self.armed:
+            self.armed = False
+            self.loop.remove_reader(self.channel.fd)
+
+    def rest(self):
+        """Nobody waited a moment ago. Asked a turn later, because the next call often follows at once."""
+        if not self.count and not self.channel.is_idling(self.loop):
+            self.disarm()
+            self.channel._watches.pop(self.loop, None)
+
+    def on_readable(self):
+        channel, me = self.channel, get_ident()
+        if channel._leader.setdefault(0, me) != me:
+            # A thread reads, and completes our futures. Watching too would only spin.
+            self.disarm()
+            if not channel._leader:
+                self.arm()
+            return
+        try:
+            channel._busy = True
+            while channel._inbox or channel._pending():
+                channel._step()
+                if channel.closed:
+                    self.disarm()
+                    break
+        finally:
+            channel._busy = False
+            channel._leave()
+
+
+class Channel:
+    """The kernel's side of its socket. ``link`` is the module ``_workcell``, or what behaves like it."""
+
+    def __init__(self, link, fd):
+        self.link = link
+        self.fd = fd
+        self.closed = False     # SHUTDOWN came, or the end of the connection
+        self.generation = None  # of the host's tools, as last told
+        self._ids = count()
+        self._leader = {}      # {0: thread id}, or empty. setdefault() and pop() are one step each
+        self._busy = False     # the leader is inside its try block
+        self._inbox = deque()  # received, not delivered
+        self._queue = deque()  # for the main loop
+        self._waiting = {}     # id: slot
+        self._parked = {}      # id: slot, of threads that sleep
+        self._watches = {}     # loop: its watch
+        self._main = None      # wakes the main loop
+        self._idle_loop = None
+        self._send = link.send
+        self._pending = link.pending
+        self._pull = map(self._inbox.append, iter(link.recv, self)).__next__
+        self._call, self._reply, self._shutdown = link.CALL, link.REPLY, link.SHUTDOWN
+
+    # -- calls
+
+    def call(self, method, args=None, raw=None):
+        """Asks the host and waits; returns (result, raw bytes or None). Any thread."""
+        data = encode(method, args)
+        me = get_ident()
+        if self._busy or self.closed or self._leader.setdefault(0, me) != me:
+            return self.wait(self.submit(method, args, raw, data))
+        ident = next(self._ids) % MAX_ID + 1
+        sent = False
+        try:
+            self._busy = True
+            sent = self._send(self._call, ident, data, raw)
+            if not sent:
+                raise forked()
+            inbox = self._inbox
+            while True:
+                if not inbox:
+                    self._pull()
+                frame = inbox[0]
+                if frame is not None and frame[1] == ident and frame[0] == self._reply:
+                    inbox.popleft()
+                    break
+                self._deliver(frame)
+                if self.closed:
+                    raise self._closed_error()
+        except BaseException as exc:
+            raise self._failed(ident if sent else None, exc)
+        finally:
+            self._busy = False
+            self._leave()
+        return self._result(frame)
+
+    def submit(self, method, args=None, raw=None, data=None):
+        """Asks the host; wait() with what this returns gives the answer."""
+        if data is None:
+            data = encode(method, args)
+        if self.closed:
+            raise self._closed_error()
+        ident = next(self._ids) % MAX_ID + 1
+        slot = _ThreadSlot()
+        self._waiting[ident] = slot
+        try:
+            if not self._send(self._call, ident, data, raw):
+                raise forked()
+        except BaseException as exc:
+            self._forget(ident)
+            raise self._failed(None, exc)
+        return ident, slot
+
+    def wait(self, submitted):
+        ident, slot = submitted
+        leader, me = self._leader, get_ident()
+        try:
+            while slot.frame is _PENDING:
+                if self.closed:
+                    raise self._closed_error()
+                if leader.setdefault(0, me) != me:
+                    self._parked[ident] = slot
+                    if leader and slot.frame is _PENDING:
+                        slot.lock.acquire()
+                    continue
+                if self._busy and is_nested():
+                    raise RuntimeError("a signal handler or finalizer cannot make a call while the call that it "
+                                       "interrupted is being answered")
+                try:
+                    self._busy = True
+                    while slot.frame is _PENDING and not self.closed:
+                        self._step()
+                finally:
+                    self._busy = False
+                    self._leave()
+        except BaseException as exc:
+            raise self._failed(ident, exc)
+        finally:
+            self._forget(ident)
+        if slot.frame is None:
+            raise self._closed_error()
+        return self._result(slot.frame)
+
+    def stream(self, calls):
+        """Makes many calls, (method, args, raw) each, a few at a time; yields their answers in order."""
+        under_way = deque()
+        try:
+            for method, args, raw in calls:
+                under_way.append(self.submit(method, args, raw))
+                if len(under_way) >= WINDOW:
+                    yield self.wait(under_way.popleft())
+            while under_way:
+                yield self.wait(under_way.popleft())
+        finally:
+            for ident, _ in under_way:
+                self._forget(ident)
+
+    def notify(self, method, args=None):
+        """Tells the host something; an answer would be dropped."""
+        self._send(self._call, next(self._ids) % MAX_ID + 1, encode(method, args))
+
+    async def call_async(self, method, args=None, raw=None):
+        """call() for code on an event loop: many may be under way at once."""
+        from asyncio import get_running_loop
+
+        data = encode(method, args)
+        if self.closed:
+            raise self._closed_error()
+        loop = get_running_loop()
+        watch = self._watch(loop)
+        ident = next(self._ids) % MAX_ID + 1
+        self._waiting[ident] = slot = _FutureSlot(loop)
+        watch.count += 1
+        sent = False
+        try:
+            sent = self._send(self._call, ident, data, raw)
+            if not sent:
+                raise forked()
+            if not watch.armed and self._leader.get(0, slot.thread) == slot.thread:
+                watch.arm()
+            frame = await slot.future
+        except BaseException as exc:
+            raise self._failed(ident if sent else None, exc)
+        finally:
+            self._waiting.pop(ident, None)
+            watch.count -= 1
+            if not watch.count and not loop.is_closed():
+                loop.call_soon(watch.rest)
+        if frame is None:
+            raise self._closed_error()
+        return self._result(frame)
+
+    # -- the main loop's side
+
+    def next_frame(self, loop=None):
+        """The next frame that is not an answer; None at the end. While tasks on ``loop`` are pending it runs."""
+        queue, leader, me = self._queue, self._leader, get_ident()
+        if self._busy and leader.get(0) == me:
+            self._busy = False  # left behind by an interrupt
+        while not queue:
+            if self.closed:
+                return None
+            if loop is not None and self._has_tasks(loop):
+                self._run_loop(loop)
+            elif leader.setdefault(0, me) == me:
+                try:
+                    self._busy = True
+                    while not queue:
+                        self._step()
+                finally:
+                    self._busy = False
+                    self._leave()
+            else:
+                self._follow_for_frame()
+        frame = queue.popleft()
+        return frame or None
+
+    def _follow_for_frame(self):
+        slot = _ThreadSlot()
+        self._main = slot.wake
+        self._parked[0] = slot
+        try:
+            if not self._queue and self._leader:
+                slot.lock.acquire()
+        finally:
+            self._main = None
+            self._parked.pop(0, None)
+
+    @staticmethod
+    def _has_tasks(loop):
+        if loop.is_closed():
+            return False
+        from asyncio import all_tasks
+
+        return bool(all_tasks(loop))
+
+    def is_idling(self, loop):
+        return self._idle_loop is loop
+
+    def _run_loop(self, loop):
+        def stop():
+            # One that comes late must not stop the loop under the next cell.
+            if self._idle_loop is loop:
+                loop.stop()
+
+        watch = self._watch(loop)
+        self._idle_loop = loop
+        self._main = lambda: loop.call_soon_threadsafe(stop)
+        try:
+            watch.arm()
+            if not self._queue:
+                loop.run_forever()
+        except (SystemExit, KeyboardInterrupt):
+            pass  # a task called exit(): it has ended, the session goes on
+        finally:
+            self._main = self._idle_loop = None
+            if not watch.count:
+                watch.rest()
+
+    # -- reading
+
+    def _step(self):
+        """The leader takes one frame."""
+        inbox = self._inbox
+        if not inbox:
+            try:
+                self._pull()
+            except (OSError, EOFError) as exc:
+                if not is_own(exc):
+                    raise
+                inbox.append(None)
+        self._deliver(inbox[0])
+
+    def _deliver(self, frame):
+        """Gives inbox[0] to whom it belongs."""
+        if frame is None or frame[0] == self._shutdown:
+            self._close(frame or ())
+        elif frame[0] == self._reply:
+            ident = frame[1]
+            slot = self._waiting.get(ident)
+            if slot is not None:
+                slot.deliver(frame)
+                self._waiting.pop(ident, None)
+                self._parked.pop(ident, None)
+        else:
+            self._queue.append(frame)
+            self._wake_main()
+        self._inbox.popleft()
+
+    def _close(self, frame):
+        self.closed = True
+        self._queue.append(frame)
+        self._wake_main()
+        for ident, slot in list(self._waiting.items()):
+            slot.deliver(None)
+            self._waiting.pop(ident, None)
+            self._parked.pop(ident, None)
+
+    def _wake_main(self):
+        wake = self._main
+        if wake is not None:
+            wake()
+
+    def _leave(self):
+        """Ends leading. Whoever still waits must have somebody who reads."""
+        self._leader.pop(0, None)
+        if self._parked or self._watches:
+            self._hand_over()
+
+    def _hand_over(self):
+        for slot in list(self._parked.values())[:1]:
+            slot.wake()
+        me = get_ident()
+        for loop, watch in list(self._watches.items()):
+            if watch.armed or not (watch.count or self._idle_loop is loop):
+                continue
+            try:
+                if watch.thread == me:
+                    watch.arm()
+                else:
+                    loop.call_soon_threadsafe(watch.arm)
+            except RuntimeError:
+                self._watches.pop(loop, None)  # the loop is closed
+
+    def _watch(self, loop):
+        watch = self._watches.get(loop)
+        if watch is None:
+            for old in list(self._watches):
+                if old.is_closed():
+                    self._watches.pop(old, None)
+            watch = self._watches[loop] = _Watch(self, loop)
+        watch.thread = get_ident()
+        return watch
+
+    def _forget(self, ident):
+        """A thread's wait is over; if it was the one woken to lead, another has to."""
+        self._waiting.pop(ident, None)
+        self._parked.pop(ident, None)
+        if not self._leader and (self._parked or self._watches):
+            self._hand_over()
+
+    # -- answers
+
+    def _failed(self, ident, exc):
+        """A wait ended without its answer. The host is told, a late answer finds nobody. What to raise."""
+        if isinstance(exc, Shutdown):
+            return exc
+        if isinstance(exc, (OSError, EOFError)) and is_own(exc):
+            self._close(())
+            return self._closed_error()
+        if ident is not None:
+            try:
+                self.notify("cancel", {"id": ident})
+            except OSError:
+                pass  # the connection is gone, and the host with it
+        return exc
+
+    def _closed_error(self):
+        return Shutdown("the session is closing")
+
+    def _result(self, frame):
+        text, raw = frame[2], frame[3]
+        reply = _decode(text.decode())[0] if text else {}
+        if "error" in reply:
+            raise from_reply(reply["error"])
+        if "generation" in reply:
+            self.generation = reply["generation"]
+        kind = reply.get("raw")
+        if kind is not None:
+            raw = raw or b""
+            if kind == "text":
+                return raw.decode("utf-8", "replace"), None
+            if kind == "json":
+                return _decode(raw.decode())[0], None
+        return reply.get("result"), raw
+
+
+def forked():
+    return RuntimeError("tools, workflows, artifacts and deps work in the session's own process only, not in a process "
+                       "forked from it: make the call in the parent, or use a thread")
+
+
+def is_own(exc):
+    """Raised by the C function that the handler's frame called, not by a signal handler of the user's code."""
+    return exc.__traceback__ is not None and exc.__traceback__.tb_next is None
+
+
+def is_nested():
+    """For wait(): is its thread's leader further up the stack? If not, the mark was left behind by an interrupt."""
+    frame = sys._getframe(2)
+    if frame.f_code is Channel.call.__code__:
+        frame = frame.f_back  # the same call
+    while frame is not None:
+        if frame.f_code in _LEADERS:
+            return True
+        frame = frame.f_back
+    return False
+
+
+_LEADERS = frozenset(f.__code__ for f in (Channel.call, Channel.wait, Channel.next_frame, _Watch.on_readable))
+
+
+# ---- what a call carries
+
+def encode(method, args):
+    """The json part of a CALL."""
+    try:
+        data = _encode({"method": method, "args": args or {}}).encode()
+        if not args or _is_small(args, 0):
+            if len(data) > MAX_JSON:
+                raise OverflowError
+            return data
+        problem = None
+    except OverflowError:
+        raise ValueError("the arguments take %d bytes, a call carries at most %d: save large data as an artifact and "
+                         "pass its name" % (len(data), MAX_JSON)) from None
+    except (TypeError, ValueError, RecursionError) as exc:
+        problem = str(exc)
+    problem = find_unfit(args.get("args", args) if method == "tools.call" else args) or problem
+    if problem is None:
+        return data
+    raise TypeError(problem)
+
+
+def _is_small(value, depth):
+    """Are all ints in here of 64 bits? False also where only a closer look can tell."""
+    if depth > MAX_DEPTH:
+        return False
+    members = value.values() if type(value) is dict else value
+    kinds = set(map(type, members)) - _PLAIN
+    if not kinds:
+        return True
+    if int in kinds:
+        kinds.discard(int)
+        ints = [member for member in members if type(member) is int]
+        if min(ints) < INT_MIN or max(ints) > INT_MAX:
+            return False
+    if not kinds <= _NESTED:
+        return False
+    return all(_is_small(member, depth + 1) for member in members if type(member) in _NESTED)
+
+
+def find_unfit(value, path=""):
+    """What in ``value`` a call cannot carry, as a sentence, or None."""
+    for where, problem in _unfit(value, path, 0):
+        if not path and where and "[" not in where and "." not in where:
+            where = "argument %r" % where
+        return "%s %s" % (where or "the value", problem)
+    return None
+
+
+def _unfit(value, path, depth):
+    if depth > MAX_DEPTH:
+        yield path, "is nested too deeply"
+    elif isinstance(value, dict):
+        for key, member in value.items():
+            if not isinstance(key, (str, int, float, bool, type(None))):
+                yield path, "has a key of type %s; keys must be str" % type(key).__name__
+                return
+            yield from _unfit(member, "%s[%r]" % (path, key) if path else str(key), depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for i, member in enumerate(value):
+            yield from _unfit(member, "%s[%d]" % (path, i), depth + 1)
+    elif isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            yield path, "holds a lone surrogate, which is not text"
+    elif isinstance(value, bool) or value is None:
+        pass
+    elif isinstance(value, int):
+        if not INT_MIN <= value <= INT_MAX:
+            yield path, "is an integer of more than 64 bits; pass it as str"
+    elif isinstance(value, float):
+        if value != value or value in (float("inf"), float("-inf")):
+            yield path, "is %r, which JSON does not have" % value
+    elif isinstance(value, (bytes, bytearray, memoryview)):
+        yield path, ("is %s, which JSON cannot carry: decode it, base64.b64encode() it, or save it as an artifact"
+                     % type(value).__name__)
+    else:
+        advice = ""
+        for method, words in (("tolist", ".tolist()"), ("to_dict", ".to_dict()"), ("isoformat", ".isoformat()")):
+            if hasattr(type(value), method):
+                advice = ", try %s" % words
+                break
+        yield path, "is of type %s, which JSON cannot carry%s" % (type(value).__name__, advice)
