@@ -36,7 +36,8 @@ def strangers():
     for driver in support.shared_drivers:
         allowed.add(driver.pid)
         allowed.update(process.pid for process in driver.family())
-    return {process.key: process for process in support.descendants(os.getpid(), table) if process.pid not in allowed}
+    return {process.key: process for process in support.descendants(os.getpid(), table)
+            if process.pid not in allowed}
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +53,8 @@ def no_process_left():
         return not left
 
     try:
-        support.wait_until(gone, lambda: "processes left behind: %r" % list(left.values()), min(10, support.DEADLINE))
+        support.wait_until(gone, lambda: "processes left behind: %r" % list(left.values()),
+                           min(10, support.DEADLINE))
     except AssertionError:
         for process in left.values():
             support.end_process(process)
@@ -86,5 +88,6 @@ def bare_python():
 def full_python():
     """The interpreter with IPython, numpy, pandas and matplotlib."""
     for module in ("IPython", "numpy", "pandas", "matplotlib"):
-        assert support.module_version(support.PYTHON, module), "WORKCELL_TEST_PYTHON=%s has no %s" % (support.PYTHON, module)
+        assert support.module_version(support.PYTHON,
+                                      module), "WORKCELL_TEST_PYTHON=%s has no %s" % (support.PYTHON, module)
     return support.PYTHON

@@ -4,6 +4,7 @@ Nothing here sleeps to let something happen: wait_until() polls a condition and 
 is far beyond what a healthy program needs.
 """
 import fcntl
+import functools
 import glob
 import json
 import os
@@ -120,7 +121,8 @@ def alive(pid):
 
 def with_argument(marker):
     """Live processes that have marker in their command line."""
-    return [p for p in processes().values() if p.state not in "ZX" and marker in p.cmdline and p.pid != os.getpid()]
+    return [p for p in processes().values() if p.state not in "ZX" and marker in p.cmdline
+            and p.pid != os.getpid()]
 
 
 def fd_count(pid):
@@ -153,9 +155,15 @@ def reap_orphans():
                 pass
 
 
+@functools.lru_cache(None)
 def is_asan():
     with open(BIN, "rb") as file:
         return b"__asan_init" in file.read()
+
+
+def memory(mib):
+    """A bound on memory in bytes; the sanitizer needs several times what the program does."""
+    return mib * (4 if is_asan() else 1) << 20
 
 
 # ---- one run of the program --------------------------------------------------------------------------------
@@ -169,10 +177,14 @@ def host_environment(**extra):
         "LANG": "C.UTF-8",
         "TERM": "xterm",
         "WORKCELL_TEST_CANARY": "inherited",
+        "PYTHONDONTWRITEBYTECODE": "1",
     }
     for name in ("ASAN_OPTIONS", "UBSAN_OPTIONS", "LSAN_OPTIONS", "LD_LIBRARY_PATH"):
         if name in os.environ:
             env[name] = os.environ[name]
+    if is_asan():
+        # Freed memory that it holds back would look like a leak to the tests that watch memory.
+        env["ASAN_OPTIONS"] = ":".join(filter(None, [env.get("ASAN_OPTIONS"), "quarantine_size_mb=8"]))
     env.update(extra)
     return env
 
@@ -209,7 +221,8 @@ class Completed:
         return re.search(r"^workcell: \w+: (.+)$", self.err, re.M | re.S).group(1)
 
     def __repr__(self):
-        return "%s\nstatus %s\nstdout: %s\nstderr: %s" % (self.argv, self.status, self.out[:4000], self.err[:4000])
+        return "%s\nstatus %s\nstdout: %s\nstderr: %s" % (self.argv, self.status, self.out[:4000],
+                                                          self.err[:4000])
 
 
 def workcell(*args, stdin=None, env=None, cwd=None, deadline=DEADLINE, bin_path=None):
@@ -252,7 +265,8 @@ def interpreters():
                        + glob.glob("/usr/local/bin/python3*")):
         if not re.search(r"/python3(\.\d+)?$", path) or os.path.realpath(path) in seen:
             continue
-        asked = subprocess.run([path, "-c", "import sys; print(*sys.version_info[:2])"], stdout=subprocess.PIPE,
+        asked = subprocess.run([path, "-c", "import sys; print(*sys.version_info[:2])"],
+                               stdout=subprocess.PIPE,
                                stderr=subprocess.DEVNULL, check=False)
         if asked.returncode == 0:
             seen.add(os.path.realpath(path))
@@ -268,7 +282,8 @@ def python_version(path):
 
 def module_version(path, module):
     """Version of a module as that interpreter sees it, None without it."""
-    asked = subprocess.run([path, "-c", "import %s as m; print(m.__version__)" % module], stdout=subprocess.PIPE,
+    asked = subprocess.run([path, "-c", "import %s as m; print(m.__version__)" % module],
+                           stdout=subprocess.PIPE,
                            stderr=subprocess.DEVNULL, check=False)
     return asked.stdout.decode().strip() if asked.returncode == 0 else None
 
@@ -280,7 +295,8 @@ def bare_python():
     """An interpreter of the tests' own version that has nothing installed: the shell must be our own."""
     if not _bare:
         where = tempfile.mkdtemp(prefix="workcell-tests-bare-")
-        subprocess.run([getattr(sys, "_base_executable", sys.executable), "-m", "venv", "--without-pip", where],
+        subprocess.run([getattr(sys, "_base_executable", sys.executable), "-m", "venv", "--without-pip",
+                        where],
                        check=True)
         path = os.path.join(where, "bin", "python3")
         assert module_version(path, "IPython") is None
@@ -299,7 +315,8 @@ def remove_bare_python():
 class Driver:
     """`workcell run --json --cells`: cells go in and results come out while the program lives."""
 
-    def __init__(self, *flags, python=None, executor=None, cwd=None, env=None, pool=0, events=True, preexec_fn=None):
+    def __init__(self, *flags, python=None, executor=None, cwd=None, env=None, pool=0, events=True,
+                 preexec_fn=None):
         argv = [BIN, "run", "--json", "--cells", "--python", python or bare_python()]
         if events:
             argv.append("--events")
@@ -311,7 +328,8 @@ class Driver:
         self.argv = argv
         self.stderr = tempfile.TemporaryFile()
         self.process = popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.stderr,
-                             env=env if env is not None else host_environment(), cwd=cwd, preexec_fn=preexec_fn)
+                             env=env if env is not None else host_environment(), cwd=cwd,
+                             preexec_fn=preexec_fn)
         self.pid = self.process.pid
         self.events = []
         self.spawner = self.zygote = None
@@ -337,7 +355,8 @@ class Driver:
         try:
             line = self.lines.get(timeout=deadline)
         except queue.Empty:
-            raise AssertionError("no answer within %g s; stderr: %s" % (deadline, self.stderr_text())) from None
+            raise AssertionError("no answer within %g s; stderr: %s" % (deadline,
+                                                                        self.stderr_text())) from None
         if line is None:
             raise AssertionError("the program ended with %r; stderr: %s"
                                  % (self.process.wait(DEADLINE), self.stderr_text()))
@@ -402,7 +421,8 @@ class Driver:
             chain.append(table[chain[-1]].ppid)
         self.spawner = chain[-1]
         assert "spawner" in table[self.spawner].cmdline, table[self.spawner]
-        found = [p.pid for p in table.values() if p.ppid == self.spawner and p.state not in "ZX" and p.pid != chain[0]]
+        found = [p.pid for p in table.values() if p.ppid == self.spawner and p.state not in "ZX"
+                 and p.pid != chain[0]]
         assert len(found) == 1, [table[pid] for pid in found]
         self.zygote = found[0]
         return chain[0]

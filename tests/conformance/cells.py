@@ -74,7 +74,8 @@ case("statements have no value", cell("x = 5", no_value=True), cell("if x:\n    
      cell("for i in [1, 2]:\n    i", no_value=True), cell("def f():\n    return 3", no_value=True),
      cell("import os", no_value=True))
 case("None", cell("None", value=None), cell("print('x')", stdout="x\n", no_value=True))
-case("empty cells", cell("", no_value=True), cell("   \n\n  ", no_value=True), cell("# only this", no_value=True),
+case("empty cells", cell("", no_value=True), cell("   \n\n  ", no_value=True),
+     cell("# only this", no_value=True),
      cell("\n\n# this\n  # and this\n", no_value=True), cell("pass", no_value=True))
 case("docstring alone is a value", exact('"""doc"""', "doc"))
 case("conditional expression and lambda", exact("(lambda a: a * 2)(21) if True else 0", 42))
@@ -92,7 +93,8 @@ case("del", cell("x = 1"), cell("del x"), raises("x", "NameError", message=has("
 case("state after an error", cell("x = 1"), raises("x = 2\n1 / 0\nx = 3", "ZeroDivisionError"), exact("x", 2))
 case("state after a syntax error", cell("x = 1"), raises("x = 2\n)", "SyntaxError"), exact("x", 1))
 case("global, closures, recursion",
-     cell("count = 0\ndef bump():\n    global count\n    count += 1\n    return count"), exact("bump(); bump()", 2),
+     cell("count = 0\ndef bump():\n    global count\n    count += 1\n    return count"),
+     exact("bump(); bump()", 2),
      exact("count", 2), cell("def outer():\n    n = 0\n    def inner():\n        nonlocal n\n        n += 1\n"
                             "        return n\n    return inner\nf = outer()"), exact("f(); f()", 2),
      cell("def fact(n):\n    return 1 if n < 2 else n * fact(n - 1)"), exact("fact(10)", 3628800))
@@ -151,22 +153,27 @@ case("async for", cell("async def gen():\n    for i in range(3):\n        yield 
      cell("async for i in gen():\n    out.append(i)"), exact("out", [0, 1, 2]),
      exact("[i async for i in gen()]", [0, 1, 2]))
 case("async with", cell("class M:\n    async def __aenter__(self): return 5\n    async def __aexit__(self, *a): "
-                        "print('left')"), cell("async with M() as m:\n    print(m)", stdout="5\nleft\n"), exact("m", 5))
+                        "print('left')"), cell("async with M() as m:\n    print(m)", stdout="5\nleft\n"),
+     exact("m", 5))
 case("background task goes on in later cells",
      cell("import asyncio\nlog = []\nasync def bg():\n    for i in range(3):\n        log.append(i)\n"
           "        await asyncio.sleep(0)\n    return 'done'"),
-     cell("task = asyncio.create_task(bg())\nawait asyncio.sleep(0)"), exact("log[0]", 0), exact("await task", "done"),
+     cell("task = asyncio.create_task(bg())\nawait asyncio.sleep(0)"), exact("log[0]", 0),
+     exact("await task", "done"),
      exact("log", [0, 1, 2]))
 case("objects of the loop in later cells", cell("import asyncio\nq = asyncio.Queue()\nawait q.put(1)"),
-     exact("await q.get()", 1), cell("fut = asyncio.get_running_loop().create_future()\nawait asyncio.sleep(0)"),
+     exact("await q.get()", 1),
+     cell("fut = asyncio.get_running_loop().create_future()\nawait asyncio.sleep(0)"),
      cell("fut.set_result(8)"), exact("await fut", 8))
 case("asyncio.run", exact("import asyncio\nasync def f():\n    return 3\nasyncio.run(f())", 3),
      exact("await f()", 3), exact("asyncio.run(f())", 3))
 case("error under await", cell("async def bad():\n    raise KeyError('gone')"),
-     raises("await bad()", "KeyError", traceback=["await bad()", "raise KeyError('gone')", "KeyError: 'gone'"],
+     raises("await bad()", "KeyError",
+            traceback=["await bad()", "raise KeyError('gone')", "KeyError: 'gone'"],
             traceback_not=["asyncio"]))
 case("await of a non-awaitable", raises("await 1", "TypeError"))
-case("yield and return outside a function", raises("return 1", "SyntaxError"), raises("yield 1", "SyntaxError"))
+case("yield and return outside a function", raises("return 1", "SyntaxError"),
+     raises("yield 1", "SyntaxError"))
 
 # ---- shell and magics --------------------------------------------------------------------------------------
 
@@ -174,17 +181,20 @@ case("!cmd", cell("!echo hi", stdout="hi\n", no_value=True), cell("!printf 'a\\n
      cell("x = 'v'\n!echo {x} $x", stdout="v v\n"), cell("!echo one\n!echo two\nprint('three')",
                                                         stdout="one\ntwo\nthree\n"), needs=["shell"])
 case("!cmd to stderr", cell("!echo oops >&2", text="oops\n"), needs=["shell"])
-case("!cmd that fails", cell("!exit 3"), exact("_exit_code", 3), cell("!nosuchcommand_1", text=has("not found")),
+case("!cmd that fails", cell("!exit 3"), exact("_exit_code", 3),
+     cell("!nosuchcommand_1", text=has("not found")),
      exact("_exit_code", 127), needs=["shell"])
 case("x = !cmd", cell("x = !printf 'a\\nb\\n'"), exact("list(x)", ["a", "b"]), cell("n = 2"),
      exact("y = !echo {n + 1}\ny[0]", "3"), needs=["shell"])
-case("x = !cmd has .n .s .l", cell("x = !printf 'a\\nb\\n'"), exact("[x.n, x.s, list(x.l)]", ["a\nb", "a b", ["a", "b"]]),
+case("x = !cmd has .n .s .l", cell("x = !printf 'a\\nb\\n'"),
+     exact("[x.n, x.s, list(x.l)]", ["a\nb", "a b", ["a", "b"]]),
      needs=["shell"])
 case("! in a loop", cell("for i in range(3):\n    !echo item {i}", stdout="item 0\nitem 1\nitem 2\n"),
      cell("def f(w):\n    !echo {w}\nf('in f')", stdout="in f\n"),
      cell("if True:\n    z = !echo q\nprint(z[0])", stdout="q\n"), needs=["shell"])
 case("! pipes and quotes", cell("!echo 'a b' | tr ' ' '\\n' | sort -r", stdout="b\na\n"),
-     cell("!echo ${HOME:+set}", stdout="set\n"), cell("!echo $$ | grep -c '[0-9]'", stdout="1\n"), needs=["shell"])
+     cell("!echo ${HOME:+set}", stdout="set\n"), cell("!echo $$ | grep -c '[0-9]'", stdout="1\n"),
+     needs=["shell"])
 case("! between prints", cell("print('1')\n!echo 2\nprint('3')", stdout="1\n2\n3\n"), needs=["shell"])
 case("stdin of !cmd is empty", cell("!cat; echo end", stdout="end\n"), needs=["shell"])
 case("%%bash", cell("%%bash\nfor i in 1 2; do echo $i; done", stdout="1\n2\n"),
@@ -201,7 +211,8 @@ case("%cd and %pwd", cell("import os\nd = os.getcwd()"), cell("%cd /", stdout=AN
 case("%env", cell("%env WC_A=b", stdout=ANY), exact("import os\nos.environ['WC_A']", "b"))
 case("%who", cell("wc_name = 1"), cell("%who", stdout=has("wc_name")))
 case("magic assigned", cell("p = %pwd"), exact("type(p).__name__", "str"), needs=["files"])
-case("unknown magic", raises("%nosuch_magic 1", "UsageError", stderr=ANY, message=has("nosuch_magic")), exact("1", 1))
+case("unknown magic", raises("%nosuch_magic 1", "UsageError", stderr=ANY, message=has("nosuch_magic")),
+     exact("1", 1))
 case("unknown cell magic", raises("%%nosuch_magic\nx", "UsageError", stderr=ANY, message=has("nosuch_magic")))
 case("%matplotlib inline is accepted", cell("%matplotlib inline"), needs=["matplotlib"])
 case("get_ipython", cell("get_ipython().run_line_magic('time', '1')", stdout=has("Wall time")),
@@ -218,7 +229,8 @@ case("display", cell(HTML), cell("display(H())", no_value=True,
           displays=[{"text/plain": "1"}, {"text/plain": "'two'"}, {"text/plain": "[3]"}]))
 case("display in a function and in a loop", cell("def f(x):\n    display(x)\nfor i in range(2):\n    f(i)",
                                                displays=[{"text/plain": "0"}, {"text/plain": "1"}]))
-case("binary MIME data", cell("class P:\n    def _repr_png_(self): return b'\\x89PNG\\r\\n\\x1a\\n\\x00\\xff'\n"
+case("binary MIME data",
+     cell("class P:\n    def _repr_png_(self): return b'\\x89PNG\\r\\n\\x1a\\n\\x00\\xff'\n"
                               "    def __repr__(self): return 'P'"),
      cell("P()", repr="P", value=None, mime={"text/plain": "P", "image/png": b"\x89PNG\r\n\x1a\n\x00\xff"}),
      cell("display(P())", displays=[{"text/plain": "P", "image/png": b"\x89PNG\r\n\x1a\n\x00\xff"}]))
@@ -228,12 +240,15 @@ case("binary MIME data that looks like text",
 case("mimebundle", cell("class B:\n    def _repr_mimebundle_(self, include=None, exclude=None):\n"
                         "        return {'text/plain': 'b', 'application/json': {'k': [1]}, 'text/x-own': 'own'}"),
      cell("B()", mime={"text/plain": "b", "application/json": {"k": [1]}, "text/x-own": "own"}))
-case("other rich reprs", cell("class R:\n    def __repr__(self): return 'R'\n    def _repr_svg_(self): return '<svg/>'\n"
+case("other rich reprs",
+     cell("class R:\n    def __repr__(self): return 'R'\n    def _repr_svg_(self): return '<svg/>'\n"
                               "    def _repr_markdown_(self): return '*m*'\n    def _repr_latex_(self): return '$l$'\n"
                               "    def _repr_json_(self): return {'a': 1}\n    def _repr_html_(self): return None"),
-     cell("R()", mime={"text/plain": "R", "image/svg+xml": "<svg/>", "text/markdown": "*m*", "text/latex": "$l$",
+     cell("R()", mime={"text/plain": "R", "image/svg+xml": "<svg/>", "text/markdown": "*m*",
+                       "text/latex": "$l$",
                        "application/json": {"a": 1}}))
-case("a frame-like class", cell("class Frame:\n    def __init__(self, d): self.d = d\n    def __repr__(self):\n"
+case("a frame-like class",
+     cell("class Frame:\n    def __init__(self, d): self.d = d\n    def __repr__(self):\n"
                                 "        return '\\n'.join(' '.join(map(str, r)) for r in zip(*self.d.values()))\n"
                                 "    def _repr_html_(self):\n        return '<table><tr><td>1</td></tr></table>'"),
      cell("Frame({'a': [1, 2], 'b': [3, 4]})", repr="1 3\n2 4",
@@ -241,32 +256,41 @@ case("a frame-like class", cell("class Frame:\n    def __init__(self, d): self.d
 case("a rich repr that fails", cell("class F:\n    def _repr_html_(self): raise ValueError('html')\n"
                                     "    def __repr__(self): return 'F'"), cell("F()", repr="F", stderr=ANY),
      exact("1", 1))
-case("a class is not its instance", cell(HTML), cell("H", check=lambda r: "text/html" not in r["mime"] or None))
+case("a class is not its instance", cell(HTML),
+     cell("H", check=lambda r: "text/html" not in r["mime"] or None))
 
 # ---- input and exit ----------------------------------------------------------------------------------------
 
 case("input fails at once", cell("x = 1"), raises("input('name? ')", re.compile("."), stdout=ANY,
                                                  message=re.compile("input|stdin", re.I)), exact("x", 1))
-case("getpass fails at once", raises("import getpass\ngetpass.getpass()", re.compile("."), stdout=ANY, stderr=ANY))
-case("stdin is at its end", exact("import sys\nsys.stdin.read()", ""), exact("import os\nlen(os.read(0, 10))", 0),
+case("getpass fails at once",
+     raises("import getpass\ngetpass.getpass()", re.compile("."), stdout=ANY, stderr=ANY))
+case("stdin is at its end", exact("import sys\nsys.stdin.read()", ""),
+     exact("import os\nlen(os.read(0, 10))", 0),
      needs=["descriptors"])
 case("sys.exit ends the cell, not the kernel", cell("x = 1"),
      raises("import sys\nx = 2\nsys.exit(3)\nx = 4", "SystemExit", message="3", stderr=ANY), exact("x", 2),
-     raises("sys.exit()", "SystemExit", stderr=ANY), raises("sys.exit('why')", "SystemExit", message="why", stderr=ANY),
+     raises("sys.exit()", "SystemExit", stderr=ANY),
+     raises("sys.exit('why')", "SystemExit", message="why", stderr=ANY),
      raises("raise SystemExit(0)", "SystemExit", stderr=ANY), exact("x", 2))
-case("quit and exit", cell("x = 1"), raises("quit()", "SystemExit", stderr=ANY), raises("exit()", "SystemExit", stderr=ANY),
+case("quit and exit", cell("x = 1"), raises("quit()", "SystemExit", stderr=ANY),
+     raises("exit()", "SystemExit", stderr=ANY),
      exact("x", 1))
-case("SystemExit in a function", raises("def f():\n    raise SystemExit(2)\nf()", "SystemExit", stderr=ANY), exact("1", 1))
+case("SystemExit in a function", raises("def f():\n    raise SystemExit(2)\nf()", "SystemExit", stderr=ANY),
+     exact("1", 1))
 
 # ---- errors ------------------------------------------------------------------------------------------------
 
 case("an exception", raises("x = 1\n1 / 0", "ZeroDivisionError", message="division by zero",
-                            traceback=[re.compile(r"line 2|> 2 "), "1 / 0", "ZeroDivisionError: division by zero"],
+                            traceback=[re.compile(r"line 2|> 2 "), "1 / 0",
+                                       "ZeroDivisionError: division by zero"],
                             check=lambda r: r["value"] is None and r["repr"] is None))
 case("frames of earlier cells with their lines",
-     cell("def inner(a):\n    b = a  # first\n    return b / 0  # boom\n"), cell("def outer():\n    return inner(1)  # via"),
+     cell("def inner(a):\n    b = a  # first\n    return b / 0  # boom\n"),
+     cell("def outer():\n    return inner(1)  # via"),
      raises("outer()  # top", "ZeroDivisionError",
-            traceback=["outer()  # top", "return inner(1)  # via", "return b / 0  # boom", "ZeroDivisionError"]))
+            traceback=["outer()  # top", "return inner(1)  # via", "return b / 0  # boom",
+                       "ZeroDivisionError"]))
 case("redefinition shows the right source",
      cell("def f():\n    return 1 / 0  # old"), cell("g = f\ndef f():\n    return 2 / 0  # new"),
      raises("g()", "ZeroDivisionError", traceback=["1 / 0  # old"], traceback_not=["# new"]),
@@ -274,24 +298,31 @@ case("redefinition shows the right source",
 case("frames of libraries", raises("import json\njson.loads('{')", "JSONDecodeError",
                                   traceback=["json.loads('{')", "JSONDecodeError: Expecting property name"]))
 case("syntax error", raises("x = 1\ny = = 2", "SyntaxError", message=has("invalid syntax"),
-                            traceback=[re.compile(r"line 2\b"), "y = = 2", "^", "SyntaxError: invalid syntax"]))
+                            traceback=[re.compile(r"line 2\b"), "y = = 2", "^",
+                                       "SyntaxError: invalid syntax"]))
 case("syntax error on the first line", raises("print('a'", "SyntaxError", traceback=[re.compile(r"line 1\b"),
                                                                                   "print('a'", "^"]))
-case("indentation error", raises("if True:\nx = 1", "IndentationError", traceback=[re.compile(r"line 2\b"), "x = 1"]),
+case("indentation error",
+     raises("if True:\nx = 1", "IndentationError", traceback=[re.compile(r"line 2\b"), "x = 1"]),
      raises("x = 1\n  y = 2", "IndentationError", message=has("unexpected indent"), traceback=["y = 2"]))
 case("tab error", raises("if 1:\n        a = 1\n\tb = 2", re.compile("TabError|IndentationError")))
 case("nothing ran before a syntax error", raises("print('no')\nx = (", "SyntaxError"))
-case("raise from", raises("try:\n    {}['k']\nexcept KeyError as e:\n    raise ValueError('v') from e", "ValueError",
+case("raise from", raises("try:\n    {}['k']\nexcept KeyError as e:\n    raise ValueError('v') from e",
+                          "ValueError",
                           traceback=["{}['k']", "KeyError: 'k'", "direct cause of the following exception",
                                      "raise ValueError('v') from e", "ValueError: v"]))
 case("during handling", raises("try:\n    1 / 0\nexcept Exception:\n    undefined_name", "NameError",
-                               traceback=["ZeroDivisionError: division by zero", "During handling of the above exception",
+                               traceback=["ZeroDivisionError: division by zero",
+                                          "During handling of the above exception",
                                           "undefined_name", "NameError"]))
 case("raise from None", raises("try:\n    1 / 0\nexcept Exception:\n    raise ValueError('only') from None",
-                               "ValueError", traceback=["ValueError: only"], traceback_not=["ZeroDivisionError"]))
-case("chain over cells", cell("def low():\n    raise KeyError('low')  # deep\ndef mid():\n    try:\n        low()\n"
+                               "ValueError", traceback=["ValueError: only"],
+                               traceback_not=["ZeroDivisionError"]))
+case("chain over cells",
+     cell("def low():\n    raise KeyError('low')  # deep\ndef mid():\n    try:\n        low()\n"
                               "    except KeyError as e:\n        raise RuntimeError('mid') from e"),
-     raises("mid()", "RuntimeError", traceback=["raise KeyError('low')  # deep", "KeyError: 'low'", "RuntimeError: mid"]))
+     raises("mid()", "RuntimeError",
+            traceback=["raise KeyError('low')  # deep", "KeyError: 'low'", "RuntimeError: mid"]))
 case("own exception class", cell("class MyError(Exception):\n    pass"),
      raises("raise MyError('mine')", "MyError", message="mine", traceback=["MyError: mine"]))
 case("exception with notes", raises("e = ValueError('v')\ne.add_note('a note')\nraise e", "ValueError",
@@ -309,11 +340,13 @@ case("exception whose text is no string", cell("class Bad(Exception):\n    def _
 case("exception with odd text", raises("raise ValueError('two\\nlines é \\x1b[31m \\x00')", "ValueError",
                                        message=has("two\nlines é")), exact("1", 1))
 case("exception with a lone surrogate", raises("raise ValueError('\\ud800')", "ValueError"), exact("1", 1))
-case("exception without text", raises("raise ValueError", "ValueError", message=""), raises("assert False", "AssertionError"))
+case("exception without text", raises("raise ValueError", "ValueError", message=""),
+     raises("assert False", "AssertionError"))
 case("base exceptions", raises("class B(BaseException): pass\nraise B('b')", "B", message="b"),
      raises("raise GeneratorExit", "GeneratorExit"), exact("1", 1))
 case("KeyboardInterrupt raised by the code", cell("x = 1"),
-     raises("raise KeyboardInterrupt", "KeyboardInterrupt", code=re.compile("exception|interrupted")), exact("x", 1))
+     raises("raise KeyboardInterrupt", "KeyboardInterrupt", code=re.compile("exception|interrupted")),
+     exact("x", 1))
 case("recursion error", cell("def f():\n    return f()"),
      raises("f()", "RecursionError", traceback=["RecursionError: maximum recursion depth exceeded"],
             check=lambda r: len(r["error"]["traceback"]) < 200000), exact("1", 1))
@@ -336,16 +369,22 @@ case("assertion message", raises("assert 1 == 2, 'differ'", "AssertionError", me
 
 # ---- values ------------------------------------------------------------------------------------------------
 
-case("JSON scalars", exact("True", True), exact("False", False), exact("0", 0), exact("-5", -5), exact("1.5", 1.5),
-     exact("''", ""), exact("'text'", "text"), exact("1e308", 1e308), exact("5e-324", 5e-324), exact("0.1", 0.1),
+case("JSON scalars", exact("True", True), exact("False", False), exact("0", 0), exact("-5", -5),
+     exact("1.5", 1.5),
+     exact("''", ""), exact("'text'", "text"), exact("1e308", 1e308), exact("5e-324", 5e-324),
+     exact("0.1", 0.1),
      exact("1.0", 1.0), exact("-0.0", -0.0, repr="-0.0"), exact("1e16", 1e16))
-case("ints of any size", exact("2 ** 53 + 1", 2 ** 53 + 1), exact("2 ** 64", 2 ** 64), exact("-10 ** 40", -10 ** 40),
+case("ints of any size", exact("2 ** 53 + 1", 2 ** 53 + 1), exact("2 ** 64", 2 ** 64),
+     exact("-10 ** 40", -10 ** 40),
      exact("[10 ** 30]", [10 ** 30]), exact("10 ** 4000", 10 ** 4000))
 case("ints past the digits limit", cell("10 ** 5000", value=10 ** 5000, stderr=ANY))
-case("nan and inf", inexact("float('nan')", "nan"), inexact("float('inf')", "inf"), inexact("-float('inf')", "-inf"),
+case("nan and inf", inexact("float('nan')", "nan"), inexact("float('inf')", "inf"),
+     inexact("-float('inf')", "-inf"),
      inexact("[1.0, float('nan')]", "[1.0, nan]"), inexact("{'a': float('inf')}", "{'a': inf}"))
-case("strings", exact("'\"quoted\" \\\\ / \\b\\f\\n\\r\\t'", '"quoted" \\ / \b\f\n\r\t'), exact("'\\x00\\x01\\x7f'", "\0\1\x7f"),
-     exact("'é 日本 🐍 \\u2028'", "é 日本 🐍 \u2028"), exact("'</script>'", "</script>"), exact("'a' * 100000", "a" * 100000))
+case("strings", exact("'\"quoted\" \\\\ / \\b\\f\\n\\r\\t'", '"quoted" \\ / \b\f\n\r\t'),
+     exact("'\\x00\\x01\\x7f'", "\0\1\x7f"),
+     exact("'é 日本 🐍 \\u2028'", "é 日本 🐍 \u2028"), exact("'</script>'", "</script>"),
+     exact("'a' * 100000", "a" * 100000))
 case("lone surrogates", inexact("'\\ud800'", "'\\ud800'"), inexact("['ok', '\\udfff']", "['ok', '\\udfff']"),
      inexact("{'\\udc80': 1}", "{'\\udc80': 1}"), exact("'\\ud83d\\udc0d' == '🐍'", False))
 case("nested JSON", exact("{'a': [1, 2.5, None, True, {'b': 'c', 'd': []}], 'e': {}}",
@@ -354,74 +393,101 @@ case("nested JSON", exact("{'a': [1, 2.5, None, True, {'b': 'c', 'd': []}], 'e':
      exact("{'z': 1, 'a': 2}", {"z": 1, "a": 2}, check=lambda r: list(r["value"]) == ["z", "a"]),
      exact("{'': 0, 'é\\n': 1}", {"": 0, "é\n": 1}))
 case("a value used twice", exact("x = [1]\n[x, x]", [[1], [1]]))
-case("containers that JSON does not have", inexact("(1, 2)", "(1, 2)"), inexact("()", "()"), inexact("{1}", "{1}"),
-     inexact("set()", "set()"), inexact("frozenset([1])", "frozenset({1})"), inexact("b'ab\\xff'", "b'ab\\xff'"),
-     inexact("bytearray(b'x')", "bytearray(b'x')"), inexact("[1, (2, 3)]", "[1, (2, 3)]"), inexact("range(3)", "range(0, 3)"),
+case("containers that JSON does not have", inexact("(1, 2)", "(1, 2)"), inexact("()", "()"),
+     inexact("{1}", "{1}"),
+     inexact("set()", "set()"), inexact("frozenset([1])", "frozenset({1})"),
+     inexact("b'ab\\xff'", "b'ab\\xff'"),
+     inexact("bytearray(b'x')", "bytearray(b'x')"), inexact("[1, (2, 3)]", "[1, (2, 3)]"),
+     inexact("range(3)", "range(0, 3)"),
      inexact("{'a': {1}}", "{'a': {1}}"), inexact("1j", "1j"), inexact("...", "Ellipsis"))
 case("dict keys that are not strings", inexact("{1: 'a'}", "{1: 'a'}"), inexact("{None: 1}", "{None: 1}"),
-     inexact("{True: 1}", "{True: 1}"), inexact("{'a': {1.5: 2}}", "{'a': {1.5: 2}}"), inexact("{(1, 2): 3}", "{(1, 2): 3}"))
-case("subclasses are not exact", cell("import enum, collections\nclass E(enum.IntEnum):\n    A = 1\nclass S(str):\n    pass\n"
+     inexact("{True: 1}", "{True: 1}"), inexact("{'a': {1.5: 2}}", "{'a': {1.5: 2}}"),
+     inexact("{(1, 2): 3}", "{(1, 2): 3}"))
+case("subclasses are not exact",
+     cell("import enum, collections\nclass E(enum.IntEnum):\n    A = 1\nclass S(str):\n    pass\n"
                                       "class L(list):\n    pass\nclass D(dict):\n    pass\nclass I(int):\n    pass\n"
                                       "class F(float):\n    pass"),
      cell("E.A", value=None, repr=re.compile("E.A")), inexact("S('s')", "'s'"), inexact("L([1])", "[1]"),
-     inexact("D(a=1)", "{'a': 1}"), inexact("I(5)", "5"), inexact("F(0.5)", "0.5"), inexact("{S('k'): 1}", "{'k': 1}"),
+     inexact("D(a=1)", "{'a': 1}"), inexact("I(5)", "5"), inexact("F(0.5)", "0.5"),
+     inexact("{S('k'): 1}", "{'k': 1}"),
      cell("collections.OrderedDict(a=1)", value=None, repr=re.compile(r"OrderedDict\(")),
      cell("collections.Counter('a')", value=None, repr="Counter({'a': 1})"), cell("[E.A]", value=None))
-case("deep nesting", cell("x = []\nfor _ in range(2000):\n    x = [x]"), cell("x", error=ANY, stderr=ANY), exact("1", 1),
+case("deep nesting", cell("x = []\nfor _ in range(2000):\n    x = [x]"), cell("x", error=ANY, stderr=ANY),
+     exact("1", 1),
      exact("y = []\nfor _ in range(50):\n    y = [y]\ny", json.loads("[" * 51 + "]" * 51)))
-case("very deep nesting", cell("x = []\nfor _ in range(200000):\n    x = [x]"), cell("x", error=ANY, stderr=ANY),
+case("very deep nesting", cell("x = []\nfor _ in range(200000):\n    x = [x]"),
+     cell("x", error=ANY, stderr=ANY),
      cell("del x"), exact("1", 1))
-case("self-reference", inexact("x = []\nx.append(x)\nx", "[[...]]"), inexact("d = {}\nd['d'] = d\nd", "{'d': {...}}"))
+case("self-reference", inexact("x = []\nx.append(x)\nx", "[[...]]"),
+     inexact("d = {}\nd['d'] = d\nd", "{'d': {...}}"))
 case("a large value", cell("list(range(200000))", check=lambda r: r["value"] == list(range(200000))))
-case("repr that fails", cell("class B:\n    def __repr__(self): return 1 / 0"), cell("B()", value=None, error=ANY, stderr=ANY),
+case("repr that fails", cell("class B:\n    def __repr__(self): return 1 / 0"),
+     cell("B()", value=None, error=ANY, stderr=ANY),
      exact("1", 1))
-case("repr that is no string", cell("class B:\n    def __repr__(self): return 5"), cell("B()", value=None, error=ANY, stderr=ANY),
+case("repr that is no string", cell("class B:\n    def __repr__(self): return 5"),
+     cell("B()", value=None, error=ANY, stderr=ANY),
      exact("1", 1))
-case("repr that prints", cell("class B:\n    def __repr__(self):\n        print('side')\n        return 'B!'"),
+case("repr that prints",
+     cell("class B:\n    def __repr__(self):\n        print('side')\n        return 'B!'"),
      cell("B()", repr="B!", stdout=has("side")))
-case("repr that exits", cell("class B:\n    def __repr__(self): raise SystemExit(1)"), cell("B()", error=ANY, stderr=ANY),
+case("repr that exits", cell("class B:\n    def __repr__(self): raise SystemExit(1)"),
+     cell("B()", error=ANY, stderr=ANY),
      exact("1", 1))
 case("objects", cell("class O: pass"), cell("O()", value=None, repr=re.compile(r"<__main__\.O .*at 0x")),
-     cell("O", value=None, repr=re.compile("__main__.O")), cell("len", value=None, repr="<built-in function len>"))
-case("hostile classes", cell("class Liar(list):\n    def __iter__(self): raise ValueError\n    def __len__(self): return -1\n"
+     cell("O", value=None, repr=re.compile("__main__.O")),
+     cell("len", value=None, repr="<built-in function len>"))
+case("hostile classes",
+     cell("class Liar(list):\n    def __iter__(self): raise ValueError\n    def __len__(self): return -1\n"
                              "class Fake:\n    @property\n    def __class__(self): return dict\n    def __repr__(self): return 'Fake'"),
      cell("Fake()", value=None, repr="Fake", stderr=ANY), exact("from unittest import mock\n1", 1),
      cell("mock.Mock(spec=dict)", value=None, repr=has("<Mock spec='dict'"), stderr=ANY),
-     cell("mock.MagicMock()", value=None, repr=has("<MagicMock id="), stderr=ANY), cell("Liar()", value=None, error=ANY, stderr=ANY), exact("1", 1))
+     cell("mock.MagicMock()", value=None, repr=has("<MagicMock id="), stderr=ANY),
+     cell("Liar()", value=None, error=ANY, stderr=ANY), exact("1", 1))
 case("getattr that never ends well", cell("class G:\n    def __getattr__(self, n): raise RuntimeError(n)\n"
-                                          "    def __repr__(self): return 'G'"), cell("G()", repr="G", stderr=ANY),
+                                          "    def __repr__(self): return 'G'"),
+     cell("G()", repr="G", stderr=ANY),
      cell("class Y:\n    def __getattr__(self, n): return Y()\n    def __call__(self, *a, **k): return Y()\n"
           "    def __repr__(self): return 'Y'"), cell("Y()", repr="Y", stderr=ANY), exact("1", 1))
 
 # ---- output ------------------------------------------------------------------------------------------------
 
-case("print", cell("print('a', 1, [2])", stdout="a 1 [2]\n", text="a 1 [2]\n"), cell("print('x', end='')", stdout="x"),
+case("print", cell("print('a', 1, [2])", stdout="a 1 [2]\n", text="a 1 [2]\n"),
+     cell("print('x', end='')", stdout="x"),
      cell("print()", stdout="\n"), cell("print('a', 'b', sep='\\n')", stdout="a\nb\n"))
 case("stderr", cell("import sys\nprint('e', file=sys.stderr)", stdout="", stderr="e\n"))
-case("stdout and stderr in order", cell("import sys\nfor i in range(3):\n    print('o', i)\n    print('e', i, file=sys.stderr)",
+case("stdout and stderr in order",
+     cell("import sys\nfor i in range(3):\n    print('o', i)\n    print('e', i, file=sys.stderr)",
                                        stdout="o 0\no 1\no 2\n", stderr="e 0\ne 1\ne 2\n"),
      cell("for i in range(50):\n    print('o', i)\n    print('e', i, file=sys.stderr)",
           text="".join("o %d\ne %d\n" % (i, i) for i in range(50))),
      cell("for i in range(50):\n    sys.stdout.write('o'); sys.stderr.write('e')", text="oe" * 50))
 case("write returns the length", exact("import sys\nsys.stdout.write('abcé')", 4, stdout="abcé"),
      exact("sys.stderr.write('xyz')", 3, stderr="xyz"))
-case("streams look like files", exact("import sys\n[sys.stdout.isatty(), sys.stdout.writable(), sys.stdout.readable(), "
+case("streams look like files",
+     exact("import sys\n[sys.stdout.isatty(), sys.stdout.writable(), sys.stdout.readable(), "
                                       "sys.stdout.encoding.lower().replace('_', '-'), sys.stdout.closed, sys.stderr.isatty()]",
                                       [False, True, False, "utf-8", False, False]),
-     exact("[sys.stdout.fileno(), sys.stderr.fileno()]", [1, 2]), cell("sys.stdout.flush(); sys.stderr.flush()"),
-     cell("sys.stdout.writelines(['a\\n', 'b\\n'])", stdout="a\nb\n"), raises("sys.stdout.write(5)", "TypeError"),
+     exact("[sys.stdout.fileno(), sys.stderr.fileno()]", [1, 2]),
+     cell("sys.stdout.flush(); sys.stderr.flush()"),
+     cell("sys.stdout.writelines(['a\\n', 'b\\n'])", stdout="a\nb\n"),
+     raises("sys.stdout.write(5)", "TypeError"),
      cell("print('x', file=sys.__stdout__)", stdout="x\n"), needs=["descriptors"])
-case("bytes to stdout", cell("import sys\nn = sys.stdout.buffer.write(b'ok \\xff\\xfe end\\n')\nsys.stdout.flush()",
+case("bytes to stdout",
+     cell("import sys\nn = sys.stdout.buffer.write(b'ok \\xff\\xfe end\\n')\nsys.stdout.flush()",
                              stdout="ok \ufffd\ufffd end\n"))
-case("text and bytes in order", cell("import sys\nprint('a')\nn = sys.stdout.buffer.write(b'b\\n')\nsys.stdout.buffer.flush()\n"
+case("text and bytes in order",
+     cell("import sys\nprint('a')\nn = sys.stdout.buffer.write(b'b\\n')\nsys.stdout.buffer.flush()\n"
                                      "print('c')", stdout="a\nb\nc\n"))
-case("UTF-8 cut in two", cell("import os\nfor b in '🐍é'.encode():\n    n = os.write(1, bytes([b]))", stdout="🐍é"),
+case("UTF-8 cut in two",
+     cell("import os\nfor b in '🐍é'.encode():\n    n = os.write(1, bytes([b]))", stdout="🐍é"),
      needs=["descriptors"])
 case("print of a lone surrogate", cell("print('\\ud800')", error=ANY, stdout=ANY, stderr=ANY), exact("1", 1))
 case("NUL and control characters in output", cell("print('a\\0b\\x1b[31mred')", stdout="a\0b\x1b[31mred\n"))
-case("os.write", cell("import os\nn = os.write(1, b'raw\\n'); n = os.write(2, b'err\\n')", stdout="raw\n", stderr="err\n"),
+case("os.write", cell("import os\nn = os.write(1, b'raw\\n'); n = os.write(2, b'err\\n')", stdout="raw\n",
+                      stderr="err\n"),
      cell("print('1'); n = os.write(1, b'2\\n'); print('3')", stdout="1\n2\n3\n"), needs=["descriptors"])
-case("child processes in order", cell("import subprocess\nprint('a')\nsubprocess.run(['echo', 'b'])\nprint('c');",
+case("child processes in order",
+     cell("import subprocess\nprint('a')\nsubprocess.run(['echo', 'b'])\nprint('c');",
                                      stdout="a\nb\nc\n"),
      cell("import os\nprint('1')\nr = os.system('echo 2')\nprint('3')\nr = os.system('echo 4')\nprint('5')",
           stdout="1\n2\n3\n4\n5\n"),
@@ -430,20 +496,24 @@ case("child processes in order", cell("import subprocess\nprint('a')\nsubprocess
 case("stderr of children in order", cell(
     "import os, sys\nprint('a')\nr = os.system('echo b >&2')\nprint('c', file=sys.stderr)\nr = os.system('echo d')\nprint('e')",
     text="a\nb\nc\nd\ne\n"), needs=["children"])
-case("output of C code", cell("import ctypes\nlibc = ctypes.CDLL(None)\nprint('py')\nn = libc.puts(b'from C')\n"
+case("output of C code",
+     cell("import ctypes\nlibc = ctypes.CDLL(None)\nprint('py')\nn = libc.puts(b'from C')\n"
                               "n = libc.fflush(None)\nprint('py again')", stdout="py\nfrom C\npy again\n"),
      needs=["descriptors"])
-case("large output of a child", cell("import subprocess\nr = subprocess.run(['sh', '-c', 'yes | head -c 300000'])",
+case("large output of a child",
+     cell("import subprocess\nr = subprocess.run(['sh', '-c', 'yes | head -c 300000'])",
                                     stdout="y\n" * 150000), needs=["children"])
 case("threads", cell("import threading\ndef say(n):\n    print('t%d' % n)\nts = [threading.Thread(target=say, args=(i,)) "
                      "for i in range(4)]\nfor t in ts:\n    t.start(); t.join()", stdout="t0\nt1\nt2\nt3\n"),
      cell("ts = [threading.Thread(target=lambda i=i: [print('x' * 50) for _ in range(200)]) for i in range(4)]\n"
           "for t in ts: t.start()\nfor t in ts: t.join()",
-          check=lambda r: sorted(r["stdout"].replace("\n", "")) == ["x"] * 40000 and r["stdout"].count("\n") == 800,
+          check=lambda r: sorted(r["stdout"].replace("\n", "")) == ["x"] * 40000
+          and r["stdout"].count("\n") == 800,
           stdout=ANY), needs=["threads"])
 case("redirect", cell("import io, contextlib\nb = io.StringIO()\nwith contextlib.redirect_stdout(b):\n    print('in')"),
      exact("b.getvalue()", "in\n"), cell("print('out')", stdout="out\n"))
-case("stdout replaced", cell("import sys, io\nkeep = sys.stdout\nsys.stdout = io.StringIO()"), cell("print('lost')"),
+case("stdout replaced", cell("import sys, io\nkeep = sys.stdout\nsys.stdout = io.StringIO()"),
+     cell("print('lost')"),
      exact("sys.stdout.getvalue()", "lost\n"), cell("sys.stdout = keep\nprint('back')", stdout="back\n"))
 case("stdout gone", cell("import sys\nsys.stdout = None"), cell("print('x')"), exact("1 + 1", 2))
 case("logging", cell("import logging\nlogging.warning('w')", stderr="WARNING:root:w\n"),
@@ -451,11 +521,15 @@ case("logging", cell("import logging\nlogging.warning('w')", stderr="WARNING:roo
 case("faulthandler", cell("import faulthandler\nfaulthandler.enable()"),
      cell("faulthandler.dump_traceback()", stderr=has("most recent call first")), needs=["descriptors"])
 case("pprint", cell("from pprint import pprint\npprint({'a': 1})", stdout="{'a': 1}\n"))
-case("output before an error is kept", raises("print('before')\n1 / 0", "ZeroDivisionError", stdout="before\n"))
-case("output does not cross cells", cell("print('one')", stdout="one\n"), cell("2"), cell("print('three')", stdout="three\n"))
-case("unflushed tail comes with its cell", cell("import sys\nn = sys.stdout.write('no newline')", stdout="no newline"),
+case("output before an error is kept",
+     raises("print('before')\n1 / 0", "ZeroDivisionError", stdout="before\n"))
+case("output does not cross cells", cell("print('one')", stdout="one\n"), cell("2"),
+     cell("print('three')", stdout="three\n"))
+case("unflushed tail comes with its cell",
+     cell("import sys\nn = sys.stdout.write('no newline')", stdout="no newline"),
      cell("n = sys.stdout.buffer.write(b'bytes')", stdout="bytes"), cell("pass"))
-case("many small writes", cell("for i in range(20000):\n    print(i)", stdout="".join("%d\n" % i for i in range(20000))))
+case("many small writes",
+     cell("for i in range(20000):\n    print(i)", stdout="".join("%d\n" % i for i in range(20000))))
 case("one large write", cell("print('z' * 900000)", stdout="z" * 900000 + "\n"))
 
 # ---- environment -------------------------------------------------------------------------------------------
@@ -465,52 +539,72 @@ case("environment", exact("import os\nsorted(os.environ)", ["HOME", "LANG", "PAT
      exact("os.environ['LANG'].lower().replace('-', '').endswith('utf8')", True),
      cell("import subprocess\nprint(subprocess.run(['env'], stdout=subprocess.PIPE).stdout.decode().count('CANARY'))",
           stdout="0\n"), needs=["environment", "children"])
-case("changes of the environment persist", cell("import os\nos.environ['WC_X'] = '1'"), exact("os.environ['WC_X']", "1"),
+case("changes of the environment persist", cell("import os\nos.environ['WC_X'] = '1'"),
+     exact("os.environ['WC_X']", "1"),
      cell("!echo $WC_X", stdout="1\n"), needs=["shell"])
-case("umask, cwd and chdir", cell("import os, tempfile\nd = os.path.realpath(tempfile.mkdtemp())\nos.chdir(d)"),
-     exact("os.getcwd() == d", True), cell("!pwd", stdout=re.compile("^/")), cell("os.rmdir(d)"), needs=["files", "shell"])
+case("umask, cwd and chdir",
+     cell("import os, tempfile\nd = os.path.realpath(tempfile.mkdtemp())\nos.chdir(d)"),
+     exact("os.getcwd() == d", True), cell("!pwd", stdout=re.compile("^/")), cell("os.rmdir(d)"),
+     needs=["files", "shell"])
 case("modules of the working directory", exact("import sys\nsys.path[0]", ""),
      cell("import os, tempfile\nd = tempfile.mkdtemp()\nos.chdir(d)\nopen('wc_mod_a.py', 'w').write('V = 9\\n');"),
-     exact("import wc_mod_a\nwc_mod_a.V", 9), cell("import shutil\nos.chdir('/')\nshutil.rmtree(d)"), needs=["files"])
-case("time and locale", exact("import locale\nlocale.getpreferredencoding(False).lower().replace('-', '')", "utf8"),
-     exact("import time\ntime.time() > 1.6e9", True), exact("open(__import__('os').devnull).encoding.lower().replace('-', '')", "utf8"))
-case("the main thread", exact("import threading\nthreading.current_thread() is threading.main_thread()", True),
+     exact("import wc_mod_a\nwc_mod_a.V", 9), cell("import shutil\nos.chdir('/')\nshutil.rmtree(d)"),
+     needs=["files"])
+case("time and locale",
+     exact("import locale\nlocale.getpreferredencoding(False).lower().replace('-', '')", "utf8"),
+     exact("import time\ntime.time() > 1.6e9", True),
+     exact("open(__import__('os').devnull).encoding.lower().replace('-', '')", "utf8"))
+case("the main thread",
+     exact("import threading\nthreading.current_thread() is threading.main_thread()", True),
      exact("threading.active_count()", 1), needs=["threads"])
-case("no descriptor but the kernel's own", exact("import os\nlen([f for f in os.listdir('/proc/self/fd')]) <= 8", True),
+case("no descriptor but the kernel's own",
+     exact("import os\nlen([f for f in os.listdir('/proc/self/fd')]) <= 8", True),
      cell("import subprocess\nout = subprocess.run(['ls', '/proc/self/fd'], stdout=subprocess.PIPE, close_fds=False).stdout\n"
           "len(out.split())", value=4), needs=["descriptors", "children"])
 
 # ---- processes ---------------------------------------------------------------------------------------------
 
 case("multiprocessing with fork", cell("import multiprocessing as mp\ndef sq(x):\n    return x * x"),
-     exact("with mp.get_context('fork').Pool(2) as p:\n    r = p.map(sq, [1, 2, 3])\nr", [1, 4, 9], stderr=ANY),
+     exact("with mp.get_context('fork').Pool(2) as p:\n    r = p.map(sq, [1, 2, 3])\nr", [1, 4, 9],
+           stderr=ANY),
      needs=["fork"])
-case("multiprocessing output", cell("import multiprocessing as mp\ndef hi():\n    print('from child', flush=True)\n"
+case("multiprocessing output",
+     cell("import multiprocessing as mp\ndef hi():\n    print('from child', flush=True)\n"
                                     "p = mp.get_context('fork').Process(target=hi)\np.start(); p.join()\nprint(p.exitcode)",
                                     stdout="from child\n0\n"), needs=["fork"])
-case("multiprocessing with spawn", exact("import multiprocessing as mp\nwith mp.get_context('spawn').Pool(1) as p:\n"
-                                         "    r = p.map(abs, [-1, -2])\nr", [1, 2], stderr=ANY), needs=["children"])
-case("process pool executor", cell("import concurrent.futures as cf, multiprocessing as mp\ndef inc(x):\n    return x + 1"),
+case("multiprocessing with spawn",
+     exact("import multiprocessing as mp\nwith mp.get_context('spawn').Pool(1) as p:\n"
+                                         "    r = p.map(abs, [-1, -2])\nr", [1, 2], stderr=ANY),
+     needs=["children"])
+case("process pool executor",
+     cell("import concurrent.futures as cf, multiprocessing as mp\ndef inc(x):\n    return x + 1"),
      exact("with cf.ProcessPoolExecutor(2, mp_context=mp.get_context('fork')) as ex:\n    r = list(ex.map(inc, [1, 2]))\nr",
            [2, 3], stderr=ANY), needs=["fork"])
 case("thread pool executor", exact("import concurrent.futures as cf\nwith cf.ThreadPoolExecutor(2) as ex:\n"
                                    "    r = list(ex.map(abs, [-1, -2]))\nr", [1, 2]), needs=["threads"])
-case("fork in a cell", cell("import os, sys\nsys.stdout.flush()\npid = os.fork()\nif pid == 0:\n    print('child')\n"
+case("fork in a cell",
+     cell("import os, sys\nsys.stdout.flush()\npid = os.fork()\nif pid == 0:\n    print('child')\n"
                             "    sys.stdout.flush()\n    os._exit(0)\nn = os.waitpid(pid, 0)\nprint('parent')",
                             stdout="child\nparent\n", stderr=ANY), needs=["fork"])
 case("fork whose child falls off the cell", cell("import os"),
-     exact("pid = os.fork()\nif pid:\n    os.waitpid(pid, 0)\n'parent' if pid else 'child'", "parent", stdout=ANY, stderr=ANY),
-     cell("pid = os.fork()\nif not pid:\n    raise ValueError('in child')\nos.waitpid(pid, 0)\n'parent'", value="parent",
+     exact("pid = os.fork()\nif pid:\n    os.waitpid(pid, 0)\n'parent' if pid else 'child'", "parent",
+           stdout=ANY, stderr=ANY),
+     cell("pid = os.fork()\nif not pid:\n    raise ValueError('in child')\nos.waitpid(pid, 0)\n'parent'",
+          value="parent",
           stdout=ANY, stderr=ANY),
-     cell("import sys\npid = os.fork()\nif not pid:\n    sys.exit(0)\nos.waitpid(pid, 0)\n'parent'", value="parent",
+     cell("import sys\npid = os.fork()\nif not pid:\n    sys.exit(0)\nos.waitpid(pid, 0)\n'parent'",
+          value="parent",
           stdout=ANY, stderr=ANY), exact("1 + 1", 2), needs=["fork"])
-case("exit status of children", exact("import subprocess\nsubprocess.run(['sh', '-c', 'exit 7']).returncode", 7),
+case("exit status of children",
+     exact("import subprocess\nsubprocess.run(['sh', '-c', 'exit 7']).returncode", 7),
      exact("subprocess.check_output(['echo', 'x'], text=True)", "x\n"),
      raises("subprocess.check_call('false')", "CalledProcessError"), needs=["children"])
 case("signals work", cell("import os, signal\ngot = []\nh = signal.signal(signal.SIGUSR1, lambda *a: got.append(1))\n"
                           "os.kill(os.getpid(), signal.SIGUSR1)"), exact("got", [1]),
      exact("signal.getsignal(signal.SIGPIPE) == signal.SIG_IGN", True), needs=["children"])
-case("SIGCHLD is the code's own", exact("import signal\nsignal.getsignal(signal.SIGCHLD) == signal.SIG_DFL", True),
+case("SIGCHLD is the code's own",
+     exact("import signal\nsignal.getsignal(signal.SIGCHLD) == signal.SIG_DFL", True),
      exact("sorted(signal.pthread_sigmask(signal.SIG_BLOCK, []))", []), needs=["children"])
-case("signal handlers of children are the default", cell("!sleep 0; kill -l >/dev/null; yes | head -1", stdout="y\n"),
+case("signal handlers of children are the default",
+     cell("!sleep 0; kill -l >/dev/null; yes | head -1", stdout="y\n"),
      needs=["shell"])

@@ -29,7 +29,8 @@ class Target:
 
     def open(self):
         if self.driver is None:
-            self.driver = support.Driver("--timeout", "20", python=self.python, executor=self.executor, cwd="/")
+            self.driver = support.Driver("--timeout", "20", python=self.python, executor=self.executor,
+                                         cwd="/")
             support.shared_drivers.append(self.driver)
             self.driver.locate()
             self.driver.reset()
@@ -118,7 +119,8 @@ def shape_problems(result):
         elif not all(isinstance(error[key], str) for key in ("type", "message", "traceback", "code")):
             yield "error has a part that is no string: %r" % error
         else:
-            for sign in ("workcell_kernel", "zygote", "IPython/core", "/site-packages/IPython", "asyncio/base_events"):
+            for sign in ("workcell_kernel", "zygote", "IPython/core", "/site-packages/IPython",
+                         "asyncio/base_events"):
                 if sign in error["traceback"]:
                     yield "the traceback shows %r" % sign
             if re.search(r"\x1b\[[0-9;]*m", error["traceback"].replace(error["message"], "")):
@@ -157,7 +159,8 @@ def problems(result, want):
         yield "value %.200r, not %.200r" % (result["value"], want["value"])
     if "repr" in want and not matches(result["repr"], want["repr"]):
         yield "repr %.200r" % result["repr"]
-    if want.get("no_value") and not (result["value"] is None and result["repr"] is None and result["mime"] == {}):
+    if want.get("no_value") and not (result["value"] is None and result["repr"] is None
+                                     and result["mime"] == {}):
         yield "there is a value: %r" % {key: result[key] for key in ("value", "repr", "mime")}
     for stream in ("stdout", "stderr", "text"):
         if stream in want:
@@ -209,16 +212,21 @@ def test_names_are_unique():
 
 def test_the_suite_can_fail():
     """A check that cannot fail is no check: each kind of expectation is seen red once."""
-    good = {"value": 2, "repr": "2", "mime": {"text/plain": "2"}, "stdout": "", "stderr": "", "text": "", "error": None,
-            "images": [], "displays": [], "duration_ms": 0.1, "state": "kept", "isolation": {}, "session_id": "s",
+    good = {"value": 2, "repr": "2", "mime": {"text/plain": "2"}, "stdout": "", "stderr": "", "text": "",
+            "error": None,
+            "images": [], "displays": [], "duration_ms": 0.1, "state": "kept", "isolation": {},
+            "session_id": "s",
             "spill": None}
     assert not list(problems(good, {"value": 2, "repr": "2", "mime": {"text/plain": "2"}}))
     raised = dict(good, error={"type": "E", "message": "m", "traceback": "t\nE: m", "code": "exception"})
-    for result, want in [(good, {"value": 2.0}), (good, {"value": True}), (good, {"repr": "3"}), (good, {"no_value": True}),
-                         (good, {"mime": {}}), (good, {"stdout": "x"}), (good, {"displays": [{}]}), (good, {"error": "E"}),
+    for result, want in [(good, {"value": 2.0}), (good, {"value": True}), (good, {"repr": "3"}),
+                         (good, {"no_value": True}),
+                         (good, {"mime": {}}), (good, {"stdout": "x"}), (good, {"displays": [{}]}),
+                         (good, {"error": "E"}),
                          (good, {"check": lambda r: False}), (dict(good, stderr="w", text="w"), {}),
                          (dict(good, state="lost"), {}), (dict(good, text="q"), {}), (raised, {}),
                          (raised, {"error": "F"}), (raised, {"error": "E", "message": "n"}),
-                         (raised, {"error": "E", "code": "timeout"}), (raised, {"error": "E", "traceback": ["E", "t"]}),
+                         (raised, {"error": "E", "code": "timeout"}),
+                         (raised, {"error": "E", "traceback": ["E", "t"]}),
                          (raised, {"error": "E", "traceback_not": ["E"]})]:
         assert list(problems(result, want)), (result, want)

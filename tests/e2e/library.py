@@ -19,7 +19,8 @@ import support  # noqa: E402
 
 def library_path():
     where = os.path.dirname(support.BIN)
-    for pattern in ("libworkcell.so*", "src/libworkcell.so*", "../lib/libworkcell.so*", "../lib/*/libworkcell.so*"):
+    for pattern in ("libworkcell.so*", "src/libworkcell.so*", "../lib/libworkcell.so*",
+                    "../lib/*/libworkcell.so*"):
         for path in sorted(glob.glob(os.path.join(where, pattern))):
             if os.path.isfile(path) and not path.endswith(".p"):
                 return path
@@ -31,26 +32,32 @@ class Error(c.Structure):
 
 
 class EngineOptions(c.Structure):
-    _fields_ = [("size", c.c_size_t), ("lib_dir", c.c_char_p), ("spill_dir", c.c_char_p), ("pool_size", c.c_int),
+    _fields_ = [("size", c.c_size_t), ("lib_dir", c.c_char_p), ("spill_dir", c.c_char_p),
+                ("pool_size", c.c_int),
                 ("start_timeout_ms", c.c_int64), ("log", c.c_void_p), ("log_arg", c.c_void_p)]
 
 
 class Event(c.Structure):
-    _fields_ = [("type", c.c_int), ("run_id", c.c_uint64), ("stream", c.c_int), ("data", c.c_void_p), ("size", c.c_size_t),
-                ("parts", c.c_void_p), ("n_parts", c.c_size_t), ("result", c.c_void_p), ("message", c.c_char_p)]
+    _fields_ = [("type", c.c_int), ("run_id", c.c_uint64), ("stream", c.c_int), ("data", c.c_void_p),
+                ("size", c.c_size_t),
+                ("parts", c.c_void_p), ("n_parts", c.c_size_t), ("result", c.c_void_p),
+                ("message", c.c_char_p)]
 
 
 EVENT_FN = c.CFUNCTYPE(None, c.c_void_p, c.POINTER(Event))
 
 
 class SessionOptions(c.Structure):
-    _fields_ = [("size", c.c_size_t), ("executor", c.c_char_p), ("python", c.c_char_p), ("preload", c.c_char_p),
-                ("cwd", c.c_char_p), ("env", c.POINTER(c.c_char_p)), ("timeout_ms", c.c_int64), ("grace_ms", c.c_int64),
+    _fields_ = [("size", c.c_size_t), ("executor", c.c_char_p), ("python", c.c_char_p),
+                ("preload", c.c_char_p),
+                ("cwd", c.c_char_p), ("env", c.POINTER(c.c_char_p)), ("timeout_ms", c.c_int64),
+                ("grace_ms", c.c_int64),
                 ("max_output_bytes", c.c_int64), ("on_event", EVENT_FN), ("event_arg", c.c_void_p)]
 
 
 class RunOptions(c.Structure):
-    _fields_ = [("size", c.c_size_t), ("timeout_ms", c.c_int64), ("on_event", EVENT_FN), ("event_arg", c.c_void_p)]
+    _fields_ = [("size", c.c_size_t), ("timeout_ms", c.c_int64), ("on_event", EVENT_FN),
+                ("event_arg", c.c_void_p)]
 
 
 class WorkcellError(Exception):
@@ -68,8 +75,10 @@ def load():
                  "cell_result_destroy", "cell_result_json", "cell_result_keep_spill"):
         getattr(lib, name).argtypes = [c.c_void_p]
     lib.cell_engine_create.argtypes = [c.POINTER(EngineOptions), c.POINTER(c.c_void_p), c.POINTER(Error)]
-    lib.cell_session_open.argtypes = [c.c_void_p, c.POINTER(SessionOptions), c.POINTER(c.c_void_p), c.POINTER(Error)]
-    lib.cell_session_run.argtypes = [c.c_void_p, c.c_char_p, c.c_size_t, c.POINTER(RunOptions), c.POINTER(c.c_void_p),
+    lib.cell_session_open.argtypes = [c.c_void_p, c.POINTER(SessionOptions), c.POINTER(c.c_void_p),
+                                      c.POINTER(Error)]
+    lib.cell_session_run.argtypes = [c.c_void_p, c.c_char_p, c.c_size_t, c.POINTER(RunOptions),
+                                     c.POINTER(c.c_void_p),
                                      c.POINTER(Error)]
     for name in ("cell_session_interrupt", "cell_session_reset"):
         getattr(lib, name).argtypes = [c.c_void_p, c.POINTER(Error)]
@@ -95,7 +104,8 @@ class Engine:
     def open(self, python=None, executor=None, preload=None, timeout_ms=60000, max_output=1 << 20):
         return Session(self, SessionOptions(
             size=c.sizeof(SessionOptions), python=(python or os.environ["WORKCELL_BARE_PYTHON"]).encode(),
-            executor=executor and executor.encode(), preload=preload and preload.encode(), timeout_ms=timeout_ms,
+            executor=executor and executor.encode(), preload=preload and preload.encode(),
+            timeout_ms=timeout_ms,
             grace_ms=2000, max_output_bytes=max_output))
 
     def close(self):
@@ -105,14 +115,16 @@ class Engine:
 class Session:
     def __init__(self, engine, options):
         self.handle, error = c.c_void_p(), Error()
-        check(LIB.cell_session_open(engine.handle, c.byref(options), c.byref(self.handle), c.byref(error)), error)
+        check(LIB.cell_session_open(engine.handle, c.byref(options), c.byref(self.handle), c.byref(error)),
+              error)
 
     def run(self, code, on_event=None, timeout_ms=0):
         options = RunOptions(size=c.sizeof(RunOptions), timeout_ms=timeout_ms)
         if on_event:
             options.on_event = EVENT_FN(lambda arg, event: on_event(event.contents))
         data, result, error = code.encode(), c.c_void_p(), Error()
-        check(LIB.cell_session_run(self.handle, data, len(data), c.byref(options), c.byref(result), c.byref(error)), error)
+        check(LIB.cell_session_run(self.handle, data, len(data), c.byref(options), c.byref(result),
+                                   c.byref(error)), error)
         text = LIB.cell_result_json(result)
         try:
             return json.loads(c.string_at(text))
@@ -408,7 +420,8 @@ def close_while_running():
     engine = Engine()
     session = engine.open()
     up = threading.Event()
-    running = in_thread(lambda: outcome(lambda: session.run("print('up')\nwhile True: pass", on_event=lambda e: up.set())))
+    running = in_thread(lambda: outcome(lambda: session.run("print('up')\nwhile True: pass",
+                                                            on_event=lambda e: up.set())))
     assert up.wait(support.DEADLINE)
     session.close()
     assert running() in ("closed", "cancelled", "interrupted")
@@ -444,8 +457,10 @@ def bad_arguments():
     engine.close()
 
 
-SCENARIOS = [many_sessions, engine_cycles, unused_engine, engine_closes_sessions, parallel, one_at_a_time, slow_reader,
-             two_engines, good_guest, blocked_signals, spawner_dies, zygote_dies, interrupt_from_another_thread,
+SCENARIOS = [many_sessions, engine_cycles, unused_engine, engine_closes_sessions, parallel, one_at_a_time,
+             slow_reader,
+             two_engines, good_guest, blocked_signals, spawner_dies, zygote_dies,
+             interrupt_from_another_thread,
              reset_while_running, close_while_running, fork_of_the_host, bad_arguments]
 
 if __name__ == "__main__":

@@ -45,5 +45,6 @@ def test_says_what_is_wrong():
 def test_leaves_nothing_behind(tmp_path, bare_python):
     home = tmp_path / "home"
     home.mkdir()
-    done = workcell("doctor", "--python", bare_python, env=support.host_environment(HOME=str(home)), cwd=str(tmp_path))
+    done = workcell("doctor", "--python", bare_python, env=support.host_environment(HOME=str(home)),
+                    cwd=str(tmp_path))
     assert done.status == 0 and os.listdir(home) == [] and os.listdir(tmp_path) == ["home"]

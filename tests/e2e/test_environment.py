@@ -8,7 +8,8 @@ from support import run_cells
 
 
 def test_nothing_is_inherited():
-    env = support.host_environment(PYTHONPATH="/nonexistent", PYTHONSTARTUP="/nonexistent", PYTHONHOME="", LD_PRELOAD="",
+    env = support.host_environment(PYTHONPATH="/nonexistent", PYTHONSTARTUP="/nonexistent", PYTHONHOME="",
+                                   LD_PRELOAD="",
                                    LD_LIBRARY_PATH="/nonexistent/lib", SECRET_TOKEN="s3cret")
     done = run_cells("import os\ndict(os.environ)", "import sys\n'/nonexistent' in sys.path",
                      "open('/proc/self/environ', 'rb').read().count(b's3cret')",
@@ -29,7 +30,8 @@ def test_zygote_and_spawner_hold_no_secret(drive):
 
 
 def test_env_flag():
-    done = run_cells("import os\n[os.environ['A'], os.environ['B'], os.environ['C'], sorted(os.environ)]", "!echo $A",
+    done = run_cells("import os\n[os.environ['A'], os.environ['B'], os.environ['C'], sorted(os.environ)]",
+                     "!echo $A",
                      flags=["--env", "A=1", "--env", "B=", "--env", "C=x=y é"])
     assert done.results[0]["value"] == ["1", "", "x=y é", ["A", "B", "C", "HOME", "LANG", "PATH"]]
     assert done.results[1]["stdout"] == "1\n"
@@ -53,13 +55,15 @@ def test_time_zone_of_the_session_counts():
 
 
 def test_cwd_is_the_callers(tmp_path):
-    assert run_cells("import os\nos.getcwd()", cwd=str(tmp_path)).result["value"] == os.path.realpath(str(tmp_path))
+    assert run_cells("import os\nos.getcwd()",
+                     cwd=str(tmp_path)).result["value"] == os.path.realpath(str(tmp_path))
 
 
 def test_cwd_flag(tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "wc_local.py").write_text("V = 4\n")
-    done = run_cells("import os, wc_local\n[os.getcwd(), wc_local.V]", flags=["--cwd", "sub"], cwd=str(tmp_path))
+    done = run_cells("import os, wc_local\n[os.getcwd(), wc_local.V]", flags=["--cwd", "sub"],
+                     cwd=str(tmp_path))
     assert done.result["value"] == [os.path.realpath(str(tmp_path / "sub")), 4]
 
 
@@ -75,11 +79,13 @@ def test_cwd_and_environment_survive_a_reset(drive, tmp_path, pool):
 def test_cwd_with_odd_characters(tmp_path):
     odd = tmp_path / "a b\n'\"é"
     odd.mkdir()
-    assert run_cells("import os\nos.getcwd()", flags=["--cwd", odd]).result["value"] == os.path.realpath(str(odd))
+    assert run_cells("import os\nos.getcwd()",
+                     flags=["--cwd", odd]).result["value"] == os.path.realpath(str(odd))
 
 
 def test_stdin_is_never_the_hosts():
-    done = run_cells("import os\n[os.readlink('/proc/self/fd/0'), os.isatty(0), len(os.read(0, 1))]", stdin=b"data")
+    done = run_cells("import os\n[os.readlink('/proc/self/fd/0'), os.isatty(0), len(os.read(0, 1))]",
+                     stdin=b"data")
     assert done.result["value"][1:] == [False, 0]
 
 
@@ -89,7 +95,8 @@ def test_no_descriptor_of_the_host_reaches_a_kernel(tmp_path):
     argv = [support.BIN, "run", "--json", "--python", support.bare_python(), "-e",
             "import os\n[os.readlink('/proc/self/fd/' + f) for f in os.listdir('/proc/self/fd') if os.path.lexists('/proc/self/fd/' + f)]",
             "-e", "import subprocess\nsubprocess.run('ls -l /proc/self/fd', shell=True, close_fds=False, stdout=-1).stdout.decode()"]
-    process = support.popen(argv, stdout=-1, stderr=-1, env=support.host_environment(), pass_fds=[secret.fileno()])
+    process = support.popen(argv, stdout=-1, stderr=-1, env=support.host_environment(),
+                            pass_fds=[secret.fileno()])
     out, err = process.communicate(timeout=support.DEADLINE)
     secret.close()
     assert process.returncode == 0, err

@@ -15,7 +15,8 @@ def inner(tmp_path, code, **env):
     """Runs pytest on one file with our conftest as a plugin; returns its output."""
     path = tmp_path / "test_inner.py"
     path.write_text(code)
-    process = support.popen([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "conftest", str(path)],
+    process = support.popen([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "conftest",
+                             str(path)],
                             env=support.host_environment(PYTHONPATH=TESTS, WORKCELL_BIN=support.BIN, **env),
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=str(tmp_path))
     return process.communicate(timeout=support.DEADLINE)[0].decode()
@@ -36,7 +37,8 @@ def test_a_skip_fails_in_ci(tmp_path):
 def test_daemons_stay_below_us():
     mark = "9871%05d" % (os.getpid() % 99999)
     support.popen(["sh", "-c", "setsid sh -c 'sleep %s & ' &" % mark]).wait(support.DEADLINE)
-    support.wait_until(lambda: [p.cmdline for p in conftest.strangers().values() if mark in p.cmdline] == ["sleep " + mark],
+    support.wait_until(lambda: [p.cmdline for p in conftest.strangers().values()
+                                if mark in p.cmdline] == ["sleep " + mark],
                        "the daemon is seen")
     for process in support.with_argument(mark):
         support.end_process(process)

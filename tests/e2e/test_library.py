@@ -18,13 +18,16 @@ def test_scenario(name, bare_python):
     env = support.host_environment(WORKCELL_BIN=support.BIN, WORKCELL_BARE_PYTHON=bare_python)
     if support.is_asan():
         # The runtime must come first, and Python's own leaks are not ours to find.
-        asan = subprocess.run(["gcc", "-print-file-name=libasan.so"], stdout=subprocess.PIPE, check=True, text=True).stdout
+        asan = subprocess.run(["gcc", "-print-file-name=libasan.so"], stdout=subprocess.PIPE, check=True,
+                              text=True).stdout
         env.update(LD_PRELOAD=asan.strip(), ASAN_OPTIONS=env["ASAN_OPTIONS"] + ":detect_leaks=0")
-    process = support.popen([sys.executable, os.path.join(HERE, "library.py"), name], env=env, stdin=subprocess.DEVNULL,
+    process = support.popen([sys.executable, os.path.join(HERE, "library.py"), name], env=env,
+                            stdin=subprocess.DEVNULL,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         out, _ = process.communicate(timeout=2 * support.DEADLINE)
     except subprocess.TimeoutExpired:
         process.kill()
         out = process.communicate()[0] + b"\nhangs"
-    assert (process.returncode, out.decode("utf-8", "replace").strip().splitlines()[-1:]) == (0, ["ok"]), out.decode("utf-8", "replace")
+    text = out.decode("utf-8", "replace")
+    assert process.returncode == 0 and text.strip().splitlines()[-1:] == ["ok"], text

@@ -46,7 +46,8 @@ def test_one_past_the_cap():
 
 def test_cap_and_spill():
     full = "".join("line %07d\n" % i for i in range(20000))
-    result = run_cells("for i in range(20000): print('line %07d' % i)", flags=["--max-output", "16384"]).result
+    result = run_cells("for i in range(20000): print('line %07d' % i)",
+                       flags=["--max-output", "16384"]).result
     assert result["error"] is None
     check_capped(result["stdout"], full, 16384)
     check_capped(result["text"], full, 16384)
@@ -78,7 +79,8 @@ def test_spill_of_child_output():
 
 
 def test_spill_keeps_the_bytes():
-    result = run_cells("import sys\nn = sys.stdout.buffer.write(b'\\xff\\x00' * 8192)", flags=["--max-output", "1024"]).result
+    result = run_cells("import sys\nn = sys.stdout.buffer.write(b'\\xff\\x00' * 8192)",
+                       flags=["--max-output", "1024"]).result
     assert spilled(result) == b"\xff\x00" * 8192
     assert "\ufffd" in result["stdout"]
 
@@ -106,7 +108,8 @@ def test_spill_is_private():
 
 
 def test_each_cell_has_its_own_cap():
-    results = run_cells("print('a' * 3000)", "print('b' * 3000)", "print('c')", flags=["--max-output", "1024"]).results
+    results = run_cells("print('a' * 3000)", "print('b' * 3000)", "print('c')",
+                        flags=["--max-output", "1024"]).results
     assert spilled(results[0]) == b"a" * 3000 + b"\n" and spilled(results[1]) == b"b" * 3000 + b"\n"
     assert results[2]["spill"] is None and results[2]["stdout"] == "c\n"
 
@@ -174,6 +177,14 @@ def test_output_between_cells_is_an_event(drive, tmp_path, code, stream):
         assert (result["stdout"], result["stderr"], result["text"]) == ("next\n", "", "next\n")
         events = [e for e in driver.events if e["event"] == "chunk" and e.get("between_runs")]
         assert "".join(e["data"] for e in events) == "late\n" and {e["stream"] for e in events} == {stream}
+
+
+def test_output_between_cells_does_not_wait_for_the_next_one(drive, tmp_path):
+    driver = drive()
+    go, done = tmp_path / "go", tmp_path / "done"
+    driver.run(late("print('late')", go, done))
+    go.write_text("")
+    assert driver.next_event(lambda e: "late" in e.get("data", ""))["between_runs"] is True
 
 
 def test_output_of_a_thread_during_a_later_cell_belongs_to_it(drive, tmp_path):

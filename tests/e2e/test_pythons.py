@@ -11,17 +11,21 @@ from support import run_cells
 ALL = support.interpreters()
 GOOD = [path for path, version in ALL if version >= (3, 9)]
 OLD = [path for path, version in ALL if version < (3, 9)]
-PYTHON2 = [path for path in ("/root/.pyenv/versions/2.7.18/bin/python", "/usr/bin/python2") if os.path.exists(path)]
+PYTHON2 = [path for path in ("/root/.pyenv/versions/2.7.18/bin/python", "/usr/bin/python2")
+           if os.path.exists(path)]
 
 ANY = object()
 # One of each kind; the conformance suite goes into depth on the tests' own version.
 TOUR = [
-    ("x = 41\nx + 1", 42), ("x", 41), ("import asyncio\nasync def f():\n    await asyncio.sleep(0)\n    return 5\nawait f()", 5),
+    ("x = 41\nx + 1", 42), ("x", 41),
+    ("import asyncio\nasync def f():\n    await asyncio.sleep(0)\n    return 5\nawait f()", 5),
     ("y = !echo shell\ny[0]", "shell"), ("for i in range(2):\n    !echo {i}", None), ("%%bash\necho b", None),
     ("[i async for i in (j async for j in g())] if False else 3", 3), ("%time 1 + 1", 2), ("_", 2),
     ("import ctypes, sqlite3, ssl, json, decimal\nstr(decimal.Decimal('1.5'))", "1.5"),
-    ("import os\nprint('a'); r = os.system('echo b'); print('c')", None), ("import sys\nlist(sys.version_info[:2])", ANY),
-    ("import multiprocessing as mp\nwith mp.get_context('fork').Pool(1) as p:\n    r = p.map(abs, [-1])\nr", [1]),
+    ("import os\nprint('a'); r = os.system('echo b'); print('c')", None),
+    ("import sys\nlist(sys.version_info[:2])", ANY),
+    ("import multiprocessing as mp\nwith mp.get_context('fork').Pool(1) as p:\n    r = p.map(abs, [-1])\nr",
+     [1]),
 ]
 
 
@@ -62,7 +66,8 @@ def test_traceback_on_every_cpython(python):
 
 @pytest.mark.parametrize("python", GOOD)
 def test_the_interpreter_is_the_one_asked_for(python):
-    version, prefix = subprocess.run([python, "-c", "import sys; print(sys.version); print(sys.prefix)"], check=True,
+    version, prefix = subprocess.run([python, "-c", "import sys; print(sys.version); print(sys.prefix)"],
+                                     check=True,
                                      stdout=subprocess.PIPE, text=True).stdout.rsplit("\n", 2)[:2]
     results = run_cells("import sys\n[sys.version, sys.prefix]", "sys.executable", python=python).results
     assert results[0]["value"] == [version, prefix]
@@ -72,7 +77,8 @@ def test_the_interpreter_is_the_one_asked_for(python):
 def test_venv_with_ipython(full_python):
     results = check_tour(full_python)
     assert results
-    done = run_cells("get_ipython().__class__.__module__.split('.')[0]", "import IPython\nIPython.__version__",
+    done = run_cells("get_ipython().__class__.__module__.split('.')[0]",
+                     "import IPython\nIPython.__version__",
                      "from IPython.display import display, HTML, Markdown\ndisplay(HTML('<i>x</i>'))",
                      "HTML('<b>y</b>')", python=full_python)
     results = done.results
@@ -99,7 +105,8 @@ def test_the_environment_is_not_touched(bare_python, tmp_path):
     prefix = os.path.dirname(os.path.dirname(bare_python))
 
     def listing():
-        return sorted((os.path.join(where, name), os.stat(os.path.join(where, name), follow_symlinks=False).st_mtime_ns)
+        return sorted((os.path.join(where, name),
+                       os.stat(os.path.join(where, name), follow_symlinks=False).st_mtime_ns)
                       for where, _, names in os.walk(prefix) for name in names)
     before = listing()
     home, work = tmp_path / "home", tmp_path / "work"
@@ -115,7 +122,8 @@ def test_the_environment_is_not_touched(bare_python, tmp_path):
 def test_ipython_leaves_home_alone(full_python, tmp_path):
     home = tmp_path / "home"
     home.mkdir()
-    done = run_cells("1", "!true", "%pwd", "get_ipython()", python=full_python, env=support.host_environment(HOME=str(home)),
+    done = run_cells("1", "!true", "%pwd", "get_ipython()", python=full_python,
+                     env=support.host_environment(HOME=str(home)),
                      cwd=str(tmp_path))
     assert done.status == 0
     assert list(home.iterdir()) == []
@@ -144,12 +152,15 @@ def check_unusable(done, *words):
         assert word in done.error_message, done
 
 
-@pytest.mark.parametrize("python", ["/nonexistent/python3", "/bin/true", "/bin/false", "/bin/cat", "/bin/echo", "/bin/sh", "/",
+@pytest.mark.parametrize("python",
+                         ["/nonexistent/python3", "/bin/true", "/bin/false", "/bin/cat", "/bin/echo",
+                          "/bin/sh", "/",
                                     "/etc/passwd", "nosuchpython", ""], ids=lambda p: p or "empty")
 def test_what_is_not_python(python):
     done = run_cells("1", flags=["--python", python], python=False)
     if python == "":
-        assert done.error_code in ("python_unusable", "invalid") and done.status == support.EXIT[done.error_code]
+        assert done.error_code in ("python_unusable",
+                                   "invalid") and done.status == support.EXIT[done.error_code]
     else:
         check_unusable(done, python)
 
@@ -208,7 +219,8 @@ def test_preload(bare_python):
 
 def test_preload_of_numpy_and_pandas(full_python):
     done = run_cells("import sys, pandas as pd\n['numpy' in sys.modules, int(pd.Series([1, 2]).sum())]",
-                     "import pandas as pd\npd.DataFrame({'a': [1, 2]})", flags=["--preload", "numpy,pandas"], python=full_python)
+                     "import pandas as pd\npd.DataFrame({'a': [1, 2]})", flags=["--preload", "numpy,pandas"],
+                     python=full_python)
     results = done.results
     assert results[0]["value"] == [True, 3]
     assert "<table" in results[1]["mime"]["text/html"] and "a" in results[1]["mime"]["text/plain"]

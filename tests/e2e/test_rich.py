@@ -39,7 +39,8 @@ def test_series_and_describe(rich):
 
 def test_numpy_values_are_not_exact(rich):
     for code, text in (("numpy.float64(1.5)", "np.float64(1.5)"), ("numpy.int64(3)", "np.int64(3)"),
-                       ("numpy.array([1, 2])", "array([1, 2])"), ("[numpy.float64(0.5)]", "[np.float64(0.5)]"),
+                       ("numpy.array([1, 2])", "array([1, 2])"),
+                       ("[numpy.float64(0.5)]", "[np.float64(0.5)]"),
                        ("numpy.bool_(True)", "np.True_")):
         result = rich.run("import numpy\n" + code)
         assert result["value"] is None and result["repr"] == text, result
@@ -88,7 +89,8 @@ def test_display_classes(rich):
                       "display(Image(data=b'\\x89PNG\\r\\n\\x1a\\n123', format='png'))")
     assert result["error"] is None, result
     kinds = [set(d) - {"text/plain"} for d in result["displays"]]
-    assert kinds == [{"text/markdown"}, {"text/latex"}, {"application/json"}, {"image/svg+xml"}, {"image/png"}]
+    assert kinds == [{"text/markdown"}, {"text/latex"}, {"application/json"}, {"image/svg+xml"},
+                     {"image/png"}]
 
 
 def test_display_ids_and_updates(rich):

@@ -27,7 +27,8 @@ def test_long_values_are_broken_into_lines_as_ipython_does():
     done = run_text("-e", "{'key %d' % i: list(range(12)) for i in range(3)}")
     lines = done.out.splitlines()
     assert done.status == 0
-    assert lines == ["{'key 0': [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11],", " 'key 1': [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11],",
+    assert lines == ["{'key 0': [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11],",
+                     " 'key 1': [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11],",
                      " 'key 2': [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]}"]
 
 
@@ -54,7 +55,8 @@ def test_output_is_streamed_while_the_cell_runs(tmp_path):
     go = tmp_path / "go"
     code = ("import os\nprint('first', flush=False)\nwhile not os.path.exists(%r): pass\nprint('second')" % str(go))
     process = support.popen([support.BIN, "run", "--python", support.bare_python(), "-e", code],
-                            stdout=support.subprocess.PIPE, stderr=support.subprocess.PIPE, env=support.host_environment())
+                            stdout=support.subprocess.PIPE, stderr=support.subprocess.PIPE,
+                            env=support.host_environment())
     assert process.stdout.readline() == b"first\n"
     go.write_text("")
     out, err = process.communicate(timeout=support.DEADLINE)
@@ -65,14 +67,16 @@ def test_order_of_streams_on_one_descriptor():
     """With 2>&1, as an agent's harness would run it, the two streams come in the order written."""
     code = "import sys, os\nfor i in range(20):\n    print('o', i)\n    print('e', i, file=sys.stderr)\n    os.system('echo c %d' % i)\n"
     process = support.popen([support.BIN, "run", "--python", support.bare_python(), "-e", code + "pass"],
-                            stdout=support.subprocess.PIPE, stderr=support.subprocess.STDOUT, env=support.host_environment())
+                            stdout=support.subprocess.PIPE, stderr=support.subprocess.STDOUT,
+                            env=support.host_environment())
     out, _ = process.communicate(timeout=support.DEADLINE)
     assert out.decode() == "".join("o %d\ne %d\nc %d\n" % (i, i, i) for i in range(20))
     assert process.returncode == 0
 
 
 def test_bytes_come_through_unchanged():
-    done = run_text("-e", "import os, sys\nos.write(1, b'raw \\xff\\xfe\\n')\nsys.stdout.buffer.write(b'\\x80\\n');")
+    done = run_text("-e",
+                    "import os, sys\nos.write(1, b'raw \\xff\\xfe\\n')\nsys.stdout.buffer.write(b'\\x80\\n');")
     assert done.raw_out == b"raw \xff\xfe\n\x80\n"
 
 
@@ -132,9 +136,11 @@ def test_json_shape():
     done = run_cells("import sys\nprint('o')\nprint('e', file=sys.stderr)\n{'a': 1}")
     assert done.out.count("\n") == 1 and done.err == ""
     result = done.result
-    assert {key: result[key] for key in ("value", "repr", "mime", "stdout", "stderr", "text", "error", "images", "state",
+    assert {key: result[key]
+            for key in ("value", "repr", "mime", "stdout", "stderr", "text", "error", "images", "state",
                                          "displays", "spill")} == {
-        "value": {"a": 1}, "repr": "{'a': 1}", "mime": {"text/plain": "{'a': 1}"}, "stdout": "o\n", "stderr": "e\n",
+        "value": {"a": 1}, "repr": "{'a': 1}", "mime": {"text/plain": "{'a': 1}"}, "stdout": "o\n",
+        "stderr": "e\n",
         "text": "o\ne\n", "error": None, "images": [], "state": "kept", "displays": [], "spill": None}
     assert isinstance(result["duration_ms"], float) and result["duration_ms"] > 0
     assert result["isolation"] and isinstance(result["isolation"], dict)
@@ -175,22 +181,26 @@ def test_events():
 
 def test_displays_and_output_keep_their_order():
     done = run_cells("for i in range(2000):\n    print('p%d' % i)\n    display(i)\n    if i % 50 == 0:\n        !echo c{i}", flags=["--events"])
-    parts = [e["data"] if e["event"] == "chunk" else "d" + e["mime"]["text/plain"] + "\n" for e in done.objects[:-1]]
+    parts = [e["data"] if e["event"] == "chunk" else "d" + e["mime"]["text/plain"] + "\n"
+             for e in done.objects[:-1]]
     want = "".join("p%d\nd%d\n" % (i, i) + ("c%d\n" % i if i % 50 == 0 else "") for i in range(2000))
     assert "".join(parts) == want
 
 
 def test_events_never_split_a_character():
-    done = run_cells("import os\nfor b in '🐍'.encode() * 50:\n    os.write(2, bytes([b]))\n0", flags=["--events"])
+    done = run_cells("import os\nfor b in '🐍'.encode() * 50:\n    os.write(2, bytes([b]))\n0",
+                     flags=["--events"])
     data = "".join(e["data"] for e in done.objects if e["event"] == "chunk")
     assert data == "🐍" * 50
     assert all(e["stream"] == "stderr" for e in done.objects if e["event"] == "chunk")
 
 
 def test_conversation_rejects_bad_lines_and_goes_on():
-    lines = [b"not json", b"[1]", b"{}", b'{"op": "nosuch"}', b'{"code": 5}', b'{"code": "1", "timeout": -1}', b"",
+    lines = [b"not json", b"[1]", b"{}", b'{"op": "nosuch"}', b'{"code": 5}', b'{"code": "1", "timeout": -1}',
+             b"",
              b'{"code": "1 + 1"}', b"\xff\xfe"]
-    done = workcell("run", "--json", "--cells", "--python", support.bare_python(), stdin=b"\n".join(lines) + b"\n")
+    done = workcell("run", "--json", "--cells", "--python", support.bare_python(),
+                    stdin=b"\n".join(lines) + b"\n")
     objects = done.objects
     assert [o["error"]["code"] for o in objects if "value" not in o] == ["invalid"] * 7
     assert [o["value"] for o in objects if "value" in o] == [2]
@@ -210,7 +220,8 @@ def test_conversation_rejects_bad_lines_and_goes_on():
 ])
 @pytest.mark.parametrize("mode", ["text", "json"])
 def test_exit_status(code, status, word, mode):
-    done = run_cells(code, flags=["--timeout", "0.5"]) if mode == "json" else run_text("--timeout", "0.5", "-e", code)
+    done = run_cells(code, flags=["--timeout", "0.5"]) if mode == "json" else run_text("--timeout", "0.5",
+                                                                                       "-e", code)
     assert done.status == status, done
     if mode == "json":
         error = done.result["error"]
@@ -265,7 +276,8 @@ def test_no_command_is_a_usage_error():
     assert done.status == 2 and done.out == "" and "usage" in done.err.lower()
 
 
-@pytest.mark.parametrize("args, word", [(["--json", "--nosuch"], "--nosuch"), (["--cells", "-e", "1"], "--cells")], ids=str)
+@pytest.mark.parametrize("args, word",
+                         [(["--json", "--nosuch"], "--nosuch"), (["--cells", "-e", "1"], "--cells")], ids=str)
 def test_usage_error_as_json(args, word):
     done = workcell("run", *args)
     assert (done.status, done.error_code) == (2, "invalid")
@@ -297,7 +309,8 @@ def test_file_without_permission(tmp_path):
             os.setgid(65534)
             os.setuid(65534)
     try:
-        process = support.popen(argv, stdout=support.subprocess.PIPE, stderr=support.subprocess.PIPE, preexec_fn=drop,
+        process = support.popen(argv, stdout=support.subprocess.PIPE, stderr=support.subprocess.PIPE,
+                                preexec_fn=drop,
                                 env=support.host_environment(), cwd="/")
     except PermissionError:
         pytest.skip("nobody may not run a program below %s" % os.path.dirname(support.BIN))
@@ -341,7 +354,8 @@ def test_version():
     assert done.status == 0 and re.fullmatch(r"workcell \d+\.\d+\.\d+\S*\n", done.out)
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["shell"], ["doctor"], ["bench"]], ids=lambda c: " ".join(c) or "itself")
+@pytest.mark.parametrize("command", [[], ["run"], ["shell"], ["doctor"], ["bench"]], ids=lambda c: " ".join(c)
+                         or "itself")
 def test_help(command):
     done = workcell(*command, "--help")
     assert done.status == 0 and done.err == ""
@@ -355,7 +369,8 @@ def test_help(command):
 
 def test_help_of_run_names_every_flag():
     text = workcell("run", "--help").out
-    for flag in ("-e", "--json", "--events", "--executor", "--python", "--preload", "--cwd", "--env", "--timeout",
+    for flag in ("-e", "--json", "--events", "--executor", "--python", "--preload", "--cwd", "--env",
+                 "--timeout",
                  "--max-output", "--pool"):
         assert flag in text
 
@@ -366,7 +381,8 @@ def test_help_of_run_names_every_flag():
 def test_reader_that_goes_away():
     process = support.popen([support.BIN, "run", "--python", support.bare_python(), "-e",
                              "while True:\n    print('x' * 1000)"],
-                            stdout=support.subprocess.PIPE, stderr=support.subprocess.PIPE, env=support.host_environment())
+                            stdout=support.subprocess.PIPE, stderr=support.subprocess.PIPE,
+                            env=support.host_environment())
     process.stdout.readline()
     process.stdout.close()
     process.wait(support.DEADLINE)
@@ -378,7 +394,8 @@ def test_reader_that_goes_away():
 def test_signals_end_the_program_and_all_below_it(number):
     process = support.popen([support.BIN, "run", "--python", support.bare_python(), "-e",
                              "import subprocess\np = subprocess.Popen(['sleep', '1000'])\nprint('up')\nwhile True: pass"],
-                            stdout=support.subprocess.PIPE, stderr=support.subprocess.PIPE, env=support.host_environment())
+                            stdout=support.subprocess.PIPE, stderr=support.subprocess.PIPE,
+                            env=support.host_environment())
     assert process.stdout.readline() == b"up\n"
     process.send_signal(number)
     process.communicate(timeout=support.DEADLINE)
@@ -386,9 +403,11 @@ def test_signals_end_the_program_and_all_below_it(number):
 
 
 def test_sigint_interrupts_the_cell():
-    process = support.popen([support.BIN, "run", "--json", "--events", "--python", support.bare_python(), "-e",
+    process = support.popen([support.BIN, "run", "--json", "--events", "--python", support.bare_python(),
+                             "-e",
                              "print('up')\nwhile True: pass"],
-                            stdout=support.subprocess.PIPE, stderr=support.subprocess.PIPE, env=support.host_environment())
+                            stdout=support.subprocess.PIPE, stderr=support.subprocess.PIPE,
+                            env=support.host_environment())
     assert json.loads(process.stdout.readline())["data"].startswith("up")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=support.DEADLINE)

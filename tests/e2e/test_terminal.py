@@ -177,7 +177,8 @@ def test_history_of_this_session(shell):
 
 
 def history_files(home):
-    return sorted(os.path.relpath(os.path.join(where, name), home) for where, _, names in os.walk(home) for name in names)
+    return sorted(os.path.relpath(os.path.join(where, name), home) for where, _, names in os.walk(home)
+                  for name in names)
 
 
 def test_history_is_kept_in_one_known_place(home, tmp_path):

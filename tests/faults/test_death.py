@@ -66,7 +66,8 @@ def test_death_between_runs(drive, tmp_path):
     support.wait_until(lambda: not support.alive(pid), "the kernel is dead")
     # The next run either works on a fresh kernel or says that the old one died; the one after it works.
     first = driver.run("2")
-    assert first["error"] is None or (first["error"]["code"], first["state"]) == ("kernel_died", "lost"), first
+    assert first["error"] is None or (first["error"]["code"], first["state"]) == ("kernel_died",
+                                                                                  "lost"), first
     assert driver.value("3") == 3
     assert driver.run("marker")["error"]["type"] == "NameError"
     if first["error"] is None:
@@ -101,15 +102,19 @@ def test_many_deaths_leak_nothing(drive):
     for _ in range(30):
         die()
     driver.value("1")
-    support.wait_until(lambda: support.fd_count(driver.pid) <= before and support.fd_count(driver.zygote) <= zygote_before
+    support.wait_until(lambda: support.fd_count(driver.pid) <= before
+                       and support.fd_count(driver.zygote) <= zygote_before
                        and support.fd_count(driver.spawner) <= spawner_before,
                        lambda: "descriptors grew: host %d to %d, zygote %d to %d, spawner %d to %d"
-                       % (before, support.fd_count(driver.pid), zygote_before, support.fd_count(driver.zygote),
+                       % (before, support.fd_count(driver.pid), zygote_before,
+                          support.fd_count(driver.zygote),
                           spawner_before, support.fd_count(driver.spawner)), 10)
-    support.wait_until(lambda: len(driver.family()) == 3, lambda: "only three processes: %r" % driver.family(), 10)
+    support.wait_until(lambda: len(driver.family()) == 3,
+                       lambda: "only three processes: %r" % driver.family(), 10)
 
     def zombies():
-        return [p for p in support.processes().values() if p.state == "Z" and p.ppid in (driver.pid, driver.spawner, driver.zygote)]
+        return [p for p in support.processes().values() if p.state == "Z"
+                and p.ppid in (driver.pid, driver.spawner, driver.zygote)]
     support.wait_until(lambda: not zombies(), lambda: "all are reaped: %r" % zombies(), 10)
 
 

@@ -31,7 +31,8 @@ def start(driver, way):
     result = driver.run(WAYS[way] % {"mark": mark})
     assert result["error"] is None, result
     # Not the shell that has it in its command line, but sleep itself.
-    support.wait_until(lambda: any(re.match(r"\S*sleep %s$" % mark, p.cmdline) for p in support.with_argument(mark)),
+    support.wait_until(lambda: any(re.match(r"\S*sleep %s$" % mark, p.cmdline)
+                                   for p in support.with_argument(mark)),
                        "%s has started" % way)
     return mark
 
@@ -167,7 +168,8 @@ def test_a_killed_spawner_ends_sessions_and_leaves_no_orphan(drive, way):
     kernel = driver.locate()
     mark = start(driver, way) if way != "none" else None
     os.kill(driver.spawner, signal.SIGKILL)
-    support.wait_until(lambda: not support.alive(driver.zygote) and not support.alive(kernel), "zygote and kernel are gone", 10)
+    support.wait_until(lambda: not support.alive(driver.zygote) and not support.alive(kernel),
+                       "zygote and kernel are gone", 10)
     if mark:
         support.wait_until(lambda: not support.with_argument(mark), "and what the session started", 10)
     driver.start("1")
@@ -220,7 +222,8 @@ def kill_host(driver, kernel, mark):
     driver.kill()
     for pid, name in ((kernel, "kernel"), (zygote, "zygote"), (spawner, "spawner")):
         support.wait_until(lambda: not support.alive(pid), "the %s is gone" % name, 10)
-    support.wait_until(lambda: not support.with_argument(mark), lambda: "no child is left: %r" % support.with_argument(mark), 10)
+    support.wait_until(lambda: not support.with_argument(mark),
+                       lambda: "no child is left: %r" % support.with_argument(mark), 10)
 
 
 @pytest.mark.parametrize("name", IDLE)

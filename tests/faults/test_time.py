@@ -136,7 +136,8 @@ def test_children_of_a_killed_kernel_are_gone(patient):
     patient.reset()
     marker = "98%07d" % patient.pid
     result = patient.run("import subprocess, signal, time\np = subprocess.Popen(['sleep', %r])\n"
-                         "signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: time.sleep(1)" % marker, timeout=0.3)
+                         "signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: time.sleep(1)" % marker,
+                         timeout=0.3)
     assert result["state"] == "lost"
     assert support.with_argument(marker) == []
 
@@ -150,12 +151,14 @@ def test_flag_and_line(drive):
 # ---- interrupts on request ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["busy loop", "sleep", "child", "shell", "await", "join", "pipe", "printing"])
+@pytest.mark.parametrize("name",
+                         ["busy loop", "sleep", "child", "shell", "await", "join", "pipe", "printing"])
 def test_interrupt_keeps_state(patient, name, tmp_path):
     patient.reset()
     patient.run("marker = 42")
     up = tmp_path / "up"
-    patient.start(("%%%%bash\n%s" if KEPT[name].startswith("%%") else "open(%r, 'w').close()\n%s") % (str(up), KEPT[name]))
+    patient.start(("%%%%bash\n%s" if KEPT[name].startswith("%%") else "open(%r, 'w').close()\n%s") % (str(up),
+            KEPT[name]))
     support.wait_until(up.exists, "the cell runs")
     patient.interrupt()
     result = patient.answer()
