@@ -13,7 +13,7 @@ import _signal
 import _workcell
 
 from . import display as display_module
-from . import errors
+from . import errors, namespaces, rpc
 from .cell import Cells, part_bytes
 from .streams import TextOut, no_input
 
@@ -56,6 +56,8 @@ def reseed():
 
 
 class Kernel:
+    channel = None
+
     # -- start
 
     def take_over(self, fds, lifeline, rehearse):
@@ -83,11 +85,18 @@ class Kernel:
         path = options["env"].get("PYTHONPATH")
         extra = [p for p in path.split(os.pathsep) if p] if path else []
         sys.path[:0] = [""] + extra
+        if options.get("site"):
+            import site
+
+            site.addsitedir(options["site"])
         if "TZ" in options["env"]:
             import time
 
             time.tzset()
         self.session = options["session"]
+        if options.get("namespaces"):
+            self.channel = rpc.Channel(_workcell, self.fd)
+            namespaces.install(self.cells.ns, self.channel, self.cells.run_coroutine)
         try:
             os.chdir(options["cwd"])
         except OSError as exc:
@@ -115,9 +124,13 @@ class Kernel:
         recv, run = _workcell.recv, _workcell.RUN
         _workcell.send(_workcell.HELLO, 0)
         while True:
-            if self.cells.loop is not None:
-                self.idle()
-            frame = recv()
+            if self.channel is not None:
+                # Threads and tasks that the code left behind may wait for answers of the host.
+                frame = self.channel.next_frame(self.cells.loop)
+            else:
+                if self.cells.loop is not None:
+                    self.idle()
+                frame = recv()
             if frame is None:
                 return
             kind, ident, text, raw = frame

@@ -112,8 +112,7 @@ class _Watch:
             return
         self.loop.add_reader(self.channel.fd, self.on_readable)
         self.armed = True
-        if self.channel._pending():
-            # Already received together with an earlier frame, so the socket may stay silent about it.
+        if self.channel._inbox or self.channel._pending():
             self.loop.call_soon(self.on_readable)
 
     def disarm(self):
@@ -179,11 +178,9 @@ class Channel:
         if self._busy or self.closed or self._leader.setdefault(0, me) != me:
             return self.wait(self.submit(method, args, raw, data))
         ident = next(self._ids) % MAX_ID + 1
-        sent = False
         try:
             self._busy = True
-            sent = self._send(self._call, ident, data, raw)
-            if not sent:
+            if not self._send(self._call, ident, data, raw):
                 raise forked()
             inbox = self._inbox
             while True:
@@ -197,7 +194,7 @@ class Channel:
                 if self.closed:
                     raise self._closed_error()
         except BaseException as exc:
-            raise self._failed(ident if sent else None, exc)
+            raise self._failed(ident, exc)
         finally:
             self._busy = False
             self._leave()
@@ -217,7 +214,7 @@ class Channel:
                 raise forked()
         except BaseException as exc:
             self._forget(ident)
-            raise self._failed(None, exc)
+            raise self._failed(ident, exc)
         return ident, slot
 
     def wait(self, submitted):
@@ -280,16 +277,14 @@ class Channel:
         ident = next(self._ids) % MAX_ID + 1
         self._waiting[ident] = slot = _FutureSlot(loop)
         watch.count += 1
-        sent = False
         try:
-            sent = self._send(self._call, ident, data, raw)
-            if not sent:
+            if not self._send(self._call, ident, data, raw):
                 raise forked()
             if not watch.armed and self._leader.get(0, slot.thread) == slot.thread:
                 watch.arm()
             frame = await slot.future
         except BaseException as exc:
-            raise self._failed(ident if sent else None, exc)
+            raise self._failed(ident, exc)
         finally:
             self._waiting.pop(ident, None)
             watch.count -= 1
@@ -419,15 +414,24 @@ class Channel:
     def _hand_over(self):
         for slot in list(self._parked.values())[:1]:
             slot.wake()
+        if not self._watches:
+            return
         me = get_ident()
+        # The socket is silent about what was already received with an earlier frame.
+        more = bool(self._inbox) or self._pending()
         for loop, watch in list(self._watches.items()):
-            if watch.armed or not (watch.count or self._idle_loop is loop):
+            if not watch.count and self._idle_loop is not loop:
                 continue
+            if watch.armed and not more:
+                continue
+            wake = watch.on_readable if watch.armed else watch.arm
             try:
-                if watch.thread == me:
-                    watch.arm()
+                if watch.thread != me:
+                    loop.call_soon_threadsafe(wake)
+                elif watch.armed:
+                    loop.call_soon(wake)
                 else:
-                    loop.call_soon_threadsafe(watch.arm)
+                    wake()
             except RuntimeError:
                 self._watches.pop(loop, None)  # the loop is closed
 
@@ -451,17 +455,20 @@ class Channel:
     # -- answers
 
     def _failed(self, ident, exc):
-        """A wait ended without its answer. The host is told, a late answer finds nobody. What to raise."""
+        """A call ended without its answer. What to raise.
+
+        The host is told, a late answer finds nobody. An interrupt may have come before the call was sent, or after it
+        was answered: the host does not mind a cancel for a call it does not know.
+        """
         if isinstance(exc, Shutdown):
             return exc
         if isinstance(exc, (OSError, EOFError)) and is_own(exc):
             self._close(())
             return self._closed_error()
-        if ident is not None:
-            try:
-                self.notify("cancel", {"id": ident})
-            except OSError:
-                pass  # the connection is gone, and the host with it
+        try:
+            self.notify("cancel", {"id": ident})
+        except OSError:
+            pass  # the connection is gone, and the host with it
         return exc
 
     def _closed_error(self):

@@ -6,7 +6,8 @@
  *
  *     main.c        the table of commands, and what is process-wide: limits, signals, stopping
  *     opts.c        flags, help, errors, and the session that the common flags describe
- *     cmd_run.c     `run`, and the printing of events and results that `shell` shares
+ *     print.c       printing of events and results
+ *     cmd_run.c     `run`
  *     cmd_shell.c   `shell`      cmd_doctor.c   `doctor`      cmd_bench.c   `bench`
  *
  * Threads: the main thread parses, runs cells and does all the writing.  One signal thread interrupts and
@@ -171,7 +172,7 @@ int cell__cli_stop_status(void);
 bool cell__cli_take_sigint(void);
 bool cell__cli_take_resize(void);
 
-/* ---- printing (cmd_run.c) ------------------------------------------------- */
+/* ---- printing (print.c) ------------------------------------------------- */
 
 enum cell_cli_format { CELL_CLI_TEXT, CELL_CLI_JSON, CELL_CLI_EVENTS };
 
@@ -188,6 +189,8 @@ void cell__cli_keep_event(void *arg, const struct cell_event *event);
 /* Prints what was kept. */
 void cell__cli_print_kept(struct cell_cli_printer *printer);
 bool cell__cli_has_kept(struct cell_cli_printer *printer);
+/* One line on stdout, without its newline. */
+void cell__cli_print_line(struct cell_cli_printer *printer, const char *text);
 /* Ends the line on stdout where output left one unfinished. */
 void cell__cli_print_fresh_line(struct cell_cli_printer *printer);
 /*

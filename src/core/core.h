@@ -30,6 +30,9 @@ int cell_fail_wrap(struct cell_error *err, const char *fmt, ...) __attribute__((
 #define CELL_LIMIT_DISPLAY_BYTES (256u * 1024u * 1024u) /* their bytes together */
 #define CELL_LIMIT_QUEUE 1000u                       /* cells waiting in one session */
 #define CELL_LIMIT_JSON_DEPTH 512u
+#define CELL_LIMIT_CALLS 4096u                       /* namespace calls of one kernel under way */
+#define CELL_LIMIT_OPEN_ARTIFACTS 256u               /* being read or written in one space */
+#define CELL_LIMIT_ARTIFACT_CHUNK (4u * 1024u * 1024u)
 #define CELL_LIMIT_MIME_PARTS 64u
 #define CELL_LIMIT_SPAWN_MESSAGE (128u * 1024u)      /* spawner protocol, one datagram */
 #define CELL_LIMIT_POOL 64

@@ -51,6 +51,8 @@ struct cell__kernel_events {
 	void (*output)(void *owner, enum cell_stream stream, const char *bytes, size_t size);
 	void (*display)(void *owner, const struct cell__bundle *bundle);
 	void (*result)(void *owner, uint32_t run_id, const struct cell__answer *answer);
+	/* A namespace call.  NULL, or what is wrong with it: then the kernel is ended. */
+	const char *(*call)(void *owner, uint32_t id, const char *json, size_t json_size, const void *raw, size_t raw_size);
 	void (*exited)(void *owner, const struct cell__exit *how);
 };
 
@@ -60,6 +62,8 @@ struct cell__kernel_spec {
 	const char *preload; /* "" for none */
 	const char *cwd;
 	const char *const *env; /* complete, "K=V", NULL-terminated */
+	bool namespaces;        /* put tools, workflows, artifacts and deps into it */
+	const char *site;       /* a folder of packages to put on the path, or NULL */
 };
 
 struct cell__subprocess; /* zygotes and pools */
@@ -83,6 +87,9 @@ struct cell__executor {
 	/* Hands on all output written so far: what comes later belongs to the run that follows. */
 	void (*look)(struct cell__kernel *kernel);
 	int (*run)(struct cell__kernel *kernel, uint32_t run_id, const char *code, size_t size, struct cell_error *err);
+	/* Answers a namespace call; bytes are copied. */
+	int (*reply)(struct cell__kernel *kernel, uint32_t id, const char *json, size_t json_size, const void *raw,
+		     size_t raw_size, struct cell_error *err);
 	/* Asks the code of this run to stop (KeyboardInterrupt). */
 	void (*interrupt)(struct cell__kernel *kernel, uint32_t run_id);
 	/* true: deliver nothing until told false; the code blocks when its buffers are full. */

@@ -12,7 +12,7 @@ const struct cell__executor *cell__executor_at(size_t i)
 	if (i >= sizeof executors / sizeof *executors)
 		return NULL;
 	const struct cell__executor *e = executors[i];
-	assert(e->name && e->isolation && e->probe && e->open && e->look && e->run && e->interrupt && e->pause && e->close &&
+	assert(e->name && e->isolation && e->probe && e->open && e->look && e->run && e->reply && e->interrupt && e->pause && e->close &&
 	       e->pid && e->receipt);
 	return e;
 }

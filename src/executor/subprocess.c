@@ -335,6 +335,13 @@ static void handle_frame(void *owner, const struct cell_frame *frame)
 		else if (!(problem = cell__answer_result(frame, &answer, &memory)))
 			kernel->events->result(kernel->owner, frame->id, &answer);
 		break;
+	case CELL_FRAME_CALL:
+		if (kernel->state != KERNEL_LIVE)
+			problem = "CALL before READY";
+		else
+			problem = kernel->events->call(kernel->owner, frame->id, (const char *)frame->json, frame->json_size,
+						       frame->raw, frame->raw_size);
+		break;
 	default:
 		problem = "a frame that only the host sends";
 	}
@@ -784,7 +791,8 @@ static char *init_json(const struct cell__kernel_spec *spec)
 		if (key)
 			json_object_set_new(env, key, json_string(equals + 1));
 	}
-	json_t *init = json_pack("{s:s, s:s, s:o}", "session", spec->session_id, "cwd", spec->cwd, "env", env);
+	json_t *init = json_pack("{s:s, s:s, s:o, s:b, s:s?}", "session", spec->session_id, "cwd", spec->cwd, "env", env,
+				 "namespaces", spec->namespaces, "site", spec->site);
 	char *text = init ? json_dumps(init, JSON_COMPACT) : NULL;
 	json_decref(init);
 	return text;
@@ -850,6 +858,15 @@ static int subprocess_run(struct cell__kernel *base, uint32_t run_id, const char
 	return cell__link_send(kernel->link, CELL_FRAME_RUN, run_id, NULL, 0, code, size, err);
 }
 
+static int subprocess_reply(struct cell__kernel *base, uint32_t id, const char *json, size_t json_size, const void *raw,
+			    size_t raw_size, struct cell_error *err)
+{
+	struct kernel *kernel = (struct kernel *)base;
+	if (!kernel->link)
+		return cell_fail(err, CELL_E_KERNEL, 0, "the kernel is gone");
+	return cell__link_send(kernel->link, CELL_FRAME_REPLY, id, json, json_size, raw, raw_size, err);
+}
+
 static void subprocess_interrupt(struct cell__kernel *base, uint32_t run_id)
 {
 	struct kernel *kernel = (struct kernel *)base;
@@ -903,6 +920,7 @@ const struct cell__executor cell__subprocess_executor = {
 	.open = subprocess_open,
 	.look = subprocess_look,
 	.run = subprocess_run,
+	.reply = subprocess_reply,
 	.interrupt = subprocess_interrupt,
 	.pause = subprocess_pause,
 	.close = subprocess_close,

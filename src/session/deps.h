@@ -1,6 +1,12 @@
 /*
  * The `deps` namespace: packages of a project, kept in its requirements.txt and installed into a venv of its own.
- * Belongs to the loop's thread; installers run as programs of the spawner.
+ * Belongs to the loop's thread; installers run as programs of the spawner, files are touched on libuv's pool.
+ *
+ * One venv per project: venv_dir, or <cache_dir>/venvs/<key> with a key made of the interpreter's real path, its
+ * version and the store's root.  It is made by the first operation that needs it (`uv venv` where uv is in path, else
+ * `python -m venv`) and reused by every process; whoever works on it holds <its parent>/.<its name>.lock.
+ *
+ * Operations of one object run one after another, in the order in which they came.
  */
 #ifndef CELL_SESSION_DEPS_H
 #define CELL_SESSION_DEPS_H
@@ -9,29 +15,63 @@
 #include "spawn/hub.h"
 #include "store/store.h"
 
+#define CELL__DEPS_TIMEOUT_MS 300000     /* the installers of one operation, unless the options say otherwise */
+#define CELL__DEPS_MESSAGE_BYTES 4000u   /* what is kept of an installer's words for an error */
+#define CELL__DEPS_LINE_BYTES 4096u      /* a longer line of an installer is handed on in pieces */
+#define CELL__DEPS_QUEUE 1000u           /* operations that wait */
+
 struct cell__deps;
+
+enum cell__deps_cleanup {
+	CELL__DEPS_CLEANUP_DEFAULT, /* only a private venv is removed */
+	CELL__DEPS_CLEANUP_ALWAYS,
+	CELL__DEPS_CLEANUP_NEVER,
+};
 
 struct cell__deps_options {
 	struct cell__loop *loop;
 	struct cell__spawn_hub *hub;
 	struct cell__store *store;   /* outlives this */
-	const char *python;
+	const char *python;          /* looked up in path when it has no slash */
 	const char *venv_dir;        /* NULL: one per project under cache_dir */
 	const char *cache_dir;
-	const char *index_url;
-	const char *wheel_dir;
-	const char *path;            /* PATH in which uv is looked for */
-	bool allow_runtime;
+	const char *index_url;       /* NULL: what the user's own configuration of the installer says */
+	const char *wheel_dir;       /* NULL: none; without index_url nothing but its files is looked at */
+	const char *path;            /* PATH in which uv is looked for, and which installers get */
+	bool allow_runtime;          /* false: add and remove are refused */
+	/* The rest may be left zero. */
+	bool private_venv;           /* a venv of this object alone (cache_venv=false); not with venv_dir */
+	enum cell__deps_cleanup cleanup; /* cleanup_venv_on_close; removes only what we made */
+	int64_t timeout_ms;          /* 0: CELL__DEPS_TIMEOUT_MS; also how long the venv's lock is waited for */
+	const char *const *extra_env; /* "K=V", NULL-terminated, for installers: SSL_CERT_FILE, proxies, PIP_..., UV_... */
+	/* Installers' output, a line at a time, without its end; well-formed UTF-8. */
+	void (*progress)(void *arg, const char *line, size_t size);
+	void *progress_arg;
 };
 
+/* Runs nothing and makes nothing.  The options' strings are copied. */
 int cell__deps_create(const struct cell__deps_options *opts, struct cell__deps **ret_deps, struct cell_error *err);
-/* Ends calls under way with CELL_E_CLOSED; closed() comes from a later turn of the loop. */
+/*
+ * Ends calls under way with CELL_E_CLOSED, kills what runs, removes the venv where `cleanup` says so; closed() comes
+ * from a later turn of the loop.
+ */
 void cell__deps_close(struct cell__deps *deps, void (*closed)(void *arg), void *arg);
-/* deps.list, deps.add {package}, deps.remove {package}, deps.sync; may answer before it returns. */
+/*
+ * deps.list -> ["six>=1", ...]
+ * deps.add {package}, deps.sync -> {"installed": [...], "already_present": [...], "failed": [...],
+ *     "site": ["<venv>/lib/python3.x/site-packages"], "bin": "<venv>/bin"}; where a sync could not install something
+ *     also "errors": {spec: the installer's words}, and "problems" of requirements.txt where there are some
+ * deps.remove {package} -> true when it was configured or installed
+ *
+ * May answer before it returns.  An add that fails has recorded nothing.
+ */
 void cell__deps_handle(struct cell__deps *deps, struct cell__call *call);
-/* The site-packages folder of the venv when it exists already, else NULL: for sessions that open. */
+/* The site-packages folder of the venv when it exists already, else NULL; valid until the next call on deps. */
 const char *cell__deps_site(struct cell__deps *deps);
-/* The venv's bin folder when it exists already, else NULL. */
+/* The venv's bin folder when it exists already, else NULL; valid until the next call on deps. */
 const char *cell__deps_bin(struct cell__deps *deps);
+
+/* For `python_version`: "3.11" gives the python3.11 in path, as an absolute name to be freed.  Any thread. */
+int cell__deps_find_python(const char *version, const char *path, char **ret_python, struct cell_error *err);
 
 #endif

@@ -9,6 +9,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "session/space.h"
+
 static void log_line(void *arg, enum cell_log_level level, const char *fmt, ...)
 {
 	struct cell_engine *engine = arg;
@@ -147,13 +149,15 @@ static void handle_executors_gone(void *arg)
 	cell__spawn_hub_finish(&destroy->engine->hub, handle_spawner_gone, destroy);
 }
 
-/* Closes one session after another, then the executors. */
+/* Closes one session after another, then the spaces, then the executors. */
 static void destroy_next(void *arg)
 {
 	struct destroy *destroy = arg;
 	struct cell_engine *engine = destroy->engine;
 	if (engine->sessions)
 		cell__session_close(engine->sessions, destroy_next, destroy);
+	else if (engine->spaces)
+		cell__space_close(engine->spaces, destroy_next, destroy);
 	else
 		cell__subprocess_destroy(engine->host.subprocess, handle_executors_gone, destroy);
 }

@@ -15,6 +15,7 @@ struct cell_engine {
 	void (*log)(void *arg, enum cell_log_level level, const char *line);
 	void *log_arg;
 	struct cell_session *sessions; /* loop's thread */
+	struct cell_space *spaces;     /* loop's thread */
 };
 
 /* Loop's thread.  Starts closing; done(arg) when its processes are gone and its memory is free. */

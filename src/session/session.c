@@ -21,8 +21,10 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include "session/calls.h"
 #include "session/engine.h"
 #include "session/run.h"
+#include "session/space.h"
 
 #define CLOSE_GRACE_MS 250 /* for exit handlers and unflushed files of an idle kernel */
 
@@ -31,6 +33,7 @@ struct seat {
 	struct cell__kernel *kernel;
 	bool ready, leaving, paused;
 	const char *violation; /* what the kernel did that no honest one does */
+	struct cell__calls calls;
 };
 
 /* Somebody who waits for open, reset or close. */
@@ -53,6 +56,7 @@ struct cell_session {
 	size_t max_output;
 	cell_event_fn on_event;
 	void *event_arg;
+	struct cell_space *space;
 
 	struct seat *seat;
 	int leaving;
@@ -87,11 +91,16 @@ static int open_seat(struct cell_session *session, struct cell_error *err)
 		.preload = session->preload,
 		.cwd = session->cwd,
 		.env = (const char *const *)session->env,
+		.namespaces = session->space != NULL,
+		.site = session->space ? cell__space_site(session->space) : NULL,
 	};
 	if (session->executor->open(&session->engine->host, &spec, &kernel_events, seat, &seat->kernel, err) < 0) {
 		free(seat);
 		return -1;
 	}
+	seat->calls = (struct cell__calls){
+		.kernel = seat->kernel, .session_id = session->id, .cwd = session->cwd, .space = session->space
+	};
 	session->seat = seat;
 	return 0;
 }
@@ -276,6 +285,13 @@ static void handle_result(void *owner, uint32_t run_id, const struct cell__answe
 	end_answered(run, answer);
 }
 
+static const char *handle_call(void *owner, uint32_t id, const char *json, size_t json_size, const void *raw,
+			       size_t raw_size)
+{
+	struct seat *seat = owner;
+	return cell__calls_handle(&seat->calls, id, json, json_size, raw, raw_size);
+}
+
 static void end_opening(struct cell_session *session, const struct cell_error *err);
 
 static void handle_exited(void *owner, const struct cell__exit *how)
@@ -284,6 +300,7 @@ static void handle_exited(void *owner, const struct cell__exit *how)
 	struct cell_session *session = seat->session;
 	struct cell__run *run = session->current;
 	bool was_current = session->seat == seat;
+	cell__calls_cancel(&seat->calls);
 	if (was_current)
 		session->seat = NULL;
 	else
@@ -316,6 +333,7 @@ static const struct cell__kernel_events kernel_events = {
 	.output = handle_output,
 	.display = handle_display,
 	.result = handle_result,
+	.call = handle_call,
 	.exited = handle_exited,
 };
 
@@ -395,6 +413,8 @@ static void handle_session_closed(uv_handle_t *handle)
 	for (char **e = session->env; e && *e; e++)
 		free(*e);
 	free(session->env);
+	if (session->space)
+		cell__space_unref(session->space);
 	free(session);
 	closed(arg);
 }
@@ -472,6 +492,8 @@ static void do_open(struct cell__task *task)
 	session->timer.data = session;
 	session->next = session->engine->sessions;
 	session->engine->sessions = session;
+	if (session->space)
+		cell__space_ref(session->space);
 	waiting->next = session->resets;
 	session->resets = waiting; /* opening is a reset from nothing */
 	advance(session);
@@ -621,6 +643,7 @@ static int copy_options(struct cell_session *session, const struct cell_session_
 	session->grace_ms = opts->grace_ms;
 	session->max_output = (size_t)opts->max_output_bytes;
 	session->on_event = opts->on_event;
+	session->space = opts->space;
 	session->event_arg = opts->event_arg;
 	session->python = cell__strdup(python);
 	session->preload = cell__strdup(opts->preload ? opts->preload : "");

@@ -377,19 +377,18 @@ static int flock_until(int fd, int how, int64_t deadline_us)
 
 int cell__dir_lock(int dir_fd, bool exclusive, int *ret_fd, struct cell_error *err)
 {
+	const int flags = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
 	int64_t deadline_us = cell__now_us() + (int64_t)CELL__STORE_LOCK_MS * 1000;
 	for (;;) {
-		CELL_AUTO_FD int fd = openat(dir_fd, CELL__LOCK_FILE, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
-		int saved = errno;
-		if (fd < 0 && !exclusive) {
-			fd = openat(dir_fd, CELL__LOCK_FILE, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-			if (fd < 0 && errno == ENOENT) {
-				*ret_fd = -1;
-				return 0;
-			}
+		/* Reading must not leave a file behind: where there is no lock file nobody has written yet. */
+		CELL_AUTO_FD int fd = exclusive ? openat(dir_fd, CELL__LOCK_FILE, O_RDWR | O_CREAT | flags, 0666)
+						: openat(dir_fd, CELL__LOCK_FILE, O_RDONLY | flags);
+		if (fd < 0 && errno == ENOENT && !exclusive) {
+			*ret_fd = -1;
+			return 0;
 		}
 		if (fd < 0)
-			return cell_fail(err, CELL_E_IO, saved, "lock the folder");
+			return cell_fail(err, CELL_E_IO, errno, "lock the folder");
 		if (flock_until(fd, exclusive ? LOCK_EX : LOCK_SH, deadline_us) < 0)
 			return cell_fail(err, CELL_E_IO, errno, "wait for the folder's lock (" CELL__LOCK_FILE
 					 "), which another process holds");

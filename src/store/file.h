@@ -30,11 +30,10 @@ struct cell__store {
 	int base_fd;
 	int root_fd;
 	atomic_bool swept;      /* left-over temporary files were looked for */
-	pthread_mutex_t search_lock; /* guards the four below */
+	pthread_mutex_t search_lock; /* guards the three below */
 	struct cell__search *search;
 	struct cell__search_stamp *stamps; /* what the index holds, sorted by id */
 	size_t n_stamps;
-	int64_t index_stamp[3]; /* of .workflows.json when the descriptions were taken from it */
 	pthread_mutex_t notice_lock;
 	bool has_notice;
 	struct cell_error notice;
@@ -92,8 +91,8 @@ int cell__file_replace(int dir_fd, const char *name, const void *bytes, size_t s
 /* ---- locks ---- */
 
 /*
- * Takes the folder's lock; bounded by CELL__STORE_LOCK_MS.  *ret_fd is closed to let go of it.  A shared lock that
- * cannot be had because the folder cannot be written to and has no lock file gives -1 in *ret_fd and succeeds.
+ * Takes the folder's lock; bounded by CELL__STORE_LOCK_MS.  *ret_fd is closed to let go of it.  A shared lock on a
+ * folder that nobody has written to yet (it has no lock file) gives -1 in *ret_fd and succeeds.
  */
 int cell__dir_lock(int dir_fd, bool exclusive, int *ret_fd, struct cell_error *err);
 
@@ -140,7 +139,7 @@ int cell__index_apply(int dir_fd, const char *file, const struct cell__index_cha
 
 /* Keeps what was set aside for cell__store_take_notice(). */
 void cell__store_put_notice(struct cell__store *store, const struct cell_error *notice);
-/* Lets go of the search index; workflows.c. */
+/* Lets go of the search index; workflow_index.c. */
 void cell__store_close_search(struct cell__store *store);
 
 #endif

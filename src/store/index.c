@@ -73,14 +73,14 @@ int cell__index_read(int dir_fd, const char *file, json_t **ret_index, struct ce
 /* Under the exclusive lock. */
 static int set_aside(int dir_fd, const char *file, struct cell_error *err)
 {
-	char aside[128];
+	char aside[160];
 	struct timespec now;
 	struct tm tm;
 	clock_gettime(CLOCK_REALTIME, &now);
 	gmtime_r(&now.tv_sec, &tm);
 	char when[32];
 	strftime(when, sizeof when, "%Y%m%dT%H%M%S", &tm);
-	snprintf(aside, sizeof aside, "%.80s.broken-%s.%06ldZ", file, when, now.tv_nsec / 1000);
+	snprintf(aside, sizeof aside, "%.80s.broken-%s.%06ldZ", file, when, now.tv_nsec / 1000 % 1000000);
 	if (renameat(dir_fd, file, dir_fd, aside) < 0)
 		return -1;
 	size_t n = strlen(err->msg);

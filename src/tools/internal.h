@@ -151,6 +151,7 @@ struct cell__tool {
 
 struct cell__tool *cell__tool_ref(struct cell__tool *tool);
 void cell__tool_unref(struct cell__tool *tool);
+void cell__callable_finish(struct cell__callable *callable);
 const struct cell__callable *cell__tool_callable(const struct cell__tool *tool, const char *name);
 bool cell__tool_name_ok(const char *name);
 /* One of the tags is among the tool's; NULL: true. */
@@ -202,6 +203,8 @@ int cell__args_merge(const struct cell__tool *tool, const struct cell__callable 
 		     json_t **ret_args, struct cell__buf *why);
 /* A scalar as text: numbers in decimal, true and false. */
 int cell__arg_text(const json_t *value, struct cell__buf *out);
+/* Line breaks between the parts of a JSON text become blanks; false when it is no JSON value. */
+bool cell__json_one_line(struct cell__buf *text);
 /* From a JSON Schema of an object. */
 int cell__params_from_schema(const json_t *schema, struct cell__params *ret_params, bool *ret_open,
 			     struct cell_error *err);
@@ -218,6 +221,9 @@ struct cell__argv {
 	size_t bytes;
 };
 void cell__argv_finish(struct cell__argv *argv);
+/* Can this value be passed without ever being taken for an option? */
+int cell__argv_check(const struct cell__tool *tool, const struct cell__param *param, const json_t *value,
+		     struct cell__buf *why);
 /* args as cell__args_merge() made them. */
 int cell__argv_build(const struct cell__tool *tool, const json_t *args, struct cell__argv *ret_argv,
 		     struct cell__buf *why);
@@ -284,7 +290,7 @@ int64_t cell__tool_run_timeout_ms(const struct cell__tool_run *run);
 /* ---- files.c: directories of definitions ---- */
 
 struct cell__tool_file {
-	char *name; /* within the directory */
+	char *path;
 	struct stat seen;
 	bool racy;  /* changed so shortly before it was read that another change may look the same */
 	struct cell__tool *tool; /* NULL: bad */
@@ -295,7 +301,7 @@ struct cell__tool_dir {
 	char *path;
 	struct stat seen;
 	bool there, racy;
-	struct cell__tool_file *files; /* sorted by name */
+	struct cell__tool_file *files; /* sorted */
 	size_t n_files;
 	struct cell__problems problems; /* of the directory itself */
 };
@@ -303,7 +309,7 @@ struct cell__tool_dir {
 void cell__tool_dir_finish(struct cell__tool_dir *dir);
 /*
  * Reads what has changed and says whether anything has.  all: look at every file, not only at the directory (which
- * knows of added and removed files) and at the file named `only` (may be NULL).
+ * knows of added and removed files) and at the one with the path `only` (may be NULL).
  */
 bool cell__tool_dir_refresh(struct cell__tool_dir *dir, bool all, const char *only);
 
@@ -311,7 +317,9 @@ bool cell__tool_dir_refresh(struct cell__tool_dir *dir, bool all, const char *on
 
 /* A new array of tools, best first.  NULL: no memory. */
 json_t *cell__tools_search(struct cell__tools *tools, const char *query, size_t limit, const char *const *scope,
-			   const char *const *tags);
+			   const json_t *tags);
+/* One of the tags (an array of texts) is among the tool's; NULL: true. */
+bool cell__tool_has_tag(const struct cell__tool *tool, const json_t *tags);
 
 /* ---- http.c and callback.c: what they keep in the registry ---- */
 
@@ -334,13 +342,14 @@ struct cell__tools {
 	size_t n_host_tools;
 	struct cell__tool **index;      /* all that exist, host's first; borrowed */
 	size_t n_index;
+	json_t *names;                  /* name: place in the index */
 	uint64_t generation;
 	struct cell__problems clashes;  /* names that are taken */
 	struct cell__rank_doc *docs;    /* of this generation; NULL: not made yet */
 	char **doc_texts;
 	struct cell__tool_run *runs;
 	size_t n_runs;
-	struct cell__tool_run *cli_first, *cli_last; /* waiting for a process; linked by their states */
+	void *cli_first, *cli_last;     /* cli.c: calls that wait for a process */
 	size_t n_processes;
 	struct cell__http *http; /* made with the first request */
 	struct cell__host_gate *gate;
@@ -351,5 +360,7 @@ struct cell__tools {
 	struct cell__task close_task;
 };
 void cell__tools_free_docs(struct cell__tools *tools);
+/* The set of tools has changed. */
+void cell__tools_reindex(struct cell__tools *tools);
 
 #endif

@@ -29,6 +29,7 @@
 
 #define CELL_TOOL_LIMIT_FILE_BYTES (256u * 1024u)   /* one YAML file */
 #define CELL_TOOL_LIMIT_DEPTH 32u                   /* nesting in it */
+#define CELL_TOOL_LIMIT_KEYS 1024u                  /* of one mapping in it */
 #define CELL_TOOL_LIMIT_FILES 1000u                 /* YAML files in one directory */
 #define CELL_TOOL_LIMIT_DIRS 16u
 #define CELL_TOOL_LIMIT_TOOLS 4096u

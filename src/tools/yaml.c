@@ -138,6 +138,10 @@ static bool key_ok(struct parse *parse, const struct cell__yaml *map)
 		cell__problem_add(parse->problems, parse->file, key->line, "a key must be a text");
 		return false;
 	}
+	if (map->count > 2 * CELL_TOOL_LIMIT_KEYS) {
+		cell__problem_add(parse->problems, parse->file, key->line, "more than %u keys", CELL_TOOL_LIMIT_KEYS);
+		return false;
+	}
 	for (size_t i = 0; i + 1 < map->count; i += 2)
 		if (strcmp(map->items[i]->text, key->text) == 0) {
 			cell__problem_add(parse->problems, parse->file, key->line,

@@ -1,0 +1,558 @@
+/*
+ * Writing to stdout and stderr, and the printing of events and results that `run`, `shell` and `workflows run` share.
+ *
+ * What comes while a cell runs is printed at once, on the main thread.  What comes between cells is kept, on the
+ * engine's thread, until the main thread prints it.
+ */
+#define _GNU_SOURCE 1
+#include "cli.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#define REPLACEMENT "\xef\xbf\xbd" /* U+FFFD */
+
+/* ---- writing -------------------------------------------------------------- */
+
+void cell__cli_write(int fd, const void *data, size_t size)
+{
+	const char *at = data;
+
+	while (size && !cell__cli_stop_status()) {
+		ssize_t n = write(fd, at, size);
+
+		if (n >= 0) {
+			at += n;
+			size -= (size_t)n;
+		} else if (errno == EAGAIN) {
+			/* Someone who shares our stdout made it non-blocking. */
+			struct pollfd wait = { .fd = fd, .events = POLLOUT };
+
+			poll(&wait, 1, -1);
+		} else if (errno == EPIPE && fd == STDOUT_FILENO) {
+			cell__cli_stop(128 + SIGPIPE);
+		} else if (errno != EINTR) {
+			if (fd == STDOUT_FILENO) {
+				dprintf(STDERR_FILENO, "workcell: io: cannot write to stdout: %s\n",
+					strerror(errno));
+				cell__cli_stop(cell_code_exit_status(CELL_E_IO));
+			}
+			return;
+		}
+	}
+}
+
+/* ---- text that JSON can carry ---------------------------------------------- */
+
+/*
+ * The character at the start of bytes[0..size): its length when it is valid UTF-8, 0 when it may become valid
+ * with more bytes, and -n when the first n bytes can never be (n as in Unicode's "maximal subpart").
+ */
+static int utf8_step(const unsigned char *bytes, size_t size)
+{
+	unsigned char low = 0x80, high = 0xbf, first = bytes[0];
+	int length;
+
+	if (first < 0x80)
+		return 1;
+	if (first < 0xc2 || first > 0xf4)
+		return -1;
+	length = first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+	/* The second byte is narrower after these: overlong forms, surrogates, past U+10FFFF. */
+	if (first == 0xe0)
+		low = 0xa0;
+	else if (first == 0xed)
+		high = 0x9f;
+	else if (first == 0xf0)
+		low = 0x90;
+	else if (first == 0xf4)
+		high = 0x8f;
+	for (int i = 1; i < length; i++) {
+		if ((size_t)i == size)
+			return 0;
+		if (bytes[i] < low || bytes[i] > high)
+			return -i;
+		low = 0x80;
+		high = 0xbf;
+	}
+	return length;
+}
+
+/*
+ * Valid UTF-8 out of bytes that may be anything, into out, which has room for 3 * size.  With `last`, an
+ * unfinished character at the end is replaced, otherwise it is left.  *ret_used: how many bytes were taken.
+ */
+static size_t utf8_clean(const char *bytes, size_t size, bool last, char *out, size_t *ret_used)
+{
+	const unsigned char *in = (const unsigned char *)bytes;
+	size_t used = 0, filled = 0;
+
+	while (used < size) {
+		int step = utf8_step(in + used, size - used);
+
+		if (!step && !last)
+			break;
+		if (!step)
+			step = -(int)(size - used);
+		if (step > 0) {
+			memcpy(out + filled, in + used, (size_t)step);
+			filled += (size_t)step;
+			used += (size_t)step;
+		} else {
+			memcpy(out + filled, REPLACEMENT, 3);
+			filled += 3;
+			used += (size_t)-step;
+		}
+	}
+	*ret_used = used;
+	return filled;
+}
+
+static json_t *json_base64(const unsigned char *data, size_t size)
+{
+	static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+	char *text = malloc((size / 3 + 1) * 4), *out = text;
+	json_t *value;
+
+	if (!text)
+		return NULL;
+	for (size_t i = 0; i < size; i += 3) {
+		uint32_t bits = (uint32_t)data[i] << 16;
+
+		if (i + 1 < size)
+			bits |= (uint32_t)data[i + 1] << 8;
+		if (i + 2 < size)
+			bits |= data[i + 2];
+		*out++ = digits[bits >> 18];
+		*out++ = digits[bits >> 12 & 63];
+		*out++ = i + 1 < size ? digits[bits >> 6 & 63] : '=';
+		*out++ = i + 2 < size ? digits[bits & 63] : '=';
+	}
+	value = json_stringn_nocheck(text, (size_t)(out - text));
+	free(text);
+	return value;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+	size_t n = strlen(text), m = strlen(end);
+
+	return n >= m && !strcmp(text + n - m, end);
+}
+
+static bool is_json_type(const char *type)
+{
+	return !strcmp(type, "application/json") || ends_with(type, "+json");
+}
+
+/* By type, not by looking: a consumer must be able to know which it is. */
+static bool is_binary_type(const char *type)
+{
+	static const char *const starts[] = { "image/", "audio/", "video/", "application/pdf",
+					      "application/octet-stream" };
+
+	for (size_t i = 0; i < sizeof(starts) / sizeof(starts[0]); i++) {
+		if (!strncmp(type, starts[i], strlen(starts[i])))
+			return !ends_with(type, "+xml");
+	}
+	return false;
+}
+
+/* A MIME part as results have it: JSON as it is, text as a string, everything else in base64. */
+static json_t *json_part(const struct cell_mime_part *part)
+{
+	json_t *value = NULL;
+
+	if (is_json_type(part->type))
+		value = json_loadb(part->data, part->size, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+	if (!value && !is_binary_type(part->type))
+		value = json_stringn(part->data, part->size);
+	return value ? value : json_base64(part->data, part->size);
+}
+
+/* ---- the printer ------------------------------------------------------------ */
+
+/* Bytes kept for later, one after another: a header, then its bytes. */
+struct kept {
+	int fd;
+	size_t size;
+};
+
+/* The start of a character whose rest has not come yet; one a stream. */
+struct carry {
+	char bytes[4];
+	size_t size;
+};
+
+/* Where output goes: at once, or into `kept` for the main thread. */
+struct outlet {
+	struct cell_cli_printer *printer;
+	bool keep;
+	struct carry carry[2];
+};
+
+struct cell_cli_printer {
+	enum cell_cli_format format;
+	struct outlet now;   /* main thread */
+	struct outlet later; /* engine's thread */
+	bool mid_line;       /* stdout does not stand at the start of a line */
+	void (*wake)(void *arg);
+	void *wake_arg;
+	pthread_mutex_t mutex; /* guards what follows */
+	char *kept;
+	size_t kept_size, kept_room;
+	uint64_t dropped;
+};
+
+struct cell_cli_printer *cell__cli_printer_create(enum cell_cli_format format, void (*wake)(void *arg),
+						  void *arg)
+{
+	struct cell_cli_printer *printer = calloc(1, sizeof(*printer));
+
+	if (!printer)
+		return NULL;
+	printer->format = format;
+	printer->wake = wake;
+	printer->wake_arg = arg;
+	printer->now.printer = printer;
+	printer->later = (struct outlet){ .printer = printer, .keep = true };
+	pthread_mutex_init(&printer->mutex, NULL);
+	return printer;
+}
+
+void cell__cli_printer_destroy(struct cell_cli_printer *printer)
+{
+	if (!printer)
+		return;
+	pthread_mutex_destroy(&printer->mutex);
+	free(printer->kept);
+	free(printer);
+}
+
+static void print_now(struct cell_cli_printer *printer, int fd, const void *data, size_t size)
+{
+	if (fd == STDOUT_FILENO && size)
+		printer->mid_line = ((const char *)data)[size - 1] != '\n';
+	cell__cli_write(fd, data, size);
+}
+
+void cell__cli_print_fresh_line(struct cell_cli_printer *printer)
+{
+	if (printer->mid_line)
+		print_now(printer, STDOUT_FILENO, "\n", 1);
+}
+
+static void keep(struct cell_cli_printer *printer, int fd, const void *data, size_t size)
+{
+	struct kept header = { fd, size };
+	size_t need;
+
+	pthread_mutex_lock(&printer->mutex);
+	need = printer->kept_size + sizeof(header) + size;
+	if (need > printer->kept_room && need <= CELL_CLI_MAX_LATE_BYTES) {
+		size_t room = need * 2 > CELL_CLI_MAX_LATE_BYTES ? CELL_CLI_MAX_LATE_BYTES : need * 2;
+		char *bytes = realloc(printer->kept, room);
+
+		if (bytes) {
+			printer->kept = bytes;
+			printer->kept_room = room;
+		}
+	}
+	if (need <= printer->kept_room) {
+		memcpy(printer->kept + printer->kept_size, &header, sizeof(header));
+		memcpy(printer->kept + printer->kept_size + sizeof(header), data, size);
+		printer->kept_size = need;
+	} else {
+		printer->dropped += size;
+	}
+	pthread_mutex_unlock(&printer->mutex);
+	if (printer->wake)
+		printer->wake(printer->wake_arg);
+}
+
+bool cell__cli_has_kept(struct cell_cli_printer *printer)
+{
+	bool has;
+
+	pthread_mutex_lock(&printer->mutex);
+	has = printer->kept_size || printer->dropped;
+	pthread_mutex_unlock(&printer->mutex);
+	return has;
+}
+
+void cell__cli_print_kept(struct cell_cli_printer *printer)
+{
+	struct kept header;
+	uint64_t dropped;
+	size_t size;
+	char *bytes;
+
+	pthread_mutex_lock(&printer->mutex);
+	bytes = printer->kept;
+	size = printer->kept_size;
+	dropped = printer->dropped;
+	printer->kept = NULL;
+	printer->kept_size = printer->kept_room = 0;
+	printer->dropped = 0;
+	pthread_mutex_unlock(&printer->mutex);
+	for (size_t at = 0; at < size; at += sizeof(header) + header.size) {
+		memcpy(&header, bytes + at, sizeof(header));
+		print_now(printer, header.fd, bytes + at + sizeof(header), header.size);
+	}
+	if (dropped)
+		dprintf(STDERR_FILENO, "workcell: %llu bytes of output between cells were dropped\n",
+			(unsigned long long)dropped);
+	free(bytes);
+}
+
+static void emit(struct outlet *outlet, int fd, const void *data, size_t size)
+{
+	if (outlet->keep)
+		keep(outlet->printer, fd, data, size);
+	else
+		print_now(outlet->printer, fd, data, size);
+}
+
+void cell__cli_print_line(struct cell_cli_printer *printer, const char *text)
+{
+	print_now(printer, STDOUT_FILENO, text, strlen(text));
+	print_now(printer, STDOUT_FILENO, "\n", 1);
+}
+
+/* Takes the object. */
+static void emit_json(struct outlet *outlet, json_t *object)
+{
+	char *line = NULL;
+	size_t size;
+
+	if (object && outlet->keep)
+		json_object_set_new(object, "between_runs", json_true());
+	if (object)
+		line = json_dumps(object, JSON_COMPACT);
+	json_decref(object);
+	if (!line) {
+		dprintf(STDERR_FILENO, "workcell: no_memory: an event is not shown\n");
+		return;
+	}
+	size = strlen(line);
+	line[size] = '\n'; /* the terminating zero is not needed any more */
+	emit(outlet, STDOUT_FILENO, line, size + 1);
+	free(line);
+}
+
+/* ---- events ------------------------------------------------------------------ */
+
+static void emit_chunk_json(struct outlet *outlet, int stream, const char *data, size_t size, bool last)
+{
+	struct carry *carry = &outlet->carry[stream == CELL_STDERR];
+	char *joined, *text;
+	size_t used, filled;
+
+	size += carry->size;
+	if (!size)
+		return;
+	joined = malloc(size * 4);
+	if (!joined) {
+		emit_json(outlet, NULL);
+		return;
+	}
+	text = joined + size;
+	memcpy(joined, carry->bytes, carry->size);
+	if (data)
+		memcpy(joined + carry->size, data, size - carry->size);
+	filled = utf8_clean(joined, size, last, text, &used);
+	carry->size = size - used; /* at most 3: a character's start */
+	memcpy(carry->bytes, joined + used, carry->size);
+	if (filled)
+		emit_json(outlet,
+			  json_pack("{s:s, s:s, s:s%}", "event", "chunk", "stream",
+				    stream == CELL_STDERR ? "stderr" : "stdout", "data", text, filled));
+	free(joined);
+}
+
+static void flush_carry(struct outlet *outlet)
+{
+	emit_chunk_json(outlet, CELL_STDOUT, NULL, 0, true);
+	emit_chunk_json(outlet, CELL_STDERR, NULL, 0, true);
+}
+
+static void emit_display(struct outlet *outlet, const struct cell_mime_part *parts, size_t n)
+{
+	if (outlet->printer->format == CELL_CLI_EVENTS) {
+		json_t *mime = json_object();
+
+		for (size_t i = 0; i < n; i++)
+			json_object_set_new(mime, parts[i].type, json_part(&parts[i]));
+		flush_carry(outlet);
+		emit_json(outlet, json_pack("{s:s, s:o}", "event", "display", "mime", mime));
+		return;
+	}
+	if (outlet->printer->format != CELL_CLI_TEXT || !n)
+		return;
+	for (size_t i = 0; i < n; i++) {
+		if (!strcmp(parts[i].type, "text/plain")) {
+			emit(outlet, STDOUT_FILENO, parts[i].data, parts[i].size);
+			emit(outlet, STDOUT_FILENO, "\n", 1);
+			return;
+		}
+	}
+	/* Nothing a terminal can show: say at least that there was something. */
+	{
+		char line[160];
+		int size = snprintf(line, sizeof(line), "<%.80s, %zu bytes>\n", parts[0].type, parts[0].size);
+
+		emit(outlet, STDOUT_FILENO, line, (size_t)size);
+	}
+}
+
+static void emit_kernel_died(struct outlet *outlet, const char *message)
+{
+	char line[512];
+	int size;
+
+	if (outlet->printer->format == CELL_CLI_EVENTS) {
+		emit_json(outlet, json_pack("{s:s, s:s}", "event", "kernel_died", "message", message));
+		return;
+	}
+	size = snprintf(line, sizeof(line), "workcell: kernel_died: %.400s\n", message);
+	emit(outlet, STDERR_FILENO, line, (size_t)size);
+}
+
+static void emit_event(struct outlet *outlet, const struct cell_event *event)
+{
+	enum cell_cli_format format = outlet->printer->format;
+
+	switch (event->type) {
+	case CELL_EVENT_CHUNK:
+		if (format == CELL_CLI_EVENTS)
+			emit_chunk_json(outlet, event->stream, event->data, event->size, false);
+		else if (format == CELL_CLI_TEXT)
+			emit(outlet, event->stream == CELL_STDERR ? STDERR_FILENO : STDOUT_FILENO,
+			     event->data, event->size);
+		break;
+	case CELL_EVENT_DISPLAY:
+		emit_display(outlet, event->parts, event->n_parts);
+		break;
+	case CELL_EVENT_KERNEL_DIED:
+		emit_kernel_died(outlet, event->message ? event->message : "");
+		break;
+	case CELL_EVENT_RESULT:
+		break; /* printed from the return of cell_session_run() */
+	}
+}
+
+void cell__cli_print_event(void *arg, const struct cell_event *event)
+{
+	struct cell_cli_printer *printer = arg;
+
+	emit_event(&printer->now, event);
+}
+
+void cell__cli_keep_event(void *arg, const struct cell_event *event)
+{
+	struct cell_cli_printer *printer = arg;
+
+	emit_event(&printer->later, event);
+}
+
+/* ---- results ------------------------------------------------------------------ */
+
+static void print_result_json(struct cell_cli_printer *printer, const struct cell_result *result)
+{
+	static const char event[] = "{\"event\":\"result\",";
+	char *line = cell_result_json(result);
+	size_t size;
+
+	if (!line) {
+		dprintf(STDERR_FILENO, "workcell: no_memory: a result is not shown\n");
+		cell__cli_stop(cell_code_exit_status(CELL_E_NOMEM));
+		return;
+	}
+	size = strlen(line);
+	if (printer->format == CELL_CLI_EVENTS) {
+		/* Spliced as text: a parser would have to keep ints of any size exact. */
+		flush_carry(&printer->now);
+		print_now(printer, STDOUT_FILENO, event, sizeof(event) - 1);
+		print_now(printer, STDOUT_FILENO, line + 1, size - 1);
+	} else {
+		print_now(printer, STDOUT_FILENO, line, size);
+	}
+	print_now(printer, STDOUT_FILENO, "\n", 1);
+	free(line);
+}
+
+static void print_value(struct cell_cli_printer *printer, const struct cell_result *result,
+			const char *prefix)
+{
+	const struct cell_mime_part *parts;
+	size_t n = cell_result_mime(result, &parts), size = 0;
+	const char *text = NULL;
+
+	for (size_t i = 0; i < n && !text; i++) {
+		if (!strcmp(parts[i].type, "text/plain")) {
+			text = parts[i].data;
+			size = parts[i].size;
+		}
+	}
+	if (!text && (text = cell_result_repr(result)))
+		size = strlen(text);
+	if (!text)
+		return;
+	cell__cli_print_fresh_line(printer);
+	print_now(printer, STDOUT_FILENO, prefix, strlen(prefix));
+	/* As IPython does, so that the lines of a table stay aligned. */
+	if (*prefix && memchr(text, '\n', size))
+		print_now(printer, STDOUT_FILENO, "\n", 1);
+	print_now(printer, STDOUT_FILENO, text, size);
+	print_now(printer, STDOUT_FILENO, "\n", 1);
+}
+
+static void print_outcome(const struct cell_outcome *outcome)
+{
+	size_t size = outcome->traceback ? strlen(outcome->traceback) : 0;
+
+	if (size) {
+		cell__cli_write(STDERR_FILENO, outcome->traceback, size);
+		if (outcome->traceback[size - 1] != '\n')
+			cell__cli_write(STDERR_FILENO, "\n", 1);
+	}
+	/* An exception's traceback says it all; a timeout's does not say that it was one. */
+	if (!size || (outcome->code != CELL_OUT_EXCEPTION && outcome->code != CELL_OUT_INTERRUPTED)) {
+		struct cell_error err = { .code = outcome->code };
+
+		snprintf(err.msg, sizeof(err.msg), "%s", outcome->message ? outcome->message : "");
+		cell__cli_report(&err, false);
+	}
+}
+
+int cell__cli_print_result(struct cell_cli_printer *printer, struct cell_result *result, const char *prefix,
+			   bool goes_on)
+{
+	const struct cell_outcome *outcome = cell_result_error(result);
+	const char *spill = cell_result_spill_path(result);
+
+	cell_result_keep_spill(result);
+	if (printer->format == CELL_CLI_TEXT) {
+		print_value(printer, result, prefix);
+		if (outcome)
+			print_outcome(outcome);
+		if (goes_on && !cell_result_state_kept(result))
+			dprintf(STDERR_FILENO,
+				"workcell: the variables are lost; the next cell starts on a fresh kernel\n");
+		if (spill)
+			dprintf(STDERR_FILENO,
+				"workcell: there was more output than a result keeps; all of it is in %s\n",
+				spill);
+	} else {
+		print_result_json(printer, result);
+	}
+	return outcome ? cell_code_exit_status(outcome->code) : 0;
+}

@@ -1,0 +1,31 @@
+/*
+ * The namespace calls of one kernel that are under way.  Belongs to the loop's thread.
+ *
+ * Everything in them comes from the kernel and is hostile: a call that no honest kernel sends is answered with what is
+ * wrong with it, and ends the kernel.
+ */
+#ifndef CELL_SESSION_CALLS_H
+#define CELL_SESSION_CALLS_H
+
+#include "executor/executor.h"
+#include "loop/call.h"
+
+struct cell_space;
+struct cell__kernel_call;
+
+struct cell__calls {
+	struct cell__kernel *kernel;
+	const char *session_id;
+	const char *cwd;
+	struct cell_space *space; /* NULL: there is none, and every call fails */
+	struct cell__kernel_call *first;
+	size_t count;
+};
+
+/* NULL, or what the kernel did that no honest one does. */
+const char *cell__calls_handle(struct cell__calls *calls, uint32_t id, const char *json, size_t json_size, const void *raw,
+			       size_t raw_size);
+/* The kernel is gone: nobody waits for the answers. */
+void cell__calls_cancel(struct cell__calls *calls);
+
+#endif

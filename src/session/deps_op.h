@@ -1,0 +1,133 @@
+/*
+ * Inside of deps: what deps.c (calls and their queue), deps_steps.c (what an operation does) and deps_program.c (the
+ * programs it runs) share.  Loop's thread, but for what is marked "pool".
+ */
+#ifndef CELL_SESSION_DEPS_OP_H
+#define CELL_SESSION_DEPS_OP_H
+
+#include "session/deps.h"
+#include "session/venv.h"
+
+enum cell__dep_kind { CELL__DEP_LIST, CELL__DEP_ADD, CELL__DEP_REMOVE, CELL__DEP_SYNC };
+
+struct cell__dep_op;
+typedef void (*cell__dep_step)(struct cell__dep_op *op);
+
+struct cell__deps {
+	/* never changed after create: the pool reads them too */
+	struct cell__loop *loop;
+	struct cell__spawn_hub *hub;
+	struct cell__store *store;
+	char *python, *python_real; /* as found in path; the file behind it */
+	char stamp[CELL__VENV_KEY_SIZE];
+	char *venvs;    /* <cache_dir>/venvs */
+	char *venv_dir; /* as asked for, absolute, or NULL */
+	char *private_name; /* or NULL */
+	char *wheel_dir, *path;
+	bool has_index, allow_runtime, cleanup;
+	int64_t timeout_ms;
+	char **env; /* of the programs, NULL-terminated */
+	void (*progress)(void *arg, const char *line, size_t size);
+	void *progress_arg;
+
+	char version[CELL__VENV_VERSION_SIZE]; /* "": not asked yet; set once, before dir */
+	char *dir;      /* NULL while not known; set once, before the pool reads it */
+	char *site, *bin; /* loop's thread only */
+	int lock_fd;    /* the venv's lock */
+
+	struct cell__dep_op *current, *first, *last; /* the current one is not in the queue */
+	size_t queued;
+	uv_timer_t timer; /* the current operation waits for the lock */
+	uv_work_t work;   /* of close */
+	struct cell__process *process;
+	bool waiting;     /* the timer runs */
+
+	bool closing;
+	void (*closed)(void *arg);
+	void *closed_arg;
+};
+
+/*
+ * One call.  At any moment exactly one of these holds for the current operation: the pool works for it, a program
+ * runs for it, the timer runs for it, or one of its steps is on the stack.
+ */
+struct cell__dep_op {
+	struct cell__deps *deps;
+	struct cell__call *call; /* NULL once it is answered or its asker has gone */
+	enum cell__dep_kind kind;
+	bool stopped;            /* ends as soon as the pool or the program lets it */
+	struct cell__dep_op *next;
+
+	char spec[CELL__STORE_DEP_BYTES + 1];
+	size_t name_size;        /* the package's name in it */
+	char *uv;                /* NULL: pip */
+	char *python;            /* the venv's */
+	json_t *configured, *problems;
+	json_t *others;          /* configured, without the package itself */
+	int64_t until_us;        /* for its installers together */
+	int64_t lock_until_us;
+	int64_t lock_pause_ms;
+
+	/* what the pool found */
+	int rc;
+	struct cell_error err;
+	bool asked;              /* the version is new */
+	bool busy_lock;
+	int lock_fd;
+	enum cell__venv_state state;
+	bool ours, dirty, synced, removed;
+	char *site;
+	struct cell__buf before, after; /* listings */
+
+	char *made;              /* being made; removed again unless it is adopted */
+	bool fresh;              /* the venv is new or was repaired: it may lack what is configured */
+	bool remade;             /* by this operation */
+	json_t *wanted;          /* specifiers of the installer that runs */
+	bool one_by_one;
+	size_t at;               /* which of configured then */
+	bool installed_ok;
+	json_t *done;            /* specifiers that are installed now */
+	json_t *failed, *errors;
+
+	/* what the program said */
+	cell__dep_step exited;
+	struct cell__process_exit how;
+	int64_t limit_ms;        /* it may run so long */
+	bool quiet;              /* what it says is for us */
+	struct cell__buf captured;
+	struct cell__buf line[2], words[2]; /* stdout, stderr */
+	const char *program;     /* "pip", "uv", ... */
+};
+
+/* ---- deps.c ---- */
+
+/* Runs work on the pool, then step on the loop; when work sets rc below 0 the operation fails with op->err instead. */
+void cell__dep_pool(struct cell__dep_op *op, void (*work)(struct cell__dep_op *op), cell__dep_step step);
+/* Both answer the call where it still wants one, end the operation and start the next.  result is taken over. */
+void cell__dep_answer(struct cell__dep_op *op, json_t *result);
+void cell__dep_fail(struct cell__dep_op *op, int code, const char *message);
+/* As cell__dep_fail(), with op->err. */
+void cell__dep_fail_err(struct cell__dep_op *op);
+/* The venv's folder, as far as it can be known now; NULL where it cannot.  To be freed. */
+char *cell__deps_make_dir(const struct cell__deps *deps);
+
+/* ---- deps_program.c ---- */
+
+/*
+ * Runs argv (NULL-terminated) with the time that is left, or limit_ms when that is less; exited is the next step, with
+ * op->how and what it said.
+ */
+void cell__dep_run(struct cell__dep_op *op, const char *const *argv, int64_t limit_ms, bool quiet,
+		   cell__dep_step exited);
+/* The end of what the last program said: its errors, else its output.  Never NULL; *buf owns it. */
+const char *cell__dep_words(struct cell__dep_op *op, struct cell__buf *buf);
+/* Where it did not end with status 0: how it ended, and its words. */
+void cell__dep_fail_program(struct cell__dep_op *op, int code, const char *doing, const char *advice);
+/* The environment of all programs; NULL when memory is gone. */
+char **cell__deps_make_env(const struct cell__deps_options *opts);
+
+/* ---- deps_steps.c ---- */
+
+void cell__dep_begin(struct cell__dep_op *op);
+
+#endif

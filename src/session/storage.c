@@ -1,0 +1,462 @@
+#define _GNU_SOURCE
+#include "session/storage.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* An artifact being read or written. */
+struct handle {
+	int64_t id;
+	char session_id[33];
+	struct cell__artifact_writer *writer;
+	struct cell__artifact_reader *reader;
+	char type[CELL__STORE_DATA_TYPE_BYTES + 1];
+	char *description;
+	json_t *metadata;
+	bool busy;    /* on the pool */
+	bool dropped; /* its session is gone */
+	struct handle *next;
+};
+
+struct op;
+typedef void (*op_fn)(struct op *op);
+
+struct op {
+	uv_work_t work;
+	struct cell__storage *storage;
+	struct cell__call *call; /* NULL: nobody waits any more */
+	op_fn fn;
+	json_t *args;
+	void *raw;
+	size_t raw_size;
+	struct handle *handle; /* the open artifact it works on, or made */
+	bool closes;           /* the handle is over afterwards */
+	/* the outcome */
+	json_t *result;
+	void *out;
+	size_t out_size;
+	struct cell_error err;
+	const char *error_type; /* NULL: it went well */
+};
+
+struct cell__storage {
+	struct cell__loop *loop;
+	struct cell__store *store;
+	struct handle *handles;
+	size_t n_handles;
+	int64_t next_handle;
+	int under_way;
+	uv_idle_t idle; /* so that closing always ends in a later turn */
+	void (*closed)(void *arg);
+	void *closed_arg;
+};
+
+/* ---- arguments and errors; on the pool ---- */
+
+static const char *text_arg(struct op *op, const char *key, const char *otherwise)
+{
+	json_t *value = json_object_get(op->args, key);
+	return json_is_string(value) ? json_string_value(value) : otherwise;
+}
+
+static const char *error_type(const char *method, const struct cell_error *err)
+{
+	bool artifact = strncmp(method, "artifacts.", 10) == 0;
+	switch (err->code) {
+	case CELL_E_INVALID:
+		return "ValueError";
+	case CELL_E_NOT_FOUND:
+		return artifact ? "ArtifactNotFoundError" : "WorkflowNotFoundError";
+	case CELL_E_NOMEM:
+		return "MemoryError";
+	default:
+		return err->sys == EEXIST ? "FileExistsError" : artifact ? "ArtifactError" : "WorkflowError";
+	}
+}
+
+static void finish_op(struct op *op, int rc)
+{
+	if (rc < 0 && !op->error_type)
+		op->error_type = ""; /* named on the loop's thread */
+}
+
+/* ---- workflows ---- */
+
+static void workflow_list(struct op *op)
+{
+	finish_op(op, cell__workflow_list(op->storage->store, &op->result, NULL, &op->err));
+}
+
+static void workflow_search(struct op *op)
+{
+	json_int_t limit = json_integer_value(json_object_get(op->args, "limit"));
+	if (limit <= 0 || limit > (json_int_t)CELL__SEARCH_LIMIT)
+		limit = 5;
+	finish_op(op, cell__workflow_search(op->storage->store, text_arg(op, "query", ""), (size_t)limit, &op->result,
+					    &op->err));
+}
+
+static void workflow_get(struct op *op)
+{
+	int rc = cell__workflow_get(op->storage->store, text_arg(op, "name", ""), &op->result, &op->err);
+	if (rc < 0 && op->err.code == CELL_E_NOT_FOUND) {
+		op->result = json_null();
+		rc = 0;
+	}
+	finish_op(op, rc);
+}
+
+static void workflow_create(struct op *op)
+{
+	json_t *source = json_object_get(op->args, "source");
+	if (!json_is_string(source)) {
+		finish_op(op, cell_fail(&op->err, CELL_E_INVALID, 0, "a workflow needs a source"));
+		return;
+	}
+	finish_op(op, cell__workflow_create(op->storage->store, text_arg(op, "name", ""), json_string_value(source),
+					    json_string_length(source), text_arg(op, "description", NULL),
+					    json_is_true(json_object_get(op->args, "overwrite")), &op->result, &op->err));
+}
+
+static void workflow_delete(struct op *op)
+{
+	bool deleted = false;
+	int rc = cell__workflow_delete(op->storage->store, text_arg(op, "name", ""), &deleted, &op->err);
+	op->result = json_boolean(deleted);
+	finish_op(op, rc);
+}
+
+/* ---- artifacts ---- */
+
+static void artifact_list(struct op *op)
+{
+	finish_op(op, cell__artifact_list(op->storage->store, &op->result, &op->err));
+}
+
+static void artifact_get(struct op *op)
+{
+	int rc = cell__artifact_get(op->storage->store, text_arg(op, "name", ""), &op->result, &op->err);
+	if (rc < 0 && op->err.code == CELL_E_NOT_FOUND) {
+		op->result = json_null();
+		rc = 0;
+	}
+	finish_op(op, rc);
+}
+
+static void artifact_exists(struct op *op)
+{
+	bool exists = false;
+	int rc = cell__artifact_exists(op->storage->store, text_arg(op, "name", ""), &exists, &op->err);
+	op->result = json_boolean(exists);
+	finish_op(op, rc);
+}
+
+static void artifact_delete(struct op *op)
+{
+	finish_op(op, cell__artifact_delete(op->storage->store, text_arg(op, "name", ""), NULL, &op->err));
+	if (!op->error_type)
+		op->result = json_null();
+}
+
+static void artifact_begin(struct op *op)
+{
+	struct handle *handle = op->handle;
+	finish_op(op, cell__artifact_begin(op->storage->store, text_arg(op, "name", ""), &handle->writer, &op->err));
+	if (!op->error_type)
+		op->result = json_pack("{s:I}", "handle", (json_int_t)handle->id);
+}
+
+static void artifact_chunk(struct op *op)
+{
+	finish_op(op, cell__artifact_write(op->handle->writer, op->raw, op->raw_size, &op->err));
+	if (!op->error_type)
+		op->result = json_null();
+}
+
+static void artifact_commit(struct op *op)
+{
+	struct handle *handle = op->handle;
+	finish_op(op, cell__artifact_commit(cell__take_ptr(handle->writer), handle->type, handle->description, handle->metadata,
+					    &op->result, &op->err));
+}
+
+static void artifact_abort(struct op *op)
+{
+	cell__artifact_abort(cell__take_ptr(op->handle->writer));
+	op->result = json_null();
+}
+
+static void artifact_open(struct op *op)
+{
+	struct handle *handle = op->handle;
+	finish_op(op, cell__artifact_open(op->storage->store, text_arg(op, "name", ""), &handle->reader, &op->err));
+	if (op->error_type)
+		return;
+	op->result = json_deep_copy(cell__artifact_reader_info(handle->reader));
+	json_object_set_new(op->result, "handle", json_integer(handle->id));
+	json_object_set_new(op->result, "size", json_integer(cell__artifact_reader_size(handle->reader)));
+	const char *type = NULL;
+	if (json_unpack(op->result, "{s:{s:s}}", "metadata", "_data_type", &type) == 0)
+		json_object_set_new(op->result, "type", json_string(type));
+}
+
+static void artifact_read(struct op *op)
+{
+	json_int_t offset = json_integer_value(json_object_get(op->args, "offset"));
+	json_int_t size = json_integer_value(json_object_get(op->args, "size"));
+	if (offset < 0 || size <= 0 || size > (json_int_t)CELL_LIMIT_ARTIFACT_CHUNK) {
+		finish_op(op, cell_fail(&op->err, CELL_E_INVALID, 0, "a chunk has an offset and 1 to %u bytes",
+					CELL_LIMIT_ARTIFACT_CHUNK));
+		return;
+	}
+	op->out = cell__alloc(1, (size_t)size);
+	ssize_t n = op->out ? cell__artifact_pread(op->handle->reader, op->out, (size_t)size, offset, &op->err)
+			    : cell_fail(&op->err, CELL_E_NOMEM, 0, "out of memory for a chunk");
+	op->out_size = n > 0 ? (size_t)n : 0;
+	finish_op(op, n < 0 ? -1 : 0);
+	if (!op->error_type)
+		op->result = json_integer(n);
+}
+
+static void artifact_close(struct op *op)
+{
+	cell__artifact_reader_close(cell__take_ptr(op->handle->reader));
+	op->result = json_null();
+}
+
+enum handle_use { NONE, OPENS, WRITES, READS };
+
+static const struct {
+	const char *method;
+	op_fn fn;
+	enum handle_use use;
+	bool closes;
+} methods[] = {
+	{ "workflows.list", workflow_list, NONE, false },
+	{ "workflows.search", workflow_search, NONE, false },
+	{ "workflows.get", workflow_get, NONE, false },
+	{ "workflows.create", workflow_create, NONE, false },
+	{ "workflows.delete", workflow_delete, NONE, false },
+	{ "artifacts.list", artifact_list, NONE, false },
+	{ "artifacts.get", artifact_get, NONE, false },
+	{ "artifacts.exists", artifact_exists, NONE, false },
+	{ "artifacts.delete", artifact_delete, NONE, false },
+	{ "artifacts.save_begin", artifact_begin, OPENS, false },
+	{ "artifacts.save_chunk", artifact_chunk, WRITES, false },
+	{ "artifacts.save_commit", artifact_commit, WRITES, true },
+	{ "artifacts.save_abort", artifact_abort, WRITES, true },
+	{ "artifacts.load_open", artifact_open, OPENS, false },
+	{ "artifacts.load_chunk", artifact_read, READS, false },
+	{ "artifacts.load_close", artifact_close, READS, true },
+};
+
+/* ---- handles; on the loop's thread ---- */
+
+static void destroy_handle(struct cell__storage *storage, struct handle *handle)
+{
+	for (struct handle **at = &storage->handles; *at; at = &(*at)->next)
+		if (*at == handle) {
+			*at = handle->next;
+			storage->n_handles--;
+			break;
+		}
+	/* Closing and unlinking a temporary file: short enough for the loop. */
+	cell__artifact_abort(handle->writer);
+	cell__artifact_reader_close(handle->reader);
+	free(handle->description);
+	json_decref(handle->metadata);
+	free(handle);
+}
+
+static struct handle *create_handle(struct cell__storage *storage, struct cell__call *call, struct cell_error *err)
+{
+	if (storage->n_handles >= CELL_LIMIT_OPEN_ARTIFACTS) {
+		cell_fail(err, CELL_E_LIMIT, 0, "more than %u artifacts are open", CELL_LIMIT_OPEN_ARTIFACTS);
+		return NULL;
+	}
+	struct handle *handle = cell__alloc(1, sizeof *handle);
+	json_t *type = json_object_get(call->args, "type");
+	json_t *description = json_object_get(call->args, "description");
+	json_t *metadata = json_object_get(call->args, "metadata");
+	if (json_is_string(type) && json_string_length(type) > CELL__STORE_DATA_TYPE_BYTES) {
+		free(handle);
+		cell_fail(err, CELL_E_LIMIT, 0, "the type of an artifact has at most %u bytes", CELL__STORE_DATA_TYPE_BYTES);
+		return NULL;
+	}
+	if (handle && json_is_string(description))
+		handle->description = cell__strdup(json_string_value(description));
+	if (!handle || (json_is_string(description) && !handle->description)) {
+		free(handle);
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+		return NULL;
+	}
+	handle->id = ++storage->next_handle;
+	strncpy(handle->session_id, call->session_id, sizeof handle->session_id - 1);
+	strcpy(handle->type, json_is_string(type) ? json_string_value(type) : "bytes");
+	handle->metadata = json_is_object(metadata) ? json_deep_copy(metadata) : NULL;
+	handle->next = storage->handles;
+	storage->handles = handle;
+	storage->n_handles++;
+	return handle;
+}
+
+static struct handle *find_handle(struct cell__storage *storage, struct cell__call *call, enum handle_use use,
+				  struct cell_error *err)
+{
+	json_int_t id = json_integer_value(json_object_get(call->args, "handle"));
+	for (struct handle *h = storage->handles; h; h = h->next)
+		if (h->id == id && strcmp(h->session_id, call->session_id) == 0 && !h->dropped && !h->busy &&
+		    (use == WRITES ? h->writer != NULL : h->reader != NULL))
+			return h;
+	cell_fail(err, CELL_E_INVALID, 0, "this session has no open artifact with handle %lld", (long long)id);
+	return NULL;
+}
+
+/* ---- work ---- */
+
+static void maybe_closed(struct cell__storage *storage);
+
+static void run_op(uv_work_t *work)
+{
+	struct op *op = work->data;
+	op->fn(op);
+}
+
+static void handle_cancel(struct cell__call *call)
+{
+	struct op *op = call->handler;
+	op->call = NULL; /* the work goes on to its end; its answer has nowhere to go */
+}
+
+static void answer_op(struct op *op)
+{
+	struct cell__call *call = op->call;
+	if (!op->error_type)
+		call->answer(call, cell__take_ptr(op->result), op->out, op->out_size);
+	else
+		call->fail(call, op->err.sys == EEXIST ? CELL_E_EXISTS : op->err.code, error_type(call->method, &op->err),
+			   op->err.msg);
+}
+
+static void handle_done(uv_work_t *work, int status)
+{
+	(void)status; /* never cancelled */
+	struct op *op = work->data;
+	struct cell__storage *storage = op->storage;
+	struct handle *handle = op->handle;
+	if (handle) {
+		handle->busy = false;
+		bool never_opened = !handle->writer && !handle->reader;
+		/* A session that is gone, or interrupted while opening, would leave it open for ever. */
+		if (op->closes || handle->dropped || never_opened || (!op->call && !op->raw))
+			destroy_handle(storage, handle);
+	}
+	if (op->call)
+		answer_op(op);
+	json_decref(op->result);
+	json_decref(op->args);
+	free(op->raw);
+	free(op->out);
+	free(op);
+	storage->under_way--;
+	maybe_closed(storage);
+}
+
+static void start_op(struct cell__storage *storage, struct cell__call *call, size_t which, struct cell_error *err)
+{
+	struct handle *handle = NULL;
+	if (methods[which].use == OPENS)
+		handle = create_handle(storage, call, err);
+	else if (methods[which].use != NONE)
+		handle = find_handle(storage, call, methods[which].use, err);
+	if (methods[which].use != NONE && !handle) {
+		call->fail(call, err->code, "ValueError", err->msg);
+		return;
+	}
+	struct op *op = cell__alloc(1, sizeof *op);
+	void *raw = call->raw_size > 0 ? cell__strndup(call->raw, call->raw_size) : NULL;
+	if (!op || (call->raw_size > 0 && !raw)) {
+		free(op);
+		free(raw);
+		if (methods[which].use == OPENS)
+			destroy_handle(storage, handle);
+		call->fail(call, CELL_E_NOMEM, "MemoryError", "the host is out of memory");
+		return;
+	}
+	*op = (struct op){
+		.storage = storage, .call = call, .fn = methods[which].fn, .args = json_incref(call->args), .raw = raw,
+		.raw_size = call->raw_size, .handle = handle, .closes = methods[which].closes,
+	};
+	op->work.data = op;
+	if (handle)
+		handle->busy = true;
+	call->handler = op;
+	call->cancel = handle_cancel;
+	storage->under_way++;
+	uv_queue_work(&storage->loop->uv, &op->work, run_op, handle_done);
+}
+
+void cell__storage_handle(struct cell__storage *storage, struct cell__call *call)
+{
+	struct cell_error err = { 0 };
+	for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
+		if (strcmp(methods[i].method, call->method) == 0) {
+			start_op(storage, call, i, &err);
+			return;
+		}
+	cell_fail(&err, CELL_E_INVALID, 0, "there is no method \"%.100s\"", call->method);
+	call->fail(call, err.code, "ValueError", err.msg);
+}
+
+void cell__storage_session_ended(struct cell__storage *storage, const char *session_id)
+{
+	for (struct handle *h = storage->handles, *next; h; h = next) {
+		next = h->next;
+		if (strcmp(h->session_id, session_id) != 0)
+			continue;
+		h->dropped = true;
+		if (!h->busy)
+			destroy_handle(storage, h);
+	}
+}
+
+/* ---- create and close ---- */
+
+int cell__storage_create(struct cell__loop *loop, struct cell__store *store, struct cell__storage **ret_storage,
+			 struct cell_error *err)
+{
+	struct cell__storage *storage = cell__alloc(1, sizeof *storage);
+	if (!storage)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	storage->loop = loop;
+	storage->store = store;
+	uv_idle_init(&loop->uv, &storage->idle);
+	storage->idle.data = storage;
+	*ret_storage = storage;
+	return 0;
+}
+
+static void handle_closed(uv_handle_t *idle)
+{
+	struct cell__storage *storage = idle->data;
+	void (*closed)(void *) = storage->closed;
+	void *arg = storage->closed_arg;
+	free(storage);
+	closed(arg);
+}
+
+static void maybe_closed(struct cell__storage *storage)
+{
+	if (!storage->closed || storage->under_way > 0)
+		return;
+	while (storage->handles)
+		destroy_handle(storage, storage->handles);
+	uv_close((uv_handle_t *)&storage->idle, handle_closed);
+}
+
+void cell__storage_close(struct cell__storage *storage, void (*done)(void *arg), void *arg)
+{
+	storage->closed = done;
+	storage->closed_arg = arg;
+	maybe_closed(storage);
+}

@@ -1,0 +1,24 @@
+/*
+ * Workflows and artifacts as namespace calls: each call is one piece of work on libuv's pool.  Belongs to the loop's
+ * thread; only the work itself runs elsewhere.
+ *
+ * Artifacts travel in chunks, so that neither side holds a whole one: save_begin, save_chunk..., save_commit and
+ * load_open, load_chunk..., load_close.  An open artifact belongs to the session that opened it.
+ */
+#ifndef CELL_SESSION_STORAGE_H
+#define CELL_SESSION_STORAGE_H
+
+#include "loop/call.h"
+#include "loop/loop.h"
+#include "store/store.h"
+
+struct cell__storage;
+
+int cell__storage_create(struct cell__loop *loop, struct cell__store *store, struct cell__storage **ret_storage,
+			 struct cell_error *err);
+void cell__storage_handle(struct cell__storage *storage, struct cell__call *call);
+void cell__storage_session_ended(struct cell__storage *storage, const char *session_id);
+/* done(arg) from a later turn of the loop, when no work is under way; the store may be closed then. */
+void cell__storage_close(struct cell__storage *storage, void (*done)(void *arg), void *arg);
+
+#endif

@@ -1,0 +1,89 @@
+/*
+ * A venv on disk: its names, its lock, what is in it.  Synchronous file work, any thread, no state; nothing is run.
+ *
+ *     <parent>/<name>/                    the venv; whole from the moment it is there
+ *     <parent>/<name>/.workcell           we made it
+ *     <parent>/<name>/.workcell-busy      an installer is at work, or was killed at it
+ *     <parent>/<name>/.workcell-synced    hash of what was configured and installed when both agreed
+ *     <parent>/.<name>.lock               flock()ed by whoever works on it
+ *     <parent>/.<name>.new-<hex>/         being made
+ *     <parent>/.<name>.old-<hex>/         being removed
+ *     <cache>/venvs/.python-<hash>        version of an interpreter that was asked once
+ */
+#ifndef CELL_SESSION_VENV_H
+#define CELL_SESSION_VENV_H
+
+#include <jansson.h>
+
+#include "core/core.h"
+
+#define CELL__VENV_KEY_SIZE 17      /* 16 hex digits */
+#define CELL__VENV_HASH_SIZE 65
+#define CELL__VENV_VERSION_SIZE 48  /* "cpython-3.11.2" */
+#define CELL__VENV_DISTS 20000u     /* packages in one site-packages */
+#define CELL__VENV_DEPTH 64         /* folders in folders of what we remove */
+#define CELL__VENV_SCRIPT_BYTES (1024u * 1024u) /* a file in bin/ that may name its venv */
+#define CELL__VENV_PRIVATE "private-"
+
+/* ---- interpreters ---- */
+
+/* The absolute name of a program, looked up in path when it has no slash; NULL with errno. */
+char *cell__venv_find_program(const char *name, const char *path);
+/* The interpreter's file, and a key that changes when that file does.  0, or -1 with errno. */
+int cell__venv_identify(const char *python, char **ret_real, char ret_stamp[static CELL__VENV_KEY_SIZE]);
+/* "<implementation>-<major>.<minor>.<micro>" and nothing else. */
+bool cell__venv_version_ok(const char *version);
+bool cell__venv_version_load(const char *dir, const char *stamp, char out[static CELL__VENV_VERSION_SIZE]);
+void cell__venv_version_save(const char *dir, const char *stamp, const char *version);
+void cell__venv_key(const char *real, const char *version, const char *root, char out[static CELL__VENV_KEY_SIZE]);
+
+/* ---- folders ---- */
+
+/* Makes path with all above it, for this user alone.  0, or -1 with errno. */
+int cell__venv_mkdir_all(const char *path);
+/* Removes a folder and all in it, following no symbolic link.  0, or -1 with errno. */
+int cell__venv_remove_tree(const char *path);
+/* "<parent>/.<name>.<kind>-<hex>" or, without hex, "<parent>/.<name>.<kind>"; NULL when memory is gone. */
+char *cell__venv_sibling(const char *dir, const char *kind, bool unique);
+/* 0: *ret_fd holds the lock of this venv until it is closed.  1: somebody else has it.  -1: error. */
+int cell__venv_lock(const char *dir, int *ret_fd, struct cell_error *err);
+/* With the lock: removes what dead makers left beside it. */
+void cell__venv_sweep(const char *dir);
+/* Removes private venvs below parent whose owners are gone. */
+void cell__venv_sweep_private(const char *parent);
+
+enum cell__venv_state {
+	CELL__VENV_ABSENT,
+	CELL__VENV_FOREIGN, /* something is there that is no venv */
+	CELL__VENV_PRESENT,
+};
+enum cell__venv_state cell__venv_look(const char *dir);
+bool cell__venv_is_ours(const char *dir);
+bool cell__venv_is_busy(const char *dir);
+/* 0, or -1 with errno. */
+int cell__venv_set_busy(const char *dir, bool busy);
+/* Small files of ours in it. */
+int cell__venv_write(const char *dir, const char *name, const void *bytes, size_t size);
+
+/*
+ * With the lock: the whole venv in made becomes dir, its scripts naming dir; what was there is removed.  Leaves
+ * nothing behind when it fails.
+ */
+int cell__venv_adopt(const char *made, const char *dir, struct cell_error *err);
+/* With the lock. */
+int cell__venv_remove(const char *dir);
+
+/* ---- what is in it ---- */
+
+/* <dir>/lib/python<major.minor>/site-packages; NULL with errno when there is no such folder. */
+char *cell__venv_site(const char *dir, const char *version);
+/* "name==version" for every installed package, names as in PEP 503, sorted, each with a newline. */
+int cell__venv_listing(const char *site, struct cell__buf *out, struct cell_error *err);
+/* The version in a listing, not terminated; NULL: it is not installed. */
+const char *cell__venv_listed(const struct cell__buf *listing, const char *name, size_t name_size,
+			      size_t *ret_size);
+/* Remembers, and tells, that everything configured (an array of specifiers) was installed. */
+int cell__venv_set_synced(const char *dir, const struct cell__buf *listing, json_t *configured);
+bool cell__venv_is_synced(const char *dir, const struct cell__buf *listing, json_t *configured);
+
+#endif

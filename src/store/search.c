@@ -1,0 +1,593 @@
+/*
+ * The index is two tables: items (what the caller wants back) and docs (FTS5), joined by rowid.  The text given to
+ * FTS5 is expanded first, because its tokenizers know nothing of camelCase.
+ */
+#define _GNU_SOURCE
+#include "store/search.h"
+
+#include <ctype.h>
+#include <pthread.h>
+#include <sqlite3.h>
+#include <stdio.h>
+#include <string.h>
+
+#define SCHEMA_VERSION 1
+#define FUSE_K 60.0       /* the constant of the paper that introduced the method; large k flattens the ranks */
+#define NAME_SCORE "1000.0" /* above every BM25 score */
+
+struct cell__search {
+	pthread_mutex_t lock;
+	sqlite3 *db;
+	int data_version; /* -1: not asked yet */
+};
+
+static int fail_db(struct cell__search *search, struct cell_error *err, const char *what)
+{
+	int code = sqlite3_errcode(search->db);
+	return cell_fail(err, code == SQLITE_NOMEM ? CELL_E_NOMEM : CELL_E_IO, 0, "search index: %s: %s", what,
+			 sqlite3_errmsg(search->db));
+}
+
+static void statement_cleanup(sqlite3_stmt **statement)
+{
+	sqlite3_finalize(*statement);
+}
+#define AUTO_STATEMENT __attribute__((cleanup(statement_cleanup)))
+
+/* ---- words ---- */
+
+static bool is_word(unsigned char c)
+{
+	return isalnum(c) || c == '_' || c >= 0x80;
+}
+
+/* Does a part of an identifier begin at i?  "HTTPServer2Go": H, S, 2, G. */
+static bool part_begins(const char *word, size_t size, size_t i)
+{
+	unsigned char here = (unsigned char)word[i], before = (unsigned char)word[i - 1];
+	if (here == '_' || before == '_')
+		return true;
+	if (isupper(here))
+		return !isupper(before) || (i + 1 < size && islower((unsigned char)word[i + 1]));
+	return isdigit(here) ? !isdigit(before) : isdigit(before);
+}
+
+/* One identifier as its parts, when it has more than one.  Joined too: a query may have it without the '_'. */
+static int add_parts(struct cell__buf *out, const char *word, size_t size)
+{
+	size_t start = 0;
+	bool compound = false;
+	for (size_t i = 1; i < size; i++)
+		compound |= part_begins(word, size, i);
+	if (!compound)
+		return 0;
+	int rc = 0;
+	for (size_t i = 1; i <= size; i++) {
+		if (i < size && !part_begins(word, size, i))
+			continue;
+		if (word[start] != '_')
+			rc |= cell__buf_add(out, " ", 1) | cell__buf_add(out, word + start, i - start);
+		start = i;
+	}
+	rc |= cell__buf_add(out, " ", 1);
+	for (size_t i = 0; i < size; i++)
+		if (word[i] != '_')
+			rc |= cell__buf_add(out, word + i, 1);
+	return rc;
+}
+
+int cell__search_expand(struct cell__buf *out, const char *text)
+{
+	int rc = cell__buf_add_str(out, text);
+	for (const char *at = text; *at;) {
+		size_t size = 0;
+		while (is_word((unsigned char)at[size]))
+			size++;
+		if (size > 1)
+			rc |= add_parts(out, at, size);
+		at += size ? size : 1;
+	}
+	return rc;
+}
+
+/* ---- opening ---- */
+
+static const char schema[] =
+	"CREATE TABLE items(rowid INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, plain TEXT NOT NULL,"
+	" stamp0 INTEGER, stamp1 INTEGER, stamp2 INTEGER, payload TEXT);"
+	"CREATE INDEX items_plain ON items(plain);"
+	"CREATE VIRTUAL TABLE docs USING fts5(name, description, tags, params, extra, body,"
+	" tokenize='porter unicode61 remove_diacritics 2');"
+	"INSERT INTO docs(docs, rank) VALUES('rank', 'bm25(10.0, 6.0, 5.0, 3.0, 3.0, 1.0)');";
+
+static int read_int(sqlite3 *db, const char *sql, int *ret_value)
+{
+	AUTO_STATEMENT sqlite3_stmt *statement = NULL;
+	if (sqlite3_prepare_v2(db, sql, -1, &statement, NULL) != SQLITE_OK || sqlite3_step(statement) != SQLITE_ROW)
+		return -1;
+	*ret_value = sqlite3_column_int(statement, 0);
+	return 0;
+}
+
+static int make_schema(struct cell__search *search, struct cell_error *err)
+{
+	int version = 0;
+	if (read_int(search->db, "PRAGMA user_version", &version) < 0)
+		return fail_db(search, err, "open");
+	if (version == SCHEMA_VERSION)
+		return 0;
+	if (sqlite3_exec(search->db, "BEGIN IMMEDIATE", NULL, NULL, NULL) != SQLITE_OK)
+		return fail_db(search, err, "open");
+	/* Another process may have made it while we waited. */
+	if (read_int(search->db, "PRAGMA user_version", &version) == 0 && version == SCHEMA_VERSION)
+		return sqlite3_exec(search->db, "COMMIT", NULL, NULL, NULL) == SQLITE_OK ? 0 : fail_db(search, err, "open");
+	char set_version[64];
+	snprintf(set_version, sizeof set_version, "PRAGMA user_version = %d", SCHEMA_VERSION);
+	const char *const steps[] = { "DROP TABLE IF EXISTS items", "DROP TABLE IF EXISTS docs", schema, set_version,
+				      "COMMIT" };
+	for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+		if (sqlite3_exec(search->db, steps[i], NULL, NULL, NULL) == SQLITE_OK)
+			continue;
+		fail_db(search, err, "make");
+		sqlite3_exec(search->db, "ROLLBACK", NULL, NULL, NULL);
+		return -1;
+	}
+	return 0;
+}
+
+int cell__search_open(const char *path, struct cell__search **ret_search, struct cell_error *err)
+{
+	struct cell__search *search = cell__alloc(1, sizeof *search);
+	if (!search)
+		return cell_fail(err, CELL_E_NOMEM, 0, "open search index");
+	pthread_mutex_init(&search->lock, NULL);
+	search->data_version = -1;
+	int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX | (path ? SQLITE_OPEN_NOFOLLOW : 0);
+	int rc = sqlite3_open_v2(path ? path : ":memory:", &search->db, flags, NULL);
+	if (rc != SQLITE_OK) {
+		cell_fail(err, CELL_E_IO, 0, "search index: open: %s", sqlite3_errstr(rc));
+		cell__search_close(search);
+		return -1;
+	}
+	sqlite3_busy_timeout(search->db, CELL__SEARCH_BUSY_MS);
+	/* The journal's two syncs per change are for power cuts; a cache that such a cut tears is made anew. */
+	sqlite3_exec(search->db, "PRAGMA synchronous = OFF; PRAGMA trusted_schema = OFF; PRAGMA temp_store = MEMORY", NULL,
+		     NULL, NULL);
+	if (make_schema(search, err) < 0) {
+		cell__search_close(search);
+		return -1;
+	}
+	*ret_search = search;
+	return 0;
+}
+
+void cell__search_close(struct cell__search *search)
+{
+	if (!search)
+		return;
+	sqlite3_close_v2(search->db);
+	pthread_mutex_destroy(&search->lock);
+	free(search);
+}
+
+/* ---- filling ---- */
+
+/* Names are compared without case and with any separators. */
+static int add_plain(struct cell__buf *out, const char *name)
+{
+	int rc = cell__buf_add(out, "", 0);
+	bool gap = false;
+	for (; *name; name++) {
+		unsigned char c = (unsigned char)*name;
+		if (!isalnum(c) && c < 0x80) {
+			gap = true;
+			continue;
+		}
+		if (gap && out->size > 0)
+			rc |= cell__buf_add(out, "_", 1);
+		gap = false;
+		char lower = (char)(c < 0x80 ? tolower(c) : c);
+		rc |= cell__buf_add(out, &lower, 1);
+	}
+	return rc;
+}
+
+struct filler {
+	sqlite3_stmt *find, *drop_item, *drop_doc, *add_item, *add_doc;
+};
+
+static int step_done(sqlite3_stmt *statement)
+{
+	int rc = sqlite3_step(statement);
+	sqlite3_reset(statement);
+	sqlite3_clear_bindings(statement);
+	return rc == SQLITE_DONE ? 0 : -1;
+}
+
+static int drop(struct filler *f, const char *id)
+{
+	sqlite3_bind_text(f->find, 1, id, -1, SQLITE_STATIC);
+	int rc = sqlite3_step(f->find);
+	sqlite3_int64 row = rc == SQLITE_ROW ? sqlite3_column_int64(f->find, 0) : 0;
+	sqlite3_reset(f->find);
+	if (rc == SQLITE_DONE)
+		return 0;
+	if (rc != SQLITE_ROW)
+		return -1;
+	sqlite3_bind_int64(f->drop_doc, 1, row);
+	sqlite3_bind_int64(f->drop_item, 1, row);
+	return step_done(f->drop_doc) < 0 ? -1 : step_done(f->drop_item);
+}
+
+static int bind_expanded(sqlite3_stmt *statement, int column, const char *text)
+{
+	CELL_AUTO_BUF struct cell__buf buf = CELL_BUF_INIT;
+	if (text && cell__search_expand(&buf, text) < 0)
+		return -1;
+	return sqlite3_bind_text(statement, column, buf.data ? buf.data : "", (int)buf.size, SQLITE_TRANSIENT) == SQLITE_OK
+		       ? 0
+		       : -1;
+}
+
+static int put(struct cell__search *search, struct filler *f, const struct cell__search_doc *doc)
+{
+	CELL_AUTO_BUF struct cell__buf plain = CELL_BUF_INIT;
+	if (drop(f, doc->id) < 0 || add_plain(&plain, doc->name) < 0)
+		return -1;
+	sqlite3_bind_text(f->add_item, 1, doc->id, -1, SQLITE_STATIC);
+	sqlite3_bind_text(f->add_item, 2, plain.data, (int)plain.size, SQLITE_STATIC);
+	for (int i = 0; i < 3; i++)
+		sqlite3_bind_int64(f->add_item, 3 + i, doc->stamp[i]);
+	sqlite3_bind_text(f->add_item, 6, doc->payload, -1, SQLITE_STATIC);
+	if (step_done(f->add_item) < 0)
+		return -1;
+	sqlite3_bind_int64(f->add_doc, 1, sqlite3_last_insert_rowid(search->db));
+	const char *const texts[] = { doc->name, doc->description, doc->tags, doc->params, doc->extra, doc->body };
+	for (int i = 0; i < 6; i++)
+		if (bind_expanded(f->add_doc, 2 + i, texts[i]) < 0)
+			return -1;
+	return step_done(f->add_doc);
+}
+
+static int prepare_filler(struct cell__search *search, struct filler *f)
+{
+	const struct {
+		sqlite3_stmt **statement;
+		const char *sql;
+	} rows[] = {
+		{ &f->find, "SELECT rowid FROM items WHERE id = ?" },
+		{ &f->drop_item, "DELETE FROM items WHERE rowid = ?" },
+		{ &f->drop_doc, "DELETE FROM docs WHERE rowid = ?" },
+		{ &f->add_item, "INSERT INTO items(id, plain, stamp0, stamp1, stamp2, payload) VALUES(?,?,?,?,?,?)" },
+		{ &f->add_doc, "INSERT INTO docs(rowid, name, description, tags, params, extra, body) VALUES(?,?,?,?,?,?,?)" },
+	};
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+		if (sqlite3_prepare_v2(search->db, rows[i].sql, -1, rows[i].statement, NULL) != SQLITE_OK)
+			return -1;
+	return 0;
+}
+
+static int fill(struct cell__search *search, struct filler *f, const struct cell__search_doc *docs, size_t n_docs,
+		const char *const *removed, size_t n_removed)
+{
+	if (prepare_filler(search, f) < 0)
+		return -1;
+	for (size_t i = 0; i < n_removed; i++)
+		if (drop(f, removed[i]) < 0)
+			return -1;
+	for (size_t i = 0; i < n_docs; i++)
+		if (put(search, f, &docs[i]) < 0)
+			return -1;
+	return 0;
+}
+
+int cell__search_update(struct cell__search *search, const struct cell__search_doc *docs, size_t n_docs,
+			const char *const *removed, size_t n_removed, struct cell_error *err)
+{
+	struct filler f = { NULL };
+	pthread_mutex_lock(&search->lock);
+	int rc = sqlite3_exec(search->db, "BEGIN IMMEDIATE", NULL, NULL, NULL) == SQLITE_OK ? 0 : -1;
+	if (rc == 0)
+		rc = fill(search, &f, docs, n_docs, removed, n_removed);
+	if (rc == 0 && sqlite3_exec(search->db, "COMMIT", NULL, NULL, NULL) != SQLITE_OK)
+		rc = -1;
+	if (rc < 0)
+		fail_db(search, err, "update");
+	sqlite3_finalize(f.find);
+	sqlite3_finalize(f.drop_item);
+	sqlite3_finalize(f.drop_doc);
+	sqlite3_finalize(f.add_item);
+	sqlite3_finalize(f.add_doc);
+	if (rc < 0 && !sqlite3_get_autocommit(search->db))
+		sqlite3_exec(search->db, "ROLLBACK", NULL, NULL, NULL);
+	pthread_mutex_unlock(&search->lock);
+	return rc;
+}
+
+/* ---- reading back ---- */
+
+bool cell__search_changed(struct cell__search *search)
+{
+	int version = -1;
+	pthread_mutex_lock(&search->lock);
+	bool changed = read_int(search->db, "PRAGMA data_version", &version) < 0 || version != search->data_version;
+	search->data_version = version;
+	pthread_mutex_unlock(&search->lock);
+	return changed;
+}
+
+void cell__search_stamps_free(struct cell__search_stamp *stamps, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		free(stamps[i].id);
+	free(stamps);
+}
+
+static int read_stamps(struct cell__search *search, struct cell__search_stamp **stamps, size_t *n)
+{
+	AUTO_STATEMENT sqlite3_stmt *statement = NULL;
+	size_t capacity = 0;
+	if (sqlite3_prepare_v2(search->db, "SELECT id, stamp0, stamp1, stamp2 FROM items ORDER BY id", -1, &statement,
+			       NULL) != SQLITE_OK)
+		return -1;
+	int rc;
+	while ((rc = sqlite3_step(statement)) == SQLITE_ROW) {
+		if (*n == capacity) {
+			capacity = capacity ? capacity * 2 : 64;
+			struct cell__search_stamp *more = cell__realloc(*stamps, capacity * sizeof **stamps);
+			if (!more)
+				return -1;
+			*stamps = more;
+		}
+		struct cell__search_stamp *s = &(*stamps)[*n];
+		s->id = cell__strdup((const char *)sqlite3_column_text(statement, 0));
+		if (!s->id)
+			return -1;
+		for (int i = 0; i < 3; i++)
+			s->stamp[i] = sqlite3_column_int64(statement, 1 + i);
+		(*n)++;
+	}
+	return rc == SQLITE_DONE ? 0 : -1;
+}
+
+int cell__search_stamps(struct cell__search *search, struct cell__search_stamp **ret_stamps, size_t *ret_n,
+			struct cell_error *err)
+{
+	struct cell__search_stamp *stamps = NULL;
+	size_t n = 0;
+	pthread_mutex_lock(&search->lock);
+	int rc = read_stamps(search, &stamps, &n);
+	if (rc < 0)
+		fail_db(search, err, "read");
+	pthread_mutex_unlock(&search->lock);
+	if (rc < 0) {
+		cell__search_stamps_free(stamps, n);
+		return -1;
+	}
+	*ret_stamps = stamps;
+	*ret_n = n;
+	return 0;
+}
+
+int cell__search_each(struct cell__search *search, int (*fn)(void *arg, const char *id, const char *payload),
+		      void *arg, struct cell_error *err)
+{
+	int stop = 0, rc;
+	pthread_mutex_lock(&search->lock);
+	sqlite3_stmt *statement = NULL;
+	rc = sqlite3_prepare_v2(search->db, "SELECT id, payload FROM items ORDER BY id", -1, &statement, NULL);
+	while (rc == SQLITE_OK || rc == SQLITE_ROW) {
+		rc = sqlite3_step(statement);
+		if (rc != SQLITE_ROW)
+			break;
+		stop = fn(arg, (const char *)sqlite3_column_text(statement, 0),
+			  (const char *)sqlite3_column_text(statement, 1));
+		if (stop)
+			break;
+	}
+	if (!stop && rc != SQLITE_DONE)
+		stop = fail_db(search, err, "read");
+	sqlite3_finalize(statement);
+	pthread_mutex_unlock(&search->lock);
+	return stop;
+}
+
+int cell__search_payload(struct cell__search *search, const char *id, char **ret_payload, struct cell_error *err)
+{
+	int result = 0;
+	pthread_mutex_lock(&search->lock);
+	sqlite3_stmt *statement = NULL;
+	int rc = sqlite3_prepare_v2(search->db, "SELECT payload FROM items WHERE id = ?", -1, &statement, NULL);
+	if (rc == SQLITE_OK) {
+		sqlite3_bind_text(statement, 1, id, -1, SQLITE_STATIC);
+		rc = sqlite3_step(statement);
+	}
+	const char *payload = rc == SQLITE_ROW ? (const char *)sqlite3_column_text(statement, 0) : NULL;
+	char *copy = payload ? cell__strdup(payload) : NULL;
+	if (rc != SQLITE_ROW && rc != SQLITE_DONE)
+		result = fail_db(search, err, "read");
+	else if (payload && !copy)
+		result = cell_fail(err, CELL_E_NOMEM, 0, "search index");
+	else
+		*ret_payload = copy;
+	sqlite3_finalize(statement);
+	pthread_mutex_unlock(&search->lock);
+	return result;
+}
+
+/* ---- asking ---- */
+
+static bool is_stop_word(const char *word, size_t size)
+{
+	static const char *const words[] = { "a", "an", "and", "are", "by", "for", "from", "how", "in", "is", "it", "of",
+					     "on", "or", "that", "the", "this", "to", "with", "what", "do", "i" };
+	for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+		if (strlen(words[i]) == size && strncasecmp(words[i], word, size) == 0)
+			return true;
+	return false;
+}
+
+/*
+ * Each word as an FTS5 string, OR-ed; longer ones also as a prefix, so that half a word finds something but the whole
+ * one counts more.  Bytes that are not letters or digits never reach FTS5, so the query has no syntax.
+ */
+static int make_match(struct cell__buf *out, const char *query, bool keep_stop_words, unsigned *ret_terms)
+{
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	unsigned terms = 0;
+	int rc = cell__search_expand(&text, query);
+	for (const char *at = text.data ? text.data : ""; *at && terms < CELL__SEARCH_QUERY_TERMS;) {
+		size_t size = 0;
+		while (isalnum((unsigned char)at[size]) || (unsigned char)at[size] >= 0x80)
+			size++;
+		if (size > 0 && size <= 100 && (keep_stop_words || !is_stop_word(at, size))) {
+			rc |= cell__buf_printf(out, "%s\"%.*s\"", terms ? " OR " : "", (int)size, at);
+			if (size >= 3)
+				rc |= cell__buf_printf(out, " OR \"%.*s\"*", (int)size, at);
+			terms++;
+		}
+		at += size ? size : 1;
+	}
+	*ret_terms = terms;
+	return rc;
+}
+
+struct hits {
+	struct cell__search_hit *list;
+	size_t n, capacity;
+};
+
+static int add_hit(struct hits *hits, const char *id, double score)
+{
+	if (hits->n == hits->capacity) {
+		size_t capacity = hits->capacity ? hits->capacity * 2 : 16;
+		struct cell__search_hit *more = cell__realloc(hits->list, capacity * sizeof *more);
+		if (!more)
+			return -1;
+		hits->list = more;
+		hits->capacity = capacity;
+	}
+	char *copy = cell__strdup(id);
+	if (!copy)
+		return -1;
+	hits->list[hits->n++] = (struct cell__search_hit){ copy, score };
+	return 0;
+}
+
+static bool has_hit(const struct hits *hits, const char *id)
+{
+	for (size_t i = 0; i < hits->n; i++)
+		if (strcmp(hits->list[i].id, id) == 0)
+			return true;
+	return false;
+}
+
+/* Runs a query that gives id and score and has two parameters: text and limit. */
+static int collect(struct cell__search *search, const char *sql, const char *text, size_t limit, struct hits *hits)
+{
+	AUTO_STATEMENT sqlite3_stmt *statement = NULL;
+	if (sqlite3_prepare_v2(search->db, sql, -1, &statement, NULL) != SQLITE_OK)
+		return -1;
+	sqlite3_bind_text(statement, 1, text, -1, SQLITE_STATIC);
+	sqlite3_bind_int64(statement, 2, (sqlite3_int64)limit);
+	int rc = SQLITE_DONE;
+	while (hits->n < limit && (rc = sqlite3_step(statement)) == SQLITE_ROW) {
+		const char *id = (const char *)sqlite3_column_text(statement, 0);
+		if (!has_hit(hits, id) && add_hit(hits, id, sqlite3_column_double(statement, 1)) < 0)
+			return -1;
+	}
+	return hits->n >= limit || rc == SQLITE_DONE ? 0 : -1;
+}
+
+static int ask(struct cell__search *search, const char *plain, const char *match, size_t limit, struct hits *hits)
+{
+	/* The subquery is sorted and cut by FTS5 itself; the names of equals give a stable order. */
+	static const char best[] =
+		"SELECT items.id, -found.score FROM (SELECT rowid AS row, rank AS score FROM docs WHERE docs MATCH ?1"
+		" ORDER BY rank LIMIT ?2) AS found JOIN items ON items.rowid = found.row ORDER BY found.score, items.id";
+	static const char named[] = "SELECT id, " NAME_SCORE " FROM items WHERE plain = ?1 ORDER BY id LIMIT ?2";
+	if (plain[0] && collect(search, named, plain, limit, hits) < 0)
+		return -1;
+	return match[0] && hits->n < limit ? collect(search, best, match, limit, hits) : 0;
+}
+
+int cell__search_query(struct cell__search *search, const char *query, size_t limit,
+		       struct cell__search_hit **ret_hits, size_t *ret_n, struct cell_error *err)
+{
+	CELL_AUTO_BUF struct cell__buf plain = CELL_BUF_INIT;
+	CELL_AUTO_BUF struct cell__buf match = CELL_BUF_INIT;
+	unsigned terms = 0;
+	if (strlen(query) > CELL__SEARCH_QUERY_BYTES)
+		return cell_fail(err, CELL_E_LIMIT, 0, "the search query is longer than %u bytes", CELL__SEARCH_QUERY_BYTES);
+	if (!cell__utf8_ok(query, strlen(query)))
+		return cell_fail(err, CELL_E_INVALID, 0, "the search query is not UTF-8");
+	if (limit > CELL__SEARCH_LIMIT)
+		limit = CELL__SEARCH_LIMIT;
+	int bad = add_plain(&plain, query) | make_match(&match, query, false, &terms);
+	if (terms == 0)
+		bad |= make_match(&match, query, true, &terms);
+	if (bad || cell__buf_add(&match, "", 0) < 0)
+		return cell_fail(err, CELL_E_NOMEM, 0, "search");
+	struct hits hits = { NULL, 0, 0 };
+	pthread_mutex_lock(&search->lock);
+	int rc = limit > 0 ? ask(search, plain.data, match.data, limit, &hits) : 0;
+	if (rc < 0)
+		fail_db(search, err, "query");
+	pthread_mutex_unlock(&search->lock);
+	if (rc < 0) {
+		cell__search_hits_free(hits.list, hits.n);
+		return -1;
+	}
+	*ret_hits = hits.list;
+	*ret_n = hits.n;
+	return 0;
+}
+
+void cell__search_hits_free(struct cell__search_hit *hits, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		free(hits[i].id);
+	free(hits);
+}
+
+/* ---- two rankings ---- */
+
+static int compare_hits(const void *a, const void *b)
+{
+	const struct cell__search_hit *x = a, *y = b;
+	if (x->score != y->score)
+		return x->score > y->score ? -1 : 1;
+	return strcmp(x->id, y->id);
+}
+
+static int add_ranks(struct hits *hits, const struct cell__search_hit *list, size_t n)
+{
+	for (size_t rank = 0; rank < n; rank++) {
+		double score = 1.0 / (FUSE_K + 1.0 + (double)rank);
+		size_t i = 0;
+		while (i < hits->n && strcmp(hits->list[i].id, list[rank].id) != 0)
+			i++;
+		if (i < hits->n)
+			hits->list[i].score += score;
+		else if (add_hit(hits, list[rank].id, score) < 0)
+			return -1;
+	}
+	return 0;
+}
+
+int cell__search_fuse(const struct cell__search_hit *first, size_t n_first, const struct cell__search_hit *second,
+		      size_t n_second, size_t limit, struct cell__search_hit **ret_hits, size_t *ret_n)
+{
+	struct hits hits = { NULL, 0, 0 };
+	if (add_ranks(&hits, first, n_first) < 0 || add_ranks(&hits, second, n_second) < 0) {
+		cell__search_hits_free(hits.list, hits.n);
+		return -1;
+	}
+	if (hits.n > 0)
+		qsort(hits.list, hits.n, sizeof *hits.list, compare_hits);
+	while (hits.n > limit)
+		free(hits.list[--hits.n].id);
+	*ret_hits = hits.list;
+	*ret_n = hits.n;
+	return 0;
+}

@@ -1,0 +1,189 @@
+/*
+ * Arguments into the words of a command.  Pure.
+ *
+ * Options in the order of the schema, positionals last.  The one danger here is a value that the command takes for an
+ * option of its own, so a value that begins with a dash
+ *
+ *     is joined to a long option                    --name=-value
+ *     stands after `--` where the command knows it  cmd ... -- -value
+ *     passes as it is where the schema allows it    (allow_dash)
+ *     is refused anywhere else.
+ */
+#define _GNU_SOURCE
+#include <string.h>
+
+#include "tools/internal.h"
+
+void cell__argv_finish(struct cell__argv *argv)
+{
+	for (size_t i = 0; i < argv->count; i++)
+		free(argv->list[i]);
+	free(argv->list);
+	*argv = (struct cell__argv){ 0 };
+}
+
+static int out_of_memory(struct cell__buf *why)
+{
+	cell__buf_add_str(why, "out of memory");
+	return -1;
+}
+
+/* Takes over the word. */
+static int add_word(struct cell__argv *argv, struct cell__buf *word, struct cell__buf *why)
+{
+	argv->bytes += word->size + 1;
+	if (argv->count >= CELL_TOOL_LIMIT_ARGV || argv->bytes > CELL_TOOL_LIMIT_ARGV_BYTES) {
+		cell__buf_printf(why, "The command line is longer than %u words or %u bytes", CELL_TOOL_LIMIT_ARGV,
+				 CELL_TOOL_LIMIT_ARGV_BYTES);
+		return -1;
+	}
+	if ((argv->count & (argv->count + 1)) == 0) { /* full at 0, 1, 3, 7, ... words, with the NULL */
+		char **list = cell__realloc(argv->list, (argv->count + 1) * 2 * sizeof *list);
+		if (!list)
+			return out_of_memory(why);
+		argv->list = list;
+	}
+	char *text = cell__buf_take(word);
+	if (!text)
+		return out_of_memory(why);
+	argv->list[argv->count++] = text;
+	argv->list[argv->count] = NULL;
+	return 0;
+}
+
+static int add_text(struct cell__argv *argv, const char *text, struct cell__buf *why)
+{
+	CELL_AUTO_BUF struct cell__buf word = CELL_BUF_INIT;
+	if (cell__buf_add_str(&word, text) < 0)
+		return out_of_memory(why);
+	return add_word(argv, &word, why);
+}
+
+/* The text of one value; -1 also for texts that no command can be given. */
+static int value_text(const struct cell__param *param, const json_t *value, struct cell__buf *out,
+		      struct cell__buf *why)
+{
+	if (cell__arg_text(value, out) < 0)
+		return out_of_memory(why);
+	if (out->size && memchr(out->data, '\0', out->size)) {
+		cell__buf_printf(why, "Argument '%s' holds a NUL character", param->name);
+		return -1;
+	}
+	return 0;
+}
+
+enum dash { DASH_NONE, DASH_JOIN, DASH_REFUSE };
+
+/* What to do with a value's leading dash. */
+static enum dash dash_of(const struct cell__tool *tool, const struct cell__param *param, const struct cell__buf *text)
+{
+	if (text->size == 0 || text->data[0] != '-' || param->allow_dash)
+		return DASH_NONE;
+	if (param->place == CELL_IN_POSITIONAL)
+		return tool->end_of_options ? DASH_NONE : DASH_REFUSE;
+	return param->long_flag && strncmp(param->long_flag, "--", 2) == 0 ? DASH_JOIN : DASH_REFUSE;
+}
+
+static int refuse_dash(const struct cell__param *param, struct cell__buf *why)
+{
+	cell__buf_printf(why,
+			 "Argument '%s' must not begin with '-': the command could take it for an option "
+			 "(allow_dash in the tool's schema permits it)", param->name);
+	return -1;
+}
+
+static int check_one(const struct cell__tool *tool, const struct cell__param *param, const json_t *value,
+		     struct cell__buf *why)
+{
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	if (value_text(param, value, &text, why) < 0)
+		return -1;
+	return dash_of(tool, param, &text) == DASH_REFUSE ? refuse_dash(param, why) : 0;
+}
+
+int cell__argv_check(const struct cell__tool *tool, const struct cell__param *param, const json_t *value,
+		     struct cell__buf *why)
+{
+	if (!json_is_array(value))
+		return check_one(tool, param, value, why);
+	for (size_t i = 0; i < json_array_size(value); i++)
+		if (check_one(tool, param, json_array_get(value, i), why) < 0)
+			return -1;
+	return 0;
+}
+
+static int add_value(const struct cell__tool *tool, const struct cell__param *param, const json_t *value,
+		     struct cell__argv *argv, struct cell__buf *why)
+{
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	if (value_text(param, value, &text, why) < 0)
+		return -1;
+	enum dash dash = dash_of(tool, param, &text);
+	if (dash == DASH_REFUSE)
+		return refuse_dash(param, why);
+	if (dash == DASH_JOIN) {
+		CELL_AUTO_BUF struct cell__buf joined = CELL_BUF_INIT;
+		if (cell__buf_printf(&joined, "%s=%s", param->long_flag, text.data) < 0)
+			return out_of_memory(why);
+		return add_word(argv, &joined, why);
+	}
+	if (param->place == CELL_IN_OPTION &&
+	    add_text(argv, param->short_flag ? param->short_flag : param->long_flag, why) < 0)
+		return -1;
+	return add_word(argv, &text, why);
+}
+
+static int add_param(const struct cell__tool *tool, const struct cell__param *param, const json_t *value,
+		     struct cell__argv *argv, struct cell__buf *why)
+{
+	if (param->place == CELL_IN_OPTION && json_is_boolean(value)) {
+		if (json_is_false(value))
+			return 0;
+		return add_text(argv, param->short_flag ? param->short_flag : param->long_flag, why);
+	}
+	if (!json_is_array(value))
+		return add_value(tool, param, value, argv, why);
+	for (size_t i = 0; i < json_array_size(value); i++)
+		if (add_value(tool, param, json_array_get(value, i), argv, why) < 0)
+			return -1;
+	return 0;
+}
+
+static int add_params(const struct cell__tool *tool, enum cell__arg_place place, const json_t *args,
+		      struct cell__argv *argv, struct cell__buf *why)
+{
+	for (size_t i = 0; i < tool->schema.count; i++) {
+		const struct cell__param *param = &tool->schema.list[i];
+		const json_t *value = param->place == place ? json_object_get(args, param->name) : NULL;
+		if (value && add_param(tool, param, value, argv, why) < 0)
+			return -1;
+	}
+	return 0;
+}
+
+static bool has_positional(const struct cell__tool *tool, const json_t *args)
+{
+	for (size_t i = 0; i < tool->schema.count; i++)
+		if (tool->schema.list[i].place == CELL_IN_POSITIONAL && json_object_get(args, tool->schema.list[i].name))
+			return true;
+	return false;
+}
+
+int cell__argv_build(const struct cell__tool *tool, const json_t *args, struct cell__argv *ret_argv,
+		     struct cell__buf *why)
+{
+	struct cell__argv argv = { 0 };
+	int rc = add_text(&argv, tool->command, why);
+	if (rc == 0)
+		rc = add_params(tool, CELL_IN_OPTION, args, &argv, why);
+	if (rc == 0 && tool->end_of_options && has_positional(tool, args))
+		rc = add_text(&argv, "--", why);
+	if (rc == 0)
+		rc = add_params(tool, CELL_IN_POSITIONAL, args, &argv, why);
+	if (rc < 0) {
+		cell__argv_finish(&argv);
+		return -1;
+	}
+	*ret_argv = argv;
+	return 0;
+}

@@ -1,0 +1,377 @@
+/*
+ * Host functions: called on the loop's thread, answered from any.
+ *
+ *     asked ──fn()──▶ the host's ──answer or fail, any thread──▶ posted ──loop's thread──▶ delivered and gone
+ *                        └─ cancelled or timed out: the answer still comes, and is dropped
+ *
+ * A call belongs to the host from fn() to its answer, however long that takes, also past the end of the registry.  The
+ * gate stands between: it knows the loop until the registry closes, and answers that come later end there.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "tools/internal.h"
+
+struct cell__host_gate {
+	pthread_mutex_t lock; /* guards all below */
+	struct cell__loop *loop; /* NULL: closed */
+	size_t refs;
+};
+
+struct host_timer {
+	uv_timer_t timer;
+	struct cell__host_call *call; /* NULL: over */
+};
+
+enum host_answer { HOST_TEXT, HOST_JSON, HOST_FAIL };
+
+struct cell__host_call {
+	struct cell__task task;
+	struct cell__host_gate *gate;
+	struct cell__tool_run *run; /* loop's thread; NULL: nobody waits */
+	struct host_timer *timer;   /* loop's thread */
+	int64_t timeout_ms;
+	atomic_bool cancelled;
+	char *name, *args, *session_id;
+	enum host_answer kind;
+	struct cell__buf answer;
+	bool no_memory;
+};
+
+/* ---- the gate ---- */
+
+struct cell__host_gate *cell__host_gate_create(struct cell__loop *loop)
+{
+	struct cell__host_gate *gate = cell__alloc(1, sizeof *gate);
+	if (!gate)
+		return NULL;
+	pthread_mutex_init(&gate->lock, NULL);
+	gate->loop = loop;
+	gate->refs = 1;
+	return gate;
+}
+
+static void unref_gate(struct cell__host_gate *gate)
+{
+	pthread_mutex_lock(&gate->lock);
+	bool last = --gate->refs == 0;
+	pthread_mutex_unlock(&gate->lock);
+	if (!last)
+		return;
+	pthread_mutex_destroy(&gate->lock);
+	free(gate);
+}
+
+void cell__host_gate_close(struct cell__host_gate *gate)
+{
+	if (!gate)
+		return;
+	pthread_mutex_lock(&gate->lock);
+	gate->loop = NULL;
+	pthread_mutex_unlock(&gate->lock);
+	unref_gate(gate);
+}
+
+static void destroy_call(struct cell__host_call *call)
+{
+	unref_gate(call->gate);
+	free(call->name);
+	free(call->args);
+	free(call->session_id);
+	cell__buf_finish(&call->answer);
+	free(call);
+}
+
+/* ---- answers ---- */
+
+static void handle_timer_closed(uv_handle_t *handle)
+{
+	free(handle->data);
+}
+
+/* Nobody waits for the host's answer any more. */
+static struct cell__tool_run *let_go(struct cell__host_call *call)
+{
+	struct cell__tool_run *run = cell__take_ptr(call->run);
+	struct host_timer *timer = cell__take_ptr(call->timer);
+	atomic_store(&call->cancelled, true);
+	if (timer) {
+		timer->call = NULL;
+		uv_close((uv_handle_t *)&timer->timer, handle_timer_closed);
+	}
+	if (run)
+		run->state = NULL;
+	return run;
+}
+
+static void deliver(struct cell__tool_run *run, struct cell__host_call *call)
+{
+	struct cell__buf *answer = &call->answer;
+	if (call->no_memory)
+		cell__tool_run_fail(run, CELL_E_NOMEM, "out of memory");
+	else if (call->kind == HOST_FAIL)
+		cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "%s", answer->data);
+	else if (call->kind == HOST_JSON && !cell__json_one_line(answer))
+		cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "the host function's answer is not JSON");
+	else
+		cell__tool_run_answer(run, json_pack("{s:s}", "raw", call->kind == HOST_JSON ? "json" : "text"),
+				      answer->data, answer->size);
+}
+
+static void handle_answer(struct cell__task *task)
+{
+	struct cell__host_call *call = (struct cell__host_call *)task;
+	struct cell__tool_run *run = let_go(call);
+	if (run)
+		deliver(run, call);
+	destroy_call(call);
+}
+
+/* Any thread. */
+static void finish_call(struct cell__host_call *call, enum host_answer kind, const char *bytes, size_t size)
+{
+	call->kind = kind;
+	int rc = kind == HOST_JSON ? cell__buf_add(&call->answer, bytes, size)
+				   : cell__buf_add_utf8(&call->answer, bytes, size);
+	/* The empty text too has memory behind it. */
+	call->no_memory = rc < 0 || cell__buf_add(&call->answer, "", 0) < 0;
+	struct cell__host_gate *gate = call->gate;
+	pthread_mutex_lock(&gate->lock);
+	struct cell__loop *loop = gate->loop;
+	bool here = loop && cell__loop_is_current(loop);
+	if (loop && !here)
+		cell__loop_post(loop, &call->task);
+	pthread_mutex_unlock(&gate->lock);
+	if (here)
+		handle_answer(&call->task);
+	else if (!loop)
+		destroy_call(call);
+}
+
+void cell__host_call_answer_text(struct cell__host_call *call, const char *text, size_t size)
+{
+	finish_call(call, HOST_TEXT, text, size);
+}
+
+void cell__host_call_answer_json(struct cell__host_call *call, const char *json, size_t size)
+{
+	finish_call(call, HOST_JSON, json, size);
+}
+
+void cell__host_call_fail(struct cell__host_call *call, const char *message)
+{
+	finish_call(call, HOST_FAIL, message, strlen(message));
+}
+
+const char *cell__host_call_name(const struct cell__host_call *call)
+{
+	return call->name;
+}
+
+const char *cell__host_call_args(const struct cell__host_call *call)
+{
+	return call->args;
+}
+
+const char *cell__host_call_session_id(const struct cell__host_call *call)
+{
+	return call->session_id;
+}
+
+bool cell__host_call_cancelled(const struct cell__host_call *call)
+{
+	return atomic_load(&((struct cell__host_call *)call)->cancelled);
+}
+
+/* ---- the adapter ---- */
+
+static void handle_timeout(uv_timer_t *timer)
+{
+	struct cell__host_call *call = ((struct host_timer *)timer->data)->call;
+	struct cell__tool_run *run = let_go(call);
+	cell__tool_run_timed_out(run, call->timeout_ms);
+}
+
+static int start_timer(struct cell__host_call *call, struct cell__loop *loop)
+{
+	struct host_timer *timer = cell__alloc(1, sizeof *timer);
+	if (!timer)
+		return -1;
+	timer->call = call;
+	timer->timer.data = timer;
+	uv_timer_init(&loop->uv, &timer->timer);
+	uv_update_time(&loop->uv);
+	uv_timer_start(&timer->timer, handle_timeout, (uint64_t)call->timeout_ms, 0);
+	call->timer = timer;
+	return 0;
+}
+
+static char *full_name(const struct cell__tool_run *run)
+{
+	if (strcmp(run->tool->name, run->callable->name) == 0)
+		return cell__strdup(run->tool->name);
+	struct cell__buf name = CELL_BUF_INIT;
+	return cell__buf_printf(&name, "%s.%s", run->tool->name, run->callable->name) < 0 ? NULL : name.data;
+}
+
+static struct cell__host_call *make_call(struct cell__tool_run *run, json_t *args)
+{
+	struct cell__host_call *call = cell__alloc(1, sizeof *call);
+	if (!call)
+		return NULL;
+	call->task.fn = handle_answer;
+	call->gate = run->tools->gate;
+	pthread_mutex_lock(&call->gate->lock);
+	call->gate->refs++;
+	pthread_mutex_unlock(&call->gate->lock);
+	call->timeout_ms = run->callable->timeout_ms;
+	call->name = full_name(run);
+	call->args = json_dumps(args, JSON_COMPACT);
+	call->session_id = cell__strdup(run->call->session_id ? run->call->session_id : "");
+	bool ok = call->name && call->args && call->session_id;
+	if (!ok || (call->timeout_ms > 0 && start_timer(call, run->tools->opts.loop) < 0)) {
+		destroy_call(call);
+		return NULL;
+	}
+	call->run = run;
+	return call;
+}
+
+static void start(struct cell__tool_run *run, json_t *args)
+{
+	struct cell__host_call *call = make_call(run, args);
+	if (!call) {
+		cell__tool_run_fail(run, CELL_E_NOMEM, "out of memory");
+		return;
+	}
+	run->state = call;
+	run->callable->fn(run->callable->arg, call);
+}
+
+static void cancel(struct cell__tool_run *run)
+{
+	let_go(run->state);
+}
+
+const struct cell__tool_adapter cell__tool_host = { .name = "host", .start = start, .cancel = cancel };
+
+/* ---- registration ---- */
+
+static int fill_callable(struct cell__callable *callable, const char *name, const struct cell__host_tool *spec,
+			 struct cell_error *err)
+{
+	callable->fn = spec->fn;
+	callable->arg = spec->arg;
+	callable->timeout_ms = spec->timeout_ms > 0 ? spec->timeout_ms : 0;
+	callable->name = cell__strdup(name);
+	if (!callable->name || (spec->description && !(callable->description = cell__strdup(spec->description))))
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a tool");
+	if (!spec->parameters)
+		return 0;
+	json_error_t where;
+	json_t *schema = json_loads(spec->parameters, 0, &where);
+	if (!schema)
+		return cell_fail(err, CELL_E_INVALID, 0, "parameters of tool %s: %.100s", spec->name, where.text);
+	int rc = cell__params_from_schema(schema, &callable->params, &callable->open, err);
+	json_decref(schema);
+	return rc;
+}
+
+static struct cell__tool *find_host_tool(struct cell__tools *tools, const char *name)
+{
+	for (size_t i = 0; i < tools->n_host_tools; i++)
+		if (strcmp(tools->host_tools[i]->name, name) == 0)
+			return tools->host_tools[i];
+	return NULL;
+}
+
+static struct cell__tool *make_host_tool(struct cell__tools *tools, const char *name, bool grouped,
+					 const struct cell__host_tool *spec)
+{
+	struct cell__tool **list = cell__realloc(tools->host_tools, (tools->n_host_tools + 1) * sizeof *list);
+	if (!list)
+		return NULL;
+	tools->host_tools = list;
+	struct cell__tool *tool = cell__alloc(1, sizeof *tool);
+	if (!tool)
+		return NULL;
+	tool->adapter = &cell__tool_host;
+	tool->refs = 1;
+	tool->timeout_ms = -1;
+	tool->max_output = CELL_TOOL_LIMIT_OUTPUT;
+	tool->name = cell__strdup(name);
+	bool ok = tool->name != NULL;
+	if (!grouped && spec->description)
+		ok &= (tool->description = cell__strdup(spec->description)) != NULL;
+	if (!ok) {
+		cell__tool_unref(tool);
+		return NULL;
+	}
+	list[tools->n_host_tools++] = tool;
+	return tool;
+}
+
+static int add_tags(struct cell__tool *tool, const char *const *tags)
+{
+	for (; tags && *tags; tags++) {
+		const char *const one[] = { *tags, NULL };
+		if (cell__tool_in_scope(tool, one))
+			continue;
+		char **list = cell__realloc(tool->tags, (tool->n_tags + 1) * sizeof *list);
+		if (!list)
+			return -1;
+		tool->tags = list;
+		list[tool->n_tags] = cell__strdup(*tags);
+		if (!list[tool->n_tags])
+			return -1;
+		tool->n_tags++;
+	}
+	return 0;
+}
+
+static int add_callable(struct cell__tool *tool, const char *name, const struct cell__host_tool *spec,
+			struct cell_error *err)
+{
+	if (cell__tool_callable(tool, name))
+		return cell_fail(err, CELL_E_INVALID, 0, "Tool '%s' already registered", spec->name);
+	if (tool->n_callables >= CELL_TOOL_LIMIT_CALLABLES)
+		return cell_fail(err, CELL_E_LIMIT, 0, "more than %u functions in tool %s", CELL_TOOL_LIMIT_CALLABLES,
+				 tool->name);
+	struct cell__callable *list = cell__realloc(tool->callables, (tool->n_callables + 1) * sizeof *list);
+	if (!list)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a tool");
+	tool->callables = list;
+	list[tool->n_callables] = (struct cell__callable){ 0 };
+	/* Counted before it is complete: what is there of it goes with the tool. */
+	return fill_callable(&list[tool->n_callables++], name, spec, err);
+}
+
+int cell__tools_add_host(struct cell__tools *tools, const struct cell__host_tool *spec, struct cell_error *err)
+{
+	const char *dot = strchr(spec->name, '.');
+	CELL_AUTO_FREE char *group = dot ? cell__strndup(spec->name, (size_t)(dot - spec->name)) : cell__strdup(spec->name);
+	if (!group)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a tool");
+	const char *name = dot ? dot + 1 : group;
+	if (!cell__tool_name_ok(group) || !cell__tool_name_ok(name) || !spec->fn)
+		return cell_fail(err, CELL_E_INVALID, 0, "'%.80s' is no name for a tool, or it has no function", spec->name);
+	if (tools->n_host_tools >= CELL_TOOL_LIMIT_TOOLS)
+		return cell_fail(err, CELL_E_LIMIT, 0, "more than %u tools", CELL_TOOL_LIMIT_TOOLS);
+	struct cell__tool *tool = find_host_tool(tools, group);
+	bool made = !tool;
+	if (made && !(tool = make_host_tool(tools, group, dot != NULL, spec)))
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a tool");
+	size_t before = tool->n_callables;
+	int rc = add_callable(tool, name, spec, err);
+	if (rc == 0 && add_tags(tool, spec->tags) < 0)
+		rc = cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a tool");
+	if (rc < 0 && made) {
+		cell__tool_unref(tools->host_tools[--tools->n_host_tools]);
+	} else if (rc < 0 && tool->n_callables > before) {
+		cell__callable_finish(&tool->callables[--tool->n_callables]);
+	}
+	cell__tools_reindex(tools);
+	return rc;
+}

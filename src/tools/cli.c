@@ -1,0 +1,328 @@
+/*
+ * Command-line tools: one process for a call.
+ *
+ *     waiting ──a process may start──▶ running ──exited()──▶ answered
+ *        └───────────── cancel ───────────┴──▶ abandoned
+ *
+ * At most CELL_TOOL_LIMIT_PROCESSES run at once; the rest wait in the order they came, and their timeout has not begun.
+ * The environment, which may hold secrets, is made when the process starts and wiped when it has started.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "tools/internal.h"
+
+struct cli {
+	struct cell__tool_run *run;
+	struct cell__argv argv;
+	struct cell__process *process; /* NULL: waiting */
+	struct cell__buf out[2];       /* the head of stdout, stderr */
+	uint64_t total[2];
+	struct cli *next;              /* waiting after us */
+};
+
+static void start_waiting(struct cell__tools *tools);
+
+static void destroy_cli(struct cli *cli)
+{
+	cell__argv_finish(&cli->argv);
+	cell__buf_finish(&cli->out[0]);
+	cell__buf_finish(&cli->out[1]);
+	free(cli);
+}
+
+/* ---- the environment ---- */
+
+static void free_env(char **env)
+{
+	for (size_t i = 0; env && env[i]; i++)
+		cell__secret_free(env[i]);
+	free(env);
+}
+
+static int set_var(char **env, size_t *count, const char *key, const char *value)
+{
+	struct cell__buf line = CELL_BUF_INIT;
+	if (cell__buf_reserve(&line, strlen(key) + strlen(value) + 1) < 0 ||
+	    cell__buf_printf(&line, "%s=%s", key, value) < 0) {
+		cell__buf_finish(&line);
+		return -1;
+	}
+	size_t n = strlen(key) + 1, at = 0;
+	while (at < *count && strncmp(env[at], line.data, n) != 0)
+		at++;
+	if (at == *count)
+		++*count;
+	else
+		cell__secret_free(env[at]);
+	env[at] = line.data;
+	return 0;
+}
+
+static int build_env(struct cell__tool_run *run, char ***ret_env, struct cell__buf *why)
+{
+	const struct cell__tool *tool = run->tool;
+	size_t count = 0;
+	char **env = cell__alloc(tool->env.count + 4, sizeof *env);
+	int rc = env ? 0 : -1;
+	if (rc == 0)
+		rc = set_var(env, &count, "PATH", run->tools->path) |
+		     set_var(env, &count, "HOME", cell__home_dir()) | set_var(env, &count, "LANG", "C.UTF-8");
+	for (size_t i = 0; rc == 0 && i < tool->env.count; i++) {
+		char *value = NULL;
+		rc = cell__vars_expand(tool->env.list[i].value, &run->tools->opts, &run->secrets, &value, why);
+		if (rc == 0)
+			rc = set_var(env, &count, tool->env.list[i].key, value);
+		cell__secret_free(value);
+	}
+	if (rc < 0) {
+		if (why->size == 0)
+			cell__buf_add_str(why, "out of memory");
+		free_env(env);
+		return -1;
+	}
+	*ret_env = env;
+	return 0;
+}
+
+static const char *env_path(char *const *env)
+{
+	for (; *env; env++)
+		if (strncmp(*env, "PATH=", 5) == 0)
+			return *env + 5;
+	return "";
+}
+
+/* ---- output and exit ---- */
+
+static void handle_output(void *owner, enum cell_stream stream, const char *bytes, size_t size)
+{
+	struct cli *cli = owner;
+	int i = stream == CELL_STDERR;
+	cli->total[i] += size;
+	size_t room = cli->run->tool->max_output - cli->out[i].size;
+	/* Without memory the text ends here, and the marker says so. */
+	cell__buf_add(&cli->out[i], bytes, size < room ? size : room);
+}
+
+/* The head of a stream as UTF-8, and a word about the rest. */
+static int add_stream(struct cell__buf *text, const struct cli *cli, int i, size_t limit)
+{
+	size_t kept = cli->out[i].size < limit ? cli->out[i].size : limit;
+	int rc = cell__buf_add_utf8(text, cli->out[i].data, kept);
+	if (cli->total[i] > kept)
+		rc |= cell__buf_printf(text, "\n[... %llu bytes left out ...]\n",
+				       (unsigned long long)(cli->total[i] - kept));
+	return rc;
+}
+
+static void answer_output(struct cell__tool_run *run, const struct cli *cli)
+{
+	json_t *result = json_pack("{s:s}", "raw", "text");
+	const struct cell__buf *out = &cli->out[0];
+	if (result && cli->total[0] == out->size && cell__utf8_ok(out->data, out->size)) {
+		cell__tool_run_answer(run, result, out->data ? out->data : "", out->size);
+		return;
+	}
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	if (!result || add_stream(&text, cli, 0, run->tool->max_output) < 0) {
+		json_decref(result);
+		cell__tool_run_fail(run, CELL_E_NOMEM, "out of memory");
+		return;
+	}
+	cell__tool_run_answer(run, result, text.data, text.size);
+}
+
+/* It ran and ended badly: how, then what it said. */
+static void fail_command(struct cell__tool_run *run, const struct cli *cli, const struct cell__process_exit *how)
+{
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	int rc;
+	if (how->signalled)
+		rc = cell__buf_printf(&text, "Command was killed by signal %d (%s)", how->status,
+				      sigdescr_np(how->status) ? sigdescr_np(how->status) : "unknown");
+	else
+		rc = cell__buf_printf(&text, "Command failed with exit code %d", how->status);
+	if (cli->total[1] > 0)
+		rc |= cell__buf_add_str(&text, ": ") | add_stream(&text, cli, 1, CELL_TOOL_LIMIT_ERROR_TEXT);
+	if (cli->total[0] > 0)
+		rc |= cell__buf_add_str(&text, text.data[text.size - 1] == '\n' ? "stdout:\n" : "\nstdout:\n") |
+		      add_stream(&text, cli, 0, CELL_TOOL_LIMIT_ERROR_TEXT);
+	while (text.size > 0 && text.data[text.size - 1] == '\n')
+		text.data[--text.size] = '\0';
+	cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "%s", rc < 0 ? "Command failed" : text.data);
+}
+
+static const char *cwd_of(const struct cell__tool_run *run)
+{
+	return run->tool->cwd ? run->tool->cwd : run->cwd;
+}
+
+/* It never ran. */
+static void fail_start(struct cell__tool_run *run, int sys, const char *path)
+{
+	const char *command = run->tool->command;
+	struct stat st;
+	if ((sys == ENOENT || sys == ENOTDIR) && (stat(cwd_of(run), &st) < 0 || !S_ISDIR(st.st_mode)))
+		cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "the working directory '%s' does not exist", cwd_of(run));
+	else if (sys == ENOENT && !strchr(command, '/'))
+		cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "command '%s' not found in PATH (%s)", command, path);
+	else
+		cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "command '%s' cannot be started: %s", command,
+				    strerrordesc_np(sys) ? strerrordesc_np(sys) : "unknown error");
+}
+
+static const char *search_path(const struct cell__tool_run *run)
+{
+	for (size_t i = 0; i < run->tool->env.count; i++)
+		if (strcmp(run->tool->env.list[i].key, "PATH") == 0)
+			return run->tool->env.list[i].value;
+	return run->tools->path;
+}
+
+static void handle_exited(void *owner, const struct cell__process_exit *how)
+{
+	struct cli *cli = owner;
+	struct cell__tool_run *run = cli->run;
+	struct cell__tools *tools = run->tools;
+	run->state = NULL;
+	tools->n_processes--;
+	if (how->error != 0)
+		fail_start(run, how->error, search_path(run));
+	else if (how->timed_out)
+		cell__tool_run_timed_out(run, cell__tool_run_timeout_ms(run));
+	else if (how->signalled || how->status != 0)
+		fail_command(run, cli, how);
+	else
+		answer_output(run, cli);
+	destroy_cli(cli);
+	start_waiting(tools);
+}
+
+/* ---- start and cancel ---- */
+
+static char *absolute_cwd(const struct cell__tool_run *run)
+{
+	const char *cwd = cwd_of(run);
+	if (cwd[0] == '/')
+		return cell__strdup(cwd);
+	struct cell__buf path = CELL_BUF_INIT;
+	if (cell__buf_printf(&path, "%s/%s", run->cwd, cwd) < 0)
+		return NULL;
+	return path.data;
+}
+
+static int start_process(struct cli *cli, struct cell__buf *why, int *ret_sys)
+{
+	struct cell__tool_run *run = cli->run;
+	char **env = NULL;
+	CELL_AUTO_FREE char *cwd = absolute_cwd(run);
+	if (!cwd || build_env(run, &env, why) < 0)
+		return -1;
+	struct cell__process_spec spec = {
+		.argv = (const char *const *)cli->argv.list,
+		.env = (const char *const *)env,
+		.path = env_path(env),
+		.cwd = cwd,
+		.timeout_ms = cell__tool_run_timeout_ms(run),
+		.output = handle_output,
+		.exited = handle_exited,
+		.owner = cli,
+	};
+	struct cell_error err = { 0 };
+	int rc = cell__process_start(run->tools->opts.hub, &spec, &cli->process, &err);
+	free_env(env);
+	if (rc < 0) {
+		cell__buf_add_str(why, err.msg);
+		*ret_sys = err.code == CELL_E_IO ? err.sys : 0;
+	}
+	return rc;
+}
+
+static void start_one(struct cli *cli)
+{
+	struct cell__tool_run *run = cli->run;
+	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
+	int sys = 0;
+	if (start_process(cli, &why, &sys) == 0) {
+		run->tools->n_processes++;
+		return;
+	}
+	run->state = NULL;
+	if (sys == ENOENT)
+		fail_start(run, sys, search_path(run));
+	else
+		cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "%s", why.size ? why.data : "out of memory");
+	destroy_cli(cli);
+}
+
+static void start_waiting(struct cell__tools *tools)
+{
+	while (tools->cli_first && tools->n_processes < CELL_TOOL_LIMIT_PROCESSES) {
+		struct cli *cli = tools->cli_first;
+		tools->cli_first = cli->next;
+		if (!tools->cli_first)
+			tools->cli_last = NULL;
+		start_one(cli);
+	}
+}
+
+static void start(struct cell__tool_run *run, json_t *args)
+{
+	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
+	struct cell__tools *tools = run->tools;
+	struct cli *cli = cell__alloc(1, sizeof *cli);
+	if (!cli) {
+		cell__tool_run_fail(run, CELL_E_NOMEM, "out of memory");
+		return;
+	}
+	if (cell__argv_build(run->tool, args, &cli->argv, &why) < 0) {
+		free(cli);
+		cell__tool_run_fail(run, CELL_TOOL_E_ARGS, "%s", why.size ? why.data : "out of memory");
+		return;
+	}
+	cli->run = run;
+	run->state = cli;
+	if (tools->cli_last)
+		((struct cli *)tools->cli_last)->next = cli;
+	else
+		tools->cli_first = cli;
+	tools->cli_last = cli;
+	start_waiting(tools);
+}
+
+static void leave_queue(struct cell__tools *tools, struct cli *cli)
+{
+	struct cli *before = NULL;
+	for (struct cli *at = tools->cli_first; at; before = at, at = at->next) {
+		if (at != cli)
+			continue;
+		if (before)
+			before->next = at->next;
+		else
+			tools->cli_first = at->next;
+		if (tools->cli_last == at)
+			tools->cli_last = before;
+		return;
+	}
+}
+
+static void cancel(struct cell__tool_run *run)
+{
+	struct cli *cli = cell__take_ptr(run->state);
+	struct cell__tools *tools = run->tools;
+	if (cli->process) {
+		cell__process_abandon(cli->process);
+		tools->n_processes--;
+	} else {
+		leave_queue(tools, cli);
+	}
+	destroy_cli(cli);
+	if (!tools->closing)
+		start_waiting(tools);
+}
+
+const struct cell__tool_adapter cell__tool_cli = { .name = "cli", .start = start, .cancel = cancel };

@@ -1,0 +1,211 @@
+/*
+ * A directory of definitions, read again where it has changed.
+ *
+ * Whether something has changed is seen by stat: the directory's time for added and removed files, a file's time, size
+ * and inode for its contents.  Times have the grain of the kernel's clock tick, so what changed just before it was read
+ * may change once more and look the same; it is marked racy and read again next time.
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <time.h>
+
+#include "tools/internal.h"
+
+#define RACY_MS 100
+
+static void finish_file(struct cell__tool_file *file)
+{
+	free(file->path);
+	cell__tool_unref(file->tool);
+	cell__problems_finish(&file->problems);
+}
+
+static void drop_files(struct cell__tool_dir *dir)
+{
+	for (size_t i = 0; i < dir->n_files; i++)
+		finish_file(&dir->files[i]);
+	free(dir->files);
+	dir->files = NULL;
+	dir->n_files = 0;
+}
+
+void cell__tool_dir_finish(struct cell__tool_dir *dir)
+{
+	drop_files(dir);
+	cell__problems_finish(&dir->problems);
+	free(dir->path);
+}
+
+static bool same_stat(const struct stat *a, const struct stat *b)
+{
+	return a->st_ino == b->st_ino && a->st_dev == b->st_dev && a->st_size == b->st_size &&
+	       a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec &&
+	       a->st_ctim.tv_sec == b->st_ctim.tv_sec && a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
+}
+
+static bool is_racy(const struct stat *st)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_REALTIME, &now);
+	int64_t age_ms = (int64_t)(now.tv_sec - st->st_mtim.tv_sec) * 1000 +
+			 (now.tv_nsec - st->st_mtim.tv_nsec) / 1000000;
+	return age_ms < RACY_MS;
+}
+
+/* ---- one file ---- */
+
+static int read_all(int fd, struct cell__buf *text)
+{
+	while (text->size <= CELL_TOOL_LIMIT_FILE_BYTES) {
+		if (cell__buf_reserve(text, 16384) < 0)
+			return -ENOMEM;
+		ssize_t n = read(fd, text->data + text->size, 16384);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return n < 0 ? -errno : 0;
+		text->size += (size_t)n;
+	}
+	return 0; /* too large: the parser says so */
+}
+
+static void read_file(struct cell__tool_file *file)
+{
+	cell__tool_unref(file->tool);
+	file->tool = NULL;
+	cell__problems_finish(&file->problems);
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	/* Neither a pipe nor a device may stop us. */
+	CELL_AUTO_FD int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	int rc = 0;
+	if (fd < 0 || fstat(fd, &file->seen) < 0)
+		rc = -errno;
+	else if (!S_ISREG(file->seen.st_mode))
+		rc = -EINVAL;
+	else
+		rc = read_all(fd, &text);
+	file->racy = rc == 0 && is_racy(&file->seen);
+	if (rc < 0)
+		cell__problem_add(&file->problems, file->path, 1, "cannot be read: %s",
+				  rc == -EINVAL ? "it is no regular file" : strerrordesc_np(-rc));
+	else
+		file->tool = cell__tool_load(file->path, text.data ? text.data : "", text.size, &file->problems);
+}
+
+static bool refresh_file(struct cell__tool_file *file)
+{
+	struct stat st = { 0 };
+	if (stat(file->path, &st) < 0 && file->seen.st_ino == 0)
+		return false; /* could not be read, and still cannot */
+	if (!file->racy && same_stat(&st, &file->seen))
+		return false;
+	file->seen = st;
+	read_file(file);
+	return true;
+}
+
+/* ---- the directory ---- */
+
+static bool wanted(const char *name)
+{
+	const char *dot = strrchr(name, '.');
+	return name[0] != '.' && dot && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0);
+}
+
+static int by_path(const void *a, const void *b)
+{
+	return strcmp(((const struct cell__tool_file *)a)->path, ((const struct cell__tool_file *)b)->path);
+}
+
+/* What was read before stays read. */
+static void take_old(struct cell__tool_dir *dir, struct cell__tool_file *file)
+{
+	struct cell__tool_file *old =
+		dir->n_files ? bsearch(file, dir->files, dir->n_files, sizeof *file, by_path) : NULL;
+	if (!old)
+		return;
+	file->seen = old->seen;
+	file->racy = old->racy;
+	file->tool = cell__take_ptr(old->tool);
+	file->problems = old->problems;
+	old->problems = (struct cell__problems){ 0 };
+}
+
+static int add_entry(struct cell__tool_dir *next, const char *dir_path, const char *name)
+{
+	struct cell__buf path = CELL_BUF_INIT;
+	struct cell__tool_file *files = cell__realloc(next->files, (next->n_files + 1) * sizeof *files);
+	if (files)
+		next->files = files;
+	if (!files || cell__buf_printf(&path, "%s/%s", dir_path, name) < 0) {
+		cell__buf_finish(&path);
+		return -1;
+	}
+	files[next->n_files++] = (struct cell__tool_file){ .path = path.data };
+	return 0;
+}
+
+static void scan(struct cell__tool_dir *dir)
+{
+	cell__problems_finish(&dir->problems);
+	DIR *stream = opendir(dir->path);
+	if (!stream) {
+		cell__problem_add(&dir->problems, dir->path, 1, "cannot be read: %s", strerrordesc_np(errno));
+		drop_files(dir);
+		return;
+	}
+	struct cell__tool_dir next = { 0 };
+	struct dirent *entry;
+	while ((entry = readdir(stream))) {
+		if (!wanted(entry->d_name))
+			continue;
+		if (next.n_files >= CELL_TOOL_LIMIT_FILES) {
+			cell__problem_add(&dir->problems, dir->path, 1, "more than %u YAML files",
+					  CELL_TOOL_LIMIT_FILES);
+			break;
+		}
+		if (add_entry(&next, dir->path, entry->d_name) < 0) {
+			cell__problem_add(&dir->problems, dir->path, 1, "out of memory");
+			break;
+		}
+	}
+	closedir(stream);
+	if (next.n_files)
+		qsort(next.files, next.n_files, sizeof *next.files, by_path);
+	for (size_t i = 0; i < next.n_files; i++) {
+		take_old(dir, &next.files[i]);
+		refresh_file(&next.files[i]);
+		if (!next.files[i].tool && next.files[i].problems.count == 0)
+			read_file(&next.files[i]);
+	}
+	drop_files(dir);
+	dir->files = next.files;
+	dir->n_files = next.n_files;
+}
+
+bool cell__tool_dir_refresh(struct cell__tool_dir *dir, bool all, const char *only)
+{
+	struct stat st = { 0 };
+	if (stat(dir->path, &st) < 0 && (errno == ENOENT || errno == ENOTDIR)) {
+		bool was = dir->there;
+		dir->there = false;
+		drop_files(dir);
+		cell__problems_finish(&dir->problems);
+		return was;
+	}
+	if (!dir->there || dir->racy || !same_stat(&st, &dir->seen)) {
+		dir->there = true;
+		dir->seen = st;
+		dir->racy = is_racy(&st);
+		scan(dir);
+		return true;
+	}
+	bool changed = false;
+	for (size_t i = 0; i < dir->n_files; i++)
+		if (all || (only && strcmp(only, dir->files[i].path) == 0))
+			changed |= refresh_file(&dir->files[i]);
+	return changed;
+}

@@ -1,0 +1,604 @@
+/*
+ * The registry: which tools there are, and the way of a call to its adapter.
+ *
+ *     call:      asked ──▶ run (in `runs`) ──▶ answered | failed | timed out: run gone
+ *                            └─ cancelled by the asker: run gone, nothing said
+ *     registry:  open ──close()──▶ closing: runs failed ──next turn──▶ HTTP closed ──▶ gone
+ *
+ * Invariant: call->cancel is set exactly while its run is in `runs`.
+ */
+#define _GNU_SOURCE
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tools/internal.h"
+
+/* ---- the set of tools ---- */
+
+static void add_to_index(struct cell__tools *tools, struct cell__tool *tool)
+{
+	json_t *taken = json_object_get(tools->names, tool->name);
+	if (taken && tool->file) {
+		const struct cell__tool *first = tools->index[json_integer_value(taken)];
+		cell__problem_add(&tools->clashes, tool->file, tool->line,
+				  "Tool '%s' already registered (%s). Use unique names.", tool->name,
+				  first->file ? first->file : "by the host program");
+	}
+	if (taken || tools->n_index >= CELL_TOOL_LIMIT_TOOLS)
+		return;
+	struct cell__tool **index = cell__realloc(tools->index, (tools->n_index + 1) * sizeof *index);
+	if (!index)
+		return;
+	tools->index = index;
+	if (json_object_set_new(tools->names, tool->name, json_integer((json_int_t)tools->n_index)) == 0)
+		index[tools->n_index++] = tool;
+}
+
+void cell__tools_reindex(struct cell__tools *tools)
+{
+	cell__tools_free_docs(tools);
+	cell__problems_finish(&tools->clashes);
+	json_object_clear(tools->names);
+	tools->n_index = 0;
+	tools->generation++;
+	for (size_t i = 0; i < tools->n_host_tools; i++)
+		add_to_index(tools, tools->host_tools[i]);
+	for (size_t i = 0; i < tools->n_dirs; i++)
+		for (size_t k = 0; k < tools->dirs[i].n_files; k++)
+			if (tools->dirs[i].files[k].tool)
+				add_to_index(tools, tools->dirs[i].files[k].tool);
+}
+
+static struct cell__tool *find_tool(const struct cell__tools *tools, const char *name)
+{
+	const json_t *at = json_object_get(tools->names, name);
+	return at ? tools->index[json_integer_value(at)] : NULL;
+}
+
+static void refresh(struct cell__tools *tools, bool all, const char *only)
+{
+	bool changed = false;
+	for (size_t i = 0; i < tools->n_dirs; i++)
+		changed |= cell__tool_dir_refresh(&tools->dirs[i], all, only);
+	if (changed)
+		cell__tools_reindex(tools);
+}
+
+/* A tool by name, as its file is now; a name that is not there may have come with any file. */
+static struct cell__tool *find_fresh(struct cell__tools *tools, const char *name)
+{
+	struct cell__tool *tool = find_tool(tools, name);
+	if (tool && !tool->file)
+		return tool;
+	CELL_AUTO_FREE char *file = tool ? cell__strdup(tool->file) : NULL;
+	refresh(tools, false, file);
+	tool = find_tool(tools, name);
+	if (!tool) {
+		refresh(tools, true, NULL);
+		tool = find_tool(tools, name);
+	}
+	return tool;
+}
+
+int cell__tools_add_dir(struct cell__tools *tools, const char *path, struct cell_error *err)
+{
+	if (tools->n_dirs >= CELL_TOOL_LIMIT_DIRS)
+		return cell_fail(err, CELL_E_LIMIT, 0, "more than %u tool directories", CELL_TOOL_LIMIT_DIRS);
+	size_t n = strlen(path);
+	while (n > 1 && path[n - 1] == '/')
+		n--;
+	char *copy = cell__strndup(path, n);
+	struct cell__tool_dir *dirs = cell__realloc(tools->dirs, (tools->n_dirs + 1) * sizeof *dirs);
+	if (dirs)
+		tools->dirs = dirs;
+	if (!copy || !dirs) {
+		free(copy);
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a tool directory");
+	}
+	dirs[tools->n_dirs++] = (struct cell__tool_dir){ .path = copy };
+	return 0;
+}
+
+/* ---- create and close ---- */
+
+static void free_tools(struct cell__tools *tools)
+{
+	cell__tools_free_docs(tools);
+	cell__problems_finish(&tools->clashes);
+	for (size_t i = 0; i < tools->n_dirs; i++)
+		cell__tool_dir_finish(&tools->dirs[i]);
+	for (size_t i = 0; i < tools->n_host_tools; i++)
+		cell__tool_unref(tools->host_tools[i]);
+	free(tools->dirs);
+	free(tools->host_tools);
+	free(tools->index);
+	json_decref(tools->names);
+	free(tools->path);
+	free(tools);
+}
+
+int cell__tools_create(const struct cell__tools_options *opts, struct cell__tools **ret_tools, struct cell_error *err)
+{
+	struct cell__tools *tools = cell__alloc(1, sizeof *tools);
+	if (!tools)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for tools");
+	tools->opts = *opts;
+	tools->path = cell__strdup(opts->path ? opts->path : CELL_TOOL_DEFAULT_PATH);
+	tools->names = json_object();
+	tools->gate = cell__host_gate_create(opts->loop);
+	if (!tools->path || !tools->names || !tools->gate) {
+		cell__host_gate_close(tools->gate);
+		free_tools(tools);
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for tools");
+	}
+	*ret_tools = tools;
+	return 0;
+}
+
+static void handle_closed(void *arg)
+{
+	struct cell__tools *tools = arg;
+	void (*closed)(void *) = tools->closed;
+	void *closed_arg = tools->closed_arg;
+	free_tools(tools);
+	if (closed)
+		closed(closed_arg);
+}
+
+static void close_later(struct cell__task *task)
+{
+	struct cell__tools *tools = (struct cell__tools *)((char *)task - offsetof(struct cell__tools, close_task));
+	if (tools->http)
+		cell__http_close(tools->http, handle_closed, tools);
+	else
+		handle_closed(tools);
+}
+
+void cell__tools_close(struct cell__tools *tools, void (*closed)(void *arg), void *arg)
+{
+	tools->closing = true;
+	tools->closed = closed;
+	tools->closed_arg = arg;
+	while (tools->runs) {
+		struct cell__tool_run *run = tools->runs;
+		run->tool->adapter->cancel(run);
+		cell__tool_run_fail(run, CELL_E_CLOSED, "the session's tools are closed");
+	}
+	cell__host_gate_close(cell__take_ptr(tools->gate));
+	tools->close_task.fn = close_later;
+	cell__loop_post(tools->opts.loop, &tools->close_task);
+}
+
+/* ---- runs ---- */
+
+static void destroy_run(struct cell__tool_run *run)
+{
+	struct cell__tools *tools = run->tools;
+	if (run->prev)
+		run->prev->next = run->next;
+	else
+		tools->runs = run->next;
+	if (run->next)
+		run->next->prev = run->prev;
+	tools->n_runs--;
+	cell__secrets_finish(&run->secrets);
+	cell__tool_unref(run->tool);
+	free(run->cwd);
+	free(run);
+}
+
+/* The call is about to be answered: we know it no more. */
+static struct cell__call *take_call(struct cell__tool_run *run)
+{
+	struct cell__call *call = run->call;
+	call->cancel = NULL;
+	call->handler = NULL;
+	return call;
+}
+
+void cell__tool_run_answer(struct cell__tool_run *run, json_t *result, const void *raw, size_t raw_size)
+{
+	if (!result) {
+		cell__tool_run_fail(run, CELL_E_NOMEM, "out of memory");
+		return;
+	}
+	struct cell__call *call = take_call(run);
+	destroy_run(run);
+	call->answer(call, result, raw, raw_size);
+}
+
+static void end_failed(struct cell__tool_run *run, int code, const char *type, struct cell__buf *message)
+{
+	if (cell__secrets_redact(&run->secrets, message) < 0)
+		cell__buf_finish(message);
+	struct cell__call *call = take_call(run);
+	destroy_run(run);
+	call->fail(call, code, type, message->data ? message->data : "out of memory");
+}
+
+void cell__tool_run_fail(struct cell__tool_run *run, int code, const char *fmt, ...)
+{
+	CELL_AUTO_BUF struct cell__buf message = CELL_BUF_INIT;
+	char *cause = NULL;
+	va_list ap;
+	va_start(ap, fmt);
+	if (vasprintf(&cause, fmt, ap) < 0)
+		cause = NULL;
+	va_end(ap);
+	if (cell__buf_printf(&message, "Tool '%s' failed: %s", run->tool->name, cause ? cause : "out of memory") < 0)
+		cell__buf_finish(&message);
+	free(cause);
+	end_failed(run, code, "ToolCallError", &message);
+}
+
+void cell__tool_run_timed_out(struct cell__tool_run *run, int64_t timeout_ms)
+{
+	CELL_AUTO_BUF struct cell__buf message = CELL_BUF_INIT;
+	cell__buf_printf(&message, "Tool '%s' timed out after %gs", run->tool->name, (double)timeout_ms / 1000);
+	end_failed(run, CELL_TOOL_E_TIMEOUT, "ToolTimeoutError", &message);
+}
+
+int64_t cell__tool_run_timeout_ms(const struct cell__tool_run *run)
+{
+	return run->callable && run->callable->timeout_ms > 0 ? run->callable->timeout_ms : run->tool->timeout_ms;
+}
+
+static void handle_cancel(struct cell__call *call)
+{
+	struct cell__tool_run *run = call->handler;
+	run->tool->adapter->cancel(run);
+	destroy_run(run);
+}
+
+static struct cell__tool_run *make_run(struct cell__tools *tools, const struct cell__tools_view *view,
+				       struct cell__tool *tool, const struct cell__callable *callable,
+				       struct cell__call *call)
+{
+	struct cell__tool_run *run = cell__alloc(1, sizeof *run);
+	char *cwd = cell__strdup(view && view->cwd ? view->cwd : "/");
+	if (!run || !cwd) {
+		free(run);
+		free(cwd);
+		return NULL;
+	}
+	run->tools = tools;
+	run->tool = cell__tool_ref(tool);
+	run->callable = callable;
+	run->call = call;
+	run->cwd = cwd;
+	run->next = tools->runs;
+	if (run->next)
+		run->next->prev = run;
+	tools->runs = run;
+	tools->n_runs++;
+	call->handler = run;
+	call->cancel = handle_cancel;
+	return run;
+}
+
+/* ---- methods ---- */
+
+static void fail_call(struct cell__call *call, int code, const char *type, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
+
+static void fail_call(struct cell__call *call, int code, const char *type, const char *fmt, ...)
+{
+	char *message = NULL;
+	va_list ap;
+	va_start(ap, fmt);
+	if (vasprintf(&message, fmt, ap) < 0)
+		message = NULL;
+	va_end(ap);
+	call->fail(call, code, type, message ? message : "out of memory");
+	free(message);
+}
+
+static void answer_or_fail(struct cell__call *call, json_t *result)
+{
+	if (result)
+		call->answer(call, result, NULL, 0);
+	else
+		call->fail(call, CELL_E_NOMEM, "MemoryError", "out of memory");
+}
+
+static const char *const *scope_of(const struct cell__tools_view *view)
+{
+	return view ? view->scope : NULL;
+}
+
+static void fail_not_found(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call,
+			   const char *name)
+{
+	CELL_AUTO_BUF struct cell__buf message = CELL_BUF_INIT;
+	CELL_AUTO_FREE const char **names = cell__alloc(tools->n_index, sizeof *names);
+	size_t n = 0;
+	cell__buf_printf(&message, "Tool '%.100s' not found", name);
+	for (size_t i = 0; names && i < tools->n_index; i++)
+		if (cell__tool_in_scope(tools->index[i], scope_of(view)))
+			names[n++] = tools->index[i]->name;
+	for (size_t i = 0; i < n && i < 5; i++)
+		cell__buf_printf(&message, "%s%s", i ? ", " : ". Available: ", names[i]);
+	if (n > 5)
+		cell__buf_printf(&message, " (and %zu more)", n - 5);
+	call->fail(call, CELL_TOOL_E_UNKNOWN, "ToolNotFoundError", message.data ? message.data : "out of memory");
+}
+
+/* The tool that args.name speaks of; what comes after the first dot is *ret_callable, "" when there is none. */
+static struct cell__tool *tool_asked_for(struct cell__tools *tools, const struct cell__tools_view *view,
+					 struct cell__call *call, const char **ret_callable)
+{
+	const char *name = json_string_value(json_object_get(call->args, "name"));
+	if (!name) {
+		fail_call(call, CELL_TOOL_E_ARGS, "ValueError", "%s needs 'name', a string", call->method);
+		return NULL;
+	}
+	size_t n = strcspn(name, ".");
+	CELL_AUTO_FREE char *tool_name = cell__strndup(name, n);
+	if (!tool_name) {
+		fail_call(call, CELL_E_NOMEM, "MemoryError", "out of memory");
+		return NULL;
+	}
+	struct cell__tool *tool = find_fresh(tools, tool_name);
+	if (!tool || !cell__tool_in_scope(tool, scope_of(view))) {
+		fail_not_found(tools, view, call, tool_name);
+		return NULL;
+	}
+	*ret_callable = name[n] == '.' ? name + n + 1 : "";
+	return tool;
+}
+
+static json_t *list_json(struct cell__tools *tools, const char *const *scope, const json_t *tags)
+{
+	json_t *list = json_array();
+	for (size_t i = 0; list && i < tools->n_index; i++) {
+		const struct cell__tool *tool = tools->index[i];
+		if (!cell__tool_in_scope(tool, scope) || !cell__tool_has_tag(tool, tags))
+			continue;
+		if (json_array_append_new(list, cell__tool_to_json(tool)) < 0) {
+			json_decref(list);
+			return NULL;
+		}
+	}
+	return list;
+}
+
+json_t *cell__tools_list(struct cell__tools *tools, const struct cell__tools_view *view)
+{
+	refresh(tools, true, NULL);
+	return list_json(tools, scope_of(view), NULL);
+}
+
+/* args.tags: NULL when not given; false when it is wrong, and the call has failed. */
+static bool tags_of(struct cell__call *call, const json_t **ret_tags)
+{
+	const json_t *tags = json_object_get(call->args, "tags");
+	*ret_tags = tags && !json_is_null(tags) ? tags : NULL;
+	if (*ret_tags && !json_is_array(tags)) {
+		fail_call(call, CELL_TOOL_E_ARGS, "ValueError", "'tags' must be an array of strings");
+		return false;
+	}
+	return true;
+}
+
+static void handle_list(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call)
+{
+	const json_t *tags;
+	if (!tags_of(call, &tags))
+		return;
+	refresh(tools, true, NULL);
+	answer_or_fail(call, list_json(tools, scope_of(view), tags));
+}
+
+static void handle_search(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call)
+{
+	const char *query = json_string_value(json_object_get(call->args, "query"));
+	const json_t *limit = json_object_get(call->args, "limit");
+	const json_t *tags;
+	if (!query) {
+		fail_call(call, CELL_TOOL_E_ARGS, "ValueError", "tools.search needs 'query', a string");
+		return;
+	}
+	json_int_t n = !limit || json_is_null(limit) ? CELL_TOOL_DEFAULT_SEARCH
+						    : json_is_integer(limit) ? json_integer_value(limit) : -1;
+	if (n < 1 || n > CELL_TOOL_LIMIT_SEARCH) {
+		fail_call(call, CELL_TOOL_E_ARGS, "ValueError", "'limit' must be an integer from 1 to %d",
+			  CELL_TOOL_LIMIT_SEARCH);
+		return;
+	}
+	if (!tags_of(call, &tags))
+		return;
+	refresh(tools, true, NULL);
+	answer_or_fail(call, cell__tools_search(tools, query, (size_t)n, scope_of(view), tags));
+}
+
+static void add_available(struct cell__buf *out, const struct cell__tool *tool)
+{
+	cell__buf_add_str(out, ". Available: ");
+	for (size_t i = 0; i < tool->n_callables; i++)
+		cell__buf_printf(out, "%s%s", i ? ", " : "", tool->callables[i].name);
+}
+
+static json_t *described(const struct cell__callable *callable)
+{
+	CELL_AUTO_BUF struct cell__buf signature = CELL_BUF_INIT;
+	json_t *out = cell__callable_to_json(callable);
+	if (!out || cell__callable_signature(callable, &signature) < 0 ||
+	    json_object_set_new(out, "signature", json_string(signature.data)) < 0) {
+		json_decref(out);
+		return NULL;
+	}
+	return out;
+}
+
+static json_t *described_all(const struct cell__tool *tool)
+{
+	json_t *list = json_array();
+	for (size_t i = 0; list && i < tool->n_callables; i++)
+		if (json_array_append_new(list, described(&tool->callables[i])) < 0) {
+			json_decref(list);
+			return NULL;
+		}
+	return list;
+}
+
+static void handle_describe(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call)
+{
+	const char *name;
+	const struct cell__tool *tool = tool_asked_for(tools, view, call, &name);
+	if (!tool)
+		return;
+	const struct cell__callable *callable = cell__tool_callable(tool, name);
+	if (*name && !callable) {
+		CELL_AUTO_BUF struct cell__buf message = CELL_BUF_INIT;
+		cell__buf_printf(&message, "Callable '%.100s' not found in tool '%s'", name, tool->name);
+		add_available(&message, tool);
+		call->fail(call, CELL_TOOL_E_UNKNOWN, "ValueError", message.data ? message.data : "out of memory");
+		return;
+	}
+	if (callable) {
+		answer_or_fail(call, described(callable));
+		return;
+	}
+	json_t *out = cell__tool_to_json(tool);
+	if (out && json_object_set_new(out, "callables", described_all(tool)) < 0) {
+		json_decref(out);
+		out = NULL;
+	}
+	answer_or_fail(call, out);
+}
+
+static void handle_list_recipes(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call)
+{
+	const char *name;
+	const struct cell__tool *tool = tool_asked_for(tools, view, call, &name);
+	if (!tool)
+		return;
+	json_t *list = json_array();
+	for (size_t i = 0; i < tool->n_callables; i++) {
+		const char *description = tool->callables[i].description;
+		json_t *one = json_pack("{s:s, s:s}", "name", tool->callables[i].name, "description",
+					description ? description : "");
+		if (json_array_append_new(list, one) < 0) {
+			json_decref(list);
+			list = NULL;
+			break;
+		}
+	}
+	answer_or_fail(call, list);
+}
+
+/*
+ * The callable a call means.  Without a name it is the one called like the tool; a command may also be called by its
+ * schema alone, which *ret_raw says.
+ */
+static const struct cell__callable *callable_asked_for(const struct cell__tool *tool, const char *name,
+						       struct cell__call *call, bool *ret_raw)
+{
+	const struct cell__callable *callable = cell__tool_callable(tool, *name ? name : tool->name);
+	*ret_raw = !callable && !*name && tool->adapter == &cell__tool_cli;
+	if (callable || *ret_raw)
+		return callable;
+	CELL_AUTO_BUF struct cell__buf message = CELL_BUF_INIT;
+	if (*name)
+		cell__buf_printf(&message, "Tool '%s' failed: %s '%.100s' not found", tool->name,
+				 tool->adapter == &cell__tool_cli ? "Recipe" : "Callable", name);
+	else
+		cell__buf_printf(&message, "Tool '%s' failed: say which of its callables is meant", tool->name);
+	add_available(&message, tool);
+	call->fail(call, CELL_TOOL_E_UNKNOWN, "ToolCallError", message.data ? message.data : "out of memory");
+	return NULL;
+}
+
+static void handle_call(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call)
+{
+	const char *name;
+	bool raw;
+	struct cell__tool *tool = tool_asked_for(tools, view, call, &name);
+	if (!tool)
+		return;
+	const struct cell__callable *callable = callable_asked_for(tool, name, call, &raw);
+	if (!callable && !raw)
+		return;
+	json_t *given = json_object_get(call->args, "args");
+	json_t *none = NULL;
+	if (!given || json_is_null(given))
+		given = none = json_object();
+	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
+	json_t *args = NULL;
+	if (!json_is_object(given))
+		fail_call(call, CELL_TOOL_E_ARGS, "ValueError", "'args' must be an object");
+	else if (cell__args_merge(tool, callable, given, &args, &why) < 0)
+		fail_call(call, CELL_TOOL_E_ARGS, "ToolCallError", "Tool '%s' failed: %s", tool->name,
+			  why.size ? why.data : "out of memory");
+	else if (tools->n_runs >= CELL_TOOL_LIMIT_RUNS)
+		fail_call(call, CELL_E_LIMIT, "ToolCallError", "Tool '%s' failed: more than %u calls are under way",
+			  tool->name, CELL_TOOL_LIMIT_RUNS);
+	else {
+		struct cell__tool_run *run = make_run(tools, view, tool, callable, call);
+		if (run)
+			tool->adapter->start(run, args);
+		else
+			fail_call(call, CELL_E_NOMEM, "MemoryError", "out of memory");
+	}
+	json_decref(args);
+	json_decref(none);
+}
+
+void cell__tools_handle(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call)
+{
+	static const struct {
+		const char *method;
+		void (*handle)(struct cell__tools *, const struct cell__tools_view *, struct cell__call *);
+	} methods[] = {
+		{ "tools.call", handle_call },
+		{ "tools.list", handle_list },
+		{ "tools.search", handle_search },
+		{ "tools.describe", handle_describe },
+		{ "tools.list_recipes", handle_list_recipes },
+	};
+	if (tools->closing) {
+		call->fail(call, CELL_E_CLOSED, "ToolCallError", "the session's tools are closed");
+		return;
+	}
+	for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
+		if (strcmp(call->method, methods[i].method) == 0) {
+			methods[i].handle(tools, view, call);
+			return;
+		}
+	fail_call(call, CELL_TOOL_E_ARGS, "ValueError", "unknown method '%.60s'", call->method);
+}
+
+/* ---- problems ---- */
+
+static int add_problems(json_t *list, const struct cell__problems *problems)
+{
+	int rc = 0;
+	for (size_t i = 0; i < problems->count; i++) {
+		const struct cell__problem *p = &problems->list[i];
+		CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+		const char *message = p->message ? p->message : "out of memory";
+		rc |= cell__buf_add_utf8(&text, message, strlen(message));
+		rc |= json_array_append_new(list, json_pack("{s:s, s:i, s:s}", "file", p->file ? p->file : "?", "line",
+							    p->line, "message", text.data ? text.data : ""));
+	}
+	return rc;
+}
+
+json_t *cell__tools_problems(struct cell__tools *tools)
+{
+	refresh(tools, true, NULL);
+	json_t *list = json_array();
+	int rc = 0;
+	for (size_t i = 0; i < tools->n_dirs; i++) {
+		rc |= add_problems(list, &tools->dirs[i].problems);
+		for (size_t k = 0; k < tools->dirs[i].n_files; k++)
+			rc |= add_problems(list, &tools->dirs[i].files[k].problems);
+	}
+	rc |= add_problems(list, &tools->clashes);
+	if (rc < 0) {
+		json_decref(list);
+		return NULL;
+	}
+	return list;
+}

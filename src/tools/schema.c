@@ -1,0 +1,496 @@
+/* Arguments: what is described, what is given, and how both are shown. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <string.h>
+
+#include "tools/internal.h"
+#include "wire/json_check.h"
+
+/* ---- types ---- */
+
+static const struct {
+	const char *word;   /* in YAML, in JSON Schema, in listings */
+	const char *python; /* in signatures */
+	const char *noun;   /* in errors */
+} types[] = {
+	[CELL_ARG_UNTYPED] = { "string", "str", "a string" },
+	[CELL_ARG_STRING] = { "string", "str", "a string" },
+	[CELL_ARG_BOOLEAN] = { "boolean", "bool", "a boolean" },
+	[CELL_ARG_INTEGER] = { "integer", "int", "an integer" },
+	[CELL_ARG_NUMBER] = { "number", "float", "a number" },
+	[CELL_ARG_ARRAY] = { "array", "list", "an array" },
+	[CELL_ARG_OBJECT] = { "object", "dict", "an object" },
+	[CELL_ARG_ANY] = { "any", "Any", "a value" },
+};
+
+enum cell__arg_type cell__arg_type_parse(const char *word, bool *ret_ok)
+{
+	*ret_ok = true;
+	for (int type = CELL_ARG_STRING; type <= CELL_ARG_ANY; type++)
+		if (strcmp(word, types[type].word) == 0 || strcmp(word, types[type].python) == 0)
+			return (enum cell__arg_type)type;
+	*ret_ok = false;
+	return CELL_ARG_UNTYPED;
+}
+
+const char *cell__arg_type_word(enum cell__arg_type type)
+{
+	return types[type].word;
+}
+
+void cell__param_finish(struct cell__param *param)
+{
+	free(param->name);
+	free(param->description);
+	free(param->short_flag);
+	free(param->long_flag);
+	json_decref(param->fallback);
+	json_decref(param->choices);
+}
+
+void cell__params_finish(struct cell__params *params)
+{
+	for (size_t i = 0; i < params->count; i++)
+		cell__param_finish(&params->list[i]);
+	free(params->list);
+	*params = (struct cell__params){ 0 };
+}
+
+/* Python's keywords cannot have a dash: max_time is max-time where nothing is called max_time. */
+static bool same_but_dashes(const char *asked, const char *name)
+{
+	for (; *asked && *name; asked++, name++)
+		if (*asked != *name && !(*asked == '_' && *name == '-'))
+			return false;
+	return *asked == *name;
+}
+
+const struct cell__param *cell__params_find(const struct cell__params *params, const char *name)
+{
+	for (size_t i = 0; i < params->count; i++)
+		if (strcmp(params->list[i].name, name) == 0)
+			return &params->list[i];
+	for (size_t i = 0; i < params->count; i++)
+		if (same_but_dashes(name, params->list[i].name))
+			return &params->list[i];
+	return NULL;
+}
+
+/* ---- checking ---- */
+
+static const char *noun_of(const json_t *value)
+{
+	switch (json_typeof(value)) {
+	case JSON_STRING:
+		return "a string";
+	case JSON_INTEGER:
+		return "an integer";
+	case JSON_REAL:
+		return "a number";
+	case JSON_TRUE:
+	case JSON_FALSE:
+		return "a boolean";
+	case JSON_ARRAY:
+		return "an array";
+	case JSON_OBJECT:
+		return "an object";
+	default:
+		return "null";
+	}
+}
+
+static bool type_fits(enum cell__arg_type type, const json_t *value)
+{
+	switch (type) {
+	case CELL_ARG_UNTYPED:
+		return json_is_string(value) || json_is_number(value);
+	case CELL_ARG_STRING:
+		return json_is_string(value);
+	case CELL_ARG_BOOLEAN:
+		return json_is_boolean(value);
+	case CELL_ARG_INTEGER:
+		return json_is_integer(value);
+	case CELL_ARG_NUMBER:
+		return json_is_number(value);
+	case CELL_ARG_ARRAY:
+		return json_is_array(value);
+	case CELL_ARG_OBJECT:
+		return json_is_object(value);
+	case CELL_ARG_ANY:
+		return true;
+	}
+	return false;
+}
+
+/* A short JSON text, for error messages. */
+static int add_json(struct cell__buf *out, const json_t *value)
+{
+	CELL_AUTO_FREE char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+	return text ? cell__buf_printf(out, "%.80s", text) : -1;
+}
+
+static bool among(const json_t *choices, const json_t *value)
+{
+	for (size_t i = 0; i < json_array_size(choices); i++)
+		if (json_equal(json_array_get(choices, i), value))
+			return true;
+	return false;
+}
+
+static int check_choice(const struct cell__param *param, const json_t *value, struct cell__buf *why)
+{
+	if (among(param->choices, value))
+		return 0;
+	cell__buf_printf(why, "Argument '%s' must be one of ", param->name);
+	for (size_t i = 0; i < json_array_size(param->choices); i++) {
+		cell__buf_add_str(why, i ? ", " : "");
+		add_json(why, json_array_get(param->choices, i));
+	}
+	cell__buf_add_str(why, ", not ");
+	CELL_AUTO_BUF struct cell__buf shown = CELL_BUF_INIT;
+	if (add_json(&shown, value) == 0)
+		cell__buf_add_utf8(why, shown.data, shown.size);
+	return -1;
+}
+
+int cell__arg_check(const struct cell__param *param, const json_t *value, struct cell__buf *why)
+{
+	if (!type_fits(param->type, value)) {
+		cell__buf_printf(why, "Argument '%s' must be %s, not %s", param->name, types[param->type].noun,
+				 noun_of(value));
+		return -1;
+	}
+	bool scalars = param->place != CELL_IN_BODY;
+	size_t n = json_is_array(value) ? json_array_size(value) : 0;
+	for (size_t i = 0; i < n; i++) {
+		const json_t *item = json_array_get(value, i);
+		if (scalars && !json_is_string(item) && !json_is_number(item) && !json_is_boolean(item)) {
+			cell__buf_printf(why, "Argument '%s' must be an array of strings or numbers, item %zu is %s",
+					 param->name, i, noun_of(item));
+			return -1;
+		}
+		if (param->choices && check_choice(param, item, why) < 0)
+			return -1;
+	}
+	if (param->choices && !json_is_array(value))
+		return check_choice(param, value, why);
+	return 0;
+}
+
+/* ---- merging ---- */
+
+static const struct cell__param *find_param(const struct cell__tool *tool, const struct cell__callable *callable,
+					    const char *name)
+{
+	const struct cell__param *param = callable ? cell__params_find(&callable->params, name) : NULL;
+	return param ? param : cell__params_find(&tool->schema, name);
+}
+
+static void add_signature(const struct cell__tool *tool, const struct cell__callable *callable, struct cell__buf *why)
+{
+	if (callable) {
+		cell__buf_printf(why, "\nSignature: %s.", tool->name);
+		cell__callable_signature(callable, why);
+	} else {
+		struct cell__callable raw = { .name = tool->name, .params = tool->schema };
+		cell__buf_add_str(why, "\nSignature: ");
+		cell__callable_signature(&raw, why);
+	}
+}
+
+static void add_known(struct cell__buf *why, const struct cell__tool *tool, const struct cell__callable *callable)
+{
+	const char *comma = "";
+	for (size_t i = 0; callable && i < callable->params.count; i++, comma = ", ")
+		cell__buf_printf(why, "%s%s", comma, callable->params.list[i].name);
+	for (size_t i = 0; i < tool->schema.count; i++) {
+		const char *name = tool->schema.list[i].name;
+		if (callable && cell__params_find(&callable->params, name))
+			continue;
+		cell__buf_printf(why, "%s%s", comma, name);
+		comma = ", ";
+	}
+	if (!*comma)
+		cell__buf_add_str(why, "none");
+}
+
+/* Call arguments under the names that the definition uses. */
+static int take_given(const struct cell__tool *tool, const struct cell__callable *callable, const json_t *given,
+		      json_t *out, struct cell__buf *why)
+{
+	const char *name;
+	json_t *value;
+	json_object_foreach((json_t *)given, name, value) {
+		const struct cell__param *param = find_param(tool, callable, name);
+		if (!param && !(callable && callable->open)) {
+			cell__buf_printf(why, "Unknown argument '%.100s'. Known: ", name);
+			add_known(why, tool, callable);
+			return -1;
+		}
+		if (json_is_null(value) && !(param && param->type == CELL_ARG_ANY && param->required))
+			continue;
+		if (param && json_object_get(out, param->name)) {
+			cell__buf_printf(why, "Argument '%s' is given twice", param->name);
+			return -1;
+		}
+		if (param && cell__arg_check(param, value, why) < 0)
+			return -1;
+		if (json_object_set(out, param ? param->name : name, value) < 0)
+			return -1;
+	}
+	return 0;
+}
+
+static int fill_params(const struct cell__params *params, const struct cell__callable *callable, json_t *out,
+		       struct cell__buf *why)
+{
+	for (size_t i = 0; i < params->count; i++) {
+		const struct cell__param *param = &params->list[i];
+		if (json_object_get(out, param->name))
+			continue;
+		if (param->fallback) {
+			if (json_object_set(out, param->name, param->fallback) < 0)
+				return -1;
+		} else if (param->required) {
+			/* A recipe may have said that the schema's required parameter is optional here. */
+			const struct cell__param *own =
+				callable ? cell__params_find(&callable->params, param->name) : NULL;
+			if (own && !own->required)
+				continue;
+			cell__buf_printf(why, "Required parameter '%s' is missing", param->name);
+			return -1;
+		}
+	}
+	return 0;
+}
+
+static int merge(const struct cell__tool *tool, const struct cell__callable *callable, const json_t *given, json_t *out,
+		 struct cell__buf *why)
+{
+	if (take_given(tool, callable, given, out, why) < 0)
+		return -1;
+	if (callable && callable->preset && json_object_update_missing(out, callable->preset) < 0)
+		return -1;
+	if (callable && fill_params(&callable->params, NULL, out, why) < 0)
+		return -1;
+	return fill_params(&tool->schema, callable, out, why);
+}
+
+int cell__args_merge(const struct cell__tool *tool, const struct cell__callable *callable, const json_t *given,
+		     json_t **ret_args, struct cell__buf *why)
+{
+	json_t *out = json_object();
+	if (!out) {
+		cell__buf_add_str(why, "out of memory");
+		return -1;
+	}
+	if (merge(tool, callable, given, out, why) < 0) {
+		if (why->size == 0)
+			cell__buf_add_str(why, "out of memory");
+		else
+			add_signature(tool, callable, why);
+		json_decref(out);
+		return -1;
+	}
+	*ret_args = out;
+	return 0;
+}
+
+int cell__arg_text(const json_t *value, struct cell__buf *out)
+{
+	if (json_is_string(value))
+		return cell__buf_add(out, json_string_value(value), json_string_length(value));
+	if (json_is_integer(value))
+		return cell__buf_printf(out, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+	if (json_is_boolean(value))
+		return cell__buf_add_str(out, json_is_true(value) ? "true" : "false");
+	/* The shortest decimal text that is still this number. */
+	char text[40];
+	for (int digits = 15; digits <= 17; digits++) {
+		snprintf(text, sizeof text, "%.*g", digits, json_real_value(value));
+		if (strtod(text, NULL) == json_real_value(value))
+			break;
+	}
+	return cell__buf_add_str(out, text);
+}
+
+/* ---- JSON that passes through as text ---- */
+
+bool cell__json_one_line(struct cell__buf *text)
+{
+	/* Inside the strings of a JSON text there are no raw line breaks. */
+	for (size_t i = 0; i < text->size; i++)
+		if (text->data[i] == '\n' || text->data[i] == '\r')
+			text->data[i] = ' ';
+	return text->size > 0 && cell__json_check(text->data, text->size);
+}
+
+/* ---- JSON Schema ---- */
+
+static int param_from_schema(const char *name, const json_t *property, struct cell__param *param,
+			     struct cell_error *err)
+{
+	const char *description = json_string_value(json_object_get(property, "description"));
+	const char *type = json_string_value(json_object_get(property, "type"));
+	bool ok = false;
+	param->place = CELL_IN_BODY;
+	param->type = type ? cell__arg_type_parse(type, &ok) : CELL_ARG_ANY;
+	/* What has several types, or none that we know, is for the function to check. */
+	if (!ok)
+		param->type = CELL_ARG_ANY;
+	json_t *fallback = json_object_get(property, "default");
+	if (fallback && !json_is_null(fallback))
+		param->fallback = json_incref(fallback);
+	json_t *choices = json_object_get(property, "enum");
+	if (json_is_array(choices) && json_array_size(choices) > 0 && param->type != CELL_ARG_ARRAY)
+		param->choices = json_incref(choices);
+	param->name = cell__strdup(name);
+	param->description = description ? cell__strdup(description) : NULL;
+	if (!param->name || (description && !param->description))
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a parameter");
+	return 0;
+}
+
+static int mark_required(const json_t *required, struct cell__params *params, struct cell_error *err)
+{
+	size_t i;
+	json_t *name;
+	json_array_foreach((json_t *)required, i, name) {
+		const char *text = json_string_value(name);
+		struct cell__param *param = text ? (struct cell__param *)cell__params_find(params, text) : NULL;
+		if (!param)
+			return cell_fail(err, CELL_E_INVALID, 0, "parameters: required '%.60s' is not among the properties",
+					 text ? text : "?");
+		param->required = !param->fallback;
+	}
+	return 0;
+}
+
+int cell__params_from_schema(const json_t *schema, struct cell__params *ret_params, bool *ret_open,
+			     struct cell_error *err)
+{
+	json_t *properties = json_object_get(schema, "properties");
+	if (!json_is_object(schema) || (properties && !json_is_object(properties)))
+		return cell_fail(err, CELL_E_INVALID, 0, "parameters must be the JSON Schema of an object");
+	struct cell__params params = { 0 };
+	size_t n = json_object_size(properties);
+	if (n > CELL_TOOL_LIMIT_PARAMS)
+		return cell_fail(err, CELL_E_LIMIT, 0, "more than %u parameters", CELL_TOOL_LIMIT_PARAMS);
+	params.list = cell__alloc(n, sizeof *params.list);
+	if (!params.list)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for parameters");
+	const char *name;
+	json_t *property;
+	json_object_foreach(properties, name, property) {
+		if (param_from_schema(name, property, &params.list[params.count++], err) < 0) {
+			cell__params_finish(&params);
+			return -1;
+		}
+	}
+	if (mark_required(json_object_get(schema, "required"), &params, err) < 0) {
+		cell__params_finish(&params);
+		return -1;
+	}
+	*ret_open = json_is_true(json_object_get(schema, "additionalProperties"));
+	*ret_params = params;
+	return 0;
+}
+
+/* ---- showing ---- */
+
+/* A value as Python would write it. */
+static int add_literal(struct cell__buf *out, const json_t *value)
+{
+	if (json_is_null(value))
+		return cell__buf_add_str(out, "None");
+	if (json_is_boolean(value))
+		return cell__buf_add_str(out, json_is_true(value) ? "True" : "False");
+	if (json_is_string(value))
+		return cell__buf_add_json_string(out, json_string_value(value), json_string_length(value));
+	if (json_is_number(value))
+		return cell__arg_text(value, out);
+	int rc = cell__buf_add_str(out, json_is_array(value) ? "[" : "{");
+	const char *key;
+	json_t *item;
+	size_t i;
+	const char *comma = "";
+	json_array_foreach((json_t *)value, i, item) {
+		rc |= cell__buf_add_str(out, comma) | add_literal(out, item);
+		comma = ", ";
+	}
+	json_object_foreach((json_t *)value, key, item) {
+		rc |= cell__buf_add_str(out, comma) | cell__buf_add_json_string(out, key, strlen(key));
+		rc |= cell__buf_add_str(out, ": ") | add_literal(out, item);
+		comma = ", ";
+	}
+	return rc | cell__buf_add_str(out, json_is_array(value) ? "]" : "}");
+}
+
+static int add_fragment(struct cell__buf *out, const struct cell__param *param)
+{
+	size_t start = out->size;
+	const char *type = types[param->type].python;
+	int rc = cell__buf_add_str(out, param->name);
+	for (size_t i = start; rc == 0 && i < out->size; i++)
+		if (out->data[i] == '-')
+			out->data[i] = '_';
+	rc |= cell__buf_printf(out, ": %s", type);
+	if (param->required)
+		return rc;
+	if (!param->fallback)
+		return rc | cell__buf_add_str(out, " | None = None");
+	return rc | cell__buf_add_str(out, " = ") | add_literal(out, param->fallback);
+}
+
+int cell__callable_signature(const struct cell__callable *callable, struct cell__buf *out)
+{
+	int rc = cell__buf_printf(out, "%s(", callable->name);
+	const char *comma = "";
+	for (int optional = 0; optional < 2; optional++)
+		for (size_t i = 0; i < callable->params.count; i++) {
+			const struct cell__param *param = &callable->params.list[i];
+			if (param->required == (optional == 1))
+				continue;
+			rc |= cell__buf_add_str(out, comma) | add_fragment(out, param);
+			comma = ", ";
+		}
+	if (callable->open)
+		rc |= cell__buf_printf(out, "%s**kwargs", comma);
+	return rc | cell__buf_add_str(out, ")");
+}
+
+static json_t *param_to_json(const struct cell__param *param)
+{
+	return json_pack("{s:s, s:s, s:b, s:O?, s:s}", "name", param->name, "type", types[param->type].word, "required",
+			 param->required, "default", param->fallback ? param->fallback : json_null(), "description",
+			 param->description ? param->description : "");
+}
+
+json_t *cell__callable_to_json(const struct cell__callable *callable)
+{
+	json_t *params = json_array();
+	for (size_t i = 0; i < callable->params.count; i++)
+		if (json_array_append_new(params, param_to_json(&callable->params.list[i])) < 0) {
+			json_decref(params);
+			return NULL;
+		}
+	return json_pack("{s:s, s:s, s:o}", "name", callable->name, "description",
+			 callable->description ? callable->description : "", "parameters", params);
+}
+
+json_t *cell__tool_to_json(const struct cell__tool *tool)
+{
+	json_t *tags = json_array(), *callables = json_array();
+	int rc = 0;
+	for (size_t i = 0; i < tool->n_tags; i++)
+		rc |= json_array_append_new(tags, json_string(tool->tags[i]));
+	for (size_t i = 0; i < tool->n_callables; i++)
+		rc |= json_array_append_new(callables, cell__callable_to_json(&tool->callables[i]));
+	json_t *out = json_pack("{s:s, s:s, s:o, s:o}", "name", tool->name, "description",
+				tool->description ? tool->description : "", "tags", tags, "callables", callables);
+	if (rc < 0 && out) {
+		json_decref(out);
+		return NULL;
+	}
+	return out;
+}

@@ -1,0 +1,228 @@
+"""What the tests of tools, workflows, artifacts and deps share: base folders, a web server, packages."""
+import base64
+import contextlib
+import hashlib
+import http.server
+import json
+import os
+import stat
+import subprocess
+import sys
+import textwrap
+import threading
+import urllib.parse
+import zipfile
+
+import support
+
+EXAMPLE_BASE = os.path.join(support.ROOT, "examples", "base")
+
+
+def write_files(folder, files):
+    """files: {relative path: text}; returns the folder as text."""
+    for name, text in files.items():
+        path = os.path.join(str(folder), name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(text if isinstance(text, bytes) else textwrap.dedent(text).encode())
+    return str(folder)
+
+
+def make_script(path, source):
+    """An executable Python program."""
+    os.makedirs(os.path.dirname(str(path)), exist_ok=True)
+    with open(str(path), "w", encoding="utf-8") as file:
+        file.write("#!%s -IS\n%s" % (os.path.realpath(sys.executable), textwrap.dedent(source)))
+    os.chmod(str(path), stat.S_IRWXU)
+    return str(path)
+
+
+def probe(folder):
+    """A program that tells how it was started: the name it has is that of its file."""
+    return make_script(os.path.join(str(folder), "probe"), """\
+        import json, os, sys
+        print(json.dumps({"argv": sys.argv[1:], "env": dict(os.environ), "cwd": os.getcwd(),
+                          "stdin": sys.stdin.read() if sys.stdin else None,
+                          "pgid": os.getpgid(0) == os.getpid(),
+                          "fds": sorted(int(n) for n in os.listdir("/proc/self/fd") if int(n) > 2)[:-1]}))
+        """)
+
+
+PROBE_YAML = """\
+    name: probe
+    description: Tells how it was called
+    tags: [test, inspection]
+    command: %s
+    schema:
+      options:
+        v: {type: boolean, short: v}
+        hdr: {type: array, short: H}
+        n: {type: integer}
+        s: {type: string}
+        level: {type: string, enum: [low, high]}
+        ratio: {type: number, short: r}
+        loose: {type: string, short: L, allow_dash: true}
+        tight: {type: string, short: T}
+      positional:
+        - {name: a, type: string, required: true, description: the first one}
+        - {name: b, type: string}
+    recipes:
+      go:
+        description: Goes
+        preset: {v: true, n: 3}
+        params:
+          a: {description: where to}
+          n: {default: 9}
+          s: {default: x}
+      plain:
+        description: Everything that the schema has
+    """
+
+
+def probe_base(folder, **files):
+    """A base folder with the tool `probe`, and other files by path."""
+    program = probe(os.path.join(str(folder), "bin"))
+    return write_files(folder, {"tools/probe.yaml": PROBE_YAML % program, **files})
+
+
+def script_tool(folder, name, source, **keys):
+    """A tool of one recipe, `run`, that starts a Python program with the text `word` as its argument."""
+    program = make_script(os.path.join(str(folder), "bin", name), source)
+    keys = dict({"timeout": 20}, **keys)
+    write_files(folder, {"tools/%s.yaml" % name: "".join(
+        ["name: %s\ncommand: %s\n" % (name, program)] + ["%s: %s\n" % item for item in keys.items()]
+        + ["schema:\n  positional:\n    - {name: word, type: string}\nrecipes:\n  run: {description: runs}\n"])})
+    return program
+
+
+# ---- a web server ------------------------------------------------------------------------------------------
+
+
+class WebServer:
+    """Answers in the test's own process and remembers what it was asked.
+
+    /status/N answers with that status and the text `said`; /text is plain text; /slow waits for `release`;
+    /json answers with `payload`; /to redirects to ?url=; everything else answers with what was asked.
+    """
+
+    def __init__(self):
+        self.requests, self.said, self.payload = [], "", {}
+        self.release = threading.Event()
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *args):
+                pass
+
+            def answer(self, status, data, kind="application/json", headers=()):
+                self.send_response(status)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(data)))
+                for name, value in headers:
+                    self.send_header(name, value)
+                self.end_headers()
+                if self.command != "HEAD":
+                    with contextlib.suppress(OSError):
+                        self.wfile.write(data)
+
+            def handle_any(self):
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                path, _, query = self.path.partition("?")
+                asked = {"method": self.command, "path": path, "query": urllib.parse.parse_qsl(query, True),
+                         "headers": {k.lower(): v for k, v in self.headers.items()},
+                         "body": body.decode("utf-8", "replace")}
+                outer.requests.append(asked)
+                if path.startswith("/status/"):
+                    self.answer(int(path[8:]), outer.said.encode(), "text/plain")
+                elif path == "/text":
+                    self.answer(200, "plain \u00e9".encode(), "text/plain; charset=utf-8")
+                elif path == "/slow":
+                    outer.release.wait(support.DEADLINE)
+                    self.answer(200, b"{}")
+                elif path == "/json":
+                    self.answer(200, json.dumps(outer.payload).encode())
+                elif path == "/to":
+                    self.answer(302, b"", headers=[("Location", dict(asked["query"])["url"])])
+                else:
+                    self.answer(200, json.dumps(asked).encode())
+
+            do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = handle_any
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = "http://127.0.0.1:%d" % self.server.server_address[1]
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True)
+        self.thread.start()
+
+    def close(self):
+        self.release.set()
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
+
+
+# ---- packages ----------------------------------------------------------------------------------------------
+
+
+def make_wheel(folder, name, version="1.0", source="", requires=()):
+    """A wheel with one module of the package's name; returns its file name."""
+    module = name.replace("-", "_")
+    info = "%s-%s.dist-info" % (module, version)
+    files = {
+        module + ".py": "__version__ = %r\n%s" % (version, source),
+        info + "/METADATA": "Metadata-Version: 2.1\nName: %s\nVersion: %s\n%s" % (
+            name, version, "".join("Requires-Dist: %s\n" % each for each in requires)),
+        info + "/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = ""
+    for path, text in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+        record += "%s,sha256=%s,%d\n" % (path, digest, len(text.encode()))
+    files[info + "/RECORD"] = record + info + "/RECORD,,\n"
+    os.makedirs(str(folder), exist_ok=True)
+    target = "%s-%s-py3-none-any.whl" % (module, version)
+    with zipfile.ZipFile(os.path.join(str(folder), target), "w", zipfile.ZIP_DEFLATED) as wheel:
+        for path, text in files.items():
+            wheel.writestr(path, text)
+    return target
+
+
+# ---- file systems ------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def small_disk(folder, size="1m"):
+    """A file system of its own of this size."""
+    os.makedirs(str(folder), exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=" + size, "tmpfs", str(folder)], check=True)
+    try:
+        yield str(folder)
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def set_read_only(folder, yes):
+    subprocess.run(["mount", "-o", "remount,%s" % ("ro" if yes else "rw"), str(folder)], check=True)
+
+
+# ---- cells -------------------------------------------------------------------------------------------------
+
+
+def value(driver, code):
+    """The cell's value; it must end well."""
+    return driver.value(textwrap.dedent(code))
+
+
+def error(driver, code, **options):
+    """The error of a cell that must fail in its code."""
+    result = driver.run(textwrap.dedent(code), **options)
+    assert result.get("error"), result
+    return result["error"]
