@@ -9,6 +9,8 @@ a tool that is gone says so in the words of an unknown name.
 
 import keyword
 
+from json import loads
+
 from .ns_errors import CodeModeError, ToolNotFoundError
 
 _TYPES = {
@@ -76,6 +78,15 @@ def private(name):
     return AttributeError("names that start with an underscore are not tools: %r" % name)
 
 
+def value_of(result, raw):
+    """What a tool answered. Text and JSON of a tool travel raw, so that nothing is escaped on the way."""
+    kind = result.get("raw")
+    if kind is None:
+        return result["value"]
+    text = raw.decode("utf-8", "replace") if raw else ""
+    return loads(text) if kind == "json" else text
+
+
 class _Call:
     """What a tool and one of its callables have in common: they can be called."""
 
@@ -89,7 +100,7 @@ class _Call:
         except (CodeModeError, TypeError) as exc:
             failure = self._explain(exc)
         else:
-            return result if raw is None else raw
+            return value_of(result, raw)
         raise failure
 
     def call_sync(self, /, *args, **kwargs):
@@ -105,7 +116,7 @@ class _Call:
         except (CodeModeError, TypeError) as exc:
             failure = self._explain(exc)
         else:
-            return result if raw is None else raw
+            return value_of(result, raw)
         raise failure
 
     def _positional(self):
