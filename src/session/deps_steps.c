@@ -133,7 +133,7 @@ static void prepare_work(struct cell__dep_op *op)
 			json_array_append(op->others, json_array_get(op->configured, i));
 	op->uv = cell__venv_find_program("uv", deps->path);
 	const char *slash = deps->venv_dir ? strrchr(deps->venv_dir, '/') : NULL;
-	CELL_AUTO_FREE char *parent = slash > deps->venv_dir
+	CELL_AUTO_FREE char *parent = slash && slash > deps->venv_dir
 					      ? cell__strndup(deps->venv_dir, (size_t)(slash - deps->venv_dir)) : NULL;
 	if (cell__venv_mkdir_all(deps->venvs) < 0)
 		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "make the cache folder %s", deps->venvs);
@@ -529,11 +529,13 @@ static void begin_work(struct cell__dep_op *op)
 		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "write to the venv %s", dir);
 }
 
-/* Everything that is configured is installed, and the venv can say so. */
+/* When everything that is configured is installed, the venv can say so to the next sync. */
 static void note_synced(struct cell__dep_op *op)
 {
-	bool all = op->kind == CELL__DEP_ADD ? op->synced || op->fresh : !op->one_by_one;
-	if (!all || (op->kind == CELL__DEP_ADD && op->fresh && op->one_by_one))
+	bool whole = op->kind == CELL__DEP_SYNC ? !op->one_by_one
+						: op->synced || json_array_size(op->others) == 0 ||
+							  (op->fresh && !op->one_by_one);
+	if (!whole)
 		return;
 	json_t *now = NULL;
 	/* Only saves work: whatever fails here means that the next sync looks closely. */

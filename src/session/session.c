@@ -79,8 +79,40 @@ static const struct cell__kernel_events kernel_events;
 
 /* ---- seats ---- */
 
+/*
+ * The session's environment with the project's own programs first on PATH.  ret_env borrows all entries but the one
+ * in *ret_path; both are NULL when there is nothing to add.
+ */
+static int env_with_programs(struct cell_session *session, const char ***ret_env, char **ret_path, struct cell_error *err)
+{
+	const char *bin = session->space ? cell__space_bin(session->space) : NULL;
+	*ret_env = NULL;
+	*ret_path = NULL;
+	if (!bin)
+		return 0;
+	size_t n = 0, last = 0; /* the first entry is our own PATH; a later one counts, as it does in the kernel */
+	for (; session->env[n]; n++)
+		if (strncmp(session->env[n], "PATH=", 5) == 0)
+			last = n;
+	const char **env = cell__alloc(n + 1, sizeof *env);
+	CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT;
+	if (!env || cell__buf_printf(&path, "PATH=%s:%s", bin, session->env[last] + 5) < 0) {
+		free(env);
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	}
+	memcpy(env, session->env, n * sizeof *env);
+	env[last] = path.data;
+	*ret_env = env;
+	*ret_path = cell__buf_take(&path);
+	return 0;
+}
+
 static int open_seat(struct cell_session *session, struct cell_error *err)
 {
+	CELL_AUTO_FREE const char **env = NULL;
+	CELL_AUTO_FREE char *path = NULL;
+	if (env_with_programs(session, &env, &path, err) < 0)
+		return -1;
 	struct seat *seat = cell__alloc(1, sizeof *seat);
 	if (!seat)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
@@ -90,7 +122,7 @@ static int open_seat(struct cell_session *session, struct cell_error *err)
 		.python = session->python,
 		.preload = session->preload,
 		.cwd = session->cwd,
-		.env = (const char *const *)session->env,
+		.env = env ? (const char *const *)env : (const char *const *)session->env,
 		.namespaces = session->space != NULL,
 		.site = session->space ? cell__space_site(session->space) : NULL,
 	};
