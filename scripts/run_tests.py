@@ -48,7 +48,7 @@ def meson_tests(folder, *selection, **env):
     log = os.path.join(ROOT, folder, "meson-logs", "testlog.json")
     if os.path.exists(log):
         os.unlink(log)
-    run("meson", "test", "-C", folder, "--no-rebuild", "--print-errorlogs", "--timeout-multiplier", "4", *selection, **env)
+    run("meson", "test", "-C", folder, "--print-errorlogs", "--timeout-multiplier", "4", *selection, **env)
     if not os.path.exists(log):
         fail("meson test in %s" % folder)
         return

@@ -213,6 +213,27 @@ def set_read_only(folder, yes):
     subprocess.run(["mount", "-o", "remount,%s" % ("ro" if yes else "rw"), str(folder)], check=True)
 
 
+# ---- memory ------------------------------------------------------------------------------------------------
+
+
+def memory_holds(pid, wanted):
+    """Do these bytes stand anywhere in what a process can write to?"""
+    with open("/proc/%d/maps" % pid, encoding="utf-8", errors="replace") as maps, \
+            open("/proc/%d/mem" % pid, "rb", 0) as memory:
+        for line in maps:
+            span, rights = line.split()[:2]
+            if "w" not in rights:
+                continue
+            start, end = (int(number, 16) for number in span.split("-"))
+            try:
+                memory.seek(start)
+                if wanted in memory.read(end - start):
+                    return True
+            except OSError:
+                pass  # a region that cannot be read, as [vvar]
+    return False
+
+
 # ---- cells -------------------------------------------------------------------------------------------------
 
 

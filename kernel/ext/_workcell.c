@@ -486,11 +486,6 @@ static PyObject *wc_begin_run(PyObject *self, PyObject *id)
 	if (value == (unsigned long)-1 && PyErr_Occurred())
 		return NULL;
 	current_run = (uint32_t)value;
-	/* The interrupt may have been faster than the run: its signal came while there was nothing to interrupt. */
-	if (!detached && atomic_load((_Atomic uint32_t *)&ring->interrupt_id) == current_run) {
-		PyErr_SetNone(PyExc_KeyboardInterrupt);
-		return NULL;
-	}
 	Py_RETURN_NONE;
 }
 

@@ -52,6 +52,7 @@ class Cells:
         self.flags = AWAIT
         self.loop = None
         self.hooked_shell = None
+        self.interrupted = bool  # the kernel's: is there an interrupt for this run?
         self.history = [""]
         self.out = {}
         ns = self.ns
@@ -217,28 +218,34 @@ class Cells:
         """For magics that run code: the value, exceptions pass."""
         return self.execute(source)[1]
 
+    def attempt(self, source):
+        """The part of a run that an interrupt may end: while this is on the stack, and only then."""
+        if self.interrupted():
+            raise KeyboardInterrupt  # it was faster than the cell
+        try:
+            has_value, value = self.execute(source)
+        finally:
+            figures.flush()
+        if has_value:
+            self.remember(value)
+            return self.present(value)
+        return None, None, (), None
+
     def run(self, source):
         """Runs a cell; returns (value_json, repr, mime, error): bytes or None, bytes or None, list, dict or None."""
         if self.has_hooks():
             shell.current.fire("pre_execute")
             shell.current.fire("pre_run_cell", source)
-        value, failure = None, None
+        failure = None
         try:
-            try:
-                has_value, value = self.execute(source)
-            finally:
-                figures.flush()
-            if has_value:
-                self.remember(value)
-                return self.present(value)
-            return None, None, (), None
+            return self.attempt(source)
         except BaseException as exc:
             failure = exc
             return None, None, (), errors.describe(exc)
         finally:
             if self.has_hooks():
                 shell.current.fire("post_execute")
-                shell.current.fire("post_run_cell", source, value, failure)
+                shell.current.fire("post_run_cell", source, self.ns.get("_"), failure)
             failure = None  # a frame that holds its own exception is a cycle
 
     @staticmethod

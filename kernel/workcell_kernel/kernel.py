@@ -21,8 +21,13 @@ SIGINT = 2
 
 
 def on_interrupt(signum, frame):
-    if _workcell.interrupt_wanted():
-        raise KeyboardInterrupt
+    """SIGINT. Our own code around a cell is never interrupted, or the answer to the run might get lost."""
+    if not _workcell.interrupt_wanted():
+        return
+    while frame is not None:
+        if frame.f_code is Cells.attempt.__code__:
+            raise KeyboardInterrupt
+        frame = frame.f_back
 
 
 def publish(data, metadata=None, transient=None, update=False):
@@ -74,6 +79,7 @@ class Kernel:
         if rehearse:
             rehearse()
         self.cells = Cells()
+        self.cells.interrupted = _workcell.interrupt_wanted
         self.cells.install()
         _signal.signal(SIGINT, on_interrupt)
         _signal.siginterrupt(SIGINT, True)
@@ -143,22 +149,16 @@ class Kernel:
 
     def run(self, ident, raw):
         cells = self.cells
+        _workcell.begin_run(ident)
         try:
-            source = raw.decode() if raw else ""
-            _workcell.begin_run(ident)
-            value, text, mime, error = cells.run(source)
-        except BaseException as exc:
-            # An interrupt that fell between the cell's end and here, or source that is not UTF-8.
+            value, text, mime, error = cells.run(raw.decode() if raw else "")
+        except Exception as exc:
+            # Source that is not UTF-8.
             value, text, mime, error = None, None, (), errors.describe(exc)
         if not _workcell.is_kernel():
             # os.fork() in the cell, and this is the child: it has run off the end of its program.
             self.leave_child(error)
-        while True:
-            try:
-                _workcell.end_run()
-                break
-            except KeyboardInterrupt:
-                continue
+        _workcell.end_run()
         self.answer(ident, value, text, mime, error)
 
     def answer(self, ident, value, text, mime, error):

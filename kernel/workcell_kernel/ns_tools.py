@@ -2,16 +2,16 @@
 
     tools.list()  tools.search("fetch")  tools.curl.get(url="...")  tools.curl(...)  tools["my-tool"]["list"](...)
 
-The host checks arguments and knows the tools; nothing here decides from memory. Names found once are believed until
-the host says otherwise: every answer may carry the generation of its tools, an unknown name asks again, and a call of
-a tool that is gone says so in the words of an unknown name.
+The host checks arguments and knows the tools; nothing here decides from memory. A name found once makes no more round
+trips than its calls; an unknown one asks again, whatever shows a signature asks first, and a call of what is gone fails
+in the words of an unknown name.
 """
 
 import keyword
-
-from json import loads
+from json import dumps, loads
 
 from .ns_errors import CodeModeError, ToolNotFoundError
+from .rpc import encode_after
 
 _TYPES = {
     "string": "str", "integer": "int", "number": "float", "boolean": "bool", "array": "list", "object": "dict",
@@ -78,11 +78,18 @@ def private(name):
     return AttributeError("names that start with an underscore are not tools: %r" % name)
 
 
+def head_of(path):
+    """A call as it travels, up to its arguments: the same every time."""
+    return b'{"method":"tools.call","args":{"name":%s,"args":' % dumps(path).encode()
+
+
 def value_of(result, raw):
     """What a tool answered. Text and JSON of a tool travel raw, so that nothing is escaped on the way."""
     kind = result.get("raw")
     if kind is None:
         return result["value"]
+    if kind == "bytes":
+        return raw or b""
     text = raw.decode("utf-8", "replace") if raw else ""
     return loads(text) if kind == "json" else text
 
@@ -96,7 +103,8 @@ class _Call:
         if args:
             raise self._positional()
         try:
-            result, raw = self._space._channel.call("tools.call", self._request(kwargs))
+            data = encode_after(self._head, kwargs, b"}}")
+            result, raw = self._space._channel.call("tools.call", data=data)
         except (CodeModeError, TypeError) as exc:
             failure = self._explain(exc)
         else:
@@ -112,7 +120,8 @@ class _Call:
         if args:
             raise self._positional()
         try:
-            result, raw = await self._space._channel.call_async("tools.call", self._request(kwargs))
+            data = encode_after(self._head, kwargs, b"}}")
+            result, raw = await self._space._channel.call_async("tools.call", data=data)
         except (CodeModeError, TypeError) as exc:
             failure = self._explain(exc)
         else:
@@ -124,7 +133,7 @@ class _Call:
 
     def _explain(self, exc):
         """The exception to raise instead: one that says what would have been right."""
-        if isinstance(exc, ToolNotFoundError):
+        if isinstance(exc, ToolNotFoundError) or getattr(exc, "code", None) == "not_found":
             try:
                 self._space._refresh()
                 self._specification()
@@ -149,6 +158,7 @@ class _Call:
 
     def __repr__(self):
         try:
+            self._space._refresh()
             return self._text()
         except Exception:  # no host to ask: a forked child, a session that ends
             return "<tools.%s>" % self._path()
@@ -163,21 +173,25 @@ class _Call:
 class Callable(_Call):
     """One callable of a tool: ``tools.curl.get``."""
 
-    __slots__ = ("_space", "_tool", "_name")
+    __slots__ = ("_space", "_tool", "_name", "_head")
 
     def __init__(self, space, tool, name):
         self._space, self._tool, self._name = space, tool, name
+        self._head = head_of(self._path())
 
     def signature(self):
         """``get(url: str, ...)``"""
+        self._space._refresh()
         return self._signature_with(self._name)
 
     def describe(self):
         """What each parameter means: {name: description}."""
+        self._space._refresh()
         return {p.get("name"): p.get("description") or "" for p in self._specification().get("parameters") or ()}
 
     def __getattr__(self, name):
         if name == "__signature__":
+            self._space._refresh()
             return signature_object(self._specification().get("parameters") or ())
         if name in ("__name__", "__qualname__"):
             return self._name if name == "__name__" else "tools." + self._path()
@@ -186,6 +200,7 @@ class Callable(_Call):
     @property
     def __doc__(self):
         try:
+            self._space._refresh()
             specification = self._specification()
         except Exception:
             return None
@@ -197,9 +212,6 @@ class Callable(_Call):
 
     def _path(self):
         return "%s.%s" % (self._tool, self._name)
-
-    def _request(self, kwargs):
-        return {"name": self._tool, "callable": self._name, "args": kwargs}
 
     def _specification(self):
         return self._space._callable(self._tool, self._name)
@@ -216,10 +228,11 @@ class Callable(_Call):
 class Tool(_Call):
     """One tool: ``tools.curl``. Its callables are attributes, and items where the name is not a Python name."""
 
-    __slots__ = ("_space", "_name", "_callables")
+    __slots__ = ("_space", "_name", "_callables", "_head")
 
     def __init__(self, space, name):
         self._space, self._name, self._callables = space, name, {}
+        self._head = head_of(name)
 
     def list(self):
         """The tool's callables: [{name, description, parameters}]."""
@@ -235,11 +248,13 @@ class Tool(_Call):
 
     def signature(self):
         """The signatures of all callables, a line each."""
+        self._space._refresh()
         return self._signature_with("")
 
     def __getattr__(self, name):
         if name[:1] == "_":
             if name == "__signature__":
+                self._space._refresh()
                 return signature_object(self._own_parameters())
             if name in ("__name__", "__qualname__"):
                 return self._name if name == "__name__" else "tools." + self._name
@@ -249,7 +264,7 @@ class Tool(_Call):
     def __getitem__(self, name):
         space = self._space
         made = self._callables.get(name)
-        if made is None or space._is_stale():
+        if made is None:
             space._callable(self._name, name)
             made = self._callables.setdefault(name, Callable(space, self._name, name))
         return made
@@ -257,6 +272,7 @@ class Tool(_Call):
     @property
     def __doc__(self):
         try:
+            self._space._refresh()
             specification = self._specification()
             lines = ["tools.%s: %s" % (self._name, specification.get("description") or ""), ""]
             lines += self._lines(self._name + ".")
@@ -282,9 +298,6 @@ class Tool(_Call):
 
     def _path(self):
         return self._name
-
-    def _request(self, kwargs):
-        return {"name": self._name, "callable": None, "args": kwargs}
 
     def _specification(self):
         return self._space._tool(self._name)
@@ -340,7 +353,7 @@ class ToolsNamespace:
 
     def __getitem__(self, name):
         proxy = self._proxies.get(name)
-        if proxy is None or self._is_stale():
+        if proxy is None:
             self._tool(name)
             proxy = self._proxies.setdefault(name, Tool(self, name))
         return proxy
@@ -362,16 +375,13 @@ class ToolsNamespace:
 
     # -- what is known
 
-    def _is_stale(self):
-        return self._channel.generation != self._generation
-
     def _refresh(self):
         """Asks for the tools, unless the host says that they are the ones we know."""
         args = {} if self._generation is None else {"generation": self._generation}
         result = self._channel.call("tools.list", args)[0]
-        generation, tools = self._channel.generation, result
+        tools = result
         if isinstance(result, dict):
-            generation, tools = result.get("generation", generation), result.get("tools")
+            tools, self._generation = result.get("tools"), result.get("generation")
         if tools is not None:
             self._tools = {tool["name"]: tool for tool in tools}
             for name in list(self._proxies):
@@ -382,10 +392,9 @@ class ToolsNamespace:
                     callables = self._proxies[name]._callables
                     for gone in [each for each in callables if each not in known]:
                         del callables[gone]
-        self._generation = self._channel.generation = generation
 
     def _tool(self, name):
-        tool = None if self._is_stale() else self._tools.get(name)
+        tool = self._tools.get(name)
         if tool is None:
             self._refresh()
             tool = self._tools.get(name)

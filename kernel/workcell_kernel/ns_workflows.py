@@ -157,6 +157,9 @@ def signature(name, parameters):
 
 # ---- running
 
+_running = {}  # module name: the modules of that name whose workflow runs, oldest first
+
+
 class _Entered:
     """While a workflow runs: it is on the chain, and its module can be found (dataclasses and pickle look there)."""
 
@@ -165,15 +168,20 @@ class _Entered:
 
     def __enter__(self):
         self.token = _chain.set(_chain.get() + (self.name,))
-        self.before = sys.modules.get(self.module.__name__)
-        sys.modules[self.module.__name__] = self.module
+        key = self.module.__name__
+        _running.setdefault(key, []).append(self.module)
+        sys.modules[key] = self.module
 
     def __exit__(self, *exc):
         _chain.reset(self.token)
-        if self.before is not None:
-            sys.modules[self.module.__name__] = self.before
+        key = self.module.__name__
+        others = _running[key]
+        others.remove(self.module)
+        if others:
+            sys.modules[key] = others[-1]
         else:
-            sys.modules.pop(self.module.__name__, None)
+            del _running[key]
+            sys.modules.pop(key, None)
 
 
 class Workflow:

@@ -30,18 +30,33 @@ import sys
 from _thread import allocate_lock, get_ident
 from collections import deque
 from itertools import count
-from json import JSONDecoder, JSONEncoder
+from json import JSONDecoder, encoder
 
 from .ns_errors import from_reply
 
 MAX_ID = 0xFFFFFFFF
 MAX_JSON = 16 * 1024 * 1024  # CELL_FRAME_MAX_JSON
 INT_MIN, INT_MAX = -(1 << 63), (1 << 63) - 1
-WINDOW = 4  # calls of a stream() that are under way at once
+WINDOW = 1  # calls of a stream() that are under way at once; the host works on one piece of an artifact at a time
 
-_encode = JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+def _make_encoder():
+    """JSON text of a value. The C encoder, made once: json.dumps() makes one for every call."""
+    if encoder.c_make_encoder is None:
+        return encoder.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+    def default(value):
+        raise TypeError("%s is not JSON" % type(value).__name__)
+
+    chunks = encoder.c_make_encoder(None, default, encoder.encode_basestring, None, ":", ",", False, False, False)
+    join = "".join
+    return lambda value: join(chunks(value, 0))
+
+
+_encode = _make_encoder()
 _decode = JSONDecoder().raw_decode
-_PLAIN = frozenset((str, float, bool, type(None)))
+_STR = frozenset((str,))
+_SIMPLE = frozenset((str, float, bool, type(None)))
 _NESTED = frozenset((dict, list, tuple))
 MAX_DEPTH = 200
 _PENDING = object()
@@ -54,10 +69,11 @@ class Shutdown(SystemExit):
 class _ThreadSlot:
     """A thread's wait for one answer."""
 
-    __slots__ = ("frame", "lock")
+    __slots__ = ("frame", "lock", "thread")
 
     def __init__(self):
         self.frame = _PENDING
+        self.thread = get_ident()
         self.lock = allocate_lock()
         self.lock.acquire()
 
@@ -152,8 +168,7 @@ class Channel:
     def __init__(self, link, fd):
         self.link = link
         self.fd = fd
-        self.closed = False     # SHUTDOWN came, or the end of the connection
-        self.generation = None  # of the host's tools, as last told
+        self.closed = False    # SHUTDOWN came, or the end of the connection
         self._ids = count()
         self._leader = {}      # {0: thread id}, or empty. setdefault() and pop() are one step each
         self._busy = False     # the leader is inside its try block
@@ -162,6 +177,7 @@ class Channel:
         self._waiting = {}     # id: slot
         self._parked = {}      # id: slot, of threads that sleep
         self._watches = {}     # loop: its watch
+        self._main_thread = get_ident()
         self._main = None      # wakes the main loop
         self._idle_loop = None
         self._send = link.send
@@ -171,9 +187,13 @@ class Channel:
 
     # -- calls
 
-    def call(self, method, args=None, raw=None):
-        """Asks the host and waits; returns (result, raw bytes or None). Any thread."""
-        data = encode(method, args)
+    def call(self, method, args=None, raw=None, data=None):
+        """Asks the host and waits; returns (result, raw bytes or None). Any thread.
+
+        ``data`` is method and args already encoded.
+        """
+        if data is None:
+            data = encode(method, args)
         me = get_ident()
         if self._busy or self.closed or self._leader.setdefault(0, me) != me:
             return self.wait(self.submit(method, args, raw, data))
@@ -197,7 +217,9 @@ class Channel:
             raise self._failed(ident, exc)
         finally:
             self._busy = False
-            self._leave()
+            self._leader.pop(0, None)
+            if self._parked or self._watches:
+                self._hand_over()
         return self._result(frame)
 
     def submit(self, method, args=None, raw=None, data=None):
@@ -206,6 +228,9 @@ class Channel:
             data = encode(method, args)
         if self.closed:
             raise self._closed_error()
+        if self._busy and self._leader.get(0) == get_ident() and is_nested():
+            raise RuntimeError("a signal handler or finalizer cannot make a call while the call that it interrupted is "
+                               "being answered")
         ident = next(self._ids) % MAX_ID + 1
         slot = _ThreadSlot()
         self._waiting[ident] = slot
@@ -229,9 +254,6 @@ class Channel:
                     if leader and slot.frame is _PENDING:
                         slot.lock.acquire()
                     continue
-                if self._busy and is_nested():
-                    raise RuntimeError("a signal handler or finalizer cannot make a call while the call that it "
-                                       "interrupted is being answered")
                 try:
                     self._busy = True
                     while slot.frame is _PENDING and not self.closed:
@@ -265,11 +287,12 @@ class Channel:
         """Tells the host something; an answer would be dropped."""
         self._send(self._call, next(self._ids) % MAX_ID + 1, encode(method, args))
 
-    async def call_async(self, method, args=None, raw=None):
+    async def call_async(self, method, args=None, raw=None, data=None):
         """call() for code on an event loop: many may be under way at once."""
         from asyncio import get_running_loop
 
-        data = encode(method, args)
+        if data is None:
+            data = encode(method, args)
         if self.closed:
             raise self._closed_error()
         loop = get_running_loop()
@@ -299,8 +322,8 @@ class Channel:
     def next_frame(self, loop=None):
         """The next frame that is not an answer; None at the end. While tasks on ``loop`` are pending it runs."""
         queue, leader, me = self._queue, self._leader, get_ident()
-        if self._busy and leader.get(0) == me:
-            self._busy = False  # left behind by an interrupt
+        if leader or self._parked or self._watches:
+            self._tidy(me)
         while not queue:
             if self.closed:
                 return None
@@ -318,6 +341,18 @@ class Channel:
                 self._follow_for_frame()
         frame = queue.popleft()
         return frame or None
+
+    def _tidy(self, me):
+        """Nothing of the main thread is under way: what says otherwise was left behind by an interrupt."""
+        if self._leader.get(0) == me:
+            self._busy = False
+            self._leader.pop(0)
+        for ident, slot in list(self._parked.items()):
+            if slot.thread == me:
+                self._parked.pop(ident, None)
+                self._waiting.pop(ident, None)
+        if not self._leader:
+            self._hand_over()
 
     def _follow_for_frame(self):
         slot = _ThreadSlot()
@@ -412,8 +447,10 @@ class Channel:
             self._hand_over()
 
     def _hand_over(self):
-        for slot in list(self._parked.values())[:1]:
+        for slot in list(self._parked.values()):
             slot.wake()
+            if slot.thread != self._main_thread:
+                break  # one is enough, but one of the main thread may have been left behind by an interrupt
         if not self._watches:
             return
         me = get_ident()
@@ -479,15 +516,6 @@ class Channel:
         reply = _decode(text.decode())[0] if text else {}
         if "error" in reply:
             raise from_reply(reply["error"])
-        if "generation" in reply:
-            self.generation = reply["generation"]
-        kind = reply.get("raw")
-        if kind is not None:
-            raw = raw or b""
-            if kind == "text":
-                return raw.decode("utf-8", "replace"), None
-            if kind == "json":
-                return _decode(raw.decode())[0], None
         return reply.get("result"), raw
 
 
@@ -502,7 +530,7 @@ def is_own(exc):
 
 
 def is_nested():
-    """For wait(): is its thread's leader further up the stack? If not, the mark was left behind by an interrupt."""
+    """For submit(): is its thread's leader further up the stack? If not, the mark was left behind by an interrupt."""
     frame = sys._getframe(2)
     if frame.f_code is Channel.call.__code__:
         frame = frame.f_back  # the same call
@@ -520,30 +548,34 @@ _LEADERS = frozenset(f.__code__ for f in (Channel.call, Channel.wait, Channel.ne
 
 def encode(method, args):
     """The json part of a CALL."""
+    return encode_after(b'{"method":"%s","args":' % method.encode(), args or {}, b"}")
+
+
+def encode_after(head, args, tail):
+    """The same where all but the innermost arguments is known: head + args + tail."""
     try:
-        data = _encode({"method": method, "args": args or {}}).encode()
-        if not args or _is_small(args, 0):
-            if len(data) > MAX_JSON:
-                raise OverflowError
-            return data
-        problem = None
-    except OverflowError:
-        raise ValueError("the arguments take %d bytes, a call carries at most %d: save large data as an artifact and "
-                         "pass its name" % (len(data), MAX_JSON)) from None
+        data = head + _encode(args).encode() + tail
+        problem = None if _is_plain(args, 0) and b"\\u0000" not in data else find_unfit(args)
     except (TypeError, ValueError, RecursionError) as exc:
-        problem = str(exc)
-    problem = find_unfit(args.get("args", args) if method == "tools.call" else args) or problem
-    if problem is None:
-        return data
-    raise TypeError(problem)
+        problem = find_unfit(args) or str(exc)
+    if problem is not None:
+        raise TypeError(problem)
+    if len(data) > MAX_JSON:
+        raise ValueError("the arguments take %d bytes, a call carries at most %d: save large data as an artifact and "
+                         "pass its name" % (len(data), MAX_JSON))
+    return data
 
 
-def _is_small(value, depth):
-    """Are all ints in here of 64 bits? False also where only a closer look can tell."""
+def _is_plain(value, depth):
+    """Will the host's JSON take it? False also where only a closer look can tell."""
     if depth > MAX_DEPTH:
         return False
-    members = value.values() if type(value) is dict else value
-    kinds = set(map(type, members)) - _PLAIN
+    members = value
+    if type(value) is dict:
+        members = value.values()
+        if not set(map(type, value)) <= _STR:
+            return False
+    kinds = set(map(type, members)) - _SIMPLE
     if not kinds:
         return True
     if int in kinds:
@@ -553,7 +585,7 @@ def _is_small(value, depth):
             return False
     if not kinds <= _NESTED:
         return False
-    return all(_is_small(member, depth + 1) for member in members if type(member) in _NESTED)
+    return all(_is_plain(member, depth + 1) for member in members if type(member) in _NESTED)
 
 
 def find_unfit(value, path=""):
@@ -569,10 +601,20 @@ def _unfit(value, path, depth):
     if depth > MAX_DEPTH:
         yield path, "is nested too deeply"
     elif isinstance(value, dict):
+        names = set()
         for key, member in value.items():
             if not isinstance(key, (str, int, float, bool, type(None))):
                 yield path, "has a key of type %s; keys must be str" % type(key).__name__
                 return
+            if isinstance(key, float) and key - key != 0:
+                yield path, "has the key %r, which JSON does not have" % key
+                return
+            name = key if isinstance(key, str) else _encode(key)
+            if "\0" in name:
+                yield path, "has a key with a NUL character in it"
+            if name in names:
+                yield path, "has two keys that are both %r in JSON" % name
+            names.add(name)
             yield from _unfit(member, "%s[%r]" % (path, key) if path else str(key), depth + 1)
     elif isinstance(value, (list, tuple)):
         for i, member in enumerate(value):
@@ -588,7 +630,7 @@ def _unfit(value, path, depth):
         if not INT_MIN <= value <= INT_MAX:
             yield path, "is an integer of more than 64 bits; pass it as str"
     elif isinstance(value, float):
-        if value != value or value in (float("inf"), float("-inf")):
+        if value - value != 0:
             yield path, "is %r, which JSON does not have" % value
     elif isinstance(value, (bytes, bytearray, memoryview)):
         yield path, ("is %s, which JSON cannot carry: decode it, base64.b64encode() it, or save it as an artifact"

@@ -6,9 +6,12 @@
  *
  *     main.c        the table of commands, and what is process-wide: limits, signals, stopping
  *     opts.c        flags, help, errors, and the session that the common flags describe
+ *     space.c       the space that they describe, operations on it, K=V arguments, tables
  *     print.c       printing of events and results
- *     cmd_run.c     `run`
+ *     cmd_run.c     `run`, and the reading and running of one cell
  *     cmd_shell.c   `shell`      cmd_doctor.c   `doctor`      cmd_bench.c   `bench`
+ *     cmd_tools.c   `tools`      cmd_workflows.c   `workflows`
+ *     cmd_artifacts.c   `artifacts`      cmd_deps.c   `deps`
  *
  * Threads: the main thread parses, runs cells and does all the writing.  One signal thread interrupts and
  * stops (main.c); `run --cells` reads its input on another.  Functions belong to the main thread unless they
@@ -20,6 +23,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include <jansson.h>
 
 #include "workcell.h"
 
@@ -70,12 +75,20 @@ struct cell_cli_command {
 int cell__cmd_run(int argc, char **argv);
 int cell__cmd_shell(int argc, char **argv);
 int cell__cmd_doctor(int argc, char **argv);
+int cell__cmd_tools(int argc, char **argv);
+int cell__cmd_workflows(int argc, char **argv);
+int cell__cmd_artifacts(int argc, char **argv);
+int cell__cmd_deps(int argc, char **argv);
 /* Reads its own arguments, and answers its own --help. */
 int cell__cmd_bench(int argc, char **argv);
 
 extern const struct cell_cli_command cell__cli_run_command;
 extern const struct cell_cli_command cell__cli_shell_command;
 extern const struct cell_cli_command cell__cli_doctor_command;
+extern const struct cell_cli_command cell__cli_tools_command;
+extern const struct cell_cli_command cell__cli_workflows_command;
+extern const struct cell_cli_command cell__cli_artifacts_command;
+extern const struct cell_cli_command cell__cli_deps_command;
 
 /*
  * Fills *values, which holds the defaults, from the arguments.  Operands go to `operands`, in order with the
@@ -96,9 +109,103 @@ int cell__cli_report(const struct cell_error *err, bool json);
 /* {"error": {"code", "message"}} as one line without the newline; free() it.  NULL: no memory. */
 char *cell__cli_error_json(const struct cell_error *err);
 
+/* ---- the space of the common flags (space.c) ------------------------------ */
+
+struct cell_cli_space_flags {
+	const char *base;
+	const char *storage;
+	const char *workspace;
+	const char *tools;
+	const char *index_url;
+	const char *wheel_dir;
+	bool no_runtime_deps;
+};
+
+/* The rows of a flag table; `at` is the offset of the struct above. */
+#define CELL_CLI_SPACE_AT(at, member) ((at) + offsetof(struct cell_cli_space_flags, member))
+#define CELL_CLI_SPACE_FLAGS(at)                                                          \
+	{ 0, "base", "DIR", "short for --storage DIR --tools DIR/tools",                  \
+	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, base) },                                \
+	{ 0, "storage", "DIR", "workflows, artifacts and requirements.txt; made when missing", \
+	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, storage) },                             \
+	{ 0, "workspace", "ID", "workflows and artifacts of this workspace of the storage", \
+	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, workspace) },                           \
+	{ 0, "tools", "DIR", "tool definitions, *.yaml",                                  \
+	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, tools) }
+#define CELL_CLI_DEPS_FLAGS(at)                                                           \
+	{ 0, "no-runtime-deps", NULL, "refuse deps.add and deps.remove",                  \
+	  CELL_FLAG_SWITCH, CELL_CLI_SPACE_AT(at, no_runtime_deps) },                     \
+	{ 0, "index-url", "URL", "install packages from this index",                      \
+	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, index_url) },                           \
+	{ 0, "wheel-dir", "DIR", "install packages from the files in this folder only",   \
+	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, wheel_dir) }
+
+struct cell_cli_space {
+	struct cell_engine *engine;
+	struct cell_space *space;
+};
+
+/* Do the flags describe a space at all? */
+bool cell__cli_has_space(const struct cell_cli_space_flags *flags);
+/* python and cwd may be NULL; both are absolute paths. */
+int cell__cli_space_create(const struct cell_cli_space_flags *flags, struct cell_engine *engine, const char *python,
+			   const char *cwd, struct cell_space **ret_space, struct cell_error *err);
+/* For a command without a session.  needs_storage: refuse flags that name none. */
+int cell__cli_space_open(const struct cell_cli_space_flags *flags, const char *python, const char *cwd,
+			 bool needs_storage, struct cell_cli_space *ret_space, struct cell_error *err);
+void cell__cli_space_close(struct cell_cli_space *space);
+/*
+ * One operation; takes over args, which must not be NULL unless there was no memory for them.  *ret_text is the answer
+ * as it came and *ret_answer the same parsed; either may be NULL when it is not wanted.
+ */
+int cell__cli_call(struct cell_space *space, const char *method, json_t *args, char **ret_text, json_t **ret_answer,
+		   struct cell_error *err);
+/* The same with bytes both ways. */
+int cell__cli_call_raw(struct cell_space *space, const char *method, json_t *args, const void *raw, size_t raw_size,
+		       char **ret_text, void **ret_raw, size_t *ret_raw_size, struct cell_error *err);
+
+/* What may follow the name of a command that has several operations. */
+struct cell_cli_verb {
+	const char *name;
+	const char *operands; /* as in the usage line */
+	size_t min, max;      /* how many of them */
+	int (*run)(const void *flags, struct cell_space *space, const struct cell_cli_list *operands,
+		   struct cell_error *err); /* operands[0] is the verb; answers the exit status, or a negative value */
+};
+/* NULL: it is not there or its operands are too few or too many, which is said in *err. */
+const struct cell_cli_verb *cell__cli_verb(const struct cell_cli_verb *verbs, const char *command,
+					   const struct cell_cli_list *operands, struct cell_error *err);
+/*
+ * The arguments of a callable: an object, from --args (may be NULL) and operands K=V from index `first` on.
+ * `parameters` is the array that describes them, [{name, type, ...}]; a K that it does not know is JSON where it can
+ * be, else text.
+ */
+int cell__cli_arguments(const char *args, const struct cell_cli_list *operands, size_t first, const json_t *parameters,
+			json_t **ret_args, struct cell_error *err);
+/* A text on a line of stdout. */
+void cell__cli_line(const char *text);
+/* A JSON value on a line of stdout. */
+int cell__cli_print_json(const json_t *value, struct cell_error *err);
+/* A string of an object; "" where there is none. */
+const char *cell__cli_text(const json_t *object, const char *key);
+
+/* Rows of texts, printed in columns as wide as they need to be; the last one is as long as it is. */
+#define CELL_CLI_MAX_COLUMNS 6
+struct cell_cli_table {
+	size_t columns;
+	char **cells;
+	size_t count, room; /* of cells */
+	bool failed;        /* no memory */
+};
+/* One row; each text is copied up to its first line end, control characters are left out. */
+void cell__cli_table_add(struct cell_cli_table *table, const char *const *texts);
+/* Prints and frees. */
+int cell__cli_table_print(struct cell_cli_table *table, struct cell_error *err);
+
 /* ---- the session of the common flags (opts.c) ---------------------------- */
 
 struct cell_cli_session_flags {
+	struct cell_cli_space_flags space;
 	const char *executor;
 	const char *python;
 	const char *preload;
@@ -132,13 +239,20 @@ extern const struct cell_session_options cell__cli_session_defaults;
 	{ 0, "max-output", "BYTES", "a result keeps this much of the output; more is spilled to a file", \
 	  CELL_FLAG_BYTES, CELL_CLI_AT(at, max_output_bytes) },                           \
 	{ 0, "pool", "N", "idle kernels kept ready",                                      \
-	  CELL_FLAG_COUNT, CELL_CLI_AT(at, pool) }
+	  CELL_FLAG_COUNT, CELL_CLI_AT(at, pool) },                                       \
+	CELL_CLI_SPACE_FLAGS(CELL_CLI_AT(at, space)),                                     \
+	CELL_CLI_DEPS_FLAGS(CELL_CLI_AT(at, space))
 
 struct cell_cli_host {
 	struct cell_engine *engine;
+	struct cell_space *space; /* NULL: none */
 	struct cell_session *session;
 };
 
+/* free() it; NULL: it has been said why in *err. */
+char *cell__cli_absolute(const char *path, struct cell_error *err);
+/* Fails unless path is a folder; `flag` names it in the message. */
+int cell__cli_check_dir(const char *flag, const char *path, struct cell_error *err);
 /* The interpreter's absolute path, symlinks kept because a venv is one; free() it.  name NULL: python3. */
 int cell__cli_find_python(const char *name, char **ret_path, struct cell_error *err);
 /* Opens engine and session and hands the session to the signal thread.  on_event: see session options. */
@@ -201,5 +315,13 @@ int cell__cli_print_result(struct cell_cli_printer *printer, struct cell_result 
 			   bool goes_on);
 /* Writes all of it.  A reader that went away stops the program quietly, another failure with a message. */
 void cell__cli_write(int fd, const void *data, size_t size);
+
+/* ---- a cell (cmd_run.c) ------------------------------------------------- */
+
+/* Runs a cell for which cell__cli_run_begin() was called, and prints its result. */
+int cell__cli_run_cell(struct cell_cli_host *host, struct cell_cli_printer *printer, const char *code, size_t size,
+		       int64_t timeout_ms, bool goes_on, int *ret_status, struct cell_error *err);
+/* All of a file, or of stdin for "-", at most CELL_CLI_MAX_CODE_BYTES; free() it. */
+int cell__cli_read_file(const char *path, char **ret_text, size_t *ret_size, struct cell_error *err);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * `workcell run`.
+ * `workcell run`, and the reading and running of one cell that `workcell workflows` shares.
  *
  * With --cells the input is a conversation: a reader thread takes lines from stdin into a bounded queue and
  * the main thread works through it, so that {"op": "interrupt"} is seen while a cell runs.
@@ -67,7 +67,7 @@ struct code {
 	size_t size;
 };
 
-static int read_all(int fd, const char *name, struct code *ret_code, struct cell_error *err)
+static int read_all(int fd, const char *name, char **ret_text, size_t *ret_size, struct cell_error *err)
 {
 	size_t room = 64 * 1024, size = 0;
 	char *text = malloc(room);
@@ -90,7 +90,8 @@ static int read_all(int fd, const char *name, struct code *ret_code, struct cell
 			return cell__cli_fail(err, CELL_E_IO, errno, "cannot read %s", name);
 		}
 		if (!n) {
-			*ret_code = (struct code){ text, size };
+			*ret_text = text;
+			*ret_size = size;
 			return 0;
 		}
 		size += (size_t)n;
@@ -102,29 +103,33 @@ static int read_all(int fd, const char *name, struct code *ret_code, struct cell
 	return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for %s", name);
 }
 
-static int read_cell(const struct cell_cli_item *item, struct code *ret_code, struct cell_error *err)
+int cell__cli_read_file(const char *path, char **ret_text, size_t *ret_size, struct cell_error *err)
 {
 	int fd, status;
 
+	if (!strcmp(path, "-"))
+		return read_all(STDIN_FILENO, "stdin", ret_text, ret_size, err);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return cell__cli_fail(err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, errno, "cannot open %s",
+				      path);
+	status = read_all(fd, path, ret_text, ret_size, err);
+	close(fd);
+	return status;
+}
+
+static int read_cell(const struct cell_cli_item *item, struct code *ret_code, struct cell_error *err)
+{
 	if (item->letter == 'e') {
 		ret_code->text = strdup(item->value);
 		ret_code->size = strlen(item->value);
 		return ret_code->text ? 0 : cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a cell");
 	}
-	if (!strcmp(item->value, "-"))
-		return read_all(STDIN_FILENO, "stdin", ret_code, err);
-	fd = open(item->value, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return cell__cli_fail(err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, errno,
-				      "cannot open %s", item->value);
-	status = read_all(fd, item->value, ret_code, err);
-	close(fd);
-	return status;
+	return cell__cli_read_file(item->value, &ret_code->text, &ret_code->size, err);
 }
 
-/* Runs a cell for which cell__cli_run_begin() was called, and prints its result. */
-static int run_begun(struct cell_cli_host *host, struct cell_cli_printer *printer, const struct code *code,
-		     int64_t timeout_ms, bool goes_on, int *ret_status, struct cell_error *err)
+int cell__cli_run_cell(struct cell_cli_host *host, struct cell_cli_printer *printer, const char *code, size_t size,
+		       int64_t timeout_ms, bool goes_on, int *ret_status, struct cell_error *err)
 {
 	struct cell_run_options options = CELL_RUN_OPTIONS_INIT;
 	struct cell_result *result;
@@ -134,7 +139,7 @@ static int run_begun(struct cell_cli_host *host, struct cell_cli_printer *printe
 	options.on_event = cell__cli_print_event;
 	options.event_arg = printer;
 	cell__cli_print_kept(printer);
-	status = cell_session_run(host->session, code->text, code->size, &options, &result, err);
+	status = cell_session_run(host->session, code, size, &options, &result, err);
 	cell__cli_run_end();
 	if (status < 0)
 		return -1;
@@ -159,7 +164,7 @@ static int run_cells(struct cell_cli_host *host, struct cell_cli_printer *printe
 
 		if (!cell__cli_run_begin())
 			break;
-		if (run_begun(host, printer, &cells[i], 0, goes_on, &status, err) < 0)
+		if (cell__cli_run_cell(host, printer, cells[i].text, cells[i].size, 0, goes_on, &status, err) < 0)
 			return -1;
 		if (status && !first_failure)
 			first_failure = status;
@@ -412,7 +417,8 @@ static int answer_line(struct cell_cli_host *host, struct cell_cli_printer *prin
 	switch (line->type) {
 	case LINE_CELL:
 		if (!cell__cli_stop_status() &&
-		    run_begun(host, printer, &line->code, line->timeout_ms, true, &cell_status, err) < 0)
+		    cell__cli_run_cell(host, printer, line->code.text, line->code.size, line->timeout_ms, true,
+				       &cell_status, err) < 0)
 			status = -1;
 		queue_done();
 		break;

@@ -302,6 +302,10 @@ const struct cell_cli_command cell__cli_shell_command = {
 static const struct cell_cli_command *const commands[] = {
 	&cell__cli_run_command,
 	&cell__cli_shell_command,
+	&cell__cli_tools_command,
+	&cell__cli_workflows_command,
+	&cell__cli_artifacts_command,
+	&cell__cli_deps_command,
 	&cell__cli_doctor_command,
 	&bench_command,
 };

@@ -322,7 +322,7 @@ bool cell__cli_parse(const struct cell_cli_command *command, int argc, char **ar
 
 const struct cell_session_options cell__cli_session_defaults = CELL_SESSION_OPTIONS_INIT;
 
-static char *absolute_path(const char *path, struct cell_error *err)
+char *cell__cli_absolute(const char *path, struct cell_error *err)
 {
 	char *cwd = NULL, *joined = NULL;
 
@@ -351,7 +351,7 @@ int cell__cli_find_python(const char *name, char **ret_path, struct cell_error *
 	if (!name)
 		name = "python3";
 	if (strchr(name, '/')) {
-		found = absolute_path(name, err);
+		found = cell__cli_absolute(name, err);
 		if (!found)
 			return -1;
 		*ret_path = found;
@@ -366,7 +366,7 @@ int cell__cli_find_python(const char *name, char **ret_path, struct cell_error *
 		    0)
 			return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
 		if (!stat(candidate, &st) && S_ISREG(st.st_mode) && !access(candidate, X_OK)) {
-			found = absolute_path(candidate, err);
+			found = cell__cli_absolute(candidate, err);
 			free(candidate);
 			if (!found)
 				return -1;
@@ -380,15 +380,15 @@ int cell__cli_find_python(const char *name, char **ret_path, struct cell_error *
 			      name);
 }
 
-static int check_dir(const char *path, struct cell_error *err)
+int cell__cli_check_dir(const char *flag, const char *path, struct cell_error *err)
 {
 	struct stat st;
 
 	if (stat(path, &st))
-		return cell__cli_fail(err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, errno, "--cwd %s",
-				      path);
+		return cell__cli_fail(err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, errno, "%s %s",
+				      flag, path);
 	if (!S_ISDIR(st.st_mode))
-		return cell__cli_fail(err, CELL_E_IO, ENOTDIR, "--cwd %s", path);
+		return cell__cli_fail(err, CELL_E_IO, ENOTDIR, "%s %s", flag, path);
 	return 0;
 }
 
@@ -423,13 +423,18 @@ int cell__cli_open(const struct cell_cli_session_flags *flags, cell_event_fn on_
 	if (env_strings(&flags->env, &env, err) < 0 || cell__cli_find_python(flags->python, &python, err) < 0)
 		goto out;
 	if (flags->cwd) {
-		cwd = absolute_path(flags->cwd, err);
-		if (!cwd || check_dir(cwd, err) < 0)
+		cwd = cell__cli_absolute(flags->cwd, err);
+		if (!cwd || cell__cli_check_dir("--cwd", cwd, err) < 0)
 			goto out;
 	}
 	engine_options.pool_size = (int)flags->pool;
 	if (cell_engine_create(&engine_options, &host.engine, err) < 0)
 		goto out;
+	if (cell__cli_has_space(&flags->space) &&
+	    cell__cli_space_create(&flags->space, host.engine, python, cwd, &host.space, err) < 0) {
+		cell_engine_destroy(host.engine);
+		goto out;
+	}
 	options.executor = flags->executor;
 	options.python = python;
 	options.preload = flags->preload;
@@ -439,7 +444,9 @@ int cell__cli_open(const struct cell_cli_session_flags *flags, cell_event_fn on_
 	options.max_output_bytes = flags->max_output_bytes;
 	options.on_event = on_event;
 	options.event_arg = event_arg;
+	options.space = host.space;
 	if (cell_session_open(host.engine, &options, &host.session, err) < 0) {
+		cell_space_close(host.space);
 		cell_engine_destroy(host.engine);
 		goto out;
 	}
@@ -457,6 +464,7 @@ void cell__cli_close(struct cell_cli_host *host)
 {
 	cell__cli_signals_attach(NULL);
 	cell_session_close(host->session);
+	cell_space_close(host->space);
 	cell_engine_destroy(host->engine);
 	*host = (struct cell_cli_host){ 0 };
 }

@@ -42,6 +42,25 @@ const char *cell_version(void)
 	return CELL_VERSION;
 }
 
+size_t cell__utf8_cut(const char *text, size_t size)
+{
+	for (size_t back = 1; back <= 3 && back <= size; back++) {
+		unsigned char c = (unsigned char)text[size - back];
+		if (c >= 0xc0)
+			return (c >= 0xf0 ? 4u : c >= 0xe0 ? 3u : 2u) > back ? back : 0;
+		if (c < 0x80)
+			return 0;
+	}
+	return 0;
+}
+
+/* A message that was cut ends with a whole character: it will stand in JSON. */
+static void trim(struct cell_error *err)
+{
+	size_t n = strlen(err->msg);
+	err->msg[n - cell__utf8_cut(err->msg, n)] = '\0';
+}
+
 int cell_fail(struct cell_error *err, int code, int sys, const char *fmt, ...)
 {
 	if (!err)
@@ -54,6 +73,7 @@ int cell_fail(struct cell_error *err, int code, int sys, const char *fmt, ...)
 	va_end(ap);
 	if (sys != 0 && n >= 0 && (size_t)n < sizeof err->msg - 1)
 		snprintf(err->msg + n, sizeof err->msg - (size_t)n, ": %s", strerrordesc_np(sys));
+	trim(err);
 	return -1;
 }
 
@@ -70,6 +90,7 @@ int cell_fail_wrap(struct cell_error *err, const char *fmt, ...)
 	va_end(ap);
 	if (n >= 0 && (size_t)n < sizeof err->msg - 1)
 		snprintf(err->msg + n, sizeof err->msg - (size_t)n, ": %s", old);
+	trim(err);
 	return -1;
 }
 

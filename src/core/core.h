@@ -115,5 +115,7 @@ void cell__random_hex(char *out, size_t n_chars); /* n_chars + NUL; from getrand
 const char *cell__home_dir(void);
 /* True when bytes[0..size) is well-formed UTF-8. */
 bool cell__utf8_ok(const char *bytes, size_t size);
+/* How many bytes at the end of text begin a UTF-8 character that is not all there. */
+size_t cell__utf8_cut(const char *text, size_t size);
 
 #endif

@@ -39,6 +39,9 @@ static const char *take_mime(json_t *list, struct slice *raw, struct cell__bundl
 			return "a MIME part that is not there";
 		if (is_text(type) && !cell__utf8_ok(data, (size_t)size))
 			return "a text part that is not UTF-8";
+		for (size_t k = 0; k < bundle->n_parts; k++)
+			if (strcmp(bundle->parts[k].type, type) == 0)
+				return "a MIME type twice";
 		bundle->parts[bundle->n_parts++] = (struct cell_mime_part){ type, data, (size_t)size };
 	}
 	return NULL;

@@ -25,6 +25,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -142,10 +143,15 @@ static void give_held(struct cell__link *link, int i, uint64_t upto)
 		cell__buf_shift(&pipe->held, size);
 }
 
-/* A kernel that claims more than was written gets what there is. */
+/* A kernel that claims more than was written gets what there is now, not what it may go on writing. */
 static void take_pipe_upto(struct cell__link *link, int i, uint64_t upto)
 {
+	int waiting = 0;
 	give_held(link, i, upto);
+	if (link->pipe[i].given >= upto || link->pipe[i].ended || ioctl(link->pipe[i].fd, FIONREAD, &waiting) < 0)
+		return;
+	if (upto - link->pipe[i].taken > (uint64_t)waiting)
+		upto = link->pipe[i].taken + (uint64_t)waiting;
 	while (link->pipe[i].given < upto && read_pipe(link, i))
 		give_held(link, i, upto);
 }
@@ -159,6 +165,9 @@ static bool take_ring(struct cell__link *link, uint64_t upto)
 	uint32_t type, size;
 	enum cell__ring_status status;
 	unsigned count = 0;
+	uint64_t head = cell__ring_head(&link->ring);
+	if ((int64_t)(upto - head) > 0)
+		upto = head; /* or a kernel that writes on would keep us here */
 	while ((status = cell__ring_next(&link->ring, upto, &type, bytes, &size)) == CELL__RING_RECORD) {
 		if (type == CELL_RING_SYNC) {
 			uint64_t written[2];

@@ -2,6 +2,7 @@
 #include "loop/loop.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <time.h>
 
@@ -30,9 +31,29 @@ static void handle_wake(uv_async_t *wake)
 	bool hand_over = loop->wanting > 0 && pthread_equal(loop->owner, loop->thread);
 	bool stopping = loop->stopping;
 	pthread_mutex_unlock(&loop->lock);
-	if (stopping && !uv_is_closing((uv_handle_t *)wake))
+	if (stopping && !uv_is_closing((uv_handle_t *)wake)) {
 		uv_close((uv_handle_t *)wake, NULL);
+		uv_close((uv_handle_t *)&loop->before_poll, NULL);
+	}
 	if (hand_over)
+		uv_stop(&loop->uv);
+}
+
+static bool is_done(struct cell__waiter *waiter)
+{
+	pthread_mutex_lock(&waiter->lock);
+	bool done = waiter->done;
+	pthread_mutex_unlock(&waiter->lock);
+	return done;
+}
+
+/*
+ * Timers run before the poll: what the caller waits for may be done by now, and then there may be nothing to poll for.
+ */
+static void handle_before_poll(uv_prepare_t *prepare)
+{
+	struct cell__loop *loop = prepare->data;
+	if (loop->driven_for && is_done(loop->driven_for))
 		uv_stop(&loop->uv);
 }
 
@@ -123,6 +144,9 @@ static void leave(struct cell__loop *loop)
 {
 	pthread_mutex_lock(&loop->lock);
 	loop->owned = false;
+	/* Somebody asked the engine for it, and we were faster. */
+	if (loop->wanting > 0)
+		pthread_cond_signal(&loop->free_cond);
 	/* Others are under way: the engine must run the loop for them at once.  Else it looks soon by itself. */
 	loop->left_us = cell__now_us();
 	if (loop->asleep || !nobody_else_cares(loop))
@@ -132,18 +156,37 @@ static void leave(struct cell__loop *loop)
 
 /* ---- start and stop ---- */
 
+/* libuv aborts when it has to close one of the numbers 0 to 2: in a host without them its own must not land there. */
+static int init_uv(struct cell__loop *loop)
+{
+	int taken[3], n = 0, fd;
+	while (n < 3 && (fd = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0) {
+		taken[n++] = fd;
+		if (fd > 2)
+			break;
+	}
+	int rc = uv_loop_init(&loop->uv);
+	if (rc == 0) {
+		rc = uv_async_init(&loop->uv, &loop->wake, handle_wake);
+		if (rc < 0)
+			uv_loop_close(&loop->uv);
+	}
+	while (n > 0)
+		close(taken[--n]);
+	return rc;
+}
+
 int cell__loop_start(struct cell__loop *loop, struct cell_error *err)
 {
 	*loop = (struct cell__loop){ 0 };
-	int rc = uv_loop_init(&loop->uv);
+	loop->wake.data = loop;
+	int rc = init_uv(loop);
 	if (rc < 0)
 		return cell_fail(err, CELL_E_IO, -rc, "start the engine's loop");
-	loop->wake.data = loop;
-	rc = uv_async_init(&loop->uv, &loop->wake, handle_wake);
-	if (rc < 0) {
-		uv_loop_close(&loop->uv);
-		return cell_fail(err, CELL_E_IO, -rc, "start the engine's loop");
-	}
+	uv_prepare_init(&loop->uv, &loop->before_poll);
+	loop->before_poll.data = loop;
+	uv_prepare_start(&loop->before_poll, handle_before_poll);
+	uv_unref((uv_handle_t *)&loop->before_poll);
 	pthread_condattr_t monotonic;
 	pthread_condattr_init(&monotonic);
 	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -158,6 +201,7 @@ int cell__loop_start(struct cell__loop *loop, struct cell_error *err)
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (rc != 0) {
 		uv_close((uv_handle_t *)&loop->wake, NULL);
+		uv_close((uv_handle_t *)&loop->before_poll, NULL);
 		uv_run(&loop->uv, UV_RUN_DEFAULT);
 		uv_loop_close(&loop->uv);
 		return cell_fail(err, CELL_E_IO, rc, "start the engine's thread");
@@ -228,14 +272,6 @@ void cell__waiter_signal(struct cell__waiter *waiter)
 	pthread_mutex_unlock(&waiter->lock);
 }
 
-static bool is_done(struct cell__waiter *waiter)
-{
-	pthread_mutex_lock(&waiter->lock);
-	bool done = waiter->done;
-	pthread_mutex_unlock(&waiter->lock);
-	return done;
-}
-
 void cell__loop_do(struct cell__loop *loop, struct cell__task *task, struct cell__waiter *waiter)
 {
 	if (!enter(loop, task)) {
@@ -251,10 +287,12 @@ void cell__loop_do(struct cell__loop *loop, struct cell__task *task, struct cell
 	/* What happened before this call is handled before it: events of the loop, then tasks in the order of the calls. */
 	uv_run(&loop->uv, UV_RUN_NOWAIT);
 	run_tasks(loop);
+	loop->driven_for = waiter;
 	if (task)
 		task->fn(task);
 	while (!is_done(waiter))
 		uv_run(&loop->uv, UV_RUN_ONCE);
+	loop->driven_for = NULL;
 	leave(loop);
 }
 

@@ -27,9 +27,13 @@ struct cell__task {
 	struct cell__task *next;
 };
 
+struct cell__waiter;
+
 struct cell__loop {
 	uv_loop_t uv;
 	uv_async_t wake;
+	uv_prepare_t before_poll;
+	struct cell__waiter *driven_for; /* loop's thread: what the caller that runs the loop waits for */
 	pthread_t thread;
 	pthread_mutex_t lock; /* guards all below */
 	pthread_cond_t free_cond;   /* the loop became free: for callers */

@@ -307,6 +307,8 @@ char *cell__deps_make_dir(const struct cell__deps *deps)
 static void refresh(struct cell__deps *deps)
 {
 	struct cell__buf bin = CELL_BUF_INIT;
+	if (deps->no_python.code)
+		return;
 	if (!deps->version[0] && !cell__venv_version_load(deps->venvs, deps->stamp, deps->version))
 		deps->version[0] = '\0';
 	if (!deps->dir && deps->version[0])
@@ -436,10 +438,12 @@ int cell__deps_create(const struct cell__deps_options *opts, struct cell__deps *
 	deps->progress = opts->progress;
 	deps->progress_arg = opts->progress_arg;
 	deps->lock_fd = -1;
-	if (copy_options(deps, opts, err) < 0 || find_interpreter(deps, opts->python, err) < 0) {
+	if (copy_options(deps, opts, err) < 0) {
 		free_deps(deps);
 		return -1;
 	}
+	/* Without one there is still a list to show. */
+	(void)find_interpreter(deps, opts->python, &deps->no_python);
 	uv_timer_init(&deps->loop->uv, &deps->timer);
 	deps->timer.data = deps;
 	*ret_deps = deps;

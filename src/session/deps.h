@@ -49,7 +49,7 @@ struct cell__deps_options {
 	void *progress_arg;
 };
 
-/* Runs nothing and makes nothing.  The options' strings are copied. */
+/* Runs nothing and makes nothing.  The options' strings are copied.  Without an interpreter, list still works. */
 int cell__deps_create(const struct cell__deps_options *opts, struct cell__deps **ret_deps, struct cell_error *err);
 /*
  * Ends calls under way with CELL_E_CLOSED, kills what runs, removes the venv where `cleanup` says so; closed() comes

@@ -20,6 +20,7 @@ struct cell__deps {
 	struct cell__store *store;
 	char *python, *python_real; /* as found in path; the file behind it */
 	char stamp[CELL__VENV_KEY_SIZE];
+	struct cell_error no_python; /* why there is none, where code is not 0 */
 	char *venvs;    /* <cache_dir>/venvs */
 	char *venv_dir; /* as asked for, absolute, or NULL */
 	char *private_name; /* or NULL */
@@ -83,6 +84,7 @@ struct cell__dep_op {
 	bool fresh;              /* the venv is new or was repaired: it may lack what is configured */
 	bool remade;             /* by this operation */
 	json_t *wanted;          /* specifiers of the installer that runs */
+	bool limited;            /* by what else is configured */
 	bool one_by_one;
 	size_t at;               /* which of configured then */
 	bool installed_ok;

@@ -181,6 +181,11 @@ static void handle_prepared(struct cell__dep_op *op)
 		answer(op);
 		return;
 	}
+	if (deps->no_python.code) {
+		op->err = deps->no_python;
+		cell__dep_fail_err(op);
+		return;
+	}
 	(void)cell__deps_site(deps); /* may find the version that another process asked for */
 	if (deps->version[0]) {
 		want_lock(op);
@@ -500,7 +505,7 @@ static bool contains(json_t *array, const char *spec)
 /* What else is configured limits the versions that may come: a constraint has no extras. */
 static int add_limits(struct cell__dep_op *op, struct cell__buf *out)
 {
-	int rc = cell__buf_add(out, "", 0);
+	int rc = 0;
 	for (size_t i = 0; i < json_array_size(op->others); i++) {
 		const char *spec = text_at(op->others, i);
 		size_t name = cell__dep_base_size(spec);
@@ -524,8 +529,9 @@ static void begin_work(struct cell__dep_op *op)
 		op->rc = cell_fail(&op->err, CELL_E_NOMEM, 0, "out of memory");
 		return;
 	}
+	op->limited = limits.size > 0; /* an empty file makes uv complain */
 	if (cell__venv_write(dir, WANTED, wanted.data, wanted.size) < 0 ||
-	    cell__venv_write(dir, LIMITS, limits.data, limits.size) < 0 || cell__venv_set_busy(dir, true) < 0)
+	    (op->limited && cell__venv_write(dir, LIMITS, limits.data, limits.size) < 0) || cell__venv_set_busy(dir, true) < 0)
 		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "write to the venv %s", dir);
 }
 
@@ -653,8 +659,10 @@ static void run_installer(struct cell__dep_op *op)
 		argv[n++] = "--find-links";
 		argv[n++] = deps->wheel_dir;
 	}
-	argv[n++] = "-c";
-	argv[n++] = limits.data;
+	if (op->limited) {
+		argv[n++] = "-c";
+		argv[n++] = limits.data;
+	}
 	/* Many may be more than a command line of the spawner's holds. */
 	if (json_array_size(op->wanted) > 1)
 		argv[n++] = "-r";

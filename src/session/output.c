@@ -17,33 +17,40 @@ void cell__capped_finish(struct cell__capped *capped)
 	cell__buf_finish(&capped->tail);
 }
 
-static int make_tail(struct cell__capped *capped)
+static size_t head_part(const struct cell__capped *capped)
 {
-	size_t half = capped->cap / 2;
-	if (cell__buf_reserve(&capped->tail, half) < 0)
-		return -1;
-	/* What has been kept so far beyond the head's half is the tail's beginning. */
-	size_t keep = capped->head.size - half;
-	memcpy(capped->tail.data, capped->head.data + half, keep);
+	return capped->cap / 2;
+}
+
+static size_t tail_part(const struct cell__capped *capped)
+{
+	return capped->cap - capped->cap / 2;
+}
+
+/* The head is full and the tail's memory is there: what is beyond the head's part becomes the tail's beginning. */
+static void make_tail(struct cell__capped *capped)
+{
+	size_t head = head_part(capped);
+	size_t keep = capped->head.size - head;
+	memcpy(capped->tail.data, capped->head.data + head, keep);
 	capped->tail.size = keep;
-	capped->tail_at = keep % half;
-	capped->head.size = half;
-	capped->head.data[half] = '\0';
-	return 0;
+	capped->tail_at = keep % tail_part(capped);
+	capped->head.size = head;
+	capped->head.data[head] = '\0';
 }
 
 static void add_tail(struct cell__capped *capped, const char *bytes, size_t size)
 {
-	size_t half = capped->cap / 2;
-	if (size > half) {
-		bytes += size - half;
-		size = half;
+	size_t room = tail_part(capped);
+	if (size > room) {
+		bytes += size - room;
+		size = room;
 	}
 	while (size > 0) {
-		size_t part = half - capped->tail_at < size ? half - capped->tail_at : size;
+		size_t part = room - capped->tail_at < size ? room - capped->tail_at : size;
 		memcpy(capped->tail.data + capped->tail_at, bytes, part);
-		capped->tail_at = (capped->tail_at + part) % half;
-		capped->tail.size = capped->tail.size + part < half ? capped->tail.size + part : half;
+		capped->tail_at = (capped->tail_at + part) % room;
+		capped->tail.size = capped->tail.size + part < room ? capped->tail.size + part : room;
 		bytes += part;
 		size -= part;
 	}
@@ -57,8 +64,11 @@ int cell__capped_add(struct cell__capped *capped, const char *bytes, size_t size
 	} else {
 		if (!capped->tail.data) {
 			size_t fits = capped->cap - (size_t)capped->total;
-			if (cell__buf_add(&capped->head, bytes, fits) < 0 || make_tail(capped) < 0)
+			if (cell__buf_reserve(&capped->head, fits) < 0 ||
+			    cell__buf_reserve(&capped->tail, tail_part(capped)) < 0)
 				return -1;
+			(void)cell__buf_add(&capped->head, bytes, fits); /* reserved */
+			make_tail(capped);
 			capped->total += fits;
 			bytes += fits;
 			size -= fits;
@@ -69,33 +79,19 @@ int cell__capped_add(struct cell__capped *capped, const char *bytes, size_t size
 	return 0;
 }
 
-/* How many bytes at the end of bytes[0..size) begin a UTF-8 character that is not all there. */
-static size_t cut_at_end(const char *bytes, size_t size)
-{
-	for (size_t back = 1; back <= 3 && back <= size; back++) {
-		unsigned char c = (unsigned char)bytes[size - back];
-		if (c >= 0xc0)
-			return (c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : 2) > back ? back : 0;
-		if (c < 0x80)
-			return 0;
-	}
-	return 0;
-}
-
 int cell__capped_join(const struct cell__capped *capped, const char *spill, struct cell__buf *out)
 {
 	if (!capped->tail.data)
 		return cell__buf_add(out, capped->head.data ? capped->head.data : "", capped->head.size);
-	size_t half = capped->cap / 2;
 	CELL_AUTO_BUF struct cell__buf tail = CELL_BUF_INIT;
-	size_t first = capped->tail.size < half ? 0 : capped->tail_at;
+	size_t first = capped->tail.size < tail_part(capped) ? 0 : capped->tail_at;
 	if (cell__buf_add(&tail, capped->tail.data + first, capped->tail.size - first) < 0 ||
 	    cell__buf_add(&tail, capped->tail.data, first) < 0)
 		return -1;
 	/* A character that the cut goes through is left out whole. */
 	size_t head_size = capped->head.size, skip = 0;
 	if (capped->total > head_size + tail.size) {
-		head_size -= cut_at_end(capped->head.data, head_size);
+		head_size -= cell__utf8_cut(capped->head.data, head_size);
 		while (skip < 3 && skip < tail.size && ((unsigned char)tail.data[skip] & 0xc0) == 0x80)
 			skip++;
 	}

@@ -8,12 +8,12 @@
 #include "core/core.h"
 #include "loop/loop.h"
 
-/* Keeps the first and the last cap/2 bytes once there are more than cap. */
+/* Keeps the first and the last half of cap once there is more than cap. */
 struct cell__capped {
 	size_t cap;
 	uint64_t total;
 	struct cell__buf head; /* everything, while total <= cap */
-	struct cell__buf tail; /* a circle of cap/2 bytes */
+	struct cell__buf tail; /* a circle of the other half */
 	size_t tail_at;        /* where the next byte goes */
 };
 

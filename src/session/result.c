@@ -46,12 +46,14 @@ int cell__result_take_answer(struct cell_result *result, const struct cell__answ
 	result->repr = cell__strndup(answer->repr, answer->repr_size);
 	result->repr_size = answer->repr_size;
 	/* text/plain stands first, and is the repr where the kernel says nothing else. */
-	struct cell__bundle all = { .n_parts = 0 };
+	struct cell__bundle all = { .n_parts = 1 };
 	const struct cell__bundle *mime = &answer->mime;
-	if (mime->n_parts == 0 || strcmp(mime->parts[0].type, "text/plain") != 0)
-		all.parts[all.n_parts++] = (struct cell_mime_part){ "text/plain", answer->repr, answer->repr_size };
-	for (size_t i = 0; i < mime->n_parts && all.n_parts < CELL_LIMIT_MIME_PARTS; i++)
-		all.parts[all.n_parts++] = mime->parts[i];
+	all.parts[0] = (struct cell_mime_part){ "text/plain", answer->repr, answer->repr_size };
+	for (size_t i = 0; i < mime->n_parts; i++)
+		if (strcmp(mime->parts[i].type, "text/plain") == 0)
+			all.parts[0] = mime->parts[i];
+		else if (all.n_parts < CELL_LIMIT_MIME_PARTS)
+			all.parts[all.n_parts++] = mime->parts[i];
 	return result->repr ? cell__owned_bundle_copy(&result->mime, &all) : -1;
 }
 

@@ -270,13 +270,19 @@ static void handle_ready(void *owner)
 		advance(seat->session);
 }
 
+/* The run that this kernel works on, also while it is being killed under it. */
+static struct cell__run *run_on(const struct seat *seat)
+{
+	struct cell__run *run = seat->session->current;
+	return run && run->started && !run->ending && seat->session->running_on == seat ? run : NULL;
+}
+
 static void handle_output(void *owner, enum cell_stream stream, const char *bytes, size_t size)
 {
 	struct seat *seat = owner;
 	struct cell_session *session = seat->session;
-	struct cell__run *run = session->current;
-	/* A leaving kernel still belongs to the run it was killed under. */
-	if (run && run->started && !run->ending) {
+	struct cell__run *run = run_on(seat);
+	if (run) {
 		cell__run_output(run, session->engine->spill_dir, stream, bytes, size);
 		if (!seat->leaving)
 			update_pause(session);
@@ -290,8 +296,8 @@ static void handle_display(void *owner, const struct cell__bundle *bundle)
 {
 	struct seat *seat = owner;
 	struct cell_session *session = seat->session;
-	struct cell__run *run = session->current;
-	if (run && run->started && !run->ending) {
+	struct cell__run *run = run_on(seat);
+	if (run) {
 		cell__run_display(run, bundle);
 		if (!seat->leaving)
 			update_pause(session);
@@ -305,10 +311,10 @@ static void handle_result(void *owner, uint32_t run_id, const struct cell__answe
 {
 	struct seat *seat = owner;
 	struct cell_session *session = seat->session;
-	struct cell__run *run = session->current;
+	struct cell__run *run = run_on(seat);
 	if (seat->leaving)
 		return; /* too late: it is being killed, and the run ends with that */
-	if (!run || !run->started || run->ending || run->id != run_id) {
+	if (!run || run->id != run_id) {
 		seat->violation = "a result for a run that does not exist";
 		session->executor->close(seat->kernel, 0);
 		return;
@@ -330,7 +336,7 @@ static void handle_exited(void *owner, const struct cell__exit *how)
 {
 	struct seat *seat = owner;
 	struct cell_session *session = seat->session;
-	struct cell__run *run = session->current;
+	struct cell__run *run = run_on(seat);
 	bool was_current = session->seat == seat;
 	cell__calls_cancel(&seat->calls);
 	if (was_current)
@@ -339,7 +345,7 @@ static void handle_exited(void *owner, const struct cell__exit *how)
 		session->leaving--;
 	if (how->error.code == CELL_E_SPAWNER)
 		session->broken = how->error;
-	if (run && run->started && !run->ending) {
+	if (run) {
 		uv_timer_stop(&session->timer);
 		end_dead(run, seat, how);
 	} else if (was_current && !seat->ready) {

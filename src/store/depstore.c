@@ -275,7 +275,7 @@ static void lines_finish(struct lines *lines)
 }
 #define AUTO_LINES __attribute__((cleanup(lines_finish)))
 
-static void parse_line(struct line *line)
+static int parse_line(struct line *line)
 {
 	size_t end = 0;
 	/* As pip: '#' begins a comment at the beginning of a line or after a space. */
@@ -286,8 +286,9 @@ static void parse_line(struct line *line)
 	line->comment = end;
 	line->blank = end == 0;
 	CELL_AUTO_FREE char *spec = cell__strndup(line->text, end);
-	if (!line->blank && spec)
+	if (spec && !line->blank)
 		cell__dep_normalise(spec, line->spec, &line->problem);
+	return spec ? 0 : -1;
 }
 
 static int add_line(struct lines *lines, const char *text, size_t size)
@@ -302,8 +303,7 @@ static int add_line(struct lines *lines, const char *text, size_t size)
 	}
 	struct line *line = &lines->list[lines->n++];
 	*line = (struct line){ .text = text, .size = size };
-	parse_line(line);
-	return 0;
+	return parse_line(line);
 }
 
 /* A file that is not there has no lines. */

@@ -30,8 +30,9 @@ struct cell__store {
 	int base_fd;
 	int root_fd;
 	atomic_bool swept;      /* left-over temporary files were looked for */
-	pthread_mutex_t search_lock; /* guards the three below */
+	pthread_mutex_t search_lock; /* guards the four below */
 	struct cell__search *search;
+	int watch_fd;           /* inotify on the folders of workflows; -1: they are listed each time */
 	struct cell__search_stamp *stamps; /* what the index holds, sorted by id */
 	size_t n_stamps;
 	pthread_mutex_t notice_lock;

@@ -30,7 +30,7 @@ struct cell__py_param {
 };
 
 struct cell__py_source {
-	char *docstring;        /* of the module, cleaned as inspect.cleandoc() does; NULL: none */
+	char *docstring;        /* of the module, dedented as inspect.cleandoc() does; NULL: none */
 	char *run_docstring;
 	bool is_async;
 	struct cell__py_param *params; /* without *args and **kwargs */

@@ -15,6 +15,9 @@
 #define FUSE_K 60.0       /* the constant of the paper that introduced the method; large k flattens the ranks */
 #define NAME_SCORE "1000.0" /* above every BM25 score */
 
+#define CELL__STRING_OF(x) #x
+#define CELL__STRING(x) CELL__STRING_OF(x)
+
 struct cell__search {
 	pthread_mutex_t lock;
 	sqlite3 *db;
@@ -284,7 +287,7 @@ static int fill(struct cell__search *search, struct filler *f, const struct cell
 int cell__search_update(struct cell__search *search, const struct cell__search_doc *docs, size_t n_docs,
 			const char *const *removed, size_t n_removed, struct cell_error *err)
 {
-	struct filler f = { NULL };
+	struct filler f = { 0 };
 	pthread_mutex_lock(&search->lock);
 	int rc = sqlite3_exec(search->db, "BEGIN IMMEDIATE", NULL, NULL, NULL) == SQLITE_OK ? 0 : -1;
 	if (rc == 0)
@@ -428,28 +431,47 @@ static bool is_stop_word(const char *word, size_t size)
 }
 
 /*
- * Each word as an FTS5 string, OR-ed; longer ones also as a prefix, so that half a word finds something but the whole
- * one counts more.  Bytes that are not letters or digits never reach FTS5, so the query has no syntax.
+ * The words of a query.  Bytes that are not letters or digits never reach FTS5, so a query has no syntax.  A word that
+ * stands nowhere is looked for as the beginning of others, so that half a word finds something.
  */
-static int make_match(struct cell__buf *out, const char *query, bool keep_stop_words, unsigned *ret_terms)
+struct term {
+	char text[CELL__SEARCH_TERM_BYTES + 1];
+	bool prefix; /* it stands for words that begin with it */
+	bool common; /* in more documents than are worth ranking */
+};
+
+struct terms {
+	struct term list[CELL__SEARCH_QUERY_TERMS];
+	size_t n;
+};
+
+static void add_term(struct terms *terms, const char *word, size_t size)
+{
+	if (size == 0 || size > CELL__SEARCH_TERM_BYTES || terms->n == CELL__SEARCH_QUERY_TERMS)
+		return;
+	for (size_t i = 0; i < terms->n; i++)
+		if (strlen(terms->list[i].text) == size && strncasecmp(terms->list[i].text, word, size) == 0)
+			return;
+	struct term *term = &terms->list[terms->n++];
+	memcpy(term->text, word, size);
+	term->text[size] = '\0';
+	term->prefix = term->common = false;
+}
+
+static int find_terms(struct terms *terms, const char *query, bool keep_stop_words)
 {
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
-	unsigned terms = 0;
-	int rc = cell__search_expand(&text, query);
-	for (const char *at = text.data ? text.data : ""; *at && terms < CELL__SEARCH_QUERY_TERMS;) {
+	if (cell__search_expand(&text, query) < 0)
+		return -1;
+	for (const char *at = text.data; *at;) {
 		size_t size = 0;
 		while (isalnum((unsigned char)at[size]) || (unsigned char)at[size] >= 0x80)
 			size++;
-		if (size > 0 && size <= 100 && (keep_stop_words || !is_stop_word(at, size))) {
-			rc |= cell__buf_printf(out, "%s\"%.*s\"", terms ? " OR " : "", (int)size, at);
-			if (size >= 3)
-				rc |= cell__buf_printf(out, " OR \"%.*s\"*", (int)size, at);
-			terms++;
-		}
+		if (keep_stop_words || !is_stop_word(at, size))
+			add_term(terms, at, size);
 		at += size ? size : 1;
 	}
-	*ret_terms = terms;
-	return rc;
+	return 0;
 }
 
 struct hits {
@@ -499,38 +521,132 @@ static int collect(struct cell__search *search, const char *sql, const char *tex
 	return hits->n >= limit || rc == SQLITE_DONE ? 0 : -1;
 }
 
-static int ask(struct cell__search *search, const char *plain, const char *match, size_t limit, struct hits *hits)
+/*
+ * Ranking costs a microsecond or two for each document that matches, and a word that stands in thousands of them says
+ * little.  So the documents are those with at least one word that is not common; common words only help to rank them.
+ * Where every word is common, as many documents as are worth it are ranked: those with all words, with one in the name,
+ * with any.
+ */
+
+static int add_match(struct cell__buf *out, const struct terms *terms, const char *joiner, bool with_common)
 {
-	/* The subquery is sorted and cut by FTS5 itself; the names of equals give a stable order. */
-	static const char best[] =
-		"SELECT items.id, -found.score FROM (SELECT rowid AS row, rank AS score FROM docs WHERE docs MATCH ?1"
-		" ORDER BY rank LIMIT ?2) AS found JOIN items ON items.rowid = found.row ORDER BY found.score, items.id";
+	int rc = cell__buf_add(out, "(", 1);
+	bool first = true;
+	for (size_t i = 0; i < terms->n; i++) {
+		const struct term *term = &terms->list[i];
+		if (term->common && !with_common)
+			continue;
+		rc |= cell__buf_printf(out, "%s\"%s\"%s", first ? "" : joiner, term->text, term->prefix ? "*" : "");
+		first = false;
+	}
+	return rc | cell__buf_add(out, ")", 1);
+}
+
+/* In how many documents it is, counted no further than tells whether these are too many to rank.  -1: the index fails. */
+static int count_term(struct cell__search *search, const struct term *term)
+{
+	AUTO_STATEMENT sqlite3_stmt *statement = NULL;
+	static const char sql[] = "SELECT count(*) FROM (SELECT 1 FROM docs WHERE docs MATCH ?1 LIMIT ?2)";
+	char match[CELL__SEARCH_TERM_BYTES + 8];
+	snprintf(match, sizeof match, "\"%s\"%s", term->text, term->prefix ? "*" : "");
+	if (sqlite3_prepare_v2(search->db, sql, -1, &statement, NULL) != SQLITE_OK)
+		return -1;
+	sqlite3_bind_text(statement, 1, match, -1, SQLITE_STATIC);
+	sqlite3_bind_int(statement, 2, CELL__SEARCH_RANKED + 1);
+	return sqlite3_step(statement) == SQLITE_ROW ? sqlite3_column_int(statement, 0) : -1;
+}
+
+/* Finds out which terms are common; *ret_rare is how many are not.  What is nowhere, or too much, is left out. */
+static int weigh(struct cell__search *search, struct terms *terms, size_t *ret_rare)
+{
+	size_t rare = 0, common = 0, kept = 0;
+	for (size_t i = 0; i < terms->n; i++) {
+		struct term *term = &terms->list[i];
+		int n = count_term(search, term);
+		if (n == 0 && strlen(term->text) >= 3) {
+			term->prefix = true;
+			n = count_term(search, term);
+		}
+		if (n < 0)
+			return -1;
+		term->common = n > CELL__SEARCH_RANKED;
+		if (n == 0 || (term->common && ++common > CELL__SEARCH_COMMON_TERMS))
+			continue;
+		rare += !term->common;
+		if (kept != i)
+			terms->list[kept] = *term;
+		kept++;
+	}
+	terms->n = kept;
+	*ret_rare = rare;
+	return 0;
+}
+
+/* The subqueries are cut by FTS5 itself; the names of equals give a stable order. */
+#define FOUND "SELECT items.id, -found.score FROM (SELECT rowid AS row, rank AS score FROM docs WHERE docs MATCH ?1"
+#define SORTED ") AS found JOIN items ON items.rowid = found.row ORDER BY found.score, items.id LIMIT ?2"
+static const char best[] = FOUND " ORDER BY rank LIMIT ?2" SORTED;
+static const char some[] = FOUND " LIMIT " CELL__STRING(CELL__SEARCH_RANKED) SORTED;
+
+static int ask_common(struct cell__search *search, const struct terms *terms, size_t limit, struct hits *hits)
+{
+	CELL_AUTO_BUF struct cell__buf all = CELL_BUF_INIT;
+	CELL_AUTO_BUF struct cell__buf any = CELL_BUF_INIT;
+	CELL_AUTO_BUF struct cell__buf named = CELL_BUF_INIT;
+	if (add_match(&all, terms, " AND ", true) < 0 || add_match(&any, terms, " OR ", true) < 0 ||
+	    cell__buf_printf(&named, "name : %s", any.data) < 0)
+		return -1;
+	const char *const matches[] = { all.data, named.data, any.data };
+	for (size_t i = 0; i < 3 && hits->n < limit; i++) {
+		size_t before = hits->n;
+		if (collect(search, some, matches[i], limit, hits) < 0)
+			return -1;
+		/* What comes later is worth less, whatever its number. */
+		for (size_t k = before; before > 0 && k < hits->n; k++)
+			if (hits->list[k].score > hits->list[before - 1].score)
+				hits->list[k].score = hits->list[before - 1].score;
+	}
+	return 0;
+}
+
+static int ask(struct cell__search *search, const char *plain, struct terms *terms, size_t limit, struct hits *hits)
+{
 	static const char named[] = "SELECT id, " NAME_SCORE " FROM items WHERE plain = ?1 ORDER BY id LIMIT ?2";
+	size_t rare = 0;
 	if (plain[0] && collect(search, named, plain, limit, hits) < 0)
 		return -1;
-	return match[0] && hits->n < limit ? collect(search, best, match, limit, hits) : 0;
+	if (terms->n == 0 || hits->n >= limit)
+		return 0;
+	if (weigh(search, terms, &rare) < 0)
+		return -1;
+	if (terms->n == 0)
+		return 0;
+	if (rare == 0)
+		return ask_common(search, terms, limit, hits);
+	CELL_AUTO_BUF struct cell__buf match = CELL_BUF_INIT;
+	int rc = add_match(&match, terms, " OR ", false);
+	if (rare < terms->n)
+		rc |= cell__buf_add_str(&match, " AND ") | add_match(&match, terms, " OR ", true);
+	return rc < 0 ? -1 : collect(search, best, match.data, limit, hits);
 }
 
 int cell__search_query(struct cell__search *search, const char *query, size_t limit,
 		       struct cell__search_hit **ret_hits, size_t *ret_n, struct cell_error *err)
 {
 	CELL_AUTO_BUF struct cell__buf plain = CELL_BUF_INIT;
-	CELL_AUTO_BUF struct cell__buf match = CELL_BUF_INIT;
-	unsigned terms = 0;
+	struct terms terms = { .n = 0 };
 	if (strlen(query) > CELL__SEARCH_QUERY_BYTES)
 		return cell_fail(err, CELL_E_LIMIT, 0, "the search query is longer than %u bytes", CELL__SEARCH_QUERY_BYTES);
 	if (!cell__utf8_ok(query, strlen(query)))
 		return cell_fail(err, CELL_E_INVALID, 0, "the search query is not UTF-8");
 	if (limit > CELL__SEARCH_LIMIT)
 		limit = CELL__SEARCH_LIMIT;
-	int bad = add_plain(&plain, query) | make_match(&match, query, false, &terms);
-	if (terms == 0)
-		bad |= make_match(&match, query, true, &terms);
-	if (bad || cell__buf_add(&match, "", 0) < 0)
+	if (add_plain(&plain, query) < 0 || find_terms(&terms, query, false) < 0 ||
+	    (terms.n == 0 && find_terms(&terms, query, true) < 0))
 		return cell_fail(err, CELL_E_NOMEM, 0, "search");
 	struct hits hits = { NULL, 0, 0 };
 	pthread_mutex_lock(&search->lock);
-	int rc = limit > 0 ? ask(search, plain.data, match.data, limit, &hits) : 0;
+	int rc = limit > 0 ? ask(search, plain.data, &terms, limit, &hits) : 0;
 	if (rc < 0)
 		fail_db(search, err, "query");
 	pthread_mutex_unlock(&search->lock);

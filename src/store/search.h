@@ -15,6 +15,9 @@
 
 #define CELL__SEARCH_QUERY_BYTES 4096u
 #define CELL__SEARCH_QUERY_TERMS 32u
+#define CELL__SEARCH_TERM_BYTES 100u    /* longer words are no words */
+#define CELL__SEARCH_COMMON_TERMS 2u    /* of the words that stand nearly everywhere */
+#define CELL__SEARCH_RANKED 1500        /* documents that one word may have ranked */
 #define CELL__SEARCH_LIMIT 1000u
 #define CELL__SEARCH_BUSY_MS 5000
 

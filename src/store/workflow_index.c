@@ -5,14 +5,22 @@
  * file, and only files that differ from what the index was made of are read.  A file whose time is so recent that a
  * later write could bear the same time is read again next time.  An index that cannot be used is made anew, and where
  * it cannot be written it is kept in memory.
+ *
+ * Listing ten thousand files takes longer than searching them.  So the folders are watched (inotify) from before they
+ * are listed, and as long as nothing was told of them, and no other process has changed the index, it is up to date.
+ * Where they cannot be watched (remote file systems, which do not tell of others' changes; no watch left for this user)
+ * they are listed each time.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/inotify.h>
+#include <sys/vfs.h>
 #include <time.h>
 
 #include "store/workflows.h"
@@ -354,14 +362,66 @@ static int write_changes(struct refresh *r, struct cell_error *err)
 	return rc == 0 ? load_stamps(r->store, err) : -1;
 }
 
+/* ---- watching ---- */
+
+#define WATCHED (IN_CREATE | IN_DELETE | IN_MODIFY | IN_ATTRIB | IN_CLOSE_WRITE | IN_MOVED_FROM | IN_MOVED_TO | \
+		 IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR)
+
+/* On these, changes made on another machine are not told. */
+static bool is_remote(int fd)
+{
+	static const unsigned long kinds[] = { NFS_SUPER_MAGIC, SMB_SUPER_MAGIC, CIFS_SUPER_MAGIC, SMB2_SUPER_MAGIC,
+					       FUSE_SUPER_MAGIC, V9FS_MAGIC, CEPH_SUPER_MAGIC, AFS_SUPER_MAGIC,
+					       CODA_SUPER_MAGIC };
+	struct statfs fs;
+	if (fstatfs(fd, &fs) < 0)
+		return true;
+	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+		if (((unsigned long)fs.f_type & 0xffffffffu) == kinds[i])
+			return true;
+	return false;
+}
+
+static int watch_one(int watch, int fd)
+{
+	char path[64];
+	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+	return is_remote(fd) || inotify_add_watch(watch, path, WATCHED) < 0 ? -1 : 0;
+}
+
+/* Begins to watch anew, before the folders are listed.  Without success there is no watch. */
+static void watch(struct cell__store *store, const int folders[2])
+{
+	cell__close_fd(&store->watch_fd);
+	CELL_AUTO_FD int fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+	/* The root's own watch tells when one of the two comes or goes. */
+	if (fd < 0 || watch_one(fd, store->root_fd) < 0)
+		return;
+	for (int i = 0; i < 2; i++)
+		if (folders[i] >= 0 && watch_one(fd, folders[i]) < 0)
+			return;
+	store->watch_fd = cell__take_fd(&fd);
+}
+
+/* True when nothing has changed since the watch began.  What was told is not read: the watch is begun anew. */
+static bool is_quiet(struct cell__store *store)
+{
+	char events[4096] __attribute__((aligned(__alignof__(struct inotify_event))));
+	return store->watch_fd >= 0 && read(store->watch_fd, events, sizeof events) < 0 && errno == EAGAIN;
+}
+
 /* With search_lock held and an index open. */
 static int refresh(struct cell__store *store, struct cell_error *err)
 {
 	struct refresh r = { .store = store };
-	if (cell__search_changed(store->search) && load_stamps(store, err) < 0)
+	bool changed = cell__search_changed(store->search);
+	if (!changed && is_quiet(store))
+		return 0;
+	if (changed && load_stamps(store, err) < 0)
 		return -1;
 	r.folders[0] = cell__dir_open(store->root_fd, FOLDER, false);
 	r.folders[1] = cell__dir_open(store->root_fd, OLD_FOLDER, false);
+	watch(store, r.folders);
 	int rc = check_index(&r, err);
 	if (rc == 0)
 		rc = scan_folders(store, &r.files, err);
@@ -369,6 +429,8 @@ static int refresh(struct cell__store *store, struct cell_error *err)
 		rc = cell_fail(err, CELL_E_NOMEM, 0, "index workflows");
 	if (rc == 0 && (r.n_changed > 0 || r.n_removed > 0 || r.index))
 		rc = write_changes(&r, err);
+	if (rc < 0)
+		cell__close_fd(&store->watch_fd);
 	cell__close_fd(&r.folders[0]);
 	cell__close_fd(&r.folders[1]);
 	json_decref(r.index);
@@ -412,6 +474,7 @@ static void remove_cache(struct cell__store *store)
 
 void cell__store_close_search(struct cell__store *store)
 {
+	cell__close_fd(&store->watch_fd);
 	cell__search_close(store->search);
 	store->search = NULL;
 	cell__search_stamps_free(store->stamps, store->n_stamps);

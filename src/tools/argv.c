@@ -164,7 +164,8 @@ static int add_params(const struct cell__tool *tool, enum cell__arg_place place,
 static bool has_positional(const struct cell__tool *tool, const json_t *args)
 {
 	for (size_t i = 0; i < tool->schema.count; i++)
-		if (tool->schema.list[i].place == CELL_IN_POSITIONAL && json_object_get(args, tool->schema.list[i].name))
+		if (tool->schema.list[i].place == CELL_IN_POSITIONAL &&
+		    json_object_get(args, tool->schema.list[i].name))
 			return true;
 	return false;
 }

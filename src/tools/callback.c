@@ -351,12 +351,13 @@ static int add_callable(struct cell__tool *tool, const char *name, const struct 
 int cell__tools_add_host(struct cell__tools *tools, const struct cell__host_tool *spec, struct cell_error *err)
 {
 	const char *dot = strchr(spec->name, '.');
-	CELL_AUTO_FREE char *group = dot ? cell__strndup(spec->name, (size_t)(dot - spec->name)) : cell__strdup(spec->name);
+	CELL_AUTO_FREE char *group = cell__strndup(spec->name, dot ? (size_t)(dot - spec->name) : strlen(spec->name));
 	if (!group)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a tool");
 	const char *name = dot ? dot + 1 : group;
 	if (!cell__tool_name_ok(group) || !cell__tool_name_ok(name) || !spec->fn)
-		return cell_fail(err, CELL_E_INVALID, 0, "'%.80s' is no name for a tool, or it has no function", spec->name);
+		return cell_fail(err, CELL_E_INVALID, 0, "'%.80s' is no name for a tool, or it has no function",
+				 spec->name);
 	if (tools->n_host_tools >= CELL_TOOL_LIMIT_TOOLS)
 		return cell_fail(err, CELL_E_LIMIT, 0, "more than %u tools", CELL_TOOL_LIMIT_TOOLS);
 	struct cell__tool *tool = find_host_tool(tools, group);

@@ -109,10 +109,11 @@ static void handle_output(void *owner, enum cell_stream stream, const char *byte
 }
 
 /* The head of a stream as UTF-8, and a word about the rest. */
-static int add_stream(struct cell__buf *text, const struct cli *cli, int i, size_t limit)
+static int add_stream(struct cell__buf *text, const struct cli *cli, int i, size_t limit,
+		      int (*add)(struct cell__buf *, const char *, size_t))
 {
 	size_t kept = cli->out[i].size < limit ? cli->out[i].size : limit;
-	int rc = cell__buf_add_utf8(text, cli->out[i].data, kept);
+	int rc = add(text, cli->out[i].data, kept);
 	if (cli->total[i] > kept)
 		rc |= cell__buf_printf(text, "\n[... %llu bytes left out ...]\n",
 				       (unsigned long long)(cli->total[i] - kept));
@@ -128,7 +129,7 @@ static void answer_output(struct cell__tool_run *run, const struct cli *cli)
 		return;
 	}
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
-	if (!result || add_stream(&text, cli, 0, run->tool->max_output) < 0) {
+	if (!result || add_stream(&text, cli, 0, run->tool->max_output, cell__buf_add_utf8) < 0) {
 		json_decref(result);
 		cell__tool_run_fail(run, CELL_E_NOMEM, "out of memory");
 		return;
@@ -147,10 +148,11 @@ static void fail_command(struct cell__tool_run *run, const struct cli *cli, cons
 	else
 		rc = cell__buf_printf(&text, "Command failed with exit code %d", how->status);
 	if (cli->total[1] > 0)
-		rc |= cell__buf_add_str(&text, ": ") | add_stream(&text, cli, 1, CELL_TOOL_LIMIT_ERROR_TEXT);
+		rc |= cell__buf_add_str(&text, ": ") |
+		      add_stream(&text, cli, 1, CELL_TOOL_LIMIT_ERROR_TEXT, cell__buf_add_quote);
 	if (cli->total[0] > 0)
 		rc |= cell__buf_add_str(&text, text.data[text.size - 1] == '\n' ? "stdout:\n" : "\nstdout:\n") |
-		      add_stream(&text, cli, 0, CELL_TOOL_LIMIT_ERROR_TEXT);
+		      add_stream(&text, cli, 0, CELL_TOOL_LIMIT_ERROR_TEXT, cell__buf_add_quote);
 	while (text.size > 0 && text.data[text.size - 1] == '\n')
 		text.data[--text.size] = '\0';
 	cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "%s", rc < 0 ? "Command failed" : text.data);

@@ -386,9 +386,11 @@ static void start(struct cell__tool_run *run, json_t *args)
 	request->run = run;
 	run->state = request;
 	if (prepare(request, args, &why) < 0) {
+		/* Without a method the arguments were not even good for a request. */
+		int code = request->req.method ? CELL_TOOL_E_FAILED : CELL_TOOL_E_ARGS;
 		run->state = NULL;
 		destroy_request(request);
-		cell__tool_run_fail(run, CELL_TOOL_E_ARGS, "%s", why.size ? why.data : "out of memory");
+		cell__tool_run_fail(run, code, "%s", why.size ? why.data : "out of memory");
 	}
 }
 
@@ -465,7 +467,7 @@ static void answer_body(struct cell__tool_run *run, struct request *request)
 static void fail_status(struct cell__tool_run *run, const struct request *request, long status)
 {
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
-	cell__buf_add_utf8(&text, request->body.data, request->body.size);
+	cell__buf_add_quote(&text, request->body.data, request->body.size);
 	cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "HTTP %ld: %s", status, text.data ? text.data : "");
 }
 

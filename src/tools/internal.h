@@ -203,6 +203,8 @@ int cell__args_merge(const struct cell__tool *tool, const struct cell__callable 
 		     json_t **ret_args, struct cell__buf *why);
 /* A scalar as text: numbers in decimal, true and false. */
 int cell__arg_text(const json_t *value, struct cell__buf *out);
+/* Appends bytes as UTF-8 that holds no NUL: both what is ill-formed and NUL become U+FFFD. */
+int cell__buf_add_quote(struct cell__buf *out, const char *bytes, size_t size);
 /* Line breaks between the parts of a JSON text become blanks; false when it is no JSON value. */
 bool cell__json_one_line(struct cell__buf *text);
 /* From a JSON Schema of an object. */

@@ -645,6 +645,8 @@ struct cell__tool *cell__tool_load(const char *file, const char *bytes, size_t s
 		tool->timeout_ms = CELL_TOOL_DEFAULT_TIMEOUT_MS;
 		tool->max_output = CELL_TOOL_DEFAULT_OUTPUT;
 		tool->file = cell__strdup(file);
+		if (!tool->file)
+			cell__load_problem(&loader, doc, "out of memory");
 		load_document(&loader, doc, tool);
 	}
 	cell__yaml_destroy(doc);

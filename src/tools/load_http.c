@@ -27,8 +27,8 @@ static bool has_body(const char *method)
 	return strcmp(method, "POST") == 0 || strcmp(method, "PUT") == 0 || strcmp(method, "PATCH") == 0;
 }
 
-static void load_place(struct cell__loader *loader, const struct cell__yaml *where, const struct cell__callable *endpoint,
-		       struct cell__param *param)
+static void load_place(struct cell__loader *loader, const struct cell__yaml *where,
+		       const struct cell__callable *endpoint, struct cell__param *param)
 {
 	static const struct {
 		const char *word;

@@ -314,6 +314,21 @@ int cell__arg_text(const json_t *value, struct cell__buf *out)
 	return cell__buf_add_str(out, text);
 }
 
+int cell__buf_add_quote(struct cell__buf *out, const char *bytes, size_t size)
+{
+	int rc = 0;
+	while (size > 0 && rc == 0) {
+		size_t n = strnlen(bytes, size);
+		rc = cell__buf_add_utf8(out, bytes, n);
+		if (rc == 0 && n < size)
+			rc = cell__buf_add_str(out, "\xef\xbf\xbd");
+		n += n < size;
+		bytes += n;
+		size -= n;
+	}
+	return rc;
+}
+
 /* ---- JSON that passes through as text ---- */
 
 bool cell__json_one_line(struct cell__buf *text)
@@ -359,8 +374,8 @@ static int mark_required(const json_t *required, struct cell__params *params, st
 		const char *text = json_string_value(name);
 		struct cell__param *param = text ? (struct cell__param *)cell__params_find(params, text) : NULL;
 		if (!param)
-			return cell_fail(err, CELL_E_INVALID, 0, "parameters: required '%.60s' is not among the properties",
-					 text ? text : "?");
+			return cell_fail(err, CELL_E_INVALID, 0,
+					 "parameters: required '%.60s' is not among the properties", text ? text : "?");
 		param->required = !param->fallback;
 	}
 	return 0;

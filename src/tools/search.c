@@ -66,7 +66,11 @@ static int make_docs(struct cell__tools *tools)
 		const struct cell__tool *tool = tools->index[i];
 		tools->doc_texts[i] = doc_text(tool);
 		ok = tools->doc_texts[i] != NULL;
-		tools->docs[i] = (struct cell__rank_doc){ tool->name, or_empty(tool->description), tools->doc_texts[i] };
+		tools->docs[i] = (struct cell__rank_doc){
+			.name = tool->name,
+			.description = or_empty(tool->description),
+			.text = tools->doc_texts[i],
+		};
 	}
 	if (!ok)
 		cell__tools_free_docs(tools);

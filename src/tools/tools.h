@@ -38,7 +38,7 @@
 #define CELL_TOOL_LIMIT_NAME 64u                    /* bytes of a tool's or callable's name */
 #define CELL_TOOL_LIMIT_PROBLEMS 100u               /* told of one file */
 #define CELL_TOOL_LIMIT_ARGV 4096u                  /* words of a command */
-#define CELL_TOOL_LIMIT_ARGV_BYTES (1024u * 1024u)  /* their bytes together */
+#define CELL_TOOL_LIMIT_ARGV_BYTES (96u * 1024u)    /* their bytes together; fits CELL_LIMIT_SPAWN_MESSAGE with the rest */
 #define CELL_TOOL_LIMIT_RUNS 4096u                  /* calls under way in one registry */
 #define CELL_TOOL_LIMIT_PROCESSES 64u               /* programs running at once; more calls wait their turn */
 #define CELL_TOOL_LIMIT_CONNECTIONS 64              /* open at once; more requests wait their turn */

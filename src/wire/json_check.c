@@ -131,11 +131,11 @@ bool cell__json_check(const char *text, size_t size)
 		case '{':
 		case '[': {
 			char closer = *c.at++ == '{' ? '}' : ']';
+			if (depth == CELL_LIMIT_JSON_DEPTH)
+				return false;
 			skip_space(&c);
 			if (take(&c, closer))
 				break;
-			if (depth == CELL_LIMIT_JSON_DEPTH)
-				return false;
 			closers[depth++] = closer;
 			if (closer == '}') {
 				skip_space(&c);

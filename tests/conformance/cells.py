@@ -15,20 +15,22 @@ does not say is held to the quiet default: no error, nothing on stdout or stderr
     check               a function of the result, for what does not fit above
 
 `needs` names capabilities that an executor or interpreter may honestly lack.  An executor lists what it lacks
-in EXCEPTIONS; everything else must pass.
+in EXCEPTIONS; everything else must pass.  `base` is what the session's base folder holds when the case begins,
+{path: text}; without it the session has none.
 """
 import json
 import re
 
 ANY = object()
 # Executor name -> capabilities it does not have.  Known ones: children (processes), fork, threads, descriptors
-# (fds 1 and 2 are real), files (cwd is a real directory), shell (/bin/sh, bash), environment (exact environ).
+# (fds 1 and 2 are real), files (cwd is a real directory), shell (/bin/sh, bash), environment (exact environ),
+# namespaces (tools, workflows, artifacts, deps).
 EXCEPTIONS = {"subprocess": set()}
 
 
 class Case:
-    def __init__(self, name, *cells, needs=()):
-        self.name, self.cells, self.needs = name, cells, set(needs)
+    def __init__(self, name, *cells, needs=(), base=None):
+        self.name, self.cells, self.needs, self.base = name, cells, set(needs), base
 
 
 def cell(source, **expect):

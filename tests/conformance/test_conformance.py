@@ -1,58 +1,91 @@
-"""Runs the table of cells.py against every executor named in WORKCELL_EXECUTORS.
+"""Runs the tables of cells.py and namespaces.py against every executor named in WORKCELL_EXECUTORS.
 
-One program serves all cases of one executor and interpreter; between cases it is told to reset, which is a
-fresh kernel, and after that only the program, its spawner and its zygote may be there.
+One program serves all cases of one executor and interpreter that need no base folder, another one those that do;
+between cases it is told to reset, which is a fresh kernel, and after that only the program, its spawner and its
+zygote may be there.
 """
 import base64
+import os
 import re
+import shutil
+import tempfile
 
 import pytest
 
 import cells
+import namespaces
+import spaces
 import support
+
+CASES = cells.CASES + namespaces.CASES
 
 INTERPRETERS = ("ipython", "plain")
 
 
 class Target:
-    """One executor with one interpreter: a program that lives from case to case unless a case ends it."""
+    """One executor with one interpreter: programs that live from case to case unless a case ends them."""
 
     def __init__(self, executor, python):
         self.executor, self.python = executor, python
-        self.driver = None
-        self.capabilities = {"children", "fork", "threads", "descriptors", "files", "shell", "environment"}
+        self.drivers, self.fds = {}, {}  # by whether there is a base folder
+        self.base = tempfile.mkdtemp(prefix="workcell-tests-base-")
+        self.capabilities = {"children", "fork", "threads", "descriptors", "files", "shell", "environment",
+                             "namespaces"}
         self.capabilities -= cells.EXCEPTIONS.get(executor, set())
         if tuple(map(int, support.python_version(python).split(".")[:2])) >= (3, 11):
             self.capabilities.add("py311")
         if support.module_version(python, "matplotlib"):
             self.capabilities.add("matplotlib")
 
-    def open(self):
-        if self.driver is None:
-            self.driver = support.Driver("--timeout", "20", python=self.python, executor=self.executor,
-                                         cwd="/")
-            support.shared_drivers.append(self.driver)
-            self.driver.locate()
-            self.driver.reset()
-            self.fds = support.fd_count(self.driver.pid)
-        return self.driver
+    def fill(self, files):
+        """Makes the base folder hold these files; the caches of a storage may stay, that is what they are."""
+        for name in os.listdir(self.base):
+            path = os.path.join(self.base, name)
+            if name == ".cache":
+                continue
+            if os.path.isdir(path):
+                shutil.rmtree(path)
+            else:
+                os.unlink(path)
+        spaces.write_files(self.base, files)
+
+    def open(self, case):
+        """The program for a case, made when it is not there."""
+        kind = case.base is not None
+        if kind:
+            self.fill(case.base)
+        if self.drivers.get(kind) is None:
+            flags = ["--timeout", "20"] + (["--base", self.base] if kind else [])
+            driver = support.Driver(*flags, python=self.python, executor=self.executor, cwd="/")
+            self.drivers[kind] = driver
+            support.shared_drivers.append(driver)
+            driver.locate()
+            if kind:
+                # What is opened on first use stays open, and is no leak.
+                driver.run("[tools.search('x'), workflows.search('x'), artifacts.list()]")
+            driver.reset()
+            self.fds[kind] = support.fd_count(driver.pid)
+        return self.drivers[kind]
 
     def close(self, how):
-        driver, self.driver = self.driver, None
-        if driver is not None:
+        for kind in list(self.drivers):
+            driver = self.drivers.pop(kind)
             try:
                 how(driver)
             finally:
                 support.shared_drivers.remove(driver)
 
-    def check_quiet(self):
+    def remove(self):
+        shutil.rmtree(self.base, ignore_errors=True)
+
+    def check_quiet(self, driver):
         """After a reset nothing of the case is left: no process, no descriptor."""
-        pid = self.driver.pid
-        support.wait_until(lambda: len(self.driver.family()) <= 3,
-                           lambda: "only spawner, zygote and kernel: %r" % self.driver.family(), 10)
+        before = self.fds[[kind for kind in self.drivers if self.drivers[kind] is driver][0]]
+        support.wait_until(lambda: len(driver.family()) <= 3,
+                           lambda: "only spawner, zygote and kernel: %r" % driver.family(), 10)
         # A kernel may be open or not yet: socket, two pipes and ring come and go together.
-        support.wait_until(lambda: support.fd_count(pid) <= self.fds + 8,
-                           lambda: "descriptors grew from %d to %d" % (self.fds, support.fd_count(pid)), 10)
+        support.wait_until(lambda: support.fd_count(driver.pid) <= before + 8,
+                           lambda: "descriptors grew from %d to %d" % (before, support.fd_count(driver.pid)), 10)
 
 
 @pytest.fixture(scope="module", params=[(e, i) for e in support.EXECUTORS for i in INTERPRETERS],
@@ -65,6 +98,7 @@ def target(request, full_python, bare_python):
         made.close(support.Driver.close)
     finally:
         made.close(support.Driver.kill)
+        made.remove()
 
 
 def same(got, want):
@@ -182,7 +216,7 @@ def problems(result, want):
         yield "state %r" % result["state"]
 
 
-@pytest.mark.parametrize("case", cells.CASES, ids=lambda case: case.name.replace(" ", "-"))
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
 def test_cell(target, case):
     lacking = case.needs - target.capabilities
     if lacking:
@@ -190,7 +224,7 @@ def test_cell(target, case):
         assert lacking <= {"py311", "matplotlib"} | cells.EXCEPTIONS.get(target.executor, set())
         return
     failed = []
-    driver = target.open()
+    driver = target.open(case)
     try:
         for number, (code, want) in enumerate(case.cells, 1):
             result = driver.run(code)
@@ -198,7 +232,7 @@ def test_cell(target, case):
             for problem in problems(result, want):
                 failed.append("cell %d %.100r: %s" % (number, code, problem))
         driver.reset()
-        target.check_quiet()
+        target.check_quiet(driver)
     except (AssertionError, OSError) as error:
         failed.append(str(error))
         target.close(support.Driver.kill)
@@ -206,7 +240,7 @@ def test_cell(target, case):
 
 
 def test_names_are_unique():
-    names = [case.name for case in cells.CASES]
+    names = [case.name for case in CASES]
     assert len(names) == len(set(names))
 
 

@@ -100,7 +100,7 @@ def test_search_ranks_names_descriptions_tags_and_callables(drive, tmp_path):
     assert [t["name"] for t in driver.value("tools.search('pressing')")] == ["zip"]
     assert [t["name"] for t in driver.value("tools.search('archives', limit=1)")] != []
     assert len(driver.value("tools.search('archives', limit=1)")) == 1
-    assert driver.value("tools.search('nothing has this word')") == []
+    assert driver.value("tools.search('zebra')") == []
 
 
 def test_unknown_tools_and_callables_name_those_that_exist(driver):
@@ -110,7 +110,7 @@ def test_unknown_tools_and_callables_name_those_that_exist(driver):
     unknown = spaces.error(driver, "tools.probe.nope()")
     assert unknown["type"] == "AttributeError" and "go" in unknown["message"] and "plain" in unknown["message"]
     assert spaces.error(driver, "tools._x")["type"] == "AttributeError"
-    assert driver.value("hasattr(tools, 'probe'), hasattr(tools, 'nope')") is None
+    assert driver.value("[hasattr(tools, 'probe'), hasattr(tools, 'nope')]") == [True, False]
 
 
 # ---- the words of a command --------------------------------------------------------------------------------
@@ -156,8 +156,7 @@ def test_required_types_enums_and_names_are_checked(driver):
         assert words in problem["message"], (call, problem)
     problem = spaces.error(driver, "tools.probe.go(a='x', colour='red')")
     assert "hdr" in problem["message"] and "go(a: str" in problem["message"], problem
-    caught = driver.value("try:\n    tools.probe()\nexcept ToolError as error:\n    seen = isinstance(error, ValueError)\nseen")
-    assert caught is True
+    assert driver.value("try:\n    tools.probe()\nexcept ToolError as error:\n    code = error.code\ncode") == "invalid"
 
 
 def test_positional_arguments_are_refused_with_the_signature(driver):
@@ -557,12 +556,12 @@ def test_variables_never_reach_kernel_event_log_or_error(drive, tmp_path, web):
     results = [driver.run(code) for code in (
         "tools.tells.run()", "tools.hangs.run()", "tools.web.status(code='403')", "tools.web.slow()", "tools.web.text()",
         "repr(tools.list()) + repr(tools.search('web')) + repr(tools.web) + str(tools.tells.run.describe())",
-        "import os\n{k: open('/proc/%s/environ' % k, 'rb').read().decode('latin-1') for k in ('self', os.getppid())}",
-        "open('/proc/self/mem', 'rb') and None", "import gc\n[o for o in gc.get_objects() if isinstance(o, str)][:0]")]
+        "import os\n[open('/proc/%s/environ' % pid).read() for pid in ('self', os.getppid())]")]
     assert results[0]["error"]["type"] == results[2]["error"]["type"] == "ToolCallError"
     for shown in (json.dumps(results), json.dumps(driver.events)):
         assert SECRET not in shown
-    assert driver.value("tools.tells.run.signature()") is not None
+    assert not spaces.memory_holds(driver.kernel_pid(), SECRET.encode())
+    assert spaces.memory_holds(driver.pid, b"TEST_TOKEN=" + SECRET.encode()), "the search finds what is there"
     driver.close()
     for folder, _, names in os.walk(str(tmp_path)):
         for name in names:

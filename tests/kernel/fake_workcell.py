@@ -152,13 +152,8 @@ class Host:
         with self.lock:
             self.sock.sendall(frame_bytes(kind, ident, text, raw or b""))
 
-    def reply(self, ident, result=None, raw=None, kind=None, generation=None):
-        value = {"result": result}
-        if kind is not None:
-            value["raw"] = kind
-        if generation is not None:
-            value["generation"] = generation
-        self.send(REPLY, ident, value, raw)
+    def reply(self, ident, result=None, raw=None):
+        self.send(REPLY, ident, {"result": result}, raw)
 
     def fail(self, ident, **error):
         self.send(REPLY, ident, {"error": error})

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Writes the seeds of the fuzz targets to corpus/TARGET/: one of each thing that the format knows."""
+
+import json
+import os
+import struct
+
+HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "corpus")
+
+
+def write(target, name, data):
+    folder = os.path.join(HERE, target)
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, name), "wb") as file:
+        file.write(data)
+
+
+def frame(kind, ident=1, structure=b"", raw=b"", pos=0, version=1):
+    return struct.pack("<BBBBIIIQ", 0x57, version, kind, 0, ident, len(structure), len(raw), pos) + structure + raw
+
+
+def frames():
+    for kind in (1, 2, 3, 4, 65, 66, 67, 68, 69, 70):
+        yield "type-%d" % kind, b"\x05\x00" + frame(kind, kind, b"{}", b"raw")
+    yield "several", b"\x20\x00" + frame(70) + frame(65, 0, b'{"python":"3.11.2"}') + frame(66, 7, b'{"v":1,"r":1}', b"22", 64)
+    yield "split-in-payload", b"\x1a\x00" + frame(66, 1, b"{}", b"0123456789")
+    yield "version", b"\x00\x00" + frame(66, version=2)
+    yield "type", b"\x00\x00" + frame(200)
+    yield "too-big", b"\x00\x00" + struct.pack("<BBBBIIIQ", 0x57, 1, 66, 0, 1, 0xFFFFFFFF, 0, 0)
+    yield "truncated", b"\x03\x00" + frame(67, 1, b"{}", b"abcdef")[:-3]
+    yield "noise", b"\x01\x00noise"
+
+
+JSON = {
+    "null": b"null",
+    "number": b"-1234567890123456789012345678901234567890.5e-10",
+    "string": '"a\\n\\u00e9\\ud83d\\ude00é😀"'.encode(),
+    "list": b'[1, 2.5, "x", [], {}, [[]]]',
+    "object": b'{"a": {"b": [true, false, null]}, "c": ""}',
+    "deep": b"[" * 512 + b"0" + b"]" * 512,
+    "too-deep": b"[" * 513 + b"]" * 513,
+    "surrogate": b'"\\ud800"',
+    "newline": b"[1,\n2]",
+    "nan": b"NaN",
+    "nul-key": b'{"\\u0000": 1}',
+    "overflow": b"1e999",
+}
+
+
+def record(kind, payload):
+    return struct.pack("<II", len(payload), kind) + payload + b"\0" * (-len(payload) % 8)
+
+
+def rings():
+    records = record(1, b"hello\n") + record(2, b"err") + record(3, struct.pack("<QQ", 5, 6)) + record(1, b"")
+    for name, tail in (("start", 0), ("end-of-ring", 256 * 1024 - 16), ("end-of-numbers", 2**64 - 16)):
+        yield name, struct.pack("<QQQ", tail, 0, 0) + records
+    yield "upto", struct.pack("<QQQ", 0, len(records), 16) + records
+    yield "bad-head", struct.pack("<QQQ", 64, 32, 2**63) + records
+    yield "bad-type", struct.pack("<QQQ", 0, 0, 0) + record(4, b"x")
+    yield "bad-size", struct.pack("<QQQ", 0, 0, 0) + struct.pack("<II", 0x10000, 1)
+    yield "large", struct.pack("<QQQ", 0, 0, 0) + record(1, b"x" * 4000)
+
+
+def answers():
+    def seed(kind, head, raw=b""):
+        structure = json.dumps(head).encode() if head is not None else b""
+        return struct.pack("<BH", kind, len(structure)) + structure + raw
+
+    error = {"type": "ValueError", "message": "m", "traceback": "t", "code": "interrupted"}
+    yield "empty", seed(0, None)
+    yield "value", seed(0, {"v": 1, "r": 1}, b"22")
+    yield "mime", seed(0, {"v": 2, "r": 3, "mime": [["text/html", 4], ["image/png", 2]]}, b"[]abc<b/>\x89P")
+    yield "json-part", seed(0, {"r": 1, "mime": [["application/json", 7]]}, b'x{"a":1}')
+    yield "error", seed(0, {"error": error})
+    yield "display", seed(1, {"mime": [["text/plain", 2], ["image/svg+xml", 3]], "metadata": {}}, b"hi<s>")
+    yield "too-little", seed(0, {"v": 9}, b"1")
+    yield "too-much", seed(1, {"mime": []}, b"x")
+    yield "not-utf8", seed(0, {"r": 1}, b"\xff")
+
+
+def outputs():
+    def seed(cap, *writes):
+        return struct.pack("<H", cap - 8) + b"".join(writes)
+
+    def piece(text):
+        return bytes([len(text)]) + text
+
+    yield "below", seed(100, piece(b"short"))
+    yield "at", seed(100, piece(b"x" * 100))
+    yield "one-past", seed(100, piece(b"x" * 101))
+    yield "odd", seed(101, piece(b"abc" * 34), piece(b"d"))
+    yield "far-past", seed(1024, piece(b"head"), b"\xffm", piece(b"tail"))
+    yield "characters", seed(50, *[piece("é€😀".encode()) for _ in range(20)])
+    yield "bytes", seed(64, *[piece(bytes(range(120, 240))) for _ in range(3)])
+
+
+TEXTS = {
+    "ascii": b"plain \"quoted\" \\ and\ttabs\n",
+    "utf8": "é€😀\u2028\x7f".encode(),
+    "controls": bytes(range(32)),
+    "cut": "😀".encode()[:3] + b"A" + "€".encode()[:2],
+    "overlong": b"\xc0\xaf\xe0\x80\xaf\xf0\x80\x80\xaf",
+    "surrogates": b"\xed\xa0\x80\xed\xbf\xbf",
+    "high": b"\xf4\x8f\xbf\xbf\xf4\x90\x80\x80\xff",
+}
+
+for target, seeds in (
+    ("frame", frames()), ("json_check", JSON.items()), ("ring", rings()), ("answer", answers()), ("output", outputs()),
+    ("text", TEXTS.items()),
+):
+    for name, data in seeds:
+        write(target, name, data)

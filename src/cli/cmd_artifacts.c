@@ -1,0 +1,407 @@
+/*
+ * `workcell artifacts`: data kept in the storage.  Bytes go through in pieces, so size does not matter.
+ */
+#define _GNU_SOURCE 1
+#include "cli.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define PIECE_BYTES (1024u * 1024u)
+
+struct artifacts_flags {
+	struct cell_cli_space_flags space;
+	const char *type;
+	const char *description;
+	const char *metadata;
+	bool json;
+};
+
+static const struct cell_cli_flag artifacts_flag_table[] = {
+	{ 0, "json", NULL, "the answer as JSON on one line", CELL_FLAG_SWITCH,
+	  offsetof(struct artifacts_flags, json) },
+	{ 0, "type", "TYPE", "put: text, json or bytes (default: by the name's ending)", CELL_FLAG_STRING,
+	  offsetof(struct artifacts_flags, type) },
+	{ 0, "description", "TEXT", "put: what it is", CELL_FLAG_STRING,
+	  offsetof(struct artifacts_flags, description) },
+	{ 0, "metadata", "JSON", "put: an object to keep with it", CELL_FLAG_STRING,
+	  offsetof(struct artifacts_flags, metadata) },
+	CELL_CLI_SPACE_FLAGS(offsetof(struct artifacts_flags, space)),
+	{ 0 },
+};
+
+const struct cell_cli_command cell__cli_artifacts_command = {
+	.name = "artifacts",
+	.summary = "list, put, get and remove artifacts",
+	.synopsis = "list | put NAME FILE|- | get NAME [FILE|-] | rm NAME...",
+	.about = "Artifacts are kept in the artifacts/ of --storage DIR; a name may have folders.\n\n"
+		 "  list                names, types, sizes, times and descriptions\n"
+		 "  put NAME FILE|-     keeps a file, or stdin\n"
+		 "  get NAME [FILE|-]   writes it to a file, or to stdout; with --json and no FILE only what\n"
+		 "                      is known of it\n"
+		 "  rm NAME...          removes it",
+	.examples = "  workcell artifacts put reports/q3.csv q3.csv --description 'Third quarter' --base ./data\n"
+		    "  tar c src | workcell artifacts put src.tar - --base ./data\n"
+		    "  workcell artifacts get reports/q3.csv - --base ./data | head\n"
+		    "  workcell artifacts list --base ./data --json",
+	.flags = artifacts_flag_table,
+	.run = cell__cmd_artifacts,
+};
+
+/* ---- list, rm -------------------------------------------------------------------- */
+
+static const char *type_of(const json_t *artifact)
+{
+	const char *type = cell__cli_text(artifact, "type");
+
+	return *type ? type : cell__cli_text(json_object_get(artifact, "metadata"), "_data_type");
+}
+
+static int run_list(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
+		    struct cell_error *err)
+{
+	const struct artifacts_flags *flags = values;
+	struct cell_cli_table table = { .columns = 5 };
+	const json_t *artifact;
+	json_t *artifacts;
+	char *text, size[32];
+	int status = 0;
+	size_t i;
+
+	(void)operands;
+	if (cell__cli_call(space, "artifacts.list", json_object(), &text, &artifacts, err) < 0)
+		return -1;
+	json_array_foreach(artifacts, i, artifact) {
+		snprintf(size, sizeof(size), "%" JSON_INTEGER_FORMAT,
+			 json_integer_value(json_object_get(artifact, "size")));
+		if (!flags->json)
+			cell__cli_table_add(&table,
+					    (const char *[]){ cell__cli_text(artifact, "name"), type_of(artifact),
+							      size, cell__cli_text(artifact, "created_at"),
+							      cell__cli_text(artifact, "description") });
+	}
+	if (flags->json)
+		cell__cli_line(text);
+	else
+		status = cell__cli_table_print(&table, err);
+	json_decref(artifacts);
+	free(text);
+	return status;
+}
+
+static int run_rm(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
+		  struct cell_error *err)
+{
+	const struct artifacts_flags *flags = values;
+	json_t *removed = json_array(), *answer;
+	int status = 0;
+
+	for (size_t i = 1; i < operands->count && !status; i++) {
+		const char *name = operands->items[i].value;
+
+		/* Code may delete what is not there; a person who mistyped a name wants to know. */
+		status = cell__cli_call(space, "artifacts.exists", json_pack("{s:s}", "name", name), NULL, &answer,
+					err);
+		if (status < 0)
+			break;
+		if (json_is_false(answer))
+			status = cell__cli_fail(err, CELL_E_NOT_FOUND, 0, "there is no artifact '%s'", name);
+		else
+			status = cell__cli_call(space, "artifacts.delete", json_pack("{s:s}", "name", name), NULL,
+						NULL, err);
+		json_decref(answer);
+		if (!status)
+			json_array_append_new(removed, json_string(name));
+	}
+	if (!status && flags->json)
+		status = cell__cli_print_json(removed, err);
+	json_decref(removed);
+	return status;
+}
+
+/* ---- put ------------------------------------------------------------------------- */
+
+static const char *type_by_name(const char *name)
+{
+	static const char *const texts[] = { "txt", "md", "rst", "csv", "tsv", "log", "html", "xml", "svg", "yaml",
+					     "yml", "toml", "ini", "sql", "py", "js", "sh", NULL };
+	const char *dot = strrchr(name, '.');
+
+	if (!dot || strchr(dot, '/'))
+		return "bytes";
+	if (!strcasecmp(dot + 1, "json"))
+		return "json";
+	for (size_t i = 0; texts[i]; i++) {
+		if (!strcasecmp(dot + 1, texts[i]))
+			return "text";
+	}
+	return "bytes";
+}
+
+static int begin(const struct artifacts_flags *flags, struct cell_space *space, const char *name, json_t **ret_handle,
+		 struct cell_error *err)
+{
+	static const char *const types[] = { "text", "json", "bytes", NULL };
+	const char *type = flags->type ? flags->type : type_by_name(name);
+	json_t *metadata = NULL, *args, *answer;
+	size_t i = 0;
+
+	while (types[i] && strcmp(types[i], type))
+		i++;
+	if (!types[i])
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "--type is text, json or bytes, not '%s'", type);
+	if (flags->metadata)
+		metadata = json_loads(flags->metadata, JSON_REJECT_DUPLICATES, NULL);
+	if (flags->metadata && !json_is_object(metadata)) {
+		json_decref(metadata);
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "--metadata wants a JSON object");
+	}
+	args = json_pack("{s:s, s:s, s:s, s:o*}", "name", name, "type", type, "description",
+			 flags->description ? flags->description : "", "metadata", metadata);
+	if (cell__cli_call(space, "artifacts.save_begin", args, NULL, &answer, err) < 0)
+		return -1;
+	*ret_handle = json_incref(json_object_get(answer, "handle"));
+	json_decref(answer);
+	return 0;
+}
+
+/* Pieces until the end of the input; `where` names it. */
+static int send_pieces(struct cell_space *space, json_t *handle, int fd, const char *where, struct cell_error *err)
+{
+	char *piece = malloc(PIECE_BYTES);
+	int status = piece ? 0 : cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a piece of %s", where);
+
+	while (!status) {
+		size_t size = 0;
+		ssize_t n = 1;
+
+		while (size < PIECE_BYTES && n) {
+			n = read(fd, piece + size, PIECE_BYTES - size);
+			if (n < 0 && errno == EINTR)
+				continue;
+			if (n < 0) {
+				status = cell__cli_fail(err, CELL_E_IO, errno, "cannot read %s", where);
+				break;
+			}
+			size += (size_t)n;
+		}
+		if (status || !size)
+			break;
+		status = cell__cli_call_raw(space, "artifacts.save_chunk", json_pack("{s:O}", "handle", handle),
+					    piece, size, NULL, NULL, NULL, err);
+	}
+	free(piece);
+	return status;
+}
+
+static int run_put(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
+		   struct cell_error *err)
+{
+	const struct artifacts_flags *flags = values;
+	const char *name = operands->items[1].value, *path = operands->items[2].value;
+	bool from_stdin = !strcmp(path, "-");
+	int fd = from_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC), status;
+	json_t *handle = NULL;
+	char *text;
+
+	if (fd < 0)
+		return cell__cli_fail(err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, errno, "cannot open %s",
+				      path);
+	status = begin(flags, space, name, &handle, err);
+	if (!status) {
+		status = send_pieces(space, handle, fd, from_stdin ? "stdin" : path, err);
+		if (status < 0)
+			cell__cli_call(space, "artifacts.save_abort", json_pack("{s:O}", "handle", handle), NULL,
+				       NULL, NULL);
+		else
+			status = cell__cli_call(space, "artifacts.save_commit",
+						json_pack("{s:O}", "handle", handle), &text, NULL, err);
+		json_decref(handle);
+	}
+	if (!from_stdin)
+		close(fd);
+	if (status < 0)
+		return -1;
+	if (flags->json)
+		cell__cli_line(text);
+	free(text);
+	return 0;
+}
+
+/* ---- get ------------------------------------------------------------------------- */
+
+static int write_all(int fd, const char *bytes, size_t size, const char *path, struct cell_error *err)
+{
+	if (fd == STDOUT_FILENO) {
+		cell__cli_write(fd, bytes, size);
+		return 0;
+	}
+	while (size) {
+		ssize_t n = write(fd, bytes, size);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return cell__cli_fail(err, CELL_E_IO, errno, "cannot write %s", path);
+		bytes += n;
+		size -= (size_t)n;
+	}
+	return 0;
+}
+
+static int fetch_pieces(struct cell_space *space, const json_t *opened, int fd, const char *path,
+			struct cell_error *err)
+{
+	json_t *handle = json_object_get(opened, "handle");
+	json_int_t size = json_integer_value(json_object_get(opened, "size")), offset = 0;
+	int status = 0;
+
+	while (!status && offset < size && !cell__cli_stop_status()) {
+		void *bytes;
+		size_t n;
+
+		status = cell__cli_call_raw(space, "artifacts.load_chunk",
+					    json_pack("{s:O, s:I, s:i}", "handle", handle, "offset", offset, "size",
+						      (int)PIECE_BYTES), NULL, 0, NULL, &bytes, &n, err);
+		if (status < 0)
+			break;
+		if (!n)
+			status = cell__cli_fail(err, CELL_E_IO, 0, "the artifact ends before its size");
+		else
+			status = write_all(fd, bytes, n, path, err);
+		free(bytes);
+		offset += (json_int_t)n;
+	}
+	return status;
+}
+
+/* A new file beside path, to take its place when it is whole; *ret_temporary stays NULL where path is no file. */
+static int open_target(const char *path, char **ret_temporary, struct cell_error *err)
+{
+	struct stat st;
+	mode_t mask;
+	int fd;
+
+	if (!stat(path, &st) && !S_ISREG(st.st_mode)) {
+		fd = open(path, O_WRONLY | O_CLOEXEC);
+		return fd < 0 ? cell__cli_fail(err, CELL_E_IO, errno, "cannot write %s", path) : fd;
+	}
+	if (asprintf(ret_temporary, "%s.XXXXXX", path) < 0) {
+		*ret_temporary = NULL;
+		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+	}
+	fd = mkostemp(*ret_temporary, O_CLOEXEC);
+	if (fd < 0) {
+		cell__cli_fail(err, CELL_E_IO, errno, "cannot write %s", path);
+		free(*ret_temporary);
+		*ret_temporary = NULL;
+		return -1;
+	}
+	mask = umask(0);
+	umask(mask);
+	fchmod(fd, 0666 & ~mask);
+	return fd;
+}
+
+static int fetch(struct cell_space *space, const json_t *opened, const char *path, struct cell_error *err)
+{
+	char *temporary = NULL;
+	int fd, status;
+
+	if (!strcmp(path, "-"))
+		return fetch_pieces(space, opened, STDOUT_FILENO, path, err);
+	fd = open_target(path, &temporary, err);
+	if (fd < 0)
+		return -1;
+	status = fetch_pieces(space, opened, fd, path, err);
+	if (close(fd) < 0 && !status)
+		status = cell__cli_fail(err, CELL_E_IO, errno, "cannot write %s", path);
+	if (!status && temporary && rename(temporary, path) < 0)
+		status = cell__cli_fail(err, CELL_E_IO, errno, "cannot write %s", path);
+	if (status < 0 && temporary)
+		unlink(temporary);
+	free(temporary);
+	return status;
+}
+
+static int describe(struct cell_space *space, const char *name, struct cell_error *err)
+{
+	json_t *artifact;
+	char *text;
+	int status = 0;
+
+	if (cell__cli_call(space, "artifacts.get", json_pack("{s:s}", "name", name), &text, &artifact, err) < 0)
+		return -1;
+	if (json_is_object(artifact))
+		cell__cli_line(text);
+	else
+		status = cell__cli_fail(err, CELL_E_NOT_FOUND, 0, "there is no artifact '%s'", name);
+	json_decref(artifact);
+	free(text);
+	return status;
+}
+
+static int run_get(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
+		   struct cell_error *err)
+{
+	const struct artifacts_flags *flags = values;
+	const char *name = operands->items[1].value, *path = operands->count > 2 ? operands->items[2].value : "-";
+	json_t *opened;
+	int status;
+
+	if (flags->json && operands->count > 2 && !strcmp(path, "-"))
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "--json and the data cannot both go to stdout");
+	if (flags->json && operands->count == 2)
+		return describe(space, name, err);
+	if (cell__cli_call(space, "artifacts.load_open", json_pack("{s:s}", "name", name), NULL, &opened, err) < 0)
+		return -1;
+	status = fetch(space, opened, path, err);
+	cell__cli_call(space, "artifacts.load_close", json_pack("{s:O}", "handle", json_object_get(opened, "handle")),
+		       NULL, NULL, NULL);
+	json_decref(opened);
+	if (!status && flags->json)
+		status = describe(space, name, err);
+	return status;
+}
+
+/* ---- the command ------------------------------------------------------------------ */
+
+static const struct cell_cli_verb verbs[] = {
+	{ "list", "", 0, 0, run_list },
+	{ "put", "NAME FILE|- [--type TYPE] [--description TEXT]", 2, 2, run_put },
+	{ "get", "NAME [FILE|-]", 1, 2, run_get },
+	{ "rm", "NAME...", 1, SIZE_MAX, run_rm },
+	{ 0 },
+};
+
+int cell__cmd_artifacts(int argc, char **argv)
+{
+	struct artifacts_flags flags = { 0 };
+	struct cell_cli_list operands = { 0 };
+	const struct cell_cli_verb *verb;
+	struct cell_cli_space space;
+	struct cell_error err;
+	int status;
+
+	if (!cell__cli_parse(&cell__cli_artifacts_command, argc, argv, &flags, &operands, &status))
+		goto out;
+	status = -1;
+	verb = cell__cli_verb(verbs, "artifacts", &operands, &err);
+	if (verb && !cell__cli_space_open(&flags.space, NULL, NULL, true, &space, &err)) {
+		status = verb->run(&flags, space.space, &operands, &err);
+		cell__cli_space_close(&space);
+	}
+	if (cell__cli_stop_status())
+		status = cell__cli_stop_status();
+	else if (status < 0)
+		status = cell__cli_report(&err, flags.json);
+out:
+	cell__cli_list_finish(&operands);
+	return status;
+}

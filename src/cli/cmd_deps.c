@@ -1,0 +1,184 @@
+/*
+ * `workcell deps`: the packages that the code of a storage's sessions can import.
+ */
+#define _GNU_SOURCE 1
+#include "cli.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct deps_flags {
+	struct cell_cli_space_flags space;
+	const char *python;
+	bool json;
+};
+
+static const struct cell_cli_flag deps_flag_table[] = {
+	{ 0, "json", NULL, "the answer as JSON, one line a package", CELL_FLAG_SWITCH,
+	  offsetof(struct deps_flags, json) },
+	{ 0, "python", "PATH", "install for this interpreter (default python3)", CELL_FLAG_STRING,
+	  offsetof(struct deps_flags, python) },
+	CELL_CLI_SPACE_FLAGS(offsetof(struct deps_flags, space)),
+	CELL_CLI_DEPS_FLAGS(offsetof(struct deps_flags, space)),
+	{ 0 },
+};
+
+const struct cell_cli_command cell__cli_deps_command = {
+	.name = "deps",
+	.summary = "list, add, remove and install packages",
+	.synopsis = "list | add SPEC... | rm NAME... | sync",
+	.about = "Packages are listed in the requirements.txt of --storage DIR and installed into an environment\n"
+		 "of their own under the user's cache, from where sessions with this storage import them.\n\n"
+		 "  list          what is configured\n"
+		 "  add SPEC...   installs and configures: requests, 'pandas>=2,<3', 'uvicorn[standard]'\n"
+		 "  rm NAME...    removes from both\n"
+		 "  sync          installs what is configured and not there yet",
+	.examples = "  workcell deps add 'pandas>=2' --base ./data\n"
+		    "  workcell deps add mypackage --wheel-dir ./wheels --base ./data\n"
+		    "  workcell deps list --base ./data\n"
+		    "  workcell deps sync --base ./data --python ./venv/bin/python",
+	.flags = deps_flag_table,
+	.run = cell__cmd_deps,
+};
+
+static int run_list(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
+		    struct cell_error *err)
+{
+	const struct deps_flags *flags = values;
+	struct cell_cli_table table = { .columns = 1 };
+	const json_t *spec;
+	json_t *specs;
+	char *text;
+	size_t i;
+	int status = 0;
+
+	(void)operands;
+	if (cell__cli_call(space, "deps.list", json_object(), &text, &specs, err) < 0)
+		return -1;
+	json_array_foreach(specs, i, spec) {
+		if (!flags->json && json_is_string(spec))
+			cell__cli_table_add(&table, (const char *[]){ json_string_value(spec) });
+	}
+	if (flags->json)
+		cell__cli_line(text);
+	else
+		status = cell__cli_table_print(&table, err);
+	json_decref(specs);
+	free(text);
+	return status;
+}
+
+/* {"installed": [...], "already_present": [...], "failed": [...]}: a line for each that is not empty. */
+static int print_synced(const json_t *answer, struct cell_error *err)
+{
+	static const char *const keys[] = { "installed", "already_present", "failed" };
+	static const char *const words[] = { "installed", "already there", "failed" };
+	struct cell_cli_table table = { .columns = 2 };
+	const json_t *spec;
+	size_t i;
+
+	for (size_t k = 0; k < sizeof(keys) / sizeof(keys[0]); k++) {
+		json_array_foreach(json_object_get(answer, keys[k]), i, spec)
+			cell__cli_table_add(&table, (const char *[]){ words[k], json_is_string(spec)
+									       ? json_string_value(spec) : "" });
+	}
+	return cell__cli_table_print(&table, err);
+}
+
+static int sync_answer(const struct deps_flags *flags, struct cell_space *space, const char *method, json_t *args,
+		       struct cell_error *err)
+{
+	json_t *answer;
+	char *text;
+	int status = 0;
+
+	if (cell__cli_call(space, method, args, &text, &answer, err) < 0)
+		return -1;
+	if (flags->json)
+		cell__cli_line(text);
+	else
+		status = print_synced(answer, err);
+	if (!status && json_array_size(json_object_get(answer, "failed")))
+		status = cell__cli_fail(err, CELL_E_INSTALL, 0, "not everything could be installed");
+	json_decref(answer);
+	free(text);
+	return status;
+}
+
+static int run_add(const void *flags, struct cell_space *space, const struct cell_cli_list *operands,
+		   struct cell_error *err)
+{
+	int status = 0;
+
+	for (size_t i = 1; i < operands->count && !status; i++)
+		status = sync_answer(flags, space, "deps.add", json_pack("{s:s}", "package", operands->items[i].value),
+				     err);
+	return status;
+}
+
+static int run_rm(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
+		  struct cell_error *err)
+{
+	const struct deps_flags *flags = values;
+	json_t *answer;
+	char *text;
+	int status = 0;
+
+	for (size_t i = 1; i < operands->count && !status; i++) {
+		const char *name = operands->items[i].value;
+
+		status = cell__cli_call(space, "deps.remove", json_pack("{s:s}", "package", name), &text, &answer, err);
+		if (status < 0)
+			break;
+		if (json_is_false(answer))
+			status = cell__cli_fail(err, CELL_E_NOT_FOUND, 0, "'%s' is not configured", name);
+		else if (flags->json)
+			cell__cli_line(text);
+		json_decref(answer);
+		free(text);
+	}
+	return status;
+}
+
+static int run_sync(const void *flags, struct cell_space *space, const struct cell_cli_list *operands,
+		    struct cell_error *err)
+{
+	(void)operands;
+	return sync_answer(flags, space, "deps.sync", json_object(), err);
+}
+
+static const struct cell_cli_verb verbs[] = {
+	{ "list", "", 0, 0, run_list },
+	{ "add", "SPEC...", 1, SIZE_MAX, run_add },
+	{ "rm", "NAME...", 1, SIZE_MAX, run_rm },
+	{ "sync", "", 0, 0, run_sync },
+	{ 0 },
+};
+
+int cell__cmd_deps(int argc, char **argv)
+{
+	struct deps_flags flags = { .python = "python3" };
+	struct cell_cli_list operands = { 0 };
+	const struct cell_cli_verb *verb;
+	struct cell_cli_space space;
+	struct cell_error err;
+	int status;
+
+	if (!cell__cli_parse(&cell__cli_deps_command, argc, argv, &flags, &operands, &status))
+		goto out;
+	status = -1;
+	verb = cell__cli_verb(verbs, "deps", &operands, &err);
+	if (verb && !cell__cli_space_open(&flags.space, flags.python, NULL, true, &space, &err)) {
+		status = verb->run(&flags, space.space, &operands, &err);
+		cell__cli_space_close(&space);
+	}
+	if (cell__cli_stop_status())
+		status = cell__cli_stop_status();
+	else if (status < 0)
+		status = cell__cli_report(&err, flags.json);
+out:
+	cell__cli_list_finish(&operands);
+	return status;
+}

@@ -1,0 +1,428 @@
+/*
+ * `workcell tools`: what the code of sessions can have done by the host, seen and called from the command line.
+ */
+#define _GNU_SOURCE 1
+#include "cli.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct tools_flags {
+	struct cell_cli_space_flags space;
+	const char *cwd;
+	const char *args;
+	struct cell_cli_list tags;
+	int64_t limit;
+	bool json;
+};
+
+static const struct cell_cli_flag tools_flag_table[] = {
+	{ 0, "json", NULL, "the answer as JSON on one line", CELL_FLAG_SWITCH, offsetof(struct tools_flags, json) },
+	{ 0, "args", "JSON", "call: the arguments as an object; K=V go over it", CELL_FLAG_STRING,
+	  offsetof(struct tools_flags, args) },
+	{ 0, "tag", "TAG", "list: only tools with this tag; may be repeated", CELL_FLAG_LIST,
+	  offsetof(struct tools_flags, tags) },
+	{ 0, "limit", "N", "search: at most so many", CELL_FLAG_COUNT, offsetof(struct tools_flags, limit) },
+	{ 0, "cwd", "DIR", "where command-line tools run (default: here)", CELL_FLAG_STRING,
+	  offsetof(struct tools_flags, cwd) },
+	CELL_CLI_SPACE_FLAGS(offsetof(struct tools_flags, space)),
+	{ 0 },
+};
+
+const struct cell_cli_command cell__cli_tools_command = {
+	.name = "tools",
+	.summary = "list, search, show, call and check tools",
+	.synopsis = "list | search QUERY | show NAME | call NAME[.RECIPE] [K=V]... | check [DIR]",
+	.about =
+		"Tools are described by YAML files in --tools DIR, or in the tools/ of --base DIR.\n\n"
+		"  list                     their names, callables and descriptions\n"
+		"  search QUERY             the best matches, best first\n"
+		"  show NAME                signatures and parameters\n"
+		"  call NAME[.RECIPE] K=V   calls one and prints what it says.  V is read by the parameter's\n"
+		"                           type: text as it is, numbers and booleans as JSON, a list by\n"
+		"                           repeating K\n"
+		"  check [DIR]              prints every problem of the files as FILE:LINE: message; exit\n"
+		"                           status 1 when there is one",
+	.examples = "  workcell tools list --base examples/base\n"
+		    "  workcell tools call wc.words file=README.md --base examples/base\n"
+		    "  workcell tools call wc.words --args '{\"file\": \"README.md\"}' --base examples/base --json\n"
+		    "  workcell tools check examples/base/tools",
+	.flags = tools_flag_table,
+	.run = cell__cmd_tools,
+};
+
+/* ---- list, search, show ------------------------------------------------------ */
+
+static int print_tools(const json_t *tools, struct cell_error *err)
+{
+	struct cell_cli_table table = { .columns = 2 };
+	const json_t *tool, *callable;
+	size_t i, j;
+
+	json_array_foreach(tools, i, tool) {
+		cell__cli_table_add(&table,
+				    (const char *[]){ cell__cli_text(tool, "name"),
+						      cell__cli_text(tool, "description") });
+		json_array_foreach(json_object_get(tool, "callables"), j, callable) {
+			char *name;
+
+			if (asprintf(&name, "  .%s", cell__cli_text(callable, "name")) < 0) {
+				table.failed = true;
+				break;
+			}
+			cell__cli_table_add(&table,
+					    (const char *[]){ name, cell__cli_text(callable, "description") });
+			free(name);
+		}
+	}
+	return cell__cli_table_print(&table, err);
+}
+
+static int answer_tools(const struct tools_flags *flags, struct cell_space *space, const char *method, json_t *args,
+			struct cell_error *err)
+{
+	json_t *tools = NULL;
+	char *text = NULL;
+	int status;
+
+	if (cell__cli_call(space, method, args, &text, &tools, err) < 0)
+		return -1;
+	status = 0;
+	if (flags->json)
+		cell__cli_line(text);
+	else
+		status = print_tools(tools, err);
+	json_decref(tools);
+	free(text);
+	return status;
+}
+
+static int run_list(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
+		    struct cell_error *err)
+{
+	const struct tools_flags *flags = values;
+	json_t *args = json_object(), *tags = json_array();
+
+	(void)operands;
+	for (size_t i = 0; i < flags->tags.count; i++)
+		json_array_append_new(tags, json_string(flags->tags.items[i].value));
+	if (flags->tags.count)
+		json_object_set(args, "tags", tags);
+	json_decref(tags);
+	return answer_tools(flags, space, "tools.list", args, err);
+}
+
+static int run_search(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
+		      struct cell_error *err)
+{
+	const struct tools_flags *flags = values;
+
+	return answer_tools(flags, space, "tools.search",
+			    json_pack("{s:s, s:I}", "query", operands->items[1].value, "limit",
+				      (json_int_t)flags->limit), err);
+}
+
+/* The tool of this name, or of the part of it before a dot, in an answer of tools.list; NULL: none. */
+static json_t *find_tool(const json_t *tools, const char *name)
+{
+	size_t size = strcspn(name, "."), i;
+	json_t *tool;
+
+	json_array_foreach(tools, i, tool) {
+		const char *other = cell__cli_text(tool, "name");
+
+		if (strlen(other) == size && !strncmp(other, name, size))
+			return tool;
+	}
+	return NULL;
+}
+
+static int get_tool(struct cell_space *space, const char *name, json_t **ret_tool, struct cell_error *err)
+{
+	json_t *tools, *tool;
+
+	if (cell__cli_call(space, "tools.list", json_object(), NULL, &tools, err) < 0)
+		return -1;
+	tool = find_tool(tools, name);
+	json_incref(tool);
+	json_decref(tools);
+	if (!tool)
+		return cell__cli_fail(err, CELL_E_NOT_FOUND, 0, "there is no tool '%s'", name);
+	*ret_tool = tool;
+	return 0;
+}
+
+static const json_t *find_callable(const json_t *tool, const char *name)
+{
+	const json_t *callable;
+	size_t i;
+
+	json_array_foreach(json_object_get(tool, "callables"), i, callable) {
+		if (!strcmp(cell__cli_text(callable, "name"), name))
+			return callable;
+	}
+	return NULL;
+}
+
+static char *default_text(const json_t *parameter)
+{
+	const json_t *value = json_object_get(parameter, "default");
+
+	if (json_is_true(json_object_get(parameter, "required")))
+		return strdup("required");
+	return value && !json_is_null(value) ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY) : strdup("");
+}
+
+static int print_parameters(const json_t *callable, struct cell_error *err)
+{
+	struct cell_cli_table table = { .columns = 5 };
+	const json_t *parameter;
+	size_t i;
+
+	json_array_foreach(json_object_get(callable, "parameters"), i, parameter) {
+		char *value = default_text(parameter);
+
+		cell__cli_table_add(&table,
+				    (const char *[]){ "   ", cell__cli_text(parameter, "name"),
+						      cell__cli_text(parameter, "type"), value ? value : "",
+						      cell__cli_text(parameter, "description") });
+		free(value);
+	}
+	return cell__cli_table_print(&table, err);
+}
+
+/* "text, search"; free() it. */
+static char *tags_text(const json_t *tool)
+{
+	const json_t *tag;
+	char *text = NULL;
+	size_t i, size;
+	FILE *out = open_memstream(&text, &size);
+
+	if (!out)
+		return NULL;
+	json_array_foreach(json_object_get(tool, "tags"), i, tag)
+		fprintf(out, "%s%s", i ? ", " : "", json_is_string(tag) ? json_string_value(tag) : "");
+	if (fclose(out)) {
+		free(text);
+		return NULL;
+	}
+	return text;
+}
+
+static int print_head(const json_t *tool, struct cell_error *err)
+{
+	struct cell_cli_table table = { .columns = 2 };
+	char *tags = tags_text(tool);
+
+	cell__cli_table_add(&table, (const char *[]){ cell__cli_text(tool, "name"),
+						      cell__cli_text(tool, "description") });
+	if (tags && *tags)
+		cell__cli_table_add(&table, (const char *[]){ "  tags", tags });
+	free(tags);
+	return cell__cli_table_print(&table, err);
+}
+
+static int print_tool(const json_t *tool, struct cell_error *err)
+{
+	int status = print_head(tool, err);
+	const json_t *callable;
+	size_t i;
+
+	json_array_foreach(json_object_get(tool, "callables"), i, callable) {
+		struct cell_cli_table head = { .columns = 2 };
+		char *name;
+
+		if (status < 0 || asprintf(&name, "  .%s", cell__cli_text(callable, "name")) < 0)
+			break;
+		cell__cli_table_add(&head, (const char *[]){ name, cell__cli_text(callable, "description") });
+		free(name);
+		status = cell__cli_table_print(&head, err);
+		if (!status)
+			status = print_parameters(callable, err);
+	}
+	return status;
+}
+
+static int run_show(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
+		    struct cell_error *err)
+{
+	const struct tools_flags *flags = values;
+	const char *name = operands->items[1].value;
+	json_t *tool;
+	int status;
+
+	if (strchr(name, '.'))
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "show wants a tool, not one of its callables");
+	if (get_tool(space, name, &tool, err) < 0)
+		return -1;
+	status = flags->json ? cell__cli_print_json(tool, err) : print_tool(tool, err);
+	json_decref(tool);
+	return status;
+}
+
+/* ---- call --------------------------------------------------------------------- */
+
+/* {"value": ...} without a parser in between, which could change numbers. */
+static int print_value_json(const char *kind, const char *bytes, size_t size, struct cell_error *err)
+{
+	json_t *text;
+	int status;
+
+	if (!strcmp(kind, "json")) {
+		cell__cli_write(STDOUT_FILENO, "{\"value\":", 9);
+		cell__cli_write(STDOUT_FILENO, bytes, size);
+		cell__cli_write(STDOUT_FILENO, "}\n", 2);
+		return 0;
+	}
+	text = json_pack("{s:s%}", "value", bytes ? bytes : "", size);
+	if (!text)
+		return cell__cli_fail(err, CELL_E_PROTOCOL, 0, "the tool's answer is not UTF-8");
+	status = cell__cli_print_json(text, err);
+	json_decref(text);
+	return status;
+}
+
+static int print_value_text(const json_t *answer, const char *bytes, size_t size, struct cell_error *err)
+{
+	const json_t *value = json_object_get(answer, "value");
+
+	if (value && !json_is_string(value))
+		return cell__cli_print_json(value, err);
+	if (value) {
+		bytes = json_string_value(value);
+		size = json_string_length(value);
+	}
+	cell__cli_write(STDOUT_FILENO, bytes, size);
+	if (size && bytes[size - 1] != '\n')
+		cell__cli_write(STDOUT_FILENO, "\n", 1);
+	return 0;
+}
+
+static int call_tool(const struct tools_flags *flags, struct cell_space *space, const char *name, json_t *args,
+		     struct cell_error *err)
+{
+	json_t *answer;
+	const char *kind;
+	char *text;
+	void *bytes;
+	size_t size;
+	int status;
+
+	if (cell__cli_call_raw(space, "tools.call", json_pack("{s:s, s:o}", "name", name, "args", args), NULL, 0,
+			       &text, &bytes, &size, err) < 0)
+		return -1;
+	answer = json_loads(text, JSON_ALLOW_NUL, NULL);
+	kind = cell__cli_text(answer, "raw");
+	if (flags->json && !*kind) {
+		cell__cli_line(text);
+		status = 0;
+	} else if (flags->json) {
+		status = print_value_json(kind, bytes, size, err);
+	} else {
+		status = print_value_text(answer, bytes, size, err);
+	}
+	json_decref(answer);
+	free(text);
+	free(bytes);
+	return status;
+}
+
+static int run_call(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
+		    struct cell_error *err)
+{
+	const struct tools_flags *flags = values;
+	const char *name = operands->items[1].value, *dot = strchr(name, '.');
+	const json_t *parameters = NULL;
+	json_t *tool, *args;
+	int status;
+
+	if (get_tool(space, name, &tool, err) < 0)
+		return -1;
+	parameters = json_object_get(find_callable(tool, dot ? dot + 1 : name), "parameters");
+	status = cell__cli_arguments(flags->args, operands, 2, parameters, &args, err);
+	if (!status)
+		status = call_tool(flags, space, name, args, err);
+	json_decref(tool);
+	return status;
+}
+
+/* ---- check -------------------------------------------------------------------- */
+
+static int run_check(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
+		     struct cell_error *err)
+{
+	const struct tools_flags *flags = values;
+	const json_t *problem;
+	json_t *problems;
+	char *text;
+	size_t i, n;
+
+	(void)operands;
+	if (cell__cli_call(space, "tools.problems", json_object(), &text, &problems, err) < 0)
+		return -1;
+	if (flags->json)
+		cell__cli_line(text);
+	else
+		json_array_foreach(problems, i, problem) {
+			struct cell_cli_table line = { .columns = 1 };
+			char *words;
+
+			if (asprintf(&words, "%s:%" JSON_INTEGER_FORMAT ": %s", cell__cli_text(problem, "file"),
+				     json_integer_value(json_object_get(problem, "line")),
+				     cell__cli_text(problem, "message")) < 0)
+				break;
+			cell__cli_table_add(&line, (const char *[]){ words });
+			cell__cli_table_print(&line, NULL);
+			free(words);
+		}
+	n = json_array_size(problems);
+	json_decref(problems);
+	free(text);
+	return n ? 1 : 0;
+}
+
+/* ---- the command --------------------------------------------------------------- */
+
+static const struct cell_cli_verb verbs[] = {
+	{ "list", "[--tag TAG]...", 0, 0, run_list },
+	{ "search", "QUERY [--limit N]", 1, 1, run_search },
+	{ "show", "NAME", 1, 1, run_show },
+	{ "call", "NAME[.RECIPE] [K=V]... [--args JSON]", 1, SIZE_MAX, run_call },
+	{ "check", "[DIR]", 0, 1, run_check },
+	{ 0 },
+};
+
+int cell__cmd_tools(int argc, char **argv)
+{
+	struct tools_flags flags = { .limit = 5 };
+	struct cell_cli_list operands = { 0 };
+	const struct cell_cli_verb *verb;
+	struct cell_cli_space space;
+	struct cell_error err;
+	int status;
+
+	if (!cell__cli_parse(&cell__cli_tools_command, argc, argv, &flags, &operands, &status))
+		goto out;
+	status = -1;
+	verb = cell__cli_verb(verbs, "tools", &operands, &err);
+	if (!verb)
+		goto report;
+	if (verb->run == run_check && operands.count == 2)
+		flags.space = (struct cell_cli_space_flags){ .tools = operands.items[1].value };
+	if (cell__cli_space_open(&flags.space, NULL, flags.cwd, false, &space, &err) < 0)
+		goto report;
+	status = verb->run(&flags, space.space, &operands, &err);
+	cell__cli_space_close(&space);
+report:
+	if (status < 0)
+		status = cell__cli_report(&err, flags.json);
+	if (cell__cli_stop_status())
+		status = cell__cli_stop_status();
+out:
+	cell__cli_list_finish(&operands);
+	cell__cli_list_finish(&flags.tags);
+	return status;
+}

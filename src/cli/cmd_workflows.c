@@ -1,0 +1,355 @@
+/*
+ * `workcell workflows`: Python functions kept in the storage, for the code of sessions and for the command line.
+ */
+#define _GNU_SOURCE 1
+#include "cli.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct workflows_flags {
+	struct cell_cli_session_flags session;
+	const char *args;
+	const char *description;
+	int64_t limit;
+	bool overwrite, json;
+};
+
+static const struct cell_cli_flag workflows_flag_table[] = {
+	{ 0, "json", NULL, "the answer as JSON on one line", CELL_FLAG_SWITCH,
+	  offsetof(struct workflows_flags, json) },
+	{ 0, "args", "JSON", "run: the arguments as an object; K=V go over it", CELL_FLAG_STRING,
+	  offsetof(struct workflows_flags, args) },
+	{ 0, "description", "TEXT", "add: what it is for (default: the docstring's first line)", CELL_FLAG_STRING,
+	  offsetof(struct workflows_flags, description) },
+	{ 0, "overwrite", NULL, "add: replace a workflow of this name", CELL_FLAG_SWITCH,
+	  offsetof(struct workflows_flags, overwrite) },
+	{ 0, "limit", "N", "search: at most so many", CELL_FLAG_COUNT, offsetof(struct workflows_flags, limit) },
+	CELL_CLI_SESSION_FLAGS(offsetof(struct workflows_flags, session)),
+	{ 0 },
+};
+
+const struct cell_cli_command cell__cli_workflows_command = {
+	.name = "workflows",
+	.summary = "list, search, show, add, run and remove workflows",
+	.synopsis = "list | search QUERY | show NAME | add NAME FILE|- | run NAME [K=V]... | rm NAME...",
+	.about =
+		"A workflow is a Python file with a function `run`, kept in the workflows/ of --storage DIR.\n\n"
+		"  list                 names, parameters and descriptions\n"
+		"  search QUERY         the best matches, best first\n"
+		"  show NAME            its source\n"
+		"  add NAME FILE|-      keeps a source; nothing of it is executed\n"
+		"  run NAME [K=V]...    calls it in a session of its own; output and exit status as\n"
+		"                       `workcell run`.  V is read by the parameter's type: text as it is,\n"
+		"                       numbers and booleans as JSON, a list by repeating K\n"
+		"  rm NAME...           removes it",
+	.examples = "  workcell workflows list --base examples/base\n"
+		    "  workcell workflows run word_count path=README.md --base examples/base\n"
+		    "  workcell workflows add greet greet.py --description 'Says hello' --storage ./data\n"
+		    "  workcell workflows search 'count words' --base examples/base --json",
+	.flags = workflows_flag_table,
+	.run = cell__cmd_workflows,
+};
+
+/* ---- list, search, show --------------------------------------------------------- */
+
+/* "path, n=10"; free() it. */
+static char *parameters_text(const json_t *workflow)
+{
+	const json_t *parameter;
+	char *text = NULL;
+	size_t i, size;
+	FILE *out = open_memstream(&text, &size);
+
+	if (!out)
+		return NULL;
+	json_array_foreach(json_object_get(workflow, "parameters"), i, parameter) {
+		const json_t *value = json_object_get(parameter, "default");
+		char *shown = NULL;
+
+		fprintf(out, "%s%s", i ? ", " : "", cell__cli_text(parameter, "name"));
+		if (!json_is_true(json_object_get(parameter, "required"))) {
+			shown = value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+			fprintf(out, "=%s", shown ? shown : "");
+		}
+		free(shown);
+	}
+	if (fclose(out)) {
+		free(text);
+		return NULL;
+	}
+	return text;
+}
+
+static int print_workflows(const json_t *workflows, struct cell_error *err)
+{
+	struct cell_cli_table table = { .columns = 2 };
+	const json_t *workflow;
+	size_t i;
+
+	json_array_foreach(workflows, i, workflow) {
+		char *parameters = parameters_text(workflow), *call;
+
+		if (!parameters || asprintf(&call, "%s(%s)", cell__cli_text(workflow, "name"), parameters) < 0) {
+			free(parameters);
+			table.failed = true;
+			break;
+		}
+		cell__cli_table_add(&table, (const char *[]){ call, cell__cli_text(workflow, "description") });
+		free(call);
+		free(parameters);
+	}
+	return cell__cli_table_print(&table, err);
+}
+
+static int answer_workflows(const struct workflows_flags *flags, struct cell_space *space, const char *method,
+			    json_t *args, struct cell_error *err)
+{
+	json_t *workflows = NULL;
+	char *text = NULL;
+	int status = 0;
+
+	if (cell__cli_call(space, method, args, &text, &workflows, err) < 0)
+		return -1;
+	if (flags->json)
+		cell__cli_line(text);
+	else
+		status = print_workflows(workflows, err);
+	json_decref(workflows);
+	free(text);
+	return status;
+}
+
+static int run_list(const void *flags, struct cell_space *space, const struct cell_cli_list *operands,
+		    struct cell_error *err)
+{
+	(void)operands;
+	return answer_workflows(flags, space, "workflows.list", json_object(), err);
+}
+
+static int run_search(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
+		      struct cell_error *err)
+{
+	const struct workflows_flags *flags = values;
+
+	return answer_workflows(flags, space, "workflows.search",
+				json_pack("{s:s, s:I}", "query", operands->items[1].value, "limit",
+					  (json_int_t)flags->limit), err);
+}
+
+/* ret_text may be NULL. */
+static int get_workflow(struct cell_space *space, const char *name, char **ret_text, json_t **ret_workflow,
+			struct cell_error *err)
+{
+	json_t *workflow;
+	char *text;
+
+	if (cell__cli_call(space, "workflows.get", json_pack("{s:s}", "name", name), &text, &workflow, err) < 0)
+		return -1;
+	if (!json_is_object(workflow)) {
+		json_decref(workflow);
+		free(text);
+		return cell__cli_fail(err, CELL_E_NOT_FOUND, 0, "there is no workflow '%s'", name);
+	}
+	*ret_workflow = workflow;
+	if (ret_text)
+		*ret_text = text;
+	else
+		free(text);
+	return 0;
+}
+
+static int run_show(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
+		    struct cell_error *err)
+{
+	const struct workflows_flags *flags = values;
+	const json_t *source;
+	json_t *workflow;
+	char *text;
+
+	if (get_workflow(space, operands->items[1].value, &text, &workflow, err) < 0)
+		return -1;
+	source = json_object_get(workflow, "source");
+	if (flags->json)
+		cell__cli_line(text);
+	else
+		cell__cli_write(STDOUT_FILENO, json_string_value(source), json_string_length(source));
+	json_decref(workflow);
+	free(text);
+	return 0;
+}
+
+/* ---- add, rm ---------------------------------------------------------------------- */
+
+static int run_add(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
+		   struct cell_error *err)
+{
+	const struct workflows_flags *flags = values;
+	const char *name = operands->items[1].value;
+	json_t *args, *source;
+	char *text;
+	size_t size;
+
+	if (cell__cli_read_file(operands->items[2].value, &text, &size, err) < 0)
+		return -1;
+	source = json_stringn(text, size);
+	free(text);
+	if (!source)
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "%s is not UTF-8", operands->items[2].value);
+	args = json_pack("{s:s, s:o, s:b}", "name", name, "source", source, "overwrite", flags->overwrite);
+	if (args && flags->description)
+		json_object_set_new(args, "description", json_string(flags->description));
+	if (cell__cli_call(space, "workflows.create", args, &text, NULL, err) < 0)
+		return -1;
+	if (flags->json)
+		cell__cli_line(text);
+	free(text);
+	return 0;
+}
+
+static int run_rm(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
+		  struct cell_error *err)
+{
+	const struct workflows_flags *flags = values;
+	json_t *removed = json_array(), *answer;
+	int status = 0;
+
+	for (size_t i = 1; i < operands->count && !status; i++) {
+		const char *name = operands->items[i].value;
+
+		status = cell__cli_call(space, "workflows.delete", json_pack("{s:s}", "name", name), NULL, &answer,
+					err);
+		if (status < 0)
+			break;
+		if (json_is_false(answer))
+			status = cell__cli_fail(err, CELL_E_NOT_FOUND, 0, "there is no workflow '%s'", name);
+		else
+			json_array_append_new(removed, json_string(name));
+		json_decref(answer);
+	}
+	if (!status && flags->json)
+		status = cell__cli_print_json(removed, err);
+	json_decref(removed);
+	return status;
+}
+
+/* ---- run --------------------------------------------------------------------------- */
+
+/* workflows.NAME(**json.loads("...")): JSON within a JSON string is a Python string too; free() it. */
+static char *call_code(const char *name, const json_t *args)
+{
+	char *inner = json_dumps(args, JSON_COMPACT | JSON_ENSURE_ASCII), *outer = NULL, *code = NULL;
+	json_t *text = inner ? json_string(inner) : NULL;
+
+	if (text)
+		outer = json_dumps(text, JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
+	if (outer && asprintf(&code, "workflows.%s(**__import__('json').loads(%s))", name, outer) < 0)
+		code = NULL;
+	json_decref(text);
+	free(inner);
+	free(outer);
+	return code;
+}
+
+static bool is_name(const char *text)
+{
+	if (!isalpha((unsigned char)*text) && *text != '_')
+		return false;
+	while (isalnum((unsigned char)*text) || *text == '_')
+		text++;
+	return !*text;
+}
+
+static int run_in(const struct workflows_flags *flags, const struct cell_cli_list *operands,
+		  struct cell_cli_host *host, struct cell_cli_printer *printer, struct cell_error *err)
+{
+	const char *name = operands->items[1].value;
+	json_t *workflow, *args;
+	int status;
+	char *code;
+
+	if (get_workflow(host->space, name, NULL, &workflow, err) < 0)
+		return -1;
+	status = cell__cli_arguments(flags->args, operands, 2, json_object_get(workflow, "parameters"), &args, err);
+	json_decref(workflow);
+	if (status < 0)
+		return -1;
+	code = call_code(name, args);
+	json_decref(args);
+	if (!code)
+		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the call");
+	if (cell__cli_run_begin() &&
+	    cell__cli_run_cell(host, printer, code, strlen(code), 0, false, &status, err) < 0)
+		status = -1;
+	cell__cli_print_kept(printer);
+	free(code);
+	return status;
+}
+
+static int run_run(const struct workflows_flags *flags, const struct cell_cli_list *operands, struct cell_error *err)
+{
+	struct cell_cli_printer *printer;
+	struct cell_cli_host host;
+	int status = -1;
+
+	if (!is_name(operands->items[1].value))
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "'%s' is no name of a workflow",
+				      operands->items[1].value);
+	if (!flags->session.space.storage && !flags->session.space.base)
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "where? give --base DIR or --storage DIR");
+	if (cell__cli_signals_start(false, NULL, NULL, err) < 0)
+		return -1;
+	printer = cell__cli_printer_create(flags->json ? CELL_CLI_JSON : CELL_CLI_TEXT, NULL, NULL);
+	if (!printer)
+		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory to print with");
+	if (!cell__cli_open(&flags->session, cell__cli_keep_event, printer, &host, err)) {
+		status = run_in(flags, operands, &host, printer, err);
+		cell__cli_close(&host);
+	}
+	cell__cli_printer_destroy(printer);
+	return status;
+}
+
+/* ---- the command -------------------------------------------------------------------- */
+
+static const struct cell_cli_verb verbs[] = {
+	{ "list", "", 0, 0, run_list },
+	{ "search", "QUERY [--limit N]", 1, 1, run_search },
+	{ "show", "NAME", 1, 1, run_show },
+	{ "add", "NAME FILE|- [--description TEXT] [--overwrite]", 2, 2, run_add },
+	{ "run", "NAME [K=V]... [--args JSON]", 1, SIZE_MAX, NULL },
+	{ "rm", "NAME...", 1, SIZE_MAX, run_rm },
+	{ 0 },
+};
+
+int cell__cmd_workflows(int argc, char **argv)
+{
+	struct workflows_flags flags = { .session = CELL_CLI_SESSION_FLAGS_INIT(0), .limit = 5 };
+	struct cell_cli_list operands = { 0 };
+	const struct cell_cli_verb *verb;
+	struct cell_cli_space space;
+	struct cell_error err;
+	int status;
+
+	if (!cell__cli_parse(&cell__cli_workflows_command, argc, argv, &flags, &operands, &status))
+		goto out;
+	status = -1;
+	verb = cell__cli_verb(verbs, "workflows", &operands, &err);
+	if (verb && !verb->run) {
+		status = run_run(&flags, &operands, &err);
+	} else if (verb && !cell__cli_space_open(&flags.session.space, NULL, NULL, true, &space, &err)) {
+		status = verb->run(&flags, space.space, &operands, &err);
+		cell__cli_space_close(&space);
+	}
+	if (cell__cli_stop_status())
+		status = cell__cli_stop_status();
+	else if (status < 0)
+		status = cell__cli_report(&err, flags.json);
+out:
+	cell__cli_list_finish(&operands);
+	cell__cli_list_finish(&flags.session.env);
+	return status;
+}

@@ -1,0 +1,457 @@
+/*
+ * The space that the common flags describe, and what the commands on its namespaces share: one operation, K=V
+ * arguments, tables.
+ */
+#define _GNU_SOURCE 1
+#include "cli.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define COLUMN_GAP 2
+
+/* ---- opening -------------------------------------------------------------- */
+
+bool cell__cli_has_space(const struct cell_cli_space_flags *flags)
+{
+	return flags->base || flags->storage || flags->tools || flags->workspace;
+}
+
+/* The host's own environment: what ${VAR} in a tool's definition means on the command line. */
+static const char *host_getenv(void *arg, const char *name)
+{
+	(void)arg;
+	return getenv(name);
+}
+
+static bool is_redis(const char *place)
+{
+	return place && (!strncmp(place, "redis://", 8) || !strncmp(place, "rediss://", 9));
+}
+
+static int check_flags(const struct cell_cli_space_flags *flags, struct cell_error *err)
+{
+	/* The URL may hold a password and is not repeated. */
+	if (is_redis(flags->storage) || is_redis(flags->base))
+		return cell__cli_fail(err, CELL_E_UNAVAILABLE, 0, "storage in Redis is not built into this version");
+	if (flags->workspace && !flags->storage && !flags->base)
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "--workspace needs --storage DIR or --base DIR");
+	return 0;
+}
+
+/* NULL where the environment does not say; the library then has its own idea. */
+static char *cache_dir(void)
+{
+	const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+	char *path = NULL;
+	int n = 0;
+
+	if (cache && cache[0] == '/')
+		n = asprintf(&path, "%s/workcell", cache);
+	else if (home && home[0] == '/')
+		n = asprintf(&path, "%s/.cache/workcell", home);
+	return n < 0 ? NULL : path;
+}
+
+/* Each is NULL or ours to free. */
+struct places {
+	char *storage, *tools, *wheels, *cache;
+};
+
+static int find_places(const struct cell_cli_space_flags *flags, struct places *places, struct cell_error *err)
+{
+	const char *storage = flags->storage ? flags->storage : flags->base;
+	char *base;
+
+	if (storage && !(places->storage = cell__cli_absolute(storage, err)))
+		return -1;
+	if (flags->tools) {
+		places->tools = cell__cli_absolute(flags->tools, err);
+		if (!places->tools || cell__cli_check_dir("--tools", places->tools, err) < 0)
+			return -1;
+	} else if (flags->base) {
+		base = cell__cli_absolute(flags->base, err);
+		if (!base)
+			return -1;
+		if (asprintf(&places->tools, "%s/tools", base) < 0)
+			places->tools = NULL;
+		free(base);
+		if (!places->tools)
+			return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+	}
+	if (flags->wheel_dir) {
+		places->wheels = cell__cli_absolute(flags->wheel_dir, err);
+		if (!places->wheels || cell__cli_check_dir("--wheel-dir", places->wheels, err) < 0)
+			return -1;
+	}
+	places->cache = cache_dir();
+	return 0;
+}
+
+int cell__cli_space_create(const struct cell_cli_space_flags *flags, struct cell_engine *engine, const char *python,
+			   const char *cwd, struct cell_space **ret_space, struct cell_error *err)
+{
+	struct cell_space_options options = CELL_SPACE_OPTIONS_INIT;
+	struct places places = { 0 };
+	int status = -1;
+
+	if (!check_flags(flags, err) && !find_places(flags, &places, err)) {
+		options.storage = places.storage;
+		options.workspace_id = flags->workspace;
+		options.tools_dir = places.tools;
+		options.cwd = cwd;
+		options.getenv_fn = host_getenv;
+		options.allow_runtime_deps = !flags->no_runtime_deps;
+		options.python = python;
+		options.cache_dir = places.cache;
+		options.index_url = flags->index_url;
+		options.wheel_dir = places.wheels;
+		status = cell_space_open(engine, &options, ret_space, err);
+	}
+	free(places.storage);
+	free(places.tools);
+	free(places.wheels);
+	free(places.cache);
+	return status;
+}
+
+int cell__cli_space_open(const struct cell_cli_space_flags *flags, const char *python, const char *cwd,
+			 bool needs_storage, struct cell_cli_space *ret_space, struct cell_error *err)
+{
+	struct cell_engine_options options = CELL_ENGINE_OPTIONS_INIT;
+	struct cell_cli_space space = { 0 };
+	char *folder = NULL, *interpreter = NULL;
+	int status = -1;
+
+	if (needs_storage && !flags->storage && !flags->base)
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "where? give --base DIR or --storage DIR");
+	if (!needs_storage && !flags->tools && !flags->base)
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "where? give --base DIR or --tools DIR");
+	if (cwd && (!(folder = cell__cli_absolute(cwd, err)) || cell__cli_check_dir("--cwd", folder, err) < 0))
+		goto out;
+	if (python && cell__cli_find_python(python, &interpreter, err) < 0)
+		goto out;
+	options.pool_size = 0;
+	if (cell_engine_create(&options, &space.engine, err) < 0)
+		goto out;
+	if (cell__cli_space_create(flags, space.engine, interpreter, folder, &space.space, err) < 0) {
+		cell_engine_destroy(space.engine);
+		goto out;
+	}
+	*ret_space = space;
+	status = 0;
+out:
+	free(folder);
+	free(interpreter);
+	return status;
+}
+
+void cell__cli_space_close(struct cell_cli_space *space)
+{
+	cell_space_close(space->space);
+	cell_engine_destroy(space->engine);
+	*space = (struct cell_cli_space){ 0 };
+}
+
+/* ---- operations ------------------------------------------------------------ */
+
+int cell__cli_call_raw(struct cell_space *space, const char *method, json_t *args, const void *raw, size_t raw_size,
+		       char **ret_text, void **ret_raw, size_t *ret_raw_size, struct cell_error *err)
+{
+	char *text = args ? json_dumps(args, JSON_COMPACT) : NULL;
+	char *answer = NULL;
+	void *bytes = NULL;
+	size_t size = 0;
+	int status;
+
+	json_decref(args);
+	if (!text)
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "the arguments of %s are not UTF-8", method);
+	status = cell_space_call(space, method, text, raw, raw_size, &answer, &bytes, &size, err);
+	free(text);
+	if (status < 0)
+		return -1;
+	if (ret_text)
+		*ret_text = answer;
+	else
+		free(answer);
+	if (ret_raw) {
+		*ret_raw = bytes;
+		*ret_raw_size = size;
+	} else {
+		free(bytes);
+	}
+	return 0;
+}
+
+int cell__cli_call(struct cell_space *space, const char *method, json_t *args, char **ret_text, json_t **ret_answer,
+		   struct cell_error *err)
+{
+	json_t *answer = NULL;
+	json_error_t bad;
+	char *text;
+
+	if (cell__cli_call_raw(space, method, args, NULL, 0, &text, NULL, NULL, err) < 0)
+		return -1;
+	if (ret_answer) {
+		answer = json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, &bad);
+		if (!answer) {
+			free(text);
+			return cell__cli_fail(err, CELL_E_PROTOCOL, 0, "the answer of %s is not JSON: %s", method,
+					      bad.text);
+		}
+		*ret_answer = answer;
+	}
+	if (ret_text)
+		*ret_text = text;
+	else
+		free(text);
+	return 0;
+}
+
+const struct cell_cli_verb *cell__cli_verb(const struct cell_cli_verb *verbs, const char *command,
+					   const struct cell_cli_list *operands, struct cell_error *err)
+{
+	char known[200] = "";
+	const struct cell_cli_verb *verb = verbs;
+	size_t n = operands->count;
+
+	while (n && verb->name && strcmp(verb->name, operands->items[0].value))
+		verb++;
+	if (!n || !verb->name) {
+		for (verb = verbs; verb->name; verb++)
+			snprintf(known + strlen(known), sizeof(known) - strlen(known), "%s%s", *known ? ", " : "",
+				 verb->name);
+		cell__cli_fail(err, CELL_E_INVALID, 0, n ? "workcell %s has %s, but no '%s'" : "workcell %s what? %s%s",
+			       command, known, n ? operands->items[0].value : "");
+		return NULL;
+	}
+	if (n - 1 < verb->min || n - 1 > verb->max) {
+		cell__cli_fail(err, CELL_E_INVALID, 0, "usage: workcell %s %s %s", command, verb->name,
+			       verb->operands);
+		return NULL;
+	}
+	return verb;
+}
+
+/* ---- K=V -------------------------------------------------------------------- */
+
+enum value_kind { VALUE_TEXT, VALUE_JSON, VALUE_LIST, VALUE_ANY };
+
+static bool starts_with_one_of(const char *text, const char *const *starts)
+{
+	for (; *starts; starts++) {
+		if (!strncmp(text, *starts, strlen(*starts)))
+			return true;
+	}
+	return false;
+}
+
+static enum value_kind kind_of(const json_t *parameters, const char *name)
+{
+	static const char *const texts[] = { "str", NULL };
+	static const char *const lists[] = { "array", "list", NULL };
+	static const char *const values[] = { "int", "float", "num", "bool", "obj", "dict", NULL };
+	const json_t *parameter;
+	const char *type;
+	size_t i;
+
+	json_array_foreach(parameters, i, parameter) {
+		if (strcmp(cell__cli_text(parameter, "name"), name))
+			continue;
+		type = cell__cli_text(parameter, "type");
+		if (starts_with_one_of(type, texts))
+			return VALUE_TEXT;
+		if (starts_with_one_of(type, lists))
+			return VALUE_LIST;
+		if (starts_with_one_of(type, values))
+			return VALUE_JSON;
+		return VALUE_ANY;
+	}
+	return VALUE_ANY;
+}
+
+/* What is no JSON stays text: whoever takes it then says what it wants instead. */
+static json_t *read_value(enum value_kind kind, const char *text)
+{
+	json_t *value = NULL;
+
+	if (kind == VALUE_JSON || kind == VALUE_ANY || (kind == VALUE_LIST && *text == '['))
+		value = json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+	return value ? value : json_string(text);
+}
+
+/* given: what earlier K=V have set; another one of the same name adds to a list. */
+static int set_argument(json_t *object, json_t *given, const json_t *parameters, const char *word,
+			struct cell_error *err)
+{
+	const char *equals = strchr(word, '=');
+	char *name = equals && equals > word ? strndup(word, (size_t)(equals - word)) : NULL;
+	enum value_kind kind;
+	json_t *value, *before, *list;
+	int status = -1;
+
+	if (!name)
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "an argument is K=V, not '%s'", word);
+	kind = kind_of(parameters, name);
+	value = read_value(kind, equals + 1);
+	before = json_object_get(given, name);
+	if (value && kind == VALUE_LIST && !json_is_array(value)) {
+		list = before ? json_incref(before) : json_array();
+		json_array_append_new(list, value);
+		value = list;
+	} else if (before) {
+		cell__cli_fail(err, CELL_E_INVALID, 0, "'%s' is given twice", name);
+		goto out;
+	}
+	if (!value || json_object_set(given, name, value) < 0 || json_object_set(object, name, value) < 0)
+		cell__cli_fail(err, CELL_E_INVALID, 0, "'%s' is not UTF-8", name);
+	else
+		status = 0;
+out:
+	json_decref(value);
+	free(name);
+	return status;
+}
+
+int cell__cli_arguments(const char *args, const struct cell_cli_list *operands, size_t first, const json_t *parameters,
+			json_t **ret_args, struct cell_error *err)
+{
+	json_t *object, *given;
+	json_error_t bad;
+	int status = 0;
+
+	object = args ? json_loads(args, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &bad) : json_object();
+	if (!json_is_object(object)) {
+		json_decref(object);
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "--args wants a JSON object%s%s", object ? "" : ": ",
+				      object ? "" : bad.text);
+	}
+	given = json_object();
+	for (size_t i = first; i < operands->count && !status; i++)
+		status = set_argument(object, given, parameters, operands->items[i].value, err);
+	json_decref(given);
+	if (status < 0) {
+		json_decref(object);
+		return -1;
+	}
+	*ret_args = object;
+	return 0;
+}
+
+/* ---- output ------------------------------------------------------------------ */
+
+void cell__cli_line(const char *text)
+{
+	cell__cli_write(STDOUT_FILENO, text, strlen(text));
+	cell__cli_write(STDOUT_FILENO, "\n", 1);
+}
+
+int cell__cli_print_json(const json_t *value, struct cell_error *err)
+{
+	char *line = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
+
+	if (!line)
+		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory to print an answer");
+	cell__cli_line(line);
+	free(line);
+	return 0;
+}
+
+const char *cell__cli_text(const json_t *object, const char *key)
+{
+	const char *text = json_string_value(json_object_get(object, key));
+
+	return text ? text : "";
+}
+
+/* The first line, without what would steer a terminal. */
+static char *plain_copy(const char *text)
+{
+	size_t size = strcspn(text, "\r\n"), used = 0;
+	char *copy = malloc(size + 1);
+
+	if (!copy)
+		return NULL;
+	for (size_t i = 0; i < size; i++) {
+		unsigned char c = (unsigned char)text[i], next = (unsigned char)text[i + 1];
+
+		if (c == '\t')
+			copy[used++] = ' ';
+		else if (c == 0xc2 && next >= 0x80 && next < 0xa0)
+			i++; /* U+0080 to U+009F */
+		else if (c >= ' ' && c != 127)
+			copy[used++] = (char)c;
+	}
+	copy[used] = '\0';
+	return copy;
+}
+
+/* How much of a line a text takes, roughly: its code points. */
+static size_t width(const char *text)
+{
+	size_t n = 0;
+
+	for (; *text; text++)
+		n += ((unsigned char)*text & 0xc0) != 0x80;
+	return n;
+}
+
+void cell__cli_table_add(struct cell_cli_table *table, const char *const *texts)
+{
+	for (size_t i = 0; i < table->columns && !table->failed; i++) {
+		if (table->count == table->room) {
+			size_t room = table->room ? table->room * 2 : 64;
+			char **cells = reallocarray(table->cells, room, sizeof(*cells));
+
+			if (!cells) {
+				table->failed = true;
+				return;
+			}
+			table->cells = cells;
+			table->room = room;
+		}
+		table->cells[table->count] = plain_copy(texts[i]);
+		table->failed = !table->cells[table->count];
+		table->count += !table->failed;
+	}
+}
+
+static void print_row(FILE *out, size_t columns, char *const *row, const size_t *widths)
+{
+	/* Nothing stands at the end of a line that cannot be seen. */
+	while (columns && !*row[columns - 1])
+		columns--;
+	for (size_t i = 0; i < columns; i++)
+		fprintf(out, "%s%*s", row[i], i + 1 < columns ? (int)(widths[i] - width(row[i])) + COLUMN_GAP : 0, "");
+	putc('\n', out);
+}
+
+int cell__cli_table_print(struct cell_cli_table *table, struct cell_error *err)
+{
+	size_t widths[CELL_CLI_MAX_COLUMNS] = { 0 }, size;
+	char *text = NULL;
+	FILE *out = table->failed ? NULL : open_memstream(&text, &size);
+
+	for (size_t i = 0; i < table->count; i++) {
+		size_t n = width(table->cells[i]);
+
+		if (n > widths[i % table->columns])
+			widths[i % table->columns] = n;
+	}
+	for (size_t i = 0; out && i + table->columns <= table->count; i += table->columns)
+		print_row(out, table->columns, table->cells + i, widths);
+	for (size_t i = 0; i < table->count; i++)
+		free(table->cells[i]);
+	free(table->cells);
+	*table = (struct cell_cli_table){ .columns = table->columns };
+	if (!out || fclose(out)) {
+		free(text);
+		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a table");
+	}
+	cell__cli_write(STDOUT_FILENO, text, size);
+	free(text);
+	return 0;
+}

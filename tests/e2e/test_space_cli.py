@@ -1,0 +1,334 @@
+"""workcell tools, workflows, artifacts and deps; the flags they share with run and shell; the examples of the docs."""
+import json
+import os
+import re
+import shutil
+import subprocess
+import threading
+
+import pytest
+
+import spaces
+import support
+
+COMMANDS = ("tools", "workflows", "artifacts", "deps")
+
+
+@pytest.fixture
+def base(tmp_path):
+    shutil.copytree(spaces.EXAMPLE_BASE, str(tmp_path / "base"))
+    spaces.write_files(tmp_path, {"poem.txt": "one two\nthree\n"})
+    return tmp_path / "base"
+
+
+def fails(done, word):
+    assert done.status == support.EXIT[word] and done.error_code == word, done
+    return done
+
+
+# ---- what all have in common -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help(command):
+    done = support.workcell(command, "--help")
+    assert done.status == 0 and done.out.startswith("usage: workcell %s " % command), done
+    for words in ("examples:\n  workcell %s " % command, "--json", "--base DIR", "--storage DIR"):
+        assert words in done.out, done
+    assert support.workcell(command, "list", "--help").out == done.out
+    assert all(len(line) <= 110 for line in done.out.splitlines()), done
+    assert re.search(r"^  %s +\S" % command, support.workcell("--help").out, re.M)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_usage_errors(command, tmp_path):
+    fails(support.workcell(command), "invalid")
+    assert "list" in fails(support.workcell(command, "frobnicate", "--base", tmp_path), "invalid").error_message
+    assert "--base" in fails(support.workcell(command, "list"), "invalid").error_message
+    fails(support.workcell(command, "list", "extra", "--base", tmp_path), "invalid")
+    fails(support.workcell(command, "list", "--nope", "--base", tmp_path), "invalid")
+    done = fails(support.workcell(command, "--json"), "invalid")
+    assert json.loads(done.out)["error"]["code"] == "invalid"
+
+
+@pytest.mark.parametrize("args", [["run", "-e", "1"], ["workflows", "list"], ["artifacts", "list"], ["deps", "list"]])
+@pytest.mark.parametrize("flag", ["--storage", "--base"])
+def test_redis_is_refused_in_words(args, flag):
+    done = support.workcell(*args, flag, "redis://user:hunter2@localhost/0")
+    assert done.status == 125 and "not built into this version" in done.error_message and "hunter2" not in done.err, done
+
+
+def test_run_takes_the_flags(base, bare_python):
+    def run(code, *flags):
+        return support.run_cells(code, flags=[str(flag) for flag in flags])
+
+    assert run("[t['name'] for t in tools.list()]", "--base", base).result["value"] == ["github", "grep", "wc"]
+    assert run("[t['name'] for t in tools.list()]", "--tools", base / "tools").result["value"] == ["github", "grep", "wc"]
+    assert run("tools.list()", "--storage", base).result["value"] == []
+    assert run("[w['name'] for w in workflows.list()]", "--storage", base).result["value"] == ["compare", "word_count"]
+    assert run("[w['name'] for w in workflows.list()]", "--base", base, "--storage", base / "none").result["value"] == []
+    assert run("workflows.list()", "--base", base, "--workspace", "w1").result["value"] == []
+    assert run("artifacts.save('a', 1); artifacts.exists('a')", "--storage", base / "new").result["value"] is True
+    assert (base / "new" / "artifacts" / "a").exists()
+    error = run("artifacts.list()", "--tools", base / "tools").result["error"]
+    assert error is not None and "storage" in error["message"], error
+    fails(run("1", "--tools", base / "nope"), "not_found")
+    fails(run("1", "--workspace", "w"), "invalid")
+
+
+def test_shell_takes_the_flags(base, bare_python):
+    done = support.workcell("shell", "--base", base, "--python", bare_python,
+                            stdin=b"[t['name'] for t in tools.list()]\n")
+    assert "['github', 'grep', 'wc']" in done.out, done
+
+
+# ---- tools -------------------------------------------------------------------------------------------------
+
+
+def test_tools_list_search_show(base):
+    done = support.workcell("tools", "list", "--base", base)
+    assert done.status == 0 and re.search(r"^grep +Finds lines", done.out, re.M), done
+    assert re.search(r"^  \.find +All lines that match$", done.out, re.M), done
+    columns = {line.index(words) for line, words in zip(
+        [li for li in done.out.splitlines() if "lines" in li], ["Finds", "All lines", "Counts", "How many"]) if words in line}
+    assert len(columns) == 1, done
+    listed = support.workcell("tools", "list", "--base", base, "--json").objects
+    assert len(listed) == 1 and [tool["name"] for tool in listed[0]] == ["github", "grep", "wc"]
+    tagged = support.workcell("tools", "list", "--base", base, "--json", "--tag", "web").objects[0]
+    assert [tool["name"] for tool in tagged] == ["github"]
+    found = support.workcell("tools", "search", "count words", "--base", base, "--json").objects[0]
+    assert found[0]["name"] == "wc"
+    assert len(support.workcell("tools", "search", "text", "--base", base, "--json", "--limit", "1").objects[0]) == 1
+    shown = support.workcell("tools", "show", "grep", "--base", base)
+    assert re.search(r"^ +pattern +string +required +a basic regular expression$", shown.out, re.M), shown
+    assert support.workcell("tools", "show", "grep", "--base", base, "--json").objects[0]["name"] == "grep"
+    fails(support.workcell("tools", "show", "nope", "--base", base), "not_found")
+
+
+def test_tools_call(base, tmp_path):
+    def call(*args, **options):
+        return support.workcell("tools", "call", *args, "--base", base, cwd=str(tmp_path), **options)
+
+    done = call("grep.find", "pattern=T", "file=poem.txt", "ignore_case=true")
+    assert (done.status, done.out) == (0, "one two\nthree\n"), done
+    assert call("wc.words", "--args", '{"file": "poem.txt"}').out == "3 poem.txt\n"
+    assert call("wc.words", "--args", '{"file": "nope"}', "file=poem.txt").out == "3 poem.txt\n"
+    assert call("wc.words", "file=poem.txt", "--json").objects == [{"value": "3 poem.txt\n"}]
+    assert call("wc", "file=poem.txt", "bytes=true").out == "14 poem.txt\n"
+    done = fails(call("grep.find", "pattern=x"), "invalid")
+    assert "file" in done.error_message
+    fails(call("grep.find", "pattern"), "invalid")
+    fails(call("grep.find", "pattern=a", "pattern=b"), "invalid")
+    fails(call("grep.find", "--args", "[1]"), "invalid")
+    fails(call("nope"), "not_found")
+    fails(call("grep.nope"), "not_found")
+    done = fails(call("grep.find", "pattern=zebra", "file=poem.txt"), "tool_failed")
+    assert "exit code 1" in done.error_message
+    done = fails(call("grep.find", "pattern=a", "file=no-such-file", "--json"), "tool_failed")
+    assert "no-such-file" in json.loads(done.out)["error"]["message"]
+
+
+def test_arguments_are_read_by_their_types(tmp_path):
+    base = spaces.probe_base(tmp_path)
+
+    def argv(*args):
+        done = support.workcell("tools", "call", "probe.plain", *args, "--base", base)
+        assert done.status == 0, done
+        return json.loads(done.out)["argv"]
+
+    assert argv("a=5", "n=7", "v=true", "hdr=x", "hdr=[y", "ratio=0.5") == [
+        "-v", "-H", "x", "-H", "[y", "--n", "7", "-r", "0.5", "5"]
+    assert argv("a=x=y z", 'hdr=["p", "q"]', "v=false") == ["-H", "p", "-H", "q", "x=y z"]
+    assert argv("a=", "n=-3")[-1] == ""
+
+
+def test_tool_timeouts_have_their_code(tmp_path):
+    spaces.script_tool(tmp_path, "hangs", "import time\ntime.sleep(60)\n", timeout=0.3)
+    fails(support.workcell("tools", "call", "hangs.run", "--base", tmp_path), "tool_timeout")
+
+
+def test_tools_check(base, tmp_path):
+    done = support.workcell("tools", "check", base / "tools")
+    assert (done.status, done.out, done.err) == (0, "", ""), done
+    assert support.workcell("tools", "check", "--base", base).status == 0
+    spaces.write_files(base, {"tools/bad.yaml": "name: bad\ncommand: echo\nwrong: 1\nrecipes: {r: {}}\n"})
+    done = support.workcell("tools", "check", "--base", base)
+    assert done.status == 1 and re.search(r"bad\.yaml:3: unknown key 'wrong'", done.out), done
+    problems = support.workcell("tools", "check", base / "tools", "--json")
+    assert problems.status == 1 and problems.objects[0][0]["line"] == 3
+    fails(support.workcell("tools", "check", tmp_path / "nope"), "not_found")
+
+
+# ---- workflows ---------------------------------------------------------------------------------------------
+
+
+def test_workflows(base, tmp_path, bare_python):
+    def workflows(*args, **options):
+        return support.workcell("workflows", *args, "--base", base, "--python", bare_python, cwd=str(tmp_path), **options)
+
+    done = workflows("list")
+    assert re.search(r'^compare\(paths, title="Word counts"\)  Counts the words of several', done.out, re.M), done
+    assert re.search(r"^word_count\(path\) +Counts the words of a file", done.out, re.M), done
+    assert [w["name"] for w in workflows("list", "--json").objects[0]] == ["compare", "word_count"]
+    assert [w["name"] for w in workflows("search", "several", "--json").objects[0]] == ["compare"]
+    with open(os.path.join(spaces.EXAMPLE_BASE, "workflows", "word_count.py"), "rb") as file:
+        assert workflows("show", "word_count").raw_out == file.read()
+    assert "source" in workflows("show", "word_count", "--json").objects[0]
+    done = workflows("run", "word_count", "path=poem.txt")
+    assert (done.status, done.out) == (0, "3\n"), done
+    done = workflows("run", "compare", "paths=poem.txt", "paths=poem.txt", "--json")
+    assert done.result["value"] == {"poem.txt": 3}, done
+    fails(workflows("run", "nope"), "not_found")
+    assert workflows("run", "word_count").status == 1, "the code raised"
+    source = b'"""Adds."""\ndef run(a: int, b: int = 1, t: str = "\xc3\xa9"):\n    print("adding")\n    return [a + b, t]\n'
+    done = workflows("add", "plus", "-", stdin=source)
+    assert (done.status, done.out) == (0, ""), done
+    done = workflows("run", "plus", "a=2", "--args", json.dumps({"b": 3, "t": "\U0001f600 \"'\\"}), "--json")
+    assert done.result["value"] == [5, "\U0001f600 \"'\\"] and done.result["stdout"] == "adding\n", done
+    fails(workflows("add", "plus", "-", stdin=source), "exists")
+    assert workflows("add", "plus", "-", "--overwrite", "--description", "Other words", stdin=source).status == 0
+    assert workflows("show", "plus", "--json").objects[0]["description"] == "Other words"
+    fails(workflows("add", "bad name", "-", stdin=source), "invalid")
+    fails(workflows("add", "bad", "-", stdin=b"def walk(): pass"), "invalid")
+    fails(workflows("add", "bad", "-", stdin=b"\xff"), "invalid")
+    fails(workflows("add", "bad", tmp_path / "nope.py"), "not_found")
+    assert workflows("rm", "plus").status == 0
+    fails(workflows("rm", "plus"), "not_found")
+    fails(workflows("show", "plus"), "not_found")
+
+
+def test_workflows_run_has_the_exit_status_of_run(tmp_path, bare_python):
+    spaces.write_files(tmp_path, {"workflows/hang.py": "def run():\n    while True: pass\n",
+                                  "workflows/die.py": "import os\ndef run():\n    os._exit(3)\n"})
+    flags = ["--base", tmp_path, "--python", bare_python]
+    assert support.workcell("workflows", "run", "hang", "--timeout", "0.3", *flags).status == 124
+    assert support.workcell("workflows", "run", "die", *flags).status == 137
+
+
+# ---- artifacts ---------------------------------------------------------------------------------------------
+
+
+def test_artifacts(tmp_path):
+    def artifacts(*args, **options):
+        return support.workcell("artifacts", *args, "--storage", tmp_path / "store", **options)
+
+    data = bytes(range(256)) * 5000
+    assert artifacts("list").out == ""
+    done = artifacts("put", "d/data.bin", "-", "--description", "Some bytes", "--metadata", '{"k": 1}', stdin=data)
+    assert (done.status, done.out) == (0, ""), done
+    spaces.write_files(tmp_path, {"note.txt": "h\u00e9"})
+    made = artifacts("put", "note.txt", tmp_path / "note.txt", "--json").objects[0]
+    assert made["name"] == "note.txt" and made["metadata"]["_data_type"] == "text", made
+    done = artifacts("list")
+    rows = [line.split(None, 4) for line in done.out.splitlines()]
+    assert [row[:3] for row in rows] == [["d/data.bin", "bytes", "1280000"], ["note.txt", "text", "3"]], done
+    assert rows[0][4] == "Some bytes" and len({line.index(row[1]) for line, row in zip(done.out.splitlines(), rows)}) == 1
+    assert artifacts("get", "d/data.bin").raw_out == data and artifacts("get", "d/data.bin", "-").raw_out == data
+    assert artifacts("get", "d/data.bin", tmp_path / "out").status == 0
+    assert (tmp_path / "out").read_bytes() == data
+    known = artifacts("get", "d/data.bin", "--json").objects[0]
+    assert known["description"] == "Some bytes" and known["metadata"]["k"] == 1 and known["size"] == len(data)
+    fails(artifacts("get", "d/data.bin", "-", "--json"), "invalid")
+    fails(artifacts("get", "nope"), "not_found")
+    fails(artifacts("get", "nope", tmp_path / "never"), "not_found")
+    assert not (tmp_path / "never").exists()
+    fails(artifacts("get", "d/data.bin", tmp_path / "no" / "folder"), "io")
+    fails(artifacts("put", "../evil", "-", stdin=b"x"), "invalid")
+    fails(artifacts("put", "x", tmp_path / "nope"), "not_found")
+    fails(artifacts("put", "x", "-", "--type", "pickle", stdin=b"x"), "invalid")
+    fails(artifacts("put", "x", "-", "--metadata", "[1]", stdin=b"x"), "invalid")
+    assert artifacts("put", "j.json", "-", stdin=b'{"a": [1]}').status == 0
+    assert support.run_cells("artifacts.load('j.json')", flags=["--storage", str(tmp_path / "store")]).result["value"] == {"a": [1]}
+    assert artifacts("rm", "j.json", "d/data.bin").status == 0
+    fails(artifacts("rm", "j.json"), "not_found")
+    assert [a["name"] for a in artifacts("list", "--json").objects[0]] == ["note.txt"]
+    assert [f for f in os.listdir(str(tmp_path)) if f.startswith("out.")] == [], "no temporary file stays"
+
+
+def test_a_reader_that_goes_away(tmp_path):
+    support.workcell("artifacts", "put", "x", "-", "--storage", tmp_path, stdin=b"y" * 20_000_000)
+    process = support.popen([support.BIN, "artifacts", "get", "x", "--storage", str(tmp_path)], stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, env=support.host_environment())
+    process.stdout.read(100)
+    process.stdout.close()
+    assert process.wait(support.DEADLINE) in (141, -13)
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
+def test_eight_processes_hammer_one_storage(tmp_path):
+    store, problems = str(tmp_path), []
+
+    def work(who):
+        for i in range(12):
+            name = "p%d/%d" % (who, i)
+            source = b"def run():\n    return %d\n" % who
+            for args, data in ((["artifacts", "put", name, "-"], b"x" * 1000), (["artifacts", "put", "same", "-"], b"%d" % who * 999),
+                               (["workflows", "add", "w%d_%d" % (who, i), "-"], source),
+                               (["workflows", "add", "same", "-", "--overwrite"], source)):
+                done = support.workcell(*args, "--storage", store, stdin=data)
+                if done.status:
+                    problems.append(done)
+
+    threads = [threading.Thread(target=work, args=(who,)) for who in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems, problems[0]
+    names = {a["name"] for a in support.workcell("artifacts", "list", "--storage", store, "--json").objects[0]}
+    assert names == {"same"} | {"p%d/%d" % (w, i) for w in range(8) for i in range(12)}
+    flows = {w["name"] for w in support.workcell("workflows", "list", "--storage", store, "--json").objects[0]}
+    assert flows == {"same"} | {"w%d_%d" % (w, i) for w in range(8) for i in range(12)}
+    assert len(set(support.workcell("artifacts", "get", "same", "--storage", store).raw_out)) == 1
+
+
+def test_texts_cannot_steer_the_terminal(tmp_path):
+    spaces.write_files(tmp_path, {"tools/t.yaml": 'name: t\ncommand: echo\ndescription: "a\\e[31mred\\u009b5m\\nsecond"\nrecipes: {r: {}}\n'})
+    done = support.workcell("tools", "list", "--base", tmp_path)
+    assert "\x1b" not in done.out and "\x9b" not in done.out and "second" not in done.out, done
+
+
+def test_a_storage_that_cannot_be_used(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    for args in (["artifacts", "list"], ["workflows", "list"], ["run", "-e", "1"]):
+        done = support.workcell(*args, "--storage", tmp_path / "file")
+        assert done.status == 125 and done.error_code == "io", done
+
+
+# ---- the docs ----------------------------------------------------------------------------------------------
+
+DOCS = ("tools.md", "workflows.md", "artifacts.md", "deps.md", "namespaces.md")
+
+
+def console_blocks(name):
+    """[(command, expected output)] of the ```console blocks."""
+    with open(os.path.join(support.ROOT, "docs", name), encoding="utf-8") as file:
+        text = file.read()
+    for block in re.findall(r"^```console\n(.*?)^```", text, re.M | re.S):
+        for part in re.split(r"^\$ ", block, flags=re.M)[1:]:
+            lines = part.split("\n")
+            command = lines.pop(0)
+            while command.endswith("\\"):
+                command = command[:-1] + lines.pop(0)
+            yield command, "\n".join(lines).rstrip("\n")
+
+
+@pytest.mark.parametrize("name", DOCS)
+def test_the_examples_of_the_docs_do_what_they_say(name, tmp_path, bare_python):
+    """`...` in an expected line stands for anything."""
+    shutil.copytree(spaces.EXAMPLE_BASE, str(tmp_path / "base"))
+    spaces.write_files(tmp_path, {"poem.txt": "one two\nthree\n"})
+    spaces.make_wheel(tmp_path / "wheels", "wc-alpha", "1.0")
+    os.makedirs(str(tmp_path / "bin"))
+    os.symlink(support.BIN, str(tmp_path / "bin" / "workcell"))
+    path = "%s:%s:%s" % (tmp_path / "bin", os.path.dirname(bare_python), os.environ.get("PATH", "/usr/bin:/bin"))
+    env = support.host_environment(PATH=path, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    blocks = list(console_blocks(name))
+    assert blocks, "no example in %s" % name
+    for command, expected in blocks:
+        process = support.popen(["bash", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env,
+                                cwd=str(tmp_path), stdin=subprocess.DEVNULL)
+        out = process.communicate(timeout=120)[0].decode().rstrip("\n")
+        pattern = re.escape(expected).replace(re.escape("..."), ".*")
+        assert re.fullmatch(pattern, out), "%s\n%s\nnot\n%s" % (command, out, expected)

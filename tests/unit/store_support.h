@@ -1,0 +1,123 @@
+/* What the tests of file storage share: a folder for each test, and short ways to look at JSON. */
+#ifndef CELL_TEST_STORE_SUPPORT_H
+#define CELL_TEST_STORE_SUPPORT_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <jansson.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+
+#include "store/store.h"
+#include "support.h"
+
+struct folder {
+	char path[128];
+	struct cell__store *store;
+};
+
+static inline int remove_one(const char *path, const struct stat *st, int kind, struct FTW *where)
+{
+	(void)st;
+	(void)kind;
+	(void)where;
+	return remove(path);
+}
+
+static inline void remove_tree(const char *path)
+{
+	nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* Setup and teardown: a fresh folder with a store on it. */
+static inline int folder_begin(void **state)
+{
+	struct folder *folder = calloc(1, sizeof *folder);
+	strcpy(folder->path, "/tmp/cell-test-XXXXXX");
+	if (!mkdtemp(folder->path) || cell__store_open(folder->path, NULL, &folder->store, NULL) < 0)
+		return -1;
+	*state = folder;
+	return 0;
+}
+
+static inline int folder_end(void **state)
+{
+	struct folder *folder = *state;
+	cell__store_close(folder->store);
+	remove_tree(folder->path);
+	free(folder);
+	return 0;
+}
+
+static inline int store_test_begin(void **state)
+{
+	return support_begin(state) || folder_begin(state);
+}
+
+static inline int store_test_end(void **state)
+{
+	return folder_end(state) | support_end(state);
+}
+#define STORE_TEST(name) cmocka_unit_test_setup_teardown(name, store_test_begin, store_test_end)
+
+static inline const char *in(const struct folder *folder, const char *name)
+{
+	static char path[2048];
+	snprintf(path, sizeof path, "%s/%s", folder->path, name);
+	return path;
+}
+
+static inline void write_text(const struct folder *folder, const char *name, const char *text)
+{
+	FILE *file = fopen(in(folder, name), "w");
+	assert_non_null(file);
+	assert_true(fputs(text, file) >= 0);
+	assert_int_equal(fclose(file), 0);
+}
+
+static inline char *read_text(const struct folder *folder, const char *name)
+{
+	struct cell__buf buf = CELL_BUF_INIT;
+	if (!support_read_file(in(folder, name), &buf)) {
+		cell__buf_finish(&buf);
+		return NULL;
+	}
+	return cell__buf_take(&buf);
+}
+
+static inline void make_folder(const struct folder *folder, const char *name)
+{
+	assert_int_equal(mkdir(in(folder, name), 0777), 0);
+}
+
+static inline bool there(const struct folder *folder, const char *name)
+{
+	struct stat st;
+	return lstat(in(folder, name), &st) == 0;
+}
+
+static inline const char *text_of(json_t *object, const char *key)
+{
+	const char *text = json_string_value(json_object_get(object, key));
+	return text ? text : "(none)";
+}
+
+/* Must succeed; else the error is told. */
+#define OK(call)                                                                                  \
+	do {                                                                                      \
+		struct cell_error err = { 0 };                                                    \
+		if ((call) < 0)                                                                   \
+			fail_msg("%s:%d: %s: %s", __FILE__, __LINE__, cell_code_word(err.code), err.msg); \
+	} while (0)
+
+/* Must fail with this code, and say this (a part of it; "" for anything). */
+#define FAILS(expected, part, call)                                                               \
+	do {                                                                                      \
+		struct cell_error err = { 0 };                                                    \
+		assert_int_equal((call), -1);                                                     \
+		if (err.code != (expected) || !strstr(err.msg, (part)))                           \
+			fail_msg("%s:%d: %s: %s", __FILE__, __LINE__, cell_code_word(err.code), err.msg); \
+	} while (0)
+
+#endif
