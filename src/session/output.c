@@ -17,31 +17,26 @@ void cell__capped_finish(struct cell__capped *capped)
 	cell__buf_finish(&capped->tail);
 }
 
-static size_t head_part(const struct cell__capped *capped)
+static size_t half_of(const struct cell__capped *capped)
 {
 	return capped->cap / 2;
 }
 
-static size_t tail_part(const struct cell__capped *capped)
-{
-	return capped->cap - capped->cap / 2;
-}
-
-/* The head is full and the tail's memory is there: what is beyond the head's part becomes the tail's beginning. */
+/* The head is full and the tail's memory is there: the last of what is kept becomes the tail's beginning. */
 static void make_tail(struct cell__capped *capped)
 {
-	size_t head = head_part(capped);
-	size_t keep = capped->head.size - head;
-	memcpy(capped->tail.data, capped->head.data + head, keep);
+	size_t half = half_of(capped);
+	size_t keep = capped->head.size - half < half ? capped->head.size - half : half; /* an odd cap loses a byte */
+	memcpy(capped->tail.data, capped->head.data + capped->head.size - keep, keep);
 	capped->tail.size = keep;
-	capped->tail_at = keep % tail_part(capped);
-	capped->head.size = head;
-	capped->head.data[head] = '\0';
+	capped->tail_at = keep % half;
+	capped->head.size = half;
+	capped->head.data[half] = '\0';
 }
 
 static void add_tail(struct cell__capped *capped, const char *bytes, size_t size)
 {
-	size_t room = tail_part(capped);
+	size_t room = half_of(capped);
 	if (size > room) {
 		bytes += size - room;
 		size = room;
@@ -65,7 +60,7 @@ int cell__capped_add(struct cell__capped *capped, const char *bytes, size_t size
 		if (!capped->tail.data) {
 			size_t fits = capped->cap - (size_t)capped->total;
 			if (cell__buf_reserve(&capped->head, fits) < 0 ||
-			    cell__buf_reserve(&capped->tail, tail_part(capped)) < 0)
+			    cell__buf_reserve(&capped->tail, half_of(capped)) < 0)
 				return -1;
 			(void)cell__buf_add(&capped->head, bytes, fits); /* reserved */
 			make_tail(capped);
@@ -84,7 +79,7 @@ int cell__capped_join(const struct cell__capped *capped, const char *spill, stru
 	if (!capped->tail.data)
 		return cell__buf_add(out, capped->head.data ? capped->head.data : "", capped->head.size);
 	CELL_AUTO_BUF struct cell__buf tail = CELL_BUF_INIT;
-	size_t first = capped->tail.size < tail_part(capped) ? 0 : capped->tail_at;
+	size_t first = capped->tail.size < half_of(capped) ? 0 : capped->tail_at;
 	if (cell__buf_add(&tail, capped->tail.data + first, capped->tail.size - first) < 0 ||
 	    cell__buf_add(&tail, capped->tail.data, first) < 0)
 		return -1;
