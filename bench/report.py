@@ -44,6 +44,14 @@ def times_floor(limit):
     return Ask(f"≤ {limit}× floor", lambda m: m.get("ratio_to_floor"), limit, False)
 
 
+def share_of_floor(limit):
+    return Ask(f"≥ {limit}× floor", lambda m: m.get("ratio_to_floor"), limit, True)
+
+
+def at_most_ms(limit):
+    return Ask(f"≤ {limit} ms", lambda m: m["workcell"]["p50"] / 1e6, limit, False)
+
+
 def at_most_mb(limit):
     return Ask(f"≤ {limit} MB", lambda m: m["workcell"]["p50"] / MB, limit, False)
 
@@ -61,9 +69,19 @@ MEASURES = (
     ("memory", "memory of one more session", "bytes", "memory", None, [at_most_mb(4), times_peer(10)]),
     ("stdout", "stdout, 100 MB in lines", "bytes_per_s", "stdout", None, [times_peer(20)]),
     ("sessions", "{sessions} sessions at once, open", "ns", None, "fork", [ALL_ANSWER, NO_GROWTH, NONE_LEFT]),
+    ("tool-call", "host function from a cell", "ns", None, "socket", [times_floor(2)]),
+    ("tool-gather", "1,000 of them by asyncio.gather", "ns", None, None, []),
+    ("tool-cli", "command-line tool, true", "ns", None, "spawn", [times_floor(1.5)]),
+    ("artifact", "artifact, 100 MB saved and loaded", "bytes_per_s", None, "disk", [share_of_floor(0.5)]),
+    ("search", "search of 10,000 workflows", "ns", None, None, [at_most_ms(10)]),
     ("first-chunk", "first output chunk of a cell", "ns", "first-chunk", None, []),
     ("cell-one-cpu", "cell, all held on one CPU", "ns", None, "socket", []),
     ("cell-two-cpus", "cell, kernel on another CPU", "ns", None, "socket", []),
+    ("tool-call-one-cpu", "host function, all on one CPU", "ns", None, "socket", []),
+    ("tool-call-two-cpus", "host function, kernel on another", "ns", None, "socket", []),
+    ("tool-gather-each", "1,000 calls at once, each", "ns", None, None, []),
+    ("search-open", "open with 10,000 workflows", "ns", None, "fork", []),
+    ("search-first", "first search, makes the index", "ns", None, None, []),
 )
 
 
@@ -267,7 +285,7 @@ BAR, GAP, GROUP = 15, 3, 16
 PANELS = (
     ("ns", "time (shorter is better)"),
     ("bytes", "private memory of one more idle session, numpy and pandas loaded (shorter is better)"),
-    ("bytes_per_s", "stdout rate (longer is better)"),
+    ("bytes_per_s", "rate (longer is better)"),
 )
 
 

@@ -6,7 +6,7 @@
  * Every answer is checked; a wrong one ends the benchmark.
  */
 #define _GNU_SOURCE
-#include "rows.h"
+#include "rows_internal.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -16,8 +16,6 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-#define complain cell__bench_complain
 
 #define POOL_SIZE 8
 #define MEMORY_SESSIONS 10
@@ -43,12 +41,12 @@ int cell__bench_complain(const char *format, ...)
 	return -1;
 }
 
-static int complain_err(const char *what, const struct cell_error *err)
+int cell__bench_complain_err(const char *what, const struct cell_error *err)
 {
 	return cell__bench_complain("%s: %s (%s)", what, err->msg, cell_code_word(err->code));
 }
 
-static double now_ns(void)
+double cell__bench_now_ns(void)
 {
 	struct timespec ts;
 
@@ -56,7 +54,7 @@ static double now_ns(void)
 	return (double)ts.tv_sec * 1e9 + (double)ts.tv_nsec;
 }
 
-static int add_sample(struct cell__bench_samples *samples, double value)
+int cell__bench_add_sample(struct cell__bench_samples *samples, double value)
 {
 	if (samples->n == samples->capacity) {
 		size_t capacity = samples->capacity ? samples->capacity * 2 : 256;
@@ -131,9 +129,8 @@ static unsigned long long start_ticks(int64_t pid)
 
 /* ---- what every row does ------------------------------------------------------ */
 
-/* Runs a cell and checks its value; want NULL: it must have none.  ret_ns may be NULL. */
-static int run_cell(struct cell_session *session, const char *code, const char *want,
-		    const struct cell_run_options *opts, double *ret_ns)
+int cell__bench_run_cell(struct cell_session *session, const char *code, const char *want,
+			 const struct cell_run_options *opts, double *ret_ns)
 {
 	struct cell_result *result = NULL;
 	const struct cell_outcome *outcome;
@@ -190,8 +187,8 @@ static int open_to_result(struct cell__bench *b, struct cell_engine *engine,
 	return 0;
 }
 
-static int sample_floor(struct cell__bench *b, struct cell__bench_row *row, int count,
-			int (*measure)(struct cell__floor *, double *, struct cell_error *))
+int cell__bench_sample_floor(struct cell__bench *b, struct cell__bench_row *row, int count,
+			     int (*measure)(struct cell__floor *, double *, struct cell_error *))
 {
 	struct cell_error err = { 0 };
 	double ns;
@@ -203,11 +200,6 @@ static int sample_floor(struct cell__bench *b, struct cell__bench_row *row, int 
 			return -1;
 	}
 	return 0;
-}
-
-static int rounds(const struct cell__bench *b, int full)
-{
-	return b->quick ? (full + 3) / 4 : full;
 }
 
 static int create_engine(int pool_size, struct cell_engine **ret_engine)
@@ -310,7 +302,6 @@ static int measure_first_chunk(struct cell__bench *b, struct cell_session *sessi
 	return 0;
 }
 
-/* One round more than counts: the first warms up. */
 static int sample_cells(struct cell__bench *b, struct cell_session *session, int n_rounds,
 			struct cell__bench_row *row)
 {
@@ -345,11 +336,9 @@ static int place(struct cell__bench *b, struct cell_session *session, const cpu_
 	return failed ? -1 : 0;
 }
 
-/*
- * Waking a process on another CPU can cost ten times one on the same, and the scheduler is free to do either:
- * these rows compare cell and floor where both have the same.  Left out where placing is not permitted.
- */
-static int measure_placed_cells(struct cell__bench *b, struct cell_session *session)
+int cell__bench_sample_placed(struct cell__bench *b, struct cell_session *session,
+			      cell__bench_sample_fn sample, struct cell__bench_row *one_cpu,
+			      struct cell__bench_row *two_cpus)
 {
 	cpu_set_t all, cpus[2];
 	int r = 0, found = 0;
@@ -363,9 +352,9 @@ static int measure_placed_cells(struct cell__bench *b, struct cell_session *sess
 		CPU_SET(cpu, &cpus[found++]);
 	}
 	if (!place(b, session, &cpus[0], &cpus[0]))
-		r = sample_cells(b, session, rounds(b, 20), &b->rows[CELL_ROW_CELL_ONE_CPU]);
+		r = sample(b, session, rounds(b, 20), one_cpu);
 	if (!r && found == 2 && !place(b, session, &cpus[0], &cpus[1]))
-		r = sample_cells(b, session, rounds(b, 20), &b->rows[CELL_ROW_CELL_TWO_CPUS]);
+		r = sample(b, session, rounds(b, 20), two_cpus);
 	place(b, session, &all, &all);
 	return r;
 }
@@ -379,7 +368,8 @@ static int measure_cell(struct cell__bench *b, struct cell__bench_row *row)
 		r = run_cell(session, "kept = 41", NULL, NULL, NULL) ||
 		    sample_cells(b, session, rounds(b, 40), row) ||
 		    measure_first_chunk(b, session, &b->rows[CELL_ROW_FIRST_CHUNK]) ||
-		    measure_placed_cells(b, session) ||
+		    cell__bench_sample_placed(b, session, sample_cells, &b->rows[CELL_ROW_CELL_ONE_CPU],
+					      &b->rows[CELL_ROW_CELL_TWO_CPUS]) ||
 		    run_cell(session, "kept + 1", "42", NULL, NULL) ? -1 : 0;
 	cell_session_close(session);
 	return r;
@@ -667,13 +657,19 @@ static int measure_all(struct cell__bench *b)
 		{ CELL_ROW_STDOUT, measure_stdout, "stdout" },
 		{ CELL_ROW_MEMORY, measure_memory, "memory of one more session" },
 		{ CELL_ROW_SESSIONS, measure_sessions, "many sessions at once" },
+		{ CELL_ROW_TOOL_CALL, cell__bench_measure_tool_call, "calls of a host function" },
+		{ CELL_ROW_TOOL_GATHER, cell__bench_measure_tool_gather, "1,000 calls at once" },
+		{ CELL_ROW_TOOL_CLI, cell__bench_measure_tool_cli, "calls of a command-line tool" },
+		{ CELL_ROW_ARTIFACT, cell__bench_measure_artifact, "artifacts" },
+		{ CELL_ROW_SEARCH, cell__bench_measure_search, "search among 10,000 workflows" },
 	};
 	struct cell_error err = { 0 };
 
 	getloadavg(&b->load, 1);
 	if (cell__floor_start(&b->floor, &err))
 		return complain_err("start the floor processes", &err);
-	if (start_engine(b))
+	/* After the floor, whose processes would hold the keeper's pipe open; before the engine's thread. */
+	if (cell__bench_make_folder(&b->folder) || start_engine(b))
 		return -1;
 	for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
 		if (b->only >= 0 && b->only != (int)steps[i].id)
@@ -692,6 +688,9 @@ int cell__bench_measure(struct cell__bench *bench)
 
 	cell_engine_destroy(bench->engine);
 	bench->engine = NULL;
+	/* Before the floor: its keeper has copies of the floor's sockets. */
+	if (cell__bench_remove_folder(&bench->folder))
+		r = -1;
 	cell__floor_stop(&bench->floor);
 	if (!r && start_ticks(bench->env.zygote_pid))
 		r = complain("the zygote (pid %lld) outlived its engine", (long long)bench->env.zygote_pid);

@@ -25,10 +25,20 @@
 	X(MEMORY, "memory", "bytes", "memory")                             \
 	X(STDOUT, "stdout", "bytes_per_s", "stdout")                       \
 	X(SESSIONS, "sessions", "ns", NULL)                                \
-	/* Not asked for by name: they come along with `cell`. */          \
+	X(TOOL_CALL, "tool-call", "ns", NULL)                              \
+	X(TOOL_GATHER, "tool-gather", "ns", NULL)                          \
+	X(TOOL_CLI, "tool-cli", "ns", NULL)                                \
+	X(ARTIFACT, "artifact", "bytes_per_s", NULL)                       \
+	X(SEARCH, "search", "ns", NULL)                                    \
+	/* Not asked for by name: they come along with the others. */      \
 	X(FIRST_CHUNK, "first-chunk", "ns", NULL)                          \
 	X(CELL_ONE_CPU, "cell-one-cpu", "ns", NULL)                        \
-	X(CELL_TWO_CPUS, "cell-two-cpus", "ns", NULL)
+	X(CELL_TWO_CPUS, "cell-two-cpus", "ns", NULL)                      \
+	X(TOOL_CALL_ONE_CPU, "tool-call-one-cpu", "ns", NULL)              \
+	X(TOOL_CALL_TWO_CPUS, "tool-call-two-cpus", "ns", NULL)            \
+	X(TOOL_GATHER_EACH, "tool-gather-each", "ns", NULL)                \
+	X(SEARCH_OPEN, "search-open", "ns", NULL)                          \
+	X(SEARCH_FIRST, "search-first", "ns", NULL)
 
 enum cell__bench_row_id {
 #define CELL_BENCH_ROW_ENUM(id, name, unit, peer) CELL_ROW_##id,
@@ -61,6 +71,13 @@ struct cell__bench_many {
 	double close_all_ns;
 };
 
+/* Storage and tools that the rows use.  A process of its own removes it when this one ends, however it ends. */
+struct cell__bench_folder {
+	char *path;
+	int keeper_fd; /* closed: the keeper removes the folder and exits */
+	pid_t keeper_pid;
+};
+
 struct cell__bench {
 	/* set by the caller */
 	const char *python; /* absolute */
@@ -69,6 +86,7 @@ struct cell__bench {
 	bool quick;
 	/* measured */
 	struct cell__floor floor;
+	struct cell__bench_folder folder;
 	struct cell_engine *engine; /* without a pool */
 	struct cell_env_info env;
 	size_t zygote_anon_bytes, zygote_file_bytes;
@@ -77,9 +95,11 @@ struct cell__bench {
 	struct cell__bench_many many;
 	struct cell__bench_row rows[CELL_ROW_COUNT];
 };
-#define CELL_BENCH_INIT { .only = -1, .sessions = 500, .floor = CELL_FLOOR_INIT }
+#define CELL_BENCH_INIT                                             \
+	{ .only = -1, .sessions = 500, .floor = CELL_FLOOR_INIT,    \
+	  .folder = { .keeper_fd = -1, .keeper_pid = -1 } }
 
-/* 0, or -1 after a complaint.  Either way no process of it is left. */
+/* 0, or -1 after a complaint.  Either way no process and no file of it is left. */
 int cell__bench_measure(struct cell__bench *bench);
 /* Every value, as one JSON object. */
 void cell__bench_write(const struct cell__bench *bench, FILE *f);

@@ -175,8 +175,11 @@ static PyObject *wc_send(PyObject *self, PyObject *args)
 
 /* ---- frames in ---- */
 
-/* Reads up to size bytes; 0 at end of file; -1 with an exception set. */
-static ssize_t read_some(void *out, size_t size)
+/*
+ * Reads up to size bytes; 0 at end of file; -1 with an exception set.  Inside a frame no signal handler runs: what an
+ * interrupt leaves unread would be taken for the next frame.
+ */
+static ssize_t read_some(void *out, size_t size, bool begun)
 {
 	for (;;) {
 		ssize_t n;
@@ -194,7 +197,7 @@ static ssize_t read_some(void *out, size_t size)
 			PyErr_SetFromErrno(PyExc_OSError);
 			return -1;
 		}
-		if (PyErr_CheckSignals() < 0)
+		if (!begun && PyErr_CheckSignals() < 0)
 			return -1;
 	}
 }
@@ -213,7 +216,7 @@ static PyObject *take_bytes(uint32_t size)
 	memcpy(out, recv_buf + recv_start, got);
 	recv_start += got;
 	while (got < size) {
-		ssize_t n = read_some(out + got, size - got);
+		ssize_t n = read_some(out + got, size - got, true);
 		if (n <= 0) {
 			if (n == 0)
 				PyErr_SetString(PyExc_EOFError, "the host closed the connection inside a frame");
@@ -238,7 +241,7 @@ static PyObject *wc_recv(PyObject *self, PyObject *unused)
 			recv_end -= recv_start;
 			recv_start = 0;
 		}
-		ssize_t n = read_some(recv_buf + recv_end, RECV_BYTES - recv_end);
+		ssize_t n = read_some(recv_buf + recv_end, RECV_BYTES - recv_end, recv_end > recv_start);
 		if (n < 0)
 			return NULL;
 		if (n == 0)

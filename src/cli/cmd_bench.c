@@ -1,10 +1,11 @@
 /*
  * workcell bench: Workcell, ipykernel and the machine's floor, side by side.
  *
- * Three parts share the work.  bench/rows.c measures Workcell and the floor; bench/peer_ipykernel.py, run by
- * the same interpreter once nothing of ours runs any more, measures ipykernel; bench/report.py makes
- * percentiles, ratios, the table, the JSON file and the plot of both.  The values travel in memfds, so an
- * interrupted benchmark leaves no files.
+ * Three parts share the work.  bench/rows.c and bench/rows_space.c measure Workcell and the floor;
+ * bench/peer_ipykernel.py, run by the same interpreter once nothing of ours runs any more, measures ipykernel;
+ * bench/report.py makes percentiles, ratios, the table, the JSON file and the plot of both.  The values travel
+ * in memfds and a process of its own removes the folder of the storage, so an interrupted benchmark leaves no
+ * files.
  */
 #define _GNU_SOURCE
 #include <ctype.h>
@@ -187,6 +188,7 @@ static void print_help(void)
 	     "\n"
 	     "Measures Workcell, ipykernel (through jupyter_client, same interpreter) and the floor of\n"
 	     "this machine, and prints a table with p50, p99 and the ratios.  Takes about a minute.\n"
+	     "Files it needs lie in a folder of $TMPDIR, or else /var/tmp, until it ends.\n"
 	     "\n"
 	     "  --python PATH   the interpreter for both (default: python3 on PATH)\n"
 	     "  --json FILE     write all figures and the facts of the machine\n"
@@ -194,7 +196,8 @@ static void print_help(void)
 	     "  --quick         fewer rounds: figures that wobble, in a third of the time\n"
 	     "  --sessions N    how many sessions to hold open at once (default 500)\n"
 	     "  --no-peer       leave ipykernel out\n"
-	     "  --only ROW      one row: open, open-pool, cell, reset, memory, stdout, sessions\n"
+	     "  --only ROW      one row: open, open-pool, cell, reset, memory, stdout, sessions,\n"
+	     "                  tool-call, tool-gather, tool-cli, artifact, search\n"
 	     "  --help          this text\n"
 	     "\n"
 	     "examples:\n"
@@ -211,7 +214,7 @@ static int parse_row(const char *name)
 		if (!strcmp(name, cell__bench_row_specs[i].name))
 			return i;
 	return complain("--only %s: there is no such row; choose one of open, open-pool, cell, reset, "
-			"memory, stdout, sessions", name);
+			"memory, stdout, sessions, tool-call, tool-gather, tool-cli, artifact, search", name);
 }
 
 /* -1: go on; else the exit status. */

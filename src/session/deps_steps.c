@@ -114,23 +114,41 @@ static void answer(struct cell__dep_op *op)
 
 /* ---- prepare ---- */
 
+/* What is configured now: again once the lock is ours, because others may have added to it while we waited. */
+static int read_configured(struct cell__dep_op *op)
+{
+	json_t *configured = NULL, *problems = NULL, *others = json_array();
+	if (!others)
+		return cell_fail(&op->err, CELL_E_NOMEM, 0, "out of memory");
+	if (cell__deps_list(op->deps->store, &configured, &problems, &op->err) < 0) {
+		json_decref(others);
+		return -1;
+	}
+	for (size_t i = 0; i < json_array_size(configured); i++)
+		if (op->kind == CELL__DEP_SYNC || !same_package(text_at(configured, i), op))
+			json_array_append(others, json_array_get(configured, i));
+	json_decref(op->configured);
+	json_decref(op->problems);
+	json_decref(op->others);
+	op->configured = configured;
+	op->problems = problems;
+	op->others = others;
+	return 0;
+}
+
 static void prepare_work(struct cell__dep_op *op)
 {
 	struct cell__deps *deps = op->deps;
-	op->rc = cell__deps_list(deps->store, &op->configured, &op->problems, &op->err);
+	op->rc = read_configured(op);
 	if (op->rc < 0 || op->kind == CELL__DEP_LIST)
 		return;
-	op->others = json_array();
 	op->done = json_array();
 	op->failed = json_array();
 	op->errors = json_object();
-	if (!op->others || !op->done || !op->failed || !op->errors) {
+	if (!op->done || !op->failed || !op->errors) {
 		op->rc = cell_fail(&op->err, CELL_E_NOMEM, 0, "out of memory");
 		return;
 	}
-	for (size_t i = 0; i < json_array_size(op->configured); i++)
-		if (op->kind == CELL__DEP_SYNC || !same_package(text_at(op->configured, i), op))
-			json_array_append(op->others, json_array_get(op->configured, i));
 	op->uv = cell__venv_find_program("uv", deps->path);
 	const char *slash = deps->venv_dir ? strrchr(deps->venv_dir, '/') : NULL;
 	CELL_AUTO_FREE char *parent = slash && slash > deps->venv_dir
@@ -209,6 +227,7 @@ static void look_work(struct cell__dep_op *op)
 	op->state = cell__venv_look(dir);
 	op->ours = cell__venv_is_ours(dir);
 	op->dirty = cell__venv_is_busy(dir);
+	op->rc = read_configured(op);
 }
 
 static void handle_looked(struct cell__dep_op *op);
@@ -307,7 +326,9 @@ static void need_another(struct cell__dep_op *op)
 
 static void handle_looked(struct cell__dep_op *op)
 {
-	if (op->state == CELL__VENV_PRESENT) {
+	if (op->kind == CELL__DEP_SYNC && json_array_size(op->configured) == 0) {
+		answer(op);
+	} else if (op->state == CELL__VENV_PRESENT) {
 		probe(op);
 	} else if (op->state == CELL__VENV_ABSENT) {
 		need_another(op);

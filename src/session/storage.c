@@ -59,9 +59,30 @@ static const char *text_arg(struct op *op, const char *key, const char *otherwis
 	return json_is_string(value) ? json_string_value(value) : otherwise;
 }
 
+/* Names are C strings from here on: one with a NUL in it would mean another. */
+static bool has_nul(json_t *args)
+{
+	static const char *const keys[] = { "name", "query", "description", "type" };
+	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+		json_t *value = json_object_get(args, keys[i]);
+		if (json_is_string(value) && strlen(json_string_value(value)) != json_string_length(value))
+			return true;
+	}
+	return false;
+}
+
+static void artifact_path(struct op *op)
+{
+	CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT;
+	if (cell__buf_printf(&path, "%s/artifacts", cell__store_root(op->storage->store)) == 0)
+		op->result = json_string(path.data);
+}
+
 static const char *error_type(const char *method, const struct cell_error *err)
 {
 	bool artifact = strncmp(method, "artifacts.", 10) == 0;
+	if (err->sys == EEXIST)
+		return "FileExistsError";
 	switch (err->code) {
 	case CELL_E_INVALID:
 		return "ValueError";
@@ -70,7 +91,7 @@ static const char *error_type(const char *method, const struct cell_error *err)
 	case CELL_E_NOMEM:
 		return "MemoryError";
 	default:
-		return err->sys == EEXIST ? "FileExistsError" : artifact ? "ArtifactError" : "WorkflowError";
+		return artifact ? "ArtifactError" : "WorkflowError";
 	}
 }
 
@@ -237,6 +258,7 @@ static const struct {
 	{ "workflows.get", workflow_get, NONE, false },
 	{ "workflows.create", workflow_create, NONE, false },
 	{ "workflows.delete", workflow_delete, NONE, false },
+	{ "artifacts.path", artifact_path, NONE, false },
 	{ "artifacts.list", artifact_list, NONE, false },
 	{ "artifacts.get", artifact_get, NONE, false },
 	{ "artifacts.exists", artifact_exists, NONE, false },
@@ -399,6 +421,10 @@ static void start_op(struct cell__storage *storage, struct cell__call *call, siz
 void cell__storage_handle(struct cell__storage *storage, struct cell__call *call)
 {
 	struct cell_error err = { 0 };
+	if (has_nul(call->args)) {
+		call->fail(call, CELL_E_INVALID, "ValueError", "a name, query or description must not contain NUL");
+		return;
+	}
 	for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
 		if (strcmp(methods[i].method, call->method) == 0) {
 			start_op(storage, call, i, &err);

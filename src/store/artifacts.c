@@ -72,9 +72,9 @@ static json_t *make_info(struct cell__store *store, const char *name, json_t *en
 	/* A root that is not UTF-8 cannot be told in JSON. */
 	json_t *info = json_pack("{s:s, s:s*, s:o, s:o, s:o, s:I, s:b}", "name", name, "path",
 				 cell__utf8_ok(path.data, path.size) ? path.data : NULL, "description",
-				 json_is_string(description) ? json_incref(description) : json_string(""), "created_at",
-				 json_is_string(created) ? json_incref(created) : json_string(when), "metadata", metadata,
-				 "size", (json_int_t)st->st_size, "derived", derived);
+				 json_is_string(description) ? json_incref(description) : json_string(""),
+				 "created_at", json_is_string(created) ? json_incref(created) : json_string(when),
+				 "metadata", metadata, "size", (json_int_t)st->st_size, "derived", derived);
 	return info;
 }
 
@@ -93,8 +93,8 @@ static int open_regular(int dir_fd, const char *name, struct stat *ret_stat)
 }
 
 /* File and entry as they belong together.  An index that cannot be parsed counts as empty. */
-static int open_pair(struct cell__store *store, const char *name, int *ret_fd, struct stat *ret_stat, json_t **ret_entry,
-		     bool *ret_broken, struct cell_error *err)
+static int open_pair(struct cell__store *store, const char *name, int *ret_fd, struct stat *ret_stat,
+		     json_t **ret_entry, bool *ret_broken, struct cell_error *err)
 {
 	if (cell__path_check(name, "artifact", err) < 0)
 		return -1;
@@ -179,7 +179,9 @@ int cell__artifact_begin(struct cell__store *store, const char *name, struct cel
 	struct cell__artifact_writer *writer = cell__alloc(1, sizeof *writer + size);
 	if (!writer)
 		return cell_fail(err, CELL_E_NOMEM, 0, "save artifact '%.120s'", name);
-	*writer = (struct cell__artifact_writer){ .store = store, .dir_fd = -1, .parent_fd = -1, .temp = CELL__TEMP_INIT };
+	*writer = (struct cell__artifact_writer){
+		.store = store, .dir_fd = -1, .parent_fd = -1, .temp = CELL__TEMP_INIT
+	};
 	memcpy(writer->name, name, size);
 	if (begin(writer, err) < 0) {
 		cell__artifact_abort(writer);

@@ -227,11 +227,13 @@ int cell__dep_normalise(const char *spec, char out[static CELL__STORE_DEP_BYTES 
 		return cell_fail(err, CELL_E_INVALID, 0, "Invalid package: contains blocked character '%c'", *blocked);
 	show(spec, shown);
 	if (strpbrk(spec, "|&`$"))
-		return cell_fail(err, CELL_E_INVALID, 0, "Invalid package name: contains shell metacharacters: %s", shown);
+		return cell_fail(err, CELL_E_INVALID, 0, "Invalid package name: contains shell metacharacters: %s",
+				 shown);
 	if (spec[strspn(spec, " \t")] == '-')
 		return cell_fail(err, CELL_E_INVALID, 0, "Invalid package specifier (starts with -): %s", shown);
 	if (strstr(spec, "://") || strchr(spec, '/'))
-		return cell_fail(err, CELL_E_INVALID, 0, "Invalid package name: %s (URLs and paths are not allowed)", shown);
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "Invalid package name: %s (URLs and paths are not allowed)", shown);
 	char normal[CELL__STORE_DEP_BYTES + 1];
 	if (!parse(spec, normal))
 		return cell_fail(err, CELL_E_INVALID, 0, "Invalid package name: %s", shown);
@@ -279,7 +281,8 @@ static int parse_line(struct line *line)
 {
 	size_t end = 0;
 	/* As pip: '#' begins a comment at the beginning of a line or after a space. */
-	while (end < line->size && !(line->text[end] == '#' && (end == 0 || isspace((unsigned char)line->text[end - 1]))))
+	while (end < line->size &&
+	       !(line->text[end] == '#' && (end == 0 || isspace((unsigned char)line->text[end - 1]))))
 		end++;
 	while (end > 0 && isspace((unsigned char)line->text[end - 1]))
 		end--;
@@ -343,7 +346,8 @@ static int write_lines(int dir_fd, const struct lines *lines, struct cell_error 
 	if (rc < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "write " FILE_NAME);
 	if (text.size > CELL__STORE_DEPS_BYTES)
-		return cell_fail(err, CELL_E_LIMIT, 0, FILE_NAME " would be larger than %u bytes", CELL__STORE_DEPS_BYTES);
+		return cell_fail(err, CELL_E_LIMIT, 0, FILE_NAME " would be larger than %u bytes",
+				 CELL__STORE_DEPS_BYTES);
 	if (cell__file_replace(dir_fd, FILE_NAME, text.data, text.size) < 0)
 		return cell_fail(err, CELL_E_IO, errno, "write " FILE_NAME);
 	return 0;

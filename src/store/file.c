@@ -99,7 +99,8 @@ int cell__path_open_walk(int dir_fd, const char *path, int flags, mode_t mode)
 			/* With O_DIRECTORY a symbolic link is told as "not a directory"; openat2() says ELOOP. */
 			struct stat st;
 			int saved = errno;
-			if (saved == ENOTDIR && fstatat(at, part, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(st.st_mode))
+			if (saved == ENOTDIR && fstatat(at, part, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+			    S_ISLNK(st.st_mode))
 				saved = ELOOP;
 			errno = saved;
 			return -1;
@@ -481,8 +482,9 @@ int cell__store_open(const char *base, const char *workspace_id, struct cell__st
 	if (!base[0])
 		return cell_fail(err, CELL_E_INVALID, 0, "the storage folder's name is empty");
 	if (workspace_id && !workspace_ok(workspace_id))
-		return cell_fail(err, CELL_E_INVALID, 0, "workspace_id must be 1-128 characters using only ASCII letters, "
-							 "digits, underscores, or hyphens");
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "workspace_id must be 1-128 characters using only ASCII letters, "
+				 "digits, underscores, or hyphens");
 	struct cell__store *store = cell__alloc(1, sizeof *store);
 	if (!store)
 		return cell_fail(err, CELL_E_NOMEM, 0, "open storage");

@@ -184,8 +184,9 @@ int cell__index_lock(int dir_fd, bool exclusive, int *ret_fd, struct cell_error 
 
 static int write_journal(int dir_fd, const struct journal *journal)
 {
-	json_t *root = json_pack("{s:s, s:s, s:s, s:s*, s:I}", "index", journal->file, "index_temp", journal->index_temp,
-				 "path", journal->path, "temp", journal->temp, "ino", (json_int_t)journal->ino);
+	json_t *root =
+		json_pack("{s:s, s:s, s:s, s:s*, s:I}", "index", journal->file, "index_temp", journal->index_temp,
+			  "path", journal->path, "temp", journal->temp, "ino", (json_int_t)journal->ino);
 	CELL_AUTO_FREE char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
 	json_decref(root);
 	struct cell__temp temp = CELL__TEMP_INIT;

@@ -466,7 +466,8 @@ int cell__py_next(struct cell__py_lexer *lexer, struct cell__py_token *ret_token
 		if (at_end(lexer)) {
 			if (lexer->opens_block)
 				return cell__py_fail(err, lexer->line, "expected an indented block");
-			*ret_token = (struct cell__py_token){ CELL__PY_END, lexer->size, lexer->size, lexer->line, true, 0 };
+			*ret_token = (struct cell__py_token){ CELL__PY_END, lexer->size, lexer->size,
+							      lexer->line,  true,        0 };
 			return 0;
 		}
 		if (indent(lexer, column, alt, err) < 0)

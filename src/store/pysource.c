@@ -126,7 +126,8 @@ struct literal {
 
 static bool literal_is(const struct literal *l, const char *text)
 {
-	return l->at < l->n && l->tokens[l->at].kind == CELL__PY_OP && cell__py_token_is(l->source, &l->tokens[l->at], text);
+	return l->at < l->n && l->tokens[l->at].kind == CELL__PY_OP &&
+	       cell__py_token_is(l->source, &l->tokens[l->at], text);
 }
 
 static json_t *read_number(struct literal *l, bool negative)
@@ -205,7 +206,8 @@ static json_t *read_dict(struct literal *l, unsigned depth)
 	json_t *object = json_object();
 	bool comma = true;
 	while (object && !literal_is(l, "}")) {
-		json_t *key = comma && l->at < l->n && l->tokens[l->at].kind == CELL__PY_STRING ? read_strings(l) : NULL;
+		json_t *key =
+			comma && l->at < l->n && l->tokens[l->at].kind == CELL__PY_STRING ? read_strings(l) : NULL;
 		bool colon = key && literal_is(l, ":");
 		l->at += colon;
 		json_t *value = colon ? read_literal(l, depth + 1) : NULL;
@@ -330,7 +332,8 @@ static const char *annotation_type(const char *text, size_t size, unsigned depth
 	const char *name = dot ? dot + 1 : text;
 	name_size -= (size_t)(name - text);
 	trim(&name, &name_size);
-	if (open && text[size - 1] == ']' && (word_is(name, name_size, "Optional") || word_is(name, name_size, "Annotated"))) {
+	if (open && text[size - 1] == ']' &&
+	    (word_is(name, name_size, "Optional") || word_is(name, name_size, "Annotated"))) {
 		size_t inner = size - (size_t)(open + 1 - text) - 1;
 		return annotation_type(open + 1, part_end(open + 1, inner, ','), depth + 1);
 	}
@@ -363,8 +366,10 @@ static int check_param_name(struct scanner *s, const char *name, const struct ce
 	static const char *const reserved[] = { "tools", "workflows", "skills", "artifacts", "deps" };
 	for (size_t i = 0; i < sizeof reserved / sizeof *reserved; i++)
 		if (strcmp(name, reserved[i]) == 0)
-			return cell_fail(s->err, CELL_E_INVALID, 0,
-					 "Workflow parameter '%s' is reserved: the namespace of that name is there already", name);
+			return cell_fail(
+				s->err, CELL_E_INVALID, 0,
+				"Workflow parameter '%s' is reserved: the namespace of that name is there already",
+				name);
 	if (cell__py_is_keyword(name))
 		return fail_syntax(s);
 	for (size_t i = 0; i < out->n_params; i++)
@@ -381,8 +386,8 @@ static int add_param(struct scanner *s, const struct cell__py_token *tokens, siz
 		     struct cell__py_source *out)
 {
 	size_t name_end = colon < equals ? colon : equals;
-	if (tokens[0].kind != CELL__PY_NAME || name_end != 1 || (colon < n && colon + 1 == equals) || equals + 1 == n ||
-	    (colon < n && colon + 1 == n))
+	if (tokens[0].kind != CELL__PY_NAME || name_end != 1 || (colon < n && colon + 1 == equals) ||
+	    equals + 1 == n || (colon < n && colon + 1 == n))
 		return fail_syntax(s);
 	CELL_AUTO_FREE char *name = cell__strndup(s->source + tokens[0].start, tokens[0].end - tokens[0].start);
 	if (!name)
@@ -438,7 +443,8 @@ static int add_params(struct scanner *s, const struct tokens *all, struct cell__
 		at += n + 1;
 		if (n == 0)
 			return fail_syntax(s);
-		bool star = cell__py_token_is(s->source, &tokens[0], "*") || cell__py_token_is(s->source, &tokens[0], "**");
+		bool star = cell__py_token_is(s->source, &tokens[0], "*") ||
+			    cell__py_token_is(s->source, &tokens[0], "**");
 		if (star || (n == 1 && cell__py_token_is(s->source, &tokens[0], "/")))
 			continue;
 		size_t equals = find_operator(s, tokens, n, "=");
@@ -517,7 +523,8 @@ static int take_statement(struct scanner *s, struct cell__py_source *out, unsign
 		return 0;
 	if (++*runs > 1)
 		return cell_fail(s->err, CELL_E_INVALID, 0,
-				 "Workflow must define exactly one top-level 'run' function (line %u has another)", s->token.line);
+				 "Workflow must define exactly one top-level 'run' function (line %u has another)",
+				 s->token.line);
 	out->is_async = is_async;
 	return take_run(s, out);
 }

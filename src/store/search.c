@@ -123,7 +123,9 @@ static int make_schema(struct cell__search *search, struct cell_error *err)
 		return fail_db(search, err, "open");
 	/* Another process may have made it while we waited. */
 	if (read_int(search->db, "PRAGMA user_version", &version) == 0 && version == SCHEMA_VERSION)
-		return sqlite3_exec(search->db, "COMMIT", NULL, NULL, NULL) == SQLITE_OK ? 0 : fail_db(search, err, "open");
+		return sqlite3_exec(search->db, "COMMIT", NULL, NULL, NULL) == SQLITE_OK
+			       ? 0
+			       : fail_db(search, err, "open");
 	char set_version[64];
 	snprintf(set_version, sizeof set_version, "PRAGMA user_version = %d", SCHEMA_VERSION);
 	const char *const steps[] = { "DROP TABLE IF EXISTS items", "DROP TABLE IF EXISTS docs", schema, set_version,
@@ -145,7 +147,8 @@ int cell__search_open(const char *path, struct cell__search **ret_search, struct
 		return cell_fail(err, CELL_E_NOMEM, 0, "open search index");
 	pthread_mutex_init(&search->lock, NULL);
 	search->data_version = -1;
-	int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX | (path ? SQLITE_OPEN_NOFOLLOW : 0);
+	int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX |
+		    (path ? SQLITE_OPEN_NOFOLLOW : 0);
 	int rc = sqlite3_open_v2(path ? path : ":memory:", &search->db, flags, NULL);
 	if (rc != SQLITE_OK) {
 		cell_fail(err, CELL_E_IO, 0, "search index: open: %s", sqlite3_errstr(rc));
@@ -154,7 +157,8 @@ int cell__search_open(const char *path, struct cell__search **ret_search, struct
 	}
 	sqlite3_busy_timeout(search->db, CELL__SEARCH_BUSY_MS);
 	/* The journal's two syncs per change are for power cuts; a cache that such a cut tears is made anew. */
-	sqlite3_exec(search->db, "PRAGMA synchronous = OFF; PRAGMA trusted_schema = OFF; PRAGMA temp_store = MEMORY", NULL,
+	sqlite3_exec(search->db,
+		     "PRAGMA synchronous = OFF; PRAGMA trusted_schema = OFF; PRAGMA temp_store = MEMORY", NULL,
 		     NULL, NULL);
 	if (make_schema(search, err) < 0) {
 		cell__search_close(search);
@@ -227,7 +231,8 @@ static int bind_expanded(sqlite3_stmt *statement, int column, const char *text)
 	CELL_AUTO_BUF struct cell__buf buf = CELL_BUF_INIT;
 	if (text && cell__search_expand(&buf, text) < 0)
 		return -1;
-	return sqlite3_bind_text(statement, column, buf.data ? buf.data : "", (int)buf.size, SQLITE_TRANSIENT) == SQLITE_OK
+	return sqlite3_bind_text(statement, column, buf.data ? buf.data : "", (int)buf.size, SQLITE_TRANSIENT) ==
+			       SQLITE_OK
 		       ? 0
 		       : -1;
 }
@@ -261,8 +266,10 @@ static int prepare_filler(struct cell__search *search, struct filler *f)
 		{ &f->find, "SELECT rowid FROM items WHERE id = ?" },
 		{ &f->drop_item, "DELETE FROM items WHERE rowid = ?" },
 		{ &f->drop_doc, "DELETE FROM docs WHERE rowid = ?" },
-		{ &f->add_item, "INSERT INTO items(id, plain, stamp0, stamp1, stamp2, payload) VALUES(?,?,?,?,?,?)" },
-		{ &f->add_doc, "INSERT INTO docs(rowid, name, description, tags, params, extra, body) VALUES(?,?,?,?,?,?,?)" },
+		{ &f->add_item,
+		  "INSERT INTO items(id, plain, stamp0, stamp1, stamp2, payload) VALUES(?,?,?,?,?,?)" },
+		{ &f->add_doc,
+		  "INSERT INTO docs(rowid, name, description, tags, params, extra, body) VALUES(?,?,?,?,?,?,?)" },
 	};
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
 		if (sqlite3_prepare_v2(search->db, rows[i].sql, -1, rows[i].statement, NULL) != SQLITE_OK)
@@ -422,8 +429,9 @@ int cell__search_payload(struct cell__search *search, const char *id, char **ret
 
 static bool is_stop_word(const char *word, size_t size)
 {
-	static const char *const words[] = { "a", "an", "and", "are", "by", "for", "from", "how", "in", "is", "it", "of",
-					     "on", "or", "that", "the", "this", "to", "with", "what", "do", "i" };
+	static const char *const words[] = { "a",    "an", "and",  "are",  "by", "for", "from", "how",
+					     "in",   "is", "it",   "of",   "on", "or",  "that", "the",
+					     "this", "to", "with", "what", "do", "i" };
 	for (size_t i = 0; i < sizeof words / sizeof *words; i++)
 		if (strlen(words[i]) == size && strncasecmp(words[i], word, size) == 0)
 			return true;
@@ -522,10 +530,10 @@ static int collect(struct cell__search *search, const char *sql, const char *tex
 }
 
 /*
- * Ranking costs a microsecond or two for each document that matches, and a word that stands in thousands of them says
- * little.  So the documents are those with at least one word that is not common; common words only help to rank them.
- * Where every word is common, as many documents as are worth it are ranked: those with all words, with one in the name,
- * with any.
+ * Ranking costs a microsecond or two for each document that matches, and a word that stands in thousands of them
+ * says little.  So the documents are those with at least one word that is not common; common words only help to
+ * rank them. Where every word is common, as many documents as are worth it are ranked: those with all words, with
+ * one in the name, with any.
  */
 
 static int add_match(struct cell__buf *out, const struct terms *terms, const char *joiner, bool with_common)
@@ -542,7 +550,8 @@ static int add_match(struct cell__buf *out, const struct terms *terms, const cha
 	return rc | cell__buf_add(out, ")", 1);
 }
 
-/* In how many documents it is, counted no further than tells whether these are too many to rank.  -1: the index fails. */
+/* In how many documents it is, counted no further than tells whether these are too many to rank.  -1: the index
+ * fails. */
 static int count_term(struct cell__search *search, const struct term *term)
 {
 	AUTO_STATEMENT sqlite3_stmt *statement = NULL;
@@ -636,7 +645,8 @@ int cell__search_query(struct cell__search *search, const char *query, size_t li
 	CELL_AUTO_BUF struct cell__buf plain = CELL_BUF_INIT;
 	struct terms terms = { .n = 0 };
 	if (strlen(query) > CELL__SEARCH_QUERY_BYTES)
-		return cell_fail(err, CELL_E_LIMIT, 0, "the search query is longer than %u bytes", CELL__SEARCH_QUERY_BYTES);
+		return cell_fail(err, CELL_E_LIMIT, 0, "the search query is longer than %u bytes",
+				 CELL__SEARCH_QUERY_BYTES);
 	if (!cell__utf8_ok(query, strlen(query)))
 		return cell_fail(err, CELL_E_INVALID, 0, "the search query is not UTF-8");
 	if (limit > CELL__SEARCH_LIMIT)

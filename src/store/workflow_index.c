@@ -3,13 +3,13 @@
  *
  * The index is brought up to date before it is used: both folders are listed with the time, size and inode of each
  * file, and only files that differ from what the index was made of are read.  A file whose time is so recent that a
- * later write could bear the same time is read again next time.  An index that cannot be used is made anew, and where
- * it cannot be written it is kept in memory.
+ * later write could bear the same time is read again next time.  An index that cannot be used is made anew, and
+ * where it cannot be written it is kept in memory.
  *
- * Listing ten thousand files takes longer than searching them.  So the folders are watched (inotify) from before they
- * are listed, and as long as nothing was told of them, and no other process has changed the index, it is up to date.
- * Where they cannot be watched (remote file systems, which do not tell of others' changes; no watch left for this user)
- * they are listed each time.
+ * Listing ten thousand files takes longer than searching them.  So the folders are watched (inotify) from before
+ * they are listed, and as long as nothing was told of them, and no other process has changed the index, it is up to
+ * date. Where they cannot be watched (remote file systems, which do not tell of others' changes; no watch left for
+ * this user) they are listed each time.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -330,7 +330,8 @@ static int write_batch(struct refresh *r, size_t from, json_t **index, struct ce
 	if (rc < 0)
 		cell_fail(err, CELL_E_NOMEM, 0, "index workflows");
 	else
-		rc = cell__search_update(r->store->search, docs, n_docs, r->removed, from == 0 ? r->n_removed : 0, err);
+		rc = cell__search_update(r->store->search, docs, n_docs, r->removed, from == 0 ? r->n_removed : 0,
+					 err);
 	for (size_t i = 0; i < n; i++)
 		made_finish(&made[i]);
 	free(made);

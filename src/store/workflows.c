@@ -25,11 +25,13 @@ int cell__workflow_check_name(const char *name, struct cell_error *err)
 		return cell_fail(err, CELL_E_LIMIT, 0, "Invalid workflow name: longer than %u bytes",
 				 CELL__STORE_WORKFLOW_NAME_BYTES);
 	if (size == 0 || (name[0] >= '0' && name[0] <= '9') || strspn(name, letters) != size)
-		return cell_fail(err, CELL_E_INVALID, 0, "Invalid workflow name: '%s' (must be valid Python identifier)",
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "Invalid workflow name: '%s' (must be valid Python identifier)",
 				 cell__utf8_ok(name, size) ? name : "?");
 	if (name[0] == '_')
-		return cell_fail(err, CELL_E_INVALID, 0,
-				 "Invalid workflow name: '%s' (files that begin with an underscore are no workflows)", name);
+		return cell_fail(
+			err, CELL_E_INVALID, 0,
+			"Invalid workflow name: '%s' (files that begin with an underscore are no workflows)", name);
 	if (cell__py_is_keyword(name))
 		return cell_fail(err, CELL_E_INVALID, 0, "Invalid workflow name: '%s' (is a Python keyword)", name);
 	for (size_t i = 0; i < sizeof reserved / sizeof *reserved; i++)
@@ -69,8 +71,8 @@ static int add_params(json_t *info, const struct cell__py_source *parsed)
 	int rc = params && parameters ? 0 : -1;
 	for (size_t i = 0; rc == 0 && i < parsed->n_params; i++) {
 		const struct cell__py_param *p = &parsed->params[i];
-		json_t *one = json_pack("{s:s, s:s, s:s, s:b, s:O?}", "name", p->name, "type", p->type, "description", "",
-					"required", p->required, "default", p->default_value);
+		json_t *one = json_pack("{s:s, s:s, s:s, s:b, s:O?}", "name", p->name, "type", p->type,
+					"description", "", "required", p->required, "default", p->default_value);
 		rc = one ? json_array_append_new(parameters, one) : -1;
 		rc |= json_object_set_new(params, p->name, json_string(p->type));
 	}
@@ -161,7 +163,8 @@ int cell__workflow_get(struct cell__store *store, const char *name, json_t **ret
 	struct stat st;
 	json_t *entry = NULL;
 	if (cell__workflow_check_name(name, NULL) < 0)
-		return cell__workflow_fail_read(err, strlen(name) <= CELL__STORE_WORKFLOW_NAME_BYTES ? name : "...", ENOENT);
+		return cell__workflow_fail_read(err, strlen(name) <= CELL__STORE_WORKFLOW_NAME_BYTES ? name : "...",
+						ENOENT);
 	const char *folder = read_pair(store, name, &source, &st, &entry, err);
 	if (!folder)
 		return -1;

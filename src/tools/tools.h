@@ -56,8 +56,8 @@
 /* The codes that calls fail with. */
 #define CELL_TOOL_E_ARGS CELL_E_INVALID
 #define CELL_TOOL_E_UNKNOWN CELL_E_NOT_FOUND
-#define CELL_TOOL_E_FAILED CELL_E_IO
-#define CELL_TOOL_E_TIMEOUT CELL_E_TIMEOUT
+#define CELL_TOOL_E_FAILED CELL_E_TOOL
+#define CELL_TOOL_E_TIMEOUT CELL_E_TOOL_TIMEOUT
 
 /* ---- the registry ---- */
 

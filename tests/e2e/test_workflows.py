@@ -251,7 +251,8 @@ def test_ten_thousand_workflows(drive, tmp_path):
     driver = drive("--base", tmp_path / "base")
     assert driver.value("1") == 1
     assert time.monotonic() - started < 20
-    assert driver.value("len(workflows.search('shipping case 4321', limit=10))") == 10
+    assert driver.value("[len(workflows.search('shipping', limit=10)), workflows.search('shipping case 4321')[0]['name']]") == [
+        10, "flow_4321"]
     best = driver.value("""\
 import time
 times = []
@@ -259,9 +260,10 @@ for i in range(20):
     started = time.perf_counter()
     found = workflows.search('returns case %d' % (i * 3 + 2), limit=5)
     times.append(time.perf_counter() - started)
-[sorted(times)[len(times) // 2] * 1000, found[0]["name"]]""")
+[min(times) * 1000, found[0]["name"]]""")
     assert best[1] == "flow_59", best
-    assert best[0] < (10 if not support.is_asan() else 100), "the median search took %g ms" % best[0]
+    # The quickest, because the machine may be busy with something else; the benchmark has the median.
+    assert best[0] < (10 if not support.is_asan() else 100), "the quickest search took %g ms" % best[0]
     shutil.rmtree(str(folder))
 
 

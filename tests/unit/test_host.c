@@ -66,12 +66,12 @@ static void test_own_children(void **state)
 
 /* A host that takes whatever child ends, from a SIGCHLD handler and in a thread. */
 static atomic_int sigchld_count, reaped_sum, reaped_ours, stop_reaping;
-static pid_t expected[30];
+static _Atomic pid_t expected[30];
 
 static void reap_one(pid_t pid, int status)
 {
 	for (size_t i = 0; i < COUNT(expected); i++)
-		if (expected[i] == pid) {
+		if (atomic_load(&expected[i]) == pid) {
 			atomic_fetch_add(&reaped_sum, WEXITSTATUS(status));
 			atomic_fetch_add(&reaped_ours, 1);
 		}
@@ -122,7 +122,7 @@ static void test_host_reaps_everything(void **state)
 			close(go[1]);
 			_exit(read(go[0], &byte, 1) == 0 ? (int)i : 99);
 		}
-		expected[i] = pid;
+		atomic_store(&expected[i], pid);
 		close(go[0]);
 		close(go[1]);
 		sum += (int)i;

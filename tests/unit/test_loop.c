@@ -98,13 +98,20 @@ static void test_post_order(void **state)
 	check_posts(posts);
 }
 
+static void post_half(void *arg)
+{
+	struct posts *posts = arg;
+	for (int i = 0; i < N_POSTS / 2; i++)
+		cell__loop_post(&posts->loop, &posts->task[i].task);
+	CHECK(posts->n_run == 0);
+}
+
 /* From the loop's own thread: later, never from inside the call. */
 static void test_post_from_the_loop(void **state)
 {
 	(void)state;
 	struct posts *posts = make_posts(true);
-	for (int i = 0; i < N_POSTS / 2; i++)
-		cell__loop_post(&posts->loop, &posts->task[i].task);
+	cell__loop_call(&posts->loop, post_half, posts);
 	check_posts(posts);
 }
 
@@ -368,6 +375,15 @@ static void arm(void *arg)
 	start_timed(arg);
 }
 
+static bool is_done(void *arg)
+{
+	struct cell__waiter *waiter = arg;
+	pthread_mutex_lock(&waiter->lock);
+	bool done = waiter->done;
+	pthread_mutex_unlock(&waiter->lock);
+	return done;
+}
+
 /*
  * What the loop has to do between calls (timers, output of idle kernels, deaths) happens although nobody calls: the
  * engine's thread takes the loop back, after the first call as well as after many.
@@ -386,7 +402,7 @@ static void test_served_between_calls(void **state)
 		struct timed timed;
 		init_timed(&timed, &counter.loop, 5);
 		cell__loop_call(&counter.loop, arm, &timed);
-		if (!support_wait(is_set, &timed.closed))
+		if (!support_wait(is_done, &timed.waiter))
 			fail_msg("round %d: nobody ran the loop", round);
 		assert_false(pthread_equal(timed.fired_on, pthread_self()));
 		cell__waiter_finish(&timed.waiter);

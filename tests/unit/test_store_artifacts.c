@@ -1,6 +1,7 @@
 /* store/artifacts.c and index.c: saving, loading, the index, and what happens when things go wrong on the way. */
 #define _GNU_SOURCE
 #include <signal.h>
+#include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -426,6 +427,92 @@ static void test_kill_9(void **state)
 	assert_true(seen > 50);
 }
 
+/* Runs fn in a process that is killed when it enters or leaves its n-th system call.  False: it ended before that. */
+static bool kill_at(int n, void (*fn)(const char *path), const char *path)
+{
+	pid_t pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		CHECK(ptrace(PTRACE_TRACEME, 0, NULL, NULL) == 0);
+		raise(SIGSTOP);
+		fn(path);
+		_exit(0);
+	}
+	int status;
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	for (int i = 0; i < n && WIFSTOPPED(status); i++) {
+		assert_int_equal(ptrace(PTRACE_SYSCALL, pid, NULL, NULL), 0);
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+	}
+	if (!WIFSTOPPED(status)) {
+		assert_int_equal(status, 0);
+		return false;
+	}
+	kill(pid, SIGKILL);
+	waitpid(pid, &status, 0);
+	return true;
+}
+
+static void save_new(const char *path)
+{
+	struct cell__store *store = NULL;
+	CHECK(cell__store_open(path, NULL, &store, NULL) == 0);
+	CHECK(save_bytes(store, "sub/x", "new", 3, "bytes", "new", NULL, NULL) == 0);
+}
+
+static void delete_it(const char *path)
+{
+	struct cell__store *store = NULL;
+	CHECK(cell__store_open(path, NULL, &store, NULL) == 0);
+	CHECK(cell__artifact_delete(store, "sub/x", NULL, NULL) == 0);
+}
+
+static void test_killed_at_every_call(void **state)
+{
+	(void)state;
+	int old = 0, new = 0, gone = 0;
+	/* In memory: each of these many saves waits for the disk otherwise. */
+	struct folder memory = { .path = "/dev/shm/cell-test-XXXXXX" }, *folder = &memory;
+	assert_non_null(mkdtemp(folder->path));
+	OK(cell__store_open(folder->path, NULL, &folder->store, &err));
+	OK(save_bytes(folder->store, "other", "kept", 4, "text", "kept", NULL, &err));
+	CELL_AUTO_FD int dir_fd = open(in(folder, "artifacts"), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	for (int deleting = 0; deleting < 2; deleting++) {
+		/* Every second stop: leaving one call and entering the next are the same moment. */
+		for (int n = 1;; n += 2) {
+			OK(save_bytes(folder->store, "sub/x", "old", 3, "text", "old", NULL, &err));
+			bool killed = kill_at(n, deleting ? delete_it : save_new, folder->path);
+			json_t *info = NULL;
+			struct cell_error why = { 0 };
+			/* A reader that comes first finds one version, of file and entry; so does the index itself. */
+			CELL_AUTO_FREE char *text = load(folder->store, "sub/x", &info, &why);
+			json_t *index = NULL;
+			OK(cell__index_read(dir_fd, ".artifacts.json", &index, &err));
+			const char *entry = text_of(json_object_get(index, "sub/x"), "description");
+			if (text) {
+				assert_string_equal(text, text_of(info, "description"));
+				assert_string_equal(text, entry);
+			} else {
+				assert_int_equal(why.code, CELL_E_NOT_FOUND);
+				assert_true(deleting);
+				assert_string_equal(entry, "(none)");
+			}
+			old += text && strcmp(text, "old") == 0;
+			new += text && strcmp(text, "new") == 0;
+			gone += !text;
+			json_decref(info);
+			json_decref(index);
+			expect(folder->store, "other", "kept");
+			if (!killed)
+				break;
+		}
+	}
+	/* It was killed before, between and after. */
+	assert_true(old > 20 && new > 5 && gone > 5);
+	cell__store_close(folder->store);
+	remove_tree(folder->path);
+}
+
 /* The same, at each step on purpose: a journal and what it needs are put there by hand. */
 static void test_journal(void **state)
 {
@@ -646,7 +733,8 @@ int main(int argc, char **argv)
 		STORE_TEST(test_save_and_load), STORE_TEST(test_replace_get_delete), STORE_TEST(test_refused),
 		STORE_TEST(test_symlinks),      STORE_TEST(test_unindexed),          STORE_TEST(test_existing_index),
 		STORE_TEST(test_corrupt_index), STORE_TEST(test_workspaces),         STORE_TEST(test_eight_processes),
-		STORE_TEST(test_kill_9),        STORE_TEST(test_journal),            STORE_TEST(test_hostile_journal),
+		STORE_TEST(test_kill_9),        TEST(test_killed_at_every_call),
+		STORE_TEST(test_journal),            STORE_TEST(test_hostile_journal),
 		STORE_TEST(test_full_disk),     STORE_TEST(test_read_only),          STORE_TEST(test_large_needs_no_memory),
 		STORE_TEST(test_out_of_memory),
 	};

@@ -1,0 +1,53 @@
+/*
+ * What the files that measure rows share.  Everything returns 0, or -1 after a complaint.
+ */
+#ifndef CELL_BENCH_ROWS_INTERNAL_H
+#define CELL_BENCH_ROWS_INTERNAL_H
+
+#include "rows.h"
+
+/* The rows are lists of such calls; the prefix is for the linker. */
+#define complain cell__bench_complain
+#define complain_err cell__bench_complain_err
+#define now_ns cell__bench_now_ns
+#define add_sample cell__bench_add_sample
+#define run_cell cell__bench_run_cell
+#define sample_floor cell__bench_sample_floor
+
+int cell__bench_complain_err(const char *what, const struct cell_error *err);
+double cell__bench_now_ns(void);
+int cell__bench_add_sample(struct cell__bench_samples *samples, double value);
+/* Runs a cell and checks its value; want NULL: it must have none.  ret_ns may be NULL. */
+int cell__bench_run_cell(struct cell_session *session, const char *code, const char *want,
+			 const struct cell_run_options *opts, double *ret_ns);
+int cell__bench_sample_floor(struct cell__bench *b, struct cell__bench_row *row, int count,
+			     int (*measure)(struct cell__floor *, double *, struct cell_error *));
+/* How many rounds there are where a full run has that many. */
+static inline int rounds(const struct cell__bench *b, int full)
+{
+	return b->quick ? (full + 3) / 4 : full;
+}
+
+/* Fills a row, Workcell and floor in turns.  One round more than counts: the first warms up. */
+typedef int (*cell__bench_sample_fn)(struct cell__bench *b, struct cell_session *session, int n_rounds,
+				     struct cell__bench_row *row);
+/*
+ * Waking a process on another CPU can cost ten times one on the same, and the scheduler is free to do either:
+ * these rows compare Workcell and floor where both have the same.  Left out where placing is not permitted.
+ */
+int cell__bench_sample_placed(struct cell__bench *b, struct cell_session *session,
+			      cell__bench_sample_fn sample, struct cell__bench_row *one_cpu,
+			      struct cell__bench_row *two_cpus);
+
+/* The process must have one thread; the keeper is forked from it. */
+int cell__bench_make_folder(struct cell__bench_folder *folder);
+/* Waits until the folder is gone.  Fine when there is none. */
+int cell__bench_remove_folder(struct cell__bench_folder *folder);
+
+int cell__bench_measure_tool_call(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_tool_gather(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_tool_cli(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_artifact(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_search(struct cell__bench *b, struct cell__bench_row *row);
+
+#endif
