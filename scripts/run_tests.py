@@ -42,41 +42,83 @@ def build(folder, *options, **env):
     return False
 
 
-def meson_tests(folder, *selection, **env):
-    """Runs the tests that meson knows in a build folder."""
-    global passed
+def meson_run(folder, arguments, env):
+    """{name: result} of the tests that meson ran; None when it ran none."""
     log = os.path.join(ROOT, folder, "meson-logs", "testlog.json")
     if os.path.exists(log):
         os.unlink(log)
-    run("meson", "test", "-C", folder, "--print-errorlogs", "--timeout-multiplier", "4", *selection, **env)
+    run("meson", "test", "-C", folder, "--print-errorlogs", "--timeout-multiplier", "4", *arguments, **env)
     if not os.path.exists(log):
+        return None
+    with open(log) as file:
+        # A name is "project:suite / test" or the test alone.
+        return {test["name"].split(" / ")[-1].strip(): test["result"] for test in map(json.loads, file)}
+
+
+def again(bad, rerun, where):
+    """A second, lonely try for what failed: these machines stall now and then. What then passes is named, not hidden."""
+    global passed
+    second = rerun(bad) if 0 < len(bad) <= 10 else set(bad)
+    for name in bad:
+        if name in second:
+            fail("%s: %s" % (where, name))
+        else:
+            passed += 1
+            print("flaky: %s failed once in %s and passed alone" % (name, where), flush=True)
+
+
+def meson_tests(folder, *selection, **env):
+    """Runs the tests that meson knows in a build folder."""
+    global passed
+    results = meson_run(folder, selection, env)
+    if results is None:
         fail("meson test in %s" % folder)
         return
-    with open(log) as file:
-        for line in file:
-            test = json.loads(line)
-            if test["result"] in ("OK", "EXPECTEDFAIL"):
-                passed += 1
-            else:
-                fail("%s in %s: %s" % (test["name"], folder, test["result"]))
+    bad = [name for name, result in results.items() if result not in ("OK", "EXPECTEDFAIL")]
+    passed += len(results) - len(bad)
+
+    def rerun(names):
+        second = meson_run(folder, names, env) or {}
+        return {name for name in names if second.get(name) != "OK"}
+
+    again(bad, rerun, "meson test in %s" % folder)
 
 
-def pytests(folder, *options):
-    global passed
+def pytest_run(folder, arguments):
+    """(number of tests, failed ones by node id, skipped); None when pytest broke down."""
     report = os.path.join(ROOT, folder, "pytest.xml")
     if os.path.exists(report):
         os.unlink(report)
-    run(PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml", report, "--durations", "5", *options,
-        WORKCELL_BIN=os.path.join(ROOT, folder, "workcell"), WORKCELL_TEST_PYTHON=PYTHON)
+    run(PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "junit_family=xunit1", "--junitxml", report,
+        "--durations", "5", *arguments, WORKCELL_BIN=os.path.join(ROOT, folder, "workcell"), WORKCELL_TEST_PYTHON=PYTHON)
     if not os.path.exists(report):
+        return None
+    bad, total, skipped = [], 0, 0
+    for case in xml.parse(report).getroot().iter("testcase"):
+        total += 1
+        name = "%s::%s" % (case.get("file"), case.get("name"))
+        if case.find("failure") is not None or case.find("error") is not None:
+            bad.append(name)
+        elif case.find("skipped") is not None:
+            skipped += 1
+    return total, bad, skipped
+
+
+def pytests(folder, *paths):
+    global passed
+    outcome = pytest_run(folder, paths)
+    if outcome is None or outcome[0] == 0:
         fail("pytest on %s" % folder)
         return
-    suite = xml.parse(report).getroot().find("testsuite")
-    bad = int(suite.get("failures")) + int(suite.get("errors"))
-    skipped = int(suite.get("skipped"))
-    passed += int(suite.get("tests")) - bad - skipped
-    for _ in range(bad):
-        fail("pytest on %s" % folder)
+    total, bad, skipped = outcome
+    bad = list(dict.fromkeys(bad))
+    passed += total - len(bad) - skipped
+
+    def rerun(names):
+        second = pytest_run(folder, names)
+        return set(names) if second is None else set(second[1])
+
+    again(bad, rerun, "pytest on %s" % folder)
     if skipped and os.environ.get("CI"):
         # What this machine can do must be tested here.
         fail("%d skipped tests on %s" % (skipped, folder))

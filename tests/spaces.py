@@ -85,6 +85,10 @@ def probe_base(folder, **files):
     return write_files(folder, {"tools/probe.yaml": PROBE_YAML % program, **files})
 
 
+# Source of a program that becomes `sleep WORD`, so that a test finds it by its argument.
+SLEEP = "import os, sys\nos.execvp('sleep', ['sleep', sys.argv[1]])\n"
+
+
 def script_tool(folder, name, source, **keys):
     """A tool of one recipe, `run`, that starts a Python program with the text `word` as its argument."""
     program = make_script(os.path.join(str(folder), "bin", name), source)

@@ -35,8 +35,8 @@ def round_trip(driver, expression, check):
 
 @pytest.mark.parametrize("expression", [
     "''", "'h\u00e9 \\n\\t \\U0001f600 \\0'", "'x' * 3_000_000", "b''", "bytes(range(256))", "b'x' * 3_000_001",
-    "{}", "[]", "{'a': [1, 2.5, None, True, {'b': 'c'}]}", "list(range(5000))", "{'n': 10 ** 30}", "0.1", "5", "-1.5e300",
-    "True", "None", "'5'", "'null'", "[['deep']] * 3"])
+    "{}", "[]", "{'a': [1, 2.5, None, True, {'b': 'c'}]}", "list(range(5000))", "{'n': 10 ** 30}", "0.1", "5",
+    "-1.5e300", "True", "None", "'5'", "'null'", "[['deep']] * 3"])
 def test_values_come_back_as_they_were(driver, expression):
     assert round_trip(driver, expression, "[type(x) is type(y), x == y]") == [True, True]
 
@@ -59,11 +59,13 @@ def test_dataframes(drive, base, full_python):
     driver = drive("--base", base, python=full_python)
     assert driver.value("""\
 import pandas as pd
-frame = pd.DataFrame({"i": [1, 2, 3], "f": [0.1, None, 1e300], "s": ["a", None, "\\u00e9"], "b": [True, False, True],
-                      "t": [pd.Timestamp("2020-01-01"), pd.Timestamp("2021-06-01 12:34:56.789"), pd.NaT]}, index=["x", "y", "z"])
+frame = pd.DataFrame({
+    "i": [1, 2, 3], "f": [0.1, None, 1e300], "s": ["a", None, "\\u00e9"], "b": [True, False, True],
+    "t": [pd.Timestamp("2020-01-01"), pd.Timestamp("2021-06-01 12:34:56.789"), pd.NaT]}, index=["x", "y", "z"])
 artifacts.save("frame", frame)
 back = artifacts.load("frame")
-[list(back.columns), list(back.index), list(map(str, back.dtypes)) == list(map(str, frame.dtypes)), frame.equals(back)]""") == [
+same_types = list(map(str, back.dtypes)) == list(map(str, frame.dtypes))
+[list(back.columns), list(back.index), same_types, frame.equals(back)]""") == [
         ["i", "f", "s", "b", "t"], ["x", "y", "z"], True, True]
     assert driver.value("s = pd.Series([1.5, 2.5], name='n')\nartifacts.save('s', s)\n"
                         "r = artifacts.load('s')\n[r.equals(s), r.name]") == [True, "n"]
@@ -72,7 +74,8 @@ back = artifacts.load("frame")
 def test_metadata_description_and_time(driver):
     driver.value("artifacts.save('a/b.txt', 'text', description='what it is', metadata={'k': [1, {'x': None}]})\nNone")
     got = driver.value("dict(artifacts.get('a/b.txt'))")
-    assert got["name"] == "a/b.txt" and got["description"] == "what it is" and got["metadata"] == {"k": [1, {"x": None}]}
+    assert (got["name"], got["description"]) == ("a/b.txt", "what it is")
+    assert got["metadata"] == {"k": [1, {"x": None}]}
     assert driver.value("from datetime import datetime, timezone\n"
                         "made = artifacts.get('a/b.txt').created_at\n"
                         "abs((datetime.now(timezone.utc) - datetime.fromisoformat(str(made).replace('Z', '+00:00')))"
@@ -117,8 +120,8 @@ def test_files_of_a_person_are_artifacts_too(driver, base):
     (base / "artifacts" / "raw.bin").write_bytes(b"\xff\xfe\x00")
     (base / "artifacts" / "data.json").write_text('{"a": 1}')
     assert driver.value("[a.name for a in artifacts.list()]") == ["data.json", "raw.bin", "sub/hand.txt"]
-    assert driver.value("[artifacts.load('sub/hand.txt'), artifacts.load('data.json'), list(artifacts.load('raw.bin'))]") == [
-        "by hand", {"a": 1}, [255, 254, 0]]
+    assert driver.value("[artifacts.load('sub/hand.txt'), artifacts.load('data.json')]") == ["by hand", {"a": 1}]
+    assert driver.value("list(artifacts.load('raw.bin'))") == [255, 254, 0]
 
 
 # ---- names -------------------------------------------------------------------------------------------------
@@ -176,8 +179,9 @@ def test_a_gigabyte_needs_little_memory(driver, base, tmp_path):
     kernel = driver.kernel_pid()
     driver.value("artifacts.save('warm', b'x' * 3_000_000); artifacts.load('warm')\nNone")
     before, kernel_before = support.peak_rss_bytes(driver.pid), support.peak_rss_bytes(kernel)
-    assert driver.run("artifacts.save_file('big', %r)\nNone" % str(big), timeout=100, deadline=120)["error"] is None
-    assert driver.run("artifacts.load_to('big', %r)\nNone" % str(tmp_path / "back"), timeout=100, deadline=120)["error"] is None
+    for call in ("artifacts.save_file('big', %r)\nNone" % str(big),
+                 "artifacts.load_to('big', %r)\nNone" % str(tmp_path / "back")):
+        assert driver.run(call, timeout=100, deadline=120)["error"] is None
     assert support.peak_rss_bytes(driver.pid) - before < support.memory(48), "the host grew"
     assert support.peak_rss_bytes(kernel) - kernel_before < support.memory(64), "the kernel grew"
     assert subprocess.run(["cmp", str(big), str(tmp_path / "back")], check=False).returncode == 0
@@ -252,8 +256,8 @@ def test_defect_16_eight_processes_lose_nothing(base, drive):
     assert all(found["own/%d/%d" % (w, i)] == ["d%d" % i, {"m": i}] for w in range(8) for i in (0, 1, 38))
     index = json.loads((base / "artifacts" / ".artifacts.json").read_text())
     assert set(index) == set(found)
-    left = [n for _, _, names in os.walk(str(base / "artifacts")) for n in names if n.startswith(".") and n.endswith("tmp")]
-    assert left == []
+    left = [name for _, _, names in os.walk(str(base / "artifacts")) for name in names if name.startswith(".")]
+    assert set(left) <= {".artifacts.json", ".cell-lock"}, left
 
 
 def test_kill_9_leaves_old_or_new_never_torn(base, drive):
@@ -269,7 +273,8 @@ def test_kill_9_leaves_old_or_new_never_torn(base, drive):
         done.wait(pick.uniform(0.01, 0.15))
         os.kill(victim.pid, signal.SIGKILL)
         victim.kill()
-        got = check.value("data = artifacts.load('x')\n[len(data), len(set(data)), data[0] == artifacts.get('x').description]")
+        got = check.value("data = artifacts.load('x')\n"
+                          "[len(data), len(set(data)), data[0] == artifacts.get('x').description]")
         assert got[:2] == [300000, 1], (seed, got)
         assert got[2] is True, "seed %d: the entry and the file are of different saves" % seed
         json.loads((base / "artifacts" / ".artifacts.json").read_text())
@@ -289,7 +294,8 @@ def test_a_full_disk_keeps_what_was_there(drive, tmp_path):
                      "    except Exception:\n        break\n")
         driver.run("for i in range(100):\n    artifacts.save('small%d' % i, 'z' * 3000)")
         assert driver.run("workflows.create('big', 'def run():\\n    pass\\n' + '#' * 200_000)")["error"] is not None
-        assert driver.value("[artifacts.load('x'), artifacts.get('x').description, workflows.w()]") == ["old", "first", 1]
+        assert driver.value("[artifacts.load('x'), artifacts.get('x').description, workflows.w()]") == [
+            "old", "first", 1]
         driver.value("for a in artifacts.list():\n    if a.name != 'x': artifacts.delete(a.name)")
         assert driver.value("artifacts.save('x', 'new'); artifacts.load('x')") == "new"
         assert driver.close() == 0
@@ -298,15 +304,16 @@ def test_a_full_disk_keeps_what_was_there(drive, tmp_path):
 def test_a_read_only_disk_can_be_read(drive, tmp_path):
     with spaces.small_disk(tmp_path / "disk", "4m") as disk:
         first = drive("--base", disk)
-        first.value("artifacts.save('x', 'old'); workflows.create('w', '\"\"\"Finds it.\"\"\"\\ndef run():\\n    return 1')\nNone")
+        first.value("artifacts.save('x', 'old')\n"
+                    "workflows.create('w', 'def run():\\n    return 1', description='Finds it')\nNone")
         first.close()
         spaces.set_read_only(disk, True)
         driver = drive("--base", disk)
         assert driver.value("[artifacts.load('x'), workflows.w(), len(artifacts.list()), len(workflows.list())]") == [
             "old", 1, 1, 1]
         assert driver.value("[w['name'] for w in workflows.search('finds')]") == ["w"]
-        for code in ("artifacts.save('y', 1)", "artifacts.delete('x')", "workflows.create('v', 'def run():\\n    pass')",
-                     "workflows.delete('w')"):
+        for code in ("artifacts.save('y', 1)", "artifacts.delete('x')", "workflows.delete('w')",
+                     "workflows.create('v', 'def run():\\n    pass')"):
             problem = spaces.error(driver, code)
             assert "read-only" in problem["message"].lower(), (code, problem)
         assert driver.value("artifacts.load('x')") == "old"

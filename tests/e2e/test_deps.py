@@ -1,4 +1,4 @@
-"""Deps: packages that the code of a project can import. Everything here is installed for real, from wheels made here."""
+"""Deps: packages that the code of a project can import; installed for real, from wheels made here."""
 import http.server
 import os
 import threading
@@ -142,8 +142,8 @@ def test_lines_that_are_refused_are_not_installed(open_driver, tmp_path):
 
 REFUSED = [
     "", "  ", "a\nb", "a\0b", "x" * 257, "a @ https://example.org/a.whl", "a; python_version > '3'", "-e foo",
-    "--index-url=x", "-r file", "git+https://example.org/a", "https://example.org/a.whl", "./local", "/abs/path", "a(b)",
-    "a|b", "a&b", "a`b`", "$(id)", "requests>", "requests>=", "a==", "\u00e9", "a b"]
+    "--index-url=x", "-r file", "git+https://example.org/a", "https://example.org/a.whl", "./local", "/abs/path",
+    "a(b)", "a|b", "a&b", "a`b`", "$(id)", "requests>", "requests>=", "a==", "\u00e9", "a b"]
 
 
 def test_specifiers_that_are_refused(open_driver, tmp_path):
@@ -151,8 +151,8 @@ def test_specifiers_that_are_refused(open_driver, tmp_path):
     for package in REFUSED:
         problem = slow_error(driver, "deps.add(%r)" % package)
         assert "Invalid package" in problem["message"], (package, problem)
-        assert driver.value("try:\n    deps.add(%r)\nexcept ValueError as error:\n    caught = isinstance(error, DepsError)\n"
-                            "caught" % package) is True, package
+        assert driver.value("try:\n    deps.add(%r)\nexcept ValueError as error:\n"
+                            "    caught = isinstance(error, DepsError)\ncaught" % package) is True, package
     assert requirements(tmp_path) == []
 
 
@@ -161,7 +161,8 @@ def test_specifiers_that_are_accepted_can_be_installed(open_driver, tmp_path):
     driver = open_driver(tmp_path)
     for package, kept in [
             ("wc-alpha", "wc-alpha"), (" WC_Alpha ", "wc-alpha"), ("wc.alpha >= 1.0 , < 3", "wc-alpha>=1.0,<3"),
-            ("wc-alpha[x]>=1", "wc-alpha[x]>=1"), ("wc-alpha==1.*", "wc-alpha==1.*"), ("wc-alpha~=1.0", "wc-alpha~=1.0")]:
+            ("wc-alpha[x]>=1", "wc-alpha[x]>=1"), ("wc-alpha==1.*", "wc-alpha==1.*"),
+            ("wc-alpha~=1.0", "wc-alpha~=1.0")]:
         result = slow(driver, "list(map(list, deps.add(%r)))" % package)
         assert result[0] + result[1] == [kept] and requirements(tmp_path) == [kept], (package, result)
 
@@ -233,7 +234,8 @@ def test_the_command_line(tmp_path, wheels, environment, bare_python):
     assert done.status == 0 and "installed  wc-alpha==1.0\n" in done.out and "wc-beta" in done.out, done
     assert deps("list").out == "wc-alpha==1.0\nwc-beta\n"
     assert deps("list", "--json").objects == [["wc-alpha==1.0", "wc-beta"]]
-    done = support.run_cells("import wc_beta\nwc_beta.wc_alpha.__version__", flags=["--base", str(tmp_path)], env=environment)
+    done = support.run_cells("import wc_beta\nwc_beta.wc_alpha.__version__", flags=["--base", str(tmp_path)],
+                             env=environment)
     assert done.result["value"] == "1.0", done
     done = deps("add", "wc-does-not-exist")
     assert done.status == support.EXIT["install_failed"] and done.error_code == "install_failed", done

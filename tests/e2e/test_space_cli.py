@@ -1,8 +1,9 @@
-"""workcell tools, workflows, artifacts and deps; the flags they share with run and shell; the examples of the docs."""
+"""workcell tools, workflows, artifacts and deps; the flags they share with run; the examples of the docs."""
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import threading
 
@@ -55,18 +56,20 @@ def test_usage_errors(command, tmp_path):
 @pytest.mark.parametrize("flag", ["--storage", "--base"])
 def test_redis_is_refused_in_words(args, flag):
     done = support.workcell(*args, flag, "redis://user:hunter2@localhost/0")
-    assert done.status == 125 and "not built into this version" in done.error_message and "hunter2" not in done.err, done
+    assert done.status == 125 and "not built into this version" in done.error_message, done
+    assert "hunter2" not in done.err
 
 
 def test_run_takes_the_flags(base, bare_python):
     def run(code, *flags):
         return support.run_cells(code, flags=[str(flag) for flag in flags])
 
-    assert run("[t['name'] for t in tools.list()]", "--base", base).result["value"] == ["github", "grep", "wc"]
-    assert run("[t['name'] for t in tools.list()]", "--tools", base / "tools").result["value"] == ["github", "grep", "wc"]
-    assert run("tools.list()", "--storage", base).result["value"] == []
-    assert run("[w['name'] for w in workflows.list()]", "--storage", base).result["value"] == ["compare", "word_count"]
-    assert run("[w['name'] for w in workflows.list()]", "--base", base, "--storage", base / "none").result["value"] == []
+    names, flows = "[t['name'] for t in tools.list()]", "[w['name'] for w in workflows.list()]"
+    assert run(names, "--base", base).result["value"] == ["github", "grep", "wc"]
+    assert run(names, "--tools", base / "tools").result["value"] == ["github", "grep", "wc"]
+    assert run(names, "--storage", base).result["value"] == []
+    assert run(flows, "--storage", base).result["value"] == ["compare", "word_count"]
+    assert run(flows, "--base", base, "--storage", base / "none").result["value"] == []
     assert run("workflows.list()", "--base", base, "--workspace", "w1").result["value"] == []
     assert run("artifacts.save('a', 1); artifacts.exists('a')", "--storage", base / "new").result["value"] is True
     assert (base / "new" / "artifacts" / "a").exists()
@@ -89,9 +92,8 @@ def test_tools_list_search_show(base):
     done = support.workcell("tools", "list", "--base", base)
     assert done.status == 0 and re.search(r"^grep +Finds lines", done.out, re.M), done
     assert re.search(r"^  \.find +All lines that match$", done.out, re.M), done
-    columns = {line.index(words) for line, words in zip(
-        [li for li in done.out.splitlines() if "lines" in li], ["Finds", "All lines", "Counts", "How many"]) if words in line}
-    assert len(columns) == 1, done
+    columns = {re.match(r" *\S+ +", line).end() for line in done.out.splitlines()}
+    assert len(columns) == 1, "descriptions are aligned: %r" % done
     listed = support.workcell("tools", "list", "--base", base, "--json").objects
     assert len(listed) == 1 and [tool["name"] for tool in listed[0]] == ["github", "grep", "wc"]
     tagged = support.workcell("tools", "list", "--base", base, "--json", "--tag", "web").objects[0]
@@ -147,6 +149,31 @@ def test_tool_timeouts_have_their_code(tmp_path):
     fails(support.workcell("tools", "call", "hangs.run", "--base", tmp_path), "tool_timeout")
 
 
+def test_ending_the_command_ends_the_tool(tmp_path):
+    mark = "9871%06d" % (os.getpid() % 1000000)
+    spaces.script_tool(tmp_path, "waits", spaces.SLEEP, timeout=50)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        process = support.popen([support.BIN, "tools", "call", "waits.run", "word=" + mark,
+                                 "--base", str(tmp_path)], env=support.host_environment())
+        support.wait_until(lambda: support.with_argument("sleep " + mark), "the tool runs")
+        process.send_signal(number)
+        assert process.wait(support.DEADLINE) != 0
+        support.wait_until(lambda: not support.with_argument("sleep " + mark), "the tool is gone", 10)
+
+
+def test_a_put_that_is_cut_short_leaves_nothing(tmp_path):
+    process = support.popen([support.BIN, "artifacts", "put", "x", "-", "--storage", str(tmp_path)],
+                            stdin=subprocess.PIPE, env=support.host_environment())
+    process.stdin.write(b"y" * 5_000_000)
+    process.stdin.flush()
+    process.kill()
+    process.wait()
+    process.stdin.close()
+    assert support.workcell("artifacts", "list", "--storage", tmp_path).out == ""
+    assert support.workcell("artifacts", "put", "x", "-", "--storage", tmp_path, stdin=b"whole").status == 0
+    assert support.workcell("artifacts", "get", "x", "--storage", tmp_path).out == "whole"
+
+
 def test_tools_check(base, tmp_path):
     done = support.workcell("tools", "check", base / "tools")
     assert (done.status, done.out, done.err) == (0, "", ""), done
@@ -164,7 +191,8 @@ def test_tools_check(base, tmp_path):
 
 def test_workflows(base, tmp_path, bare_python):
     def workflows(*args, **options):
-        return support.workcell("workflows", *args, "--base", base, "--python", bare_python, cwd=str(tmp_path), **options)
+        return support.workcell("workflows", *args, "--base", base, "--python", bare_python, cwd=str(tmp_path),
+                                **options)
 
     done = workflows("list")
     assert re.search(r'^compare\(paths, title="Word counts"\)  Counts the words of several', done.out, re.M), done
@@ -180,7 +208,8 @@ def test_workflows(base, tmp_path, bare_python):
     assert done.result["value"] == {"poem.txt": 3}, done
     fails(workflows("run", "nope"), "not_found")
     assert workflows("run", "word_count").status == 1, "the code raised"
-    source = b'"""Adds."""\ndef run(a: int, b: int = 1, t: str = "\xc3\xa9"):\n    print("adding")\n    return [a + b, t]\n'
+    source = (b'"""Adds."""\ndef run(a: int, b: int = 1, t: str = "\xc3\xa9"):\n'
+              b'    print("adding")\n    return [a + b, t]\n')
     done = workflows("add", "plus", "-", stdin=source)
     assert (done.status, done.out) == (0, ""), done
     done = workflows("run", "plus", "a=2", "--args", json.dumps({"b": 3, "t": "\U0001f600 \"'\\"}), "--json")
@@ -222,7 +251,8 @@ def test_artifacts(tmp_path):
     done = artifacts("list")
     rows = [line.split(None, 4) for line in done.out.splitlines()]
     assert [row[:3] for row in rows] == [["d/data.bin", "bytes", "1280000"], ["note.txt", "text", "3"]], done
-    assert rows[0][4] == "Some bytes" and len({line.index(row[1]) for line, row in zip(done.out.splitlines(), rows)}) == 1
+    assert rows[0][4] == "Some bytes"
+    assert len({line.index(row[1]) for line, row in zip(done.out.splitlines(), rows)}) == 1, "columns are aligned"
     assert artifacts("get", "d/data.bin").raw_out == data and artifacts("get", "d/data.bin", "-").raw_out == data
     assert artifacts("get", "d/data.bin", tmp_path / "out").status == 0
     assert (tmp_path / "out").read_bytes() == data
@@ -238,7 +268,8 @@ def test_artifacts(tmp_path):
     fails(artifacts("put", "x", "-", "--type", "pickle", stdin=b"x"), "invalid")
     fails(artifacts("put", "x", "-", "--metadata", "[1]", stdin=b"x"), "invalid")
     assert artifacts("put", "j.json", "-", stdin=b'{"a": [1]}').status == 0
-    assert support.run_cells("artifacts.load('j.json')", flags=["--storage", str(tmp_path / "store")]).result["value"] == {"a": [1]}
+    done = support.run_cells("artifacts.load('j.json')", flags=["--storage", str(tmp_path / "store")])
+    assert done.result["value"] == {"a": [1]}
     assert artifacts("rm", "j.json", "d/data.bin").status == 0
     fails(artifacts("rm", "j.json"), "not_found")
     assert [a["name"] for a in artifacts("list", "--json").objects[0]] == ["note.txt"]
@@ -263,7 +294,8 @@ def test_eight_processes_hammer_one_storage(tmp_path):
         for i in range(12):
             name = "p%d/%d" % (who, i)
             source = b"def run():\n    return %d\n" % who
-            for args, data in ((["artifacts", "put", name, "-"], b"x" * 1000), (["artifacts", "put", "same", "-"], b"%d" % who * 999),
+            for args, data in ((["artifacts", "put", name, "-"], b"x" * 1000),
+                               (["artifacts", "put", "same", "-"], b"%d" % who * 999),
                                (["workflows", "add", "w%d_%d" % (who, i), "-"], source),
                                (["workflows", "add", "same", "-", "--overwrite"], source)):
                 done = support.workcell(*args, "--storage", store, stdin=data)
@@ -284,7 +316,8 @@ def test_eight_processes_hammer_one_storage(tmp_path):
 
 
 def test_texts_cannot_steer_the_terminal(tmp_path):
-    spaces.write_files(tmp_path, {"tools/t.yaml": 'name: t\ncommand: echo\ndescription: "a\\e[31mred\\u009b5m\\nsecond"\nrecipes: {r: {}}\n'})
+    spaces.write_files(tmp_path, {"tools/t.yaml": 'name: t\ncommand: echo\nrecipes: {r: {}}\n'
+                                                  'description: "a\\e[31mred\\u009b5m\\nsecond"\n'})
     done = support.workcell("tools", "list", "--base", tmp_path)
     assert "\x1b" not in done.out and "\x9b" not in done.out and "second" not in done.out, done
 

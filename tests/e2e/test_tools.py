@@ -156,7 +156,8 @@ def test_required_types_enums_and_names_are_checked(driver):
         assert words in problem["message"], (call, problem)
     problem = spaces.error(driver, "tools.probe.go(a='x', colour='red')")
     assert "hdr" in problem["message"] and "go(a: str" in problem["message"], problem
-    assert driver.value("try:\n    tools.probe()\nexcept ToolError as error:\n    code = error.code\ncode") == "invalid"
+    assert driver.value("try:\n    tools.probe()\nexcept ToolError as error:\n    code = error.code\n"
+                        "code") == "invalid"
 
 
 def test_positional_arguments_are_refused_with_the_signature(driver):
@@ -170,7 +171,8 @@ def test_values_that_begin_with_a_dash_never_become_options(drive, tmp_path):
     with open(os.path.join(base, "tools/probe.yaml"), encoding="utf-8") as file:
         text = file.read()
     with open(os.path.join(base, "tools/ended.yaml"), "w", encoding="utf-8") as file:
-        file.write(text.replace("name: probe", "name: ended", 1).replace("schema:", "end_of_options: true\nschema:", 1))
+        text = text.replace("name: probe", "name: ended", 1)
+        file.write(text.replace("schema:", "end_of_options: true\nschema:", 1))
     driver = drive("--base", base)
     for call in ("tools.probe(a='-x')", "tools.probe(a='--output=/etc/passwd')", "tools.probe(a='A', b='-')[1:]",
                  "tools.probe(a='A', tight='-x')", "tools.probe(a='A', hdr=['ok', '-x'])"):
@@ -243,7 +245,8 @@ def test_a_command_that_dies_by_a_signal_says_so(drive, tmp_path):
 
 
 def test_a_missing_program_is_named(drive, tmp_path):
-    spaces.write_files(tmp_path, {"tools/gone.yaml": "name: gone\ncommand: no-such-program-here\nrecipes: {run: {}}\n"})
+    spaces.write_files(tmp_path, {
+        "tools/gone.yaml": "name: gone\ncommand: no-such-program-here\nrecipes: {run: {}}\n"})
     problem = spaces.error(drive("--base", tmp_path), "tools.gone.run()")
     assert problem["type"] == "ToolCallError" and "no-such-program-here" in problem["message"]
 
@@ -363,7 +366,7 @@ await asyncio.gather(*(work(i) for i in range(5)))""") == [[str(i)] for i in ran
 
 def test_cancelled_tasks_end_their_tools(drive, tmp_path):
     mark = "9875%06d" % (os.getpid() % 1000000)
-    spaces.script_tool(tmp_path, "waits", "import os, sys\nos.execvp('sleep', ['sleep', sys.argv[1]])\n", timeout=50)
+    spaces.script_tool(tmp_path, "waits", spaces.SLEEP, timeout=50)
     driver = drive("--base", tmp_path)
     assert driver.value("""\
 import asyncio
@@ -378,7 +381,7 @@ said""" % mark) == "timeout"
 
 def test_an_interrupt_ends_a_call(drive, tmp_path):
     mark = "9874%06d" % (os.getpid() % 1000000)
-    spaces.script_tool(tmp_path, "waits", "import os, sys\nos.execvp('sleep', ['sleep', sys.argv[1]])\n", timeout=50)
+    spaces.script_tool(tmp_path, "waits", spaces.SLEEP, timeout=50)
     driver = drive("--base", tmp_path)
     driver.start("kept = 5\ntools.waits.run(word='%s')" % mark)
     support.wait_until(lambda: support.with_argument("sleep " + mark), "the tool runs")
@@ -391,7 +394,8 @@ def test_an_interrupt_ends_a_call(drive, tmp_path):
 
 def test_defect_10_a_late_answer_never_reaches_another_call(drive, tmp_path):
     """After a timeout the reply to an old call could answer the next one, and its output leaked into it."""
-    spaces.script_tool(tmp_path, "late", "import sys, time\ntime.sleep(float(sys.argv[1]))\nprint('late', sys.argv[1])\n")
+    spaces.script_tool(tmp_path, "late",
+                       "import sys, time\ntime.sleep(float(sys.argv[1]))\nprint('late', sys.argv[1])\n")
     driver = drive("--base", tmp_path)
     result = driver.run("tools.late.run(word='1.5')", timeout=0.4)
     assert result["error"]["code"] == "timeout" and result["state"] == "kept", result
@@ -402,7 +406,7 @@ def test_defect_10_a_late_answer_never_reaches_another_call(drive, tmp_path):
 
 def test_a_reset_ends_the_calls_under_way(drive, tmp_path):
     mark = "9873%06d" % (os.getpid() % 1000000)
-    spaces.script_tool(tmp_path, "waits", "import os, sys\nos.execvp('sleep', ['sleep', sys.argv[1]])\n", timeout=50)
+    spaces.script_tool(tmp_path, "waits", spaces.SLEEP, timeout=50)
     driver = drive("--base", tmp_path)
     driver.value("import threading\nthreading.Thread(target=lambda: tools.waits.run(word='%s')).start()" % mark)
     support.wait_until(lambda: support.with_argument("sleep " + mark), "the tool runs")
@@ -413,7 +417,7 @@ def test_a_reset_ends_the_calls_under_way(drive, tmp_path):
 
 def test_a_kernel_that_dies_in_a_call_leaves_no_tool(drive, tmp_path):
     mark = "9872%06d" % (os.getpid() % 1000000)
-    spaces.script_tool(tmp_path, "waits", "import os, sys\nos.execvp('sleep', ['sleep', sys.argv[1]])\n", timeout=50)
+    spaces.script_tool(tmp_path, "waits", spaces.SLEEP, timeout=50)
     driver = drive("--base", tmp_path)
     pid = driver.kernel_pid()
     driver.start("tools.waits.run(word='%s')" % mark)
@@ -463,7 +467,8 @@ def test_bad_files_do_not_hide_good_ones(drive, tmp_path):
     for name, line, words in [("bad.yaml", r"\d+", ""), ("list.yaml", "1", "mapping"),
                               ("unknown.yaml", "3", "unknown key 'colour'"), ("twin.yaml", "1", "probe"),
                               ("nocommand.yaml", r"\d+", "command"), ("norecipes.yaml", r"\d+", "recipes")]:
-        assert re.search(r"^\S*%s:%s: .*%s" % (re.escape(name), line, re.escape(words)), done.out, re.M), (name, done)
+        pattern = r"^\S*%s:%s: .*%s" % (re.escape(name), line, re.escape(words))
+        assert re.search(pattern, done.out, re.M), (name, done)
     assert "hidden" not in done.out and "notes" not in done.out
 
 
@@ -478,8 +483,8 @@ def web_driver(drive, tmp_path, web):
 
 def test_path_values_are_url_encoded(web_driver, web):
     """Reference 9.2: path parameters were put into the URL as they were."""
-    for text, path in [("a/b", "/items/a%2Fb"), ("../secret", "/items/..%2Fsecret"), ("x?y=1#z", "/items/x%3Fy%3D1%23z"),
-                       ("h\u00e9 %", "/items/h%C3%A9%20%25")]:
+    for text, path in [("a/b", "/items/a%2Fb"), ("../secret", "/items/..%2Fsecret"),
+                       ("x?y=1#z", "/items/x%3Fy%3D1%23z"), ("h\u00e9 %", "/items/h%C3%A9%20%25")]:
         assert web_driver.value("tools.web.item(id=%r)" % text)["path"] == path
     for text in ("..", "."):
         # Encoded or not, a server reads these as a step in its tree.
@@ -549,12 +554,14 @@ def test_variables_never_reach_kernel_event_log_or_error(drive, tmp_path, web):
         print("stdout has", os.environ["TOKEN"])
         sys.exit("stderr has " + os.environ["TOKEN"])
         """, env="{TOKEN: \"${TEST_TOKEN}\"}")
-    spaces.script_tool(tmp_path, "hangs", "import time\ntime.sleep(60)\n", env="{TOKEN: \"${TEST_TOKEN}\"}", timeout=0.3)
+    spaces.script_tool(tmp_path, "hangs", "import time\ntime.sleep(60)\n", env="{TOKEN: \"${TEST_TOKEN}\"}",
+                       timeout=0.3)
     spaces.write_files(tmp_path, {"tools/web.yaml": web_yaml(web)})
     driver = drive("--base", tmp_path, env=secret_environment())
     web.said = "you said Bearer %s" % SECRET
     results = [driver.run(code) for code in (
-        "tools.tells.run()", "tools.hangs.run()", "tools.web.status(code='403')", "tools.web.slow()", "tools.web.text()",
+        "tools.tells.run()", "tools.hangs.run()", "tools.web.status(code='403')", "tools.web.slow()",
+        "tools.web.text()",
         "repr(tools.list()) + repr(tools.search('web')) + repr(tools.web) + str(tools.tells.run.describe())",
         "import os\n[open('/proc/%s/environ' % pid).read() for pid in ('self', os.getppid())]")]
     assert results[0]["error"]["type"] == results[2]["error"]["type"] == "ToolCallError"
@@ -594,7 +601,8 @@ def test_the_example_base(drive, tmp_path, web):
     assert driver.value("tools.grep.first(pattern='-four', file='poem.txt')") == "Three -four\n"
     assert driver.value("tools.wc.words(file='poem.txt').split()[0]") == "4"
     asked = driver.value("tools.github.issues(owner='a', name='b', state='all')")
-    assert asked["path"] == "/repos/a/b/issues" and sorted(map(tuple, asked["query"])) == [("per_page", "30"), ("state", "all")]
+    assert asked["path"] == "/repos/a/b/issues"
+    assert sorted(map(tuple, asked["query"])) == [("per_page", "30"), ("state", "all")]
     assert asked["headers"]["authorization"].startswith("Bearer ")
     assert driver.value("workflows.word_count(path='poem.txt')") == 4
     assert driver.value("workflows.compare(paths=['poem.txt'])") == {"poem.txt": 4}

@@ -133,7 +133,8 @@ def test_parameters_from_annotations(driver):
     create(driver, "w", "from typing import *\n"
            "def run(a, b: str, c: int, d: float, e: bool, f: list, g: dict, h: 'List[int]', i: Optional[int] = None,\n"
            "        j: Dict[str, int] = {}, *, k: str = 'x', l: int = 2 * 3, **rest):\n    return rest\n")
-    found = {p["name"]: (p["type"], p["required"], p["default"]) for p in driver.value("workflows.get('w')['parameters']")}
+    found = {p["name"]: (p["type"], p["required"], p["default"])
+             for p in driver.value("workflows.get('w')['parameters']")}
     assert found["a"] == ("string", True, None) and found["c"] == ("integer", True, None)
     assert [found[n][0] for n in "bdefg"] == ["string", "number", "boolean", "array", "object"]
     assert found["h"][0] == "array" and found["i"][:2] == ("integer", False) and found["j"][:2] == ("object", False)
@@ -163,7 +164,8 @@ def test_skills_are_not_executed_on_the_host(drive, tmp_path):
 def test_each_call_starts_from_a_fresh_namespace(driver):
     create(driver, "count", "n = 0\ndef run():\n    global n\n    n += 1\n    return n\n")
     assert driver.value("n = 50\n[workflows.count(), workflows.count(), n]") == [1, 1, 50]
-    assert spaces.error(driver, "x = 1\nworkflows.create('peek', 'def run():\\n    return x')\nworkflows.peek()")["type"] == "NameError"
+    create(driver, "peek", "def run():\n    return x\n")
+    assert spaces.error(driver, "x = 1\nworkflows.peek()")["type"] == "NameError"
 
 
 # ---- calling -----------------------------------------------------------------------------------------------
@@ -173,7 +175,8 @@ def test_workflows_call_tools_artifacts_and_each_other(drive, tmp_path):
     driver = drive("--base", spaces.probe_base(tmp_path))
     create(driver, "inner", "def run(a: str):\n    import json\n    return json.loads(tools.probe(a=a))['argv']\n")
     create(driver, "outer", "def run(a: str):\n    found = workflows.inner(a=a) + skills.invoke('inner', a=a)\n"
-                            "    artifacts.save('x/found', found)\n    return artifacts.load('x/found') + [len(deps.list())]\n")
+                            "    artifacts.save('x/found', found)\n"
+                            "    return artifacts.load('x/found') + [len(deps.list())]\n")
     assert driver.value("workflows.outer(a='A')") == ["A", "A", 0]
 
 
@@ -189,7 +192,8 @@ def test_defect_1_a_tool_call_inside_an_async_skill(drive, tmp_path):
     assert driver.value("workflows.awaiting()") == [str(i) for i in range(10)]
     assert driver.value("await workflows.awaiting()") == [str(i) for i in range(10)]
     assert driver.value("workflows.nested()") == [[str(i) for i in range(10)], ["1"]]
-    assert driver.value("import threading\nbox = []\nt = threading.Thread(target=lambda: box.append(workflows.awaiting()))\n"
+    assert driver.value("import threading\nbox = []\n"
+                        "t = threading.Thread(target=lambda: box.append(workflows.awaiting()))\n"
                         "t.start(); t.join(); box[0][:2]") == ["0", "1"]
 
 
@@ -222,7 +226,8 @@ def test_search_ranks_by_more_than_substrings(driver):
     for name, source in [
             ("fetch_page", '"""Downloads a web page and returns its text."""\ndef run(url: str):\n    return url\n'),
             ("parseInvoice", '"""Reads totals from a PDF."""\ndef run(path: str):\n    return path\n'),
-            ("tidy", '"""Removes blanks."""\ndef run(text: str):\n    # collapse whitespace\n    return text.strip()\n')]:
+            ("tidy", '"""Removes blanks."""\ndef run(text: str):\n    # collapse whitespace\n'
+                     "    return text.strip()\n")]:
         create(driver, name, source)
 
     def names(query, **more):
@@ -245,14 +250,14 @@ def test_ten_thousand_workflows(drive, tmp_path):
     folder = tmp_path / "base" / "workflows"
     folder.mkdir(parents=True)
     for i in range(10000):
-        (folder / ("flow_%d.py" % i)).write_text('"""Handles case %d of %s."""\ndef run(x: int = %d):\n    return x\n' % (
-            i, ("billing", "shipping", "returns")[i % 3], i))
+        source = '"""Handles case %d of %s."""\ndef run(x: int = %d):\n    return x\n'
+        (folder / ("flow_%d.py" % i)).write_text(source % (i, ("billing", "shipping", "returns")[i % 3], i))
     started = time.monotonic()
     driver = drive("--base", tmp_path / "base")
     assert driver.value("1") == 1
     assert time.monotonic() - started < 20
-    assert driver.value("[len(workflows.search('shipping', limit=10)), workflows.search('shipping case 4321')[0]['name']]") == [
-        10, "flow_4321"]
+    assert driver.value("len(workflows.search('shipping', limit=10))") == 10
+    assert driver.value("workflows.search('shipping case 4321')[0]['name']") == "flow_4321"
     best = driver.value("""\
 import time
 times = []

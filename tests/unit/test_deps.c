@@ -3,13 +3,12 @@
  * written here, and once from the configured index.
  *
  * WORKCELL_TEST_UV=<folder of uv> runs everything with uv, else pip does it; WORKCELL_TEST_OFFLINE=1 leaves out the
- * index.  The same program, called as `test_deps worker BASE SPEC`, is one of several processes on one project.
+ * index.  The same program, called as `test_deps worker TMP NAME SPEC`, is one of several processes on one project.
  */
 #define _GNU_SOURCE
-#include "support.h"
+#include "deps_support.h"
 
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -19,309 +18,10 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "session/deps.h"
 #include "session/venv.h"
 
 #define OTHER_PYTHON "/root/.pyenv/versions/3.12.1/bin/python3"
 #define MANY_S 300 /* a test with several real venvs on a busy machine */
-
-static char tmp[64];    /* of this run */
-static char wheels[96]; /* in it */
-static char search_path[4200];
-static bool with_uv;
-
-/* ---- a project: loop, spawner, store, deps ---- */
-
-struct project {
-	struct cell__loop loop;
-	struct cell__spawn_hub hub;
-	struct cell__store *store;
-	struct cell__deps *deps;
-	struct cell__deps_options options;
-	char base[160], cache[160];
-	struct cell__waiter closed;
-	struct cell__buf progress;
-	size_t lines;
-};
-
-struct ask {
-	struct cell__call call;
-	struct cell__task task;
-	struct cell__waiter waiter;
-	struct project *project;
-	bool done;
-	json_t *result;
-	int code;
-	char type[64], message[8192];
-};
-
-static void answer(struct cell__call *call, json_t *result, const void *raw, size_t raw_size)
-{
-	(void)raw;
-	(void)raw_size;
-	struct ask *ask = (struct ask *)call;
-	CHECK(!ask->done);
-	ask->done = true;
-	ask->result = result;
-	cell__waiter_signal(&ask->waiter);
-}
-
-static void refuse(struct cell__call *call, int code, const char *type, const char *message)
-{
-	struct ask *ask = (struct ask *)call;
-	CHECK(!ask->done);
-	ask->done = true;
-	ask->code = code;
-	snprintf(ask->type, sizeof ask->type, "%s", type);
-	snprintf(ask->message, sizeof ask->message, "%s", message);
-	cell__waiter_signal(&ask->waiter);
-}
-
-static void handle_ask(struct cell__task *task)
-{
-	struct ask *ask = (struct ask *)((char *)task - offsetof(struct ask, task));
-	cell__deps_handle(ask->project->deps, &ask->call);
-}
-
-static void ask_init(struct ask *ask, struct project *project, const char *method, const char *package)
-{
-	memset(ask, 0, sizeof *ask);
-	ask->project = project;
-	ask->call.method = method;
-	ask->call.args = package ? json_pack("{s:s}", "package", package) : json_object();
-	ask->call.answer = answer;
-	ask->call.fail = refuse;
-	ask->task.fn = handle_ask;
-	cell__waiter_init(&ask->waiter);
-}
-
-static void ask_finish(struct ask *ask)
-{
-	json_decref(ask->call.args);
-	json_decref(ask->result);
-	cell__waiter_finish(&ask->waiter);
-}
-
-static void ask_wait(struct ask *ask)
-{
-	cell__loop_do(&ask->project->loop, &ask->task, &ask->waiter);
-}
-
-static void handle_progress(void *arg, const char *line, size_t size)
-{
-	struct project *project = arg;
-	CHECK(memchr(line, '\n', size) == NULL && cell__utf8_ok(line, size));
-	project->lines++;
-	cell__buf_add(&project->progress, line, size);
-	cell__buf_add(&project->progress, "\n", 1);
-}
-
-static void create_deps(void *arg)
-{
-	struct project *project = arg;
-	struct cell_error err = { 0 };
-	if (cell__deps_create(&project->options, &project->deps, &err) < 0) {
-		fprintf(stderr, "cell__deps_create: %s\n", err.msg);
-		abort();
-	}
-}
-
-/* A project of this name with its own cache; `configure` may be NULL. */
-static void project_open(struct project *project, const char *name, void (*configure)(struct project *project))
-{
-	struct cell_error err = { 0 };
-	memset(project, 0, sizeof *project);
-	snprintf(project->base, sizeof project->base, "%s/%s", tmp, name);
-	snprintf(project->cache, sizeof project->cache, "%s/%s-cache", tmp, name);
-	CHECK(cell__loop_start(&project->loop, &err) == 0);
-	CHECK(cell__spawn_hub_init(&project->hub, &project->loop, TEST_LIB_DIR "/workcell-spawner", &err) == 0);
-	CHECK(cell__store_open(project->base, NULL, &project->store, &err) == 0);
-	project->options = (struct cell__deps_options){
-		.loop = &project->loop,
-		.hub = &project->hub,
-		.store = project->store,
-		.python = TEST_PYTHON,
-		.cache_dir = project->cache,
-		.wheel_dir = wheels,
-		.path = search_path,
-		.allow_runtime = true,
-		.progress = handle_progress,
-		.progress_arg = project,
-	};
-	if (configure)
-		configure(project);
-	cell__loop_call(&project->loop, create_deps, project);
-}
-
-static void hub_finished(void *arg)
-{
-	cell__waiter_signal(&((struct project *)arg)->closed);
-}
-
-static void deps_closed(void *arg)
-{
-	struct project *project = arg;
-	cell__spawn_hub_finish(&project->hub, hub_finished, project);
-}
-
-struct close_task {
-	struct cell__task task;
-	struct project *project;
-};
-
-static void handle_close(struct cell__task *task)
-{
-	struct project *project = ((struct close_task *)task)->project;
-	cell__deps_close(project->deps, deps_closed, project);
-}
-
-static void project_close(struct project *project)
-{
-	struct close_task close_task = { { .fn = handle_close }, project };
-	cell__waiter_init(&project->closed);
-	cell__loop_do(&project->loop, &close_task.task, &project->closed);
-	cell__waiter_finish(&project->closed);
-	cell__loop_stop(&project->loop);
-	cell__store_close(project->store);
-	cell__buf_finish(&project->progress);
-}
-
-struct where {
-	struct project *project;
-	char *site, *bin;
-};
-
-static void handle_where(void *arg)
-{
-	struct where *where = arg;
-	const char *text = cell__deps_site(where->project->deps);
-	where->site = text ? strdup(text) : NULL;
-	text = cell__deps_bin(where->project->deps);
-	where->bin = text ? strdup(text) : NULL;
-}
-
-/* ---- short ways ---- */
-
-static json_t *do_ok(struct project *project, const char *method, const char *package)
-{
-	struct ask ask;
-	ask_init(&ask, project, method, package);
-	ask_wait(&ask);
-	if (ask.code)
-		fail_msg("%s %s: %s: %s", method, package ? package : "", cell_code_word(ask.code), ask.message);
-	assert_null(ask.call.cancel);
-	json_t *result = json_incref(ask.result);
-	ask_finish(&ask);
-	return result;
-}
-
-static void do_fail(struct project *project, const char *method, const char *package, int code, const char *type,
-		    const char *words)
-{
-	struct ask ask;
-	ask_init(&ask, project, method, package);
-	ask_wait(&ask);
-	if (ask.code != code)
-		fail_msg("%s %s: %s: %s", method, package ? package : "", cell_code_word(ask.code), ask.message);
-	assert_string_equal(ask.type, type);
-	if (!strstr(ask.message, words))
-		fail_msg("not in the message: \"%s\": %s", words, ask.message);
-	ask_finish(&ask);
-}
-
-static void expect_array(json_t *array, const char *expected)
-{
-	CELL_AUTO_FREE char *text = json_dumps(array, JSON_COMPACT | JSON_ENCODE_ANY);
-	assert_string_equal(text ? text : "(nothing)", expected);
-}
-
-static void expect_sync(json_t *result, const char *installed, const char *present, const char *failed)
-{
-	expect_array(json_object_get(result, "installed"), installed);
-	expect_array(json_object_get(result, "already_present"), present);
-	expect_array(json_object_get(result, "failed"), failed);
-	assert_true(json_is_array(json_object_get(result, "site")));
-}
-
-static void do_sync(struct project *project, const char *method, const char *package, const char *installed,
-		    const char *present, const char *failed)
-{
-	json_t *result = do_ok(project, method, package);
-	expect_sync(result, installed, present, failed);
-	json_decref(result);
-}
-
-static void expect_list(struct project *project, const char *expected)
-{
-	json_t *list = do_ok(project, "deps.list", NULL);
-	expect_array(list, expected);
-	json_decref(list);
-}
-
-static void remove_is(struct project *project, const char *package, bool expected)
-{
-	json_t *result = do_ok(project, "deps.remove", package);
-	assert_true(expected ? json_is_true(result) : json_is_false(result));
-	json_decref(result);
-}
-
-__attribute__((format(printf, 1, 2))) static int shell(const char *fmt, ...)
-{
-	char command[4096];
-	va_list ap;
-	va_start(ap, fmt);
-	vsnprintf(command, sizeof command, fmt, ap);
-	va_end(ap);
-	int status = system(command);
-	return WIFEXITED(status) ? WEXITSTATUS(status) : 255;
-}
-
-/* What the venv's own interpreter says. */
-static bool venv_says(struct project *project, const char *code)
-{
-	struct where where = { .project = project };
-	cell__loop_call(&project->loop, handle_where, &where);
-	bool ok = where.bin && shell("%s/python -I -c \"%s\" 2>/dev/null", where.bin, code) == 0;
-	free(where.site);
-	free(where.bin);
-	return ok;
-}
-
-static void write_requirements(const char *base, const char *text)
-{
-	char file[200];
-	snprintf(file, sizeof file, "%s/requirements.txt", base);
-	mkdir(base, 0755);
-	FILE *out = fopen(file, "w");
-	assert_non_null(out);
-	fputs(text, out);
-	fclose(out);
-}
-
-/* Folders that are being made or removed. */
-static int leftovers(const char *dir)
-{
-	return shell("ls -A %s | grep -q -E '[.](new|old)-'", dir) == 0;
-}
-
-/* No process has this folder in its command line. */
-static bool nobody_runs_in(void *folder)
-{
-	DIR *proc = opendir("/proc");
-	CHECK(proc != NULL);
-	bool found = false;
-	struct dirent *entry;
-	while (!found && (entry = readdir(proc))) {
-		char file[64];
-		CELL_AUTO_BUF struct cell__buf line = CELL_BUF_INIT;
-		pid_t pid = atoi(entry->d_name);
-		snprintf(file, sizeof file, "/proc/%d/cmdline", pid);
-		found = pid > 0 && pid != getpid() && support_read_file(file, &line) && line.size > 0 &&
-			memmem(line.data, line.size, folder, strlen(folder));
-	}
-	closedir(proc);
-	return !found;
-}
 
 /* ---- without any installer ---- */
 
@@ -908,25 +608,35 @@ static void test_no_memory(void **state)
 
 /* ---- several processes ---- */
 
-/* uv is done before anybody can look: here it takes its time. */
-static void slow_down_uv(void)
+/* Programs in front of the real ones: <tmp>/<folder>/<name> runs `before`, then the real one. */
+static void make_wrapper(const char *folder, const char *name, const char *real, const char *before)
 {
-	char file[96];
-	snprintf(file, sizeof file, "%s/slow", tmp);
+	char file[128];
+	snprintf(file, sizeof file, "%s/%s", tmp, folder);
 	mkdir(file, 0755);
-	snprintf(file, sizeof file, "%s/slow/uv", tmp);
+	snprintf(file, sizeof file, "%s/%s/%s", tmp, folder, name);
 	FILE *out = fopen(file, "w");
-	fprintf(out, "#!/bin/sh\nif [ \"$1\" = venv ]; then %s/uv \"$@\"; sleep 5; exit; fi\nsleep 5\nexec %s/uv \"$@\"\n",
-		getenv("WORKCELL_TEST_UV"), getenv("WORKCELL_TEST_UV"));
+	assert_non_null(out);
+	fprintf(out, "#!/bin/sh\nreal=%s\n%s\nexec $real \"$@\"\n", real, before);
 	fclose(out);
 	chmod(file, 0755);
 }
 
-static void configure_slow(struct project *project)
+static const char *real_uv(void)
+{
+	static char file[4200];
+	snprintf(file, sizeof file, "%s/uv", with_uv ? getenv("WORKCELL_TEST_UV") : "");
+	return file;
+}
+
+static void configure_worker(struct project *project)
 {
 	static char path[4400];
-	snprintf(path, sizeof path, "%s/slow:%s", tmp, search_path);
+	const char *folder = strstr(project->base, "/killed") ? "slow" : "counted";
+	snprintf(path, sizeof path, "%s/%s:%s", tmp, folder, search_path);
 	project->options.path = path;
+	if (!with_uv && strcmp(folder, "counted") == 0)
+		project->options.python = "python-counted";
 }
 
 static pid_t start_worker(const char *name, const char *spec)
@@ -944,7 +654,7 @@ static int worker_main(char **argv)
 	static struct project project;
 	snprintf(tmp, sizeof tmp, "%s", argv[2]);
 	snprintf(wheels, sizeof wheels, "%s/wheels", tmp);
-	project_open(&project, argv[3], strcmp(argv[3], "killed") == 0 ? configure_slow : NULL);
+	project_open(&project, argv[3], configure_worker);
 	struct ask ask;
 	ask_init(&ask, &project, "deps.add", argv[4]);
 	ask_wait(&ask);
@@ -970,17 +680,23 @@ static void test_concurrent_makers(void **state)
 	alarm(MANY_S);
 	static const char *const specs[] = { "cell-alpha", "cell-beta", "cell-gamma", "cell-alpha>=1" };
 	pid_t pids[COUNT(specs)];
+	char count[256], venvs[200];
+	snprintf(count, sizeof count, "case \"$*\" in 'venv '*|*' venv '*) echo made >> %s/counted/made;; esac", tmp);
+	if (with_uv)
+		make_wrapper("counted", "uv", real_uv(), count);
+	else
+		make_wrapper("counted", "python-counted", TEST_PYTHON, count);
 	for (size_t i = 0; i < COUNT(specs); i++)
 		pids[i] = start_worker("makers", specs[i]);
 	for (size_t i = 0; i < COUNT(specs); i++)
 		assert_int_equal(wait_status(pids[i]), 0);
+	assert_int_equal(shell("test $(wc -l < %s/counted/made) = 1", tmp), 0);
 	static struct project project;
-	project_open(&project, "makers", NULL);
+	project_open(&project, "makers", configure_worker);
 	assert_true(venv_says(&project, "import cell_alpha, cell_beta, cell_gamma"));
 	json_t *list = do_ok(&project, "deps.list", NULL);
 	assert_int_equal(json_array_size(list), 3);
 	json_decref(list);
-	char venvs[200];
 	snprintf(venvs, sizeof venvs, "%s/venvs", project.cache);
 	assert_false(leftovers(venvs));
 	assert_int_equal(shell("test $(ls %s | wc -l) = 1", venvs), 0);
@@ -1004,8 +720,8 @@ static void test_killed_maker(void **state)
 	char venvs[200];
 	snprintf(venvs, sizeof venvs, "%s/killed-cache/venvs", tmp);
 	shell("mkdir -p %s", venvs);
-	if (with_uv)
-		slow_down_uv();
+	if (with_uv) /* it is done before anybody can look */
+		make_wrapper("slow", "uv", real_uv(), "if [ $1 = venv ]; then $real \"$@\"; sleep 5; exit; fi; sleep 5");
 	bool (*const moments[])(void *arg) = { making, made };
 	for (size_t i = 0; i < COUNT(moments); i++) {
 		pid_t pid = start_worker("killed", "cell-alpha");
@@ -1051,43 +767,6 @@ static void test_index(void **state)
 	remove_is(&project, "six", true);
 	assert_false(venv_says(&project, "import six"));
 	project_close(&project);
-}
-
-/* ---- wheels ---- */
-
-static const char wheel_script[] =
-	"import sys, zipfile\n"
-	"def wheel(name, version, requires=(), extras=()):\n"
-	"    module = name.replace('-', '_')\n"
-	"    info = '%s-%s.dist-info/' % (module, version)\n"
-	"    meta = 'Metadata-Version: 2.1\\nName: %s\\nVersion: %s\\n' % (name, version)\n"
-	"    meta += ''.join('Requires-Dist: %s\\n' % r for r in requires)\n"
-	"    meta += ''.join('Provides-Extra: %s\\n' % e for e in extras)\n"
-	"    short = name.split('-')[1]\n"
-	"    files = {module + '.py': \"VERSION = '%s'\\ndef main():\\n    print('%s', VERSION)\\n\" % (version, short)\n"
-	"             + '#' * int(version[0]) + '\\n',\n" /* sizes differ, so that no stale bytecode passes for the module's */
-	"             info + 'METADATA': meta,\n"
-	"             info + 'WHEEL': 'Wheel-Version: 1.0\\nGenerator: t\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n',\n"
-	"             info + 'entry_points.txt': '[console_scripts]\\n%s = %s:main\\n' % (name, module)}\n"
-	"    files[info + 'RECORD'] = ''.join('%s,,\\n' % f for f in files) + info + 'RECORD,,\\n'\n"
-	"    with zipfile.ZipFile('%s/%s-%s-py3-none-any.whl' % (sys.argv[1], module, version), 'w') as z:\n"
-	"        for f, text in files.items():\n"
-	"            z.writestr(f, text)\n"
-	"wheel('cell-alpha', '1.0', extras=['more'])\n"
-	"wheel('cell-alpha', '2.0', extras=['more'])\n"
-	"wheel('cell-beta', '1.5')\n"
-	"wheel('cell-gamma', '0.1', ['cell-alpha>=2'], ['x'])\n";
-
-static void make_wheels(void)
-{
-	snprintf(wheels, sizeof wheels, "%s/wheels", tmp);
-	mkdir(wheels, 0755);
-	char script[128];
-	snprintf(script, sizeof script, "%s/wheels.py", tmp);
-	FILE *out = fopen(script, "w");
-	fputs(wheel_script, out);
-	fclose(out);
-	CHECK(shell(TEST_PYTHON " %s %s", script, wheels) == 0);
 }
 
 int main(int argc, char **argv)
