@@ -256,7 +256,8 @@ class Cells:
         if type(value) in _PLAIN:
             with values.any_digits():
                 text = repr(value)
-            mime = ()
+            # JSON cannot say bytes: they go beside the repr as they are, and by base64 where JSON is wanted.
+            mime = [("application/octet-stream", value)] if type(value) is bytes else ()
         else:
             with values.any_digits():
                 text = repr(value)

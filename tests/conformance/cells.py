@@ -474,6 +474,8 @@ case("streams look like files",
      cell("sys.stdout.writelines(['a\\n', 'b\\n'])", stdout="a\nb\n"),
      raises("sys.stdout.write(5)", "TypeError"),
      cell("print('x', file=sys.__stdout__)", stdout="x\n"), needs=["descriptors"])
+case("bytes as a value", cell("b'a\\xff'", value=None, repr="b'a\\xff'",
+                              mime={"text/plain": "b'a\\xff'", "application/octet-stream": b"a\xff"}))
 case("bytes to stdout",
      cell("import sys\nn = sys.stdout.buffer.write(b'ok \\xff\\xfe end\\n')\nsys.stdout.flush()",
                              stdout="ok \ufffd\ufffd end\n"))
