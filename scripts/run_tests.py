@@ -155,7 +155,7 @@ def stage_e2e():
 def stage_asan():
     if build("build-asan", "-Db_sanitize=address,undefined", "-Db_lundef=false"):
         say("unit tests under ASan and UBSan")
-        meson_tests("build-asan")
+        meson_tests("build-asan", "--suite", "unit")
         say("end-to-end tests under ASan and UBSan")
         pytests("build-asan", "tests/conformance", "tests/e2e", "tests/faults")
 
