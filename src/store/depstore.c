@@ -220,7 +220,7 @@ int cell__dep_normalise(const char *spec, char out[static CELL__STORE_DEP_BYTES 
 		if ((unsigned char)*c < 0x20 || *c == 0x7f)
 			return cell_fail(err, CELL_E_INVALID, 0, "Invalid package: contains control characters");
 	if (strlen(spec) > CELL__STORE_DEP_BYTES)
-		return cell_fail(err, CELL_E_LIMIT, 0, "Invalid package: name too long (max %u characters)",
+		return cell_fail(err, CELL_E_INVALID, 0, "Invalid package: name too long (max %u characters)",
 				 CELL__STORE_DEP_BYTES);
 	const char *blocked = strpbrk(spec, "@;()");
 	if (blocked)

@@ -1,7 +1,6 @@
 """Workflows: functions that outlive the session, as plain files."""
 import os
 import shutil
-import time
 
 import pytest
 
@@ -246,29 +245,19 @@ def test_search_ranks_by_more_than_substrings(driver):
 
 @pytest.mark.slow
 def test_ten_thousand_workflows(drive, tmp_path):
-    """Opening does not read them; a search takes milliseconds once they are indexed."""
+    """Opening does not read them; how quick a search is, the benchmark says."""
     folder = tmp_path / "base" / "workflows"
     folder.mkdir(parents=True)
     for i in range(10000):
         source = '"""Handles case %d of %s."""\ndef run(x: int = %d):\n    return x\n'
         (folder / ("flow_%d.py" % i)).write_text(source % (i, ("billing", "shipping", "returns")[i % 3], i))
-    started = time.monotonic()
     driver = drive("--base", tmp_path / "base")
     assert driver.value("1") == 1
-    assert time.monotonic() - started < 20
+    assert not (tmp_path / "base" / ".cache").exists(), "opening reads nothing"
     assert driver.value("len(workflows.search('shipping', limit=10))") == 10
     assert driver.value("workflows.search('shipping case 4321')[0]['name']") == "flow_4321"
-    best = driver.value("""\
-import time
-times = []
-for i in range(20):
-    started = time.perf_counter()
-    found = workflows.search('returns case %d' % (i * 3 + 2), limit=5)
-    times.append(time.perf_counter() - started)
-[min(times) * 1000, found[0]["name"]]""")
-    assert best[1] == "flow_59", best
-    # The quickest, because the machine may be busy with something else; the benchmark has the median.
-    assert best[0] < (10 if not support.is_asan() else 100), "the quickest search took %g ms" % best[0]
+    found = driver.value("[workflows.search('returns case %d' % (i * 3 + 2), limit=5)[0]['name'] for i in range(20)]")
+    assert found == ["flow_%d" % (i * 3 + 2) for i in range(20)]
     shutil.rmtree(str(folder))
 
 

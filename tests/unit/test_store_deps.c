@@ -97,7 +97,7 @@ static void test_refused(void **state)
 	OK(cell__dep_normalise(longest, out, &err));
 	longest[CELL__STORE_DEP_BYTES] = 'a';
 	longest[CELL__STORE_DEP_BYTES + 1] = '\0';
-	FAILS(CELL_E_LIMIT, "Invalid package: name too long (max 256 characters)", cell__dep_normalise(longest, out, &err));
+	FAILS(CELL_E_INVALID, "Invalid package: name too long (max 256 characters)", cell__dep_normalise(longest, out, &err));
 }
 
 static void expect_list(struct cell__store *store, const char *expected)
