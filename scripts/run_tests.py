@@ -6,6 +6,7 @@ Stages, each named on the command line to run it alone: gcc, clang, checks, unit
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -171,6 +172,9 @@ STAGES = [stage_gcc, stage_clang, stage_checks, stage_unit, stage_e2e, stage_asa
 
 def main():
     wanted = sys.argv[1:]
+    # Under nohup or as a background job some signals come ignored, and every child would inherit that.
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
     start = time.time()
     for stage in STAGES:
         if not wanted or stage.__name__[len("stage_"):] in wanted:
