@@ -22,7 +22,8 @@ def frame(kind, ident=1, structure=b"", raw=b"", pos=0, version=1):
 def frames():
     for kind in (1, 2, 3, 4, 65, 66, 67, 68, 69, 70):
         yield "type-%d" % kind, b"\x05\x00" + frame(kind, kind, b"{}", b"raw")
-    yield "several", b"\x20\x00" + frame(70) + frame(65, 0, b'{"python":"3.11.2"}') + frame(66, 7, b'{"v":1,"r":1}', b"22", 64)
+    ready, result = frame(65, 0, b'{"python":"3.11.2"}'), frame(66, 7, b'{"v":1,"r":1}', b"22", 64)
+    yield "several", b"\x20\x00" + frame(70) + ready + result
     yield "split-in-payload", b"\x1a\x00" + frame(66, 1, b"{}", b"0123456789")
     yield "version", b"\x00\x00" + frame(66, version=2)
     yield "type", b"\x00\x00" + frame(200)

@@ -64,7 +64,8 @@ def check_file(root, path):
     if len(parts) != 3:
         return [(1, "sources lie in src/FOLDER/")]
     if parts[1] not in ALLOWED:
-        return [(1, "src/%s/ has no place in the order of folders; give it one in %s" % (parts[1], os.path.basename(__file__)))]
+        this = os.path.basename(__file__)
+        return [(1, "src/%s/ has no place in the order of folders; give it one in %s" % (parts[1], this))]
     problems = []
     with open(os.path.join(root, path), encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
@@ -160,7 +161,8 @@ def self_test():
         expected = 0 if right else 1
         place = os.path.join("src", folder, "b.c") + ":%d: " % line
         if len(problems) != expected or (problems and not problems[0].startswith(place)):
-            print("self-test %d: %s includes %s: expected %d problem(s), found %s" % (number, folder, include, expected, problems))
+            print("self-test %d: %s includes %s: expected %d problem(s), found %s"
+                  % (number, folder, include, expected, problems))
             wrong += 1
     with tempfile.TemporaryDirectory() as root:
         if not check_tree(root):

@@ -56,15 +56,19 @@ static bool take_number(struct cursor *c)
 	return true;
 }
 
+/* The value of four hexadecimal digits, or -1. */
 static int hex4(const char *at)
 {
 	int v = 0;
 	for (int i = 0; i < 4; i++) {
 		char d = at[i];
-		v = v * 16 + (d >= '0' && d <= '9'   ? d - '0'
-			      : d >= 'a' && d <= 'f' ? d - 'a' + 10
-			      : d >= 'A' && d <= 'F' ? d - 'A' + 10
-						     : -0x100000);
+		int digit = d >= '0' && d <= '9'   ? d - '0'
+			    : d >= 'a' && d <= 'f' ? d - 'a' + 10
+			    : d >= 'A' && d <= 'F' ? d - 'A' + 10
+						   : -1;
+		if (digit < 0)
+			return -1;
+		v = v * 16 + digit;
 	}
 	return v;
 }

@@ -109,19 +109,22 @@ static void test_error(void **state)
 {
 	(void)state;
 	struct rig rig;
-	assert_null(result_of(&rig, "{\"error\":{\"type\":\"E\",\"message\":\"m\\u00e9\",\"traceback\":\"t\",\"code\":\"exception\"}}", ""));
+	assert_null(result_of(&rig, "{\"error\":{\"type\":\"E\",\"message\":\"m\\u00e9\",\"traceback\":\"t\","
+				    "\"code\":\"exception\"}}", ""));
 	assert_true(rig.answer.failed);
 	assert_false(rig.answer.interrupted);
 	assert_string_equal(rig.answer.error_type, "E");
 	assert_string_equal(rig.answer.error_message, "m\xc3\xa9");
 	assert_string_equal(rig.answer.error_traceback, "t");
 	rig_finish(&rig);
-	assert_null(result_of(&rig, "{\"error\":{\"type\":\"K\",\"message\":\"\",\"traceback\":\"\",\"code\":\"interrupted\",\"x\":1}}", ""));
+	assert_null(result_of(&rig, "{\"error\":{\"type\":\"K\",\"message\":\"\",\"traceback\":\"\","
+				    "\"code\":\"interrupted\",\"x\":1}}", ""));
 	assert_true(rig.answer.failed);
 	assert_true(rig.answer.interrupted);
 	rig_finish(&rig);
 	/* Whatever the kernel claims, only these two words mean something. */
-	assert_null(result_of(&rig, "{\"error\":{\"type\":\"K\",\"message\":\"\",\"traceback\":\"\",\"code\":\"timeout\"}}", ""));
+	assert_null(result_of(&rig, "{\"error\":{\"type\":\"K\",\"message\":\"\",\"traceback\":\"\","
+				    "\"code\":\"timeout\"}}", ""));
 	assert_true(rig.answer.failed);
 	assert_false(rig.answer.interrupted);
 	rig_finish(&rig);
@@ -131,7 +134,8 @@ static void test_display(void **state)
 {
 	(void)state;
 	struct rig rig;
-	assert_null(display_of(&rig, "{\"mime\":[[\"text/plain\",2],[\"image/svg+xml\",3]],\"metadata\":{\"a\":1},\"update\":true}", "hi<s>"));
+	assert_null(display_of(&rig, "{\"mime\":[[\"text/plain\",2],[\"image/svg+xml\",3]],\"metadata\":{\"a\":1},"
+				     "\"update\":true}", "hi<s>"));
 	assert_int_equal(rig.bundle.n_parts, 2);
 	assert_bytes(rig.bundle.parts[0].data, rig.bundle.parts[0].size, "hi");
 	assert_bytes(rig.bundle.parts[1].data, rig.bundle.parts[1].size, "<s>");
@@ -274,7 +278,8 @@ static void test_nul_bytes(void **state)
 	rig_init(&rig, "{}\0", 3, "", 0);
 	assert_non_null(cell__answer_result(&rig.frame, &rig.answer, &rig.memory));
 	rig_finish(&rig);
-	assert_null(result_of(&rig, "{\"error\":{\"type\":\"E\\u0000\",\"message\":\"a\\u0000b\",\"traceback\":\"\",\"code\":\"\"}}", ""));
+	assert_null(result_of(&rig, "{\"error\":{\"type\":\"E\\u0000\",\"message\":\"a\\u0000b\","
+				    "\"traceback\":\"\",\"code\":\"\"}}", ""));
 	assert_string_equal(rig.answer.error_type, "E");
 	rig_finish(&rig);
 }

@@ -57,7 +57,8 @@ static void test_result_parts(void **state)
 	assert_null(cell_result_error(result));
 	assert_string_equal(cell_result_value_json(result),
 			    "{\"a\":[1,2.5,null,1000000000000000000000000000000],\"b\":\"\xc3\xa9\"}");
-	assert_string_equal(cell_result_repr(result), "{'a': [1, 2.5, None, 1000000000000000000000000000000], 'b': '\xc3\xa9'}");
+	assert_string_equal(cell_result_repr(result),
+			    "{'a': [1, 2.5, None, 1000000000000000000000000000000], 'b': '\xc3\xa9'}");
 	const struct cell_mime_part *parts;
 	assert_int_equal(cell_result_mime(result, &parts), 1);
 	assert_string_equal(parts[0].type, "text/plain");

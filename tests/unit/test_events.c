@@ -51,7 +51,9 @@ static void hear(void *arg, const struct cell_event *event)
 	pthread_mutex_lock(&ear->lock);
 	CHECK(ear->n < COUNT(ear->event));
 	struct heard *heard = &ear->event[ear->n++];
-	*heard = (struct heard){ .type = event->type, .run_id = event->run_id, .stream = event->stream, .thread = pthread_self() };
+	*heard = (struct heard){
+		.type = event->type, .run_id = event->run_id, .stream = event->stream, .thread = pthread_self()
+	};
 	if (event->type == CELL_EVENT_CHUNK)
 		CHECK(event->data && event->size > 0 && cell__buf_add(&ear->text, event->data, event->size) == 0);
 	if (event->type == CELL_EVENT_KERNEL_DIED)
@@ -355,8 +357,10 @@ static void test_background_output(void **state)
 	for (int round = 0; round < 3; round++) {
 		char code[200], wanted[40];
 		snprintf(wanted, sizeof wanted, "late %d\n", round);
-		snprintf(code, sizeof code, "import threading, time\ndef late():\n    time.sleep(0.05)\n    print('late', %d)\n"
-			 "threading.Thread(target=late).start()\nprint('in time')", round);
+		snprintf(code, sizeof code,
+			 "import threading, time\ndef late():\n    time.sleep(0.05)\n    print('late', %d)\n"
+			 "threading.Thread(target=late).start()\nprint('in time')",
+			 round);
 		struct cell_result *result = support_run(session, code);
 		struct cell_text text;
 		cell_result_stdout(result, &text);

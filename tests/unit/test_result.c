@@ -202,7 +202,8 @@ static void test_error_codes(void **state)
 		struct cell_result *result = make();
 		assert_int_equal(cell__result_set_error(result, code, "", "", ""), 0);
 		json_t *json = load(result);
-		assert_string_equal(json_string_value(json_object_get(json_object_get(json, "error"), "code")), cell_code_word(code));
+		json_t *word = json_object_get(json_object_get(json, "error"), "code");
+		assert_string_equal(json_string_value(word), cell_code_word(code));
 		json_decref(json);
 		cell_result_destroy(result);
 	}

@@ -49,7 +49,11 @@ static void test_message(void **state)
 	int pair[2];
 	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
 	const struct cell_spawn_msg head = {
-		.version = CELL_SPAWN_VERSION, .type = CELL_SPAWN_KERNEL_FORK, .id = 0x1122334455667788u, .a = -1, .b = INT64_MIN
+		.version = CELL_SPAWN_VERSION,
+		.type = CELL_SPAWN_KERNEL_FORK,
+		.id = 0x1122334455667788u,
+		.a = -1,
+		.b = INT64_MIN,
 	};
 	struct received got;
 	assert_int_equal(cell__spawn_send(pair[0], &head, NULL, 0, NULL, 0, 0), 0);
@@ -322,7 +326,8 @@ static void test_client_bad_programs(void **state)
 		assert_int_equal(rig.ended, 0);
 		/* Nothing runs, so nothing can be asked of it. */
 		struct cell_error err;
-		assert_int_equal(cell__spawn_client_send(&rig.client, CELL_SPAWN_ZYGOTE_STOP, 2, 0, 0, NULL, 0, NULL, 0, &err), -1);
+		int rc = cell__spawn_client_send(&rig.client, CELL_SPAWN_ZYGOTE_STOP, 2, 0, 0, NULL, 0, NULL, 0, &err);
+		assert_int_equal(rc, -1);
 		assert_int_equal(err.code, CELL_E_SPAWNER);
 		rig_stop(&rig);
 	}
@@ -459,7 +464,9 @@ static void test_spawner_leaves_nothing(void **state)
 	rig_start(&rig, TEST_LIB_DIR "/workcell-spawner");
 	assert_int_equal(rig.rc, 0);
 	static const char tree[] = "/bin/sh\0-c\0setsid sleep 1000 & trap '' TERM HUP INT; sleep 1000\0PATH=/bin:/usr/bin";
-	struct send wish = { .rig = &rig, .type = CELL_SPAWN_ZYGOTE_START, .id = 7, .a = 3, .payload = tree, .size = sizeof tree };
+	struct send wish = {
+		.rig = &rig, .type = CELL_SPAWN_ZYGOTE_START, .id = 7, .a = 3, .payload = tree, .size = sizeof tree
+	};
 	cell__loop_call(&rig.loop, do_send, &wish);
 	assert_int_equal(wish.rc, 0);
 	cell__loop_call(&rig.loop, do_finish, &rig);
