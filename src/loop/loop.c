@@ -29,7 +29,7 @@ static void handle_wake(uv_async_t *wake)
 	run_tasks(loop);
 	pthread_mutex_lock(&loop->lock);
 	bool hand_over = loop->wanting > 0 && pthread_equal(loop->owner, loop->thread);
-	bool stopping = loop->stopping;
+	bool stopping = loop->stopping && !loop->first; /* what was posted before the end still runs */
 	pthread_mutex_unlock(&loop->lock);
 	if (stopping && !uv_is_closing((uv_handle_t *)wake)) {
 		uv_close((uv_handle_t *)wake, NULL);

@@ -131,7 +131,7 @@ void cell__spill_open(struct cell__spill *spill, const char *dir, const char *na
 	spill->path = cell__buf_take(&path);
 }
 
-/* On the pool's thread: touches fd, writing, error only, which the loop leaves alone while busy. */
+/* On the pool's thread: touches fd, writing and write_error only, which the loop leaves alone while busy. */
 static void write_out(uv_work_t *work)
 {
 	struct cell__spill *spill = work->data;
@@ -141,7 +141,7 @@ static void write_out(uv_work_t *work)
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0) {
-			spill->error = errno;
+			spill->write_error = errno;
 			return;
 		}
 		done += (size_t)n;
@@ -169,6 +169,8 @@ static void handle_written(uv_work_t *work, int status)
 	struct cell__spill *spill = work->data;
 	spill->busy = false;
 	spill->writing.size = 0;
+	if (spill->write_error)
+		fail_spill(spill, spill->write_error);
 	if (spill->error)
 		cell__buf_finish(&spill->waiting);
 	if (spill->waiting.size > 0)

@@ -34,6 +34,7 @@ struct cell__spill {
 	char *path; /* NULL while closed, or after it failed */
 	int fd;
 	int error; /* errno of the first failure */
+	int write_error; /* the pool's; looked at when it is done */
 	bool busy;
 	bool finishing;
 	uv_work_t work;
