@@ -214,6 +214,49 @@ CELL_API void cell_tool_call_answer_json(struct cell_tool_call *call, const char
 CELL_API void cell_tool_call_answer_text(struct cell_tool_call *call, const char *text, size_t size);
 CELL_API void cell_tool_call_fail(struct cell_tool_call *call, const char *message);
 
+/* ---- policies: which calls are made, asked about, refused ---------------- */
+
+/* Ordered rules from a YAML file (docs/policy.md); the first that matches decides.  Never changes; any thread. */
+struct cell_policy;
+
+enum cell_decision { CELL_DENY, CELL_ASK, CELL_ALLOW };
+
+/* A call that is to be decided on.  NULL: it has none. */
+struct cell_policy_subject {
+	size_t size;              /* sizeof(struct cell_policy_subject) */
+	const char *kind;         /* "tool", "shell", "install", "workflow"; NULL: "tool" */
+	const char *tool;
+	const char *callable;
+	const char *adapter;      /* "cli", "http", ... */
+	const char *args_json;    /* a JSON object; NULL: no arguments */
+};
+#define CELL_POLICY_SUBJECT_INIT { .size = sizeof(struct cell_policy_subject) }
+
+struct cell_policy_verdict {
+	size_t size;              /* sizeof(struct cell_policy_verdict) */
+	enum cell_decision decision;
+	int rule;                 /* 1-based; 0: the default */
+	int line;                 /* of the rule; 0: the default */
+	const char *name;         /* of the rule, or NULL; these texts live as long as the policy */
+	const char *reason;       /* for the person, or for the code that is refused; or NULL */
+	const char *doubt;        /* ask, deny: the rule matched because this argument could not be judged; or NULL */
+	const char *doubt_why;    /* "is missing", ... */
+};
+#define CELL_POLICY_VERDICT_INIT { .size = sizeof(struct cell_policy_verdict) }
+
+/* The error names file, line and the first problem.  file_name is for such messages. */
+CELL_API int cell_policy_parse(const char *text, size_t size, const char *file_name, struct cell_policy **ret_policy,
+			       struct cell_error *err);
+CELL_API int cell_policy_load(const char *path, struct cell_policy **ret_policy, struct cell_error *err);
+/* All problems of a file, as a JSON array of {"file", "line", "message"}; free() it.  Fails when it cannot be read. */
+CELL_API int cell_policy_check(const char *path, char **ret_json, struct cell_error *err);
+/* The same decision for everything; NULL: no memory. */
+CELL_API struct cell_policy *cell_policy_of(enum cell_decision decision);
+CELL_API int cell_policy_decide(const struct cell_policy *policy, const struct cell_policy_subject *subject,
+				struct cell_policy_verdict *ret_verdict, struct cell_error *err);
+CELL_API void cell_policy_destroy(struct cell_policy *policy); /* NULL is fine */
+CELL_API const char *cell_decision_word(enum cell_decision decision); /* "allow", "ask", "deny" */
+
 /* ---- sessions ----------------------------------------------------------- */
 
 struct cell_session;

@@ -12,6 +12,7 @@
  *     cmd_shell.c   `shell`      cmd_doctor.c   `doctor`      cmd_bench.c   `bench`
  *     cmd_tools.c   `tools`      cmd_workflows.c   `workflows`
  *     cmd_artifacts.c   `artifacts`      cmd_deps.c   `deps`
+ *     cmd_policy.c   `policy`      cmd_audit.c   `audit`
  *
  * Threads: the main thread parses, runs cells and does all the writing.  One signal thread interrupts and
  * stops (main.c); `run --cells` reads its input on another.  Functions belong to the main thread unless they
@@ -79,6 +80,7 @@ int cell__cmd_tools(int argc, char **argv);
 int cell__cmd_workflows(int argc, char **argv);
 int cell__cmd_artifacts(int argc, char **argv);
 int cell__cmd_deps(int argc, char **argv);
+int cell__cmd_policy(int argc, char **argv);
 /* Reads its own arguments, and answers its own --help. */
 int cell__cmd_bench(int argc, char **argv);
 
@@ -89,6 +91,7 @@ extern const struct cell_cli_command cell__cli_tools_command;
 extern const struct cell_cli_command cell__cli_workflows_command;
 extern const struct cell_cli_command cell__cli_artifacts_command;
 extern const struct cell_cli_command cell__cli_deps_command;
+extern const struct cell_cli_command cell__cli_policy_command;
 
 /*
  * Fills *values, which holds the defaults, from the arguments.  Operands go to `operands`, in order with the
@@ -201,6 +204,8 @@ struct cell_cli_table {
 void cell__cli_table_add(struct cell_cli_table *table, const char *const *texts);
 /* Prints and frees. */
 int cell__cli_table_print(struct cell_cli_table *table, struct cell_error *err);
+/* FILE:LINE: message for each of [{"file", "line", "message"}]. */
+void cell__cli_print_problems(const json_t *problems);
 
 /* ---- the session of the common flags (opts.c) ---------------------------- */
 

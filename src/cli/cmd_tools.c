@@ -355,10 +355,9 @@ static int run_check(const void *values, struct cell_space *space, const struct 
 		     struct cell_error *err)
 {
 	const struct tools_flags *flags = values;
-	const json_t *problem;
 	json_t *problems;
 	char *text;
-	size_t i, n;
+	size_t n;
 
 	(void)operands;
 	if (cell__cli_call(space, "tools.problems", json_object(), &text, &problems, err) < 0)
@@ -366,18 +365,7 @@ static int run_check(const void *values, struct cell_space *space, const struct 
 	if (flags->json)
 		cell__cli_line(text);
 	else
-		json_array_foreach(problems, i, problem) {
-			struct cell_cli_table line = { .columns = 1 };
-			char *words;
-
-			if (asprintf(&words, "%s:%" JSON_INTEGER_FORMAT ": %s", cell__cli_text(problem, "file"),
-				     json_integer_value(json_object_get(problem, "line")),
-				     cell__cli_text(problem, "message")) < 0)
-				break;
-			cell__cli_table_add(&line, (const char *[]){ words });
-			cell__cli_table_print(&line, NULL);
-			free(words);
-		}
+		cell__cli_print_problems(problems);
 	n = json_array_size(problems);
 	json_decref(problems);
 	free(text);

@@ -455,3 +455,22 @@ int cell__cli_table_print(struct cell_cli_table *table, struct cell_error *err)
 	free(text);
 	return 0;
 }
+
+void cell__cli_print_problems(const json_t *problems)
+{
+	const json_t *problem;
+	size_t i;
+
+	json_array_foreach(problems, i, problem) {
+		struct cell_cli_table line = { .columns = 1 };
+		char *words;
+
+		if (asprintf(&words, "%s:%" JSON_INTEGER_FORMAT ": %s", cell__cli_text(problem, "file"),
+			     json_integer_value(json_object_get(problem, "line")),
+			     cell__cli_text(problem, "message")) < 0)
+			break;
+		cell__cli_table_add(&line, (const char *[]){ words });
+		cell__cli_table_print(&line, NULL);
+		free(words);
+	}
+}

@@ -329,3 +329,53 @@ json_t *cell__yaml_to_json(const struct cell__yaml *node)
 	}
 	return out;
 }
+
+/* ---- reading it strictly ---- */
+
+void cell__load_problem(struct cell__loader *loader, const struct cell__yaml *at, const char *fmt, ...)
+{
+	loader->bad = true;
+	char *message = NULL;
+	va_list ap;
+	va_start(ap, fmt);
+	if (vasprintf(&message, fmt, ap) < 0)
+		message = NULL;
+	va_end(ap);
+	cell__problem_add(loader->problems, loader->file, at ? at->line : 1, "%s", message ? message : "out of memory");
+	free(message);
+}
+
+void cell__load_text(struct cell__loader *loader, const struct cell__yaml *value, const char *what, char **ret)
+{
+	if (!value || cell__yaml_is_null(value))
+		return;
+	if (value->kind != CELL_YAML_SCALAR) {
+		cell__load_problem(loader, value, "%s must be a text", what);
+		return;
+	}
+	char *copy = cell__strdup(value->text);
+	if (!copy) {
+		cell__load_problem(loader, value, "out of memory");
+		return;
+	}
+	free(*ret);
+	*ret = copy;
+}
+
+bool cell__load_keys(struct cell__loader *loader, const struct cell__yaml *map, const char *what,
+		     const char *const *known)
+{
+	if (map->kind != CELL_YAML_MAPPING) {
+		cell__load_problem(loader, map, "%s must be a mapping", what);
+		return false;
+	}
+	for (size_t i = 0; i < map->count; i += 2) {
+		const struct cell__yaml *key = map->items[i];
+		const char *const *at = known;
+		while (*at && strcmp(*at, key->text) != 0)
+			at++;
+		if (!*at)
+			cell__load_problem(loader, key, "unknown key '%.100s' in %s", key->text, what);
+	}
+	return true;
+}
