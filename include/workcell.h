@@ -257,6 +257,47 @@ CELL_API int cell_policy_decide(const struct cell_policy *policy, const struct c
 CELL_API void cell_policy_destroy(struct cell_policy *policy); /* NULL is fine */
 CELL_API const char *cell_decision_word(enum cell_decision decision); /* "allow", "ask", "deny" */
 
+/*
+ * Middlewares: functions of the host around every tool call, the first added outermost.  Order of a call: the
+ * `before` functions, policy, approval, the tool itself, then the `after` functions inside out, with whatever came of
+ * it, also a refusal.  Both run on the engine's thread and must not block; each ends with exactly one of the last four
+ * functions below, at once or later and from any thread, also when nobody waits any more.
+ */
+struct cell_middleware_call;
+typedef void (*cell_middleware_fn)(void *arg, struct cell_middleware_call *call);
+
+struct cell_middleware {
+	size_t size;               /* sizeof(struct cell_middleware) */
+	const char *name;          /* for the audit log; NULL: none */
+	cell_middleware_fn before; /* NULL: goes on */
+	cell_middleware_fn after;  /* NULL: goes on */
+	void *arg;
+};
+#define CELL_MIDDLEWARE_INIT { .size = sizeof(struct cell_middleware) }
+
+CELL_API int cell_space_add_middleware(struct cell_space *space, const struct cell_middleware *middleware,
+				       struct cell_error *err);
+CELL_API const char *cell_middleware_tool(const struct cell_middleware_call *call);
+CELL_API const char *cell_middleware_callable(const struct cell_middleware_call *call); /* "" when none was named */
+CELL_API const char *cell_middleware_session_id(const struct cell_middleware_call *call); /* "": the host's own call */
+CELL_API const char *cell_middleware_executor(const struct cell_middleware_call *call);
+CELL_API const char *cell_middleware_request_id(const struct cell_middleware_call *call);
+/* A JSON object: as the code gave them; valid until the arguments are set or the call goes on. */
+CELL_API const char *cell_middleware_args(struct cell_middleware_call *call);
+/* before: the call goes on with these. */
+CELL_API int cell_middleware_set_args(struct cell_middleware_call *call, const char *json, size_t size,
+				      struct cell_error *err);
+/* after: the message of a failed call, or NULL. */
+CELL_API const char *cell_middleware_error(struct cell_middleware_call *call);
+/* after: what the tool answered, JSON text or (*ret_is_text) plain text; NULL when it failed. */
+CELL_API const char *cell_middleware_result(struct cell_middleware_call *call, size_t *ret_size, int *ret_is_text);
+CELL_API void cell_middleware_next(struct cell_middleware_call *call);
+/* The call is answered with this: before, the tool is not called; after, instead of its result. */
+CELL_API void cell_middleware_answer_json(struct cell_middleware_call *call, const char *json, size_t size);
+CELL_API void cell_middleware_answer_text(struct cell_middleware_call *call, const char *text, size_t size);
+/* The call fails with this message (ToolCallError); before: it is denied. */
+CELL_API void cell_middleware_fail(struct cell_middleware_call *call, const char *message);
+
 /* ---- sessions ----------------------------------------------------------- */
 
 struct cell_session;
@@ -267,6 +308,10 @@ enum cell_event_type {
 	CELL_EVENT_DISPLAY,     /* display(): MIME parts */
 	CELL_EVENT_RESULT,      /* exactly one, the last of a run */
 	CELL_EVENT_KERNEL_DIED, /* the kernel died between runs (session events only) */
+	CELL_EVENT_CALL_STARTED, /* a tool call, shell command, install or workflow creation is asked for */
+	CELL_EVENT_CALL_ENDED,
+	CELL_EVENT_APPROVAL,    /* it waits for cell_session_answer() */
+	CELL_EVENT_APPROVAL_ENDED, /* it does not any more: `decision` says why */
 };
 
 enum cell_stream { CELL_STDOUT = 1, CELL_STDERR = 2 };
@@ -275,6 +320,19 @@ struct cell_mime_part {
 	const char *type;  /* "image/png" */
 	const void *data;  /* raw bytes, NUL-terminated for convenience */
 	size_t size;
+};
+
+/* What the code asks for. */
+struct cell_call_info {
+	uint64_t id;             /* of the session's requests; never used twice */
+	const char *request_id;  /* the same, unique among all sessions */
+	const char *kind;        /* "tool", "shell", "install", "workflow" */
+	const char *tool;        /* "curl"; "shell" or "shell_magic"; "deps"; "workflows" */
+	const char *callable;    /* "get"; "" when the tool itself is called */
+	const char *adapter;     /* "cli", "http", "host", "mcp"; "kernel" for shell commands; "space" */
+	const char *session_id;
+	const char *args;        /* a JSON object, complete: exactly what runs */
+	size_t args_size;
 };
 
 struct cell_event {
@@ -286,9 +344,16 @@ struct cell_event {
 	const struct cell_mime_part *parts; /* DISPLAY */
 	size_t n_parts;
 	struct cell_result *result;        /* RESULT: owned by the receiver for cell_session_start(), else borrowed */
-	const char *message;               /* KERNEL_DIED: the cause */
+	const char *message;               /* KERNEL_DIED: the cause; CALL_ENDED: the error; APPROVAL: the policy's reason;
+					      APPROVAL_ENDED: the reason given; NULL: none */
+	const struct cell_call_info *call; /* CALL_*, APPROVAL* */
+	const char *decision;              /* APPROVAL_ENDED: "accepted", "edited", "rejected", "expired", "cancelled";
+					      CALL_ENDED: "ok", "error", "denied", "rejected", "expired", "cancelled" */
+	double duration_ms;                /* CALL_ENDED */
 };
 typedef void (*cell_event_fn)(void *arg, const struct cell_event *event);
+
+struct cell_audit;
 
 struct cell_session_options {
 	size_t size;              /* sizeof(struct cell_session_options) */
@@ -303,10 +368,23 @@ struct cell_session_options {
 	cell_event_fn on_event;   /* events between runs; engine's thread; may be NULL */
 	void *event_arg;
 	struct cell_space *space; /* tools and storage for the code; NULL: none; must outlive the session */
+	const struct cell_policy *policy; /* what is allowed, asked for, denied; NULL: all is allowed; must outlive it */
+	unsigned gate;            /* CELL_GATE_*: what the policy is asked about; 0: all for one that was read, tools for cell_policy_of() */
+	int64_t approval_timeout_ms; /* unanswered is rejected; -1: waits for ever; default 60000 */
+	int approval_stops_clock; /* 1: while an approval is waited for, the run's timeout stands still; default 0 */
+	int require_shell_escape; /* 1: processes are started by `!cmd` and its like only; a guard rail, no wall */
+	int restore_cwd;          /* 1: after each cell the working directory is `cwd` again */
+	struct cell_audit *audit; /* where calls are recorded; NULL: nowhere; must outlive the session */
 };
 #define CELL_SESSION_OPTIONS_INIT                                                 \
 	{ .size = sizeof(struct cell_session_options), .timeout_ms = 120000, .grace_ms = 2000, \
-	  .max_output_bytes = 1 << 20 }
+	  .max_output_bytes = 1 << 20, .approval_timeout_ms = 60000 }
+
+/* Kinds of calls that the gate looks at. */
+#define CELL_GATE_TOOLS 1u
+#define CELL_GATE_SHELL 2u     /* !cmd, %%bash and their like */
+#define CELL_GATE_INSTALLS 4u  /* deps.add, deps.sync */
+#define CELL_GATE_WORKFLOWS 8u /* workflows.create */
 
 /* opts may be NULL. */
 CELL_API int cell_session_open(struct cell_engine *engine, const struct cell_session_options *opts,
@@ -346,6 +424,27 @@ CELL_API int cell_session_interrupt(struct cell_session *session, struct cell_er
 CELL_API int cell_session_reset(struct cell_session *session, struct cell_error *err);
 /* Ends the session in any state and waits until its processes are gone.  NULL is fine. */
 CELL_API void cell_session_close(struct cell_session *session);
+
+/* ---- approvals ---------------------------------------------------------- */
+
+struct cell_answer {
+	size_t size;       /* sizeof(struct cell_answer) */
+	int accept;        /* 1: it runs; 0: it fails with ApprovalRejectedError */
+	const char *reason; /* rejected: what the code is told; NULL: nothing */
+	const char *args;  /* accepted: a JSON object to run with instead; NULL: as asked */
+	int always;        /* accepted: and so is every later call of this tool and callable in this session */
+	const char *who;   /* for the audit log; NULL: "person" */
+};
+#define CELL_ANSWER_INIT { .size = sizeof(struct cell_answer) }
+
+/*
+ * Answers one request, or with id 0 all that wait.  A request that was answered, has expired or is gone:
+ * CELL_E_NOT_FOUND.  Arguments that do not fit: CELL_E_INVALID, and it waits on.  May be called from callbacks.
+ */
+CELL_API int cell_session_answer(struct cell_session *session, uint64_t id, const struct cell_answer *answer,
+				 struct cell_error *err);
+/* What waits now, a JSON array of {"id", "request_id", "kind", "tool", "callable", "adapter", "args"}; free() it. */
+CELL_API int cell_session_approvals(struct cell_session *session, char **ret_json, struct cell_error *err);
 
 /* ---- results ------------------------------------------------------------ */
 

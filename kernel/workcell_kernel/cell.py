@@ -52,6 +52,7 @@ class Cells:
         self.flags = AWAIT
         self.loop = None
         self.hooked_shell = None
+        self.home = None  # (cwd, its real name): where each cell ends up again
         self.interrupted = bool  # the kernel's: is there an interrupt for this run?
         self.history = [""]
         self.out = {}
@@ -246,7 +247,25 @@ class Cells:
             if self.has_hooks():
                 shell.current.fire("post_execute")
                 shell.current.fire("post_run_cell", source, self.ns.get("_"), failure)
+            if self.home is not None:
+                self.go_home()
             failure = None  # a frame that holds its own exception is a cycle
+
+    def go_home(self):
+        """The session's working directory again, whatever the cell did."""
+        import os
+
+        folder, real = self.home
+        try:
+            if os.getcwd() == real:
+                return
+        except OSError:
+            pass  # it is gone
+        try:
+            os.chdir(folder)
+            sys.stdout.write("[workcell] cwd reset to %s\n" % folder)
+        except OSError as exc:
+            sys.stderr.write("[workcell] cwd not reset: %s\n" % exc)
 
     @staticmethod
     def present(value):

@@ -13,8 +13,9 @@ import _signal
 import _workcell
 
 from . import display as display_module
-from . import errors, namespaces, rpc
+from . import errors, guard, namespaces, rpc, shell
 from .cell import Cells, part_bytes
+from .ns_errors import EXPORTED
 from .streams import TextOut, no_input
 
 SIGINT = 2
@@ -100,14 +101,32 @@ class Kernel:
 
             time.tzset()
         self.session = options["session"]
-        if options.get("namespaces"):
+        if options.get("namespaces") or options.get("gate_shell"):
             self.channel = rpc.Channel(_workcell, self.fd)
+        if options.get("namespaces"):
             namespaces.install(self.cells.ns, self.channel, self.cells.run_coroutine)
+        if options.get("gate_shell"):
+            self.ask_before_commands()
+        if options.get("shell_escape"):
+            guard.install()
         try:
             os.chdir(options["cwd"])
+            if options.get("restore_cwd"):
+                self.cells.home = options["cwd"], os.getcwd()
         except OSError as exc:
             return {"error": {"code": "invalid", "message": "working directory: %s" % exc}}
         return {"python": "%d.%d.%d" % sys.version_info[:3], "pid": os.getpid()}
+
+    def ask_before_commands(self):
+        channel = self.channel
+
+        def approve(name, args):
+            return channel.call("shell.approve", {"name": name, "args": args})[0]
+
+        shell.approve = approve
+        for name in ("ApprovalRejectedError", "ApprovalTimeoutError"):
+            self.cells.ns[name] = EXPORTED[name]
+            shell.protected.add(name)
 
     # -- loop
 

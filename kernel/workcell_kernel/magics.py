@@ -600,7 +600,7 @@ def _cells(path):
 
 def _tool(shell, argv):
     import importlib
-    shell.user_ns["_exit_code"] = _shell.run_visible(argv)
+    shell.user_ns["_exit_code"] = _shell.run_visible(_shell.approved_argv(argv))
     importlib.invalidate_caches()
     print("Note: you may need to restart the kernel to use updated packages.")
 
@@ -620,7 +620,7 @@ def uv(shell, line):
     _tool(shell, ["uv"] + argv)
 
 
-@magic("line cell", "sx", "system")
+@magic("line cell", "sx", "system", "!")
 def sx(shell, line, cell=None):
     """Run a command and answer its output as a list of lines."""
     return shell.getoutput(line if cell is None else cell)
@@ -656,6 +656,10 @@ def script_argv(name, line):
 def run_script(shell, name, line, cell):
     """Feed the cell to a program.  A failure raises CalledProcessError."""
     argv, options = script_argv(name, line)
+    if _shell.approve is not None:
+        import shlex
+        cell, args = _shell.approved("shell_magic", cell, program=" ".join(map(shlex.quote, argv)))
+        argv = shlex.split(args.get("program", "")) or argv
     fd = _file_with(cell.encode("utf-8", "surrogateescape"))
     chunks = {"out": [], "err": []}
     try:

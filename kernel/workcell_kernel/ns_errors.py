@@ -40,6 +40,14 @@ class ToolTimeoutError(ToolError, TimeoutError):
     """The tool did not end in time and was stopped."""
 
 
+class ApprovalRejectedError(ToolError):
+    """Whoever must agree did not: a person rejected the request, or the policy denies it."""
+
+
+class ApprovalTimeoutError(ApprovalRejectedError, TimeoutError):
+    """Nobody answered the request in time."""
+
+
 class WorkflowError(NamespaceError):
     """A call of ``workflows`` failed."""
 
@@ -65,7 +73,7 @@ SkillError = WorkflowError
 EXPORTED = {
     cls.__name__: cls
     for cls in (CodeModeError, NamespaceError, ToolError, ToolNotFoundError, ToolCallError, ToolTimeoutError,
-                WorkflowError, ArtifactError, ArtifactNotFoundError, DepsError, RuntimeDepsDisabledError)
+                ApprovalRejectedError, ApprovalTimeoutError, WorkflowError, ArtifactError, ArtifactNotFoundError, DepsError, RuntimeDepsDisabledError)
 }
 for _cls in EXPORTED.values():
     _cls.__module__ = "__main__"  # where code finds them, and no module name in front of the message

@@ -16,6 +16,7 @@ import re
 import sys
 
 from . import display as _display
+from . import guard
 
 # The shell in use, None until somebody needs one.  It is not to be kept: `import IPython` may replace it.
 current = None
@@ -317,6 +318,25 @@ class SList(list):
         return SList(sorted(self, key=key))
 
 
+approve = None  # the kernel's, where somebody must agree: approve(name, args) answers the arguments to run with
+
+
+def approved(name, cmd, **more):
+    """The command to run: as asked, or as the person who agreed wrote it. Answers (cmd, the other arguments)."""
+    if approve is None:
+        return cmd, more
+    args = approve(name, dict(more, cmd=cmd))
+    return args["cmd"], args
+
+
+def approved_argv(argv):
+    """The same for a program with arguments, which is shown as a shell would take it."""
+    if approve is None:
+        return argv
+    import shlex
+    return shlex.split(approved("shell", " ".join(map(shlex.quote, argv)))[0])
+
+
 def shell_argv(cmd):
     program = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
     return [program, "-c", cmd]
@@ -377,9 +397,10 @@ def _spawn(argv, stdin, stdout, stderr):
         actions.append((os.POSIX_SPAWN_DUP2, stderr, 2))
     if stdout is not None:
         actions.append((os.POSIX_SPAWN_DUP2, stdout, 1))
-    # Python ignores SIGPIPE, and the kernel may hold signals back: children start clean.
-    return os.posix_spawnp(argv[0], argv, os.environ, file_actions=actions, setsigmask=[],
-                           setsigdef=[signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ])
+    with guard.opened:
+        # Python ignores SIGPIPE, and the kernel may hold signals back: children start clean.
+        return os.posix_spawnp(argv[0], argv, os.environ, file_actions=actions, setsigmask=[],
+                               setsigdef=[signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ])
 
 
 def _pump(pid, sinks):
@@ -576,7 +597,7 @@ class ShellBase:
             return cmd  # it is for the command to make sense of
 
     def system(self, cmd):
-        cmd = self.var_expand(cmd)
+        cmd = approved("shell", self.var_expand(cmd))[0]
         code = run_visible(shell_argv(cmd))
         self.user_ns["_exit_code"] = code
         if code and getattr(self, "system_raise_on_error", False):
@@ -587,7 +608,7 @@ class ShellBase:
 
     def getoutput(self, cmd, split=True, depth=0):
         """The lines a command wrote to its standard output and standard error."""
-        cmd = self.var_expand(cmd)
+        cmd = approved("shell", self.var_expand(cmd))[0]
         flush_streams()
         chunks = []
         code = run_process(shell_argv(cmd), chunks.append, "out")

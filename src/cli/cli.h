@@ -209,8 +209,16 @@ void cell__cli_print_problems(const json_t *problems);
 
 /* ---- the session of the common flags (opts.c) ---------------------------- */
 
+/* Who is asked before what. */
+struct cell_cli_gate_flags {
+	const char *approve, *policy, *audit;
+	bool shell, installs, workflows, stops_clock, shell_escape, restore_cwd;
+	int64_t approval_timeout_ms;
+};
+
 struct cell_cli_session_flags {
 	struct cell_cli_space_flags space;
+	struct cell_cli_gate_flags gate;
 	const char *executor;
 	const char *python;
 	const char *preload;
@@ -224,7 +232,8 @@ struct cell_cli_session_flags {
 extern const struct cell_session_options cell__cli_session_defaults;
 #define CELL_CLI_SESSION_FLAGS_INIT(pool_size)                                            \
 	{ .timeout_ms = cell__cli_session_defaults.timeout_ms,                            \
-	  .max_output_bytes = cell__cli_session_defaults.max_output_bytes, .pool = (pool_size) }
+	  .max_output_bytes = cell__cli_session_defaults.max_output_bytes, .pool = (pool_size),  \
+	  .gate.approval_timeout_ms = cell__cli_session_defaults.approval_timeout_ms }
 
 /* The rows of a flag table; `at` is the offset of the struct above. */
 #define CELL_CLI_AT(at, member) ((at) + offsetof(struct cell_cli_session_flags, member))
@@ -245,12 +254,34 @@ extern const struct cell_session_options cell__cli_session_defaults;
 	  CELL_FLAG_BYTES, CELL_CLI_AT(at, max_output_bytes) },                           \
 	{ 0, "pool", "N", "idle kernels kept ready",                                      \
 	  CELL_FLAG_COUNT, CELL_CLI_AT(at, pool) },                                       \
+	{ 0, "approve", "HOW", "tool calls: auto, ask or deny (default auto)",            \
+	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.approve) },                              \
+	{ 0, "policy", "FILE", "rules that allow, ask for or deny calls",                 \
+	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.policy) },                               \
+	{ 0, "approve-shell", NULL, "also shell commands: !cmd, %%bash and their like",   \
+	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.shell) },                                \
+	{ 0, "approve-installs", NULL, "also package installs",                           \
+	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.installs) },                             \
+	{ 0, "approve-workflows", NULL, "also the creation of workflows",                 \
+	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.workflows) },                            \
+	{ 0, "approval-timeout", "SEC", "unanswered is rejected after this long (default 60; 0: never)", \
+	  CELL_FLAG_SECONDS, CELL_CLI_AT(at, gate.approval_timeout_ms) },                 \
+	{ 0, "approval-stops-clock", NULL, "--timeout does not count the wait for approvals", \
+	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.stops_clock) },                          \
+	{ 0, "require-shell-escape", NULL, "the code starts processes by !cmd and its like only", \
+	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.shell_escape) },                         \
+	{ 0, "restore-cwd", NULL, "each cell ends in the working directory it began in",  \
+	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.restore_cwd) },                          \
+	{ 0, "audit", "FILE", "append a line of JSON about each call",                    \
+	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.audit) },                                \
 	CELL_CLI_SPACE_FLAGS(CELL_CLI_AT(at, space)),                                     \
 	CELL_CLI_DEPS_FLAGS(CELL_CLI_AT(at, space))
 
 struct cell_cli_host {
 	struct cell_engine *engine;
 	struct cell_space *space; /* NULL: none */
+	struct cell_policy *policy; /* NULL: none */
+	struct cell_audit *audit; /* NULL: none */
 	struct cell_session *session;
 };
 
@@ -301,6 +332,9 @@ struct cell_cli_printer;
 struct cell_cli_printer *cell__cli_printer_create(enum cell_cli_format format, void (*wake)(void *arg),
 						  void *arg);
 void cell__cli_printer_destroy(struct cell_cli_printer *printer);
+/* From now on approval requests of this session's runs are asked (approve.c). */
+int cell__cli_printer_ask(struct cell_cli_printer *printer, struct cell_session *session, bool stdin_is_taken,
+			  struct cell_error *err);
 /* For cell_session_run(): prints as it comes.  arg is the printer. */
 void cell__cli_print_event(void *arg, const struct cell_event *event);
 /* For the session: keeps what comes between runs, on the engine's thread.  arg is the printer. */
@@ -320,6 +354,22 @@ int cell__cli_print_result(struct cell_cli_printer *printer, struct cell_result 
 			   bool goes_on);
 /* Writes all of it.  A reader that went away stops the program quietly, another failure with a message. */
 void cell__cli_write(int fd, const void *data, size_t size);
+
+/* ---- approvals (approve.c) ------------------------------------------------ */
+
+struct cell_cli_asker;
+
+/* Policy and audit log of the flags, into the host and the options of its session. */
+int cell__cli_gate_open(const struct cell_cli_gate_flags *flags, struct cell_cli_host *host,
+			struct cell_session_options *options, struct cell_error *err);
+void cell__cli_gate_close(struct cell_cli_host *host);
+/* stdin_is_taken: answers come from the terminal, else from stdin; json: as lines of JSON.  NULL: no memory. */
+struct cell_cli_asker *cell__cli_asker_create(bool stdin_is_taken, bool json);
+void cell__cli_asker_destroy(struct cell_cli_asker *asker);
+/* Asks and answers; returns when the request waits no more.  Main thread. */
+void cell__cli_ask(struct cell_cli_asker *asker, struct cell_session *session, const struct cell_event *event);
+/* {"id", "accept", "reason", "args", "always"}; without an id `fallback` is meant, 0: all that wait. */
+int cell__cli_answer_json(struct cell_session *session, const json_t *root, uint64_t fallback, struct cell_error *err);
 
 /* ---- a cell (cmd_run.c) ------------------------------------------------- */
 

@@ -308,7 +308,15 @@ static int parse_cell(json_t *root, struct line *line, struct cell_error *err)
 	return 0;
 }
 
-/* Fills *line from text; 1: it was an interrupt, there is nothing to queue. */
+static struct cell_session *answered; /* the session that requests are answered for; set before the reader starts */
+
+/* {"op": "answer", "id": 3, "accept": true}; 2: done. */
+static int answer_request(const json_t *root, struct cell_error *err)
+{
+	return cell__cli_answer_json(answered, root, 0, err) < 0 ? -1 : 2;
+}
+
+/* Fills *line from text; 1: it was an interrupt, 2: an answer; then there is nothing to queue. */
 static int parse_line(const char *text, size_t size, struct line *line, struct cell_error *err)
 {
 	json_error_t bad;
@@ -321,10 +329,12 @@ static int parse_line(const char *text, size_t size, struct line *line, struct c
 					root ? "" : ": ", root ? "" : bad.text);
 	else if (!op)
 		status = parse_cell(root, line, err);
+	else if (json_is_string(op) && !strcmp(json_string_value(op), "answer"))
+		status = answer_request(root, err);
 	else if (!json_is_string(op) || json_object_size(root) != 1 ||
 		 (strcmp(json_string_value(op), "reset") && strcmp(json_string_value(op), "interrupt")))
 		status = cell__cli_fail(err, CELL_E_INVALID, 0,
-					"an op is {\"op\": \"reset\"} or {\"op\": \"interrupt\"}");
+					"an op is \"reset\", \"interrupt\" or \"answer\"");
 	else if (!strcmp(json_string_value(op), "reset"))
 		line->type = LINE_RESET;
 	else
@@ -360,7 +370,8 @@ static void handle_line(const char *text, size_t size)
 		return;
 	}
 	line_destroy(line);
-	interrupt_front();
+	if (status == 1)
+		interrupt_front();
 }
 
 /* One line without its end into *text, the rest of one that is too long is skipped.  False: end of input. */
@@ -446,6 +457,7 @@ static int converse(struct cell_cli_host *host, struct cell_cli_printer *printer
 	pthread_t reader;
 	int status;
 
+	answered = host->session;
 	status = pthread_create(&reader, NULL, reader_main, NULL);
 	if (status)
 		return cell__cli_fail(err, CELL_E_IO, status, "cannot start a thread to read stdin");
@@ -481,6 +493,14 @@ static int check_flags(const struct run_flags *flags, struct cell_error *err)
 	return 0;
 }
 
+static bool reads_stdin(const struct run_flags *flags)
+{
+	for (size_t i = 0; i < flags->cells.count; i++)
+		if (!flags->cells.items[i].letter && !strcmp(flags->cells.items[i].value, "-"))
+			return true;
+	return false;
+}
+
 static int run_session(const struct run_flags *flags, const struct code *cells, struct cell_error *err)
 {
 	enum cell_cli_format format = flags->json || flags->conversation ? CELL_CLI_JSON : CELL_CLI_TEXT;
@@ -499,7 +519,7 @@ static int run_session(const struct run_flags *flags, const struct code *cells, 
 	if (!cell__cli_open(&flags->session, cell__cli_keep_event, printer, &host, err)) {
 		if (flags->conversation)
 			status = converse(&host, printer, err);
-		else
+		else if (!cell__cli_printer_ask(printer, host.session, reads_stdin(flags), err))
 			status = run_cells(&host, printer, flags, cells, err);
 		cell__cli_close(&host);
 	}

@@ -306,7 +306,8 @@ static int run_run(const struct workflows_flags *flags, const struct cell_cli_li
 	if (!printer)
 		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory to print with");
 	if (!cell__cli_open(&flags->session, cell__cli_keep_event, printer, &host, err)) {
-		status = run_in(flags, operands, &host, printer, err);
+		if (!cell__cli_printer_ask(printer, host.session, false, err))
+			status = run_in(flags, operands, &host, printer, err);
 		cell__cli_close(&host);
 	}
 	cell__cli_printer_destroy(printer);

@@ -445,8 +445,10 @@ int cell__cli_open(const struct cell_cli_session_flags *flags, cell_event_fn on_
 	options.on_event = on_event;
 	options.event_arg = event_arg;
 	options.space = host.space;
-	if (cell_session_open(host.engine, &options, &host.session, err) < 0) {
+	if (cell__cli_gate_open(&flags->gate, &host, &options, err) < 0 ||
+	    cell_session_open(host.engine, &options, &host.session, err) < 0) {
 		cell_space_close(host.space);
+		cell__cli_gate_close(&host);
 		cell_engine_destroy(host.engine);
 		goto out;
 	}
@@ -465,6 +467,7 @@ void cell__cli_close(struct cell_cli_host *host)
 	cell__cli_signals_attach(NULL);
 	cell_session_close(host->session);
 	cell_space_close(host->space);
+	cell__cli_gate_close(host);
 	cell_engine_destroy(host->engine);
 	*host = (struct cell_cli_host){ 0 };
 }

@@ -204,6 +204,8 @@ struct cell_cli_printer {
 	struct outlet now;   /* main thread */
 	struct outlet later; /* engine's thread */
 	bool mid_line;       /* stdout does not stand at the start of a line */
+	struct cell_cli_asker *asker; /* NULL: nobody is asked here */
+	struct cell_session *session;
 	void (*wake)(void *arg);
 	void *wake_arg;
 	pthread_mutex_t mutex; /* guards what follows */
@@ -233,6 +235,7 @@ void cell__cli_printer_destroy(struct cell_cli_printer *printer)
 	if (!printer)
 		return;
 	pthread_mutex_destroy(&printer->mutex);
+	cell__cli_asker_destroy(printer->asker);
 	free(printer->kept);
 	free(printer);
 }
@@ -426,6 +429,41 @@ static void emit_kernel_died(struct outlet *outlet, const char *message)
 	emit(outlet, STDERR_FILENO, line, (size_t)size);
 }
 
+static void emit_call_json(struct outlet *outlet, const struct cell_event *event)
+{
+	static const char *const names[] = {
+		[CELL_EVENT_CALL_STARTED] = "call_started",
+		[CELL_EVENT_CALL_ENDED] = "call_ended",
+		[CELL_EVENT_APPROVAL] = "approval",
+		[CELL_EVENT_APPROVAL_ENDED] = "approval_ended",
+	};
+	const struct cell_call_info *call = event->call;
+	json_t *args = json_loadb(call->args, call->args_size, JSON_ALLOW_NUL, NULL);
+	json_t *object = json_pack("{s:s, s:I, s:s, s:s, s:s, s:s, s:s, s:s, s:o?}", "event", names[event->type], "id",
+				   (json_int_t)call->id, "request_id", call->request_id, "kind", call->kind, "tool",
+				   call->tool, "callable", call->callable, "adapter", call->adapter, "session_id",
+				   call->session_id, "args", args);
+
+	if (object && event->decision)
+		json_object_set_new(object, "decision", json_string(event->decision));
+	if (object && event->message)
+		json_object_set_new(object, "message", json_string(event->message));
+	if (object && event->type == CELL_EVENT_CALL_ENDED)
+		json_object_set_new(object, "duration_ms", json_real(event->duration_ms));
+	flush_carry(outlet);
+	emit_json(outlet, object);
+}
+
+/* No cell runs, so nobody is asked: the person may still like to know why the code gets no further. */
+static void emit_background_request(struct outlet *outlet, const struct cell_call_info *call)
+{
+	char line[320];
+	int size = snprintf(line, sizeof(line), "workcell: a background call of %.100s%s%.100s waits for an approval\n",
+			    call->tool, *call->callable ? "." : "", call->callable);
+
+	emit(outlet, STDERR_FILENO, line, (size_t)size < sizeof(line) ? (size_t)size : sizeof(line) - 1);
+}
+
 static void emit_event(struct outlet *outlet, const struct cell_event *event)
 {
 	enum cell_cli_format format = outlet->printer->format;
@@ -444,9 +482,26 @@ static void emit_event(struct outlet *outlet, const struct cell_event *event)
 	case CELL_EVENT_KERNEL_DIED:
 		emit_kernel_died(outlet, event->message ? event->message : "");
 		break;
+	case CELL_EVENT_CALL_STARTED:
+	case CELL_EVENT_CALL_ENDED:
+	case CELL_EVENT_APPROVAL:
+	case CELL_EVENT_APPROVAL_ENDED:
+		if (format == CELL_CLI_EVENTS)
+			emit_call_json(outlet, event);
+		else if (outlet->keep && event->type == CELL_EVENT_APPROVAL)
+			emit_background_request(outlet, event->call);
+		break;
 	case CELL_EVENT_RESULT:
 		break; /* printed from the return of cell_session_run() */
 	}
+}
+
+int cell__cli_printer_ask(struct cell_cli_printer *printer, struct cell_session *session, bool stdin_is_taken,
+			  struct cell_error *err)
+{
+	printer->asker = cell__cli_asker_create(stdin_is_taken, printer->format == CELL_CLI_EVENTS);
+	printer->session = session;
+	return printer->asker ? 0 : cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory to ask with");
 }
 
 void cell__cli_print_event(void *arg, const struct cell_event *event)
@@ -454,6 +509,11 @@ void cell__cli_print_event(void *arg, const struct cell_event *event)
 	struct cell_cli_printer *printer = arg;
 
 	emit_event(&printer->now, event);
+	if (event->type == CELL_EVENT_APPROVAL && printer->asker) {
+		if (printer->format == CELL_CLI_TEXT)
+			cell__cli_print_fresh_line(printer);
+		cell__cli_ask(printer->asker, printer->session, event);
+	}
 }
 
 void cell__cli_keep_event(void *arg, const struct cell_event *event)

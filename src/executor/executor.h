@@ -63,6 +63,9 @@ struct cell__kernel_spec {
 	const char *cwd;
 	const char *const *env; /* complete, "K=V", NULL-terminated */
 	bool namespaces;        /* put tools, workflows, artifacts and deps into it */
+	bool gate_shell;        /* ask before shell commands */
+	bool shell_escape;      /* only `!cmd` and its like may start processes */
+	bool restore_cwd;       /* go back to cwd after each cell */
 	const char *site;       /* a folder of packages to put on the path, or NULL */
 };
 

@@ -791,8 +791,9 @@ static char *init_json(const struct cell__kernel_spec *spec)
 		if (key)
 			json_object_set_new(env, key, json_string(equals + 1));
 	}
-	json_t *init = json_pack("{s:s, s:s, s:o, s:b, s:s?}", "session", spec->session_id, "cwd", spec->cwd, "env", env,
-				 "namespaces", spec->namespaces, "site", spec->site);
+	json_t *init = json_pack("{s:s, s:s, s:o, s:b, s:b, s:b, s:b, s:s?}", "session", spec->session_id, "cwd", spec->cwd,
+				 "env", env, "namespaces", spec->namespaces, "gate_shell", spec->gate_shell, "shell_escape",
+				 spec->shell_escape, "restore_cwd", spec->restore_cwd, "site", spec->site);
 	char *text = init ? json_dumps(init, JSON_COMPACT) : NULL;
 	json_decref(init);
 	return text;

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "session/space.h"
+#include "session/gate.h"
 
 struct cell__kernel_call {
 	struct cell__call base;
@@ -131,11 +131,7 @@ const char *cell__calls_handle(struct cell__calls *calls, uint32_t id, const cha
 	};
 	calls->first = call;
 	calls->count++;
-	if (calls->space)
-		cell__space_handle(calls->space, calls->cwd, &call->base);
-	else
-		call->base.fail(&call->base, CELL_E_NOT_FOUND, "RuntimeError",
-				"this session has no tools and no storage; open it with a space (--base, --storage, --tools)");
+	cell__gate_handle(calls->gate, &call->base);
 	return NULL;
 }
 
@@ -143,6 +139,4 @@ void cell__calls_cancel(struct cell__calls *calls)
 {
 	while (calls->first)
 		cancel_call(calls->first);
-	if (calls->space)
-		cell__space_session_ended(calls->space, calls->session_id);
 }

@@ -10,14 +10,13 @@
 #include "executor/executor.h"
 #include "loop/call.h"
 
-struct cell_space;
+struct cell__gate;
 struct cell__kernel_call;
 
 struct cell__calls {
 	struct cell__kernel *kernel;
 	const char *session_id;
-	const char *cwd;
-	struct cell_space *space; /* NULL: there is none, and every call fails */
+	struct cell__gate *gate;
 	struct cell__kernel_call *first;
 	size_t count;
 };

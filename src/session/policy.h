@@ -42,6 +42,8 @@ struct cell__subject {
  */
 void cell__policy_decide(const struct cell_policy *policy, const struct cell__subject *subject,
 			 struct cell_policy_verdict *ret);
+/* The kinds of calls that it is about where nobody says otherwise, CELL_GATE_*. */
+unsigned cell__policy_kinds(const struct cell_policy *policy);
 /* NULL when there are problems, or no memory. */
 struct cell_policy *cell__policy_read(const char *file, const char *text, size_t size, struct cell__problems *problems);
 
@@ -113,6 +115,7 @@ struct cell__rule {
 
 struct cell_policy {
 	enum cell_decision fallback;
+	bool written; /* somebody wrote it down: then it speaks of every kind of call, not of tools alone */
 	struct cell__rule *rules;
 	size_t count;
 };

@@ -540,6 +540,11 @@ struct cell_policy *cell_policy_of(enum cell_decision decision)
 	return policy;
 }
 
+unsigned cell__policy_kinds(const struct cell_policy *policy)
+{
+	return CELL_GATE_TOOLS | (policy->written ? CELL_GATE_SHELL | CELL_GATE_INSTALLS | CELL_GATE_WORKFLOWS : 0);
+}
+
 struct cell_policy *cell__policy_read(const char *file, const char *text, size_t size, struct cell__problems *problems)
 {
 	struct cell__yaml *doc = cell__yaml_parse(file, text, size, problems);
@@ -547,10 +552,12 @@ struct cell_policy *cell__policy_read(const char *file, const char *text, size_t
 		return NULL;
 	struct cell__loader loader = { .file = file, .problems = problems };
 	struct cell_policy *policy = cell_policy_of(CELL_ASK);
-	if (policy)
+	if (policy) {
+		policy->written = true;
 		load_policy(&loader, doc, policy);
-	else
+	} else {
 		no_memory(&loader, doc);
+	}
 	cell__yaml_destroy(doc);
 	if (loader.bad) {
 		cell_policy_destroy(policy);

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "session/card.h"
+
 #define SPILL_BACKLOG (1u << 20)
 
 struct cell__run_item {
@@ -47,6 +49,7 @@ struct cell__run *cell__run_create(const char *code, size_t size, const struct c
 static void destroy_item(struct cell__run_item *item)
 {
 	cell__owned_bundle_finish(&item->bundle);
+	cell__card_unref(item->event.call);
 	free(item);
 }
 
@@ -99,18 +102,25 @@ static void emit(struct cell__run *run, const struct cell_event *event, const st
 		run->on_event(run->event_arg, event);
 		return;
 	}
-	struct cell__run_item *item = cell__alloc(1, sizeof *item + event->size);
+	size_t text = event->message ? strlen(event->message) + 1 : 0;
+	struct cell__run_item *item = cell__alloc(1, sizeof *item + event->size + text);
 	if (!item)
 		return;
 	item->event = *event;
-	item->bytes = event->size + sizeof *item;
+	item->bytes = event->size + text + sizeof *item;
+	if (text > 0) {
+		memcpy(item->data + event->size, event->message, text);
+		item->event.message = item->data + event->size;
+	}
+	if (event->call)
+		cell__card_ref(event->call);
 	if (event->size > 0) {
 		memcpy(item->data, event->data, event->size);
 		item->event.data = item->data;
 	}
 	if (bundle) {
 		if (cell__owned_bundle_copy(&item->bundle, bundle) < 0) {
-			free(item);
+			destroy_item(item);
 			return;
 		}
 		item->event.parts = item->bundle.parts;
@@ -224,6 +234,13 @@ void cell__run_display(struct cell__run *run, const struct cell__bundle *bundle)
 		.type = CELL_EVENT_DISPLAY, .run_id = run->id, .parts = bundle->parts, .n_parts = bundle->n_parts
 	};
 	emit(run, &event, bundle);
+}
+
+void cell__run_call_event(struct cell__run *run, const struct cell_event *event)
+{
+	struct cell_event mine = *event;
+	mine.run_id = run->id;
+	emit(run, &mine, NULL);
 }
 
 /* ---- the end ---- */

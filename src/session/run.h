@@ -59,6 +59,8 @@ void cell__run_destroy(struct cell__run *run);
 void cell__run_output(struct cell__run *run, const char *spill_dir, enum cell_stream stream, const char *bytes,
 		      size_t size);
 void cell__run_display(struct cell__run *run, const struct cell__bundle *bundle);
+/* CELL_EVENT_CALL_* and CELL_EVENT_APPROVAL*. */
+void cell__run_call_event(struct cell__run *run, const struct cell_event *event);
 /* Must the kernel be slowed down? */
 bool cell__run_wants_pause(struct cell__run *run);
 /* Nothing more comes: closes the output file and completes the result, then calls finished(). */

@@ -15,6 +15,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <limits.h>
+#include <openssl/evp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,6 +24,7 @@
 
 #include "session/calls.h"
 #include "session/engine.h"
+#include "session/gate.h"
 #include "session/run.h"
 #include "session/space.h"
 
@@ -34,6 +36,7 @@ struct seat {
 	bool ready, leaving, paused;
 	const char *violation; /* what the kernel did that no honest one does */
 	struct cell__calls calls;
+	struct cell__gate gate;
 };
 
 /* Somebody who waits for open, reset or close. */
@@ -57,6 +60,11 @@ struct cell_session {
 	cell_event_fn on_event;
 	void *event_arg;
 	struct cell_space *space;
+	const struct cell_policy *policy;
+	struct cell_audit *audit;
+	unsigned gate_kinds;
+	int64_t approval_timeout_ms;
+	bool approval_stops_clock, require_shell_escape, restore_cwd;
 
 	struct seat *seat;
 	int leaving;
@@ -69,6 +77,13 @@ struct cell_session {
 	bool closing;
 	struct cell_error broken;
 	uv_timer_t timer; /* of the current run: timeout, then grace */
+	uv_timer_t approval_timer; /* of the first parked call */
+	struct cell__remembered *remembered;
+	uint64_t next_call_id;
+	char cell_hash[65]; /* of the current run's code; "" when there is none or nobody keeps an audit log */
+	bool clock_stopped; /* the current run's timeout stands still */
+	uint64_t clock_left_ms;
+	size_t parked_before; /* calls that were parked when the run started: they do not stop its clock */
 	void (*closed)(void *arg);
 	void *closed_arg;
 	struct cell_session *next;
@@ -107,6 +122,84 @@ static int env_with_programs(struct cell_session *session, const char ***ret_env
 	return 0;
 }
 
+static struct cell__run *run_on(const struct seat *seat);
+
+/* ---- calls of the seat's kernel ---- */
+
+static bool somebody_listens(void *owner)
+{
+	struct seat *seat = owner;
+	struct cell__run *run = run_on(seat);
+	return run ? run->on_event != NULL : seat->session->on_event != NULL;
+}
+
+static void emit_call(void *owner, const struct cell_event *event)
+{
+	struct seat *seat = owner;
+	struct cell_session *session = seat->session;
+	struct cell__run *run = run_on(seat);
+	if (run)
+		cell__run_call_event(run, event);
+	else if (session->on_event && !session->closing)
+		session->on_event(session->event_arg, event);
+}
+
+static void handle_timer(uv_timer_t *timer);
+
+/* While somebody is asked, the timeout of the run stands still, if that was asked for. */
+static void update_clock(struct cell_session *session, size_t parked)
+{
+	struct cell__run *run = session->current;
+	if (parked < session->parked_before)
+		session->parked_before = parked;
+	if (!session->approval_stops_clock || !run || !run->started || run->ending || run->timed_out || run->timeout_ms < 0)
+		return;
+	bool stop = parked > session->parked_before;
+	if (stop == session->clock_stopped)
+		return;
+	session->clock_stopped = stop;
+	uv_update_time(&session->engine->loop.uv);
+	if (stop) {
+		session->clock_left_ms = uv_timer_get_due_in(&session->timer);
+		uv_timer_stop(&session->timer);
+	} else {
+		uv_timer_start(&session->timer, handle_timer, session->clock_left_ms, 0);
+	}
+}
+
+static void handle_approval_timer(uv_timer_t *timer)
+{
+	struct cell_session *session = timer->data;
+	if (session->seat)
+		cell__gate_expire(&session->seat->gate);
+}
+
+static void handle_parked(void *owner)
+{
+	struct seat *seat = owner;
+	struct cell_session *session = seat->session;
+	if (session->seat != seat)
+		return; /* it is leaving: nothing of it expires any more */
+	int64_t deadline = cell__gate_deadline(&seat->gate), now = cell__now_us() / 1000;
+	if (deadline < 0) {
+		uv_timer_stop(&session->approval_timer);
+	} else {
+		uv_update_time(&session->engine->loop.uv);
+		uv_timer_start(&session->approval_timer, handle_approval_timer, deadline > now ? (uint64_t)(deadline - now) : 0,
+			       0);
+	}
+	update_clock(session, seat->gate.n_parked);
+}
+
+/* Nobody waits for answers any more, and what was open of artifacts is dropped. */
+static void end_calls(struct seat *seat)
+{
+	struct cell_session *session = seat->session;
+	cell__calls_cancel(&seat->calls);
+	if (session->space)
+		cell__space_session_ended(session->space, session->id);
+}
+
 static int open_seat(struct cell_session *session, struct cell_error *err)
 {
 	CELL_AUTO_FREE const char **env = NULL;
@@ -124,15 +217,34 @@ static int open_seat(struct cell_session *session, struct cell_error *err)
 		.cwd = session->cwd,
 		.env = env ? (const char *const *)env : (const char *const *)session->env,
 		.namespaces = session->space != NULL,
+		.gate_shell = (session->gate_kinds & CELL_GATE_SHELL) != 0,
+		.shell_escape = session->require_shell_escape,
+		.restore_cwd = session->restore_cwd,
 		.site = session->space ? cell__space_site(session->space) : NULL,
 	};
 	if (session->executor->open(&session->engine->host, &spec, &kernel_events, seat, &seat->kernel, err) < 0) {
 		free(seat);
 		return -1;
 	}
-	seat->calls = (struct cell__calls){
-		.kernel = seat->kernel, .session_id = session->id, .cwd = session->cwd, .space = session->space
+	seat->gate = (struct cell__gate){
+		.space = session->space,
+		.session_id = session->id,
+		.executor = session->executor->name,
+		.cwd = session->cwd,
+		.policy = session->policy,
+		.kinds = session->gate_kinds,
+		.timeout_ms = session->approval_timeout_ms,
+		.audit = session->audit,
+		.cell_hash = session->cell_hash,
+		.next_id = &session->next_call_id,
+		.remembered = &session->remembered,
+		.listens = somebody_listens,
+		.emit = emit_call,
+		.parked = handle_parked,
+		.owner = seat,
 	};
+	seat->calls =
+		(struct cell__calls){ .kernel = seat->kernel, .session_id = session->id, .gate = &seat->gate };
 	session->seat = seat;
 	return 0;
 }
@@ -140,7 +252,9 @@ static int open_seat(struct cell_session *session, struct cell_error *err)
 /* The current kernel goes; its end is reported through exited(). */
 static void leave_seat(struct cell_session *session, int64_t grace_ms)
 {
-	struct seat *seat = cell__take_ptr(session->seat);
+	struct seat *seat = session->seat;
+	end_calls(seat);
+	session->seat = NULL;
 	seat->leaving = true;
 	session->leaving++;
 	session->executor->close(seat->kernel, grace_ms);
@@ -199,7 +313,18 @@ static void end_timed_out(struct cell__run *run, bool kept, const char *tracebac
 	cell__run_end(run, kept);
 }
 
-static void end_answered(struct cell__run *run, const struct cell__answer *answer)
+static int failure_code(const struct cell__run *run, bool refused, const struct cell__answer *answer)
+{
+	if (answer->interrupted && run->interrupt_asked)
+		return CELL_OUT_INTERRUPTED;
+	/* Only a run that was refused something can have ended with it. */
+	if (refused && (strcmp(answer->error_type, "ApprovalRejectedError") == 0 ||
+			strcmp(answer->error_type, "ApprovalTimeoutError") == 0))
+		return CELL_OUT_REJECTED;
+	return CELL_OUT_EXCEPTION;
+}
+
+static void end_answered(struct cell__run *run, bool refused, const struct cell__answer *answer)
 {
 	if (run->timed_out) {
 		end_timed_out(run, true, answer->failed ? answer->error_traceback : "");
@@ -208,10 +333,8 @@ static void end_answered(struct cell__run *run, const struct cell__answer *answe
 	struct cell_result *result = run->result;
 	int rc = 0;
 	if (answer->failed)
-		rc = cell__result_set_error(result,
-					    answer->interrupted && run->interrupt_asked ? CELL_OUT_INTERRUPTED
-											: CELL_OUT_EXCEPTION,
-					    answer->error_type, answer->error_message, answer->error_traceback);
+		rc = cell__result_set_error(result, failure_code(run, refused, answer), answer->error_type,
+					    answer->error_message, answer->error_traceback);
 	else
 		rc = cell__result_take_answer(result, answer);
 	if (rc < 0 && !result->failed)
@@ -320,7 +443,7 @@ static void handle_result(void *owner, uint32_t run_id, const struct cell__answe
 		return;
 	}
 	uv_timer_stop(&session->timer);
-	end_answered(run, answer);
+	end_answered(run, seat->gate.refused > 0, answer);
 }
 
 static const char *handle_call(void *owner, uint32_t id, const char *json, size_t json_size, const void *raw,
@@ -338,11 +461,13 @@ static void handle_exited(void *owner, const struct cell__exit *how)
 	struct cell_session *session = seat->session;
 	struct cell__run *run = run_on(seat);
 	bool was_current = session->seat == seat;
-	cell__calls_cancel(&seat->calls);
-	if (was_current)
+	if (was_current) {
+		end_calls(seat);
 		session->seat = NULL;
-	else
+	} else {
+		cell__calls_cancel(&seat->calls); /* those of its exit handlers */
 		session->leaving--;
+	}
 	if (how->error.code == CELL_E_SPAWNER)
 		session->broken = how->error;
 	if (run) {
@@ -419,12 +544,27 @@ static void handle_timer(uv_timer_t *timer)
 	}
 }
 
+static void hash_code(const char *code, size_t size, char out[65])
+{
+	unsigned char digest[EVP_MAX_MD_SIZE];
+	out[0] = '\0';
+	if (EVP_Digest(code, size, digest, NULL, EVP_sha256(), NULL) != 1)
+		return;
+	for (size_t i = 0; i < 32; i++)
+		snprintf(out + 2 * i, 3, "%02x", digest[i]);
+}
+
 static void start_run(struct cell_session *session)
 {
 	struct cell__run *run = session->current;
 	struct cell_error err;
 	session->executor->look(session->seat->kernel);
 	session->running_on = session->seat;
+	session->seat->gate.refused = 0;
+	session->parked_before = session->seat->gate.n_parked;
+	session->clock_stopped = false;
+	if (session->audit)
+		hash_code(run->code, run->size, session->cell_hash);
 	run->started = true;
 	run->started_us = cell__now_us();
 	if (session->executor->run(session->seat->kernel, run->id, run->code, run->size, &err) < 0) {
@@ -451,23 +591,34 @@ static void handle_session_closed(uv_handle_t *handle)
 	for (char **e = session->env; e && *e; e++)
 		free(*e);
 	free(session->env);
+	while (session->remembered) {
+		struct cell__remembered *next = session->remembered->next;
+		free(session->remembered);
+		session->remembered = next;
+	}
 	if (session->space)
 		cell__space_unref(session->space);
 	free(session);
 	closed(arg);
 }
 
+static void handle_approval_timer_closed(uv_handle_t *handle)
+{
+	struct cell_session *session = handle->data;
+	uv_close((uv_handle_t *)&session->timer, handle_session_closed);
+}
+
 static void finish_close(struct cell_session *session)
 {
 	if (session->seat || session->leaving > 0 || session->current ||
-	    uv_is_closing((uv_handle_t *)&session->timer))
+	    uv_is_closing((uv_handle_t *)&session->approval_timer))
 		return;
 	for (struct cell_session **at = &session->engine->sessions; *at; at = &(*at)->next)
 		if (*at == session) {
 			*at = session->next;
 			break;
 		}
-	uv_close((uv_handle_t *)&session->timer, handle_session_closed);
+	uv_close((uv_handle_t *)&session->approval_timer, handle_approval_timer_closed);
 }
 
 /* Fails what waits in the queue. */
@@ -528,6 +679,8 @@ static void do_open(struct cell__task *task)
 	struct cell_session *session = waiting->session;
 	uv_timer_init(&session->engine->loop.uv, &session->timer);
 	session->timer.data = session;
+	uv_timer_init(&session->engine->loop.uv, &session->approval_timer);
+	session->approval_timer.data = session;
 	session->next = session->engine->sessions;
 	session->engine->sessions = session;
 	if (session->space)
@@ -659,6 +812,29 @@ static int copy_cwd(struct cell_session *session, const char *given, struct cell
 	return 0;
 }
 
+static int copy_gate(struct cell_session *session, const struct cell_session_options *opts, struct cell_error *err)
+{
+	const unsigned all = CELL_GATE_TOOLS | CELL_GATE_SHELL | CELL_GATE_INSTALLS | CELL_GATE_WORKFLOWS;
+	if (opts->gate & ~all)
+		return cell_fail(err, CELL_E_INVALID, 0, "gate is 0x%x, expected CELL_GATE_* only", opts->gate);
+	if (opts->approval_timeout_ms < -1 || opts->approval_timeout_ms == 0)
+		return cell_fail(err, CELL_E_INVALID, 0, "approval_timeout_ms is %lld, expected more than 0, or -1 for none",
+				 (long long)opts->approval_timeout_ms);
+	session->policy = opts->policy;
+	session->audit = opts->audit;
+	if (opts->policy)
+		session->gate_kinds = opts->gate ? opts->gate : cell__policy_kinds(opts->policy);
+	if (opts->require_shell_escape && !(session->gate_kinds & CELL_GATE_SHELL))
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "require_shell_escape needs a policy and a gate with shell commands in it");
+	session->approval_timeout_ms = opts->approval_timeout_ms;
+	session->approval_stops_clock = opts->approval_stops_clock != 0;
+	session->require_shell_escape = opts->require_shell_escape != 0;
+	session->restore_cwd = opts->restore_cwd != 0;
+	session->next_call_id = 1;
+	return 0;
+}
+
 static int copy_options(struct cell_session *session, const struct cell_session_options *opts, struct cell_error *err)
 {
 	const char *executor = opts->executor ? opts->executor : "subprocess";
@@ -674,6 +850,8 @@ static int copy_options(struct cell_session *session, const struct cell_session_
 	if (opts->max_output_bytes < CELL_LIMIT_MIN_OUTPUT)
 		return cell_fail(err, CELL_E_INVALID, 0, "max_output_bytes is %lld, expected %d or more",
 				 (long long)opts->max_output_bytes, CELL_LIMIT_MIN_OUTPUT);
+	if (copy_gate(session, opts, err) < 0)
+		return -1;
 	const char *python = opts->python ? opts->python : CELL_DEFAULT_PYTHON;
 	if (python[0] != '/')
 		return cell_fail(err, CELL_E_INVALID, 0, "python is \"%.100s\", expected an absolute path", python);
@@ -900,4 +1078,68 @@ void cell_session_close(struct cell_session *session)
 	if (check_thread(session->engine, "cell_session_close", NULL) < 0)
 		abort(); /* misuse: waiting here for ourselves would hang for ever */
 	(void)wait_for(session, do_close, NULL);
+}
+
+/* ---- approvals ---- */
+
+struct answering {
+	struct cell_session *session;
+	uint64_t id;
+	const struct cell_answer *answer; /* NULL: list them */
+	json_t *list;
+	struct cell_error err;
+	int rc;
+};
+
+static void do_answer(void *arg)
+{
+	struct answering *answering = arg;
+	struct seat *seat = answering->session->seat;
+	if (!answering->answer)
+		answering->list = seat ? cell__gate_list(&seat->gate) : json_array();
+	else if (seat)
+		answering->rc = cell__gate_answer(&seat->gate, answering->id, answering->answer, &answering->err);
+	else if (answering->id != 0)
+		answering->rc = cell_fail(&answering->err, CELL_E_NOT_FOUND, 0, "request %llu is gone with its kernel",
+					  (unsigned long long)answering->id);
+}
+
+static void ask_loop(struct answering *answering)
+{
+	struct cell__loop *loop = &answering->session->engine->loop;
+	if (cell__loop_is_current(loop))
+		do_answer(answering);
+	else
+		cell__loop_call(loop, do_answer, answering);
+}
+
+int cell_session_answer(struct cell_session *session, uint64_t id, const struct cell_answer *answer,
+			struct cell_error *err)
+{
+	struct cell_answer all = CELL_ANSWER_INIT;
+	if (answer->size < sizeof(size_t) || answer->size > sizeof all)
+		return cell_fail(err, CELL_E_INVALID, 0, "cell_answer.size is %zu, expected up to %zu", answer->size,
+				 sizeof all);
+	memcpy(&all, answer, answer->size);
+	if (all.args && (!all.accept || id == 0))
+		return cell_fail(err, CELL_E_INVALID, 0, "edited arguments go with the acceptance of one request");
+	if (all.reason && !cell__utf8_ok(all.reason, strlen(all.reason)))
+		return cell_fail(err, CELL_E_INVALID, 0, "the reason is not UTF-8");
+	struct answering answering = { .session = session, .id = id, .answer = &all };
+	ask_loop(&answering);
+	if (answering.rc < 0 && err)
+		*err = answering.err;
+	return answering.rc;
+}
+
+int cell_session_approvals(struct cell_session *session, char **ret_json, struct cell_error *err)
+{
+	struct answering answering = { .session = session };
+	ask_loop(&answering);
+	char *text = answering.list ? json_dumps(answering.list, JSON_COMPACT) : NULL;
+	json_decref(answering.list);
+	if (!text)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	*ret_json = text;
+	return 0;
 }

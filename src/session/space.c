@@ -17,6 +17,8 @@
 #include <string.h>
 
 #include "session/deps.h"
+#include "session/gate.h"
+#include "session/passage.h"
 #include "session/storage.h"
 #include "store/store.h"
 #include "tools/tools.h"
@@ -36,6 +38,9 @@ struct cell_space {
 	struct cell__tools *tools;
 	struct cell__deps *deps;
 	struct host_function *functions;
+	struct cell__middlewares middlewares;
+	struct cell__gate own_gate; /* for the host's own calls: middlewares, and nobody to ask */
+	uint64_t next_call_id;
 	struct cell__search *tool_search;
 	uint64_t tool_generation;
 	int refs; /* sessions */
@@ -133,6 +138,31 @@ void cell__space_handle(struct cell_space *space, const char *cwd, struct cell__
 	}
 }
 
+int cell__space_choose(struct cell_space *space, const char *cwd, struct cell__call *call,
+		       struct cell__tool_choice *ret_choice)
+{
+	struct cell__tools_view view = { .cwd = cwd ? cwd : space->cwd };
+	if (!space->closing)
+		return cell__tools_choose(space->tools, &view, call, ret_choice);
+	call->fail(call, CELL_E_CLOSED, "RuntimeError", "the space is closed");
+	return -1;
+}
+
+void cell__space_run(struct cell_space *space, const char *cwd, const struct cell__tool_choice *choice,
+		     struct cell__call *call)
+{
+	struct cell__tools_view view = { .cwd = cwd ? cwd : space->cwd };
+	if (space->closing)
+		call->fail(call, CELL_E_CLOSED, "RuntimeError", "the space is closed");
+	else
+		cell__tools_run(space->tools, &view, choice, call);
+}
+
+const struct cell__middlewares *cell__space_middlewares(const struct cell_space *space)
+{
+	return &space->middlewares;
+}
+
 void cell__space_session_ended(struct cell_space *space, const char *session_id)
 {
 	if (space->storage)
@@ -168,6 +198,7 @@ static void free_space(struct cell_space *space)
 		free(space->functions);
 		space->functions = next;
 	}
+	cell__middlewares_finish(&space->middlewares);
 	cell__search_close(space->tool_search);
 	cell__store_close(space->store);
 	free(space->cwd);
@@ -303,6 +334,10 @@ int cell_space_open(struct cell_engine *engine, const struct cell_space_options 
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	}
 	space->engine = engine;
+	space->next_call_id = 1;
+	space->own_gate = (struct cell__gate){
+		.space = space, .session_id = "", .executor = "host", .next_id = &space->next_call_id, .timeout_ms = -1
+	};
 	struct opening opening = { .task.fn = do_open, .space = space, .opts = &all };
 	cell__waiter_init(&opening.waiter);
 	cell__loop_do(&engine->loop, &opening.task, &opening.waiter);
@@ -388,7 +423,7 @@ static void host_fail(struct cell__call *base, int code, const char *type, const
 static void do_call(struct cell__task *task)
 {
 	struct host_call *call = (struct host_call *)((char *)task - offsetof(struct host_call, task));
-	cell__space_handle(call->space, NULL, &call->base);
+	cell__gate_handle(&call->space->own_gate, &call->base);
 }
 
 int cell_space_call(struct cell_space *space, const char *method, const char *args_json, const void *raw,
@@ -480,6 +515,37 @@ int cell_space_add_tool(struct cell_space *space, const struct cell_tool *tool, 
 		do_add_tool(&adding);
 	else
 		cell__loop_call(&space->engine->loop, do_add_tool, &adding);
+	if (adding.rc < 0 && err)
+		*err = adding.err;
+	return adding.rc;
+}
+
+struct adding_middleware {
+	struct cell_space *space;
+	const struct cell_middleware *middleware;
+	struct cell_error err;
+	int rc;
+};
+
+static void do_add_middleware(void *arg)
+{
+	struct adding_middleware *adding = arg;
+	struct cell_space *space = adding->space;
+	adding->rc = cell__middlewares_add(&space->middlewares, adding->middleware, &space->engine->loop, &adding->err);
+}
+
+int cell_space_add_middleware(struct cell_space *space, const struct cell_middleware *middleware, struct cell_error *err)
+{
+	struct cell_middleware all = CELL_MIDDLEWARE_INIT;
+	if (middleware->size < sizeof(size_t) || middleware->size > sizeof all)
+		return cell_fail(err, CELL_E_INVALID, 0, "cell_middleware.size is %zu, expected up to %zu", middleware->size,
+				 sizeof all);
+	memcpy(&all, middleware, middleware->size);
+	struct adding_middleware adding = { .space = space, .middleware = &all };
+	if (cell__loop_is_current(&space->engine->loop))
+		do_add_middleware(&adding);
+	else
+		cell__loop_call(&space->engine->loop, do_add_middleware, &adding);
 	if (adding.rc < 0 && err)
 		*err = adding.err;
 	return adding.rc;

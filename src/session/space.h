@@ -8,8 +8,18 @@
 #include "loop/call.h"
 #include "session/engine.h"
 
+struct cell__middlewares;
+struct cell__tool_choice;
+
 /* Answers a call, now or later.  cwd: for command-line tools; NULL: the space's. */
 void cell__space_handle(struct cell_space *space, const char *cwd, struct cell__call *call);
+/* tools.call in two steps: see cell__tools_choose() and cell__tools_run(). */
+int cell__space_choose(struct cell_space *space, const char *cwd, struct cell__call *call,
+		       struct cell__tool_choice *ret_choice);
+void cell__space_run(struct cell_space *space, const char *cwd, const struct cell__tool_choice *choice,
+		     struct cell__call *call);
+/* The functions of the host around its tool calls. */
+const struct cell__middlewares *cell__space_middlewares(const struct cell_space *space);
 /* Drops the artifacts that a session had open. */
 void cell__space_session_ended(struct cell_space *space, const char *session_id);
 /* Sessions hold their space; closing waits for nobody, it is refused while somebody holds it. */

@@ -510,16 +510,21 @@ static const struct cell__callable *callable_asked_for(const struct cell__tool *
 	return NULL;
 }
 
-static void handle_call(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call)
+int cell__tools_choose(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call,
+		       struct cell__tool_choice *ret_choice)
 {
 	const char *name;
 	bool raw;
+	if (tools->closing) {
+		call->fail(call, CELL_E_CLOSED, "ToolCallError", "the session's tools are closed");
+		return -1;
+	}
 	struct cell__tool *tool = tool_asked_for(tools, view, call, &name);
 	if (!tool)
-		return;
+		return -1;
 	const struct cell__callable *callable = callable_asked_for(tool, name, call, &raw);
 	if (!callable && !raw)
-		return;
+		return -1;
 	json_t *given = json_object_get(call->args, "args");
 	json_t *none = NULL;
 	if (!given || json_is_null(given))
@@ -531,18 +536,83 @@ static void handle_call(struct cell__tools *tools, const struct cell__tools_view
 	else if (cell__args_merge(tool, callable, given, &args, &why) < 0)
 		fail_call(call, CELL_TOOL_E_ARGS, "ToolCallError", "Tool '%s' failed: %s", tool->name,
 			  why.size ? why.data : "out of memory");
-	else if (tools->n_runs >= CELL_TOOL_LIMIT_RUNS)
+	json_decref(none);
+	if (!args)
+		return -1;
+	*ret_choice = (struct cell__tool_choice){ .tool = cell__tool_ref(tool), .callable = callable, .args = args };
+	return 0;
+}
+
+int cell__tool_choice_edit(struct cell__tool_choice *choice, const json_t *args, struct cell__buf *why)
+{
+	const struct cell__callable *callable = choice->callable;
+	json_t *preset = callable ? callable->preset : NULL;
+	json_t *given = json_copy((json_t *)args);
+	json_t *complete = NULL;
+	const char *key;
+	json_t *value;
+	json_object_foreach(preset, key, value)
+		if (json_equal(json_object_get(given, key), value))
+			json_object_del(given, key);
+	int rc = given ? cell__args_merge(choice->tool, callable, given, &complete, why) : -1;
+	json_decref(given);
+	if (rc < 0)
+		return -1;
+	json_decref(choice->args);
+	choice->args = complete;
+	return 0;
+}
+
+const char *cell__tool_choice_tool(const struct cell__tool_choice *choice)
+{
+	return choice->tool->name;
+}
+
+const char *cell__tool_choice_callable(const struct cell__tool_choice *choice)
+{
+	return choice->callable && strcmp(choice->callable->name, choice->tool->name) != 0 ? choice->callable->name : "";
+}
+
+const char *cell__tool_choice_adapter(const struct cell__tool_choice *choice)
+{
+	return choice->tool->adapter->name;
+}
+
+void cell__tools_run(struct cell__tools *tools, const struct cell__tools_view *view,
+		     const struct cell__tool_choice *choice, struct cell__call *call)
+{
+	struct cell__tool *tool = choice->tool;
+	if (tools->closing) {
+		call->fail(call, CELL_E_CLOSED, "ToolCallError", "the session's tools are closed");
+		return;
+	}
+	if (tools->n_runs >= CELL_TOOL_LIMIT_RUNS) {
 		fail_call(call, CELL_E_LIMIT, "ToolCallError", "Tool '%s' failed: more than %u calls are under way",
 			  tool->name, CELL_TOOL_LIMIT_RUNS);
-	else {
-		struct cell__tool_run *run = make_run(tools, view, tool, callable, call);
-		if (run)
-			tool->adapter->start(run, args);
-		else
-			fail_call(call, CELL_E_NOMEM, "MemoryError", "out of memory");
+		return;
 	}
-	json_decref(args);
-	json_decref(none);
+	struct cell__tool_run *run = make_run(tools, view, tool, choice->callable, call);
+	if (run)
+		tool->adapter->start(run, choice->args);
+	else
+		fail_call(call, CELL_E_NOMEM, "MemoryError", "out of memory");
+}
+
+void cell__tool_choice_finish(struct cell__tool_choice *choice)
+{
+	if (choice->tool)
+		cell__tool_unref(choice->tool);
+	json_decref(choice->args);
+	*choice = (struct cell__tool_choice){ 0 };
+}
+
+static void handle_call(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call)
+{
+	struct cell__tool_choice choice = { 0 };
+	if (cell__tools_choose(tools, view, call, &choice) < 0)
+		return;
+	cell__tools_run(tools, view, &choice, call);
+	cell__tool_choice_finish(&choice);
 }
 
 void cell__tools_handle(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call)

@@ -112,6 +112,28 @@ struct cell__tools_view {
  */
 void cell__tools_handle(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call);
 
+/* tools.call in two steps, for somebody who has to agree in between: what is called, and with exactly what. */
+struct cell__tool_choice {
+	struct cell__tool *tool; /* NULL: nothing was chosen */
+	const struct cell__callable *callable;
+	json_t *args; /* complete and checked */
+};
+/* Finds the tool and completes the arguments.  -1: it cannot be, and the call has failed. */
+int cell__tools_choose(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call,
+		       struct cell__tool_choice *ret_choice);
+/*
+ * The same tool with other arguments, which may repeat what is fixed (presets) but not change it.  `why` gets what is
+ * wrong with them.
+ */
+int cell__tool_choice_edit(struct cell__tool_choice *choice, const json_t *args, struct cell__buf *why);
+const char *cell__tool_choice_tool(const struct cell__tool_choice *choice);
+const char *cell__tool_choice_callable(const struct cell__tool_choice *choice); /* "": the tool itself */
+const char *cell__tool_choice_adapter(const struct cell__tool_choice *choice);
+/* Answers the call. */
+void cell__tools_run(struct cell__tools *tools, const struct cell__tools_view *view,
+		     const struct cell__tool_choice *choice, struct cell__call *call);
+void cell__tool_choice_finish(struct cell__tool_choice *choice);
+
 /* ---- what is wrong with the YAML files ---- */
 
 /* A new array of {"file", "line", "message"}, in the order of the files; NULL: no memory. */

@@ -1,0 +1,599 @@
+#define _GNU_SOURCE
+#include "session/gate.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "session/passage.h"
+#include "session/space.h"
+
+static const struct {
+	const char *method;
+	enum cell__passage_kind kind;
+	unsigned gate;
+	const char *word, *tool, *callable, *adapter;
+} kinds[] = {
+	[CELL__PASS_TOOL] = { "tools.call", CELL__PASS_TOOL, CELL_GATE_TOOLS, "tool", NULL, NULL, NULL },
+	[CELL__PASS_SHELL] = { "shell.approve", CELL__PASS_SHELL, CELL_GATE_SHELL, "shell", NULL, "", "kernel" },
+	[CELL__PASS_INSTALL] = { "deps.add", CELL__PASS_INSTALL, CELL_GATE_INSTALLS, "install", "deps", "add", "space" },
+	[CELL__PASS_WORKFLOW] = { "workflows.create", CELL__PASS_WORKFLOW, CELL_GATE_WORKFLOWS, "workflow", "workflows",
+				  "create", "space" },
+	{ "deps.sync", CELL__PASS_INSTALL, CELL_GATE_INSTALLS, "install", "deps", "sync", "space" },
+};
+
+static enum cell__passage_kind kind_of(const char *method)
+{
+	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+		if (strcmp(method, kinds[i].method) == 0)
+			return kinds[i].kind;
+	return CELL__PASS_OTHER;
+}
+
+/* ---- memory ---- */
+
+static void clear_outcome(struct cell__outcome *outcome)
+{
+	json_decref(outcome->result);
+	free(outcome->raw);
+	free(outcome->type);
+	free(outcome->message);
+	*outcome = (struct cell__outcome){ 0 };
+}
+
+void cell__passage_destroy(struct cell__passage *passage)
+{
+	clear_outcome(&passage->outcome);
+	cell__tool_choice_finish(&passage->choice);
+	json_decref(passage->inner.args);
+	cell__card_unref(passage->card);
+	if (passage->door)
+		cell__door_unref(passage->door);
+	free(passage->text);
+	cell__buf_finish(&passage->reply);
+	free(passage);
+}
+
+static void leave_gate(struct cell__passage *passage)
+{
+	struct cell__gate *gate = passage->gate;
+	if (passage->prev)
+		passage->prev->next = passage->next;
+	else
+		gate->first = passage->next;
+	if (passage->next)
+		passage->next->prev = passage->prev;
+	passage->gate = NULL;
+}
+
+/* ---- events ---- */
+
+static void emit(struct cell__passage *passage, enum cell_event_type type, const char *decision, const char *message)
+{
+	struct cell__gate *gate = passage->gate;
+	if (!passage->card || !gate->emit)
+		return;
+	struct cell_event event = { .type = type, .call = passage->card, .decision = decision, .message = message };
+	if (type == CELL_EVENT_CALL_ENDED)
+		event.duration_ms = (double)(cell__now_us() - passage->started_us) / 1000.0;
+	gate->emit(gate->owner, &event);
+}
+
+static const char *shown_tool(const struct cell__passage *passage)
+{
+	if (passage->kind == CELL__PASS_TOOL)
+		return cell__tool_choice_tool(&passage->choice);
+	if (passage->kind == CELL__PASS_SHELL)
+		return json_string_value(json_object_get(passage->inner.args, "name"));
+	return kinds[passage->kind].tool;
+}
+
+static const char *shown_callable(const struct cell__passage *passage)
+{
+	if (passage->kind == CELL__PASS_TOOL)
+		return cell__tool_choice_callable(&passage->choice);
+	const char *dot = strchr(passage->inner.method, '.');
+	return passage->kind == CELL__PASS_SHELL ? "" : dot + 1;
+}
+
+static const char *shown_adapter(const struct cell__passage *passage)
+{
+	return passage->kind == CELL__PASS_TOOL ? cell__tool_choice_adapter(&passage->choice) : kinds[passage->kind].adapter;
+}
+
+/* The arguments as they are shown, judged and recorded: those that run. */
+static json_t *shown_args(const struct cell__passage *passage)
+{
+	if (passage->kind == CELL__PASS_TOOL)
+		return passage->choice.args;
+	if (passage->kind == CELL__PASS_SHELL)
+		return json_object_get(passage->inner.args, "args");
+	return passage->inner.args;
+}
+
+static int make_card(struct cell__passage *passage)
+{
+	char *args = json_dumps(shown_args(passage), JSON_COMPACT | JSON_SORT_KEYS);
+	struct cell_call_info info = {
+		.id = passage->id,
+		.request_id = passage->request_id,
+		.kind = kinds[passage->kind].word,
+		.tool = shown_tool(passage),
+		.callable = shown_callable(passage),
+		.adapter = shown_adapter(passage),
+		.session_id = passage->session_id,
+	};
+	const struct cell_call_info *card = args ? cell__card_create(&info, args) : NULL;
+	if (!card)
+		return -1;
+	cell__card_unref(passage->card);
+	passage->card = card;
+	return 0;
+}
+
+/* ---- outcomes ---- */
+
+void cell__passage_answer(struct cell__passage *passage, json_t *result, const void *raw, size_t raw_size)
+{
+	clear_outcome(&passage->outcome);
+	char *copy = raw_size > 0 ? cell__strndup(raw, raw_size) : NULL;
+	if (!result || (raw_size > 0 && !copy)) {
+		json_decref(result);
+		free(copy);
+		cell__passage_fail(passage, CELL_E_NOMEM, "MemoryError", "the host is out of memory");
+		return;
+	}
+	passage->outcome = (struct cell__outcome){ .result = result, .raw = copy, .raw_size = raw_size };
+}
+
+void cell__passage_fail(struct cell__passage *passage, int code, const char *type, const char *message)
+{
+	clear_outcome(&passage->outcome);
+	passage->outcome = (struct cell__outcome){
+		.failed = true, .code = code, .type = cell__strdup(type), .message = cell__strdup(message)
+	};
+}
+
+static const char *outcome_word(const struct cell__passage *passage)
+{
+	if (passage->decision && (strcmp(passage->decision, "denied") == 0 || strcmp(passage->decision, "rejected") == 0 ||
+				  strcmp(passage->decision, "expired") == 0))
+		return passage->decision;
+	return passage->outcome.failed ? "error" : "ok";
+}
+
+/* The asker gets the outcome and the passage is gone. */
+static void hand_over(struct cell__passage *passage)
+{
+	struct cell__call *outer = passage->outer;
+	struct cell__outcome *outcome = &passage->outcome;
+	if (passage->gate)
+		leave_gate(passage);
+	if (outer && outcome->failed)
+		outer->fail(outer, outcome->code, outcome->type ? outcome->type : "MemoryError",
+			    outcome->message ? outcome->message : "the host is out of memory");
+	else if (outer)
+		outer->answer(outer, cell__take_ptr(outcome->result), outcome->raw, outcome->raw_size);
+	cell__passage_destroy(passage);
+}
+
+static void handle_recorded(void *arg, int rc)
+{
+	struct cell__passage *passage = arg;
+	if (rc < 0 && passage->outer)
+		cell__passage_fail(passage, CELL_E_IO, "RuntimeError",
+				   "the call was made, but it could not be written to the audit log");
+	hand_over(passage);
+}
+
+static int record(struct cell__passage *passage, const char *outcome, void (*written)(void *arg, int rc),
+		  struct cell_error *err)
+{
+	struct cell__gate *gate = passage->gate;
+	if (!gate->audit)
+		return 1;
+	/* A function of the host may be changing the arguments just now: then those count that were asked with. */
+	const json_t *asked = passage->held && passage->outer ? passage->outer->args : passage->inner.args;
+	const char *name = json_string_value(json_object_get(asked, "name"));
+	struct cell__audit_record entry = {
+		.session_id = passage->session_id,
+		.cell_hash = gate->cell_hash,
+		.request_id = passage->request_id,
+		.kind = kinds[passage->kind].word,
+		.tool = passage->card ? passage->card->tool : name ? name : "",
+		.callable = passage->card ? passage->card->callable : "",
+		.adapter = passage->card ? passage->card->adapter : "",
+		.executor = passage->executor,
+		.args = passage->card ? shown_args(passage) : json_object_get(asked, "args"),
+		.decision = passage->decision ? passage->decision : "allow",
+		.who = passage->who,
+		.duration_ms = (double)(cell__now_us() - passage->started_us) / 1000.0,
+		.outcome = outcome,
+		.error_code = passage->outcome.failed ? cell_code_word(passage->outcome.code) : NULL,
+		.error_message = passage->outcome.failed ? passage->outcome.message : NULL,
+	};
+	return cell__audit_write(gate->audit, &entry, written, passage, err);
+}
+
+void cell__passage_deliver(struct cell__passage *passage)
+{
+	struct cell_error err;
+	if (!passage->gate) {
+		hand_over(passage);
+		return;
+	}
+	emit(passage, CELL_EVENT_CALL_ENDED, outcome_word(passage), passage->outcome.failed ? passage->outcome.message : NULL);
+	passage->recording = true;
+	int rc = record(passage, passage->outcome.failed ? "error" : "ok", handle_recorded, &err);
+	if (rc < 0)
+		cell__passage_fail(passage, err.code, "RuntimeError", err.msg);
+	if (rc != 0)
+		hand_over(passage);
+}
+
+static void conclude(struct cell__passage *passage)
+{
+	passage->running = false;
+	passage->going_out = true;
+	cell__passage_walk(passage);
+}
+
+static struct cell__passage *of_inner(struct cell__call *call)
+{
+	return (struct cell__passage *)call;
+}
+
+static void handle_answer(struct cell__call *call, json_t *result, const void *raw, size_t raw_size)
+{
+	struct cell__passage *passage = of_inner(call);
+	cell__passage_answer(passage, result, raw, raw_size);
+	conclude(passage);
+}
+
+static void handle_fail(struct cell__call *call, int code, const char *type, const char *message)
+{
+	struct cell__passage *passage = of_inner(call);
+	cell__passage_fail(passage, code, type, message);
+	conclude(passage);
+}
+
+/* ---- running ---- */
+
+static void run(struct cell__passage *passage)
+{
+	struct cell__gate *gate = passage->gate;
+	struct cell__call *inner = &passage->inner;
+	passage->running = true;
+	if (passage->kind == CELL__PASS_SHELL)
+		inner->answer(inner, json_incref(shown_args(passage)), NULL, 0);
+	else if (passage->kind == CELL__PASS_TOOL)
+		cell__space_run(gate->space, gate->cwd, &passage->choice, inner);
+	else
+		cell__space_handle(gate->space, gate->cwd, inner);
+}
+
+static void add_name(struct cell__buf *out, const struct cell__passage *passage)
+{
+	const char *callable = shown_callable(passage);
+	(void)cell__buf_printf(out, "%s%s%s", shown_tool(passage), *callable ? "." : "", callable);
+}
+
+static void refuse(struct cell__passage *passage, const char *decision, const char *type, const char *before,
+		   const char *after, const char *reason)
+{
+	CELL_AUTO_BUF struct cell__buf message = CELL_BUF_INIT;
+	passage->decision = decision;
+	passage->gate->refused++;
+	(void)cell__buf_add_str(&message, before);
+	add_name(&message, passage);
+	(void)cell__buf_add_str(&message, after);
+	if (reason && *reason)
+		(void)cell__buf_printf(&message, ": %s", reason);
+	cell__passage_fail(passage, CELL_OUT_REJECTED, type, message.data ? message.data : "refused");
+	conclude(passage);
+}
+
+/* ---- parking ---- */
+
+static bool is_remembered(const struct cell__passage *passage)
+{
+	if (!passage->gate->remembered)
+		return false;
+	CELL_AUTO_BUF struct cell__buf name = CELL_BUF_INIT;
+	add_name(&name, passage);
+	for (struct cell__remembered *one = *passage->gate->remembered; one; one = one->next)
+		if (strcmp(one->kind, kinds[passage->kind].word) == 0 && name.data && strcmp(one->name, name.data) == 0)
+			return true;
+	return false;
+}
+
+static int remember(struct cell__passage *passage)
+{
+	CELL_AUTO_BUF struct cell__buf name = CELL_BUF_INIT;
+	add_name(&name, passage);
+	struct cell__remembered *one = name.data ? cell__alloc(1, sizeof *one + name.size + 1) : NULL;
+	if (!one)
+		return -1;
+	one->kind = kinds[passage->kind].word;
+	memcpy(one->name, name.data, name.size + 1);
+	one->next = *passage->gate->remembered;
+	*passage->gate->remembered = one;
+	return 0;
+}
+
+static void park(struct cell__passage *passage, const char *reason)
+{
+	struct cell__gate *gate = passage->gate;
+	passage->deadline_ms = gate->timeout_ms < 0 ? -1 : cell__now_us() / 1000 + gate->timeout_ms;
+	passage->parked = true;
+	passage->parked_prev = gate->parked_last;
+	if (gate->parked_last)
+		gate->parked_last->parked_next = passage;
+	else
+		gate->parked_first = passage;
+	gate->parked_last = passage;
+	gate->n_parked++;
+	gate->parked(gate->owner);
+	emit(passage, CELL_EVENT_APPROVAL, NULL, reason && *reason ? reason : NULL);
+}
+
+static void unpark(struct cell__passage *passage, const char *decision, const char *reason)
+{
+	struct cell__gate *gate = passage->gate;
+	if (passage->parked_prev)
+		passage->parked_prev->parked_next = passage->parked_next;
+	else
+		gate->parked_first = passage->parked_next;
+	if (passage->parked_next)
+		passage->parked_next->parked_prev = passage->parked_prev;
+	else
+		gate->parked_last = passage->parked_prev;
+	passage->parked = false;
+	gate->n_parked--;
+	gate->parked(gate->owner);
+	emit(passage, CELL_EVENT_APPROVAL_ENDED, decision, reason);
+}
+
+/* ---- the decision ---- */
+
+static bool is_watched(const struct cell__gate *gate)
+{
+	return gate->policy || gate->audit || (gate->listens && gate->listens(gate->owner));
+}
+
+static int check_shell(struct cell__passage *passage)
+{
+	struct cell__call *inner = &passage->inner;
+	const char *name = json_string_value(json_object_get(inner->args, "name"));
+	const json_t *args = json_object_get(inner->args, "args");
+	bool known = name && (strcmp(name, "shell") == 0 || strcmp(name, "shell_magic") == 0);
+	if (known && json_is_string(json_object_get(args, "cmd")))
+		return 0;
+	inner->fail(inner, CELL_E_INVALID, "ValueError", "shell.approve needs the name shell or shell_magic, and cmd");
+	return -1;
+}
+
+static void judge(struct cell__passage *passage)
+{
+	struct cell__gate *gate = passage->gate;
+	struct cell__subject subject = {
+		.kind = kinds[passage->kind].word,
+		.tool = shown_tool(passage),
+		.callable = shown_callable(passage),
+		.adapter = shown_adapter(passage),
+		.args = shown_args(passage),
+	};
+	struct cell_policy_verdict verdict = CELL_POLICY_VERDICT_INIT;
+	cell__policy_decide(gate->policy, &subject, &verdict);
+	if (verdict.rule > 0)
+		snprintf(passage->who, sizeof passage->who, "policy rule %d%s%s", verdict.rule,
+			 verdict.name && *verdict.name ? " " : "", verdict.name ? verdict.name : "");
+	else
+		snprintf(passage->who, sizeof passage->who, "policy default");
+	if (verdict.decision == CELL_DENY) {
+		refuse(passage, "denied", "ApprovalRejectedError", "The policy denies ", "", verdict.reason);
+	} else if (verdict.decision == CELL_ALLOW) {
+		run(passage);
+	} else if (is_remembered(passage)) {
+		snprintf(passage->who, sizeof passage->who, "person (always)");
+		passage->decision = "accepted";
+		run(passage);
+	} else {
+		park(passage, verdict.reason);
+	}
+}
+
+void cell__passage_decide(struct cell__passage *passage)
+{
+	struct cell__gate *gate = passage->gate;
+	struct cell__call *inner = &passage->inner;
+	if (!gate) { /* nobody waits: a middleware held it until now */
+		cell__passage_destroy(passage);
+		return;
+	}
+	if (passage->kind == CELL__PASS_TOOL) {
+		if (cell__space_choose(gate->space, gate->cwd, inner, &passage->choice) < 0)
+			return;
+	} else if (passage->kind == CELL__PASS_SHELL && check_shell(passage) < 0) {
+		return;
+	}
+	if (is_watched(gate) && make_card(passage) < 0) {
+		inner->fail(inner, CELL_E_NOMEM, "MemoryError", "the host is out of memory");
+		return;
+	}
+	emit(passage, CELL_EVENT_CALL_STARTED, NULL, NULL);
+	if (gate->policy && (gate->kinds & kinds[passage->kind].gate))
+		judge(passage);
+	else
+		run(passage);
+}
+
+/* ---- cancelling ---- */
+
+static void handle_cancel(struct cell__call *outer)
+{
+	struct cell__passage *passage = outer->handler;
+	bool was_running = passage->running;
+	passage->running = false;
+	if (passage->parked) {
+		unpark(passage, "cancelled", NULL);
+		passage->decision = "cancelled";
+	}
+	if (was_running && passage->inner.cancel)
+		passage->inner.cancel(&passage->inner);
+	bool over = passage->recording;
+	if (!over) {
+		emit(passage, CELL_EVENT_CALL_ENDED, "cancelled", NULL);
+		/* Nobody is there to be told when it cannot be written; the log itself says so. */
+		(void)record(passage, "cancelled", NULL, NULL);
+	}
+	passage->outer = NULL;
+	leave_gate(passage);
+	if (!passage->held && !over)
+		cell__passage_destroy(passage);
+}
+
+/* ---- the front ---- */
+
+static void fail_without_space(struct cell__call *call)
+{
+	call->fail(call, CELL_E_NOT_FOUND, "RuntimeError",
+		   "this session has no tools and no storage; open it with a space (--base, --storage, --tools)");
+}
+
+void cell__gate_handle(struct cell__gate *gate, struct cell__call *call)
+{
+	enum cell__passage_kind kind = kind_of(call->method);
+	if (kind != CELL__PASS_SHELL && !gate->space) {
+		fail_without_space(call);
+		return;
+	}
+	bool middlewares = kind == CELL__PASS_TOOL && cell__space_middlewares(gate->space)->count > 0;
+	if (kind == CELL__PASS_OTHER || (kind != CELL__PASS_SHELL && !middlewares && !is_watched(gate))) {
+		cell__space_handle(gate->space, gate->cwd, call);
+		return;
+	}
+	struct cell__passage *passage = cell__alloc(1, sizeof *passage);
+	if (!passage) {
+		call->fail(call, CELL_E_NOMEM, "MemoryError", "the host is out of memory");
+		return;
+	}
+	passage->inner = (struct cell__call){
+		.method = call->method, .args = json_incref(call->args), .raw = call->raw, .raw_size = call->raw_size,
+		.session_id = call->session_id, .answer = handle_answer, .fail = handle_fail,
+	};
+	passage->outer = call;
+	passage->gate = gate;
+	passage->kind = kind;
+	passage->id = (*gate->next_id)++;
+	passage->started_us = cell__now_us();
+	snprintf(passage->session_id, sizeof passage->session_id, "%s", gate->session_id);
+	snprintf(passage->executor, sizeof passage->executor, "%s", gate->executor);
+	snprintf(passage->request_id, sizeof passage->request_id, "%.8s-%llu", *gate->session_id ? gate->session_id : "host",
+		 (unsigned long long)passage->id);
+	snprintf(passage->who, sizeof passage->who, "nobody");
+	call->handler = passage;
+	call->cancel = handle_cancel;
+	passage->next = gate->first;
+	if (gate->first)
+		gate->first->prev = passage;
+	gate->first = passage;
+	cell__passage_walk(passage);
+}
+
+/* ---- answers ---- */
+
+int64_t cell__gate_deadline(const struct cell__gate *gate)
+{
+	return gate->parked_first ? gate->parked_first->deadline_ms : -1;
+}
+
+void cell__gate_expire(struct cell__gate *gate)
+{
+	int64_t now = cell__now_us() / 1000;
+	while (gate->parked_first && gate->parked_first->deadline_ms >= 0 && gate->parked_first->deadline_ms <= now) {
+		struct cell__passage *passage = gate->parked_first;
+		snprintf(passage->who, sizeof passage->who, "timeout");
+		unpark(passage, "expired", NULL);
+		refuse(passage, "expired", "ApprovalTimeoutError", "Approval request for ", " expired", NULL);
+	}
+}
+
+/* Puts other arguments into a parked call, in place of those that were shown. */
+static int edit(struct cell__passage *passage, const char *text, struct cell_error *err)
+{
+	json_t *args = json_loads(text, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
+	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
+	int rc = 0;
+	if (!json_is_object(args))
+		rc = cell_fail(err, CELL_E_INVALID, 0, "the edited arguments are not a JSON object");
+	else if (passage->kind == CELL__PASS_TOOL) {
+		if (cell__tool_choice_edit(&passage->choice, args, &why) < 0)
+			rc = cell_fail(err, CELL_E_INVALID, 0, "the edited arguments do not fit: %.180s",
+				       why.data ? why.data : "out of memory");
+	} else if (passage->kind == CELL__PASS_SHELL && !json_is_string(json_object_get(args, "cmd"))) {
+		rc = cell_fail(err, CELL_E_INVALID, 0, "the edited arguments have no cmd, a string");
+	} else if (passage->kind == CELL__PASS_SHELL) {
+		json_t *both = json_pack("{s:s, s:O}", "name", shown_tool(passage), "args", args);
+		json_decref(passage->inner.args);
+		passage->inner.args = both;
+	} else {
+		json_decref(passage->inner.args);
+		passage->inner.args = json_incref(args);
+	}
+	json_decref(args);
+	if (rc == 0 && make_card(passage) < 0)
+		rc = cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	return rc;
+}
+
+static int answer_one(struct cell__passage *passage, const struct cell_answer *answer, struct cell_error *err)
+{
+	if (answer->accept && answer->args && edit(passage, answer->args, err) < 0)
+		return -1;
+	if (answer->accept && answer->always && remember(passage) < 0)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	snprintf(passage->who, sizeof passage->who, "%s", answer->who && *answer->who ? answer->who : "person");
+	if (answer->accept) {
+		passage->decision = answer->args ? "edited" : "accepted";
+		unpark(passage, passage->decision, NULL);
+		run(passage);
+	} else {
+		unpark(passage, "rejected", answer->reason);
+		refuse(passage, "rejected", "ApprovalRejectedError", "Approval request for ", " rejected", answer->reason);
+	}
+	return 0;
+}
+
+int cell__gate_answer(struct cell__gate *gate, uint64_t id, const struct cell_answer *answer, struct cell_error *err)
+{
+	if (id == 0) {
+		/* Those that wait now; an answer may let the code ask again. */
+		uint64_t last = *gate->next_id;
+		while (gate->parked_first && gate->parked_first->id < last)
+			if (answer_one(gate->parked_first, answer, err) < 0)
+				return -1;
+		return 0;
+	}
+	for (struct cell__passage *passage = gate->parked_first; passage; passage = passage->parked_next)
+		if (passage->id == id)
+			return answer_one(passage, answer, err);
+	return cell_fail(err, CELL_E_NOT_FOUND, 0, "request %llu does not wait: it was answered, has expired or is gone",
+			 (unsigned long long)id);
+}
+
+json_t *cell__gate_list(const struct cell__gate *gate)
+{
+	json_t *list = json_array();
+	for (const struct cell__passage *passage = gate->parked_first; passage && list; passage = passage->parked_next) {
+		const struct cell_call_info *card = passage->card;
+		json_t *one = json_pack("{s:I, s:s, s:s, s:s, s:s, s:s, s:s, s:O}", "id", (json_int_t)card->id, "request_id",
+					card->request_id, "kind", card->kind, "tool", card->tool, "callable", card->callable,
+					"adapter", card->adapter, "session_id", card->session_id, "args",
+					shown_args(passage));
+		if (!one || json_array_append_new(list, one) < 0) {
+			json_decref(list);
+			return NULL;
+		}
+	}
+	return list;
+}

@@ -1,0 +1,64 @@
+/*
+ * The gate: what a kernel's code asks of the host passes here when somebody may have to agree.  Belongs to the loop's
+ * thread.
+ *
+ *     asked ──▶ middlewares ──▶ chosen ──▶ policy ──allow──▶ runs ──▶ middlewares ──▶ audit ──▶ answered
+ *                                            ├──ask──▶ parked ──accepted──▶ runs ...
+ *                                            │           └── rejected, expired ──┐
+ *                                            └──deny─────────────────────────────┴──▶ middlewares ──▶ audit ──▶ failed
+ *
+ * The kernel only waits for its answer: nothing on its side can decide.  What is shown is the very object that runs.
+ * A call whose asker goes (interrupt, reset, close, death) leaves from any state.
+ */
+#ifndef CELL_SESSION_GATE_H
+#define CELL_SESSION_GATE_H
+
+#include "loop/call.h"
+#include "loop/door.h"
+#include "session/audit.h"
+#include "session/card.h"
+#include "session/policy.h"
+
+struct cell__passage; /* one call on its way */
+
+/* "Always": calls that need no second answer. */
+struct cell__remembered {
+	struct cell__remembered *next;
+	const char *kind;
+	char name[]; /* "tool.callable" */
+};
+
+struct cell__gate {
+	/* set by the owner */
+	struct cell_space *space; /* NULL: none */
+	const char *session_id, *executor;
+	const char *cwd; /* NULL: the space's */
+	const struct cell_policy *policy; /* NULL: all is allowed */
+	unsigned kinds; /* CELL_GATE_*: those the policy is asked about */
+	int64_t timeout_ms; /* -1: none */
+	struct cell_audit *audit; /* NULL: none */
+	const char *cell_hash; /* of the running cell; "" between cells; NULL: none */
+	uint64_t *next_id;
+	struct cell__remembered **remembered;
+	bool (*listens)(void *owner); /* does anybody want events? */
+	void (*emit)(void *owner, const struct cell_event *event);
+	void (*parked)(void *owner); /* the number of parked calls changed */
+	void *owner;
+	/* its own */
+	struct cell__passage *first;
+	struct cell__passage *parked_first, *parked_last; /* in the order of their deadlines */
+	size_t n_parked;
+	unsigned refused; /* calls refused since the owner last set it to 0 */
+};
+
+/* Answers a call of the kernel or of the host, now or later. */
+void cell__gate_handle(struct cell__gate *gate, struct cell__call *call);
+/* When the first parked call expires, in milliseconds of cell__now_us(); -1: never. */
+int64_t cell__gate_deadline(const struct cell__gate *gate);
+void cell__gate_expire(struct cell__gate *gate);
+/* id 0: all. */
+int cell__gate_answer(struct cell__gate *gate, uint64_t id, const struct cell_answer *answer, struct cell_error *err);
+/* A new array; NULL: no memory. */
+json_t *cell__gate_list(const struct cell__gate *gate);
+
+#endif
