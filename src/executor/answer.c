@@ -81,31 +81,75 @@ static const char *take_error(json_t *error, struct cell__answer *answer)
 	return NULL;
 }
 
+#define NO_SIZE (-1)
+#define BAD_SIZE (-2)
+#define PLAIN_DIGITS 9
+
+static json_int_t size_of(json_t *head, const char *key)
+{
+	json_t *size = json_object_get(head, key);
+	if (!size)
+		return NO_SIZE;
+	return json_is_integer(size) && json_integer_value(size) >= 0 ? json_integer_value(size) : BAD_SIZE;
+}
+
+/* The sizes alone, as most results have them: {"v": n, "r": n}.  False: there is more to it. */
+static bool load_plain(const struct cell_frame *frame, json_int_t *ret_value, json_int_t *ret_repr)
+{
+	if (frame->json_size == 0)
+		return false;
+	struct cell__json_walk walk = CELL_JSON_WALK((const char *)frame->json, frame->json_size);
+	struct cell__json_member member;
+	json_int_t sizes[2] = { NO_SIZE, NO_SIZE };
+	int rc;
+	while ((rc = cell__json_walk_next(&walk, &member)) > 0) {
+		if (member.name_size != 1 || (*member.name != 'v' && *member.name != 'r') || member.value_size > PLAIN_DIGITS)
+			return false;
+		json_int_t *size = &sizes[*member.name == 'r'];
+		if (*size != NO_SIZE)
+			return false;
+		*size = 0;
+		for (size_t i = 0; i < member.value_size; i++) {
+			if (member.value[i] < '0' || member.value[i] > '9')
+				return false;
+			*size = *size * 10 + (member.value[i] - '0');
+		}
+	}
+	*ret_value = sizes[0];
+	*ret_repr = sizes[1];
+	return rc == 0;
+}
+
 const char *cell__answer_result(const struct cell_frame *frame, struct cell__answer *ret_answer, json_t **ret_memory)
 {
 	*ret_answer = (struct cell__answer){ 0 };
 	struct slice raw = { (const char *)frame->raw, frame->raw_size };
-	const char *problem = load(frame, ret_memory);
-	if (problem)
-		return problem;
-	json_t *head = *ret_memory;
-	json_t *value = json_object_get(head, "v");
-	json_t *repr = json_object_get(head, "r");
-	if (value) {
-		if (!json_is_integer(value) || !take(&raw, json_integer_value(value), &ret_answer->value_json))
+	json_t *head = NULL;
+	json_int_t value_size = NO_SIZE, repr_size = NO_SIZE;
+	*ret_memory = NULL;
+	if (!load_plain(frame, &value_size, &repr_size)) {
+		const char *problem = load(frame, ret_memory);
+		if (problem)
+			return problem;
+		head = *ret_memory;
+		value_size = size_of(head, "v");
+		repr_size = size_of(head, "r");
+	}
+	if (value_size != NO_SIZE) {
+		if (!take(&raw, value_size, &ret_answer->value_json))
 			return "a value that is not there";
-		ret_answer->value_size = (size_t)json_integer_value(value);
+		ret_answer->value_size = (size_t)value_size;
 		if (!cell__json_check(ret_answer->value_json, ret_answer->value_size))
 			return "a value that is not JSON";
 	}
-	if (repr) {
-		if (!json_is_integer(repr) || !take(&raw, json_integer_value(repr), &ret_answer->repr))
+	if (repr_size != NO_SIZE) {
+		if (!take(&raw, repr_size, &ret_answer->repr))
 			return "a repr that is not there";
-		ret_answer->repr_size = (size_t)json_integer_value(repr);
+		ret_answer->repr_size = (size_t)repr_size;
 		if (!cell__utf8_ok(ret_answer->repr, ret_answer->repr_size))
 			return "a repr that is not UTF-8";
 	}
-	problem = take_mime(json_object_get(head, "mime"), &raw, &ret_answer->mime);
+	const char *problem = take_mime(json_object_get(head, "mime"), &raw, &ret_answer->mime);
 	if (!problem)
 		problem = take_error(json_object_get(head, "error"), ret_answer);
 	if (!problem && raw.left != 0)

@@ -17,12 +17,14 @@
 struct cell__call {
 	/* the question, valid until it is answered */
 	const char *method;    /* "tools.call" */
-	json_t *args;          /* an object */
+	json_t *args;          /* an object; NULL where the handler was given them as text */
 	const void *raw;       /* bytes that belong to it */
 	size_t raw_size;
 	const char *session_id;
 	/* the answer: one of these, once; result is taken over, raw is copied */
 	void (*answer)(struct cell__call *call, json_t *result, const void *raw, size_t raw_size);
+	/* The same with the result as JSON text; an asker need not have it. */
+	void (*answer_text)(struct cell__call *call, const char *result, const void *raw, size_t raw_size);
 	void (*fail)(struct cell__call *call, int code, const char *type, const char *message);
 	/* the handler's own */
 	void (*cancel)(struct cell__call *call);

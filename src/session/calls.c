@@ -3,6 +3,10 @@
 #include <string.h>
 
 #include "session/gate.h"
+#include "session/space.h"
+
+#define NAME_BYTES (2 * CELL_TOOL_LIMIT_NAME + 2) /* tool.callable */
+#define TAKEN "a call with the id of another that is under way"
 
 struct cell__kernel_call {
 	struct cell__call base;
@@ -10,26 +14,27 @@ struct cell__kernel_call {
 	uint32_t id;
 	json_t *document;
 	void *raw;
-	struct cell__kernel_call *next;
+	struct cell__kernel_call *prev, *next;
 };
 
 static void forget(struct cell__kernel_call *call)
 {
 	struct cell__calls *calls = call->calls;
-	for (struct cell__kernel_call **at = &calls->first; *at; at = &(*at)->next)
-		if (*at == call) {
-			*at = call->next;
-			calls->count--;
-			break;
-		}
+	if (call->prev)
+		call->prev->next = call->next;
+	else
+		calls->first = call->next;
+	if (call->next)
+		call->next->prev = call->prev;
+	calls->count--;
 	json_decref(call->document);
 	free(call->raw);
 	free(call);
 }
 
-static void reply(struct cell__calls *calls, uint32_t id, json_t *answer, const void *raw, size_t raw_size)
+/* text NULL: there was no memory for it. */
+static void reply_text(struct cell__calls *calls, uint32_t id, const char *text, const void *raw, size_t raw_size)
 {
-	char *text = answer ? json_dumps(answer, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
 	static const char no_memory[] = "{\"error\":{\"type\":\"MemoryError\",\"message\":\"the host is out of memory\","
 					"\"code\":\"no_memory\"}}";
 	const char *json = text ? text : no_memory;
@@ -44,7 +49,12 @@ static void reply(struct cell__calls *calls, uint32_t id, json_t *answer, const 
 		free(instead);
 		json_decref(failure);
 	}
-	free(text);
+}
+
+static void reply(struct cell__calls *calls, uint32_t id, json_t *answer, const void *raw, size_t raw_size)
+{
+	CELL_AUTO_FREE char *text = answer ? json_dumps(answer, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+	reply_text(calls, id, text, raw, raw_size);
 	json_decref(answer);
 }
 
@@ -52,6 +62,15 @@ static void answer_call(struct cell__call *base, json_t *result, const void *raw
 {
 	struct cell__kernel_call *call = (struct cell__kernel_call *)base;
 	reply(call->calls, call->id, result ? json_pack("{s:o}", "result", result) : NULL, raw, raw_size);
+	forget(call);
+}
+
+static void answer_call_text(struct cell__call *base, const char *result, const void *raw, size_t raw_size)
+{
+	struct cell__kernel_call *call = (struct cell__kernel_call *)base;
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	int rc = cell__buf_add_str(&text, "{\"result\":") | cell__buf_add_str(&text, result) | cell__buf_add_str(&text, "}");
+	reply_text(call->calls, call->id, rc == 0 ? text.data : NULL, raw, raw_size);
 	forget(call);
 }
 
@@ -83,10 +102,74 @@ static struct cell__kernel_call *find(struct cell__calls *calls, json_int_t id)
 	return call;
 }
 
-const char *cell__calls_handle(struct cell__calls *calls, uint32_t id, const char *json, size_t json_size, const void *raw,
-			       size_t raw_size)
+/* NULL, and the kernel has been told why: no memory, or too many. */
+static struct cell__kernel_call *begin(struct cell__calls *calls, uint32_t id, const void *raw, size_t raw_size)
 {
-	json_t *document = json_loadb(json, json_size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
+	struct cell__kernel_call *call = cell__alloc(1, sizeof *call);
+	void *copy = raw_size > 0 ? cell__strndup(raw, raw_size) : NULL;
+	if (!call || (raw_size > 0 && !copy) || calls->count >= CELL_LIMIT_CALLS) {
+		bool full = call && (raw_size == 0 || copy);
+		free(call);
+		free(copy);
+		reply(calls, id,
+		      full ? json_pack("{s:{s:s, s:s, s:s}}", "error", "type", "RuntimeError", "message",
+				       "too many calls are under way in this session", "code", cell_code_word(CELL_E_LIMIT))
+			   : NULL,
+		      NULL, 0);
+		return NULL;
+	}
+	*call = (struct cell__kernel_call){
+		.base = { .raw = copy, .raw_size = raw_size, .session_id = calls->session_id, .answer = answer_call,
+			  .answer_text = answer_call_text, .fail = fail_call },
+		.calls = calls,
+		.id = id,
+		.raw = copy,
+		.next = calls->first,
+	};
+	if (call->next)
+		call->next->prev = call;
+	calls->first = call;
+	calls->count++;
+	return call;
+}
+
+/*
+ * A tool's call as our kernel writes it: {"method":"tools.call","args":{"name":"NAME","args":ARGS}}.  False: it is
+ * written otherwise, or about something else.  ARGS is not looked at yet.
+ */
+static bool is_tool_call(const char *json, size_t size, char name[static NAME_BYTES], struct cell__host_ask *ret_ask)
+{
+	static const char head[] = "{\"method\":\"tools.call\",\"args\":{\"name\":\"", middle[] = "\",\"args\":";
+	const size_t head_size = sizeof head - 1, middle_size = sizeof middle - 1;
+	if (size < head_size + middle_size + 4 || memcmp(json, head, head_size) != 0 || memcmp(json + size - 2, "}}", 2) != 0)
+		return false;
+	const char *at = json + head_size, *end = json + size - 2;
+	size_t n = 0;
+	while (n < NAME_BYTES - 1 && at + n < end && at[n] != '"' && at[n] != '\\' && (unsigned char)at[n] > ' ')
+		n++;
+	if ((size_t)(end - at) < n + middle_size || memcmp(at + n, middle, middle_size) != 0)
+		return false;
+	memcpy(name, at, n);
+	name[n] = '\0';
+	at += n + middle_size;
+	*ret_ask = (struct cell__host_ask){ .args = at, .args_size = (size_t)(end - at) };
+	return true;
+}
+
+/* Ids of honest kernels rise: most are new at a glance. */
+static bool is_taken(struct cell__calls *calls, uint32_t id)
+{
+	if (id > calls->highest_id) {
+		calls->highest_id = id;
+		return false;
+	}
+	return find(calls, id) != NULL;
+}
+
+/* A call that needs its document as a tree. */
+static const char *handle_document(struct cell__calls *calls, uint32_t id, json_t *document, const void *raw,
+				   size_t raw_size)
+{
 	const char *method = NULL;
 	json_t *args = NULL;
 	if (!document || json_unpack(document, "{s:s, s:o}", "method", &method, "args", &args) < 0 ||
@@ -102,37 +185,42 @@ const char *cell__calls_handle(struct cell__calls *calls, uint32_t id, const cha
 		json_decref(document);
 		return NULL;
 	}
-	if (find(calls, id)) {
+	if (is_taken(calls, id)) {
 		json_decref(document);
-		return "a call with the id of another that is under way";
+		return TAKEN;
 	}
-	struct cell__kernel_call *call = cell__alloc(1, sizeof *call);
-	void *copy = raw_size > 0 ? cell__strndup(raw, raw_size) : NULL;
-	if (!call || (raw_size > 0 && !copy) || calls->count >= CELL_LIMIT_CALLS) {
-		bool full = call && (raw_size == 0 || copy);
-		free(call);
-		free(copy);
+	struct cell__kernel_call *call = begin(calls, id, raw, raw_size);
+	if (!call) {
 		json_decref(document);
-		reply(calls, id,
-		      full ? json_pack("{s:{s:s, s:s, s:s}}", "error", "type", "RuntimeError", "message",
-				       "too many calls are under way in this session", "code", cell_code_word(CELL_E_LIMIT))
-			   : NULL,
-		      NULL, 0);
 		return NULL;
 	}
-	*call = (struct cell__kernel_call){
-		.base = { .method = method, .args = args, .raw = copy, .raw_size = raw_size, .session_id = calls->session_id,
-			  .answer = answer_call, .fail = fail_call },
-		.calls = calls,
-		.id = id,
-		.document = document,
-		.raw = copy,
-		.next = calls->first,
-	};
-	calls->first = call;
-	calls->count++;
+	call->document = document;
+	call->base.method = method;
+	call->base.args = args;
 	cell__gate_handle(calls->gate, &call->base);
 	return NULL;
+}
+
+const char *cell__calls_handle(struct cell__calls *calls, uint32_t id, const char *json, size_t json_size, const void *raw,
+			       size_t raw_size)
+{
+	char name[NAME_BYTES];
+	struct cell__host_ask ask;
+	/* The short way for the most frequent call: to a function of the host, without a tree of JSON. */
+	struct cell__gate *gate = calls->gate;
+	if (cell__gate_is_open(gate) && is_tool_call(json, json_size, name, &ask) &&
+	    cell__space_fits_function(gate->space, gate->cwd, name, &ask)) {
+		if (is_taken(calls, id))
+			return TAKEN;
+		struct cell__kernel_call *call = begin(calls, id, raw, raw_size);
+		if (!call)
+			return NULL;
+		call->base.method = "tools.call";
+		cell__space_call_function(gate->space, &ask, &call->base);
+		return NULL;
+	}
+	return handle_document(calls, id, json_loadb(json, json_size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL), raw,
+			       raw_size);
 }
 
 void cell__calls_cancel(struct cell__calls *calls)

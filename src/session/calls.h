@@ -19,6 +19,7 @@ struct cell__calls {
 	struct cell__gate *gate;
 	struct cell__kernel_call *first;
 	size_t count;
+	uint32_t highest_id; /* seen */
 };
 
 /* NULL, or what the kernel did that no honest one does. */

@@ -460,6 +460,11 @@ static void fail_without_space(struct cell__call *call)
 		   "this session has no tools and no storage; open it with a space (--base, --storage, --tools)");
 }
 
+bool cell__gate_is_open(const struct cell__gate *gate)
+{
+	return gate->space && cell__space_middlewares(gate->space)->count == 0 && !is_watched(gate);
+}
+
 void cell__gate_handle(struct cell__gate *gate, struct cell__call *call)
 {
 	enum cell__passage_kind kind = kind_of(call->method);
@@ -467,8 +472,7 @@ void cell__gate_handle(struct cell__gate *gate, struct cell__call *call)
 		fail_without_space(call);
 		return;
 	}
-	bool middlewares = kind == CELL__PASS_TOOL && cell__space_middlewares(gate->space)->count > 0;
-	if (kind == CELL__PASS_OTHER || (kind != CELL__PASS_SHELL && !middlewares && !is_watched(gate))) {
+	if (kind == CELL__PASS_OTHER || (kind != CELL__PASS_SHELL && cell__gate_is_open(gate))) {
 		cell__space_handle(gate->space, gate->cwd, call);
 		return;
 	}

@@ -51,6 +51,8 @@ struct cell__gate {
 	unsigned refused; /* calls refused since the owner last set it to 0 */
 };
 
+/* Nobody watches tool calls: they may go straight to the space. */
+bool cell__gate_is_open(const struct cell__gate *gate);
 /* Answers a call of the kernel or of the host, now or later. */
 void cell__gate_handle(struct cell__gate *gate, struct cell__call *call);
 /* When the first parked call expires, in milliseconds of cell__now_us(); -1: never. */

@@ -5,31 +5,32 @@
 
 #include "wire/json_check.h"
 
+/* One block: the parts, then their types and data, each with a NUL behind it. */
 int cell__owned_bundle_copy(struct cell__owned_bundle *out, const struct cell__bundle *in)
 {
-	struct cell__owned_bundle copy = { 0 };
-	copy.parts = cell__alloc(in->n_parts, sizeof *copy.parts);
-	if (!copy.parts)
+	size_t size = in->n_parts * sizeof *out->parts;
+	for (size_t i = 0; i < in->n_parts; i++)
+		size += strlen(in->parts[i].type) + in->parts[i].size + 2;
+	struct cell_mime_part *parts = cell__realloc(NULL, size);
+	if (!parts)
 		return -1;
+	char *at = (char *)(parts + in->n_parts);
 	for (size_t i = 0; i < in->n_parts; i++) {
-		char *type = cell__strdup(in->parts[i].type);
-		char *data = cell__strndup(in->parts[i].data, in->parts[i].size);
-		copy.parts[copy.n_parts++] = (struct cell_mime_part){ type, data, in->parts[i].size };
-		if (!type || !data) {
-			cell__owned_bundle_finish(&copy);
-			return -1;
-		}
+		const struct cell_mime_part *part = &in->parts[i];
+		size_t type_size = strlen(part->type) + 1;
+		parts[i] = (struct cell_mime_part){ at, at + type_size, part->size };
+		memcpy(at, part->type, type_size);
+		if (part->size > 0)
+			memcpy(at + type_size, part->data, part->size);
+		at += type_size + part->size;
+		*at++ = '\0';
 	}
-	*out = copy;
+	*out = (struct cell__owned_bundle){ parts, in->n_parts };
 	return 0;
 }
 
 void cell__owned_bundle_finish(struct cell__owned_bundle *bundle)
 {
-	for (size_t i = 0; i < bundle->n_parts; i++) {
-		free((void *)bundle->parts[i].type);
-		free((void *)bundle->parts[i].data);
-	}
 	free(bundle->parts);
 	*bundle = (struct cell__owned_bundle){ 0 };
 }

@@ -111,9 +111,14 @@ static void no_storage(struct cell__call *call)
 	call->fail(call, CELL_E_NOT_FOUND, "RuntimeError", "this space has no storage; open it with a folder (--base, --storage)");
 }
 
+static struct cell__tools_view view_of(const struct cell_space *space, const char *cwd)
+{
+	return (struct cell__tools_view){ .cwd = cwd ? cwd : space->cwd };
+}
+
 void cell__space_handle(struct cell_space *space, const char *cwd, struct cell__call *call)
 {
-	struct cell__tools_view view = { .cwd = cwd ? cwd : space->cwd };
+	struct cell__tools_view view = view_of(space, cwd);
 	if (space->closing) {
 		call->fail(call, CELL_E_CLOSED, "RuntimeError", "the space is closed");
 	} else if (strcmp(call->method, "tools.problems") == 0) {
@@ -161,6 +166,17 @@ void cell__space_run(struct cell_space *space, const char *cwd, const struct cel
 const struct cell__middlewares *cell__space_middlewares(const struct cell_space *space)
 {
 	return &space->middlewares;
+}
+
+bool cell__space_fits_function(struct cell_space *space, const char *cwd, const char *name, struct cell__host_ask *ask)
+{
+	struct cell__tools_view view = view_of(space, cwd);
+	return !space->closing && cell__tools_fits_host(space->tools, &view, name, ask);
+}
+
+void cell__space_call_function(struct cell_space *space, const struct cell__host_ask *ask, struct cell__call *call)
+{
+	cell__tools_call_host(space->tools, ask, call);
 }
 
 void cell__space_session_ended(struct cell_space *space, const char *session_id)
@@ -396,10 +412,8 @@ struct host_call {
 	bool failed;
 };
 
-static void host_answer(struct cell__call *base, json_t *result, const void *raw, size_t raw_size)
+static void take_raw(struct host_call *call, const void *raw, size_t raw_size)
 {
-	struct host_call *call = (struct host_call *)base;
-	call->json = result ? json_dumps(result, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
 	if (raw_size > 0)
 		call->raw = cell__strndup(raw, raw_size);
 	call->raw_size = raw_size;
@@ -407,8 +421,22 @@ static void host_answer(struct cell__call *base, json_t *result, const void *raw
 		call->failed = true;
 		cell_fail(&call->err, CELL_E_NOMEM, 0, "out of memory for the answer");
 	}
-	json_decref(result);
 	cell__waiter_signal(&call->waiter);
+}
+
+static void host_answer(struct cell__call *base, json_t *result, const void *raw, size_t raw_size)
+{
+	struct host_call *call = (struct host_call *)base;
+	call->json = result ? json_dumps(result, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+	json_decref(result);
+	take_raw(call, raw, raw_size);
+}
+
+static void host_answer_text(struct cell__call *base, const char *result, const void *raw, size_t raw_size)
+{
+	struct host_call *call = (struct host_call *)base;
+	call->json = cell__strdup(result);
+	take_raw(call, raw, raw_size);
 }
 
 static void host_fail(struct cell__call *base, int code, const char *type, const char *message)
@@ -439,7 +467,7 @@ int cell_space_call(struct cell_space *space, const char *method, const char *ar
 	}
 	struct host_call call = {
 		.base = { .method = method, .args = args, .raw = raw, .raw_size = raw_size, .session_id = "",
-			  .answer = host_answer, .fail = host_fail },
+			  .answer = host_answer, .answer_text = host_answer_text, .fail = host_fail },
 		.task.fn = do_call,
 		.space = space,
 	};

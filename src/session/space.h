@@ -7,9 +7,9 @@
 
 #include "loop/call.h"
 #include "session/engine.h"
+#include "tools/tools.h"
 
 struct cell__middlewares;
-struct cell__tool_choice;
 
 /* Answers a call, now or later.  cwd: for command-line tools; NULL: the space's. */
 void cell__space_handle(struct cell_space *space, const char *cwd, struct cell__call *call);
@@ -20,6 +20,9 @@ void cell__space_run(struct cell_space *space, const char *cwd, const struct cel
 		     struct cell__call *call);
 /* The functions of the host around its tool calls. */
 const struct cell__middlewares *cell__space_middlewares(const struct cell_space *space);
+/* The short way to a function of the host, see cell__tools_fits_host(). */
+bool cell__space_fits_function(struct cell_space *space, const char *cwd, const char *name, struct cell__host_ask *ask);
+void cell__space_call_function(struct cell_space *space, const struct cell__host_ask *ask, struct cell__call *call);
 /* Drops the artifacts that a session had open. */
 void cell__space_session_ended(struct cell_space *space, const char *session_id);
 /* Sessions hold their space; closing waits for nobody, it is refused while somebody holds it. */

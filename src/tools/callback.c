@@ -34,10 +34,11 @@ struct cell__host_call {
 	struct host_timer *timer;   /* loop's thread */
 	int64_t timeout_ms;
 	atomic_bool cancelled;
-	char *name, *args, *session_id;
+	const char *name, *args, *session_id; /* point into `text` */
 	enum host_answer kind;
 	struct cell__buf answer;
 	bool no_memory;
+	char text[];
 };
 
 /* ---- the gate ---- */
@@ -77,9 +78,6 @@ void cell__host_gate_close(struct cell__host_gate *gate)
 static void destroy_call(struct cell__host_call *call)
 {
 	unref_gate(call->gate);
-	free(call->name);
-	free(call->args);
-	free(call->session_id);
 	cell__buf_finish(&call->answer);
 	free(call);
 }
@@ -116,8 +114,7 @@ static void deliver(struct cell__tool_run *run, struct cell__host_call *call)
 	else if (call->kind == HOST_JSON && !cell__json_one_line(answer))
 		cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "the host function's answer is not JSON");
 	else
-		cell__tool_run_answer(run, json_pack("{s:s}", "raw", call->kind == HOST_JSON ? "json" : "text"),
-				      answer->data, answer->size);
+		cell__tool_run_answer_raw(run, call->kind == HOST_JSON ? "json" : "text", answer->data, answer->size);
 }
 
 static void handle_answer(struct cell__task *task)
@@ -208,30 +205,39 @@ static int start_timer(struct cell__host_call *call, struct cell__loop *loop)
 	return 0;
 }
 
-static char *full_name(const struct cell__tool_run *run)
+/* Copies bytes with what ends them, and says where they begin. */
+static const char *put(char **at, const char *bytes, size_t size, char end)
 {
-	if (strcmp(run->tool->name, run->callable->name) == 0)
-		return cell__strdup(run->tool->name);
-	struct cell__buf name = CELL_BUF_INIT;
-	return cell__buf_printf(&name, "%s.%s", run->tool->name, run->callable->name) < 0 ? NULL : name.data;
+	char *start = *at;
+	memcpy(start, bytes, size);
+	start[size] = end;
+	*at += size + 1;
+	return start;
 }
 
-static struct cell__host_call *make_call(struct cell__tool_run *run, json_t *args)
+static struct cell__host_call *make_call(struct cell__tool_run *run, const char *args, size_t args_size)
 {
-	struct cell__host_call *call = cell__alloc(1, sizeof *call);
+	const char *group = run->tool->name, *name = run->callable->name;
+	const char *session_id = run->call->session_id ? run->call->session_id : "";
+	bool grouped = strcmp(group, name) != 0;
+	struct cell__host_call *call =
+		cell__alloc(1, sizeof *call + strlen(group) + strlen(name) + args_size + strlen(session_id) + 4);
 	if (!call)
 		return NULL;
+	char *at = call->text;
+	call->name = at;
+	if (grouped)
+		put(&at, group, strlen(group), '.');
+	put(&at, name, strlen(name), '\0');
+	call->args = put(&at, args, args_size, '\0');
+	call->session_id = put(&at, session_id, strlen(session_id), '\0');
 	call->task.fn = handle_answer;
 	call->gate = run->tools->gate;
 	pthread_mutex_lock(&call->gate->lock);
 	call->gate->refs++;
 	pthread_mutex_unlock(&call->gate->lock);
 	call->timeout_ms = run->callable->timeout_ms;
-	call->name = full_name(run);
-	call->args = json_dumps(args, JSON_COMPACT);
-	call->session_id = cell__strdup(run->call->session_id ? run->call->session_id : "");
-	bool ok = call->name && call->args && call->session_id;
-	if (!ok || (call->timeout_ms > 0 && start_timer(call, run->tools->opts.loop) < 0)) {
+	if (call->timeout_ms > 0 && start_timer(call, run->tools->opts.loop) < 0) {
 		destroy_call(call);
 		return NULL;
 	}
@@ -239,15 +245,24 @@ static struct cell__host_call *make_call(struct cell__tool_run *run, json_t *arg
 	return call;
 }
 
-static void start(struct cell__tool_run *run, json_t *args)
+void cell__host_start(struct cell__tool_run *run, const char *args, size_t args_size)
 {
-	struct cell__host_call *call = make_call(run, args);
+	struct cell__host_call *call = make_call(run, args, args_size);
 	if (!call) {
 		cell__tool_run_fail(run, CELL_E_NOMEM, "out of memory");
 		return;
 	}
 	run->state = call;
 	run->callable->fn(run->callable->arg, call);
+}
+
+static void start(struct cell__tool_run *run, json_t *args)
+{
+	CELL_AUTO_FREE char *text = json_dumps(args, JSON_COMPACT);
+	if (text)
+		cell__host_start(run, text, strlen(text));
+	else
+		cell__tool_run_fail(run, CELL_E_NOMEM, "out of memory");
 }
 
 static void cancel(struct cell__tool_run *run)

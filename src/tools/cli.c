@@ -122,19 +122,16 @@ static int add_stream(struct cell__buf *text, const struct cli *cli, int i, size
 
 static void answer_output(struct cell__tool_run *run, const struct cli *cli)
 {
-	json_t *result = json_pack("{s:s}", "raw", "text");
 	const struct cell__buf *out = &cli->out[0];
-	if (result && cli->total[0] == out->size && cell__utf8_ok(out->data, out->size)) {
-		cell__tool_run_answer(run, result, out->data ? out->data : "", out->size);
+	if (cli->total[0] == out->size && cell__utf8_ok(out->data, out->size)) {
+		cell__tool_run_answer_raw(run, "text", out->data ? out->data : "", out->size);
 		return;
 	}
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
-	if (!result || add_stream(&text, cli, 0, run->tool->max_output, cell__buf_add_utf8) < 0) {
-		json_decref(result);
+	if (add_stream(&text, cli, 0, run->tool->max_output, cell__buf_add_utf8) < 0)
 		cell__tool_run_fail(run, CELL_E_NOMEM, "out of memory");
-		return;
-	}
-	cell__tool_run_answer(run, result, text.data, text.size);
+	else
+		cell__tool_run_answer_raw(run, "text", text.data, text.size);
 }
 
 /* It ran and ended badly: how, then what it said. */

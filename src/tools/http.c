@@ -454,14 +454,14 @@ static void answer_body(struct cell__tool_run *run, struct request *request)
 		if (!cell__json_one_line(body))
 			cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "the response says it is JSON, but it is not");
 		else
-			cell__tool_run_answer(run, json_pack("{s:s}", "raw", "json"), body->data, body->size);
+			cell__tool_run_answer_raw(run, "json", body->data, body->size);
 		return;
 	}
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	if (cell__buf_add_utf8(&text, body->data, body->size) < 0)
 		cell__tool_run_fail(run, CELL_E_NOMEM, "out of memory");
 	else
-		cell__tool_run_answer(run, json_pack("{s:s}", "raw", "text"), text.data, text.size);
+		cell__tool_run_answer_raw(run, "text", text.data, text.size);
 }
 
 static void fail_status(struct cell__tool_run *run, const struct request *request, long status)

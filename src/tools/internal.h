@@ -148,6 +148,8 @@ int cell__arg_check(const struct cell__param *param, const json_t *value, struct
  */
 int cell__args_merge(const struct cell__tool *tool, const struct cell__callable *callable, const json_t *given,
 		     json_t **ret_args, struct cell__buf *why);
+/* Would merging give the same object again?  Says false also where only the merge itself can tell. */
+bool cell__args_fit(const struct cell__callable *callable, const char *args, size_t args_size);
 /* A scalar as text: numbers in decimal, true and false. */
 int cell__arg_text(const json_t *value, struct cell__buf *out);
 /* Appends bytes as UTF-8 that holds no NUL: both what is ill-formed and NUL become U+FFFD. */
@@ -222,7 +224,7 @@ struct cell__tool_run {
 	struct cell__tool *tool;
 	const struct cell__callable *callable; /* NULL: by the schema alone */
 	struct cell__call *call;
-	char *cwd; /* the session's */
+	char *cwd; /* the session's; NULL for functions of the host, which have their own */
 	struct cell__secrets secrets;
 	void *state; /* the adapter's */
 	struct cell__tool_run *prev, *next;
@@ -230,6 +232,8 @@ struct cell__tool_run {
 
 /* Each ends the run: its memory is gone.  result is taken over. */
 void cell__tool_run_answer(struct cell__tool_run *run, json_t *result, const void *raw, size_t raw_size);
+/* {"raw": kind}, "text" or "json". */
+void cell__tool_run_answer_raw(struct cell__tool_run *run, const char *kind, const void *raw, size_t raw_size);
 /* "Tool 'x' failed: ..." with secrets cut out. */
 void cell__tool_run_fail(struct cell__tool_run *run, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
@@ -277,6 +281,8 @@ int cell__http_create(struct cell__loop *loop, struct cell__http **ret_http, str
 /* No run may be under way.  closed() comes from a later turn of the loop. */
 void cell__http_close(struct cell__http *http, void (*closed)(void *arg), void *arg);
 
+/* Calls the run's function with arguments that are text. */
+void cell__host_start(struct cell__tool_run *run, const char *args, size_t args_size);
 struct cell__host_gate;
 struct cell__host_gate *cell__host_gate_create(struct cell__loop *loop);
 /* Answers that come later are dropped. */

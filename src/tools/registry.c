@@ -208,6 +208,18 @@ void cell__tool_run_answer(struct cell__tool_run *run, json_t *result, const voi
 	call->answer(call, result, raw, raw_size);
 }
 
+void cell__tool_run_answer_raw(struct cell__tool_run *run, const char *kind, const void *raw, size_t raw_size)
+{
+	struct cell__call *call = run->call;
+	if (!call->answer_text) {
+		cell__tool_run_answer(run, json_pack("{s:s}", "raw", kind), raw, raw_size);
+		return;
+	}
+	take_call(run);
+	destroy_run(run);
+	call->answer_text(call, strcmp(kind, "json") == 0 ? "{\"raw\":\"json\"}" : "{\"raw\":\"text\"}", raw, raw_size);
+}
+
 static void end_failed(struct cell__tool_run *run, int code, const char *type, struct cell__buf *message)
 {
 	if (cell__secrets_redact(&run->secrets, message) < 0)
@@ -256,8 +268,9 @@ static struct cell__tool_run *make_run(struct cell__tools *tools, const struct c
 				       struct cell__call *call)
 {
 	struct cell__tool_run *run = cell__alloc(1, sizeof *run);
-	char *cwd = cell__strdup(view && view->cwd ? view->cwd : "/");
-	if (!run || !cwd) {
+	bool has_cwd = tool->adapter != &cell__tool_host;
+	char *cwd = has_cwd ? cell__strdup(view && view->cwd ? view->cwd : "/") : NULL;
+	if (!run || (has_cwd && !cwd)) {
 		free(run);
 		free(cwd);
 		return NULL;
@@ -613,6 +626,31 @@ static void handle_call(struct cell__tools *tools, const struct cell__tools_view
 		return;
 	cell__tools_run(tools, view, &choice, call);
 	cell__tool_choice_finish(&choice);
+}
+
+bool cell__tools_fits_host(struct cell__tools *tools, const struct cell__tools_view *view, const char *name,
+			   struct cell__host_ask *ask)
+{
+	char tool_name[CELL_TOOL_LIMIT_NAME + 1];
+	size_t n = strcspn(name, ".");
+	if (tools->closing || tools->n_runs >= CELL_TOOL_LIMIT_RUNS || n >= sizeof tool_name)
+		return false;
+	memcpy(tool_name, name, n);
+	tool_name[n] = '\0';
+	ask->tool = find_tool(tools, tool_name);
+	if (!ask->tool || ask->tool->adapter != &cell__tool_host || !cell__tool_in_scope(ask->tool, scope_of(view)))
+		return false;
+	ask->callable = cell__tool_callable(ask->tool, name[n] ? name + n + 1 : tool_name);
+	return ask->callable && cell__args_fit(ask->callable, ask->args, ask->args_size);
+}
+
+void cell__tools_call_host(struct cell__tools *tools, const struct cell__host_ask *ask, struct cell__call *call)
+{
+	struct cell__tool_run *run = make_run(tools, NULL, ask->tool, ask->callable, call);
+	if (run)
+		cell__host_start(run, ask->args, ask->args_size);
+	else
+		fail_call(call, CELL_E_NOMEM, "MemoryError", "out of memory");
 }
 
 void cell__tools_handle(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call)

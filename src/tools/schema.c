@@ -296,6 +296,59 @@ int cell__args_merge(const struct cell__tool *tool, const struct cell__callable 
 	return 0;
 }
 
+#define FIT_PARAMS 64u
+#define FIT_DIGITS 18u /* an integer of so many fits any type, as a real of so many characters does */
+
+static bool text_fits(enum cell__arg_type type, const struct cell__json_member *member)
+{
+	bool real;
+	switch (*member->value) {
+	case '"':
+		return type == CELL_ARG_STRING || type == CELL_ARG_ANY;
+	case 't':
+	case 'f':
+		return type == CELL_ARG_BOOLEAN || type == CELL_ARG_ANY;
+	case 'n':
+		return false; /* stands for an argument that is not given */
+	default:
+		if (member->value_size > FIT_DIGITS || memchr(member->value, 'e', member->value_size) ||
+		    memchr(member->value, 'E', member->value_size))
+			return false;
+		real = memchr(member->value, '.', member->value_size) != NULL;
+		return type == CELL_ARG_NUMBER || type == CELL_ARG_ANY || (type == CELL_ARG_INTEGER && !real);
+	}
+}
+
+static const struct cell__param *param_named(const struct cell__params *params, const char *name, size_t size)
+{
+	for (size_t i = 0; i < params->count; i++)
+		if (strncmp(params->list[i].name, name, size) == 0 && params->list[i].name[size] == '\0')
+			return &params->list[i];
+	return NULL;
+}
+
+bool cell__args_fit(const struct cell__callable *callable, const char *args, size_t args_size)
+{
+	const struct cell__params *params = &callable->params;
+	struct cell__json_walk walk = CELL_JSON_WALK(args, args_size);
+	struct cell__json_member member;
+	uint64_t given = 0;
+	int rc;
+	if (callable->preset || params->count > FIT_PARAMS)
+		return false;
+	while ((rc = cell__json_walk_next(&walk, &member)) > 0) {
+		const struct cell__param *param = param_named(params, member.name, member.name_size);
+		uint64_t bit = param ? UINT64_C(1) << (param - params->list) : 0;
+		if (!param || (given & bit) || param->choices || !text_fits(param->type, &member))
+			return false;
+		given |= bit;
+	}
+	for (size_t i = 0; i < params->count; i++)
+		if (!(given >> i & 1) && (params->list[i].required || params->list[i].fallback))
+			return false;
+	return rc == 0;
+}
+
 int cell__arg_text(const json_t *value, struct cell__buf *out)
 {
 	if (json_is_string(value))

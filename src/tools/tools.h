@@ -62,6 +62,8 @@
 /* ---- the registry ---- */
 
 struct cell__tools;
+struct cell__tool;
+struct cell__callable;
 
 /*
  * Ranks documents for a query: fills ret_order[0..limit) with indexes of docs, best first, and returns how many; -1
@@ -133,6 +135,21 @@ const char *cell__tool_choice_adapter(const struct cell__tool_choice *choice);
 void cell__tools_run(struct cell__tools *tools, const struct cell__tools_view *view,
 		     const struct cell__tool_choice *choice, struct cell__call *call);
 void cell__tool_choice_finish(struct cell__tool_choice *choice);
+/*
+ * The short way of tools.call to a function of the host, for arguments as text.  The asker sets args to the text of an
+ * object and asks whether it fits: members are plain values (strings, numbers, booleans), each belongs to a parameter
+ * and has its type, none is missing and none is to be added.  If so the call is made with the text as it is, and ends in
+ * an answer like any other; if not, nothing has happened, and the long way knows what to say.
+ */
+struct cell__host_ask {
+	const char *args; /* borrowed */
+	size_t args_size;
+	struct cell__tool *tool; /* from here on: the registry's, until the loop is left */
+	const struct cell__callable *callable;
+};
+bool cell__tools_fits_host(struct cell__tools *tools, const struct cell__tools_view *view, const char *name,
+			   struct cell__host_ask *ask);
+void cell__tools_call_host(struct cell__tools *tools, const struct cell__host_ask *ask, struct cell__call *call);
 
 /* ---- what is wrong with the YAML files ---- */
 

@@ -191,3 +191,71 @@ bool cell__json_check(const char *text, size_t size)
 		}
 	}
 }
+
+/* ---- flat objects ---- */
+
+static bool take_scalar(struct cursor *c)
+{
+	if (c->at >= c->end)
+		return false;
+	switch (*c->at) {
+	case '"':
+		return take_string(c);
+	case 't':
+		return take_word(c, "true");
+	case 'f':
+		return take_word(c, "false");
+	case 'n':
+		return take_word(c, "null");
+	default:
+		return take_number(c);
+	}
+}
+
+static bool take_member(struct cursor *c, struct cell__json_member *member)
+{
+	const char *start = c->at;
+	if (!take_string(c))
+		return false;
+	member->name = start + 1;
+	member->name_size = (size_t)(c->at - start) - 2;
+	if (memchr(member->name, '\\', member->name_size))
+		return false;
+	skip_space(c);
+	if (!take(c, ':'))
+		return false;
+	skip_space(c);
+	member->value = c->at;
+	if (!take_scalar(c))
+		return false;
+	member->value_size = (size_t)(c->at - member->value);
+	skip_space(c);
+	return true;
+}
+
+int cell__json_walk_next(struct cell__json_walk *walk, struct cell__json_member *ret_member)
+{
+	struct cursor c = { walk->at, walk->end };
+	bool first = !walk->begun;
+	walk->begun = true;
+	if (first) {
+		skip_space(&c);
+		if (!take(&c, '{'))
+			return -1;
+		skip_space(&c);
+	}
+	if (take(&c, '}')) {
+		skip_space(&c);
+		walk->at = c.at;
+		return c.at == c.end ? 0 : -1;
+	}
+	if (!first) {
+		if (!take(&c, ','))
+			return -1;
+		skip_space(&c);
+	}
+	if (!take_member(&c, ret_member))
+		return -1;
+	walk->at = c.at;
+	return 1;
+}

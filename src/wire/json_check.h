@@ -10,4 +10,22 @@
 
 bool cell__json_check(const char *text, size_t size);
 
+/*
+ * The members of an object whose values are strings, numbers, booleans or null, and whose names have no escapes; checked
+ * like the above as they are taken.  It is what most messages are, and for those it spares building a tree.
+ */
+struct cell__json_walk {
+	const char *at, *end;
+	bool begun;
+};
+#define CELL_JSON_WALK(text, size) { (text), (text) + (size), false }
+struct cell__json_member {
+	const char *name;  /* as it stands in the text, without its quotes */
+	size_t name_size;
+	const char *value; /* a string with its quotes */
+	size_t value_size;
+};
+/* 1: the next member; 0: there are no more, and the text ends here; -1: this is no such object. */
+int cell__json_walk_next(struct cell__json_walk *walk, struct cell__json_member *ret_member);
+
 #endif
