@@ -13,9 +13,7 @@
  *   forked children of a kernel (os.fork, multiprocessing) share the mapping but are not the producer: a
  *            pthread_atfork handler marks them detached, and their output goes to fds 1 and 2, which are pipes.
  */
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x03090000
-#include <Python.h>
+#include "ext.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -40,12 +38,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "wire/frame.h"
 #include "wire/ring_abi.h"
 #include "wire/spawn_msg.h"
-
-/* Exported by every CPython since 3.3; the limited API's headers show it from 3.10 on. */
-extern const char *PyUnicode_AsUTF8AndSize(PyObject *unicode, Py_ssize_t *size);
 
 #define RECV_BYTES 65536u
 #define PIPE_CHECK_GAP_NS 1000 /* see maybe_sync() */
@@ -70,12 +64,11 @@ static int ring_sync(void);
 
 /* ---- frames out ---- */
 
-/* Sends the whole of iov without the GIL.  Returns 0 or an errno.  EINTR before the first byte is returned. */
+/* Sends the whole of iov; to be called without the GIL.  Returns 0 or an errno.  EINTR before the first byte is returned. */
 static int send_all(struct iovec *iov, int count)
 {
 	int error = 0;
 	int begun = 0;
-	Py_BEGIN_ALLOW_THREADS
 	pthread_mutex_lock(&send_lock);
 	while (count > 0) {
 		struct msghdr msg = { .msg_iov = iov, .msg_iovlen = (size_t)count };
@@ -99,7 +92,6 @@ static int send_all(struct iovec *iov, int count)
 		}
 	}
 	pthread_mutex_unlock(&send_lock);
-	Py_END_ALLOW_THREADS
 	return error;
 }
 
@@ -120,7 +112,10 @@ static int send_frame(uint8_t type, uint32_t id, const char *json, size_t json_s
 			{ (void *)json, json_size },
 			{ (void *)raw, raw_size },
 		};
-		int error = send_all(iov, 3);
+		int error;
+		Py_BEGIN_ALLOW_THREADS
+		error = send_all(iov, 3);
+		Py_END_ALLOW_THREADS
 		if (error == 0)
 			return 0;
 		if (error != EINTR) {
@@ -278,6 +273,44 @@ static PyObject *wc_pending(PyObject *self, PyObject *unused)
 	(void)unused;
 	struct pollfd p = { .fd = sock_fd, .events = POLLIN };
 	return PyBool_FromLong(recv_end > recv_start || poll(&p, 1, 0) > 0);
+}
+
+/* ---- both in one step, for caller.c ---- */
+
+bool wc_is_quiet(void)
+{
+	return !detached && recv_start == recv_end;
+}
+
+enum wc_exchange wc_exchange(uint32_t id, const char *json, size_t size)
+{
+	struct cell_frame frame = {
+		.type = CELL_FRAME_CALL, .id = id, .ring_pos = ring_head, .json_size = (uint32_t)size
+	};
+	uint8_t header[CELL_FRAME_HEADER_BYTES];
+	cell__frame_encode_header(&frame, header);
+	struct iovec iov[2] = { { header, sizeof header }, { (void *)json, size } };
+	enum wc_exchange end = WC_NOT_SENT;
+	recv_start = recv_end = 0;
+	Py_BEGIN_ALLOW_THREADS
+	if (!json || send_all(iov, 2) == 0) {
+		ssize_t n = recv(sock_fd, recv_buf, RECV_BYTES, 0);
+		end = n < 0 && errno == EINTR ? WC_INTERRUPTED : WC_SENT;
+		recv_end = n > 0 ? (size_t)n : 0;
+	}
+	Py_END_ALLOW_THREADS
+	return end;
+}
+
+bool wc_peek(struct cell_frame *ret_frame)
+{
+	size_t used;
+	return cell__frame_decode(recv_buf + recv_start, recv_end - recv_start, ret_frame, &used) == CELL_FRAME_OK;
+}
+
+void wc_skip(const struct cell_frame *frame)
+{
+	recv_start += CELL_FRAME_HEADER_BYTES + (size_t)frame->json_size + frame->raw_size;
 }
 
 /* ---- the output ring ---- */
@@ -740,6 +773,9 @@ static PyObject *wc_zygote_send(PyObject *self, PyObject *args)
 static PyMethodDef methods[] = {
 	{ "send", wc_send, METH_VARARGS, "send(type, id, json=None, raw=None) -> False in a forked child" },
 	{ "recv", wc_recv, METH_NOARGS, "recv() -> (type, id, json, raw) or None at the end" },
+	{ "encode", wc_encode, METH_VARARGS, "encode(head, value, tail) -> bytes, or None when the value is not plain" },
+	{ "attach", wc_attach, METH_VARARGS, "attach(channel, leader, inbox, parked, watches, ids, loads)" },
+	{ "in_call", wc_in_call, METH_NOARGS, "in_call() -> bool" },
 	{ "pending", wc_pending, METH_NOARGS, "pending() -> bool" },
 	{ "writer", wc_writer, METH_O, "writer(stream) -> write function" },
 	{ "write_bytes", wc_write_bytes, METH_VARARGS, "write_bytes(stream, bytes) -> size" },
@@ -791,5 +827,9 @@ PyMODINIT_FUNC PyInit__workcell(void)
 			Py_DECREF(m);
 			return NULL;
 		}
+	if (wc_add_caller(m) < 0) {
+		Py_DECREF(m);
+		return NULL;
+	}
 	return m;
 }

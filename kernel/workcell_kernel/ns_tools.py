@@ -13,6 +13,15 @@ from json import dumps, loads
 from .ns_errors import CodeModeError, ToolNotFoundError
 from .rpc import encode_after
 
+try:
+    from _workcell import Caller  # calls _call() for what is not plain
+except ImportError:
+    class Caller:
+        __slots__ = ("_head", "_quick")
+
+        def __call__(self, /, *args, **kwargs):
+            return self._call(args, kwargs)
+
 _TYPES = {
     "string": "str", "integer": "int", "number": "float", "boolean": "bool", "array": "list", "object": "dict",
     "null": "None",
@@ -94,17 +103,32 @@ def value_of(result, raw):
     return loads(text) if kind == "json" else text
 
 
-class _Call:
+class _Call(Caller):
     """What a tool and one of its callables have in common: they can be called."""
 
     __slots__ = ()
 
-    def __call__(self, /, *args, **kwargs):
+    def _bind(self, space):
+        self._space = space
+        self._head = head_of(self._path())
+        self._quick = getattr(space._channel, "is_quick", False)
+
+    def _call(self, args, kwargs):
         if args:
             raise self._positional()
         try:
             data = encode_after(self._head, kwargs, b"}}")
             result, raw = self._space._channel.call("tools.call", data=data)
+        except (CodeModeError, TypeError) as exc:
+            failure = self._explain(exc)
+        else:
+            return value_of(result, raw)
+        raise failure
+
+    def _settle(self, frame):
+        """What came of a call that took the short way: an answer that only needs a closer look, or an error."""
+        try:
+            result, raw = self._space._channel.result_of(frame)
         except (CodeModeError, TypeError) as exc:
             failure = self._explain(exc)
         else:
@@ -173,11 +197,11 @@ class _Call:
 class Callable(_Call):
     """One callable of a tool: ``tools.curl.get``."""
 
-    __slots__ = ("_space", "_tool", "_name", "_head")
+    __slots__ = ("_space", "_tool", "_name")
 
     def __init__(self, space, tool, name):
-        self._space, self._tool, self._name = space, tool, name
-        self._head = head_of(self._path())
+        self._tool, self._name = tool, name
+        self._bind(space)
 
     def signature(self):
         """``get(url: str, ...)``"""
@@ -228,11 +252,11 @@ class Callable(_Call):
 class Tool(_Call):
     """One tool: ``tools.curl``. Its callables are attributes, and items where the name is not a Python name."""
 
-    __slots__ = ("_space", "_name", "_callables", "_head")
+    __slots__ = ("_space", "_name", "_callables")
 
     def __init__(self, space, name):
-        self._space, self._name, self._callables = space, name, {}
-        self._head = head_of(name)
+        self._name, self._callables = name, {}
+        self._bind(space)
 
     def list(self):
         """The tool's callables: [{name, description, parameters}]."""

@@ -24,15 +24,24 @@ Theory of operation
   steps of the main thread. So a frame is received and stored in one step of C (`_pull`), leaves the store only after
   it was delivered, and delivering twice does no harm. Leadership is marked with the thread's own id: one that an
   interrupt left behind is simply found again by the same thread.
+
+  The short way. A plain call of a tool, while nobody else has to do with the channel, is one step of C (caller.c), which
+  marks itself as leader in the same way and comes back here with everything that is not simply its answer.
 """
 
 import sys
 from _thread import allocate_lock, get_ident
 from collections import deque
 from itertools import count
-from json import JSONDecoder, encoder
+from json import JSONDecoder, encoder, loads
 
 from .ns_errors import from_reply
+
+try:
+    from _workcell import encode as encode_plain  # None for what only a closer look can tell
+except ImportError:
+    def encode_plain(head, args, tail):
+        return None
 
 MAX_ID = 0xFFFFFFFF
 MAX_JSON = 16 * 1024 * 1024  # CELL_FRAME_MAX_JSON
@@ -184,6 +193,11 @@ class Channel:
         self._pending = link.pending
         self._pull = map(self._inbox.append, iter(link.recv, self)).__next__
         self._call, self._reply, self._shutdown = link.CALL, link.REPLY, link.SHUTDOWN
+        self.is_quick = hasattr(link, "attach")  # calls may take the short way
+        self._in_quick_call = bool
+        if self.is_quick:
+            link.attach(self, self._leader, self._inbox, self._parked, self._watches, self._ids, loads)
+            self._in_quick_call = link.in_call
 
     # -- calls
 
@@ -195,12 +209,15 @@ class Channel:
         if data is None:
             data = encode(method, args)
         me = get_ident()
-        if self._busy or self.closed or self._leader.setdefault(0, me) != me:
+        if self._busy or self.closed or self._leader.setdefault(0, me) != me or self._in_quick_call():
             return self.wait(self.submit(method, args, raw, data))
-        ident = next(self._ids) % MAX_ID + 1
+        return self.result_of(self._lead_on(next(self._ids) % MAX_ID + 1, data, raw))
+
+    def _lead_on(self, ident, data=None, raw=None):
+        """The leader makes a call, or, without data, waits for one that has been made. Returns the answer's frame."""
         try:
             self._busy = True
-            if not self._send(self._call, ident, data, raw):
+            if data is not None and not self._send(self._call, ident, data, raw):
                 raise forked()
             inbox = self._inbox
             while True:
@@ -209,18 +226,26 @@ class Channel:
                 frame = inbox[0]
                 if frame is not None and frame[1] == ident and frame[0] == self._reply:
                     inbox.popleft()
-                    break
+                    return frame
                 self._deliver(frame)
                 if self.closed:
                     raise self._closed_error()
         except BaseException as exc:
             raise self._failed(ident, exc)
         finally:
-            self._busy = False
-            self._leader.pop(0, None)
-            if self._parked or self._watches:
-                self._hand_over()
-        return self._result(frame)
+            self._end_lead()
+
+    def _end_lead(self):
+        self._busy = False
+        self._leader.pop(0, None)
+        if self._parked or self._watches:
+            self._hand_over()
+
+    def _abandon(self, ident):
+        """For the C part: its call ended with an exception of a signal handler's, unless _lead_on() has seen to it."""
+        if self._leader.get(0) == get_ident():
+            self._end_lead()
+            self._cancel(ident)
 
     def submit(self, method, args=None, raw=None, data=None):
         """Asks the host; wait() with what this returns gives the answer."""
@@ -228,7 +253,7 @@ class Channel:
             data = encode(method, args)
         if self.closed:
             raise self._closed_error()
-        if self._busy and self._leader.get(0) == get_ident() and is_nested():
+        if self._leader.get(0) == get_ident() and (self._in_quick_call() or (self._busy and is_nested())):
             raise RuntimeError("a signal handler or finalizer cannot make a call while the call that it interrupted is "
                                "being answered")
         ident = next(self._ids) % MAX_ID + 1
@@ -267,7 +292,7 @@ class Channel:
             self._forget(ident)
         if slot.frame is None:
             raise self._closed_error()
-        return self._result(slot.frame)
+        return self.result_of(slot.frame)
 
     def stream(self, calls):
         """Makes many calls, (method, args, raw) each, a few at a time; yields their answers in order."""
@@ -315,7 +340,7 @@ class Channel:
                 loop.call_soon(watch.rest)
         if frame is None:
             raise self._closed_error()
-        return self._result(frame)
+        return self.result_of(frame)
 
     # -- the main loop's side
 
@@ -502,16 +527,19 @@ class Channel:
         if isinstance(exc, (OSError, EOFError)) and is_own(exc):
             self._close(())
             return self._closed_error()
+        self._cancel(ident)
+        return exc
+
+    def _cancel(self, ident):
         try:
             self.notify("cancel", {"id": ident})
         except OSError:
             pass  # the connection is gone, and the host with it
-        return exc
 
     def _closed_error(self):
         return Shutdown("the session is closing")
 
-    def _result(self, frame):
+    def result_of(self, frame):
         text, raw = frame[2], frame[3]
         reply = _decode(text.decode())[0] if text else {}
         if "error" in reply:
@@ -532,8 +560,6 @@ def is_own(exc):
 def is_nested():
     """For submit(): is its thread's leader further up the stack? If not, the mark was left behind by an interrupt."""
     frame = sys._getframe(2)
-    if frame.f_code is Channel.call.__code__:
-        frame = frame.f_back  # the same call
     while frame is not None:
         if frame.f_code in _LEADERS:
             return True
@@ -541,7 +567,7 @@ def is_nested():
     return False
 
 
-_LEADERS = frozenset(f.__code__ for f in (Channel.call, Channel.wait, Channel.next_frame, _Watch.on_readable))
+_LEADERS = frozenset(f.__code__ for f in (Channel._lead_on, Channel.wait, Channel.next_frame, _Watch.on_readable))
 
 
 # ---- what a call carries
@@ -553,6 +579,9 @@ def encode(method, args):
 
 def encode_after(head, args, tail):
     """The same where all but the innermost arguments is known: head + args + tail."""
+    data = encode_plain(head, args, tail)
+    if data is not None:
+        return data
     try:
         data = head + _encode(args).encode() + tail
         problem = None if _is_plain(args, 0) and b"\\u0000" not in data else find_unfit(args)

@@ -1,0 +1,42 @@
+/*
+ * What the files of the kernel's C part share.  State is the process's own; all of it is touched with the GIL held, but
+ * for what wc_exchange() does between giving it up and taking it again.
+ */
+#ifndef CELL_KERNEL_EXT_H
+#define CELL_KERNEL_EXT_H
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x03090000
+#include <Python.h>
+
+#include <stdbool.h>
+
+#include "wire/frame.h"
+
+/* Exported by every CPython since 3.3; the limited API's headers show it from 3.10 on. */
+extern const char *PyUnicode_AsUTF8AndSize(PyObject *unicode, Py_ssize_t *size);
+
+/* ---- _workcell.c ---- */
+
+enum wc_exchange {
+	WC_NOT_SENT,    /* nothing has happened */
+	WC_INTERRUPTED, /* sent; a signal came before an answer: ask again with json NULL, after the handlers ran */
+	WC_SENT,        /* sent; something came, an end or an error may be among it: recv() tells */
+};
+/* Sends a CALL, or nothing when json is NULL, and waits until something comes.  Nothing may have been received before. */
+enum wc_exchange wc_exchange(uint32_t id, const char *json, size_t size);
+/* True when frames can be exchanged and nothing is received that nobody has looked at. */
+bool wc_is_quiet(void);
+/* What has been received so far, if it is a whole frame; points into the buffer. */
+bool wc_peek(struct cell_frame *ret_frame);
+/* Done with the frame that was peeked at. */
+void wc_skip(const struct cell_frame *frame);
+
+/* ---- caller.c ---- */
+
+PyObject *wc_encode(PyObject *self, PyObject *args);
+PyObject *wc_attach(PyObject *self, PyObject *args);
+PyObject *wc_in_call(PyObject *self, PyObject *unused);
+int wc_add_caller(PyObject *module);
+
+#endif
