@@ -39,6 +39,7 @@
 #include <unistd.h>
 
 #include "wire/ring_abi.h"
+#include "wire/spin.h"
 #include "wire/spawn_msg.h"
 
 #define RECV_BYTES 65536u
@@ -59,6 +60,7 @@ static pthread_mutex_t send_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static uint8_t recv_buf[RECV_BYTES];
 static size_t recv_start, recv_end;
+static struct cell_spin spin;
 
 static int ring_sync(void);
 
@@ -91,6 +93,8 @@ static int send_all(struct iovec *iov, int count)
 			iov->iov_len -= (size_t)n;
 		}
 	}
+	if (error == 0)
+		cell_spin_beat(&ring->kernel_beat);
 	pthread_mutex_unlock(&send_lock);
 	return error;
 }
@@ -171,11 +175,26 @@ static PyObject *wc_send(PyObject *self, PyObject *args)
 /* ---- frames in ---- */
 
 /*
+ * Looks for a frame before we sleep for it.  -1 with an exception set: a signal that came meanwhile found no system call
+ * to interrupt, so its handler runs now.
+ */
+static int look_first(void)
+{
+	bool in_vain;
+	Py_BEGIN_ALLOW_THREADS
+	in_vain = !cell_spin_look(&ring->host_beat, &spin);
+	Py_END_ALLOW_THREADS
+	return in_vain ? PyErr_CheckSignals() : 0;
+}
+
+/*
  * Reads up to size bytes; 0 at end of file; -1 with an exception set.  Inside a frame no signal handler runs: what an
  * interrupt leaves unread would be taken for the next frame.
  */
 static ssize_t read_some(void *out, size_t size, bool begun)
 {
+	if (!begun && look_first() < 0)
+		return -1;
 	for (;;) {
 		ssize_t n;
 		int error = 0;
@@ -255,6 +274,7 @@ static PyObject *wc_recv(PyObject *self, PyObject *unused)
 	memcpy(&json_size, header + 8, 4);
 	memcpy(&raw_size, header + 12, 4);
 	recv_start += CELL_FRAME_HEADER_BYTES;
+	spin.received++;
 	PyObject *json = take_bytes(json_size);
 	if (!json)
 		return NULL;
@@ -293,7 +313,9 @@ enum wc_exchange wc_exchange(uint32_t id, const char *json, size_t size)
 	enum wc_exchange end = WC_NOT_SENT;
 	recv_start = recv_end = 0;
 	Py_BEGIN_ALLOW_THREADS
-	if (!json || send_all(iov, 2) == 0) {
+	if (json && send_all(iov, 2) == 0)
+		end = cell_spin_look(&ring->host_beat, &spin) ? WC_SENT : WC_INTERRUPTED;
+	if (!json || end == WC_SENT) {
 		ssize_t n = recv(sock_fd, recv_buf, RECV_BYTES, 0);
 		end = n < 0 && errno == EINTR ? WC_INTERRUPTED : WC_SENT;
 		recv_end = n > 0 ? (size_t)n : 0;
@@ -311,6 +333,7 @@ bool wc_peek(struct cell_frame *ret_frame)
 void wc_skip(const struct cell_frame *frame)
 {
 	recv_start += CELL_FRAME_HEADER_BYTES + (size_t)frame->json_size + frame->raw_size;
+	spin.received++;
 }
 
 /* ---- the output ring ---- */

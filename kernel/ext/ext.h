@@ -20,7 +20,7 @@ extern const char *PyUnicode_AsUTF8AndSize(PyObject *unicode, Py_ssize_t *size);
 
 enum wc_exchange {
 	WC_NOT_SENT,    /* nothing has happened */
-	WC_INTERRUPTED, /* sent; a signal came before an answer: ask again with json NULL, after the handlers ran */
+	WC_INTERRUPTED, /* sent; a signal came, or may have come: ask again with json NULL, after the handlers ran */
 	WC_SENT,        /* sent; something came, an end or an error may be among it: recv() tells */
 };
 /* Sends a CALL, or nothing when json is NULL, and waits until something comes.  Nothing may have been received before. */

@@ -30,6 +30,8 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
+#include "wire/spin.h"
+
 #define HOT_INTERVAL_MS 4
 #define PIPE_READ_BYTES 65536
 #define SOCKET_READ_BYTES 65536
@@ -53,6 +55,7 @@ struct cell__link {
 	uv_timer_t hot;
 	struct pipe_end pipe[2];
 	struct cell__ring ring;
+	struct cell_spin spin;
 	void *map;
 	struct cell__buf in;
 	size_t in_used; /* bytes of `in` that are done with */
@@ -294,6 +297,7 @@ static bool handle_next_frame(struct cell__link *link)
 		return false;
 	}
 	link->in_used += need;
+	link->spin.received++;
 	if (!take_ring(link, frame.ring_pos))
 		return false;
 	if (frame.type == CELL_FRAME_DOORBELL) {
@@ -461,6 +465,21 @@ int cell__link_create(struct cell__loop *loop, const struct cell__link_events *e
 	return 0;
 }
 
+static void look(void *arg)
+{
+	struct cell__link *link = arg;
+	if (!link->paused && !link->broken)
+		(void)cell_spin_look(&link->ring.ctl->kernel_beat, &link->spin);
+}
+
+/* A frame is on its way, and the kernel will likely answer. */
+static void expect(struct cell__link *link)
+{
+	cell_spin_beat(&link->ring.ctl->host_beat);
+	link->loop->look = look;
+	link->loop->look_arg = link;
+}
+
 int cell__link_send(struct cell__link *link, uint8_t type, uint32_t id, const void *json, size_t json_size,
 		    const void *raw, size_t raw_size, struct cell_error *err)
 {
@@ -482,8 +501,10 @@ int cell__link_send(struct cell__link *link, uint8_t type, uint32_t id, const vo
 		struct msghdr msg = { .msg_iov = iov, .msg_iovlen = 3 };
 		ssize_t n = sendmsg(link->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
 		sent = n > 0 ? (size_t)n : 0;
-		if (sent == sizeof header + json_size + raw_size)
+		if (sent == sizeof header + json_size + raw_size) {
+			expect(link);
 			return 0;
+		}
 		/* A dead kernel shows when reading; what cannot be sent is queued and dropped there. */
 	}
 	const struct {
@@ -499,6 +520,7 @@ int cell__link_send(struct cell__link *link, uint8_t type, uint32_t id, const vo
 			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a frame of %zu bytes", raw_size);
 		}
 	}
+	expect(link);
 	update_polls(link);
 	return 0;
 }
@@ -566,6 +588,8 @@ void cell__link_close(struct cell__link *link)
 	if (!link || link->closed)
 		return;
 	link->closed = true;
+	if (link->loop->look_arg == link)
+		link->loop->look = NULL;
 	if (link->handles == 0) {
 		link->handles = 1;
 		link->poll.data = link;

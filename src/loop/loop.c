@@ -74,6 +74,14 @@ static bool nobody_else_cares(const struct cell__loop *loop)
 	return loop->waiting == 0 && loop->busy == 0 && !loop->first && !loop->stopping;
 }
 
+static bool is_quiet(struct cell__loop *loop)
+{
+	pthread_mutex_lock(&loop->lock);
+	bool quiet = nobody_else_cares(loop);
+	pthread_mutex_unlock(&loop->lock);
+	return quiet;
+}
+
 /*
  * While callers come and go quickly we look every LINGER_MS, so that they need not wake us each time; when one stays
  * (a long cell) we sleep until it leaves.
@@ -290,8 +298,11 @@ void cell__loop_do(struct cell__loop *loop, struct cell__task *task, struct cell
 	loop->driven_for = waiter;
 	if (task)
 		task->fn(task);
-	while (!is_done(waiter))
+	while (!is_done(waiter)) {
+		if (loop->look && is_quiet(loop))
+			loop->look(loop->look_arg);
 		uv_run(&loop->uv, UV_RUN_ONCE);
+	}
 	loop->driven_for = NULL;
 	leave(loop);
 }

@@ -34,6 +34,9 @@ struct cell__loop {
 	uv_async_t wake;
 	uv_prepare_t before_poll;
 	struct cell__waiter *driven_for; /* loop's thread: what the caller that runs the loop waits for */
+	/* loop's thread: looks for a moment whether something comes, before a caller that runs the loop sleeps; or NULL */
+	void (*look)(void *arg);
+	void *look_arg;
 	pthread_t thread;
 	pthread_mutex_t lock; /* guards all below */
 	pthread_cond_t free_cond;   /* the loop became free: for callers */

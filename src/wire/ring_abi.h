@@ -19,7 +19,7 @@
 
 #include <stdint.h>
 
-#define CELL_RING_VERSION 1u
+#define CELL_RING_VERSION 2u
 #define CELL_RING_DATA_OFFSET 4096u
 #define CELL_RING_DATA_BYTES (256u * 1024u) /* power of two */
 #define CELL_RING_MAP_BYTES (CELL_RING_DATA_OFFSET + CELL_RING_DATA_BYTES)
@@ -38,6 +38,12 @@ struct cell_ring_record {
 	uint32_t type;
 };
 
+/* Of one side, for the other: see spin.h. */
+struct cell_ring_beat {
+	_Alignas(64) uint32_t sent; /* frames */
+	uint32_t cpu;               /* where it ran when it sent the last one */
+};
+
 struct cell_ring_ctl {
 	uint32_t version;
 	uint32_t pad0[15];
@@ -52,6 +58,7 @@ struct cell_ring_ctl {
 	uint32_t kernel_waits;       /* sleeps on space_futex */
 	/* written by both: host stores 1 before it sleeps, kernel swaps in 0 and rings when it was 1 */
 	_Alignas(64) uint32_t armed;
+	struct cell_ring_beat host_beat, kernel_beat;
 };
 
 #endif
