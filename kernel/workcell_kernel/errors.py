@@ -26,7 +26,16 @@ def _library_dirs():
 _LIBRARIES = _library_dirs()
 
 
-def _is_library(filename):
+def add_library(folder):
+    """From now on the frames of what is in this folder are folded too."""
+    global _LIBRARIES
+    folder = os.path.join(os.path.abspath(folder), "")
+    if folder not in _LIBRARIES:
+        _LIBRARIES += (folder,)
+
+
+def is_library(filename):
+    """Is this file somebody else's code, which an agent cannot change?"""
     return filename.startswith(_LIBRARIES) or filename.startswith("<frozen ")
 
 
@@ -42,8 +51,8 @@ class _Stack(traceback.StackSummary):
         lines = []
         group, library = [], False
         frames = [f for f in self if not f.filename.startswith(_OURS)]
-        fold = any(not _is_library(f.filename) for f in frames)
-        while fold and _is_library(frames[0].filename):
+        fold = any(not is_library(f.filename) for f in frames)
+        while fold and is_library(frames[0].filename):
             del frames[0]  # what ran the agent's code (asyncio, IPython), not what it called
 
         def flush():
@@ -56,7 +65,7 @@ class _Stack(traceback.StackSummary):
             group.clear()
 
         for frame in frames:
-            if (fold and _is_library(frame.filename)) != library:
+            if (fold and is_library(frame.filename)) != library:
                 flush()
                 library = not library
             group.append(frame)

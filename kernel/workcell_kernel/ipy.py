@@ -10,6 +10,7 @@ Nothing here imports IPython before create() or a warm step is called.
 """
 
 import os
+import re
 import sys
 
 from . import display as _display
@@ -192,7 +193,10 @@ def _make_class():
             if magic_name.startswith(("who", "reset")):
                 self._hide()
             # Two frames are ours: this one and _in_magic.
-            return self._in_magic(super().run_line_magic, magic_name, line, _stack_depth + 2)
+            value = self._in_magic(super().run_line_magic, magic_name, line, _stack_depth + 2)
+            if magic_name == "reset" and re.search(r"(^|\s)-[a-z]*s", line):
+                _shell.was_reset(self.user_ns)  # the soft one does not go through reset()
+            return value
 
         def run_cell_magic(self, magic_name, line, cell):
             return self._in_magic(super().run_cell_magic, magic_name, line, cell)
@@ -239,6 +243,7 @@ def _make_class():
             InteractiveShell.reset(self, new_session, aggressive)
             self.user_ns.update(kept)
             self.init_user_ns()
+            _shell.was_reset(self.user_ns)
 
     Bridge.__name__ = Bridge.__qualname__ = "InteractiveShell"
     return Bridge

@@ -13,7 +13,7 @@ import _signal
 import _workcell
 
 from . import display as display_module
-from . import errors, guard, namespaces, rpc, shell
+from . import errors, guard, namespaces, ns_deps, rpc, shell
 from .cell import Cells, part_bytes
 from .ns_errors import EXPORTED
 from .streams import TextOut, no_input
@@ -93,9 +93,7 @@ class Kernel:
         extra = [p for p in path.split(os.pathsep) if p] if path else []
         sys.path[:0] = [""] + extra
         if options.get("site"):
-            import site
-
-            site.addsitedir(options["site"])
+            ns_deps.make_importable([options["site"]])
         if "TZ" in options["env"]:
             import time
 
@@ -163,8 +161,15 @@ class Kernel:
                 self.run(ident, raw)
             elif kind == _workcell.INIT:
                 _workcell.send(_workcell.READY, ident, dumps(self.configure(text)).encode())
+            elif kind == _workcell.REPLY:
+                self.take_news(loads(text))
             elif kind == _workcell.SHUTDOWN:
                 return
+
+    @staticmethod
+    def take_news(news):
+        """What the host tells unasked, between cells: packages were installed."""
+        ns_deps.make_importable(news.get("site"), news.get("bin"))
 
     def run(self, ident, raw):
         cells = self.cells

@@ -357,6 +357,7 @@ def reset(shell, line):
     if "s" in options:
         for name in who_ls(shell, ""):
             del shell.user_ns[name]
+        _shell.was_reset(shell.user_ns)
     elif not targets:
         shell.reset(new_session=False)
 

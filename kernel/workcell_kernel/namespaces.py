@@ -39,6 +39,7 @@ def install(ns, channel, run_coroutine=None):
     spaces = make(channel, run_coroutine)
     ns.update(spaces)
     shell.protected.update(spaces)
+    shell.reset_hook = restore
 
 
 def restore(ns):

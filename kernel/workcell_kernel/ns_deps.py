@@ -1,7 +1,10 @@
 """``deps``: the packages of the session's environment. The host installs; here they become importable at once."""
 
+import os
 import sys
 from collections import namedtuple
+
+from . import errors
 
 SyncResult = namedtuple("SyncResult", "installed already_present failed")
 SyncResult.__module__ = "__main__"
@@ -12,31 +15,42 @@ def result_of(answer):
     return SyncResult(*(tuple(answer.get(field) or ()) for field in SyncResult._fields))
 
 
-def make_importable(paths):
-    """Puts the folders that packages were installed into on the path, in front of other packages' folders."""
-    for path in paths or ():
-        if path in sys.path:
-            continue
-        import site
+def fits(site):
+    """Is this site-packages folder for the Python that runs here? Its parent says which one it is for."""
+    python = os.path.basename(os.path.dirname(site.rstrip("/")))
+    return not python.startswith("python") or python.rstrip("t") == "python%d.%d" % sys.version_info[:2]
 
-        before = list(sys.path)
-        site.addsitedir(path)  # .pth files count
-        added = [each for each in sys.path if each not in before]
-        at = next((i for i, each in enumerate(before) if each.endswith(("site-packages", "dist-packages"))), len(before))
-        sys.path[:] = before[:at] + added + before[at:]
-        known_as_library(path)
+
+def make_importable(sites, programs=None):
+    """Puts the folders that packages were installed into on the path, in front of other packages' folders.
+
+    ``programs`` is where their commands are; it goes on PATH for ``!cmd`` and subprocesses.
+    """
+    for site in sites or ():
+        if site not in sys.path and fits(site):
+            add_site(site)
+    search = os.environ.get("PATH", "")
+    if programs and programs not in search.split(os.pathsep):
+        os.environ["PATH"] = os.pathsep.join(filter(None, (programs, search)))
+    invalidate_caches()
+
+
+def add_site(folder):
+    import site
+
+    before = list(sys.path)
+    site.addsitedir(folder)  # .pth files count
+    added = [each for each in sys.path if each not in before]
+    at = next((i for i, each in enumerate(before) if each.endswith(("site-packages", "dist-packages"))), len(before))
+    sys.path[:] = before[:at] + added + before[at:]
+    errors.add_library(folder)
+
+
+def invalidate_caches():
+    """What was looked for in vain, or has been removed, is looked for again."""
     import importlib
 
     importlib.invalidate_caches()
-
-
-def known_as_library(path):
-    """Tracebacks fold the frames of libraries."""
-    from . import errors
-
-    folder = path.rstrip("/") + "/"
-    if folder not in errors._LIBRARIES:
-        errors._LIBRARIES += (folder,)
 
 
 class DepsNamespace:
@@ -61,9 +75,7 @@ class DepsNamespace:
     def remove(self, package):
         """Removes a package from the configuration and the environment; whether it was configured."""
         answer = self._channel.call("deps.remove", {"package": package_text(package)})[0]
-        import importlib
-
-        importlib.invalidate_caches()
+        invalidate_caches()
         if isinstance(answer, dict):
             return bool(answer.get("removed_from_config", answer.get("removed")))
         return bool(answer)
@@ -73,8 +85,14 @@ class DepsNamespace:
         return self._channel.call("deps.list")[0]
 
     def _change(self, method, args):
-        answer = self._channel.call(method, args)[0]
-        make_importable((answer or {}).get("site"))
+        answer = self._channel.call(method, args)[0] or {}
+        sites = answer.get("site") or ()
+        make_importable(sites, answer.get("bin"))
+        if not all(map(fits, sites)):
+            import warnings
+
+            warnings.warn("these packages are for another Python than this session's, %d.%d, which cannot import them: %s"
+                          % (sys.version_info[:2] + (", ".join(sites),)), RuntimeWarning, stacklevel=3)
         return result_of(answer)
 
     def __getattr__(self, name):

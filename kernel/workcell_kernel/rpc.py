@@ -17,8 +17,8 @@ Theory of operation
   The invariant: when anybody waits, somebody leads, or has been woken to lead, or a loop watches. Both sides of every
   race set their own mark first and then look at the other's ("I wait" / "I lead no more").
 
-  Frames that are not answers (RUN, SHUTDOWN) are queued for the main loop. SHUTDOWN and the end of the connection
-  also end every wait, with an exception that no ``except Exception`` holds up.
+  Frames that are not answers (RUN, SHUTDOWN, a REPLY to nobody) are queued for the main loop. SHUTDOWN and the end of
+  the connection also end every wait, with an exception that no ``except Exception`` holds up.
 
   Interrupts. KeyboardInterrupt, or whatever a signal handler of the user's code raises, may come out between any two
   steps of the main thread. So a frame is received and stored in one step of C (`_pull`), leaves the store only after
@@ -439,7 +439,7 @@ class Channel:
         """Gives inbox[0] to whom it belongs."""
         if frame is None or frame[0] == self._shutdown:
             self._close(frame or ())
-        elif frame[0] == self._reply:
+        elif frame[0] == self._reply and frame[1]:
             ident = frame[1]
             slot = self._waiting.get(ident)
             if slot is not None:

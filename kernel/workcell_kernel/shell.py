@@ -24,6 +24,8 @@ current = None
 bridge_error = ""
 # Runs a cell for magics and get_ipython().run_cell(): answers its value, lets its exceptions through.
 run_cell_hook = None
+# Puts back into a namespace, once it has been reset, what is not the user's and the user's code has overwritten.
+reset_hook = None
 # Streams whose bytes end where those of fds 1 and 2 do.  Those that answer 1 and 2 to fileno() are known.
 own_streams = ()
 # Names in the user's namespace that are not the user's: %who does not list them, %reset keeps them.
@@ -865,6 +867,7 @@ class Shell(ShellBase):
             self.user_ns["Out"].clear()
         if new_session and "In" in self.user_ns:
             self.user_ns["In"][:] = [""]
+        was_reset(self.user_ns)
 
 
 # ---- which shell -------------------------------------------------------------------------------------------
@@ -888,6 +891,11 @@ def get_shell(user_ns=None, user_module=None):
     elif current.user_ns is not _context[0] and _context[0] is not None:
         current.rebind(*_context)
     return current
+
+
+def was_reset(user_ns):
+    if reset_hook is not None:
+        reset_hook(user_ns)
 
 
 def get_ipython():
