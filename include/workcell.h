@@ -169,13 +169,40 @@ struct cell_space_options {
 	const char *(*getenv_fn)(void *arg, const char *name);
 	void *getenv_arg;
 	int allow_runtime_deps;    /* 0: deps.add and deps.remove are refused; default 1 */
-	const char *python;        /* the interpreter that deps are installed for; NULL: the default one */
-	const char *venv_dir;      /* NULL: one per project under cache_dir */
+	/* The interpreter that deps are installed for, and that sessions have which name none; NULL: the default one. */
+	const char *python;
+	const char *venv_dir;      /* a venv there, made when missing; NULL: one per project under cache_dir */
 	const char *cache_dir;     /* NULL: ~/.cache/workcell */
 	const char *index_url;     /* of the package index; NULL: as pip or uv is configured */
 	const char *wheel_dir;     /* install from these files only, no index; NULL: use the index */
+	/* "3.11": instead of python, the python3.11 in path. */
+	const char *python_version;
+	/* 1: the project's venv is kept and used again; 0: this space has a venv of its own; default 1; not with venv_dir */
+	int cache_venv;
+	/* Closing the space removes the venv, if we made it: 1 yes, 0 no, -1 where cache_venv is 0; default -1. */
+	int cleanup_venv_on_close;
+	/*
+	 * 1: cell_session_open() first installs what is configured and not there, so that the first cell can import it, and
+	 * fails where that fails; default 0.
+	 */
+	int sync_deps_on_start;
+	/*
+	 * What pip and uv get of the environment, "K=V", NULL-terminated: PIP_*, UV_*, SSL_CERT_FILE, proxies.  PATH, HOME and
+	 * LANG are set unless they are here; nothing is inherited.  NULL: nothing more.
+	 */
+	const char *const *installer_env;
+	const char *path;          /* where uv and interpreters are looked for; NULL: the usual folders of a system */
+	int64_t install_timeout_ms; /* of one operation's installers; -1: none; default 300000 */
+	/*
+	 * What pip and uv say, line by line, while cell_space_call() or cell_session_open() waits for them: on the thread that
+	 * called, NUL-terminated.  Lines of installs that code in a session began are output of its cell, on stderr.
+	 */
+	void (*on_progress)(void *arg, const char *line);
+	void *progress_arg;
 };
-#define CELL_SPACE_OPTIONS_INIT { .size = sizeof(struct cell_space_options), .allow_runtime_deps = 1 }
+#define CELL_SPACE_OPTIONS_INIT                                                   \
+	{ .size = sizeof(struct cell_space_options), .allow_runtime_deps = 1, .cache_venv = 1, \
+	  .cleanup_venv_on_close = -1, .install_timeout_ms = 300000 }
 
 CELL_API int cell_space_open(struct cell_engine *engine, const struct cell_space_options *opts,
 			     struct cell_space **ret_space, struct cell_error *err);
@@ -190,6 +217,27 @@ CELL_API void cell_space_close(struct cell_space *space);
 CELL_API int cell_space_call(struct cell_space *space, const char *method, const char *args_json, const void *raw,
 			     size_t raw_size, char **ret_json, void **ret_raw, size_t *ret_raw_size,
 			     struct cell_error *err);
+
+/*
+ * What an operation came to.  A failure may have much to say (what a tool wrote, what pip said), more than a struct
+ * cell_error holds: `message` is all of it.
+ */
+struct cell_answer {
+	size_t size;     /* sizeof(struct cell_answer) */
+	char *json;      /* success: JSON text */
+	void *raw;       /* success: bytes that came with it, or NULL */
+	size_t raw_size;
+	char *message;   /* failure: the whole message; NULL when memory was gone */
+};
+#define CELL_ANSWER_INIT { .size = sizeof(struct cell_answer) }
+
+/* As cell_space_call().  Fills *ret_answer in either case; cell_answer_finish() frees what is in it. */
+CELL_API int cell_space_call_ex(struct cell_space *space, const char *method, const char *args_json, const void *raw,
+				size_t raw_size, struct cell_answer *ret_answer, struct cell_error *err);
+CELL_API void cell_answer_finish(struct cell_answer *answer);
+
+/* The absolute name of the python3.11 in path ("/usr/bin:..."), for version "3.11"; free() it. */
+CELL_API int cell_find_python(const char *version, const char *path, char **ret_python, struct cell_error *err);
 
 /* A function of the host as a tool. */
 struct cell_tool_call;
@@ -358,7 +406,7 @@ struct cell_audit;
 struct cell_session_options {
 	size_t size;              /* sizeof(struct cell_session_options) */
 	const char *executor;     /* NULL: "subprocess" */
-	const char *python;       /* path of the interpreter; NULL: /usr/bin/python3 */
+	const char *python;       /* path of the interpreter; NULL: the space's, else /usr/bin/python3 */
 	const char *preload;      /* "numpy,pandas"; NULL: none */
 	const char *cwd;          /* NULL: the caller's */
 	const char *const *env;   /* "K=V", NULL-terminated; added to PATH, HOME, LANG; nothing is inherited */
@@ -427,21 +475,21 @@ CELL_API void cell_session_close(struct cell_session *session);
 
 /* ---- approvals ---------------------------------------------------------- */
 
-struct cell_answer {
-	size_t size;       /* sizeof(struct cell_answer) */
+struct cell_approval_answer {
+	size_t size;       /* sizeof(struct cell_approval_answer) */
 	int accept;        /* 1: it runs; 0: it fails with ApprovalRejectedError */
 	const char *reason; /* rejected: what the code is told; NULL: nothing */
 	const char *args;  /* accepted: a JSON object to run with instead; NULL: as asked */
 	int always;        /* accepted: and so is every later call of this tool and callable in this session */
 	const char *who;   /* for the audit log; NULL: "person" */
 };
-#define CELL_ANSWER_INIT { .size = sizeof(struct cell_answer) }
+#define CELL_APPROVAL_ANSWER_INIT { .size = sizeof(struct cell_approval_answer) }
 
 /*
  * Answers one request, or with id 0 all that wait.  A request that was answered, has expired or is gone:
  * CELL_E_NOT_FOUND.  Arguments that do not fit: CELL_E_INVALID, and it waits on.  May be called from callbacks.
  */
-CELL_API int cell_session_answer(struct cell_session *session, uint64_t id, const struct cell_answer *answer,
+CELL_API int cell_session_answer(struct cell_session *session, uint64_t id, const struct cell_approval_answer *answer,
 				 struct cell_error *err);
 /* What waits now, a JSON array of {"id", "request_id", "kind", "tool", "callable", "adapter", "args"}; free() it. */
 CELL_API int cell_session_approvals(struct cell_session *session, char **ret_json, struct cell_error *err);

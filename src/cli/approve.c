@@ -155,7 +155,7 @@ static char *take_line(struct cell_cli_asker *asker, struct cell_session *sessio
 
 int cell__cli_answer_json(struct cell_session *session, const json_t *root, uint64_t fallback, struct cell_error *err)
 {
-	struct cell_answer answer = CELL_ANSWER_INIT;
+	struct cell_approval_answer answer = CELL_APPROVAL_ANSWER_INIT;
 	const json_t *id = json_object_get(root, "id"), *accept = json_object_get(root, "accept");
 	const json_t *args = json_object_get(root, "args");
 	const char *key;
@@ -188,7 +188,7 @@ int cell__cli_answer_json(struct cell_session *session, const json_t *root, uint
 
 static void ask_json(struct cell_cli_asker *asker, struct cell_session *session, const struct cell_call_info *call)
 {
-	struct cell_answer no = CELL_ANSWER_INIT;
+	struct cell_approval_answer no = CELL_APPROVAL_ANSWER_INIT;
 	bool gone;
 
 	while (still_waits(session, call->id)) {
@@ -228,7 +228,7 @@ static char *shown_args(const struct cell_call_info *call)
 /* False: ask again. */
 static bool take_edit(struct cell_cli_asker *asker, struct cell_session *session, const struct cell_call_info *call)
 {
-	struct cell_answer answer = { .size = sizeof(answer), .accept = 1, .who = "terminal" };
+	struct cell_approval_answer answer = { .size = sizeof(answer), .accept = 1, .who = "terminal" };
 	bool is_shell = !strcmp(call->kind, "shell"), gone;
 	struct cell_error err;
 	json_t *args;
@@ -262,7 +262,7 @@ static bool take_edit(struct cell_cli_asker *asker, struct cell_session *session
 static void ask_person(struct cell_cli_asker *asker, struct cell_session *session, const struct cell_event *event)
 {
 	const struct cell_call_info *call = event->call;
-	struct cell_answer answer = CELL_ANSWER_INIT;
+	struct cell_approval_answer answer = CELL_APPROVAL_ANSWER_INIT;
 	struct cell_error err;
 	char *args = shown_args(call);
 	bool gone = false, shown;
@@ -309,7 +309,7 @@ static void ask_person(struct cell_cli_asker *asker, struct cell_session *sessio
 void cell__cli_ask(struct cell_cli_asker *asker, struct cell_session *session, const struct cell_event *event)
 {
 	if (asker->fd < 0) {
-		struct cell_answer no = { .size = sizeof(no), .reason = "nobody is there to be asked", .who = "no terminal" };
+		struct cell_approval_answer no = { .size = sizeof(no), .reason = "nobody is there to be asked", .who = "no terminal" };
 		struct cell_error err;
 
 		(void)cell_session_answer(session, event->call->id, &no, &err); /* gone is as good */

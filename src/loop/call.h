@@ -26,6 +26,11 @@ struct cell__call {
 	/* The same with the result as JSON text; an asker need not have it. */
 	void (*answer_text)(struct cell__call *call, const char *result, const void *raw, size_t raw_size);
 	void (*fail)(struct cell__call *call, int code, const char *type, const char *message);
+	/*
+	 * NULL, or wants to know what is being done meanwhile: a line at a time, without its end, NUL-terminated well-formed
+	 * UTF-8; never after the answer.
+	 */
+	void (*progress)(struct cell__call *call, const char *line, size_t size);
 	/* the handler's own */
 	void (*cancel)(struct cell__call *call);
 	void *handler;

@@ -87,6 +87,15 @@ static void fail_call(struct cell__call *base, int code, const char *type, const
 	forget(call);
 }
 
+static void progress_call(struct cell__call *base, const char *line, size_t size)
+{
+	struct cell__calls *calls = ((struct cell__kernel_call *)base)->calls;
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	/* Memory that is gone costs a line of progress. */
+	if (cell__buf_add(&text, line, size) == 0 && cell__buf_add(&text, "\n", 1) == 0)
+		calls->output(calls->owner, CELL_STDERR, text.data, text.size);
+}
+
 static void cancel_call(struct cell__kernel_call *call)
 {
 	if (call->base.cancel)
@@ -120,7 +129,7 @@ static struct cell__kernel_call *begin(struct cell__calls *calls, uint32_t id, c
 	}
 	*call = (struct cell__kernel_call){
 		.base = { .raw = copy, .raw_size = raw_size, .session_id = calls->session_id, .answer = answer_call,
-			  .answer_text = answer_call_text, .fail = fail_call },
+			  .answer_text = answer_call_text, .fail = fail_call, .progress = progress_call },
 		.calls = calls,
 		.id = id,
 		.raw = copy,

@@ -17,6 +17,9 @@ struct cell__calls {
 	struct cell__kernel *kernel;
 	const char *session_id;
 	struct cell__gate *gate;
+	/* Where the lines of progress of a call go, as if the code had written them. */
+	void (*output)(void *owner, enum cell_stream stream, const char *bytes, size_t size);
+	void *owner;
 	struct cell__kernel_call *first;
 	size_t count;
 	uint32_t highest_id; /* seen */

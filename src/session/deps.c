@@ -83,7 +83,11 @@ static void end_op(struct cell__dep_op *op)
 
 void cell__dep_answer(struct cell__dep_op *op, json_t *result)
 {
+	struct cell__deps *deps = op->deps;
 	struct cell__call *call = cell__take_ptr(op->call);
+	bool nothing_new = op->kind == CELL__DEP_LIST || (op->kind == CELL__DEP_SYNC && op->synced);
+	if (deps->changed && !nothing_new && !deps->closing)
+		deps->changed(deps->changed_arg);
 	if (call && result) {
 		call->cancel = NULL;
 		call->answer(call, result, NULL, 0);
@@ -233,6 +237,7 @@ static int read_call(struct cell__deps *deps, struct cell__call *call, struct ce
 	if (deps->queued >= CELL__DEPS_QUEUE)
 		return cell_fail(err, CELL_E_LIMIT, 0, "more than %u deps calls wait already", CELL__DEPS_QUEUE);
 	op->kind = (enum cell__dep_kind)kind;
+	op->quick = json_is_true(json_object_get(call->args, "quick"));
 	if (op->kind == CELL__DEP_LIST || op->kind == CELL__DEP_SYNC)
 		return 0;
 	if (!deps->allow_runtime)
@@ -347,13 +352,27 @@ int cell__deps_find_python(const char *version, const char *path, char **ret_pyt
 	if (minor == 0 || major + 1 + minor != size || size > 16)
 		return cell_fail(err, CELL_E_INVALID, 0,
 				 "python_version must be in major.minor format (e.g., '3.11'), got: %.60s", version);
-	char name[32];
-	snprintf(name, sizeof name, "python%.*s", (int)size, version);
-	char *python = cell__venv_find_program(name, path);
-	if (!python)
-		return cell_fail(err, CELL_E_PYTHON, 0, "there is no %s in %.120s: install it, or name an interpreter", name,
-				 path);
-	*ret_python = python;
+	CELL_AUTO_FREE char *script = NULL;
+	for (const char *at = path; *at; at += strcspn(at, ":"), at += *at == ':') {
+		CELL_AUTO_BUF struct cell__buf file = CELL_BUF_INIT;
+		if (*at != '/')
+			continue; /* relative entries would mean something else to the spawner */
+		if (cell__buf_printf(&file, "%.*s/python%.*s", (int)strcspn(at, ":"), at, (int)size, version) < 0)
+			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+		char *python = cell__venv_find_program(file.data, path);
+		if (python && !cell__venv_is_script(python)) {
+			*ret_python = python;
+			return 0;
+		}
+		if (script)
+			free(python);
+		else
+			script = python;
+	}
+	if (!script)
+		return cell_fail(err, CELL_E_PYTHON, 0, "there is no python%.*s in %.120s: install it, or name an interpreter",
+				 (int)size, version, path);
+	*ret_python = cell__take_ptr(script);
 	return 0;
 }
 
@@ -422,6 +441,7 @@ static int find_interpreter(struct cell__deps *deps, const char *python, struct 
 	deps->python = cell__venv_find_program(python, deps->path);
 	if (!deps->python || cell__venv_identify(deps->python, &deps->python_real, deps->stamp) < 0)
 		return cell_fail(err, CELL_E_PYTHON, errno, "find the interpreter %.120s", python);
+	deps->script = cell__venv_is_script(deps->python_real);
 	return 0;
 }
 
@@ -434,9 +454,11 @@ int cell__deps_create(const struct cell__deps_options *opts, struct cell__deps *
 	deps->hub = opts->hub;
 	deps->store = opts->store;
 	deps->allow_runtime = opts->allow_runtime;
-	deps->timeout_ms = opts->timeout_ms > 0 ? opts->timeout_ms : CELL__DEPS_TIMEOUT_MS;
-	deps->progress = opts->progress;
-	deps->progress_arg = opts->progress_arg;
+	deps->timeout_ms = opts->timeout_ms ? opts->timeout_ms : CELL__DEPS_TIMEOUT_MS;
+	if (deps->timeout_ms < 0 || deps->timeout_ms > CELL__DEPS_FOREVER_MS)
+		deps->timeout_ms = CELL__DEPS_FOREVER_MS;
+	deps->changed = opts->changed;
+	deps->changed_arg = opts->changed_arg;
 	deps->lock_fd = -1;
 	if (copy_options(deps, opts, err) < 0) {
 		free_deps(deps);

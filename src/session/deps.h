@@ -16,8 +16,10 @@
 #include "store/store.h"
 
 #define CELL__DEPS_TIMEOUT_MS 300000     /* the installers of one operation, unless the options say otherwise */
+#define CELL__DEPS_FOREVER_MS (INT64_C(1) << 40) /* some 35 years */
 #define CELL__DEPS_MESSAGE_BYTES 4000u   /* what is kept of an installer's words for an error */
 #define CELL__DEPS_LINE_BYTES 4096u      /* a longer line of an installer is handed on in pieces */
+#define CELL__DEPS_PROGRESS_BYTES (1024u * 1024u) /* what is handed on of one operation's installers */
 #define CELL__DEPS_QUEUE 1000u           /* operations that wait */
 
 struct cell__deps;
@@ -37,16 +39,19 @@ struct cell__deps_options {
 	const char *cache_dir;
 	const char *index_url;       /* NULL: what the user's own configuration of the installer says */
 	const char *wheel_dir;       /* NULL: none; without index_url nothing but its files is looked at */
-	const char *path;            /* PATH in which uv is looked for, and which installers get */
+	const char *path;            /* PATH in which python and uv are looked for, and which installers get */
 	bool allow_runtime;          /* false: add and remove are refused */
 	/* The rest may be left zero. */
 	bool private_venv;           /* a venv of this object alone (cache_venv=false); not with venv_dir */
 	enum cell__deps_cleanup cleanup; /* cleanup_venv_on_close; removes only what we made */
-	int64_t timeout_ms;          /* 0: CELL__DEPS_TIMEOUT_MS; also how long the venv's lock is waited for */
-	const char *const *extra_env; /* "K=V", NULL-terminated, for installers: SSL_CERT_FILE, proxies, PIP_..., UV_... */
-	/* Installers' output, a line at a time, without its end; well-formed UTF-8. */
-	void (*progress)(void *arg, const char *line, size_t size);
-	void *progress_arg;
+	int64_t timeout_ms;          /* 0: CELL__DEPS_TIMEOUT_MS; -1: none; also how long the venv's lock is waited for */
+	/*
+	 * "K=V", NULL-terminated, for installers: SSL_CERT_FILE, proxies, PIP_..., UV_...  Those that would install to another
+	 * place than the venv are left out.
+	 */
+	const char *const *extra_env;
+	void (*changed)(void *arg);  /* packages were installed or removed; NULL: nobody wants to know */
+	void *changed_arg;
 };
 
 /* Runs nothing and makes nothing.  The options' strings are copied.  Without an interpreter, list still works. */
@@ -63,7 +68,8 @@ void cell__deps_close(struct cell__deps *deps, void (*closed)(void *arg), void *
  *     also "errors": {spec: the installer's words}, and "problems" of requirements.txt where there are some
  * deps.remove {package} -> true when it was configured or installed
  *
- * May answer before it returns.  An add that fails has recorded nothing.
+ * A sync with {"quick": true} believes what earlier operations of this object found out about the venv.  What installers
+ * say goes to the call's progress().  May answer before it returns.  An add that fails has recorded nothing.
  */
 void cell__deps_handle(struct cell__deps *deps, struct cell__call *call);
 /* The site-packages folder of the venv when it exists already, else NULL; valid until the next call on deps. */
@@ -71,7 +77,10 @@ const char *cell__deps_site(struct cell__deps *deps);
 /* The venv's bin folder when it exists already, else NULL; valid until the next call on deps. */
 const char *cell__deps_bin(struct cell__deps *deps);
 
-/* For `python_version`: "3.11" gives the python3.11 in path, as an absolute name to be freed.  Any thread. */
+/*
+ * For `python_version`: "3.11" gives the python3.11 in path, as an absolute name to be freed; scripts that only lead to
+ * an interpreter (pyenv's) come last.  Any thread.
+ */
 int cell__deps_find_python(const char *version, const char *path, char **ret_python, struct cell_error *err);
 
 #endif

@@ -26,13 +26,16 @@ struct cell__deps {
 	char *private_name; /* or NULL */
 	char *wheel_dir, *path;
 	bool has_index, allow_runtime, cleanup;
+	bool script;    /* python is one, and what it leads to may change without it */
 	int64_t timeout_ms;
 	char **env; /* of the programs, NULL-terminated */
-	void (*progress)(void *arg, const char *line, size_t size);
-	void *progress_arg;
+	void (*changed)(void *arg);
+	void *changed_arg;
 
 	char version[CELL__VENV_VERSION_SIZE]; /* "": not asked yet; set once, before dir */
-	char *dir;      /* NULL while not known; set once, before the pool reads it */
+	char *dir;      /* NULL while not known; set on the loop's thread while the pool does nothing */
+	bool asked;     /* the interpreter said its version to this object */
+	bool proved;    /* the venv's python ran */
 	char *site, *bin; /* loop's thread only */
 	int lock_fd;    /* the venv's lock */
 
@@ -57,6 +60,7 @@ struct cell__dep_op {
 	struct cell__call *call; /* NULL once it is answered or its asker has gone */
 	enum cell__dep_kind kind;
 	bool stopped;            /* ends as soon as the pool or the program lets it */
+	bool quick;
 	struct cell__dep_op *next;
 
 	char spec[CELL__STORE_DEP_BYTES + 1];
@@ -99,6 +103,7 @@ struct cell__dep_op {
 	struct cell__buf captured;
 	struct cell__buf line[2], words[2]; /* stdout, stderr */
 	const char *program;     /* "pip", "uv", ... */
+	size_t told;             /* bytes handed on */
 };
 
 /* ---- deps.c ---- */
@@ -121,6 +126,8 @@ char *cell__deps_make_dir(const struct cell__deps *deps);
  */
 void cell__dep_run(struct cell__dep_op *op, const char *const *argv, int64_t limit_ms, bool quiet,
 		   cell__dep_step exited);
+/* A line of our own among those of the programs. */
+void cell__dep_say(struct cell__dep_op *op, const char *line);
 /* The end of what the last program said: its errors, else its output.  Never NULL; *buf owns it. */
 const char *cell__dep_words(struct cell__dep_op *op, struct cell__buf *buf);
 /* Where it did not end with status 0: how it ended, and its words. */

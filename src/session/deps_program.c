@@ -20,6 +20,25 @@ static bool has_key(char *const *env, size_t n, const char *entry)
 	return false;
 }
 
+/* Would it have installers work on something else than our venv, or do nothing? */
+static bool leads_astray(const struct cell__deps_options *opts, const char *entry)
+{
+	static const char *const names[] = {
+		"PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_PYTHON", "PIP_DRY_RUN", "PIP_REQUIREMENT",
+		"PIP_EDITABLE", "UV_PYTHON", "UV_SYSTEM_PYTHON", "UV_MANAGED_PYTHON", "UV_PYTHON_PREFERENCE", "UV_PROJECT",
+		"UV_PROJECT_ENVIRONMENT", "UV_WORKING_DIR",
+		/* the last two: where nothing but the files of one folder is asked for */
+		"PIP_FIND_LINKS", "UV_FIND_LINKS",
+	};
+	size_t n = sizeof names / sizeof *names, size = strcspn(entry, "=");
+	if (!opts->wheel_dir || opts->index_url)
+		n -= 2;
+	for (size_t i = 0; i < n; i++)
+		if (strlen(names[i]) == size && memcmp(names[i], entry, size) == 0)
+			return true;
+	return entry[size] != '=';
+}
+
 /* The first entry of a name is the one that counts. */
 static int add_env(char **env, size_t *n, const char *name, const char *value)
 {
@@ -52,7 +71,7 @@ char **cell__deps_make_env(const struct cell__deps_options *opts)
 		rc |= add_env(env, &n, "UV_INDEX_URL", opts->index_url); /* for uv before 0.4.23 */
 	}
 	for (size_t i = 0; i < extra; i++)
-		rc |= strchr(opts->extra_env[i], '=') ? add_env(env, &n, opts->extra_env[i], NULL) : 0;
+		rc |= leads_astray(opts, opts->extra_env[i]) ? 0 : add_env(env, &n, opts->extra_env[i], NULL);
 	rc |= add_env(env, &n, "PATH", opts->path);
 	rc |= add_env(env, &n, "HOME", cell__home_dir());
 	rc |= add_env(env, &n, "LANG", "C.UTF-8");
@@ -79,20 +98,72 @@ static size_t whole_chars(const char *bytes, size_t size)
 	return cut > 0 ? cut : size;
 }
 
+/* What stands before the '@' of an address: how many bytes of it may be seen, and how many there are. */
+static bool find_secret(const char *address, const char *end, size_t *ret_shown, size_t *ret_size)
+{
+	const char *at = NULL, *colon = NULL;
+	for (const char *c = address; c < end && !strchr("/?# \t\"'<>", *c); c++) {
+		if (*c == '@')
+			at = c;
+		else if (*c == ':' && !colon)
+			colon = c;
+	}
+	if (!at)
+		return false;
+	*ret_shown = colon && colon < at ? (size_t)(colon - address) + 1 : 0;
+	*ret_size = (size_t)(at - address);
+	return true;
+}
+
+/* Well-formed, and without the passwords of addresses: installers hide most of theirs, their plugins do not. */
+static int clean_line(const char *bytes, size_t size, struct cell__buf *out)
+{
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	if (cell__buf_add_utf8(&text, bytes, size) < 0 || cell__buf_add(&text, "", 0) < 0)
+		return -1;
+	const char *at = text.data, *end = text.data + text.size, *hit;
+	while ((hit = memmem(at, (size_t)(end - at), "://", 3))) {
+		size_t shown, secret;
+		hit += 3;
+		bool found = find_secret(hit, end, &shown, &secret);
+		if (cell__buf_add(out, at, (size_t)(hit - at) + (found ? shown : 0)) < 0 ||
+		    (found && cell__buf_add(out, "****", 4) < 0))
+			return -1;
+		at = hit + (found ? secret : 0);
+	}
+	return cell__buf_add(out, at, (size_t)(end - at));
+}
+
+static void hand_on(struct cell__dep_op *op, const char *line, size_t size)
+{
+	static const char enough[] = "[there is more; it is left out]";
+	struct cell__call *call = op->call;
+	if (!call || !call->progress || op->stopped || op->told > CELL__DEPS_PROGRESS_BYTES)
+		return;
+	op->told += size + 1;
+	bool fits = op->told <= CELL__DEPS_PROGRESS_BYTES;
+	call->progress(call, fits ? line : enough, fits ? size : sizeof enough - 1);
+}
+
+void cell__dep_say(struct cell__dep_op *op, const char *line)
+{
+	hand_on(op, line, strlen(line));
+}
+
 static void say_line(struct cell__dep_op *op, int stream, const char *bytes, size_t size)
 {
 	if (size > 0 && bytes[size - 1] == '\r')
 		size--;
 	CELL_AUTO_BUF struct cell__buf clean = CELL_BUF_INIT;
-	if (cell__buf_add_utf8(&clean, bytes, size) < 0)
+	if (clean_line(bytes, size, &clean) < 0)
 		return; /* memory is gone: one line of a log less */
 	struct cell__buf *words = &op->words[stream];
 	(void)cell__buf_add(words, clean.data, clean.size);
 	(void)cell__buf_add(words, "\n", 1);
 	if (words->size > 4 * CELL__DEPS_MESSAGE_BYTES)
 		cell__buf_shift(words, words->size - 2 * CELL__DEPS_MESSAGE_BYTES);
-	if (op->deps->progress && !op->quiet && !op->stopped)
-		op->deps->progress(op->deps->progress_arg, clean.data, clean.size);
+	if (!op->quiet)
+		hand_on(op, clean.data, clean.size);
 }
 
 static void say(struct cell__dep_op *op, int stream, const char *bytes, size_t size)

@@ -112,6 +112,16 @@ static void answer(struct cell__dep_op *op)
 	cell__dep_answer(op, result);
 }
 
+/* Everything is there. */
+static void answer_synced(struct cell__dep_op *op)
+{
+	if (json_array_extend(op->done, op->configured) < 0 ||
+	    cell__buf_add(&op->after, op->before.data, op->before.size) < 0)
+		cell__dep_fail(op, CELL_E_NOMEM, "out of memory");
+	else
+		answer(op);
+}
+
 /* ---- prepare ---- */
 
 /* What is configured now: again once the lock is ours, because others may have added to it while we waited. */
@@ -136,6 +146,17 @@ static int read_configured(struct cell__dep_op *op)
 	return 0;
 }
 
+/* Without the lock: has nothing changed since everything configured was installed? */
+static bool glance(struct cell__dep_op *op)
+{
+	struct cell__deps *deps = op->deps;
+	CELL_AUTO_FREE char *site = cell__venv_site(deps->dir, deps->version);
+	op->synced = site && cell__venv_look(deps->dir) == CELL__VENV_PRESENT && !cell__venv_is_busy(deps->dir) &&
+		     cell__venv_listing(site, &op->before, NULL) == 0 &&
+		     cell__venv_is_synced(deps->dir, &op->before, op->configured);
+	return op->synced;
+}
+
 static void prepare_work(struct cell__dep_op *op)
 {
 	struct cell__deps *deps = op->deps;
@@ -149,6 +170,8 @@ static void prepare_work(struct cell__dep_op *op)
 		op->rc = cell_fail(&op->err, CELL_E_NOMEM, 0, "out of memory");
 		return;
 	}
+	if (op->quick && op->kind == CELL__DEP_SYNC && deps->proved && glance(op))
+		return;
 	op->uv = cell__venv_find_program("uv", deps->path);
 	const char *slash = deps->venv_dir ? strrchr(deps->venv_dir, '/') : NULL;
 	CELL_AUTO_FREE char *parent = slash && slash > deps->venv_dir
@@ -183,8 +206,14 @@ static void handle_asked(struct cell__dep_op *op)
 		cell__dep_fail_program(op, CELL_E_PYTHON, "ask the interpreter for its version", NULL);
 		return;
 	}
-	memcpy(op->deps->version, version, sizeof version);
-	op->asked = true;
+	struct cell__deps *deps = op->deps;
+	/* Remembered from another time, and no longer so: the venv is another one. */
+	if (strcmp(deps->version, version) != 0) {
+		free(cell__take_ptr(deps->dir));
+		deps->proved = false;
+		memcpy(deps->version, version, sizeof version);
+	}
+	op->asked = deps->asked = true;
 	want_lock(op);
 }
 
@@ -204,8 +233,12 @@ static void handle_prepared(struct cell__dep_op *op)
 		cell__dep_fail_err(op);
 		return;
 	}
+	if (op->quick && op->synced) {
+		answer_synced(op);
+		return;
+	}
 	(void)cell__deps_site(deps); /* may find the version that another process asked for */
-	if (deps->version[0]) {
+	if (deps->version[0] && (deps->asked || !deps->script)) {
 		want_lock(op);
 		return;
 	}
@@ -272,6 +305,8 @@ static void handle_lock_tried(struct cell__dep_op *op)
 		cell__dep_fail_err(op);
 		return;
 	}
+	if (op->lock_pause_ms == LOCK_PAUSE_MS)
+		cell__dep_say(op, "waiting for another process that works on this environment");
 	deps->waiting = true;
 	uv_update_time(&deps->loop->uv);
 	uv_timer_start(&deps->timer, handle_timer, (uint64_t)op->lock_pause_ms, 0);
@@ -375,6 +410,7 @@ static void handle_probed(struct cell__dep_op *op)
 		return;
 	}
 	if (runs && same_series(version, deps->version) && cell__deps_site(deps)) {
+		deps->proved = true;
 		if (op->dirty)
 			repair(op);
 		else
@@ -445,6 +481,7 @@ static void make(struct cell__dep_op *op)
 				  op->made, NULL };
 	const char *with_venv[] = { deps->python, "-I", "-m", "venv", "--prompt", name, op->made, NULL };
 	op->program = op->uv ? "uv" : "python -m venv";
+	cell__dep_say(op, op->uv ? "making an environment with uv" : "making an environment with python -m venv");
 	cell__dep_run(op, op->uv ? with_uv : with_venv, INT64_MAX, false, handle_made);
 }
 
@@ -473,11 +510,7 @@ static void handle_contents(struct cell__dep_op *op)
 {
 	size_t size;
 	if (op->kind == CELL__DEP_SYNC && op->synced) {
-		json_array_extend(op->done, op->configured);
-		if (cell__buf_add(&op->after, op->before.data, op->before.size) < 0)
-			cell__dep_fail(op, CELL_E_NOMEM, "out of memory");
-		else
-			answer(op);
+		answer_synced(op);
 		return;
 	}
 	if (op->kind == CELL__DEP_REMOVE && !cell__venv_listed(&op->before, op->spec, op->name_size, &size)) {
@@ -669,7 +702,7 @@ static void run_installer(struct cell__dep_op *op)
 	const char *argv[24];
 	size_t n = 0;
 	const char *const with_uv[] = { op->uv, "pip", "install", "--no-progress", "--python", op->python };
-	const char *const with_pip[] = { op->python, "-I", "-m", "pip", "install", "--disable-pip-version-check",
+	const char *const with_pip[] = { op->python, "-I", "-u", "-m", "pip", "install", "--disable-pip-version-check",
 					 "--no-input", "--progress-bar", "off" };
 	size_t head = op->uv ? sizeof with_uv / sizeof *with_uv : sizeof with_pip / sizeof *with_pip;
 	for (; n < head; n++)

@@ -21,4 +21,7 @@ struct cell_engine {
 /* Loop's thread.  Starts closing; done(arg) when its processes are gone and its memory is free. */
 void cell__session_close(struct cell_session *session, void (*done)(void *arg), void *arg);
 
+/* Loop's thread.  The kernels of this space's sessions learn of packages that were installed. */
+void cell__session_tell_packages(struct cell_engine *engine, struct cell_space *space);
+
 #endif

@@ -256,6 +256,13 @@ static void handle_fail(struct cell__call *call, int code, const char *type, con
 	conclude(passage);
 }
 
+static void handle_progress(struct cell__call *call, const char *line, size_t size)
+{
+	struct cell__call *outer = of_inner(call)->outer;
+	if (outer)
+		outer->progress(outer, line, size);
+}
+
 /* ---- running ---- */
 
 static void run(struct cell__passage *passage)
@@ -484,6 +491,7 @@ void cell__gate_handle(struct cell__gate *gate, struct cell__call *call)
 	passage->inner = (struct cell__call){
 		.method = call->method, .args = json_incref(call->args), .raw = call->raw, .raw_size = call->raw_size,
 		.session_id = call->session_id, .answer = handle_answer, .fail = handle_fail,
+		.progress = call->progress ? handle_progress : NULL,
 	};
 	passage->outer = call;
 	passage->gate = gate;
@@ -550,7 +558,7 @@ static int edit(struct cell__passage *passage, const char *text, struct cell_err
 	return rc;
 }
 
-static int answer_one(struct cell__passage *passage, const struct cell_answer *answer, struct cell_error *err)
+static int answer_one(struct cell__passage *passage, const struct cell_approval_answer *answer, struct cell_error *err)
 {
 	if (answer->accept && answer->args && edit(passage, answer->args, err) < 0)
 		return -1;
@@ -568,7 +576,7 @@ static int answer_one(struct cell__passage *passage, const struct cell_answer *a
 	return 0;
 }
 
-int cell__gate_answer(struct cell__gate *gate, uint64_t id, const struct cell_answer *answer, struct cell_error *err)
+int cell__gate_answer(struct cell__gate *gate, uint64_t id, const struct cell_approval_answer *answer, struct cell_error *err)
 {
 	if (id == 0) {
 		/* Those that wait now; an answer may let the code ask again. */

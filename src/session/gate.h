@@ -59,7 +59,7 @@ void cell__gate_handle(struct cell__gate *gate, struct cell__call *call);
 int64_t cell__gate_deadline(const struct cell__gate *gate);
 void cell__gate_expire(struct cell__gate *gate);
 /* id 0: all. */
-int cell__gate_answer(struct cell__gate *gate, uint64_t id, const struct cell_answer *answer, struct cell_error *err);
+int cell__gate_answer(struct cell__gate *gate, uint64_t id, const struct cell_approval_answer *answer, struct cell_error *err);
 /* A new array; NULL: no memory. */
 json_t *cell__gate_list(const struct cell__gate *gate);
 

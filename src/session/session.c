@@ -34,6 +34,7 @@ struct seat {
 	struct cell_session *session;
 	struct cell__kernel *kernel;
 	bool ready, leaving, paused;
+	bool news; /* packages were installed while it came up */
 	const char *violation; /* what the kernel did that no honest one does */
 	struct cell__calls calls;
 	struct cell__gate gate;
@@ -90,6 +91,7 @@ struct cell_session {
 };
 
 static void advance(struct cell_session *session);
+static void handle_output(void *owner, enum cell_stream stream, const char *bytes, size_t size);
 static const struct cell__kernel_events kernel_events;
 
 /* ---- seats ---- */
@@ -243,8 +245,9 @@ static int open_seat(struct cell_session *session, struct cell_error *err)
 		.parked = handle_parked,
 		.owner = seat,
 	};
-	seat->calls =
-		(struct cell__calls){ .kernel = seat->kernel, .session_id = session->id, .gate = &seat->gate };
+	seat->calls = (struct cell__calls){
+		.kernel = seat->kernel, .session_id = session->id, .gate = &seat->gate, .output = handle_output, .owner = seat
+	};
 	session->seat = seat;
 	return 0;
 }
@@ -385,12 +388,43 @@ static void end_dead(struct cell__run *run, const struct seat *seat, const struc
 
 /* ---- what the kernel says ---- */
 
+/* Where packages are now, for a kernel that may have come up before they did. */
+static void tell_packages(struct seat *seat)
+{
+	struct cell_session *session = seat->session;
+	const char *site = cell__space_site(session->space);
+	if (!site)
+		return;
+	json_t *news = json_pack("{s:[s], s:s?}", "site", site, "bin", cell__space_bin(session->space));
+	char *text = news ? json_dumps(news, JSON_COMPACT) : NULL;
+	/* An answer to nobody.  What cannot be sent is no loss to a kernel that asks itself, with deps.sync(). */
+	if (text)
+		(void)session->executor->reply(seat->kernel, 0, text, strlen(text), NULL, 0, NULL);
+	free(text);
+	json_decref(news);
+}
+
+void cell__session_tell_packages(struct cell_engine *engine, struct cell_space *space)
+{
+	for (struct cell_session *session = engine->sessions; session; session = session->next) {
+		if (session->space != space || !session->seat)
+			continue;
+		if (session->seat->ready)
+			tell_packages(session->seat);
+		else
+			session->seat->news = true;
+	}
+}
+
 static void handle_ready(void *owner)
 {
 	struct seat *seat = owner;
 	seat->ready = true;
-	if (!seat->leaving)
-		advance(seat->session);
+	if (seat->leaving)
+		return;
+	if (seat->news)
+		tell_packages(seat);
+	advance(seat->session);
 }
 
 /* The run that this kernel works on, also while it is being killed under it. */
@@ -580,11 +614,8 @@ static void start_run(struct cell_session *session)
 	}
 }
 
-static void handle_session_closed(uv_handle_t *handle)
+static void free_session(struct cell_session *session)
 {
-	struct cell_session *session = handle->data;
-	void (*closed)(void *) = session->closed;
-	void *arg = session->closed_arg;
 	free(session->python);
 	free(session->preload);
 	free(session->cwd);
@@ -596,9 +627,17 @@ static void handle_session_closed(uv_handle_t *handle)
 		free(session->remembered);
 		session->remembered = next;
 	}
+	free(session);
+}
+
+static void handle_session_closed(uv_handle_t *handle)
+{
+	struct cell_session *session = handle->data;
+	void (*closed)(void *) = session->closed;
+	void *arg = session->closed_arg;
 	if (session->space)
 		cell__space_unref(session->space);
-	free(session);
+	free_session(session);
 	closed(arg);
 }
 
@@ -853,6 +892,8 @@ static int copy_options(struct cell_session *session, const struct cell_session_
 	if (copy_gate(session, opts, err) < 0)
 		return -1;
 	const char *python = opts->python ? opts->python : CELL_DEFAULT_PYTHON;
+	if (!opts->python && opts->space)
+		python = cell__space_python(opts->space);
 	if (python[0] != '/')
 		return cell_fail(err, CELL_E_INVALID, 0, "python is \"%.100s\", expected an absolute path", python);
 	session->timeout_ms = opts->timeout_ms;
@@ -910,13 +951,11 @@ int cell_session_open(struct cell_engine *engine, const struct cell_session_opti
 	session->next_run_id = 1;
 	cell__random_hex(session->id, 32);
 	if (copy_options(session, &all, err) < 0) {
-		free(session->python);
-		free(session->preload);
-		free(session->cwd);
-		for (char **e = session->env; e && *e; e++)
-			free(*e);
-		free(session->env);
-		free(session);
+		free_session(session);
+		return -1;
+	}
+	if (all.space && cell__space_sync(all.space, err) < 0) {
+		free_session(session);
 		return -1;
 	}
 	if (wait_for(session, do_open, err) < 0) {
@@ -1085,7 +1124,7 @@ void cell_session_close(struct cell_session *session)
 struct answering {
 	struct cell_session *session;
 	uint64_t id;
-	const struct cell_answer *answer; /* NULL: list them */
+	const struct cell_approval_answer *answer; /* NULL: list them */
 	json_t *list;
 	struct cell_error err;
 	int rc;
@@ -1113,12 +1152,12 @@ static void ask_loop(struct answering *answering)
 		cell__loop_call(loop, do_answer, answering);
 }
 
-int cell_session_answer(struct cell_session *session, uint64_t id, const struct cell_answer *answer,
+int cell_session_answer(struct cell_session *session, uint64_t id, const struct cell_approval_answer *answer,
 			struct cell_error *err)
 {
-	struct cell_answer all = CELL_ANSWER_INIT;
+	struct cell_approval_answer all = CELL_APPROVAL_ANSWER_INIT;
 	if (answer->size < sizeof(size_t) || answer->size > sizeof all)
-		return cell_fail(err, CELL_E_INVALID, 0, "cell_answer.size is %zu, expected up to %zu", answer->size,
+		return cell_fail(err, CELL_E_INVALID, 0, "cell_approval_answer.size is %zu, expected up to %zu", answer->size,
 				 sizeof all);
 	memcpy(&all, answer, answer->size);
 	if (all.args && (!all.accept || id == 0))

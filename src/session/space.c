@@ -20,6 +20,7 @@
 #include "session/gate.h"
 #include "session/passage.h"
 #include "session/storage.h"
+#include "session/venv.h"
 #include "store/store.h"
 #include "tools/tools.h"
 
@@ -33,6 +34,10 @@ struct host_function {
 struct cell_space {
 	struct cell_engine *engine;
 	char *cwd;
+	char *python;
+	bool sync_on_start;
+	void (*on_progress)(void *arg, const char *line);
+	void *progress_arg;
 	struct cell__store *store;
 	struct cell__storage *storage;
 	struct cell__tools *tools;
@@ -195,6 +200,11 @@ void cell__space_unref(struct cell_space *space)
 	space->refs--;
 }
 
+const char *cell__space_python(const struct cell_space *space)
+{
+	return space->python;
+}
+
 const char *cell__space_site(struct cell_space *space)
 {
 	return space->deps ? cell__deps_site(space->deps) : NULL;
@@ -218,6 +228,7 @@ static void free_space(struct cell_space *space)
 	cell__search_close(space->tool_search);
 	cell__store_close(space->store);
 	free(space->cwd);
+	free(space->python);
 	free(space);
 }
 
@@ -259,6 +270,19 @@ struct opening {
 	int rc;
 };
 
+static void packages_changed(void *arg)
+{
+	struct cell_space *space = arg;
+	cell__session_tell_packages(space->engine, space);
+}
+
+static enum cell__deps_cleanup cleanup_of(const struct cell_space_options *opts)
+{
+	if (opts->cleanup_venv_on_close < 0)
+		return CELL__DEPS_CLEANUP_DEFAULT;
+	return opts->cleanup_venv_on_close ? CELL__DEPS_CLEANUP_ALWAYS : CELL__DEPS_CLEANUP_NEVER;
+}
+
 static int make_deps(struct cell_space *space, const struct cell_space_options *opts, struct cell_error *err)
 {
 	CELL_AUTO_BUF struct cell__buf cache = CELL_BUF_INIT;
@@ -269,13 +293,19 @@ static int make_deps(struct cell_space *space, const struct cell_space_options *
 		.loop = &space->engine->loop,
 		.hub = &space->engine->hub,
 		.store = space->store,
-		.python = opts->python ? opts->python : CELL_DEFAULT_PYTHON,
+		.python = space->python,
 		.venv_dir = opts->venv_dir,
 		.cache_dir = cache.data,
 		.index_url = opts->index_url,
 		.wheel_dir = opts->wheel_dir,
-		.path = CELL_TOOL_DEFAULT_PATH,
+		.path = opts->path ? opts->path : CELL_TOOL_DEFAULT_PATH,
 		.allow_runtime = opts->allow_runtime_deps != 0,
+		.private_venv = !opts->cache_venv,
+		.cleanup = cleanup_of(opts),
+		.timeout_ms = opts->install_timeout_ms,
+		.extra_env = opts->installer_env,
+		.changed = packages_changed,
+		.changed_arg = space,
 	};
 	return cell__deps_create(&deps, &space->deps, err);
 }
@@ -325,6 +355,38 @@ static void do_open(struct cell__task *task)
 	}
 }
 
+/* An interpreter that is not there is no error yet: deps.list works without one. */
+static int choose_python(struct cell_space *space, const struct cell_space_options *opts, struct cell_error *err)
+{
+	const char *path = opts->path ? opts->path : CELL_TOOL_DEFAULT_PATH;
+	const char *name = opts->python ? opts->python : CELL_DEFAULT_PYTHON;
+	if (opts->python && opts->python_version)
+		return cell_fail(err, CELL_E_INVALID, 0, "python and python_version both name an interpreter; give one");
+	if (opts->python_version)
+		return cell__deps_find_python(opts->python_version, path, &space->python, err);
+	space->python = cell__venv_find_program(name, path);
+	if (!space->python)
+		space->python = cell__strdup(name);
+	return space->python ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+}
+
+static int copy_options(struct cell_space *space, const struct cell_space_options *opts, struct cell_error *err)
+{
+	char here[PATH_MAX];
+	if (opts->install_timeout_ms < -1 || opts->install_timeout_ms == 0)
+		return cell_fail(err, CELL_E_INVALID, 0, "install_timeout_ms is %lld, expected more than 0, or -1 for none",
+				 (long long)opts->install_timeout_ms);
+	if (!opts->cwd && !getcwd(here, sizeof here))
+		return cell_fail(err, CELL_E_INVALID, errno, "the current working directory");
+	space->sync_on_start = opts->sync_deps_on_start != 0;
+	space->on_progress = opts->on_progress;
+	space->progress_arg = opts->progress_arg;
+	space->cwd = cell__strdup(opts->cwd ? opts->cwd : here);
+	if (!space->cwd)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	return choose_python(space, opts, err);
+}
+
 int cell_space_open(struct cell_engine *engine, const struct cell_space_options *opts, struct cell_space **ret_space,
 		    struct cell_error *err)
 {
@@ -338,16 +400,11 @@ int cell_space_open(struct cell_engine *engine, const struct cell_space_options 
 	if (cell__loop_is_current(&engine->loop))
 		return cell_fail(err, CELL_E_INVALID, 0, "cell_space_open() waits and must not be called from a callback");
 	struct cell_space *space = cell__alloc(1, sizeof *space);
-	char here[PATH_MAX];
-	if (!all.cwd && !getcwd(here, sizeof here)) {
-		free(space);
-		return cell_fail(err, CELL_E_INVALID, errno, "the current working directory");
-	}
-	if (space)
-		space->cwd = cell__strdup(all.cwd ? all.cwd : here);
-	if (!space || !space->cwd) {
-		free(space);
+	if (!space)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	if (copy_options(space, &all, err) < 0) {
+		free_space(space);
+		return -1;
 	}
 	space->engine = engine;
 	space->next_call_id = 1;
@@ -400,34 +457,48 @@ void cell_space_close(struct cell_space *space)
 
 /* ---- the host's own calls ---- */
 
+/*
+ * The caller runs the loop until it is over or there is a line of progress; lines are taken out of the loop, so that a
+ * slow receiver holds up nobody.  deps bounds how many there are.
+ */
 struct host_call {
 	struct cell__call base;
 	struct cell__task task;
-	struct cell__waiter waiter;
+	struct cell__waiter waiter; /* its lock guards lines and over */
 	struct cell_space *space;
-	char *json;
-	void *raw;
-	size_t raw_size;
+	struct cell_answer answer;
 	struct cell_error err;
 	bool failed;
+	struct cell__buf lines;     /* each with its NUL */
+	bool over;
 };
+
+static void end_host_call(struct host_call *call)
+{
+	/* As in cell__waiter_signal(): after the unlock the call may be gone. */
+	pthread_mutex_lock(&call->waiter.lock);
+	call->over = call->waiter.done = true;
+	pthread_cond_signal(&call->waiter.cond);
+	pthread_mutex_unlock(&call->waiter.lock);
+}
 
 static void take_raw(struct host_call *call, const void *raw, size_t raw_size)
 {
+	struct cell_answer *answer = &call->answer;
 	if (raw_size > 0)
-		call->raw = cell__strndup(raw, raw_size);
-	call->raw_size = raw_size;
-	if (!call->json || (raw_size > 0 && !call->raw)) {
+		answer->raw = cell__strndup(raw, raw_size);
+	answer->raw_size = raw_size;
+	if (!answer->json || (raw_size > 0 && !answer->raw)) {
 		call->failed = true;
 		cell_fail(&call->err, CELL_E_NOMEM, 0, "out of memory for the answer");
 	}
-	cell__waiter_signal(&call->waiter);
+	end_host_call(call);
 }
 
 static void host_answer(struct cell__call *base, json_t *result, const void *raw, size_t raw_size)
 {
 	struct host_call *call = (struct host_call *)base;
-	call->json = result ? json_dumps(result, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+	call->answer.json = result ? json_dumps(result, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
 	json_decref(result);
 	take_raw(call, raw, raw_size);
 }
@@ -435,7 +506,7 @@ static void host_answer(struct cell__call *base, json_t *result, const void *raw
 static void host_answer_text(struct cell__call *base, const char *result, const void *raw, size_t raw_size)
 {
 	struct host_call *call = (struct host_call *)base;
-	call->json = cell__strdup(result);
+	call->answer.json = cell__strdup(result);
 	take_raw(call, raw, raw_size);
 }
 
@@ -445,7 +516,32 @@ static void host_fail(struct cell__call *base, int code, const char *type, const
 	struct host_call *call = (struct host_call *)base;
 	call->failed = true;
 	cell_fail(&call->err, code, 0, "%s", message);
-	cell__waiter_signal(&call->waiter);
+	call->answer.message = cell__strdup(message);
+	end_host_call(call);
+}
+
+static void host_progress(struct cell__call *base, const char *line, size_t size)
+{
+	struct host_call *call = (struct host_call *)base;
+	pthread_mutex_lock(&call->waiter.lock);
+	/* Memory that is gone costs a line of progress. */
+	(void)cell__buf_add(&call->lines, line, size + 1);
+	call->waiter.done = true;
+	pthread_cond_signal(&call->waiter.cond);
+	pthread_mutex_unlock(&call->waiter.lock);
+}
+
+/* Hands lines over; false when the call goes on. */
+static bool take_lines(struct host_call *call)
+{
+	pthread_mutex_lock(&call->waiter.lock);
+	CELL_AUTO_BUF struct cell__buf lines = call->lines;
+	call->lines = (struct cell__buf)CELL_BUF_INIT;
+	bool over = call->waiter.done = call->over;
+	pthread_mutex_unlock(&call->waiter.lock);
+	for (size_t at = 0; at < lines.size; at += strlen(lines.data + at) + 1)
+		call->space->on_progress(call->space->progress_arg, lines.data + at);
+	return over;
 }
 
 static void do_call(struct cell__task *task)
@@ -454,8 +550,20 @@ static void do_call(struct cell__task *task)
 	cell__gate_handle(&call->space->own_gate, &call->base);
 }
 
-int cell_space_call(struct cell_space *space, const char *method, const char *args_json, const void *raw,
-		    size_t raw_size, char **ret_json, void **ret_raw, size_t *ret_raw_size, struct cell_error *err)
+void cell_answer_finish(struct cell_answer *answer)
+{
+	if (!answer)
+		return;
+	free(answer->json);
+	free(answer->raw);
+	free(answer->message);
+	answer->json = answer->message = NULL;
+	answer->raw = NULL;
+	answer->raw_size = 0;
+}
+
+static int call_and_wait(struct cell_space *space, const char *method, const char *args_json, const void *raw,
+			 size_t raw_size, struct cell_answer *ret_answer, struct cell_error *err)
 {
 	if (cell__loop_is_current(&space->engine->loop))
 		return cell_fail(err, CELL_E_INVALID, 0, "cell_space_call() waits and must not be called from a callback");
@@ -467,29 +575,92 @@ int cell_space_call(struct cell_space *space, const char *method, const char *ar
 	}
 	struct host_call call = {
 		.base = { .method = method, .args = args, .raw = raw, .raw_size = raw_size, .session_id = "",
-			  .answer = host_answer, .answer_text = host_answer_text, .fail = host_fail },
+			  .answer = host_answer, .answer_text = host_answer_text, .fail = host_fail,
+			  .progress = space->on_progress ? host_progress : NULL },
 		.task.fn = do_call,
 		.space = space,
 	};
+	struct cell__task *task = &call.task;
 	cell__waiter_init(&call.waiter);
-	cell__loop_do(&space->engine->loop, &call.task, &call.waiter);
+	do {
+		cell__loop_do(&space->engine->loop, task, &call.waiter);
+		task = NULL;
+	} while (!take_lines(&call));
 	cell__waiter_finish(&call.waiter);
 	json_decref(args);
-	if (call.failed) {
-		free(call.json);
-		free(call.raw);
-		if (err)
-			*err = call.err;
-		return -1;
+	if (call.failed && err)
+		*err = call.err;
+	*ret_answer = call.answer;
+	return call.failed ? -1 : 0;
+}
+
+int cell_space_call(struct cell_space *space, const char *method, const char *args_json, const void *raw,
+		    size_t raw_size, char **ret_json, void **ret_raw, size_t *ret_raw_size, struct cell_error *err)
+{
+	struct cell_answer answer = { 0 };
+	int rc = call_and_wait(space, method, args_json, raw, raw_size, &answer, err);
+	if (rc == 0) {
+		*ret_json = cell__take_ptr(answer.json);
+		if (ret_raw) {
+			*ret_raw = cell__take_ptr(answer.raw);
+			*ret_raw_size = answer.raw_size;
+		}
 	}
-	*ret_json = call.json;
-	if (ret_raw) {
-		*ret_raw = call.raw;
-		*ret_raw_size = call.raw_size;
-	} else {
-		free(call.raw);
-	}
-	return 0;
+	cell_answer_finish(&answer);
+	return rc;
+}
+
+int cell_space_call_ex(struct cell_space *space, const char *method, const char *args_json, const void *raw,
+		       size_t raw_size, struct cell_answer *ret_answer, struct cell_error *err)
+{
+	struct cell_answer answer = { 0 };
+	struct cell_error why = { 0 };
+	size_t size = ret_answer->size;
+	if (size != sizeof answer)
+		return cell_fail(err, CELL_E_INVALID, 0, "cell_answer.size is %zu, expected %zu", size, sizeof answer);
+	int rc = call_and_wait(space, method, args_json, raw, raw_size, &answer, &why);
+	if (rc < 0 && !answer.message)
+		answer.message = cell__strdup(why.msg);
+	if (rc < 0 && err)
+		*err = why;
+	answer.size = size;
+	*ret_answer = answer;
+	return rc;
+}
+
+/* ---- packages before the first cell ---- */
+
+/* What could not be installed, as an error: the first of them, and what the installer said of it. */
+static int check_synced(const char *json, struct cell_error *err)
+{
+	json_t *answer = json_loads(json, 0, NULL);
+	json_t *failed = json_object_get(answer, "failed");
+	const char *spec = json_string_value(json_array_get(failed, 0));
+	const char *words = spec ? json_string_value(json_object_get(json_object_get(answer, "errors"), spec)) : NULL;
+	int rc = 0;
+	if (!answer)
+		rc = cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	else if (spec)
+		rc = cell_fail(err, CELL_E_INSTALL, 0, "cannot install %.60s: %s", spec, words ? words : "it is not said why");
+	json_decref(answer);
+	return rc;
+}
+
+int cell__space_sync(struct cell_space *space, struct cell_error *err)
+{
+	if (!space->sync_on_start || !space->store)
+		return 0;
+	struct cell_answer answer = { 0 };
+	int rc = call_and_wait(space, "deps.sync", "{\"quick\":true}", NULL, 0, &answer, err);
+	if (rc == 0)
+		rc = check_synced(answer.json, err);
+	cell_answer_finish(&answer);
+	return rc;
+}
+
+int cell_find_python(const char *version, const char *path, char **ret_python, struct cell_error *err)
+{
+	return cell__deps_find_python(version, path, ret_python, err);
 }
 
 /* ---- functions of the host ---- */

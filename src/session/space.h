@@ -28,6 +28,10 @@ void cell__space_session_ended(struct cell_space *space, const char *session_id)
 /* Sessions hold their space; closing waits for nobody, it is refused while somebody holds it. */
 void cell__space_ref(struct cell_space *space);
 void cell__space_unref(struct cell_space *space);
+/* The interpreter of sessions that name none.  Any thread. */
+const char *cell__space_python(const struct cell_space *space);
+/* For sync_deps_on_start: waits until what is configured is installed.  Any thread but the loop's. */
+int cell__space_sync(struct cell_space *space, struct cell_error *err);
 /* Folders of the project's installed packages and programs, or NULL. */
 const char *cell__space_site(struct cell_space *space);
 const char *cell__space_bin(struct cell_space *space);

@@ -128,6 +128,13 @@ static ssize_t read_small(const char *file, char *out, size_t size)
 	return n;
 }
 
+bool cell__venv_is_script(const char *file)
+{
+	CELL_AUTO_FD int fd = open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	char start[2];
+	return fd >= 0 && read(fd, start, 2) == 2 && memcmp(start, "#!", 2) == 0;
+}
+
 bool cell__venv_version_load(const char *dir, const char *stamp, char out[static CELL__VENV_VERSION_SIZE])
 {
 	CELL_AUTO_BUF struct cell__buf file = CELL_BUF_INIT;

@@ -29,6 +29,8 @@
 
 /* The absolute name of a program, looked up in path when it has no slash; NULL with errno. */
 char *cell__venv_find_program(const char *name, const char *path);
+/* Does it begin with "#!"? */
+bool cell__venv_is_script(const char *file);
 /* The interpreter's file, and a key that changes when that file does.  0, or -1 with errno. */
 int cell__venv_identify(const char *python, char **ret_real, char ret_stamp[static CELL__VENV_KEY_SIZE]);
 /* "<implementation>-<major>.<minor>.<micro>" and nothing else. */

@@ -32,6 +32,8 @@ static void refuse(struct cell__call *call, int code, const char *type, const ch
 	cell__waiter_signal(&ask->waiter);
 }
 
+static void handle_progress(struct cell__call *call, const char *line, size_t size);
+
 static void handle_ask(struct cell__task *task)
 {
 	struct ask *ask = (struct ask *)((char *)task - offsetof(struct ask, task));
@@ -46,6 +48,7 @@ void ask_init(struct ask *ask, struct project *project, const char *method, cons
 	ask->call.args = package ? json_pack("{s:s}", "package", package) : json_object();
 	ask->call.answer = answer;
 	ask->call.fail = refuse;
+	ask->call.progress = handle_progress;
 	ask->task.fn = handle_ask;
 	cell__waiter_init(&ask->waiter);
 }
@@ -62,9 +65,10 @@ void ask_wait(struct ask *ask)
 	cell__loop_do(&ask->project->loop, &ask->task, &ask->waiter);
 }
 
-static void handle_progress(void *arg, const char *line, size_t size)
+static void handle_progress(struct cell__call *call, const char *line, size_t size)
 {
-	struct project *project = arg;
+	struct project *project = ((struct ask *)call)->project;
+	CHECK(line[size] == '\0');
 	CHECK(memchr(line, '\n', size) == NULL && cell__utf8_ok(line, size));
 	project->lines++;
 	cell__buf_add(&project->progress, line, size);
@@ -99,8 +103,6 @@ void project_open(struct project *project, const char *name, void (*configure)(s
 		.wheel_dir = wheels,
 		.path = search_path,
 		.allow_runtime = true,
-		.progress = handle_progress,
-		.progress_arg = project,
 	};
 	if (configure)
 		configure(project);

@@ -81,7 +81,7 @@ static void hear(void *arg, const struct cell_event *event)
 static int answer(struct desk *desk, uint64_t id, int accept, const char *reason, const char *args,
 		  struct cell_error *err)
 {
-	struct cell_answer said = CELL_ANSWER_INIT;
+	struct cell_approval_answer said = CELL_APPROVAL_ANSWER_INIT;
 	said.accept = accept;
 	said.reason = reason;
 	said.args = args;
@@ -306,7 +306,7 @@ static void edited_arguments_run_instead(void **state)
 
 static void say_always(struct desk *desk, const struct cell_event *event)
 {
-	struct cell_answer said = CELL_ANSWER_INIT;
+	struct cell_approval_answer said = CELL_APPROVAL_ANSWER_INIT;
 	said.accept = said.always = 1;
 	CHECK(cell_session_answer(desk->session, event->call->id, &said, NULL) == 0);
 }
