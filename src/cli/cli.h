@@ -107,7 +107,10 @@ void cell__cli_list_finish(struct cell_cli_list *list);
 /* Fills *err and returns -1.  `sys` is an errno, appended in words, or 0. */
 int cell__cli_fail(struct cell_error *err, int code, int sys, const char *format, ...)
 	__attribute__((format(printf, 4, 5)));
-/* `workcell: WORD: message` on stderr, with json also an object on stdout; answers the exit status. */
+/*
+ * `workcell: WORD: message` on stderr, with json also an object on stdout; answers the exit status.  Where the error is
+ * that of the last operation on a space, all of its message is told, which may be many lines.
+ */
 int cell__cli_report(const struct cell_error *err, bool json);
 /* {"error": {"code", "message"}} as one line without the newline; free() it.  NULL: no memory. */
 char *cell__cli_error_json(const struct cell_error *err);
@@ -121,7 +124,10 @@ struct cell_cli_space_flags {
 	const char *tools;
 	const char *index_url;
 	const char *wheel_dir;
-	bool no_runtime_deps;
+	const char *python_version;
+	const char *venv_dir;
+	int64_t install_timeout_ms; /* 0: as the library has it */
+	bool no_runtime_deps, no_cache_venv, cleanup_venv, sync_deps, quiet;
 };
 
 /* The rows of a flag table; `at` is the offset of the struct above. */
@@ -141,7 +147,22 @@ struct cell_cli_space_flags {
 	{ 0, "index-url", "URL", "install packages from this index",                      \
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, index_url) },                           \
 	{ 0, "wheel-dir", "DIR", "install packages from the files in this folder only",   \
-	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, wheel_dir) }
+	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, wheel_dir) },                           \
+	{ 0, "python-version", "X.Y", "the interpreter pythonX.Y on $PATH, instead of --python", \
+	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, python_version) },                      \
+	{ 0, "venv-dir", "DIR", "install packages into a venv there (default: one under the user's cache)", \
+	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, venv_dir) },                            \
+	{ 0, "install-timeout", "SEC", "of pip or uv, in seconds; 0: none",               \
+	  CELL_FLAG_SECONDS, CELL_CLI_SPACE_AT(at, install_timeout_ms) }
+#define CELL_CLI_VENV_FLAGS(at)                                                           \
+	{ 0, "sync-deps", NULL, "first install what requirements.txt names and is not there", \
+	  CELL_FLAG_SWITCH, CELL_CLI_SPACE_AT(at, sync_deps) },                           \
+	{ 0, "no-cache-venv", NULL, "packages go into a venv of this session alone, removed at its end", \
+	  CELL_FLAG_SWITCH, CELL_CLI_SPACE_AT(at, no_cache_venv) },                       \
+	{ 0, "cleanup-venv", NULL, "remove the venv at the end, if it is one we made",    \
+	  CELL_FLAG_SWITCH, CELL_CLI_SPACE_AT(at, cleanup_venv) }
+#define CELL_CLI_SPACE_FLAGS_INIT { .install_timeout_ms = cell__cli_space_defaults.install_timeout_ms }
+extern const struct cell_space_options cell__cli_space_defaults;
 
 struct cell_cli_space {
 	struct cell_engine *engine;
@@ -153,10 +174,6 @@ bool cell__cli_has_space(const struct cell_cli_space_flags *flags);
 /* python and cwd may be NULL; both are absolute paths. */
 int cell__cli_space_create(const struct cell_cli_space_flags *flags, struct cell_engine *engine, const char *python,
 			   const char *cwd, struct cell_space **ret_space, struct cell_error *err);
-/* For a command without a session.  needs_storage: refuse flags that name none. */
-int cell__cli_space_open(const struct cell_cli_space_flags *flags, const char *python, const char *cwd,
-			 bool needs_storage, struct cell_cli_space *ret_space, struct cell_error *err);
-void cell__cli_space_close(struct cell_cli_space *space);
 /*
  * One operation; takes over args, which must not be NULL unless there was no memory for them.  *ret_text is the answer
  * as it came and *ret_answer the same parsed; either may be NULL when it is not wanted.
@@ -172,12 +189,29 @@ struct cell_cli_verb {
 	const char *name;
 	const char *operands; /* as in the usage line */
 	size_t min, max;      /* how many of them */
+	/* operands[0] is the verb; answers the exit status, or a negative value. */
 	int (*run)(const void *flags, struct cell_space *space, const struct cell_cli_list *operands,
-		   struct cell_error *err); /* operands[0] is the verb; answers the exit status, or a negative value */
+		   struct cell_error *err);
 };
-/* NULL: it is not there or its operands are too few or too many, which is said in *err. */
-const struct cell_cli_verb *cell__cli_verb(const struct cell_cli_verb *verbs, const char *command,
-					   const struct cell_cli_list *operands, struct cell_error *err);
+/* A command with several operations, once its flags are read. */
+struct cell_cli_job {
+	const char *command;
+	const struct cell_cli_verb *verbs;
+	const void *flags;                 /* for the operation */
+	const struct cell_cli_space_flags *space;
+	const char *alone;                 /* the operation that opens what it needs itself, with space NULL; may be NULL */
+	bool installs;                     /* for the interpreter of --python or --python-version */
+	const char *python;                /* may be NULL */
+	const char *cwd;                   /* may be NULL */
+	bool needs_storage;                /* refuse flags that name none */
+	bool json;
+};
+/* Finds the operation that the operands name, opens the space, runs it and reports; answers the exit status. */
+int cell__cli_do(const struct cell_cli_job *job, const struct cell_cli_list *operands);
+/* The last operation's message, where *err is its error and begins it; else NULL. */
+const char *cell__cli_whole_message(const struct cell_error *err);
+/* A text on a line of stderr, without what would steer a terminal. */
+void cell__cli_note(const char *text);
 /*
  * The arguments of a callable: an object, from --args (may be NULL) and operands K=V from index `first` on.
  * `parameters` is the array that describes them, [{name, type, ...}]; a K that it does not know is JSON where it can
@@ -231,7 +265,7 @@ struct cell_cli_session_flags {
 
 extern const struct cell_session_options cell__cli_session_defaults;
 #define CELL_CLI_SESSION_FLAGS_INIT(pool_size)                                            \
-	{ .timeout_ms = cell__cli_session_defaults.timeout_ms,                            \
+	{ .space = CELL_CLI_SPACE_FLAGS_INIT, .timeout_ms = cell__cli_session_defaults.timeout_ms, \
 	  .max_output_bytes = cell__cli_session_defaults.max_output_bytes, .pool = (pool_size),  \
 	  .gate.approval_timeout_ms = cell__cli_session_defaults.approval_timeout_ms }
 
@@ -275,7 +309,8 @@ extern const struct cell_session_options cell__cli_session_defaults;
 	{ 0, "audit", "FILE", "append a line of JSON about each call",                    \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.audit) },                                \
 	CELL_CLI_SPACE_FLAGS(CELL_CLI_AT(at, space)),                                     \
-	CELL_CLI_DEPS_FLAGS(CELL_CLI_AT(at, space))
+	CELL_CLI_DEPS_FLAGS(CELL_CLI_AT(at, space)),                                      \
+	CELL_CLI_VENV_FLAGS(CELL_CLI_AT(at, space))
 
 struct cell_cli_host {
 	struct cell_engine *engine;
@@ -291,6 +326,8 @@ char *cell__cli_absolute(const char *path, struct cell_error *err);
 int cell__cli_check_dir(const char *flag, const char *path, struct cell_error *err);
 /* The interpreter's absolute path, symlinks kept because a venv is one; free() it.  name NULL: python3. */
 int cell__cli_find_python(const char *name, char **ret_path, struct cell_error *err);
+/* The same for --python and --python-version, of which at most one is given. */
+int cell__cli_choose_python(const char *name, const char *version, char **ret_path, struct cell_error *err);
 /* Opens engine and session and hands the session to the signal thread.  on_event: see session options. */
 int cell__cli_open(const struct cell_cli_session_flags *flags, cell_event_fn on_event, void *event_arg,
 		   struct cell_cli_host *ret_host, struct cell_error *err);

@@ -384,24 +384,12 @@ int cell__cmd_artifacts(int argc, char **argv)
 {
 	struct artifacts_flags flags = { 0 };
 	struct cell_cli_list operands = { 0 };
-	const struct cell_cli_verb *verb;
-	struct cell_cli_space space;
-	struct cell_error err;
 	int status;
 
-	if (!cell__cli_parse(&cell__cli_artifacts_command, argc, argv, &flags, &operands, &status))
-		goto out;
-	status = -1;
-	verb = cell__cli_verb(verbs, "artifacts", &operands, &err);
-	if (verb && !cell__cli_space_open(&flags.space, NULL, NULL, true, &space, &err)) {
-		status = verb->run(&flags, space.space, &operands, &err);
-		cell__cli_space_close(&space);
-	}
-	if (cell__cli_stop_status())
-		status = cell__cli_stop_status();
-	else if (status < 0)
-		status = cell__cli_report(&err, flags.json);
-out:
+	if (cell__cli_parse(&cell__cli_artifacts_command, argc, argv, &flags, &operands, &status))
+		status = cell__cli_do(&(struct cell_cli_job){ .command = "artifacts", .verbs = verbs, .flags = &flags,
+							      .space = &flags.space, .needs_storage = true,
+							      .json = flags.json }, &operands);
 	cell__cli_list_finish(&operands);
 	return status;
 }

@@ -18,6 +18,8 @@ struct deps_flags {
 static const struct cell_cli_flag deps_flag_table[] = {
 	{ 0, "json", NULL, "the answer as JSON, one line a package", CELL_FLAG_SWITCH,
 	  offsetof(struct deps_flags, json) },
+	{ 0, "quiet", NULL, "do not show what pip or uv say while they work", CELL_FLAG_SWITCH,
+	  offsetof(struct deps_flags, space.quiet) },
 	{ 0, "python", "PATH", "install for this interpreter (default python3)", CELL_FLAG_STRING,
 	  offsetof(struct deps_flags, python) },
 	CELL_CLI_SPACE_FLAGS(offsetof(struct deps_flags, space)),
@@ -70,6 +72,28 @@ static int run_list(const void *values, struct cell_space *space, const struct c
 	return status;
 }
 
+/* What is not in the table: why something could not be installed, and lines of requirements.txt that do not count. */
+static void print_remarks(const json_t *answer)
+{
+	const json_t *problem, *words;
+	const char *spec;
+	char *line;
+	size_t i;
+
+	json_object_foreach(json_object_get(answer, "errors"), spec, words) {
+		for (const char *at = json_string_value(words); at && *at; at += strcspn(at, "\n"), at += *at == '\n')
+			cell__cli_note(at);
+	}
+	json_array_foreach(json_object_get(answer, "problems"), i, problem) {
+		if (asprintf(&line, "%s:%" JSON_INTEGER_FORMAT ": %s", cell__cli_text(problem, "file"),
+			     json_integer_value(json_object_get(problem, "line")),
+			     cell__cli_text(problem, "message")) < 0)
+			return;
+		cell__cli_note(line);
+		free(line);
+	}
+}
+
 /* {"installed": [...], "already_present": [...], "failed": [...]}: a line for each that is not empty. */
 static int print_synced(const json_t *answer, struct cell_error *err)
 {
@@ -100,6 +124,8 @@ static int sync_answer(const struct deps_flags *flags, struct cell_space *space,
 		cell__cli_line(text);
 	else
 		status = print_synced(answer, err);
+	if (!flags->json)
+		print_remarks(answer);
 	if (!status && json_array_size(json_object_get(answer, "failed")))
 		status = cell__cli_fail(err, CELL_E_INSTALL, 0, "not everything could be installed");
 	json_decref(answer);
@@ -159,26 +185,15 @@ static const struct cell_cli_verb verbs[] = {
 
 int cell__cmd_deps(int argc, char **argv)
 {
-	struct deps_flags flags = { .python = "python3" };
+	struct deps_flags flags = { .space = CELL_CLI_SPACE_FLAGS_INIT };
 	struct cell_cli_list operands = { 0 };
-	const struct cell_cli_verb *verb;
-	struct cell_cli_space space;
-	struct cell_error err;
 	int status;
 
-	if (!cell__cli_parse(&cell__cli_deps_command, argc, argv, &flags, &operands, &status))
-		goto out;
-	status = -1;
-	verb = cell__cli_verb(verbs, "deps", &operands, &err);
-	if (verb && !cell__cli_space_open(&flags.space, flags.python, NULL, true, &space, &err)) {
-		status = verb->run(&flags, space.space, &operands, &err);
-		cell__cli_space_close(&space);
-	}
-	if (cell__cli_stop_status())
-		status = cell__cli_stop_status();
-	else if (status < 0)
-		status = cell__cli_report(&err, flags.json);
-out:
+	if (cell__cli_parse(&cell__cli_deps_command, argc, argv, &flags, &operands, &status))
+		status = cell__cli_do(&(struct cell_cli_job){ .command = "deps", .verbs = verbs, .flags = &flags,
+							      .space = &flags.space, .installs = true,
+							      .python = flags.python, .needs_storage = true,
+							      .json = flags.json }, &operands);
 	cell__cli_list_finish(&operands);
 	return status;
 }

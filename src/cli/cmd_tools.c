@@ -387,29 +387,15 @@ int cell__cmd_tools(int argc, char **argv)
 {
 	struct tools_flags flags = { .limit = 5 };
 	struct cell_cli_list operands = { 0 };
-	const struct cell_cli_verb *verb;
-	struct cell_cli_space space;
-	struct cell_error err;
 	int status;
 
-	if (!cell__cli_parse(&cell__cli_tools_command, argc, argv, &flags, &operands, &status))
-		goto out;
-	status = -1;
-	verb = cell__cli_verb(verbs, "tools", &operands, &err);
-	if (!verb)
-		goto report;
-	if (verb->run == run_check && operands.count == 2)
-		flags.space = (struct cell_cli_space_flags){ .tools = operands.items[1].value };
-	if (cell__cli_space_open(&flags.space, NULL, flags.cwd, false, &space, &err) < 0)
-		goto report;
-	status = verb->run(&flags, space.space, &operands, &err);
-	cell__cli_space_close(&space);
-report:
-	if (status < 0)
-		status = cell__cli_report(&err, flags.json);
-	if (cell__cli_stop_status())
-		status = cell__cli_stop_status();
-out:
+	if (cell__cli_parse(&cell__cli_tools_command, argc, argv, &flags, &operands, &status)) {
+		if (operands.count == 2 && !strcmp(operands.items[0].value, "check"))
+			flags.space = (struct cell_cli_space_flags){ .tools = operands.items[1].value };
+		status = cell__cli_do(&(struct cell_cli_job){ .command = "tools", .verbs = verbs, .flags = &flags,
+							      .space = &flags.space, .cwd = flags.cwd,
+							      .json = flags.json }, &operands);
+	}
 	cell__cli_list_finish(&operands);
 	cell__cli_list_finish(&flags.tags);
 	return status;

@@ -289,12 +289,15 @@ static int run_in(const struct workflows_flags *flags, const struct cell_cli_lis
 	return status;
 }
 
-static int run_run(const struct workflows_flags *flags, const struct cell_cli_list *operands, struct cell_error *err)
+static int run_run(const void *values, struct cell_space *none, const struct cell_cli_list *operands,
+		   struct cell_error *err)
 {
+	const struct workflows_flags *flags = values;
 	struct cell_cli_printer *printer;
 	struct cell_cli_host host;
 	int status = -1;
 
+	(void)none;
 	if (!is_name(operands->items[1].value))
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "'%s' is no name of a workflow",
 				      operands->items[1].value);
@@ -321,7 +324,7 @@ static const struct cell_cli_verb verbs[] = {
 	{ "search", "QUERY [--limit N]", 1, 1, run_search },
 	{ "show", "NAME", 1, 1, run_show },
 	{ "add", "NAME FILE|- [--description TEXT] [--overwrite]", 2, 2, run_add },
-	{ "run", "NAME [K=V]... [--args JSON]", 1, SIZE_MAX, NULL },
+	{ "run", "NAME [K=V]... [--args JSON]", 1, SIZE_MAX, run_run },
 	{ "rm", "NAME...", 1, SIZE_MAX, run_rm },
 	{ 0 },
 };
@@ -330,26 +333,12 @@ int cell__cmd_workflows(int argc, char **argv)
 {
 	struct workflows_flags flags = { .session = CELL_CLI_SESSION_FLAGS_INIT(0), .limit = 5 };
 	struct cell_cli_list operands = { 0 };
-	const struct cell_cli_verb *verb;
-	struct cell_cli_space space;
-	struct cell_error err;
 	int status;
 
-	if (!cell__cli_parse(&cell__cli_workflows_command, argc, argv, &flags, &operands, &status))
-		goto out;
-	status = -1;
-	verb = cell__cli_verb(verbs, "workflows", &operands, &err);
-	if (verb && !verb->run) {
-		status = run_run(&flags, &operands, &err);
-	} else if (verb && !cell__cli_space_open(&flags.session.space, NULL, NULL, true, &space, &err)) {
-		status = verb->run(&flags, space.space, &operands, &err);
-		cell__cli_space_close(&space);
-	}
-	if (cell__cli_stop_status())
-		status = cell__cli_stop_status();
-	else if (status < 0)
-		status = cell__cli_report(&err, flags.json);
-out:
+	if (cell__cli_parse(&cell__cli_workflows_command, argc, argv, &flags, &operands, &status))
+		status = cell__cli_do(&(struct cell_cli_job){ .command = "workflows", .verbs = verbs, .flags = &flags,
+							      .space = &flags.session.space, .alone = "run",
+							      .needs_storage = true, .json = flags.json }, &operands);
 	cell__cli_list_finish(&operands);
 	cell__cli_list_finish(&flags.session.env);
 	return status;

@@ -40,40 +40,62 @@ int cell__cli_fail(struct cell_error *err, int code, int sys, const char *format
 	return -1;
 }
 
-char *cell__cli_error_json(const struct cell_error *err)
+/* A copy in which the bytes that `hides` picks are shown as \xNN; free() it. */
+static char *show_bytes(const char *text, bool (*hides)(unsigned char byte))
 {
-	char text[sizeof(err->msg) * 4];
-	json_t *root;
-	char *line;
-	size_t n = 0;
+	char *copy = malloc(strlen(text) * 4 + 1), *out = copy;
+
+	for (const unsigned char *p = (const unsigned char *)text; copy && *p; p++)
+		out += sprintf(out, hides(*p) ? "\\x%02x" : "%c", *p);
+	if (copy)
+		*out = '\0';
+	return copy;
+}
+
+static bool is_not_ascii(unsigned char byte)
+{
+	return byte >= 0x80;
+}
+
+static bool is_control(unsigned char byte)
+{
+	return byte < ' ' || byte == 127;
+}
+
+static bool is_control_in_lines(unsigned char byte)
+{
+	return is_control(byte) && byte != '\n' && byte != '\t';
+}
+
+static char *error_json(int code, const char *message)
+{
+	json_t *root = json_pack("{s:{s:s, s:s}}", "error", "code", cell_code_word(code), "message", message);
+	char *shown, *line;
 
 	/* A message may quote bytes that are not UTF-8: they are shown as they would be on stderr. */
-	root = json_pack("{s:{s:s, s:s}}", "error", "code", cell_code_word(err->code), "message", err->msg);
 	if (!root) {
-		for (const unsigned char *p = (const unsigned char *)err->msg; *p; p++)
-			n += (size_t)snprintf(text + n, sizeof(text) - n, *p < 0x80 ? "%c" : "\\x%02x", *p);
-		text[n] = '\0';
-		root = json_pack("{s:{s:s, s:s}}", "error", "code", cell_code_word(err->code), "message",
-				 text);
+		shown = show_bytes(message, is_not_ascii);
+		root = json_pack("{s:{s:s, s:s}}", "error", "code", cell_code_word(code), "message",
+				 shown ? shown : "");
+		free(shown);
 	}
 	line = root ? json_dumps(root, JSON_COMPACT) : NULL;
 	json_decref(root);
 	return line;
 }
 
+char *cell__cli_error_json(const struct cell_error *err)
+{
+	return error_json(err->code, err->msg);
+}
+
 int cell__cli_report(const struct cell_error *err, bool json)
 {
-	char text[sizeof(err->msg) * 4 + 64];
-	size_t n;
+	const char *whole = cell__cli_whole_message(err), *message = whole ? whole : err->msg;
+	char *shown, *text = NULL;
 
-	n = (size_t)snprintf(text, sizeof(text), "workcell: %s: ", cell_code_word(err->code));
-	/* Control characters in a path or an argument must not reach the terminal as such. */
-	for (const unsigned char *p = (const unsigned char *)err->msg; *p; p++)
-		n += (size_t)snprintf(text + n, sizeof(text) - n, *p < ' ' || *p == 127 ? "\\x%02x" : "%c",
-				      *p);
-	text[n++] = '\n';
 	if (json) {
-		char *line = cell__cli_error_json(err);
+		char *line = error_json(err->code, message);
 
 		if (line) {
 			cell__cli_write(STDOUT_FILENO, line, strlen(line));
@@ -81,7 +103,14 @@ int cell__cli_report(const struct cell_error *err, bool json)
 			free(line);
 		}
 	}
-	cell__cli_write(STDERR_FILENO, text, n);
+	/* Control characters in a path or an argument must not reach the terminal as such.  What a tool said has lines. */
+	shown = show_bytes(message, whole ? is_control_in_lines : is_control);
+	if (asprintf(&text, "workcell: %s: %s\n", cell_code_word(err->code), shown ? shown : "") < 0)
+		text = NULL;
+	if (text)
+		cell__cli_write(STDERR_FILENO, text, strlen(text));
+	free(text);
+	free(shown);
 	return cell_code_exit_status(err->code);
 }
 
@@ -380,6 +409,18 @@ int cell__cli_find_python(const char *name, char **ret_path, struct cell_error *
 			      name);
 }
 
+int cell__cli_choose_python(const char *name, const char *version, char **ret_path, struct cell_error *err)
+{
+	const char *path = getenv("PATH");
+
+	if (!version)
+		return cell__cli_find_python(name, ret_path, err);
+	if (name)
+		return cell__cli_fail(err, CELL_E_INVALID, 0,
+				      "--python and --python-version both name the interpreter; give one");
+	return cell_find_python(version, path ? path : "", ret_path, err);
+}
+
 int cell__cli_check_dir(const char *flag, const char *path, struct cell_error *err)
 {
 	struct stat st;
@@ -420,7 +461,8 @@ int cell__cli_open(const struct cell_cli_session_flags *flags, cell_event_fn on_
 	char *python = NULL, *cwd = NULL;
 	int status = -1;
 
-	if (env_strings(&flags->env, &env, err) < 0 || cell__cli_find_python(flags->python, &python, err) < 0)
+	if (env_strings(&flags->env, &env, err) < 0 ||
+	    cell__cli_choose_python(flags->python, flags->space.python_version, &python, err) < 0)
 		goto out;
 	if (flags->cwd) {
 		cwd = cell__cli_absolute(flags->cwd, err);

@@ -26,6 +26,13 @@ static const char *host_getenv(void *arg, const char *name)
 	return getenv(name);
 }
 
+/* On the thread that waits for the installer, which is the main one. */
+static void print_progress(void *arg, const char *line)
+{
+	(void)arg;
+	cell__cli_note(line);
+}
+
 static bool is_redis(const char *place)
 {
 	return place && (!strncmp(place, "redis://", 8) || !strncmp(place, "rediss://", 9));
@@ -38,6 +45,9 @@ static int check_flags(const struct cell_cli_space_flags *flags, struct cell_err
 		return cell__cli_fail(err, CELL_E_UNAVAILABLE, 0, "storage in Redis is not built into this version");
 	if (flags->workspace && !flags->storage && !flags->base)
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "--workspace needs --storage DIR or --base DIR");
+	if (flags->venv_dir && flags->no_cache_venv)
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "--venv-dir and --no-cache-venv both say where packages "
+							      "go; give one");
 	return 0;
 }
 
@@ -55,9 +65,44 @@ static char *cache_dir(void)
 	return n < 0 ? NULL : path;
 }
 
+const struct cell_space_options cell__cli_space_defaults = CELL_SPACE_OPTIONS_INIT;
+
+/* What pip and uv are to know of the person's environment. */
+static bool is_for_installers(const char *entry)
+{
+	static const char *const starts[] = {
+		"PIP_", "UV_", "SSL_CERT_FILE=", "SSL_CERT_DIR=", "REQUESTS_CA_BUNDLE=", "CURL_CA_BUNDLE=", "NETRC=",
+		"HOME=", "TMPDIR=", "XDG_CONFIG_HOME=", "XDG_CONFIG_DIRS=", "XDG_CACHE_HOME=", "http_proxy=",
+		"https_proxy=", "all_proxy=", "no_proxy=", "HTTP_PROXY=", "HTTPS_PROXY=", "ALL_PROXY=", "NO_PROXY=",
+	};
+
+	for (size_t i = 0; i < sizeof(starts) / sizeof(starts[0]); i++) {
+		if (!strncmp(entry, starts[i], strlen(starts[i])))
+			return true;
+	}
+	return false;
+}
+
+/* The strings are the environment's; free() the array. */
+static const char **installer_env(void)
+{
+	const char **env;
+	size_t n = 0;
+
+	while (environ[n])
+		n++;
+	env = calloc(n + 1, sizeof(*env));
+	n = 0;
+	for (char **entry = environ; env && *entry; entry++) {
+		if (is_for_installers(*entry))
+			env[n++] = *entry;
+	}
+	return env;
+}
+
 /* Each is NULL or ours to free. */
 struct places {
-	char *storage, *tools, *wheels, *cache;
+	char *storage, *tools, *wheels, *cache, *venv;
 };
 
 static int find_places(const struct cell_cli_space_flags *flags, struct places *places, struct cell_error *err)
@@ -86,6 +131,8 @@ static int find_places(const struct cell_cli_space_flags *flags, struct places *
 		if (!places->wheels || cell__cli_check_dir("--wheel-dir", places->wheels, err) < 0)
 			return -1;
 	}
+	if (flags->venv_dir && !(places->venv = cell__cli_absolute(flags->venv_dir, err)))
+		return -1;
 	places->cache = cache_dir();
 	return 0;
 }
@@ -94,6 +141,7 @@ int cell__cli_space_create(const struct cell_cli_space_flags *flags, struct cell
 			   const char *cwd, struct cell_space **ret_space, struct cell_error *err)
 {
 	struct cell_space_options options = CELL_SPACE_OPTIONS_INIT;
+	const char **env = installer_env();
 	struct places places = { 0 };
 	int status = -1;
 
@@ -108,30 +156,44 @@ int cell__cli_space_create(const struct cell_cli_space_flags *flags, struct cell
 		options.cache_dir = places.cache;
 		options.index_url = flags->index_url;
 		options.wheel_dir = places.wheels;
+		options.venv_dir = places.venv;
+		options.cache_venv = !flags->no_cache_venv;
+		if (flags->cleanup_venv)
+			options.cleanup_venv_on_close = 1;
+		options.sync_deps_on_start = flags->sync_deps;
+		options.installer_env = env;
+		options.path = getenv("PATH");
+		if (flags->install_timeout_ms)
+			options.install_timeout_ms = flags->install_timeout_ms;
+		if (!flags->quiet)
+			options.on_progress = print_progress;
 		status = cell_space_open(engine, &options, ret_space, err);
 	}
 	free(places.storage);
 	free(places.tools);
 	free(places.wheels);
 	free(places.cache);
+	free(places.venv);
+	free(env);
 	return status;
 }
 
-int cell__cli_space_open(const struct cell_cli_space_flags *flags, const char *python, const char *cwd,
-			 bool needs_storage, struct cell_cli_space *ret_space, struct cell_error *err)
+static int open_space(const struct cell_cli_job *job, struct cell_cli_space *ret_space, struct cell_error *err)
 {
+	const struct cell_cli_space_flags *flags = job->space;
 	struct cell_engine_options options = CELL_ENGINE_OPTIONS_INIT;
 	struct cell_cli_space space = { 0 };
 	char *folder = NULL, *interpreter = NULL;
 	int status = -1;
 
-	if (needs_storage && !flags->storage && !flags->base)
+	if (job->needs_storage && !flags->storage && !flags->base)
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "where? give --base DIR or --storage DIR");
-	if (!needs_storage && !flags->tools && !flags->base)
+	if (!job->needs_storage && !flags->tools && !flags->base)
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "where? give --base DIR or --tools DIR");
-	if (cwd && (!(folder = cell__cli_absolute(cwd, err)) || cell__cli_check_dir("--cwd", folder, err) < 0))
+	if (job->cwd &&
+	    (!(folder = cell__cli_absolute(job->cwd, err)) || cell__cli_check_dir("--cwd", folder, err) < 0))
 		goto out;
-	if (python && cell__cli_find_python(python, &interpreter, err) < 0)
+	if (job->installs && cell__cli_choose_python(job->python, flags->python_version, &interpreter, err) < 0)
 		goto out;
 	options.pool_size = 0;
 	if (cell_engine_create(&options, &space.engine, err) < 0)
@@ -148,42 +210,45 @@ out:
 	return status;
 }
 
-void cell__cli_space_close(struct cell_cli_space *space)
-{
-	cell_space_close(space->space);
-	cell_engine_destroy(space->engine);
-	*space = (struct cell_cli_space){ 0 };
-}
-
 /* ---- operations ------------------------------------------------------------ */
+
+/* Of the last operation that failed; stays to the end. */
+static char *last_message;
 
 int cell__cli_call_raw(struct cell_space *space, const char *method, json_t *args, const void *raw, size_t raw_size,
 		       char **ret_text, void **ret_raw, size_t *ret_raw_size, struct cell_error *err)
 {
 	char *text = args ? json_dumps(args, JSON_COMPACT) : NULL;
-	char *answer = NULL;
-	void *bytes = NULL;
-	size_t size = 0;
+	struct cell_answer answer = CELL_ANSWER_INIT;
 	int status;
 
 	json_decref(args);
 	if (!text)
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "the arguments of %s are not UTF-8", method);
-	status = cell_space_call(space, method, text, raw, raw_size, &answer, &bytes, &size, err);
+	status = cell_space_call_ex(space, method, text, raw, raw_size, &answer, err);
 	free(text);
-	if (status < 0)
-		return -1;
-	if (ret_text)
-		*ret_text = answer;
-	else
-		free(answer);
-	if (ret_raw) {
-		*ret_raw = bytes;
-		*ret_raw_size = size;
-	} else {
-		free(bytes);
+	if (status < 0) {
+		free(last_message);
+		last_message = answer.message;
+		answer.message = NULL;
+	} else if (ret_text) {
+		*ret_text = answer.json;
+		answer.json = NULL;
 	}
-	return 0;
+	if (!status && ret_raw) {
+		*ret_raw = answer.raw;
+		*ret_raw_size = answer.raw_size;
+		answer.raw = NULL;
+	}
+	cell_answer_finish(&answer);
+	return status;
+}
+
+const char *cell__cli_whole_message(const struct cell_error *err)
+{
+	size_t size = strlen(err->msg);
+
+	return size && last_message && !strncmp(last_message, err->msg, size) ? last_message : NULL;
 }
 
 int cell__cli_call(struct cell_space *space, const char *method, json_t *args, char **ret_text, json_t **ret_answer,
@@ -211,8 +276,9 @@ int cell__cli_call(struct cell_space *space, const char *method, json_t *args, c
 	return 0;
 }
 
-const struct cell_cli_verb *cell__cli_verb(const struct cell_cli_verb *verbs, const char *command,
-					   const struct cell_cli_list *operands, struct cell_error *err)
+/* NULL: it is not there or its operands are too few or too many, which is said in *err. */
+static const struct cell_cli_verb *find_verb(const struct cell_cli_verb *verbs, const char *command,
+					     const struct cell_cli_list *operands, struct cell_error *err)
 {
 	char known[200] = "";
 	const struct cell_cli_verb *verb = verbs;
@@ -234,6 +300,26 @@ const struct cell_cli_verb *cell__cli_verb(const struct cell_cli_verb *verbs, co
 		return NULL;
 	}
 	return verb;
+}
+
+int cell__cli_do(const struct cell_cli_job *job, const struct cell_cli_list *operands)
+{
+	const struct cell_cli_verb *verb;
+	struct cell_cli_space space = { 0 };
+	struct cell_error err;
+	int status = -1;
+
+	verb = find_verb(job->verbs, job->command, operands, &err);
+	if (verb && job->alone && !strcmp(verb->name, job->alone)) {
+		status = verb->run(job->flags, NULL, operands, &err);
+	} else if (verb && !open_space(job, &space, &err)) {
+		status = verb->run(job->flags, space.space, operands, &err);
+		cell_space_close(space.space);
+		cell_engine_destroy(space.engine);
+	}
+	if (cell__cli_stop_status())
+		return cell__cli_stop_status();
+	return status < 0 ? cell__cli_report(&err, job->json) : status;
 }
 
 /* ---- K=V -------------------------------------------------------------------- */
@@ -387,6 +473,17 @@ static char *plain_copy(const char *text)
 	}
 	copy[used] = '\0';
 	return copy;
+}
+
+void cell__cli_note(const char *text)
+{
+	char *line = plain_copy(text);
+
+	if (!line)
+		return; /* no memory: a line of progress less */
+	cell__cli_write(STDERR_FILENO, line, strlen(line));
+	cell__cli_write(STDERR_FILENO, "\n", 1);
+	free(line);
 }
 
 /* How much of a line a text takes, roughly: its code points. */
