@@ -18,7 +18,7 @@
 
 #define MAX_SECONDS 1e9
 #define MAX_POOL 1000
-#define HELP_COLUMN 26
+#define HELP_COLUMN 28
 
 /* ---- errors ------------------------------------------------------------- */
 

@@ -41,7 +41,8 @@ static void fail_call(struct cell__call *call, int code, const char *message)
 
 static void free_op(struct cell__dep_op *op)
 {
-	json_t *values[] = { op->configured, op->problems, op->others, op->wanted, op->done, op->failed, op->errors };
+	json_t *values[] = { op->configured, op->problems, op->others, op->wanted, op->done, op->failed, op->errors,
+			     op->stale };
 	for (size_t i = 0; i < sizeof values / sizeof *values; i++)
 		json_decref(values[i]);
 	struct cell__buf *bufs[] = { &op->before, &op->after, &op->captured, &op->line[0], &op->line[1],

@@ -1,6 +1,6 @@
 /*
- * Inside of deps: what deps.c (calls and their queue), deps_steps.c (what an operation does) and deps_program.c (the
- * programs it runs) share.  Loop's thread, but for what is marked "pool".
+ * Inside of deps: what deps.c (calls and their queue), deps_steps.c (the way to a venv that works), deps_install.c (what
+ * is done to it) and deps_program.c (the programs that are run) share.  Loop's thread, but for what is marked "pool".
  */
 #ifndef CELL_SESSION_DEPS_OP_H
 #define CELL_SESSION_DEPS_OP_H
@@ -89,6 +89,8 @@ struct cell__dep_op {
 	bool remade;             /* by this operation */
 	json_t *wanted;          /* specifiers of the installer that runs */
 	bool limited;            /* by what else is configured */
+	json_t *stale;           /* names of packages that are to leave the venv */
+	bool pruned;             /* they have been dealt with */
 	bool one_by_one;
 	size_t at;               /* which of configured then */
 	bool installed_ok;
@@ -138,5 +140,18 @@ char **cell__deps_make_env(const struct cell__deps_options *opts);
 /* ---- deps_steps.c ---- */
 
 void cell__dep_begin(struct cell__dep_op *op);
+/* Finds out what is in the venv, and goes on from there. */
+void cell__dep_look_inside(struct cell__dep_op *op);
+/* The answer of an add or a sync. */
+void cell__dep_done(struct cell__dep_op *op);
+
+/* ---- deps_install.c ---- */
+
+/* Installs op->wanted. */
+void cell__dep_install(struct cell__dep_op *op);
+/* Uninstalls what of op->stale nothing else that is configured needs. */
+void cell__dep_uninstall(struct cell__dep_op *op);
+/* Removes the package from what is configured, and answers. */
+void cell__dep_forget(struct cell__dep_op *op);
 
 #endif

@@ -7,7 +7,7 @@
 
 #include "session/deps_op.h"
 
-#define CAPTURE_BYTES 4096u
+#define CAPTURE_BYTES 65536u
 
 /* ---- their environment ---- */
 

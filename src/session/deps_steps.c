@@ -11,8 +11,9 @@
  *        │  it does not run: make another
  *        │  an installer was killed in it: repair (program)
  *     contents (pool) ── no pip and no uv: ensurepip (program) ──▶ contents
+ *        │            ── a line is gone from requirements.txt: uninstall (deps_install.c) ──▶ contents
  *        │
- *     begin (pool) ──▶ installer (program) ──▶ record (pool) ──▶ answer, or the next of several
+ *     install or uninstall (deps_install.c)
  *
  * Invariants: from lock to the end the venv is ours alone; a venv is marked busy before an installer starts, and
  * unmarked only when that ended by itself; requirements.txt changes only after the venv did.
@@ -27,8 +28,6 @@
 #define ASK_MS 30000         /* an interpreter that says its version */
 #define LOCK_PAUSE_MS 10     /* between tries, at first and */
 #define LOCK_PAUSE_MAX_MS 500 /* at most */
-#define WANTED ".workcell-wanted.txt"
-#define LIMITS ".workcell-limits.txt"
 
 /* Without site: packages in the venv get no chance to run code here. */
 static const char ask_script[] =
@@ -66,8 +65,6 @@ static const char repair_script[] =
 static void want_lock(struct cell__dep_op *op);
 static void probe(struct cell__dep_op *op);
 static void make(struct cell__dep_op *op);
-static void look_inside(struct cell__dep_op *op);
-static void install(struct cell__dep_op *op);
 
 static const char *text_at(json_t *array, size_t i)
 {
@@ -89,7 +86,7 @@ static bool is_new(const struct cell__dep_op *op, const char *spec)
 	return !before || !after || before_size != after_size || memcmp(before, after, after_size) != 0;
 }
 
-static void answer(struct cell__dep_op *op)
+void cell__dep_done(struct cell__dep_op *op)
 {
 	json_t *result = json_pack("{s:[], s:[], s:O, s:[], s:s?}", "installed", "already_present", "failed",
 				   op->failed, "site", "bin", cell__deps_bin(op->deps));
@@ -119,7 +116,7 @@ static void answer_synced(struct cell__dep_op *op)
 	    cell__buf_add(&op->after, op->before.data, op->before.size) < 0)
 		cell__dep_fail(op, CELL_E_NOMEM, "out of memory");
 	else
-		answer(op);
+		cell__dep_done(op);
 }
 
 /* ---- prepare ---- */
@@ -224,8 +221,9 @@ static void handle_prepared(struct cell__dep_op *op)
 		cell__dep_answer(op, json_incref(op->configured));
 		return;
 	}
-	if (op->kind == CELL__DEP_SYNC && json_array_size(op->configured) == 0) {
-		answer(op);
+	/* A venv may still hold what was configured once. */
+	if (op->kind == CELL__DEP_SYNC && json_array_size(op->configured) == 0 && !cell__deps_site(deps)) {
+		cell__dep_done(op);
 		return;
 	}
 	if (deps->no_python.code) {
@@ -338,31 +336,19 @@ static void want_lock(struct cell__dep_op *op)
 
 /* ---- is it a venv, and does it work ---- */
 
-static void forget_work(struct cell__dep_op *op)
-{
-	op->rc = cell__deps_remove(op->deps->store, op->spec, &op->removed, &op->err);
-}
-
-static void handle_forgotten(struct cell__dep_op *op)
-{
-	size_t size;
-	bool was_there = cell__venv_listed(&op->before, op->spec, op->name_size, &size) != NULL;
-	cell__dep_answer(op, json_boolean(op->removed || was_there));
-}
-
 /* A venv that is not there or does not work has to be made, unless something is to be removed from it. */
 static void need_another(struct cell__dep_op *op)
 {
 	if (op->kind == CELL__DEP_REMOVE)
-		cell__dep_pool(op, forget_work, handle_forgotten);
+		cell__dep_forget(op);
 	else
 		make(op);
 }
 
 static void handle_looked(struct cell__dep_op *op)
 {
-	if (op->kind == CELL__DEP_SYNC && json_array_size(op->configured) == 0) {
-		answer(op);
+	if (op->kind == CELL__DEP_SYNC && json_array_size(op->configured) == 0 && op->state != CELL__VENV_PRESENT) {
+		cell__dep_done(op);
 	} else if (op->state == CELL__VENV_PRESENT) {
 		probe(op);
 	} else if (op->state == CELL__VENV_ABSENT) {
@@ -381,7 +367,7 @@ static void handle_repaired(struct cell__dep_op *op)
 		return;
 	}
 	op->fresh = true;
-	look_inside(op);
+	cell__dep_look_inside(op);
 }
 
 static void repair(struct cell__dep_op *op)
@@ -414,7 +400,7 @@ static void handle_probed(struct cell__dep_op *op)
 		if (op->dirty)
 			repair(op);
 		else
-			look_inside(op);
+			cell__dep_look_inside(op);
 		return;
 	}
 	if (op->remade) {
@@ -487,10 +473,42 @@ static void make(struct cell__dep_op *op)
 
 /* ---- what is in it ---- */
 
+static bool is_configured(const struct cell__dep_op *op, const char *name, size_t size)
+{
+	for (size_t i = 0; i < json_array_size(op->configured); i++) {
+		const char *spec = text_at(op->configured, i);
+		if (cell__dep_base_size(spec) == size && memcmp(spec, name, size) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* What is to leave the venv: the package itself; for a sync, what was configured once and is so no more. */
+static int find_stale(struct cell__dep_op *op)
+{
+	json_t *once = NULL;
+	op->stale = json_array();
+	if (op->kind == CELL__DEP_REMOVE)
+		return json_array_append_new(op->stale, json_stringn(op->spec, op->name_size));
+	if (op->kind != CELL__DEP_SYNC || op->pruned)
+		return op->stale ? 0 : -1;
+	int rc = cell__venv_configured(op->deps->dir, &once);
+	for (size_t i = 0; i < json_array_size(once); i++) {
+		const char *spec = text_at(once, i);
+		size_t name = cell__dep_base_size(spec), size;
+		if (!is_configured(op, spec, name) && cell__venv_listed(&op->before, spec, name, &size))
+			rc |= json_array_append_new(op->stale, json_stringn(spec, name));
+	}
+	json_decref(once);
+	return rc;
+}
+
 static void contents_work(struct cell__dep_op *op)
 {
 	cell__buf_finish(&op->before);
 	op->rc = cell__venv_listing(op->site, &op->before, &op->err);
+	if (op->rc == 0 && find_stale(op) < 0)
+		op->rc = cell_fail(&op->err, CELL_E_NOMEM, 0, "out of memory");
 	op->synced = op->rc == 0 && !op->dirty && cell__venv_is_synced(op->deps->dir, &op->before, op->configured);
 }
 
@@ -501,10 +519,8 @@ static void handle_has_pip(struct cell__dep_op *op)
 				       "On Debian: apt install python3-venv, or put uv into PATH.");
 		return;
 	}
-	look_inside(op);
+	cell__dep_look_inside(op);
 }
-
-static void begin_uninstall(struct cell__dep_op *op);
 
 static void handle_contents(struct cell__dep_op *op)
 {
@@ -514,7 +530,12 @@ static void handle_contents(struct cell__dep_op *op)
 		return;
 	}
 	if (op->kind == CELL__DEP_REMOVE && !cell__venv_listed(&op->before, op->spec, op->name_size, &size)) {
-		cell__dep_pool(op, forget_work, handle_forgotten);
+		cell__dep_forget(op);
+		return;
+	}
+	/* Nothing is configured any more, or never was. */
+	if (op->kind == CELL__DEP_SYNC && json_array_size(op->configured) == 0 && json_array_size(op->stale) == 0) {
+		cell__dep_done(op);
 		return;
 	}
 	/* uv makes venvs without pip; then uv was taken away. */
@@ -524,273 +545,25 @@ static void handle_contents(struct cell__dep_op *op)
 		cell__dep_run(op, argv, INT64_MAX, false, handle_has_pip);
 		return;
 	}
-	if (op->kind == CELL__DEP_REMOVE) {
-		begin_uninstall(op);
+	if (json_array_size(op->stale) > 0) {
+		cell__dep_uninstall(op);
 		return;
 	}
 	bool all = op->kind == CELL__DEP_SYNC || op->fresh;
 	op->wanted = all ? json_copy(op->others) : json_array();
 	if (op->wanted && op->kind == CELL__DEP_ADD)
 		json_array_append_new(op->wanted, json_string(op->spec));
-	install(op);
+	cell__dep_install(op);
 }
 
-static void look_inside(struct cell__dep_op *op)
+void cell__dep_look_inside(struct cell__dep_op *op)
 {
 	const char *site = cell__deps_site(op->deps);
+	json_decref(cell__take_ptr(op->stale));
 	free(op->site);
 	op->site = site ? cell__strdup(site) : NULL;
 	if (!op->site)
 		cell__dep_fail(op, CELL_E_INSTALL, "the venv has no site-packages");
 	else
 		cell__dep_pool(op, contents_work, handle_contents);
-}
-
-/* ---- install ---- */
-
-static bool contains(json_t *array, const char *spec)
-{
-	for (size_t i = 0; i < json_array_size(array); i++)
-		if (strcmp(text_at(array, i), spec) == 0)
-			return true;
-	return false;
-}
-
-/* What else is configured limits the versions that may come: a constraint has no extras. */
-static int add_limits(struct cell__dep_op *op, struct cell__buf *out)
-{
-	int rc = 0;
-	for (size_t i = 0; i < json_array_size(op->others); i++) {
-		const char *spec = text_at(op->others, i);
-		size_t name = cell__dep_base_size(spec);
-		const char *versions = spec + name;
-		if (*versions == '[')
-			versions += strcspn(versions, "]") + 1;
-		if (*versions && !contains(op->wanted, spec))
-			rc |= cell__buf_printf(out, "%.*s%s\n", (int)name, spec, versions);
-	}
-	return rc;
-}
-
-static void begin_work(struct cell__dep_op *op)
-{
-	CELL_AUTO_BUF struct cell__buf wanted = CELL_BUF_INIT, limits = CELL_BUF_INIT;
-	const char *dir = op->deps->dir;
-	int rc = add_limits(op, &limits);
-	for (size_t i = 0; i < json_array_size(op->wanted); i++)
-		rc |= cell__buf_printf(&wanted, "%s\n", text_at(op->wanted, i));
-	if (rc != 0) {
-		op->rc = cell_fail(&op->err, CELL_E_NOMEM, 0, "out of memory");
-		return;
-	}
-	op->limited = limits.size > 0; /* an empty file makes uv complain */
-	if (cell__venv_write(dir, WANTED, wanted.data, wanted.size) < 0 ||
-	    (op->limited && cell__venv_write(dir, LIMITS, limits.data, limits.size) < 0) || cell__venv_set_busy(dir, true) < 0)
-		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "write to the venv %s", dir);
-}
-
-/* When everything that is configured is installed, the venv can say so to the next sync. */
-static void note_synced(struct cell__dep_op *op)
-{
-	bool whole = op->kind == CELL__DEP_SYNC ? !op->one_by_one
-						: op->synced || json_array_size(op->others) == 0 ||
-							  (op->fresh && !op->one_by_one);
-	if (!whole)
-		return;
-	json_t *now = NULL;
-	/* Only saves work: whatever fails here means that the next sync looks closely. */
-	if (cell__deps_list(op->deps->store, &now, NULL, NULL) == 0)
-		(void)cell__venv_set_synced(op->deps->dir, &op->after, now);
-	json_decref(now);
-}
-
-static void record_work(struct cell__dep_op *op)
-{
-	cell__buf_finish(&op->after);
-	if (cell__venv_set_busy(op->deps->dir, false) < 0)
-		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "write to the venv %s", op->deps->dir);
-	else
-		op->rc = cell__venv_listing(op->site, &op->after, &op->err);
-	if (op->rc < 0 || !op->installed_ok)
-		return;
-	if (op->kind == CELL__DEP_ADD) {
-		op->rc = cell__deps_add(op->deps->store, op->spec, &op->err);
-		if (op->rc < 0)
-			cell_fail_wrap(&op->err, "%.60s is installed but could not be recorded", op->spec);
-	}
-	if (op->rc == 0)
-		note_synced(op);
-}
-
-/* The next specifier of a sync that goes one by one; false when there is none. */
-static bool next_alone(struct cell__dep_op *op)
-{
-	if (op->at >= json_array_size(op->configured))
-		return false;
-	json_decref(op->wanted);
-	op->wanted = json_pack("[O]", json_array_get(op->configured, op->at++));
-	return true;
-}
-
-static void handle_failed(struct cell__dep_op *op)
-{
-	CELL_AUTO_BUF struct cell__buf words = CELL_BUF_INIT, doing = CELL_BUF_INIT;
-	bool alone = json_array_size(op->wanted) <= 1;
-	if (op->kind == CELL__DEP_ADD) {
-		if (!alone) { /* what else is configured may be at fault */
-			op->one_by_one = true;
-			json_decref(op->wanted);
-			op->wanted = json_pack("[s]", op->spec);
-			install(op);
-			return;
-		}
-		(void)cell__buf_printf(&doing, "install %s", op->spec);
-		cell__dep_fail_program(op, CELL_E_INSTALL, doing.data ? doing.data : "install", NULL);
-		return;
-	}
-	op->one_by_one = true;
-	if (alone) {
-		json_array_append(op->failed, json_array_get(op->wanted, 0));
-		json_object_set_new(op->errors, text_at(op->wanted, 0), json_string(cell__dep_words(op, &words)));
-	}
-	if (alone && op->at == 0) /* it was the only one */
-		op->at = json_array_size(op->configured);
-	if (next_alone(op))
-		install(op);
-	else
-		answer(op);
-}
-
-static void handle_recorded(struct cell__dep_op *op)
-{
-	if (!op->installed_ok) {
-		handle_failed(op);
-		return;
-	}
-	json_array_extend(op->done, op->wanted);
-	if (op->kind == CELL__DEP_SYNC && op->one_by_one && next_alone(op))
-		install(op);
-	else
-		answer(op);
-}
-
-static void handle_installed(struct cell__dep_op *op)
-{
-	CELL_AUTO_BUF struct cell__buf doing = CELL_BUF_INIT;
-	const char *first = text_at(op->wanted, 0);
-	/* Stopped in the middle: the venv stays marked, and the next operation repairs it. */
-	if (op->how.error || op->how.signalled || op->how.timed_out) {
-		size_t n = json_array_size(op->wanted);
-		(void)cell__buf_printf(&doing, "install %s%s", op->kind == CELL__DEP_ADD ? op->spec : first,
-				       n > 1 ? " and what else is configured" : "");
-		cell__dep_fail_program(op, CELL_E_INSTALL, doing.data ? doing.data : "install", NULL);
-		return;
-	}
-	op->installed_ok = op->how.status == 0;
-	cell__dep_pool(op, record_work, handle_recorded);
-}
-
-static void run_installer(struct cell__dep_op *op)
-{
-	struct cell__deps *deps = op->deps;
-	CELL_AUTO_BUF struct cell__buf wanted = CELL_BUF_INIT, limits = CELL_BUF_INIT;
-	if (cell__buf_printf(&wanted, "%s/" WANTED, deps->dir) < 0 ||
-	    cell__buf_printf(&limits, "%s/" LIMITS, deps->dir) < 0) {
-		cell__dep_fail(op, CELL_E_NOMEM, "out of memory");
-		return;
-	}
-	const char *argv[24];
-	size_t n = 0;
-	const char *const with_uv[] = { op->uv, "pip", "install", "--no-progress", "--python", op->python };
-	const char *const with_pip[] = { op->python, "-I", "-u", "-m", "pip", "install", "--disable-pip-version-check",
-					 "--no-input", "--progress-bar", "off" };
-	size_t head = op->uv ? sizeof with_uv / sizeof *with_uv : sizeof with_pip / sizeof *with_pip;
-	for (; n < head; n++)
-		argv[n] = op->uv ? with_uv[n] : with_pip[n];
-	if (deps->wheel_dir && !deps->has_index)
-		argv[n++] = "--no-index";
-	if (deps->wheel_dir) {
-		argv[n++] = "--find-links";
-		argv[n++] = deps->wheel_dir;
-	}
-	if (op->limited) {
-		argv[n++] = "-c";
-		argv[n++] = limits.data;
-	}
-	/* Many may be more than a command line of the spawner's holds. */
-	if (json_array_size(op->wanted) > 1)
-		argv[n++] = "-r";
-	argv[n++] = json_array_size(op->wanted) > 1 ? wanted.data : text_at(op->wanted, 0);
-	argv[n] = NULL;
-	op->program = op->uv ? "uv" : "pip";
-	cell__dep_run(op, argv, INT64_MAX, false, handle_installed);
-}
-
-static void install(struct cell__dep_op *op)
-{
-	if (json_array_size(op->wanted) == 0)
-		cell__dep_fail(op, CELL_E_NOMEM, "out of memory");
-	else
-		cell__dep_pool(op, begin_work, run_installer);
-}
-
-/* ---- uninstall ---- */
-
-static void mark_work(struct cell__dep_op *op)
-{
-	if (cell__venv_set_busy(op->deps->dir, true) < 0)
-		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "write to the venv %s", op->deps->dir);
-}
-
-static void unmark_work(struct cell__dep_op *op)
-{
-	size_t size;
-	cell__buf_finish(&op->after);
-	if (cell__venv_set_busy(op->deps->dir, false) < 0)
-		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "write to the venv %s", op->deps->dir);
-	else
-		op->rc = cell__venv_listing(op->site, &op->after, &op->err);
-	op->installed_ok = op->rc == 0 && op->how.status == 0 &&
-			   !cell__venv_listed(&op->after, op->spec, op->name_size, &size);
-	if (op->installed_ok)
-		forget_work(op);
-}
-
-static void fail_uninstall(struct cell__dep_op *op)
-{
-	CELL_AUTO_BUF struct cell__buf doing = CELL_BUF_INIT;
-	(void)cell__buf_printf(&doing, "uninstall %.*s", (int)op->name_size, op->spec);
-	cell__dep_fail_program(op, CELL_E_INSTALL, doing.data ? doing.data : "uninstall", NULL);
-}
-
-static void handle_unmarked(struct cell__dep_op *op)
-{
-	if (op->installed_ok)
-		handle_forgotten(op);
-	else
-		fail_uninstall(op);
-}
-
-static void handle_uninstalled(struct cell__dep_op *op)
-{
-	if (op->how.error || op->how.signalled || op->how.timed_out)
-		fail_uninstall(op);
-	else
-		cell__dep_pool(op, unmark_work, handle_unmarked);
-}
-
-static void run_uninstaller(struct cell__dep_op *op)
-{
-	char name[CELL__STORE_DEP_BYTES + 1];
-	snprintf(name, sizeof name, "%.*s", (int)op->name_size, op->spec);
-	const char *with_uv[] = { op->uv, "pip", "uninstall", "--python", op->python, name, NULL };
-	const char *with_pip[] = { op->python, "-I", "-m", "pip", "uninstall", "--disable-pip-version-check",
-				   "--no-input", "-y", name, NULL };
-	op->program = op->uv ? "uv" : "pip";
-	cell__dep_run(op, op->uv ? with_uv : with_pip, INT64_MAX, false, handle_uninstalled);
-}
-
-static void begin_uninstall(struct cell__dep_op *op)
-{
-	cell__dep_pool(op, mark_work, run_uninstaller);
 }

@@ -643,6 +643,9 @@ static int check_synced(const char *json, struct cell_error *err)
 	else if (spec)
 		rc = cell_fail(err, CELL_E_INSTALL, 0, "cannot install %.60s: %s", spec, words ? words : "it is not said why");
 	json_decref(answer);
+	/* One sentence; the lines were progress. */
+	for (char *end = rc < 0 && err ? strchr(err->msg, '\n') : NULL; end; end = strchr(end, '\n'))
+		*end = ' ';
 	return rc;
 }
 

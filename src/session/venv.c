@@ -12,9 +12,12 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
+#include "store/store.h"
+
 #define OURS ".workcell"
 #define BUSY ".workcell-busy"
 #define SYNCED ".workcell-synced"
+#define CONFIGURED ".workcell-configured"
 #define SHORT_HEX 8
 
 /* ---- hashes ---- */
@@ -619,4 +622,42 @@ bool cell__venv_is_synced(const char *dir, const struct cell__buf *listing, json
 	CELL_AUTO_FREE char *file = join(dir, SYNCED);
 	return file && synced_hash(listing, configured, hash) == 0 && read_small(file, found, sizeof found) > 0 &&
 	       strcmp(found, hash) == 0;
+}
+
+int cell__venv_set_configured(const char *dir, json_t *configured)
+{
+	CELL_AUTO_FREE char *text = json_dumps(configured, JSON_COMPACT);
+	if (!text) {
+		errno = ENOMEM;
+		return -1;
+	}
+	return cell__venv_write(dir, CONFIGURED, text, strlen(text));
+}
+
+int cell__venv_configured(const char *dir, json_t **ret_configured)
+{
+	CELL_AUTO_FREE char *file = join(dir, CONFIGURED);
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	CELL_AUTO_FD int fd = file ? open(file, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK) : -1;
+	struct stat st;
+	json_t *all = NULL, *good = json_array();
+	if (!file || !good) {
+		json_decref(good);
+		return -1;
+	}
+	if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size <= (off_t)CELL__VENV_CONFIGURED_BYTES &&
+	    cell__buf_reserve(&text, (size_t)st.st_size) == 0) {
+		ssize_t n = read(fd, text.data, (size_t)st.st_size);
+		all = json_loadb(text.data, n > 0 ? (size_t)n : 0, 0, NULL);
+	}
+	/* Code in a session can write there too: only what could have been configured counts. */
+	for (size_t i = 0; i < json_array_size(all); i++) {
+		char spec[CELL__STORE_DEP_BYTES + 1];
+		const char *found = json_string_value(json_array_get(all, i));
+		if (found && cell__dep_normalise(found, spec, NULL) == 0)
+			json_array_append_new(good, json_string(spec));
+	}
+	json_decref(all);
+	*ret_configured = good;
+	return 0;
 }

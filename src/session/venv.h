@@ -5,6 +5,7 @@
  *     <parent>/<name>/.workcell           we made it
  *     <parent>/<name>/.workcell-busy      an installer is at work, or was killed at it
  *     <parent>/<name>/.workcell-synced    hash of what was configured and installed when both agreed
+ *     <parent>/<name>/.workcell-configured  what was configured and installed last
  *     <parent>/.<name>.lock               flock()ed by whoever works on it
  *     <parent>/.<name>.new-<hex>/         being made
  *     <parent>/.<name>.old-<hex>/         being removed
@@ -23,6 +24,7 @@
 #define CELL__VENV_DISTS 20000u     /* packages in one site-packages */
 #define CELL__VENV_DEPTH 64         /* folders in folders of what we remove */
 #define CELL__VENV_SCRIPT_BYTES (1024u * 1024u) /* a file in bin/ that may name its venv */
+#define CELL__VENV_CONFIGURED_BYTES (4u * 1024u * 1024u) /* what was configured, as we wrote it */
 #define CELL__VENV_PRIVATE "private-"
 
 /* ---- interpreters ---- */
@@ -87,5 +89,8 @@ const char *cell__venv_listed(const struct cell__buf *listing, const char *name,
 /* Remembers, and tells, that everything configured (an array of specifiers) was installed. */
 int cell__venv_set_synced(const char *dir, const struct cell__buf *listing, json_t *configured);
 bool cell__venv_is_synced(const char *dir, const struct cell__buf *listing, json_t *configured);
+/* Remembers what is configured, and tells it: an array of specifiers, empty where nothing is known. */
+int cell__venv_set_configured(const char *dir, json_t *configured);
+int cell__venv_configured(const char *dir, json_t **ret_configured);
 
 #endif

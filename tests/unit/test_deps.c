@@ -228,6 +228,35 @@ static void test_sync(void **state)
 	project_close(&project);
 }
 
+/* What others need stays when it is removed, and goes with them; what a person takes off the list goes too. */
+static void test_needed(void **state)
+{
+	(void)state;
+	alarm(MANY_S);
+	static struct project project;
+	project_open(&project, "needed", NULL);
+	do_sync(&project, "deps.add", "cell-alpha", "[\"cell-alpha\"]", "[]", "[]");
+	do_sync(&project, "deps.add", "cell-gamma", "[\"cell-gamma\"]", "[]", "[]");
+	do_sync(&project, "deps.add", "cell-beta", "[\"cell-beta\"]", "[]", "[]");
+	remove_is(&project, "cell-alpha", true);
+	expect_list(&project, "[\"cell-beta\",\"cell-gamma\"]");
+	assert_true(venv_says(&project, "import cell_alpha, cell_gamma"));
+	write_requirements(project.base, "cell-beta\n");
+	do_sync(&project, "deps.sync", NULL, "[]", "[\"cell-beta\"]", "[]");
+	assert_false(venv_says(&project, "import cell_gamma"));
+	assert_false(venv_says(&project, "import cell_alpha"));
+	assert_true(venv_says(&project, "import cell_beta"));
+	write_requirements(project.base, "# nothing\n");
+	do_sync(&project, "deps.sync", NULL, "[]", "[]", "[]");
+	assert_false(venv_says(&project, "import cell_beta"));
+	/* What code in a session wrote there is not believed. */
+	assert_int_equal(shell("for v in %s/venvs/*; do echo '[\"-r /etc/passwd\", 5, \"pip\"]' > $v/.workcell-configured; done",
+			       project.cache), 0);
+	write_requirements(project.base, "cell-alpha\n");
+	do_sync(&project, "deps.sync", NULL, "[\"cell-alpha\"]", "[]", "[]");
+	project_close(&project);
+}
+
 static void configure_cache_of_one(struct project *project)
 {
 	snprintf(project->cache, sizeof project->cache, "%s/one-cache", tmp);
@@ -788,6 +817,7 @@ int main(int argc, char **argv)
 		TEST(test_add_and_remove),
 		TEST(test_failures),
 		TEST(test_sync),
+		TEST(test_needed),
 		TEST(test_projects_do_not_share),
 		TEST(test_chosen_folder),
 		TEST(test_other_interpreter),

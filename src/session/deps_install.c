@@ -1,0 +1,406 @@
+/*
+ * Installers: what they are told, and what becomes of their work.  The lock is ours, and what is in the venv is known.
+ *
+ *     begin (pool) ──▶ installer (program) ──▶ record (pool) ──▶ answer, or the next of several
+ *
+ *     keep (pool) ──▶ who needs it? (program) ──nobody──▶ mark (pool) ──▶ uninstaller (program) ──▶ unmark (pool) ──▶ on
+ *                                              └─others─────────────────────────────────────────────────────────▲
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "session/deps_op.h"
+
+#define WANTED ".workcell-wanted.txt"
+#define LIMITS ".workcell-limits.txt"
+#define KEPT ".workcell-kept.txt"
+
+/*
+ * Prints those of the packages in argv[3:] that nothing of what is kept needs, directly or not.  Markers other than
+ * extras are taken to hold: a package too many does no harm.
+ */
+static const char needless_script[] =
+	"import importlib.metadata as metadata, re, sys\n"
+	"site, kept, targets = sys.argv[1], sys.argv[2], sys.argv[3:]\n"
+	"def normal(name):\n"
+	"    return re.sub('[-_.]+', '-', name.strip()).lower()\n"
+	"def split(text):\n"
+	"    found = re.match(r'\\s*([\\w.-]+)\\s*(?:\\[([^]]*)\\])?', text)\n"
+	"    extras = (found.group(2) or '').split(',') if found else ()\n"
+	"    return normal(found.group(1)) if found else '', frozenset(map(normal, extras))\n"
+	"def name_of(dist):\n"
+	"    try:\n"
+	"        return normal(dist.metadata['Name'])\n"
+	"    except Exception:\n"
+	"        return ''\n"
+	"dists = {name_of(dist): dist for dist in metadata.distributions(path=[site])}\n"
+	"with open(kept, encoding='utf-8') as file:\n"
+	"    todo = [split(line) for line in file]\n"
+	"seen = set()\n"
+	"while todo:\n"
+	"    each = todo.pop()\n"
+	"    if each in seen or each[0] not in dists:\n"
+	"        continue\n"
+	"    seen.add(each)\n"
+	"    for text in dists[each[0]].requires or ():\n"
+	"        extras = set(map(normal, re.findall(r'extra *== *\\W([\\w.-]+)', text)))\n"
+	"        if not extras or extras & each[1]:\n"
+	"            todo.append(split(text))\n"
+	"needed = {name for name, _ in seen}\n"
+	"print(''.join(name + '\\n' for name in targets if name not in needed), end='')\n";
+
+static const char *text_at(json_t *array, size_t i)
+{
+	return json_string_value(json_array_get(array, i));
+}
+
+/* ---- install ---- */
+
+static bool contains(json_t *array, const char *spec)
+{
+	for (size_t i = 0; i < json_array_size(array); i++)
+		if (strcmp(text_at(array, i), spec) == 0)
+			return true;
+	return false;
+}
+
+/* What else is configured limits the versions that may come: a constraint has no extras. */
+static int add_limits(struct cell__dep_op *op, struct cell__buf *out)
+{
+	int rc = 0;
+	for (size_t i = 0; i < json_array_size(op->others); i++) {
+		const char *spec = text_at(op->others, i);
+		size_t name = cell__dep_base_size(spec);
+		const char *versions = spec + name;
+		if (*versions == '[')
+			versions += strcspn(versions, "]") + 1;
+		if (*versions && !contains(op->wanted, spec))
+			rc |= cell__buf_printf(out, "%.*s%s\n", (int)name, spec, versions);
+	}
+	return rc;
+}
+
+static void begin_work(struct cell__dep_op *op)
+{
+	CELL_AUTO_BUF struct cell__buf wanted = CELL_BUF_INIT, limits = CELL_BUF_INIT;
+	const char *dir = op->deps->dir;
+	int rc = add_limits(op, &limits);
+	for (size_t i = 0; i < json_array_size(op->wanted); i++)
+		rc |= cell__buf_printf(&wanted, "%s\n", text_at(op->wanted, i));
+	if (rc != 0) {
+		op->rc = cell_fail(&op->err, CELL_E_NOMEM, 0, "out of memory");
+		return;
+	}
+	op->limited = limits.size > 0; /* an empty file makes uv complain */
+	if (cell__venv_write(dir, WANTED, wanted.data, wanted.size) < 0 ||
+	    (op->limited && cell__venv_write(dir, LIMITS, limits.data, limits.size) < 0) || cell__venv_set_busy(dir, true) < 0)
+		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "write to the venv %s", dir);
+}
+
+/* When everything that is configured is installed, the venv can say so to the next sync. */
+static void note_synced(struct cell__dep_op *op, json_t *now)
+{
+	bool whole = op->kind == CELL__DEP_SYNC ? !op->one_by_one
+						: op->synced || json_array_size(op->others) == 0 ||
+							  (op->fresh && !op->one_by_one);
+	if (!whole)
+		return;
+	/* Only saves work: whatever fails here means that the next sync looks closely. */
+	(void)cell__venv_set_synced(op->deps->dir, &op->after, now);
+}
+
+/* The venv has changed, and so may have what is configured. */
+static void note_configured(struct cell__dep_op *op)
+{
+	json_t *now = NULL;
+	if (cell__deps_list(op->deps->store, &now, NULL, &op->err) < 0) {
+		op->rc = -1;
+		return;
+	}
+	if (cell__venv_set_configured(op->deps->dir, now) < 0)
+		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "write to the venv %s", op->deps->dir);
+	else
+		note_synced(op, now);
+	json_decref(now);
+}
+
+static void record_work(struct cell__dep_op *op)
+{
+	cell__buf_finish(&op->after);
+	if (cell__venv_set_busy(op->deps->dir, false) < 0)
+		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "write to the venv %s", op->deps->dir);
+	else
+		op->rc = cell__venv_listing(op->site, &op->after, &op->err);
+	if (op->rc < 0 || !op->installed_ok)
+		return;
+	if (op->kind == CELL__DEP_ADD) {
+		op->rc = cell__deps_add(op->deps->store, op->spec, &op->err);
+		if (op->rc < 0)
+			cell_fail_wrap(&op->err, "%.60s is installed but could not be recorded", op->spec);
+	}
+	if (op->rc == 0)
+		note_configured(op);
+}
+
+/* The next specifier of a sync that goes one by one; false when there is none. */
+static bool next_alone(struct cell__dep_op *op)
+{
+	if (op->at >= json_array_size(op->configured))
+		return false;
+	json_decref(op->wanted);
+	op->wanted = json_pack("[O]", json_array_get(op->configured, op->at++));
+	return true;
+}
+
+static void handle_failed(struct cell__dep_op *op)
+{
+	CELL_AUTO_BUF struct cell__buf words = CELL_BUF_INIT, doing = CELL_BUF_INIT;
+	bool alone = json_array_size(op->wanted) <= 1;
+	if (op->kind == CELL__DEP_ADD) {
+		if (!alone) { /* what else is configured may be at fault */
+			op->one_by_one = true;
+			json_decref(op->wanted);
+			op->wanted = json_pack("[s]", op->spec);
+			cell__dep_install(op);
+			return;
+		}
+		(void)cell__buf_printf(&doing, "install %s", op->spec);
+		cell__dep_fail_program(op, CELL_E_INSTALL, doing.data ? doing.data : "install", NULL);
+		return;
+	}
+	op->one_by_one = true;
+	if (alone) {
+		json_array_append(op->failed, json_array_get(op->wanted, 0));
+		json_object_set_new(op->errors, text_at(op->wanted, 0), json_string(cell__dep_words(op, &words)));
+	}
+	if (alone && op->at == 0) /* it was the only one */
+		op->at = json_array_size(op->configured);
+	if (next_alone(op))
+		cell__dep_install(op);
+	else
+		cell__dep_done(op);
+}
+
+static void handle_recorded(struct cell__dep_op *op)
+{
+	if (!op->installed_ok) {
+		handle_failed(op);
+		return;
+	}
+	json_array_extend(op->done, op->wanted);
+	if (op->kind == CELL__DEP_SYNC && op->one_by_one && next_alone(op))
+		cell__dep_install(op);
+	else
+		cell__dep_done(op);
+}
+
+static void handle_installed(struct cell__dep_op *op)
+{
+	CELL_AUTO_BUF struct cell__buf doing = CELL_BUF_INIT;
+	const char *first = text_at(op->wanted, 0);
+	/* Stopped in the middle: the venv stays marked, and the next operation repairs it. */
+	if (op->how.error || op->how.signalled || op->how.timed_out) {
+		size_t n = json_array_size(op->wanted);
+		(void)cell__buf_printf(&doing, "install %s%s", op->kind == CELL__DEP_ADD ? op->spec : first,
+				       n > 1 ? " and what else is configured" : "");
+		cell__dep_fail_program(op, CELL_E_INSTALL, doing.data ? doing.data : "install", NULL);
+		return;
+	}
+	op->installed_ok = op->how.status == 0;
+	cell__dep_pool(op, record_work, handle_recorded);
+}
+
+static void run_installer(struct cell__dep_op *op)
+{
+	struct cell__deps *deps = op->deps;
+	CELL_AUTO_BUF struct cell__buf wanted = CELL_BUF_INIT, limits = CELL_BUF_INIT;
+	if (cell__buf_printf(&wanted, "%s/" WANTED, deps->dir) < 0 ||
+	    cell__buf_printf(&limits, "%s/" LIMITS, deps->dir) < 0) {
+		cell__dep_fail(op, CELL_E_NOMEM, "out of memory");
+		return;
+	}
+	const char *argv[24];
+	size_t n = 0;
+	const char *const with_uv[] = { op->uv, "pip", "install", "--no-progress", "--python", op->python };
+	const char *const with_pip[] = { op->python, "-I", "-u", "-m", "pip", "install", "--disable-pip-version-check",
+					 "--no-input", "--progress-bar", "off" };
+	size_t head = op->uv ? sizeof with_uv / sizeof *with_uv : sizeof with_pip / sizeof *with_pip;
+	for (; n < head; n++)
+		argv[n] = op->uv ? with_uv[n] : with_pip[n];
+	if (deps->wheel_dir && !deps->has_index)
+		argv[n++] = "--no-index";
+	if (deps->wheel_dir) {
+		argv[n++] = "--find-links";
+		argv[n++] = deps->wheel_dir;
+	}
+	if (op->limited) {
+		argv[n++] = "-c";
+		argv[n++] = limits.data;
+	}
+	/* Many may be more than a command line of the spawner's holds. */
+	if (json_array_size(op->wanted) > 1)
+		argv[n++] = "-r";
+	argv[n++] = json_array_size(op->wanted) > 1 ? wanted.data : text_at(op->wanted, 0);
+	argv[n] = NULL;
+	op->program = op->uv ? "uv" : "pip";
+	cell__dep_run(op, argv, INT64_MAX, false, handle_installed);
+}
+
+void cell__dep_install(struct cell__dep_op *op)
+{
+	if (json_array_size(op->wanted) == 0)
+		cell__dep_fail(op, CELL_E_NOMEM, "out of memory");
+	else
+		cell__dep_pool(op, begin_work, run_installer);
+}
+
+/* ---- uninstall ---- */
+
+static void forget_work(struct cell__dep_op *op)
+{
+	op->rc = cell__deps_remove(op->deps->store, op->spec, &op->removed, &op->err);
+}
+
+static void handle_forgotten(struct cell__dep_op *op)
+{
+	size_t size;
+	bool was_there = cell__venv_listed(&op->before, op->spec, op->name_size, &size) != NULL;
+	cell__dep_answer(op, json_boolean(op->removed || was_there));
+}
+
+void cell__dep_forget(struct cell__dep_op *op)
+{
+	cell__dep_pool(op, forget_work, handle_forgotten);
+}
+
+/* The packages are out of the venv, or stay because others need them. */
+static void uninstalled(struct cell__dep_op *op)
+{
+	json_decref(op->stale);
+	op->stale = NULL;
+	op->pruned = true;
+	if (op->kind == CELL__DEP_REMOVE)
+		cell__dep_forget(op);
+	else
+		cell__dep_look_inside(op);
+}
+
+static void fail_uninstall(struct cell__dep_op *op)
+{
+	CELL_AUTO_BUF struct cell__buf doing = CELL_BUF_INIT;
+	(void)cell__buf_printf(&doing, "uninstall %s", text_at(op->stale, 0));
+	cell__dep_fail_program(op, CELL_E_INSTALL, doing.data ? doing.data : "uninstall", NULL);
+}
+
+static void unmark_work(struct cell__dep_op *op)
+{
+	cell__buf_finish(&op->after);
+	if (cell__venv_set_busy(op->deps->dir, false) < 0)
+		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "write to the venv %s", op->deps->dir);
+	else
+		op->rc = cell__venv_listing(op->site, &op->after, &op->err);
+	op->installed_ok = op->how.status == 0;
+	for (size_t i = 0; i < json_array_size(op->stale) && op->installed_ok; i++) {
+		size_t size;
+		const char *name = text_at(op->stale, i);
+		op->installed_ok = !cell__venv_listed(&op->after, name, strlen(name), &size);
+	}
+}
+
+static void handle_unmarked(struct cell__dep_op *op)
+{
+	if (op->installed_ok)
+		uninstalled(op);
+	else
+		fail_uninstall(op);
+}
+
+static void handle_uninstalled(struct cell__dep_op *op)
+{
+	if (op->how.error || op->how.signalled || op->how.timed_out)
+		fail_uninstall(op);
+	else
+		cell__dep_pool(op, unmark_work, handle_unmarked);
+}
+
+static void run_uninstaller(struct cell__dep_op *op)
+{
+	const char *const with_uv[] = { op->uv, "pip", "uninstall", "--python", op->python };
+	const char *const with_pip[] = { op->python, "-I", "-u", "-m", "pip", "uninstall", "--disable-pip-version-check",
+					 "--no-input", "-y" };
+	size_t head = op->uv ? sizeof with_uv / sizeof *with_uv : sizeof with_pip / sizeof *with_pip;
+	size_t n = json_array_size(op->stale);
+	CELL_AUTO_FREE const char **argv = cell__alloc(head + n + 1, sizeof *argv);
+	if (!argv) {
+		cell__dep_fail(op, CELL_E_NOMEM, "out of memory");
+		return;
+	}
+	memcpy(argv, op->uv ? with_uv : with_pip, head * sizeof *argv);
+	for (size_t i = 0; i < n; i++)
+		argv[head + i] = text_at(op->stale, i);
+	op->program = op->uv ? "uv" : "pip";
+	cell__dep_run(op, argv, INT64_MAX, false, handle_uninstalled);
+}
+
+static void mark_work(struct cell__dep_op *op)
+{
+	if (cell__venv_set_busy(op->deps->dir, true) < 0)
+		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "write to the venv %s", op->deps->dir);
+}
+
+static void handle_needless(struct cell__dep_op *op)
+{
+	if (op->how.error || op->how.signalled || op->how.status != 0) {
+		cell__dep_fail_program(op, CELL_E_INSTALL, "find out what needs the package", NULL);
+		return;
+	}
+	json_t *needless = json_array();
+	const char *at = op->captured.data ? op->captured.data : "";
+	for (size_t size; (size = strcspn(at, "\n")) > 0 && at[size] == '\n'; at += size + 1)
+		json_array_append_new(needless, json_stringn(at, size));
+	json_decref(op->stale);
+	op->stale = needless;
+	if (json_array_size(needless) == 0)
+		uninstalled(op);
+	else
+		cell__dep_pool(op, mark_work, run_uninstaller);
+}
+
+static void ask_needless(struct cell__dep_op *op)
+{
+	CELL_AUTO_BUF struct cell__buf kept = CELL_BUF_INIT;
+	size_t n = json_array_size(op->stale);
+	CELL_AUTO_FREE const char **argv = cell__alloc(n + 8, sizeof *argv);
+	if (!argv || cell__buf_printf(&kept, "%s/" KEPT, op->deps->dir) < 0) {
+		cell__dep_fail(op, CELL_E_NOMEM, "out of memory");
+		return;
+	}
+	const char *const head[] = { op->python, "-I", "-S", "-c", needless_script, op->site, kept.data };
+	memcpy(argv, head, sizeof head);
+	for (size_t i = 0; i < n; i++)
+		argv[sizeof head / sizeof *head + i] = text_at(op->stale, i);
+	op->program = "the venv's python";
+	cell__dep_run(op, argv, INT64_MAX, true, handle_needless);
+}
+
+static void keep_work(struct cell__dep_op *op)
+{
+	CELL_AUTO_BUF struct cell__buf kept = CELL_BUF_INIT;
+	int rc = cell__buf_add(&kept, "", 0);
+	for (size_t i = 0; i < json_array_size(op->others); i++)
+		rc |= cell__buf_printf(&kept, "%s\n", text_at(op->others, i));
+	if (rc != 0)
+		op->rc = cell_fail(&op->err, CELL_E_NOMEM, 0, "out of memory");
+	else if (cell__venv_write(op->deps->dir, KEPT, kept.data, kept.size) < 0)
+		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "write to the venv %s", op->deps->dir);
+}
+
+void cell__dep_uninstall(struct cell__dep_op *op)
+{
+	if (json_array_size(op->others) > 0)
+		cell__dep_pool(op, keep_work, ask_needless);
+	else
+		cell__dep_pool(op, mark_work, run_uninstaller);
+}
