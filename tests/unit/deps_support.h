@@ -14,6 +14,8 @@ extern char wheels[96];       /* in it */
 extern char search_path[4200];
 extern bool with_uv;
 
+#define TEST_OTHER_PYTHON "/root/.pyenv/versions/3.12.1/bin/python3" /* tests that need another one skip without it */
+
 struct project {
 	struct cell__loop loop;
 	struct cell__spawn_hub hub;

@@ -20,7 +20,6 @@
 
 #include "session/venv.h"
 
-#define OTHER_PYTHON "/root/.pyenv/versions/3.12.1/bin/python3"
 #define MANY_S 300 /* a test with several real venvs on a busy machine */
 
 /* ---- without any installer ---- */
@@ -334,11 +333,11 @@ static void test_other_interpreter(void **state)
 {
 	(void)state;
 	alarm(MANY_S);
-	if (access(OTHER_PYTHON, X_OK) < 0)
+	if (access(TEST_OTHER_PYTHON, X_OK) < 0)
 		skip();
 	static struct project project;
 	snprintf(chosen, sizeof chosen, "%s/other/venv", tmp);
-	assert_int_equal(shell(OTHER_PYTHON " -m venv --without-pip %s", chosen), 0);
+	assert_int_equal(shell(TEST_OTHER_PYTHON " -m venv --without-pip %s", chosen), 0);
 	project_open(&project, "other", configure_chosen);
 	do_fail(&project, "deps.add", "cell-alpha", CELL_E_INVALID, "ValueError", "is for cpython-3.12.1");
 	assert_int_equal(shell("test -x %s/bin/python", chosen), 0);
@@ -369,6 +368,56 @@ static char python[160];
 static void configure_python(struct project *project)
 {
 	project->options.python = python;
+}
+
+static void lead_to(const char *interpreter)
+{
+	FILE *out = fopen(python, "w");
+	assert_non_null(out);
+	fprintf(out, "#!/bin/sh\nexec %s \"$@\"\n", interpreter);
+	fclose(out);
+	chmod(python, 0755);
+}
+
+/* pyenv's shims are scripts, and lead somewhere else when their user says so. */
+static void test_script_interpreter(void **state)
+{
+	(void)state;
+	alarm(MANY_S);
+	static struct project project;
+	snprintf(python, sizeof python, "%s/shim-aa", tmp);
+	lead_to(TEST_PYTHON);
+	project_open(&project, "script", configure_python);
+	do_sync(&project, "deps.add", "cell-beta", "[\"cell-beta\"]", "[]", "[]");
+	assert_true(venv_says(&project, "import sys; assert sys.version_info[:2] == (3, 11)"));
+	project_close(&project);
+	if (access(TEST_OTHER_PYTHON, X_OK) == 0) {
+		/* The script itself looks the same as before. */
+		char other[200];
+		snprintf(other, sizeof other, "%s/pyenv", tmp);
+		snprintf(python, sizeof python, "%s/shim-bb", tmp);
+		assert_int_equal(shell("printf '#!/bin/sh\\nexec %s \"$@\"\\n' > %s; chmod +x %s", TEST_PYTHON, other, other), 0);
+		lead_to(other);
+		project_open(&project, "script2", configure_python);
+		do_sync(&project, "deps.add", "cell-beta", "[\"cell-beta\"]", "[]", "[]");
+		project_close(&project);
+		assert_int_equal(shell("printf '#!/bin/sh\\nexec %s \"$@\"\\n' > %s", TEST_OTHER_PYTHON, other), 0);
+		project_open(&project, "script2", configure_python);
+		do_sync(&project, "deps.sync", NULL, "[\"cell-beta\"]", "[]", "[]");
+		assert_true(venv_says(&project, "import sys, cell_beta; assert sys.version_info[:2] == (3, 12)"));
+		project_close(&project);
+	}
+	/* A script counts only where there is no real one. */
+	char path[256], *found = NULL;
+	snprintf(path, sizeof path, "%s/shims:/usr/bin", tmp);
+	assert_int_equal(shell("mkdir %s/shims; cp %s %s/shims/python3.11; cp %s %s/shims/python3.97", tmp, python, tmp, python,
+			       tmp), 0);
+	assert_int_equal(cell__deps_find_python("3.11", path, &found, NULL), 0);
+	assert_string_equal(found, "/usr/bin/python3.11");
+	free(found);
+	assert_int_equal(cell__deps_find_python("3.97", path, &found, NULL), 0);
+	assert_non_null(strstr(found, "/shims/python3.97"));
+	free(found);
 }
 
 static void test_no_interpreter(void **state)
@@ -822,6 +871,7 @@ int main(int argc, char **argv)
 		TEST(test_chosen_folder),
 		TEST(test_other_interpreter),
 		TEST(test_repair),
+		TEST(test_script_interpreter),
 		TEST(test_no_interpreter),
 		TEST(test_maker_fails),
 		TEST(test_private),
