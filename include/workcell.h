@@ -258,6 +258,8 @@ CELL_API int cell_space_add_tool(struct cell_space *space, const struct cell_too
 /* Each call is answered exactly once, by one of the last three; after that the pointer and what it gave are gone. */
 CELL_API const char *cell_tool_call_args(const struct cell_tool_call *call); /* a JSON object, checked and complete */
 CELL_API const char *cell_tool_call_session_id(const struct cell_tool_call *call);
+/* 1: nobody waits for the answer any more (timeout, interrupt, the session is gone); it must be given all the same. */
+CELL_API int cell_tool_call_cancelled(const struct cell_tool_call *call);
 CELL_API void cell_tool_call_answer_json(struct cell_tool_call *call, const char *json, size_t size);
 CELL_API void cell_tool_call_answer_text(struct cell_tool_call *call, const char *text, size_t size);
 CELL_API void cell_tool_call_fail(struct cell_tool_call *call, const char *message);

@@ -768,6 +768,11 @@ const char *cell_tool_call_session_id(const struct cell_tool_call *call)
 	return cell__host_call_session_id(inner(call));
 }
 
+int cell_tool_call_cancelled(const struct cell_tool_call *call)
+{
+	return cell__host_call_cancelled(inner(call));
+}
+
 void cell_tool_call_answer_json(struct cell_tool_call *call, const char *json, size_t size)
 {
 	cell__host_call_answer_json(inner(call), json, size);
