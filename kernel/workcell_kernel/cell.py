@@ -216,17 +216,22 @@ class Cells:
         return any(self.hooks.values())
 
     def run_nested(self, source):
-        """For magics that run code: the value, exceptions pass."""
-        return self.execute(source)[1]
+        """For magics that run code: the value, exceptions pass. Figures belong to the output that %%capture takes."""
+        try:
+            return self.execute(source)[1]
+        finally:
+            figures.flush(None, self.interrupted)
 
     def attempt(self, source):
         """The part of a run that an interrupt may end: while this is on the stack, and only then."""
         if self.interrupted():
             raise KeyboardInterrupt  # it was faster than the cell
+        has_value, value = False, None
+        display_module.shown.clear()
         try:
             has_value, value = self.execute(source)
         finally:
-            figures.flush()
+            figures.flush(value if has_value else None, self.interrupted)
         if has_value:
             self.remember(value)
             return self.present(value)
@@ -242,6 +247,7 @@ class Cells:
             return self.attempt(source)
         except BaseException as exc:
             failure = exc
+            figures.discard()
             return None, None, (), errors.describe(exc)
         finally:
             if self.has_hooks():

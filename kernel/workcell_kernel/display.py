@@ -1,10 +1,7 @@
 """Rich representations: what display() and the value of a cell turn into.
 
 mime_bundle() follows IPython's DisplayFormatter.  Everything shown goes through emit() to `publish`, which
-the kernel sets.  Binary types are bytes there, never base64.
-
-The module is a matplotlib backend too (MPLBACKEND=module://workcell_kernel.display): figures are drawn with
-Agg, plt.show() displays them, and flush_figures() displays what is still open at the end of a cell.
+the kernel sets.  Binary types are bytes there, never base64.  When figures are shown is figures.py's business.
 """
 
 import sys
@@ -58,6 +55,8 @@ def mime_bundle(obj, include=None, exclude=None):
     if bundle is not None:
         if not data:
             return {}, {}
+        if _is_figure(obj):
+            _mark_shown(obj)
     elif type(obj) not in _TEXT_ONLY and not _answers_everything(obj):
         method = _real_method(obj, "_ipython_display_")
         if method is not None and _attempt(method)[0]:
@@ -245,41 +244,33 @@ class DisplayHandle:
 
 # -- matplotlib
 
+_FIGURE_PARTS = ("axes", "lines", "texts", "images", "patches", "artists", "legends", "subfigs")
+
+
 def _is_figure(obj):
     module = sys.modules.get("matplotlib.figure")
     return module is not None and isinstance(obj, getattr(module, "Figure", ()))
 
 
+# Figures that were drawn for display in this cell, with `stale` set back: matplotlib sets it when they change.
+shown = set()
+
+
+def _mark_shown(figure):
+    figure.stale = False
+    shown.add(figure)
+
+
+def is_shown(figure):
+    return figure in shown and not figure.stale
+
+
 def _figure_png(fig):
-    if not fig.axes and not fig.lines:
+    if not any(getattr(fig, name, ()) for name in _FIGURE_PARTS):
         return None
     import io
     buf = io.BytesIO()
     fig.canvas.print_figure(buf, format="png", dpi=fig.dpi, facecolor=fig.get_facecolor(),
                             edgecolor=fig.get_edgecolor(), bbox_inches="tight")
+    _mark_shown(fig)
     return buf.getvalue()
-
-
-def flush_figures(*args, **kwargs):
-    """Display and close the figures that pyplot holds open for this backend."""
-    helpers = sys.modules.get("matplotlib._pylab_helpers")
-    canvas_class = globals().get("FigureCanvas")
-    if helpers is None or canvas_class is None:
-        return
-    managers = [m for m in helpers.Gcf.get_all_fig_managers() if isinstance(m.canvas, canvas_class)]
-    try:
-        for manager in managers:
-            display(manager.canvas.figure)
-    finally:
-        for manager in managers:
-            helpers.Gcf.destroy(manager)
-
-
-def __getattr__(name):
-    # matplotlib asks its backend module for these; nobody else does, so nobody else pays for the import.
-    if name in ("FigureCanvas", "show"):
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        globals()["FigureCanvas"] = type("FigureCanvas", (FigureCanvasAgg,), {"__module__": __name__})
-        globals()["show"] = flush_figures
-        return globals()[name]
-    raise AttributeError("module %r has no attribute %r" % (__name__, name))

@@ -1,8 +1,15 @@
-"""matplotlib without a display server and without the code doing anything special.
+"""Pictures without a display server and without the code doing anything special.
 
-When pyplot is imported and nobody has chosen a backend, ours is chosen (display.py): plt.show() displays the open
-figures, and what is still open at the end of a cell is displayed then. Not by MPLBACKEND in the environment: programs the
-session starts would inherit a backend that only lives in here.
+matplotlib: where no window can be had the backend is Agg. plt.show() and fig.show() display the figure and take it from
+pyplot; what pyplot still holds open at the end of a cell is displayed and closed then, so that no cell draws into
+another's figure. That holds for every backend without windows, also one that the code has chosen: programs write
+matplotlib.use("Agg") because there is no screen, not because nobody is to see the figure. IPython's inline backend is
+left alone only where it was told to keep figures open. Not by MPLBACKEND in the environment: programs that the
+session starts would inherit what is meant for this process.
+
+Pillow: Image.show() displays the image instead of looking for a program to do it.
+
+Nothing here is imported by a cell that draws nothing.
 """
 
 import os
@@ -10,37 +17,176 @@ import sys
 
 from . import display
 
-_MODULE = "matplotlib.pyplot"
+_PYPLOT = "matplotlib.pyplot"
+_VIEWERS = "PIL.ImageShow"
+_WINDOWS = ("gtk", "macosx", "qt", "tk", "wx")
+_INLINE = ("inline", "module://matplotlib_inline.backend_inline")
 
+# Seconds for the figures of a cell that was interrupted: it has the host's grace, 2 s, to come to its end.
+INTERRUPTED_BUDGET = 0.5
+
+
+# -- when the libraries are imported
 
 class _Finder:
-    """First on sys.meta_path until somebody imports pyplot, then gone."""
+    """First on sys.meta_path until both modules have been asked for."""
+
+    def __init__(self):
+        self.wanted = {_PYPLOT, _VIEWERS} - set(sys.modules)
 
     def find_spec(self, name, path=None, target=None):
-        if name != _MODULE:
+        if name not in self.wanted:
             return None
-        sys.meta_path.remove(self)
-        choose_backend()
-        return None
+        self.wanted.remove(name)
+        if not self.wanted:
+            sys.meta_path.remove(self)
+        if name == _PYPLOT:
+            _prepare_matplotlib()
+            return None
+        from importlib.util import find_spec
+
+        spec = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, _prepare_pillow)
+        return spec
 
 
-def choose_backend():
-    matplotlib = sys.modules.get("matplotlib")
-    if matplotlib is None or "MPLBACKEND" in os.environ:
-        return
-    # A string: matplotlib.use() or a matplotlibrc has chosen. Reading it by [] would choose one itself.
-    if isinstance(dict.__getitem__(matplotlib.rcParams, "backend"), str):
-        return
-    display.FigureCanvas  # made on first use; older releases look into the module's dict only
-    matplotlib.rcParams["backend"] = "module://" + display.__name__
+class _Loader:
+    """Loads as usual, then calls done(module)."""
+
+    def __init__(self, loader, done):
+        self.loader, self.done = loader, done
+
+    def __getattr__(self, name):
+        return getattr(self.loader, name)
+
+    def create_module(self, spec):
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module):
+        module.__loader__ = module.__spec__.loader = self.loader
+        self.loader.exec_module(module)
+        self.done(module)
 
 
 def install_hook():
-    if _MODULE not in sys.modules:
-        sys.meta_path.insert(0, _Finder())
+    if _PYPLOT in sys.modules:
+        _prepare_matplotlib()
+    if _VIEWERS in sys.modules:
+        _prepare_pillow(sys.modules[_VIEWERS])
+    finder = _Finder()
+    if finder.wanted:
+        sys.meta_path.insert(0, finder)
 
 
-def flush():
-    """At the end of a cell."""
-    if _MODULE in sys.modules:
-        display.flush_figures()
+def _prepare_matplotlib():
+    import matplotlib
+    from matplotlib.backend_bases import FigureManagerBase
+    from matplotlib.figure import Figure
+
+    # Reading it by [] would choose a backend. A string: matplotlib.use(), MPLBACKEND or a matplotlibrc has chosen.
+    chosen = dict.__getitem__(matplotlib.rcParams, "backend")
+    if not isinstance(chosen, str):
+        # It may have been imported before the session had its environment.
+        chosen = os.environ.get("MPLBACKEND") or "agg"
+        matplotlib.rcParams["backend"] = chosen
+    if chosen.lower().startswith(_WINDOWS) and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        matplotlib.rcParams["backend"] = "agg"
+    if FigureManagerBase.show is not _show_manager:
+        FigureManagerBase.show = _show_manager
+        Figure.show = _figure_show(Figure.show)
+
+
+def _prepare_pillow(module):
+    class Viewer(module.Viewer):
+        format = "PNG"
+
+        def show_image(self, image, **options):
+            display.display(image)
+            return 1
+
+    module.register(Viewer(), 0)
+
+
+# -- showing
+
+def _show_manager(manager):
+    """FigureManagerBase.show, which managers with a window override: plt.show() calls it for every open figure."""
+    try:
+        display.display(manager.canvas.figure)
+    finally:
+        _close(manager)
+
+
+def _figure_show(original):
+    def show(self, warn=True):
+        """Display the figure."""
+        manager = self.canvas.manager
+        if manager is not None and type(manager).show is not _show_manager:
+            return original(self, warn)
+        try:
+            display.display(self)
+        finally:
+            if manager is not None:
+                _close(manager)
+        return None
+
+    return show
+
+
+def _close(manager):
+    sys.modules["matplotlib._pylab_helpers"].Gcf.destroy(manager)
+
+
+def _open_managers():
+    helpers = sys.modules.get("matplotlib._pylab_helpers")
+    if helpers is None:
+        return []
+    return [manager for manager in helpers.Gcf.get_all_fig_managers() if type(manager).show is _show_manager]
+
+
+def _are_kept():
+    """Has the code told the inline backend not to close figures? Then it shows them itself."""
+    matplotlib = sys.modules["matplotlib"]
+    config = sys.modules.get("matplotlib_inline.config")
+    if config is None or dict.__getitem__(matplotlib.rcParams, "backend") not in _INLINE:
+        return False
+    return config.InlineBackend.initialized() and not config.InlineBackend.instance().close_figures
+
+
+def flush(value=None, interrupted=bool):
+    """At the end of a cell. What is its value is shown as that. interrupted(): is the cell to end quickly?"""
+    if _PYPLOT not in sys.modules:
+        return
+    managers = _open_managers()
+    if not managers or _are_kept():
+        return
+    left = 0
+    end = _now() + INTERRUPTED_BUDGET if interrupted() else None
+    try:
+        for manager in managers:
+            figure = manager.canvas.figure
+            if figure is value or display.is_shown(figure):
+                continue
+            if end is not None and _now() > end:
+                left += 1
+            else:
+                display.display(figure)
+    finally:
+        for manager in managers:
+            _close(manager)
+    if left:
+        sys.stderr.write("[%d figure%s not shown: the cell was interrupted]\n" % (left, "" if left == 1 else "s"))
+
+
+def discard():
+    """After a cell that failed, where nothing can interrupt: nothing of it is left for the next one."""
+    if _PYPLOT in sys.modules and not _are_kept():
+        for manager in _open_managers():
+            _close(manager)
+
+
+def _now():
+    import time
+
+    return time.monotonic()

@@ -19,6 +19,7 @@ from .ns_errors import EXPORTED
 from .streams import TextOut, no_input
 
 SIGINT = 2
+own_stderr = None  # the session's, whatever the code puts into sys.stderr
 
 
 def on_interrupt(signum, frame):
@@ -33,7 +34,7 @@ def on_interrupt(signum, frame):
 
 def publish(data, metadata=None, transient=None, update=False):
     """display(): one DISPLAY frame, the parts raw behind each other."""
-    parts = [(kind, part_bytes(part)) for kind, part in data.items()]
+    parts = fitting([(kind, part_bytes(part)) for kind, part in data.items()], _workcell.MAX_RAW)
     head = {"mime": [[kind, len(part)] for kind, part in parts]}
     if metadata:
         head["metadata"] = metadata
@@ -49,6 +50,18 @@ def publish(data, metadata=None, transient=None, update=False):
     if not _workcell.send(_workcell.DISPLAY, 0, structure, b"".join(part for _, part in parts)):
         # In a forked child there is no way to the host but the plain streams.
         sys.stdout.write(str(data.get("text/plain", "")) + "\n")
+
+
+def fitting(parts, room):
+    """The MIME parts that fit into one frame; what does not is named on stderr and does not fail the cell."""
+    kept = []
+    for kind, part in parts:
+        if len(part) <= room:
+            room -= len(part)
+            kept.append((kind, part))
+        else:
+            own_stderr.write("[%s of %d bytes left out: too large]\n" % (kind, len(part)))
+    return kept
 
 
 def reseed():
@@ -68,13 +81,14 @@ class Kernel:
 
     def take_over(self, fds, lifeline, rehearse):
         """In the freshly forked process."""
+        global own_stderr
         socket, out, err, ring = fds
         self.fd = _workcell.become_kernel(socket, out, err, ring, lifeline)
         os.close(lifeline)
         reseed()
         sys.stdin = sys.__stdin__ = open(0, "r", encoding="utf-8", errors="surrogateescape", closefd=False)
         sys.stdout = sys.__stdout__ = TextOut(1)
-        self.stderr = sys.stderr = sys.__stderr__ = TextOut(2)
+        own_stderr = sys.stderr = sys.__stderr__ = TextOut(2)
         builtins.input = no_input
         display_module.publish = publish
         if rehearse:
@@ -203,16 +217,9 @@ class Kernel:
             parts.append(text)
         if mime:
             # A value whose pictures do not fit into a frame keeps its repr.
-            room = _workcell.MAX_RAW - sum(map(len, parts))
-            kept = []
-            for kind, part in mime:
-                if len(part) <= room:
-                    room -= len(part)
-                    kept.append([kind, len(part)])
-                    parts.append(part)
-                else:
-                    self.stderr.write("[%s of %d bytes left out: too large]\n" % (kind, len(part)))
-            head["mime"] = kept
+            kept = fitting(mime, _workcell.MAX_RAW - sum(map(len, parts)))
+            head["mime"] = [[kind, len(part)] for kind, part in kept]
+            parts.extend(part for _, part in kept)
         if error is not None:
             head["error"] = error
         _workcell.send(_workcell.RESULT, ident, dumps(head).encode(), b"".join(parts))

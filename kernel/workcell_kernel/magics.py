@@ -822,18 +822,13 @@ _show_as("image/svg+xml", "SVG", "svg", "SVG")
 
 @magic("line", "matplotlib")
 def matplotlib(shell, line):
-    """%matplotlib inline displays figures at plt.show() and at the end of a cell; other names select Agg."""
+    """%matplotlib inline: figures are displayed at plt.show() and at the end of a cell, as they are without it."""
     import matplotlib as module
     name = line.strip().lower()
     if name in ("-l", "--list"):
         print("Available matplotlib backends: ['agg', 'inline']")
         return
-    if name in ("", "inline", "auto"):
-        _display.FigureCanvas  # made on first use; older matplotlib reads the module's dict only
-        module.use("module://" + _display.__name__)
-        shell.events.register("post_execute", _display.flush_figures)
-    else:
-        module.use("agg")
+    module.use("agg")
 
 
 def _extension(name):

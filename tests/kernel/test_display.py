@@ -283,11 +283,13 @@ def test_matplotlib():
         import matplotlib
     except ImportError:
         return
-    d.FigureCanvas
-    matplotlib.use("module://workcell_kernel.display")
+    from workcell_kernel import figures
+
+    figures.install_hook()
     import matplotlib.pyplot as plt
     from matplotlib.figure import Figure
 
+    assert matplotlib.get_backend().lower() == "agg"
     with published() as got, warnings.catch_warnings():
         warnings.simplefilter("error")
         plt.plot([1, 2])
@@ -297,21 +299,109 @@ def test_matplotlib():
         plt.plot([1])
         plt.figure()
         plt.plot([2])
-        d.flush_figures()
+        figures.flush()
         assert len(got) == 3 and plt.get_fignums() == []
-        d.flush_figures()
+        figures.flush()
         assert len(got) == 3
+        # Only one of these is new to whoever looks: the value is shown as that, the other was displayed.
+        value, shown = plt.figure(), plt.figure()
+        for figure in (value, shown):
+            figure.add_subplot()
+        d.display(shown)
+        figures.flush(value)
+        assert len(got) == 4 and plt.get_fignums() == []
+        # Changed after it was displayed.
+        d.shown.clear()
+        shown = plt.figure()
+        shown.add_subplot()
+        d.display(shown)
+        shown.suptitle("more")
+        figures.flush()
+        assert len(got) == 6
+        # Kept in a variable: shown again by itself, also when pyplot does not know it any more.
+        shown.show()
+        Figure().show()
+        assert len(got) == 8 and "image/png" not in got[7][0]
+        plt.figure()
+        figures.discard()
+        assert len(got) == 8 and plt.get_fignums() == []
     fig = Figure()
     assert "image/png" not in d.mime_bundle(fig)[0]
     fig.add_subplot()
     assert d.mime_bundle(fig)[0]["image/png"].startswith(b"\x89PNG")
-    # The user's own choice of a backend is left alone.
-    matplotlib.use("agg")
+    lone = Figure()
+    lone.text(0.5, 0.5, "words")
+    assert d.mime_bundle(lone)[0]["image/png"].startswith(b"\x89PNG")
+    # A backend of the code's own choice without windows shows its figures too.
+    for backend in ("svg", "pdf", "agg"):
+        plt.switch_backend(backend)
+        with published() as got:
+            plt.plot([1, 2])
+            plt.show()
+            plt.plot([1, 2])
+            figures.flush()
+        assert len(got) == 2 and plt.get_fignums() == [], backend
+
+
+def test_figures_of_an_interrupted_cell():
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError:
+        return
+    from workcell_kernel import figures
+
+    saved, figures.INTERRUPTED_BUDGET = figures.INTERRUPTED_BUDGET, -1
+    stderr, sys.stderr = sys.stderr, io.StringIO()
+    try:
+        with published() as got:
+            for _ in range(3):
+                plt.figure().add_subplot()
+            figures.flush(None, lambda: True)
+        assert got == [] and plt.get_fignums() == []
+        assert sys.stderr.getvalue() == "[3 figures not shown: the cell was interrupted]\n"
+    finally:
+        figures.INTERRUPTED_BUDGET, sys.stderr = saved, stderr
+
+
+def test_backend_without_a_screen():
+    """What a matplotlibrc or the code asks for cannot be had without a screen."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        return
+    code = """
+import os, sys
+sys.path.insert(0, %r)
+from workcell_kernel import figures
+figures.install_hook()
+import matplotlib
+%s
+import matplotlib.pyplot as plt
+plt.figure()
+print(matplotlib.get_backend().lower())
+"""
+    import subprocess
+
+    for choice, wanted in (("", "agg"), ("matplotlib.use('TkAgg')", "agg"), ("matplotlib.use('svg')", "svg"),
+                           ("os.environ['MPLBACKEND'] = 'pdf'", "pdf")):
+        done = subprocess.run([sys.executable, "-c", code % (os.path.dirname(os.path.dirname(d.__file__)), choice)],
+                              stdout=subprocess.PIPE, env={"HOME": os.environ.get("HOME", "/"), "PATH": "/usr/bin:/bin"},
+                              timeout=120)
+        assert done.stdout.decode().split() == [wanted], (choice, done.stdout)
+
+
+def test_pillow_show():
+    try:
+        from PIL import Image
+    except ImportError:
+        return
+    from workcell_kernel import figures
+
+    figures.install_hook()
     with published() as got:
-        plt.plot([1, 2])
-        d.flush_figures()
-    assert got == [] and plt.get_fignums()
-    plt.close("all")
+        Image.new("RGB", (2, 2)).show()
+        Image.new("F", (2, 2)).show()
+    assert [part[0]["image/png"][:4] for part in got] == [b"\x89PNG"] * 2
 
 
 def main():

@@ -600,11 +600,13 @@ def test_matplotlib():
     except ImportError:
         return
     s = Session()
+    from workcell_kernel import figures
+    figures.install_hook()
     s.run("%matplotlib inline\nimport matplotlib.pyplot as plt\nplt.plot([1])")
     saved, display.publish = display.publish, lambda *a: s.published.append(a)
     redirect, display.redirect = display.redirect, None
     try:
-        s.shell.fire("post_execute")
+        figures.flush()
     finally:
         display.publish, display.redirect = saved, redirect
     assert s.published[0][0]["image/png"].startswith(b"\x89PNG")
