@@ -362,6 +362,7 @@ enum cell_event_type {
 	CELL_EVENT_CALL_ENDED,
 	CELL_EVENT_APPROVAL,    /* it waits for cell_session_answer() */
 	CELL_EVENT_APPROVAL_ENDED, /* it does not any more: `decision` says why */
+	CELL_EVENT_IMAGE,       /* a PNG was written to images_dir, or could not be */
 };
 
 enum cell_stream { CELL_STDOUT = 1, CELL_STDERR = 2 };
@@ -395,11 +396,13 @@ struct cell_event {
 	size_t n_parts;
 	struct cell_result *result;        /* RESULT: owned by the receiver for cell_session_start(), else borrowed */
 	const char *message;               /* KERNEL_DIED: the cause; CALL_ENDED: the error; APPROVAL: the policy's reason;
-					      APPROVAL_ENDED: the reason given; NULL: none */
+					      APPROVAL_ENDED: the reason given; IMAGE without path: why it was not written */
 	const struct cell_call_info *call; /* CALL_*, APPROVAL* */
 	const char *decision;              /* APPROVAL_ENDED: "accepted", "edited", "rejected", "expired", "cancelled";
 					      CALL_ENDED: "ok", "error", "denied", "rejected", "expired", "cancelled" */
 	double duration_ms;                /* CALL_ENDED */
+	const char *path;                  /* IMAGE: absolute; the file is complete */
+	size_t index;                      /* IMAGE: of the path among those of the result */
 };
 typedef void (*cell_event_fn)(void *arg, const struct cell_event *event);
 
@@ -425,6 +428,11 @@ struct cell_session_options {
 	int require_shell_escape; /* 1: processes are started by `!cmd` and its like only; a guard rail, no wall */
 	int restore_cwd;          /* 1: after each cell the working directory is `cwd` again */
 	struct cell_audit *audit; /* where calls are recorded; NULL: nowhere; must outlive the session */
+	/*
+	 * PNGs that cells show go into this folder, made with the first one, and results list their paths instead of
+	 * their bytes; what cannot be written stays with its display.  NULL: none are written.
+	 */
+	const char *images_dir;
 };
 #define CELL_SESSION_OPTIONS_INIT                                                 \
 	{ .size = sizeof(struct cell_session_options), .timeout_ms = 120000, .grace_ms = 2000, \
@@ -539,6 +547,12 @@ CELL_API void cell_result_keep_spill(struct cell_result *result);
 CELL_API size_t cell_result_display_count(const struct cell_result *result);
 CELL_API size_t cell_result_display(const struct cell_result *result, size_t i,
 				    const struct cell_mime_part **ret_parts);
+/* Files written to images_dir, in the order shown; the value's own is the last.  The i-th path; NULL past the end. */
+CELL_API size_t cell_result_image_count(const struct cell_result *result);
+CELL_API const char *cell_result_image(const struct cell_result *result, size_t i);
+/* What is not as it was asked for and yet no error: an image that could not be written, displays left out. */
+CELL_API size_t cell_result_notice_count(const struct cell_result *result);
+CELL_API const char *cell_result_notice(const struct cell_result *result, size_t i);
 /* The whole result as one line of JSON (the shape of `workcell run --json`); free() it.  NULL: no memory. */
 CELL_API char *cell_result_json(const struct cell_result *result);
 

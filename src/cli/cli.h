@@ -257,6 +257,7 @@ struct cell_cli_session_flags {
 	const char *python;
 	const char *preload;
 	const char *cwd;
+	const char *images_dir;
 	struct cell_cli_list env;
 	int64_t timeout_ms;
 	int64_t max_output_bytes;
@@ -280,6 +281,8 @@ extern const struct cell_session_options cell__cli_session_defaults;
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, preload) },                                   \
 	{ 0, "cwd", "DIR", "the session's working directory (default: this one)",         \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, cwd) },                                       \
+	{ 0, "images-dir", "DIR", "write the PNGs that cells show into this folder; made when missing", \
+	  CELL_FLAG_STRING, CELL_CLI_AT(at, images_dir) },                                \
 	{ 0, "env", "K=V", "set a variable; nothing is inherited; may be repeated",       \
 	  CELL_FLAG_LIST, CELL_CLI_AT(at, env) },                                         \
 	{ 0, "timeout", "SEC", "of a cell, in seconds; 0: none",                          \

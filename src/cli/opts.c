@@ -481,6 +481,7 @@ int cell__cli_open(const struct cell_cli_session_flags *flags, cell_event_fn on_
 	options.python = python;
 	options.preload = flags->preload;
 	options.cwd = cwd;
+	options.images_dir = flags->images_dir;
 	options.env = env;
 	options.timeout_ms = flags->timeout_ms;
 	options.max_output_bytes = flags->max_output_bytes;

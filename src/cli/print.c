@@ -416,6 +416,23 @@ static void emit_display(struct outlet *outlet, const struct cell_mime_part *par
 	}
 }
 
+/* That an image was not written stands among the result's notices too, which text mode prints. */
+static void emit_image(struct outlet *outlet, const struct cell_event *event)
+{
+	if (outlet->printer->format == CELL_CLI_EVENTS) {
+		flush_carry(outlet);
+		emit_json(outlet, event->path ? json_pack("{s:s, s:s, s:I}", "event", "image", "path", event->path,
+							  "index", (json_int_t)event->index)
+					      : json_pack("{s:s, s:n, s:s}", "event", "image", "path", "message",
+							  event->message));
+	} else if (outlet->printer->format == CELL_CLI_TEXT && event->path) {
+		cell__cli_print_fresh_line(outlet->printer);
+		emit(outlet, STDOUT_FILENO, "image: ", 7);
+		emit(outlet, STDOUT_FILENO, event->path, strlen(event->path));
+		emit(outlet, STDOUT_FILENO, "\n", 1);
+	}
+}
+
 static void emit_kernel_died(struct outlet *outlet, const char *message)
 {
 	char line[512];
@@ -478,6 +495,9 @@ static void emit_event(struct outlet *outlet, const struct cell_event *event)
 		break;
 	case CELL_EVENT_DISPLAY:
 		emit_display(outlet, event->parts, event->n_parts);
+		break;
+	case CELL_EVENT_IMAGE:
+		emit_image(outlet, event);
 		break;
 	case CELL_EVENT_KERNEL_DIED:
 		emit_kernel_died(outlet, event->message ? event->message : "");
@@ -604,6 +624,8 @@ int cell__cli_print_result(struct cell_cli_printer *printer, struct cell_result 
 		print_value(printer, result, prefix);
 		if (outcome)
 			print_outcome(outcome);
+		for (size_t i = 0; i < cell_result_notice_count(result); i++)
+			dprintf(STDERR_FILENO, "workcell: %s\n", cell_result_notice(result, i));
 		if (goes_on && !cell_result_state_kept(result))
 			dprintf(STDERR_FILENO,
 				"workcell: the variables are lost; the next cell starts on a fresh kernel\n");

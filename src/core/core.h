@@ -28,6 +28,9 @@ int cell_fail_wrap(struct cell_error *err, const char *fmt, ...) __attribute__((
 #define CELL_LIMIT_CODE_BYTES (32u * 1024u * 1024u)  /* one cell's source */
 #define CELL_LIMIT_DISPLAYS 1000u                    /* displays kept in one result */
 #define CELL_LIMIT_DISPLAY_BYTES (256u * 1024u * 1024u) /* their bytes together */
+#define CELL_LIMIT_IMAGES 1000u                      /* files that one run makes in images_dir */
+#define CELL_LIMIT_IMAGE_BYTES (1024u * 1024u * 1024u) /* their bytes together */
+#define CELL_LIMIT_NOTICES 16u                       /* in one result */
 #define CELL_LIMIT_QUEUE 1000u                       /* cells waiting in one session */
 #define CELL_LIMIT_JSON_DEPTH 512u
 #define CELL_LIMIT_CALLS 4096u                       /* namespace calls of one kernel under way */

@@ -35,6 +35,33 @@ void cell__owned_bundle_finish(struct cell__owned_bundle *bundle)
 	*bundle = (struct cell__owned_bundle){ 0 };
 }
 
+size_t cell__owned_bundle_find(const struct cell__owned_bundle *bundle, const char *type)
+{
+	size_t at = 0;
+	while (at < bundle->n_parts && strcmp(bundle->parts[at].type, type) != 0)
+		at++;
+	return at;
+}
+
+void cell__owned_bundle_remove(struct cell__owned_bundle *bundle, size_t at)
+{
+	free((void *)bundle->parts[at].type);
+	free((void *)bundle->parts[at].data);
+	bundle->n_parts--;
+	memmove(bundle->parts + at, bundle->parts + at + 1, (bundle->n_parts - at) * sizeof *bundle->parts);
+}
+
+void cell__result_add_notice(struct cell_result *result, const char *text)
+{
+	if (result->n_notices == CELL_LIMIT_NOTICES)
+		return;
+	if (result->n_notices == CELL_LIMIT_NOTICES - 1)
+		text = "there were more notices than are kept";
+	char *copy = cell__strdup(text);
+	if (copy)
+		result->notices[result->n_notices++] = copy;
+}
+
 int cell__result_take_answer(struct cell_result *result, const struct cell__answer *answer)
 {
 	if (answer->value_json) {
@@ -93,6 +120,11 @@ void cell_result_destroy(struct cell_result *result)
 	for (size_t i = 0; i < result->n_displays; i++)
 		cell__owned_bundle_finish(&result->displays[i]);
 	free(result->displays);
+	for (size_t i = 0; i < result->n_images; i++)
+		free(result->images[i]);
+	free(result->images);
+	for (size_t i = 0; i < result->n_notices; i++)
+		free(result->notices[i]);
 	finish_text(&result->out);
 	finish_text(&result->err);
 	finish_text(&result->text);
@@ -188,6 +220,26 @@ size_t cell_result_display(const struct cell_result *result, size_t i, const str
 	return result->displays[i].n_parts;
 }
 
+size_t cell_result_image_count(const struct cell_result *result)
+{
+	return result->n_images;
+}
+
+const char *cell_result_image(const struct cell_result *result, size_t i)
+{
+	return i < result->n_images ? result->images[i] : NULL;
+}
+
+size_t cell_result_notice_count(const struct cell_result *result)
+{
+	return result->n_notices;
+}
+
+const char *cell_result_notice(const struct cell_result *result, size_t i)
+{
+	return i < result->n_notices ? result->notices[i] : NULL;
+}
+
 /* ---- as JSON ---- */
 
 static bool is_json_type(const char *type)
@@ -241,6 +293,17 @@ static int add_string(struct cell__buf *out, const char *key, const char *text)
 	return rc | (text ? cell__buf_add_json_string(out, text, strlen(text)) : cell__buf_add_str(out, "null"));
 }
 
+static int add_list(struct cell__buf *out, const char *key, char *const *texts, size_t count)
+{
+	int rc = cell__buf_printf(out, ",\"%s\":[", key);
+	for (size_t i = 0; i < count; i++) {
+		if (i > 0)
+			rc |= cell__buf_add_str(out, ",");
+		rc |= cell__buf_add_json_string(out, texts[i], strlen(texts[i]));
+	}
+	return rc | cell__buf_add_str(out, "]");
+}
+
 static int add_error(struct cell__buf *out, const struct cell_result *result)
 {
 	if (!result->failed)
@@ -268,7 +331,8 @@ char *cell_result_json(const struct cell_result *result)
 	rc |= add_text(&out, "stderr", &result->err);
 	rc |= add_text(&out, "text", &result->text);
 	rc |= add_error(&out, result);
-	rc |= cell__buf_add_str(&out, ",\"images\":[],\"displays\":[");
+	rc |= add_list(&out, "images", result->images, result->n_images);
+	rc |= cell__buf_add_str(&out, ",\"displays\":[");
 	for (size_t i = 0; i < result->n_displays; i++) {
 		if (i > 0)
 			rc |= cell__buf_add_str(&out, ",");
@@ -277,6 +341,7 @@ char *cell_result_json(const struct cell_result *result)
 	rc |= cell__buf_add_str(&out, "]");
 	rc |= cell__buf_printf(&out, ",\"duration_ms\":%.3f,\"state\":\"%s\",\"isolation\":%s", cell_result_duration_ms(result),
 			       result->state_kept ? "kept" : "lost", result->isolation);
+	rc |= add_list(&out, "notices", result->notices, result->n_notices);
 	rc |= add_string(&out, "spill", result->spill_path);
 	rc |= add_string(&out, "session_id", result->session_id);
 	rc |= cell__buf_add_str(&out, "}");

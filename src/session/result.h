@@ -24,6 +24,10 @@ struct cell_result {
 	struct cell__owned_bundle mime;
 	struct cell__owned_bundle *displays;
 	size_t n_displays;
+	char **images; /* paths */
+	size_t n_images;
+	char *notices[CELL_LIMIT_NOTICES];
+	size_t n_notices;
 	struct cell__result_text out, err, text;
 	bool failed;
 	struct cell_outcome outcome;
@@ -37,6 +41,11 @@ struct cell_result {
 
 int cell__owned_bundle_copy(struct cell__owned_bundle *out, const struct cell__bundle *in);
 void cell__owned_bundle_finish(struct cell__owned_bundle *bundle);
+/* Where a type stands; n_parts when it does not. */
+size_t cell__owned_bundle_find(const struct cell__owned_bundle *bundle, const char *type);
+void cell__owned_bundle_remove(struct cell__owned_bundle *bundle, size_t at);
+/* Something of the run's that is not as it should be, and nobody's error.  The last that there is room for says so. */
+void cell__result_add_notice(struct cell_result *result, const char *text);
 /* Takes a value, repr and MIME parts over from an answer. */
 int cell__result_take_answer(struct cell_result *result, const struct cell__answer *answer);
 /* Sets the outcome; strings are copied. */

@@ -1,10 +1,13 @@
 #include "session/run.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "session/card.h"
 
 #define SPILL_BACKLOG (1u << 20)
+#define IMAGE_BACKLOG (16u << 20)
+#define OF_VALUE SIZE_MAX /* the number of the value's image; others have their display's */
 
 struct cell__run_item {
 	struct cell_event event;
@@ -15,6 +18,7 @@ struct cell__run_item {
 };
 
 static void handle_spill_finished(void *arg);
+static void handle_image_written(void *arg, size_t number, char *path, int error);
 
 struct cell__run *cell__run_create(const char *code, size_t size, const struct cell_run_options *opts,
 				   const struct cell__run_config *config, struct cell_error *err)
@@ -35,6 +39,7 @@ struct cell__run *cell__run_create(const char *code, size_t size, const struct c
 	run->timeout_ms = opts->timeout_ms;
 	run->on_event = opts->on_event;
 	run->event_arg = opts->event_arg;
+	run->progress = config->progress;
 	run->finished = config->finished;
 	memcpy(result->session_id, config->session_id, sizeof result->session_id);
 	result->isolation = config->isolation;
@@ -43,6 +48,7 @@ struct cell__run *cell__run_create(const char *code, size_t size, const struct c
 	cell__capped_init(&run->err, config->max_output);
 	cell__capped_init(&run->text, config->max_output);
 	cell__spill_init(&run->spill, config->loop, config->progress, handle_spill_finished, run);
+	cell__image_queue_init(&run->images, config->loop, config->images, handle_image_written, run);
 	return run;
 }
 
@@ -102,21 +108,22 @@ static void emit(struct cell__run *run, const struct cell_event *event, const st
 		run->on_event(run->event_arg, event);
 		return;
 	}
-	size_t text = event->message ? strlen(event->message) + 1 : 0;
-	struct cell__run_item *item = cell__alloc(1, sizeof *item + event->size + text);
+	const char *text = event->path ? event->path : event->message;
+	size_t text_size = text ? strlen(text) + 1 : 0;
+	struct cell__run_item *item = cell__alloc(1, sizeof *item + event->size + text_size);
 	if (!item)
 		return;
 	item->event = *event;
-	item->bytes = event->size + text + sizeof *item;
-	if (text > 0) {
-		memcpy(item->data + event->size, event->message, text);
-		item->event.message = item->data + event->size;
-	}
+	item->bytes = event->size + text_size + sizeof *item;
 	if (event->call)
 		cell__card_ref(event->call);
 	if (event->size > 0) {
 		memcpy(item->data, event->data, event->size);
 		item->event.data = item->data;
+	}
+	if (text) {
+		memcpy(item->data + event->size, text, text_size);
+		*(event->path ? &item->event.path : &item->event.message) = item->data + event->size;
 	}
 	if (bundle) {
 		if (cell__owned_bundle_copy(&item->bundle, bundle) < 0) {
@@ -183,7 +190,7 @@ struct cell_result *cell__run_wait(struct cell__run *run, struct cell__loop *loo
 
 bool cell__run_wants_pause(struct cell__run *run)
 {
-	if (cell__spill_backlog(&run->spill) > SPILL_BACKLOG)
+	if (cell__spill_backlog(&run->spill) > SPILL_BACKLOG || run->images.bytes > IMAGE_BACKLOG)
 		return true;
 	if (!run->waited)
 		return false;
@@ -213,12 +220,89 @@ void cell__run_output(struct cell__run *run, const char *spill_dir, enum cell_st
 	emit(run, &event, NULL);
 }
 
+/* ---- displays and images ---- */
+
+static struct cell__owned_bundle *image_bundle(struct cell_result *result, size_t number)
+{
+	return number == OF_VALUE ? &result->mime : &result->displays[number];
+}
+
+static void tell_image(struct cell__run *run, const char *path, const char *message)
+{
+	struct cell_event event = { .type = CELL_EVENT_IMAGE, .run_id = run->id, .path = path, .message = message };
+	if (path)
+		event.index = run->result->n_images - 1;
+	else
+		cell__result_add_notice(run->result, message);
+	emit(run, &event, NULL);
+}
+
+/* The PNG of a display or of the value on its way to the folder; where that is not to be it stays what it is. */
+static void save_image(struct cell__run *run, size_t number)
+{
+	struct cell_result *result = run->result;
+	struct cell__owned_bundle *bundle = image_bundle(result, number);
+	size_t at = cell__owned_bundle_find(bundle, "image/png");
+	if (!run->images.folder->path || at == bundle->n_parts)
+		return;
+	const struct cell_mime_part *part = &bundle->parts[at];
+	if (!cell__image_is_png(part->data, part->size)) {
+		tell_image(run, NULL, "an image/png part is no PNG and was not written");
+		return;
+	}
+	if (run->images_asked == CELL_LIMIT_IMAGES || part->size > CELL_LIMIT_IMAGE_BYTES - run->image_bytes) {
+		char message[160];
+		snprintf(message, sizeof message, "a cell writes at most %u images of %u MiB together: the others were not written",
+			 CELL_LIMIT_IMAGES, CELL_LIMIT_IMAGE_BYTES >> 20);
+		if (!run->told_images)
+			tell_image(run, NULL, message);
+		run->told_images = true;
+		return;
+	}
+	/* Room for the path first: a file that is there is listed. */
+	char **more = cell__realloc(result->images, (run->images_asked + 1) * sizeof *more);
+	if (more)
+		result->images = more;
+	if (!more || cell__image_queue_add(&run->images, number, part->data, part->size) < 0) {
+		tell_image(run, NULL, "out of memory: an image was not written");
+		return;
+	}
+	run->images_asked++;
+	run->image_bytes += part->size;
+}
+
+static void finish_if_done(struct cell__run *run);
+
+static void handle_image_written(void *arg, size_t number, char *path, int error)
+{
+	struct cell__run *run = arg;
+	struct cell_result *result = run->result;
+	struct cell__owned_bundle *bundle = image_bundle(result, number);
+	size_t at = cell__owned_bundle_find(bundle, "image/png");
+	if (path) {
+		if (number != OF_VALUE)
+			run->display_bytes -= bundle->parts[at].size;
+		cell__owned_bundle_remove(bundle, at);
+		result->images[result->n_images++] = path;
+		tell_image(run, path, NULL);
+	} else {
+		struct cell_error err;
+		run->images_asked--;
+		run->image_bytes -= bundle->parts[at].size;
+		cell_fail(&err, CELL_E_IO, error, "an image was not written to %.140s", run->images.folder->path);
+		tell_image(run, NULL, err.msg);
+	}
+	run->progress(run);
+	finish_if_done(run);
+}
+
 void cell__run_display(struct cell__run *run, const struct cell__bundle *bundle)
 {
 	struct cell_result *result = run->result;
 	size_t bytes = 0;
 	for (size_t i = 0; i < bundle->n_parts; i++)
 		bytes += bundle->parts[i].size;
+	bool kept = false;
 	if (result->n_displays < CELL_LIMIT_DISPLAYS && run->display_bytes + bytes <= CELL_LIMIT_DISPLAY_BYTES) {
 		struct cell__owned_bundle copy;
 		struct cell__owned_bundle *more =
@@ -228,12 +312,22 @@ void cell__run_display(struct cell__run *run, const struct cell__bundle *bundle)
 		if (more && cell__owned_bundle_copy(&copy, bundle) == 0) {
 			more[result->n_displays++] = copy;
 			run->display_bytes += bytes;
+			kept = true;
 		}
+	}
+	if (!kept && !run->told_displays) {
+		char message[160];
+		snprintf(message, sizeof message, "a result keeps at most %u displays of %u MiB together: others are missing in it",
+			 CELL_LIMIT_DISPLAYS, CELL_LIMIT_DISPLAY_BYTES >> 20);
+		cell__result_add_notice(result, message);
+		run->told_displays = true;
 	}
 	struct cell_event event = {
 		.type = CELL_EVENT_DISPLAY, .run_id = run->id, .parts = bundle->parts, .n_parts = bundle->n_parts
 	};
 	emit(run, &event, bundle);
+	if (kept)
+		save_image(run, result->n_displays - 1);
 }
 
 void cell__run_call_event(struct cell__run *run, const struct cell_event *event)
@@ -261,7 +355,14 @@ static void handle_spill_finished(void *arg)
 	complete_text(&result->out, &run->out, result->spill_path);
 	complete_text(&result->err, &run->err, result->spill_path);
 	complete_text(&result->text, &run->text, result->spill_path);
-	run->finished(run);
+	run->spilled = true;
+	finish_if_done(run);
+}
+
+static void finish_if_done(struct cell__run *run)
+{
+	if (run->spilled && !run->images.first)
+		run->finished(run);
 }
 
 void cell__run_end(struct cell__run *run, bool state_kept)
@@ -270,6 +371,7 @@ void cell__run_end(struct cell__run *run, bool state_kept)
 	run->result->state_kept = state_kept;
 	if (run->started)
 		run->result->duration_us = cell__now_us() - run->started_us;
+	save_image(run, OF_VALUE);
 	cell__spill_close(&run->spill);
 }
 

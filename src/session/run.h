@@ -2,11 +2,12 @@
  * One cell on its way through a session: its output, its events, its result.  Belongs to the loop's thread, except
  * for the event queue, which a waiting caller empties on its own thread.
  *
- *     queued ──▶ started ──▶ ending (output file being written) ──▶ delivered
+ *     queued ──▶ started ──▶ ending (output file and images being written) ──▶ delivered
  */
 #ifndef CELL_SESSION_RUN_H
 #define CELL_SESSION_RUN_H
 
+#include "session/images.h"
 #include "session/output.h"
 #include "session/result.h"
 
@@ -36,9 +37,14 @@ struct cell__run {
 	int64_t started_us;
 	struct cell__capped out, err, text;
 	struct cell__spill spill;
-	bool spilling;
+	bool spilling, spilled; /* spilled: the file is closed */
 	size_t display_bytes;
+	struct cell__image_queue images;
+	size_t images_asked; /* written and to be written */
+	uint64_t image_bytes;
+	bool told_displays, told_images; /* that a limit was met */
 	struct cell_result *result;
+	void (*progress)(void *run);
 	void (*finished)(struct cell__run *run); /* the result is complete */
 	struct cell__run *next;
 };
@@ -48,7 +54,8 @@ struct cell__run_config {
 	const char *session_id;
 	const char *isolation;
 	size_t max_output;
-	void (*progress)(void *run); /* the output file caught up a little */
+	struct cell__image_folder *images; /* its path may be NULL */
+	void (*progress)(void *run); /* the output file or the images caught up a little */
 	void (*finished)(struct cell__run *run);
 };
 

@@ -66,6 +66,7 @@ struct cell_session {
 	unsigned gate_kinds;
 	int64_t approval_timeout_ms;
 	bool approval_stops_clock, require_shell_escape, restore_cwd;
+	struct cell__image_folder images;
 
 	struct seat *seat;
 	int leaving;
@@ -619,6 +620,7 @@ static void free_session(struct cell_session *session)
 	free(session->python);
 	free(session->preload);
 	free(session->cwd);
+	cell__image_folder_finish(&session->images);
 	for (char **e = session->env; e && *e; e++)
 		free(*e);
 	free(session->env);
@@ -906,7 +908,8 @@ static int copy_options(struct cell_session *session, const struct cell_session_
 	session->preload = cell__strdup(opts->preload ? opts->preload : "");
 	if (!session->python || !session->preload)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	if (copy_cwd(session, opts->cwd, err) < 0)
+	if (copy_cwd(session, opts->cwd, err) < 0 ||
+	    cell__image_folder_init(&session->images, opts->images_dir, session->id, err) < 0)
 		return -1;
 	return copy_env(session, opts->env, err);
 }
@@ -1021,6 +1024,7 @@ static struct cell__run *make_run(struct cell_session *session, const char *code
 		.session_id = session->id,
 		.isolation = session->executor->receipt,
 		.max_output = session->max_output,
+		.images = &session->images,
 		.progress = handle_spill_progress,
 		.finished = handle_run_finished,
 	};

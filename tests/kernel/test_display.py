@@ -350,6 +350,7 @@ def test_figures_of_an_interrupted_cell():
         return
     from workcell_kernel import figures
 
+    figures.install_hook()
     saved, figures.INTERRUPTED_BUDGET = figures.INTERRUPTED_BUDGET, -1
     stderr, sys.stderr = sys.stderr, io.StringIO()
     try:
