@@ -85,6 +85,12 @@ def bare_python():
 
 
 @pytest.fixture(scope="session")
+def plain_python():
+    """The libraries of full_python without IPython."""
+    return support.plain_python()
+
+
+@pytest.fixture(scope="session")
 def full_python():
     """The interpreter with IPython, numpy, pandas and matplotlib."""
     for module in ("IPython", "numpy", "pandas", "matplotlib"):

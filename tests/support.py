@@ -304,9 +304,35 @@ def bare_python():
     return _bare[0]
 
 
+_plain = []
+
+
+def plain_python():
+    """A bare interpreter that finds the libraries of PYTHON but IPython and what belongs to it: the shell is our own."""
+    if not _plain:
+        asked = subprocess.run([PYTHON, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"],
+                               stdout=subprocess.PIPE, check=True)
+        source = asked.stdout.decode().strip()
+        where = tempfile.mkdtemp(prefix="workcell-tests-plain-")
+        subprocess.run([getattr(sys, "_base_executable", sys.executable), "-m", "venv", "--without-pip", where],
+                       check=True)
+        links = os.path.join(where, "links")
+        os.mkdir(links)
+        for name in os.listdir(source):
+            if not re.match(r"i?python|ipykernel|matplotlib_inline|distutils-precedence|_virtualenv", name, re.I):
+                os.symlink(os.path.join(source, name), os.path.join(links, name))
+        own, = glob.glob(os.path.join(where, "lib", "python3*", "site-packages"))
+        with open(os.path.join(own, "links.pth"), "w", encoding="utf-8") as file:
+            file.write(links + "\n")
+        _plain.append(os.path.join(where, "bin", "python3"))
+        assert module_version(_plain[0], "IPython") is None
+    return _plain[0]
+
+
 def remove_bare_python():
-    while _bare:
-        shutil.rmtree(os.path.dirname(os.path.dirname(_bare.pop())), ignore_errors=True)
+    for made in (_bare, _plain):
+        while made:
+            shutil.rmtree(os.path.dirname(os.path.dirname(made.pop())), ignore_errors=True)
 
 
 # ---- a long-lived program ----------------------------------------------------------------------------------

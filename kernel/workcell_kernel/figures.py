@@ -18,6 +18,7 @@ import sys
 from . import display
 
 _PYPLOT = "matplotlib.pyplot"
+_FIGURE = "matplotlib.figure"
 _VIEWERS = "PIL.ImageShow"
 _WINDOWS = ("gtk", "macosx", "qt", "tk", "wx")
 _INLINE = ("inline", "module://matplotlib_inline.backend_inline")
@@ -29,25 +30,25 @@ INTERRUPTED_BUDGET = 0.5
 # -- when the libraries are imported
 
 class _Finder:
-    """First on sys.meta_path until both modules have been asked for."""
+    """First on sys.meta_path until all of the modules have been asked for."""
 
     def __init__(self):
-        self.wanted = {_PYPLOT, _VIEWERS} - set(sys.modules)
+        self.wanted = {name: done for name, done in _DONE.items() if name not in sys.modules}
 
     def find_spec(self, name, path=None, target=None):
         if name not in self.wanted:
             return None
-        self.wanted.remove(name)
+        done = self.wanted.pop(name)
         if not self.wanted:
             sys.meta_path.remove(self)
         if name == _PYPLOT:
-            _prepare_matplotlib()
+            _choose_backend()  # before it looks for one
             return None
         from importlib.util import find_spec
 
         spec = find_spec(name)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, _prepare_pillow)
+            spec.loader = _Loader(spec.loader, done)
         return spec
 
 
@@ -70,19 +71,16 @@ class _Loader:
 
 
 def install_hook():
-    if _PYPLOT in sys.modules:
-        _prepare_matplotlib()
-    if _VIEWERS in sys.modules:
-        _prepare_pillow(sys.modules[_VIEWERS])
+    for name, done in _DONE.items():
+        if name in sys.modules:
+            done(sys.modules[name])
     finder = _Finder()
     if finder.wanted:
         sys.meta_path.insert(0, finder)
 
 
-def _prepare_matplotlib():
+def _choose_backend(pyplot=None):
     import matplotlib
-    from matplotlib.backend_bases import FigureManagerBase
-    from matplotlib.figure import Figure
 
     # Reading it by [] would choose a backend. A string: matplotlib.use(), MPLBACKEND or a matplotlibrc has chosen.
     chosen = dict.__getitem__(matplotlib.rcParams, "backend")
@@ -92,12 +90,17 @@ def _prepare_matplotlib():
         matplotlib.rcParams["backend"] = chosen
     if chosen.lower().startswith(_WINDOWS) and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         matplotlib.rcParams["backend"] = "agg"
+
+
+def _take_over_show(module):
+    from matplotlib.backend_bases import FigureManagerBase
+
     if FigureManagerBase.show is not _show_manager:
         FigureManagerBase.show = _show_manager
-        Figure.show = _figure_show(Figure.show)
+        module.Figure.show = _figure_show(module.Figure.show)
 
 
-def _prepare_pillow(module):
+def _add_viewer(module):
     class Viewer(module.Viewer):
         format = "PNG"
 
@@ -106,6 +109,9 @@ def _prepare_pillow(module):
             return 1
 
     module.register(Viewer(), 0)
+
+
+_DONE = {_PYPLOT: _choose_backend, _FIGURE: _take_over_show, _VIEWERS: _add_viewer}
 
 
 # -- showing

@@ -198,7 +198,7 @@ struct cell_cli_job {
 	const char *command;
 	const struct cell_cli_verb *verbs;
 	const void *flags;                 /* for the operation */
-	const struct cell_cli_space_flags *space;
+	const struct cell_cli_space_flags *space; /* NULL: no operation wants one */
 	const char *alone;                 /* the operation that opens what it needs itself, with space NULL; may be NULL */
 	bool installs;                     /* for the interpreter of --python or --python-version */
 	const char *python;                /* may be NULL */

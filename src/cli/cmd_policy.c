@@ -175,19 +175,13 @@ int cell__cmd_policy(int argc, char **argv)
 {
 	struct policy_flags flags = { .kind = "tool" };
 	struct cell_cli_list operands = { 0 };
-	const struct cell_cli_verb *verb;
-	struct cell_error err;
 	int status;
 
-	if (!cell__cli_parse(&cell__cli_policy_command, argc, argv, &flags, &operands, &status))
-		goto out;
-	verb = cell__cli_verb(verbs, "policy", &operands, &err);
-	status = verb ? verb->run(&flags, NULL, &operands, &err) : -1;
-	if (status < 0)
-		status = cell__cli_report(&err, flags.json);
-	if (cell__cli_stop_status())
-		status = cell__cli_stop_status();
-out:
+	if (cell__cli_parse(&cell__cli_policy_command, argc, argv, &flags, &operands, &status)) {
+		struct cell_cli_job job = { .command = "policy", .verbs = verbs, .flags = &flags, .json = flags.json };
+
+		status = cell__cli_do(&job, &operands);
+	}
 	cell__cli_list_finish(&operands);
 	return status;
 }

@@ -310,7 +310,7 @@ int cell__cli_do(const struct cell_cli_job *job, const struct cell_cli_list *ope
 	int status = -1;
 
 	verb = find_verb(job->verbs, job->command, operands, &err);
-	if (verb && job->alone && !strcmp(verb->name, job->alone)) {
+	if (verb && (!job->space || (job->alone && !strcmp(verb->name, job->alone)))) {
 		status = verb->run(job->flags, NULL, operands, &err);
 	} else if (verb && !open_space(job, &space, &err)) {
 		status = verb->run(job->flags, space.space, operands, &err);

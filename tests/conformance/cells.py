@@ -11,7 +11,7 @@ does not say is held to the quiet default: no error, nothing on stdout or stderr
     traceback           strings and patterns that must be found, in this order
     traceback_not       strings that must not
     mime                exact parts of the value, {type: text or pattern or bytes}
-    displays            the same for each display(), in order
+    displays            the same for each display(), in order, or ANY
     check               a function of the result, for what does not fit above
 
 `needs` names capabilities that an executor or interpreter may honestly lack.  An executor lists what it lacks
@@ -260,6 +260,59 @@ case("a rich repr that fails", cell("class F:\n    def _repr_html_(self): raise 
      exact("1", 1))
 case("a class is not its instance", cell(HTML),
      cell("H", check=lambda r: "text/html" not in r["mime"] or None))
+
+# ---- plots -------------------------------------------------------------------------------------------------
+
+FIGURE = {"text/plain": re.compile("^<Figure size "), "image/png": re.compile("^iVBORw0KGgo")}
+PLOT = "import matplotlib.pyplot as plt\n"
+
+
+def plots(name, *cells):
+    case("plot: " + name, *cells, cell("1", value=1), needs=["matplotlib"])
+
+
+plots("show", cell(PLOT + "plt.plot([1, 2])\nplt.show()", displays=[FIGURE], no_value=True),
+      cell("for i in range(3):\n    plt.plot([i, 1])\n    plt.show()", displays=[FIGURE] * 3))
+plots("open at the end", cell(PLOT + "plt.plot([1, 2]);", displays=[FIGURE]), exact("plt.get_fignums()", []),
+      cell("plt.figure(); plt.plot([1])\nplt.figure(); plt.plot([2]);", displays=[FIGURE] * 2),
+      cell("fig, axes = plt.subplots(2, 2)\naxes[0, 0].plot([1]);", displays=[FIGURE]))
+plots("shown, then another left open", cell(PLOT + "plt.plot([1])\nplt.show()\nplt.plot([2]);",
+                                            displays=[FIGURE] * 2))
+plots("closed or saved by the code", cell(PLOT + "plt.plot([1])\nplt.close()"),
+      cell("import io\nplt.plot([1])\nplt.savefig(io.BytesIO())\nplt.close('all')"))
+plots("the value is not shown twice", cell(PLOT + "fig, ax = plt.subplots()\nline = ax.plot([1])\nfig", mime=FIGURE))
+plots("what was displayed is not shown again",
+      cell(PLOT + "fig, ax = plt.subplots()\nline = ax.plot([1])\ndisplay(fig)", displays=[FIGURE]),
+      cell("fig, ax = plt.subplots()\ndisplay(fig)\nline = ax.plot([1])", displays=[FIGURE] * 2))
+plots("kept in a variable and shown later",
+      cell(PLOT + "fig, ax = plt.subplots()\nline = ax.plot([1])", displays=[FIGURE]),
+      cell("line = ax.plot([2])\nfig", mime=FIGURE), cell("display(fig)", displays=[FIGURE]),
+      cell("fig.show()", displays=[FIGURE]), cell("f = plt.figure(fig)\nplt.show()", displays=[FIGURE]))
+plots("after an error", raises(PLOT + "plt.plot([1])\n1 / 0", "ZeroDivisionError", displays=[FIGURE]),
+      raises("plt.plot([1])\nimport sys\nsys.exit()", "SystemExit", displays=[FIGURE]))
+plots("another backend",
+      cell("import matplotlib\nmatplotlib.use('Agg')\n" + PLOT + "plt.plot([1])\nplt.show()\nplt.plot([2]);",
+           displays=[FIGURE] * 2),
+      cell("plt.switch_backend('svg')\nplt.plot([1]);", displays=[FIGURE]),
+      cell("%matplotlib inline\nplt.plot([1])\nplt.show()\nplt.plot([2]);", displays=[FIGURE] * 2))
+plots("without pyplot", cell("from matplotlib.figure import Figure\nfig = Figure()\nax = fig.subplots()\nfig", mime=FIGURE),
+      cell("display(fig)", displays=[FIGURE]), cell("fig.show()", displays=[FIGURE]),
+      cell("fig.clear()\ndisplay(fig)", displays=[{"text/plain": FIGURE["text/plain"]}]))
+plots("interactive mode, draw and pause",
+      cell(PLOT + "plt.ion()\nplt.plot([1])\nplt.plot([2])\nplt.draw()", displays=[FIGURE]),
+      cell("plt.plot([1])\nplt.pause(0.001)", displays=[FIGURE]))
+plots("threads", cell(PLOT + "import threading\ndef draw():\n    plt.figure()\n    plt.plot([1])\n"
+                      "t = threading.Thread(target=draw)\nt.start()\nt.join()", displays=[FIGURE]))
+plots("animation", cell(PLOT + "from matplotlib.animation import FuncAnimation\nfig, ax = plt.subplots()\n"
+                        "line, = ax.plot([1, 2])\n"
+                        "animation = FuncAnimation(fig, lambda i: line.set_ydata([i, 1]), frames=3)\n"
+                        "pages = animation.to_jshtml()", displays=[FIGURE]))
+plots("captured", cell(PLOT + "pass"), cell("%%capture c\nlines = plt.plot([1])"), exact("len(c.outputs)", 1))
+plots("a figure that cannot be drawn",
+      cell(PLOT + "plt.title('$\\\\nosuchcommand$');", stderr=has("nosuchcommand"), displays=ANY))
+plots("PIL", cell("from PIL import Image\nimage = Image.new('RGB', (3, 3))"),
+      cell("image", check=lambda r: r["mime"]["image/png"].startswith("iVBORw0KGgo")),
+      cell("image.show()", displays=ANY, check=lambda r: [d["image/png"][:8] for d in r["displays"]] == ["iVBORw0K"]))
 
 # ---- input and exit ----------------------------------------------------------------------------------------
 
