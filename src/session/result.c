@@ -45,10 +45,17 @@ size_t cell__owned_bundle_find(const struct cell__owned_bundle *bundle, const ch
 
 void cell__owned_bundle_remove(struct cell__owned_bundle *bundle, size_t at)
 {
-	free((void *)bundle->parts[at].type);
-	free((void *)bundle->parts[at].data);
+	struct cell__owned_bundle less;
+	struct cell__bundle rest = { 0 };
 	bundle->n_parts--;
 	memmove(bundle->parts + at, bundle->parts + at + 1, (bundle->n_parts - at) * sizeof *bundle->parts);
+	memcpy(rest.parts, bundle->parts, bundle->n_parts * sizeof *rest.parts);
+	rest.n_parts = bundle->n_parts;
+	/* A smaller block gives the part's memory back; without it that stays until the end. */
+	if (cell__owned_bundle_copy(&less, &rest) == 0) {
+		free(bundle->parts);
+		*bundle = less;
+	}
 }
 
 void cell__result_add_notice(struct cell_result *result, const char *text)
