@@ -4,7 +4,6 @@ import os
 import sys
 from collections import namedtuple
 
-from . import errors
 
 SyncResult = namedtuple("SyncResult", "installed already_present failed")
 SyncResult.__module__ = "__main__"
@@ -43,6 +42,8 @@ def add_site(folder):
     added = [each for each in sys.path if each not in before]
     at = next((i for i, each in enumerate(before) if each.endswith(("site-packages", "dist-packages"))), len(before))
     sys.path[:] = before[:at] + added + before[at:]
+    from . import errors  # not at the top: it brings in threads where nothing else does
+
     errors.add_library(folder)
 
 

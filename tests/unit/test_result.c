@@ -57,7 +57,7 @@ static void test_empty(void **state)
 	char *json = cell_result_json(result);
 	assert_string_equal(json, "{\"value\":null,\"repr\":null,\"mime\":{},\"stdout\":\"\",\"stderr\":\"\",\"text\":\"\","
 				  "\"error\":null,\"images\":[],\"displays\":[],\"duration_ms\":0.000,\"state\":\"kept\","
-				  "\"isolation\":{\"level\":\"process\"},\"spill\":null,"
+				  "\"isolation\":{\"level\":\"process\"},\"notices\":[],\"spill\":null,"
 				  "\"session_id\":\"0123456789abcdef0123456789abcdef\"}");
 	free(json);
 	cell_result_destroy(result);
