@@ -8,9 +8,11 @@
  *     the ring before the next SYNC record was written before them;
  *   - a SYNC record says how many pipe bytes come before what follows; those are taken first.
  *
- * The host is woken by a DOORBELL.  Then it looks again every few milliseconds on its own ("hot"), which
- * coalesces small writes and saves the kernel a system call per write, until a look finds nothing; then it arms
- * the doorbell again.
+ * The host is woken by a DOORBELL, or by bytes in a pipe, and hands them on at once.  Then it looks again every few
+ * milliseconds on its own ("hot"), which coalesces small writes and saves the kernel a system call per write, until a
+ * look finds nothing; then it arms the doorbell again.  What the pipes bring meanwhile waits for the next look, unless it
+ * is much.  A line without its end may wait too, because print() writes them separately, but the doorbell is armed at
+ * once, so that the end does not wait.
  *
  * Every frame says up to where the ring had been written when it was sent.  That much is taken before the frame is
  * handled, so a result never overtakes its output.
@@ -33,6 +35,8 @@
 #include "wire/spin.h"
 
 #define HOT_INTERVAL_MS 4
+#define HALF_LINE_MS 1          /* that long at most */
+#define PIPE_HOLD_BYTES 32768   /* what may wait for the next look */
 #define PIPE_READ_BYTES 65536
 #define SOCKET_READ_BYTES 65536
 #define FRAMES_PER_TURN 64 /* one kernel does not keep the loop to itself */
@@ -62,6 +66,8 @@ struct cell__link {
 	struct cell__buf out;
 	int handles; /* not closed yet */
 	bool paused, closed, broken, is_hot;
+	bool rung; /* a DOORBELL came and the ring was not looked at since */
+	bool woken; /* it came while nobody looked */
 	/* Output of one stream on its way to the owner, so that many small records make one call. */
 	enum cell_stream gather_stream;
 	size_t gather_size;
@@ -221,14 +227,25 @@ static void take_in_order(struct cell__link *link)
 		take_upto(link, head);
 }
 
+/* Where ring and pipes stand, what waits in `gather` left out: the same twice, and nothing came between. */
+static uint64_t given_so_far(const struct cell__link *link)
+{
+	return link->ring.tail + link->pipe[0].given + link->pipe[1].given - link->gather_size;
+}
+
+static bool holds_nothing(const struct cell__link *link)
+{
+	return link->pipe[0].held.size == 0 && link->pipe[1].held.size == 0;
+}
+
 static void handle_hot(uv_timer_t *timer)
 {
 	struct cell__link *link = timer->data;
-	uint64_t before = link->ring.tail;
+	uint64_t before = given_so_far(link);
 	take_in_order(link);
 	if (link->closed || link->broken || link->paused)
 		return;
-	if (link->ring.tail == before && cell__ring_arm(&link->ring)) {
+	if (given_so_far(link) == before && cell__ring_arm(&link->ring)) {
 		uv_timer_stop(&link->hot);
 		link->is_hot = false;
 	}
@@ -245,10 +262,30 @@ static void become_hot(struct cell__link *link)
 /* A cell ended: nothing more is expected, so sleep at once instead of looking in vain. */
 static void cool_down(struct cell__link *link)
 {
-	if (link->is_hot && !link->paused && cell__ring_arm(&link->ring)) {
+	if (link->is_hot && !link->paused && holds_nothing(link) && cell__ring_arm(&link->ring)) {
 		uv_timer_stop(&link->hot);
 		link->is_hot = false;
 	}
+}
+
+/*
+ * The kernel rang, and wrote on while we woke up: all that is there goes on, up to `head`, which was read before the
+ * socket was.  False: half a line waits, and more has come.
+ */
+static bool answer_bell(struct cell__link *link, uint64_t head)
+{
+	bool woken = link->woken;
+	link->rung = link->woken = false;
+	if (!take_ring(link, head))
+		return true;
+	if (link->gather_size == 0 || link->gather[link->gather_size - 1] == '\n') {
+		flush_gather(link);
+		return true;
+	}
+	if (!woken)
+		return true; /* the next look is near */
+	uv_timer_start(&link->hot, handle_hot, HALF_LINE_MS, HOT_INTERVAL_MS);
+	return cell__ring_arm(&link->ring);
 }
 
 /* ---- events of the loop ---- */
@@ -263,8 +300,12 @@ static void handle_pipe(uv_poll_t *poll, int status, int events)
 		uv_poll_stop(poll);
 		return;
 	}
-	if (read_pipe(link, i))
+	if (!read_pipe(link, i))
+		return;
+	if (!link->is_hot || link->pipe[i].held.size >= PIPE_HOLD_BYTES)
 		take_in_order(link);
+	if (!link->closed && !link->broken && !link->paused)
+		become_hot(link);
 }
 
 static void flush_out(struct cell__link *link)
@@ -301,9 +342,8 @@ static bool handle_next_frame(struct cell__link *link)
 	if (!take_ring(link, frame.ring_pos))
 		return false;
 	if (frame.type == CELL_FRAME_DOORBELL) {
-		/* print() writes the line and its end separately: half a line may wait for the next look. */
-		if (link->gather_size > 0 && link->gather[link->gather_size - 1] == '\n')
-			flush_gather(link);
+		link->rung = true;
+		link->woken |= !link->is_hot;
 		if (!link->closed && !link->broken)
 			become_hot(link);
 	} else {
@@ -363,8 +403,13 @@ static void handle_socket(uv_poll_t *poll, int status, int events)
 	if (status == 0 && (events & UV_WRITABLE))
 		flush_out(link);
 	/* On an error too: what was sent before it is still there to be read, and reading tells the rest. */
-	if (!link->closed && (status < 0 || (events & UV_READABLE)))
+	for (int tries = 0; tries < 2 && !link->closed && (status < 0 || (events & UV_READABLE)); tries++) {
+		uint64_t head = cell__ring_head(&link->ring);
 		read_socket(link);
+		if (link->closed || link->broken || link->paused || !link->rung || answer_bell(link, head))
+			return;
+		link->rung = true; /* for the end of the line */
+	}
 }
 
 static void update_polls(struct cell__link *link)
