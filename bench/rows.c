@@ -670,6 +670,7 @@ static int measure_all(struct cell__bench *b)
 		{ CELL_ROW_MEMORY, measure_memory, "memory of one more session" },
 		{ CELL_ROW_SESSIONS, measure_sessions, "many sessions at once" },
 		{ CELL_ROW_TOOL_CALL, cell__bench_measure_tool_call, "calls of a host function" },
+		{ CELL_ROW_APPROVAL, cell__bench_measure_approval, "calls that are approved" },
 		{ CELL_ROW_TOOL_GATHER, cell__bench_measure_tool_gather, "1,000 calls at once" },
 		{ CELL_ROW_TOOL_CLI, cell__bench_measure_tool_cli, "calls of a command-line tool" },
 		{ CELL_ROW_ARTIFACT, cell__bench_measure_artifact, "artifacts" },

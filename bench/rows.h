@@ -27,6 +27,7 @@
 	X(FIRST_CHUNK, "first-chunk", "ns", "first-chunk")                 \
 	X(SESSIONS, "sessions", "ns", NULL)                                \
 	X(TOOL_CALL, "tool-call", "ns", NULL)                              \
+	X(APPROVAL, "approval", "ns", NULL)                                \
 	X(TOOL_GATHER, "tool-gather", "ns", NULL)                          \
 	X(TOOL_CLI, "tool-cli", "ns", NULL)                                \
 	X(ARTIFACT, "artifact", "bytes_per_s", NULL)                       \
@@ -36,6 +37,8 @@
 	X(CELL_TWO_CPUS, "cell-two-cpus", "ns", NULL)                      \
 	X(TOOL_CALL_ONE_CPU, "tool-call-one-cpu", "ns", NULL)              \
 	X(TOOL_CALL_TWO_CPUS, "tool-call-two-cpus", "ns", NULL)            \
+	X(APPROVAL_ONE_CPU, "approval-one-cpu", "ns", NULL)                \
+	X(APPROVAL_TWO_CPUS, "approval-two-cpus", "ns", NULL)              \
 	X(TOOL_GATHER_EACH, "tool-gather-each", "ns", NULL)                \
 	X(SEARCH_OPEN, "search-open", "ns", NULL)                          \
 	X(SEARCH_FIRST, "search-first", "ns", NULL)

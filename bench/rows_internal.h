@@ -44,6 +44,7 @@ int cell__bench_make_folder(struct cell__bench_folder *folder);
 /* Waits until the folder is gone.  Fine when there is none. */
 int cell__bench_remove_folder(struct cell__bench_folder *folder);
 
+int cell__bench_measure_approval(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_tool_call(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_tool_gather(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_tool_cli(struct cell__bench *b, struct cell__bench_row *row);

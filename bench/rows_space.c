@@ -162,8 +162,12 @@ static void close_place(struct place *place)
 	*place = (struct place){ 0 };
 }
 
-/* `name` is that of the storage in the benchmark's folder.  ret_ns: from here to the first cell's answer. */
-static int open_place(struct cell__bench *b, const char *name, struct place *place, double *ret_ns)
+/*
+ * `name` is that of the storage in the benchmark's folder.  policy may be NULL.  ret_ns: from here to the first cell's
+ * answer.
+ */
+static int open_place(struct cell__bench *b, const char *name, const struct cell_policy *policy, struct place *place,
+		      double *ret_ns)
 {
 	struct cell_space_options space_opts = CELL_SPACE_OPTIONS_INIT;
 	struct cell_session_options session_opts = CELL_SESSION_OPTIONS_INIT;
@@ -197,6 +201,7 @@ static int open_place(struct cell__bench *b, const char *name, struct place *pla
 		goto out;
 	}
 	session_opts.space = place->space;
+	session_opts.policy = policy;
 	if (cell_session_open(b->engine, &session_opts, &place->session, &err)) {
 		complain_err("open a session with a space", &err);
 		goto out;
@@ -214,7 +219,7 @@ out:
 }
 
 /* With a command-line tool, and a storage that holds nothing yet. */
-static int open_common_place(struct cell__bench *b, struct place *place)
+static int open_common_place(struct cell__bench *b, const struct cell_policy *policy, struct place *place)
 {
 	char *tools, *file = NULL, *text = NULL;
 	int r = -1;
@@ -229,7 +234,7 @@ static int open_common_place(struct cell__bench *b, struct place *place)
 	if (!file || !text)
 		complain("out of memory");
 	else if (!make_folder_at(tools) && !write_file(file, text))
-		r = open_place(b, "storage", place, NULL);
+		r = open_place(b, "storage", policy, place, NULL);
 	free(tools);
 	free(file);
 	free(text);
@@ -237,8 +242,8 @@ static int open_common_place(struct cell__bench *b, struct place *place)
 }
 
 /* Runs a cell whose value is a list of `count` numbers and adds them; samples NULL: they do not count. */
-static int run_numbers(struct cell_session *session, const char *code, size_t count,
-		       struct cell__bench_samples *samples)
+static int run_numbers(struct cell_session *session, const char *code, const struct cell_run_options *opts,
+		       size_t count, struct cell__bench_samples *samples)
 {
 	struct cell_result *result = NULL;
 	const struct cell_outcome *outcome;
@@ -247,7 +252,7 @@ static int run_numbers(struct cell_session *session, const char *code, size_t co
 	json_t *list = NULL;
 	int r = 0;
 
-	if (cell_session_run(session, code, strlen(code), NULL, &result, &err))
+	if (cell_session_run(session, code, strlen(code), opts, &result, &err))
 		return complain_err(code, &err);
 	outcome = cell_result_error(result);
 	value = cell_result_value_json(result);
@@ -269,31 +274,73 @@ static int sample_tool_calls(struct cell__bench *b, struct cell_session *session
 			     struct cell__bench_row *row)
 {
 	for (int round = -1; round < n_rounds; round++) {
-		if (run_numbers(session, "timed_calls(100)", 100, round >= 0 ? &row->cell : NULL) ||
+		if (run_numbers(session, "timed_calls(100)", NULL, 100, round >= 0 ? &row->cell : NULL) ||
 		    (round >= 0 && sample_floor(b, row, 100, cell__floor_ping)))
 			return -1;
 	}
 	return 0;
 }
 
+static const char timed_calls[] =
+	"from time import perf_counter_ns as clock\n"
+	"def timed_calls(n):\n"
+	"    took = []\n"
+	"    for i in range(n):\n"
+	"        began = clock()\n"
+	"        answer = tools.add(a=i)\n"
+	"        took.append(clock() - began)\n"
+	"        assert answer == i + 1, answer\n"
+	"    return took\n";
+
+static void accept_at_once(void *arg, const struct cell_event *event)
+{
+	struct cell_approval_answer yes = { .size = sizeof(yes), .accept = 1 };
+
+	if (event->type == CELL_EVENT_APPROVAL)
+		cell_session_answer(arg, event->call->id, &yes, NULL); /* a refusal would fail the cell */
+}
+
+static int sample_approvals(struct cell__bench *b, struct cell_session *session, int n_rounds,
+			    struct cell__bench_row *row)
+{
+	struct cell_run_options opts = { .size = sizeof(opts), .on_event = accept_at_once, .event_arg = session };
+
+	for (int round = -1; round < n_rounds; round++) {
+		if (run_numbers(session, "timed_calls(100)", &opts, 100, round >= 0 ? &row->cell : NULL) ||
+		    (round >= 0 && sample_floor(b, row, 100, cell__floor_ping)))
+			return -1;
+	}
+	return 0;
+}
+
+int cell__bench_measure_approval(struct cell__bench *b, struct cell__bench_row *row)
+{
+	struct cell_policy *policy = cell_policy_of(CELL_ASK);
+	struct place place;
+	int r = -1;
+
+	if (!policy)
+		return complain("out of memory");
+	if (!open_common_place(b, policy, &place)) {
+		r = run_cell(place.session, timed_calls, NULL, NULL, NULL) ||
+		    sample_approvals(b, place.session, rounds(b, 40), row) ||
+		    cell__bench_sample_placed(b, place.session, sample_approvals,
+					      &b->rows[CELL_ROW_APPROVAL_ONE_CPU],
+					      &b->rows[CELL_ROW_APPROVAL_TWO_CPUS]) ? -1 : 0;
+		close_place(&place);
+	}
+	cell_policy_destroy(policy);
+	return r;
+}
+
 int cell__bench_measure_tool_call(struct cell__bench *b, struct cell__bench_row *row)
 {
-	static const char code[] =
-		"from time import perf_counter_ns as clock\n"
-		"def timed_calls(n):\n"
-		"    took = []\n"
-		"    for i in range(n):\n"
-		"        began = clock()\n"
-		"        answer = tools.add(a=i)\n"
-		"        took.append(clock() - began)\n"
-		"        assert answer == i + 1, answer\n"
-		"    return took\n";
 	struct place place;
 	int r;
 
-	if (open_common_place(b, &place))
+	if (open_common_place(b, NULL, &place))
 		return -1;
-	r = run_cell(place.session, code, NULL, NULL, NULL) ||
+	r = run_cell(place.session, timed_calls, NULL, NULL, NULL) ||
 	    sample_tool_calls(b, place.session, rounds(b, 40), row) ||
 	    cell__bench_sample_placed(b, place.session, sample_tool_calls,
 				      &b->rows[CELL_ROW_TOOL_CALL_ONE_CPU],
@@ -318,12 +365,12 @@ int cell__bench_measure_tool_gather(struct cell__bench *b, struct cell__bench_ro
 	char call[64];
 	int r;
 
-	if (open_common_place(b, &place))
+	if (open_common_place(b, NULL, &place))
 		return -1;
 	snprintf(call, sizeof(call), "await timed_gather(%d)", GATHERED);
 	r = run_cell(place.session, code, NULL, NULL, NULL);
 	for (int round = -1; !r && round < rounds(b, 40); round++) {
-		r = run_numbers(place.session, call, 1, round >= 0 ? &row->cell : NULL);
+		r = run_numbers(place.session, call, NULL, 1, round >= 0 ? &row->cell : NULL);
 		if (!r && round >= 0)
 			r = add_sample(&each->cell, row->cell.values[row->cell.n - 1] / GATHERED);
 	}
@@ -415,11 +462,11 @@ int cell__bench_measure_tool_cli(struct cell__bench *b, struct cell__bench_row *
 	struct place place;
 	int r;
 
-	if (open_common_place(b, &place))
+	if (open_common_place(b, NULL, &place))
 		return -1;
 	r = run_cell(place.session, code, NULL, NULL, NULL);
 	for (int round = -1; !r && round < rounds(b, 40); round++) {
-		r = run_numbers(place.session, "timed_programs(5)", 5, round >= 0 ? &row->cell : NULL);
+		r = run_numbers(place.session, "timed_programs(5)", NULL, 5, round >= 0 ? &row->cell : NULL);
 		if (!r && round >= 0)
 			r = sample_floor(b, row, 5, spawn_program);
 	}
@@ -493,11 +540,11 @@ int cell__bench_measure_artifact(struct cell__bench *b, struct cell__bench_row *
 	struct place place;
 	int r;
 
-	if (open_common_place(b, &place))
+	if (open_common_place(b, NULL, &place))
 		return -1;
 	r = run_cell(place.session, code, NULL, NULL, NULL);
 	for (int round = -1; !r && round < rounds(b, 8); round++)
-		r = run_numbers(place.session, "rate_of_artifact()", 1, round >= 0 ? &row->cell : NULL) ||
+		r = run_numbers(place.session, "rate_of_artifact()", NULL, 1, round >= 0 ? &row->cell : NULL) ||
 		    sample_disk(b, round >= 0 ? &row->floor : NULL) ? -1 : 0;
 	close_place(&place);
 	return r;
@@ -607,13 +654,13 @@ static int sample_search(struct cell__bench *b, struct cell__bench_row *row)
 	int r = 0;
 
 	for (int i = 0; i < rounds(b, 40); i++) {
-		if (open_place(b, "many", &place, &ns))
+		if (open_place(b, "many", NULL, &place, &ns))
 			return -1;
 		close_place(&place);
 		if (add_sample(&open_row->cell, ns) || sample_floor(b, open_row, 1, cell__floor_fork))
 			return -1;
 	}
-	if (open_place(b, "many", &place, NULL))
+	if (open_place(b, "many", NULL, &place, NULL))
 		return -1;
 	r = search_once(place.space, 0, &ns) || add_sample(&b->rows[CELL_ROW_SEARCH_FIRST].cell, ns) ? -1 : 0;
 	/* A step that has no divisor in common with their number visits workflows of all words. */
@@ -631,7 +678,7 @@ int cell__bench_measure_search(struct cell__bench *b, struct cell__bench_row *ro
 	struct place place;
 
 	/* What the engine does once for all spaces is done with another storage. */
-	if (open_common_place(b, &place))
+	if (open_common_place(b, NULL, &place))
 		return -1;
 	close_place(&place);
 	return write_workflows(b->folder.path) || sample_search(b, row) ? -1 : 0;
