@@ -129,7 +129,7 @@ static int read_cell(const struct cell_cli_item *item, struct code *ret_code, st
 }
 
 int cell__cli_run_cell(struct cell_cli_host *host, struct cell_cli_printer *printer, const char *code, size_t size,
-		       int64_t timeout_ms, bool goes_on, int *ret_status, struct cell_error *err)
+		       int64_t timeout_ms, bool goes_on, void (*ended)(void), int *ret_status, struct cell_error *err)
 {
 	struct cell_run_options options = CELL_RUN_OPTIONS_INIT;
 	struct cell_result *result;
@@ -141,6 +141,8 @@ int cell__cli_run_cell(struct cell_cli_host *host, struct cell_cli_printer *prin
 	cell__cli_print_kept(printer);
 	status = cell_session_run(host->session, code, size, &options, &result, err);
 	cell__cli_run_end();
+	if (ended)
+		ended();
 	if (status < 0)
 		return -1;
 	/* What came before the cell began may have been noticed only then. */
@@ -164,7 +166,8 @@ static int run_cells(struct cell_cli_host *host, struct cell_cli_printer *printe
 
 		if (!cell__cli_run_begin())
 			break;
-		if (cell__cli_run_cell(host, printer, cells[i].text, cells[i].size, 0, goes_on, &status, err) < 0)
+		if (cell__cli_run_cell(host, printer, cells[i].text, cells[i].size, 0, goes_on, NULL, &status,
+				       err) < 0)
 			return -1;
 		if (status && !first_failure)
 			first_failure = status;
@@ -308,12 +311,30 @@ static int parse_cell(json_t *root, struct line *line, struct cell_error *err)
 	return 0;
 }
 
-static struct cell_session *answered; /* the session that requests are answered for; set before the reader starts */
-
-/* {"op": "answer", "id": 3, "accept": true}; 2: done. */
-static int answer_request(const json_t *root, struct cell_error *err)
+static void print_error_line(struct cell_cli_printer *printer, const struct cell_error *err)
 {
-	return cell__cli_answer_json(answered, root, 0, err) < 0 ? -1 : 2;
+	char *text = cell__cli_error_json(err);
+
+	cell__cli_print_line(printer, text ? text : "{\"error\":{\"code\":\"no_memory\",\"message\":\"\"}}");
+	free(text);
+}
+
+/* Whose requests are answered, and where it is said how that went; set before the reader starts. */
+static struct {
+	struct cell_session *session;
+	struct cell_cli_printer *printer;
+} answering;
+
+/* {"op": "answer", "id": 3, "accept": true}: at once, because the cell waits for it.  2: there is nothing to queue. */
+static int answer_request(const json_t *root)
+{
+	struct cell_error err;
+
+	if (cell__cli_answer_json(answering.session, root, 0, &err) < 0)
+		print_error_line(answering.printer, &err);
+	else
+		cell__cli_print_line(answering.printer, "{\"op\":\"answer\",\"ok\":true}");
+	return 2;
 }
 
 /* Fills *line from text; 1: it was an interrupt, 2: an answer; then there is nothing to queue. */
@@ -330,7 +351,7 @@ static int parse_line(const char *text, size_t size, struct line *line, struct c
 	else if (!op)
 		status = parse_cell(root, line, err);
 	else if (json_is_string(op) && !strcmp(json_string_value(op), "answer"))
-		status = answer_request(root, err);
+		status = answer_request(root);
 	else if (!json_is_string(op) || json_object_size(root) != 1 ||
 		 (strcmp(json_string_value(op), "reset") && strcmp(json_string_value(op), "interrupt")))
 		status = cell__cli_fail(err, CELL_E_INVALID, 0,
@@ -411,14 +432,6 @@ static void *reader_main(void *arg)
 	return NULL;
 }
 
-static void print_error_line(struct cell_cli_printer *printer, const struct cell_error *err)
-{
-	char *text = cell__cli_error_json(err);
-
-	cell__cli_print_line(printer, text ? text : "{\"error\":{\"code\":\"no_memory\",\"message\":\"\"}}");
-	free(text);
-}
-
 /* Answers one line.  Negative: the session is of no more use. */
 static int answer_line(struct cell_cli_host *host, struct cell_cli_printer *printer, const struct line *line,
 		       struct cell_error *err)
@@ -429,9 +442,8 @@ static int answer_line(struct cell_cli_host *host, struct cell_cli_printer *prin
 	case LINE_CELL:
 		if (!cell__cli_stop_status() &&
 		    cell__cli_run_cell(host, printer, line->code.text, line->code.size, line->timeout_ms, true,
-				       &cell_status, err) < 0)
+				       queue_done, &cell_status, err) < 0)
 			status = -1;
-		queue_done();
 		break;
 	case LINE_RESET:
 		status = cell_session_reset(host->session, err);
@@ -457,7 +469,8 @@ static int converse(struct cell_cli_host *host, struct cell_cli_printer *printer
 	pthread_t reader;
 	int status;
 
-	answered = host->session;
+	answering.session = host->session;
+	answering.printer = printer;
 	status = pthread_create(&reader, NULL, reader_main, NULL);
 	if (status)
 		return cell__cli_fail(err, CELL_E_IO, status, "cannot start a thread to read stdin");

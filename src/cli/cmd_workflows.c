@@ -282,7 +282,7 @@ static int run_in(const struct workflows_flags *flags, const struct cell_cli_lis
 	if (!code)
 		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the call");
 	if (cell__cli_run_begin() &&
-	    cell__cli_run_cell(host, printer, code, strlen(code), 0, false, &status, err) < 0)
+	    cell__cli_run_cell(host, printer, code, strlen(code), 0, false, NULL, &status, err) < 0)
 		status = -1;
 	cell__cli_print_kept(printer);
 	free(code);

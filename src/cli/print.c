@@ -201,6 +201,7 @@ struct outlet {
 
 struct cell_cli_printer {
 	enum cell_cli_format format;
+	pthread_mutex_t out; /* recursive: what is printed as one stays together */
 	struct outlet now;   /* main thread */
 	struct outlet later; /* engine's thread */
 	bool mid_line;       /* stdout does not stand at the start of a line */
@@ -218,6 +219,7 @@ struct cell_cli_printer *cell__cli_printer_create(enum cell_cli_format format, v
 						  void *arg)
 {
 	struct cell_cli_printer *printer = calloc(1, sizeof(*printer));
+	pthread_mutexattr_t recursive;
 
 	if (!printer)
 		return NULL;
@@ -227,6 +229,10 @@ struct cell_cli_printer *cell__cli_printer_create(enum cell_cli_format format, v
 	printer->now.printer = printer;
 	printer->later = (struct outlet){ .printer = printer, .keep = true };
 	pthread_mutex_init(&printer->mutex, NULL);
+	pthread_mutexattr_init(&recursive);
+	pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
+	pthread_mutex_init(&printer->out, &recursive);
+	pthread_mutexattr_destroy(&recursive);
 	return printer;
 }
 
@@ -235,6 +241,7 @@ void cell__cli_printer_destroy(struct cell_cli_printer *printer)
 	if (!printer)
 		return;
 	pthread_mutex_destroy(&printer->mutex);
+	pthread_mutex_destroy(&printer->out);
 	cell__cli_asker_destroy(printer->asker);
 	free(printer->kept);
 	free(printer);
@@ -306,10 +313,12 @@ void cell__cli_print_kept(struct cell_cli_printer *printer)
 	printer->kept_size = printer->kept_room = 0;
 	printer->dropped = 0;
 	pthread_mutex_unlock(&printer->mutex);
+	pthread_mutex_lock(&printer->out);
 	for (size_t at = 0; at < size; at += sizeof(header) + header.size) {
 		memcpy(&header, bytes + at, sizeof(header));
 		print_now(printer, header.fd, bytes + at + sizeof(header), header.size);
 	}
+	pthread_mutex_unlock(&printer->out);
 	if (dropped)
 		dprintf(STDERR_FILENO, "workcell: %llu bytes of output between cells were dropped\n",
 			(unsigned long long)dropped);
@@ -326,8 +335,10 @@ static void emit(struct outlet *outlet, int fd, const void *data, size_t size)
 
 void cell__cli_print_line(struct cell_cli_printer *printer, const char *text)
 {
+	pthread_mutex_lock(&printer->out);
 	print_now(printer, STDOUT_FILENO, text, strlen(text));
 	print_now(printer, STDOUT_FILENO, "\n", 1);
+	pthread_mutex_unlock(&printer->out);
 }
 
 /* Takes the object. */
@@ -528,7 +539,9 @@ void cell__cli_print_event(void *arg, const struct cell_event *event)
 {
 	struct cell_cli_printer *printer = arg;
 
+	pthread_mutex_lock(&printer->out);
 	emit_event(&printer->now, event);
+	pthread_mutex_unlock(&printer->out);
 	if (event->type == CELL_EVENT_APPROVAL && printer->asker) {
 		if (printer->format == CELL_CLI_TEXT)
 			cell__cli_print_fresh_line(printer);
@@ -620,6 +633,7 @@ int cell__cli_print_result(struct cell_cli_printer *printer, struct cell_result 
 	const char *spill = cell_result_spill_path(result);
 
 	cell_result_keep_spill(result);
+	pthread_mutex_lock(&printer->out);
 	if (printer->format == CELL_CLI_TEXT) {
 		print_value(printer, result, prefix);
 		if (outcome)
@@ -636,5 +650,6 @@ int cell__cli_print_result(struct cell_cli_printer *printer, struct cell_result 
 	} else {
 		print_result_json(printer, result);
 	}
+	pthread_mutex_unlock(&printer->out);
 	return outcome ? cell_code_exit_status(outcome->code) : 0;
 }
