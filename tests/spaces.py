@@ -176,12 +176,14 @@ class WebServer:
 # ---- packages ----------------------------------------------------------------------------------------------
 
 
-def make_wheel(folder, name, version="1.0", source="", requires=()):
-    """A wheel with one module of the package's name; returns its file name."""
+def make_wheel(folder, name, version="1.0", source="", requires=(), files=None):
+    """A wheel with one module of the package's name and other files in its .dist-info; returns its file name."""
     module = name.replace("-", "_")
     info = "%s-%s.dist-info" % (module, version)
     files = {
-        module + ".py": "__version__ = %r\n%s" % (version, source),
+        **{info + "/" + path: text for path, text in (files or {}).items()},
+        # Versions differ in size: Python tells a stale .pyc by time, in seconds, and size alone.
+        module + ".py": "__version__ = %r\n%s%s\n" % (version, source, "#" * int(version.partition(".")[0])),
         info + "/METADATA": "Metadata-Version: 2.1\nName: %s\nVersion: %s\n%s" % (
             name, version, "".join("Requires-Dist: %s\n" % each for each in requires)),
         info + "/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",

@@ -226,7 +226,7 @@ static int kind_of(const char *method)
 	return -1;
 }
 
-/* Fills what the call asks for. */
+/* Fills what the call asks for.  1: it is to remove nothing. */
 static int read_call(struct cell__deps *deps, struct cell__call *call, struct cell__dep_op *op,
 		     struct cell_error *err)
 {
@@ -249,9 +249,12 @@ static int read_call(struct cell__deps *deps, struct cell__call *call, struct ce
 	json_t *package = json_object_get(call->args, "package");
 	if (!json_is_string(package))
 		return cell_fail(err, CELL_E_INVALID, 0, "%s: package must be a string", call->method);
-	if (strlen(json_string_value(package)) != json_string_length(package))
+	const char *text = json_string_value(package);
+	if (op->kind == CELL__DEP_REMOVE && strspn(text, " \t\r\n") == json_string_length(package))
+		return 1;
+	if (strlen(text) != json_string_length(package))
 		return cell_fail(err, CELL_E_INVALID, 0, "Invalid package: contains control characters");
-	if (cell__dep_normalise(json_string_value(package), op->spec, err) < 0)
+	if (cell__dep_normalise(text, op->spec, err) < 0)
 		return -1;
 	op->name_size = cell__dep_base_size(op->spec);
 	return 0;
@@ -267,9 +270,13 @@ void cell__deps_handle(struct cell__deps *deps, struct cell__call *call)
 	}
 	op->deps = deps;
 	op->lock_fd = -1;
-	if (read_call(deps, call, op, &err) < 0) {
+	int rc = read_call(deps, call, op, &err);
+	if (rc != 0) {
 		free_op(op);
-		fail_call(call, err.code, err.msg);
+		if (rc < 0)
+			fail_call(call, err.code, err.msg);
+		else
+			call->answer(call, json_false(), NULL, 0);
 		return;
 	}
 	op->call = call;

@@ -1,6 +1,10 @@
-"""Deps: packages that the code of a project can import; installed for real, from wheels made here."""
+"""Deps: packages that the code of a project can import; installed for real, from wheels made here, by pip and by uv."""
+import base64
 import http.server
 import os
+import shutil
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -18,18 +22,43 @@ def wheels(tmp_path_factory):
         spaces.make_wheel(folder, "wc-alpha", version, "def who():\n    return 'alpha'\n")
     spaces.make_wheel(folder, "wc-beta", "1.0", "import wc_alpha\n", requires=["wc-alpha>=1"])
     spaces.make_wheel(folder, "wc-needy", "1.0", requires=["wc-does-not-exist"])
+    spaces.make_wheel(folder, "wc-gadget", "1.0", "def main():\n    print('gadget')\n",
+                      files={"entry_points.txt": "[console_scripts]\nwc-gadget = wc_gadget:main\n"})
     return str(folder)
 
 
+def find_uv():
+    """uv stands in scripts/test-requirements.txt, so the tests' own venv has it."""
+    folders = [os.environ.get("WORKCELL_TEST_UV", ""), os.path.dirname(support.PYTHON)]
+    found = shutil.which("uv", path=os.pathsep.join(filter(None, folders))) or shutil.which("uv")
+    assert found, "there is no uv; scripts/setup.sh test makes a venv that has it"
+    return found
+
+
+def path_without_uv():
+    return os.pathsep.join(folder for folder in os.environ.get("PATH", "/usr/bin:/bin").split(os.pathsep)
+                           if not os.path.exists(os.path.join(folder, "uv")))
+
+
+@pytest.fixture(scope="module", params=["pip", "uv"])
+def installer(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    """One cache for the module: making a venv takes seconds."""
-    return str(tmp_path_factory.mktemp("cache"))
+def cache(tmp_path_factory, installer):
+    """One cache for each installer: making a venv takes seconds."""
+    return str(tmp_path_factory.mktemp("cache-" + installer))
 
 
 @pytest.fixture
-def environment(cache):
-    return support.host_environment(XDG_CACHE_HOME=cache)
+def environment(cache, installer, tmp_path_factory):
+    path = path_without_uv()
+    if installer == "uv":
+        folder = tmp_path_factory.mktemp("bin")
+        os.symlink(find_uv(), str(folder / "uv"))
+        path = "%s%s%s" % (folder, os.pathsep, path)
+    return support.host_environment(XDG_CACHE_HOME=cache, PATH=path)
 
 
 @pytest.fixture
@@ -49,6 +78,11 @@ def slow_error(driver, code):
     result = driver.run(code, deadline=INSTALL_SECONDS)
     assert result["error"] is not None, result
     return result["error"]
+
+
+def venvs(cache):
+    folder = os.path.join(cache, "workcell", "venvs")
+    return [name for name in os.listdir(folder) if not name.startswith(".")] if os.path.isdir(folder) else []
 
 
 def requirements(base):
@@ -81,6 +115,46 @@ def test_a_package_can_be_imported_right_after_add(open_driver, tmp_path, cache,
     assert support.module_version(bare_python, "wc_alpha") is None, "the interpreter's own packages are left alone"
 
 
+def test_the_installer_is_the_one_that_is_there(open_driver, tmp_path, installer):
+    driver = open_driver(tmp_path)
+    result = driver.run("deps.add('wc-alpha==1.0')", deadline=INSTALL_SECONDS)
+    assert "making an environment with %s" % {"pip": "python -m venv", "uv": "uv"}[installer] in result["stderr"]
+    made_by_uv = driver.value("import os, wc_alpha\n"
+                              "'uv = ' in open(os.path.dirname(wc_alpha.__file__) + '/../../../pyvenv.cfg').read()")
+    assert made_by_uv is (installer == "uv")
+    assert slow(driver, "deps.remove('wc-alpha')") is True
+
+
+def test_a_new_session_has_the_project_s_packages_before_the_interpreter_s(drive, tmp_path, environment, wheels):
+    """A package that both have is the project's, in the session that installed it and in every later one."""
+    own = tmp_path / "own"
+    subprocess.run([getattr(sys, "_base_executable", sys.executable), "-m", "venv", "--without-pip", str(own)], check=True)
+    site = [str(path) for path in own.glob("lib/python3*/site-packages")][0]
+    spaces.write_files(site, {"wc_alpha.py": "__version__ = 'the interpreter\'s'\n"})
+    for code in ("deps.add('wc-alpha==1.0');", "None"):
+        driver = drive("--base", tmp_path / "base", "--wheel-dir", wheels, env=environment, python=str(own / "bin/python"))
+        slow(driver, code)
+        assert driver.value("import wc_alpha\nwc_alpha.__version__") == "1.0", code
+        driver.close()
+
+
+def test_programs_of_packages_can_be_run_at_once(open_driver, tmp_path):
+    driver = open_driver(tmp_path)
+    slow(driver, "deps.add('wc-gadget');")
+    assert driver.value("import subprocess\nsubprocess.check_output(['wc-gadget']).decode()") == "gadget\n"
+    assert driver.value("x = !wc-gadget\nlist(x)") == ["gadget"]
+
+
+def test_removing_what_another_package_needs(open_driver, tmp_path):
+    driver = open_driver(tmp_path)
+    slow(driver, "deps.add('wc-alpha'); deps.add('wc-beta');")
+    assert slow(driver, "deps.remove('wc-alpha')") is True
+    assert driver.value("deps.list()") == ["wc-beta"]
+    driver.reset()
+    assert driver.value("import wc_beta\nwc_beta.wc_alpha.who()") == "alpha", "wc-beta still works"
+    assert slow(driver, "deps.remove('wc-beta')") is True
+
+
 def test_defect_15_and_23_remove_uninstalls_and_adding_again_installs(open_driver, tmp_path):
     driver = open_driver(tmp_path)
     slow(driver, "deps.add('wc-alpha')\nNone")
@@ -97,12 +171,14 @@ def test_defect_15_and_23_remove_uninstalls_and_adding_again_installs(open_drive
     assert driver.value("import wc_alpha\nwc_alpha.__version__") == "1.0"
 
 
-def test_defect_14_a_failed_install_is_told_and_not_recorded(open_driver, tmp_path):
+def test_defect_14_a_failed_install_is_told_and_not_recorded(open_driver, tmp_path, installer):
     driver = open_driver(tmp_path)
     for package in ("wc-does-not-exist", "wc-alpha==9.9", "wc-needy"):
         problem = slow_error(driver, "deps.add(%r)" % package)
         assert problem["type"] == "DepsError", problem
         assert package.split("=")[0] in problem["message"] or "wc-does-not-exist" in problem["message"], problem
+        words = {"pip": "No matching distribution found for", "uv": "No solution found"}[installer]
+        assert words in problem["message"], "the installer's own words: %r" % problem
     assert driver.value("deps.list()") == [] and requirements(tmp_path) == []
     assert driver.run("import wc_needy")["error"]["type"] == "ModuleNotFoundError"
 
@@ -133,11 +209,26 @@ def test_sync_installs_what_a_person_wrote(open_driver, tmp_path):
         assert "# ours" in file.read(), "comments stay"
 
 
-def test_lines_that_are_refused_are_not_installed(open_driver, tmp_path):
+def test_lines_that_are_refused_are_not_installed(open_driver, tmp_path, wheels, environment, bare_python):
     spaces.write_files(tmp_path, {"requirements.txt": "-e .\nwc-alpha\nhttps://example.org/x.whl\n"
                                                       "wc-beta; python_version>'3'\n"})
     driver = open_driver(tmp_path)
     assert driver.value("deps.list()") == ["wc-alpha"]
+    done = support.workcell("deps", "sync", "--base", tmp_path, "--wheel-dir", wheels, "--python", bare_python,
+                            env=environment, deadline=INSTALL_SECONDS)
+    assert done.status == 0 and done.out == "installed  wc-alpha\n", done
+    for line, words in ((1, "starts with -"), (3, "URLs"), (4, "blocked character ';'")):
+        assert any("requirements.txt:%d: " % line in told and words in told for told in done.err.splitlines()), done
+
+
+def test_what_a_person_took_off_the_list_goes_with_the_next_sync(open_driver, tmp_path):
+    driver = open_driver(tmp_path)
+    slow(driver, "deps.add('wc-alpha'); deps.add('wc-gadget');")
+    spaces.write_files(tmp_path, {"requirements.txt": "wc-alpha\n"})
+    assert slow(driver, "list(map(list, deps.sync()))") == [[], ["wc-alpha"], []]
+    driver.reset()
+    assert driver.run("import wc_gadget")["error"]["type"] == "ModuleNotFoundError"
+    assert driver.value("import wc_alpha\nwc_alpha.who()") == "alpha"
 
 
 REFUSED = [
@@ -183,29 +274,225 @@ def test_runtime_deps_can_be_disabled(open_driver, tmp_path):
     assert done.status == support.EXIT["disabled"] and done.error_code == "disabled", done
 
 
-def test_an_index_of_ones_own(drive, tmp_path, wheels, environment):
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def __init__(self, *args, **options):
-            super().__init__(*args, directory=str(tmp_path / "index"), **options)
+class Index:
+    """A package index with one package, for those who know the password."""
 
-        def log_message(self, *args):
-            pass
+    def __init__(self, folder, wheels):
+        name = "wc_alpha-2.0-py3-none-any.whl"
+        spaces.write_files(folder, {"simple/wc-alpha/index.html": '<a href="../../%s">%s</a>' % (name, name)})
+        os.link(os.path.join(wheels, name), os.path.join(str(folder), name))
+        self.commands = []
+        index, wanted = self, "Basic " + base64.b64encode(b"me:hunter2").decode()
 
-    name = "wc_alpha-2.0-py3-none-any.whl"
-    spaces.write_files(tmp_path, {"index/simple/wc-alpha/index.html": '<a href="../../%s">%s</a>' % (name, name)})
-    os.link(os.path.join(wheels, name), str(tmp_path / "index" / name))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
-        driver = drive("--base", tmp_path / "base", "--timeout", "100", "--index-url",
-                       "http://127.0.0.1:%d/simple" % server.server_address[1], env=environment)
-        slow(driver, "deps.add('wc-alpha')\nNone")
-        assert driver.value("import wc_alpha\nwc_alpha.__version__") == "2.0"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        class Handler(http.server.SimpleHTTPRequestHandler):
+            def __init__(self, *args, **options):
+                super().__init__(*args, directory=str(folder), **options)
+
+            def log_message(self, *args):
+                pass
+
+            def do_GET(self):
+                index.commands += [process.cmdline for process in support.processes().values()]
+                if self.headers.get("Authorization") == wanted:
+                    super().do_GET()
+                    return
+                self.send_response(401)
+                self.send_header("WWW-Authenticate", 'Basic realm="x"')
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = "http://me:hunter2@127.0.0.1:%d/simple" % self.server.server_address[1]
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True)
+        self.thread.start()
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+@pytest.fixture
+def index(tmp_path, wheels):
+    made = Index(tmp_path / "index", wheels)
+    yield made
+    made.close()
+
+
+def test_an_index_of_ones_own(tmp_path, environment, bare_python, index):
+    """Its password is seen by nobody: not in a command line, not by code, not in what is printed."""
+    done = support.run_cells("deps.add('wc-alpha')\nimport wc_alpha\nwc_alpha.__version__",
+                             "try:\n    deps.add('wc-nowhere')\nexcept DepsError as e:\n    words = str(e)\nwords",
+                             flags=["--base", str(tmp_path / "base"), "--timeout", "100", "--index-url", index.url],
+                             env=environment, deadline=INSTALL_SECONDS)
+    assert [result["error"] for result in done.results] == [None, None], done
+    assert done.results[0]["value"] == "2.0" and "wc-nowhere" in done.results[1]["value"], done
+    assert "hunter2" not in done.out + done.err, done
+    shown = [line for line in index.commands if "hunter2" in line and "--index-url" not in line]
+    assert index.commands and not shown, shown
+    done = support.workcell("deps", "add", "wc-nowhere", "--base", tmp_path / "base", "--python", bare_python,
+                            "--index-url", index.url, env=environment, deadline=INSTALL_SECONDS)
+    assert done.error_code == "install_failed" and "hunter2" not in done.out + done.err, done
+
+
+def test_the_installers_have_what_the_person_s_environment_says(tmp_path, wheels, environment, bare_python):
+    settings = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": wheels, "UV_OFFLINE": "1", "UV_FIND_LINKS": wheels}
+
+    def add(base, *flags, **extra):
+        return support.workcell("deps", "add", "wc-alpha==1.0", "--base", base, "--python", bare_python, *flags,
+                                env=dict(environment, **extra), deadline=INSTALL_SECONDS)
+
+    done = add(tmp_path / "one", **settings)
+    assert done.status == 0 and done.out == "installed  wc-alpha==1.0\n", done
+    # Those that would have it installed elsewhere do not count, and neither does another folder beside --wheel-dir.
+    done = add(tmp_path / "two", PIP_USER="1", PIP_TARGET=str(tmp_path / "target"), UV_SYSTEM_PYTHON="1", **settings)
+    assert done.status == 0 and not (tmp_path / "target").exists(), done
+    os.mkdir(str(tmp_path / "empty"))
+    done = add(tmp_path / "three", "--wheel-dir", tmp_path / "empty", **settings)
+    assert done.status == support.EXIT["install_failed"] and done.error_code == "install_failed", done
+
+
+# ---- the environment ---------------------------------------------------------------------------------------
+
+
+def test_packages_are_there_before_the_first_cell(tmp_path, wheels, environment):
+    spaces.write_files(tmp_path, {"requirements.txt": "wc-beta\n"})
+
+    def run(*flags):
+        return support.run_cells("import wc_beta\nwc_beta.wc_alpha.who()",
+                                 flags=["--base", str(tmp_path), "--wheel-dir", wheels, *flags], env=environment,
+                                 deadline=INSTALL_SECONDS)
+
+    assert run().result["error"]["type"] == "ModuleNotFoundError"
+    done = run("--sync-deps")
+    assert done.result["value"] == "alpha" and "making an environment" in done.err, done
+    done = run("--sync-deps")
+    assert done.result["value"] == "alpha" and done.err == "", "nothing is to be done: %r" % done
+    spaces.write_files(tmp_path, {"requirements.txt": "wc-beta\nwc-does-not-exist\n"})
+    done = run("--sync-deps")
+    assert done.status == support.EXIT["install_failed"] and done.error_code == "install_failed", done
+    assert "cannot install wc-does-not-exist" in done.error_message and done.results == [], done
+    assert run().result["value"] == "alpha", "who does not ask for it can work with what is there"
+
+
+def test_an_environment_of_one_session_alone(tmp_path, wheels, environment, cache, bare_python):
+    def run(code, *flags):
+        return support.run_cells(code, flags=["--base", str(tmp_path), "--wheel-dir", wheels, "--timeout", "100", *flags],
+                                 env=environment, deadline=INSTALL_SECONDS).result
+
+    before = venvs(cache)
+    for flags in (["--no-cache-venv"], ["--cleanup-venv"], ["--no-cache-venv", "--cleanup-venv", "--sync-deps"]):
+        result = run("deps.add('wc-alpha')\nimport wc_alpha\nwc_alpha.__file__", *flags)
+        assert result["error"] is None and result["value"].startswith(cache), result
+        assert not os.path.exists(result["value"]) and venvs(cache) == before, flags
+        assert requirements(tmp_path) == ["wc-alpha"]
+    assert run("import wc_alpha")["error"]["type"] == "ModuleNotFoundError"
+
+
+def test_a_venv_in_a_folder_of_ones_choice(tmp_path, wheels, environment, cache, bare_python):
+    before, flags = venvs(cache), ["--base", str(tmp_path), "--venv-dir", "my/venv"]
+    done = support.workcell("deps", "add", "wc-alpha==1.0", "--wheel-dir", wheels, "--python", bare_python, *flags,
+                            env=environment, deadline=INSTALL_SECONDS, cwd=str(tmp_path))
+    assert done.status == 0 and venvs(cache) == before, done
+    done = support.run_cells("import wc_alpha\nwc_alpha.__file__", flags=flags, env=environment, cwd=str(tmp_path))
+    assert done.result["value"].startswith(str(tmp_path / "my/venv/lib/")), done
+    assert (tmp_path / "my/venv/bin/python").exists()
+    done = support.run_cells("1", flags=flags + ["--no-cache-venv"], env=environment, cwd=str(tmp_path))
+    assert done.status == 2 and done.error_code == "invalid", done
+
+
+def test_an_interpreter_by_its_version(tmp_path, wheels, environment):
+    version = "%d.%d" % sys.version_info[:2]
+    folder = os.path.dirname(os.path.realpath(getattr(sys, "_base_executable", sys.executable)))
+    environment["PATH"] = environment["PATH"] + os.pathsep + folder
+    code = "import sys\n'%d.%d' % sys.version_info[:2]"
+    flags = ["--base", str(tmp_path), "--wheel-dir", wheels]
+
+    def run(code, *more):
+        return support.run_cells(code, python="", flags=[*flags, "--timeout", "100", *more], env=environment,
+                                 deadline=INSTALL_SECONDS)
+
+    assert support.run_cells(code, python="", flags=["--python-version", version], env=environment).result["value"] == version
+    assert run(code, "--python-version", version).result["value"] == version
+    done = support.workcell("deps", "add", "wc-alpha", *flags, "--python-version", version, env=environment,
+                            deadline=INSTALL_SECONDS)
+    assert done.status == 0, done
+    done = run("import wc_alpha\nwc_alpha.__file__", "--python-version", version)
+    assert "/lib/python%s/site-packages/" % version in done.result["value"], done
+    for given, word, message in (("3.97", "python_unusable", "python3.97"), ("3", "invalid", "major.minor"),
+                                 (" ", "invalid", "empty")):
+        done = run("1", "--python-version", given)
+        assert done.status == support.EXIT[word] and done.error_code == word and message in done.error_message, done
+    done = support.run_cells("1", flags=["--python-version", version], env=environment)
+    assert done.status == 2 and "--python-version" in done.error_message, done
+
+
+# ---- what installers say -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def patient(tmp_path):
+    """A uv that says a word and goes on when the file `go` is there; its last line is the end of an install."""
+    go = tmp_path / "go"
+    spaces.make_script(tmp_path / "bin" / "uv", """\
+        import os, subprocess, sys, time
+        if sys.argv[1] == "venv":
+            sys.exit(subprocess.call([%r, "-m", "venv", "--without-pip", sys.argv[-1]]))
+        print("working on it", flush=True)
+        while not os.path.exists(%r):
+            time.sleep(0.01)
+        print("done with \\x1b[31mit\\x07", file=sys.stderr)
+        sys.exit(3)
+        """ % (getattr(sys, "_base_executable", sys.executable), str(go)))
+    environment = support.host_environment(XDG_CACHE_HOME=str(tmp_path / "cache"),
+                                           PATH="%s%s%s" % (tmp_path / "bin", os.pathsep, path_without_uv()))
+    return go, environment
+
+
+def test_progress_is_seen_in_the_cell_while_it_waits(drive, tmp_path, patient):
+    go, environment = patient
+    driver = drive("--base", tmp_path / "base", env=environment)
+    driver.start("print('one')\ntry:\n    deps.add('x')\nexcept DepsError:\n    print('two')")
+    driver.next_event(lambda event: event.get("stream") == "stderr" and "working on it\n" in event["data"])
+    go.write_text("")
+    result = driver.answer()
+    assert result["error"] is None and result["stdout"] == "one\ntwo\n", result
+    assert "working on it\ndone with" in result["stderr"], result
+    assert result["text"].index("one\n") < result["text"].index("working") < result["text"].index("two\n"), result
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_progress_is_seen_on_the_command_line_while_it_waits(tmp_path, patient, bare_python, flags):
+    go, environment = patient
+    process = support.popen([support.BIN, "deps", "add", "x", "--base", str(tmp_path / "base"), "--python", bare_python]
+                            + flags, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    with process:
+        assert process.stderr.readline() == b"making an environment with uv\n"
+        assert process.stderr.readline() == b"working on it\n"
+        assert process.poll() is None
+        go.write_text("")
+        out, err = process.communicate(timeout=support.DEADLINE)
+    assert b"done with [31mit\n" in err and b"\x1b" not in err, "nothing steers the terminal: %r" % err
+    assert err.endswith(b"workcell: install_failed: cannot install x: uv ended with status 3:\ndone with \\x1b[31mit\\x07\n")
+    assert (len(out.splitlines()) == 1 and b'"install_failed"' in out) if flags else out == b"", out
+
+
+def test_progress_can_be_left_out(tmp_path, patient, bare_python):
+    go, environment = patient
+    go.write_text("")
+    done = support.workcell("deps", "add", "x", "--quiet", "--base", tmp_path / "base", "--python", bare_python,
+                            env=environment)
+    assert done.err.startswith("workcell: install_failed: "), done
+
+
+def test_an_installer_that_takes_too_long(tmp_path, patient, bare_python):
+    environment = patient[1]
+    done = support.workcell("deps", "add", "x", "--install-timeout", "5", "--base", tmp_path / "base", "--python",
+                            bare_python, env=environment)
+    assert done.error_code == "install_failed" and "and was stopped" in done.error_message, done
+
+
+# ---- several at once ---------------------------------------------------------------------------------------
 
 
 def test_several_sessions_add_at_once(open_driver, tmp_path):

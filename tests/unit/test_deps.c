@@ -57,6 +57,8 @@ static void test_refused(void **state)
 	do_fail(&project, "deps.explode", NULL, CELL_E_INVALID, "ValueError", "deps has list, add, remove, sync");
 	expect_list(&project, "[]");
 	remove_is(&project, "six", false);
+	remove_is(&project, " ", false);
+	do_fail(&project, "deps.remove", "-e .", CELL_E_INVALID, "ValueError", "starts with -");
 	assert_int_not_equal(shell("ls -A %s/venvs | grep -v '^[.]'", project.cache), 0);
 	project_close(&project);
 }
