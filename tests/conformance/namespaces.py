@@ -54,7 +54,9 @@ case("namespaces are there",
      exact("[n for n in ('tools', 'workflows', 'skills', 'artifacts', 'deps') if n in globals()]",
            ["tools", "workflows", "skills", "artifacts", "deps"]), exact("skills is workflows", True),
      exact("[tools.list(), workflows.list(), artifacts.list(), deps.list()]", [[], [], [], []]))
-case("namespaces can be shadowed and come back", exact("tools = 5\ntools", 5), cell("del tools"))
+case("namespaces can be shadowed and come back", exact("tools = 5\ndeps = ToolError = 6\ntools", 5),
+     cell("%reset -f"), exact("[tools.list(), deps.list(), issubclass(ToolError, Exception)]", [[], [], True]),
+     cell("del tools, workflows"), cell("%reset -s"), exact("[tools.list(), skills is workflows]", [[], True]))
 case("namespace errors have names",
      exact("[issubclass(e, Exception) for e in (ToolError, ToolCallError, ToolTimeoutError, WorkflowError, "
            "ArtifactError, ArtifactNotFoundError, DepsError)]", [True] * 7))

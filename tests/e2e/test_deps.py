@@ -45,6 +45,10 @@ def installer(request):
     return request.param
 
 
+# For what does not depend on it; uv makes a venv in a fraction of the time.
+with_uv_alone = pytest.mark.parametrize("installer", ["uv"], indirect=True)
+
+
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory, installer):
     """One cache for each installer: making a venv takes seconds."""
@@ -125,6 +129,7 @@ def test_the_installer_is_the_one_that_is_there(open_driver, tmp_path, installer
     assert slow(driver, "deps.remove('wc-alpha')") is True
 
 
+@with_uv_alone
 def test_a_new_session_has_the_project_s_packages_before_the_interpreter_s(drive, tmp_path, environment, wheels):
     """A package that both have is the project's, in the session that installed it and in every later one."""
     own = tmp_path / "own"
@@ -138,6 +143,7 @@ def test_a_new_session_has_the_project_s_packages_before_the_interpreter_s(drive
         driver.close()
 
 
+@with_uv_alone
 def test_programs_of_packages_can_be_run_at_once(open_driver, tmp_path):
     driver = open_driver(tmp_path)
     slow(driver, "deps.add('wc-gadget');")
@@ -145,6 +151,7 @@ def test_programs_of_packages_can_be_run_at_once(open_driver, tmp_path):
     assert driver.value("x = !wc-gadget\nlist(x)") == ["gadget"]
 
 
+@with_uv_alone
 def test_removing_what_another_package_needs(open_driver, tmp_path):
     driver = open_driver(tmp_path)
     slow(driver, "deps.add('wc-alpha'); deps.add('wc-beta');")
@@ -183,6 +190,7 @@ def test_defect_14_a_failed_install_is_told_and_not_recorded(open_driver, tmp_pa
     assert driver.run("import wc_needy")["error"]["type"] == "ModuleNotFoundError"
 
 
+@with_uv_alone
 def test_defect_25_projects_do_not_share_what_they_install(open_driver, tmp_path):
     one, two = open_driver(tmp_path / "one"), open_driver(tmp_path / "two")
     slow(one, "deps.add('wc-alpha==1.0')\nNone")
@@ -209,6 +217,7 @@ def test_sync_installs_what_a_person_wrote(open_driver, tmp_path):
         assert "# ours" in file.read(), "comments stay"
 
 
+@with_uv_alone
 def test_lines_that_are_refused_are_not_installed(open_driver, tmp_path, wheels, environment, bare_python):
     spaces.write_files(tmp_path, {"requirements.txt": "-e .\nwc-alpha\nhttps://example.org/x.whl\n"
                                                       "wc-beta; python_version>'3'\n"})
@@ -221,6 +230,7 @@ def test_lines_that_are_refused_are_not_installed(open_driver, tmp_path, wheels,
         assert any("requirements.txt:%d: " % line in told and words in told for told in done.err.splitlines()), done
 
 
+@with_uv_alone
 def test_what_a_person_took_off_the_list_goes_with_the_next_sync(open_driver, tmp_path):
     driver = open_driver(tmp_path)
     slow(driver, "deps.add('wc-alpha'); deps.add('wc-gadget');")
@@ -237,6 +247,7 @@ REFUSED = [
     "a(b)", "a|b", "a&b", "a`b`", "$(id)", "requests>", "requests>=", "a==", "\u00e9", "a b"]
 
 
+@with_uv_alone
 def test_specifiers_that_are_refused(open_driver, tmp_path):
     driver = open_driver(tmp_path)
     for package in REFUSED:
@@ -261,6 +272,7 @@ def test_specifiers_that_are_accepted_can_be_installed(open_driver, tmp_path):
 # ---- settings ----------------------------------------------------------------------------------------------
 
 
+@with_uv_alone
 def test_runtime_deps_can_be_disabled(open_driver, tmp_path):
     spaces.write_files(tmp_path, {"requirements.txt": "wc-alpha\n"})
     driver = open_driver(tmp_path, "--no-runtime-deps")
@@ -355,6 +367,7 @@ def test_the_installers_have_what_the_person_s_environment_says(tmp_path, wheels
 # ---- the environment ---------------------------------------------------------------------------------------
 
 
+@with_uv_alone
 def test_packages_are_there_before_the_first_cell(tmp_path, wheels, environment):
     spaces.write_files(tmp_path, {"requirements.txt": "wc-beta\n"})
 
@@ -375,6 +388,7 @@ def test_packages_are_there_before_the_first_cell(tmp_path, wheels, environment)
     assert run().result["value"] == "alpha", "who does not ask for it can work with what is there"
 
 
+@with_uv_alone
 def test_an_environment_of_one_session_alone(tmp_path, wheels, environment, cache, bare_python):
     def run(code, *flags):
         return support.run_cells(code, flags=["--base", str(tmp_path), "--wheel-dir", wheels, "--timeout", "100", *flags],
@@ -389,6 +403,7 @@ def test_an_environment_of_one_session_alone(tmp_path, wheels, environment, cach
     assert run("import wc_alpha")["error"]["type"] == "ModuleNotFoundError"
 
 
+@with_uv_alone
 def test_a_venv_in_a_folder_of_ones_choice(tmp_path, wheels, environment, cache, bare_python):
     before, flags = venvs(cache), ["--base", str(tmp_path), "--venv-dir", "my/venv"]
     done = support.workcell("deps", "add", "wc-alpha==1.0", "--wheel-dir", wheels, "--python", bare_python, *flags,
@@ -401,6 +416,7 @@ def test_a_venv_in_a_folder_of_ones_choice(tmp_path, wheels, environment, cache,
     assert done.status == 2 and done.error_code == "invalid", done
 
 
+@with_uv_alone
 def test_an_interpreter_by_its_version(tmp_path, wheels, environment):
     version = "%d.%d" % sys.version_info[:2]
     folder = os.path.dirname(os.path.realpath(getattr(sys, "_base_executable", sys.executable)))

@@ -144,6 +144,21 @@ def test_arguments_are_read_by_their_types(tmp_path):
     assert argv("a=", "n=-3")[-1] == ""
 
 
+def test_a_failing_tool_says_everything(tmp_path):
+    """Its messages are longer than an error of the library's is."""
+    spaces.script_tool(tmp_path, "talks", "import sys\n"
+                       "for n in range(100):\n    print('out', n)\n    print('problem', n, file=sys.stderr)\n"
+                       "print('a \\x1b[31mred\\x07 end', file=sys.stderr)\nsys.exit(4)\n")
+    done = fails(support.workcell("tools", "call", "talks.run", "--base", tmp_path), "tool_failed")
+    assert done.out == "" and "exit code 4" in done.err.splitlines()[0], done
+    for n in range(100):
+        assert "problem %d\n" % n in done.err and "out %d\n" % n in done.err, (n, done)
+    assert "\x1b" not in done.err and "\x07" not in done.err, "nothing steers the terminal: %r" % done
+    done = fails(support.workcell("tools", "call", "talks.run", "--base", tmp_path, "--json"), "tool_failed")
+    message = json.loads(done.out)["error"]["message"]
+    assert "problem 0\nproblem 1\n" in message and "\nout 99" in message and "a \x1b[31mred\x07 end" in message
+
+
 def test_tool_timeouts_have_their_code(tmp_path):
     spaces.script_tool(tmp_path, "hangs", "import time\ntime.sleep(60)\n", timeout=0.3)
     fails(support.workcell("tools", "call", "hangs.run", "--base", tmp_path), "tool_timeout")

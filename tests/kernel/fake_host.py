@@ -33,7 +33,7 @@ class Backend:
         self.artifacts = {}
         self.handles = {}
         self.deps = []
-        self.site = None
+        self.site = self.bin = None
         self.methods = []
         self.most_handles = 0
 
@@ -182,7 +182,8 @@ class Backend:
         if args["package"] == "broken":
             raise Failure(type="DepsError", message="No matching distribution found for broken")
         self.deps.append(args["package"])
-        return {"installed": [args["package"]], "already_present": [], "failed": [], "site": self.site}
+        return {"installed": [args["package"]], "already_present": [], "failed": [], "site": self.site,
+                "bin": self.bin}
 
     def deps_sync(self, args, raw):
         return {"installed": [], "already_present": self.deps, "failed": []}

@@ -12,12 +12,13 @@ import sys
 import tempfile
 import textwrap
 import threading
+import warnings
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from fake_host import Backend, curl, parameter  # noqa: E402
 from fake_workcell import Host, main, raises  # noqa: E402
-from workcell_kernel import errors, namespaces, ns_artifacts, ns_workflows, shell, values  # noqa: E402
+from workcell_kernel import errors, magics, namespaces, ns_artifacts, ns_deps, ns_workflows, shell, values  # noqa: E402
 
 HAVE_PANDAS = importlib.util.find_spec("pandas") is not None
 HAVE_PYARROW = importlib.util.find_spec("pyarrow") is not None
@@ -595,7 +596,7 @@ def test_deps():
             assert __import__("wc_fresh").value == 7 and extra in sys.path
             others = [i for i, path in enumerate(sys.path) if path.endswith(("site-packages", "dist-packages"))]
             assert sys.path.index(site) == others[0]
-            assert os.path.join(site, "") in errors._LIBRARIES
+            assert errors.is_library(os.path.join(site, "wc_fresh.py"))
             s.deps.add("wc_fresh>=1")
             assert sys.path.count(site) == 1
         finally:
@@ -610,6 +611,29 @@ def test_deps():
         exc = raises("DepsError", s.deps.add, "broken")
         assert str(exc) == "No matching distribution found for broken"
         raises(TypeError, s.deps.add, ["pandas"])
+
+
+def test_deps_of_another_python():
+    with Session() as s, tempfile.TemporaryDirectory() as folder:
+        sites = {version: os.path.join(folder, "lib", "python" + version, "site-packages")
+                 for version in ("2.7", "%d.%d" % sys.version_info[:2], "%d.%dt" % sys.version_info[:2])}
+        before, environ = list(sys.path), dict(os.environ)
+        try:
+            for version, site in sites.items():
+                os.makedirs(site)
+                s.backend.site, s.backend.bin = [site], os.path.join(folder, version)
+                with warnings.catch_warnings(record=True) as caught:
+                    warnings.simplefilter("always")
+                    s.deps.add("x")
+                assert [w.category for w in caught] == ([RuntimeWarning] if version == "2.7" else []), version
+                assert (site in sys.path) == (version != "2.7") == ns_deps.fits(site)
+            assert os.environ["PATH"].split(os.pathsep)[:3] == [os.path.join(folder, v) for v in reversed(list(sites))]
+            s.deps.add("x")
+            assert os.environ["PATH"].count(s.backend.bin + os.pathsep) == 1
+        finally:
+            sys.path[:] = before
+            os.environ.clear()
+            os.environ.update(environ)
 
 
 # ---- together
@@ -629,6 +653,19 @@ def test_overwriting_and_restoring():
                 result = type(e) is ToolCallError and e.code
         """) == "io"
         assert s.SkillError is s.WorkflowError
+
+
+def test_a_reset_brings_overwritten_namespaces_back():
+    with Session() as s:
+        own = shell.Shell(s.ns)
+        for line in ("-f", "-s", ""):
+            s.run("tools = 'mine'\ndel deps\nToolError = Exception\nx = 1")
+            magics.find("reset", "line")(own, line)
+            assert type(s.ns["tools"]).__name__ == "ToolsNamespace" and s.deps.list() == [], line
+            assert s.ToolError is not Exception and "x" not in s.ns, line
+        s.run("tools = 'mine'")
+        magics.find("reset", "line")(own, "out")
+        assert s.ns["tools"] == "mine", "only what was asked for"
 
 
 def test_in_a_forked_child():
