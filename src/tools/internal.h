@@ -6,9 +6,9 @@
 #ifndef CELL_TOOLS_INTERNAL_H
 #define CELL_TOOLS_INTERNAL_H
 
-#include <curl/curl.h>
 #include <sys/stat.h>
 
+#include "loop/http.h"
 #include "tools/tools.h"
 #include "tools/yaml.h"
 
@@ -274,12 +274,7 @@ json_t *cell__tools_search(struct cell__tools *tools, const char *query, size_t 
 /* One of the tags (an array of texts) is among the tool's; NULL: true. */
 bool cell__tool_has_tag(const struct cell__tool *tool, const json_t *tags);
 
-/* ---- http.c and callback.c: what they keep in the registry ---- */
-
-struct cell__http;
-int cell__http_create(struct cell__loop *loop, struct cell__http **ret_http, struct cell_error *err);
-/* No run may be under way.  closed() comes from a later turn of the loop. */
-void cell__http_close(struct cell__http *http, void (*closed)(void *arg), void *arg);
+/* ---- callback.c: what it keeps in the registry ---- */
 
 /* Calls the run's function with arguments that are text. */
 void cell__host_start(struct cell__tool_run *run, const char *args, size_t args_size);

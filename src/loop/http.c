@@ -1,0 +1,231 @@
+/* See http.h.  One uv_poll_t for each of libcurl's sockets, one timer for all of its times. */
+#define _GNU_SOURCE
+#include "loop/http.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <time.h>
+
+struct cell__http {
+	CURLM *multi;
+	struct cell__loop *loop;
+	uv_timer_t timer;
+	int handles;
+	void (*closed)(void *arg);
+	void *closed_arg;
+};
+
+struct watch {
+	uv_poll_t poll;
+	struct cell__http *http;
+	curl_socket_t fd;
+};
+
+/* ---- SIGPIPE ---- */
+
+/*
+ * TLS writes can raise SIGPIPE, and the thread that runs the loop may be one of the host's, which need not ignore it.
+ * Around libcurl it is blocked, and taken when it came.
+ */
+struct pipe_guard {
+	sigset_t old;
+	bool pending;
+};
+
+static void guard_pipe(struct pipe_guard *guard)
+{
+	sigset_t set;
+	sigpending(&set);
+	guard->pending = sigismember(&set, SIGPIPE);
+	sigemptyset(&set);
+	sigaddset(&set, SIGPIPE);
+	pthread_sigmask(SIG_BLOCK, &set, &guard->old);
+}
+
+static void unguard_pipe(const struct pipe_guard *guard)
+{
+	sigset_t set;
+	sigpending(&set);
+	if (!guard->pending && sigismember(&set, SIGPIPE)) {
+		struct timespec now = { 0 };
+		sigemptyset(&set);
+		sigaddset(&set, SIGPIPE);
+		sigtimedwait(&set, NULL, &now);
+	}
+	pthread_sigmask(SIG_SETMASK, &guard->old, NULL);
+}
+
+/* ---- libcurl on the loop ---- */
+
+static void take_finished(struct cell__http *http)
+{
+	CURLMsg *msg;
+	int left;
+	while ((msg = curl_multi_info_read(http->multi, &left))) {
+		if (msg->msg != CURLMSG_DONE)
+			continue;
+		CURLcode code = msg->data.result;
+		struct cell__transfer *transfer = NULL;
+		curl_easy_getinfo(msg->easy_handle, CURLINFO_PRIVATE, &transfer);
+		curl_multi_remove_handle(http->multi, msg->easy_handle);
+		transfer->done(transfer, code);
+	}
+}
+
+static void act(struct cell__http *http, curl_socket_t fd, int flags)
+{
+	struct pipe_guard guard;
+	int running;
+	guard_pipe(&guard);
+	curl_multi_socket_action(http->multi, fd, flags, &running);
+	take_finished(http);
+	unguard_pipe(&guard);
+}
+
+static void handle_timer(uv_timer_t *timer)
+{
+	act(timer->data, CURL_SOCKET_TIMEOUT, 0);
+}
+
+static void handle_poll(uv_poll_t *poll, int status, int events)
+{
+	struct watch *watch = poll->data;
+	int flags = (events & UV_READABLE ? CURL_CSELECT_IN : 0) | (events & UV_WRITABLE ? CURL_CSELECT_OUT : 0);
+	act(watch->http, watch->fd, status < 0 ? CURL_CSELECT_ERR : flags);
+}
+
+static void one_handle_less(struct cell__http *http)
+{
+	if (--http->handles > 0 || !http->closed)
+		return;
+	void (*closed)(void *) = http->closed;
+	void *arg = http->closed_arg;
+	free(http);
+	closed(arg);
+}
+
+static void handle_watch_closed(uv_handle_t *handle)
+{
+	struct watch *watch = handle->data;
+	struct cell__http *http = watch->http;
+	free(watch);
+	one_handle_less(http);
+}
+
+static void handle_timer_closed(uv_handle_t *handle)
+{
+	one_handle_less(handle->data);
+}
+
+static struct watch *make_watch(struct cell__http *http, curl_socket_t fd)
+{
+	struct watch *watch = cell__alloc(1, sizeof *watch);
+	if (!watch)
+		return NULL;
+	watch->http = http;
+	watch->fd = fd;
+	watch->poll.data = watch;
+	if (uv_poll_init_socket(&http->loop->uv, &watch->poll, fd) < 0) {
+		free(watch);
+		return NULL;
+	}
+	http->handles++;
+	curl_multi_assign(http->multi, fd, watch);
+	return watch;
+}
+
+static int socket_wanted(CURL *easy, curl_socket_t fd, int what, void *arg, void *assigned)
+{
+	(void)easy;
+	struct cell__http *http = arg;
+	struct watch *watch = assigned;
+	if (what == CURL_POLL_REMOVE) {
+		if (watch) {
+			uv_poll_stop(&watch->poll);
+			uv_close((uv_handle_t *)&watch->poll, handle_watch_closed);
+			curl_multi_assign(http->multi, fd, NULL);
+		}
+		return 0;
+	}
+	if (!watch && !(watch = make_watch(http, fd)))
+		return -1;
+	int events = (what & CURL_POLL_IN ? UV_READABLE : 0) | (what & CURL_POLL_OUT ? UV_WRITABLE : 0);
+	return uv_poll_start(&watch->poll, events, handle_poll) < 0 ? -1 : 0;
+}
+
+static int time_wanted(CURLM *multi, long timeout_ms, void *arg)
+{
+	(void)multi;
+	struct cell__http *http = arg;
+	if (timeout_ms < 0)
+		return uv_timer_stop(&http->timer);
+	return uv_timer_start(&http->timer, handle_timer, (uint64_t)timeout_ms, 0);
+}
+
+static pthread_once_t curl_once = PTHREAD_ONCE_INIT;
+
+static void init_curl(void)
+{
+	curl_global_init(CURL_GLOBAL_DEFAULT);
+}
+
+int cell__http_create(struct cell__loop *loop, long max_connections, struct cell__http **ret_http,
+		      struct cell_error *err)
+{
+	pthread_once(&curl_once, init_curl);
+	struct cell__http *http = cell__alloc(1, sizeof *http);
+	if (!http || !(http->multi = curl_multi_init())) {
+		free(http);
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for HTTP");
+	}
+	http->loop = loop;
+	http->timer.data = http;
+	http->handles = 1;
+	uv_timer_init(&loop->uv, &http->timer);
+	curl_multi_setopt(http->multi, CURLMOPT_SOCKETFUNCTION, socket_wanted);
+	curl_multi_setopt(http->multi, CURLMOPT_SOCKETDATA, http);
+	curl_multi_setopt(http->multi, CURLMOPT_TIMERFUNCTION, time_wanted);
+	curl_multi_setopt(http->multi, CURLMOPT_TIMERDATA, http);
+	curl_multi_setopt(http->multi, CURLMOPT_MAX_TOTAL_CONNECTIONS, max_connections);
+	*ret_http = http;
+	return 0;
+}
+
+void cell__http_close(struct cell__http *http, void (*closed)(void *arg), void *arg)
+{
+	struct pipe_guard guard;
+	http->closed = closed;
+	http->closed_arg = arg;
+	guard_pipe(&guard);
+	curl_multi_cleanup(http->multi);
+	unguard_pipe(&guard);
+	uv_close((uv_handle_t *)&http->timer, handle_timer_closed);
+}
+
+/* ---- transfers ---- */
+
+int cell__http_start(struct cell__http *http, struct cell__transfer *transfer)
+{
+	curl_easy_setopt(transfer->easy, CURLOPT_PRIVATE, transfer);
+	return curl_multi_add_handle(http->multi, transfer->easy) == CURLM_OK ? 0 : -1;
+}
+
+void cell__http_cancel(struct cell__http *http, struct cell__transfer *transfer)
+{
+	struct pipe_guard guard;
+	guard_pipe(&guard);
+	curl_multi_remove_handle(http->multi, transfer->easy);
+	unguard_pipe(&guard);
+}
+
+void cell__http_set_common(CURL *easy)
+{
+	char agent[64];
+	snprintf(agent, sizeof agent, "workcell/%s", cell_version());
+	curl_easy_setopt(easy, CURLOPT_USERAGENT, agent);
+	curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+	curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+	curl_easy_setopt(easy, CURLOPT_PROXY, "");
+	curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L);
+}
