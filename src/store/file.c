@@ -488,7 +488,7 @@ int cell__store_open(const char *base, const char *workspace_id, struct cell__st
 	struct cell__store *store = cell__alloc(1, sizeof *store);
 	if (!store)
 		return cell_fail(err, CELL_E_NOMEM, 0, "open storage");
-	store->base_fd = store->root_fd = store->watch_fd = -1;
+	store->base_fd = store->root_fd = store->watch.fd = -1;
 	pthread_mutex_init(&store->search_lock, NULL);
 	pthread_mutex_init(&store->notice_lock, NULL);
 	if (open_folders(store, base, workspace_id, err) < 0) {

@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 
 #include "core/core.h"
+#include "loop/watch.h"
 #include "store/search.h"
 
 #define CELL__OWN_PREFIX ".cell-"
@@ -32,7 +33,7 @@ struct cell__store {
 	atomic_bool swept;      /* left-over temporary files were looked for */
 	pthread_mutex_t search_lock; /* guards the four below */
 	struct cell__search *search;
-	int watch_fd;           /* inotify on the folders of workflows; -1: they are listed each time */
+	struct cell__watch watch; /* on the folders of workflows; without it they are listed each time */
 	struct cell__search_stamp *stamps; /* what the index holds, sorted by id */
 	size_t n_stamps;
 	pthread_mutex_t notice_lock;

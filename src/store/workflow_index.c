@@ -8,19 +8,15 @@
  *
  * Listing ten thousand files takes longer than searching them.  So the folders are watched (inotify) from before
  * they are listed, and as long as nothing was told of them, and no other process has changed the index, it is up to
- * date. Where they cannot be watched (remote file systems, which do not tell of others' changes; no watch left for
- * this user) they are listed each time.
+ * date. Where they cannot be watched (loop/watch.h says when; no watch left for this user) they are listed each time.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/inotify.h>
-#include <sys/vfs.h>
 #include <time.h>
 
 #include "store/workflows.h"
@@ -46,6 +42,7 @@ struct file {
 struct files {
 	struct file *list;
 	size_t n, capacity;
+	bool linked; /* one of them has another name, by which it can change unseen */
 };
 
 static uint64_t size_half(uint64_t stamp)
@@ -95,6 +92,7 @@ static int add_file(struct files *files, const char *name, size_t size, bool old
 	memcpy(f->name, name, size);
 	f->name[size] = '\0';
 	f->old = old;
+	files->linked |= st->st_nlink > 1;
 	f->stamp[0] = cell__time_ns(&st->st_mtim);
 	f->stamp[1] = (int64_t)size_half((uint64_t)st->st_size);
 	f->stamp[2] = (int64_t)st->st_ino ^ (old ? OLD_BIT : 0);
@@ -365,50 +363,23 @@ static int write_changes(struct refresh *r, struct cell_error *err)
 
 /* ---- watching ---- */
 
-#define WATCHED (IN_CREATE | IN_DELETE | IN_MODIFY | IN_ATTRIB | IN_CLOSE_WRITE | IN_MOVED_FROM | IN_MOVED_TO | \
-		 IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR)
-
-/* On these, changes made on another machine are not told. */
-static bool is_remote(int fd)
+/* Files of the folders, and the folders as names of the root. */
+static bool matters(const char *name)
 {
-	static const unsigned long kinds[] = { NFS_SUPER_MAGIC, SMB_SUPER_MAGIC, CIFS_SUPER_MAGIC, SMB2_SUPER_MAGIC,
-					       FUSE_SUPER_MAGIC, V9FS_MAGIC, CEPH_SUPER_MAGIC, AFS_SUPER_MAGIC,
-					       CODA_SUPER_MAGIC };
-	struct statfs fs;
-	if (fstatfs(fd, &fs) < 0)
-		return true;
-	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-		if (((unsigned long)fs.f_type & 0xffffffffu) == kinds[i])
-			return true;
-	return false;
+	size_t size = strlen(name);
+	return (size > 3 && strcmp(name + size - 3, ".py") == 0) || strcmp(name, INDEX) == 0 ||
+	       strcmp(name, FOLDER) == 0 || strcmp(name, OLD_FOLDER) == 0;
 }
 
-static int watch_one(int watch, int fd)
-{
-	char path[64];
-	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-	return is_remote(fd) || inotify_add_watch(watch, path, WATCHED) < 0 ? -1 : 0;
-}
-
-/* Begins to watch anew, before the folders are listed.  Without success there is no watch. */
+/* Begins to watch anew, before the folders are listed. */
 static void watch(struct cell__store *store, const int folders[2])
 {
-	cell__close_fd(&store->watch_fd);
-	CELL_AUTO_FD int fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
 	/* The root's own watch tells when one of the two comes or goes. */
-	if (fd < 0 || watch_one(fd, store->root_fd) < 0)
+	if (cell__watch_begin(&store->watch) < 0 || cell__watch_folder(&store->watch, store->root_fd) < 0)
 		return;
 	for (int i = 0; i < 2; i++)
-		if (folders[i] >= 0 && watch_one(fd, folders[i]) < 0)
+		if (folders[i] >= 0 && cell__watch_folder(&store->watch, folders[i]) < 0)
 			return;
-	store->watch_fd = cell__take_fd(&fd);
-}
-
-/* True when nothing has changed since the watch began.  What was told is not read: the watch is begun anew. */
-static bool is_quiet(struct cell__store *store)
-{
-	char events[4096] __attribute__((aligned(__alignof__(struct inotify_event))));
-	return store->watch_fd >= 0 && read(store->watch_fd, events, sizeof events) < 0 && errno == EAGAIN;
 }
 
 /* With search_lock held and an index open. */
@@ -416,7 +387,7 @@ static int refresh(struct cell__store *store, struct cell_error *err)
 {
 	struct refresh r = { .store = store };
 	bool changed = cell__search_changed(store->search);
-	if (!changed && is_quiet(store))
+	if (!changed && cell__watch_quiet(&store->watch, matters))
 		return 0;
 	if (changed && load_stamps(store, err) < 0)
 		return -1;
@@ -430,8 +401,8 @@ static int refresh(struct cell__store *store, struct cell_error *err)
 		rc = cell_fail(err, CELL_E_NOMEM, 0, "index workflows");
 	if (rc == 0 && (r.n_changed > 0 || r.n_removed > 0 || r.index))
 		rc = write_changes(&r, err);
-	if (rc < 0)
-		cell__close_fd(&store->watch_fd);
+	if (rc < 0 || r.files.linked)
+		cell__watch_end(&store->watch);
 	cell__close_fd(&r.folders[0]);
 	cell__close_fd(&r.folders[1]);
 	json_decref(r.index);
@@ -475,7 +446,7 @@ static void remove_cache(struct cell__store *store)
 
 void cell__store_close_search(struct cell__store *store)
 {
-	cell__close_fd(&store->watch_fd);
+	cell__watch_end(&store->watch);
 	cell__search_close(store->search);
 	store->search = NULL;
 	cell__search_stamps_free(store->stamps, store->n_stamps);

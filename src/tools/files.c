@@ -4,6 +4,9 @@
  * Whether something has changed is seen by stat: the directory's time for added and removed files, a file's time, size
  * and inode for its contents.  Times have the grain of the kernel's clock tick, so what changed just before it was read
  * may change once more and look the same; it is marked racy and read again next time.
+ *
+ * Where calls come densely the registry watches its directories instead (loop/watch.h), and looks at the files only
+ * when something was told of them.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -109,7 +112,7 @@ static bool refresh_file(struct cell__tool_file *file)
 
 /* ---- the directory ---- */
 
-static bool wanted(const char *name)
+bool cell__tool_file_wanted(const char *name)
 {
 	const char *dot = strrchr(name, '.');
 	return name[0] != '.' && dot && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0);
@@ -160,7 +163,7 @@ static void scan(struct cell__tool_dir *dir)
 	struct cell__tool_dir next = { 0 };
 	struct dirent *entry;
 	while ((entry = readdir(stream))) {
-		if (!wanted(entry->d_name))
+		if (!cell__tool_file_wanted(entry->d_name))
 			continue;
 		if (next.n_files >= CELL_TOOL_LIMIT_FILES) {
 			cell__problem_add(&dir->problems, dir->path, 1, "more than %u YAML files",
@@ -208,4 +211,16 @@ bool cell__tool_dir_refresh(struct cell__tool_dir *dir, bool all, const char *on
 		if (all || (only && strcmp(only, dir->files[i].path) == 0))
 			changed |= refresh_file(&dir->files[i]);
 	return changed;
+}
+
+bool cell__tool_dir_watchable(const struct cell__tool_dir *dir)
+{
+	/* A file that is also elsewhere can change there, and nothing is told of it here. */
+	for (size_t i = 0; i < dir->n_files; i++) {
+		struct stat st;
+		if (lstat(dir->files[i].path, &st) < 0 || !S_ISREG(st.st_mode) || st.st_nlink != 1)
+			return false;
+	}
+	/* An empty one may be replaced unseen while somebody holds it open; and there is nothing to look at in it. */
+	return dir->there && dir->n_files > 0;
 }

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "loop/http.h"
+#include "loop/watch.h"
 #include "tools/tools.h"
 #include "tools/yaml.h"
 
@@ -265,6 +266,10 @@ void cell__tool_dir_finish(struct cell__tool_dir *dir);
  * knows of added and removed files) and at the one with the path `only` (may be NULL).
  */
 bool cell__tool_dir_refresh(struct cell__tool_dir *dir, bool all, const char *only);
+/* Is every change of its files, as they are now, told of the directory? */
+bool cell__tool_dir_watchable(const struct cell__tool_dir *dir);
+/* By a file's name: is it a definition? */
+bool cell__tool_file_wanted(const char *name);
 
 /* ---- search.c ---- */
 
@@ -288,6 +293,8 @@ struct cell__tools {
 	char *path;
 	struct cell__tool_dir *dirs;
 	size_t n_dirs;
+	struct cell__watch watch;       /* on all of them, or on none */
+	uint64_t looks, watch_at;       /* how often they were looked at; when watching is tried */
 	struct cell__tool **host_tools; /* registered ones, in the order of registration */
 	size_t n_host_tools;
 	struct cell__tool **index;      /* all that exist, host's first; borrowed */

@@ -14,6 +14,9 @@
 
 #include "tools/internal.h"
 
+#define LOOKS_BEFORE_WATCH 2
+#define LOOKS_BETWEEN_WATCHES 256
+
 /* ---- the set of tools ---- */
 
 static void add_to_index(struct cell__tools *tools, struct cell__tool *tool)
@@ -56,11 +59,32 @@ static struct cell__tool *find_tool(const struct cell__tools *tools, const char 
 	return at ? tools->index[json_integer_value(at)] : NULL;
 }
 
+/* Begins to watch before the directories are looked at.  Not for the first look, which may be the only one. */
+static bool begin_watch(struct cell__tools *tools)
+{
+	if (++tools->looks < tools->watch_at || cell__watch_begin(&tools->watch) < 0)
+		return false;
+	for (size_t i = 0; i < tools->n_dirs; i++)
+		if (cell__watch_path(&tools->watch, tools->dirs[i].path) < 0)
+			return false;
+	return true;
+}
+
 static void refresh(struct cell__tools *tools, bool all, const char *only)
 {
-	bool changed = false;
-	for (size_t i = 0; i < tools->n_dirs; i++)
-		changed |= cell__tool_dir_refresh(&tools->dirs[i], all, only);
+	bool changed = false, watchable = true;
+	if (tools->n_dirs == 0 || cell__watch_quiet(&tools->watch, cell__tool_file_wanted))
+		return;
+	bool watching = begin_watch(tools);
+	for (size_t i = 0; i < tools->n_dirs; i++) {
+		changed |= cell__tool_dir_refresh(&tools->dirs[i], all || watching, only);
+		watchable &= !watching || cell__tool_dir_watchable(&tools->dirs[i]);
+	}
+	if (!watching || !watchable)
+		cell__watch_end(&tools->watch);
+	/* What cannot be watched now is not tried with every call. */
+	if (tools->looks >= tools->watch_at && tools->watch.fd < 0)
+		tools->watch_at = tools->looks + LOOKS_BETWEEN_WATCHES;
 	if (changed)
 		cell__tools_reindex(tools);
 }
@@ -97,6 +121,7 @@ int cell__tools_add_dir(struct cell__tools *tools, const char *path, struct cell
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a tool directory");
 	}
 	dirs[tools->n_dirs++] = (struct cell__tool_dir){ .path = copy };
+	cell__watch_end(&tools->watch);
 	return 0;
 }
 
@@ -104,6 +129,7 @@ int cell__tools_add_dir(struct cell__tools *tools, const char *path, struct cell
 
 static void free_tools(struct cell__tools *tools)
 {
+	cell__watch_end(&tools->watch);
 	cell__tools_free_docs(tools);
 	cell__problems_finish(&tools->clashes);
 	for (size_t i = 0; i < tools->n_dirs; i++)
@@ -124,6 +150,8 @@ int cell__tools_create(const struct cell__tools_options *opts, struct cell__tool
 	if (!tools)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for tools");
 	tools->opts = *opts;
+	tools->watch.fd = -1;
+	tools->watch_at = LOOKS_BEFORE_WATCH;
 	tools->path = cell__strdup(opts->path ? opts->path : CELL_TOOL_DEFAULT_PATH);
 	tools->names = json_object();
 	tools->gate = cell__host_gate_create(opts->loop);

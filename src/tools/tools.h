@@ -6,7 +6,7 @@
  *
  *     tools.call ──▶ find ──▶ merge and check arguments ──▶ adapter: process | request | function ──▶ answer
  *
- * Directories are looked at again whenever they are used: a changed file counts from the next list or call on.  A call
+ * Directories are looked at again, or watched, whenever they are used: a changed file counts from the next call on.  A call
  * under way keeps the definition it started with.  Secrets (`${VAR}` in env and headers) are resolved at the moment of
  * the call through the resolver, are handed to the program or the server only, and are cut out of every error text.
  *

@@ -336,11 +336,13 @@ static void expect_problems(struct bench *bench, const char *expected)
 	assert_string_equal(text.data, expected);
 }
 
-static void test_reload(void **state)
+/* watched: as calls come densely; else by looking at the files each time. */
+static void check_reload(bool watched)
 {
-	(void)state;
 	static struct bench bench;
 	start(&bench);
+	if (!watched)
+		bench.tools->watch_at = UINT64_MAX;
 	expect_names(&bench, "tools.list", "{}", "echo,sh");
 	/* changed in place, same size, at once: the clock's grain must not hide it */
 	for (int i = 0; i < 20; i++) {
@@ -372,7 +374,54 @@ static void test_reload(void **state)
 	bench_write(&bench, "echo.yaml", "name: tone\ncommand: echo\nrecipes: {r: }\n");
 	assert_int_equal(utime(path, &old), 0);
 	expect_names(&bench, "tools.list", "{}", "tone,w");
+	assert_int_equal(bench.tools->watch.fd >= 0, watched);
 	bench_stop(&bench);
+}
+
+static void test_reload(void **state)
+{
+	(void)state;
+	check_reload(true);
+	check_reload(false);
+}
+
+static void link_in(struct bench *bench, const char *name, const char *target, int (*make)(const char *, const char *))
+{
+	char path[128];
+	snprintf(path, sizeof path, "%s/%s", bench->dir, name);
+	assert_int_equal(make(target, path), 0);
+}
+
+/* Files that can change elsewhere, where no watch would tell. */
+static void test_linked_files(void **state)
+{
+	(void)state;
+	for (int hard = 0; hard < 2; hard++) {
+		static struct bench bench;
+		bench_start(&bench);
+		char other[80], command[300];
+		snprintf(other, sizeof other, "%s.elsewhere", bench.dir);
+		snprintf(command, sizeof command, "mkdir %s && echo '{name: one, command: c, recipes: {r: }}' >%s/x.yaml", other,
+			 other);
+		assert_int_equal(system(command), 0);
+		snprintf(command, sizeof command, "%s/x.yaml", other);
+		link_in(&bench, "x.yaml", command, hard ? link : symlink);
+		for (int i = 0; i < 3; i++)
+			expect_names(&bench, "tools.list", "{}", "one");
+		assert_int_equal(bench.tools->watch.fd, -1);
+		snprintf(command, sizeof command, "echo '{name: two, command: c, recipes: {r: }}' >%s/x.yaml", other);
+		assert_int_equal(system(command), 0);
+		expect_names(&bench, "tools.list", "{}", "two");
+		/* Once it is an ordinary file it can be watched, and that is found out some time. */
+		bench_remove(&bench, "x.yaml");
+		bench_write(&bench, "x.yaml", "name: three\ncommand: c\nrecipes: {r: }\n");
+		for (int i = 0; i < 1000 && bench.tools->watch.fd < 0; i++)
+			expect_names(&bench, "tools.list", "{}", "three");
+		assert_true(bench.tools->watch.fd >= 0);
+		snprintf(command, sizeof command, "rm -r %s", other);
+		assert_int_equal(system(command), 0);
+		bench_stop(&bench);
+	}
 }
 
 static void test_directory_comes_and_goes(void **state)
@@ -630,6 +679,7 @@ int main(void)
 		cmocka_unit_test(test_list_and_search),
 		cmocka_unit_test(test_rank_function),
 		cmocka_unit_test(test_reload),
+		cmocka_unit_test(test_linked_files),
 		cmocka_unit_test(test_directory_comes_and_goes),
 		cmocka_unit_test(test_files_that_are_not),
 		cmocka_unit_test(test_problems),
