@@ -110,7 +110,7 @@ static int open_pair(struct cell__store *store, const char *name, int *ret_fd, s
 	json_t *index = NULL;
 	struct cell_error why = { 0 };
 	*ret_broken = false;
-	if (cell__index_read(dir_fd, INDEX, &index, &why) < 0) {
+	if (cell__index_read(dir_fd, INDEX, &store->artifacts, &index, &why) < 0) {
 		*ret_broken = true;
 		if (why.sys == EUCLEAN) {
 			cell__close_fd(&lock);
@@ -241,7 +241,7 @@ static int commit(struct cell__artifact_writer *writer, json_t *entry, json_t **
 		return fail_write(err, writer->name, errno);
 	struct cell__index_change change = { .path = writer->name, .key = writer->name, .entry = entry,
 					     .temp = &writer->temp };
-	if (cell__index_apply(writer->dir_fd, INDEX, &change, &outcome, err) < 0)
+	if (cell__index_apply(writer->dir_fd, INDEX, &writer->store->artifacts, &change, &outcome, err) < 0)
 		return cell_fail_wrap(err, "Cannot write artifact '%.80s'", writer->name);
 	if (outcome.broken)
 		cell__store_put_notice(writer->store, &outcome.notice);
@@ -385,7 +385,7 @@ int cell__artifact_delete(struct cell__store *store, const char *name, bool *ret
 		return -1;
 	if (dir_fd >= 0) {
 		struct cell__index_change change = { .path = name, .key = name };
-		int rc = cell__index_apply(dir_fd, INDEX, &change, &outcome, err);
+		int rc = cell__index_apply(dir_fd, INDEX, &store->artifacts, &change, &outcome, err);
 		/* What is not there need not be removed from a read-only disk. */
 		if (rc < 0 && exists)
 			return cell_fail_wrap(err, "Cannot delete artifact '%.80s'", name);
@@ -519,7 +519,7 @@ int cell__artifact_list(struct cell__store *store, json_t **ret_list, struct cel
 		list.index = json_object();
 	} else if (cell__index_lock(dir_fd, false, &lock, err) < 0) {
 		rc = -1;
-	} else if (cell__index_read(dir_fd, INDEX, &list.index, &why) < 0) {
+	} else if (cell__index_read(dir_fd, INDEX, &store->artifacts, &list.index, &why) < 0) {
 		rc = -1;
 		cell__close_fd(&lock);
 		if (why.sys == EUCLEAN)

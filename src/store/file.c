@@ -491,6 +491,8 @@ int cell__store_open(const char *base, const char *workspace_id, struct cell__st
 	store->base_fd = store->root_fd = store->watch.fd = -1;
 	pthread_mutex_init(&store->search_lock, NULL);
 	pthread_mutex_init(&store->notice_lock, NULL);
+	pthread_mutex_init(&store->artifacts.lock, NULL);
+	pthread_mutex_init(&store->workflows.lock, NULL);
 	if (open_folders(store, base, workspace_id, err) < 0) {
 		cell__store_close(store);
 		return -1;
@@ -508,6 +510,10 @@ void cell__store_close(struct cell__store *store)
 	cell__close_fd(&store->root_fd);
 	pthread_mutex_destroy(&store->search_lock);
 	pthread_mutex_destroy(&store->notice_lock);
+	json_decref(store->artifacts.index);
+	json_decref(store->workflows.index);
+	pthread_mutex_destroy(&store->artifacts.lock);
+	pthread_mutex_destroy(&store->workflows.lock);
 	free(store->base);
 	free(store->root);
 	free(store);

@@ -25,12 +25,26 @@
 #define CELL__TEMP_PREFIX ".cell-tmp-"
 #define CELL__TEMP_NAME_SIZE 32
 
+/* A file's time from so long ago cannot be that of a later change: ten times the coarsest clock tick that times come from. */
+#define CELL__RECENT_NS 100000000
+
+/*
+ * An index as it was last read or written, for as long as its file is the same one.  Whoever is given it must not
+ * change it.  Any thread.
+ */
+struct cell__index_cache {
+	pthread_mutex_t lock; /* guards the two below */
+	json_t *index;        /* NULL: none */
+	struct stat seen;
+};
+
 struct cell__store {
 	char *base;     /* as given, absolute */
 	char *root;     /* base, or base/workspaces/<id> */
 	int base_fd;
 	int root_fd;
 	atomic_bool swept;      /* left-over temporary files were looked for */
+	struct cell__index_cache artifacts, workflows; /* their indexes */
 	pthread_mutex_t search_lock; /* guards the four below */
 	struct cell__search *search;
 	struct cell__watch watch; /* on the folders of workflows; without it they are listed each time */
@@ -113,8 +127,12 @@ int64_t cell__time_ns(const struct timespec *when);
  * together as long as the lock is held.
  */
 int cell__index_lock(int dir_fd, bool exclusive, int *ret_fd, struct cell_error *err);
-/* *ret_index is an object, empty when there is no index.  -1 with code and text when it cannot be read or parsed. */
-int cell__index_read(int dir_fd, const char *file, json_t **ret_index, struct cell_error *err);
+/*
+ * *ret_index is an object, not to be changed, empty when there is no index.  -1 with code and text when it cannot be
+ * read or parsed.  cache may be NULL, here and below.
+ */
+int cell__index_read(int dir_fd, const char *file, struct cell__index_cache *cache, json_t **ret_index,
+		     struct cell_error *err);
 /* Pure: the text of an index.  NULL with a reason. */
 json_t *cell__index_parse(const char *text, size_t size, struct cell_error *err);
 /*
@@ -136,8 +154,9 @@ struct cell__index_outcome {
 	bool broken;             /* the index was unreadable and was set aside; notice says more */
 	struct cell_error notice;
 };
-int cell__index_apply(int dir_fd, const char *file, const struct cell__index_change *change,
-		      struct cell__index_outcome *ret_outcome, struct cell_error *err);
+int cell__index_apply(int dir_fd, const char *file, struct cell__index_cache *cache,
+		      const struct cell__index_change *change, struct cell__index_outcome *ret_outcome,
+		      struct cell_error *err);
 
 /* Keeps what was set aside for cell__store_take_notice(). */
 void cell__store_put_notice(struct cell__store *store, const struct cell_error *notice);

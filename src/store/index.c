@@ -26,6 +26,77 @@
 
 #define JOURNAL_BYTES 16384u
 
+#ifndef JANSSON_THREAD_SAFE_REFCOUNT
+#error "an index is shared between threads, which needs a jansson that counts references atomically"
+#endif
+
+/* ---- kept between two operations ---- */
+
+static bool same_time(const struct timespec *a, const struct timespec *b)
+{
+	return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
+}
+
+static bool same_file(const struct stat *a, const struct stat *b)
+{
+	return a->st_ino == b->st_ino && a->st_dev == b->st_dev && a->st_size == b->st_size &&
+	       same_time(&a->st_mtim, &b->st_mtim) && same_time(&a->st_ctim, &b->st_ctim);
+}
+
+/* What is kept of this file as it is now, or NULL.  take: it is kept no longer. */
+static json_t *find_kept(struct cell__index_cache *cache, int dir_fd, const char *file, bool take)
+{
+	struct stat st;
+	json_t *index = NULL;
+	if (!cache || fstatat(dir_fd, file, &st, AT_SYMLINK_NOFOLLOW) < 0)
+		return NULL;
+	pthread_mutex_lock(&cache->lock);
+	if (cache->index && same_file(&st, &cache->seen))
+		index = take ? cell__take_ptr(cache->index) : json_incref(cache->index);
+	pthread_mutex_unlock(&cache->lock);
+	return index;
+}
+
+static void keep(struct cell__index_cache *cache, json_t *index, const struct stat *seen)
+{
+	if (!cache || seen->st_size > CELL__STORE_INDEX_KEPT)
+		return;
+	pthread_mutex_lock(&cache->lock);
+	json_decref(cache->index);
+	cache->index = json_incref(index);
+	cache->seen = *seen;
+	pthread_mutex_unlock(&cache->lock);
+}
+
+/* For what was read: somebody may write it once more within the same tick of the clock, and it would look the same. */
+static void keep_read(struct cell__index_cache *cache, json_t *index, const struct stat *seen)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_REALTIME, &now);
+	if (cell__time_ns(&now) - cell__time_ns(&seen->st_mtim) >= CELL__RECENT_NS)
+		keep(cache, index, seen);
+}
+
+/* For what we wrote: its time is our own (see stamp()), and no other writer's is the same. */
+static void keep_written(struct cell__index_cache *cache, json_t *index, int dir_fd, const char *file,
+			 const struct timespec *stamp)
+{
+	struct stat st;
+	if (fstatat(dir_fd, file, &st, AT_SYMLINK_NOFOLLOW) == 0 && same_time(&st.st_mtim, stamp))
+		keep(cache, index, &st);
+}
+
+/*
+ * Gives a file the time as it really is: what the kernel would give is the time of its last tick, and two writers
+ * within one tick could not be told apart.
+ */
+static void stamp(int fd, struct timespec *ret_stamp)
+{
+	clock_gettime(CLOCK_REALTIME, ret_stamp);
+	if (futimens(fd, (struct timespec[2]){ { .tv_nsec = UTIME_OMIT }, *ret_stamp }) < 0)
+		ret_stamp->tv_nsec = -1; /* no file's: it is then not kept */
+}
+
 /* ---- reading ---- */
 
 json_t *cell__index_parse(const char *text, size_t size, struct cell_error *err)
@@ -46,11 +117,15 @@ json_t *cell__index_parse(const char *text, size_t size, struct cell_error *err)
 	return index;
 }
 
-int cell__index_read(int dir_fd, const char *file, json_t **ret_index, struct cell_error *err)
+int cell__index_read(int dir_fd, const char *file, struct cell__index_cache *cache, json_t **ret_index,
+		     struct cell_error *err)
 {
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
-	json_t *index;
-	if (cell__file_read(dir_fd, file, CELL__STORE_INDEX_BYTES, &text, NULL) < 0) {
+	struct stat st;
+	json_t *index = find_kept(cache, dir_fd, file, false);
+	if (index) {
+		/* nothing to do */
+	} else if (cell__file_read(dir_fd, file, CELL__STORE_INDEX_BYTES, &text, &st) < 0) {
 		if (errno != ENOENT)
 			return cell_fail(err, errno == EFBIG ? CELL_E_LIMIT : CELL_E_IO, errno, "read index %s", file);
 		index = json_object();
@@ -65,6 +140,7 @@ int cell__index_read(int dir_fd, const char *file, json_t **ret_index, struct ce
 				err->sys = EUCLEAN;
 			return -1;
 		}
+		keep_read(cache, index, &st);
 	}
 	*ret_index = index;
 	return 0;
@@ -95,7 +171,7 @@ void cell__index_set_aside(int dir_fd, const char *file, struct cell_error *err)
 	struct cell_error why;
 	if (cell__index_lock(dir_fd, true, &lock, NULL) < 0)
 		return;
-	if (cell__index_read(dir_fd, file, &index, &why) == 0)
+	if (cell__index_read(dir_fd, file, NULL, &index, &why) == 0)
 		json_decref(index); /* somebody else was faster */
 	else if (why.sys == EUCLEAN)
 		set_aside(dir_fd, file, err);
@@ -212,7 +288,7 @@ static int write_callback(const char *bytes, size_t size, void *arg)
 	return cell__buf_add(arg, bytes, size);
 }
 
-static int write_index_temp(int dir_fd, json_t *index, struct cell__temp *temp)
+static int write_index_temp(int dir_fd, json_t *index, struct cell__temp *temp, struct timespec *ret_stamp)
 {
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	if (json_dump_callback(index, write_callback, &text, JSON_INDENT(2) | JSON_ENSURE_ASCII) < 0 ||
@@ -226,7 +302,10 @@ static int write_index_temp(int dir_fd, json_t *index, struct cell__temp *temp)
 	}
 	if (cell__temp_create(temp, dir_fd) < 0)
 		return -1;
-	return cell__temp_write(temp, text.data, text.size) < 0 ? -1 : cell__temp_sync(temp);
+	if (cell__temp_write(temp, text.data, text.size) < 0)
+		return -1;
+	stamp(temp->fd, ret_stamp);
+	return cell__temp_sync(temp);
 }
 
 /* Steps 3 to 6.  -1 with errno; until the file has changed nothing has. */
@@ -273,11 +352,20 @@ static int look(const struct cell__index_change *change, int parent, const char 
 	return -1;
 }
 
-static int read_or_set_aside(int dir_fd, const char *file, json_t **ret_index, struct cell__index_outcome *outcome,
-			     struct cell_error *err)
+/* The index, ours to change. */
+static int read_or_set_aside(int dir_fd, const char *file, struct cell__index_cache *cache, json_t **ret_index,
+			     struct cell__index_outcome *outcome, struct cell_error *err)
 {
 	struct cell_error why = { 0 };
-	if (cell__index_read(dir_fd, file, ret_index, &why) == 0)
+	json_t *kept = find_kept(cache, dir_fd, file, true);
+	if (kept) {
+		/* Who asks for it anew asks the cache, which has it no more: one holder is us. */
+		bool shared = __atomic_load_n(&kept->refcount, __ATOMIC_ACQUIRE) > 1;
+		*ret_index = shared ? json_copy(kept) : json_incref(kept);
+		json_decref(kept);
+		return *ret_index ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "read index %s", file);
+	}
+	if (cell__index_read(dir_fd, file, NULL, ret_index, &why) == 0)
 		return 0;
 	if (why.sys != EUCLEAN) {
 		if (err)
@@ -288,7 +376,7 @@ static int read_or_set_aside(int dir_fd, const char *file, json_t **ret_index, s
 		return cell_fail(err, CELL_E_IO, errno, "set the unreadable index %s aside", file);
 	outcome->broken = true;
 	outcome->notice = why;
-	return cell__index_read(dir_fd, file, ret_index, err);
+	return cell__index_read(dir_fd, file, NULL, ret_index, err);
 }
 
 static int change_index(json_t *index, const struct cell__index_change *change)
@@ -299,8 +387,9 @@ static int change_index(json_t *index, const struct cell__index_change *change)
 	return 0;
 }
 
-int cell__index_apply(int dir_fd, const char *file, const struct cell__index_change *change,
-		      struct cell__index_outcome *ret_outcome, struct cell_error *err)
+int cell__index_apply(int dir_fd, const char *file, struct cell__index_cache *cache,
+		      const struct cell__index_change *change, struct cell__index_outcome *ret_outcome,
+		      struct cell_error *err)
 {
 	CELL_AUTO_FD int lock = -1;
 	struct cell__index_outcome outcome = { 0 };
@@ -312,17 +401,18 @@ int cell__index_apply(int dir_fd, const char *file, const struct cell__index_cha
 	if (parent < 0 ? errno != ENOENT || change->temp : look(change, parent, last, &old_ino) < 0)
 		return cell_fail(err, CELL_E_IO, errno, "'%.150s'", change->path);
 	json_t *index = NULL;
-	if (read_or_set_aside(dir_fd, file, &index, &outcome, err) < 0)
+	if (read_or_set_aside(dir_fd, file, cache, &index, &outcome, err) < 0)
 		return -1;
 	outcome.existed = old_ino != 0;
 	struct cell__temp index_temp = CELL__TEMP_INIT;
+	struct timespec written;
 	struct stat st = { 0 };
 	int rc = 0;
 	if (!change->temp && old_ino == 0 && !json_object_get(index, change->key))
 		goto done; /* nothing to remove */
 	if (change_index(index, change) < 0) {
 		rc = cell_fail(err, CELL_E_NOMEM, 0, "change index %s", file);
-	} else if (write_index_temp(dir_fd, index, &index_temp) < 0 ||
+	} else if (write_index_temp(dir_fd, index, &index_temp, &written) < 0 ||
 		   (change->temp && fstat(change->temp->fd, &st) < 0) ||
 		   carry_out(dir_fd, file, change, parent >= 0 ? parent : dir_fd, last, &index_temp,
 			     change->temp ? (int64_t)st.st_ino : old_ino) < 0) {
@@ -331,6 +421,8 @@ int cell__index_apply(int dir_fd, const char *file, const struct cell__index_cha
 			cell__temp_discard(&index_temp);
 		else
 			cell__close_fd(&index_temp.fd);
+	} else {
+		keep_written(cache, index, dir_fd, file, &written);
 	}
 done:
 	json_decref(index);

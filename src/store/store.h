@@ -36,6 +36,7 @@
 #define CELL__STORE_METADATA_BYTES (1024u * 1024u)      /* as JSON */
 #define CELL__STORE_DATA_TYPE_BYTES 64u
 #define CELL__STORE_INDEX_BYTES (64u * 1024u * 1024u)
+#define CELL__STORE_INDEX_KEPT (8u * 1024u * 1024u)     /* parsed, in memory, between two operations */
 #define CELL__STORE_LIST 100000u                        /* artifacts, workflows in one listing */
 #define CELL__STORE_SOURCE_BYTES (1024u * 1024u)        /* one workflow */
 #define CELL__STORE_WORKFLOW_NAME_BYTES 128u

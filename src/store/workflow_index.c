@@ -28,7 +28,6 @@
 #define CACHE_FILE "search.sqlite"
 #define INDEX_ID ".index"      /* the item whose stamp is that of INDEX; no workflow has such a name */
 #define BATCH 256
-#define RECENT_NS 100000000    /* ten times the coarsest clock tick that file times come from */
 #define OLD_BIT (INT64_C(1) << 62) /* in the inode's stamp of a file in skills/ */
 
 /* ---- bringing the search index up to date ---- */
@@ -72,7 +71,7 @@ static void stamp_file(const struct stat *st, int64_t stamp[static 3])
 	struct timespec now;
 	clock_gettime(CLOCK_REALTIME, &now);
 	stamp[0] = cell__time_ns(&st->st_mtim);
-	if (cell__time_ns(&now) - stamp[0] < RECENT_NS)
+	if (cell__time_ns(&now) - stamp[0] < CELL__RECENT_NS)
 		stamp[0] = -1; /* equals no file's time: it is read again */
 	stamp[1] = (int64_t)size_half((uint64_t)st->st_size);
 	stamp[2] = (int64_t)st->st_ino;
@@ -292,7 +291,7 @@ static int check_index(struct refresh *r, struct cell_error *err)
 		stamp_file(&st, r->index_stamp);
 	if (known && memcmp(known->stamp, r->index_stamp, sizeof r->index_stamp) == 0 && known->stamp[0] != -1)
 		return 0;
-	if (fd < 0 || cell__index_read(fd, INDEX, &r->index, NULL) < 0)
+	if (fd < 0 || cell__index_read(fd, INDEX, &r->store->workflows, &r->index, NULL) < 0)
 		r->index = json_object();
 	return r->index ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "read workflows");
 }
@@ -300,7 +299,8 @@ static int check_index(struct refresh *r, struct cell_error *err)
 static json_t *entry_of(const struct refresh *r, json_t **index, const char *name)
 {
 	/* An index that has not changed is only needed when a file has. */
-	if (!*index && (r->folders[0] < 0 || cell__index_read(r->folders[0], INDEX, index, NULL) < 0))
+	if (!*index && (r->folders[0] < 0 ||
+			cell__index_read(r->folders[0], INDEX, &r->store->workflows, index, NULL) < 0))
 		*index = json_object();
 	return json_object_get(*index, name);
 }

@@ -149,7 +149,7 @@ static const char *read_pair(struct cell__store *store, const char *name, struct
 		}
 		json_t *index = NULL;
 		/* An index that cannot be parsed has nothing to say; the source alone is enough. */
-		if (cell__index_read(dir_fd, INDEX, &index, NULL) == 0)
+		if (cell__index_read(dir_fd, INDEX, i == 0 ? &store->workflows : NULL, &index, NULL) == 0)
 			*ret_entry = json_incref(json_object_get(index, name));
 		json_decref(index);
 		return folders[i];
@@ -217,7 +217,7 @@ static int write_pair(struct cell__store *store, const char *name, const char *s
 	int rc = 0;
 	if (cell__temp_write(&temp, source, size) < 0 || cell__temp_sync(&temp) < 0 || fstat(temp.fd, ret_stat) < 0) {
 		rc = cell_fail(err, CELL_E_IO, errno, "Cannot write workflow '%s'", name);
-	} else if (cell__index_apply(dir_fd, INDEX, &change, &outcome, &why) < 0) {
+	} else if (cell__index_apply(dir_fd, INDEX, &store->workflows, &change, &outcome, &why) < 0) {
 		if (why.sys == EEXIST && !overwrite) {
 			rc = fail_exists(err, name);
 		} else {
@@ -282,7 +282,8 @@ int cell__workflow_delete(struct cell__store *store, const char *name, bool *ret
 		CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, FOLDER, false);
 		CELL_AUTO_FD int old_fd = cell__dir_open(store->root_fd, OLD_FOLDER, false);
 		struct cell__index_change change = { .path = file, .key = name };
-		if (file_exists(store, FOLDER, file) && cell__index_apply(dir_fd, INDEX, &change, &outcome, err) < 0)
+		if (file_exists(store, FOLDER, file) &&
+		    cell__index_apply(dir_fd, INDEX, &store->workflows, &change, &outcome, err) < 0)
 			return cell_fail_wrap(err, "Cannot delete workflow '%s'", name);
 		if (outcome.broken)
 			cell__store_put_notice(store, &outcome.notice);

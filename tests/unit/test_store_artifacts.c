@@ -500,7 +500,7 @@ static void test_killed_at_every_call(void **state)
 			/* A reader that comes first finds one version, of file and entry; so does the index itself. */
 			CELL_AUTO_FREE char *text = load(folder->store, "sub/x", &info, &why);
 			json_t *index = NULL;
-			OK(cell__index_read(dir_fd, ".artifacts.json", &index, &err));
+			OK(cell__index_read(dir_fd, ".artifacts.json", NULL, &index, &err));
 			const char *entry = text_of(json_object_get(index, "sub/x"), "description");
 			if (text) {
 				assert_string_equal(text, text_of(info, "description"));
@@ -716,6 +716,56 @@ static void test_large_needs_no_memory(void **state)
 		fail_msg("grew by %ld kB", grown);
 }
 
+static void expect_said(struct cell__store *store, const char *description)
+{
+	json_t *info = NULL;
+	OK(cell__artifact_get(store, "x", &info, &err));
+	assert_string_equal(text_of(info, "description"), description);
+	json_decref(info);
+}
+
+/* The parsed index is kept, and never when the file is another: by our own writers within one tick, or by hand. */
+static void test_index_is_kept(void **state)
+{
+	(void)state;
+	/* In memory: as quick, and with as few inodes to choose from, as it gets. */
+	struct folder memory = { .path = "/dev/shm/cell-test-XXXXXX" }, *folder = &memory;
+	assert_non_null(mkdtemp(folder->path));
+	OK(cell__store_open(folder->path, NULL, &folder->store, &err));
+	struct cell__store *other = NULL;
+	OK(cell__store_open(folder->path, NULL, &other, &err));
+	struct cell__store *const stores[2] = { folder->store, other };
+	for (int i = 0; i < 1000; i++) {
+		char said[8];
+		snprintf(said, sizeof said, "%04d", i);
+		struct cell__store *writer = stores[i / 3 % 2];
+		OK(save_bytes(writer, "x", "text", 4, "text", said, NULL, &err));
+		assert_non_null(writer->artifacts.index);
+		expect_said(stores[0], said);
+		expect_said(stores[1], said);
+	}
+	/* What is kept is what a save goes on from, and what a listing still holds does not change under it. */
+	json_t *held = json_incref(folder->store->artifacts.index), *before = json_deep_copy(held);
+	OK(save_bytes(folder->store, "y", "text", 4, "text", "new", NULL, &err));
+	assert_true(json_equal(held, before));
+	json_decref(held);
+	json_decref(before);
+	expect_said(folder->store, "0999");
+	assert_int_equal(json_object_size(folder->store->artifacts.index), 2);
+	/* The same size, the same inode, at once. */
+	for (int i = 0; i < 100; i++) {
+		char said[8];
+		snprintf(said, sizeof said, "by%02d", i);
+		CELL_AUTO_FREE char *text = read_text(folder, "artifacts/.artifacts.json");
+		memcpy(strstr(text, "\"description\": \"") + 16, said, 4);
+		write_text(folder, "artifacts/.artifacts.json", text);
+		expect_said(folder->store, said);
+	}
+	cell__store_close(other);
+	cell__store_close(folder->store);
+	remove_tree(folder->path);
+}
+
 static void test_out_of_memory(void **state)
 {
 	struct folder *folder = *state;
@@ -752,7 +802,7 @@ int main(int argc, char **argv)
 		STORE_TEST(test_kill_9),        TEST(test_killed_at_every_call),
 		STORE_TEST(test_journal),            STORE_TEST(test_hostile_journal),
 		STORE_TEST(test_full_disk),     STORE_TEST(test_read_only),          STORE_TEST(test_large_needs_no_memory),
-		STORE_TEST(test_out_of_memory),
+		TEST(test_index_is_kept),       STORE_TEST(test_out_of_memory),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
