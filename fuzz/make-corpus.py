@@ -48,6 +48,39 @@ JSON = {
 }
 
 
+def calls():
+    request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "echo", "arguments": {"message": "é\n"}}}
+    error = {"jsonrpc": "2.0", "id": "a", "error": {"code": -32601, "message": "Method not found", "data": [1]}}
+    for name, value in {
+        "request": request,
+        "notification": {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": 1, "progress": 0.5}},
+        "result": {"jsonrpc": "2.0", "id": 7, "result": {"content": [{"type": "text", "text": "hi"}], "isError": False}},
+        "error": error,
+        "unreadable": {"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": "Parse error"}},
+        "batch": [request, error, 1],
+        "both": {"jsonrpc": "2.0", "id": 1, "result": 1, "error": {"code": 1, "message": "m"}},
+        "large-number": {"jsonrpc": "2.0", "id": 1, "result": 2**80},
+        "empty-batch": [],
+    }.items():
+        yield name, b"\x10\x00\x01" + json.dumps(value).encode()
+    yield "lines", b"\x30\x00\x01" + b"\r\n".join(json.dumps(v).encode() for v in (request, error)) + b"\n\n{}\n"
+    yield "long-line", b"\x05\x00\x00" + b"x" * 300 + b"\nshort\n"
+    yield "deep", b"\x00\x00\x00" + b"[" * 600
+
+
+STREAMS = {
+    "message": b'data: {"jsonrpc":"2.0","id":1,"result":{}}\n\n',
+    "fields": b"event: endpoint\nid: 1\nretry: 250\ndata: /messages?x=1\n\n",
+    "lines": b"data: a\ndata:b\ndata\n\ndata: c\n\n",
+    "crlf": b"data: a\r\n\r\ndata: b\r\rid\r\n\r\n",
+    "mark": b"\xef\xbb\xbfdata: a\n\n",
+    "half-mark": b"\xef\xbbdata: a\n\ndata: b\n\n",
+    "comments": b": keep alive\n\nunknown: x\nid: \0\ndata: \0\n\n",
+    "large": b"data: " + b"x" * 2100 + b"\n\n",
+    "retry": b"retry: 99999999999999999999\nretry: x\ndata:\n\n",
+}
+
+
 def record(kind, payload):
     return struct.pack("<II", len(payload), kind) + payload + b"\0" * (-len(payload) % 8)
 
@@ -108,7 +141,8 @@ TEXTS = {
 
 for target, seeds in (
     ("frame", frames()), ("json_check", JSON.items()), ("ring", rings()), ("answer", answers()), ("output", outputs()),
-    ("text", TEXTS.items()),
+    ("text", TEXTS.items()), ("jsonrpc", calls()),
+    ("sse", ((name, b"\x09\x00" + text) for name, text in STREAMS.items())),
 ):
     for name, data in seeds:
         write(target, name, data)
