@@ -264,6 +264,51 @@ CELL_API void cell_tool_call_answer_json(struct cell_tool_call *call, const char
 CELL_API void cell_tool_call_answer_text(struct cell_tool_call *call, const char *text, size_t size);
 CELL_API void cell_tool_call_fail(struct cell_tool_call *call, const char *message);
 
+/*
+ * MCP servers as tools: `tools.<name>.<tool>(...)` in the code.  params_json is {"command", "args", "env", "cwd"} or {"url",
+ * "headers"} (docs/mcp.md has the rest); ${VAR} in its texts comes from getenv_fn when the server is started, which is when it
+ * is first used.  A server of this name that was added before is replaced, and takes its place at once.
+ */
+CELL_API int cell_space_add_mcp(struct cell_space *space, const char *name, const char *params_json,
+				struct cell_error *err);
+/* CELL_E_NOT_FOUND unless cell_space_add_mcp() added it. */
+CELL_API int cell_space_remove_mcp(struct cell_space *space, const char *name, struct cell_error *err);
+/*
+ * Ends the MCP servers of the space, of all its sessions, and waits until their processes are gone.  Calls under way fail; the
+ * next use starts a server again.
+ */
+CELL_API int cell_space_stop_servers(struct cell_space *space, struct cell_error *err);
+
+enum cell_tool_event_type {
+	CELL_TOOL_PROGRESS = 1, /* of a call that is under way */
+	CELL_TOOL_LOG,          /* a line for a log */
+	CELL_TOOL_QUESTION,     /* a server asks a person (elicitation) */
+};
+
+struct cell_question; /* answered exactly once */
+
+struct cell_tool_event {
+	enum cell_tool_event_type type;
+	const char *tool;
+	const char *callable;   /* "" where it cannot be told, as session_id */
+	const char *session_id;
+	const char *json;       /* what the server said: params of its message, as the protocol has them */
+	struct cell_question *question; /* QUESTION */
+};
+typedef void (*cell_tool_event_fn)(void *arg, const struct cell_tool_event *event);
+
+/*
+ * Who hears of them, on the engine's thread; must not block.  Set it before tools are used.  Without it every question is
+ * declined.  While a question is open, timeouts of the server's calls stand still.
+ */
+CELL_API int cell_space_on_tool_event(struct cell_space *space, cell_tool_event_fn fn, void *arg, struct cell_error *err);
+/*
+ * Any thread, now or later, before the engine is destroyed.  action: "accept", "decline" or "cancel"; content_json: for
+ * "accept" the JSON object that was asked for, else NULL.  When it fails the question is still open.
+ */
+CELL_API int cell_question_answer(struct cell_question *question, const char *action, const char *content_json,
+				  struct cell_error *err);
+
 /* ---- policies: which calls are made, asked about, refused ---------------- */
 
 /* Ordered rules from a YAML file (docs/policy.md); the first that matches decides.  Never changes; any thread. */

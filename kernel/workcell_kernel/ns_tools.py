@@ -10,7 +10,7 @@ in the words of an unknown name.
 import keyword
 from json import dumps, loads
 
-from .ns_errors import CodeModeError, ToolNotFoundError
+from .ns_errors import CodeModeError, ToolCallError, ToolNotFoundError
 from .rpc import encode_after
 
 try:
@@ -36,9 +36,14 @@ def type_text(parameter):
     return _TYPES.get(kind, str(kind))
 
 
+def written(each):
+    """The name of a callable or a parameter as code can write it."""
+    return each.get("alias") or each.get("name") or ""
+
+
 def fragment(parameter):
     """One parameter as a signature shows it."""
-    text = "%s: %s" % (parameter.get("name"), type_text(parameter))
+    text = "%s: %s" % (written(parameter), type_text(parameter))
     if parameter.get("required"):
         return text
     if parameter.get("default") is not None:
@@ -61,7 +66,7 @@ def signature_object(parameters):
 
     made, rest = [], parameters is None
     for parameter in in_order(parameters):
-        name, kind = str(parameter.get("name")), type_text(parameter)
+        name, kind = str(written(parameter)), type_text(parameter)
         if not name.isidentifier() or keyword.iskeyword(name):
             rest = True
             continue
@@ -99,6 +104,10 @@ def value_of(result, raw):
         return result["value"]
     if kind == "bytes":
         return raw or b""
+    if kind == "parts":
+        from .ns_parts import from_parts
+
+        return from_parts(result["parts"], raw or b"")
     text = raw.decode("utf-8", "replace") if raw else ""
     return loads(text) if kind == "json" else text
 
@@ -159,7 +168,7 @@ class _Call(Caller):
         """The exception to raise instead: one that says what would have been right."""
         if isinstance(exc, ToolNotFoundError) or getattr(exc, "code", None) == "not_found":
             try:
-                self._space._refresh()
+                self._space._refresh(self._path().partition(".")[0])
                 self._specification()
             except AttributeError as unknown:
                 return unknown.with_traceback(None)
@@ -175,14 +184,14 @@ class _Call(Caller):
 
     def _usage(self):
         try:
-            self._space._refresh()
+            self._space._refresh(self._path().partition(".")[0])
             return self._signature_with(self._path())
         except Exception:
             return self._path() + "(...)"
 
     def __repr__(self):
         try:
-            self._space._refresh()
+            self._space._refresh(self._path().partition(".")[0])
             return self._text()
         except Exception:  # no host to ask: a forked child, a session that ends
             return "<tools.%s>" % self._path()
@@ -200,22 +209,22 @@ class Callable(_Call):
     __slots__ = ("_space", "_tool", "_name")
 
     def __init__(self, space, tool, name):
-        self._tool, self._name = tool, name
+        self._tool, self._name = tool, name  # the name as the host has it
         self._bind(space)
 
     def signature(self):
         """``get(url: str, ...)``"""
-        self._space._refresh()
-        return self._signature_with(self._name)
+        self._space._refresh(self._tool)
+        return self._signature_with(written(self._specification()))
 
     def describe(self):
         """What each parameter means: {name: description}."""
-        self._space._refresh()
-        return {p.get("name"): p.get("description") or "" for p in self._specification().get("parameters") or ()}
+        self._space._refresh(self._tool)
+        return {written(p): p.get("description") or "" for p in self._specification().get("parameters") or ()}
 
     def __getattr__(self, name):
         if name == "__signature__":
-            self._space._refresh()
+            self._space._refresh(self._tool)
             return signature_object(self._specification().get("parameters") or ())
         if name in ("__name__", "__qualname__"):
             return self._name if name == "__name__" else "tools." + self._path()
@@ -224,11 +233,11 @@ class Callable(_Call):
     @property
     def __doc__(self):
         try:
-            self._space._refresh()
+            self._space._refresh(self._tool)
             specification = self._specification()
         except Exception:
             return None
-        return doc_text(self._signature_with("tools." + self._path()), specification.get("description"),
+        return doc_text(self._signature_with("tools.%s.%s" % (self._tool, written(specification))), specification.get("description"),
                         specification.get("parameters"))
 
     def __dir__(self):
@@ -245,7 +254,7 @@ class Callable(_Call):
 
     def _text(self):
         specification = self._specification()
-        text = self._signature_with(self._path())
+        text = self._signature_with("%s.%s" % (self._tool, written(specification)))
         return "%s: %s" % (text, specification["description"]) if specification.get("description") else text
 
 
@@ -260,25 +269,25 @@ class Tool(_Call):
 
     def list(self):
         """The tool's callables: [{name, description, parameters}]."""
-        self._space._refresh()
+        self._space._refresh(self._name)
         from copy import deepcopy  # what the caller does with it must not change what we know
 
         return deepcopy(self._specification().get("callables") or [])
 
     def describe(self):
         """What each callable does: {name: description}."""
-        self._space._refresh()
+        self._space._refresh(self._name)
         return {c.get("name"): c.get("description") or "" for c in self._specification().get("callables") or ()}
 
     def signature(self):
         """The signatures of all callables, a line each."""
-        self._space._refresh()
+        self._space._refresh(self._name)
         return self._signature_with("")
 
     def __getattr__(self, name):
         if name[:1] == "_":
             if name == "__signature__":
-                self._space._refresh()
+                self._space._refresh(self._name)
                 return signature_object(self._own_parameters())
             if name in ("__name__", "__qualname__"):
                 return self._name if name == "__name__" else "tools." + self._name
@@ -289,14 +298,15 @@ class Tool(_Call):
         space = self._space
         made = self._callables.get(name)
         if made is None:
-            space._callable(self._name, name)
-            made = self._callables.setdefault(name, Callable(space, self._name, name))
+            known = space._callable(self._name, name)["name"]
+            made = self._callables.setdefault(known, Callable(space, self._name, known))
+            self._callables[name] = made
         return made
 
     @property
     def __doc__(self):
         try:
-            self._space._refresh()
+            self._space._refresh(self._name)
             specification = self._specification()
             lines = ["tools.%s: %s" % (self._name, specification.get("description") or ""), ""]
             lines += self._lines(self._name + ".")
@@ -307,8 +317,8 @@ class Tool(_Call):
     def __dir__(self):
         names = ["call_async", "call_sync", "describe", "list", "signature", "__call__", "__doc__", "__name__"]
         try:
-            self._space._refresh()
-            names += [c["name"] for c in self._specification()["callables"] if c["name"].isidentifier()]
+            self._space._refresh(self._name)
+            names += filter(str.isidentifier, map(written, self._specification()["callables"]))
         except Exception:
             names += list(self._callables)
         return sorted(set(names))
@@ -327,13 +337,13 @@ class Tool(_Call):
         return self._space._tool(self._name)
 
     def _lines(self, prefix):
-        return [signature_text(prefix + c.get("name", ""), c.get("parameters"))
+        return [signature_text(prefix + written(c), c.get("parameters"))
                 + (": %s" % c["description"] if c.get("description") else "")
                 for c in self._specification().get("callables") or ()]
 
     def _signature_with(self, name):
         prefix = name + "." if name else ""
-        return "\n".join(signature_text(prefix + c.get("name", ""), c.get("parameters"))
+        return "\n".join(signature_text(prefix + written(c), c.get("parameters"))
                          for c in self._specification().get("callables") or ())
 
     def _text(self):
@@ -399,9 +409,14 @@ class ToolsNamespace:
 
     # -- what is known
 
-    def _refresh(self):
-        """Asks for the tools, unless the host says that they are the ones we know."""
-        args = {} if self._generation is None else {"generation": self._generation}
+    def _refresh(self, name=None):
+        """Asks for the tools, unless the host says that they are the ones we know.
+
+        A server that has not said yet what it has is waited for only when it is the one that is meant.
+        """
+        args = {"await": [] if name is None else [name]}
+        if self._generation is not None:
+            args["generation"] = self._generation
         result = self._channel.call("tools.list", args)[0]
         tools = result
         if isinstance(result, dict):
@@ -412,7 +427,7 @@ class ToolsNamespace:
                 if name not in self._tools:
                     del self._proxies[name]
                 else:
-                    known = {c["name"] for c in self._tools[name].get("callables") or ()}
+                    known = {word for c in self._tools[name].get("callables") or () for word in (c["name"], c.get("alias"))}
                     callables = self._proxies[name]._callables
                     for gone in [each for each in callables if each not in known]:
                         del callables[gone]
@@ -420,7 +435,7 @@ class ToolsNamespace:
     def _tool(self, name):
         tool = self._tools.get(name)
         if tool is None:
-            self._refresh()
+            self._refresh(name)
             tool = self._tools.get(name)
         if tool is None:
             raise AttributeError("Unknown tool: %s. Available: %s" % (name, ", ".join(sorted(self._tools)) or "none"))
@@ -428,11 +443,15 @@ class ToolsNamespace:
 
     def _callable(self, tool_name, name):
         for attempt in range(2):
-            callables = self._tool(tool_name).get("callables") or ()
-            for each in callables:
-                if each.get("name") == name:
-                    return each
+            tool = self._tool(tool_name)
+            callables = tool.get("callables") or ()
+            for key in ("name", "alias"):
+                for each in callables:
+                    if each.get(key) == name:
+                        return each
             if not attempt:
-                self._refresh()
-        known = ", ".join(sorted(each.get("name", "") for each in callables)) or "none"
+                self._refresh(tool_name)
+        if tool.get("problem"):
+            raise ToolCallError("Tool '%s' failed: %s" % (tool_name, tool["problem"]), "tools", "list")
+        known = ", ".join(sorted(map(written, callables))) or "none"
         raise AttributeError("Unknown callable: %s.%s. Available: %s" % (tool_name, name, known))

@@ -107,6 +107,8 @@ char *cell__buf_take(struct cell__buf *buf);
 int cell__buf_add_json_escaped(struct cell__buf *buf, const char *bytes, size_t size);
 int cell__buf_add_json_string(struct cell__buf *buf, const char *bytes, size_t size);
 int cell__buf_add_base64(struct cell__buf *buf, const void *bytes, size_t size);
+/* Appends what base64 text stands for (spaces and line breaks are skipped); -1 also when it is none, and nothing is added. */
+int cell__buf_add_unbase64(struct cell__buf *buf, const char *text, size_t size);
 /* Appends bytes with every ill-formed UTF-8 sequence replaced by U+FFFD. */
 int cell__buf_add_utf8(struct cell__buf *buf, const char *bytes, size_t size);
 

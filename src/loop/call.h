@@ -31,6 +31,11 @@ struct cell__call {
 	 * UTF-8; never after the answer.
 	 */
 	void (*progress)(struct cell__call *call, const char *line, size_t size);
+	/*
+	 * NULL, or wants to ask itself once more when the handler had to find something out first: then it is called instead
+	 * of an answer.
+	 */
+	void (*again)(struct cell__call *call);
 	/* the handler's own */
 	void (*cancel)(struct cell__call *call);
 	void *handler;

@@ -232,7 +232,7 @@ void cell__passage_deliver(struct cell__passage *passage)
 
 static void conclude(struct cell__passage *passage)
 {
-	passage->running = false;
+	passage->inner.cancel = NULL;
 	passage->going_out = true;
 	cell__passage_walk(passage);
 }
@@ -263,13 +263,18 @@ static void handle_progress(struct cell__call *call, const char *line, size_t si
 		outer->progress(outer, line, size);
 }
 
+/* A server's tools had to be listed first. */
+static void handle_again(struct cell__call *call)
+{
+	cell__passage_decide(of_inner(call));
+}
+
 /* ---- running ---- */
 
 static void run(struct cell__passage *passage)
 {
 	struct cell__gate *gate = passage->gate;
 	struct cell__call *inner = &passage->inner;
-	passage->running = true;
 	if (passage->kind == CELL__PASS_SHELL)
 		inner->answer(inner, json_incref(shown_args(passage)), NULL, 0);
 	else if (passage->kind == CELL__PASS_TOOL)
@@ -439,13 +444,11 @@ void cell__passage_decide(struct cell__passage *passage)
 static void handle_cancel(struct cell__call *outer)
 {
 	struct cell__passage *passage = outer->handler;
-	bool was_running = passage->running;
-	passage->running = false;
 	if (passage->parked) {
 		unpark(passage, "cancelled", NULL);
 		passage->decision = "cancelled";
 	}
-	if (was_running && passage->inner.cancel)
+	if (passage->inner.cancel)
 		passage->inner.cancel(&passage->inner);
 	bool over = passage->recording;
 	if (!over) {
@@ -491,7 +494,7 @@ void cell__gate_handle(struct cell__gate *gate, struct cell__call *call)
 	passage->inner = (struct cell__call){
 		.method = call->method, .args = json_incref(call->args), .raw = call->raw, .raw_size = call->raw_size,
 		.session_id = call->session_id, .answer = handle_answer, .fail = handle_fail,
-		.progress = call->progress ? handle_progress : NULL,
+		.progress = call->progress ? handle_progress : NULL, .again = handle_again,
 	};
 	passage->outer = call;
 	passage->gate = gate;

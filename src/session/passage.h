@@ -27,7 +27,7 @@ struct cell__passage {
 	char session_id[40], executor[24]; /* for those who hold the call past the session's end */
 	int64_t started_us;
 	int64_t deadline_ms; /* parked; -1: none */
-	bool parked, running;
+	bool parked;
 	bool recording; /* its record is being written, and that will end it */
 	struct cell__tool_choice choice;
 	const struct cell_call_info *card; /* NULL: nobody wants one */

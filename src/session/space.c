@@ -19,6 +19,7 @@
 #include "session/deps.h"
 #include "session/gate.h"
 #include "session/passage.h"
+#include "session/servers.h"
 #include "session/storage.h"
 #include "session/venv.h"
 #include "store/store.h"
@@ -42,6 +43,7 @@ struct cell_space {
 	struct cell__storage *storage;
 	struct cell__tools *tools;
 	struct cell__deps *deps;
+	struct cell__servers servers;
 	struct host_function *functions;
 	struct cell__middlewares middlewares;
 	struct cell__gate own_gate; /* for the host's own calls: middlewares, and nobody to ask */
@@ -205,6 +207,21 @@ const char *cell__space_python(const struct cell_space *space)
 	return space->python;
 }
 
+struct cell__loop *cell__space_loop(struct cell_space *space)
+{
+	return &space->engine->loop;
+}
+
+struct cell__tools *cell__space_tools(struct cell_space *space)
+{
+	return space->tools;
+}
+
+struct cell__servers *cell__space_servers(struct cell_space *space)
+{
+	return &space->servers;
+}
+
 const char *cell__space_site(struct cell_space *space)
 {
 	return space->deps ? cell__deps_site(space->deps) : NULL;
@@ -317,6 +334,7 @@ static int make_parts(struct cell_space *space, const struct cell_space_options 
 		.hub = &space->engine->hub,
 		.getenv_fn = opts->getenv_fn,
 		.getenv_arg = opts->getenv_arg,
+		.cwd = space->cwd,
 		.rank = rank_tools,
 		.rank_arg = space,
 	};

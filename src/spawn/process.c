@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 
 #include "spawn/hub.h"
@@ -31,6 +32,7 @@ struct cell__process {
 	uv_poll_t stdin_poll;
 	bool stdin_polled, stdin_closing;
 	struct cell__buf stdin_waiting;
+	size_t stdin_sent; /* of it */
 	uv_timer_t timer;
 	int handles;
 	bool exited, paused, closing;
@@ -128,47 +130,75 @@ void cell__process_pause(struct cell__process *process, bool paused)
 
 /* ---- its input ---- */
 
+/*
+ * One end of a socket pair, as many programs get it from those who start them: writing to a reader that is gone is then an
+ * error and not a SIGPIPE in a thread of the host's, and what the program sees at its end is an end of file.
+ */
 static void end_stdin(struct cell__process *process)
 {
 	if (process->stdin_polled)
 		uv_poll_stop(&process->stdin_poll);
-	/* The number stays taken until the handle is closed; a shutdown is what the reader sees. */
 	cell__buf_finish(&process->stdin_waiting);
+	process->stdin_sent = 0;
 	process->stdin_closing = true;
-	if (process->stdin_fd >= 0) {
-		int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
-		if (null >= 0) {
-			dup3(null, process->stdin_fd, O_CLOEXEC);
-			close(null);
-		}
+	shutdown(process->stdin_fd, SHUT_WR);
+}
+
+/* How much of it was taken; -1 when the reader is gone. */
+static ssize_t write_stdin(struct cell__process *process, const char *bytes, size_t size)
+{
+	size_t sent = 0;
+	while (sent < size) {
+		ssize_t n = send(process->stdin_fd, bytes + sent, size - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return errno == EAGAIN ? (ssize_t)sent : -1;
+		sent += (size_t)n;
 	}
+	return (ssize_t)sent;
 }
 
 static void handle_writable(uv_poll_t *poll, int status, int events)
 {
 	(void)events;
 	struct cell__process *process = poll->data;
-	while (status >= 0 && process->stdin_waiting.size > 0) {
-		ssize_t n = write(process->stdin_fd, process->stdin_waiting.data, process->stdin_waiting.size);
-		if (n < 0 && (errno == EAGAIN || errno == EINTR))
-			return;
-		if (n < 0) {
-			end_stdin(process); /* it reads no more; its exit will tell */
-			return;
-		}
-		cell__buf_shift(&process->stdin_waiting, (size_t)n);
+	struct cell__buf *waiting = &process->stdin_waiting;
+	ssize_t n = status < 0 ? -1 : write_stdin(process, waiting->data + process->stdin_sent, waiting->size - process->stdin_sent);
+	if (n < 0) {
+		end_stdin(process); /* it reads no more; its exit will tell */
+		return;
 	}
+	process->stdin_sent += (size_t)n;
+	if (process->stdin_sent < waiting->size)
+		return;
+	cell__buf_finish(waiting);
+	process->stdin_sent = 0;
 	uv_poll_stop(poll);
 	if (process->stdin_closing)
 		end_stdin(process);
+}
+
+size_t cell__process_unread(const struct cell__process *process)
+{
+	return process->stdin_waiting.size - process->stdin_sent;
 }
 
 int cell__process_write(struct cell__process *process, const void *bytes, size_t size, struct cell_error *err)
 {
 	if (process->stdin_fd < 0 || process->stdin_closing)
 		return cell_fail(err, CELL_E_CLOSED, 0, "the program's stdin is closed");
-	if (cell__buf_add(&process->stdin_waiting, bytes, size) < 0)
+	/* At once where it is read as fast as it is written. */
+	ssize_t n = cell__process_unread(process) > 0 ? 0 : write_stdin(process, bytes, size);
+	if (n == (ssize_t)size)
+		return 0;
+	if (n < 0)
+		n = 0; /* nobody reads it: that is found out when it is tried again, and told by the exit */
+	if (cell__buf_add(&process->stdin_waiting, (const char *)bytes + n, size - (size_t)n) < 0) {
+		if (n > 0)
+			end_stdin(process); /* half a message went out */
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	}
 	uv_poll_start(&process->stdin_poll, UV_WRITABLE, handle_writable);
 	return 0;
 }
@@ -178,7 +208,7 @@ void cell__process_close_stdin(struct cell__process *process)
 	if (process->stdin_fd < 0 || process->stdin_closing)
 		return;
 	process->stdin_closing = true;
-	if (process->stdin_waiting.size == 0)
+	if (cell__process_unread(process) == 0)
 		end_stdin(process);
 }
 
@@ -318,7 +348,7 @@ int cell__process_start(struct cell__spawn_hub *hub, const struct cell__process_
 	int theirs[3] = { -1, -1, -1 }, pair[2];
 	int rc = 0;
 	for (int i = 0; i < (spec->want_stdin ? 3 : 2) && rc == 0; i++) {
-		rc = pipe2(pair, O_CLOEXEC);
+		rc = i == 2 ? socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) : pipe2(pair, O_CLOEXEC);
 		if (rc < 0) {
 			cell_fail(err, errno == EMFILE ? CELL_E_LIMIT : CELL_E_IO, errno, "make a program's pipes");
 			break;

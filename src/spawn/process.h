@@ -1,6 +1,6 @@
 /*
  * Programs that the host runs: command-line tools, installers, servers that speak on their standard streams.  They are
- * started by the spawner, each in a process group of its own, with stdin from /dev/null (or a pipe when asked for), and die
+ * started by the spawner, each in a process group of its own, with stdin from /dev/null (or a stream when asked for), and die
  * with the host.  Belongs to the loop's thread.
  *
  *     starting ──started──▶ running ──exit and both streams at their end──▶ exited() and gone
@@ -34,7 +34,7 @@ struct cell__process_spec {
 	const char *path;         /* PATH to look argv[0] up in */
 	const char *cwd;
 	int64_t timeout_ms;       /* -1: none; then the whole group is killed */
-	bool want_stdin;          /* a pipe to write to with cell__process_write(); else /dev/null */
+	bool want_stdin;          /* a stream to write to with cell__process_write(); else /dev/null */
 	void (*output)(void *owner, enum cell_stream stream, const char *bytes, size_t size);
 	void (*exited)(void *owner, const struct cell__process_exit *how);
 	void *owner;
@@ -44,6 +44,8 @@ int cell__process_start(struct cell__spawn_hub *hub, const struct cell__process_
 			struct cell__process **ret_process, struct cell_error *err);
 /* Queues bytes for its stdin; closing ends it. */
 int cell__process_write(struct cell__process *process, const void *bytes, size_t size, struct cell_error *err);
+/* Bytes that were queued and that it has not taken yet. */
+size_t cell__process_unread(const struct cell__process *process);
 void cell__process_close_stdin(struct cell__process *process);
 /* true: read no more of its output until told false; it blocks when its pipes are full. */
 void cell__process_pause(struct cell__process *process, bool paused);

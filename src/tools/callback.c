@@ -376,6 +376,8 @@ int cell__tools_add_host(struct cell__tools *tools, const struct cell__host_tool
 	if (tools->n_host_tools >= CELL_TOOL_LIMIT_TOOLS)
 		return cell_fail(err, CELL_E_LIMIT, 0, "more than %u tools", CELL_TOOL_LIMIT_TOOLS);
 	struct cell__tool *tool = find_host_tool(tools, group);
+	if (tool && tool->adapter != &cell__tool_host)
+		return cell_fail(err, CELL_E_EXISTS, 0, "Tool '%.80s' already registered as an MCP server", group);
 	bool made = !tool;
 	if (made && !(tool = make_host_tool(tools, group, dot != NULL, spec)))
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a tool");

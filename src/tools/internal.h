@@ -39,6 +39,10 @@ struct cell__param {
 	char *short_flag; /* "-s", or NULL */
 	char *long_flag;  /* "--name", or NULL when only the short one is known */
 	bool allow_dash;
+	/* MCP */
+	char *alias;      /* for code, where the name cannot be written there; or NULL */
+	bool nullable;    /* null is a value like any other */
+	bool theirs;      /* the default is filled in by who serves the call */
 };
 
 struct cell__params {
@@ -61,6 +65,8 @@ struct cell__callable {
 	/* host function */
 	cell__host_fn fn;
 	void *arg;
+	/* MCP */
+	char *alias;                /* as a parameter's */
 };
 
 struct cell__pair {
@@ -83,7 +89,7 @@ struct cell__tool_adapter {
 	void (*cancel)(struct cell__tool_run *run);
 };
 
-extern const struct cell__tool_adapter cell__tool_cli, cell__tool_http, cell__tool_host;
+extern const struct cell__tool_adapter cell__tool_cli, cell__tool_http, cell__tool_host, cell__tool_mcp;
 
 struct cell__tool {
 	const struct cell__tool_adapter *adapter;
@@ -106,11 +112,16 @@ struct cell__tool {
 	/* HTTP */
 	char *base_url;
 	struct cell__pairs headers;
+	/* MCP */
+	struct cell__mcp_params *mcp;
+	struct cell__mcp_server *server; /* once it is in the registry */
+	bool described;                  /* the description was made of its callables */
 };
 
 struct cell__tool *cell__tool_ref(struct cell__tool *tool);
 void cell__tool_unref(struct cell__tool *tool);
 void cell__callable_finish(struct cell__callable *callable);
+/* By its name, or by its alias. */
 const struct cell__callable *cell__tool_callable(const struct cell__tool *tool, const char *name);
 bool cell__tool_name_ok(const char *name);
 /* One of the tags is among the tool's; NULL: true. */
@@ -310,6 +321,14 @@ struct cell__tools {
 	size_t n_processes;
 	struct cell__http *http; /* made with the first request */
 	struct cell__host_gate *gate;
+	struct cell__mcp_server *servers; /* mcp.c: those that a tool has */
+	unsigned mcp_closing;             /* servers that are not gone yet */
+	void (*mcp_closed)(struct cell__tools *tools);
+	void (*mcp_event)(void *arg, const struct cell__mcp_event *event);
+	void *mcp_event_arg;
+	struct cell__mcp_stop *stops;     /* who waits for the end of servers that were stopped */
+	void *parked;                     /* mcp_wait.c */
+	struct cell__call *settled;       /* is handled now, and waits for no server */
 	bool closing;
 	int closes_left;
 	void (*closed)(void *arg);

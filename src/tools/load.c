@@ -9,7 +9,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "tools/internal.h"
+#include "tools/mcp.h"
 
 /* ---- what the loaders of all kinds share ---- */
 
@@ -559,7 +559,7 @@ static void load_kind(struct cell__loader *loader, const struct cell__yaml *doc,
 	else if (strcmp(word, "http") == 0)
 		cell__load_http(loader, doc, tool);
 	else if (strcmp(word, "mcp") == 0)
-		cell__load_problem(loader, type, "Tool '%s': type mcp is not built into this version", tool->name);
+		cell__load_mcp(loader, doc, tool);
 	else
 		cell__load_problem(loader, type, "unknown type '%.60s': cli, http or mcp", word);
 }
@@ -618,6 +618,7 @@ void cell__callable_finish(struct cell__callable *callable)
 {
 	free(callable->name);
 	free(callable->description);
+	free(callable->alias);
 	free(callable->method);
 	free(callable->path);
 	cell__params_finish(&callable->params);
@@ -654,6 +655,8 @@ void cell__tool_unref(struct cell__tool *tool)
 	free(tool->command);
 	free(tool->cwd);
 	free(tool->base_url);
+	cell__mcp_params_unref(tool->mcp);
+	cell__mcp_server_unref(tool->server);
 	free(tool);
 }
 
@@ -661,6 +664,9 @@ const struct cell__callable *cell__tool_callable(const struct cell__tool *tool, 
 {
 	for (size_t i = 0; i < tool->n_callables; i++)
 		if (strcmp(tool->callables[i].name, name) == 0)
+			return &tool->callables[i];
+	for (size_t i = 0; i < tool->n_callables; i++)
+		if (tool->callables[i].alias && strcmp(tool->callables[i].alias, name) == 0)
 			return &tool->callables[i];
 	return NULL;
 }

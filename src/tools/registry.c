@@ -3,7 +3,7 @@
  *
  *     call:      asked ──▶ run (in `runs`) ──▶ answered | failed | timed out: run gone
  *                            └─ cancelled by the asker: run gone, nothing said
- *     registry:  open ──close()──▶ closing: runs failed ──next turn──▶ HTTP closed ──▶ gone
+ *     registry:  open ──close()──▶ closing: runs failed ──next turn──▶ MCP servers ended ──▶ HTTP closed ──▶ gone
  *
  * Invariant: call->cancel is set exactly while its run is in `runs`.
  */
@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tools/internal.h"
+#include "tools/mcp.h"
 
 #define LOOKS_BEFORE_WATCH 2
 #define LOOKS_BETWEEN_WATCHES 256
@@ -51,6 +51,7 @@ void cell__tools_reindex(struct cell__tools *tools)
 		for (size_t k = 0; k < tools->dirs[i].n_files; k++)
 			if (tools->dirs[i].files[k].tool)
 				add_to_index(tools, tools->dirs[i].files[k].tool);
+	cell__mcp_attach(tools);
 }
 
 static struct cell__tool *find_tool(const struct cell__tools *tools, const char *name)
@@ -174,13 +175,18 @@ static void handle_closed(void *arg)
 		closed(closed_arg);
 }
 
-static void close_later(struct cell__task *task)
+static void servers_closed(struct cell__tools *tools)
 {
-	struct cell__tools *tools = (struct cell__tools *)((char *)task - offsetof(struct cell__tools, close_task));
 	if (tools->http)
 		cell__http_close(tools->http, handle_closed, tools);
 	else
 		handle_closed(tools);
+}
+
+static void close_later(struct cell__task *task)
+{
+	struct cell__tools *tools = (struct cell__tools *)((char *)task - offsetof(struct cell__tools, close_task));
+	cell__mcp_close_all(tools, servers_closed);
 }
 
 void cell__tools_close(struct cell__tools *tools, void (*closed)(void *arg), void *arg)
@@ -193,6 +199,7 @@ void cell__tools_close(struct cell__tools *tools, void (*closed)(void *arg), voi
 		run->tool->adapter->cancel(run);
 		cell__tool_run_fail(run, CELL_E_CLOSED, "the session's tools are closed");
 	}
+	cell__mcp_fail_parked(tools);
 	cell__host_gate_close(cell__take_ptr(tools->gate));
 	tools->close_task.fn = close_later;
 	cell__loop_post(tools->opts.loop, &tools->close_task);
@@ -385,6 +392,8 @@ static struct cell__tool *tool_asked_for(struct cell__tools *tools, const struct
 		fail_not_found(tools, view, call, tool_name);
 		return NULL;
 	}
+	if (cell__mcp_park(tools, view, call, tool) || cell__mcp_explain(tool, call))
+		return NULL;
 	*ret_callable = name[n] == '.' ? name + n + 1 : "";
 	return tool;
 }
@@ -428,6 +437,8 @@ static void handle_list(struct cell__tools *tools, const struct cell__tools_view
 	if (!tags_of(call, &tags))
 		return;
 	refresh(tools, true, NULL);
+	if (cell__mcp_park(tools, view, call, NULL))
+		return;
 	answer_or_fail(call, list_json(tools, scope_of(view), tags));
 }
 
@@ -450,6 +461,8 @@ static void handle_search(struct cell__tools *tools, const struct cell__tools_vi
 	if (!tags_of(call, &tags))
 		return;
 	refresh(tools, true, NULL);
+	if (cell__mcp_park(tools, view, call, NULL))
+		return;
 	answer_or_fail(call, cell__tools_search(tools, query, (size_t)n, scope_of(view), tags));
 }
 
@@ -507,6 +520,19 @@ static void handle_describe(struct cell__tools *tools, const struct cell__tools_
 		out = NULL;
 	}
 	answer_or_fail(call, out);
+}
+
+/* What an MCP server said of itself and its tools, as it said it. */
+static void handle_schema(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call)
+{
+	const char *name;
+	const struct cell__tool *tool = tool_asked_for(tools, view, call, &name);
+	if (!tool)
+		return;
+	if (!tool->server)
+		fail_call(call, CELL_TOOL_E_ARGS, "ValueError", "Tool '%s' is not an MCP server", tool->name);
+	else
+		answer_or_fail(call, cell__tools_mcp_schema(tools, tool->name));
 }
 
 static void handle_list_recipes(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call)
@@ -692,6 +718,7 @@ void cell__tools_handle(struct cell__tools *tools, const struct cell__tools_view
 		{ "tools.search", handle_search },
 		{ "tools.describe", handle_describe },
 		{ "tools.list_recipes", handle_list_recipes },
+		{ "tools.schema", handle_schema },
 	};
 	if (tools->closing) {
 		call->fail(call, CELL_E_CLOSED, "ToolCallError", "the session's tools are closed");
@@ -732,6 +759,7 @@ json_t *cell__tools_problems(struct cell__tools *tools)
 			rc |= add_problems(list, &tools->dirs[i].files[k].problems);
 	}
 	rc |= add_problems(list, &tools->clashes);
+	cell__mcp_add_problems(tools, list);
 	if (rc < 0) {
 		json_decref(list);
 		return NULL;

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tools/internal.h"
+#include "tools/mcp.h"
 #include "wire/json_check.h"
 
 /* ---- types ---- */
@@ -44,6 +44,7 @@ void cell__param_finish(struct cell__param *param)
 	free(param->description);
 	free(param->short_flag);
 	free(param->long_flag);
+	free(param->alias);
 	json_decref(param->fallback);
 	json_decref(param->choices);
 }
@@ -69,6 +70,9 @@ const struct cell__param *cell__params_find(const struct cell__params *params, c
 {
 	for (size_t i = 0; i < params->count; i++)
 		if (strcmp(params->list[i].name, name) == 0)
+			return &params->list[i];
+	for (size_t i = 0; i < params->count; i++)
+		if (params->list[i].alias && strcmp(params->list[i].alias, name) == 0)
 			return &params->list[i];
 	for (size_t i = 0; i < params->count; i++)
 		if (same_but_dashes(name, params->list[i].name))
@@ -155,6 +159,8 @@ static int check_choice(const struct cell__param *param, const json_t *value, st
 
 int cell__arg_check(const struct cell__param *param, const json_t *value, struct cell__buf *why)
 {
+	if (param->nullable && json_is_null(value))
+		return 0;
 	if (!type_fits(param->type, value)) {
 		cell__buf_printf(why, "Argument '%s' must be %s, not %s", param->name, types[param->type].noun,
 				 noun_of(value));
@@ -227,7 +233,7 @@ static int take_given(const struct cell__tool *tool, const struct cell__callable
 			add_known(why, tool, callable);
 			return -1;
 		}
-		if (json_is_null(value) && !(param && param->type == CELL_ARG_ANY && param->required))
+		if (json_is_null(value) && !(param && (param->nullable || (param->type == CELL_ARG_ANY && param->required))))
 			continue;
 		if (param && json_object_get(out, param->name)) {
 			cell__buf_printf(why, "Argument '%s' is given twice", param->name);
@@ -247,6 +253,8 @@ static int fill_params(const struct cell__params *params, const struct cell__cal
 	for (size_t i = 0; i < params->count; i++) {
 		const struct cell__param *param = &params->list[i];
 		if (json_object_get(out, param->name))
+			continue;
+		if (param->theirs)
 			continue;
 		if (param->fallback) {
 			if (json_object_set(out, param->name, param->fallback) < 0)
@@ -498,7 +506,7 @@ static int add_fragment(struct cell__buf *out, const struct cell__param *param)
 {
 	size_t start = out->size;
 	const char *type = types[param->type].python;
-	int rc = cell__buf_add_str(out, param->name);
+	int rc = cell__buf_add_str(out, param->alias ? param->alias : param->name);
 	for (size_t i = start; rc == 0 && i < out->size; i++)
 		if (out->data[i] == '-')
 			out->data[i] = '_';
@@ -512,7 +520,7 @@ static int add_fragment(struct cell__buf *out, const struct cell__param *param)
 
 int cell__callable_signature(const struct cell__callable *callable, struct cell__buf *out)
 {
-	int rc = cell__buf_printf(out, "%s(", callable->name);
+	int rc = cell__buf_printf(out, "%s(", callable->alias ? callable->alias : callable->name);
 	const char *comma = "";
 	for (int optional = 0; optional < 2; optional++)
 		for (size_t i = 0; i < callable->params.count; i++) {
@@ -529,9 +537,12 @@ int cell__callable_signature(const struct cell__callable *callable, struct cell_
 
 static json_t *param_to_json(const struct cell__param *param)
 {
-	return json_pack("{s:s, s:s, s:b, s:O?, s:s}", "name", param->name, "type", types[param->type].word, "required",
-			 param->required, "default", param->fallback ? param->fallback : json_null(), "description",
-			 param->description ? param->description : "");
+	json_t *out = json_pack("{s:s, s:s, s:b, s:O?, s:s}", "name", param->name, "type", types[param->type].word, "required",
+				param->required, "default", param->fallback ? param->fallback : json_null(), "description",
+				param->description ? param->description : "");
+	if (out && param->alias)
+		json_object_set_new(out, "alias", json_string(param->alias));
+	return out;
 }
 
 json_t *cell__callable_to_json(const struct cell__callable *callable)
@@ -542,8 +553,11 @@ json_t *cell__callable_to_json(const struct cell__callable *callable)
 			json_decref(params);
 			return NULL;
 		}
-	return json_pack("{s:s, s:s, s:o}", "name", callable->name, "description",
-			 callable->description ? callable->description : "", "parameters", params);
+	json_t *out = json_pack("{s:s, s:s, s:o}", "name", callable->name, "description",
+				callable->description ? callable->description : "", "parameters", params);
+	if (out && callable->alias)
+		json_object_set_new(out, "alias", json_string(callable->alias));
+	return out;
 }
 
 json_t *cell__tool_to_json(const struct cell__tool *tool)
@@ -556,6 +570,8 @@ json_t *cell__tool_to_json(const struct cell__tool *tool)
 		rc |= json_array_append_new(callables, cell__callable_to_json(&tool->callables[i]));
 	json_t *out = json_pack("{s:s, s:s, s:o, s:o}", "name", tool->name, "description",
 				tool->description ? tool->description : "", "tags", tags, "callables", callables);
+	if (out && tool->server && tool->server->problem)
+		json_object_set_new(out, "problem", json_string(tool->server->problem));
 	if (rc < 0 && out) {
 		json_decref(out);
 		return NULL;

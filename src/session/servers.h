@@ -1,0 +1,20 @@
+/* What a space keeps for its MCP servers (servers.c).  Belongs to the loop's thread. */
+#ifndef CELL_SESSION_SERVERS_H
+#define CELL_SESSION_SERVERS_H
+
+#include "loop/loop.h"
+#include "tools/tools.h"
+
+struct cell__servers {
+	struct cell__loop *loop;
+	cell_tool_event_fn fn; /* who hears of events; NULL: nobody */
+	void *arg;
+};
+
+/* space.c; any thread */
+struct cell__loop *cell__space_loop(struct cell_space *space);
+/* Loop's thread. */
+struct cell__tools *cell__space_tools(struct cell_space *space);
+struct cell__servers *cell__space_servers(struct cell_space *space);
+
+#endif

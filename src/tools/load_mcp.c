@@ -1,0 +1,379 @@
+/* MCP servers from their YAML tree, and from the JSON that they are registered with at run time. */
+#define _GNU_SOURCE
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "tools/mcp.h"
+
+struct cell__mcp_params *cell__mcp_params_create(void)
+{
+	struct cell__mcp_params *params = cell__alloc(1, sizeof *params);
+	if (params) {
+		params->refs = 1;
+		params->start_timeout_ms = CELL_MCP_DEFAULT_START_MS;
+	}
+	return params;
+}
+
+static void finish_pairs(struct cell__pairs *pairs)
+{
+	for (size_t i = 0; i < pairs->count; i++) {
+		free(pairs->list[i].key);
+		free(pairs->list[i].value);
+	}
+	free(pairs->list);
+}
+
+void cell__mcp_params_unref(struct cell__mcp_params *params)
+{
+	if (!params || --params->refs > 0)
+		return;
+	for (size_t i = 0; i < params->n_args; i++)
+		free(params->args[i]);
+	free(params->args);
+	finish_pairs(&params->env);
+	finish_pairs(&params->headers);
+	free(params->command);
+	free(params->cwd);
+	free(params->url);
+	free(params);
+}
+
+static bool same_text(const char *a, const char *b)
+{
+	return a == b || (a && b && strcmp(a, b) == 0);
+}
+
+static bool same_pairs(const struct cell__pairs *a, const struct cell__pairs *b)
+{
+	if (a->count != b->count)
+		return false;
+	for (size_t i = 0; i < a->count; i++)
+		if (!same_text(a->list[i].key, b->list[i].key) || !same_text(a->list[i].value, b->list[i].value))
+			return false;
+	return true;
+}
+
+bool cell__mcp_params_equal(const struct cell__mcp_params *a, const struct cell__mcp_params *b)
+{
+	if (a->kind != b->kind || a->n_args != b->n_args || a->start_timeout_ms != b->start_timeout_ms)
+		return false;
+	for (size_t i = 0; i < a->n_args; i++)
+		if (!same_text(a->args[i], b->args[i]))
+			return false;
+	return same_text(a->command, b->command) && same_text(a->cwd, b->cwd) && same_text(a->url, b->url) &&
+	       same_pairs(&a->env, &b->env) && same_pairs(&a->headers, &b->headers);
+}
+
+/* ---- checks ---- */
+
+static int settle_kind(struct cell__mcp_params *params, const char *transport, struct cell__buf *why)
+{
+	static const struct {
+		const char *word;
+		enum cell__mcp_kind kind;
+	} words[] = { { "stdio", CELL_MCP_STDIO },	   { "streamable_http", CELL_MCP_HTTP }, { "streamable-http", CELL_MCP_HTTP },
+		      { "http", CELL_MCP_HTTP },	   { "sse", CELL_MCP_SSE } };
+	if (transport) {
+		for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+			if (strcmp(transport, words[i].word) == 0) {
+				params->kind = words[i].kind;
+				return 0;
+			}
+		cell__buf_printf(why, "Unknown MCP transport: %.60s (stdio, streamable_http or sse)", transport);
+		return -1;
+	}
+	if (!params->url) {
+		params->kind = CELL_MCP_STDIO;
+		return 0;
+	}
+	if (strstr(params->url, "/mcp")) {
+		params->kind = CELL_MCP_HTTP;
+	} else if (strstr(params->url, "/sse")) {
+		params->kind = CELL_MCP_SSE;
+	} else {
+		cell__buf_printf(why, "Unable to determine MCP client type from URL: %.100s; say transport: streamable_http or sse",
+				 params->url);
+		return -1;
+	}
+	return 0;
+}
+
+static int check_pairs(const struct cell__mcp_params *params, struct cell__buf *why)
+{
+	for (size_t i = 0; i < params->env.count; i++) {
+		const char *key = params->env.list[i].key;
+		if (key && (!*key || strchr(key, '='))) {
+			cell__buf_printf(why, "'%.60s' is no name for a variable", key);
+			return -1;
+		}
+	}
+	for (size_t i = 0; i < params->headers.count; i++) {
+		const char *key = params->headers.list[i].key;
+		if (key && !cell__http_header_name_ok(key)) {
+			cell__buf_printf(why, "'%.60s' is no name for a header", key);
+			return -1;
+		}
+	}
+	return 0;
+}
+
+static int check_vars(const struct cell__mcp_params *params, struct cell__buf *why)
+{
+	bool ok = (!params->command || cell__vars_ok(params->command)) && (!params->cwd || cell__vars_ok(params->cwd)) &&
+		  (!params->url || cell__vars_ok(params->url));
+	for (size_t i = 0; i < params->n_args; i++)
+		ok &= !params->args[i] || cell__vars_ok(params->args[i]);
+	if (!ok)
+		cell__buf_add_str(why, "a variable is written ${NAME}");
+	return ok ? 0 : -1;
+}
+
+int cell__mcp_params_settle(struct cell__mcp_params *params, const char *transport, struct cell__buf *why)
+{
+	if (!params->command && !params->url) {
+		cell__buf_add_str(why, "Neither a \"command\" nor a \"url\"");
+		return -1;
+	}
+	if (params->command && params->url) {
+		cell__buf_add_str(why, "either a command or a url, not both");
+		return -1;
+	}
+	if (settle_kind(params, transport, why) < 0)
+		return -1;
+	bool stdio = params->kind == CELL_MCP_STDIO;
+	if (stdio != (params->command != NULL)) {
+		cell__buf_printf(why, "transport %s needs a %s", transport, stdio ? "command" : "url");
+		return -1;
+	}
+	if (stdio && (params->command[0] == '\0' || params->headers.count > 0)) {
+		cell__buf_add_str(why, params->headers.count > 0 ? "headers are for a url" : "the command is empty");
+		return -1;
+	}
+	if (!stdio && (params->n_args > 0 || params->env.count > 0 || params->cwd)) {
+		cell__buf_add_str(why, "args, env and cwd are for a command");
+		return -1;
+	}
+	if (!stdio && strncasecmp(params->url, "http://", 7) != 0 && strncasecmp(params->url, "https://", 8) != 0 &&
+	    strncmp(params->url, "${", 2) != 0) {
+		cell__buf_printf(why, "the url must begin with http:// or https://: %.100s", params->url);
+		return -1;
+	}
+	return check_pairs(params, why) < 0 ? -1 : check_vars(params, why);
+}
+
+/* ---- YAML ---- */
+
+static bool given(const struct cell__yaml *value)
+{
+	return value && !cell__yaml_is_null(value);
+}
+
+static void load_args(struct cell__loader *loader, const struct cell__yaml *value, struct cell__mcp_params *params)
+{
+	if (!given(value))
+		return;
+	if (value->kind != CELL_YAML_SEQUENCE || value->count > CELL_MCP_LIMIT_ARGS) {
+		cell__load_problem(loader, value, "args must be a list of at most %u texts", CELL_MCP_LIMIT_ARGS);
+		return;
+	}
+	for (size_t i = 0; i < value->count; i++) {
+		char *word = NULL;
+		cell__load_text(loader, value->items[i], "an item of args", &word);
+		if (!word) {
+			if (!given(value->items[i]))
+				cell__load_problem(loader, value->items[i], "an item of args must be a text");
+			continue;
+		}
+		char **list = cell__load_more(loader, value, params->args, &params->n_args, sizeof *list);
+		if (!list) {
+			free(word);
+			return;
+		}
+		params->args = list;
+		list[params->n_args - 1] = word;
+	}
+}
+
+void cell__load_mcp(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool *tool)
+{
+	static const char *const known[] = { "name", "type", "description", "timeout", "tags", "max_output", "transport",
+					     "command", "args", "env", "cwd", "url", "headers", "start_timeout", NULL };
+	tool->adapter = &cell__tool_mcp;
+	if (!cell__yaml_get(doc, "max_output"))
+		tool->max_output = CELL_TOOL_LIMIT_OUTPUT;
+	struct cell__mcp_params *params = tool->mcp = cell__mcp_params_create();
+	if (!params) {
+		cell__load_problem(loader, doc, "out of memory");
+		return;
+	}
+	cell__load_keys(loader, doc, "a tool of type mcp", known);
+	CELL_AUTO_FREE char *transport = NULL;
+	cell__load_text(loader, cell__yaml_get(doc, "transport"), "transport", &transport);
+	cell__load_text(loader, cell__yaml_get(doc, "command"), "command", &params->command);
+	load_args(loader, cell__yaml_get(doc, "args"), params);
+	cell__load_pairs(loader, cell__yaml_get(doc, "env"), "env", &params->env);
+	cell__load_text(loader, cell__yaml_get(doc, "cwd"), "cwd", &params->cwd);
+	cell__load_text(loader, cell__yaml_get(doc, "url"), "url", &params->url);
+	cell__load_pairs(loader, cell__yaml_get(doc, "headers"), "headers", &params->headers);
+	cell__load_timeout(loader, cell__yaml_get(doc, "start_timeout"), &params->start_timeout_ms);
+	if (loader->bad)
+		return;
+	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
+	if (cell__mcp_params_settle(params, transport, &why) < 0) {
+		const struct cell__yaml *at = cell__yaml_get(doc, params->url ? "url" : "command");
+		const struct cell__yaml *named = cell__yaml_get(doc, "transport");
+		cell__load_problem(loader, named ? named : at ? at : doc, "Tool '%s': %s", tool->name,
+				   why.size ? why.data : "out of memory");
+	}
+}
+
+/* ---- JSON ---- */
+
+static int text_from(const json_t *json, const char *key, char **ret, struct cell_error *err)
+{
+	const json_t *value = json_object_get(json, key);
+	if (!value || json_is_null(value))
+		return 0;
+	if (!json_is_string(value) || strlen(json_string_value(value)) != json_string_length(value))
+		return cell_fail(err, CELL_E_INVALID, 0, "'%s' must be a text", key);
+	*ret = cell__strdup(json_string_value(value));
+	return *ret ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+}
+
+static int pairs_from(const json_t *json, const char *key, struct cell__pairs *ret, struct cell_error *err)
+{
+	json_t *object = json_object_get(json, key), *value;
+	const char *name;
+	if (!object || json_is_null(object))
+		return 0;
+	if (!json_is_object(object))
+		return cell_fail(err, CELL_E_INVALID, 0, "'%s' must be an object of texts", key);
+	ret->list = cell__alloc(json_object_size(object), sizeof *ret->list);
+	if (!ret->list)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	json_object_foreach(object, name, value) {
+		const char *text = json_string_value(value);
+		if (!text || strlen(text) != json_string_length(value) || !cell__vars_ok(text))
+			return cell_fail(err, CELL_E_INVALID, 0, "'%.60s' in '%s' must be a text, with variables as ${NAME}", name, key);
+		struct cell__pair *pair = &ret->list[ret->count++];
+		pair->key = cell__strdup(name);
+		pair->value = cell__strdup(text);
+		if (!pair->key || !pair->value)
+			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	}
+	return 0;
+}
+
+static int args_from(const json_t *json, struct cell__mcp_params *params, struct cell_error *err)
+{
+	json_t *list = json_object_get(json, "args"), *value;
+	size_t i;
+	if (!list || json_is_null(list))
+		return 0;
+	if (!json_is_array(list) || json_array_size(list) > CELL_MCP_LIMIT_ARGS)
+		return cell_fail(err, CELL_E_INVALID, 0, "'args' must be a list of at most %u texts", CELL_MCP_LIMIT_ARGS);
+	params->args = cell__alloc(json_array_size(list), sizeof *params->args);
+	if (!params->args)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	json_array_foreach(list, i, value) {
+		const char *text = json_string_value(value);
+		if (!text || strlen(text) != json_string_length(value))
+			return cell_fail(err, CELL_E_INVALID, 0, "'args' must be a list of texts");
+		params->args[params->n_args] = cell__strdup(text);
+		if (!params->args[params->n_args++])
+			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	}
+	return 0;
+}
+
+static int seconds_from(const json_t *json, const char *key, int64_t *ret_ms, struct cell_error *err)
+{
+	const json_t *value = json_object_get(json, key);
+	if (!value || json_is_null(value))
+		return 0;
+	double seconds = json_number_value(value); /* 0 for what is no number */
+	if (!(seconds >= 0.001 && seconds <= CELL_TOOL_LIMIT_TIMEOUT_S))
+		return cell_fail(err, CELL_E_INVALID, 0, "'%s' must be a number of seconds, more than 0 and at most %d", key,
+				 CELL_TOOL_LIMIT_TIMEOUT_S);
+	*ret_ms = (int64_t)ceil(seconds * 1000);
+	return 0;
+}
+
+static int check_keys(const json_t *json, struct cell_error *err)
+{
+	static const char *const known[] = { "command", "args", "env", "cwd", "url", "headers", "type", "transport", "timeout",
+					     "start_timeout", "description", "tags", NULL };
+	const char *name;
+	json_t *value;
+	json_object_foreach((json_t *)json, name, value) {
+		size_t i = 0;
+		while (known[i] && strcmp(known[i], name) != 0)
+			i++;
+		if (!known[i])
+			return cell_fail(err, CELL_E_INVALID, 0, "unknown key '%.60s' for an MCP server", name);
+	}
+	return 0;
+}
+
+static int tags_from(const json_t *json, struct cell__tool *tool, struct cell_error *err)
+{
+	json_t *list = json_object_get(json, "tags"), *value;
+	size_t i;
+	if (!list || json_is_null(list))
+		return 0;
+	if (!json_is_array(list) || !(tool->tags = cell__alloc(json_array_size(list), sizeof *tool->tags)))
+		return cell_fail(err, CELL_E_INVALID, 0, "'tags' must be a list of texts");
+	json_array_foreach(list, i, value) {
+		if (!json_is_string(value) || !(tool->tags[tool->n_tags] = cell__strdup(json_string_value(value))))
+			return cell_fail(err, CELL_E_INVALID, 0, "'tags' must be a list of texts");
+		tool->n_tags++;
+	}
+	return 0;
+}
+
+static int fill_from(const json_t *json, struct cell__tool *tool, struct cell_error *err)
+{
+	struct cell__mcp_params *params = tool->mcp;
+	CELL_AUTO_FREE char *transport = NULL;
+	CELL_AUTO_FREE char *type = NULL;
+	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
+	if (check_keys(json, err) < 0 || text_from(json, "command", &params->command, err) < 0 ||
+	    args_from(json, params, err) < 0 || pairs_from(json, "env", &params->env, err) < 0 ||
+	    text_from(json, "cwd", &params->cwd, err) < 0 || text_from(json, "url", &params->url, err) < 0 ||
+	    pairs_from(json, "headers", &params->headers, err) < 0 || text_from(json, "type", &type, err) < 0 ||
+	    text_from(json, "transport", &transport, err) < 0 || seconds_from(json, "timeout", &tool->timeout_ms, err) < 0 ||
+	    seconds_from(json, "start_timeout", &params->start_timeout_ms, err) < 0 ||
+	    text_from(json, "description", &tool->description, err) < 0 || tags_from(json, tool, err) < 0)
+		return -1;
+	if (cell__mcp_params_settle(params, transport ? transport : type, &why) < 0)
+		return cell_fail(err, CELL_E_INVALID, 0, "%s", why.size ? why.data : "out of memory");
+	return 0;
+}
+
+struct cell__tool *cell__mcp_tool_from_json(const char *name, const json_t *json, struct cell_error *err)
+{
+	if (!json_is_object(json)) {
+		cell_fail(err, CELL_E_INVALID, 0, "the parameters of an MCP server must be a JSON object");
+		return NULL;
+	}
+	struct cell__tool *tool = cell__alloc(1, sizeof *tool);
+	if (!tool) {
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+		return NULL;
+	}
+	tool->refs = 1;
+	tool->adapter = &cell__tool_mcp;
+	tool->timeout_ms = CELL_TOOL_DEFAULT_TIMEOUT_MS;
+	tool->max_output = CELL_TOOL_LIMIT_OUTPUT;
+	tool->name = cell__strdup(name);
+	tool->mcp = cell__mcp_params_create();
+	if (!tool->name || !tool->mcp)
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	else if (fill_from(json, tool, err) == 0)
+		return tool;
+	cell__tool_unref(tool);
+	return NULL;
+}

@@ -1,0 +1,638 @@
+/*
+ * MCP servers in the registry, and calls of their tools.  See mcp.h.
+ *
+ *     server:  made with its tool ──first use──▶ has a client ──no tool has it any more──▶ closing ──▶ gone
+ *     call:    request to the client ──▶ answered | failed | timed out
+ *                 └─ cancelled: the server is told
+ */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <string.h>
+
+#include "tools/mcp.h"
+
+struct mcp_run {
+	struct cell__mcp_request request;
+	struct cell__tool_run *run;
+};
+
+/* ---- what a server is started with ---- */
+
+struct launching {
+	struct cell__mcp_server *server;
+	struct cell__buf why;
+};
+
+static char *expand(struct launching *launching, const char *text)
+{
+	char *value = NULL;
+	struct cell__mcp_server *server = launching->server;
+	return cell__vars_expand(text, &server->tools->opts, &server->secrets, &value, &launching->why) < 0 ? NULL : value;
+}
+
+static int launch_argv(struct launching *launching, struct cell__mcp_launch *launch)
+{
+	const struct cell__mcp_params *params = launching->server->params;
+	launch->argv = cell__alloc(params->n_args + 2, sizeof *launch->argv);
+	if (!launch->argv || !(launch->argv[0] = expand(launching, params->command)))
+		return -1;
+	for (size_t i = 0; i < params->n_args; i++)
+		if (!(launch->argv[i + 1] = expand(launching, params->args[i])))
+			return -1;
+	return 0;
+}
+
+static int set_var(struct cell__mcp_launch *launch, size_t *count, const char *key, const char *value)
+{
+	struct cell__buf line = CELL_BUF_INIT;
+	size_t n = strlen(key) + 1, at = 0;
+	if (cell__buf_reserve(&line, n + strlen(value)) < 0 || cell__buf_printf(&line, "%s=%s", key, value) < 0)
+		return -1;
+	while (at < *count && strncmp(launch->env[at], line.data, n) != 0)
+		at++;
+	if (at == *count)
+		++*count;
+	else
+		cell__secret_free(launch->env[at]);
+	launch->env[at] = line.data;
+	return 0;
+}
+
+static int launch_env(struct launching *launching, struct cell__mcp_launch *launch)
+{
+	const struct cell__mcp_server *server = launching->server;
+	const struct cell__mcp_params *params = server->params;
+	size_t count = 0;
+	launch->env = cell__alloc(params->env.count + 4, sizeof *launch->env);
+	if (!launch->env || set_var(launch, &count, "PATH", server->tools->path) < 0 ||
+	    set_var(launch, &count, "HOME", cell__home_dir()) < 0 || set_var(launch, &count, "LANG", "C.UTF-8") < 0)
+		return -1;
+	for (size_t i = 0; i < params->env.count; i++) {
+		char *value = expand(launching, params->env.list[i].value);
+		int rc = value ? set_var(launch, &count, params->env.list[i].key, value) : -1;
+		cell__secret_free(value);
+		if (rc < 0)
+			return -1;
+	}
+	for (size_t i = 0; i < count; i++)
+		if (strncmp(launch->env[i], "PATH=", 5) == 0)
+			launch->path = cell__strdup(launch->env[i] + 5);
+	return launch->path ? 0 : -1;
+}
+
+static int launch_cwd(struct launching *launching, struct cell__mcp_launch *launch)
+{
+	const char *home = launching->server->tools->opts.cwd ? launching->server->tools->opts.cwd : "/";
+	if (!launching->server->params->cwd) {
+		launch->cwd = cell__strdup(home);
+		return launch->cwd ? 0 : -1;
+	}
+	char *cwd = expand(launching, launching->server->params->cwd);
+	if (!cwd || cwd[0] == '/') {
+		launch->cwd = cwd;
+		return cwd ? 0 : -1;
+	}
+	struct cell__buf path = CELL_BUF_INIT;
+	int rc = cell__buf_printf(&path, "%s/%s", home, cwd);
+	cell__secret_free(cwd);
+	launch->cwd = path.data;
+	return rc;
+}
+
+static int launch_headers(struct launching *launching, struct cell__mcp_launch *launch)
+{
+	const struct cell__pairs *headers = &launching->server->params->headers;
+	launch->headers = cell__alloc(headers->count + 1, sizeof *launch->headers);
+	for (size_t i = 0; launch->headers && i < headers->count; i++) {
+		struct cell__buf line = CELL_BUF_INIT;
+		char *value = expand(launching, headers->list[i].value);
+		if (!value)
+			return -1;
+		if (strpbrk(value, "\r\n")) {
+			cell__buf_printf(&launching->why, "header %s: the resolved value holds a line break", headers->list[i].key);
+			cell__secret_free(value);
+			return -1;
+		}
+		int rc = cell__buf_reserve(&line, strlen(headers->list[i].key) + strlen(value) + 2);
+		rc |= cell__buf_printf(&line, *value ? "%s: %s" : "%s;", headers->list[i].key, value);
+		cell__secret_free(value);
+		launch->headers[i] = line.data;
+		if (rc < 0)
+			return -1;
+	}
+	return launch->headers ? 0 : -1;
+}
+
+static int handle_launch(void *arg, struct cell__mcp_launch *ret_launch, struct cell_error *err)
+{
+	struct launching launching = { .server = arg };
+	struct cell__mcp_launch launch = { .kind = launching.server->params->kind };
+	int rc;
+	cell__secrets_finish(&launching.server->secrets);
+	if (launch.kind == CELL_MCP_STDIO) {
+		rc = launch_argv(&launching, &launch);
+		rc = rc < 0 ? rc : launch_env(&launching, &launch);
+		rc = rc < 0 ? rc : launch_cwd(&launching, &launch);
+	} else {
+		launch.url = expand(&launching, launching.server->params->url);
+		rc = launch.url ? launch_headers(&launching, &launch) : -1;
+	}
+	if (rc < 0) {
+		cell_fail(err, CELL_E_TOOL, 0, "%s", launching.why.size ? launching.why.data : "out of memory");
+		cell__mcp_launch_finish(&launch);
+	} else {
+		*ret_launch = launch;
+	}
+	cell__buf_finish(&launching.why);
+	return rc;
+}
+
+/* ---- versions of a tool ---- */
+
+static char **copy_tags(const struct cell__tool *tool)
+{
+	char **tags = cell__alloc(tool->n_tags, sizeof *tags);
+	for (size_t i = 0; tags && i < tool->n_tags; i++)
+		tags[i] = cell__strdup(tool->tags[i]);
+	return tags;
+}
+
+/* The same definition, without callables. */
+static struct cell__tool *copy_tool(const struct cell__tool *tool)
+{
+	struct cell__tool *copy = cell__alloc(1, sizeof *copy);
+	if (!copy)
+		return NULL;
+	*copy = (struct cell__tool){
+		.adapter = tool->adapter,
+		.refs = 1,
+		.line = tool->line,
+		.timeout_ms = tool->timeout_ms,
+		.max_output = tool->max_output,
+		.mcp = tool->mcp,
+		.server = tool->server,
+		.described = tool->described,
+	};
+	copy->mcp->refs++;
+	copy->server->refs++;
+	copy->name = cell__strdup(tool->name);
+	copy->file = tool->file ? cell__strdup(tool->file) : NULL;
+	copy->description = tool->description ? cell__strdup(tool->description) : NULL;
+	copy->tags = copy_tags(tool);
+	copy->n_tags = copy->tags ? tool->n_tags : 0;
+	bool ok = copy->name && copy->tags && (!tool->file || copy->file);
+	for (size_t i = 0; i < copy->n_tags; i++)
+		ok &= copy->tags[i] != NULL;
+	if (ok)
+		return copy;
+	cell__tool_unref(copy);
+	return NULL;
+}
+
+static void set_problem(struct cell__mcp_server *server, int code, const char *text, const char *tail);
+
+static void fill(struct cell__tool *tool)
+{
+	char problem[160] = "";
+	struct cell__mcp_server *server = tool->server;
+	cell__mcp_fill_callables(tool, cell__mcp_client_tools(server->client), problem);
+	const char *cut = cell__mcp_client_list_problem(server->client);
+	if (problem[0] || cut)
+		set_problem(server, CELL_E_LIMIT, problem[0] ? problem : cut, NULL);
+}
+
+static bool renew(struct cell__tool **slot, const struct cell__mcp_server *server)
+{
+	if (!*slot || (*slot)->server != server)
+		return false;
+	struct cell__tool *next = copy_tool(*slot);
+	if (!next)
+		return false;
+	fill(next);
+	cell__tool_unref(*slot);
+	*slot = next;
+	return true;
+}
+
+/* The server told what it has: its tool gets these callables. */
+static void renew_tools(struct cell__mcp_server *server)
+{
+	struct cell__tools *tools = server->tools;
+	bool changed = false;
+	for (size_t i = 0; i < tools->n_host_tools; i++)
+		changed |= renew(&tools->host_tools[i], server);
+	for (size_t i = 0; i < tools->n_dirs; i++)
+		for (size_t k = 0; k < tools->dirs[i].n_files; k++)
+			changed |= renew(&tools->dirs[i].files[k].tool, server);
+	if (changed)
+		cell__tools_reindex(tools);
+}
+
+/* ---- servers ---- */
+
+static void set_problem(struct cell__mcp_server *server, int code, const char *text, const char *tail)
+{
+	CELL_AUTO_BUF struct cell__buf problem = CELL_BUF_INIT;
+	free(cell__take_ptr(server->problem));
+	server->problem_code = code;
+	if (!text)
+		return;
+	int rc = cell__buf_add_utf8(&problem, text, strlen(text));
+	if (tail)
+		rc |= cell__buf_add_str(&problem, "\nIts stderr ends with:\n") | cell__buf_add_str(&problem, tail);
+	if (rc < 0 || cell__secrets_redact(&server->secrets, &problem) < 0)
+		server->problem = cell__strdup("out of memory");
+	else
+		server->problem = cell__buf_take(&problem);
+}
+
+static void handle_listed(void *arg, const struct cell__mcp_failure *failure)
+{
+	struct cell__mcp_server *server = arg;
+	server->settling = false;
+	server->refs++;
+	if (failure) {
+		set_problem(server, failure->err.code, failure->err.msg, failure->tail);
+	} else {
+		set_problem(server, 0, NULL, NULL);
+		renew_tools(server);
+	}
+	cell__mcp_wake(server->tools);
+	cell__mcp_server_unref(server);
+}
+
+static void handle_log(void *arg, const json_t *params)
+{
+	struct cell__mcp_server *server = arg;
+	struct cell__tools *tools = server->tools;
+	struct cell__mcp_event event = { .type = CELL_MCP_LOG, .tool = server->name, .params = params };
+	if (tools->mcp_event)
+		tools->mcp_event(tools->mcp_event_arg, &event);
+}
+
+static void handle_elicit(void *arg, struct cell__mcp_elicitation *elicitation, struct cell__mcp_request *request,
+			  const json_t *params)
+{
+	struct cell__mcp_server *server = arg;
+	struct cell__tools *tools = server->tools;
+	const struct mcp_run *of = (const struct mcp_run *)request;
+	struct cell__mcp_event event = {
+		.type = CELL_MCP_QUESTION,
+		.tool = server->name,
+		.callable = of ? of->run->callable->name : NULL,
+		.session_id = of ? of->run->call->session_id : NULL,
+		.params = params,
+		.elicitation = elicitation,
+	};
+	if (tools->mcp_event)
+		tools->mcp_event(tools->mcp_event_arg, &event);
+	else
+		cell__mcp_elicitation_answer(elicitation, "decline", NULL);
+}
+
+static void handle_ended(void *arg);
+
+static int need_client(struct cell__mcp_server *server, struct cell_error *err)
+{
+	if (server->client)
+		return 0;
+	if (server->closing || server->tools->closing)
+		return cell_fail(err, CELL_E_CLOSED, 0, "the server is closed");
+	struct cell__mcp_client_options opts = {
+		.loop = server->tools->opts.loop,
+		.hub = server->tools->opts.hub,
+		.start_timeout_ms = server->params->start_timeout_ms,
+		.launch = handle_launch,
+		.listed = handle_listed,
+		.ended = handle_ended,
+		.log = handle_log,
+		.elicit = server->tools->mcp_event ? handle_elicit : NULL,
+		.arg = server,
+	};
+	return cell__mcp_client_create(&opts, &server->client, err);
+}
+
+bool cell__mcp_known(const struct cell__mcp_server *server)
+{
+	return server->client && cell__mcp_client_tools(server->client);
+}
+
+void cell__mcp_ask(struct cell__mcp_server *server)
+{
+	struct cell_error err;
+	if (cell__mcp_known(server) || server->settling)
+		return;
+	if (need_client(server, &err) < 0) {
+		set_problem(server, err.code, err.msg, NULL);
+		return;
+	}
+	if (cell__mcp_client_backing_off(server->client))
+		return;
+	server->settling = true;
+	cell__mcp_client_list(server->client);
+}
+
+/* ---- waiting for servers to be gone ---- */
+
+struct cell__mcp_stop {
+	void (*done)(void *arg);
+	void *arg;
+	struct cell__mcp_stop *next;
+};
+
+static void tell_stopped(struct cell__tools *tools)
+{
+	bool lives = tools->mcp_closing > 0;
+	for (const struct cell__mcp_server *server = tools->servers; server; server = server->next)
+		lives |= server->client && cell__mcp_client_lives(server->client);
+	while (!lives && tools->stops) {
+		struct cell__mcp_stop *stop = tools->stops;
+		tools->stops = stop->next;
+		stop->done(stop->arg);
+		free(stop);
+	}
+}
+
+static void handle_ended(void *arg)
+{
+	tell_stopped(((struct cell__mcp_server *)arg)->tools);
+}
+
+static void free_server(struct cell__mcp_server *server)
+{
+	cell__mcp_params_unref(server->params);
+	cell__secrets_finish(&server->secrets);
+	free(server->problem);
+	free(server->name);
+	free(server);
+}
+
+static void handle_client_closed(void *arg)
+{
+	struct cell__mcp_server *server = arg;
+	struct cell__tools *tools = server->tools;
+	free_server(server);
+	if (--tools->mcp_closing > 0)
+		return;
+	tell_stopped(tools);
+	if (tools->mcp_closed)
+		tools->mcp_closed(tools);
+}
+
+void cell__mcp_server_unref(struct cell__mcp_server *server)
+{
+	if (!server || --server->refs > 0)
+		return;
+	if (!server->client) {
+		free_server(server);
+		return;
+	}
+	server->closing = true;
+	server->tools->mcp_closing++;
+	cell__mcp_client_close(cell__take_ptr(server->client), handle_client_closed, server);
+}
+
+static struct cell__mcp_server *make_server(struct cell__tools *tools, const struct cell__tool *tool)
+{
+	struct cell__mcp_server *server = cell__alloc(1, sizeof *server);
+	char *name = cell__strdup(tool->name);
+	if (!server || !name) {
+		free(server);
+		free(name);
+		return NULL;
+	}
+	server->refs = 1;
+	server->tools = tools;
+	server->name = name;
+	server->params = tool->mcp;
+	server->params->refs++;
+	server->next = tools->servers;
+	tools->servers = server;
+	return server;
+}
+
+static void attach(struct cell__tools *tools, struct cell__tool *tool)
+{
+	if (tool->server)
+		return;
+	struct cell__mcp_server *server = tools->servers;
+	while (server && (strcmp(server->name, tool->name) != 0 || !cell__mcp_params_equal(server->params, tool->mcp)))
+		server = server->next;
+	if (!server)
+		server = make_server(tools, tool);
+	if (!server)
+		return;
+	server->refs++;
+	tool->server = server;
+	if (cell__mcp_known(server))
+		fill(tool);
+}
+
+void cell__mcp_attach(struct cell__tools *tools)
+{
+	for (size_t i = 0; i < tools->n_index; i++)
+		if (tools->index[i]->adapter == &cell__tool_mcp)
+			attach(tools, tools->index[i]);
+	for (struct cell__mcp_server **at = &tools->servers; *at;) {
+		struct cell__mcp_server *server = *at;
+		bool used = false;
+		for (size_t i = 0; i < tools->n_index && !used; i++)
+			used = tools->index[i]->server == server;
+		if (used) {
+			at = &server->next;
+			continue;
+		}
+		*at = server->next;
+		cell__mcp_server_unref(server);
+	}
+}
+
+void cell__mcp_close_all(struct cell__tools *tools, void (*done)(struct cell__tools *tools))
+{
+	/* Whatever versions of tools still have them: they are used no more. */
+	while (tools->servers) {
+		struct cell__mcp_server *server = tools->servers;
+		tools->servers = server->next;
+		cell__mcp_server_unref(server);
+	}
+	for (size_t i = 0; i < tools->n_host_tools; i++)
+		cell__mcp_server_unref(cell__take_ptr(tools->host_tools[i]->server));
+	for (size_t i = 0; i < tools->n_dirs; i++)
+		for (size_t k = 0; k < tools->dirs[i].n_files; k++)
+			if (tools->dirs[i].files[k].tool)
+				cell__mcp_server_unref(cell__take_ptr(tools->dirs[i].files[k].tool->server));
+	if (tools->mcp_closing == 0)
+		done(tools);
+	else
+		tools->mcp_closed = done;
+}
+
+void cell__mcp_add_problems(const struct cell__tools *tools, json_t *list)
+{
+	for (size_t i = 0; i < tools->n_index; i++) {
+		const struct cell__tool *tool = tools->index[i];
+		if (tool->server && tool->server->problem)
+			json_array_append_new(list, json_pack("{s:s, s:i, s:s}", "file", tool->file ? tool->file : tool->name, "line",
+							      tool->line > 0 ? tool->line : 1, "message", tool->server->problem));
+	}
+}
+
+/* ---- calls ---- */
+
+static void handle_done(struct cell__mcp_request *request, const struct cell__mcp_answer *answer)
+{
+	struct mcp_run *mcp = (struct mcp_run *)request;
+	struct cell__tool_run *run = mcp->run;
+	run->state = NULL;
+	free(mcp);
+	cell__mcp_finish_run(run, answer);
+}
+
+static void handle_progress(struct cell__mcp_request *request, const json_t *params)
+{
+	struct cell__tool_run *run = ((struct mcp_run *)request)->run;
+	struct cell__mcp_event event = {
+		.type = CELL_MCP_PROGRESS,
+		.tool = run->tool->name,
+		.callable = run->callable->name,
+		.session_id = run->call->session_id,
+		.params = params,
+	};
+	if (run->tools->mcp_event)
+		run->tools->mcp_event(run->tools->mcp_event_arg, &event);
+}
+
+static void start(struct cell__tool_run *run, json_t *args)
+{
+	struct cell_error err;
+	struct mcp_run *mcp = cell__alloc(1, sizeof *mcp);
+	json_t *params = json_pack("{s:s, s:O}", "name", run->callable->name, "arguments", args);
+	if (!mcp || !params || !run->tool->server) {
+		json_decref(params);
+		free(mcp);
+		cell__tool_run_fail(run, CELL_E_NOMEM, "out of memory");
+		return;
+	}
+	mcp->run = run;
+	mcp->request.method = "tools/call";
+	mcp->request.params = params;
+	mcp->request.timeout_ms = cell__tool_run_timeout_ms(run);
+	mcp->request.done = handle_done;
+	mcp->request.progress = run->tools->mcp_event ? handle_progress : NULL;
+	run->state = mcp;
+	if (need_client(run->tool->server, &err) == 0 &&
+	    cell__mcp_request_start(run->tool->server->client, &mcp->request, &err) == 0)
+		return;
+	run->state = NULL;
+	json_decref(params);
+	free(mcp);
+	cell__tool_run_fail(run, err.code, "%s", err.msg);
+}
+
+static void cancel(struct cell__tool_run *run)
+{
+	struct mcp_run *mcp = cell__take_ptr(run->state);
+	cell__mcp_request_cancel(&mcp->request, "nobody waits for the answer any more");
+	free(mcp);
+}
+
+const struct cell__tool_adapter cell__tool_mcp = { .name = "mcp", .start = start, .cancel = cancel };
+
+/* ---- at run time ---- */
+
+static bool is_added(const struct cell__tools *tools, size_t i, const char *name)
+{
+	return tools->host_tools[i]->adapter == &cell__tool_mcp && strcmp(tools->host_tools[i]->name, name) == 0;
+}
+
+int cell__tools_add_mcp(struct cell__tools *tools, const char *name, const json_t *params, struct cell_error *err)
+{
+	if (!cell__tool_name_ok(name) || strcmp(name, "list") == 0 || strcmp(name, "search") == 0)
+		return cell_fail(err, CELL_E_INVALID, 0, "'%.80s' is no name for a tool", name);
+	size_t at = 0;
+	while (at < tools->n_host_tools && strcmp(tools->host_tools[at]->name, name) != 0)
+		at++;
+	if (at < tools->n_host_tools && !is_added(tools, at, name))
+		return cell_fail(err, CELL_E_EXISTS, 0, "Tool '%s' already registered by the host program", name);
+	if (tools->n_host_tools >= CELL_TOOL_LIMIT_TOOLS)
+		return cell_fail(err, CELL_E_LIMIT, 0, "more than %u tools", CELL_TOOL_LIMIT_TOOLS);
+	struct cell__tool **list = cell__realloc(tools->host_tools, (tools->n_host_tools + 1) * sizeof *list);
+	if (!list)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a tool");
+	tools->host_tools = list;
+	struct cell__tool *tool = cell__mcp_tool_from_json(name, params, err);
+	if (!tool)
+		return cell_fail_wrap(err, "MCP server '%s'", name);
+	if (at < tools->n_host_tools)
+		cell__tool_unref(list[at]);
+	else
+		tools->n_host_tools++;
+	list[at] = tool;
+	cell__tools_reindex(tools);
+	return 0;
+}
+
+int cell__tools_remove_mcp(struct cell__tools *tools, const char *name, struct cell_error *err)
+{
+	for (size_t i = 0; i < tools->n_host_tools; i++) {
+		if (!is_added(tools, i, name))
+			continue;
+		struct cell__tool *tool = tools->host_tools[i];
+		memmove(&tools->host_tools[i], &tools->host_tools[i + 1],
+			(tools->n_host_tools - i - 1) * sizeof *tools->host_tools);
+		tools->n_host_tools--;
+		cell__tool_unref(tool);
+		cell__tools_reindex(tools);
+		return 0;
+	}
+	return cell_fail(err, CELL_E_NOT_FOUND, 0, "no MCP server '%.80s' was registered", name);
+}
+
+static void stop_servers(struct cell__tools *tools)
+{
+	/* A stopped server fails its calls, and what that leads to may change the list. */
+	struct cell__mcp_server *server = tools->servers;
+	while (server) {
+		server->refs++;
+		if (server->client)
+			cell__mcp_client_stop(server->client);
+		struct cell__mcp_server *next = server->next;
+		bool listed = false;
+		for (struct cell__mcp_server *each = tools->servers; each; each = each->next)
+			listed |= each == server;
+		cell__mcp_server_unref(server);
+		server = listed ? next : tools->servers;
+	}
+}
+
+void cell__tools_stop_mcp(struct cell__tools *tools, void (*done)(void *arg), void *arg)
+{
+	struct cell__mcp_stop *stop = cell__alloc(1, sizeof *stop);
+	stop_servers(tools);
+	if (!stop) {
+		done(arg); /* without memory nobody is kept waiting */
+		return;
+	}
+	*stop = (struct cell__mcp_stop){ .done = done, .arg = arg, .next = tools->stops };
+	tools->stops = stop;
+	tell_stopped(tools);
+}
+
+json_t *cell__tools_mcp_schema(struct cell__tools *tools, const char *name)
+{
+	for (const struct cell__mcp_server *server = tools->servers; server; server = server->next) {
+		if (strcmp(server->name, name) != 0 || !cell__mcp_known(server))
+			continue;
+		json_t *info = cell__mcp_client_server_info(server->client);
+		const char *instructions = cell__mcp_client_instructions(server->client);
+		return json_pack("{s:s, s:O?, s:s?, s:O}", "name", name, "server", info, "instructions", instructions, "tools",
+				 cell__mcp_client_tools(server->client));
+	}
+	return NULL;
+}
+
+void cell__tools_on_mcp(struct cell__tools *tools, void (*event)(void *arg, const struct cell__mcp_event *event), void *arg)
+{
+	tools->mcp_event = event;
+	tools->mcp_event_arg = arg;
+}

@@ -1,0 +1,90 @@
+/*
+ * MCP servers as tools: what load_mcp.c (definitions), mcp.c (servers and calls), mcp_tools.c (their tools as callables),
+ * mcp_result.c (what they answer) and mcp_wait.c (calls that wait for a server to say what it has) share.
+ *
+ *     tool (a version of the definition) ──▶ server ──▶ client (mcp/client.h) ──▶ the program or the web service
+ *
+ * A server lives as long as a definition with its parameters does, however often its file is read; one with other
+ * parameters is another server.  When it says what tools it has, the tool is replaced by a new version with these callables;
+ * calls under way keep the version they were made with.
+ */
+#ifndef CELL_TOOLS_MCP_H
+#define CELL_TOOLS_MCP_H
+
+#include "mcp/client.h"
+#include "tools/internal.h"
+
+#define CELL_MCP_LIMIT_ARGS 256u              /* words of a server's command */
+#define CELL_MCP_LIMIT_NAME 128u              /* bytes of a tool's name on a server */
+#define CELL_MCP_LIMIT_DESCRIPTION 4096u      /* bytes that are kept of a tool's description */
+#define CELL_MCP_LIMIT_PARAM_TEXT 1024u       /* of a parameter's, and of a default value */
+#define CELL_MCP_LIMIT_TEXTS (1024u * 1024u)  /* all of that of one server */
+#define CELL_MCP_LIST_WAIT_MS 5000            /* that a listing of all tools waits for servers that start */
+
+/* How a server is reached, as defined: texts may hold ${VAR}.  Immutable and counted. */
+struct cell__mcp_params {
+	unsigned refs;
+	enum cell__mcp_kind kind;
+	char *command;
+	char **args;
+	size_t n_args;
+	struct cell__pairs env;
+	char *cwd;
+	char *url;
+	struct cell__pairs headers;
+	int64_t start_timeout_ms;
+};
+struct cell__mcp_params *cell__mcp_params_create(void);
+void cell__mcp_params_unref(struct cell__mcp_params *params);
+bool cell__mcp_params_equal(const struct cell__mcp_params *a, const struct cell__mcp_params *b);
+/*
+ * Settles the transport (`transport` may be NULL: by what there is, and for a URL by what it looks like) and checks all.
+ * `why` gets what is wrong.
+ */
+int cell__mcp_params_settle(struct cell__mcp_params *params, const char *transport, struct cell__buf *why);
+void cell__load_mcp(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool *tool);
+/* The same from {"command", "args", "env", "cwd"} or {"url", "headers"}; a tool without a file. */
+struct cell__tool *cell__mcp_tool_from_json(const char *name, const json_t *json, struct cell_error *err);
+
+struct cell__mcp_server {
+	unsigned refs; /* versions of its tool, and the registry while a tool has it */
+	struct cell__tools *tools;
+	struct cell__mcp_params *params;
+	char *name;
+	struct cell__mcp_client *client; /* made with the first use */
+	struct cell__secrets secrets;    /* of the present connection */
+	bool settling;                   /* it is being asked what it has */
+	char *problem;                   /* why it could not be used last; NULL: it could, or was not tried */
+	int problem_code;
+	bool closing;
+	struct cell__mcp_server *next;
+};
+
+/* After the set of tools changed: every tool of this kind gets its server, and servers that no tool has any more go. */
+void cell__mcp_attach(struct cell__tools *tools);
+/* A version of a tool is gone. */
+void cell__mcp_server_unref(struct cell__mcp_server *server);
+/* Ends all; then done(tools). */
+void cell__mcp_close_all(struct cell__tools *tools, void (*done)(struct cell__tools *tools));
+bool cell__mcp_known(const struct cell__mcp_server *server); /* what tools it has */
+/* Asks it what it has, unless that is known or being asked or would be too early after failures. */
+void cell__mcp_ask(struct cell__mcp_server *server);
+void cell__mcp_add_problems(const struct cell__tools *tools, json_t *list);
+
+/* mcp_tools.c: fills tool->callables; what is left out is told in `problem` (may stay empty). */
+void cell__mcp_fill_callables(struct cell__tool *tool, const json_t *list, char problem[160]);
+
+/* mcp_result.c: ends the run with what the server answered to tools/call. */
+void cell__mcp_finish_run(struct cell__tool_run *run, const struct cell__mcp_answer *answer);
+
+/* mcp_wait.c */
+/* True: the call waits, and is handled again by cell__tools_handle().  tool NULL: it is about all tools, or args.await. */
+bool cell__mcp_park(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call,
+		    struct cell__tool *tool);
+/* True: the tool's server could not be asked, and the call has failed with the reason. */
+bool cell__mcp_explain(const struct cell__tool *tool, struct cell__call *call);
+/* A server is settled. */
+void cell__mcp_wake(struct cell__tools *tools);
+void cell__mcp_fail_parked(struct cell__tools *tools);
+
+#endif

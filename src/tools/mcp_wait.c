@@ -1,0 +1,222 @@
+/*
+ * Calls that wait until servers have said what they have.
+ *
+ *     asked ──a server is not known──▶ parked ──all known or failed, or too late──▶ handled again, with what there is
+ *                                        └─ cancelled: gone
+ *
+ * A question about one server waits for that one, as long as a call of it may take.  A listing of all waits a short time for
+ * those that start, and shows the rest without callables: no server keeps another tool from being listed.
+ */
+#define _GNU_SOURCE
+#include <string.h>
+
+#include "tools/mcp.h"
+
+struct parked;
+
+struct park_timer {
+	uv_timer_t timer;
+	struct parked *parked; /* NULL: over */
+};
+
+struct parked {
+	struct cell__tools *tools;
+	struct cell__call *call;
+	char *cwd;
+	char **scope;       /* NULL: all */
+	char *only;         /* the one tool it is about; NULL: see await */
+	struct park_timer *timer;
+	struct parked *next;
+};
+
+static void handle_timer_closed(uv_handle_t *handle)
+{
+	free(handle->data);
+}
+
+static void free_parked(struct parked *parked)
+{
+	if (parked->timer) {
+		parked->timer->parked = NULL;
+		uv_close((uv_handle_t *)&parked->timer->timer, handle_timer_closed);
+	}
+	for (size_t i = 0; parked->scope && parked->scope[i]; i++)
+		free(parked->scope[i]);
+	free(parked->scope);
+	free(parked->cwd);
+	free(parked->only);
+	free(parked);
+}
+
+static struct cell__call *unpark(struct parked *parked)
+{
+	struct cell__call *call = parked->call;
+	for (struct parked **at = (struct parked **)&parked->tools->parked; *at; at = &(*at)->next)
+		if (*at == parked) {
+			*at = parked->next;
+			break;
+		}
+	call->cancel = NULL;
+	call->handler = NULL;
+	return call;
+}
+
+/* The call is handled again, and this time nothing is waited for. */
+static void go_on(struct parked *parked)
+{
+	struct cell__tools *tools = parked->tools;
+	struct cell__call *call = unpark(parked);
+	struct cell__tools_view view = { .cwd = parked->cwd, .scope = (const char *const *)parked->scope };
+	struct cell__call *before = tools->settled;
+	tools->settled = call;
+	if (call->again)
+		call->again(call);
+	else
+		cell__tools_handle(tools, &view, call);
+	tools->settled = before;
+	free_parked(parked);
+}
+
+static void handle_late(uv_timer_t *timer)
+{
+	struct park_timer *late = timer->data;
+	if (late->parked)
+		go_on(late->parked);
+}
+
+static void handle_cancel(struct cell__call *call)
+{
+	struct parked *parked = call->handler;
+	unpark(parked);
+	free_parked(parked);
+}
+
+/* ---- which servers ---- */
+
+static bool awaited(const struct cell__call *call, const char *only, const struct cell__tool *tool)
+{
+	if (only)
+		return strcmp(only, tool->name) == 0;
+	json_t *names = json_object_get(call->args, "await"), *name;
+	size_t i;
+	if (!json_is_array(names))
+		return true;
+	json_array_foreach(names, i, name)
+		if (json_is_string(name) && strcmp(json_string_value(name), tool->name) == 0)
+			return true;
+	return false;
+}
+
+/* Asks those that are not known; true when one of them has not answered yet. */
+static bool must_wait(struct cell__tools *tools, const struct cell__call *call, const char *only, bool ask)
+{
+	bool waits = false;
+	for (size_t i = 0; i < tools->n_index; i++) {
+		const struct cell__tool *tool = tools->index[i];
+		if (!tool->server || !awaited(call, only, tool))
+			continue;
+		if (ask)
+			cell__mcp_ask(tool->server);
+		waits |= tool->server->settling;
+	}
+	return waits;
+}
+
+void cell__mcp_wake(struct cell__tools *tools)
+{
+	for (struct parked *parked = tools->parked; parked;) {
+		if (must_wait(tools, parked->call, parked->only, false)) {
+			parked = parked->next;
+			continue;
+		}
+		go_on(parked);
+		parked = tools->parked; /* the list may be another now */
+	}
+}
+
+void cell__mcp_fail_parked(struct cell__tools *tools)
+{
+	while (tools->parked) {
+		struct parked *parked = tools->parked;
+		struct cell__call *call = unpark(parked);
+		free_parked(parked);
+		call->fail(call, CELL_E_CLOSED, "ToolCallError", "the session's tools are closed");
+	}
+}
+
+/* ---- parking ---- */
+
+static char **copy_scope(const char *const *scope, bool *ret_ok)
+{
+	size_t n = 0;
+	if (!scope)
+		return NULL;
+	while (scope[n])
+		n++;
+	char **copy = cell__alloc(n + 1, sizeof *copy);
+	for (size_t i = 0; copy && i < n; i++)
+		if (!(copy[i] = cell__strdup(scope[i])))
+			*ret_ok = false;
+	*ret_ok &= copy != NULL;
+	return copy;
+}
+
+static struct parked *make_parked(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call,
+				  const struct cell__tool *tool)
+{
+	struct parked *parked = cell__alloc(1, sizeof *parked);
+	if (!parked)
+		return NULL;
+	bool ok = true;
+	parked->tools = tools;
+	parked->call = call;
+	parked->cwd = cell__strdup(view && view->cwd ? view->cwd : "/");
+	parked->scope = copy_scope(view ? view->scope : NULL, &ok);
+	parked->only = tool ? cell__strdup(tool->name) : NULL;
+	parked->timer = cell__alloc(1, sizeof *parked->timer);
+	if (parked->timer) {
+		parked->timer->parked = parked;
+		parked->timer->timer.data = parked->timer;
+		uv_timer_init(&tools->opts.loop->uv, &parked->timer->timer);
+	}
+	if (ok && parked->cwd && parked->timer && (!tool || parked->only))
+		return parked;
+	free_parked(parked);
+	return NULL;
+}
+
+bool cell__mcp_park(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call,
+		    struct cell__tool *tool)
+{
+	if (tools->settled == call || !tools->servers || (tool && !tool->server))
+		return false;
+	if (!must_wait(tools, call, tool ? tool->name : NULL, true))
+		return false;
+	struct parked *parked = make_parked(tools, view, call, tool);
+	if (!parked)
+		return false; /* without memory it is handled with what there is */
+	/* Who names the servers it wants waits for them as for a call. */
+	bool named = tool || json_is_array(json_object_get(call->args, "await"));
+	int64_t wait_ms = tool ? tool->timeout_ms : named ? CELL_TOOL_DEFAULT_TIMEOUT_MS : CELL_MCP_LIST_WAIT_MS;
+	uv_update_time(&tools->opts.loop->uv);
+	uv_timer_start(&parked->timer->timer, handle_late, (uint64_t)wait_ms, 0);
+	parked->next = tools->parked;
+	tools->parked = parked;
+	call->handler = parked;
+	call->cancel = handle_cancel;
+	return true;
+}
+
+bool cell__mcp_explain(const struct cell__tool *tool, struct cell__call *call)
+{
+	const struct cell__mcp_server *server = tool->server;
+	if (!server || cell__mcp_known(server))
+		return false;
+	CELL_AUTO_BUF struct cell__buf message = CELL_BUF_INIT;
+	const char *problem = server->problem ? server->problem : "the server has not said yet what it has";
+	int code = server->problem ? server->problem_code : CELL_TOOL_E_TIMEOUT;
+	(void)cell__buf_printf(&message, "Tool '%s' failed: %s", tool->name, problem);
+	call->fail(call, code, code == CELL_TOOL_E_TIMEOUT ? "ToolTimeoutError" : "ToolCallError",
+		   message.data ? message.data : "out of memory");
+	return true;
+}
