@@ -35,6 +35,7 @@ static bool handle_answer(struct cell__mcp_client *client, const struct cell__rp
 		return false; /* a second answer, one that comes late, or one to what nobody asked */
 	if (!request->own && request != &client->listing.request)
 		client->failures = 0;
+	client->transport->ops->forget(client->transport, request->id);
 	struct cell__mcp_answer answer = { .message = message, .text = text, .size = size };
 	cell__mcp_finish_request(request, &answer);
 	return true;
