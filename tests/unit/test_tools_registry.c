@@ -476,7 +476,7 @@ static void test_problems(void **state)
 	snprintf(expected, sizeof expected,
 		 "a.yaml:5: unknown key 'worse' in a tool of type cli\n"
 		 "a.yaml:4: unknown key 'bad' in a recipe\n"
-		 "m.yaml:1: Tool 'm': type mcp is not built into this version\n"
+		 "m.yaml:1: Tool 'm': Neither a \"command\" nor a \"url\"\n"
 		 "zz.yaml:2: Tool 'echo' already registered (%s/echo.yaml). Use unique names.\n", bench.dir);
 	expect_problems(&bench, expected);
 	bench_remove(&bench, "echo.yaml");
