@@ -393,6 +393,42 @@ CELL_API void cell_middleware_answer_text(struct cell_middleware_call *call, con
 /* The call fails with this message (ToolCallError); before: it is denied. */
 CELL_API void cell_middleware_fail(struct cell_middleware_call *call, const char *message);
 
+/* ---- the audit log, read -------------------------------------------------- */
+
+/* One JSON object a line, in rotated files (path.N is older than path.1, and that than path); docs/audit.md. */
+struct cell_audit_reader;
+
+/* What is wanted; NULL or 0: everything. */
+struct cell_audit_filter {
+	size_t size;           /* sizeof(struct cell_audit_filter) */
+	const char *session;   /* an id, or the beginning of one */
+	const char *tool;      /* a pattern, TOOL or TOOL.CALLABLE */
+	const char *decision;  /* "allow", "accepted", ... */
+	const char *since;     /* "2026-11-15T05:06:40Z", "2026-11-15", or "15m": so long ago */
+	int64_t last;          /* of the lines that there are now only the last so many (-1: none); what comes later, all */
+};
+#define CELL_AUDIT_FILTER_INIT { .size = sizeof(struct cell_audit_filter) }
+
+struct cell_audit_entry {
+	size_t size;           /* sizeof(struct cell_audit_entry) */
+	const char *json;      /* the line; NULL: it is bad */
+	const char *problem;   /* what is wrong with it; else NULL */
+	const char *file;
+	int64_t line;          /* 1-based; 0: none */
+};
+#define CELL_AUDIT_ENTRY_INIT { .size = sizeof(struct cell_audit_entry) }
+
+/* filter may be NULL. */
+CELL_API int cell_audit_open(const char *path, const struct cell_audit_filter *filter,
+			     struct cell_audit_reader **ret_reader, struct cell_error *err);
+/*
+ * 1: *ret_entry is the next record or bad line, valid until the next call; 0: there is no more for now, and a later call
+ * finds what was written since; -1: failed.  Does not wait for writers.  One thread at a time.
+ */
+CELL_API int cell_audit_next(struct cell_audit_reader *reader, struct cell_audit_entry *ret_entry,
+			     struct cell_error *err);
+CELL_API void cell_audit_close(struct cell_audit_reader *reader); /* NULL is fine */
+
 /* ---- sessions ----------------------------------------------------------- */
 
 struct cell_session;

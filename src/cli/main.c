@@ -307,6 +307,7 @@ static const struct cell_cli_command *const commands[] = {
 	&cell__cli_artifacts_command,
 	&cell__cli_deps_command,
 	&cell__cli_policy_command,
+	&cell__cli_audit_command,
 	&cell__cli_doctor_command,
 	&bench_command,
 };
