@@ -436,7 +436,7 @@ static int give_line(struct cell_audit_reader *reader, const char *line, size_t 
 		reader->too_long = false;
 		return 0;
 	}
-	if (reader->too_long) {
+	if (reader->too_long || size > CELL__AUDIT_LIMIT_LINE) {
 		reader->too_long = false;
 		return give_problem(reader, entry, reader->line, "longer than a record can be");
 	}
