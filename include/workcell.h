@@ -393,6 +393,36 @@ CELL_API void cell_middleware_answer_text(struct cell_middleware_call *call, con
 /* The call fails with this message (ToolCallError); before: it is denied. */
 CELL_API void cell_middleware_fail(struct cell_middleware_call *call, const char *message);
 
+/* ---- the audit log -------------------------------------------------------- */
+
+/* Every call that passes the gate of a session opened with it is recorded: docs/audit.md. */
+struct cell_audit;
+
+enum cell_audit_sync {
+	CELL_AUDIT_SYNC_NEVER,    /* a power failure loses seconds */
+	CELL_AUDIT_SYNC_INTERVAL, /* ... at most sync_ms */
+	CELL_AUDIT_SYNC_ALWAYS,   /* the code gets its answer after the record is on the disk */
+};
+
+struct cell_audit_options {
+	size_t size;               /* sizeof(struct cell_audit_options) */
+	const char *path;          /* made when missing, 0600; several processes may write to it */
+	int64_t max_bytes;         /* rotated before it gets larger; 0: never; default 64 MiB */
+	int keep;                  /* rotated files, path.1 the newest; default 5 */
+	enum cell_audit_sync sync; /* default: interval */
+	int64_t sync_ms;           /* default 1000 */
+	const char *const *redact; /* names and paths of arguments whose values are not written, besides the usual ones */
+	int fail_closed;           /* 1: calls are refused while the log cannot be written; default 1 */
+};
+#define CELL_AUDIT_OPTIONS_INIT                                                   \
+	{ .size = sizeof(struct cell_audit_options), .max_bytes = 64 << 20, .keep = 5, \
+	  .sync = CELL_AUDIT_SYNC_INTERVAL, .sync_ms = 1000, .fail_closed = 1 }
+
+CELL_API int cell_audit_open(struct cell_engine *engine, const struct cell_audit_options *opts,
+			     struct cell_audit **ret_audit, struct cell_error *err);
+/* Writes what waits.  Its sessions must have been closed.  NULL is fine. */
+CELL_API void cell_audit_close(struct cell_audit *audit);
+
 /* ---- the audit log, read -------------------------------------------------- */
 
 /* One JSON object a line, in rotated files (path.N is older than path.1, and that than path); docs/audit.md. */
@@ -419,15 +449,15 @@ struct cell_audit_entry {
 #define CELL_AUDIT_ENTRY_INIT { .size = sizeof(struct cell_audit_entry) }
 
 /* filter may be NULL. */
-CELL_API int cell_audit_open(const char *path, const struct cell_audit_filter *filter,
+CELL_API int cell_audit_reader_open(const char *path, const struct cell_audit_filter *filter,
 			     struct cell_audit_reader **ret_reader, struct cell_error *err);
 /*
  * 1: *ret_entry is the next record or bad line, valid until the next call; 0: there is no more for now, and a later call
  * finds what was written since; -1: failed.  Does not wait for writers.  One thread at a time.
  */
-CELL_API int cell_audit_next(struct cell_audit_reader *reader, struct cell_audit_entry *ret_entry,
+CELL_API int cell_audit_reader_next(struct cell_audit_reader *reader, struct cell_audit_entry *ret_entry,
 			     struct cell_error *err);
-CELL_API void cell_audit_close(struct cell_audit_reader *reader); /* NULL is fine */
+CELL_API void cell_audit_reader_close(struct cell_audit_reader *reader); /* NULL is fine */
 
 /* ---- sessions ----------------------------------------------------------- */
 
@@ -486,8 +516,6 @@ struct cell_event {
 	size_t index;                      /* IMAGE: of the path among those of the result */
 };
 typedef void (*cell_event_fn)(void *arg, const struct cell_event *event);
-
-struct cell_audit;
 
 struct cell_session_options {
 	size_t size;              /* sizeof(struct cell_session_options) */
@@ -572,7 +600,7 @@ struct cell_approval_answer {
 	const char *reason; /* rejected: what the code is told; NULL: nothing */
 	const char *args;  /* accepted: a JSON object to run with instead; NULL: as asked */
 	int always;        /* accepted: and so is every later call of this tool and callable in this session */
-	const char *who;   /* for the audit log; NULL: "person" */
+	int from_terminal; /* for the audit log: a person at the command line, not a program through this function */
 };
 #define CELL_APPROVAL_ANSWER_INIT { .size = sizeof(struct cell_approval_answer) }
 

@@ -38,9 +38,17 @@ int cell__cli_gate_open(const struct cell_cli_gate_flags *flags, struct cell_cli
 		host->policy = cell_policy_of(!strcmp(flags->approve, "ask") ? CELL_ASK : CELL_DENY);
 	if (flags->policy && cell_policy_load(flags->policy, &host->policy, err) < 0)
 		return -1;
+	if (flags->audit) {
+		struct cell_audit_options audit = CELL_AUDIT_OPTIONS_INIT;
+
+		audit.path = flags->audit;
+		if (cell_audit_open(host->engine, &audit, &host->audit, err) < 0)
+			return -1;
+	}
 	if (more && !host->policy)
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "--approve-* wants to know how: give --approve ask or deny, or --policy");
 	options->policy = host->policy;
+	options->audit = host->audit;
 	options->gate = more && !flags->policy ? more | CELL_GATE_TOOLS : 0;
 	options->approval_timeout_ms = flags->approval_timeout_ms;
 	options->approval_stops_clock = flags->stops_clock;
@@ -52,6 +60,7 @@ int cell__cli_gate_open(const struct cell_cli_gate_flags *flags, struct cell_cli
 void cell__cli_gate_close(struct cell_cli_host *host)
 {
 	cell_policy_destroy(host->policy);
+	cell_audit_close(host->audit);
 }
 
 /* ---- asking --------------------------------------------------------------------- */
@@ -174,7 +183,6 @@ int cell__cli_answer_json(struct cell_session *session, const json_t *root, uint
 	answer.accept = json_is_true(accept);
 	answer.reason = json_string_value(json_object_get(root, "reason"));
 	answer.always = json_is_true(json_object_get(root, "always"));
-	answer.who = "json";
 	if (args && !json_is_null(args)) {
 		text = json_dumps(args, JSON_COMPACT | JSON_ENCODE_ANY);
 		if (!text)
@@ -200,7 +208,6 @@ static void ask_json(struct cell_cli_asker *asker, struct cell_session *session,
 			return;
 		if (!line) {
 			no.reason = "the input with the answers has ended";
-			no.who = "end of input";
 			(void)cell_session_answer(session, call->id, &no, &err); /* gone is as good */
 			return;
 		}
@@ -228,7 +235,7 @@ static char *shown_args(const struct cell_call_info *call)
 /* False: ask again. */
 static bool take_edit(struct cell_cli_asker *asker, struct cell_session *session, const struct cell_call_info *call)
 {
-	struct cell_approval_answer answer = { .size = sizeof(answer), .accept = 1, .who = "terminal" };
+	struct cell_approval_answer answer = { .size = sizeof(answer), .accept = 1, .from_terminal = 1 };
 	bool is_shell = !strcmp(call->kind, "shell"), gone;
 	struct cell_error err;
 	json_t *args;
@@ -273,7 +280,7 @@ static void ask_person(struct cell_cli_asker *asker, struct cell_session *sessio
 		dprintf(STDERR_FILENO, "the policy says: %s\n", event->message);
 	shown = args != NULL;
 	free(args);
-	answer.who = "terminal";
+	answer.from_terminal = 1;
 	while (shown) {
 		char *line;
 
@@ -302,14 +309,13 @@ static void ask_person(struct cell_cli_asker *asker, struct cell_session *sessio
 	}
 	answer.accept = answer.always = 0;
 	answer.reason = "nobody was there to be asked";
-	answer.who = "end of input";
 	(void)cell_session_answer(session, call->id, &answer, &err); /* gone is as good */
 }
 
 void cell__cli_ask(struct cell_cli_asker *asker, struct cell_session *session, const struct cell_event *event)
 {
 	if (asker->fd < 0) {
-		struct cell_approval_answer no = { .size = sizeof(no), .reason = "nobody is there to be asked", .who = "no terminal" };
+		struct cell_approval_answer no = { .size = sizeof(no), .reason = "nobody is there to be asked" };
 		struct cell_error err;
 
 		(void)cell_session_answer(session, event->call->id, &no, &err); /* gone is as good */

@@ -168,7 +168,7 @@ static int print_all(struct cell_audit_reader *reader, bool json, struct cell_er
 	struct cell_cli_table table = { .columns = 6 };
 	int more, status = 0;
 
-	while (!status && (more = cell_audit_next(reader, &entry, err)) != 0 && !cell__cli_stop_status())
+	while (!status && (more = cell_audit_reader_next(reader, &entry, err)) != 0 && !cell__cli_stop_status())
 		status = more < 0 ? -1 : print_entry(&entry, json, &table, err);
 	if (status < 0) {
 		cell__cli_table_print(&table, NULL);
@@ -188,14 +188,14 @@ static int read_log(const struct audit_flags *flags, const char *file, int64_t l
 	filter.decision = flags->decision;
 	filter.since = flags->since;
 	filter.last = last;
-	if (cell_audit_open(file, &filter, &reader, err) < 0)
+	if (cell_audit_reader_open(file, &filter, &reader, err) < 0)
 		return -1;
 	status = print_all(reader, flags->json, err);
 	while (!status && flags->follow && !cell__cli_stop_status()) {
 		poll(NULL, 0, LOOK_MS);
 		status = print_all(reader, flags->json, err);
 	}
-	cell_audit_close(reader);
+	cell_audit_reader_close(reader);
 	return status;
 }
 
@@ -231,19 +231,13 @@ int cell__cmd_audit(int argc, char **argv)
 {
 	struct audit_flags flags = { .last = 10 };
 	struct cell_cli_list operands = { 0 };
-	const struct cell_cli_verb *verb;
-	struct cell_error err;
 	int status;
 
-	if (!cell__cli_parse(&cell__cli_audit_command, argc, argv, &flags, &operands, &status))
-		goto out;
-	verb = cell__cli_verb(verbs, "audit", &operands, &err);
-	status = verb ? verb->run(&flags, NULL, &operands, &err) : -1;
-	if (status < 0)
-		status = cell__cli_report(&err, flags.json);
-	if (cell__cli_stop_status())
-		status = cell__cli_stop_status();
-out:
+	if (cell__cli_parse(&cell__cli_audit_command, argc, argv, &flags, &operands, &status)) {
+		struct cell_cli_job job = { .command = "audit", .verbs = verbs, .flags = &flags, .json = flags.json };
+
+		status = cell__cli_do(&job, &operands);
+	}
 	cell__cli_list_finish(&operands);
 	return status;
 }

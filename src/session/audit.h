@@ -60,6 +60,8 @@ struct cell__audit_options {
 	{ .max_bytes = 64 << 20, .keep = 5, .sync = CELL__AUDIT_SYNC_INTERVAL, .sync_ms = 1000,          \
 	  .queue_bytes = 8u << 20, .fail_closed = true }
 
+/* The log behind its public name. */
+struct cell__audit *cell__audit_of(struct cell_audit *audit);
 /* Opens or makes the file, 0600, at once: what is wrong with the path is told here. */
 int cell__audit_open(const struct cell__audit_options *opts, struct cell__audit **ret_audit, struct cell_error *err);
 /* Writes what waits, once more where that failed, then closed() from a later turn of the loop; then all memory is gone. */

@@ -261,7 +261,7 @@ static int64_t count_lines(const struct log_file *file, char *block, size_t room
 
 /* ---- open and close ---- */
 
-void cell_audit_close(struct cell_audit_reader *reader)
+void cell_audit_reader_close(struct cell_audit_reader *reader)
 {
 	if (!reader)
 		return;
@@ -298,7 +298,7 @@ static int start(struct cell_audit_reader *reader, const struct cell_audit_filte
 	return 0;
 }
 
-int cell_audit_open(const char *path, const struct cell_audit_filter *filter, struct cell_audit_reader **ret_reader,
+int cell_audit_reader_open(const char *path, const struct cell_audit_filter *filter, struct cell_audit_reader **ret_reader,
 		    struct cell_error *err)
 {
 	struct cell_audit_filter all = CELL_AUDIT_FILTER_INIT;
@@ -315,7 +315,7 @@ int cell_audit_open(const char *path, const struct cell_audit_filter *filter, st
 	reader->block = cell__alloc(BLOCK, 1);
 	reader->block_room = BLOCK;
 	if (start(reader, &all, err) < 0) {
-		cell_audit_close(reader);
+		cell_audit_reader_close(reader);
 		return -1;
 	}
 	*ret_reader = reader;
@@ -494,7 +494,7 @@ static int handle_end(struct cell_audit_reader *reader, struct cell_audit_entry 
 	return 2;
 }
 
-int cell_audit_next(struct cell_audit_reader *reader, struct cell_audit_entry *ret_entry, struct cell_error *err)
+int cell_audit_reader_next(struct cell_audit_reader *reader, struct cell_audit_entry *ret_entry, struct cell_error *err)
 {
 	if (ret_entry->size != sizeof *ret_entry)
 		return cell_fail(err, CELL_E_INVALID, 0, "cell_audit_entry.size is %zu, expected %zu", ret_entry->size,

@@ -45,6 +45,7 @@ void cell__passage_destroy(struct cell__passage *passage)
 	clear_outcome(&passage->outcome);
 	cell__tool_choice_finish(&passage->choice);
 	json_decref(passage->inner.args);
+	json_decref(passage->args_before);
 	cell__card_unref(passage->card);
 	if (passage->door)
 		cell__door_unref(passage->door);
@@ -155,10 +156,7 @@ void cell__passage_fail(struct cell__passage *passage, int code, const char *typ
 
 static const char *outcome_word(const struct cell__passage *passage)
 {
-	if (passage->decision && (strcmp(passage->decision, "denied") == 0 || strcmp(passage->decision, "rejected") == 0 ||
-				  strcmp(passage->decision, "expired") == 0))
-		return passage->decision;
-	return passage->outcome.failed ? "error" : "ok";
+	return passage->decision ? passage->decision : passage->outcome.failed ? "error" : "ok";
 }
 
 /* The asker gets the outcome and the passage is gone. */
@@ -185,31 +183,37 @@ static void handle_recorded(void *arg, int rc)
 	hand_over(passage);
 }
 
-static int record(struct cell__passage *passage, const char *outcome, void (*written)(void *arg, int rc),
+/* 1: there is no log. */
+static int record(struct cell__passage *passage, enum cell__audit_outcome outcome, void (*written)(void *arg, int rc),
 		  struct cell_error *err)
 {
 	struct cell__gate *gate = passage->gate;
 	if (!gate->audit)
 		return 1;
 	/* A function of the host may be changing the arguments just now: then those count that were asked with. */
-	const json_t *asked = passage->held && passage->outer ? passage->outer->args : passage->inner.args;
-	const char *name = json_string_value(json_object_get(asked, "name"));
+	json_t *asked = passage->held && passage->outer ? passage->outer->args : passage->inner.args;
+	bool named = passage->kind == CELL__PASS_TOOL || passage->kind == CELL__PASS_SHELL;
+	const char *name = named ? json_string_value(json_object_get(asked, "name")) : kinds[passage->kind].tool;
+	const struct cell_call_info *card = passage->card;
 	struct cell__audit_record entry = {
 		.session_id = passage->session_id,
-		.cell_hash = gate->cell_hash,
+		.cell_hash = gate->cell_hash && *gate->cell_hash ? gate->cell_hash : NULL,
 		.request_id = passage->request_id,
 		.kind = kinds[passage->kind].word,
-		.tool = passage->card ? passage->card->tool : name ? name : "",
-		.callable = passage->card ? passage->card->callable : "",
-		.adapter = passage->card ? passage->card->adapter : "",
+		.tool = card ? card->tool : name,
+		.callable = card ? card->callable : NULL,
+		.adapter = card ? card->adapter : NULL,
 		.executor = passage->executor,
-		.args = passage->card ? shown_args(passage) : json_object_get(asked, "args"),
-		.decision = passage->decision ? passage->decision : "allow",
-		.who = passage->who,
-		.duration_ms = (double)(cell__now_us() - passage->started_us) / 1000.0,
+		.args = card ? shown_args(passage) : named ? json_object_get(asked, "args") : asked,
+		.args_before = passage->args_before,
+		.decision = passage->audited,
+		.by = passage->by,
+		.rule = passage->rule,
+		.rule_name = passage->rule_name,
+		.duration_us = cell__now_us() - passage->started_us,
 		.outcome = outcome,
-		.error_code = passage->outcome.failed ? cell_code_word(passage->outcome.code) : NULL,
-		.error_message = passage->outcome.failed ? passage->outcome.message : NULL,
+		.code = passage->outcome.code,
+		.error = outcome == CELL__AUDIT_ERROR ? passage->outcome.message : NULL,
 	};
 	return cell__audit_write(gate->audit, &entry, written, passage, err);
 }
@@ -223,7 +227,7 @@ void cell__passage_deliver(struct cell__passage *passage)
 	}
 	emit(passage, CELL_EVENT_CALL_ENDED, outcome_word(passage), passage->outcome.failed ? passage->outcome.message : NULL);
 	passage->recording = true;
-	int rc = record(passage, passage->outcome.failed ? "error" : "ok", handle_recorded, &err);
+	int rc = record(passage, passage->outcome.failed ? CELL__AUDIT_ERROR : CELL__AUDIT_OK, handle_recorded, &err);
 	if (rc < 0)
 		cell__passage_fail(passage, err.code, "RuntimeError", err.msg);
 	if (rc != 0)
@@ -396,18 +400,16 @@ static void judge(struct cell__passage *passage)
 	};
 	struct cell_policy_verdict verdict = CELL_POLICY_VERDICT_INIT;
 	cell__policy_decide(gate->policy, &subject, &verdict);
-	if (verdict.rule > 0)
-		snprintf(passage->who, sizeof passage->who, "policy rule %d%s%s", verdict.rule,
-			 verdict.name && *verdict.name ? " " : "", verdict.name ? verdict.name : "");
-	else
-		snprintf(passage->who, sizeof passage->who, "policy default");
+	passage->rule = verdict.rule;
+	passage->rule_name = verdict.name;
 	if (verdict.decision == CELL_DENY) {
+		passage->audited = CELL__AUDIT_DENY;
 		refuse(passage, "denied", "ApprovalRejectedError", "The policy denies ", "", verdict.reason);
 	} else if (verdict.decision == CELL_ALLOW) {
 		run(passage);
 	} else if (is_remembered(passage)) {
-		snprintf(passage->who, sizeof passage->who, "person (always)");
-		passage->decision = "accepted";
+		passage->by = CELL__AUDIT_BY_PERSON;
+		passage->audited = CELL__AUDIT_ACCEPTED;
 		run(passage);
 	} else {
 		park(passage, verdict.reason);
@@ -432,6 +434,11 @@ void cell__passage_decide(struct cell__passage *passage)
 		inner->fail(inner, CELL_E_NOMEM, "MemoryError", "the host is out of memory");
 		return;
 	}
+	struct cell_error err;
+	if (gate->audit && cell__audit_admit(gate->audit, &err) < 0) {
+		inner->fail(inner, err.code, "RuntimeError", err.msg);
+		return;
+	}
 	emit(passage, CELL_EVENT_CALL_STARTED, NULL, NULL);
 	if (gate->policy && (gate->kinds & kinds[passage->kind].gate))
 		judge(passage);
@@ -444,17 +451,15 @@ void cell__passage_decide(struct cell__passage *passage)
 static void handle_cancel(struct cell__call *outer)
 {
 	struct cell__passage *passage = outer->handler;
-	if (passage->parked) {
+	if (passage->parked)
 		unpark(passage, "cancelled", NULL);
-		passage->decision = "cancelled";
-	}
 	if (passage->inner.cancel)
 		passage->inner.cancel(&passage->inner);
 	bool over = passage->recording;
 	if (!over) {
 		emit(passage, CELL_EVENT_CALL_ENDED, "cancelled", NULL);
 		/* Nobody is there to be told when it cannot be written; the log itself says so. */
-		(void)record(passage, "cancelled", NULL, NULL);
+		(void)record(passage, CELL__AUDIT_CANCELLED, NULL, NULL);
 	}
 	passage->outer = NULL;
 	leave_gate(passage);
@@ -505,7 +510,7 @@ void cell__gate_handle(struct cell__gate *gate, struct cell__call *call)
 	snprintf(passage->executor, sizeof passage->executor, "%s", gate->executor);
 	snprintf(passage->request_id, sizeof passage->request_id, "%.8s-%llu", *gate->session_id ? gate->session_id : "host",
 		 (unsigned long long)passage->id);
-	snprintf(passage->who, sizeof passage->who, "nobody");
+	passage->by = CELL__AUDIT_BY_POLICY;
 	call->handler = passage;
 	call->cancel = handle_cancel;
 	passage->next = gate->first;
@@ -527,7 +532,8 @@ void cell__gate_expire(struct cell__gate *gate)
 	int64_t now = cell__now_us() / 1000;
 	while (gate->parked_first && gate->parked_first->deadline_ms >= 0 && gate->parked_first->deadline_ms <= now) {
 		struct cell__passage *passage = gate->parked_first;
-		snprintf(passage->who, sizeof passage->who, "timeout");
+		passage->by = CELL__AUDIT_BY_TIMEOUT;
+		passage->audited = CELL__AUDIT_TIMEOUT;
 		unpark(passage, "expired", NULL);
 		refuse(passage, "expired", "ApprovalTimeoutError", "Approval request for ", " expired", NULL);
 	}
@@ -539,6 +545,7 @@ static int edit(struct cell__passage *passage, const char *text, struct cell_err
 	json_t *args = json_loads(text, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
 	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
 	int rc = 0;
+	json_t *before = json_incref(shown_args(passage));
 	if (!json_is_object(args))
 		rc = cell_fail(err, CELL_E_INVALID, 0, "the edited arguments are not a JSON object");
 	else if (passage->kind == CELL__PASS_TOOL) {
@@ -558,6 +565,9 @@ static int edit(struct cell__passage *passage, const char *text, struct cell_err
 	json_decref(args);
 	if (rc == 0 && make_card(passage) < 0)
 		rc = cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	if (rc == 0 && !passage->args_before)
+		passage->args_before = json_incref(before);
+	json_decref(before);
 	return rc;
 }
 
@@ -567,12 +577,13 @@ static int answer_one(struct cell__passage *passage, const struct cell_approval_
 		return -1;
 	if (answer->accept && answer->always && remember(passage) < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	snprintf(passage->who, sizeof passage->who, "%s", answer->who && *answer->who ? answer->who : "person");
+	passage->by = answer->from_terminal ? CELL__AUDIT_BY_CLI : CELL__AUDIT_BY_PERSON;
 	if (answer->accept) {
-		passage->decision = answer->args ? "edited" : "accepted";
-		unpark(passage, passage->decision, NULL);
+		passage->audited = answer->args ? CELL__AUDIT_EDITED : CELL__AUDIT_ACCEPTED;
+		unpark(passage, answer->args ? "edited" : "accepted", NULL);
 		run(passage);
 	} else {
+		passage->audited = CELL__AUDIT_REJECTED;
 		unpark(passage, "rejected", answer->reason);
 		refuse(passage, "rejected", "ApprovalRejectedError", "Approval request for ", " rejected", answer->reason);
 	}

@@ -36,7 +36,7 @@ struct cell__gate {
 	const struct cell_policy *policy; /* NULL: all is allowed */
 	unsigned kinds; /* CELL_GATE_*: those the policy is asked about */
 	int64_t timeout_ms; /* -1: none */
-	struct cell_audit *audit; /* NULL: none */
+	struct cell__audit *audit; /* NULL: none */
 	const char *cell_hash; /* of the running cell; "" between cells; NULL: none */
 	uint64_t *next_id;
 	struct cell__remembered **remembered;

@@ -115,10 +115,11 @@ static void handle_finished(struct cell__task *task)
 	bool before = !passage->going_out;
 	if (passage->action != NEXT) {
 		const struct cell__middlewares *all = cell__space_middlewares(passage->gate->space);
-		const char *name = all->list[passage->at].name;
 		if (before) {
-			passage->decision = passage->action == FAIL ? "denied" : "answered";
-			snprintf(passage->who, sizeof passage->who, "middleware %zu%s%s", passage->at + 1, *name ? " " : "", name);
+			passage->by = CELL__AUDIT_BY_MIDDLEWARE;
+			passage->rule_name = all->list[passage->at].name;
+			passage->audited = passage->action == FAIL ? CELL__AUDIT_DENY : CELL__AUDIT_ALLOW;
+			passage->decision = passage->action == FAIL ? "denied" : NULL;
 		}
 		take_reply(passage);
 		passage->going_out = true;
@@ -230,6 +231,8 @@ int cell_middleware_set_args(struct cell_middleware_call *call, const char *json
 	json_t *both = json_pack("{s:O?, s:o}", "name", json_object_get(passage->inner.args, "name"), "args", args);
 	if (!both)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	if (!passage->args_before)
+		passage->args_before = json_incref(json_object_get(passage->inner.args, "args"));
 	json_decref(passage->inner.args);
 	passage->inner.args = both;
 	return 0;

@@ -32,8 +32,12 @@ struct cell__passage {
 	struct cell__tool_choice choice;
 	const struct cell_call_info *card; /* NULL: nobody wants one */
 	struct cell__outcome outcome;
-	const char *decision; /* what the gate said, as the audit log has it */
-	char who[96];
+	const char *decision; /* "denied", "rejected", "expired" when it was refused; else NULL */
+	enum cell__audit_decision audited;
+	enum cell__audit_by by;
+	int rule; /* of the policy */
+	const char *rule_name; /* the policy's, or a middleware's; or NULL */
+	json_t *args_before; /* as the code gave them, where somebody changed them */
 	struct cell__passage *next, *prev;
 	struct cell__passage *parked_next, *parked_prev;
 	/* middleware.c's */

@@ -237,7 +237,7 @@ static int open_seat(struct cell_session *session, struct cell_error *err)
 		.policy = session->policy,
 		.kinds = session->gate_kinds,
 		.timeout_ms = session->approval_timeout_ms,
-		.audit = session->audit,
+		.audit = session->audit ? cell__audit_of(session->audit) : NULL,
 		.cell_hash = session->cell_hash,
 		.next_id = &session->next_call_id,
 		.remembered = &session->remembered,

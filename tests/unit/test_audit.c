@@ -240,11 +240,11 @@ static json_t *read_with(const struct cell_audit_filter *filter, json_t **ret_pr
 	struct cell_audit_reader *reader = NULL;
 	struct cell_audit_entry entry = CELL_AUDIT_ENTRY_INIT;
 	struct cell_error err = { 0 };
-	if (cell_audit_open(live, filter, &reader, &err) < 0)
+	if (cell_audit_reader_open(live, filter, &reader, &err) < 0)
 		fail_msg("%s", err.msg);
 	json_t *records = json_array(), *problems = json_array();
 	int rc;
-	while ((rc = cell_audit_next(reader, &entry, &err)) == 1) {
+	while ((rc = cell_audit_reader_next(reader, &entry, &err)) == 1) {
 		if (entry.json)
 			json_array_append_new(records, json_loads(entry.json, JSON_ALLOW_NUL, NULL));
 		else
@@ -252,7 +252,7 @@ static json_t *read_with(const struct cell_audit_filter *filter, json_t **ret_pr
 								  (json_int_t)entry.line, "problem", entry.problem));
 	}
 	assert_int_equal(rc, 0);
-	cell_audit_close(reader);
+	cell_audit_reader_close(reader);
 	if (ret_problems) {
 		*ret_problems = problems;
 	} else {
@@ -1113,7 +1113,7 @@ static void test_filters(void **state)
 		struct cell_audit_reader *reader = NULL;
 		struct cell_error err = { 0 };
 		filter.size = sizeof filter;
-		if (cell_audit_open(live, &filter, &reader, &err) == 0 || err.code != CELL_E_INVALID)
+		if (cell_audit_reader_open(live, &filter, &reader, &err) == 0 || err.code != CELL_E_INVALID)
 			fail_msg("filter %zu was taken", i);
 	}
 	/* A record that lies in the future of an hour ago. */
@@ -1184,7 +1184,7 @@ static void expect_next(struct cell_audit_reader *reader, const char *request)
 {
 	struct cell_audit_entry entry = CELL_AUDIT_ENTRY_INIT;
 	struct cell_error err = { 0 };
-	int rc = cell_audit_next(reader, &entry, &err);
+	int rc = cell_audit_reader_next(reader, &entry, &err);
 	if (!request) {
 		assert_int_equal(rc, 0);
 		return;
@@ -1204,7 +1204,7 @@ static void test_follow(void **state)
 	put(live, "w", "{\"r\":\"1\"}\n");
 	struct cell_audit_reader *reader = NULL;
 	struct cell_error err = { 0 };
-	assert_int_equal(cell_audit_open(live, NULL, &reader, &err), 0);
+	assert_int_equal(cell_audit_reader_open(live, NULL, &reader, &err), 0);
 	expect_next(reader, "1");
 	expect_next(reader, NULL);
 	put(live, "a", "{\"r\":\"2\"}\n{\"r\":\"3\"}\n");
@@ -1247,12 +1247,12 @@ static void test_follow(void **state)
 	unlink(live);
 	put(live, "w", "{\"r\":\"11\"}\n");
 	struct cell_audit_entry entry = CELL_AUDIT_ENTRY_INIT;
-	assert_int_equal(cell_audit_next(reader, &entry, &err), 1);
+	assert_int_equal(cell_audit_reader_next(reader, &entry, &err), 1);
 	assert_null(entry.json);
 	assert_string_equal(entry.problem, "files were rotated away before they were read");
 	expect_next(reader, "10");
 	expect_next(reader, "11");
-	cell_audit_close(reader);
+	cell_audit_reader_close(reader);
 }
 
 /* Somebody reads all the time while others write and rotate: every record once. */
@@ -1263,7 +1263,7 @@ static void test_read_while_written(void **state)
 	struct cell_audit_reader *reader = NULL;
 	struct cell_audit_entry entry = CELL_AUDIT_ENTRY_INIT;
 	struct cell_error err = { 0 };
-	assert_int_equal(cell_audit_open(live, NULL, &reader, &err), 0);
+	assert_int_equal(cell_audit_reader_open(live, NULL, &reader, &err), 0);
 	pid_t pids[2];
 	for (int i = 0; i < 2; i++) {
 		pids[i] = fork();
@@ -1274,7 +1274,7 @@ static void test_read_while_written(void **state)
 	}
 	int next[2] = { 0 };
 	while (next[0] + next[1] < 2 * EACH) {
-		int rc = cell_audit_next(reader, &entry, &err);
+		int rc = cell_audit_reader_next(reader, &entry, &err);
 		assert_true(rc >= 0);
 		if (rc == 0)
 			continue;
@@ -1287,8 +1287,8 @@ static void test_read_while_written(void **state)
 	}
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(waitpid(pids[i], NULL, 0), pids[i]);
-	assert_int_equal(cell_audit_next(reader, &entry, &err), 0);
-	cell_audit_close(reader);
+	assert_int_equal(cell_audit_reader_next(reader, &entry, &err), 0);
+	cell_audit_reader_close(reader);
 }
 
 static void test_reader_edge(void **state)
@@ -1296,30 +1296,30 @@ static void test_reader_edge(void **state)
 	(void)state;
 	struct cell_audit_reader *reader = NULL;
 	struct cell_error err = { 0 };
-	assert_int_equal(cell_audit_open(live, NULL, &reader, &err), -1);
+	assert_int_equal(cell_audit_reader_open(live, NULL, &reader, &err), -1);
 	assert_int_equal(err.code, CELL_E_NOT_FOUND);
-	assert_int_equal(cell_audit_open(dir, NULL, &reader, &err), -1);
+	assert_int_equal(cell_audit_reader_open(dir, NULL, &reader, &err), -1);
 	assert_int_equal(err.code, CELL_E_IO);
 	put(numbered(1), "w", "{\"r\":\"1\"}\n"); /* only a rotated one */
-	assert_int_equal(cell_audit_open(live, NULL, &reader, &err), 0);
+	assert_int_equal(cell_audit_reader_open(live, NULL, &reader, &err), 0);
 	expect_next(reader, "1");
 	struct cell_audit_entry entry = { .size = 1 };
-	assert_int_equal(cell_audit_next(reader, &entry, &err), -1);
+	assert_int_equal(cell_audit_reader_next(reader, &entry, &err), -1);
 	assert_int_equal(err.code, CELL_E_INVALID);
-	cell_audit_close(reader);
+	cell_audit_reader_close(reader);
 	struct cell_audit_filter filter = { .size = sizeof filter + 1 };
-	assert_int_equal(cell_audit_open(live, &filter, &reader, &err), -1);
+	assert_int_equal(cell_audit_reader_open(live, &filter, &reader, &err), -1);
 	assert_int_equal(err.code, CELL_E_INVALID);
-	cell_audit_close(NULL);
+	cell_audit_reader_close(NULL);
 	bool opened = false;
 	for (long n = 1; !opened; n++) {
 		struct cell_audit_filter all = { .size = sizeof all, .session = "a", .tool = "a.b", .decision = "c", .last = 1 };
 		cell__alloc_fail_after(n);
-		opened = cell_audit_open(live, &all, &reader, &err) == 0;
+		opened = cell_audit_reader_open(live, &all, &reader, &err) == 0;
 		cell__alloc_fail_after(0);
 		assert_true(n < 100);
 	}
-	cell_audit_close(reader);
+	cell_audit_reader_close(reader);
 }
 
 int main(int argc, char **argv)

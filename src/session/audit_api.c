@@ -1,0 +1,95 @@
+/* The audit log as the public API has it: opened and closed from any thread. */
+#include <string.h>
+
+#include "session/audit.h"
+#include "session/engine.h"
+
+struct cell_audit {
+	struct cell_engine *engine;
+	struct cell__audit *audit;
+};
+
+struct opening {
+	struct cell_audit *audit;
+	struct cell__audit_options opts;
+	struct cell_error err;
+	int rc;
+};
+
+static void do_open(void *arg)
+{
+	struct opening *opening = arg;
+	opening->rc = cell__audit_open(&opening->opts, &opening->audit->audit, &opening->err);
+}
+
+int cell_audit_open(struct cell_engine *engine, const struct cell_audit_options *opts, struct cell_audit **ret_audit,
+		    struct cell_error *err)
+{
+	struct cell_audit_options all = CELL_AUDIT_OPTIONS_INIT;
+	if (opts->size < sizeof(size_t) || opts->size > sizeof all)
+		return cell_fail(err, CELL_E_INVALID, 0, "cell_audit_options.size is %zu, expected up to %zu", opts->size,
+				 sizeof all);
+	memcpy(&all, opts, opts->size);
+	if (!all.path || !*all.path)
+		return cell_fail(err, CELL_E_INVALID, 0, "an audit log needs a path");
+	if (cell__loop_is_current(&engine->loop))
+		return cell_fail(err, CELL_E_INVALID, 0, "cell_audit_open() waits and must not be called from a callback");
+	struct cell_audit *audit = cell__alloc(1, sizeof *audit);
+	if (!audit)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	audit->engine = engine;
+	struct opening opening = { .audit = audit, .opts = CELL__AUDIT_OPTIONS_INIT };
+	opening.opts.loop = &engine->loop;
+	opening.opts.path = all.path;
+	opening.opts.max_bytes = all.max_bytes;
+	opening.opts.keep = all.keep;
+	opening.opts.sync = (enum cell__audit_sync)all.sync;
+	opening.opts.sync_ms = all.sync_ms;
+	opening.opts.redact = all.redact;
+	opening.opts.fail_closed = all.fail_closed != 0;
+	opening.opts.log = engine->host.log;
+	opening.opts.log_arg = engine->host.log_arg;
+	cell__loop_call(&engine->loop, do_open, &opening);
+	if (opening.rc < 0) {
+		free(audit);
+		if (err)
+			*err = opening.err;
+		return -1;
+	}
+	*ret_audit = audit;
+	return 0;
+}
+
+struct closing {
+	struct cell__task task;
+	struct cell__waiter waiter;
+	struct cell__audit *audit;
+};
+
+static void handle_closed(void *arg)
+{
+	struct closing *closing = arg;
+	cell__waiter_signal(&closing->waiter);
+}
+
+static void do_close(struct cell__task *task)
+{
+	struct closing *closing = (struct closing *)task;
+	cell__audit_close(closing->audit, handle_closed, closing);
+}
+
+void cell_audit_close(struct cell_audit *audit)
+{
+	if (!audit)
+		return;
+	struct closing closing = { .task.fn = do_close, .audit = audit->audit };
+	cell__waiter_init(&closing.waiter);
+	cell__loop_do(&audit->engine->loop, &closing.task, &closing.waiter);
+	cell__waiter_finish(&closing.waiter);
+	free(audit);
+}
+
+struct cell__audit *cell__audit_of(struct cell_audit *audit)
+{
+	return audit->audit;
+}
