@@ -99,26 +99,35 @@ static int send_all(struct iovec *iov, int count)
 	return error;
 }
 
-static int send_frame(uint8_t type, uint32_t id, const char *json, size_t json_size, const char *raw, size_t raw_size)
+/* The raw part may come in two pieces. */
+struct outgoing {
+	uint8_t type;
+	uint32_t id;
+	const char *json, *raw, *more;
+	size_t json_size, raw_size, more_size;
+};
+
+static int send_frame(const struct outgoing *out)
 {
 	for (;;) {
 		struct cell_frame frame = {
-			.type = type,
-			.id = id,
+			.type = out->type,
+			.id = out->id,
 			.ring_pos = ring_head,
-			.json_size = (uint32_t)json_size,
-			.raw_size = (uint32_t)raw_size,
+			.json_size = (uint32_t)out->json_size,
+			.raw_size = (uint32_t)(out->raw_size + out->more_size),
 		};
 		uint8_t header[CELL_FRAME_HEADER_BYTES];
 		cell__frame_encode_header(&frame, header);
-		struct iovec iov[3] = {
+		struct iovec iov[4] = {
 			{ header, sizeof header },
-			{ (void *)json, json_size },
-			{ (void *)raw, raw_size },
+			{ (void *)out->json, out->json_size },
+			{ (void *)out->raw, out->raw_size },
+			{ (void *)out->more, out->more_size },
 		};
 		int error;
 		Py_BEGIN_ALLOW_THREADS
-		error = send_all(iov, 3);
+		error = send_all(iov, 4);
 		Py_END_ALLOW_THREADS
 		if (error == 0)
 			return 0;
@@ -152,22 +161,21 @@ static PyObject *wc_send(PyObject *self, PyObject *args)
 	(void)self;
 	int type;
 	unsigned int id;
-	PyObject *json_object = Py_None, *raw_object = Py_None;
-	if (!PyArg_ParseTuple(args, "iI|OO", &type, &id, &json_object, &raw_object))
+	PyObject *json = Py_None, *raw = Py_None;
+	if (!PyArg_ParseTuple(args, "iI|OO", &type, &id, &json, &raw))
 		return NULL;
 	if (detached)
 		Py_RETURN_FALSE;
-	const char *json, *raw;
-	size_t json_size, raw_size;
-	if (bytes_or_none(json_object, &json, &json_size) < 0 || bytes_or_none(raw_object, &raw, &raw_size) < 0)
+	struct outgoing out = { .type = (uint8_t)type, .id = id };
+	if (bytes_or_none(json, &out.json, &out.json_size) < 0 || bytes_or_none(raw, &out.raw, &out.raw_size) < 0)
 		return NULL;
-	if (json_size > CELL_FRAME_MAX_JSON || raw_size > CELL_FRAME_MAX_RAW)
+	if (out.json_size > CELL_FRAME_MAX_JSON || out.raw_size > CELL_FRAME_MAX_RAW)
 		return PyErr_Format(PyExc_OverflowError, "a frame carries at most %u + %u bytes",
 				    CELL_FRAME_MAX_JSON, CELL_FRAME_MAX_RAW);
 	/* What is displayed after a child wrote comes after what the child wrote. */
 	if (type == CELL_FRAME_DISPLAY && ring_sync() < 0)
 		return NULL;
-	if (send_frame((uint8_t)type, id, json, json_size, raw, raw_size) < 0)
+	if (send_frame(&out) < 0)
 		return NULL;
 	Py_RETURN_TRUE;
 }
@@ -341,7 +349,7 @@ void wc_skip(const struct cell_frame *frame)
 static int ring_doorbell(uint64_t tail)
 {
 	last_rung_tail = tail;
-	return send_frame(CELL_FRAME_DOORBELL, 0, NULL, 0, NULL, 0);
+	return send_frame(&(struct outgoing){ .type = CELL_FRAME_DOORBELL });
 }
 
 static uint64_t ring_tail(void)
@@ -557,6 +565,37 @@ static PyObject *wc_end_run(PyObject *self, PyObject *unused)
 	if (!detached && ring_sync() < 0)
 		return NULL;
 	Py_RETURN_NONE;
+}
+
+/*
+ * answer(id, value, repr) -> True: end_run() and the RESULT of a cell that has no more than these, bytes or None.
+ * False in a forked child, and when they do not fit into a frame.
+ */
+static PyObject *wc_answer(PyObject *self, PyObject *args)
+{
+	(void)self;
+	unsigned int id;
+	PyObject *value, *repr;
+	struct outgoing out = { .type = CELL_FRAME_RESULT };
+	char sizes[64] = "";
+	if (!PyArg_ParseTuple(args, "IOO", &id, &value, &repr) || bytes_or_none(value, &out.raw, &out.raw_size) < 0 ||
+	    bytes_or_none(repr, &out.more, &out.more_size) < 0)
+		return NULL;
+	if (detached || out.raw_size + out.more_size > CELL_FRAME_MAX_RAW)
+		Py_RETURN_FALSE;
+	current_run = 0;
+	if (ring_sync() < 0)
+		return NULL;
+	if (value != Py_None)
+		snprintf(sizes, sizeof sizes, "{\"v\":%zu,\"r\":%zu}", out.raw_size, out.more_size);
+	else if (repr != Py_None)
+		snprintf(sizes, sizeof sizes, "{\"r\":%zu}", out.more_size);
+	out.id = id;
+	out.json = sizes;
+	out.json_size = strlen(sizes);
+	if (send_frame(&out) < 0)
+		return NULL;
+	Py_RETURN_TRUE;
 }
 
 static PyObject *wc_interrupt_wanted(PyObject *self, PyObject *unused)
@@ -804,6 +843,8 @@ static PyMethodDef methods[] = {
 	{ "write_bytes", wc_write_bytes, METH_VARARGS, "write_bytes(stream, bytes) -> size" },
 	{ "begin_run", wc_begin_run, METH_O, "begin_run(id)" },
 	{ "end_run", wc_end_run, METH_NOARGS, "end_run()" },
+	{ "answer", wc_answer, METH_VARARGS, "answer(id, value, repr) -> bool" },
+	{ "remember", wc_remember, METH_VARARGS, "remember(ns, out, n, value) -> bytes or None" },
 	{ "interrupt_wanted", wc_interrupt_wanted, METH_NOARGS, "interrupt_wanted() -> bool" },
 	{ "is_kernel", wc_is_kernel, METH_NOARGS, "is_kernel() -> bool" },
 	{ "become_kernel", wc_become_kernel, METH_VARARGS, "become_kernel(socket, stdout, stderr, ring, lifeline) -> socket" },

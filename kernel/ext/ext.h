@@ -39,4 +39,8 @@ PyObject *wc_attach(PyObject *self, PyObject *args);
 PyObject *wc_in_call(PyObject *self, PyObject *unused);
 int wc_add_caller(PyObject *module);
 
+/* ---- cell.c ---- */
+
+PyObject *wc_remember(PyObject *self, PyObject *args);
+
 #endif

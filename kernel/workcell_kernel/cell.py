@@ -9,9 +9,12 @@ import ast
 import builtins
 import keyword
 import linecache
+import re
 import sys
 import types
 from json import dumps  # taken now: code in the session may replace json.dumps
+
+from _workcell import remember
 
 from . import display as display_module
 from . import errors, figures, shell, values
@@ -22,8 +25,11 @@ CO_COROUTINE = 0x80
 FUTURE_MASK = 0
 for _name in __future__.all_feature_names:
     FUTURE_MASK |= getattr(__future__, _name).compiler_flag
+SPECIAL = FUTURE_MASK | CO_COROUTINE  # code with one of these flags is for run_code()
 
 STATEMENTS = frozenset(keyword.kwlist) - {"None", "True", "False", "not", "lambda", "await"}
+# One line that starts like an expression and holds neither "=" nor ";": compiled in one step, not two.
+is_likely_expression = re.compile(r"(?:[^\s=;a-zA-Z]|(?!(?:%s)\b)[a-zA-Z])[^\n=;]*\Z" % "|".join(sorted(STATEMENTS))).match
 
 MAX_REPR = 1024 * 1024
 _PLAIN = frozenset((int, str, float, bool, type(None), bytes))
@@ -91,14 +97,6 @@ class Cells:
             raise again.with_traceback(None) from None
 
     @staticmethod
-    def is_likely_expression(source):
-        """One line that starts like an expression and holds neither "=" nor ";": compiled in one step, not two."""
-        if "\n" in source or "=" in source or ";" in source:
-            return False
-        words = source.split(None, 1)
-        return bool(words) and words[0] not in STATEMENTS and not source[0].isspace()
-
-    @staticmethod
     def hides_value(source):
         """Does the cell end in a semicolon (and not in a comment or string that does)?"""
         if not source.rstrip().endswith(";"):
@@ -122,20 +120,25 @@ class Cells:
 
     def execute(self, source):
         """Runs a cell; returns (has_value, value). What the code raises goes up to the caller."""
-        self.count += 1
-        name = "<cell %d>" % self.count
+        self.count = n = self.count + 1
+        name = "<cell %d>" % n
+        ns = self.ns
         self.history.append(source)
-        self.ns.pop("__warningregistry__", None)  # a warning is shown once a cell, not once a session
-        # Not splitlines(): a form feed or U+2028 in a string does not end a line of Python.
-        linecache.cache[name] = (len(source), None, [line + "\n" for line in source.split("\n")], name)
-        if self.is_likely_expression(source):
+        if "__warningregistry__" in ns:
+            del ns["__warningregistry__"]  # a warning is shown once a cell, not once a session
+        if is_likely_expression(source):
+            # A tuple of lines, not a list: nothing that the garbage collector would look at again and again.
+            linecache.cache[name] = (len(source), None, (source + "\n",), name)
             try:
                 code = compile(source, name, "eval", self.flags, True)
             except (SyntaxError, ValueError):
                 pass
             else:
-                value = self.run_code(code)
+                value = self.run_code(code) if code.co_flags & SPECIAL else eval(code, ns)
                 return value is not None, value
+        else:
+            # Not splitlines(): a form feed or U+2028 in a string does not end a line of Python.
+            linecache.cache[name] = (len(source), None, [line + "\n" for line in source.split("\n")], name)
         tree = self.parse(source, name)
         body = tree.body
         if not body:
@@ -196,17 +199,9 @@ class Cells:
                     pass
             raise
 
-    def remember(self, value):
-        ns, n = self.ns, self.count
-        ns["___"] = ns.get("__")
-        ns["__"] = ns.get("_")
-        ns["_"] = ns["_%d" % n] = self.out[n] = value
-
     def has_hooks(self):
         """Has anybody registered for a cell's beginning or end? Asking an IPython shell takes it a microsecond."""
         current = shell.current
-        if current is None:
-            return False
         if current is not self.hooked_shell:
             self.hooked_shell, self.hooks = current, current.events.callbacks
             # IPython's own is done by execute() for either shell.
@@ -231,15 +226,16 @@ class Cells:
         try:
             has_value, value = self.execute(source)
         finally:
-            figures.flush(value if has_value else None, self.interrupted)
-        if has_value:
-            self.remember(value)
-            return self.present(value)
-        return None, None, (), None
+            if "matplotlib.pyplot" in sys.modules:
+                figures.flush(value if has_value else None, self.interrupted)
+        if not has_value:
+            return None, None, (), None
+        text = remember(self.ns, self.out, self.count, value)
+        return self.present(value) if text is None else (text, text, (), None)
 
     def run(self, source):
         """Runs a cell; returns (value_json, repr, mime, error): bytes or None, bytes or None, list, dict or None."""
-        if self.has_hooks():
+        if shell.current is not None and self.has_hooks():
             shell.current.fire("pre_execute")
             shell.current.fire("pre_run_cell", source)
         failure = None
@@ -250,7 +246,7 @@ class Cells:
             figures.discard()
             return None, None, (), errors.describe(exc)
         finally:
-            if self.has_hooks():
+            if shell.current is not None and self.has_hooks():
                 shell.current.fire("post_execute")
                 shell.current.fire("post_run_cell", source, self.ns.get("_"), failure)
             if self.home is not None:
@@ -275,9 +271,6 @@ class Cells:
 
     @staticmethod
     def present(value):
-        if type(value) is int and -(1 << 63) < value < (1 << 63):
-            text = b"%d" % value
-            return text, text, (), None
         if type(value) in _PLAIN:
             with values.any_digits():
                 text = repr(value)

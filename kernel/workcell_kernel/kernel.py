@@ -193,6 +193,8 @@ class Kernel:
         except Exception as exc:
             # Source that is not UTF-8.
             value, text, mime, error = None, None, (), errors.describe(exc)
+        if error is None and not mime and _workcell.answer(ident, value, text):
+            return
         if not _workcell.is_kernel():
             # os.fork() in the cell, and this is the child: it has run off the end of its program.
             self.leave_child(error)
@@ -200,14 +202,6 @@ class Kernel:
         self.answer(ident, value, text, mime, error)
 
     def answer(self, ident, value, text, mime, error):
-        if error is None and not mime:
-            if text is None:
-                _workcell.send(_workcell.RESULT, ident)
-            elif value is None:
-                _workcell.send(_workcell.RESULT, ident, b'{"r":%d}' % len(text), text)
-            else:
-                _workcell.send(_workcell.RESULT, ident, b'{"v":%d,"r":%d}' % (len(value), len(text)), value + text)
-            return
         head, parts = {}, []
         if value is not None:
             head["v"] = len(value)

@@ -342,6 +342,8 @@ void cell__run_call_event(struct cell__run *run, const struct cell_event *event)
 static void complete_text(struct cell__result_text *text, const struct cell__capped *capped, const char *spill)
 {
 	text->total = capped->total;
+	if (capped->total == 0)
+		return;
 	(void)cell__capped_join(capped, spill, &text->raw);
 	if (text->raw.size > 0 && !cell__utf8_ok(text->raw.data, text->raw.size))
 		(void)cell__buf_add_utf8(&text->clean, text->raw.data, text->raw.size);
