@@ -112,6 +112,26 @@ def value_of(result, raw):
     return loads(text) if kind == "json" else text
 
 
+class _Named:
+    """Things by name, as attributes. One that was found once stands in ``__dict__``: asked for again it costs no call."""
+
+    __slots__ = ("__dict__",)
+
+    def __getattr__(self, name):
+        if name[:1] == "_":
+            return self._special(name)
+        found = self.__dict__[name] = self[name]
+        return found
+
+    def __setattr__(self, name, value):
+        if name[:1] != "_":
+            raise AttributeError("tools are the host's to define: %r cannot be set" % name)
+        object.__setattr__(self, name, value)
+
+    def _special(self, name):
+        raise private(name)
+
+
 class _Call(Caller):
     """What a tool and one of its callables have in common: they can be called."""
 
@@ -258,7 +278,7 @@ class Callable(_Call):
         return "%s: %s" % (text, specification["description"]) if specification.get("description") else text
 
 
-class Tool(_Call):
+class Tool(_Call, _Named):
     """One tool: ``tools.curl``. Its callables are attributes, and items where the name is not a Python name."""
 
     __slots__ = ("_space", "_name", "_callables")
@@ -284,15 +304,13 @@ class Tool(_Call):
         self._space._refresh(self._name)
         return self._signature_with("")
 
-    def __getattr__(self, name):
-        if name[:1] == "_":
-            if name == "__signature__":
-                self._space._refresh(self._name)
-                return signature_object(self._own_parameters())
-            if name in ("__name__", "__qualname__"):
-                return self._name if name == "__name__" else "tools." + self._name
-            raise private(name)
-        return self[name]
+    def _special(self, name):
+        if name == "__signature__":
+            self._space._refresh(self._name)
+            return signature_object(self._own_parameters())
+        if name in ("__name__", "__qualname__"):
+            return self._name if name == "__name__" else "tools." + self._name
+        raise private(name)
 
     def __getitem__(self, name):
         space = self._space
@@ -352,7 +370,7 @@ class Tool(_Call):
         return "\n    ".join(lines + self._lines(self._name + "."))
 
 
-class ToolsNamespace:
+class ToolsNamespace(_Named):
     """The tools that the host offers.
 
     tools.list()                    all tools: [{name, description, tags, callables}]
@@ -379,11 +397,6 @@ class ToolsNamespace:
         """The tools that fit the query best, as list() shows them."""
         result = self._channel.call("tools.search", {"query": query, "limit": limit})[0]
         return result["tools"] if isinstance(result, dict) else result
-
-    def __getattr__(self, name):
-        if name[:1] == "_":
-            raise private(name)
-        return self[name]
 
     def __getitem__(self, name):
         proxy = self._proxies.get(name)
@@ -426,11 +439,13 @@ class ToolsNamespace:
             for name in list(self._proxies):
                 if name not in self._tools:
                     del self._proxies[name]
+                    self.__dict__.pop(name, None)
                 else:
                     known = {word for c in self._tools[name].get("callables") or () for word in (c["name"], c.get("alias"))}
-                    callables = self._proxies[name]._callables
-                    for gone in [each for each in callables if each not in known]:
-                        del callables[gone]
+                    proxy = self._proxies[name]
+                    for gone in [each for each in proxy._callables if each not in known]:
+                        del proxy._callables[gone]
+                        proxy.__dict__.pop(gone, None)
 
     def _tool(self, name):
         tool = self._tools.get(name)
