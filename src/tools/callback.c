@@ -31,7 +31,8 @@ struct cell__host_call {
 	struct cell__task task;
 	struct cell__host_gate *gate;
 	struct cell__tool_run *run; /* loop's thread; NULL: nobody waits */
-	struct host_timer *timer;   /* loop's thread */
+	struct host_timer *timer;   /* loop's thread; there is none while fn runs */
+	bool *gone;                 /* loop's thread: told when the call is answered while fn runs */
 	int64_t timeout_ms;
 	atomic_bool cancelled;
 	const char *name, *args, *session_id; /* point into `text` */
@@ -77,6 +78,8 @@ void cell__host_gate_close(struct cell__host_gate *gate)
 
 static void destroy_call(struct cell__host_call *call)
 {
+	if (call->gone)
+		*call->gone = true;
 	unref_gate(call->gate);
 	cell__buf_finish(&call->answer);
 	free(call);
@@ -237,10 +240,6 @@ static struct cell__host_call *make_call(struct cell__tool_run *run, const char 
 	call->gate->refs++;
 	pthread_mutex_unlock(&call->gate->lock);
 	call->timeout_ms = run->callable->timeout_ms;
-	if (call->timeout_ms > 0 && start_timer(call, run->tools->opts.loop) < 0) {
-		destroy_call(call);
-		return NULL;
-	}
 	call->run = run;
 	return call;
 }
@@ -252,8 +251,17 @@ void cell__host_start(struct cell__tool_run *run, const char *args, size_t args_
 		cell__tool_run_fail(run, CELL_E_NOMEM, "out of memory");
 		return;
 	}
+	struct cell__loop *loop = run->tools->opts.loop;
+	bool gone = false;
+	call->gone = &gone;
 	run->state = call;
 	run->callable->fn(run->callable->arg, call);
+	if (gone)
+		return;
+	call->gone = NULL;
+	/* Most functions answer at once, and need no timer. */
+	if (call->run && call->timeout_ms > 0 && start_timer(call, loop) < 0)
+		cell__tool_run_fail(let_go(call), CELL_E_NOMEM, "out of memory");
 }
 
 static void start(struct cell__tool_run *run, json_t *args)

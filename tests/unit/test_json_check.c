@@ -59,6 +59,52 @@ static void test_rejects(void **state)
 	assert_true(check(whole, sizeof whole - 1));
 }
 
+/* A flat object as "name=value;name=value;", or NULL where the walk says that it is none. */
+static const char *walk(const char *text, size_t size, struct cell__buf *out)
+{
+	char *copy = malloc(size ? size : 1);
+	memcpy(copy, text, size);
+	struct cell__json_walk walk = CELL_JSON_WALK(copy, size);
+	struct cell__json_member m;
+	int rc;
+	cell__buf_finish(out);
+	cell__buf_add_str(out, "");
+	while ((rc = cell__json_walk_next(&walk, &m)) > 0)
+		cell__buf_printf(out, "%.*s=%.*s;", (int)m.name_size, m.name, (int)m.value_size, m.value);
+	free(copy);
+	return rc == 0 ? out->data : NULL;
+}
+
+static void test_walk(void **state)
+{
+	(void)state;
+	static const char *const good[][2] = {
+		{ "{}", "" }, { " { } ", "" }, { "{\"a\":1}", "a=1;" }, { "{\"a\":1,\"b\":\"x\"}", "a=1;b=\"x\";" },
+		{ "{ \"a\" :\t-1.5e3 , \"\" : \"\" }", "a=-1.5e3;=\"\";" },
+		{ "{\"a\":true,\"b\":false,\"c\":null}", "a=true;b=false;c=null;" },
+		{ "{\"a\":\"\\\"}\"}", "a=\"\\\"}\";" }, { "{\"\xc3\xa9\":0}", "\xc3\xa9=0;" },
+		{ "{\"a\":1,\"a\":2}", "a=1;a=2;" },
+	};
+	static const char *const bad[] = {
+		"", " ", "{", "}", "[]", "1", "null", "{}}", "{} x", "{,}", "{\"a\"}", "{\"a\":}", "{\"a\":1,}", "{\"a\":1", "{\"a\":1 2}",
+		"{a:1}", "{\"a\":[]}", "{\"a\":{}}", "{\"a\":01}", "{\"a\":tru}", "{\"a\":\"\xff\"}", "{\"a\":\"\\ud800\"}",
+		"{\"a\\n\":1}", "{\"a\":1\n}", "{\"a\" 1}", "{\"a\":1;\"b\":2}",
+	};
+	CELL_AUTO_BUF struct cell__buf out = CELL_BUF_INIT;
+	for (size_t i = 0; i < COUNT(good); i++) {
+		const char *got = walk(good[i][0], strlen(good[i][0]), &out);
+		if (!got)
+			fail_msg("refused: %s", good[i][0]);
+		assert_string_equal(got, good[i][1]);
+		/* No beginning of it is one, but for spaces at the end. */
+		for (size_t n = 0; n < strlen(good[i][0]) - 1; n++)
+			assert_true(strchr(good[i][0] + n, '}') == NULL || !walk(good[i][0], n, &out));
+	}
+	for (size_t i = 0; i < COUNT(bad); i++)
+		if (walk(bad[i], strlen(bad[i]), &out))
+			fail_msg("accepted: %s", bad[i]);
+}
+
 /* open containers around a middle */
 static bool nested(size_t depth, char kind, const char *middle)
 {
@@ -125,6 +171,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		TEST(test_accepts),
 		TEST(test_rejects),
+		TEST(test_walk),
 		TEST(test_depth),
 		TEST(test_depth_of_empty),
 		TEST(test_huge_int),
