@@ -43,7 +43,7 @@
 #include "wire/spawn_msg.h"
 
 #define RECV_BYTES 65536u
-#define PIPE_CHECK_GAP_NS 1000 /* see maybe_sync() */
+#define WRITE_SAMPLES 64
 
 static int sock_fd = -1;
 static int pipe_fd[2] = { -1, -1 }; /* private duplicates of fds 1 and 2 */
@@ -53,7 +53,8 @@ static uint64_t ring_head;
 static uint64_t seen_tail; /* the host's position when last looked: reading it takes its cache line away */
 static uint64_t last_rung_tail = UINT64_MAX;
 static uint64_t pipe_written[2]; /* as last told in a SYNC record */
-static int64_t last_write_ns;
+static uint64_t last_write; /* when the last write ended, or an earlier moment; in ticks(), as all below */
+static uint64_t pipe_write_ticks; /* see maybe_sync() */
 static uint32_t current_run;
 static int detached = 1;
 static pthread_mutex_t send_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -441,19 +442,55 @@ static int ring_sync(void)
 	return ring_put(CELL_RING_SYNC, written, sizeof written);
 }
 
-/*
- * Before a Python-level write: has something else written to the pipes since the last one?  Asking costs two
- * system calls, so it is skipped when the last write was less than a microsecond ago: nobody starts a child, or
- * even gets through os.write(), in that time.
- */
-static int maybe_sync(void)
+/* A clock that is only compared with itself: twice a print(), so it must cost next to nothing. */
+static uint64_t ticks(void)
 {
+#if defined(__x86_64__)
+	return __builtin_ia32_rdtsc();
+#else
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);
-	int64_t now = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-	int64_t gap = now - last_write_ns;
-	last_write_ns = now;
-	return gap > PIPE_CHECK_GAP_NS ? ring_sync() : 0;
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+#endif
+}
+
+/* Less than what the fastest write to a pipe takes on this machine.  0, and every write is checked, when it cannot tell. */
+static void measure_write(void)
+{
+	int fds[2];
+	uint64_t best = UINT64_MAX;
+	if (pipe2(fds, O_CLOEXEC) < 0)
+		return;
+	for (int i = 0; i < WRITE_SAMPLES; i++) {
+		uint64_t began = ticks();
+		if (write(fds[1], "", 1) != 1)
+			break;
+		uint64_t took = ticks() - began;
+		best = took < best ? took : best;
+	}
+	close(fds[0]);
+	close(fds[1]);
+	pipe_write_ticks = best == UINT64_MAX ? 0 : best - best / 8;
+}
+
+/*
+ * Before a Python-level write: has something else written to the pipes since the last one?  Asking costs two
+ * system calls, so it is skipped when the last write ended so short a time ago that nobody can have written meanwhile,
+ * as in a loop that prints: a system call takes longer, and from one line to the next there is the interpreter's own way
+ * besides, which the shortest time seen so far tells.
+ */
+static int maybe_sync(bool new_line)
+{
+	static uint64_t way;
+	uint64_t now = ticks();
+	uint64_t gap = now - last_write; /* a clock that went back makes it huge */
+	last_write = now;
+	if (gap <= pipe_write_ticks) {
+		if (new_line && (way == 0 || gap < way))
+			way = gap;
+		return 0;
+	}
+	return new_line && gap <= pipe_write_ticks + way ? 0 : ring_sync();
 }
 
 static int put_output(uint32_t stream, const char *bytes, size_t size)
@@ -474,9 +511,10 @@ static int put_output(uint32_t stream, const char *bytes, size_t size)
 	}
 	/* print() writes the line and then its end: nothing comes between those two. */
 	static bool mid_line;
+	bool new_line = !mid_line;
 	bool line_end = mid_line && size == 1 && *bytes == '\n';
 	mid_line = size > 0 && bytes[size - 1] != '\n';
-	if (!line_end && maybe_sync() < 0)
+	if (!line_end && maybe_sync(new_line) < 0)
 		return -1;
 	while (size > 0) {
 		uint32_t part = size < CELL_RING_MAX_RECORD ? (uint32_t)size : CELL_RING_MAX_RECORD;
@@ -485,6 +523,9 @@ static int put_output(uint32_t stream, const char *bytes, size_t size)
 		bytes += part;
 		size -= part;
 	}
+	/* A line is complete: the next one may come soon.  Elsewhere the beginning of the write does. */
+	if (!mid_line)
+		last_write = ticks();
 	return 0;
 }
 
@@ -717,6 +758,7 @@ static PyObject *wc_zygote_open(PyObject *self, PyObject *fd)
 	zygote_fd = (int)PyLong_AsLong(fd);
 	if (PyErr_Occurred())
 		return NULL;
+	measure_write();
 	sigset_t set;
 	sigemptyset(&set);
 	sigaddset(&set, SIGCHLD);

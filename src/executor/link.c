@@ -202,6 +202,7 @@ static bool take_ring(struct cell__link *link, uint64_t upto)
 /* The ring up to a position, then what came through the pipes. */
 static void take_upto(struct cell__link *link, uint64_t head)
 {
+	link->rung = link->woken = false;
 	if (take_ring(link, head) && !link->closed)
 		for (int i = 0; i < 2; i++)
 			give_held(link, i, UINT64_MAX);

@@ -277,6 +277,44 @@ def slow_reader():
     engine.close()
 
 
+def slow_reader_slows_its_kernel():
+    """While the callback does not return, the kernel stops writing after what the buffers hold, on every way out."""
+    engine = Engine()
+    other = engine.open()
+    ways = {"print": "sys.stdout.write(block)", "descriptor": "os.write(1, block.encode())",
+            "child": "subprocess.run(['head', '-c', '100000', '/dev/zero'])", "display": "display(block)"}
+    for name, write in ways.items():
+        session = engine.open(max_output=1 << 20)
+        path = "/tmp/workcell-slow-%d-%s" % (os.getpid(), name)
+        with open(path, "w", encoding="ascii"):
+            pass
+        release, blocked = threading.Event(), threading.Event()
+
+        def block(event, blocked=blocked, release=release):
+            if event.type in (1, 2):
+                blocked.set()
+                release.wait(support.DEADLINE)
+        code = ("import sys, os, subprocess\nblock = 'x' * 100000\nwith open(%r, 'a') as progress:\n"
+                "    for _ in range(1000):\n        %s\n        progress.write('.')\n        progress.flush()\n'end'"
+                % (path, write))
+        running = in_thread(lambda session=session, code=code, block=block: session.run(code, on_event=block))
+        assert blocked.wait(support.DEADLINE)
+        seen = []
+
+        def stands_still(path=path, seen=seen):
+            assert other.value("1 + 1") == 2
+            seen.append(os.path.getsize(path))
+            return len(seen) > 60 and len(set(seen[-60:])) == 1
+        support.wait_until(stands_still, "the kernel waits")
+        assert seen[-1] < 200, (name, seen[-1])
+        release.set()
+        result = running()
+        assert result["value"] == "end" and os.path.getsize(path) == 1000, (name, result)
+        os.unlink(path)
+        session.close()
+    engine.close()
+
+
 def two_engines():
     one, two = Engine(pool=1), Engine()
     a, b = one.open(), two.open()
@@ -458,7 +496,7 @@ def bad_arguments():
 
 
 SCENARIOS = [many_sessions, engine_cycles, unused_engine, engine_closes_sessions, parallel, one_at_a_time,
-             slow_reader,
+             slow_reader, slow_reader_slows_its_kernel,
              two_engines, good_guest, blocked_signals, spawner_dies, zygote_dies,
              interrupt_from_another_thread,
              reset_while_running, close_while_running, fork_of_the_host, bad_arguments]

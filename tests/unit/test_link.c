@@ -26,6 +26,8 @@ struct rig {
 	atomic_int refills; /* the ring, or the pipe, is full again whenever output has been taken */
 	bool refill_pipe;
 	_Atomic uint64_t output_bytes;
+	atomic_int outputs;
+	atomic_int armed_at_output; /* the doorbell, when output came last */
 	atomic_int frames, breaks;
 	pthread_mutex_t lock;
 	struct cell__buf log; /* "1:out2:err[67 id json raw][broken reason]" */
@@ -65,6 +67,8 @@ static void handle_output(void *owner, enum cell_stream stream, const char *byte
 	struct rig *rig = owner;
 	CHECK(size > 0);
 	atomic_fetch_add(&rig->output_bytes, size);
+	atomic_fetch_add(&rig->outputs, 1);
+	atomic_store(&rig->armed_at_output, (int)atomic_load((_Atomic uint32_t *)&rig->ctl->armed));
 	if (atomic_load(&rig->refills))
 		refill(rig);
 	if (rig->quiet)
@@ -349,6 +353,88 @@ static void test_doorbell(void **state)
 	rig_finish(&rig);
 }
 
+/* As a kernel's print() does: the line with a bell, if the host sleeps, then its end without or with another. */
+static void ring_print(struct rig *rig, const char *text)
+{
+	print(rig, CELL_RING_STDOUT, text);
+	if (atomic_exchange((_Atomic uint32_t *)&rig->ctl->armed, 0))
+		send_frame(rig, CELL_FRAME_DOORBELL, 0, "", "");
+}
+
+static void print_line(void *arg)
+{
+	ring_print(arg, "line");
+	ring_print(arg, "\n");
+}
+
+/* The line and its end make one event, also when the host was woken between the two. */
+static void test_line_in_two_writes(void **state)
+{
+	(void)state;
+	struct rig rig;
+	rig_init(&rig);
+	/* On the loop's thread: both are there before it can look, but the bell says that only the first is. */
+	cell__loop_call(&rig.loop, print_line, &rig);
+	expect(&rig, "1:line\n");
+	assert_int_equal(atomic_load(&rig.outputs), 1);
+	assert_true(support_wait(is_armed, &rig));
+	ring_print(&rig, "half");
+	expect(&rig, "1:line\nhalf");
+	/* It came because nothing more did; for the end the host could have been woken. */
+	assert_int_equal(atomic_load(&rig.armed_at_output), 1);
+	assert_int_equal(atomic_load(&rig.outputs), 2);
+	rig_finish(&rig);
+}
+
+static void print_around_a_frame(void *arg)
+{
+	struct rig *rig = arg;
+	ring_print(rig, "a\n");
+	ring_print(rig, "b\n");
+	send_frame(rig, CELL_FRAME_DISPLAY, 1, "", "");
+	ring_print(rig, "c\n");
+	send_frame(rig, CELL_FRAME_DISPLAY, 2, "", "");
+	ring_print(rig, "d");
+}
+
+/* The bell makes the host look at all that is there; frames that are there too keep their place in it. */
+static void test_bell_and_frames(void **state)
+{
+	(void)state;
+	struct rig rig;
+	rig_init(&rig);
+	cell__loop_call(&rig.loop, print_around_a_frame, &rig);
+	expect(&rig, "1:a\nb\n[67 1  ]1:c\n[67 2  ]1:d");
+	rig_finish(&rig);
+}
+
+/* The first byte goes on at once, those behind it together. */
+static void test_tiny_writes_to_a_pipe(void **state)
+{
+	(void)state;
+	struct rig rig;
+	rig_init(&rig);
+	rig.quiet = true;
+	for (int i = 0; i < 1000; i++) {
+		write_pipe(&rig, i % 2, "x");
+		cell__loop_call(&rig.loop, nothing, NULL); /* the host sees it */
+	}
+	sync_pipes(&rig);
+	send_frame(&rig, CELL_FRAME_RESULT, 1, "", "");
+	expect(&rig, "[66 1  ]");
+	assert_true(atomic_load(&rig.output_bytes) == 1000);
+	if (atomic_load(&rig.outputs) > 300)
+		fail_msg("1000 writes made %d events", atomic_load(&rig.outputs));
+	/* What comes after the result, from a child that was left behind, does not lie around either. */
+	write_pipe(&rig, 0, "y");
+	cell__loop_call(&rig.loop, nothing, NULL);
+	write_pipe(&rig, 0, "z");
+	for (int i = 0; i < 10000 && atomic_load(&rig.output_bytes) < 1002; i++)
+		usleep(1000);
+	assert_true(atomic_load(&rig.output_bytes) == 1002);
+	rig_finish(&rig);
+}
+
 static void test_flood(void **state)
 {
 	(void)state;
@@ -597,6 +683,9 @@ int main(int argc, char **argv)
 		TEST(test_output_before_frame),
 		TEST(test_merge),
 		TEST(test_doorbell),
+		TEST(test_line_in_two_writes),
+		TEST(test_bell_and_frames),
+		TEST(test_tiny_writes_to_a_pipe),
 		TEST(test_flood),
 		TEST(test_pause),
 		TEST(test_send),
