@@ -44,6 +44,7 @@
 
 #define RECV_BYTES 65536u
 #define WRITE_SAMPLES 64
+#define ALERT_WRITES 1000 /* see maybe_sync() */
 
 static int sock_fd = -1;
 static int pipe_fd[2] = { -1, -1 }; /* private duplicates of fds 1 and 2 */
@@ -54,7 +55,8 @@ static uint64_t seen_tail; /* the host's position when last looked: reading it t
 static uint64_t last_rung_tail = UINT64_MAX;
 static uint64_t pipe_written[2]; /* as last told in a SYNC record */
 static uint64_t last_write; /* when the last write ended, or an earlier moment; in ticks(), as all below */
-static uint64_t pipe_write_ticks; /* see maybe_sync() */
+static uint64_t soon_ticks; /* see maybe_sync() */
+static unsigned alert;
 static uint32_t current_run;
 static int detached = 1;
 static pthread_mutex_t send_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -398,9 +400,14 @@ static int ring_put(uint32_t type, const void *bytes, uint32_t size)
 	ring_copy(ring_head, &record, sizeof record);
 	ring_copy(ring_head + sizeof record, bytes, size);
 	ring_head += need;
-	atomic_store((_Atomic uint64_t *)&ring->head, ring_head);
+	/*
+	 * No full fence between this store and the look at `armed`: it would cost more than the rest of a short write.  A
+	 * host that arms at this very moment may then see neither the record nor a bell; it looks once more after arming.
+	 */
+	atomic_store_explicit((_Atomic uint64_t *)&ring->head, ring_head, memory_order_release);
 	/* The host sleeps: wake it.  It is awake but the ring is half full: do not wait for its next look. */
-	if (atomic_load((_Atomic uint32_t *)&ring->armed) && atomic_exchange((_Atomic uint32_t *)&ring->armed, 0))
+	if (atomic_load_explicit((_Atomic uint32_t *)&ring->armed, memory_order_relaxed) &&
+	    atomic_exchange((_Atomic uint32_t *)&ring->armed, 0))
 		return ring_doorbell(seen_tail);
 	if (ring_head - seen_tail > CELL_RING_DATA_BYTES / 2) {
 		seen_tail = ring_tail();
@@ -435,8 +442,11 @@ static int ring_sync(void)
 		if (atomic_load_explicit((_Atomic uint32_t *)&ring->pipe_seq, memory_order_relaxed) == before)
 			break;
 	}
-	if (written[0] == pipe_written[0] && written[1] == pipe_written[1])
+	if (written[0] == pipe_written[0] && written[1] == pipe_written[1]) {
+		alert -= alert > 0;
 		return 0;
+	}
+	alert = ALERT_WRITES;
 	pipe_written[0] = written[0];
 	pipe_written[1] = written[1];
 	return ring_put(CELL_RING_SYNC, written, sizeof written);
@@ -454,7 +464,7 @@ static uint64_t ticks(void)
 #endif
 }
 
-/* Less than what the fastest write to a pipe takes on this machine.  0, and every write is checked, when it cannot tell. */
+/* Sets soon_ticks by the fastest write to a pipe on this machine; 0, and every write is checked, when that fails. */
 static void measure_write(void)
 {
 	int fds[2];
@@ -470,27 +480,21 @@ static void measure_write(void)
 	}
 	close(fds[0]);
 	close(fds[1]);
-	pipe_write_ticks = best == UINT64_MAX ? 0 : best - best / 8;
+	soon_ticks = best == UINT64_MAX ? 0 : best + best / 2;
 }
 
 /*
  * Before a Python-level write: has something else written to the pipes since the last one?  Asking costs two
- * system calls, so it is skipped when the last write ended so short a time ago that nobody can have written meanwhile,
- * as in a loop that prints: a system call takes longer, and from one line to the next there is the interpreter's own way
- * besides, which the shortest time seen so far tells.
+ * system calls, more than the write itself, so it is skipped when the last write ended so short a time ago that nobody
+ * can have written meanwhile, as in a loop that prints: os.write() is a system call and the interpreter's way there and
+ * back.  Once something has written there, every write asks for a while, so that nothing hangs on a few nanoseconds.
  */
-static int maybe_sync(bool new_line)
+static int maybe_sync(void)
 {
-	static uint64_t way;
 	uint64_t now = ticks();
 	uint64_t gap = now - last_write; /* a clock that went back makes it huge */
 	last_write = now;
-	if (gap <= pipe_write_ticks) {
-		if (new_line && (way == 0 || gap < way))
-			way = gap;
-		return 0;
-	}
-	return new_line && gap <= pipe_write_ticks + way ? 0 : ring_sync();
+	return alert > 0 || gap > soon_ticks ? ring_sync() : 0;
 }
 
 static int put_output(uint32_t stream, const char *bytes, size_t size)
@@ -511,10 +515,9 @@ static int put_output(uint32_t stream, const char *bytes, size_t size)
 	}
 	/* print() writes the line and then its end: nothing comes between those two. */
 	static bool mid_line;
-	bool new_line = !mid_line;
 	bool line_end = mid_line && size == 1 && *bytes == '\n';
 	mid_line = size > 0 && bytes[size - 1] != '\n';
-	if (!line_end && maybe_sync(new_line) < 0)
+	if (!line_end && maybe_sync() < 0)
 		return -1;
 	while (size > 0) {
 		uint32_t part = size < CELL_RING_MAX_RECORD ? (uint32_t)size : CELL_RING_MAX_RECORD;

@@ -10,7 +10,8 @@
  *
  * The host is woken by a DOORBELL, or by bytes in a pipe, and hands them on at once.  Then it looks again every few
  * milliseconds on its own ("hot"), which coalesces small writes and saves the kernel a system call per write, until a
- * look finds nothing; then it arms the doorbell again.  What the pipes bring meanwhile waits for the next look, unless it
+ * look finds nothing; then it arms the doorbell again and looks once more, because the kernel does not wait for its own
+ * write to be visible before it looks whether it has to ring.  What the pipes bring meanwhile waits for the next look, unless it
  * is much.  A line without its end may wait too, because print() writes them separately, but the doorbell is armed at
  * once, so that the end does not wait.
  *
@@ -66,6 +67,7 @@ struct cell__link {
 	struct cell__buf out;
 	int handles; /* not closed yet */
 	bool paused, closed, broken, is_hot;
+	bool last_look; /* the doorbell is armed, the next look is the last unless something comes */
 	bool rung; /* a DOORBELL came and the ring was not looked at since */
 	bool woken; /* it came while nobody looked */
 	/* Output of one stream on its way to the owner, so that many small records make one call. */
@@ -246,27 +248,34 @@ static void handle_hot(uv_timer_t *timer)
 	take_in_order(link);
 	if (link->closed || link->broken || link->paused)
 		return;
-	if (given_so_far(link) == before && cell__ring_arm(&link->ring)) {
+	bool quiet = given_so_far(link) == before && cell__ring_arm(&link->ring);
+	if (quiet && link->last_look) {
 		uv_timer_stop(&link->hot);
 		link->is_hot = false;
 	}
+	link->last_look = quiet;
+}
+
+/* Does nothing come at present? */
+static bool is_idle(const struct cell__link *link)
+{
+	return !link->is_hot || link->last_look;
 }
 
 static void become_hot(struct cell__link *link)
 {
+	link->last_look = false;
 	if (link->is_hot)
 		return;
 	link->is_hot = true;
 	uv_timer_start(&link->hot, handle_hot, HOT_INTERVAL_MS, HOT_INTERVAL_MS);
 }
 
-/* A cell ended: nothing more is expected, so sleep at once instead of looking in vain. */
+/* A cell ended: nothing more is expected. */
 static void cool_down(struct cell__link *link)
 {
-	if (link->is_hot && !link->paused && holds_nothing(link) && cell__ring_arm(&link->ring)) {
-		uv_timer_stop(&link->hot);
-		link->is_hot = false;
-	}
+	if (link->is_hot && !link->paused && holds_nothing(link))
+		link->last_look = cell__ring_arm(&link->ring);
 }
 
 /*
@@ -303,7 +312,7 @@ static void handle_pipe(uv_poll_t *poll, int status, int events)
 	}
 	if (!read_pipe(link, i))
 		return;
-	if (!link->is_hot || link->pipe[i].held.size >= PIPE_HOLD_BYTES)
+	if (is_idle(link) || link->pipe[i].held.size >= PIPE_HOLD_BYTES)
 		take_in_order(link);
 	if (!link->closed && !link->broken && !link->paused)
 		become_hot(link);
@@ -344,7 +353,7 @@ static bool handle_next_frame(struct cell__link *link)
 		return false;
 	if (frame.type == CELL_FRAME_DOORBELL) {
 		link->rung = true;
-		link->woken |= !link->is_hot;
+		link->woken |= is_idle(link);
 		if (!link->closed && !link->broken)
 			become_hot(link);
 	} else {
@@ -585,6 +594,7 @@ void cell__link_pause(struct cell__link *link, bool paused)
 		uv_timer_stop(&link->hot);
 	if (!paused && !link->closed) {
 		link->is_hot = true;
+		link->last_look = false;
 		uv_timer_start(&link->hot, handle_hot, 0, HOT_INTERVAL_MS);
 	}
 	update_polls(link);

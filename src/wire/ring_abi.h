@@ -56,7 +56,10 @@ struct cell_ring_ctl {
 	/* written by the kernel */
 	_Alignas(64) uint64_t head;  /* produced up to here */
 	uint32_t kernel_waits;       /* sleeps on space_futex */
-	/* written by both: host stores 1 before it sleeps, kernel swaps in 0 and rings when it was 1 */
+	/*
+	 * written by both: host stores 1 before it sleeps, and looks once more a little later; kernel swaps in 0 and rings
+	 * when it was 1
+	 */
 	_Alignas(64) uint32_t armed;
 	struct cell_ring_beat host_beat, kernel_beat;
 };
