@@ -139,9 +139,20 @@ TEXTS = {
     "high": b"\xf4\x8f\xbf\xbf\xf4\x90\x80\x80\xff",
 }
 
+EMBEDDINGS = {
+    "one": b'\0{"data":[{"index":0,"embedding":[0.1,-2e-3,3]}]}',
+    "three": b'\2{"object":"list",\n"data":[{"embedding":[1,0],"index":2},{"embedding":[0,1],"index":0},'
+             b'{"index":1,"embedding":[0,0]}],"model":"m","usage":{"total_tokens":9}}',
+    "strings": b'\0{"a\\"}":["]",{}],"data":[{"embedding":[12345678901234567890123.5E-7]}]}',
+    "count": b'\1{"data":[{"embedding":[1]}]}',
+    "dimensions": b'\1{"data":[{"embedding":[1]},{"embedding":[1,2]}]}',
+    "large": b'\0{"data":[{"embedding":[1e308,1e-308,-1E+39]}]}',
+    "error": b'\0{"error":{"message":"no such model"}}',
+}
+
 for target, seeds in (
     ("frame", frames()), ("json_check", JSON.items()), ("ring", rings()), ("answer", answers()), ("output", outputs()),
-    ("text", TEXTS.items()), ("jsonrpc", calls()),
+    ("text", TEXTS.items()), ("jsonrpc", calls()), ("embeddings", EMBEDDINGS.items()),
     ("sse", ((name, b"\x09\x00" + text) for name, text in STREAMS.items())),
 ):
     for name, data in seeds:

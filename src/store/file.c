@@ -510,6 +510,7 @@ void cell__store_close(struct cell__store *store)
 	cell__close_fd(&store->root_fd);
 	pthread_mutex_destroy(&store->search_lock);
 	pthread_mutex_destroy(&store->notice_lock);
+	free(store->model);
 	json_decref(store->artifacts.index);
 	json_decref(store->workflows.index);
 	pthread_mutex_destroy(&store->artifacts.lock);

@@ -45,7 +45,8 @@ struct cell__store {
 	int root_fd;
 	atomic_bool swept;      /* left-over temporary files were looked for */
 	struct cell__index_cache artifacts, workflows; /* their indexes */
-	pthread_mutex_t search_lock; /* guards the four below */
+	pthread_mutex_t search_lock; /* guards the five below */
+	char *model;            /* whose vectors the index has; NULL: none */
 	struct cell__search *search;
 	struct cell__watch watch; /* on the folders of workflows; without it they are listed each time */
 	struct cell__search_stamp *stamps; /* what the index holds, sorted by id */

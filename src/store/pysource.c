@@ -43,8 +43,11 @@ bool cell__py_is_keyword(const char *word)
 		"del", "elif", "else", "except", "finally", "for", "from", "global", "if", "import", "in", "is",
 		"lambda", "nonlocal", "not", "or", "pass", "raise", "return", "try", "while", "with", "yield",
 	};
+	size_t size = strnlen(word, sizeof "continue"); /* none is longer than "continue" and "nonlocal" */
+	if (size < 2 || size >= sizeof "continue")
+		return false;
 	for (size_t i = 0; i < sizeof keywords / sizeof *keywords; i++)
-		if (strcmp(keywords[i], word) == 0)
+		if (keywords[i][0] == word[0] && strcmp(keywords[i], word) == 0)
 			return true;
 	return false;
 }

@@ -3,39 +3,23 @@
  * FTS5 is expanded first, because its tokenizers know nothing of camelCase.
  */
 #define _GNU_SOURCE
-#include "store/search.h"
+#include "store/search_internal.h"
 
 #include <ctype.h>
-#include <pthread.h>
-#include <sqlite3.h>
 #include <stdio.h>
 #include <string.h>
 
-#define SCHEMA_VERSION 1
 #define FUSE_K 60.0       /* the constant of the paper that introduced the method; large k flattens the ranks */
-#define NAME_SCORE "1000.0" /* above every BM25 score */
 
 #define CELL__STRING_OF(x) #x
 #define CELL__STRING(x) CELL__STRING_OF(x)
 
-struct cell__search {
-	pthread_mutex_t lock;
-	sqlite3 *db;
-	int data_version; /* -1: not asked yet */
-};
-
-static int fail_db(struct cell__search *search, struct cell_error *err, const char *what)
+int cell__search_fail(sqlite3 *db, struct cell_error *err, const char *what)
 {
-	int code = sqlite3_errcode(search->db);
+	int code = sqlite3_errcode(db);
 	return cell_fail(err, code == SQLITE_NOMEM ? CELL_E_NOMEM : CELL_E_IO, 0, "search index: %s: %s", what,
-			 sqlite3_errmsg(search->db));
+			 sqlite3_errmsg(db));
 }
-
-static void statement_cleanup(sqlite3_stmt **statement)
-{
-	sqlite3_finalize(*statement);
-}
-#define AUTO_STATEMENT __attribute__((cleanup(statement_cleanup)))
 
 /* ---- words ---- */
 
@@ -95,48 +79,88 @@ int cell__search_expand(struct cell__buf *out, const char *text)
 
 /* ---- opening ---- */
 
-static const char schema[] =
+/* Which files have changed is asked of all documents at once, so that is an index of its own, without their payloads. */
+static const char tables[] =
 	"CREATE TABLE items(rowid INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, plain TEXT NOT NULL,"
-	" stamp0 INTEGER, stamp1 INTEGER, stamp2 INTEGER, payload TEXT);"
+	" stamp0 INTEGER, stamp1 INTEGER, stamp2 INTEGER, hash BLOB, payload TEXT);"
 	"CREATE INDEX items_plain ON items(plain);"
+	"CREATE INDEX items_stamps ON items(id, stamp0, stamp1, stamp2, hash);"
 	"CREATE VIRTUAL TABLE docs USING fts5(name, description, tags, params, extra, body,"
 	" tokenize='porter unicode61 remove_diacritics 2');"
 	"INSERT INTO docs(docs, rank) VALUES('rank', 'bm25(10.0, 6.0, 5.0, 3.0, 3.0, 1.0)');";
+static const struct cell__search_schema schema = {
+	.version = 2,
+	.page_bytes = 4096,
+	.tables = tables,
+	.drops = "DROP TABLE IF EXISTS items; DROP TABLE IF EXISTS docs",
+};
 
-static int read_int(sqlite3 *db, const char *sql, int *ret_value)
+int cell__search_read_int(sqlite3 *db, const char *sql, int *ret_value)
 {
-	AUTO_STATEMENT sqlite3_stmt *statement = NULL;
+	CELL_AUTO_STATEMENT sqlite3_stmt *statement = NULL;
 	if (sqlite3_prepare_v2(db, sql, -1, &statement, NULL) != SQLITE_OK || sqlite3_step(statement) != SQLITE_ROW)
 		return -1;
 	*ret_value = sqlite3_column_int(statement, 0);
 	return 0;
 }
 
-static int make_schema(struct cell__search *search, struct cell_error *err)
+static int exec(sqlite3 *db, const char *sql)
 {
-	int version = 0;
-	if (read_int(search->db, "PRAGMA user_version", &version) < 0)
-		return fail_db(search, err, "open");
-	if (version == SCHEMA_VERSION)
-		return 0;
-	if (sqlite3_exec(search->db, "BEGIN IMMEDIATE", NULL, NULL, NULL) != SQLITE_OK)
-		return fail_db(search, err, "open");
-	/* Another process may have made it while we waited. */
-	if (read_int(search->db, "PRAGMA user_version", &version) == 0 && version == SCHEMA_VERSION)
-		return sqlite3_exec(search->db, "COMMIT", NULL, NULL, NULL) == SQLITE_OK
-			       ? 0
-			       : fail_db(search, err, "open");
+	return sqlite3_exec(db, sql, NULL, NULL, NULL) == SQLITE_OK ? 0 : -1;
+}
+
+/* In a transaction. */
+static int make_tables(sqlite3 *db, const struct cell__search_schema *made)
+{
 	char set_version[64];
-	snprintf(set_version, sizeof set_version, "PRAGMA user_version = %d", SCHEMA_VERSION);
-	const char *const steps[] = { "DROP TABLE IF EXISTS items", "DROP TABLE IF EXISTS docs", schema, set_version,
-				      "COMMIT" };
-	for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
-		if (sqlite3_exec(search->db, steps[i], NULL, NULL, NULL) == SQLITE_OK)
-			continue;
-		fail_db(search, err, "make");
-		sqlite3_exec(search->db, "ROLLBACK", NULL, NULL, NULL);
+	int now;
+	/* Another process may have made it while we waited. */
+	if (cell__search_read_int(db, "PRAGMA user_version", &now) < 0)
+		return -1;
+	if (now == made->version)
+		return 0;
+	snprintf(set_version, sizeof set_version, "PRAGMA user_version = %d", made->version);
+	return exec(db, made->drops) < 0 || exec(db, made->tables) < 0 ? -1 : exec(db, set_version);
+}
+
+static int make_schema(sqlite3 *db, const struct cell__search_schema *made, struct cell_error *err)
+{
+	int now = 0;
+	if (cell__search_read_int(db, "PRAGMA user_version", &now) < 0)
+		return cell__search_fail(db, err, "open");
+	if (now == made->version)
+		return 0;
+	if (exec(db, "BEGIN IMMEDIATE") == 0 && make_tables(db, made) == 0 && exec(db, "COMMIT") == 0)
+		return 0;
+	cell__search_fail(db, err, "make");
+	if (!sqlite3_get_autocommit(db))
+		exec(db, "ROLLBACK");
+	return -1;
+}
+
+int cell__search_open_db(const char *path, const struct cell__search_schema *made, sqlite3 **ret_db,
+			 struct cell_error *err)
+{
+	sqlite3 *db = NULL;
+	char settings[160];
+	int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX |
+		    (path ? SQLITE_OPEN_NOFOLLOW : 0);
+	int rc = sqlite3_open_v2(path ? path : ":memory:", &db, flags, NULL);
+	if (rc != SQLITE_OK) {
+		sqlite3_close_v2(db);
+		return cell_fail(err, CELL_E_IO, 0, "search index: open: %s", sqlite3_errstr(rc));
+	}
+	sqlite3_busy_timeout(db, CELL__SEARCH_BUSY_MS);
+	/* The journal's two syncs per change are for power cuts; a cache that such a cut tears is made anew. */
+	snprintf(settings, sizeof settings,
+		 "PRAGMA page_size = %d; PRAGMA synchronous = OFF; PRAGMA trusted_schema = OFF;"
+		 " PRAGMA temp_store = MEMORY", made->page_bytes);
+	(void)exec(db, settings);
+	if (make_schema(db, made, err) < 0) {
+		sqlite3_close_v2(db);
 		return -1;
 	}
+	*ret_db = db;
 	return 0;
 }
 
@@ -147,20 +171,7 @@ int cell__search_open(const char *path, struct cell__search **ret_search, struct
 		return cell_fail(err, CELL_E_NOMEM, 0, "open search index");
 	pthread_mutex_init(&search->lock, NULL);
 	search->data_version = -1;
-	int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX |
-		    (path ? SQLITE_OPEN_NOFOLLOW : 0);
-	int rc = sqlite3_open_v2(path ? path : ":memory:", &search->db, flags, NULL);
-	if (rc != SQLITE_OK) {
-		cell_fail(err, CELL_E_IO, 0, "search index: open: %s", sqlite3_errstr(rc));
-		cell__search_close(search);
-		return -1;
-	}
-	sqlite3_busy_timeout(search->db, CELL__SEARCH_BUSY_MS);
-	/* The journal's two syncs per change are for power cuts; a cache that such a cut tears is made anew. */
-	sqlite3_exec(search->db,
-		     "PRAGMA synchronous = OFF; PRAGMA trusted_schema = OFF; PRAGMA temp_store = MEMORY", NULL,
-		     NULL, NULL);
-	if (make_schema(search, err) < 0) {
+	if (cell__search_open_db(path, &schema, &search->db, err) < 0) {
 		cell__search_close(search);
 		return -1;
 	}
@@ -172,6 +183,7 @@ void cell__search_close(struct cell__search *search)
 {
 	if (!search)
 		return;
+	cell__vectors_destroy(search->vectors);
 	sqlite3_close_v2(search->db);
 	pthread_mutex_destroy(&search->lock);
 	free(search);
@@ -240,13 +252,16 @@ static int bind_expanded(sqlite3_stmt *statement, int column, const char *text)
 static int put(struct cell__search *search, struct filler *f, const struct cell__search_doc *doc)
 {
 	CELL_AUTO_BUF struct cell__buf plain = CELL_BUF_INIT;
+	unsigned char hash[CELL__SEARCH_HASH_BYTES];
 	if (drop(f, doc->id) < 0 || add_plain(&plain, doc->name) < 0)
 		return -1;
 	sqlite3_bind_text(f->add_item, 1, doc->id, -1, SQLITE_STATIC);
 	sqlite3_bind_text(f->add_item, 2, plain.data, (int)plain.size, SQLITE_STATIC);
 	for (int i = 0; i < 3; i++)
 		sqlite3_bind_int64(f->add_item, 3 + i, doc->stamp[i]);
-	sqlite3_bind_text(f->add_item, 6, doc->payload, -1, SQLITE_STATIC);
+	if (cell__vectors_hash(doc, hash))
+		sqlite3_bind_blob(f->add_item, 6, hash, sizeof hash, SQLITE_STATIC);
+	sqlite3_bind_text(f->add_item, 7, doc->payload, -1, SQLITE_STATIC);
 	if (step_done(f->add_item) < 0)
 		return -1;
 	sqlite3_bind_int64(f->add_doc, 1, sqlite3_last_insert_rowid(search->db));
@@ -267,7 +282,7 @@ static int prepare_filler(struct cell__search *search, struct filler *f)
 		{ &f->drop_item, "DELETE FROM items WHERE rowid = ?" },
 		{ &f->drop_doc, "DELETE FROM docs WHERE rowid = ?" },
 		{ &f->add_item,
-		  "INSERT INTO items(id, plain, stamp0, stamp1, stamp2, payload) VALUES(?,?,?,?,?,?)" },
+		  "INSERT INTO items(id, plain, stamp0, stamp1, stamp2, hash, payload) VALUES(?,?,?,?,?,?,?)" },
 		{ &f->add_doc,
 		  "INSERT INTO docs(rowid, name, description, tags, params, extra, body) VALUES(?,?,?,?,?,?,?)" },
 	};
@@ -302,7 +317,7 @@ int cell__search_update(struct cell__search *search, const struct cell__search_d
 	if (rc == 0 && sqlite3_exec(search->db, "COMMIT", NULL, NULL, NULL) != SQLITE_OK)
 		rc = -1;
 	if (rc < 0)
-		fail_db(search, err, "update");
+		cell__search_fail(search->db, err, "update");
 	sqlite3_finalize(f.find);
 	sqlite3_finalize(f.drop_item);
 	sqlite3_finalize(f.drop_doc);
@@ -310,6 +325,7 @@ int cell__search_update(struct cell__search *search, const struct cell__search_d
 	sqlite3_finalize(f.add_doc);
 	if (rc < 0 && !sqlite3_get_autocommit(search->db))
 		sqlite3_exec(search->db, "ROLLBACK", NULL, NULL, NULL);
+	cell__vectors_stale(search->vectors);
 	pthread_mutex_unlock(&search->lock);
 	return rc;
 }
@@ -320,8 +336,11 @@ bool cell__search_changed(struct cell__search *search)
 {
 	int version = -1;
 	pthread_mutex_lock(&search->lock);
-	bool changed = read_int(search->db, "PRAGMA data_version", &version) < 0 || version != search->data_version;
+	bool changed = cell__search_read_int(search->db, "PRAGMA data_version", &version) < 0 ||
+		       version != search->data_version;
 	search->data_version = version;
+	if (changed)
+		cell__vectors_stale(search->vectors);
 	pthread_mutex_unlock(&search->lock);
 	return changed;
 }
@@ -335,7 +354,7 @@ void cell__search_stamps_free(struct cell__search_stamp *stamps, size_t n)
 
 static int read_stamps(struct cell__search *search, struct cell__search_stamp **stamps, size_t *n)
 {
-	AUTO_STATEMENT sqlite3_stmt *statement = NULL;
+	CELL_AUTO_STATEMENT sqlite3_stmt *statement = NULL;
 	size_t capacity = 0;
 	if (sqlite3_prepare_v2(search->db, "SELECT id, stamp0, stamp1, stamp2 FROM items ORDER BY id", -1, &statement,
 			       NULL) != SQLITE_OK)
@@ -368,7 +387,7 @@ int cell__search_stamps(struct cell__search *search, struct cell__search_stamp *
 	pthread_mutex_lock(&search->lock);
 	int rc = read_stamps(search, &stamps, &n);
 	if (rc < 0)
-		fail_db(search, err, "read");
+		cell__search_fail(search->db, err, "read");
 	pthread_mutex_unlock(&search->lock);
 	if (rc < 0) {
 		cell__search_stamps_free(stamps, n);
@@ -396,7 +415,7 @@ int cell__search_each(struct cell__search *search, int (*fn)(void *arg, const ch
 			break;
 	}
 	if (!stop && rc != SQLITE_DONE)
-		stop = fail_db(search, err, "read");
+		stop = cell__search_fail(search->db, err, "read");
 	sqlite3_finalize(statement);
 	pthread_mutex_unlock(&search->lock);
 	return stop;
@@ -415,7 +434,7 @@ int cell__search_payload(struct cell__search *search, const char *id, char **ret
 	const char *payload = rc == SQLITE_ROW ? (const char *)sqlite3_column_text(statement, 0) : NULL;
 	char *copy = payload ? cell__strdup(payload) : NULL;
 	if (rc != SQLITE_ROW && rc != SQLITE_DONE)
-		result = fail_db(search, err, "read");
+		result = cell__search_fail(search->db, err, "read");
 	else if (payload && !copy)
 		result = cell_fail(err, CELL_E_NOMEM, 0, "search index");
 	else
@@ -515,7 +534,7 @@ static bool has_hit(const struct hits *hits, const char *id)
 /* Runs a query that gives id and score and has two parameters: text and limit. */
 static int collect(struct cell__search *search, const char *sql, const char *text, size_t limit, struct hits *hits)
 {
-	AUTO_STATEMENT sqlite3_stmt *statement = NULL;
+	CELL_AUTO_STATEMENT sqlite3_stmt *statement = NULL;
 	if (sqlite3_prepare_v2(search->db, sql, -1, &statement, NULL) != SQLITE_OK)
 		return -1;
 	sqlite3_bind_text(statement, 1, text, -1, SQLITE_STATIC);
@@ -554,7 +573,7 @@ static int add_match(struct cell__buf *out, const struct terms *terms, const cha
  * fails. */
 static int count_term(struct cell__search *search, const struct term *term)
 {
-	AUTO_STATEMENT sqlite3_stmt *statement = NULL;
+	CELL_AUTO_STATEMENT sqlite3_stmt *statement = NULL;
 	static const char sql[] = "SELECT count(*) FROM (SELECT 1 FROM docs WHERE docs MATCH ?1 LIMIT ?2)";
 	char match[CELL__SEARCH_TERM_BYTES + 8];
 	snprintf(match, sizeof match, "\"%s\"%s", term->text, term->prefix ? "*" : "");
@@ -620,7 +639,7 @@ static int ask_common(struct cell__search *search, const struct terms *terms, si
 
 static int ask(struct cell__search *search, const char *plain, struct terms *terms, size_t limit, struct hits *hits)
 {
-	static const char named[] = "SELECT id, " NAME_SCORE " FROM items WHERE plain = ?1 ORDER BY id LIMIT ?2";
+	static const char named[] = "SELECT id, " CELL__STRING(CELL__SEARCH_NAME_SCORE) " FROM items WHERE plain = ?1 ORDER BY id LIMIT ?2";
 	size_t rare = 0;
 	if (plain[0] && collect(search, named, plain, limit, hits) < 0)
 		return -1;
@@ -658,7 +677,7 @@ int cell__search_query(struct cell__search *search, const char *query, size_t li
 	pthread_mutex_lock(&search->lock);
 	int rc = limit > 0 ? ask(search, plain.data, &terms, limit, &hits) : 0;
 	if (rc < 0)
-		fail_db(search, err, "query");
+		cell__search_fail(search->db, err, "query");
 	pthread_mutex_unlock(&search->lock);
 	if (rc < 0) {
 		cell__search_hits_free(hits.list, hits.n);

@@ -6,7 +6,7 @@
  *     <base>/artifacts/<name...>        payloads, sub-folders allowed
  *     <base>/artifacts/.artifacts.json  {"<name>": {"description", "created_at", "metadata": {..., "_data_type"}}}
  *     <base>/requirements.txt           deps; deps/requirements.txt is read too
- *     <base>/.cache/search.sqlite       a cache: delete it and it comes back
+ *     <base>/.cache/                    what searching needs; a cache: delete it and it comes back
  *     <base>/workspaces/<id>/           workflows, artifacts and cache of a workspace; deps are the base's
  *
  * Everything is synchronous and may be called from any thread and from several processes on one folder at once.
@@ -127,6 +127,27 @@ int cell__workflow_list(struct cell__store *store, json_t **ret_list, json_t **r
 /* Best first, each with its score. */
 int cell__workflow_search(struct cell__store *store, const char *query, size_t limit, json_t **ret_list,
 			  struct cell_error *err);
+
+/* Searching by meaning: the index has vectors of this model from now on.  Once, before the first search. */
+int cell__store_use_vectors(struct cell__store *store, const char *model, struct cell_error *err);
+struct cell__meaning {
+	const float *vector;  /* of the query; NULL: by words alone */
+	size_t dimensions;
+	/* told */
+	size_t missing;       /* workflows that have no vector yet */
+	bool fused;           /* the vector has taken part in the ranking */
+	size_t known;         /* dimensions of the workflows' vectors; 0: not known */
+};
+/* As cell__workflow_search(), by words and by meaning.  What the cache has of vectors is read first. */
+int cell__workflow_search_by(struct cell__store *store, const char *query, size_t limit, struct cell__meaning *meaning,
+			     json_t **ret_list, struct cell_error *err);
+/* Calls fn with the workflows' search index, opened where it was not, as it is.  It must not be kept. */
+int cell__workflow_with_search(struct cell__store *store,
+			       int (*fn)(void *arg, struct cell__search *search, struct cell_error *err), void *arg,
+			       struct cell_error *err);
+/* The path of a cache file, at least PATH_MAX long; the folder is made.  -1: there can be none. */
+int cell__store_cache_path(struct cell__store *store, const char *name, char *out);
+
 /* ret_deleted may be NULL. */
 int cell__workflow_delete(struct cell__store *store, const char *name, bool *ret_deleted, struct cell_error *err);
 

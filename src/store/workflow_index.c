@@ -26,6 +26,7 @@
 #define INDEX CELL__WORKFLOWS_INDEX
 #define CACHE_FOLDER ".cache"
 #define CACHE_FILE "search.sqlite"
+#define VECTORS_FILE "vectors.sqlite"
 #define INDEX_ID ".index"      /* the item whose stamp is that of INDEX; no workflow has such a name */
 #define BATCH 256
 #define OLD_BIT (INT64_C(1) << 62) /* in the inode's stamp of a file in skills/ */
@@ -414,9 +415,10 @@ static int refresh(struct cell__store *store, struct cell_error *err)
 
 /* ---- opening the index ---- */
 
-/* The cache's path with no symbolic link in it, which is what SQLite is told to insist on. */
-static int cache_path(struct cell__store *store, char out[static PATH_MAX])
+/* With no symbolic link in it, which is what SQLite is told to insist on. */
+int cell__store_cache_path(struct cell__store *store, const char *name, char *out)
 {
+	size_t size = strlen(name) + 1;
 	if (mkdirat(store->root_fd, CACHE_FOLDER, 0777) == 0) {
 		CELL_AUTO_FD int made = cell__path_open(store->root_fd, CACHE_FOLDER, O_RDONLY | O_DIRECTORY, 0);
 		if (made >= 0) /* so that nobody commits it by accident */
@@ -427,11 +429,11 @@ static int cache_path(struct cell__store *store, char out[static PATH_MAX])
 	if (fd < 0)
 		return -1;
 	snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-	ssize_t n = readlink(link, out, PATH_MAX - sizeof CACHE_FILE - 1);
-	if (n <= 0 || out[0] != '/')
+	ssize_t n = readlink(link, out, PATH_MAX - size - 1);
+	if (n <= 0 || (size_t)n == PATH_MAX - size - 1 || out[0] != '/')
 		return -1;
 	out[n] = '/';
-	memcpy(out + n + 1, CACHE_FILE, sizeof CACHE_FILE);
+	memcpy(out + n + 1, name, size);
 	return 0;
 }
 
@@ -454,6 +456,16 @@ void cell__store_close_search(struct cell__store *store)
 	store->n_stamps = 0;
 }
 
+/* Beside the index, and not with it: words cost nothing to index again, vectors do. */
+static int add_vectors(struct cell__store *store, struct cell_error *err)
+{
+	char path[PATH_MAX];
+	if (!store->model || cell__search_has_vectors(store->search))
+		return 0;
+	bool cached = cell__store_cache_path(store, VECTORS_FILE, path) == 0;
+	return cell__search_add_vectors(store->search, cached ? path : NULL, store->model, err);
+}
+
 /* With search_lock held.  First as it is, then made anew, then in memory: the first two may fail for any reason. */
 static int open_fresh(struct cell__store *store, int first_try, struct cell_error *err)
 {
@@ -463,10 +475,12 @@ static int open_fresh(struct cell__store *store, int first_try, struct cell_erro
 			cell__store_close_search(store);
 		if (try == 1)
 			remove_cache(store);
-		if (try < 2 && !store->search && cache_path(store, path) < 0)
+		if (try < 2 && !store->search && cell__store_cache_path(store, CACHE_FILE, path) < 0)
 			continue;
 		if (!store->search && cell__search_open(try < 2 ? path : NULL, &store->search, err) < 0)
 			continue;
+		if (add_vectors(store, err) < 0)
+			break;
 		if (refresh(store, err) == 0)
 			return 0;
 		if (err && err->code == CELL_E_LIMIT)
@@ -556,19 +570,36 @@ static int add_hits(struct output *out, const struct cell__search_hit *hits, siz
 	return 0;
 }
 
-static int search_all(struct output *out, const char *query, size_t limit, struct cell_error *err)
+static int query(struct cell__search *search, const char *text, size_t limit, struct cell__meaning *meaning,
+		 struct cell__search_hit **ret_hits, size_t *ret_n, struct cell_error *err)
+{
+	struct cell__vector_batch none = { 0 };
+	struct cell__vector_counts counts;
+	if (!meaning || !cell__search_has_vectors(search))
+		return cell__search_query(search, text, limit, ret_hits, ret_n, err);
+	/* Vectors that cannot be read are only missing; who makes them is told. */
+	if (cell__search_collect(search, 0, 0, &none, &meaning->missing, NULL) == 0)
+		cell__vector_batch_finish(&none);
+	cell__search_vector_counts(search, &counts);
+	meaning->known = counts.dimensions;
+	return cell__search_query_by(search, text, meaning->vector, meaning->vector ? meaning->dimensions : 0, limit,
+				     ret_hits, ret_n, &meaning->fused, err);
+}
+
+static int search_all(struct output *out, const char *text, size_t limit, struct cell__meaning *meaning,
+		      struct cell_error *err)
 {
 	struct cell__search_hit *hits = NULL;
 	size_t n = 0;
-	if (cell__search_query(out->store->search, query, limit, &hits, &n, err) < 0)
+	if (query(out->store->search, text, limit, meaning, &hits, &n, err) < 0)
 		return -1;
 	int rc = add_hits(out, hits, n, err);
 	cell__search_hits_free(hits, n);
 	return rc;
 }
 
-int cell__workflow_search(struct cell__store *store, const char *query, size_t limit, json_t **ret_list,
-			  struct cell_error *err)
+int cell__workflow_search_by(struct cell__store *store, const char *text, size_t limit, struct cell__meaning *meaning,
+			     json_t **ret_list, struct cell_error *err)
 {
 	struct output out = { store, json_array(), NULL };
 	struct cell_error why = { 0 };
@@ -577,11 +608,11 @@ int cell__workflow_search(struct cell__store *store, const char *query, size_t l
 	pthread_mutex_lock(&store->search_lock);
 	int rc = open_fresh(store, 0, &why);
 	if (rc == 0)
-		rc = search_all(&out, query, limit, &why);
+		rc = search_all(&out, text, limit, meaning, &why);
 	/* A cache that was torn may show it only now; a query that is refused is refused by every index. */
 	if (rc < 0 && why.code == CELL_E_IO) {
 		json_array_clear(out.list);
-		rc = open_fresh(store, 1, &why) < 0 ? -1 : search_all(&out, query, limit, &why);
+		rc = open_fresh(store, 1, &why) < 0 ? -1 : search_all(&out, text, limit, meaning, &why);
 	}
 	pthread_mutex_unlock(&store->search_lock);
 	if (rc == 0)
@@ -589,5 +620,37 @@ int cell__workflow_search(struct cell__store *store, const char *query, size_t l
 	else if (err)
 		*err = why;
 	json_decref(out.list);
+	return rc;
+}
+
+int cell__workflow_search(struct cell__store *store, const char *text, size_t limit, json_t **ret_list,
+			  struct cell_error *err)
+{
+	return cell__workflow_search_by(store, text, limit, NULL, ret_list, err);
+}
+
+/* ---- vectors ---- */
+
+int cell__store_use_vectors(struct cell__store *store, const char *model, struct cell_error *err)
+{
+	char *copy = cell__strdup(model);
+	if (!copy)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	pthread_mutex_lock(&store->search_lock);
+	free(store->model);
+	store->model = copy;
+	pthread_mutex_unlock(&store->search_lock);
+	return 0;
+}
+
+int cell__workflow_with_search(struct cell__store *store,
+			       int (*fn)(void *arg, struct cell__search *search, struct cell_error *err), void *arg,
+			       struct cell_error *err)
+{
+	pthread_mutex_lock(&store->search_lock);
+	int rc = store->search ? 0 : open_fresh(store, 0, err);
+	if (rc == 0)
+		rc = fn(arg, store->search, err);
+	pthread_mutex_unlock(&store->search_lock);
 	return rc;
 }
