@@ -4,7 +4,6 @@ import os
 import sys
 from collections import namedtuple
 
-
 SyncResult = namedtuple("SyncResult", "installed already_present failed")
 SyncResult.__module__ = "__main__"
 
@@ -36,6 +35,8 @@ def make_importable(sites, programs=None):
 
 def add_site(folder):
     import site
+
+    from . import errors
 
     before = list(sys.path)
     site.addsitedir(folder)  # .pth files count

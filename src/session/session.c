@@ -396,7 +396,10 @@ static void tell_packages(struct seat *seat)
 	const char *site = cell__space_site(session->space);
 	if (!site)
 		return;
-	json_t *news = json_pack("{s:[s], s:s?}", "site", site, "bin", cell__space_bin(session->space));
+	json_t *news = json_pack("{s:[s]}", "site", site);
+	const char *bin = cell__space_bin(session->space); /* after this, site is gone */
+	if (bin)
+		json_object_set_new(news, "bin", json_string(bin));
 	char *text = news ? json_dumps(news, JSON_COMPACT) : NULL;
 	/* An answer to nobody.  What cannot be sent is no loss to a kernel that asks itself, with deps.sync(). */
 	if (text)
