@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "mcp/internal.h"
+#include "wire/json_find.h"
 
 /* ---- floods ---- */
 
@@ -38,6 +39,37 @@ static bool handle_answer(struct cell__mcp_client *client, const struct cell__rp
 	client->transport->ops->forget(client->transport, request->id);
 	struct cell__mcp_answer answer = { .message = message, .text = text, .size = size };
 	cell__mcp_finish_request(request, &answer);
+	return true;
+}
+
+/*
+ * Some JSON is beyond us (a NUL in a name, a number past all bounds, too deep).  When it shows whom it answers, who waits for
+ * it need not wait until the end of its time.
+ */
+static bool refuse_unreadable(struct cell__mcp_client *client, const char *text, size_t size, const struct cell_error *err)
+{
+	static const char *const path[] = { "id", NULL };
+	struct cell__mcp_failure failure = { .err = *err };
+	const char *found;
+	size_t digits;
+	int64_t id = 0;
+	if (!cell__json_find(text, size, path, &found, &digits) || digits == 0 || digits > 18)
+		return false;
+	for (size_t i = 0; i < digits; i++) {
+		if (found[i] < '0' || found[i] > '9')
+			return false;
+		id = id * 10 + (found[i] - '0');
+	}
+	struct cell__mcp_request *request = cell__mcp_find(client, id);
+	if (!request || request->id == 0)
+		return false;
+	cell_fail_wrap(&failure.err, "the server's answer cannot be read");
+	if (request == &client->init) {
+		cell__mcp_drop(client, &failure.err);
+		return true;
+	}
+	client->transport->ops->forget(client->transport, id);
+	cell__mcp_request_fail(request, &failure);
 	return true;
 }
 
@@ -216,7 +248,8 @@ void cell__mcp_handle_text(struct cell__mcp_client *client, const char *text, si
 		cell__mcp_take(&client->ping);
 	if (cell__rpc_read(text, size, client->batches, &doc, &err) < 0) {
 		/* Many a server greets on its stdout: that is no message, and no reason to end it. */
-		count_idle(client, size);
+		if (!refuse_unreadable(client, text, size, &err))
+			count_idle(client, size);
 		return;
 	}
 	for (size_t i = 0; i < doc.count && client->connection == connection && !client->closing; i++) {

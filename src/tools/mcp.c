@@ -197,8 +197,10 @@ static void fill(struct cell__tool *tool)
 	struct cell__mcp_server *server = tool->server;
 	cell__mcp_fill_callables(tool, cell__mcp_client_tools(server->client), problem);
 	const char *cut = cell__mcp_client_list_problem(server->client);
-	if (problem[0] || cut)
-		set_problem(server, CELL_E_LIMIT, problem[0] ? problem : cut, NULL);
+	char all[330];
+	snprintf(all, sizeof all, "%s%s%s", cut ? cut : "", cut && problem[0] ? "; " : "", problem);
+	if (all[0])
+		set_problem(server, CELL_E_LIMIT, all, NULL);
 }
 
 static bool renew(struct cell__tool **slot, const struct cell__mcp_server *server)
@@ -253,6 +255,7 @@ static void handle_listed(void *arg, const struct cell__mcp_failure *failure)
 	server->refs++;
 	if (failure) {
 		set_problem(server, failure->err.code, failure->err.msg, failure->tail);
+		server->failed_us = cell__now_us();
 	} else {
 		set_problem(server, 0, NULL, NULL);
 		renew_tools(server);
@@ -321,6 +324,9 @@ void cell__mcp_ask(struct cell__mcp_server *server)
 {
 	struct cell_error err;
 	if (cell__mcp_known(server) || server->settling)
+		return;
+	/* Looking at a tool asks several times in a row; one failure is enough. */
+	if (server->problem && cell__now_us() - server->failed_us < CELL_MCP_AGAIN_MS * 1000)
 		return;
 	if (need_client(server, &err) < 0) {
 		set_problem(server, err.code, err.msg, NULL);

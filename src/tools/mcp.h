@@ -19,6 +19,7 @@
 #define CELL_MCP_LIMIT_DESCRIPTION 4096u      /* bytes that are kept of a tool's description */
 #define CELL_MCP_LIMIT_PARAM_TEXT 1024u       /* of a parameter's, and of a default value */
 #define CELL_MCP_LIMIT_TEXTS (1024u * 1024u)  /* all of that of one server */
+#define CELL_MCP_AGAIN_MS 1000                /* so soon after a failure it is not asked again what it has */
 #define CELL_MCP_LIST_WAIT_MS 5000            /* that a listing of all tools waits for servers that start */
 
 /* How a server is reached, as defined: texts may hold ${VAR}.  Immutable and counted. */
@@ -56,6 +57,7 @@ struct cell__mcp_server {
 	bool settling;                   /* it is being asked what it has */
 	char *problem;                   /* why it could not be used last; NULL: it could, or was not tried */
 	int problem_code;
+	int64_t failed_us;               /* when that was */
 	bool closing;
 	struct cell__mcp_server *next;
 };
