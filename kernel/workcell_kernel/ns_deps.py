@@ -36,15 +36,13 @@ def make_importable(sites, programs=None):
 def add_site(folder):
     import site
 
-    from . import errors
+    from . import errors  # not at the top: it brings in threads where nothing else does
 
     before = list(sys.path)
     site.addsitedir(folder)  # .pth files count
     added = [each for each in sys.path if each not in before]
     at = next((i for i, each in enumerate(before) if each.endswith(("site-packages", "dist-packages"))), len(before))
     sys.path[:] = before[:at] + added + before[at:]
-    from . import errors  # not at the top: it brings in threads where nothing else does
-
     errors.add_library(folder)
 
 
