@@ -50,7 +50,6 @@ static const struct bad bads[] = {
 	{ CLI OK_RECIPE "colour: red\n", 4, "unknown key 'colour' in a tool of type cli" },
 	{ CLI OK_RECIPE "base_url: http://x\n", 4, "unknown key 'base_url'" },
 	{ CLI OK_RECIPE "type: soap\n", 4, "unknown type 'soap'" },
-	{ "name: t\ntype: mcp\ncommand: c\n", 2, "type mcp is not built into this version" },
 	{ CLI OK_RECIPE "timeout: soon\n", 4, "timeout must be a number of seconds" },
 	{ CLI OK_RECIPE "timeout: 0\n", 4, "timeout must be a number" },
 	{ CLI OK_RECIPE "timeout: -1\n", 4, "timeout must be a number" },
