@@ -188,14 +188,18 @@ static void test_sync_on_start(void **state)
 	support_expect(session, "import cell_beta\ncell_beta.VERSION", "'1.5'");
 	support_expect(session, "import shutil, subprocess\nsubprocess.check_output(['cell-beta'])", "b'beta 1.5\\n'");
 
-	/* Nothing changed: nobody is asked.  Then something does. */
+	/* Nothing changed: nobody is asked, not even the venv's python.  Then something does. */
 	size_t lines = seen.lines;
+	assert_int_equal(shell("cd %s/start-cache/venvs/*/bin && mv python real && printf '#!/bin/sh\\ntouch %s/asked\\n"
+			       "exec \"${0%%%%/*}/real\" \"$@\"\\n' > python && chmod +x python", tmp, tmp), 0);
 	struct cell_session *second = session_of(space, NULL);
 	assert_int_equal(seen.lines, lines);
+	assert_int_not_equal(shell("test -e %s/asked", tmp), 0);
 	support_expect(second, "import cell_beta", NULL);
 	write_list("start", "cell-beta\ncell-alpha==1.0\n");
 	struct cell_session *third = session_of(space, NULL);
 	assert_true(seen.lines > lines);
+	assert_int_equal(shell("test -e %s/asked", tmp), 0);
 	support_expect(third, "import cell_alpha\ncell_alpha.VERSION", "'1.0'");
 	/* Those that were there before can import it too. */
 	support_expect(session, "import cell_alpha\ncell_alpha.VERSION", "'1.0'");
