@@ -2,6 +2,7 @@
 
 The ids D1 to D17 are those of defects that a system of this kind is known for: none of them may show here.
 """
+import hashlib
 import json
 import os
 import subprocess
@@ -441,3 +442,88 @@ def test_restore_cwd(drive, tmp_path):
     inner.mkdir()
     assert "cwd reset" in driver.run("os.chdir('inner'); os.rmdir(os.getcwd())")["stdout"]
     assert not os.path.exists(inner)
+
+
+# ---- the audit log -------------------------------------------------------------------------------------------------
+
+
+def records(path):
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def test_every_decision_is_recorded(drive, tmp_path):
+    log = tmp_path / "audit.jsonl"
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("default: ask\nrules:\n"
+                      "  - {name: fine, tool: probe.plain, args: {a: 'ok*'}, decision: allow}\n"
+                      "  - {name: never, tool: probe.plain, args: {a: 'bad*'}, decision: deny}\n")
+    driver = drive("--base", base(tmp_path), "--policy", policy, "--audit", log, "--approval-timeout", "0.5")
+    code = "tools.probe.plain(a='okay')"
+    driver.run(code)
+    driver.run("tools.probe.plain(a='bad')")
+    run_answering(driver, "tools.probe.plain(a='x')", accept=True)
+    run_answering(driver, "tools.probe.plain(a='x')", accept=True, args={"a": "y", "s": "api_key=sk-12345678901234567890"})
+    run_answering(driver, "tools.probe.plain(a='x')", accept=False, reason="no")
+    driver.run("tools.probe.plain(a='x')")
+    driver.run("tools.probe.plain(b='x')")
+    driver.start("tools.probe.plain(a='x')")
+    driver.next_event(is_request)
+    driver.interrupt()
+    driver.answer()
+    driver.close()
+    found = records(log)
+    assert [(r["decision"], r["by"], r["outcome"], r["code"]) for r in found] == [
+        ("allow", "policy", "ok", None), ("deny", "policy", "error", "rejected"), ("accepted", "person", "ok", None),
+        ("edited", "person", "ok", None), ("rejected", "person", "error", "rejected"),
+        ("timeout", "timeout", "error", "rejected"), ("allow", "policy", "error", "invalid"),
+        ("allow", "policy", "cancelled", None)], found
+    assert [(r["rule"], r["rule_name"]) for r in found[:2]] == [(1, "fine"), (2, "never")]
+    assert found[0]["cell"] == hashlib.sha256(code.encode()).hexdigest()
+    assert (found[0]["tool"], found[0]["callable"], found[0]["adapter"], found[0]["executor"]) == \
+        ("probe", "plain", "cli", "subprocess")
+    assert found[3]["args"]["a"] == "y" and found[3]["args_before"]["a"] == "x"
+    assert len({r["request"] for r in found}) == len(found)
+
+
+def test_secrets_are_not_recorded(drive, tmp_path):
+    log = tmp_path / "audit.jsonl"
+    driver = drive("--base", spaces.probe_base(tmp_path, **{"tools/login.yaml": """\
+        name: login
+        command: /bin/echo
+        schema:
+          options: {password: {type: string}, api_key: {type: string}, user: {type: string}}
+        recipes: {go: {}}
+        """}), "--audit", log)
+    assert driver.run("tools.login.go(user='ann', password='hunter2', api_key='k-123')")["error"] is None
+    driver.close()
+    text = log.read_text()
+    assert "hunter2" not in text and "k-123" not in text and '"user":"ann"' in text
+
+
+def test_a_log_that_cannot_be_written_stops_the_calls(drive, tmp_path):
+    """Confinement of the record: without it nothing is done, and the code is told."""
+    with spaces.small_disk(tmp_path / "disk", "64k") as disk:
+        log = os.path.join(str(disk), "audit.jsonl")
+        driver = drive("--base", base(tmp_path), "--audit", log)
+        assert driver.run("tools.probe.plain(a='x')")["error"] is None
+        with open(os.path.join(str(disk), "filler"), "wb") as file:
+            try:
+                while True:
+                    file.write(b"x" * 512)
+                    file.flush()
+            except OSError:
+                pass
+        code = ("told = []\n"
+                "for i in range(200):\n"
+                "    try:\n"
+                "        tools.probe.plain(a='y' * 1000)\n"
+                "    except Exception as exc:\n"
+                "        told.append(str(exc))\n"
+                "        break\n"
+                "told")
+        result = driver.run(code)
+        assert result["value"] and "audit" in result["value"][0], result
+        assert driver.value("1 + 1") == 2
+        os.unlink(os.path.join(str(disk), "filler"))
+        driver.close()
