@@ -83,6 +83,7 @@ struct cell_session {
 	struct cell__remembered *remembered;
 	uint64_t next_call_id;
 	char cell_hash[65]; /* of the current run's code; "" when there is none or nobody keeps an audit log */
+	int stopping; /* servers of the space that a reset ends */
 	bool clock_stopped; /* the current run's timeout stands still */
 	uint64_t clock_left_ms;
 	size_t parked_before; /* calls that were parked when the run started: they do not stop its clock */
@@ -654,7 +655,7 @@ static void handle_approval_timer_closed(uv_handle_t *handle)
 
 static void finish_close(struct cell_session *session)
 {
-	if (session->seat || session->leaving > 0 || session->current ||
+	if (session->seat || session->leaving > 0 || session->current || session->stopping > 0 ||
 	    uv_is_closing((uv_handle_t *)&session->approval_timer))
 		return;
 	for (struct cell_session **at = &session->engine->sessions; *at; at = &(*at)->next)
@@ -696,7 +697,7 @@ static void advance(struct cell_session *session)
 	}
 	if (session->resets && !session->seat && session->leaving == 0 && open_seat(session, &err) < 0)
 		end_resets(session, &err);
-	if (session->resets && session->leaving == 0 && session->seat && session->seat->ready)
+	if (session->resets && session->leaving == 0 && session->stopping == 0 && session->seat && session->seat->ready)
 		end_resets(session, NULL);
 	if (!session->current && session->first) {
 		session->current = session->first;
@@ -734,6 +735,13 @@ static void do_open(struct cell__task *task)
 	advance(session);
 }
 
+static void handle_servers_stopped(void *arg)
+{
+	struct cell_session *session = arg;
+	session->stopping--;
+	advance(session);
+}
+
 static void do_reset(struct cell__task *task)
 {
 	struct waiting *waiting = (struct waiting *)task;
@@ -749,6 +757,11 @@ static void do_reset(struct cell__task *task)
 	/* The new kernel comes up while the old one goes. */
 	if (!session->closing && !session->broken.code && open_seat(session, &err) < 0)
 		end_resets(session, &err);
+	/* What its code had started goes too, and comes back with its first use; others' servers are theirs. */
+	if (session->space && !session->closing && cell__space_is_alone(session->space)) {
+		session->stopping++;
+		cell__space_stop_servers(session->space, handle_servers_stopped, session);
+	}
 	advance(session);
 }
 

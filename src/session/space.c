@@ -202,6 +202,16 @@ void cell__space_unref(struct cell_space *space)
 	space->refs--;
 }
 
+bool cell__space_is_alone(const struct cell_space *space)
+{
+	return space->refs == 1;
+}
+
+void cell__space_stop_servers(struct cell_space *space, void (*done)(void *arg), void *arg)
+{
+	cell__tools_stop_mcp(space->tools, done, arg);
+}
+
 const char *cell__space_python(const struct cell_space *space)
 {
 	return space->python;

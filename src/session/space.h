@@ -25,6 +25,10 @@ bool cell__space_fits_function(struct cell_space *space, const char *cwd, const 
 void cell__space_call_function(struct cell_space *space, const struct cell__host_ask *ask, struct cell__call *call);
 /* Drops the artifacts that a session had open. */
 void cell__space_session_ended(struct cell_space *space, const char *session_id);
+/* Is there one session only? */
+bool cell__space_is_alone(const struct cell_space *space);
+/* Ends its MCP servers; done(arg) from a later turn of the loop. */
+void cell__space_stop_servers(struct cell_space *space, void (*done)(void *arg), void *arg);
 /* Sessions hold their space; closing waits for nobody, it is refused while somebody holds it. */
 void cell__space_ref(struct cell_space *space);
 void cell__space_unref(struct cell_space *space);

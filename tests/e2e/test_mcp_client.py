@@ -502,3 +502,14 @@ def test_server_memory(drive, tmp_path):
     driver.value("tools.m.create_entities(entities=[{'name': 'a', 'entityType': 'letter', 'observations': ['first']}])")
     assert driver.value("[e['name'] for e in tools.m.read_graph()['entities']]") == ["a"]
     assert driver.value("tools.m.search_nodes(query='first')")["entities"][0]["observations"] == ["first"]
+
+
+# ---- reset ---------------------------------------------------------------------------------------------------
+
+
+def test_reset_stops_servers_and_they_come_back(serve):
+    driver = serve()
+    first = server_pid(driver)
+    driver.reset()
+    support.wait_until(lambda: not support.alive(first), "the server is still there")
+    assert server_pid(driver) != first
