@@ -303,7 +303,7 @@ extern const struct cell_session_options cell__cli_session_defaults;
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.installs) },                             \
 	{ 0, "approve-workflows", NULL, "also the creation of workflows",                 \
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.workflows) },                            \
-	{ 0, "approval-timeout", "SEC", "unanswered is rejected after this long (default 60; 0: never)", \
+	{ 0, "approval-timeout", "SEC", "unanswered is rejected after this long (0: never)", \
 	  CELL_FLAG_SECONDS, CELL_CLI_AT(at, gate.approval_timeout_ms) },                 \
 	{ 0, "approval-stops-clock", NULL, "--timeout does not count the wait for approvals", \
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.stops_clock) },                          \
