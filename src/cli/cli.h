@@ -166,11 +166,6 @@ struct cell_cli_space_flags {
 #define CELL_CLI_SPACE_FLAGS_INIT { .install_timeout_ms = cell__cli_space_defaults.install_timeout_ms }
 extern const struct cell_space_options cell__cli_space_defaults;
 
-struct cell_cli_space {
-	struct cell_engine *engine;
-	struct cell_space *space;
-};
-
 /* Do the flags describe a space at all? */
 bool cell__cli_has_space(const struct cell_cli_space_flags *flags);
 /* python and cwd may be NULL; both are absolute paths. */

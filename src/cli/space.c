@@ -178,11 +178,16 @@ int cell__cli_space_create(const struct cell_cli_space_flags *flags, struct cell
 	return status;
 }
 
-static int open_space(const struct cell_cli_job *job, struct cell_cli_space *ret_space, struct cell_error *err)
+struct open_space {
+	struct cell_engine *engine;
+	struct cell_space *space;
+};
+
+static int open_space(const struct cell_cli_job *job, struct open_space *ret_space, struct cell_error *err)
 {
 	const struct cell_cli_space_flags *flags = job->space;
 	struct cell_engine_options options = CELL_ENGINE_OPTIONS_INIT;
-	struct cell_cli_space space = { 0 };
+	struct open_space space = { 0 };
 	char *folder = NULL, *interpreter = NULL;
 	int status = -1;
 
@@ -305,7 +310,7 @@ static const struct cell_cli_verb *find_verb(const struct cell_cli_verb *verbs, 
 int cell__cli_do(const struct cell_cli_job *job, const struct cell_cli_list *operands)
 {
 	const struct cell_cli_verb *verb;
-	struct cell_cli_space space = { 0 };
+	struct open_space space = { 0 };
 	struct cell_error err;
 	int status = -1;
 
