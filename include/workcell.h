@@ -199,6 +199,13 @@ struct cell_space_options {
 	 */
 	void (*on_progress)(void *arg, const char *line);
 	void *progress_arg;
+	/*
+	 * Searches of tools and workflows also by meaning: an OpenAI-compatible embeddings endpoint (its whole URL,
+	 * ".../v1/embeddings"); NULL: by words alone.  It is sent names, descriptions and the beginning of sources.
+	 */
+	const char *embeddings_url;
+	const char *embeddings_model;
+	const char *embeddings_key; /* NULL: none; "${NAME}": what getenv_fn says, at each request; else the key itself */
 };
 #define CELL_SPACE_OPTIONS_INIT                                                   \
 	{ .size = sizeof(struct cell_space_options), .allow_runtime_deps = 1, .cache_venv = 1, \

@@ -130,6 +130,9 @@ struct cell_cli_space_flags {
 	const char *venv_dir;
 	int64_t install_timeout_ms; /* 0: as the library has it */
 	bool no_runtime_deps, no_cache_venv, cleanup_venv, sync_deps, quiet;
+	const char *embeddings_url;
+	const char *embeddings_model;
+	const char *embeddings_key_env;
 };
 
 /* The rows of a flag table; `at` is the offset of the struct above. */
@@ -163,11 +166,20 @@ struct cell_cli_space_flags {
 	  CELL_FLAG_SWITCH, CELL_CLI_SPACE_AT(at, no_cache_venv) },                       \
 	{ 0, "cleanup-venv", NULL, "remove the venv at the end, if it is one we made",    \
 	  CELL_FLAG_SWITCH, CELL_CLI_SPACE_AT(at, cleanup_venv) }
+#define CELL_CLI_EMBEDDINGS_FLAGS(at)                                                     \
+	{ 0, "embeddings-url", "URL", "search by meaning too: an OpenAI-compatible .../v1/embeddings", \
+	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, embeddings_url) },                      \
+	{ 0, "embeddings-model", "NAME", "the model that makes the embeddings",           \
+	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, embeddings_model) },                    \
+	{ 0, "embeddings-key-env", "VAR", "the environment variable that has the endpoint's key", \
+	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, embeddings_key_env) }
 #define CELL_CLI_SPACE_FLAGS_INIT { .install_timeout_ms = cell__cli_space_defaults.install_timeout_ms }
 extern const struct cell_space_options cell__cli_space_defaults;
 
 /* Do the flags describe a space at all? */
 bool cell__cli_has_space(const struct cell_cli_space_flags *flags);
+/* Before the engine of a space is created: what it has to say about the endpoint goes to stderr. */
+void cell__cli_space_log(const struct cell_cli_space_flags *flags, struct cell_engine_options *options);
 /* python and cwd may be NULL; both are absolute paths. */
 int cell__cli_space_create(const struct cell_cli_space_flags *flags, struct cell_engine *engine, const char *python,
 			   const char *cwd, struct cell_space **ret_space, struct cell_error *err);
@@ -310,7 +322,8 @@ extern const struct cell_session_options cell__cli_session_defaults;
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.audit) },                                \
 	CELL_CLI_SPACE_FLAGS(CELL_CLI_AT(at, space)),                                     \
 	CELL_CLI_DEPS_FLAGS(CELL_CLI_AT(at, space)),                                      \
-	CELL_CLI_VENV_FLAGS(CELL_CLI_AT(at, space))
+	CELL_CLI_VENV_FLAGS(CELL_CLI_AT(at, space)),                                      \
+	CELL_CLI_EMBEDDINGS_FLAGS(CELL_CLI_AT(at, space))
 
 struct cell_cli_host {
 	struct cell_engine *engine;

@@ -28,6 +28,7 @@ static const struct cell_cli_flag tools_flag_table[] = {
 	{ 0, "cwd", "DIR", "where command-line tools run (default: here)", CELL_FLAG_STRING,
 	  offsetof(struct tools_flags, cwd) },
 	CELL_CLI_SPACE_FLAGS(offsetof(struct tools_flags, space)),
+	CELL_CLI_EMBEDDINGS_FLAGS(offsetof(struct tools_flags, space)),
 	{ 0 },
 };
 

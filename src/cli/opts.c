@@ -470,6 +470,7 @@ int cell__cli_open(const struct cell_cli_session_flags *flags, cell_event_fn on_
 			goto out;
 	}
 	engine_options.pool_size = (int)flags->pool;
+	cell__cli_space_log(&flags->space, &engine_options);
 	if (cell_engine_create(&engine_options, &host.engine, err) < 0)
 		goto out;
 	if (cell__cli_has_space(&flags->space) &&

@@ -11,12 +11,28 @@
 #include <unistd.h>
 
 #define COLUMN_GAP 2
+#define NAME_LETTERS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_0123456789"
 
 /* ---- opening -------------------------------------------------------------- */
 
 bool cell__cli_has_space(const struct cell_cli_space_flags *flags)
 {
-	return flags->base || flags->storage || flags->tools || flags->workspace;
+	return flags->base || flags->storage || flags->tools || flags->workspace || flags->embeddings_url ||
+	       flags->embeddings_model || flags->embeddings_key_env;
+}
+
+/* On the engine's thread, while the main one waits. */
+static void print_log(void *arg, enum cell_log_level level, const char *line)
+{
+	(void)arg;
+	if (level >= CELL_LOG_WARN)
+		dprintf(STDERR_FILENO, "workcell: warning: %s\n", line);
+}
+
+void cell__cli_space_log(const struct cell_cli_space_flags *flags, struct cell_engine_options *options)
+{
+	if (flags->embeddings_url)
+		options->log = print_log;
 }
 
 /* The host's own environment: what ${VAR} in a tool's definition means on the command line. */
@@ -38,6 +54,24 @@ static bool is_redis(const char *place)
 	return place && (!strncmp(place, "redis://", 8) || !strncmp(place, "rediss://", 9));
 }
 
+static int check_embeddings(const struct cell_cli_space_flags *flags, struct cell_error *err)
+{
+	const char *name = flags->embeddings_key_env;
+
+	if (!flags->embeddings_url && (flags->embeddings_model || name))
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "--embeddings-%s needs --embeddings-url URL",
+				      name ? "key-env" : "model");
+	if (flags->embeddings_url && !flags->embeddings_model)
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "--embeddings-url needs --embeddings-model NAME");
+	if (flags->embeddings_url && !flags->base && !flags->storage && !flags->tools)
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "--embeddings-url needs something to search: --base DIR, "
+				      "--storage DIR or --tools DIR");
+	/* A key that was given by mistake is not repeated. */
+	if (name && (!*name || strspn(name, NAME_LETTERS) != strlen(name)))
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "--embeddings-key-env wants the name of a variable");
+	return 0;
+}
+
 static int check_flags(const struct cell_cli_space_flags *flags, struct cell_error *err)
 {
 	/* The URL may hold a password and is not repeated. */
@@ -48,7 +82,7 @@ static int check_flags(const struct cell_cli_space_flags *flags, struct cell_err
 	if (flags->venv_dir && flags->no_cache_venv)
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "--venv-dir and --no-cache-venv both say where packages "
 							      "go; give one");
-	return 0;
+	return check_embeddings(flags, err);
 }
 
 /* NULL where the environment does not say; the library then has its own idea. */
@@ -103,6 +137,7 @@ static const char **installer_env(void)
 /* Each is NULL or ours to free. */
 struct places {
 	char *storage, *tools, *wheels, *cache, *venv;
+	char *key; /* "${VAR}" */
 };
 
 static int find_places(const struct cell_cli_space_flags *flags, struct places *places, struct cell_error *err)
@@ -134,6 +169,10 @@ static int find_places(const struct cell_cli_space_flags *flags, struct places *
 	if (flags->venv_dir && !(places->venv = cell__cli_absolute(flags->venv_dir, err)))
 		return -1;
 	places->cache = cache_dir();
+	if (flags->embeddings_key_env && asprintf(&places->key, "${%s}", flags->embeddings_key_env) < 0) {
+		places->key = NULL;
+		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a name");
+	}
 	return 0;
 }
 
@@ -167,6 +206,9 @@ int cell__cli_space_create(const struct cell_cli_space_flags *flags, struct cell
 			options.install_timeout_ms = flags->install_timeout_ms;
 		if (!flags->quiet)
 			options.on_progress = print_progress;
+		options.embeddings_url = flags->embeddings_url;
+		options.embeddings_model = flags->embeddings_model;
+		options.embeddings_key = places.key;
 		status = cell_space_open(engine, &options, ret_space, err);
 	}
 	free(places.storage);
@@ -175,6 +217,7 @@ int cell__cli_space_create(const struct cell_cli_space_flags *flags, struct cell
 	free(places.cache);
 	free(places.venv);
 	free(env);
+	free(places.key);
 	return status;
 }
 
@@ -201,6 +244,7 @@ static int open_space(const struct cell_cli_job *job, struct open_space *ret_spa
 	if (job->installs && cell__cli_choose_python(job->python, flags->python_version, &interpreter, err) < 0)
 		goto out;
 	options.pool_size = 0;
+	cell__cli_space_log(flags, &options);
 	if (cell_engine_create(&options, &space.engine, err) < 0)
 		goto out;
 	if (cell__cli_space_create(flags, space.engine, interpreter, folder, &space.space, err) < 0) {

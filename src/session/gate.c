@@ -391,10 +391,11 @@ static int check_shell(struct cell__passage *passage)
 static void judge(struct cell__passage *passage)
 {
 	struct cell__gate *gate = passage->gate;
+	const char *callable = shown_callable(passage);
 	struct cell__subject subject = {
 		.kind = kinds[passage->kind].word,
 		.tool = shown_tool(passage),
-		.callable = shown_callable(passage),
+		.callable = *callable ? callable : NULL,
 		.adapter = shown_adapter(passage),
 		.args = shown_args(passage),
 	};

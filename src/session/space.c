@@ -2,6 +2,7 @@
  * Theory of operation
  *
  *     call ──▶ cell__space_handle ──┬── tools.*      ──▶ tools/ (loop's thread)
+ *                                   ├── *.search     ──▶ seek.c, where an embeddings endpoint is configured
  *                                   ├── deps.*       ──▶ deps.c (loop's thread, installers as programs)
  *                                   └── workflows.*,
  *                                       artifacts.*  ──▶ an op on libuv's pool (storage.c) ──▶ answer
@@ -19,10 +20,10 @@
 #include "session/deps.h"
 #include "session/gate.h"
 #include "session/passage.h"
+#include "session/seek.h"
 #include "session/servers.h"
 #include "session/storage.h"
 #include "session/venv.h"
-#include "store/store.h"
 #include "tools/tools.h"
 
 /* A function of the host, with the public type of its call. */
@@ -48,8 +49,7 @@ struct cell_space {
 	struct cell__middlewares middlewares;
 	struct cell__gate own_gate; /* for the host's own calls: middlewares, and nobody to ask */
 	uint64_t next_call_id;
-	struct cell__search *tool_search;
-	uint64_t tool_generation;
+	struct cell__seeker *seeker;
 	int refs; /* sessions */
 	int pending;
 	bool closing;
@@ -57,54 +57,6 @@ struct cell_space {
 	void *closed_arg;
 	struct cell_space *next;
 };
-
-/* ---- ranking tools with the store's search ---- */
-
-static int index_tools(struct cell_space *space, const struct cell__rank_doc *docs, size_t n_docs)
-{
-	if (cell__search_open(NULL, &space->tool_search, NULL) < 0)
-		return -1;
-	struct cell__search_doc *all = cell__alloc(n_docs, sizeof *all);
-	char(*ids)[24] = cell__alloc(n_docs, sizeof *ids);
-	int rc = all && ids ? 0 : -1;
-	for (size_t i = 0; i < n_docs && rc == 0; i++) {
-		snprintf(ids[i], sizeof ids[i], "%zu", i);
-		all[i] = (struct cell__search_doc){
-			.id = ids[i], .name = docs[i].name, .description = docs[i].description, .extra = docs[i].text
-		};
-	}
-	if (rc == 0)
-		rc = cell__search_update(space->tool_search, all, n_docs, NULL, 0, NULL);
-	free(all);
-	free(ids);
-	return rc;
-}
-
-static int rank_tools(void *arg, const char *query, const struct cell__rank_doc *docs, size_t n_docs,
-		      uint64_t generation, size_t limit, size_t *ret_order)
-{
-	struct cell_space *space = arg;
-	if (!space->tool_search || space->tool_generation != generation) {
-		cell__search_close(cell__take_ptr(space->tool_search));
-		if (index_tools(space, docs, n_docs) < 0) {
-			cell__search_close(cell__take_ptr(space->tool_search));
-			return -1;
-		}
-		space->tool_generation = generation;
-	}
-	struct cell__search_hit *hits;
-	size_t n;
-	if (cell__search_query(space->tool_search, query, limit, &hits, &n, NULL) < 0)
-		return -1;
-	size_t count = 0;
-	for (size_t i = 0; i < n && count < limit; i++) {
-		size_t which = strtoul(hits[i].id, NULL, 10);
-		if (which < n_docs)
-			ret_order[count++] = which;
-	}
-	cell__search_hits_free(hits, n);
-	return (int)count;
-}
 
 /* ---- calls ---- */
 
@@ -131,6 +83,8 @@ void cell__space_handle(struct cell_space *space, const char *cwd, struct cell__
 	} else if (strcmp(call->method, "tools.problems") == 0) {
 		json_t *problems = cell__tools_problems(space->tools);
 		call->answer(call, problems, NULL, 0);
+	} else if (cell__seeker_takes(space->seeker, call->method)) {
+		cell__seeker_handle(space->seeker, space->tools, &view, call);
 	} else if (has_prefix(call->method, "tools.")) {
 		cell__tools_handle(space->tools, &view, call);
 	} else if (has_prefix(call->method, "deps.")) {
@@ -252,7 +206,6 @@ static void free_space(struct cell_space *space)
 		space->functions = next;
 	}
 	cell__middlewares_finish(&space->middlewares);
-	cell__search_close(space->tool_search);
 	cell__store_close(space->store);
 	free(space->cwd);
 	free(space->python);
@@ -280,12 +233,17 @@ void cell__space_close(struct cell_space *space, void (*done)(void *arg), void *
 			*at = space->next;
 			break;
 		}
-	space->pending = 1 + (space->deps != NULL) + (space->storage != NULL);
+	space->pending = 1 + (space->deps != NULL) + (space->storage != NULL) + (space->seeker != NULL);
+	if (space->seeker)
+		cell__seeker_close(cell__take_ptr(space->seeker), part_closed, space);
 	if (space->deps)
 		cell__deps_close(cell__take_ptr(space->deps), part_closed, space);
 	if (space->storage)
 		cell__storage_close(cell__take_ptr(space->storage), part_closed, space);
-	cell__tools_close(cell__take_ptr(space->tools), part_closed, space);
+	if (space->tools)
+		cell__tools_close(cell__take_ptr(space->tools), part_closed, space);
+	else
+		part_closed(space);
 }
 
 struct opening {
@@ -337,6 +295,24 @@ static int make_deps(struct cell_space *space, const struct cell_space_options *
 	return cell__deps_create(&deps, &space->deps, err);
 }
 
+static int make_seeker(struct cell_space *space, const struct cell_space_options *opts, struct cell_error *err)
+{
+	struct cell__seeker_options seeker = {
+		.store = space->store,
+		.embeddings = {
+			.loop = &space->engine->loop,
+			.url = opts->embeddings_url,
+			.model = opts->embeddings_model,
+			.key = opts->embeddings_key,
+			.getenv_fn = opts->getenv_fn,
+			.getenv_arg = opts->getenv_arg,
+			.log = space->engine->host.log,
+			.log_arg = space->engine->host.log_arg,
+		},
+	};
+	return cell__seeker_create(&seeker, &space->seeker, err);
+}
+
 static int make_parts(struct cell_space *space, const struct cell_space_options *opts, struct cell_error *err)
 {
 	struct cell__tools_options tools = {
@@ -345,17 +321,20 @@ static int make_parts(struct cell_space *space, const struct cell_space_options 
 		.getenv_fn = opts->getenv_fn,
 		.getenv_arg = opts->getenv_arg,
 		.cwd = space->cwd,
-		.rank = rank_tools,
-		.rank_arg = space,
+		.rank = cell__seeker_rank_tools,
 	};
+	if (opts->storage && cell__store_open(opts->storage, opts->workspace_id, &space->store, err) < 0)
+		return -1;
+	if (make_seeker(space, opts, err) < 0)
+		return -1;
+	tools.rank_arg = space->seeker;
 	if (cell__tools_create(&tools, &space->tools, err) < 0)
 		return -1;
 	if (opts->tools_dir && cell__tools_add_dir(space->tools, opts->tools_dir, err) < 0)
 		return -1;
 	if (!opts->storage)
 		return 0;
-	if (cell__store_open(opts->storage, opts->workspace_id, &space->store, err) < 0 ||
-	    cell__storage_create(&space->engine->loop, space->store, &space->storage, err) < 0)
+	if (cell__storage_create(&space->engine->loop, space->store, &space->storage, err) < 0)
 		return -1;
 	return make_deps(space, opts, err);
 }
@@ -375,7 +354,7 @@ static void do_open(struct cell__task *task)
 		space->next = space->engine->spaces;
 		space->engine->spaces = space;
 		cell__waiter_signal(&opening->waiter);
-	} else if (space->tools) {
+	} else if (space->seeker) {
 		cell__space_close(space, open_failed, opening);
 	} else {
 		free_space(space);

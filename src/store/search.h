@@ -111,7 +111,10 @@ struct cell__vector_counts {
 	size_t dimensions; /* 0: not known yet */
 };
 
-/* Once, before the functions below.  path NULL: no cache file; one that cannot be used is made anew or done without. */
+/*
+ * Once, before the functions below.  path NULL: no cache file; one that cannot be used is made anew or done without.  It
+ * is opened by the first function below that is said to read files.
+ */
 int cell__search_add_vectors(struct cell__search *search, const char *path, const char *model, struct cell_error *err);
 bool cell__search_has_vectors(const struct cell__search *search);
 /*
@@ -121,7 +124,7 @@ bool cell__search_has_vectors(const struct cell__search *search);
 int cell__search_collect(struct cell__search *search, size_t max, size_t text_bytes,
 			 struct cell__vector_batch *ret_batch, size_t *ret_missing, struct cell_error *err);
 /*
- * The vectors of a batch, one after another.  CELL_E_PROTOCOL: not as many dimensions as those that are there.
+ * The vectors of a batch, one after another.  Writes a file.  CELL_E_PROTOCOL: not as many dimensions as those that are there.
  * CELL_E_IO: they are in memory, but not in the cache file.
  */
 int cell__search_put_vectors(struct cell__search *search, const struct cell__vector_batch *batch, const float *vectors,
@@ -130,7 +133,7 @@ int cell__search_put_vectors(struct cell__search *search, const struct cell__vec
 void cell__search_refuse_vectors(struct cell__search *search, const struct cell__vector_batch *batch);
 /* From now on; where it is another number than before all vectors are forgotten. */
 void cell__search_set_dimensions(struct cell__search *search, size_t dimensions);
-/* Removes the oldest vectors from the cache file that belong to no document, when there are too many of them. */
+/* Removes the oldest vectors from the cache file that belong to no document, when there are too many of them.  Reads and writes files. */
 int cell__search_tidy_vectors(struct cell__search *search, struct cell_error *err);
 void cell__search_vector_counts(struct cell__search *search, struct cell__vector_counts *ret_counts);
 /*

@@ -136,7 +136,7 @@ struct cell__meaning {
 	/* told */
 	size_t missing;       /* workflows that have no vector yet */
 	bool fused;           /* the vector has taken part in the ranking */
-	size_t known;         /* dimensions of the workflows' vectors; 0: not known */
+	struct cell__vector_counts counts;
 };
 /* As cell__workflow_search(), by words and by meaning.  What the cache has of vectors is read first. */
 int cell__workflow_search_by(struct cell__store *store, const char *query, size_t limit, struct cell__meaning *meaning,

@@ -309,11 +309,9 @@ int cell__search_add_vectors(struct cell__search *search, const char *path, cons
 	atomic_store(&v->stale, true);
 	v->model = cell__strdup(model);
 	v->path = path ? cell__strdup(path) : NULL;
-	int rc = v->model && (v->path || !path) ? open_cache(v, false, err)
-						: cell_fail(err, CELL_E_NOMEM, 0, "open search index");
-	if (rc < 0) {
+	if (!v->model || (path && !v->path)) {
 		cell__vectors_destroy(v);
-		return -1;
+		return cell_fail(err, CELL_E_NOMEM, 0, "open search index");
 	}
 	search->vectors = v;
 	return 0;
@@ -451,7 +449,9 @@ int cell__search_collect(struct cell__search *search, size_t max, size_t text_by
 	struct cell__vectors *v = search->vectors;
 	struct cell__vector_batch batch = { 0 };
 	pthread_mutex_lock(&v->db_lock);
-	int rc = sync_docs(search, err);
+	int rc = v->db ? 0 : open_cache(v, false, err);
+	if (rc == 0)
+		rc = sync_docs(search, err);
 	if (rc == 0 && load_unknown(v) < 0)
 		rc = open_cache(v, true, err) < 0 || load_unknown(v) < 0 ? -1 : 0;
 	if (rc == 0)
@@ -524,11 +524,11 @@ int cell__search_put_vectors(struct cell__search *search, const struct cell__vec
 {
 	struct cell__vectors *v = search->vectors;
 	struct writing writing = { batch, vectors, dimensions };
-	int rc = 0;
 	pthread_mutex_lock(&v->db_lock);
-	if (v->dimensions == 0)
+	int rc = v->db ? 0 : open_cache(v, false, err);
+	if (rc == 0 && v->dimensions == 0)
 		set_dimensions(v, dimensions);
-	if (v->dimensions != dimensions)
+	if (rc == 0 && v->dimensions != dimensions)
 		rc = cell_fail(err, CELL_E_PROTOCOL, 0, "vectors of %zu numbers, where those before have %zu", dimensions,
 			       v->dimensions);
 	for (size_t i = 0; i < batch->n && rc == 0; i++) {
@@ -619,9 +619,10 @@ int cell__search_tidy_vectors(struct cell__search *search, struct cell_error *er
 {
 	struct cell__vectors *v = search->vectors;
 	struct tidying tidying = { 0 };
-	int count = 0, rc = 0;
+	int count = 0;
 	pthread_mutex_lock(&v->db_lock);
-	if (cell__search_read_int(v->db, "SELECT count(*) FROM vectors", &count) < 0)
+	int rc = v->db ? 0 : open_cache(v, false, err);
+	if (rc == 0 && cell__search_read_int(v->db, "SELECT count(*) FROM vectors", &count) < 0)
 		rc = cell__search_fail(v->db, err, "read vectors");
 	tidying.excess = (sqlite3_int64)count - (sqlite3_int64)(2 * v->n_docs + KEPT_EXTRA);
 	if (rc == 0 && tidying.excess > 0) {

@@ -287,6 +287,8 @@ bool cell__tool_file_wanted(const char *name);
 /* A new array of tools, best first.  NULL: no memory. */
 json_t *cell__tools_search(struct cell__tools *tools, const char *query, size_t limit, const char *const *scope,
 			   const json_t *tags);
+/* Calls the ranking with an empty query. */
+void cell__tools_prepare_rank(struct cell__tools *tools);
 /* One of the tags (an array of texts) is among the tool's; NULL: true. */
 bool cell__tool_has_tag(const struct cell__tool *tool, const json_t *tags);
 

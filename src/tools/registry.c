@@ -466,6 +466,12 @@ static void handle_search(struct cell__tools *tools, const struct cell__tools_vi
 	answer_or_fail(call, cell__tools_search(tools, query, (size_t)n, scope_of(view), tags));
 }
 
+void cell__tools_prepare_search(struct cell__tools *tools)
+{
+	refresh(tools, true, NULL);
+	cell__tools_prepare_rank(tools);
+}
+
 static void add_available(struct cell__buf *out, const struct cell__tool *tool)
 {
 	cell__buf_add_str(out, ". Available: ");

@@ -134,6 +134,12 @@ static int plain_rank(struct cell__tools *tools, const char *query, size_t *ret_
 	return n;
 }
 
+void cell__tools_prepare_rank(struct cell__tools *tools)
+{
+	if (tools->opts.rank && make_docs(tools) == 0)
+		(void)tools->opts.rank(tools->opts.rank_arg, "", tools->docs, tools->n_index, tools->generation, 0, NULL);
+}
+
 json_t *cell__tools_search(struct cell__tools *tools, const char *query, size_t limit, const char *const *scope,
 			   const json_t *tags)
 {

@@ -156,6 +156,9 @@ bool cell__tools_fits_host(struct cell__tools *tools, const struct cell__tools_v
 			   struct cell__host_ask *ask);
 void cell__tools_call_host(struct cell__tools *tools, const struct cell__host_ask *ask, struct cell__call *call);
 
+/* Has the ranking look at the tools as they are now: it is called with an empty query and a limit of 0. */
+void cell__tools_prepare_search(struct cell__tools *tools);
+
 /* ---- what is wrong with the YAML files ---- */
 
 /* A new array of {"file", "line", "message"}, in the order of the files; NULL: no memory. */
