@@ -128,7 +128,7 @@ struct cell__audit_stats {
 };
 void cell__audit_stats(const struct cell__audit *audit, struct cell__audit_stats *ret);
 
-/* ---- inside: audit_file.c, all of it on the pool or at the beginning and the end ---- */
+/* ---- inside: audit_file.c, on the pool ---- */
 
 struct cell__audit_file {
 	char *path;
@@ -136,6 +136,7 @@ struct cell__audit_file {
 	int keep;
 	bool sync;         /* rotation and creation are made durable */
 	int fd;            /* -1: to be opened with the next write */
+	bool is_new;       /* the folder may not have its name on the disk yet */
 	dev_t dev;
 	ino_t ino;
 	off_t end;         /* where we left it; whoever finds another size looks whether the last line is whole */
@@ -144,7 +145,7 @@ struct cell__audit_file {
 
 void cell__audit_file_init(struct cell__audit_file *file, const char *path);
 void cell__audit_file_finish(struct cell__audit_file *file);
-/* 0, or an errno, like all below. */
+/* 0, or an errno, like all below.  The one that is called on the loop's thread, once: it neither writes nor syncs. */
 int cell__audit_file_open(struct cell__audit_file *file);
 /*
  * Appends lines (each ends in \n): all of them that fit at once are one write.  *ret_done says how many of them are

@@ -1,6 +1,5 @@
 /*
- * The file of the audit log, as several processes share it.  Everything here may block: libuv's pool, or the beginning
- * and the end.
+ * The file of the audit log, as several processes share it.  Everything here may block and belongs on libuv's pool.
  *
  * The lock is on the file itself.  Whoever has it looks whether the path still names that file; if not, it was rotated
  * (or removed) in the meantime, and the new one is opened and locked instead.  The last step of a rotation gives the
@@ -51,11 +50,7 @@ int cell__audit_file_open(struct cell__audit_file *file)
 		return errno;
 	if (!S_ISREG(st.st_mode))
 		return EINVAL;
-	if (file->sync && st.st_size == 0) {
-		int rc = sync_dir(file);
-		if (rc)
-			return rc;
-	}
+	file->is_new = st.st_size == 0;
 	file->dev = st.st_dev;
 	file->ino = st.st_ino;
 	file->end = 0;
@@ -197,6 +192,9 @@ int cell__audit_file_append(struct cell__audit_file *file, const struct cell__bu
 	int rc = 0;
 	while (done < count && rc == 0) {
 		rc = lock_live(file);
+		if (rc == 0 && file->sync && file->is_new)
+			rc = sync_dir(file);
+		file->is_new &= rc != 0;
 		if (rc == 0)
 			rc = append_some(file, lines + done, count - done, durable, &done);
 		unlock(file);

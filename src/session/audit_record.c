@@ -9,6 +9,8 @@
 #define ITEM_COST 512              /* about what an item takes besides its texts */
 #define MAX_ERROR_IN (16u * 1024u)  /* of a message before redaction */
 #define HEAD_OF_ARGS 1024u
+#define USUAL_HEAD 512u             /* what the parts of a line mostly fit in */
+#define USUAL_TAIL 256u
 
 void cell__audit_time(const struct timespec *when, char out[static CELL__AUDIT_TIME_SIZE])
 {
@@ -31,17 +33,20 @@ static int add_now(struct cell__buf *out)
 /* ,"key":"text" or ,"key":null */
 static int add_word(struct cell__buf *out, const char *key, const char *text)
 {
+	if (cell__buf_add(out, ",\"", 2) < 0 || cell__buf_add_str(out, key) < 0 || cell__buf_add(out, "\":", 2) < 0)
+		return -1;
 	if (!text)
-		return cell__buf_printf(out, ",\"%s\":null", key);
+		return cell__buf_add(out, "null", 4);
 	size_t size = strnlen(text, CELL__AUDIT_LIMIT_WORD + 1);
+	if (size <= CELL__AUDIT_LIMIT_WORD && cell__utf8_ok(text, size))
+		return cell__buf_add_json_string(out, text, size);
+	CELL_AUTO_BUF struct cell__buf clean = CELL_BUF_INIT;
 	bool cut = size > CELL__AUDIT_LIMIT_WORD;
 	if (cut)
 		size = CELL__AUDIT_LIMIT_WORD - cell__utf8_cut(text, CELL__AUDIT_LIMIT_WORD);
-	CELL_AUTO_BUF struct cell__buf clean = CELL_BUF_INIT;
-	if (cell__buf_add_utf8(&clean, text, size) < 0 || (cut && cell__buf_add_str(&clean, "[cut]") < 0) ||
-	    cell__buf_printf(out, ",\"%s\":", key) < 0)
+	if (cell__buf_add_utf8(&clean, text, size) < 0 || (cut && cell__buf_add_str(&clean, "[cut]") < 0))
 		return -1;
-	return cell__buf_add_json_string(out, clean.data ? clean.data : "", clean.size);
+	return cell__buf_add_json_string(out, clean.data, clean.size);
 }
 
 static int add_rule(struct cell__buf *out, const struct cell__audit_record *record)
@@ -60,7 +65,7 @@ static int add_head(struct cell__buf *out, const struct cell__audit_record *reco
 		{ "kind", record->kind },          { "tool", record->tool },      { "callable", record->callable },
 		{ "adapter", record->adapter },    { "executor", record->executor },
 	};
-	if (add_now(out) < 0)
+	if (cell__buf_reserve(out, USUAL_HEAD) < 0 || add_now(out) < 0)
 		return -1;
 	for (size_t i = 0; i < sizeof words / sizeof *words; i++)
 		if (add_word(out, words[i].key, words[i].text) < 0)
@@ -74,7 +79,7 @@ static int add_tail(struct cell__buf *out, const struct cell__audit_record *reco
 	static const char *const deciders[] = { "policy", "person", "cli", "timeout", "middleware" };
 	static const char *const outcomes[] = { "ok", "error", "cancelled" };
 	int64_t us = record->duration_us > 0 ? record->duration_us : 0;
-	if (add_word(out, "decision", decisions[record->decision]) < 0 || add_word(out, "by", deciders[record->by]) < 0 ||
+	if (cell__buf_reserve(out, USUAL_TAIL) < 0 || add_word(out, "decision", decisions[record->decision]) < 0 || add_word(out, "by", deciders[record->by]) < 0 ||
 	    add_rule(out, record) < 0 || add_word(out, "rule_name", record->rule_name) < 0 ||
 	    cell__buf_printf(out, ",\"duration_ms\":%lld.%03d", (long long)(us / 1000), (int)(us % 1000)) < 0)
 		return -1;

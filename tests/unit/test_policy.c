@@ -466,7 +466,7 @@ static void test_names(void **state)
 			fail_msg("%s.%s: rule %d, not %d", names[i].call.tool, names[i].call.callable, verdict.rule,
 				 names[i].rule);
 		assert_int_equal(verdict.line, verdict.rule ? verdict.rule + 2 : 0);
-		char name[8];
+		char name[16];
 		snprintf(name, sizeof name, "r%d", verdict.rule);
 		if (verdict.rule)
 			assert_string_equal(verdict.name, name);
