@@ -265,6 +265,55 @@ static void test_displays(void **state)
 	cell_result_destroy(result);
 }
 
+static void test_images_and_notices(void **state)
+{
+	(void)state;
+	struct cell_result *result = make();
+	assert_int_equal(cell_result_image_count(result), 0);
+	assert_null(cell_result_image(result, 0));
+	assert_null(cell_result_notice(result, 0));
+	result->images = cell__alloc(2, sizeof *result->images);
+	result->images[result->n_images++] = cell__strdup("/a \"b\"/1.png");
+	result->images[result->n_images++] = cell__strdup("/a/2.png");
+	for (unsigned i = 0; i < CELL_LIMIT_NOTICES + 3; i++) {
+		char text[32];
+		snprintf(text, sizeof text, "notice\n%u", i);
+		cell__result_add_notice(result, text);
+	}
+	assert_int_equal(cell_result_image_count(result), 2);
+	assert_string_equal(cell_result_image(result, 1), "/a/2.png");
+	assert_null(cell_result_image(result, 2));
+	assert_int_equal(cell_result_notice_count(result), CELL_LIMIT_NOTICES);
+	assert_string_equal(cell_result_notice(result, CELL_LIMIT_NOTICES - 2), "notice\n14");
+	assert_string_equal(cell_result_notice(result, CELL_LIMIT_NOTICES - 1), "there were more notices than are kept");
+	char *json = cell_result_json(result);
+	assert_non_null(strstr(json, "\"images\":[\"/a \\\"b\\\"/1.png\",\"/a/2.png\"]"));
+	assert_non_null(strstr(json, "\"notices\":[\"notice\\n0\",\"notice\\n1\","));
+	free(json);
+	cell_result_destroy(result);
+}
+
+static void test_bundle_parts(void **state)
+{
+	(void)state;
+	struct cell__bundle in = { .n_parts = 3 };
+	in.parts[0] = (struct cell_mime_part){ "text/plain", "p", 1 };
+	in.parts[1] = (struct cell_mime_part){ "image/png", "i", 1 };
+	in.parts[2] = (struct cell_mime_part){ "text/html", "h", 1 };
+	struct cell__owned_bundle bundle;
+	assert_int_equal(cell__owned_bundle_copy(&bundle, &in), 0);
+	assert_int_equal(cell__owned_bundle_find(&bundle, "image/jpeg"), 3);
+	assert_int_equal(cell__owned_bundle_find(&bundle, "image/png"), 1);
+	cell__owned_bundle_remove(&bundle, 1);
+	assert_int_equal(bundle.n_parts, 2);
+	assert_string_equal(bundle.parts[1].type, "text/html");
+	cell__owned_bundle_remove(&bundle, 1);
+	cell__owned_bundle_remove(&bundle, 0);
+	assert_int_equal(cell__owned_bundle_find(&bundle, "text/plain"), 0);
+	assert_int_equal(bundle.n_parts, 0);
+	cell__owned_bundle_finish(&bundle);
+}
+
 static void test_spill_path(void **state)
 {
 	(void)state;
@@ -350,6 +399,8 @@ int main(int argc, char **argv)
 		TEST(test_error_codes),
 		TEST(test_text),
 		TEST(test_displays),
+		TEST(test_images_and_notices),
+		TEST(test_bundle_parts),
 		TEST(test_spill_path),
 		TEST(test_without_memory),
 	};
