@@ -30,33 +30,38 @@ INTERRUPTED_BUDGET = 0.5
 # -- when the libraries are imported
 
 class _Finder:
-    """First on sys.meta_path until all of the modules have been asked for."""
+    """First on sys.meta_path until all of the modules have been imported."""
 
     def __init__(self):
-        self.wanted = {name: done for name, done in _DONE.items() if name not in sys.modules}
+        self.wanted = set(_HOOKS) - set(sys.modules)
+        self.busy = False
 
     def find_spec(self, name, path=None, target=None):
-        if name not in self.wanted:
-            return None
-        done = self.wanted.pop(name)
-        if not self.wanted:
-            sys.meta_path.remove(self)
-        if name == _PYPLOT:
-            _choose_backend()  # before it looks for one
+        # Somebody may only ask whether there is such a module: nothing is done before it is loaded.
+        if self.busy or name not in self.wanted:
             return None
         from importlib.util import find_spec
 
-        spec = find_spec(name)
+        self.busy = True
+        try:
+            spec = find_spec(name)
+        finally:
+            self.busy = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, done)
+            spec.loader = _Loader(spec.loader, self)
         return spec
+
+    def loaded(self, name):
+        self.wanted.discard(name)
+        if not self.wanted and self in sys.meta_path:
+            sys.meta_path.remove(self)
 
 
 class _Loader:
-    """Loads as usual, then calls done(module)."""
+    """Loads as usual, and calls the module's hook."""
 
-    def __init__(self, loader, done):
-        self.loader, self.done = loader, done
+    def __init__(self, loader, finder):
+        self.loader, self.finder = loader, finder
 
     def __getattr__(self, name):
         return getattr(self.loader, name)
@@ -65,15 +70,19 @@ class _Loader:
         return self.loader.create_module(spec)
 
     def exec_module(self, module):
+        name = module.__name__
         module.__loader__ = module.__spec__.loader = self.loader
+        if name == _PYPLOT:
+            _choose_backend()  # before it looks for one
         self.loader.exec_module(module)
-        self.done(module)
+        self.finder.loaded(name)
+        _HOOKS[name](module)
 
 
 def install_hook():
-    for name, done in _DONE.items():
+    for name, hook in _HOOKS.items():
         if name in sys.modules:
-            done(sys.modules[name])
+            hook(sys.modules[name])
     finder = _Finder()
     if finder.wanted:
         sys.meta_path.insert(0, finder)
@@ -111,7 +120,7 @@ def _add_viewer(module):
     module.register(Viewer(), 0)
 
 
-_DONE = {_PYPLOT: _choose_backend, _FIGURE: _take_over_show, _VIEWERS: _add_viewer}
+_HOOKS = {_PYPLOT: _choose_backend, _FIGURE: _take_over_show, _VIEWERS: _add_viewer}
 
 
 # -- showing
@@ -182,7 +191,7 @@ def flush(value=None, interrupted=bool):
         for manager in managers:
             _close(manager)
     if left:
-        sys.stderr.write("[%d figure%s not shown: the cell was interrupted]\n" % (left, "" if left == 1 else "s"))
+        print("[%d figure%s not shown: the cell was interrupted]" % (left, "" if left == 1 else "s"), file=sys.stderr)
 
 
 def discard():

@@ -380,10 +380,12 @@ import matplotlib
 import matplotlib.pyplot as plt
 plt.figure()
 print(matplotlib.get_backend().lower())
+assert matplotlib.figure.Figure.show.__module__ == "workcell_kernel.figures"
 """
     import subprocess
 
-    for choice, wanted in (("", "agg"), ("matplotlib.use('TkAgg')", "agg"), ("matplotlib.use('svg')", "svg"),
+    asked = "from importlib.util import find_spec\nassert find_spec('matplotlib.pyplot') and find_spec('matplotlib.figure')"
+    for choice, wanted in (("", "agg"), (asked, "agg"), ("matplotlib.use('TkAgg')", "agg"), ("matplotlib.use('svg')", "svg"),
                            ("os.environ['MPLBACKEND'] = 'pdf'", "pdf")):
         done = subprocess.run([sys.executable, "-c", code % (os.path.dirname(os.path.dirname(d.__file__)), choice)],
                               stdout=subprocess.PIPE, env={"HOME": os.environ.get("HOME", "/"), "PATH": "/usr/bin:/bin"},
