@@ -161,8 +161,10 @@ static void handle_down(struct cell__mcp_client *client)
 	struct cell__mcp_failure failure = client->failure;
 	CELL_AUTO_FREE char *tail = failure.tail ? cell__strdup(failure.tail) : NULL;
 	failure.tail = tail;
-	while (doomed.first)
+	while (doomed.first && !client->closing)
 		cell__mcp_request_fail(doomed.first, &failure);
+	while (doomed.first)
+		cell__mcp_take(doomed.first);
 	if (client->listing.wanted && !client->listing.request.list && !client->closing) {
 		client->listing.wanted = false;
 		client->opts.listed(client->opts.arg, &failure);

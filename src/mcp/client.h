@@ -30,9 +30,10 @@
 #define CELL_MCP_LIMIT_PAGES 64u           /* of a list of tools */
 #define CELL_MCP_LIMIT_TOOLS 512u          /* in it */
 #define CELL_MCP_LIMIT_ELICITATIONS 32u    /* questions of one server to a person at once */
-#define CELL_MCP_LIMIT_IDLE_BYTES (64u * 1024u * 1024u) /* that answer nothing, in one FLOOD_WINDOW */
-#define CELL_MCP_LIMIT_IDLE_MESSAGES 100000u
-#define CELL_MCP_FLOOD_WINDOW_MS 10000
+#define CELL_MCP_LIMIT_IDLE_BYTES (64u * 1024u * 1024u) /* that answer nothing; so much is a flood, ... */
+#define CELL_MCP_LIMIT_IDLE_MESSAGES 50000u
+#define CELL_MCP_FORGIVEN_BYTES (1024u * 1024u)         /* ... of which so much is forgotten in a second */
+#define CELL_MCP_FORGIVEN_MESSAGES 1000u
 #define CELL_MCP_LIST_TIMEOUT_MS 30000     /* for one page */
 #define CELL_MCP_PING_TIMEOUT_MS 10000
 #define CELL_MCP_DEFAULT_START_MS 30000    /* from the start of a server to its answer to initialize */

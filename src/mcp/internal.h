@@ -54,7 +54,7 @@ struct cell__mcp_client {
 	struct cell__mcp_elicitation *elicitations;
 	unsigned n_elicitations;
 	int64_t elicit_us;    /* since when at least one is open */
-	int64_t window_us;    /* flood: since when is counted */
+	int64_t window_us;    /* flood: up to when something was forgiven */
 	size_t idle_bytes, idle_messages;
 	bool closing, timer_closed;
 	void (*closed)(void *arg);

@@ -10,10 +10,13 @@
 /* It answered nothing.  False: too much of that, and the connection is gone. */
 static bool count_idle(struct cell__mcp_client *client, size_t size)
 {
-	int64_t now = cell__now_us();
-	if (now - client->window_us > CELL_MCP_FLOOD_WINDOW_MS * 1000) {
-		client->window_us = now;
-		client->idle_bytes = client->idle_messages = 0;
+	int64_t seconds = (cell__now_us() - client->window_us) / 1000000;
+	if (seconds > 0) {
+		uint64_t bytes = (uint64_t)seconds * CELL_MCP_FORGIVEN_BYTES;
+		uint64_t messages = (uint64_t)seconds * CELL_MCP_FORGIVEN_MESSAGES;
+		client->window_us += seconds * 1000000;
+		client->idle_bytes -= bytes < client->idle_bytes ? bytes : client->idle_bytes;
+		client->idle_messages -= messages < client->idle_messages ? messages : client->idle_messages;
 	}
 	client->idle_bytes += size;
 	client->idle_messages++;

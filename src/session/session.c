@@ -15,7 +15,6 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <limits.h>
-#include <openssl/evp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -583,16 +582,6 @@ static void handle_timer(uv_timer_t *timer)
 	}
 }
 
-static void hash_code(const char *code, size_t size, char out[65])
-{
-	unsigned char digest[EVP_MAX_MD_SIZE];
-	out[0] = '\0';
-	if (EVP_Digest(code, size, digest, NULL, EVP_sha256(), NULL) != 1)
-		return;
-	for (size_t i = 0; i < 32; i++)
-		snprintf(out + 2 * i, 3, "%02x", digest[i]);
-}
-
 static void start_run(struct cell_session *session)
 {
 	struct cell__run *run = session->current;
@@ -602,8 +591,9 @@ static void start_run(struct cell_session *session)
 	session->seat->gate.refused = 0;
 	session->parked_before = session->seat->gate.n_parked;
 	session->clock_stopped = false;
+	session->cell_hash[0] = '\0';
 	if (session->audit)
-		hash_code(run->code, run->size, session->cell_hash);
+		(void)cell__sha256_hex(run->code, run->size, session->cell_hash); /* without one the record says null */
 	run->started = true;
 	run->started_us = cell__now_us();
 	if (session->executor->run(session->seat->kernel, run->id, run->code, run->size, &err) < 0) {

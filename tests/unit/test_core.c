@@ -337,6 +337,28 @@ static void test_base64(void **state)
 		assert_int_equal(cell__buf_add_base64(&buf, rows[i].in, rows[i].size), 0);
 		assert_string_equal(buf.data + 1, rows[i].out);
 		assert_int_equal(buf.size, strlen(rows[i].out) + 1);
+		buf.size = 1;
+		assert_int_equal(cell__buf_add_unbase64(&buf, rows[i].out, strlen(rows[i].out)), 0);
+		assert_int_equal(buf.size, rows[i].size + 1);
+		assert_memory_equal(buf.data + 1, rows[i].in, rows[i].size);
+		assert_int_equal(buf.data[buf.size], 0);
+	}
+	/* Without padding, with spaces, in the alphabet for URLs; and what is no base64. */
+	static const struct {
+		const char *in, *out;
+	} loose[] = { { "Zm9v Ym\r\nE", "fooba" }, { "Zg", "f" }, { " Z m 8 = ", "fo" }, { "--__", "\xfb\xef\xff" } };
+	for (size_t i = 0; i < COUNT(loose); i++) {
+		CELL_AUTO_BUF struct cell__buf buf = CELL_BUF_INIT;
+		assert_int_equal(cell__buf_add_unbase64(&buf, loose[i].in, strlen(loose[i].in)), 0);
+		assert_string_equal(buf.data, loose[i].out);
+	}
+	static const char *const bad[] = { "Z", "Zm9vY", "Zg=", "Zg===", "=", "Z=g=", "Zm9v=", "Zm9v====", "Zm9*", "Zm9v\x80", "Zg==Zg==" };
+	for (size_t i = 0; i < COUNT(bad); i++) {
+		CELL_AUTO_BUF struct cell__buf buf = CELL_BUF_INIT;
+		assert_int_equal(cell__buf_add_str(&buf, ">"), 0);
+		if (cell__buf_add_unbase64(&buf, bad[i], strlen(bad[i])) == 0)
+			fail_msg("accepted: %s", bad[i]);
+		assert_int_equal(buf.size, 1);
 	}
 }
 
