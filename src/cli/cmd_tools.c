@@ -66,6 +66,9 @@ static int print_tools(const json_t *tools, struct cell_error *err)
 		cell__cli_table_add(&table,
 				    (const char *[]){ cell__cli_text(tool, "name"),
 						      cell__cli_text(tool, "description") });
+		/* A server that could not be asked, or not for all. */
+		if (json_object_get(tool, "problem"))
+			cell__cli_table_add(&table, (const char *[]){ "  problem", cell__cli_text(tool, "problem") });
 		json_array_foreach(json_object_get(tool, "callables"), j, callable) {
 			char *name;
 
@@ -142,9 +145,11 @@ static json_t *find_tool(const json_t *tools, const char *name)
 
 static int get_tool(struct cell_space *space, const char *name, json_t **ret_tool, struct cell_error *err)
 {
-	json_t *tools, *tool;
+	json_t *tools, *tool, *args;
 
-	if (cell__cli_call(space, "tools.list", json_object(), NULL, &tools, err) < 0)
+	/* Of all servers only this one need be asked what it has. */
+	args = json_pack("{s:[s%]}", "await", name, strcspn(name, "."));
+	if (cell__cli_call(space, "tools.list", args, NULL, &tools, err) < 0)
 		return -1;
 	tool = find_tool(tools, name);
 	json_incref(tool);
@@ -161,7 +166,7 @@ static const json_t *find_callable(const json_t *tool, const char *name)
 	size_t i;
 
 	json_array_foreach(json_object_get(tool, "callables"), i, callable) {
-		if (!strcmp(cell__cli_text(callable, "name"), name))
+		if (!strcmp(cell__cli_text(callable, "name"), name) || !strcmp(cell__cli_text(callable, "alias"), name))
 			return callable;
 	}
 	return NULL;
@@ -302,6 +307,52 @@ static int print_value_text(const json_t *answer, const char *bytes, size_t size
 	return 0;
 }
 
+/* Several parts: what is text as it is, and of the rest what it is. */
+static int print_parts(bool json, const json_t *answer, const char *bytes, size_t size, struct cell_error *err)
+{
+	const json_t *part;
+	json_t *list = json_array(), *whole;
+	size_t i, at = 0;
+	int status = 0;
+
+	json_array_foreach(json_object_get(answer, "parts"), i, part) {
+		size_t n = (size_t)json_integer_value(json_object_get(part, "size"));
+		const char *type = cell__cli_text(part, "type");
+		bool text = !strcmp(type, "text") || !strcmp(type, "json") || !strcmp(type, "structured") ||
+			    json_is_true(json_object_get(part, "text"));
+
+		if (n > size - at)
+			break;
+		if (json) {
+			json_t *shown = json_copy((json_t *)part);
+
+			if (text)
+				json_object_set_new(shown, "text", json_stringn(bytes + at, n));
+			else
+				json_object_set_new(shown, "data", cell__cli_base64((const unsigned char *)bytes + at, n));
+			json_array_append_new(list, shown);
+		} else if (text) {
+			cell__cli_write(STDOUT_FILENO, bytes + at, n);
+			cell__cli_write(STDOUT_FILENO, "\n", 1);
+		} else {
+			struct cell_cli_table line = { .columns = 1 };
+			char words[200];
+
+			snprintf(words, sizeof words, "[%.20s %.100s, %zu bytes]", type, cell__cli_text(part, "mime"), n);
+			cell__cli_table_add(&line, (const char *[]){ words });
+			cell__cli_table_print(&line, NULL);
+		}
+		at += n;
+	}
+	if (json) {
+		whole = json_pack("{s:O}", "parts", list);
+		status = cell__cli_print_json(whole, err);
+		json_decref(whole);
+	}
+	json_decref(list);
+	return status;
+}
+
 static int call_tool(const struct tools_flags *flags, struct cell_space *space, const char *name, json_t *args,
 		     struct cell_error *err)
 {
@@ -317,7 +368,9 @@ static int call_tool(const struct tools_flags *flags, struct cell_space *space, 
 		return -1;
 	answer = json_loads(text, JSON_ALLOW_NUL, NULL);
 	kind = cell__cli_text(answer, "raw");
-	if (flags->json && !*kind) {
+	if (!strcmp(kind, "parts")) {
+		status = print_parts(flags->json, answer, bytes, size, err);
+	} else if (flags->json && !*kind) {
 		cell__cli_line(text);
 		status = 0;
 	} else if (flags->json) {

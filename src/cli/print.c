@@ -116,7 +116,7 @@ static size_t utf8_clean(const char *bytes, size_t size, bool last, char *out, s
 	return filled;
 }
 
-static json_t *json_base64(const unsigned char *data, size_t size)
+json_t *cell__cli_base64(const unsigned char *data, size_t size)
 {
 	static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 	char *text = malloc((size / 3 + 1) * 4), *out = text;
@@ -175,7 +175,7 @@ static json_t *json_part(const struct cell_mime_part *part)
 		value = json_loadb(part->data, part->size, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
 	if (!value && !is_binary_type(part->type))
 		value = json_stringn(part->data, part->size);
-	return value ? value : json_base64(part->data, part->size);
+	return value ? value : cell__cli_base64(part->data, part->size);
 }
 
 /* ---- the printer ------------------------------------------------------------ */

@@ -9,7 +9,7 @@ import support
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SCRIPTED = os.path.join(HERE, "scripted.py")
-# Where scripts/setup.sh puts node and the packages of package.json; beside the first of the build folders.
+# Where scripts/setup.sh puts node and the packages of package.json.
 NODE_DIR = os.environ.get("WORKCELL_NODE_DIR", os.path.join(support.ROOT, "build", "node"))
 
 
