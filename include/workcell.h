@@ -66,11 +66,13 @@ extern "C" {
 	X(E_EXISTS, "exists", 409, -32016, 125, "FileExistsError")                \
 	X(E_DISABLED, "disabled", 403, -32017, 125, "RuntimeDepsDisabledError")   \
 	X(E_INSTALL, "install_failed", 502, -32018, 125, "DepsError")             \
+	X(E_SANDBOX, "sandbox_failed", 500, -32019, 125, "SandboxError")          \
 	X(OUT_EXCEPTION, "exception", 200, -32100, 1, "CodeExecutionError")       \
 	X(OUT_TIMEOUT, "timeout", 200, -32101, 124, "TimeoutError")               \
 	X(OUT_INTERRUPTED, "interrupted", 200, -32102, 1, "InterruptedError")     \
 	X(OUT_KERNEL_DIED, "kernel_died", 200, -32103, 137, "KernelDiedError")    \
-	X(OUT_REJECTED, "rejected", 200, -32104, 1, "ApprovalRejectedError")
+	X(OUT_REJECTED, "rejected", 200, -32104, 1, "ApprovalRejectedError")      \
+	X(OUT_LIMIT, "limit_exceeded", 200, -32105, 137, "LimitExceededError")
 
 enum cell_code {
 #define CELL_CODE_ENUM(name, word, http, rpc, exit_status, py) CELL_##name,
@@ -260,6 +262,8 @@ struct cell_session_options {
 	cell_event_fn on_event;   /* events between runs; engine's thread; may be NULL */
 	void *event_arg;
 	struct cell_space *space; /* tools and storage for the code; NULL: none; must outlive the session */
+	const char *policy;       /* sandbox: a preset's name or the path of a YAML file; NULL: "untrusted" */
+	const char *workspace_mode; /* sandbox: "rw", "ro" or "none"; NULL: as the policy says */
 };
 #define CELL_SESSION_OPTIONS_INIT                                                 \
 	{ .size = sizeof(struct cell_session_options), .timeout_ms = 120000, .grace_ms = 2000, \

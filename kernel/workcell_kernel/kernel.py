@@ -60,15 +60,33 @@ def reseed():
         random.seed()
 
 
+class Confinement:
+    """How this kernel is confined: a plan, and whether it was forked into namespaces of its own."""
+
+    def __init__(self, plan, in_shell, group):
+        self.plan, self.in_shell = plan, in_shell
+        if not in_shell:
+            _workcell.join_group(group)
+
+    def apply(self, session):
+        """The last thing before code of the agent's may run. None, or the error that ends the session."""
+        step, error, skipped = _workcell.confine(self.plan, session, _workcell.fds())
+        self.skipped = skipped
+        return None if step < 0 else {"code": "sandbox", "message": "", "step": step, "sys": error}
+
+
 class Kernel:
     channel = None
+    confinement = None
 
     # -- start
 
-    def take_over(self, fds, lifeline, rehearse):
+    def take_over(self, fds, lifeline, rehearse, confinement):
         """In the freshly forked process."""
         socket, out, err, ring = fds
-        self.fd = _workcell.become_kernel(socket, out, err, ring, lifeline)
+        self.confinement = confinement
+        in_shell = confinement is not None and confinement.in_shell
+        self.fd = _workcell.become_kernel(socket, out, err, ring, -1 if in_shell else lifeline)
         os.close(lifeline)
         reseed()
         sys.stdin = sys.__stdin__ = open(0, "r", encoding="utf-8", errors="surrogateescape", closefd=False)
@@ -84,8 +102,14 @@ class Kernel:
         _signal.signal(SIGINT, on_interrupt)
         _signal.siginterrupt(SIGINT, True)
 
-    def configure(self, text):
+    def configure(self, text, session):
         options = loads(text)
+        ready = {"python": "%d.%d.%d" % sys.version_info[:3], "pid": os.getpid()}
+        if self.confinement is not None:
+            error = self.confinement.apply(session or b"")
+            if error:
+                return {"error": error}
+            ready["skipped"] = self.confinement.skipped
         os.environ.clear()
         os.environ.update(options["env"])
         path = options["env"].get("PYTHONPATH")
@@ -107,7 +131,7 @@ class Kernel:
             os.chdir(options["cwd"])
         except OSError as exc:
             return {"error": {"code": "invalid", "message": "working directory: %s" % exc}}
-        return {"python": "%d.%d.%d" % sys.version_info[:3], "pid": os.getpid()}
+        return ready
 
     # -- loop
 
@@ -143,7 +167,7 @@ class Kernel:
             if kind == run:
                 self.run(ident, raw)
             elif kind == _workcell.INIT:
-                _workcell.send(_workcell.READY, ident, dumps(self.configure(text)).encode())
+                _workcell.send(_workcell.READY, ident, dumps(self.configure(text, raw)).encode())
             elif kind == _workcell.SHUTDOWN:
                 return
 
@@ -216,11 +240,11 @@ class Kernel:
             os._exit(0)
 
 
-def main(fds, lifeline, rehearse):
+def main(fds, lifeline, rehearse, confinement=None):
     """Never returns."""
     try:
         kernel = Kernel()
-        kernel.take_over(fds, lifeline, rehearse)
+        kernel.take_over(fds, lifeline, rehearse, confinement)
         kernel.serve()
         kernel.leave()
     except BaseException:

@@ -214,6 +214,8 @@ struct cell_cli_session_flags {
 	int64_t timeout_ms;
 	int64_t max_output_bytes;
 	int64_t pool;
+	const char *policy;
+	const char *workspace_mode;
 };
 
 extern const struct cell_session_options cell__cli_session_defaults;
@@ -240,6 +242,10 @@ extern const struct cell_session_options cell__cli_session_defaults;
 	  CELL_FLAG_BYTES, CELL_CLI_AT(at, max_output_bytes) },                           \
 	{ 0, "pool", "N", "idle kernels kept ready",                                      \
 	  CELL_FLAG_COUNT, CELL_CLI_AT(at, pool) },                                       \
+	{ 0, "policy", "NAME", "sandbox: untrusted, data-science, developer, or a YAML file (default untrusted)", \
+	  CELL_FLAG_STRING, CELL_CLI_AT(at, policy) },                                    \
+	{ 0, "workspace-mode", "MODE", "sandbox: the working directory is rw, ro or none (default as the policy says)", \
+	  CELL_FLAG_STRING, CELL_CLI_AT(at, workspace_mode) },                            \
 	CELL_CLI_SPACE_FLAGS(CELL_CLI_AT(at, space)),                                     \
 	CELL_CLI_DEPS_FLAGS(CELL_CLI_AT(at, space))
 

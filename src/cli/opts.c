@@ -445,6 +445,8 @@ int cell__cli_open(const struct cell_cli_session_flags *flags, cell_event_fn on_
 	options.on_event = on_event;
 	options.event_arg = event_arg;
 	options.space = host.space;
+	options.policy = flags->policy;
+	options.workspace_mode = flags->workspace_mode;
 	if (cell_session_open(host.engine, &options, &host.session, err) < 0) {
 		cell_space_close(host.space);
 		cell_engine_destroy(host.engine);

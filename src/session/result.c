@@ -98,6 +98,7 @@ void cell_result_destroy(struct cell_result *result)
 	free(result->error_type);
 	free(result->error_message);
 	free(result->error_traceback);
+	free(result->own_isolation);
 	free(result);
 }
 

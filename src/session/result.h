@@ -31,6 +31,7 @@ struct cell_result {
 	int64_t duration_us;
 	bool state_kept;
 	const char *isolation;
+	char *own_isolation; /* NULL, or what isolation points to */
 	char *spill_path;
 	bool keep_spill;
 };

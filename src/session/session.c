@@ -21,6 +21,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include "sandbox/policy.h"
 #include "session/calls.h"
 #include "session/engine.h"
 #include "session/run.h"
@@ -57,6 +58,8 @@ struct cell_session {
 	cell_event_fn on_event;
 	void *event_arg;
 	struct cell_space *space;
+	struct cell__policy policy; /* sandbox */
+	bool has_policy;
 
 	struct seat *seat;
 	int leaving;
@@ -125,6 +128,7 @@ static int open_seat(struct cell_session *session, struct cell_error *err)
 		.env = env ? (const char *const *)env : (const char *const *)session->env,
 		.namespaces = session->space != NULL,
 		.site = session->space ? cell__space_site(session->space) : NULL,
+		.policy = session->has_policy ? &session->policy : NULL,
 	};
 	if (session->executor->open(&session->engine->host, &spec, &kernel_events, seat, &seat->kernel, err) < 0) {
 		free(seat);
@@ -425,6 +429,11 @@ static void start_run(struct cell_session *session)
 	struct cell_error err;
 	session->executor->look(session->seat->kernel);
 	session->running_on = session->seat;
+	if (session->executor->receipt_of) {
+		run->result->own_isolation = cell__strdup(session->executor->receipt_of(session->seat->kernel));
+		if (run->result->own_isolation)
+			run->result->isolation = run->result->own_isolation;
+	}
 	run->started = true;
 	run->started_us = cell__now_us();
 	if (session->executor->run(session->seat->kernel, run->id, run->code, run->size, &err) < 0) {
@@ -451,6 +460,8 @@ static void handle_session_closed(uv_handle_t *handle)
 	for (char **e = session->env; e && *e; e++)
 		free(*e);
 	free(session->env);
+	if (session->has_policy)
+		cell__policy_finish(&session->policy);
 	if (session->space)
 		cell__space_unref(session->space);
 	free(session);
@@ -659,6 +670,20 @@ static int copy_cwd(struct cell_session *session, const char *given, struct cell
 	return 0;
 }
 
+static int copy_policy(struct cell_session *session, const struct cell_session_options *opts, struct cell_error *err)
+{
+	if (session->executor != &cell__sandbox_executor) {
+		if (opts->policy || opts->workspace_mode)
+			return cell_fail(err, CELL_E_INVALID, 0, "policy and workspace mode are for the executor \"sandbox\", not \"%s\"",
+					 session->executor->name);
+		return 0;
+	}
+	if (cell__policy_load(&session->policy, opts->policy ? opts->policy : CELL_POLICY_DEFAULT, err) < 0)
+		return -1;
+	session->has_policy = true;
+	return opts->workspace_mode ? cell__workspace_from_word(opts->workspace_mode, &session->policy.workspace, err) : 0;
+}
+
 static int copy_options(struct cell_session *session, const struct cell_session_options *opts, struct cell_error *err)
 {
 	const char *executor = opts->executor ? opts->executor : "subprocess";
@@ -687,7 +712,7 @@ static int copy_options(struct cell_session *session, const struct cell_session_
 	session->preload = cell__strdup(opts->preload ? opts->preload : "");
 	if (!session->python || !session->preload)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	if (copy_cwd(session, opts->cwd, err) < 0)
+	if (copy_policy(session, opts, err) < 0 || copy_cwd(session, opts->cwd, err) < 0)
 		return -1;
 	return copy_env(session, opts->env, err);
 }
@@ -738,6 +763,8 @@ int cell_session_open(struct cell_engine *engine, const struct cell_session_opti
 		for (char **e = session->env; e && *e; e++)
 			free(*e);
 		free(session->env);
+		if (session->has_policy)
+			cell__policy_finish(&session->policy);
 		free(session);
 		return -1;
 	}

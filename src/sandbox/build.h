@@ -1,0 +1,49 @@
+/*
+ * From a policy to a plan.  Looks at the host's file system (what is a link, what exists) but changes nothing, so a plan
+ * can be made, printed and tested without any privilege.
+ */
+#ifndef CELL_SANDBOX_BUILD_H
+#define CELL_SANDBOX_BUILD_H
+
+#include "core/core.h"
+#include "sandbox/machine.h"
+#include "sandbox/policy.h"
+
+/* What the interpreter needs to find where it is. */
+struct cell__plan_env {
+	const char *const *paths; /* absolute, NULL-terminated */
+	const char *proxy_socket; /* a unix socket of the egress proxy to be bound inside; NULL: none */
+};
+
+#define CELL_PLAN_PROXY_PATH "/run/workcell/egress.sock"
+#define CELL_PLAN_HOME "/tmp"
+
+/* What only the session knows. */
+struct cell__plan_session {
+	const char *workspace; /* absolute */
+	enum cell__workspace_mode mode;
+	const char *const *read;    /* folders to be seen, read-only; NULL-terminated */
+	const char *const *protect; /* what must not be written to even where it lies in the workspace; NULL-terminated */
+	const struct cell__plan_env *env;
+};
+
+/* Both append a plan to out. */
+int cell__plan_build(const struct cell__policy *policy, const struct cell__machine *machine,
+		     const struct cell__plan_env *env, uint64_t id, struct cell__buf *out, struct cell_error *err);
+/* ret_cwd: where the session is to stand inside; free() it. */
+int cell__plan_build_session(const struct cell__policy *policy, const struct cell__machine *machine,
+			     const struct cell__plan_session *session, struct cell__buf *out, char **ret_cwd,
+			     struct cell_error *err);
+
+/* A step in words, one line. */
+int cell__plan_describe(const struct cell_plan_step *step, struct cell__buf *out);
+/* All of it, numbered. */
+int cell__plan_print(const struct cell_plan *plan, struct cell__buf *out);
+/* The error of a step that failed, with advice where we know some. */
+void cell__plan_failure(const struct cell_plan *plan, const struct cell_plan *session, const struct cell_plan_report *report,
+			struct cell_error *err);
+/* The isolation receipt, a JSON object. */
+int cell__plan_receipt(const struct cell__policy *policy, const struct cell__machine *machine, const struct cell_plan *plan,
+		       const struct cell_plan_report *report, enum cell__workspace_mode mode, struct cell__buf *out);
+
+#endif

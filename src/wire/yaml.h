@@ -1,0 +1,62 @@
+/*
+ * YAML that people write (tool definitions, sandbox policies) as a tree with line numbers, and what is wrong with it.
+ * Pure: takes bytes.
+ */
+#ifndef CELL_WIRE_YAML_H
+#define CELL_WIRE_YAML_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "core/core.h"
+
+#define CELL_YAML_LIMIT_FILE_BYTES (256u * 1024u)
+#define CELL_YAML_LIMIT_DEPTH 32u
+#define CELL_YAML_LIMIT_KEYS 1024u    /* of one mapping */
+#define CELL_YAML_LIMIT_PROBLEMS 100u /* told of one file */
+
+/* ---- problems of definitions ---- */
+
+struct cell__problem {
+	char *file;
+	int line; /* 1-based */
+	char *message;
+};
+
+struct cell__problems {
+	struct cell__problem *list;
+	size_t count;
+};
+
+/* Past the limit, or without memory, only the count of what is wrong suffers: the list never becomes empty again. */
+void cell__problem_add(struct cell__problems *problems, const char *file, int line, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
+void cell__problems_finish(struct cell__problems *problems);
+
+/* ---- YAML: a tree with line numbers ---- */
+
+enum cell__yaml_kind { CELL_YAML_SCALAR, CELL_YAML_SEQUENCE, CELL_YAML_MAPPING };
+
+struct cell__yaml {
+	enum cell__yaml_kind kind;
+	int line;
+	char *text; /* scalar; holds no NUL */
+	bool plain; /* scalar without quotes and without the tag !!str */
+	struct cell__yaml **items; /* mapping: key, value, key, value; keys are scalars and differ */
+	size_t count;
+};
+
+/*
+ * One document.  NULL when there is none or it is bad, and then there is a problem.  Anchors, aliases and tags other
+ * than !!str are refused, depth is bounded: the tree is never larger than the text.
+ */
+struct cell__yaml *cell__yaml_parse(const char *file, const char *bytes, size_t size, struct cell__problems *problems);
+void cell__yaml_destroy(struct cell__yaml *node);
+/* The value of a key, and its key's line; NULL when the mapping has none. */
+const struct cell__yaml *cell__yaml_get(const struct cell__yaml *map, const char *key);
+bool cell__yaml_is_null(const struct cell__yaml *node);
+/* Scalars become what YAML's core schema says.  NULL: no memory. */
+json_t *cell__yaml_to_json(const struct cell__yaml *node);
+
+#endif
