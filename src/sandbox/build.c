@@ -126,7 +126,26 @@ static bool is_too_much(const char *path)
 	return is_under(path, "/proc") || is_under(path, "/sys") || is_under(path, "/dev");
 }
 
+/* Does a path of the interpreter's lie in another one, which is shown anyhow? */
+static bool is_covered(const char *const *paths, size_t i)
+{
+	char real[PATH_MAX], other[PATH_MAX];
+	if (!realpath(paths[i], real))
+		return true;
+	for (size_t k = 0; paths[k]; k++)
+		if (k != i && realpath(paths[k], other) && is_under(real, other) && (strcmp(real, other) != 0 || k < i))
+			return true;
+	return false;
+}
+
 /* A path as the host resolves it, and as a link at the name it is known by. */
+static void link_known(struct builder *b, enum cell_plan_stage stage, const char *path)
+{
+	char real[PATH_MAX];
+	if (realpath(path, real) && strcmp(path, real) != 0 && !is_system(path))
+		step(b, stage, CELL_OP_LINK, CELL_STEP_OPTIONAL, 0, 0, real, path);
+}
+
 static void bind_known(struct builder *b, enum cell_plan_stage stage, const char *path, unsigned flags)
 {
 	char real[PATH_MAX];
@@ -134,8 +153,7 @@ static void bind_known(struct builder *b, enum cell_plan_stage stage, const char
 		return; /* gone: there is nothing to show */
 	if (!(is_system(real) && (flags & CELL_BIND_READ_ONLY)))
 		bind_as(b, stage, real, real, flags);
-	if (strcmp(path, real) != 0 && !is_system(path))
-		step(b, stage, CELL_OP_LINK, CELL_STEP_OPTIONAL, 0, 0, real, path);
+	link_known(b, stage, path);
 }
 
 static void system_folders(struct builder *b)
@@ -236,7 +254,10 @@ static void shell_stage(struct builder *b, const struct cell__policy *policy, co
 	SHELL(CELL_OP_DIR, 0, 0755, 0, "/run", "");
 	SHELL(CELL_OP_LINK, 0, 0, 0, "/tmp", "/var/tmp");
 	for (size_t i = 0; env->paths && env->paths[i]; i++)
-		bind_known(b, CELL_STAGE_SHELL, env->paths[i], CELL_BIND_READ_ONLY);
+		if (is_covered(env->paths, i))
+			link_known(b, CELL_STAGE_SHELL, env->paths[i]);
+		else
+			bind_known(b, CELL_STAGE_SHELL, env->paths[i], CELL_BIND_READ_ONLY);
 	for (size_t i = 0; i < policy->read.count; i++)
 		bind_known(b, CELL_STAGE_SHELL, policy->read.items[i], CELL_BIND_READ_ONLY);
 	for (size_t i = 0; i < policy->write.count; i++)
@@ -331,7 +352,8 @@ static void landlock(struct builder *b, const struct cell__policy *policy, const
 	for (size_t i = 0; i < sizeof nodes / sizeof *nodes; i++)
 		allow(b, CELL_STAGE_KERNEL, nodes[i], FS_READ_FILE | FS_WRITE_FILE | FS_TRUNCATE | FS_IOCTL_DEV);
 	for (size_t i = 0; env->paths && env->paths[i]; i++)
-		allow_known(b, CELL_STAGE_KERNEL, env->paths[i], FS_READ);
+		if (!is_covered(env->paths, i))
+			allow_known(b, CELL_STAGE_KERNEL, env->paths[i], FS_READ);
 	for (size_t i = 0; i < policy->read.count; i++)
 		allow_known(b, CELL_STAGE_KERNEL, policy->read.items[i], FS_READ);
 	for (size_t i = 0; i < policy->write.count; i++)
@@ -441,7 +463,8 @@ static int session_files(struct builder *b, const struct cell__plan_session *ses
 			step(b, CELL_STAGE_SESSION_FILES, CELL_OP_LINK, CELL_STEP_OPTIONAL, 0, 0, workspace, session->workspace);
 		/* What the shell showed read-only and the workspace has just covered. */
 		for (size_t i = 0; session->env->paths && session->env->paths[i]; i++)
-			if (realpath(session->env->paths[i], real) && is_under(real, workspace) && strcmp(real, workspace) != 0)
+			if (!is_covered(session->env->paths, i) && realpath(session->env->paths[i], real) &&
+			    is_under(real, workspace) && strcmp(real, workspace) != 0)
 				bind_as(b, CELL_STAGE_SESSION_FILES, real, real, CELL_BIND_READ_ONLY);
 	}
 	for (size_t i = 0; full && session->read && session->read[i]; i++)
@@ -485,6 +508,15 @@ int cell__plan_build_session(const struct cell__policy *policy, const struct cel
 					 "%.120s cannot be a sandbox's workspace, it is part of the system; give --cwd a folder of its "
 					 "own, or --workspace-mode none",
 					 real);
+	}
+	/* What the interpreter loads by itself, a zygote loads unconfined: the code must not be able to put something there. */
+	for (size_t i = 0; session->mode == CELL_WORKSPACE_RW && session->env->paths && session->env->paths[i]; i++) {
+		char path[PATH_MAX];
+		if (realpath(session->env->paths[i], path) && is_under(real, path))
+			return cell_fail(err, CELL_E_INVALID, 0,
+					 "the workspace %.80s lies in %.80s, where the interpreter looks for its own files; use another "
+					 "interpreter or folder, or --workspace-mode ro",
+					 real, path);
 	}
 	if (session_files(b, session, real, full, err) < 0)
 		return -1;
