@@ -132,29 +132,51 @@ static PyObject *skipped_steps(const struct cell_plan_report *report)
 	return list;
 }
 
-PyObject *wc_confine(PyObject *self, PyObject *args)
+static struct cell_apply apply = { .landlock_fd = -1 };
+
+static PyObject *outcome(const struct cell_plan_report *report)
+{
+	PyObject *skipped = skipped_steps(report);
+	return skipped ? Py_BuildValue("iiN", report->step, report->sys, skipped) : NULL;
+}
+
+PyObject *wc_confine_early(PyObject *self, PyObject *args)
 {
 	(void)self;
 	int plan_fd;
-	const char *session;
-	Py_ssize_t size;
 	PyObject *keep;
-	if (!PyArg_ParseTuple(args, "iy#O", &plan_fd, &session, &size, &keep))
+	if (!PyArg_ParseTuple(args, "iO", &plan_fd, &keep))
 		return NULL;
 	struct cell_plan_report report = { .step = -1 };
-	struct cell_apply apply = { .plan = cell__plan_map(plan_fd), .landlock_fd = -1 };
 	Py_ssize_t n = PyList_Size(keep);
 	for (Py_ssize_t i = 0; i < n && apply.n_keep < CELL_APPLY_MAX_KEEP; i++)
 		apply.keep[apply.n_keep++] = (int)PyLong_AsLong(PyList_GetItem(keep, i));
 	if (PyErr_Occurred())
 		return NULL;
-	/* bytes are aligned as well as any allocation */
-	if (!apply.plan || !cell__plan_check(session, (size_t)size)) {
+	apply.plan = cell__plan_map(plan_fd);
+	if (!apply.plan) {
 		PyErr_SetString(PyExc_ValueError, "not a plan: host and kernel are of different versions");
 		return NULL;
 	}
-	apply.session = (const struct cell_plan *)session;
+	(void)cell__apply_stage(&apply, CELL_STAGE_EARLY, &report);
+	return outcome(&report);
+}
+
+PyObject *wc_confine(PyObject *self, PyObject *session)
+{
+	(void)self;
+	struct cell_plan_report report = { .step = -1 };
+	char *data;
+	Py_ssize_t size;
+	if (PyBytes_AsStringAndSize(session, &data, &size) < 0)
+		return NULL;
+	/* The data of a bytes object is aligned as an allocation is, to 8 at least. */
+	if (!apply.plan || !cell__plan_check(data, (size_t)size)) {
+		PyErr_SetString(PyExc_ValueError, "not a plan: host and kernel are of different versions");
+		return NULL;
+	}
+	apply.session = (const struct cell_plan *)data;
 	(void)cell__apply_stage(&apply, CELL_STAGE_KERNEL, &report);
-	PyObject *skipped = skipped_steps(&report);
-	return skipped ? Py_BuildValue("iiN", report.step, report.sys, skipped) : NULL;
+	apply.session = NULL;
+	return outcome(&report);
 }

@@ -11,7 +11,9 @@
 PyObject *wc_fork_into(PyObject *self, PyObject *args);
 /* join_group(group): this process and what it starts */
 PyObject *wc_join_group(PyObject *self, PyObject *group);
-/* confine(plan_fd, session, [fds to keep]) -> (failed step or -1, errno, skipped steps) */
+/* confine_early(plan_fd, [fds to keep]) -> (failed step or -1, errno, skipped steps): what needs no session */
+PyObject *wc_confine_early(PyObject *self, PyObject *args);
+/* confine(session) -> the same: the rest */
 PyObject *wc_confine(PyObject *self, PyObject *args);
 
 #endif

@@ -68,11 +68,16 @@ class Confinement:
         if not in_shell:
             _workcell.join_group(group)
 
-    def apply(self, session):
+    def begin(self):
+        """As soon as the kernel has its descriptors."""
+        self.step, self.error, self.skipped = _workcell.confine_early(self.plan, _workcell.fds())
+
+    def finish(self, session):
         """The last thing before code of the agent's may run. None, or the error that ends the session."""
-        step, error, skipped = _workcell.confine(self.plan, session, _workcell.fds())
-        self.skipped = skipped
-        return None if step < 0 else {"code": "sandbox", "message": "", "step": step, "sys": error}
+        if self.step < 0:
+            self.step, self.error, skipped = _workcell.confine(session)
+            self.skipped += skipped
+        return None if self.step < 0 else {"code": "sandbox", "message": "", "step": self.step, "sys": self.error}
 
 
 class Kernel:
@@ -88,6 +93,8 @@ class Kernel:
         in_shell = confinement is not None and confinement.in_shell
         self.fd = _workcell.become_kernel(socket, out, err, ring, -1 if in_shell else lifeline)
         os.close(lifeline)
+        if confinement is not None:
+            confinement.begin()
         reseed()
         sys.stdin = sys.__stdin__ = open(0, "r", encoding="utf-8", errors="surrogateescape", closefd=False)
         sys.stdout = sys.__stdout__ = TextOut(1)
@@ -106,7 +113,7 @@ class Kernel:
         options = loads(text)
         ready = {"python": "%d.%d.%d" % sys.version_info[:3], "pid": os.getpid()}
         if self.confinement is not None:
-            error = self.confinement.apply(session or b"")
+            error = self.confinement.finish(session or b"")
             if error:
                 return {"error": error}
             ready["skipped"] = self.confinement.skipped

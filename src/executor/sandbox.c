@@ -34,7 +34,7 @@ struct request {
 	struct cell__sandbox_request base;
 	struct cell__sandbox *sandbox;
 	struct cell__policy policy;
-	char *workspace;
+	char *workspace, *cwd;
 	char **read, **protect;
 	char *receipt;
 };
@@ -57,7 +57,7 @@ const struct cell__machine *cell__sandbox_machine(void)
 
 /* ---- plans ---- */
 
-static int make_key(const struct cell__policy *p, const char *const *paths, struct cell__buf *out)
+static int make_key(const struct cell__policy *p, const struct cell__plan_env *env, struct cell__buf *out)
 {
 	const struct cell__policy_list *lists[] = { &p->read, &p->write, &p->hide, &p->hosts };
 	int rc = cell__buf_printf(out, "%s|%d|%d|%llu|%llu|%llu|%llu|%llu|%llu|%llu", p->name, (int)p->level, (int)p->network,
@@ -69,8 +69,10 @@ static int make_key(const struct cell__policy *p, const char *const *paths, stru
 		for (size_t i = 0; i < lists[l]->count; i++)
 			rc |= cell__buf_printf(out, "%s\t", lists[l]->items[i]);
 	}
-	for (size_t i = 0; paths && paths[i]; i++)
-		rc |= cell__buf_printf(out, "\n%s", paths[i]);
+	for (char **path = env->folders; path && *path; path++)
+		rc |= cell__buf_printf(out, "\n%s", *path);
+	for (char **path = env->links; path && *path; path++)
+		rc |= cell__buf_printf(out, "\n%s", *path);
 	return rc;
 }
 
@@ -108,20 +110,19 @@ static void trim(struct cell__sandbox *sandbox)
 	}
 }
 
-static int find_plan(struct request *request, const char *const *paths, struct cell__sandbox_plan **ret_plan,
+static int find_plan(struct request *request, const struct cell__plan_env *env, struct cell__sandbox_plan **ret_plan,
 		     struct cell_error *err)
 {
 	struct cell__sandbox *sandbox = request->sandbox;
 	CELL_AUTO_BUF struct cell__buf key = CELL_BUF_INIT, bytes = CELL_BUF_INIT;
-	if (make_key(&request->policy, paths, &key) < 0)
+	if (make_key(&request->policy, env, &key) < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
 	for (struct cached_plan *c = sandbox->plans; c; c = c->next)
 		if (strcmp(c->key, key.data) == 0) {
 			*ret_plan = c->plan;
 			return 0;
 		}
-	struct cell__plan_env env = { .paths = paths };
-	if (cell__plan_build(&request->policy, &machine, &env, ++sandbox->next_id, &bytes, err) < 0)
+	if (cell__plan_build(&request->policy, &machine, env, ++sandbox->next_id, &bytes, err) < 0)
 		return -1;
 	struct cached_plan *cached = cell__alloc(1, sizeof *cached);
 	struct cell__sandbox_plan *plan = cached ? plan_create(&bytes, err) : NULL;
@@ -179,33 +180,27 @@ static void request_destroy(struct cell__sandbox_request *base)
 	free_list(request->read);
 	free_list(request->protect);
 	free(request->workspace);
+	free(request->cwd);
 	free(request->receipt);
 	free(request);
 }
 
-static int build_session(struct request *request, const char *const *paths, struct cell__buf *out, char **ret_cwd,
-			 struct cell_error *err)
-{
-	struct cell__plan_env env = { .paths = paths };
-	struct cell__plan_session session = {
-		.workspace = request->workspace,
-		.mode = request->policy.workspace,
-		.read = (const char *const *)request->read,
-		.protect = (const char *const *)request->protect,
-		.env = &env,
-	};
-	return cell__plan_build_session(&request->policy, &machine, &session, out, ret_cwd, err);
-}
-
-static int request_prepare(struct cell__sandbox_request *base, const char *const *paths, struct cell_error *err)
+static int request_prepare(struct cell__sandbox_request *base, const struct cell__plan_env *env, struct cell_error *err)
 {
 	struct request *request = (struct request *)base;
 	struct cell__sandbox_plan *plan = NULL;
-	CELL_AUTO_FREE char *cwd = NULL;
-	if (find_plan(request, paths, &plan, err) < 0)
+	struct cell__plan_session session = {
+		.workspace = request->workspace,
+		.cwd = request->cwd,
+		.mode = request->policy.workspace,
+		.read = (const char *const *)request->read,
+		.protect = (const char *const *)request->protect,
+		.env = env,
+	};
+	if (find_plan(request, env, &plan, err) < 0)
 		return -1;
 	base->session.size = 0;
-	if (build_session(request, paths, &base->session, &cwd, err) < 0)
+	if (cell__plan_build_session(&machine, &session, &base->session, err) < 0)
 		return -1;
 	plan->refs++;
 	base->plan = plan;
@@ -220,10 +215,8 @@ static struct cell__sandbox *sandbox_of(struct cell__executor_host *host)
 }
 
 struct cell__sandbox_request *cell__sandbox_request_create(struct cell__executor_host *host,
-							    const struct cell__kernel_spec *spec, char **ret_cwd,
-							    struct cell_error *err)
+							    const struct cell__kernel_spec *spec, struct cell_error *err)
 {
-	CELL_AUTO_BUF struct cell__buf trial = CELL_BUF_INIT;
 	struct request *request = cell__alloc(1, sizeof *request);
 	struct cell__sandbox *sandbox = sandbox_of(host);
 	(void)cell__sandbox_machine();
@@ -241,7 +234,7 @@ struct cell__sandbox_request *cell__sandbox_request_create(struct cell__executor
 	if (cell__policy_copy(&request->policy, spec->policy, err) < 0)
 		goto fail;
 	/* Where the session will stand does not depend on the interpreter; what is wrong with it is said now. */
-	if (build_session(request, NULL, &trial, ret_cwd, err) < 0)
+	if (cell__plan_workspace(spec->cwd, request->policy.workspace, &request->cwd, err) < 0)
 		goto fail;
 	return &request->base;
 fail:
@@ -299,10 +292,9 @@ static int sandbox_open(struct cell__executor_host *host, const struct cell__ker
 			const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel,
 			struct cell_error *err)
 {
-	CELL_AUTO_FREE char *cwd = NULL;
 	CELL_AUTO_FREE const char **env = NULL;
 	size_t n = 0, at = 0;
-	struct cell__sandbox_request *request = cell__sandbox_request_create(host, spec, &cwd, err);
+	struct cell__sandbox_request *request = cell__sandbox_request_create(host, spec, err);
 	if (!request)
 		return -1;
 	struct request *mine = (struct request *)request;
@@ -323,7 +315,7 @@ static int sandbox_open(struct cell__executor_host *host, const struct cell__ker
 	for (size_t i = 0; i < mine->policy.env.count; i++)
 		env[at++] = mine->policy.env.items[i];
 	struct cell__kernel_spec inside = *spec;
-	inside.cwd = cwd;
+	inside.cwd = mine->cwd;
 	inside.env = env;
 	return cell__subprocess_open(host, &cell__sandbox_executor, &inside, request, events, owner, ret_kernel, err);
 }

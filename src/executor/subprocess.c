@@ -65,7 +65,7 @@ struct env {
 	bool warm;
 	int in_flight;
 	struct pool *pools; /* those that somebody has used */
-	char **paths;       /* the interpreter's; NULL-terminated, NULL until the zygote is ready */
+	struct cell__plan_env files; /* the interpreter's; known when the zygote is ready */
 	int64_t started_us;
 	struct cell_env_info info;
 	struct prewarm *prewarms;
@@ -259,7 +259,7 @@ static void kernel_gone_later(struct kernel *kernel)
 static int prepare(struct kernel *kernel, struct cell_error *err)
 {
 	struct cell__sandbox_request *request = kernel->request;
-	if (!request->plan && request->prepare(request, (const char *const *)kernel->env->paths, err) < 0)
+	if (!request->plan && request->prepare(request, &kernel->env->files, err) < 0)
 		return -1;
 	if (!kernel->plan)
 		kernel->plan = plan_ref(request->plan);
@@ -648,7 +648,7 @@ static bool prewarm_done(struct env *env, struct prewarm *prewarm, struct cell_e
 {
 	int made, up;
 	struct cell__sandbox_request *request = prewarm->request;
-	if (request && !request->plan && request->prepare(request, (const char *const *)env->paths, err) < 0)
+	if (request && !request->plan && request->prepare(request, &env->files, err) < 0)
 		return true;
 	struct pool *pool = use_pool(env, request ? request->plan : NULL);
 	count_pool(env, request ? request->plan : NULL, &made, &up);
@@ -691,24 +691,20 @@ static struct kernel *kernel_by_id(struct cell__subprocess *sub, uint64_t id)
 	return kernel;
 }
 
-static void free_paths(struct env *env)
-{
-	for (char **path = env->paths; path && *path; path++)
-		free(*path);
-	free(cell__take_ptr(env->paths));
-}
-
 static void take_paths(struct env *env, json_t *list)
 {
 	size_t n = json_array_size(list), kept = 0;
-	free_paths(env);
-	env->paths = cell__alloc(n + 1, sizeof *env->paths);
-	for (size_t i = 0; env->paths && i < n; i++) {
+	const char **paths = cell__alloc(n + 1, sizeof *paths);
+	for (size_t i = 0; paths && i < n; i++) {
 		const char *path = json_string_value(json_array_get(list, i));
-		char *copy = path && path[0] == '/' ? cell__strdup(path) : NULL;
-		if (copy)
-			env->paths[kept++] = copy;
+		if (path && path[0] == '/')
+			paths[kept++] = path;
 	}
+	cell__plan_env_finish(&env->files);
+	/* Without memory a sandboxed kernel does not find its files, and says so. */
+	if (paths)
+		(void)cell__plan_env_init(&env->files, paths);
+	free(paths);
 }
 
 static void zygote_ready(struct env *env, int64_t pid, const char *payload, size_t size)
@@ -986,7 +982,7 @@ int cell__subprocess_open(struct cell__executor_host *host, const struct cell__e
 	if (find_env(sub, spec->python, spec->preload, &env, err) < 0)
 		goto fail;
 	/* With the zygote there the plan is known, and with it the pool. */
-	if (request && env->state == ENV_READY && request->prepare(request, (const char *const *)env->paths, err) < 0)
+	if (request && env->state == ENV_READY && request->prepare(request, &env->files, err) < 0)
 		goto fail;
 	if (!request || request->plan) {
 		use_pool(env, request ? request->plan : NULL);
@@ -1168,7 +1164,7 @@ static void handle_env_closed(uv_handle_t *handle)
 	struct cell__subprocess *sub = env->sub;
 	free(env->python);
 	free(env->preload);
-	free_paths(env);
+	cell__plan_env_finish(&env->files);
 	while (env->pools) {
 		struct pool *next = env->pools->next;
 		cell__sandbox_plan_unref(env->pools->plan);

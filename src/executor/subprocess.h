@@ -6,6 +6,7 @@
 #define CELL_EXECUTOR_SUBPROCESS_H
 
 #include "executor/executor.h"
+#include "sandbox/build.h"
 
 struct cell__subprocess_config {
 	struct cell__spawn_hub *hub;
@@ -27,7 +28,7 @@ struct cell__sandbox_plan {
  * paths are known, before the fork, and fills plan (a reference) and session; they and the request are the kernel's.
  */
 struct cell__sandbox_request {
-	int (*prepare)(struct cell__sandbox_request *request, const char *const *paths, struct cell_error *err);
+	int (*prepare)(struct cell__sandbox_request *request, const struct cell__plan_env *env, struct cell_error *err);
 	void (*destroy)(struct cell__sandbox_request *request);
 	struct cell__sandbox_plan *plan;
 	struct cell__buf session; /* the session's plan */

@@ -223,10 +223,8 @@ static int loopback_up(void)
 
 /* ---- the process ---- */
 
-int cell__drop_capabilities(void)
+int cell__bound_capabilities(void)
 {
-	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
-	struct __user_cap_data_struct none[2] = { { 0, 0, 0 }, { 0, 0, 0 } };
 	for (int cap = 0; cap < 64; cap++)
 		if (prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) < 0) {
 			if (errno == EINVAL)
@@ -239,8 +237,13 @@ int cell__drop_capabilities(void)
 			     SECBIT_KEEP_CAPS_LOCKED | SECBIT_NO_CAP_AMBIENT_RAISE | SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED;
 	if (prctl(PR_SET_SECUREBITS, bits, 0, 0, 0) < 0 && errno != EPERM)
 		return -1;
-	if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0 && errno != EINVAL)
-		return -1;
+	return prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0 && errno != EINVAL ? -1 : 0;
+}
+
+int cell__drop_capabilities(void)
+{
+	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct none[2] = { { 0, 0, 0 }, { 0, 0, 0 } };
 	return (int)syscall(SYS_capset, &head, none);
 }
 
@@ -414,12 +417,12 @@ static int run_step(struct cell_apply *apply, const struct cell_plan_step *step,
 		return close_others(apply);
 	case CELL_OP_SESSION_KEYS:
 		return syscall(SYS_keyctl, 1 /* KEYCTL_JOIN_SESSION_KEYRING */, NULL) < 0 && errno != ENOSYS ? -1 : 0;
-	case CELL_OP_NICE:
-		return setpriority(PRIO_PROCESS, 0, (int)step->arg);
 	case CELL_OP_NO_NEW_PRIVS:
 		return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 	case CELL_OP_NOT_DUMPABLE:
 		return prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+	case CELL_OP_BOUNDS:
+		return cell__bound_capabilities();
 	case CELL_OP_CAPS:
 		return cell__drop_capabilities();
 	case CELL_OP_LANDLOCK:

@@ -23,7 +23,8 @@ int cell__apply_stage(struct cell_apply *apply, enum cell_plan_stage stage, stru
 int cell__apply_birth_flags(const struct cell_plan *plan);
 /* Maps a sealed plan; NULL with errno set.  It stays mapped. */
 const struct cell_plan *cell__plan_map(int fd);
-/* No capabilities, none to be had by exec either. */
+/* No capabilities to be had by exec, and uid 0 means nothing. */
+int cell__bound_capabilities(void);
 int cell__drop_capabilities(void);
 
 #endif

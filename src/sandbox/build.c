@@ -13,8 +13,7 @@
 #include "sandbox/seccomp.h"
 
 #define ROOT_BYTES (16ull << 20)
-#define SANDBOX_WEIGHT 25u /* a quarter of what an ordinary group gets when cores are short */
-#define SANDBOX_NICE 5
+#define SANDBOX_WEIGHT 100u /* when cores are short, all of a sandbox counts as much as one ordinary process */
 
 #define ALL_NAMESPACES                                                                                       \
 	(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP)
@@ -92,6 +91,8 @@ static int finish(struct builder *b, struct cell_error *err)
 
 #define SHELL(...) step(b, CELL_STAGE_SHELL, __VA_ARGS__)
 #define KERNEL(...) step(b, CELL_STAGE_KERNEL, __VA_ARGS__)
+#define EARLY_STAGE CELL_STAGE_EARLY
+#define EARLY(...) step(b, CELL_STAGE_EARLY, __VA_ARGS__)
 
 /* ---- the file system ---- */
 
@@ -124,18 +125,6 @@ static bool is_too_much(const char *path)
 		if (strcmp(path, exact[i]) == 0)
 			return true;
 	return is_under(path, "/proc") || is_under(path, "/sys") || is_under(path, "/dev");
-}
-
-/* Does a path of the interpreter's lie in another one, which is shown anyhow? */
-static bool is_covered(const char *const *paths, size_t i)
-{
-	char real[PATH_MAX], other[PATH_MAX];
-	if (!realpath(paths[i], real))
-		return true;
-	for (size_t k = 0; paths[k]; k++)
-		if (k != i && realpath(paths[k], other) && is_under(real, other) && (strcmp(real, other) != 0 || k < i))
-			return true;
-	return false;
 }
 
 /* A path as the host resolves it, and as a link at the name it is known by. */
@@ -253,11 +242,10 @@ static void shell_stage(struct builder *b, const struct cell__policy *policy, co
 	own_proc(b);
 	SHELL(CELL_OP_DIR, 0, 0755, 0, "/run", "");
 	SHELL(CELL_OP_LINK, 0, 0, 0, "/tmp", "/var/tmp");
-	for (size_t i = 0; env->paths && env->paths[i]; i++)
-		if (is_covered(env->paths, i))
-			link_known(b, CELL_STAGE_SHELL, env->paths[i]);
-		else
-			bind_known(b, CELL_STAGE_SHELL, env->paths[i], CELL_BIND_READ_ONLY);
+	for (size_t i = 0; env->folders && env->folders[i]; i++)
+		bind_as(b, CELL_STAGE_SHELL, env->folders[i], env->folders[i], CELL_BIND_READ_ONLY);
+	for (size_t i = 0; env->links && env->links[i]; i += 2)
+		SHELL(CELL_OP_LINK, CELL_STEP_OPTIONAL, 0, 0, env->links[i + 1], env->links[i]);
 	for (size_t i = 0; i < policy->read.count; i++)
 		bind_known(b, CELL_STAGE_SHELL, policy->read.items[i], CELL_BIND_READ_ONLY);
 	for (size_t i = 0; i < policy->write.count; i++)
@@ -333,50 +321,55 @@ static void landlock(struct builder *b, const struct cell__policy *policy, const
 	/* Old kernels take the network's word only when the members before it are there. */
 	if (scope && machine->landlock_abi < 6)
 		scope = 0;
-	KERNEL(CELL_OP_LANDLOCK, 0, b->rights, net | scope << 32, "", "");
+	EARLY(CELL_OP_LANDLOCK, 0, b->rights, net | scope << 32, "", "");
 	for (size_t i = 0; i < sizeof seen / sizeof *seen; i++)
-		allow(b, CELL_STAGE_KERNEL, seen[i], FS_READ);
+		allow(b, EARLY_STAGE, seen[i], FS_READ);
 	if (full) {
 		/* The root holds nothing but what was put there; names may be seen, contents are granted one by one. */
-		allow(b, CELL_STAGE_KERNEL, "/", FS_READ_DIR);
-		allow(b, CELL_STAGE_KERNEL, "/etc", FS_READ_FILE | FS_READ_DIR);
-		allow(b, CELL_STAGE_KERNEL, "/proc", FS_READ_FILE | FS_READ_DIR);
-		allow(b, CELL_STAGE_KERNEL, "/tmp", FS_WRITE);
-		allow(b, CELL_STAGE_KERNEL, "/dev/shm", FS_WRITE);
-		allow(b, CELL_STAGE_KERNEL, "/dev/pts", FS_READ_FILE | FS_WRITE_FILE | FS_READ_DIR | FS_IOCTL_DEV);
+		allow(b, EARLY_STAGE, "/", FS_READ_DIR);
+		allow(b, EARLY_STAGE, "/etc", FS_READ_FILE | FS_READ_DIR);
+		allow(b, EARLY_STAGE, "/proc", FS_READ_FILE | FS_READ_DIR);
+		allow(b, EARLY_STAGE, "/tmp", FS_WRITE);
+		allow(b, EARLY_STAGE, "/dev/shm", FS_WRITE);
+		allow(b, EARLY_STAGE, "/dev/pts", FS_READ_FILE | FS_WRITE_FILE | FS_READ_DIR | FS_IOCTL_DEV);
 	} else {
 		for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
-			allow(b, CELL_STAGE_KERNEL, settings[i], FS_READ_FILE | FS_READ_DIR);
+			allow(b, EARLY_STAGE, settings[i], FS_READ_FILE | FS_READ_DIR);
 	}
 	static const char *const nodes[] = { "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom" };
 	for (size_t i = 0; i < sizeof nodes / sizeof *nodes; i++)
-		allow(b, CELL_STAGE_KERNEL, nodes[i], FS_READ_FILE | FS_WRITE_FILE | FS_TRUNCATE | FS_IOCTL_DEV);
-	for (size_t i = 0; env->paths && env->paths[i]; i++)
-		if (!is_covered(env->paths, i))
-			allow_known(b, CELL_STAGE_KERNEL, env->paths[i], FS_READ);
+		allow(b, EARLY_STAGE, nodes[i], FS_READ_FILE | FS_WRITE_FILE | FS_TRUNCATE | FS_IOCTL_DEV);
+	for (size_t i = 0; env->folders && env->folders[i]; i++)
+		allow(b, EARLY_STAGE, env->folders[i], FS_READ);
 	for (size_t i = 0; i < policy->read.count; i++)
-		allow_known(b, CELL_STAGE_KERNEL, policy->read.items[i], FS_READ);
+		allow_known(b, EARLY_STAGE, policy->read.items[i], FS_READ);
 	for (size_t i = 0; i < policy->write.count; i++)
-		allow_known(b, CELL_STAGE_KERNEL, policy->write.items[i], FS_WRITE);
-	KERNEL(CELL_OP_SESSION, 0, CELL_STAGE_SESSION_RULES, 0, "", "");
-	KERNEL(CELL_OP_RESTRICT, 0, 0, 0, "", "");
+		allow_known(b, EARLY_STAGE, policy->write.items[i], FS_WRITE);
 }
 
 static int filters(struct builder *b, const struct cell__policy *policy, bool full, struct cell_error *err)
 {
-	CELL_AUTO_BUF struct cell__buf list = CELL_BUF_INIT, refusals = CELL_BUF_INIT;
+	CELL_AUTO_BUF struct cell__buf list = CELL_BUF_INIT, refusals = CELL_BUF_INIT, last = CELL_BUF_INIT;
 	/* Without a network namespace there is no way to let some of the network through but not to have it. */
 	struct cell__filter_options options = { .internet = full || policy->network == CELL_NET_FULL };
-	if (cell__filter_refusals(&refusals, err) < 0 || cell__filter_build(&options, &list, err) < 0)
+	if (cell__filter_refusals(&refusals, err) < 0 || cell__filter_build(&options, &list, err) < 0 ||
+	    cell__filter_last(&last, err) < 0)
 		return -1;
-	step_bytes(b, CELL_STAGE_KERNEL, CELL_OP_SECCOMP, 0, 0, 0, refusals.data, refusals.size, "refused arguments");
-	step_bytes(b, CELL_STAGE_KERNEL, CELL_OP_SECCOMP, 0, 1, 0, list.data, list.size, "allowed calls");
+	step_bytes(b, CELL_STAGE_EARLY, CELL_OP_SECCOMP, 0, 0, 0, refusals.data, refusals.size, "refused arguments");
+	step_bytes(b, CELL_STAGE_EARLY, CELL_OP_SECCOMP, 0, 1, 0, list.data, list.size, "allowed calls");
+	step_bytes(b, CELL_STAGE_KERNEL, CELL_OP_SECCOMP, 0, 2, 0, last.data, last.size, "no more mounts, no more keys");
 	return 0;
 }
 
 static int kernel_stage(struct builder *b, const struct cell__policy *policy, const struct cell__machine *machine,
 			const struct cell__plan_env *env, bool full, struct cell_error *err)
 {
+	/* Early: what does not depend on the session, and what does not keep the rest from being done. */
+	EARLY(CELL_OP_CLOSE_FDS, 0, 0, 0, "", "");
+	EARLY(CELL_OP_SESSION_KEYS, CELL_STEP_OPTIONAL, 0, 0, "", "");
+	EARLY(CELL_OP_NO_NEW_PRIVS, 0, 0, 0, "", "");
+	EARLY(CELL_OP_BOUNDS, 0, 0, 0, "", "");
+	landlock(b, policy, machine, env, full);
 	if (full) {
 		KERNEL(CELL_OP_SESSION, 0, CELL_STAGE_SESSION_FILES, 0, "", "");
 		for (size_t i = 0; i < policy->hide.count; i++)
@@ -384,27 +377,21 @@ static int kernel_stage(struct builder *b, const struct cell__policy *policy, co
 		KERNEL(CELL_OP_DETACH, 0, 0, 0, "", "");
 		KERNEL(CELL_OP_SEAL, 0, 0, 0, "", "");
 	}
-	KERNEL(CELL_OP_CLOSE_FDS, 0, 0, 0, "", "");
-	KERNEL(CELL_OP_SESSION_KEYS, CELL_STEP_OPTIONAL, 0, 0, "", "");
 	rlimits(b, policy, machine);
-	KERNEL(CELL_OP_NICE, CELL_STEP_OPTIONAL, SANDBOX_NICE, 0, "", "");
-	KERNEL(CELL_OP_NO_NEW_PRIVS, 0, 0, 0, "", "");
-	landlock(b, policy, machine, env, full);
+	if (machine->landlock_abi > 0) {
+		KERNEL(CELL_OP_SESSION, 0, CELL_STAGE_SESSION_RULES, 0, "", "");
+		KERNEL(CELL_OP_RESTRICT, 0, 0, 0, "", "");
+	}
 	KERNEL(CELL_OP_NOT_DUMPABLE, 0, 0, 0, "", "");
 	KERNEL(CELL_OP_CAPS, 0, 0, 0, "", "");
 	return filters(b, policy, full, err);
-}
-
-static enum cell_plan_level level_for(const struct cell__machine *machine)
-{
-	return machine->level;
 }
 
 int cell__plan_build(const struct cell__policy *policy, const struct cell__machine *machine,
 		     const struct cell__plan_env *env, uint64_t id, struct cell__buf *out, struct cell_error *err)
 {
 	struct builder builder, *b = &builder;
-	enum cell_plan_level level = level_for(machine);
+	enum cell_plan_level level = machine->level;
 	if (level < policy->level || level == CELL_LEVEL_UNAVAILABLE)
 		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "the sandbox level \"%s\" cannot be had here (%s): %.60s; %.100s",
 				 cell__level_word(policy->level), cell__level_word(level), machine->reason, machine->advice);
@@ -452,26 +439,23 @@ static int check_missing(const char *path, const char *workspace, struct cell_er
 	return 0;
 }
 
-static int session_files(struct builder *b, const struct cell__plan_session *session, const char *workspace, bool full,
-			 struct cell_error *err)
+static int session_files(struct builder *b, const struct cell__plan_session *session, bool full, struct cell_error *err)
 {
 	char real[PATH_MAX];
-	unsigned flags = session->mode == CELL_WORKSPACE_RO ? CELL_BIND_READ_ONLY : 0;
-	if (full && workspace[0]) {
-		bind_as(b, CELL_STAGE_SESSION_FILES, workspace, workspace, flags);
+	const char *workspace = session->cwd;
+	bool writable = session->mode == CELL_WORKSPACE_RW;
+	if (full && session->mode != CELL_WORKSPACE_NONE) {
+		bind_as(b, CELL_STAGE_SESSION_FILES, workspace, workspace, writable ? 0 : CELL_BIND_READ_ONLY);
 		if (strcmp(session->workspace, workspace) != 0)
 			step(b, CELL_STAGE_SESSION_FILES, CELL_OP_LINK, CELL_STEP_OPTIONAL, 0, 0, workspace, session->workspace);
 		/* What the shell showed read-only and the workspace has just covered. */
-		for (size_t i = 0; session->env->paths && session->env->paths[i]; i++)
-			if (!is_covered(session->env->paths, i) && realpath(session->env->paths[i], real) &&
-			    is_under(real, workspace) && strcmp(real, workspace) != 0)
-				bind_as(b, CELL_STAGE_SESSION_FILES, real, real, CELL_BIND_READ_ONLY);
+		for (char **folder = session->env->folders; folder && *folder; folder++)
+			if (is_under(*folder, workspace))
+				bind_as(b, CELL_STAGE_SESSION_FILES, *folder, *folder, CELL_BIND_READ_ONLY);
 	}
 	for (size_t i = 0; full && session->read && session->read[i]; i++)
 		bind_known(b, CELL_STAGE_SESSION_FILES, session->read[i], CELL_BIND_READ_ONLY);
-	for (size_t i = 0; session->protect && session->protect[i]; i++) {
-		if (!workspace[0] || session->mode != CELL_WORKSPACE_RW)
-			continue;
+	for (size_t i = 0; writable && session->protect && session->protect[i]; i++) {
 		if (!realpath(session->protect[i], real)) {
 			if (check_missing(session->protect[i], workspace, err) < 0)
 				return -1;
@@ -479,53 +463,113 @@ static int session_files(struct builder *b, const struct cell__plan_session *ses
 		}
 		if (!is_under(real, workspace))
 			continue;
+		if (strcmp(real, workspace) == 0)
+			return cell_fail(err, CELL_E_INVALID, 0,
+					 "%.100s is the workspace and must not be written to; choose another working directory or "
+					 "--workspace-mode ro",
+					 real);
 		if (!full)
 			return cell_fail(err, CELL_E_UNAVAILABLE, 0,
 					 "%.100s lies in the writable workspace and cannot be kept read-only without mount namespaces; "
-					 "choose another working directory or workspace mode ro",
+					 "choose another working directory or --workspace-mode ro",
 					 real);
-		if (strcmp(real, workspace) != 0)
-			bind_as(b, CELL_STAGE_SESSION_FILES, real, real, CELL_BIND_READ_ONLY);
+		bind_as(b, CELL_STAGE_SESSION_FILES, real, real, CELL_BIND_READ_ONLY);
 	}
 	return 0;
 }
 
-int cell__plan_build_session(const struct cell__policy *policy, const struct cell__machine *machine,
-			     const struct cell__plan_session *session, struct cell__buf *out, char **ret_cwd,
-			     struct cell_error *err)
+int cell__plan_workspace(const char *workspace, enum cell__workspace_mode mode, char **ret_cwd, struct cell_error *err)
 {
-	struct builder builder, *b = &builder;
-	char real[PATH_MAX] = "";
-	bool full = level_for(machine) == CELL_LEVEL_FULL;
-	(void)policy;
-	begin(b, out);
-	b->rights = machine->landlock_abi > 0 ? rights_of_abi(machine->landlock_abi) : 0;
-	if (session->mode != CELL_WORKSPACE_NONE) {
-		if (!realpath(session->workspace, real))
-			return cell_fail(err, CELL_E_INVALID, errno, "workspace %.160s", session->workspace);
+	char real[PATH_MAX] = CELL_PLAN_HOME;
+	if (mode != CELL_WORKSPACE_NONE) {
+		if (!realpath(workspace, real))
+			return cell_fail(err, CELL_E_INVALID, errno, "workspace %.160s", workspace);
 		if (is_too_much(real) || is_system(real))
 			return cell_fail(err, CELL_E_INVALID, 0,
 					 "%.120s cannot be a sandbox's workspace, it is part of the system; give --cwd a folder of its "
 					 "own, or --workspace-mode none",
 					 real);
 	}
-	/* What the interpreter loads by itself, a zygote loads unconfined: the code must not be able to put something there. */
-	for (size_t i = 0; session->mode == CELL_WORKSPACE_RW && session->env->paths && session->env->paths[i]; i++) {
-		char path[PATH_MAX];
-		if (realpath(session->env->paths[i], path) && is_under(real, path))
+	*ret_cwd = cell__strdup(real);
+	return *ret_cwd ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
+}
+
+/* What the interpreter loads by itself, a zygote loads unconfined: the code must not be able to put something there. */
+static int check_interpreter(const struct cell__plan_session *session, struct cell_error *err)
+{
+	if (session->mode != CELL_WORKSPACE_RW)
+		return 0;
+	for (char **folder = session->env->folders; folder && *folder; folder++)
+		if (is_under(session->cwd, *folder))
 			return cell_fail(err, CELL_E_INVALID, 0,
 					 "the workspace %.80s lies in %.80s, where the interpreter looks for its own files; use another "
 					 "interpreter or folder, or --workspace-mode ro",
-					 real, path);
-	}
-	if (session_files(b, session, real, full, err) < 0)
+					 session->cwd, *folder);
+	return 0;
+}
+
+int cell__plan_build_session(const struct cell__machine *machine, const struct cell__plan_session *session,
+			     struct cell__buf *out, struct cell_error *err)
+{
+	struct builder builder, *b = &builder;
+	begin(b, out);
+	b->rights = machine->landlock_abi > 0 ? rights_of_abi(machine->landlock_abi) : 0;
+	if (check_interpreter(session, err) < 0 || session_files(b, session, machine->level == CELL_LEVEL_FULL, err) < 0)
 		return -1;
-	if (real[0])
-		allow(b, CELL_STAGE_SESSION_RULES, real, session->mode == CELL_WORKSPACE_RW ? FS_WRITE : FS_READ);
+	if (session->mode != CELL_WORKSPACE_NONE)
+		allow(b, CELL_STAGE_SESSION_RULES, session->cwd, session->mode == CELL_WORKSPACE_RW ? FS_WRITE : FS_READ);
 	for (size_t i = 0; session->read && session->read[i]; i++)
 		allow_known(b, CELL_STAGE_SESSION_RULES, session->read[i], FS_READ);
-	if (finish(b, err) < 0)
+	return finish(b, err);
+}
+
+/* ---- the interpreter's files ---- */
+
+static int list_append(char ***list, size_t *count, const char *text)
+{
+	char **more = cell__realloc(*list, (*count + 2) * sizeof *more);
+	if (!more)
 		return -1;
-	*ret_cwd = cell__strdup(real[0] ? real : "/tmp");
-	return *ret_cwd ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
+	*list = more;
+	more[*count] = cell__strdup(text);
+	more[*count + 1] = NULL;
+	return more[(*count)++] ? 0 : -1;
+}
+
+int cell__plan_env_init(struct cell__plan_env *env, const char *const *paths)
+{
+	size_t n_folders = 0, n_links = 0, n = 0;
+	int rc = 0;
+	*env = (struct cell__plan_env){ 0 };
+	while (paths[n])
+		n++;
+	char **reals = cell__alloc(n + 1, sizeof *reals);
+	if (!reals)
+		return -1;
+	for (size_t i = 0; i < n; i++)
+		reals[i] = realpath(paths[i], NULL);
+	for (size_t i = 0; rc == 0 && i < n; i++) {
+		bool covered = !reals[i] || is_system(reals[i]);
+		for (size_t k = 0; reals[i] && k < n; k++)
+			covered |= k != i && reals[k] && is_under(reals[i], reals[k]) && (strcmp(reals[i], reals[k]) != 0 || k < i);
+		if (!covered)
+			rc |= list_append(&env->folders, &n_folders, reals[i]);
+		if (reals[i] && strcmp(reals[i], paths[i]) != 0 && !is_system(paths[i]))
+			rc |= list_append(&env->links, &n_links, paths[i]) | list_append(&env->links, &n_links, reals[i]);
+	}
+	for (size_t i = 0; i < n; i++)
+		free(reals[i]);
+	free(reals);
+	return rc;
+}
+
+void cell__plan_env_finish(struct cell__plan_env *env)
+{
+	char **lists[] = { env->folders, env->links };
+	for (size_t l = 0; l < 2; l++) {
+		for (char **at = lists[l]; at && *at; at++)
+			free(*at);
+		free(lists[l]);
+	}
+	*env = (struct cell__plan_env){ 0 };
 }

@@ -9,31 +9,36 @@
 #include "sandbox/machine.h"
 #include "sandbox/policy.h"
 
-/* What the interpreter needs to find where it is. */
+/* What the interpreter must find where it is, resolved once. */
 struct cell__plan_env {
-	const char *const *paths; /* absolute, NULL-terminated */
+	char **folders;           /* real paths, none below another; NULL-terminated */
+	char **links;             /* name, what it points to, name, ...; NULL-terminated */
 	const char *proxy_socket; /* a unix socket of the egress proxy to be bound inside; NULL: none */
 };
+
+int cell__plan_env_init(struct cell__plan_env *env, const char *const *paths);
+void cell__plan_env_finish(struct cell__plan_env *env);
 
 #define CELL_PLAN_PROXY_PATH "/run/workcell/egress.sock"
 #define CELL_PLAN_HOME "/tmp"
 
 /* What only the session knows. */
 struct cell__plan_session {
-	const char *workspace; /* absolute */
+	const char *workspace; /* absolute, as the caller knows it */
+	const char *cwd;       /* the same as cell__plan_workspace() answered */
 	enum cell__workspace_mode mode;
 	const char *const *read;    /* folders to be seen, read-only; NULL-terminated */
 	const char *const *protect; /* what must not be written to even where it lies in the workspace; NULL-terminated */
 	const struct cell__plan_env *env;
 };
 
+/* Where a session with this workspace stands inside; free() it. */
+int cell__plan_workspace(const char *workspace, enum cell__workspace_mode mode, char **ret_cwd, struct cell_error *err);
 /* Both append a plan to out. */
 int cell__plan_build(const struct cell__policy *policy, const struct cell__machine *machine,
 		     const struct cell__plan_env *env, uint64_t id, struct cell__buf *out, struct cell_error *err);
-/* ret_cwd: where the session is to stand inside; free() it. */
-int cell__plan_build_session(const struct cell__policy *policy, const struct cell__machine *machine,
-			     const struct cell__plan_session *session, struct cell__buf *out, char **ret_cwd,
-			     struct cell_error *err);
+int cell__plan_build_session(const struct cell__machine *machine, const struct cell__plan_session *session,
+			     struct cell__buf *out, struct cell_error *err);
 
 /* A step in words, one line. */
 int cell__plan_describe(const struct cell_plan_step *step, struct cell__buf *out);

@@ -91,12 +91,12 @@ int cell__plan_describe(const struct cell_plan_step *step, struct cell__buf *out
 		return cell__buf_add_str(out, "close every descriptor but the session's own");
 	case CELL_OP_SESSION_KEYS:
 		return cell__buf_add_str(out, "an empty keyring");
-	case CELL_OP_NICE:
-		return cell__buf_printf(out, "nice value %llu", arg);
 	case CELL_OP_NO_NEW_PRIVS:
 		return cell__buf_add_str(out, "no new privileges through exec");
 	case CELL_OP_NOT_DUMPABLE:
 		return cell__buf_add_str(out, "not dumpable, not traceable");
+	case CELL_OP_BOUNDS:
+		return cell__buf_add_str(out, "no capabilities to be had through exec");
 	case CELL_OP_CAPS:
 		return cell__buf_add_str(out, "drop all capabilities");
 	case CELL_OP_LANDLOCK:
@@ -114,7 +114,7 @@ int cell__plan_describe(const struct cell_plan_step *step, struct cell__buf *out
 
 int cell__plan_print(const struct cell_plan *plan, struct cell__buf *out)
 {
-	static const char *const stages[] = { "", "shell", "kernel", "session", "session" };
+	static const char *const stages[] = { "", "shell", "early", "kernel", "session", "session" };
 	const struct cell_plan_step *step = cell__plan_first(plan);
 	int rc = 0;
 	for (uint32_t i = 0; i < plan->n_steps; i++, step = cell__plan_next(step)) {

@@ -5,9 +5,9 @@
  * is one block of bytes in a sealed memfd: no pointers, so that the spawner and the kernel read what the host wrote.
  *
  *     host: policy ──▶ plan ──memfd──▶ spawner ── SHELL steps ──▶ shell: namespaces, mounts, pid 1
- *                       └──────memfd──▶ zygote ── fork into the shell ──▶ kernel ── KERNEL steps ──▶ agent's code
+ *                       └──────memfd──▶ zygote ── fork into the shell ──▶ kernel ── EARLY, KERNEL ──▶ agent's code
  *
- * The SHELL steps know nothing of a session, so shells are made ahead.  What only the session knows (its workspace, its
+ * The SHELL and EARLY steps know nothing of a session, so shells and pooled kernels are made ahead.  What only the session knows (its workspace, its
  * packages) is a second, small plan that comes with INIT; its steps run where the first plan says OP_SESSION.
  *
  * A step that fails ends the open.  Only a step marked CELL_STEP_OPTIONAL is passed over, and the receipt names it.
@@ -33,7 +33,8 @@ enum cell_plan_level {
 
 enum cell_plan_stage {
 	CELL_STAGE_SHELL = 1,     /* in pid 1 of the new namespaces, made ahead */
-	CELL_STAGE_KERNEL,        /* in the process that will run the agent's code, last thing before it */
+	CELL_STAGE_EARLY,         /* in the process that will run the agent's code, as soon as it is there */
+	CELL_STAGE_KERNEL,        /* in the same, when it knows its session; the last thing before the agent's code */
 	CELL_STAGE_SESSION_FILES, /* of the session's plan */
 	CELL_STAGE_SESSION_RULES, /* of the session's plan */
 };
@@ -58,10 +59,10 @@ enum cell_plan_op {
 	CELL_OP_RLIMIT,         /* arg: RLIMIT_*, arg2: value, soft and hard */
 	CELL_OP_CLOSE_FDS,      /* everything but 0, 1, 2 and what the kernel keeps */
 	CELL_OP_SESSION_KEYS,   /* an empty session keyring of its own */
-	CELL_OP_NICE,           /* arg: nice value */
 	CELL_OP_NO_NEW_PRIVS,
 	CELL_OP_NOT_DUMPABLE,
-	CELL_OP_CAPS,           /* none left, none to be had */
+	CELL_OP_BOUNDS,         /* no capabilities to be had any more */
+	CELL_OP_CAPS,           /* none left */
 	CELL_OP_LANDLOCK,       /* a rule set; arg: handled file rights, arg2: handled network rights | scopes << 32 */
 	CELL_OP_ALLOW,          /* a: path, arg: rights below it; a path that is not there is passed over */
 	CELL_OP_RESTRICT,       /* the rule set comes into force */

@@ -18,14 +18,14 @@
 
 struct group {
 	const char *why;
-	bool allowed;
+	enum { REFUSED, ALLOWED, LAST } what; /* LAST: the confinement itself needs them; refused by the last filter */
 	const char *const *calls;
 };
 
 #define CALLS(...) (const char *const[]){ __VA_ARGS__, NULL }
 
 static const struct group groups[] = {
-	{ "files: reading, writing and asking about what the mounts and Landlock let a path reach", true,
+	{ "files: reading, writing and asking about what the mounts and Landlock let a path reach", ALLOWED,
 	  CALLS("access", "chdir", "chmod", "close", "close_range", "copy_file_range", "creat", "dup", "dup2", "dup3",
 		"faccessat", "faccessat2", "fadvise64", "fallocate", "fchdir", "fchmod", "fchmodat", "fchmodat2", "fchown",
 		"fchownat", "chown", "lchown", "fcntl", "fdatasync", "fgetxattr", "flistxattr", "flock", "fremovexattr",
@@ -36,11 +36,11 @@ static const struct group groups[] = {
 		"rename", "renameat", "renameat2", "rmdir", "sendfile", "setxattr", "splice", "stat", "statfs", "statx",
 		"symlink", "symlinkat", "sync_file_range", "syncfs", "sync", "tee", "truncate", "umask", "unlink",
 		"unlinkat", "utime", "utimensat", "utimes", "vmsplice", "write", "writev", "cachestat") },
-	{ "memory of the process itself", true,
+	{ "memory of the process itself", ALLOWED,
 	  CALLS("brk", "madvise", "membarrier", "memfd_create", "mincore", "mlock", "mlock2", "mlockall", "mmap", "mprotect",
 		"mremap", "msync", "munlock", "munlockall", "munmap", "pkey_alloc", "pkey_free", "pkey_mprotect", "mseal",
 		"map_shadow_stack") },
-	{ "processes and threads, without new namespaces (clone's flags are checked)", true,
+	{ "processes and threads, without new namespaces (clone's flags are checked)", ALLOWED,
 	  CALLS("execve", "execveat", "exit", "exit_group", "fork", "get_robust_list", "get_thread_area", "getegid", "geteuid",
 		"getgid", "getgroups", "getpgid", "getpgrp", "getpid", "getppid", "getpriority", "getresgid", "getresuid",
 		"getrlimit", "getrusage", "getsid", "gettid", "getuid", "ioprio_get", "ioprio_set", "prlimit64",
@@ -51,41 +51,41 @@ static const struct group groups[] = {
 		"capget", "getcpu", "restart_syscall", "pidfd_open", "pidfd_send_signal", "riscv_flush_icache",
 		"setfsgid", "setfsuid", "setgid", "setgroups", "setregid", "setresgid", "setresuid", "setreuid", "setuid",
 		"capset", "sysinfo", "ioctl", "process_mrelease") },
-	{ "signals, to what the pid namespace shows", true,
+	{ "signals, to what the pid namespace shows", ALLOWED,
 	  CALLS("kill", "pause", "rt_sigaction", "rt_sigpending", "rt_sigprocmask", "rt_sigqueueinfo", "rt_sigreturn",
 		"rt_sigsuspend", "rt_sigtimedwait", "rt_tgsigqueueinfo", "sigaltstack", "signalfd", "signalfd4", "tgkill",
 		"tkill", "alarm", "getitimer", "setitimer") },
-	{ "time, reading it only", true,
+	{ "time, reading it only", ALLOWED,
 	  CALLS("clock_getres", "clock_gettime", "clock_nanosleep", "gettimeofday", "nanosleep", "time", "timer_create",
 		"timer_delete", "timer_getoverrun", "timer_gettime", "timer_settime", "timerfd_create", "timerfd_gettime",
 		"timerfd_settime") },
-	{ "waiting and synchronising", true,
+	{ "waiting and synchronising", ALLOWED,
 	  CALLS("epoll_create", "epoll_create1", "epoll_ctl", "epoll_ctl_old", "epoll_pwait", "epoll_pwait2", "epoll_wait",
 		"eventfd", "eventfd2", "futex", "futex_waitv", "futex_wait", "futex_wake", "futex_requeue", "inotify_add_watch",
 		"inotify_init", "inotify_init1", "inotify_rm_watch", "poll", "ppoll", "pselect6", "select") },
-	{ "pipes, sockets of the families below, System V and POSIX IPC of the ipc namespace", true,
+	{ "pipes, sockets of the families below, System V and POSIX IPC of the ipc namespace", ALLOWED,
 	  CALLS("accept", "accept4", "bind", "connect", "getpeername", "getsockname", "getsockopt", "listen", "pipe", "pipe2",
 		"recvfrom", "recvmmsg", "recvmsg", "sendmmsg", "sendmsg", "sendto", "setsockopt", "shutdown", "socketpair",
 		"mq_getsetattr", "mq_notify", "mq_open", "mq_timedreceive", "mq_timedsend", "mq_unlink", "msgctl", "msgget",
 		"msgrcv", "msgsnd", "semctl", "semget", "semop", "semtimedop", "shmat", "shmctl", "shmdt", "shmget") },
-	{ "randomness, Landlock on oneself, more seccomp on oneself", true,
+	{ "randomness, Landlock on oneself, more seccomp on oneself", ALLOWED,
 	  CALLS("getrandom", "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self", "seccomp") },
-	{ "asynchronous file I/O of the old kind", true,
+	{ "asynchronous file I/O of the old kind", ALLOWED,
 	  CALLS("io_cancel", "io_destroy", "io_getevents", "io_pgetevents", "io_setup", "io_submit") },
 
-	{ "namespaces: a new user namespace brings back every capability in it", false, CALLS("unshare", "setns") },
-	{ "mounts and roots: the file system is as it was made", false,
-	  CALLS("mount", "umount", "umount2", "pivot_root", "chroot", "open_tree", "move_mount", "fsopen", "fsconfig", "fsmount",
-		"fspick", "mount_setattr", "statmount", "listmount", "open_tree_attr", "swapon", "swapoff", "quotactl",
+	{ "namespaces: a new user namespace brings back every capability in it", REFUSED, CALLS("unshare", "setns") },
+	{ "mounts: the file system is as it was made", LAST, CALLS("mount", "umount2", "open_tree", "move_mount", "mount_setattr") },
+	{ "more of mounts and roots", REFUSED,
+	  CALLS("umount", "pivot_root", "chroot", "fsopen", "fsconfig", "fsmount", "fspick", "statmount", "listmount", "open_tree_attr", "swapon", "swapoff", "quotactl",
 		"quotactl_fd", "name_to_handle_at", "open_by_handle_at", "mknod", "mknodat") },
-	{ "other processes' memory and state", false,
+	{ "other processes' memory and state", REFUSED,
 	  CALLS("ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "kcmp", "pidfd_getfd", "move_pages",
 		"migrate_pages", "mbind", "set_mempolicy", "set_mempolicy_home_node", "get_mempolicy") },
-	{ "the kernel's programmable parts, where its bugs are found", false,
+	{ "the kernel's programmable parts, where its bugs are found", REFUSED,
 	  CALLS("bpf", "perf_event_open", "userfaultfd", "io_uring_setup", "io_uring_enter", "io_uring_register", "modify_ldt",
 		"set_thread_area", "memfd_secret", "remap_file_pages", "uselib", "lookup_dcookie", "vhangup") },
-	{ "keyrings: shared with the user's other processes", false, CALLS("keyctl", "add_key", "request_key") },
-	{ "the machine: modules, boot, clock, names, logs, accounting", false,
+	{ "keyrings: shared with the user's other processes", REFUSED, CALLS("keyctl", "add_key", "request_key") },
+	{ "the machine: modules, boot, clock, names, logs, accounting", REFUSED,
 	  CALLS("init_module", "finit_module", "delete_module", "create_module", "query_module", "get_kernel_syms",
 		"kexec_load", "kexec_file_load", "reboot", "settimeofday", "clock_settime", "clock_adjtime", "adjtimex", "stime",
 		"sethostname", "setdomainname", "syslog", "acct", "iopl", "ioperm", "nfsservctl", "ustat", "sysfs", "_sysctl",
@@ -97,7 +97,7 @@ const char *cell__filter_group(size_t i, bool *ret_allowed)
 {
 	if (i >= sizeof groups / sizeof *groups)
 		return NULL;
-	*ret_allowed = groups[i].allowed;
+	*ret_allowed = groups[i].what == ALLOWED;
 	return groups[i].why;
 }
 
@@ -113,7 +113,7 @@ static int add_groups(scmp_filter_ctx ctx)
 			int nr = seccomp_syscall_resolve_name(groups[g].calls[i]);
 			if (nr < 0)
 				continue; /* this machine or this libseccomp has none such: it answers ENOSYS */
-			int rc = seccomp_rule_add(ctx, groups[g].allowed ? SCMP_ACT_ALLOW : EPERM_ACTION, nr, 0);
+			int rc = seccomp_rule_add(ctx, groups[g].what == REFUSED ? EPERM_ACTION : SCMP_ACT_ALLOW, nr, 0);
 			if (rc < 0 && rc != -EEXIST)
 				return rc;
 		}
@@ -194,6 +194,21 @@ static int export_filter(scmp_filter_ctx ctx, int rc, struct cell__buf *out, str
 		return cell_fail(err, CELL_E_SANDBOX, 0, "build the system call filter: it cannot be read back");
 	out->size += (size_t)size;
 	return 0;
+}
+
+int cell__filter_last(struct cell__buf *out, struct cell_error *err)
+{
+	scmp_filter_ctx ctx = seccomp_init(SCMP_ACT_ALLOW);
+	if (!ctx)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the system call filter");
+	int rc = seccomp_attr_set(ctx, SCMP_FLTATR_ACT_BADARCH, EPERM_ACTION);
+	for (size_t g = 0; rc == 0 && g < sizeof groups / sizeof *groups; g++)
+		for (size_t i = 0; rc == 0 && groups[g].what == LAST && groups[g].calls[i]; i++) {
+			int nr = seccomp_syscall_resolve_name(groups[g].calls[i]);
+			if (nr >= 0)
+				rc = seccomp_rule_add(ctx, EPERM_ACTION, nr, 0);
+		}
+	return export_filter(ctx, rc, out, err);
 }
 
 int cell__filter_refusals(struct cell__buf *out, struct cell_error *err)

@@ -47,7 +47,7 @@ static void __attribute__((noreturn)) keep_namespaces(void)
 		int signal = sigwaitinfo(&wanted, NULL);
 		if (signal == SIGUSR1 &&
 		    (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 ||
-		     cell__drop_capabilities() < 0))
+		     cell__bound_capabilities() < 0 || cell__drop_capabilities() < 0))
 			_exit(1);
 		while (waitpid(-1, NULL, WNOHANG | __WALL) > 0) {
 		}
