@@ -315,6 +315,8 @@ struct cell_outcome {
 	const char *type;       /* "ZeroDivisionError"; "" when no exception */
 	const char *message;
 	const char *traceback;  /* plain text; "" when none */
+	const char *limit;      /* CELL_OUT_LIMIT: "memory", "pids", ...; else NULL */
+	uint64_t limit_max, limit_used;
 };
 
 struct cell_text {

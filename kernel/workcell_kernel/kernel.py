@@ -13,7 +13,7 @@ import _signal
 import _workcell
 
 from . import display as display_module
-from . import errors, namespaces, rpc
+from . import errors, limits, namespaces, rpc
 from .cell import Cells, part_bytes
 from .streams import TextOut, no_input
 
@@ -117,6 +117,7 @@ class Kernel:
             if error:
                 return {"error": error}
             ready["skipped"] = self.confinement.skipped
+            limits.limits.update(options.get("limits") or {})
         os.environ.clear()
         os.environ.update(options["env"])
         path = options["env"].get("PYTHONPATH")

@@ -36,6 +36,8 @@ struct cell__answer {
 	bool failed;
 	bool interrupted;
 	const char *error_type, *error_message, *error_traceback; /* NUL-terminated, valid UTF-8 */
+	const char *limit; /* the limit that the error comes of, by its own account; NULL: none */
+	uint64_t limit_max, limit_used;
 };
 
 struct cell__exit {
@@ -67,6 +69,7 @@ struct cell__kernel_spec {
 	const char *site;       /* a folder of packages to put on the path, or NULL */
 	const struct cell__policy *policy; /* sandbox; NULL for the others */
 	const char *const *read;    /* sandbox: folders that the code must see, read-only; NULL-terminated or NULL */
+	const char *limits_json;    /* sandbox: an object, for the kernel to tell which limit an error comes of; or NULL */
 	const char *const *protect; /* sandbox: what the code must not write to; NULL-terminated or NULL */
 };
 

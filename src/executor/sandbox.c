@@ -314,7 +314,13 @@ static int sandbox_open(struct cell__executor_host *host, const struct cell__ker
 	}
 	for (size_t i = 0; i < mine->policy.env.count; i++)
 		env[at++] = mine->policy.env.items[i];
+	char limits[400];
+	snprintf(limits, sizeof limits, "{\"memory\":%llu,\"pids\":%llu,\"files\":%llu,\"file_size\":%llu,\"tmp\":%llu}",
+		 (unsigned long long)mine->policy.memory_bytes, (unsigned long long)mine->policy.pids,
+		 (unsigned long long)mine->policy.files, (unsigned long long)mine->policy.file_size_bytes,
+		 (unsigned long long)(machine.level == CELL_LEVEL_FULL ? mine->policy.tmp_bytes : 0));
 	struct cell__kernel_spec inside = *spec;
+	inside.limits_json = limits;
 	inside.cwd = mine->cwd;
 	inside.env = env;
 	return cell__subprocess_open(host, &cell__sandbox_executor, &inside, request, events, owner, ret_kernel, err);

@@ -274,7 +274,8 @@ static int limit(uint64_t resource, uint64_t value)
 	/* A lower limit that is in force already stays. */
 	if (now.rlim_max < value)
 		value = now.rlim_max;
-	struct rlimit wanted = { value, value };
+	/* At the soft limit on CPU time comes a signal that says so; at the hard one, a little later, the end. */
+	struct rlimit wanted = { value, resource == RLIMIT_CPU && now.rlim_max > value ? value + 2 : value };
 	return setrlimit((int)resource, &wanted);
 }
 

@@ -122,7 +122,7 @@ const char *cell__calls_handle(struct cell__calls *calls, uint32_t id, const cha
 	}
 	*call = (struct cell__kernel_call){
 		.base = { .method = method, .args = args, .raw = copy, .raw_size = raw_size, .session_id = calls->session_id,
-			  .answer = answer_call, .fail = fail_call },
+			  .untrusted = calls->untrusted, .answer = answer_call, .fail = fail_call },
 		.calls = calls,
 		.id = id,
 		.document = document,

@@ -18,6 +18,7 @@ struct cell__calls {
 	const char *session_id;
 	const char *cwd;
 	struct cell_space *space; /* NULL: there is none, and every call fails */
+	bool untrusted;           /* the kernel is sandboxed */
 	struct cell__kernel_call *first;
 	size_t count;
 };

@@ -72,6 +72,7 @@ struct cell_session {
 	bool closing;
 	struct cell_error broken;
 	uv_timer_t timer; /* of the current run: timeout, then grace */
+	uv_timer_t wall;  /* of the current kernel */
 	void (*closed)(void *arg);
 	void *closed_arg;
 	struct cell_session *next;
@@ -79,6 +80,8 @@ struct cell_session {
 
 static void advance(struct cell_session *session);
 static const struct cell__kernel_events kernel_events;
+static void handle_timer(uv_timer_t *timer);
+static void handle_wall(uv_timer_t *timer);
 
 /* ---- seats ---- */
 
@@ -130,12 +133,19 @@ static int open_seat(struct cell_session *session, struct cell_error *err)
 		.site = session->space ? cell__space_site(session->space) : NULL,
 		.policy = session->has_policy ? &session->policy : NULL,
 	};
+	const char *read[3] = { NULL };
+	if (session->has_policy && session->space) {
+		read[0] = cell__space_packages(session->space);
+		spec.read = read;
+		spec.protect = cell__space_protected(session->space);
+	}
 	if (session->executor->open(&session->engine->host, &spec, &kernel_events, seat, &seat->kernel, err) < 0) {
 		free(seat);
 		return -1;
 	}
 	seat->calls = (struct cell__calls){
-		.kernel = seat->kernel, .session_id = session->id, .cwd = session->cwd, .space = session->space
+		.kernel = seat->kernel, .session_id = session->id, .cwd = session->cwd, .space = session->space,
+		.untrusted = session->has_policy,
 	};
 	session->seat = seat;
 	return 0;
@@ -145,6 +155,7 @@ static int open_seat(struct cell_session *session, struct cell_error *err)
 static void leave_seat(struct cell_session *session, int64_t grace_ms)
 {
 	struct seat *seat = cell__take_ptr(session->seat);
+	uv_timer_stop(&session->wall);
 	seat->leaving = true;
 	session->leaving++;
 	session->executor->close(seat->kernel, grace_ms);
@@ -203,19 +214,40 @@ static void end_timed_out(struct cell__run *run, bool kept, const char *tracebac
 	cell__run_end(run, kept);
 }
 
+static void end_over_limit(struct cell__run *run, bool kept, const char *traceback)
+{
+	char message[240];
+	snprintf(message, sizeof message, "the cell went over the limit on %s: %llu of %llu %s; %s", run->over, 
+		 (unsigned long long)run->over_used, (unsigned long long)run->over_max,
+		 strcmp(run->over, "wall_time") == 0 ? "ms" : "bytes",
+		 kept ? "it was interrupted and the session's variables are kept"
+		      : "its kernel was killed and the session's variables are lost");
+	(void)cell__result_set_error(run->result, CELL_OUT_LIMIT, "LimitExceeded", message, traceback);
+	(void)cell__result_set_limit(run->result, run->over, run->over_max, run->over_used);
+	cell__run_end(run, kept);
+}
+
 static void end_answered(struct cell__run *run, const struct cell__answer *answer)
 {
 	if (run->timed_out) {
 		end_timed_out(run, true, answer->failed ? answer->error_traceback : "");
 		return;
 	}
+	if (run->over) {
+		end_over_limit(run, true, answer->failed ? answer->error_traceback : "");
+		return;
+	}
 	struct cell_result *result = run->result;
+	bool limited = answer->limit && run->session->has_policy;
 	int rc = 0;
 	if (answer->failed)
 		rc = cell__result_set_error(result,
 					    answer->interrupted && run->interrupt_asked ? CELL_OUT_INTERRUPTED
+					    : limited					? CELL_OUT_LIMIT
 											: CELL_OUT_EXCEPTION,
 					    answer->error_type, answer->error_message, answer->error_traceback);
+	if (answer->failed && limited && result->outcome.code == CELL_OUT_LIMIT)
+		rc |= cell__result_set_limit(result, answer->limit, answer->limit_max, answer->limit_used);
 	else
 		rc = cell__result_take_answer(result, answer);
 	if (rc < 0 && !result->failed)
@@ -253,6 +285,25 @@ static void end_dead(struct cell__run *run, const struct seat *seat, const struc
 		fail_run(run, &err);
 	} else if (run->timed_out) {
 		end_timed_out(run, false, "");
+	} else if (run->over) {
+		end_over_limit(run, false, "");
+	} else if (how->oom && how->memory_max > 0) {
+		char text[200];
+		snprintf(text, sizeof text,
+			 "the code went over the limit on memory: %llu of %llu bytes; its kernel was killed and the session's "
+			 "variables are lost",
+			 (unsigned long long)how->memory_used, (unsigned long long)how->memory_max);
+		(void)cell__result_set_error(run->result, CELL_OUT_LIMIT, "LimitExceeded", text, "");
+		(void)cell__result_set_limit(run->result, "memory", how->memory_max, how->memory_used);
+		cell__run_end(run, false);
+	} else if (session->has_policy && session->policy.cpu_time_ms && how->known && WIFSIGNALED(how->status) &&
+		   WTERMSIG(how->status) == SIGXCPU) {
+		(void)cell__result_set_error(run->result, CELL_OUT_LIMIT, "LimitExceeded",
+					     "the code went over the limit on CPU time; its kernel was killed and the session's "
+					     "variables are lost",
+					     "");
+		(void)cell__result_set_limit(run->result, "cpu_time", session->policy.cpu_time_ms, session->policy.cpu_time_ms);
+		cell__run_end(run, false);
 	} else if (how->asked && !seat->violation) {
 		(void)cell__result_set_error(run->result, CELL_OUT_INTERRUPTED, "KeyboardInterrupt",
 					     "the session was reset while the cell ran", "");
@@ -269,9 +320,12 @@ static void end_dead(struct cell__run *run, const struct seat *seat, const struc
 static void handle_ready(void *owner)
 {
 	struct seat *seat = owner;
+	struct cell_session *session = seat->session;
 	seat->ready = true;
+	if (!seat->leaving && session->has_policy && session->policy.wall_ms)
+		uv_timer_start(&session->wall, handle_wall, session->policy.wall_ms, 0);
 	if (!seat->leaving)
-		advance(seat->session);
+		advance(session);
 }
 
 /* The run that this kernel works on, also while it is being killed under it. */
@@ -281,6 +335,34 @@ static struct cell__run *run_on(const struct seat *seat)
 	return run && run->started && !run->ending && seat->session->running_on == seat ? run : NULL;
 }
 
+/* A limit that the host itself keeps was passed: as with a timeout, interrupt, grace, kill. */
+static void stop_run(struct cell_session *session, struct cell__run *run, const char *limit, uint64_t max, uint64_t used)
+{
+	if (run->timed_out || !session->seat)
+		return;
+	run->over_used = used;
+	if (run->over)
+		return;
+	run->over = limit;
+	run->over_max = max;
+	session->executor->interrupt(session->seat->kernel, run->id);
+	uv_timer_start(&session->timer, handle_timer, (uint64_t)session->grace_ms, 0);
+}
+
+/* The kernel has lived as long as it may. */
+static void handle_wall(uv_timer_t *timer)
+{
+	struct cell_session *session = timer->data;
+	struct cell__run *run = session->current;
+	if (!session->seat)
+		return;
+	if (run && run->started && !run->ending && session->running_on == session->seat) {
+		run->over = "wall_time";
+		run->over_max = run->over_used = session->policy.wall_ms;
+	}
+	leave_seat(session, 0);
+}
+
 static void handle_output(void *owner, enum cell_stream stream, const char *bytes, size_t size)
 {
 	struct seat *seat = owner;
@@ -288,6 +370,8 @@ static void handle_output(void *owner, enum cell_stream stream, const char *byte
 	struct cell__run *run = run_on(seat);
 	if (run) {
 		cell__run_output(run, session->engine->spill_dir, stream, bytes, size);
+		if (session->has_policy && session->policy.output_bytes && run->text.total > session->policy.output_bytes)
+			stop_run(session, run, "output", session->policy.output_bytes, run->text.total);
 		if (!seat->leaving)
 			update_pause(session);
 	} else if (session->on_event && !session->closing) {
@@ -343,10 +427,12 @@ static void handle_exited(void *owner, const struct cell__exit *how)
 	struct cell__run *run = run_on(seat);
 	bool was_current = session->seat == seat;
 	cell__calls_cancel(&seat->calls);
-	if (was_current)
+	if (was_current) {
 		session->seat = NULL;
-	else
+		uv_timer_stop(&session->wall);
+	} else {
 		session->leaving--;
+	}
 	if (how->error.code == CELL_E_SPAWNER)
 		session->broken = how->error;
 	if (run) {
@@ -414,7 +500,9 @@ static void handle_timer(uv_timer_t *timer)
 	struct cell__run *run = session->current;
 	if (!run || !run->started || run->ending || !session->seat)
 		return;
-	if (!run->timed_out) {
+	if (run->over) {
+		leave_seat(session, 0);
+	} else if (!run->timed_out) {
 		run->timed_out = true;
 		session->executor->interrupt(session->seat->kernel, run->id);
 		uv_timer_start(&session->timer, handle_timer, (uint64_t)session->grace_ms, 0);
@@ -468,6 +556,12 @@ static void handle_session_closed(uv_handle_t *handle)
 	closed(arg);
 }
 
+static void handle_timer_closed(uv_handle_t *handle)
+{
+	struct cell_session *session = handle->data;
+	uv_close((uv_handle_t *)&session->wall, handle_session_closed);
+}
+
 static void finish_close(struct cell_session *session)
 {
 	if (session->seat || session->leaving > 0 || session->current ||
@@ -478,7 +572,7 @@ static void finish_close(struct cell_session *session)
 			*at = session->next;
 			break;
 		}
-	uv_close((uv_handle_t *)&session->timer, handle_session_closed);
+	uv_close((uv_handle_t *)&session->timer, handle_timer_closed);
 }
 
 /* Fails what waits in the queue. */
@@ -539,6 +633,8 @@ static void do_open(struct cell__task *task)
 	struct cell_session *session = waiting->session;
 	uv_timer_init(&session->engine->loop.uv, &session->timer);
 	session->timer.data = session;
+	uv_timer_init(&session->engine->loop.uv, &session->wall);
+	session->wall.data = session;
 	session->next = session->engine->sessions;
 	session->engine->sessions = session;
 	if (session->space)
