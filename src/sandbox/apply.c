@@ -35,6 +35,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <planted_hole.h> /* made by meson; names nothing in a build for use */
+
 /* glibc's <sys/mount.h> and <linux/mount.h> do not go together on every system. */
 #define MS_BITS_NOSUID 2
 #define MS_BITS_NODEV 4
@@ -47,10 +49,6 @@
 #define UMOUNT_DETACH 2
 int mount(const char *source, const char *target, const char *type, unsigned long flags, const void *data);
 int umount2(const char *target, int flags);
-
-#ifndef CELL_PLANTED_HOLE
-#define CELL_PLANTED_HOLE ""
-#endif
 
 /* ---- files ---- */
 
