@@ -153,6 +153,27 @@ struct cell_executor_info {
 /* The i-th executor this build knows, 0-based; -1 past the end.  Set ret_info->size. */
 CELL_API int cell_executor_probe(struct cell_engine *engine, size_t i, struct cell_executor_info *ret_info);
 
+/* ---- sandbox ------------------------------------------------------------ */
+
+struct cell_sandbox_options {
+	size_t size;                /* sizeof(struct cell_sandbox_options) */
+	const char *policy;         /* a preset's name or the path of a YAML file; NULL: "untrusted" */
+	const char *workspace_mode; /* "rw", "ro", "none"; NULL: as the policy says */
+	const char *cwd;            /* the workspace; NULL: the caller's */
+	const char *const *env;     /* "K=V", NULL-terminated; added to PATH, HOME, LANG; nothing is inherited */
+	const char *python;         /* explain: whose files are to be seen; NULL: the default interpreter */
+};
+#define CELL_SANDBOX_OPTIONS_INIT { .size = sizeof(struct cell_sandbox_options) }
+
+/* What a policy comes to on this machine, step by step, as text; nothing is done.  free() it. */
+CELL_API int cell_sandbox_explain(const struct cell_sandbox_options *opts, char **ret_text, struct cell_error *err);
+/*
+ * Runs a command in a sandbox, with the caller's stdin, stdout and stderr, and waits.  *ret_status is as waitpid() gives
+ * it.  Forks: for programs with one thread.
+ */
+CELL_API int cell_sandbox_run(const struct cell_sandbox_options *opts, char *const argv[], int *ret_status,
+			      struct cell_error *err);
+
 /* ---- spaces: what the code in sessions can use --------------------------- */
 
 /*

@@ -75,6 +75,7 @@ struct cell_cli_command {
 int cell__cmd_run(int argc, char **argv);
 int cell__cmd_shell(int argc, char **argv);
 int cell__cmd_doctor(int argc, char **argv);
+int cell__cmd_sandbox(int argc, char **argv);
 int cell__cmd_tools(int argc, char **argv);
 int cell__cmd_workflows(int argc, char **argv);
 int cell__cmd_artifacts(int argc, char **argv);
@@ -85,6 +86,7 @@ int cell__cmd_bench(int argc, char **argv);
 extern const struct cell_cli_command cell__cli_run_command;
 extern const struct cell_cli_command cell__cli_shell_command;
 extern const struct cell_cli_command cell__cli_doctor_command;
+extern const struct cell_cli_command cell__cli_sandbox_command;
 extern const struct cell_cli_command cell__cli_tools_command;
 extern const struct cell_cli_command cell__cli_workflows_command;
 extern const struct cell_cli_command cell__cli_artifacts_command;

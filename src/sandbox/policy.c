@@ -19,7 +19,7 @@
 static const struct cell__policy presets[] = {
 	/* Code of unknown intent: enough to compute with, nothing to reach. */
 	{ .name = "untrusted", .level = CELL_LEVEL_FULL, .workspace = CELL_WORKSPACE_RW, .network = CELL_NET_NONE,
-	  .memory_bytes = 2 * GIB, .pids = 256, .files = 1024, .file_size_bytes = 1 * GIB, .tmp_bytes = 256 * MIB,
+	  .memory_bytes = 2 * GIB, .pids = 256, .files = 512, .file_size_bytes = 1 * GIB, .tmp_bytes = 256 * MIB,
 	  .output_bytes = 1 * GIB },
 	/* Large tables, packages from the index. */
 	{ .name = "data-science", .level = CELL_LEVEL_FULL, .workspace = CELL_WORKSPACE_RW, .network = CELL_NET_DEPS,
