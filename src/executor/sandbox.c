@@ -16,6 +16,7 @@
 #include <sys/mman.h>
 
 #include "sandbox/build.h"
+#include "sandbox/egress.h"
 
 #define PLANS_MAX 16
 
@@ -37,6 +38,9 @@ struct request {
 	char *workspace, *cwd;
 	char **read, **protect;
 	char *receipt;
+	struct cell__executor_host *host;
+	char session_id[33];
+	struct cell__egress *egress;
 };
 
 /* ---- the machine ---- */
@@ -182,6 +186,7 @@ static void request_destroy(struct cell__sandbox_request *base)
 	free(request->workspace);
 	free(request->cwd);
 	free(request->receipt);
+	cell__egress_close(request->egress);
 	free(request);
 }
 
@@ -224,6 +229,8 @@ struct cell__sandbox_request *cell__sandbox_request_create(struct cell__executor
 		request->base.prepare = request_prepare;
 		request->base.destroy = request_destroy;
 		request->sandbox = sandbox;
+		request->host = host;
+		snprintf(request->session_id, sizeof request->session_id, "%s", spec->session_id);
 		request->workspace = cell__strdup(spec->cwd);
 	}
 	if (!request || !sandbox || !request->workspace || copy_list(spec->read, &request->read) < 0 ||
@@ -258,6 +265,26 @@ void cell__sandbox_failure(const struct cell__sandbox_request *base, int step, i
 		cell__plan_failure((const struct cell_plan *)base->plan->bytes, session, &report, err);
 }
 
+static void audit(void *arg, const char *line)
+{
+	struct request *request = arg;
+	request->host->log(request->host->log_arg, CELL_LOG_INFO, "session %s: %s", request->session_id, line);
+}
+
+int cell__sandbox_listen(struct cell__sandbox_request *base, int fd, const char *const *index_hosts, struct cell_error *err)
+{
+	struct request *request = (struct request *)base;
+	struct cell__egress_options options = {
+		.loop = request->host->loop,
+		.listen_fd = fd,
+		.hosts = &request->policy.hosts,
+		.more_hosts = request->policy.network == CELL_NET_DEPS ? index_hosts : NULL,
+		.audit = audit,
+		.arg = request,
+	};
+	return cell__egress_create(&options, &request->egress, err);
+}
+
 void cell__sandbox_ready(struct cell__sandbox_request *base, const void *shell_report, size_t size, const unsigned *skipped,
 			 size_t n_skipped)
 {
@@ -288,6 +315,16 @@ static void sandbox_probe(struct cell__executor_host *host, struct cell_executor
 	snprintf(info->advice, sizeof info->advice, "%s", found->advice);
 }
 
+/* What makes programs take the way out. */
+#define PROXY_AT "127.0.0.1:3128"
+static const char *const proxy_variables[] = {
+	"http_proxy=http://" PROXY_AT,  "https_proxy=http://" PROXY_AT, "HTTP_PROXY=http://" PROXY_AT,
+	"HTTPS_PROXY=http://" PROXY_AT, "all_proxy=socks5h://" PROXY_AT, "ALL_PROXY=socks5h://" PROXY_AT,
+	"no_proxy=localhost,127.0.0.1", "NO_PROXY=localhost,127.0.0.1",
+};
+#define PROXY_VARIABLES (sizeof proxy_variables / sizeof *proxy_variables)
+_Static_assert(CELL_EGRESS_PORT == 3128, "PROXY_AT says the port");
+
 static int sandbox_open(struct cell__executor_host *host, const struct cell__kernel_spec *spec,
 			const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel,
 			struct cell_error *err)
@@ -300,7 +337,7 @@ static int sandbox_open(struct cell__executor_host *host, const struct cell__ker
 	struct request *mine = (struct request *)request;
 	while (spec->env[n])
 		n++;
-	env = cell__alloc(n + mine->policy.env.count + 1, sizeof *env);
+	env = cell__alloc(n + mine->policy.env.count + PROXY_VARIABLES + 1, sizeof *env);
 	if (!env) {
 		request_destroy(request);
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
@@ -312,6 +349,9 @@ static int sandbox_open(struct cell__executor_host *host, const struct cell__ker
 		env[at++] = first_home ? "HOME=" CELL_PLAN_HOME : spec->env[i];
 		home |= first_home;
 	}
+	bool filtered = mine->policy.network == CELL_NET_ALLOW || mine->policy.network == CELL_NET_DEPS;
+	for (size_t i = 0; filtered && i < PROXY_VARIABLES; i++)
+		env[at++] = proxy_variables[i];
 	for (size_t i = 0; i < mine->policy.env.count; i++)
 		env[at++] = mine->policy.env.items[i];
 	char limits[400];

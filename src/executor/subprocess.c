@@ -66,6 +66,7 @@ struct env {
 	int in_flight;
 	struct pool *pools; /* those that somebody has used */
 	struct cell__plan_env files; /* the interpreter's; known when the zygote is ready */
+	char **index_hosts;          /* "host:port" of the package index that its installer uses; NULL-terminated */
 	int64_t started_us;
 	struct cell_env_info info;
 	struct prewarm *prewarms;
@@ -93,6 +94,7 @@ struct kernel {
 	struct cell__sandbox_request *request; /* NULL: not sandboxed, or in the pool */
 	struct cell__sandbox_plan *plan;       /* NULL: not sandboxed, or not prepared yet */
 	struct cell_plan_report report;        /* of its shell */
+	int listen_fd;                         /* of its way out; -1: none */
 	unsigned skipped[16];                  /* steps that it passed over itself */
 	size_t n_skipped;
 	const struct cell__kernel_events *events; /* NULL: nobody owns it */
@@ -202,6 +204,7 @@ static void handle_kernel_closed(uv_handle_t *handle)
 	struct cell__subprocess *sub = kernel->sub;
 	free(kernel->init);
 	destroy_request(kernel->request);
+	cell__close_fd(&kernel->listen_fd);
 	cell__sandbox_plan_unref(kernel->plan);
 	free(kernel);
 	sub->open_handles--;
@@ -304,6 +307,7 @@ static struct kernel *kernel_create(struct env *env, struct cell_error *err)
 	kernel->env = env;
 	kernel->id = sub->hub->next_id++;
 	kernel->state = KERNEL_WAITING;
+	kernel->listen_fd = -1;
 	uv_timer_init(&sub->host->loop->uv, &kernel->timer);
 	kernel->timer.data = kernel;
 	sub->open_handles++;
@@ -358,6 +362,13 @@ static void maybe_live(struct kernel *kernel)
 {
 	if (kernel->state != KERNEL_OPENING || !kernel->ready || kernel->pid == 0)
 		return;
+	if (kernel->request && kernel->listen_fd >= 0 &&
+	    cell__sandbox_listen(kernel->request, cell__take_fd(&kernel->listen_fd), (const char *const *)kernel->env->index_hosts,
+				 &kernel->error) < 0) {
+		kernel->state = KERNEL_DYING;
+		kill_kernel(kernel);
+		return;
+	}
 	kernel->state = KERNEL_LIVE;
 	free(cell__take_ptr(kernel->init));
 	if (kernel->request)
@@ -707,11 +718,31 @@ static void take_paths(struct env *env, json_t *list)
 	free(paths);
 }
 
+static void free_hosts(struct env *env)
+{
+	for (char **host = env->index_hosts; host && *host; host++)
+		free(*host);
+	free(cell__take_ptr(env->index_hosts));
+}
+
+static void take_hosts(struct env *env, json_t *list)
+{
+	size_t n = json_array_size(list), kept = 0;
+	free_hosts(env);
+	env->index_hosts = cell__alloc(n + 1, sizeof *env->index_hosts);
+	for (size_t i = 0; env->index_hosts && i < n; i++) {
+		const char *host = json_string_value(json_array_get(list, i));
+		if (host && (env->index_hosts[kept] = cell__strdup(host)))
+			kept++;
+	}
+}
+
 static void zygote_ready(struct env *env, int64_t pid, const char *payload, size_t size)
 {
 	const char *version = "", *ipython = "", *preload_error = NULL;
 	json_t *ready = json_loadb(payload, size, 0, NULL);
 	take_paths(env, json_object_get(ready, "paths"));
+	take_hosts(env, json_object_get(ready, "index"));
 	if (ready)
 		json_unpack(ready, "{s?s, s?s, s?s}", "version", &version, "ipython", &ipython, "preload_error",
 			    &preload_error);
@@ -862,6 +893,8 @@ static void kernel_forked(struct kernel *kernel, int64_t pid, int64_t failure, c
 		return;
 	}
 	kernel->pid = (pid_t)pid;
+	if (kernel->plan)
+		kernel->listen_fd = cell__take_fd(&kernel->sub->hub->client.received_fd);
 	if (kernel->state == KERNEL_FORKING && kernel->pooled)
 		kernel->state = KERNEL_POOLED;
 	maybe_live(kernel);
@@ -1166,6 +1199,7 @@ static void handle_env_closed(uv_handle_t *handle)
 	free(env->python);
 	free(env->preload);
 	cell__plan_env_finish(&env->files);
+	free_hosts(env);
 	while (env->pools) {
 		struct pool *next = env->pools->next;
 		cell__sandbox_plan_unref(env->pools->plan);

@@ -40,6 +40,9 @@ void cell__sandbox_failure(const struct cell__sandbox_request *request, int step
 /* A kernel is ready; shell and skipped say which steps were passed over. */
 void cell__sandbox_ready(struct cell__sandbox_request *request, const void *shell_report, size_t size,
 			 const unsigned *skipped, size_t n_skipped);
+/* Before that, where the plan has a way out: fd is taken over.  An error ends the session. */
+int cell__sandbox_listen(struct cell__sandbox_request *request, int fd, const char *const *index_hosts,
+			 struct cell_error *err);
 
 /* The executors' vtables are made of these.  request: NULL, or what is to be done first; it is taken over. */
 int cell__subprocess_open(struct cell__executor_host *host, const struct cell__executor *executor,

@@ -22,6 +22,7 @@
 #include <linux/seccomp.h>
 #include <linux/securebits.h>
 #include <net/if.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -219,6 +220,24 @@ static int loopback_up(void)
 	return rc;
 }
 
+static int listen_at(struct cell_apply *apply, uint64_t port)
+{
+	struct sockaddr_in here = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port),
+				    .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -1;
+	if (bind(fd, (struct sockaddr *)&here, sizeof here) < 0 || listen(fd, 64) < 0) {
+		int error = errno;
+		close(fd);
+		errno = error;
+		return -1;
+	}
+	apply->listen_fd = fd;
+	apply->has_listener = true;
+	return 0;
+}
+
 /* ---- the process ---- */
 
 int cell__bound_capabilities(void)
@@ -400,6 +419,8 @@ static int run_step(struct cell_apply *apply, const struct cell_plan_step *step,
 		return loopback_up();
 	case CELL_OP_HOSTNAME:
 		return sethostname(a, step->a_size);
+	case CELL_OP_LISTEN:
+		return listen_at(apply, step->arg);
 	case CELL_OP_SESSION:
 		if (!apply->session)
 			return 0;

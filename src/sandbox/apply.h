@@ -15,6 +15,8 @@ struct cell_apply {
 	int keep[CELL_APPLY_MAX_KEEP];   /* descriptors that OP_CLOSE_FDS leaves open */
 	int n_keep;
 	int landlock_fd;                 /* -1 */
+	int listen_fd;                   /* made by OP_LISTEN, valid when has_listener */
+	bool has_listener;
 };
 
 /* Every step of a stage, in order.  0, or -1 with *report filled; report->skipped is filled in both cases. */

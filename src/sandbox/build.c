@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include "sandbox/egress.h"
 #include "sandbox/seccomp.h"
 
 #define ROOT_BYTES (16ull << 20)
@@ -250,10 +251,10 @@ static void shell_stage(struct builder *b, const struct cell__policy *policy, co
 		bind_known(b, CELL_STAGE_SHELL, policy->read.items[i], CELL_BIND_READ_ONLY);
 	for (size_t i = 0; i < policy->write.count; i++)
 		bind_known(b, CELL_STAGE_SHELL, policy->write.items[i], 0);
-	if (env->proxy_socket)
-		bind_as(b, CELL_STAGE_SHELL, env->proxy_socket, CELL_PLAN_PROXY_PATH, CELL_BIND_NO_EXEC);
 	if (flags & CLONE_NEWNET)
 		SHELL(CELL_OP_LOOPBACK, 0, 0, 0, "", "");
+	if (policy->network == CELL_NET_ALLOW || policy->network == CELL_NET_DEPS)
+		SHELL(CELL_OP_LISTEN, 0, CELL_EGRESS_PORT, 0, "", "");
 	SHELL(CELL_OP_HOSTNAME, 0, 0, 0, "sandbox", "");
 	if (!b->failed)
 		head_of(b)->clone_flags = flags;

@@ -13,13 +13,11 @@
 struct cell__plan_env {
 	char **folders;           /* real paths, none below another; NULL-terminated */
 	char **links;             /* name, what it points to, name, ...; NULL-terminated */
-	const char *proxy_socket; /* a unix socket of the egress proxy to be bound inside; NULL: none */
 };
 
 int cell__plan_env_init(struct cell__plan_env *env, const char *const *paths);
 void cell__plan_env_finish(struct cell__plan_env *env);
 
-#define CELL_PLAN_PROXY_PATH "/run/workcell/egress.sock"
 #define CELL_PLAN_HOME "/tmp"
 
 /* What only the session knows. */

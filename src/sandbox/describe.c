@@ -78,6 +78,8 @@ int cell__plan_describe(const struct cell_plan_step *step, struct cell__buf *out
 		return cell__buf_add_str(out, "bring the loopback interface up");
 	case CELL_OP_HOSTNAME:
 		return cell__buf_printf(out, "host name \"%s\"", a);
+	case CELL_OP_LISTEN:
+		return cell__buf_printf(out, "a way out through the host's proxy at 127.0.0.1:%llu", arg);
 	case CELL_OP_SESSION:
 		return cell__buf_add_str(out, arg == CELL_STAGE_SESSION_FILES ? "the session's files (workspace, packages)"
 									      : "Landlock: the session's files");

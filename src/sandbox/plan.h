@@ -53,6 +53,7 @@ enum cell_plan_op {
 	CELL_OP_MASK,           /* a: path that must show nothing */
 	CELL_OP_LOOPBACK,       /* brings lo up */
 	CELL_OP_HOSTNAME,       /* a: name */
+	CELL_OP_LISTEN,         /* a socket at 127.0.0.1, handed to the host's proxy; arg: port */
 	CELL_OP_SESSION,        /* arg: the stage of the session's plan to run here */
 	CELL_OP_DETACH,         /* the host's files go */
 	CELL_OP_SEAL,           /* the root becomes read-only */

@@ -11,10 +11,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "core/core.h"
+#include "spawn/message.h"
 
 #define PLANS_KEPT 8
 
@@ -71,9 +73,12 @@ static void __attribute__((noreturn)) run_shell(const struct cell_plan *plan, co
 	} else {
 		(void)cell__apply_stage(&apply, CELL_STAGE_SHELL, &report);
 	}
-	if (write(3, &report, sizeof report) != (ssize_t)sizeof report || report.step >= 0)
+	struct cell_spawn_msg head = { .version = CELL_SPAWN_VERSION };
+	if (cell__spawn_send(3, &head, &report, sizeof report, &apply.listen_fd, apply.has_listener, 0) < 0 || report.step >= 0)
 		_exit(1);
 	close(3);
+	if (apply.has_listener)
+		close(apply.listen_fd);
 	keep_namespaces();
 }
 
@@ -155,7 +160,7 @@ static int make_group(struct shell *shell, const struct cell_plan *plan)
 static int start_process(struct shell *shell, const struct cell_plan *plan)
 {
 	int ready[2];
-	if (pipe2(ready, O_CLOEXEC) < 0)
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ready) < 0)
 		return -1;
 	long pid = syscall(SYS_clone, cell__apply_birth_flags(plan) | SIGCHLD, NULL, NULL, NULL, NULL);
 	if (pid == 0)
@@ -182,7 +187,7 @@ static struct shell *make_shell(const struct cell_plan *plan)
 		return NULL;
 	}
 	*shell = (struct shell){
-		.serial = next_serial++, .plan_id = plan->id, .pidfd = -1, .ready_fd = -1, .report.step = -1, .next = shells
+		.serial = next_serial++, .plan_id = plan->id, .pidfd = -1, .ready_fd = -1, .listen_fd = -1, .report.step = -1, .next = shells
 	};
 	shells = shell;
 	bool bare = plan->level != CELL_LEVEL_FULL;
@@ -266,13 +271,25 @@ struct shell *cell__shell_by_pid(pid_t pid)
 
 void cell__shell_read(struct shell *shell)
 {
-	struct cell_plan_report report;
-	ssize_t n = read(shell->ready_fd, &report, sizeof report);
+	struct {
+		struct cell_spawn_msg head;
+		char report[sizeof(struct cell_plan_report)];
+	} message;
+	struct iovec iov = { &message, sizeof message };
+	union {
+		struct cmsghdr align;
+		char space[CMSG_SPACE(sizeof(int))];
+	} control;
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control };
+	ssize_t n = recvmsg(shell->ready_fd, &msg, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
 	cell__close_fd(&shell->ready_fd);
-	if (n == (ssize_t)sizeof report)
-		shell->report = report;
+	struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&msg) : NULL;
+	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
+		memcpy(&shell->listen_fd, CMSG_DATA(c), sizeof(int));
+	if (n == (ssize_t)(sizeof message.head + sizeof message.report))
+		memcpy(&shell->report, message.report, sizeof shell->report);
 	else
 		shell->report = (struct cell_plan_report){ .step = CELL_PLAN_MAX_STEPS - 1, .sys = ECHILD };
 	shell->ready = shell->report.step < 0;
@@ -313,6 +330,7 @@ bool cell__shell_remove(struct shell *shell)
 			break;
 		}
 	cell__close_fd(&shell->ready_fd);
+	cell__close_fd(&shell->listen_fd);
 	cell__close_fd(&shell->pidfd);
 	free(shell);
 	return true;

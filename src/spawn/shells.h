@@ -22,6 +22,7 @@ struct shell {
 	pid_t pid;     /* of pid 1; 0: there is none (any more) */
 	int pidfd;
 	int ready_fd;  /* -1 once it has spoken */
+	int listen_fd; /* of the way out, for the host; -1: none */
 	bool ready, failed, taken, has_group;
 	struct cell_cgroup group;
 	struct cell_plan_report report;

@@ -350,6 +350,18 @@ fail:
 	free(zygote);
 }
 
+static void tell_forked(struct kernel *kernel)
+{
+	struct shell *shell = kernel->shell;
+	struct cell_spawn_msg head = {
+		.version = CELL_SPAWN_VERSION, .type = CELL_SPAWN_KERNEL_FORKED, .id = kernel->id, .a = kernel->pid
+	};
+	(void)cell__spawn_send(HOST_FD, &head, shell ? &shell->report : NULL, shell ? sizeof shell->report : 0,
+			       shell ? &shell->listen_fd : NULL, shell && shell->listen_fd >= 0, 0);
+	if (shell)
+		cell__close_fd(&shell->listen_fd);
+}
+
 /* A kernel that never was.  Its shell, if there is one, may be broken: it goes too. */
 static void fork_failed(struct kernel *kernel, int error)
 {
@@ -392,8 +404,7 @@ static void handle_zygote_message(struct zygote *zygote, ssize_t size)
 		kernel->pidfd = (int)syscall(SYS_pidfd_open, kernel->pid, 0);
 		if (kernel->shell)
 			cell__shell_joined(kernel->shell);
-		tell_host(CELL_SPAWN_KERNEL_FORKED, head.id, head.a, 0, kernel->shell ? &kernel->shell->report : NULL,
-			  kernel->shell ? sizeof kernel->shell->report : 0);
+		tell_forked(kernel);
 		if (kernel->pidfd < 0 && errno == ESRCH)
 			kernel_died(kernel, -1); /* sandboxed, and reaped before we knew it */
 		if (kernel->kill_wanted && kernel->pidfd >= 0)
