@@ -66,11 +66,13 @@ extern "C" {
 	X(E_EXISTS, "exists", 409, -32016, 125, "FileExistsError")                \
 	X(E_DISABLED, "disabled", 403, -32017, 125, "RuntimeDepsDisabledError")   \
 	X(E_INSTALL, "install_failed", 502, -32018, 125, "DepsError")             \
+	X(E_SANDBOX, "sandbox_failed", 500, -32019, 125, "SandboxError")          \
 	X(OUT_EXCEPTION, "exception", 200, -32100, 1, "CodeExecutionError")       \
 	X(OUT_TIMEOUT, "timeout", 200, -32101, 124, "TimeoutError")               \
 	X(OUT_INTERRUPTED, "interrupted", 200, -32102, 1, "InterruptedError")     \
 	X(OUT_KERNEL_DIED, "kernel_died", 200, -32103, 137, "KernelDiedError")    \
-	X(OUT_REJECTED, "rejected", 200, -32104, 1, "ApprovalRejectedError")
+	X(OUT_REJECTED, "rejected", 200, -32104, 1, "ApprovalRejectedError")      \
+	X(OUT_LIMIT, "limit_exceeded", 200, -32105, 137, "LimitExceededError")
 
 enum cell_code {
 #define CELL_CODE_ENUM(name, word, http, rpc, exit_status, py) CELL_##name,
@@ -150,6 +152,27 @@ struct cell_executor_info {
 
 /* The i-th executor this build knows, 0-based; -1 past the end.  Set ret_info->size. */
 CELL_API int cell_executor_probe(struct cell_engine *engine, size_t i, struct cell_executor_info *ret_info);
+
+/* ---- sandbox ------------------------------------------------------------ */
+
+struct cell_sandbox_options {
+	size_t size;                /* sizeof(struct cell_sandbox_options) */
+	const char *policy;         /* a preset's name or the path of a YAML file; NULL: "untrusted" */
+	const char *workspace_mode; /* "rw", "ro", "none"; NULL: as the policy says */
+	const char *cwd;            /* the workspace; NULL: the caller's */
+	const char *const *env;     /* "K=V", NULL-terminated; added to PATH, HOME, LANG; nothing is inherited */
+	const char *python;         /* explain: whose files are to be seen; NULL: the default interpreter */
+};
+#define CELL_SANDBOX_OPTIONS_INIT { .size = sizeof(struct cell_sandbox_options) }
+
+/* What a policy comes to on this machine, step by step, as text; nothing is done.  free() it. */
+CELL_API int cell_sandbox_explain(const struct cell_sandbox_options *opts, char **ret_text, struct cell_error *err);
+/*
+ * Runs a command in a sandbox, with the caller's stdin, stdout and stderr, and waits.  *ret_status is as waitpid() gives
+ * it.  Forks: for programs with one thread.
+ */
+CELL_API int cell_sandbox_run(const struct cell_sandbox_options *opts, char *const argv[], int *ret_status,
+			      struct cell_error *err);
 
 /* ---- spaces: what the code in sessions can use --------------------------- */
 
@@ -549,6 +572,8 @@ struct cell_session_options {
 	 * their bytes; what cannot be written stays with its display.  NULL: none are written.
 	 */
 	const char *images_dir;
+	const char *sandbox_policy; /* sandbox: a preset's name or the path of a YAML file; NULL: "untrusted" */
+	const char *workspace_mode; /* sandbox: "rw", "ro" or "none"; NULL: as the policy says */
 };
 #define CELL_SESSION_OPTIONS_INIT                                                 \
 	{ .size = sizeof(struct cell_session_options), .timeout_ms = 120000, .grace_ms = 2000, \
@@ -627,6 +652,8 @@ struct cell_outcome {
 	const char *type;       /* "ZeroDivisionError"; "" when no exception */
 	const char *message;
 	const char *traceback;  /* plain text; "" when none */
+	const char *limit;      /* CELL_OUT_LIMIT: "memory", "pids", ...; else NULL */
+	uint64_t limit_max, limit_used;
 };
 
 struct cell_text {

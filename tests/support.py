@@ -26,7 +26,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BIN = os.path.abspath(os.environ.get("WORKCELL_BIN", os.path.join(ROOT, "build", "workcell")))
 # An interpreter with IPython, numpy, pandas and matplotlib; the one that runs the tests unless told otherwise.
 PYTHON = os.environ.get("WORKCELL_TEST_PYTHON", sys.executable)
-EXECUTORS = os.environ.get("WORKCELL_EXECUTORS", "subprocess").replace(",", " ").split()
+EXECUTORS = os.environ.get("WORKCELL_EXECUTORS", "subprocess sandbox").replace(",", " ").split()
 DEADLINE = float(os.environ.get("WORKCELL_TEST_DEADLINE", "60"))
 # A process may hold a Python integer literal of any length.
 if hasattr(sys, "set_int_max_str_digits"):
@@ -81,6 +81,14 @@ class Process:
 
     def __repr__(self):
         return "<%d ppid=%d %s %s>" % (self.pid, self.ppid, self.state, self.cmdline[:120])
+
+
+def comm_of(pid):
+    try:
+        with open("/proc/%d/comm" % pid, encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
 
 
 def read_process(pid):
@@ -342,8 +350,8 @@ class Driver:
     """`workcell run --json --cells`: cells go in and results come out while the program lives."""
 
     def __init__(self, *flags, python=None, executor=None, cwd=None, env=None, pool=0, events=True,
-                 preexec_fn=None):
-        argv = [BIN, "run", "--json", "--cells", "--python", python or bare_python()]
+                 preexec_fn=None, prefix=()):
+        argv = list(prefix) + [BIN, "run", "--json", "--cells", "--python", python or bare_python()]
         if events:
             argv.append("--events")
         if pool is not None:
@@ -351,7 +359,7 @@ class Driver:
         if executor:
             argv += ["--executor", executor]
         argv += [str(flag) for flag in flags]
-        self.argv = argv
+        self.argv, self.executor = argv, executor
         self.stderr = tempfile.TemporaryFile()
         self.process = popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.stderr,
                              env=env if env is not None else host_environment(), cwd=cwd,
@@ -437,7 +445,15 @@ class Driver:
     # -- its processes: the spawner may have left the program's own tree, so it is found from the kernel up
 
     def kernel_pid(self):
-        return self.value("__import__('os').getpid()")
+        if self.executor != "sandbox":
+            return self.value("__import__('os').getpid()")
+        # It has a number of its own in its pid namespace; from outside it is found by a name it gives itself.
+        mark = "wc" + os.urandom(6).hex()
+        prctl = "__import__('ctypes').CDLL(None).prctl(15, %r)"
+        assert self.value(prctl % mark.encode()) == 0
+        found = [pid for pid in processes() if comm_of(pid) == mark]
+        assert self.value(prctl % b"python3") == 0 and len(found) == 1, found
+        return found[0]
 
     def locate(self):
         """Finds spawner and zygote.  Before either is killed, and with a pool of 0."""
@@ -448,7 +464,7 @@ class Driver:
         self.spawner = chain[-1]
         assert "spawner" in table[self.spawner].cmdline, table[self.spawner]
         found = [p.pid for p in table.values() if p.ppid == self.spawner and p.state not in "ZX"
-                 and p.pid != chain[0]]
+                 and p.pid != chain[0] and "zygote.py" in p.cmdline]
         assert len(found) == 1, [table[pid] for pid in found]
         self.zygote = found[0]
         return chain[0]

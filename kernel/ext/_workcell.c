@@ -38,6 +38,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "confine.h"
 #include "wire/ring_abi.h"
 #include "wire/spin.h"
 #include "wire/spawn_msg.h"
@@ -709,7 +710,7 @@ static int keep_fd(int fd, int *ret_fd)
 	return *ret_fd < 0 ? -1 : 0;
 }
 
-/* become_kernel(socket, stdout, stderr, ring, lifeline): takes the descriptors over. */
+/* become_kernel(socket, stdout, stderr, ring, lifeline or -1 in a sandbox): takes the descriptors over. */
 static PyObject *wc_become_kernel(PyObject *self, PyObject *args)
 {
 	(void)self;
@@ -718,9 +719,10 @@ static PyObject *wc_become_kernel(PyObject *self, PyObject *args)
 		return NULL;
 	if (setsid() < 0)
 		return fail_step("setsid");
-	if (prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
+	/* In a sandbox there is a pid 1 that reaps, and whose end is ours. */
+	if (lifeline >= 0 && prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
 		return fail_step("become subreaper");
-	if (tie_lifeline(lifeline) < 0)
+	if (lifeline >= 0 && tie_lifeline(lifeline) < 0)
 		return fail_step("tie the lifeline");
 	write_file("/proc/self/oom_score_adj", "500");
 	int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -770,6 +772,14 @@ static PyObject *wc_zygote_open(PyObject *self, PyObject *fd)
 	if (child_signal_fd < 0)
 		return fail_step("signalfd");
 	Py_RETURN_NONE;
+}
+
+/* fds() -> what this kernel must keep: its socket and its private duplicates of 1 and 2 */
+static PyObject *wc_fds(PyObject *self, PyObject *unused)
+{
+	(void)self;
+	(void)unused;
+	return Py_BuildValue("[iii]", sock_fd, pipe_fd[0], pipe_fd[1]);
 }
 
 /* In a freshly forked kernel: leave nothing of the zygote's in it. */
@@ -826,11 +836,12 @@ static PyObject *zygote_receive(void)
 	}
 	if (!fds)
 		return NULL;
-	return Py_BuildValue("siKLN", "message", (int)head.type, (unsigned long long)head.id, (long long)head.b, fds);
+	return Py_BuildValue("siKLNy#", "message", (int)head.type, (unsigned long long)head.id, (long long)head.b, fds,
+			     bytes + sizeof head, (Py_ssize_t)((size_t)n - sizeof head));
 }
 
 /*
- * zygote_next(timeout_ms) -> ("message", type, id, b, [fds]) | ("exit", pid, status) | ("end",) | None
+ * zygote_next(timeout_ms) -> ("message", type, id, b, [fds], payload) | ("exit", pid, status) | ("end",) | None
  * None: the time is up, or nothing after all.
  */
 static PyObject *wc_zygote_next(PyObject *self, PyObject *args)
@@ -893,6 +904,11 @@ static PyMethodDef methods[] = {
 	{ "interrupt_wanted", wc_interrupt_wanted, METH_NOARGS, "interrupt_wanted() -> bool" },
 	{ "is_kernel", wc_is_kernel, METH_NOARGS, "is_kernel() -> bool" },
 	{ "become_kernel", wc_become_kernel, METH_VARARGS, "become_kernel(socket, stdout, stderr, ring, lifeline) -> socket" },
+	{ "fds", wc_fds, METH_NOARGS, "fds() -> [socket, stdout, stderr]" },
+	{ "fork_into", wc_fork_into, METH_VARARGS, "fork_into(shell, flags, group) -> pid, 0 in the kernel" },
+	{ "join_group", wc_join_group, METH_O, "join_group(group)" },
+	{ "confine_early", wc_confine_early, METH_VARARGS, "confine_early(plan, keep) -> (step, errno, skipped)" },
+	{ "confine", wc_confine, METH_O, "confine(session) -> (step, errno, skipped)" },
 	{ "zygote_open", wc_zygote_open, METH_O, "zygote_open(fd)" },
 	{ "zygote_leave", wc_zygote_leave, METH_NOARGS, "zygote_leave()" },
 	{ "zygote_next", wc_zygote_next, METH_VARARGS, "zygote_next(timeout_ms)" },

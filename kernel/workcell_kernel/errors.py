@@ -9,6 +9,8 @@ import sys
 import sysconfig
 import traceback
 
+from . import limits
+
 MAX_MESSAGE = 64 * 1024
 MAX_TRACEBACK = 256 * 1024
 
@@ -115,9 +117,14 @@ def describe(exc):
         head, _, rest = text.partition("\n")
         if rest.startswith('  File "<cell') and exc.__traceback__ is None:
             text = rest
-    return {
+    error = {
         "type": name,
         "message": _clean(_cut(message, MAX_MESSAGE)),
         "traceback": _clean(_cut(text, MAX_TRACEBACK)),
         "code": "interrupted" if isinstance(exc, KeyboardInterrupt) else "exception",
     }
+    limit = limits.of(exc)
+    if limit:
+        error["limit"] = limit
+        error["message"] += " (the session's limit on %(name)s: %(used)d of %(max)d)" % limit
+    return error

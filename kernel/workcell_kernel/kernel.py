@@ -13,7 +13,7 @@ import _signal
 import _workcell
 
 from . import display as display_module
-from . import errors, guard, namespaces, ns_deps, rpc, shell
+from . import errors, guard, limits, namespaces, ns_deps, rpc, shell
 from .cell import Cells, part_bytes
 from .ns_errors import EXPORTED
 from .streams import TextOut, no_input
@@ -74,17 +74,42 @@ def reseed():
         random.seed()
 
 
+class Confinement:
+    """How this kernel is confined: a plan, and whether it was forked into namespaces of its own."""
+
+    def __init__(self, plan, in_shell, group):
+        self.plan, self.in_shell = plan, in_shell
+        if not in_shell:
+            _workcell.join_group(group)
+
+    def begin(self):
+        """As soon as the kernel has its descriptors."""
+        self.step, self.error, self.skipped = _workcell.confine_early(self.plan, _workcell.fds())
+
+    def finish(self, session):
+        """The last thing before code of the agent's may run. None, or the error that ends the session."""
+        if self.step < 0:
+            self.step, self.error, skipped = _workcell.confine(session)
+            self.skipped += skipped
+        return None if self.step < 0 else {"code": "sandbox", "message": "", "step": self.step, "sys": self.error}
+
+
 class Kernel:
     channel = None
+    confinement = None
 
     # -- start
 
-    def take_over(self, fds, lifeline, rehearse):
+    def take_over(self, fds, lifeline, rehearse, confinement):
         """In the freshly forked process."""
         global own_stderr
         socket, out, err, ring = fds
-        self.fd = _workcell.become_kernel(socket, out, err, ring, lifeline)
+        self.confinement = confinement
+        in_shell = confinement is not None and confinement.in_shell
+        self.fd = _workcell.become_kernel(socket, out, err, ring, -1 if in_shell else lifeline)
         os.close(lifeline)
+        if confinement is not None:
+            confinement.begin()
         reseed()
         sys.stdin = sys.__stdin__ = open(0, "r", encoding="utf-8", errors="surrogateescape", closefd=False)
         sys.stdout = sys.__stdout__ = TextOut(1)
@@ -99,8 +124,15 @@ class Kernel:
         _signal.signal(SIGINT, on_interrupt)
         _signal.siginterrupt(SIGINT, True)
 
-    def configure(self, text):
+    def configure(self, text, session):
         options = loads(text)
+        ready = {"python": "%d.%d.%d" % sys.version_info[:3], "pid": os.getpid()}
+        if self.confinement is not None:
+            error = self.confinement.finish(session or b"")
+            if error:
+                return {"error": error}
+            ready["skipped"] = self.confinement.skipped
+            limits.limits.update(options.get("limits") or {})
         os.environ.clear()
         os.environ.update(options["env"])
         path = options["env"].get("PYTHONPATH")
@@ -127,7 +159,7 @@ class Kernel:
                 self.cells.home = options["cwd"], os.getcwd()
         except OSError as exc:
             return {"error": {"code": "invalid", "message": "working directory: %s" % exc}}
-        return {"python": "%d.%d.%d" % sys.version_info[:3], "pid": os.getpid()}
+        return ready
 
     def ask_before_commands(self):
         channel = self.channel
@@ -174,7 +206,7 @@ class Kernel:
             if kind == run:
                 self.run(ident, raw)
             elif kind == _workcell.INIT:
-                _workcell.send(_workcell.READY, ident, dumps(self.configure(text)).encode())
+                _workcell.send(_workcell.READY, ident, dumps(self.configure(text, raw)).encode())
             elif kind == _workcell.REPLY:
                 self.take_news(loads(text))
             elif kind == _workcell.SHUTDOWN:
@@ -241,11 +273,11 @@ class Kernel:
             os._exit(0)
 
 
-def main(fds, lifeline, rehearse):
+def main(fds, lifeline, rehearse, confinement=None):
     """Never returns."""
     try:
         kernel = Kernel()
-        kernel.take_over(fds, lifeline, rehearse)
+        kernel.take_over(fds, lifeline, rehearse, confinement)
         kernel.serve()
         kernel.leave()
     except BaseException:

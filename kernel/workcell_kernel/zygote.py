@@ -49,6 +49,36 @@ def preload(names):
     return None
 
 
+def index_hosts():
+    """HOST:PORT of the package index that pip or uv is configured with here; of pip's own default where it is not."""
+    import re
+
+    home = os.environ.get("HOME", "/")
+    texts = []
+    for path in (sys.prefix + "/pip.conf", "/etc/pip.conf", "/etc/xdg/pip/pip.conf", home + "/.config/pip/pip.conf",
+                 home + "/.pip/pip.conf", "/etc/uv/uv.toml", home + "/.config/uv/uv.toml"):
+        try:
+            with open(path, encoding="utf-8") as file:
+                texts += [line for line in file if re.match(r"\s*(extra-)?index|\s*(default-)?url|\s*https?:", line)]
+        except (OSError, ValueError):
+            pass
+    if not any("://" in text for text in texts):
+        for folder in sys.path:
+            try:
+                with open(folder + "/pip/_internal/models/index.py", encoding="utf-8") as file:
+                    text = file.read()
+            except (OSError, ValueError):
+                continue
+            found = re.search(r'^PyPI = PackageIndex\(\s*"(https://[^"]+)",\s*file_storage_domain="([^"]+)"', text, re.M)
+            if found:
+                texts += [found[1], "https://" + found[2] + "/"]
+            break
+    hosts = set()
+    for scheme, host, port in re.findall(r"(https?)://(?:[^@/\s\"']*@)?([A-Za-z0-9.-]+)(?::(\d+))?", "\n".join(texts)):
+        hosts.add("%s:%s" % (host, port or ("443" if scheme == "https" else "80")))
+    return sorted(hosts)
+
+
 def rehearse():
     """Runs the paths of a first cell once, so that a fork finds their memory in place."""
     cells = cell.Cells()
@@ -82,9 +112,12 @@ class Zygote:
         _workcell.zygote_send(_workcell.ZYGOTE_WARMED, 0, 0, 0, b"")
         return False
 
-    def fork(self, ident, pooled, fds):
+    def fork(self, ident, pooled, fds, payload):
+        # socket, stdout, stderr, ring; for a sandboxed kernel also its plan, and the shell to be forked into.
+        plan = fds[4] if len(fds) > 4 else -1
+        shell = fds[5] if len(fds) > 5 else -1
         try:
-            pid = os.fork()
+            pid = _workcell.fork_into(shell, plan, payload) if shell >= 0 else os.fork()
         except OSError as exc:
             for fd in fds:
                 os.close(fd)
@@ -94,10 +127,12 @@ class Zygote:
             _workcell.zygote_leave()
             gc.enable()
             # A kernel for the pool has time: it touches the memory a first cell needs before anybody waits for it.
-            kernel.main(fds, self.lifeline, rehearse if pooled else None)
+            confinement = kernel.Confinement(plan, shell >= 0, payload) if plan >= 0 else None
+            kernel.main(fds[:4], self.lifeline, rehearse if pooled else None, confinement)
         for fd in fds:
             os.close(fd)
-        self.children[pid] = ident
+        if shell < 0:
+            self.children[pid] = ident
         _workcell.zygote_send(_workcell.KERNEL_FORKED, ident, pid, 0, b"")
 
     def serve(self):
@@ -114,7 +149,7 @@ class Zygote:
             elif event[0] == "end":
                 return
             elif event[1] == _workcell.KERNEL_FORK:
-                self.fork(event[2], event[3], event[4])
+                self.fork(event[2], event[3], event[4], event[5])
             elif event[1] == _workcell.ZYGOTE_WARM:
                 while warming:
                     warming = self.warm_step()
@@ -132,6 +167,12 @@ def main():
     rehearse()
     settle()
     ready = {"version": "%d.%d.%d" % sys.version_info[:3], "ipython": shell.have_ipython()}
+    # What a sandboxed kernel must find where it is.
+    ready["paths"] = sorted({os.path.abspath(p) for p in sys.path + [
+        sys.prefix, sys.base_prefix, sys.exec_prefix, KERNEL_DIR, os.path.join(KERNEL_DIR, "workcell_kernel"),
+        os.path.dirname(os.path.realpath(sys.executable)),
+    ] if p and os.path.exists(p)})
+    ready["index"] = index_hosts()
     if error:
         ready["preload_error"] = error
     _workcell.zygote_send(_workcell.ZYGOTE_READY, 0, os.getpid(), 0, json.dumps(ready).encode())

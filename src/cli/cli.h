@@ -76,6 +76,7 @@ struct cell_cli_command {
 int cell__cmd_run(int argc, char **argv);
 int cell__cmd_shell(int argc, char **argv);
 int cell__cmd_doctor(int argc, char **argv);
+int cell__cmd_sandbox(int argc, char **argv);
 int cell__cmd_tools(int argc, char **argv);
 int cell__cmd_workflows(int argc, char **argv);
 int cell__cmd_artifacts(int argc, char **argv);
@@ -88,6 +89,7 @@ int cell__cmd_bench(int argc, char **argv);
 extern const struct cell_cli_command cell__cli_run_command;
 extern const struct cell_cli_command cell__cli_shell_command;
 extern const struct cell_cli_command cell__cli_doctor_command;
+extern const struct cell_cli_command cell__cli_sandbox_command;
 extern const struct cell_cli_command cell__cli_tools_command;
 extern const struct cell_cli_command cell__cli_workflows_command;
 extern const struct cell_cli_command cell__cli_artifacts_command;
@@ -273,6 +275,8 @@ struct cell_cli_session_flags {
 	int64_t timeout_ms;
 	int64_t max_output_bytes;
 	int64_t pool;
+	const char *sandbox_policy;
+	const char *workspace_mode;
 };
 
 extern const struct cell_session_options cell__cli_session_defaults;
@@ -322,6 +326,10 @@ extern const struct cell_session_options cell__cli_session_defaults;
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.restore_cwd) },                          \
 	{ 0, "audit", "FILE", "append a line of JSON about each call",                    \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.audit) },                                \
+	{ 0, "sandbox-policy", "NAME", "untrusted, data-science, developer, or a YAML file (default untrusted)", \
+	  CELL_FLAG_STRING, CELL_CLI_AT(at, sandbox_policy) },                            \
+	{ 0, "workspace-mode", "MODE", "sandbox: the working directory is rw, ro or none (default as the policy says)", \
+	  CELL_FLAG_STRING, CELL_CLI_AT(at, workspace_mode) },                            \
 	CELL_CLI_SPACE_FLAGS(CELL_CLI_AT(at, space)),                                     \
 	CELL_CLI_DEPS_FLAGS(CELL_CLI_AT(at, space)),                                      \
 	CELL_CLI_VENV_FLAGS(CELL_CLI_AT(at, space)),                                      \

@@ -308,6 +308,7 @@ static const struct cell_cli_command *const commands[] = {
 	&cell__cli_deps_command,
 	&cell__cli_policy_command,
 	&cell__cli_audit_command,
+	&cell__cli_sandbox_command,
 	&cell__cli_doctor_command,
 	&bench_command,
 };

@@ -489,6 +489,8 @@ int cell__cli_open(const struct cell_cli_session_flags *flags, cell_event_fn on_
 	options.on_event = on_event;
 	options.event_arg = event_arg;
 	options.space = host.space;
+	options.sandbox_policy = flags->sandbox_policy;
+	options.workspace_mode = flags->workspace_mode;
 	if (cell__cli_gate_open(&flags->gate, &host, &options, err) < 0 ||
 	    cell_session_open(host.engine, &options, &host.session, err) < 0) {
 		cell_space_close(host.space);

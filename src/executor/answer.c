@@ -78,6 +78,12 @@ static const char *take_error(json_t *error, struct cell__answer *answer)
 			"traceback", &answer->error_traceback, "code", &code) < 0)
 		return "an error without type, message, traceback and code";
 	answer->interrupted = strcmp(code, "interrupted") == 0;
+	json_t *limit = json_object_get(error, "limit");
+	json_int_t max = 0, used = 0;
+	if (limit && json_unpack(limit, "{s:s, s:I, s:I}", "name", &answer->limit, "max", &max, "used", &used) < 0)
+		return "a limit without name, max and used";
+	answer->limit_max = max > 0 ? (uint64_t)max : 0;
+	answer->limit_used = used > 0 ? (uint64_t)used : 0;
 	return NULL;
 }
 

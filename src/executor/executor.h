@@ -36,6 +36,8 @@ struct cell__answer {
 	bool failed;
 	bool interrupted;
 	const char *error_type, *error_message, *error_traceback; /* NUL-terminated, valid UTF-8 */
+	const char *limit; /* the limit that the error comes of, by its own account; NULL: none */
+	uint64_t limit_max, limit_used;
 };
 
 struct cell__exit {
@@ -43,6 +45,7 @@ struct cell__exit {
 	int status;       /* as waitpid() gives it */
 	bool oom;
 	bool asked;       /* we closed it */
+	uint64_t memory_max, memory_used; /* the group's limit and its highest use; 0: not known */
 	struct cell_error error; /* code != 0: why it ended or never began, in words */
 };
 
@@ -67,14 +70,21 @@ struct cell__kernel_spec {
 	bool shell_escape;      /* only `!cmd` and its like may start processes */
 	bool restore_cwd;       /* go back to cwd after each cell */
 	const char *site;       /* a folder of packages to put on the path, or NULL */
+	const struct cell__policy *policy; /* sandbox; NULL for the others */
+	const char *const *read;    /* sandbox: folders that the code must see, read-only; NULL-terminated or NULL */
+	const char *limits_json;    /* sandbox: an object, for the kernel to tell which limit an error comes of; or NULL */
+	const char *const *protect; /* sandbox: what the code must not write to; NULL-terminated or NULL */
 };
 
+struct cell__policy;
+struct cell__sandbox;
 struct cell__subprocess; /* zygotes and pools */
 
 /* What executors need of the engine. */
 struct cell__executor_host {
 	struct cell__loop *loop;
 	struct cell__subprocess *subprocess;
+	struct cell__sandbox *sandbox; /* NULL until first used */
 	void (*log)(void *arg, enum cell_log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 	void *log_arg;
 };
@@ -102,6 +112,8 @@ struct cell__executor {
 	int64_t (*pid)(const struct cell__kernel *kernel);
 	/* The isolation receipt, a JSON object. */
 	const char *receipt;
+	/* The receipt of a kernel that is ready, where they differ; NULL: `receipt` holds for all. */
+	const char *(*receipt_of)(const struct cell__kernel *kernel);
 };
 
 /* NULL past the end. */
@@ -109,5 +121,6 @@ const struct cell__executor *cell__executor_at(size_t i);
 const struct cell__executor *cell__executor_find(const char *name);
 
 extern const struct cell__executor cell__subprocess_executor;
+extern const struct cell__executor cell__sandbox_executor;
 
 #endif

@@ -5,6 +5,7 @@
 
 static const struct cell__executor *const executors[] = {
 	&cell__subprocess_executor,
+	&cell__sandbox_executor,
 };
 
 const struct cell__executor *cell__executor_at(size_t i)

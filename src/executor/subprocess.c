@@ -29,6 +29,8 @@
 
 #include "executor/answer.h"
 #include "executor/link.h"
+#include "sandbox/cgroup.h"
+#include "sandbox/plan.h"
 #include "spawn/hub.h"
 #include "spawn/proc.h"
 
@@ -37,10 +39,19 @@
 #define SILENT_END_MS 300   /* a kernel that closed its socket but does not exit is killed */
 #define POOL_DEATHS_MAX 3   /* pooled kernels that die in a row: stop making more */
 #define FORK_TRIES 3
+#define POOLS_MAX 8         /* kinds of kernels made ahead, per environment */
 
 enum env_state { ENV_NONE, ENV_STARTING, ENV_READY };
 
+/* Kernels made ahead, all with the same plan. */
+struct pool {
+	struct cell__sandbox_plan *plan; /* NULL: not sandboxed */
+	int deaths;
+	struct pool *next;
+};
+
 struct prewarm {
+	struct cell__sandbox_request *request; /* or NULL */
 	void (*done)(void *arg, const struct cell_env_info *info, const struct cell_error *err);
 	void *arg;
 	struct prewarm *next;
@@ -53,7 +64,9 @@ struct env {
 	uint64_t zygote_id;
 	bool warm;
 	int in_flight;
-	int pool_deaths;
+	struct pool *pools; /* those that somebody has used */
+	struct cell__plan_env files; /* the interpreter's; known when the zygote is ready */
+	char **index_hosts;          /* "host:port" of the package index that its installer uses; NULL-terminated */
 	int64_t started_us;
 	struct cell_env_info info;
 	struct prewarm *prewarms;
@@ -78,6 +91,12 @@ struct kernel {
 	bool asked;   /* we closed it */
 	int tries;
 	struct cell_error error;
+	struct cell__sandbox_request *request; /* NULL: not sandboxed, or in the pool */
+	struct cell__sandbox_plan *plan;       /* NULL: not sandboxed, or not prepared yet */
+	struct cell_plan_report report;        /* of its shell */
+	int listen_fd;                         /* of its way out; -1: none */
+	unsigned skipped[16];                  /* steps that it passed over itself */
+	size_t n_skipped;
 	const struct cell__kernel_events *events; /* NULL: nobody owns it */
 	void *owner;
 	char *init; /* the INIT frame's JSON; kept until READY, in case the fork has to be repeated */
@@ -129,11 +148,64 @@ static void maybe_destroyed(struct cell__subprocess *sub)
 	done(arg);
 }
 
+static void destroy_request(struct cell__sandbox_request *request)
+{
+	if (!request)
+		return;
+	cell__sandbox_plan_unref(request->plan);
+	cell__buf_finish(&request->session);
+	request->destroy(request);
+}
+
+static struct cell__sandbox_plan *plan_ref(struct cell__sandbox_plan *plan)
+{
+	if (plan)
+		plan->refs++;
+	return plan;
+}
+
+void cell__sandbox_plan_unref(struct cell__sandbox_plan *plan)
+{
+	if (!plan || --plan->refs > 0)
+		return;
+	cell__close_fd(&plan->fd);
+	free(plan->bytes);
+	free(plan);
+}
+
+static struct pool *find_pool(const struct env *env, const struct cell__sandbox_plan *plan)
+{
+	struct pool *pool = env->pools;
+	while (pool && pool->plan != plan)
+		pool = pool->next;
+	return pool;
+}
+
+/* Somebody uses kernels of this kind: some are made ahead from now on. */
+static struct pool *use_pool(struct env *env, struct cell__sandbox_plan *plan)
+{
+	struct pool *pool = find_pool(env, plan);
+	size_t count = 0;
+	if (pool)
+		return pool;
+	for (struct pool *p = env->pools; p; p = p->next)
+		count++;
+	pool = count < POOLS_MAX ? cell__alloc(1, sizeof *pool) : NULL;
+	if (!pool)
+		return NULL; /* goes without */
+	*pool = (struct pool){ .plan = plan_ref(plan), .next = env->pools };
+	env->pools = pool;
+	return pool;
+}
+
 static void handle_kernel_closed(uv_handle_t *handle)
 {
 	struct kernel *kernel = handle->data;
 	struct cell__subprocess *sub = kernel->sub;
 	free(kernel->init);
+	destroy_request(kernel->request);
+	cell__close_fd(&kernel->listen_fd);
+	cell__sandbox_plan_unref(kernel->plan);
 	free(kernel);
 	sub->open_handles--;
 	maybe_destroyed(sub);
@@ -162,7 +234,8 @@ static void kernel_gone(struct kernel *kernel, const struct cell__exit *how)
 	uv_close((uv_handle_t *)&kernel->timer, handle_kernel_closed);
 	if (kernel->sub->destroying)
 		return;
-	if (pooled && !how->asked && ++env->pool_deaths >= POOL_DEATHS_MAX)
+	struct pool *pool = find_pool(env, kernel->plan);
+	if (pooled && pool && !how->asked && ++pool->deaths >= POOL_DEATHS_MAX)
 		LOG(kernel->sub, CELL_LOG_WARN, "kernels of %s die in the pool; it is not refilled", env->python);
 	fork_waiting(env);
 	fill_pool(env);
@@ -185,14 +258,29 @@ static void kernel_gone_later(struct kernel *kernel)
 	cell__loop_post(kernel->sub->host->loop, &kernel->gone);
 }
 
+/* Finds the plan of a sandboxed kernel, now that its environment is known. */
+static int prepare(struct kernel *kernel, struct cell_error *err)
+{
+	struct cell__sandbox_request *request = kernel->request;
+	if (!request->plan && request->prepare(request, &kernel->env->files, err) < 0)
+		return -1;
+	if (!kernel->plan)
+		kernel->plan = plan_ref(request->plan);
+	return 0;
+}
+
 static int fork_now(struct kernel *kernel, struct cell_error *err)
 {
 	struct cell__subprocess *sub = kernel->sub;
 	struct cell__link_fds fds;
+	if (kernel->request && prepare(kernel, err) < 0)
+		return -1;
 	if (cell__link_create(sub->host->loop, &link_events, kernel, &kernel->link, &fds, err) < 0)
 		return -1;
+	int all[CELL_SPAWN_KERNEL_FDS] = { fds.fd[0], fds.fd[1], fds.fd[2], fds.fd[3], kernel->plan ? kernel->plan->fd : -1 };
 	int rc = cell__spawn_client_send(&sub->hub->client, CELL_SPAWN_KERNEL_FORK, kernel->id,
-					 (int64_t)kernel->env->zygote_id, kernel->pooled, NULL, 0, fds.fd, 4, err);
+					 (int64_t)kernel->env->zygote_id, kernel->pooled, NULL, 0, all, kernel->plan ? 5 : 4,
+					 err);
 	cell__link_fds_close(&fds);
 	if (rc < 0) {
 		cell__link_close(kernel->link);
@@ -219,6 +307,7 @@ static struct kernel *kernel_create(struct env *env, struct cell_error *err)
 	kernel->env = env;
 	kernel->id = sub->hub->next_id++;
 	kernel->state = KERNEL_WAITING;
+	kernel->listen_fd = -1;
 	uv_timer_init(&sub->host->loop->uv, &kernel->timer);
 	kernel->timer.data = kernel;
 	sub->open_handles++;
@@ -237,7 +326,9 @@ static void configure(struct kernel *kernel)
 {
 	struct cell_error err = { 0 };
 	kernel->state = KERNEL_OPENING;
-	if (cell__link_send(kernel->link, CELL_FRAME_INIT, 0, kernel->init, strlen(kernel->init), NULL, 0, &err) < 0) {
+	const struct cell__buf *session = kernel->request ? &kernel->request->session : NULL;
+	if (cell__link_send(kernel->link, CELL_FRAME_INIT, 0, kernel->init, strlen(kernel->init),
+			    session ? session->data : NULL, session ? session->size : 0, &err) < 0) {
 		kernel->error = err;
 		kill_kernel(kernel);
 	}
@@ -271,8 +362,17 @@ static void maybe_live(struct kernel *kernel)
 {
 	if (kernel->state != KERNEL_OPENING || !kernel->ready || kernel->pid == 0)
 		return;
+	if (kernel->request && kernel->listen_fd >= 0 &&
+	    cell__sandbox_listen(kernel->request, cell__take_fd(&kernel->listen_fd), (const char *const *)kernel->env->index_hosts,
+				 &kernel->error) < 0) {
+		kernel->state = KERNEL_DYING;
+		kill_kernel(kernel);
+		return;
+	}
 	kernel->state = KERNEL_LIVE;
 	free(cell__take_ptr(kernel->init));
+	if (kernel->request)
+		cell__sandbox_ready(kernel->request, &kernel->report, sizeof kernel->report, kernel->skipped, kernel->n_skipped);
 	kernel->events->ready(kernel->owner);
 }
 
@@ -289,9 +389,17 @@ static void handle_ready_frame(struct kernel *kernel, const struct cell_frame *f
 		handle_link_broken(kernel, "READY that is not JSON");
 		return;
 	}
-	json_unpack(ready, "{s?{s?s}}", "error", "message", &message);
+	const char *code = "";
+	int step = -1, sys = 0;
+	json_unpack(ready, "{s?{s?s, s?s, s?i, s?i}}", "error", "message", &message, "code", &code, "step", &step, "sys", &sys);
+	json_t *skipped = json_object_get(ready, "skipped");
+	for (size_t i = 0; i < json_array_size(skipped) && i < sizeof kernel->skipped / sizeof *kernel->skipped; i++)
+		kernel->skipped[kernel->n_skipped++] = (unsigned)json_integer_value(json_array_get(skipped, i));
 	if (json_object_get(ready, "error")) {
-		cell_fail(&kernel->error, CELL_E_INVALID, 0, "%s", message ? message : "the kernel refused the session");
+		if (kernel->request && strcmp(code, "sandbox") == 0)
+			cell__sandbox_failure(kernel->request, step, sys, &kernel->error);
+		else
+			cell_fail(&kernel->error, CELL_E_INVALID, 0, "%s", message ? message : "the kernel refused the session");
 		kernel->state = KERNEL_DYING;
 		kill_kernel(kernel);
 	} else {
@@ -316,7 +424,9 @@ static void handle_frame(void *owner, const struct cell_frame *frame)
 		}
 		kernel->up = true;
 		if (kernel->pooled) {
-			kernel->env->pool_deaths = 0;
+			struct pool *pool = find_pool(kernel->env, kernel->plan);
+			if (pool)
+				pool->deaths = 0;
 			check_prewarms(kernel->env);
 		}
 		break;
@@ -371,6 +481,7 @@ static void end_prewarms(struct env *env, const struct cell_error *err)
 	while (prewarm) {
 		struct prewarm *next = prewarm->next;
 		prewarm->done(prewarm->arg, err ? NULL : &env->info, err);
+		destroy_request(prewarm->request);
 		free(prewarm);
 		prewarm = next;
 	}
@@ -450,7 +561,8 @@ static int start_zygote(struct env *env, struct cell_error *err)
 		return -1;
 	env->state = ENV_STARTING;
 	env->warm = false;
-	env->pool_deaths = 0;
+	for (struct pool *pool = env->pools; pool; pool = pool->next)
+		pool->deaths = 0;
 	env->started_us = cell__now_us();
 	if (sub->start_timeout_ms > 0)
 		uv_timer_start(&env->timer, handle_start_timeout, (uint64_t)sub->start_timeout_ms, 0);
@@ -507,11 +619,11 @@ static void fork_waiting(struct env *env)
 	}
 }
 
-static void count_pool(const struct env *env, int *ret_made, int *ret_up)
+static void count_pool(const struct env *env, const struct cell__sandbox_plan *plan, int *ret_made, int *ret_up)
 {
 	*ret_made = *ret_up = 0;
 	for (struct kernel *k = env->sub->kernels; k; k = k->next)
-		if (k->env == env && k->pooled && k->state != KERNEL_DYING) {
+		if (k->env == env && k->pooled && k->plan == plan && k->state != KERNEL_DYING) {
 			++*ret_made;
 			*ret_up += k->up;
 		}
@@ -520,14 +632,19 @@ static void count_pool(const struct env *env, int *ret_made, int *ret_up)
 static void fill_pool(struct env *env)
 {
 	int made, up;
-	if (env->state != ENV_READY || !env->warm || env->pool_deaths >= POOL_DEATHS_MAX)
+	if (env->state != ENV_READY || !env->warm)
 		return;
-	count_pool(env, &made, &up);
-	for (; made < env->sub->pool_size; made++) {
-		struct kernel *kernel = kernel_create(env, NULL);
-		if (!kernel)
-			return;
-		kernel->pooled = true;
+	for (struct pool *pool = env->pools; pool; pool = pool->next) {
+		if (pool->deaths >= POOL_DEATHS_MAX)
+			continue;
+		count_pool(env, pool->plan, &made, &up);
+		for (; made < env->sub->pool_size; made++) {
+			struct kernel *kernel = kernel_create(env, NULL);
+			if (!kernel)
+				return;
+			kernel->pooled = true;
+			kernel->plan = plan_ref(pool->plan);
+		}
 	}
 	fork_waiting(env);
 }
@@ -537,13 +654,34 @@ static void handle_refill(uv_timer_t *timer)
 	fill_pool(timer->data);
 }
 
-static void check_prewarms(struct env *env)
+/* Is the pool that a prewarm waits for there?  A failure to find out is its answer. */
+static bool prewarm_done(struct env *env, struct prewarm *prewarm, struct cell_error *err)
 {
 	int made, up;
-	count_pool(env, &made, &up);
-	if (env->state == ENV_READY && env->warm &&
-	    (up >= env->sub->pool_size || env->pool_deaths >= POOL_DEATHS_MAX))
-		end_prewarms(env, NULL);
+	struct cell__sandbox_request *request = prewarm->request;
+	if (request && !request->plan && request->prepare(request, &env->files, err) < 0)
+		return true;
+	struct pool *pool = use_pool(env, request ? request->plan : NULL);
+	count_pool(env, request ? request->plan : NULL, &made, &up);
+	return !pool || up >= env->sub->pool_size || pool->deaths >= POOL_DEATHS_MAX;
+}
+
+static void check_prewarms(struct env *env)
+{
+	if (env->state != ENV_READY || !env->warm)
+		return;
+	for (struct prewarm **at = &env->prewarms; *at;) {
+		struct prewarm *prewarm = *at;
+		struct cell_error err = { 0 };
+		if (!prewarm_done(env, prewarm, &err)) {
+			at = &prewarm->next;
+			continue;
+		}
+		*at = prewarm->next;
+		prewarm->done(prewarm->arg, err.code ? NULL : &env->info, err.code ? &err : NULL);
+		destroy_request(prewarm->request);
+		free(prewarm);
+	}
 }
 
 /* ---- what the spawner says ---- */
@@ -564,10 +702,47 @@ static struct kernel *kernel_by_id(struct cell__subprocess *sub, uint64_t id)
 	return kernel;
 }
 
+static void take_paths(struct env *env, json_t *list)
+{
+	size_t n = json_array_size(list), kept = 0;
+	const char **paths = cell__alloc(n + 1, sizeof *paths);
+	for (size_t i = 0; paths && i < n; i++) {
+		const char *path = json_string_value(json_array_get(list, i));
+		if (path && path[0] == '/')
+			paths[kept++] = path;
+	}
+	cell__plan_env_finish(&env->files);
+	/* Without memory a sandboxed kernel does not find its files, and says so. */
+	if (paths)
+		(void)cell__plan_env_init(&env->files, paths);
+	free(paths);
+}
+
+static void free_hosts(struct env *env)
+{
+	for (char **host = env->index_hosts; host && *host; host++)
+		free(*host);
+	free(cell__take_ptr(env->index_hosts));
+}
+
+static void take_hosts(struct env *env, json_t *list)
+{
+	size_t n = json_array_size(list), kept = 0;
+	free_hosts(env);
+	env->index_hosts = cell__alloc(n + 1, sizeof *env->index_hosts);
+	for (size_t i = 0; env->index_hosts && i < n; i++) {
+		const char *host = json_string_value(json_array_get(list, i));
+		if (host && (env->index_hosts[kept] = cell__strdup(host)))
+			kept++;
+	}
+}
+
 static void zygote_ready(struct env *env, int64_t pid, const char *payload, size_t size)
 {
 	const char *version = "", *ipython = "", *preload_error = NULL;
 	json_t *ready = json_loadb(payload, size, 0, NULL);
+	take_paths(env, json_object_get(ready, "paths"));
+	take_hosts(env, json_object_get(ready, "index"));
 	if (ready)
 		json_unpack(ready, "{s?s, s?s, s?s}", "version", &version, "ipython", &ipython, "preload_error",
 			    &preload_error);
@@ -670,7 +845,7 @@ static bool try_again(struct kernel *kernel)
 	return true;
 }
 
-static void kernel_exited(struct kernel *kernel, int64_t status, int64_t flags)
+static void kernel_exited(struct kernel *kernel, int64_t status, int64_t flags, const char *payload, size_t size)
 {
 	struct cell__exit how = {
 		.known = status >= 0,
@@ -679,6 +854,12 @@ static void kernel_exited(struct kernel *kernel, int64_t status, int64_t flags)
 		.asked = kernel->asked,
 		.error = kernel->error,
 	};
+	struct cell_cgroup_usage usage;
+	if (payload && size == sizeof usage) {
+		memcpy(&usage, payload, sizeof usage);
+		how.memory_max = usage.memory_max;
+		how.memory_used = usage.memory_peak;
+	}
 	if (try_again(kernel))
 		return;
 	if (kernel->pid == 0 && how.error.code == 0)
@@ -686,9 +867,11 @@ static void kernel_exited(struct kernel *kernel, int64_t status, int64_t flags)
 	kernel_gone(kernel, &how);
 }
 
-static void kernel_forked(struct kernel *kernel, int64_t pid, int64_t failure)
+static void kernel_forked(struct kernel *kernel, int64_t pid, int64_t failure, const char *payload, size_t size)
 {
 	no_longer_forking(kernel);
+	if (payload && size == sizeof kernel->report)
+		memcpy(&kernel->report, payload, size);
 	if (pid <= 0 && (failure == ESRCH || failure == EPIPE || failure == ECONNRESET)) {
 		/* The zygote is gone; that it is may not have reached us yet. */
 		struct env *env = kernel->env;
@@ -701,11 +884,17 @@ static void kernel_forked(struct kernel *kernel, int64_t pid, int64_t failure)
 			return;
 	}
 	if (pid <= 0) {
-		cell_fail(&kernel->error, CELL_E_KERNEL, (int)failure, "fork a kernel (limits on processes or memory?)");
+		if (kernel->plan && kernel->request)
+			cell__sandbox_failure(kernel->request, size == sizeof kernel->report ? kernel->report.step : -1, (int)failure,
+					      &kernel->error);
+		else
+			cell_fail(&kernel->error, CELL_E_KERNEL, (int)failure, "fork a kernel (limits on processes or memory?)");
 		kernel_gone_later(kernel);
 		return;
 	}
 	kernel->pid = (pid_t)pid;
+	if (kernel->plan)
+		kernel->listen_fd = cell__take_fd(&kernel->sub->hub->client.received_fd);
 	if (kernel->state == KERNEL_FORKING && kernel->pooled)
 		kernel->state = KERNEL_POOLED;
 	maybe_live(kernel);
@@ -725,6 +914,7 @@ static void handle_message(void *arg, const struct cell_spawn_msg *head, const c
 	case CELL_SPAWN_ZYGOTE_WARMED:
 		if (env && env->state == ENV_READY) {
 			env->warm = true;
+			check_prewarms(env);
 			fill_pool(env);
 			check_prewarms(env);
 		}
@@ -735,11 +925,11 @@ static void handle_message(void *arg, const struct cell_spawn_msg *head, const c
 		break;
 	case CELL_SPAWN_KERNEL_FORKED:
 		if (kernel)
-			kernel_forked(kernel, head->a, head->b);
+			kernel_forked(kernel, head->a, head->b, payload, size);
 		break;
 	case CELL_SPAWN_KERNEL_EXITED:
 		if (kernel)
-			kernel_exited(kernel, head->a, head->b);
+			kernel_exited(kernel, head->a, head->b, payload, size);
 		break;
 	}
 }
@@ -769,7 +959,7 @@ static void handle_spawner_end(void *arg)
 
 /* ---- the executor ---- */
 
-static void subprocess_probe(struct cell__executor_host *host, struct cell_executor_info *info)
+void cell__subprocess_probe(struct cell__executor_host *host, struct cell_executor_info *info)
 {
 	struct cell__subprocess *sub = host->subprocess;
 	info->available = 1;
@@ -791,66 +981,90 @@ static char *init_json(const struct cell__kernel_spec *spec)
 		if (key)
 			json_object_set_new(env, key, json_string(equals + 1));
 	}
-	json_t *init = json_pack("{s:s, s:s, s:o, s:b, s:b, s:b, s:b, s:s?}", "session", spec->session_id, "cwd", spec->cwd,
-				 "env", env, "namespaces", spec->namespaces, "gate_shell", spec->gate_shell, "shell_escape",
-				 spec->shell_escape, "restore_cwd", spec->restore_cwd, "site", spec->site);
+	json_t *limits = spec->limits_json ? json_loads(spec->limits_json, 0, NULL) : NULL;
+	json_t *init = json_pack("{s:s, s:s, s:o, s:b, s:b, s:b, s:b, s:s?, s:o*}", "session", spec->session_id, "cwd",
+				 spec->cwd, "env", env, "namespaces", spec->namespaces, "gate_shell", spec->gate_shell,
+				 "shell_escape", spec->shell_escape, "restore_cwd", spec->restore_cwd, "site", spec->site,
+				 "limits", limits);
 	char *text = init ? json_dumps(init, JSON_COMPACT) : NULL;
 	json_decref(init);
 	return text;
 }
 
-static struct kernel *take_pooled(struct env *env)
+static struct kernel *take_pooled(struct env *env, const struct cell__sandbox_plan *plan)
 {
 	struct kernel *best = NULL;
 	for (struct kernel *k = env->sub->kernels; k; k = k->next)
-		if (k->env == env && k->pooled && k->state == KERNEL_POOLED && k->error.code == 0 && (k->up || !best))
+		if (k->env == env && k->pooled && k->plan == plan && k->state == KERNEL_POOLED && k->error.code == 0 && (k->up || !best))
 			best = k;
 	if (best)
 		best->pooled = false;
 	return best;
 }
 
-static int subprocess_open(struct cell__executor_host *host, const struct cell__kernel_spec *spec,
-			   const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel,
-			   struct cell_error *err)
+int cell__subprocess_open(struct cell__executor_host *host, const struct cell__executor *executor,
+			  const struct cell__kernel_spec *spec, struct cell__sandbox_request *request,
+			  const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel,
+			  struct cell_error *err)
 {
 	struct cell__subprocess *sub = host->subprocess;
 	struct env *env;
+	struct kernel *kernel = NULL;
 	CELL_AUTO_FREE char *init = init_json(spec);
-	if (!init)
-		return cell_fail(err, CELL_E_INVALID, 0, "working directory or environment is not valid UTF-8");
+	if (!init) {
+		cell_fail(err, CELL_E_INVALID, 0, "working directory or environment is not valid UTF-8");
+		goto fail;
+	}
 	if (find_env(sub, spec->python, spec->preload, &env, err) < 0)
-		return -1;
-	struct kernel *kernel = take_pooled(env);
-	if (kernel) {
-		kernel->init = cell__take_ptr(init);
-		kernel->events = events;
-		kernel->owner = owner;
+		goto fail;
+	/* With the zygote there the plan is known, and with it the pool. */
+	if (request && env->state == ENV_READY && request->prepare(request, &env->files, err) < 0)
+		goto fail;
+	if (!request || request->plan) {
+		use_pool(env, request ? request->plan : NULL);
+		kernel = take_pooled(env, request ? request->plan : NULL);
+	}
+	bool pooled = kernel != NULL;
+	if (!kernel && (start_zygote(env, err) < 0 || !(kernel = kernel_create(env, err))))
+		goto fail;
+	kernel->base.executor = executor;
+	kernel->request = request;
+	kernel->init = cell__take_ptr(init);
+	kernel->events = events;
+	kernel->owner = owner;
+	if (pooled) {
 		configure(kernel);
 		uv_timer_start(&env->timer, handle_refill, REFILL_DELAY_MS, 0);
 	} else {
-		if (start_zygote(env, err) < 0)
-			return -1;
-		kernel = kernel_create(env, err);
-		if (!kernel)
-			return -1;
-		kernel->init = cell__take_ptr(init);
-		kernel->events = events;
-		kernel->owner = owner;
 		fork_waiting(env);
 	}
 	*ret_kernel = &kernel->base;
 	return 0;
+fail:
+	destroy_request(request);
+	return -1;
 }
 
-static void subprocess_look(struct cell__kernel *base)
+static int subprocess_open(struct cell__executor_host *host, const struct cell__kernel_spec *spec,
+			   const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel,
+			   struct cell_error *err)
+{
+	return cell__subprocess_open(host, &cell__subprocess_executor, spec, NULL, events, owner, ret_kernel, err);
+}
+
+const struct cell__sandbox_request *cell__subprocess_request(const struct cell__kernel *base)
+{
+	return ((const struct kernel *)base)->request;
+}
+
+void cell__subprocess_look(struct cell__kernel *base)
 {
 	struct kernel *kernel = (struct kernel *)base;
 	if (kernel->link)
 		cell__link_look(kernel->link);
 }
 
-static int subprocess_run(struct cell__kernel *base, uint32_t run_id, const char *code, size_t size,
+int cell__subprocess_run(struct cell__kernel *base, uint32_t run_id, const char *code, size_t size,
 			  struct cell_error *err)
 {
 	struct kernel *kernel = (struct kernel *)base;
@@ -859,7 +1073,7 @@ static int subprocess_run(struct cell__kernel *base, uint32_t run_id, const char
 	return cell__link_send(kernel->link, CELL_FRAME_RUN, run_id, NULL, 0, code, size, err);
 }
 
-static int subprocess_reply(struct cell__kernel *base, uint32_t id, const char *json, size_t json_size, const void *raw,
+int cell__subprocess_reply(struct cell__kernel *base, uint32_t id, const char *json, size_t json_size, const void *raw,
 			    size_t raw_size, struct cell_error *err)
 {
 	struct kernel *kernel = (struct kernel *)base;
@@ -868,7 +1082,7 @@ static int subprocess_reply(struct cell__kernel *base, uint32_t id, const char *
 	return cell__link_send(kernel->link, CELL_FRAME_REPLY, id, json, json_size, raw, raw_size, err);
 }
 
-static void subprocess_interrupt(struct cell__kernel *base, uint32_t run_id)
+void cell__subprocess_interrupt(struct cell__kernel *base, uint32_t run_id)
 {
 	struct kernel *kernel = (struct kernel *)base;
 	if (!kernel->link)
@@ -877,7 +1091,7 @@ static void subprocess_interrupt(struct cell__kernel *base, uint32_t run_id)
 	cell__spawn_client_tell(&kernel->sub->hub->client, CELL_SPAWN_KERNEL_SIGNAL, kernel->id, SIGINT);
 }
 
-static void subprocess_pause(struct cell__kernel *base, bool paused)
+void cell__subprocess_pause(struct cell__kernel *base, bool paused)
 {
 	struct kernel *kernel = (struct kernel *)base;
 	if (kernel->link)
@@ -889,7 +1103,7 @@ static void handle_grace_over(uv_timer_t *timer)
 	kill_kernel(timer->data);
 }
 
-static void subprocess_close(struct cell__kernel *base, int64_t grace_ms)
+void cell__subprocess_close(struct cell__kernel *base, int64_t grace_ms)
 {
 	struct kernel *kernel = (struct kernel *)base;
 	kernel->asked = true;
@@ -909,7 +1123,7 @@ static void subprocess_close(struct cell__kernel *base, int64_t grace_ms)
 	kill_kernel(kernel);
 }
 
-static int64_t subprocess_pid(const struct cell__kernel *base)
+int64_t cell__subprocess_pid(const struct cell__kernel *base)
 {
 	return ((const struct kernel *)base)->pid;
 }
@@ -917,15 +1131,15 @@ static int64_t subprocess_pid(const struct cell__kernel *base)
 const struct cell__executor cell__subprocess_executor = {
 	.name = "subprocess",
 	.isolation = "process",
-	.probe = subprocess_probe,
+	.probe = cell__subprocess_probe,
 	.open = subprocess_open,
-	.look = subprocess_look,
-	.run = subprocess_run,
-	.reply = subprocess_reply,
-	.interrupt = subprocess_interrupt,
-	.pause = subprocess_pause,
-	.close = subprocess_close,
-	.pid = subprocess_pid,
+	.look = cell__subprocess_look,
+	.run = cell__subprocess_run,
+	.reply = cell__subprocess_reply,
+	.interrupt = cell__subprocess_interrupt,
+	.pause = cell__subprocess_pause,
+	.close = cell__subprocess_close,
+	.pid = cell__subprocess_pid,
 	.receipt = "{\"executor\":\"subprocess\",\"level\":\"process\",\"namespaces\":[],\"seccomp\":false,"
 		   "\"landlock\":0,\"limits\":{},\"network\":\"host\",\"filesystem\":\"host\",\"skipped\":[]}",
 };
@@ -955,20 +1169,26 @@ int cell__subprocess_create(struct cell__executor_host *host, const struct cell_
 }
 
 int cell__subprocess_prewarm(struct cell__subprocess *sub, const char *python, const char *preload,
+			     struct cell__sandbox_request *request,
 			     void (*done)(void *arg, const struct cell_env_info *info, const struct cell_error *err),
 			     void *arg, struct cell_error *err)
 {
 	struct env *env;
-	if (find_env(sub, python, preload, &env, err) < 0 || start_zygote(env, err) < 0)
-		return -1;
 	struct prewarm *prewarm = cell__alloc(1, sizeof *prewarm);
 	if (!prewarm)
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	*prewarm = (struct prewarm){ .done = done, .arg = arg, .next = env->prewarms };
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	if (!prewarm || find_env(sub, python, preload, &env, err) < 0 || start_zygote(env, err) < 0) {
+		destroy_request(request);
+		free(prewarm);
+		return -1;
+	}
+	*prewarm = (struct prewarm){ .request = request, .done = done, .arg = arg, .next = env->prewarms };
 	env->prewarms = prewarm;
-	env->pool_deaths = 0;
+	for (struct pool *pool = env->pools; pool; pool = pool->next)
+		pool->deaths = 0;
 	if (env->state == ENV_READY && !env->warm)
 		cell__spawn_client_tell(&sub->hub->client, CELL_SPAWN_ZYGOTE_WARM, env->zygote_id, 0);
+	check_prewarms(env); /* says which pool it is */
 	fill_pool(env);
 	check_prewarms(env);
 	return 0;
@@ -980,6 +1200,14 @@ static void handle_env_closed(uv_handle_t *handle)
 	struct cell__subprocess *sub = env->sub;
 	free(env->python);
 	free(env->preload);
+	cell__plan_env_finish(&env->files);
+	free_hosts(env);
+	while (env->pools) {
+		struct pool *next = env->pools->next;
+		cell__sandbox_plan_unref(env->pools->plan);
+		free(env->pools);
+		env->pools = next;
+	}
 	free(env);
 	sub->open_handles--;
 	maybe_destroyed(sub);

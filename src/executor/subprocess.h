@@ -6,6 +6,7 @@
 #define CELL_EXECUTOR_SUBPROCESS_H
 
 #include "executor/executor.h"
+#include "sandbox/build.h"
 
 struct cell__subprocess_config {
 	struct cell__spawn_hub *hub;
@@ -14,13 +15,59 @@ struct cell__subprocess_config {
 	int64_t start_timeout_ms;
 };
 
+/* A plan as kernels are given it.  Counted: the cache, pools and kernels hold it. */
+struct cell__sandbox_plan {
+	int refs;
+	int fd; /* sealed memfd */
+	char *bytes;
+	size_t size;
+};
+
+/*
+ * What the `sandbox` executor wants of a kernel; NULL members for the others.  `prepare` is called once the interpreter's
+ * paths are known, before the fork, and fills plan (a reference) and session; they and the request are the kernel's.
+ */
+struct cell__sandbox_request {
+	int (*prepare)(struct cell__sandbox_request *request, const struct cell__plan_env *env, struct cell_error *err);
+	void (*destroy)(struct cell__sandbox_request *request);
+	struct cell__sandbox_plan *plan;
+	struct cell__buf session; /* the session's plan */
+};
+
+void cell__sandbox_plan_unref(struct cell__sandbox_plan *plan);
+/* What a kernel's end says of its plan: words for a step that failed. */
+void cell__sandbox_failure(const struct cell__sandbox_request *request, int step, int sys, struct cell_error *err);
+/* A kernel is ready; shell and skipped say which steps were passed over. */
+void cell__sandbox_ready(struct cell__sandbox_request *request, const void *shell_report, size_t size,
+			 const unsigned *skipped, size_t n_skipped);
+/* Before that, where the plan has a way out: fd is taken over.  An error ends the session. */
+int cell__sandbox_listen(struct cell__sandbox_request *request, int fd, const char *const *index_hosts,
+			 struct cell_error *err);
+
+/* The executors' vtables are made of these.  request: NULL, or what is to be done first; it is taken over. */
+int cell__subprocess_open(struct cell__executor_host *host, const struct cell__executor *executor,
+			  const struct cell__kernel_spec *spec, struct cell__sandbox_request *request,
+			  const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel,
+			  struct cell_error *err);
+void cell__subprocess_probe(struct cell__executor_host *host, struct cell_executor_info *info);
+void cell__subprocess_look(struct cell__kernel *base);
+int cell__subprocess_run(struct cell__kernel *base, uint32_t run_id, const char *code, size_t size, struct cell_error *err);
+int cell__subprocess_reply(struct cell__kernel *base, uint32_t id, const char *json, size_t json_size, const void *raw,
+			   size_t raw_size, struct cell_error *err);
+void cell__subprocess_interrupt(struct cell__kernel *base, uint32_t run_id);
+void cell__subprocess_pause(struct cell__kernel *base, bool paused);
+void cell__subprocess_close(struct cell__kernel *base, int64_t grace_ms);
+int64_t cell__subprocess_pid(const struct cell__kernel *base);
+const struct cell__sandbox_request *cell__subprocess_request(const struct cell__kernel *base);
+
 int cell__subprocess_create(struct cell__executor_host *host, const struct cell__subprocess_config *config,
 			    struct cell__subprocess **ret_sub, struct cell_error *err);
 /*
  * Starts the environment, warms it, fills its pool; then done(arg, info, NULL), or done(arg, NULL, err).  A
- * returned error means done() never runs.
+ * returned error means done() never runs.  request: as for open.
  */
 int cell__subprocess_prewarm(struct cell__subprocess *sub, const char *python, const char *preload,
+			     struct cell__sandbox_request *request,
 			     void (*done)(void *arg, const struct cell_env_info *info, const struct cell_error *err),
 			     void *arg, struct cell_error *err);
 /* Ends every kernel and zygote.  All sessions must have been closed.  done() runs when the handles are gone. */

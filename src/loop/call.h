@@ -21,6 +21,7 @@ struct cell__call {
 	const void *raw;       /* bytes that belong to it */
 	size_t raw_size;
 	const char *session_id;
+	bool untrusted;        /* asked by sandboxed code: the host must not run code of its choice for it */
 	/* the answer: one of these, once; result is taken over, raw is copied */
 	void (*answer)(struct cell__call *call, json_t *result, const void *raw, size_t raw_size);
 	/* The same with the result as JSON text; an asker need not have it. */

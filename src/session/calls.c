@@ -206,6 +206,7 @@ static const char *handle_document(struct cell__calls *calls, uint32_t id, json_
 	call->document = document;
 	call->base.method = method;
 	call->base.args = args;
+	call->base.untrusted = calls->untrusted;
 	cell__gate_handle(calls->gate, &call->base);
 	return NULL;
 }

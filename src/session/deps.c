@@ -239,6 +239,7 @@ static int read_call(struct cell__deps *deps, struct cell__call *call, struct ce
 		return cell_fail(err, CELL_E_LIMIT, 0, "more than %u deps calls wait already", CELL__DEPS_QUEUE);
 	op->kind = (enum cell__dep_kind)kind;
 	op->quick = json_is_true(json_object_get(call->args, "quick"));
+	op->wheels_only = call->untrusted;
 	if (op->kind == CELL__DEP_LIST || op->kind == CELL__DEP_SYNC)
 		return 0;
 	if (!deps->allow_runtime)
@@ -257,6 +258,9 @@ static int read_call(struct cell__deps *deps, struct cell__call *call, struct ce
 	if (cell__dep_normalise(text, op->spec, err) < 0)
 		return -1;
 	op->name_size = cell__dep_base_size(op->spec);
+	if (op->wheels_only && strpbrk(op->spec, "@/:"))
+		return cell_fail(err, CELL_E_DISABLED, 0,
+				 "a sandboxed session installs packages by name from the index, not from addresses or paths");
 	return 0;
 }
 
@@ -332,6 +336,15 @@ static void refresh(struct cell__deps *deps)
 			     ? cell__venv_site(deps->dir, deps->version) : NULL;
 	if (deps->site && cell__buf_printf(&bin, "%s/bin", deps->dir) == 0)
 		deps->bin = cell__buf_take(&bin);
+}
+
+const char *cell__deps_folder(struct cell__deps *deps)
+{
+	refresh(deps);
+	if (deps->site || deps->venv_dir)
+		return deps->site ? deps->dir : NULL;
+	/* It will be moved into place, so only the folder above it shows it when it comes. */
+	return cell__venv_mkdir_all(deps->venvs) == 0 ? deps->venvs : NULL;
 }
 
 const char *cell__deps_site(struct cell__deps *deps)

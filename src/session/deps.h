@@ -72,6 +72,8 @@ void cell__deps_close(struct cell__deps *deps, void (*closed)(void *arg), void *
  * say goes to the call's progress().  May answer before it returns.  An add that fails has recorded nothing.
  */
 void cell__deps_handle(struct cell__deps *deps, struct cell__call *call);
+/* A folder in which the venv is, or will be made; NULL where that cannot be said.  Valid until the next call on deps. */
+const char *cell__deps_folder(struct cell__deps *deps);
 /* The site-packages folder of the venv when it exists already, else NULL; valid until the next call on deps. */
 const char *cell__deps_site(struct cell__deps *deps);
 /* The venv's bin folder when it exists already, else NULL; valid until the next call on deps. */

@@ -235,6 +235,11 @@ static void run_installer(struct cell__dep_op *op)
 		argv[n++] = "--find-links";
 		argv[n++] = deps->wheel_dir;
 	}
+	/* A wheel is unpacked; a source distribution would run its own code here, outside the sandbox. */
+	if (op->wheels_only) {
+		argv[n++] = "--only-binary";
+		argv[n++] = ":all:";
+	}
 	if (op->limited) {
 		argv[n++] = "-c";
 		argv[n++] = limits.data;

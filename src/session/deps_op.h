@@ -59,6 +59,7 @@ struct cell__dep_op {
 	struct cell__deps *deps;
 	struct cell__call *call; /* NULL once it is answered or its asker has gone */
 	enum cell__dep_kind kind;
+	bool wheels_only;        /* asked by sandboxed code: no source distribution is built on the host */
 	bool stopped;            /* ends as soon as the pool or the program lets it */
 	bool quick;
 	struct cell__dep_op *next;

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "executor/sandbox.h"
 #include "session/space.h"
 
 static void log_line(void *arg, enum cell_log_level level, const char *fmt, ...)
@@ -176,6 +177,7 @@ void cell_engine_destroy(struct cell_engine *engine)
 	cell__loop_do(&engine->loop, &destroy.task, &destroy.waiter);
 	cell__waiter_finish(&destroy.waiter);
 	cell__loop_stop(&engine->loop);
+	cell__sandbox_destroy(engine->host.sandbox);
 	free(engine->spill_dir);
 	free(engine);
 }
@@ -207,7 +209,7 @@ static void start_prewarm(struct cell__task *task)
 {
 	struct prewarm *prewarm = (struct prewarm *)task;
 	struct cell_error err;
-	if (cell__subprocess_prewarm(prewarm->engine->host.subprocess, prewarm->python, prewarm->preload,
+	if (cell__subprocess_prewarm(prewarm->engine->host.subprocess, prewarm->python, prewarm->preload, NULL,
 				     handle_prewarmed, prewarm, &err) < 0)
 		handle_prewarmed(prewarm, NULL, &err);
 }

@@ -499,7 +499,7 @@ void cell__gate_handle(struct cell__gate *gate, struct cell__call *call)
 	}
 	passage->inner = (struct cell__call){
 		.method = call->method, .args = json_incref(call->args), .raw = call->raw, .raw_size = call->raw_size,
-		.session_id = call->session_id, .answer = handle_answer, .fail = handle_fail,
+		.session_id = call->session_id, .untrusted = call->untrusted, .answer = handle_answer, .fail = handle_fail,
 		.progress = call->progress ? handle_progress : NULL, .again = handle_again,
 	};
 	passage->outer = call;

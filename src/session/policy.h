@@ -19,7 +19,7 @@
 
 #include "core/core.h"
 #include "session/glob.h"
-#include "tools/yaml.h"
+#include "wire/yaml.h"
 
 #define CELL__POLICY_LIMIT_RULES 1000u
 #define CELL__POLICY_LIMIT_ITEMS 1000u          /* of one list */

@@ -108,6 +108,15 @@ int cell__result_set_error(struct cell_result *result, int code, const char *typ
 	return result->error_type && result->error_message && result->error_traceback ? 0 : -1;
 }
 
+int cell__result_set_limit(struct cell_result *result, const char *name, uint64_t max, uint64_t used)
+{
+	result->error_limit = cell__strdup(name);
+	result->outcome.limit = result->error_limit;
+	result->outcome.limit_max = max;
+	result->outcome.limit_used = used;
+	return result->error_limit ? 0 : -1;
+}
+
 static void finish_text(struct cell__result_text *text)
 {
 	cell__buf_finish(&text->raw);
@@ -138,6 +147,8 @@ void cell_result_destroy(struct cell_result *result)
 	free(result->error_type);
 	free(result->error_message);
 	free(result->error_traceback);
+	free(result->error_limit);
+	free(result->own_isolation);
 	free(result);
 }
 
@@ -322,6 +333,12 @@ static int add_error(struct cell__buf *out, const struct cell_result *result)
 	rc |= add_string(out, "type", o->type);
 	rc |= add_string(out, "message", o->message);
 	rc |= add_string(out, "traceback", o->traceback);
+	if (o->limit) {
+		rc |= cell__buf_add_str(out, ",\"limit\":{\"name\":");
+		rc |= cell__buf_add_json_string(out, o->limit, strlen(o->limit));
+		rc |= cell__buf_printf(out, ",\"max\":%llu,\"used\":%llu}", (unsigned long long)o->limit_max,
+				       (unsigned long long)o->limit_used);
+	}
 	return rc | cell__buf_add_str(out, "}");
 }
 

@@ -31,10 +31,11 @@ struct cell_result {
 	struct cell__result_text out, err, text;
 	bool failed;
 	struct cell_outcome outcome;
-	char *error_type, *error_message, *error_traceback;
+	char *error_type, *error_message, *error_traceback, *error_limit;
 	int64_t duration_us;
 	bool state_kept;
 	const char *isolation;
+	char *own_isolation; /* NULL, or what isolation points to */
 	char *spill_path;
 	bool keep_spill;
 };
@@ -51,5 +52,7 @@ int cell__result_take_answer(struct cell_result *result, const struct cell__answ
 /* Sets the outcome; strings are copied. */
 int cell__result_set_error(struct cell_result *result, int code, const char *type, const char *message,
 			   const char *traceback);
+/* The outcome is that a limit was passed; after cell__result_set_error(). */
+int cell__result_set_limit(struct cell_result *result, const char *name, uint64_t max, uint64_t used);
 
 #endif

@@ -34,6 +34,8 @@ struct cell__run {
 	/* the session's side */
 	bool started, ending;
 	bool timed_out, interrupt_asked;
+	const char *over; /* the limit that the host stopped it for; NULL: none */
+	uint64_t over_max, over_used;
 	int64_t started_us;
 	struct cell__capped out, err, text;
 	struct cell__spill spill;

@@ -21,6 +21,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include "sandbox/policy.h"
 #include "session/calls.h"
 #include "session/engine.h"
 #include "session/gate.h"
@@ -66,6 +67,8 @@ struct cell_session {
 	int64_t approval_timeout_ms;
 	bool approval_stops_clock, require_shell_escape, restore_cwd;
 	struct cell__image_folder images;
+	struct cell__policy confine; /* sandbox */
+	bool confined;
 
 	struct seat *seat;
 	int leaving;
@@ -86,6 +89,7 @@ struct cell_session {
 	bool clock_stopped; /* the current run's timeout stands still */
 	uint64_t clock_left_ms;
 	size_t parked_before; /* calls that were parked when the run started: they do not stop its clock */
+	uv_timer_t wall;  /* of the current kernel */
 	void (*closed)(void *arg);
 	void *closed_arg;
 	struct cell_session *next;
@@ -94,6 +98,8 @@ struct cell_session {
 static void advance(struct cell_session *session);
 static void handle_output(void *owner, enum cell_stream stream, const char *bytes, size_t size);
 static const struct cell__kernel_events kernel_events;
+static void handle_timer(uv_timer_t *timer);
+static void handle_wall(uv_timer_t *timer);
 
 /* ---- seats ---- */
 
@@ -224,7 +230,14 @@ static int open_seat(struct cell_session *session, struct cell_error *err)
 		.shell_escape = session->require_shell_escape,
 		.restore_cwd = session->restore_cwd,
 		.site = session->space ? cell__space_site(session->space) : NULL,
+		.policy = session->confined ? &session->confine : NULL,
 	};
+	const char *read[3] = { NULL };
+	if (session->confined && session->space) {
+		read[0] = cell__space_packages(session->space);
+		spec.read = read;
+		spec.protect = cell__space_protected(session->space);
+	}
 	if (session->executor->open(&session->engine->host, &spec, &kernel_events, seat, &seat->kernel, err) < 0) {
 		free(seat);
 		return -1;
@@ -247,7 +260,8 @@ static int open_seat(struct cell_session *session, struct cell_error *err)
 		.owner = seat,
 	};
 	seat->calls = (struct cell__calls){
-		.kernel = seat->kernel, .session_id = session->id, .gate = &seat->gate, .output = handle_output, .owner = seat
+		.kernel = seat->kernel, .session_id = session->id, .gate = &seat->gate, .untrusted = session->confined,
+		.output = handle_output, .owner = seat,
 	};
 	session->seat = seat;
 	return 0;
@@ -259,6 +273,7 @@ static void leave_seat(struct cell_session *session, int64_t grace_ms)
 	struct seat *seat = session->seat;
 	end_calls(seat);
 	session->seat = NULL;
+	uv_timer_stop(&session->wall);
 	seat->leaving = true;
 	session->leaving++;
 	session->executor->close(seat->kernel, grace_ms);
@@ -317,7 +332,8 @@ static void end_timed_out(struct cell__run *run, bool kept, const char *tracebac
 	cell__run_end(run, kept);
 }
 
-static int failure_code(const struct cell__run *run, bool refused, const struct cell__answer *answer)
+static int failure_code(const struct cell__run *run, bool refused, bool limited,
+			const struct cell__answer *answer)
 {
 	if (answer->interrupted && run->interrupt_asked)
 		return CELL_OUT_INTERRUPTED;
@@ -325,7 +341,20 @@ static int failure_code(const struct cell__run *run, bool refused, const struct 
 	if (refused && (strcmp(answer->error_type, "ApprovalRejectedError") == 0 ||
 			strcmp(answer->error_type, "ApprovalTimeoutError") == 0))
 		return CELL_OUT_REJECTED;
-	return CELL_OUT_EXCEPTION;
+	return limited ? CELL_OUT_LIMIT : CELL_OUT_EXCEPTION;
+}
+
+static void end_over_limit(struct cell__run *run, bool kept, const char *traceback)
+{
+	char message[240];
+	snprintf(message, sizeof message, "the cell went over the limit on %s: %llu of %llu %s; %s", run->over, 
+		 (unsigned long long)run->over_used, (unsigned long long)run->over_max,
+		 strcmp(run->over, "wall_time") == 0 ? "ms" : "bytes",
+		 kept ? "it was interrupted and the session's variables are kept"
+		      : "its kernel was killed and the session's variables are lost");
+	(void)cell__result_set_error(run->result, CELL_OUT_LIMIT, "LimitExceeded", message, traceback);
+	(void)cell__result_set_limit(run->result, run->over, run->over_max, run->over_used);
+	cell__run_end(run, kept);
 }
 
 static void end_answered(struct cell__run *run, bool refused, const struct cell__answer *answer)
@@ -334,11 +363,18 @@ static void end_answered(struct cell__run *run, bool refused, const struct cell_
 		end_timed_out(run, true, answer->failed ? answer->error_traceback : "");
 		return;
 	}
+	if (run->over) {
+		end_over_limit(run, true, answer->failed ? answer->error_traceback : "");
+		return;
+	}
 	struct cell_result *result = run->result;
+	bool limited = answer->limit && run->session->confined;
 	int rc = 0;
 	if (answer->failed)
-		rc = cell__result_set_error(result, failure_code(run, refused, answer), answer->error_type,
+		rc = cell__result_set_error(result, failure_code(run, refused, limited, answer), answer->error_type,
 					    answer->error_message, answer->error_traceback);
+	if (answer->failed && limited && result->outcome.code == CELL_OUT_LIMIT)
+		rc |= cell__result_set_limit(result, answer->limit, answer->limit_max, answer->limit_used);
 	else
 		rc = cell__result_take_answer(result, answer);
 	if (rc < 0 && !result->failed)
@@ -376,6 +412,25 @@ static void end_dead(struct cell__run *run, const struct seat *seat, const struc
 		fail_run(run, &err);
 	} else if (run->timed_out) {
 		end_timed_out(run, false, "");
+	} else if (run->over) {
+		end_over_limit(run, false, "");
+	} else if (how->oom && how->memory_max > 0) {
+		char text[200];
+		snprintf(text, sizeof text,
+			 "the code went over the limit on memory: %llu of %llu bytes; its kernel was killed and the session's "
+			 "variables are lost",
+			 (unsigned long long)how->memory_used, (unsigned long long)how->memory_max);
+		(void)cell__result_set_error(run->result, CELL_OUT_LIMIT, "LimitExceeded", text, "");
+		(void)cell__result_set_limit(run->result, "memory", how->memory_max, how->memory_used);
+		cell__run_end(run, false);
+	} else if (session->confined && session->confine.cpu_time_ms && how->known && WIFSIGNALED(how->status) &&
+		   WTERMSIG(how->status) == SIGXCPU) {
+		(void)cell__result_set_error(run->result, CELL_OUT_LIMIT, "LimitExceeded",
+					     "the code went over the limit on CPU time; its kernel was killed and the session's "
+					     "variables are lost",
+					     "");
+		(void)cell__result_set_limit(run->result, "cpu_time", session->confine.cpu_time_ms, session->confine.cpu_time_ms);
+		cell__run_end(run, false);
 	} else if (how->asked && !seat->violation) {
 		(void)cell__result_set_error(run->result, CELL_OUT_INTERRUPTED, "KeyboardInterrupt",
 					     "the session was reset while the cell ran", "");
@@ -423,12 +478,15 @@ void cell__session_tell_packages(struct cell_engine *engine, struct cell_space *
 static void handle_ready(void *owner)
 {
 	struct seat *seat = owner;
+	struct cell_session *session = seat->session;
 	seat->ready = true;
 	if (seat->leaving)
 		return;
+	if (session->confined && session->confine.wall_ms)
+		uv_timer_start(&session->wall, handle_wall, session->confine.wall_ms, 0);
 	if (seat->news)
 		tell_packages(seat);
-	advance(seat->session);
+	advance(session);
 }
 
 /* The run that this kernel works on, also while it is being killed under it. */
@@ -438,6 +496,34 @@ static struct cell__run *run_on(const struct seat *seat)
 	return run && run->started && !run->ending && seat->session->running_on == seat ? run : NULL;
 }
 
+/* A limit that the host itself keeps was passed: as with a timeout, interrupt, grace, kill. */
+static void stop_run(struct cell_session *session, struct cell__run *run, const char *limit, uint64_t max, uint64_t used)
+{
+	if (run->timed_out || !session->seat)
+		return;
+	run->over_used = used;
+	if (run->over)
+		return;
+	run->over = limit;
+	run->over_max = max;
+	session->executor->interrupt(session->seat->kernel, run->id);
+	uv_timer_start(&session->timer, handle_timer, (uint64_t)session->grace_ms, 0);
+}
+
+/* The kernel has lived as long as it may. */
+static void handle_wall(uv_timer_t *timer)
+{
+	struct cell_session *session = timer->data;
+	struct cell__run *run = session->current;
+	if (!session->seat)
+		return;
+	if (run && run->started && !run->ending && session->running_on == session->seat) {
+		run->over = "wall_time";
+		run->over_max = run->over_used = session->confine.wall_ms;
+	}
+	leave_seat(session, 0);
+}
+
 static void handle_output(void *owner, enum cell_stream stream, const char *bytes, size_t size)
 {
 	struct seat *seat = owner;
@@ -445,6 +531,8 @@ static void handle_output(void *owner, enum cell_stream stream, const char *byte
 	struct cell__run *run = run_on(seat);
 	if (run) {
 		cell__run_output(run, session->engine->spill_dir, stream, bytes, size);
+		if (session->confined && session->confine.output_bytes && run->text.total > session->confine.output_bytes)
+			stop_run(session, run, "output", session->confine.output_bytes, run->text.total);
 		if (!seat->leaving)
 			update_pause(session);
 	} else if (session->on_event && !session->closing) {
@@ -502,6 +590,7 @@ static void handle_exited(void *owner, const struct cell__exit *how)
 	if (was_current) {
 		end_calls(seat);
 		session->seat = NULL;
+		uv_timer_stop(&session->wall);
 	} else {
 		cell__calls_cancel(&seat->calls); /* those of its exit handlers */
 		session->leaving--;
@@ -573,7 +662,9 @@ static void handle_timer(uv_timer_t *timer)
 	struct cell__run *run = session->current;
 	if (!run || !run->started || run->ending || !session->seat)
 		return;
-	if (!run->timed_out) {
+	if (run->over) {
+		leave_seat(session, 0);
+	} else if (!run->timed_out) {
 		run->timed_out = true;
 		session->executor->interrupt(session->seat->kernel, run->id);
 		uv_timer_start(&session->timer, handle_timer, (uint64_t)session->grace_ms, 0);
@@ -594,6 +685,11 @@ static void start_run(struct cell_session *session)
 	session->cell_hash[0] = '\0';
 	if (session->audit)
 		(void)cell__sha256_hex(run->code, run->size, session->cell_hash); /* without one the record says null */
+	if (session->executor->receipt_of) {
+		run->result->own_isolation = cell__strdup(session->executor->receipt_of(session->seat->kernel));
+		if (run->result->own_isolation)
+			run->result->isolation = run->result->own_isolation;
+	}
 	run->started = true;
 	run->started_us = cell__now_us();
 	if (session->executor->run(session->seat->kernel, run->id, run->code, run->size, &err) < 0) {
@@ -615,6 +711,8 @@ static void free_session(struct cell_session *session)
 	free(session->preload);
 	free(session->cwd);
 	cell__image_folder_finish(&session->images);
+	if (session->confined)
+		cell__policy_finish(&session->confine);
 	for (char **e = session->env; e && *e; e++)
 		free(*e);
 	free(session->env);
@@ -637,10 +735,16 @@ static void handle_session_closed(uv_handle_t *handle)
 	closed(arg);
 }
 
+static void handle_timer_closed(uv_handle_t *handle)
+{
+	struct cell_session *session = handle->data;
+	uv_close((uv_handle_t *)&session->wall, handle_session_closed);
+}
+
 static void handle_approval_timer_closed(uv_handle_t *handle)
 {
 	struct cell_session *session = handle->data;
-	uv_close((uv_handle_t *)&session->timer, handle_session_closed);
+	uv_close((uv_handle_t *)&session->timer, handle_timer_closed);
 }
 
 static void finish_close(struct cell_session *session)
@@ -716,6 +820,8 @@ static void do_open(struct cell__task *task)
 	session->timer.data = session;
 	uv_timer_init(&session->engine->loop.uv, &session->approval_timer);
 	session->approval_timer.data = session;
+	uv_timer_init(&session->engine->loop.uv, &session->wall);
+	session->wall.data = session;
 	session->next = session->engine->sessions;
 	session->engine->sessions = session;
 	if (session->space)
@@ -882,6 +988,20 @@ static int copy_gate(struct cell_session *session, const struct cell_session_opt
 	return 0;
 }
 
+static int copy_confinement(struct cell_session *session, const struct cell_session_options *opts, struct cell_error *err)
+{
+	if (session->executor != &cell__sandbox_executor) {
+		if (opts->sandbox_policy || opts->workspace_mode)
+			return cell_fail(err, CELL_E_INVALID, 0, "sandbox policy and workspace mode are for the executor \"sandbox\", not \"%s\"",
+					 session->executor->name);
+		return 0;
+	}
+	if (cell__policy_load(&session->confine, opts->sandbox_policy ? opts->sandbox_policy : CELL_POLICY_DEFAULT, err) < 0)
+		return -1;
+	session->confined = true;
+	return opts->workspace_mode ? cell__workspace_from_word(opts->workspace_mode, &session->confine.workspace, err) : 0;
+}
+
 static int copy_options(struct cell_session *session, const struct cell_session_options *opts, struct cell_error *err)
 {
 	const char *executor = opts->executor ? opts->executor : "subprocess";
@@ -914,7 +1034,7 @@ static int copy_options(struct cell_session *session, const struct cell_session_
 	session->preload = cell__strdup(opts->preload ? opts->preload : "");
 	if (!session->python || !session->preload)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	if (copy_cwd(session, opts->cwd, err) < 0 ||
+	if (copy_confinement(session, opts, err) < 0 || copy_cwd(session, opts->cwd, err) < 0 ||
 	    cell__image_folder_init(&session->images, opts->images_dir, session->id, err) < 0)
 		return -1;
 	return copy_env(session, opts->env, err);

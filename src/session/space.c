@@ -16,6 +16,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "session/deps.h"
 #include "session/gate.h"
@@ -50,6 +51,7 @@ struct cell_space {
 	struct cell__gate own_gate; /* for the host's own calls: middlewares, and nobody to ask */
 	uint64_t next_call_id;
 	struct cell__seeker *seeker;
+	char *protect[8]; /* NULL-terminated */
 	int refs; /* sessions */
 	int pending;
 	bool closing;
@@ -196,6 +198,37 @@ const char *cell__space_bin(struct cell_space *space)
 	return space->deps ? cell__deps_bin(space->deps) : NULL;
 }
 
+const char *cell__space_packages(struct cell_space *space)
+{
+	return space->deps ? cell__deps_folder(space->deps) : NULL;
+}
+
+const char *const *cell__space_protected(struct cell_space *space)
+{
+	return (const char *const *)space->protect;
+}
+
+/* Code that can write there has the host do what it wants: run a command, install a package, keep a workflow. */
+static int list_protected(struct cell_space *space, const struct cell_space_options *opts, struct cell_error *err)
+{
+	static const char *const parts[] = { "workflows", "skills", "requirements.txt", "workspaces", ".cache" };
+	size_t n = 0;
+	if (opts->tools_dir && !(space->protect[n++] = cell__strdup(opts->tools_dir)))
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	for (size_t i = 0; opts->storage && i < sizeof parts / sizeof *parts; i++) {
+		struct cell__buf path = CELL_BUF_INIT;
+		struct stat st;
+		if (cell__buf_printf(&path, "%s/%s", cell__store_root(space->store), parts[i]) < 0)
+			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+		/* Those that are not there are made by the host when it needs them, and read again as files of ours. */
+		if (stat(path.data, &st) == 0)
+			space->protect[n++] = cell__buf_take(&path);
+		else
+			cell__buf_finish(&path);
+	}
+	return 0;
+}
+
 /* ---- open and close ---- */
 
 static void free_space(struct cell_space *space)
@@ -207,6 +240,8 @@ static void free_space(struct cell_space *space)
 	}
 	cell__middlewares_finish(&space->middlewares);
 	cell__store_close(space->store);
+	for (char **path = space->protect; *path; path++)
+		free(*path);
 	free(space->cwd);
 	free(space->python);
 	free(space);
@@ -335,6 +370,8 @@ static int make_parts(struct cell_space *space, const struct cell_space_options 
 	if (!opts->storage)
 		return 0;
 	if (cell__storage_create(&space->engine->loop, space->store, &space->storage, err) < 0)
+		return -1;
+	if (list_protected(space, opts, err) < 0)
 		return -1;
 	return make_deps(space, opts, err);
 }

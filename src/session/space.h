@@ -39,6 +39,10 @@ int cell__space_sync(struct cell_space *space, struct cell_error *err);
 /* Folders of the project's installed packages and programs, or NULL. */
 const char *cell__space_site(struct cell_space *space);
 const char *cell__space_bin(struct cell_space *space);
+/* The folder that packages are or will be in; NULL: none. */
+const char *cell__space_packages(struct cell_space *space);
+/* What the host trusts (tool definitions, workflows, requirements): NULL-terminated paths, whether they exist or not. */
+const char *const *cell__space_protected(struct cell_space *space);
 /* Loop's thread: done(arg) when all memory is free. */
 void cell__space_close(struct cell_space *space, void (*done)(void *arg), void *arg);
 

@@ -17,7 +17,7 @@ void cell__spawn_client_init(struct cell__spawn_client *client, struct cell__loo
 			     void (*ended)(void *arg), void *arg)
 {
 	*client = (struct cell__spawn_client){
-		.loop = loop, .fd = -1, .lifeline_fd = -1, .message = message, .ended = ended, .arg = arg
+		.loop = loop, .fd = -1, .lifeline_fd = -1, .received_fd = -1, .message = message, .ended = ended, .arg = arg
 	};
 }
 
@@ -55,7 +55,16 @@ static void handle_readable(uv_poll_t *poll, int status, int events)
 	char bytes[16384];
 	/* Bounded, so that a chatty spawner leaves the loop to others; what remains wakes us again. */
 	for (int i = 0; i < 64 && client->poll == poll; i++) {
-		ssize_t n = recv(client->fd, bytes, sizeof bytes, MSG_DONTWAIT);
+		struct iovec iov = { bytes, sizeof bytes };
+		union {
+			struct cmsghdr align;
+			char space[CMSG_SPACE(sizeof(int))];
+		} control;
+		struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control };
+		ssize_t n = recvmsg(client->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+		struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&msg) : NULL;
+		if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
+			memcpy(&client->received_fd, CMSG_DATA(c), sizeof(int));
 		if (n < 0 && (errno == EAGAIN || errno == EINTR))
 			return;
 		struct cell_spawn_msg head;
@@ -63,6 +72,7 @@ static void handle_readable(uv_poll_t *poll, int status, int events)
 			memcpy(&head, bytes, sizeof head);
 			if (head.version == CELL_SPAWN_VERSION) {
 				client->message(client->arg, &head, bytes + sizeof head, (size_t)n - sizeof head);
+				cell__close_fd(&client->received_fd); /* nobody took it */
 				continue;
 			}
 		}

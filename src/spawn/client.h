@@ -14,6 +14,7 @@ struct cell__spawn_client {
 	uv_poll_t *poll; /* NULL while stopped; heap, because closing a handle is asynchronous */
 	int fd;
 	int lifeline_fd; /* our hold on the kernels' lifeline */
+	int received_fd; /* came with the message being handled; take it with cell__take_fd(); -1: none */
 	void (*message)(void *arg, const struct cell_spawn_msg *head, const char *payload, size_t size);
 	void (*ended)(void *arg);
 	void *arg;

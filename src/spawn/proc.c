@@ -2,11 +2,13 @@
 #include "spawn/proc.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static bool pid_name(const char *name, pid_t *ret_pid)
 {
@@ -162,4 +164,20 @@ uint64_t cell__proc_oom_kills(void)
 			return count;
 	}
 	return read_counter("/proc/vmstat", "oom_kill", &count) ? count : 0;
+}
+
+bool cell__proc_has_own_pids(pid_t pid)
+{
+	char path[64], text[4096];
+	snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+	if (fd >= 0)
+		close(fd);
+	if (n <= 0)
+		return false;
+	text[n] = '\0';
+	const char *line = strstr(text, "\nNSpid:");
+	int numbers[2];
+	return line && sscanf(line, "\nNSpid: %d %d", &numbers[0], &numbers[1]) == 2;
 }

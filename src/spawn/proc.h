@@ -2,11 +2,14 @@
 #ifndef CELL_SPAWN_PROC_H
 #define CELL_SPAWN_PROC_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
 /* Calls fn for every child of pid (all its threads).  What starts or ends meanwhile may be missed. */
 void cell__proc_children(pid_t pid, void (*fn)(pid_t child, void *arg), void *arg);
+/* Is this process in a pid namespace below the one that /proc shows?  False when it cannot be told. */
+bool cell__proc_has_own_pids(pid_t pid);
 /* Kills pid and everything below it, children first, so that nothing is reparented out of sight. */
 void cell__proc_kill_tree(pid_t pid);
 /*

@@ -23,7 +23,12 @@
  *
  *   KERNEL_EXITED goes to the host only when no orphan is left: "closed" means gone.
  *
- * States of a kernel: forking ──FORKED──▶ alive ──exit──▶ dead, orphans being swept ──▶ reported, forgotten.
+ * Sandboxed kernels (a KERNEL_FORK with a plan) are forked into a shell: namespaces with a pid 1 of ours (shells.h).  The
+ * zygote forks them through a process that enters the namespaces first and ends at once, so they are children of ours from
+ * the start.  A child of ours in another pid namespace is therefore never an orphan; it goes with its shell, and "closed"
+ * waits for that.
+ *
+ * States of a kernel: (waiting for its shell ──▶) forking ──FORKED──▶ alive ──exit──▶ dead, orphans being swept ──▶ reported, forgotten.
  * The host's socket closing, for whatever reason, ends everything.
  */
 #define _GNU_SOURCE
@@ -45,6 +50,7 @@
 #include "core/core.h"
 #include "spawn/message.h"
 #include "spawn/proc.h"
+#include "spawn/shells.h"
 #include "wire/spawn_msg.h"
 
 #define HOST_FD 3
@@ -52,6 +58,8 @@
 #define LIFELINE_WRITE_FD 5
 #define SWEEP_LIMIT_US 2000000 /* a child in uninterruptible sleep does not hold the report up longer */
 #define STDERR_TAIL 4000
+#define SHELL_EVENT (1ull << 63) /* with the shell's serial, in an epoll event */
+#define SPARE_DELAY_MS 3         /* whoever has just taken a shell goes first */
 
 struct zygote {
 	uint64_t id;
@@ -71,6 +79,11 @@ struct kernel {
 	int64_t status;
 	int64_t flags;
 	int64_t dead_us;
+	struct shell *shell; /* NULL: not sandboxed */
+	struct cell_spawn_msg request; /* while it waits for its shell */
+	int fds[CELL_SPAWN_KERNEL_FDS];
+	bool waits;
+	struct cell_cgroup_usage usage;
 	struct kernel *next;
 };
 
@@ -158,7 +171,7 @@ static bool is_known(pid_t pid)
 static void kill_unknown(pid_t pid, void *arg)
 {
 	size_t *count = arg;
-	if (is_known(pid))
+	if (is_known(pid) || cell__shell_by_pid(pid) || cell__proc_has_own_pids(pid))
 		return;
 	kill(pid, SIGKILL); /* a child of ours that nobody has reaped: the number cannot have been reused */
 	(*count)++;
@@ -179,7 +192,25 @@ static void forget_kernel(struct kernel *kernel)
 			break;
 		}
 	cell__close_fd(&kernel->pidfd);
+	for (int i = 0; kernel->waits && i < CELL_SPAWN_KERNEL_FDS; i++)
+		cell__close_fd(&kernel->fds[i]);
 	free(kernel);
+}
+
+/* A dead kernel's shell: false while something of it is left. */
+static bool shell_gone(struct kernel *kernel)
+{
+	if (!kernel->shell)
+		return true;
+	if (kernel->shell->pid != 0) {
+		cell__shell_kill(kernel->shell);
+		return false;
+	}
+	cell__cgroup_usage(&kernel->shell->group, &kernel->usage);
+	if (!cell__shell_remove(kernel->shell))
+		return false;
+	kernel->shell = NULL;
+	return true;
 }
 
 /* Reports the dead whose orphans are gone (or will not go). */
@@ -193,9 +224,15 @@ static void report_dead(void)
 	bool clean = sweep() == 0;
 	for (struct kernel *k = kernels, *next; k; k = next) {
 		next = k->next;
-		if (!k->dead || (!clean && cell__now_us() - k->dead_us < SWEEP_LIMIT_US))
+		if (!k->dead)
 			continue;
-		tell_host(CELL_SPAWN_KERNEL_EXITED, k->id, k->status, k->flags, NULL, 0);
+		bool sandboxed = k->shell != NULL;
+		if (!(shell_gone(k) && clean) && cell__now_us() - k->dead_us < SWEEP_LIMIT_US)
+			continue;
+		if (k->usage.oom_kills > 0 && !k->kill_wanted)
+			k->flags |= CELL_SPAWN_EXIT_OOM;
+		sandboxed |= k->usage.memory_max > 0 || k->usage.pids_peak > 0;
+		tell_host(CELL_SPAWN_KERNEL_EXITED, k->id, k->status, k->flags, &k->usage, sandboxed ? sizeof k->usage : 0);
 		forget_kernel(k);
 	}
 }
@@ -208,7 +245,9 @@ static void kernel_died(struct kernel *kernel, int64_t status)
 	kernel->status = status;
 	kernel->dead_us = cell__now_us();
 	kernel->pid = -1; /* not ours to know any more */
-	if (status >= 0 && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && !kernel->kill_wanted) {
+	if (kernel->shell)
+		cell__shell_kill(kernel->shell);
+	else if (status >= 0 && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && !kernel->kill_wanted) {
 		uint64_t now = cell__proc_oom_kills();
 		if (now > oom_seen)
 			kernel->flags = CELL_SPAWN_EXIT_OOM;
@@ -311,6 +350,34 @@ fail:
 	free(zygote);
 }
 
+static void tell_forked(struct kernel *kernel)
+{
+	struct shell *shell = kernel->shell;
+	struct cell_spawn_msg head = {
+		.version = CELL_SPAWN_VERSION, .type = CELL_SPAWN_KERNEL_FORKED, .id = kernel->id, .a = kernel->pid
+	};
+	(void)cell__spawn_send(HOST_FD, &head, shell ? &shell->report : NULL, shell ? sizeof shell->report : 0,
+			       shell ? &shell->listen_fd : NULL, shell && shell->listen_fd >= 0, 0);
+	if (shell)
+		cell__close_fd(&shell->listen_fd);
+}
+
+/* A kernel that never was.  Its shell, if there is one, may be broken: it goes too. */
+static void fork_failed(struct kernel *kernel, int error)
+{
+	struct shell *shell = kernel->shell;
+	tell_host(CELL_SPAWN_KERNEL_FORKED, kernel->id, 0, error ? error : EIO, shell ? &shell->report : NULL,
+		  shell ? sizeof shell->report : 0);
+	if (shell) {
+		shell->failed = true;
+		cell__shell_kill(shell);
+		shell->taken = false; /* nobody's: reap() removes it */
+		if (shell->pid == 0)
+			(void)cell__shell_remove(shell);
+	}
+	forget_kernel(kernel);
+}
+
 static void handle_zygote_message(struct zygote *zygote, ssize_t size)
 {
 	struct cell_spawn_msg head;
@@ -330,13 +397,16 @@ static void handle_zygote_message(struct zygote *zygote, ssize_t size)
 		if (!kernel || kernel->zygote != zygote->id || kernel->pid != 0)
 			break;
 		if (head.a <= 0) {
-			tell_host(CELL_SPAWN_KERNEL_FORKED, head.id, 0, head.b, NULL, 0);
-			forget_kernel(kernel);
+			fork_failed(kernel, (int)head.b);
 			break;
 		}
 		kernel->pid = (pid_t)head.a;
 		kernel->pidfd = (int)syscall(SYS_pidfd_open, kernel->pid, 0);
-		tell_host(CELL_SPAWN_KERNEL_FORKED, head.id, head.a, 0, NULL, 0);
+		if (kernel->shell)
+			cell__shell_joined(kernel->shell);
+		tell_forked(kernel);
+		if (kernel->pidfd < 0 && errno == ESRCH)
+			kernel_died(kernel, -1); /* sandboxed, and reaped before we knew it */
 		if (kernel->kill_wanted && kernel->pidfd >= 0)
 			syscall(SYS_pidfd_send_signal, kernel->pidfd, SIGKILL, NULL, 0);
 		break;
@@ -495,23 +565,87 @@ static void program_exited(struct program *program, int status)
 
 /* ---- the host's wishes ---- */
 
-static void fork_kernel(const struct cell_spawn_msg *head, const int *fds, size_t n_fds)
+/* Hands a request on to the zygote; the fds stay the caller's. */
+static void pass_on(struct kernel *kernel, const struct cell_spawn_msg *head, const int *fds)
+{
+	struct zygote *zygote = find_zygote(kernel->zygote);
+	struct shell *shell = kernel->shell;
+	int all[CELL_SPAWN_MAX_FDS];
+	size_t n = shell ? CELL_SPAWN_KERNEL_FDS : CELL_SPAWN_KERNEL_FDS - 1;
+	memcpy(all, fds, n * sizeof *all);
+	if (shell && shell->pidfd >= 0)
+		all[n++] = shell->pidfd;
+	/* The host bounds what it has in flight far below the socket's buffer; full means the zygote hangs. */
+	int rc = zygote ? cell__spawn_send(zygote->fd, head, shell ? &shell->group : NULL, shell ? sizeof shell->group : 0, all, n,
+					   MSG_DONTWAIT)
+			: -ESRCH;
+	if (rc < 0)
+		fork_failed(kernel, -rc);
+}
+
+static void watch_shell(struct shell *shell)
+{
+	struct epoll_event event = { .events = EPOLLIN, .data.u64 = SHELL_EVENT | shell->serial };
+	epoll_ctl(epoll_fd, EPOLL_CTL_ADD, shell->ready_fd, &event);
+}
+
+static void fork_kernel(const struct cell_spawn_msg *head, int *fds, size_t n_fds)
 {
 	uint64_t id = head->id, zygote_id = (uint64_t)head->a;
 	struct zygote *zygote = find_zygote(zygote_id);
 	struct kernel *kernel = cell__alloc(1, sizeof *kernel);
-	if (!zygote || !kernel || n_fds != 4) {
+	bool sandboxed = n_fds == CELL_SPAWN_KERNEL_FDS;
+	if (!zygote || !kernel || (n_fds != CELL_SPAWN_KERNEL_FDS - 1 && !sandboxed)) {
 		free(kernel);
 		tell_host(CELL_SPAWN_KERNEL_FORKED, id, 0, zygote ? ENOMEM : ESRCH, NULL, 0);
 		return;
 	}
 	*kernel = (struct kernel){ .id = id, .zygote = zygote_id, .pidfd = -1, .next = kernels };
 	kernels = kernel;
-	/* The host bounds what it has in flight far below the socket's buffer; full means the zygote hangs. */
-	int rc = cell__spawn_send(zygote->fd, head, NULL, 0, fds, n_fds, MSG_DONTWAIT);
-	if (rc < 0) {
-		forget_kernel(kernel);
-		tell_host(CELL_SPAWN_KERNEL_FORKED, id, 0, -rc, NULL, 0);
+	if (sandboxed) {
+		kernel->shell = cell__shell_take(fds[CELL_SPAWN_PLAN_FD]);
+		if (!kernel->shell) {
+			fork_failed(kernel, errno);
+			return;
+		}
+		if (!kernel->shell->ready) {
+			kernel->waits = true;
+			kernel->request = *head;
+			memcpy(kernel->fds, fds, sizeof kernel->fds);
+			memset(fds, -1, n_fds * sizeof *fds); /* kept */
+			watch_shell(kernel->shell);
+			return;
+		}
+	}
+	pass_on(kernel, head, fds);
+}
+
+/* A shell has said how far it got. */
+static void shell_spoke(struct shell *shell)
+{
+	struct kernel *kernel = kernels;
+	cell__shell_read(shell);
+	if (shell->ready_fd >= 0)
+		return;
+	while (kernel && kernel->shell != shell)
+		kernel = kernel->next;
+	if (!kernel || !kernel->waits || kernel->dead)
+		return;
+	if (shell->ready && !kernel->kill_wanted) {
+		pass_on(kernel, &kernel->request, kernel->fds);
+		/* pass_on() may have ended it */
+		struct kernel *still = kernels;
+		while (still && still != kernel)
+			still = still->next;
+		if (still) {
+			for (int i = 0; i < CELL_SPAWN_KERNEL_FDS; i++)
+				cell__close_fd(&kernel->fds[i]);
+			kernel->waits = false;
+		}
+	} else if (kernel->kill_wanted) {
+		kernel_died(kernel, -1);
+	} else {
+		fork_failed(kernel, shell->report.sys);
 	}
 }
 
@@ -522,6 +656,8 @@ static void signal_kernel(uint64_t id, int signal)
 		return;
 	if (signal == SIGKILL)
 		kernel->kill_wanted = true;
+	if (signal == SIGKILL && kernel->shell && kernel->pid > 0)
+		cell__shell_kill(kernel->shell); /* with all that is in it */
 	if (kernel->pidfd >= 0)
 		syscall(SYS_pidfd_send_signal, kernel->pidfd, signal, NULL, 0);
 }
@@ -567,7 +703,7 @@ static void handle_host_message(ssize_t size, int *fds, size_t n_fds)
 			break;
 		}
 	for (size_t i = 0; i < n_fds; i++)
-		close(fds[i]);
+		cell__close_fd(&fds[i]);
 }
 
 /* ---- life and death ---- */
@@ -595,13 +731,28 @@ static void end_everything(void)
 		if (pid == 0)
 			usleep(1000);
 	}
+	cell__shells_remove_all();
 	_exit(0);
+}
+
+static void shell_exited(struct shell *shell)
+{
+	if (shell->ready_fd >= 0)
+		shell_spoke(shell); /* what it said last still counts */
+	cell__shell_reaped(shell);
+	if (!shell->taken)
+		(void)cell__shell_remove(shell);
 }
 
 static void reap(void)
 {
 	struct signalfd_siginfo info;
 	while (read(signal_fd, &info, sizeof info) > 0) {
+	}
+	/* A sandboxed kernel is our child before its zygote has told us its number. */
+	for (struct zygote *z = zygotes, *next; z; z = next) {
+		next = z->next;
+		read_zygote(z);
 	}
 	for (;;) {
 		int status;
@@ -623,6 +774,9 @@ static void reap(void)
 				program_exited(p, status);
 				break;
 			}
+		struct shell *shell = cell__shell_by_pid(pid);
+		if (shell)
+			shell_exited(shell);
 	}
 }
 
@@ -649,11 +803,17 @@ static void serve(void)
 {
 	for (;;) {
 		struct epoll_event events[16];
-		int n = epoll_wait(epoll_fd, events, 16, anybody_dead() ? 20 : -1);
+		bool spare = cell__shell_spare_wanted();
+		int n = epoll_wait(epoll_fd, events, 16, spare ? SPARE_DELAY_MS : anybody_dead() ? 20 : -1);
+		if (n == 0 && spare)
+			cell__shell_make_spare();
 		for (int i = 0; i < n; i++) {
 			uint64_t which = events[i].data.u64;
 			struct zygote *zygote = which > 1 ? find_zygote(which) : NULL;
-			if (which == 0)
+			struct shell *shell = which & SHELL_EVENT ? cell__shell_by_serial(which & ~SHELL_EVENT) : NULL;
+			if (shell && shell->ready_fd >= 0)
+				shell_spoke(shell);
+			else if (which == 0)
 				read_host();
 			else if (which == 1)
 				reap();

@@ -11,7 +11,7 @@
 #include "loop/http.h"
 #include "loop/watch.h"
 #include "tools/tools.h"
-#include "tools/yaml.h"
+#include "wire/yaml.h"
 
 /* ---- arguments ---- */
 

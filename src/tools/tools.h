@@ -24,19 +24,20 @@
 #include "loop/call.h"
 #include "loop/loop.h"
 #include "spawn/process.h"
+#include "wire/yaml.h"
 
 /* ---- limits ---- */
 
-#define CELL_TOOL_LIMIT_FILE_BYTES (256u * 1024u)   /* one YAML file */
-#define CELL_TOOL_LIMIT_DEPTH 32u                   /* nesting in it */
-#define CELL_TOOL_LIMIT_KEYS 1024u                  /* of one mapping in it */
+#define CELL_TOOL_LIMIT_FILE_BYTES CELL_YAML_LIMIT_FILE_BYTES   /* one YAML file */
+#define CELL_TOOL_LIMIT_DEPTH CELL_YAML_LIMIT_DEPTH /* nesting in it */
+#define CELL_TOOL_LIMIT_KEYS CELL_YAML_LIMIT_KEYS/* of one mapping in it */
 #define CELL_TOOL_LIMIT_FILES 1000u                 /* YAML files in one directory */
 #define CELL_TOOL_LIMIT_DIRS 16u
 #define CELL_TOOL_LIMIT_TOOLS 4096u
 #define CELL_TOOL_LIMIT_CALLABLES 512u              /* of one tool */
 #define CELL_TOOL_LIMIT_PARAMS 256u                 /* of one callable */
 #define CELL_TOOL_LIMIT_NAME 64u                    /* bytes of a tool's or callable's name */
-#define CELL_TOOL_LIMIT_PROBLEMS 100u               /* told of one file */
+#define CELL_TOOL_LIMIT_PROBLEMS CELL_YAML_LIMIT_PROBLEMS   /* told of one file */
 #define CELL_TOOL_LIMIT_ARGV 4096u                  /* words of a command */
 #define CELL_TOOL_LIMIT_ARGV_BYTES (96u * 1024u)    /* their bytes together; fits CELL_LIMIT_SPAWN_MESSAGE with the rest */
 #define CELL_TOOL_LIMIT_RUNS 4096u                  /* calls under way in one registry */

@@ -13,13 +13,19 @@
 #include <stdint.h>
 
 #define CELL_SPAWN_VERSION 1u
-#define CELL_SPAWN_MAX_FDS 4
+#define CELL_SPAWN_MAX_FDS 6
+#define CELL_SPAWN_KERNEL_FDS 5 /* socket, stdout, stderr, ring, and the plan of a sandboxed one */
+#define CELL_SPAWN_PLAN_FD 4
 
 enum cell_spawn_type {
 	/* host to spawner */
 	CELL_SPAWN_ZYGOTE_START = 1, /* id: zygote; payload: a = argc strings, then environment strings, each NUL-terminated */
 	CELL_SPAWN_ZYGOTE_STOP,      /* id: zygote */
-	CELL_SPAWN_KERNEL_FORK,      /* id: kernel, a: zygote, b: 1 for the pool; fds: socket, stdout, stderr, ring */
+	/*
+	 * id: kernel, a: zygote, b: 1 for the pool; fds: socket, stdout, stderr, ring[, plan].  Spawner to zygote, with a
+	 * plan: payload: struct cell_cgroup; fds: the same[, pidfd of the shell].
+	 */
+	CELL_SPAWN_KERNEL_FORK,
 	CELL_SPAWN_KERNEL_SIGNAL,    /* id: kernel, a: signal */
 	CELL_SPAWN_KERNEL_KILL,      /* id: kernel; ends in KERNEL_EXITED once all it left behind is gone too */
 	CELL_SPAWN_ZYGOTE_WARM,      /* id: zygote; finish warming now; answered by ZYGOTE_WARMED */
@@ -30,8 +36,10 @@ enum cell_spawn_type {
 	CELL_SPAWN_ZYGOTE_READY = 64, /* id: zygote, a: pid; payload: JSON {"version", "ipython", "preload_error"?} */
 	CELL_SPAWN_ZYGOTE_WARMED,     /* id: zygote */
 	CELL_SPAWN_ZYGOTE_EXITED,     /* id: zygote, a: wait status, b: errno when it never started; payload: end of its stderr */
-	CELL_SPAWN_KERNEL_FORKED,     /* id: kernel, a: pid (0: fork failed, b: errno) */
-	CELL_SPAWN_KERNEL_EXITED,     /* id: kernel, a: wait status (-1: unknown), b: CELL_SPAWN_EXIT_* */
+	/* id: kernel, a: pid (0: fork failed, b: errno); payload with a plan: struct cell_plan_report of its shell */
+	CELL_SPAWN_KERNEL_FORKED,
+	/* id: kernel, a: wait status (-1: unknown), b: CELL_SPAWN_EXIT_*; payload with a plan: struct cell_cgroup_usage */
+	CELL_SPAWN_KERNEL_EXITED,
 	CELL_SPAWN_PROCESS_STARTED,   /* id: process, a: pid */
 	CELL_SPAWN_PROCESS_EXITED,    /* id: process, a: wait status, b: errno when it never started */
 };

@@ -6,13 +6,13 @@
 #include <string.h>
 #include <yaml.h>
 
-#include "tools/internal.h"
+#include "wire/yaml.h"
 
 /* ---- problems ---- */
 
 void cell__problem_add(struct cell__problems *problems, const char *file, int line, const char *fmt, ...)
 {
-	if (problems->count >= CELL_TOOL_LIMIT_PROBLEMS)
+	if (problems->count >= CELL_YAML_LIMIT_PROBLEMS)
 		return;
 	struct cell__problem *list = cell__realloc(problems->list, (problems->count + 1) * sizeof *list);
 	if (!list)
@@ -138,8 +138,8 @@ static bool key_ok(struct parse *parse, const struct cell__yaml *map)
 		cell__problem_add(parse->problems, parse->file, key->line, "a key must be a text");
 		return false;
 	}
-	if (map->count > 2 * CELL_TOOL_LIMIT_KEYS) {
-		cell__problem_add(parse->problems, parse->file, key->line, "more than %u keys", CELL_TOOL_LIMIT_KEYS);
+	if (map->count > 2 * CELL_YAML_LIMIT_KEYS) {
+		cell__problem_add(parse->problems, parse->file, key->line, "more than %u keys", CELL_YAML_LIMIT_KEYS);
 		return false;
 	}
 	for (size_t i = 0; i + 1 < map->count; i += 2)
@@ -156,7 +156,7 @@ static struct cell__yaml *parse_items(struct parse *parse, const yaml_event_t *s
 	bool map = start->type == YAML_MAPPING_START_EVENT;
 	if ((map ? start->data.mapping_start.tag : start->data.sequence_start.tag))
 		return complain(parse, &start->start_mark, NULL, "YAML tags are not supported");
-	if (parse->depth >= CELL_TOOL_LIMIT_DEPTH)
+	if (parse->depth >= CELL_YAML_LIMIT_DEPTH)
 		return complain(parse, &start->start_mark, NULL, "nested too deeply");
 	struct cell__yaml *node = make_node(map ? CELL_YAML_MAPPING : CELL_YAML_SEQUENCE, &start->start_mark);
 	if (!node)
@@ -245,8 +245,8 @@ static struct cell__yaml *parse_document(struct parse *parse)
 struct cell__yaml *cell__yaml_parse(const char *file, const char *bytes, size_t size, struct cell__problems *problems)
 {
 	struct parse parse = { .file = file, .problems = problems };
-	if (size > CELL_TOOL_LIMIT_FILE_BYTES) {
-		cell__problem_add(problems, file, 1, "larger than %u bytes", CELL_TOOL_LIMIT_FILE_BYTES);
+	if (size > CELL_YAML_LIMIT_FILE_BYTES) {
+		cell__problem_add(problems, file, 1, "larger than %u bytes", CELL_YAML_LIMIT_FILE_BYTES);
 		return NULL;
 	}
 	if (!yaml_parser_initialize(&parse.parser)) {

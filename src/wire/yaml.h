@@ -1,15 +1,22 @@
 /*
- * YAML files as a tree with line numbers, and what is wrong with them: strict, bounded, every problem with its line.
- * Shared by the definitions of tools and by policies.  Pure; any thread.
+ * YAML that people write (tool definitions, sandbox policies) as a tree with line numbers, and what is wrong with it.
+ * Pure: takes bytes.
  */
-#ifndef CELL_TOOLS_YAML_H
-#define CELL_TOOLS_YAML_H
+#ifndef CELL_WIRE_YAML_H
+#define CELL_WIRE_YAML_H
 
 #include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
 
 #include "core/core.h"
 
-/* ---- problems ---- */
+#define CELL_YAML_LIMIT_FILE_BYTES (256u * 1024u)
+#define CELL_YAML_LIMIT_DEPTH 32u
+#define CELL_YAML_LIMIT_KEYS 1024u    /* of one mapping */
+#define CELL_YAML_LIMIT_PROBLEMS 100u /* told of one file */
+
+/* ---- problems of definitions ---- */
 
 struct cell__problem {
 	char *file;

@@ -1,0 +1,182 @@
+/*
+ * Forking into a shell, and the last steps before the agent's code.
+ *
+ * Theory of operation
+ *
+ *   A process cannot change its own pid namespace, only that of its children, and the zygote must not change at all: it
+ *   serves other sessions.  So there is a third process for a moment:
+ *
+ *       zygote ──vfork──▶ usher: joins the shell's cgroup and namespaces ──fork──▶ kernel
+ *                            └── ends; the kernel becomes a child of the spawner (a subreaper)
+ *
+ *   The usher shares the zygote's memory, and the zygote stands still meanwhile, so this costs no second copy of the
+ *   page tables.  fork() is the C library's: what libraries registered with pthread_atfork() runs.
+ *
+ *   The kernel has all capabilities inside its user namespace until confine(), which runs the KERNEL steps of the plan: by
+ *   then it has run no line of the agent's.
+ */
+#define _GNU_SOURCE
+#define PY_SSIZE_T_CLEAN
+#include "confine.h"
+
+#include <errno.h>
+#include <grp.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "sandbox/apply.h"
+#include "sandbox/cgroup.h"
+
+/* Written by the usher, read by the zygote: they share memory. */
+static struct {
+	pid_t kernel;
+	int error;
+	const char *step;
+} usher;
+
+static int enter(int shell_fd, int flags, const struct cell_cgroup *group)
+{
+	usher.step = "join the cgroup";
+	if (cell__cgroup_join(group) < 0)
+		return -1;
+	/* Only root may; everybody else keeps groups that the new namespace does not know. */
+	usher.step = "leave the groups";
+	if (geteuid() == 0 && syscall(SYS_setgroups, 0, NULL) < 0 && errno != EPERM)
+		return -1;
+	usher.step = "enter the namespaces";
+	return setns(shell_fd, flags);
+}
+
+static int copy_group(PyObject *bytes, struct cell_cgroup *out)
+{
+	char *data;
+	Py_ssize_t size;
+	if (PyBytes_AsStringAndSize(bytes, &data, &size) < 0)
+		return -1;
+	if ((size_t)size != sizeof *out) {
+		PyErr_SetString(PyExc_ValueError, "not a cgroup: spawner and kernel are of different versions");
+		return -1;
+	}
+	memcpy(out, data, sizeof *out);
+	for (int c = 0; c < CELL_CG_COUNT; c++)
+		out->path[c][sizeof out->path[c] - 1] = '\0';
+	return 0;
+}
+
+PyObject *wc_fork_into(PyObject *self, PyObject *args)
+{
+	(void)self;
+	int shell_fd, plan_fd;
+	PyObject *bytes;
+	static struct cell_cgroup group;
+	struct cell_plan plan;
+	if (!PyArg_ParseTuple(args, "iiO", &shell_fd, &plan_fd, &bytes) || copy_group(bytes, &group) < 0)
+		return NULL;
+	if (pread(plan_fd, &plan, sizeof plan, 0) != (ssize_t)sizeof plan)
+		return PyErr_SetFromErrno(PyExc_OSError);
+	int flags = (int)plan.clone_flags;
+	PyOS_BeforeFork();
+	usher.kernel = -1;
+	usher.error = 0;
+	usher.step = "start";
+	pid_t pid = vfork();
+	if (pid == 0) {
+		if (enter(shell_fd, flags, &group) == 0) {
+			usher.step = "fork";
+			usher.kernel = fork();
+			if (usher.kernel == 0) {
+				/* The kernel: a copy of the zygote, on a stack of its own from here on. */
+				PyOS_AfterFork_Child();
+				return PyLong_FromLong(0);
+			}
+		}
+		usher.error = usher.kernel < 0 ? errno : 0;
+		_exit(0);
+	}
+	int error = pid < 0 ? errno : usher.error;
+	PyOS_AfterFork_Parent();
+	while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
+	}
+	if (usher.kernel <= 0) {
+		errno = error ? error : EIO;
+		return PyErr_SetFromErrno(PyExc_OSError);
+	}
+	return PyLong_FromLong(usher.kernel);
+}
+
+PyObject *wc_join_group(PyObject *self, PyObject *bytes)
+{
+	(void)self;
+	static struct cell_cgroup group;
+	if (copy_group(bytes, &group) < 0)
+		return NULL;
+	if (cell__cgroup_join(&group) < 0)
+		return PyErr_SetFromErrno(PyExc_OSError);
+	Py_RETURN_NONE;
+}
+
+static PyObject *skipped_steps(const struct cell_plan_report *report)
+{
+	PyObject *list = PyList_New(0);
+	for (unsigned i = 0; list && i < CELL_PLAN_MAX_STEPS; i++) {
+		if (!(report->skipped[i / 8] & (1u << (i % 8))))
+			continue;
+		PyObject *number = PyLong_FromLong((long)i);
+		if (!number || PyList_Append(list, number) < 0)
+			Py_CLEAR(list);
+		Py_XDECREF(number);
+	}
+	return list;
+}
+
+static struct cell_apply apply = { .landlock_fd = -1 };
+
+static PyObject *outcome(const struct cell_plan_report *report)
+{
+	PyObject *skipped = skipped_steps(report);
+	return skipped ? Py_BuildValue("iiN", report->step, report->sys, skipped) : NULL;
+}
+
+PyObject *wc_confine_early(PyObject *self, PyObject *args)
+{
+	(void)self;
+	int plan_fd;
+	PyObject *keep;
+	if (!PyArg_ParseTuple(args, "iO", &plan_fd, &keep))
+		return NULL;
+	struct cell_plan_report report = { .step = -1 };
+	Py_ssize_t n = PyList_Size(keep);
+	for (Py_ssize_t i = 0; i < n && apply.n_keep < CELL_APPLY_MAX_KEEP; i++)
+		apply.keep[apply.n_keep++] = (int)PyLong_AsLong(PyList_GetItem(keep, i));
+	if (PyErr_Occurred())
+		return NULL;
+	apply.plan = cell__plan_map(plan_fd);
+	if (!apply.plan) {
+		PyErr_SetString(PyExc_ValueError, "not a plan: host and kernel are of different versions");
+		return NULL;
+	}
+	(void)cell__apply_stage(&apply, CELL_STAGE_EARLY, &report);
+	return outcome(&report);
+}
+
+PyObject *wc_confine(PyObject *self, PyObject *session)
+{
+	(void)self;
+	struct cell_plan_report report = { .step = -1 };
+	char *data;
+	Py_ssize_t size;
+	if (PyBytes_AsStringAndSize(session, &data, &size) < 0)
+		return NULL;
+	/* The data of a bytes object is aligned as an allocation is, to 8 at least. */
+	if (!apply.plan || !cell__plan_check(data, (size_t)size)) {
+		PyErr_SetString(PyExc_ValueError, "not a plan: host and kernel are of different versions");
+		return NULL;
+	}
+	apply.session = (const struct cell_plan *)data;
+	(void)cell__apply_stage(&apply, CELL_STAGE_KERNEL, &report);
+	apply.session = NULL;
+	return outcome(&report);
+}

@@ -1,0 +1,83 @@
+"""Which limit of the sandbox an exception comes of: the operating system only says "no"."""
+
+import errno
+import os
+
+limits = {}  # name -> the most there may be; 0: no limit
+
+
+def _tasks():
+    total = 0
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                total += len(os.listdir("/proc/%s/task" % name))
+            except OSError:
+                pass
+    return total
+
+
+def _tmp():
+    most, path = 0, "/tmp"
+    for path in ("/tmp", "/dev/shm"):
+        state = os.statvfs(path)
+        most = max(most, (state.f_blocks - state.f_bfree) * state.f_frsize)
+    return most
+
+
+def _memory():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[5]) * 4096
+
+
+def _full(path):
+    """Is the file system of this path one of the sandbox's own, and full?"""
+    try:
+        state = os.statvfs(path)
+    except OSError:
+        return False
+    return state.f_bavail == 0 or state.f_favail == 0
+
+
+def _name(exc):
+    if isinstance(exc, MemoryError):
+        return "memory"
+    if isinstance(exc, RuntimeError) and "can't start new thread" in str(exc):
+        return "pids"
+    if not isinstance(exc, OSError):
+        return None
+    if exc.errno == errno.EAGAIN and isinstance(exc, BlockingIOError) and exc.filename is None:
+        # A descriptor in non-blocking mode says the same; only a full house means the limit.
+        return "pids" if _tasks() >= limits.get("pids", 0) * 0.9 else None
+    if exc.errno == errno.EMFILE:
+        return "files"
+    if exc.errno == errno.EFBIG:
+        return "file_size"
+    if exc.errno == errno.ENOSPC:
+        return "tmp" if _full("/tmp") or _full("/dev/shm") else None
+    if exc.errno == errno.ENOMEM:
+        return "memory"
+    return None
+
+
+_USED = {"pids": _tasks, "tmp": _tmp, "memory": _memory}
+
+
+def of(exc):
+    """{"name", "max", "used"}, or None."""
+    seen = 0
+    while exc is not None and limits and seen < 10:
+        try:
+            name = _name(exc)
+            if name and limits.get(name):
+                most = limits[name]
+                try:
+                    used = _USED[name]() if name in _USED else most
+                except OSError:
+                    used = most
+                return {"name": name, "max": most, "used": used}
+        except Exception:
+            return None
+        exc = exc.__cause__ or exc.__context__
+        seen += 1
+    return None

@@ -1,0 +1,390 @@
+/*
+ * The `sandbox` executor: the same kernels, forked from the same zygotes (subprocess.c), confined by a plan.
+ *
+ * A plan depends on the policy and on where the interpreter's files are, so the sessions of one kind share it, and with it
+ * the pool and the spawner's spare shells.  What differs from session to session (workspace, packages) is the session's own
+ * small plan, which travels with INIT.
+ */
+#define _GNU_SOURCE
+#include "executor/sandbox.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "sandbox/build.h"
+#include "sandbox/egress.h"
+
+#define PLANS_MAX 16
+
+struct cached_plan {
+	char *key;
+	struct cell__sandbox_plan *plan;
+	struct cached_plan *next;
+};
+
+struct cell__sandbox {
+	struct cached_plan *plans; /* newest first */
+	uint64_t next_id;
+};
+
+struct request {
+	struct cell__sandbox_request base;
+	struct cell__sandbox *sandbox;
+	struct cell__policy policy;
+	char *workspace, *cwd;
+	char **read, **protect;
+	char *receipt;
+	struct cell__executor_host *host;
+	char session_id[33];
+	struct cell__egress *egress;
+};
+
+/* ---- the machine ---- */
+
+static struct cell__machine machine;
+static pthread_once_t machine_once = PTHREAD_ONCE_INIT;
+
+static void probe_machine(void)
+{
+	cell__machine_probe(&machine);
+}
+
+const struct cell__machine *cell__sandbox_machine(void)
+{
+	pthread_once(&machine_once, probe_machine);
+	return &machine;
+}
+
+/* ---- plans ---- */
+
+static int make_key(const struct cell__policy *p, const struct cell__plan_env *env, struct cell__buf *out)
+{
+	const struct cell__policy_list *lists[] = { &p->read, &p->write, &p->hide, &p->hosts };
+	int rc = cell__buf_printf(out, "%s|%d|%d|%llu|%llu|%llu|%llu|%llu|%llu|%llu", p->name, (int)p->level, (int)p->network,
+				  (unsigned long long)p->memory_bytes, (unsigned long long)p->pids, (unsigned long long)p->files,
+				  (unsigned long long)p->file_size_bytes, (unsigned long long)p->tmp_bytes,
+				  (unsigned long long)p->cpu_percent, (unsigned long long)p->cpu_time_ms);
+	for (size_t l = 0; l < 4; l++) {
+		rc |= cell__buf_add_str(out, "\n");
+		for (size_t i = 0; i < lists[l]->count; i++)
+			rc |= cell__buf_printf(out, "%s\t", lists[l]->items[i]);
+	}
+	for (char **path = env->folders; path && *path; path++)
+		rc |= cell__buf_printf(out, "\n%s", *path);
+	for (char **path = env->links; path && *path; path++)
+		rc |= cell__buf_printf(out, "\n%s", *path);
+	return rc;
+}
+
+static struct cell__sandbox_plan *plan_create(struct cell__buf *bytes, struct cell_error *err)
+{
+	struct cell__sandbox_plan *plan = cell__alloc(1, sizeof *plan);
+	CELL_AUTO_FD int fd = memfd_create("workcell-plan", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (!plan || fd < 0 || write(fd, bytes->data, bytes->size) != (ssize_t)bytes->size ||
+	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) < 0) {
+		cell_fail(err, plan ? CELL_E_IO : CELL_E_NOMEM, plan ? errno : 0, "make a sandbox's plan");
+		free(plan);
+		return NULL;
+	}
+	plan->refs = 1;
+	plan->fd = cell__take_fd(&fd);
+	plan->size = bytes->size;
+	plan->bytes = cell__buf_take(bytes);
+	return plan;
+}
+
+/* The oldest plans that nobody uses go. */
+static void trim(struct cell__sandbox *sandbox)
+{
+	size_t count = 0;
+	for (struct cached_plan **at = &sandbox->plans; *at;) {
+		struct cached_plan *cached = *at;
+		if (++count > PLANS_MAX && cached->plan->refs == 1) {
+			*at = cached->next;
+			cell__sandbox_plan_unref(cached->plan);
+			free(cached->key);
+			free(cached);
+		} else {
+			at = &cached->next;
+		}
+	}
+}
+
+static int find_plan(struct request *request, const struct cell__plan_env *env, struct cell__sandbox_plan **ret_plan,
+		     struct cell_error *err)
+{
+	struct cell__sandbox *sandbox = request->sandbox;
+	CELL_AUTO_BUF struct cell__buf key = CELL_BUF_INIT, bytes = CELL_BUF_INIT;
+	if (make_key(&request->policy, env, &key) < 0)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
+	for (struct cached_plan *c = sandbox->plans; c; c = c->next)
+		if (strcmp(c->key, key.data) == 0) {
+			*ret_plan = c->plan;
+			return 0;
+		}
+	if (cell__plan_build(&request->policy, &machine, env, ++sandbox->next_id, &bytes, err) < 0)
+		return -1;
+	struct cached_plan *cached = cell__alloc(1, sizeof *cached);
+	struct cell__sandbox_plan *plan = cached ? plan_create(&bytes, err) : NULL;
+	if (!plan) {
+		free(cached);
+		return cached ? -1 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
+	}
+	*cached = (struct cached_plan){ .key = cell__buf_take(&key), .plan = plan, .next = sandbox->plans };
+	sandbox->plans = cached;
+	trim(sandbox);
+	*ret_plan = plan;
+	return 0;
+}
+
+void cell__sandbox_destroy(struct cell__sandbox *sandbox)
+{
+	while (sandbox && sandbox->plans) {
+		struct cached_plan *next = sandbox->plans->next;
+		cell__sandbox_plan_unref(sandbox->plans->plan);
+		free(sandbox->plans->key);
+		free(sandbox->plans);
+		sandbox->plans = next;
+	}
+	free(sandbox);
+}
+
+/* ---- one kernel ---- */
+
+static void free_list(char **list)
+{
+	for (char **at = list; at && *at; at++)
+		free(*at);
+	free(list);
+}
+
+static int copy_list(const char *const *list, char ***ret)
+{
+	size_t n = 0;
+	while (list && list[n])
+		n++;
+	char **copy = cell__alloc(n + 1, sizeof *copy);
+	for (size_t i = 0; copy && i < n; i++)
+		if (!(copy[i] = cell__strdup(list[i]))) {
+			free_list(copy);
+			return -1;
+		}
+	*ret = copy;
+	return copy ? 0 : -1;
+}
+
+static void request_destroy(struct cell__sandbox_request *base)
+{
+	struct request *request = (struct request *)base;
+	cell__policy_finish(&request->policy);
+	free_list(request->read);
+	free_list(request->protect);
+	free(request->workspace);
+	free(request->cwd);
+	free(request->receipt);
+	cell__egress_close(request->egress);
+	free(request);
+}
+
+static int request_prepare(struct cell__sandbox_request *base, const struct cell__plan_env *env, struct cell_error *err)
+{
+	struct request *request = (struct request *)base;
+	struct cell__sandbox_plan *plan = NULL;
+	struct cell__plan_session session = {
+		.workspace = request->workspace,
+		.cwd = request->cwd,
+		.mode = request->policy.workspace,
+		.read = (const char *const *)request->read,
+		.protect = (const char *const *)request->protect,
+		.env = env,
+	};
+	if (find_plan(request, env, &plan, err) < 0)
+		return -1;
+	base->session.size = 0;
+	if (cell__plan_build_session(&machine, &session, &base->session, err) < 0)
+		return -1;
+	plan->refs++;
+	base->plan = plan;
+	return 0;
+}
+
+static struct cell__sandbox *sandbox_of(struct cell__executor_host *host)
+{
+	if (!host->sandbox)
+		host->sandbox = cell__alloc(1, sizeof *host->sandbox);
+	return host->sandbox;
+}
+
+struct cell__sandbox_request *cell__sandbox_request_create(struct cell__executor_host *host,
+							    const struct cell__kernel_spec *spec, struct cell_error *err)
+{
+	struct request *request = cell__alloc(1, sizeof *request);
+	struct cell__sandbox *sandbox = sandbox_of(host);
+	(void)cell__sandbox_machine();
+	if (request) {
+		request->base.prepare = request_prepare;
+		request->base.destroy = request_destroy;
+		request->sandbox = sandbox;
+		request->host = host;
+		snprintf(request->session_id, sizeof request->session_id, "%s", spec->session_id);
+		request->workspace = cell__strdup(spec->cwd);
+	}
+	if (!request || !sandbox || !request->workspace || copy_list(spec->read, &request->read) < 0 ||
+	    copy_list(spec->protect, &request->protect) < 0) {
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
+		goto fail;
+	}
+	if (cell__policy_copy(&request->policy, spec->policy, err) < 0)
+		goto fail;
+	/* Where the session will stand does not depend on the interpreter; what is wrong with it is said now. */
+	if (cell__plan_workspace(spec->cwd, request->policy.workspace, &request->cwd, err) < 0)
+		goto fail;
+	return &request->base;
+fail:
+	if (request)
+		request_destroy(&request->base);
+	return NULL;
+}
+
+void cell__sandbox_failure(const struct cell__sandbox_request *base, int step, int sys, struct cell_error *err)
+{
+	struct cell_plan_report report = { .step = step, .sys = sys };
+	const struct cell_plan *session =
+		base->session.size > 0 ? (const struct cell_plan *)base->session.data : NULL;
+	if (!base->plan) {
+		cell_fail(err, CELL_E_SANDBOX, sys, "the sandbox could not be made");
+		return;
+	}
+	if (step < 0)
+		cell_fail(err, CELL_E_SANDBOX, sys, "fork into the sandbox (cgroup, namespaces)");
+	else
+		cell__plan_failure((const struct cell_plan *)base->plan->bytes, session, &report, err);
+}
+
+static void audit(void *arg, const char *line)
+{
+	struct request *request = arg;
+	request->host->log(request->host->log_arg, CELL_LOG_INFO, "session %s: %s", request->session_id, line);
+}
+
+int cell__sandbox_listen(struct cell__sandbox_request *base, int fd, const char *const *index_hosts, struct cell_error *err)
+{
+	struct request *request = (struct request *)base;
+	struct cell__egress_options options = {
+		.loop = request->host->loop,
+		.listen_fd = fd,
+		.hosts = &request->policy.hosts,
+		.more_hosts = request->policy.network == CELL_NET_DEPS ? index_hosts : NULL,
+		.audit = audit,
+		.arg = request,
+	};
+	return cell__egress_create(&options, &request->egress, err);
+}
+
+void cell__sandbox_ready(struct cell__sandbox_request *base, const void *shell_report, size_t size, const unsigned *skipped,
+			 size_t n_skipped)
+{
+	struct request *request = (struct request *)base;
+	struct cell_plan_report report;
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	memcpy(&report, shell_report, size < sizeof report ? size : sizeof report);
+	for (size_t i = 0; i < n_skipped; i++)
+		if (skipped[i] < CELL_PLAN_MAX_STEPS)
+			report.skipped[skipped[i] / 8] |= (uint8_t)(1u << (skipped[i] % 8));
+	if (cell__plan_receipt(&request->policy, &machine, (const struct cell_plan *)base->plan->bytes, &report,
+			       request->policy.workspace, &text) == 0)
+		request->receipt = cell__buf_take(&text);
+}
+
+/* ---- the executor ---- */
+
+static void sandbox_probe(struct cell__executor_host *host, struct cell_executor_info *info)
+{
+	cell__subprocess_probe(host, info);
+	if (!info->available)
+		return;
+	const struct cell__machine *found = cell__sandbox_machine();
+	if (found->level == CELL_LEVEL_FULL)
+		return;
+	info->available = found->level != CELL_LEVEL_UNAVAILABLE;
+	snprintf(info->reason, sizeof info->reason, "%s%.200s", info->available ? "only level no-userns: " : "", found->reason);
+	snprintf(info->advice, sizeof info->advice, "%s", found->advice);
+}
+
+/* What makes programs take the way out. */
+#define PROXY_AT "127.0.0.1:3128"
+static const char *const proxy_variables[] = {
+	"http_proxy=http://" PROXY_AT,  "https_proxy=http://" PROXY_AT, "HTTP_PROXY=http://" PROXY_AT,
+	"HTTPS_PROXY=http://" PROXY_AT, "all_proxy=socks5h://" PROXY_AT, "ALL_PROXY=socks5h://" PROXY_AT,
+	"no_proxy=localhost,127.0.0.1", "NO_PROXY=localhost,127.0.0.1",
+};
+#define PROXY_VARIABLES (sizeof proxy_variables / sizeof *proxy_variables)
+_Static_assert(CELL_EGRESS_PORT == 3128, "PROXY_AT says the port");
+
+static int sandbox_open(struct cell__executor_host *host, const struct cell__kernel_spec *spec,
+			const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel,
+			struct cell_error *err)
+{
+	CELL_AUTO_FREE const char **env = NULL;
+	size_t n = 0, at = 0;
+	struct cell__sandbox_request *request = cell__sandbox_request_create(host, spec, err);
+	if (!request)
+		return -1;
+	struct request *mine = (struct request *)request;
+	while (spec->env[n])
+		n++;
+	env = cell__alloc(n + mine->policy.env.count + PROXY_VARIABLES + 1, sizeof *env);
+	if (!env) {
+		request_destroy(request);
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
+	}
+	/* The caller's home is not in there.  What the caller set by hand comes later in the list, and counts. */
+	bool home = false;
+	for (size_t i = 0; i < n; i++) {
+		bool first_home = !home && strncmp(spec->env[i], "HOME=", 5) == 0;
+		env[at++] = first_home ? "HOME=" CELL_PLAN_HOME : spec->env[i];
+		home |= first_home;
+	}
+	bool filtered = mine->policy.network == CELL_NET_ALLOW || mine->policy.network == CELL_NET_DEPS;
+	for (size_t i = 0; filtered && i < PROXY_VARIABLES; i++)
+		env[at++] = proxy_variables[i];
+	for (size_t i = 0; i < mine->policy.env.count; i++)
+		env[at++] = mine->policy.env.items[i];
+	char limits[400];
+	snprintf(limits, sizeof limits, "{\"memory\":%llu,\"pids\":%llu,\"files\":%llu,\"file_size\":%llu,\"tmp\":%llu}",
+		 (unsigned long long)mine->policy.memory_bytes, (unsigned long long)mine->policy.pids,
+		 (unsigned long long)mine->policy.files, (unsigned long long)mine->policy.file_size_bytes,
+		 (unsigned long long)(machine.level == CELL_LEVEL_FULL ? mine->policy.tmp_bytes : 0));
+	struct cell__kernel_spec inside = *spec;
+	inside.limits_json = limits;
+	inside.cwd = mine->cwd;
+	inside.env = env;
+	return cell__subprocess_open(host, &cell__sandbox_executor, &inside, request, events, owner, ret_kernel, err);
+}
+
+static const char *sandbox_receipt_of(const struct cell__kernel *kernel)
+{
+	const struct request *request = (const struct request *)cell__subprocess_request(kernel);
+	return request && request->receipt ? request->receipt : cell__sandbox_executor.receipt;
+}
+
+const struct cell__executor cell__sandbox_executor = {
+	.name = "sandbox",
+	.isolation = "sandbox",
+	.probe = sandbox_probe,
+	.open = sandbox_open,
+	.look = cell__subprocess_look,
+	.run = cell__subprocess_run,
+	.reply = cell__subprocess_reply,
+	.interrupt = cell__subprocess_interrupt,
+	.pause = cell__subprocess_pause,
+	.close = cell__subprocess_close,
+	.pid = cell__subprocess_pid,
+	.receipt = "{\"executor\":\"sandbox\",\"level\":\"none\",\"namespaces\":[],\"seccomp\":false,\"landlock\":0,"
+		   "\"limits\":{},\"network\":\"none\",\"filesystem\":\"none\",\"skipped\":[\"no kernel was opened\"]}",
+	.receipt_of = sandbox_receipt_of,
+};

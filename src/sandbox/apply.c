@@ -1,0 +1,531 @@
+/*
+ * Theory of operation
+ *
+ * Paths on the host are opened below the old root with RESOLVE_IN_ROOT, so that a symbolic link there means what it means
+ * on the host.  A bind is a detached clone of the tree; it gets its attributes (read-only, no devices, no setuid) before it
+ * is attached, so there is no moment at which it could be used without them.
+ *
+ * Everything is done with the capabilities that the creator of a user namespace has inside it, and with nothing else: the
+ * same code serves root and everybody.
+ */
+#define _GNU_SOURCE
+#include "sandbox/apply.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <linux/close_range.h>
+#include <linux/filter.h>
+#include <linux/landlock.h>
+#include <linux/mount.h>
+#include <linux/openat2.h>
+#include <linux/seccomp.h>
+#include <linux/securebits.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <planted_hole.h> /* made by meson; names nothing in a build for use */
+
+/* glibc's <sys/mount.h> and <linux/mount.h> do not go together on every system. */
+#define MS_BITS_NOSUID 2
+#define MS_BITS_NODEV 4
+#define MS_BITS_NOEXEC 8
+#define MS_BITS_REC 16384
+#define MS_BITS_PRIVATE (1 << 18)
+#define MS_BITS_RDONLY 1
+#define MS_BITS_REMOUNT 32
+#define MS_BITS_BIND 4096
+#define UMOUNT_DETACH 2
+int mount(const char *source, const char *target, const char *type, unsigned long flags, const void *data);
+int umount2(const char *target, int flags);
+
+/* ---- files ---- */
+
+/* Opens what has this path on the host, from inside the new root.  O_PATH. */
+static int open_on_host(const char *path)
+{
+	int root = open(CELL_PLAN_OLD_ROOT, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (root < 0)
+		return -1;
+	struct open_how how = { .flags = O_PATH | O_CLOEXEC, .resolve = RESOLVE_IN_ROOT };
+	int fd = (int)syscall(SYS_openat2, root, path[0] == '/' && path[1] ? path + 1 : ".", &how, sizeof how);
+	int error = errno;
+	close(root);
+	errno = error;
+	return fd;
+}
+
+/* All folders above a path. */
+static int make_parents(const char *path)
+{
+	char copy[4096];
+	size_t size = strlen(path);
+	if (size >= sizeof copy) {
+		errno = ENAMETOOLONG;
+		return -1;
+	}
+	memcpy(copy, path, size + 1);
+	for (char *slash = strchr(copy + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+		*slash = '\0';
+		/* On a read-only mount what exists answers EROFS or EEXIST; what does not shows in the step itself. */
+		if (mkdir(copy, 0755) < 0 && errno != EEXIST && errno != EROFS && errno != EACCES)
+			return -1;
+		*slash = '/';
+	}
+	return 0;
+}
+
+static int make_file(const char *path, const char *content, size_t size)
+{
+	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+	if (fd < 0)
+		return -1;
+	ssize_t n = size > 0 ? write(fd, content, size) : 0;
+	int error = n < 0 ? errno : EIO;
+	close(fd);
+	errno = error;
+	return n == (ssize_t)size ? 0 : -1;
+}
+
+static int attach(int tree, const char *path)
+{
+	return (int)syscall(SYS_move_mount, tree, "", AT_FDCWD, path, MOVE_MOUNT_F_EMPTY_PATH);
+}
+
+static int set_attributes(int fd, const char *path, uint64_t set)
+{
+	struct mount_attr attr = { .attr_set = set };
+	return (int)syscall(SYS_mount_setattr, fd, path, (path[0] ? 0 : AT_EMPTY_PATH) | AT_RECURSIVE, &attr, sizeof attr);
+}
+
+static int bind_tree(const char *source, const char *target, unsigned flags)
+{
+	int from = open_on_host(source);
+	if (from < 0)
+		return -1;
+	struct stat st, there;
+	int tree = -1, rc = -1;
+	if (fstat(from, &st) < 0)
+		goto out;
+	if (stat(target, &there) < 0) {
+		if (make_parents(target) < 0)
+			goto out;
+		if (S_ISDIR(st.st_mode) ? mkdir(target, 0755) < 0 : make_file(target, "", 0) < 0)
+			if (errno != EEXIST)
+				goto out;
+	}
+	tree = (int)syscall(SYS_open_tree, from, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE);
+	uint64_t set = MOUNT_ATTR_NOSUID;
+	if (flags & CELL_BIND_READ_ONLY)
+		set |= MOUNT_ATTR_RDONLY;
+	if (!(flags & CELL_BIND_DEVICES))
+		set |= MOUNT_ATTR_NODEV;
+	if (flags & CELL_BIND_NO_EXEC)
+		set |= MOUNT_ATTR_NOEXEC;
+	if (tree < 0 || set_attributes(tree, "", set) < 0 || attach(tree, target) < 0)
+		goto out;
+	rc = 0;
+out:;
+	int error = errno;
+	if (tree >= 0)
+		close(tree);
+	close(from);
+	errno = error;
+	return rc;
+}
+
+static int mount_tmpfs(const char *path, uint64_t bytes, uint64_t mode)
+{
+	char options[96];
+	/* An inode costs about a kilobyte of the kernel's memory: they are bounded with the bytes. */
+	snprintf(options, sizeof options, "size=%llu,nr_inodes=%llu,mode=%o", (unsigned long long)bytes,
+		 (unsigned long long)(bytes / 2048 + 1024), (unsigned)mode);
+	return mount("tmpfs", path, "tmpfs", MS_BITS_NOSUID | MS_BITS_NODEV, options);
+}
+
+/*
+ * The new root is mounted over /tmp, which every system has; pivot_root takes it from there, and /tmp of the host is
+ * seen again below the old root.
+ */
+static int make_root(uint64_t bytes)
+{
+	if (mount(NULL, "/", NULL, MS_BITS_REC | MS_BITS_PRIVATE, NULL) < 0 || mount_tmpfs("/tmp", bytes, 0755) < 0 ||
+	    chdir("/tmp") < 0 || mkdir(CELL_PLAN_OLD_ROOT + 1, 0700) < 0)
+		return -1;
+	if (syscall(SYS_pivot_root, ".", CELL_PLAN_OLD_ROOT + 1) < 0)
+		return -1;
+	return chdir("/");
+}
+
+/* A masked folder is an empty one, a masked file an empty one. */
+static int mask(const char *path)
+{
+	struct stat st;
+	if (lstat(path, &st) < 0)
+		return errno == ENOENT ? 0 : -1; /* nothing there to be seen */
+	if (S_ISDIR(st.st_mode))
+		return mount("tmpfs", path, "tmpfs", MS_BITS_RDONLY | MS_BITS_NOSUID | MS_BITS_NODEV | MS_BITS_NOEXEC,
+			     "size=4k,nr_inodes=2,mode=555");
+	return mount("/dev/null", path, NULL, MS_BITS_BIND, NULL);
+}
+
+static int write_text(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -1;
+	ssize_t n = write(fd, text, strlen(text));
+	int error = errno;
+	close(fd);
+	errno = error;
+	return n < 0 ? -1 : 0;
+}
+
+/* One user and one group, the same inside and outside: whoever made the namespace may map just that, without help. */
+static int map_ids(uid_t uid, gid_t gid)
+{
+	char line[64];
+	if (write_text("/proc/self/setgroups", "deny") < 0)
+		return -1;
+	snprintf(line, sizeof line, "%u %u 1", uid, uid);
+	if (write_text("/proc/self/uid_map", line) < 0)
+		return -1;
+	snprintf(line, sizeof line, "%u %u 1", gid, gid);
+	return write_text("/proc/self/gid_map", line);
+}
+
+static int loopback_up(void)
+{
+	struct ifreq request = { .ifr_name = "lo" };
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -1;
+	request.ifr_flags = IFF_UP | IFF_RUNNING;
+	int rc = ioctl(fd, SIOCSIFFLAGS, &request);
+	int error = errno;
+	close(fd);
+	errno = error;
+	return rc;
+}
+
+static int listen_at(struct cell_apply *apply, uint64_t port)
+{
+	struct sockaddr_in here = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port),
+				    .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -1;
+	if (bind(fd, (struct sockaddr *)&here, sizeof here) < 0 || listen(fd, 64) < 0) {
+		int error = errno;
+		close(fd);
+		errno = error;
+		return -1;
+	}
+	apply->listen_fd = fd;
+	apply->has_listener = true;
+	return 0;
+}
+
+/* ---- the process ---- */
+
+int cell__bound_capabilities(void)
+{
+	for (int cap = 0; cap < 64; cap++)
+		if (prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) < 0) {
+			if (errno == EINVAL)
+				break; /* past the last one of this kernel */
+			if (errno != EPERM || prctl(PR_CAPBSET_READ, cap, 0, 0, 0) > 0)
+				return -1;
+		}
+	/* uid 0 means nothing: no capabilities come with it on exec, and that cannot be changed any more. */
+	unsigned long bits = SECBIT_NOROOT | SECBIT_NOROOT_LOCKED | SECBIT_NO_SETUID_FIXUP | SECBIT_NO_SETUID_FIXUP_LOCKED |
+			     SECBIT_KEEP_CAPS_LOCKED | SECBIT_NO_CAP_AMBIENT_RAISE | SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED;
+	if (prctl(PR_SET_SECUREBITS, bits, 0, 0, 0) < 0 && errno != EPERM)
+		return -1;
+	return prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0 && errno != EINVAL ? -1 : 0;
+}
+
+int cell__drop_capabilities(void)
+{
+	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct none[2] = { { 0, 0, 0 }, { 0, 0, 0 } };
+	return (int)syscall(SYS_capset, &head, none);
+}
+
+/* Everything from 3 up but what is kept. */
+static int close_others(const struct cell_apply *apply)
+{
+	unsigned from = 3;
+	for (;;) {
+		unsigned next = ~0u;
+		for (int i = 0; i < apply->n_keep; i++)
+			if (apply->keep[i] >= 0 && (unsigned)apply->keep[i] >= from && (unsigned)apply->keep[i] < next)
+				next = (unsigned)apply->keep[i];
+		if (apply->landlock_fd >= 0 && (unsigned)apply->landlock_fd >= from && (unsigned)apply->landlock_fd < next)
+			next = (unsigned)apply->landlock_fd;
+		if (next > from && syscall(SYS_close_range, from, next == ~0u ? ~0u : next - 1, 0) < 0)
+			return -1;
+		if (next == ~0u)
+			return 0;
+		from = next + 1;
+	}
+}
+
+static int limit(uint64_t resource, uint64_t value)
+{
+	struct rlimit now;
+	if (getrlimit((int)resource, &now) < 0)
+		return -1;
+	/* A lower limit that is in force already stays. */
+	if (now.rlim_max < value)
+		value = now.rlim_max;
+	/* At the soft limit on CPU time comes a signal that says so; at the hard one, a little later, the end. */
+	struct rlimit wanted = { value, resource == RLIMIT_CPU && now.rlim_max > value ? value + 2 : value };
+	return setrlimit((int)resource, &wanted);
+}
+
+/* ---- Landlock ---- */
+
+/* As in the header of a kernel that has all of it; older headers lack the last members. */
+struct ruleset {
+	uint64_t fs, net, scoped;
+};
+
+static int landlock_begin(struct cell_apply *apply, const struct cell_plan_step *step)
+{
+	struct ruleset rules = {
+		.fs = step->arg, .net = step->arg2 & 0xffffffffu, .scoped = step->arg2 >> 32
+	};
+	size_t size = rules.scoped ? 24 : rules.net ? 16 : 8;
+	apply->landlock_fd = (int)syscall(SYS_landlock_create_ruleset, &rules, size, 0);
+	return apply->landlock_fd < 0 ? -1 : 0;
+}
+
+/* Rights that only a folder can have. */
+#define FOLDER_RIGHTS                                                                                        \
+	(LANDLOCK_ACCESS_FS_READ_DIR | LANDLOCK_ACCESS_FS_REMOVE_DIR | LANDLOCK_ACCESS_FS_REMOVE_FILE |      \
+	 LANDLOCK_ACCESS_FS_MAKE_CHAR | LANDLOCK_ACCESS_FS_MAKE_DIR | LANDLOCK_ACCESS_FS_MAKE_REG |          \
+	 LANDLOCK_ACCESS_FS_MAKE_SOCK | LANDLOCK_ACCESS_FS_MAKE_FIFO | LANDLOCK_ACCESS_FS_MAKE_BLOCK |       \
+	 LANDLOCK_ACCESS_FS_MAKE_SYM | (1ull << 13) /* REFER */)
+
+static int landlock_allow(struct cell_apply *apply, const struct cell_plan_step *step)
+{
+	struct landlock_path_beneath_attr rule = { .allowed_access = step->arg };
+	struct stat st;
+	rule.parent_fd = open(cell__step_a(step), O_PATH | O_CLOEXEC);
+	if (rule.parent_fd < 0)
+		return errno == ENOENT || errno == EACCES ? 0 : -1; /* a right to nothing */
+	int rc = fstat(rule.parent_fd, &st);
+	if (rc == 0) {
+		if (!S_ISDIR(st.st_mode))
+			rule.allowed_access &= ~FOLDER_RIGHTS;
+		rc = (int)syscall(SYS_landlock_add_rule, apply->landlock_fd, LANDLOCK_RULE_PATH_BENEATH, &rule, 0);
+	}
+	int error = errno;
+	close(rule.parent_fd);
+	errno = error;
+	return rc;
+}
+
+static int landlock_restrict(struct cell_apply *apply)
+{
+	int rc = (int)syscall(SYS_landlock_restrict_self, apply->landlock_fd, 0);
+	int error = errno;
+	close(apply->landlock_fd);
+	apply->landlock_fd = -1;
+	errno = error;
+	return rc;
+}
+
+static int load_filter(const struct cell_plan_step *step)
+{
+	struct sock_fprog program = {
+		.len = (unsigned short)(step->a_size / sizeof(struct sock_filter)),
+		.filter = (struct sock_filter *)cell__step_a(step),
+	};
+	return (int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program);
+}
+
+/* ---- steps ---- */
+
+/*
+ * A build made to prove that the tests notice: it leaves one layer out.  Never installed; see meson_options.txt.
+ */
+static bool is_planted_hole(const struct cell_plan_step *step)
+{
+	static const struct {
+		const char *name;
+		uint16_t op;
+	} holes[] = {
+		{ "seccomp", CELL_OP_SECCOMP }, { "landlock", CELL_OP_RESTRICT }, { "caps", CELL_OP_CAPS },
+		{ "detach", CELL_OP_DETACH },   { "seal", CELL_OP_SEAL },         { "fds", CELL_OP_CLOSE_FDS },
+		{ "mask", CELL_OP_MASK },       { "rlimits", CELL_OP_RLIMIT },    { "nnp", CELL_OP_NO_NEW_PRIVS },
+	};
+	if (CELL_PLANTED_HOLE[0] == '\0')
+		return false;
+	for (size_t i = 0; i < sizeof holes / sizeof *holes; i++)
+		if (strcmp(CELL_PLANTED_HOLE, holes[i].name) == 0)
+			return holes[i].op == step->op;
+	return false;
+}
+
+static int run_step(struct cell_apply *apply, const struct cell_plan_step *step, struct cell_plan_report *report)
+{
+	const char *a = cell__step_a(step), *b = cell__step_b(step);
+	if (is_planted_hole(step))
+		return 0;
+	switch ((enum cell_plan_op)step->op) {
+	case CELL_OP_NAMESPACES:
+		return unshare((int)step->arg & ~cell__apply_birth_flags(apply->plan));
+	case CELL_OP_IDS:
+		return map_ids((uid_t)step->arg, (gid_t)step->arg2);
+	case CELL_OP_ROOT:
+		return make_root(step->arg);
+	case CELL_OP_DIR:
+		if (make_parents(a) < 0 || (mkdir(a, (mode_t)step->arg) < 0 && errno != EEXIST))
+			return -1;
+		return 0;
+	case CELL_OP_LINK:
+		if (make_parents(b) < 0)
+			return -1;
+		return symlink(a, b) < 0 && errno != EEXIST ? -1 : 0;
+	case CELL_OP_FILE:
+		return make_parents(a) < 0 ? -1 : make_file(a, b, step->b_size);
+	case CELL_OP_BIND:
+		return bind_tree(a, b, step->flags);
+	case CELL_OP_TMPFS:
+		if (make_parents(a) < 0 || (mkdir(a, 0755) < 0 && errno != EEXIST))
+			return -1;
+		return mount_tmpfs(a, step->arg, step->arg2);
+	case CELL_OP_PROC:
+		return mount("proc", a, "proc", MS_BITS_NOSUID | MS_BITS_NODEV | MS_BITS_NOEXEC, NULL);
+	case CELL_OP_PTS:
+		return mount("devpts", a, "devpts", MS_BITS_NOSUID | MS_BITS_NOEXEC, "newinstance,ptmxmode=0666,mode=620");
+	case CELL_OP_MASK:
+		return mask(a);
+	case CELL_OP_LOOPBACK:
+		return loopback_up();
+	case CELL_OP_HOSTNAME:
+		return sethostname(a, step->a_size);
+	case CELL_OP_LISTEN:
+		return listen_at(apply, step->arg);
+	case CELL_OP_SESSION:
+		if (!apply->session)
+			return 0;
+		struct cell_apply inner = { .plan = apply->session, .landlock_fd = apply->landlock_fd };
+		return cell__apply_stage(&inner, (enum cell_plan_stage)step->arg, report);
+	case CELL_OP_DETACH:
+		return umount2(CELL_PLAN_OLD_ROOT, UMOUNT_DETACH) < 0 ? -1 : rmdir(CELL_PLAN_OLD_ROOT);
+	case CELL_OP_SEAL:
+		return mount(NULL, "/", NULL, MS_BITS_REMOUNT | MS_BITS_BIND | MS_BITS_RDONLY | MS_BITS_NOSUID | MS_BITS_NODEV,
+			     NULL);
+	case CELL_OP_RLIMIT:
+		return limit(step->arg, step->arg2);
+	case CELL_OP_CLOSE_FDS:
+		return close_others(apply);
+	case CELL_OP_SESSION_KEYS:
+		return syscall(SYS_keyctl, 1 /* KEYCTL_JOIN_SESSION_KEYRING */, NULL) < 0 && errno != ENOSYS ? -1 : 0;
+	case CELL_OP_NO_NEW_PRIVS:
+		return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+	case CELL_OP_NOT_DUMPABLE:
+		return prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+	case CELL_OP_BOUNDS:
+		return cell__bound_capabilities();
+	case CELL_OP_CAPS:
+		return cell__drop_capabilities();
+	case CELL_OP_LANDLOCK:
+		return landlock_begin(apply, step);
+	case CELL_OP_ALLOW:
+		return landlock_allow(apply, step);
+	case CELL_OP_RESTRICT:
+		return landlock_restrict(apply);
+	case CELL_OP_SECCOMP:
+		return load_filter(step);
+	}
+	errno = EINVAL;
+	return -1;
+}
+
+int cell__apply_stage(struct cell_apply *apply, enum cell_plan_stage stage, struct cell_plan_report *report)
+{
+	const struct cell_plan_step *step = cell__plan_first(apply->plan);
+	/* A session's steps are few and none is optional but links; their skips are not told apart. */
+	bool inner = stage >= CELL_STAGE_SESSION_FILES;
+	for (uint32_t i = 0; i < apply->plan->n_steps; i++, step = cell__plan_next(step)) {
+		if (step->stage != stage)
+			continue;
+		if (run_step(apply, step, report) == 0)
+			continue;
+		if (step->flags & CELL_STEP_OPTIONAL) {
+			if (!inner)
+				report->skipped[i / 8] |= (uint8_t)(1u << (i % 8));
+			continue;
+		}
+		/* In a session's plan: counted on from the end of the other one's. */
+		report->sys = errno;
+		if (report->step < 0)
+			report->step = (int32_t)i + (inner ? (int32_t)CELL_PLAN_MAX_STEPS : 0);
+		return -1;
+	}
+	return 0;
+}
+
+int cell__apply_birth_flags(const struct cell_plan *plan)
+{
+	/* A process cannot move itself into another pid namespace, and that needs the user namespace first. */
+	return (int)plan->clone_flags & (CLONE_NEWUSER | CLONE_NEWPID);
+}
+
+const struct cell_plan *cell__plan_map(int fd)
+{
+	struct stat st;
+	if (fstat(fd, &st) < 0)
+		return NULL;
+	if (st.st_size <= 0 || st.st_size > CELL_PLAN_MAX_BYTES) {
+		errno = EINVAL;
+		return NULL;
+	}
+	void *bytes = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+	if (bytes == MAP_FAILED)
+		return NULL;
+	if (!cell__plan_check(bytes, (size_t)st.st_size)) {
+		munmap(bytes, (size_t)st.st_size);
+		errno = EINVAL;
+		return NULL;
+	}
+	return bytes;
+}
+
+/* ---- checking ---- */
+
+bool cell__plan_check(const void *bytes, size_t size)
+{
+	const struct cell_plan *plan = bytes;
+	if (size < sizeof *plan || size > CELL_PLAN_MAX_BYTES || plan->magic != CELL_PLAN_MAGIC ||
+	    plan->version != CELL_PLAN_VERSION || plan->bytes != size || plan->n_steps > CELL_PLAN_MAX_STEPS)
+		return false;
+	size_t at = sizeof *plan;
+	for (uint32_t i = 0; i < plan->n_steps; i++) {
+		if (size - at < sizeof(struct cell_plan_step))
+			return false;
+		const struct cell_plan_step *step = (const struct cell_plan_step *)((const char *)bytes + at);
+		uint64_t need = sizeof *step + (uint64_t)step->a_size + 1 + (uint64_t)step->b_size + 1;
+		if (step->bytes % 8 != 0 || step->bytes < need || step->bytes > size - at ||
+		    step->text[step->a_size] != '\0' || step->text[(size_t)step->a_size + 1 + step->b_size] != '\0')
+			return false;
+		at += step->bytes;
+	}
+	return at == size;
+}

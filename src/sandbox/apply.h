@@ -1,0 +1,32 @@
+/*
+ * Doing what a plan says.  Runs in processes that have one thread and are to be confined: allocates nothing, prints
+ * nothing, leaves errors as numbers (the host has the plan and finds the words).
+ */
+#ifndef CELL_SANDBOX_APPLY_H
+#define CELL_SANDBOX_APPLY_H
+
+#include "sandbox/plan.h"
+
+#define CELL_APPLY_MAX_KEEP 8
+
+struct cell_apply {
+	const struct cell_plan *plan;
+	const struct cell_plan *session; /* may be NULL */
+	int keep[CELL_APPLY_MAX_KEEP];   /* descriptors that OP_CLOSE_FDS leaves open */
+	int n_keep;
+	int landlock_fd;                 /* -1 */
+	int listen_fd;                   /* made by OP_LISTEN, valid when has_listener */
+	bool has_listener;
+};
+
+/* Every step of a stage, in order.  0, or -1 with *report filled; report->skipped is filled in both cases. */
+int cell__apply_stage(struct cell_apply *apply, enum cell_plan_stage stage, struct cell_plan_report *report);
+/* The namespaces that a shell is born with: for clone(). */
+int cell__apply_birth_flags(const struct cell_plan *plan);
+/* Maps a sealed plan; NULL with errno set.  It stays mapped. */
+const struct cell_plan *cell__plan_map(int fd);
+/* No capabilities to be had by exec, and uid 0 means nothing. */
+int cell__bound_capabilities(void);
+int cell__drop_capabilities(void);
+
+#endif

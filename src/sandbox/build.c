@@ -1,0 +1,576 @@
+#define _GNU_SOURCE
+#include "sandbox/build.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/landlock.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include "sandbox/egress.h"
+#include "sandbox/seccomp.h"
+
+#define ROOT_BYTES (16ull << 20)
+#define SANDBOX_WEIGHT 100u /* when cores are short, all of a sandbox counts as much as one ordinary process */
+
+#define ALL_NAMESPACES                                                                                       \
+	(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP)
+
+/* Landlock's rights by number: older headers lack the last ones. */
+#define FS_EXECUTE (1ull << 0)
+#define FS_WRITE_FILE (1ull << 1)
+#define FS_READ_FILE (1ull << 2)
+#define FS_READ_DIR (1ull << 3)
+#define FS_MAKE_CHAR (1ull << 6)
+#define FS_MAKE_BLOCK (1ull << 11)
+#define FS_REFER (1ull << 13)
+#define FS_TRUNCATE (1ull << 14)
+#define FS_IOCTL_DEV (1ull << 15)
+#define FS_READ (FS_EXECUTE | FS_READ_FILE | FS_READ_DIR)
+#define NET_BOTH 3ull
+#define SCOPE_BOTH 3ull
+
+struct builder {
+	struct cell__buf *out;
+	size_t start;
+	uint32_t n_steps;
+	bool failed;
+	uint64_t rights; /* Landlock's that this machine has */
+};
+
+static void begin(struct builder *b, struct cell__buf *out)
+{
+	struct cell_plan head = { .magic = CELL_PLAN_MAGIC, .version = CELL_PLAN_VERSION };
+	*b = (struct builder){ .out = out, .start = out->size };
+	b->failed = cell__buf_add(out, &head, sizeof head) < 0;
+}
+
+static struct cell_plan *head_of(struct builder *b)
+{
+	return (struct cell_plan *)(b->out->data + b->start);
+}
+
+static void step_bytes(struct builder *b, enum cell_plan_stage stage, enum cell_plan_op op, unsigned flags, uint64_t arg,
+		       uint64_t arg2, const void *a, size_t a_size, const char *text)
+{
+	static const char zeros[8];
+	size_t b_size = strlen(text), size = sizeof(struct cell_plan_step) + a_size + 1 + b_size + 1;
+	size_t pad = (8 - size % 8) % 8;
+	struct cell_plan_step step = {
+		.bytes = (uint32_t)(size + pad), .op = (uint16_t)op, .stage = (uint8_t)stage, .flags = (uint8_t)flags,
+		.arg = arg, .arg2 = arg2, .a_size = (uint32_t)a_size, .b_size = (uint32_t)b_size,
+	};
+	if (b->failed)
+		return;
+	int rc = cell__buf_add(b->out, &step, sizeof step) | cell__buf_add(b->out, a, a_size) |
+		 cell__buf_add(b->out, zeros, 1) | cell__buf_add(b->out, text, b_size + 1) |
+		 cell__buf_add(b->out, zeros, pad);
+	b->failed = rc < 0;
+	b->n_steps++;
+}
+
+static void step(struct builder *b, enum cell_plan_stage stage, enum cell_plan_op op, unsigned flags, uint64_t arg,
+		 uint64_t arg2, const char *a, const char *text)
+{
+	step_bytes(b, stage, op, flags, arg, arg2, a, strlen(a), text);
+}
+
+static int finish(struct builder *b, struct cell_error *err)
+{
+	if (b->failed)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
+	if (b->out->size - b->start > CELL_PLAN_MAX_BYTES || b->n_steps > CELL_PLAN_MAX_STEPS)
+		return cell_fail(err, CELL_E_LIMIT, 0, "a sandbox has at most %u steps; this one needs %u", CELL_PLAN_MAX_STEPS,
+				 b->n_steps);
+	head_of(b)->bytes = (uint32_t)(b->out->size - b->start);
+	head_of(b)->n_steps = b->n_steps;
+	return 0;
+}
+
+#define SHELL(...) step(b, CELL_STAGE_SHELL, __VA_ARGS__)
+#define KERNEL(...) step(b, CELL_STAGE_KERNEL, __VA_ARGS__)
+#define EARLY_STAGE CELL_STAGE_EARLY
+#define EARLY(...) step(b, CELL_STAGE_EARLY, __VA_ARGS__)
+
+/* ---- the file system ---- */
+
+static void bind_as(struct builder *b, enum cell_plan_stage stage, const char *from, const char *to, unsigned flags)
+{
+	step(b, stage, CELL_OP_BIND, flags, 0, 0, from, to);
+}
+
+/* Does one path lie in or under another? */
+static bool is_under(const char *path, const char *folder)
+{
+	size_t n = strlen(folder);
+	return strncmp(path, folder, n) == 0 && (path[n] == '\0' || path[n] == '/' || strcmp(folder, "/") == 0);
+}
+
+static bool is_system(const char *path)
+{
+	static const char *const folders[] = { "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32" };
+	for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
+		if (is_under(path, folders[i]))
+			return true;
+	return false;
+}
+
+/* What must never be shown whole. */
+static bool is_too_much(const char *path)
+{
+	static const char *const exact[] = { "/", "/etc", "/proc", "/sys", "/dev", "/run", "/var", "/home", "/root", "/boot" };
+	for (size_t i = 0; i < sizeof exact / sizeof *exact; i++)
+		if (strcmp(path, exact[i]) == 0)
+			return true;
+	return is_under(path, "/proc") || is_under(path, "/sys") || is_under(path, "/dev");
+}
+
+/* A path as the host resolves it, and as a link at the name it is known by. */
+static void link_known(struct builder *b, enum cell_plan_stage stage, const char *path)
+{
+	char real[PATH_MAX];
+	if (realpath(path, real) && strcmp(path, real) != 0 && !is_system(path))
+		step(b, stage, CELL_OP_LINK, CELL_STEP_OPTIONAL, 0, 0, real, path);
+}
+
+static void bind_known(struct builder *b, enum cell_plan_stage stage, const char *path, unsigned flags)
+{
+	char real[PATH_MAX];
+	if (!realpath(path, real))
+		return; /* gone: there is nothing to show */
+	if (!(is_system(real) && (flags & CELL_BIND_READ_ONLY)))
+		bind_as(b, stage, real, real, flags);
+	link_known(b, stage, path);
+}
+
+static void system_folders(struct builder *b)
+{
+	static const char *const links[] = { "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32" };
+	bind_as(b, CELL_STAGE_SHELL, "/usr", "/usr", CELL_BIND_READ_ONLY);
+	for (size_t i = 0; i < sizeof links / sizeof *links; i++) {
+		struct stat st;
+		char target[PATH_MAX];
+		if (lstat(links[i], &st) < 0)
+			continue;
+		ssize_t n = S_ISLNK(st.st_mode) ? readlink(links[i], target, sizeof target - 1) : -1;
+		if (n > 0) {
+			target[n] = '\0';
+			SHELL(CELL_OP_LINK, 0, 0, 0, target, links[i]);
+		} else if (S_ISDIR(st.st_mode)) {
+			bind_as(b, CELL_STAGE_SHELL, links[i], links[i], CELL_BIND_READ_ONLY);
+		}
+	}
+	static const char *const settings[] = {
+		"/etc/alternatives", "/etc/ca-certificates", "/etc/ca-certificates.conf", "/etc/fonts", "/etc/ld.so.cache",
+		"/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime", "/etc/magic", "/etc/mime.types", "/etc/os-release",
+		"/etc/pki/tls/certs", "/etc/protocols", "/etc/python3", "/etc/services", "/etc/ssl/certs",
+		"/etc/ssl/openssl.cnf", "/etc/terminfo", "/etc/timezone",
+	};
+	for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
+		if (access(settings[i], F_OK) == 0)
+			bind_as(b, CELL_STAGE_SHELL, settings[i], settings[i], CELL_BIND_READ_ONLY);
+}
+
+static void own_settings(struct builder *b, const struct cell__policy *policy)
+{
+	char text[512];
+	unsigned uid = geteuid(), gid = getegid();
+	snprintf(text, sizeof text, "%ssandbox:x:%u:%u:sandbox:" CELL_PLAN_HOME ":/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
+		 uid ? "root:x:0:0:root:/:/bin/false\n" : "", uid, gid);
+	SHELL(CELL_OP_FILE, 0, 0, 0, "/etc/passwd", text);
+	snprintf(text, sizeof text, "%ssandbox:x:%u:\nnogroup:x:65534:\n", gid ? "root:x:0:\n" : "", gid);
+	SHELL(CELL_OP_FILE, 0, 0, 0, "/etc/group", text);
+	SHELL(CELL_OP_FILE, 0, 0, 0, "/etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n");
+	SHELL(CELL_OP_FILE, 0, 0, 0, "/etc/hostname", "sandbox\n");
+	SHELL(CELL_OP_FILE, 0, 0, 0, "/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n");
+	if (policy->network == CELL_NET_FULL && access("/etc/resolv.conf", F_OK) == 0)
+		bind_as(b, CELL_STAGE_SHELL, "/etc/resolv.conf", "/etc/resolv.conf", CELL_BIND_READ_ONLY);
+	else
+		SHELL(CELL_OP_FILE, 0, 0, 0, "/etc/resolv.conf", "");
+}
+
+static void devices(struct builder *b, const struct cell__policy *policy)
+{
+	static const char *const names[] = { "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom" };
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+		bind_as(b, CELL_STAGE_SHELL, names[i], names[i], CELL_BIND_DEVICES | CELL_BIND_NO_EXEC);
+	SHELL(CELL_OP_LINK, 0, 0, 0, "/proc/self/fd", "/dev/fd");
+	SHELL(CELL_OP_LINK, 0, 0, 0, "/proc/self/fd/0", "/dev/stdin");
+	SHELL(CELL_OP_LINK, 0, 0, 0, "/proc/self/fd/1", "/dev/stdout");
+	SHELL(CELL_OP_LINK, 0, 0, 0, "/proc/self/fd/2", "/dev/stderr");
+	SHELL(CELL_OP_TMPFS, 0, policy->tmp_bytes, 01777, "/dev/shm", "");
+	SHELL(CELL_OP_DIR, 0, 0755, 0, "/dev/pts", "");
+	SHELL(CELL_OP_PTS, CELL_STEP_OPTIONAL, 0, 0, "/dev/pts", "");
+	SHELL(CELL_OP_LINK, 0, 0, 0, "pts/ptmx", "/dev/ptmx");
+}
+
+/*
+ * What in /proc speaks of the whole machine in ways that help an attacker, or changes it.  /proc/sys matters most: its
+ * files believe in the host's root by number alone.
+ */
+static const char *const masked[] = {
+	"/proc/acpi",        "/proc/asound",        "/proc/bus",         "/proc/config.gz",   "/proc/driver",
+	"/proc/fs",          "/proc/irq",           "/proc/kallsyms",    "/proc/kcore",       "/proc/key-users",
+	"/proc/keys",        "/proc/kmsg",          "/proc/kpagecgroup", "/proc/kpagecount",  "/proc/kpageflags",
+	"/proc/latency_stats", "/proc/modules",     "/proc/mtrr",        "/proc/pagetypeinfo", "/proc/sched_debug",
+	"/proc/scsi",        "/proc/slabinfo",      "/proc/swaps",       "/proc/sys",         "/proc/sysrq-trigger",
+	"/proc/sysvipc",     "/proc/timer_list",    "/proc/timer_stats", "/proc/vmallocinfo", "/proc/zoneinfo",
+	"/proc/iomem",       "/proc/ioports",       "/proc/interrupts",  "/proc/diskstats",   "/proc/partitions",
+};
+
+static void own_proc(struct builder *b)
+{
+	SHELL(CELL_OP_DIR, 0, 0755, 0, "/proc", "");
+	SHELL(CELL_OP_PROC, CELL_STEP_OPTIONAL, 0, 0, "/proc", "");
+	for (size_t i = 0; i < sizeof masked / sizeof *masked; i++)
+		if (access(masked[i], F_OK) == 0)
+			SHELL(CELL_OP_MASK, 0, 0, 0, masked[i], "");
+}
+
+static void shell_stage(struct builder *b, const struct cell__policy *policy, const struct cell__plan_env *env)
+{
+	unsigned flags = ALL_NAMESPACES & ~(policy->network == CELL_NET_FULL ? (unsigned)CLONE_NEWNET : 0u);
+	SHELL(CELL_OP_NAMESPACES, 0, flags, 0, "", "");
+	SHELL(CELL_OP_IDS, 0, geteuid(), getegid(), "", "");
+	SHELL(CELL_OP_ROOT, 0, ROOT_BYTES, 0, "", "");
+	SHELL(CELL_OP_TMPFS, 0, policy->tmp_bytes, 01777, "/tmp", "");
+	system_folders(b);
+	own_settings(b, policy);
+	devices(b, policy);
+	own_proc(b);
+	SHELL(CELL_OP_DIR, 0, 0755, 0, "/run", "");
+	SHELL(CELL_OP_LINK, 0, 0, 0, "/tmp", "/var/tmp");
+	for (size_t i = 0; env->folders && env->folders[i]; i++)
+		bind_as(b, CELL_STAGE_SHELL, env->folders[i], env->folders[i], CELL_BIND_READ_ONLY);
+	for (size_t i = 0; env->links && env->links[i]; i += 2)
+		SHELL(CELL_OP_LINK, CELL_STEP_OPTIONAL, 0, 0, env->links[i + 1], env->links[i]);
+	for (size_t i = 0; i < policy->read.count; i++)
+		bind_known(b, CELL_STAGE_SHELL, policy->read.items[i], CELL_BIND_READ_ONLY);
+	for (size_t i = 0; i < policy->write.count; i++)
+		bind_known(b, CELL_STAGE_SHELL, policy->write.items[i], 0);
+	if (flags & CLONE_NEWNET)
+		SHELL(CELL_OP_LOOPBACK, 0, 0, 0, "", "");
+	if (policy->network == CELL_NET_ALLOW || policy->network == CELL_NET_DEPS)
+		SHELL(CELL_OP_LISTEN, 0, CELL_EGRESS_PORT, 0, "", "");
+	SHELL(CELL_OP_HOSTNAME, 0, 0, 0, "sandbox", "");
+	if (!b->failed)
+		head_of(b)->clone_flags = flags;
+}
+
+/* ---- the process ---- */
+
+static void rlimit(struct builder *b, int resource, uint64_t value)
+{
+	KERNEL(CELL_OP_RLIMIT, 0, (uint64_t)resource, value, "", "");
+}
+
+static void rlimits(struct builder *b, const struct cell__policy *policy, const struct cell__machine *machine)
+{
+	rlimit(b, RLIMIT_CORE, 0);
+	if (policy->files)
+		rlimit(b, RLIMIT_NOFILE, policy->files);
+	if (policy->file_size_bytes)
+		rlimit(b, RLIMIT_FSIZE, policy->file_size_bytes);
+	if (policy->pids)
+		rlimit(b, RLIMIT_NPROC, policy->pids + 1);
+	if (policy->cpu_time_ms)
+		rlimit(b, RLIMIT_CPU, (policy->cpu_time_ms + 999) / 1000);
+	if (policy->memory_bytes && !machine->cgroups.parent[CELL_CG_MEMORY][0])
+		rlimit(b, RLIMIT_DATA, policy->memory_bytes); /* of each process: the best there is without a group */
+}
+
+static uint64_t rights_of_abi(int abi)
+{
+	return abi >= 5 ? (1ull << 16) - 1 : abi >= 3 ? (1ull << 15) - 1 : abi >= 2 ? (1ull << 14) - 1 : (1ull << 13) - 1;
+}
+
+static void allow(struct builder *b, enum cell_plan_stage stage, const char *path, uint64_t rights)
+{
+	if (b->rights)
+		step(b, stage, CELL_OP_ALLOW, 0, rights & b->rights, 0, path, "");
+}
+
+#define FS_WRITE (b->rights & ~(FS_MAKE_CHAR | FS_MAKE_BLOCK | FS_IOCTL_DEV))
+
+static void allow_known(struct builder *b, enum cell_plan_stage stage, const char *path, uint64_t rights)
+{
+	char real[PATH_MAX];
+	if (realpath(path, real) && !(is_system(real) && rights == FS_READ))
+		allow(b, stage, real, rights);
+}
+
+static void landlock(struct builder *b, const struct cell__policy *policy, const struct cell__machine *machine,
+		     const struct cell__plan_env *env, bool full)
+{
+	static const char *const seen[] = { "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32" };
+	static const char *const settings[] = {
+		"/etc/alternatives", "/etc/ca-certificates", "/etc/fonts", "/etc/ld.so.cache", "/etc/ld.so.conf",
+		"/etc/ld.so.conf.d", "/etc/localtime", "/etc/mime.types", "/etc/os-release", "/etc/pki/tls/certs",
+		"/etc/protocols", "/etc/python3", "/etc/services", "/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/terminfo",
+		"/etc/timezone", "/etc/nsswitch.conf", "/etc/passwd", "/etc/group", "/etc/hosts", "/etc/resolv.conf",
+		"/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/self", "/proc/uptime", "/proc/loadavg", "/proc/version",
+		"/proc/filesystems",
+	};
+	if (machine->landlock_abi < 1)
+		return;
+	b->rights = rights_of_abi(machine->landlock_abi);
+	uint64_t net = !full && machine->landlock_abi >= 4 && policy->network != CELL_NET_FULL ? NET_BOTH : 0;
+	uint64_t scope = machine->landlock_abi >= 6 ? SCOPE_BOTH : 0;
+	/* Old kernels take the network's word only when the members before it are there. */
+	if (scope && machine->landlock_abi < 6)
+		scope = 0;
+	EARLY(CELL_OP_LANDLOCK, 0, b->rights, net | scope << 32, "", "");
+	for (size_t i = 0; i < sizeof seen / sizeof *seen; i++)
+		allow(b, EARLY_STAGE, seen[i], FS_READ);
+	if (full) {
+		/* The root holds nothing but what was put there; names may be seen, contents are granted one by one. */
+		allow(b, EARLY_STAGE, "/", FS_READ_DIR);
+		allow(b, EARLY_STAGE, "/etc", FS_READ_FILE | FS_READ_DIR);
+		allow(b, EARLY_STAGE, "/proc", FS_READ_FILE | FS_READ_DIR);
+		allow(b, EARLY_STAGE, "/tmp", FS_WRITE);
+		allow(b, EARLY_STAGE, "/dev/shm", FS_WRITE);
+		allow(b, EARLY_STAGE, "/dev/pts", FS_READ_FILE | FS_WRITE_FILE | FS_READ_DIR | FS_IOCTL_DEV);
+	} else {
+		for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
+			allow(b, EARLY_STAGE, settings[i], FS_READ_FILE | FS_READ_DIR);
+	}
+	static const char *const nodes[] = { "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom" };
+	for (size_t i = 0; i < sizeof nodes / sizeof *nodes; i++)
+		allow(b, EARLY_STAGE, nodes[i], FS_READ_FILE | FS_WRITE_FILE | FS_TRUNCATE | FS_IOCTL_DEV);
+	for (size_t i = 0; env->folders && env->folders[i]; i++)
+		allow(b, EARLY_STAGE, env->folders[i], FS_READ);
+	for (size_t i = 0; i < policy->read.count; i++)
+		allow_known(b, EARLY_STAGE, policy->read.items[i], FS_READ);
+	for (size_t i = 0; i < policy->write.count; i++)
+		allow_known(b, EARLY_STAGE, policy->write.items[i], FS_WRITE);
+}
+
+static int filters(struct builder *b, const struct cell__policy *policy, bool full, struct cell_error *err)
+{
+	CELL_AUTO_BUF struct cell__buf list = CELL_BUF_INIT, refusals = CELL_BUF_INIT, last = CELL_BUF_INIT;
+	/* Without a network namespace there is no way to let some of the network through but not to have it. */
+	struct cell__filter_options options = { .internet = full || policy->network == CELL_NET_FULL };
+	if (cell__filter_refusals(&refusals, err) < 0 || cell__filter_build(&options, &list, err) < 0 ||
+	    cell__filter_last(&last, err) < 0)
+		return -1;
+	step_bytes(b, CELL_STAGE_EARLY, CELL_OP_SECCOMP, 0, 0, 0, refusals.data, refusals.size, "refused arguments");
+	step_bytes(b, CELL_STAGE_EARLY, CELL_OP_SECCOMP, 0, 1, 0, list.data, list.size, "allowed calls");
+	step_bytes(b, CELL_STAGE_KERNEL, CELL_OP_SECCOMP, 0, 2, 0, last.data, last.size, "no more mounts, no more keys");
+	return 0;
+}
+
+static int kernel_stage(struct builder *b, const struct cell__policy *policy, const struct cell__machine *machine,
+			const struct cell__plan_env *env, bool full, struct cell_error *err)
+{
+	/* Early: what does not depend on the session, and what does not keep the rest from being done. */
+	EARLY(CELL_OP_CLOSE_FDS, 0, 0, 0, "", "");
+	EARLY(CELL_OP_SESSION_KEYS, CELL_STEP_OPTIONAL, 0, 0, "", "");
+	EARLY(CELL_OP_NO_NEW_PRIVS, 0, 0, 0, "", "");
+	EARLY(CELL_OP_BOUNDS, 0, 0, 0, "", "");
+	landlock(b, policy, machine, env, full);
+	if (full) {
+		KERNEL(CELL_OP_SESSION, 0, CELL_STAGE_SESSION_FILES, 0, "", "");
+		for (size_t i = 0; i < policy->hide.count; i++)
+			KERNEL(CELL_OP_MASK, 0, 0, 0, policy->hide.items[i], "");
+		KERNEL(CELL_OP_DETACH, 0, 0, 0, "", "");
+		KERNEL(CELL_OP_SEAL, 0, 0, 0, "", "");
+	}
+	rlimits(b, policy, machine);
+	if (machine->landlock_abi > 0) {
+		KERNEL(CELL_OP_SESSION, 0, CELL_STAGE_SESSION_RULES, 0, "", "");
+		KERNEL(CELL_OP_RESTRICT, 0, 0, 0, "", "");
+	}
+	KERNEL(CELL_OP_NOT_DUMPABLE, 0, 0, 0, "", "");
+	KERNEL(CELL_OP_CAPS, 0, 0, 0, "", "");
+	return filters(b, policy, full, err);
+}
+
+int cell__plan_build(const struct cell__policy *policy, const struct cell__machine *machine,
+		     const struct cell__plan_env *env, uint64_t id, struct cell__buf *out, struct cell_error *err)
+{
+	struct builder builder, *b = &builder;
+	enum cell_plan_level level = machine->level;
+	if (level < policy->level || level == CELL_LEVEL_UNAVAILABLE)
+		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "the sandbox level \"%s\" cannot be had here (%s): %.60s; %.100s",
+				 cell__level_word(policy->level), cell__level_word(level), machine->reason, machine->advice);
+	bool full = level == CELL_LEVEL_FULL;
+	if (!full && (policy->network == CELL_NET_ALLOW || policy->network == CELL_NET_DEPS))
+		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "network: %s needs network namespaces: %.80s; %.80s",
+				 cell__network_word(policy->network), machine->reason, machine->advice);
+	if (!full && policy->hide.count)
+		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "hide needs mount namespaces: %.80s; %.80s", machine->reason,
+				 machine->advice);
+	begin(b, out);
+	if (full)
+		shell_stage(b, policy, env);
+	if (kernel_stage(b, policy, machine, env, full, err) < 0)
+		return -1;
+	if (!b->failed) {
+		struct cell_plan *head = head_of(b);
+		head->id = id;
+		head->level = (uint32_t)level;
+		head->limits = (struct cell_plan_limits){
+			.memory_bytes = policy->memory_bytes, .cpu_percent = policy->cpu_percent,
+			.cpu_weight = SANDBOX_WEIGHT, .pids = policy->pids,
+		};
+	}
+	return finish(b, err);
+}
+
+/* ---- the session's part ---- */
+
+/* A folder that does not exist yet must not come into being through the workspace. */
+static int check_missing(const char *path, const char *workspace, struct cell_error *err)
+{
+	char parent[PATH_MAX], real[PATH_MAX];
+	snprintf(parent, sizeof parent, "%s", path);
+	for (char *slash = strrchr(parent, '/'); slash && slash != parent; slash = strrchr(parent, '/')) {
+		*slash = '\0';
+		if (!realpath(parent, real))
+			continue;
+		if (is_under(real, workspace))
+			return cell_fail(err, CELL_E_INVALID, 0,
+					 "%.120s does not exist and the code could make it, as it lies in the writable workspace; make it first",
+					 path);
+		return 0;
+	}
+	return 0;
+}
+
+static int session_files(struct builder *b, const struct cell__plan_session *session, bool full, struct cell_error *err)
+{
+	char real[PATH_MAX];
+	const char *workspace = session->cwd;
+	bool writable = session->mode == CELL_WORKSPACE_RW;
+	if (full && session->mode != CELL_WORKSPACE_NONE) {
+		bind_as(b, CELL_STAGE_SESSION_FILES, workspace, workspace, writable ? 0 : CELL_BIND_READ_ONLY);
+		if (strcmp(session->workspace, workspace) != 0)
+			step(b, CELL_STAGE_SESSION_FILES, CELL_OP_LINK, CELL_STEP_OPTIONAL, 0, 0, workspace, session->workspace);
+		/* What the shell showed read-only and the workspace has just covered. */
+		for (char **folder = session->env->folders; folder && *folder; folder++)
+			if (is_under(*folder, workspace))
+				bind_as(b, CELL_STAGE_SESSION_FILES, *folder, *folder, CELL_BIND_READ_ONLY);
+	}
+	for (size_t i = 0; full && session->read && session->read[i]; i++)
+		bind_known(b, CELL_STAGE_SESSION_FILES, session->read[i], CELL_BIND_READ_ONLY);
+	for (size_t i = 0; writable && session->protect && session->protect[i]; i++) {
+		if (!realpath(session->protect[i], real)) {
+			if (check_missing(session->protect[i], workspace, err) < 0)
+				return -1;
+			continue;
+		}
+		if (!is_under(real, workspace))
+			continue;
+		if (strcmp(real, workspace) == 0)
+			return cell_fail(err, CELL_E_INVALID, 0,
+					 "%.100s is the workspace and must not be written to; choose another working directory or "
+					 "--workspace-mode ro",
+					 real);
+		if (!full)
+			return cell_fail(err, CELL_E_UNAVAILABLE, 0,
+					 "%.100s lies in the writable workspace and cannot be kept read-only without mount namespaces; "
+					 "choose another working directory or --workspace-mode ro",
+					 real);
+		bind_as(b, CELL_STAGE_SESSION_FILES, real, real, CELL_BIND_READ_ONLY);
+	}
+	return 0;
+}
+
+int cell__plan_workspace(const char *workspace, enum cell__workspace_mode mode, char **ret_cwd, struct cell_error *err)
+{
+	char real[PATH_MAX] = CELL_PLAN_HOME;
+	if (mode != CELL_WORKSPACE_NONE) {
+		if (!realpath(workspace, real))
+			return cell_fail(err, CELL_E_INVALID, errno, "workspace %.160s", workspace);
+		if (is_too_much(real) || is_system(real))
+			return cell_fail(err, CELL_E_INVALID, 0,
+					 "%.120s cannot be a sandbox's workspace, it is part of the system; give --cwd a folder of its "
+					 "own, or --workspace-mode none",
+					 real);
+	}
+	*ret_cwd = cell__strdup(real);
+	return *ret_cwd ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
+}
+
+/* What the interpreter loads by itself, a zygote loads unconfined: the code must not be able to put something there. */
+static int check_interpreter(const struct cell__plan_session *session, struct cell_error *err)
+{
+	if (session->mode != CELL_WORKSPACE_RW)
+		return 0;
+	for (char **folder = session->env->folders; folder && *folder; folder++)
+		if (is_under(session->cwd, *folder))
+			return cell_fail(err, CELL_E_INVALID, 0,
+					 "the workspace %.80s lies in %.80s, where the interpreter looks for its own files; use another "
+					 "interpreter or folder, or --workspace-mode ro",
+					 session->cwd, *folder);
+	return 0;
+}
+
+int cell__plan_build_session(const struct cell__machine *machine, const struct cell__plan_session *session,
+			     struct cell__buf *out, struct cell_error *err)
+{
+	struct builder builder, *b = &builder;
+	begin(b, out);
+	b->rights = machine->landlock_abi > 0 ? rights_of_abi(machine->landlock_abi) : 0;
+	if (check_interpreter(session, err) < 0 || session_files(b, session, machine->level == CELL_LEVEL_FULL, err) < 0)
+		return -1;
+	if (session->mode != CELL_WORKSPACE_NONE)
+		allow(b, CELL_STAGE_SESSION_RULES, session->cwd, session->mode == CELL_WORKSPACE_RW ? FS_WRITE : FS_READ);
+	for (size_t i = 0; session->read && session->read[i]; i++)
+		allow_known(b, CELL_STAGE_SESSION_RULES, session->read[i], FS_READ);
+	return finish(b, err);
+}
+
+/* ---- the interpreter's files ---- */
+
+static int list_append(char ***list, size_t *count, const char *text)
+{
+	char **more = cell__realloc(*list, (*count + 2) * sizeof *more);
+	if (!more)
+		return -1;
+	*list = more;
+	more[*count] = cell__strdup(text);
+	more[*count + 1] = NULL;
+	return more[(*count)++] ? 0 : -1;
+}
+
+int cell__plan_env_init(struct cell__plan_env *env, const char *const *paths)
+{
+	size_t n_folders = 0, n_links = 0, n = 0;
+	int rc = 0;
+	*env = (struct cell__plan_env){ 0 };
+	while (paths[n])
+		n++;
+	char **reals = cell__alloc(n + 1, sizeof *reals);
+	if (!reals)
+		return -1;
+	for (size_t i = 0; i < n; i++)
+		reals[i] = realpath(paths[i], NULL);
+	for (size_t i = 0; rc == 0 && i < n; i++) {
+		bool covered = !reals[i] || is_system(reals[i]);
+		for (size_t k = 0; reals[i] && k < n; k++)
+			covered |= k != i && reals[k] && is_under(reals[i], reals[k]) && (strcmp(reals[i], reals[k]) != 0 || k < i);
+		if (!covered)
+			rc |= list_append(&env->folders, &n_folders, reals[i]);
+		if (reals[i] && strcmp(reals[i], paths[i]) != 0 && !is_system(paths[i]))
+			rc |= list_append(&env->links, &n_links, paths[i]) | list_append(&env->links, &n_links, reals[i]);
+	}
+	for (size_t i = 0; i < n; i++)
+		free(reals[i]);
+	free(reals);
+	return rc;
+}
+
+void cell__plan_env_finish(struct cell__plan_env *env)
+{
+	char **lists[] = { env->folders, env->links };
+	for (size_t l = 0; l < 2; l++) {
+		for (char **at = lists[l]; at && *at; at++)
+			free(*at);
+		free(lists[l]);
+	}
+	*env = (struct cell__plan_env){ 0 };
+}

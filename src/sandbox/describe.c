@@ -1,0 +1,238 @@
+/* Plans in words: for people who ask what would be done, for errors, and for receipts. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "sandbox/build.h"
+
+static const struct {
+	unsigned flag;
+	const char *name;
+} namespaces[] = {
+	{ CLONE_NEWUSER, "user" }, { CLONE_NEWNS, "mount" }, { CLONE_NEWPID, "pid" }, { CLONE_NEWNET, "net" },
+	{ CLONE_NEWIPC, "ipc" },   { CLONE_NEWUTS, "uts" },  { CLONE_NEWCGROUP, "cgroup" },
+};
+#define N_NAMESPACES (sizeof namespaces / sizeof *namespaces)
+
+static const char *rlimit_name(uint64_t resource)
+{
+	switch (resource) {
+	case RLIMIT_CORE:
+		return "core dump bytes";
+	case RLIMIT_NOFILE:
+		return "open files";
+	case RLIMIT_FSIZE:
+		return "bytes of a file";
+	case RLIMIT_NPROC:
+		return "processes of this user in this namespace";
+	case RLIMIT_CPU:
+		return "seconds of CPU of a process";
+	case RLIMIT_DATA:
+		return "bytes of memory of a process";
+	}
+	return "a resource";
+}
+
+static int describe_namespaces(unsigned flags, struct cell__buf *out)
+{
+	int rc = cell__buf_add_str(out, "new namespaces:");
+	for (size_t i = 0; i < N_NAMESPACES; i++)
+		if (flags & namespaces[i].flag)
+			rc |= cell__buf_printf(out, " %s", namespaces[i].name);
+	return rc;
+}
+
+int cell__plan_describe(const struct cell_plan_step *step, struct cell__buf *out)
+{
+	const char *a = cell__step_a(step), *b = cell__step_b(step);
+	unsigned long long arg = step->arg, arg2 = step->arg2;
+	switch ((enum cell_plan_op)step->op) {
+	case CELL_OP_NAMESPACES:
+		return describe_namespaces((unsigned)arg, out);
+	case CELL_OP_IDS:
+		return cell__buf_printf(out, "map user %llu and group %llu, nobody else", arg, arg2);
+	case CELL_OP_ROOT:
+		return cell__buf_printf(out, "an empty root of %llu MiB; the host's files only until they are detached", arg >> 20);
+	case CELL_OP_DIR:
+		return cell__buf_printf(out, "folder %s", a);
+	case CELL_OP_LINK:
+		return cell__buf_printf(out, "link %s -> %s", b, a);
+	case CELL_OP_FILE:
+		return cell__buf_printf(out, "file %s of its own", a);
+	case CELL_OP_BIND:
+		return cell__buf_printf(out, "show %s%s%s %s%s", a, strcmp(a, b) == 0 ? "" : " as ", strcmp(a, b) == 0 ? "" : b,
+					step->flags & CELL_BIND_READ_ONLY ? "read-only" : "writable",
+					step->flags & CELL_BIND_DEVICES ? ", a device" : "");
+	case CELL_OP_TMPFS:
+		return cell__buf_printf(out, "private %s of %llu MiB", a, arg >> 20);
+	case CELL_OP_PROC:
+		return cell__buf_printf(out, "%s of the new pid namespace", a);
+	case CELL_OP_PTS:
+		return cell__buf_printf(out, "terminals of its own in %s", a);
+	case CELL_OP_MASK:
+		return cell__buf_printf(out, "hide %s", a);
+	case CELL_OP_LOOPBACK:
+		return cell__buf_add_str(out, "bring the loopback interface up");
+	case CELL_OP_HOSTNAME:
+		return cell__buf_printf(out, "host name \"%s\"", a);
+	case CELL_OP_LISTEN:
+		return cell__buf_printf(out, "a way out through the host's proxy at 127.0.0.1:%llu", arg);
+	case CELL_OP_SESSION:
+		return cell__buf_add_str(out, arg == CELL_STAGE_SESSION_FILES ? "the session's files (workspace, packages)"
+									      : "Landlock: the session's files");
+	case CELL_OP_DETACH:
+		return cell__buf_add_str(out, "detach the host's files");
+	case CELL_OP_SEAL:
+		return cell__buf_add_str(out, "the root becomes read-only");
+	case CELL_OP_RLIMIT:
+		return cell__buf_printf(out, "at most %llu %s", arg2, rlimit_name(arg));
+	case CELL_OP_CLOSE_FDS:
+		return cell__buf_add_str(out, "close every descriptor but the session's own");
+	case CELL_OP_SESSION_KEYS:
+		return cell__buf_add_str(out, "an empty keyring");
+	case CELL_OP_NO_NEW_PRIVS:
+		return cell__buf_add_str(out, "no new privileges through exec");
+	case CELL_OP_NOT_DUMPABLE:
+		return cell__buf_add_str(out, "not dumpable, not traceable");
+	case CELL_OP_BOUNDS:
+		return cell__buf_add_str(out, "no capabilities to be had through exec");
+	case CELL_OP_CAPS:
+		return cell__buf_add_str(out, "drop all capabilities");
+	case CELL_OP_LANDLOCK:
+		return cell__buf_printf(out, "Landlock: handle file rights 0x%llx%s%s", arg, arg2 & 0xffffffffu ? ", TCP" : "",
+					arg2 >> 32 ? ", signals and abstract sockets" : "");
+	case CELL_OP_ALLOW:
+		return cell__buf_printf(out, "Landlock: allow 0x%llx in %s", arg, a);
+	case CELL_OP_RESTRICT:
+		return cell__buf_add_str(out, "Landlock comes into force");
+	case CELL_OP_SECCOMP:
+		return cell__buf_printf(out, "seccomp filter of %u instructions: %s", step->a_size / 8, b);
+	}
+	return cell__buf_add_str(out, "something unknown");
+}
+
+int cell__plan_print(const struct cell_plan *plan, struct cell__buf *out)
+{
+	static const char *const stages[] = { "", "shell", "early", "kernel", "session", "session" };
+	const struct cell_plan_step *step = cell__plan_first(plan);
+	int rc = 0;
+	for (uint32_t i = 0; i < plan->n_steps; i++, step = cell__plan_next(step)) {
+		rc |= cell__buf_printf(out, "%3u  %-7s  ", i + 1, stages[step->stage]);
+		rc |= cell__plan_describe(step, out);
+		rc |= cell__buf_add_str(out, step->flags & CELL_STEP_OPTIONAL ? "  (best effort)\n" : "\n");
+	}
+	return rc;
+}
+
+void cell__plan_failure(const struct cell_plan *plan, const struct cell_plan *session, const struct cell_plan_report *report,
+			struct cell_error *err)
+{
+	CELL_AUTO_BUF struct cell__buf words = CELL_BUF_INIT;
+	int32_t index = report->step;
+	const char *advice = "";
+	if (index >= (int32_t)CELL_PLAN_MAX_STEPS && session) {
+		index -= (int32_t)CELL_PLAN_MAX_STEPS;
+		plan = session;
+	}
+	const struct cell_plan_step *step = cell__plan_first(plan);
+	for (int32_t i = 0; i < index && i < (int32_t)plan->n_steps; i++)
+		step = cell__plan_next(step);
+	if (index < 0 || index >= (int32_t)plan->n_steps || cell__plan_describe(step, &words) < 0 || !words.data) {
+		cell_fail(err, CELL_E_SANDBOX, report->sys, "the sandbox could not be made");
+		return;
+	}
+	if (report->sys == ENOSPC && step->op == CELL_OP_NAMESPACES)
+		advice = " (the limit on namespaces, /proc/sys/user/max_*_namespaces?)";
+	else if (report->sys == EPERM || report->sys == EACCES)
+		advice = " (`workcell doctor` says what this machine allows)";
+	cell_fail(err, CELL_E_SANDBOX, report->sys, "the sandbox could not be made: %.120s%s", words.data, advice);
+}
+
+/* ---- the receipt ---- */
+
+static void add_limit(struct cell__buf *out, bool *first, const char *name, uint64_t max, const char *by, int *rc)
+{
+	if (!max)
+		return;
+	*rc |= cell__buf_printf(out, "%s\"%s\":{\"max\":%llu,\"by\":\"%s\"}", *first ? "" : ",", name, (unsigned long long)max, by);
+	*first = false;
+}
+
+static int add_limits(const struct cell__policy *policy, const struct cell__machine *machine, struct cell__buf *out)
+{
+	const struct cell_cgroups *groups = &machine->cgroups;
+	const char *group = groups->version == 2 ? "cgroup v2" : "cgroup v1";
+	bool first = true;
+	int rc = 0;
+	add_limit(out, &first, "memory_bytes", policy->memory_bytes, groups->parent[CELL_CG_MEMORY][0] ? group : "rlimit", &rc);
+	add_limit(out, &first, "pids", policy->pids, groups->parent[CELL_CG_PIDS][0] ? group : "rlimit", &rc);
+	if (groups->parent[CELL_CG_CPU][0])
+		add_limit(out, &first, "cpu_percent", policy->cpu_percent, group, &rc);
+	add_limit(out, &first, "cpu_time_ms", policy->cpu_time_ms, "rlimit", &rc);
+	add_limit(out, &first, "files", policy->files, "rlimit", &rc);
+	add_limit(out, &first, "file_size_bytes", policy->file_size_bytes, "rlimit", &rc);
+	add_limit(out, &first, "tmp_bytes", machine->level == CELL_LEVEL_FULL ? policy->tmp_bytes : 0, "tmpfs", &rc);
+	add_limit(out, &first, "output_bytes", policy->output_bytes, "host", &rc);
+	add_limit(out, &first, "wall_ms", policy->wall_ms, "host", &rc);
+	return rc;
+}
+
+static int add_skipped(const struct cell__policy *policy, const struct cell__machine *machine, const struct cell_plan *plan,
+		       const struct cell_plan_report *report, struct cell__buf *out)
+{
+	const struct cell_plan_step *step = cell__plan_first(plan);
+	bool first = true;
+	int rc = 0;
+	for (uint32_t i = 0; i < plan->n_steps; i++, step = cell__plan_next(step)) {
+		CELL_AUTO_BUF struct cell__buf words = CELL_BUF_INIT;
+		if (!(report->skipped[i / 8] & (1u << (i % 8))))
+			continue;
+		rc |= cell__plan_describe(step, &words);
+		rc |= cell__buf_add_str(out, first ? "" : ",") |
+		      cell__buf_add_json_string(out, words.data ? words.data : "", words.size);
+		first = false;
+	}
+	const struct {
+		bool missing;
+		const char *words;
+	} rows[] = {
+		{ machine->landlock_abi == 0, "Landlock: this kernel has none" },
+		{ machine->landlock_abi > 0 && machine->landlock_abi < 6, "Landlock: no scopes for signals and abstract sockets" },
+		{ policy->cpu_percent && !machine->cgroups.parent[CELL_CG_CPU][0], "the limit on CPU share: no cgroup for it" },
+		{ policy->memory_bytes && !machine->cgroups.parent[CELL_CG_MEMORY][0],
+		  "the limit on memory of all processes together: no cgroup for it" },
+		{ machine->level != CELL_LEVEL_FULL && policy->tmp_bytes, "the limit on space in /tmp: no mount namespace" },
+	};
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+		if (rows[i].missing) {
+			rc |= cell__buf_add_str(out, first ? "" : ",") |
+			      cell__buf_add_json_string(out, rows[i].words, strlen(rows[i].words));
+			first = false;
+		}
+	return rc;
+}
+
+int cell__plan_receipt(const struct cell__policy *policy, const struct cell__machine *machine, const struct cell_plan *plan,
+		       const struct cell_plan_report *report, enum cell__workspace_mode mode, struct cell__buf *out)
+{
+	bool full = plan->level == CELL_LEVEL_FULL, first = true;
+	int rc = cell__buf_printf(out, "{\"executor\":\"sandbox\",\"level\":\"%s\",\"policy\":",
+				  cell__level_word((enum cell_plan_level)plan->level));
+	rc |= cell__buf_add_json_string(out, policy->name, strlen(policy->name));
+	rc |= cell__buf_add_str(out, ",\"namespaces\":[");
+	for (size_t i = 0; i < N_NAMESPACES; i++)
+		if (plan->clone_flags & namespaces[i].flag) {
+			rc |= cell__buf_printf(out, "%s\"%s\"", first ? "" : ",", namespaces[i].name);
+			first = false;
+		}
+	rc |= cell__buf_printf(out, "],\"seccomp\":true,\"landlock\":%d,\"capabilities\":[],\"no_new_privs\":true,\"limits\":{",
+			       machine->landlock_abi);
+	rc |= add_limits(policy, machine, out);
+	rc |= cell__buf_printf(out, "},\"network\":\"%s\",\"filesystem\":\"%s\",\"workspace\":\"%s\",\"skipped\":[",
+			       cell__network_word(policy->network), full ? "private" : "landlock", cell__workspace_word(mode));
+	rc |= add_skipped(policy, machine, plan, report, out);
+	return rc | cell__buf_add_str(out, "]}");
+}

@@ -1,0 +1,113 @@
+#define _GNU_SOURCE
+#include "sandbox/machine.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/audit.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "sandbox/apply.h"
+
+#define STACK_BYTES (64u * 1024u)
+#define ALL_NAMESPACES                                                                                       \
+	(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP)
+
+/* A plan of the steps that fail where user namespaces are forbidden in one way or another. */
+struct trial {
+	struct cell_plan plan;
+	struct cell_plan_step ids;
+	char ids_text[8];
+	struct cell_plan_step root;
+	char root_text[8];
+	struct cell_plan_report report;
+};
+
+static int try_confinement(void *arg)
+{
+	struct trial *trial = arg;
+	struct cell_apply apply = { .plan = &trial->plan, .landlock_fd = -1 };
+	return cell__apply_stage(&apply, CELL_STAGE_SHELL, &trial->report) < 0 ? 1 : 0;
+}
+
+static long read_number(const char *path, long missing)
+{
+	char text[32] = "";
+	CELL_AUTO_FD int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+	return n > 0 ? strtol(text, NULL, 10) : missing;
+}
+
+static void explain(struct cell__machine *machine, const char *what, int error)
+{
+	snprintf(machine->reason, sizeof machine->reason, "%s: %s", what, strerror(error));
+	if (read_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", 0) == 1)
+		snprintf(machine->advice, sizeof machine->advice,
+			 "AppArmor keeps user namespaces from ordinary users here (Ubuntu 23.10 and later): as root, "
+			 "`sysctl kernel.apparmor_restrict_unprivileged_userns=0`, or give workcell-spawner an AppArmor "
+			 "profile with `userns,`");
+	else if (read_number("/proc/sys/kernel/unprivileged_userns_clone", 1) == 0)
+		snprintf(machine->advice, sizeof machine->advice, "as root, `sysctl kernel.unprivileged_userns_clone=1`");
+	else if (read_number("/proc/sys/user/max_user_namespaces", 1) == 0)
+		snprintf(machine->advice, sizeof machine->advice, "as root, `sysctl user.max_user_namespaces=10000`");
+	else if (error == ENOSYS)
+		snprintf(machine->advice, sizeof machine->advice, "the kernel is older than Linux 5.12, or lacks namespaces");
+	else
+		snprintf(machine->advice, sizeof machine->advice,
+			 "inside a container, start it so that user namespaces are allowed (its seccomp and AppArmor profiles)");
+}
+
+static bool try_namespaces(struct cell__machine *machine)
+{
+	void *stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+	struct trial trial = {
+		.plan = { .n_steps = 2, .clone_flags = ALL_NAMESPACES },
+		.ids = { .bytes = sizeof trial.ids + 8, .op = CELL_OP_IDS, .stage = CELL_STAGE_SHELL, .arg = geteuid(),
+			 .arg2 = getegid() },
+		.root = { .bytes = sizeof trial.root + 8, .op = CELL_OP_ROOT, .stage = CELL_STAGE_SHELL, .arg = 65536 },
+		.report.step = -1,
+	};
+	if (stack == MAP_FAILED) {
+		explain(machine, "make a process", errno);
+		return false;
+	}
+	/* No exit signal: the host sees nothing of it.  Memory is shared and we wait, as with vfork(). */
+	pid_t pid = clone(try_confinement, (char *)stack + STACK_BYTES, CLONE_VM | CLONE_VFORK | ALL_NAMESPACES, &trial);
+	int error = errno, status = 0;
+	if (pid > 0)
+		while (waitpid(pid, &status, __WCLONE) < 0 && errno == EINTR) {
+		}
+	munmap(stack, STACK_BYTES);
+	if (pid < 0)
+		explain(machine, "user namespaces cannot be made", error);
+	else if (trial.report.step == 0)
+		explain(machine, "a user namespace was made but gives no rights", trial.report.sys);
+	else if (trial.report.step == 1)
+		explain(machine, "a user namespace was made but nothing can be mounted in it", trial.report.sys);
+	return pid > 0 && trial.report.step < 0;
+}
+
+void cell__machine_probe(struct cell__machine *ret_machine)
+{
+	struct cell__machine machine = { .level = CELL_LEVEL_UNAVAILABLE };
+	long abi = syscall(SYS_landlock_create_ruleset, NULL, 0, 1 /* LANDLOCK_CREATE_RULESET_VERSION */);
+	uint32_t action = SECCOMP_RET_ALLOW;
+	machine.landlock_abi = abi > 0 ? (int)abi : 0;
+	machine.seccomp = syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action) == 0;
+	cell__cgroups_find(&machine.cgroups);
+	if (!machine.seccomp) {
+		snprintf(machine.reason, sizeof machine.reason, "this kernel has no seccomp filters");
+		snprintf(machine.advice, sizeof machine.advice, "use a kernel with CONFIG_SECCOMP_FILTER");
+	} else if (try_namespaces(&machine)) {
+		machine.level = CELL_LEVEL_FULL;
+	} else if (machine.landlock_abi > 0) {
+		machine.level = CELL_LEVEL_NO_USERNS;
+	}
+	*ret_machine = machine;
+}

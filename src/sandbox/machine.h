@@ -1,0 +1,21 @@
+/* What this machine lets us confine with.  Found out once, by trying. */
+#ifndef CELL_SANDBOX_MACHINE_H
+#define CELL_SANDBOX_MACHINE_H
+
+#include "core/core.h"
+#include "sandbox/cgroup.h"
+#include "sandbox/plan.h"
+
+struct cell__machine {
+	enum cell_plan_level level; /* the best there is */
+	int landlock_abi;           /* 0: none */
+	bool seccomp;
+	struct cell_cgroups cgroups;
+	char reason[240]; /* why not full */
+	char advice[240];
+};
+
+/* Starts a process for a moment, which takes about a millisecond; no SIGCHLD comes of it. */
+void cell__machine_probe(struct cell__machine *ret_machine);
+
+#endif

@@ -1,0 +1,136 @@
+/*
+ * A plan: what confining one session comes to, step by step, as data.
+ *
+ * policy.c says what is wanted, plan.c turns that into steps on the host, apply.c does the steps.  Between the two a plan
+ * is one block of bytes in a sealed memfd: no pointers, so that the spawner and the kernel read what the host wrote.
+ *
+ *     host: policy ──▶ plan ──memfd──▶ spawner ── SHELL steps ──▶ shell: namespaces, mounts, pid 1
+ *                       └──────memfd──▶ zygote ── fork into the shell ──▶ kernel ── EARLY, KERNEL ──▶ agent's code
+ *
+ * The SHELL and EARLY steps know nothing of a session, so shells and pooled kernels are made ahead.  What only the session knows (its workspace, its
+ * packages) is a second, small plan that comes with INIT; its steps run where the first plan says OP_SESSION.
+ *
+ * A step that fails ends the open.  Only a step marked CELL_STEP_OPTIONAL is passed over, and the receipt names it.
+ */
+#ifndef CELL_SANDBOX_PLAN_H
+#define CELL_SANDBOX_PLAN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define CELL_PLAN_MAGIC 0x4e504357u /* "WCPN" */
+#define CELL_PLAN_VERSION 1u
+#define CELL_PLAN_MAX_BYTES (256u * 1024u)
+#define CELL_PLAN_MAX_STEPS 512u
+#define CELL_PLAN_OLD_ROOT "/.host" /* where the host's files are until OP_DETACH */
+
+enum cell_plan_level {
+	CELL_LEVEL_UNAVAILABLE,
+	CELL_LEVEL_NO_USERNS, /* Landlock, seccomp, limits */
+	CELL_LEVEL_FULL,      /* the same and namespaces with a root of its own */
+};
+
+enum cell_plan_stage {
+	CELL_STAGE_SHELL = 1,     /* in pid 1 of the new namespaces, made ahead */
+	CELL_STAGE_EARLY,         /* in the process that will run the agent's code, as soon as it is there */
+	CELL_STAGE_KERNEL,        /* in the same, when it knows its session; the last thing before the agent's code */
+	CELL_STAGE_SESSION_FILES, /* of the session's plan */
+	CELL_STAGE_SESSION_RULES, /* of the session's plan */
+};
+
+enum cell_plan_op {
+	CELL_OP_NAMESPACES = 1, /* arg: CLONE_NEW* */
+	CELL_OP_IDS,            /* this user and group, and nobody else */
+	CELL_OP_ROOT,           /* an empty tmpfs becomes the root, the host's one goes to CELL_PLAN_OLD_ROOT; arg: bytes */
+	CELL_OP_DIR,            /* a: path, arg: mode */
+	CELL_OP_LINK,           /* a: what it points to, b: path */
+	CELL_OP_FILE,           /* a: path, b: content */
+	CELL_OP_BIND,           /* a: path on the host, b: path inside, CELL_BIND_* */
+	CELL_OP_TMPFS,          /* a: path, arg: bytes, arg2: mode */
+	CELL_OP_PROC,           /* a: path */
+	CELL_OP_PTS,            /* a: path */
+	CELL_OP_MASK,           /* a: path that must show nothing */
+	CELL_OP_LOOPBACK,       /* brings lo up */
+	CELL_OP_HOSTNAME,       /* a: name */
+	CELL_OP_LISTEN,         /* a socket at 127.0.0.1, handed to the host's proxy; arg: port */
+	CELL_OP_SESSION,        /* arg: the stage of the session's plan to run here */
+	CELL_OP_DETACH,         /* the host's files go */
+	CELL_OP_SEAL,           /* the root becomes read-only */
+	CELL_OP_RLIMIT,         /* arg: RLIMIT_*, arg2: value, soft and hard */
+	CELL_OP_CLOSE_FDS,      /* everything but 0, 1, 2 and what the kernel keeps */
+	CELL_OP_SESSION_KEYS,   /* an empty session keyring of its own */
+	CELL_OP_NO_NEW_PRIVS,
+	CELL_OP_NOT_DUMPABLE,
+	CELL_OP_BOUNDS,         /* no capabilities to be had any more */
+	CELL_OP_CAPS,           /* none left */
+	CELL_OP_LANDLOCK,       /* a rule set; arg: handled file rights, arg2: handled network rights | scopes << 32 */
+	CELL_OP_ALLOW,          /* a: path, arg: rights below it; a path that is not there is passed over */
+	CELL_OP_RESTRICT,       /* the rule set comes into force */
+	CELL_OP_SECCOMP,        /* a: the filter's instructions */
+};
+
+/* flags of a step */
+#define CELL_STEP_OPTIONAL 1u
+#define CELL_BIND_READ_ONLY 2u
+#define CELL_BIND_DEVICES 4u /* devices in it work */
+#define CELL_BIND_NO_EXEC 8u
+
+struct cell_plan_step {
+	uint32_t bytes; /* of the whole step, a multiple of 8 */
+	uint16_t op;
+	uint8_t stage;
+	uint8_t flags;
+	uint64_t arg, arg2;
+	uint32_t a_size, b_size; /* without the NUL after each */
+	char text[];             /* a, NUL, b, NUL */
+};
+
+/* 0: no limit.  What cgroups hold; the rest are OP_RLIMIT and the host's own. */
+struct cell_plan_limits {
+	uint64_t memory_bytes;
+	uint64_t cpu_percent; /* of one core */
+	uint64_t cpu_weight;  /* 1 to 10000, 100 is usual */
+	uint64_t pids;
+};
+
+struct cell_plan {
+	uint32_t magic, version;
+	uint32_t bytes; /* of all of it */
+	uint32_t n_steps;
+	uint64_t id; /* differs between plans of one engine */
+	uint32_t level;
+	uint32_t clone_flags; /* what OP_NAMESPACES says, for those who join */
+	struct cell_plan_limits limits;
+	/* steps follow */
+};
+
+/* How far it got. */
+struct cell_plan_report {
+	int32_t step;  /* index of the step that failed; -1: none did */
+	int32_t sys;   /* errno */
+	uint8_t skipped[CELL_PLAN_MAX_STEPS / 8];
+};
+
+/* ---- reading ---- */
+
+static inline const struct cell_plan_step *cell__plan_first(const struct cell_plan *plan)
+{
+	return (const struct cell_plan_step *)(plan + 1);
+}
+static inline const struct cell_plan_step *cell__plan_next(const struct cell_plan_step *step)
+{
+	return (const struct cell_plan_step *)((const char *)step + step->bytes);
+}
+static inline const char *cell__step_a(const struct cell_plan_step *step)
+{
+	return step->text;
+}
+static inline const char *cell__step_b(const struct cell_plan_step *step)
+{
+	return step->text + step->a_size + 1;
+}
+/* True when bytes[0..size) is a plan whose steps all lie within it. */
+bool cell__plan_check(const void *bytes, size_t size);
+
+#endif

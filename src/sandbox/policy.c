@@ -1,0 +1,484 @@
+#define _GNU_SOURCE
+#include "sandbox/policy.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "wire/yaml.h"
+
+#define KIB 1024ull
+#define MIB (1024ull * KIB)
+#define GIB (1024ull * MIB)
+#define LARGEST_BYTES (1ull << 50)
+#define LARGEST_COUNT 1000000ull
+#define LARGEST_SECONDS 1e7
+
+static const struct cell__policy presets[] = {
+	/* Code of unknown intent: enough to compute with, nothing to reach. */
+	{ .name = "untrusted", .level = CELL_LEVEL_FULL, .workspace = CELL_WORKSPACE_RW, .network = CELL_NET_NONE,
+	  .memory_bytes = 2 * GIB, .pids = 256, .files = 512, .file_size_bytes = 1 * GIB, .tmp_bytes = 256 * MIB,
+	  .output_bytes = 1 * GIB },
+	/* Large tables, packages from the index. */
+	{ .name = "data-science", .level = CELL_LEVEL_FULL, .workspace = CELL_WORKSPACE_RW, .network = CELL_NET_DEPS,
+	  .memory_bytes = 16 * GIB, .pids = 1024, .files = 4096, .file_size_bytes = 16 * GIB, .tmp_bytes = 4 * GIB,
+	  .output_bytes = 4 * GIB },
+	/* A person's own code that should not reach their other files. */
+	{ .name = "developer", .level = CELL_LEVEL_NO_USERNS, .workspace = CELL_WORKSPACE_RW, .network = CELL_NET_FULL,
+	  .memory_bytes = 0, .pids = 4096, .files = 65536, .file_size_bytes = 0, .tmp_bytes = 4 * GIB,
+	  .output_bytes = 0 },
+};
+
+/* ---- words ---- */
+
+static const char *const workspace_words[] = { "rw", "ro", "none" };
+static const char *const network_words[] = { "none", "deps-only", "allow", "full" };
+static const char *const level_words[] = { "unavailable", "no-userns", "full" };
+
+const char *cell__workspace_word(enum cell__workspace_mode mode)
+{
+	return workspace_words[mode];
+}
+
+const char *cell__network_word(enum cell__network network)
+{
+	return network_words[network];
+}
+
+const char *cell__level_word(enum cell_plan_level level)
+{
+	return level_words[level];
+}
+
+static int find_word(const char *const *words, size_t count, const char *word)
+{
+	for (size_t i = 0; i < count; i++)
+		if (strcmp(words[i], word) == 0)
+			return (int)i;
+	return -1;
+}
+
+int cell__workspace_from_word(const char *word, enum cell__workspace_mode *ret_mode, struct cell_error *err)
+{
+	int found = find_word(workspace_words, 3, word);
+	if (found < 0)
+		return cell_fail(err, CELL_E_INVALID, 0, "a workspace is rw, ro or none, not \"%.60s\"", word);
+	*ret_mode = (enum cell__workspace_mode)found;
+	return 0;
+}
+
+/* ---- memory ---- */
+
+static void list_finish(struct cell__policy_list *list)
+{
+	for (size_t i = 0; i < list->count; i++)
+		free(list->items[i]);
+	free(list->items);
+	free(list->lines);
+	*list = (struct cell__policy_list){ 0 };
+}
+
+static int list_add(struct cell__policy_list *list, const char *text, int line)
+{
+	char **items = cell__realloc(list->items, (list->count + 1) * sizeof *items);
+	if (items)
+		list->items = items;
+	int *lines = cell__realloc(list->lines, (list->count + 1) * sizeof *lines);
+	if (lines)
+		list->lines = lines;
+	char *copy = cell__strdup(text);
+	if (!items || !lines || !copy) {
+		free(copy);
+		return -1;
+	}
+	list->items[list->count] = copy;
+	list->lines[list->count++] = line;
+	return 0;
+}
+
+void cell__policy_finish(struct cell__policy *policy)
+{
+	list_finish(&policy->read);
+	list_finish(&policy->write);
+	list_finish(&policy->hide);
+	list_finish(&policy->hosts);
+	list_finish(&policy->env);
+}
+
+int cell__policy_copy(struct cell__policy *out, const struct cell__policy *in, struct cell_error *err)
+{
+	struct cell__policy copy = *in;
+	struct cell__policy_list *to[] = { &copy.read, &copy.write, &copy.hide, &copy.hosts, &copy.env };
+	const struct cell__policy_list *from[] = { &in->read, &in->write, &in->hide, &in->hosts, &in->env };
+	for (size_t i = 0; i < 5; i++)
+		*to[i] = (struct cell__policy_list){ 0 };
+	for (size_t i = 0; i < 5; i++)
+		for (size_t k = 0; k < from[i]->count; k++)
+			if (list_add(to[i], from[i]->items[k], from[i]->lines[k]) < 0) {
+				cell__policy_finish(&copy);
+				return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a policy");
+			}
+	*out = copy;
+	return 0;
+}
+
+/* ---- the file ---- */
+
+struct reader {
+	struct cell__policy *policy;
+	const char *file;
+	struct cell_error *err;
+};
+
+static int bad(struct reader *r, const struct cell__yaml *at, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static int bad(struct reader *r, const struct cell__yaml *at, const char *fmt, ...)
+{
+	char message[160];
+	va_list ap;
+	va_start(ap, fmt);
+	vsnprintf(message, sizeof message, fmt, ap);
+	va_end(ap);
+	return cell_fail(r->err, CELL_E_INVALID, 0, "policy %.60s, line %d: %s", r->file, at->line, message);
+}
+
+static int one_of(struct reader *r, const struct cell__yaml *node, const char *what, const char *const *words, size_t count,
+		  int *ret)
+{
+	*ret = node->kind == CELL_YAML_SCALAR ? find_word(words, count, node->text) : -1;
+	if (*ret >= 0)
+		return 0;
+	return bad(r, node, "%s is \"%.40s\"; it may be %s, %s%s%s%s%s", what, node->kind == CELL_YAML_SCALAR ? node->text : "",
+		   words[0], words[1], count > 2 ? ", " : "", count > 2 ? words[2] : "", count > 3 ? ", " : "",
+		   count > 3 ? words[3] : "");
+}
+
+/* 512M, 4G, 65536; "none" is no limit. */
+static int read_bytes(struct reader *r, const struct cell__yaml *node, uint64_t *ret)
+{
+	static const char units[] = "KMGT";
+	const char *text = node->kind == CELL_YAML_SCALAR ? node->text : "";
+	char *end;
+	if (strcmp(text, "none") == 0) {
+		*ret = 0;
+		return 0;
+	}
+	errno = 0;
+	unsigned long long number = strtoull(text, &end, 10);
+	unsigned shift = 0;
+	if (end != text && *end && strchr(units, *end))
+		shift = 10u * (unsigned)(strchr(units, *end++) - units + 1);
+	if (end != text && strcmp(end, "iB") == 0)
+		end += 2;
+	if (*text < '0' || *text > '9' || *end || errno || number == 0 || number > LARGEST_BYTES >> shift)
+		return bad(r, node, "\"%.40s\" is no amount of bytes; write 512M, 4G or none", text);
+	*ret = (uint64_t)number << shift;
+	return 0;
+}
+
+static int read_count(struct reader *r, const struct cell__yaml *node, uint64_t *ret)
+{
+	const char *text = node->kind == CELL_YAML_SCALAR ? node->text : "";
+	char *end;
+	if (strcmp(text, "none") == 0) {
+		*ret = 0;
+		return 0;
+	}
+	errno = 0;
+	unsigned long long number = strtoull(text, &end, 10);
+	if (*text < '0' || *text > '9' || *end || errno || number == 0 || number > LARGEST_COUNT)
+		return bad(r, node, "\"%.40s\" is no number from 1 to %llu, nor none", text, LARGEST_COUNT);
+	*ret = number;
+	return 0;
+}
+
+static int read_real(struct reader *r, const struct cell__yaml *node, double scale, uint64_t *ret)
+{
+	const char *text = node->kind == CELL_YAML_SCALAR ? node->text : "";
+	char *end;
+	if (strcmp(text, "none") == 0) {
+		*ret = 0;
+		return 0;
+	}
+	double number = strtod(text, &end);
+	if (end == text || *end || !(number > 0) || number > LARGEST_SECONDS || number * scale < 1)
+		return bad(r, node, "\"%.40s\" is no number above 0, nor none", text);
+	*ret = (uint64_t)(number * scale);
+	return 0;
+}
+
+static int read_list(struct reader *r, const struct cell__yaml *node, const char *what, unsigned max,
+		     struct cell__policy_list *list)
+{
+	if (node->kind != CELL_YAML_SEQUENCE)
+		return bad(r, node, "%s is a list", what);
+	for (size_t i = 0; i < node->count; i++) {
+		const struct cell__yaml *item = node->items[i];
+		if (item->kind != CELL_YAML_SCALAR || item->text[0] == '\0')
+			return bad(r, item, "an entry of %s is a text", what);
+		if (list->count >= max)
+			return bad(r, item, "%s has more than %u entries", what, max);
+		if (list_add(list, item->text, item->line) < 0)
+			return cell_fail(r->err, CELL_E_NOMEM, 0, "out of memory for a policy");
+	}
+	return 0;
+}
+
+static int read_paths(struct reader *r, const struct cell__yaml *node, const char *what, struct cell__policy_list *list)
+{
+	size_t before = list->count;
+	if (read_list(r, node, what, CELL_POLICY_LIMIT_PATHS, list) < 0)
+		return -1;
+	for (size_t i = before; i < list->count; i++) {
+		const char *path = list->items[i];
+		struct cell__yaml at = { .line = list->lines[i] };
+		if (path[0] != '/' || strstr(path, "/../") || strcmp(path, "/") == 0 || strlen(path) >= 4000)
+			return bad(r, &at, "\"%.80s\" in %s is no absolute path below /", path, what);
+		for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--)
+			list->items[i][n - 1] = '\0';
+	}
+	return 0;
+}
+
+static int read_filesystem(struct reader *r, const struct cell__yaml *node)
+{
+	if (node->kind != CELL_YAML_MAPPING)
+		return bad(r, node, "filesystem has the lists read, write and hide");
+	for (size_t i = 0; i < node->count; i += 2) {
+		const struct cell__yaml *key = node->items[i], *value = node->items[i + 1];
+		int rc;
+		if (strcmp(key->text, "read") == 0)
+			rc = read_paths(r, value, "read", &r->policy->read);
+		else if (strcmp(key->text, "write") == 0)
+			rc = read_paths(r, value, "write", &r->policy->write);
+		else if (strcmp(key->text, "hide") == 0)
+			rc = read_paths(r, value, "hide", &r->policy->hide);
+		else
+			rc = bad(r, key, "unknown key '%.40s' in filesystem; it has read, write and hide", key->text);
+		if (rc < 0)
+			return -1;
+	}
+	return 0;
+}
+
+static int check_hosts(struct reader *r)
+{
+	for (size_t i = 0; i < r->policy->hosts.count; i++) {
+		const char *host = r->policy->hosts.items[i], *colon = strrchr(host, ':');
+		struct cell__yaml at = { .line = r->policy->hosts.lines[i] };
+		char *end = NULL;
+		long port = colon ? strtol(colon + 1, &end, 10) : 0;
+		bool any = colon && strcmp(colon + 1, "*") == 0;
+		if (!colon || colon == host || strlen(host) > 260 || (!any && (*end || port < 1 || port > 65535)))
+			return bad(r, &at, "\"%.80s\" is no HOST:PORT, like example.org:443 or *.example.org:*", host);
+	}
+	return 0;
+}
+
+static int read_network(struct reader *r, const struct cell__yaml *node)
+{
+	if (node->kind == CELL_YAML_MAPPING) {
+		const struct cell__yaml *allow = cell__yaml_get(node, "allow");
+		if (!allow || node->count != 2)
+			return bad(r, node, "network is none, deps-only, full, or allow: with a list of HOST:PORT");
+		r->policy->network = CELL_NET_ALLOW;
+		if (read_list(r, allow, "allow", CELL_POLICY_LIMIT_HOSTS, &r->policy->hosts) < 0)
+			return -1;
+		return check_hosts(r);
+	}
+	int found;
+	static const char *const plain[] = { "none", "deps-only", "full" };
+	static const enum cell__network values[] = { CELL_NET_NONE, CELL_NET_DEPS, CELL_NET_FULL };
+	if (one_of(r, node, "network", plain, 3, &found) < 0)
+		return -1;
+	r->policy->network = values[found];
+	return 0;
+}
+
+static int read_limits(struct reader *r, const struct cell__yaml *node)
+{
+	struct cell__policy *p = r->policy;
+	const struct {
+		const char *name;
+		int kind; /* 0: bytes, 1: count, 2: real */
+		double scale;
+		uint64_t *value;
+	} rows[] = {
+		{ "memory", 0, 0, &p->memory_bytes },   { "file_size", 0, 0, &p->file_size_bytes },
+		{ "tmp", 0, 0, &p->tmp_bytes },         { "output", 0, 0, &p->output_bytes },
+		{ "pids", 1, 0, &p->pids },             { "files", 1, 0, &p->files },
+		{ "cpus", 2, 100, &p->cpu_percent },    { "cpu_time", 2, 1000, &p->cpu_time_ms },
+		{ "wall_time", 2, 1000, &p->wall_ms },
+	};
+	if (node->kind != CELL_YAML_MAPPING)
+		return bad(r, node, "limits are names with values");
+	for (size_t i = 0; i < node->count; i += 2) {
+		const struct cell__yaml *key = node->items[i], *value = node->items[i + 1];
+		size_t k = 0;
+		while (k < sizeof rows / sizeof *rows && strcmp(rows[k].name, key->text) != 0)
+			k++;
+		if (k == sizeof rows / sizeof *rows)
+			return bad(r, key, "unknown limit '%.40s'", key->text);
+		int rc = rows[k].kind == 0   ? read_bytes(r, value, rows[k].value)
+			 : rows[k].kind == 1 ? read_count(r, value, rows[k].value)
+					     : read_real(r, value, rows[k].scale, rows[k].value);
+		if (rc < 0)
+			return -1;
+		if (strcmp(key->text, "tmp") == 0 && p->tmp_bytes == 0)
+			return bad(r, value, "tmp needs a size: what is in /tmp is held in memory");
+		if (strcmp(key->text, "files") == 0 && p->files && p->files < 32)
+			return bad(r, value, "files must be 32 or more, or Python does not start");
+		if (strcmp(key->text, "memory") == 0 && p->memory_bytes && p->memory_bytes < 16 * MIB)
+			return bad(r, value, "memory must be 16M or more, or Python does not start");
+	}
+	return 0;
+}
+
+static int read_env(struct reader *r, const struct cell__yaml *node)
+{
+	if (node->kind != CELL_YAML_MAPPING)
+		return bad(r, node, "env is names with values");
+	for (size_t i = 0; i < node->count; i += 2) {
+		const struct cell__yaml *key = node->items[i], *value = node->items[i + 1];
+		CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+		if (value->kind != CELL_YAML_SCALAR || key->text[0] == '\0' || strchr(key->text, '='))
+			return bad(r, key, "env is names with values that are texts");
+		if (r->policy->env.count >= CELL_POLICY_LIMIT_ENV)
+			return bad(r, key, "env has more than %u entries", CELL_POLICY_LIMIT_ENV);
+		if (cell__buf_printf(&text, "%s=%s", key->text, value->text) < 0 ||
+		    list_add(&r->policy->env, text.data, key->line) < 0)
+			return cell_fail(r->err, CELL_E_NOMEM, 0, "out of memory for a policy");
+	}
+	return 0;
+}
+
+/* What cannot all be true. */
+static int check_whole(struct reader *r)
+{
+	const struct cell__policy *p = r->policy;
+	for (size_t h = 0; h < p->hide.count; h++) {
+		struct cell__yaml at = { .line = p->hide.lines[h] };
+		const struct cell__policy_list *shown[] = { &p->read, &p->write };
+		for (size_t s = 0; s < 2; s++)
+			for (size_t i = 0; i < shown[s]->count; i++)
+				if (strcmp(shown[s]->items[i], p->hide.items[h]) == 0)
+					return bad(r, &at, "%.80s is hidden here and shown in line %d", p->hide.items[h],
+						   shown[s]->lines[i]);
+	}
+	for (size_t w = 0; w < p->write.count; w++)
+		for (size_t i = 0; i < p->read.count; i++)
+			if (strcmp(p->read.items[i], p->write.items[w]) == 0) {
+				struct cell__yaml at = { .line = p->write.lines[w] };
+				return bad(r, &at, "%.80s is writable here and read-only in line %d", p->write.items[w],
+					   p->read.lines[i]);
+			}
+	return 0;
+}
+
+static int read_key(struct reader *r, const struct cell__yaml *key, const struct cell__yaml *value)
+{
+	int found;
+	if (strcmp(key->text, "preset") == 0)
+		return 0; /* taken first */
+	if (strcmp(key->text, "level") == 0) {
+		if (one_of(r, value, "level", level_words + 1, 2, &found) < 0)
+			return -1;
+		r->policy->level = (enum cell_plan_level)(found + 1);
+		return 0;
+	}
+	if (strcmp(key->text, "workspace") == 0) {
+		if (one_of(r, value, "workspace", workspace_words, 3, &found) < 0)
+			return -1;
+		r->policy->workspace = (enum cell__workspace_mode)found;
+		return 0;
+	}
+	if (strcmp(key->text, "filesystem") == 0)
+		return read_filesystem(r, value);
+	if (strcmp(key->text, "network") == 0)
+		return read_network(r, value);
+	if (strcmp(key->text, "limits") == 0)
+		return read_limits(r, value);
+	if (strcmp(key->text, "env") == 0)
+		return read_env(r, value);
+	return bad(r, key, "unknown key '%.40s'; a policy has preset, level, workspace, filesystem, network, limits, env",
+		   key->text);
+}
+
+static const struct cell__policy *find_preset(const char *name)
+{
+	for (size_t i = 0; i < sizeof presets / sizeof *presets; i++)
+		if (strcmp(presets[i].name, name) == 0)
+			return &presets[i];
+	return NULL;
+}
+
+static int read_root(struct reader *r, const struct cell__yaml *root)
+{
+	if (root->kind != CELL_YAML_MAPPING)
+		return bad(r, root, "a policy is names with values");
+	const struct cell__yaml *preset = cell__yaml_get(root, "preset");
+	if (preset) {
+		const struct cell__policy *base = preset->kind == CELL_YAML_SCALAR ? find_preset(preset->text) : NULL;
+		if (!base)
+			return bad(r, preset, "preset is one of untrusted, data-science, developer");
+		*r->policy = *base;
+	}
+	snprintf(r->policy->name, sizeof r->policy->name, "%s", r->file);
+	for (size_t i = 0; i < root->count; i += 2)
+		if (read_key(r, root->items[i], root->items[i + 1]) < 0)
+			return -1;
+	return check_whole(r);
+}
+
+int cell__policy_parse(struct cell__policy *policy, const char *file, const char *text, size_t size, struct cell_error *err)
+{
+	struct cell__policy made = presets[0];
+	struct cell__problems problems = { 0 };
+	struct cell__yaml *root = cell__yaml_parse(file, text, size, &problems);
+	int rc;
+	if (!root) {
+		rc = cell_fail(err, CELL_E_INVALID, 0, "policy %.60s, line %d: %s", file,
+			       problems.count ? problems.list[0].line : 1,
+			       problems.count && problems.list[0].message ? problems.list[0].message : "cannot be read");
+	} else {
+		struct reader reader = { .policy = &made, .file = file, .err = err };
+		rc = read_root(&reader, root);
+	}
+	cell__yaml_destroy(root);
+	cell__problems_finish(&problems);
+	if (rc < 0)
+		cell__policy_finish(&made);
+	else
+		*policy = made;
+	return rc;
+}
+
+int cell__policy_load(struct cell__policy *policy, const char *name, struct cell_error *err)
+{
+	const struct cell__policy *preset = find_preset(name);
+	size_t size = strlen(name);
+	bool is_file = strchr(name, '/') || (size > 5 && strcmp(name + size - 5, ".yaml") == 0) ||
+		       (size > 4 && strcmp(name + size - 4, ".yml") == 0);
+	if (preset)
+		return cell__policy_copy(policy, preset, err);
+	if (!is_file)
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "there is no policy \"%.60s\"; presets are untrusted, data-science and developer, a file ends in .yaml",
+				 name);
+	CELL_AUTO_FD int fd = open(name, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return cell_fail(err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, errno, "policy %.120s", name);
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	ssize_t n;
+	do {
+		if (cell__buf_reserve(&text, 65536) < 0)
+			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a policy");
+		n = read(fd, text.data + text.size, 65536);
+		if (n > 0)
+			text.size += (size_t)n;
+	} while (n > 0 && text.size <= CELL_YAML_LIMIT_FILE_BYTES);
+	if (n < 0)
+		return cell_fail(err, CELL_E_IO, errno, "policy %.120s", name);
+	return cell__policy_parse(policy, name, text.data ? text.data : "", text.size, err);
+}

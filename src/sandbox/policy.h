@@ -1,0 +1,49 @@
+/*
+ * Policies: what a sandboxed session may see, use and reach.  Pure data; a YAML file or a preset's name makes one.
+ */
+#ifndef CELL_SANDBOX_POLICY_H
+#define CELL_SANDBOX_POLICY_H
+
+#include "core/core.h"
+#include "sandbox/plan.h"
+
+#define CELL_POLICY_LIMIT_PATHS 64u /* in one list */
+#define CELL_POLICY_LIMIT_HOSTS 256u
+#define CELL_POLICY_LIMIT_ENV 256u
+#define CELL_POLICY_DEFAULT "untrusted"
+
+enum cell__workspace_mode { CELL_WORKSPACE_RW, CELL_WORKSPACE_RO, CELL_WORKSPACE_NONE };
+enum cell__network { CELL_NET_NONE, CELL_NET_DEPS, CELL_NET_ALLOW, CELL_NET_FULL };
+
+struct cell__policy_list {
+	char **items;
+	int *lines; /* where each was written */
+	size_t count;
+};
+
+struct cell__policy {
+	char name[64];  /* of the preset, or the file */
+	enum cell_plan_level level; /* the least that will do */
+	enum cell__workspace_mode workspace;
+	struct cell__policy_list read, write, hide; /* absolute paths */
+	enum cell__network network;
+	struct cell__policy_list hosts; /* "name:port"; "*.name", ":*" and addresses are fine */
+	struct cell__policy_list env;   /* "K=V" */
+	/* 0: none */
+	uint64_t memory_bytes, pids, files, file_size_bytes, tmp_bytes, output_bytes;
+	uint64_t cpu_percent, cpu_time_ms, wall_ms;
+};
+
+void cell__policy_finish(struct cell__policy *policy);
+/* A preset's name, or the path of a file (with a slash or ending in .yaml or .yml). */
+int cell__policy_load(struct cell__policy *policy, const char *name_or_path, struct cell_error *err);
+/* YAML text; `file` is what messages call it. */
+int cell__policy_parse(struct cell__policy *policy, const char *file, const char *text, size_t size,
+		       struct cell_error *err);
+int cell__policy_copy(struct cell__policy *out, const struct cell__policy *in, struct cell_error *err);
+const char *cell__workspace_word(enum cell__workspace_mode mode);
+const char *cell__network_word(enum cell__network network);
+const char *cell__level_word(enum cell_plan_level level);
+int cell__workspace_from_word(const char *word, enum cell__workspace_mode *ret_mode, struct cell_error *err);
+
+#endif

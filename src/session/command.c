@@ -1,0 +1,288 @@
+/*
+ * Sandboxes without kernels: what a policy comes to, and one command run under it.
+ *
+ *     caller ──clone──▶ pid 1 of new namespaces: SHELL steps ──fork──▶ EARLY and KERNEL steps, exec of the command
+ *       └── waits for pid 1, which reaps, and ends as the command did
+ *
+ * A step that fails is reported through a pipe that closes on exec.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "executor/sandbox.h"
+#include "sandbox/apply.h"
+
+struct command {
+	struct cell__policy policy;
+	bool has_policy;
+	struct cell__plan_env env;
+	struct cell__buf plan, session;
+	char *workspace, *cwd;
+};
+
+static void command_finish(struct command *command)
+{
+	if (command->has_policy)
+		cell__policy_finish(&command->policy);
+	cell__plan_env_finish(&command->env);
+	cell__buf_finish(&command->plan);
+	cell__buf_finish(&command->session);
+	free(command->workspace);
+	free(command->cwd);
+}
+
+/* The interpreter's files as far as its path tells: a venv's folder, and where the program behind it is installed. */
+static int guess_env(const char *python, struct cell__plan_env *env)
+{
+	char folder[PATH_MAX], real[PATH_MAX];
+	snprintf(folder, sizeof folder, "%s", python);
+	if (!realpath(python, real))
+		real[0] = '\0';
+	for (int i = 0; i < 2; i++) {
+		char *slash = strrchr(folder, '/'), *other = strrchr(real, '/');
+		if (slash)
+			*slash = '\0';
+		if (other)
+			*other = '\0';
+	}
+	const char *paths[3] = { folder, real[0] ? real : NULL, NULL };
+	return cell__plan_env_init(env, folder[0] ? paths : paths + 2);
+}
+
+static int command_init(struct command *command, const struct cell_sandbox_options *opts, struct cell_error *err)
+{
+	const struct cell__machine *machine = cell__sandbox_machine();
+	if (cell__policy_load(&command->policy, opts->policy ? opts->policy : CELL_POLICY_DEFAULT, err) < 0)
+		return -1;
+	command->has_policy = true;
+	if (opts->workspace_mode && cell__workspace_from_word(opts->workspace_mode, &command->policy.workspace, err) < 0)
+		return -1;
+	command->workspace = opts->cwd ? cell__strdup(opts->cwd) : getcwd(NULL, 0);
+	if (!command->workspace)
+		return cell_fail(err, CELL_E_INVALID, errno, "the current working directory");
+	if (opts->python && guess_env(opts->python, &command->env) < 0)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
+	struct cell__plan_session session = { .workspace = command->workspace, .mode = command->policy.workspace,
+					      .env = &command->env };
+	if (cell__plan_workspace(command->workspace, session.mode, &command->cwd, err) < 0)
+		return -1;
+	session.cwd = command->cwd;
+	if (cell__plan_build(&command->policy, machine, &command->env, 1, &command->plan, err) < 0)
+		return -1;
+	return cell__plan_build_session(machine, &session, &command->session, err);
+}
+
+static int take_options(const struct cell_sandbox_options *opts, struct cell_sandbox_options *ret, struct cell_error *err)
+{
+	struct cell_sandbox_options all = CELL_SANDBOX_OPTIONS_INIT;
+	if (opts && (opts->size < sizeof(size_t) || opts->size > sizeof all))
+		return cell_fail(err, CELL_E_INVALID, 0, "cell_sandbox_options.size is %zu, expected up to %zu", opts->size,
+				 sizeof all);
+	if (opts)
+		memcpy(&all, opts, opts->size);
+	*ret = all;
+	return 0;
+}
+
+int cell_sandbox_explain(const struct cell_sandbox_options *opts, char **ret_text, struct cell_error *err)
+{
+	struct cell_sandbox_options all;
+	struct command command = { 0 };
+	CELL_AUTO_BUF struct cell__buf out = CELL_BUF_INIT;
+	struct cell_plan_report nothing = { .step = -1 };
+	if (take_options(opts, &all, err) < 0)
+		return -1;
+	if (!all.python)
+		all.python = CELL_DEFAULT_PYTHON;
+	int rc = command_init(&command, &all, err);
+	if (rc == 0) {
+		const struct cell_plan *plan = (const struct cell_plan *)command.plan.data;
+		rc |= cell__buf_add_str(&out, "shell: made ahead; early: in the kernel, before it knows its session; kernel: the last "
+					      "thing before the code\n");
+		rc |= cell__plan_print(plan, &out);
+		rc |= cell__buf_add_str(&out, "the session's own steps\n");
+		rc |= cell__plan_print((const struct cell_plan *)command.session.data, &out);
+		rc |= cell__buf_add_str(&out, "receipt\n");
+		rc |= cell__plan_receipt(&command.policy, cell__sandbox_machine(), plan, &nothing, command.policy.workspace, &out);
+		rc |= cell__buf_add_str(&out, "\n");
+		if (rc < 0)
+			cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	}
+	command_finish(&command);
+	if (rc < 0)
+		return -1;
+	*ret_text = cell__buf_take(&out);
+	return 0;
+}
+
+/* ---- running ---- */
+
+struct child {
+	struct cell_apply apply;
+	struct cell_cgroup group;
+	const char *cwd;
+	char *const *argv;
+	char *const *envp;
+	int report_fd;
+};
+
+static void __attribute__((noreturn)) report_and_end(const struct child *child, int step, int sys)
+{
+	struct cell_plan_report report = { .step = step, .sys = sys };
+	_exit(write(child->report_fd, &report, sizeof report) == (ssize_t)sizeof report ? 125 : 126);
+}
+
+#define STEP_EXEC (-2)
+#define STEP_BEGIN (-3)
+
+static void __attribute__((noreturn)) run_command(struct child *child)
+{
+	struct cell_plan_report report = { .step = -1 };
+	sigset_t none;
+	if (cell__apply_stage(&child->apply, CELL_STAGE_EARLY, &report) < 0 ||
+	    cell__apply_stage(&child->apply, CELL_STAGE_KERNEL, &report) < 0)
+		report_and_end(child, report.step, report.sys);
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	if (chdir(child->cwd) < 0)
+		report_and_end(child, STEP_EXEC, errno);
+	execvpe(child->argv[0], child->argv, child->envp);
+	report_and_end(child, STEP_EXEC, errno);
+}
+
+/* Ends as the command did; a signal cannot end a pid 1 from inside, so it becomes a number. */
+static void __attribute__((noreturn)) run_pid1(struct child *child)
+{
+	struct cell_plan_report report = { .step = -1 };
+	int status = 0;
+	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || cell__cgroup_join(&child->group) < 0)
+		report_and_end(child, STEP_BEGIN, errno);
+	if (cell__apply_stage(&child->apply, CELL_STAGE_SHELL, &report) < 0)
+		report_and_end(child, report.step, report.sys);
+	pid_t pid = fork();
+	if (pid == 0)
+		run_command(child);
+	if (pid < 0)
+		report_and_end(child, STEP_BEGIN, errno);
+	close(child->report_fd);
+	for (;;) {
+		pid_t ended = waitpid(-1, &status, __WALL);
+		if (ended == pid)
+			_exit(WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status));
+		if (ended < 0 && errno != EINTR)
+			_exit(125);
+	}
+}
+
+static int start_child(struct child *child, struct cell_error *err)
+{
+	sigset_t all, before;
+	sigfillset(&all);
+	sigprocmask(SIG_SETMASK, &all, &before);
+	long pid = syscall(SYS_clone, cell__apply_birth_flags(child->apply.plan) | SIGCHLD, NULL, NULL, NULL, NULL);
+	if (pid == 0) {
+		if (child->apply.plan->level == CELL_LEVEL_FULL)
+			run_pid1(child);
+		if (cell__cgroup_join(&child->group) < 0)
+			report_and_end(child, STEP_BEGIN, errno);
+		run_command(child);
+	}
+	int error = errno;
+	sigprocmask(SIG_SETMASK, &before, NULL);
+	return pid < 0 ? cell_fail(err, CELL_E_SANDBOX, error, "start a sandbox") : (int)pid;
+}
+
+static int wait_child(struct command *command, struct child *child, int pid, int report_fd, char *const argv[],
+		      int *ret_status, struct cell_error *err)
+{
+	struct cell_plan_report report;
+	ssize_t n = read(report_fd, &report, sizeof report);
+	while (waitpid(pid, ret_status, 0) < 0)
+		if (errno != EINTR)
+			return cell_fail(err, CELL_E_SANDBOX, errno, "wait for a sandbox");
+	(void)cell__cgroup_remove(&child->group);
+	if (n != (ssize_t)sizeof report)
+		return 0;
+	if (report.step == STEP_EXEC)
+		return cell_fail(err, report.sys == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, report.sys, "run %.120s in the sandbox",
+				 argv[0]);
+	if (report.step == STEP_BEGIN)
+		return cell_fail(err, CELL_E_SANDBOX, report.sys, "start a sandbox");
+	cell__plan_failure((const struct cell_plan *)command->plan.data, (const struct cell_plan *)command->session.data, &report,
+			   err);
+	return -1;
+}
+
+static int make_env(const char *const *extra, const struct cell__policy *policy, char ***ret_env, struct cell_error *err)
+{
+	size_t n = 0, at = 0;
+	while (extra && extra[n])
+		n++;
+	const char **env = cell__alloc(n + policy->env.count + 4, sizeof *env);
+	if (!env)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	env[at++] = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+	env[at++] = "HOME=" CELL_PLAN_HOME;
+	env[at++] = "LANG=C.UTF-8";
+	for (size_t i = 0; i < policy->env.count; i++)
+		env[at++] = policy->env.items[i];
+	for (size_t i = 0; i < n; i++)
+		env[at++] = extra[i];
+	*ret_env = (char **)env;
+	return 0;
+}
+
+int cell_sandbox_run(const struct cell_sandbox_options *opts, char *const argv[], int *ret_status, struct cell_error *err)
+{
+	struct cell_sandbox_options all;
+	struct command command = { 0 };
+	CELL_AUTO_FREE char **envp = NULL;
+	int report[2] = { -1, -1 }, rc = -1;
+	if (take_options(opts, &all, err) < 0)
+		return -1;
+	if (command_init(&command, &all, err) < 0 || make_env(all.env, &command.policy, &envp, err) < 0)
+		goto out;
+	if (command.policy.network == CELL_NET_ALLOW || command.policy.network == CELL_NET_DEPS) {
+		cell_fail(err, CELL_E_UNAVAILABLE, 0, "network: %s works in sessions; for a command use none or full",
+			  cell__network_word(command.policy.network));
+		goto out;
+	}
+	if (pipe2(report, O_CLOEXEC) < 0) {
+		cell_fail(err, CELL_E_IO, errno, "make a pipe");
+		goto out;
+	}
+	struct child child = {
+		.apply = { .plan = (const struct cell_plan *)command.plan.data,
+			   .session = (const struct cell_plan *)command.session.data,
+			   .keep = { report[1] }, .n_keep = 1, .landlock_fd = -1 },
+		.cwd = command.cwd, .argv = argv, .envp = envp, .report_fd = report[1],
+	};
+	char name[64];
+	snprintf(name, sizeof name, "workcell-%d-command", (int)getpid());
+	rc = cell__cgroup_make(&cell__sandbox_machine()->cgroups, name, &child.apply.plan->limits, &child.group);
+	if (rc < 0) {
+		rc = cell_fail(err, CELL_E_SANDBOX, -rc, "set the sandbox's limits");
+		goto out;
+	}
+	int pid = start_child(&child, err);
+	cell__close_fd(&report[1]);
+	if (pid < 0) {
+		(void)cell__cgroup_remove(&child.group);
+		rc = -1;
+	} else {
+		rc = wait_child(&command, &child, pid, report[0], argv, ret_status, err);
+	}
+out:
+	cell__close_fd(&report[0]);
+	cell__close_fd(&report[1]);
+	command_finish(&command);
+	return rc;
+}

@@ -1,0 +1,51 @@
+/*
+ * Shells: the namespaces that sandboxed kernels are forked into, each kept by a pid 1 of ours.  Part of the spawner, which
+ * has one thread.
+ *
+ *     made ──steps done──▶ ready (spare, or for a kernel that waits) ──▶ taken ──kernel gone──▶ killed ──▶ removed
+ *               └──a step failed──▶ failed, and the kernel that waits is told
+ *
+ * A shell of a plan without namespaces has no process: it is a cgroup only, and ready at once.
+ */
+#ifndef CELL_SPAWN_SHELLS_H
+#define CELL_SPAWN_SHELLS_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "sandbox/apply.h"
+#include "sandbox/cgroup.h"
+
+struct shell {
+	uint64_t serial;
+	uint64_t plan_id;
+	pid_t pid;     /* of pid 1; 0: there is none (any more) */
+	int pidfd;
+	int ready_fd;  /* -1 once it has spoken */
+	int listen_fd; /* of the way out, for the host; -1: none */
+	bool ready, failed, taken, has_group;
+	struct cell_cgroup group;
+	struct cell_plan_report report;
+	struct shell *next;
+};
+
+/* A spare one of this plan, or a new one; NULL with errno set.  It is taken from now on. */
+struct shell *cell__shell_take(int plan_fd);
+/* Makes a spare for the plan used last where there is none; called when nothing else is to be done. */
+bool cell__shell_spare_wanted(void);
+void cell__shell_make_spare(void);
+struct shell *cell__shell_by_serial(uint64_t serial);
+struct shell *cell__shell_by_pid(pid_t pid);
+/* Reads what it has to say.  After that it is ready or failed. */
+void cell__shell_read(struct shell *shell);
+/* The kernel is in: the shell locks itself up. */
+void cell__shell_joined(struct shell *shell);
+void cell__shell_kill(struct shell *shell);
+/* It was reaped. */
+void cell__shell_reaped(struct shell *shell);
+/* Removes the cgroup and forgets it; only when its process is gone.  False: not yet, something is in the cgroup. */
+bool cell__shell_remove(struct shell *shell);
+/* For the end of everything. */
+void cell__shells_remove_all(void);
+
+#endif

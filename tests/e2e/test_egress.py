@@ -1,0 +1,141 @@
+"""Filtered networks: what the sandbox can reach through the proxy, and what it cannot. All of it on this machine."""
+import http.server
+import json
+import subprocess
+import threading
+
+import pytest
+
+import support
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = ("%s %s" % (self.path, self.headers.get("X-Mark", ""))).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def server():
+    made = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=made.serve_forever, daemon=True)
+    thread.start()
+    yield made.server_address[1]
+    made.shutdown()
+    made.server_close()
+
+
+PRELUDE = r'''
+import socket, struct
+def ask(data, more=b""):
+    s = socket.create_connection(("127.0.0.1", 3128), 20)
+    s.settimeout(20)
+    s.sendall(data)
+    return s
+def status(request):
+    s = ask(request)
+    text = s.recv(65536).decode()
+    return text.split("\r\n")[0].split()[1]
+def tunnel(host, port):
+    s = ask(b"CONNECT %s:%d HTTP/1.1\r\nHost: x\r\n\r\n" % (host.encode(), port))
+    head = s.recv(4096)
+    assert b" 200 " in head.split(b"\r\n")[0], head
+    s.sendall(b"GET /through HTTP/1.0\r\n\r\n")
+    data = b""
+    while True:
+        part = s.recv(4096)
+        if not part:
+            return data.split(b"\r\n\r\n")[1].decode()
+        data += part
+def socks(host, port):
+    s = ask(b"\x05\x01\x00")
+    assert s.recv(2) == b"\x05\x00"
+    s.sendall(b"\x05\x01\x00\x03" + bytes([len(host)]) + host.encode() + struct.pack(">H", port))
+    answer = s.recv(10)
+    if answer[1]:
+        return answer[1]
+    s.sendall(b"GET /socks HTTP/1.0\r\n\r\n")
+    data = b""
+    while True:
+        part = s.recv(4096)
+        if not part:
+            return data.split(b"\r\n\r\n")[1].decode()
+        data += part
+'''
+
+
+def cells(tmp_path, policy, *codes, python="/usr/bin/python3"):
+    (tmp_path / "p.yaml").write_text(policy)
+    argv = [support.BIN, "run", "--executor", "sandbox", "--json", "--keep-going", "--policy", "./p.yaml", "--python",
+            python, "-e", PRELUDE]
+    for code in codes:
+        argv += ["-e", code]
+    done = subprocess.run(argv, cwd=tmp_path, env=support.host_environment(), capture_output=True, text=True,
+                          timeout=support.DEADLINE)
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(results) == len(codes) + 1, done
+    return [r["value"] if r["error"] is None else r["error"] for r in results[1:]], results[0]["isolation"]
+
+
+def test_what_is_listed_is_reached(tmp_path, server):
+    values, receipt = cells(
+        tmp_path, "network:\n  allow: ['127.0.0.1:%d']\n" % server,
+        "tunnel('127.0.0.1', %d)" % server, "socks('127.0.0.1', %d)" % server,
+        "s = ask(b'GET http://127.0.0.1:%d/plain?q=1 HTTP/1.0\\r\\nX-Mark: m\\r\\n\\r\\n')\n"
+        "b''.join(iter(lambda: s.recv(4096), b'')).split(b'\\r\\n\\r\\n')[1].decode()" % server)
+    assert values == ["/through ", "/socks ", "/plain?q=1 m"] and receipt["network"] == "allow"
+
+
+def test_what_is_not_listed_is_refused(tmp_path, server):
+    connect = "status(b'CONNECT %s HTTP/1.1\\r\\n\\r\\n')"
+    values, _ = cells(
+        tmp_path, "network:\n  allow: ['127.0.0.1:%d', 'localhost:*', '*.example.org:443']\n" % server,
+        connect % "127.0.0.1:1", connect % "192.0.2.1:443", connect % "169.254.169.254:80", connect % "example.org:443",
+        connect % "[::1]:80", "socks('10.0.0.1', 80)", connect % "not/a:80", connect % "x", "status(b'GET / HTTP/1.1\\r\\n\\r\\n')",
+        "status(b'\\x00' * 100 + b'\\r\\n\\r\\n')",
+        # localhost is listed by name, but its address is private and not listed with this port: a name is not enough.
+        connect % "localhost:2",
+        # around the proxy there is nothing
+        "import socket\ntry:\n    socket.create_connection(('192.0.2.1', 80), 3)\n    r = 'out'\nexcept OSError as e:\n    r = 'none'\nr",
+        "try:\n    socket.create_connection(('127.0.0.1', %d), 3)\n    r = 'out'\nexcept OSError:\n    r = 'none'\nr" % server)
+    assert values == ["403", "403", "403", "403", "403", 2, "400", "400", "400", "400", "403", "none", "none"]
+
+
+def test_deps_only_takes_the_index_from_the_configuration(tmp_path, server):
+    """A venv's pip.conf names an index: that host is reached, and no other."""
+    venv = tmp_path / "venv"
+    subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", str(venv)], check=True)
+    (venv / "pip.conf").write_text("[global]\nindex-url = http://user:pass@127.0.0.1:%d/simple\n" % server)
+    work = tmp_path / "work"
+    work.mkdir()
+    values, receipt = cells(work, "network: deps-only\n", "tunnel('127.0.0.1', %d)" % server,
+                            "status(b'CONNECT 192.0.2.1:443 HTTP/1.1\\r\\n\\r\\n')", "import os\nos.environ['HTTPS_PROXY']",
+                            python=str(venv / "bin" / "python"))
+    assert values == ["/through ", "403", "http://127.0.0.1:3128"] and receipt["network"] == "deps-only"
+
+
+def test_none_has_no_proxy(tmp_path):
+    values, receipt = cells(tmp_path, "network: none\n", "try:\n    ask(b'x')\n    r = 'there'\nexcept OSError:\n    r = 'none'\nr",
+                            "import os\n'HTTPS_PROXY' in os.environ")
+    assert values == ["none", False] and receipt["network"] == "none"
+
+
+def test_full_is_the_host_s(tmp_path, server):
+    values, receipt = cells(tmp_path, "network: full\n", "socket.create_connection(('127.0.0.1', %d), 5) and 'reached'" % server)
+    assert values == ["reached"] and receipt["network"] == "full" and "net" not in receipt["namespaces"]
+
+
+def test_many_connections(tmp_path, server):
+    values, _ = cells(tmp_path, "network:\n  allow: ['127.0.0.1:%d']\n" % server,
+                      "[tunnel('127.0.0.1', %d) for i in range(40)].count('/through ')" % server,
+                      "kept = [ask(b'CONN') for i in range(100)]\nlen(kept)",
+                      # the host hears of the closed ones a moment later
+                      "import time\nfor s in kept: s.close()\nfor i in range(500):\n    try:\n        r = tunnel('127.0.0.1', %d)\n"
+                      "        break\n    except (OSError, AssertionError):\n        time.sleep(0.01)\nr" % server)
+    assert values == [40, 100, "/through "]

@@ -1,0 +1,307 @@
+"""The sandbox executor from the command line: workspaces, limits, policies, namespaces of a space, ends."""
+import json
+import os
+import re
+import signal
+import subprocess
+
+import pytest
+
+import spaces
+import support
+
+
+def run(*argv, cwd, stdin=None):
+    return subprocess.run([support.BIN, *argv], cwd=cwd, env=support.host_environment(), capture_output=True, text=True,
+                          timeout=support.DEADLINE, stdin=stdin)
+
+
+def cells(cwd, *codes, flags=()):
+    argv = ["run", "--executor", "sandbox", "--json", "--keep-going", "--python", "/usr/bin/python3", *flags]
+    for code in codes:
+        argv += ["-e", code]
+    done = run(*argv, cwd=cwd)
+    return [json.loads(line) for line in done.stdout.splitlines()], done
+
+
+def limit_of(result):
+    assert result["error"]["code"] == "limit_exceeded", result["error"]
+    limit = result["error"]["limit"]
+    assert limit["max"] > 0 and limit["used"] > 0
+    return limit["name"]
+
+
+# ---- workspaces ----------------------------------------------------------------------------------------------
+
+
+def test_workspace_rw(tmp_path):
+    results, _ = cells(tmp_path, "open('made', 'w').write('x')\nimport os\nos.getcwd()")
+    assert results[0]["value"] == str(tmp_path) and (tmp_path / "made").read_text() == "x"
+    assert (tmp_path / "made").stat().st_uid == os.getuid()
+
+
+def test_workspace_ro(tmp_path):
+    (tmp_path / "there").write_text("y")
+    results, _ = cells(tmp_path, "open('there').read()", "open('made', 'w')", flags=["--workspace-mode", "ro"])
+    assert results[0]["value"] == "y" and results[1]["error"]["type"] in ("OSError", "PermissionError")
+    assert not (tmp_path / "made").exists() and results[1]["isolation"]["workspace"] == "ro"
+
+
+def test_workspace_none(tmp_path):
+    (tmp_path / "there").write_text("y")
+    results, _ = cells(tmp_path, "import os\n[os.getcwd(), os.path.exists(%r)]" % str(tmp_path / "there"),
+                       flags=["--workspace-mode", "none"])
+    assert results[0]["value"] == ["/tmp", False]
+
+
+@pytest.mark.parametrize("folder", ["/", "/usr", "/etc", "/proc"])
+def test_the_system_is_no_workspace(folder):
+    done = run("run", "--executor", "sandbox", "--cwd", folder, "-e", "1", cwd="/")
+    assert done.returncode == support.EXIT["invalid"] and "workspace" in done.stderr
+
+
+def test_a_link_as_workspace(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    results, _ = cells(tmp_path / "link", "open('f', 'w').write('1')")
+    assert results[0]["error"] is None and (tmp_path / "real" / "f").exists()
+
+
+def test_other_executors_have_no_policy(tmp_path):
+    done = run("run", "--sandbox-policy", "untrusted", "-e", "1", cwd=tmp_path)
+    assert done.returncode == support.EXIT["invalid"] and "sandbox" in done.stderr
+
+
+# ---- limits --------------------------------------------------------------------------------------------------
+
+LIMITS = "limits: {memory: 128M, pids: 20, files: 64, file_size: 1M, tmp: 4M, output: 1M, cpu_time: 1}\n"
+
+OVER = {
+    "pids": "import os, time\nfor i in range(100):\n    if os.fork() == 0:\n        time.sleep(30)\n        os._exit(0)",
+    "files": "kept = [open('/dev/null') for i in range(100)]",
+    "file_size": "open('big', 'wb').write(b'x' * (2 << 20))",
+    "tmp": "for i in range(9): open('/tmp/%d' % i, 'wb').write(b'x' * (1 << 20))",
+    "output": "while True: print('y' * 1000)",
+    "cpu_time": "while True: pass",
+    "memory": "x = bytearray(500 << 20)\nx[::4096] = b'1' * len(x[::4096])",
+}
+
+
+@pytest.mark.parametrize("name", sorted(OVER))
+def test_going_over_a_limit(tmp_path, name):
+    (tmp_path / "p.yaml").write_text(LIMITS)
+    results, done = cells(tmp_path, OVER[name], "1 + 1", flags=["--sandbox-policy", "./p.yaml"])
+    assert limit_of(results[0]) == name, done
+    assert results[1]["value"] == 2, "the session goes on"
+    held = results[0]["isolation"]["limits"]
+    assert {"memory_bytes", "pids", "files", "file_size_bytes", "tmp_bytes", "output_bytes", "cpu_time_ms"} <= held.keys()
+    assert all(limit["by"] in ("cgroup v2", "cgroup v1", "rlimit", "tmpfs", "host") for limit in held.values())
+
+
+def test_wall_time(tmp_path):
+    (tmp_path / "p.yaml").write_text("limits: {wall_time: 0.5}\n")
+    results, _ = cells(tmp_path, "import time\ntime.sleep(60)", "1 + 1", flags=["--sandbox-policy", "./p.yaml"])
+    assert limit_of(results[0]) == "wall_time" and results[0]["state"] == "lost" and results[1]["value"] == 2
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody without cgroups")
+def test_memory_without_cgroups(tmp_path):
+    """An ordinary user without delegation: the limit is one of each process, and says so."""
+    os.chmod(tmp_path, 0o777)
+    (tmp_path / "p.yaml").write_text(LIMITS)
+    for parent in [tmp_path, *tmp_path.parents]:
+        if not os.stat(parent).st_mode & 0o005 == 0o005:
+            os.chmod(parent, os.stat(parent).st_mode | 0o005)
+    done = subprocess.run(["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", support.BIN, "run", "--executor",
+                           "sandbox", "--json", "--sandbox-policy", "./p.yaml", "--python", "/usr/bin/python3", "-e",
+                           "x = bytearray(500 << 20)"], cwd=tmp_path, env=support.host_environment(), capture_output=True,
+                          text=True, timeout=support.DEADLINE)
+    result = json.loads(done.stdout)
+    assert limit_of(result) == "memory"
+    by = result["isolation"]["limits"]["memory_bytes"]["by"]
+    assert by in ("rlimit", "cgroup v2") and (by == "cgroup v2" or any("memory" in s for s in result["isolation"]["skipped"]))
+
+
+# ---- policies ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text,line,words", [
+    ("levle: full\n", 1, "unknown key"),
+    ("level: full\nworkspace: maybe\n", 2, "workspace"),
+    ("limits:\n  memory: lots\n", 2, "bytes"),
+    ("limits:\n  memory: 1M\n", 2, "16M"),
+    ("limits:\n  pids: 0\n", 2, "pids|number"),
+    ("limits:\n  colour: 3\n", 2, "unknown limit"),
+    ("filesystem:\n  read: [/a]\n  hide: [/a]\n", 3, "hidden"),
+    ("filesystem:\n  read: [/a]\n  write: [/a]\n", 3, "read-only"),
+    ("filesystem:\n  read: [relative]\n", 2, "absolute"),
+    ("network: sometimes\n", 1, "network"),
+    ("network:\n  allow: [example.org]\n", 2, "HOST:PORT"),
+    ("preset: none-such\n", 1, "preset"),
+    ("level: full\nlevel: full\n", 2, "twice"),
+    ("- a\n", 1, "names"),
+    ("env:\n  A: [1]\n", 2, "env"),
+    ("a: &x 1\n", 1, "anchors"),
+])
+def test_bad_policies_are_refused_with_the_line(tmp_path, text, line, words):
+    (tmp_path / "p.yaml").write_text(text)
+    for argv in (["sandbox", "explain", "./p.yaml"], ["run", "--executor", "sandbox", "--sandbox-policy", "./p.yaml", "-e", "1"]):
+        done = run(*argv, cwd=tmp_path)
+        assert done.returncode == support.EXIT["invalid"], done
+        assert "line %d" % line in done.stderr and re.search(words, done.stderr), done.stderr
+
+
+def test_a_policy_shows_and_hides(tmp_path):
+    work, shown, kept, hidden = (tmp_path / n for n in ("work", "shown", "kept", "hidden"))
+    for folder in (work, shown, kept, hidden):
+        folder.mkdir()
+        (folder / "f").write_text("x")
+    (work / "inner").mkdir()
+    (work / "inner" / "f").write_text("x")
+    (work / "p.yaml").write_text("preset: untrusted\nfilesystem:\n  read: [%s]\n  write: [%s]\n  hide: [%s]\nenv: {WORD: hello}\n"
+                                 % (shown, kept, work / "inner"))
+    code = ("import os\nresults = []\n"
+            "for p in (%r, %r, %r, %r):\n"
+            "    try:\n        os.listdir(p); read = bool(os.listdir(p))\n    except OSError as e:\n        read = type(e).__name__\n"
+            "    try:\n        open(p + '/new', 'w'); write = True\n    except OSError as e:\n        write = False\n"
+            "    results.append([read, write])\nresults.append(os.environ['WORD'])\nresults"
+            % tuple(map(str, (shown, kept, hidden, work / "inner"))))
+    results, _ = cells(work, code, flags=["--sandbox-policy", "./p.yaml"])
+    assert results[0]["value"] == [[True, False], [True, True], ["FileNotFoundError", False], [False, False], "hello"], results
+
+
+def test_explain_does_nothing(tmp_path):
+    before = set(os.listdir("/sys/fs/cgroup/pids")) if os.path.isdir("/sys/fs/cgroup/pids") else None
+    done = run("sandbox", "explain", "untrusted", cwd=tmp_path)
+    assert done.returncode == 0
+    for words in ("new namespaces: user mount pid net ipc uts cgroup", "detach the host's files", "drop all capabilities",
+                  "seccomp filter", "show %s writable" % tmp_path, '"level":"full"'):
+        assert words in done.stdout, words
+    assert os.listdir(tmp_path) == []
+    if before is not None:
+        assert not [n for n in set(os.listdir("/sys/fs/cgroup/pids")) - before if n.startswith("workcell-try")]
+
+
+def test_sandbox_run(tmp_path):
+    done = run("sandbox", "run", "--", "sh", "-c", "echo $HOME; cat /etc/shadow; touch made; exit 7", cwd=tmp_path)
+    assert done.returncode == 7 and done.stdout == "/tmp\n" and "No such file" in done.stderr and (tmp_path / "made").exists()
+    assert run("sandbox", "run", "--", "sh", "-c", "kill -9 $$", cwd=tmp_path).returncode == 137
+    assert run("sandbox", "run", "--", "no-such-program", cwd=tmp_path).returncode == support.EXIT["not_found"]
+    assert run("sandbox", "run", cwd=tmp_path).returncode == support.EXIT["invalid"]
+
+
+# ---- with a space --------------------------------------------------------------------------------------------
+
+
+def test_namespaces_work_inside(tmp_path):
+    base, work = tmp_path / "base", tmp_path / "work"
+    work.mkdir()
+    spaces.write_files(base, {"tools/e.yaml": "name: e\ncommand: echo\nrecipes: {say: {preset: {}}}\n"})
+    results, done = cells(work, "tools.list()[0].name if hasattr(tools.list()[0], 'name') else tools.list()[0]['name']",
+                          "artifacts.save('a', [1, 2]); artifacts.load('a')",
+                          "workflows.create('w', 'def run(x): return x + 1', 'adds'); workflows.invoke('w', x=1) "
+                          "if hasattr(workflows, 'invoke') else workflows.w(x=1)", flags=["--base", str(base)])
+    assert [r["error"] for r in results] == [None] * 3, (results, done.stderr)
+    assert results[1]["value"] == [1, 2] and results[2]["value"] == 2
+
+
+@pytest.mark.parametrize("where", ["base", "."])
+def test_what_the_host_trusts_stays_as_it_is(tmp_path, where):
+    """Tool definitions in the workspace: code that could write one would have the host run any command."""
+    base = tmp_path / where
+    spaces.write_files(base, {"tools/e.yaml": "name: e\ncommand: echo\nrecipes: {say: }\n", "requirements.txt": ""})
+    (base / "workflows").mkdir(exist_ok=True)
+    code = ("import os\nfound = []\n"
+            "for path in ('tools/evil.yaml', 'tools/e.yaml', 'workflows/evil.py', 'requirements.txt'):\n"
+            "    try:\n        open(os.path.join(%r, path), 'w')\n        found.append(path)\n    except OSError:\n        pass\n"
+            "for a, b in (('tools', 'moved'), ('workflows', 'moved2')):\n"
+            "    try:\n        os.rename(os.path.join(%r, a), os.path.join(%r, b))\n        found.append(a)\n"
+            "    except OSError:\n        pass\nfound" % ((str(base),) * 3))
+    results, done = cells(tmp_path, code, flags=["--base", str(base)])
+    assert results and results[0]["value"] == [], (results, done.stderr)
+
+
+def test_an_interpreter_in_the_workspace_stays_as_it_is(tmp_path):
+    venv = tmp_path / "venv"
+    subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", str(venv)], check=True)
+    code = ("import os, sys\ntry:\n    open(os.path.join(sys.prefix, 'lib', 'evil.pth'), 'w')\n    r = 'written'\n"
+            "except OSError as e:\n    r = type(e).__name__\nopen('fine', 'w')\nr")
+    argv = ["run", "--executor", "sandbox", "--json", "--python", str(venv / "bin" / "python"), "-e", code]
+    result = json.loads(run(*argv, cwd=tmp_path).stdout)
+    assert result["value"] in ("OSError", "PermissionError") and (tmp_path / "fine").exists()
+    refused = run(*argv, cwd=venv)
+    assert refused.returncode == support.EXIT["invalid"] and "interpreter" in refused.stderr
+
+
+# ---- life and death ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def driver(drive, tmp_path):
+    return drive(executor="sandbox", cwd=tmp_path, python="/usr/bin/python3")
+
+
+def test_interrupt(driver):
+    driver.start("import time\nprint('on', flush=True)\nwhile True: time.sleep(1)")
+    driver.next_event(lambda e: "on" in str(e))
+    driver.interrupt()
+    assert driver.answer()["error"]["code"] == "interrupted" and driver.value("1 + 1") == 2
+
+
+def test_timeout_and_state(driver):
+    driver.run("x = 5")
+    assert driver.run("while True: pass", timeout=0.3)["error"]["code"] == "timeout" and driver.value("x") == 5
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
+def test_death_by_signal(driver, number):
+    error = driver.run("import os\nos.kill(os.getpid(), %d)\nimport time\ntime.sleep(9)" % number)["error"]
+    assert error["code"] == "kernel_died" and "signal %d" % number in error["message"] and driver.value("1 + 1") == 2
+
+
+def test_exit(driver):
+    error = driver.run("import os\nos._exit(3)")["error"]
+    assert error["code"] == "kernel_died" and "status 3" in error["message"] and driver.value("1 + 1") == 2
+
+
+def test_the_death_of_pid_1_ends_the_session_only(driver):
+    kernel = driver.locate()
+    shells = [p.pid for p in support.processes().values() if p.ppid == driver.spawner and "spawner" in p.cmdline]
+    for pid in shells:
+        os.kill(pid, signal.SIGKILL)
+    support.wait_until(lambda: support.read_process(kernel) is None or support.read_process(kernel).state in "ZX", "it is gone")
+    support.wait_until(lambda: driver.run("1 + 1").get("value") == 2, "the next run works", 20)
+
+
+def test_a_fork_bomb_is_gone_after_close(drive, tmp_path):
+    driver = drive(executor="sandbox", cwd=tmp_path, python="/usr/bin/python3")
+    driver.start("import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass", timeout=2)
+    assert driver.answer()["error"]["code"] in ("timeout", "kernel_died", "limit_exceeded")
+    driver.reset()
+    assert driver.value("1 + 1") == 2
+
+
+def test_offenders_do_not_starve_others(drive, tmp_path):
+    """Five sandboxes do their worst; another session still answers, and each of them can be ended."""
+    flags = ["--sandbox-policy", str(tmp_path / "p.yaml")]
+    (tmp_path / "p.yaml").write_text("limits: {memory: 128M, pids: 64, files: 64, output: none}\n")
+    worst = {
+        "forks": "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass",
+        "memory": "kept = []\nwhile True: kept.append(bytearray(1 << 20))",
+        "loops": "import os\nfor i in range(8): os.fork()\nwhile True: pass",
+        "files": "import os\nwhile True:\n    try:\n        os.dup(1)\n    except OSError:\n        pass",
+        "output": "while True: print('x' * 10000)",
+    }
+    quiet = drive(executor="sandbox", cwd=tmp_path, python="/usr/bin/python3")
+    bad = {name: drive(*flags, executor="sandbox", cwd=tmp_path, python="/usr/bin/python3", events=False)
+           for name in worst}
+    for name, code in worst.items():
+        bad[name].start(code, timeout=600)
+    for number in range(20):
+        assert quiet.value("%d + 1" % number) == number + 1
+    for name, driver in bad.items():
+        driver.interrupt()
+        result = driver.answer()
+        assert result["error"] is not None, name
+        driver.reset()
+        assert driver.value("1 + 1") == 2, name

@@ -1,0 +1,297 @@
+"""The escape suite: attempts.py, in sandboxes of an ordinary user, of root, in a user namespace, and with parts of the
+system taken away."""
+import os
+import platform
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+import uuid
+
+import pytest
+
+import attempts
+import shim
+import support
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the attempts have numbers of x86_64's system calls")
+
+NOBODY = 65534
+
+
+class Host:
+    """What there is to be reached: a file, sockets, a secret in the environment, another session."""
+
+    def __init__(self, uid):
+        self.folder = tempfile.mkdtemp(prefix="workcell-escape-")
+        self.workspace = os.path.join(self.folder, "work")
+        os.mkdir(self.workspace)
+        self.other = tempfile.mkdtemp(prefix="workcell-other-")
+        os.chmod(self.other, 0o755)
+        secret = tempfile.NamedTemporaryFile(prefix="workcell-secret-", delete=False)
+        secret.write(b"secret")
+        secret.close()
+        self.secret = secret.name
+        os.chmod(self.secret, 0o644)
+        self.mark = "wc" + uuid.uuid4().hex[:12]
+        self.tcp = socket.create_server(("127.0.0.1", 0))
+        self.abstract = socket.socket(socket.AF_UNIX)
+        self.abstract.bind("\0host" + self.mark)
+        self.abstract.listen()
+        self.unix = socket.socket(socket.AF_UNIX)
+        self.unix_path = os.path.join(self.folder, "s")
+        self.unix.bind(self.unix_path)
+        self.unix.listen()
+        os.chmod(self.unix_path, 0o777)
+        os.chmod(self.folder, 0o755)
+        self.facts = {
+            "secret": self.secret, "secret_name": os.path.basename(self.secret),
+            "home": pwd.getpwuid(uid).pw_dir if uid == os.getuid() else self.other,
+            "host_pid": os.getpid(), "zygote_pid": os.getpid(), "tcp_port": self.tcp.getsockname()[1],
+            "abstract": "host" + self.mark, "unix_path": self.unix_path, "env_secret": "env" + self.mark,
+            "sibling_mark": "sib" + self.mark, "sibling_key": 0x57430000 + os.getpid() % 60000, "sibling_port": 1,
+        }
+        if uid != os.getuid():
+            os.chown(self.workspace, uid, uid)
+
+    def close(self):
+        for each in (self.tcp, self.abstract, self.unix):
+            each.close()
+        os.unlink(self.secret)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.other, ignore_errors=True)
+
+
+def start(host, executor="sandbox", prefix=(), uid=None, preexec=None, flags=()):
+    env = dict(support.host_environment(), WORKCELL_ESCAPE=host.facts["env_secret"])
+
+    def before():
+        if uid is not None and uid != os.getuid():
+            os.setgroups([])
+            os.setgid(uid)
+            os.setuid(uid)
+        if preexec:
+            preexec()
+
+    # The system's interpreter: everybody may read it.
+    return support.Driver(*flags, python="/usr/bin/python3", executor=executor, cwd=host.workspace, env=env, preexec_fn=before,
+                          prefix=prefix)
+
+
+def prelude(driver):
+    result = driver.run(attempts.PRELUDE.replace("%%", "%"))
+    assert result.get("error") is None, result
+    return result
+
+
+def outcome(driver, attempt, facts):
+    result = driver.run((attempt.code % facts) + "\nout")
+    if "error" in result and result["error"] is not None:
+        return "error:%s: %s" % (result["error"]["type"], result["error"]["message"])
+    return result["value"]
+
+
+SIBLING = r'''
+import ctypes, mmap, socket
+secret_in_memory = [bytes(c ^ 1 for c in b"%(env_secret)s") for _ in range(1000)]
+open('/tmp/%(sibling_mark)s', 'w').write('x')
+open('/dev/shm/%(sibling_mark)s', 'w').write('x')
+ctypes.CDLL(None).shmget(%(sibling_key)d, 4096, 0o1666)
+a = socket.socket(socket.AF_UNIX); a.bind('\0%(sibling_mark)s'); a.listen()
+t = socket.create_server(('127.0.0.1', 0))
+t.getsockname()[1]
+'''
+
+
+def run_all(host, driver, only=None):
+    """What was not denied, as lines."""
+    prelude(driver)
+    escaped = []
+    for attempt in attempts.ALL:
+        if only is not None and attempt not in only:
+            continue
+        got = outcome(driver, attempt, host.facts)
+        if got not in attempt.denied:
+            escaped.append("%s: %s, not %s" % (attempt.name, got, " or ".join(attempt.denied)))
+    return escaped
+
+
+def modes():
+    made = [("user", dict(uid=NOBODY if os.getuid() == 0 else None))]
+    if os.getuid() == 0:
+        made.append(("root", {}))
+    made.append(("nested", dict(uid=NOBODY if os.getuid() == 0 else None, prefix=("unshare", "-Ur"))))
+    return made
+
+
+@pytest.fixture(scope="module", params=modes(), ids=lambda mode: mode[0])
+def mode(request):
+    name, how = request.param
+    host = Host(how.get("uid") if how.get("uid") is not None else os.getuid())
+    try:
+        with start(host, **how) as sibling:
+            port = sibling.value(SIBLING % host.facts)
+            host.facts["sibling_port"] = port
+            with start(host, **how) as driver:
+                for each in (sibling, driver):
+                    support.shared_drivers.append(each)
+                    each.locate()
+                host.facts["zygote_pid"] = driver.zygote
+                yield name, host, how, driver
+    finally:
+        del support.shared_drivers[:]
+        host.close()
+
+
+def test_every_attempt_is_denied(mode):
+    name, host, how, driver = mode
+    escaped = run_all(host, driver)
+    assert not escaped, "\n".join(escaped)
+
+
+def test_the_receipt_tells_the_truth(mode):
+    receipt = mode[3].run("1")["isolation"]
+    assert receipt["level"] == "full" and receipt["executor"] == "sandbox" and receipt["seccomp"] is True
+    assert receipt["namespaces"] == ["user", "mount", "pid", "net", "ipc", "uts", "cgroup"]
+    assert receipt["network"] == "none" and receipt["limits"]["memory_bytes"]["max"] > 0
+
+
+@pytest.mark.parametrize("what,code", attempts.USEFUL, ids=lambda value: value.replace(" ", "-")[:30])
+def test_what_must_work(mode, what, code):
+    driver = mode[3]
+    prelude(driver)
+    result = driver.run(code)
+    assert result["error"] is None, result["error"]
+
+
+def test_the_attempts_would_work_outside(mode):
+    """The same code in `subprocess`: an attempt that fails there too proves nothing."""
+    name, host, how, _ = mode
+    if name == "nested":
+        return  # the same processes, but what they may do is another question
+    useless = []
+    with start(host, executor="subprocess", **how) as driver:
+        prelude(driver)
+        for attempt in attempts.ALL:
+            wanted = attempt.root_control if name == "root" and attempt.root_control else attempt.control
+            if not wanted:
+                continue
+            got = outcome(driver, attempt, host.facts)
+            if not str(got).startswith(wanted):
+                useless.append("%s: %s" % (attempt.name, got))
+    assert not useless, "\n".join(useless)
+
+
+def test_memory_holds_nothing_of_another_session(mode):
+    """The sibling holds a thousand copies of a text; here are at most the few that the search itself makes."""
+    name, host, how, driver = mode
+    prelude(driver)
+    code = r'''
+found, needle = 0, bytes(c ^ 1 for c in %r)
+for line in list(open('/proc/self/maps')):
+    span, perms = line.split()[:2]
+    if perms[0] != 'r' or '[v' in line:
+        continue
+    a, b = (int(x, 16) for x in span.split('-'))
+    for at in range(a, b, 1 << 20):
+        found += ctypes.string_at(at, min(b - at, 1 << 20)).count(needle)
+found
+''' % host.facts["env_secret"].encode()
+    assert driver.value(code) < 50
+
+
+def test_siblings_draw_different_numbers(mode):
+    name, host, how, driver = mode
+    with start(host, **how) as other:
+        code = "import os, random, uuid\n[random.random(), os.urandom(8).hex(), uuid.uuid4().hex]"
+        first, second = driver.value(code), other.value(code)
+        assert all(a != b for a, b in zip(first, second))
+
+
+@pytest.mark.parametrize("frame", ["garbage", "giant", "wrong version", "forged result", "descriptors"])
+def test_a_hostile_holder_of_the_socket(mode, frame):
+    name, host, how, driver = mode
+    code = r'''
+import os, socket, struct
+n = [int(n) for n in os.listdir('/proc/self/fd') if int(n) > 60 and os.readlink('/proc/self/fd/' + n).startswith('socket')][0]
+s = socket.socket(fileno=os.dup(n))
+bad = {"garbage": b'\xff' * 4096, "giant": struct.pack('<BBBBIIIQ', 0x57, 1, 66, 0, 1, 0xffffffff, 0xffffffff, 0),
+       "wrong version": struct.pack('<BBBBIIIQ', 0x57, 9, 66, 0, 1, 0, 0, 0),
+       "forged result": struct.pack('<BBBBIIIQ', 0x57, 1, 66, 0, 12345, 0, 0, 0)}.get(%r)
+if bad:
+    s.sendall(bad)
+else:
+    # Descriptors with a frame: the host must not even take them.
+    for _ in range(50):
+        try:
+            socket.send_fds(s, [struct.pack('<BBBBIIIQ', 0x57, 1, 68, 0, 0, 0, 0, 0)], [1] * 100)
+        except OSError as e:
+            assert e.errno == 109  # the kernel's own bound on descriptors under way
+import time; time.sleep(0.2 if not bad else 20)
+''' % frame
+    before = support.fd_count(driver.pid)
+    result = driver.run(code)
+    if frame == "descriptors":
+        assert result["error"] is None, result
+        support.wait_until(lambda: support.fd_count(driver.pid) <= before + 8, "the host has taken no descriptors", 10)
+    else:
+        assert result["error"]["code"] == "kernel_died", result
+    assert driver.value("1 + 1") == 2
+
+
+def test_nothing_is_left(mode):
+    name, host, how, driver = mode
+    with start(host, **how) as other:
+        mark = "987%06d" % (os.getpid() % 1000000)
+        other.run("import subprocess\nsubprocess.Popen(['setsid', 'sleep', %r])" % mark)
+        support.wait_until(lambda: any(mark in p.cmdline for p in support.processes().values()), "it runs")
+        other.reset()
+        assert not any(mark in p.cmdline for p in support.processes().values() if p.state not in "ZX")
+
+
+# ---- parts of the system taken away --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", sorted(shim.FACILITIES), ids=str)
+@pytest.mark.parametrize("error", ["ENOSYS", "EPERM"])
+def test_without_one_facility(call, error):
+    """Less is refused with a code, or the receipt says what is missing and every attempt is denied all the same."""
+    host = Host(os.getuid())
+    try:
+        driver = start(host, preexec=lambda: shim.take_away(call, error))
+        with driver:
+            result = driver.run("1 + 1")
+            if "error" in result and result.get("session_id") is None:
+                assert result["error"]["code"] in ("sandbox_failed", "executor_unavailable"), result
+                return
+            assert result["value"] == 2, result
+            assert result["isolation"]["level"] == "full", result
+            assert call in shim.OPTIONAL, "%s is gone, and nobody noticed: %s" % (call, result["isolation"])
+            if shim.OPTIONAL[call]:
+                assert any(shim.OPTIONAL[call] in line for line in result["isolation"]["skipped"]), result["isolation"]
+            escaped = run_all(host, driver)
+            assert not escaped, "\n".join(escaped)
+    except AssertionError as problem:
+        # The program ended instead of opening a session: it says why.
+        text = str(problem)
+        assert "sandbox_failed" in text or "executor_unavailable" in text, text
+    finally:
+        host.close()
+
+
+def test_no_user_namespaces_means_refusal_or_the_lower_level_when_asked():
+    host = Host(os.getuid())
+    take = lambda: shim.take_away("userns", "EPERM")  # noqa: E731
+    run = lambda policy: subprocess.run(  # noqa: E731
+        [support.BIN, "run", "--json", "--executor", "sandbox", "--sandbox-policy", policy, "--python", "/usr/bin/python3", "-e",
+         "open('/etc/shadow')"], cwd=host.workspace, env=support.host_environment(), capture_output=True, text=True,
+        preexec_fn=take, timeout=support.DEADLINE)
+    try:
+        refused = run("untrusted")
+        assert refused.returncode == support.EXIT["executor_unavailable"] and "executor_unavailable" in refused.stderr
+        lower = run("developer")
+        assert '"level":"no-userns"' in lower.stdout, lower.stdout + lower.stderr
+        assert "PermissionError" in lower.stdout
+    finally:
+        host.close()
