@@ -47,6 +47,7 @@ struct cell__filling {
 	float *vectors;                  /* of the batch; NULL: none came */
 	size_t dimensions;
 	bool refuse;                     /* the batch */
+	bool forgive;                    /* all that were refused */
 	/* from the pool */
 	struct cell__vector_batch batch; /* the next one */
 	size_t missing;
@@ -378,6 +379,8 @@ static int do_fill(void *arg, struct cell__search *search, struct cell_error *er
 		cell__search_set_dimensions(search, filling->relearn);
 	if (filling->refuse)
 		cell__search_refuse_vectors(search, &filling->batch);
+	if (filling->forgive)
+		cell__search_refuse_vectors(search, NULL);
 	if (filling->vectors) {
 		struct cell_error why = { 0 };
 		if (cell__search_put_vectors(search, &filling->batch, filling->vectors, filling->dimensions, &why) == 0) {
@@ -417,6 +420,8 @@ static void queue_filling(struct cell__filling *filling)
 	filling->text_bytes = corpus->text_bytes;
 	filling->relearn = corpus->relearn;
 	corpus->relearn = 0;
+	filling->forgive = corpus->forgive;
+	corpus->forgive = false;
 	filling->on_pool = true;
 	filling->work.data = filling;
 	uv_queue_work(&filling->embedder->opts.loop->uv, &filling->work, fill_work, handle_filled);
@@ -460,6 +465,7 @@ static bool shrink(struct cell__filling *filling)
 		corpus->text_bytes = CELL__SEARCH_TEXT_BYTES;
 		filling->refuse = true;
 	} else {
+		corpus->forgive = true;
 		return false;
 	}
 	return true;

@@ -81,7 +81,8 @@ struct cell__corpus {
 	struct cell__embed_wait *waiting;
 	struct cell__vector_counts counts; /* as last seen */
 	size_t batch, text_bytes;         /* how much at once; 0: as much as may be */
-	unsigned refusals;
+	unsigned refusals;                /* in a row */
+	bool forgive;                     /* it was not the documents */
 	size_t odd, relearn;              /* another number of dimensions; to be taken as the right one */
 	unsigned odd_times;
 };

@@ -129,7 +129,7 @@ int cell__search_collect(struct cell__search *search, size_t max, size_t text_by
  */
 int cell__search_put_vectors(struct cell__search *search, const struct cell__vector_batch *batch, const float *vectors,
 			     size_t dimensions, struct cell_error *err);
-/* These documents will not get a vector. */
+/* These documents will not get a vector.  NULL: all that were refused are missing again. */
 void cell__search_refuse_vectors(struct cell__search *search, const struct cell__vector_batch *batch);
 /* From now on; where it is another number than before all vectors are forgotten. */
 void cell__search_set_dimensions(struct cell__search *search, size_t dimensions);

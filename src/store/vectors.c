@@ -546,7 +546,10 @@ void cell__search_refuse_vectors(struct cell__search *search, const struct cell_
 {
 	struct cell__vectors *v = search->vectors;
 	pthread_mutex_lock(&v->db_lock);
-	for (size_t i = 0; i < batch->n; i++) {
+	for (size_t i = 0; !batch && i < v->n_docs; i++)
+		if (v->docs[i].known == CELL__VECTOR_REFUSED)
+			set_known(v, &v->docs[i], CELL__VECTOR_MISSING);
+	for (size_t i = 0; batch && i < batch->n; i++) {
 		struct cell__vectors_doc *doc = still_there(v, &batch->list[i]);
 		if (doc)
 			set_known(v, doc, CELL__VECTOR_REFUSED);

@@ -409,6 +409,12 @@ static void test_refused(void **state)
 	assert_int_equal(missing(search), 1);
 	assert_int_equal(fill(search, 64), 1);
 	expect_counts(search, 2, 1, 1, DIM);
+	cell__search_refuse_vectors(search, NULL); /* it was not the document */
+	assert_int_equal(missing(search), 1);
+	OK(cell__search_collect(search, 1, CELL__SEARCH_TEXT_BYTES, &batch, &left, &err));
+	cell__search_refuse_vectors(search, &batch);
+	cell__vector_batch_finish(&batch);
+	expect_counts(search, 2, 1, 1, DIM);
 	add(search, "east1", "y"); /* another text may be taken */
 	assert_int_equal(fill(search, 64), 1);
 	expect_counts(search, 2, 2, 0, DIM);
