@@ -46,6 +46,9 @@
 #define RECV_BYTES 65536u
 #define WRITE_SAMPLES 64
 #define ALERT_WRITES 1000 /* see maybe_sync() */
+#ifndef PyBUF_WRITE
+#define PyBUF_WRITE 0x200 /* the limited API's headers show it from 3.11 on */
+#endif
 
 static int sock_fd = -1;
 static int pipe_fd[2] = { -1, -1 }; /* private duplicates of fds 1 and 2 */
@@ -651,6 +654,27 @@ static PyObject *wc_interrupt_wanted(PyObject *self, PyObject *unused)
 			       atomic_load((_Atomic uint32_t *)&ring->interrupt_id) == current_run);
 }
 
+/* bulk() -> a memoryview of the memory that is shared with the host for data, or None */
+static PyObject *wc_bulk(PyObject *self, PyObject *unused)
+{
+	(void)self;
+	(void)unused;
+	if (detached)
+		Py_RETURN_NONE;
+	return PyMemoryView_FromMemory((char *)ring + CELL_BULK_OFFSET, CELL_BULK_BYTES, PyBUF_WRITE);
+}
+
+/* free_bulk(): nothing in it is needed any more, its pages go back. */
+static PyObject *wc_free_bulk(PyObject *self, PyObject *unused)
+{
+	(void)self;
+	(void)unused;
+	/* Best effort: pages that stay are used again. */
+	if (!detached)
+		(void)madvise((char *)ring + CELL_BULK_OFFSET, CELL_BULK_BYTES, MADV_REMOVE);
+	Py_RETURN_NONE;
+}
+
 static PyObject *wc_is_kernel(PyObject *self, PyObject *unused)
 {
 	(void)self;
@@ -902,6 +926,8 @@ static PyMethodDef methods[] = {
 	{ "answer", wc_answer, METH_VARARGS, "answer(id, value, repr) -> bool" },
 	{ "remember", wc_remember, METH_VARARGS, "remember(ns, out, n, value) -> bytes or None" },
 	{ "interrupt_wanted", wc_interrupt_wanted, METH_NOARGS, "interrupt_wanted() -> bool" },
+	{ "bulk", wc_bulk, METH_NOARGS, "bulk() -> memoryview or None" },
+	{ "free_bulk", wc_free_bulk, METH_NOARGS, "free_bulk()" },
 	{ "is_kernel", wc_is_kernel, METH_NOARGS, "is_kernel() -> bool" },
 	{ "become_kernel", wc_become_kernel, METH_VARARGS, "become_kernel(socket, stdout, stderr, ring, lifeline) -> socket" },
 	{ "fds", wc_fds, METH_NOARGS, "fds() -> [socket, stdout, stderr]" },

@@ -1,7 +1,7 @@
 """What code in a session finds under ``tools``, ``workflows``, ``skills``, ``artifacts`` and ``deps``.
 
 One file each: ns_tools.py, ns_workflows.py, ns_artifacts.py, ns_deps.py; their exceptions are in ns_errors.py, the way
-to the host is rpc.py. Here they are put together. Only a channel with call(), call_async(), stream() and notify() is
+to the host is rpc.py. Here they are put together. Only a channel with call(), call_async(), transfer() and notify() is
 needed, so they serve every kind of kernel.
 """
 

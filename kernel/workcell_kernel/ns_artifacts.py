@@ -1,15 +1,15 @@
 """``artifacts``: named data that outlives the session, kept by the host.
 
-Bytes travel raw, a piece at a time with a few pieces under way at once, so that neither side holds more of a large
-artifact than it must. Nothing is ever pickled: what another program, or another version, could not read is refused.
+Bytes travel raw, a piece at a time with a few pieces under way at once (rpc.Transfer), so that neither side holds more
+of a large artifact than it must. Nothing is ever pickled: what another program, or another version, could not read is
+refused.
 """
 
 import os
 import sys
 
 from .ns_errors import ArtifactError
-
-CHUNK = 1024 * 1024
+from .rpc import CHUNK
 
 # How the bytes are to be understood. The first three are the reference's words; a reader that does not know the
 # others sees bytes or text.
@@ -278,42 +278,57 @@ class ArtifactsNamespace:
         """Keeps data under a name and returns what is known about it; replaces what had the name."""
         check(name, metadata)
         kind, value = to_bytes(data)
-        view = memoryview(value).cast("B") if memoryview(value).c_contiguous else memoryview(bytes(value))
-        size = len(view)
-        pieces = (bytes(view[start:start + CHUNK]) for start in range(0, size, CHUNK))
-        return self._send(name, kind, description, metadata, size, pieces)
+        rest = memoryview(value).cast("B") if memoryview(value).c_contiguous else memoryview(bytes(value))
+
+        def fill(memory):
+            nonlocal rest
+            n = min(len(memory), len(rest))
+            memory[:n] = rest[:n]
+            rest = rest[n:]
+            return n
+
+        return self._send(name, kind, description, metadata, len(rest), fill)
 
     def save_file(self, name, path, description="", metadata=None):
         """Keeps a file, given by path or open for reading bytes, as it is."""
         check(name, metadata)
         if hasattr(path, "read"):
-            return self._send(name, BYTES, description, metadata, None, self._pieces(path))
+            return self._send(name, BYTES, description, metadata, None, self._reader(path))
         with open(path, "rb", buffering=0) as file:
-            return self._send(name, BYTES, description, metadata, os.fstat(file.fileno()).st_size, self._pieces(file))
+            return self._send(name, BYTES, description, metadata, os.fstat(file.fileno()).st_size, file.readinto)
 
     @staticmethod
-    def _pieces(file):
-        while True:
-            piece = file.read(CHUNK)
-            if not piece:
-                return
+    def _reader(file):
+        def fill(memory):
+            piece = file.read(len(memory))
             if isinstance(piece, str):
                 raise TypeError("the file must be open for reading bytes, mode 'rb'")
-            yield piece
+            memory[:len(piece)] = piece
+            return len(piece)
 
-    def _send(self, name, kind, description, metadata, size, pieces):
+        return fill
+
+    def _send(self, name, kind, description, metadata, size, fill):
         channel = self._channel
         request = {"name": name, "type": kind, "description": description, "metadata": metadata or {}}
         if size is not None:
             request["size"] = size
         handle = channel.call("artifacts.save_begin", request)[0]["handle"]
+        transfer = channel.transfer(lambda answer, raw, memory: None)
         try:
-            for _ in channel.stream(("artifacts.save_chunk", {"handle": handle}, piece) for piece in pieces):
-                pass
+            while True:
+                at, memory = transfer.piece(CHUNK if size is None else max(1, min(CHUNK, size)))
+                n = fill(memory)
+                if not n:
+                    break
+                transfer.send("artifacts.save_chunk", {"handle": handle}, at, memory[:n])
+            transfer.finish()
             return ArtifactMeta(channel.call("artifacts.save_commit", {"handle": handle})[0])
         except BaseException:
             self._tell("artifacts.save_abort", handle)
             raise
+        finally:
+            transfer.end()
 
     def _tell(self, method, handle):
         try:
@@ -356,16 +371,22 @@ class ArtifactsNamespace:
         check(name, None)
         opened = self._channel.call("artifacts.load_open", {"name": name})[0]
         handle, size = opened["handle"], opened["size"]
+
+        def take(answer, raw, memory):
+            if answer != len(memory) or (raw is not None and len(raw) != answer):
+                raise ArtifactError("artifact %r changed while it was read" % name, "artifacts", "load", "OSError")
+            write(memory if raw is None else raw)
+
+        transfer = self._channel.transfer(take)
         try:
-            offsets = range(0, size, CHUNK)
-            calls = (("artifacts.load_chunk", {"handle": handle, "offset": offset, "size": min(CHUNK, size - offset)},
-                      None) for offset in offsets)
-            for offset, (_, raw) in zip(offsets, self._channel.stream(calls)):
-                if raw is None or len(raw) != min(CHUNK, size - offset):
-                    raise ArtifactError("artifact %r changed while it was read" % name, "artifacts", "load", "OSError")
-                write(raw)
+            for offset in range(0, size, CHUNK):
+                n = min(CHUNK, size - offset)
+                at, memory = transfer.piece(n)
+                transfer.ask("artifacts.load_chunk", {"handle": handle, "offset": offset, "size": n}, at, memory)
+            transfer.finish()
         finally:
             self._tell("artifacts.load_close", handle)
+            transfer.end()
         return opened.get("type") or ""
 
     # -- the rest

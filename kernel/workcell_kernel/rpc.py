@@ -46,7 +46,8 @@ except ImportError:
 MAX_ID = 0xFFFFFFFF
 MAX_JSON = 16 * 1024 * 1024  # CELL_FRAME_MAX_JSON
 INT_MIN, INT_MAX = -(1 << 63), (1 << 63) - 1
-WINDOW = 1  # calls of a stream() that are under way at once; the host works on one piece of an artifact at a time
+WINDOW = 4                # pieces of one transfer that are under way at once
+CHUNK = 512 * 1024        # a piece; WINDOW of them fill the memory that is shared with the host
 
 
 def _make_encoder():
@@ -68,6 +69,7 @@ _STR = frozenset((str,))
 _SIMPLE = frozenset((str, float, bool, type(None)))
 _NESTED = frozenset((dict, list, tuple))
 MAX_DEPTH = 200
+SMALL = 64 * 1024  # no more than this travels in the frame at once
 _PENDING = object()
 
 
@@ -78,10 +80,11 @@ class Shutdown(SystemExit):
 class _ThreadSlot:
     """A thread's wait for one answer."""
 
-    __slots__ = ("frame", "lock", "thread")
+    __slots__ = ("frame", "ident", "lock", "thread")
 
     def __init__(self):
         self.frame = _PENDING
+        self.ident = None  # of the call, once it is being sent
         self.thread = get_ident()
         self.lock = allocate_lock()
         self.lock.acquire()
@@ -94,6 +97,35 @@ class _ThreadSlot:
 
     def deliver(self, frame):
         self.frame = frame
+        self.wake()
+
+
+class _PieceSlot(_ThreadSlot):
+    """The wait for the answer about one piece. Where that stands in shared memory its place is free with the answer."""
+
+    __slots__ = ("places", "mine", "left")
+
+    def __init__(self, places, at):
+        super().__init__()
+        self.places, self.mine, self.left = places, [] if at is None else [at], False
+
+    def free(self):
+        """The host is done with the place. Once: whoever takes it out of ``mine``."""
+        try:
+            self.places.append(self.mine.pop())
+        except IndexError:
+            pass
+
+    def leave(self):
+        """Nobody waits any more. The host may still be at work: the place is free when the answer comes."""
+        self.left = True
+        if self.frame is not _PENDING or self.ident is None:
+            self.free()
+
+    def deliver(self, frame):
+        self.frame = frame
+        if self.left:
+            self.free()
         self.wake()
 
 
@@ -195,6 +227,9 @@ class Channel:
         self._call, self._reply, self._shutdown = link.CALL, link.REPLY, link.SHUTDOWN
         self.is_quick = hasattr(link, "attach")  # calls may take the short way
         self._in_quick_call = bool
+        self.bulk = link.bulk() if hasattr(link, "bulk") else None  # shared memory for data
+        self.places = deque(range(0, len(self.bulk) - CHUNK + 1, CHUNK) if self.bulk else ())
+        self._n_places = len(self.places)
         if self.is_quick:
             link.attach(self, self._leader, self._inbox, self._parked, self._watches, self._ids, loads)
             self._in_quick_call = link.in_call
@@ -247,7 +282,7 @@ class Channel:
             self._end_lead()
             self._cancel(ident)
 
-    def submit(self, method, args=None, raw=None, data=None):
+    def submit(self, method, args=None, raw=None, data=None, slot=None):
         """Asks the host; wait() with what this returns gives the answer."""
         if data is None:
             data = encode(method, args)
@@ -257,18 +292,21 @@ class Channel:
             raise RuntimeError("a signal handler or finalizer cannot make a call while the call that it interrupted is "
                                "being answered")
         ident = next(self._ids) % MAX_ID + 1
-        slot = _ThreadSlot()
+        if slot is None:
+            slot = _ThreadSlot()
+        slot.ident = ident
         self._waiting[ident] = slot
         try:
             if not self._send(self._call, ident, data, raw):
                 raise forked()
         except BaseException as exc:
-            self._forget(ident)
-            raise self._failed(ident, exc)
-        return ident, slot
+            if not isinstance(slot, _PieceSlot):
+                self._forget(ident)
+            raise self._failed(ident, exc, slot)
+        return slot
 
-    def wait(self, submitted):
-        ident, slot = submitted
+    def wait(self, slot):
+        ident = slot.ident
         leader, me = self._leader, get_ident()
         try:
             while slot.frame is _PENDING:
@@ -287,26 +325,32 @@ class Channel:
                     self._busy = False
                     self._leave()
         except BaseException as exc:
-            raise self._failed(ident, exc)
+            raise self._failed(ident, exc, slot)
         finally:
-            self._forget(ident)
+            if slot.frame is _PENDING and isinstance(slot, _PieceSlot):
+                self._step_back(ident)
+            else:
+                self._forget(ident)
         if slot.frame is None:
             raise self._closed_error()
         return self.result_of(slot.frame)
 
-    def stream(self, calls):
-        """Makes many calls, (method, args, raw) each, a few at a time; yields their answers in order."""
-        under_way = deque()
+    def transfer(self, done):
+        """For many calls that each carry a piece of data; done(answer, raw, piece) is called in their order."""
+        return Transfer(self, done)
+
+    def free_places(self):
+        """A transfer is over: where no other is under way the memory goes back."""
+        taken = []
         try:
-            for method, args, raw in calls:
-                under_way.append(self.submit(method, args, raw))
-                if len(under_way) >= WINDOW:
-                    yield self.wait(under_way.popleft())
-            while under_way:
-                yield self.wait(under_way.popleft())
+            while len(taken) < self._n_places:
+                taken.append(self.places.popleft())
+            if taken:
+                self.link.free_bulk()
+        except IndexError:
+            pass
         finally:
-            for ident, _ in under_way:
-                self._forget(ident)
+            self.places.extend(taken)
 
     def notify(self, method, args=None):
         """Tells the host something; an answer would be dropped."""
@@ -508,26 +552,32 @@ class Channel:
         return watch
 
     def _forget(self, ident):
-        """A thread's wait is over; if it was the one woken to lead, another has to."""
+        """A thread's wait is over."""
         self._waiting.pop(ident, None)
+        self._step_back(ident)
+
+    def _step_back(self, ident):
+        """A thread does not wait any more; if it was the one woken to lead, another has to."""
         self._parked.pop(ident, None)
         if not self._leader and (self._parked or self._watches):
             self._hand_over()
 
     # -- answers
 
-    def _failed(self, ident, exc):
+    def _failed(self, ident, exc, slot=None):
         """A call ended without its answer. What to raise.
 
         The host is told, a late answer finds nobody. An interrupt may have come before the call was sent, or after it
-        was answered: the host does not mind a cancel for a call it does not know.
+        was answered: the host does not mind a cancel for a call it does not know. A piece is not cancelled: its answer
+        says when its place is free.
         """
         if isinstance(exc, Shutdown):
             return exc
         if isinstance(exc, (OSError, EOFError)) and is_own(exc):
             self._close(())
             return self._closed_error()
-        self._cancel(ident)
+        if not isinstance(slot, _PieceSlot):
+            self._cancel(ident)
         return exc
 
     def _cancel(self, ident):
@@ -545,6 +595,80 @@ class Channel:
         if "error" in reply:
             raise from_reply(reply["error"])
         return reply.get("result"), raw
+
+
+class Transfer:
+    """Pieces of one stream of data, several under way at once.
+
+    A piece is a memoryview in the memory that is shared with the host, or, where there is none or all of it is in use, one
+    of its own, and then its bytes travel in the frame.
+    """
+
+    __slots__ = ("_channel", "_done", "_under_way", "_spare")
+
+    def __init__(self, channel, done):
+        self._channel, self._done = channel, done
+        self._under_way = deque()
+        self._spare = []  # a place that was given out by piece() and not used yet
+
+    def piece(self, size=CHUNK):
+        """(place, memory) for the next one; waits where too many are under way."""
+        if len(self._under_way) >= WINDOW:
+            self._settle()
+        channel = self._channel
+        if size <= SMALL:
+            return None, memoryview(bytearray(size))
+        try:
+            at = self._spare[0] if self._spare else channel.places.popleft()
+        except IndexError:
+            return None, memoryview(bytearray(size))
+        self._spare = [at]
+        return at, channel.bulk[at:at + size]
+
+    def send(self, method, args, at, memory):
+        """A piece that is filled."""
+        if at is None:
+            self._submit(method, args, at, memory, bytes(memory))
+        else:
+            args.update(at=at, size=len(memory))
+            self._submit(method, args, at, memory)
+
+    def ask(self, method, args, at, memory):
+        """A piece that is to be filled; args has its size."""
+        if at is not None:
+            args["at"] = at
+        self._submit(method, args, at, memory)
+
+    def _submit(self, method, args, at, memory, raw=None):
+        slot = _PieceSlot(self._channel.places, at)
+        # First its entry, then the call: an interrupt between the two must find both, or neither.
+        self._under_way.append((slot, memory))
+        self._spare = []
+        self._channel.submit(method, args, raw, slot=slot)
+
+    def _settle(self):
+        slot, memory = self._under_way[0]
+        try:
+            result, raw = self._channel.wait(slot)
+            self._done(result, raw, memory)
+        finally:
+            if slot.frame is not _PENDING:
+                slot.free()
+                self._under_way.popleft()
+
+    def finish(self):
+        """Waits for all that is under way."""
+        while self._under_way:
+            self._settle()
+
+    def end(self):
+        """Always, and whatever has happened."""
+        for slot, _ in self._under_way:
+            self._spare = [at for at in self._spare if at not in slot.mine]
+            slot.leave()
+        self._channel.places.extend(self._spare)
+        self._spare = []
+        self._channel.free_places()
 
 
 def forked():

@@ -36,6 +36,7 @@ int cell_fail_wrap(struct cell_error *err, const char *fmt, ...) __attribute__((
 #define CELL_LIMIT_CALLS 4096u                       /* namespace calls of one kernel under way */
 #define CELL_LIMIT_OPEN_ARTIFACTS 256u               /* being read or written in one space */
 #define CELL_LIMIT_ARTIFACT_CHUNK (4u * 1024u * 1024u)
+#define CELL_LIMIT_ARTIFACT_CALLS 16u                /* under way on one open artifact */
 #define CELL_LIMIT_MIME_PARTS 64u
 #define CELL_LIMIT_SPAWN_MESSAGE (128u * 1024u)      /* spawner protocol, one datagram */
 #define CELL_LIMIT_POOL 64

@@ -14,6 +14,7 @@
 #define CELL_EXECUTOR_H
 
 #include "core/core.h"
+#include "loop/call.h"
 #include "loop/loop.h"
 
 struct cell__kernel {
@@ -103,6 +104,8 @@ struct cell__executor {
 	/* Answers a namespace call; bytes are copied. */
 	int (*reply)(struct cell__kernel *kernel, uint32_t id, const char *json, size_t json_size, const void *raw,
 		     size_t raw_size, struct cell_error *err);
+	/* Memory that calls of this kernel may place data in; borrowed.  NULL, also for the function: there is none. */
+	struct cell__bulk *(*bulk)(struct cell__kernel *kernel);
 	/* Asks the code of this run to stop (KeyboardInterrupt). */
 	void (*interrupt)(struct cell__kernel *kernel, uint32_t run_id);
 	/* true: deliver nothing until told false; the code blocks when its buffers are full. */

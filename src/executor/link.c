@@ -51,6 +51,12 @@ struct pipe_end {
 	bool ended;
 };
 
+/* The mapping outlives the link where somebody still works on bulk data. */
+struct shared {
+	struct cell__bulk bulk;
+	void *map;
+};
+
 struct cell__link {
 	struct cell__loop *loop;
 	const struct cell__link_events *events;
@@ -61,7 +67,7 @@ struct cell__link {
 	struct pipe_end pipe[2];
 	struct cell__ring ring;
 	struct cell_spin spin;
-	void *map;
+	struct shared *shared;
 	struct cell__buf in;
 	size_t in_used; /* bytes of `in` that are done with */
 	struct cell__buf out;
@@ -464,6 +470,31 @@ static int make_fds(int pair[2], int out[2], int err_pipe[2], int *ring_fd, stru
 	return 0;
 }
 
+static void unmap_shared(struct cell__bulk *bulk)
+{
+	struct shared *shared = (struct shared *)bulk;
+	munmap(shared->map, CELL_RING_MAP_BYTES);
+	free(shared);
+}
+
+static int map_shared(int ring_fd, struct shared **ret_shared, struct cell_error *err)
+{
+	struct shared *shared = cell__alloc(1, sizeof *shared);
+	if (!shared)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
+	void *map = mmap(NULL, CELL_RING_MAP_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, ring_fd, 0);
+	if (map == MAP_FAILED) {
+		free(shared);
+		return cell_fail(err, CELL_E_NOMEM, errno, "map a kernel's output ring");
+	}
+	*shared = (struct shared){
+		.bulk = { .data = (char *)map + CELL_BULK_OFFSET, .size = CELL_BULK_BYTES, .refs = 1, .release = unmap_shared },
+		.map = map,
+	};
+	*ret_shared = shared;
+	return 0;
+}
+
 static int init_handles(struct cell__link *link, struct cell_error *err)
 {
 	int rc = uv_poll_init(&link->loop->uv, &link->poll, link->fd);
@@ -499,13 +530,8 @@ int cell__link_create(struct cell__loop *loop, const struct cell__link_events *e
 	link->fd = pair[0];
 	link->pipe[0].fd = out[0];
 	link->pipe[1].fd = err_pipe[0];
-	if (rc == 0) {
-		link->map = mmap(NULL, CELL_RING_MAP_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, ring_fd, 0);
-		if (link->map == MAP_FAILED) {
-			link->map = NULL;
-			rc = cell_fail(err, CELL_E_NOMEM, errno, "map a kernel's output ring");
-		}
-	}
+	if (rc == 0)
+		rc = map_shared(ring_fd, &link->shared, err);
 	if (rc == 0)
 		rc = init_handles(link, err);
 	if (rc < 0) {
@@ -513,7 +539,7 @@ int cell__link_create(struct cell__loop *loop, const struct cell__link_events *e
 		cell__link_close(link);
 		return -1;
 	}
-	cell__ring_init(&link->ring, link->map);
+	cell__ring_init(&link->ring, link->shared->map);
 	update_polls(link);
 	*ret_link = link;
 	*ret_fds = theirs;
@@ -580,6 +606,11 @@ int cell__link_send(struct cell__link *link, uint8_t type, uint32_t id, const vo
 	return 0;
 }
 
+struct cell__bulk *cell__link_bulk(struct cell__link *link)
+{
+	return &link->shared->bulk;
+}
+
 void cell__link_set_interrupt(struct cell__link *link, uint32_t run_id)
 {
 	__atomic_store_n(&link->ring.ctl->interrupt_id, run_id, __ATOMIC_SEQ_CST);
@@ -630,8 +661,8 @@ static void handle_closed(uv_handle_t *handle)
 	cell__close_fd(&link->fd);
 	cell__close_fd(&link->pipe[0].fd);
 	cell__close_fd(&link->pipe[1].fd);
-	if (link->map)
-		munmap(link->map, CELL_RING_MAP_BYTES);
+	if (link->shared)
+		cell__bulk_unref(&link->shared->bulk);
 	cell__buf_finish(&link->in);
 	cell__buf_finish(&link->out);
 	cell__buf_finish(&link->pipe[0].held);

@@ -32,6 +32,8 @@ int cell__link_create(struct cell__loop *loop, const struct cell__link_events *e
 /* Queues what the socket does not take at once. */
 int cell__link_send(struct cell__link *link, uint8_t type, uint32_t id, const void *json, size_t json_size,
 		    const void *raw, size_t raw_size, struct cell_error *err);
+/* The bulk area of the shared memory; borrowed. */
+struct cell__bulk *cell__link_bulk(struct cell__link *link);
 void cell__link_set_interrupt(struct cell__link *link, uint32_t run_id);
 void cell__link_pause(struct cell__link *link, bool paused);
 /* Takes what has been written to the ring so far. */

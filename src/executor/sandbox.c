@@ -380,6 +380,7 @@ const struct cell__executor cell__sandbox_executor = {
 	.look = cell__subprocess_look,
 	.run = cell__subprocess_run,
 	.reply = cell__subprocess_reply,
+	.bulk = cell__subprocess_bulk,
 	.interrupt = cell__subprocess_interrupt,
 	.pause = cell__subprocess_pause,
 	.close = cell__subprocess_close,

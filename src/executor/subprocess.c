@@ -1082,6 +1082,12 @@ int cell__subprocess_reply(struct cell__kernel *base, uint32_t id, const char *j
 	return cell__link_send(kernel->link, CELL_FRAME_REPLY, id, json, json_size, raw, raw_size, err);
 }
 
+struct cell__bulk *cell__subprocess_bulk(struct cell__kernel *base)
+{
+	struct kernel *kernel = (struct kernel *)base;
+	return kernel->link ? cell__link_bulk(kernel->link) : NULL;
+}
+
 void cell__subprocess_interrupt(struct cell__kernel *base, uint32_t run_id)
 {
 	struct kernel *kernel = (struct kernel *)base;
@@ -1136,6 +1142,7 @@ const struct cell__executor cell__subprocess_executor = {
 	.look = cell__subprocess_look,
 	.run = cell__subprocess_run,
 	.reply = cell__subprocess_reply,
+	.bulk = cell__subprocess_bulk,
 	.interrupt = cell__subprocess_interrupt,
 	.pause = cell__subprocess_pause,
 	.close = cell__subprocess_close,

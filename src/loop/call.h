@@ -14,12 +14,34 @@
 
 #include "core/core.h"
 
+/* Memory that asker and handler share, counted; all of it on the loop's thread. */
+struct cell__bulk {
+	char *data;
+	size_t size;
+	unsigned refs;
+	void (*release)(struct cell__bulk *bulk);
+};
+
+static inline struct cell__bulk *cell__bulk_ref(struct cell__bulk *bulk)
+{
+	if (bulk)
+		bulk->refs++;
+	return bulk;
+}
+
+static inline void cell__bulk_unref(struct cell__bulk *bulk)
+{
+	if (bulk && --bulk->refs == 0)
+		bulk->release(bulk);
+}
+
 struct cell__call {
 	/* the question, valid until it is answered */
 	const char *method;    /* "tools.call" */
 	json_t *args;          /* an object; NULL where the handler was given them as text */
 	const void *raw;       /* bytes that belong to it */
 	size_t raw_size;
+	struct cell__bulk *bulk; /* where args may place data; NULL: nowhere.  A handler that works elsewhere takes a reference */
 	const char *session_id;
 	bool untrusted;        /* asked by sandboxed code: the host must not run code of its choice for it */
 	/* the answer: one of these, once; result is taken over, raw is copied */

@@ -79,7 +79,7 @@ static bool is_quiet(struct cell__loop *loop)
 	pthread_mutex_lock(&loop->lock);
 	bool quiet = nobody_else_cares(loop);
 	pthread_mutex_unlock(&loop->lock);
-	return quiet;
+	return quiet && loop->uv.active_reqs.count == 0; /* work on the pool needs the CPU more */
 }
 
 /*

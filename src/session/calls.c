@@ -127,9 +127,11 @@ static struct cell__kernel_call *begin(struct cell__calls *calls, uint32_t id, c
 		      NULL, 0);
 		return NULL;
 	}
+	const struct cell__executor *executor = calls->kernel->executor;
 	*call = (struct cell__kernel_call){
-		.base = { .raw = copy, .raw_size = raw_size, .session_id = calls->session_id, .answer = answer_call,
-			  .answer_text = answer_call_text, .fail = fail_call, .progress = progress_call },
+		.base = { .raw = copy, .raw_size = raw_size, .bulk = executor->bulk ? executor->bulk(calls->kernel) : NULL,
+			  .session_id = calls->session_id, .answer = answer_call, .answer_text = answer_call_text,
+			  .fail = fail_call, .progress = progress_call },
 		.calls = calls,
 		.id = id,
 		.raw = copy,

@@ -1,3 +1,16 @@
+/*
+ * Theory of operation
+ *
+ * A call becomes an op.  One without a handle goes to the pool at once.  Those on one handle go one after another:
+ *
+ *     op ──handle idle──▶ on the pool ──done──▶ answered
+ *      └──handle busy──▶ queued in the handle ──the op before is done──▶ all that are queued go to the pool as one piece
+ *
+ * A chunk that is in the page cache is read on the loop's thread, without the way to the pool and back.
+ *
+ * Invariants: a handle that is not busy has no queue; an op on the pool owns all it touches, or holds a reference to it
+ * (the call may go before it); handles are destroyed when they are not busy.
+ */
 #define _GNU_SOURCE
 #include "session/storage.h"
 
@@ -14,11 +27,12 @@ struct handle {
 	char *description;
 	json_t *metadata;
 	bool busy;    /* on the pool */
-	bool dropped; /* its session is gone */
+	bool dropped; /* its session is gone, or has given it up */
+	struct op *first, *last; /* ops that wait */
+	unsigned n_waiting;
 	struct handle *next;
 };
 
-struct op;
 typedef void (*op_fn)(struct op *op);
 
 struct op {
@@ -28,7 +42,10 @@ struct op {
 	op_fn fn;
 	json_t *args;
 	void *raw;
-	size_t raw_size;
+	struct cell__bulk *bulk; /* where `bytes` stand when they are not raw */
+	char *bytes;             /* of a chunk: to be written, or read into */
+	size_t size;
+	struct op *then;       /* the next on the same handle, done in the same piece of work */
 	struct handle *handle; /* the open artifact it works on, or made */
 	bool closes;           /* the handle is over afterwards */
 	/* the outcome */
@@ -189,7 +206,7 @@ static void artifact_begin(struct op *op)
 
 static void artifact_chunk(struct op *op)
 {
-	finish_op(op, cell__artifact_write(op->handle->writer, op->raw, op->raw_size, &op->err));
+	finish_op(op, cell__artifact_write(op->handle->writer, op->bytes, op->size, &op->err));
 	if (!op->error_type)
 		op->result = json_null();
 }
@@ -224,16 +241,15 @@ static void artifact_open(struct op *op)
 static void artifact_read(struct op *op)
 {
 	json_int_t offset = json_integer_value(json_object_get(op->args, "offset"));
-	json_int_t size = json_integer_value(json_object_get(op->args, "size"));
-	if (offset < 0 || size <= 0 || size > (json_int_t)CELL_LIMIT_ARTIFACT_CHUNK) {
-		finish_op(op, cell_fail(&op->err, CELL_E_INVALID, 0, "a chunk has an offset and 1 to %u bytes",
-					CELL_LIMIT_ARTIFACT_CHUNK));
-		return;
+	if (!op->bulk) {
+		op->out = op->bytes = cell__alloc(1, op->size);
+		if (!op->out) {
+			finish_op(op, cell_fail(&op->err, CELL_E_NOMEM, 0, "out of memory for a chunk"));
+			return;
+		}
 	}
-	op->out = cell__alloc(1, (size_t)size);
-	ssize_t n = op->out ? cell__artifact_pread(op->handle->reader, op->out, (size_t)size, offset, &op->err)
-			    : cell_fail(&op->err, CELL_E_NOMEM, 0, "out of memory for a chunk");
-	op->out_size = n > 0 ? (size_t)n : 0;
+	ssize_t n = cell__artifact_pread(op->handle->reader, op->bytes, op->size, offset, &op->err);
+	op->out_size = n > 0 && op->out ? (size_t)n : 0;
 	finish_op(op, n < 0 ? -1 : 0);
 	if (!op->error_type)
 		op->result = json_integer(n);
@@ -251,25 +267,25 @@ static const struct {
 	const char *method;
 	op_fn fn;
 	enum handle_use use;
-	bool closes;
+	enum { PLAIN, CHUNK, CLOSES } what; /* CHUNK: carries or wants bytes; CLOSES: the handle is over afterwards */
 } methods[] = {
-	{ "workflows.list", workflow_list, NONE, false },
-	{ "workflows.search", workflow_search, NONE, false },
-	{ "workflows.get", workflow_get, NONE, false },
-	{ "workflows.create", workflow_create, NONE, false },
-	{ "workflows.delete", workflow_delete, NONE, false },
-	{ "artifacts.path", artifact_path, NONE, false },
-	{ "artifacts.list", artifact_list, NONE, false },
-	{ "artifacts.get", artifact_get, NONE, false },
-	{ "artifacts.exists", artifact_exists, NONE, false },
-	{ "artifacts.delete", artifact_delete, NONE, false },
-	{ "artifacts.save_begin", artifact_begin, OPENS, false },
-	{ "artifacts.save_chunk", artifact_chunk, WRITES, false },
-	{ "artifacts.save_commit", artifact_commit, WRITES, true },
-	{ "artifacts.save_abort", artifact_abort, WRITES, true },
-	{ "artifacts.load_open", artifact_open, OPENS, false },
-	{ "artifacts.load_chunk", artifact_read, READS, false },
-	{ "artifacts.load_close", artifact_close, READS, true },
+	{ "workflows.list", workflow_list, NONE, PLAIN },
+	{ "workflows.search", workflow_search, NONE, PLAIN },
+	{ "workflows.get", workflow_get, NONE, PLAIN },
+	{ "workflows.create", workflow_create, NONE, PLAIN },
+	{ "workflows.delete", workflow_delete, NONE, PLAIN },
+	{ "artifacts.path", artifact_path, NONE, PLAIN },
+	{ "artifacts.list", artifact_list, NONE, PLAIN },
+	{ "artifacts.get", artifact_get, NONE, PLAIN },
+	{ "artifacts.exists", artifact_exists, NONE, PLAIN },
+	{ "artifacts.delete", artifact_delete, NONE, PLAIN },
+	{ "artifacts.save_begin", artifact_begin, OPENS, PLAIN },
+	{ "artifacts.save_chunk", artifact_chunk, WRITES, CHUNK },
+	{ "artifacts.save_commit", artifact_commit, WRITES, CLOSES },
+	{ "artifacts.save_abort", artifact_abort, WRITES, CLOSES },
+	{ "artifacts.load_open", artifact_open, OPENS, PLAIN },
+	{ "artifacts.load_chunk", artifact_read, READS, CHUNK },
+	{ "artifacts.load_close", artifact_close, READS, CLOSES },
 };
 
 /* ---- handles; on the loop's thread ---- */
@@ -322,15 +338,20 @@ static struct handle *create_handle(struct cell__storage *storage, struct cell__
 	return handle;
 }
 
+static void fail_unknown(int64_t id, struct cell_error *err)
+{
+	cell_fail(err, CELL_E_INVALID, 0, "this session has no open artifact with handle %lld", (long long)id);
+}
+
 static struct handle *find_handle(struct cell__storage *storage, struct cell__call *call, enum handle_use use,
 				  struct cell_error *err)
 {
 	json_int_t id = json_integer_value(json_object_get(call->args, "handle"));
 	for (struct handle *h = storage->handles; h; h = h->next)
-		if (h->id == id && strcmp(h->session_id, call->session_id) == 0 && !h->dropped && !h->busy &&
+		if (h->id == id && strcmp(h->session_id, call->session_id) == 0 && !h->dropped &&
 		    (use == WRITES ? h->writer != NULL : h->reader != NULL))
 			return h;
-	cell_fail(err, CELL_E_INVALID, 0, "this session has no open artifact with handle %lld", (long long)id);
+	fail_unknown(id, err);
 	return NULL;
 }
 
@@ -340,8 +361,8 @@ static void maybe_closed(struct cell__storage *storage);
 
 static void run_op(uv_work_t *work)
 {
-	struct op *op = work->data;
-	op->fn(op);
+	for (struct op *op = work->data; op; op = op->then)
+		op->fn(op);
 }
 
 static void handle_cancel(struct cell__call *call)
@@ -360,62 +381,179 @@ static void answer_op(struct op *op)
 			   op->err.msg);
 }
 
+static void end_op(struct op *op)
+{
+	if (op->call)
+		answer_op(op);
+	json_decref(op->result);
+	json_decref(op->args);
+	cell__bulk_unref(op->bulk);
+	free(op->raw);
+	free(op->out);
+	free(op);
+}
+
+static void handle_done(uv_work_t *work, int status);
+
+static void start_work(struct op *op)
+{
+	struct cell__storage *storage = op->storage;
+	op->work.data = op;
+	if (op->handle)
+		op->handle->busy = true;
+	storage->under_way++;
+	uv_queue_work(&storage->loop->uv, &op->work, run_op, handle_done);
+}
+
+/* Takes what waits out of the handle. */
+static struct op *take_waiting(struct handle *handle)
+{
+	struct op *first = cell__take_ptr(handle->first);
+	handle->last = NULL;
+	handle->n_waiting = 0;
+	return first;
+}
+
+/* The handle is over: what waited for it fails. */
+static void give_up(struct cell__storage *storage, struct handle *handle)
+{
+	struct op *op = take_waiting(handle);
+	int64_t id = handle->id;
+	destroy_handle(storage, handle);
+	while (op) {
+		struct op *then = op->then;
+		op->error_type = "";
+		fail_unknown(id, &op->err);
+		end_op(op);
+		op = then;
+	}
+}
+
 static void handle_done(uv_work_t *work, int status)
 {
 	(void)status; /* never cancelled */
 	struct op *op = work->data;
 	struct cell__storage *storage = op->storage;
 	struct handle *handle = op->handle;
+	bool over = false;
 	if (handle) {
 		handle->busy = false;
-		bool never_opened = !handle->writer && !handle->reader;
-		/* A session that is gone, or interrupted while opening, would leave it open for ever. */
-		if (op->closes || handle->dropped || never_opened || (!op->call && !op->raw))
-			destroy_handle(storage, handle);
+		over = handle->dropped || (!handle->writer && !handle->reader); /* or it never was opened */
 	}
-	if (op->call)
-		answer_op(op);
-	json_decref(op->result);
-	json_decref(op->args);
-	free(op->raw);
-	free(op->out);
-	free(op);
+	while (op) {
+		struct op *then = op->then;
+		/* A session that was interrupted while opening would leave it open for ever. */
+		over |= op->closes || (!op->call && !op->bytes);
+		end_op(op);
+		op = then;
+	}
+	if (handle && over)
+		give_up(storage, handle);
+	else if (handle && handle->first)
+		start_work(take_waiting(handle));
 	storage->under_way--;
 	maybe_closed(storage);
 }
 
-static void start_op(struct cell__storage *storage, struct cell__call *call, size_t which, struct cell_error *err)
+/* Where the bytes of a chunk are, or are to be.  -1: nowhere that could be. */
+static int place_chunk(struct op *op, const struct cell__call *call, enum handle_use use, struct cell_error *err)
 {
-	struct handle *handle = NULL;
-	if (methods[which].use == OPENS)
-		handle = create_handle(storage, call, err);
-	else if (methods[which].use != NONE)
-		handle = find_handle(storage, call, methods[which].use, err);
-	if (methods[which].use != NONE && !handle) {
-		call->fail(call, err->code, "ValueError", err->msg);
+	json_t *at = json_object_get(call->args, "at");
+	json_t *size = json_object_get(call->args, "size");
+	json_int_t from = json_integer_value(at), n = json_integer_value(size);
+	if (use == WRITES && !at && call->raw_size > CELL_LIMIT_ARTIFACT_CHUNK)
+		return cell_fail(err, CELL_E_LIMIT, 0, "a chunk has at most %u bytes", CELL_LIMIT_ARTIFACT_CHUNK);
+	if (use == WRITES && !at) {
+		op->raw = call->raw_size > 0 ? cell__strndup(call->raw, call->raw_size) : NULL;
+		op->bytes = op->raw;
+		op->size = call->raw_size;
+		return call->raw_size > 0 && !op->raw ? cell_fail(err, CELL_E_NOMEM, 0, "the host is out of memory") : 0;
+	}
+	if (n <= 0 || n > (json_int_t)CELL_LIMIT_ARTIFACT_CHUNK ||
+	    (use == READS && json_integer_value(json_object_get(call->args, "offset")) < 0))
+		return cell_fail(err, CELL_E_INVALID, 0, "a chunk has an offset and 1 to %u bytes", CELL_LIMIT_ARTIFACT_CHUNK);
+	op->size = (size_t)n;
+	if (!at)
+		return 0;
+	if (!json_is_integer(at) || !call->bulk || from < 0 || (uint64_t)from > call->bulk->size ||
+	    (uint64_t)n > call->bulk->size - (uint64_t)from)
+		return cell_fail(err, CELL_E_INVALID, 0, "a chunk that does not stand in the shared memory");
+	op->bulk = cell__bulk_ref(call->bulk);
+	op->bytes = op->bulk->data + from;
+	return 0;
+}
+
+/* Reads a chunk that is in the page cache right here.  False: it has to go the long way. */
+static bool read_now(struct op *op)
+{
+	json_int_t offset = json_integer_value(json_object_get(op->args, "offset"));
+	if (!op->bulk || op->handle->busy)
+		return false;
+	ssize_t n = cell__artifact_pread_cached(op->handle->reader, op->bytes, op->size, offset);
+	op->result = n >= 0 ? json_integer(n) : NULL;
+	return op->result != NULL;
+}
+
+/* Starts it, or puts it behind those that are on their way. */
+static void submit(struct op *op)
+{
+	struct handle *handle = op->handle;
+	if (!handle || !handle->busy) {
+		start_work(op);
 		return;
 	}
+	if (handle->last)
+		handle->last->then = op;
+	else
+		handle->first = op;
+	handle->last = op;
+	handle->n_waiting++;
+}
+
+/* NULL with the error set. */
+static struct op *make_op(struct cell__storage *storage, struct cell__call *call, size_t which, struct handle *handle,
+			  struct cell_error *err)
+{
 	struct op *op = cell__alloc(1, sizeof *op);
-	void *raw = call->raw_size > 0 ? cell__strndup(call->raw, call->raw_size) : NULL;
-	if (!op || (call->raw_size > 0 && !raw)) {
-		free(op);
-		free(raw);
-		if (methods[which].use == OPENS)
-			destroy_handle(storage, handle);
-		call->fail(call, CELL_E_NOMEM, "MemoryError", "the host is out of memory");
-		return;
+	if (!op) {
+		cell_fail(err, CELL_E_NOMEM, 0, "the host is out of memory");
+		return NULL;
 	}
 	*op = (struct op){
-		.storage = storage, .call = call, .fn = methods[which].fn, .args = json_incref(call->args), .raw = raw,
-		.raw_size = call->raw_size, .handle = handle, .closes = methods[which].closes,
+		.storage = storage, .call = call, .fn = methods[which].fn, .handle = handle, .closes = methods[which].what == CLOSES,
 	};
-	op->work.data = op;
-	if (handle)
-		handle->busy = true;
+	if (methods[which].what == CHUNK && place_chunk(op, call, methods[which].use, err) < 0) {
+		free(op);
+		return NULL;
+	}
+	op->args = json_incref(call->args);
 	call->handler = op;
 	call->cancel = handle_cancel;
-	storage->under_way++;
-	uv_queue_work(&storage->loop->uv, &op->work, run_op, handle_done);
+	return op;
+}
+
+static void start_op(struct cell__storage *storage, struct cell__call *call, size_t which, struct cell_error *err)
+{
+	enum handle_use use = methods[which].use;
+	struct handle *handle = NULL;
+	if (use == OPENS)
+		handle = create_handle(storage, call, err);
+	else if (use != NONE)
+		handle = find_handle(storage, call, use, err);
+	if (handle && handle->n_waiting >= CELL_LIMIT_ARTIFACT_CALLS) {
+		cell_fail(err, CELL_E_LIMIT, 0, "more than %u calls wait for one artifact", CELL_LIMIT_ARTIFACT_CALLS);
+		handle = NULL;
+	}
+	struct op *op = use == NONE || handle ? make_op(storage, call, which, handle, err) : NULL;
+	if (!op) {
+		if (use == OPENS && handle)
+			destroy_handle(storage, handle);
+		call->fail(call, err->code, err->code == CELL_E_NOMEM ? "MemoryError" : "ValueError", err->msg);
+	} else if (op->fn == artifact_read && read_now(op)) {
+		end_op(op);
+	} else {
+		submit(op);
+	}
 }
 
 void cell__storage_handle(struct cell__storage *storage, struct cell__call *call)

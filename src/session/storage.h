@@ -3,7 +3,9 @@
  * thread; only the work itself runs elsewhere.
  *
  * Artifacts travel in chunks, so that neither side holds a whole one: save_begin, save_chunk..., save_commit and
- * load_open, load_chunk..., load_close.  An open artifact belongs to the session that opened it.
+ * load_open, load_chunk..., load_close.  An open artifact belongs to the session that opened it.  The bytes of a chunk
+ * stand in the call's raw part, or in the memory that kernel and host share: then "at" and "size" say where.  Several
+ * calls on one artifact may be under way; they are carried out in the order in which they came.
  */
 #ifndef CELL_SESSION_STORAGE_H
 #define CELL_SESSION_STORAGE_H

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/uio.h>
 
 #include "store/file.h"
 #include "store/store.h"
@@ -11,6 +12,7 @@
 #define FOLDER "artifacts"
 #define INDEX ".artifacts.json"
 #define SNIFF_BYTES 4096
+#define BEGIN_BYTES (8 * 1024 * 1024)
 
 static int fail_write(struct cell_error *err, const char *name, int sys)
 {
@@ -132,6 +134,8 @@ struct cell__artifact_writer {
 	int dir_fd;    /* artifacts/ */
 	int parent_fd; /* where the file lies */
 	struct cell__temp temp;
+	int64_t size, begun; /* written, and of these handed to the disk */
+	int failed;          /* errno of the first write that failed */
 	char name[];
 };
 
@@ -193,7 +197,20 @@ int cell__artifact_begin(struct cell__store *store, const char *name, struct cel
 
 int cell__artifact_write(struct cell__artifact_writer *writer, const void *bytes, size_t size, struct cell_error *err)
 {
-	return cell__temp_write(&writer->temp, bytes, size) < 0 ? fail_write(err, writer->name, errno) : 0;
+	/* What is missing now would be missing in the middle: nothing may be written behind it. */
+	if (writer->failed)
+		return fail_write(err, writer->name, writer->failed);
+	if (cell__temp_write(&writer->temp, bytes, size) < 0) {
+		writer->failed = errno;
+		return fail_write(err, writer->name, errno);
+	}
+	writer->size += (int64_t)size;
+	/* The disk begins while we go on writing; best effort, the commit waits for all of it. */
+	if (writer->size - writer->begun >= BEGIN_BYTES) {
+		sync_file_range(writer->temp.fd, writer->begun, writer->size - writer->begun, SYNC_FILE_RANGE_WRITE);
+		writer->begun = writer->size;
+	}
+	return 0;
 }
 
 static int check_data_type(const char *type, struct cell_error *err)
@@ -258,7 +275,8 @@ int cell__artifact_commit(struct cell__artifact_writer *writer, const char *data
 			  json_t *metadata, json_t **ret_info, struct cell_error *err)
 {
 	json_t *entry = NULL;
-	int rc = make_entry(data_type, description, metadata, &entry, err);
+	int rc = writer->failed ? fail_write(err, writer->name, writer->failed)
+				: make_entry(data_type, description, metadata, &entry, err);
 	if (rc == 0)
 		rc = commit(writer, entry, ret_info, err);
 	json_decref(entry);
@@ -328,6 +346,17 @@ ssize_t cell__artifact_pread(struct cell__artifact_reader *reader, void *buf, si
 		done += (size_t)n;
 	}
 	return (ssize_t)done;
+}
+
+ssize_t cell__artifact_pread_cached(struct cell__artifact_reader *reader, void *buf, size_t size, int64_t offset)
+{
+	struct iovec iov = { buf, size };
+	if (offset < 0 || offset > reader->size)
+		return -1;
+	if ((int64_t)size > reader->size - offset)
+		iov.iov_len = (size_t)(reader->size - offset);
+	ssize_t n = preadv2(reader->fd, &iov, 1, offset, RWF_NOWAIT);
+	return n == (ssize_t)iov.iov_len ? n : -1;
 }
 
 void cell__artifact_reader_close(struct cell__artifact_reader *reader)

@@ -97,6 +97,8 @@ int64_t cell__artifact_reader_size(const struct cell__artifact_reader *reader);
 /* How many bytes were read: fewer than size only at the end.  -1 on error. */
 ssize_t cell__artifact_pread(struct cell__artifact_reader *reader, void *buf, size_t size, int64_t offset,
 			     struct cell_error *err);
+/* The same, but only what need not be waited for: -1 when that is not all of it.  For threads that must not block. */
+ssize_t cell__artifact_pread_cached(struct cell__artifact_reader *reader, void *buf, size_t size, int64_t offset);
 void cell__artifact_reader_close(struct cell__artifact_reader *reader); /* NULL is fine */
 
 /* CELL_E_NOT_FOUND where there is none. */

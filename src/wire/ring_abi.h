@@ -1,5 +1,5 @@
 /*
- * The shared memory between the host and one kernel: a control page and an output ring.
+ * The shared memory between the host and one kernel: a control page, an output ring, and room for bulk data.
  *
  * Why a ring: Python-level output must reach the host while the code runs, in order, coalesced, without a
  * thread in the kernel (it must stay forkable) and without a system call per print().  The kernel appends
@@ -12,6 +12,9 @@
  * order the kernel puts SYNC records into the ring: "up to here, this many pipe bytes had been written".
  * Written = read by the host (`pipe_read`, behind the seqlock `pipe_seq`: odd while the host reads) + FIONREAD.
  *
+ * The bulk area is the kernel's to divide: a call names the part of it that its data stands in, or is wanted in, and the
+ * host touches that part from the call to its answer.  What the host finds there is data, never structure.
+ *
  * Included by the host (C) and by the kernel's extension; both sides run on one machine, so native order.
  */
 #ifndef CELL_WIRE_RING_ABI_H
@@ -22,7 +25,9 @@
 #define CELL_RING_VERSION 2u
 #define CELL_RING_DATA_OFFSET 4096u
 #define CELL_RING_DATA_BYTES (256u * 1024u) /* power of two */
-#define CELL_RING_MAP_BYTES (CELL_RING_DATA_OFFSET + CELL_RING_DATA_BYTES)
+#define CELL_BULK_OFFSET (CELL_RING_DATA_OFFSET + CELL_RING_DATA_BYTES)
+#define CELL_BULK_BYTES (2u * 1024u * 1024u)
+#define CELL_RING_MAP_BYTES (CELL_BULK_OFFSET + CELL_BULK_BYTES)
 /* A record never wraps a length the host would have to allocate for: long writes are split. */
 #define CELL_RING_MAX_RECORD (32u * 1024u)
 

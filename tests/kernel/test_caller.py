@@ -5,6 +5,7 @@ Each test is a process of its own, since a process becomes a kernel once.
 """
 
 import asyncio
+import faulthandler
 import gc
 import json
 import math
@@ -21,7 +22,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 BIN = os.environ.get("WORKCELL_BIN", os.path.join(ROOT, "build", "workcell"))
-RING_BYTES = 4096 + 256 * 1024
+RING_BYTES = 4096 + 256 * 1024 + 2 * 1024 * 1024
 RING_VERSION = 2
 
 if __name__ == "__main__":
@@ -480,7 +481,7 @@ TWO_KERNELS = ("test_tools_change",)
 
 def tests():
     found = list(OWN)
-    for module, prefix in ((test_rpc, "test_"), (test_namespaces, "test_tools_")):
+    for module, prefix in ((test_rpc, "test_"), (test_namespaces, "test_tools_"), (test_namespaces, "test_artifact")):
         found += [test for name, test in sorted(vars(module).items()) if name.startswith(prefix) and name not in TWO_KERNELS]
     return found
 
@@ -489,7 +490,7 @@ def in_a_process(test):
     pid = os.fork()
     if pid == 0:
         try:
-            signal.alarm(120)
+            faulthandler.dump_traceback_later(100, exit=True)
             test()
             os._exit(0)
         except BaseException:

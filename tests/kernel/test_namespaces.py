@@ -33,7 +33,9 @@ class Session:
         self.ns = {"__name__": "__main__"}
         self.loop = None
         protected = set(shell.protected)
-        namespaces.install(self.ns, self.host.channel(), self.run_coroutine)
+        channel = self.host.channel()
+        self.backend.bulk = channel.bulk
+        namespaces.install(self.ns, channel, self.run_coroutine)
         assert shell.protected - protected <= set(self.ns)
 
     def run_coroutine(self, coroutine):

@@ -381,22 +381,102 @@ def test_cancelled_task():
         assert_quiet(channel)
 
 
-def test_stream():
-    with Host(echo) as host:
+def transfer(channel, number, done=None, size=rpc.CHUNK):
+    """Sends pieces that begin with their number; returns what was answered."""
+    answers = []
+    pieces = channel.transfer(done or (lambda answer, raw, memory: answers.append(answer["args"]["n"])))
+    try:
+        for n in range(number):
+            at, memory = pieces.piece(size)
+            memory[:] = bytes([n]) * len(memory)
+            pieces.send("n", {"n": n}, at, memory)
+        pieces.finish()
+    finally:
+        pieces.end()
+    return answers
+
+
+def content(channel, args, raw):
+    """The bytes of a piece as the host sees them."""
+    return raw if raw is not None else bytes(channel.bulk[args["at"]:args["at"] + args["size"]])
+
+
+def short_echo(host, ident, method, args, raw):
+    """Without the bytes: a host that sends as much as it receives, and waits for that, would be waited for."""
+    host.reply(ident, {"method": method, "args": args})
+
+
+def test_transfer():
+    seen = []
+
+    def handle(host, ident, method, args, raw):
+        seen.append(content(channel, args, raw) == bytes([args["n"]]) * size)
+        echo(host, ident, method, args, None)
+
+    with Host(handle) as host:
         channel = host.channel()
-        calls = (("n", {"n": n}, None) for n in range(20))
-        assert [answer[0]["args"]["n"] for answer in channel.stream(calls)] == list(range(20))
+        places = sorted(channel.places)
+        for size in (rpc.CHUNK, rpc.SMALL + 1, rpc.SMALL, 1):
+            assert transfer(channel, 20, size=size) == list(range(20))
+        assert seen == [True] * 80
 
         def failing(host, ident, method, args, raw):
             if args["n"] == 3:
                 host.fail(ident, type="OSError", message="full", namespace="artifacts")
             else:
-                host.reply(ident)
+                host.reply(ident, {"args": args})
 
         host.handle = failing
-        raises("OSError", list, channel.stream(("n", {"n": n}, None) for n in range(20)))
-        host.handle = echo
+        raises("OSError", transfer, channel, 20)
+        host.handle = short_echo
         channel.call("x")
+        raises(ZeroDivisionError, transfer, channel, 9, lambda *a: 1 / 0)
+        for ident, method, args, raw in host.calls:
+            assert raw is None or len(raw) <= rpc.CHUNK
+        # Whatever was still under way has been answered by now, and the places are free again.
+        host.reply(host.calls[-1][0])
+        channel.call("x")
+        assert sorted(channel.places) == places
+        assert_quiet(channel)
+
+
+def test_transfers_of_threads():
+    """More than there are places: some pieces travel in frames."""
+    seen = []
+
+    def handle(host, ident, method, args, raw):
+        seen.append(raw is None)
+        assert content(channel, args, raw) == bytes([args["n"]]) * rpc.CHUNK
+        echo(host, ident, method, args, None)
+
+    with Host(handle) as host:
+        channel = host.channel()
+        places = sorted(channel.places)
+
+        def work(i):
+            for _ in range(3):
+                assert transfer(channel, 20) == list(range(20))
+
+        join(*in_threads(4, work))
+        assert len(seen) == 240 and sorted(channel.places) == places
+        assert_quiet(channel)
+
+
+def test_interrupted_transfer():
+    """Places of pieces that nobody waits for stay taken until the host has answered."""
+    with Host(lambda *a: None) as host:
+        channel = host.channel()
+        places = sorted(channel.places)
+        interrupted(host, lambda: len(host.calls) == rpc.WINDOW, transfer, channel, 20)
+        taken = [args.get("at") for _, _, args, _ in host.calls]
+        assert not set(taken) & set(channel.places)
+        host.handle = short_echo
+        assert transfer(channel, 3) == [0, 1, 2]
+        assert not set(taken) & {args.get("at") for _, _, args, _ in host.calls[rpc.WINDOW:]} - {None}
+        for ident, _, args, _ in host.calls[:rpc.WINDOW]:
+            host.reply(ident, {"args": args})
+        channel.call("x")
+        assert sorted(channel.places) == places
         assert_quiet(channel)
 
 
