@@ -46,6 +46,10 @@
 #define RECV_BYTES 65536u
 #define WRITE_SAMPLES 64
 #define ALERT_WRITES 1000 /* see maybe_sync() */
+#define POPULATE_BYTES 65536
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
 #ifndef PyBUF_WRITE
 #define PyBUF_WRITE 0x200 /* the limited API's headers show it from 3.11 on */
 #endif
@@ -675,6 +679,56 @@ static PyObject *wc_free_bulk(PyObject *self, PyObject *unused)
 	Py_RETURN_NONE;
 }
 
+/* blank(size) -> bytes with nothing in them yet, for fill() */
+static PyObject *wc_blank(PyObject *self, PyObject *size)
+{
+	(void)self;
+	Py_ssize_t n = PyLong_AsSsize_t(size);
+	if (n < 0 && !PyErr_Occurred())
+		PyErr_SetString(PyExc_ValueError, "a size is not negative");
+	return n < 0 ? NULL : PyBytes_FromStringAndSize(NULL, n);
+}
+
+/* Asks for the pages of fresh memory in one go: a fault for each would take longer than the bytes that go there. */
+static void populate(char *start, size_t size)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	uintptr_t first = (uintptr_t)start & ~(page - 1), end = ((uintptr_t)start + size + page - 1) & ~(page - 1);
+	if (size >= POPULATE_BYTES)
+		(void)madvise((void *)first, end - first, MADV_POPULATE_WRITE); /* older than Linux 5.14: it faults */
+}
+
+/* fill(blank, offset, source, size): source is bytes, or a position in bulk(). */
+static PyObject *wc_fill(PyObject *self, PyObject *args)
+{
+	(void)self;
+	PyObject *blank, *source;
+	Py_ssize_t offset, size, whole, have = CELL_BULK_BYTES;
+	char *to, *from = NULL;
+	if (!PyArg_ParseTuple(args, "SnOn", &blank, &offset, &source, &size) ||
+	    PyBytes_AsStringAndSize(blank, &to, &whole) < 0)
+		return NULL;
+	if (PyBytes_Check(source)) {
+		if (PyBytes_AsStringAndSize(source, &from, &have) < 0)
+			return NULL;
+	} else {
+		Py_ssize_t at = PyLong_AsSsize_t(source);
+		if (at == -1 && PyErr_Occurred())
+			return NULL;
+		from = (char *)ring + CELL_BULK_OFFSET + at;
+		have = at < 0 || at > have || detached ? -1 : have - at;
+	}
+	if (offset < 0 || size < 0 || size > have || offset > whole || size > whole - offset) {
+		PyErr_SetString(PyExc_ValueError, "bytes that do not fit");
+		return NULL;
+	}
+	Py_BEGIN_ALLOW_THREADS
+	populate(to + offset, (size_t)size);
+	memcpy(to + offset, from, (size_t)size);
+	Py_END_ALLOW_THREADS
+	Py_RETURN_NONE;
+}
+
 static PyObject *wc_is_kernel(PyObject *self, PyObject *unused)
 {
 	(void)self;
@@ -927,6 +981,8 @@ static PyMethodDef methods[] = {
 	{ "remember", wc_remember, METH_VARARGS, "remember(ns, out, n, value) -> bytes or None" },
 	{ "interrupt_wanted", wc_interrupt_wanted, METH_NOARGS, "interrupt_wanted() -> bool" },
 	{ "bulk", wc_bulk, METH_NOARGS, "bulk() -> memoryview or None" },
+	{ "blank", wc_blank, METH_O, "blank(size) -> bytes" },
+	{ "fill", wc_fill, METH_VARARGS, "fill(blank, offset, source, size)" },
 	{ "free_bulk", wc_free_bulk, METH_NOARGS, "free_bulk()" },
 	{ "is_kernel", wc_is_kernel, METH_NOARGS, "is_kernel() -> bool" },
 	{ "become_kernel", wc_become_kernel, METH_VARARGS, "become_kernel(socket, stdout, stderr, ring, lifeline) -> socket" },

@@ -106,22 +106,23 @@ def advice(value):
     return "an artifact is str, bytes, a JSON value or a pandas DataFrame or Series, not %s: %s" % (kind, words)
 
 
-def from_bytes(kind, buffer):
-    """The value of what was saved; ``buffer`` is an io.BytesIO."""
+def from_bytes(kind, data):
+    """The value of what was saved."""
     if kind == TEXT:
-        return str(buffer.getbuffer(), "utf-8")
+        return data.decode("utf-8")
     if kind == JSON:
         from json import loads
 
         from .values import any_digits
 
         with any_digits():
-            return loads(str(buffer.getbuffer(), "utf-8"))
+            return loads(data.decode("utf-8"))
     if kind in (FRAME_PARQUET, FRAME_JSON, SERIES_PARQUET, SERIES_JSON):
-        return table_from_bytes(kind, buffer)
+        import io
+
+        return table_from_bytes(kind, io.BytesIO(data))
     if kind == BYTES:
-        return buffer.getvalue()  # the buffer itself, not a copy
-    data = buffer.getvalue()
+        return data
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -314,7 +315,7 @@ class ArtifactsNamespace:
         if size is not None:
             request["size"] = size
         handle = channel.call("artifacts.save_begin", request)[0]["handle"]
-        transfer = channel.transfer(lambda answer, raw, memory: None)
+        transfer = channel.transfer(lambda answer, piece, at: None)
         try:
             while True:
                 at, memory = transfer.piece(CHUNK if size is None else max(1, min(CHUNK, size)))
@@ -340,10 +341,15 @@ class ArtifactsNamespace:
 
     def load(self, name):
         """The data saved under a name. ArtifactNotFoundError where there is none."""
-        import io
+        buffer = None
 
-        buffer = io.BytesIO()
-        return from_bytes(self._receive(name, buffer.write), buffer)
+        def begin(size):
+            nonlocal buffer
+            buffer = self._channel.buffer(size)
+            return buffer.write
+
+        kind = self._receive(name, begin)
+        return from_bytes(kind, buffer.take())
 
     def load_to(self, name, path):
         """Writes the bytes of an artifact into a file, which appears when it is complete. Returns the path."""
@@ -351,12 +357,12 @@ class ArtifactsNamespace:
         part = "%s.%d.part" % (target, os.getpid())
         try:
             with open(part, "wb", buffering=0) as file:
-                def write(data):
-                    view = memoryview(data)
+                def write(piece, at):
+                    view = memoryview(piece)
                     while view:
                         view = view[file.write(view):]
 
-                self._receive(name, write)
+                self._receive(name, lambda size: write)
             os.replace(part, target)
         except BaseException:
             try:
@@ -366,19 +372,23 @@ class ArtifactsNamespace:
             raise
         return path
 
-    def _receive(self, name, write):
-        """Hands the bytes to write() in order; returns their type."""
+    def _receive(self, name, begin):
+        """Hands the bytes to what begin(size) returns, in order; returns their type."""
         check(name, None)
         opened = self._channel.call("artifacts.load_open", {"name": name})[0]
         handle, size = opened["handle"], opened["size"]
+        left = size
 
-        def take(answer, raw, memory):
-            if answer != len(memory) or (raw is not None and len(raw) != answer):
+        def take(answer, piece, at):
+            nonlocal left
+            if piece is None or answer != min(CHUNK, left) or len(piece) != answer:
                 raise ArtifactError("artifact %r changed while it was read" % name, "artifacts", "load", "OSError")
-            write(memory if raw is None else raw)
+            left -= answer
+            write(piece, at)
 
         transfer = self._channel.transfer(take)
         try:
+            write = begin(size)
             for offset in range(0, size, CHUNK):
                 n = min(CHUNK, size - offset)
                 at, memory = transfer.piece(n)

@@ -336,8 +336,15 @@ class Channel:
         return self.result_of(slot.frame)
 
     def transfer(self, done):
-        """For many calls that each carry a piece of data; done(answer, raw, piece) is called in their order."""
+        """For many calls that each carry a piece of data; done(answer, piece, place) is called in their order.
+
+        A piece without a place is bytes where they came in the answer.
+        """
         return Transfer(self, done)
+
+    def buffer(self, size):
+        """For bytes that come in pieces: write(piece, place), then take()."""
+        return _Blank(self.link, size) if hasattr(self.link, "blank") else _Growing()
 
     def free_places(self):
         """A transfer is over: where no other is under way the memory goes back."""
@@ -597,6 +604,37 @@ class Channel:
         return reply.get("result"), raw
 
 
+class _Growing:
+    """Bytes that grow piece by piece."""
+
+    def __init__(self):
+        import io
+
+        self.io = io.BytesIO()
+
+    def write(self, piece, at):
+        self.io.write(piece)
+
+    def take(self):
+        return self.io.getvalue()  # the buffer itself, not a copy
+
+
+class _Blank:
+    """Bytes that are there from the beginning and are filled piece by piece."""
+
+    def __init__(self, link, size):
+        self.fill, self.data, self.position = link.fill, link.blank(size), 0
+
+    def write(self, piece, at):
+        size = len(piece)
+        self.fill(self.data, self.position, piece if at is None else at, size)
+        self.position += size
+
+    def take(self):
+        assert self.position == len(self.data)
+        return self.data
+
+
 class Transfer:
     """Pieces of one stream of data, several under way at once.
 
@@ -642,15 +680,15 @@ class Transfer:
     def _submit(self, method, args, at, memory, raw=None):
         slot = _PieceSlot(self._channel.places, at)
         # First its entry, then the call: an interrupt between the two must find both, or neither.
-        self._under_way.append((slot, memory))
+        self._under_way.append((slot, memory, at))
         self._spare = []
         self._channel.submit(method, args, raw, slot=slot)
 
     def _settle(self):
-        slot, memory = self._under_way[0]
+        slot, memory, at = self._under_way[0]
         try:
             result, raw = self._channel.wait(slot)
-            self._done(result, raw, memory)
+            self._done(result, memory if at is not None else raw, at)
         finally:
             if slot.frame is not _PENDING:
                 slot.free()
@@ -663,7 +701,7 @@ class Transfer:
 
     def end(self):
         """Always, and whatever has happened."""
-        for slot, _ in self._under_way:
+        for slot, _, _ in self._under_way:
             self._spare = [at for at in self._spare if at not in slot.mine]
             slot.leave()
         self._channel.places.extend(self._spare)

@@ -384,7 +384,7 @@ def test_cancelled_task():
 def transfer(channel, number, done=None, size=rpc.CHUNK):
     """Sends pieces that begin with their number; returns what was answered."""
     answers = []
-    pieces = channel.transfer(done or (lambda answer, raw, memory: answers.append(answer["args"]["n"])))
+    pieces = channel.transfer(done or (lambda answer, piece, at: answers.append(answer["args"]["n"])))
     try:
         for n in range(number):
             at, memory = pieces.piece(size)
