@@ -405,19 +405,24 @@ static void start_work(struct op *op)
 	uv_queue_work(&storage->loop->uv, &op->work, run_op, handle_done);
 }
 
-/* Takes what waits out of the handle. */
+/* Takes what waits out of the handle, as one piece of work; nothing that comes after its end. */
 static struct op *take_waiting(struct handle *handle)
 {
-	struct op *first = cell__take_ptr(handle->first);
-	handle->last = NULL;
-	handle->n_waiting = 0;
+	struct op *first = handle->first, *last = first;
+	unsigned n = 1;
+	for (; last->then && !last->closes; last = last->then)
+		n++;
+	handle->first = cell__take_ptr(last->then);
+	if (!handle->first)
+		handle->last = NULL;
+	handle->n_waiting -= n;
 	return first;
 }
 
 /* The handle is over: what waited for it fails. */
 static void give_up(struct cell__storage *storage, struct handle *handle)
 {
-	struct op *op = take_waiting(handle);
+	struct op *op = handle->first;
 	int64_t id = handle->id;
 	destroy_handle(storage, handle);
 	while (op) {

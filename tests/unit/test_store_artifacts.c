@@ -647,6 +647,18 @@ static void test_full_disk(void **state)
 	json_decref(info);
 	assert_int_equal(unlink(in(folder, "small/filler")), 0);
 	expect_clean(folder, "small/artifacts");
+	/* What failed stays failed, also when there is room again: the rest would stand in the wrong place. */
+	filler = open(in(folder, "small/filler"), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+	while (write(filler, block, 4096) > 0) {
+	}
+	close(filler);
+	OK(cell__artifact_begin(store, "x", &writer, &err));
+	FAILS(CELL_E_IO, "No space left on device", cell__artifact_write(writer, block, sizeof block, &err));
+	assert_int_equal(unlink(in(folder, "small/filler")), 0);
+	FAILS(CELL_E_IO, "No space left on device", cell__artifact_write(writer, "rest", 4, &err));
+	FAILS(CELL_E_IO, "No space left on device", cell__artifact_commit(writer, "bytes", "third", NULL, NULL, &err));
+	expect(store, "x", "old");
+	expect_clean(folder, "small/artifacts");
 	OK(save(store, "x", "new", &err));
 	cell__store_close(store);
 	assert_int_equal(umount2(in(folder, "small"), MNT_DETACH), 0);
