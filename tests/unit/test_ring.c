@@ -1,4 +1,5 @@
 /* wire/ring: the host's end of the output ring, against a producer written here after ring_abi.h. */
+#define _GNU_SOURCE
 #include "support.h"
 
 #include <pthread.h>
@@ -6,6 +7,7 @@
 #include <stdatomic.h>
 
 #include "wire/ring.h"
+#include "wire/spin.h"
 
 struct rig {
 	struct cell__ring ring;
@@ -372,6 +374,86 @@ static void test_flood(void **state)
 	rig_finish(&rig);
 }
 
+/* ---- looking for frames ---- */
+
+#define ELSEWHERE 0xffffu /* a CPU that nobody runs on */
+
+static void test_look(void **state)
+{
+	(void)state;
+	struct cell_ring_beat beat = { .cpu = ELSEWHERE };
+	struct cell_spin spin = { 0 };
+	/* There already: nothing is looked for. */
+	cell_spin_beat(&beat);
+	assert_int_equal(beat.cpu < ELSEWHERE, 1);
+	assert_true(cell_spin_look(&beat, &spin));
+	spin.received++;
+	beat.cpu = ELSEWHERE;
+	/* In vain, and then rarer and rarer. */
+	for (uint32_t i = 1; i <= CELL_SPIN_VAIN; i++) {
+		assert_false(cell_spin_look(&beat, &spin));
+		assert_int_equal(spin.vain, i);
+		assert_int_equal(spin.rest, 0);
+	}
+	unsigned looks = 0;
+	for (int i = 0; i < 2000; i++)
+		looks += !cell_spin_look(&beat, &spin);
+	assert_true(looks >= 10 && looks <= 20);
+	assert_int_equal(spin.rest < CELL_SPIN_REST_MAX, 1);
+	/* What the other side says of itself may be wrong in any way. */
+	beat.sent = spin.received - 1;
+	spin.rest = 0;
+	assert_false(cell_spin_look(&beat, &spin));
+	beat.sent = spin.received + 1;
+	assert_true(cell_spin_look(&beat, &spin));
+}
+
+/* On the same CPU nobody looks: the other would have to wait for it. */
+static void test_look_on_one_cpu(void **state)
+{
+	(void)state;
+	cpu_set_t before, one;
+	assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+	CPU_ZERO(&one);
+	CPU_SET(sched_getcpu(), &one);
+	assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+	struct cell_ring_beat beat = { 0 };
+	struct cell_spin spin = { 0 };
+	cell_spin_beat(&beat);
+	spin.received++;
+	for (int i = 0; i < 100; i++)
+		assert_true(cell_spin_look(&beat, &spin));
+	assert_int_equal(spin.vain, 0);
+	assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+}
+
+static void *beat_later(void *arg)
+{
+	struct cell_ring_beat *beat = arg;
+	sched_yield();
+	atomic_fetch_add((_Atomic uint32_t *)&beat->sent, 1);
+	return NULL;
+}
+
+static void test_look_in_time(void **state)
+{
+	(void)state;
+	int found = 0;
+	for (int i = 0; i < 20000 && !found; i++) {
+		struct cell_ring_beat beat = { .cpu = ELSEWHERE };
+		struct cell_spin spin = { .vain = 1 };
+		pthread_t thread;
+		assert_int_equal(pthread_create(&thread, NULL, beat_later, &beat), 0);
+		bool came = cell_spin_look(&beat, &spin);
+		/* Found while looking, or there before the first look, or too late. */
+		found += came && spin.vain == 0;
+		assert_true(came || spin.vain == 2);
+		pthread_join(thread, NULL);
+		assert_true(cell_spin_has_come(&beat, &spin));
+	}
+	assert_true(found > 0 || sysconf(_SC_NPROCESSORS_ONLN) == 1);
+}
+
 int main(int argc, char **argv)
 {
 	support_init(argc, argv);
@@ -389,6 +471,9 @@ int main(int argc, char **argv)
 		TEST(test_release_and_arm),
 		TEST(test_pipe_counters),
 		TEST(test_flood),
+		TEST(test_look),
+		TEST(test_look_on_one_cpu),
+		TEST(test_look_in_time),
 	};
 	return cmocka_run_group_tests_name("ring", tests, NULL, NULL);
 }
