@@ -1,8 +1,8 @@
 """Makes the benchmark's report: percentiles, ratios, what was asked for and whether it was met.
 
-    report.py --workcell FILE [--peer FILE] [--json FILE] [--svg FILE]
+    report.py --workcell FILE [--peer FILE] [--mcp-peer FILE] [--json FILE] [--svg FILE]
 
-FILE are the values as `workcell bench` and peer_ipykernel.py measured them.  Prints the table, writes the
+FILE are the values as `workcell bench`, peer_ipykernel.py and peer_mcp.py measured them.  Prints the table, writes the
 summary as JSON and draws the plot.  Needs only the standard library, Python 3.9 or later.
 """
 import argparse
@@ -56,6 +56,17 @@ def at_most_mb(limit):
     return Ask(f"≤ {limit} MB", lambda m: m["workcell"]["p50"] / MB, limit, False)
 
 
+def times_less_overhead(limit):
+    """What is above the floor is the client's own: the rest is the server's time."""
+    def value(measure):
+        if not measure.get("peer") or not measure.get("floor"):
+            return None
+        floor = measure["floor"]["p50"]
+        return (measure["peer"]["p50"] - floor) / max(measure["workcell"]["p50"] - floor, 1)
+
+    return Ask(f"{limit}× less above the floor than the SDK", value, limit, True)
+
+
 ALL_ANSWER = Ask("all answer", lambda m: m["answered_share"], 1, True)
 NONE_LEFT = Ask("none left", lambda m: m["left_behind"], 0, False)
 NO_GROWTH = Ask("no growth", lambda m: m["growth"], GROWTH_LIMIT, False)
@@ -76,6 +87,7 @@ MEASURES = (
     ("tool-cli", "command-line tool, true", "ns", None, "spawn", [times_floor(1.5)]),
     ("artifact", "artifact, 100 MB saved and loaded", "bytes_per_s", None, "disk", [share_of_floor(0.5)]),
     ("search", "search of 10,000 workflows", "ns", None, None, [at_most_ms(10)]),
+    ("mcp", "MCP tool, stdio (peer: Python SDK)", "ns", "mcp", "bare", [times_less_overhead(5)]),
     ("cell-one-cpu", "cell, all held on one CPU", "ns", None, "socket", []),
     ("cell-two-cpus", "cell, kernel on another CPU", "ns", None, "socket", []),
     ("tool-call-one-cpu", "host function, all on one CPU", "ns", None, "socket", []),
@@ -143,13 +155,14 @@ def judge_sessions(measure, row, facts):
     measure["left_behind"] = facts["left_processes"] + facts["left_fds"]
 
 
-def build(workcell, peer):
+def build(workcell, peer, mcp_peer=None):
     measures = []
     for name, label, unit, peer_row, floor_kind, asks in MEASURES:
         row = workcell["rows"].get(name, {})
         ours = summarise(row.get("values"), unit)
         floor = summarise(row.get("floor"), unit)
-        theirs = summarise(peer["rows"].get(peer_row), unit) if peer and peer_row else None
+        side = mcp_peer if name == "mcp" else peer
+        theirs = summarise(side["rows"].get(peer_row), unit) if side and peer_row else None
         if not ours and not floor:
             continue
         measure = {"name": name, "unit": unit, "label": label.format(sessions=workcell["sessions"]["asked"])}
@@ -168,6 +181,7 @@ def build(workcell, peer):
         "machine": machine_facts(),
         "workcell": {k: v for k, v in workcell.items() if k not in ("rows", "sessions")},
         "peer": {k: v for k, v in peer.items() if k != "rows"} if peer else None,
+        "mcp_peer": {k: v for k, v in mcp_peer.items() if k != "rows"} if mcp_peer else None,
         "skipped": {n: r["skipped"] for n, r in workcell["rows"].items() if "skipped" in r},
         "measures": measures,
     }
@@ -241,6 +255,8 @@ def facts_line(report):
              f"IPython {workcell['ipython']}" if workcell["ipython"] else "no IPython"]
     if peer and peer["ok"]:
         parts.append(f"ipykernel {peer['ipykernel']}, jupyter_client {peer['jupyter_client']}")
+    if report["mcp_peer"] and report["mcp_peer"]["ok"]:
+        parts.append(f"mcp {report['mcp_peer']['mcp']}")
     parts.append(f"{machine['cpu']}, {machine['cpus']} CPUs, Linux {machine['kernel']}")
     parts.append(report["date"][:10])
     return " · ".join(parts)
@@ -272,6 +288,9 @@ def remarks(report):
             "For the full comparison:\n    python3 -m venv /tmp/bench-venv\n"
             "    /tmp/bench-venv/bin/pip install ipykernel numpy pandas\n"
             "    workcell bench --python /tmp/bench-venv/bin/python")
+    mcp_peer = report["mcp_peer"]
+    if mcp_peer and not mcp_peer["ok"]:
+        out.append(f"the MCP SDK was not measured: {report['workcell']['python']} has no {mcp_peer['missing']} (pip install mcp)")
     load = report["workcell"]["load_percent"] / 100
     if load > BUSY_LOAD:
         out.append(f"the machine was busy when the benchmark began (load {load:.1f}): figures may be worse")
@@ -375,6 +394,7 @@ def main():
     parser = argparse.ArgumentParser(description="Reports what the benchmark measured.")
     parser.add_argument("--workcell", required=True, metavar="FILE")
     parser.add_argument("--peer", metavar="FILE")
+    parser.add_argument("--mcp-peer", metavar="FILE")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--svg", metavar="FILE")
     args = parser.parse_args()
@@ -386,7 +406,11 @@ def main():
     if args.peer:
         with open(args.peer) as file:
             peer = json.load(file)
-    report = build(workcell, peer)
+    mcp_peer = None
+    if args.mcp_peer:
+        with open(args.mcp_peer) as file:
+            mcp_peer = json.load(file)
+    report = build(workcell, peer, mcp_peer)
     print(facts_line(report), table(report), *remarks(report), sep="\n\n")
     try:
         if args.json:

@@ -675,6 +675,7 @@ static int measure_all(struct cell__bench *b)
 		{ CELL_ROW_TOOL_CLI, cell__bench_measure_tool_cli, "calls of a command-line tool" },
 		{ CELL_ROW_ARTIFACT, cell__bench_measure_artifact, "artifacts" },
 		{ CELL_ROW_SEARCH, cell__bench_measure_search, "search among 10,000 workflows" },
+		{ CELL_ROW_MCP, cell__bench_measure_mcp, "calls of an MCP server's tool" },
 	};
 	struct cell_error err = { 0 };
 

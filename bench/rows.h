@@ -32,6 +32,7 @@
 	X(TOOL_CLI, "tool-cli", "ns", NULL)                                \
 	X(ARTIFACT, "artifact", "bytes_per_s", NULL)                       \
 	X(SEARCH, "search", "ns", NULL)                                    \
+	X(MCP, "mcp", "ns", "mcp")                                         \
 	/* Not asked for by name: they come along with the others. */      \
 	X(CELL_ONE_CPU, "cell-one-cpu", "ns", NULL)                        \
 	X(CELL_TWO_CPUS, "cell-two-cpus", "ns", NULL)                      \
@@ -84,6 +85,7 @@ struct cell__bench_folder {
 struct cell__bench {
 	/* set by the caller */
 	const char *python; /* absolute */
+	const char *mcp_server; /* path of mcp_server.py; NULL: not there */
 	int only;           /* enum cell__bench_row_id, -1: all */
 	int sessions;
 	bool quick;

@@ -50,5 +50,6 @@ int cell__bench_measure_tool_gather(struct cell__bench *b, struct cell__bench_ro
 int cell__bench_measure_tool_cli(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_artifact(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_search(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_mcp(struct cell__bench *b, struct cell__bench_row *row);
 
 #endif

@@ -120,15 +120,36 @@ static int run_peer(struct command *c, int out_fd)
 	return 0;
 }
 
-static int run_report(struct command *c, int measured_fd, int peer_fd)
+static int run_mcp_peer(struct command *c, int out_fd)
 {
-	char *script = find_script("report.py"), *argv[12], measured[32], peer[32];
+	char *script = find_script("peer_mcp.py"), *argv[5];
+	int n = 0, status;
+
+	if (!script)
+		return -1;
+	argv[n++] = c->python;
+	argv[n++] = script;
+	if (c->bench.quick)
+		argv[n++] = "--quick";
+	argv[n++] = (char *)c->bench.mcp_server;
+	argv[n] = NULL;
+	status = run_script(argv, out_fd);
+	free(script);
+	if (status)
+		return complain("measuring the MCP SDK failed (status %d); --no-peer leaves it out", status);
+	return 0;
+}
+
+static int run_report(struct command *c, int measured_fd, int peer_fd, int mcp_fd)
+{
+	char *script = find_script("report.py"), *argv[14], measured[32], peer[32], mcp[32];
 	int n = 0, status;
 
 	if (!script)
 		return -1;
 	snprintf(measured, sizeof(measured), "/dev/fd/%d", measured_fd);
 	snprintf(peer, sizeof(peer), "/dev/fd/%d", peer_fd);
+	snprintf(mcp, sizeof(mcp), "/dev/fd/%d", mcp_fd);
 	argv[n++] = c->python;
 	argv[n++] = script;
 	argv[n++] = "--workcell";
@@ -136,6 +157,10 @@ static int run_report(struct command *c, int measured_fd, int peer_fd)
 	if (peer_fd >= 0) {
 		argv[n++] = "--peer";
 		argv[n++] = peer;
+	}
+	if (mcp_fd >= 0) {
+		argv[n++] = "--mcp-peer";
+		argv[n++] = mcp;
 	}
 	if (c->json_path) {
 		argv[n++] = "--json";
@@ -153,8 +178,10 @@ static int run_report(struct command *c, int measured_fd, int peer_fd)
 
 static int peer_and_report(struct command *c)
 {
-	bool with_peer = c->with_peer && (c->bench.only < 0 || cell__bench_row_specs[c->bench.only].peer);
-	int measured_fd = create_memfd("workcell-bench"), peer_fd = -1, r = -1;
+	bool mcp_only = c->bench.only == CELL_ROW_MCP;
+	bool with_peer = c->with_peer && !mcp_only && (c->bench.only < 0 || cell__bench_row_specs[c->bench.only].peer);
+	bool with_mcp = c->with_peer && c->bench.mcp_server && (c->bench.only < 0 || mcp_only);
+	int measured_fd = create_memfd("workcell-bench"), peer_fd = -1, mcp_fd = -1, r = -1;
 	FILE *f = NULL;
 
 	if (measured_fd < 0)
@@ -172,11 +199,15 @@ static int peer_and_report(struct command *c)
 	}
 	if (with_peer && ((peer_fd = create_memfd("workcell-bench-peer")) < 0 || run_peer(c, peer_fd)))
 		goto out;
-	r = run_report(c, measured_fd, peer_fd);
+	if (with_mcp && ((mcp_fd = create_memfd("workcell-bench-mcp")) < 0 || run_mcp_peer(c, mcp_fd)))
+		goto out;
+	r = run_report(c, measured_fd, peer_fd, mcp_fd);
 out:
 	fclose(f);
 	if (peer_fd >= 0)
 		close(peer_fd);
+	if (mcp_fd >= 0)
+		close(mcp_fd);
 	return r;
 }
 
@@ -197,7 +228,8 @@ static void print_help(void)
 	     "  --sessions N    how many sessions to hold open at once (default 500)\n"
 	     "  --no-peer       leave ipykernel out\n"
 	     "  --only ROW      one row: open, open-pool, cell, reset, memory, stdout, first-chunk,\n"
-	     "                  sessions, tool-call, approval, tool-gather, tool-cli, artifact, search\n"
+	     "                  sessions, tool-call, approval, tool-gather, tool-cli, artifact, search,\n"
+	     "                  mcp\n"
 	     "  --help          this text\n"
 	     "\n"
 	     "examples:\n"
@@ -214,7 +246,8 @@ static int parse_row(const char *name)
 		if (!strcmp(name, cell__bench_row_specs[i].name))
 			return i;
 	return complain("--only %s: there is no such row; choose one of open, open-pool, cell, reset, "
-			"memory, stdout, first-chunk, sessions, tool-call, approval, tool-gather, tool-cli, artifact, search", name);
+			"memory, stdout, first-chunk, sessions, tool-call, approval, tool-gather, tool-cli, artifact, search, mcp",
+			name);
 }
 
 /* -1: go on; else the exit status. */
@@ -286,10 +319,13 @@ int cell__cmd_bench(int argc, char **argv)
 {
 	struct command c = { .bench = CELL_BENCH_INIT, .with_peer = true };
 	int r = parse_args(&c, argc, argv);
+	char *server = r < 0 ? find_script("mcp_server.py") : NULL;
 
+	c.bench.mcp_server = server;
 	if (r < 0)
 		r = cell__bench_measure(&c.bench) || peer_and_report(&c) ? EXIT_OURS : 0;
 	cell__bench_finish(&c.bench);
+	free(server);
 	free(c.python);
 	return r;
 }
