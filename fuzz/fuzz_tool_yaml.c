@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/internal.h"
+#include "tools/mcp.h"
 
 #define CHECK(condition)             \
 	do {                         \
@@ -89,7 +89,12 @@ static void check_call(const struct cell__tool *tool, const struct cell__callabl
 static void check_tool(const struct cell__tool *tool, const json_t *given)
 {
 	json_t *shown = cell__tool_to_json(tool);
-	CHECK(shown && cell__tool_name_ok(tool->name) && tool->n_callables > 0);
+	CHECK(shown && cell__tool_name_ok(tool->name));
+	/* What an MCP server has is known when it runs. */
+	if (tool->adapter == &cell__tool_mcp)
+		CHECK(tool->n_callables == 0 && tool->mcp && !tool->mcp->command != !tool->mcp->url);
+	else
+		CHECK(tool->n_callables > 0);
 	json_decref(shown);
 	for (size_t i = 0; i < tool->n_callables; i++) {
 		CELL_AUTO_BUF struct cell__buf signature = CELL_BUF_INIT;

@@ -68,6 +68,19 @@ def calls():
     yield "deep", b"\x00\x00\x00" + b"[" * 600
 
 
+TOOL_LISTS = {
+    "plain": [{"name": "a", "description": "d", "inputSchema": {
+        "type": "object", "properties": {"x": {"type": "string", "default": "y"}, "my-field": {"type": ["integer", "null"]}},
+        "required": ["x", "gone"]}}],
+    "unions": [{"name": "u", "inputSchema": {"properties": {
+        "a": {"anyOf": [{"type": "number"}, {"type": "null"}]}, "b": {"oneOf": [{}, {"type": 1}]}, "c": {"$ref": "#/x"},
+        "d": {"enum": [1, None, "x"]}, "class": {"type": "array"}}, "additionalProperties": {}}}],
+    "names": [{"name": n} for n in ("a-b", "a_b", "a.b", "1", "_", "__x", "list", "import", "\u00e9", "a\nb", "")],
+    "odd": [1, None, {}, {"name": 1}, {"name": "x", "inputSchema": []}, {"name": "y", "inputSchema": {"properties": []}}],
+    "answers": {"a": [1, {"b": None}], "my_field": 3, "x": "\u0000"},
+}
+
+
 STREAMS = {
     "message": b'data: {"jsonrpc":"2.0","id":1,"result":{}}\n\n',
     "fields": b"event: endpoint\nid: 1\nretry: 250\ndata: /messages?x=1\n\n",
@@ -153,6 +166,8 @@ EMBEDDINGS = {
 for target, seeds in (
     ("frame", frames()), ("json_check", JSON.items()), ("ring", rings()), ("answer", answers()), ("output", outputs()),
     ("text", TEXTS.items()), ("jsonrpc", calls()), ("embeddings", EMBEDDINGS.items()),
+    ("json_find", ((name, data) for name, data in JSON.items() if name != "deep")),
+    ("mcp_tools", ((name, json.dumps(value).encode()) for name, value in TOOL_LISTS.items())),
     ("sse", ((name, b"\x09\x00" + text) for name, text in STREAMS.items())),
 ):
     for name, data in seeds:

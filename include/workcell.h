@@ -295,17 +295,18 @@ CELL_API void cell_tool_call_answer_text(struct cell_tool_call *call, const char
 CELL_API void cell_tool_call_fail(struct cell_tool_call *call, const char *message);
 
 /*
- * MCP servers as tools: `tools.<name>.<tool>(...)` in the code.  params_json is {"command", "args", "env", "cwd"} or {"url",
- * "headers"} (docs/mcp.md has the rest); ${VAR} in its texts comes from getenv_fn when the server is started, which is when it
- * is first used.  A server of this name that was added before is replaced, and takes its place at once.
+ * MCP servers as tools: `tools.<name>.<tool>(...)` in the code.  params_json is {"command", "args", "env", "cwd"} or
+ * {"url", "headers"} (docs/mcp.md has the rest); ${VAR} in its texts comes from getenv_fn when the server is started,
+ * which is when it is first used.  A server of this name that was added before is replaced, and takes its place at
+ * once.
  */
 CELL_API int cell_space_add_mcp(struct cell_space *space, const char *name, const char *params_json,
 				struct cell_error *err);
 /* CELL_E_NOT_FOUND unless cell_space_add_mcp() added it. */
 CELL_API int cell_space_remove_mcp(struct cell_space *space, const char *name, struct cell_error *err);
 /*
- * Ends the MCP servers of the space, of all its sessions, and waits until their processes are gone.  Calls under way fail; the
- * next use starts a server again.
+ * Ends the MCP servers of the space, of all its sessions, and waits until their processes are gone.  Calls under way
+ * fail; the next use starts a server again.
  */
 CELL_API int cell_space_stop_servers(struct cell_space *space, struct cell_error *err);
 
@@ -328,10 +329,11 @@ struct cell_tool_event {
 typedef void (*cell_tool_event_fn)(void *arg, const struct cell_tool_event *event);
 
 /*
- * Who hears of them, on the engine's thread; must not block.  Set it before tools are used.  Without it every question is
- * declined.  While a question is open, timeouts of the server's calls stand still.
+ * Who hears of them, on the engine's thread; must not block.  Set it before tools are used.  Without it every
+ * question is declined.  While a question is open, timeouts of the server's calls stand still.
  */
-CELL_API int cell_space_on_tool_event(struct cell_space *space, cell_tool_event_fn fn, void *arg, struct cell_error *err);
+CELL_API int cell_space_on_tool_event(struct cell_space *space, cell_tool_event_fn fn, void *arg,
+				      struct cell_error *err);
 /*
  * Any thread, now or later, before the engine is destroyed.  action: "accept", "decline" or "cancel"; content_json: for
  * "accept" the JSON object that was asked for, else NULL.  When it fails the question is still open.

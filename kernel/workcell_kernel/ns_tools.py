@@ -257,7 +257,8 @@ class Callable(_Call):
             specification = self._specification()
         except Exception:
             return None
-        return doc_text(self._signature_with("tools.%s.%s" % (self._tool, written(specification))), specification.get("description"),
+        head = self._signature_with("tools.%s.%s" % (self._tool, written(specification)))
+        return doc_text(head, specification.get("description"),
                         specification.get("parameters"))
 
     def __dir__(self):
@@ -441,7 +442,8 @@ class ToolsNamespace(_Named):
                     del self._proxies[name]
                     self.__dict__.pop(name, None)
                 else:
-                    known = {word for c in self._tools[name].get("callables") or () for word in (c["name"], c.get("alias"))}
+                    callables = self._tools[name].get("callables") or ()
+                    known = {word for c in callables for word in (c["name"], c.get("alias"))}
                     proxy = self._proxies[name]
                     for gone in [each for each in proxy._callables if each not in known]:
                         del proxy._callables[gone]

@@ -1,11 +1,11 @@
 /*
- * Theory of operation: requests wait in `waiting` until there is a connection, then stand in `sent` until they are answered,
- * expire or are cancelled.  One timer serves all deadlines, the back-off and what must be told from a later turn; it may fire
- * early and then only looks.  Callbacks may do anything with the client, also close it: its memory stays until the timer's
- * handle and all its transports are gone, and whoever calls out looks again before going on.
+ * Theory of operation: requests wait in `waiting` until there is a connection, then stand in `sent` until they are
+ * answered, expire or are cancelled.  One timer serves all deadlines, the back-off and what must be told from a later
+ * turn; it may fire early and then only looks.  Callbacks may do anything with the client, also close it: its memory
+ * stays until the timer's handle and all its transports are gone, and whoever calls out looks again before going on.
  *
- * Who ends a connection: the server (lost), we (drop: it floods, lies or is silent), the owner (stop, close).  In every case
- * `transport` is NULL at once and `connection` is another number; the old transport goes away by itself.
+ * Who ends a connection: the server (lost), we (drop: it floods, lies or is silent), the owner (stop, close).  In
+ * every case `transport` is NULL at once and `connection` is another number; the old transport goes away by itself.
  */
 #define _GNU_SOURCE
 #include <string.h>
@@ -138,8 +138,8 @@ static void show_tail(struct cell__mcp_client *client)
 }
 
 /*
- * There is no connection any more, and client->failure says why.  What was sent fails, since nobody knows whether it was
- * done; what was not sent fails with the start that it waited for, and else gets a new one.
+ * There is no connection any more, and client->failure says why.  What was sent fails, since nobody knows whether it
+ * was done; what was not sent fails with the start that it waited for, and else gets a new one.
  */
 static void handle_down(struct cell__mcp_client *client)
 {
@@ -380,8 +380,8 @@ static void handle_initialized(struct cell__mcp_request *request, const struct c
 static int send_initialize(struct cell__mcp_client *client, struct cell_error *err)
 {
 	json_t *capabilities = client->opts.elicit ? json_pack("{s:{}}", "elicitation") : json_object();
-	json_t *params = json_pack("{s:s, s:o, s:{s:s, s:s}}", "protocolVersion", CELL_MCP_VERSION, "capabilities", capabilities,
-				   "clientInfo", "name", "workcell", "version", cell_version());
+	json_t *params = json_pack("{s:s, s:o, s:{s:s, s:s}}", "protocolVersion", CELL_MCP_VERSION, "capabilities",
+				   capabilities, "clientInfo", "name", "workcell", "version", cell_version());
 	if (!params)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	client->init = (struct cell__mcp_request){

@@ -1,6 +1,6 @@
 /*
- * The client's side of one MCP server: connects when there is something to ask, keeps the connection, and makes a new one
- * when it was lost.  Belongs to the loop's thread.
+ * The client's side of one MCP server: connects when there is something to ask, keeps the connection, and makes a new
+ * one when it was lost.  Belongs to the loop's thread.
  *
  *     idle ──a request──▶ starting ──initialize answered──▶ ready ──lost──▶ idle
  *      ▲  └─soon after a failure─▶ waiting ──▲   │
@@ -12,8 +12,8 @@
  * Everything that a server says is hostile: answers to what was not asked count for nothing, floods and messages past
  * CELL_RPC_MAX_BYTES end the connection, and no server makes the loop wait.
  *
- * Contract: start() returning an error means done() never comes; else it comes exactly once, not from inside start(), unless the
- * request is cancelled first.
+ * Contract: start() returning an error means done() never comes; else it comes exactly once, not from inside start(),
+ * unless the request is cancelled first.
  */
 #ifndef CELL_MCP_CLIENT_H
 #define CELL_MCP_CLIENT_H
@@ -66,8 +66,9 @@ struct cell__mcp_client_options {
 	/* params of notifications/message */
 	void (*log)(void *arg, const json_t *params);
 	/*
-	 * A server asks a person; params of elicitation/create.  Answer with cell__mcp_elicitation_answer(), once, in this call or
-	 * later.  request: of the one call under way, or NULL where it cannot be told.  NULL: every question is declined.
+	 * A server asks a person; params of elicitation/create.  Answer with cell__mcp_elicitation_answer(), once, in
+	 * this call or later.  request: of the one call under way, or NULL where it cannot be told.  NULL: every
+	 * question is declined.
 	 */
 	void (*elicit)(void *arg, struct cell__mcp_elicitation *elicitation, struct cell__mcp_request *request,
 		       const json_t *params);

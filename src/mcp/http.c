@@ -180,7 +180,8 @@ static bool follow(struct http *http, struct cell__exchange *exchange)
 	struct cell_error err;
 	char *target = NULL;
 	curl_easy_getinfo(exchange->transfer.easy, CURLINFO_REDIRECT_URL, &target);
-	char *url = target && exchange->redirects++ < CELL_WEB_LIMIT_REDIRECTS ? cell__web_resolve(http->web.url, target) : NULL;
+	bool may = target && exchange->redirects++ < CELL_WEB_LIMIT_REDIRECTS;
+	char *url = may ? cell__web_resolve(http->web.url, target) : NULL;
 	if (!url)
 		return false;
 	/* It is where the server is from now on. */
@@ -205,9 +206,9 @@ static void end_stream(struct http *http, struct cell__exchange *exchange)
 	else if (exchange->too_big)
 		refuse_for(http, exchange, CELL_E_LIMIT, "the server sent a message that is too large");
 	else if (!exchange->sse.id[0])
-		refuse_for(http, exchange, CELL_E_TOOL, "the server ended its stream without an answer, and without a way to go on");
+		refuse_for(http, exchange, CELL_E_TOOL, "the server ended its stream without an answer or a way to go on");
 	else if (!take_up_later(exchange))
-		refuse_for(http, exchange, CELL_E_TOOL, "the server's stream brought no answer, however often it was taken up again");
+		refuse_for(http, exchange, CELL_E_TOOL, "the server's stream brought no answer, often as it was taken up again");
 }
 
 static void end_json(struct http *http, struct cell__exchange *exchange)

@@ -46,10 +46,11 @@ static bool handle_answer(struct cell__mcp_client *client, const struct cell__rp
 }
 
 /*
- * Some JSON is beyond us (a NUL in a name, a number past all bounds, too deep).  When it shows whom it answers, who waits for
- * it need not wait until the end of its time.
+ * Some JSON is beyond us (a NUL in a name, a number past all bounds, too deep).  When it shows whom it answers, who
+ * waits for it need not wait until the end of its time.
  */
-static bool refuse_unreadable(struct cell__mcp_client *client, const char *text, size_t size, const struct cell_error *err)
+static bool refuse_unreadable(struct cell__mcp_client *client, const char *text, size_t size,
+			      const struct cell_error *err)
 {
 	static const char *const path[] = { "id", NULL };
 	struct cell__mcp_failure failure = { .err = *err };
@@ -153,7 +154,8 @@ static struct cell__mcp_request *only_call(const struct cell__mcp_client *client
 
 static void handle_elicitation(struct cell__mcp_client *client, const struct cell__rpc_message *message)
 {
-	if (!client->opts.elicit || client->n_elicitations >= CELL_MCP_LIMIT_ELICITATIONS || !json_is_object(message->params)) {
+	if (!client->opts.elicit || client->n_elicitations >= CELL_MCP_LIMIT_ELICITATIONS ||
+	    !json_is_object(message->params)) {
 		reply(client, message->id, json_pack("{s:s}", "action", "decline"));
 		return;
 	}

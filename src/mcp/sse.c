@@ -1,6 +1,6 @@
 /*
- * The transport of revision 2024-11-05: one event stream by which everything comes, and a URL named in it that messages are
- * sent to.
+ * The transport of revision 2024-11-05: one event stream by which everything comes, and a URL named in it that
+ * messages are sent to.
  *
  *     GET ──event "endpoint"──▶ connected: events are messages, messages are POSTs ──stream ends──▶ lost()
  *
@@ -57,7 +57,8 @@ static void start_waiting(struct sse *sse)
 	for (;;) {
 		struct cell__exchange *oldest = NULL;
 		for (struct cell__exchange *exchange = sse->web.list; exchange; exchange = exchange->next)
-			if (exchange->kind == POST && !exchange->running && !exchange->dead && exchange->status == 0 && !exchange->ended)
+			if (exchange->kind == POST && exchange->status == 0 && !exchange->running && !exchange->dead &&
+			    !exchange->ended)
 				oldest = exchange;
 		if (!oldest || sse->closed)
 			return;

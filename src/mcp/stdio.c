@@ -1,6 +1,6 @@
 /*
- * A server that speaks on its standard streams, one message a line, started through the spawner in a process group of its
- * own.  What it writes to stderr is kept for diagnosis, the last of it.
+ * A server that speaks on its standard streams, one message a line, started through the spawner in a process group of
+ * its own.  What it writes to stderr is kept for diagnosis, the last of it.
  *
  *     running ──its exit──▶ lost() ──▶ gone()
  *        └─close(): its stdin ends──▶ closing ──exit, or killed after a grace──▶ gone()
@@ -95,7 +95,8 @@ static void handle_output(void *owner, enum cell_stream stream, const char *byte
 			stdio->base.events->message(stdio->base.owner, line, line_size);
 			continue;
 		}
-		cell_fail(&err, CELL_E_LIMIT, 0, "the server sent a message of more than %u bytes; it was ended", CELL_RPC_MAX_BYTES);
+		cell_fail(&err, CELL_E_LIMIT, 0, "the server sent a message of more than %u bytes; it was ended",
+			  CELL_RPC_MAX_BYTES);
 		lose(stdio, &err);
 	}
 }
@@ -124,7 +125,8 @@ static void handle_exited(void *owner, const struct cell__process_exit *how)
 
 /* ---- the owner's side ---- */
 
-static int send_line(struct cell__mcp_transport *transport, const char *text, size_t size, int64_t id, struct cell_error *err)
+static int send_line(struct cell__mcp_transport *transport, const char *text, size_t size, int64_t id,
+		     struct cell_error *err)
 {
 	(void)id;
 	struct stdio *stdio = (struct stdio *)transport;
@@ -133,7 +135,8 @@ static int send_line(struct cell__mcp_transport *transport, const char *text, si
 	if (cell__process_unread(stdio->process) + size > CELL_MCP_LIMIT_UNREAD)
 		return cell_fail(err, CELL_E_LIMIT, 0, "the server does not read what it is sent; it was ended");
 	CELL_AUTO_BUF struct cell__buf line = CELL_BUF_INIT;
-	if (cell__buf_reserve(&line, size + 1) < 0 || cell__buf_add(&line, text, size) < 0 || cell__buf_add(&line, "\n", 1) < 0)
+	if (cell__buf_reserve(&line, size + 1) < 0 || cell__buf_add(&line, text, size) < 0 ||
+	    cell__buf_add(&line, "\n", 1) < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	return cell__process_write(stdio->process, line.data, line.size, err);
 }

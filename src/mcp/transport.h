@@ -4,9 +4,9 @@
  *     open ──▶ connected ──lost()──▶ going ──gone()──▶ memory free
  *                  └─────── close() ───┘
  *
- * Contract: open() returning an error means no callback ever comes.  Otherwise message() any number of times, lost() at most
- * once and not after close(), gone() exactly once, last; none of them from inside open(), send(), forget() or close().  After
- * lost() and close() the pointer must not be used.  message() may close the connection.
+ * Contract: open() returning an error means no callback ever comes.  Otherwise message() any number of times, lost()
+ * at most once and not after close(), gone() exactly once, last; none of them from inside open(), send(), forget() or
+ * close().  After lost() and close() the pointer must not be used.  message() may close the connection.
  */
 #ifndef CELL_MCP_TRANSPORT_H
 #define CELL_MCP_TRANSPORT_H
@@ -21,7 +21,7 @@
 
 #define CELL_MCP_LIMIT_TAIL 4096u                      /* of what a server wrote to stderr, for diagnosis */
 #define CELL_MCP_LIMIT_UNREAD (64u * 1024u * 1024u)    /* bytes that a server has not taken */
-#define CELL_MCP_CLOSE_GRACE_MS 2000                   /* between the end of its stdin and the kill; for a goodbye by HTTP */
+#define CELL_MCP_CLOSE_GRACE_MS 2000                   /* from the end of its stdin to the kill; for a goodbye by HTTP */
 
 enum cell__mcp_kind { CELL_MCP_STDIO, CELL_MCP_HTTP, CELL_MCP_SSE };
 

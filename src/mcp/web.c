@@ -334,14 +334,15 @@ int cell__exchange_start(struct cell__exchange *exchange, const char *url, long 
 /* The message of a JSON-RPC error in the body, or the body. */
 static void explain_status(const struct cell__exchange *exchange, struct cell_error *ret_err)
 {
-	json_t *json = exchange->is_json ? json_loadb(exchange->text.data ? exchange->text.data : "", exchange->text.size, 0, NULL) : NULL;
+	const struct cell__buf *body = &exchange->text;
+	json_t *json = exchange->is_json && body->data ? json_loadb(body->data, body->size, 0, NULL) : NULL;
 	const json_t *error = json_object_get(json, "error");
 	const char *words = json_string_value(json_is_object(error) ? json_object_get(error, "message") : error);
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
-	if (!words && exchange->text.size > 0 && cell__buf_add_utf8(&text, exchange->text.data, exchange->text.size) == 0)
+	if (!words && body->size > 0 && cell__buf_add_utf8(&text, body->data, body->size) == 0)
 		words = text.data;
-	cell_fail(ret_err, CELL_E_TOOL, 0, "the server answered HTTP %ld%s%.180s", exchange->status, words && *words ? ": " : "",
-		  words ? words : "");
+	cell_fail(ret_err, CELL_E_TOOL, 0, "the server answered HTTP %ld%s%.180s", exchange->status,
+		  words && *words ? ": " : "", words ? words : "");
 	json_decref(json);
 }
 
@@ -362,7 +363,8 @@ char *cell__web_resolve(const char *base, const char *target)
 	char *found = NULL;
 	static const CURLUPart parts[] = { CURLUPART_SCHEME, CURLUPART_HOST, CURLUPART_PORT };
 	bool same = from && to && curl_url_set(from, CURLUPART_URL, base, 0) == CURLUE_OK &&
-		    curl_url_set(to, CURLUPART_URL, base, 0) == CURLUE_OK && curl_url_set(to, CURLUPART_URL, target, 0) == CURLUE_OK;
+		    curl_url_set(to, CURLUPART_URL, base, 0) == CURLUE_OK &&
+		    curl_url_set(to, CURLUPART_URL, target, 0) == CURLUE_OK;
 	for (size_t i = 0; same && i < sizeof parts / sizeof *parts; i++) {
 		char *a = NULL, *b = NULL;
 		same = curl_url_get(from, parts[i], &a, CURLU_DEFAULT_PORT) == CURLUE_OK &&

@@ -1,12 +1,12 @@
 /*
- * The HTTP of one connection: exchanges that are under way, what came by them and is to be looked at, and their end.  Shared by
- * the two transports that use it.  Belongs to the loop's thread.
+ * The HTTP of one connection: exchanges that are under way, what came by them and is to be looked at, and their end.
+ * Shared by the two transports that use it.  Belongs to the loop's thread.
  *
  *     exchange:  made ──start()──▶ running ──event()*──▶ end() ──┬──▶ start() again: a redirect, a stream that goes on
  *                                     └──────── drop() ──────────┴──▶ free, from a later turn
  *
- * libcurl must not be called from its own callbacks: what it hands us is put aside and looked at afterwards.  So event() and
- * end() may do anything, also close the whole.
+ * libcurl must not be called from its own callbacks: what it hands us is put aside and looked at afterwards.  So
+ * event() and end() may do anything, also close the whole.
  */
 #ifndef CELL_MCP_WEB_H
 #define CELL_MCP_WEB_H
@@ -88,7 +88,7 @@ void cell__exchange_drop(struct cell__exchange *exchange);
 void cell__exchange_at(struct cell__exchange *exchange, int64_t at_us);
 /* What went wrong, for a person. */
 void cell__exchange_explain(const struct cell__exchange *exchange, struct cell_error *ret_err);
-/* The absolute URL that `target` means when it is met at `base`; NULL: it is none, of another origin, or no memory.  free() it. */
+/* The absolute URL that `target` means at `base`; free() it.  NULL: it is none, or one of another origin, or no memory. */
 char *cell__web_resolve(const char *base, const char *target);
 
 #endif

@@ -162,12 +162,14 @@ static void deliver(struct cell__task *task)
 	free(question);
 }
 
-int cell_question_answer(struct cell_question *question, const char *action, const char *content_json, struct cell_error *err)
+int cell_question_answer(struct cell_question *question, const char *action, const char *content_json,
+			 struct cell_error *err)
 {
 	bool accept = strcmp(action, "accept") == 0;
 	json_t *content = NULL;
 	if (!accept && strcmp(action, "decline") != 0 && strcmp(action, "cancel") != 0)
-		return cell_fail(err, CELL_E_INVALID, 0, "a question is answered with accept, decline or cancel, not '%.40s'", action);
+		return cell_fail(err, CELL_E_INVALID, 0, "a question is answered with accept, decline or cancel, not '%.40s'",
+				 action);
 	if (content_json) {
 		content = json_loads(content_json, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
 		if (!json_is_object(content) || !accept) {

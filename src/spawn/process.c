@@ -131,8 +131,8 @@ void cell__process_pause(struct cell__process *process, bool paused)
 /* ---- its input ---- */
 
 /*
- * One end of a socket pair, as many programs get it from those who start them: writing to a reader that is gone is then an
- * error and not a SIGPIPE in a thread of the host's, and what the program sees at its end is an end of file.
+ * One end of a socket pair, as many programs get it from those who start them: writing to a reader that is gone is
+ * then an error and not a SIGPIPE in a thread of the host's, and what the program sees at its end is an end of file.
  */
 static void end_stdin(struct cell__process *process)
 {
@@ -164,7 +164,9 @@ static void handle_writable(uv_poll_t *poll, int status, int events)
 	(void)events;
 	struct cell__process *process = poll->data;
 	struct cell__buf *waiting = &process->stdin_waiting;
-	ssize_t n = status < 0 ? -1 : write_stdin(process, waiting->data + process->stdin_sent, waiting->size - process->stdin_sent);
+	ssize_t n = -1;
+	if (status >= 0)
+		n = write_stdin(process, waiting->data + process->stdin_sent, waiting->size - process->stdin_sent);
 	if (n < 0) {
 		end_stdin(process); /* it reads no more; its exit will tell */
 		return;

@@ -74,8 +74,10 @@ static int settle_kind(struct cell__mcp_params *params, const char *transport, s
 	static const struct {
 		const char *word;
 		enum cell__mcp_kind kind;
-	} words[] = { { "stdio", CELL_MCP_STDIO },	   { "streamable_http", CELL_MCP_HTTP }, { "streamable-http", CELL_MCP_HTTP },
-		      { "http", CELL_MCP_HTTP },	   { "sse", CELL_MCP_SSE } };
+	} words[] = {
+		{ "stdio", CELL_MCP_STDIO }, { "streamable_http", CELL_MCP_HTTP }, { "streamable-http", CELL_MCP_HTTP },
+		{ "http", CELL_MCP_HTTP },   { "sse", CELL_MCP_SSE },
+	};
 	if (transport) {
 		for (size_t i = 0; i < sizeof words / sizeof *words; i++)
 			if (strcmp(transport, words[i].word) == 0) {

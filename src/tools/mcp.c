@@ -637,7 +637,8 @@ json_t *cell__tools_mcp_schema(struct cell__tools *tools, const char *name)
 	return NULL;
 }
 
-void cell__tools_on_mcp(struct cell__tools *tools, void (*event)(void *arg, const struct cell__mcp_event *event), void *arg)
+void cell__tools_on_mcp(struct cell__tools *tools, void (*event)(void *arg, const struct cell__mcp_event *event),
+			void *arg)
 {
 	tools->mcp_event = event;
 	tools->mcp_event_arg = arg;

@@ -1,12 +1,12 @@
 /*
- * MCP servers as tools: what load_mcp.c (definitions), mcp.c (servers and calls), mcp_tools.c (their tools as callables),
- * mcp_result.c (what they answer) and mcp_wait.c (calls that wait for a server to say what it has) share.
+ * MCP servers as tools: what load_mcp.c (definitions), mcp.c (servers and calls), mcp_tools.c (their tools as
+ * callables), mcp_result.c (what they answer) and mcp_wait.c (calls that wait for a server to say what it has) share.
  *
  *     tool (a version of the definition) ──▶ server ──▶ client (mcp/client.h) ──▶ the program or the web service
  *
  * A server lives as long as a definition with its parameters does, however often its file is read; one with other
- * parameters is another server.  When it says what tools it has, the tool is replaced by a new version with these callables;
- * calls under way keep the version they were made with.
+ * parameters is another server.  When it says what tools it has, the tool is replaced by a new version with these
+ * callables; calls under way keep the version they were made with.
  */
 #ifndef CELL_TOOLS_MCP_H
 #define CELL_TOOLS_MCP_H
@@ -39,8 +39,8 @@ struct cell__mcp_params *cell__mcp_params_create(void);
 void cell__mcp_params_unref(struct cell__mcp_params *params);
 bool cell__mcp_params_equal(const struct cell__mcp_params *a, const struct cell__mcp_params *b);
 /*
- * Settles the transport (`transport` may be NULL: by what there is, and for a URL by what it looks like) and checks all.
- * `why` gets what is wrong.
+ * Settles the transport (`transport` may be NULL: by what there is, and for a URL by what it looks like) and checks
+ * all. `why` gets what is wrong.
  */
 int cell__mcp_params_settle(struct cell__mcp_params *params, const char *transport, struct cell__buf *why);
 void cell__load_mcp(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool *tool);
@@ -80,7 +80,7 @@ void cell__mcp_fill_callables(struct cell__tool *tool, const json_t *list, char 
 void cell__mcp_finish_run(struct cell__tool_run *run, const struct cell__mcp_answer *answer);
 
 /* mcp_wait.c */
-/* True: the call waits, and is handled again by cell__tools_handle().  tool NULL: it is about all tools, or args.await. */
+/* True: the call waits, and cell__tools_handle() handles it again.  tool NULL: it is about all tools, or args.await. */
 bool cell__mcp_park(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call,
 		    struct cell__tool *tool);
 /* True: the tool's server could not be asked, and the call has failed with the reason. */

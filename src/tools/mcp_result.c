@@ -202,7 +202,8 @@ static void answer_parts(struct cell__tool_run *run, const json_t *content, cons
 	struct parts parts = { 0 };
 	size_t limit = run->tool->max_output;
 	if (make_parts(&parts, content, structured, limit) < 0) {
-		cell__tool_run_fail(run, parts.why ? CELL_TOOL_E_FAILED : CELL_E_NOMEM, "%s", parts.why ? parts.why : "out of memory");
+		cell__tool_run_fail(run, parts.why ? CELL_TOOL_E_FAILED : CELL_E_NOMEM, "%s",
+				    parts.why ? parts.why : "out of memory");
 		json_decref(parts.list);
 	} else if (parts.raw.size > limit) {
 		cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "the answer is larger than %zu bytes (max_output)", limit);
@@ -226,7 +227,8 @@ static void answer_raw(struct cell__tool_run *run, const char *kind, const char 
 }
 
 /* As it stands in the message where it can be found there, so that no number is rounded. */
-static void answer_structured(struct cell__tool_run *run, const struct cell__mcp_answer *answer, const json_t *structured)
+static void answer_structured(struct cell__tool_run *run, const struct cell__mcp_answer *answer,
+			      const json_t *structured)
 {
 	static const char *const path[] = { "result", "structuredContent", NULL };
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;

@@ -4,8 +4,8 @@
  *     asked ──a server is not known──▶ parked ──all known or failed, or too late──▶ handled again, with what there is
  *                                        └─ cancelled: gone
  *
- * A question about one server waits for that one, as long as a call of it may take.  A listing of all waits a short time for
- * those that start, and shows the rest without callables: no server keeps another tool from being listed.
+ * A question about one server waits for that one, as long as a call of it may take.  A listing of all waits a short
+ * time for those that start, and shows the rest without callables: no server keeps another tool from being listed.
  */
 #define _GNU_SOURCE
 #include <string.h>
@@ -161,8 +161,8 @@ static char **copy_scope(const char *const *scope, bool *ret_ok)
 	return copy;
 }
 
-static struct parked *make_parked(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call,
-				  const struct cell__tool *tool)
+static struct parked *make_parked(struct cell__tools *tools, const struct cell__tools_view *view,
+				  struct cell__call *call, const struct cell__tool *tool)
 {
 	struct parked *parked = cell__alloc(1, sizeof *parked);
 	if (!parked)

@@ -106,7 +106,8 @@ struct cell__tools_view {
 
 /*
  * Answers tools.list {tags?}, tools.search {query, limit?, tags?}, tools.describe {name}, tools.list_recipes {name},
- * tools.schema {name} (of an MCP server) and tools.call {name, args}; view may be NULL.  May answer before it returns.  The answer of tools.call is one of
+ * tools.schema {name} (of an MCP server) and tools.call {name, args}; view may be NULL.  May answer before it
+ * returns.  The answer of tools.call is one of
  *
  *     {"value": JSON}      no raw part
  *     {"raw": "text"}      the raw part is UTF-8 text
@@ -114,9 +115,9 @@ struct cell__tools_view {
  *
  *     {"raw": "parts", "parts": [{"type", "size", ...}]}   bytes of several kinds, one after another
  *
- * so that what a tool said travels unescaped.  The others answer with the JSON value itself.  tools.list and tools.search
- * start MCP servers whose tools are not known yet, and wait a short time for them; `await`, a list of tools' names, says
- * which servers are of interest.
+ * so that what a tool said travels unescaped.  The others answer with the JSON value itself.  tools.list and
+ * tools.search start MCP servers whose tools are not known yet, and wait a short time for them; `await`, a list of
+ * tools' names, says which servers are of interest.
  */
 void cell__tools_handle(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call);
 
@@ -170,18 +171,18 @@ json_t *cell__tools_list(struct cell__tools *tools, const struct cell__tools_vie
 /* ---- MCP servers ---- */
 
 /*
- * Adds or replaces a server; params: {"command", "args", "env", "cwd"} or {"url", "headers"}, see docs/mcp.md.  It comes before
- * one of the same name in a directory.  Nothing is started.
+ * Adds or replaces a server; params: {"command", "args", "env", "cwd"} or {"url", "headers"}, see docs/mcp.md.  It
+ * comes before one of the same name in a directory.  Nothing is started.
  */
 int cell__tools_add_mcp(struct cell__tools *tools, const char *name, const json_t *params, struct cell_error *err);
 /* CELL_E_NOT_FOUND unless it was added so. */
 int cell__tools_remove_mcp(struct cell__tools *tools, const char *name, struct cell_error *err);
 /*
- * Ends all servers; calls under way fail, and the next one starts its server again.  done(arg) when their processes are gone,
- * perhaps before this returns.
+ * Ends all servers; calls under way fail, and the next one starts its server again.  done(arg) when their processes
+ * are gone, perhaps before this returns.
  */
 void cell__tools_stop_mcp(struct cell__tools *tools, void (*done)(void *arg), void *arg);
-/* A new object {"name", "server", "instructions", "tools"} with what a server said of itself; NULL: not known, or no memory. */
+/* A new {"name", "server", "instructions", "tools"}: what a server said of itself.  NULL: not known, or no memory. */
 json_t *cell__tools_mcp_schema(struct cell__tools *tools, const char *name);
 
 /* What servers tell beside their answers. */
@@ -198,7 +199,8 @@ struct cell__mcp_event {
 	struct cell__mcp_elicitation *elicitation; /* QUESTION: to be answered once */
 };
 /* Before any server is used; without it every question is declined. */
-void cell__tools_on_mcp(struct cell__tools *tools, void (*event)(void *arg, const struct cell__mcp_event *event), void *arg);
+void cell__tools_on_mcp(struct cell__tools *tools, void (*event)(void *arg, const struct cell__mcp_event *event),
+			void *arg);
 
 /* ---- functions of the host ---- */
 

@@ -111,8 +111,8 @@ static const char *plain_string(const json_t *value, size_t max)
 }
 
 /*
- * The id in this object, NULL when there is none that can be used.  A number that is whole counts however it is spelt: some
- * peers send 1.0, and all numbers are reals in a message with one past 64 bits.
+ * The id in this object, NULL when there is none that can be used.  A number that is whole counts however it is
+ * spelt: some peers send 1.0, and all numbers are reals in a message with one past 64 bits.
  */
 static json_t *usable_id(json_t *object)
 {
@@ -183,7 +183,8 @@ static int get_answer(json_t *object, struct cell__rpc_message *message, struct 
 	return 0;
 }
 
-int cell__rpc_get(const struct cell__rpc_doc *doc, size_t i, struct cell__rpc_message *ret_message, struct cell_error *err)
+int cell__rpc_get(const struct cell__rpc_doc *doc, size_t i, struct cell__rpc_message *ret_message,
+		  struct cell_error *err)
 {
 	json_t *object = doc->batch ? json_array_get(doc->root, i) : doc->root;
 	*ret_message = (struct cell__rpc_message){ 0 };

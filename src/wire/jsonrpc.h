@@ -2,7 +2,7 @@
  * JSON-RPC 2.0 as the Model Context Protocol uses it, for client and server.  Pure: bytes in, messages out, and back.
  * Everything read is hostile: size and depth are bounded, and every message is classified before anybody uses it.
  *
- *     bytes ── lines (stdio) or SSE events or an HTTP body ──▶ text ── cell__rpc_read() ──▶ doc ── cell__rpc_get() ──▶ message
+ *     bytes ── lines, SSE events or a body ──▶ text ── cell__rpc_read() ──▶ doc ── cell__rpc_get() ──▶ message
  *
  * Ids are strings or whole numbers, as the protocol wants them; null only in an error that answers nothing readable.
  * Batches exist in revision 2025-03-26 alone; whoever speaks another one says so and has them refused.
@@ -57,8 +57,9 @@ struct cell__rpc_message {
 };
 
 /*
- * Returns 0, or the JSON-RPC code to answer with (CELL_RPC_PARSE_ERROR, CELL_RPC_INVALID_REQUEST) and a CELL_E_PROTOCOL,
- * CELL_E_LIMIT or CELL_E_NOMEM in *err.  Whole numbers past 64 bits are read as reals, since nothing here can hold them.
+ * Returns 0, or the JSON-RPC code to answer with (CELL_RPC_PARSE_ERROR, CELL_RPC_INVALID_REQUEST) and a
+ * CELL_E_PROTOCOL, CELL_E_LIMIT or CELL_E_NOMEM in *err.  Whole numbers past 64 bits are read as reals, since nothing
+ * here can hold them.
  */
 int cell__rpc_read(const char *text, size_t size, bool batches, struct cell__rpc_doc *ret_doc, struct cell_error *err);
 void cell__rpc_doc_finish(struct cell__rpc_doc *doc);
@@ -67,11 +68,13 @@ void cell__rpc_doc_finish(struct cell__rpc_doc *doc);
  * The i-th message.  Fails as above with CELL_RPC_INVALID_REQUEST; ret_message->id is then what could be read of its id
  * (NULL: nothing), for the answer.
  */
-int cell__rpc_get(const struct cell__rpc_doc *doc, size_t i, struct cell__rpc_message *ret_message, struct cell_error *err);
+int cell__rpc_get(const struct cell__rpc_doc *doc, size_t i, struct cell__rpc_message *ret_message,
+		  struct cell_error *err);
 
 /*
- * Append one message as one line of JSON, without the line break; 0, or -1 when memory is gone or it would be longer than
- * CELL_RPC_MAX_BYTES (the buffer is then as before).  Nothing is taken over.  params, data: may be NULL.  id NULL: null.
+ * Append one message as one line of JSON, without the line break; 0, or -1 when memory is gone or it would be longer
+ * than CELL_RPC_MAX_BYTES (the buffer is then as before).  Nothing is taken over.  params, data: may be NULL.  id
+ * NULL: null.
  */
 int cell__rpc_add_request(struct cell__buf *buf, int64_t id, const char *method, const json_t *params);
 int cell__rpc_add_notification(struct cell__buf *buf, const char *method, const json_t *params);
@@ -81,8 +84,8 @@ int cell__rpc_add_error(struct cell__buf *buf, const json_t *id, int64_t code, c
 /* ---- lines: how messages are told apart on standard streams ---- */
 
 /*
- * Put bytes in, take lines out until there are none, and again.  A line past max_bytes is reported once and skipped, so that
- * the stream can go on.  Empty lines are left out, and a carriage return before the line break.
+ * Put bytes in, take lines out until there are none, and again.  A line past max_bytes is reported once and skipped,
+ * so that the stream can go on.  Empty lines are left out, and a carriage return before the line break.
  */
 struct cell__lines {
 	struct cell__buf buf;

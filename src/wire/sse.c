@@ -57,7 +57,8 @@ static void set_retry(struct cell__sse *sse, const char *value, size_t size)
 	sse->retry_ms = ms;
 }
 
-static int set_text(struct cell__sse *sse, char *out, size_t max, const char *value, size_t size, struct cell_error *err)
+static int set_text(struct cell__sse *sse, char *out, size_t max, const char *value, size_t size,
+		    struct cell_error *err)
 {
 	if (size > max)
 		return fail(sse, err, CELL_E_LIMIT, "the type or the id of an event is too long");

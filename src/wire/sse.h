@@ -1,6 +1,6 @@
 /*
- * Server-Sent Events (text/event-stream of the HTML standard): an incremental parser and a writer.  Pure; what comes in is
- * hostile and bounded.
+ * Server-Sent Events (text/event-stream of the HTML standard): an incremental parser and a writer.  Pure; what comes
+ * in is hostile and bounded.
  */
 #ifndef CELL_WIRE_SSE_H
 #define CELL_WIRE_SSE_H
@@ -43,15 +43,15 @@ void cell__sse_finish(struct cell__sse *sse);
 /* A new connection of the same stream: what was cut off is forgotten; id and retry_ms stay. */
 void cell__sse_restart(struct cell__sse *sse);
 /*
- * Reads from *bytes, moves it on, and returns 1 with an event, 0 when all is read and no event is complete, or -1 when the
- * stream is past a bound or memory is gone (and from then on).
+ * Reads from *bytes, moves it on, and returns 1 with an event, 0 when all is read and no event is complete, or -1
+ * when the stream is past a bound or memory is gone (and from then on).
  */
 int cell__sse_next(struct cell__sse *sse, const char **bytes, size_t *size, struct cell__sse_event *ret_event,
 		   struct cell_error *err);
 
 /*
- * Append to what is sent.  0, or -1 when memory is gone or type or id have a line break or a NUL (nothing is appended then).
- * type NULL: "message", unsaid; id NULL: none; "" takes the id back.
+ * Append to what is sent.  0, or -1 when memory is gone or type or id have a line break or a NUL (nothing is appended
+ * then). type NULL: "message", unsaid; id NULL: none; "" takes the id back.
  */
 int cell__sse_add_event(struct cell__buf *buf, const char *type, const char *id, const char *data, size_t size);
 /* A comment: keeps a connection alive.  text without line breaks. */

@@ -292,6 +292,13 @@ def test_a_server_that_does_not_end_is_killed(serve):
     support.wait_until(lambda: not support.alive(pid), "it is gone")
 
 
+def test_servers_end_with_a_host_that_is_killed(serve):
+    driver = serve()
+    pid = server_pid(driver)
+    driver.kill()
+    support.wait_until(lambda: not support.alive(pid), "it is gone")
+
+
 # ---- interrupts and time -----------------------------------------------------------------------------------
 
 

@@ -1,6 +1,6 @@
 /*
- * mcp/client: its states, on a stand-in for spawn/process.h.  The test is the server: it sees what the client wrote and puts
- * words into its mouth, all on one thread.
+ * mcp/client: its states, on a stand-in for spawn/process.h.  The test is the server: it sees what the client wrote
+ * and puts words into its mouth, all on one thread.
  */
 #define _GNU_SOURCE
 #include <setjmp.h>
