@@ -491,6 +491,24 @@ CELL_API int cell_audit_reader_next(struct cell_audit_reader *reader, struct cel
 			     struct cell_error *err);
 CELL_API void cell_audit_reader_close(struct cell_audit_reader *reader); /* NULL is fine */
 
+/* ---- typed Python modules for the tools of an MCP server ------------------- */
+
+struct cell_gen_options {
+	size_t size;            /* sizeof(struct cell_gen_options) */
+	const char *server;     /* the name that the server has among the tools of a session: letters, digits, _ and - */
+	const char *tools_json; /* what the server answered to tools/list */
+	const char *out_dir;    /* the package becomes a folder in it; made when missing; NULL: "mcptools" */
+	int async_api;          /* 1: run() is a coroutine function and run_sync() waits; 0: run() waits, run_async() does not */
+};
+#define CELL_GEN_OPTIONS_INIT { .size = sizeof(struct cell_gen_options) }
+
+/*
+ * Makes or replaces the package, as docs/mcp-api.md says; only files that were made by this are replaced or removed.  Does
+ * its work on the caller's thread.  *ret_json is {"package", "path", "tools": [{"name", "module"}], "problems": [{"tool",
+ * "message"}]}; free() it; ret_json may be NULL.  A tool with a problem is left out and no error.
+ */
+CELL_API int cell_gen_mcp(const struct cell_gen_options *opts, char **ret_json, struct cell_error *err);
+
 /* ---- sessions ----------------------------------------------------------- */
 
 struct cell_session;

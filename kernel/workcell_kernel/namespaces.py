@@ -42,6 +42,11 @@ def install(ns, channel, run_coroutine=None):
     shell.reset_hook = restore
 
 
+def channel():
+    """The way to the host, for modules of ours that the code imports; None: this is no session with namespaces."""
+    return _installed[0] if _installed is not None else None
+
+
 def restore(ns):
     """After a reset of the namespace: fresh ones, whatever the code had put in their place."""
     if _installed is not None:

@@ -11,7 +11,7 @@
  *     cmd_run.c     `run`, and the reading and running of one cell
  *     cmd_shell.c   `shell`      cmd_doctor.c   `doctor`      cmd_bench.c   `bench`
  *     cmd_tools.c   `tools`      cmd_workflows.c   `workflows`
- *     cmd_artifacts.c   `artifacts`      cmd_deps.c   `deps`
+ *     cmd_artifacts.c   `artifacts`      cmd_deps.c   `deps`      cmd_gen.c   `gen`
  *     cmd_policy.c   `policy`      cmd_audit.c   `audit`
  *
  * Threads: the main thread parses, runs cells and does all the writing.  One signal thread interrupts and
@@ -83,6 +83,7 @@ int cell__cmd_artifacts(int argc, char **argv);
 int cell__cmd_deps(int argc, char **argv);
 int cell__cmd_policy(int argc, char **argv);
 int cell__cmd_audit(int argc, char **argv);
+int cell__cmd_gen(int argc, char **argv);
 /* Reads its own arguments, and answers its own --help. */
 int cell__cmd_bench(int argc, char **argv);
 
@@ -96,6 +97,7 @@ extern const struct cell_cli_command cell__cli_artifacts_command;
 extern const struct cell_cli_command cell__cli_deps_command;
 extern const struct cell_cli_command cell__cli_policy_command;
 extern const struct cell_cli_command cell__cli_audit_command;
+extern const struct cell_cli_command cell__cli_gen_command;
 
 /*
  * Fills *values, which holds the defaults, from the arguments.  Operands go to `operands`, in order with the

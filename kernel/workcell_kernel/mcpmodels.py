@@ -1,0 +1,235 @@
+"""What the modules that ``workcell gen mcp`` writes stand on: model classes, and the way to the server.
+
+    from mcptools.everything.echo import Params, run
+    run(Params(message="hello"))
+
+The classes are pydantic's where the environment has pydantic v2, and those of mcpstandin.py where it has not; the choice
+is made when this module is first imported. A call travels as any call of ``tools`` does, so policy, approval and audit
+are the same. Nothing here knows a server: what is special to one stands in the generated modules, as data.
+"""
+
+import enum
+import re
+import typing
+from json import dumps, loads
+
+from . import mcpscalars, mcpstandin, namespaces
+from .ns_errors import ToolCallError
+from .ns_tools import head_of, value_of
+from .rpc import encode_after
+
+try:
+    import pydantic
+    from pydantic import ConfigDict, Field, RootModel as _RootModel, ValidationError
+except ImportError:  # none, or a version before 2
+    pydantic = None
+
+if pydantic is None:
+    BaseModel, RootModel = mcpstandin.BaseModel, mcpstandin.RootModel
+    Field, ValidationError = mcpstandin.Field, mcpstandin.ValidationError
+    _FOREIGN = ()
+else:
+    _T = typing.TypeVar("_T")
+    _FOREIGN = pydantic.BaseModel
+
+    class BaseModel(pydantic.BaseModel):
+        # A property that is no Python name goes by both names in the constructor.
+        model_config = ConfigDict(populate_by_name=True, protected_namespaces=())
+
+    class RootModel(_RootModel[_T], typing.Generic[_T]):
+        pass
+
+
+class StrEnum(str, enum.Enum):
+    """Members are texts in every way: compared, printed, sent."""
+
+    __str__ = str.__str__
+    __format__ = str.__format__
+
+
+class IntEnum(int, enum.Enum):
+    __str__ = int.__repr__
+    __format__ = int.__format__
+
+
+class _Nullable:
+    """Marks an optional field for which None is a value: one that was given is sent."""
+
+    def __repr__(self):
+        return "Nullable"
+
+
+Nullable = _Nullable()
+
+
+# ---- limits that neither pydantic's Field() nor ours has
+
+class _Check:
+    """Stands in Annotated[]; check() raises ValueError."""
+
+    def __get_pydantic_core_schema__(self, source, handler):
+        from pydantic_core import core_schema
+
+        def validate(value):
+            self.check(value)
+            return value
+
+        return core_schema.no_info_after_validator_function(validate, handler(source))
+
+
+class Pattern(_Check):
+    """A regular expression of JSON Schema. One that Python does not understand is left to the server."""
+
+    def __init__(self, pattern):
+        self.pattern = pattern
+        try:
+            self.compiled = re.compile(re.sub(r"\(\?<(?=[A-Za-z_])", "(?P<", pattern))
+        except (re.error, OverflowError, RecursionError):
+            self.compiled = None
+
+    def check(self, value):
+        if self.compiled is not None and not self.compiled.search(value):
+            raise ValueError("it should match the pattern %r" % self.pattern)
+
+
+class Unique(_Check):
+    """No two items are equal, as JSON sees it."""
+
+    def check(self, value):
+        seen = set()
+        for item in value:
+            key = _key(item)
+            if key in seen:
+                raise ValueError("its items should be unique")
+            seen.add(key)
+
+
+class OneOf(_Check):
+    """One of these values and nothing else."""
+
+    def __init__(self, *values):
+        self.values = values
+        self.keys = frozenset(map(_key, values))
+
+    def check(self, value):
+        if _key(value) not in self.keys:
+            raise ValueError("it should be %s" % mcpscalars.words(map(repr, self.values)))
+
+
+def _key(value):
+    """Equal for values that are equal in JSON: 1 and 1.0 are, 1 and true are not."""
+    value = plain(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, dict):
+        return dict, frozenset((name, _key(member)) for name, member in value.items())
+    if isinstance(value, list):
+        return list, tuple(map(_key, value))
+    return (bool if isinstance(value, bool) else type(None) if value is None else str if isinstance(value, str) else int,
+            value)
+
+
+# ---- what travels
+
+def plain(value):
+    """A value as JSON has it. Properties go by the names that the server gave them.
+
+    An optional field that is None is left out, unless None was given for a field that may be null.
+    """
+    if isinstance(value, RootModel):
+        return plain(value.root)
+    if isinstance(value, BaseModel):
+        return _object(value)
+    if isinstance(value, dict):
+        return {mcpscalars.jsonable(name): plain(member) for name, member in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(member) for member in value]
+    if _FOREIGN and isinstance(value, _FOREIGN):
+        return value.model_dump(mode="json", by_alias=True)
+    return mcpscalars.jsonable(value)
+
+
+def _object(model):
+    values, given, sent = model.__dict__, model.model_fields_set, {}
+    for name, info in type(model).model_fields.items():
+        if name not in values:
+            continue  # model_construct() may leave out what it likes
+        value = values[name]
+        if value is None and not info.is_required() and (name not in given or Nullable not in info.metadata):
+            continue
+        sent[info.alias or name] = plain(value)
+    for name, value in (model.model_extra or {}).items():
+        sent[name] = plain(value)
+    return sent
+
+
+class Client:
+    """Calls the tools of one MCP server, by the names that the server gave them."""
+
+    def __init__(self, server):
+        self.server = server
+
+    def __repr__(self):
+        return "Client(%r)" % self.server
+
+    def run(self, tool, params, result):
+        """Calls and waits; ``result`` is the class of the answer."""
+        channel, data = self._prepare(tool, params)
+        return self._result(tool, value_of(*channel.call("tools.call", data=data)), result)
+
+    async def run_async(self, tool, params, result):
+        channel, data = self._prepare(tool, params)
+        return self._result(tool, value_of(*await channel.call_async("tools.call", data=data)), result)
+
+    def run_text(self, tool, params):
+        """The same for a tool that does not say what it answers: always text."""
+        channel, data = self._prepare(tool, params)
+        return _text(value_of(*channel.call("tools.call", data=data)))
+
+    async def run_text_async(self, tool, params):
+        channel, data = self._prepare(tool, params)
+        return _text(value_of(*await channel.call_async("tools.call", data=data)))
+
+    def _prepare(self, tool, params):
+        if not isinstance(params, (BaseModel, RootModel)):
+            raise TypeError("%s.%s takes its Params, not %s" % (self.server, tool, type(params).__name__))
+        channel = namespaces.channel()
+        if channel is None:
+            raise RuntimeError("the tools of the MCP server %r can be called in a Workcell session that has this server "
+                               "among its tools, and this is none: run the code with `workcell run`" % self.server)
+        arguments = plain(params)
+        if not isinstance(arguments, dict):
+            raise TypeError("%s.%s takes an object, not %s" % (self.server, tool, type(arguments).__name__))
+        return channel, encode_after(head_of("%s.%s" % (self.server, tool)), arguments, b"}}")
+
+    def _result(self, tool, value, result):
+        try:
+            return result.model_validate(value)
+        except ValidationError as exc:
+            problem = exc
+        if isinstance(value, str):
+            # A server that answers in text alone often puts the JSON there.
+            try:
+                return result.model_validate(loads(value))
+            except ValidationError as exc:
+                problem = exc
+            except ValueError:
+                problem = "text where it promises structured content: %.1000s" % value
+        failure = ToolCallError("Tool '%s.%s' answered with what its output schema does not allow: %s"
+                                % (self.server, tool, problem), "tools", "call", "ToolCallError", "protocol")
+        failure.data = value  # the tool has run: what it said is not lost
+        raise failure
+
+
+def _text(value):
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    if isinstance(value, (bytes, bytearray)):
+        return value.decode("utf-8", "replace")
+    return dumps(value, ensure_ascii=False)
+
+
+__all__ = ["BaseModel", "Client", "Field", "IntEnum", "Nullable", "OneOf", "Pattern", "RootModel", "StrEnum", "Unique",
+           "ValidationError"]

@@ -1,0 +1,128 @@
+/*
+ * `workcell gen mcp`: typed Python modules for the tools of an MCP server.
+ */
+#define _GNU_SOURCE 1
+#include "cli.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct gen_flags {
+	const char *name;
+	const char *schema;
+	const char *out;
+	bool is_async;
+	bool json;
+};
+
+static const struct cell_cli_flag gen_flag_table[] = {
+	{ 0, "name", "NAME", "the server's name among the tools of a session", CELL_FLAG_STRING,
+	  offsetof(struct gen_flags, name) },
+	{ 0, "schema", "FILE", "take the tools from this file, a saved answer to tools/list; - is stdin", CELL_FLAG_STRING,
+	  offsetof(struct gen_flags, schema) },
+	{ 0, "out", "DIR", "the package becomes a folder in DIR (default mcptools)", CELL_FLAG_STRING,
+	  offsetof(struct gen_flags, out) },
+	{ 0, "async", NULL, "run() is a coroutine function, and run_sync() waits", CELL_FLAG_SWITCH,
+	  offsetof(struct gen_flags, is_async) },
+	{ 0, "json", NULL, "what was made, as JSON", CELL_FLAG_SWITCH, offsetof(struct gen_flags, json) },
+	{ 0 },
+};
+
+const struct cell_cli_command cell__cli_gen_command = {
+	.name = "gen",
+	.summary = "typed Python modules for the tools of an MCP server",
+	.synopsis = "mcp --name NAME --schema FILE [--out DIR]",
+	.about = "Writes the package DIR/NAME with a module for each tool: Params, Result, run() and run_async(). Code in a\n"
+		 "session whose tools have a server of this name calls it so:\n\n"
+		 "  from mcptools.NAME.some_tool import Params, run\n"
+		 "  run(Params(...))\n\n"
+		 "Prints the modules, one a line. A tool that cannot be described is named on stderr, the others are made, and\n"
+		 "the exit status is 1. Made again, the package is replaced; files that were not made by this stay.",
+	.examples = "  workcell gen mcp --name github --schema tools.json\n"
+		    "  workcell gen mcp --name github --schema tools.json --out lib/mcptools --async",
+	.flags = gen_flag_table,
+	.run = cell__cmd_gen,
+};
+
+/* What the server answered to tools/list, as text to free(). */
+static int list_tools(const struct gen_flags *flags, char **ret_text, struct cell_error *err)
+{
+	size_t size;
+
+	if (!flags->schema)
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "where are the tools listed? --schema FILE");
+	return cell__cli_read_file(flags->schema, ret_text, &size, err);
+}
+
+/* The modules on stdout, problems on stderr; answers the exit status. */
+static int print_report(const char *text)
+{
+	json_t *report = json_loads(text, 0, NULL);
+	const json_t *entry;
+	size_t i;
+	int status = 0;
+
+	json_array_foreach(json_object_get(report, "tools"), i, entry)
+		cell__cli_line(cell__cli_text(entry, "module"));
+	json_array_foreach(json_object_get(report, "problems"), i, entry) {
+		struct cell_error err;
+
+		cell__cli_fail(&err, CELL_E_INVALID, 0, "tool '%s' %s", cell__cli_text(entry, "tool"),
+			       cell__cli_text(entry, "message"));
+		cell__cli_report(&err, false);
+		status = 1;
+	}
+	json_decref(report);
+	return status;
+}
+
+static int generate(const struct gen_flags *flags, int *ret_status, struct cell_error *err)
+{
+	struct cell_gen_options options = CELL_GEN_OPTIONS_INIT;
+	char *tools, *report;
+
+	if (!flags->name)
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "what is the server called? --name NAME");
+	if (list_tools(flags, &tools, err) < 0)
+		return -1;
+	options.server = flags->name;
+	options.tools_json = tools;
+	options.out_dir = flags->out;
+	options.async_api = flags->is_async;
+	if (cell_gen_mcp(&options, &report, err) < 0) {
+		free(tools);
+		return -1;
+	}
+	free(tools);
+	if (flags->json) {
+		json_t *parsed = json_loads(report, 0, NULL);
+
+		cell__cli_line(report);
+		*ret_status = json_array_size(json_object_get(parsed, "problems")) > 0;
+		json_decref(parsed);
+	} else {
+		*ret_status = print_report(report);
+	}
+	free(report);
+	return 0;
+}
+
+int cell__cmd_gen(int argc, char **argv)
+{
+	struct gen_flags flags = { 0 };
+	struct cell_cli_list operands = { 0 };
+	struct cell_error err;
+	int status;
+
+	if (!cell__cli_parse(&cell__cli_gen_command, argc, argv, &flags, &operands, &status))
+		goto out;
+	if (operands.count != 1 || strcmp(operands.items[0].value, "mcp"))
+		cell__cli_fail(&err, CELL_E_INVALID, 0, "workcell gen makes one thing: workcell gen mcp --name NAME");
+	else if (generate(&flags, &status, &err) == 0)
+		goto out;
+	status = cell__cli_report(&err, flags.json);
+out:
+	cell__cli_list_finish(&operands);
+	return status;
+}
