@@ -157,7 +157,7 @@ def _object(model):
         value = values[name]
         if value is None and not info.is_required() and (name not in given or Nullable not in info.metadata):
             continue
-        sent[info.alias or name] = plain(value)
+        sent[name if info.alias is None else info.alias] = plain(value)
     for name, value in (model.model_extra or {}).items():
         sent[name] = plain(value)
     return sent

@@ -179,7 +179,7 @@ def validate_datetime(value, state):
     text = as_text(value, state)
     try:
         if isinstance(text, str):
-            return parse_datetime(text.strip())
+            return parse_datetime(text)
         if isinstance(value, datetime.date):
             return datetime.datetime(value.year, value.month, value.day)
         if _is_number(value):
@@ -196,7 +196,7 @@ def validate_date(value, state):
     text = as_text(value, state)
     try:
         if isinstance(text, str):
-            value = parse_datetime(text.strip())
+            value = parse_datetime(text)
         elif _is_number(value):
             value = _from_timestamp(value)
     except (ValueError, OverflowError):
@@ -216,7 +216,7 @@ def validate_time(value, state):
     text = as_text(value, state)
     try:
         if isinstance(text, str):
-            found = _ONLY_TIME.fullmatch(text.strip())
+            found = _ONLY_TIME.fullmatch(text)
             if not found:
                 raise ValueError("no time")
             clock, zone = _clock(found)

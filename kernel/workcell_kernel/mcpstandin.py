@@ -10,13 +10,14 @@ Union needs to choose: how exact the match was, and how many fields of models we
 """
 
 import json
+import math
 import sys
 import typing
 from collections import deque
 from collections.abc import Mapping
 from copy import deepcopy
 
-from .mcpscalars import EXACT, LAX, SCALARS, _Invalid, enum_validator, invalid, jsonable, words
+from .mcpscalars import EXACT, LAX, SCALARS, STRICT, _Invalid, enum_validator, invalid, jsonable, words
 
 MISSING = type("MISSING", (), {"__repr__": lambda self: "PydanticUndefined", "__bool__": lambda self: False})()
 FIELD_LIMITS = ("ge", "gt", "le", "lt", "multiple_of", "min_length", "max_length")
@@ -116,7 +117,7 @@ def compile_type(kind):
     if origin is typing.Annotated:
         return _annotated(compile_type(args[0]), args[1:])
     if kind is typing.Any or isinstance(kind, typing.TypeVar):
-        return lambda value, state: value
+        return _any
     if kind is None or kind is type(None):
         return _none
     if origin is typing.Union:
@@ -124,7 +125,7 @@ def compile_type(kind):
     if origin is typing.Literal:
         return _literal(args)
     if kind in (list, typing.List) or origin is list:
-        return _list(compile_type(args[0]) if args else lambda value, state: value)
+        return _list(compile_type(args[0]) if args and args[0] is not typing.Any else lambda value, state: value)
     if kind in (dict, typing.Dict) or origin is dict:
         return _dict(*map(compile_type, args or (typing.Any, typing.Any)))
     if origin is tuple:
@@ -151,6 +152,11 @@ def tag(kind):
     name = getattr(origin, "__name__", None) or str(origin)
     args = typing.get_args(kind)
     return "%s[%s]" % (name, ",".join(map(tag, args))) if args else "any" if kind is typing.Any else name
+
+
+def _any(value, state):
+    state.floor(STRICT)  # a type that knows the value is preferred
+    return value
 
 
 def _none(value, state):
@@ -312,8 +318,11 @@ _COMPARE = {
 def is_multiple(value, factor):
     if isinstance(value, int) and isinstance(factor, int):
         return value % factor == 0
-    rest, slack = abs(float(value) % factor), abs(value) / 1e9
-    return rest <= slack or abs(rest - factor) <= slack
+    times = value / factor
+    if not abs(times) <= 1e300:
+        return True  # infinity, NaN: as pydantic sees it
+    rest = abs(math.floor(times + 0.5) * factor - value)
+    return rest == 0 or rest < abs(value) * sys.float_info.epsilon
 
 
 def check_limits(limits, value):
@@ -412,7 +421,7 @@ class BaseModel(metaclass=_Meta):
             for name, kind in typing.get_type_hints(cls, include_extras=True).items():
                 info = _field_info(kind, cls._defaults.get(name, MISSING))
                 fields[name] = info
-                plan.append((name, info.alias or name, compile_type(kind), info))
+                plan.append((name, name if info.alias is None else info.alias, compile_type(kind), info))
             cls._cache = fields, plan
         return cls._cache
 
@@ -427,7 +436,7 @@ class BaseModel(metaclass=_Meta):
             return value
         if not isinstance(value, Mapping):
             raise invalid("model_type", "Input should be a valid dictionary or instance of %s" % cls.__name__, value)
-        state.floor(LAX)
+        state.floor(STRICT if isinstance(value, dict) else LAX)
         made = cls.__new__(cls)
         _fill(made, cls._fields_from(value, state))
         return made
@@ -457,9 +466,9 @@ class BaseModel(metaclass=_Meta):
         extra = cls._extras(data, used, lines)
         if lines:
             raise _Invalid(lines)
+        state.fields = (state.fields or 0) + len(given)
         if extra:
             given.update(extra)
-        state.fields = (state.fields or 0) + len(given)
         return values, given, extra
 
     @classmethod
@@ -600,13 +609,13 @@ class BaseModel(metaclass=_Meta):
             if how["exclude_defaults"] and info is not None and not info.is_required() and \
                     value == info.get_default(call_default_factory=True):
                 continue
-            key = info.alias if how["by_alias"] and info is not None and info.alias else name
+            key = info.alias if how["by_alias"] and info is not None and info.alias is not None else name
             dumped[key] = plain(value, how)
         return dumped
 
     def model_dump_json(self, *, indent=None, **options):
         separators = (",", ":") if indent is None else None
-        return json.dumps(self.model_dump(mode="json", **options), indent=indent, separators=separators,
+        return json.dumps(finite(self.model_dump(mode="json", **options)), indent=indent, separators=separators,
                           ensure_ascii=False)
 
 
@@ -639,7 +648,7 @@ class RootModel(BaseModel):
     def _validate(cls, value, state):
         if isinstance(value, cls):
             return value
-        state.floor(LAX)
+        state.floor(STRICT)
         made = cls.__new__(cls)
         _fill(made, cls._root_from(value, state))
         return made
@@ -685,6 +694,15 @@ def _run(cls, validate, value):
     except RecursionError:
         lines = [("recursion_loop", (), "Recursion error - cyclic reference detected", value)]
     raise ValidationError(cls.__name__, lines)
+
+
+def finite(value):
+    """NaN and infinity are null in JSON."""
+    if isinstance(value, dict):
+        return {name: finite(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [finite(member) for member in value]
+    return None if isinstance(value, float) and value - value != 0 else value
 
 
 def plain(value, how):

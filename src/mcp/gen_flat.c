@@ -59,21 +59,36 @@ static const json_t *find_target(const json_t *root, const char *ref)
 	return at;
 }
 
-/* A schema that says nothing beside its "$ref" that we would look at. */
-static const char *only_ref(const json_t *schema)
+static bool has_any(const json_t *schema, const char *const *keys)
 {
-	if (json_object_get(schema, "properties") || json_object_get(schema, "allOf"))
-		return NULL;
-	return json_string_value(json_object_get(schema, "$ref"));
+	for (; *keys; keys++)
+		if (json_object_get(schema, *keys))
+			return true;
+	return false;
+}
+
+/* Where a schema leads that says nothing beside its "$ref", or its one part of allOf; itself where it says more. */
+static const json_t *next_of(const struct cell__gen_module *m, const json_t *schema)
+{
+	static const char *const beside_ref[] = { "properties", "allOf", NULL };
+	static const char *const beside_part[] = { "properties", "$ref", "type", "anyOf", "oneOf", "enum", "const", "items",
+						   "required", "additionalProperties", "nullable", NULL };
+	const char *ref = json_string_value(json_object_get(schema, "$ref"));
+	const json_t *parts = json_object_get(schema, "allOf");
+	if (ref && !has_any(schema, beside_ref))
+		return find_target(m->root, ref);
+	if (json_array_size(parts) == 1 && !has_any(schema, beside_part))
+		return json_array_get(parts, 0);
+	return schema;
 }
 
 const json_t *cell__gen_follow(const struct cell__gen_module *m, const json_t *schema)
 {
 	for (int i = 0; i < MAX_CHAIN && json_is_object(schema); i++) {
-		const char *ref = only_ref(schema);
-		if (!ref)
+		const json_t *next = next_of(m, schema);
+		if (next == schema)
 			return schema;
-		schema = find_target(m->root, ref);
+		schema = next;
 	}
 	return NULL;
 }
@@ -202,13 +217,8 @@ const json_t *cell__gen_flatten(struct cell__gen_module *m, const json_t *schema
 static bool says_something(const json_t *schema)
 {
 	static const char *const keys[] = { "$ref", "type", "properties", "enum", "const", "anyOf", "oneOf", "allOf", "items",
-					    "prefixItems", "additionalProperties" };
-	if (json_is_boolean(schema))
-		return true;
-	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-		if (json_object_get(schema, keys[i]))
-			return true;
-	return json_is_object(schema) && json_object_size(schema) == 0;
+					    "prefixItems", "additionalProperties", NULL };
+	return json_is_boolean(schema) || has_any(schema, keys) || (json_is_object(schema) && json_object_size(schema) == 0);
 }
 
 const json_t *cell__gen_variants(const json_t *schema)

@@ -144,6 +144,8 @@ void cell__gen_top(struct cell__gen_module *m, const json_t *schema, const char 
 const json_t *cell__gen_follow(const struct cell__gen_module *m, const json_t *schema);
 /* The same for all references and allOf parts of it: one object without either.  NULL: no object. */
 const json_t *cell__gen_flatten(struct cell__gen_module *m, const json_t *schema, unsigned depth);
+/* The schema that all values of a mapping have; NULL: anything goes. */
+const json_t *cell__gen_dict_item(const json_t *schema);
 /* anyOf or oneOf, where it says more than what is required; NULL: none. */
 const json_t *cell__gen_variants(const json_t *schema);
 

@@ -73,12 +73,13 @@ const char *cell__gen_type_text(struct cell__gen_module *m, const struct cell__g
 		int rc = cell__buf_add_str(&all, "Union[");
 		for (size_t i = 0; i < type->n && rc == 0; i++)
 			rc = cell__buf_printf(&all, "%s%s", i ? ", " : "", type->members[i]);
-		if (rc < 0 || cell__buf_add_str(&all, "]") < 0) {
+		/* Not Optional[Union[...]]: typing keeps those by what is in them, and may answer with another order. */
+		if (rc < 0 || cell__buf_add_str(&all, type->nullable ? ", None]" : "]") < 0) {
 			m->nomem = true;
 			return "";
 		}
 		cell__gen_use(m, GEN_UNION);
-		text = cell__gen_copy(m, all.data, all.size);
+		return cell__gen_copy(m, all.data, all.size);
 	}
 	if (!type->nullable)
 		return text;
@@ -199,15 +200,22 @@ static bool fits_in_class(const struct cell__gen_module *m, const json_t *proper
 	return json_object_size(properties) <= CELL_GEN_LIMIT_FIELDS && m->n_classes < CELL_GEN_LIMIT_CLASSES;
 }
 
-static struct cell__gen_type dict_type(struct cell__gen_module *m, const json_t *schema, const char *hint, unsigned depth)
+const json_t *cell__gen_dict_item(const json_t *schema)
 {
 	json_t *more = json_object_get(schema, "additionalProperties"), *patterns = json_object_get(schema, "patternProperties");
-	struct cell__gen_type item = cell__gen_any(m);
 	if (json_is_object(more) && !json_object_size(patterns))
-		item = cell__gen_type_of(m, more, cell__gen_singular(m, hint), depth + 1);
-	else if (json_object_size(patterns) == 1 && !json_is_true(more) && !json_is_object(more))
-		item = cell__gen_type_of(m, json_object_iter_value(json_object_iter(patterns)), cell__gen_singular(m, hint),
-					 depth + 1);
+		return more;
+	if (json_object_size(patterns) == 1 && !json_is_true(more) && !json_is_object(more))
+		return json_object_iter_value(json_object_iter(patterns));
+	return NULL;
+}
+
+static struct cell__gen_type dict_type(struct cell__gen_module *m, const json_t *schema, const char *hint, unsigned depth)
+{
+	struct cell__gen_type item = cell__gen_any(m);
+	const json_t *of = cell__gen_dict_item(schema);
+	if (of)
+		item = cell__gen_type_of(m, of, cell__gen_singular(m, hint), depth + 1);
 	const char *text = cell__gen_printf(m, "Dict[str, %s]", cell__gen_type_text(m, &item));
 	cell__gen_use(m, GEN_DICT);
 	text = cell__gen_with_length(m, schema, text, "minProperties", "maxProperties", NULL);
@@ -221,6 +229,10 @@ static struct cell__gen_type object_type(struct cell__gen_module *m, const json_
 	const json_t *properties = json_object_get(schema, "properties");
 	if (json_object_size(properties) == 0 || !fits_in_class(m, properties))
 		return dict_type(m, schema, hint, depth);
+	/* allOf brings us here again without a reference, also from inside of itself. */
+	for (struct cell__gen_class *same = m->known; same && key; same = same->next_known)
+		if (same->schema == key)
+			return type_of_class(m, same);
 	struct cell__gen_class *class = cell__gen_begin_class(m, GEN_KIND_MODEL, hint, key);
 	if (!class)
 		return cell__gen_any(m);
@@ -387,7 +399,7 @@ static struct cell__gen_type without(struct cell__gen_module *m, const struct ce
 
 static const char *last_part(struct cell__gen_module *m, const char *ref, const char *otherwise)
 {
-	const char *slash = strrchr(ref, '/');
+	const char *slash = ref ? strrchr(ref, '/') : NULL;
 	return slash && slash[1] ? cell__gen_class_name(m, slash + 1, strlen(slash + 1)) : otherwise;
 }
 

@@ -1,6 +1,7 @@
 /* Defaults: does a value fit its schema, and how does it stand in the module? */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -82,7 +83,8 @@ static bool number_fits(const json_t *schema, const json_t *value)
 		return false;
 	if (json_is_number(below) && number >= json_number_value(below))
 		return false;
-	return !json_is_number(factor) || json_number_value(factor) <= 0 || fmod(number, json_number_value(factor)) == 0;
+	double step = json_number_value(factor);
+	return !json_is_number(factor) || step <= 0 || fabs(round(number / step) * step - number) <= fabs(number) * DBL_EPSILON;
 }
 
 static bool string_fits(const json_t *schema, const json_t *value)
@@ -132,8 +134,8 @@ static bool object_fits(struct cell__gen_module *m, const json_t *schema, const 
 		const json_t *of = json_object_get(properties, key);
 		if (!of && json_object_size(properties) > 0 && !json_is_true(more) && !json_is_object(more))
 			return false; /* the class would refuse it */
-		if (!of && json_is_object(more))
-			of = more;
+		if (!of)
+			of = json_object_size(properties) == 0 ? cell__gen_dict_item(schema) : json_is_object(more) ? more : NULL;
 		if (of && !cell__gen_fits(m, of, each, depth + 1))
 			return false;
 	}
@@ -211,6 +213,16 @@ static const char *member_text(struct cell__gen_module *m, const struct cell__ge
 	return NULL;
 }
 
+/* A default that makes an instance of a class around it might make another one of that, and so on. */
+static bool names_open_class(const struct cell__gen_module *m, const struct cell__gen_type *type)
+{
+	for (const struct cell__gen_class *class = m->known; class; class = class->next_known)
+		for (size_t i = 0; i < type->n && !class->done; i++)
+			if (class->name[0] && strstr(type->members[i], class->name))
+				return true;
+	return false;
+}
+
 const char *cell__gen_default(struct cell__gen_module *m, const json_t *schema, const struct cell__gen_type *type,
 			      const json_t *value)
 {
@@ -222,9 +234,11 @@ const char *cell__gen_default(struct cell__gen_module *m, const json_t *schema, 
 	if (is_enum)
 		return member_text(m, type->named, value);
 	const char *text = cell__gen_literal(m, value);
-	bool container = json_is_array(value) || json_is_object(value);
-	if (!text || type->any || (type->plain && (!container || type->n == 1)))
+	/* Of a union pydantic wants the very type: 1 is no float there. */
+	if (!text || type->any || (type->plain && type->n == 1 && !strstr(type->members[0], "Union[")))
 		return text;
+	if (names_open_class(m, type))
+		return NULL;
 	/* It becomes what the type says when an instance is made. */
 	cell__gen_use(m, GEN_FIELD);
 	return cell__gen_printf(m, "Field(default_factory=lambda: %s, validate_default=True)", text);
