@@ -68,8 +68,8 @@ static int print_report(const char *text)
 	json_array_foreach(json_object_get(report, "problems"), i, entry) {
 		struct cell_error err;
 
-		cell__cli_fail(&err, CELL_E_INVALID, 0, "tool '%s' %s", cell__cli_text(entry, "tool"),
-			       cell__cli_text(entry, "message"));
+		cell__cli_fail(&err, CELL_E_INVALID, 0, "left out a tool that %s: %s", cell__cli_text(entry, "message"),
+			       cell__cli_text(entry, "tool"));
 		cell__cli_report(&err, false);
 		status = 1;
 	}

@@ -1,4 +1,5 @@
 """Random schemas, and values that fit them, nearly fit them, or do not fit at all. The same seed gives the same ones."""
+import copy
 import random
 
 WORDS = ["name", "items", "class", "from", "my-field", "@id", "$ref", "_private", "1st", "int", "str", "List", "Optional",
@@ -48,7 +49,7 @@ class Schemas:
         kinds = [self.string, self.number, self.scalar, self.array, self.object, self.enum, self.union, self.all, self.ref]
         weights = [4, 4, 3, 4, 4, 3, 3, 1, 2]
         if pick.random() < 0.04:
-            return pick.choice(NONSENSE)
+            return copy.deepcopy(pick.choice(NONSENSE))
         schema = pick.choices(kinds, weights)[0](depth)
         if pick.random() < 0.2:
             schema["description"] = pick.choice(TEXTS)
@@ -116,8 +117,8 @@ class Schemas:
         values = pick.choice([STRINGS, TEXTS, WORDS, [1, 2, 3, -1, 2**60], [1, True, 1.0, "1"], ["a", 1, None],
                               [0.5, 1, 2.5], [[1], {"a": 1}], ["count", "title", "name", "mro", "_x_", "1", "class"], [None]])
         if pick.random() < 0.3:
-            return {"const": pick.choice(values)}
-        return {"enum": pick.choices(values, k=pick.randrange(1, 6))}
+            return {"const": copy.deepcopy(pick.choice(values))}
+        return {"enum": copy.deepcopy(pick.choices(values, k=pick.randrange(1, 6)))}
 
     def union(self, depth):
         pick = self.random
@@ -154,9 +155,9 @@ def value_for(pick, schema, root, depth):
     if "$ref" in schema:
         return value_for(pick, find(root, schema["$ref"]), root, depth - 1)
     if "const" in schema:
-        return schema["const"]
+        return copy.deepcopy(schema["const"])
     if isinstance(schema.get("enum"), list) and schema["enum"]:
-        return pick.choice(schema["enum"])
+        return copy.deepcopy(pick.choice(schema["enum"]))
     for key in ("anyOf", "oneOf", "allOf"):
         if isinstance(schema.get(key), list) and schema[key]:
             chosen = value_for(pick, pick.choice(schema[key]), root, depth - 1)
