@@ -142,6 +142,17 @@ def outputs():
     yield "bytes", seed(64, *[piece(bytes(range(120, 240))) for _ in range(3)])
 
 
+def schemas():
+    folder = os.path.join(HERE, os.pardir, os.pardir, "tests", "mcp", "schemas")
+    for corpus in ("features", "hostile"):
+        with open(os.path.join(folder, corpus + ".json"), encoding="utf-8") as file:
+            for number, tool in enumerate(json.load(file)["tools"]):
+                if isinstance(tool, dict) and tool.get("inputSchema") and (corpus == "features" or number < 20 or number > 70):
+                    yield "%s-%d" % (corpus, number), json.dumps(tool["inputSchema"]).encode()
+    yield "list", json.dumps({"tools": [{"name": "a-b", "inputSchema": {"type": "object"}}, {"name": "A_B"}, 5]}).encode()
+    yield "soft", b'{"tools": [{"name": "\\ud800", "inputSchema": {"default": NaN, "minimum": 1e999, "const": 99999999999999999999}}]}'
+
+
 TEXTS = {
     "ascii": b"plain \"quoted\" \\ and\ttabs\n",
     "utf8": "é€😀\u2028\x7f".encode(),
@@ -165,7 +176,7 @@ EMBEDDINGS = {
 
 for target, seeds in (
     ("frame", frames()), ("json_check", JSON.items()), ("ring", rings()), ("answer", answers()), ("output", outputs()),
-    ("text", TEXTS.items()), ("jsonrpc", calls()), ("embeddings", EMBEDDINGS.items()),
+    ("text", TEXTS.items()), ("jsonrpc", calls()), ("embeddings", EMBEDDINGS.items()), ("gen", schemas()),
     ("json_find", ((name, data) for name, data in JSON.items() if name != "deep")),
     ("mcp_tools", ((name, json.dumps(value).encode()) for name, value in TOOL_LISTS.items())),
     ("sse", ((name, b"\x09\x00" + text) for name, text in STREAMS.items())),
