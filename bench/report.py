@@ -88,6 +88,7 @@ MEASURES = (
     ("artifact", "artifact, 100 MB saved and loaded", "bytes_per_s", None, "disk", [share_of_floor(0.5)]),
     ("search", "search of 10,000 workflows", "ns", None, None, [at_most_ms(10)]),
     ("mcp", "MCP tool, stdio (peer: Python SDK)", "ns", "mcp", "bare", [times_less_overhead(5)]),
+    ("gen", "modules for 100 MCP tools", "ns", None, None, [at_most_ms(50)]),
     ("cell-one-cpu", "cell, all held on one CPU", "ns", None, "socket", []),
     ("cell-two-cpus", "cell, kernel on another CPU", "ns", None, "socket", []),
     ("tool-call-one-cpu", "host function, all on one CPU", "ns", None, "socket", []),

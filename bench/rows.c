@@ -676,6 +676,7 @@ static int measure_all(struct cell__bench *b)
 		{ CELL_ROW_ARTIFACT, cell__bench_measure_artifact, "artifacts" },
 		{ CELL_ROW_SEARCH, cell__bench_measure_search, "search among 10,000 workflows" },
 		{ CELL_ROW_MCP, cell__bench_measure_mcp, "calls of an MCP server's tool" },
+		{ CELL_ROW_GEN, cell__bench_measure_gen, "modules for 100 MCP tools" },
 	};
 	struct cell_error err = { 0 };
 

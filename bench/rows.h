@@ -33,6 +33,7 @@
 	X(ARTIFACT, "artifact", "bytes_per_s", NULL)                       \
 	X(SEARCH, "search", "ns", NULL)                                    \
 	X(MCP, "mcp", "ns", "mcp")                                         \
+	X(GEN, "gen", "ns", NULL)                                          \
 	/* Not asked for by name: they come along with the others. */      \
 	X(CELL_ONE_CPU, "cell-one-cpu", "ns", NULL)                        \
 	X(CELL_TWO_CPUS, "cell-two-cpus", "ns", NULL)                      \

@@ -51,5 +51,6 @@ int cell__bench_measure_tool_cli(struct cell__bench *b, struct cell__bench_row *
 int cell__bench_measure_artifact(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_search(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_mcp(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_gen(struct cell__bench *b, struct cell__bench_row *row);
 
 #endif

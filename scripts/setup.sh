@@ -26,8 +26,9 @@ esac
 packages="gcc libc6-dev pkg-config meson ninja-build libuv1-dev libjansson-dev libyaml-dev"
 packages="$packages libsqlite3-dev libcurl4-openssl-dev libssl-dev libseccomp-dev libedit-dev python3 python3-dev"
 if [ "$purpose" != run ]; then
-	# Sanitizers and fuzzing with readable reports, unit tests, and a venv for pytest and ipykernel.
-	packages="$packages clang llvm libcmocka-dev python3-venv python3-pip"
+	# Sanitizers and fuzzing with readable reports, unit tests, kill -9 at a chosen system call, and a venv for pytest
+	# and ipykernel.
+	packages="$packages clang llvm libcmocka-dev strace python3-venv python3-pip"
 fi
 
 say() {

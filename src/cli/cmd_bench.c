@@ -229,7 +229,7 @@ static void print_help(void)
 	     "  --no-peer       leave ipykernel out\n"
 	     "  --only ROW      one row: open, open-pool, cell, reset, memory, stdout, first-chunk,\n"
 	     "                  sessions, tool-call, approval, tool-gather, tool-cli, artifact, search,\n"
-	     "                  mcp\n"
+	     "                  mcp, gen\n"
 	     "  --help          this text\n"
 	     "\n"
 	     "examples:\n"
@@ -246,7 +246,8 @@ static int parse_row(const char *name)
 		if (!strcmp(name, cell__bench_row_specs[i].name))
 			return i;
 	return complain("--only %s: there is no such row; choose one of open, open-pool, cell, reset, "
-			"memory, stdout, first-chunk, sessions, tool-call, approval, tool-gather, tool-cli, artifact, search, mcp",
+			"memory, stdout, first-chunk, sessions, tool-call, approval, tool-gather, tool-cli, artifact, search, mcp, "
+			"gen",
 			name);
 }
 
