@@ -40,6 +40,9 @@ else:
         pass
 
 
+EXACT = 2**53  # whole numbers up to here are the same as float
+
+
 class StrEnum(str, enum.Enum):
     """Members are texts in every way: compared, printed, sent."""
 
@@ -119,8 +122,6 @@ class OneOf(_Check):
 def _key(value):
     """Equal for values that are equal in JSON: 1 and 1.0 are, 1 and true are not."""
     value = plain(value)
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
     if isinstance(value, dict):
         return dict, frozenset((name, _key(member)) for name, member in value.items())
     if isinstance(value, list):
@@ -146,6 +147,8 @@ def plain(value):
         return [plain(member) for member in value]
     if _FOREIGN and isinstance(value, _FOREIGN):
         return value.model_dump(mode="json", by_alias=True)
+    if isinstance(value, float) and value.is_integer() and abs(value) <= EXACT:
+        return int(value)  # "number" means 3 as well as 3.5, and not every server reads 3.0 as 3
     return mcpscalars.jsonable(value)
 
 

@@ -234,6 +234,7 @@ def test_what_is_sent():
         "color": "red", "more": {"x": {"pl-ain": "c", "number": 5}}}
     assert type(mcpmodels.plain(given)["color"]) is str
     assert mcpmodels.plain(Given(plain="a", number=None)) == {"pl-ain": "a"}
+    assert json.dumps(mcpmodels.plain([1.0, 2.5, -3.0, 1e300, float(2**53), True])) == "[1, 2.5, -3, 1e+300, 9007199254740992, true]"
 
 
 def with_host(handle, run):
