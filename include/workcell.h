@@ -719,6 +719,54 @@ CELL_API const char *cell_result_notice(const struct cell_result *result, size_t
 /* The whole result as one line of JSON (the shape of `workcell run --json`); free() it.  NULL: no memory. */
 CELL_API char *cell_result_json(const struct cell_result *result);
 
+/* ---- the MCP server -------------------------------------------------------- */
+
+/*
+ * Sessions for clients of the Model Context Protocol (docs/mcp-server.md).  It works with threads of its own on the functions
+ * above.  Each client has a session; the space is everybody's.
+ */
+struct cell_mcp_server;
+
+struct cell_mcp_server_options {
+	size_t size;                /* sizeof(struct cell_mcp_server_options) */
+	struct cell_space *space;   /* must outlive the server, as all that is here */
+	const struct cell_session_options *session; /* of each client; its space and its events are the server's to set */
+	int storage;                /* 1: the space has a storage, and its tools are offered; default 1 */
+	int runtime_deps;           /* 1: add_dep, remove_dep and install_package are offered; default 1 */
+	const char *temp_dir;       /* for output that is longer than an answer; NULL: /tmp */
+	int64_t grace_ms;           /* how long calls under way may take to end when the server does; default 2000 */
+};
+#define CELL_MCP_SERVER_OPTIONS_INIT                                              \
+	{ .size = sizeof(struct cell_mcp_server_options), .storage = 1, .runtime_deps = 1, .grace_ms = 2000 }
+
+CELL_API int cell_mcp_server_create(struct cell_engine *engine, const struct cell_mcp_server_options *opts,
+				    struct cell_mcp_server **ret_server, struct cell_error *err);
+/*
+ * Serves one client, lines of JSON on two descriptors that stay the caller's, until the input ends, nobody reads the output,
+ * or cell_mcp_server_stop().  CELL_E_TIMEOUT: an operation on the space is still under way after grace_ms; nothing may be
+ * destroyed then, and the program should exit.
+ */
+CELL_API int cell_mcp_server_run(struct cell_mcp_server *server, int in_fd, int out_fd, struct cell_error *err);
+
+struct cell_mcp_http_options {
+	size_t size;               /* sizeof(struct cell_mcp_http_options) */
+	const char *host;          /* an address, or "localhost" */
+	int port;                  /* 0: any */
+	const char *token;         /* what clients send as `Authorization: Bearer TOKEN`; NULL: anybody, on a loopback address only */
+	const char *const *origins; /* further values of Origin that are let in, NULL-terminated; NULL: none */
+	const char *const *hosts;  /* further values of Host; NULL: none */
+	void (*listening)(void *arg, int port); /* may be NULL */
+	void *listening_arg;
+};
+#define CELL_MCP_HTTP_OPTIONS_INIT { .size = sizeof(struct cell_mcp_http_options), .host = "127.0.0.1" }
+
+/* Streamable HTTP at /mcp, until cell_mcp_server_stop().  CELL_E_UNAVAILABLE: left out of this build. */
+CELL_API int cell_mcp_server_listen(struct cell_mcp_server *server, const struct cell_mcp_http_options *opts,
+				    struct cell_error *err);
+/* Any thread, and signal handlers. */
+CELL_API void cell_mcp_server_stop(struct cell_mcp_server *server);
+CELL_API void cell_mcp_server_destroy(struct cell_mcp_server *server); /* NULL is fine */
+
 #ifdef __cplusplus
 }
 #endif

@@ -12,7 +12,7 @@
  *     cmd_shell.c   `shell`      cmd_doctor.c   `doctor`      cmd_bench.c   `bench`
  *     cmd_tools.c   `tools`      cmd_workflows.c   `workflows`
  *     cmd_artifacts.c   `artifacts`      cmd_deps.c   `deps`      cmd_gen.c   `gen`
- *     cmd_policy.c   `policy`      cmd_audit.c   `audit`
+ *     cmd_policy.c   `policy`      cmd_audit.c   `audit`      cmd_mcp.c   `mcp`
  *
  * Threads: the main thread parses, runs cells and does all the writing.  One signal thread interrupts and
  * stops (main.c); `run --cells` reads its input on another.  Functions belong to the main thread unless they
@@ -84,6 +84,7 @@ int cell__cmd_deps(int argc, char **argv);
 int cell__cmd_policy(int argc, char **argv);
 int cell__cmd_audit(int argc, char **argv);
 int cell__cmd_gen(int argc, char **argv);
+int cell__cmd_mcp(int argc, char **argv);
 /* Reads its own arguments, and answers its own --help. */
 int cell__cmd_bench(int argc, char **argv);
 
@@ -98,6 +99,7 @@ extern const struct cell_cli_command cell__cli_deps_command;
 extern const struct cell_cli_command cell__cli_policy_command;
 extern const struct cell_cli_command cell__cli_audit_command;
 extern const struct cell_cli_command cell__cli_gen_command;
+extern const struct cell_cli_command cell__cli_mcp_command;
 
 /*
  * Fills *values, which holds the defaults, from the arguments.  Operands go to `operands`, in order with the
@@ -256,6 +258,9 @@ int cell__cli_table_print(struct cell_cli_table *table, struct cell_error *err);
 /* FILE:LINE: message for each of [{"file", "line", "message"}]. */
 void cell__cli_print_problems(const json_t *problems);
 
+/* Adds the variables of a .env file to the environment, which wins; no file is fine.  Before threads (dotenv.c). */
+int cell__cli_load_dotenv(const char *path, struct cell_error *err);
+
 /* ---- the session of the common flags (opts.c) ---------------------------- */
 
 /* Who is asked before what. */
@@ -353,6 +358,19 @@ int cell__cli_check_dir(const char *flag, const char *path, struct cell_error *e
 int cell__cli_find_python(const char *name, char **ret_path, struct cell_error *err);
 /* The same for --python and --python-version, of which at most one is given. */
 int cell__cli_choose_python(const char *name, const char *version, char **ret_path, struct cell_error *err);
+/* The options of a session, and the texts that they point to. */
+struct cell_cli_session_options {
+	struct cell_session_options options;
+	const char **env;
+	char *python, *cwd;
+};
+/*
+ * Opens all but the session.  with_space: a space in any case.  What *ret_options points to lives until
+ * cell__cli_options_finish().
+ */
+int cell__cli_open_host(const struct cell_cli_session_flags *flags, bool with_space, struct cell_cli_host *ret_host,
+			struct cell_cli_session_options *ret_options, struct cell_error *err);
+void cell__cli_options_finish(struct cell_cli_session_options *options);
 /* Opens engine and session and hands the session to the signal thread.  on_event: see session options. */
 int cell__cli_open(const struct cell_cli_session_flags *flags, cell_event_fn on_event, void *event_arg,
 		   struct cell_cli_host *ret_host, struct cell_error *err);

@@ -451,61 +451,90 @@ static int env_strings(const struct cell_cli_list *list, const char ***ret_env, 
 	return 0;
 }
 
-int cell__cli_open(const struct cell_cli_session_flags *flags, cell_event_fn on_event, void *event_arg,
-		   struct cell_cli_host *ret_host, struct cell_error *err)
+void cell__cli_options_finish(struct cell_cli_session_options *options)
+{
+	free(options->env);
+	free(options->python);
+	free(options->cwd);
+	*options = (struct cell_cli_session_options){ 0 };
+}
+
+/* Engine, space and gate; what was opened before a failure is the caller's to close. */
+static int open_parts(const struct cell_cli_session_flags *flags, bool with_space, struct cell_cli_host *host,
+		      struct cell_cli_session_options *all, struct cell_error *err)
 {
 	struct cell_engine_options engine_options = CELL_ENGINE_OPTIONS_INIT;
-	struct cell_session_options options = CELL_SESSION_OPTIONS_INIT;
-	struct cell_cli_host host = { 0 };
-	const char **env = NULL;
-	char *python = NULL, *cwd = NULL;
-	int status = -1;
+	struct cell_session_options *options = &all->options;
 
-	if (env_strings(&flags->env, &env, err) < 0 ||
-	    cell__cli_choose_python(flags->python, flags->space.python_version, &python, err) < 0)
-		goto out;
+	if (env_strings(&flags->env, &all->env, err) < 0 ||
+	    cell__cli_choose_python(flags->python, flags->space.python_version, &all->python, err) < 0)
+		return -1;
 	if (flags->cwd) {
-		cwd = cell__cli_absolute(flags->cwd, err);
-		if (!cwd || cell__cli_check_dir("--cwd", cwd, err) < 0)
-			goto out;
+		all->cwd = cell__cli_absolute(flags->cwd, err);
+		if (!all->cwd || cell__cli_check_dir("--cwd", all->cwd, err) < 0)
+			return -1;
 	}
 	engine_options.pool_size = (int)flags->pool;
 	cell__cli_space_log(&flags->space, &engine_options);
-	if (cell_engine_create(&engine_options, &host.engine, err) < 0)
-		goto out;
-	if (cell__cli_has_space(&flags->space) &&
-	    cell__cli_space_create(&flags->space, host.engine, python, cwd, &host.space, err) < 0) {
-		cell_engine_destroy(host.engine);
-		goto out;
-	}
-	options.executor = flags->executor;
-	options.python = python;
-	options.preload = flags->preload;
-	options.cwd = cwd;
-	options.images_dir = flags->images_dir;
-	options.env = env;
-	options.timeout_ms = flags->timeout_ms;
-	options.max_output_bytes = flags->max_output_bytes;
-	options.on_event = on_event;
-	options.event_arg = event_arg;
-	options.space = host.space;
-	options.sandbox_policy = flags->sandbox_policy;
-	options.workspace_mode = flags->workspace_mode;
-	if (cell__cli_gate_open(&flags->gate, &host, &options, err) < 0 ||
-	    cell_session_open(host.engine, &options, &host.session, err) < 0) {
+	if (cell_engine_create(&engine_options, &host->engine, err) < 0)
+		return -1;
+	if ((with_space || cell__cli_has_space(&flags->space)) &&
+	    cell__cli_space_create(&flags->space, host->engine, all->python, all->cwd, &host->space, err) < 0)
+		return -1;
+	options->executor = flags->executor;
+	options->python = all->python;
+	options->preload = flags->preload;
+	options->cwd = all->cwd;
+	options->images_dir = flags->images_dir;
+	options->env = all->env;
+	options->timeout_ms = flags->timeout_ms;
+	options->max_output_bytes = flags->max_output_bytes;
+	options->space = host->space;
+	options->sandbox_policy = flags->sandbox_policy;
+	options->workspace_mode = flags->workspace_mode;
+	return cell__cli_gate_open(&flags->gate, host, options, err);
+}
+
+int cell__cli_open_host(const struct cell_cli_session_flags *flags, bool with_space, struct cell_cli_host *ret_host,
+			struct cell_cli_session_options *ret_options, struct cell_error *err)
+{
+	struct cell_cli_session_options all = { .options = CELL_SESSION_OPTIONS_INIT };
+	struct cell_cli_host host = { 0 };
+
+	if (open_parts(flags, with_space, &host, &all, err) < 0) {
 		cell_space_close(host.space);
 		cell__cli_gate_close(&host);
 		cell_engine_destroy(host.engine);
-		goto out;
+		cell__cli_options_finish(&all);
+		return -1;
+	}
+	*ret_host = host;
+	*ret_options = all;
+	return 0;
+}
+
+int cell__cli_open(const struct cell_cli_session_flags *flags, cell_event_fn on_event, void *event_arg,
+		   struct cell_cli_host *ret_host, struct cell_error *err)
+{
+	struct cell_cli_session_options all;
+	struct cell_cli_host host;
+	int status;
+
+	if (cell__cli_open_host(flags, false, &host, &all, err) < 0)
+		return -1;
+	all.options.on_event = on_event;
+	all.options.event_arg = event_arg;
+	status = cell_session_open(host.engine, &all.options, &host.session, err);
+	cell__cli_options_finish(&all);
+	if (status < 0) {
+		cell_space_close(host.space);
+		cell__cli_gate_close(&host);
+		cell_engine_destroy(host.engine);
+		return -1;
 	}
 	cell__cli_signals_attach(host.session);
 	*ret_host = host;
-	status = 0;
-out:
-	free(env);
-	free(python);
-	free(cwd);
-	return status;
+	return 0;
 }
 
 void cell__cli_close(struct cell_cli_host *host)

@@ -1,0 +1,323 @@
+/*
+ * `workcell mcp`: the library's MCP server with the common flags.
+ *
+ * stdout is the protocol's alone.  Before anything is started, descriptor 1 is put where only the server writes, and becomes
+ * stderr; 0 becomes /dev/null, so that nothing we start can read the client's messages.
+ */
+#define _GNU_SOURCE 1
+#include "cli.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define KERNEL_PREFIX "KERNEL_ENV_"
+#define TOKEN_VARIABLE "WORKCELL_MCP_TOKEN"
+#define MAX_TOKEN_BYTES 4096
+
+struct mcp_flags {
+	struct cell_cli_session_flags session;
+	struct cell_cli_list origins, hosts;
+	const char *root, *listen, *token_file;
+	bool auth_disabled;
+};
+
+static const struct cell_cli_flag mcp_flag_table[] = {
+	{ 0, "root", "DIR", "the folder to work in, made when missing: --cwd, images in DIR/images, --base DIR/.workcell, DIR/.env",
+	  CELL_FLAG_STRING, offsetof(struct mcp_flags, root) },
+	{ 0, "listen", "HOST:PORT", "serve Streamable HTTP at http://HOST:PORT/mcp instead of stdin and stdout", CELL_FLAG_STRING,
+	  offsetof(struct mcp_flags, listen) },
+	{ 0, "auth-token-file", "FILE", "clients must send its content as bearer token (default: $" TOKEN_VARIABLE ")",
+	  CELL_FLAG_STRING, offsetof(struct mcp_flags, token_file) },
+	{ 0, "auth-disabled", NULL, "let everybody on this machine in; for a loopback address only", CELL_FLAG_SWITCH,
+	  offsetof(struct mcp_flags, auth_disabled) },
+	{ 0, "allow-origin", "ORIGIN", "a web page's origin that may connect, like https://example.org; may be repeated",
+	  CELL_FLAG_LIST, offsetof(struct mcp_flags, origins) },
+	{ 0, "allow-host", "HOST", "a further value of the Host header, as behind a proxy; may be repeated", CELL_FLAG_LIST,
+	  offsetof(struct mcp_flags, hosts) },
+	CELL_CLI_SESSION_FLAGS(offsetof(struct mcp_flags, session)),
+	{ 0 },
+};
+
+const struct cell_cli_command cell__cli_mcp_command = {
+	.name = "mcp",
+	.summary = "an MCP server: sessions for agents that speak the Model Context Protocol",
+	.synopsis = "[flags]",
+	.about = "Serves one client on stdin and stdout until its input ends, or with --listen many by HTTP.\n"
+		 "Tools: run_code, execute_ipython_cell, reset, and what there is in --base or --storage.\n\n"
+		 "Variables of .env (in --root, else --cwd, else here) are added to the environment, which wins.\n"
+		 "A variable KERNEL_ENV_X becomes X for the code; nothing else is inherited.\n"
+		 "Approvals (--approve ask, --policy) are asked of the client's user by elicitation.",
+	.examples = "  workcell mcp --base ~/agent\n"
+		    "  workcell mcp --root ./project --preload pandas,matplotlib --approve ask\n"
+		    "  WORKCELL_MCP_TOKEN=... workcell mcp --base ~/agent --listen 127.0.0.1:8765",
+	.flags = mcp_flag_table,
+	.run = cell__cmd_mcp,
+};
+
+/* ---- flags ---------------------------------------------------------------------- */
+
+static int make_dirs(char *path, struct cell_error *err)
+{
+	for (char *at = path + 1;; at++) {
+		char end = *at;
+
+		if (end && end != '/')
+			continue;
+		*at = '\0';
+		if (mkdir(path, 0777) < 0 && errno != EEXIST)
+			return cell__cli_fail(err, CELL_E_IO, errno, "cannot make %s", path);
+		*at = end;
+		if (!end)
+			return 0;
+	}
+}
+
+/* What the flags point to besides argv; it lives as long as the program. */
+static struct {
+	char *root, *images, *base;
+} kept;
+
+static int join(const char *folder, const char *name, char **ret_path, struct cell_error *err)
+{
+	if (asprintf(ret_path, "%s/%s", folder, name) >= 0)
+		return 0;
+	*ret_path = NULL;
+	return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+}
+
+/* What --root is short for.  Paths become absolute here, once. */
+static int apply_root(struct mcp_flags *flags, struct cell_error *err)
+{
+	struct cell_cli_session_flags *session = &flags->session;
+	const char *folder = flags->root ? flags->root : session->cwd ? session->cwd : ".";
+	char *dotenv = NULL;
+	int status;
+
+	kept.root = cell__cli_absolute(folder, err);
+	if (!kept.root || (flags->root && make_dirs(kept.root, err) < 0) || join(kept.root, "images", &kept.images, err) < 0 ||
+	    join(kept.root, ".workcell", &kept.base, err) < 0 || join(kept.root, ".env", &dotenv, err) < 0)
+		return -1;
+	if (flags->root && !session->cwd)
+		session->cwd = kept.root;
+	if (flags->root && !session->images_dir)
+		session->images_dir = kept.images;
+	if (flags->root && !session->space.base && !session->space.storage)
+		session->space.base = kept.base;
+	status = cell__cli_load_dotenv(dotenv, err);
+	free(dotenv);
+	return status;
+}
+
+static bool is_set(const struct cell_cli_list *env, const char *entry)
+{
+	size_t size = strcspn(entry, "=") + 1;
+
+	for (size_t i = 0; i < env->count; i++) {
+		if (!strncmp(env->items[i].value, entry, size))
+			return true;
+	}
+	return false;
+}
+
+/* KERNEL_ENV_X=V is X=V for the code, unless --env says otherwise. */
+static int kernel_env(struct cell_cli_list *env, struct cell_error *err)
+{
+	size_t prefix = strlen(KERNEL_PREFIX);
+
+	for (char **entry = environ; *entry; entry++) {
+		const char *value = *entry + prefix;
+		struct cell_cli_item *items;
+
+		if (strncmp(*entry, KERNEL_PREFIX, prefix) || *value == '=' || is_set(env, value))
+			continue;
+		items = reallocarray(env->items, env->count + 1, sizeof(*items));
+		if (!items)
+			return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the environment");
+		env->items = items;
+		env->items[env->count++] = (struct cell_cli_item){ .value = value };
+		env->room = env->count;
+	}
+	return 0;
+}
+
+/* ---- stdin and stdout ------------------------------------------------------------- */
+
+static int take_stdio(int *ret_in, int *ret_out, struct cell_error *err)
+{
+	int in = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+	int out = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+	int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+
+	if (in < 0 || out < 0 || null < 0 || dup2(null, STDIN_FILENO) < 0 || dup2(STDERR_FILENO, STDOUT_FILENO) < 0)
+		return cell__cli_fail(err, CELL_E_IO, errno, "cannot take over stdin and stdout");
+	close(null);
+	*ret_in = in;
+	*ret_out = out;
+	return 0;
+}
+
+static struct cell_mcp_server *live_server;
+
+static void handle_signal(int number)
+{
+	int saved = errno;
+
+	if (number != SIGPIPE)
+		cell_mcp_server_stop(live_server);
+	errno = saved;
+}
+
+/* Handlers, not a mask: what we start must not inherit it. */
+static void catch_signals(struct cell_mcp_server *server)
+{
+	static const int numbers[] = { SIGINT, SIGTERM, SIGHUP, SIGPIPE };
+	struct sigaction action = { .sa_handler = handle_signal, .sa_flags = SA_RESTART };
+
+	live_server = server;
+	sigemptyset(&action.sa_mask);
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+		sigaction(numbers[i], &action, NULL);
+}
+
+/* ---- HTTP --------------------------------------------------------------------------- */
+
+static int read_token(const struct mcp_flags *flags, const char **ret_token, struct cell_error *err)
+{
+	const char *token = getenv(TOKEN_VARIABLE);
+	char *text = NULL;
+	size_t size;
+
+	if (flags->token_file) {
+		if (cell__cli_read_file(flags->token_file, &text, &size, err) < 0)
+			return -1;
+		while (size && strchr(" \t\r\n", text[size - 1]))
+			size--;
+		token = strndup(text, size);
+		free(text);
+		if (!token)
+			return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the token");
+	}
+	if (flags->auth_disabled && token)
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "a token and --auth-disabled cannot be used together");
+	if (!flags->auth_disabled && (!token || !*token || strlen(token) > MAX_TOKEN_BYTES))
+		return cell__cli_fail(err, CELL_E_INVALID, 0,
+				      "--listen needs a token: give --auth-token-file FILE or set " TOKEN_VARIABLE
+				      ", or --auth-disabled on a loopback address");
+	*ret_token = token;
+	return 0;
+}
+
+static const char **values_of(const struct cell_cli_list *list)
+{
+	const char **values = calloc(list->count + 1, sizeof(*values));
+
+	for (size_t i = 0; values && i < list->count; i++)
+		values[i] = list->items[i].value;
+	return values;
+}
+
+static void say_listening(void *arg, int port)
+{
+	fprintf(stderr, "workcell: listening on http://%s:%d/mcp\n", (const char *)arg, port);
+}
+
+static int parse_listen(const char *text, char **ret_host, int *ret_port, struct cell_error *err)
+{
+	const char *colon = strrchr(text, ':');
+	char *end = NULL;
+	long port = colon ? strtol(colon + 1, &end, 10) : -1;
+
+	if (!colon || colon == text || end == colon + 1 || *end || port < 0 || port > 65535)
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "--listen wants HOST:PORT, like 127.0.0.1:8765, not '%s'", text);
+	/* [::1]:80 */
+	if (*text == '[' && colon[-1] == ']')
+		*ret_host = strndup(text + 1, (size_t)(colon - text) - 2);
+	else
+		*ret_host = strndup(text, (size_t)(colon - text));
+	*ret_port = (int)port;
+	return *ret_host ? 0 : cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for an address");
+}
+
+static int serve_http(const struct mcp_flags *flags, struct cell_mcp_server *server, struct cell_error *err)
+{
+	struct cell_mcp_http_options options = CELL_MCP_HTTP_OPTIONS_INIT;
+	char *host;
+	int status;
+
+	if (parse_listen(flags->listen, &host, &options.port, err) < 0)
+		return -1;
+	if (read_token(flags, &options.token, err) < 0) {
+		free(host);
+		return -1;
+	}
+	options.host = host;
+	options.origins = values_of(&flags->origins);
+	options.hosts = values_of(&flags->hosts);
+	options.listening = say_listening;
+	options.listening_arg = host;
+	status = cell_mcp_server_listen(server, &options, err);
+	free((void *)options.origins);
+	free((void *)options.hosts);
+	free(host);
+	return status;
+}
+
+/* ---- mcp ------------------------------------------------------------------------------ */
+
+static int serve(struct mcp_flags *flags, struct cell_cli_host *host, const struct cell_cli_session_options *session, int in,
+		 int out, struct cell_error *err)
+{
+	struct cell_mcp_server_options options = CELL_MCP_SERVER_OPTIONS_INIT;
+	struct cell_mcp_server *server;
+	int status;
+
+	options.space = host->space;
+	options.session = &session->options;
+	options.storage = flags->session.space.storage || flags->session.space.base;
+	options.runtime_deps = !flags->session.space.no_runtime_deps;
+	if (cell_mcp_server_create(host->engine, &options, &server, err) < 0)
+		return -1;
+	catch_signals(server);
+	status = flags->listen ? serve_http(flags, server, err) : cell_mcp_server_run(server, in, out, err);
+	/* A package that is being installed, say: the spawner ends it when we are gone. */
+	if (status < 0 && err->code == CELL_E_TIMEOUT)
+		_exit(0);
+	signal(SIGINT, SIG_DFL);
+	signal(SIGTERM, SIG_DFL);
+	signal(SIGHUP, SIG_DFL);
+	cell_mcp_server_destroy(server);
+	return status;
+}
+
+int cell__cmd_mcp(int argc, char **argv)
+{
+	struct mcp_flags flags = { .session = CELL_CLI_SESSION_FLAGS_INIT(1) };
+	struct cell_cli_session_options options;
+	struct cell_cli_host host = { 0 };
+	struct cell_error err;
+	int status, in = -1, out = -1;
+
+	if (!cell__cli_parse(&cell__cli_mcp_command, argc, argv, &flags, NULL, &status)) {
+		cell__cli_list_finish(&flags.session.env);
+		cell__cli_list_finish(&flags.origins);
+		cell__cli_list_finish(&flags.hosts);
+		return status;
+	}
+	status = -1;
+	if (!apply_root(&flags, &err) && !kernel_env(&flags.session.env, &err) && !take_stdio(&in, &out, &err) &&
+	    !cell__cli_open_host(&flags.session, true, &host, &options, &err)) {
+		status = serve(&flags, &host, &options, in, out, &err);
+		cell__cli_close(&host);
+		cell__cli_options_finish(&options);
+	}
+	cell__cli_list_finish(&flags.session.env);
+	cell__cli_list_finish(&flags.origins);
+	cell__cli_list_finish(&flags.hosts);
+	return status < 0 ? cell__cli_report(&err, false) : 0;
+}

@@ -1,0 +1,193 @@
+/*
+ * The MCP server: what its files share.
+ *
+ *     server_stdio.c   the public functions; one client on two descriptors
+ *     server_http.c    many clients by Streamable HTTP
+ *     server.c         a peer, which is one client: its messages, its calls, what it is asked
+ *     server_cells.c   its session: cells in order, their events, approvals
+ *     server_result.c  what a cell came to, as a tool's result
+ *     server_tools.c   the tools, and those on the space
+ *     server_schema.c  checking of their arguments
+ *
+ * Threads.  The transport's thread feeds a peer with what came in, and never waits for a call:
+ *
+ *     transport ── feed ──┬── queue ──▶ the peer's cell thread ── cell_session_start() ──▶ engine's thread ── events ──┐
+ *                         └── one thread a call ── cell_space_call_ex()                                                │
+ *     transport ◀── sink ── answers, progress, log, elicitations ◀─────────────────────────────────────────────────────┘
+ *
+ * peer->lock guards calls and session and may be held while the engine is waited for; so the engine's thread never takes it.
+ * peer->out_lock guards what that thread needs (questions, the state of a cell) and is held for moments only.
+ */
+#ifndef CELL_MCP_SERVER_H
+#define CELL_MCP_SERVER_H
+
+#include <jansson.h>
+#include <pthread.h>
+
+#include "core/core.h"
+#include "wire/jsonrpc.h"
+
+#define CELL_MCP_MAX_CALLS 32u               /* operations on the space under way for one client */
+#define CELL_MCP_MAX_CELLS 256u              /* cells that wait */
+#define CELL_MCP_MAX_QUESTIONS 256u          /* elicitations without an answer */
+#define CELL_MCP_RUN_CODE_CHARS 50000        /* of output in an answer of run_code */
+#define CELL_MCP_MAX_OUTPUT_CHARS 1000000    /* the most that max_output_chars can be */
+#define CELL_MCP_MAX_VALUE_BYTES (256u * 1024u) /* of a value as JSON in structuredContent */
+#define CELL_MCP_MAX_IMAGES 16u              /* in one answer */
+#define CELL_MCP_MAX_IMAGE_BYTES (16u * 1024u * 1024u) /* together */
+#define CELL_MCP_MAX_ARTIFACT_BYTES (4u * 1024u * 1024u) /* loaded or saved by one call */
+#define CELL_MCP_MAX_FILES 100u              /* of long output that are kept */
+#define CELL_MCP_MAX_OUTBOX_BYTES (8u * 1024u * 1024u) /* a client that has not read so much gets no progress and log */
+
+/* Where a peer's messages go.  Any thread; never waits. */
+struct cell__mcp_sink {
+	/* text NULL: only that this was the last of the stream.  stream NULL: no answer and nothing about one. */
+	void (*send)(void *arg, void *stream, const char *text, size_t size, bool last);
+	/* Is so much unread that progress and log are better left out? */
+	bool (*full)(void *arg, void *stream);
+	void *arg;
+};
+
+struct cell_mcp_server {
+	struct cell_engine *engine;
+	struct cell_mcp_server_options opts;
+	struct cell_session_options session;
+	json_t *tools;          /* the result of tools/list; never changes */
+	char *temp_dir;         /* made with the first file in it; NULL: not yet */
+	char *files[CELL_MCP_MAX_FILES]; /* a ring */
+	size_t n_files;
+	pthread_mutex_t lock;   /* temp_dir, files, peers */
+	struct cell__mcp_peer *peers;
+	int stop_fd;            /* an eventfd that is readable once it is to stop */
+};
+
+/* What came in as one text: one message, or a batch, whose answers leave together. */
+struct cell__mcp_unit {
+	void *stream;
+	size_t left;      /* requests without an answer, and 1 while it is being read */
+	bool batch;
+	struct cell__buf answers; /* of a batch */
+};
+
+struct cell__mcp_tool;
+
+/* A call of a tool that has no answer yet. */
+struct cell__mcp_job {
+	struct cell__mcp_peer *peer;
+	struct cell__mcp_unit *unit;
+	const struct cell__mcp_tool *tool;
+	json_t *id, *args, *token;
+	bool cancelled;
+	struct cell__mcp_job *next;  /* of all */
+	struct cell__mcp_job *after; /* in the queue of cells */
+	/* A cell; out_lock. */
+	double progress;
+	struct cell__buf tails[2];   /* of stdout and stderr: the beginning of a character */
+	struct cell_result *result;
+	bool done;
+};
+
+/* An elicitation that we sent. */
+struct cell__mcp_question {
+	int64_t id;
+	uint64_t approval;              /* 0: it is a tool's question */
+	struct cell_question *question; /* of an MCP server behind the space */
+	struct cell__mcp_question *next;
+};
+
+struct cell__mcp_peer {
+	struct cell_mcp_server *server;
+	struct cell__mcp_sink sink;
+	struct cell__mcp_peer *next;
+
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	struct cell__mcp_job *jobs;
+	struct cell__mcp_job *cells, *last_cell;
+	struct cell__mcp_job *running; /* was given to the session */
+	size_t n_cells, n_workers;
+	struct cell_session *session;
+	pthread_t thread;
+	bool has_thread, stopping;
+	bool initialized, batches;
+	const char *version;
+
+	pthread_mutex_t out_lock;
+	pthread_cond_t done;
+	bool elicits;
+	int log_level;                 /* of log_levels; -1: the client did not say */
+	struct cell__mcp_question *questions;
+	size_t n_questions;
+	char session_id[64];           /* "": none yet */
+	int64_t next_id;
+	struct cell__mcp_job *current; /* whose events come */
+};
+
+/* What a tool answers. */
+struct cell__mcp_answer_out {
+	json_t *content;    /* an array */
+	json_t *structured; /* NULL: none */
+	bool failed;
+};
+
+typedef int (*cell__mcp_tool_fn)(struct cell__mcp_peer *peer, const json_t *args, struct cell__mcp_answer_out *out,
+				 struct cell__buf *message);
+
+struct cell__mcp_tool {
+	const char *name, *title, *description;
+	const char *input, *output; /* schemas, JSON */
+	unsigned flags;
+	/* On the space; NULL: a cell.  Fails with -1 and words for the client in *message. */
+	cell__mcp_tool_fn run;
+};
+#define CELL_MCP_STORAGE 1u     /* offered where the space has one */
+#define CELL_MCP_DEPS 2u        /* ... and may be changed */
+#define CELL_MCP_READ_ONLY 4u
+#define CELL_MCP_DESTRUCTIVE 8u
+#define CELL_MCP_IDEMPOTENT 16u
+#define CELL_MCP_OPEN_WORLD 32u
+
+/* server.c */
+struct cell__mcp_peer *cell__mcp_peer_create(struct cell_mcp_server *server, const struct cell__mcp_sink *sink,
+					     struct cell_error *err);
+/* Ends its cells and waits for its calls, at most until the server's grace is over: CELL_E_TIMEOUT, and it is still there. */
+int cell__mcp_peer_destroy(struct cell__mcp_peer *peer, struct cell_error *err);
+/* One message or batch.  How many requests are in it: 0 when nothing will be sent for the stream. */
+size_t cell__mcp_peer_feed(struct cell__mcp_peer *peer, const char *text, size_t size, void *stream);
+/* The answer of a job, or NULL for one that was cancelled; ends it. */
+void cell__mcp_job_answer(struct cell__mcp_job *job, struct cell__mcp_answer_out *out);
+/* The same with words why it failed. */
+void cell__mcp_job_fail(struct cell__mcp_job *job, const char *words, size_t size);
+/* A notification; takes over params. */
+void cell__mcp_peer_notify(struct cell__mcp_peer *peer, void *stream, const char *method, json_t *params);
+/* A request, elicitation/create; takes over params.  False: it could not be sent, and nobody will answer. */
+bool cell__mcp_peer_ask(struct cell__mcp_peer *peer, void *stream, json_t *params, uint64_t approval,
+			struct cell_question *question);
+/* The approval does not wait any more. */
+void cell__mcp_peer_forget(struct cell__mcp_peer *peer, void *stream, uint64_t approval, const char *why);
+
+/* server_cells.c */
+void *cell__mcp_cells_main(void *peer);
+/* The answer of a client that was asked for an approval; NULL: there was an error. */
+void cell__mcp_cells_approval(struct cell__mcp_peer *peer, uint64_t approval, const json_t *result);
+
+/* server_result.c */
+void cell__mcp_cell_answer(struct cell__mcp_job *job, struct cell_result *result);
+
+/* server_stdio.c */
+/* A file with this text for the client's code to read; free() the path.  NULL: it could not be written. */
+char *cell__mcp_keep_text(struct cell_mcp_server *server, const char *text, size_t size);
+/* From now on the file is removed when the server goes, or when there are too many. */
+void cell__mcp_keep_file(struct cell_mcp_server *server, const char *path);
+
+/* server_tools.c */
+/* tools/list's array; NULL: no memory. */
+json_t *cell__mcp_tools_list(const struct cell_mcp_server_options *opts);
+/* NULL: there is none of this name. */
+const struct cell__mcp_tool *cell__mcp_tools_find(const struct cell_mcp_server_options *opts, const char *name);
+
+/* server_schema.c */
+/* Checks arguments by the tool's schema and adds defaults; args may be NULL.  NULL: *message says what is wrong. */
+json_t *cell__mcp_tools_check(const struct cell__mcp_tool *tool, const json_t *args, struct cell__buf *message);
+
+#endif

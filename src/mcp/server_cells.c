@@ -1,0 +1,304 @@
+/*
+ * The session of a peer.  One thread opens it, runs the cells that were queued in their order, and closes it.
+ *
+ *     queued ──▶ given to the session (peer->running) ──▶ result ──▶ answered
+ *        └── cancelled: never runs      └── cancelled: interrupted, its result is thrown away
+ *
+ * Events come on the engine's thread, which must not wait: they become messages in the sink at once, and the cell thread
+ * hears of the result alone.  An approval becomes an elicitation; the client's answer comes back through
+ * cell__mcp_cells_approval() on the transport's thread.
+ */
+#include "mcp/server.h"
+
+#include <string.h>
+
+#define LOG_INFO 1 /* index in the protocol's list of levels */
+#define MAX_SHOWN_ARGS 16000u /* bytes of a call's arguments that a person is shown */
+
+/* ---- output as it comes ------------------------------------------------------------- */
+
+/* With out_lock held.  What can be told of the chunk as text; false: nothing yet. */
+static bool chunk_text(struct cell__mcp_job *job, const struct cell_event *event, struct cell__buf *text)
+{
+	struct cell__buf *tail = &job->tails[event->stream == CELL_STDERR];
+	CELL_AUTO_BUF struct cell__buf bytes = CELL_BUF_INIT;
+	size_t cut;
+
+	if (cell__buf_add(&bytes, tail->data, tail->size) < 0 || cell__buf_add(&bytes, event->data, event->size) < 0)
+		return false;
+	cut = cell__utf8_cut(bytes.data, bytes.size);
+	cell__buf_shift(tail, tail->size);
+	cell__buf_add(tail, bytes.data + bytes.size - cut, cut);
+	return bytes.size > cut && !cell__buf_add_utf8(text, bytes.data, bytes.size - cut);
+}
+
+static void tell_chunk(struct cell__mcp_peer *peer, struct cell__mcp_job *job, const struct cell_event *event)
+{
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	void *stream = job ? job->unit->stream : NULL;
+	bool logs, told = true;
+
+	pthread_mutex_lock(&peer->out_lock);
+	logs = peer->log_level >= 0 && peer->log_level <= LOG_INFO;
+	if (job) {
+		job->progress += (double)event->size;
+		told = chunk_text(job, event, &text);
+	} else {
+		cell__buf_add_utf8(&text, event->data, event->size);
+	}
+	pthread_mutex_unlock(&peer->out_lock);
+	/* The result has all of it; a client that does not keep up loses only the live view. */
+	if (!told || !text.size || peer->sink.full(peer->sink.arg, stream))
+		return;
+	if (job && job->token)
+		cell__mcp_peer_notify(peer, stream, "notifications/progress",
+				      json_pack("{s:O, s:f, s:s#}", "progressToken", job->token, "progress", job->progress,
+						"message", text.data, (int)text.size));
+	if (logs)
+		cell__mcp_peer_notify(peer, stream, "notifications/message",
+				      json_pack("{s:s, s:s, s:s#}", "level", "info", "logger",
+						event->stream == CELL_STDERR ? "stderr" : "stdout", "data", text.data,
+						(int)text.size));
+}
+
+/* ---- approvals ------------------------------------------------------------------------ */
+
+static void reject(struct cell_session *session, uint64_t id, const char *reason)
+{
+	struct cell_approval_answer answer = CELL_APPROVAL_ANSWER_INIT;
+
+	answer.reason = reason;
+	cell_session_answer(session, id, &answer, NULL); /* fails where it does not wait any more */
+}
+
+static json_t *approval_form(const struct cell_event *event)
+{
+	const struct cell_call_info *call = event->call;
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT, args = CELL_BUF_INIT;
+	size_t shown = call->args_size > MAX_SHOWN_ARGS ? MAX_SHOWN_ARGS : call->args_size;
+
+	cell__buf_add_utf8(&args, call->args, shown - (shown < call->args_size ? cell__utf8_cut(call->args, shown) : 0));
+	cell__buf_printf(&text, "The code wants to use %s %s%s%s (%s) with these arguments:\n%s%s", call->kind, call->tool,
+			 *call->callable ? "." : "", call->callable, call->adapter, args.size ? args.data : "{}",
+			 shown < call->args_size ? "\n... (there is more than can be shown)" : "");
+	if (event->message && *event->message)
+		cell__buf_printf(&text, "\n%s", event->message);
+	return json_pack("{s:s#, s:{s:s, s:{s:{s:s, s:s, s:s, s:[s,s,s], s:[s,s,s]}, s:{s:s, s:s, s:s}}, s:[s]}}", "message",
+			 text.size ? text.data : "", (int)text.size, "requestedSchema", "type", "object", "properties",
+			 "decision", "type", "string", "title", "Decision", "description",
+			 "accept runs this call, always also every later call of the same tool, reject refuses it", "enum",
+			 "accept", "always", "reject", "enumNames", "Accept", "Accept always", "Reject", "reason", "type",
+			 "string", "title", "Reason", "description", "when rejected: what the code is told", "required",
+			 "decision");
+}
+
+static void ask_approval(struct cell__mcp_peer *peer, void *stream, const struct cell_event *event)
+{
+	if (!cell__mcp_peer_ask(peer, stream, approval_form(event), event->call->id, NULL))
+		reject(peer->session, event->call->id,
+		       "this needs an approval, and the MCP client cannot ask its user (it has no elicitation); "
+		       "start the server with --approve auto, or with a policy that allows it");
+}
+
+void cell__mcp_cells_approval(struct cell__mcp_peer *peer, uint64_t approval, const json_t *result)
+{
+	const char *action = json_string_value(json_object_get(result, "action"));
+	const json_t *content = json_object_get(result, "content");
+	const char *decision = json_string_value(json_object_get(content, "decision"));
+	const char *reason = json_string_value(json_object_get(content, "reason"));
+	struct cell_approval_answer answer = CELL_APPROVAL_ANSWER_INIT;
+
+	if (!peer->session)
+		return;
+	if (!result) {
+		reject(peer->session, approval, "the MCP client failed to ask its user");
+	} else if (action && decision && !strcmp(action, "accept") && (!strcmp(decision, "accept") || !strcmp(decision, "always"))) {
+		answer.accept = 1;
+		answer.always = !strcmp(decision, "always");
+		cell_session_answer(peer->session, approval, &answer, NULL);
+	} else if (action && !strcmp(action, "accept")) {
+		reject(peer->session, approval, reason && *reason ? reason : "the user rejected it");
+	} else {
+		reject(peer->session, approval, action && !strcmp(action, "decline") ? "the user declined" : "the user gave no answer");
+	}
+}
+
+/* ---- events ----------------------------------------------------------------------------- */
+
+/* Engine's thread. */
+static void handle_event(void *arg, const struct cell_event *event)
+{
+	struct cell__mcp_peer *peer = arg;
+	struct cell__mcp_job *job;
+	void *stream;
+
+	pthread_mutex_lock(&peer->out_lock);
+	job = peer->current;
+	pthread_mutex_unlock(&peer->out_lock);
+	/* The job stays until we have given it its result, and that is the last event. */
+	stream = job ? job->unit->stream : NULL;
+	switch (event->type) {
+	case CELL_EVENT_CHUNK:
+		tell_chunk(peer, event->run_id ? job : NULL, event);
+		break;
+	case CELL_EVENT_APPROVAL:
+		ask_approval(peer, stream, event);
+		break;
+	case CELL_EVENT_APPROVAL_ENDED:
+		cell__mcp_peer_forget(peer, stream, event->call->id, event->decision ? event->decision : "ended");
+		break;
+	case CELL_EVENT_RESULT:
+		pthread_mutex_lock(&peer->out_lock);
+		peer->current = NULL;
+		job->result = event->result;
+		job->done = true;
+		pthread_cond_broadcast(&peer->done);
+		pthread_mutex_unlock(&peer->out_lock);
+		break;
+	default:
+		break;
+	}
+}
+
+/* ---- the thread --------------------------------------------------------------------------- */
+
+static int open_session(struct cell__mcp_peer *peer, struct cell_error *err)
+{
+	struct cell_session_options options = peer->server->session;
+	struct cell_session *session;
+
+	if (peer->session)
+		return 0;
+	options.on_event = handle_event;
+	options.event_arg = peer;
+	options.space = peer->server->opts.space;
+	if (cell_session_open(peer->server->engine, &options, &session, err) < 0)
+		return -1;
+	pthread_mutex_lock(&peer->lock);
+	peer->session = session;
+	pthread_mutex_unlock(&peer->lock);
+	pthread_mutex_lock(&peer->out_lock);
+	snprintf(peer->session_id, sizeof(peer->session_id), "%s", cell_session_id(session));
+	pthread_mutex_unlock(&peer->out_lock);
+	return 0;
+}
+
+static int64_t timeout_of(const struct cell__mcp_job *job)
+{
+	const json_t *timeout = json_object_get(job->args, "timeout");
+	double seconds = json_number_value(timeout);
+
+	if (!timeout)
+		return 0;
+	return seconds > 0 ? (int64_t)(seconds * 1000) + 1 : -1;
+}
+
+static void fail_with(struct cell__mcp_job *job, const struct cell_error *err)
+{
+	char words[sizeof(err->msg) + 64];
+
+	snprintf(words, sizeof(words), "%s: %s", cell_code_word(err->code), err->msg);
+	cell__mcp_job_fail(job, words, strlen(words));
+}
+
+static void run_cell(struct cell__mcp_peer *peer, struct cell__mcp_job *job)
+{
+	struct cell_run_options options = CELL_RUN_OPTIONS_INIT;
+	const json_t *code = json_object_get(job->args, "code");
+	struct cell_error err;
+	int status = 0;
+
+	options.timeout_ms = timeout_of(job);
+	options.on_event = handle_event;
+	options.event_arg = peer;
+	pthread_mutex_lock(&peer->lock);
+	if (job->cancelled || peer->stopping) {
+		pthread_mutex_unlock(&peer->lock);
+		cell__mcp_job_answer(job, NULL);
+		return;
+	}
+	pthread_mutex_lock(&peer->out_lock);
+	peer->current = job;
+	pthread_mutex_unlock(&peer->out_lock);
+	/* Before the lock is given back, so that an interrupt finds the cell in the session. */
+	status = cell_session_start(peer->session, json_string_value(code), json_string_length(code), &options, NULL, &err);
+	peer->running = status ? NULL : job;
+	pthread_mutex_unlock(&peer->lock);
+
+	pthread_mutex_lock(&peer->out_lock);
+	if (status)
+		peer->current = NULL;
+	while (!status && !job->done)
+		pthread_cond_wait(&peer->done, &peer->out_lock);
+	pthread_mutex_unlock(&peer->out_lock);
+	pthread_mutex_lock(&peer->lock);
+	peer->running = NULL;
+	pthread_mutex_unlock(&peer->lock);
+	if (status)
+		fail_with(job, &err);
+	else
+		cell__mcp_cell_answer(job, job->result);
+}
+
+static void reset_session(struct cell__mcp_peer *peer, struct cell__mcp_job *job)
+{
+	struct cell__mcp_answer_out out = { 0 };
+	struct cell_error err;
+
+	if (cell_session_reset(peer->session, &err) < 0) {
+		fail_with(job, &err);
+		return;
+	}
+	out.structured = json_pack("{s:s}", "result", "reset");
+	out.content = json_pack("[{s:s, s:s}]", "type", "text", "text", "The kernel is fresh; variables are gone.");
+	cell__mcp_job_answer(job, &out);
+}
+
+static void work(struct cell__mcp_peer *peer, struct cell__mcp_job *job)
+{
+	struct cell_error err;
+
+	if (open_session(peer, &err) < 0)
+		fail_with(job, &err);
+	else if (!strcmp(job->tool->name, "reset"))
+		reset_session(peer, job);
+	else
+		run_cell(peer, job);
+}
+
+void *cell__mcp_cells_main(void *arg)
+{
+	struct cell__mcp_peer *peer = arg;
+	struct cell__mcp_job *job;
+	bool warmed = false;
+
+	pthread_mutex_lock(&peer->lock);
+	while (!peer->stopping) {
+		job = peer->cells;
+		if (job) {
+			peer->cells = job->after;
+			if (!peer->cells)
+				peer->last_cell = NULL;
+			peer->n_cells--;
+		} else if (!peer->initialized || warmed) {
+			pthread_cond_wait(&peer->changed, &peer->lock);
+			continue;
+		}
+		pthread_mutex_unlock(&peer->lock);
+		if (job)
+			work(peer, job);
+		else
+			open_session(peer, NULL); /* the first cell says what is wrong, if anything is */
+		warmed = true;
+		pthread_mutex_lock(&peer->lock);
+	}
+	while ((job = peer->cells)) {
+		peer->cells = job->after;
+		pthread_mutex_unlock(&peer->lock);
+		cell__mcp_job_answer(job, NULL);
+		pthread_mutex_lock(&peer->lock);
+	}
+	pthread_mutex_unlock(&peer->lock);
+	cell_session_close(peer->session);
+	return NULL;
+}
