@@ -41,6 +41,7 @@ struct cell__filling {
 	struct cell__corpus *corpus;
 	struct cell__embed_request *request;
 	bool on_pool, stop;
+	bool many;                       /* so many were missing that nobody waits for them */
 	bool again;                      /* somebody came who may know of new documents */
 	/* for the pool */
 	size_t max, text_bytes, relearn;
@@ -516,6 +517,7 @@ static void handle_filled(uv_work_t *work, int status)
 	struct cell__corpus *corpus = filling->corpus;
 	struct cell_error err = filling->err;
 	filling->on_pool = false;
+	filling->many = filling->missing > CELL__EMBED_BATCH;
 	free(cell__take_ptr(filling->vectors));
 	if (filling->warning.code)
 		LOG(embedder, CELL_LOG_WARN, "embeddings: vectors of %s are not kept: %s", corpus->name,
@@ -547,7 +549,7 @@ static void handle_filled(uv_work_t *work, int status)
 	}
 	if (over)
 		end_filling(filling);
-	else if (filling->missing > CELL__EMBED_BATCH)
+	else if (filling->many)
 		finish_waits(&corpus->waiting, NULL, 0); /* that takes its time */
 	set_timer(embedder);
 }
@@ -577,7 +579,7 @@ bool cell__embedder_fill(struct cell__embedder *embedder, struct cell__corpus *c
 	if (embedder->closing || is_resting(embedder))
 		return false;
 	/* Many were missing when it was last looked: they are not waited for. */
-	if (corpus->filling && corpus->filling->missing > CELL__EMBED_BATCH)
+	if (corpus->filling && corpus->filling->many)
 		return false;
 	if (corpus->filling)
 		corpus->filling->again = true;

@@ -2,6 +2,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 
 import pytest
@@ -235,6 +236,22 @@ def test_no_answer(drive, base, endpoint, mode):
     assert [t["name"] for t in driver.value("tools.search('camera')")] == ["snap"]
     # And the session ends although a request is under way.
     driver.close()
+
+
+def test_an_interrupted_search(drive, base, endpoint):
+    endpoint.set("hang")
+    driver = drive(*flags(base, endpoint))
+    for code in ("workflows.search('car')", "tools.search('camera')"):
+        endpoint.set("hang")
+        result = driver.run(code, timeout=0.5)
+        assert result["error"]["code"] == "timeout" and result["state"] == "kept", result
+    assert driver.value("1 + 1") == 2
+    # The program is ended while somebody waits for an answer.
+    other = drive(*flags(base, endpoint))
+    other.start("workflows.search('weather')")
+    support.wait_until(lambda: "weather" in endpoint.texts, "the question has arrived")
+    other.process.send_signal(signal.SIGTERM)
+    assert other.process.wait(support.DEADLINE) == 143, other.stderr_text()
 
 
 def test_a_slow_answer_still_counts(drive, base, endpoint):
