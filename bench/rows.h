@@ -30,6 +30,13 @@
 	X(TOOL_CLI, "tool-cli", "ns", NULL)                                \
 	X(ARTIFACT, "artifact", "bytes_per_s", NULL)                       \
 	X(SEARCH, "search", "ns", NULL)                                    \
+	X(SANDBOX_OPEN, "sandbox-open", "ns", NULL)                  \
+	X(SANDBOX_POOL, "sandbox-pool", "ns", NULL)                  \
+	X(SANDBOX_CELL, "sandbox-cell", "ns", NULL)                  \
+	X(SANDBOX_BWRAP, "sandbox-bwrap", "ns", NULL)                \
+	X(SANDBOX_MEMORY, "sandbox-memory", "bytes", NULL)              \
+	X(SANDBOX_MANY, "sandbox-many", "ns", NULL)                  \
+	X(SANDBOX_STARVED, "sandbox-starved", "ns", NULL)            \
 	/* Not asked for by name: they come along with the others. */      \
 	X(FIRST_CHUNK, "first-chunk", "ns", NULL)                          \
 	X(CELL_ONE_CPU, "cell-one-cpu", "ns", NULL)                        \

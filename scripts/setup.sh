@@ -27,6 +27,8 @@ packages="$packages libsqlite3-dev libcurl4-openssl-dev libssl-dev libseccomp-de
 if [ "$purpose" != run ]; then
 	# Sanitizers and fuzzing with readable reports, unit tests, and a venv for pytest and ipykernel.
 	packages="$packages clang llvm libcmocka-dev python3-venv python3-pip"
+	# To compare the sandbox with.
+	packages="$packages bubblewrap"
 fi
 
 say() {

@@ -197,7 +197,8 @@ static void print_help(void)
 	     "  --sessions N    how many sessions to hold open at once (default 500)\n"
 	     "  --no-peer       leave ipykernel out\n"
 	     "  --only ROW      one row: open, open-pool, cell, reset, memory, stdout, sessions,\n"
-	     "                  tool-call, tool-gather, tool-cli, artifact, search\n"
+	     "                  tool-call, tool-gather, tool-cli, artifact, search,\n"
+	     "                  sandbox-open, -pool, -cell, -bwrap, -memory, -many, -starved\n"
 	     "  --help          this text\n"
 	     "\n"
 	     "examples:\n"
@@ -214,7 +215,8 @@ static int parse_row(const char *name)
 		if (!strcmp(name, cell__bench_row_specs[i].name))
 			return i;
 	return complain("--only %s: there is no such row; choose one of open, open-pool, cell, reset, "
-			"memory, stdout, sessions, tool-call, tool-gather, tool-cli, artifact, search", name);
+			"memory, stdout, sessions, tool-call, tool-gather, tool-cli, artifact, search, sandbox-open, "
+			"sandbox-pool, sandbox-cell, sandbox-bwrap, sandbox-memory, sandbox-many, sandbox-starved", name);
 }
 
 /* -1: go on; else the exit status. */
