@@ -67,6 +67,20 @@ def times_less_overhead(limit):
     return Ask(f"{limit}× less above the floor than the SDK", value, limit, True)
 
 
+def at_most_over_ms(limit):
+    return Ask(f"≤ {limit} ms over subprocess", lambda m: (m["workcell"]["p50"] - m["floor"]["p50"]) / 1e6, limit, False)
+
+
+def at_most_over_mb(limit):
+    return Ask(f"≤ {limit} MB over subprocess", lambda m: (m["workcell"]["p50"] - m["floor"]["p50"]) / MB, limit, False)
+
+
+def times_subprocess(limit):
+    return Ask(f"≤ {limit}× subprocess", lambda m: m.get("ratio_to_floor"), limit, False)
+
+
+THIRD_OF_BWRAP = Ask("3× faster than bwrap", lambda m: 1 / m["ratio_to_floor"], 3, True)
+NOT_STARVED = Ask("p99 ≤ 20× quiet p50", lambda m: m["workcell"]["p99"] / m["floor"]["p50"], 20, False)
 ALL_ANSWER = Ask("all answer", lambda m: m["answered_share"], 1, True)
 NONE_LEFT = Ask("none left", lambda m: m["left_behind"], 0, False)
 NO_GROWTH = Ask("no growth", lambda m: m["growth"], GROWTH_LIMIT, False)
@@ -89,6 +103,13 @@ MEASURES = (
     ("search", "search of 10,000 workflows", "ns", None, None, [at_most_ms(10)]),
     ("mcp", "MCP tool, stdio (peer: Python SDK)", "ns", "mcp", "bare", [times_less_overhead(5)]),
     ("gen", "modules for 100 MCP tools", "ns", None, None, [at_most_ms(50)]),
+    ("sandbox-open", "sandbox, open to first result", "ns", None, "subprocess", [at_most_over_ms(1.5)]),
+    ("sandbox-pool", "sandbox, the same from the pool", "ns", None, "subprocess", [times_subprocess(1.3)]),
+    ("sandbox-cell", "sandbox, cell round trip", "ns", None, "subprocess", [times_subprocess(1.2)]),
+    ("sandbox-bwrap", "sandbox against bwrap python3 -c", "ns", None, "bwrap", [THIRD_OF_BWRAP]),
+    ("sandbox-memory", "sandbox, private memory", "bytes", None, "subprocess", [at_most_over_mb(0.5)]),
+    ("sandbox-many", "300 sandboxes at once, open", "ns", None, None, []),
+    ("sandbox-starved", "cell beside five offenders", "ns", None, "quiet", [NOT_STARVED]),
     ("cell-one-cpu", "cell, all held on one CPU", "ns", None, "socket", []),
     ("cell-two-cpus", "cell, kernel on another CPU", "ns", None, "socket", []),
     ("tool-call-one-cpu", "host function, all on one CPU", "ns", None, "socket", []),

@@ -89,7 +89,7 @@ static int64_t proc_sum(int64_t pid, const char *file, const char *a, const char
 	return total;
 }
 
-static int64_t private_bytes(int64_t pid)
+int64_t cell__bench_private_bytes(int64_t pid)
 {
 	return proc_sum(pid, "smaps_rollup", "Private_Clean:", "Private_Dirty:");
 }
@@ -465,12 +465,12 @@ static int measure_memory(struct cell__bench *b, struct cell__bench_row *row)
 		    run_cell(sessions[i], "x = 1", NULL, NULL, NULL))
 			goto out;
 		if (i == 0)
-			before = private_bytes(getpid());
+			before = cell__bench_private_bytes(getpid());
 	}
-	after = private_bytes(getpid());
+	after = cell__bench_private_bytes(getpid());
 	b->host_bytes_per_session = (double)(after - before) / MEMORY_SESSIONS;
 	for (int i = 1; i <= MEMORY_SESSIONS; i++) {
-		int64_t bytes = private_bytes(cell_session_kernel_pid(sessions[i]));
+		int64_t bytes = cell__bench_private_bytes(cell_session_kernel_pid(sessions[i]));
 
 		if (bytes <= 0) {
 			complain("cannot read smaps_rollup of a kernel: %s", strerror(errno));
@@ -677,6 +677,13 @@ static int measure_all(struct cell__bench *b)
 		{ CELL_ROW_SEARCH, cell__bench_measure_search, "search among 10,000 workflows" },
 		{ CELL_ROW_MCP, cell__bench_measure_mcp, "calls of an MCP server's tool" },
 		{ CELL_ROW_GEN, cell__bench_measure_gen, "modules for 100 MCP tools" },
+		{ CELL_ROW_SANDBOX_OPEN, cell__bench_measure_sandbox_open, "opening sandboxes" },
+		{ CELL_ROW_SANDBOX_POOL, cell__bench_measure_sandbox_pool, "opening sandboxes from the pool" },
+		{ CELL_ROW_SANDBOX_CELL, cell__bench_measure_sandbox_cell, "cells in a sandbox" },
+		{ CELL_ROW_SANDBOX_BWRAP, cell__bench_measure_sandbox_bwrap, "sandboxes and bubblewrap" },
+		{ CELL_ROW_SANDBOX_MEMORY, cell__bench_measure_sandbox_memory, "memory of a sandbox" },
+		{ CELL_ROW_SANDBOX_MANY, cell__bench_measure_sandbox_many, "many sandboxes at once" },
+		{ CELL_ROW_SANDBOX_STARVED, cell__bench_measure_sandbox_starved, "cells beside sandboxes that do their worst" },
 	};
 	struct cell_error err = { 0 };
 

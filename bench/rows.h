@@ -34,6 +34,13 @@
 	X(SEARCH, "search", "ns", NULL)                                    \
 	X(MCP, "mcp", "ns", "mcp")                                         \
 	X(GEN, "gen", "ns", NULL)                                          \
+	X(SANDBOX_OPEN, "sandbox-open", "ns", NULL)                  \
+	X(SANDBOX_POOL, "sandbox-pool", "ns", NULL)                  \
+	X(SANDBOX_CELL, "sandbox-cell", "ns", NULL)                  \
+	X(SANDBOX_BWRAP, "sandbox-bwrap", "ns", NULL)                \
+	X(SANDBOX_MEMORY, "sandbox-memory", "bytes", NULL)              \
+	X(SANDBOX_MANY, "sandbox-many", "ns", NULL)                  \
+	X(SANDBOX_STARVED, "sandbox-starved", "ns", NULL)            \
 	/* Not asked for by name: they come along with the others. */      \
 	X(CELL_ONE_CPU, "cell-one-cpu", "ns", NULL)                        \
 	X(CELL_TWO_CPUS, "cell-two-cpus", "ns", NULL)                      \

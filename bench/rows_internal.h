@@ -52,5 +52,14 @@ int cell__bench_measure_artifact(struct cell__bench *b, struct cell__bench_row *
 int cell__bench_measure_search(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_mcp(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_gen(struct cell__bench *b, struct cell__bench_row *row);
+/* Memory that is a process's alone; -1: unreadable. */
+int64_t cell__bench_private_bytes(int64_t pid);
+int cell__bench_measure_sandbox_open(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_sandbox_pool(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_sandbox_cell(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_sandbox_bwrap(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_sandbox_memory(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_sandbox_many(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_sandbox_starved(struct cell__bench *b, struct cell__bench_row *row);
 
 #endif

@@ -174,12 +174,28 @@ EMBEDDINGS = {
     "error": b'\0{"error":{"message":"no such model"}}',
 }
 
+POLICIES = {
+    "all": b"preset: untrusted\nlevel: full\nworkspace: ro\nfilesystem: {read: [/a], write: [/b], hide: [/c]}\n"
+           b"network: {allow: ['a.b:443', '*.c:*']}\nlimits: {memory: 1G, cpus: 1.5, pids: 9, files: 64, tmp: 1M}\nenv: {A: b}\n",
+    "none": b"network: none\nlimits: {memory: none, wall_time: 3}\n",
+    "bad": b"level: \n  - full\n",
+}
+PROXY = {
+    "connect": b"CONNECT a.org:443 HTTP/1.1\r\nHost: a.org\r\n\r\nrest",
+    "v6": b"CONNECT [2001:db8::1]:443 HTTP/1.1\r\n\r\n",
+    "plain": b"GET http://a.org:80/x?y HTTP/1.0\r\n\r\n",
+    "socks-name": b"\x05\x01\x00\x03\x05a.org\x01\xbb",
+    "socks-v4": b"\x05\x01\x00\x01\x01\x02\x03\x04\x00\x50",
+    "socks-v6": b"\x05\x01\x00\x04" + bytes(16) + b"\x00\x50",
+}
+
 for target, seeds in (
     ("frame", frames()), ("json_check", JSON.items()), ("ring", rings()), ("answer", answers()), ("output", outputs()),
     ("text", TEXTS.items()), ("jsonrpc", calls()), ("embeddings", EMBEDDINGS.items()), ("gen", schemas()),
     ("json_find", ((name, data) for name, data in JSON.items() if name != "deep")),
     ("mcp_tools", ((name, json.dumps(value).encode()) for name, value in TOOL_LISTS.items())),
     ("sse", ((name, b"\x09\x00" + text) for name, text in STREAMS.items())),
+    ("sandbox_policy", POLICIES.items()), ("egress", PROXY.items()),
 ):
     for name, data in seeds:
         write(target, name, data)

@@ -31,6 +31,8 @@ if [ "$purpose" != run ]; then
 	# Sanitizers and fuzzing with readable reports, unit tests, kill -9 at a chosen system call, and a venv for pytest
 	# and ipykernel.
 	packages="$packages clang llvm libcmocka-dev strace python3-venv python3-pip"
+	# To compare the sandbox with.
+	packages="$packages bubblewrap"
 fi
 
 say() {

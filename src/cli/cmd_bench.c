@@ -229,7 +229,7 @@ static void print_help(void)
 	     "  --no-peer       leave ipykernel out\n"
 	     "  --only ROW      one row: open, open-pool, cell, reset, memory, stdout, first-chunk,\n"
 	     "                  sessions, tool-call, approval, tool-gather, tool-cli, artifact, search,\n"
-	     "                  mcp, gen\n"
+	     "                  mcp, gen, sandbox-open, -pool, -cell, -bwrap, -memory, -many, -starved\n"
 	     "  --help          this text\n"
 	     "\n"
 	     "examples:\n"
@@ -247,7 +247,8 @@ static int parse_row(const char *name)
 			return i;
 	return complain("--only %s: there is no such row; choose one of open, open-pool, cell, reset, "
 			"memory, stdout, first-chunk, sessions, tool-call, approval, tool-gather, tool-cli, artifact, search, mcp, "
-			"gen",
+			"gen, sandbox-open, sandbox-pool, sandbox-cell, sandbox-bwrap, sandbox-memory, sandbox-many, "
+			"sandbox-starved",
 			name);
 }
 

@@ -36,6 +36,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#define OPEN_TRIES 1000
+
 #include <planted_hole.h> /* made by meson; names nothing in a build for use */
 
 /* glibc's <sys/mount.h> and <linux/mount.h> do not go together on every system. */
@@ -60,7 +62,11 @@ static int open_on_host(const char *path)
 	if (root < 0)
 		return -1;
 	struct open_how how = { .flags = O_PATH | O_CLOEXEC, .resolve = RESOLVE_IN_ROOT };
-	int fd = (int)syscall(SYS_openat2, root, path[0] == '/' && path[1] ? path + 1 : ".", &how, sizeof how);
+	int fd, tries = 0;
+	/* Where a link has ".." in it, a mount or rename anywhere in the system makes the kernel unsure: it says EAGAIN. */
+	do
+		fd = (int)syscall(SYS_openat2, root, path[0] == '/' && path[1] ? path + 1 : ".", &how, sizeof how);
+	while (fd < 0 && errno == EAGAIN && ++tries < OPEN_TRIES);
 	int error = errno;
 	close(root);
 	errno = error;
@@ -162,9 +168,9 @@ static int mount_tmpfs(const char *path, uint64_t bytes, uint64_t mode)
 static int make_root(uint64_t bytes)
 {
 	if (mount(NULL, "/", NULL, MS_BITS_REC | MS_BITS_PRIVATE, NULL) < 0 || mount_tmpfs("/tmp", bytes, 0755) < 0 ||
-	    chdir("/tmp") < 0 || mkdir(CELL_PLAN_OLD_ROOT + 1, 0700) < 0)
+	    chdir("/tmp") < 0 || mkdir(&CELL_PLAN_OLD_ROOT[1], 0700) < 0)
 		return -1;
-	if (syscall(SYS_pivot_root, ".", CELL_PLAN_OLD_ROOT + 1) < 0)
+	if (syscall(SYS_pivot_root, ".", &CELL_PLAN_OLD_ROOT[1]) < 0)
 		return -1;
 	return chdir("/");
 }

@@ -440,6 +440,56 @@ static int check_missing(const char *path, const char *workspace, struct cell_er
 	return 0;
 }
 
+#define PINS_MAX 64
+
+struct pins {
+	char *list[PINS_MAX];
+	size_t count;
+};
+
+/*
+ * A folder between the workspace and something that is kept read-only must not be renamed either, or another one could take
+ * its place: each becomes a mount of itself, and a mount cannot be renamed.
+ */
+static int pin_parents(struct builder *b, struct pins *pins, const char *workspace, const char *path, struct cell_error *err)
+{
+	char parent[PATH_MAX];
+	if (snprintf(parent, sizeof parent, "%s", path) >= (int)sizeof parent)
+		return cell_fail(err, CELL_E_LIMIT, 0, "the path %.100s is too long", path);
+	for (char *slash = strchr(parent + strlen(workspace) + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+		bool known = false;
+		*slash = '\0';
+		for (size_t i = 0; i < pins->count; i++)
+			known |= strcmp(pins->list[i], parent) == 0;
+		if (!known && (pins->count == PINS_MAX || !(pins->list[pins->count] = cell__strdup(parent))))
+			return cell_fail(err, CELL_E_LIMIT, 0, "more than %d folders of the workspace would have to be kept in place",
+					 PINS_MAX);
+		if (!known) {
+			pins->count++;
+			bind_as(b, CELL_STAGE_SESSION_FILES, parent, parent, 0);
+		}
+		*slash = '/';
+	}
+	return 0;
+}
+
+/* Before anything is made read-only: a mount made later would cover it. */
+static int pin_all(struct builder *b, const struct cell__plan_session *session, struct cell_error *err)
+{
+	struct pins pins = { .count = 0 };
+	char real[PATH_MAX];
+	int rc = 0;
+	for (char **folder = session->env->folders; rc == 0 && folder && *folder; folder++)
+		if (is_under(*folder, session->cwd) && strcmp(*folder, session->cwd) != 0)
+			rc = pin_parents(b, &pins, session->cwd, *folder, err);
+	for (size_t i = 0; rc == 0 && session->protect && session->protect[i]; i++)
+		if (realpath(session->protect[i], real) && is_under(real, session->cwd) && strcmp(real, session->cwd) != 0)
+			rc = pin_parents(b, &pins, session->cwd, real, err);
+	for (size_t i = 0; i < pins.count; i++)
+		free(pins.list[i]);
+	return rc;
+}
+
 static int session_files(struct builder *b, const struct cell__plan_session *session, bool full, struct cell_error *err)
 {
 	char real[PATH_MAX];
@@ -449,6 +499,8 @@ static int session_files(struct builder *b, const struct cell__plan_session *ses
 		bind_as(b, CELL_STAGE_SESSION_FILES, workspace, workspace, writable ? 0 : CELL_BIND_READ_ONLY);
 		if (strcmp(session->workspace, workspace) != 0)
 			step(b, CELL_STAGE_SESSION_FILES, CELL_OP_LINK, CELL_STEP_OPTIONAL, 0, 0, workspace, session->workspace);
+		if (writable && pin_all(b, session, err) < 0)
+			return -1;
 		/* What the shell showed read-only and the workspace has just covered. */
 		for (char **folder = session->env->folders; folder && *folder; folder++)
 			if (is_under(*folder, workspace))

@@ -21,18 +21,33 @@
 
 /* A plan of the steps that fail where user namespaces are forbidden in one way or another. */
 struct trial {
-	struct cell_plan plan;
-	struct cell_plan_step ids;
-	char ids_text[8];
-	struct cell_plan_step root;
-	char root_text[8];
+	_Alignas(8) char bytes[256]; /* the plan */
 	struct cell_plan_report report;
 };
+
+static void trial_init(struct trial *trial)
+{
+	const struct cell_plan head = { .n_steps = 2, .clone_flags = ALL_NAMESPACES };
+	const struct {
+		uint16_t op;
+		uint64_t arg, arg2;
+	} steps[2] = { { CELL_OP_IDS, geteuid(), getegid() }, { CELL_OP_ROOT, 65536, 0 } };
+	size_t at = sizeof head;
+	memset(trial, 0, sizeof *trial);
+	trial->report.step = -1;
+	memcpy(trial->bytes, &head, sizeof head);
+	for (int i = 0; i < 2; i++) {
+		const struct cell_plan_step step = { .bytes = sizeof step + 8, .op = steps[i].op, .stage = CELL_STAGE_SHELL,
+						     .arg = steps[i].arg, .arg2 = steps[i].arg2 };
+		memcpy(trial->bytes + at, &step, sizeof step);
+		at += step.bytes;
+	}
+}
 
 static int try_confinement(void *arg)
 {
 	struct trial *trial = arg;
-	struct cell_apply apply = { .plan = &trial->plan, .landlock_fd = -1 };
+	struct cell_apply apply = { .plan = (const struct cell_plan *)trial->bytes, .landlock_fd = -1 };
 	return cell__apply_stage(&apply, CELL_STAGE_SHELL, &trial->report) < 0 ? 1 : 0;
 }
 
@@ -66,13 +81,8 @@ static void explain(struct cell__machine *machine, const char *what, int error)
 static bool try_namespaces(struct cell__machine *machine)
 {
 	void *stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
-	struct trial trial = {
-		.plan = { .n_steps = 2, .clone_flags = ALL_NAMESPACES },
-		.ids = { .bytes = sizeof trial.ids + 8, .op = CELL_OP_IDS, .stage = CELL_STAGE_SHELL, .arg = geteuid(),
-			 .arg2 = getegid() },
-		.root = { .bytes = sizeof trial.root + 8, .op = CELL_OP_ROOT, .stage = CELL_STAGE_SHELL, .arg = 65536 },
-		.report.step = -1,
-	};
+	struct trial trial;
+	trial_init(&trial);
 	if (stack == MAP_FAILED) {
 		explain(machine, "make a process", errno);
 		return false;

@@ -106,6 +106,16 @@ const char *cell__filter_group(size_t i, bool *ret_allowed)
 	(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP | \
 	 0x80u /* CLONE_NEWTIME */)
 
+static struct scmp_arg_cmp compared(unsigned arg, enum scmp_compare how, scmp_datum_t value)
+{
+	return (struct scmp_arg_cmp){ .arg = arg, .op = how, .datum_a = value };
+}
+
+static struct scmp_arg_cmp masked(unsigned arg, scmp_datum_t mask, scmp_datum_t value)
+{
+	return (struct scmp_arg_cmp){ .arg = arg, .op = SCMP_CMP_MASKED_EQ, .datum_a = mask, .datum_b = value };
+}
+
 static int add_groups(scmp_filter_ctx ctx)
 {
 	for (size_t g = 0; g < sizeof groups / sizeof *groups; g++)
@@ -125,11 +135,11 @@ static int add_conditions(scmp_filter_ctx ctx, const struct cell__filter_options
 {
 	int rc = 0;
 	/* clone3's flags are in memory, where a filter cannot look: without it the C library uses clone. */
-	rc |= seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(clone), 1, SCMP_CMP(0, SCMP_CMP_MASKED_EQ, NEW_NAMESPACES, 0));
+	rc |= seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(clone), 1, masked(0, NEW_NAMESPACES, 0));
 	for (unsigned bit = 0; bit < 32; bit++)
 		if (NEW_NAMESPACES & (1u << bit))
 			rc |= seccomp_rule_add(ctx, EPERM_ACTION, SCMP_SYS(clone), 1,
-					       SCMP_CMP(0, SCMP_CMP_MASKED_EQ, 1u << bit, 1u << bit));
+					       masked(0, 1u << bit, 1u << bit));
 	/* Only families whose reach is bounded elsewhere; raw and packet sockets need capabilities that are gone, too. */
 	const int families[] = { AF_UNIX, AF_INET, AF_INET6 };
 	for (size_t i = 0; i < (options->internet ? 3u : 1u); i++) {
@@ -137,21 +147,21 @@ static int add_conditions(scmp_filter_ctx ctx, const struct cell__filter_options
 		static const unsigned types[] = { SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET };
 		for (size_t t = 0; t < 3; t++)
 			rc |= seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(socket), 2,
-					       SCMP_CMP(0, SCMP_CMP_EQ, (scmp_datum_t)families[i]),
-					       SCMP_CMP(1, SCMP_CMP_MASKED_EQ, 0xf, types[t]));
+					       compared(0, SCMP_CMP_EQ, (scmp_datum_t)families[i]),
+					       masked(1, 0xf, types[t]));
 		rc |= seccomp_rule_add(ctx, EPERM_ACTION, SCMP_SYS(socket), 2,
-				       SCMP_CMP(0, SCMP_CMP_EQ, (scmp_datum_t)families[i]),
-				       SCMP_CMP(1, SCMP_CMP_MASKED_EQ, 0xf, SOCK_RAW));
+				       compared(0, SCMP_CMP_EQ, (scmp_datum_t)families[i]),
+				       masked(1, 0xf, SOCK_RAW));
 	}
 	rc |= seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EAFNOSUPPORT), SCMP_SYS(socket), 1,
-			       SCMP_CMP(0, SCMP_CMP_GT, AF_INET6));
+			       compared(0, SCMP_CMP_GT, AF_INET6));
 	for (int family = 0; family <= AF_INET6; family++)
 		if (family != AF_UNIX && !(options->internet && (family == AF_INET || family == AF_INET6)))
 			rc |= seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EAFNOSUPPORT), SCMP_SYS(socket), 1,
-					       SCMP_CMP(0, SCMP_CMP_EQ, (scmp_datum_t)family));
+					       compared(0, SCMP_CMP_EQ, (scmp_datum_t)family));
 	/* Asking for the personality, and the two that everybody has. */
-	rc |= seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(personality), 1, SCMP_CMP(0, SCMP_CMP_EQ, 0));
-	rc |= seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(personality), 1, SCMP_CMP(0, SCMP_CMP_EQ, 0xffffffffu));
+	rc |= seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(personality), 1, compared(0, SCMP_CMP_EQ, 0));
+	rc |= seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(personality), 1, compared(0, SCMP_CMP_EQ, 0xffffffffu));
 	return rc;
 }
 
@@ -166,7 +176,7 @@ static int add_refusals(scmp_filter_ctx ctx)
 	int rc = 0;
 	for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
 		rc |= seccomp_rule_add(ctx, EPERM_ACTION, SCMP_SYS(ioctl), 1,
-				       SCMP_CMP(1, SCMP_CMP_MASKED_EQ, 0xffffffffu, requests[i]));
+				       masked(1, 0xffffffffu, requests[i]));
 	/* Files that gain the rights of their owner. */
 	static const struct {
 		int nr;
@@ -176,7 +186,7 @@ static int add_refusals(scmp_filter_ctx ctx)
 	for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
 		for (unsigned bit = 02000; bit <= 04000; bit *= 2)
 			rc |= seccomp_rule_add(ctx, EPERM_ACTION, modes[i].nr, 1,
-					       SCMP_CMP(modes[i].arg, SCMP_CMP_MASKED_EQ, bit, bit));
+					       masked(modes[i].arg, bit, bit));
 	return rc;
 }
 

@@ -236,7 +236,11 @@ static int open_seat(struct cell_session *session, struct cell_error *err)
 	if (session->confined && session->space) {
 		read[0] = cell__space_packages(session->space);
 		spec.read = read;
-		spec.protect = cell__space_protected(session->space);
+		if (session->policy.workspace == CELL_WORKSPACE_RW &&
+		    cell__space_protect(session->space, session->cwd, &spec.protect, err) < 0) {
+			free(seat);
+			return -1;
+		}
 	}
 	if (session->executor->open(&session->engine->host, &spec, &kernel_events, seat, &seat->kernel, err) < 0) {
 		free(seat);

@@ -13,6 +13,7 @@
 #include "session/space.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -51,7 +52,8 @@ struct cell_space {
 	struct cell__gate own_gate; /* for the host's own calls: middlewares, and nobody to ask */
 	uint64_t next_call_id;
 	struct cell__seeker *seeker;
-	char *protect[8]; /* NULL-terminated */
+	char *protect[8]; /* NULL-terminated; the tools' folder first, where there is one */
+	bool has_tools_dir;
 	int refs; /* sessions */
 	int pending;
 	bool closing;
@@ -203,9 +205,34 @@ const char *cell__space_packages(struct cell_space *space)
 	return space->deps ? cell__deps_folder(space->deps) : NULL;
 }
 
-const char *const *cell__space_protected(struct cell_space *space)
+/*
+ * What does not exist yet could be made by the code, and then be trusted by the host: it is made here, empty, where it lies
+ * in the folder that the code may write to.
+ */
+static int make_missing(const char *path, const char *root, const char *workspace)
 {
-	return (const char *const *)space->protect;
+	size_t n = strlen(workspace);
+	const char *name = strrchr(path, '/');
+	if (strncmp(root, workspace, n) != 0 || (root[n] != '/' && root[n] != '\0') || access(path, F_OK) == 0)
+		return 0;
+	if (name && strcmp(name, "/requirements.txt") != 0)
+		return mkdir(path, 0755);
+	int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+	if (fd < 0)
+		return -1;
+	close(fd);
+	return 0;
+}
+
+int cell__space_protect(struct cell_space *space, const char *workspace, const char *const **ret_paths, struct cell_error *err)
+{
+	CELL_AUTO_FREE char *real = realpath(workspace, NULL);
+	CELL_AUTO_FREE char *root = space->store ? realpath(cell__store_root(space->store), NULL) : NULL;
+	for (char **path = space->protect + (space->has_tools_dir ? 1 : 0); real && root && *path; path++)
+		if (make_missing(*path, root, real) < 0 && errno != EEXIST)
+			return cell_fail(err, CELL_E_IO, errno, "make %.120s, so that the code cannot", *path);
+	*ret_paths = (const char *const *)space->protect;
+	return 0;
 }
 
 /* Code that can write there has the host do what it wants: run a command, install a package, keep a workflow. */
@@ -213,18 +240,14 @@ static int list_protected(struct cell_space *space, const struct cell_space_opti
 {
 	static const char *const parts[] = { "workflows", "skills", "requirements.txt", "workspaces", ".cache" };
 	size_t n = 0;
+	space->has_tools_dir = opts->tools_dir != NULL;
 	if (opts->tools_dir && !(space->protect[n++] = cell__strdup(opts->tools_dir)))
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	for (size_t i = 0; opts->storage && i < sizeof parts / sizeof *parts; i++) {
 		struct cell__buf path = CELL_BUF_INIT;
-		struct stat st;
 		if (cell__buf_printf(&path, "%s/%s", cell__store_root(space->store), parts[i]) < 0)
 			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-		/* Those that are not there are made by the host when it needs them, and read again as files of ours. */
-		if (stat(path.data, &st) == 0)
-			space->protect[n++] = cell__buf_take(&path);
-		else
-			cell__buf_finish(&path);
+		space->protect[n++] = cell__buf_take(&path);
 	}
 	return 0;
 }
@@ -368,7 +391,7 @@ static int make_parts(struct cell_space *space, const struct cell_space_options 
 	if (opts->tools_dir && cell__tools_add_dir(space->tools, opts->tools_dir, err) < 0)
 		return -1;
 	if (!opts->storage)
-		return 0;
+		return list_protected(space, opts, err);
 	if (cell__storage_create(&space->engine->loop, space->store, &space->storage, err) < 0)
 		return -1;
 	if (list_protected(space, opts, err) < 0)

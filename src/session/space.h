@@ -41,8 +41,12 @@ const char *cell__space_site(struct cell_space *space);
 const char *cell__space_bin(struct cell_space *space);
 /* The folder that packages are or will be in; NULL: none. */
 const char *cell__space_packages(struct cell_space *space);
-/* What the host trusts (tool definitions, workflows, requirements): NULL-terminated paths, whether they exist or not. */
-const char *const *cell__space_protected(struct cell_space *space);
+/*
+ * What the host trusts (tool definitions, workflows, requirements): NULL-terminated paths.  What of the storage does not
+ * exist and lies in the workspace is made, so that it can be shown read-only.
+ */
+int cell__space_protect(struct cell_space *space, const char *workspace, const char *const **ret_paths,
+			struct cell_error *err);
 /* Loop's thread: done(arg) when all memory is free. */
 void cell__space_close(struct cell_space *space, void (*done)(void *arg), void *arg);
 

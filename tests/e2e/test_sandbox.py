@@ -205,27 +205,31 @@ def test_namespaces_work_inside(tmp_path):
     assert results[1]["value"] == [1, 2] and results[2]["value"] == 2
 
 
-@pytest.mark.parametrize("where", ["base", "."])
-def test_what_the_host_trusts_stays_as_it_is(tmp_path, where):
+@pytest.mark.parametrize("there", [True, False], ids=["there", "missing"])
+@pytest.mark.parametrize("where", ["outer/inner/base", "base", "."])
+def test_what_the_host_trusts_stays_as_it_is(tmp_path, where, there):
     """Tool definitions in the workspace: code that could write one would have the host run any command."""
     base = tmp_path / where
-    spaces.write_files(base, {"tools/e.yaml": "name: e\ncommand: echo\nrecipes: {say: }\n", "requirements.txt": ""})
-    (base / "workflows").mkdir(exist_ok=True)
+    spaces.write_files(base, {"tools/e.yaml": "name: e\ncommand: echo\nrecipes: {say: }\n"})
+    if there:
+        spaces.write_files(base, {"requirements.txt": "", "workflows/w.py": "def run(): pass\n"})
     code = ("import os\nfound = []\n"
-            "for path in ('tools/evil.yaml', 'tools/e.yaml', 'workflows/evil.py', 'requirements.txt'):\n"
+            "for path in ('tools/evil.yaml', 'tools/e.yaml', 'workflows/evil.py', 'skills/evil.py', 'requirements.txt'):\n"
+            "    try:\n        os.makedirs(os.path.dirname(os.path.join(%r, path)), exist_ok=True)\n    except OSError: pass\n"
             "    try:\n        open(os.path.join(%r, path), 'w')\n        found.append(path)\n    except OSError:\n        pass\n"
-            "for a, b in (('tools', 'moved'), ('workflows', 'moved2')):\n"
+            "for a, b in (('tools', 'moved'), ('workflows', 'moved2'), ('.', '../moved3'), ('../inner', '../moved4')):\n"
             "    try:\n        os.rename(os.path.join(%r, a), os.path.join(%r, b))\n        found.append(a)\n"
-            "    except OSError:\n        pass\nfound" % ((str(base),) * 3))
+            "    except OSError:\n        pass\nfound" % ((str(base),) * 4))
     results, done = cells(tmp_path, code, flags=["--base", str(base)])
     assert results and results[0]["value"] == [], (results, done.stderr)
 
 
 def test_an_interpreter_in_the_workspace_stays_as_it_is(tmp_path):
-    venv = tmp_path / "venv"
+    venv = tmp_path / "deep" / "venv"
     subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", str(venv)], check=True)
     code = ("import os, sys\ntry:\n    open(os.path.join(sys.prefix, 'lib', 'evil.pth'), 'w')\n    r = 'written'\n"
             "except OSError as e:\n    r = type(e).__name__\nopen('fine', 'w')\nr")
+    code += "\ntry:\n    os.rename(%r, 'moved')\n    r = 'moved'\nexcept OSError:\n    pass\nr" % str(venv.parent)
     argv = ["run", "--executor", "sandbox", "--json", "--python", str(venv / "bin" / "python"), "-e", code]
     result = json.loads(run(*argv, cwd=tmp_path).stdout)
     assert result["value"] in ("OSError", "PermissionError") and (tmp_path / "fine").exists()

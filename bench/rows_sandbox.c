@@ -1,0 +1,260 @@
+/*
+ * Rows of the `sandbox` executor.  What stands in the floor's column here is what it is compared with: the same thing in
+ * `subprocess`, or python3 started by bubblewrap; both are measured in turns.
+ */
+#define _GNU_SOURCE 1
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "rows_internal.h"
+
+#define MANY_SANDBOXES 300
+#define MEMORY_SANDBOXES 8
+#define POOL_REFILL_US 80000 /* between opens: the pool is full again */
+#define OFFENDERS 5
+
+static int open_one(struct cell__bench *b, struct cell_engine *engine, const char *executor, struct cell_session **ret)
+{
+	struct cell_session_options opts = CELL_SESSION_OPTIONS_INIT;
+	struct cell_error err = { 0 };
+
+	opts.executor = executor;
+	opts.python = b->python;
+	opts.cwd = b->folder.path;
+	return cell_session_open(engine, &opts, ret, &err) ? complain_err("open a session", &err) : 0;
+}
+
+static int time_open(struct cell__bench *b, struct cell_engine *engine, const char *executor, double *ret_ns)
+{
+	struct cell_session *session = NULL;
+	double began = now_ns();
+	int r = open_one(b, engine, executor, &session);
+
+	if (!r)
+		r = run_cell(session, "1+1", "2", NULL, NULL);
+	*ret_ns = now_ns() - began;
+	cell_session_close(session);
+	return r;
+}
+
+/* Is there a sandbox at all?  If not, the row is left out and says why. */
+static bool usable(struct cell__bench *b, struct cell__bench_row *row)
+{
+	struct cell_executor_info info = { .size = sizeof(info) };
+
+	for (size_t i = 0; !cell_executor_probe(b->engine, i, &info); i++)
+		if (!strcmp(info.name, "sandbox") && info.available && !info.reason[0])
+			return true;
+	row->skipped = "no sandbox of level full on this machine";
+	return false;
+}
+
+static int sample_opens(struct cell__bench *b, struct cell_engine *engine, int n, int pause_us, struct cell__bench_row *row)
+{
+	double ns;
+
+	for (int i = -3; i < n; i++)
+		for (int side = 0; side < 2; side++) {
+			if (pause_us)
+				usleep((useconds_t)pause_us);
+			if (time_open(b, engine, side ? "subprocess" : "sandbox", &ns) ||
+			    (i >= 0 && add_sample(side ? &row->floor : &row->cell, ns)))
+				return -1;
+		}
+	return 0;
+}
+
+int cell__bench_measure_sandbox_open(struct cell__bench *b, struct cell__bench_row *row)
+{
+	return usable(b, row) ? sample_opens(b, b->engine, rounds(b, 200), 5000, row) : 0;
+}
+
+int cell__bench_measure_sandbox_pool(struct cell__bench *b, struct cell__bench_row *row)
+{
+	struct cell_engine_options opts = CELL_ENGINE_OPTIONS_INIT;
+	struct cell_engine *engine = NULL;
+	struct cell_error err = { 0 };
+	int r;
+
+	if (!usable(b, row))
+		return 0;
+	if (cell_engine_create(&opts, &engine, &err) || cell_engine_prewarm(engine, b->python, NULL, NULL, &err))
+		r = complain_err("start an engine", &err);
+	else
+		r = sample_opens(b, engine, rounds(b, 60), POOL_REFILL_US, row);
+	cell_engine_destroy(engine);
+	return r;
+}
+
+int cell__bench_measure_sandbox_cell(struct cell__bench *b, struct cell__bench_row *row)
+{
+	struct cell_session *both[2] = { NULL, NULL };
+	double ns;
+	int r = -1;
+
+	if (!usable(b, row))
+		return 0;
+	if (open_one(b, b->engine, "sandbox", &both[0]) || open_one(b, b->engine, "subprocess", &both[1]))
+		goto out;
+	for (int round = -1; round < rounds(b, 20); round++)
+		for (int side = 0; side < 2; side++)
+			for (int i = 0; i < 100; i++)
+				if (run_cell(both[side], "1+1", "2", NULL, &ns) ||
+				    (round >= 0 && add_sample(side ? &row->floor : &row->cell, ns)))
+					goto out;
+	r = 0;
+out:
+	cell_session_close(both[0]);
+	cell_session_close(both[1]);
+	return r;
+}
+
+/* bwrap with the same namespaces and much the same mounts, and a plain python3 in it. */
+static int time_bwrap(struct cell__bench *b, double *ret_ns)
+{
+	char *argv[] = { (char *)"bwrap", (char *)"--unshare-all", (char *)"--die-with-parent", (char *)"--ro-bind", (char *)"/usr",
+			 (char *)"/usr", (char *)"--symlink", (char *)"usr/lib", (char *)"/lib", (char *)"--symlink",
+			 (char *)"usr/lib64", (char *)"/lib64", (char *)"--symlink", (char *)"usr/bin", (char *)"/bin",
+			 (char *)"--proc", (char *)"/proc", (char *)"--dev", (char *)"/dev", (char *)"--tmpfs", (char *)"/tmp",
+			 (char *)"--bind", b->folder.path, (char *)"/work", (char *)"--chdir", (char *)"/work",
+			 (char *)"/usr/bin/python3", (char *)"-c", (char *)"print(1 + 1)", NULL };
+	posix_spawn_file_actions_t actions;
+	char *const envp[] = { (char *)"PATH=/usr/bin:/bin", NULL };
+	int out[2], status = -1;
+	char answer[8] = "";
+	pid_t pid;
+	double began = now_ns();
+
+	if (pipe2(out, O_CLOEXEC))
+		return complain("pipe failed");
+	posix_spawn_file_actions_init(&actions);
+	posix_spawn_file_actions_adddup2(&actions, out[1], 1);
+	int rc = posix_spawnp(&pid, "bwrap", &actions, NULL, argv, envp);
+	posix_spawn_file_actions_destroy(&actions);
+	close(out[1]);
+	if (!rc) {
+		rc = read(out[0], answer, sizeof(answer) - 1) == 2 && !strcmp(answer, "2\n") ? 0 : -1;
+		*ret_ns = now_ns() - began;
+		waitpid(pid, &status, 0);
+	}
+	close(out[0]);
+	return rc || status ? 1 : 0;
+}
+
+int cell__bench_measure_sandbox_bwrap(struct cell__bench *b, struct cell__bench_row *row)
+{
+	double ns;
+
+	if (!usable(b, row))
+		return 0;
+	if (time_bwrap(b, &ns)) {
+		row->skipped = "bwrap (bubblewrap) does not run here";
+		return 0;
+	}
+	for (int i = -2; i < rounds(b, 40); i++) {
+		if (time_open(b, b->engine, "sandbox", &ns) || (i >= 0 && add_sample(&row->cell, ns)))
+			return -1;
+		if (time_bwrap(b, &ns))
+			return complain("bwrap failed");
+		if (i >= 0 && add_sample(&row->floor, ns))
+			return -1;
+	}
+	return 0;
+}
+
+int cell__bench_measure_sandbox_memory(struct cell__bench *b, struct cell__bench_row *row)
+{
+	struct cell_session *sessions[2 * MEMORY_SANDBOXES] = { NULL };
+	int r = -1;
+
+	if (!usable(b, row))
+		return 0;
+	for (int i = 0; i < 2 * MEMORY_SANDBOXES; i++)
+		if (open_one(b, b->engine, i % 2 ? "subprocess" : "sandbox", &sessions[i]) ||
+		    run_cell(sessions[i], "x = 1", NULL, NULL, NULL))
+			goto out;
+	for (int i = 0; i < 2 * MEMORY_SANDBOXES; i++) {
+		int64_t bytes = cell__bench_private_bytes(cell_session_kernel_pid(sessions[i]));
+
+		if (bytes <= 0 || add_sample(i % 2 ? &row->floor : &row->cell, (double)bytes)) {
+			complain("cannot read smaps_rollup of a kernel");
+			goto out;
+		}
+	}
+	r = 0;
+out:
+	for (int i = 0; i < 2 * MEMORY_SANDBOXES; i++)
+		cell_session_close(sessions[i]);
+	return r;
+}
+
+/* All open at the same time, each answers; the time is that of each open. */
+int cell__bench_measure_sandbox_many(struct cell__bench *b, struct cell__bench_row *row)
+{
+	struct cell_session *sessions[MANY_SANDBOXES] = { NULL };
+	int count = b->quick ? MANY_SANDBOXES / 4 : MANY_SANDBOXES, r = -1;
+
+	if (!usable(b, row))
+		return 0;
+	for (int i = 0; i < count; i++) {
+		double began = now_ns();
+
+		if (open_one(b, b->engine, "sandbox", &sessions[i]) || run_cell(sessions[i], "1+1", "2", NULL, NULL) ||
+		    add_sample(&row->cell, now_ns() - began)) {
+			complain("sandbox %d of %d did not come up", i + 1, count);
+			goto out;
+		}
+	}
+	for (int i = 0; i < count; i++)
+		if (run_cell(sessions[i], "2+2", "4", NULL, NULL))
+			goto out;
+	r = 0;
+out:
+	for (int i = 0; i < count; i++)
+		cell_session_close(sessions[i]);
+	return r;
+}
+
+/* A quiet session's cells (floor), and the same while five sandboxes do their worst. */
+int cell__bench_measure_sandbox_starved(struct cell__bench *b, struct cell__bench_row *row)
+{
+	static const char *const worst[OFFENDERS] = {
+		"import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass",
+		"kept = []\nwhile True:\n    kept.append(bytearray(1 << 20))",
+		"import os\nfor i in range(4): os.fork()\nwhile True: pass",
+		"import os\nwhile True:\n    try:\n        os.dup(1)\n    except OSError:\n        pass",
+		"while True: print('x' * 10000)",
+	};
+	struct cell_session *quiet = NULL, *bad[OFFENDERS] = { NULL };
+	struct cell_error err = { 0 };
+	double ns;
+	int r = -1;
+
+	if (!usable(b, row))
+		return 0;
+	if (open_one(b, b->engine, "sandbox", &quiet))
+		return -1;
+	for (int i = 0; i < 300; i++)
+		if (run_cell(quiet, "1+1", "2", NULL, &ns) || (i >= 100 && add_sample(&row->floor, ns)))
+			goto out;
+	for (int i = 0; i < OFFENDERS; i++)
+		if (open_one(b, b->engine, "sandbox", &bad[i]) ||
+		    cell_session_start(bad[i], worst[i], strlen(worst[i]), NULL, NULL, &err)) {
+			complain_err("start an offender", &err);
+			goto out;
+		}
+	usleep(500000);
+	for (int i = 0; i < rounds(b, 1000); i++)
+		if (run_cell(quiet, "1+1", "2", NULL, &ns) || add_sample(&row->cell, ns))
+			goto out;
+	r = 0;
+out:
+	for (int i = 0; i < OFFENDERS; i++)
+		cell_session_close(bad[i]);
+	cell_session_close(quiet);
+	return r;
+}

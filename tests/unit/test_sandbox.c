@@ -1,0 +1,211 @@
+/* Policies, plans and the proxy's parsers: everything of the sandbox that needs no privilege. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "sandbox/apply.h"
+#include "sandbox/build.h"
+#include "sandbox/egress.h"
+
+static int parse(const char *text, struct cell__policy *policy, struct cell_error *err)
+{
+	return cell__policy_parse(policy, "p.yaml", text, strlen(text), err);
+}
+
+static void policies(void **state)
+{
+	(void)state;
+	struct cell__policy p;
+	struct cell_error err;
+	assert_int_equal(parse("preset: data-science\nlimits: {memory: 3G, cpus: 1.5, cpu_time: 2.5, files: none}\n"
+			       "network: {allow: ['a.b:1', '*.c:*']}\nenv: {A: '1'}\nfilesystem: {read: [/x/]}\n",
+			       &p, &err),
+			 0);
+	assert_int_equal(p.memory_bytes, 3ull << 30);
+	assert_int_equal(p.cpu_percent, 150);
+	assert_int_equal(p.cpu_time_ms, 2500);
+	assert_int_equal(p.files, 0);
+	assert_int_equal(p.network, CELL_NET_ALLOW);
+	assert_int_equal(p.hosts.count, 2);
+	assert_string_equal(p.env.items[0], "A=1");
+	assert_string_equal(p.read.items[0], "/x");
+	struct cell__policy copy;
+	assert_int_equal(cell__policy_copy(&copy, &p, &err), 0);
+	cell__policy_finish(&p);
+	assert_string_equal(copy.hosts.items[1], "*.c:*");
+	cell__policy_finish(&copy);
+	assert_int_equal(parse("limits: {memory: 99999999999G}\n", &p, &err), -1);
+	assert_int_equal(err.code, CELL_E_INVALID);
+	assert_non_null(strstr(err.msg, "line 1"));
+	assert_int_equal(cell__policy_load(&p, "no-such-preset", &err), -1);
+	assert_int_equal(cell__policy_load(&p, "/no/such/file.yaml", &err), -1);
+	assert_int_equal(err.code, CELL_E_NOT_FOUND);
+}
+
+static void build(enum cell_plan_level level, struct cell__buf *out, enum cell_plan_level least, int want)
+{
+	struct cell__machine machine = { .level = level, .landlock_abi = 7, .seccomp = true };
+	struct cell__plan_env env = { 0 };
+	struct cell__policy p;
+	struct cell_error err = { 0 };
+	assert_int_equal(cell__policy_load(&p, "untrusted", &err), 0);
+	p.level = least;
+	assert_int_equal(cell__plan_build(&p, &machine, &env, 7, out, &err), want);
+	if (want < 0)
+		assert_int_equal(err.code, CELL_E_UNAVAILABLE);
+	cell__policy_finish(&p);
+}
+
+static bool has_op(const struct cell_plan *plan, int op, int stage)
+{
+	const struct cell_plan_step *step = cell__plan_first(plan);
+	for (uint32_t i = 0; i < plan->n_steps; i++, step = cell__plan_next(step))
+		if (step->op == op && step->stage == stage)
+			return true;
+	return false;
+}
+
+static void levels(void **state)
+{
+	(void)state;
+	CELL_AUTO_BUF struct cell__buf full = CELL_BUF_INIT, lower = CELL_BUF_INIT, none = CELL_BUF_INIT, text = CELL_BUF_INIT;
+	build(CELL_LEVEL_FULL, &full, CELL_LEVEL_FULL, 0);
+	const struct cell_plan *plan = (const struct cell_plan *)full.data;
+	assert_true(cell__plan_check(full.data, full.size));
+	static const int needed[] = { CELL_OP_DETACH, CELL_OP_SEAL, CELL_OP_RESTRICT, CELL_OP_CAPS, CELL_OP_SECCOMP,
+				      CELL_OP_NOT_DUMPABLE };
+	for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+		assert_true(has_op(plan, needed[i], CELL_STAGE_KERNEL));
+	assert_true(has_op(plan, CELL_OP_NAMESPACES, CELL_STAGE_SHELL));
+	assert_int_equal(cell__plan_print(plan, &text), 0);
+	assert_non_null(strstr(text.data, "drop all capabilities"));
+	/* less than asked for is refused */
+	build(CELL_LEVEL_NO_USERNS, &none, CELL_LEVEL_FULL, -1);
+	build(CELL_LEVEL_UNAVAILABLE, &none, CELL_LEVEL_NO_USERNS, -1);
+	build(CELL_LEVEL_NO_USERNS, &lower, CELL_LEVEL_NO_USERNS, 0);
+	plan = (const struct cell_plan *)lower.data;
+	assert_false(has_op(plan, CELL_OP_NAMESPACES, CELL_STAGE_SHELL));
+	assert_true(has_op(plan, CELL_OP_RESTRICT, CELL_STAGE_KERNEL));
+}
+
+/* No byte of a plan can be changed so that its steps leave it. */
+static void damaged_plans(void **state)
+{
+	(void)state;
+	CELL_AUTO_BUF struct cell__buf bytes = CELL_BUF_INIT;
+	build(CELL_LEVEL_FULL, &bytes, CELL_LEVEL_FULL, 0);
+	for (size_t size = 0; size < sizeof(struct cell_plan) + 200; size++)
+		assert_false(cell__plan_check(bytes.data, size));
+	for (size_t i = 0; i < bytes.size; i += i < 4096 ? 1 : 61) {
+		char before = bytes.data[i];
+		bytes.data[i] = (char)(before ^ 0x80);
+		if (cell__plan_check(bytes.data, bytes.size)) {
+			const struct cell_plan *plan = (const struct cell_plan *)bytes.data;
+			const struct cell_plan_step *step = cell__plan_first(plan);
+			for (uint32_t k = 0; k < plan->n_steps; k++, step = cell__plan_next(step))
+				assert_true((const char *)step + step->bytes <= bytes.data + bytes.size);
+		}
+		bytes.data[i] = before;
+	}
+	assert_true(cell__plan_check(bytes.data, bytes.size));
+}
+
+static void rules(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *rule, *host;
+		unsigned port;
+		bool matches;
+	} rows[] = {
+		{ "a.org:443", "a.org", 443, true },    { "a.org:443", "A.ORG.", 443, true }, { "a.org:443", "a.org", 80, false },
+		{ "a.org:443", "b.a.org", 443, false }, { "a.org:443", "xa.org", 443, false }, { "*.a.org:*", "b.a.org", 1, true },
+		{ "*.a.org:*", "a.org", 1, false },     { "*.a.org:*", "xa.org", 1, false },   { "[::1]:80", "::1", 80, true },
+		{ "10.0.0.1:5", "10.0.0.1", 5, true },  { "a.org", "a.org", 443, false },
+	};
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+		assert_int_equal(cell__egress_rule_matches(rows[i].rule, rows[i].host, rows[i].port), rows[i].matches);
+}
+
+static void addresses(void **state)
+{
+	(void)state;
+	static const char *const private[] = {
+		"127.0.0.1", "10.1.2.3", "172.16.0.1", "172.31.255.255", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0",
+		"224.0.0.1", "255.255.255.255", "::1", "::", "fe80::1", "fd00::1", "ff02::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1",
+		"64:ff9b::a9fe:a9fe", "2002:7f00:1::", "fd00:ec2::254", "::127.0.0.1",
+	};
+	static const char *const public[] = { "1.1.1.1", "172.32.0.1", "100.128.0.1", "2606:4700::1111", "::ffff:1.1.1.1" };
+	for (int side = 0; side < 2; side++)
+		for (size_t i = 0; i < (side ? sizeof public : sizeof private) / sizeof *private; i++) {
+			const char *text = side ? public[i] : private[i];
+			struct sockaddr_in v4 = { .sin_family = AF_INET };
+			struct sockaddr_in6 v6 = { .sin6_family = AF_INET6 };
+			bool is4 = inet_pton(AF_INET, text, &v4.sin_addr) == 1;
+			assert_true(is4 || inet_pton(AF_INET6, text, &v6.sin6_addr) == 1);
+			if (cell__egress_is_private(is4 ? (struct sockaddr *)&v4 : (struct sockaddr *)&v6) == (side == 1))
+				fail_msg("%s", text);
+		}
+}
+
+static void requests(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *text;
+		int answer;
+		const char *host;
+		unsigned port;
+	} rows[] = {
+		{ "CONNECT a.org:443 HTTP/1.1\r\nHost: x\r\n\r\n", 1, "a.org", 443 },
+		{ "CONNECT [::1]:443 HTTP/1.1\r\n\r\n", 1, "::1", 443 },
+		{ "GET http://a.org/x HTTP/1.1\r\n\r\n", 1, "a.org", 80 },
+		{ "GET http://a.org:8080 HTTP/1.0\r\n\r\n", 1, "a.org", 8080 },
+		{ "CONNECT a.org:443 HTTP/1.1\r\n", 0, NULL, 0 },
+		{ "", 0, NULL, 0 },
+		{ "CONNECT a.org HTTP/1.1\r\n\r\n", -1, NULL, 0 },
+		{ "CONNECT a.org:0 HTTP/1.1\r\n\r\n", -1, NULL, 0 },
+		{ "CONNECT a.org:99999 HTTP/1.1\r\n\r\n", -1, NULL, 0 },
+		{ "CONNECT user@a.org:1 HTTP/1.1\r\n\r\n", -1, NULL, 0 },
+		{ "CONNECT :1 HTTP/1.1\r\n\r\n", -1, NULL, 0 },
+		{ "GET https://a.org/ HTTP/1.1\r\n\r\n", -1, NULL, 0 },
+		{ "GET / HTTP/1.1\r\n\r\n", -1, NULL, 0 },
+		{ "\r\n\r\n", -1, NULL, 0 },
+		{ "A B C\r\n\r\n", -1, NULL, 0 },
+	};
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+		struct cell__egress_wish wish = { 0 };
+		assert_int_equal(cell__egress_parse_http(rows[i].text, strlen(rows[i].text), &wish), rows[i].answer);
+		if (rows[i].answer == 1) {
+			assert_string_equal(wish.host, rows[i].host);
+			assert_int_equal(wish.port, rows[i].port);
+			assert_int_equal(wish.used, strlen(rows[i].text));
+		}
+	}
+	struct cell__egress_wish wish = { 0 };
+	static const uint8_t named[] = { 5, 1, 0, 3, 1, 'a', 0, 80 }, v4[] = { 5, 1, 0, 1, 1, 2, 3, 4, 1, 0 },
+			     bind_request[] = { 5, 2, 0, 1, 1, 2, 3, 4, 1, 0 }, colon[] = { 5, 1, 0, 3, 2, 'a', ':', 0, 80 };
+	for (size_t n = 0; n < sizeof named; n++)
+		assert_int_equal(cell__egress_parse_socks(named, n, &wish), 0);
+	assert_int_equal(cell__egress_parse_socks(named, sizeof named, &wish), 1);
+	assert_string_equal(wish.host, "a");
+	assert_int_equal(cell__egress_parse_socks(v4, sizeof v4, &wish), 1);
+	assert_string_equal(wish.host, "1.2.3.4");
+	assert_int_equal(wish.port, 256);
+	assert_int_equal(cell__egress_parse_socks(bind_request, sizeof bind_request, &wish), -1);
+	assert_int_equal(cell__egress_parse_socks(colon, sizeof colon, &wish), -1);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(policies),      cmocka_unit_test(levels),    cmocka_unit_test(damaged_plans),
+		cmocka_unit_test(rules),         cmocka_unit_test(addresses), cmocka_unit_test(requests),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
