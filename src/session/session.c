@@ -236,7 +236,7 @@ static int open_seat(struct cell_session *session, struct cell_error *err)
 	if (session->confined && session->space) {
 		read[0] = cell__space_packages(session->space);
 		spec.read = read;
-		if (session->policy.workspace == CELL_WORKSPACE_RW &&
+		if (session->confine.workspace == CELL_WORKSPACE_RW &&
 		    cell__space_protect(session->space, session->cwd, &spec.protect, err) < 0) {
 			free(seat);
 			return -1;
