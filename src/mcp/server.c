@@ -282,6 +282,15 @@ static const char *queue_job(struct cell__mcp_peer *peer, struct cell__mcp_job *
 
 /* ---- requests ------------------------------------------------------------------------ */
 
+bool cell__mcp_speaks(const char *version)
+{
+	for (size_t i = 0; versions[i]; i++) {
+		if (!strcmp(versions[i], version))
+			return true;
+	}
+	return false;
+}
+
 static void handle_initialize(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const json_t *id,
 			      const json_t *params)
 {

@@ -154,6 +154,8 @@ struct cell__mcp_peer *cell__mcp_peer_create(struct cell_mcp_server *server, con
 int cell__mcp_peer_destroy(struct cell__mcp_peer *peer, struct cell_error *err);
 /* One message or batch.  How many requests are in it: 0 when nothing will be sent for the stream. */
 size_t cell__mcp_peer_feed(struct cell__mcp_peer *peer, const char *text, size_t size, void *stream);
+/* Is it a revision of the protocol that we know? */
+bool cell__mcp_speaks(const char *version);
 /* The answer of a job, or NULL for one that was cancelled; ends it. */
 void cell__mcp_job_answer(struct cell__mcp_job *job, struct cell__mcp_answer_out *out);
 /* The same with words why it failed. */

@@ -96,14 +96,17 @@ static json_t *value_text(const struct cell_result *result, json_t *value)
 	return repr ? json_string(repr) : NULL;
 }
 
-static void add_error(struct view *view, struct cell__buf *text, bool with_traceback)
+static void add_error(struct view *view, struct cell__buf *text)
 {
 	const struct cell_outcome *error = view->error;
 
-	if (with_traceback && *error->traceback)
+	if (*error->traceback)
 		cell__buf_add_str(text, error->traceback);
 	else
 		cell__buf_printf(text, "%s%s%s", error->type, *error->type && *error->message ? ": " : "", error->message);
+	/* A KeyboardInterrupt in the traceback does not tell that time was up. */
+	if (*error->traceback && error->code != CELL_OUT_EXCEPTION)
+		cell__buf_printf(text, "\n\n%s: %s", cell_code_word(error->code), error->message);
 	if (!*error->type && !*error->message)
 		cell__buf_add_str(text, cell_code_word(error->code));
 	if (!cell_result_state_kept(view->result))
@@ -118,7 +121,7 @@ static void run_code_text(struct view *view, const json_t *value, struct cell__b
 	cell_result_text(view->result, &out);
 	if (view->error) {
 		cell__buf_add_str(text, "Error: ");
-		add_error(view, text, true);
+		add_error(view, text);
 	} else if (value && json_string_length(value)) {
 		cell__buf_add(text, json_string_value(value), json_string_length(value));
 	}
@@ -139,7 +142,7 @@ static void cell_text(struct view *view, const json_t *value, struct cell__buf *
 	if ((view->error || (value && json_string_length(value))) && text->size && text->data[text->size - 1] != '\n')
 		cell__buf_add_str(text, "\n");
 	if (view->error)
-		add_error(view, text, true);
+		add_error(view, text);
 	else if (value)
 		cell__buf_add(text, json_string_value(value), json_string_length(value));
 }

@@ -1,0 +1,504 @@
+"""`workcell mcp`: the tools, the protocol around them, and clients of others."""
+import base64
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import spaces
+import support
+
+sys.path.insert(0, os.path.join(support.ROOT, "tests", "mcp"))
+import client as mcp_client  # noqa: E402
+import peers  # noqa: E402
+
+TOOLS = ["run_code", "execute_ipython_cell", "reset", "list_tools", "search_tools", "register_mcp_server", "list_workflows",
+         "search_workflows", "get_workflow", "create_workflow", "delete_workflow", "list_artifacts", "save_artifact",
+         "load_artifact", "list_deps", "add_dep", "remove_dep", "install_package"]
+FORMS = {"elicitation": {}}
+
+
+@pytest.fixture
+def connect():
+    made = []
+
+    def make(*flags, **options):
+        made.append(mcp_client.Client(*flags, **options))
+        return made[-1]
+
+    yield make
+    for client in made:
+        if client.process.poll() is None:
+            assert client.close() == 0
+
+
+@pytest.fixture
+def client(connect, tmp_path):
+    return connect("--base", spaces.probe_base(tmp_path))
+
+
+def text_of(result):
+    return result["content"][0]["text"]
+
+
+# ---- the protocol ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asked, given", [(v, v) for v in ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")]
+                         + [("1999-01-01", "2025-11-25")])
+def test_revisions_are_negotiated(connect, asked, given):
+    client = connect(version=asked)
+    assert client.server["protocolVersion"] == given
+    assert client.server["serverInfo"]["name"] == "workcell"
+    assert client.value("run_code", code="6 * 7")["value"] == 42
+
+
+def test_nothing_but_ping_before_initialize(connect):
+    client = connect(initialize=False)
+    assert client.result(client.send("ping")) == {}
+    assert client.error(client.send("tools/list"))["code"] == -32600
+    assert client.error(client.send("initialize"))["code"] == -32602
+    client.result(client.send("initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo={}))
+    assert client.error(client.send("initialize", protocolVersion="2025-06-18"))["code"] == -32600
+    assert client.result(client.send("tools/list"))["tools"]
+
+
+def test_what_is_no_message_gets_an_error_and_the_stream_goes_on(client):
+    for line, code in ((b"{nonsense\n", -32700), (b'{"jsonrpc": "1.0", "id": 900, "method": "ping"}\n', -32600),
+                       (b'[{"jsonrpc": "2.0", "id": 901, "method": "ping"}]\n', -32600), (b"\xff\xfe\n", -32700)):
+        client.raw(line)
+        message = client.read()
+        assert message["error"]["code"] == code, (line, message)
+    client.raw(b"\n\n")
+    assert client.error(client.send("$/unknown"))["code"] == -32601
+    assert client.error(client.send("resources/list"))["code"] == -32601
+    client.notify("$/whatever")
+    client.notify("notifications/cancelled", requestId=12345)
+    assert client.error(client.send("tools/list", cursor="abc"))["code"] == -32602
+    assert client.error(client.send("tools/call", name="nope"))["message"] == "Unknown tool: nope"
+    assert client.error(client.send("tools/call", name="run_code", arguments=[1]))["code"] == -32602
+    assert client.error(client.send("logging/setLevel", level="loud"))["code"] == -32602
+    assert client.result(client.send("ping")) == {}
+
+
+def test_batches_where_the_revision_has_them(connect):
+    client = connect(version="2025-03-26")
+    client.raw([{"jsonrpc": "2.0", "id": "a", "method": "ping"}, {"jsonrpc": "2.0", "method": "notifications/x"},
+                {"jsonrpc": "2.0", "id": "b", "method": "tools/call", "params": {"name": "run_code", "arguments": {"code": "3"}}},
+                {"jsonrpc": "2.0", "id": "c", "method": "none"}])
+    answers = {answer["id"]: answer for answer in client.read()}
+    assert sorted(answers) == ["a", "b", "c"]
+    assert answers["b"]["result"]["structuredContent"]["value"] == 3 and answers["c"]["error"]["code"] == -32601
+
+
+def test_a_line_past_the_bound(client):
+    client.raw(b'{"jsonrpc": "2.0", "id": 1, "method": "' + b"x" * (33 << 20) + b'"}\n')
+    assert client.read()["error"]["code"] == -32600
+    assert client.result(client.send("ping")) == {}
+
+
+def test_the_list_of_tools(client):
+    tools = client.result(client.send("tools/list"))["tools"]
+    assert [tool["name"] for tool in tools] == TOOLS
+    for tool in tools:
+        assert tool["description"] and tool["title"]
+        assert tool["inputSchema"]["type"] == tool["outputSchema"]["type"] == "object"
+        assert set(tool["inputSchema"]["required"]) <= set(tool["inputSchema"]["properties"])
+        assert set(tool["annotations"]) == {"title", "readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"}
+    by_name = {tool["name"]: tool for tool in tools}
+    cell = by_name["execute_ipython_cell"]["inputSchema"]["properties"]
+    assert (cell["timeout"]["default"], cell["max_output_chars"]["default"]) == (120, 5000)
+    assert by_name["list_tools"]["annotations"]["readOnlyHint"] and not by_name["run_code"]["annotations"]["readOnlyHint"]
+
+
+def test_tools_that_cannot_work_are_not_offered(connect, tmp_path):
+    client = connect()
+    names = [tool["name"] for tool in client.result(client.send("tools/list"))["tools"]]
+    assert names == TOOLS[:6]
+    assert client.error(client.start("list_deps"))["message"] == "Unknown tool: list_deps"
+    client = connect("--storage", tmp_path, "--no-runtime-deps")
+    names = [tool["name"] for tool in client.result(client.send("tools/list"))["tools"]]
+    assert names == [name for name in TOOLS if name not in ("add_dep", "remove_dep", "install_package")]
+
+
+@pytest.mark.parametrize("tool, arguments, words", [
+    ("run_code", {}, "argument 'code' is missing"),
+    ("run_code", {"code": 1}, "argument 'code' is of type string, not an integer"),
+    ("run_code", {"code": "1", "x": 1}, "there is no argument 'x'"),
+    ("search_tools", {"query": "x", "limit": 0}, "argument 'limit' is from 1 to 1000"),
+    ("search_tools", {"query": ""}, "argument 'query' is empty"),
+    ("execute_ipython_cell", {"code": "1", "timeout": "1"}, "argument 'timeout' is of type number"),
+    ("execute_ipython_cell", {"code": "1", "max_output_chars": 1.5}, "argument 'max_output_chars' is of type integer"),
+    ("save_artifact", {"name": "a", "data": "x", "type": "pickle"}, "argument 'type' is not one of text, json, bytes"),
+    ("register_mcp_server", {"server_name": "s", "server_params": "x"}, "argument 'server_params' is of type object"),
+])
+def test_wrong_arguments(client, tool, arguments, words):
+    assert words in client.fails(tool, **arguments)
+
+
+# ---- cells -------------------------------------------------------------------------------------------------
+
+
+def test_run_code(client):
+    assert text_of(client.call("run_code", code="x = 1")) == "(no output)"
+    assert text_of(client.call("run_code", code="print('out')\nx + 1")) == "2\n\nStdout:\nout\n"
+    assert text_of(client.call("run_code", code="'text'")) == "text"
+    assert text_of(client.call("run_code", code="print('only')")) == "Stdout:\nonly\n"
+    assert client.value("run_code", code="{'a': [1, None]}")["value"] == {"a": [1, None]}
+    result = client.result(client.start("run_code", {"code": "print('before')\n1 / 0"}))
+    assert result["isError"] and text_of(result).startswith("Error: ")
+    assert "ZeroDivisionError: division by zero" in text_of(result) and text_of(result).endswith("Stdout:\nbefore\n")
+    error = result["structuredContent"]["error"]
+    assert (error["type"], error["code"]) == ("ZeroDivisionError", "exception")
+
+
+def test_execute_ipython_cell(client):
+    assert text_of(client.call("execute_ipython_cell", code="y = 5\nprint('a')\ny")) == "a\n5"
+    assert text_of(client.call("run_code", code="y")) == "5"  # one session
+    words = client.fails("execute_ipython_cell", code="import time\ntime.sleep(600)", timeout=0.3)
+    assert "timed out" in words or "timeout" in words.lower(), words
+    words = client.fails("execute_ipython_cell", code="import os\nos._exit(3)")
+    assert "variables are lost" in words
+    assert client.value("run_code", code="1")["state"] == "kept"
+
+
+def test_long_output_is_cut_in_the_middle_and_kept(client):
+    result = client.call("execute_ipython_cell", code="print('é' * 3000 + 'middle' + 'z' * 3000)", max_output_chars=100)
+    text, structured = text_of(result), result["structuredContent"]
+    assert text.startswith("é" * 60 + "\n\n[Output truncated: exceeded 100 character limit")
+    assert text.endswith("z" * 39 + "\n") and "middle" not in text
+    path = structured["output_file"]
+    assert structured["truncated"] and path in text
+    with open(path, encoding="utf-8") as file:
+        assert file.read() == "é" * 3000 + "middle" + "z" * 3000 + "\n"
+    assert client.value("run_code", code="len(open(%r).read())" % path)["value"] == 6007
+    assert client.close() == 0
+    assert not os.path.exists(path)
+
+
+def test_output_past_what_a_result_keeps(connect):
+    client = connect("--max-output", "4096")
+    structured = client.value("run_code", code="print('a' * 300000)")
+    assert structured["truncated"] and os.path.getsize(structured["output_file"]) == 300001
+    assert structured["output_file"] in structured["result"]
+    assert client.close() == 0
+    assert not os.path.exists(structured["output_file"])
+
+
+def test_reset(client):
+    client.call("run_code", code="z = 1")
+    client.call("reset")
+    assert "NameError" in client.fails("run_code", code="z")
+
+
+def test_cells_run_in_order_and_other_calls_beside_them(client, tmp_path):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    first = client.start("run_code", {"code": "order = [open(%r).read()]" % str(fifo)})
+    second = client.start("run_code", {"code": "order.append(2); order"})
+    assert client.value("list_tools")["result"][0]["name"] == "probe"  # while the first one waits
+    fifo.write_text("1")
+    assert client.result(second)["structuredContent"]["value"] == ["1", 2]
+    assert any(note.get("id") == first for note in client.notes)
+
+
+def test_cancellation_interrupts_and_is_not_answered(client, tmp_path):
+    began = tmp_path / "began"
+    number = client.start("run_code", {"code": "kept = 7\nopen(%r, 'w').close()\nimport time\ntime.sleep(600)" % str(began)})
+    waiting = client.start("run_code", {"code": "kept = 8"})
+    support.wait_until(began.exists, "the cell runs")
+    client.notify("notifications/cancelled", requestId=waiting)
+    client.notify("notifications/cancelled", requestId=number, reason="enough")
+    assert client.value("run_code", code="kept")["value"] == 7
+    assert not [note for note in client.notes if "id" in note], client.notes
+
+
+def test_an_id_cannot_be_used_twice_at_once(client, tmp_path):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    number = client.start("run_code", {"code": "open(%r).read()" % str(fifo)})
+    client.raw({"jsonrpc": "2.0", "id": number, "method": "tools/list"})
+    assert client.read()["error"]["code"] == -32600
+    fifo.write_text("done")
+    assert client.result(number)["structuredContent"]["value"] == "done"
+
+
+def test_progress(client):
+    number = client.start("run_code", {"code": "print('one', flush=True)\nprint('zwei é', flush=True)"}, _meta={"progressToken": "tok"})
+    client.result(number)
+    notes = client.noted("notifications/progress")
+    assert "".join(note["message"] for note in notes) == "one\nzwei é\n"
+    assert all(note["progressToken"] == "tok" for note in notes)
+    steps = [note["progress"] for note in notes]
+    assert steps == sorted(set(steps))
+
+
+def test_log_messages_where_they_are_asked_for(client):
+    client.call("run_code", code="print('quiet')")
+    assert client.noted("notifications/message") == []
+    client.result(client.send("logging/setLevel", level="info"))
+    client.call("run_code", code="import sys\nprint('loud')\nprint('err', file=sys.stderr)")
+    notes = client.noted("notifications/message")
+    assert "".join(note["data"] for note in notes if note["logger"] == "stdout") == "loud\n"
+    assert "".join(note["data"] for note in notes if note["logger"] == "stderr") == "err\n"
+    client.result(client.send("logging/setLevel", level="error"))
+    client.notes.clear()
+    client.call("run_code", code="print('quiet')")
+    assert client.noted("notifications/message") == []
+
+
+PLOT = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()"
+
+
+@pytest.mark.parametrize("with_folder", [False, True])
+def test_plots_are_images(connect, tmp_path, with_folder):
+    flags = ["--images-dir", tmp_path / "shown"] if with_folder else []
+    result = connect(*flags, python=support.PYTHON).call("execute_ipython_cell", code=PLOT)
+    image, = [part for part in result["content"] if part["type"] == "image"]
+    assert image["mimeType"] == "image/png"
+    data = base64.b64decode(image["data"], validate=True)
+    assert data.startswith(b"\x89PNG\r\n")
+    paths = result["structuredContent"]["images"]
+    assert len(paths) == with_folder
+    for path in paths:
+        name = os.path.basename(path)[:-4]
+        assert "Generated images:\n\n- [%s](%s)\n" % (name, path) in text_of(result)
+        with open(path, "rb") as file:
+            assert file.read() == data
+
+
+def test_stdout_is_the_protocol_alone(connect, tmp_path):
+    script = spaces.make_script(tmp_path / "loud", "import os\nos.write(1, b'tool says\\n')\nos.write(2, b'tool warns\\n')\n")
+    base = spaces.write_files(tmp_path / "base", {"tools/loud.yaml": "name: loud\ncommand: %s\nrecipes:\n  go: {}\n" % script})
+    client = connect("--base", base)
+    # Every line that read() gets must be a message.
+    client.call("run_code", code="import os, subprocess, sys\nos.write(1, b'raw\\n')\nsys.__stdout__.write('dunder\\n')\n"
+                "subprocess.run(['echo', 'child'])\nprint(tools.loud.go())")
+    client.call("run_code", code="os.system('echo system; (sleep 0; echo late) &')")
+    assert client.value("run_code", code="sys.stdin.read()")["value"] == ""  # the client's messages are not the code's
+    assert client.result(client.send("ping")) == {}
+
+
+# ---- the space ---------------------------------------------------------------------------------------------
+
+
+def test_tools_of_the_space(client):
+    assert [tool["name"] for tool in client.value("list_tools")["result"]] == ["probe"]
+    assert json.loads(text_of(client.call("list_tools"))) == client.value("list_tools")["result"]
+    assert [tool["name"] for tool in client.value("search_tools", query="how it was called", limit=1)["result"]] == ["probe"]
+    assert json.loads(client.value("run_code", code="tools.probe.go(a='x')")["value"])["argv"][-1] == "x"
+
+
+def test_workflows(client):
+    source = "async def run(n: int = 2):\n    return n * 2\n"
+    made = client.value("create_workflow", name="double", source=source, description="Doubles a number")
+    assert (made["name"], made["source"], made["description"]) == ("double", source, "Doubles a number")
+    assert "exists" in client.fails("create_workflow", name="double", source=source, description="")
+    client.call("create_workflow", name="double", source=source, description="Doubles it", overwrite=True)
+    assert [w["name"] for w in client.value("list_workflows")["result"]] == ["double"]
+    assert client.value("search_workflows", query="double a number")["result"][0]["description"] == "Doubles it"
+    assert client.value("get_workflow", name="double")["source"] == source
+    assert "not_found" in client.fails("get_workflow", name="half")
+    assert "invalid" in client.fails("create_workflow", name="bad", source="def nope(): pass", description="")
+    assert client.value("run_code", code="workflows.double(n=4)")["value"] == 8
+    assert client.value("delete_workflow", name="double") == {"result": True}
+    assert client.value("delete_workflow", name="double") == {"result": False}
+
+
+def test_artifacts(client):
+    client.call("save_artifact", name="notes/a.txt", data="text é", description="Notes", metadata={"k": 1})
+    client.call("save_artifact", name="b.json", data='{"a": 1}', type="json")
+    client.call("save_artifact", name="c.bin", data=base64.b64encode(b"\xff\x00").decode(), type="bytes")
+    assert sorted(a["name"] for a in client.value("list_artifacts")["result"]) == ["b.json", "c.bin", "notes/a.txt"]
+    loaded = client.value("load_artifact", name="notes/a.txt")
+    assert (loaded["data"], loaded["encoding"], loaded["description"]) == ("text é", "utf-8", "Notes")
+    loaded = client.value("load_artifact", name="c.bin")
+    assert (base64.b64decode(loaded["data"]), loaded["encoding"]) == (b"\xff\x00", "base64")
+    assert client.value("run_code", code="artifacts.load('b.json')")["value"] == {"a": 1}
+    assert "not_found" in client.fails("load_artifact", name="none")
+    assert "not JSON" in client.fails("save_artifact", name="d", data="{", type="json")
+    assert "not base64" in client.fails("save_artifact", name="d", data="%%", type="bytes")
+    client.call("run_code", code="artifacts.save('big', b'x' * (5 << 20))")
+    assert "limit" in client.fails("load_artifact", name="big")
+
+
+def test_deps(connect, tmp_path):
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    spaces.make_wheel(str(wheels), "tinypkg")
+    client = connect("--base", tmp_path / "base", "--wheel-dir", wheels, "--venv-dir", tmp_path / "venv")
+    assert client.value("list_deps")["result"] == []
+    assert client.value("add_dep", package="tinypkg")["installed"] == ["tinypkg"]
+    assert client.value("install_package", package_name="tinypkg")["already_present"] == ["tinypkg"]
+    assert client.value("list_deps")["result"] == ["tinypkg"]
+    assert client.value("run_code", code="import tinypkg\ntinypkg.__name__")["value"] == "tinypkg"
+    assert client.value("remove_dep", package="tinypkg")["removed"] == ["tinypkg"]
+    assert client.value("remove_dep", package="tinypkg")["not_found"] == ["tinypkg"]
+    assert "no-such-package-here" in client.fails("add_dep", package="no-such-package-here")
+
+
+def test_register_mcp_server(client):
+    names = client.value("register_mcp_server", server_name="s", server_params=peers.scripted())["result"]
+    assert names[0] == "echo" and len(names) > 30
+    assert client.value("run_code", code="tools.s.echo(text='hi')")["value"] == "hi"
+    words = client.fails("register_mcp_server", server_name="bad", server_params={"command": "no-such-program-anywhere"})
+    assert "no-such-program-anywhere" in words
+    assert "bad" not in [tool["name"] for tool in client.value("list_tools")["result"]]
+    assert "invalid" in client.fails("register_mcp_server", server_name="bad", server_params={"nothing": 1})
+
+
+# ---- approvals -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gated(connect, tmp_path):
+    def make(**options):
+        return connect("--base", spaces.probe_base(tmp_path), "--approve", "ask", **options)
+    return make
+
+
+CALL = "import json\njson.loads(tools.probe.go(a='x'))['argv'][-1]"
+
+
+def test_approval_by_elicitation(gated):
+    client = gated(capabilities=FORMS)
+    client.on_request = lambda message: {"action": "accept", "content": {"decision": "accept"}}
+    assert client.value("run_code", code=CALL)["value"] == "x"
+    asked, = client.asked
+    assert asked["method"] == "elicitation/create" and "probe.go" in asked["params"]["message"]
+    assert '"a"' in asked["params"]["message"]
+    assert asked["params"]["requestedSchema"]["properties"]["decision"]["enum"] == ["accept", "always", "reject"]
+    client.on_request = lambda message: {"action": "accept", "content": {"decision": "reject", "reason": "not today"}}
+    assert "not today" in client.fails("run_code", code=CALL)
+    client.on_request = lambda message: {"action": "decline"}
+    assert "declined" in client.fails("run_code", code=CALL)
+    client.on_request = lambda message: {"action": "accept", "content": {"decision": "always"}}
+    assert client.value("run_code", code=CALL)["value"] == "x"
+    n = len(client.asked)
+    assert client.value("run_code", code=CALL)["value"] == "x"
+    assert len(client.asked) == n
+
+
+def test_an_answer_that_makes_no_sense_is_a_rejection(gated):
+    client = gated(capabilities=FORMS)
+    for result in ({}, {"action": "accept"}, {"action": "accept", "content": {"decision": "yes"}}, {"action": 1}, []):
+        client.on_request = lambda message, result=result: result
+        error = client.result(client.start("run_code", {"code": CALL}))["structuredContent"]["error"]
+        assert error["code"] == "rejected", error
+
+
+def test_without_elicitation_requests_are_rejected(gated):
+    client = gated()
+    result = client.result(client.start("run_code", {"code": CALL}))
+    assert result["structuredContent"]["error"]["code"] == "rejected"
+    assert "elicitation" in text_of(result) and client.asked == []
+
+
+def test_a_question_is_taken_back_when_the_cell_is_cancelled(gated):
+    client = gated(capabilities=FORMS)
+    number = client.start("run_code", {"code": CALL})
+    asked = client.read()
+    assert asked["method"] == "elicitation/create"
+    client.notify("notifications/cancelled", requestId=number)
+    client.result(client.send("ping"))
+    client.value("run_code", code="1")
+    taken, = client.noted("notifications/cancelled")
+    assert taken["requestId"] == asked["id"]
+
+
+def test_questions_of_mcp_servers_reach_the_client(connect, tmp_path):
+    base = peers.write_server(tmp_path, "s", **peers.scripted())
+    client = connect("--base", base, capabilities=FORMS)
+    client.on_request = lambda message: {"action": "accept", "content": {"name": "Ada"}}
+    result = client.result(client.start("run_code", {"code": "str(tools.s.ask(message='Who?'))"}))
+    assert client.asked and client.asked[0]["method"] == "elicitation/create", result
+    assert "Ada" in text_of(result)
+
+
+# ---- environment and end -----------------------------------------------------------------------------------------
+
+
+def test_root_env_file_and_kernel_variables(connect, tmp_path):
+    spaces.write_files(tmp_path / "root", {".env": """\
+        # comment
+        KERNEL_ENV_FROM_FILE='in file'
+        export KERNEL_ENV_BOTH=file
+        KERNEL_ENV_QUOTED="a\\nb" # comment
+        PRIVATE=secret
+        """})
+    env = support.host_environment(KERNEL_ENV_BOTH="environment", KERNEL_ENV_FLAG="environment")
+    client = connect("--root", "root", "--env", "FLAG=flag", env=env, cwd=tmp_path)
+    names = ["FROM_FILE", "BOTH", "QUOTED", "FLAG", "PRIVATE", "KERNEL_ENV_BOTH"]
+    values = client.value("run_code", code="import os\n[os.environ.get(n) for n in %r]" % names)["value"]
+    assert values == ["in file", "environment", "a\nb", "flag", None, None]
+    assert client.value("run_code", code="os.getcwd()")["value"] == str(tmp_path / "root")
+    client.call("save_artifact", name="a", data="x")
+    assert (tmp_path / "root" / ".workcell" / "artifacts" / "a").read_text() == "x"
+    fresh = connect("--root", tmp_path / "deep" / "er")
+    assert fresh.value("run_code", code="import os\nos.getcwd()")["value"] == str(tmp_path / "deep" / "er")
+
+
+def test_a_bad_env_file_is_refused(tmp_path):
+    (tmp_path / ".env").write_text("A=1\nnot a variable: s3cret\n")
+    done = support.workcell("mcp", "--root", tmp_path)
+    assert (done.status, done.error_code) == (support.EXIT["invalid"], "invalid")
+    assert ".env:2" in done.err and "s3cret" not in done.err and done.out == ""
+
+
+def test_closing_stdin_ends_everything(connect, tmp_path):
+    client = connect("--root", tmp_path)
+    marker = "sleep 98765.%d" % os.getpid()
+    client.start("run_code", {"code": "import subprocess, time\nsubprocess.Popen(%r.split())\nopen('began', 'w')\ntime.sleep(600)" % marker})
+    support.wait_until((tmp_path / "began").exists, "the cell runs")
+    assert support.with_argument(marker)
+    assert client.close() == 0
+    support.wait_until(lambda: not support.with_argument(marker), "what the cell started is gone")
+
+
+def test_sigterm_ends_it(connect):
+    client = connect()
+    client.call("run_code", code="1")
+    client.process.terminate()
+    assert client.process.wait(support.DEADLINE) == 0
+    client.close()
+
+
+# ---- clients of others -------------------------------------------------------------------------------------------
+
+
+PYTHON_SDK = textwrap.dedent("""\
+    import asyncio, json, sys
+    from mcp import ClientSession, StdioServerParameters
+    from mcp.client.stdio import stdio_client
+
+    async def main():
+        params = StdioServerParameters(command=sys.argv[1], args=sys.argv[2:])
+        async with stdio_client(params) as (read, write), ClientSession(read, write) as session:
+            await session.initialize()
+            names = [tool.name for tool in (await session.list_tools()).tools]
+            good = await session.call_tool("run_code", {"code": "print('hi')\\n6 * 7"})
+            bad = await session.call_tool("run_code", {"code": "1 / 0"})
+            listed = await session.call_tool("list_tools", {})
+            loaded = await session.call_tool("save_artifact", {"name": "a", "data": "x"})
+            dump = lambda model: model.model_dump(by_alias=True, mode="json")
+            print(json.dumps([names, dump(good), dump(bad), dump(listed), dump(loaded)]))
+
+    asyncio.run(main())
+    """)
+
+
+def test_the_python_sdk(tmp_path):
+    python = os.environ.get("WORKCELL_MCP_PYTHON", support.PYTHON)
+    assert support.module_version(python, "mcp") or subprocess.run([python, "-c", "import mcp"], check=False).returncode == 0, \
+        "the package mcp is not there: run scripts/setup.sh test"
+    done = subprocess.run([python, "-c", PYTHON_SDK, support.BIN, "mcp", "--python", support.bare_python(), "--base", str(tmp_path)],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=support.DEADLINE, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    names, good, bad, listed, saved = json.loads(done.stdout)
+    assert names == TOOLS
+    assert good["structuredContent"]["value"] == 42 and not good["isError"]
+    assert bad["isError"] and bad["structuredContent"]["error"]["type"] == "ZeroDivisionError"
+    assert listed["structuredContent"] == {"result": []} and saved["structuredContent"]["name"] == "a"
