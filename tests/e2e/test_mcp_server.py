@@ -502,3 +502,29 @@ def test_the_python_sdk(tmp_path):
     assert good["structuredContent"]["value"] == 42 and not good["isError"]
     assert bad["isError"] and bad["structuredContent"]["error"]["type"] == "ZeroDivisionError"
     assert listed["structuredContent"] == {"result": []} and saved["structuredContent"]["name"] == "a"
+
+
+TS_SDK = """
+import { Client } from "%(sdk)s/client/index.js";
+import { StdioClientTransport } from "%(sdk)s/client/stdio.js";
+const [command, ...args] = process.argv.slice(2);
+const client = new Client({ name: "tests", version: "1" }, { capabilities: {} });
+await client.connect(new StdioClientTransport({ command, args }));
+const names = (await client.listTools()).tools.map((tool) => tool.name);
+const good = await client.callTool({ name: "run_code", arguments: { code: "6 * 7" } });
+const bad = await client.callTool({ name: "run_code", arguments: { code: "1 / 0" } });
+console.log(JSON.stringify([names, good, bad]));
+await client.close();
+"""
+
+
+def test_the_typescript_sdk(tmp_path):
+    sdk = os.path.dirname(os.path.dirname(peers.package("@modelcontextprotocol/sdk", "dist/esm/client/index.js")))
+    script = tmp_path / "client.mjs"
+    script.write_text(TS_SDK % {"sdk": sdk})
+    done = subprocess.run([peers.node(), str(script), support.BIN, "mcp", "--python", support.bare_python(), "--base", str(tmp_path)],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=support.DEADLINE, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    names, good, bad = json.loads(done.stdout)
+    assert names == TOOLS and good["structuredContent"]["value"] == 42
+    assert bad["isError"] and bad["structuredContent"]["error"]["type"] == "ZeroDivisionError"
