@@ -552,6 +552,9 @@ int cell__mcp_peer_destroy(struct cell__mcp_peer *peer, struct cell_error *err)
 	if (peer->has_thread)
 		pthread_join(peer->thread, NULL); /* closes the session */
 	peer->has_thread = false;
+	pthread_mutex_lock(&peer->out_lock);
+	peer->elicits = false; /* from now on none is asked */
+	pthread_mutex_unlock(&peer->out_lock);
 	while ((asked = peer->questions)) {
 		peer->questions = asked->next;
 		if (asked->question)

@@ -42,6 +42,7 @@ int cell_mcp_server_listen(struct cell_mcp_server *server, const struct cell_mcp
 #define MAX_STREAM_BYTES (16u * 1024u * 1024u) /* of stream 0, which nobody may be reading */
 #define IDLE_SECONDS 3600                   /* a client that was not heard of for so long makes room for another */
 #define ALIVE_SECONDS 15                    /* between comments that keep a quiet connection */
+#define SILENT_SECONDS 60u                  /* a connection on which nothing moves for so long is closed */
 #define BLOCK_BYTES (64u * 1024u)
 #define ID_CHARS 32
 
@@ -180,21 +181,28 @@ static bool stream_full(void *arg, void *to)
 
 /* ---- clients ------------------------------------------------------------------------------------ */
 
+/* With the lock held; it may be done already. */
+static void unlink_client(struct client *client)
+{
+	struct client **at = &client->http->clients;
+
+	while (*at && *at != client)
+		at = &(*at)->next;
+	if (*at) {
+		*at = client->next;
+		client->http->n_clients--;
+	}
+}
+
 /* Nobody finds it any more; waits for those who work with it.  Without the lock. */
 static void client_destroy(struct client *client, unsigned own)
 {
 	struct http *http = client->http;
-	struct client **at;
 	struct stream *stream;
 	int busy;
 
 	pthread_mutex_lock(&http->lock);
-	for (at = &http->clients; *at && *at != client; at = &(*at)->next)
-		;
-	if (*at) {
-		*at = client->next;
-		http->n_clients--;
-	}
+	unlink_client(client);
 	client->gone = true;
 	pthread_cond_broadcast(&http->changed);
 	while (client->users > own)
@@ -218,6 +226,7 @@ static struct client *client_create(struct http *http, struct cell_error *err)
 	struct client *client = cell__alloc(1, sizeof(*client)), *idle = NULL;
 	struct cell__mcp_sink sink = { send_event, stream_full, client };
 	int64_t now = cell__now_us();
+	bool room;
 
 	if (!client) {
 		cell_fail(err, CELL_E_NOMEM, 0, "no memory for a client");
@@ -230,21 +239,31 @@ static struct client *client_create(struct http *http, struct cell_error *err)
 		if (!other->users && now - other->seen_us > (int64_t)IDLE_SECONDS * 1000000 && (!idle || other->seen_us < idle->seen_us))
 			idle = other;
 	}
+	if (idle)
+		unlink_client(idle); /* nobody else chooses it */
+	room = http->n_clients < MAX_CLIENTS;
+	http->n_clients += room;
 	pthread_mutex_unlock(&http->lock);
 	if (idle)
 		client_destroy(idle, 0);
-	client->peer = http->n_clients < MAX_CLIENTS && stream_create(client) ? cell__mcp_peer_create(http->server, &sink, err) : NULL;
-	if (!client->peer) {
+	if (!room)
 		cell_fail(err, CELL_E_LIMIT, 0, "there are as many clients as there can be");
-		client_destroy(client, 1);
-		return NULL;
-	}
+	else if (!stream_create(client))
+		cell_fail(err, CELL_E_NOMEM, 0, "no memory for a client");
+	else
+		client->peer = cell__mcp_peer_create(http->server, &sink, err);
 	pthread_mutex_lock(&http->lock);
-	client->next = http->clients;
-	http->clients = client;
-	http->n_clients++;
+	if (client->peer) {
+		client->next = http->clients;
+		http->clients = client;
+	} else {
+		http->n_clients -= room;
+	}
 	pthread_mutex_unlock(&http->lock);
-	return client;
+	if (client->peer)
+		return client;
+	client_destroy(client, 1);
+	return NULL;
 }
 
 /* The caller gives it back with put_client(). */
@@ -670,7 +689,8 @@ int cell_mcp_server_listen(struct cell_mcp_server *server, const struct cell_mcp
 	pthread_condattr_destroy(&attr);
 	daemon = MHD_start_daemon(flags | (address.is_v6 ? MHD_USE_IPv6 : 0), (uint16_t)opts->port, NULL, NULL, handle_request, http,
 				  MHD_OPTION_SOCK_ADDR, address.is_v6 ? (struct sockaddr *)&address.v6 : (struct sockaddr *)&address.v4,
-				  MHD_OPTION_CONNECTION_LIMIT, MAX_CONNECTIONS, MHD_OPTION_NOTIFY_COMPLETED, request_done, http,
+				  MHD_OPTION_CONNECTION_LIMIT, MAX_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, SILENT_SECONDS,
+				  MHD_OPTION_NOTIFY_COMPLETED, request_done, http,
 				  MHD_OPTION_END);
 	if (!daemon) {
 		free(http);
