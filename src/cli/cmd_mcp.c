@@ -80,7 +80,7 @@ static int make_dirs(char *path, struct cell_error *err)
 
 /* What the flags point to besides argv; it lives as long as the program. */
 static struct {
-	char *root, *images, *base;
+	char *root, *images, *base, *token;
 } kept;
 
 static int join(const char *folder, const char *name, char **ret_path, struct cell_error *err)
@@ -198,7 +198,7 @@ static int read_token(const struct mcp_flags *flags, const char **ret_token, str
 			return -1;
 		while (size && strchr(" \t\r\n", text[size - 1]))
 			size--;
-		token = strndup(text, size);
+		token = kept.token = strndup(text, size);
 		free(text);
 		if (!token)
 			return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the token");

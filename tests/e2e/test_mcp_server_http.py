@@ -4,12 +4,16 @@ import json
 import os
 import re
 import subprocess
+import sys
 import tempfile
 import textwrap
 
 import pytest
 
 import support
+
+sys.path.insert(0, os.path.join(support.ROOT, "tests", "mcp"))
+import peers  # noqa: E402
 
 TOKEN = "t0ken-of-the-tests"
 INITIALIZE = {"jsonrpc": "2.0", "id": 0, "method": "initialize",
@@ -236,3 +240,31 @@ def test_the_python_sdk(listen):
     done = subprocess.run([python, "-c", PYTHON_SDK, "http://127.0.0.1:%d/mcp" % server.port], stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, timeout=support.DEADLINE, check=False)
     assert (done.returncode, done.stdout) == (0, b"42\n"), done.stderr.decode()
+
+
+TS_SDK = """
+import { Client } from "%(sdk)s/client/index.js";
+import { StreamableHTTPClientTransport } from "%(sdk)s/client/streamableHttp.js";
+const [url, token] = process.argv.slice(2);
+const client = new Client({ name: "tests", version: "1" }, { capabilities: {} });
+const transport = new StreamableHTTPClientTransport(new URL(url), { requestInit: { headers: { Authorization: "Bearer " + token } } });
+await client.connect(transport);
+const names = (await client.listTools()).tools.map((tool) => tool.name);
+const seen = [];
+const good = await client.callTool({ name: "run_code", arguments: { code: "print('hi')\\n6 * 7" } }, undefined,
+    { onprogress: (progress) => seen.push(progress.message) });
+await transport.terminateSession();
+await client.close();
+console.log(JSON.stringify([names.length, good.structuredContent.value, seen.join("")]));
+"""
+
+
+def test_the_typescript_sdk(listen, tmp_path):
+    server = listen()
+    sdk = os.path.dirname(os.path.dirname(peers.package("@modelcontextprotocol/sdk", "dist/esm/client/index.js")))
+    script = tmp_path / "client.mjs"
+    script.write_text(TS_SDK % {"sdk": sdk})
+    done = subprocess.run([peers.node(), str(script), "http://127.0.0.1:%d/mcp" % server.port, TOKEN], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, timeout=support.DEADLINE, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    assert json.loads(done.stdout) == [6, 42, "hi\n"]
