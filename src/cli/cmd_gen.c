@@ -11,6 +11,8 @@
 struct gen_flags {
 	const char *name;
 	const char *schema;
+	const char *command;
+	const char *url;
 	const char *out;
 	bool is_async;
 	bool json;
@@ -19,6 +21,9 @@ struct gen_flags {
 static const struct cell_cli_flag gen_flag_table[] = {
 	{ 0, "name", "NAME", "the server's name among the tools of a session", CELL_FLAG_STRING,
 	  offsetof(struct gen_flags, name) },
+	{ 0, "command", "'CMD ARGS…'", "start this server, on its standard streams, and ask it; words may be quoted as in a shell",
+	  CELL_FLAG_STRING, offsetof(struct gen_flags, command) },
+	{ 0, "url", "URL", "ask the server there", CELL_FLAG_STRING, offsetof(struct gen_flags, url) },
 	{ 0, "schema", "FILE", "take the tools from this file, a saved answer to tools/list; - is stdin", CELL_FLAG_STRING,
 	  offsetof(struct gen_flags, schema) },
 	{ 0, "out", "DIR", "the package becomes a folder in DIR (default mcptools)", CELL_FLAG_STRING,
@@ -32,27 +37,121 @@ static const struct cell_cli_flag gen_flag_table[] = {
 const struct cell_cli_command cell__cli_gen_command = {
 	.name = "gen",
 	.summary = "typed Python modules for the tools of an MCP server",
-	.synopsis = "mcp --name NAME --schema FILE [--out DIR]",
+	.synopsis = "mcp --name NAME (--command 'CMD ARGS…' | --url URL | --schema FILE) [--out DIR]",
 	.about = "Writes the package DIR/NAME with a module for each tool: Params, Result, run() and run_async(). Code in a\n"
 		 "session whose tools have a server of this name calls it so:\n\n"
 		 "  from mcptools.NAME.some_tool import Params, run\n"
 		 "  run(Params(...))\n\n"
 		 "Prints the modules, one a line. A tool that cannot be described is named on stderr, the others are made, and\n"
 		 "the exit status is 1. Made again, the package is replaced; files that were not made by this stay.",
-	.examples = "  workcell gen mcp --name github --schema tools.json\n"
+	.examples = "  workcell gen mcp --name files --command 'npx -y @modelcontextprotocol/server-filesystem .'\n"
+		    "  workcell gen mcp --name github --schema tools.json\n"
 		    "  workcell gen mcp --name github --schema tools.json --out lib/mcptools --async",
 	.flags = gen_flag_table,
 	.run = cell__cmd_gen,
 };
 
+/* The words of a command: blanks separate, quotes and backslashes are as in a shell.  NULL: a quote is open. */
+static json_t *split_words(const char *text)
+{
+	json_t *words = json_array();
+	char *word = malloc(strlen(text) + 1);
+	size_t size = 0;
+	bool in_word = false;
+	char quote = 0;
+
+	for (; words && word && *text; text++) {
+		if (quote ? *text == quote : *text == '\'' || *text == '"') {
+			quote = quote ? 0 : *text;
+			in_word = true;
+		} else if (!quote && strchr(" \t\n", *text)) {
+			if (in_word)
+				json_array_append_new(words, json_stringn(word, size));
+			in_word = false;
+			size = 0;
+		} else {
+			if (*text == '\\' && quote != '\'' && text[1])
+				text++;
+			word[size++] = *text;
+			in_word = true;
+		}
+	}
+	if (words && in_word)
+		json_array_append_new(words, json_stringn(word, size));
+	if (!word || quote) {
+		json_decref(words);
+		words = NULL;
+	}
+	free(word);
+	return words;
+}
+
+static int server_params(const struct gen_flags *flags, char **ret_json, struct cell_error *err)
+{
+	json_t *params, *words;
+
+	if (flags->url) {
+		params = json_pack("{s:s}", "url", flags->url);
+	} else {
+		words = split_words(flags->command);
+		if (json_array_size(words) == 0) {
+			json_decref(words);
+			return cell__cli_fail(err, CELL_E_INVALID, 0, "--command: no program, or a quote that is not closed");
+		}
+		params = json_pack("{s:O}", "command", json_array_get(words, 0));
+		json_array_remove(words, 0);
+		json_object_set_new(params, "args", words);
+	}
+	*ret_json = params ? json_dumps(params, JSON_COMPACT) : NULL;
+	json_decref(params);
+	return *ret_json ? 0 : cell__cli_fail(err, CELL_E_INVALID, 0, "the command or address is not UTF-8");
+}
+
+static int ask_server(const struct gen_flags *flags, const char *params, char **ret_text, struct cell_error *err)
+{
+	struct cell_engine_options engine_options = CELL_ENGINE_OPTIONS_INIT;
+	struct cell_cli_space_flags none = CELL_CLI_SPACE_FLAGS_INIT;
+	struct cell_engine *engine;
+	struct cell_space *space;
+	json_t *answer = NULL;
+	int status = -1;
+
+	engine_options.pool_size = 0;
+	if (cell_engine_create(&engine_options, &engine, err) < 0)
+		return -1;
+	if (!cell__cli_space_create(&none, engine, NULL, NULL, &space, err)) {
+		if (!cell_space_add_mcp(space, flags->name, params, err) &&
+		    !cell__cli_call(space, "tools.schema", json_pack("{s:s}", "name", flags->name), NULL, &answer, err)) {
+			json_t *list = json_pack("{s:O}", "tools", json_object_get(answer, "tools"));
+
+			*ret_text = list ? json_dumps(list, JSON_COMPACT) : NULL;
+			status = *ret_text ? 0 : cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the tools");
+			json_decref(list);
+		}
+		json_decref(answer);
+		cell_space_close(space);
+	}
+	cell_engine_destroy(engine);
+	return status;
+}
+
 /* What the server answered to tools/list, as text to free(). */
 static int list_tools(const struct gen_flags *flags, char **ret_text, struct cell_error *err)
 {
+	char *params;
 	size_t size;
+	int status;
 
-	if (!flags->schema)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "where are the tools listed? --schema FILE");
-	return cell__cli_read_file(flags->schema, ret_text, &size, err);
+	if (!!flags->schema + !!flags->command + !!flags->url != 1)
+		return cell__cli_fail(err, CELL_E_INVALID, 0,
+				      "where are the tools listed? give one of --command, --url and --schema");
+	if (flags->schema)
+		return cell__cli_read_file(flags->schema, ret_text, &size, err);
+	if (server_params(flags, &params, err) < 0)
+		return -1;
+	status = ask_server(flags, params, ret_text, err);
+	free(params);
+	return status;
 }
 
 /* The modules on stdout, problems on stderr; answers the exit status. */
