@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/close_range.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -210,9 +211,13 @@ struct shell *cell__shell_take(int plan_fd)
 	if (!plan)
 		return NULL;
 	struct shell *best = NULL;
-	for (struct shell *s = shells; s; s = s->next)
+	for (struct shell *s = shells; s; s = s->next) {
+		struct pollfd end = { .fd = s->pidfd, .events = POLLIN };
 		if (!s->taken && s->ready_fd >= 0)
 			cell__shell_read(s); /* spares are not watched: they are asked when they are needed */
+		if (!s->taken && s->pidfd >= 0 && poll(&end, 1, 0) > 0)
+			s->failed = true; /* somebody killed it, and we have not heard of it yet */
+	}
 	for (struct shell *s = shells; s; s = s->next)
 		if (!s->taken && !s->failed && s->plan_id == plan->id && (s->ready || !best))
 			best = s;
