@@ -383,10 +383,25 @@ static int load_one(struct cell__vectors *v, sqlite3_stmt *statement, struct cel
 	return result;
 }
 
+static int load_each(struct cell__vectors *v)
+{
+	CELL_AUTO_STATEMENT sqlite3_stmt *statement = NULL;
+	if (sqlite3_prepare_v2(v->db, "SELECT vector FROM vectors WHERE model = ? AND hash = ?", -1, &statement, NULL) !=
+	    SQLITE_OK)
+		return -1;
+	sqlite3_bind_text(statement, 1, v->model, -1, SQLITE_STATIC);
+	for (size_t i = 0; i < v->n_docs; i++) {
+		struct cell__vectors_doc *doc = &v->docs[i];
+		if (doc->row == NO_ROW && doc->known == CELL__VECTOR_UNKNOWN && load_one(v, statement, doc) < 0)
+			return -1;
+	}
+	return 0;
+}
+
 /* -1: the file is torn, or memory is gone; what is not known yet stays so. */
 static int load_unknown(struct cell__vectors *v)
 {
-	CELL_AUTO_STATEMENT sqlite3_stmt *statement = NULL;
+	size_t unknown = 0;
 	int version = 0;
 	if (cell__search_read_int(v->db, "PRAGMA data_version", &version) == 0 && version != v->data_version) {
 		/* Another process may have asked for what we miss. */
@@ -397,20 +412,16 @@ static int load_unknown(struct cell__vectors *v)
 	}
 	if (v->dimensions == 0)
 		learn_dimensions(v);
-	for (size_t i = 0; i < v->n_docs; i++) {
-		struct cell__vectors_doc *doc = &v->docs[i];
-		if (doc->row != NO_ROW || doc->known != CELL__VECTOR_UNKNOWN)
-			continue;
-		if (!statement) {
-			if (sqlite3_prepare_v2(v->db, "SELECT vector FROM vectors WHERE model = ? AND hash = ?", -1,
-					       &statement, NULL) != SQLITE_OK)
-				return -1;
-			sqlite3_bind_text(statement, 1, v->model, -1, SQLITE_STATIC);
-		}
-		if (load_one(v, statement, doc) < 0)
-			return -1;
-	}
-	return 0;
+	for (size_t i = 0; i < v->n_docs; i++)
+		unknown += v->docs[i].row == NO_ROW && v->docs[i].known == CELL__VECTOR_UNKNOWN;
+	if (unknown == 0)
+		return 0;
+	/* In one transaction: by itself each read would lock the file and let go of it. */
+	if (sqlite3_exec(v->db, "BEGIN", NULL, NULL, NULL) != SQLITE_OK)
+		return -1;
+	int rc = load_each(v);
+	sqlite3_exec(v->db, rc == 0 ? "COMMIT" : "ROLLBACK", NULL, NULL, NULL);
+	return rc;
 }
 
 static int collect_texts(struct cell__search *search, size_t max, size_t text_bytes, struct cell__vector_batch *batch,

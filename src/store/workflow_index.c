@@ -574,14 +574,16 @@ static int query(struct cell__search *search, const char *text, size_t limit, st
 		 struct cell__search_hit **ret_hits, size_t *ret_n, struct cell_error *err)
 {
 	struct cell__vector_batch none = { 0 };
-	if (!meaning || !cell__search_has_vectors(search))
+	if (meaning && cell__search_has_vectors(search))
+		cell__search_vector_counts(search, &meaning->counts);
+	if (!meaning || !meaning->vector || !cell__search_has_vectors(search))
 		return cell__search_query(search, text, limit, ret_hits, ret_n, err);
 	/* Vectors that cannot be read are only missing; who makes them is told. */
 	if (cell__search_collect(search, 0, 0, &none, &meaning->missing, NULL) == 0)
 		cell__vector_batch_finish(&none);
 	cell__search_vector_counts(search, &meaning->counts);
-	return cell__search_query_by(search, text, meaning->vector, meaning->vector ? meaning->dimensions : 0, limit,
-				     ret_hits, ret_n, &meaning->fused, err);
+	return cell__search_query_by(search, text, meaning->vector, meaning->dimensions, limit, ret_hits, ret_n,
+				     &meaning->fused, err);
 }
 
 static int search_all(struct output *out, const char *text, size_t limit, struct cell__meaning *meaning,
