@@ -578,7 +578,7 @@ static int query(struct cell__search *search, const char *text, size_t limit, st
 		cell__search_vector_counts(search, &meaning->counts);
 	if (!meaning || !meaning->vector || !cell__search_has_vectors(search))
 		return cell__search_query(search, text, limit, ret_hits, ret_n, err);
-	/* Vectors that cannot be read are only missing; who makes them is told. */
+	/* It fails without memory, and where the search itself will: by what is in memory then. */
 	if (cell__search_collect(search, 0, 0, &none, &meaning->missing, NULL) == 0)
 		cell__vector_batch_finish(&none);
 	cell__search_vector_counts(search, &meaning->counts);

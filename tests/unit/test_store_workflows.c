@@ -559,10 +559,92 @@ static void test_ten_thousand(void **state)
 	cell__store_close(store);
 }
 
+/* A file with another name changes by it, and no watch on our folder would tell. */
+static void test_hard_links(void **state)
+{
+	struct folder *folder = *state;
+	make_folder(folder, "workflows");
+	make_folder(folder, "elsewhere");
+	write_text(folder, "elsewhere/a.py", "def run():\n    return 'apples'\n");
+	char other[256];
+	snprintf(other, sizeof other, "%s/elsewhere/a.py", folder->path);
+	assert_int_equal(link(other, in(folder, "workflows/a.py")), 0);
+	for (int i = 0; i < 3; i++)
+		expect_found(folder->store, "apples", "a");
+	write_text(folder, "elsewhere/a.py", "def run():\n    return 'oranges'\n");
+	expect_found(folder->store, "apples", "");
+	expect_found(folder->store, "oranges", "a");
+	/* Files that are no workflows, and those of others, do not make the folders be listed again. */
+	assert_int_equal(unlink(other), 0);
+	expect_found(folder->store, "oranges", "a");
+	expect_found(folder->store, "oranges", "a");
+	int watch = folder->store->watch.fd;
+	assert_true(watch >= 0);
+	write_text(folder, "workflows/notes.txt", "x");
+	write_text(folder, "requirements.txt", "x");
+	expect_found(folder->store, "oranges", "a");
+	write_text(folder, "workflows/b.py", "def run():\n    return 'pears'\n");
+	expect_found(folder->store, "pears", "b");
+}
+
+static int put_one(void *arg, struct cell__search *search, struct cell_error *err)
+{
+	struct cell__vector_batch batch;
+	size_t missing;
+	if (cell__search_collect(search, 64, 100, &batch, &missing, err) < 0)
+		return -1;
+	float vectors[64 * 2] = { 0 };
+	for (size_t i = 0; i < batch.n; i++) /* what has an x in it points one way, the rest the other */
+		vectors[2 * i + !strchr(batch.list[i].text, 'x')] = 1;
+	*(size_t *)arg = batch.n;
+	int rc = cell__search_put_vectors(search, &batch, vectors, 2, err);
+	cell__vector_batch_finish(&batch);
+	return rc;
+}
+
+static void test_by_meaning(void **state)
+{
+	struct folder *folder = *state;
+	const float x_wards[2] = { 1, 0 };
+	struct cell__meaning meaning = { .vector = x_wards, .dimensions = 2 };
+	json_t *list = NULL;
+	size_t asked = 0;
+	OK(cell__store_use_vectors(folder->store, "m", &err));
+	OK(create(folder->store, "alpha", "def run():\n    pass\n", "Has an x in it", false, &err));
+	OK(create(folder->store, "beta", "def run():\n    pass\n", "Has none", false, &err));
+	OK(cell__workflow_search_by(folder->store, "zebra", 5, &meaning, &list, &err));
+	assert_int_equal(meaning.missing, 2);
+	assert_false(meaning.fused);
+	assert_int_equal(json_array_size(list), 0);
+	json_decref(list);
+	OK(cell__workflow_with_search(folder->store, put_one, &asked, &err));
+	assert_int_equal(asked, 2);
+	OK(cell__workflow_search_by(folder->store, "zebra", 5, &meaning, &list, &err));
+	assert_int_equal(meaning.missing, 0);
+	assert_int_equal(meaning.counts.vectors, 2);
+	assert_true(meaning.fused);
+	CELL_AUTO_FREE char *found = names(list);
+	assert_string_equal(found, "alpha");
+	/* The index of words is a cache of its own: the vectors outlive it. */
+	assert_true(there(folder, ".cache/vectors.sqlite"));
+	cell__store_close_search(folder->store);
+	assert_int_equal(unlink(in(folder, ".cache/search.sqlite")), 0);
+	OK(cell__workflow_search_by(folder->store, "zebra", 5, &meaning, &list, &err));
+	assert_int_equal(meaning.missing, 0);
+	assert_true(meaning.fused);
+	json_decref(list);
+	meaning = (struct cell__meaning){ 0 };
+	OK(cell__workflow_search_by(folder->store, "zebra", 5, &meaning, &list, &err));
+	assert_false(meaning.fused);
+	json_decref(list);
+	FAILS(CELL_E_INVALID, "UTF-8", cell__workflow_search_by(folder->store, "\xff", 5, &meaning, &list, &err));
+}
+
 int main(int argc, char **argv)
 {
 	support_init(argc, argv);
 	const struct CMUnitTest tests[] = {
+		STORE_TEST(test_hard_links),    STORE_TEST(test_by_meaning),
 		TEST(test_names),              STORE_TEST(test_create_and_get), STORE_TEST(test_overwrite_and_delete),
 		STORE_TEST(test_nothing_runs), STORE_TEST(test_hand_edited),    STORE_TEST(test_same_tick),
 		STORE_TEST(test_skills),
