@@ -161,17 +161,18 @@ class Forgetful(list):
 # `ring` is the address of the shared memory; offsets are those of src/wire/ring_abi.h.
 RING = PRELUDE + r'''
 import ctypes, re
+RING_BYTES = 4096 + 256 * 1024 + 2 * 1024 * 1024
 def find_ring():
     for line in open('/proc/self/maps'):
         low, high = (int(x, 16) for x in line.split()[0].split('-'))
-        if high - low == 4096 + 256 * 1024 and 's' in line.split()[1]:
+        if high - low == RING_BYTES and 's' in line.split()[1]:
             return low
 ring = find_ring()
 assert ring
 def put32(at, value): ctypes.c_uint32.from_address(ring + at).value = value & 0xffffffff
 def put64(at, value): ctypes.c_uint64.from_address(ring + at).value = value & 0xffffffffffffffff
 def get64(at): return ctypes.c_uint64.from_address(ring + at).value
-VERSION, TAIL, HEAD, DATA = 0, 64, 128, 4096
+VERSION, TAIL, HEAD, HOST_BEAT, KERNEL_BEAT, DATA = 0, 64, 128, 256, 320, 4096
 def bell(): send(frame(DOORBELL, ring=get64(HEAD)))
 def record(size, kind):
     at = DATA + get64(HEAD) % (256 * 1024)
@@ -192,7 +193,11 @@ CORRUPTIONS = {
                                       "put64(HEAD, get64(HEAD) + 24); bell()"),
     "tail moved": "put64(TAIL, get64(TAIL) + 4096); bell()\nprint('y' * 100)",
     "version": "put32(VERSION, 9); bell()",
-    "all of it": "ctypes.memset(ring, 0xff, 4096 + 256 * 1024); bell()",
+    "all of it": "ctypes.memset(ring, 0xff, RING_BYTES); bell()",
+    "beats that lie": ("put32(KERNEL_BEAT, 1 << 31); put32(KERNEL_BEAT + 4, 77); put32(HOST_BEAT, 5); put32(HOST_BEAT + 4, 78); bell()\n"
+                       "print('z' * 100)"),
+    "beats that never stop": ("import threading\ndef beat():\n    n = 0\n    while True: n += 1; put32(KERNEL_BEAT, n); put32(KERNEL_BEAT + 4, n)\n"
+                              "threading.Thread(target=beat, daemon=True).start()\nimport time\ntime.sleep(0.3)"),
     "changing all the time": ("import threading, random\ndef scribble():\n    while True: put64(HEAD, random.getrandbits(20)); bell()\n"
                               "threading.Thread(target=scribble, daemon=True).start()\nimport time\ntime.sleep(0.3)\nos._exit(0)"),
 }
