@@ -135,18 +135,34 @@ static int ask_server(const struct gen_flags *flags, const char *params, char **
 	return status;
 }
 
+static int read_schema(const char *path, char **ret_text, struct cell_error *err)
+{
+	char *bytes;
+	size_t size;
+
+	if (cell__cli_read_file(path, &bytes, &size, err) < 0)
+		return -1;
+	*ret_text = strndup(bytes ? bytes : "", bytes ? size : 0);
+	free(bytes);
+	if (!*ret_text)
+		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the list of tools");
+	if (strlen(*ret_text) == size)
+		return 0;
+	free(*ret_text);
+	return cell__cli_fail(err, CELL_E_INVALID, 0, "%s is no JSON: there is a NUL in it", path);
+}
+
 /* What the server answered to tools/list, as text to free(). */
 static int list_tools(const struct gen_flags *flags, char **ret_text, struct cell_error *err)
 {
 	char *params;
-	size_t size;
 	int status;
 
 	if (!!flags->schema + !!flags->command + !!flags->url != 1)
 		return cell__cli_fail(err, CELL_E_INVALID, 0,
 				      "where are the tools listed? give one of --command, --url and --schema");
 	if (flags->schema)
-		return cell__cli_read_file(flags->schema, ret_text, &size, err);
+		return read_schema(flags->schema, ret_text, err);
 	if (server_params(flags, &params, err) < 0)
 		return -1;
 	status = ask_server(flags, params, ret_text, err);
@@ -179,7 +195,7 @@ static int print_report(const char *text)
 static int generate(const struct gen_flags *flags, int *ret_status, struct cell_error *err)
 {
 	struct cell_gen_options options = CELL_GEN_OPTIONS_INIT;
-	char *tools, *report;
+	char *tools = NULL, *report;
 
 	if (!flags->name)
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "what is the server called? --name NAME");

@@ -365,7 +365,7 @@ static int fill_package(struct cell__gen_package *package, const struct cell__ge
 	}
 	json_decref(modules);
 	json_decref(seen);
-	return rc < 0 || add_init(package, opts, tools) < 0 ? -1 : add_api(package, opts);
+	return rc < 0 || add_api(package, opts) < 0 ? -1 : add_init(package, opts, tools);
 }
 
 int cell__gen_package(const struct cell__gen_options *opts, const json_t *tools, struct cell__gen_package *ret,

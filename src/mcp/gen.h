@@ -70,7 +70,7 @@ struct cell__gen_file {
 struct cell__gen_package {
 	char *name; /* of the folder: an identifier */
 	char *head; /* the first lines of its __init__.py, by which a folder is known as made for this server */
-	struct cell__gen_file *files;
+	struct cell__gen_file *files; /* __init__.py is the last */
 	size_t n_files;
 	json_t *tools;    /* [{"name", "module"}], in the server's order */
 	json_t *problems; /* [{"tool", "message"}] */

@@ -8,7 +8,8 @@
  *                                            else has changed           not ours moves over; ours is removed
  *
  * The name .cell-gen-<package> belongs to whoever holds the lock.  One that is there when we begin was left by a process
- * that died: it is emptied in the same way.
+ * that died: it is emptied in the same way.  Its __init__.py is written last and removed last, so one without it was being
+ * written, and what it holds is ours whether or not it begins with the mark already.
  */
 #define _GNU_SOURCE
 #include "session/genfiles.h"
@@ -23,23 +24,33 @@
 #include "store/file.h"
 
 #define DEFAULT_OUT "mcptools"
+#define INIT_FILE "__init__.py"
 #define MAX_NAME 160 /* a package's name with what stands before it */
 
 struct place {
 	const struct cell__gen_package *package;
 	int out_fd;
 	char temp[MAX_NAME];
+	char aside[MAX_NAME]; /* the old package, where it cannot be exchanged, for a moment */
 };
 
 /* ---- what is ours ---- */
+
+/* A file *.py. */
+static bool is_module(int dir_fd, const char *name)
+{
+	struct stat st;
+	size_t size = strlen(name);
+	return size > 3 && strcmp(name + size - 3, ".py") == 0 && fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+	       S_ISREG(st.st_mode);
+}
 
 static bool is_ours(int dir_fd, const char *name)
 {
 	static const char mark[] = CELL_GEN_MARK;
 	char head[sizeof mark - 1];
 	struct stat st;
-	size_t size = strlen(name);
-	if (size < 4 || strcmp(name + size - 3, ".py") != 0)
+	if (!is_module(dir_fd, name))
 		return false;
 	CELL_AUTO_FD int fd = cell__path_open(dir_fd, name, O_RDONLY | O_NONBLOCK | O_NOCTTY, 0);
 	return fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
@@ -87,6 +98,19 @@ static void remove_compiled(int dir_fd)
 	unlinkat(dir_fd, "__pycache__", AT_REMOVEDIR); /* stays when somebody else put something there */
 }
 
+static int move(int from_fd, int to_fd, const char *name)
+{
+	int rc = renameat2(from_fd, name, to_fd, name, RENAME_NOREPLACE);
+	if (rc == 0 || errno != EINVAL)
+		return rc;
+	/* A file system that cannot promise not to replace: we look ourselves. */
+	if (faccessat(to_fd, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0) {
+		errno = EEXIST;
+		return -1;
+	}
+	return renameat(from_fd, name, to_fd, name);
+}
+
 /*
  * Removes the temporary folder: what is ours is deleted, the rest moves into the package's folder (`to_fd`; -1: there is
  * none, and such things stay where they are).  0, or -1 with errno.
@@ -96,6 +120,7 @@ static int remove_temp(const struct place *place, int to_fd)
 	CELL_AUTO_FD int fd = cell__path_open(place->out_fd, place->temp, O_RDONLY | O_DIRECTORY, 0);
 	if (fd < 0)
 		return errno == ENOENT ? 0 : -1;
+	bool whole = is_ours(fd, INIT_FILE);
 	remove_compiled(fd);
 	DIR *list = open_list(fd);
 	if (!list)
@@ -103,19 +128,20 @@ static int remove_temp(const struct place *place, int to_fd)
 	int saved = 0;
 	for (struct dirent *entry; (entry = readdir(list));) {
 		const char *name = entry->d_name;
-		if (is_dots(name))
+		int rc = 0;
+		if (is_dots(name) || (whole && strcmp(name, INIT_FILE) == 0))
 			continue;
-		int rc = is_ours(fd, name) ? unlinkat(fd, name, 0)
-					   : to_fd >= 0 ? renameat2(fd, name, to_fd, name, RENAME_NOREPLACE) : 0;
-		if (rc < 0 && errno == EINVAL && to_fd >= 0) {
-			/* A file system that cannot promise not to replace: we look ourselves. */
-			rc = faccessat(to_fd, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0 ? -1 : renameat(fd, name, to_fd, name);
-		}
+		if (is_ours(fd, name) || (!whole && is_module(fd, name)))
+			rc = unlinkat(fd, name, 0);
+		else if (to_fd >= 0)
+			rc = move(fd, to_fd, name);
 		if (rc < 0)
 			saved = errno;
 	}
 	closedir(list);
-	if (unlinkat(place->out_fd, place->temp, AT_REMOVEDIR) < 0 && saved == 0)
+	if (saved == 0 && whole && unlinkat(fd, INIT_FILE, 0) < 0)
+		saved = errno;
+	if (saved == 0 && unlinkat(place->out_fd, place->temp, AT_REMOVEDIR) < 0)
 		saved = errno;
 	errno = saved;
 	return saved ? -1 : 0;
@@ -131,8 +157,8 @@ static int check_old(const struct place *place, const char *out_dir, int old_fd,
 	size_t size = strlen(package->head);
 	if (is_empty(old_fd))
 		return 0;
-	if (!is_ours(old_fd, "__init__.py") ||
-	    cell__file_read(old_fd, "__init__.py", CELL_GEN_LIMIT_MODULE_BYTES, &text, NULL) < 0)
+	if (!is_ours(old_fd, INIT_FILE) ||
+	    cell__file_read(old_fd, INIT_FILE, CELL_GEN_LIMIT_MODULE_BYTES, &text, NULL) < 0)
 		return cell_fail(err, CELL_E_EXISTS, 0, "%.80s/%s is there and was not made by `workcell gen mcp`: move it away",
 				 out_dir, package->name);
 	if (text.size < size || memcmp(text.data, package->head, size) != 0)
@@ -188,23 +214,33 @@ static int swap(const struct place *place, bool old)
 	if (errno != EINVAL && errno != ENOSYS)
 		return -1;
 	/* A file system without it: there is a moment in which the package is away. */
-	char aside[MAX_NAME + 8];
-	snprintf(aside, sizeof aside, "%s-old", temp);
-	if (old && renameat(fd, name, fd, aside) < 0)
+	if (old && renameat(fd, name, fd, place->aside) < 0)
 		return -1;
 	if (renameat(fd, temp, fd, name) < 0) {
 		int saved = errno;
 		if (old)
-			(void)renameat(fd, aside, fd, name);
+			(void)renameat(fd, place->aside, fd, name);
 		errno = saved;
 		return -1;
 	}
-	return old ? renameat(fd, aside, fd, temp) : 0;
+	return old ? renameat(fd, place->aside, fd, temp) : 0;
+}
+
+/* What a process left that died in that moment: the old package goes back, or is emptied as after every exchange. */
+static int recover(const struct place *place)
+{
+	int fd = place->out_fd;
+	if (faccessat(fd, place->aside, F_OK, AT_SYMLINK_NOFOLLOW) < 0)
+		return errno == ENOENT ? 0 : -1;
+	bool away = faccessat(fd, place->package->name, F_OK, AT_SYMLINK_NOFOLLOW) < 0;
+	return renameat(fd, place->aside, fd, away ? place->package->name : place->temp);
 }
 
 static int replace(const struct place *place, const char *out_dir, struct cell_error *err)
 {
 	const char *name = place->package->name;
+	if (recover(place) < 0)
+		return cell_fail(err, CELL_E_IO, errno, "put %.80s/%s back", out_dir, name);
 	CELL_AUTO_FD int old_fd = cell__path_open(place->out_fd, name, O_RDONLY | O_DIRECTORY, 0);
 	bool old = old_fd >= 0;
 	if (!old && errno != ENOENT)
@@ -242,6 +278,7 @@ int cell__gen_write(const struct cell__gen_package *package, const char *out_dir
 		return cell_fail_wrap(err, "%.100s", out_dir);
 	struct place place = { .package = package, .out_fd = out_fd };
 	snprintf(place.temp, sizeof place.temp, ".cell-gen-%s", package->name);
+	snprintf(place.aside, sizeof place.aside, ".cell-gen-%s-old", package->name);
 	return replace(&place, out_dir, err);
 }
 

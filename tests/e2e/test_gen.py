@@ -121,7 +121,8 @@ def test_hostile_json(tmp_path):
     assert gen.outcomes(tmp_path, "fine", [{}]) == [{"x": 2}]
     assert gen.outcomes(tmp_path, "nan", [{"x": 5}, {}]) == [{"x": 5}, {}]
     gen.ask_both(tmp_path, [{"import": ["mcptools.demo." + entry["module"] for entry in report["tools"]]}])
-    for bad in ("", "{", "[1", "nul", '{"tools": 5}', '{"tools": [}', "\xff", '{"result": {}}', '"tools"', "\0"):
+    for bad in ("", "{", "[1", "nul", '{"tools": 5}', '{"tools": [}', "\xff", '{"result": {}}', '"tools"', "\0",
+                '{"tools": []}\0'):
         done = gen.gen(tmp_path, bad.encode("latin-1"), "other")
         assert (done.status, done.error_code) == (support.EXIT["invalid"], "invalid"), bad
     assert not os.path.exists(tmp_path / "mcptools" / "other")

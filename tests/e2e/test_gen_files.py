@@ -1,6 +1,7 @@
 """Where workcell gen mcp writes, what it replaces, and what it leaves alone."""
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -210,37 +211,72 @@ def test_left_behind(tmp_path):
     """A generation that was killed: before the exchange its files are rubbish, after it others' files wait there."""
     gen.make(tmp_path, tools("t"))
     out = tmp_path / "mcptools"
-    spaces.write_files(out / ".cell-gen-demo", {"half.py": gen.MARK, "mine.py": "mine = 1\n", "notes/a.txt": "text"})
+    spaces.write_files(out / ".cell-gen-demo", {"half.py": "", "more.py": gen.MARK})
+    gen.make(tmp_path, tools("u"))
+    assert package(tmp_path) == ["__init__.py", "_api.py", "u.py"]
+    old = {"__init__.py": gen.MARK, "gone.py": gen.MARK}
+    spaces.write_files(out / ".cell-gen-demo", {**old, "mine.py": "mine = 1\n", "notes/a.txt": "text"})
     gen.make(tmp_path, tools("u"))
     assert package(tmp_path) == ["__init__.py", "_api.py", "mine.py", "notes", "u.py"]
     assert sorted(os.listdir(str(out))) == [".cell-lock", "demo"]
     # The same name in both: neither is lost.
-    spaces.write_files(out / ".cell-gen-demo", {"mine.py": "older = 1\n"})
-    refused(tmp_path, tools("u"), "io")
+    spaces.write_files(out / ".cell-gen-demo", {**old, "mine.py": "older = 1\n"})
+    assert gen.gen(tmp_path, tools("u")).error_code == "io"
+    assert (out / ".cell-gen-demo" / "mine.py").read_text() == "older = 1\n"
+    assert (out / "demo" / "mine.py").read_text() == "mine = 1\n"
+    os.unlink(str(out / ".cell-gen-demo" / "mine.py"))
+    gen.make(tmp_path, tools("u"))
 
 
-def test_killed_anywhere(tmp_path):
-    """After a kill -9 at any point there is a whole package, old or new, and the next run works."""
+OLD, NEW = ["__init__.py", "_api.py", "a.py", "b.py"], ["__init__.py", "_api.py", "c.py", "d.py"]
+
+
+@pytest.fixture
+def traced(tmp_path):
+    """A package OLD with a file of somebody's; a function that makes it NEW under strace and answers with the status."""
     gen.make(tmp_path, tools("a", "b"))
     spaces.write_files(tmp_path / "mcptools" / "demo", {"mine.py": "mine = 1\n"})
-    old, new = ["__init__.py", "_api.py", "a.py", "b.py"], ["__init__.py", "_api.py", "c.py", "d.py"]
     listing = json.dumps({"tools": tools("c", "d")})
-    ours = {"a.py", "b.py", "c.py", "d.py", "__init__.py", "_api.py"}
+
+    def run(*flags):
+        argv = ["strace", "-f", "-e", "signal=none", *flags, support.BIN, "gen", "mcp", "--name", "demo", "--schema", "-",
+                "--out", str(tmp_path / "mcptools")]
+        return subprocess.run(argv, input=listing.encode(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False,
+                              env=support.host_environment(ASAN_OPTIONS="detect_leaks=0"), timeout=120).returncode
+
+    return run
+
+
+def test_killed_anywhere(tmp_path, traced):
+    """After a kill -9 at any point there is a whole package, old or new, and the next run works."""
+    calls = ["mkdirat", "openat", "write", "renameat2", "unlinkat"]
+    assert traced("-o", str(tmp_path / "log"), "-e", "trace=" + ",".join(calls)) == 0
+    lines = re.findall(r"^\d+ +(\w+)\(", (tmp_path / "log").read_text(), re.M)
+    gen.make(tmp_path, tools("a", "b"))
     seen = set()
-    for step in range(1, 60):
-        argv = ["strace", "-f", "-o", "/dev/null", "-e", "trace=mkdirat,openat,write,renameat2,unlinkat,close",
-                "-e", "inject=mkdirat,openat,write,renameat2,unlinkat:signal=SIGKILL:when=%d" % (step * 3), support.BIN, "gen",
-                "mcp", "--name", "demo", "--schema", "-", "--out", str(tmp_path / "mcptools")]
-        done = subprocess.run(argv, input=listing.encode(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False,
-                              env=support.host_environment(ASAN_OPTIONS="detect_leaks=0"), timeout=120)
-        there = [name for name in package(tmp_path) if name in ours]
-        assert there in (old, new), (step, there)
+    # Each call is counted by itself; those of the start come first.
+    for call, step in [(call, step) for call in calls
+                       for step in range(max(1, lines.count(call) - 14), lines.count(call) + 1)]:
+        assert traced("-o", "/dev/null", "-e", "inject=%s:signal=SIGKILL:when=%d" % (call, step)) != 0
+        there = [name for name in package(tmp_path) if name in OLD + NEW]
+        assert there in (OLD, NEW), (call, step, there)
         seen.add(tuple(there))
         gen.make(tmp_path, tools("a", "b"))
-        assert package(tmp_path) == sorted(old + ["mine.py"])
-        if done.returncode == 0:
-            break
-    assert len(seen) == 2 and step > 5
+        assert package(tmp_path) == sorted(OLD + ["mine.py"])
+    assert seen == {tuple(OLD), tuple(NEW)}
+
+
+def test_without_exchange(tmp_path, traced):
+    """A file system that cannot exchange two folders. Killed there, the package may be away; the next run has it back."""
+    refuse = ["-o", "/dev/null", "-e", "inject=renameat2:error=EINVAL"]
+    assert traced(*refuse) == 0
+    assert package(tmp_path) == sorted(NEW + ["mine.py"])
+    assert sorted(os.listdir(str(tmp_path / "mcptools"))) == [".cell-lock", "demo"]
+    for step in range(1, 5):
+        assert traced(*refuse, "-e", "inject=renameat:signal=SIGKILL:when=%d" % step) != 0
+        gen.make(tmp_path, tools("a", "b"))
+        assert package(tmp_path) == sorted(OLD + ["mine.py"]), step
+        assert sorted(os.listdir(str(tmp_path / "mcptools"))) == [".cell-lock", "demo"]
 
 
 def test_at_once(tmp_path):
