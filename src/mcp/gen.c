@@ -119,8 +119,8 @@ static int add_function(struct cell__buf *out, const json_t *tool, bool result, 
 	if (rc == 0 && first && out->size == before)
 		rc = cell__gen_add_json_doc(out, json_object_get(tool, "title"), 4);
 	if (rc == 0 && !first)
-		rc = cell__buf_add_str(out, waits ? "    \"\"\"The same for code that waits.\"\"\"\n"
-						  : "    \"\"\"The same for async code: other tasks go on meanwhile.\"\"\"\n");
+		rc = cell__buf_printf(out, "    \"\"\"The same for %s.\"\"\"\n",
+				      waits ? "code that waits" : "async code: other tasks go on meanwhile");
 	if (rc == 0)
 		rc = cell__buf_printf(out, "    return %sCLIENT.run%s%s(", waits ? "" : "await ", result ? "" : "_text",
 				      waits ? "" : "_async");
@@ -267,8 +267,8 @@ static int add_file(struct cell__gen_package *package, const char *name, struct 
 	return file->name && file->text ? 0 : -1;
 }
 
-static int add_tool(const struct cell__gen_options *opts, struct cell__gen_package *package, const json_t *tool, size_t index,
-		    const char *module, size_t *total)
+static int add_tool(const struct cell__gen_options *opts, struct cell__gen_package *package, const json_t *tool,
+		    size_t index, const char *module, size_t *total)
 {
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	char name[CELL_GEN_LIMIT_IDENTIFIER + 40];
@@ -310,8 +310,9 @@ static int add_init(struct cell__gen_package *package, const struct cell__gen_op
 	CELL_AUTO_BUF struct cell__buf doc = CELL_BUF_INIT, text = CELL_BUF_INIT;
 	const json_t *entry, *tool;
 	size_t i, at = 0;
-	int rc = cell__buf_printf(&doc, "Tools of the MCP server %s.  Each module has Params, Result where the tool says what it "
-				  "answers, run() and\n%s.\n", opts->server, opts->async_api ? "run_sync()" : "run_async()");
+	int rc = cell__buf_printf(&doc, "Tools of the MCP server %s.  Each module has Params, Result where the tool says "
+				  "what it answers, run() and\n%s.\n",
+				  opts->server, opts->async_api ? "run_sync()" : "run_async()");
 	json_array_foreach(package->tools, i, entry) {
 		while ((tool = json_array_get(tools, at++)) &&
 		       !json_equal(json_object_get(tool, "name"), json_object_get(entry, "name")))

@@ -330,7 +330,8 @@ void cell__gen_name_members(struct cell__gen_module *m, struct cell__gen_class *
 			if (json_is_integer(member->value)) {
 				unsigned long long number = (unsigned long long)json_integer_value(member->value);
 				bool negative = json_integer_value(member->value) < 0;
-				name = cell__gen_printf(m, "integer_%s%llu", negative ? "_" : "", negative ? 0 - number : number);
+				name = cell__gen_printf(m, "integer_%s%llu", negative ? "_" : "",
+							negative ? 0 - number : number);
 			} else {
 				name = clean_name(m, json_string_value(member->value), json_string_length(member->value),
 						  member_names, sizeof member_names / sizeof *member_names, &same);

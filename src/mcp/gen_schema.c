@@ -202,7 +202,8 @@ static bool fits_in_class(const struct cell__gen_module *m, const json_t *proper
 
 const json_t *cell__gen_dict_item(const json_t *schema)
 {
-	json_t *more = json_object_get(schema, "additionalProperties"), *patterns = json_object_get(schema, "patternProperties");
+	json_t *more = json_object_get(schema, "additionalProperties");
+	json_t *patterns = json_object_get(schema, "patternProperties");
 	if (json_is_object(more) && !json_object_size(patterns))
 		return more;
 	if (json_object_size(patterns) == 1 && !json_is_true(more) && !json_is_object(more))
@@ -266,7 +267,8 @@ static struct cell__gen_type tuple_type(struct cell__gen_module *m, const json_t
 
 static struct cell__gen_type array_type(struct cell__gen_module *m, const json_t *schema, const char *hint, unsigned depth)
 {
-	const json_t *items = json_object_get(schema, "items"), *first = json_object_get(schema, "prefixItems"), *rest = items;
+	const json_t *items = json_object_get(schema, "items"), *rest = items;
+	const json_t *first = json_object_get(schema, "prefixItems");
 	if (json_is_array(items)) {
 		first = items;
 		rest = json_object_get(schema, "additionalItems");

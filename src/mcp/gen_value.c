@@ -34,7 +34,8 @@ static bool format_fits(enum cell__gen_import class, const char *text)
 	case GEN_DATETIME: {
 		char date[11];
 		snprintf(date, sizeof date, "%s", text);
-		return strlen(text) > 11 && format_fits(GEN_DATE, date) && text[10] == 'T' && format_fits(GEN_TIME, text + 11);
+		return strlen(text) > 11 && format_fits(GEN_DATE, date) && text[10] == 'T' &&
+		       format_fits(GEN_TIME, text + 11);
 	}
 	case GEN_TIME:
 		if (!matches(text, "00:00:00") || strncmp(text, "24", 2) >= 0 || text[3] > '5' || text[6] > '5')
@@ -75,16 +76,18 @@ static bool number_fits(const json_t *schema, const json_t *value)
 	const json_t *min = json_object_get(schema, "minimum"), *above = json_object_get(schema, "exclusiveMinimum");
 	const json_t *max = json_object_get(schema, "maximum"), *below = json_object_get(schema, "exclusiveMaximum");
 	const json_t *factor = json_object_get(schema, "multipleOf");
-	if (json_is_number(min) && (json_is_true(above) ? number <= json_number_value(min) : number < json_number_value(min)))
+	double low = json_number_value(min), high = json_number_value(max), step = json_number_value(factor);
+	if (json_is_number(min) && (json_is_true(above) ? number <= low : number < low))
 		return false;
-	if (json_is_number(max) && (json_is_true(below) ? number >= json_number_value(max) : number > json_number_value(max)))
+	if (json_is_number(max) && (json_is_true(below) ? number >= high : number > high))
 		return false;
 	if (json_is_number(above) && number <= json_number_value(above))
 		return false;
 	if (json_is_number(below) && number >= json_number_value(below))
 		return false;
-	double step = json_number_value(factor);
-	return !json_is_number(factor) || step <= 0 || fabs(round(number / step) * step - number) <= fabs(number) * DBL_EPSILON;
+	if (!json_is_number(factor) || step <= 0)
+		return true;
+	return fabs(round(number / step) * step - number) <= fabs(number) * DBL_EPSILON;
 }
 
 static bool string_fits(const json_t *schema, const json_t *value)
@@ -106,7 +109,9 @@ static bool array_fits(struct cell__gen_module *m, const json_t *schema, const j
 	if (json_is_array(items))
 		first = items;
 	json_array_foreach(value, i, each) {
-		const json_t *of = i < json_array_size(first) ? json_array_get(first, i) : json_is_array(items) ? NULL : items;
+		const json_t *of = json_is_array(items) ? NULL : items;
+		if (i < json_array_size(first))
+			of = json_array_get(first, i);
 		if (of && !cell__gen_fits(m, of, each, depth + 1))
 			return false;
 		if (json_is_true(json_object_get(schema, "uniqueItems")))
@@ -134,8 +139,10 @@ static bool object_fits(struct cell__gen_module *m, const json_t *schema, const 
 		const json_t *of = json_object_get(properties, key);
 		if (!of && json_object_size(properties) > 0 && !json_is_true(more) && !json_is_object(more))
 			return false; /* the class would refuse it */
-		if (!of)
-			of = json_object_size(properties) == 0 ? cell__gen_dict_item(schema) : json_is_object(more) ? more : NULL;
+		if (!of && json_object_size(properties) == 0)
+			of = cell__gen_dict_item(schema);
+		else if (!of)
+			of = more;
 		if (of && !cell__gen_fits(m, of, each, depth + 1))
 			return false;
 	}

@@ -159,16 +159,18 @@ static int check_old(const struct place *place, const char *out_dir, int old_fd,
 		return 0;
 	if (!is_ours(old_fd, INIT_FILE) ||
 	    cell__file_read(old_fd, INIT_FILE, CELL_GEN_LIMIT_MODULE_BYTES, &text, NULL) < 0)
-		return cell_fail(err, CELL_E_EXISTS, 0, "%.80s/%s is there and was not made by `workcell gen mcp`: move it away",
-				 out_dir, package->name);
+		return cell_fail(err, CELL_E_EXISTS, 0,
+				 "%.80s/%s is there and was not made by `workcell gen mcp`: move it away", out_dir,
+				 package->name);
 	if (text.size < size || memcmp(text.data, package->head, size) != 0)
 		return cell_fail(err, CELL_E_EXISTS, 0, "%.80s/%s was made for another server: choose another name or folder",
 				 out_dir, package->name);
 	for (size_t i = 0; i < package->n_files; i++) {
 		const char *name = package->files[i].name;
 		if (faccessat(old_fd, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0 && !is_ours(old_fd, name))
-			return cell_fail(err, CELL_E_EXISTS, 0, "%.60s/%s/%.60s was not made by `workcell gen mcp`: move it away",
-					 out_dir, package->name, name);
+			return cell_fail(err, CELL_E_EXISTS, 0,
+					 "%.60s/%s/%.60s was not made by `workcell gen mcp`: move it away", out_dir,
+					 package->name, name);
 	}
 	return 0;
 }
@@ -244,8 +246,8 @@ static int replace(const struct place *place, const char *out_dir, struct cell_e
 	CELL_AUTO_FD int old_fd = cell__path_open(place->out_fd, name, O_RDONLY | O_DIRECTORY, 0);
 	bool old = old_fd >= 0;
 	if (!old && errno != ENOENT)
-		return cell_fail(err, errno == ENOTDIR || errno == ELOOP ? CELL_E_EXISTS : CELL_E_IO, errno, "%.80s/%s", out_dir,
-				 name);
+		return cell_fail(err, errno == ENOTDIR || errno == ELOOP ? CELL_E_EXISTS : CELL_E_IO, errno, "%.80s/%s",
+				 out_dir, name);
 	if (old && check_old(place, out_dir, old_fd, err) < 0)
 		return -1;
 	if (remove_temp(place, old_fd) < 0)
