@@ -297,6 +297,10 @@ static void send_request(struct cell__mcp_client *client, struct cell__mcp_reque
 	if (request->progress && json_is_object(request->params))
 		json_object_set_new(request->params, "_meta", json_pack("{s:I}", "progressToken", (json_int_t)request->id));
 	append(&client->sent, request);
+	/* Its time begins now; what it waited for has times of its own. */
+	request->deadline_us = request->timeout_ms < 0 ? 0 : cell__now_us() + request->timeout_ms * 1000;
+	if (request->deadline_us)
+		cell__mcp_arm(client, request->deadline_us);
 	if (cell__rpc_add_request(&text, request->id, request->method, request->params) < 0) {
 		/* Too large, or no memory: it expires at once, from a later turn. */
 		request->id = 0;
@@ -391,10 +395,8 @@ static int send_initialize(struct cell__mcp_client *client, struct cell_error *e
 		.done = handle_initialized,
 		.client = client,
 		.own = true,
-		.deadline_us = cell__now_us() + client->opts.start_timeout_ms * 1000,
 	};
 	send_request(client, &client->init);
-	cell__mcp_arm(client, client->init.deadline_us);
 	return 0;
 }
 
@@ -469,10 +471,8 @@ static void send_ping(struct cell__mcp_client *client)
 		.done = handle_pong,
 		.client = client,
 		.own = true,
-		.deadline_us = cell__now_us() + CELL_MCP_PING_TIMEOUT_MS * 1000,
 	};
 	send_request(client, &client->ping);
-	cell__mcp_arm(client, client->ping.deadline_us);
 }
 
 static void tell_cancelled(struct cell__mcp_client *client, int64_t id, const char *reason)
@@ -488,17 +488,12 @@ static void tell_cancelled(struct cell__mcp_client *client, int64_t id, const ch
 static void expire(struct cell__mcp_client *client, struct cell__mcp_request *request)
 {
 	struct cell__mcp_failure failure = { .tail = NULL };
-	bool was_sent = request->list == &client->sent;
-	if (was_sent && request->id == 0)
+	if (request->id == 0)
 		cell_fail(&failure.err, CELL_E_LIMIT, 0, "the arguments are larger than a message may be (%u bytes)",
 			  CELL_RPC_MAX_BYTES);
-	else if (was_sent)
-		cell_fail(&failure.err, CELL_E_TOOL_TIMEOUT, 0, "the server did not answer in time");
-	else if (client->state == CELL_MCP_WAITING)
-		failure = client->failure;
 	else
-		cell_fail(&failure.err, CELL_E_TOOL_TIMEOUT, 0, "the server was not ready in time");
-	if (was_sent && request->id && request != &client->init) {
+		cell_fail(&failure.err, CELL_E_TOOL_TIMEOUT, 0, "the server did not answer in time");
+	if (request->id && request != &client->init) {
 		tell_cancelled(client, request->id, "timed out");
 		if (request != &client->ping)
 			send_ping(client);
@@ -516,23 +511,18 @@ static bool is_due(const struct cell__mcp_client *client, const struct cell__mcp
 
 static struct cell__mcp_request *find_due(const struct cell__mcp_client *client, int64_t now)
 {
-	const struct cell__mcp_requests *lists[] = { &client->sent, &client->waiting };
-	for (int i = 0; i < 2; i++)
-		for (struct cell__mcp_request *request = lists[i]->first; request; request = request->next)
-			if (is_due(client, request, now))
-				return request;
-	return NULL;
+	struct cell__mcp_request *request = client->sent.first;
+	while (request && !is_due(client, request, now))
+		request = request->next;
+	return request;
 }
 
 static void arm_next(struct cell__mcp_client *client)
 {
-	const struct cell__mcp_requests *lists[] = { &client->sent, &client->waiting };
 	int64_t next = client->state == CELL_MCP_WAITING ? client->retry_at_us : INT64_MAX;
-	for (int i = 0; i < 2; i++)
-		for (struct cell__mcp_request *request = lists[i]->first; request; request = request->next)
-			if (request->deadline_us != 0 && request->deadline_us < next &&
-			    (client->n_elicitations == 0 || request->own))
-				next = request->deadline_us;
+	for (struct cell__mcp_request *request = client->sent.first; request; request = request->next)
+		if (request->deadline_us != 0 && request->deadline_us < next && (client->n_elicitations == 0 || request->own))
+			next = request->deadline_us;
 	if (next != INT64_MAX)
 		cell__mcp_arm(client, next);
 }
@@ -571,10 +561,8 @@ int cell__mcp_request_start(struct cell__mcp_client *client, struct cell__mcp_re
 	request->client = client;
 	request->id = 0;
 	request->own = request->again = false;
-	request->deadline_us = request->timeout_ms < 0 ? 0 : cell__now_us() + request->timeout_ms * 1000;
+	request->deadline_us = 0;
 	append(&client->waiting, request);
-	if (request->deadline_us)
-		cell__mcp_arm(client, request->deadline_us);
 	if (client->state == CELL_MCP_READY)
 		cell__mcp_flush(client);
 	else

@@ -111,7 +111,7 @@ struct cell__mcp_answer {
 struct cell__mcp_request {
 	const char *method;
 	json_t *params;      /* taken over by start() when that succeeds */
-	int64_t timeout_ms;  /* -1: none */
+	int64_t timeout_ms;  /* from the moment it is sent; -1: none */
 	void (*done)(struct cell__mcp_request *request, const struct cell__mcp_answer *answer);
 	/* params of notifications/progress; NULL: none wanted */
 	void (*progress)(struct cell__mcp_request *request, const json_t *params);

@@ -4,7 +4,7 @@
  *     asked ──a server is not known──▶ parked ──all known or failed, or too late──▶ handled again, with what there is
  *                                        └─ cancelled: gone
  *
- * A question about one server waits for that one, as long as a call of it may take.  A listing of all waits a short
+ * A question about one server waits for that one, as long as its start and its list may take.  A listing of all waits a short
  * time for those that start, and shows the rest without callables: no server keeps another tool from being listed.
  */
 #define _GNU_SOURCE
@@ -107,8 +107,9 @@ static bool awaited(const struct cell__call *call, const char *only, const struc
 	return false;
 }
 
-/* Asks those that are not known; true when one of them has not answered yet. */
-static bool must_wait(struct cell__tools *tools, const struct cell__call *call, const char *only, bool ask)
+/* Asks those that are not known; true when one of them has not answered yet.  *ret_longest_ms: what it may take them. */
+static bool must_wait(struct cell__tools *tools, const struct cell__call *call, const char *only, bool ask,
+		      int64_t *ret_longest_ms)
 {
 	bool waits = false;
 	for (size_t i = 0; i < tools->n_index; i++) {
@@ -118,6 +119,8 @@ static bool must_wait(struct cell__tools *tools, const struct cell__call *call, 
 		if (ask)
 			cell__mcp_ask(tool->server);
 		waits |= tool->server->settling;
+		if (ret_longest_ms && tool->server->settling && tool->mcp->start_timeout_ms > *ret_longest_ms)
+			*ret_longest_ms = tool->mcp->start_timeout_ms;
 	}
 	return waits;
 }
@@ -125,7 +128,7 @@ static bool must_wait(struct cell__tools *tools, const struct cell__call *call, 
 void cell__mcp_wake(struct cell__tools *tools)
 {
 	for (struct parked *parked = tools->parked; parked;) {
-		if (must_wait(tools, parked->call, parked->only, false)) {
+		if (must_wait(tools, parked->call, parked->only, false, NULL)) {
 			parked = parked->next;
 			continue;
 		}
@@ -190,14 +193,15 @@ bool cell__mcp_park(struct cell__tools *tools, const struct cell__tools_view *vi
 {
 	if (tools->settled == call || !tools->servers || (tool && !tool->server))
 		return false;
-	if (!must_wait(tools, call, tool ? tool->name : NULL, true))
+	int64_t wait_ms = 0;
+	if (!must_wait(tools, call, tool ? tool->name : NULL, true, &wait_ms))
 		return false;
 	struct parked *parked = make_parked(tools, view, call, tool);
 	if (!parked)
 		return false; /* without memory it is handled with what there is */
-	/* Who names the servers it wants waits for them as for a call. */
+	/* Who names the servers it wants waits until they have started or failed, which the client sees to. */
 	bool named = tool || json_is_array(json_object_get(call->args, "await"));
-	int64_t wait_ms = tool ? tool->timeout_ms : named ? CELL_TOOL_DEFAULT_TIMEOUT_MS : CELL_MCP_LIST_WAIT_MS;
+	wait_ms = named ? wait_ms + CELL_MCP_LIST_TIMEOUT_MS + CELL_MCP_LIST_WAIT_MS : CELL_MCP_LIST_WAIT_MS;
 	uv_update_time(&tools->opts.loop->uv);
 	uv_timer_start(&parked->timer->timer, handle_late, (uint64_t)wait_ms, 0);
 	parked->next = tools->parked;
