@@ -1,19 +1,23 @@
-"""The MCP server of the benchmark: one tool, add(a, b), on standard streams.  Does as little as a server in Python can."""
+"""The MCP server of the benchmark, on standard streams: add(a, b), and pid().  Does as little as a server in Python can."""
 import json
+import os
 import sys
 
-TOOL = {
+ADD = {
     "name": "add",
     "description": "Adds two numbers.",
     "inputSchema": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"]},
 }
+PID = {"name": "pid", "description": "The server's process.", "inputSchema": {"type": "object", "properties": {}}}
 
 
 def answer(method, params):
+    if method == "tools/call" and params["name"] == "pid":
+        return {"content": [{"type": "text", "text": str(os.getpid())}]}
     if method == "tools/call":
         return {"content": [{"type": "text", "text": str(params["arguments"]["a"] + params["arguments"]["b"])}]}
     if method == "tools/list":
-        return {"tools": [TOOL]}
+        return {"tools": [ADD, PID]}
     if method == "initialize":
         return {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "bench", "version": "1"}}
     return {}

@@ -50,7 +50,8 @@
 	X(APPROVAL_TWO_CPUS, "approval-two-cpus", "ns", NULL)              \
 	X(TOOL_GATHER_EACH, "tool-gather-each", "ns", NULL)                \
 	X(SEARCH_OPEN, "search-open", "ns", NULL)                          \
-	X(SEARCH_FIRST, "search-first", "ns", NULL)
+	X(SEARCH_FIRST, "search-first", "ns", NULL)                        \
+	X(MCP_ONE_CPU, "mcp-one-cpu", "ns", "mcp-one-cpu")
 
 enum cell__bench_row_id {
 #define CELL_BENCH_ROW_ENUM(id, name, unit, peer) CELL_ROW_##id,
