@@ -228,4 +228,8 @@ void cell__http_set_common(CURL *easy)
 	curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
 	curl_easy_setopt(easy, CURLOPT_PROXY, "");
 	curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L);
+#if LIBCURL_VERSION_NUM >= 0x075700 /* 7.87 */
+	/* A name that is being looked up when a request ends must not hold up the loop; its thread ends by itself. */
+	curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);
+#endif
 }
