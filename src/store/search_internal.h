@@ -43,6 +43,7 @@ int cell__search_open_db(const char *path, const struct cell__search_schema *sch
 /* ---- vectors.c and near.c ---- */
 
 #define CELL__VECTOR_LANES 32u /* rows are padded to a multiple of it */
+#define CELL__VECTOR_ONE 32000 /* what 1 is in a row; leaves room for lengths that are one but for rounding */
 #define CELL__VECTOR_NO_ROW SIZE_MAX
 
 enum cell__vector_known { CELL__VECTOR_UNKNOWN, CELL__VECTOR_MISSING, CELL__VECTOR_REFUSED };
@@ -65,7 +66,7 @@ struct cell__vectors {
 	struct cell__vectors_doc *docs;     /* sorted by id */
 	size_t n_docs;
 	size_t dimensions, stride;
-	float *rows;
+	int16_t *rows;        /* see near.c */
 	size_t *row_docs;     /* a row's place in docs */
 	size_t n_rows, capacity;
 };
@@ -73,6 +74,8 @@ struct cell__vectors {
 void cell__vectors_destroy(struct cell__vectors *vectors); /* NULL is fine */
 /* The documents are not the ones they were. */
 void cell__vectors_stale(struct cell__vectors *vectors);
+/* Writes a vector of length one as a row; out is padded with zeros. */
+void cell__vectors_pack(const float *vector, size_t dimensions, int16_t *out);
 /* What a vector is made of, as a key; false: nothing, it has no vector. */
 bool cell__vectors_hash(const struct cell__search_doc *doc, unsigned char out[static CELL__SEARCH_HASH_BYTES]);
 

@@ -143,10 +143,10 @@ static void set_dimensions(struct cell__vectors *v, size_t dimensions)
 
 static int grow(struct cell__vectors *v)
 {
-	size_t capacity = v->capacity ? v->capacity * 2 : 64, most = CELL__SEARCH_VECTOR_BYTES / sizeof(float) / v->stride;
+	size_t capacity = v->capacity ? v->capacity * 2 : 64, most = CELL__SEARCH_VECTOR_BYTES / sizeof(int16_t) / v->stride;
 	if (capacity > most)
 		capacity = most;
-	float *rows = cell__realloc(v->rows, capacity * v->stride * sizeof *rows);
+	int16_t *rows = cell__realloc(v->rows, capacity * v->stride * sizeof *rows);
 	if (!rows)
 		return -1;
 	v->rows = rows;
@@ -163,14 +163,12 @@ static int set_row(struct cell__vectors *v, struct cell__vectors_doc *doc, const
 {
 	int rc = 0;
 	pthread_mutex_lock(&v->lock);
-	if (doc->row == NO_ROW && v->n_rows >= CELL__SEARCH_VECTOR_BYTES / sizeof(float) / v->stride) {
+	if (doc->row == NO_ROW && v->n_rows >= CELL__SEARCH_VECTOR_BYTES / sizeof(int16_t) / v->stride) {
 		doc->known = CELL__VECTOR_REFUSED;
 	} else if (doc->row != NO_ROW || v->n_rows < v->capacity || (rc = grow(v)) == 0) {
 		if (doc->row == NO_ROW)
 			doc->row = v->n_rows++;
-		float *row = v->rows + doc->row * v->stride;
-		memcpy(row, vector, v->dimensions * sizeof *row);
-		memset(row + v->dimensions, 0, (v->stride - v->dimensions) * sizeof *row);
+		cell__vectors_pack(vector, v->dimensions, v->rows + doc->row * v->stride);
 		v->row_docs[doc->row] = (size_t)(doc - v->docs);
 	}
 	pthread_mutex_unlock(&v->lock);
@@ -361,10 +359,15 @@ static void learn_dimensions(struct cell__vectors *v)
 /* A file that anybody may have written: what is not a vector of length one (or none) is not there. */
 static bool usable(const float *vector, size_t n)
 {
-	double sum = 0;
-	for (size_t i = 0; i < n; i++)
-		sum += (double)vector[i] * vector[i];
-	return sum >= 0 && sum < 1.01;
+	float sums[4] = { 0 };
+	size_t i = 0;
+	for (; i + 4 <= n; i += 4)
+		for (size_t k = 0; k < 4; k++)
+			sums[k] += vector[i + k] * vector[i + k];
+	for (; i < n; i++)
+		sums[0] += vector[i] * vector[i];
+	float sum = sums[0] + sums[1] + sums[2] + sums[3];
+	return sum >= 0 && sum < 1.01f;
 }
 
 static int load_one(struct cell__vectors *v, sqlite3_stmt *statement, struct cell__vectors_doc *doc)
