@@ -479,7 +479,7 @@ OWN = (short_arguments, not_plain_arguments, answers, other_frames_first, short_
 TWO_KERNELS = ("test_tools_change",)
 
 
-def tests():
+def all_tests():
     found = list(OWN)
     for module, prefix in ((test_rpc, "test_"), (test_namespaces, "test_tools_"), (test_namespaces, "test_artifact")):
         found += [test for name, test in sorted(vars(module).items()) if name.startswith(prefix) and name not in TWO_KERNELS]
@@ -503,7 +503,7 @@ def in_a_process(test):
 
 def main(names):
     failed = []
-    for test in tests():
+    for test in all_tests():
         if names and test.__name__ not in names:
             continue
         status = in_a_process(test)
