@@ -124,23 +124,34 @@ static void *thread_main(void *arg)
 	return NULL;
 }
 
+/* Whoever runs the loop does the task.  Called with the lock held, and lets go of it. */
+static void leave_to_others(struct cell__loop *loop, struct cell__task *task)
+{
+	loop->waiting++;
+	pthread_mutex_unlock(&loop->lock);
+	if (task)
+		cell__loop_post(loop, task);
+}
+
 /* Makes this thread the one that runs the loop.  False: another caller does already, and will serve us. */
 static bool enter(struct cell__loop *loop, struct cell__task *task)
 {
 	pthread_mutex_lock(&loop->lock);
 	if (loop->owned && (loop->wanting > 0 || !pthread_equal(loop->owner, loop->thread))) {
-		loop->waiting++;
-		pthread_mutex_unlock(&loop->lock);
-		if (task)
-			cell__loop_post(loop, task);
+		leave_to_others(loop, task);
 		return false;
 	}
 	if (loop->owned) {
 		loop->wanting++;
 		uv_async_send(&loop->wake);
-		while (loop->owned)
+		while (loop->owned && pthread_equal(loop->owner, loop->thread))
 			pthread_cond_wait(&loop->free_cond, &loop->lock);
 		loop->wanting--;
+	}
+	/* Another caller was faster when the engine let go.  What it waits for may need us: it has to be told. */
+	if (loop->owned) {
+		leave_to_others(loop, task);
+		return false;
 	}
 	loop->owned = true;
 	loop->owner = pthread_self();
