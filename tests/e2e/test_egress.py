@@ -72,7 +72,7 @@ def socks(host, port):
 
 def cells(tmp_path, policy, *codes, python="/usr/bin/python3"):
     (tmp_path / "p.yaml").write_text(policy)
-    argv = [support.BIN, "run", "--executor", "sandbox", "--json", "--keep-going", "--policy", "./p.yaml", "--python",
+    argv = [support.BIN, "run", "--executor", "sandbox", "--json", "--keep-going", "--sandbox-policy", "./p.yaml", "--python",
             python, "-e", PRELUDE]
     for code in codes:
         argv += ["-e", code]
