@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 FILES = ("test_pretty.py", "test_transform.py", "test_display.py", "test_shell.py", "test_ipy.py",
          "test_rpc.py", "test_namespaces.py", "test_mcpmodels.py")
@@ -26,18 +28,8 @@ def interpreters():
     return sorted(path for prefix, path in found.items() if prefix != sys.base_prefix or sys.prefix != sys.base_prefix)
 
 
-def test_interpreters():
-    for path in interpreters():
-        for name in FILES:
-            done = subprocess.run(
-                [path, os.path.join(HERE, name)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=300,
-            )
-            assert done.returncode == 0, "%s %s\n%s" % (path, name, done.stdout.decode("utf-8", "replace"))
-
-
-if __name__ == "__main__":
-    test_interpreters()
+@pytest.mark.parametrize("path, name", [(path, name) for path in interpreters() for name in FILES])
+def test_interpreters(path, name):
+    done = subprocess.run([path, os.path.join(HERE, name)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, timeout=300)
+    assert done.returncode == 0, "%s %s\n%s" % (path, name, done.stdout.decode("utf-8", "replace"))
