@@ -94,7 +94,7 @@ def pytest_run(folder, arguments, env, workers=0):
     if os.path.exists(report):
         os.unlink(report)
     run(PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "junit_family=xunit1", "--junitxml", report,
-        "--durations", "15", "-n", str(workers), "--dist", "loadgroup", *arguments, WORKCELL_BIN=os.path.join(ROOT, folder, "workcell"), WORKCELL_TEST_PYTHON=PYTHON,
+        "--durations", "15", "-n", str(workers), "--dist", "worksteal", *arguments, WORKCELL_BIN=os.path.join(ROOT, folder, "workcell"), WORKCELL_TEST_PYTHON=PYTHON,
         **env)
     if not os.path.exists(report):
         return None

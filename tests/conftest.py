@@ -16,15 +16,6 @@ def pytest_configure(config):
         raise pytest.UsageError("prctl(PR_SET_CHILD_SUBREAPER): %s" % os.strerror(ctypes.get_errno()))
 
 
-def pytest_collection_modifyitems(items):
-    """What shares a server or a kernel runs on one worker: the tests of a file, and of an executor in one file."""
-    for item in items:
-        params = item.callspec.params if hasattr(item, "callspec") else {}
-        # "target": an executor with an interpreter; "path": a program that is run on its own.
-        group = "%s-%s" % (item.location[0], params.get("target") or params.get("path"))
-        item.add_marker(pytest.mark.xdist_group(group))
-
-
 def pytest_sessionfinish():
     support.remove_bare_python()
 
