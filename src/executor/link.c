@@ -596,7 +596,7 @@ int cell__link_send(struct cell__link *link, uint8_t type, uint32_t id, const vo
 	for (int i = 0; i < 3; i++) {
 		size_t skip = sent < parts[i].size ? sent : parts[i].size;
 		sent -= skip;
-		if (cell__buf_add(&link->out, (const char *)parts[i].bytes + skip, parts[i].size - skip) < 0) {
+		if (skip < parts[i].size && cell__buf_add(&link->out, (const char *)parts[i].bytes + skip, parts[i].size - skip) < 0) {
 			link->out.size = before;
 			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a frame of %zu bytes", raw_size);
 		}

@@ -189,7 +189,7 @@ static int fuse(struct cell__search_hit *words, size_t n_words, struct cell__sea
 		near[kept++] = near[i];
 		near[i] = swap;
 	}
-	if (cell__search_fuse(words + named, n_words - named, near, kept, limit - named, &rest, &n) < 0)
+	if (cell__search_fuse(named ? words + named : words, n_words - named, near, kept, limit - named, &rest, &n) < 0)
 		return -1;
 	struct cell__search_hit *all = cell__realloc(rest, (named + n + 1) * sizeof *all);
 	if (!all) {

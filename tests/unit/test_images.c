@@ -510,11 +510,14 @@ static void test_without_a_folder(void **state)
 	struct cell_engine *engine = support_engine(0);
 	struct cell_session *session = open_with(engine, NULL);
 	const struct cell_mime_part *parts;
+	size_t n;
 	struct cell_result *result = run_heard(session, "display(P())\nP()");
 	assert_int_equal(cell_result_image_count(result), 0);
 	assert_int_equal(heard.images + heard.failures, 0);
-	assert_string_equal(types(parts, cell_result_display(result, 0, &parts)), "text/plain text/html image/png");
-	assert_string_equal(types(parts, cell_result_mime(result, &parts)), "text/plain text/html image/png");
+	n = cell_result_display(result, 0, &parts);
+	assert_string_equal(types(parts, n), "text/plain text/html image/png");
+	n = cell_result_mime(result, &parts);
+	assert_string_equal(types(parts, n), "text/plain text/html image/png");
 	cell_result_destroy(result);
 	cell_session_close(session);
 	struct cell_session_options options = CELL_SESSION_OPTIONS_INIT;
@@ -552,6 +555,7 @@ static void test_failures_are_told(void **state)
 	struct cell_engine *engine = support_engine(0);
 	struct cell_session *session = open_with(engine, in("out"));
 	const struct cell_mime_part *parts;
+	size_t n;
 	write_text(in("out"), "a file by now");
 	struct cell_result *result = run_heard(session, "display(P(b'1'))\nP(b'2')");
 	assert_int_equal(support_outcome(result), 0);
@@ -561,9 +565,11 @@ static void test_failures_are_told(void **state)
 	assert_non_null(strstr(cell_result_notice(result, 0), "Not a directory"));
 	assert_non_null(strstr(cell_result_notice(result, 0), in("out")));
 	assert_null(cell_result_notice(result, 2));
-	assert_string_equal(types(parts, cell_result_display(result, 0, &parts)), "text/plain text/html image/png");
+	n = cell_result_display(result, 0, &parts);
+	assert_string_equal(types(parts, n), "text/plain text/html image/png");
 	assert_memory_equal(parts[2].data, PNG "1", 9);
-	assert_string_equal(types(parts, cell_result_mime(result, &parts)), "text/plain text/html image/png");
+	n = cell_result_mime(result, &parts);
+	assert_string_equal(types(parts, n), "text/plain text/html image/png");
 	char *json = cell_result_json(result);
 	assert_non_null(strstr(json, "\"notices\":[\"an image was not written to "));
 	free(json);
@@ -583,6 +589,7 @@ static void test_no_png(void **state)
 	struct cell_engine *engine = support_engine(0);
 	struct cell_session *session = open_with(engine, in("out"));
 	const struct cell_mime_part *parts;
+	size_t n;
 	struct cell_result *result = run_heard(
 		session, "for i in range(40): display({'image/png': b'<script>', 'text/plain': 'lie'}, raw=True)\n"
 			 "display({'image/jpeg': b'\\xff\\xd8', 'image/svg+xml': '<svg/>', 'text/plain': 'other'}, raw=True)");
@@ -592,8 +599,10 @@ static void test_no_png(void **state)
 	assert_int_equal(cell_result_notice_count(result), CELL_LIMIT_NOTICES);
 	assert_non_null(strstr(cell_result_notice(result, 0), "is no PNG"));
 	assert_non_null(strstr(cell_result_notice(result, CELL_LIMIT_NOTICES - 1), "more notices"));
-	assert_string_equal(types(parts, cell_result_display(result, 0, &parts)), "image/png text/plain");
-	assert_string_equal(types(parts, cell_result_display(result, 40, &parts)), "image/jpeg image/svg+xml text/plain");
+	n = cell_result_display(result, 0, &parts);
+	assert_string_equal(types(parts, n), "image/png text/plain");
+	n = cell_result_display(result, 40, &parts);
+	assert_string_equal(types(parts, n), "image/jpeg image/svg+xml text/plain");
 	assert_int_not_equal(access(in("out"), F_OK), 0);
 	cell_result_destroy(result);
 	cell_session_close(session);
