@@ -225,6 +225,8 @@ struct cell_cli_job {
 int cell__cli_do(const struct cell_cli_job *job, const struct cell_cli_list *operands);
 /* The last operation's message, where *err is its error and begins it; else NULL. */
 const char *cell__cli_whole_message(const struct cell_error *err);
+/* A copy of the first line, without what would steer a terminal; free() it.  NULL: no memory. */
+char *cell__cli_plain(const char *text);
 /* A text on a line of stderr, without what would steer a terminal. */
 void cell__cli_note(const char *text);
 /*

@@ -502,8 +502,7 @@ const char *cell__cli_text(const json_t *object, const char *key)
 	return text ? text : "";
 }
 
-/* The first line, without what would steer a terminal. */
-static char *plain_copy(const char *text)
+char *cell__cli_plain(const char *text)
 {
 	size_t size = strcspn(text, "\r\n"), used = 0;
 	char *copy = malloc(size + 1);
@@ -526,7 +525,7 @@ static char *plain_copy(const char *text)
 
 void cell__cli_note(const char *text)
 {
-	char *line = plain_copy(text);
+	char *line = cell__cli_plain(text);
 
 	if (!line)
 		return; /* no memory: a line of progress less */
@@ -559,7 +558,7 @@ void cell__cli_table_add(struct cell_cli_table *table, const char *const *texts)
 			table->cells = cells;
 			table->room = room;
 		}
-		table->cells[table->count] = plain_copy(texts[i]);
+		table->cells[table->count] = cell__cli_plain(texts[i]);
 		table->failed = !table->cells[table->count];
 		table->count += !table->failed;
 	}

@@ -333,6 +333,10 @@ void cell__run_display(struct cell__run *run, const struct cell__bundle *bundle)
 void cell__run_call_event(struct cell__run *run, const struct cell_event *event)
 {
 	struct cell_event mine = *event;
+	bool is_news = event->type == CELL_EVENT_TOOL_PROGRESS || event->type == CELL_EVENT_TOOL_LOG;
+	/* Pausing the kernel does not pause a server: a receiver that does not keep up misses some of what it says. */
+	if (is_news && run->waited && cell__run_wants_pause(run))
+		return;
 	mine.run_id = run->id;
 	emit(run, &mine, NULL);
 }

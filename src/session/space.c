@@ -175,6 +175,11 @@ const char *cell__space_python(const struct cell_space *space)
 	return space->python;
 }
 
+struct cell_engine *cell__space_engine(struct cell_space *space)
+{
+	return space->engine;
+}
+
 struct cell__loop *cell__space_loop(struct cell_space *space)
 {
 	return &space->engine->loop;
@@ -388,6 +393,7 @@ static int make_parts(struct cell_space *space, const struct cell_space_options 
 	tools.rank_arg = space->seeker;
 	if (cell__tools_create(&tools, &space->tools, err) < 0)
 		return -1;
+	cell__servers_init(&space->servers, space);
 	if (opts->tools_dir && cell__tools_add_dir(space->tools, opts->tools_dir, err) < 0)
 		return -1;
 	if (!opts->storage)

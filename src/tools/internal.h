@@ -327,6 +327,7 @@ struct cell__tools {
 	unsigned mcp_closing;             /* servers that are not gone yet */
 	void (*mcp_closed)(struct cell__tools *tools);
 	void (*mcp_event)(void *arg, const struct cell__mcp_event *event);
+	bool (*mcp_elicits)(void *arg);
 	void *mcp_event_arg;
 	struct cell__mcp_stop *stops;     /* who waits for the end of servers that were stopped */
 	void *parked;                     /* mcp_wait.c */

@@ -264,11 +264,27 @@ static void handle_listed(void *arg, const struct cell__mcp_failure *failure)
 	cell__mcp_server_unref(server);
 }
 
+/* What the server says may belong to: the only call under way, or calls that are all of one session. */
+static void set_origin(const struct cell__mcp_server *server, struct cell__mcp_event *event)
+{
+	size_t n = 0;
+	for (const struct cell__tool_run *run = server->tools->runs; run; run = run->next) {
+		if (run->tool->server != server)
+			continue;
+		bool same = n == 0 || (event->session_id && strcmp(event->session_id, run->call->session_id) == 0);
+		event->session_id = same ? run->call->session_id : NULL;
+		event->call = n == 0 ? run->call : NULL;
+		event->callable = n == 0 ? run->callable->name : NULL;
+		n++;
+	}
+}
+
 static void handle_log(void *arg, const json_t *params)
 {
 	struct cell__mcp_server *server = arg;
 	struct cell__tools *tools = server->tools;
 	struct cell__mcp_event event = { .type = CELL_MCP_LOG, .tool = server->name, .params = params };
+	set_origin(server, &event);
 	if (tools->mcp_event)
 		tools->mcp_event(tools->mcp_event_arg, &event);
 }
@@ -278,19 +294,21 @@ static void handle_elicit(void *arg, struct cell__mcp_elicitation *elicitation, 
 {
 	struct cell__mcp_server *server = arg;
 	struct cell__tools *tools = server->tools;
-	const struct mcp_run *of = (const struct mcp_run *)request;
 	struct cell__mcp_event event = {
-		.type = CELL_MCP_QUESTION,
-		.tool = server->name,
-		.callable = of ? of->run->callable->name : NULL,
-		.session_id = of ? of->run->call->session_id : NULL,
-		.params = params,
-		.elicitation = elicitation,
+		.type = CELL_MCP_QUESTION, .tool = server->name, .params = params, .elicitation = elicitation
 	};
+	(void)request;
+	set_origin(server, &event);
 	if (tools->mcp_event)
 		tools->mcp_event(tools->mcp_event_arg, &event);
 	else
 		cell__mcp_elicitation_answer(elicitation, "decline", NULL);
+}
+
+static bool handle_elicits(void *arg)
+{
+	struct cell__tools *tools = ((struct cell__mcp_server *)arg)->tools;
+	return tools->mcp_elicits && tools->mcp_elicits(tools->mcp_event_arg);
 }
 
 static void handle_ended(void *arg);
@@ -309,7 +327,8 @@ static int need_client(struct cell__mcp_server *server, struct cell_error *err)
 		.listed = handle_listed,
 		.ended = handle_ended,
 		.log = handle_log,
-		.elicit = server->tools->mcp_event ? handle_elicit : NULL,
+		.elicit = handle_elicit,
+		.elicits = handle_elicits,
 		.arg = server,
 	};
 	return cell__mcp_client_create(&opts, &server->client, err);
@@ -502,6 +521,7 @@ static void handle_progress(struct cell__mcp_request *request, const json_t *par
 		.tool = run->tool->name,
 		.callable = run->callable->name,
 		.session_id = run->call->session_id,
+		.call = run->call,
 		.params = params,
 	};
 	if (run->tools->mcp_event)
@@ -638,8 +658,9 @@ json_t *cell__tools_mcp_schema(struct cell__tools *tools, const char *name)
 }
 
 void cell__tools_on_mcp(struct cell__tools *tools, void (*event)(void *arg, const struct cell__mcp_event *event),
-			void *arg)
+			bool (*elicits)(void *arg), void *arg)
 {
 	tools->mcp_event = event;
+	tools->mcp_elicits = elicits;
 	tools->mcp_event_arg = arg;
 }
