@@ -98,6 +98,7 @@ struct cell_session {
 
 static void advance(struct cell_session *session);
 static void handle_output(void *owner, enum cell_stream stream, const char *bytes, size_t size);
+static void handle_tool_image(void *owner, const void *bytes, size_t size);
 static const struct cell__kernel_events kernel_events;
 static void handle_timer(uv_timer_t *timer);
 static void handle_wall(uv_timer_t *timer);
@@ -267,7 +268,7 @@ static int open_seat(struct cell_session *session, struct cell_error *err)
 	};
 	seat->calls = (struct cell__calls){
 		.kernel = seat->kernel, .session_id = session->id, .gate = &seat->gate, .untrusted = session->confined,
-		.output = handle_output, .owner = seat,
+		.output = handle_output, .image = handle_tool_image, .owner = seat,
 	};
 	session->seat = seat;
 	return 0;
@@ -587,6 +588,13 @@ static void handle_output(void *owner, enum cell_stream stream, const char *byte
 		struct cell_event event = { .type = CELL_EVENT_CHUNK, .stream = stream, .data = bytes, .size = size };
 		session->on_event(session->event_arg, &event);
 	}
+}
+
+static void handle_tool_image(void *owner, const void *bytes, size_t size)
+{
+	struct cell__run *run = run_on(owner);
+	if (run)
+		cell__run_tool_image(run, bytes, size);
 }
 
 static void handle_display(void *owner, const struct cell__bundle *bundle)
