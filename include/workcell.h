@@ -266,6 +266,19 @@ CELL_API int cell_space_call_ex(struct cell_space *space, const char *method, co
 				size_t raw_size, struct cell_answer *ret_answer, struct cell_error *err);
 CELL_API void cell_answer_finish(struct cell_answer *answer);
 
+/*
+ * For operations that may have to be stopped, from another thread.  Cancelling ends the one that is under way with it
+ * (an installer is killed, a server told, a search dropped), which fails with CELL_E_CANCELLED, as all later ones do.
+ */
+struct cell_canceller;
+CELL_API struct cell_canceller *cell_canceller_create(void); /* NULL: no memory */
+CELL_API void cell_canceller_cancel(struct cell_canceller *canceller); /* any thread */
+CELL_API void cell_canceller_destroy(struct cell_canceller *canceller); /* not in use any more; NULL is fine */
+/* As cell_space_call_ex().  One operation at a time with one canceller, which may be NULL. */
+CELL_API int cell_space_call_with(struct cell_space *space, const char *method, const char *args_json, const void *raw,
+				  size_t raw_size, struct cell_canceller *canceller, struct cell_answer *ret_answer,
+				  struct cell_error *err);
+
 /* The absolute name of the python3.11 in path ("/usr/bin:..."), for version "3.11"; free() it. */
 CELL_API int cell_find_python(const char *version, const char *path, char **ret_python, struct cell_error *err);
 

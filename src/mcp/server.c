@@ -163,6 +163,7 @@ static void job_destroy(struct cell__mcp_job *job)
 	json_decref(job->token);
 	cell__buf_finish(&job->tails[0]);
 	cell__buf_finish(&job->tails[1]);
+	cell_canceller_destroy(job->canceller);
 	free(job);
 }
 
@@ -210,7 +211,7 @@ static void *worker_main(void *arg)
 	struct cell__mcp_answer_out out = { 0 };
 	CELL_AUTO_BUF struct cell__buf message = CELL_BUF_INIT;
 
-	if (job->tool->run(peer, job->args, &out, &message) < 0) {
+	if (job->tool->run(job, job->args, &out, &message) < 0) {
 		json_decref(out.content);
 		json_decref(out.structured);
 		cell__mcp_job_fail(job, message.size ? message.data : "memory is gone", message.size ? message.size : 14);
@@ -243,6 +244,9 @@ static const char *queue_job(struct cell__mcp_peer *peer, struct cell__mcp_job *
 	if (job->tool->run) {
 		if (peer->n_workers >= CELL_MCP_MAX_CALLS)
 			return "too many calls are under way; wait for some of them";
+		job->canceller = cell_canceller_create();
+		if (!job->canceller)
+			return "memory is gone";
 		peer->n_workers++;
 		if (start_worker(job) < 0) {
 			peer->n_workers--;
@@ -423,6 +427,8 @@ static void handle_cancelled(struct cell__mcp_peer *peer, const json_t *params)
 			job->cancelled = true;
 			if (job == peer->running)
 				cell_session_interrupt(peer->session, NULL);
+			if (job->canceller)
+				cell_canceller_cancel(job->canceller);
 			return;
 		}
 	}
@@ -537,6 +543,10 @@ int cell__mcp_peer_destroy(struct cell__mcp_peer *peer, struct cell_error *err)
 	peer->stopping = true;
 	if (peer->running)
 		cell_session_reset(peer->session, NULL);
+	for (struct cell__mcp_job *job = peer->jobs; job; job = job->next) {
+		if (job->canceller)
+			cell_canceller_cancel(job->canceller);
+	}
 	pthread_cond_broadcast(&peer->changed);
 	pthread_mutex_unlock(&peer->lock);
 	if (peer->has_thread)

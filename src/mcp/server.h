@@ -78,6 +78,7 @@ struct cell__mcp_job {
 	const struct cell__mcp_tool *tool;
 	json_t *id, *args, *token;
 	bool cancelled;
+	struct cell_canceller *canceller; /* of an operation on the space; NULL: a cell */
 	struct cell__mcp_job *next;  /* of all */
 	struct cell__mcp_job *after; /* in the queue of cells */
 	/* A cell; out_lock. */
@@ -129,7 +130,7 @@ struct cell__mcp_answer_out {
 	bool failed;
 };
 
-typedef int (*cell__mcp_tool_fn)(struct cell__mcp_peer *peer, const json_t *args, struct cell__mcp_answer_out *out,
+typedef int (*cell__mcp_tool_fn)(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out,
 				 struct cell__buf *message);
 
 struct cell__mcp_tool {

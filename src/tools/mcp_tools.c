@@ -165,8 +165,8 @@ static void type_from_union(struct cell__param *param, const json_t *list)
 	}
 	if (others == 1 && json_is_string(type))
 		set_type(param, json_string_value(type));
-	else if (others > 1)
-		param->nullable = true; /* one of them may be null deeper down */
+	else if (others > 0)
+		param->nullable = true; /* it may be null deeper down */
 }
 
 static void read_type(struct cell__param *param, const json_t *schema)

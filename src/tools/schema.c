@@ -233,7 +233,8 @@ static int take_given(const struct cell__tool *tool, const struct cell__callable
 			add_known(why, tool, callable);
 			return -1;
 		}
-		if (json_is_null(value) && !(param && (param->nullable || (param->type == CELL_ARG_ANY && param->required))))
+		/* A null is an argument like others where the schema has it, or says nothing of the argument at all. */
+		if (json_is_null(value) && param && !param->nullable && !(param->type == CELL_ARG_ANY && param->required))
 			continue;
 		if (param && json_object_get(out, param->name)) {
 			cell__buf_printf(why, "Argument '%s' is given twice", param->name);

@@ -155,6 +155,7 @@ def test_wrong_arguments_do_not_reach_the_server(serve, tmp_path):
     assert "Unknown argument 'extra'" in fails(driver, "tools.s.echo(text='x', extra=1)")
     assert peers.messages(tmp_path / "log", "tools/call") == []
     assert driver.value("tools.s.args(any_thing=[1, {'a': None}])") == {"any_thing": [1, {"a": None}]}
+    assert driver.value("tools.s.args(nothing=None)") == {"nothing": None}
 
 
 def test_names_that_python_cannot_write(serve):
