@@ -67,6 +67,7 @@ struct cell__callable {
 	void *arg;
 	/* MCP */
 	char *alias;                /* as a parameter's */
+	bool task;                  /* is called as a task: the server says so */
 };
 
 struct cell__pair {

@@ -609,3 +609,12 @@ def test_the_typescript_sdk(tmp_path):
     names, good, bad = json.loads(done.stdout)
     assert names == TOOLS and good["structuredContent"]["value"] == 42
     assert bad["isError"] and bad["structuredContent"]["error"]["type"] == "ZeroDivisionError"
+
+
+def test_the_inspector(tmp_path):
+    server = [support.BIN, "mcp", "--python", support.bare_python(), "--base", tmp_path / "base"]
+    listed = peers.inspect(tmp_path / "first", *server, "--method", "tools/list")
+    assert [tool["name"] for tool in listed["tools"]] == TOOLS
+    answer = peers.inspect(tmp_path / "second", *server, "--method", "tools/call", "--tool-name", "execute_ipython_cell",
+                           "--tool-arg", "code=print('hi'); 6 * 7", "timeout=5")
+    assert answer["structuredContent"]["value"] == 42 and text_of(answer) == "hi\n42"
