@@ -3,6 +3,7 @@
  *
  *     server_stdio.c   the public functions; one client on two descriptors
  *     server_http.c    many clients by Streamable HTTP
+ *     server_access.c  which of them are let in
  *     server.c         a peer, which is one client: its messages, its calls, what it is asked
  *     server_cells.c   its session: cells in order, their events, approvals
  *     server_result.c  what a cell came to, as a tool's result
@@ -168,6 +169,17 @@ void cell__mcp_peer_notify(struct cell__mcp_peer *peer, void *stream, const char
 bool cell__mcp_peer_ask(struct cell__mcp_peer *peer, void *stream, json_t *params, uint64_t approval, bool is_question);
 /* The approval does not wait any more. */
 void cell__mcp_peer_forget(struct cell__mcp_peer *peer, void *stream, uint64_t approval, const char *why);
+
+/* server_access.c */
+/* What a request says of itself; NULL: it says nothing. */
+struct cell__mcp_head {
+	const char *url, *authorization, *host, *origin, *version;
+};
+/* 0, or the HTTP status to refuse with, and why. */
+unsigned cell__mcp_access(const struct cell_mcp_http_options *opts, int port, const struct cell__mcp_head *head,
+			  const char **ret_words);
+/* The id of an event, "STREAM-EVENT"; false: it is none of ours. */
+bool cell__mcp_event_id(const char *text, uint64_t *ret_stream, uint64_t *ret_event);
 
 /* server_cells.c */
 void *cell__mcp_cells_main(void *peer);
