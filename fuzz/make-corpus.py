@@ -189,13 +189,33 @@ PROXY = {
     "socks-v6": b"\x05\x01\x00\x04" + bytes(16) + b"\x00\x50",
 }
 
+
+def clients():
+    """What clients of `workcell mcp` send: lines after a 0, headers after a 1."""
+    def lines(*messages):
+        return b"\0" + b"\n".join(json.dumps(dict(message, jsonrpc="2.0")).encode() for message in messages) + b"\n"
+
+    hello = {"id": 1, "method": "initialize", "params": {"protocolVersion": "2025-03-26", "capabilities": {"elicitation": {}}}}
+    call = {"id": 2, "method": "tools/call", "params": {"name": "execute_ipython_cell", "arguments": {"code": "1", "timeout": 5},
+                                                        "_meta": {"progressToken": "t"}}}
+    yield "call", lines(hello, {"method": "notifications/initialized"}, {"id": "l", "method": "tools/list"}, call)
+    yield "wrong", lines(hello, dict(call, params={"name": "save_artifact", "arguments": {"name": "", "data": 1, "x": None}}))
+    yield "level", lines(hello, {"id": 3, "method": "logging/setLevel", "params": {"level": "debug"}}, {"id": 4, "method": "ping"})
+    yield "answers", lines(hello, {"id": 1, "result": {"action": "accept", "content": {"decision": "accept"}}},
+                           {"id": 2, "error": {"code": -1, "message": "no"}})
+    yield "cancel", lines(hello, {"method": "notifications/cancelled", "params": {"requestId": 2}})
+    yield "batch", lines(hello) + json.dumps([dict(call, jsonrpc="2.0"), {"jsonrpc": "2.0", "id": 9, "method": "ping"}, 5]).encode()
+    yield "access", b"\1Bearer token\0localhost:80\0http://localhost:80\x002025-11-25\0/mcp\x003-17"
+    yield "refused", b"\1bearer other\0evil.example\0https://evil.example\0\x01\0/\x00-1-2"
+
+
 for target, seeds in (
     ("frame", frames()), ("json_check", JSON.items()), ("ring", rings()), ("answer", answers()), ("output", outputs()),
     ("text", TEXTS.items()), ("jsonrpc", calls()), ("embeddings", EMBEDDINGS.items()), ("gen", schemas()),
     ("json_find", ((name, data) for name, data in JSON.items() if name != "deep")),
     ("mcp_tools", ((name, json.dumps(value).encode()) for name, value in TOOL_LISTS.items())),
     ("sse", ((name, b"\x09\x00" + text) for name, text in STREAMS.items())),
-    ("sandbox_policy", POLICIES.items()), ("egress", PROXY.items()),
+    ("sandbox_policy", POLICIES.items()), ("egress", PROXY.items()), ("mcp_server", clients()),
 ):
     for name, data in seeds:
         write(target, name, data)

@@ -266,6 +266,19 @@ CELL_API int cell_space_call_ex(struct cell_space *space, const char *method, co
 				size_t raw_size, struct cell_answer *ret_answer, struct cell_error *err);
 CELL_API void cell_answer_finish(struct cell_answer *answer);
 
+/*
+ * For operations that may have to be stopped, from another thread.  Cancelling ends the one that is under way with it
+ * (an installer is killed, a server told, a search dropped), which fails with CELL_E_CANCELLED, as all later ones do.
+ */
+struct cell_canceller;
+CELL_API struct cell_canceller *cell_canceller_create(void); /* NULL: no memory */
+CELL_API void cell_canceller_cancel(struct cell_canceller *canceller); /* any thread */
+CELL_API void cell_canceller_destroy(struct cell_canceller *canceller); /* not in use any more; NULL is fine */
+/* As cell_space_call_ex().  One operation at a time with one canceller, which may be NULL. */
+CELL_API int cell_space_call_with(struct cell_space *space, const char *method, const char *args_json, const void *raw,
+				  size_t raw_size, struct cell_canceller *canceller, struct cell_answer *ret_answer,
+				  struct cell_error *err);
+
 /* The absolute name of the python3.11 in path ("/usr/bin:..."), for version "3.11"; free() it. */
 CELL_API int cell_find_python(const char *version, const char *path, char **ret_python, struct cell_error *err);
 
@@ -329,8 +342,9 @@ struct cell_tool_event {
 typedef void (*cell_tool_event_fn)(void *arg, const struct cell_tool_event *event);
 
 /*
- * Who hears of them, on the engine's thread; must not block.  Set it before tools are used.  Without it every
- * question is declined.  While a question is open, timeouts of the server's calls stand still.
+ * Who hears of them, on the engine's thread; must not block.  Set it before tools are used.  Sessions hear of their own
+ * as events, and those that take questions (CELL_GATE_QUESTIONS) are asked instead of this function; where neither is
+ * there every question is declined.  While a question is open, timeouts of the server's calls stand still.
  */
 CELL_API int cell_space_on_tool_event(struct cell_space *space, cell_tool_event_fn fn, void *arg,
 				      struct cell_error *err);
@@ -524,6 +538,8 @@ enum cell_event_type {
 	CELL_EVENT_APPROVAL,    /* it waits for cell_session_answer() */
 	CELL_EVENT_APPROVAL_ENDED, /* it does not any more: `decision` says why */
 	CELL_EVENT_IMAGE,       /* a PNG was written to images_dir, or could not be */
+	CELL_EVENT_TOOL_PROGRESS, /* an MCP server tells how a call goes: `data` is JSON, as the protocol has it */
+	CELL_EVENT_TOOL_LOG,    /* an MCP server logs; likewise */
 };
 
 enum cell_stream { CELL_STDOUT = 1, CELL_STDERR = 2 };
@@ -538,12 +554,12 @@ struct cell_mime_part {
 struct cell_call_info {
 	uint64_t id;             /* of the session's requests; never used twice */
 	const char *request_id;  /* the same, unique among all sessions */
-	const char *kind;        /* "tool", "shell", "install", "workflow" */
+	const char *kind;        /* "tool", "shell", "install", "workflow"; "question": an MCP server asks a person */
 	const char *tool;        /* "curl"; "shell" or "shell_magic"; "deps"; "workflows" */
 	const char *callable;    /* "get"; "" when the tool itself is called */
 	const char *adapter;     /* "cli", "http", "host", "mcp"; "kernel" for shell commands; "space" */
 	const char *session_id;
-	const char *args;        /* a JSON object, complete: exactly what runs */
+	const char *args;        /* a JSON object, complete: exactly what runs; question: {"message", "requestedSchema", ...} */
 	size_t args_size;
 };
 
@@ -551,14 +567,14 @@ struct cell_event {
 	enum cell_event_type type;
 	uint64_t run_id;                   /* 0: between runs (background threads, left-over children) */
 	enum cell_stream stream;           /* CHUNK */
-	const char *data;                  /* CHUNK: not NUL-terminated, may split a UTF-8 character */
+	const char *data;                  /* CHUNK: not NUL-terminated, may split a UTF-8 character; TOOL_*: JSON text */
 	size_t size;
 	const struct cell_mime_part *parts; /* DISPLAY */
 	size_t n_parts;
 	struct cell_result *result;        /* RESULT: owned by the receiver for cell_session_start(), else borrowed */
 	const char *message;               /* KERNEL_DIED: the cause; CALL_ENDED: the error; APPROVAL: the policy's reason;
 					      APPROVAL_ENDED: the reason given; IMAGE without path: why it was not written */
-	const struct cell_call_info *call; /* CALL_*, APPROVAL* */
+	const struct cell_call_info *call; /* CALL_*, APPROVAL*; TOOL_*: id 0 where it is not known which */
 	const char *decision;              /* APPROVAL_ENDED: "accepted", "edited", "rejected", "expired", "cancelled";
 					      CALL_ENDED: "ok", "error", "denied", "rejected", "expired", "cancelled" */
 	double duration_ms;                /* CALL_ENDED */
@@ -604,6 +620,11 @@ struct cell_session_options {
 #define CELL_GATE_SHELL 2u     /* !cmd, %%bash and their like */
 #define CELL_GATE_INSTALLS 4u  /* deps.add, deps.sync */
 #define CELL_GATE_WORKFLOWS 8u /* workflows.create */
+/*
+ * What MCP servers ask a person (elicitation) waits for cell_session_answer() too: kind "question".  Needs no policy; a
+ * policy that can ask brings it along.  Without it questions go to cell_space_on_tool_event(), or are declined.
+ */
+#define CELL_GATE_QUESTIONS 16u
 
 /* opts may be NULL. */
 CELL_API int cell_session_open(struct cell_engine *engine, const struct cell_session_options *opts,
@@ -650,9 +671,10 @@ struct cell_approval_answer {
 	size_t size;       /* sizeof(struct cell_approval_answer) */
 	int accept;        /* 1: it runs; 0: it fails with ApprovalRejectedError */
 	const char *reason; /* rejected: what the code is told; NULL: nothing */
-	const char *args;  /* accepted: a JSON object to run with instead; NULL: as asked */
+	const char *args;  /* accepted: a JSON object to run with instead; NULL: as asked; question: the content, NULL: {} */
 	int always;        /* accepted: and so is every later call of this tool and callable in this session */
 	int from_terminal; /* for the audit log: a person at the command line, not a program through this function */
+	int dismiss;       /* rejected question: the server is told that nobody decided ("cancel"), not that they declined */
 };
 #define CELL_APPROVAL_ANSWER_INIT { .size = sizeof(struct cell_approval_answer) }
 

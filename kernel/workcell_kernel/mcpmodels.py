@@ -15,6 +15,7 @@ from json import dumps, loads
 
 from . import mcpscalars, mcpstandin, namespaces
 from .ns_errors import ToolCallError
+from .ns_parts import ToolBytes, ToolParts, as_text
 from .ns_tools import head_of, value_of
 from .rpc import encode_after
 
@@ -206,6 +207,8 @@ class Client:
         return channel, encode_after(head_of("%s.%s" % (self.server, tool)), arguments, b"}}")
 
     def _result(self, tool, value, result):
+        if isinstance(value, ToolParts) and value.structured is not None:
+            value = value.structured
         try:
             return result.model_validate(value)
         except ValidationError as exc:
@@ -229,6 +232,8 @@ def _text(value):
         return value
     if value is None:
         return ""
+    if isinstance(value, (ToolBytes, ToolParts)):
+        return as_text(value)
     if isinstance(value, (bytes, bytearray)):
         return value.decode("utf-8", "replace")
     return dumps(value, ensure_ascii=False)

@@ -3,7 +3,7 @@
 Each is bytes or text that can be used as such, knows its MIME type, and shows itself at the end of a cell.
 """
 
-from json import loads
+from json import dumps, loads
 
 
 class ToolBytes(bytes):
@@ -60,6 +60,28 @@ class ToolParts(list):
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         return _bundle(self, self.images)
+
+
+class ToolAnswer(str):
+    """An answer as text, where a text is promised and there is more: ``parts`` has all of it."""
+
+    parts = ()
+
+    @property
+    def images(self):
+        return [part for part in self.parts if isinstance(part, ToolImage)]
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        return _bundle(self, self.images)
+
+
+def as_text(value):
+    """ToolParts or ToolBytes as one text, in which images and files are named."""
+    parts = value if isinstance(value, ToolParts) else [value]
+    made = ToolAnswer("\n".join(part if isinstance(part, str) else repr(part) if isinstance(part, ToolBytes)
+                                else dumps(part, ensure_ascii=False) for part in parts))
+    made.parts = parts
+    return made
 
 
 def _bundle(shown, images):

@@ -166,7 +166,8 @@ int cell__cli_answer_json(struct cell_session *session, const json_t *root, uint
 {
 	struct cell_approval_answer answer = CELL_APPROVAL_ANSWER_INIT;
 	const json_t *id = json_object_get(root, "id"), *accept = json_object_get(root, "accept");
-	const json_t *args = json_object_get(root, "args");
+	const json_t *content = json_object_get(root, "content"); /* of a question */
+	const json_t *args = content ? content : json_object_get(root, "args");
 	const char *key;
 	json_t *value;
 	char *text = NULL;
@@ -174,9 +175,9 @@ int cell__cli_answer_json(struct cell_session *session, const json_t *root, uint
 
 	json_object_foreach((json_t *)root, key, value)
 		if (strcmp(key, "op") && strcmp(key, "id") && strcmp(key, "accept") && strcmp(key, "reason") &&
-		    strcmp(key, "args") && strcmp(key, "always"))
+		    strcmp(key, "args") && strcmp(key, "always") && strcmp(key, "content"))
 			return cell__cli_fail(err, CELL_E_INVALID, 0,
-					      "an answer has id, accept, reason, args, always; not '%s'", key);
+					      "an answer has id, accept, reason, args or content, always; not '%s'", key);
 	if (!json_is_boolean(accept) || (id && (!json_is_integer(id) || json_integer_value(id) < 0)))
 		return cell__cli_fail(err, CELL_E_INVALID, 0,
 				      "an answer is {\"id\": N, \"accept\": true or false, ...}");
@@ -266,6 +267,124 @@ static bool take_edit(struct cell_cli_asker *asker, struct cell_session *session
 	return status == 0 || err.code == CELL_E_NOT_FOUND;
 }
 
+/* ---- a question of an MCP server ------------------------------------------------- */
+
+/* What was typed for a property, as its schema wants it; NULL: it cannot be that. */
+static json_t *typed_value(const json_t *schema, const char *line)
+{
+	const char *type = json_string_value(json_object_get(schema, "type"));
+	json_t *value = NULL;
+
+	if (!type || !strcmp(type, "string"))
+		return json_string(line);
+	if (!strcmp(type, "boolean") && (!strcmp(line, "y") || !strcmp(line, "yes")))
+		return json_true();
+	if (!strcmp(type, "boolean") && (!strcmp(line, "n") || !strcmp(line, "no")))
+		return json_false();
+	value = json_loads(line, JSON_DECODE_ANY, NULL);
+	if (value && strcmp(type, "array") && json_is_array(value)) {
+		json_decref(value);
+		value = NULL;
+	}
+	return value;
+}
+
+static bool is_required(const json_t *schema, const char *name)
+{
+	const json_t *one;
+	size_t i;
+
+	json_array_foreach(json_object_get(schema, "required"), i, one)
+		if (json_is_string(one) && !strcmp(json_string_value(one), name))
+			return true;
+	return false;
+}
+
+/* A value for each property; an empty line leaves one out.  NULL: the input ended or the question is gone. */
+static json_t *fill_form(struct cell_cli_asker *asker, struct cell_session *session, uint64_t id, json_t *schema)
+{
+	json_t *content = json_object(), *property;
+	const char *name;
+
+	json_object_foreach(json_object_get(schema, "properties"), name, property) {
+		char *shown = json_dumps(property, JSON_ENSURE_ASCII | JSON_COMPACT), *plain = cell__cli_plain(name);
+		bool gone, again;
+
+		do {
+			char *line;
+			json_t *value;
+
+			dprintf(STDERR_FILENO, "%s%s %s: ", plain ? plain : "", is_required(schema, name) ? " (required)" : "",
+				shown ? shown : "");
+			line = take_line(asker, session, id, &gone);
+			value = line && *line ? typed_value(property, line) : NULL;
+			again = line && *line && !value;
+			if (again)
+				dprintf(STDERR_FILENO, "workcell: invalid: that is not what is asked for\n");
+			if (value)
+				json_object_set_new(content, name, value);
+			if (!line) {
+				json_decref(content);
+				content = NULL;
+			}
+		} while (again);
+		free(shown);
+		free(plain);
+		if (!content)
+			break;
+	}
+	return content;
+}
+
+/* False: it is still open. */
+static bool answer_question(struct cell_cli_asker *asker, struct cell_session *session, uint64_t id, json_t *schema)
+{
+	struct cell_approval_answer answer = { .size = sizeof(answer), .accept = 1, .from_terminal = 1 };
+	json_t *content = fill_form(asker, session, id, schema);
+	char *text = content ? json_dumps(content, JSON_COMPACT) : NULL;
+	struct cell_error err = { 0 };
+	int status = -1;
+
+	json_decref(content);
+	if (text) {
+		answer.args = text;
+		status = cell_session_answer(session, id, &answer, &err);
+		if (status < 0)
+			dprintf(STDERR_FILENO, "workcell: %s: %s\n", cell_code_word(err.code), err.msg);
+	}
+	free(text);
+	return !status || err.code == CELL_E_NOT_FOUND;
+}
+
+static void ask_question(struct cell_cli_asker *asker, struct cell_session *session, const struct cell_call_info *call)
+{
+	struct cell_approval_answer no = { .size = sizeof(no), .from_terminal = 1 };
+	json_t *asked = json_loadb(call->args, call->args_size, JSON_ALLOW_NUL, NULL), *schema;
+	char *shown = json_dumps(json_object_get(asked, "message"), JSON_ENSURE_ASCII | JSON_ENCODE_ANY);
+	bool gone = false, answered = false;
+	struct cell_error err;
+
+	schema = json_object_get(asked, "requestedSchema");
+	dprintf(STDERR_FILENO, "workcell: %s%s%s (mcp) asks: %s\n", call->tool, *call->callable ? "." : "", call->callable,
+		shown ? shown : "(no memory to show it)");
+	while (!answered && !gone) {
+		char *line;
+
+		dprintf(STDERR_FILENO, "answer? y(es), n(o): ");
+		line = take_line(asker, session, call->id, &gone);
+		if (!line || *line == 'n')
+			break;
+		if (!strcmp(line, "y") || !strcmp(line, "yes"))
+			answered = answer_question(asker, session, call->id, schema);
+	}
+	if (gone)
+		dprintf(STDERR_FILENO, "\nworkcell: the question does not wait any more\n");
+	else if (!answered)
+		(void)cell_session_answer(session, call->id, &no, &err); /* gone is as good */
+	free(shown);
+	json_decref(asked);
+}
+
 static void ask_person(struct cell_cli_asker *asker, struct cell_session *session, const struct cell_event *event)
 {
 	const struct cell_call_info *call = event->call;
@@ -321,6 +440,8 @@ void cell__cli_ask(struct cell_cli_asker *asker, struct cell_session *session, c
 		(void)cell_session_answer(session, event->call->id, &no, &err); /* gone is as good */
 	} else if (asker->json) {
 		ask_json(asker, session, event->call);
+	} else if (!strcmp(event->call->kind, "question")) {
+		ask_question(asker, session, event->call);
 	} else {
 		ask_person(asker, session, event);
 	}

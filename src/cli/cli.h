@@ -184,8 +184,12 @@ extern const struct cell_space_options cell__cli_space_defaults;
 
 /* Do the flags describe a space at all? */
 bool cell__cli_has_space(const struct cell_cli_space_flags *flags);
-/* Before the engine of a space is created: what it has to say about the endpoint goes to stderr. */
-void cell__cli_space_log(const struct cell_cli_space_flags *flags, struct cell_engine_options *options);
+/*
+ * Before the engine of a space is created: what it has to say goes to stderr, from this level on; level NULL: warnings,
+ * where there is an endpoint that they can be about.
+ */
+int cell__cli_space_log(const struct cell_cli_space_flags *flags, const char *level, struct cell_engine_options *options,
+			struct cell_error *err);
 /* python and cwd may be NULL; both are absolute paths. */
 int cell__cli_space_create(const struct cell_cli_space_flags *flags, struct cell_engine *engine, const char *python,
 			   const char *cwd, struct cell_space **ret_space, struct cell_error *err);
@@ -225,6 +229,8 @@ struct cell_cli_job {
 int cell__cli_do(const struct cell_cli_job *job, const struct cell_cli_list *operands);
 /* The last operation's message, where *err is its error and begins it; else NULL. */
 const char *cell__cli_whole_message(const struct cell_error *err);
+/* A copy of the first line, without what would steer a terminal; free() it.  NULL: no memory. */
+char *cell__cli_plain(const char *text);
 /* A text on a line of stderr, without what would steer a terminal. */
 void cell__cli_note(const char *text);
 /*
@@ -284,6 +290,7 @@ struct cell_cli_session_flags {
 	int64_t pool;
 	const char *sandbox_policy;
 	const char *workspace_mode;
+	const char *log_level; /* NULL: what the engine has to say is not told */
 };
 
 extern const struct cell_session_options cell__cli_session_defaults;

@@ -107,6 +107,14 @@ static int server_params(const struct gen_flags *flags, char **ret_json, struct 
 	return *ret_json ? 0 : cell__cli_fail(err, CELL_E_INVALID, 0, "the command or address is not UTF-8");
 }
 
+/* Some servers list tools that ask a person only for clients that can; nothing is called here, so nobody is asked. */
+static void decline(void *arg, const struct cell_tool_event *event)
+{
+	(void)arg;
+	if (event->question)
+		cell_question_answer(event->question, "decline", NULL, NULL);
+}
+
 static int ask_server(const struct gen_flags *flags, const char *params, char **ret_text, struct cell_error *err)
 {
 	struct cell_engine_options engine_options = CELL_ENGINE_OPTIONS_INIT;
@@ -120,7 +128,7 @@ static int ask_server(const struct gen_flags *flags, const char *params, char **
 	if (cell_engine_create(&engine_options, &engine, err) < 0)
 		return -1;
 	if (!cell__cli_space_create(&none, engine, NULL, NULL, &space, err)) {
-		if (!cell_space_add_mcp(space, flags->name, params, err) &&
+		if (!cell_space_on_tool_event(space, decline, NULL, err) && !cell_space_add_mcp(space, flags->name, params, err) &&
 		    !cell__cli_call(space, "tools.schema", json_pack("{s:s}", "name", flags->name), NULL, &answer, err)) {
 			json_t *list = json_pack("{s:O}", "tools", json_object_get(answer, "tools"));
 

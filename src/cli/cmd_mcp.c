@@ -24,7 +24,7 @@ struct mcp_flags {
 	struct cell_cli_session_flags session;
 	struct cell_cli_list origins, hosts;
 	const char *root, *listen, *token_file;
-	bool auth_disabled;
+	bool auth_disabled, no_sync_deps;
 };
 
 static const struct cell_cli_flag mcp_flag_table[] = {
@@ -40,6 +40,10 @@ static const struct cell_cli_flag mcp_flag_table[] = {
 	  CELL_FLAG_LIST, offsetof(struct mcp_flags, origins) },
 	{ 0, "allow-host", "HOST", "a further value of the Host header, as behind a proxy; may be repeated", CELL_FLAG_LIST,
 	  offsetof(struct mcp_flags, hosts) },
+	{ 0, "no-sync-deps", NULL, "do not first install what requirements.txt names and is not there", CELL_FLAG_SWITCH,
+	  offsetof(struct mcp_flags, no_sync_deps) },
+	{ 0, "log-level", "LEVEL", "tell on stderr what goes on: debug, info, warning, error or critical (default: nothing)",
+	  CELL_FLAG_STRING, offsetof(struct mcp_flags, session.log_level) },
 	CELL_CLI_SESSION_FLAGS(offsetof(struct mcp_flags, session)),
 	{ 0 },
 };
@@ -109,6 +113,7 @@ static int apply_root(struct mcp_flags *flags, struct cell_error *err)
 		session->images_dir = kept.images;
 	if (flags->root && !session->space.base && !session->space.storage)
 		session->space.base = kept.base;
+	session->space.sync_deps = !flags->no_sync_deps && (session->space.base || session->space.storage);
 	status = cell__cli_load_dotenv(dotenv, err);
 	free(dotenv);
 	return status;

@@ -475,7 +475,8 @@ static int open_parts(const struct cell_cli_session_flags *flags, bool with_spac
 			return -1;
 	}
 	engine_options.pool_size = (int)flags->pool;
-	cell__cli_space_log(&flags->space, &engine_options);
+	if (cell__cli_space_log(&flags->space, flags->log_level, &engine_options, err) < 0)
+		return -1;
 	if (cell_engine_create(&engine_options, &host->engine, err) < 0)
 		return -1;
 	if ((with_space || cell__cli_has_space(&flags->space)) &&

@@ -492,6 +492,54 @@ static void emit_background_request(struct outlet *outlet, const struct cell_cal
 	emit(outlet, STDERR_FILENO, line, (size_t)size < sizeof(line) ? (size_t)size : sizeof(line) - 1);
 }
 
+/* "2/5 words" of a progress, "warning: words" of a log line; free() it. */
+static char *news_text(const struct cell_event *event, const json_t *said)
+{
+	const json_t *words = json_object_get(said, event->type == CELL_EVENT_TOOL_LOG ? "data" : "message");
+	const char *level = json_string_value(json_object_get(said, "level"));
+	double done = json_number_value(json_object_get(said, "progress")), all = json_number_value(json_object_get(said, "total"));
+	char *dump = json_is_string(words) || !words ? NULL : json_dumps(words, JSON_COMPACT | JSON_ENCODE_ANY), *text;
+	const char *shown = dump ? dump : words ? json_string_value(words) : "";
+	int size;
+
+	if (event->type == CELL_EVENT_TOOL_LOG)
+		size = asprintf(&text, "%s: %s", level ? level : "log", shown);
+	else if (all > 0)
+		size = asprintf(&text, "%g/%g %s", done, all, shown);
+	else
+		size = asprintf(&text, "%g %s", done, shown);
+	free(dump);
+	return size < 0 ? NULL : text;
+}
+
+/* What an MCP server says meanwhile. */
+static void emit_news(struct outlet *outlet, const struct cell_event *event)
+{
+	const struct cell_call_info *call = event->call;
+	json_t *said = json_loadb(event->data, event->size, JSON_ALLOW_NUL, NULL);
+	char *text, *line = NULL, *plain = NULL;
+
+	if (outlet->printer->format == CELL_CLI_EVENTS) {
+		flush_carry(outlet);
+		emit_json(outlet, json_pack("{s:s, s:I, s:s, s:s, s:s, s:o?}", "event",
+					    event->type == CELL_EVENT_TOOL_LOG ? "tool_log" : "tool_progress", "id",
+					    (json_int_t)call->id, "tool", call->tool, "callable", call->callable, "session_id",
+					    call->session_id, "params", said));
+		return;
+	}
+	text = outlet->printer->format == CELL_CLI_TEXT ? news_text(event, said) : NULL;
+	if (text && asprintf(&line, "workcell: %s%s%s: %s", call->tool, *call->callable ? "." : "", call->callable, text) < 0)
+		line = NULL;
+	if (line && (plain = cell__cli_plain(line))) {
+		emit(outlet, STDERR_FILENO, plain, strlen(plain));
+		emit(outlet, STDERR_FILENO, "\n", 1);
+	}
+	free(text);
+	free(line);
+	free(plain);
+	json_decref(said);
+}
+
 static void emit_event(struct outlet *outlet, const struct cell_event *event)
 {
 	enum cell_cli_format format = outlet->printer->format;
@@ -521,6 +569,10 @@ static void emit_event(struct outlet *outlet, const struct cell_event *event)
 			emit_call_json(outlet, event);
 		else if (outlet->keep && event->type == CELL_EVENT_APPROVAL)
 			emit_background_request(outlet, event->call);
+		break;
+	case CELL_EVENT_TOOL_PROGRESS:
+	case CELL_EVENT_TOOL_LOG:
+		emit_news(outlet, event);
 		break;
 	case CELL_EVENT_RESULT:
 		break; /* printed from the return of cell_session_run() */

@@ -21,18 +21,32 @@ bool cell__cli_has_space(const struct cell_cli_space_flags *flags)
 	       flags->embeddings_model || flags->embeddings_key_env;
 }
 
+/* By cell_log_level; `critical` is said by nothing of ours, and so means silence. */
+static const char *const log_words[] = { "debug", "info", "warning", "error", "critical" };
+static int log_from = CELL_LOG_WARN;
+
 /* On the engine's thread, while the main one waits. */
 static void print_log(void *arg, enum cell_log_level level, const char *line)
 {
 	(void)arg;
-	if (level >= CELL_LOG_WARN)
-		dprintf(STDERR_FILENO, "workcell: warning: %s\n", line);
+	if ((int)level >= log_from)
+		dprintf(STDERR_FILENO, "workcell: %s: %s\n", log_words[level], line);
 }
 
-void cell__cli_space_log(const struct cell_cli_space_flags *flags, struct cell_engine_options *options)
+int cell__cli_space_log(const struct cell_cli_space_flags *flags, const char *level, struct cell_engine_options *options,
+			struct cell_error *err)
 {
-	if (flags->embeddings_url)
+	if (level || flags->embeddings_url)
 		options->log = print_log;
+	for (int i = 0; level; i++) {
+		if (i == sizeof(log_words) / sizeof(*log_words))
+			return cell__cli_fail(err, CELL_E_INVALID, 0,
+					      "--log-level is debug, info, warning, error or critical, not '%s'", level);
+		log_from = i;
+		if (!strcasecmp(level, log_words[i]))
+			break;
+	}
+	return 0;
 }
 
 /* The host's own environment: what ${VAR} in a tool's definition means on the command line. */
@@ -244,7 +258,8 @@ static int open_space(const struct cell_cli_job *job, struct open_space *ret_spa
 	if (job->installs && cell__cli_choose_python(job->python, flags->python_version, &interpreter, err) < 0)
 		goto out;
 	options.pool_size = 0;
-	cell__cli_space_log(flags, &options);
+	if (cell__cli_space_log(flags, NULL, &options, err) < 0)
+		goto out;
 	if (cell_engine_create(&options, &space.engine, err) < 0)
 		goto out;
 	if (cell__cli_space_create(flags, space.engine, interpreter, folder, &space.space, err) < 0) {
@@ -502,8 +517,7 @@ const char *cell__cli_text(const json_t *object, const char *key)
 	return text ? text : "";
 }
 
-/* The first line, without what would steer a terminal. */
-static char *plain_copy(const char *text)
+char *cell__cli_plain(const char *text)
 {
 	size_t size = strcspn(text, "\r\n"), used = 0;
 	char *copy = malloc(size + 1);
@@ -526,7 +540,7 @@ static char *plain_copy(const char *text)
 
 void cell__cli_note(const char *text)
 {
-	char *line = plain_copy(text);
+	char *line = cell__cli_plain(text);
 
 	if (!line)
 		return; /* no memory: a line of progress less */
@@ -559,7 +573,7 @@ void cell__cli_table_add(struct cell_cli_table *table, const char *const *texts)
 			table->cells = cells;
 			table->room = room;
 		}
-		table->cells[table->count] = plain_copy(texts[i]);
+		table->cells[table->count] = cell__cli_plain(texts[i]);
 		table->failed = !table->cells[table->count];
 		table->count += !table->failed;
 	}

@@ -104,7 +104,10 @@ bool cell__mcp_client_backing_off(const struct cell__mcp_client *client)
 
 void cell__mcp_finish_request(struct cell__mcp_request *request, const struct cell__mcp_answer *answer)
 {
+	struct cell__mcp_client *client = request->client;
 	cell__mcp_take(request);
+	if (client->n_elicitations > 0)
+		cell__mcp_end_elicitations(client, request);
 	request->done(request, answer);
 }
 
@@ -383,7 +386,8 @@ static void handle_initialized(struct cell__mcp_request *request, const struct c
 
 static int send_initialize(struct cell__mcp_client *client, struct cell_error *err)
 {
-	json_t *capabilities = client->opts.elicit ? json_pack("{s:{}}", "elicitation") : json_object();
+	bool elicits = client->opts.elicit && (!client->opts.elicits || client->opts.elicits(client->opts.arg));
+	json_t *capabilities = elicits ? json_pack("{s:{}}", "elicitation") : json_object();
 	json_t *params = json_pack("{s:s, s:o, s:{s:s, s:s}}", "protocolVersion", CELL_MCP_VERSION, "capabilities",
 				   capabilities, "clientInfo", "name", "workcell", "version", cell_version());
 	if (!params)
@@ -579,6 +583,7 @@ void cell__mcp_request_cancel(struct cell__mcp_request *request, const char *rea
 	cell__mcp_take(request);
 	if (id) {
 		tell_cancelled(client, id, reason);
+		cell__mcp_end_elicitations(client, request);
 		cell__mcp_flush(client);
 	}
 }

@@ -72,6 +72,8 @@ struct cell__mcp_client_options {
 	 */
 	void (*elicit)(void *arg, struct cell__mcp_elicitation *elicitation, struct cell__mcp_request *request,
 		       const json_t *params);
+	/* At each start: is the server told that a person can be asked?  NULL: yes, where there is elicit(). */
+	bool (*elicits)(void *arg);
 	void *arg;
 };
 
@@ -132,5 +134,10 @@ void cell__mcp_request_cancel(struct cell__mcp_request *request, const char *rea
 
 /* action: "accept", "decline", "cancel"; content: an object for accept, taken over; NULL otherwise. */
 void cell__mcp_elicitation_answer(struct cell__mcp_elicitation *elicitation, const char *action, json_t *content);
+/*
+ * Who has it to answer hears by gone(arg) when there is no more use in it: the server took it back, its connection is
+ * lost, or the call that it belongs to is over.  It must be answered all the same, which may be done from there.
+ */
+void cell__mcp_elicitation_watch(struct cell__mcp_elicitation *elicitation, void (*gone)(void *arg), void *arg);
 
 #endif

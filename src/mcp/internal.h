@@ -15,6 +15,9 @@ struct cell__mcp_elicitation {
 	struct cell__mcp_client *client; /* NULL: it is closed */
 	uint64_t connection;             /* that asked */
 	json_t *id;
+	struct cell__mcp_request *request; /* of the call that it belongs to, while that is under way; or NULL */
+	void (*gone)(void *arg);         /* or NULL */
+	void *gone_arg;
 	struct cell__mcp_elicitation *next;
 };
 
@@ -78,6 +81,8 @@ struct cell__mcp_request *cell__mcp_find(struct cell__mcp_client *client, int64_
 /* message.c */
 void cell__mcp_handle_text(struct cell__mcp_client *client, const char *text, size_t size);
 void cell__mcp_drop_elicitations(struct cell__mcp_client *client);
+/* The request is over, and so are its questions. */
+void cell__mcp_end_elicitations(struct cell__mcp_client *client, const struct cell__mcp_request *request);
 
 /* listing.c */
 void cell__mcp_list_start(struct cell__mcp_client *client);

@@ -131,11 +131,40 @@ void cell__mcp_elicitation_answer(struct cell__mcp_elicitation *elicitation, con
 	free(elicitation);
 }
 
-/* The connection that they came by is gone: their answers will be dropped. */
+void cell__mcp_elicitation_watch(struct cell__mcp_elicitation *elicitation, void (*gone)(void *arg), void *arg)
+{
+	elicitation->gone = gone;
+	elicitation->gone_arg = arg;
+}
+
+/* Its answer will be dropped. */
+static void drop_elicitation(struct cell__mcp_elicitation *elicitation)
+{
+	forget_elicitation(elicitation);
+	if (elicitation->gone)
+		elicitation->gone(elicitation->gone_arg);
+}
+
+/* The connection that they came by is gone. */
 void cell__mcp_drop_elicitations(struct cell__mcp_client *client)
 {
 	while (client->elicitations)
-		forget_elicitation(client->elicitations);
+		drop_elicitation(client->elicitations);
+}
+
+void cell__mcp_end_elicitations(struct cell__mcp_client *client, const struct cell__mcp_request *request)
+{
+	for (struct cell__mcp_elicitation *each = client->elicitations; each;) {
+		bool its_own = each->request == request;
+		if (its_own)
+			each->request = NULL;
+		if (!its_own || !each->gone) {
+			each = each->next;
+			continue;
+		}
+		each->gone(each->gone_arg); /* answers it, so that the server need not wait */
+		each = client->elicitations;
+	}
 }
 
 /* The call that a question belongs to, where there is only one. */
@@ -168,12 +197,13 @@ static void handle_elicitation(struct cell__mcp_client *client, const struct cel
 		.client = client,
 		.connection = client->connection,
 		.id = json_incref(message->id),
+		.request = only_call(client),
 		.next = client->elicitations,
 	};
 	client->elicitations = elicitation;
 	if (client->n_elicitations++ == 0)
 		client->elicit_us = cell__now_us();
-	client->opts.elicit(client->opts.arg, elicitation, only_call(client), message->params);
+	client->opts.elicit(client->opts.arg, elicitation, elicitation->request, message->params);
 }
 
 static void handle_question(struct cell__mcp_client *client, const struct cell__rpc_message *message)
@@ -202,7 +232,7 @@ static void handle_cancelled(struct cell__mcp_client *client, const json_t *para
 	const json_t *id = json_object_get(params, "requestId");
 	for (struct cell__mcp_elicitation *each = client->elicitations; id && each; each = each->next)
 		if (json_equal(each->id, (json_t *)id)) {
-			forget_elicitation(each);
+			drop_elicitation(each);
 			return;
 		}
 }

@@ -87,8 +87,7 @@ static void answer_error(struct cell__mcp_peer *peer, struct cell__mcp_unit *uni
 
 /* ---- questions to the client ------------------------------------------------------- */
 
-bool cell__mcp_peer_ask(struct cell__mcp_peer *peer, void *stream, json_t *params, uint64_t approval,
-			struct cell_question *question)
+bool cell__mcp_peer_ask(struct cell__mcp_peer *peer, void *stream, json_t *params, uint64_t approval, bool is_question)
 {
 	struct cell__mcp_question *asked = cell__alloc(1, sizeof(*asked));
 	CELL_AUTO_BUF struct cell__buf buf = CELL_BUF_INIT;
@@ -97,7 +96,7 @@ bool cell__mcp_peer_ask(struct cell__mcp_peer *peer, void *stream, json_t *param
 	pthread_mutex_lock(&peer->out_lock);
 	if (asked && params && peer->elicits && peer->n_questions < CELL_MCP_MAX_QUESTIONS &&
 	    !cell__rpc_add_request(&buf, peer->next_id, "elicitation/create", params)) {
-		*asked = (struct cell__mcp_question){ peer->next_id++, approval, question, peer->questions };
+		*asked = (struct cell__mcp_question){ peer->next_id++, approval, is_question, peer->questions };
 		peer->questions = asked;
 		peer->n_questions++;
 		sent = true;
@@ -139,21 +138,6 @@ void cell__mcp_peer_forget(struct cell__mcp_peer *peer, void *stream, uint64_t a
 	free(asked);
 }
 
-/* A tool's question; result NULL: the client could not be asked. */
-static void answer_question(struct cell_question *question, const json_t *result)
-{
-	const char *action = json_string_value(json_object_get(result, "action"));
-	CELL_AUTO_FREE char *content = NULL;
-
-	if (action && !strcmp(action, "accept"))
-		content = json_dumps(json_object_get(result, "content"), JSON_COMPACT);
-	if (!action || (strcmp(action, "decline") && !content))
-		action = "cancel";
-	/* What does not fit the question is as good as no answer. */
-	if (cell_question_answer(question, action, content, NULL) < 0)
-		cell_question_answer(question, "cancel", NULL, NULL);
-}
-
 static void handle_response(struct cell__mcp_peer *peer, const struct cell__rpc_message *message)
 {
 	struct cell__mcp_question *asked = NULL;
@@ -163,8 +147,8 @@ static void handle_response(struct cell__mcp_peer *peer, const struct cell__rpc_
 		asked = take_question(peer, json_integer_value(message->id), 0);
 	if (!asked)
 		return; /* it came too late, or answers what we never asked */
-	if (asked->question)
-		answer_question(asked->question, result);
+	if (asked->is_question)
+		cell__mcp_cells_question(peer, asked->approval, result);
 	else
 		cell__mcp_cells_approval(peer, asked->approval, result);
 	free(asked);
@@ -179,6 +163,7 @@ static void job_destroy(struct cell__mcp_job *job)
 	json_decref(job->token);
 	cell__buf_finish(&job->tails[0]);
 	cell__buf_finish(&job->tails[1]);
+	cell_canceller_destroy(job->canceller);
 	free(job);
 }
 
@@ -226,7 +211,7 @@ static void *worker_main(void *arg)
 	struct cell__mcp_answer_out out = { 0 };
 	CELL_AUTO_BUF struct cell__buf message = CELL_BUF_INIT;
 
-	if (job->tool->run(peer, job->args, &out, &message) < 0) {
+	if (job->tool->run(job, job->args, &out, &message) < 0) {
 		json_decref(out.content);
 		json_decref(out.structured);
 		cell__mcp_job_fail(job, message.size ? message.data : "memory is gone", message.size ? message.size : 14);
@@ -259,6 +244,9 @@ static const char *queue_job(struct cell__mcp_peer *peer, struct cell__mcp_job *
 	if (job->tool->run) {
 		if (peer->n_workers >= CELL_MCP_MAX_CALLS)
 			return "too many calls are under way; wait for some of them";
+		job->canceller = cell_canceller_create();
+		if (!job->canceller)
+			return "memory is gone";
 		peer->n_workers++;
 		if (start_worker(job) < 0) {
 			peer->n_workers--;
@@ -323,15 +311,21 @@ static void handle_initialize(struct cell__mcp_peer *peer, struct cell__mcp_unit
 				cell_version(), "instructions", instructions));
 }
 
+int cell__mcp_log_level(const char *name)
+{
+	int i = 0;
+
+	while (log_levels[i] && (!name || strcmp(log_levels[i], name)))
+		i++;
+	return log_levels[i] ? i : -1;
+}
+
 static void handle_set_level(struct cell__mcp_peer *peer, struct cell__mcp_unit *unit, const json_t *id,
 			     const json_t *params)
 {
-	const char *level = json_string_value(json_object_get(params, "level"));
-	int i = 0;
+	int i = cell__mcp_log_level(json_string_value(json_object_get(params, "level")));
 
-	while (log_levels[i] && (!level || strcmp(log_levels[i], level)))
-		i++;
-	if (!log_levels[i]) {
+	if (i < 0) {
 		answer_error(peer, unit, id, CELL_RPC_INVALID_PARAMS,
 			     "level is debug, info, notice, warning, error, critical, alert or emergency");
 		return;
@@ -433,6 +427,8 @@ static void handle_cancelled(struct cell__mcp_peer *peer, const json_t *params)
 			job->cancelled = true;
 			if (job == peer->running)
 				cell_session_interrupt(peer->session, NULL);
+			if (job->canceller)
+				cell_canceller_cancel(job->canceller);
 			return;
 		}
 	}
@@ -547,6 +543,10 @@ int cell__mcp_peer_destroy(struct cell__mcp_peer *peer, struct cell_error *err)
 	peer->stopping = true;
 	if (peer->running)
 		cell_session_reset(peer->session, NULL);
+	for (struct cell__mcp_job *job = peer->jobs; job; job = job->next) {
+		if (job->canceller)
+			cell_canceller_cancel(job->canceller);
+	}
 	pthread_cond_broadcast(&peer->changed);
 	pthread_mutex_unlock(&peer->lock);
 	if (peer->has_thread)
@@ -557,8 +557,6 @@ int cell__mcp_peer_destroy(struct cell__mcp_peer *peer, struct cell_error *err)
 	pthread_mutex_unlock(&peer->out_lock);
 	while ((asked = peer->questions)) {
 		peer->questions = asked->next;
-		if (asked->question)
-			answer_question(asked->question, NULL);
 		free(asked);
 	}
 	pthread_mutex_lock(&peer->lock);

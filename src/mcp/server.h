@@ -3,6 +3,7 @@
  *
  *     server_stdio.c   the public functions; one client on two descriptors
  *     server_http.c    many clients by Streamable HTTP
+ *     server_access.c  which of them are let in
  *     server.c         a peer, which is one client: its messages, its calls, what it is asked
  *     server_cells.c   its session: cells in order, their events, approvals
  *     server_result.c  what a cell came to, as a tool's result
@@ -78,6 +79,7 @@ struct cell__mcp_job {
 	const struct cell__mcp_tool *tool;
 	json_t *id, *args, *token;
 	bool cancelled;
+	struct cell_canceller *canceller; /* of an operation on the space; NULL: a cell */
 	struct cell__mcp_job *next;  /* of all */
 	struct cell__mcp_job *after; /* in the queue of cells */
 	/* A cell; out_lock. */
@@ -90,8 +92,8 @@ struct cell__mcp_job {
 /* An elicitation that we sent. */
 struct cell__mcp_question {
 	int64_t id;
-	uint64_t approval;              /* 0: it is a tool's question */
-	struct cell_question *question; /* of an MCP server behind the space */
+	uint64_t approval;
+	bool is_question; /* of an MCP server that the code uses, which gets the answer as it is */
 	struct cell__mcp_question *next;
 };
 
@@ -118,7 +120,6 @@ struct cell__mcp_peer {
 	int log_level;                 /* of log_levels; -1: the client did not say */
 	struct cell__mcp_question *questions;
 	size_t n_questions;
-	char session_id[64];           /* "": none yet */
 	int64_t next_id;
 	struct cell__mcp_job *current; /* whose events come */
 };
@@ -130,7 +131,7 @@ struct cell__mcp_answer_out {
 	bool failed;
 };
 
-typedef int (*cell__mcp_tool_fn)(struct cell__mcp_peer *peer, const json_t *args, struct cell__mcp_answer_out *out,
+typedef int (*cell__mcp_tool_fn)(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out,
 				 struct cell__buf *message);
 
 struct cell__mcp_tool {
@@ -154,6 +155,8 @@ struct cell__mcp_peer *cell__mcp_peer_create(struct cell_mcp_server *server, con
 int cell__mcp_peer_destroy(struct cell__mcp_peer *peer, struct cell_error *err);
 /* One message or batch.  How many requests are in it: 0 when nothing will be sent for the stream. */
 size_t cell__mcp_peer_feed(struct cell__mcp_peer *peer, const char *text, size_t size, void *stream);
+/* 0 is debug, 7 emergency; -1: there is none of this name (which may be NULL). */
+int cell__mcp_log_level(const char *name);
 /* Is it a revision of the protocol that we know? */
 bool cell__mcp_speaks(const char *version);
 /* The answer of a job, or NULL for one that was cancelled; ends it. */
@@ -163,15 +166,26 @@ void cell__mcp_job_fail(struct cell__mcp_job *job, const char *words, size_t siz
 /* A notification; takes over params. */
 void cell__mcp_peer_notify(struct cell__mcp_peer *peer, void *stream, const char *method, json_t *params);
 /* A request, elicitation/create; takes over params.  False: it could not be sent, and nobody will answer. */
-bool cell__mcp_peer_ask(struct cell__mcp_peer *peer, void *stream, json_t *params, uint64_t approval,
-			struct cell_question *question);
+bool cell__mcp_peer_ask(struct cell__mcp_peer *peer, void *stream, json_t *params, uint64_t approval, bool is_question);
 /* The approval does not wait any more. */
 void cell__mcp_peer_forget(struct cell__mcp_peer *peer, void *stream, uint64_t approval, const char *why);
 
+/* server_access.c */
+/* What a request says of itself; NULL: it says nothing. */
+struct cell__mcp_head {
+	const char *url, *authorization, *host, *origin, *version;
+};
+/* 0, or the HTTP status to refuse with, and why. */
+unsigned cell__mcp_access(const struct cell_mcp_http_options *opts, int port, const struct cell__mcp_head *head,
+			  const char **ret_words);
+/* The id of an event, "STREAM-EVENT"; false: it is none of ours. */
+bool cell__mcp_event_id(const char *text, uint64_t *ret_stream, uint64_t *ret_event);
+
 /* server_cells.c */
 void *cell__mcp_cells_main(void *peer);
-/* The answer of a client that was asked for an approval; NULL: there was an error. */
+/* The answer of a client that was asked; NULL: there was an error. */
 void cell__mcp_cells_approval(struct cell__mcp_peer *peer, uint64_t approval, const json_t *result);
+void cell__mcp_cells_question(struct cell__mcp_peer *peer, uint64_t approval, const json_t *result);
 
 /* server_result.c */
 void cell__mcp_cell_answer(struct cell__mcp_job *job, struct cell_result *result);

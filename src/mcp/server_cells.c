@@ -94,7 +94,15 @@ static json_t *approval_form(const struct cell_event *event)
 
 static void ask_approval(struct cell__mcp_peer *peer, void *stream, const struct cell_event *event)
 {
-	if (!cell__mcp_peer_ask(peer, stream, approval_form(event), event->call->id, NULL))
+	const struct cell_call_info *call = event->call;
+
+	if (!strcmp(call->kind, "question")) {
+		/* A server's own words go to the client's user as they are. */
+		if (!cell__mcp_peer_ask(peer, stream, json_loadb(call->args, call->args_size, JSON_ALLOW_NUL, NULL), call->id, true))
+			reject(peer->session, call->id, NULL);
+		return;
+	}
+	if (!cell__mcp_peer_ask(peer, stream, approval_form(event), event->call->id, false))
 		reject(peer->session, event->call->id,
 		       "this needs an approval, and the MCP client cannot ask its user (it has no elicitation); "
 		       "start the server with --approve auto, or with a policy that allows it");
@@ -123,6 +131,76 @@ void cell__mcp_cells_approval(struct cell__mcp_peer *peer, uint64_t approval, co
 	}
 }
 
+void cell__mcp_cells_question(struct cell__mcp_peer *peer, uint64_t approval, const json_t *result)
+{
+	const char *action = json_string_value(json_object_get(result, "action"));
+	const json_t *content = json_object_get(result, "content");
+	struct cell_approval_answer answer = CELL_APPROVAL_ANSWER_INIT;
+	CELL_AUTO_FREE char *text = content ? json_dumps(content, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+
+	if (!peer->session)
+		return;
+	answer.accept = action && !strcmp(action, "accept");
+	answer.args = answer.accept ? text : NULL;
+	answer.dismiss = !action || (!answer.accept && strcmp(action, "decline"));
+	if (!cell_session_answer(peer->session, approval, &answer, NULL) || !answer.accept)
+		return;
+	/* What does not fit the question is as good as no answer. */
+	answer = (struct cell_approval_answer){ .size = sizeof(answer), .dismiss = 1 };
+	cell_session_answer(peer->session, approval, &answer, NULL); /* fails where it does not wait any more */
+}
+
+/* ---- what MCP servers say meanwhile ------------------------------------------------------- */
+
+static void tell_progress(struct cell__mcp_peer *peer, struct cell__mcp_job *job, const struct cell_event *event,
+			  const json_t *said)
+{
+	const char *words = json_string_value(json_object_get(said, "message"));
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+
+	if (!job || !job->token || peer->sink.full(peer->sink.arg, job->unit->stream))
+		return;
+	cell__buf_printf(&text, "%s.%s: %g", event->call->tool, event->call->callable,
+			 json_number_value(json_object_get(said, "progress")));
+	if (json_is_number(json_object_get(said, "total")))
+		cell__buf_printf(&text, "/%g", json_number_value(json_object_get(said, "total")));
+	if (words)
+		cell__buf_printf(&text, " %s", words);
+	pthread_mutex_lock(&peer->out_lock);
+	job->progress += 1;
+	pthread_mutex_unlock(&peer->out_lock);
+	cell__mcp_peer_notify(peer, job->unit->stream, "notifications/progress",
+			      json_pack("{s:O, s:f, s:s#}", "progressToken", job->token, "progress", job->progress, "message",
+					text.size ? text.data : "", (int)text.size));
+}
+
+/* As the server said it, with the tool's name for the logger's; where the client wants that level. */
+static void tell_log(struct cell__mcp_peer *peer, void *stream, const struct cell_event *event, const json_t *said)
+{
+	const char *level = json_string_value(json_object_get(said, "level"));
+	const json_t *data = json_object_get(said, "data");
+	int number = cell__mcp_log_level(level), wanted;
+
+	pthread_mutex_lock(&peer->out_lock);
+	wanted = peer->log_level;
+	pthread_mutex_unlock(&peer->out_lock);
+	if (number < 0 || wanted < 0 || number < wanted || !data || peer->sink.full(peer->sink.arg, stream))
+		return;
+	cell__mcp_peer_notify(peer, stream, "notifications/message",
+			      json_pack("{s:s, s:s, s:O}", "level", level, "logger", event->call->tool, "data", data));
+}
+
+static void tell_news(struct cell__mcp_peer *peer, struct cell__mcp_job *job, const struct cell_event *event)
+{
+	json_t *said = json_loadb(event->data, event->size, JSON_ALLOW_NUL, NULL);
+
+	if (event->type == CELL_EVENT_TOOL_PROGRESS)
+		tell_progress(peer, job, event, said);
+	else
+		tell_log(peer, job ? job->unit->stream : NULL, event, said);
+	json_decref(said);
+}
+
 /* ---- events ----------------------------------------------------------------------------- */
 
 /* Engine's thread. */
@@ -140,6 +218,10 @@ static void handle_event(void *arg, const struct cell_event *event)
 	switch (event->type) {
 	case CELL_EVENT_CHUNK:
 		tell_chunk(peer, event->run_id ? job : NULL, event);
+		break;
+	case CELL_EVENT_TOOL_PROGRESS:
+	case CELL_EVENT_TOOL_LOG:
+		tell_news(peer, event->run_id ? job : NULL, event);
 		break;
 	case CELL_EVENT_APPROVAL:
 		ask_approval(peer, stream, event);
@@ -172,14 +254,15 @@ static int open_session(struct cell__mcp_peer *peer, struct cell_error *err)
 	options.on_event = handle_event;
 	options.event_arg = peer;
 	options.space = peer->server->opts.space;
+	pthread_mutex_lock(&peer->out_lock);
+	if (peer->elicits)
+		options.gate |= CELL_GATE_QUESTIONS;
+	pthread_mutex_unlock(&peer->out_lock);
 	if (cell_session_open(peer->server->engine, &options, &session, err) < 0)
 		return -1;
 	pthread_mutex_lock(&peer->lock);
 	peer->session = session;
 	pthread_mutex_unlock(&peer->lock);
-	pthread_mutex_lock(&peer->out_lock);
-	snprintf(peer->session_id, sizeof(peer->session_id), "%s", cell_session_id(session));
-	pthread_mutex_unlock(&peer->out_lock);
 	return 0;
 }
 

@@ -9,8 +9,7 @@
  * stream keeps its events, so that a connection can be taken up again; finished ones are dropped when there are too many.
  * http->lock guards all of it and is the last in the order of locks: a peer sends with its own held.
  *
- * Who may come in: the token first (compared in constant time), then Host and Origin, against pages in a browser that were
- * told that our address is their own.
+ * Who may come in is server_access.c's to say.
  */
 #include "mcp/server.h"
 
@@ -28,7 +27,6 @@ int cell_mcp_server_listen(struct cell_mcp_server *server, const struct cell_mcp
 #include <arpa/inet.h>
 #include <errno.h>
 #include <microhttpd.h>
-#include <openssl/crypto.h>
 #include <poll.h>
 #include <string.h>
 #include <strings.h>
@@ -414,76 +412,18 @@ static const char *header(struct MHD_Connection *connection, const char *name)
 	return MHD_lookup_connection_value(connection, MHD_HEADER_KIND, name);
 }
 
-static bool has_token(const struct http *http, struct MHD_Connection *connection)
-{
-	const char *given = header(connection, "Authorization"), *token = http->opts->token;
-	size_t size;
-
-	if (!token)
-		return true;
-	if (!given || strncasecmp(given, "Bearer ", 7))
-		return false;
-	size = strlen(token);
-	return strlen(given + 7) == size && !CRYPTO_memcmp(given + 7, token, size);
-}
-
-static bool is_listed(const char *const *list, const char *value)
-{
-	for (; list && *list; list++) {
-		if (!strcasecmp(*list, value))
-			return true;
-	}
-	return false;
-}
-
-/* Is it `name`, with our port or none? */
-static bool is_host(const struct http *http, const char *host, const char *name)
-{
-	size_t size = strlen(name);
-	char port[16];
-
-	snprintf(port, sizeof(port), ":%d", http->port);
-	return !strncasecmp(host, name, size) && (!host[size] || !strcmp(host + size, port));
-}
-
-static bool host_ok(const struct http *http, const char *host)
-{
-	char bracketed[128];
-
-	if (!host)
-		return false;
-	snprintf(bracketed, sizeof(bracketed), strchr(http->opts->host, ':') ? "[%s]" : "%s", http->opts->host);
-	return is_host(http, host, "localhost") || is_host(http, host, "127.0.0.1") || is_host(http, host, "[::1]") ||
-	       is_host(http, host, bracketed) || is_listed(http->opts->hosts, host);
-}
-
-/* A browser says from which page it asks; programs say nothing. */
-static bool origin_ok(const struct http *http, const char *origin, const char *host)
-{
-	return !origin || is_listed(http->opts->origins, origin) || (!strncasecmp(origin, "http://", 7) && !strcasecmp(origin + 7, host));
-}
-
 /* 0, or the status to refuse with. */
 static unsigned check_access(const struct http *http, struct MHD_Connection *connection, const char *url, const char **ret_words)
 {
-	const char *host = header(connection, "Host"), *version = header(connection, "MCP-Protocol-Version");
+	const struct cell__mcp_head head = {
+		.url = url,
+		.authorization = header(connection, "Authorization"),
+		.host = header(connection, "Host"),
+		.origin = header(connection, "Origin"),
+		.version = header(connection, "MCP-Protocol-Version"),
+	};
 
-	*ret_words = "a bearer token is needed";
-	if (!has_token(http, connection))
-		return MHD_HTTP_UNAUTHORIZED;
-	*ret_words = "this Host is not ours (--allow-host)";
-	if (!host_ok(http, host))
-		return MHD_HTTP_FORBIDDEN;
-	*ret_words = "this Origin may not connect (--allow-origin)";
-	if (!origin_ok(http, header(connection, "Origin"), host))
-		return MHD_HTTP_FORBIDDEN;
-	*ret_words = "there is only /mcp";
-	if (strcmp(url, "/mcp"))
-		return MHD_HTTP_NOT_FOUND;
-	*ret_words = "MCP-Protocol-Version is none that is spoken here";
-	if (version && !cell__mcp_speaks(version))
-		return MHD_HTTP_BAD_REQUEST;
-	return 0;
+	return cell__mcp_access(http->opts, http->port, &head, ret_words);
 }
 
 /* ---- requests ------------------------------------------------------------------------------------------ */
@@ -533,15 +473,14 @@ static enum MHD_Result handle_get(struct http *http, struct MHD_Connection *conn
 {
 	const char *id = header(connection, "Mcp-Session-Id"), *last = header(connection, "Last-Event-ID");
 	struct client *client = id ? get_client(http, id) : NULL;
-	unsigned long long number = 0, after = 0;
+	uint64_t number = 0, after = 0;
 	struct stream *stream;
 	bool taken;
-	char more;
 
 	if (!client)
 		return answer_plain(connection, id ? MHD_HTTP_NOT_FOUND : MHD_HTTP_BAD_REQUEST,
 				    id ? "there is no such session: initialize again" : "Mcp-Session-Id is missing");
-	if (last && sscanf(last, "%20llu-%20llu%c", &number, &after, &more) != 2) {
+	if (last && !cell__mcp_event_id(last, &number, &after)) {
 		put_client(client);
 		return answer_plain(connection, MHD_HTTP_BAD_REQUEST, "Last-Event-ID is none of ours");
 	}

@@ -169,9 +169,17 @@ static void add_image_file(struct view *view, const char *path)
 {
 	CELL_AUTO_FD int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	CELL_AUTO_FREE char *bytes = NULL;
+	const char *dot = strrchr(path, '.'), *type = "image/png";
 	struct stat st;
 	size_t size = 0;
 	ssize_t n = 1;
+
+	if (dot && !strcmp(dot, ".jpg"))
+		type = "image/jpeg";
+	else if (dot && !strcmp(dot, ".gif"))
+		type = "image/gif";
+	else if (dot && !strcmp(dot, ".webp"))
+		type = "image/webp";
 
 	json_array_append_new(view->images, json_string(path));
 	if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size > CELL_MCP_MAX_IMAGE_BYTES ||
@@ -185,7 +193,7 @@ static void add_image_file(struct view *view, const char *path)
 			break;
 		size += n > 0 ? (size_t)n : 0;
 	}
-	add_image(view, "image/png", bytes, size);
+	add_image(view, type, bytes, size);
 }
 
 static void add_parts(struct view *view, const struct cell_mime_part *parts, size_t n)

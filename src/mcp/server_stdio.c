@@ -17,39 +17,6 @@
 
 #define READ_BYTES (64u * 1024u)
 
-/* ---- questions of MCP servers behind the space ------------------------------------------ */
-
-/* Engine's thread.  The client whose code called the tool is asked. */
-static void handle_tool_event(void *arg, const struct cell_tool_event *event)
-{
-	struct cell_mcp_server *server = arg;
-	bool asked = false;
-
-	if (event->type != CELL_TOOL_QUESTION)
-		return;
-	pthread_mutex_lock(&server->lock);
-	for (struct cell__mcp_peer *peer = server->peers; peer; peer = peer->next) {
-		bool its_own;
-		json_t *params;
-		void *stream = NULL;
-
-		pthread_mutex_lock(&peer->out_lock);
-		its_own = *peer->session_id && !strcmp(peer->session_id, event->session_id);
-		if (peer->current)
-			stream = peer->current->unit->stream;
-		pthread_mutex_unlock(&peer->out_lock);
-		if (!its_own)
-			continue;
-		params = json_loads(event->json, JSON_ALLOW_NUL, NULL);
-		json_object_del(params, "_meta");
-		asked = cell__mcp_peer_ask(peer, stream, params, 0, event->question);
-		break;
-	}
-	pthread_mutex_unlock(&server->lock);
-	if (!asked)
-		cell_question_answer(event->question, "decline", NULL, NULL);
-}
-
 /* ---- files with long output ---------------------------------------------------------------- */
 
 void cell__mcp_keep_file(struct cell_mcp_server *server, const char *path)
@@ -122,10 +89,6 @@ int cell_mcp_server_create(struct cell_engine *engine, const struct cell_mcp_ser
 		cell_mcp_server_destroy(server);
 		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for an MCP server");
 	}
-	if (cell_space_on_tool_event(opts->space, handle_tool_event, server, err) < 0) {
-		cell_mcp_server_destroy(server);
-		return -1;
-	}
 	*ret_server = server;
 	return 0;
 }
@@ -143,8 +106,6 @@ void cell_mcp_server_destroy(struct cell_mcp_server *server)
 {
 	if (!server)
 		return;
-	if (server->stop_fd >= 0 && server->tools)
-		cell_space_on_tool_event(server->opts.space, NULL, NULL, NULL);
 	for (size_t i = 0; i < CELL_MCP_MAX_FILES; i++) {
 		if (server->files[i])
 			unlink(server->files[i]);

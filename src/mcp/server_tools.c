@@ -17,7 +17,7 @@ static int fail(struct cell__buf *message, const char *words)
 }
 
 /* Takes over args.  -1: *message has the whole of what went wrong. */
-static int call(struct cell__mcp_peer *peer, const char *method, json_t *args, const void *raw, size_t raw_size,
+static int call(struct cell__mcp_job *job, const char *method, json_t *args, const void *raw, size_t raw_size,
 		json_t **ret_json, struct cell_answer *ret_answer, struct cell__buf *message)
 {
 	CELL_AUTO_FREE char *text = args ? json_dumps(args, JSON_COMPACT) : NULL;
@@ -28,7 +28,7 @@ static int call(struct cell__mcp_peer *peer, const char *method, json_t *args, c
 	json_decref(args);
 	if (!text)
 		return fail(message, "memory is gone");
-	if (cell_space_call_ex(peer->server->opts.space, method, text, raw, raw_size, &answer, &err) < 0) {
+	if (cell_space_call_with(job->peer->server->opts.space, method, text, raw, raw_size, job->canceller, &answer, &err) < 0) {
 		cell__buf_printf(message, "%s: ", cell_code_word(err.code));
 		cell__buf_add_str(message, answer.message ? answer.message : err.msg);
 	} else {
@@ -54,20 +54,20 @@ static int answer_json(struct cell__mcp_answer_out *out, json_t *structured, jso
 }
 
 /* {"result": JSON} of one operation that has the tool's own arguments. */
-static int plain(struct cell__mcp_peer *peer, const char *method, const json_t *args, struct cell__mcp_answer_out *out,
+static int plain(struct cell__mcp_job *job, const char *method, const json_t *args, struct cell__mcp_answer_out *out,
 		 struct cell__buf *message)
 {
 	json_t *answer;
 
-	if (call(peer, method, json_copy((json_t *)args), NULL, 0, &answer, NULL, message) < 0)
+	if (call(job, method, json_copy((json_t *)args), NULL, 0, &answer, NULL, message) < 0)
 		return -1;
 	return answer_json(out, json_pack("{s:O}", "result", answer), answer);
 }
 
 #define PLAIN(name, method)                                                                                              \
-	static int name(struct cell__mcp_peer *peer, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message) \
+	static int name(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message) \
 	{                                                                                                                \
-		return plain(peer, method, args, out, message);                                                          \
+		return plain(job, method, args, out, message);                                                          \
 	}
 PLAIN(list_tools, "tools.list")
 PLAIN(search_tools, "tools.search")
@@ -77,22 +77,22 @@ PLAIN(delete_workflow, "workflows.delete")
 PLAIN(list_artifacts, "artifacts.list")
 PLAIN(list_deps, "deps.list")
 
-static int create_workflow(struct cell__mcp_peer *peer, const json_t *args, struct cell__mcp_answer_out *out,
+static int create_workflow(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out,
 			   struct cell__buf *message)
 {
 	json_t *answer;
 
-	if (call(peer, "workflows.create", json_copy((json_t *)args), NULL, 0, &answer, NULL, message) < 0)
+	if (call(job, "workflows.create", json_copy((json_t *)args), NULL, 0, &answer, NULL, message) < 0)
 		return -1;
 	return answer_json(out, answer, NULL);
 }
 
-static int get_workflow(struct cell__mcp_peer *peer, const json_t *args, struct cell__mcp_answer_out *out,
+static int get_workflow(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out,
 			struct cell__buf *message)
 {
 	json_t *answer;
 
-	if (call(peer, "workflows.get", json_copy((json_t *)args), NULL, 0, &answer, NULL, message) < 0)
+	if (call(job, "workflows.get", json_copy((json_t *)args), NULL, 0, &answer, NULL, message) < 0)
 		return -1;
 	if (!json_is_object(answer)) {
 		json_decref(answer);
@@ -105,13 +105,13 @@ static int get_workflow(struct cell__mcp_peer *peer, const json_t *args, struct 
 
 /* ---- artifacts ------------------------------------------------------------------------ */
 
-static int save_bytes(struct cell__mcp_peer *peer, json_t *handle, const char *bytes, size_t size, struct cell__buf *message)
+static int save_bytes(struct cell__mcp_job *job, json_t *handle, const char *bytes, size_t size, struct cell__buf *message)
 {
 	for (size_t at = 0; at < size; at += PIECE_BYTES) {
 		json_t *answer;
 		size_t n = size - at < PIECE_BYTES ? size - at : PIECE_BYTES;
 
-		if (call(peer, "artifacts.save_chunk", json_pack("{s:O}", "handle", handle), bytes + at, n, &answer, NULL, message) < 0)
+		if (call(job, "artifacts.save_chunk", json_pack("{s:O}", "handle", handle), bytes + at, n, &answer, NULL, message) < 0)
 			return -1;
 		json_decref(answer);
 	}
@@ -141,7 +141,7 @@ static int artifact_bytes(const json_t *args, struct cell__buf *bytes, struct ce
 	return parsed ? 0 : fail(message, "invalid: argument 'data' is not JSON");
 }
 
-static int save_artifact(struct cell__mcp_peer *peer, const json_t *args, struct cell__mcp_answer_out *out,
+static int save_artifact(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out,
 			 struct cell__buf *message)
 {
 	CELL_AUTO_BUF struct cell__buf bytes = CELL_BUF_INIT;
@@ -153,19 +153,19 @@ static int save_artifact(struct cell__mcp_peer *peer, const json_t *args, struct
 		json_decref(begin);
 		return -1;
 	}
-	if (call(peer, "artifacts.save_begin", begin, NULL, 0, &begun, NULL, message) < 0)
+	if (call(job, "artifacts.save_begin", begin, NULL, 0, &begun, NULL, message) < 0)
 		return -1;
 	handle = json_object_get(begun, "handle");
-	status = save_bytes(peer, handle, bytes.data, bytes.size, message);
+	status = save_bytes(job, handle, bytes.data, bytes.size, message);
 	if (!status)
-		status = call(peer, "artifacts.save_commit", json_pack("{s:O}", "handle", handle), NULL, 0, &answer, NULL, message);
-	else if (!call(peer, "artifacts.save_abort", json_pack("{s:O}", "handle", handle), NULL, 0, &answer, NULL, message))
+		status = call(job, "artifacts.save_commit", json_pack("{s:O}", "handle", handle), NULL, 0, &answer, NULL, message);
+	else if (!call(job, "artifacts.save_abort", json_pack("{s:O}", "handle", handle), NULL, 0, &answer, NULL, message))
 		json_decref(answer);
 	json_decref(begun);
 	return status ? -1 : answer_json(out, answer, NULL);
 }
 
-static int load_bytes(struct cell__mcp_peer *peer, const json_t *opened, struct cell__buf *bytes, struct cell__buf *message)
+static int load_bytes(struct cell__mcp_job *job, const json_t *opened, struct cell__buf *bytes, struct cell__buf *message)
 {
 	json_t *handle = json_object_get(opened, "handle"), *answer;
 	json_int_t size = json_integer_value(json_object_get(opened, "size"));
@@ -176,7 +176,7 @@ static int load_bytes(struct cell__mcp_peer *peer, const json_t *opened, struct 
 		struct cell_answer piece = CELL_ANSWER_INIT;
 		size_t got;
 
-		if (call(peer, "artifacts.load_chunk",
+		if (call(job, "artifacts.load_chunk",
 			 json_pack("{s:O, s:I, s:i}", "handle", handle, "offset", (json_int_t)bytes->size, "size", (int)PIECE_BYTES), NULL, 0,
 			 &answer, &piece, message) < 0)
 			return -1;
@@ -191,7 +191,7 @@ static int load_bytes(struct cell__mcp_peer *peer, const json_t *opened, struct 
 	return 0;
 }
 
-static int load_artifact(struct cell__mcp_peer *peer, const json_t *args, struct cell__mcp_answer_out *out,
+static int load_artifact(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out,
 			 struct cell__buf *message)
 {
 	CELL_AUTO_BUF struct cell__buf bytes = CELL_BUF_INIT, data = CELL_BUF_INIT;
@@ -199,10 +199,10 @@ static int load_artifact(struct cell__mcp_peer *peer, const json_t *args, struct
 	bool text;
 	int status;
 
-	if (call(peer, "artifacts.load_open", json_copy((json_t *)args), NULL, 0, &opened, NULL, message) < 0)
+	if (call(job, "artifacts.load_open", json_copy((json_t *)args), NULL, 0, &opened, NULL, message) < 0)
 		return -1;
-	status = load_bytes(peer, opened, &bytes, message);
-	if (!call(peer, "artifacts.load_close", json_pack("{s:O}", "handle", json_object_get(opened, "handle")), NULL, 0, &closed, NULL,
+	status = load_bytes(job, opened, &bytes, message);
+	if (!call(job, "artifacts.load_close", json_pack("{s:O}", "handle", json_object_get(opened, "handle")), NULL, 0, &closed, NULL,
 		  status ? &data : message))
 		json_decref(closed);
 	if (status < 0) {
@@ -226,13 +226,13 @@ static int load_artifact(struct cell__mcp_peer *peer, const json_t *args, struct
 
 /* ---- packages ---------------------------------------------------------------------------- */
 
-static int add_package(struct cell__mcp_peer *peer, const char *package, struct cell__mcp_answer_out *out,
+static int add_package(struct cell__mcp_job *job, const char *package, struct cell__mcp_answer_out *out,
 		       struct cell__buf *message)
 {
 	static const char *const keys[] = { "installed", "already_present", "failed", NULL };
 	json_t *answer, *result = json_object();
 
-	if (call(peer, "deps.add", json_pack("{s:s}", "package", package), NULL, 0, &answer, NULL, message) < 0) {
+	if (call(job, "deps.add", json_pack("{s:s}", "package", package), NULL, 0, &answer, NULL, message) < 0) {
 		json_decref(result);
 		return -1;
 	}
@@ -246,23 +246,23 @@ static int add_package(struct cell__mcp_peer *peer, const char *package, struct 
 	return answer_json(out, result, NULL);
 }
 
-static int add_dep(struct cell__mcp_peer *peer, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message)
+static int add_dep(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message)
 {
-	return add_package(peer, json_string_value(json_object_get(args, "package")), out, message);
+	return add_package(job, json_string_value(json_object_get(args, "package")), out, message);
 }
 
-static int install_package(struct cell__mcp_peer *peer, const json_t *args, struct cell__mcp_answer_out *out,
+static int install_package(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out,
 			   struct cell__buf *message)
 {
-	return add_package(peer, json_string_value(json_object_get(args, "package_name")), out, message);
+	return add_package(job, json_string_value(json_object_get(args, "package_name")), out, message);
 }
 
-static int remove_dep(struct cell__mcp_peer *peer, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message)
+static int remove_dep(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message)
 {
 	json_t *answer, *result, *package = json_object_get(args, "package");
 	bool was_there;
 
-	if (call(peer, "deps.remove", json_copy((json_t *)args), NULL, 0, &answer, NULL, message) < 0)
+	if (call(job, "deps.remove", json_copy((json_t *)args), NULL, 0, &answer, NULL, message) < 0)
 		return -1;
 	was_there = json_is_true(answer);
 	json_decref(answer);
@@ -273,56 +273,79 @@ static int remove_dep(struct cell__mcp_peer *peer, const json_t *args, struct ce
 
 /* ---- MCP servers --------------------------------------------------------------------------- */
 
-static json_t *names_of(const json_t *tools, const char *server, const char **ret_problem)
+/* The typed package for code to import; *ret_report is what cell_gen_mcp() says. */
+static int make_package(const struct cell_mcp_server *server, const char *name, const json_t *schema, json_t **ret_report,
+			struct cell_error *err)
 {
-	json_t *names = json_array();
-	const json_t *tool, *callable;
-	size_t i, k;
+	json_t *list = json_pack("{s:O}", "tools", json_object_get(schema, "tools"));
+	CELL_AUTO_FREE char *tools = list ? json_dumps(list, JSON_COMPACT) : NULL, *report = NULL;
+	CELL_AUTO_BUF struct cell__buf folder = CELL_BUF_INIT;
+	struct cell_gen_options options = CELL_GEN_OPTIONS_INIT;
 
-	json_array_foreach(tools, i, tool) {
-		const char *name = json_string_value(json_object_get(tool, "name"));
-
-		if (!name || strcmp(name, server))
-			continue;
-		*ret_problem = json_string_value(json_object_get(tool, "problem"));
-		json_array_foreach(json_object_get(tool, "callables"), k, callable)
-			json_array_append(names, json_object_get(callable, "name"));
-	}
-	return names;
+	json_decref(list);
+	/* Where the code's `import` looks first. */
+	if (!tools || cell__buf_printf(&folder, "%s%smcptools", server->session.cwd ? server->session.cwd : "",
+				       server->session.cwd ? "/" : "") < 0)
+		return cell_fail(err, CELL_E_NOMEM, 0, "memory is gone");
+	options.server = name;
+	options.tools_json = tools;
+	options.out_dir = folder.data;
+	if (cell_gen_mcp(&options, &report, err) < 0)
+		return -1;
+	*ret_report = json_loads(report, 0, NULL);
+	return *ret_report ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "memory is gone");
 }
 
-static int register_mcp_server(struct cell__mcp_peer *peer, const json_t *args, struct cell__mcp_answer_out *out,
+/* One text a tool, its module's name; where there is no package, the tool's. */
+static void answer_registered(struct cell__mcp_answer_out *out, const json_t *tools, const json_t *report,
+			      const struct cell_error *err)
+{
+	const json_t *entry, *problem;
+	json_t *names = json_array(), *problems = json_array();
+	size_t i;
+
+	json_array_foreach(report ? json_object_get(report, "tools") : tools, i, entry)
+		json_array_append(names, json_object_get(entry, report ? "module" : "name"));
+	json_array_foreach(json_object_get(report, "problems"), i, problem)
+		json_array_append_new(problems, json_sprintf("%s: %s", json_string_value(json_object_get(problem, "tool")),
+							     json_string_value(json_object_get(problem, "message"))));
+	if (!report)
+		json_array_append_new(problems, json_sprintf("no package was made: %s: %s", cell_code_word(err->code), err->msg));
+	out->content = json_array();
+	json_array_foreach(names, i, entry)
+		json_array_append_new(out->content, json_pack("{s:s, s:O}", "type", "text", "text", entry));
+	json_array_foreach(problems, i, entry)
+		json_array_append_new(out->content, json_pack("{s:s, s:o}", "type", "text", "text",
+							      json_sprintf("Problem: %s", json_string_value(entry))));
+	out->structured = json_pack("{s:o, s:o, s:O?}", "result", names, "problems", problems, "package",
+				    json_object_get(report, "package"));
+}
+
+static int register_mcp_server(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out,
 			       struct cell__buf *message)
 {
-	const char *server = json_string_value(json_object_get(args, "server_name")), *problem = NULL;
+	const char *name = json_string_value(json_object_get(args, "server_name"));
 	CELL_AUTO_FREE char *params = json_dumps(json_object_get(args, "server_params"), JSON_COMPACT);
-	struct cell_space *space = peer->server->opts.space;
-	json_t *tools, *names, *name;
+	struct cell_space *space = job->peer->server->opts.space;
+	json_t *schema, *report = NULL;
 	struct cell_error err;
-	size_t i;
 
 	if (!params)
 		return fail(message, "memory is gone");
-	if (cell_space_add_mcp(space, server, params, &err) < 0) {
+	if (cell_space_add_mcp(space, name, params, &err) < 0) {
 		cell__buf_printf(message, "%s: %s", cell_code_word(err.code), err.msg);
 		return -1;
 	}
-	/* Asking for the list starts it. */
-	if (call(peer, "tools.list", json_object(), NULL, 0, &tools, NULL, message) < 0)
-		return -1;
-	names = names_of(tools, server, &problem);
-	if (problem && !json_array_size(names)) {
-		cell__buf_printf(message, "tool_failed: %s", problem);
-		json_decref(names);
-		json_decref(tools);
-		cell_space_remove_mcp(space, server, NULL);
+	/* Asking what it has starts it. */
+	if (call(job, "tools.schema", json_pack("{s:s}", "name", name), NULL, 0, &schema, NULL, message) < 0) {
+		cell_space_remove_mcp(space, name, NULL);
 		return -1;
 	}
-	json_decref(tools);
-	out->content = json_array();
-	json_array_foreach(names, i, name)
-		json_array_append_new(out->content, json_pack("{s:s, s:O}", "type", "text", "text", name));
-	out->structured = json_pack("{s:o}", "result", names);
+	/* Without a package tools.<server_name>.<tool>() works all the same. */
+	(void)make_package(job->peer->server, name, schema, &report, &err);
+	answer_registered(out, json_object_get(schema, "tools"), report, &err);
+	json_decref(report);
+	json_decref(schema);
 	return 0;
 }
 
@@ -391,11 +414,15 @@ static const struct cell__mcp_tool table[] = {
 	  OBJECT(TEXT("query", "What is to be done, in words") "," LIMIT("10"), "\"query\""), LIST_OF(TOOL_ITEM), CELL_MCP_READ_ONLY,
 	  search_tools },
 	{ "register_mcp_server", "Register an MCP server",
-	  "Adds an MCP server, whose tools code can then call as tools.<server_name>.<tool>(...). Answers their names.",
+	  "Adds an MCP server, whose tools code can then call as tools.<server_name>.<tool>(...), and with types: from "
+	  "mcptools.<server_name>.<tool> import Params, run; run(Params(...)). Answers the names of its tools. When it is "
+	  "registered again, reset makes code see the new package.",
 	  OBJECT(TEXT("server_name", "Its name in the code") ",\"server_params\":{\"type\":\"object\",\"description\":"
 		 "\"{command, args, env} of a program or {url, headers} of an HTTP server; ${VAR} is taken from the server's environment\"}",
 		 "\"server_name\",\"server_params\""),
-	  LIST_OF("{\"type\":\"string\"}"), CELL_MCP_OPEN_WORLD, register_mcp_server },
+	  ANSWER("\"result\":" STRINGS ",\"package\":{\"type\":[\"string\",\"null\"],\"description\":\"Its name under mcptools\"},"
+		 "\"problems\":" STRINGS, "\"result\""),
+	  CELL_MCP_OPEN_WORLD, register_mcp_server },
 	{ "list_workflows", "List workflows", "The workflows that are kept: Python functions for code to use again.", OBJECT("", ""),
 	  LIST_OF(WORKFLOW_ITEM), CELL_MCP_STORAGE | CELL_MCP_READ_ONLY, list_workflows },
 	{ "search_workflows", "Search workflows", "Workflows that fit a description of what is to be done, best first.",

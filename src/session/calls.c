@@ -58,9 +58,27 @@ static void reply(struct cell__calls *calls, uint32_t id, json_t *answer, const 
 	json_decref(answer);
 }
 
+/* {"raw": "parts", "parts": [{"type": "image", "size": ...}, ...]}: the images among the bytes. */
+static void tell_images(struct cell__calls *calls, const json_t *result, const char *raw, size_t raw_size)
+{
+	const json_t *part;
+	size_t i, at = 0;
+	json_array_foreach(json_object_get(result, "parts"), i, part) {
+		const char *type = json_string_value(json_object_get(part, "type"));
+		json_int_t size = json_integer_value(json_object_get(part, "size"));
+		if (size < 0 || (uint64_t)size > raw_size - at)
+			return;
+		if (type && strcmp(type, "image") == 0)
+			calls->image(calls->owner, raw + at, (size_t)size);
+		at += (size_t)size;
+	}
+}
+
 static void answer_call(struct cell__call *base, json_t *result, const void *raw, size_t raw_size)
 {
 	struct cell__kernel_call *call = (struct cell__kernel_call *)base;
+	if (raw_size > 0 && strcmp(base->method, "tools.call") == 0)
+		tell_images(call->calls, result, raw, raw_size);
 	reply(call->calls, call->id, result ? json_pack("{s:o}", "result", result) : NULL, raw, raw_size);
 	forget(call);
 }

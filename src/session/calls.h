@@ -20,6 +20,8 @@ struct cell__calls {
 	bool untrusted; /* the kernel is sandboxed */
 	/* Where the lines of progress of a call go, as if the code had written them. */
 	void (*output)(void *owner, enum cell_stream stream, const char *bytes, size_t size);
+	/* An image in the answer of a tool. */
+	void (*image)(void *owner, const void *bytes, size_t size);
 	void *owner;
 	struct cell__kernel_call *first;
 	size_t count;

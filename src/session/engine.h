@@ -4,6 +4,7 @@
 
 #include "executor/executor.h"
 #include "executor/subprocess.h"
+#include "loop/call.h"
 #include "loop/loop.h"
 #include "spawn/hub.h"
 
@@ -23,5 +24,19 @@ void cell__session_close(struct cell_session *session, void (*done)(void *arg), 
 
 /* Loop's thread.  The kernels of this space's sessions learn of packages that were installed. */
 void cell__session_tell_packages(struct cell_engine *engine, struct cell_space *space);
+
+/*
+ * What MCP servers of a space say, for its sessions; loop's thread.  The session with this id; id NULL (it cannot be
+ * told): the only one that the space has.  NULL: none.
+ */
+struct cell_session *cell__session_of(struct cell_engine *engine, const struct cell_space *space, const char *id);
+/* Is there somebody who answers its questions? */
+bool cell__session_takes_questions(const struct cell_session *session);
+bool cell__session_any_takes_questions(struct cell_engine *engine, const struct cell_space *space);
+/* Only where that is so: see cell__gate_ask(). */
+void cell__session_ask(struct cell_session *session, struct cell__call *question);
+/* See cell__gate_tell(). */
+void cell__session_tell(struct cell_session *session, enum cell_event_type type, const struct cell__call *call,
+			const char *tool, const char *json);
 
 #endif

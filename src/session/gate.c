@@ -18,13 +18,14 @@ static const struct {
 	[CELL__PASS_INSTALL] = { "deps.add", CELL__PASS_INSTALL, CELL_GATE_INSTALLS, "install", "deps", "add", "space" },
 	[CELL__PASS_WORKFLOW] = { "workflows.create", CELL__PASS_WORKFLOW, CELL_GATE_WORKFLOWS, "workflow", "workflows",
 				  "create", "space" },
+	[CELL__PASS_QUESTION] = { NULL, CELL__PASS_QUESTION, CELL_GATE_QUESTIONS, "question", NULL, NULL, "mcp" },
 	{ "deps.sync", CELL__PASS_INSTALL, CELL_GATE_INSTALLS, "install", "deps", "sync", "space" },
 };
 
 static enum cell__passage_kind kind_of(const char *method)
 {
 	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-		if (strcmp(method, kinds[i].method) == 0)
+		if (kinds[i].method && strcmp(method, kinds[i].method) == 0)
 			return kinds[i].kind;
 	return CELL__PASS_OTHER;
 }
@@ -46,6 +47,7 @@ void cell__passage_destroy(struct cell__passage *passage)
 	cell__tool_choice_finish(&passage->choice);
 	json_decref(passage->inner.args);
 	json_decref(passage->args_before);
+	json_decref(passage->content);
 	cell__card_unref(passage->card);
 	if (passage->door)
 		cell__door_unref(passage->door);
@@ -85,6 +87,8 @@ static const char *shown_tool(const struct cell__passage *passage)
 		return cell__tool_choice_tool(&passage->choice);
 	if (passage->kind == CELL__PASS_SHELL)
 		return json_string_value(json_object_get(passage->inner.args, "name"));
+	if (passage->kind == CELL__PASS_QUESTION)
+		return json_string_value(json_object_get(passage->inner.args, "tool"));
 	return kinds[passage->kind].tool;
 }
 
@@ -92,6 +96,8 @@ static const char *shown_callable(const struct cell__passage *passage)
 {
 	if (passage->kind == CELL__PASS_TOOL)
 		return cell__tool_choice_callable(&passage->choice);
+	if (passage->kind == CELL__PASS_QUESTION)
+		return json_string_value(json_object_get(passage->inner.args, "callable"));
 	const char *dot = strchr(passage->inner.method, '.');
 	return passage->kind == CELL__PASS_SHELL ? "" : dot + 1;
 }
@@ -108,6 +114,8 @@ static json_t *shown_args(const struct cell__passage *passage)
 		return passage->choice.args;
 	if (passage->kind == CELL__PASS_SHELL)
 		return json_object_get(passage->inner.args, "args");
+	if (passage->kind == CELL__PASS_QUESTION)
+		return json_object_get(passage->inner.args, "params");
 	return passage->inner.args;
 }
 
@@ -281,6 +289,8 @@ static void run(struct cell__passage *passage)
 	struct cell__call *inner = &passage->inner;
 	if (passage->kind == CELL__PASS_SHELL)
 		inner->answer(inner, json_incref(shown_args(passage)), NULL, 0);
+	else if (passage->kind == CELL__PASS_QUESTION)
+		inner->answer(inner, json_incref(passage->content), NULL, 0);
 	else if (passage->kind == CELL__PASS_TOOL)
 		cell__space_run(gate->space, gate->cwd, &passage->choice, inner);
 	else
@@ -298,7 +308,7 @@ static void refuse(struct cell__passage *passage, const char *decision, const ch
 {
 	CELL_AUTO_BUF struct cell__buf message = CELL_BUF_INIT;
 	passage->decision = decision;
-	passage->gate->refused++;
+	passage->gate->refused += passage->kind != CELL__PASS_QUESTION;
 	(void)cell__buf_add_str(&message, before);
 	add_name(&message, passage);
 	(void)cell__buf_add_str(&message, after);
@@ -481,21 +491,13 @@ bool cell__gate_is_open(const struct cell__gate *gate)
 	return gate->space && cell__space_middlewares(gate->space)->count == 0 && !is_watched(gate);
 }
 
-void cell__gate_handle(struct cell__gate *gate, struct cell__call *call)
+/* NULL: no memory, and the call has failed. */
+static struct cell__passage *let_in(struct cell__gate *gate, struct cell__call *call, enum cell__passage_kind kind)
 {
-	enum cell__passage_kind kind = kind_of(call->method);
-	if (kind != CELL__PASS_SHELL && !gate->space) {
-		fail_without_space(call);
-		return;
-	}
-	if (kind == CELL__PASS_OTHER || (kind != CELL__PASS_SHELL && cell__gate_is_open(gate))) {
-		cell__space_handle(gate->space, gate->cwd, call);
-		return;
-	}
 	struct cell__passage *passage = cell__alloc(1, sizeof *passage);
 	if (!passage) {
 		call->fail(call, CELL_E_NOMEM, "MemoryError", "the host is out of memory");
-		return;
+		return NULL;
 	}
 	passage->inner = (struct cell__call){
 		.method = call->method, .args = json_incref(call->args), .raw = call->raw, .raw_size = call->raw_size,
@@ -518,7 +520,77 @@ void cell__gate_handle(struct cell__gate *gate, struct cell__call *call)
 	if (gate->first)
 		gate->first->prev = passage;
 	gate->first = passage;
-	cell__passage_walk(passage);
+	return passage;
+}
+
+void cell__gate_handle(struct cell__gate *gate, struct cell__call *call)
+{
+	enum cell__passage_kind kind = kind_of(call->method);
+	if (kind != CELL__PASS_SHELL && !gate->space) {
+		fail_without_space(call);
+		return;
+	}
+	if (kind == CELL__PASS_OTHER || (kind != CELL__PASS_SHELL && cell__gate_is_open(gate))) {
+		cell__space_handle(gate->space, gate->cwd, call);
+		return;
+	}
+	struct cell__passage *passage = let_in(gate, call, kind);
+	if (passage)
+		cell__passage_walk(passage);
+}
+
+/* ---- questions of MCP servers, and what else they say ---- */
+
+void cell__gate_ask(struct cell__gate *gate, struct cell__call *question)
+{
+	struct cell__passage *passage = let_in(gate, question, CELL__PASS_QUESTION);
+	struct cell_error err;
+	if (!passage)
+		return;
+	struct cell__call *inner = &passage->inner;
+	if (make_card(passage) < 0) {
+		inner->fail(inner, CELL_E_NOMEM, "MemoryError", "the host is out of memory");
+	} else if (gate->audit && cell__audit_admit(gate->audit, &err) < 0) {
+		inner->fail(inner, err.code, "RuntimeError", err.msg);
+	} else {
+		emit(passage, CELL_EVENT_CALL_STARTED, NULL, NULL);
+		park(passage, NULL);
+	}
+}
+
+void cell__gate_drop_questions(struct cell__gate *gate)
+{
+	for (struct cell__passage *passage = gate->first; passage;) {
+		struct cell__call *outer = passage->outer;
+		if (passage->kind != CELL__PASS_QUESTION) {
+			passage = passage->next;
+			continue;
+		}
+		handle_cancel(outer);
+		outer->fail(outer, CELL_E_CANCELLED, "RuntimeError", "the session is gone");
+		passage = gate->first;
+	}
+}
+
+void cell__gate_tell(struct cell__gate *gate, enum cell_event_type type, const struct cell__call *call, const char *tool,
+		     const char *json)
+{
+	if (!gate->emit || !gate->listens || !gate->listens(gate->owner))
+		return;
+	const struct cell_call_info *card = NULL;
+	for (const struct cell__passage *passage = call ? gate->first : NULL; passage && !card; passage = passage->next)
+		if (&passage->inner == call && passage->card)
+			card = cell__card_ref(passage->card);
+	if (!card) {
+		char *args = cell__strdup("{}");
+		struct cell_call_info info = { .request_id = "", .kind = "tool", .tool = tool, .callable = "", .adapter = "mcp",
+					       .session_id = gate->session_id };
+		card = args ? cell__card_create(&info, args) : NULL;
+	}
+	struct cell_event event = { .type = type, .call = card, .data = json, .size = strlen(json) };
+	if (card)
+		gate->emit(gate->owner, &event); /* without memory a little less is heard of it */
+	cell__card_unref(card);
 }
 
 /* ---- answers ---- */
@@ -528,15 +600,19 @@ int64_t cell__gate_deadline(const struct cell__gate *gate)
 	return gate->parked_first ? gate->parked_first->deadline_ms : -1;
 }
 
+static void let_lapse(struct cell__passage *passage, const char *decision)
+{
+	passage->by = CELL__AUDIT_BY_TIMEOUT;
+	passage->audited = CELL__AUDIT_TIMEOUT;
+	unpark(passage, decision, NULL);
+	refuse(passage, decision, "ApprovalTimeoutError", "Approval request for ", " expired", NULL);
+}
+
 void cell__gate_expire(struct cell__gate *gate)
 {
 	int64_t now = cell__now_us() / 1000;
 	while (gate->parked_first && gate->parked_first->deadline_ms >= 0 && gate->parked_first->deadline_ms <= now) {
-		struct cell__passage *passage = gate->parked_first;
-		passage->by = CELL__AUDIT_BY_TIMEOUT;
-		passage->audited = CELL__AUDIT_TIMEOUT;
-		unpark(passage, "expired", NULL);
-		refuse(passage, "expired", "ApprovalTimeoutError", "Approval request for ", " expired", NULL);
+		let_lapse(gate->parked_first, "expired");
 	}
 }
 
@@ -572,8 +648,50 @@ static int edit(struct cell__passage *passage, const char *text, struct cell_err
 	return rc;
 }
 
+/* What a server is told when its question is accepted. */
+static int take_content(struct cell__passage *passage, const struct cell_approval_answer *answer, struct cell_error *err)
+{
+	const json_t *schema = json_object_get(shown_args(passage), "requestedSchema");
+	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
+	json_t *content = json_loads(answer->args ? answer->args : "{}", JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
+	int rc = 0;
+	if (answer->always)
+		rc = cell_fail(err, CELL_E_INVALID, 0, "a question is answered once, not always");
+	else if (!json_is_object(content))
+		rc = cell_fail(err, CELL_E_INVALID, 0, "the answer to a question is a JSON object");
+	else if (cell__schema_check(schema, content, &why) < 0)
+		rc = cell_fail(err, CELL_E_INVALID, 0, "the answer does not fit the question: %.180s",
+			       why.data ? why.data : "out of memory");
+	if (rc < 0) {
+		json_decref(content);
+		return rc;
+	}
+	passage->content = content;
+	return 0;
+}
+
+static int answer_question(struct cell__passage *passage, const struct cell_approval_answer *answer, struct cell_error *err)
+{
+	if (answer->accept && take_content(passage, answer, err) < 0)
+		return -1;
+	if (!answer->accept && answer->dismiss) {
+		let_lapse(passage, "cancelled");
+		return 0;
+	}
+	passage->by = answer->from_terminal ? CELL__AUDIT_BY_CLI : CELL__AUDIT_BY_PERSON;
+	passage->audited = answer->accept ? CELL__AUDIT_ACCEPTED : CELL__AUDIT_REJECTED;
+	unpark(passage, answer->accept ? "accepted" : "rejected", answer->accept ? NULL : answer->reason);
+	if (answer->accept)
+		run(passage);
+	else
+		refuse(passage, "rejected", "ApprovalRejectedError", "The question of ", " was declined", answer->reason);
+	return 0;
+}
+
 static int answer_one(struct cell__passage *passage, const struct cell_approval_answer *answer, struct cell_error *err)
 {
+	if (passage->kind == CELL__PASS_QUESTION)
+		return answer_question(passage, answer, err);
 	if (answer->accept && answer->args && edit(passage, answer->args, err) < 0)
 		return -1;
 	if (answer->accept && answer->always && remember(passage) < 0)
@@ -594,11 +712,18 @@ static int answer_one(struct cell__passage *passage, const struct cell_approval_
 int cell__gate_answer(struct cell__gate *gate, uint64_t id, const struct cell_approval_answer *answer, struct cell_error *err)
 {
 	if (id == 0) {
-		/* Those that wait now; an answer may let the code ask again. */
+		/* Those that wait now; an answer may let the code ask again.  A question wants more than a yes. */
 		uint64_t last = *gate->next_id;
-		while (gate->parked_first && gate->parked_first->id < last)
-			if (answer_one(gate->parked_first, answer, err) < 0)
+		struct cell__passage *passage = gate->parked_first;
+		while (passage && passage->id < last) {
+			if (answer->accept && passage->kind == CELL__PASS_QUESTION) {
+				passage = passage->parked_next;
+				continue;
+			}
+			if (answer_one(passage, answer, err) < 0)
 				return -1;
+			passage = gate->parked_first;
+		}
 		return 0;
 	}
 	for (struct cell__passage *passage = gate->parked_first; passage; passage = passage->parked_next)

@@ -9,6 +9,11 @@
  *
  * The kernel only waits for its answer: nothing on its side can decide.  What is shown is the very object that runs.
  * A call whose asker goes (interrupt, reset, close, death) leaves from any state.
+ *
+ * What an MCP server wants to know of a person (a question) is parked like a call, and its answer goes to the server:
+ *
+ *     asked ──▶ parked ──accepted, with content──▶ audit ──▶ answered
+ *                 └── rejected, expired, gone ──▶ audit ──▶ failed
  */
 #ifndef CELL_SESSION_GATE_H
 #define CELL_SESSION_GATE_H
@@ -55,6 +60,16 @@ struct cell__gate {
 bool cell__gate_is_open(const struct cell__gate *gate);
 /* Answers a call of the kernel or of the host, now or later. */
 void cell__gate_handle(struct cell__gate *gate, struct cell__call *call);
+/*
+ * Parks a question, {"tool", "callable", "params"}; `params` is what is shown.  It is answered with the content that was
+ * given, which fits the requestedSchema, or fails with CELL_OUT_REJECTED, ApprovalTimeoutError when nobody decided.
+ */
+void cell__gate_ask(struct cell__gate *gate, struct cell__call *question);
+/* The session goes: its questions fail with CELL_E_CANCELLED. */
+void cell__gate_drop_questions(struct cell__gate *gate);
+/* Something about a call that is under way (call NULL: about the tool), for whoever listens: PROGRESS or LOG, with JSON. */
+void cell__gate_tell(struct cell__gate *gate, enum cell_event_type type, const struct cell__call *call, const char *tool,
+		     const char *json);
 /* When the first parked call expires, in milliseconds of cell__now_us(); -1: never. */
 int64_t cell__gate_deadline(const struct cell__gate *gate);
 void cell__gate_expire(struct cell__gate *gate);

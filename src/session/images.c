@@ -84,7 +84,8 @@ void cell__image_folder_finish(struct cell__image_folder *folder)
 	free(cell__take_ptr(folder->real));
 }
 
-void cell__image_name(struct cell__image_folder *folder, int64_t wall_ms, char out[static CELL__IMAGE_NAME_BYTES])
+void cell__image_name(struct cell__image_folder *folder, int64_t wall_ms, const char *type,
+		      char out[static CELL__IMAGE_NAME_BYTES])
 {
 	struct tm tm;
 	if (wall_ms < folder->last_ms)
@@ -93,13 +94,21 @@ void cell__image_name(struct cell__image_folder *folder, int64_t wall_ms, char o
 	time_t seconds = (time_t)(wall_ms / 1000);
 	gmtime_r(&seconds, &tm);
 	size_t size = strftime(out, CELL__IMAGE_NAME_BYTES, "%Y%m%dT%H%M%S", &tm);
-	snprintf(out + size, CELL__IMAGE_NAME_BYTES - size, "%03dZ-%s-%04u.png", (int)(wall_ms % 1000), folder->tag,
-		 ++folder->count);
+	snprintf(out + size, CELL__IMAGE_NAME_BYTES - size, "%03dZ-%s-%04u.%s", (int)(wall_ms % 1000), folder->tag,
+		 ++folder->count, type);
 }
 
-bool cell__image_is_png(const void *bytes, size_t size)
+const char *cell__image_type(const void *bytes, size_t size)
 {
-	return size >= 8 && memcmp(bytes, "\x89PNG\r\n\x1a\n", 8) == 0;
+	if (size >= 8 && memcmp(bytes, "\x89PNG\r\n\x1a\n", 8) == 0)
+		return "png";
+	if (size >= 3 && memcmp(bytes, "\xff\xd8\xff", 3) == 0)
+		return "jpg";
+	if (size >= 6 && (memcmp(bytes, "GIF87a", 6) == 0 || memcmp(bytes, "GIF89a", 6) == 0))
+		return "gif";
+	if (size >= 12 && memcmp(bytes, "RIFF", 4) == 0 && memcmp((const char *)bytes + 8, "WEBP", 4) == 0)
+		return "webp";
+	return NULL;
 }
 
 /* ---- one file, on the pool ---- */
@@ -191,6 +200,7 @@ struct cell__image_job {
 	size_t number;
 	const void *bytes;
 	size_t size;
+	const char *type;
 	char *path; /* the folder's, then the name; there is room for it from the beginning */
 	size_t name_at;
 	struct cell__image_job *next;
@@ -235,7 +245,8 @@ static void start_job(struct cell__image_queue *queue)
 	struct cell__image_job *job = queue->first;
 	struct timespec now;
 	clock_gettime(CLOCK_REALTIME, &now);
-	cell__image_name(queue->folder, (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000, job->path + job->name_at);
+	cell__image_name(queue->folder, (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000, job->type,
+			 job->path + job->name_at);
 	/* Fails for want of a function only. */
 	(void)uv_queue_work(&queue->loop->uv, &queue->work, write_job, handle_written);
 }
@@ -261,8 +272,11 @@ int cell__image_queue_add(struct cell__image_queue *queue, size_t number, const 
 	}
 	sprintf(path, "%s/", folder);
 	*job = (struct cell__image_job){
-		.number = number, .bytes = bytes, .size = size, .path = path, .name_at = name_at
+		.number = number, .bytes = bytes, .size = size, .type = cell__image_type(bytes, size), .path = path,
+		.name_at = name_at
 	};
+	if (!job->type)
+		job->type = "png";
 	queue->bytes += size;
 	if (queue->last)
 		queue->last->next = job;

@@ -1,5 +1,5 @@
 /*
- * PNGs that a run shows, as files in the folder that the session names (images_dir).
+ * PNGs that a run shows, and images that tools answer with, as files in the folder that the session names (images_dir).
  *
  * A name sorts after the names of earlier images and is nobody else's: time, session, number.  A file appears under its
  * name when all of it is there, and never replaces another.  The folder is made when the first image comes.
@@ -27,8 +27,10 @@ void cell__image_folder_finish(struct cell__image_folder *folder);
 
 #define CELL__IMAGE_NAME_BYTES 64
 /* "20261115T093015123Z-1f3a9c02-0001.png"; a clock that was set back does not bring an earlier name. */
-void cell__image_name(struct cell__image_folder *folder, int64_t wall_ms, char out[static CELL__IMAGE_NAME_BYTES]);
-bool cell__image_is_png(const void *bytes, size_t size);
+void cell__image_name(struct cell__image_folder *folder, int64_t wall_ms, const char *type,
+		      char out[static CELL__IMAGE_NAME_BYTES]);
+/* By the first bytes: "png", "jpg", "gif" or "webp", which is also the end of a file's name; NULL: none of them. */
+const char *cell__image_type(const void *bytes, size_t size);
 /* Any thread.  real: see above.  0, or -1 with errno; EEXIST: the name is taken. */
 int cell__image_write(const char *real, const char *name, const void *bytes, size_t size);
 

@@ -5,7 +5,7 @@
 #include "session/gate.h"
 #include "tools/tools.h"
 
-enum cell__passage_kind { CELL__PASS_TOOL, CELL__PASS_SHELL, CELL__PASS_INSTALL, CELL__PASS_WORKFLOW, CELL__PASS_OTHER };
+enum cell__passage_kind { CELL__PASS_TOOL, CELL__PASS_SHELL, CELL__PASS_INSTALL, CELL__PASS_WORKFLOW, CELL__PASS_QUESTION, CELL__PASS_OTHER };
 
 /* What came of a call. */
 struct cell__outcome {
@@ -38,6 +38,7 @@ struct cell__passage {
 	int rule; /* of the policy */
 	const char *rule_name; /* the policy's, or a middleware's; or NULL */
 	json_t *args_before; /* as the code gave them, where somebody changed them */
+	json_t *content; /* a question: what it was answered with */
 	struct cell__passage *next, *prev;
 	struct cell__passage *parked_next, *parked_prev;
 	/* middleware.c's */

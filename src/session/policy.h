@@ -44,6 +44,8 @@ void cell__policy_decide(const struct cell_policy *policy, const struct cell__su
 			 struct cell_policy_verdict *ret);
 /* The kinds of calls that it is about where nobody says otherwise, CELL_GATE_*. */
 unsigned cell__policy_kinds(const struct cell_policy *policy);
+/* Is there a call that it would ask about? */
+bool cell__policy_can_ask(const struct cell_policy *policy);
 /* NULL when there are problems, or no memory. */
 struct cell_policy *cell__policy_read(const char *file, const char *text, size_t size, struct cell__problems *problems);
 

@@ -545,6 +545,14 @@ unsigned cell__policy_kinds(const struct cell_policy *policy)
 	return CELL_GATE_TOOLS | (policy->written ? CELL_GATE_SHELL | CELL_GATE_INSTALLS | CELL_GATE_WORKFLOWS : 0);
 }
 
+bool cell__policy_can_ask(const struct cell_policy *policy)
+{
+	bool asks = policy->fallback == CELL_ASK;
+	for (size_t i = 0; i < policy->count; i++)
+		asks |= policy->rules[i].decision == CELL_ASK;
+	return asks;
+}
+
 struct cell_policy *cell__policy_read(const char *file, const char *text, size_t size, struct cell__problems *problems)
 {
 	struct cell__yaml *doc = cell__yaml_parse(file, text, size, problems);

@@ -4,10 +4,22 @@
 #include <string.h>
 
 #include "session/card.h"
+#include "session/redact.h"
 
 #define SPILL_BACKLOG (1u << 20)
 #define IMAGE_BACKLOG (16u << 20)
-#define OF_VALUE SIZE_MAX /* the number of the value's image; others have their display's */
+#define OF_VALUE SIZE_MAX /* the number of the value's image; others have their display's, ... */
+#define OF_TOOLS (SIZE_MAX / 2) /* ... or, from here on, their place among those that tools answered with */
+
+/* A display or the value with the same bytes is the same file: when that is there, they need not be. */
+struct cell__tool_image {
+	char *bytes; /* until it is written */
+	size_t size;
+	char hash[CELL__SHA256_SIZE];
+	bool written;
+	size_t *shown_in; /* numbers */
+	size_t n_shown;
+};
 
 struct cell__run_item {
 	struct cell_event event;
@@ -71,6 +83,11 @@ void cell__run_destroy(struct cell__run *run)
 	cell__capped_finish(&run->out);
 	cell__capped_finish(&run->err);
 	cell__capped_finish(&run->text);
+	for (size_t i = 0; i < run->n_tool_images; i++) {
+		free(run->tool_images[i].bytes);
+		free(run->tool_images[i].shown_in);
+	}
+	free(run->tool_images);
 	free(run->spill.path);
 	cell_result_destroy(run->result);
 	free(run->code);
@@ -237,38 +254,115 @@ static void tell_image(struct cell__run *run, const char *path, const char *mess
 	emit(run, &event, NULL);
 }
 
-/* The PNG of a display or of the value on its way to the folder; where that is not to be it stays what it is. */
-static void save_image(struct cell__run *run, size_t number)
+/* The bytes on their way to the folder; false: they are not to be there, and it has been said why. */
+static bool queue_image(struct cell__run *run, size_t number, const void *bytes, size_t size)
 {
 	struct cell_result *result = run->result;
-	struct cell__owned_bundle *bundle = image_bundle(result, number);
-	size_t at = cell__owned_bundle_find(bundle, "image/png");
-	if (!run->images.folder->path || at == bundle->n_parts)
-		return;
-	const struct cell_mime_part *part = &bundle->parts[at];
-	if (!cell__image_is_png(part->data, part->size)) {
-		tell_image(run, NULL, "an image/png part is no PNG and was not written");
-		return;
-	}
-	if (run->images_asked == CELL_LIMIT_IMAGES || part->size > CELL_LIMIT_IMAGE_BYTES - run->image_bytes) {
+	if (run->images_asked == CELL_LIMIT_IMAGES || size > CELL_LIMIT_IMAGE_BYTES - run->image_bytes) {
 		char message[160];
 		snprintf(message, sizeof message, "a cell writes at most %u images of %u MiB together: the others were not written",
 			 CELL_LIMIT_IMAGES, CELL_LIMIT_IMAGE_BYTES >> 20);
 		if (!run->told_images)
 			tell_image(run, NULL, message);
 		run->told_images = true;
-		return;
+		return false;
 	}
 	/* Room for the path first: a file that is there is listed. */
 	char **more = cell__realloc(result->images, (run->images_asked + 1) * sizeof *more);
 	if (more)
 		result->images = more;
-	if (!more || cell__image_queue_add(&run->images, number, part->data, part->size) < 0) {
+	if (!more || cell__image_queue_add(&run->images, number, bytes, size) < 0) {
+		tell_image(run, NULL, "out of memory: an image was not written");
+		return false;
+	}
+	run->images_asked++;
+	run->image_bytes += size;
+	return true;
+}
+
+static size_t find_image(const struct cell__owned_bundle *bundle)
+{
+	size_t at = cell__owned_bundle_find(bundle, "image/png");
+	for (size_t i = 0; i < bundle->n_parts && at == bundle->n_parts; i++)
+		if (strncmp(bundle->parts[i].type, "image/", 6) == 0)
+			at = i;
+	return at;
+}
+
+/* There is a file of it. */
+static void remove_image(struct cell__run *run, size_t number)
+{
+	struct cell__owned_bundle *bundle = image_bundle(run->result, number);
+	size_t at = find_image(bundle);
+	if (number != OF_VALUE)
+		run->display_bytes -= bundle->parts[at].size;
+	cell__owned_bundle_remove(bundle, at);
+}
+
+/* True: it is one that a tool answered with. */
+static bool is_tool_image(struct cell__run *run, size_t number, const struct cell_mime_part *part)
+{
+	char hash[CELL__SHA256_SIZE] = "";
+	for (size_t i = 0; i < run->n_tool_images; i++) {
+		struct cell__tool_image *image = &run->tool_images[i];
+		if (image->size != part->size || (!hash[0] && cell__sha256_hex(part->data, part->size, hash) < 0) ||
+		    strcmp(hash, image->hash) != 0)
+			continue;
+		if (image->written) {
+			remove_image(run, number);
+			return true;
+		}
+		size_t *more = image->bytes ? cell__realloc(image->shown_in, (image->n_shown + 1) * sizeof *more) : NULL;
+		if (!more)
+			return false;
+		image->shown_in = more;
+		image->shown_in[image->n_shown++] = number;
+		return true;
+	}
+	return false;
+}
+
+/* The PNG of a display or of the value on its way to the folder; where that is not to be it stays what it is. */
+static void save_image(struct cell__run *run, size_t number)
+{
+	struct cell__owned_bundle *bundle = image_bundle(run->result, number);
+	size_t at = find_image(bundle);
+	if (!run->images.folder->path || at == bundle->n_parts)
+		return;
+	const struct cell_mime_part *part = &bundle->parts[at];
+	if (is_tool_image(run, number, part) || strcmp(part->type, "image/png") != 0)
+		return;
+	const char *type = cell__image_type(part->data, part->size);
+	if (!type || strcmp(type, "png") != 0)
+		tell_image(run, NULL, "an image/png part is no PNG and was not written");
+	else
+		(void)queue_image(run, number, part->data, part->size);
+}
+
+void cell__run_tool_image(struct cell__run *run, const void *bytes, size_t size)
+{
+	if (!run->images.folder->path)
+		return;
+	if (!cell__image_type(bytes, size)) {
+		tell_image(run, NULL, "an image of a tool is no PNG, JPEG, GIF or WebP and was not written");
+		return;
+	}
+	struct cell__tool_image *more = cell__realloc(run->tool_images, (run->n_tool_images + 1) * sizeof *more);
+	char *copy = cell__strndup(bytes, size);
+	if (more)
+		run->tool_images = more;
+	if (!more || !copy) {
+		free(copy);
 		tell_image(run, NULL, "out of memory: an image was not written");
 		return;
 	}
-	run->images_asked++;
-	run->image_bytes += part->size;
+	struct cell__tool_image *image = &more[run->n_tool_images];
+	*image = (struct cell__tool_image){ .bytes = copy, .size = size };
+	(void)cell__sha256_hex(bytes, size, image->hash); /* without it one that is shown is written twice */
+	if (queue_image(run, OF_TOOLS + run->n_tool_images, copy, size))
+		run->n_tool_images++;
+	else
+		free(copy);
 }
 
 static void finish_if_done(struct cell__run *run);
@@ -277,18 +371,24 @@ static void handle_image_written(void *arg, size_t number, char *path, int error
 {
 	struct cell__run *run = arg;
 	struct cell_result *result = run->result;
-	struct cell__owned_bundle *bundle = image_bundle(result, number);
-	size_t at = cell__owned_bundle_find(bundle, "image/png");
+	struct cell__tool_image *image =
+		number >= OF_TOOLS && number != OF_VALUE ? &run->tool_images[number - OF_TOOLS] : NULL;
+	if (image)
+		free(cell__take_ptr(image->bytes));
 	if (path) {
-		if (number != OF_VALUE)
-			run->display_bytes -= bundle->parts[at].size;
-		cell__owned_bundle_remove(bundle, at);
+		if (image)
+			image->written = true;
+		else
+			remove_image(run, number);
+		for (size_t i = 0; image && i < image->n_shown; i++)
+			remove_image(run, image->shown_in[i]);
 		result->images[result->n_images++] = path;
 		tell_image(run, path, NULL);
 	} else {
 		struct cell_error err;
+		struct cell__owned_bundle *bundle = image ? NULL : image_bundle(result, number);
 		run->images_asked--;
-		run->image_bytes -= bundle->parts[at].size;
+		run->image_bytes -= image ? image->size : bundle->parts[find_image(bundle)].size;
 		cell_fail(&err, CELL_E_IO, error, "an image was not written to %.140s", run->images.folder->path);
 		tell_image(run, NULL, err.msg);
 	}
@@ -333,6 +433,10 @@ void cell__run_display(struct cell__run *run, const struct cell__bundle *bundle)
 void cell__run_call_event(struct cell__run *run, const struct cell_event *event)
 {
 	struct cell_event mine = *event;
+	bool is_news = event->type == CELL_EVENT_TOOL_PROGRESS || event->type == CELL_EVENT_TOOL_LOG;
+	/* Pausing the kernel does not pause a server: a receiver that does not keep up misses some of what it says. */
+	if (is_news && run->waited && cell__run_wants_pause(run))
+		return;
 	mine.run_id = run->id;
 	emit(run, &mine, NULL);
 }

@@ -12,6 +12,7 @@
 #include "session/result.h"
 
 struct cell__run_item; /* a queued event */
+struct cell__tool_image;
 
 struct cell__run {
 	struct cell__task task;
@@ -44,6 +45,8 @@ struct cell__run {
 	struct cell__image_queue images;
 	size_t images_asked; /* written and to be written */
 	uint64_t image_bytes;
+	struct cell__tool_image *tool_images; /* those that tools answered with */
+	size_t n_tool_images;
 	bool told_displays, told_images; /* that a limit was met */
 	struct cell_result *result;
 	void (*progress)(void *run);
@@ -68,6 +71,8 @@ void cell__run_destroy(struct cell__run *run);
 void cell__run_output(struct cell__run *run, const char *spill_dir, enum cell_stream stream, const char *bytes,
 		      size_t size);
 void cell__run_display(struct cell__run *run, const struct cell__bundle *bundle);
+/* An image in the answer of a tool: it goes to the folder; one that is then shown is the same file. */
+void cell__run_tool_image(struct cell__run *run, const void *bytes, size_t size);
 /* CELL_EVENT_CALL_* and CELL_EVENT_APPROVAL*. */
 void cell__run_call_event(struct cell__run *run, const struct cell_event *event);
 /* Must the kernel be slowed down? */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "mcp/client.h"
+#include "session/engine.h"
 #include "session/space.h"
 
 /* ---- adding and removing ---- */
@@ -96,11 +97,94 @@ struct cell_question {
 	json_t *content;
 };
 
+/* A question on its way through a session's gate: the call whose answer is the server's. */
+struct asking {
+	struct cell__call base;
+	struct cell__mcp_elicitation *elicitation;
+	bool has_form; /* there is something to fill in */
+};
+
+static void end_asking(struct asking *asking, const char *action, json_t *content)
+{
+	struct cell__mcp_elicitation *elicitation = asking->elicitation;
+	json_decref(asking->base.args);
+	free(asking);
+	cell__mcp_elicitation_watch(elicitation, NULL, NULL);
+	cell__mcp_elicitation_answer(elicitation, action, content);
+}
+
+static void handle_content(struct cell__call *call, json_t *result, const void *raw, size_t raw_size)
+{
+	(void)raw, (void)raw_size;
+	struct asking *asking = (struct asking *)call;
+	if (!asking->has_form)
+		json_decref(cell__take_ptr(result));
+	end_asking(asking, "accept", result);
+}
+
+static void handle_refusal(struct cell__call *call, int code, const char *type, const char *message)
+{
+	(void)message;
+	bool declined = code == CELL_OUT_REJECTED && strcmp(type, "ApprovalTimeoutError") != 0;
+	end_asking((struct asking *)call, declined ? "decline" : "cancel", NULL);
+}
+
+static void handle_gone(void *arg)
+{
+	struct asking *asking = arg;
+	asking->base.cancel(&asking->base);
+	end_asking(asking, "cancel", NULL);
+}
+
+/* False: the session does not take questions. */
+static bool ask_session(struct cell_session *session, const struct cell__mcp_event *event)
+{
+	if (!session || !cell__session_takes_questions(session))
+		return false;
+	struct asking *asking = cell__alloc(1, sizeof *asking);
+	json_t *args = json_pack("{s:s, s:s, s:O}", "tool", event->tool, "callable", event->callable ? event->callable : "",
+				 "params", event->params);
+	if (!asking || !args) {
+		json_decref(args);
+		free(asking);
+		return false;
+	}
+	json_object_del(json_object_get(args, "params"), "_meta");
+	*asking = (struct asking){
+		.base = { .method = "question", .args = args, .session_id = event->session_id ? event->session_id : "",
+			  .answer = handle_content, .fail = handle_refusal },
+		.elicitation = event->elicitation,
+		.has_form = json_is_object(json_object_get(event->params, "requestedSchema")),
+	};
+	cell__mcp_elicitation_watch(event->elicitation, handle_gone, asking);
+	cell__session_ask(session, &asking->base);
+	return true;
+}
+
+/* True: nobody else is to hear of it. */
+static bool tell_session(struct cell__servers *servers, const struct cell__mcp_event *event, const char *json)
+{
+	struct cell_space *space = servers->space;
+	struct cell_session *session = cell__session_of(cell__space_engine(space), space, event->session_id);
+	if (event->type == CELL_MCP_QUESTION)
+		return ask_session(session, event);
+	if (session && json)
+		cell__session_tell(session, event->type == CELL_MCP_LOG ? CELL_EVENT_TOOL_LOG : CELL_EVENT_TOOL_PROGRESS,
+				   event->call, event->tool, json);
+	return !servers->fn;
+}
+
 static void hear(void *arg, const struct cell__mcp_event *event)
 {
 	struct cell__servers *servers = arg;
 	CELL_AUTO_FREE char *json = event->params ? json_dumps(event->params, JSON_COMPACT) : cell__strdup("{}");
 	struct cell_question *question = NULL;
+	if (tell_session(servers, event, json))
+		return;
+	if (!servers->fn) {
+		cell__mcp_elicitation_answer(event->elicitation, "decline", NULL);
+		return;
+	}
 	if (event->type == CELL_MCP_QUESTION) {
 		question = json ? cell__alloc(1, sizeof *question) : NULL;
 		if (!question) {
@@ -135,10 +219,21 @@ static void do_listen(void *arg)
 {
 	struct listening *listening = arg;
 	struct cell__servers *servers = cell__space_servers(listening->space);
-	servers->loop = cell__space_loop(listening->space);
 	servers->fn = listening->fn;
 	servers->arg = listening->arg;
-	cell__tools_on_mcp(cell__space_tools(listening->space), listening->fn ? hear : NULL, servers);
+}
+
+/* Is there anybody who could answer? */
+static bool somebody_answers(void *arg)
+{
+	struct cell__servers *servers = arg;
+	return servers->fn || cell__session_any_takes_questions(cell__space_engine(servers->space), servers->space);
+}
+
+void cell__servers_init(struct cell__servers *servers, struct cell_space *space)
+{
+	*servers = (struct cell__servers){ .loop = cell__space_loop(space), .space = space };
+	cell__tools_on_mcp(cell__space_tools(space), hear, somebody_answers, servers);
 }
 
 int cell_space_on_tool_event(struct cell_space *space, cell_tool_event_fn fn, void *arg, struct cell_error *err)

@@ -7,11 +7,16 @@
 
 struct cell__servers {
 	struct cell__loop *loop;
+	struct cell_space *space;
 	cell_tool_event_fn fn; /* who hears of events; NULL: nobody */
 	void *arg;
 };
 
+/* Loop's thread: from now on what the space's servers say reaches its sessions. */
+void cell__servers_init(struct cell__servers *servers, struct cell_space *space);
+
 /* space.c; any thread */
+struct cell_engine *cell__space_engine(struct cell_space *space);
 struct cell__loop *cell__space_loop(struct cell_space *space);
 /* Loop's thread. */
 struct cell__tools *cell__space_tools(struct cell_space *space);

@@ -66,6 +66,7 @@ struct cell_session {
 	unsigned gate_kinds;
 	int64_t approval_timeout_ms;
 	bool approval_stops_clock, require_shell_escape, restore_cwd;
+	bool takes_questions; /* of MCP servers */
 	struct cell__image_folder images;
 	struct cell__policy confine; /* sandbox */
 	bool confined;
@@ -97,6 +98,7 @@ struct cell_session {
 
 static void advance(struct cell_session *session);
 static void handle_output(void *owner, enum cell_stream stream, const char *bytes, size_t size);
+static void handle_tool_image(void *owner, const void *bytes, size_t size);
 static const struct cell__kernel_events kernel_events;
 static void handle_timer(uv_timer_t *timer);
 static void handle_wall(uv_timer_t *timer);
@@ -205,6 +207,7 @@ static void end_calls(struct seat *seat)
 {
 	struct cell_session *session = seat->session;
 	cell__calls_cancel(&seat->calls);
+	cell__gate_drop_questions(&seat->gate);
 	if (session->space)
 		cell__space_session_ended(session->space, session->id);
 }
@@ -265,7 +268,7 @@ static int open_seat(struct cell_session *session, struct cell_error *err)
 	};
 	seat->calls = (struct cell__calls){
 		.kernel = seat->kernel, .session_id = session->id, .gate = &seat->gate, .untrusted = session->confined,
-		.output = handle_output, .owner = seat,
+		.output = handle_output, .image = handle_tool_image, .owner = seat,
 	};
 	session->seat = seat;
 	return 0;
@@ -479,6 +482,48 @@ void cell__session_tell_packages(struct cell_engine *engine, struct cell_space *
 	}
 }
 
+/* ---- what MCP servers of its space say ---- */
+
+struct cell_session *cell__session_of(struct cell_engine *engine, const struct cell_space *space, const char *id)
+{
+	struct cell_session *found = NULL;
+	for (struct cell_session *session = engine->sessions; session; session = session->next) {
+		if (session->space != space || session->closing)
+			continue;
+		if (id && strcmp(session->id, id) == 0)
+			return session;
+		if (!id && found)
+			return NULL;
+		found = session;
+	}
+	return id ? NULL : found;
+}
+
+bool cell__session_takes_questions(const struct cell_session *session)
+{
+	return session->takes_questions && session->seat && !session->closing;
+}
+
+bool cell__session_any_takes_questions(struct cell_engine *engine, const struct cell_space *space)
+{
+	for (const struct cell_session *session = engine->sessions; session; session = session->next)
+		if (session->space == space && session->takes_questions && !session->closing)
+			return true;
+	return false;
+}
+
+void cell__session_ask(struct cell_session *session, struct cell__call *question)
+{
+	cell__gate_ask(&session->seat->gate, question);
+}
+
+void cell__session_tell(struct cell_session *session, enum cell_event_type type, const struct cell__call *call,
+			const char *tool, const char *json)
+{
+	if (session->seat)
+		cell__gate_tell(&session->seat->gate, type, call, tool, json);
+}
+
 static void handle_ready(void *owner)
 {
 	struct seat *seat = owner;
@@ -545,6 +590,13 @@ static void handle_output(void *owner, enum cell_stream stream, const char *byte
 	}
 }
 
+static void handle_tool_image(void *owner, const void *bytes, size_t size)
+{
+	struct cell__run *run = run_on(owner);
+	if (run)
+		cell__run_tool_image(run, bytes, size);
+}
+
 static void handle_display(void *owner, const struct cell__bundle *bundle)
 {
 	struct seat *seat = owner;
@@ -597,6 +649,7 @@ static void handle_exited(void *owner, const struct cell__exit *how)
 		uv_timer_stop(&session->wall);
 	} else {
 		cell__calls_cancel(&seat->calls); /* those of its exit handlers */
+		cell__gate_drop_questions(&seat->gate);
 		session->leaving--;
 	}
 	if (how->error.code == CELL_E_SPAWNER)
@@ -972,7 +1025,8 @@ static int copy_cwd(struct cell_session *session, const char *given, struct cell
 static int copy_gate(struct cell_session *session, const struct cell_session_options *opts, struct cell_error *err)
 {
 	const unsigned all = CELL_GATE_TOOLS | CELL_GATE_SHELL | CELL_GATE_INSTALLS | CELL_GATE_WORKFLOWS;
-	if (opts->gate & ~all)
+	const unsigned calls = opts->gate & all;
+	if (opts->gate & ~(all | CELL_GATE_QUESTIONS))
 		return cell_fail(err, CELL_E_INVALID, 0, "gate is 0x%x, expected CELL_GATE_* only", opts->gate);
 	if (opts->approval_timeout_ms < -1 || opts->approval_timeout_ms == 0)
 		return cell_fail(err, CELL_E_INVALID, 0, "approval_timeout_ms is %lld, expected more than 0, or -1 for none",
@@ -980,7 +1034,8 @@ static int copy_gate(struct cell_session *session, const struct cell_session_opt
 	session->policy = opts->policy;
 	session->audit = opts->audit;
 	if (opts->policy)
-		session->gate_kinds = opts->gate ? opts->gate : cell__policy_kinds(opts->policy);
+		session->gate_kinds = calls ? calls : cell__policy_kinds(opts->policy);
+	session->takes_questions = opts->gate & CELL_GATE_QUESTIONS || (opts->policy && cell__policy_can_ask(opts->policy));
 	if (opts->require_shell_escape && !(session->gate_kinds & CELL_GATE_SHELL))
 		return cell_fail(err, CELL_E_INVALID, 0,
 				 "require_shell_escape needs a policy and a gate with shell commands in it");

@@ -175,6 +175,11 @@ const char *cell__space_python(const struct cell_space *space)
 	return space->python;
 }
 
+struct cell_engine *cell__space_engine(struct cell_space *space)
+{
+	return space->engine;
+}
+
 struct cell__loop *cell__space_loop(struct cell_space *space)
 {
 	return &space->engine->loop;
@@ -388,6 +393,7 @@ static int make_parts(struct cell_space *space, const struct cell_space_options 
 	tools.rank_arg = space->seeker;
 	if (cell__tools_create(&tools, &space->tools, err) < 0)
 		return -1;
+	cell__servers_init(&space->servers, space);
 	if (opts->tools_dir && cell__tools_add_dir(space->tools, opts->tools_dir, err) < 0)
 		return -1;
 	if (!opts->storage)
@@ -538,6 +544,14 @@ struct host_call {
 	bool failed;
 	struct cell__buf lines;     /* each with its NUL */
 	bool over;
+	bool started, cancelled;    /* loop's thread */
+};
+
+/* Its lock is taken before a call's, and held by whoever touches `call`, which is somebody's stack. */
+struct cell_canceller {
+	pthread_mutex_t lock;
+	struct host_call *call; /* under way; NULL: none */
+	bool cancelled;
 };
 
 static void end_host_call(struct host_call *call)
@@ -614,7 +628,76 @@ static bool take_lines(struct host_call *call)
 static void do_call(struct cell__task *task)
 {
 	struct host_call *call = (struct host_call *)((char *)task - offsetof(struct host_call, task));
-	cell__gate_handle(&call->space->own_gate, &call->base);
+	call->started = true;
+	if (call->cancelled)
+		host_fail(&call->base, CELL_E_CANCELLED, "", "the operation was cancelled");
+	else
+		cell__gate_handle(&call->space->own_gate, &call->base);
+}
+
+/* ---- cancelling ---- */
+
+struct cell_canceller *cell_canceller_create(void)
+{
+	struct cell_canceller *canceller = cell__alloc(1, sizeof *canceller);
+	if (canceller)
+		pthread_mutex_init(&canceller->lock, NULL);
+	return canceller;
+}
+
+void cell_canceller_destroy(struct cell_canceller *canceller)
+{
+	if (!canceller)
+		return;
+	pthread_mutex_destroy(&canceller->lock);
+	free(canceller);
+}
+
+static bool is_over(struct host_call *call)
+{
+	pthread_mutex_lock(&call->waiter.lock);
+	bool over = call->over;
+	pthread_mutex_unlock(&call->waiter.lock);
+	return over;
+}
+
+static void do_cancel(void *arg)
+{
+	struct cell_canceller *canceller = arg;
+	pthread_mutex_lock(&canceller->lock);
+	struct host_call *call = canceller->call;
+	if (call && !call->started) {
+		call->cancelled = true;
+	} else if (call && !is_over(call) && call->base.cancel) {
+		/* What cannot be stopped is a moment's work, and ends by itself. */
+		call->base.cancel(&call->base);
+		host_fail(&call->base, CELL_E_CANCELLED, "", "the operation was cancelled");
+	}
+	pthread_mutex_unlock(&canceller->lock);
+}
+
+void cell_canceller_cancel(struct cell_canceller *canceller)
+{
+	pthread_mutex_lock(&canceller->lock);
+	struct cell__loop *loop = canceller->call ? &canceller->call->space->engine->loop : NULL;
+	canceller->cancelled = true;
+	pthread_mutex_unlock(&canceller->lock);
+	if (loop && cell__loop_is_current(loop))
+		do_cancel(canceller);
+	else if (loop)
+		cell__loop_call(loop, do_cancel, canceller);
+}
+
+/* False: it was cancelled before. */
+static bool set_call(struct cell_canceller *canceller, struct host_call *call)
+{
+	if (!canceller)
+		return true;
+	pthread_mutex_lock(&canceller->lock);
+	canceller->call = call;
+	bool cancelled = canceller->cancelled;
+	pthread_mutex_unlock(&canceller->lock);
+	return !cancelled;
 }
 
 void cell_answer_finish(struct cell_answer *answer)
@@ -630,7 +713,8 @@ void cell_answer_finish(struct cell_answer *answer)
 }
 
 static int call_and_wait(struct cell_space *space, const char *method, const char *args_json, const void *raw,
-			 size_t raw_size, struct cell_answer *ret_answer, struct cell_error *err)
+			 size_t raw_size, struct cell_canceller *canceller, struct cell_answer *ret_answer,
+			 struct cell_error *err)
 {
 	if (cell__loop_is_current(&space->engine->loop))
 		return cell_fail(err, CELL_E_INVALID, 0, "cell_space_call() waits and must not be called from a callback");
@@ -649,10 +733,12 @@ static int call_and_wait(struct cell_space *space, const char *method, const cha
 	};
 	struct cell__task *task = &call.task;
 	cell__waiter_init(&call.waiter);
+	call.cancelled = !set_call(canceller, &call);
 	do {
 		cell__loop_do(&space->engine->loop, task, &call.waiter);
 		task = NULL;
 	} while (!take_lines(&call));
+	set_call(canceller, NULL);
 	cell__waiter_finish(&call.waiter);
 	json_decref(args);
 	if (call.failed && err)
@@ -665,7 +751,7 @@ int cell_space_call(struct cell_space *space, const char *method, const char *ar
 		    size_t raw_size, char **ret_json, void **ret_raw, size_t *ret_raw_size, struct cell_error *err)
 {
 	struct cell_answer answer = { 0 };
-	int rc = call_and_wait(space, method, args_json, raw, raw_size, &answer, err);
+	int rc = call_and_wait(space, method, args_json, raw, raw_size, NULL, &answer, err);
 	if (rc == 0) {
 		*ret_json = cell__take_ptr(answer.json);
 		if (ret_raw) {
@@ -680,12 +766,19 @@ int cell_space_call(struct cell_space *space, const char *method, const char *ar
 int cell_space_call_ex(struct cell_space *space, const char *method, const char *args_json, const void *raw,
 		       size_t raw_size, struct cell_answer *ret_answer, struct cell_error *err)
 {
+	return cell_space_call_with(space, method, args_json, raw, raw_size, NULL, ret_answer, err);
+}
+
+int cell_space_call_with(struct cell_space *space, const char *method, const char *args_json, const void *raw,
+			 size_t raw_size, struct cell_canceller *canceller, struct cell_answer *ret_answer,
+			 struct cell_error *err)
+{
 	struct cell_answer answer = { 0 };
 	struct cell_error why = { 0 };
 	size_t size = ret_answer->size;
 	if (size != sizeof answer)
 		return cell_fail(err, CELL_E_INVALID, 0, "cell_answer.size is %zu, expected %zu", size, sizeof answer);
-	int rc = call_and_wait(space, method, args_json, raw, raw_size, &answer, &why);
+	int rc = call_and_wait(space, method, args_json, raw, raw_size, canceller, &answer, &why);
 	if (rc < 0 && !answer.message)
 		answer.message = cell__strdup(why.msg);
 	if (rc < 0 && err)
@@ -721,7 +814,7 @@ int cell__space_sync(struct cell_space *space, struct cell_error *err)
 	if (!space->sync_on_start || !space->store)
 		return 0;
 	struct cell_answer answer = { 0 };
-	int rc = call_and_wait(space, "deps.sync", "{\"quick\":true}", NULL, 0, &answer, err);
+	int rc = call_and_wait(space, "deps.sync", "{\"quick\":true}", NULL, 0, NULL, &answer, err);
 	if (rc == 0)
 		rc = check_synced(answer.json, err);
 	cell_answer_finish(&answer);

@@ -67,6 +67,7 @@ struct cell__callable {
 	void *arg;
 	/* MCP */
 	char *alias;                /* as a parameter's */
+	bool task;                  /* is called as a task: the server says so */
 };
 
 struct cell__pair {
@@ -327,6 +328,7 @@ struct cell__tools {
 	unsigned mcp_closing;             /* servers that are not gone yet */
 	void (*mcp_closed)(struct cell__tools *tools);
 	void (*mcp_event)(void *arg, const struct cell__mcp_event *event);
+	bool (*mcp_elicits)(void *arg);
 	void *mcp_event_arg;
 	struct cell__mcp_stop *stops;     /* who waits for the end of servers that were stopped */
 	void *parked;                     /* mcp_wait.c */

@@ -3,6 +3,7 @@
  *
  *     server:  made with its tool ──first use──▶ has a client ──no tool has it any more──▶ closing ──▶ gone
  *     call:    request to the client ──▶ answered | failed | timed out
+ *                 │                 └─ a task was made ──▶ its result asked for ──▶ answered | failed | timed out
  *                 └─ cancelled: the server is told
  */
 #define _GNU_SOURCE
@@ -14,7 +15,14 @@
 struct mcp_run {
 	struct cell__mcp_request request;
 	struct cell__tool_run *run;
+	char *task; /* that the server works on; NULL: none */
 };
+
+static void free_run(struct mcp_run *mcp)
+{
+	free(mcp->task);
+	free(mcp);
+}
 
 /* ---- what a server is started with ---- */
 
@@ -264,11 +272,27 @@ static void handle_listed(void *arg, const struct cell__mcp_failure *failure)
 	cell__mcp_server_unref(server);
 }
 
+/* What the server says may belong to: the only call under way, or calls that are all of one session. */
+static void set_origin(const struct cell__mcp_server *server, struct cell__mcp_event *event)
+{
+	size_t n = 0;
+	for (const struct cell__tool_run *run = server->tools->runs; run; run = run->next) {
+		if (run->tool->server != server)
+			continue;
+		bool same = n == 0 || (event->session_id && strcmp(event->session_id, run->call->session_id) == 0);
+		event->session_id = same ? run->call->session_id : NULL;
+		event->call = n == 0 ? run->call : NULL;
+		event->callable = n == 0 ? run->callable->name : NULL;
+		n++;
+	}
+}
+
 static void handle_log(void *arg, const json_t *params)
 {
 	struct cell__mcp_server *server = arg;
 	struct cell__tools *tools = server->tools;
 	struct cell__mcp_event event = { .type = CELL_MCP_LOG, .tool = server->name, .params = params };
+	set_origin(server, &event);
 	if (tools->mcp_event)
 		tools->mcp_event(tools->mcp_event_arg, &event);
 }
@@ -278,19 +302,21 @@ static void handle_elicit(void *arg, struct cell__mcp_elicitation *elicitation, 
 {
 	struct cell__mcp_server *server = arg;
 	struct cell__tools *tools = server->tools;
-	const struct mcp_run *of = (const struct mcp_run *)request;
 	struct cell__mcp_event event = {
-		.type = CELL_MCP_QUESTION,
-		.tool = server->name,
-		.callable = of ? of->run->callable->name : NULL,
-		.session_id = of ? of->run->call->session_id : NULL,
-		.params = params,
-		.elicitation = elicitation,
+		.type = CELL_MCP_QUESTION, .tool = server->name, .params = params, .elicitation = elicitation
 	};
+	(void)request;
+	set_origin(server, &event);
 	if (tools->mcp_event)
 		tools->mcp_event(tools->mcp_event_arg, &event);
 	else
 		cell__mcp_elicitation_answer(elicitation, "decline", NULL);
+}
+
+static bool handle_elicits(void *arg)
+{
+	struct cell__tools *tools = ((struct cell__mcp_server *)arg)->tools;
+	return tools->mcp_elicits && tools->mcp_elicits(tools->mcp_event_arg);
 }
 
 static void handle_ended(void *arg);
@@ -309,7 +335,8 @@ static int need_client(struct cell__mcp_server *server, struct cell_error *err)
 		.listed = handle_listed,
 		.ended = handle_ended,
 		.log = handle_log,
-		.elicit = server->tools->mcp_event ? handle_elicit : NULL,
+		.elicit = handle_elicit,
+		.elicits = handle_elicits,
 		.arg = server,
 	};
 	return cell__mcp_client_create(&opts, &server->client, err);
@@ -485,12 +512,62 @@ void cell__mcp_add_problems(const struct cell__tools *tools, json_t *list)
 
 /* ---- calls ---- */
 
+static void handle_task_cancelled(struct cell__mcp_request *request, const struct cell__mcp_answer *answer)
+{
+	(void)answer; /* it was a courtesy */
+	free(request);
+}
+
+/* Nobody waits for the task any more. */
+static void cancel_task(struct cell__mcp_server *server, const char *task)
+{
+	struct cell__mcp_request *request = cell__alloc(1, sizeof *request);
+	if (!request)
+		return;
+	request->method = "tasks/cancel";
+	request->params = json_pack("{s:s}", "taskId", task);
+	request->timeout_ms = CELL_MCP_PING_TIMEOUT_MS;
+	request->done = handle_task_cancelled;
+	if (request->params && server && server->client && cell__mcp_request_start(server->client, request, NULL) == 0)
+		return;
+	json_decref(request->params);
+	free(request);
+}
+
+static void handle_done(struct cell__mcp_request *request, const struct cell__mcp_answer *answer);
+
+/* The server made a task of the call: its result is the call's.  Asking for it waits until it is there. */
+static bool follow_task(struct mcp_run *mcp, const struct cell__mcp_answer *answer)
+{
+	struct cell__tool_run *run = mcp->run;
+	const json_t *result = answer->message && answer->message->kind == CELL__RPC_RESULT ? answer->message->result : NULL;
+	const char *task = json_string_value(json_object_get(json_object_get(result, "task"), "taskId"));
+	if (!run->callable->task || mcp->task || !task || !run->tool->server || !run->tool->server->client)
+		return false;
+	mcp->task = cell__strdup(task);
+	mcp->request = (struct cell__mcp_request){
+		.method = "tasks/result",
+		.params = json_pack("{s:s}", "taskId", task),
+		.timeout_ms = cell__tool_run_timeout_ms(run),
+		.done = handle_done,
+	};
+	if (mcp->task && mcp->request.params &&
+	    cell__mcp_request_start(run->tool->server->client, &mcp->request, NULL) == 0)
+		return true;
+	json_decref(mcp->request.params);
+	return false;
+}
+
 static void handle_done(struct cell__mcp_request *request, const struct cell__mcp_answer *answer)
 {
 	struct mcp_run *mcp = (struct mcp_run *)request;
 	struct cell__tool_run *run = mcp->run;
+	if (follow_task(mcp, answer))
+		return;
+	if (mcp->task && answer->failure && answer->failure->err.code == CELL_E_TOOL_TIMEOUT)
+		cancel_task(run->tool->server, mcp->task);
 	run->state = NULL;
-	free(mcp);
+	free_run(mcp);
 	cell__mcp_finish_run(run, answer);
 }
 
@@ -502,6 +579,7 @@ static void handle_progress(struct cell__mcp_request *request, const json_t *par
 		.tool = run->tool->name,
 		.callable = run->callable->name,
 		.session_id = run->call->session_id,
+		.call = run->call,
 		.params = params,
 	};
 	if (run->tools->mcp_event)
@@ -519,6 +597,8 @@ static void start(struct cell__tool_run *run, json_t *args)
 		cell__tool_run_fail(run, CELL_E_NOMEM, "out of memory");
 		return;
 	}
+	if (run->callable->task)
+		json_object_set_new(params, "task", json_object());
 	mcp->run = run;
 	mcp->request.method = "tools/call";
 	mcp->request.params = params;
@@ -539,7 +619,9 @@ static void cancel(struct cell__tool_run *run)
 {
 	struct mcp_run *mcp = cell__take_ptr(run->state);
 	cell__mcp_request_cancel(&mcp->request, "nobody waits for the answer any more");
-	free(mcp);
+	if (mcp->task)
+		cancel_task(run->tool->server, mcp->task);
+	free_run(mcp);
 }
 
 const struct cell__tool_adapter cell__tool_mcp = { .name = "mcp", .start = start, .cancel = cancel };
@@ -638,8 +720,9 @@ json_t *cell__tools_mcp_schema(struct cell__tools *tools, const char *name)
 }
 
 void cell__tools_on_mcp(struct cell__tools *tools, void (*event)(void *arg, const struct cell__mcp_event *event),
-			void *arg)
+			bool (*elicits)(void *arg), void *arg)
 {
 	tools->mcp_event = event;
+	tools->mcp_elicits = elicits;
 	tools->mcp_event_arg = arg;
 }

@@ -165,8 +165,8 @@ static void type_from_union(struct cell__param *param, const json_t *list)
 	}
 	if (others == 1 && json_is_string(type))
 		set_type(param, json_string_value(type));
-	else if (others > 1)
-		param->nullable = true; /* one of them may be null deeper down */
+	else if (others > 0)
+		param->nullable = true; /* it may be null deeper down */
 }
 
 static void read_type(struct cell__param *param, const json_t *schema)
@@ -300,6 +300,8 @@ static int read_callable(struct cell__callable *callable, const char *name, cons
 	callable->description = cut_text(json_object_get(spec, "description"), CELL_MCP_LIMIT_DESCRIPTION, budget);
 	if (!callable->description)
 		callable->description = cut_text(json_object_get(spec, "title"), CELL_MCP_LIMIT_DESCRIPTION, budget);
+	const char *task = json_string_value(json_object_get(json_object_get(spec, "execution"), "taskSupport"));
+	callable->task = task && strcmp(task, "required") == 0;
 	if (!callable->name)
 		return -1;
 	if (!json_is_object(schema)) {

@@ -233,7 +233,8 @@ static int take_given(const struct cell__tool *tool, const struct cell__callable
 			add_known(why, tool, callable);
 			return -1;
 		}
-		if (json_is_null(value) && !(param && (param->nullable || (param->type == CELL_ARG_ANY && param->required))))
+		/* A null is an argument like others where the schema has it, or says nothing of the argument at all. */
+		if (json_is_null(value) && param && !param->nullable && !(param->type == CELL_ARG_ANY && param->required))
 			continue;
 		if (param && json_object_get(out, param->name)) {
 			cell__buf_printf(why, "Argument '%s' is given twice", param->name);
@@ -470,6 +471,31 @@ int cell__params_from_schema(const json_t *schema, struct cell__params *ret_para
 	*ret_open = json_is_true(json_object_get(schema, "additionalProperties"));
 	*ret_params = params;
 	return 0;
+}
+
+int cell__schema_check(const json_t *schema, const json_t *object, struct cell__buf *why)
+{
+	struct cell__params params;
+	struct cell_error err;
+	bool open;
+	/* What we do not understand is left to who asked for it. */
+	if (cell__params_from_schema(schema, &params, &open, &err) < 0)
+		return 0;
+	const char *name;
+	json_t *value;
+	int rc = 0;
+	json_object_foreach((json_t *)object, name, value) {
+		const struct cell__param *param = cell__params_find(&params, name);
+		if (param && strcmp(param->name, name) == 0 && rc == 0)
+			rc = cell__arg_check(param, value, why);
+	}
+	for (size_t i = 0; i < params.count && rc == 0; i++)
+		if (params.list[i].required && !json_object_get(object, params.list[i].name)) {
+			cell__buf_printf(why, "'%s' is missing", params.list[i].name);
+			rc = -1;
+		}
+	cell__params_finish(&params);
+	return rc;
 }
 
 /* ---- showing ---- */

@@ -195,12 +195,18 @@ struct cell__mcp_event {
 	const char *tool;
 	const char *callable;     /* NULL: not known */
 	const char *session_id;   /* NULL: not known */
+	const struct cell__call *call; /* that it belongs to; NULL: not known */
 	const json_t *params;     /* of the notification or the question; may be NULL */
 	struct cell__mcp_elicitation *elicitation; /* QUESTION: to be answered once */
 };
-/* Before any server is used; without it every question is declined. */
+/*
+ * Before any server is used; without it every question is declined.  elicits: at each start of a server, whether it is told
+ * that a person can be asked.
+ */
 void cell__tools_on_mcp(struct cell__tools *tools, void (*event)(void *arg, const struct cell__mcp_event *event),
-			void *arg);
+			bool (*elicits)(void *arg), void *arg);
+/* Does an object fit a JSON Schema, as far as that is understood?  `why` gets what is wrong. */
+int cell__schema_check(const json_t *schema, const json_t *object, struct cell__buf *why);
 
 /* ---- functions of the host ---- */
 

@@ -155,6 +155,7 @@ def test_wrong_arguments_do_not_reach_the_server(serve, tmp_path):
     assert "Unknown argument 'extra'" in fails(driver, "tools.s.echo(text='x', extra=1)")
     assert peers.messages(tmp_path / "log", "tools/call") == []
     assert driver.value("tools.s.args(any_thing=[1, {'a': None}])") == {"any_thing": [1, {"a": None}]}
+    assert driver.value("tools.s.args(nothing=None)") == {"nothing": None}
 
 
 def test_names_that_python_cannot_write(serve):
@@ -326,6 +327,22 @@ def test_a_timeout_cancels_the_call(serve, tmp_path):
     assert code_of(driver, "tools.s.never()") == "tool_timeout"
     support.wait_until(lambda: len(peers.messages(tmp_path / "log", "notifications/cancelled")) == 2, "the server is told")
     assert server_pid(driver) == pid  # it answered the ping
+
+
+def test_tools_that_are_called_as_tasks(serve, tmp_path):
+    driver = serve(timeout=0.3)
+    log = tmp_path / "log"
+    assert driver.value("tools.s.task()") == "the task t1 is done"
+    assert peers.messages(log, "tools/call")[0]["params"]["task"] == {}
+    fails(driver, "tools.s.task(forever=True)", "ToolTimeoutError")
+    support.wait_until(lambda: len(peers.messages(log, "tasks/cancel")) == 1, "the server is told")
+    peers.write_server(tmp_path, "s", **peers.scripted(log=log))
+    driver.send({"code": "tools.s.task(forever=True)"})
+    support.wait_until(lambda: len(peers.messages(log, "tasks/result")) == 3, "the call is made")
+    driver.interrupt()
+    assert driver.answer()["error"]["code"] == "interrupted"
+    support.wait_until(lambda: len(peers.messages(log, "tasks/cancel")) == 2, "the server is told again")
+    assert peers.messages(log, "tasks/cancel")[1]["params"] == {"taskId": "t1"}
 
 
 def test_a_server_that_hangs_is_replaced(serve):

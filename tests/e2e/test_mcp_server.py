@@ -2,6 +2,7 @@
 import base64
 import json
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -325,11 +326,17 @@ def test_artifacts(client):
     assert "limit" in client.fails("load_artifact", name="big")
 
 
-def test_deps(connect, tmp_path):
+@pytest.fixture(scope="module")
+def venv(tmp_path_factory):
+    """Where packages go: made by whoever is first, which takes a while. Tests take packages of different names."""
+    return tmp_path_factory.mktemp("venv") / "venv"
+
+
+def test_deps(connect, tmp_path, venv):
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     spaces.make_wheel(str(wheels), "tinypkg")
-    client = connect("--base", tmp_path / "base", "--wheel-dir", wheels, "--venv-dir", tmp_path / "venv")
+    client = connect("--base", tmp_path / "base", "--wheel-dir", wheels, "--venv-dir", venv)
     assert client.value("list_deps")["result"] == []
     assert client.value("add_dep", package="tinypkg")["installed"] == ["tinypkg"]
     assert client.value("install_package", package_name="tinypkg")["already_present"] == ["tinypkg"]
@@ -340,10 +347,55 @@ def test_deps(connect, tmp_path):
     assert "no-such-package-here" in client.fails("add_dep", package="no-such-package-here")
 
 
-def test_register_mcp_server(client):
-    names = client.value("register_mcp_server", server_name="s", server_params=peers.scripted())["result"]
-    assert names[0] == "echo" and len(names) > 30
+@pytest.mark.parametrize("name, flags, there", [("earlypkg", [], True), ("latepkg", ["--no-sync-deps"], False)])
+def test_configured_packages_are_there_from_the_start(connect, tmp_path, venv, name, flags, there):
+    spaces.make_wheel(str(tmp_path / "wheels"), name)
+    spaces.write_files(tmp_path / "base", {"requirements.txt": name + "\n"})
+    client = connect("--base", tmp_path / "base", "--wheel-dir", tmp_path / "wheels", "--venv-dir", venv, *flags)
+    code = "import importlib.util\nimportlib.util.find_spec(%r) is not None" % name
+    assert client.value("run_code", code=code)["value"] is there
+
+
+def test_cancelling_an_install_stops_it(connect, tmp_path, venv):
+    with socket.socket() as index:
+        index.bind(("127.0.0.1", 0))
+        index.listen()
+        index.settimeout(support.DEADLINE)
+        client = connect("--base", tmp_path / "base", "--venv-dir", venv, "--index-url",
+                         "http://127.0.0.1:%d/simple" % index.getsockname()[1])
+        number = client.start("add_dep", {"package": "slowpkg"})
+        asked, _ = index.accept()
+        with asked:
+            asked.settimeout(support.DEADLINE)
+            assert asked.recv(65536)
+            client.notify("notifications/cancelled", requestId=number)
+            assert asked.recv(65536) == b""  # the installer is gone
+        assert client.value("list_deps")["result"] == []
+        assert not [note for note in client.notes if "id" in note], client.notes
+        # The same when the client goes.
+        client.start("add_dep", {"package": "slowpkg"})
+        asked, _ = index.accept()
+        with asked:
+            assert client.close() == 0
+            asked.settimeout(support.DEADLINE)
+            while asked.recv(65536):
+                pass
+
+
+def test_register_mcp_server(connect, tmp_path):
+    client = connect("--root", tmp_path)
+    answer = client.call("register_mcp_server", server_name="s", server_params=peers.scripted())
+    names = answer["structuredContent"].pop("result")
+    assert names[0] == "echo" and names[-1] == "dash_ed_name" and len(names) > 30
+    assert answer["structuredContent"] == {"problems": [], "package": "s"}
+    assert answer["content"] == [{"type": "text", "text": name} for name in names]
     assert client.value("run_code", code="tools.s.echo(text='hi')")["value"] == "hi"
+    assert client.value("run_code", code="from mcptools.s.echo import Params, run\nrun(Params(text='typed'))")["value"] == "typed"
+    assert sorted(name for name in os.listdir(tmp_path / "mcptools") if name[0] != ".") == ["s"]
+    other = connect("--cwd", "/proc", "--python", support.bare_python())
+    answer = other.value("register_mcp_server", server_name="s", server_params=peers.scripted())
+    assert answer["result"][-1] == "dash-ed.name" and "no package was made" in answer["problems"][0]
+    assert other.value("run_code", code="tools.s.echo(text='hi')")["value"] == "hi"
     words = client.fails("register_mcp_server", server_name="bad", server_params={"command": "no-such-program-anywhere"})
     assert "no-such-program-anywhere" in words
     assert "bad" not in [tool["name"] for tool in client.value("list_tools")["result"]]
@@ -415,7 +467,26 @@ def test_questions_of_mcp_servers_reach_the_client(connect, tmp_path):
     client.on_request = lambda message: {"action": "accept", "content": {"name": "Ada"}}
     result = client.result(client.start("run_code", {"code": "str(tools.s.ask(message='Who?'))"}))
     assert client.asked and client.asked[0]["method"] == "elicitation/create", result
+    assert client.asked[0]["params"] == {"message": "Who?", "requestedSchema": {
+        "type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}}
     assert "Ada" in text_of(result)
+    for said, heard in (({"action": "decline"}, "decline"), ({"action": "cancel"}, "cancel"), ({"action": "accept"}, "cancel")):
+        client.on_request = lambda message, said=said: said
+        assert client.value("run_code", code="tools.s.ask(message='Who?')['action']")["value"] == heard
+    silent = connect("--base", base)
+    assert silent.value("run_code", code="tools.s.ask(message='Who?')")["value"] == {"action": "decline"}
+    assert not silent.asked
+
+
+def test_what_mcp_servers_say_reaches_the_client(connect, tmp_path):
+    client = connect("--base", peers.write_server(tmp_path, "s", **peers.scripted()))
+    client.result(client.send("logging/setLevel", level="warning"))
+    client.result(client.start("run_code", {"code": "tools.s.progress(steps=2); tools.s.log(text='careful')"},
+                               _meta={"progressToken": "t"}))
+    notes = client.noted("notifications/progress")
+    assert [note["message"] for note in notes] == ["s.progress: 1/2 step 1", "s.progress: 2/2 step 2"]
+    assert notes[0]["progress"] < notes[1]["progress"] and {note["progressToken"] for note in notes} == {"t"}
+    assert client.noted("notifications/message") == [{"level": "warning", "logger": "s", "data": "careful"}]
 
 
 # ---- environment and end -----------------------------------------------------------------------------------------
@@ -439,6 +510,16 @@ def test_root_env_file_and_kernel_variables(connect, tmp_path):
     assert (tmp_path / "root" / ".workcell" / "artifacts" / "a").read_text() == "x"
     fresh = connect("--root", tmp_path / "deep" / "er")
     assert fresh.value("run_code", code="import os\nos.getcwd()")["value"] == str(tmp_path / "deep" / "er")
+
+
+def test_log_level(connect, tmp_path):
+    client = connect("--log-level", "DEBUG")
+    client.call("run_code", code="1")
+    client.process.stdin.close()
+    assert client.process.wait(support.DEADLINE) == 0
+    assert "workcell: debug: " in client.stderr_text() or "workcell: info: " in client.stderr_text()
+    done = support.workcell("mcp", "--log-level", "loud")
+    assert (done.status, done.error_code) == (support.EXIT["invalid"], "invalid") and "loud" in done.err
 
 
 def test_a_bad_env_file_is_refused(tmp_path):
@@ -528,3 +609,12 @@ def test_the_typescript_sdk(tmp_path):
     names, good, bad = json.loads(done.stdout)
     assert names == TOOLS and good["structuredContent"]["value"] == 42
     assert bad["isError"] and bad["structuredContent"]["error"]["type"] == "ZeroDivisionError"
+
+
+def test_the_inspector(tmp_path):
+    server = [support.BIN, "mcp", "--python", support.bare_python(), "--base", tmp_path / "base"]
+    listed = peers.inspect(tmp_path / "first", *server, "--method", "tools/list")
+    assert [tool["name"] for tool in listed["tools"]] == TOOLS
+    answer = peers.inspect(tmp_path / "second", *server, "--method", "tools/call", "--tool-name", "execute_ipython_cell",
+                           "--tool-arg", "code=print('hi'); 6 * 7", "timeout=5")
+    assert answer["structuredContent"]["value"] == 42 and text_of(answer) == "hi\n42"

@@ -268,3 +268,11 @@ def test_the_typescript_sdk(listen, tmp_path):
                           stderr=subprocess.PIPE, timeout=support.DEADLINE, check=False)
     assert done.returncode == 0, done.stderr.decode()
     assert json.loads(done.stdout) == [6, 42, "hi\n"]
+
+
+def test_the_inspector(listen, tmp_path):
+    server = listen()
+    answer = peers.inspect(tmp_path / "cli", "http://127.0.0.1:%d/mcp" % server.port, "--transport", "http",
+                           "--header", "Authorization: Bearer " + TOKEN, "--method", "tools/call", "--tool-name", "run_code",
+                           "--tool-arg", "code=6 * 7")
+    assert answer["structuredContent"]["value"] == 42

@@ -61,6 +61,23 @@ def memory():
     return [node(), package("@modelcontextprotocol/server-memory", "dist/index.js")]
 
 
+def inspect(folder, *arguments):
+    """What the Inspector's command line says, as JSON.
+
+    The package is the command line alone, without the Inspector's web pages; it wants to lie as in the whole: in a folder
+    beside a package.json.
+    """
+    entry = package("@modelcontextprotocol/inspector-cli", "build/cli.js")
+    source = os.path.dirname(os.path.dirname(entry))
+    shutil.copytree(source, os.path.join(str(folder), "cli"))
+    shutil.copy(os.path.join(source, "package.json"), str(folder))
+    os.symlink(os.path.join(NODE_DIR, "node_modules"), os.path.join(str(folder), "node_modules"))
+    done = subprocess.run([node(), os.path.join(str(folder), "cli", "build", "cli.js"), "--cli", *map(str, arguments)],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=support.DEADLINE, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    return json.loads(done.stdout)
+
+
 def params(argv, **keys):
     return dict({"command": argv[0], "args": argv[1:]}, **keys)
 

@@ -63,6 +63,7 @@ TOOLS = {
     "noise": ("Prints before it answers", schema()),
     "unreadable": ("Answers with JSON that is beyond us", schema(["how"], how=TEXT)),
     "batch": ("Answers in a batch", schema()),
+    "task": ("Is a task", schema(forever={"type": "boolean"})),
     "list": ("Has the name of a method", schema()),
     "dash-ed.name": ("Is no Python name", schema()),
 }
@@ -164,7 +165,8 @@ class Server:
 
     def describe(self, name):
         description, inputs = self.tools.get(name) or ("one of many", schema())
-        return {"name": name, "description": description, "inputSchema": inputs}
+        made = {"name": name, "description": description, "inputSchema": inputs}
+        return dict(made, execution={"taskSupport": "required"}) if name == "task" else made
 
     def handle_tools_call(self, ident, params):
         name, args = params["name"], params.get("arguments") or {}
@@ -328,6 +330,17 @@ class Server:
         note = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "in a batch"}}
         answer = {"jsonrpc": "2.0", "id": ident, "result": text("by batch")}
         self.send_text(json.dumps([note, answer]))
+
+    def call_task(self, ident, forever=False):
+        self.forever = forever
+        return {"task": {"taskId": "t1", "status": "working", "ttl": None, "createdAt": "", "lastUpdatedAt": ""}}
+
+    def handle_tasks_result(self, ident, params):
+        if not self.forever:
+            self.answer(ident, text("the task %s is done" % params["taskId"]))
+
+    def handle_tasks_cancel(self, ident, params):
+        self.answer(ident, {"taskId": params["taskId"], "status": "cancelled"})
 
     def call_list(self, ident):
         return text("not the method")

@@ -79,11 +79,11 @@ static void test_names(void **state)
 	char before[CELL__IMAGE_NAME_BYTES] = "", name[CELL__IMAGE_NAME_BYTES], theirs[CELL__IMAGE_NAME_BYTES];
 	/* 2026-11-15 09:30:15.123 UTC; then later, at the same moment, and after the clock was set back by a day. */
 	const int64_t now = 1794735015123, times[] = { now, now, now + 1, now + 1000, now - 86400000, now + 86400000 };
-	cell__image_name(&folder, now, name);
+	cell__image_name(&folder, now, "png", name);
 	assert_string_equal(name, "20261115T093015123Z-01234567-0001.png");
 	for (size_t i = 0; i < 4000; i++) {
-		cell__image_name(&folder, times[i % COUNT(times)], name);
-		cell__image_name(&other, times[i % COUNT(times)], theirs);
+		cell__image_name(&folder, times[i % COUNT(times)], "png", name);
+		cell__image_name(&other, times[i % COUNT(times)], "png", theirs);
 		assert_true(strcmp(before, name) < 0);
 		assert_string_not_equal(name, theirs);
 		strcpy(before, name);
@@ -95,11 +95,14 @@ static void test_names(void **state)
 static void test_signature(void **state)
 {
 	(void)state;
-	assert_true(cell__image_is_png(PNG "rest", 12));
-	assert_true(cell__image_is_png(PNG, 8));
-	assert_false(cell__image_is_png(PNG, 7));
-	assert_false(cell__image_is_png("GIF89a..", 8));
-	assert_false(cell__image_is_png("", 0));
+	assert_string_equal(cell__image_type(PNG "rest", 12), "png");
+	assert_string_equal(cell__image_type(PNG, 8), "png");
+	assert_null(cell__image_type(PNG, 7));
+	assert_string_equal(cell__image_type("GIF89a..", 8), "gif");
+	assert_string_equal(cell__image_type("\xff\xd8\xff\xe0", 4), "jpg");
+	assert_string_equal(cell__image_type("RIFF....WEBPVP8", 15), "webp");
+	assert_null(cell__image_type("RIFF....WAVE", 12));
+	assert_null(cell__image_type("", 0));
 }
 
 /* ---- the folder ---- */

@@ -1,0 +1,151 @@
+/*
+ * mcp/server: what a client sends, line by line, and what an HTTP request says of itself.  The first byte chooses.
+ *
+ * The peer has no session and no room for calls, so that nothing is run: every request is answered in the call that brings
+ * it, once, with a line of JSON.  Nobody gets in without the token, or by a Host that is not ours.
+ */
+#include <strings.h>
+
+#include "fuzz.h"
+#include "mcp/server.h"
+
+static struct cell_mcp_server server;
+
+struct heard {
+	size_t sent, lasts;
+	void *stream;
+};
+
+static void hear(void *arg, void *stream, const char *text, size_t size, bool last)
+{
+	struct heard *heard = arg;
+	MUST(stream == heard->stream || !last);
+	heard->lasts += last;
+	if (!text)
+		return;
+	heard->sent++;
+	MUST(!memchr(text, '\n', size));
+	json_t *json = json_loadb(text, size, JSON_REJECT_DUPLICATES, NULL);
+	MUST(json_is_object(json) || json_is_array(json));
+	json_decref(json);
+}
+
+static bool is_full(void *arg, void *stream)
+{
+	(void)arg, (void)stream;
+	return false;
+}
+
+static struct cell__mcp_peer *make_peer(struct heard *heard)
+{
+	struct cell__mcp_sink sink = { hear, is_full, heard };
+	if (!server.tools) {
+		server.opts = (struct cell_mcp_server_options)CELL_MCP_SERVER_OPTIONS_INIT;
+		pthread_mutex_init(&server.lock, NULL);
+		server.tools = cell__mcp_tools_list(&server.opts);
+	}
+	struct cell__mcp_peer *peer = cell__mcp_peer_create(&server, &sink, NULL);
+	MUST(peer);
+	/* No thread that would open a session, ... */
+	pthread_mutex_lock(&peer->lock);
+	peer->stopping = true;
+	pthread_cond_broadcast(&peer->changed);
+	pthread_mutex_unlock(&peer->lock);
+	pthread_join(peer->thread, NULL);
+	peer->has_thread = false;
+	/* ... and no room. */
+	peer->n_workers = CELL_MCP_MAX_CALLS;
+	peer->n_cells = CELL_MCP_MAX_CELLS;
+	return peer;
+}
+
+static void feed(struct cell__mcp_peer *peer, struct heard *heard, const char *line, size_t size)
+{
+	char stream;
+	*heard = (struct heard){ .stream = &stream };
+	size_t n = cell__mcp_peer_feed(peer, line, size, &stream);
+	MUST(heard->lasts == (n > 0) && (n == 0 || heard->sent >= 1) && heard->sent <= (n ? n : 0));
+	MUST(!peer->jobs && !peer->cells);
+}
+
+static void test_lines(const uint8_t *data, size_t size)
+{
+	struct heard heard = { 0 };
+	struct cell__mcp_peer *peer = make_peer(&heard);
+	struct cell__lines lines;
+	const char *line;
+	size_t n;
+	cell__lines_init(&lines, 4096);
+	for (size_t at = 0; at < size; at += 61)
+		MUST(cell__lines_add(&lines, (const char *)data + at, size - at < 61 ? size - at : 61) == 0);
+	MUST(cell__lines_add(&lines, "\n", 1) == 0);
+	for (enum cell__line_status status; (status = cell__lines_next(&lines, &line, &n)) != CELL__LINE_MORE;) {
+		if (status != CELL__LINE_OK)
+			continue;
+		feed(peer, &heard, line, n);
+		/* Something for answers to answer, where the client said that it can be asked. */
+		(void)cell__mcp_peer_ask(peer, NULL, json_object(), 1, n % 2);
+	}
+	cell__lines_finish(&lines);
+	peer->n_workers = 0;
+	MUST(cell__mcp_peer_destroy(peer, NULL) == 0);
+}
+
+/* The next of the NUL-terminated texts; NULL: a header that is not there. */
+static const char *take(const char **at, const char *end)
+{
+	const char *text = *at;
+	if (text >= end)
+		return NULL;
+	*at += strlen(text) + 1;
+	return *text == '\x01' ? NULL : text;
+}
+
+static void test_access(const uint8_t *data, size_t size)
+{
+	static const char *const origins[] = { "https://example.org", NULL }, *const hosts[] = { "proxy.example", NULL };
+	struct cell_mcp_http_options opts = CELL_MCP_HTTP_OPTIONS_INIT;
+	char *text = malloc(size + 1);
+	const char *at = text, *end = text + size, *words = NULL;
+	uint64_t stream, event;
+	MUST(text);
+	if (size)
+		memcpy(text, data, size);
+	text[size] = '\0';
+	opts.token = "token";
+	opts.origins = origins;
+	opts.hosts = hosts;
+	struct cell__mcp_head head = { .authorization = take(&at, end) };
+	head.host = take(&at, end);
+	head.origin = take(&at, end);
+	head.version = take(&at, end);
+	head.url = take(&at, end);
+	if (!head.url)
+		head.url = "/mcp";
+	unsigned status = cell__mcp_access(&opts, 80, &head, &words);
+	MUST(words);
+	if (status == 0) {
+		MUST(head.authorization && !strcmp(head.authorization + 7, "token") && head.host && !strcmp(head.url, "/mcp"));
+		MUST(!head.origin || !strcasecmp(head.origin, origins[0]) || !strcasecmp(head.origin + 7, head.host));
+		MUST(!strncasecmp(head.host, "localhost", 9) || !strncmp(head.host, "127.0.0.1", 9) || !strncmp(head.host, "[::1]", 5) ||
+		     !strcasecmp(head.host, hosts[0]));
+	}
+	const char *last = take(&at, end);
+	if (last && cell__mcp_event_id(last, &stream, &event)) {
+		char again[64];
+		snprintf(again, sizeof again, "%llu-%llu", (unsigned long long)stream, (unsigned long long)event);
+		MUST(strlen(again) <= strlen(last));
+	}
+	free(text);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	if (size == 0)
+		return 0;
+	if (data[0] & 1)
+		test_access(data + 1, size - 1);
+	else
+		test_lines(data + 1, size - 1);
+	return 0;
+}

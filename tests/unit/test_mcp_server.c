@@ -1,0 +1,307 @@
+/*
+ * The server's side of MCP: a peer without a session, fed with messages; who may come in by HTTP; and one client on two pipes,
+ * with a real session.
+ */
+#define _GNU_SOURCE
+#include "support.h"
+
+#include <fcntl.h>
+#include <jansson.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include "mcp/server.h"
+
+/* ---- a peer that runs nothing ---- */
+
+static struct cell_mcp_server server;
+static struct cell__mcp_peer *peer;
+static json_t *sent;
+static size_t n_last;
+
+static void hear(void *arg, void *stream, const char *text, size_t size, bool last)
+{
+	(void)arg, (void)stream;
+	n_last += last;
+	if (!text)
+		return;
+	json_t *message = json_loadb(text, size, JSON_REJECT_DUPLICATES, NULL);
+	CHECK(message && !memchr(text, '\n', size));
+	json_array_append_new(sent, message);
+}
+
+static bool is_full(void *arg, void *stream)
+{
+	(void)arg, (void)stream;
+	return false;
+}
+
+static void begin(void)
+{
+	struct cell__mcp_sink sink = { hear, is_full, NULL };
+	server = (struct cell_mcp_server){ .opts = CELL_MCP_SERVER_OPTIONS_INIT };
+	pthread_mutex_init(&server.lock, NULL);
+	server.tools = cell__mcp_tools_list(&server.opts);
+	sent = json_array();
+	peer = cell__mcp_peer_create(&server, &sink, NULL);
+	assert_non_null(peer);
+	/* Without its thread nothing opens a session, and without room nothing is called. */
+	pthread_mutex_lock(&peer->lock);
+	peer->stopping = true;
+	pthread_cond_broadcast(&peer->changed);
+	pthread_mutex_unlock(&peer->lock);
+	pthread_join(peer->thread, NULL);
+	peer->has_thread = false;
+	peer->n_workers = CELL_MCP_MAX_CALLS;
+}
+
+static void finish(void)
+{
+	peer->n_workers = 0;
+	while (peer->cells) {
+		struct cell__mcp_job *job = peer->cells;
+		peer->cells = job->after;
+		cell__mcp_job_answer(job, NULL);
+	}
+	assert_int_equal(cell__mcp_peer_destroy(peer, NULL), 0);
+	json_decref(server.tools);
+	json_decref(sent);
+	pthread_mutex_destroy(&server.lock);
+}
+
+/* What is sent for a text, as JSON in the order of keys; `n`: how many requests it says there are. */
+static void expect(const char *text, size_t n, const char *wanted)
+{
+	json_array_clear(sent);
+	n_last = 0;
+	size_t found = cell__mcp_peer_feed(peer, text, strlen(text), NULL);
+	CELL_AUTO_FREE char *shown = json_dumps(sent, JSON_COMPACT | JSON_SORT_KEYS);
+	if (found != n || n_last != (n > 0))
+		fail_msg("%s: %zu requests, %zu ends", text, found, n_last);
+	if (wanted)
+		assert_string_equal(shown, wanted);
+}
+
+#define HELLO(version, capabilities) \
+	"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"initialize\",\"params\":{\"protocolVersion\":\"" version "\",\"capabilities\":" capabilities "}}"
+#define ERROR(id, code, words) "[{\"error\":{\"code\":" code ",\"message\":\"" words "\"},\"id\":" id ",\"jsonrpc\":\"2.0\"}]"
+
+static void test_messages(void **state)
+{
+	(void)state;
+	begin();
+	expect("{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}", 1, "[{\"id\":1,\"jsonrpc\":\"2.0\",\"result\":{}}]");
+	expect("{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"tools/list\"}", 1, ERROR("2", "-32600", "initialize comes first"));
+	expect("{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"initialize\"}", 1, ERROR("1", "-32602", "initialize needs protocolVersion"));
+	expect(HELLO("1999-01-01", "{}"), 1, NULL);
+	assert_string_equal(peer->version, "2025-11-25");
+	assert_false(peer->elicits);
+	expect(HELLO("2025-06-18", "{}"), 1, ERROR("1", "-32600", "the connection is initialized already"));
+	expect("{\"jsonrpc\":\"2.0\",\"method\":\"notifications/initialized\"}", 0, "[]");
+	expect("{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"nothing\"}", 1, ERROR("3", "-32601", "Method not found: nothing"));
+	expect("{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"ping\",\"params\":[]}", 1, ERROR("3", "-32602", "params is an object"));
+	expect("{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"tools/list\",\"params\":{\"cursor\":\"x\"}}", 1,
+	       ERROR("3", "-32602", "there is no such page: the list of tools has one"));
+	expect("{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"tools/call\",\"params\":{\"name\":\"no\"}}", 1,
+	       ERROR("3", "-32602", "Unknown tool: no"));
+	expect("{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"tools/call\",\"params\":{\"name\":\"reset\",\"arguments\":1}}", 1,
+	       ERROR("3", "-32602", "arguments is an object"));
+	expect("{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"logging/setLevel\",\"params\":{\"level\":\"loud\"}}", 1, NULL);
+	assert_int_equal(peer->log_level, -1);
+	expect("{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"logging/setLevel\",\"params\":{\"level\":\"error\"}}", 1, NULL);
+	assert_int_equal(peer->log_level, 4);
+	/* Answers to what was not asked, and cancellations of what is not there, are nothing. */
+	expect("{\"jsonrpc\":\"2.0\",\"id\":77,\"result\":{}}", 0, "[]");
+	expect("{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{\"requestId\":5}}", 0, "[]");
+	expect("{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\"}", 0, "[]");
+	expect("no JSON", 1, NULL);
+	expect("[]", 1, NULL);
+	finish();
+}
+
+static void test_calls(void **state)
+{
+	(void)state;
+	begin();
+	expect(HELLO("2025-03-26", "{}"), 1, NULL);
+	expect("{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"tools/call\",\"params\":{\"name\":\"run_code\"}}", 1, NULL);
+	CELL_AUTO_FREE char *refused = json_dumps(sent, JSON_COMPACT | JSON_SORT_KEYS);
+	assert_non_null(strstr(refused, "argument 'code' is missing"));
+	assert_non_null(strstr(refused, "\"isError\":true"));
+	expect("{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"tools/call\",\"params\":{\"name\":\"list_tools\"}}", 1,
+	       "[{\"id\":2,\"jsonrpc\":\"2.0\",\"result\":{\"content\":[{\"text\":\"too many calls are under way; wait for some of them\","
+	       "\"type\":\"text\"}],\"isError\":true}}]");
+	/* A cell waits; its id is taken, it can be cancelled, and then it is not answered. */
+	const char *cell = "{\"jsonrpc\":\"2.0\",\"id\":\"c\",\"method\":\"tools/call\",\"params\":{\"name\":\"run_code\",\"arguments\":{\"code\":\"1\"}}}";
+	json_array_clear(sent);
+	n_last = 0;
+	assert_int_equal(cell__mcp_peer_feed(peer, cell, strlen(cell), NULL), 1);
+	assert_int_equal(n_last, 0);
+	expect(cell, 1, ERROR("\"c\"", "-32600", "a request with this id is under way"));
+	expect("{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{\"requestId\":\"c\"}}", 0, "[]");
+	struct cell__mcp_job *job = peer->cells;
+	assert_true(job->cancelled);
+	peer->cells = peer->last_cell = NULL;
+	struct cell__mcp_answer_out out = { .content = json_array() };
+	cell__mcp_job_answer(job, &out);
+	assert_int_equal(json_array_size(sent), 0);
+	assert_int_equal(n_last, 1);
+	/* The answers of a batch leave together. */
+	expect("[{\"jsonrpc\":\"2.0\",\"id\":8,\"method\":\"ping\"},{\"jsonrpc\":\"2.0\",\"method\":\"x\"},5,{\"jsonrpc\":\"2.0\",\"id\":9,\"method\":\"ping\"}]",
+	       3, NULL);
+	assert_int_equal(json_array_size(sent), 1);
+	assert_int_equal(json_array_size(json_array_get(sent, 0)), 3);
+	expect("[{\"jsonrpc\":\"2.0\",\"method\":\"x\"}]", 0, "[]");
+	finish();
+}
+
+static void test_questions(void **state)
+{
+	(void)state;
+	begin();
+	expect(HELLO("2025-11-25", "{\"elicitation\":{\"url\":{}}}"), 1, NULL);
+	assert_false(peer->elicits); /* it can show pages, not forms */
+	assert_false(cell__mcp_peer_ask(peer, NULL, json_object(), 1, false));
+	peer->elicits = true;
+	for (size_t i = 0; i < CELL_MCP_MAX_QUESTIONS; i++)
+		assert_true(cell__mcp_peer_ask(peer, NULL, json_object(), i + 1, i % 2));
+	assert_false(cell__mcp_peer_ask(peer, NULL, json_object(), 999, false));
+	expect("{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"action\":\"accept\"}}", 0, "[]");
+	expect("{\"jsonrpc\":\"2.0\",\"id\":2,\"error\":{\"code\":1,\"message\":\"\"}}", 0, "[]");
+	assert_int_equal(peer->n_questions, CELL_MCP_MAX_QUESTIONS - 2);
+	json_array_clear(sent);
+	cell__mcp_peer_forget(peer, NULL, 3, "expired");
+	cell__mcp_peer_forget(peer, NULL, 3, "expired");
+	CELL_AUTO_FREE char *shown = json_dumps(sent, JSON_COMPACT | JSON_SORT_KEYS);
+	assert_string_equal(shown, "[{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{\"reason\":\"expired\",\"requestId\":3}}]");
+	finish();
+}
+
+/* ---- who may come in ---- */
+
+static void test_access(void **state)
+{
+	(void)state;
+	static const char *const origins[] = { "https://page.example", NULL }, *const hosts[] = { "proxy.example", NULL };
+	static const struct {
+		const char *authorization, *host, *origin, *version, *url;
+		unsigned status;
+	} cases[] = {
+		{ "Bearer s3cret", "127.0.0.1:8765", NULL, NULL, "/mcp", 0 },
+		{ "bearer s3cret", "localhost", "http://localhost", "2025-06-18", "/mcp", 0 },
+		{ "Bearer s3cret", "[::1]:8765", "https://page.example", NULL, "/mcp", 0 },
+		{ "Bearer s3cret", "PROXY.example", NULL, NULL, "/mcp", 0 },
+		{ NULL, "127.0.0.1:8765", NULL, NULL, "/mcp", 401 },
+		{ "Bearer s3cre", "127.0.0.1:8765", NULL, NULL, "/mcp", 401 },
+		{ "Bearer s3cret2", "127.0.0.1:8765", NULL, NULL, "/mcp", 401 },
+		{ "Bearer  s3cret", "127.0.0.1:8765", NULL, NULL, "/mcp", 401 },
+		{ "Basic s3cret", "127.0.0.1:8765", NULL, NULL, "/mcp", 401 },
+		{ "Bearer s3cret", NULL, NULL, NULL, "/mcp", 403 },
+		{ "Bearer s3cret", "127.0.0.1:80", NULL, NULL, "/mcp", 403 },
+		{ "Bearer s3cret", "127.0.0.1.evil.example", NULL, NULL, "/mcp", 403 },
+		{ "Bearer s3cret", "evil.example:8765", NULL, NULL, "/mcp", 403 },
+		{ "Bearer s3cret", "localhost:8765", "http://evil.example", NULL, "/mcp", 403 },
+		{ "Bearer s3cret", "localhost:8765", "https://localhost:8765", NULL, "/mcp", 403 },
+		{ "Bearer s3cret", "localhost:8765", "null", NULL, "/mcp", 403 },
+		{ "Bearer s3cret", "localhost:8765", NULL, NULL, "/mcp/", 404 },
+		{ "Bearer s3cret", "localhost:8765", NULL, "1999-01-01", "/mcp", 400 },
+	};
+	struct cell_mcp_http_options opts = CELL_MCP_HTTP_OPTIONS_INIT;
+	const char *words;
+	opts.token = "s3cret";
+	opts.origins = origins;
+	opts.hosts = hosts;
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		struct cell__mcp_head head = { cases[i].url, cases[i].authorization, cases[i].host, cases[i].origin, cases[i].version };
+		if (cell__mcp_access(&opts, 8765, &head, &words) != cases[i].status)
+			fail_msg("case %zu: %s", i, words);
+	}
+	opts.token = NULL;
+	opts.host = "::1";
+	struct cell__mcp_head head = { .url = "/mcp", .host = "[::1]" };
+	assert_int_equal(cell__mcp_access(&opts, 1, &head, &words), 0);
+}
+
+static void test_event_ids(void **state)
+{
+	(void)state;
+	uint64_t stream = 9, event = 9;
+	assert_true(cell__mcp_event_id("0-0", &stream, &event));
+	assert_true(cell__mcp_event_id("12-9999999999999999999", &stream, &event));
+	assert_true(stream == 12 && event == 9999999999999999999u);
+	static const char *const bad[] = { "", "-", "1", "1-", "-1", "1-2-3", "1-2 ", " 1-2", "1--2", "+1-2", "0x1-2", "1-99999999999999999999" };
+	for (size_t i = 0; i < COUNT(bad); i++)
+		if (cell__mcp_event_id(bad[i], &stream, &event))
+			fail_msg("'%s' is taken for an id", bad[i]);
+}
+
+/* ---- one client on two pipes ---- */
+
+struct serving {
+	struct cell_mcp_server *server;
+	int in, out, rc;
+};
+
+static void *serve(void *arg)
+{
+	struct serving *serving = arg;
+	serving->rc = cell_mcp_server_run(serving->server, serving->in, serving->out, NULL);
+	close(serving->out);
+	return NULL;
+}
+
+static void test_pipes(void **state)
+{
+	(void)state;
+	struct cell_space_options space_opts = CELL_SPACE_OPTIONS_INIT;
+	struct cell_mcp_server_options opts = CELL_MCP_SERVER_OPTIONS_INIT;
+	struct cell_engine *engine = support_engine(0);
+	struct serving serving = { 0 };
+	struct cell_error err;
+	int in[2], out[2];
+	pthread_t thread;
+	char chunk[4096];
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	space_opts.cwd = "/tmp";
+	assert_int_equal(cell_space_open(engine, &space_opts, &opts.space, &err), 0);
+	opts.storage = 0;
+	assert_int_equal(cell_mcp_server_create(engine, &(struct cell_mcp_server_options){ .size = 1 }, &serving.server, &err), -1);
+	assert_int_equal(err.code, CELL_E_INVALID);
+	assert_int_equal(cell_mcp_server_create(engine, &opts, &serving.server, &err), 0);
+	assert_int_equal(pipe2(in, O_CLOEXEC) | pipe2(out, O_CLOEXEC), 0);
+	serving.in = in[0];
+	serving.out = out[1];
+	assert_int_equal(pthread_create(&thread, NULL, serve, &serving), 0);
+	static const char *const lines[] = {
+		HELLO("2025-11-25", "{}") "\n{\"jsonrpc\":\"2.0\",", "\"id\":2,\"method\":\"tools/call\",\"params\":{\"name\":\"run_code\","
+		"\"arguments\":{\"code\":\"6 * 7\"}}}\n\n", "{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"ping\"}\n",
+	};
+	for (size_t i = 0; i < COUNT(lines); i++)
+		assert_int_equal(write(in[1], lines[i], strlen(lines[i])), strlen(lines[i]));
+	/* The input stays open until the cell is answered. */
+	while (!text.data || !strstr(text.data, "\"id\":2")) {
+		ssize_t n = read(out[0], chunk, sizeof chunk);
+		assert_true(n > 0);
+		assert_int_equal(cell__buf_add(&text, chunk, (size_t)n), 0);
+	}
+	close(in[1]);
+	while (read(out[0], chunk, sizeof chunk) > 0)
+		;
+	pthread_join(thread, NULL);
+	assert_int_equal(serving.rc, 0);
+	assert_non_null(strstr(text.data, "\"value\":42"));
+	close(in[0]);
+	close(out[0]);
+	cell_mcp_server_destroy(serving.server);
+	cell_space_close(opts.space);
+	cell_engine_destroy(engine);
+}
+
+int main(int argc, char **argv)
+{
+	support_init(argc, argv);
+	const struct CMUnitTest tests[] = {
+		TEST(test_messages), TEST(test_calls), TEST(test_questions), TEST(test_access), TEST(test_event_ids), TEST(test_pipes),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
