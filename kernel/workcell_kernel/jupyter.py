@@ -120,9 +120,13 @@ class JupyterKernel(kernel.Kernel):
         ns.setdefault("_dh", [os.getcwd()])
         self.foreign += 1
         sys.stdin, sys.stdout, sys.stderr = self.streams
+        for stream in self.streams[1:]:
+            stream.set_parent(self.app.get_parent("shell"))
         try:
             return await original(*args, **kwargs)
         finally:
+            for stream in self.streams[1:]:
+                stream.flush()
             self.foreign -= 1
             if not self.foreign:
                 sys.stdin, sys.stdout, sys.stderr = self.own_streams
