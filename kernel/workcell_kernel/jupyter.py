@@ -13,6 +13,7 @@ running, as everywhere else, and may run its own.
 """
 
 import asyncio
+import atexit
 import builtins
 import functools
 import os
@@ -112,6 +113,18 @@ class JupyterKernel(kernel.Kernel):
 
         self.app.do_execute = do_execute
 
+        async def shutdown_request(stream, ident, parent):
+            # On the control thread. The session ends as everywhere else, on the main thread and when its cell is over; the
+            # host waits for the end of the process, not for an answer.
+            self.main.call_soon_threadsafe(self.leave)
+
+        # What ipykernel would tidy up then goes with the process.
+        atexit.unregister(self.app.shell.atexit_operations)
+        for name in ("close", "cleanup_connection_file"):
+            atexit.unregister(getattr(self.app.parent, name))
+        self.app.control_handlers["shutdown_request"] = shutdown_request
+        self.app.shell_handlers["shutdown_request"] = shutdown_request
+
     async def run_foreign(self, original, *args, **kwargs):
         """Somebody else's cell: ipykernel's business. The first one brings the names that IPython needs."""
         ns = self.cells.ns
@@ -152,10 +165,22 @@ class JupyterKernel(kernel.Kernel):
         self.main.call_later(PUMP_SECONDS, self.pump)
 
 
+def keep_modules():
+    """Code in the session may replace what a module holds; ipykernel's messages must not depend on it."""
+    import json
+    import types
+
+    from jupyter_client import session
+
+    session.json = types.ModuleType("json")
+    session.json.__dict__.update(json.__dict__)
+
+
 def join(fds, session, preload):
     from ipykernel.kernelapp import IPKernelApp
 
     for name in filter(None, preload.split(",")):
         __import__(name)
     sys.argv = [""]
+    keep_modules()
     JupyterKernel(IPKernelApp.instance().kernel, session).take_over(fds)
