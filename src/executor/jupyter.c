@@ -44,6 +44,7 @@
 #define REFILL_DELAY_MS 20  /* the session that took the spare goes first */
 #define LATE_RESULT_MS 500  /* after the reply, for what has to come by another way */
 #define TAIL_BYTES 2000     /* of what it wrote before it was ready */
+#define SOCKETS_MAX 8192    /* four a kernel */
 #define LINK_FD 3           /* and the three after it */
 
 enum kernel_state { KERNEL_PREPARING, KERNEL_STARTING, KERNEL_JOINING, KERNEL_SPARE, KERNEL_CONFIGURING, KERNEL_LIVE, KERNEL_DYING };
@@ -51,7 +52,7 @@ enum kernel_state { KERNEL_PREPARING, KERNEL_STARTING, KERNEL_JOINING, KERNEL_SP
 struct run {
 	uint32_t id; /* 0: none */
 	char message_id[CELL_JUPYTER_ID_BYTES];
-	bool replied, idle, interrupted;
+	bool replied, idle, interrupted, late;
 	json_t *value; /* the data of an execute_result */
 	json_t *error; /* the content of an error */
 };
@@ -72,6 +73,7 @@ struct kernel {
 	struct cell__link *link; /* NULL: not ipykernel */
 	struct cell__jupyter_channels *channels;
 	bool answered, heard, asked, exiting, told;
+	bool guarded; /* its session wants what only our package can do: ask before commands, go back to a folder */
 	char join_id[CELL_JUPYTER_ID_BYTES];
 	int64_t deadline_us;
 	struct cell__buf tail;
@@ -272,6 +274,12 @@ static void handle_late(uv_timer_t *timer)
 	struct kernel *kernel = timer->data;
 	if (kernel->run.id == 0 || kernel->state != KERNEL_LIVE)
 		return;
+	if (!kernel->run.late) {
+		/* The loop itself may have been late: it looks at all descriptors once more before this comes again. */
+		kernel->run.late = true;
+		uv_timer_start(timer, handle_late, LATE_RESULT_MS / 10, 0);
+		return;
+	}
 	LOG(kernel->jupyter, CELL_LOG_WARN, "a kernel answered a cell but did not say that it is done with it");
 	if (kernel->link && !kernel->run.error)
 		kernel->run.error = json_pack("{s:s, s:s}", "ename", "KernelError", "evalue", "the cell ended without a result");
@@ -586,8 +594,11 @@ static int start_process(struct kernel *kernel, struct cell_error *err)
 {
 	struct cell__jupyter *jupyter = kernel->jupyter;
 	struct cell__link_fds fds = { { -1, -1, -1, -1 } };
-	if (!jupyter->zmq && !(jupyter->zmq = zmq_ctx_new()))
-		return cell_fail(err, CELL_E_IO, errno, "start ZeroMQ");
+	if (!jupyter->zmq) {
+		if (!(jupyter->zmq = zmq_ctx_new()))
+			return cell_fail(err, CELL_E_IO, errno, "start ZeroMQ");
+		zmq_ctx_set(jupyter->zmq, ZMQ_MAX_SOCKETS, SOCKETS_MAX);
+	}
 	if (kernel->spec.is_python &&
 	    cell__link_create(jupyter->host->loop, &link_events, kernel, &kernel->link, &fds, err) < 0)
 		return -1;
@@ -751,6 +762,11 @@ static void become_up(struct kernel *kernel)
 	} else if (kernel->link) {
 		configure(kernel);
 		refill(kernel);
+	} else if (kernel->guarded) {
+		/* Never with less than was asked for. */
+		cell_fail(&kernel->error, CELL_E_UNAVAILABLE, 0,
+			  "only ipykernel can ask before shell commands or restore the working directory; this kernel cannot");
+		end_kernel(kernel);
 	} else {
 		kernel->state = KERNEL_LIVE;
 		refill(kernel);
@@ -799,6 +815,7 @@ static int jupyter_open(struct cell__executor_host *host, const struct cell__ker
 	if (!kernel && !(kernel = kernel_create(jupyter, spec, err)))
 		return -1;
 	kernel->init = cell__take_ptr(init);
+	kernel->guarded = spec->gate_shell || spec->shell_escape || spec->restore_cwd;
 	kernel->events = events;
 	kernel->owner = owner;
 	if (kernel->state == KERNEL_SPARE) {
@@ -845,7 +862,7 @@ static int jupyter_run(struct cell__kernel *base, uint32_t run_id, const char *c
 					kernel->link ? metadata : "{}", kernel->run.message_id, err) < 0)
 		return -1;
 	kernel->run.id = run_id;
-	kernel->run.replied = kernel->run.idle = kernel->run.interrupted = false;
+	kernel->run.replied = kernel->run.idle = kernel->run.interrupted = kernel->run.late = false;
 	return 0;
 }
 
@@ -867,7 +884,7 @@ static struct cell__bulk *jupyter_bulk(struct cell__kernel *base)
 static void jupyter_interrupt(struct cell__kernel *base, uint32_t run_id)
 {
 	struct kernel *kernel = (struct kernel *)base;
-	if (!kernel->process || kernel->state != KERNEL_LIVE)
+	if (!kernel->process || kernel->state != KERNEL_LIVE || kernel->run.id != run_id)
 		return;
 	kernel->run.interrupted = true;
 	if (kernel->link) {

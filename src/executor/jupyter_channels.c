@@ -17,6 +17,8 @@
 
 #define SOCKETS 4 /* the heartbeat is not used: the spawner tells when the process ends */
 #define MESSAGES_PER_TURN 64
+#define DRAIN_MESSAGES 16384 /* one that writes on and on does not keep us there */
+#define IOPUB_MESSAGES 100000 /* that wait for us; past them the kernel drops what it publishes */
 #define RECONNECT_MS 5 /* until the kernel has bound its sockets */
 
 struct end {
@@ -178,7 +180,7 @@ static void handle_poll(uv_poll_t *poll, int status, int events)
 
 void cell__jupyter_channels_drain(struct cell__jupyter_channels *channels)
 {
-	take(channels, 1 << 20);
+	take(channels, DRAIN_MESSAGES);
 }
 
 void cell__jupyter_channels_pause(struct cell__jupyter_channels *channels, bool paused)
@@ -238,14 +240,14 @@ int cell__jupyter_channels_send(struct cell__jupyter_channels *channels, int cha
 
 static int set_options(void *socket, int type)
 {
-	int zero = 0, reconnect = RECONNECT_MS;
+	int zero = 0, reconnect = RECONNECT_MS, queue = IOPUB_MESSAGES;
 	int64_t max = CELL_JUPYTER_MAX_PART_BYTES;
 	if (zmq_setsockopt(socket, ZMQ_LINGER, &zero, sizeof zero) < 0 || zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &max, sizeof max) < 0 ||
 	    zmq_setsockopt(socket, ZMQ_RECONNECT_IVL, &reconnect, sizeof reconnect) < 0)
 		return -1;
-	/* Nothing is dropped on our side: a kernel that a slow reader should hold up is stopped as a whole. */
+	/* A kernel that a slow reader should hold up is stopped as a whole, so this is what comes within one turn of the loop. */
 	if (type == ZMQ_SUB)
-		return zmq_setsockopt(socket, ZMQ_RCVHWM, &zero, sizeof zero) < 0 ? -1 : zmq_setsockopt(socket, ZMQ_SUBSCRIBE, "", 0);
+		return zmq_setsockopt(socket, ZMQ_RCVHWM, &queue, sizeof queue) < 0 ? -1 : zmq_setsockopt(socket, ZMQ_SUBSCRIBE, "", 0);
 	return 0;
 }
 

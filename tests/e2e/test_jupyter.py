@@ -285,6 +285,20 @@ def test_python_without_ipykernel():
     assert done.error_code == "executor_unavailable" and "pip install ipykernel" in done.error_message, done
 
 
+@pytest.mark.parametrize("flag", [["--approve", "deny", "--approve-shell"], ["--restore-cwd"]])
+def test_what_a_kernel_cannot_guard_is_refused(specs, flag):
+    done = run("--python", PYTHON, "--kernel", "scripted", *flag, "-e", "late", specs=specs)
+    assert done.error_code == "executor_unavailable" and "only ipykernel" in done.error_message, done
+
+
+def test_commands_are_asked_for_in_ipykernel():
+    done = run("--python", PYTHON, "--json", "--keep-going", "--approve", "deny", "--approve-shell", "--restore-cwd",
+               "-e", "!echo no", "-e", "import os\nos.chdir('/usr')", "-e", "os.getcwd()")
+    results = done.results
+    assert results[0]["error"]["code"] == "rejected" and results[0]["stdout"] == "", done
+    assert results[2]["value"] == os.getcwd()
+
+
 def test_kernel_is_for_jupyter_only():
     done = workcell("run", "--kernel", "ir", "-e", "1")
     assert done.error_code == "invalid" and done.status == support.EXIT["invalid"]
