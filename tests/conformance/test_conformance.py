@@ -59,9 +59,9 @@ class Target:
             self.fill(case.base)
         if self.drivers.get(kind) is None:
             flags = ["--timeout", "20"] + (["--base", self.base] if kind else [])
-            # Starting ipykernel takes most of a second: the next one is made ready while a case runs.
+            # Starting ipykernel takes most of a second: the next ones are made ready while a case runs.
             driver = support.Driver(*flags, python=self.python, executor=self.executor, cwd=self.cwd,
-                                    pool=int(self.executor == "jupyter"))
+                                    pool=2 if self.executor == "jupyter" else 0)
             self.drivers[kind] = driver
             support.shared_drivers.append(driver)
             driver.locate()
@@ -87,13 +87,13 @@ class Target:
     def check_quiet(self, driver):
         """After a reset nothing of the case is left: no process, no descriptor."""
         before = self.fds[[kind for kind in self.drivers if self.drivers[kind] is driver][0]]
-        # A sandbox has a pid 1 besides its kernel, and the spawner keeps one more ready.
-        most = 5 if self.executor == "sandbox" else 3
+        # A sandbox has a pid 1 besides its kernel, and the spawner keeps one more ready; jupyter has no zygote, but a pool.
+        most = {"sandbox": 5, "jupyter": 4}.get(self.executor, 3)
         support.wait_until(lambda: len(driver.family()) <= most,
                            lambda: "only spawner, zygote and kernel: %r" % driver.family(), 10)
         # A kernel may be open or not yet: socket, two pipes and ring come and go together; with jupyter also what
         # ZeroMQ needs, and the same for the one that is made ready.
-        more = 40 if self.executor == "jupyter" else 8
+        more = 60 if self.executor == "jupyter" else 8
         support.wait_until(lambda: support.fd_count(driver.pid) <= before + more,
                            lambda: "descriptors grew from %d to %d" % (before, support.fd_count(driver.pid)), 10)
 
