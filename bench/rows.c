@@ -684,6 +684,11 @@ static int measure_all(struct cell__bench *b)
 		{ CELL_ROW_SANDBOX_MEMORY, cell__bench_measure_sandbox_memory, "memory of a sandbox" },
 		{ CELL_ROW_SANDBOX_MANY, cell__bench_measure_sandbox_many, "many sandboxes at once" },
 		{ CELL_ROW_SANDBOX_STARVED, cell__bench_measure_sandbox_starved, "cells beside sandboxes that do their worst" },
+		{ CELL_ROW_JUPYTER_OPEN, cell__bench_measure_jupyter_open, "opening ipykernel" },
+		{ CELL_ROW_JUPYTER_CELL, cell__bench_measure_jupyter_cell, "cells in ipykernel" },
+		{ CELL_ROW_JUPYTER_CALL, cell__bench_measure_jupyter_call, "calls from ipykernel" },
+		{ CELL_ROW_JUPYTER_RESET, cell__bench_measure_jupyter_reset, "resets of ipykernel" },
+		{ CELL_ROW_JUPYTER_MEMORY, cell__bench_measure_jupyter_memory, "memory of ipykernel" },
 	};
 	struct cell_error err = { 0 };
 

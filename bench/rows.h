@@ -41,6 +41,11 @@
 	X(SANDBOX_MEMORY, "sandbox-memory", "bytes", NULL)              \
 	X(SANDBOX_MANY, "sandbox-many", "ns", NULL)                  \
 	X(SANDBOX_STARVED, "sandbox-starved", "ns", NULL)            \
+	X(JUPYTER_OPEN, "jupyter-open", "ns", NULL)                \
+	X(JUPYTER_CELL, "jupyter-cell", "ns", NULL)                \
+	X(JUPYTER_CALL, "jupyter-call", "ns", NULL)                \
+	X(JUPYTER_RESET, "jupyter-reset", "ns", NULL)              \
+	X(JUPYTER_MEMORY, "jupyter-memory", "bytes", NULL)            \
 	/* Not asked for by name: they come along with the others. */      \
 	X(CELL_ONE_CPU, "cell-one-cpu", "ns", NULL)                        \
 	X(CELL_TWO_CPUS, "cell-two-cpus", "ns", NULL)                      \

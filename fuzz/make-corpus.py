@@ -209,6 +209,21 @@ def clients():
     yield "refused", b"\1bearer other\0evil.example\0https://evil.example\0\x01\0/\x00-1-2"
 
 
+def jupyter():
+    """Messages of Jupyter's, signed with the key of the target."""
+    import hashlib
+    import hmac
+
+    head = b'{"msg_id":"a","msg_type":"status","session":"s"}'
+    for name, body in (("idle", [head, b'{"msg_id":"p","session":"s"}', b"{}", b'{"execution_state":"idle"}']),
+                       ("no-type", [b"{}", b"{}", b"{}", b"{}"]), ("no-json", [b"[]", b"{", b"", b"1"]),
+                       ("deep", [head, b"{}", b"{}", b'{"data":' + b"[" * 50 + b"]" * 50 + b"}"])):
+        signature = hmac.new(b"key", b"".join(body), hashlib.sha256).hexdigest().encode()
+        parts = [b"topic", b"<IDS|MSG>", signature, *body, b"buffer"]
+        yield name, b"".join(struct.pack("<H", len(part)) + part for part in parts)
+        yield name + "-short", b"".join(struct.pack("<H", len(part)) + part for part in parts[:4])
+
+
 for target, seeds in (
     ("frame", frames()), ("json_check", JSON.items()), ("ring", rings()), ("answer", answers()), ("output", outputs()),
     ("text", TEXTS.items()), ("jsonrpc", calls()), ("embeddings", EMBEDDINGS.items()), ("gen", schemas()),
@@ -216,6 +231,7 @@ for target, seeds in (
     ("mcp_tools", ((name, json.dumps(value).encode()) for name, value in TOOL_LISTS.items())),
     ("sse", ((name, b"\x09\x00" + text) for name, text in STREAMS.items())),
     ("sandbox_policy", POLICIES.items()), ("egress", PROXY.items()), ("mcp_server", clients()),
+    ("jupyter", jupyter()),
 ):
     for name, data in seeds:
         write(target, name, data)

@@ -610,6 +610,8 @@ struct cell_session_options {
 	const char *images_dir;
 	const char *sandbox_policy; /* sandbox: a preset's name or the path of a YAML file; NULL: "untrusted" */
 	const char *workspace_mode; /* sandbox: "rw", "ro" or "none"; NULL: as the policy says */
+	const char *kernel;       /* jupyter: the name of a kernelspec; NULL: ipykernel of `python` */
+	const char *jupyter_path; /* jupyter: folders to look for kernelspecs in first, with ":" between; NULL: none */
 };
 #define CELL_SESSION_OPTIONS_INIT                                                 \
 	{ .size = sizeof(struct cell_session_options), .timeout_ms = 120000, .grace_ms = 2000, \
@@ -632,6 +634,8 @@ CELL_API int cell_session_open(struct cell_engine *engine, const struct cell_ses
 CELL_API const char *cell_session_id(const struct cell_session *session);
 /* Pid of the current kernel, 0 when there is none. */
 CELL_API int64_t cell_session_kernel_pid(struct cell_session *session);
+/* jupyter: the current kernel's connection file, for `jupyter console --existing`; NULL: there is none; free() it. */
+CELL_API char *cell_session_connection_file(struct cell_session *session);
 
 struct cell_run_options {
 	size_t size;           /* sizeof(struct cell_run_options) */

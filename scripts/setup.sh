@@ -22,10 +22,11 @@ run | test | bench) ;;
 esac
 
 # What to build with, and libuv (event loop), jansson (JSON), libyaml (tool definitions), SQLite (search), libcurl
-# (HTTP tools), libcrypto (hashes), libseccomp (sandbox), libedit (the shell), libmicrohttpd (HTTP in), Python (what
-# is run).
+# (HTTP tools), libcrypto (hashes), libseccomp (sandbox), libedit (the shell), libmicrohttpd (HTTP in), libzmq
+# (Jupyter kernels), Python (what is run).
 packages="gcc libc6-dev pkg-config meson ninja-build libuv1-dev libjansson-dev libyaml-dev"
 packages="$packages libsqlite3-dev libcurl4-openssl-dev libssl-dev libseccomp-dev libedit-dev libmicrohttpd-dev"
+packages="$packages libzmq3-dev"
 packages="$packages python3 python3-dev"
 if [ "$purpose" != run ]; then
 	# Sanitizers and fuzzing with readable reports, unit tests, kill -9 at a chosen system call, and a venv for pytest
@@ -33,6 +34,8 @@ if [ "$purpose" != run ]; then
 	packages="$packages clang llvm libcmocka-dev strace python3-venv python3-pip"
 	# To compare the sandbox with.
 	packages="$packages bubblewrap"
+	# A Jupyter kernel of another language.
+	packages="$packages r-cran-irkernel"
 fi
 
 say() {
@@ -82,7 +85,7 @@ check_tools() {
 		command -v "$tool" >/dev/null 2>&1 || absent="$absent $tool"
 	done
 	if [ -z "$absent" ]; then
-		for library in libuv jansson yaml-0.1 sqlite3 libcurl libcrypto libseccomp libedit libmicrohttpd; do
+		for library in libuv jansson yaml-0.1 sqlite3 libcurl libcrypto libseccomp libedit libmicrohttpd libzmq; do
 			pkg-config --exists "$library" || absent="$absent $library"
 		done
 	fi

@@ -461,6 +461,8 @@ class Driver:
             chain.append(table[chain[-1]].ppid)
         self.spawner = chain[-1]
         assert "spawner" in table[self.spawner].cmdline, table[self.spawner]
+        if self.executor == "jupyter":
+            return chain[0]  # a program of the spawner's; there is no zygote
         found = [p.pid for p in table.values() if p.ppid == self.spawner and p.state not in "ZX"
                  and p.pid != chain[0] and "zygote.py" in p.cmdline]
         assert len(found) == 1, [table[pid] for pid in found]

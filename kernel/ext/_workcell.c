@@ -785,20 +785,9 @@ static int keep_fd(int fd, int *ret_fd)
 	return *ret_fd < 0 ? -1 : 0;
 }
 
-/* become_kernel(socket, stdout, stderr, ring, lifeline or -1 in a sandbox): takes the descriptors over. */
-static PyObject *wc_become_kernel(PyObject *self, PyObject *args)
+/* Fds 0 to 2, the socket, the ring: from now on this process is a kernel. */
+static PyObject *take_descriptors(int sock, int out, int err, int ring_fd)
 {
-	(void)self;
-	int sock, out, err, ring_fd, lifeline;
-	if (!PyArg_ParseTuple(args, "iiiii", &sock, &out, &err, &ring_fd, &lifeline))
-		return NULL;
-	if (setsid() < 0)
-		return fail_step("setsid");
-	/* In a sandbox there is a pid 1 that reaps, and whose end is ours. */
-	if (lifeline >= 0 && prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
-		return fail_step("become subreaper");
-	if (lifeline >= 0 && tie_lifeline(lifeline) < 0)
-		return fail_step("tie the lifeline");
 	write_file("/proc/self/oom_score_adj", "500");
 	int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	if (null < 0 || dup2(null, 0) < 0 || dup2(out, 1) < 0 || dup2(err, 2) < 0)
@@ -825,6 +814,36 @@ static PyObject *wc_become_kernel(PyObject *self, PyObject *args)
 	if (pthread_atfork(NULL, NULL, after_fork_in_child) != 0)
 		return fail_step("pthread_atfork");
 	return PyLong_FromLong(sock_fd);
+}
+
+/* become_kernel(socket, stdout, stderr, ring, lifeline or -1 in a sandbox): takes the descriptors over. */
+static PyObject *wc_become_kernel(PyObject *self, PyObject *args)
+{
+	(void)self;
+	int sock, out, err, ring_fd, lifeline;
+	if (!PyArg_ParseTuple(args, "iiiii", &sock, &out, &err, &ring_fd, &lifeline))
+		return NULL;
+	if (setsid() < 0)
+		return fail_step("setsid");
+	/* In a sandbox there is a pid 1 that reaps, and whose end is ours. */
+	if (lifeline >= 0 && prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
+		return fail_step("become subreaper");
+	if (lifeline >= 0 && tie_lifeline(lifeline) < 0)
+		return fail_step("tie the lifeline");
+	return take_descriptors(sock, out, err, ring_fd);
+}
+
+/*
+ * join_kernel(socket, stdout, stderr, ring): the same for a process that somebody else started as a program of its own (a
+ * Jupyter kernel), which leads a session and reaps already.
+ */
+static PyObject *wc_join_kernel(PyObject *self, PyObject *args)
+{
+	(void)self;
+	int sock, out, err, ring_fd;
+	if (!PyArg_ParseTuple(args, "iiii", &sock, &out, &err, &ring_fd))
+		return NULL;
+	return take_descriptors(sock, out, err, ring_fd);
 }
 
 /* ---- the zygote's side ---- */
@@ -982,6 +1001,7 @@ static PyMethodDef methods[] = {
 	{ "fill", wc_fill, METH_VARARGS, "fill(blank, offset, source, size)" },
 	{ "free_bulk", wc_free_bulk, METH_NOARGS, "free_bulk()" },
 	{ "is_kernel", wc_is_kernel, METH_NOARGS, "is_kernel() -> bool" },
+	{ "join_kernel", wc_join_kernel, METH_VARARGS, "join_kernel(socket, stdout, stderr, ring) -> socket" },
 	{ "become_kernel", wc_become_kernel, METH_VARARGS, "become_kernel(socket, stdout, stderr, ring, lifeline) -> socket" },
 	{ "fds", wc_fds, METH_NOARGS, "fds() -> [socket, stdout, stderr]" },
 	{ "fork_into", wc_fork_into, METH_VARARGS, "fork_into(shell, flags, group) -> pid, 0 in the kernel" },

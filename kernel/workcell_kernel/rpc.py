@@ -418,6 +418,24 @@ class Channel:
         frame = queue.popleft()
         return frame or None
 
+    def take_queued(self):
+        """The frames that are there and are no answers, without waiting. For a main loop that is not ours."""
+        me = get_ident()
+        self._tidy(me)
+        if self._leader.setdefault(0, me) == me:
+            try:
+                self._busy = True
+                while self._inbox or self._pending():
+                    self._step()
+                    if self.closed:
+                        break
+            finally:
+                self._busy = False
+                self._leave()
+        frames = list(self._queue)
+        self._queue.clear()
+        return frames
+
     def _tidy(self, me):
         """Nothing of the main thread is under way: what says otherwise was left behind by an interrupt."""
         if self._leader.get(0) == me:

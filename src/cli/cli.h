@@ -291,6 +291,7 @@ struct cell_cli_session_flags {
 	const char *sandbox_policy;
 	const char *workspace_mode;
 	const char *log_level; /* NULL: what the engine has to say is not told */
+	const char *kernel;
 };
 
 extern const struct cell_session_options cell__cli_session_defaults;
@@ -344,6 +345,8 @@ extern const struct cell_session_options cell__cli_session_defaults;
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, sandbox_policy) },                            \
 	{ 0, "workspace-mode", "MODE", "sandbox: the working directory is rw, ro or none (default as the policy says)", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, workspace_mode) },                            \
+	{ 0, "kernel", "NAME", "jupyter: a kernelspec (default: ipykernel of --python)",   \
+	  CELL_FLAG_STRING, CELL_CLI_AT(at, kernel) },                                    \
 	CELL_CLI_SPACE_FLAGS(CELL_CLI_AT(at, space)),                                     \
 	CELL_CLI_DEPS_FLAGS(CELL_CLI_AT(at, space)),                                      \
 	CELL_CLI_VENV_FLAGS(CELL_CLI_AT(at, space)),                                      \

@@ -26,7 +26,7 @@
 struct run_flags {
 	struct cell_cli_session_flags session;
 	struct cell_cli_list cells;
-	bool json, events, conversation, keep_going;
+	bool json, events, conversation, keep_going, connection_file;
 };
 
 static const struct cell_cli_flag run_flag_table[] = {
@@ -40,6 +40,8 @@ static const struct cell_cli_flag run_flag_table[] = {
 	  CELL_FLAG_SWITCH, offsetof(struct run_flags, conversation) },
 	{ 0, "keep-going", NULL, "run the remaining cells after one has failed", CELL_FLAG_SWITCH,
 	  offsetof(struct run_flags, keep_going) },
+	{ 0, "print-connection-file", NULL, "jupyter: say on stderr with which file others can attach", CELL_FLAG_SWITCH,
+	  offsetof(struct run_flags, connection_file) },
 	CELL_CLI_SESSION_FLAGS(offsetof(struct run_flags, session)),
 	{ 0 },
 };
@@ -432,6 +434,21 @@ static void *reader_main(void *arg)
 	return NULL;
 }
 
+static bool printing_connection_file;
+
+/* For `jupyter console --existing`. */
+static int print_connection_file(struct cell_session *session, struct cell_error *err)
+{
+	char *path = cell_session_connection_file(session);
+
+	if (!path)
+		return cell__cli_fail(err, CELL_E_INVALID, 0,
+				      "only the executor \"jupyter\" has a connection file to print");
+	dprintf(STDERR_FILENO, "workcell: connection file: %s\n", path);
+	free(path);
+	return 0;
+}
+
 /* Answers one line.  Negative: the session is of no more use. */
 static int answer_line(struct cell_cli_host *host, struct cell_cli_printer *printer, const struct line *line,
 		       struct cell_error *err)
@@ -447,6 +464,8 @@ static int answer_line(struct cell_cli_host *host, struct cell_cli_printer *prin
 		break;
 	case LINE_RESET:
 		status = cell_session_reset(host->session, err);
+		if (!status && printing_connection_file)
+			status = print_connection_file(host->session, err); /* of the fresh kernel */
 		if (!status)
 			cell__cli_print_line(printer, "{\"op\":\"reset\",\"ok\":true}");
 		break;
@@ -530,7 +549,10 @@ static int run_session(const struct run_flags *flags, const struct code *cells, 
 	if (!printer)
 		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory to print with");
 	if (!cell__cli_open(&flags->session, cell__cli_keep_event, printer, &host, err)) {
-		if (flags->conversation)
+		printing_connection_file = flags->connection_file;
+		if (flags->connection_file && print_connection_file(host.session, err) < 0)
+			status = -1;
+		else if (flags->conversation)
 			status = converse(&host, printer, err);
 		else if (!cell__cli_printer_ask(printer, host.session, reads_stdin(flags), err))
 			status = run_cells(&host, printer, flags, cells, err);

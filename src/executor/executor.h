@@ -75,17 +75,21 @@ struct cell__kernel_spec {
 	const char *const *read;    /* sandbox: folders that the code must see, read-only; NULL-terminated or NULL */
 	const char *limits_json;    /* sandbox: an object, for the kernel to tell which limit an error comes of; or NULL */
 	const char *const *protect; /* sandbox: what the code must not write to; NULL-terminated or NULL */
+	const char *kernel;       /* jupyter: name of a kernelspec; NULL: ipykernel of `python` */
+	const char *jupyter_path; /* jupyter: folders to look for kernelspecs in first; NULL: none */
 };
 
 struct cell__policy;
 struct cell__sandbox;
 struct cell__subprocess; /* zygotes and pools */
+struct cell__jupyter;
 
 /* What executors need of the engine. */
 struct cell__executor_host {
 	struct cell__loop *loop;
 	struct cell__subprocess *subprocess;
 	struct cell__sandbox *sandbox; /* NULL until first used */
+	struct cell__jupyter *jupyter; /* NULL: not in this build */
 	void (*log)(void *arg, enum cell_log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 	void *log_arg;
 };
@@ -113,6 +117,8 @@ struct cell__executor {
 	/* grace_ms > 0: exit handlers may run that long.  Ends in exited(). */
 	void (*close)(struct cell__kernel *kernel, int64_t grace_ms);
 	int64_t (*pid)(const struct cell__kernel *kernel);
+	/* A file with which others can attach; NULL, also for the function: none. */
+	const char *(*connection_file)(const struct cell__kernel *kernel);
 	/* The isolation receipt, a JSON object. */
 	const char *receipt;
 	/* The receipt of a kernel that is ready, where they differ; NULL: `receipt` holds for all. */
@@ -125,5 +131,6 @@ const struct cell__executor *cell__executor_find(const char *name);
 
 extern const struct cell__executor cell__subprocess_executor;
 extern const struct cell__executor cell__sandbox_executor;
+extern const struct cell__executor cell__jupyter_executor;
 
 #endif

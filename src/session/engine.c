@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "executor/jupyter.h"
 #include "executor/sandbox.h"
 #include "session/space.h"
 
@@ -93,7 +94,11 @@ static int make_subprocess(struct cell_engine *engine, const struct cell_engine_
 		free(engine->hub.program);
 		return -1;
 	}
-	return 0;
+	struct cell__jupyter_config jupyter = {
+		.hub = &engine->hub, .kernel_dir = kernel_dir, .folder = engine->spill_dir, .pool_size = opts->pool_size,
+		.start_timeout_ms = opts->start_timeout_ms,
+	};
+	return cell__jupyter_create(&engine->host, &jupyter, &engine->host.jupyter, err);
 }
 
 int cell_engine_create(const struct cell_engine_options *opts, struct cell_engine **ret_engine, struct cell_error *err)
@@ -150,6 +155,12 @@ static void handle_executors_gone(void *arg)
 	cell__spawn_hub_finish(&destroy->engine->hub, handle_spawner_gone, destroy);
 }
 
+static void handle_jupyter_gone(void *arg)
+{
+	struct destroy *destroy = arg;
+	cell__subprocess_destroy(destroy->engine->host.subprocess, handle_executors_gone, destroy);
+}
+
 /* Closes one session after another, then the spaces, then the executors. */
 static void destroy_next(void *arg)
 {
@@ -160,7 +171,7 @@ static void destroy_next(void *arg)
 	else if (engine->spaces)
 		cell__space_close(engine->spaces, destroy_next, destroy);
 	else
-		cell__subprocess_destroy(engine->host.subprocess, handle_executors_gone, destroy);
+		cell__jupyter_destroy(engine->host.jupyter, handle_jupyter_gone, destroy);
 }
 
 static void start_destroy(struct cell__task *task)

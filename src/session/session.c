@@ -53,6 +53,7 @@ struct waiting {
 struct cell_session {
 	struct cell_engine *engine;
 	const struct cell__executor *executor;
+	char *kernel, *jupyter_path; /* jupyter; or NULL */
 	char id[33];
 	char *python, *preload, *cwd;
 	char **env;
@@ -234,6 +235,8 @@ static int open_seat(struct cell_session *session, struct cell_error *err)
 		.restore_cwd = session->restore_cwd,
 		.site = session->space ? cell__space_site(session->space) : NULL,
 		.policy = session->confined ? &session->confine : NULL,
+		.kernel = session->kernel,
+		.jupyter_path = session->jupyter_path,
 	};
 	const char *read[3] = { NULL };
 	if (session->confined && session->space) {
@@ -766,6 +769,8 @@ static void free_session(struct cell_session *session)
 {
 	free(session->python);
 	free(session->preload);
+	free(session->kernel);
+	free(session->jupyter_path);
 	free(session->cwd);
 	cell__image_folder_finish(&session->images);
 	if (session->confined)
@@ -1091,8 +1096,13 @@ static int copy_options(struct cell_session *session, const struct cell_session_
 	session->event_arg = opts->event_arg;
 	session->python = cell__strdup(python);
 	session->preload = cell__strdup(opts->preload ? opts->preload : "");
-	if (!session->python || !session->preload)
+	session->kernel = opts->kernel ? cell__strdup(opts->kernel) : NULL;
+	session->jupyter_path = opts->jupyter_path ? cell__strdup(opts->jupyter_path) : NULL;
+	if (!session->python || !session->preload || (opts->kernel && !session->kernel) ||
+	    (opts->jupyter_path && !session->jupyter_path))
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	if (opts->kernel && session->executor != &cell__jupyter_executor)
+		return cell_fail(err, CELL_E_INVALID, 0, "a kernelspec is for the executor \"jupyter\", not \"%s\"", session->executor->name);
 	if (copy_confinement(session, opts, err) < 0 || copy_cwd(session, opts->cwd, err) < 0 ||
 	    cell__image_folder_init(&session->images, opts->images_dir, session->id, err) < 0)
 		return -1;
@@ -1179,6 +1189,30 @@ int64_t cell_session_kernel_pid(struct cell_session *session)
 	else
 		cell__loop_call(&session->engine->loop, do_pid, &question);
 	return question.pid;
+}
+
+struct file_question {
+	struct cell_session *session;
+	char *path;
+};
+
+static void do_connection_file(void *arg)
+{
+	struct file_question *question = arg;
+	struct seat *seat = question->session->seat;
+	const struct cell__executor *executor = question->session->executor;
+	const char *path = seat && seat->ready && executor->connection_file ? executor->connection_file(seat->kernel) : NULL;
+	question->path = path ? cell__strdup(path) : NULL;
+}
+
+char *cell_session_connection_file(struct cell_session *session)
+{
+	struct file_question question = { .session = session };
+	if (cell__loop_is_current(&session->engine->loop))
+		do_connection_file(&question);
+	else
+		cell__loop_call(&session->engine->loop, do_connection_file, &question);
+	return question.path;
 }
 
 static struct cell__run *make_run(struct cell_session *session, const char *code, size_t size,

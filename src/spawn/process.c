@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "spawn/process.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -222,6 +223,13 @@ static void kill_group(struct cell__process *process)
 		cell__spawn_client_tell(&process->hub->client, CELL_SPAWN_PROCESS_KILL, process->id, 0);
 }
 
+void cell__process_signal(struct cell__process *process, int signal_number, bool group)
+{
+	if (!process->exited)
+		cell__spawn_client_send(&process->hub->client, CELL_SPAWN_PROCESS_SIGNAL, process->id, signal_number, group, NULL, 0,
+					NULL, 0, NULL);
+}
+
 static void handle_timeout(uv_timer_t *timer)
 {
 	struct cell__process *process = timer->data;
@@ -240,6 +248,7 @@ void cell__process_abandon(struct cell__process *process)
 {
 	process->spec.output = NULL;
 	process->spec.exited = NULL;
+	process->spec.started = NULL;
 	cell__process_kill(process);
 }
 
@@ -263,6 +272,9 @@ void cell__process_message(struct cell__spawn_hub *hub, const struct cell_spawn_
 	for (struct cell__process *p = hub->processes; p; p = p->next)
 		if (p->id == head->id && head->type == CELL_SPAWN_PROCESS_EXITED) {
 			process_exited(p, head->a, head->b);
+			return;
+		} else if (p->id == head->id && head->type == CELL_SPAWN_PROCESS_STARTED && p->spec.started) {
+			p->spec.started(p->spec.owner, head->a);
 			return;
 		}
 }
@@ -347,7 +359,8 @@ int cell__process_start(struct cell__spawn_hub *hub, const struct cell__process_
 	process->spec = *spec;
 	process->id = hub->next_id++;
 	process->stream[0].fd = process->stream[1].fd = process->stdin_fd = -1;
-	int theirs[3] = { -1, -1, -1 }, pair[2];
+	int theirs[3] = { -1, -1, -1 }, pair[2], all[CELL_SPAWN_MAX_FDS];
+	size_t n_all = spec->want_stdin ? 3 : 2;
 	int rc = 0;
 	for (int i = 0; i < (spec->want_stdin ? 3 : 2) && rc == 0; i++) {
 		rc = i == 2 ? socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) : pipe2(pair, O_CLOEXEC);
@@ -362,9 +375,14 @@ int cell__process_start(struct cell__spawn_hub *hub, const struct cell__process_
 	}
 	if (rc == 0)
 		rc = init_handles(process, err);
-	if (rc == 0)
+	if (rc == 0) {
+		assert(n_all + spec->n_fds <= CELL_SPAWN_MAX_FDS);
+		memcpy(all, theirs, n_all * sizeof *all);
+		for (size_t i = 0; i < spec->n_fds; i++)
+			all[n_all++] = spec->fds[i];
 		rc = cell__spawn_client_send(&hub->client, CELL_SPAWN_PROCESS_START, process->id, argc, spec->want_stdin,
-					     payload.data, payload.size, theirs, spec->want_stdin ? 3 : 2, err);
+					     payload.data, payload.size, all, n_all, err);
+	}
 	for (int i = 0; i < 3; i++)
 		cell__close_fd(&theirs[i]);
 	if (rc < 0) {

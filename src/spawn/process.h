@@ -28,6 +28,8 @@ struct cell__process_exit {
 	bool killed;      /* we killed it because of cell__process_kill() */
 };
 
+#define CELL_PROCESS_FDS 4 /* without stdin */
+
 struct cell__process_spec {
 	const char *const *argv;  /* argv[0] is looked up in `path` when it has no slash; NULL-terminated */
 	const char *const *env;   /* complete, "K=V", NULL-terminated */
@@ -35,6 +37,9 @@ struct cell__process_spec {
 	const char *cwd;
 	int64_t timeout_ms;       /* -1: none; then the whole group is killed */
 	bool want_stdin;          /* a stream to write to with cell__process_write(); else /dev/null */
+	const int *fds;           /* it gets these as 3, 4, ...; they stay the caller's */
+	size_t n_fds;             /* at most CELL_PROCESS_FDS */
+	void (*started)(void *owner, int64_t pid); /* or NULL */
 	void (*output)(void *owner, enum cell_stream stream, const char *bytes, size_t size);
 	void (*exited)(void *owner, const struct cell__process_exit *how);
 	void *owner;
@@ -49,6 +54,8 @@ size_t cell__process_unread(const struct cell__process *process);
 void cell__process_close_stdin(struct cell__process *process);
 /* true: read no more of its output until told false; it blocks when its pipes are full. */
 void cell__process_pause(struct cell__process *process, bool paused);
+/* To the process, or to its whole group. */
+void cell__process_signal(struct cell__process *process, int signal_number, bool group);
 /* Ends the whole group at once (SIGKILL).  exited() still comes. */
 void cell__process_kill(struct cell__process *process);
 /* The owner is gone: no more callbacks; what runs is killed. */

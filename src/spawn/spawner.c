@@ -460,9 +460,11 @@ static void zygote_died(struct zygote *zygote, int status)
 /* ---- programs ---- */
 
 /* In the child: no allocation, no logging. */
-static void exec_program(const char *file, char **argv, char **envp, const char *cwd, const int *fds, bool has_stdin,
-			 int report_fd, pid_t parent)
+static void exec_program(const char *file, char **argv, char **envp, const char *cwd, const int *fds, size_t n_fds,
+			 bool has_stdin, int report_fd, pid_t parent)
 {
+	int extra[CELL_SPAWN_MAX_FDS];
+	size_t n_std = has_stdin ? 3 : 2;
 	sigset_t none;
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
@@ -472,6 +474,16 @@ static void exec_program(const char *file, char **argv, char **envp, const char 
 	int in = has_stdin ? fds[2] : open("/dev/null", O_RDONLY | O_CLOEXEC);
 	if (in < 0 || dup2(in, 0) < 0 || dup2(fds[0], 1) < 0 || dup2(fds[1], 2) < 0)
 		report_child_failure(report_fd, 2);
+	if (n_fds > n_std) {
+		/* First out of the way of the numbers that they get. */
+		report_fd = fcntl(report_fd, F_DUPFD_CLOEXEC, 64);
+		for (size_t i = n_std; i < n_fds; i++)
+			if ((extra[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 64)) < 0)
+				report_child_failure(report_fd, 2);
+		for (size_t i = n_std; i < n_fds; i++)
+			if (dup2(extra[i], 3 + (int)(i - n_std)) < 0)
+				report_child_failure(report_fd, 2);
+	}
 	if (chdir(cwd) < 0)
 		report_child_failure(report_fd, 3);
 	execve(file, argv, envp);
@@ -501,7 +513,7 @@ static void start_program(uint64_t id, int64_t argc, bool has_stdin, char *paylo
 	size_t n;
 	int report[2] = { -1, -1 }, failure = EINVAL;
 	struct program *program = NULL;
-	if (size == 0 || payload[size - 1] != '\0' || n_fds != (has_stdin ? 3u : 2u))
+	if (size == 0 || payload[size - 1] != '\0' || n_fds < (has_stdin ? 3u : 2u))
 		goto fail;
 	split_strings(payload, size, strings, 8192, &n);
 	if (argc < 1 || (size_t)argc + 2 > n)
@@ -520,7 +532,7 @@ static void start_program(uint64_t id, int64_t argc, bool has_stdin, char *paylo
 	pid_t self = getpid();
 	pid_t pid = fork();
 	if (pid == 0)
-		exec_program(file, argv, envp, strings[0], fds, has_stdin, report[1], self);
+		exec_program(file, argv, envp, strings[0], fds, n_fds, has_stdin, report[1], self);
 	failure = errno;
 	cell__close_fd(&report[1]);
 	int problem[2];
@@ -543,11 +555,11 @@ fail:
 	free(program);
 }
 
-static void kill_program(uint64_t id)
+static void signal_program(uint64_t id, int signal_number, bool group)
 {
 	for (struct program *p = programs; p; p = p->next)
 		if (p->id == id)
-			kill(-p->pid, SIGKILL);
+			kill(group ? -p->pid : p->pid, signal_number);
 }
 
 static void program_exited(struct program *program, int status)
@@ -690,7 +702,10 @@ static void handle_host_message(ssize_t size, int *fds, size_t n_fds)
 			start_program(head.id, head.a, head.b != 0, payload, payload_size, fds, n_fds);
 			break;
 		case CELL_SPAWN_PROCESS_KILL:
-			kill_program(head.id);
+			signal_program(head.id, SIGKILL, true);
+			break;
+		case CELL_SPAWN_PROCESS_SIGNAL:
+			signal_program(head.id, (int)head.a, head.b != 0);
 			break;
 		case CELL_SPAWN_KERNEL_FORK:
 			fork_kernel(&head, fds, n_fds);

@@ -29,9 +29,13 @@ enum cell_spawn_type {
 	CELL_SPAWN_KERNEL_SIGNAL,    /* id: kernel, a: signal */
 	CELL_SPAWN_KERNEL_KILL,      /* id: kernel; ends in KERNEL_EXITED once all it left behind is gone too */
 	CELL_SPAWN_ZYGOTE_WARM,      /* id: zygote; finish warming now; answered by ZYGOTE_WARMED */
-	/* id: process, a: argc, b: 1 with a stdin; payload: folder, PATH, argv, environment; fds: stdout, stderr[, stdin] */
+	/*
+	 * id: process, a: argc, b: 1 with a stdin; payload: folder, PATH, argv, environment; fds: stdout, stderr[, stdin], and
+	 * others that it gets from number 3 on
+	 */
 	CELL_SPAWN_PROCESS_START,
 	CELL_SPAWN_PROCESS_KILL,     /* id: process; its whole group */
+	CELL_SPAWN_PROCESS_SIGNAL,   /* id: process, a: signal, b: 1 for its whole group */
 	/* spawner to host (the zygote's own messages are passed on) */
 	CELL_SPAWN_ZYGOTE_READY = 64, /* id: zygote, a: pid; payload: JSON {"version", "ipython", "preload_error"?} */
 	CELL_SPAWN_ZYGOTE_WARMED,     /* id: zygote */

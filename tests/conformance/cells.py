@@ -24,8 +24,12 @@ import re
 ANY = object()
 # Executor name -> capabilities it does not have.  Known ones: children (processes), fork, threads, descriptors
 # (fds 1 and 2 are real), files (cwd is a real directory), shell (/bin/sh, bash), environment (exact environ),
-# namespaces (tools, workflows, artifacts, deps).
-EXCEPTIONS = {"subprocess": set()}
+# namespaces (tools, workflows, artifacts, deps), alone (no thread and no descriptor but the kernel's).
+EXCEPTIONS = {
+    "subprocess": set(),
+    # ipykernel has threads and ZeroMQ sockets of its own in the process.
+    "jupyter": {"alone"},
+}
 
 
 class Case:
@@ -612,10 +616,11 @@ case("time and locale",
      exact("import time\ntime.time() > 1.6e9", True),
      exact("open(__import__('os').devnull).encoding.lower().replace('-', '')", "utf8"))
 case("the main thread",
-     exact("import threading\nthreading.current_thread() is threading.main_thread()", True),
-     exact("threading.active_count()", 1), needs=["threads"])
+     exact("import threading\nthreading.current_thread() is threading.main_thread()", True), needs=["threads"])
+case("alone in the process",
+     exact("import threading\nthreading.active_count()", 1),
+     exact("import os\nlen([f for f in os.listdir('/proc/self/fd')]) <= 8", True), needs=["threads", "descriptors", "alone"])
 case("no descriptor but the kernel's own",
-     exact("import os\nlen([f for f in os.listdir('/proc/self/fd')]) <= 8", True),
      cell("import subprocess\nout = subprocess.run(['ls', '/proc/self/fd'], stdout=subprocess.PIPE, close_fds=False).stdout\n"
           "len(out.split())", value=4), needs=["descriptors", "children"])
 

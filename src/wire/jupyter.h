@@ -1,0 +1,75 @@
+/*
+ * Jupyter's messages, protocol 5.3: what a client and a Jupyter kernel say to each other on ZeroMQ sockets.
+ *
+ *     [routing ids ...] <IDS|MSG>  signature  header  parent_header  metadata  content  [buffers ...]
+ *
+ * The signature is the HMAC-SHA256, in hexadecimal, of the four JSON parts under the key of the connection file.
+ *
+ * Pure codec: takes parts, answers a message or what is wrong with it.
+ */
+#ifndef CELL_WIRE_JUPYTER_H
+#define CELL_WIRE_JUPYTER_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/core.h"
+
+#define CELL_JUPYTER_VERSION "5.3"
+#define CELL_JUPYTER_MAX_PARTS 64u
+#define CELL_JUPYTER_MAX_PART_BYTES (64u * 1024u * 1024u)
+#define CELL_JUPYTER_SIGNATURE_BYTES 64u /* in hexadecimal */
+#define CELL_JUPYTER_DIGEST_BYTES 32u
+#define CELL_JUPYTER_SEEN 512u           /* signatures remembered, so that none is taken twice */
+#define CELL_JUPYTER_ID_BYTES 128u       /* the longest message id and session id that is looked at */
+
+struct cell__jupyter_part {
+	const void *data;
+	size_t size;
+};
+
+/* The signatures that were taken last.  Zeroed: none. */
+struct cell__jupyter_seen {
+	uint8_t digest[CELL_JUPYTER_SEEN][CELL_JUPYTER_DIGEST_BYTES];
+	size_t n, next;
+};
+
+struct cell__jupyter_message {
+	const char *type, *id;                 /* of its header; never NULL */
+	const char *parent_id, *parent_session; /* of what it belongs to; "" where it belongs to nothing */
+	json_t *content;                       /* an object */
+	json_t *header, *parent;
+};
+
+enum cell__jupyter_status {
+	CELL_JUPYTER_OK = 0,
+	CELL_JUPYTER_NO_DELIMITER,
+	CELL_JUPYTER_TOO_SHORT,
+	CELL_JUPYTER_TOO_BIG,
+	CELL_JUPYTER_BAD_SIGNATURE,
+	CELL_JUPYTER_REPLAYED,
+	CELL_JUPYTER_NOT_JSON,
+	CELL_JUPYTER_BAD_HEADER,
+};
+
+/* OK: *ret_message is the caller's to finish; all it points to is its own. */
+enum cell__jupyter_status cell__jupyter_decode(const struct cell__jupyter_part *parts, size_t n_parts, const char *key,
+					       struct cell__jupyter_seen *seen, struct cell__jupyter_message *ret_message);
+void cell__jupyter_message_finish(struct cell__jupyter_message *message);
+const char *cell__jupyter_status_word(enum cell__jupyter_status status);
+
+/* The four JSON parts of a message and its signature; content and metadata are JSON texts. */
+struct cell__jupyter_out {
+	const char *type, *id, *session, *date;
+	const char *metadata, *content;
+	size_t content_size;
+};
+/* The header's text goes into *ret_header; -1: out of memory. */
+int cell__jupyter_encode(const struct cell__jupyter_out *out, const char *key, struct cell__buf *ret_header,
+			 char ret_signature[CELL_JUPYTER_SIGNATURE_BYTES + 1]);
+
+#define CELL_JUPYTER_DELIMITER "<IDS|MSG>"
+
+#endif
