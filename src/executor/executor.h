@@ -46,6 +46,7 @@ struct cell__exit {
 	int status;       /* as waitpid() gives it */
 	bool oom;
 	bool asked;       /* we closed it */
+	bool abandoned;   /* inprocess: its thread would not end, and still runs */
 	uint64_t memory_max, memory_used; /* the group's limit and its highest use; 0: not known */
 	struct cell_error error; /* code != 0: why it ended or never began, in words */
 };
@@ -66,10 +67,12 @@ struct cell__kernel_spec {
 	const char *preload; /* "" for none */
 	const char *cwd;
 	const char *const *env; /* complete, "K=V", NULL-terminated */
+	const char *own_env;    /* the first entry that the session was given itself; NULL: none */
 	bool namespaces;        /* put tools, workflows, artifacts and deps into it */
 	bool gate_shell;        /* ask before shell commands */
 	bool shell_escape;      /* only `!cmd` and its like may start processes */
 	bool restore_cwd;       /* go back to cwd after each cell */
+	bool python_given;      /* python was asked for by name, and is no default */
 	const char *site;       /* a folder of packages to put on the path, or NULL */
 	const struct cell__policy *policy; /* sandbox; NULL for the others */
 	const char *const *read;    /* sandbox: folders that the code must see, read-only; NULL-terminated or NULL */
@@ -79,12 +82,15 @@ struct cell__kernel_spec {
 
 struct cell__policy;
 struct cell__sandbox;
+struct cell__spawn_hub;
 struct cell__subprocess; /* zygotes and pools */
 
 /* What executors need of the engine. */
 struct cell__executor_host {
 	struct cell__loop *loop;
 	struct cell__subprocess *subprocess;
+	struct cell__spawn_hub *hub; /* for programs */
+	const char *kernel_dir;      /* holds the kernel's package and extension */
 	struct cell__sandbox *sandbox; /* NULL until first used */
 	void (*log)(void *arg, enum cell_log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 	void *log_arg;
@@ -93,6 +99,8 @@ struct cell__executor_host {
 struct cell__executor {
 	const char *name;
 	const char *isolation; /* one word */
+	/* Its kernels take the loop themselves when they have something to say: who waits for a run must not keep it. */
+	bool takes_loop;
 	/* Can this work here?  Fills available, reason, advice. */
 	void (*probe)(struct cell__executor_host *host, struct cell_executor_info *info);
 	int (*open)(struct cell__executor_host *host, const struct cell__kernel_spec *spec,
@@ -125,5 +133,6 @@ const struct cell__executor *cell__executor_find(const char *name);
 
 extern const struct cell__executor cell__subprocess_executor;
 extern const struct cell__executor cell__sandbox_executor;
+extern const struct cell__executor cell__inprocess_executor;
 
 #endif

@@ -66,6 +66,7 @@ struct cell_session {
 	unsigned gate_kinds;
 	int64_t approval_timeout_ms;
 	bool approval_stops_clock, require_shell_escape, restore_cwd;
+	bool python_given;
 	struct cell__image_folder images;
 	struct cell__policy confine; /* sandbox */
 	bool confined;
@@ -225,10 +226,12 @@ static int open_seat(struct cell_session *session, struct cell_error *err)
 		.preload = session->preload,
 		.cwd = session->cwd,
 		.env = env ? (const char *const *)env : (const char *const *)session->env,
+		.own_env = session->env[3], /* after PATH, HOME and LANG */
 		.namespaces = session->space != NULL,
 		.gate_shell = (session->gate_kinds & CELL_GATE_SHELL) != 0,
 		.shell_escape = session->require_shell_escape,
 		.restore_cwd = session->restore_cwd,
+		.python_given = session->python_given,
 		.site = session->space ? cell__space_site(session->space) : NULL,
 		.policy = session->confined ? &session->confine : NULL,
 	};
@@ -299,6 +302,12 @@ static void update_pause(struct cell_session *session)
 
 /* ---- ends of runs ---- */
 
+/* Must the engine's thread run the loop for it at once, because nobody else would? */
+static bool keeps_loop_busy(const struct cell__run *run)
+{
+	return !run->waited && !run->session->executor->takes_loop;
+}
+
 /* The result is complete: hand it over, go on with the next. */
 static void handle_run_finished(struct cell__run *run)
 {
@@ -307,7 +316,7 @@ static void handle_run_finished(struct cell__run *run)
 		session->current = NULL;
 		session->running_on = NULL;
 	}
-	session->engine->loop.busy -= !run->waited;
+	session->engine->loop.busy -= keeps_loop_busy(run);
 	cell__run_deliver(run);
 	advance(session);
 }
@@ -325,13 +334,18 @@ static void fail_run(struct cell__run *run, const struct cell_error *err)
 	cell__run_end(run, false);
 }
 
-static void end_timed_out(struct cell__run *run, bool kept, const char *traceback)
+/* how is NULL where the kernel lives on. */
+static void end_timed_out(struct cell__run *run, const struct cell__exit *how, const char *traceback)
 {
-	char message[200];
+	char message[240];
+	bool kept = how == NULL;
 	snprintf(message, sizeof message, "the cell ran longer than its timeout of %.3g s; %s",
 		 (double)run->timeout_ms / 1000.0,
 		 kept ? "it was interrupted and the session's variables are kept"
-		      : "it did not stop when interrupted, so its kernel was killed and the session's variables are lost");
+		 : how->abandoned
+			 ? "it did not stop when interrupted: its thread was abandoned and still runs in this process, and the "
+			   "session's variables are lost"
+			 : "it did not stop when interrupted, so its kernel was killed and the session's variables are lost");
 	(void)cell__result_set_error(run->result, CELL_OUT_TIMEOUT, "TimeoutError", message, traceback);
 	cell__run_end(run, kept);
 }
@@ -364,7 +378,7 @@ static void end_over_limit(struct cell__run *run, bool kept, const char *traceba
 static void end_answered(struct cell__run *run, bool refused, const struct cell__answer *answer)
 {
 	if (run->timed_out) {
-		end_timed_out(run, true, answer->failed ? answer->error_traceback : "");
+		end_timed_out(run, NULL, answer->failed ? answer->error_traceback : "");
 		return;
 	}
 	if (run->over) {
@@ -415,7 +429,7 @@ static void end_dead(struct cell__run *run, const struct seat *seat, const struc
 		cell_fail(&err, CELL_E_CLOSED, 0, "the session was closed while the cell ran");
 		fail_run(run, &err);
 	} else if (run->timed_out) {
-		end_timed_out(run, false, "");
+		end_timed_out(run, how, "");
 	} else if (run->over) {
 		end_over_limit(run, false, "");
 	} else if (how->oom && how->memory_max > 0) {
@@ -880,7 +894,7 @@ static void do_submit(struct cell__task *task)
 {
 	struct cell__run *run = (struct cell__run *)task;
 	struct cell_session *session = run->session;
-	session->engine->loop.busy += !run->waited;
+	session->engine->loop.busy += keeps_loop_busy(run);
 	if (session->queued >= CELL_LIMIT_QUEUE) {
 		struct cell_error err;
 		cell_fail(&err, CELL_E_LIMIT, 0, "more than %u cells wait in this session", CELL_LIMIT_QUEUE);
@@ -1028,6 +1042,7 @@ static int copy_options(struct cell_session *session, const struct cell_session_
 		python = cell__space_python(opts->space);
 	if (python[0] != '/')
 		return cell_fail(err, CELL_E_INVALID, 0, "python is \"%.100s\", expected an absolute path", python);
+	session->python_given = opts->python != NULL;
 	session->timeout_ms = opts->timeout_ms;
 	session->grace_ms = opts->grace_ms;
 	session->max_output = (size_t)opts->max_output_bytes;
@@ -1190,6 +1205,7 @@ int cell_session_run(struct cell_session *session, const char *code, size_t size
 	if (!run)
 		return -1;
 	run->waited = true;
+	run->waiter.lent = session->executor->takes_loop;
 	struct cell_result *result = cell__run_wait(run, &session->engine->loop, resume);
 	cell__run_destroy(run);
 	/* Our failure is an error, not an outcome of the code. */
