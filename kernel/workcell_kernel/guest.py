@@ -99,7 +99,7 @@ class Guest(kernel.Kernel):
         self.gone = allocate_lock()
         self.gone.acquire()
         self.publish = kernel.publish
-        self.replaced, self.hooks, self.pipes, self.argv = {}, {}, [-1, -1], [""]
+        self.replaced, self.hooks, self.argv = {}, {}, [""]
         self.streams = {"stdin": In(), "stdout": Out(link, 1), "stderr": Out(link, 2)}
         kernel.own_stderr = self.streams["stderr"]
         before = builtins.__dict__.get("get_ipython")
@@ -111,6 +111,11 @@ class Guest(kernel.Kernel):
         self.cells.interrupted = lambda: self.running != 0 and link.interrupted_run() == self.running
 
     fd = property(lambda self: self.link.watch())
+
+    def pipe(self, stream, null):
+        """Where a child's stdout or stderr goes; ``null`` once the session is over."""
+        fd = self.link.pipe(stream)
+        return null if fd < 0 else fd
 
     def configure(self, text, session):
         options = loads(text)

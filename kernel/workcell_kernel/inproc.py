@@ -293,22 +293,24 @@ def _wrap_execute_child(original):
     def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags,
                        shell, p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *rest):
         guest = owners.get(get_ident())
-        null = -1
+        if guest is None:
+            return original(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags,
+                            shell, p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *rest)
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        # A session's thread may hold SIGPIPE back; children start without that.
+        blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGPIPE])
         try:
-            if guest is not None:
-                if p2cread == -1:
-                    p2cread = null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-                c2pwrite = guest.link.pipe(1) if c2pwrite == -1 else c2pwrite
-                errwrite = guest.link.pipe(2) if errwrite == -1 else errwrite
-                # A session's thread may hold SIGPIPE back; children start without that.
-                blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGPIPE])
+            if p2cread == -1:
+                p2cread = null
+            if c2pwrite == -1:
+                c2pwrite = guest.pipe(1, null)
+            if errwrite == -1:
+                errwrite = guest.pipe(2, null)
             return original(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags,
                             shell, p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *rest)
         finally:
-            if guest is not None:
-                signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-            if null != -1:
-                os.close(null)
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+            os.close(null)
 
     return _execute_child
 
@@ -331,19 +333,27 @@ def _after_fork():
     owners.clear()
     if guest is None:
         return
+    import signal
+
     owners[get_ident()] = guest
-    null = os.open(os.devnull, os.O_RDONLY)
+    null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
-    os.close(null)
     for stream in (1, 2):
-        if guest.pipes[stream - 1] >= 0:
-            os.dup2(guest.pipes[stream - 1], stream)
+        os.dup2(guest.pipe(stream, null), stream)
+    os.close(null)
+    # Handlers of the host's, which are not Python's, tell the host of signals that were meant for this process.
+    for number in range(1, signal.NSIG):
+        if signal.getsignal(number) is None:
+            try:
+                signal.signal(number, signal.SIG_DFL)
+            except (OSError, ValueError):
+                pass  # not one that can be handled
 
 
 def _before_fork():
     guest = owners.get(get_ident())
     if guest is not None:
-        guest.pipes = [guest.link.pipe(1), guest.link.pipe(2)]
+        guest.link.pipe(1)  # they can be made by the parent only
 
 
 os.register_at_fork(before=_before_fork, after_in_child=_after_fork)

@@ -67,12 +67,10 @@ struct cell__kernel_spec {
 	const char *preload; /* "" for none */
 	const char *cwd;
 	const char *const *env; /* complete, "K=V", NULL-terminated */
-	const char *own_env;    /* the first entry that the session was given itself; NULL: none */
 	bool namespaces;        /* put tools, workflows, artifacts and deps into it */
 	bool gate_shell;        /* ask before shell commands */
 	bool shell_escape;      /* only `!cmd` and its like may start processes */
 	bool restore_cwd;       /* go back to cwd after each cell */
-	bool python_given;      /* python was asked for by name, and is no default */
 	const char *site;       /* a folder of packages to put on the path, or NULL */
 	const struct cell__policy *policy; /* sandbox; NULL for the others */
 	const char *const *read;    /* sandbox: folders that the code must see, read-only; NULL-terminated or NULL */
@@ -103,6 +101,8 @@ struct cell__executor {
 	bool takes_loop;
 	/* Can this work here?  Fills available, reason, advice. */
 	void (*probe)(struct cell__executor_host *host, struct cell_executor_info *info);
+	/* Can it give a session all that is asked for?  Any thread.  NULL: it can. */
+	int (*check)(const struct cell_session_options *opts, struct cell_error *err);
 	int (*open)(struct cell__executor_host *host, const struct cell__kernel_spec *spec,
 		    const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel,
 		    struct cell_error *err);

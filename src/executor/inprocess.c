@@ -832,6 +832,12 @@ static void handle_closed(uv_handle_t *handle)
 	pthread_mutex_lock(&kernel->lock);
 	kernel->loop = NULL;
 	how.error = kernel->error;
+	/* A thread that lives on may start children: theirs must not become the host's streams. */
+	for (int i = 0; !kernel->abandoned && i < 4; i++)
+		cell__close_fd(&kernel->pipes[i / 2][i % 2]);
+	if (!kernel->abandoned)
+		cell__close_fd(&kernel->event_fd);
+	kernel->watched = kernel->watched && kernel->abandoned;
 	pthread_mutex_unlock(&kernel->lock);
 	kernel->events->exited(kernel->owner, &how);
 	unref(kernel);
@@ -1004,20 +1010,20 @@ static char *init_json(const struct cell__kernel_spec *spec)
 }
 
 /* What one process cannot give each of its sessions is refused, not ignored. */
-static int check_spec(const struct cell__kernel_spec *spec, struct cell_error *err)
+static int check(const struct cell_session_options *opts, struct cell_error *err)
 {
 	char here[PATH_MAX], there[PATH_MAX];
 	const struct cell__libpython *python = cell__libpython_find();
-	if (spec->own_env)
+	if (opts->env && opts->env[0])
 		return cell_fail(err, CELL_E_INVALID, 0,
-				 "inprocess: the code has the host's own environment; set %.60s there instead of giving it to the session",
-				 spec->own_env);
-	if (!realpath(".", here) || !realpath(spec->cwd, there) || strcmp(here, there) != 0)
+				 "inprocess: the code has the host's own environment; set %.80s there instead of giving it to the session",
+				 opts->env[0]);
+	if (opts->cwd && (!realpath(".", here) || !realpath(opts->cwd, there) || strcmp(here, there) != 0))
 		return cell_fail(err, CELL_E_INVALID, 0,
-				 "inprocess: the code has the host's own working directory; change to %.100s there instead", spec->cwd);
-	if (spec->shell_escape)
+				 "inprocess: the code has the host's own working directory; start the host in %.100s instead", opts->cwd);
+	if (opts->require_shell_escape)
 		return cell_fail(err, CELL_E_INVALID, 0, "inprocess: require_shell_escape would bind the host's own code too");
-	if (python && python->hosted && spec->python_given)
+	if (python && python->hosted && opts->python)
 		return cell_fail(err, CELL_E_INVALID, 0,
 				 "inprocess: in a Python program the code runs on that program's interpreter; do not name another");
 	return 0;
@@ -1061,8 +1067,6 @@ static int inprocess_open(struct cell__executor_host *host, const struct cell__k
 			  const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel,
 			  struct cell_error *err)
 {
-	if (check_spec(spec, err) < 0)
-		return -1;
 	pthread_once(&once, register_fork);
 	CELL_AUTO_FREE char *init = init_json(spec);
 	struct kernel *kernel = cell__alloc(1, sizeof *kernel);
@@ -1147,6 +1151,7 @@ const struct cell__executor cell__inprocess_executor = {
 	.isolation = "none",
 	.takes_loop = true,
 	.probe = probe,
+	.check = check,
 	.open = inprocess_open,
 	.look = inprocess_look,
 	.run = inprocess_run,

@@ -66,7 +66,6 @@ struct cell_session {
 	unsigned gate_kinds;
 	int64_t approval_timeout_ms;
 	bool approval_stops_clock, require_shell_escape, restore_cwd;
-	bool python_given;
 	struct cell__image_folder images;
 	struct cell__policy confine; /* sandbox */
 	bool confined;
@@ -226,12 +225,10 @@ static int open_seat(struct cell_session *session, struct cell_error *err)
 		.preload = session->preload,
 		.cwd = session->cwd,
 		.env = env ? (const char *const *)env : (const char *const *)session->env,
-		.own_env = session->env[3], /* after PATH, HOME and LANG */
 		.namespaces = session->space != NULL,
 		.gate_shell = (session->gate_kinds & CELL_GATE_SHELL) != 0,
 		.shell_escape = session->require_shell_escape,
 		.restore_cwd = session->restore_cwd,
-		.python_given = session->python_given,
 		.site = session->space ? cell__space_site(session->space) : NULL,
 		.policy = session->confined ? &session->confine : NULL,
 	};
@@ -1027,6 +1024,8 @@ static int copy_options(struct cell_session *session, const struct cell_session_
 	if (!session->executor)
 		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "there is no executor \"%.60s\"; `workcell doctor` lists them",
 				 executor);
+	if (session->executor->check && session->executor->check(opts, err) < 0)
+		return -1;
 	if (opts->timeout_ms < -1 || opts->timeout_ms == 0)
 		return cell_fail(err, CELL_E_INVALID, 0, "timeout_ms is %lld, expected more than 0, or -1 for none",
 				 (long long)opts->timeout_ms);
@@ -1042,7 +1041,6 @@ static int copy_options(struct cell_session *session, const struct cell_session_
 		python = cell__space_python(opts->space);
 	if (python[0] != '/')
 		return cell_fail(err, CELL_E_INVALID, 0, "python is \"%.100s\", expected an absolute path", python);
-	session->python_given = opts->python != NULL;
 	session->timeout_ms = opts->timeout_ms;
 	session->grace_ms = opts->grace_ms;
 	session->max_output = (size_t)opts->max_output_bytes;
