@@ -684,6 +684,12 @@ static int measure_all(struct cell__bench *b)
 		{ CELL_ROW_SANDBOX_MEMORY, cell__bench_measure_sandbox_memory, "memory of a sandbox" },
 		{ CELL_ROW_SANDBOX_MANY, cell__bench_measure_sandbox_many, "many sandboxes at once" },
 		{ CELL_ROW_SANDBOX_STARVED, cell__bench_measure_sandbox_starved, "cells beside sandboxes that do their worst" },
+		/* Last: they bring Python into this process. */
+		{ CELL_ROW_INPROCESS_OPEN, cell__bench_measure_inprocess_open, "opening sessions in this process" },
+		{ CELL_ROW_INPROCESS_CELL, cell__bench_measure_inprocess_cell, "cells in this process" },
+		{ CELL_ROW_INPROCESS_TOOL, cell__bench_measure_inprocess_tool, "calls of a host function in this process" },
+		{ CELL_ROW_INPROCESS_RESET, cell__bench_measure_inprocess_reset, "resets in this process" },
+		{ CELL_ROW_INPROCESS_MEMORY, cell__bench_measure_inprocess_memory, "memory of a session in this process" },
 	};
 	struct cell_error err = { 0 };
 

@@ -17,7 +17,7 @@ as it was; environment, working directory, sys.path and the like already when th
 
 import _thread
 import builtins
-import importlib
+import importlib.util
 import io
 import os
 import sys
@@ -42,8 +42,10 @@ _before = None
 
 STREAMS = ("stdin", "stdout", "stderr")
 _ORIGINALS = tuple("__%s__" % name for name in STREAMS)
-# Loaded for each session; the others keep no state, or none that is a session's.
-_OWN = ("cell", "guard", "guest", "ipy", "kernel", "magics", "namespaces", "shell", "streams")
+# Modules that each session has for itself, in the order of their imports; the others keep no state that is a session's.
+_OWN = ("guard", "shell", "cell", "streams", "namespaces", "kernel", "guest")
+_LATER = ("ipy", "magics")  # where they are needed
+_code = {}
 SHUTDOWN_WAIT = 5  # seconds for the kernel that a reset replaces
 
 
@@ -476,10 +478,19 @@ def _modules():
     sys.modules[name] = package
     prefix = __package__ + "."
     for shared, module in list(sys.modules.items()):
-        if shared.startswith(prefix) and shared[len(prefix):] not in _OWN:
+        if shared.startswith(prefix) and shared[len(prefix):] not in _OWN + _LATER:
             sys.modules[name + shared[len(prefix) - 1:]] = module
             setattr(package, shared[len(prefix):], module)
-    return name
+    for each in _OWN:
+        if each not in _code:
+            spec = importlib.util.find_spec(prefix + each)
+            _code[each] = spec.loader.get_code(spec.name)
+        module = ModuleType(name + "." + each)
+        module.__package__, module.__file__ = name, _code[each].co_filename
+        sys.modules[module.__name__] = module
+        setattr(package, each, module)
+        exec(_code[each], module.__dict__)
+    return name, package.guest.Guest
 
 
 def _forget_modules(name):
@@ -531,10 +542,10 @@ def channel():
 
 def main(address):
     """A kernel's whole life, on its thread."""
-    name = _modules()
+    name, make = _modules()
     guest = None
     try:
-        guest = importlib.import_module(name + ".guest").Guest(address)
+        guest = make(address)
         owners[get_ident()] = guest
         guest.serve()
         guest.leave()

@@ -119,6 +119,8 @@ static void *thread_main(void *arg)
 		}
 		loop->owned = true;
 		loop->owner = loop->thread;
+		if (loop->first)
+			uv_async_send(&loop->wake); /* some may have been posted lazily */
 		pthread_mutex_unlock(&loop->lock);
 		alive = uv_run(&loop->uv, UV_RUN_DEFAULT) != 0;
 		pthread_mutex_lock(&loop->lock);
