@@ -262,6 +262,13 @@ def run_as(guest, function, args=(), kwargs={}):
             settle()  # a thread that outlived its session
 
 
+def _forget_thread():
+    """threading makes an object for a thread that it did not start, and keeps it: in a forked child, where that would be
+    the main thread, it stumbles over it, and the next thread of the same number would be taken for this one."""
+    if isinstance(threading._active.get(get_ident()), threading._DummyThread):
+        threading._active.pop(get_ident(), None)
+
+
 def _replace(module, name, wrap):
     original = getattr(module, name, None)
     if original is None:
@@ -356,6 +363,7 @@ def _before_fork():
     guest = owners.get(get_ident())
     if guest is not None:
         guest.link.pipe(1)  # they can be made by the parent only
+        _forget_thread()
 
 
 os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
@@ -553,6 +561,7 @@ def main(address):
         guest.leave()
     finally:
         owners.pop(get_ident(), None)
+        _forget_thread()
         _forget_modules(name)
         if guest is not None:
             end(guest)

@@ -390,7 +390,7 @@ static void run_for(struct cell__loop *loop, struct cell__task *task, struct cel
 		pthread_mutex_unlock(&loop->lock);
 		return;
 	}
-	catch_up(loop, visit);
+	catch_up(loop, visit || lent);
 	loop->driven_for = waiter;
 	if (task)
 		task->fn(task);
