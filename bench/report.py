@@ -83,6 +83,14 @@ def times_subprocess(limit):
     return Ask(f"≤ {limit}× subprocess", lambda m: m.get("ratio_to_floor"), limit, False)
 
 
+def times_bare(limit):
+    return Ask(f"≤ {limit}× compile+eval", lambda m: m.get("ratio_to_floor"), limit, False)
+
+
+def at_most_over_us(limit):
+    return Ask(f"≤ {limit} µs over the function", lambda m: (m["workcell"]["p50"] - m["floor"]["p50"]) / 1e3, limit, False)
+
+
 THIRD_OF_BWRAP = Ask("3× faster than bwrap", lambda m: 1 / m["ratio_to_floor"], 3, True)
 NOT_STARVED = Ask("p99 ≤ 20× quiet p50", lambda m: m["workcell"]["p99"] / m["floor"]["p50"], 20, False)
 ALL_ANSWER = Ask("all answer", lambda m: m["answered_share"], 1, True)
@@ -120,6 +128,12 @@ MEASURES = (
     ("jupyter-call", "jupyter, host function from a cell", "ns", None, "subprocess", [times_subprocess(1.5)]),
     ("jupyter-reset", "jupyter, reset with a pool of one", "ns", None, "subprocess", []),
     ("jupyter-memory", "jupyter, private memory", "bytes", None, "subprocess", []),
+    ("inprocess-open", "inprocess, open to first result", "ns", None, None, []),
+    ("inprocess-cell", "inprocess, cell 1+1", "ns", None, "bare", [times_bare(5)]),
+    ("inprocess-lines", "inprocess, cell of ten lines", "ns", None, "bare", [times_bare(5)]),
+    ("inprocess-tool", "inprocess, host function from a cell", "ns", None, "function", [at_most_over_us(3)]),
+    ("inprocess-reset", "inprocess, reset to first result", "ns", None, None, []),
+    ("inprocess-memory", "inprocess, memory of one more session", "bytes", None, None, []),
     ("cell-one-cpu", "cell, all held on one CPU", "ns", None, "socket", []),
     ("cell-two-cpus", "cell, kernel on another CPU", "ns", None, "socket", []),
     ("tool-call-one-cpu", "host function, all on one CPU", "ns", None, "socket", []),

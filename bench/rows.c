@@ -689,6 +689,12 @@ static int measure_all(struct cell__bench *b)
 		{ CELL_ROW_JUPYTER_CALL, cell__bench_measure_jupyter_call, "calls from ipykernel" },
 		{ CELL_ROW_JUPYTER_RESET, cell__bench_measure_jupyter_reset, "resets of ipykernel" },
 		{ CELL_ROW_JUPYTER_MEMORY, cell__bench_measure_jupyter_memory, "memory of ipykernel" },
+		/* Last: they bring Python into this process. */
+		{ CELL_ROW_INPROCESS_OPEN, cell__bench_measure_inprocess_open, "opening sessions in this process" },
+		{ CELL_ROW_INPROCESS_CELL, cell__bench_measure_inprocess_cell, "cells in this process" },
+		{ CELL_ROW_INPROCESS_TOOL, cell__bench_measure_inprocess_tool, "calls of a host function in this process" },
+		{ CELL_ROW_INPROCESS_RESET, cell__bench_measure_inprocess_reset, "resets in this process" },
+		{ CELL_ROW_INPROCESS_MEMORY, cell__bench_measure_inprocess_memory, "memory of a session in this process" },
 	};
 	struct cell_error err = { 0 };
 

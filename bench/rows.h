@@ -46,6 +46,11 @@
 	X(JUPYTER_CALL, "jupyter-call", "ns", NULL)                \
 	X(JUPYTER_RESET, "jupyter-reset", "ns", NULL)              \
 	X(JUPYTER_MEMORY, "jupyter-memory", "bytes", NULL)            \
+	X(INPROCESS_OPEN, "inprocess-open", "ns", NULL)              \
+	X(INPROCESS_CELL, "inprocess-cell", "ns", NULL)              \
+	X(INPROCESS_TOOL, "inprocess-tool", "ns", NULL)              \
+	X(INPROCESS_RESET, "inprocess-reset", "ns", NULL)            \
+	X(INPROCESS_MEMORY, "inprocess-memory", "bytes", NULL)          \
 	/* Not asked for by name: they come along with the others. */      \
 	X(CELL_ONE_CPU, "cell-one-cpu", "ns", NULL)                        \
 	X(CELL_TWO_CPUS, "cell-two-cpus", "ns", NULL)                      \
@@ -53,6 +58,7 @@
 	X(TOOL_CALL_TWO_CPUS, "tool-call-two-cpus", "ns", NULL)            \
 	X(APPROVAL_ONE_CPU, "approval-one-cpu", "ns", NULL)                \
 	X(APPROVAL_TWO_CPUS, "approval-two-cpus", "ns", NULL)              \
+	X(INPROCESS_LINES, "inprocess-lines", "ns", NULL)            \
 	X(TOOL_GATHER_EACH, "tool-gather-each", "ns", NULL)                \
 	X(SEARCH_OPEN, "search-open", "ns", NULL)                          \
 	X(SEARCH_FIRST, "search-first", "ns", NULL)                        \

@@ -66,5 +66,10 @@ int cell__bench_measure_jupyter_cell(struct cell__bench *b, struct cell__bench_r
 int cell__bench_measure_jupyter_call(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_jupyter_reset(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_jupyter_memory(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_inprocess_open(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_inprocess_cell(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_inprocess_tool(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_inprocess_reset(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_inprocess_memory(struct cell__bench *b, struct cell__bench_row *row);
 
 #endif

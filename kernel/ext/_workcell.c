@@ -537,33 +537,40 @@ static int put_output(uint32_t stream, const char *bytes, size_t size)
 	return 0;
 }
 
-/* The write method of sys.stdout and sys.stderr: self is the stream's number. */
-static PyObject *stream_write(PyObject *self, PyObject *text)
+const char *wc_text_bytes(PyObject *text, Py_ssize_t *ret_size, PyObject **ret_memory)
 {
 	if (!PyUnicode_Check(text)) {
 		PyErr_SetString(PyExc_TypeError, "write() argument must be str");
 		return NULL;
 	}
-	uint32_t stream = (uint32_t)PyLong_AsLong(self);
-	Py_ssize_t size;
-	const char *bytes = PyUnicode_AsUTF8AndSize(text, &size);
-	PyObject *encoded = NULL;
-	if (!bytes) {
-		/* Lone surrogates: bytes that came in undecodable go out as they were, the rest escaped. */
+	const char *bytes = PyUnicode_AsUTF8AndSize(text, ret_size);
+	if (bytes)
+		return bytes;
+	/* Lone surrogates: bytes that came in undecodable go out as they were, the rest escaped. */
+	PyErr_Clear();
+	PyObject *encoded = PyUnicode_AsEncodedString(text, "utf-8", "surrogateescape");
+	if (!encoded) {
 		PyErr_Clear();
-		encoded = PyUnicode_AsEncodedString(text, "utf-8", "surrogateescape");
-		if (!encoded) {
-			PyErr_Clear();
-			encoded = PyUnicode_AsEncodedString(text, "utf-8", "backslashreplace");
-		}
-		char *data;
-		if (!encoded || PyBytes_AsStringAndSize(encoded, &data, &size) < 0) {
-			Py_XDECREF(encoded);
-			return NULL;
-		}
-		bytes = data;
+		encoded = PyUnicode_AsEncodedString(text, "utf-8", "backslashreplace");
 	}
-	int rc = put_output(stream, bytes, (size_t)size);
+	char *data;
+	if (!encoded || PyBytes_AsStringAndSize(encoded, &data, ret_size) < 0) {
+		Py_XDECREF(encoded);
+		return NULL;
+	}
+	*ret_memory = encoded;
+	return data;
+}
+
+/* The write method of sys.stdout and sys.stderr: self is the stream's number. */
+static PyObject *stream_write(PyObject *self, PyObject *text)
+{
+	PyObject *encoded = NULL;
+	Py_ssize_t size;
+	const char *bytes = wc_text_bytes(text, &size, &encoded);
+	if (!bytes)
+		return NULL;
+	int rc = put_output((uint32_t)PyLong_AsLong(self), bytes, (size_t)size);
 	Py_XDECREF(encoded);
 	return rc < 0 ? NULL : PyLong_FromSsize_t(PyUnicode_GetLength(text));
 }
@@ -1051,7 +1058,7 @@ PyMODINIT_FUNC PyInit__workcell(void)
 			Py_DECREF(m);
 			return NULL;
 		}
-	if (wc_add_caller(m) < 0) {
+	if (wc_add_caller(m) < 0 || wc_add_link(m) < 0) {
 		Py_DECREF(m);
 		return NULL;
 	}

@@ -11,6 +11,8 @@
  *
  * While the caller is marked as leader no code of Python's runs on its thread, except for those handlers, and meanwhile
  * in_call() says so: there is nothing that can make objects the garbage collector watches, and so no finalizer.
+ *
+ * In the host's own process there is no channel to lead on: a call is one of a function (hostlink.c).
  */
 #include "ext.h"
 
@@ -264,6 +266,13 @@ static PyObject *decode(const char *bytes, size_t size)
 		return shared(Py_False);
 	if (size == 4 && memcmp(bytes, "null", 4) == 0)
 		return shared(Py_None);
+	if (!loads) {
+		PyObject *json = PyImport_ImportModule("json");
+		loads = json ? PyObject_GetAttrString(json, "loads") : NULL;
+		Py_XDECREF(json);
+		if (!loads)
+			return NULL;
+	}
 	PyObject *text = PyUnicode_DecodeUTF8(bytes, (Py_ssize_t)size, "replace");
 	PyObject *made = text ? PyObject_CallFunctionObjArgs(loads, text, NULL) : NULL;
 	Py_XDECREF(text);
@@ -382,6 +391,7 @@ static PyObject *lead_on(PyObject *id)
 struct caller {
 	PyObject_HEAD
 	PyObject *head; /* bytes: the call up to its arguments */
+	PyObject *link; /* a Link, where calls are direct */
 	char quick;     /* its channel is the attached one */
 };
 
@@ -456,10 +466,51 @@ static int call_quickly(PyObject *self, PyObject *kwargs, PyObject **ret_value)
 	return end != WC_NOT_SENT;
 }
 
+static bool is_answer(const struct cell_inproc_message *reply, const char *head, size_t size)
+{
+	return reply->json_size == size && memcmp(reply->data, head, size) == 0;
+}
+
+/* The value, NULL with an exception set, or NULL without one: nothing has happened. */
+static PyObject *call_directly(PyObject *self, PyObject *kwargs)
+{
+	struct caller *caller = (struct caller *)self;
+	struct cell_inproc_message *reply = NULL;
+	struct text text;
+	text_init(&text);
+	if (!add_object(&text, caller->head, kwargs, "}}", 2)) {
+		text_finish(&text);
+		return NULL;
+	}
+	struct cell_frame call = {
+		.type = CELL_FRAME_CALL, .json = (const uint8_t *)text.data, .json_size = (uint32_t)text.size
+	};
+	enum cell_inproc_status status = wc_link_ask(caller->link, &call, &reply);
+	text_finish(&text);
+	if (status != CELL_INPROC_OK)
+		return wc_link_fail(status);
+	const char *raw = reply->data + reply->json_size;
+	PyObject *made;
+	if (is_answer(reply, answer_json, sizeof answer_json - 1))
+		made = decode(raw, reply->raw_size);
+	else if (is_answer(reply, answer_text, sizeof answer_text - 1))
+		made = PyUnicode_DecodeUTF8(raw, (Py_ssize_t)reply->raw_size, "replace");
+	else
+		made = PyObject_CallMethod(self, "_settle", "((iIy#y#))", (int)reply->type, (unsigned int)reply->id,
+					   reply->data, (Py_ssize_t)reply->json_size, raw, (Py_ssize_t)reply->raw_size);
+	free(reply);
+	return made;
+}
+
 static PyObject *caller_call(PyObject *self, PyObject *args, PyObject *kwargs)
 {
 	struct caller *caller = (struct caller *)self;
 	PyObject *value = NULL;
+	if (caller->link && caller->head && PyTuple_Size(args) == 0) {
+		value = call_directly(self, kwargs);
+		if (value || PyErr_Occurred())
+			return value;
+	}
 	if (caller->quick && caller->head && PyTuple_Size(args) == 0 && call_quickly(self, kwargs, &value))
 		return value;
 	PyObject *none = kwargs ? NULL : PyDict_New();
@@ -472,6 +523,7 @@ static PyObject *caller_call(PyObject *self, PyObject *args, PyObject *kwargs)
 static int caller_traverse(PyObject *self, visitproc visit, void *arg)
 {
 	Py_VISIT(((struct caller *)self)->head);
+	Py_VISIT(((struct caller *)self)->link);
 	Py_VISIT(Py_TYPE(self));
 	return 0;
 }
@@ -479,6 +531,7 @@ static int caller_traverse(PyObject *self, visitproc visit, void *arg)
 static int caller_clear(PyObject *self)
 {
 	Py_CLEAR(((struct caller *)self)->head);
+	Py_CLEAR(((struct caller *)self)->link);
 	return 0;
 }
 
@@ -490,6 +543,25 @@ static void caller_dealloc(PyObject *self)
 	((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
 	Py_DECREF(type);
 }
+
+static int caller_set_link(PyObject *self, PyObject *value, void *unused)
+{
+	(void)unused;
+	if (value && value != Py_None && !wc_is_link(value)) {
+		PyErr_SetString(PyExc_TypeError, "a Link or None");
+		return -1;
+	}
+	PyObject *old = ((struct caller *)self)->link;
+	((struct caller *)self)->link = value == Py_None ? NULL : value;
+	Py_XINCREF(((struct caller *)self)->link);
+	Py_XDECREF(old);
+	return 0;
+}
+
+static PyGetSetDef caller_getset[] = {
+	{ "_link", NULL, caller_set_link, NULL, NULL },
+	{ NULL, NULL, NULL, NULL, NULL }
+};
 
 static PyMemberDef caller_members[] = {
 	{ "_head", T_OBJECT, offsetof(struct caller, head), 0, NULL },
@@ -503,6 +575,7 @@ static PyType_Slot caller_slots[] = {
 	{ Py_tp_clear, caller_clear },
 	{ Py_tp_dealloc, caller_dealloc },
 	{ Py_tp_members, caller_members },
+	{ Py_tp_getset, caller_getset },
 	{ 0, NULL }
 };
 

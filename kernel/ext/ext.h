@@ -12,6 +12,7 @@
 #include <stdbool.h>
 
 #include "wire/frame.h"
+#include "wire/inproc_abi.h"
 
 /* Exported by every CPython since 3.3; the limited API's headers show it from 3.10 on. */
 extern const char *PyUnicode_AsUTF8AndSize(PyObject *unicode, Py_ssize_t *size);
@@ -31,6 +32,18 @@ bool wc_is_quiet(void);
 bool wc_peek(struct cell_frame *ret_frame);
 /* Done with the frame that was peeked at. */
 void wc_skip(const struct cell_frame *frame);
+
+/* The bytes that a str is written as; *ret_memory holds them where they are not the str's own.  NULL: an exception is set. */
+const char *wc_text_bytes(PyObject *text, Py_ssize_t *ret_size, PyObject **ret_memory);
+
+/* ---- hostlink.c ---- */
+
+int wc_add_link(PyObject *module);
+bool wc_is_link(PyObject *object);
+/* A CALL and its REPLY; lets go of the GIL meanwhile. */
+enum cell_inproc_status wc_link_ask(PyObject *link, const struct cell_frame *call, struct cell_inproc_message **ret_reply);
+/* NULL, with an exception set. */
+PyObject *wc_link_fail(enum cell_inproc_status status);
 
 /* ---- caller.c ---- */
 

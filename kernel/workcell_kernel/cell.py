@@ -55,6 +55,7 @@ class Cells:
         self.module = types.ModuleType("__main__")
         self.ns = self.module.__dict__
         self.count = 0
+        self.name = "<cell %d>"
         self.flags = AWAIT
         self.loop = None
         self.hooked_shell = None
@@ -121,7 +122,7 @@ class Cells:
     def execute(self, source):
         """Runs a cell; returns (has_value, value). What the code raises goes up to the caller."""
         self.count = n = self.count + 1
-        name = "<cell %d>" % n
+        name = self.name % n
         ns = self.ns
         self.history.append(source)
         if "__warningregistry__" in ns:

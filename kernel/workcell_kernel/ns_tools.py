@@ -17,7 +17,7 @@ try:
     from _workcell import Caller  # calls _call() for what is not plain
 except ImportError:
     class Caller:
-        __slots__ = ("_head", "_quick")
+        __slots__ = ("_head", "_link", "_quick")
 
         def __call__(self, /, *args, **kwargs):
             return self._call(args, kwargs)
@@ -141,6 +141,7 @@ class _Call(Caller):
         self._space = space
         self._head = head_of(self._path())
         self._quick = getattr(space._channel, "is_quick", False)
+        self._link = getattr(space._channel, "direct", None)
 
     def _call(self, args, kwargs):
         if args:

@@ -227,10 +227,7 @@ static void print_help(void)
 	     "  --quick         fewer rounds: figures that wobble, in a third of the time\n"
 	     "  --sessions N    how many sessions to hold open at once (default 500)\n"
 	     "  --no-peer       leave ipykernel out\n"
-	     "  --only ROW      one row: open, open-pool, cell, reset, memory, stdout, first-chunk,\n"
-	     "                  sessions, tool-call, approval, tool-gather, tool-cli, artifact, search,\n"
-	     "                  mcp, gen, sandbox-open, -pool, -cell, -bwrap, -memory, -many, -starved,\n"
-	     "                  jupyter-open, -cell, -call, -reset, -memory\n"
+	     "  --only ROW      one row; --only help lists them\n"
 	     "  --help          this text\n"
 	     "\n"
 	     "examples:\n"
@@ -246,11 +243,10 @@ static int parse_row(const char *name)
 	for (int i = 0; i < CELL_ROW_CHOICES; i++)
 		if (!strcmp(name, cell__bench_row_specs[i].name))
 			return i;
-	return complain("--only %s: there is no such row; choose one of open, open-pool, cell, reset, "
-			"memory, stdout, first-chunk, sessions, tool-call, approval, tool-gather, tool-cli, artifact, search, mcp, "
-			"gen, sandbox-open, sandbox-pool, sandbox-cell, sandbox-bwrap, sandbox-memory, sandbox-many, "
-			"sandbox-starved, jupyter-open, jupyter-cell, jupyter-call, jupyter-reset, jupyter-memory",
-			name);
+	char rows[2048] = "";
+	for (int i = 0; i < CELL_ROW_CHOICES; i++)
+		snprintf(rows + strlen(rows), sizeof rows - strlen(rows), "%s%s", i > 0 ? ", " : "", cell__bench_row_specs[i].name);
+	return complain("--only %s: there is no such row; choose one of %s", name, rows);
 }
 
 /* -1: go on; else the exit status. */

@@ -46,6 +46,7 @@ struct cell__exit {
 	int status;       /* as waitpid() gives it */
 	bool oom;
 	bool asked;       /* we closed it */
+	bool abandoned;   /* inprocess: its thread would not end, and still runs */
 	uint64_t memory_max, memory_used; /* the group's limit and its highest use; 0: not known */
 	struct cell_error error; /* code != 0: why it ended or never began, in words */
 };
@@ -81,6 +82,7 @@ struct cell__kernel_spec {
 
 struct cell__policy;
 struct cell__sandbox;
+struct cell__spawn_hub;
 struct cell__subprocess; /* zygotes and pools */
 struct cell__jupyter;
 
@@ -88,6 +90,8 @@ struct cell__jupyter;
 struct cell__executor_host {
 	struct cell__loop *loop;
 	struct cell__subprocess *subprocess;
+	struct cell__spawn_hub *hub; /* for programs */
+	const char *kernel_dir;      /* holds the kernel's package and extension */
 	struct cell__sandbox *sandbox; /* NULL until first used */
 	struct cell__jupyter *jupyter; /* NULL: not in this build */
 	void (*log)(void *arg, enum cell_log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
@@ -97,8 +101,12 @@ struct cell__executor_host {
 struct cell__executor {
 	const char *name;
 	const char *isolation; /* one word */
+	/* Its kernels take the loop themselves when they have something to say: who waits for a run must not keep it. */
+	bool takes_loop;
 	/* Can this work here?  Fills available, reason, advice. */
 	void (*probe)(struct cell__executor_host *host, struct cell_executor_info *info);
+	/* Can it give a session all that is asked for?  Any thread.  NULL: it can. */
+	int (*check)(const struct cell_session_options *opts, struct cell_error *err);
 	int (*open)(struct cell__executor_host *host, const struct cell__kernel_spec *spec,
 		    const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel,
 		    struct cell_error *err);
@@ -132,5 +140,6 @@ const struct cell__executor *cell__executor_find(const char *name);
 extern const struct cell__executor cell__subprocess_executor;
 extern const struct cell__executor cell__sandbox_executor;
 extern const struct cell__executor cell__jupyter_executor;
+extern const struct cell__executor cell__inprocess_executor;
 
 #endif

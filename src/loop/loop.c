@@ -9,6 +9,11 @@
 /* How long the loop may lie idle between two calls before the engine's own thread takes it back. */
 #define LINGER_MS 2
 #define RECENT_MS 50
+#define VISIT_POLL_US 1000
+/* How long one who waits for another thread looks before it sleeps: about as long as being woken would take. */
+#define LOOK_NS 50000
+#define LOOKS_IN_VAIN 2u
+#define REST_MAX 256u
 
 static void run_tasks(struct cell__loop *loop)
 {
@@ -114,6 +119,8 @@ static void *thread_main(void *arg)
 		}
 		loop->owned = true;
 		loop->owner = loop->thread;
+		if (loop->first)
+			uv_async_send(&loop->wake); /* some may have been posted lazily */
 		pthread_mutex_unlock(&loop->lock);
 		alive = uv_run(&loop->uv, UV_RUN_DEFAULT) != 0;
 		pthread_mutex_lock(&loop->lock);
@@ -124,21 +131,24 @@ static void *thread_main(void *arg)
 	return NULL;
 }
 
-/* Whoever runs the loop does the task.  Called with the lock held, and lets go of it. */
-static void leave_to_others(struct cell__loop *loop, struct cell__task *task)
+/*
+ * Whoever runs the loop does the task.  Called with the lock held, and lets go of it.  For one who needs the loop no more
+ * after that (a lent waiter) nobody has to stay.
+ */
+static void leave_to_others(struct cell__loop *loop, struct cell__task *task, bool lent)
 {
-	loop->waiting++;
+	loop->waiting += !lent;
 	pthread_mutex_unlock(&loop->lock);
 	if (task)
 		cell__loop_post(loop, task);
 }
 
 /* Makes this thread the one that runs the loop.  False: another caller does already, and will serve us. */
-static bool enter(struct cell__loop *loop, struct cell__task *task)
+static bool enter(struct cell__loop *loop, struct cell__task *task, bool lent)
 {
 	pthread_mutex_lock(&loop->lock);
 	if (loop->owned && (loop->wanting > 0 || !pthread_equal(loop->owner, loop->thread))) {
-		leave_to_others(loop, task);
+		leave_to_others(loop, task, lent);
 		return false;
 	}
 	if (loop->owned) {
@@ -150,7 +160,7 @@ static bool enter(struct cell__loop *loop, struct cell__task *task)
 	}
 	/* Another caller was faster when the engine let go.  What it waits for may need us: it has to be told. */
 	if (loop->owned) {
-		leave_to_others(loop, task);
+		leave_to_others(loop, task, lent);
 		return false;
 	}
 	loop->owned = true;
@@ -213,11 +223,11 @@ int cell__loop_start(struct cell__loop *loop, struct cell_error *err)
 	pthread_cond_init(&loop->free_cond, NULL);
 	pthread_cond_init(&loop->engine_cond, &monotonic);
 	pthread_condattr_destroy(&monotonic);
-	sigset_t all, old;
+	sigset_t all;
 	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
+	pthread_sigmask(SIG_SETMASK, &all, &loop->mask);
 	rc = pthread_create(&loop->thread, NULL, thread_main, loop);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	pthread_sigmask(SIG_SETMASK, &loop->mask, NULL);
 	if (rc != 0) {
 		uv_close((uv_handle_t *)&loop->wake, NULL);
 		uv_close((uv_handle_t *)&loop->before_poll, NULL);
@@ -242,20 +252,36 @@ void cell__loop_stop(struct cell__loop *loop)
 	pthread_mutex_destroy(&loop->lock);
 }
 
-void cell__loop_post(struct cell__loop *loop, struct cell__task *task)
+/* Under the lock; whether it is the only one. */
+static bool append(struct cell__loop *loop, struct cell__task *task)
 {
-	task->next = NULL;
-	pthread_mutex_lock(&loop->lock);
 	bool first = loop->first == NULL;
+	task->next = NULL;
 	if (first)
 		loop->first = task;
 	else
 		loop->last->next = task;
 	loop->last = task;
-	if (first && !loop->owned)
+	return first;
+}
+
+void cell__loop_post(struct cell__loop *loop, struct cell__task *task)
+{
+	pthread_mutex_lock(&loop->lock);
+	/* Those before it may have been posted lazily. */
+	(void)append(loop, task);
+	if (!loop->owned)
 		pthread_cond_signal(&loop->engine_cond);
 	pthread_mutex_unlock(&loop->lock);
-	if (first)
+	uv_async_send(&loop->wake);
+}
+
+void cell__loop_post_lazily(struct cell__loop *loop, struct cell__task *task)
+{
+	pthread_mutex_lock(&loop->lock);
+	bool wake = append(loop, task) && loop->owned;
+	pthread_mutex_unlock(&loop->lock);
+	if (wake)
 		uv_async_send(&loop->wake);
 }
 
@@ -273,7 +299,7 @@ void cell__waiter_init(struct cell__waiter *waiter)
 {
 	pthread_mutex_init(&waiter->lock, NULL);
 	pthread_cond_init(&waiter->cond, NULL);
-	waiter->done = false;
+	waiter->done = waiter->lent = false;
 }
 
 void cell__waiter_finish(struct cell__waiter *waiter)
@@ -286,36 +312,112 @@ void cell__waiter_signal(struct cell__waiter *waiter)
 {
 	/* Signalled under the lock: the waiter's memory may be gone as soon as it has seen `done`. */
 	pthread_mutex_lock(&waiter->lock);
-	waiter->done = true;
+	__atomic_store_n(&waiter->done, true, __ATOMIC_RELEASE);
 	pthread_cond_signal(&waiter->cond);
 	pthread_mutex_unlock(&waiter->lock);
 }
 
-void cell__loop_do(struct cell__loop *loop, struct cell__task *task, struct cell__waiter *waiter)
+static int64_t now_ns(void)
 {
-	if (!enter(loop, task)) {
-		pthread_mutex_lock(&waiter->lock);
-		while (!waiter->done)
-			pthread_cond_wait(&waiter->cond, &waiter->lock);
-		pthread_mutex_unlock(&waiter->lock);
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static void pause_cpu(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+/*
+ * Looks for a moment whether another thread announces it.  As in wire/spin.h: looks in vain become rarer, down to one
+ * wait in REST_MAX.  What it remembers are hints, and several threads may change them at once.
+ */
+static void look_at(struct cell__loop *loop, struct cell__waiter *waiter)
+{
+	uint32_t rest = __atomic_load_n(&loop->rest, __ATOMIC_RELAXED);
+	if (rest > 0) {
+		__atomic_store_n(&loop->rest, rest - 1, __ATOMIC_RELAXED);
+		return;
+	}
+	int64_t end = now_ns() + LOOK_NS;
+	do {
+		for (int i = 0; i < 32; i++) {
+			if (__atomic_load_n(&waiter->done, __ATOMIC_ACQUIRE)) {
+				__atomic_store_n(&loop->vain, 0, __ATOMIC_RELAXED);
+				return;
+			}
+			pause_cpu();
+		}
+	} while (now_ns() < end);
+	uint32_t vain = __atomic_add_fetch(&loop->vain, 1, __ATOMIC_RELAXED);
+	if (vain > LOOKS_IN_VAIN) {
+		uint32_t doublings = vain - LOOKS_IN_VAIN;
+		__atomic_store_n(&loop->rest, doublings < 8 ? (1u << doublings) - 1 : REST_MAX - 1, __ATOMIC_RELAXED);
+	}
+}
+
+static void wait_done(struct cell__waiter *waiter)
+{
+	pthread_mutex_lock(&waiter->lock);
+	while (!waiter->done)
+		pthread_cond_wait(&waiter->cond, &waiter->lock);
+	pthread_mutex_unlock(&waiter->lock);
+}
+
+/* What happened before a call is handled before it: events of the loop, then tasks in the order of the calls. */
+static void catch_up(struct cell__loop *loop, bool visit)
+{
+	int64_t now = visit ? cell__now_us() : 0;
+	if (!visit || now - loop->polled_us >= VISIT_POLL_US) {
+		uv_run(&loop->uv, UV_RUN_NOWAIT);
+		loop->polled_us = now;
+	}
+	run_tasks(loop);
+}
+
+static void run_for(struct cell__loop *loop, struct cell__task *task, struct cell__waiter *waiter, bool visit)
+{
+	bool lent = waiter->lent;
+	if (!enter(loop, task, lent)) {
+		wait_done(waiter);
 		pthread_mutex_lock(&loop->lock);
-		loop->waiting--;
+		loop->waiting -= !lent;
 		pthread_mutex_unlock(&loop->lock);
 		return;
 	}
-	/* What happened before this call is handled before it: events of the loop, then tasks in the order of the calls. */
-	uv_run(&loop->uv, UV_RUN_NOWAIT);
-	run_tasks(loop);
+	catch_up(loop, visit || lent);
 	loop->driven_for = waiter;
 	if (task)
 		task->fn(task);
 	while (!is_done(waiter)) {
+		if (lent) {
+			loop->driven_for = NULL;
+			leave(loop);
+			look_at(loop, waiter);
+			wait_done(waiter);
+			return;
+		}
 		if (loop->look && is_quiet(loop))
 			loop->look(loop->look_arg);
 		uv_run(&loop->uv, UV_RUN_ONCE);
 	}
 	loop->driven_for = NULL;
 	leave(loop);
+}
+
+void cell__loop_do(struct cell__loop *loop, struct cell__task *task, struct cell__waiter *waiter)
+{
+	run_for(loop, task, waiter, false);
+}
+
+void cell__loop_visit(struct cell__loop *loop, struct cell__task *task, struct cell__waiter *waiter)
+{
+	run_for(loop, task, waiter, true);
 }
 
 struct call {

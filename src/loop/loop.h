@@ -16,6 +16,7 @@
 #define CELL_LOOP_H
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <uv.h>
 
@@ -50,6 +51,9 @@ struct cell__loop {
 	bool asleep;       /* the engine's thread sleeps until it is told */
 	bool stopping;
 	int busy;          /* loop's thread: things under way that nobody waits for */
+	int64_t polled_us; /* loop's thread: when a visit last looked for events */
+	uint32_t vain, rest; /* of looks at lent waiters; hints */
+	sigset_t mask;     /* of the thread that started the loop, for threads that are to be like the host's */
 };
 
 int cell__loop_start(struct cell__loop *loop, struct cell_error *err);
@@ -57,6 +61,8 @@ int cell__loop_start(struct cell__loop *loop, struct cell_error *err);
 void cell__loop_stop(struct cell__loop *loop);
 /* Any thread. */
 void cell__loop_post(struct cell__loop *loop, struct cell__task *task);
+/* Any thread.  As cell__loop_post(), but wakes nobody: some thread is going to run the loop within LINGER_MS anyway. */
+void cell__loop_post_lazily(struct cell__loop *loop, struct cell__task *task);
 bool cell__loop_is_current(struct cell__loop *loop);
 
 /* Something that the loop's thread will announce. */
@@ -64,6 +70,8 @@ struct cell__waiter {
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
 	bool done;
+	/* Whoever signals it comes with a thread of its own, and needs the loop: who waits must not keep it. */
+	bool lent;
 };
 void cell__waiter_init(struct cell__waiter *waiter);
 void cell__waiter_finish(struct cell__waiter *waiter);
@@ -74,6 +82,11 @@ void cell__waiter_signal(struct cell__waiter *waiter); /* any thread */
  * may be signalled again later: clear `done` under its lock first.
  */
 void cell__loop_do(struct cell__loop *loop, struct cell__task *task, struct cell__waiter *waiter);
+/*
+ * The same for one who comes often: events of the loop are looked for once a millisecond, not each time.  A task that
+ * signals the waiter itself costs no system call on a quiet engine.
+ */
+void cell__loop_visit(struct cell__loop *loop, struct cell__task *task, struct cell__waiter *waiter);
 /* The same for a function that is done when it returns. */
 void cell__loop_call(struct cell__loop *loop, void (*fn)(void *arg), void *arg);
 

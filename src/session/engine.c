@@ -90,12 +90,18 @@ static int make_subprocess(struct cell_engine *engine, const struct cell_engine_
 		.pool_size = opts->pool_size,
 		.start_timeout_ms = opts->start_timeout_ms,
 	};
-	if (cell__subprocess_create(&engine->host, &config, &engine->host.subprocess, err) < 0) {
+	engine->kernel_dir = cell__strdup(kernel_dir);
+	if (!engine->kernel_dir || cell__subprocess_create(&engine->host, &config, &engine->host.subprocess, err) < 0) {
+		if (!engine->kernel_dir)
+			cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+		free(engine->kernel_dir);
 		free(engine->hub.program);
 		return -1;
 	}
+	engine->host.hub = &engine->hub;
+	engine->host.kernel_dir = engine->kernel_dir;
 	struct cell__jupyter_config jupyter = {
-		.hub = &engine->hub, .kernel_dir = kernel_dir, .folder = engine->spill_dir, .pool_size = opts->pool_size,
+		.hub = &engine->hub, .kernel_dir = engine->kernel_dir, .folder = engine->spill_dir, .pool_size = opts->pool_size,
 		.start_timeout_ms = opts->start_timeout_ms,
 	};
 	return cell__jupyter_create(&engine->host, &jupyter, &engine->host.jupyter, err);
@@ -189,6 +195,7 @@ void cell_engine_destroy(struct cell_engine *engine)
 	cell__waiter_finish(&destroy.waiter);
 	cell__loop_stop(&engine->loop);
 	cell__sandbox_destroy(engine->host.sandbox);
+	free(engine->kernel_dir);
 	free(engine->spill_dir);
 	free(engine);
 }

@@ -13,6 +13,7 @@ struct cell_engine {
 	struct cell__spawn_hub hub;
 	struct cell__executor_host host;
 	char *spill_dir;
+	char *kernel_dir;
 	void (*log)(void *arg, enum cell_log_level level, const char *line);
 	void *log_arg;
 	struct cell_session *sessions; /* loop's thread */

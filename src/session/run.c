@@ -486,7 +486,8 @@ void cell__run_deliver(struct cell__run *run)
 	if (run->waited) {
 		/* As in cell__waiter_signal(): after the unlock the run may be gone. */
 		pthread_mutex_lock(&run->waiter.lock);
-		run->delivered = run->waiter.done = true;
+		run->delivered = true;
+		__atomic_store_n(&run->waiter.done, true, __ATOMIC_RELEASE);
 		pthread_cond_signal(&run->waiter.cond);
 		pthread_mutex_unlock(&run->waiter.lock);
 		return;

@@ -305,6 +305,12 @@ static void update_pause(struct cell_session *session)
 
 /* ---- ends of runs ---- */
 
+/* Must the engine's thread run the loop for it at once, because nobody else would? */
+static bool keeps_loop_busy(const struct cell__run *run)
+{
+	return !run->waited && !run->session->executor->takes_loop;
+}
+
 /* The result is complete: hand it over, go on with the next. */
 static void handle_run_finished(struct cell__run *run)
 {
@@ -313,7 +319,7 @@ static void handle_run_finished(struct cell__run *run)
 		session->current = NULL;
 		session->running_on = NULL;
 	}
-	session->engine->loop.busy -= !run->waited;
+	session->engine->loop.busy -= keeps_loop_busy(run);
 	cell__run_deliver(run);
 	advance(session);
 }
@@ -331,13 +337,18 @@ static void fail_run(struct cell__run *run, const struct cell_error *err)
 	cell__run_end(run, false);
 }
 
-static void end_timed_out(struct cell__run *run, bool kept, const char *traceback)
+/* how is NULL where the kernel lives on. */
+static void end_timed_out(struct cell__run *run, const struct cell__exit *how, const char *traceback)
 {
-	char message[200];
+	char message[240];
+	bool kept = how == NULL;
 	snprintf(message, sizeof message, "the cell ran longer than its timeout of %.3g s; %s",
 		 (double)run->timeout_ms / 1000.0,
 		 kept ? "it was interrupted and the session's variables are kept"
-		      : "it did not stop when interrupted, so its kernel was killed and the session's variables are lost");
+		 : how->abandoned
+			 ? "it did not stop when interrupted: its thread was abandoned and still runs in this process, and the "
+			   "session's variables are lost"
+			 : "it did not stop when interrupted, so its kernel was killed and the session's variables are lost");
 	(void)cell__result_set_error(run->result, CELL_OUT_TIMEOUT, "TimeoutError", message, traceback);
 	cell__run_end(run, kept);
 }
@@ -370,7 +381,7 @@ static void end_over_limit(struct cell__run *run, bool kept, const char *traceba
 static void end_answered(struct cell__run *run, bool refused, const struct cell__answer *answer)
 {
 	if (run->timed_out) {
-		end_timed_out(run, true, answer->failed ? answer->error_traceback : "");
+		end_timed_out(run, NULL, answer->failed ? answer->error_traceback : "");
 		return;
 	}
 	if (run->over) {
@@ -421,7 +432,7 @@ static void end_dead(struct cell__run *run, const struct seat *seat, const struc
 		cell_fail(&err, CELL_E_CLOSED, 0, "the session was closed while the cell ran");
 		fail_run(run, &err);
 	} else if (run->timed_out) {
-		end_timed_out(run, false, "");
+		end_timed_out(run, how, "");
 	} else if (run->over) {
 		end_over_limit(run, false, "");
 	} else if (how->oom && how->memory_max > 0) {
@@ -938,7 +949,7 @@ static void do_submit(struct cell__task *task)
 {
 	struct cell__run *run = (struct cell__run *)task;
 	struct cell_session *session = run->session;
-	session->engine->loop.busy += !run->waited;
+	session->engine->loop.busy += keeps_loop_busy(run);
 	if (session->queued >= CELL_LIMIT_QUEUE) {
 		struct cell_error err;
 		cell_fail(&err, CELL_E_LIMIT, 0, "more than %u cells wait in this session", CELL_LIMIT_QUEUE);
@@ -1073,6 +1084,8 @@ static int copy_options(struct cell_session *session, const struct cell_session_
 	if (!session->executor)
 		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "there is no executor \"%.60s\"; `workcell doctor` lists them",
 				 executor);
+	if (session->executor->check && session->executor->check(opts, err) < 0)
+		return -1;
 	if (opts->timeout_ms < -1 || opts->timeout_ms == 0)
 		return cell_fail(err, CELL_E_INVALID, 0, "timeout_ms is %lld, expected more than 0, or -1 for none",
 				 (long long)opts->timeout_ms);
@@ -1279,6 +1292,7 @@ int cell_session_run(struct cell_session *session, const char *code, size_t size
 	if (!run)
 		return -1;
 	run->waited = true;
+	run->waiter.lent = session->executor->takes_loop;
 	struct cell_result *result = cell__run_wait(run, &session->engine->loop, resume);
 	cell__run_destroy(run);
 	/* Our failure is an error, not an outcome of the code. */

@@ -24,9 +24,12 @@ import re
 ANY = object()
 # Executor name -> capabilities it does not have.  Known ones: children (processes), fork, threads, descriptors
 # (fds 1 and 2 are real), files (cwd is a real directory), shell (/bin/sh, bash), environment (exact environ),
-# namespaces (tools, workflows, artifacts, deps), alone (no thread and no descriptor but the kernel's).
+# namespaces (tools, workflows, artifacts, deps), alone (no thread and no descriptor but the kernel's), main_thread (cells run
+# on the interpreter's main thread, where signals are handled), modules (modules are the session's own: code may break them).
 EXCEPTIONS = {
     "subprocess": set(),
+    # One process: its descriptors, environment, signals and modules are the host's, and the host is not confined.
+    "inprocess": {"descriptors", "environment", "main_thread", "modules", "alone"},
     # ipykernel has threads and ZeroMQ sockets of its own in the process.
     "jupyter": {"alone"},
 }
@@ -125,7 +128,7 @@ case("patched modules do not break the kernel",
      cell("import json, sys, builtins\njson.dumps = json.loads = lambda *a, **k: b'patched'\nsys.modules['re'] = None\n"
           "builtins.print = builtins.open = None"),
      exact("{'a': [1]}", {"a": [1]}), inexact("(1, 2)", "(1, 2)"), raises("1 / 0", "ZeroDivisionError"),
-     cell("display(5)", displays=[{"text/plain": "5"}]), exact("x = [1]\nx", [1]))
+     cell("display(5)", displays=[{"text/plain": "5"}]), exact("x = [1]\nx", [1]), needs=["modules"])
 case("names of the kernel do not leak", exact(
     "sorted(n for n in dir() if not n.startswith('_') and n not in "
     "('In', 'Out', 'exit', 'quit', 'get_ipython', 'open', 'display'))", []))
@@ -616,7 +619,8 @@ case("time and locale",
      exact("import time\ntime.time() > 1.6e9", True),
      exact("open(__import__('os').devnull).encoding.lower().replace('-', '')", "utf8"))
 case("the main thread",
-     exact("import threading\nthreading.current_thread() is threading.main_thread()", True), needs=["threads"])
+     exact("import threading\nthreading.current_thread() is threading.main_thread()", True),
+     needs=["threads", "main_thread"])
 case("alone in the process",
      exact("import threading\nthreading.active_count()", 1),
      exact("import os\nlen([f for f in os.listdir('/proc/self/fd')]) <= 8", True), needs=["threads", "descriptors", "alone"])
@@ -663,10 +667,10 @@ case("exit status of children",
      raises("subprocess.check_call('false')", "CalledProcessError"), needs=["children"])
 case("signals work", cell("import os, signal\ngot = []\nh = signal.signal(signal.SIGUSR1, lambda *a: got.append(1))\n"
                           "os.kill(os.getpid(), signal.SIGUSR1)"), exact("got", [1]),
-     exact("signal.getsignal(signal.SIGPIPE) == signal.SIG_IGN", True), needs=["children"])
+     exact("signal.getsignal(signal.SIGPIPE) == signal.SIG_IGN", True), needs=["main_thread"])
 case("SIGCHLD is the code's own",
      exact("import signal\nsignal.getsignal(signal.SIGCHLD) == signal.SIG_DFL", True),
-     exact("sorted(signal.pthread_sigmask(signal.SIG_BLOCK, []))", []), needs=["children"])
+     exact("sorted(signal.pthread_sigmask(signal.SIG_BLOCK, []))", []), needs=["main_thread"])
 case("signal handlers of children are the default",
      cell("!sleep 0; kill -l >/dev/null; yes | head -1", stdout="y\n"),
      needs=["shell"])

@@ -33,7 +33,7 @@ class Target:
         self.base = tempfile.mkdtemp(prefix="workcell-tests-base-")
         self.cwd = tempfile.mkdtemp(prefix="workcell-tests-cwd-")
         self.capabilities = {"children", "fork", "threads", "descriptors", "files", "shell", "environment",
-                             "namespaces", "alone"}
+                             "namespaces", "alone", "main_thread", "modules"}
         self.capabilities -= cells.EXCEPTIONS.get(executor, set())
         if tuple(map(int, support.python_version(python).split(".")[:2])) >= (3, 11):
             self.capabilities.add("py311")
