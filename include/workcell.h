@@ -107,6 +107,7 @@ struct cell_engine_options {
 	int64_t start_timeout_ms; /* a zygote that is not ready by then has failed; default 60000 */
 	void (*log)(void *arg, enum cell_log_level level, const char *line); /* NULL: no log; engine's thread */
 	void *log_arg;
+	const char *cache_dir;  /* holds Deno, Pyodide and their snapshots; NULL: ~/.cache/workcell */
 };
 #define CELL_ENGINE_OPTIONS_INIT                                                  \
 	{ .size = sizeof(struct cell_engine_options), .pool_size = 2, .start_timeout_ms = 60000 }
@@ -594,6 +595,7 @@ struct cell_session_options {
 	const char *images_dir;
 	const char *sandbox_policy; /* sandbox: a preset's name or the path of a YAML file; NULL: "untrusted" */
 	const char *workspace_mode; /* sandbox: "rw", "ro" or "none"; NULL: as the policy says */
+	const char *network_profile; /* deno: "none", "deps-only" (the package index) or "full"; NULL: "none" */
 };
 #define CELL_SESSION_OPTIONS_INIT                                                 \
 	{ .size = sizeof(struct cell_session_options), .timeout_ms = 120000, .grace_ms = 2000, \

@@ -284,6 +284,7 @@ struct cell_cli_session_flags {
 	int64_t pool;
 	const char *sandbox_policy;
 	const char *workspace_mode;
+	const char *network_profile;
 };
 
 extern const struct cell_session_options cell__cli_session_defaults;
@@ -337,6 +338,8 @@ extern const struct cell_session_options cell__cli_session_defaults;
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, sandbox_policy) },                            \
 	{ 0, "workspace-mode", "MODE", "sandbox: the working directory is rw, ro or none (default as the policy says)", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, workspace_mode) },                            \
+	{ 0, "network", "PROFILE", "deno: none, deps-only or full (default none)",        \
+	  CELL_FLAG_STRING, CELL_CLI_AT(at, network_profile) },                           \
 	CELL_CLI_SPACE_FLAGS(CELL_CLI_AT(at, space)),                                     \
 	CELL_CLI_DEPS_FLAGS(CELL_CLI_AT(at, space)),                                      \
 	CELL_CLI_VENV_FLAGS(CELL_CLI_AT(at, space)),                                      \

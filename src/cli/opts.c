@@ -492,6 +492,7 @@ static int open_parts(const struct cell_cli_session_flags *flags, bool with_spac
 	options->space = host->space;
 	options->sandbox_policy = flags->sandbox_policy;
 	options->workspace_mode = flags->workspace_mode;
+	options->network_profile = flags->network_profile;
 	return cell__cli_gate_open(&flags->gate, host, options, err);
 }
 

@@ -74,18 +74,21 @@ struct cell__kernel_spec {
 	const struct cell__policy *policy; /* sandbox; NULL for the others */
 	const char *const *read;    /* sandbox: folders that the code must see, read-only; NULL-terminated or NULL */
 	const char *limits_json;    /* sandbox: an object, for the kernel to tell which limit an error comes of; or NULL */
+	const char *network;        /* deno: "none", "deps-only", "full"; NULL: "none" */
 	const char *const *protect; /* sandbox: what the code must not write to; NULL-terminated or NULL */
 };
 
 struct cell__policy;
 struct cell__sandbox;
 struct cell__subprocess; /* zygotes and pools */
+struct cell__deno;
 
 /* What executors need of the engine. */
 struct cell__executor_host {
 	struct cell__loop *loop;
 	struct cell__subprocess *subprocess;
 	struct cell__sandbox *sandbox; /* NULL until first used */
+	struct cell__deno *deno;
 	void (*log)(void *arg, enum cell_log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 	void *log_arg;
 };
@@ -125,5 +128,6 @@ const struct cell__executor *cell__executor_find(const char *name);
 
 extern const struct cell__executor cell__subprocess_executor;
 extern const struct cell__executor cell__sandbox_executor;
+extern const struct cell__executor cell__deno_executor;
 
 #endif

@@ -970,7 +970,7 @@ void cell__subprocess_probe(struct cell__executor_host *host, struct cell_execut
 	}
 }
 
-static char *init_json(const struct cell__kernel_spec *spec)
+char *cell__subprocess_init_json(const struct cell__kernel_spec *spec)
 {
 	json_t *env = json_object();
 	for (size_t i = 0; spec->env[i]; i++) {
@@ -1010,7 +1010,7 @@ int cell__subprocess_open(struct cell__executor_host *host, const struct cell__e
 	struct cell__subprocess *sub = host->subprocess;
 	struct env *env;
 	struct kernel *kernel = NULL;
-	CELL_AUTO_FREE char *init = init_json(spec);
+	CELL_AUTO_FREE char *init = cell__subprocess_init_json(spec);
 	if (!init) {
 		cell_fail(err, CELL_E_INVALID, 0, "working directory or environment is not valid UTF-8");
 		goto fail;

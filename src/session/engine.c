@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "executor/deno.h"
 #include "executor/sandbox.h"
 #include "session/space.h"
 
@@ -89,7 +90,12 @@ static int make_subprocess(struct cell_engine *engine, const struct cell_engine_
 		.pool_size = opts->pool_size,
 		.start_timeout_ms = opts->start_timeout_ms,
 	};
-	if (cell__subprocess_create(&engine->host, &config, &engine->host.subprocess, err) < 0) {
+	struct cell__deno_config deno = {
+		.hub = &engine->hub, .lib_dir = dir, .cache_dir = opts->cache_dir, .start_timeout_ms = opts->start_timeout_ms,
+	};
+	if (cell__deno_create(&deno, &engine->host.deno, err) < 0 ||
+	    cell__subprocess_create(&engine->host, &config, &engine->host.subprocess, err) < 0) {
+		cell__deno_destroy(engine->host.deno);
 		free(engine->hub.program);
 		return -1;
 	}
@@ -178,6 +184,7 @@ void cell_engine_destroy(struct cell_engine *engine)
 	cell__waiter_finish(&destroy.waiter);
 	cell__loop_stop(&engine->loop);
 	cell__sandbox_destroy(engine->host.sandbox);
+	cell__deno_destroy(engine->host.deno);
 	free(engine->spill_dir);
 	free(engine);
 }

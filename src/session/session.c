@@ -69,6 +69,7 @@ struct cell_session {
 	struct cell__image_folder images;
 	struct cell__policy confine; /* sandbox */
 	bool confined;
+	const char *network; /* deno; static */
 
 	struct seat *seat;
 	int leaving;
@@ -231,6 +232,7 @@ static int open_seat(struct cell_session *session, struct cell_error *err)
 		.restore_cwd = session->restore_cwd,
 		.site = session->space ? cell__space_site(session->space) : NULL,
 		.policy = session->confined ? &session->confine : NULL,
+		.network = session->network,
 	};
 	const char *read[3] = { NULL };
 	if (session->confined && session->space) {
@@ -1006,6 +1008,20 @@ static int copy_confinement(struct cell_session *session, const struct cell_sess
 	return opts->workspace_mode ? cell__workspace_from_word(opts->workspace_mode, &session->confine.workspace, err) : 0;
 }
 
+static int copy_network(struct cell_session *session, const char *profile, struct cell_error *err)
+{
+	static const char *const profiles[] = { "none", "deps-only", "full" };
+	if (profile && session->executor != &cell__deno_executor)
+		return cell_fail(err, CELL_E_INVALID, 0, "a network profile is for the executor \"deno\", not \"%s\"",
+				 session->executor->name);
+	for (size_t i = 0; profile && i < sizeof profiles / sizeof *profiles; i++)
+		if (strcmp(profile, profiles[i]) == 0)
+			session->network = profiles[i];
+	if (profile && !session->network)
+		return cell_fail(err, CELL_E_INVALID, 0, "network profile \"%.40s\", expected none, deps-only or full", profile);
+	return 0;
+}
+
 static int copy_options(struct cell_session *session, const struct cell_session_options *opts, struct cell_error *err)
 {
 	const char *executor = opts->executor ? opts->executor : "subprocess";
@@ -1038,7 +1054,7 @@ static int copy_options(struct cell_session *session, const struct cell_session_
 	session->preload = cell__strdup(opts->preload ? opts->preload : "");
 	if (!session->python || !session->preload)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	if (copy_confinement(session, opts, err) < 0 || copy_cwd(session, opts->cwd, err) < 0 ||
+	if (copy_confinement(session, opts, err) < 0 || copy_network(session, opts->network_profile, err) < 0 || copy_cwd(session, opts->cwd, err) < 0 ||
 	    cell__image_folder_init(&session->images, opts->images_dir, session->id, err) < 0)
 		return -1;
 	return copy_env(session, opts->env, err);
