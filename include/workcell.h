@@ -149,6 +149,7 @@ struct cell_executor_info {
 	int available;            /* 1: works here */
 	char reason[240];         /* why not */
 	char advice[240];         /* what the person should do */
+	char fix[8192];           /* a shell command that does it, where there is one; else "" */
 };
 
 /* The i-th executor this build knows, 0-based; -1 past the end.  Set ret_info->size. */

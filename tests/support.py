@@ -359,6 +359,7 @@ class Driver:
         argv += [str(flag) for flag in flags]
         self.argv, self.executor = argv, executor
         self.stderr = tempfile.TemporaryFile()
+        self.others = {pid for pid in processes() if comm_of(pid) == "deno"} if executor == "deno" else ()
         self.process = popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.stderr,
                              env=env if env is not None else host_environment(), cwd=cwd,
                              preexec_fn=preexec_fn)
@@ -443,6 +444,12 @@ class Driver:
     # -- its processes: the spawner may have left the program's own tree, so it is found from the kernel up
 
     def kernel_pid(self):
+        if self.executor == "deno":
+            # What runs the code has no number of its own; its process is Deno's, and was not there before.
+            self.value("1")
+            found = [p.pid for p in descendants(os.getpid()) if comm_of(p.pid) == "deno" and p.pid not in self.others]
+            assert len(found) == 1, found
+            return found[0]
         if self.executor != "sandbox":
             return self.value("__import__('os').getpid()")
         # It has a number of its own in its pid namespace; from outside it is found by a name it gives itself.
@@ -461,6 +468,8 @@ class Driver:
             chain.append(table[chain[-1]].ppid)
         self.spawner = chain[-1]
         assert "spawner" in table[self.spawner].cmdline, table[self.spawner]
+        if self.executor == "deno":
+            return chain[0]
         found = [p.pid for p in table.values() if p.ppid == self.spawner and p.state not in "ZX"
                  and p.pid != chain[0] and "zygote.py" in p.cmdline]
         assert len(found) == 1, [table[pid] for pid in found]

@@ -470,6 +470,28 @@ static bool is_there(const char *folder, const char *name, int mode)
 	return n > 0 && (size_t)n < sizeof path && access(path, mode) == 0;
 }
 
+/* 'text', for a shell. */
+static void add_quoted(struct cell__buf *out, const char *text, int *rc)
+{
+	*rc |= cell__buf_add_str(out, "'");
+	for (; *text; text++)
+		*rc |= *text == '\'' ? cell__buf_add_str(out, "'\\''") : cell__buf_add(out, text, 1);
+	*rc |= cell__buf_add_str(out, "'");
+}
+
+static void say_fix(const struct cell__deno *deno, struct cell_executor_info *info)
+{
+	CELL_AUTO_BUF struct cell__buf command = CELL_BUF_INIT, script = CELL_BUF_INIT;
+	int rc = cell__buf_printf(&script, "%s/install.sh", deno->runner_dir);
+	rc |= cell__buf_add_str(&command, "sh ");
+	if (rc == 0)
+		add_quoted(&command, script.data, &rc);
+	rc |= cell__buf_add_str(&command, " ");
+	add_quoted(&command, deno->folder, &rc);
+	if (rc == 0 && command.size < sizeof info->fix)
+		memcpy(info->fix, command.data, command.size + 1);
+}
+
 static void deno_probe(struct cell__executor_host *host, struct cell_executor_info *info)
 {
 	const struct cell__deno *deno = host->deno;
@@ -488,6 +510,7 @@ static void deno_probe(struct cell__executor_host *host, struct cell_executor_in
 	snprintf(info->reason, sizeof info->reason, "Deno " CELL_DENO_VERSION " and Pyodide " CELL_PYODIDE_VERSION
 		 " are not in %.120s", deno->folder);
 	snprintf(info->advice, sizeof info->advice, "run `workcell doctor --fix deno` (it needs npm)");
+	say_fix(deno, info);
 }
 
 /* Where the snapshot of these parts and preloads is: one name for each, so that they do not take turns at one file. */

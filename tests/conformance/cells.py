@@ -25,7 +25,11 @@ ANY = object()
 # Executor name -> capabilities it does not have.  Known ones: children (processes), fork, threads, descriptors
 # (fds 1 and 2 are real), files (cwd is a real directory), shell (/bin/sh, bash), environment (exact environ),
 # namespaces (tools, workflows, artifacts, deps).
-EXCEPTIONS = {"subprocess": set()}
+EXCEPTIONS = {
+    "subprocess": set(),
+    # WebAssembly has one thread, no processes, and nothing of the system's own: docs/executors.md.
+    "deno": {"children", "fork", "threads", "descriptors", "shell"},
+}
 
 
 class Case:

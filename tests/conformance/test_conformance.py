@@ -33,9 +33,11 @@ class Target:
         self.capabilities = {"children", "fork", "threads", "descriptors", "files", "shell", "environment",
                              "namespaces"}
         self.capabilities -= cells.EXCEPTIONS.get(executor, set())
-        if tuple(map(int, support.python_version(python).split(".")[:2])) >= (3, 11):
+        if executor == "deno":
+            self.capabilities.add("py311")  # it brings its own Python, 3.14
+        elif tuple(map(int, support.python_version(python).split(".")[:2])) >= (3, 11):
             self.capabilities.add("py311")
-        if support.module_version(python, "matplotlib"):
+        if executor != "deno" and support.module_version(python, "matplotlib"):
             self.capabilities.add("matplotlib")
 
     def fill(self, files):
@@ -92,7 +94,8 @@ class Target:
                            lambda: "descriptors grew from %d to %d" % (before, support.fd_count(driver.pid)), 10)
 
 
-@pytest.fixture(scope="module", params=[(e, i) for e in support.EXECUTORS for i in INTERPRETERS],
+@pytest.fixture(scope="module", params=[(e, i) for e in support.EXECUTORS for i in INTERPRETERS
+                                        if e != "deno" or i == "plain"],
                 ids=lambda param: "-".join(param))
 def target(request, full_python, plain_python):
     executor, interpreter = request.param
