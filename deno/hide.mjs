@@ -12,13 +12,16 @@ export const files = new Map();
 const GONE = [
 	"Deno", "process", "Buffer", "global", "setImmediate", "clearImmediate", "Worker", "caches", "navigator", "EventSource",
 	"WebSocket", "WebSocketStream", "WebSocketError", "XMLHttpRequest", "BroadcastChannel", "localStorage", "sessionStorage",
-	"Storage", "Cache", "CacheStorage", "GPU", "close", "postMessage", "prompt", "alert", "confirm", "console", "WebTransport",
+	"Storage", "Cache", "CacheStorage", "GPU", "close", "postMessage", "prompt", "alert", "confirm", "WebTransport",
 	"importScripts", "SharedWorker", "MessageChannel", "ShadowRealm", "eval",
 ];
 
 export function hide() {
 	for (const name of [...GONE, "fetch", "WorkerGlobalScope", "self"])
 		delete globalThis[name];
+	// Pyodide tells it of fatal errors, which on_fatal gets as well.
+	const nothing = () => {};
+	globalThis.console = { log: nothing, warn: nothing, error: nothing, info: nothing, debug: nothing };
 	for (const name of Object.getOwnPropertyNames(globalThis))
 		if (name.startsWith("GPU") || name.startsWith("WebGPU"))
 			delete globalThis[name];

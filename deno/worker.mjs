@@ -156,10 +156,10 @@ const bridge = {
 
 function fail(error) {
 	flush();
-	post({ died: `Python ended: ${String(error?.message ?? error).trim().split("\n").slice(-1)[0].slice(0, 200)}` });
+	const exit = /terminated with exit\((\d+)\)/.exec(String(error?.message)); // os._exit()
+	post(exit ? { exit: Number(exit[1]) } : { died: `Python ended: ${String(error?.message ?? error).trim().split("\n").slice(-1)[0].slice(0, 200)}` });
 }
 
-let status; // of os._exit() and its like
 const python = await loadPyodide({
 	indexURL: `file://${folder}/`,
 	createPyodideModule,
@@ -171,7 +171,7 @@ const python = await loadPyodide({
 	checkAPIVersion: false,
 	...(snapshot ? { _loadSnapshot: snapshot } : head ? { _makeSnapshot: true } : {}),
 });
-python._api.on_fatal = (error) => (status === undefined ? fail(error) : post({ exit: status }));
+python._api.on_fatal = fail;
 
 const HOME = "/lib/workcell";
 python.FS.mkdirTree(`${HOME}/workcell_kernel`);
@@ -201,8 +201,5 @@ try {
 	python.runPython("import workcell_pyodide; workcell_pyodide.main()");
 	post({ exit: 0 });
 } catch (error) {
-	if (error?.name === "Exit" || error?.constructor?.name === "ExitStatus")
-		post({ exit: error.status ?? 0 });
-	else
-		fail(error);
+	fail(error);
 }

@@ -31,6 +31,7 @@
 
 #define WASM_PAGES 4096u                    /* of 64 KiB: the Python heap, 256 MiB */
 #define JS_HEAP_MIB 256u
+#define STACK_KIB 2900u                     /* of the worker's thread, which has some 4 MiB */
 #define DATA_LIMIT_KIB (4u * 1024u * 1024u) /* RLIMIT_DATA; an idle runner has mapped a third of it */
 #define FILES_LIMIT 128u                    /* RLIMIT_NOFILE */
 #define WORDS_BYTES 2048u                   /* of its last words */
@@ -432,8 +433,9 @@ static int start_process(struct kernel *kernel, struct cell_error *err)
 	rc |= add_encoded(&map, pyodide.data ? pyodide.data : "", 2);
 	rc |= cell__buf_add_str(&map, "/%22%7D%7D");
 	rc |= cell__buf_printf(&v8,
-			       "--v8-flags=--disallow-code-generation-from-strings,--wasm-max-mem-pages=%u,--max-old-space-size=%u",
-			       WASM_PAGES, JS_HEAP_MIB);
+			       "--v8-flags=--disallow-code-generation-from-strings,--wasm-max-mem-pages=%u,--max-old-space-size=%u,"
+			       "--stack-size=%u",
+			       WASM_PAGES, JS_HEAP_MIB, STACK_KIB);
 	rc |= cell__buf_printf(&runner, "%s/runner.mjs", deno->runner_dir);
 	/* No core file, no file written at all, few descriptors, and memory that is not only JavaScript's. */
 	rc |= cell__buf_printf(&shell, "ulimit -c 0; ulimit -f 0; ulimit -n %u; ulimit -d %u; exec \"$@\"", FILES_LIMIT,

@@ -31,7 +31,7 @@ class Target:
         self.base = tempfile.mkdtemp(prefix="workcell-tests-base-")
         self.cwd = tempfile.mkdtemp(prefix="workcell-tests-cwd-")
         self.capabilities = {"children", "fork", "threads", "descriptors", "files", "shell", "environment",
-                             "namespaces"}
+                             "namespaces", "stack"}
         self.capabilities -= cells.EXCEPTIONS.get(executor, set())
         if executor == "deno":
             self.capabilities.add("py311")  # it brings its own Python, 3.14
