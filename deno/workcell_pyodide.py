@@ -10,7 +10,7 @@ import sys
 import time
 
 import _workcell
-from workcell_kernel import cell, errors, kernel, shell, streams
+from workcell_kernel import cell, errors, kernel, ns_deps, shell, streams
 from workcell_kernel import display as display_module
 
 
@@ -76,6 +76,12 @@ class Kernel(kernel.Kernel):
 
     def configure(self, text, session):
         options = kernel.loads(text)
+        ns_deps.extra = {"pyodide": True}
+        ns_deps.install_wheels = install_wheels
+        try:
+            install_wheels(options.get("wheels"), session)
+        except Exception as exc:
+            return {"error": {"code": "invalid", "message": "packages: %s" % exc}}
         # The same names as outside, in a file system of its own.
         for folder in (options["cwd"], options["env"].get("HOME", "/")):
             os.makedirs(folder, exist_ok=True)
@@ -86,6 +92,44 @@ class Kernel(kernel.Kernel):
 
         atexit._run_exitfuncs()
         self.cells.ns.clear()
+
+
+_installed = set()
+
+
+def install_wheels(wheels, data):
+    """Unpacks wheels of pure Python: [[name, size, hash], ...] and their bytes, one after another."""
+    import hashlib
+    import io
+    import sysconfig
+    import zipfile
+
+    site = sysconfig.get_paths()["purelib"]
+    at, data = 0, memoryview(data or b"")
+    for name, size, digest in wheels or ():
+        wheel, at = data[at:at + size], at + size
+        if digest in _installed:
+            continue
+        if hashlib.sha256(wheel).hexdigest() != digest:
+            raise ValueError("%s is not what the host sent" % name)
+        with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
+            members = archive.namelist()
+            broken = [m for m in members if m.startswith("/") or ".." in m.split("/")]
+            if broken:
+                raise ValueError("%s holds %r" % (name, broken[0]))
+            archive.extractall(site)
+        _installed.add(digest)
+        # What a wheel puts elsewhere than into site-packages.
+        root = os.path.join(site, "-".join(name.split("-")[:2]) + ".data")
+        for part in ("purelib", "platlib"):
+            if os.path.isdir(os.path.join(root, part)):
+                import shutil
+
+                shutil.copytree(os.path.join(root, part), site, dirs_exist_ok=True)
+    if site not in sys.path:
+        sys.path.append(site)
+    errors.add_library(site)
+    ns_deps.invalidate_caches()
 
 
 def reseed():

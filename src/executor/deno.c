@@ -20,6 +20,7 @@
 #include <fcntl.h>
 #include <jansson.h>
 #include <limits.h>
+#include <openssl/evp.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -59,6 +60,16 @@ struct job {
 	int error;
 };
 
+/* Packages for the session, read while the process starts. */
+struct wheels {
+	uv_work_t work;
+	bool under_way;
+	char *folder; /* NULL: there are none */
+	json_t *manifest;
+	struct cell__buf bytes;
+	struct cell_error error;
+};
+
 struct kernel {
 	struct cell__kernel base;
 	struct cell__executor_host *host;
@@ -76,6 +87,7 @@ struct kernel {
 	struct cell__buf in;
 	struct cell__buf words;
 	struct job job;
+	struct wheels wheels;
 	uv_timer_t timer; /* start timeout, then grace */
 	bool paused;
 	bool resuming; /* the task is on its way */
@@ -98,6 +110,9 @@ static void handle_timer_closed(uv_handle_t *handle)
 	free(kernel->receipt);
 	free(kernel->job.path);
 	free(kernel->job.bytes);
+	free(kernel->wheels.folder);
+	json_decref(kernel->wheels.manifest);
+	cell__buf_finish(&kernel->wheels.bytes);
 	cell__buf_finish(&kernel->in);
 	cell__buf_finish(&kernel->words);
 	free(kernel);
@@ -105,7 +120,7 @@ static void handle_timer_closed(uv_handle_t *handle)
 
 static void maybe_gone(struct kernel *kernel)
 {
-	if (kernel->process || kernel->job.under_way || kernel->resuming || uv_is_closing((uv_handle_t *)&kernel->timer))
+	if (kernel->process || kernel->job.under_way || kernel->wheels.under_way || kernel->resuming || uv_is_closing((uv_handle_t *)&kernel->timer))
 		return;
 	kernel->how.asked = kernel->asked;
 	if (kernel->error.code)
@@ -188,6 +203,77 @@ static const char *keep_snapshot(struct kernel *kernel, const struct cell_frame 
 	return NULL;
 }
 
+/* ---- packages ---- */
+
+static int read_file(const char *folder, const char *name, struct cell__buf *out, struct cell_error *err)
+{
+	char path[PATH_MAX];
+	snprintf(path, sizeof path, "%s/%s", folder, name);
+	CELL_AUTO_FD int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	ssize_t n = fd < 0 ? -1 : 1;
+	while (n > 0) {
+		if (out->size > CELL_WHEELS_BYTES || cell__buf_reserve(out, 1 << 20) < 0)
+			return cell_fail(err, CELL_E_LIMIT, 0, "the packages in %.150s are too large", folder);
+		n = read(fd, out->data + out->size, 1 << 20);
+		if (n > 0)
+			out->size += (size_t)n;
+	}
+	return n < 0 ? cell_fail(err, CELL_E_IO, errno, "read %.150s", path) : 0;
+}
+
+static bool hash_fits(const char *bytes, size_t size, const char *expected)
+{
+	uint8_t digest[EVP_MAX_MD_SIZE];
+	char text[2 * EVP_MAX_MD_SIZE + 1];
+	unsigned n = 0;
+	if (EVP_Digest(size ? bytes : "", size, digest, &n, EVP_sha256(), NULL) != 1)
+		return false;
+	for (unsigned i = 0; i < n; i++)
+		snprintf(text + 2 * i, 3, "%02x", digest[i]);
+	return strcmp(text, expected) == 0;
+}
+
+static void read_wheels(uv_work_t *work)
+{
+	struct wheels *wheels = (struct wheels *)work;
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	json_t *row;
+	size_t i;
+	if (read_file(wheels->folder, CELL_WHEELS_MANIFEST, &text, &wheels->error) < 0)
+		return;
+	wheels->manifest = json_loadb(text.data ? text.data : "", text.size, 0, NULL);
+	json_array_foreach(wheels->manifest, i, row) {
+		const char *name, *hash;
+		json_int_t size;
+		size_t before = wheels->bytes.size;
+		if (json_unpack(row, "[s, I, s]", &name, &size, &hash) < 0 || strchr(name, '/'))
+			cell_fail(&wheels->error, CELL_E_INVALID, 0, "%.150s/" CELL_WHEELS_MANIFEST " is none", wheels->folder);
+		else if (read_file(wheels->folder, name, &wheels->bytes, &wheels->error) == 0 &&
+			 (wheels->bytes.size - before != (size_t)size || !hash_fits(wheels->bytes.data + before, (size_t)size, hash)))
+			cell_fail(&wheels->error, CELL_E_INVALID, 0,
+				  "%.60s in %.100s is not what was installed; remove that folder and call deps.sync()", name,
+				  wheels->folder);
+		if (wheels->error.code)
+			return;
+	}
+}
+
+static void send_init(struct kernel *kernel);
+
+static void handle_wheels_read(uv_work_t *work, int status)
+{
+	(void)status;
+	struct kernel *kernel = (struct kernel *)((char *)work - offsetof(struct kernel, wheels));
+	kernel->wheels.under_way = false;
+	if (kernel->wheels.error.code && kernel->error.code == 0) {
+		kernel->error = kernel->wheels.error;
+		end_kernel(kernel, 0, NULL);
+	} else if (kernel->state == OPENING) {
+		send_init(kernel);
+	}
+	maybe_gone(kernel);
+}
+
 /* ---- what it says ---- */
 
 static int send_frame(struct kernel *kernel, uint8_t type, uint32_t id, const void *json, size_t json_size, const void *raw,
@@ -207,6 +293,20 @@ static int send_frame(struct kernel *kernel, uint8_t type, uint32_t id, const vo
 	    (raw_size > 0 && cell__process_write(kernel->process, raw, raw_size, err) < 0))
 		return -1;
 	return 0;
+}
+
+static void send_init(struct kernel *kernel)
+{
+	json_t *init = json_loads(kernel->init, 0, NULL);
+	if (init && kernel->wheels.manifest)
+		json_object_set(init, "wheels", kernel->wheels.manifest);
+	CELL_AUTO_FREE char *text = init ? json_dumps(init, JSON_COMPACT) : NULL;
+	json_decref(init);
+	if (!text)
+		end_kernel(kernel, CELL_E_NOMEM, "out of memory");
+	else if (send_frame(kernel, CELL_FRAME_INIT, 0, text, strlen(text), kernel->wheels.bytes.data, kernel->wheels.bytes.size,
+			    &kernel->error) < 0)
+		end_kernel(kernel, 0, NULL);
 }
 
 static const char *handle_ready(struct kernel *kernel, const struct cell_frame *frame)
@@ -241,8 +341,8 @@ static const char *handle_early_frame(struct kernel *kernel, const struct cell_f
 		if (kernel->state != STARTING)
 			return "HELLO twice";
 		kernel->state = OPENING;
-		if (send_frame(kernel, CELL_FRAME_INIT, 0, kernel->init, strlen(kernel->init), NULL, 0, &kernel->error) < 0)
-			end_kernel(kernel, 0, NULL);
+		if (!kernel->wheels.under_way)
+			send_init(kernel);
 		return NULL;
 	case CELL_FRAME_READY:
 		return handle_ready(kernel, frame);
@@ -558,10 +658,15 @@ static int deno_open(struct cell__executor_host *host, const struct cell__kernel
 		rc = cell_fail(err, CELL_E_INVALID, 0, "working directory or environment is not valid UTF-8");
 	else if (!kernel->preload || !kernel->network || !kernel->snapshot)
 		rc = cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
+	if (rc == 0 && spec->wheels && !(kernel->wheels.folder = cell__strdup(spec->wheels)))
+		rc = cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
 	if (rc < 0 || start_process(kernel, err) < 0) {
 		uv_close((uv_handle_t *)&kernel->timer, handle_timer_closed);
 		return -1;
 	}
+	if (kernel->wheels.folder)
+		kernel->wheels.under_way =
+			uv_queue_work(&host->loop->uv, &kernel->wheels.work, read_wheels, handle_wheels_read) == 0;
 	*ret_kernel = &kernel->base;
 	return 0;
 }

@@ -75,6 +75,7 @@ struct cell__kernel_spec {
 	const char *const *read;    /* sandbox: folders that the code must see, read-only; NULL-terminated or NULL */
 	const char *limits_json;    /* sandbox: an object, for the kernel to tell which limit an error comes of; or NULL */
 	const char *network;        /* deno: "none", "deps-only", "full"; NULL: "none" */
+	const char *wheels;         /* deno: a folder of packages (executor/deno.h), or NULL */
 	const char *const *protect; /* sandbox: what the code must not write to; NULL-terminated or NULL */
 };
 

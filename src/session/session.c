@@ -210,10 +210,17 @@ static void end_calls(struct seat *seat)
 		cell__space_session_ended(session->space, session->id);
 }
 
+/* Its Python is not of this machine: packages go to it as wheels. */
+static bool is_deno(const struct cell_session *session)
+{
+	return session->executor == &cell__deno_executor;
+}
+
 static int open_seat(struct cell_session *session, struct cell_error *err)
 {
 	CELL_AUTO_FREE const char **env = NULL;
 	CELL_AUTO_FREE char *path = NULL;
+	CELL_AUTO_FREE char *wheels = is_deno(session) && session->space ? cell__space_wheels(session->space) : NULL;
 	if (env_with_programs(session, &env, &path, err) < 0)
 		return -1;
 	struct seat *seat = cell__alloc(1, sizeof *seat);
@@ -233,6 +240,7 @@ static int open_seat(struct cell_session *session, struct cell_error *err)
 		.site = session->space ? cell__space_site(session->space) : NULL,
 		.policy = session->confined ? &session->confine : NULL,
 		.network = session->network,
+		.wheels = wheels,
 	};
 	const char *read[3] = { NULL };
 	if (session->confined && session->space) {
@@ -266,7 +274,7 @@ static int open_seat(struct cell_session *session, struct cell_error *err)
 		.owner = seat,
 	};
 	seat->calls = (struct cell__calls){
-		.kernel = seat->kernel, .session_id = session->id, .gate = &seat->gate, .untrusted = session->confined,
+		.kernel = seat->kernel, .session_id = session->id, .gate = &seat->gate, .untrusted = session->confined || is_deno(session),
 		.output = handle_output, .owner = seat,
 	};
 	session->seat = seat;
@@ -454,6 +462,8 @@ static void end_dead(struct cell__run *run, const struct seat *seat, const struc
 static void tell_packages(struct seat *seat)
 {
 	struct cell_session *session = seat->session;
+	if (is_deno(session))
+		return;
 	const char *site = cell__space_site(session->space);
 	if (!site)
 		return;
@@ -1103,7 +1113,7 @@ int cell_session_open(struct cell_engine *engine, const struct cell_session_opti
 		free_session(session);
 		return -1;
 	}
-	if (all.space && cell__space_sync(all.space, err) < 0) {
+	if (all.space && cell__space_sync(all.space, is_deno(session), err) < 0) {
 		free_session(session);
 		return -1;
 	}
