@@ -167,3 +167,32 @@ def write_bytes(fd, data):
     if data:
         _bridge.bytes(fd, _to_js(data))
     return len(data)
+
+
+# ---- the network, where the session has one
+
+
+def has_network():
+    return bool(_bridge.network)
+
+
+def net(op, ident=0, host="", port=0, size=0, data=None, timeout=None):
+    """Asks the runner: (result, bytes). OSError where it was refused or failed."""
+    call = _bridge.ask(op, ident, host, port, size, None if data is None else _to_js(data))
+    end = None if timeout is None else time.monotonic() + timeout
+    while True:
+        beat = _bridge.beat()
+        if _bridge.asked(call):
+            break
+        check_interrupt()
+        left = -1 if end is None else (end - time.monotonic()) * 1000
+        if end is not None and left <= 0:
+            raise TimeoutError("timed out")
+        _bridge.wait(beat, left)
+    result, received = _bridge.result(), _bridge.received().to_bytes()
+    if result < 0:
+        words = received.decode("utf-8", "replace")
+        if words.startswith(("NotCapable", "PermissionDenied")):
+            raise PermissionError(13, "the session's network profile does not allow this: %s" % words)
+        raise ConnectionError(words)
+    return result, received

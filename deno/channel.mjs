@@ -6,6 +6,13 @@ export const INTERRUPT = 3; // the run that is to stop; 0: none
 export const ENDED = 4; // 1: the host is gone
 export const WAITING = 5; // 1: the main isolate waits for room in the ring
 
+// The network, where a session has one: the worker asks, the main isolate does it and answers here.
+export const NET_CALL = 6; // number of the question; an answer to another one comes too late and is dropped
+export const NET_DONE = 7; // number of the question that is answered
+export const NET_RESULT = 8; // its result: a size, the number of a connection; -1: words of what went wrong are there
+export const NET_SIZE = 9; // bytes of data that came with it
+export const NET_BYTES = 1 << 18;
+
 export const CONTROL_BYTES = 64;
 export const RING_BYTES = 1 << 20;
 

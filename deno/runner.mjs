@@ -1,6 +1,6 @@
 // The main isolate of the `deno` executor.
 //
-//     deno run FLAGS runner.mjs PYODIDE_DIR KERNEL_DIR SNAPSHOT [PRELOAD]
+//     deno run FLAGS runner.mjs PYODIDE_DIR KERNEL_DIR SNAPSHOT PRELOAD NETWORK
 //
 // Theory of operation.  Two isolates, each with a thread:
 //
@@ -16,6 +16,7 @@
 //
 // Words on stderr, and the exit status, say why a runner ended.
 import * as shared from "./channel.mjs";
+import { Network } from "./network.mjs";
 
 const STOP = 70;
 const MAGIC = "WCSNAP01";
@@ -52,7 +53,7 @@ async function readKernel(folder, own) {
 	await Promise.all(names.sort().map(async (name) => {
 		found[`workcell_kernel/${name}`] = await Deno.readFile(`${folder}/${name}`);
 	}));
-	for (const name of ["_workcell.py", "workcell_pyodide.py"])
+	for (const name of ["_workcell.py", "workcell_network.py", "workcell_pyodide.py"])
 		found[name] = await Deno.readFile(`${own}/${name}`);
 	return Object.fromEntries(Object.entries(found).sort(([a], [b]) => (a < b ? -1 : 1)));
 }
@@ -79,11 +80,13 @@ async function readSnapshot(path, key) {
 	return same(await sha256(body), file.subarray(40, SNAPSHOT_HEAD)) ? body : undefined;
 }
 
-const [pyodideDir, kernelDir, snapshotPath, preload = ""] = Deno.args;
+const [pyodideDir, kernelDir, snapshotPath, preload, network] = Deno.args;
 const own = new URL(".", import.meta.url).pathname.replace(/\/$/, "");
 const control = new Int32Array(new SharedArrayBuffer(shared.CONTROL_BYTES));
 const ring = new Uint8Array(new SharedArrayBuffer(shared.RING_BYTES));
 const interrupt = new Uint8Array(new SharedArrayBuffer(1));
+// The worker has no permission in either case: what it may reach it asks of this isolate, which has what --allow-net says.
+const net = network === "none" ? undefined : new Network(control, wake);
 
 const worker = new Worker(new URL("./worker.mjs", import.meta.url), {
 	type: "module", name: pyodideDir, deno: { permissions: "none" },
@@ -97,6 +100,8 @@ let roomWanted;
 worker.onmessage = ({ data }) => {
 	if (data.room) {
 		roomWanted?.();
+	} else if (data.net) {
+		net?.handle(data.net);
 	} else if (data.exit !== undefined) {
 		Deno.exit(data.exit);
 	} else {
@@ -114,7 +119,7 @@ async function begin() {
 	const snapshot = snapshotPath ? await readSnapshot(snapshotPath, key) : undefined;
 	Deno.permissions.revokeSync({ name: "read" });
 	const head = snapshot || !snapshotPath ? undefined : join([new TextEncoder().encode(MAGIC), key]);
-	worker.postMessage({ wasm, stdlib, info, kernel, snapshot, head, preload, pid: Deno.pid, control, ring, interrupt }, [
+	worker.postMessage({ wasm, stdlib, info, kernel, snapshot, head, preload, control, ring, interrupt, netData: net?.data }, [
 		wasm.buffer, stdlib.buffer,
 	]);
 }

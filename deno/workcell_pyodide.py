@@ -67,6 +67,10 @@ class Kernel(kernel.Kernel):
         kernel.own_stderr = sys.stderr = sys.__stderr__ = streams.TextOut(2)
         builtins.input = streams.no_input
         display_module.publish = kernel.publish
+        if _workcell.has_network():
+            import workcell_network
+
+            workcell_network.install()
         self.cells = cell.Cells()
         self.cells.interrupted = _workcell.interrupt_wanted
         self.cells.install()

@@ -14,7 +14,7 @@ const OUTPUT_HELD = 8192; // a line that has not ended waits up to this size
 const message = new Promise((resolve) => {
 	globalThis.onmessage = ({ data }) => resolve(data);
 });
-const { wasm, stdlib, info, kernel, snapshot, head, preload, pid, control, ring, interrupt } = await message;
+const { wasm, stdlib, info, kernel, snapshot, head, preload, control, ring, interrupt, netData } = await message;
 globalThis.onmessage = null;
 files.set("pyodide.asm.wasm", wasm);
 files.set("python_stdlib.zip", stdlib);
@@ -110,7 +110,25 @@ const bridge = {
 		flush();
 		frame(kind, 0, ident, text ?? EMPTY, raw ?? EMPTY);
 	},
-	pid,
+	/** Whether the session has a network. */
+	network: netData !== undefined,
+	/** Asks the main isolate; the number of the question, for asked(). */
+	ask(op, id, host, port, size, bytes) {
+		const call = Atomics.add(control, shared.NET_CALL, 1) + 1;
+		post({ net: { call, op, id, host, port, size, bytes } });
+		return call;
+	},
+	/** Is it answered? */
+	asked(call) {
+		return Atomics.load(control, shared.NET_DONE) === call;
+	},
+	/** Its result; bytes that came with it are in the other. */
+	result() {
+		return Atomics.load(control, shared.NET_RESULT);
+	},
+	received() {
+		return netData.slice(0, Atomics.load(control, shared.NET_SIZE));
+	},
 	/** Bytes in the ring. */
 	available() {
 		return (Atomics.load(control, shared.HEAD) - Atomics.load(control, shared.TAIL)) >>> 0;

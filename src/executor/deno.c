@@ -1,6 +1,7 @@
 /*
  * The `deno` executor: the kernel package in Pyodide, in a Deno process of its own (deno/runner.mjs has its inside).
  *
+ *     (asking for the package index's hosts, where the code may reach those) ──▶
  *     starting ──HELLO──▶ opening (INIT) ──READY──▶ live ──close, death──▶ ending ──exit──▶ exited() and gone
  *         └──exit, timeout──▶ once more without the snapshot, if there was one; else exited() with the reason
  *
@@ -37,6 +38,7 @@
 #define FILES_LIMIT 128u                    /* RLIMIT_NOFILE */
 #define WORDS_BYTES 2048u                   /* of its last words */
 #define TRIES 2
+#define HOSTS_BYTES 65536u
 #define SNAPSHOT_HEAD_BYTES 72u
 #define DENO_PROGRAM "/node_modules/@deno/linux-x64-glibc/deno"
 /* Exit statuses of runner.mjs. */
@@ -49,7 +51,7 @@ struct cell__deno {
 	int64_t start_timeout_ms;
 };
 
-enum state { STARTING, OPENING, LIVE, ENDING };
+enum state { ASKING, STARTING, OPENING, LIVE, ENDING };
 
 struct job {
 	uv_work_t work;
@@ -83,7 +85,8 @@ struct kernel {
 	struct cell_error error;
 	const struct cell__kernel_events *events;
 	void *owner;
-	char *init, *preload, *network, *snapshot, *receipt;
+	char *init, *preload, *network, *snapshot;
+	char *allow_net; /* the flag that the network profile comes to; NULL: not known yet */
 	struct cell__buf in;
 	struct cell__buf words;
 	struct job job;
@@ -107,7 +110,7 @@ static void handle_timer_closed(uv_handle_t *handle)
 	free(kernel->preload);
 	free(kernel->network);
 	free(kernel->snapshot);
-	free(kernel->receipt);
+	free(kernel->allow_net);
 	free(kernel->job.path);
 	free(kernel->job.bytes);
 	free(kernel->wheels.folder);
@@ -516,7 +519,7 @@ static int start_process(struct kernel *kernel, struct cell_error *err)
 	static const char *const pyodide_files[] = { "/pyodide.asm.wasm", "/python_stdlib.zip", "/pyodide.mjs", "/pyodide.asm.mjs",
 						     "/pyodide-lock.json" };
 	static const char *const runner_files[] = { "/worker.mjs", "/hide.mjs", "/channel.mjs", "/_workcell.py",
-						    "/workcell_pyodide.py" };
+						    "/workcell_network.py", "/workcell_pyodide.py" };
 	struct cell__deno *deno = kernel->deno;
 	CELL_AUTO_BUF struct cell__buf program = CELL_BUF_INIT, pyodide = CELL_BUF_INIT, read = CELL_BUF_INIT,
 				       map = CELL_BUF_INIT, v8 = CELL_BUF_INIT, runner = CELL_BUF_INIT, shell = CELL_BUF_INIT;
@@ -545,10 +548,11 @@ static int start_process(struct kernel *kernel, struct cell_error *err)
 	/* docs/executors.md says what each is for. */
 	const char *argv[] = {
 		"/bin/sh", "-c", shell.data, "sh", program.data, "run", "--quiet", "--no-prompt", "--no-config", "--no-lock", "--no-remote",
-		"--no-npm", "--cached-only", "--unstable-worker-options", v8.data, map.data, read.data, runner.data, pyodide.data,
-		deno->kernel_dir, kernel->snapshot, kernel->preload, NULL,
+		"--no-npm", "--cached-only", "--unstable-worker-options", v8.data, map.data, read.data, kernel->allow_net, runner.data,
+		pyodide.data, deno->kernel_dir, kernel->snapshot, kernel->preload, kernel->network, NULL,
 	};
 	static const char *const env[] = { "DENO_DIR=/dev/null/x", "DENO_WEBGPU_BACKEND=none", "DENO_NO_UPDATE_CHECK=1", "NO_COLOR=1",
+					   "DENO_TLS_CA_STORE=system,mozilla", /* whom the host trusts */
 					   NULL };
 	struct cell__process_spec spec = {
 		.argv = argv, .env = env, .path = "/usr/bin:/bin", .cwd = "/", .timeout_ms = -1, .want_stdin = true,
@@ -561,6 +565,53 @@ static int start_process(struct kernel *kernel, struct cell_error *err)
 	uv_update_time(&kernel->host->loop->uv);
 	uv_timer_start(&kernel->timer, handle_late, (uint64_t)deno->start_timeout_ms, 0);
 	return 0;
+}
+
+/* ---- the package index ---- */
+
+static void handle_hosts_output(void *owner, enum cell_stream stream, const char *bytes, size_t size)
+{
+	struct kernel *kernel = owner;
+	if (stream == CELL_STDOUT && kernel->in.size < HOSTS_BYTES)
+		(void)cell__buf_add(&kernel->in, bytes, size);
+}
+
+static void handle_hosts(void *owner, const struct cell__process_exit *how)
+{
+	struct kernel *kernel = owner;
+	CELL_AUTO_BUF struct cell__buf flag = CELL_BUF_INIT;
+	kernel->process = NULL;
+	uv_timer_stop(&kernel->timer);
+	bool ok = !kernel->asked && how->error == 0 && !how->signalled && how->status == 0 && kernel->in.size > 1;
+	int rc = cell__buf_add_str(&flag, "--allow-net=");
+	for (const char *at = ok ? kernel->in.data : ""; *at; at++) {
+		ok = ok && ((*at >= 'a' && *at <= 'z') || (*at >= 'A' && *at <= 'Z') || (*at >= '0' && *at <= '9') || strchr(".:-\n", *at));
+		rc |= cell__buf_add(&flag, *at == '\n' ? at[1] ? "," : "" : at, *at == '\n' && !at[1] ? 0 : 1);
+	}
+	cell__buf_finish(&kernel->in);
+	if (!ok && !kernel->asked)
+		cell_fail(&kernel->error, CELL_E_UNAVAILABLE, 0,
+			  "which package index is configured could not be found out, for the network profile deps-only");
+	else if (ok && rc == 0 && (kernel->allow_net = cell__buf_take(&flag)) && start_process(kernel, &kernel->error) == 0)
+		return;
+	kernel->state = ENDING;
+	maybe_gone(kernel);
+}
+
+/* The interpreter of the host knows how its installers are configured. */
+static int ask_hosts(struct kernel *kernel, const char *python, struct cell_error *err)
+{
+	CELL_AUTO_BUF struct cell__buf script = CELL_BUF_INIT, home = CELL_BUF_INIT;
+	if (cell__buf_printf(&script, "%s/index_hosts.py", kernel->deno->kernel_dir) < 0 ||
+	    cell__buf_printf(&home, "HOME=%s", cell__home_dir()) < 0)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	const char *argv[] = { python, "-I", script.data, NULL }, *env[] = { home.data, "LANG=C.UTF-8", NULL };
+	struct cell__process_spec spec = {
+		.argv = argv, .env = env, .path = "/usr/bin:/bin", .cwd = "/", .timeout_ms = kernel->deno->start_timeout_ms,
+		.output = handle_hosts_output, .exited = handle_hosts, .owner = kernel,
+	};
+	kernel->state = ASKING;
+	return cell__process_start(kernel->deno->hub, &spec, &kernel->process, err);
 }
 
 /* ---- the executor ---- */
@@ -660,7 +711,11 @@ static int deno_open(struct cell__executor_host *host, const struct cell__kernel
 		rc = cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
 	if (rc == 0 && spec->wheels && !(kernel->wheels.folder = cell__strdup(spec->wheels)))
 		rc = cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
-	if (rc < 0 || start_process(kernel, err) < 0) {
+	bool asks = strcmp(kernel->network ? kernel->network : "", "deps-only") == 0;
+	if (rc == 0 && !asks &&
+	    !(kernel->allow_net = cell__strdup(strcmp(kernel->network, "full") == 0 ? "--allow-net" : "--deny-net")))
+		rc = cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
+	if (rc < 0 || (asks ? ask_hosts(kernel, spec->python, err) : start_process(kernel, err)) < 0) {
 		uv_close((uv_handle_t *)&kernel->timer, handle_timer_closed);
 		return -1;
 	}

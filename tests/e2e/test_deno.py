@@ -1,8 +1,10 @@
 """The `deno` executor beside what the conformance suite, the faults and the escapes look at: packages, settings, doctor."""
+import http.server
 import json
 import os
 import re
 import shutil
+import threading
 
 import pytest
 
@@ -85,6 +87,46 @@ def test_network_profiles_are_checked():
     assert done.error_code == "invalid" and "deps-only" in done.error_message
     done = support.run_cells("1", flags=["--network", "none"])
     assert done.error_code == "invalid" and "deno" in done.error_message
+
+
+class Answering(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"index " + self.path.encode())
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def server():
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answering) as serving:
+        thread = threading.Thread(target=serving.serve_forever)
+        thread.start()
+        yield serving.server_address[1]
+        serving.shutdown()
+        thread.join()
+
+
+def fetch(port, profile):
+    code = "import urllib.request\nurllib.request.urlopen('http://127.0.0.1:%d/x', timeout=20).read().decode()" % port
+    return support.run_cells(code, flags=["--executor", "deno", "--network", profile]).result
+
+
+def test_the_network_is_what_the_profile_says(server, bare_python):
+    """deps-only: the package index that pip is configured with, and nothing else."""
+    config = os.path.join(os.path.dirname(os.path.dirname(bare_python)), "pip.conf")
+    assert fetch(server, "full")["value"] == "index /x"
+    refused = fetch(server, "deps-only")
+    assert refused["error"]["type"] == "URLError" and "network profile" in refused["error"]["message"], refused
+    with open(config, "w", encoding="utf-8") as file:
+        file.write("[global]\nindex-url = http://127.0.0.1:%d/simple\n" % server)
+    try:
+        allowed = fetch(server, "deps-only")
+    finally:
+        os.unlink(config)
+    assert allowed["value"] == "index /x" and allowed["isolation"]["network"] == "deps-only", allowed
 
 
 def test_a_preload_that_is_not_there():

@@ -93,10 +93,11 @@ def test_the_command_line(command):
     """What makes the difference, each measured: see docs/executors.md."""
     argv, env = command
     assert {"--no-prompt", "--no-config", "--no-lock", "--no-remote", "--no-npm", "--cached-only"} <= set(argv)
-    assert not [arg for arg in argv if re.match("--allow-(?!read=)|-A|--deny", arg)]
+    assert [arg for arg in argv if re.match("--allow-|-A|--deny-", arg) and not arg.startswith("--allow-read=/")] == ["--deny-net"]
     assert "--disallow-code-generation-from-strings" in " ".join(argv)
     env.pop("PWD", None)  # the shell's
-    assert env == {"DENO_DIR": "/dev/null/x", "DENO_WEBGPU_BACKEND": "none", "DENO_NO_UPDATE_CHECK": "1", "NO_COLOR": "1"}
+    assert env == {"DENO_DIR": "/dev/null/x", "DENO_WEBGPU_BACKEND": "none", "DENO_NO_UPDATE_CHECK": "1", "NO_COLOR": "1",
+                   "DENO_TLS_CA_STORE": "system,mozilla"}
 
 
 def test_limits_of_the_process(session):
