@@ -107,6 +107,7 @@ struct cell_engine_options {
 	int64_t start_timeout_ms; /* a zygote that is not ready by then has failed; default 60000 */
 	void (*log)(void *arg, enum cell_log_level level, const char *line); /* NULL: no log; engine's thread */
 	void *log_arg;
+	const char *cache_dir;  /* holds Deno, Pyodide and their snapshots; NULL: ~/.cache/workcell */
 };
 #define CELL_ENGINE_OPTIONS_INIT                                                  \
 	{ .size = sizeof(struct cell_engine_options), .pool_size = 2, .start_timeout_ms = 60000 }
@@ -148,6 +149,7 @@ struct cell_executor_info {
 	int available;            /* 1: works here */
 	char reason[240];         /* why not */
 	char advice[240];         /* what the person should do */
+	char fix[8192];           /* a shell command that does it, where there is one; else "" */
 };
 
 /* The i-th executor this build knows, 0-based; -1 past the end.  Set ret_info->size. */
@@ -612,6 +614,7 @@ struct cell_session_options {
 	const char *workspace_mode; /* sandbox: "rw", "ro" or "none"; NULL: as the policy says */
 	const char *kernel;       /* jupyter: the name of a kernelspec; NULL: ipykernel of `python` */
 	const char *jupyter_path; /* jupyter: folders to look for kernelspecs in first, with ":" between; NULL: none */
+	const char *network_profile; /* deno: "none", "deps-only" (the package index) or "full"; NULL: "none" */
 };
 #define CELL_SESSION_OPTIONS_INIT                                                 \
 	{ .size = sizeof(struct cell_session_options), .timeout_ms = 120000, .grace_ms = 2000, \

@@ -158,6 +158,18 @@ make_node() {
 	echo "$wanted" >"$node/.packages"
 }
 
+# Deno and Pyodide for the `deno` executor, where the library looks for them.  Whoever only builds can do without.
+make_deno() {
+	version=$(sed -n 's/^#define CELL_DENO_VERSION "\(.*\)".*/\1/p' src/executor/deno.h)
+	pyodide=$(sed -n 's/^#define CELL_PYODIDE_VERSION "\(.*\)"/\1/p' src/executor/deno.h)
+	home=$(getent passwd "$(id -u)" | cut -d: -f6)
+	if PATH="$PWD/build/node/bin:$PATH" sh deno/install.sh "${home:-$HOME}/.cache/workcell/deno-$version-$pyodide"; then
+		return 0
+	fi
+	[ "$purpose" = run ] || exit 1
+	say "the executor deno will not be available; later: workcell doctor --fix deno"
+}
+
 if have_apt; then
 	# shellcheck disable=SC2086 # a list of names
 	install_missing $packages
@@ -172,3 +184,4 @@ if [ "$purpose" != run ]; then
 	make_venv
 	make_node
 fi
+make_deno

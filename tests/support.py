@@ -26,7 +26,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BIN = os.path.abspath(os.environ.get("WORKCELL_BIN", os.path.join(ROOT, "build", "workcell")))
 # An interpreter with IPython, numpy, pandas and matplotlib; the one that runs the tests unless told otherwise.
 PYTHON = os.environ.get("WORKCELL_TEST_PYTHON", sys.executable)
-EXECUTORS = os.environ.get("WORKCELL_EXECUTORS", "subprocess sandbox").replace(",", " ").split()
+EXECUTORS = os.environ.get("WORKCELL_EXECUTORS", "subprocess sandbox inprocess jupyter deno").replace(",", " ").split()
 DEADLINE = float(os.environ.get("WORKCELL_TEST_DEADLINE", "60"))
 # A process may hold a Python integer literal of any length.
 if hasattr(sys, "set_int_max_str_digits"):
@@ -359,6 +359,7 @@ class Driver:
         argv += [str(flag) for flag in flags]
         self.argv, self.executor = argv, executor
         self.stderr = tempfile.TemporaryFile()
+        self.others = {pid for pid in processes() if comm_of(pid) == "deno"} if executor == "deno" else ()
         self.process = popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.stderr,
                              env=env if env is not None else host_environment(), cwd=cwd,
                              preexec_fn=preexec_fn)
@@ -443,6 +444,12 @@ class Driver:
     # -- its processes: the spawner may have left the program's own tree, so it is found from the kernel up
 
     def kernel_pid(self):
+        if self.executor == "deno":
+            # What runs the code has no number of its own; its process is Deno's, and was not there before.
+            self.value("1")
+            found = [p.pid for p in descendants(os.getpid()) if comm_of(p.pid) == "deno" and p.pid not in self.others]
+            assert len(found) == 1, found
+            return found[0]
         if self.executor != "sandbox":
             return self.value("__import__('os').getpid()")
         # It has a number of its own in its pid namespace; from outside it is found by a name it gives itself.
@@ -468,7 +475,7 @@ class Driver:
             chain.append(table[chain[-1]].ppid)
         self.spawner = chain[-1]
         assert "spawner" in table[self.spawner].cmdline, table[self.spawner]
-        if self.executor == "jupyter":
+        if self.executor in ("deno", "jupyter"):
             return chain[0]  # a program of the spawner's; there is no zygote
         found = [p.pid for p in table.values() if p.ppid == self.spawner and p.state not in "ZX"
                  and p.pid != chain[0] and "zygote.py" in p.cmdline]

@@ -18,6 +18,7 @@ from _workcell import remember
 
 from . import display as display_module
 from . import errors, figures, shell, values
+from .awaits import soften
 
 ONLY_AST = ast.PyCF_ONLY_AST
 AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
@@ -132,6 +133,9 @@ class Cells:
             linecache.cache[name] = (len(source), None, (source + "\n",), name)
             try:
                 code = compile(source, name, "eval", self.flags, True)
+                if code.co_flags & CO_COROUTINE:
+                    tree = soften(compile(source, name, "eval", self.flags | ONLY_AST, True), source)
+                    code = compile(tree, name, "eval", self.flags, True)
             except (SyntaxError, ValueError):
                 pass
             else:
@@ -140,7 +144,7 @@ class Cells:
         else:
             # Not splitlines(): a form feed or U+2028 in a string does not end a line of Python.
             linecache.cache[name] = (len(source), None, [line + "\n" for line in source.split("\n")], name)
-        tree = self.parse(source, name)
+        tree = soften(self.parse(source, name), source)
         body = tree.body
         if not body:
             return False, None

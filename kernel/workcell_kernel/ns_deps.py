@@ -8,6 +8,11 @@ SyncResult = namedtuple("SyncResult", "installed already_present failed")
 SyncResult.__module__ = "__main__"
 
 
+# Set by a kernel whose packages come as wheels: install(wheels, bytes), and what its calls say besides.
+install_wheels = None
+extra = {}
+
+
 def result_of(answer):
     answer = answer or {}
     return SyncResult(*(tuple(answer.get(field) or ()) for field in SyncResult._fields))
@@ -74,7 +79,7 @@ class DepsNamespace:
 
     def remove(self, package):
         """Removes a package from the configuration and the environment; whether it was configured."""
-        answer = self._channel.call("deps.remove", {"package": package_text(package)})[0]
+        answer = self._channel.call("deps.remove", {"package": package_text(package), **extra})[0]
         invalidate_caches()
         if isinstance(answer, dict):
             return bool(answer.get("removed_from_config", answer.get("removed")))
@@ -85,7 +90,10 @@ class DepsNamespace:
         return self._channel.call("deps.list")[0]
 
     def _change(self, method, args):
-        answer = self._channel.call(method, args)[0] or {}
+        answer, raw = self._channel.call(method, {**args, **extra})
+        answer = answer or {}
+        if install_wheels is not None:
+            install_wheels(answer.get("wheels"), raw)
         sites = answer.get("site") or ()
         make_importable(sites, answer.get("bin"))
         if not all(map(fits, sites)):

@@ -8,6 +8,7 @@ import sys
 from _contextvars import ContextVar
 from _thread import get_ident
 
+from .awaits import soften
 from .ns_errors import WorkflowError
 
 MAX_DEPTH = 50
@@ -52,7 +53,7 @@ def parse(source, filename="<workflow>"):
     except (ValueError, RecursionError, MemoryError) as exc:
         problem = SyntaxError("Syntax error in workflow code: %s" % (exc or type(exc).__name__))
     else:
-        return tree, find_run(tree)
+        return soften(tree, source), find_run(tree)
     raise problem
 
 

@@ -33,6 +33,7 @@ sys.path.insert(0, KERNEL_DIR)
 import _workcell  # noqa: E402
 
 from workcell_kernel import cell, figures, kernel, shell  # noqa: E402
+from workcell_kernel.index_hosts import index_hosts  # noqa: E402
 
 sys.path.remove(KERNEL_DIR)
 
@@ -47,36 +48,6 @@ def preload(names):
         except BaseException as exc:
             return "%s: %s: %s" % (name, type(exc).__name__, exc)
     return None
-
-
-def index_hosts():
-    """HOST:PORT of the package index that pip or uv is configured with here; of pip's own default where it is not."""
-    import re
-
-    home = os.environ.get("HOME", "/")
-    texts = []
-    for path in (sys.prefix + "/pip.conf", "/etc/pip.conf", "/etc/xdg/pip/pip.conf", home + "/.config/pip/pip.conf",
-                 home + "/.pip/pip.conf", "/etc/uv/uv.toml", home + "/.config/uv/uv.toml"):
-        try:
-            with open(path, encoding="utf-8") as file:
-                texts += [line for line in file if re.match(r"\s*(extra-)?index|\s*(default-)?url|\s*https?:", line)]
-        except (OSError, ValueError):
-            pass
-    if not any("://" in text for text in texts):
-        for folder in sys.path:
-            try:
-                with open(folder + "/pip/_internal/models/index.py", encoding="utf-8") as file:
-                    text = file.read()
-            except (OSError, ValueError):
-                continue
-            found = re.search(r'^PyPI = PackageIndex\(\s*"(https://[^"]+)",\s*file_storage_domain="([^"]+)"', text, re.M)
-            if found:
-                texts += [found[1], "https://" + found[2] + "/"]
-            break
-    hosts = set()
-    for scheme, host, port in re.findall(r"(https?)://(?:[^@/\s\"']*@)?([A-Za-z0-9.-]+)(?::(\d+))?", "\n".join(texts)):
-        hosts.add("%s:%s" % (host, port or ("443" if scheme == "https" else "80")))
-    return sorted(hosts)
 
 
 def rehearse():

@@ -292,6 +292,7 @@ struct cell_cli_session_flags {
 	const char *workspace_mode;
 	const char *log_level; /* NULL: what the engine has to say is not told */
 	const char *kernel;
+	const char *network_profile;
 };
 
 extern const struct cell_session_options cell__cli_session_defaults;
@@ -347,6 +348,8 @@ extern const struct cell_session_options cell__cli_session_defaults;
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, workspace_mode) },                            \
 	{ 0, "kernel", "NAME", "jupyter: a kernelspec (default: ipykernel of --python)",   \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, kernel) },                                    \
+	{ 0, "network", "PROFILE", "deno: none, deps-only or full (default none)",        \
+	  CELL_FLAG_STRING, CELL_CLI_AT(at, network_profile) },                           \
 	CELL_CLI_SPACE_FLAGS(CELL_CLI_AT(at, space)),                                     \
 	CELL_CLI_DEPS_FLAGS(CELL_CLI_AT(at, space)),                                      \
 	CELL_CLI_VENV_FLAGS(CELL_CLI_AT(at, space)),                                      \

@@ -396,14 +396,69 @@ static void print_text(json_t *report)
 				 : "The default executor does not work here; see above.");
 }
 
+/* ---- mending -------------------------------------------------------------------- */
+
+/* The outcome of a first cell, which also makes what later sessions start from. */
+static int try_executor(struct cell_engine *engine, const char *name, struct cell_error *err)
+{
+	struct cell_session_options options = CELL_SESSION_OPTIONS_INIT;
+	struct cell_result *result = NULL;
+	struct cell_session *session;
+	const char *repr;
+	int status;
+
+	options.executor = name;
+	options.cwd = "/";
+	if (cell_session_open(engine, &options, &session, err) < 0)
+		return -1;
+	status = cell_session_run(session, "1 + 1", 5, NULL, &result, err);
+	repr = status < 0 ? NULL : cell_result_repr(result);
+	if (status == 0 && (!repr || strcmp(repr, "2")))
+		status = cell__cli_fail(err, CELL_E_KERNEL, 0, "%s runs cells, but wrongly", name);
+	if (status == 0)
+		cell_result_destroy(result);
+	cell_session_close(session);
+	return status;
+}
+
+/* Runs what an executor says would mend it, then tries it. */
+static int fix_executor(struct cell_engine *engine, const char *name, struct cell_error *err)
+{
+	struct cell_executor_info info = { .size = sizeof(info) };
+	size_t i = 0;
+
+	while (cell_executor_probe(engine, i, &info) == 0 && strcmp(info.name, name))
+		i++;
+	if (cell_executor_probe(engine, i, &info) < 0)
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "there is no executor '%s'", name);
+	if (!info.available && !info.fix[0])
+		return cell__cli_fail(err, CELL_E_UNAVAILABLE, 0, "%s cannot be mended from here: %s; %s", name, info.reason,
+				      info.advice);
+	fflush(stdout);
+	if (!info.available) {
+		int status = system(info.fix);
+
+		if (status != 0)
+			return cell__cli_fail(err, CELL_E_UNAVAILABLE, 0, "%s: its parts could not be installed (status %d)", name,
+					      WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+	}
+	if (try_executor(engine, name, err) < 0)
+		return -1;
+	printf("%s works.\n", name);
+	return 0;
+}
+
 struct doctor_flags {
 	bool json;
+	const char *fix;
 	const char *python;
 };
 
 static const struct cell_cli_flag doctor_flag_table[] = {
 	{ 0, "json", NULL, "one JSON object instead of text", CELL_FLAG_SWITCH,
 	  offsetof(struct doctor_flags, json) },
+	{ 0, "fix", "EXECUTOR", "install what this executor lacks (deno: from npm), try it, and stop", CELL_FLAG_STRING,
+	  offsetof(struct doctor_flags, fix) },
 	{ 0, "python", "PATH", "the interpreter to look at, a path or a name on $PATH (default python3)",
 	  CELL_FLAG_STRING, offsetof(struct doctor_flags, python) },
 	{ 0 },
@@ -412,12 +467,13 @@ static const struct cell_cli_flag doctor_flag_table[] = {
 const struct cell_cli_command cell__cli_doctor_command = {
 	.name = "doctor",
 	.summary = "what works on this machine, and why the rest does not",
-	.synopsis = "[--json] [--python PATH]",
+	.synopsis = "[--json] [--python PATH] [--fix EXECUTOR]",
 	.about = "Tries the executors, the interpreter and what the kernel offers, and says what to do.\n"
 		 "Exit status: 0 when the default executor runs a cell, 1 when it does not.",
 	.examples = "  workcell doctor\n"
 		    "  workcell doctor --python ./venv/bin/python\n"
-		    "  workcell doctor --json | jq .python",
+		    "  workcell doctor --json | jq .python\n"
+		    "  workcell doctor --fix deno",
 	.flags = doctor_flag_table,
 	.run = cell__cmd_doctor,
 };
@@ -438,6 +494,12 @@ int cell__cmd_doctor(int argc, char **argv)
 	if (cell_engine_create(NULL, &engine, &err) < 0) {
 		json_decref(machine);
 		return cell__cli_report(&err, flags.json);
+	}
+	if (flags.fix) {
+		status = fix_executor(engine, flags.fix, &err) < 0 ? cell__cli_report(&err, flags.json) : 0;
+		cell_engine_destroy(engine);
+		json_decref(machine);
+		return status;
 	}
 	executors = probe_executors(engine, &executor_ok);
 	python = check_python(engine, flags.python, &zygote_pid);

@@ -495,6 +495,7 @@ static int open_parts(const struct cell_cli_session_flags *flags, bool with_spac
 	options->workspace_mode = flags->workspace_mode;
 	options->kernel = flags->kernel;
 	options->jupyter_path = getenv("JUPYTER_PATH");
+	options->network_profile = flags->network_profile;
 	return cell__cli_gate_open(&flags->gate, host, options, err);
 }
 

@@ -75,6 +75,8 @@ struct cell__kernel_spec {
 	const struct cell__policy *policy; /* sandbox; NULL for the others */
 	const char *const *read;    /* sandbox: folders that the code must see, read-only; NULL-terminated or NULL */
 	const char *limits_json;    /* sandbox: an object, for the kernel to tell which limit an error comes of; or NULL */
+	const char *network;        /* deno: "none", "deps-only", "full"; NULL: "none" */
+	const char *wheels;         /* deno: a folder of packages (executor/deno.h), or NULL */
 	const char *const *protect; /* sandbox: what the code must not write to; NULL-terminated or NULL */
 	const char *kernel;       /* jupyter: name of a kernelspec; NULL: ipykernel of `python` */
 	const char *jupyter_path; /* jupyter: folders to look for kernelspecs in first; NULL: none */
@@ -85,6 +87,7 @@ struct cell__sandbox;
 struct cell__spawn_hub;
 struct cell__subprocess; /* zygotes and pools */
 struct cell__jupyter;
+struct cell__deno;
 
 /* What executors need of the engine. */
 struct cell__executor_host {
@@ -94,6 +97,7 @@ struct cell__executor_host {
 	const char *kernel_dir;      /* holds the kernel's package and extension */
 	struct cell__sandbox *sandbox; /* NULL until first used */
 	struct cell__jupyter *jupyter; /* NULL: not in this build */
+	struct cell__deno *deno;
 	void (*log)(void *arg, enum cell_log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 	void *log_arg;
 };
@@ -141,5 +145,6 @@ extern const struct cell__executor cell__subprocess_executor;
 extern const struct cell__executor cell__sandbox_executor;
 extern const struct cell__executor cell__jupyter_executor;
 extern const struct cell__executor cell__inprocess_executor;
+extern const struct cell__executor cell__deno_executor;
 
 #endif

@@ -8,6 +8,7 @@ static const struct cell__executor *const executors[] = {
 	&cell__sandbox_executor,
 	&cell__jupyter_executor,
 	&cell__inprocess_executor,
+	&cell__deno_executor,
 };
 
 const struct cell__executor *cell__executor_at(size_t i)

@@ -175,7 +175,10 @@ static void start_next(struct cell__deps *deps)
 	deps->queued--;
 	deps->current = op;
 	op->until_us = cell__now_us() + deps->timeout_ms * 1000;
-	cell__dep_begin(op);
+	if (op->pyodide && op->kind != CELL__DEP_LIST)
+		cell__dep_begin_wheels(op);
+	else
+		cell__dep_begin(op);
 }
 
 /* The call has been answered or is not ours any more. */
@@ -239,7 +242,8 @@ static int read_call(struct cell__deps *deps, struct cell__call *call, struct ce
 		return cell_fail(err, CELL_E_LIMIT, 0, "more than %u deps calls wait already", CELL__DEPS_QUEUE);
 	op->kind = (enum cell__dep_kind)kind;
 	op->quick = json_is_true(json_object_get(call->args, "quick"));
-	op->wheels_only = call->untrusted;
+	op->pyodide = json_is_true(json_object_get(call->args, "pyodide"));
+	op->wheels_only = call->untrusted || op->pyodide;
 	if (op->kind == CELL__DEP_LIST || op->kind == CELL__DEP_SYNC)
 		return 0;
 	if (!deps->allow_runtime)

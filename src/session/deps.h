@@ -68,6 +68,9 @@ void cell__deps_close(struct cell__deps *deps, void (*closed)(void *arg), void *
  *     also "errors": {spec: the installer's words}, and "problems" of requirements.txt where there are some
  * deps.remove {package} -> true when it was configured or installed
  *
+ * With {"pyodide": true}, add and sync give {"installed", "already_present", "failed", "wheels": [[name, size, hash], ...]} and
+ * the bytes of the wheels instead, and no venv is touched (deps_wheels.c).
+ *
  * A sync with {"quick": true} believes what earlier operations of this object found out about the venv.  What installers
  * say goes to the call's progress().  May answer before it returns.  An add that fails has recorded nothing.
  */
@@ -76,6 +79,8 @@ void cell__deps_handle(struct cell__deps *deps, struct cell__call *call);
 const char *cell__deps_folder(struct cell__deps *deps);
 /* The site-packages folder of the venv when it exists already, else NULL; valid until the next call on deps. */
 const char *cell__deps_site(struct cell__deps *deps);
+/* A folder with wheels for Pyodide (executor/deno.h), where packages have been fetched for it; to be freed.  NULL: none. */
+char *cell__deps_wheels(struct cell__deps *deps);
 /* The venv's bin folder when it exists already, else NULL; valid until the next call on deps. */
 const char *cell__deps_bin(struct cell__deps *deps);
 

@@ -62,6 +62,7 @@ struct cell__dep_op {
 	bool wheels_only;        /* asked by sandboxed code: no source distribution is built on the host */
 	bool stopped;            /* ends as soon as the pool or the program lets it */
 	bool quick;
+	bool pyodide;            /* wheels are wanted, no venv */
 	struct cell__dep_op *next;
 
 	char spec[CELL__STORE_DEP_BYTES + 1];
@@ -145,6 +146,10 @@ void cell__dep_begin(struct cell__dep_op *op);
 void cell__dep_look_inside(struct cell__dep_op *op);
 /* The answer of an add or a sync. */
 void cell__dep_done(struct cell__dep_op *op);
+
+/* ---- deps_wheels.c ---- */
+
+void cell__dep_begin_wheels(struct cell__dep_op *op);
 
 /* ---- deps_install.c ---- */
 

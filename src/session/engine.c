@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "executor/deno.h"
 #include "executor/jupyter.h"
 #include "executor/sandbox.h"
 #include "session/space.h"
@@ -90,10 +91,15 @@ static int make_subprocess(struct cell_engine *engine, const struct cell_engine_
 		.pool_size = opts->pool_size,
 		.start_timeout_ms = opts->start_timeout_ms,
 	};
+	struct cell__deno_config deno = {
+		.hub = &engine->hub, .lib_dir = dir, .cache_dir = opts->cache_dir, .start_timeout_ms = opts->start_timeout_ms,
+	};
 	engine->kernel_dir = cell__strdup(kernel_dir);
-	if (!engine->kernel_dir || cell__subprocess_create(&engine->host, &config, &engine->host.subprocess, err) < 0) {
-		if (!engine->kernel_dir)
-			cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	if (!engine->kernel_dir)
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	if (!engine->kernel_dir || cell__deno_create(&deno, &engine->host.deno, err) < 0 ||
+	    cell__subprocess_create(&engine->host, &config, &engine->host.subprocess, err) < 0) {
+		cell__deno_destroy(engine->host.deno);
 		free(engine->kernel_dir);
 		free(engine->hub.program);
 		return -1;
@@ -196,6 +202,7 @@ void cell_engine_destroy(struct cell_engine *engine)
 	cell__loop_stop(&engine->loop);
 	cell__sandbox_destroy(engine->host.sandbox);
 	free(engine->kernel_dir);
+	cell__deno_destroy(engine->host.deno);
 	free(engine->spill_dir);
 	free(engine);
 }

@@ -71,6 +71,7 @@ struct cell_session {
 	struct cell__image_folder images;
 	struct cell__policy confine; /* sandbox */
 	bool confined;
+	const char *network; /* deno; static */
 
 	struct seat *seat;
 	int leaving;
@@ -213,10 +214,17 @@ static void end_calls(struct seat *seat)
 		cell__space_session_ended(session->space, session->id);
 }
 
+/* Its Python is not of this machine: packages go to it as wheels. */
+static bool is_deno(const struct cell_session *session)
+{
+	return session->executor == &cell__deno_executor;
+}
+
 static int open_seat(struct cell_session *session, struct cell_error *err)
 {
 	CELL_AUTO_FREE const char **env = NULL;
 	CELL_AUTO_FREE char *path = NULL;
+	CELL_AUTO_FREE char *wheels = is_deno(session) && session->space ? cell__space_wheels(session->space) : NULL;
 	if (env_with_programs(session, &env, &path, err) < 0)
 		return -1;
 	struct seat *seat = cell__alloc(1, sizeof *seat);
@@ -237,6 +245,8 @@ static int open_seat(struct cell_session *session, struct cell_error *err)
 		.policy = session->confined ? &session->confine : NULL,
 		.kernel = session->kernel,
 		.jupyter_path = session->jupyter_path,
+		.network = session->network,
+		.wheels = wheels,
 	};
 	const char *read[3] = { NULL };
 	if (session->confined && session->space) {
@@ -270,7 +280,8 @@ static int open_seat(struct cell_session *session, struct cell_error *err)
 		.owner = seat,
 	};
 	seat->calls = (struct cell__calls){
-		.kernel = seat->kernel, .session_id = session->id, .gate = &seat->gate, .untrusted = session->confined,
+		.kernel = seat->kernel, .session_id = session->id, .gate = &seat->gate,
+		.untrusted = session->confined || is_deno(session),
 		.output = handle_output, .image = handle_tool_image, .owner = seat,
 	};
 	session->seat = seat;
@@ -469,6 +480,8 @@ static void end_dead(struct cell__run *run, const struct seat *seat, const struc
 static void tell_packages(struct seat *seat)
 {
 	struct cell_session *session = seat->session;
+	if (is_deno(session))
+		return;
 	const char *site = cell__space_site(session->space);
 	if (!site)
 		return;
@@ -1077,6 +1090,20 @@ static int copy_confinement(struct cell_session *session, const struct cell_sess
 	return opts->workspace_mode ? cell__workspace_from_word(opts->workspace_mode, &session->confine.workspace, err) : 0;
 }
 
+static int copy_network(struct cell_session *session, const char *profile, struct cell_error *err)
+{
+	static const char *const profiles[] = { "none", "deps-only", "full" };
+	if (profile && session->executor != &cell__deno_executor)
+		return cell_fail(err, CELL_E_INVALID, 0, "a network profile is for the executor \"deno\", not \"%s\"",
+				 session->executor->name);
+	for (size_t i = 0; profile && i < sizeof profiles / sizeof *profiles; i++)
+		if (strcmp(profile, profiles[i]) == 0)
+			session->network = profiles[i];
+	if (profile && !session->network)
+		return cell_fail(err, CELL_E_INVALID, 0, "network profile \"%.40s\", expected none, deps-only or full", profile);
+	return 0;
+}
+
 static int copy_options(struct cell_session *session, const struct cell_session_options *opts, struct cell_error *err)
 {
 	const char *executor = opts->executor ? opts->executor : "subprocess";
@@ -1116,7 +1143,8 @@ static int copy_options(struct cell_session *session, const struct cell_session_
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	if (opts->kernel && session->executor != &cell__jupyter_executor)
 		return cell_fail(err, CELL_E_INVALID, 0, "a kernelspec is for the executor \"jupyter\", not \"%s\"", session->executor->name);
-	if (copy_confinement(session, opts, err) < 0 || copy_cwd(session, opts->cwd, err) < 0 ||
+	if (copy_confinement(session, opts, err) < 0 || copy_network(session, opts->network_profile, err) < 0 ||
+	    copy_cwd(session, opts->cwd, err) < 0 ||
 	    cell__image_folder_init(&session->images, opts->images_dir, session->id, err) < 0)
 		return -1;
 	return copy_env(session, opts->env, err);
@@ -1165,7 +1193,7 @@ int cell_session_open(struct cell_engine *engine, const struct cell_session_opti
 		free_session(session);
 		return -1;
 	}
-	if (all.space && cell__space_sync(all.space, err) < 0) {
+	if (all.space && cell__space_sync(all.space, is_deno(session), err) < 0) {
 		free_session(session);
 		return -1;
 	}

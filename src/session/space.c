@@ -205,6 +205,11 @@ const char *cell__space_bin(struct cell_space *space)
 	return space->deps ? cell__deps_bin(space->deps) : NULL;
 }
 
+char *cell__space_wheels(struct cell_space *space)
+{
+	return space->deps ? cell__deps_wheels(space->deps) : NULL;
+}
+
 const char *cell__space_packages(struct cell_space *space)
 {
 	return space->deps ? cell__deps_folder(space->deps) : NULL;
@@ -809,12 +814,12 @@ static int check_synced(const char *json, struct cell_error *err)
 	return rc;
 }
 
-int cell__space_sync(struct cell_space *space, struct cell_error *err)
+int cell__space_sync(struct cell_space *space, bool pyodide, struct cell_error *err)
 {
 	if (!space->sync_on_start || !space->store)
 		return 0;
 	struct cell_answer answer = { 0 };
-	int rc = call_and_wait(space, "deps.sync", "{\"quick\":true}", NULL, 0, NULL, &answer, err);
+	int rc = call_and_wait(space, "deps.sync", pyodide ? "{\"pyodide\":true}" : "{\"quick\":true}", NULL, 0, NULL, &answer, err);
 	if (rc == 0)
 		rc = check_synced(answer.json, err);
 	cell_answer_finish(&answer);

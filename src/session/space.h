@@ -35,7 +35,9 @@ void cell__space_unref(struct cell_space *space);
 /* The interpreter of sessions that name none.  Any thread. */
 const char *cell__space_python(const struct cell_space *space);
 /* For sync_deps_on_start: waits until what is configured is installed.  Any thread but the loop's. */
-int cell__space_sync(struct cell_space *space, struct cell_error *err);
+int cell__space_sync(struct cell_space *space, bool pyodide, struct cell_error *err);
+/* A folder of wheels for Pyodide (executor/deno.h), where there is one; free() it. */
+char *cell__space_wheels(struct cell_space *space);
 /* Folders of the project's installed packages and programs, or NULL. */
 const char *cell__space_site(struct cell_space *space);
 const char *cell__space_bin(struct cell_space *space);

@@ -27,6 +27,7 @@ struct stream_end {
 struct cell__process {
 	struct cell__spawn_hub *hub;
 	uint64_t id;
+	int64_t pid;
 	struct cell__process_spec spec; /* callbacks only; strings are not kept */
 	struct stream_end stream[2];
 	int stdin_fd;
@@ -270,13 +271,21 @@ static void process_exited(struct cell__process *process, int64_t status, int64_
 void cell__process_message(struct cell__spawn_hub *hub, const struct cell_spawn_msg *head)
 {
 	for (struct cell__process *p = hub->processes; p; p = p->next)
-		if (p->id == head->id && head->type == CELL_SPAWN_PROCESS_EXITED) {
-			process_exited(p, head->a, head->b);
+		if (p->id == head->id) {
+			if (head->type == CELL_SPAWN_PROCESS_EXITED)
+				process_exited(p, head->a, head->b);
+			else
+				p->pid = head->a;
 			return;
 		} else if (p->id == head->id && head->type == CELL_SPAWN_PROCESS_STARTED && p->spec.started) {
 			p->spec.started(p->spec.owner, head->a);
 			return;
 		}
+}
+
+int64_t cell__process_pid(const struct cell__process *process)
+{
+	return process->pid;
 }
 
 void cell__process_spawner_ended(struct cell__spawn_hub *hub)

@@ -47,6 +47,8 @@ struct cell__process_spec {
 
 int cell__process_start(struct cell__spawn_hub *hub, const struct cell__process_spec *spec,
 			struct cell__process **ret_process, struct cell_error *err);
+/* 0 until it is known. */
+int64_t cell__process_pid(const struct cell__process *process);
 /* Queues bytes for its stdin; closing ends it. */
 int cell__process_write(struct cell__process *process, const void *bytes, size_t size, struct cell_error *err);
 /* Bytes that were queued and that it has not taken yet. */

@@ -28,6 +28,7 @@ enum cell_frame_type {
 	CELL_FRAME_RUN = 2,   /* raw: source */
 	CELL_FRAME_REPLY = 3, /* answer to CALL */
 	CELL_FRAME_SHUTDOWN = 4,
+	CELL_FRAME_INTERRUPT = 5, /* for a kernel that gets no signals; id: the run */
 	/* kernel to host */
 	CELL_FRAME_READY = 65,    /* answer to INIT; json: {"python", "ipython", "error"?} */
 	CELL_FRAME_RESULT = 66,   /* see docs/protocol.md */
@@ -35,6 +36,9 @@ enum cell_frame_type {
 	CELL_FRAME_DOORBELL = 68, /* look at the ring */
 	CELL_FRAME_CALL = 69,     /* namespace call */
 	CELL_FRAME_HELLO = 70,    /* the kernel is up and waits for INIT */
+	/* of a kernel without a ring */
+	CELL_FRAME_OUTPUT = 71,   /* flags: the stream; raw: bytes */
+	CELL_FRAME_SNAPSHOT = 72, /* deno, before HELLO; json (not JSON): head; raw: memory */
 };
 
 struct cell_frame {

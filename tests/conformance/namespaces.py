@@ -99,6 +99,11 @@ case("tools in async code",
      exact("import asyncio\nawait asyncio.gather(*(tools.echo.say.call_async(text=str(i)) for i in range(20)))",
            ["%d\n" % i for i in range(20)]),
      exact("async def f():\n    return tools.echo.say(text='plain')\nawait f()", "plain\n"),
+     exact("await tools.echo.say(text='both ways')", "both ways\n"),
+     exact("async def g():\n    x = await tools.echo.say(text='c')\n    return x + await tools['echo'].say(text='d')\n"
+           "[len(await tools.list()), await g(), await artifacts.list()]", [3, "c\nd\n", []]),
+     raises("await tools.fails.look(path='/no')", "ToolCallError", traceback=["await tools.fails.look(path='/no')"]),
+     raises("await 'text'", "TypeError"),
      raises("await tools.fails.look.call_async(path='/no')", "ToolCallError"), base=TOOLS)
 case("tools in threads",
      exact("from concurrent.futures import ThreadPoolExecutor\nwith ThreadPoolExecutor(4) as pool:\n"

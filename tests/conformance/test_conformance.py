@@ -20,8 +20,9 @@ import support
 CASES = cells.CASES + namespaces.CASES
 
 INTERPRETERS = ("ipython", "plain")
-# ipykernel brings IPython along.
-TARGETS = [(e, i) for e in support.EXECUTORS for i in INTERPRETERS if e != "jupyter" or i == "ipython"]
+# ipykernel brings IPython along, Pyodide has none.
+ONE_INTERPRETER = {"jupyter": "ipython", "deno": "plain"}
+TARGETS = [(e, i) for e in support.EXECUTORS for i in INTERPRETERS if ONE_INTERPRETER.get(e, i) == i]
 
 
 class Target:
@@ -33,11 +34,13 @@ class Target:
         self.base = tempfile.mkdtemp(prefix="workcell-tests-base-")
         self.cwd = tempfile.mkdtemp(prefix="workcell-tests-cwd-")
         self.capabilities = {"children", "fork", "threads", "descriptors", "files", "shell", "environment",
-                             "namespaces", "alone", "main_thread", "modules"}
+                             "namespaces", "alone", "main_thread", "modules", "stack"}
         self.capabilities -= cells.EXCEPTIONS.get(executor, set())
-        if tuple(map(int, support.python_version(python).split(".")[:2])) >= (3, 11):
+        if executor == "deno":
+            self.capabilities.add("py311")  # it brings its own Python, 3.14
+        elif tuple(map(int, support.python_version(python).split(".")[:2])) >= (3, 11):
             self.capabilities.add("py311")
-        if support.module_version(python, "matplotlib"):
+        if executor != "deno" and support.module_version(python, "matplotlib"):
             self.capabilities.add("matplotlib")
 
     def fill(self, files):
