@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "sandbox/build.h"
 #include "sandbox/egress.h"
@@ -190,6 +191,24 @@ static void request_destroy(struct cell__sandbox_request *base)
 	free(request);
 }
 
+/* A kernel that is confined ahead has bound what the paths named then; a folder that was made anew is not that one. */
+static int name_files(const struct cell_plan *session, struct cell__buf *out)
+{
+	const struct cell_plan_step *step = cell__plan_first(session);
+	out->size = 0;
+	for (uint32_t i = 0; i < session->n_steps; i++, step = cell__plan_next(step)) {
+		struct statx st = { 0 };
+		if (step->op != CELL_OP_BIND && step->op != CELL_OP_ALLOW)
+			continue;
+		(void)statx(AT_FDCWD, cell__step_a(step), 0, STATX_INO | STATX_BTIME, &st); /* nothing there: all zero */
+		uint64_t name[5] = { st.stx_dev_major, st.stx_dev_minor, st.stx_ino, (uint64_t)st.stx_btime.tv_sec,
+				     st.stx_btime.tv_nsec };
+		if (cell__buf_add(out, name, sizeof name) < 0)
+			return -1;
+	}
+	return 0;
+}
+
 static int request_prepare(struct cell__sandbox_request *base, const struct cell__plan_env *env, struct cell_error *err)
 {
 	struct request *request = (struct request *)base;
@@ -207,6 +226,8 @@ static int request_prepare(struct cell__sandbox_request *base, const struct cell
 	base->session.size = 0;
 	if (cell__plan_build_session(&machine, &session, &base->session, err) < 0)
 		return -1;
+	if (name_files((const struct cell_plan *)base->session.data, &base->files) < 0)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
 	plan->refs++;
 	base->plan = plan;
 	return 0;

@@ -32,6 +32,7 @@ struct cell__sandbox_request {
 	void (*destroy)(struct cell__sandbox_request *request);
 	struct cell__sandbox_plan *plan;
 	struct cell__buf session; /* the session's plan */
+	struct cell__buf files;   /* which files its paths name at this moment: another file there is another sandbox */
 };
 
 void cell__sandbox_plan_unref(struct cell__sandbox_plan *plan);
