@@ -217,9 +217,9 @@ def test_what_the_host_trusts_stays_as_it_is(tmp_path, where, there):
             "for path in ('tools/evil.yaml', 'tools/e.yaml', 'workflows/evil.py', 'skills/evil.py', 'requirements.txt'):\n"
             "    try:\n        os.makedirs(os.path.dirname(os.path.join(%r, path)), exist_ok=True)\n    except OSError: pass\n"
             "    try:\n        open(os.path.join(%r, path), 'w')\n        found.append(path)\n    except OSError:\n        pass\n"
-            "for a, b in (('tools', 'moved'), ('workflows', 'moved2'), ('.', '../moved3'), ('..', '../../moved4')):\n"
+            "for a, b in (('tools', 'moved'), ('workflows', 'moved2'), ('.', '../moved3'), ('..', '../../moved4'))[:%d]:\n"
             "    try:\n        os.rename(*(os.path.normpath(os.path.join(%r, x)) for x in (a, b)))\n        found.append(a)\n"
-            "    except OSError:\n        pass\nfound" % ((str(base),) * 3))
+            "    except OSError:\n        pass\nfound" % (str(base), str(base), 3 if where == "." else 4, str(base)))  # above the workspace nothing is the host's
     results, done = cells(tmp_path, code, flags=["--base", str(base)])
     assert results and results[0]["value"] == [], (results, done.stderr)
 
