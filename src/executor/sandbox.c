@@ -42,6 +42,8 @@ struct request {
 	struct cell__executor_host *host;
 	char session_id[33];
 	struct cell__egress *egress;
+	const struct cell__kernel_events *events; /* NULL: it is for no session */
+	void *owner;
 };
 
 /* ---- the machine ---- */
@@ -286,10 +288,19 @@ void cell__sandbox_failure(const struct cell__sandbox_request *base, int step, i
 		cell__plan_failure((const struct cell_plan *)base->plan->bytes, session, &report, err);
 }
 
-static void audit(void *arg, const char *line)
+static int tell(void *arg, const struct cell__egress_event *event, struct cell_error *err)
 {
 	struct request *request = arg;
-	request->host->log(request->host->log_arg, CELL_LOG_INFO, "session %s: %s", request->session_id, line);
+	request->host->log(request->host->log_arg, CELL_LOG_INFO, "session %s: egress to %s:%u: %s", request->session_id,
+			   event->host ? event->host : "?", event->port,
+			   event->refusal ? event->refusal : event->ended ? "ended" : "let through");
+	return request->events && request->events->connection ? request->events->connection(request->owner, event, err) : 0;
+}
+
+void cell__sandbox_silence(struct cell__sandbox_request *base)
+{
+	struct request *request = (struct request *)base;
+	cell__egress_close(cell__take_ptr(request->egress));
 }
 
 int cell__sandbox_listen(struct cell__sandbox_request *base, int fd, const char *const *index_hosts, struct cell_error *err)
@@ -300,7 +311,7 @@ int cell__sandbox_listen(struct cell__sandbox_request *base, int fd, const char 
 		.listen_fd = fd,
 		.hosts = &request->policy.hosts,
 		.more_hosts = request->policy.network == CELL_NET_DEPS ? index_hosts : NULL,
-		.audit = audit,
+		.tell = tell,
 		.arg = request,
 	};
 	return cell__egress_create(&options, &request->egress, err);
@@ -356,6 +367,8 @@ static int sandbox_open(struct cell__executor_host *host, const struct cell__ker
 	if (!request)
 		return -1;
 	struct request *mine = (struct request *)request;
+	mine->events = events;
+	mine->owner = owner;
 	while (spec->env[n])
 		n++;
 	env = cell__alloc(n + mine->policy.env.count + PROXY_VARIABLES + 1, sizeof *env);

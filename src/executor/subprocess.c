@@ -287,6 +287,8 @@ static void kernel_gone(struct kernel *kernel, const struct cell__exit *how)
 		kernel->link = NULL;
 	}
 	unlist_kernel(kernel);
+	if (kernel->request)
+		cell__sandbox_silence(kernel->request);
 	if (kernel->events)
 		kernel->events->exited(kernel->owner, how);
 	uv_close((uv_handle_t *)&kernel->timer, handle_kernel_closed);

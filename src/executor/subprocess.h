@@ -45,6 +45,9 @@ void cell__sandbox_ready(struct cell__sandbox_request *request, const void *shel
 int cell__sandbox_listen(struct cell__sandbox_request *request, int fd, const char *const *index_hosts,
 			 struct cell_error *err);
 
+/* The kernel is gone: connections end, and the session hears no more of them. */
+void cell__sandbox_silence(struct cell__sandbox_request *request);
+
 /* The executors' vtables are made of these.  request: NULL, or what is to be done first; it is taken over. */
 int cell__subprocess_open(struct cell__executor_host *host, const struct cell__executor *executor,
 			  const struct cell__kernel_spec *spec, struct cell__sandbox_request *request,

@@ -14,6 +14,7 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <libgen.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
@@ -22,6 +23,7 @@
 #include <sys/wait.h>
 
 #include "executor/sandbox.h"
+#include "sandbox/egress.h"
 #include "sandbox/policy.h"
 #include "session/calls.h"
 #include "session/engine.h"
@@ -634,7 +636,17 @@ static void handle_exited(void *owner, const struct cell__exit *how)
 	advance(session);
 }
 
+static int handle_connection(void *owner, const struct cell__egress_event *event, struct cell_error *err)
+{
+	struct cell_session *session = ((struct seat *)owner)->session;
+	if (!session->audit)
+		return 0;
+	return cell__audit_connection(cell__audit_of(session->audit), session->id, session->cell_hash, session->executor->name,
+				      event, err);
+}
+
 static const struct cell__kernel_events kernel_events = {
+	.connection = handle_connection,
 	.ready = handle_ready,
 	.output = handle_output,
 	.display = handle_display,
@@ -1018,6 +1030,24 @@ static int copy_confinement(struct cell_session *session, const struct cell_sess
 	return opts->workspace_mode ? cell__workspace_from_word(opts->workspace_mode, &session->confine.workspace, err) : 0;
 }
 
+/* Code that could write to the audit log could write what it likes there. */
+static int check_audit(struct cell_session *session, struct cell_error *err)
+{
+	char folder[PATH_MAX], workspace[PATH_MAX], path[PATH_MAX];
+	if (!session->audit || !session->confined || session->confine.workspace != CELL_WORKSPACE_RW)
+		return 0;
+	snprintf(path, sizeof path, "%s", cell__audit_path(cell__audit_of(session->audit)));
+	if (!realpath(dirname(path), folder) || !realpath(session->cwd, workspace))
+		return 0; /* a folder that is not there is nobody's */
+	size_t n = strlen(workspace);
+	if (strncmp(folder, workspace, n) == 0 && (folder[n] == '/' || folder[n] == '\0'))
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "the audit log lies in the workspace %.100s, where the code could change it; put it elsewhere, or "
+				 "use --workspace-mode ro",
+				 workspace);
+	return 0;
+}
+
 static int copy_options(struct cell_session *session, const struct cell_session_options *opts, struct cell_error *err)
 {
 	const char *executor = opts->executor ? opts->executor : "subprocess";
@@ -1050,7 +1080,7 @@ static int copy_options(struct cell_session *session, const struct cell_session_
 	session->preload = cell__strdup(opts->preload ? opts->preload : "");
 	if (!session->python || !session->preload)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	if (copy_confinement(session, opts, err) < 0 || copy_cwd(session, opts->cwd, err) < 0 ||
+	if (copy_confinement(session, opts, err) < 0 || copy_cwd(session, opts->cwd, err) < 0 || check_audit(session, err) < 0 ||
 	    cell__image_folder_init(&session->images, opts->images_dir, session->id, err) < 0)
 		return -1;
 	return copy_env(session, opts->env, err);
