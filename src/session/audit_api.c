@@ -1,4 +1,5 @@
 /* The audit log as the public API has it: opened and closed from any thread. */
+#include <stdio.h>
 #include <string.h>
 
 #include "sandbox/egress.h"
@@ -105,6 +106,8 @@ int cell__audit_connection(struct cell__audit *audit, const char *session_id, co
 		json_object_set_new(args, "sent", json_integer((json_int_t)event->sent));
 		json_object_set_new(args, "received", json_integer((json_int_t)event->received));
 	}
+	char error[400];
+	snprintf(error, sizeof error, "%s:%u: %s", event->host ? event->host : "?", event->port, event->refusal ? event->refusal : "");
 	struct cell__audit_record record = {
 		.session_id = session_id,
 		.cell_hash = cell_hash && *cell_hash ? cell_hash : NULL,
@@ -119,7 +122,7 @@ int cell__audit_connection(struct cell__audit *audit, const char *session_id, co
 		.duration_us = event->duration_us,
 		.outcome = event->refusal ? CELL__AUDIT_ERROR : CELL__AUDIT_OK,
 		.code = event->denied ? CELL_OUT_REJECTED : CELL_E_IO,
-		.error = event->refusal,
+		.error = event->refusal ? error : NULL,
 	};
 	int rc = cell__audit_write(audit, &record, NULL, NULL, err);
 	json_decref(args);
