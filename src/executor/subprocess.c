@@ -44,6 +44,8 @@
 #define POOL_DEATHS_MAX 3   /* pooled kernels that die in a row: stop making more */
 #define FORK_TRIES 3
 #define POOLS_MAX 8         /* kinds of kernels made ahead, per environment */
+#define LONG_CELL_MS 200    /* a sandbox's cell that runs longer yields to others from then on ... */
+#define LONG_CELL_WEIGHT 25 /* ... with this share, until its next cell */
 #define SAME_IN_A_ROW 2     /* sessions of one kind: the next is expected to be the same */
 
 enum env_state { ENV_NONE, ENV_STARTING, ENV_READY };
@@ -98,6 +100,8 @@ struct kernel {
 	bool ready;   /* READY seen */
 	bool pooled;  /* made for the pool and not taken yet */
 	bool asked;   /* we closed it */
+	bool timing;  /* the timer waits for a cell to become a long one */
+	bool yields;  /* it did */
 	int tries;
 	struct cell_error error;
 	struct cell__sandbox_request *request; /* NULL: not sandboxed, or in the pool */
@@ -396,6 +400,36 @@ static void configure(struct kernel *kernel)
 	}
 }
 
+/*
+ * A sandbox that computes without end has as much of a core as one that answers in a millisecond now and then, and the
+ * second one waits whole slices for its turn.  So whoever runs long counts less, and stays so between cells: what its code
+ * left running in the background does not come back with the result.
+ */
+static void handle_long_cell(uv_timer_t *timer)
+{
+	struct kernel *kernel = timer->data;
+	kernel->timing = false;
+	kernel->yields = true;
+	cell__spawn_client_tell(&kernel->sub->hub->client, CELL_SPAWN_KERNEL_WEIGHT, kernel->id, LONG_CELL_WEIGHT);
+}
+
+static void cell_begins(struct kernel *kernel)
+{
+	if (!kernel->request || kernel->asked)
+		return;
+	if (kernel->yields)
+		cell__spawn_client_tell(&kernel->sub->hub->client, CELL_SPAWN_KERNEL_WEIGHT, kernel->id, CELL_PLAN_WEIGHT);
+	kernel->yields = false;
+	kernel->timing = uv_timer_start(&kernel->timer, handle_long_cell, LONG_CELL_MS, 0) == 0;
+}
+
+static void cell_ended(struct kernel *kernel)
+{
+	if (kernel->timing && !kernel->asked)
+		uv_timer_stop(&kernel->timer);
+	kernel->timing = false;
+}
+
 /* ---- what a kernel says ---- */
 
 static void handle_silent_end(uv_timer_t *timer)
@@ -506,8 +540,10 @@ static void handle_frame(void *owner, const struct cell_frame *frame)
 	case CELL_FRAME_RESULT:
 		if (kernel->state != KERNEL_LIVE)
 			problem = "RESULT before READY";
-		else if (!(problem = cell__answer_result(frame, &answer, &memory)))
+		else if (!(problem = cell__answer_result(frame, &answer, &memory))) {
+			cell_ended(kernel);
 			kernel->events->result(kernel->owner, frame->id, &answer);
+		}
 		break;
 	case CELL_FRAME_CALL:
 		if (kernel->state != KERNEL_LIVE)
@@ -1158,6 +1194,7 @@ int cell__subprocess_run(struct cell__kernel *base, uint32_t run_id, const char 
 	struct kernel *kernel = (struct kernel *)base;
 	if (!kernel->link)
 		return cell_fail(err, CELL_E_KERNEL, 0, "the kernel is gone");
+	cell_begins(kernel);
 	return cell__link_send(kernel->link, CELL_FRAME_RUN, run_id, NULL, 0, code, size, err);
 }
 

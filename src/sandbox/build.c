@@ -14,7 +14,6 @@
 #include "sandbox/seccomp.h"
 
 #define ROOT_BYTES (16ull << 20)
-#define SANDBOX_WEIGHT 100u /* when cores are short, all of a sandbox counts as much as one ordinary process */
 
 #define ALL_NAMESPACES                                                                                       \
 	(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP)
@@ -447,7 +446,7 @@ int cell__plan_build(const struct cell__policy *policy, const struct cell__machi
 		head->level = (uint32_t)level;
 		head->limits = (struct cell_plan_limits){
 			.memory_bytes = policy->memory_bytes, .cpu_percent = policy->cpu_percent,
-			.cpu_weight = SANDBOX_WEIGHT, .pids = policy->pids,
+			.cpu_weight = CELL_PLAN_WEIGHT, .pids = policy->pids,
 		};
 	}
 	return finish(b, err);

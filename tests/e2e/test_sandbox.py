@@ -285,6 +285,30 @@ def test_a_fork_bomb_is_gone_after_close(drive, tmp_path):
     assert driver.value("1 + 1") == 2
 
 
+def test_a_long_cell_yields_to_others(driver):
+    """Its group's share of the CPUs goes down while it runs, and comes back with the next cell."""
+    kernel = driver.kernel_pid()
+    with open("/proc/%d/cgroup" % kernel) as file:
+        paths = [line.split(":")[1:] for line in file.read().splitlines()]
+    folder = [("/sys/fs/cgroup/cpu%s/cpu.shares" if "cpu" in names.split(",") else "/sys/fs/cgroup%s/cpu.weight") % path
+              for names, path in paths if "cpu" in names.split(",") or names == ""]
+    share = [name for name in folder if "workcell" in name and os.path.exists(name)]
+    if not share:
+        pytest.skip("no cgroup for the cpu")
+
+    def weight():
+        with open(share[0]) as file:
+            return int(file.read())
+
+    usual = weight()
+    driver.start("while True: pass")
+    support.wait_until(lambda: weight() < usual / 2, "it yields", 30)
+    driver.interrupt()
+    assert driver.answer()["error"]["code"] == "interrupted" and weight() < usual / 2
+    assert driver.value("1 + 1") == 2
+    support.wait_until(lambda: weight() == usual, "it counts as before", 30)
+
+
 def test_offenders_do_not_starve_others(drive, tmp_path):
     """Five sandboxes do their worst; another session still answers, and each of them can be ended."""
     flags = ["--sandbox-policy", str(tmp_path / "p.yaml")]
