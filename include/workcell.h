@@ -634,6 +634,12 @@ struct cell_session_options {
 /* opts may be NULL. */
 CELL_API int cell_session_open(struct cell_engine *engine, const struct cell_session_options *opts,
 			       struct cell_session **ret_session, struct cell_error *err);
+/*
+ * Makes kernels for sessions with these options in advance and waits until the pool is full, as cell_engine_prewarm() does
+ * for `subprocess`.  Kernels of a sandbox are confined for its policy and workspace already.  opts may be NULL.
+ */
+CELL_API int cell_session_prewarm(struct cell_engine *engine, const struct cell_session_options *opts,
+				  struct cell_error *err);
 CELL_API const char *cell_session_id(const struct cell_session *session);
 /* Pid of the current kernel, 0 when there is none. */
 CELL_API int64_t cell_session_kernel_pid(struct cell_session *session);

@@ -187,7 +187,7 @@ def host_environment(**extra):
         "WORKCELL_TEST_CANARY": "inherited",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    for name in ("ASAN_OPTIONS", "UBSAN_OPTIONS", "LSAN_OPTIONS", "LD_LIBRARY_PATH"):
+    for name in ("ASAN_OPTIONS", "UBSAN_OPTIONS", "LSAN_OPTIONS", "LD_LIBRARY_PATH", "WORKCELL_PLANTED_HOLE"):
         if name in os.environ:
             env[name] = os.environ[name]
     if is_asan():

@@ -78,7 +78,7 @@ class Confinement:
     """How this kernel is confined: a plan, and whether it was forked into namespaces of its own."""
 
     def __init__(self, plan, in_shell, group):
-        self.plan, self.in_shell = plan, in_shell
+        self.plan, self.in_shell, self.finished = plan, in_shell, False
         if not in_shell:
             _workcell.join_group(group)
 
@@ -88,7 +88,8 @@ class Confinement:
 
     def finish(self, session):
         """The last thing before code of the agent's may run. None, or the error that ends the session."""
-        if self.step < 0:
+        if self.step < 0 and not self.finished:
+            self.finished = True
             self.step, self.error, skipped = _workcell.confine(session)
             self.skipped += skipped
         return None if self.step < 0 else {"code": "sandbox", "message": "", "step": self.step, "sys": self.error}
@@ -205,6 +206,10 @@ class Kernel:
             kind, ident, text, raw = frame
             if kind == run:
                 self.run(ident, raw)
+            elif kind == _workcell.INIT and not text:
+                # In the pool: the session that will most likely come. A kernel that cannot be confined for it is of no use.
+                if self.confinement.finish(raw):
+                    os._exit(71)
             elif kind == _workcell.INIT:
                 _workcell.send(_workcell.READY, ident, dumps(self.configure(text, raw)).encode())
             elif kind == _workcell.REPLY:

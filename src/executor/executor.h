@@ -51,6 +51,8 @@ struct cell__exit {
 	struct cell_error error; /* code != 0: why it ended or never began, in words */
 };
 
+struct cell__egress_event;
+
 struct cell__kernel_events {
 	void (*ready)(void *owner);
 	void (*output)(void *owner, enum cell_stream stream, const char *bytes, size_t size);
@@ -58,6 +60,8 @@ struct cell__kernel_events {
 	void (*result)(void *owner, uint32_t run_id, const struct cell__answer *answer);
 	/* A namespace call.  NULL, or what is wrong with it: then the kernel is ended. */
 	const char *(*call)(void *owner, uint32_t id, const char *json, size_t json_size, const void *raw, size_t raw_size);
+	/* sandbox: a connection through its proxy (egress.h).  -1: it must not be made.  NULL: nobody wants to know. */
+	int (*connection)(void *owner, const struct cell__egress_event *event, struct cell_error *err);
 	void (*exited)(void *owner, const struct cell__exit *how);
 };
 

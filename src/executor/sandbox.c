@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "sandbox/build.h"
 #include "sandbox/egress.h"
@@ -41,6 +42,8 @@ struct request {
 	struct cell__executor_host *host;
 	char session_id[33];
 	struct cell__egress *egress;
+	const struct cell__kernel_events *events; /* NULL: it is for no session */
+	void *owner;
 };
 
 /* ---- the machine ---- */
@@ -190,6 +193,24 @@ static void request_destroy(struct cell__sandbox_request *base)
 	free(request);
 }
 
+/* A kernel that is confined ahead has bound what the paths named then; a folder that was made anew is not that one. */
+static int name_files(const struct cell_plan *session, struct cell__buf *out)
+{
+	const struct cell_plan_step *step = cell__plan_first(session);
+	out->size = 0;
+	for (uint32_t i = 0; i < session->n_steps; i++, step = cell__plan_next(step)) {
+		struct statx st = { 0 };
+		if (step->op != CELL_OP_BIND && step->op != CELL_OP_ALLOW)
+			continue;
+		(void)statx(AT_FDCWD, cell__step_a(step), 0, STATX_INO | STATX_BTIME, &st); /* nothing there: all zero */
+		uint64_t name[5] = { st.stx_dev_major, st.stx_dev_minor, st.stx_ino, (uint64_t)st.stx_btime.tv_sec,
+				     st.stx_btime.tv_nsec };
+		if (cell__buf_add(out, name, sizeof name) < 0)
+			return -1;
+	}
+	return 0;
+}
+
 static int request_prepare(struct cell__sandbox_request *base, const struct cell__plan_env *env, struct cell_error *err)
 {
 	struct request *request = (struct request *)base;
@@ -207,6 +228,8 @@ static int request_prepare(struct cell__sandbox_request *base, const struct cell
 	base->session.size = 0;
 	if (cell__plan_build_session(&machine, &session, &base->session, err) < 0)
 		return -1;
+	if (name_files((const struct cell_plan *)base->session.data, &base->files) < 0)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
 	plan->refs++;
 	base->plan = plan;
 	return 0;
@@ -265,10 +288,19 @@ void cell__sandbox_failure(const struct cell__sandbox_request *base, int step, i
 		cell__plan_failure((const struct cell_plan *)base->plan->bytes, session, &report, err);
 }
 
-static void audit(void *arg, const char *line)
+static int tell(void *arg, const struct cell__egress_event *event, struct cell_error *err)
 {
 	struct request *request = arg;
-	request->host->log(request->host->log_arg, CELL_LOG_INFO, "session %s: %s", request->session_id, line);
+	request->host->log(request->host->log_arg, CELL_LOG_INFO, "session %s: egress to %s:%u: %s", request->session_id,
+			   event->host ? event->host : "?", event->port,
+			   event->refusal ? event->refusal : event->ended ? "ended" : "let through");
+	return request->events && request->events->connection ? request->events->connection(request->owner, event, err) : 0;
+}
+
+void cell__sandbox_silence(struct cell__sandbox_request *base)
+{
+	struct request *request = (struct request *)base;
+	cell__egress_close(cell__take_ptr(request->egress));
 }
 
 int cell__sandbox_listen(struct cell__sandbox_request *base, int fd, const char *const *index_hosts, struct cell_error *err)
@@ -279,7 +311,7 @@ int cell__sandbox_listen(struct cell__sandbox_request *base, int fd, const char 
 		.listen_fd = fd,
 		.hosts = &request->policy.hosts,
 		.more_hosts = request->policy.network == CELL_NET_DEPS ? index_hosts : NULL,
-		.audit = audit,
+		.tell = tell,
 		.arg = request,
 	};
 	return cell__egress_create(&options, &request->egress, err);
@@ -335,6 +367,8 @@ static int sandbox_open(struct cell__executor_host *host, const struct cell__ker
 	if (!request)
 		return -1;
 	struct request *mine = (struct request *)request;
+	mine->events = events;
+	mine->owner = owner;
 	while (spec->env[n])
 		n++;
 	env = cell__alloc(n + mine->policy.env.count + PROXY_VARIABLES + 1, sizeof *env);

@@ -12,6 +12,10 @@
  *                                                     └─────────────────────────────▲
  *     any ──close, death──▶ dying ──KERNEL_EXITED──▶ exited() and gone
  *
+ * A pooled kernel of a sandbox is confined but for what the session knows.  Where the same kind of session comes again and
+ * again (the same workspace, the same packages), most of the pool is told that in advance and confined to the last step; such
+ * a kernel serves that kind only, and goes when another kind comes.
+ *
  * Invariants: a kernel with an owner is never in the pool; a pooled kernel has seen nothing of any session; only
  * kernel_gone() frees one, and it runs from the spawner's messages or from a deferred task, never from inside a
  * call of the session's.
@@ -40,6 +44,9 @@
 #define POOL_DEATHS_MAX 3   /* pooled kernels that die in a row: stop making more */
 #define FORK_TRIES 3
 #define POOLS_MAX 8         /* kinds of kernels made ahead, per environment */
+#define LONG_CELL_MS 200    /* a sandbox's cell that runs longer yields to others from then on ... */
+#define LONG_CELL_WEIGHT 25 /* ... with this share, until its next cell */
+#define SAME_IN_A_ROW 2     /* sessions of one kind: the next is expected to be the same */
 
 enum env_state { ENV_NONE, ENV_STARTING, ENV_READY };
 
@@ -47,6 +54,10 @@ enum env_state { ENV_NONE, ENV_STARTING, ENV_READY };
 struct pool {
 	struct cell__sandbox_plan *plan; /* NULL: not sandboxed */
 	int deaths;
+	/* What the last session was, and how many in a row were the same. */
+	struct cell__buf session, files;
+	unsigned in_a_row;
+	uint64_t kind; /* grows with every change */
 	struct pool *next;
 };
 
@@ -89,10 +100,13 @@ struct kernel {
 	bool ready;   /* READY seen */
 	bool pooled;  /* made for the pool and not taken yet */
 	bool asked;   /* we closed it */
+	bool timing;  /* the timer waits for a cell to become a long one */
+	bool yields;  /* it did */
 	int tries;
 	struct cell_error error;
 	struct cell__sandbox_request *request; /* NULL: not sandboxed, or in the pool */
 	struct cell__sandbox_plan *plan;       /* NULL: not sandboxed, or not prepared yet */
+	uint64_t kind;                         /* of its pool, that it is confined for already; 0: none */
 	struct cell_plan_report report;        /* of its shell */
 	int listen_fd;                         /* of its way out; -1: none */
 	unsigned skipped[16];                  /* steps that it passed over itself */
@@ -154,6 +168,7 @@ static void destroy_request(struct cell__sandbox_request *request)
 		return;
 	cell__sandbox_plan_unref(request->plan);
 	cell__buf_finish(&request->session);
+	cell__buf_finish(&request->files);
 	request->destroy(request);
 }
 
@@ -198,6 +213,53 @@ static struct pool *use_pool(struct env *env, struct cell__sandbox_plan *plan)
 	return pool;
 }
 
+static bool buf_equal(const struct cell__buf *a, const struct cell__buf *b)
+{
+	return a->size == b->size && (a->size == 0 || memcmp(a->data, b->data, a->size) == 0);
+}
+
+static bool expects(const struct pool *pool, const struct cell__sandbox_request *request)
+{
+	return pool->kind > 0 && buf_equal(&pool->session, &request->session) && buf_equal(&pool->files, &request->files);
+}
+
+/* Confines pooled kernels for the kind of session that is expected; they have time for it. */
+static void confine_ahead(struct env *env, struct pool *pool)
+{
+	int open = 0, kept = env->sub->pool_size > 1; /* one stays good for any session of its plan */
+	if (pool->in_a_row < SAME_IN_A_ROW)
+		return;
+	for (struct kernel *k = env->sub->kernels; k; k = k->next) {
+		if (k->env != env || !k->pooled || k->plan != pool->plan || k->kind || k->state != KERNEL_POOLED || !k->up)
+			continue;
+		if (++open > kept &&
+		    cell__link_send(k->link, CELL_FRAME_INIT, 0, NULL, 0, pool->session.data, pool->session.size, NULL) == 0)
+			k->kind = pool->kind;
+	}
+}
+
+static void kill_kernel(struct kernel *kernel);
+
+/* A session is opened.  Kernels that were confined for another kind are of no use any more. */
+static void learn(struct env *env, struct pool *pool, const struct cell__sandbox_request *request, unsigned times)
+{
+	if (expects(pool, request)) {
+		pool->in_a_row = pool->in_a_row + times < SAME_IN_A_ROW ? pool->in_a_row + times : SAME_IN_A_ROW;
+		return;
+	}
+	pool->session.size = pool->files.size = 0;
+	if (cell__buf_add(&pool->session, request->session.data, request->session.size) < 0 ||
+	    cell__buf_add(&pool->files, request->files.data, request->files.size) < 0)
+		return; /* without memory nothing is learned: what is there equals nothing */
+	pool->in_a_row = times;
+	pool->kind++;
+	for (struct kernel *k = env->sub->kernels; k; k = k->next)
+		if (k->env == env && k->pooled && k->plan == pool->plan && k->kind && !k->asked) {
+			k->asked = true;
+			kill_kernel(k);
+		}
+}
+
 static void handle_kernel_closed(uv_handle_t *handle)
 {
 	struct kernel *kernel = handle->data;
@@ -229,13 +291,17 @@ static void kernel_gone(struct kernel *kernel, const struct cell__exit *how)
 		kernel->link = NULL;
 	}
 	unlist_kernel(kernel);
+	if (kernel->request)
+		cell__sandbox_silence(kernel->request);
 	if (kernel->events)
 		kernel->events->exited(kernel->owner, how);
 	uv_close((uv_handle_t *)&kernel->timer, handle_kernel_closed);
 	if (kernel->sub->destroying)
 		return;
 	struct pool *pool = find_pool(env, kernel->plan);
-	if (pooled && pool && !how->asked && ++pool->deaths >= POOL_DEATHS_MAX)
+	if (pooled && pool && !how->asked && kernel->kind)
+		pool->in_a_row = 0; /* what it was confined for may not be possible; whoever opens a session is told */
+	else if (pooled && pool && !how->asked && ++pool->deaths >= POOL_DEATHS_MAX)
 		LOG(kernel->sub, CELL_LOG_WARN, "kernels of %s die in the pool; it is not refilled", env->python);
 	fork_waiting(env);
 	fill_pool(env);
@@ -326,12 +392,42 @@ static void configure(struct kernel *kernel)
 {
 	struct cell_error err = { 0 };
 	kernel->state = KERNEL_OPENING;
-	const struct cell__buf *session = kernel->request ? &kernel->request->session : NULL;
+	const struct cell__buf *session = kernel->request && !kernel->kind ? &kernel->request->session : NULL;
 	if (cell__link_send(kernel->link, CELL_FRAME_INIT, 0, kernel->init, strlen(kernel->init),
 			    session ? session->data : NULL, session ? session->size : 0, &err) < 0) {
 		kernel->error = err;
 		kill_kernel(kernel);
 	}
+}
+
+/*
+ * A sandbox that computes without end has as much of a core as one that answers in a millisecond now and then, and the
+ * second one waits whole slices for its turn.  So whoever runs long counts less, and stays so between cells: what its code
+ * left running in the background does not come back with the result.
+ */
+static void handle_long_cell(uv_timer_t *timer)
+{
+	struct kernel *kernel = timer->data;
+	kernel->timing = false;
+	kernel->yields = true;
+	cell__spawn_client_tell(&kernel->sub->hub->client, CELL_SPAWN_KERNEL_WEIGHT, kernel->id, LONG_CELL_WEIGHT);
+}
+
+static void cell_begins(struct kernel *kernel)
+{
+	if (!kernel->request || kernel->asked)
+		return;
+	if (kernel->yields)
+		cell__spawn_client_tell(&kernel->sub->hub->client, CELL_SPAWN_KERNEL_WEIGHT, kernel->id, CELL_PLAN_WEIGHT);
+	kernel->yields = false;
+	kernel->timing = uv_timer_start(&kernel->timer, handle_long_cell, LONG_CELL_MS, 0) == 0;
+}
+
+static void cell_ended(struct kernel *kernel)
+{
+	if (kernel->timing && !kernel->asked)
+		uv_timer_stop(&kernel->timer);
+	kernel->timing = false;
 }
 
 /* ---- what a kernel says ---- */
@@ -425,8 +521,10 @@ static void handle_frame(void *owner, const struct cell_frame *frame)
 		kernel->up = true;
 		if (kernel->pooled) {
 			struct pool *pool = find_pool(kernel->env, kernel->plan);
-			if (pool)
+			if (pool) {
 				pool->deaths = 0;
+				confine_ahead(kernel->env, pool);
+			}
 			check_prewarms(kernel->env);
 		}
 		break;
@@ -442,8 +540,10 @@ static void handle_frame(void *owner, const struct cell_frame *frame)
 	case CELL_FRAME_RESULT:
 		if (kernel->state != KERNEL_LIVE)
 			problem = "RESULT before READY";
-		else if (!(problem = cell__answer_result(frame, &answer, &memory)))
+		else if (!(problem = cell__answer_result(frame, &answer, &memory))) {
+			cell_ended(kernel);
 			kernel->events->result(kernel->owner, frame->id, &answer);
+		}
 		break;
 	case CELL_FRAME_CALL:
 		if (kernel->state != KERNEL_LIVE)
@@ -651,7 +751,10 @@ static void fill_pool(struct env *env)
 
 static void handle_refill(uv_timer_t *timer)
 {
-	fill_pool(timer->data);
+	struct env *env = timer->data;
+	fill_pool(env);
+	for (struct pool *pool = env->pools; pool; pool = pool->next)
+		confine_ahead(env, pool); /* those that were there before anything was expected */
 }
 
 /* Is the pool that a prewarm waits for there?  A failure to find out is its answer. */
@@ -659,9 +762,14 @@ static bool prewarm_done(struct env *env, struct prewarm *prewarm, struct cell_e
 {
 	int made, up;
 	struct cell__sandbox_request *request = prewarm->request;
-	if (request && !request->plan && request->prepare(request, &env->files, err) < 0)
+	bool first = request && !request->plan;
+	if (first && request->prepare(request, &env->files, err) < 0)
 		return true;
 	struct pool *pool = use_pool(env, request ? request->plan : NULL);
+	if (first && pool) {
+		learn(env, pool, request, SAME_IN_A_ROW); /* what is asked for by name is expected at once */
+		confine_ahead(env, pool);
+	}
 	count_pool(env, request ? request->plan : NULL, &made, &up);
 	return !pool || up >= env->sub->pool_size || pool->deaths >= POOL_DEATHS_MAX;
 }
@@ -895,8 +1003,12 @@ static void kernel_forked(struct kernel *kernel, int64_t pid, int64_t failure, c
 	kernel->pid = (pid_t)pid;
 	if (kernel->plan)
 		kernel->listen_fd = cell__take_fd(&kernel->sub->hub->client.received_fd);
-	if (kernel->state == KERNEL_FORKING && kernel->pooled)
+	if (kernel->state == KERNEL_FORKING && kernel->pooled) {
+		struct pool *pool = find_pool(kernel->env, kernel->plan);
 		kernel->state = KERNEL_POOLED;
+		if (pool)
+			confine_ahead(kernel->env, pool);
+	}
 	maybe_live(kernel);
 	fork_waiting(kernel->env);
 }
@@ -991,12 +1103,22 @@ char *cell__subprocess_init_json(const struct cell__kernel_spec *spec)
 	return text;
 }
 
-static struct kernel *take_pooled(struct env *env, const struct cell__sandbox_plan *plan)
+/* One that is confined for this session already, else one that is up, else any. */
+static struct kernel *take_pooled(struct env *env, const struct cell__sandbox_request *request)
 {
+	struct cell__sandbox_plan *plan = request ? request->plan : NULL;
+	struct pool *pool = find_pool(env, plan);
+	uint64_t kind = request && pool && expects(pool, request) ? pool->kind : 0;
 	struct kernel *best = NULL;
-	for (struct kernel *k = env->sub->kernels; k; k = k->next)
-		if (k->env == env && k->pooled && k->plan == plan && k->state == KERNEL_POOLED && k->error.code == 0 && (k->up || !best))
+	int best_worth = -1;
+	for (struct kernel *k = env->sub->kernels; k; k = k->next) {
+		int worth = 2 * (k->kind != 0) + k->up;
+		if (k->env == env && k->pooled && k->plan == plan && k->state == KERNEL_POOLED && k->error.code == 0 && !k->asked &&
+		    (k->kind == 0 || k->kind == kind) && worth > best_worth) {
 			best = k;
+			best_worth = worth;
+		}
+	}
 	if (best)
 		best->pooled = false;
 	return best;
@@ -1021,8 +1143,10 @@ int cell__subprocess_open(struct cell__executor_host *host, const struct cell__e
 	if (request && env->state == ENV_READY && request->prepare(request, &env->files, err) < 0)
 		goto fail;
 	if (!request || request->plan) {
-		use_pool(env, request ? request->plan : NULL);
-		kernel = take_pooled(env, request ? request->plan : NULL);
+		struct pool *pool = use_pool(env, request ? request->plan : NULL);
+		kernel = take_pooled(env, request);
+		if (request && pool)
+			learn(env, pool, request, 1);
 	}
 	bool pooled = kernel != NULL;
 	if (!kernel && (start_zygote(env, err) < 0 || !(kernel = kernel_create(env, err))))
@@ -1070,6 +1194,7 @@ int cell__subprocess_run(struct cell__kernel *base, uint32_t run_id, const char 
 	struct kernel *kernel = (struct kernel *)base;
 	if (!kernel->link)
 		return cell_fail(err, CELL_E_KERNEL, 0, "the kernel is gone");
+	cell_begins(kernel);
 	return cell__link_send(kernel->link, CELL_FRAME_RUN, run_id, NULL, 0, code, size, err);
 }
 
@@ -1212,6 +1337,8 @@ static void handle_env_closed(uv_handle_t *handle)
 	while (env->pools) {
 		struct pool *next = env->pools->next;
 		cell__sandbox_plan_unref(env->pools->plan);
+		cell__buf_finish(&env->pools->session);
+		cell__buf_finish(&env->pools->files);
 		free(env->pools);
 		env->pools = next;
 	}

@@ -32,6 +32,7 @@ struct cell__sandbox_request {
 	void (*destroy)(struct cell__sandbox_request *request);
 	struct cell__sandbox_plan *plan;
 	struct cell__buf session; /* the session's plan */
+	struct cell__buf files;   /* which files its paths name at this moment: another file there is another sandbox */
 };
 
 void cell__sandbox_plan_unref(struct cell__sandbox_plan *plan);
@@ -46,6 +47,8 @@ int cell__sandbox_listen(struct cell__sandbox_request *request, int fd, const ch
 
 /* What INIT says; NULL: something in it is not UTF-8. */
 char *cell__subprocess_init_json(const struct cell__kernel_spec *spec);
+/* The kernel is gone: connections end, and the session hears no more of them. */
+void cell__sandbox_silence(struct cell__sandbox_request *request);
 
 /* The executors' vtables are made of these.  request: NULL, or what is to be done first; it is taken over. */
 int cell__subprocess_open(struct cell__executor_host *host, const struct cell__executor *executor,

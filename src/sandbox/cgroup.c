@@ -127,15 +127,18 @@ static bool can_make(const char *folder)
 	return true;
 }
 
-static bool controllers_on(const char *folder)
+/* Which controllers groups below this folder can have; those that are not on are switched on.  False: not enough of them. */
+static bool controllers_on(const char *folder, bool on[CELL_CG_COUNT])
 {
-	char path[CELL_CGROUP_PATH + 64], text[1024] = "";
+	char path[CELL_CGROUP_PATH + 64], text[1024] = "", word[16];
 	snprintf(path, sizeof path, "%s/cgroup.subtree_control", folder);
 	if (read_file(path, text, sizeof text) < 0)
 		return false;
-	if (has_word(text, "memory") && has_word(text, "pids") && has_word(text, "cpu"))
-		return true;
-	return write_in(folder, "cgroup.subtree_control", "+memory +pids +cpu") == 0;
+	for (int c = 0; c < CELL_CG_COUNT; c++) {
+		snprintf(word, sizeof word, "+%s", controllers[c]);
+		on[c] = has_word(text, controllers[c]) || write_in(folder, "cgroup.subtree_control", word) == 0;
+	}
+	return on[CELL_CG_MEMORY] && on[CELL_CG_PIDS]; /* cpu is not always delegated */
 }
 
 static bool find_v2(struct cell_cgroups *groups)
@@ -146,12 +149,13 @@ static bool find_v2(struct cell_cgroups *groups)
 		return false;
 	for (int i = 0; i < LEVELS_UP; i++) {
 		char probe[CELL_CGROUP_PATH + 64];
+		bool on[CELL_CG_COUNT];
 		snprintf(probe, sizeof probe, "%s/cgroup.subtree_control", folder);
 		if (stat(probe, &st) < 0)
 			return false;
-		if (access(folder, W_OK) == 0 && controllers_on(folder) && can_make(folder)) {
+		if (access(folder, W_OK) == 0 && controllers_on(folder, on) && can_make(folder)) {
 			for (int c = 0; c < CELL_CG_COUNT; c++)
-				snprintf(groups->parent[c], sizeof groups->parent[c], "%s", folder);
+				snprintf(groups->parent[c], sizeof groups->parent[c], "%s", on[c] ? folder : "");
 			groups->version = 2;
 			return true;
 		}
@@ -186,25 +190,37 @@ static int set_number(const char *folder, const char *name, uint64_t value)
 	return write_in(folder, name, text);
 }
 
-static int limit_v2(const char *folder, const struct cell_plan_limits *limits)
+static int set_weight(int version, const char *folder, uint64_t weight)
+{
+	return version == 2 ? set_number(folder, "cpu.weight", weight) : set_number(folder, "cpu.shares", weight * 1024 / 100);
+}
+
+void cell__cgroup_weigh(const struct cell_cgroup *group, uint64_t weight)
+{
+	if (group->path[CELL_CG_CPU][0])
+		(void)set_weight(group->version, group->path[CELL_CG_CPU], weight);
+}
+
+static int limit_v2(const struct cell_cgroup *group, const struct cell_plan_limits *limits)
 {
 	char text[64];
 	int rc = 0;
-	if (limits->memory_bytes) {
+	const char *folder = group->path[CELL_CG_MEMORY], *pids = group->path[CELL_CG_PIDS], *cpu = group->path[CELL_CG_CPU];
+	if (folder[0] && limits->memory_bytes) {
 		rc = set_number(folder, "memory.max", limits->memory_bytes);
 		(void)write_in(folder, "memory.swap.max", "0"); /* absent without swap accounting */
 		if (rc == 0)
 			rc = write_in(folder, "memory.oom.group", "1");
 	}
-	if (rc == 0 && limits->pids)
-		rc = set_number(folder, "pids.max", limits->pids + 1);
-	if (rc == 0 && limits->cpu_percent) {
+	if (rc == 0 && pids[0] && limits->pids)
+		rc = set_number(pids, "pids.max", limits->pids + 1);
+	if (rc == 0 && cpu[0] && limits->cpu_percent) {
 		snprintf(text, sizeof text, "%llu %llu", (unsigned long long)(limits->cpu_percent * CPU_PERIOD_US / 100),
 			 CPU_PERIOD_US);
-		rc = write_in(folder, "cpu.max", text);
+		rc = write_in(cpu, "cpu.max", text);
 	}
-	if (rc == 0 && limits->cpu_weight)
-		rc = set_number(folder, "cpu.weight", limits->cpu_weight);
+	if (rc == 0 && cpu[0] && limits->cpu_weight)
+		rc = set_weight(2, cpu, limits->cpu_weight);
 	return rc;
 }
 
@@ -224,7 +240,7 @@ static int limit_v1(const struct cell_cgroup *group, const struct cell_plan_limi
 			rc = set_number(cpu, "cpu.cfs_quota_us", limits->cpu_percent * CPU_PERIOD_US / 100);
 	}
 	if (rc == 0 && cpu[0] && limits->cpu_weight)
-		rc = set_number(cpu, "cpu.shares", limits->cpu_weight * 1024 / 100);
+		rc = set_weight(1, cpu, limits->cpu_weight);
 	return rc;
 }
 
@@ -250,15 +266,8 @@ int cell__cgroup_make(const struct cell_cgroups *groups, const char *name, const
 			ret_group->path[c][0] = '\0';
 		}
 	}
-	if (rc == 0 && groups->version == 2) {
-		for (int c = 0; rc == 0 && c < CELL_CG_COUNT; c++)
-			if (ret_group->path[c][0]) {
-				rc = limit_v2(ret_group->path[c], limits);
-				break;
-			}
-	} else if (rc == 0) {
-		rc = limit_v1(ret_group, limits);
-	}
+	if (rc == 0)
+		rc = groups->version == 2 ? limit_v2(ret_group, limits) : limit_v1(ret_group, limits);
 	if (rc < 0)
 		(void)cell__cgroup_remove(ret_group);
 	return rc;

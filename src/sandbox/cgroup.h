@@ -17,7 +17,7 @@ enum cell_cgroup_controller { CELL_CG_MEMORY, CELL_CG_PIDS, CELL_CG_CPU, CELL_CG
 
 struct cell_cgroups {
 	int version; /* 0: none can be used */
-	/* Folders below which groups can be made; "" where there is none.  Version 2: all three are the same. */
+	/* Folders below which groups can be made; "" where there is none.  Version 2: one folder, but for cpu "" where it is not delegated. */
 	char parent[CELL_CG_COUNT][CELL_CGROUP_PATH];
 };
 
@@ -40,6 +40,8 @@ int cell__cgroup_make(const struct cell_cgroups *groups, const char *name, const
 		      struct cell_cgroup *ret_group);
 /* Puts the calling process (which must have one thread) into it. */
 int cell__cgroup_join(const struct cell_cgroup *group);
+/* Its share of the CPUs, as in struct cell_plan_limits; a matter of comfort, so a failure is none. */
+void cell__cgroup_weigh(const struct cell_cgroup *group, uint64_t weight);
 void cell__cgroup_usage(const struct cell_cgroup *group, struct cell_cgroup_usage *ret_usage);
 /* 0, or a negative errno: -EBUSY while processes are in it. */
 int cell__cgroup_remove(const struct cell_cgroup *group);

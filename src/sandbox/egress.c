@@ -35,6 +35,12 @@ struct conn {
 	uv_timer_t timer;
 	int handles;
 	bool has_upstream, closing, socks, greeted, asked, resolving;
+	bool told; /* that it was decided on */
+	bool let_through;
+	const char *failure;
+	int64_t began_us;
+	uint64_t bytes[2]; /* from the code, to it */
+	char address[INET6_ADDRSTRLEN];
 	struct cell__egress_wish wish;
 	uv_getaddrinfo_t resolver;
 	uv_connect_t connect;
@@ -50,7 +56,7 @@ struct cell__egress {
 	struct cell__loop *loop;
 	uv_tcp_t server;
 	char **hosts; /* NULL-terminated */
-	void (*audit)(void *arg, const char *line);
+	int (*tell)(void *arg, const struct cell__egress_event *event, struct cell_error *err);
 	void *arg;
 	struct conn *conns;
 	size_t count;
@@ -237,10 +243,32 @@ static void handle_conn_closed(uv_handle_t *handle)
 	maybe_free(egress);
 }
 
+static int tell(struct conn *conn, const char *refusal, bool denied, bool ended, struct cell_error *err)
+{
+	const struct cell__egress_event event = {
+		.protocol = !conn->asked ? NULL : conn->socks ? "socks5" : conn->wish.plain ? "http" : "connect",
+		.host = conn->wish.host[0] ? conn->wish.host : NULL,
+		.port = conn->wish.port,
+		.address = conn->address[0] ? conn->address : NULL,
+		.refusal = refusal,
+		.denied = denied,
+		.ended = ended,
+		.sent = conn->bytes[0],
+		.received = conn->bytes[1],
+		.duration_us = cell__now_us() - conn->began_us,
+	};
+	conn->told = true;
+	return conn->egress->tell(conn->egress->arg, &event, err);
+}
+
 static void close_conn(struct conn *conn)
 {
 	if (conn->closing)
 		return;
+	if (conn->let_through)
+		(void)tell(conn, conn->failure, false, true, NULL);
+	else if (!conn->told)
+		(void)tell(conn, conn->failure ? conn->failure : "it ended before anything was asked for", false, false, NULL);
 	conn->closing = true;
 	uv_close((uv_handle_t *)&conn->client, handle_conn_closed);
 	uv_close((uv_handle_t *)&conn->timer, handle_conn_closed);
@@ -256,17 +284,13 @@ static void handle_last_write(uv_write_t *write, int status)
 	close_conn(write->data);
 }
 
-static void tell(struct conn *conn, const char *verdict)
-{
-	char line[400];
-	snprintf(line, sizeof line, "egress to %s:%u: %s", conn->wish.host[0] ? conn->wish.host : "?", conn->wish.port, verdict);
-	conn->egress->audit(conn->egress->arg, line);
-}
-
 /* Says no, and ends. */
 static void refuse(struct conn *conn, const char *why, int http, uint8_t socks)
 {
-	tell(conn, why);
+	if (conn->let_through)
+		conn->failure = why;
+	else
+		(void)tell(conn, why, http == 403, false, NULL);
 	uv_read_stop((uv_stream_t *)&conn->client);
 	int n;
 	if (conn->socks) {
@@ -328,6 +352,7 @@ static void handle_piped(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 		return;
 	}
 	uv_buf_t out = uv_buf_init(buf->base, n > 0 ? (unsigned)n : 0);
+	conn->bytes[half - conn->half] += n > 0 ? (uint64_t)n : 0;
 	half->write.data = half;
 	if (n < 0 || uv_write(&half->write, half->to, &out, 1, handle_written) < 0)
 		close_conn(conn);
@@ -351,6 +376,8 @@ static void begin_piping(struct conn *conn)
 	} else if (conn->size > wish->used) {
 		parts[n++] = uv_buf_init(conn->request + wish->used, (unsigned)(conn->size - wish->used));
 	}
+	for (unsigned i = 0; i < n; i++)
+		conn->bytes[0] += parts[i].len;
 	up->write.data = up;
 	if (uv_read_start(down->from, pipe_alloc, handle_piped) < 0 ||
 	    (n > 0 ? uv_write(&up->write, up->to, parts, n, handle_written) : uv_read_start(up->from, pipe_alloc, handle_piped)) < 0)
@@ -379,7 +406,6 @@ static void handle_connected(uv_connect_t *connect, int status)
 		refuse(conn, "the host does not answer", 502, 5);
 		return;
 	}
-	tell(conn, "connected");
 	if (conn->wish.plain) {
 		begin_piping(conn);
 		return;
@@ -403,14 +429,33 @@ static bool rules_allow(const struct cell__egress *egress, const char *host, uns
 /* May this address be spoken to?  A private one only when it is listed itself. */
 static bool address_allowed(struct conn *conn, const struct sockaddr *address)
 {
-	char text[INET6_ADDRSTRLEN] = "";
-	if (!cell__egress_is_private(address))
-		return true;
+	char *text = conn->address; /* of the last one looked at, whatever comes of it */
 	if (address->sa_family == AF_INET)
-		inet_ntop(AF_INET, &((const struct sockaddr_in *)address)->sin_addr, text, sizeof text);
+		inet_ntop(AF_INET, &((const struct sockaddr_in *)address)->sin_addr, text, sizeof conn->address);
 	else
-		inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)address)->sin6_addr, text, sizeof text);
-	return rules_allow(conn->egress, text, conn->wish.port);
+		inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)address)->sin6_addr, text, sizeof conn->address);
+	return !cell__egress_is_private(address) || rules_allow(conn->egress, text, conn->wish.port);
+}
+
+/* The name is known and its address is fine. */
+static void connect_to(struct conn *conn, const struct sockaddr *address)
+{
+	struct cell_error err = { 0 };
+	if (tell(conn, NULL, false, false, &err) < 0) {
+		refuse(conn, "the connection cannot be recorded", 503, 1);
+		return;
+	}
+	conn->let_through = true;
+	if (uv_tcp_init(&conn->egress->loop->uv, &conn->upstream) < 0) {
+		refuse(conn, "out of memory", 502, 1);
+		return;
+	}
+	conn->upstream.data = conn;
+	conn->has_upstream = true;
+	conn->handles++;
+	conn->connect.data = conn;
+	if (uv_tcp_connect(&conn->connect, &conn->upstream, address, handle_connected) < 0)
+		refuse(conn, "the host cannot be reached", 502, 3);
 }
 
 static void handle_resolved(uv_getaddrinfo_t *resolver, int status, struct addrinfo *list)
@@ -433,16 +478,8 @@ static void handle_resolved(uv_getaddrinfo_t *resolver, int status, struct addri
 		refuse(conn, "the name is not known", 502, 4);
 	else if (!at)
 		refuse(conn, "refused: an address of a private network", 403, 2);
-	else if (uv_tcp_init(&conn->egress->loop->uv, &conn->upstream) < 0) {
-		refuse(conn, "out of memory", 502, 1);
-	} else {
-		conn->upstream.data = conn;
-		conn->has_upstream = true;
-		conn->handles++;
-		conn->connect.data = conn;
-		if (uv_tcp_connect(&conn->connect, &conn->upstream, at->ai_addr, handle_connected) < 0)
-			refuse(conn, "the host cannot be reached", 502, 3);
-	}
+	else
+		connect_to(conn, at->ai_addr);
 	uv_freeaddrinfo(list);
 }
 
@@ -514,7 +551,9 @@ static void handle_request(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 
 static void handle_slow(uv_timer_t *timer)
 {
-	close_conn(timer->data);
+	struct conn *conn = timer->data;
+	conn->failure = "it took too long";
+	close_conn(conn);
 }
 
 static void handle_connection(uv_stream_t *server, int status)
@@ -524,6 +563,7 @@ static void handle_connection(uv_stream_t *server, int status)
 	if (!conn)
 		return;
 	conn->egress = egress;
+	conn->began_us = cell__now_us();
 	uv_tcp_init(&egress->loop->uv, &conn->client);
 	uv_timer_init(&egress->loop->uv, &conn->timer);
 	conn->client.data = conn->timer.data = conn;
@@ -531,6 +571,8 @@ static void handle_connection(uv_stream_t *server, int status)
 	conn->next = egress->conns;
 	egress->conns = conn;
 	egress->count++;
+	if (egress->count > CELL_EGRESS_CONNECTIONS)
+		conn->failure = "too many connections at once";
 	if (uv_accept(server, (uv_stream_t *)&conn->client) < 0 || egress->count > CELL_EGRESS_CONNECTIONS ||
 	    uv_read_start((uv_stream_t *)&conn->client, request_alloc, handle_request) < 0) {
 		close_conn(conn);
@@ -567,7 +609,7 @@ int cell__egress_create(const struct cell__egress_options *options, struct cell_
 		close(options->listen_fd);
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a proxy");
 	}
-	*egress = (struct cell__egress){ .loop = options->loop, .audit = options->audit, .arg = options->arg };
+	*egress = (struct cell__egress){ .loop = options->loop, .tell = options->tell, .arg = options->arg };
 	uv_tcp_init(&egress->loop->uv, &egress->server);
 	egress->server.data = egress;
 	int rc = uv_tcp_open(&egress->server, options->listen_fd);

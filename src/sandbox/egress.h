@@ -19,18 +19,31 @@
 
 struct cell__egress;
 
+/* What is told of a connection: once when it was decided on, and once more when one that was let through has ended. */
+struct cell__egress_event {
+	const char *protocol; /* "connect", "http", "socks5"; NULL: no request came */
+	const char *host;     /* as it was asked for; NULL: not known */
+	unsigned port;
+	const char *address;  /* where it goes; NULL: no address was looked for or found */
+	const char *refusal;  /* why it was not made, or did not last; NULL: all is well */
+	bool denied;          /* by the policy */
+	bool ended;
+	uint64_t sent, received; /* bytes from the code, and to it; ended */
+	int64_t duration_us;
+};
+
 struct cell__egress_options {
 	struct cell__loop *loop;
 	int listen_fd;                       /* taken over */
 	const struct cell__policy_list *hosts; /* "name:port"; copied */
 	const char *const *more_hosts;       /* the same, NULL-terminated; copied; may be NULL */
-	/* One line for each connection asked for: what, and whether it was let through. */
-	void (*audit)(void *arg, const char *line);
+	/* Strings are valid during the call.  -1 when a connection is about to be made: then it is not, for the reason in err. */
+	int (*tell)(void *arg, const struct cell__egress_event *event, struct cell_error *err);
 	void *arg;
 };
 
 int cell__egress_create(const struct cell__egress_options *options, struct cell__egress **ret_egress, struct cell_error *err);
-/* Ends all connections; the memory goes when the loop has let go of the handles.  NULL is fine. */
+/* Ends all connections, and tells so; nothing is told later.  The memory goes when the loop has let go of the handles.  NULL is fine. */
 void cell__egress_close(struct cell__egress *egress);
 
 /* ---- pure ---- */

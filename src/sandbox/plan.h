@@ -23,6 +23,7 @@
 #define CELL_PLAN_VERSION 1u
 #define CELL_PLAN_MAX_BYTES (256u * 1024u)
 #define CELL_PLAN_MAX_STEPS 512u
+#define CELL_PLAN_WEIGHT 100u /* when cores are short, all of a sandbox counts as much as one ordinary process */
 #define CELL_PLAN_OLD_ROOT "/.host" /* where the host's files are until OP_DETACH */
 
 enum cell_plan_level {

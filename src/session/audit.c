@@ -336,6 +336,11 @@ void cell__audit_close(struct cell__audit *audit, void (*closed)(void *arg), voi
 		start_job(audit);
 }
 
+const char *cell__audit_path(const struct cell__audit *audit)
+{
+	return audit->file.path;
+}
+
 int cell__audit_admit(struct cell__audit *audit, struct cell_error *err)
 {
 	if (audit->stats.failing && audit->fail_closed)

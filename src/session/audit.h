@@ -62,6 +62,8 @@ struct cell__audit_options {
 
 /* The log behind its public name. */
 struct cell__audit *cell__audit_of(struct cell_audit *audit);
+/* As it was given; never changes.  Any thread. */
+const char *cell__audit_path(const struct cell__audit *audit);
 /* Opens or makes the file, 0600, at once: what is wrong with the path is told here. */
 int cell__audit_open(const struct cell__audit_options *opts, struct cell__audit **ret_audit, struct cell_error *err);
 /* Writes what waits, once more where that failed, then closed() from a later turn of the loop; then all memory is gone. */
@@ -117,6 +119,14 @@ struct cell__audit_record {
  */
 int cell__audit_write(struct cell__audit *audit, const struct cell__audit_record *record,
 		      void (*written)(void *arg, int rc), void *arg, struct cell_error *err);
+
+struct cell__egress_event;
+/*
+ * A connection of a sandbox, as the same kind of record: kind "network", callable "connect", and "close" for its end.  One
+ * that is about to be made is refused like a call that is not admitted: -1.
+ */
+int cell__audit_connection(struct cell__audit *audit, const char *session_id, const char *cell_hash, const char *executor,
+			   const struct cell__egress_event *event, struct cell_error *err);
 
 struct cell__audit_stats {
 	uint64_t written;       /* records in the file */

@@ -1,6 +1,8 @@
 /* The audit log as the public API has it: opened and closed from any thread. */
+#include <stdio.h>
 #include <string.h>
 
+#include "sandbox/egress.h"
 #include "session/audit.h"
 #include "session/engine.h"
 
@@ -92,4 +94,37 @@ void cell_audit_close(struct cell_audit *audit)
 struct cell__audit *cell__audit_of(struct cell_audit *audit)
 {
 	return audit->audit;
+}
+
+int cell__audit_connection(struct cell__audit *audit, const char *session_id, const char *cell_hash, const char *executor,
+			   const struct cell__egress_event *event, struct cell_error *err)
+{
+	if (!event->refusal && !event->ended && cell__audit_admit(audit, err) < 0)
+		return -1;
+	json_t *args = json_pack("{s:s?, s:i, s:s?}", "host", event->host, "port", (int)event->port, "address", event->address);
+	if (args && event->ended) {
+		json_object_set_new(args, "sent", json_integer((json_int_t)event->sent));
+		json_object_set_new(args, "received", json_integer((json_int_t)event->received));
+	}
+	char error[400];
+	snprintf(error, sizeof error, "%s:%u: %s", event->host ? event->host : "?", event->port, event->refusal ? event->refusal : "");
+	struct cell__audit_record record = {
+		.session_id = session_id,
+		.cell_hash = cell_hash && *cell_hash ? cell_hash : NULL,
+		.kind = "network",
+		.tool = "network",
+		.callable = event->ended ? "close" : "connect",
+		.adapter = event->protocol,
+		.executor = executor,
+		.args = args,
+		.decision = event->denied ? CELL__AUDIT_DENY : CELL__AUDIT_ALLOW,
+		.by = CELL__AUDIT_BY_POLICY,
+		.duration_us = event->duration_us,
+		.outcome = event->refusal ? CELL__AUDIT_ERROR : CELL__AUDIT_OK,
+		.code = event->denied ? CELL_OUT_REJECTED : CELL_E_IO,
+		.error = event->refusal ? error : NULL,
+	};
+	int rc = cell__audit_write(audit, &record, NULL, NULL, err);
+	json_decref(args);
+	return rc;
 }

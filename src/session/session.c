@@ -14,6 +14,7 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <libgen.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
@@ -21,6 +22,8 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include "executor/sandbox.h"
+#include "sandbox/egress.h"
 #include "sandbox/policy.h"
 #include "session/calls.h"
 #include "session/engine.h"
@@ -220,6 +223,35 @@ static bool is_deno(const struct cell_session *session)
 	return session->executor == &cell__deno_executor;
 }
 
+/* What the session asks of an executor.  read is memory for a list, with room for one folder and its end. */
+static int fill_spec(struct cell_session *session, struct cell__kernel_spec *ret_spec, const char *read[static 2],
+		     struct cell_error *err)
+{
+	*ret_spec = (struct cell__kernel_spec){
+		.session_id = session->id,
+		.python = session->python,
+		.preload = session->preload,
+		.cwd = session->cwd,
+		.env = (const char *const *)session->env,
+		.namespaces = session->space != NULL,
+		.gate_shell = (session->gate_kinds & CELL_GATE_SHELL) != 0,
+		.shell_escape = session->require_shell_escape,
+		.restore_cwd = session->restore_cwd,
+		.site = session->space ? cell__space_site(session->space) : NULL,
+		.policy = session->confined ? &session->confine : NULL,
+		.kernel = session->kernel,
+		.jupyter_path = session->jupyter_path,
+		.network = session->network,
+	};
+	if (!session->confined || !session->space)
+		return 0;
+	read[0] = cell__space_packages(session->space);
+	ret_spec->read = read;
+	if (session->confine.workspace != CELL_WORKSPACE_RW)
+		return 0;
+	return cell__space_protect(session->space, session->cwd, &ret_spec->protect, err);
+}
+
 static int open_seat(struct cell_session *session, struct cell_error *err)
 {
 	CELL_AUTO_FREE const char **env = NULL;
@@ -231,33 +263,15 @@ static int open_seat(struct cell_session *session, struct cell_error *err)
 	if (!seat)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
 	seat->session = session;
-	struct cell__kernel_spec spec = {
-		.session_id = session->id,
-		.python = session->python,
-		.preload = session->preload,
-		.cwd = session->cwd,
-		.env = env ? (const char *const *)env : (const char *const *)session->env,
-		.namespaces = session->space != NULL,
-		.gate_shell = (session->gate_kinds & CELL_GATE_SHELL) != 0,
-		.shell_escape = session->require_shell_escape,
-		.restore_cwd = session->restore_cwd,
-		.site = session->space ? cell__space_site(session->space) : NULL,
-		.policy = session->confined ? &session->confine : NULL,
-		.kernel = session->kernel,
-		.jupyter_path = session->jupyter_path,
-		.network = session->network,
-		.wheels = wheels,
-	};
-	const char *read[3] = { NULL };
-	if (session->confined && session->space) {
-		read[0] = cell__space_packages(session->space);
-		spec.read = read;
-		if (session->confine.workspace == CELL_WORKSPACE_RW &&
-		    cell__space_protect(session->space, session->cwd, &spec.protect, err) < 0) {
-			free(seat);
-			return -1;
-		}
+	struct cell__kernel_spec spec;
+	const char *read[2] = { NULL };
+	if (fill_spec(session, &spec, read, err) < 0) {
+		free(seat);
+		return -1;
 	}
+	spec.wheels = wheels;
+	if (env)
+		spec.env = (const char *const *)env;
 	if (session->executor->open(&session->engine->host, &spec, &kernel_events, seat, &seat->kernel, err) < 0) {
 		free(seat);
 		return -1;
@@ -702,7 +716,17 @@ static void handle_exited(void *owner, const struct cell__exit *how)
 	advance(session);
 }
 
+static int handle_connection(void *owner, const struct cell__egress_event *event, struct cell_error *err)
+{
+	struct cell_session *session = ((struct seat *)owner)->session;
+	if (!session->audit)
+		return 0;
+	return cell__audit_connection(cell__audit_of(session->audit), session->id, session->cell_hash, session->executor->name,
+				      event, err);
+}
+
 static const struct cell__kernel_events kernel_events = {
+	.connection = handle_connection,
 	.ready = handle_ready,
 	.output = handle_output,
 	.display = handle_display,
@@ -1104,6 +1128,24 @@ static int copy_network(struct cell_session *session, const char *profile, struc
 	return 0;
 }
 
+/* Code that could write to the audit log could write what it likes there. */
+static int check_audit(struct cell_session *session, struct cell_error *err)
+{
+	char folder[PATH_MAX], workspace[PATH_MAX], path[PATH_MAX];
+	if (!session->audit || !session->confined || session->confine.workspace != CELL_WORKSPACE_RW)
+		return 0;
+	snprintf(path, sizeof path, "%s", cell__audit_path(cell__audit_of(session->audit)));
+	if (!realpath(dirname(path), folder) || !realpath(session->cwd, workspace))
+		return 0; /* a folder that is not there is nobody's */
+	size_t n = strlen(workspace);
+	if (strncmp(folder, workspace, n) == 0 && (folder[n] == '/' || folder[n] == '\0'))
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "the audit log lies in the workspace %.100s, where the code could change it; put it elsewhere, or "
+				 "use --workspace-mode ro",
+				 workspace);
+	return 0;
+}
+
 static int copy_options(struct cell_session *session, const struct cell_session_options *opts, struct cell_error *err)
 {
 	const char *executor = opts->executor ? opts->executor : "subprocess";
@@ -1144,7 +1186,7 @@ static int copy_options(struct cell_session *session, const struct cell_session_
 	if (opts->kernel && session->executor != &cell__jupyter_executor)
 		return cell_fail(err, CELL_E_INVALID, 0, "a kernelspec is for the executor \"jupyter\", not \"%s\"", session->executor->name);
 	if (copy_confinement(session, opts, err) < 0 || copy_network(session, opts->network_profile, err) < 0 ||
-	    copy_cwd(session, opts->cwd, err) < 0 ||
+	    copy_cwd(session, opts->cwd, err) < 0 || check_audit(session, err) < 0 ||
 	    cell__image_folder_init(&session->images, opts->images_dir, session->id, err) < 0)
 		return -1;
 	return copy_env(session, opts->env, err);
@@ -1171,8 +1213,9 @@ static int wait_for(struct cell_session *session, void (*fn)(struct cell__task *
 	return waiting.failed ? -1 : 0;
 }
 
-int cell_session_open(struct cell_engine *engine, const struct cell_session_options *opts,
-		      struct cell_session **ret_session, struct cell_error *err)
+/* A session that is not open yet. */
+static int create(struct cell_engine *engine, const struct cell_session_options *opts, const char *caller,
+		  struct cell_session **ret_session, struct cell_error *err)
 {
 	struct cell_session_options all = CELL_SESSION_OPTIONS_INIT;
 	if (opts) {
@@ -1181,7 +1224,7 @@ int cell_session_open(struct cell_engine *engine, const struct cell_session_opti
 					 opts->size, sizeof all);
 		memcpy(&all, opts, opts->size);
 	}
-	if (check_thread(engine, "cell_session_open", err) < 0)
+	if (check_thread(engine, caller, err) < 0)
 		return -1;
 	struct cell_session *session = cell__alloc(1, sizeof *session);
 	if (!session)
@@ -1189,20 +1232,66 @@ int cell_session_open(struct cell_engine *engine, const struct cell_session_opti
 	session->engine = engine;
 	session->next_run_id = 1;
 	cell__random_hex(session->id, 32);
-	if (copy_options(session, &all, err) < 0) {
+	if (copy_options(session, &all, err) < 0 || (all.space && cell__space_sync(all.space, is_deno(session), err) < 0)) {
 		free_session(session);
 		return -1;
 	}
-	if (all.space && cell__space_sync(all.space, is_deno(session), err) < 0) {
-		free_session(session);
+	*ret_session = session;
+	return 0;
+}
+
+int cell_session_open(struct cell_engine *engine, const struct cell_session_options *opts,
+		      struct cell_session **ret_session, struct cell_error *err)
+{
+	struct cell_session *session = NULL;
+	if (create(engine, opts, "cell_session_open", &session, err) < 0)
 		return -1;
-	}
 	if (wait_for(session, do_open, err) < 0) {
 		cell_session_close(session);
 		return -1;
 	}
 	*ret_session = session;
 	return 0;
+}
+
+static void handle_prewarmed(void *arg, const struct cell_env_info *info, const struct cell_error *err)
+{
+	struct waiting *waiting = arg;
+	(void)info;
+	waiting->failed = err != NULL;
+	if (err)
+		waiting->err = *err;
+	cell__waiter_signal(&waiting->waiter);
+}
+
+static void do_prewarm(struct cell__task *task)
+{
+	struct waiting *waiting = (struct waiting *)task;
+	struct cell_session *session = waiting->session;
+	struct cell__executor_host *host = &session->engine->host;
+	struct cell__sandbox_request *request = NULL;
+	struct cell__kernel_spec spec;
+	const char *read[2] = { NULL };
+	struct cell_error err;
+	if (session->executor != &cell__subprocess_executor && session->executor != &cell__sandbox_executor) {
+		cell_fail(&err, CELL_E_UNAVAILABLE, 0, "the executor \"%s\" makes no kernels in advance", session->executor->name);
+		handle_prewarmed(waiting, NULL, &err);
+		return;
+	}
+	if (fill_spec(session, &spec, read, &err) < 0 ||
+	    (session->confined && !(request = cell__sandbox_request_create(host, &spec, &err))) ||
+	    cell__subprocess_prewarm(host->subprocess, spec.python, spec.preload, request, handle_prewarmed, waiting, &err) < 0)
+		handle_prewarmed(waiting, NULL, &err);
+}
+
+int cell_session_prewarm(struct cell_engine *engine, const struct cell_session_options *opts, struct cell_error *err)
+{
+	struct cell_session *session = NULL;
+	if (create(engine, opts, "cell_session_prewarm", &session, err) < 0)
+		return -1;
+	int rc = wait_for(session, do_prewarm, err);
+	free_session(session);
+	return rc;
 }
 
 const char *cell_session_id(const struct cell_session *session)

@@ -661,6 +661,13 @@ static void shell_spoke(struct shell *shell)
 	}
 }
 
+static void weigh_kernel(uint64_t id, int64_t weight)
+{
+	struct kernel *kernel = find_kernel(id);
+	if (kernel && kernel->shell && kernel->shell->has_group && weight > 0 && weight <= 100)
+		cell__cgroup_weigh(&kernel->shell->group, (uint64_t)weight);
+}
+
 static void signal_kernel(uint64_t id, int signal)
 {
 	struct kernel *kernel = find_kernel(id);
@@ -668,8 +675,10 @@ static void signal_kernel(uint64_t id, int signal)
 		return;
 	if (signal == SIGKILL)
 		kernel->kill_wanted = true;
-	if (signal == SIGKILL && kernel->shell && kernel->pid > 0)
+	if (signal == SIGKILL && kernel->shell && kernel->pid > 0) {
+		weigh_kernel(id, CELL_PLAN_WEIGHT); /* dying takes time on a core, too */
 		cell__shell_kill(kernel->shell); /* with all that is in it */
+	}
 	if (kernel->pidfd >= 0)
 		syscall(SYS_pidfd_send_signal, kernel->pidfd, signal, NULL, 0);
 }
@@ -715,6 +724,9 @@ static void handle_host_message(ssize_t size, int *fds, size_t n_fds)
 			break;
 		case CELL_SPAWN_KERNEL_KILL:
 			signal_kernel(head.id, SIGKILL);
+			break;
+		case CELL_SPAWN_KERNEL_WEIGHT:
+			weigh_kernel(head.id, head.a);
 			break;
 		}
 	for (size_t i = 0; i < n_fds; i++)

@@ -1,6 +1,7 @@
 """Filtered networks: what the sandbox can reach through the proxy, and what it cannot. All of it on this machine."""
 import http.server
 import json
+import shutil
 import subprocess
 import threading
 
@@ -70,10 +71,10 @@ def socks(host, port):
 '''
 
 
-def cells(tmp_path, policy, *codes, python="/usr/bin/python3"):
+def cells(tmp_path, policy, *codes, python="/usr/bin/python3", flags=()):
     (tmp_path / "p.yaml").write_text(policy)
     argv = [support.BIN, "run", "--executor", "sandbox", "--json", "--keep-going", "--sandbox-policy", "./p.yaml", "--python",
-            python, "-e", PRELUDE]
+            python, *flags, "-e", PRELUDE]
     for code in codes:
         argv += ["-e", code]
     done = subprocess.run(argv, cwd=tmp_path, env=support.host_environment(), capture_output=True, text=True,
@@ -139,3 +140,63 @@ def test_many_connections(tmp_path, server):
                       "import time\nfor s in kept: s.close()\nfor i in range(500):\n    try:\n        r = tunnel('127.0.0.1', %d)\n"
                       "        break\n    except (OSError, AssertionError):\n        time.sleep(0.01)\nr" % server)
     assert values == [40, 100, "/through "]
+
+
+def test_every_connection_is_in_the_audit_log(tmp_path, server):
+    log = tmp_path / "audit.jsonl"
+    work = tmp_path / "work"
+    work.mkdir()
+    connect = "status(b'CONNECT %s HTTP/1.1\\r\\n\\r\\n')"
+    codes = ["tunnel('127.0.0.1', %d)" % server, "socks('127.0.0.1', %d)" % server, connect % "192.0.2.1:443",
+             connect % "localhost:1", connect % "127.0.0.1:1", "ask(b'').close()", "ask(b'junk\\r\\n\\r\\n').recv(4096) and None",
+             "b = ask(b'GET http://127.0.0.1:%d/ HTTP/1.0\\r\\n\\r\\n')\nlen(b''.join(iter(lambda: b.recv(4096), b'')))" % server]
+    values, _ = cells(work, "network:\n  allow: ['127.0.0.1:%d', 'localhost:1', '127.0.0.1:1']\n" % server, *codes,
+                      flags=["--audit", str(log)])
+    assert values[:5] == ["/through ", "/socks ", "403", "502", "502"], values
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert {(r["kind"], r["tool"], r["executor"], r["by"]) for r in lines} == {("network", "network", "sandbox", "policy")}
+    assert len({r["session"] for r in lines}) == 1 and all(r["cell"] for r in lines if r["callable"] == "connect")
+
+    def found(callable, **args):
+        return [(r["adapter"], r["decision"], r["outcome"], r["code"]) for r in lines
+                if r["callable"] == callable and all(r["args"].get(k) == v for k, v in args.items())]
+
+    here = dict(host="127.0.0.1", port=server, address="127.0.0.1")
+    ways = ["connect", "socks5", "http"]
+    assert found("connect", **here) == [(way, "allow", "ok", None) for way in ways]
+    assert sorted(found("close", **here)) == sorted((way, "allow", "ok", None) for way in ways)
+    assert found("connect", host="192.0.2.1", port=443, address=None) == [("connect", "deny", "error", "rejected")]
+    # Let through by the policy, but nobody is there: begun, and ended with an error.
+    for host in ("localhost", "127.0.0.1"):
+        assert found("connect", host=host, port=1) == [("connect", "allow", "ok", None)]
+        assert found("close", host=host, port=1) == [("connect", "allow", "error", "io")]
+    assert sorted(found("connect", host=None), key=str) == [(None, "allow", "error", "io")] * 2
+    ended = [r["args"] for r in lines if r["callable"] == "close" and r["args"]["port"] == server]
+    assert all(a["sent"] >= 18 and a["received"] > 20 for a in ended)
+    assert max(a["received"] for a in ended) >= values[7] > 0
+    shown = subprocess.run([support.BIN, "audit", "show", str(log), "--tool", "network.connect", "--decision", "deny"],
+                           capture_output=True, text=True, env=support.host_environment())
+    assert shown.returncode == 0 and "192.0.2.1" in shown.stdout and len(shown.stdout.splitlines()) == 1, shown
+
+
+def test_without_an_audit_log_nothing_gets_out(drive, tmp_path, server):
+    """A log that cannot be written (fail closed): connections are refused like calls."""
+    for name in ("work", "log"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "work" / "p.yaml").write_text("network:\n  allow: ['127.0.0.1:%d']\n" % server)
+    driver = drive("--audit", tmp_path / "log" / "audit.jsonl", "--sandbox-policy", "./p.yaml", executor="sandbox",
+                   cwd=tmp_path / "work", python="/usr/bin/python3")
+    driver.run(PRELUDE)
+    assert driver.value("tunnel('127.0.0.1', %d)" % server) == "/through "
+    shutil.rmtree(tmp_path / "log")
+    # The first record afterwards meets the loss.
+    assert driver.value("import time\nfor i in range(500):\n    r = status(b'CONNECT 127.0.0.1:%d HTTP/1.1\\r\\n\\r\\n')\n"
+                        "    if r == '503': break\n    time.sleep(0.01)\nr" % server) == "503"
+
+
+def test_the_audit_log_is_out_of_the_code_s_reach(tmp_path):
+    for flags, refused in ([("--audit", "a.jsonl"), True], [("--audit", "a.jsonl", "--workspace-mode", "ro"), False]):
+        done = subprocess.run([support.BIN, "run", "--executor", "sandbox", *flags, "-e", "1"], cwd=tmp_path, capture_output=True,
+                              text=True, env=support.host_environment(), timeout=support.DEADLINE)
+        assert done.returncode == (support.EXIT["invalid"] if refused else 0), done
+        assert ("audit log" in done.stderr) == refused

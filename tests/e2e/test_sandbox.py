@@ -217,9 +217,9 @@ def test_what_the_host_trusts_stays_as_it_is(tmp_path, where, there):
             "for path in ('tools/evil.yaml', 'tools/e.yaml', 'workflows/evil.py', 'skills/evil.py', 'requirements.txt'):\n"
             "    try:\n        os.makedirs(os.path.dirname(os.path.join(%r, path)), exist_ok=True)\n    except OSError: pass\n"
             "    try:\n        open(os.path.join(%r, path), 'w')\n        found.append(path)\n    except OSError:\n        pass\n"
-            "for a, b in (('tools', 'moved'), ('workflows', 'moved2'), ('.', '../moved3'), ('../inner', '../moved4')):\n"
-            "    try:\n        os.rename(os.path.join(%r, a), os.path.join(%r, b))\n        found.append(a)\n"
-            "    except OSError:\n        pass\nfound" % ((str(base),) * 4))
+            "for a, b in (('tools', 'moved'), ('workflows', 'moved2'), ('.', '../moved3'), ('..', '../../moved4'))[:%d]:\n"
+            "    try:\n        os.rename(*(os.path.normpath(os.path.join(%r, x)) for x in (a, b)))\n        found.append(a)\n"
+            "    except OSError:\n        pass\nfound" % (str(base), str(base), 3 if where == "." else 4, str(base)))  # above the workspace nothing is the host's
     results, done = cells(tmp_path, code, flags=["--base", str(base)])
     assert results and results[0]["value"] == [], (results, done.stderr)
 
@@ -283,6 +283,30 @@ def test_a_fork_bomb_is_gone_after_close(drive, tmp_path):
     assert driver.answer()["error"]["code"] in ("timeout", "kernel_died", "limit_exceeded")
     driver.reset()
     assert driver.value("1 + 1") == 2
+
+
+def test_a_long_cell_yields_to_others(driver):
+    """Its group's share of the CPUs goes down while it runs, and comes back with the next cell."""
+    kernel = driver.kernel_pid()
+    with open("/proc/%d/cgroup" % kernel) as file:
+        paths = [line.split(":")[1:] for line in file.read().splitlines()]
+    folder = [("/sys/fs/cgroup/cpu%s/cpu.shares" if "cpu" in names.split(",") else "/sys/fs/cgroup%s/cpu.weight") % path
+              for names, path in paths if "cpu" in names.split(",") or names == ""]
+    share = [name for name in folder if "workcell" in name and os.path.exists(name)]
+    if not share:
+        pytest.skip("no cgroup for the cpu")
+
+    def weight():
+        with open(share[0]) as file:
+            return int(file.read())
+
+    usual = weight()
+    driver.start("while True: pass")
+    support.wait_until(lambda: weight() < usual / 2, "it yields", 30)
+    driver.interrupt()
+    assert driver.answer()["error"]["code"] == "interrupted" and weight() < usual / 2
+    assert driver.value("1 + 1") == 2
+    support.wait_until(lambda: weight() == usual, "it counts as before", 30)
 
 
 def test_offenders_do_not_starve_others(drive, tmp_path):

@@ -70,6 +70,8 @@ FILES = [
     A("list the host's /tmp", "out = 'ok:seen' if %(secret_name)r in os.listdir('/tmp') else 'hidden'", "hidden", control="ok"),
     A("write to the root", "out = tr(write, '/evil')", "EROFS EACCES", root_control=None, layer="seal"),
     A("the root is read-only", "out = 'ro' if os.statvfs('/').f_flag & os.ST_RDONLY else 'ok'", "ro", layer="seal"),
+    A("/usr is read-only", "out = 'ro' if os.statvfs('/usr').f_flag & os.ST_RDONLY else 'ok'", "ro", control="ok",
+      layer="read-only"),
     A("write to /usr", "out = tr(write, '/usr/evil-workcell')", "EROFS EACCES"),
     A("write to the interpreter's folder", "out = tr(write, os.path.dirname(os.__file__) + '/evil.py')", "EROFS EACCES"),
     A("write to /etc", "out = tr(write, '/etc/evil')", "EROFS EACCES"),
@@ -110,6 +112,8 @@ FILES = [
     A("sysctl", "out = tr(read, '/proc/sys/kernel/hostname')", GONE, control="ok", layer="mask"),
     A("sysrq", "out = tr(write, '/proc/sysrq-trigger')", "EACCES EROFS ENOENT"),
     A("kallsyms", "out = 'ok' if tr(read, '/proc/kallsyms') != \"ok:b''\" else 'empty'", "empty", control="ok", layer="mask"),
+    A("write below /proc", "import subprocess; out = 'ok' if subprocess.run(['sh', '-c', 'echo x > /proc/self/comm'], "
+      "stderr=subprocess.DEVNULL).returncode == 0 else 'denied'", "denied", control="ok", layer="landlock"),
     A("cgroup files", "out = tr(os.listdir, '/sys/fs/cgroup')", GONE, control="ok"),
     A("release agent", "out = sc(165, b'cgroup', b'/tmp', b'cgroup', 0, b'memory')", NO),
     A("the host's environment", "out = 'ok' if b'%(env_secret)s' in repr(dict(os.environ)).encode() else 'clean'", "clean"),

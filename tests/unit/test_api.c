@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "support.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -421,6 +422,102 @@ static void test_prewarm(void **state)
 	cell_engine_destroy(engine);
 }
 
+struct confined {
+	pid_t pids[16];
+	size_t count, least;
+};
+
+static long status_number(const char *text, const char *key)
+{
+	const char *at = strstr(text, key);
+	return at ? strtol(at + strlen(key), NULL, 10) : -1;
+}
+
+/* Kernels (children of the spawner, which is ours) that have all three of the sandbox's filters. */
+static bool find_confined(void *arg)
+{
+	struct confined *found = arg;
+	DIR *proc = opendir("/proc");
+	struct dirent *entry;
+	found->count = 0;
+	while (proc && (entry = readdir(proc))) {
+		char path[300];
+		CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT, parent = CELL_BUF_INIT;
+		snprintf(path, sizeof path, "/proc/%s/status", entry->d_name);
+		if (strtol(entry->d_name, NULL, 10) <= 0 || !support_read_file(path, &text) || text.size == 0)
+			continue;
+		snprintf(path, sizeof path, "/proc/%ld/status", status_number(text.data, "\nPPid:"));
+		if (support_read_file(path, &parent) && parent.size > 0 && status_number(parent.data, "\nPPid:") == getpid() &&
+		    status_number(text.data, "\nSeccomp_filters:") >= 3 && found->count < COUNT(found->pids))
+			found->pids[found->count++] = (pid_t)strtol(entry->d_name, NULL, 10);
+	}
+	if (proc)
+		closedir(proc);
+	return found->count >= found->least;
+}
+
+static bool was_confined(const struct confined *found, int64_t pid)
+{
+	for (size_t i = 0; i < found->count; i++)
+		if (found->pids[i] == pid)
+			return true;
+	return false;
+}
+
+/* Kernels of a sandbox that are confined to the last step before a session asks for them. */
+static void test_prewarm_sandbox(void **state)
+{
+	(void)state;
+	struct cell_engine *engine = support_engine(3);
+	struct cell_session_options options = CELL_SESSION_OPTIONS_INIT;
+	struct cell_error err = { 0 };
+	char folder[] = "/tmp/workcell-prewarm-XXXXXX", path[64];
+	assert_non_null(mkdtemp(folder));
+	snprintf(path, sizeof path, "%s/mark", folder);
+	options.executor = "sandbox";
+	options.python = TEST_PYTHON;
+	options.cwd = folder;
+	if (cell_session_prewarm(engine, &options, &err) < 0) {
+		assert_int_equal(err.code, CELL_E_UNAVAILABLE); /* no sandbox here */
+		rmdir(folder);
+		cell_engine_destroy(engine);
+		skip();
+	}
+	struct confined before = { .least = 2 };
+	assert_true(support_wait(find_confined, &before));
+	struct cell_session *session = support_session_with(engine, &options);
+	assert_true(was_confined(&before, cell_session_kernel_pid(session)));
+	support_expect(session, "open('mark', 'w').write('x')", "1");
+	assert_int_equal(access(path, F_OK), 0);
+	support_expect(session, "import os; os.path.exists('/.host')", "False");
+	cell_session_close(session);
+	/* The folder is another one now: what was bound before is of no use. */
+	assert_true(support_wait(find_confined, &before));
+	assert_int_equal(unlink(path) | rmdir(folder) | mkdir(folder, 0700), 0);
+	session = support_session_with(engine, &options);
+	assert_false(was_confined(&before, cell_session_kernel_pid(session)));
+	support_expect(session, "open('mark', 'w').write('x')", "1");
+	assert_int_equal(access(path, F_OK), 0);
+	/* Another kind of session does not get a kernel that sees this folder. */
+	struct cell_session_options other = options;
+	other.workspace_mode = "none";
+	struct cell_session *second = support_session_with(engine, &other);
+	support_expect(second, "import os; os.getcwd()", "'/tmp'");
+	/* The same again and again is expected without being told. */
+	cell_session_close(second);
+	second = support_session_with(engine, &other);
+	before.least = 2 + 1; /* the first session's kernel has its filters as well */
+	assert_true(support_wait(find_confined, &before));
+	cell_session_close(session);
+	cell_session_close(second);
+	assert_int_equal(unlink(path) | rmdir(folder), 0);
+	options.cwd = NULL;
+	options.sandbox_policy = "no-such-preset";
+	assert_int_equal(cell_session_prewarm(engine, &options, &err), -1);
+	assert_int_equal(err.code, CELL_E_INVALID);
+	cell_engine_destroy(engine);
+}
+
 /* A program that starts and never says that it is ready. */
 static void test_start_timeout(void **state)
 {
@@ -647,6 +744,7 @@ int main(int argc, char **argv)
 		TEST(test_code_limit),
 		TEST(test_executors),
 		TEST(test_prewarm),
+		TEST(test_prewarm_sandbox),
 		TEST(test_start_timeout),
 		TEST(test_spill),
 		TEST(test_spill_fails),

@@ -1,15 +1,23 @@
 /* Policies, plans and the proxy's parsers: everything of the sandbox that needs no privilege. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "sandbox/apply.h"
 #include "sandbox/build.h"
+#include "sandbox/cgroup.h"
 #include "sandbox/egress.h"
 
 static int parse(const char *text, struct cell__policy *policy, struct cell_error *err)
@@ -201,10 +209,128 @@ static void requests(void **state)
 	assert_int_equal(cell__egress_parse_socks(colon, sizeof colon, &wish), -1);
 }
 
+/* ---- cgroups ---- */
+
+static void put(const char *folder, const char *name, const char *text)
+{
+	char path[400];
+	snprintf(path, sizeof path, "%s/%s", folder, name);
+	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	assert_true(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+	close(fd);
+}
+
+static void expect(const char *folder, const char *name, const char *text)
+{
+	char path[400], got[128] = "";
+	snprintf(path, sizeof path, "%s/%s", folder, name);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	assert_true(fd >= 0 && read(fd, got, sizeof got - 1) >= 0);
+	close(fd);
+	assert_string_equal(got, text);
+}
+
+/* A folder with the files that a group of version 2 has: what is written is what the kernel's documentation asks for. */
+static void cgroup_v2_files(void **state)
+{
+	(void)state;
+	static const char *const files[] = { "memory.max", "memory.swap.max", "memory.oom.group", "pids.max", "cpu.max", "cpu.weight",
+					     "cgroup.procs", "memory.peak", "memory.events", "pids.peak", "pids.events" };
+	char parent[] = "/tmp/workcell-cgroup-XXXXXX", folder[64], path[160];
+	const struct cell_plan_limits limits = { .memory_bytes = 64 << 20, .pids = 20, .cpu_percent = 150, .cpu_weight = 100 };
+	struct cell_cgroup group;
+	struct cell_cgroup_usage usage;
+	assert_non_null(mkdtemp(parent));
+	for (int with_cpu = 1; with_cpu >= 0; with_cpu--) {
+		struct cell_cgroups groups = { .version = 2 };
+		for (int c = 0; c < (with_cpu ? CELL_CG_COUNT : CELL_CG_CPU); c++)
+			snprintf(groups.parent[c], sizeof groups.parent[c], "%s", parent);
+		snprintf(folder, sizeof folder, "%s/g%d", parent, with_cpu);
+		assert_int_equal(mkdir(folder, 0700), 0);
+		for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+			put(folder, files[i], "");
+		assert_int_equal(cell__cgroup_make(&groups, with_cpu ? "g1" : "g0", &limits, &group), 0);
+		expect(folder, "memory.max", "67108864");
+		expect(folder, "memory.swap.max", "0");
+		expect(folder, "memory.oom.group", "1");
+		expect(folder, "pids.max", "21"); /* pid 1 is ours */
+		expect(folder, "cpu.max", with_cpu ? "150000 100000" : "");
+		expect(folder, "cpu.weight", with_cpu ? "100" : "");
+		put(folder, "cpu.weight", "");
+		cell__cgroup_weigh(&group, 4);
+		expect(folder, "cpu.weight", with_cpu ? "4" : "");
+		assert_int_equal(cell__cgroup_join(&group), 0);
+		expect(folder, "cgroup.procs", "0");
+		put(folder, "memory.peak", "1000\n");
+		put(folder, "memory.events", "low 0\nhigh 0\nmax 7\noom 3\noom_kill 2\noom_group_kill 1\n");
+		put(folder, "pids.peak", "9\n");
+		put(folder, "pids.events", "max 5\n");
+		cell__cgroup_usage(&group, &usage);
+		assert_int_equal(usage.memory_peak, 1000);
+		assert_int_equal(usage.memory_max, 67108864);
+		assert_int_equal(usage.oom_kills, 2);
+		assert_int_equal(usage.pids_peak, 9);
+		assert_int_equal(usage.pids_refused, 5);
+		for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+			snprintf(path, sizeof path, "%s/%s", folder, files[i]);
+			assert_int_equal(unlink(path), 0);
+		}
+		assert_int_equal(cell__cgroup_remove(&group), 0);
+	}
+	/* Where a limit cannot be set, the group is not made, and nothing is left. */
+	struct cell_cgroups groups = { .version = 2 };
+	snprintf(groups.parent[CELL_CG_MEMORY], sizeof groups.parent[0], "%s", parent);
+	assert_int_equal(cell__cgroup_make(&groups, "g2", &limits, &group), -ENOENT);
+	assert_int_equal(rmdir(parent), 0);
+}
+
+/* Real groups of version 2, where there is a hierarchy that we may write to: joined, busy, removed. */
+static void cgroup_v2_life(void **state)
+{
+	(void)state;
+	static const char *const places[] = { "/sys/fs/cgroup", "/sys/fs/cgroup/unified" };
+	struct cell_cgroup group = { .version = 2 };
+	int go[2];
+	char byte;
+	for (size_t i = 0; i < 2 && !group.path[CELL_CG_PIDS][0]; i++) {
+		char probe[64];
+		snprintf(probe, sizeof probe, "%s/cgroup.subtree_control", places[i]);
+		snprintf(group.path[CELL_CG_PIDS], sizeof group.path[0], "%s/workcell-test-%d", places[i], (int)getpid());
+		if (access(probe, F_OK) < 0 || mkdir(group.path[CELL_CG_PIDS], 0755) < 0)
+			group.path[CELL_CG_PIDS][0] = '\0';
+	}
+	if (!group.path[CELL_CG_PIDS][0])
+		skip();
+	assert_int_equal(pipe(go), 0);
+	pid_t child = fork();
+	if (child == 0) {
+		close(go[1]);
+		_exit(cell__cgroup_join(&group) == 0 && read(go[0], &byte, 1) == 0 ? 0 : 1);
+	}
+	char text[32] = "", path[200];
+	snprintf(path, sizeof path, "%s/cgroup.procs", group.path[CELL_CG_PIDS]);
+	for (int tries = 0; tries < 10000 && !strtol(text, NULL, 10); tries++) {
+		int fd = open(path, O_RDONLY | O_CLOEXEC);
+		assert_true(fd >= 0 && read(fd, text, sizeof text - 1) >= 0);
+		close(fd);
+		usleep(1000);
+	}
+	assert_int_equal(strtol(text, NULL, 10), child);
+	assert_int_equal(cell__cgroup_remove(&group), -EBUSY);
+	close(go[1]);
+	int status = -1;
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+	close(go[0]);
+	assert_int_equal(cell__cgroup_remove(&group), 0);
+	assert_int_equal(cell__cgroup_remove(&group), 0); /* gone already is fine */
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(policies),      cmocka_unit_test(levels),    cmocka_unit_test(damaged_plans),
+		cmocka_unit_test(cgroup_v2_files), cmocka_unit_test(cgroup_v2_life),
 		cmocka_unit_test(rules),         cmocka_unit_test(addresses), cmocka_unit_test(requests),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
