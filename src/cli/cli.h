@@ -146,7 +146,7 @@ struct cell_cli_space_flags {
 #define CELL_CLI_SPACE_FLAGS(at)                                                          \
 	{ 0, "base", "DIR", "short for --storage DIR --tools DIR/tools",                  \
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, base) },                                \
-	{ 0, "storage", "DIR", "workflows, artifacts and requirements.txt; made when missing", \
+	{ 0, "storage", "DIR|URL", "workflows, artifacts and deps: a folder, made when missing, or redis://...", \
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, storage) },                             \
 	{ 0, "workspace", "ID", "workflows and artifacts of this workspace of the storage", \
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, workspace) },                           \
@@ -182,6 +182,10 @@ struct cell_cli_space_flags {
 #define CELL_CLI_SPACE_FLAGS_INIT { .install_timeout_ms = cell__cli_space_defaults.install_timeout_ms }
 extern const struct cell_space_options cell__cli_space_defaults;
 
+/* Is it the URL of a Redis server, not a folder? */
+bool cell__cli_is_redis(const char *place);
+/* A storage as the library wants it: an absolute folder, or the URL as it is; free() it. */
+char *cell__cli_storage(const char *storage, struct cell_error *err);
 /* Do the flags describe a space at all? */
 bool cell__cli_has_space(const struct cell_cli_space_flags *flags);
 /* Before the engine of a space is created: what it has to say about the endpoint goes to stderr. */

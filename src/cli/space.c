@@ -49,9 +49,15 @@ static void print_progress(void *arg, const char *line)
 	cell__cli_note(line);
 }
 
-static bool is_redis(const char *place)
+bool cell__cli_is_redis(const char *place)
 {
-	return place && (!strncmp(place, "redis://", 8) || !strncmp(place, "rediss://", 9));
+	static const char *const schemes[] = { "redis://", "rediss://", "redis+unix://", "unix://" };
+
+	for (size_t i = 0; place && i < sizeof(schemes) / sizeof(schemes[0]); i++) {
+		if (!strncasecmp(place, schemes[i], strlen(schemes[i])))
+			return true;
+	}
+	return false;
 }
 
 static int check_embeddings(const struct cell_cli_space_flags *flags, struct cell_error *err)
@@ -75,8 +81,9 @@ static int check_embeddings(const struct cell_cli_space_flags *flags, struct cel
 static int check_flags(const struct cell_cli_space_flags *flags, struct cell_error *err)
 {
 	/* The URL may hold a password and is not repeated. */
-	if (is_redis(flags->storage) || is_redis(flags->base))
-		return cell__cli_fail(err, CELL_E_UNAVAILABLE, 0, "storage in Redis is not built into this version");
+	if (cell__cli_is_redis(flags->base))
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "--base is a folder; give --storage with the URL of Redis, and "
+							      "--tools DIR");
 	if (flags->workspace && !flags->storage && !flags->base)
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "--workspace needs --storage DIR or --base DIR");
 	if (flags->venv_dir && flags->no_cache_venv)
@@ -140,12 +147,24 @@ struct places {
 	char *key; /* "${VAR}" */
 };
 
+char *cell__cli_storage(const char *storage, struct cell_error *err)
+{
+	char *copy;
+
+	if (!cell__cli_is_redis(storage))
+		return cell__cli_absolute(storage, err);
+	copy = strdup(storage);
+	if (!copy)
+		cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a URL");
+	return copy;
+}
+
 static int find_places(const struct cell_cli_space_flags *flags, struct places *places, struct cell_error *err)
 {
 	const char *storage = flags->storage ? flags->storage : flags->base;
 	char *base;
 
-	if (storage && !(places->storage = cell__cli_absolute(storage, err)))
+	if (storage && !(places->storage = cell__cli_storage(storage, err)))
 		return -1;
 	if (flags->tools) {
 		places->tools = cell__cli_absolute(flags->tools, err);

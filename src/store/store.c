@@ -2,9 +2,12 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <openssl/evp.h>
 #include <string.h>
 
 #include "store/file.h"
+
+#define CACHE_NAME_BYTES 16
 
 static bool workspace_ok(const char *id)
 {
@@ -29,6 +32,7 @@ static int pick(const char *base, const struct cell__backend **ret_backend, stru
 		return 0;
 	}
 #ifdef CELL_HAVE_REDIS
+	(void)err;
 	*ret_backend = &cell__redis_backend;
 	return 0;
 #else
@@ -96,6 +100,25 @@ const char *cell__store_folder(const struct cell__store *store)
 const char *cell__store_artifacts_path(const struct cell__store *store)
 {
 	return store->artifacts_path;
+}
+
+/* A folder that nobody else's storage has, by the hash of what this one is. */
+int cell__store_use_cache(struct cell__store *store, const char *cache_dir, struct cell_error *err)
+{
+	unsigned char digest[EVP_MAX_MD_SIZE];
+	CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT;
+	if (cell__store_folder(store) || store->root_fd >= 0)
+		return 0;
+	int rc = EVP_Digest(store->root, strlen(store->root), digest, NULL, EVP_sha256(), NULL) == 1 ? 0 : -1;
+	rc |= cell__buf_printf(&path, "%s/stores/", cache_dir);
+	for (size_t i = 0; i < CACHE_NAME_BYTES; i++)
+		rc |= cell__buf_printf(&path, "%02x", digest[i]);
+	if (rc < 0)
+		return cell_fail(err, CELL_E_NOMEM, 0, "open storage");
+	/* Without it the search index is in memory. */
+	if (cell__mkdir_all(path.data) == 0)
+		store->root_fd = open(path.data, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	return 0;
 }
 
 void cell__store_put_notice(struct cell__store *store, const struct cell_error *notice)
