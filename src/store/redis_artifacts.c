@@ -24,9 +24,9 @@
 static const char save_whole[] = "redis.call('HSET', KEYS[2], ARGV[1], ARGV[2]) "
 				 "redis.call('SET', KEYS[1], ARGV[3]) "
 				 "return 1";
-/* Where the chunks are gone they have their name already (the answer was lost), or have expired. */
+/* Where not all chunks are there they have their name already (the answer was lost), or have expired. */
 static const char save_chunks[] =
-	"if redis.call('HGET', KEYS[3], 'version') ~= ARGV[3] then "
+	"if redis.call('HGET', KEYS[3], 'version') ~= ARGV[3] or redis.call('HLEN', KEYS[3]) ~= tonumber(ARGV[6]) then "
 	"  if redis.call('TYPE', KEYS[1]).ok == 'hash' and redis.call('HGET', KEYS[1], 'version') == ARGV[3] then return 1 end "
 	"  return 0 "
 	"end "
@@ -455,8 +455,9 @@ static void add_commit(struct redis_writer *writer, const char *text, struct cel
 				writer->data.data ? writer->data.data : "", writer->data.size);
 		return;
 	}
-	cell__redis_add(batch, "EVAL %s 3 %s %s %s %s %s %s %lld %d", save_chunks, writer->key, index, writer->temp,
-			writer->name, text, writer->version, (long long)writer->size, (int)CELL__REDIS_CHUNK_BYTES);
+	cell__redis_add(batch, "EVAL %s 3 %s %s %s %s %s %s %lld %d %lld", save_chunks, writer->key, index, writer->temp,
+			writer->name, text, writer->version, (long long)writer->size, (int)CELL__REDIS_CHUNK_BYTES,
+			(long long)writer->n_chunks + 1);
 }
 
 static int commit(struct cell__artifact_writer *base, json_t *entry, json_t **ret_info, struct cell_error *err)

@@ -152,6 +152,8 @@ static int change(struct cell__redis *redis, const struct sets *sets, const char
 	for (size_t i = 0; i < 2; i++)
 		n[i] = choose(sets->of[i], spec, gone[i]);
 	*ret_dropped = n[0] + n[1];
+	if (added && sets->of[0]->elements + sets->of[1]->elements - *ret_dropped >= CELL__STORE_DEPS)
+		return cell_fail(err, CELL_E_LIMIT, 0, "more than %u dependencies", CELL__STORE_DEPS);
 	if (cell__buf_printf(&batch.text, "*%zu\r\n", 5 + 2 + 2 + n[0] + n[1] + (added ? 1 : 0)) < 0)
 		batch.failed = true;
 	put_text(&batch, "EVAL");
@@ -193,8 +195,6 @@ static int change_until(struct cell__store *store, const char *spec, const char 
 		bool done;
 		if (read_sets(store->redis, &sets, err) < 0)
 			return cell_fail_wrap(err, "Cannot change dependencies");
-		if (added && sets.of[0]->elements >= CELL__STORE_DEPS)
-			return cell_fail(err, CELL_E_LIMIT, 0, "more than %u dependencies", CELL__STORE_DEPS);
 		/* Adding twice comes to the same; whether something was taken out can be said once. */
 		if (change(store->redis, &sets, spec, added, added ? CELL__REDIS_AGAIN : CELL__REDIS_ONCE, &done, ret_dropped,
 			   err) < 0)
