@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "store/file.h"
+#include "store/redis_url.h"
 
 #define CACHE_NAME_BYTES 16
 
@@ -138,6 +139,20 @@ bool cell__store_take_notice(struct cell__store *store, struct cell_error *ret_n
 	store->has_notice = false;
 	pthread_mutex_unlock(&store->notice_lock);
 	return has;
+}
+
+char *cell_storage_shown(const char *storage)
+{
+	struct cell__redis_url url;
+	struct cell__buf shown = CELL_BUF_INIT;
+	if (!cell__store_is_redis(storage))
+		return cell__strdup(storage);
+	if (cell__redis_url_parse(storage, &url, NULL) < 0)
+		return cell__strdup("redis://...");
+	if (cell__buf_printf(&shown, "redis%s://%s", url.host ? url.tls ? "s" : "" : "+unix", url.shown) == 0 && url.db)
+		(void)cell__buf_printf(&shown, url.host ? "/%d" : "?db=%d", url.db);
+	cell__redis_url_finish(&url);
+	return cell__buf_take(&shown);
 }
 
 /* ---- artifacts ---- */
