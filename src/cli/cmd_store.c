@@ -115,7 +115,36 @@ static void print_listed(const struct job *job, const char *name, const char *no
 	free(short_note);
 }
 
-static void print_moved(const char *what, const char *name, const char *path)
+/* Where a pulled one is now; free() it. */
+static char *place_of(const struct job *job, const char *name)
+{
+	const char *workspace = job->flags->workspace, *kind = job->kind;
+	bool scoped = workspace && (!strcmp(kind, "workflows") || !strcmp(kind, "artifacts"));
+	char *path;
+	int n;
+
+	if (!strcmp(kind, "deps"))
+		n = asprintf(&path, "%s/requirements.txt", job->folder);
+	else if (!strcmp(kind, "tools") && job->flags->tools)
+		n = asprintf(&path, "%s/%s.yaml", job->flags->tools, name);
+	else
+		n = asprintf(&path, "%s%s%s/%s/%s%s", job->folder, scoped ? "/workspaces/" : "", scoped ? workspace : "", kind, name,
+			     !strcmp(kind, "workflows") ? ".py" : !strcmp(kind, "tools") ? ".yaml" : "");
+	return n < 0 ? NULL : path;
+}
+
+static void print_pulled(const struct job *job, const char *name)
+{
+	char *path = place_of(job, name), *line;
+
+	if (path && asprintf(&line, "%s -> %s", name, path) >= 0) {
+		print_line("", line, "");
+		free(line);
+	}
+	free(path);
+}
+
+static void print_moved(const char *what, const char *name)
 {
 	static const struct {
 		const char *what, *words;
@@ -123,7 +152,7 @@ static void print_moved(const char *what, const char *name, const char *path)
 
 	for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
 		if (!strcmp(what, lines[i].what))
-			print_line(lines[i].words, name, path);
+			print_line(lines[i].words, name, "");
 	}
 }
 
@@ -158,8 +187,10 @@ static void handle_item(void *arg, const char *what, const char *name, const cha
 		print_listed(job, name, note);
 	} else if (job->verb->compares) {
 		print_difference(what, name);
+	} else if (job->verb->pulls && (!strcmp(what, "added") || !strcmp(what, "changed"))) {
+		print_pulled(job, name);
 	} else {
-		print_moved(what, name, "");
+		print_moved(what, name);
 	}
 }
 
