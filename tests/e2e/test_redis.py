@@ -134,7 +134,7 @@ def test_a_session_survives_a_restart_and_a_secret_stays_one(drive, tmp_path):
         problem = spaces.error(driver, "artifacts.load('a')")
         assert problem["type"] == "ArtifactError" and server.socket in problem["message"], problem
         assert "s3cret" not in json.dumps(problem)
-        server.process = subprocess.Popen(server.process.args, stdout=subprocess.DEVNULL)
+        server.process = subprocess.Popen(server.process.args, stdout=subprocess.DEVNULL, executable=server.program())
         support.wait_until(lambda: driver.run("artifacts.load('a')")["value"] == "kept", "it is there again")
         assert "s3cret" not in driver.stderr_text()
         driver.close()
