@@ -186,7 +186,8 @@ struct cell_space;
 
 struct cell_space_options {
 	size_t size;               /* sizeof(struct cell_space_options) */
-	const char *storage;       /* folder; made when missing; NULL: no workflows, artifacts and deps */
+	/* A folder, made when missing, or the URL of Redis (docs/storage.md); NULL: no workflows, artifacts and deps. */
+	const char *storage;
 	const char *workspace_id;  /* NULL: none */
 	const char *tools_dir;     /* folder of *.yaml; NULL: only functions added by cell_space_add_tool() */
 	const char *cwd;           /* where command-line tools run; NULL: the caller's */
@@ -280,6 +281,31 @@ CELL_API void cell_canceller_destroy(struct cell_canceller *canceller); /* not i
 CELL_API int cell_space_call_with(struct cell_space *space, const char *method, const char *args_json, const void *raw,
 				  size_t raw_size, struct cell_canceller *canceller, struct cell_answer *ret_answer,
 				  struct cell_error *err);
+
+/*
+ * Moves what one storage holds to another, or tells how they differ.  Talks to files and the network itself: it waits, and
+ * must not be called from a callback.  No engine is needed.
+ */
+struct cell_transfer_options {
+	size_t size;              /* sizeof(struct cell_transfer_options) */
+	const char *kind;         /* "workflows", "tools", "deps" or "artifacts" */
+	const char *from;         /* as cell_space_options.storage */
+	const char *to;           /* NULL: what there is in `from` is listed */
+	const char *workspace_id; /* of both; NULL: none */
+	const char *tools_dir;    /* of the side that is a folder; NULL: its folder tools */
+	int clear;                /* 1: what is in `to` only is removed, when all is copied */
+	int dry_run;              /* 1: nothing is changed, all is told */
+	/*
+	 * For each item, on the calling thread: "added", "changed", "same", "removed", "extra" (in `to` only, and left
+	 * there), "listed", or "skipped" with the reason in note.  note is else its description, or a dep's specifier.
+	 */
+	void (*on_item)(void *arg, const char *what, const char *name, const char *note);
+	void *arg;
+};
+#define CELL_TRANSFER_OPTIONS_INIT { .size = sizeof(struct cell_transfer_options) }
+CELL_API int cell_transfer(const struct cell_transfer_options *opts, struct cell_error *err);
+/* A storage as it may be shown: the URL of Redis without user, password and options, any other text as it is; free() it. */
+CELL_API char *cell_storage_shown(const char *storage);
 
 /* The absolute name of the python3.11 in path ("/usr/bin:..."), for version "3.11"; free() it. */
 CELL_API int cell_find_python(const char *version, const char *path, char **ret_python, struct cell_error *err);

@@ -23,15 +23,18 @@ esac
 
 # What to build with, and libuv (event loop), jansson (JSON), libyaml (tool definitions), SQLite (search), libcurl
 # (HTTP tools), libcrypto (hashes), libseccomp (sandbox), libedit (the shell), libmicrohttpd (HTTP in), libzmq
-# (Jupyter kernels), Python (what is run).
+# (Jupyter kernels), hiredis (storage in Redis), Python (what is run).
 packages="gcc libc6-dev pkg-config meson ninja-build libuv1-dev libjansson-dev libyaml-dev"
 packages="$packages libsqlite3-dev libcurl4-openssl-dev libssl-dev libseccomp-dev libedit-dev libmicrohttpd-dev"
-packages="$packages libzmq3-dev"
+packages="$packages libzmq3-dev libhiredis-dev"
 packages="$packages python3 python3-dev"
 if [ "$purpose" != run ]; then
 	# Sanitizers and fuzzing with readable reports, unit tests, kill -9 at a chosen system call, and a venv for pytest
 	# and ipykernel.
 	packages="$packages clang llvm libcmocka-dev strace python3-venv python3-pip"
+	# Storage in Redis, on servers that the tests start.  The server's program is in this package; redis-server would add
+	# a service that runs by itself.
+	packages="$packages redis-tools openssl"
 	# To compare the sandbox with.
 	packages="$packages bubblewrap"
 	# A Jupyter kernel of another language.
@@ -85,13 +88,14 @@ check_tools() {
 		command -v "$tool" >/dev/null 2>&1 || absent="$absent $tool"
 	done
 	if [ -z "$absent" ]; then
-		for library in libuv jansson yaml-0.1 sqlite3 libcurl libcrypto libseccomp libedit libmicrohttpd libzmq; do
+		for library in libuv jansson yaml-0.1 sqlite3 libcurl libcrypto libseccomp libedit libmicrohttpd libzmq hiredis; do
 			pkg-config --exists "$library" || absent="$absent $library"
 		done
 	fi
 	if [ "$purpose" != run ]; then
 		command -v clang >/dev/null 2>&1 || absent="$absent clang"
 		pkg-config --exists cmocka || absent="$absent cmocka"
+		command -v redis-server >/dev/null 2>&1 || command -v redis-check-rdb >/dev/null 2>&1 || absent="$absent redis-server"
 	fi
 	if [ -n "$absent" ]; then
 		say "not found:$absent; install them and try again" >&2

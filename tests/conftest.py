@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+import spaces
 import support
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -77,6 +78,20 @@ def drive():
             driver.close()
         elif not driver.process.stdout.closed:
             driver.kill()
+
+
+@pytest.fixture(scope="session")
+def redis():
+    """One redis-server for all tests; each has a prefix of its own."""
+    server = spaces.Redis()
+    yield server
+    server.close()
+
+
+@pytest.fixture(params=["file", "redis"])
+def storage(request, redis, tmp_path):
+    """Flags of a fresh storage, one of each kind."""
+    return ["--base", tmp_path / "base"] if request.param == "file" else ["--storage", redis.url(tmp_path.name)]
 
 
 @pytest.fixture(scope="session")

@@ -5,9 +5,12 @@ import hashlib
 import http.server
 import json
 import os
+import shutil
+import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import urllib.parse
@@ -171,6 +174,68 @@ class WebServer:
 
     def __exit__(self, *exc):
         self.close()
+
+
+# ---- Redis -------------------------------------------------------------------------------------------------
+
+
+class Redis:
+    """A redis-server of the tests' own, on a Unix socket (and a port, with TLS, when given certificates)."""
+
+    def __init__(self, *flags):
+        self.folder = tempfile.mkdtemp(prefix="workcell-tests-redis-")
+        self.socket = os.path.join(self.folder, "s")
+        self.process = subprocess.Popen(
+            ["redis-server", "--port", "0", "--unixsocket", self.socket, "--dir", self.folder, "--save", "",
+             "--logfile", "log", *flags], stdout=subprocess.DEVNULL, executable=self.program())
+        support.wait_until(self.answers, "redis-server answers")
+
+    @staticmethod
+    def program():
+        """redis-server; Debian's redis-tools has the same program, which goes by its name, under another one."""
+        found = shutil.which("redis-server") or shutil.which("redis-check-rdb")
+        assert found, "there is no redis-server; scripts/setup.sh test installs it"
+        return found
+
+    def answers(self):
+        assert self.process.poll() is None, "redis-server ended"
+        try:
+            return self.ask("PING") == b"PONG"
+        except PermissionError:
+            return True  # it wants a password
+        except (OSError, EOFError):
+            return False
+
+    def ask(self, *words):
+        """One command; the answer as bytes, a number, None or a list of these."""
+        with socket.socket(socket.AF_UNIX) as link:
+            link.connect(self.socket)
+            parts = [word if isinstance(word, bytes) else str(word).encode() for word in words]
+            link.sendall(b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts))
+            with link.makefile("rb") as file:
+                return self.read(file)
+
+    def read(self, file):
+        line = file.readline()
+        kind, rest = line[:1], line[1:-2]
+        if kind == b"$":
+            return None if rest == b"-1" else file.read(int(rest) + 2)[:-2]
+        if kind == b"*":
+            return [self.read(file) for _ in range(int(rest))]
+        if line.startswith(b"-NOAUTH"):
+            raise PermissionError(line)
+        if not line:
+            raise EOFError
+        assert kind in b"+:", line
+        return int(rest) if kind == b":" else rest
+
+    def url(self, prefix=None):
+        return "redis+unix://%s%s" % (self.socket, "?prefix=" + prefix if prefix else "")
+
+    def close(self):
+        self.process.terminate()
+        self.process.wait()
+        shutil.rmtree(self.folder)
 
 
 # ---- packages ----------------------------------------------------------------------------------------------

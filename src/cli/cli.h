@@ -85,6 +85,7 @@ int cell__cmd_policy(int argc, char **argv);
 int cell__cmd_audit(int argc, char **argv);
 int cell__cmd_gen(int argc, char **argv);
 int cell__cmd_mcp(int argc, char **argv);
+int cell__cmd_store(int argc, char **argv);
 /* Reads its own arguments, and answers its own --help. */
 int cell__cmd_bench(int argc, char **argv);
 
@@ -100,6 +101,7 @@ extern const struct cell_cli_command cell__cli_policy_command;
 extern const struct cell_cli_command cell__cli_audit_command;
 extern const struct cell_cli_command cell__cli_gen_command;
 extern const struct cell_cli_command cell__cli_mcp_command;
+extern const struct cell_cli_command cell__cli_store_command;
 
 /*
  * Fills *values, which holds the defaults, from the arguments.  Operands go to `operands`, in order with the
@@ -128,6 +130,8 @@ char *cell__cli_error_json(const struct cell_error *err);
 struct cell_cli_space_flags {
 	const char *base;
 	const char *storage;
+	const char *redis;
+	const char *prefix;
 	const char *workspace;
 	const char *tools;
 	const char *index_url;
@@ -146,8 +150,12 @@ struct cell_cli_space_flags {
 #define CELL_CLI_SPACE_FLAGS(at)                                                          \
 	{ 0, "base", "DIR", "short for --storage DIR --tools DIR/tools",                  \
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, base) },                                \
-	{ 0, "storage", "DIR", "workflows, artifacts and requirements.txt; made when missing", \
+	{ 0, "storage", "DIR|URL", "workflows, artifacts and deps: a folder, made when missing, or redis://...", \
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, storage) },                             \
+	{ 0, "redis", "URL", "the storage is in Redis: redis://[user:password@]host[:port][/db], or env:NAME", \
+	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, redis) },                               \
+	{ 0, "prefix", "P", "of its keys in Redis",                                       \
+	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, prefix) },                              \
 	{ 0, "workspace", "ID", "workflows and artifacts of this workspace of the storage", \
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, workspace) },                           \
 	{ 0, "tools", "DIR", "tool definitions, *.yaml",                                  \
@@ -182,6 +190,14 @@ struct cell_cli_space_flags {
 #define CELL_CLI_SPACE_FLAGS_INIT { .install_timeout_ms = cell__cli_space_defaults.install_timeout_ms }
 extern const struct cell_space_options cell__cli_space_defaults;
 
+/* Is it the URL of a Redis server, not a folder? */
+bool cell__cli_is_redis(const char *place);
+/*
+ * A storage as the library wants it: an absolute folder, or the URL, with this prefix where it is not NULL.  "env:NAME" stands
+ * for what the environment has there.  redis: it must be a URL.  free() it.
+ */
+char *cell__cli_storage(const char *storage, const char *prefix, bool redis, struct cell_error *err);
+bool cell__cli_has_storage(const struct cell_cli_space_flags *flags);
 /* Do the flags describe a space at all? */
 bool cell__cli_has_space(const struct cell_cli_space_flags *flags);
 /*

@@ -19,6 +19,7 @@
 #define KERNEL_PREFIX "KERNEL_ENV_"
 #define TOKEN_VARIABLE "WORKCELL_MCP_TOKEN"
 #define MAX_TOKEN_BYTES 4096
+#define DEFAULT_PREFIX "py-code-mode"
 
 struct mcp_flags {
 	struct cell_cli_session_flags session;
@@ -111,9 +112,12 @@ static int apply_root(struct mcp_flags *flags, struct cell_error *err)
 		session->cwd = kept.root;
 	if (flags->root && !session->images_dir)
 		session->images_dir = kept.images;
-	if (flags->root && !session->space.base && !session->space.storage)
+	if (flags->root && !cell__cli_has_storage(&session->space))
 		session->space.base = kept.base;
-	session->space.sync_deps = !flags->no_sync_deps && (session->space.base || session->space.storage);
+	session->space.sync_deps = !flags->no_sync_deps && cell__cli_has_storage(&session->space);
+	/* Where servers that came before us keep it. */
+	if (session->space.redis && !session->space.prefix && !strstr(session->space.redis, "prefix="))
+		session->space.prefix = DEFAULT_PREFIX;
 	status = cell__cli_load_dotenv(dotenv, err);
 	free(dotenv);
 	return status;
@@ -284,7 +288,7 @@ static int serve(struct mcp_flags *flags, struct cell_cli_host *host, const stru
 
 	options.space = host->space;
 	options.session = &session->options;
-	options.storage = flags->session.space.storage || flags->session.space.base;
+	options.storage = cell__cli_has_storage(&flags->session.space);
 	options.runtime_deps = !flags->session.space.no_runtime_deps;
 	if (cell_mcp_server_create(host->engine, &options, &server, err) < 0)
 		return -1;

@@ -301,7 +301,7 @@ static int run_run(const void *values, struct cell_space *none, const struct cel
 	if (!is_name(operands->items[1].value))
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "'%s' is no name of a workflow",
 				      operands->items[1].value);
-	if (!flags->session.space.storage && !flags->session.space.base)
+	if (!cell__cli_has_storage(&flags->session.space))
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "where? give --base DIR or --storage DIR");
 	if (cell__cli_signals_start(false, NULL, NULL, err) < 0)
 		return -1;

@@ -11,13 +11,19 @@
 #include <unistd.h>
 
 #define COLUMN_GAP 2
+#define ENV_PLACE "env:"
 #define NAME_LETTERS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_0123456789"
 
 /* ---- opening -------------------------------------------------------------- */
 
+bool cell__cli_has_storage(const struct cell_cli_space_flags *flags)
+{
+	return flags->base || flags->storage || flags->redis;
+}
+
 bool cell__cli_has_space(const struct cell_cli_space_flags *flags)
 {
-	return flags->base || flags->storage || flags->tools || flags->workspace || flags->embeddings_url ||
+	return cell__cli_has_storage(flags) || flags->tools || flags->workspace || flags->embeddings_url ||
 	       flags->embeddings_model || flags->embeddings_key_env;
 }
 
@@ -63,9 +69,15 @@ static void print_progress(void *arg, const char *line)
 	cell__cli_note(line);
 }
 
-static bool is_redis(const char *place)
+bool cell__cli_is_redis(const char *place)
 {
-	return place && (!strncmp(place, "redis://", 8) || !strncmp(place, "rediss://", 9));
+	static const char *const schemes[] = { "redis://", "rediss://", "redis+unix://", "unix://" };
+
+	for (size_t i = 0; place && i < sizeof(schemes) / sizeof(schemes[0]); i++) {
+		if (!strncasecmp(place, schemes[i], strlen(schemes[i])))
+			return true;
+	}
+	return false;
 }
 
 static int check_embeddings(const struct cell_cli_space_flags *flags, struct cell_error *err)
@@ -77,7 +89,7 @@ static int check_embeddings(const struct cell_cli_space_flags *flags, struct cel
 				      name ? "key-env" : "model");
 	if (flags->embeddings_url && !flags->embeddings_model)
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "--embeddings-url needs --embeddings-model NAME");
-	if (flags->embeddings_url && !flags->base && !flags->storage && !flags->tools)
+	if (flags->embeddings_url && !cell__cli_has_storage(flags) && !flags->tools)
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "--embeddings-url needs something to search: --base DIR, "
 				      "--storage DIR or --tools DIR");
 	/* A key that was given by mistake is not repeated. */
@@ -89,9 +101,10 @@ static int check_embeddings(const struct cell_cli_space_flags *flags, struct cel
 static int check_flags(const struct cell_cli_space_flags *flags, struct cell_error *err)
 {
 	/* The URL may hold a password and is not repeated. */
-	if (is_redis(flags->storage) || is_redis(flags->base))
-		return cell__cli_fail(err, CELL_E_UNAVAILABLE, 0, "storage in Redis is not built into this version");
-	if (flags->workspace && !flags->storage && !flags->base)
+	if (cell__cli_is_redis(flags->base))
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "--base is a folder; give --storage with the URL of Redis, and "
+							      "--tools DIR");
+	if (flags->workspace && !cell__cli_has_storage(flags))
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "--workspace needs --storage DIR or --base DIR");
 	if (flags->venv_dir && flags->no_cache_venv)
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "--venv-dir and --no-cache-venv both say where packages "
@@ -154,12 +167,53 @@ struct places {
 	char *key; /* "${VAR}" */
 };
 
+/* The URL with another prefix; free() it. */
+static char *with_prefix(const char *url, const char *prefix)
+{
+	size_t size = strlen(url) + 3 * strlen(prefix) + sizeof("?prefix=");
+	char *out = malloc(size), *at = out;
+
+	if (!out)
+		return NULL;
+	at += sprintf(at, "%s%sprefix=", url, strchr(url, '?') ? "&" : "?");
+	for (; *prefix; prefix++)
+		at += strchr("%&#", *prefix) ? sprintf(at, "%%%02X", *prefix) : sprintf(at, "%c", *prefix);
+	return out;
+}
+
+char *cell__cli_storage(const char *storage, const char *prefix, bool redis, struct cell_error *err)
+{
+	const char *place = storage;
+	char *copy;
+
+	if (!strncmp(storage, ENV_PLACE, strlen(ENV_PLACE))) {
+		place = getenv(storage + strlen(ENV_PLACE));
+		if (!place || !*place) {
+			cell__cli_fail(err, CELL_E_INVALID, 0, "the environment has no %.100s", storage + strlen(ENV_PLACE));
+			return NULL;
+		}
+	}
+	if (!cell__cli_is_redis(place)) {
+		/* What should have been a URL may hold a password and is not repeated. */
+		if (redis || prefix) {
+			cell__cli_fail(err, CELL_E_INVALID, 0, redis ? "--redis is a URL: redis://[user:password@]host[:port][/db]"
+								      : "--prefix is for storage in Redis");
+			return NULL;
+		}
+		return cell__cli_absolute(place, err);
+	}
+	copy = prefix ? with_prefix(place, prefix) : strdup(place);
+	if (!copy)
+		cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a URL");
+	return copy;
+}
+
 static int find_places(const struct cell_cli_space_flags *flags, struct places *places, struct cell_error *err)
 {
-	const char *storage = flags->storage ? flags->storage : flags->base;
+	const char *storage = flags->redis ? flags->redis : flags->storage ? flags->storage : flags->base;
 	char *base;
 
-	if (storage && !(places->storage = cell__cli_absolute(storage, err)))
+	if (storage && !(places->storage = cell__cli_storage(storage, flags->prefix, flags->redis != NULL, err)))
 		return -1;
 	if (flags->tools) {
 		places->tools = cell__cli_absolute(flags->tools, err);
@@ -248,7 +302,7 @@ static int open_space(const struct cell_cli_job *job, struct open_space *ret_spa
 	char *folder = NULL, *interpreter = NULL;
 	int status = -1;
 
-	if (job->needs_storage && !flags->storage && !flags->base)
+	if (job->needs_storage && !cell__cli_has_storage(flags))
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "where? give --base DIR or --storage DIR");
 	if (!job->needs_storage && !flags->tools && !flags->base)
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "where? give --base DIR or --tools DIR");

@@ -237,7 +237,8 @@ static int make_missing(const char *path, const char *root, const char *workspac
 int cell__space_protect(struct cell_space *space, const char *workspace, const char *const **ret_paths, struct cell_error *err)
 {
 	CELL_AUTO_FREE char *real = realpath(workspace, NULL);
-	CELL_AUTO_FREE char *root = space->store ? realpath(cell__store_root(space->store), NULL) : NULL;
+	CELL_AUTO_FREE char *root = space->store && cell__store_folder(space->store) ?
+					   realpath(cell__store_folder(space->store), NULL) : NULL;
 	for (char **path = space->protect + (space->has_tools_dir ? 1 : 0); real && root && *path; path++)
 		if (make_missing(*path, root, real) < 0 && errno != EEXIST)
 			return cell_fail(err, CELL_E_IO, errno, "make %.120s, so that the code cannot", *path);
@@ -253,9 +254,10 @@ static int list_protected(struct cell_space *space, const struct cell_space_opti
 	space->has_tools_dir = opts->tools_dir != NULL;
 	if (opts->tools_dir && !(space->protect[n++] = cell__strdup(opts->tools_dir)))
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	for (size_t i = 0; opts->storage && i < sizeof parts / sizeof *parts; i++) {
+	const char *folder = space->store ? cell__store_folder(space->store) : NULL; /* what lies in Redis, code cannot write to */
+	for (size_t i = 0; folder && i < sizeof parts / sizeof *parts; i++) {
 		struct cell__buf path = CELL_BUF_INIT;
-		if (cell__buf_printf(&path, "%s/%s", cell__store_root(space->store), parts[i]) < 0)
+		if (cell__buf_printf(&path, "%s/%s", folder, parts[i]) < 0)
 			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 		space->protect[n++] = cell__buf_take(&path);
 	}
@@ -336,12 +338,19 @@ static enum cell__deps_cleanup cleanup_of(const struct cell_space_options *opts)
 	return opts->cleanup_venv_on_close ? CELL__DEPS_CLEANUP_ALWAYS : CELL__DEPS_CLEANUP_NEVER;
 }
 
+static int find_cache(const struct cell_space_options *opts, struct cell__buf *out, struct cell_error *err)
+{
+	if (cell__buf_printf(out, "%s%s", opts->cache_dir ? opts->cache_dir : cell__home_dir(),
+			     opts->cache_dir ? "" : "/.cache/workcell") < 0)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	return 0;
+}
+
 static int make_deps(struct cell_space *space, const struct cell_space_options *opts, struct cell_error *err)
 {
 	CELL_AUTO_BUF struct cell__buf cache = CELL_BUF_INIT;
-	if (cell__buf_printf(&cache, "%s%s", opts->cache_dir ? opts->cache_dir : cell__home_dir(),
-			     opts->cache_dir ? "" : "/.cache/workcell") < 0)
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	if (find_cache(opts, &cache, err) < 0)
+		return -1;
 	struct cell__deps_options deps = {
 		.loop = &space->engine->loop,
 		.hub = &space->engine->hub,
@@ -391,7 +400,10 @@ static int make_parts(struct cell_space *space, const struct cell_space_options 
 		.cwd = space->cwd,
 		.rank = cell__seeker_rank_tools,
 	};
+	CELL_AUTO_BUF struct cell__buf cache = CELL_BUF_INIT;
 	if (opts->storage && cell__store_open(opts->storage, opts->workspace_id, &space->store, err) < 0)
+		return -1;
+	if (space->store && (find_cache(opts, &cache, err) < 0 || cell__store_use_cache(space->store, cache.data, err) < 0))
 		return -1;
 	if (make_seeker(space, opts, err) < 0)
 		return -1;

@@ -90,9 +90,7 @@ static bool has_nul(json_t *args)
 
 static void artifact_path(struct op *op)
 {
-	CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT;
-	if (cell__buf_printf(&path, "%s/artifacts", cell__store_root(op->storage->store)) == 0)
-		op->result = json_string(path.data);
+	op->result = json_string(cell__store_artifacts_path(op->storage->store));
 }
 
 static const char *error_type(const char *method, const struct cell_error *err)

@@ -11,7 +11,6 @@
 
 #define FOLDER "artifacts"
 #define INDEX ".artifacts.json"
-#define SNIFF_BYTES 4096
 #define BEGIN_BYTES (8 * 1024 * 1024)
 
 static int fail_write(struct cell_error *err, const char *name, int sys)
@@ -36,48 +35,60 @@ static bool ends_with(const char *text, const char *end)
 	return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-/* For files that no index knows: by name, else by how they begin. */
-static const char *guess_type(int fd, const char *name)
+const char *cell__artifact_guess(const char *name, const char *head, size_t size)
 {
-	char head[SNIFF_BYTES];
 	if (ends_with(name, ".json"))
 		return "json";
-	ssize_t n = pread(fd, head, sizeof head, 0);
-	if (n < 0 || memchr(head, '\0', (size_t)n))
+	if (memchr(head, '\0', size))
 		return "bytes";
 	/* The last character may be cut in two. */
-	for (size_t cut = 0; cut < 4 && cut <= (size_t)n; cut++) {
-		if (cell__utf8_ok(head, (size_t)n - cut))
+	for (size_t cut = 0; cut < 4 && cut <= size; cut++) {
+		if (cell__utf8_ok(head, size - cut))
 			return "text";
-		if ((size_t)n < sizeof head)
+		if (size < CELL__STORE_SNIFF_BYTES)
 			break;
 	}
 	return "bytes";
 }
 
-static json_t *make_info(struct cell__store *store, const char *name, json_t *entry, int fd, const struct stat *st)
+static const char *guess_type(int fd, const char *name)
 {
-	bool derived = !json_is_object(entry);
+	char head[CELL__STORE_SNIFF_BYTES];
+	ssize_t n = pread(fd, head, sizeof head, 0);
+	return n < 0 ? "bytes" : cell__artifact_guess(name, head, (size_t)n);
+}
+
+json_t *cell__artifact_info(const char *name, const char *path, json_t *entry, const char *when, const char *type,
+			    int64_t size)
+{
 	json_t *description = json_object_get(entry, "description");
 	json_t *created = json_object_get(entry, "created_at");
 	json_t *old = json_object_get(entry, "metadata");
 	json_t *metadata = json_is_object(old) ? json_copy(old) : json_object();
+	if (metadata && type)
+		json_object_set_new(metadata, "_data_type", json_string(type));
+	/* A path that is not UTF-8 cannot be told in JSON. */
+	return json_pack("{s:s, s:s*, s:o, s:o, s:o, s:I, s:b}", "name", name, "path",
+			 cell__utf8_ok(path, strlen(path)) ? path : NULL, "description",
+			 json_is_string(description) ? json_incref(description) : json_string(""), "created_at",
+			 json_is_string(created) ? json_incref(created) : json_string(when), "metadata", metadata, "size",
+			 (json_int_t)size, "derived", !json_is_object(entry));
+}
+
+bool cell__artifact_typed(json_t *entry)
+{
+	return json_is_string(json_object_get(json_object_get(entry, "metadata"), "_data_type"));
+}
+
+static json_t *make_info(struct cell__store *store, const char *name, json_t *entry, int fd, const struct stat *st)
+{
 	char when[CELL__TIME_SIZE];
 	cell__time_format(&st->st_mtim, when);
-	if (metadata && !json_is_string(json_object_get(metadata, "_data_type")))
-		json_object_set_new(metadata, "_data_type", json_string(guess_type(fd, name)));
 	CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT;
-	if (cell__buf_printf(&path, "%s/" FOLDER "/%s", store->root, name) < 0) {
-		json_decref(metadata);
+	if (cell__buf_printf(&path, "%s/" FOLDER "/%s", store->root, name) < 0)
 		return NULL;
-	}
-	/* A root that is not UTF-8 cannot be told in JSON. */
-	json_t *info = json_pack("{s:s, s:s*, s:o, s:o, s:o, s:I, s:b}", "name", name, "path",
-				 cell__utf8_ok(path.data, path.size) ? path.data : NULL, "description",
-				 json_is_string(description) ? json_incref(description) : json_string(""),
-				 "created_at", json_is_string(created) ? json_incref(created) : json_string(when),
-				 "metadata", metadata, "size", (json_int_t)st->st_size, "derived", derived);
-	return info;
+	const char *type = cell__artifact_typed(entry) ? NULL : guess_type(fd, name);
+	return cell__artifact_info(name, path.data, entry, when, type, st->st_size);
 }
 
 /* A regular file for reading; -1 with errno. */
@@ -98,8 +109,6 @@ static int open_regular(int dir_fd, const char *name, struct stat *ret_stat)
 static int open_pair(struct cell__store *store, const char *name, int *ret_fd, struct stat *ret_stat,
 		     json_t **ret_entry, bool *ret_broken, struct cell_error *err)
 {
-	if (cell__path_check(name, "artifact", err) < 0)
-		return -1;
 	CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, FOLDER, false);
 	CELL_AUTO_FD int lock = -1;
 	if (dir_fd < 0)
@@ -129,8 +138,8 @@ static int open_pair(struct cell__store *store, const char *name, int *ret_fd, s
 
 /* ---- saving ---- */
 
-struct cell__artifact_writer {
-	struct cell__store *store;
+struct file_writer {
+	struct cell__artifact_writer base;
 	int dir_fd;    /* artifacts/ */
 	int parent_fd; /* where the file lies */
 	struct cell__temp temp;
@@ -139,20 +148,19 @@ struct cell__artifact_writer {
 	char name[];
 };
 
-void cell__artifact_abort(struct cell__artifact_writer *writer)
+static void abort_write(struct cell__artifact_writer *base)
 {
-	if (!writer)
-		return;
+	struct file_writer *writer = (struct file_writer *)base;
 	cell__temp_discard(&writer->temp);
 	cell__close_fd(&writer->parent_fd);
 	cell__close_fd(&writer->dir_fd);
 	free(writer);
 }
 
-static int begin(struct cell__artifact_writer *writer, struct cell_error *err)
+static int begin_file(struct file_writer *writer, struct cell_error *err)
 {
 	const char *last;
-	writer->dir_fd = cell__dir_open(writer->store->root_fd, FOLDER, true);
+	writer->dir_fd = cell__dir_open(writer->base.store->root_fd, FOLDER, true);
 	if (writer->dir_fd < 0)
 		return fail_write(err, writer->name, errno);
 	writer->parent_fd = cell__path_open_parent(writer->dir_fd, writer->name, true, &last);
@@ -161,7 +169,7 @@ static int begin(struct cell__artifact_writer *writer, struct cell_error *err)
 			return fail_open(err, writer->name, errno);
 		return fail_write(err, writer->name, errno);
 	}
-	if (!atomic_exchange(&writer->store->swept, true)) {
+	if (!atomic_exchange(&writer->base.store->swept, true)) {
 		/* Taking the lock completes what a dead writer's journal needs its temporary files for. */
 		CELL_AUTO_FD int lock = -1;
 		if (cell__index_lock(writer->dir_fd, true, &lock, NULL) == 0) {
@@ -174,29 +182,26 @@ static int begin(struct cell__artifact_writer *writer, struct cell_error *err)
 	return 0;
 }
 
-int cell__artifact_begin(struct cell__store *store, const char *name, struct cell__artifact_writer **ret_writer,
-			 struct cell_error *err)
+static int begin(struct cell__store *store, const char *name, struct cell__artifact_writer **ret_writer,
+		 struct cell_error *err)
 {
-	if (cell__path_check(name, "artifact", err) < 0)
-		return -1;
 	size_t size = strlen(name) + 1;
-	struct cell__artifact_writer *writer = cell__alloc(1, sizeof *writer + size);
+	struct file_writer *writer = cell__alloc(1, sizeof *writer + size);
 	if (!writer)
 		return cell_fail(err, CELL_E_NOMEM, 0, "save artifact '%.120s'", name);
-	*writer = (struct cell__artifact_writer){
-		.store = store, .dir_fd = -1, .parent_fd = -1, .temp = CELL__TEMP_INIT
-	};
+	*writer = (struct file_writer){ .base.store = store, .dir_fd = -1, .parent_fd = -1, .temp = CELL__TEMP_INIT };
 	memcpy(writer->name, name, size);
-	if (begin(writer, err) < 0) {
-		cell__artifact_abort(writer);
+	if (begin_file(writer, err) < 0) {
+		abort_write(&writer->base);
 		return -1;
 	}
-	*ret_writer = writer;
+	*ret_writer = &writer->base;
 	return 0;
 }
 
-int cell__artifact_write(struct cell__artifact_writer *writer, const void *bytes, size_t size, struct cell_error *err)
+static int write_chunk(struct cell__artifact_writer *base, const void *bytes, size_t size, struct cell_error *err)
 {
+	struct file_writer *writer = (struct file_writer *)base;
 	/* What is missing now would be missing in the middle: nothing may be written behind it. */
 	if (writer->failed)
 		return fail_write(err, writer->name, writer->failed);
@@ -222,8 +227,8 @@ static int check_data_type(const char *type, struct cell_error *err)
 	return 0;
 }
 
-static int make_entry(const char *data_type, const char *description, json_t *metadata, json_t **ret_entry,
-		      struct cell_error *err)
+int cell__artifact_entry(const char *data_type, const char *description, json_t *metadata, json_t **ret_entry,
+			 struct cell_error *err)
 {
 	if (check_data_type(data_type, err) < 0)
 		return -1;
@@ -248,8 +253,11 @@ static int make_entry(const char *data_type, const char *description, json_t *me
 	return 0;
 }
 
-static int commit(struct cell__artifact_writer *writer, json_t *entry, json_t **ret_info, struct cell_error *err)
+static int commit(struct cell__artifact_writer *base, json_t *entry, json_t **ret_info, struct cell_error *err)
 {
+	struct file_writer *writer = (struct file_writer *)base;
+	if (writer->failed)
+		return fail_write(err, writer->name, writer->failed);
 	struct stat st;
 	struct cell__index_outcome outcome;
 	/* Kept open past the rename, for the info. */
@@ -258,42 +266,28 @@ static int commit(struct cell__artifact_writer *writer, json_t *entry, json_t **
 		return fail_write(err, writer->name, errno);
 	struct cell__index_change change = { .path = writer->name, .key = writer->name, .entry = entry,
 					     .temp = &writer->temp };
-	if (cell__index_apply(writer->dir_fd, INDEX, &writer->store->artifacts, &change, &outcome, err) < 0)
+	if (cell__index_apply(writer->dir_fd, INDEX, &writer->base.store->artifacts, &change, &outcome, err) < 0)
 		return cell_fail_wrap(err, "Cannot write artifact '%.80s'", writer->name);
 	if (outcome.broken)
-		cell__store_put_notice(writer->store, &outcome.notice);
+		cell__store_put_notice(writer->base.store, &outcome.notice);
 	if (!ret_info)
 		return 0;
-	json_t *info = make_info(writer->store, writer->name, entry, fd, &st);
+	json_t *info = make_info(writer->base.store, writer->name, entry, fd, &st);
 	if (!info)
 		return cell_fail(err, CELL_E_NOMEM, 0, "save artifact '%.120s'", writer->name);
 	*ret_info = info;
 	return 0;
 }
 
-int cell__artifact_commit(struct cell__artifact_writer *writer, const char *data_type, const char *description,
-			  json_t *metadata, json_t **ret_info, struct cell_error *err)
-{
-	json_t *entry = NULL;
-	int rc = writer->failed ? fail_write(err, writer->name, writer->failed)
-				: make_entry(data_type, description, metadata, &entry, err);
-	if (rc == 0)
-		rc = commit(writer, entry, ret_info, err);
-	json_decref(entry);
-	cell__artifact_abort(writer);
-	return rc;
-}
-
 /* ---- loading ---- */
 
-struct cell__artifact_reader {
+struct file_reader {
+	struct cell__artifact_reader base;
 	int fd;
-	int64_t size;
-	json_t *info;
 };
 
-int cell__artifact_open(struct cell__store *store, const char *name, struct cell__artifact_reader **ret_reader,
-			struct cell_error *err)
+static int open_artifact(struct cell__store *store, const char *name, struct cell__artifact_reader **ret_reader,
+			 struct cell_error *err)
 {
 	CELL_AUTO_FD int fd = -1;
 	struct stat st;
@@ -307,7 +301,7 @@ int cell__artifact_open(struct cell__store *store, const char *name, struct cell
 	}
 	if (broken)
 		cell__store_put_notice(store, &why);
-	struct cell__artifact_reader *reader = cell__alloc(1, sizeof *reader);
+	struct file_reader *reader = cell__alloc(1, sizeof *reader);
 	json_t *info = make_info(store, name, entry, fd, &st);
 	json_decref(entry);
 	if (!reader || !info) {
@@ -316,24 +310,15 @@ int cell__artifact_open(struct cell__store *store, const char *name, struct cell
 		return cell_fail(err, CELL_E_NOMEM, 0, "load artifact '%.120s'", name);
 	}
 	posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
-	*reader = (struct cell__artifact_reader){ .fd = cell__take_fd(&fd), .size = st.st_size, .info = info };
-	*ret_reader = reader;
+	*reader = (struct file_reader){ .base = { store->backend, st.st_size, info }, .fd = cell__take_fd(&fd) };
+	*ret_reader = &reader->base;
 	return 0;
 }
 
-json_t *cell__artifact_reader_info(struct cell__artifact_reader *reader)
+static ssize_t read_chunk(struct cell__artifact_reader *base, void *buf, size_t size, int64_t offset,
+			  struct cell_error *err)
 {
-	return reader->info;
-}
-
-int64_t cell__artifact_reader_size(const struct cell__artifact_reader *reader)
-{
-	return reader->size;
-}
-
-ssize_t cell__artifact_pread(struct cell__artifact_reader *reader, void *buf, size_t size, int64_t offset,
-			     struct cell_error *err)
-{
+	struct file_reader *reader = (struct file_reader *)base;
 	size_t done = 0;
 	while (done < size) {
 		ssize_t n = pread(reader->fd, (char *)buf + done, size - done, offset + (int64_t)done);
@@ -348,29 +333,24 @@ ssize_t cell__artifact_pread(struct cell__artifact_reader *reader, void *buf, si
 	return (ssize_t)done;
 }
 
-ssize_t cell__artifact_pread_cached(struct cell__artifact_reader *reader, void *buf, size_t size, int64_t offset)
+static ssize_t read_cached(struct cell__artifact_reader *base, void *buf, size_t size, int64_t offset)
 {
+	struct file_reader *reader = (struct file_reader *)base;
 	struct iovec iov = { buf, size };
-	if (offset < 0 || offset > reader->size)
-		return -1;
-	if ((int64_t)size > reader->size - offset)
-		iov.iov_len = (size_t)(reader->size - offset);
 	ssize_t n = preadv2(reader->fd, &iov, 1, offset, RWF_NOWAIT);
 	return n == (ssize_t)iov.iov_len ? n : -1;
 }
 
-void cell__artifact_reader_close(struct cell__artifact_reader *reader)
+static void close_artifact(struct cell__artifact_reader *base)
 {
-	if (!reader)
-		return;
+	struct file_reader *reader = (struct file_reader *)base;
 	close(reader->fd);
-	json_decref(reader->info);
 	free(reader);
 }
 
 /* ---- looking ---- */
 
-int cell__artifact_get(struct cell__store *store, const char *name, json_t **ret_info, struct cell_error *err)
+static int get(struct cell__store *store, const char *name, json_t **ret_info, struct cell_error *err)
 {
 	CELL_AUTO_FD int fd = -1;
 	struct stat st;
@@ -388,10 +368,8 @@ int cell__artifact_get(struct cell__store *store, const char *name, json_t **ret
 	return 0;
 }
 
-int cell__artifact_exists(struct cell__store *store, const char *name, bool *ret_exists, struct cell_error *err)
+static int exists(struct cell__store *store, const char *name, bool *ret_exists, struct cell_error *err)
 {
-	if (cell__path_check(name, "artifact", err) < 0)
-		return -1;
 	CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, FOLDER, false);
 	struct stat st;
 	CELL_AUTO_FD int fd = dir_fd >= 0 ? open_regular(dir_fd, name, &st) : -1;
@@ -401,28 +379,25 @@ int cell__artifact_exists(struct cell__store *store, const char *name, bool *ret
 	return 0;
 }
 
-int cell__artifact_delete(struct cell__store *store, const char *name, bool *ret_deleted, struct cell_error *err)
+static int delete(struct cell__store *store, const char *name, bool *ret_deleted, struct cell_error *err)
 {
-	if (cell__path_check(name, "artifact", err) < 0)
-		return -1;
 	struct cell__index_outcome outcome = { 0 };
 	CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, FOLDER, false);
 	if (dir_fd < 0 && errno != ENOENT)
 		return cell_fail(err, CELL_E_IO, errno, "Cannot delete artifact '%.120s'", name);
-	bool exists = false;
-	if (dir_fd >= 0 && cell__artifact_exists(store, name, &exists, err) < 0)
+	bool known = false;
+	if (dir_fd >= 0 && exists(store, name, &known, err) < 0)
 		return -1;
 	if (dir_fd >= 0) {
 		struct cell__index_change change = { .path = name, .key = name };
 		int rc = cell__index_apply(dir_fd, INDEX, &store->artifacts, &change, &outcome, err);
 		/* What is not there need not be removed from a read-only disk. */
-		if (rc < 0 && exists)
+		if (rc < 0 && known)
 			return cell_fail_wrap(err, "Cannot delete artifact '%.80s'", name);
 		if (rc == 0 && outcome.broken)
 			cell__store_put_notice(store, &outcome.notice);
 	}
-	if (ret_deleted)
-		*ret_deleted = outcome.existed;
+	*ret_deleted = outcome.existed;
 	return 0;
 }
 
@@ -500,8 +475,7 @@ static int compare_names(const void *a, const void *b)
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* The values of an object, sorted by key. */
-static json_t *sorted_values(json_t *object)
+json_t *cell__sorted_values(json_t *object)
 {
 	size_t n = json_object_size(object), i = 0;
 	CELL_AUTO_FREE const char **names = cell__alloc(n, sizeof *names);
@@ -528,14 +502,14 @@ static int list_all(struct listing *list, json_t **ret_list, struct cell_error *
 	json_object_foreach(list->index, name, entry)
 		if (!json_object_get(list->found, name) && add_file(list, name, err) < 0)
 			return -1;
-	json_t *values = sorted_values(list->found);
+	json_t *values = cell__sorted_values(list->found);
 	if (!values)
 		return cell_fail(err, CELL_E_NOMEM, 0, "list artifacts");
 	*ret_list = values;
 	return 0;
 }
 
-int cell__artifact_list(struct cell__store *store, json_t **ret_list, struct cell_error *err)
+static int list_artifacts(struct cell__store *store, json_t **ret_list, struct cell_error *err)
 {
 	CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, FOLDER, false);
 	CELL_AUTO_FD int lock = -1;
@@ -563,3 +537,18 @@ int cell__artifact_list(struct cell__store *store, json_t **ret_list, struct cel
 	json_decref(list.found);
 	return rc;
 }
+
+const struct cell__artifact_ops cell__file_artifacts = {
+	.begin = begin,
+	.write = write_chunk,
+	.commit = commit,
+	.abort = abort_write,
+	.open = open_artifact,
+	.pread = read_chunk,
+	.pread_cached = read_cached,
+	.close = close_artifact,
+	.get = get,
+	.list = list_artifacts,
+	.exists = exists,
+	.delete = delete,
+};

@@ -246,7 +246,7 @@ size_t cell__dep_base_size(const char *spec)
 	return strcspn(spec, "[<>=!~ ");
 }
 
-static bool same_package(const char *a, const char *b)
+bool cell__dep_same_package(const char *a, const char *b)
 {
 	size_t size = cell__dep_base_size(a);
 	return size == cell__dep_base_size(b) && strncmp(a, b, size) == 0;
@@ -379,21 +379,22 @@ static int deps_read(struct cell__store *store, bool lock, struct deps *deps, st
 	return read_lines(store->base_fd, &deps->ours, err) < 0 ? -1 : read_lines(deps->old_fd, &deps->old, err);
 }
 
-static int add_spec(json_t *list, const char *spec)
+int cell__deps_tell(json_t *list, const char *spec)
 {
 	for (size_t i = 0; i < json_array_size(list); i++)
-		if (same_package(json_string_value(json_array_get(list, i)), spec))
+		if (cell__dep_same_package(json_string_value(json_array_get(list, i)), spec))
 			return 0;
 	return json_array_append_new(list, json_string(spec));
 }
 
-static int add_problem(json_t *problems, const char *file, size_t line_number, const struct line *line)
+int cell__deps_tell_problem(json_t *problems, const char *file, size_t line, const char *text, size_t size,
+			    const struct cell_error *problem)
 {
-	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
-	if (cell__buf_add_utf8(&text, line->text, line->size) < 0)
+	CELL_AUTO_BUF struct cell__buf clean = CELL_BUF_INIT;
+	if (cell__buf_add_utf8(&clean, text, size) < 0)
 		return -1;
-	json_t *one = json_pack("{s:s, s:I, s:s%, s:s}", "file", file, "line", (json_int_t)line_number, "text",
-				text.data ? text.data : "", text.size, "message", line->problem.msg);
+	json_t *one = json_pack("{s:s, s:I, s:s%, s:s}", "file", file, "line", (json_int_t)line, "text",
+				clean.data ? clean.data : "", clean.size, "message", problem->msg);
 	return one ? json_array_append_new(problems, one) : -1;
 }
 
@@ -403,9 +404,9 @@ static int tell_lines(const struct lines *lines, const char *file, json_t *list,
 	for (size_t i = 0; rc == 0 && i < lines->n; i++) {
 		const struct line *line = &lines->list[i];
 		if (line->spec[0])
-			rc = add_spec(list, line->spec);
+			rc = cell__deps_tell(list, line->spec);
 		else if (!line->blank)
-			rc = add_problem(problems, file, i + 1, line);
+			rc = cell__deps_tell_problem(problems, file, i + 1, line->text, line->size, &line->problem);
 	}
 	return rc;
 }
@@ -415,7 +416,7 @@ static int compare_specs(const void *a, const void *b)
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-static json_t *sorted(json_t *list)
+json_t *cell__deps_sorted(json_t *list)
 {
 	size_t n = json_array_size(list);
 	CELL_AUTO_FREE const char **specs = cell__alloc(n, sizeof *specs);
@@ -430,7 +431,7 @@ static json_t *sorted(json_t *list)
 	return out;
 }
 
-int cell__deps_list(struct cell__store *store, json_t **ret_list, json_t **ret_problems, struct cell_error *err)
+static int list_deps(struct cell__store *store, json_t **ret_list, json_t **ret_problems, struct cell_error *err)
 {
 	AUTO_DEPS struct deps deps = DEPS_INIT;
 	if (deps_read(store, false, &deps, err) < 0)
@@ -438,17 +439,14 @@ int cell__deps_list(struct cell__store *store, json_t **ret_list, json_t **ret_p
 	json_t *list = json_array(), *problems = json_array(), *out = NULL;
 	if (list && problems && tell_lines(&deps.ours, FILE_NAME, list, problems) == 0 &&
 	    tell_lines(&deps.old, OLD_FOLDER "/" FILE_NAME, list, problems) == 0)
-		out = sorted(list);
+		out = cell__deps_sorted(list);
 	json_decref(list);
 	if (!out) {
 		json_decref(problems);
 		return cell_fail(err, CELL_E_NOMEM, 0, "list dependencies");
 	}
 	*ret_list = out;
-	if (ret_problems)
-		*ret_problems = problems;
-	else
-		json_decref(problems);
+	*ret_problems = problems;
 	return 0;
 }
 
@@ -458,7 +456,7 @@ static bool drop_lines(struct lines *lines, const char *spec, const struct line 
 	size_t kept = 0;
 	for (size_t i = 0; i < lines->n; i++) {
 		const struct line *line = &lines->list[i];
-		if (line == keep || !line->spec[0] || (spec && !same_package(line->spec, spec)))
+		if (line == keep || !line->spec[0] || (spec && !cell__dep_same_package(line->spec, spec)))
 			lines->list[kept++] = *line;
 	}
 	bool dropped = kept < lines->n;
@@ -491,7 +489,7 @@ static size_t count_specs(const struct lines *lines)
 static int put_spec(struct lines *lines, const char *spec, struct cell__buf *replaced, struct cell_error *err)
 {
 	size_t at = 0;
-	while (at < lines->n && !(lines->list[at].spec[0] && same_package(lines->list[at].spec, spec)))
+	while (at < lines->n && !(lines->list[at].spec[0] && cell__dep_same_package(lines->list[at].spec, spec)))
 		at++;
 	int rc = cell__buf_add_str(replaced, spec);
 	if (at < lines->n) {
@@ -512,12 +510,11 @@ static int put_spec(struct lines *lines, const char *spec, struct cell__buf *rep
 	return 0;
 }
 
-int cell__deps_add(struct cell__store *store, const char *spec, struct cell_error *err)
+static int add_dep(struct cell__store *store, const char *normal, struct cell_error *err)
 {
-	char normal[CELL__STORE_DEP_BYTES + 1];
 	AUTO_DEPS struct deps deps = DEPS_INIT;
 	CELL_AUTO_BUF struct cell__buf replaced = CELL_BUF_INIT;
-	if (cell__dep_normalise(spec, normal, err) < 0 || deps_read(store, true, &deps, err) < 0)
+	if (deps_read(store, true, &deps, err) < 0)
 		return -1;
 	if (put_spec(&deps.ours, normal, &replaced, err) < 0 || write_lines(store->base_fd, &deps.ours, err) < 0)
 		return -1;
@@ -540,12 +537,36 @@ static int drop_all(struct cell__store *store, const char *spec, bool *ret_dropp
 	return 0;
 }
 
+const struct cell__deps_ops cell__file_deps = { .list = list_deps, .add = add_dep, .drop = drop_all };
+
+/* ---- on either backend ---- */
+
+int cell__deps_list(struct cell__store *store, json_t **ret_list, json_t **ret_problems, struct cell_error *err)
+{
+	json_t *problems;
+	if (store->backend->deps->list(store, ret_list, &problems, err) < 0)
+		return -1;
+	if (ret_problems)
+		*ret_problems = problems;
+	else
+		json_decref(problems);
+	return 0;
+}
+
+int cell__deps_add(struct cell__store *store, const char *spec, struct cell_error *err)
+{
+	char normal[CELL__STORE_DEP_BYTES + 1];
+	if (cell__dep_normalise(spec, normal, err) < 0)
+		return -1;
+	return store->backend->deps->add(store, normal, err);
+}
+
 int cell__deps_remove(struct cell__store *store, const char *spec, bool *ret_removed, struct cell_error *err)
 {
 	char normal[CELL__STORE_DEP_BYTES + 1];
 	bool removed = false;
 	if (spec[strspn(spec, " \t\r\n")] != '\0') {
-		if (cell__dep_normalise(spec, normal, err) < 0 || drop_all(store, normal, &removed, err) < 0)
+		if (cell__dep_normalise(spec, normal, err) < 0 || store->backend->deps->drop(store, normal, &removed, err) < 0)
 			return -1;
 	}
 	if (ret_removed)
@@ -556,7 +577,7 @@ int cell__deps_remove(struct cell__store *store, const char *spec, bool *ret_rem
 int cell__deps_clear(struct cell__store *store, struct cell_error *err)
 {
 	bool dropped;
-	return drop_all(store, NULL, &dropped, err);
+	return store->backend->deps->drop(store, NULL, &dropped, err);
 }
 
 int cell__deps_hash(struct cell__store *store, char out[static CELL__DEPS_HASH_SIZE], struct cell_error *err)

@@ -429,17 +429,10 @@ int64_t cell__time_ns(const struct timespec *when)
 
 /* ---- the store ---- */
 
-static bool workspace_ok(const char *id)
-{
-	size_t size = strlen(id);
-	return size >= 1 && size <= 128 &&
-	       strspn(id, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-") == size;
-}
-
 static char *join_path(const char *a, const char *b, const char *c)
 {
 	struct cell__buf buf = CELL_BUF_INIT;
-	if (cell__buf_printf(&buf, "%s/%s/%s", strcmp(a, "/") == 0 ? "" : a, b, c) < 0)
+	if (cell__buf_printf(&buf, "%s/%s%s%s", strcmp(a, "/") == 0 ? "" : a, b, c ? "/" : "", c ? c : "") < 0)
 		return NULL;
 	return cell__buf_take(&buf);
 }
@@ -463,7 +456,8 @@ static int open_folders(struct cell__store *store, const char *base, const char 
 	for (size_t n = strlen(store->base); n > 1 && store->base[n - 1] == '/'; n--)
 		store->base[n - 1] = '\0';
 	store->root = workspace_id ? join_path(store->base, "workspaces", workspace_id) : cell__strdup(store->base);
-	if (!store->root)
+	store->artifacts_path = store->root ? join_path(store->root, "artifacts", NULL) : NULL;
+	if (!store->artifacts_path)
 		return cell_fail(err, CELL_E_NOMEM, 0, "open storage");
 	if (cell__mkdir_all(store->root) < 0)
 		return cell_fail(err, CELL_E_IO, errno, "make storage folder %s", store->root);
@@ -476,70 +470,19 @@ static int open_folders(struct cell__store *store, const char *base, const char 
 	return 0;
 }
 
-int cell__store_open(const char *base, const char *workspace_id, struct cell__store **ret_store,
-		     struct cell_error *err)
+static void close_folders(struct cell__store *store)
 {
-	if (!base[0])
-		return cell_fail(err, CELL_E_INVALID, 0, "the storage folder's name is empty");
-	if (workspace_id && !workspace_ok(workspace_id))
-		return cell_fail(err, CELL_E_INVALID, 0,
-				 "workspace_id must be 1-128 characters using only ASCII letters, "
-				 "digits, underscores, or hyphens");
-	struct cell__store *store = cell__alloc(1, sizeof *store);
-	if (!store)
-		return cell_fail(err, CELL_E_NOMEM, 0, "open storage");
-	store->base_fd = store->root_fd = store->watch.fd = -1;
-	pthread_mutex_init(&store->search_lock, NULL);
-	pthread_mutex_init(&store->notice_lock, NULL);
-	pthread_mutex_init(&store->artifacts.lock, NULL);
-	pthread_mutex_init(&store->workflows.lock, NULL);
-	if (open_folders(store, base, workspace_id, err) < 0) {
-		cell__store_close(store);
-		return -1;
-	}
-	*ret_store = store;
-	return 0;
-}
-
-void cell__store_close(struct cell__store *store)
-{
-	if (!store)
-		return;
-	cell__store_close_search(store);
 	cell__close_fd(&store->base_fd);
-	cell__close_fd(&store->root_fd);
-	pthread_mutex_destroy(&store->search_lock);
-	pthread_mutex_destroy(&store->notice_lock);
-	free(store->model);
 	json_decref(store->artifacts.index);
 	json_decref(store->workflows.index);
-	pthread_mutex_destroy(&store->artifacts.lock);
-	pthread_mutex_destroy(&store->workflows.lock);
 	free(store->base);
-	free(store->root);
-	free(store);
 }
 
-const char *cell__store_root(const struct cell__store *store)
-{
-	return store->root;
-}
-
-void cell__store_put_notice(struct cell__store *store, const struct cell_error *notice)
-{
-	pthread_mutex_lock(&store->notice_lock);
-	store->notice = *notice;
-	store->has_notice = true;
-	pthread_mutex_unlock(&store->notice_lock);
-}
-
-bool cell__store_take_notice(struct cell__store *store, struct cell_error *ret_notice)
-{
-	pthread_mutex_lock(&store->notice_lock);
-	bool has = store->has_notice;
-	if (has)
-		*ret_notice = store->notice;
-	store->has_notice = false;
-	pthread_mutex_unlock(&store->notice_lock);
-	return has;
-}
+const struct cell__backend cell__file_backend = {
+	.name = "file",
+	.open = open_folders,
+	.close = close_folders,
+	.artifacts = &cell__file_artifacts,
+	.workflows = &cell__file_workflows,
+	.deps = &cell__file_deps,
+};

@@ -11,13 +11,10 @@
 #define CELL_STORE_FILE_H
 
 #include <jansson.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <sys/stat.h>
 
 #include "core/core.h"
-#include "loop/watch.h"
-#include "store/search.h"
+#include "store/backend.h"
 
 #define CELL__OWN_PREFIX ".cell-"
 #define CELL__LOCK_FILE ".cell-lock"
@@ -27,34 +24,6 @@
 
 /* A file's time from so long ago cannot be that of a later change: ten times the coarsest clock tick that times come from. */
 #define CELL__RECENT_NS 100000000
-
-/*
- * An index as it was last read or written, for as long as its file is the same one.  Whoever is given it must not
- * change it.  Any thread.
- */
-struct cell__index_cache {
-	pthread_mutex_t lock; /* guards the two below */
-	json_t *index;        /* NULL: none */
-	struct stat seen;
-};
-
-struct cell__store {
-	char *base;     /* as given, absolute */
-	char *root;     /* base, or base/workspaces/<id> */
-	int base_fd;
-	int root_fd;
-	atomic_bool swept;      /* left-over temporary files were looked for */
-	struct cell__index_cache artifacts, workflows; /* their indexes */
-	pthread_mutex_t search_lock; /* guards the five below */
-	char *model;            /* whose vectors the index has; NULL: none */
-	struct cell__search *search;
-	struct cell__watch watch; /* on the folders of workflows; without it they are listed each time */
-	struct cell__search_stamp *stamps; /* what the index holds, sorted by id */
-	size_t n_stamps;
-	pthread_mutex_t notice_lock;
-	bool has_notice;
-	struct cell_error notice;
-};
 
 /* ---- paths ---- */
 
@@ -158,10 +127,5 @@ struct cell__index_outcome {
 int cell__index_apply(int dir_fd, const char *file, struct cell__index_cache *cache,
 		      const struct cell__index_change *change, struct cell__index_outcome *ret_outcome,
 		      struct cell_error *err);
-
-/* Keeps what was set aside for cell__store_take_notice(). */
-void cell__store_put_notice(struct cell__store *store, const struct cell_error *notice);
-/* Lets go of the search index; workflow_index.c. */
-void cell__store_close_search(struct cell__store *store);
 
 #endif

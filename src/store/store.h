@@ -55,8 +55,16 @@ int cell__store_open(const char *base, const char *workspace_id, struct cell__st
 		     struct cell_error *err);
 /* NULL is fine.  No call on it may be under way; its readers and writers must be gone. */
 void cell__store_close(struct cell__store *store);
-/* The folder of this store: base, or the workspace's. */
+/* Is it the URL of a Redis server, not a folder? */
+bool cell__store_is_redis(const char *base);
+/* What this store is: its folder (base, or the workspace's), or a URL without secrets, with prefix and workspace. */
 const char *cell__store_root(const struct cell__store *store);
+/* The folder, where the store is one; else NULL. */
+const char *cell__store_folder(const struct cell__store *store);
+/* Where its artifacts are: a folder, or the beginning of their keys. */
+const char *cell__store_artifacts_path(const struct cell__store *store);
+/* Before the first search: a folder under which a store that is no folder keeps what searching needs. */
+int cell__store_use_cache(struct cell__store *store, const char *cache_dir, struct cell_error *err);
 /*
  * True, once, when something was repaired on the way of a call that succeeded (an index set aside while saving):
  * worth a line in a log.

@@ -154,15 +154,7 @@ static int scan_folders(struct cell__store *store, struct files *files, struct c
 	return 0;
 }
 
-/* One document with what it points to. */
-struct made {
-	struct cell__search_doc doc;
-	struct cell__buf source, params;
-	struct cell__py_source parsed;
-	char *description, *docs, *payload;
-};
-
-static void made_finish(struct made *made)
+void cell__workflow_doc_finish(struct cell__workflow_doc *made)
 {
 	cell__buf_finish(&made->source);
 	cell__buf_finish(&made->params);
@@ -180,7 +172,7 @@ static json_t *make_problem(const char *name, const char *message)
 	return json_pack("{s:s, s:s}", "name", name, "message", clean.data ? clean.data : "");
 }
 
-static int fill_texts(struct made *made, const char *name, json_t *info)
+static int fill_texts(struct cell__workflow_doc *made, const char *name, json_t *info)
 {
 	struct cell__buf docs = CELL_BUF_INIT;
 	int rc = 0;
@@ -198,13 +190,35 @@ static int fill_texts(struct made *made, const char *name, json_t *info)
 	return rc < 0 || !made->docs || !made->description ? -1 : 0;
 }
 
-/* Reads one file anew.  A file that is no workflow has a payload that says so, and no text to be found by. */
-static int make_doc(const int folders[2], const struct file *file, json_t *entry, struct made *made)
+int cell__workflow_doc_make(struct cell__workflow_doc *made, const char *name, json_t *entry, const struct timespec *when,
+			    bool old, const struct cell_error *why)
+{
+	struct cell_error problem = { 0 };
+	json_t *info = NULL;
+	if (why)
+		problem = *why;
+	else if (cell__py_scan(made->source.data, made->source.size, &made->parsed, &problem) == 0)
+		info = cell__workflow_info(name, &made->parsed, entry, when);
+	if (info && fill_texts(made, name, info) < 0) {
+		json_decref(info);
+		return -1;
+	}
+	if (!info)
+		info = make_problem(name, problem.msg);
+	if (info && old)
+		json_object_set_new(info, "old", json_true());
+	made->payload = info ? json_dumps(info, JSON_COMPACT) : NULL;
+	json_decref(info);
+	made->doc.payload = made->payload;
+	return made->payload ? 0 : -1;
+}
+
+/* Reads one file anew. */
+static int make_doc(const int folders[2], const struct file *file, json_t *entry, struct cell__workflow_doc *made)
 {
 	char path[CELL__WORKFLOW_FILE_SIZE];
-	struct stat st;
+	struct stat st = { 0 };
 	struct cell_error why = { 0 };
-	json_t *info = NULL;
 	cell__workflow_file(file->name, path);
 	made->doc = (struct cell__search_doc){ .id = file->name, .name = "" };
 	memcpy(made->doc.stamp, file->stamp, sizeof file->stamp);
@@ -213,22 +227,9 @@ static int make_doc(const int folders[2], const struct file *file, json_t *entry
 	} else {
 		stamp_file(&st, made->doc.stamp);
 		made->doc.stamp[2] ^= file->old ? OLD_BIT : 0;
-		if (cell__py_scan(made->source.data, made->source.size, &made->parsed, &why) == 0)
-			info = cell__workflow_info(file->name, &made->parsed, entry, &st);
-	}
-	if (info && fill_texts(made, file->name, info) < 0) {
-		json_decref(info);
-		return -1;
 	}
 	made->doc.stamp[1] |= (int64_t)(hash_entry(entry) << 32);
-	if (!info)
-		info = make_problem(file->name, why.msg);
-	if (info && file->old)
-		json_object_set_new(info, "old", json_true());
-	made->payload = info ? json_dumps(info, JSON_COMPACT) : NULL;
-	json_decref(info);
-	made->doc.payload = made->payload;
-	return made->payload ? 0 : -1;
+	return cell__workflow_doc_make(made, file->name, entry, &st.st_mtim, file->old, why.code ? &why : NULL);
 }
 
 struct refresh {
@@ -308,7 +309,7 @@ static json_t *entry_of(const struct refresh *r, json_t **index, const char *nam
 
 static int write_batch(struct refresh *r, size_t from, json_t **index, struct cell_error *err)
 {
-	struct made *made = cell__alloc(BATCH, sizeof *made);
+	struct cell__workflow_doc *made = cell__alloc(BATCH, sizeof *made);
 	struct cell__search_doc docs[BATCH + 1];
 	size_t n = 0;
 	if (!made)
@@ -332,12 +333,12 @@ static int write_batch(struct refresh *r, size_t from, json_t **index, struct ce
 		rc = cell__search_update(r->store->search, docs, n_docs, r->removed, from == 0 ? r->n_removed : 0,
 					 err);
 	for (size_t i = 0; i < n; i++)
-		made_finish(&made[i]);
+		cell__workflow_doc_finish(&made[i]);
 	free(made);
 	return rc;
 }
 
-static int load_stamps(struct cell__store *store, struct cell_error *err)
+int cell__workflow_load_stamps(struct cell__store *store, struct cell_error *err)
 {
 	struct cell__search_stamp *stamps;
 	size_t n;
@@ -359,7 +360,7 @@ static int write_changes(struct refresh *r, struct cell_error *err)
 		from += BATCH;
 	} while (rc == 0 && from < r->n_changed);
 	json_decref(index);
-	return rc == 0 ? load_stamps(r->store, err) : -1;
+	return rc == 0 ? cell__workflow_load_stamps(r->store, err) : -1;
 }
 
 /* ---- watching ---- */
@@ -383,14 +384,13 @@ static void watch(struct cell__store *store, const int folders[2])
 			return;
 }
 
-/* With search_lock held and an index open. */
-static int refresh(struct cell__store *store, struct cell_error *err)
+int cell__workflow_refresh_files(struct cell__store *store, struct cell_error *err)
 {
 	struct refresh r = { .store = store };
 	bool changed = cell__search_changed(store->search);
 	if (!changed && cell__watch_quiet(&store->watch, matters))
 		return 0;
-	if (changed && load_stamps(store, err) < 0)
+	if (changed && cell__workflow_load_stamps(store, err) < 0)
 		return -1;
 	r.folders[0] = cell__dir_open(store->root_fd, FOLDER, false);
 	r.folders[1] = cell__dir_open(store->root_fd, OLD_FOLDER, false);
@@ -481,7 +481,7 @@ static int open_fresh(struct cell__store *store, int first_try, struct cell_erro
 			continue;
 		if (add_vectors(store, err) < 0)
 			break;
-		if (refresh(store, err) == 0)
+		if (store->backend->workflows->refresh(store, err) == 0)
 			return 0;
 		if (err && err->code == CELL_E_LIMIT)
 			break;
@@ -506,10 +506,14 @@ static json_t *tell(struct cell__store *store, const char *id, const char *paylo
 	bool old = json_object_get(info, "old") != NULL;
 	json_object_del(info, "old");
 	*ret_problem = json_object_get(info, "message") != NULL;
-	if (cell__workflow_add_path(store, info, old ? OLD_FOLDER : FOLDER, id) == 0)
-		return info;
-	json_decref(info);
-	return NULL;
+	CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT;
+	if (store->backend->workflows->path(store, id, old, &path) < 0) {
+		json_decref(info);
+		return NULL;
+	}
+	if (cell__utf8_ok(path.data, path.size))
+		json_object_set_new(info, "path", json_string(path.data));
+	return info;
 }
 
 static int list_one(void *arg, const char *id, const char *payload)

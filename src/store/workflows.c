@@ -91,14 +91,14 @@ static int add_params(json_t *info, const struct cell__py_source *parsed)
 }
 
 json_t *cell__workflow_info(const char *name, const struct cell__py_source *parsed, json_t *entry,
-			    const struct stat *st)
+			    const struct timespec *when)
 {
-	char when[CELL__TIME_SIZE];
-	cell__time_format(&st->st_mtim, when);
+	char text[CELL__TIME_SIZE];
+	cell__time_format(when, text);
 	json_t *created = json_object_get(entry, "created_at");
+	created = json_is_string(created) ? json_incref(created) : when->tv_sec ? json_string(text) : json_null();
 	json_t *info = json_pack("{s:s, s:o, s:b, s:o}", "name", name, "description", describe(parsed, entry), "async",
-				 parsed->is_async, "created_at",
-				 json_is_string(created) ? json_incref(created) : json_string(when));
+				 parsed->is_async, "created_at", created);
 	if (info && add_params(info, parsed) < 0) {
 		json_decref(info);
 		info = NULL;
@@ -106,21 +106,9 @@ json_t *cell__workflow_info(const char *name, const struct cell__py_source *pars
 	return info;
 }
 
-int cell__workflow_add_path(struct cell__store *store, json_t *info, const char *folder, const char *name)
+static int tell_path(struct cell__store *store, const char *name, bool old, struct cell__buf *out)
 {
-	CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT;
-	if (cell__buf_printf(&path, "%s/%s/%s.py", store->root, folder, name) < 0)
-		return -1;
-	/* A root that is not UTF-8 cannot be told in JSON. */
-	return cell__utf8_ok(path.data, path.size) ? json_object_set_new(info, "path", json_string(path.data)) : 0;
-}
-
-static int finish_info(struct cell__store *store, json_t *info, const char *folder, const char *source, size_t size)
-{
-	const char *name = json_string_value(json_object_get(info, "name"));
-	if (!info || cell__workflow_add_path(store, info, folder, name) < 0)
-		return -1;
-	return source ? json_object_set_new(info, "source", json_stringn(source, size)) : 0;
+	return cell__buf_printf(out, "%s/%s/%s.py", store->root, old ? OLD_FOLDER : FOLDER, name);
 }
 
 /* ---- one workflow ---- */
@@ -135,12 +123,12 @@ int cell__workflow_fail_read(struct cell_error *err, const char *name, int sys)
 	return cell_fail(err, CELL_E_IO, sys, "Cannot read workflow '%s'", name);
 }
 
-/* Source and entry as they belong together; *ret_entry may become NULL.  Returns the folder's name, or NULL. */
-static const char *read_pair(struct cell__store *store, const char *name, struct cell__buf *source, struct stat *st,
-			     json_t **ret_entry, struct cell_error *err)
+static int read_pair(struct cell__store *store, const char *name, struct cell__workflow_kept *ret_kept,
+		     struct cell_error *err)
 {
 	static const char *const folders[] = { FOLDER, OLD_FOLDER };
 	char file[FILE_NAME_SIZE];
+	struct stat st;
 	cell__workflow_file(name, file);
 	for (size_t i = 0; i < 2; i++) {
 		CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, folders[i], false);
@@ -148,49 +136,24 @@ static const char *read_pair(struct cell__store *store, const char *name, struct
 		if (dir_fd < 0 && errno == ENOENT)
 			continue;
 		if (dir_fd < 0)
-			return cell__workflow_fail_read(err, name, errno), NULL;
+			return cell__workflow_fail_read(err, name, errno);
 		if (cell__index_lock(dir_fd, false, &lock, err) < 0)
-			return cell_fail_wrap(err, "Cannot read workflow '%s'", name), NULL;
-		if (cell__file_read(dir_fd, file, CELL__STORE_SOURCE_BYTES, source, st) < 0) {
+			return cell_fail_wrap(err, "Cannot read workflow '%s'", name);
+		if (cell__file_read(dir_fd, file, CELL__STORE_SOURCE_BYTES, &ret_kept->source, &st) < 0) {
 			if (errno == ENOENT)
 				continue;
-			return cell__workflow_fail_read(err, name, errno), NULL;
+			return cell__workflow_fail_read(err, name, errno);
 		}
 		json_t *index = NULL;
 		/* An index that cannot be parsed has nothing to say; the source alone is enough. */
 		if (cell__index_read(dir_fd, INDEX, i == 0 ? &store->workflows : NULL, &index, NULL) == 0)
-			*ret_entry = json_incref(json_object_get(index, name));
+			ret_kept->entry = json_incref(json_object_get(index, name));
 		json_decref(index);
-		return folders[i];
+		ret_kept->when = st.st_mtim;
+		ret_kept->old = i == 1;
+		return 0;
 	}
-	return cell__workflow_fail_read(err, name, ENOENT), NULL;
-}
-
-int cell__workflow_get(struct cell__store *store, const char *name, json_t **ret_info, struct cell_error *err)
-{
-	CELL_AUTO_BUF struct cell__buf source = CELL_BUF_INIT;
-	struct stat st;
-	json_t *entry = NULL;
-	if (cell__workflow_check_name(name, NULL) < 0)
-		return cell__workflow_fail_read(err, strlen(name) <= CELL__STORE_WORKFLOW_NAME_BYTES ? name : "...",
-						ENOENT);
-	const char *folder = read_pair(store, name, &source, &st, &entry, err);
-	if (!folder)
-		return -1;
-	struct cell__py_source parsed;
-	if (cell__py_scan(source.data, source.size, &parsed, err) < 0) {
-		json_decref(entry);
-		return cell_fail_wrap(err, "Invalid workflow '%s'", name);
-	}
-	json_t *info = cell__workflow_info(name, &parsed, entry, &st);
-	cell__py_source_finish(&parsed);
-	json_decref(entry);
-	if (finish_info(store, info, folder, source.data, source.size) < 0) {
-		json_decref(info);
-		return cell_fail(err, CELL_E_NOMEM, 0, "get workflow '%s'", name);
-	}
-	*ret_info = info;
-	return 0;
+	return cell__workflow_fail_read(err, name, ENOENT);
 }
 
 static bool file_exists(struct cell__store *store, const char *folder, const char *file)
@@ -200,7 +163,7 @@ static bool file_exists(struct cell__store *store, const char *folder, const cha
 	return dir_fd >= 0 && fstatat(dir_fd, file, &st, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-static int fail_exists(struct cell_error *err, const char *name)
+int cell__workflow_fail_exists(struct cell_error *err, const char *name)
 {
 	cell_fail(err, CELL_E_INVALID, 0, "Workflow '%s' already exists; pass overwrite=True to replace it", name);
 	if (err)
@@ -209,12 +172,13 @@ static int fail_exists(struct cell_error *err, const char *name)
 }
 
 static int write_pair(struct cell__store *store, const char *name, const char *source, size_t size, json_t *entry,
-		      bool overwrite, struct stat *ret_stat, struct cell_error *err)
+		      json_t *info, bool overwrite, struct cell_error *err)
 {
+	(void)info; /* all of it can be told from the source and the entry */
 	char file[FILE_NAME_SIZE];
 	cell__workflow_file(name, file);
 	if (!overwrite && file_exists(store, OLD_FOLDER, file))
-		return fail_exists(err, name);
+		return cell__workflow_fail_exists(err, name);
 	CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, FOLDER, true);
 	struct cell__temp temp = CELL__TEMP_INIT;
 	if (dir_fd < 0 || cell__temp_create(&temp, dir_fd) < 0)
@@ -224,11 +188,11 @@ static int write_pair(struct cell__store *store, const char *name, const char *s
 	struct cell__index_outcome outcome;
 	struct cell_error why = { 0 };
 	int rc = 0;
-	if (cell__temp_write(&temp, source, size) < 0 || cell__temp_sync(&temp) < 0 || fstat(temp.fd, ret_stat) < 0) {
+	if (cell__temp_write(&temp, source, size) < 0 || cell__temp_sync(&temp) < 0) {
 		rc = cell_fail(err, CELL_E_IO, errno, "Cannot write workflow '%s'", name);
 	} else if (cell__index_apply(dir_fd, INDEX, &store->workflows, &change, &outcome, &why) < 0) {
 		if (why.sys == EEXIST && !overwrite) {
-			rc = fail_exists(err, name);
+			rc = cell__workflow_fail_exists(err, name);
 		} else {
 			cell_fail_wrap(&why, "Cannot write workflow '%s'", name);
 			if (err)
@@ -240,6 +204,77 @@ static int write_pair(struct cell__store *store, const char *name, const char *s
 	}
 	cell__temp_discard(&temp);
 	return rc;
+}
+
+static int delete_pair(struct cell__store *store, const char *name, bool *ret_deleted, struct cell_error *err)
+{
+	char file[FILE_NAME_SIZE];
+	struct cell__index_outcome outcome = { 0 };
+	cell__workflow_file(name, file);
+	CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, FOLDER, false);
+	CELL_AUTO_FD int old_fd = cell__dir_open(store->root_fd, OLD_FOLDER, false);
+	struct cell__index_change change = { .path = file, .key = name };
+	if (file_exists(store, FOLDER, file) &&
+	    cell__index_apply(dir_fd, INDEX, &store->workflows, &change, &outcome, err) < 0)
+		return cell_fail_wrap(err, "Cannot delete workflow '%s'", name);
+	if (outcome.broken)
+		cell__store_put_notice(store, &outcome.notice);
+	*ret_deleted = outcome.existed;
+	/* Else the one it hid would come back. */
+	if (old_fd >= 0 && unlinkat(old_fd, file, 0) == 0)
+		*ret_deleted = true;
+	else if (old_fd >= 0 && errno != ENOENT)
+		return cell_fail(err, CELL_E_IO, errno, "Cannot delete workflow '%s'", name);
+	return 0;
+}
+
+const struct cell__workflow_ops cell__file_workflows = {
+	.read = read_pair,
+	.write = write_pair,
+	.delete = delete_pair,
+	.refresh = cell__workflow_refresh_files,
+	.path = tell_path,
+};
+
+/* ---- on either backend ---- */
+
+static int finish_info(struct cell__store *store, json_t *info, bool old, const char *source, size_t size)
+{
+	CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT;
+	const char *name = json_string_value(json_object_get(info, "name"));
+	if (!info || store->backend->workflows->path(store, name, old, &path) < 0)
+		return -1;
+	int rc = 0;
+	/* A root that is not UTF-8 cannot be told in JSON. */
+	if (cell__utf8_ok(path.data, path.size))
+		rc = json_object_set_new(info, "path", json_string(path.data));
+	return source ? rc | json_object_set_new(info, "source", json_stringn(source, size)) : rc;
+}
+
+int cell__workflow_get(struct cell__store *store, const char *name, json_t **ret_info, struct cell_error *err)
+{
+	struct cell__workflow_kept kept = { 0 };
+	if (cell__workflow_check_name(name, NULL) < 0)
+		return cell__workflow_fail_read(err, strlen(name) <= CELL__STORE_WORKFLOW_NAME_BYTES ? name : "...",
+						ENOENT);
+	struct cell__py_source parsed;
+	json_t *info = NULL;
+	int rc = store->backend->workflows->read(store, name, &kept, err);
+	if (rc == 0 && (rc = cell__py_scan(kept.source.data, kept.source.size, &parsed, err)) < 0) {
+		cell_fail_wrap(err, "Invalid workflow '%s'", name);
+	} else if (rc == 0) {
+		info = cell__workflow_info(name, &parsed, kept.entry, &kept.when);
+		cell__py_source_finish(&parsed);
+		rc = finish_info(store, info, kept.old, kept.source.data, kept.source.size);
+		if (rc < 0)
+			cell_fail(err, CELL_E_NOMEM, 0, "get workflow '%s'", name);
+	}
+	cell__buf_finish(&kept.source);
+	json_decref(kept.entry);
+	if (rc < 0)
+		return json_decref(info), -1;
+	*ret_info = info;
+	return 0;
 }
 
 int cell__workflow_create(struct cell__store *store, const char *name, const char *source, size_t source_size,
@@ -256,25 +291,20 @@ int cell__workflow_create(struct cell__store *store, const char *name, const cha
 	if (cell__py_scan(source, source_size, &parsed, err) < 0)
 		return -1;
 	char now[CELL__TIME_SIZE];
+	const struct timespec unknown = { 0 };
 	cell__time_now(now);
 	json_t *entry = json_pack("{s:s, s:s}", "description", description ? description : "", "created_at", now);
-	struct stat st;
-	json_t *info = NULL;
-	int rc;
-	if (!entry) {
+	json_t *info = entry ? cell__workflow_info(name, &parsed, entry, &unknown) : NULL;
+	int rc = 0;
+	if (!entry)
 		rc = cell_fail(err, CELL_E_INVALID, 0, "the workflow's description is not UTF-8");
-	} else {
-		rc = write_pair(store, name, source, source_size, entry, overwrite, &st, err);
-	}
-	if (rc == 0 && ret_info) {
-		info = cell__workflow_info(name, &parsed, entry, &st);
-		if (finish_info(store, info, FOLDER, source, source_size) < 0) {
-			json_decref(info);
-			rc = cell_fail(err, CELL_E_NOMEM, 0, "create workflow '%s'", name);
-		} else {
-			*ret_info = info;
-		}
-	}
+	else if (finish_info(store, info, false, source, source_size) < 0)
+		rc = cell_fail(err, CELL_E_NOMEM, 0, "create workflow '%s'", name);
+	if (rc == 0)
+		rc = store->backend->workflows->write(store, name, source, source_size, entry, info, overwrite, err);
+	if (rc == 0 && ret_info)
+		*ret_info = json_incref(info);
+	json_decref(info);
 	json_decref(entry);
 	cell__py_source_finish(&parsed);
 	return rc;
@@ -283,26 +313,10 @@ int cell__workflow_create(struct cell__store *store, const char *name, const cha
 int cell__workflow_delete(struct cell__store *store, const char *name, bool *ret_deleted, struct cell_error *err)
 {
 	bool deleted = false;
-	char file[FILE_NAME_SIZE];
-	struct cell__index_outcome outcome = { 0 };
 	/* A name that nothing can have is not there. */
-	if (cell__workflow_check_name(name, NULL) == 0) {
-		cell__workflow_file(name, file);
-		CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, FOLDER, false);
-		CELL_AUTO_FD int old_fd = cell__dir_open(store->root_fd, OLD_FOLDER, false);
-		struct cell__index_change change = { .path = file, .key = name };
-		if (file_exists(store, FOLDER, file) &&
-		    cell__index_apply(dir_fd, INDEX, &store->workflows, &change, &outcome, err) < 0)
-			return cell_fail_wrap(err, "Cannot delete workflow '%s'", name);
-		if (outcome.broken)
-			cell__store_put_notice(store, &outcome.notice);
-		deleted = outcome.existed;
-		/* Else the one it hid would come back. */
-		if (old_fd >= 0 && unlinkat(old_fd, file, 0) == 0)
-			deleted = true;
-		else if (old_fd >= 0 && errno != ENOENT)
-			return cell_fail(err, CELL_E_IO, errno, "Cannot delete workflow '%s'", name);
-	}
+	if (cell__workflow_check_name(name, NULL) == 0 &&
+	    store->backend->workflows->delete(store, name, &deleted, err) < 0)
+		return -1;
 	if (ret_deleted)
 		*ret_deleted = deleted;
 	return 0;

@@ -28,8 +28,8 @@ TARGETS = [(e, i) for e in support.EXECUTORS for i in INTERPRETERS if ONE_INTERP
 class Target:
     """One executor with one interpreter: programs that live from case to case unless a case ends them."""
 
-    def __init__(self, executor, python):
-        self.executor, self.python = executor, python
+    def __init__(self, executor, python, redis=None):
+        self.executor, self.python, self.redis = executor, python, redis
         self.drivers, self.fds = {}, {}  # by whether there is a base folder
         self.base = tempfile.mkdtemp(prefix="workcell-tests-base-")
         self.cwd = tempfile.mkdtemp(prefix="workcell-tests-cwd-")
@@ -54,6 +54,11 @@ class Target:
             else:
                 os.unlink(path)
         spaces.write_files(self.base, files)
+        if self.redis:
+            self.redis.ask("FLUSHALL")
+            if any(not name.startswith("tools/") for name in files):
+                pushed = support.workcell("store", "push", "--source", self.base, "--target", self.redis.url(), "--type", "all")
+                assert pushed.status == 0, pushed
 
     def open(self, case):
         """The program for a case, made when it is not there."""
@@ -62,6 +67,7 @@ class Target:
             self.fill(case.base)
         if self.drivers.get(kind) is None:
             flags = ["--timeout", "20"] + (["--base", self.base] if kind else [])
+            flags += ["--redis", self.redis.url()] if kind and self.redis else []
             # Starting ipykernel takes most of a second: the next ones are made ready while a case runs.
             driver = support.Driver(*flags, python=self.python, executor=self.executor, cwd=self.cwd,
                                     pool=2 if self.executor == "jupyter" else 0)
@@ -112,6 +118,20 @@ def target(request, full_python, plain_python):
     finally:
         made.close(support.Driver.kill)
         made.remove()
+
+
+@pytest.fixture(scope="module")
+def redis_target(full_python):
+    """Storage in a redis-server of its own; tools and interpreter as ever."""
+    server = spaces.Redis()
+    made = Target(support.EXECUTORS[0], full_python, server)
+    try:
+        yield made
+        made.close(support.Driver.close)
+    finally:
+        made.close(support.Driver.kill)
+        made.remove()
+        server.close()
 
 
 def same(got, want):
@@ -238,6 +258,15 @@ def test_cell(target, case):
         # Not a skip: this executor or interpreter says that it does not have this, and the table knows.
         assert lacking <= {"py311", "matplotlib"} | cells.EXCEPTIONS.get(target.executor, set())
         return
+    check_case(target, case)
+
+
+@pytest.mark.parametrize("case", namespaces.CASES, ids=lambda case: case.name.replace(" ", "-"))
+def test_cell_with_redis(redis_target, case):
+    check_case(redis_target, case)
+
+
+def check_case(target, case):
     failed = []
     driver = target.open(case)
     try:

@@ -26,6 +26,12 @@ def driver(drive, base):
     return drive("--base", base)
 
 
+@pytest.fixture
+def either(drive, storage):
+    """On a storage of either kind."""
+    return drive(*storage)
+
+
 def round_trip(driver, expression, check):
     driver.value("import io\nx = %s\nartifacts.save('x', x)\ny = artifacts.load('x')\nNone" % expression)
     return driver.value(check)
@@ -34,26 +40,35 @@ def round_trip(driver, expression, check):
 # ---- values ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("expression", [
+VALUES = [
     "''", "'h\u00e9 \\n\\t \\U0001f600 \\0'", "'x' * 3_000_000", "b''", "bytes(range(256))", "b'x' * 3_000_001",
     "{}", "[]", "{'a': [1, 2.5, None, True, {'b': 'c'}]}", "list(range(5000))", "{'n': 10 ** 30}", "0.1", "5",
-    "-1.5e300", "True", "None", "'5'", "'null'", "[['deep']] * 3"])
+    "-1.5e300", "True", "None", "'5'", "'null'", "[['deep']] * 3"]
+
+
+@pytest.mark.parametrize("expression", VALUES)
 def test_values_come_back_as_they_were(driver, expression):
     assert round_trip(driver, expression, "[type(x) is type(y), x == y]") == [True, True]
 
 
-def test_defect_11_bytes_are_saved_and_loaded(driver):
+def test_values_come_back_from_redis(drive, redis, tmp_path):
+    driver = drive("--storage", redis.url(tmp_path.name))
+    for expression in VALUES:
+        assert round_trip(driver, expression, "[type(x) is type(y), x == y]") == [True, True], expression
+
+
+def test_defect_11_bytes_are_saved_and_loaded(either):
     """save() failed with TypeError, and load() waited for ever."""
-    assert round_trip(driver, "bytes(range(256)) * 100", "[type(y).__name__, x == y]") == ["bytes", True]
-    assert round_trip(driver, "bytearray(b'abc')", "bytes(y) == b'abc'") is True
+    assert round_trip(either, "bytes(range(256)) * 100", "[type(y).__name__, x == y]") == ["bytes", True]
+    assert round_trip(either, "bytearray(b'abc')", "bytes(y) == b'abc'") is True
 
 
-def test_what_has_no_portable_form_is_refused_with_advice(driver):
+def test_what_has_no_portable_form_is_refused_with_advice(either):
     for expression, words in [("object()", "object"), ("{1, 2}", "list"), ("lambda: 1", "function"),
                               ("float('nan')", "nan"), ("{'a': object()}", "JSON")]:
-        problem = spaces.error(driver, "artifacts.save('x', %s)" % expression)
+        problem = spaces.error(either, "artifacts.save('x', %s)" % expression)
         assert words in problem["message"], problem
-    assert driver.value("artifacts.exists('x')") is False
+    assert either.value("artifacts.exists('x')") is False
 
 
 def test_dataframes(drive, base, full_python):
@@ -72,18 +87,18 @@ same_types = list(map(str, back.dtypes)) == list(map(str, frame.dtypes))
                         "r = artifacts.load('s')\n[r.equals(s), r.name]") == [True, "n"]
 
 
-def test_metadata_description_and_time(driver):
-    driver.value("artifacts.save('a/b.txt', 'text', description='what it is', metadata={'k': [1, {'x': None}]})\nNone")
-    got = driver.value("dict(artifacts.get('a/b.txt'))")
+def test_metadata_description_and_time(either):
+    either.value("artifacts.save('a/b.txt', 'text', description='what it is', metadata={'k': [1, {'x': None}]})\nNone")
+    got = either.value("dict(artifacts.get('a/b.txt'))")
     assert (got["name"], got["description"]) == ("a/b.txt", "what it is")
     assert got["metadata"] == {"k": [1, {"x": None}]}
-    assert driver.value("from datetime import datetime, timezone\n"
+    assert either.value("from datetime import datetime, timezone\n"
                         "made = artifacts.get('a/b.txt').created_at\n"
                         "abs((datetime.now(timezone.utc) - datetime.fromisoformat(str(made).replace('Z', '+00:00')))"
                         ".total_seconds()) < 60") is True
-    driver.value("artifacts.save('a/b.txt', 'again')\nNone")
-    assert driver.value("[artifacts.get('a/b.txt').description, artifacts.get('a/b.txt').metadata]") == ["", {}]
-    assert driver.value("artifacts.get('nope')") is None
+    either.value("artifacts.save('a/b.txt', 'again')\nNone")
+    assert either.value("[artifacts.get('a/b.txt').description, artifacts.get('a/b.txt').metadata]") == ["", {}]
+    assert either.value("artifacts.get('nope')") is None
 
 
 def test_list_exists_delete(driver):

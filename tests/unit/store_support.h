@@ -9,11 +9,14 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 
+#include "redis_support.h"
 #include "store/store.h"
 #include "support.h"
 
 struct folder {
 	char path[128];
+	const char *base; /* what a storage here is opened by: path, or the URL of Redis */
+	char url[256];
 	struct cell__store *store;
 };
 
@@ -30,12 +33,25 @@ static inline void remove_tree(const char *path)
 	nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* Setup and teardown: a fresh folder with a store on it. */
+static inline bool on_files(const struct folder *folder)
+{
+	return folder->base == folder->path;
+}
+
+/* Setup and teardown: a fresh folder with a store on it, or a fresh prefix in Redis with its caches in the folder. */
 static inline int folder_begin(void **state)
 {
 	struct folder *folder = calloc(1, sizeof *folder);
 	strcpy(folder->path, "/tmp/cell-test-XXXXXX");
-	if (!mkdtemp(folder->path) || cell__store_open(folder->path, NULL, &folder->store, NULL) < 0)
+	folder->base = folder->path;
+	if (!mkdtemp(folder->path))
+		return -1;
+	if (redis_socket()[0]) {
+		snprintf(folder->url, sizeof folder->url, "redis+unix://%s?prefix=%s", redis_socket(), folder->path + 5);
+		folder->base = folder->url;
+	}
+	if (cell__store_open(folder->base, NULL, &folder->store, NULL) < 0 ||
+	    cell__store_use_cache(folder->store, folder->path, NULL) < 0)
 		return -1;
 	*state = folder;
 	return 0;
@@ -59,7 +75,41 @@ static inline int store_test_end(void **state)
 {
 	return folder_end(state) | support_end(state);
 }
+/* Of file storage. */
 #define STORE_TEST(name) cmocka_unit_test_setup_teardown(name, store_test_begin, store_test_end)
+/* Of both backends: with WORKCELL_TEST_STORE=redis only these run, against a server that is started for them. */
+static inline int both_test_begin(void **state)
+{
+	return store_test_begin(state);
+}
+#define BOTH_TEST(name) cmocka_unit_test_setup_teardown(name, both_test_begin, store_test_end)
+
+static inline int run_store_tests(const struct CMUnitTest *all, size_t n)
+{
+	struct CMUnitTest tests[100];
+	size_t kept = 0;
+	const char *store = getenv("WORKCELL_TEST_STORE");
+	bool redis = store && strcmp(store, "redis") == 0;
+	for (size_t i = 0; i < n; i++)
+		if (!redis || all[i].setup_func == both_test_begin)
+			tests[kept++] = all[i];
+	if (kept == 0 || (redis && redis_start() < 0))
+		return 1;
+	int rc = _cmocka_run_group_tests("store", tests, kept, NULL, NULL);
+	redis_stop();
+	return rc;
+}
+#define RUN_STORE_TESTS(tests) run_store_tests(tests, COUNT(tests))
+
+/* The key of this test's prefix. */
+static inline const char *redis_key(const struct folder *folder, const char *rest)
+{
+	static char key[2][512];
+	static int which;
+	which = !which;
+	snprintf(key[which], sizeof key[which], "%s:%s", folder->path + 5, rest);
+	return key[which];
+}
 
 static inline const char *in(const struct folder *folder, const char *name)
 {

@@ -87,17 +87,26 @@ static bool no_new_fds(void *unused)
 
 /* ---- processes ---- */
 
+static pid_t kept_pid;
+
+void support_keep_pid(pid_t pid)
+{
+	kept_pid = pid;
+}
+
 static bool reap_all(void *unused)
 {
 	(void)unused;
 	while (waitpid(-1, NULL, WNOHANG) > 0) {
 	}
-	return waitpid(-1, NULL, WNOHANG) < 0 && errno == ECHILD;
+	return kept_pid ? support_count_children() == 1 : waitpid(-1, NULL, WNOHANG) < 0 && errno == ECHILD;
 }
 
 static void tell_and_kill(pid_t pid, void *unused)
 {
 	(void)unused;
+	if (pid == kept_pid)
+		return;
 	char path[64];
 	CELL_AUTO_BUF struct cell__buf line = CELL_BUF_INIT;
 	snprintf(path, sizeof path, "/proc/%d/cmdline", pid);

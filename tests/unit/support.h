@@ -55,6 +55,8 @@ int support_end(void **state);
 bool support_wait(bool (*condition)(void *arg), void *arg);
 bool support_wait_ms(bool (*condition)(void *arg), void *arg, int ms);
 bool support_pid_gone(void *pid); /* pid_t *; reaps it where it is ours */
+/* A child that stays from test to test; 0: none. */
+void support_keep_pid(pid_t pid);
 size_t support_count_fds(void);
 size_t support_count_children(void);
 /* Kilobytes of memory that are this process's alone. */

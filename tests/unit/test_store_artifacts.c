@@ -64,6 +64,10 @@ static size_t count(struct cell__store *store)
 static void expect_clean(const struct folder *folder, const char *name)
 {
 	CELL_AUTO_FREE char *command = NULL;
+	if (!on_files(folder)) {
+		assert_int_equal(redis_count("*__tmp__*"), 0);
+		return;
+	}
 	assert_true(asprintf(&command, "find '%s/%s' -name '.cell-*' ! -name .cell-lock | grep .", folder->path, name) > 0);
 	assert_int_equal(WEXITSTATUS(system(command)), 1);
 }
@@ -83,12 +87,18 @@ static void test_save_and_load(void **state)
 	assert_int_equal(json_integer_value(json_object_get(json_object_get(info, "metadata"), "rows")), 3);
 	assert_int_equal(json_integer_value(json_object_get(info, "size")), 5);
 	assert_true(json_is_false(json_object_get(info, "derived")));
-	assert_string_equal(text_of(info, "path"), in(folder, "artifacts/a/b/report.txt"));
+	assert_string_equal(text_of(info, "path"), on_files(folder) ? in(folder, "artifacts/a/b/report.txt")
+							 : redis_key(folder, "artifacts:a/b/report.txt"));
 	const char *when = text_of(info, "created_at");
 	assert_int_equal(strlen(when), strlen("2026-11-15T05:06:40.123456+00:00"));
 	assert_string_equal(when + 26, "+00:00");
 	json_decref(info);
+	expect_clean(folder, "artifacts");
 	/* The payload is as it was, and the index has the reference's shape. */
+	if (!on_files(folder)) {
+		redis_expect("hello", "GET %s", redis_key(folder, "artifacts:a/b/report.txt"));
+		return;
+	}
 	CELL_AUTO_FREE char *raw = read_text(folder, "artifacts/a/b/report.txt");
 	assert_string_equal(raw, "hello");
 	CELL_AUTO_FREE char *index_text = read_text(folder, "artifacts/.artifacts.json");
@@ -156,9 +166,14 @@ static void test_refused(void **state)
 	FAILS(CELL_E_INVALID, "UTF-8", save_bytes(store, "x", "n", 1, "text", "\xff", NULL, &err));
 	FAILS(CELL_E_INVALID, "data type", save_bytes(store, "x", "n", 1, "Text!", "", NULL, &err));
 	FAILS(CELL_E_INVALID, "data type", save_bytes(store, "x", "n", 1, "", "", NULL, &err));
-	make_folder(folder, "artifacts/dir");
-	FAILS(CELL_E_IO, "Cannot write artifact 'dir'", save(store, "dir", "n", &err));
-	FAILS(CELL_E_IO, "Cannot write artifact 'x/y'", save(store, "x/y", "n", &err));
+	if (on_files(folder)) {
+		make_folder(folder, "artifacts/dir");
+		FAILS(CELL_E_IO, "Cannot write artifact 'dir'", save(store, "dir", "n", &err));
+		FAILS(CELL_E_IO, "Cannot write artifact 'x/y'", save(store, "x/y", "n", &err));
+	} else {
+		FAILS(CELL_E_INVALID, "reserved", save(store, "__index__", "n", &err));
+		FAILS(CELL_E_INVALID, "reserved", save(store, "__tmp__:x", "n", &err));
+	}
 	json_t *info = NULL;
 	FAILS(CELL_E_NOT_FOUND, "", cell__artifact_get(store, "dir", &info, &err));
 	FAILS(CELL_E_NOT_FOUND, "", cell__artifact_get(store, "x/y", &info, &err));
@@ -295,14 +310,17 @@ static void test_workspaces(void **state)
 {
 	struct folder *folder = *state;
 	struct cell__store *a = NULL, *b = NULL;
-	OK(cell__store_open(folder->path, "a", &a, &err));
-	OK(cell__store_open(folder->path, "b", &b, &err));
+	OK(cell__store_open(folder->base, "a", &a, &err));
+	OK(cell__store_open(folder->base, "b", &b, &err));
 	OK(save(folder->store, "x", "base", &err));
 	OK(save(a, "x", "in a", &err));
 	expect(folder->store, "x", "base");
 	expect(a, "x", "in a");
 	assert_int_equal(count(b), 0);
-	assert_true(there(folder, "workspaces/a/artifacts/x"));
+	if (on_files(folder))
+		assert_true(there(folder, "workspaces/a/artifacts/x"));
+	else
+		redis_expect("in a", "GET %s", redis_key(folder, "ws:a:artifacts:x"));
 	cell__store_close(a);
 	cell__store_close(b);
 }
@@ -348,7 +366,7 @@ static void test_eight_processes(void **state)
 		pids[i] = fork();
 		assert_true(pids[i] >= 0);
 		if (pids[i] == 0) {
-			hammer(folder->path, i);
+			hammer(folder->base, i);
 			_exit(0);
 		}
 	}
@@ -409,11 +427,12 @@ static void test_kill_9(void **state)
 {
 	struct folder *folder = *state;
 	int seen = 0;
-	for (int round = 0; round < 150; round++) {
+	int rounds = on_files(folder) ? 150 : 30;
+	for (int round = 0; round < rounds; round++) {
 		pid_t pid = fork();
 		assert_true(pid >= 0);
 		if (pid == 0)
-			save_for_ever(folder->path);
+			save_for_ever(folder->base);
 		/* Not a wait for anything: where it hits is the point. */
 		nanosleep(&(struct timespec){ .tv_nsec = 3000000 + (long)(random() % 12000000) }, NULL);
 		kill(pid, SIGKILL);
@@ -425,7 +444,7 @@ static void test_kill_9(void **state)
 		json_decref(parsed);
 		assert_false(there(folder, "artifacts/" CELL__JOURNAL_FILE)); /* reading completed it */
 	}
-	assert_true(seen > 50);
+	assert_true(seen > rounds / 3);
 }
 
 /* Runs fn in a process that is killed when it enters or leaves its n-th system call.  False: it ended before that. */
@@ -485,9 +504,9 @@ static void test_killed_at_every_call(void **state)
 	(void)state;
 	int old = 0, new = 0, gone = 0;
 	/* In memory: each of these many saves waits for the disk otherwise. */
-	struct folder memory = { .path = "/dev/shm/cell-test-XXXXXX" }, *folder = &memory;
+	struct folder memory = { .path = "/dev/shm/cell-test-XXXXXX", .base = memory.path }, *folder = &memory;
 	assert_non_null(mkdtemp(folder->path));
-	OK(cell__store_open(folder->path, NULL, &folder->store, &err));
+	OK(cell__store_open(folder->base, NULL, &folder->store, &err));
 	OK(save_bytes(folder->store, "other", "kept", 4, "text", "kept", NULL, &err));
 	CELL_AUTO_FD int dir_fd = open(in(folder, "artifacts"), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	for (int deleting = 0; deleting < 2; deleting++) {
@@ -724,7 +743,8 @@ static void test_large_needs_no_memory(void **state)
 	}
 	cell__artifact_reader_close(reader);
 	long grown = support_private_kb() - before;
-	if (grown > 4096)
+	/* A backend may have one artifact of the size that is kept whole in memory. */
+	if (grown > (on_files(folder) ? 4096 : 40 * 1024))
 		fail_msg("grew by %ld kB", grown);
 }
 
@@ -741,11 +761,11 @@ static void test_index_is_kept(void **state)
 {
 	(void)state;
 	/* In memory: as quick, and with as few inodes to choose from, as it gets. */
-	struct folder memory = { .path = "/dev/shm/cell-test-XXXXXX" }, *folder = &memory;
+	struct folder memory = { .path = "/dev/shm/cell-test-XXXXXX", .base = memory.path }, *folder = &memory;
 	assert_non_null(mkdtemp(folder->path));
-	OK(cell__store_open(folder->path, NULL, &folder->store, &err));
+	OK(cell__store_open(folder->base, NULL, &folder->store, &err));
 	struct cell__store *other = NULL;
-	OK(cell__store_open(folder->path, NULL, &other, &err));
+	OK(cell__store_open(folder->base, NULL, &other, &err));
 	struct cell__store *const stores[2] = { folder->store, other };
 	for (int i = 0; i < 1000; i++) {
 		char said[8];
@@ -808,13 +828,13 @@ int main(int argc, char **argv)
 {
 	support_init(argc, argv);
 	const struct CMUnitTest tests[] = {
-		STORE_TEST(test_save_and_load), STORE_TEST(test_replace_get_delete), STORE_TEST(test_refused),
+		BOTH_TEST(test_save_and_load), BOTH_TEST(test_replace_get_delete), BOTH_TEST(test_refused),
 		STORE_TEST(test_symlinks),      STORE_TEST(test_unindexed),          STORE_TEST(test_existing_index),
-		STORE_TEST(test_corrupt_index), STORE_TEST(test_workspaces),         STORE_TEST(test_eight_processes),
-		STORE_TEST(test_kill_9),        TEST(test_killed_at_every_call),
+		STORE_TEST(test_corrupt_index), BOTH_TEST(test_workspaces),         BOTH_TEST(test_eight_processes),
+		BOTH_TEST(test_kill_9),        TEST(test_killed_at_every_call),
 		STORE_TEST(test_journal),            STORE_TEST(test_hostile_journal),
-		STORE_TEST(test_full_disk),     STORE_TEST(test_read_only),          STORE_TEST(test_large_needs_no_memory),
+		STORE_TEST(test_full_disk),     STORE_TEST(test_read_only),          BOTH_TEST(test_large_needs_no_memory),
 		TEST(test_index_is_kept),       STORE_TEST(test_out_of_memory),
 	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return RUN_STORE_TESTS(tests);
 }
