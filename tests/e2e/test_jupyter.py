@@ -199,6 +199,8 @@ def test_r_interrupt_by_signal(r_kernel):
 
 def test_no_output_is_lost_after_the_reply(scripted):
     assert scripted.run("late")["stdout"] == "after the reply\n"
+    # Much of it, and read slowly: the reply has come long before the last of it.
+    assert scripted.run("late 3000")["stdout"] == "after the reply\n" * 3000
 
 
 def test_values_displays_errors(scripted):
