@@ -749,9 +749,33 @@ static void refill(struct kernel *kernel)
 	uv_timer_start(&jupyter->refill, handle_refill, REFILL_DELAY_MS, 0);
 }
 
+/* The kernelspec may have variables of its own, which were not known yet when INIT was made. */
+static char *init_with_env(struct kernel *kernel)
+{
+	json_t *init = json_loads(kernel->init, 0, NULL), *env = json_object();
+	for (char **entry = kernel->spec.env; env && *entry; entry++) {
+		const char *equals = strchr(*entry, '=');
+		CELL_AUTO_FREE char *name = equals ? cell__strndup(*entry, (size_t)(equals - *entry)) : NULL;
+		if (name)
+			json_object_set_new(env, name, json_string(equals + 1));
+	}
+	json_object_set_new(init, "env", env);
+	char *text = json_dumps(init, JSON_COMPACT);
+	json_decref(init);
+	return text;
+}
+
 static void configure(struct kernel *kernel)
 {
+	char *init = init_with_env(kernel);
 	kernel->state = KERNEL_CONFIGURING;
+	if (!init) {
+		cell_fail(&kernel->error, CELL_E_NOMEM, 0, "out of memory");
+		end_kernel(kernel);
+		return;
+	}
+	free(kernel->init);
+	kernel->init = init;
 	if (cell__link_send(kernel->link, CELL_FRAME_INIT, 0, kernel->init, strlen(kernel->init), NULL, 0, &kernel->error) < 0)
 		end_kernel(kernel);
 }

@@ -26,6 +26,8 @@ def specs(tmp_path_factory):
     scripted = [PYTHON, os.path.join(HERE, "scripted_kernel.py"), "{connection_file}"]
     for name, spec in {
         "scripted": {"argv": scripted, "interrupt_mode": "message", "env": {"SCRIPTED": "<${LANG}> {x} ${NOT_SET}"}},
+        "mine": {"argv": ["python3", "-m", "ipykernel_launcher", "-f", "{connection_file}"], "language": "python",
+                 "env": {"FROM_SPEC": "${LANG}!"}},
         "old": {"argv": scripted + ["4.1"]},
         "missing": {"argv": ["no-such-program-here", "{connection_file}"]},
         "broken": {"argv": "python"},
@@ -33,7 +35,7 @@ def specs(tmp_path_factory):
     }.items():
         folder = path / "kernels" / name
         folder.mkdir(parents=True)
-        (folder / "kernel.json").write_text(json.dumps(dict(spec, display_name=name, language="words")))
+        (folder / "kernel.json").write_text(json.dumps({"display_name": name, "language": "words", **spec}))
     return str(path)
 
 
@@ -300,6 +302,13 @@ def test_commands_are_asked_for_in_ipykernel():
     results = done.results
     assert results[0]["error"]["code"] == "rejected" and results[0]["stdout"] == "", done
     assert results[2]["value"] == os.getcwd()
+
+
+def test_a_kernelspec_of_ipykernel(specs):
+    """"python" in it is the interpreter that was chosen; its variables are there, and the namespaces too."""
+    done = run("--python", PYTHON, "--kernel", "MINE", "--json",
+               "-e", "import os, sys\n[os.environ['FROM_SPEC'], sys.executable, 'LANG' in os.environ]", specs=specs)
+    assert done.result["value"] == ["C.UTF-8!", PYTHON, True], done
 
 
 def test_kernel_is_for_jupyter_only():
