@@ -52,7 +52,8 @@ enum kernel_state { KERNEL_PREPARING, KERNEL_STARTING, KERNEL_JOINING, KERNEL_SP
 struct run {
 	uint32_t id; /* 0: none */
 	char message_id[CELL_JUPYTER_ID_BYTES];
-	bool replied, idle, interrupted, late;
+	bool replied, idle, interrupted;
+	uint64_t heard; /* messages when it was last looked whether the rest will come */
 	json_t *value; /* the data of an execute_result */
 	json_t *error; /* the content of an error */
 };
@@ -72,7 +73,8 @@ struct kernel {
 	int64_t pid;
 	struct cell__link *link; /* NULL: not ipykernel */
 	struct cell__jupyter_channels *channels;
-	bool answered, heard, asked, exiting, told;
+	bool answered, heard, asked, exiting, told, paused;
+	uint64_t n_heard; /* messages and frames so far */
 	bool guarded; /* its session wants what only our package can do: ask before commands, go back to a folder */
 	char join_id[CELL_JUPYTER_ID_BYTES];
 	int64_t deadline_us;
@@ -274,10 +276,10 @@ static void handle_late(uv_timer_t *timer)
 	struct kernel *kernel = timer->data;
 	if (kernel->run.id == 0 || kernel->state != KERNEL_LIVE)
 		return;
-	if (!kernel->run.late) {
-		/* The loop itself may have been late: it looks at all descriptors once more before this comes again. */
-		kernel->run.late = true;
-		uv_timer_start(timer, handle_late, LATE_RESULT_MS / 10, 0);
+	if (kernel->paused || kernel->run.heard != kernel->n_heard) {
+		/* What it has published may still be on its way, or wait for a slow reader: not before nothing comes any more. */
+		kernel->run.heard = kernel->n_heard;
+		uv_timer_start(timer, handle_late, LATE_RESULT_MS, 0);
 		return;
 	}
 	LOG(kernel->jupyter, CELL_LOG_WARN, "a kernel answered a cell but did not say that it is done with it");
@@ -400,6 +402,7 @@ static void handle_starting(struct kernel *kernel, int channel, const struct cel
 static void handle_message(void *owner, int channel, const struct cell__jupyter_message *message)
 {
 	struct kernel *kernel = owner;
+	kernel->n_heard++;
 	if (channel == CELL_JUPYTER_STDIN) {
 		/* It was told that nobody can answer, and asks all the same: an empty line, so that it does not wait for ever. */
 		if (strcmp(message->type, "input_request") == 0)
@@ -459,6 +462,7 @@ static void handle_frame(void *owner, const struct cell_frame *frame)
 	json_t *memory = NULL;
 	const char *problem = NULL;
 	bool live = kernel->state == KERNEL_LIVE || (kernel->state == KERNEL_DYING && kernel->events);
+	kernel->n_heard++;
 	if (frame->type == CELL_FRAME_HELLO) {
 		if (kernel->state == KERNEL_JOINING)
 			become_up(kernel);
@@ -745,9 +749,33 @@ static void refill(struct kernel *kernel)
 	uv_timer_start(&jupyter->refill, handle_refill, REFILL_DELAY_MS, 0);
 }
 
+/* The kernelspec may have variables of its own, which were not known yet when INIT was made. */
+static char *init_with_env(struct kernel *kernel)
+{
+	json_t *init = json_loads(kernel->init, 0, NULL), *env = json_object();
+	for (char **entry = kernel->spec.env; env && *entry; entry++) {
+		const char *equals = strchr(*entry, '=');
+		CELL_AUTO_FREE char *name = equals ? cell__strndup(*entry, (size_t)(equals - *entry)) : NULL;
+		if (name)
+			json_object_set_new(env, name, json_string(equals + 1));
+	}
+	json_object_set_new(init, "env", env);
+	char *text = json_dumps(init, JSON_COMPACT);
+	json_decref(init);
+	return text;
+}
+
 static void configure(struct kernel *kernel)
 {
+	char *init = init_with_env(kernel);
 	kernel->state = KERNEL_CONFIGURING;
+	if (!init) {
+		cell_fail(&kernel->error, CELL_E_NOMEM, 0, "out of memory");
+		end_kernel(kernel);
+		return;
+	}
+	free(kernel->init);
+	kernel->init = init;
 	if (cell__link_send(kernel->link, CELL_FRAME_INIT, 0, kernel->init, strlen(kernel->init), NULL, 0, &kernel->error) < 0)
 		end_kernel(kernel);
 }
@@ -862,7 +890,8 @@ static int jupyter_run(struct cell__kernel *base, uint32_t run_id, const char *c
 					kernel->link ? metadata : "{}", kernel->run.message_id, err) < 0)
 		return -1;
 	kernel->run.id = run_id;
-	kernel->run.replied = kernel->run.idle = kernel->run.interrupted = kernel->run.late = false;
+	kernel->run.replied = kernel->run.idle = kernel->run.interrupted = false;
+	kernel->run.heard = UINT64_MAX;
 	return 0;
 }
 
@@ -900,6 +929,7 @@ static void jupyter_interrupt(struct cell__kernel *base, uint32_t run_id)
 static void jupyter_pause(struct cell__kernel *base, bool paused)
 {
 	struct kernel *kernel = (struct kernel *)base;
+	kernel->paused = paused;
 	if (kernel->link)
 		cell__link_pause(kernel->link, paused);
 	if (kernel->channels)

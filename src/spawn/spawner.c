@@ -91,6 +91,9 @@ struct kernel {
 struct program {
 	uint64_t id;
 	pid_t pid;
+	bool dead; /* its orphans are being swept; the number is not its own any more */
+	int status;
+	int64_t dead_us;
 	struct program *next;
 };
 
@@ -161,7 +164,7 @@ static bool is_known(pid_t pid)
 		if (k->pid == pid)
 			return true;
 	for (struct program *p = programs; p; p = p->next)
-		if (p->pid == pid)
+		if (p->pid == pid && !p->dead)
 			return true;
 	return false;
 }
@@ -219,6 +222,8 @@ static void report_dead(void)
 	bool any = false;
 	for (struct kernel *k = kernels; k; k = k->next)
 		any |= k->dead;
+	for (struct program *p = programs; p; p = p->next)
+		any |= p->dead;
 	if (!any)
 		return;
 	bool clean = sweep() == 0;
@@ -234,6 +239,16 @@ static void report_dead(void)
 		sandboxed |= k->usage.memory_max > 0 || k->usage.pids_peak > 0;
 		tell_host(CELL_SPAWN_KERNEL_EXITED, k->id, k->status, k->flags, &k->usage, sandboxed ? sizeof k->usage : 0);
 		forget_kernel(k);
+	}
+	for (struct program **at = &programs; *at;) {
+		struct program *p = *at;
+		if (!p->dead || (!clean && cell__now_us() - p->dead_us < SWEEP_LIMIT_US)) {
+			at = &p->next;
+			continue;
+		}
+		tell_host(CELL_SPAWN_PROCESS_EXITED, p->id, p->status, 0, NULL, 0);
+		*at = p->next;
+		free(p);
 	}
 }
 
@@ -558,21 +573,16 @@ fail:
 static void signal_program(uint64_t id, int signal_number, bool group)
 {
 	for (struct program *p = programs; p; p = p->next)
-		if (p->id == id)
+		if (p->id == id && !p->dead)
 			kill(group ? -p->pid : p->pid, signal_number);
 }
 
 static void program_exited(struct program *program, int status)
 {
-	for (struct program **at = &programs; *at; at = &(*at)->next)
-		if (*at == program) {
-			*at = program->next;
-			break;
-		}
 	kill(-program->pid, SIGKILL); /* what it left in its group */
-	sweep();
-	tell_host(CELL_SPAWN_PROCESS_EXITED, program->id, status, 0, NULL, 0);
-	free(program);
+	program->dead = true;
+	program->status = status;
+	program->dead_us = cell__now_us();
 }
 
 /* ---- the host's wishes ---- */
@@ -797,7 +807,7 @@ static void reap(void)
 				break;
 			}
 		for (struct program *p = programs; p; p = p->next)
-			if (p->pid == pid) {
+			if (p->pid == pid && !p->dead) {
 				program_exited(p, status);
 				break;
 			}
@@ -822,6 +832,9 @@ static bool anybody_dead(void)
 {
 	for (struct kernel *k = kernels; k; k = k->next)
 		if (k->dead)
+			return true;
+	for (struct program *p = programs; p; p = p->next)
+		if (p->dead)
 			return true;
 	return false;
 }

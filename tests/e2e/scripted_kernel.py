@@ -22,6 +22,7 @@ class Kernel:
         self.sockets = {}
         for name, kind in (("shell", zmq.ROUTER), ("iopub", zmq.PUB), ("stdin", zmq.ROUTER), ("control", zmq.ROUTER)):
             self.sockets[name] = context.socket(kind)
+            self.sockets[name].sndhwm = 0  # or it would drop what it publishes too fast
             self.sockets[name].bind("tcp://%s:%d" % (connection["ip"], connection[name + "_port"]))
 
     def sign(self, parts):
@@ -67,8 +68,8 @@ class Kernel:
 
     # -- what cells can say
 
-    def do_late(self):
-        return {"status": "ok", "execution_count": 1}, lambda: self.stream("after the reply\n")
+    def do_late(self, count="1"):
+        return {"status": "ok", "execution_count": 1}, lambda: [self.stream("after the reply\n") for _ in range(int(count))]
 
     def do_replay(self):
         message = self.parts("stream", {"name": "stdout", "text": "once\n"}, self.parent)

@@ -3,6 +3,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import stat
 
 import pytest
@@ -25,6 +26,8 @@ def specs(tmp_path_factory):
     scripted = [PYTHON, os.path.join(HERE, "scripted_kernel.py"), "{connection_file}"]
     for name, spec in {
         "scripted": {"argv": scripted, "interrupt_mode": "message", "env": {"SCRIPTED": "<${LANG}> {x} ${NOT_SET}"}},
+        "mine": {"argv": ["python3", "-m", "ipykernel_launcher", "-f", "{connection_file}"], "language": "python",
+                 "env": {"FROM_SPEC": "${LANG}!"}},
         "old": {"argv": scripted + ["4.1"]},
         "missing": {"argv": ["no-such-program-here", "{connection_file}"]},
         "broken": {"argv": "python"},
@@ -32,7 +35,7 @@ def specs(tmp_path_factory):
     }.items():
         folder = path / "kernels" / name
         folder.mkdir(parents=True)
-        (folder / "kernel.json").write_text(json.dumps(dict(spec, display_name=name, language="words")))
+        (folder / "kernel.json").write_text(json.dumps({"display_name": name, "language": "words", **spec}))
     return str(path)
 
 
@@ -199,6 +202,8 @@ def test_r_interrupt_by_signal(r_kernel):
 
 def test_no_output_is_lost_after_the_reply(scripted):
     assert scripted.run("late")["stdout"] == "after the reply\n"
+    # Much of it, and read slowly: the reply has come long before the last of it.
+    assert scripted.run("late 3000")["stdout"] == "after the reply\n" * 3000
 
 
 def test_values_displays_errors(scripted):
@@ -299,18 +304,29 @@ def test_commands_are_asked_for_in_ipykernel():
     assert results[2]["value"] == os.getcwd()
 
 
+def test_a_kernelspec_of_ipykernel(specs):
+    """"python" in it is the interpreter that was chosen; its variables are there, and the namespaces too."""
+    done = run("--python", PYTHON, "--kernel", "MINE", "--json",
+               "-e", "import os, sys\n[os.environ['FROM_SPEC'], sys.executable, 'LANG' in os.environ]", specs=specs)
+    assert done.result["value"] == ["C.UTF-8!", PYTHON, True], done
+
+
 def test_kernel_is_for_jupyter_only():
     done = workcell("run", "--kernel", "ir", "-e", "1")
     assert done.error_code == "invalid" and done.status == support.EXIT["invalid"]
 
 
+def scripted_kernels():
+    return {process.pid for process in support.with_argument("scripted_kernel.py") if "jupyter-" in process.cmdline}
+
+
 def test_nothing_is_left_when_the_host_is_killed(specs):
+    before = scripted_kernels()
     driver = Driver("--kernel", "scripted", python=PYTHON, executor="jupyter", env=environment(JUPYTER_PATH=specs))
     driver.run("late")
-    pids = [process.pid for process in support.with_argument("scripted_kernel.py") if process.pid != driver.pid]
-    assert pids
+    kernel, = scripted_kernels() - before
     driver.kill()
-    wait_until(lambda: not any(support.alive(pid) for pid in pids), "the kernel is gone")
+    wait_until(lambda: not support.alive(kernel), "the kernel is gone")
 
 
 def test_a_second_session_uses_the_one_made_ready(python):
@@ -328,8 +344,27 @@ def test_exit_handlers_run(python, tmp_path):
     assert mark.read_text() == "x"
 
 
-def test_signals_of_processes_it_started(python):
-    """What a cell left behind is gone after a reset."""
-    pid = python.value("import subprocess\nsubprocess.Popen(['sleep', '1000'], start_new_session=True).pid")
+@pytest.mark.parametrize("start", [
+    "subprocess.Popen(['sleep', '%s'], start_new_session=True)",
+    "subprocess.Popen(['sh', '-c', \"trap '' TERM HUP INT; sleep %s; sleep %s\"], start_new_session=True)",
+    "os.system('nohup setsid sleep %s >/dev/null 2>&1 &')",
+])
+def test_nothing_a_cell_started_is_left(python, start):
+    mark = "8%05d%04d" % (os.getpid() % 100000, len(start))
+    python.run("import os, subprocess\np = " + start.replace("%s", mark))
+    wait_until(lambda: support.with_argument(mark), "it has started")
     python.reset()
-    wait_until(lambda: not support.alive(pid), "the child is gone")
+    assert support.with_argument(mark) == []
+
+
+def test_a_killed_spawner_ends_the_session(specs):
+    before, kernels = spawners(), scripted_kernels()
+    driver = Driver("--kernel", "scripted", python=PYTHON, executor="jupyter", env=environment(JUPYTER_PATH=specs))
+    assert driver.run("late")["error"] is None
+    kernel, = scripted_kernels() - kernels
+    spawner, = spawners() - before
+    os.kill(spawner, signal.SIGKILL)
+    wait_until(lambda: not support.alive(kernel), "the kernel is gone")
+    result = driver.run("late")
+    assert result["error"]["code"] in ("spawner_failed", "kernel_died"), result
+    driver.kill()
