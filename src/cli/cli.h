@@ -12,7 +12,7 @@
  *     cmd_shell.c   `shell`      cmd_doctor.c   `doctor`      cmd_bench.c   `bench`
  *     cmd_tools.c   `tools`      cmd_workflows.c   `workflows`
  *     cmd_artifacts.c   `artifacts`      cmd_deps.c   `deps`      cmd_gen.c   `gen`
- *     cmd_policy.c   `policy`      cmd_audit.c   `audit`      cmd_mcp.c   `mcp`
+ *     cmd_policy.c   `policy`      cmd_audit.c   `audit`      cmd_mcp.c   `mcp`      cmd_serve.c   `serve`
  *
  * Threads: the main thread parses, runs cells and does all the writing.  One signal thread interrupts and
  * stops (main.c); `run --cells` reads its input on another.  Functions belong to the main thread unless they
@@ -85,6 +85,7 @@ int cell__cmd_policy(int argc, char **argv);
 int cell__cmd_audit(int argc, char **argv);
 int cell__cmd_gen(int argc, char **argv);
 int cell__cmd_mcp(int argc, char **argv);
+int cell__cmd_serve(int argc, char **argv);
 /* Reads its own arguments, and answers its own --help. */
 int cell__cmd_bench(int argc, char **argv);
 
@@ -100,6 +101,7 @@ extern const struct cell_cli_command cell__cli_policy_command;
 extern const struct cell_cli_command cell__cli_audit_command;
 extern const struct cell_cli_command cell__cli_gen_command;
 extern const struct cell_cli_command cell__cli_mcp_command;
+extern const struct cell_cli_command cell__cli_serve_command;
 
 /*
  * Fills *values, which holds the defaults, from the arguments.  Operands go to `operands`, in order with the

@@ -311,6 +311,7 @@ static const struct cell_cli_command *const commands[] = {
 	&cell__cli_sandbox_command,
 	&cell__cli_gen_command,
 	&cell__cli_mcp_command,
+	&cell__cli_serve_command,
 	&cell__cli_doctor_command,
 	&bench_command,
 };

@@ -47,6 +47,7 @@ struct waiting {
 	struct cell__waiter waiter;
 	struct cell_error err;
 	bool failed;
+	void (*done)(struct waiting *waiting); /* NULL: a thread waits for the waiter */
 	struct waiting *next;
 };
 
@@ -638,7 +639,10 @@ static void end_waiting(struct waiting *waiting, const struct cell_error *err)
 	waiting->failed = err != NULL;
 	if (err)
 		waiting->err = *err;
-	cell__waiter_signal(&waiting->waiter);
+	if (waiting->done)
+		waiting->done(waiting);
+	else
+		cell__waiter_signal(&waiting->waiter);
 }
 
 static void end_resets(struct cell_session *session, const struct cell_error *err)
@@ -1065,6 +1069,25 @@ static int wait_for(struct cell_session *session, void (*fn)(struct cell__task *
 	return waiting.failed ? -1 : 0;
 }
 
+/* Looks at files: any thread but the loop's. */
+static struct cell_session *make_session(struct cell_engine *engine, const struct cell_session_options *opts,
+					 struct cell_error *err)
+{
+	struct cell_session *session = cell__alloc(1, sizeof *session);
+	if (!session) {
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a session");
+		return NULL;
+	}
+	session->engine = engine;
+	session->next_run_id = 1;
+	cell__random_hex(session->id, 32);
+	if (copy_options(session, opts, err) < 0) {
+		free_session(session);
+		return NULL;
+	}
+	return session;
+}
+
 int cell_session_open(struct cell_engine *engine, const struct cell_session_options *opts,
 		      struct cell_session **ret_session, struct cell_error *err)
 {
@@ -1077,16 +1100,9 @@ int cell_session_open(struct cell_engine *engine, const struct cell_session_opti
 	}
 	if (check_thread(engine, "cell_session_open", err) < 0)
 		return -1;
-	struct cell_session *session = cell__alloc(1, sizeof *session);
+	struct cell_session *session = make_session(engine, &all, err);
 	if (!session)
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a session");
-	session->engine = engine;
-	session->next_run_id = 1;
-	cell__random_hex(session->id, 32);
-	if (copy_options(session, &all, err) < 0) {
-		free_session(session);
 		return -1;
-	}
 	if (all.space && cell__space_sync(all.space, err) < 0) {
 		free_session(session);
 		return -1;
@@ -1096,6 +1112,98 @@ int cell_session_open(struct cell_engine *engine, const struct cell_session_opti
 		return -1;
 	}
 	*ret_session = session;
+	return 0;
+}
+
+/* ---- the same for callers on the loop's thread, which do not wait ---- */
+
+struct asking {
+	struct waiting waiting; /* first */
+	uv_work_t work;
+	struct cell_engine *engine;
+	struct cell_session_options opts;
+	cell__session_done done;
+	void *arg;
+};
+
+static void end_asking(struct asking *asking)
+{
+	asking->done(asking->arg, asking->waiting.failed ? NULL : asking->waiting.session, &asking->waiting.err);
+	free(asking);
+}
+
+static void handle_half_open_closed(void *arg)
+{
+	end_asking(arg);
+}
+
+static void handle_opened(struct waiting *waiting)
+{
+	struct asking *asking = (struct asking *)waiting;
+	/* Called by advance(), which goes on with the session: it is closed from there. */
+	if (waiting->failed)
+		cell__session_close(waiting->session, handle_half_open_closed, asking);
+	else
+		end_asking(asking);
+}
+
+static void do_prepare(uv_work_t *work)
+{
+	struct asking *asking = work->data;
+	asking->waiting.session = make_session(asking->engine, &asking->opts, &asking->waiting.err);
+}
+
+static void handle_prepared(uv_work_t *work, int status)
+{
+	struct asking *asking = work->data;
+	(void)status;
+	if (asking->waiting.session) {
+		do_open(&asking->waiting.task);
+	} else {
+		asking->waiting.failed = true;
+		end_asking(asking);
+	}
+}
+
+static struct asking *make_asking(struct cell_engine *engine, cell__session_done done, void *arg, struct cell_error *err)
+{
+	struct asking *asking = cell__alloc(1, sizeof *asking);
+	if (!asking) {
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a session");
+		return NULL;
+	}
+	asking->engine = engine;
+	asking->work.data = asking;
+	asking->done = done;
+	asking->arg = arg;
+	return asking;
+}
+
+int cell__session_open(struct cell_engine *engine, const struct cell_session_options *opts, cell__session_done done, void *arg,
+		       struct cell_error *err)
+{
+	struct asking *asking = make_asking(engine, done, arg, err);
+	if (!asking)
+		return -1;
+	asking->opts = *opts;
+	asking->waiting.done = handle_opened;
+	uv_queue_work(&engine->loop.uv, &asking->work, do_prepare, handle_prepared);
+	return 0;
+}
+
+static void handle_reset(struct waiting *waiting)
+{
+	end_asking((struct asking *)waiting);
+}
+
+int cell__session_reset(struct cell_session *session, cell__session_done done, void *arg, struct cell_error *err)
+{
+	struct asking *asking = make_asking(session->engine, done, arg, err);
+	if (!asking)
+		return -1;
+	asking->waiting.session = session;
+	asking->waiting.done = handle_reset;
+	do_reset(&asking->waiting.task);
 	return 0;
 }
 
@@ -1213,6 +1321,26 @@ int cell_session_start(struct cell_session *session, const char *code, size_t si
 	if (ret_run_id)
 		*ret_run_id = id;
 	return 0;
+}
+
+int cell__session_start(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
+			uint64_t *ret_run_id, struct cell_error *err)
+{
+	struct cell__run *run = make_run(session, code, size, opts, err);
+	if (!run)
+		return -1;
+	*ret_run_id = run->id;
+	do_submit(&run->task);
+	return 0;
+}
+
+void cell__session_hold(struct cell_session *session, uint64_t run_id, bool held)
+{
+	struct cell__run *run = session->current;
+	if (!run || run->id != run_id)
+		return;
+	run->held = held;
+	update_pause(session);
 }
 
 int cell_session_interrupt(struct cell_session *session, struct cell_error *err)
