@@ -138,13 +138,14 @@ class Server:
         text = self.ask("GET", "/metrics").body.decode()
         return float(re.search(r"^workcell_%s (\S+)$" % name, text, re.M).group(1))
 
-    def raw(self, data, read=True):
-        """Bytes as they are; what comes back until the server closes, or a moment passes."""
+    def raw(self, data):
+        """Bytes as they are; what comes back until the server closes."""
         with contextlib.closing(socket.create_connection(("127.0.0.1", self.port), timeout=support.DEADLINE)) as sock:
-            sock.sendall(data)
-            if not read:
-                return b""
-            sock.shutdown(socket.SHUT_WR)
+            try:
+                sock.sendall(data)
+                sock.shutdown(socket.SHUT_WR)
+            except OSError:
+                pass  # it has hung up; what it said before is there
             return read_all(sock)
 
     def close(self, status=0):
@@ -165,7 +166,7 @@ def read_all(sock):
     while True:
         try:
             piece = sock.recv(65536)
-        except ConnectionResetError:
+        except OSError:
             return data
         if not piece:
             return data

@@ -206,14 +206,18 @@ static void request_destroy(struct cell__request *request)
 
 struct head {
 	unsigned lengths, encodings, hosts, authorizations;
-	bool odd_encoding, bad_length;
+	bool odd_encoding, bad_length, bad_name;
 };
+
+#define NAME_CHARACTERS "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 static enum MHD_Result count_header(void *arg, enum MHD_ValueKind kind, const char *name, const char *value)
 {
 	struct head *head = arg;
 
 	(void)kind;
+	/* libmicrohttpd takes "Content-Length : 3" for a header of another name; others do not. */
+	head->bad_name |= !*name || name[strspn(name, NAME_CHARACTERS)];
 	if (!strcasecmp(name, "Content-Length")) {
 		head->lengths++;
 		head->bad_length |= !value || !*value || value[strspn(value, "0123456789")];
@@ -236,6 +240,8 @@ static const char *ambiguous(struct MHD_Connection *connection, const char *vers
 	MHD_get_connection_values(connection, MHD_HEADER_KIND, count_header, &head);
 	if (head.lengths > 1 || head.bad_length || (head.lengths && head.encodings))
 		return "the length of the body is said in more than one way";
+	if (head.bad_name)
+		return "the name of a header has characters that no name has";
 	if (head.encodings > 1 || head.odd_encoding)
 		return "the only Transfer-Encoding is chunked, once";
 	if (head.hosts > 1 || (!head.hosts && !strcmp(version, "HTTP/1.1")))
