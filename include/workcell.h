@@ -598,6 +598,11 @@ struct cell_session_options {
 	const char *images_dir;
 	const char *sandbox_policy; /* sandbox: a preset's name or the path of a YAML file; NULL: "untrusted" */
 	const char *workspace_mode; /* sandbox: "rw", "ro" or "none"; NULL: as the policy says */
+	/* remote: a session server (docs/server.md); python, preload, cwd, env and space are that server's */
+	const char *remote_url;   /* "http://HOST:PORT", "https://..." or "unix:PATH" */
+	const char *remote_token; /* NULL: none is sent */
+	const char *remote_workspace; /* NULL: none */
+	int remote_reopen;        /* 1: a cell whose session has expired runs in a new one; 0: it fails with CELL_E_EXPIRED */
 };
 #define CELL_SESSION_OPTIONS_INIT                                                 \
 	{ .size = sizeof(struct cell_session_options), .timeout_ms = 120000, .grace_ms = 2000, \

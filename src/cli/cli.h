@@ -286,6 +286,8 @@ struct cell_cli_session_flags {
 	int64_t pool;
 	const char *sandbox_policy;
 	const char *workspace_mode;
+	const char *remote_url, *remote_token_file;
+	bool remote_reopen;
 };
 
 extern const struct cell_session_options cell__cli_session_defaults;
@@ -339,10 +341,19 @@ extern const struct cell_session_options cell__cli_session_defaults;
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, sandbox_policy) },                            \
 	{ 0, "workspace-mode", "MODE", "sandbox: the working directory is rw, ro or none (default as the policy says)", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, workspace_mode) },                            \
+	{ 0, "remote-url", "URL", "remote: the session server, http://, https:// or unix:PATH", \
+	  CELL_FLAG_STRING, CELL_CLI_AT(at, remote_url) },                                \
+	{ 0, "remote-reopen", NULL, "remote: a cell whose session has expired runs in a new one", \
+	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, remote_reopen) },                             \
 	CELL_CLI_SPACE_FLAGS(CELL_CLI_AT(at, space)),                                     \
 	CELL_CLI_DEPS_FLAGS(CELL_CLI_AT(at, space)),                                      \
 	CELL_CLI_VENV_FLAGS(CELL_CLI_AT(at, space)),                                      \
 	CELL_CLI_EMBEDDINGS_FLAGS(CELL_CLI_AT(at, space))
+
+/* For commands that are no servers themselves, which have a flag of this name for their own clients. */
+#define CELL_CLI_REMOTE_TOKEN_FLAG(at)                                                    \
+	{ 0, "auth-token-file", "FILE", "remote: the token for the session server",        \
+	  CELL_FLAG_STRING, CELL_CLI_AT(at, remote_token_file) }
 
 struct cell_cli_host {
 	struct cell_engine *engine;
@@ -364,7 +375,7 @@ int cell__cli_choose_python(const char *name, const char *version, char **ret_pa
 struct cell_cli_session_options {
 	struct cell_session_options options;
 	const char **env;
-	char *python, *cwd;
+	char *python, *cwd, *token;
 };
 /*
  * Opens all but the session.  with_space: a space in any case.  What *ret_options points to lives until

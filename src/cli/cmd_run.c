@@ -41,6 +41,7 @@ static const struct cell_cli_flag run_flag_table[] = {
 	{ 0, "keep-going", NULL, "run the remaining cells after one has failed", CELL_FLAG_SWITCH,
 	  offsetof(struct run_flags, keep_going) },
 	CELL_CLI_SESSION_FLAGS(offsetof(struct run_flags, session)),
+	CELL_CLI_REMOTE_TOKEN_FLAG(offsetof(struct run_flags, session)),
 	{ 0 },
 };
 

@@ -39,6 +39,10 @@ struct cell__answer {
 	const char *error_type, *error_message, *error_traceback; /* NUL-terminated, valid UTF-8 */
 	const char *limit; /* the limit that the error comes of, by its own account; NULL: none */
 	uint64_t limit_max, limit_used;
+	/* remote: what only the server knows */
+	int code;               /* CELL_OUT_*: the outcome; 0: as the session finds */
+	bool lost;              /* the variables are */
+	const char *isolation;  /* the receipt; NULL: the executor's */
 };
 
 struct cell__exit {
@@ -74,18 +78,22 @@ struct cell__kernel_spec {
 	const struct cell__policy *policy; /* sandbox; NULL for the others */
 	const char *const *read;    /* sandbox: folders that the code must see, read-only; NULL-terminated or NULL */
 	const char *limits_json;    /* sandbox: an object, for the kernel to tell which limit an error comes of; or NULL */
+	const char *remote_url, *remote_token, *remote_workspace; /* remote */
+	bool remote_reopen;
 	const char *const *protect; /* sandbox: what the code must not write to; NULL-terminated or NULL */
 };
 
 struct cell__policy;
 struct cell__sandbox;
 struct cell__subprocess; /* zygotes and pools */
+struct cell__remote;
 
 /* What executors need of the engine. */
 struct cell__executor_host {
 	struct cell__loop *loop;
 	struct cell__subprocess *subprocess;
 	struct cell__sandbox *sandbox; /* NULL until first used */
+	struct cell__remote *remote;   /* as well */
 	void (*log)(void *arg, enum cell_log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 	void *log_arg;
 };
@@ -125,5 +133,6 @@ const struct cell__executor *cell__executor_find(const char *name);
 
 extern const struct cell__executor cell__subprocess_executor;
 extern const struct cell__executor cell__sandbox_executor;
+extern const struct cell__executor cell__remote_executor;
 
 #endif

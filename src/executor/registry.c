@@ -6,6 +6,7 @@
 static const struct cell__executor *const executors[] = {
 	&cell__subprocess_executor,
 	&cell__sandbox_executor,
+	&cell__remote_executor,
 };
 
 const struct cell__executor *cell__executor_at(size_t i)

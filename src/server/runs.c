@@ -583,6 +583,7 @@ void cell__turn_stream(struct cell__request *request, struct cell__turn *turn, u
 {
 	struct cell__reader *reader;
 	struct MHD_Response *response;
+	char number[24];
 
 	if (turn->n_readers == CELL_SERVER_MAX_READERS) {
 		cell__answer_busy(request, 5, "too many clients read this run");
@@ -608,6 +609,8 @@ void cell__turn_stream(struct cell__request *request, struct cell__turn *turn, u
 	MHD_add_response_header(response, "Content-Type", "text/event-stream");
 	MHD_add_response_header(response, "Cache-Control", "no-store");
 	MHD_add_response_header(response, "X-Accel-Buffering", "no");
+	snprintf(number, sizeof(number), "%llu", (unsigned long long)turn->number);
+	MHD_add_response_header(response, "X-Run-ID", number);
 	cell__answer_response(request, MHD_HTTP_OK, response);
 }
 

@@ -1,4 +1,5 @@
 #define _GNU_SOURCE
+#include "executor/remote.h"
 #include "session/engine.h"
 
 #include <dlfcn.h>
@@ -150,6 +151,12 @@ static void handle_executors_gone(void *arg)
 	cell__spawn_hub_finish(&destroy->engine->hub, handle_spawner_gone, destroy);
 }
 
+static void handle_remote_gone(void *arg)
+{
+	struct destroy *destroy = arg;
+	cell__subprocess_destroy(destroy->engine->host.subprocess, handle_executors_gone, destroy);
+}
+
 /* Closes one session after another, then the spaces, then the executors. */
 static void destroy_next(void *arg)
 {
@@ -160,7 +167,7 @@ static void destroy_next(void *arg)
 	else if (engine->spaces)
 		cell__space_close(engine->spaces, destroy_next, destroy);
 	else
-		cell__subprocess_destroy(engine->host.subprocess, handle_executors_gone, destroy);
+		cell__remote_destroy(cell__take_ptr(engine->host.remote), handle_remote_gone, destroy);
 }
 
 static void start_destroy(struct cell__task *task)

@@ -68,6 +68,8 @@ struct cell_session {
 	int64_t approval_timeout_ms;
 	bool approval_stops_clock, require_shell_escape, restore_cwd;
 	struct cell__image_folder images;
+	char *remote_url, *remote_token, *remote_workspace;
+	bool remote_reopen;
 	struct cell__policy confine; /* sandbox */
 	bool confined;
 
@@ -232,6 +234,10 @@ static int open_seat(struct cell_session *session, struct cell_error *err)
 		.restore_cwd = session->restore_cwd,
 		.site = session->space ? cell__space_site(session->space) : NULL,
 		.policy = session->confined ? &session->confine : NULL,
+		.remote_url = session->remote_url,
+		.remote_token = session->remote_token,
+		.remote_workspace = session->remote_workspace,
+		.remote_reopen = session->remote_reopen,
 	};
 	const char *read[3] = { NULL };
 	if (session->confined && session->space) {
@@ -342,6 +348,8 @@ static int failure_code(const struct cell__run *run, bool refused, bool limited,
 {
 	if (answer->interrupted && run->interrupt_asked)
 		return CELL_OUT_INTERRUPTED;
+	if (answer->code)
+		return answer->code;
 	/* Only a run that was refused something can have ended with it. */
 	if (refused && (strcmp(answer->error_type, "ApprovalRejectedError") == 0 ||
 			strcmp(answer->error_type, "ApprovalTimeoutError") == 0))
@@ -365,7 +373,7 @@ static void end_over_limit(struct cell__run *run, bool kept, const char *traceba
 static void end_answered(struct cell__run *run, bool refused, const struct cell__answer *answer)
 {
 	if (run->timed_out) {
-		end_timed_out(run, true, answer->failed ? answer->error_traceback : "");
+		end_timed_out(run, !answer->lost, answer->failed ? answer->error_traceback : "");
 		return;
 	}
 	if (run->over) {
@@ -373,7 +381,7 @@ static void end_answered(struct cell__run *run, bool refused, const struct cell_
 		return;
 	}
 	struct cell_result *result = run->result;
-	bool limited = answer->limit && run->session->confined;
+	bool limited = answer->limit && (run->session->confined || answer->code == CELL_OUT_LIMIT);
 	int rc = 0;
 	if (answer->failed)
 		rc = cell__result_set_error(result, failure_code(run, refused, limited, answer), answer->error_type,
@@ -384,7 +392,9 @@ static void end_answered(struct cell__run *run, bool refused, const struct cell_
 		rc = cell__result_take_answer(result, answer);
 	if (rc < 0 && !result->failed)
 		(void)cell__result_set_error(result, CELL_E_NOMEM, "", "out of memory for the result", "");
-	cell__run_end(run, true);
+	if (answer->isolation && !result->own_isolation && (result->own_isolation = cell__strdup(answer->isolation)))
+		result->isolation = result->own_isolation;
+	cell__run_end(run, !answer->lost);
 }
 
 static void describe_death(const struct cell__exit *how, const char *violation, char *out, size_t size)
@@ -415,6 +425,8 @@ static void end_dead(struct cell__run *run, const struct seat *seat, const struc
 		struct cell_error err;
 		cell_fail(&err, CELL_E_CLOSED, 0, "the session was closed while the cell ran");
 		fail_run(run, &err);
+	} else if (how->error.code == CELL_E_EXPIRED) {
+		fail_run(run, &how->error);
 	} else if (run->timed_out) {
 		end_timed_out(run, false, "");
 	} else if (run->over) {
@@ -715,6 +727,9 @@ static void start_run(struct cell_session *session)
 
 static void free_session(struct cell_session *session)
 {
+	free(session->remote_url);
+	free(session->remote_token);
+	free(session->remote_workspace);
 	free(session->python);
 	free(session->preload);
 	free(session->cwd);
@@ -1010,6 +1025,22 @@ static int copy_confinement(struct cell_session *session, const struct cell_sess
 	return opts->workspace_mode ? cell__workspace_from_word(opts->workspace_mode, &session->confine.workspace, err) : 0;
 }
 
+static int copy_remote(struct cell_session *session, const struct cell_session_options *opts, struct cell_error *err)
+{
+	const char *const texts[] = { opts->remote_url, opts->remote_token, opts->remote_workspace };
+	char **const copies[] = { &session->remote_url, &session->remote_token, &session->remote_workspace };
+	bool remote = session->executor == &cell__remote_executor;
+	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+		if (texts[i] && !remote)
+			return cell_fail(err, CELL_E_INVALID, 0, "a server's URL, token and workspace are for the executor \"remote\", not \"%s\"",
+					 session->executor->name);
+		if (texts[i] && !(*copies[i] = cell__strdup(texts[i])))
+			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	}
+	session->remote_reopen = opts->remote_reopen != 0;
+	return 0;
+}
+
 static int copy_options(struct cell_session *session, const struct cell_session_options *opts, struct cell_error *err)
 {
 	const char *executor = opts->executor ? opts->executor : "subprocess";
@@ -1042,7 +1073,7 @@ static int copy_options(struct cell_session *session, const struct cell_session_
 	session->preload = cell__strdup(opts->preload ? opts->preload : "");
 	if (!session->python || !session->preload)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	if (copy_confinement(session, opts, err) < 0 || copy_cwd(session, opts->cwd, err) < 0 ||
+	if (copy_confinement(session, opts, err) < 0 || copy_remote(session, opts, err) < 0 || copy_cwd(session, opts->cwd, err) < 0 ||
 	    cell__image_folder_init(&session->images, opts->images_dir, session->id, err) < 0)
 		return -1;
 	return copy_env(session, opts->env, err);
