@@ -57,9 +57,11 @@ def token_file(text):
 
 
 class Server:
-    def __init__(self, *flags, tokens=TOKENS, listen="127.0.0.1:0", env=(), pool=1):
+    def __init__(self, *flags, tokens=TOKENS, listen="127.0.0.1:0", env=(), pool=1, python=None, cwd=None):
         self.tokens = token_file(tokens) if tokens else None
-        argv = [support.BIN, "serve", "--python", support.bare_python(), "--pool", str(pool), "--listen", listen]
+        argv = [support.BIN, "serve", "--python", python or support.bare_python(), "--pool", str(pool), "--listen", listen]
+        if cwd:
+            argv += ["--cwd", cwd]
         if self.tokens:
             argv += ["--auth-token-file", self.tokens]
         self.stderr = tempfile.TemporaryFile()

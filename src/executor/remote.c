@@ -172,14 +172,19 @@ static void leave(struct kernel *kernel)
 		uv_close((uv_handle_t *)&kernel->timer, handle_timer_closed);
 }
 
-/* The server's session, if there is one, stays to its own expiry. */
+static void end_session(struct kernel *kernel);
+
+/* Of a server that cannot be reached the session stays to its own expiry. */
 static void fail(struct kernel *kernel, const struct cell_error *err)
 {
 	if (kernel->state == CLOSING)
 		return;
 	kernel->state = CLOSING;
 	kernel->how.error = *err;
-	leave(kernel);
+	if (err->code == CELL_E_IO || err->code == CELL_E_EXPIRED)
+		leave(kernel);
+	else
+		end_session(kernel);
 }
 
 /* ---- requests ---- */
@@ -619,8 +624,33 @@ static const char *take_error(struct cell__answer *answer, const json_t *error, 
 	return NULL;
 }
 
+/* Its parts but these: they are passed on as text, or came as events; whole numbers of any size would be errors here. */
+static json_t *load_result(const struct kernel *kernel, const char *const *left_out)
+{
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	json_t *root;
+
+	if (cell__buf_add(&text, kernel->result, kernel->result_size) < 0)
+		return NULL;
+	for (; *left_out; left_out++) {
+		const char *path[] = { *left_out, NULL }, *place;
+		size_t size;
+
+		/* White space of the same length keeps the rest in its place. */
+		if (cell__json_find(text.data, text.size, path, &place, &size) && size >= 4) {
+			char *at = text.data + (place - text.data);
+
+			memcpy(at, "null", 4);
+			memset(at + 4, ' ', size - 4);
+		}
+	}
+	root = json_loadb(text.data, text.size, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
+	return root;
+}
+
 static const char *read_result(struct kernel *kernel, struct result *result, int *ret_code)
 {
+	static const char *const passed_on[] = { "value", "displays", NULL }, *const fewer[] = { "value", "displays", "mime", NULL };
 	static const char *const value_path[] = { "value", NULL };
 	static const char *const isolation_path[] = { "isolation", NULL };
 	struct cell__answer *answer = &result->answer;
@@ -628,8 +658,9 @@ static const char *read_result(struct kernel *kernel, struct result *result, int
 	json_t *repr;
 	size_t size;
 
-	/* Whole numbers of any size pass in the text; here they would be errors. */
-	result->root = json_loadb(kernel->result, kernel->result_size, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
+	result->root = load_result(kernel, passed_on);
+	if (!result->root)
+		result->root = load_result(kernel, fewer);
 	if (!json_is_object(result->root))
 		return "a result that is no object";
 	if (cell__json_find(kernel->result, kernel->result_size, isolation_path, &place, &size) &&
@@ -901,16 +932,10 @@ static void handle_close_timeout(uv_timer_t *timer)
 	leave(timer->data);
 }
 
-static void remote_close(struct cell__kernel *base, int64_t grace_ms)
+static void end_session(struct kernel *kernel)
 {
-	struct kernel *kernel = (struct kernel *)base;
 	CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT;
 
-	(void)grace_ms;
-	if (kernel->state == CLOSING)
-		return;
-	kernel->state = CLOSING;
-	kernel->how.asked = true;
 	drop_exchanges(kernel);
 	if (*kernel->session && !cell__buf_printf(&path, "/v1/sessions/%s", kernel->session) &&
 	    begin(kernel, "DELETE", path.data, NULL, NULL, false, session_closed)) {
@@ -918,6 +943,18 @@ static void remote_close(struct cell__kernel *base, int64_t grace_ms)
 		return;
 	}
 	leave(kernel);
+}
+
+static void remote_close(struct cell__kernel *base, int64_t grace_ms)
+{
+	struct kernel *kernel = (struct kernel *)base;
+
+	(void)grace_ms;
+	if (kernel->state == CLOSING)
+		return;
+	kernel->state = CLOSING;
+	kernel->how.asked = true;
+	end_session(kernel);
 }
 
 static int64_t remote_pid(const struct cell__kernel *base)

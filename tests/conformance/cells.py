@@ -24,8 +24,8 @@ import re
 ANY = object()
 # Executor name -> capabilities it does not have.  Known ones: children (processes), fork, threads, descriptors
 # (fds 1 and 2 are real), files (cwd is a real directory), shell (/bin/sh, bash), environment (exact environ),
-# namespaces (tools, workflows, artifacts, deps).
-EXCEPTIONS = {"subprocess": set()}
+# namespaces (tools, workflows, artifacts, deps), bare (a session can be without those).
+EXCEPTIONS = {"subprocess": set(), "remote": {"bare"}}
 
 
 class Case:
@@ -124,7 +124,7 @@ case("patched modules do not break the kernel",
      cell("display(5)", displays=[{"text/plain": "5"}]), exact("x = [1]\nx", [1]))
 case("names of the kernel do not leak", exact(
     "sorted(n for n in dir() if not n.startswith('_') and n not in "
-    "('In', 'Out', 'exit', 'quit', 'get_ipython', 'open', 'display'))", []))
+    "('In', 'Out', 'exit', 'quit', 'get_ipython', 'open', 'display'))", []), needs={"bare"})
 
 # ---- source ------------------------------------------------------------------------------------------------
 

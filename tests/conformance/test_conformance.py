@@ -14,6 +14,7 @@ import pytest
 
 import cells
 import namespaces
+import serving
 import spaces
 import support
 
@@ -27,11 +28,11 @@ class Target:
 
     def __init__(self, executor, python):
         self.executor, self.python = executor, python
-        self.drivers, self.fds = {}, {}  # by whether there is a base folder
+        self.drivers, self.fds, self.servers = {}, {}, {}  # by whether there is a base folder
         self.base = tempfile.mkdtemp(prefix="workcell-tests-base-")
         self.cwd = tempfile.mkdtemp(prefix="workcell-tests-cwd-")
         self.capabilities = {"children", "fork", "threads", "descriptors", "files", "shell", "environment",
-                             "namespaces"}
+                             "namespaces", "bare"}
         self.capabilities -= cells.EXCEPTIONS.get(executor, set())
         if tuple(map(int, support.python_version(python).split(".")[:2])) >= (3, 11):
             self.capabilities.add("py311")
@@ -57,6 +58,8 @@ class Target:
             self.fill(case.base)
         if self.drivers.get(kind) is None:
             flags = ["--timeout", "20"] + (["--base", self.base] if kind else [])
+            if self.executor == "remote":
+                flags = self.serve(kind, flags)
             driver = support.Driver(*flags, python=self.python, executor=self.executor, cwd=self.cwd)
             self.drivers[kind] = driver
             support.shared_drivers.append(driver)
@@ -68,6 +71,13 @@ class Target:
             self.fds[kind] = support.fd_count(driver.pid)
         return self.drivers[kind]
 
+    def serve(self, kind, flags):
+        """The server that a program of the executor remote uses: what lives below it is counted as the program's."""
+        server = serving.Server("--executor", "subprocess", *flags, tokens=serving.TOKEN, python=self.python, pool=0, cwd=self.cwd)
+        support.shared_drivers.append(server)
+        self.servers[kind] = server
+        return ["--timeout", "20", "--remote-url", "http://127.0.0.1:%d" % server.port, "--auth-token-file", server.tokens]
+
     def close(self, how):
         for kind in list(self.drivers):
             driver = self.drivers.pop(kind)
@@ -75,6 +85,10 @@ class Target:
                 how(driver)
             finally:
                 support.shared_drivers.remove(driver)
+                if kind in self.servers:
+                    server = self.servers.pop(kind)
+                    support.shared_drivers.remove(server)
+                    server.close()
 
     def remove(self):
         shutil.rmtree(self.base, ignore_errors=True)
@@ -92,7 +106,12 @@ class Target:
                            lambda: "descriptors grew from %d to %d" % (before, support.fd_count(driver.pid)), 10)
 
 
-@pytest.fixture(scope="module", params=[(e, i) for e in support.EXECUTORS for i in INTERPRETERS],
+# What a server adds does not depend on the interpreter behind it.
+TARGETS = [(e, i) for e in support.EXECUTORS for i in INTERPRETERS if e != "remote"]
+TARGETS += [("remote", "plain")] if {"remote", "subprocess"} & set(support.EXECUTORS) else []
+
+
+@pytest.fixture(scope="module", params=TARGETS,
                 ids=lambda param: "-".join(param))
 def target(request, full_python, plain_python):
     executor, interpreter = request.param
