@@ -224,6 +224,17 @@ def jupyter():
         yield name + "-short", b"".join(struct.pack("<H", len(part)) + part for part in parts[:4])
 
 
+REQUESTS = {
+    "execute": b'POST /execute\n{"code": "1+1", "timeout": 0.5}',
+    "session": b'POST /v1/sessions\n{"workspace_id": null}',
+    "artifact": b"GET /api/artifacts/a/b%20c%C3%A9.bin\n",
+    "answer": b'POST /v1/sessions/0123/approvals/7\n{"accept": true, "args": {}, "always": false}',
+    "packages": b'POST /install_deps\n{"packages": ["six", "pandas>=2"]}',
+    "escapes": b"DELETE /api/workflows/%zz%00%2f\n",
+    "token": b"a-token-of-one-line\n",
+    "tokens": b"tokens:\n- {name: a, token: long-enough, scopes: [run, read]}\n- {name: b, sha256: " + b"0f" * 32 + b", workspace: w}\n",
+}
+
 for target, seeds in (
     ("frame", frames()), ("json_check", JSON.items()), ("ring", rings()), ("answer", answers()), ("output", outputs()),
     ("text", TEXTS.items()), ("jsonrpc", calls()), ("embeddings", EMBEDDINGS.items()), ("gen", schemas()),
@@ -231,7 +242,7 @@ for target, seeds in (
     ("mcp_tools", ((name, json.dumps(value).encode()) for name, value in TOOL_LISTS.items())),
     ("sse", ((name, b"\x09\x00" + text) for name, text in STREAMS.items())),
     ("sandbox_policy", POLICIES.items()), ("egress", PROXY.items()), ("mcp_server", clients()),
-    ("jupyter", jupyter()),
+    ("jupyter", jupyter()), ("request", REQUESTS.items()),
 ):
     for name, data in seeds:
         write(target, name, data)

@@ -67,6 +67,10 @@ extern "C" {
 	X(E_DISABLED, "disabled", 403, -32017, 125, "RuntimeDepsDisabledError")   \
 	X(E_INSTALL, "install_failed", 502, -32018, 125, "DepsError")             \
 	X(E_SANDBOX, "sandbox_failed", 500, -32019, 125, "SandboxError")          \
+	X(E_AUTH, "unauthorized", 401, -32030, 125, "PermissionError")            \
+	X(E_FORBIDDEN, "forbidden", 403, -32031, 125, "PermissionError")          \
+	X(E_BUSY, "busy", 429, -32032, 125, "BusyError")                          \
+	X(E_EXPIRED, "session_expired", 410, -32033, 125, "SessionClosedError")   \
 	X(OUT_EXCEPTION, "exception", 200, -32100, 1, "CodeExecutionError")       \
 	X(OUT_TIMEOUT, "timeout", 200, -32101, 124, "TimeoutError")               \
 	X(OUT_INTERRUPTED, "interrupted", 200, -32102, 1, "InterruptedError")     \
@@ -641,6 +645,11 @@ struct cell_session_options {
 	const char *kernel;       /* jupyter: the name of a kernelspec; NULL: ipykernel of `python` */
 	const char *jupyter_path; /* jupyter: folders to look for kernelspecs in first, with ":" between; NULL: none */
 	const char *network_profile; /* deno: "none", "deps-only" (the package index) or "full"; NULL: "none" */
+	/* remote: a session server (docs/server.md); python, preload, cwd, env and space are that server's */
+	const char *remote_url;   /* "http://HOST:PORT", "https://..." or "unix:PATH" */
+	const char *remote_token; /* NULL: none is sent */
+	const char *remote_workspace; /* NULL: none */
+	int remote_reopen;        /* 1: a cell whose session has expired runs in a new one; 0: it fails with CELL_E_EXPIRED */
 };
 #define CELL_SESSION_OPTIONS_INIT                                                 \
 	{ .size = sizeof(struct cell_session_options), .timeout_ms = 120000, .grace_ms = 2000, \
@@ -827,6 +836,86 @@ CELL_API int cell_mcp_server_listen(struct cell_mcp_server *server, const struct
 /* Any thread, and signal handlers. */
 CELL_API void cell_mcp_server_stop(struct cell_mcp_server *server);
 CELL_API void cell_mcp_server_destroy(struct cell_mcp_server *server); /* NULL is fine */
+
+/* ---- the session server ----------------------------------------------------- */
+
+/* Sessions for clients of HTTP (docs/server.md).  It works on the engine's loop; one thread serves all. */
+struct cell_server;
+
+/* Everything here can be changed while it runs, by `reload`, unless it says otherwise. */
+struct cell_server_limits {
+	size_t size;               /* sizeof(struct cell_server_limits) */
+	int64_t max_sessions;      /* default 1024 */
+	int64_t idle_ms;           /* a session without a request for so long ends; -1: never; default 3600000 */
+	int64_t max_runs;          /* cells that run at once; default 64 */
+	int64_t max_queue;         /* cells that wait for their turn; more are refused with 429; default 1024 */
+	int64_t max_timeout_ms;    /* what a client may ask for as the timeout of a cell; -1: anything; default 3600000 */
+	int64_t max_body_bytes;    /* of a request; default 64 MiB */
+	int64_t max_artifact_bytes; /* that is handed out; default 256 MiB */
+	int64_t stream_bytes;      /* events of a run that are kept for its readers; default 1 MiB */
+	int64_t kept_bytes;        /* events of ended runs, of all sessions together; default 64 MiB */
+	int64_t resume_ms;         /* a run waits so long for a reader whose connection broke; default 30000 */
+	int64_t head_ms;           /* a client that has not sent its request's head by then is let go; default 15000 */
+	int64_t silent_ms;         /* a connection on which nothing moves is closed; not changed by reload; default 75000 */
+	int64_t drain_ms;          /* how long cells may take to end when the server stops; default 30000 */
+	int64_t max_connections;   /* not changed by reload; default 4096 */
+	int64_t max_header_bytes;  /* not changed by reload; default 32 KiB */
+};
+#define CELL_SERVER_LIMITS_INIT                                                   \
+	{ .size = sizeof(struct cell_server_limits), .max_sessions = 1024, .idle_ms = 3600000, .max_runs = 64, \
+	  .max_queue = 1024, .max_timeout_ms = 3600000, .max_body_bytes = 64 << 20, .max_artifact_bytes = 256 << 20, \
+	  .stream_bytes = 1 << 20, .kept_bytes = 64 << 20, .resume_ms = 30000, .head_ms = 15000, .silent_ms = 75000, \
+	  .drain_ms = 30000, .max_connections = 4096, .max_header_bytes = 32 << 10 }
+
+struct cell_server_options {
+	size_t size;               /* sizeof(struct cell_server_options); all that is here must outlive the server */
+	const char *listen;        /* "HOST:PORT" (port 0: any) or "unix:PATH" */
+	struct cell_space *space;  /* of sessions without a workspace id */
+	/*
+	 * Opens the space of a workspace id; on a thread that may wait.  NULL: workspaces are refused.  The server closes it.
+	 */
+	int (*open_space)(void *arg, const char *workspace_id, struct cell_space **ret_space, struct cell_error *err);
+	void *space_arg;
+	const struct cell_session_options *session; /* of each session; its space and events are the server's to set */
+	const char *work_dir;      /* each session works in a folder of its own in here, removed at its end; NULL: session->cwd */
+	const char *artifacts_path; /* what GET /info tells; NULL: "" */
+	/*
+	 * Who is let in: a token, a file of tokens that is read again when it changes (docs/server.md), or (auth_disabled)
+	 * anybody, on a loopback address or Unix socket only.  Without any of them the server is not created.
+	 */
+	const char *token, *token_file;
+	int auth_disabled;
+	const char *const *origins; /* further values of Origin that are let in, NULL-terminated; NULL: none */
+	const char *const *hosts;  /* further values of Host where authentication is disabled; NULL: none */
+	const char *tls_cert, *tls_key; /* PEM; NULL: no TLS */
+	struct cell_server_limits limits;
+	/* cell_server_reload() asks for new limits; on a thread that may wait; NULL: only the tokens are read again */
+	int (*reload)(void *arg, struct cell_server_limits *limits, struct cell_error *err);
+	void *reload_arg;
+	/* Lines, each with its end; NULL: none.  Engine's thread. */
+	void (*log)(void *arg, const char *lines, size_t size);
+	void *log_arg;
+	enum cell_log_level log_level; /* default: info, a line a request */
+	int log_json;              /* 1: each line is a JSON object */
+	void (*listening)(void *arg, const char *url); /* once, before the first request; may be NULL */
+	void *listening_arg;
+};
+#define CELL_SERVER_OPTIONS_INIT                                                  \
+	{ .size = sizeof(struct cell_server_options), .limits = CELL_SERVER_LIMITS_INIT, .log_level = CELL_LOG_INFO }
+
+/* Binds its address.  CELL_E_UNAVAILABLE: left out of this build. */
+CELL_API int cell_server_create(struct cell_engine *engine, const struct cell_server_options *opts,
+				struct cell_server **ret_server, struct cell_error *err);
+/* Serves until cell_server_drain(), and returns when all sessions are closed. */
+CELL_API int cell_server_run(struct cell_server *server, struct cell_error *err);
+/* Nothing new is begun, cells under way may end; the second time they are stopped.  Any thread, and signal handlers. */
+CELL_API void cell_server_drain(struct cell_server *server);
+/* Reads tokens and limits again; when that fails, what was stays and it is logged.  Any thread, and signal handlers. */
+CELL_API void cell_server_reload(struct cell_server *server);
+/* After cell_server_run(), or instead of it.  NULL is fine. */
+CELL_API void cell_server_destroy(struct cell_server *server);
+/* Can these tokens be read?  What cell_server_create() would say, without listening. */
+CELL_API int cell_server_check(const struct cell_server_options *opts, struct cell_error *err);
 
 #ifdef __cplusplus
 }

@@ -12,7 +12,7 @@
  *     cmd_shell.c   `shell`      cmd_doctor.c   `doctor`      cmd_bench.c   `bench`
  *     cmd_tools.c   `tools`      cmd_workflows.c   `workflows`
  *     cmd_artifacts.c   `artifacts`      cmd_deps.c   `deps`      cmd_gen.c   `gen`
- *     cmd_policy.c   `policy`      cmd_audit.c   `audit`      cmd_mcp.c   `mcp`
+ *     cmd_policy.c   `policy`      cmd_audit.c   `audit`      cmd_mcp.c   `mcp`      cmd_serve.c   `serve`
  *
  * Threads: the main thread parses, runs cells and does all the writing.  One signal thread interrupts and
  * stops (main.c); `run --cells` reads its input on another.  Functions belong to the main thread unless they
@@ -86,6 +86,7 @@ int cell__cmd_audit(int argc, char **argv);
 int cell__cmd_gen(int argc, char **argv);
 int cell__cmd_mcp(int argc, char **argv);
 int cell__cmd_store(int argc, char **argv);
+int cell__cmd_serve(int argc, char **argv);
 /* Reads its own arguments, and answers its own --help. */
 int cell__cmd_bench(int argc, char **argv);
 
@@ -102,6 +103,7 @@ extern const struct cell_cli_command cell__cli_audit_command;
 extern const struct cell_cli_command cell__cli_gen_command;
 extern const struct cell_cli_command cell__cli_mcp_command;
 extern const struct cell_cli_command cell__cli_store_command;
+extern const struct cell_cli_command cell__cli_serve_command;
 
 /*
  * Fills *values, which holds the defaults, from the arguments.  Operands go to `operands`, in order with the
@@ -309,6 +311,8 @@ struct cell_cli_session_flags {
 	const char *log_level; /* NULL: what the engine has to say is not told */
 	const char *kernel;
 	const char *network_profile;
+	const char *remote_url, *remote_token_file;
+	bool remote_reopen;
 };
 
 extern const struct cell_session_options cell__cli_session_defaults;
@@ -366,10 +370,19 @@ extern const struct cell_session_options cell__cli_session_defaults;
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, kernel) },                                    \
 	{ 0, "network", "PROFILE", "deno: none, deps-only or full (default none)",        \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, network_profile) },                           \
+	{ 0, "remote-url", "URL", "remote: the session server, http://, https:// or unix:PATH", \
+	  CELL_FLAG_STRING, CELL_CLI_AT(at, remote_url) },                                \
+	{ 0, "remote-reopen", NULL, "remote: a cell whose session has expired runs in a new one", \
+	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, remote_reopen) },                             \
 	CELL_CLI_SPACE_FLAGS(CELL_CLI_AT(at, space)),                                     \
 	CELL_CLI_DEPS_FLAGS(CELL_CLI_AT(at, space)),                                      \
 	CELL_CLI_VENV_FLAGS(CELL_CLI_AT(at, space)),                                      \
 	CELL_CLI_EMBEDDINGS_FLAGS(CELL_CLI_AT(at, space))
+
+/* For commands that are no servers themselves, which have a flag of this name for their own clients. */
+#define CELL_CLI_REMOTE_TOKEN_FLAG(at)                                                    \
+	{ 0, "auth-token-file", "FILE", "remote: the token for the session server",        \
+	  CELL_FLAG_STRING, CELL_CLI_AT(at, remote_token_file) }
 
 struct cell_cli_host {
 	struct cell_engine *engine;
@@ -391,7 +404,7 @@ int cell__cli_choose_python(const char *name, const char *version, char **ret_pa
 struct cell_cli_session_options {
 	struct cell_session_options options;
 	const char **env;
-	char *python, *cwd;
+	char *python, *cwd, *token;
 };
 /*
  * Opens all but the session.  with_space: a space in any case.  What *ret_options points to lives until

@@ -43,6 +43,7 @@ static const struct cell_cli_flag run_flag_table[] = {
 	{ 0, "print-connection-file", NULL, "jupyter: say on stderr with which file others can attach", CELL_FLAG_SWITCH,
 	  offsetof(struct run_flags, connection_file) },
 	CELL_CLI_SESSION_FLAGS(offsetof(struct run_flags, session)),
+	CELL_CLI_REMOTE_TOKEN_FLAG(offsetof(struct run_flags, session)),
 	{ 0 },
 };
 

@@ -554,6 +554,7 @@ static int loop(struct shell *shell, struct cell_error *err)
 
 static const struct cell_cli_flag shell_flag_table[] = {
 	CELL_CLI_SESSION_FLAGS(0),
+	CELL_CLI_REMOTE_TOKEN_FLAG(0),
 	{ 0 },
 };
 

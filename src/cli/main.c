@@ -312,6 +312,7 @@ static const struct cell_cli_command *const commands[] = {
 	&cell__cli_gen_command,
 	&cell__cli_mcp_command,
 	&cell__cli_store_command,
+	&cell__cli_serve_command,
 	&cell__cli_doctor_command,
 	&bench_command,
 };

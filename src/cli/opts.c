@@ -456,7 +456,35 @@ void cell__cli_options_finish(struct cell_cli_session_options *options)
 	free(options->env);
 	free(options->python);
 	free(options->cwd);
+	free(options->token);
 	*options = (struct cell_cli_session_options){ 0 };
+}
+
+/* The server of the executor "remote"; its workspace is that of the flag, which then means no storage of ours. */
+static int fill_remote(const struct cell_cli_session_flags *flags, struct cell_cli_session_options *all, struct cell_error *err)
+{
+	size_t size;
+
+	if (flags->remote_token_file) {
+		if (cell__cli_read_file(flags->remote_token_file, &all->token, &size, err) < 0)
+			return -1;
+		all->token[strcspn(all->token, "\r\n")] = '\0';
+	}
+	all->options.remote_url = flags->remote_url;
+	all->options.remote_token = all->token;
+	all->options.remote_reopen = flags->remote_reopen;
+	if (flags->executor && !strcmp(flags->executor, "remote"))
+		all->options.remote_workspace = flags->space.workspace;
+	return 0;
+}
+
+static bool wants_space(const struct cell_cli_session_flags *flags)
+{
+	struct cell_cli_space_flags space = flags->space;
+
+	if (flags->executor && !strcmp(flags->executor, "remote"))
+		space.workspace = NULL;
+	return cell__cli_has_space(&space);
 }
 
 /* Engine, space and gate; what was opened before a failure is the caller's to close. */
@@ -479,7 +507,9 @@ static int open_parts(const struct cell_cli_session_flags *flags, bool with_spac
 		return -1;
 	if (cell_engine_create(&engine_options, &host->engine, err) < 0)
 		return -1;
-	if ((with_space || cell__cli_has_space(&flags->space)) &&
+	if (fill_remote(flags, all, err) < 0)
+		return -1;
+	if ((with_space || wants_space(flags)) &&
 	    cell__cli_space_create(&flags->space, host->engine, all->python, all->cwd, &host->space, err) < 0)
 		return -1;
 	options->executor = flags->executor;

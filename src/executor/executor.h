@@ -39,6 +39,10 @@ struct cell__answer {
 	const char *error_type, *error_message, *error_traceback; /* NUL-terminated, valid UTF-8 */
 	const char *limit; /* the limit that the error comes of, by its own account; NULL: none */
 	uint64_t limit_max, limit_used;
+	/* remote: what only the server knows */
+	int code;               /* CELL_OUT_*: the outcome; 0: as the session finds */
+	bool lost;              /* the variables are */
+	const char *isolation;  /* the receipt; NULL: the executor's */
 };
 
 struct cell__exit {
@@ -81,6 +85,8 @@ struct cell__kernel_spec {
 	const char *limits_json;    /* sandbox: an object, for the kernel to tell which limit an error comes of; or NULL */
 	const char *network;        /* deno: "none", "deps-only", "full"; NULL: "none" */
 	const char *wheels;         /* deno: a folder of packages (executor/deno.h), or NULL */
+	const char *remote_url, *remote_token, *remote_workspace; /* remote */
+	bool remote_reopen;
 	const char *const *protect; /* sandbox: what the code must not write to; NULL-terminated or NULL */
 	const char *kernel;       /* jupyter: name of a kernelspec; NULL: ipykernel of `python` */
 	const char *jupyter_path; /* jupyter: folders to look for kernelspecs in first; NULL: none */
@@ -92,6 +98,7 @@ struct cell__spawn_hub;
 struct cell__subprocess; /* zygotes and pools */
 struct cell__jupyter;
 struct cell__deno;
+struct cell__remote;
 
 /* What executors need of the engine. */
 struct cell__executor_host {
@@ -102,6 +109,7 @@ struct cell__executor_host {
 	struct cell__sandbox *sandbox; /* NULL until first used */
 	struct cell__jupyter *jupyter; /* NULL: not in this build */
 	struct cell__deno *deno;
+	struct cell__remote *remote;   /* as well */
 	void (*log)(void *arg, enum cell_log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 	void *log_arg;
 };
@@ -150,5 +158,6 @@ extern const struct cell__executor cell__sandbox_executor;
 extern const struct cell__executor cell__jupyter_executor;
 extern const struct cell__executor cell__inprocess_executor;
 extern const struct cell__executor cell__deno_executor;
+extern const struct cell__executor cell__remote_executor;
 
 #endif

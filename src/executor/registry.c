@@ -9,6 +9,7 @@ static const struct cell__executor *const executors[] = {
 	&cell__jupyter_executor,
 	&cell__inprocess_executor,
 	&cell__deno_executor,
+	&cell__remote_executor,
 };
 
 const struct cell__executor *cell__executor_at(size_t i)

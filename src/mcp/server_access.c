@@ -6,56 +6,22 @@
 
 #include <openssl/crypto.h>
 #include <string.h>
-#include <strings.h>
+
+#include "wire/access.h"
 
 #define MAX_DIGITS 19 /* of a number that certainly fits */
 
-static bool has_token(const char *token, const char *given)
+static bool has_token(const char *token, const char *authorization)
 {
+	const char *given = cell__access_bearer(authorization);
 	size_t size;
 
 	if (!token)
 		return true;
-	if (!given || strncasecmp(given, "Bearer ", 7))
+	if (!given)
 		return false;
 	size = strlen(token);
-	return strlen(given + 7) == size && !CRYPTO_memcmp(given + 7, token, size);
-}
-
-static bool is_listed(const char *const *list, const char *value)
-{
-	for (; list && *list; list++) {
-		if (!strcasecmp(*list, value))
-			return true;
-	}
-	return false;
-}
-
-/* Is it `name`, with our port or none? */
-static bool is_host(int our_port, const char *host, const char *name)
-{
-	size_t size = strlen(name);
-	char port[16];
-
-	snprintf(port, sizeof(port), ":%d", our_port);
-	return !strncasecmp(host, name, size) && (!host[size] || !strcmp(host + size, port));
-}
-
-static bool host_ok(const struct cell_mcp_http_options *opts, int port, const char *host)
-{
-	char bracketed[128];
-
-	if (!host)
-		return false;
-	snprintf(bracketed, sizeof(bracketed), strchr(opts->host, ':') ? "[%s]" : "%s", opts->host);
-	return is_host(port, host, "localhost") || is_host(port, host, "127.0.0.1") || is_host(port, host, "[::1]") ||
-	       is_host(port, host, bracketed) || is_listed(opts->hosts, host);
-}
-
-/* A browser says from which page it asks; programs say nothing. */
-static bool origin_ok(const struct cell_mcp_http_options *opts, const char *origin, const char *host)
-{
-	return !origin || is_listed(opts->origins, origin) || (!strncasecmp(origin, "http://", 7) && !strcasecmp(origin + 7, host));
+	return strlen(given) == size && !CRYPTO_memcmp(given, token, size);
 }
 
 unsigned cell__mcp_access(const struct cell_mcp_http_options *opts, int port, const struct cell__mcp_head *head,
@@ -65,10 +31,10 @@ unsigned cell__mcp_access(const struct cell_mcp_http_options *opts, int port, co
 	if (!has_token(opts->token, head->authorization))
 		return 401;
 	*ret_words = "this Host is not ours (--allow-host)";
-	if (!host_ok(opts, port, head->host))
+	if (!cell__access_host(head->host, opts->host, port, opts->hosts))
 		return 403;
 	*ret_words = "this Origin may not connect (--allow-origin)";
-	if (!origin_ok(opts, head->origin, head->host))
+	if (!cell__access_origin(head->origin, head->host, opts->origins))
 		return 403;
 	*ret_words = "there is only /mcp";
 	if (strcmp(head->url, "/mcp"))

@@ -24,7 +24,6 @@ int cell_mcp_server_listen(struct cell_mcp_server *server, const struct cell_mcp
 
 #else
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <microhttpd.h>
 #include <poll.h>
@@ -32,6 +31,8 @@ int cell_mcp_server_listen(struct cell_mcp_server *server, const struct cell_mcp
 #include <strings.h>
 #include <time.h>
 
+#include "loop/listen.h"
+#include "wire/access.h"
 #include "wire/sse.h"
 
 #define MAX_CLIENTS 64u
@@ -564,28 +565,14 @@ static void request_done(void *arg, struct MHD_Connection *connection, void **st
 
 /* ---- listening -------------------------------------------------------------------------------------------- */
 
-struct address {
-	struct sockaddr_in v4;
-	struct sockaddr_in6 v6;
-	bool is_v6, loopback;
-};
-
-static int parse_address(const struct cell_mcp_http_options *opts, struct address *ret, struct cell_error *err)
+static int parse_address(const struct cell_mcp_http_options *opts, struct cell__address *ret, struct cell_error *err)
 {
-	const char *host = strcasecmp(opts->host, "localhost") ? opts->host : "127.0.0.1";
-	struct address address = { .v4.sin_family = AF_INET, .v6.sin6_family = AF_INET6 };
+	struct cell__address address;
 
-	address.v4.sin_port = address.v6.sin6_port = htons((uint16_t)opts->port);
-	if (inet_pton(AF_INET, host, &address.v4.sin_addr) == 1) {
-		address.loopback = ntohl(address.v4.sin_addr.s_addr) >> 24 == 127;
-	} else if (inet_pton(AF_INET6, host, &address.v6.sin6_addr) == 1) {
-		address.is_v6 = true;
-		address.loopback = IN6_IS_ADDR_LOOPBACK(&address.v6.sin6_addr);
-	} else {
-		return cell_fail(err, CELL_E_INVALID, 0, "'%s' is no address to listen on; give one like 127.0.0.1", host);
-	}
+	if (cell__address_set(opts->host, opts->port, &address, err) < 0)
+		return -1;
 	if (!opts->token && !address.loopback)
-		return cell_fail(err, CELL_E_INVALID, 0, "%s can be reached from other machines: a token is needed", host);
+		return cell_fail(err, CELL_E_INVALID, 0, "%s can be reached from other machines: a token is needed", opts->host);
 	if (opts->token && !*opts->token)
 		return cell_fail(err, CELL_E_INVALID, 0, "the token is empty");
 	*ret = address;
@@ -611,7 +598,7 @@ int cell_mcp_server_listen(struct cell_mcp_server *server, const struct cell_mcp
 	struct http *http = cell__alloc(1, sizeof(*http));
 	const union MHD_DaemonInfo *info;
 	struct MHD_Daemon *daemon;
-	struct address address;
+	struct cell__address address;
 	pthread_condattr_t attr;
 	bool left;
 	unsigned flags = MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL;
@@ -626,8 +613,8 @@ int cell_mcp_server_listen(struct cell_mcp_server *server, const struct cell_mcp
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&http->changed, &attr);
 	pthread_condattr_destroy(&attr);
-	daemon = MHD_start_daemon(flags | (address.is_v6 ? MHD_USE_IPv6 : 0), (uint16_t)opts->port, NULL, NULL, handle_request, http,
-				  MHD_OPTION_SOCK_ADDR, address.is_v6 ? (struct sockaddr *)&address.v6 : (struct sockaddr *)&address.v4,
+	daemon = MHD_start_daemon(flags | (address.at.any.sa_family == AF_INET6 ? MHD_USE_IPv6 : 0), (uint16_t)opts->port, NULL, NULL, handle_request, http,
+				  MHD_OPTION_SOCK_ADDR, &address.at.any,
 				  MHD_OPTION_CONNECTION_LIMIT, MAX_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, SILENT_SECONDS,
 				  MHD_OPTION_NOTIFY_COMPLETED, request_done, http,
 				  MHD_OPTION_END);

@@ -23,6 +23,20 @@ struct cell_engine {
 /* Loop's thread.  Starts closing; done(arg) when its processes are gone and its memory is free. */
 void cell__session_close(struct cell_session *session, void (*done)(void *arg), void *arg);
 
+/*
+ * Loop's thread: the public functions without waiting.  -1: done() never comes; else once, with NULL and the error when it
+ * failed.  What opts points to must stay until then; packages are not synchronised.  A session whose opening fails is gone.
+ */
+typedef void (*cell__session_done)(void *arg, struct cell_session *session, const struct cell_error *err);
+int cell__session_open(struct cell_engine *engine, const struct cell_session_options *opts, cell__session_done done, void *arg,
+		       struct cell_error *err);
+int cell__session_reset(struct cell_session *session, cell__session_done done, void *arg, struct cell_error *err);
+/* As cell_session_start(), but the result may come from inside; *ret_run_id is set before. */
+int cell__session_start(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
+			uint64_t *ret_run_id, struct cell_error *err);
+/* The receiver of this run's events cannot take more for now (or can again); the code waits when its buffers are full. */
+void cell__session_hold(struct cell_session *session, uint64_t run_id, bool held);
+
 /* Loop's thread.  The kernels of this space's sessions learn of packages that were installed. */
 void cell__session_tell_packages(struct cell_engine *engine, struct cell_space *space);
 

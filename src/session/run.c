@@ -210,7 +210,7 @@ bool cell__run_wants_pause(struct cell__run *run)
 	if (cell__spill_backlog(&run->spill) > SPILL_BACKLOG || run->images.bytes > IMAGE_BACKLOG)
 		return true;
 	if (!run->waited)
-		return false;
+		return run->held;
 	pthread_mutex_lock(&run->waiter.lock);
 	bool throttled = run->throttled;
 	pthread_mutex_unlock(&run->waiter.lock);

@@ -50,6 +50,7 @@ struct waiting {
 	struct cell__waiter waiter;
 	struct cell_error err;
 	bool failed;
+	void (*done)(struct waiting *waiting); /* NULL: a thread waits for the waiter */
 	struct waiting *next;
 };
 
@@ -72,6 +73,8 @@ struct cell_session {
 	bool approval_stops_clock, require_shell_escape, restore_cwd;
 	bool takes_questions; /* of MCP servers */
 	struct cell__image_folder images;
+	char *remote_url, *remote_token, *remote_workspace;
+	bool remote_reopen;
 	struct cell__policy confine; /* sandbox */
 	bool confined;
 	const char *network; /* deno; static */
@@ -242,6 +245,10 @@ static int fill_spec(struct cell_session *session, struct cell__kernel_spec *ret
 		.kernel = session->kernel,
 		.jupyter_path = session->jupyter_path,
 		.network = session->network,
+		.remote_url = session->remote_url,
+		.remote_token = session->remote_token,
+		.remote_workspace = session->remote_workspace,
+		.remote_reopen = session->remote_reopen,
 	};
 	if (!session->confined || !session->space)
 		return 0;
@@ -383,6 +390,8 @@ static int failure_code(const struct cell__run *run, bool refused, bool limited,
 {
 	if (answer->interrupted && run->interrupt_asked)
 		return CELL_OUT_INTERRUPTED;
+	if (answer->code)
+		return answer->code;
 	/* Only a run that was refused something can have ended with it. */
 	if (refused && (strcmp(answer->error_type, "ApprovalRejectedError") == 0 ||
 			strcmp(answer->error_type, "ApprovalTimeoutError") == 0))
@@ -406,7 +415,7 @@ static void end_over_limit(struct cell__run *run, bool kept, const char *traceba
 static void end_answered(struct cell__run *run, bool refused, const struct cell__answer *answer)
 {
 	if (run->timed_out) {
-		end_timed_out(run, NULL, answer->failed ? answer->error_traceback : "");
+		end_timed_out(run, answer->lost ? &(struct cell__exit){ 0 } : NULL, answer->failed ? answer->error_traceback : "");
 		return;
 	}
 	if (run->over) {
@@ -414,7 +423,7 @@ static void end_answered(struct cell__run *run, bool refused, const struct cell_
 		return;
 	}
 	struct cell_result *result = run->result;
-	bool limited = answer->limit && run->session->confined;
+	bool limited = answer->limit && (run->session->confined || answer->code == CELL_OUT_LIMIT);
 	int rc = 0;
 	if (answer->failed)
 		rc = cell__result_set_error(result, failure_code(run, refused, limited, answer), answer->error_type,
@@ -425,7 +434,9 @@ static void end_answered(struct cell__run *run, bool refused, const struct cell_
 		rc = cell__result_take_answer(result, answer);
 	if (rc < 0 && !result->failed)
 		(void)cell__result_set_error(result, CELL_E_NOMEM, "", "out of memory for the result", "");
-	cell__run_end(run, true);
+	if (answer->isolation && !result->own_isolation && (result->own_isolation = cell__strdup(answer->isolation)))
+		result->isolation = result->own_isolation;
+	cell__run_end(run, !answer->lost);
 }
 
 static void describe_death(const struct cell__exit *how, const char *violation, char *out, size_t size)
@@ -456,6 +467,8 @@ static void end_dead(struct cell__run *run, const struct seat *seat, const struc
 		struct cell_error err;
 		cell_fail(&err, CELL_E_CLOSED, 0, "the session was closed while the cell ran");
 		fail_run(run, &err);
+	} else if (how->error.code == CELL_E_EXPIRED) {
+		fail_run(run, &how->error);
 	} else if (run->timed_out) {
 		end_timed_out(run, how, "");
 	} else if (run->over) {
@@ -742,7 +755,10 @@ static void end_waiting(struct waiting *waiting, const struct cell_error *err)
 	waiting->failed = err != NULL;
 	if (err)
 		waiting->err = *err;
-	cell__waiter_signal(&waiting->waiter);
+	if (waiting->done)
+		waiting->done(waiting);
+	else
+		cell__waiter_signal(&waiting->waiter);
 }
 
 static void end_resets(struct cell_session *session, const struct cell_error *err)
@@ -815,6 +831,9 @@ static void start_run(struct cell_session *session)
 
 static void free_session(struct cell_session *session)
 {
+	free(session->remote_url);
+	free(session->remote_token);
+	free(session->remote_workspace);
 	free(session->python);
 	free(session->preload);
 	free(session->kernel);
@@ -1146,6 +1165,22 @@ static int check_audit(struct cell_session *session, struct cell_error *err)
 	return 0;
 }
 
+static int copy_remote(struct cell_session *session, const struct cell_session_options *opts, struct cell_error *err)
+{
+	const char *const texts[] = { opts->remote_url, opts->remote_token, opts->remote_workspace };
+	char **const copies[] = { &session->remote_url, &session->remote_token, &session->remote_workspace };
+	bool remote = session->executor == &cell__remote_executor;
+	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+		if (texts[i] && !remote)
+			return cell_fail(err, CELL_E_INVALID, 0, "a server's URL, token and workspace are for the executor \"remote\", not \"%s\"",
+					 session->executor->name);
+		if (texts[i] && !(*copies[i] = cell__strdup(texts[i])))
+			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	}
+	session->remote_reopen = opts->remote_reopen != 0;
+	return 0;
+}
+
 static int copy_options(struct cell_session *session, const struct cell_session_options *opts, struct cell_error *err)
 {
 	const char *executor = opts->executor ? opts->executor : "subprocess";
@@ -1186,7 +1221,7 @@ static int copy_options(struct cell_session *session, const struct cell_session_
 	if (opts->kernel && session->executor != &cell__jupyter_executor)
 		return cell_fail(err, CELL_E_INVALID, 0, "a kernelspec is for the executor \"jupyter\", not \"%s\"", session->executor->name);
 	if (copy_confinement(session, opts, err) < 0 || copy_network(session, opts->network_profile, err) < 0 ||
-	    copy_cwd(session, opts->cwd, err) < 0 || check_audit(session, err) < 0 ||
+	    copy_remote(session, opts, err) < 0 || copy_cwd(session, opts->cwd, err) < 0 || check_audit(session, err) < 0 ||
 	    cell__image_folder_init(&session->images, opts->images_dir, session->id, err) < 0)
 		return -1;
 	return copy_env(session, opts->env, err);
@@ -1213,7 +1248,26 @@ static int wait_for(struct cell_session *session, void (*fn)(struct cell__task *
 	return waiting.failed ? -1 : 0;
 }
 
-/* A session that is not open yet. */
+/* Looks at files: any thread but the loop's. */
+static struct cell_session *make_session(struct cell_engine *engine, const struct cell_session_options *opts,
+					 struct cell_error *err)
+{
+	struct cell_session *session = cell__alloc(1, sizeof *session);
+	if (!session) {
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a session");
+		return NULL;
+	}
+	session->engine = engine;
+	session->next_run_id = 1;
+	cell__random_hex(session->id, 32);
+	if (copy_options(session, opts, err) < 0) {
+		free_session(session);
+		return NULL;
+	}
+	return session;
+}
+
+/* As it is made for callers that wait; it is not open yet. */
 static int create(struct cell_engine *engine, const struct cell_session_options *opts, const char *caller,
 		  struct cell_session **ret_session, struct cell_error *err)
 {
@@ -1226,13 +1280,10 @@ static int create(struct cell_engine *engine, const struct cell_session_options 
 	}
 	if (check_thread(engine, caller, err) < 0)
 		return -1;
-	struct cell_session *session = cell__alloc(1, sizeof *session);
+	struct cell_session *session = make_session(engine, &all, err);
 	if (!session)
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a session");
-	session->engine = engine;
-	session->next_run_id = 1;
-	cell__random_hex(session->id, 32);
-	if (copy_options(session, &all, err) < 0 || (all.space && cell__space_sync(all.space, is_deno(session), err) < 0)) {
+		return -1;
+	if (all.space && cell__space_sync(all.space, is_deno(session), err) < 0) {
 		free_session(session);
 		return -1;
 	}
@@ -1292,6 +1343,98 @@ int cell_session_prewarm(struct cell_engine *engine, const struct cell_session_o
 	int rc = wait_for(session, do_prewarm, err);
 	free_session(session);
 	return rc;
+}
+
+/* ---- the same for callers on the loop's thread, which do not wait ---- */
+
+struct asking {
+	struct waiting waiting; /* first */
+	uv_work_t work;
+	struct cell_engine *engine;
+	struct cell_session_options opts;
+	cell__session_done done;
+	void *arg;
+};
+
+static void end_asking(struct asking *asking)
+{
+	asking->done(asking->arg, asking->waiting.failed ? NULL : asking->waiting.session, &asking->waiting.err);
+	free(asking);
+}
+
+static void handle_half_open_closed(void *arg)
+{
+	end_asking(arg);
+}
+
+static void handle_opened(struct waiting *waiting)
+{
+	struct asking *asking = (struct asking *)waiting;
+	/* Called by advance(), which goes on with the session: it is closed from there. */
+	if (waiting->failed)
+		cell__session_close(waiting->session, handle_half_open_closed, asking);
+	else
+		end_asking(asking);
+}
+
+static void do_prepare(uv_work_t *work)
+{
+	struct asking *asking = work->data;
+	asking->waiting.session = make_session(asking->engine, &asking->opts, &asking->waiting.err);
+}
+
+static void handle_prepared(uv_work_t *work, int status)
+{
+	struct asking *asking = work->data;
+	(void)status;
+	if (asking->waiting.session) {
+		do_open(&asking->waiting.task);
+	} else {
+		asking->waiting.failed = true;
+		end_asking(asking);
+	}
+}
+
+static struct asking *make_asking(struct cell_engine *engine, cell__session_done done, void *arg, struct cell_error *err)
+{
+	struct asking *asking = cell__alloc(1, sizeof *asking);
+	if (!asking) {
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a session");
+		return NULL;
+	}
+	asking->engine = engine;
+	asking->work.data = asking;
+	asking->done = done;
+	asking->arg = arg;
+	return asking;
+}
+
+int cell__session_open(struct cell_engine *engine, const struct cell_session_options *opts, cell__session_done done, void *arg,
+		       struct cell_error *err)
+{
+	struct asking *asking = make_asking(engine, done, arg, err);
+	if (!asking)
+		return -1;
+	asking->opts = *opts;
+	asking->waiting.done = handle_opened;
+	uv_queue_work(&engine->loop.uv, &asking->work, do_prepare, handle_prepared);
+	return 0;
+}
+
+static void handle_reset(struct waiting *waiting)
+{
+	end_asking((struct asking *)waiting);
+}
+
+int cell__session_reset(struct cell_session *session, cell__session_done done, void *arg, struct cell_error *err)
+{
+	struct asking *asking = make_asking(session->engine, done, arg, err);
+	if (!asking)
+		return -1;
+	asking->waiting.session = session;
+	asking->waiting.done = handle_reset;
+	do_reset(&asking->waiting.task);
+	return 0;
 }
 
 const char *cell_session_id(const struct cell_session *session)
@@ -1433,6 +1576,26 @@ int cell_session_start(struct cell_session *session, const char *code, size_t si
 	if (ret_run_id)
 		*ret_run_id = id;
 	return 0;
+}
+
+int cell__session_start(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
+			uint64_t *ret_run_id, struct cell_error *err)
+{
+	struct cell__run *run = make_run(session, code, size, opts, err);
+	if (!run)
+		return -1;
+	*ret_run_id = run->id;
+	do_submit(&run->task);
+	return 0;
+}
+
+void cell__session_hold(struct cell_session *session, uint64_t run_id, bool held)
+{
+	struct cell__run *run = session->current;
+	if (!run || run->id != run_id)
+		return;
+	run->held = held;
+	update_pause(session);
 }
 
 int cell_session_interrupt(struct cell_session *session, struct cell_error *err)

@@ -642,6 +642,11 @@ static bool take_lines(struct host_call *call)
 	return over;
 }
 
+void cell__space_ask(struct cell_space *space, struct cell__call *call)
+{
+	cell__gate_handle(&space->own_gate, call);
+}
+
 static void do_call(struct cell__task *task)
 {
 	struct host_call *call = (struct host_call *)((char *)task - offsetof(struct host_call, task));

@@ -13,6 +13,8 @@ struct cell__middlewares;
 
 /* Answers a call, now or later.  cwd: for command-line tools; NULL: the space's. */
 void cell__space_handle(struct cell_space *space, const char *cwd, struct cell__call *call);
+/* The same for the host's own calls, as cell_space_call() makes them: middlewares see them. */
+void cell__space_ask(struct cell_space *space, struct cell__call *call);
 /* tools.call in two steps: see cell__tools_choose() and cell__tools_run(). */
 int cell__space_choose(struct cell_space *space, const char *cwd, struct cell__call *call,
 		       struct cell__tool_choice *ret_choice);

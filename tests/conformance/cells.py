@@ -26,7 +26,7 @@ ANY = object()
 # (fds 1 and 2 are real), files (cwd is a real directory), shell (/bin/sh, bash), environment (exact environ),
 # namespaces (tools, workflows, artifacts, deps), alone (no thread and no descriptor but the kernel's), main_thread (cells run
 # on the interpreter's main thread, where signals are handled), modules (modules are the session's own: code may break them),
-# stack (recursion in C code ends in RecursionError).
+# stack (recursion in C code ends in RecursionError), bare (a session can be without namespaces).
 EXCEPTIONS = {
     "subprocess": set(),
     # One process: its descriptors, environment, signals and modules are the host's, and the host is not confined.
@@ -35,6 +35,8 @@ EXCEPTIONS = {
     "jupyter": {"alone"},
     # WebAssembly has one thread, no processes, and nothing of the system's own: docs/executors.md.
     "deno": {"children", "fork", "threads", "descriptors", "shell", "stack"},
+    # A server's sessions always have its storage.
+    "remote": {"bare"},
 }
 
 
@@ -134,7 +136,7 @@ case("patched modules do not break the kernel",
      cell("display(5)", displays=[{"text/plain": "5"}]), exact("x = [1]\nx", [1]), needs=["modules"])
 case("names of the kernel do not leak", exact(
     "sorted(n for n in dir() if not n.startswith('_') and n not in "
-    "('In', 'Out', 'exit', 'quit', 'get_ipython', 'open', 'display'))", []))
+    "('In', 'Out', 'exit', 'quit', 'get_ipython', 'open', 'display'))", []), needs={"bare"})
 
 # ---- source ------------------------------------------------------------------------------------------------
 

@@ -14,14 +14,15 @@ import pytest
 
 import cells
 import namespaces
+import serving
 import spaces
 import support
 
 CASES = cells.CASES + namespaces.CASES
 
 INTERPRETERS = ("ipython", "plain")
-# ipykernel brings IPython along, Pyodide has none.
-ONE_INTERPRETER = {"jupyter": "ipython", "deno": "plain"}
+# ipykernel brings IPython along, Pyodide has none, and what a server adds does not depend on the interpreter behind it.
+ONE_INTERPRETER = {"jupyter": "ipython", "deno": "plain", "remote": "plain"}
 TARGETS = [(e, i) for e in support.EXECUTORS for i in INTERPRETERS if ONE_INTERPRETER.get(e, i) == i]
 
 
@@ -30,11 +31,11 @@ class Target:
 
     def __init__(self, executor, python, redis=None):
         self.executor, self.python, self.redis = executor, python, redis
-        self.drivers, self.fds = {}, {}  # by whether there is a base folder
+        self.drivers, self.fds, self.servers = {}, {}, {}  # by whether there is a base folder
         self.base = tempfile.mkdtemp(prefix="workcell-tests-base-")
         self.cwd = tempfile.mkdtemp(prefix="workcell-tests-cwd-")
         self.capabilities = {"children", "fork", "threads", "descriptors", "files", "shell", "environment",
-                             "namespaces", "alone", "main_thread", "modules", "stack"}
+                             "namespaces", "alone", "main_thread", "modules", "stack", "bare"}
         self.capabilities -= cells.EXCEPTIONS.get(executor, set())
         if executor == "deno":
             self.capabilities.add("py311")  # it brings its own Python, 3.14
@@ -68,6 +69,8 @@ class Target:
         if self.drivers.get(kind) is None:
             flags = ["--timeout", "20"] + (["--base", self.base] if kind else [])
             flags += ["--redis", self.redis.url()] if kind and self.redis else []
+            if self.executor == "remote":
+                flags = self.serve(kind, flags)
             # Starting ipykernel takes most of a second: the next ones are made ready while a case runs.
             driver = support.Driver(*flags, python=self.python, executor=self.executor, cwd=self.cwd,
                                     pool=2 if self.executor == "jupyter" else 0)
@@ -81,6 +84,13 @@ class Target:
             self.fds[kind] = support.fd_count(driver.pid)
         return self.drivers[kind]
 
+    def serve(self, kind, flags):
+        """The server that a program of the executor remote uses: what lives below it is counted as the program's."""
+        server = serving.Server("--executor", "subprocess", *flags, tokens=serving.TOKEN, python=self.python, pool=0, cwd=self.cwd)
+        support.shared_drivers.append(server)
+        self.servers[kind] = server
+        return ["--timeout", "20", "--remote-url", "http://127.0.0.1:%d" % server.port, "--auth-token-file", server.tokens]
+
     def close(self, how):
         for kind in list(self.drivers):
             driver = self.drivers.pop(kind)
@@ -88,6 +98,10 @@ class Target:
                 how(driver)
             finally:
                 support.shared_drivers.remove(driver)
+                if kind in self.servers:
+                    server = self.servers.pop(kind)
+                    support.shared_drivers.remove(server)
+                    server.close()
 
     def remove(self):
         shutil.rmtree(self.base, ignore_errors=True)

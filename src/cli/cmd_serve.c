@@ -1,0 +1,648 @@
+/*
+ * `workcell serve`: the library's session server with the common flags.
+ *
+ * What is configured comes from four places, each before the next, which wins: defaults, the environment, --config FILE, the
+ * command line.  The first two become arguments like those of the command line, and all are read by the same table; SIGHUP
+ * does that again and takes the limits over.
+ */
+#define _GNU_SOURCE 1
+#include "cli.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <yaml.h>
+
+#define TOKEN_VARIABLE "WORKCELL_SERVE_TOKEN"
+#define OLD_TOKEN_VARIABLE "CONTAINER_AUTH_TOKEN"
+#define WORK_PREFIX "workcell-serve-"
+#define MAX_ARGUMENTS 1024
+
+struct serve_flags {
+	struct cell_cli_session_flags session;
+	struct cell_cli_list origins, hosts;
+	const char *config, *listen, *token_file, *tls_cert, *tls_key, *log, *log_level;
+	int64_t max_sessions, idle_ms, max_runs, max_queue, max_timeout_ms, max_body, max_artifact, stream_bytes, resume_ms, head_ms;
+	int64_t silent_ms, drain_ms, max_connections, max_header;
+	bool auth_disabled, check_config;
+};
+
+static const struct cell_server_limits defaults = CELL_SERVER_LIMITS_INIT;
+#define SERVE_FLAGS_INIT                                                                       \
+	{ .session = CELL_CLI_SESSION_FLAGS_INIT(4), .max_sessions = defaults.max_sessions, .idle_ms = defaults.idle_ms, \
+	  .max_runs = defaults.max_runs, .max_queue = defaults.max_queue, .max_timeout_ms = defaults.max_timeout_ms, \
+	  .max_body = defaults.max_body_bytes, .max_artifact = defaults.max_artifact_bytes, .stream_bytes = defaults.stream_bytes, \
+	  .resume_ms = defaults.resume_ms, .head_ms = defaults.head_ms, .silent_ms = defaults.silent_ms, .drain_ms = defaults.drain_ms, \
+	  .max_connections = defaults.max_connections, .max_header = defaults.max_header_bytes }
+
+#define AT(member) offsetof(struct serve_flags, member)
+static const struct cell_cli_flag serve_flag_table[] = {
+	{ 0, "config", "FILE", "YAML with these flags as keys, without the dashes", CELL_FLAG_STRING, AT(config) },
+	{ 0, "listen", "ADDRESS", "HOST:PORT or unix:PATH (default 127.0.0.1:8080)", CELL_FLAG_STRING, AT(listen) },
+	{ 0, "auth-token-file", "FILE", "a token, or a list of tokens with scopes (default: $" TOKEN_VARIABLE ")", CELL_FLAG_STRING,
+	  AT(token_file) },
+	{ 0, "auth-disabled", NULL, "let everybody on this machine in; for a loopback address or a Unix socket only", CELL_FLAG_SWITCH,
+	  AT(auth_disabled) },
+	{ 0, "tls-cert", "FILE", "serve HTTPS with this certificate (PEM)", CELL_FLAG_STRING, AT(tls_cert) },
+	{ 0, "tls-key", "FILE", "and this key (PEM)", CELL_FLAG_STRING, AT(tls_key) },
+	{ 0, "allow-origin", "ORIGIN", "a web page's origin that may connect; may be repeated", CELL_FLAG_LIST, AT(origins) },
+	{ 0, "allow-host", "HOST", "with --auth-disabled: a further value of the Host header; may be repeated", CELL_FLAG_LIST, AT(hosts) },
+	{ 0, "max-sessions", "N", "sessions at once", CELL_FLAG_COUNT, AT(max_sessions) },
+	{ 0, "session-idle", "SEC", "a session that nobody uses ends after this long; 0: never", CELL_FLAG_SECONDS, AT(idle_ms) },
+	{ 0, "max-runs", "N", "cells that run at once", CELL_FLAG_COUNT, AT(max_runs) },
+	{ 0, "max-queue", "N", "cells that wait for their turn; more are refused", CELL_FLAG_COUNT, AT(max_queue) },
+	{ 0, "max-timeout", "SEC", "the longest timeout of a cell that a client gets; 0: any", CELL_FLAG_SECONDS, AT(max_timeout_ms) },
+	{ 0, "max-body", "BYTES", "of a request", CELL_FLAG_BYTES, AT(max_body) },
+	{ 0, "max-artifact", "BYTES", "of an artifact that is handed out", CELL_FLAG_BYTES, AT(max_artifact) },
+	{ 0, "max-header", "BYTES", "of a request's head", CELL_FLAG_BYTES, AT(max_header) },
+	{ 0, "max-connections", "N", "at once", CELL_FLAG_COUNT, AT(max_connections) },
+	{ 0, "stream-buffer", "BYTES", "events of a run that are kept for its readers", CELL_FLAG_BYTES, AT(stream_bytes) },
+	{ 0, "resume-window", "SEC", "a run waits this long for a reader whose connection broke", CELL_FLAG_SECONDS, AT(resume_ms) },
+	{ 0, "head-timeout", "SEC", "a new connection sends its first request within this", CELL_FLAG_SECONDS, AT(head_ms) },
+	{ 0, "silent-timeout", "SEC", "a connection on which nothing moves is closed", CELL_FLAG_SECONDS, AT(silent_ms) },
+	{ 0, "drain", "SEC", "when stopped, cells may take this long to end", CELL_FLAG_SECONDS, AT(drain_ms) },
+	{ 0, "log", "FORM", "text, json or off (default text)", CELL_FLAG_STRING, AT(log) },
+	{ 0, "log-level", "LEVEL", "info (a line a request), warning or error (default info)", CELL_FLAG_STRING, AT(log_level) },
+	{ 0, "check-config", NULL, "say whether the configuration is good, and exit", CELL_FLAG_SWITCH, AT(check_config) },
+	CELL_CLI_SESSION_FLAGS(offsetof(struct serve_flags, session)),
+	{ 0 },
+};
+
+const struct cell_cli_command cell__cli_serve_command = {
+	.name = "serve",
+	.summary = "the session server: sessions over HTTP",
+	.synopsis = "[flags]",
+	.about = "Serves sessions to clients with a token (docs/server.md).  The executor is sandbox where it works.\n"
+		 "SIGHUP reads tokens and limits again, SIGTERM lets running cells end and stops, a second one stops at once.",
+	.examples = "  workcell serve --base ~/agent --auth-token-file token\n"
+		    "  workcell serve --config serve.yaml --check-config",
+	.flags = serve_flag_table,
+	.run = cell__cmd_serve,
+};
+
+/* ---- arguments from the environment and from the file ------------------------------ */
+
+struct arguments {
+	char *list[MAX_ARGUMENTS + 1]; /* list[0] is the command's name */
+	int count;
+};
+
+static void arguments_finish(struct arguments *arguments)
+{
+	for (int i = 0; i < arguments->count; i++)
+		free(arguments->list[i]);
+	arguments->count = 0;
+}
+
+static int add_argument(struct arguments *arguments, struct cell_error *err, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+static int add_argument(struct arguments *arguments, struct cell_error *err, const char *format, ...)
+{
+	va_list ap;
+	int n;
+
+	if (arguments->count == MAX_ARGUMENTS)
+		return cell__cli_fail(err, CELL_E_LIMIT, 0, "there are more than %d settings", MAX_ARGUMENTS);
+	va_start(ap, format);
+	n = vasprintf(&arguments->list[arguments->count], format, ap);
+	va_end(ap);
+	if (n < 0)
+		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the configuration");
+	arguments->list[++arguments->count] = NULL;
+	return 0;
+}
+
+static const char *variable(const char *name)
+{
+	const char *value = getenv(name);
+
+	return value && *value ? value : NULL;
+}
+
+static bool is_true(const char *value)
+{
+	return value && (!strcasecmp(value, "true") || !strcmp(value, "1") || !strcasecmp(value, "yes"));
+}
+
+/* WORKFLOWS_PATH=DIR/workflows and ARTIFACTS_PATH=DIR/artifacts are the storage DIR. */
+static int storage_of_paths(struct arguments *arguments, struct cell_error *err)
+{
+	const char *workflows = variable("WORKFLOWS_PATH"), *artifacts = variable("ARTIFACTS_PATH");
+	const char *slash, *other;
+
+	if (!workflows)
+		workflows = variable("SKILLS_PATH");
+	if (!workflows && !artifacts)
+		return 0;
+	slash = workflows ? strrchr(workflows, '/') : NULL;
+	other = artifacts ? strrchr(artifacts, '/') : NULL;
+	if (!slash || !other || strcmp(other, "/artifacts") || (strcmp(slash, "/workflows") && strcmp(slash, "/skills")) ||
+	    slash - workflows != other - artifacts || strncmp(workflows, artifacts, (size_t)(slash - workflows)))
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "WORKFLOWS_PATH and ARTIFACTS_PATH must be DIR/workflows and DIR/artifacts of one "
+							      "DIR; or set STORAGE_BASE_PATH=DIR");
+	return add_argument(arguments, err, "--storage=%.*s", slash > workflows ? (int)(slash - workflows) : 1, workflows);
+}
+
+static int add_variables(struct arguments *arguments, struct cell_error *err)
+{
+	static const char *const plain[][2] = {
+		{ "DEFAULT_TIMEOUT", "timeout" }, { "MAX_EXECUTION_TIME", "max-timeout" }, { "TOOLS_PATH", "tools" },
+	};
+	const char *backend = variable("ARTIFACT_BACKEND"), *url = variable("REDIS_URL"), *base = variable("STORAGE_BASE_PATH");
+	const char *host = variable("HOST"), *port = variable("PORT"), *allow = variable("ALLOW_RUNTIME_DEPS");
+	int status = 0;
+
+	for (size_t i = 0; !status && i < sizeof(plain) / sizeof(plain[0]); i++) {
+		if (variable(plain[i][0]))
+			status = add_argument(arguments, err, "--%s=%s", plain[i][1], variable(plain[i][0]));
+	}
+	if (!status && (host || port) && (!host || !strchr(host, ':')))
+		status = add_argument(arguments, err, "--listen=%s:%s", host ? host : "127.0.0.1", port ? port : "8080");
+	else if (!status && host)
+		status = add_argument(arguments, err, "--listen=[%s]:%s", host, port ? port : "8080");
+	if (!status && allow && !is_true(allow))
+		status = add_argument(arguments, err, "--no-runtime-deps");
+	if (!status && backend && strcmp(backend, "file") && strcmp(backend, "redis"))
+		status = cell__cli_fail(err, CELL_E_INVALID, 0, "ARTIFACT_BACKEND is file or redis, not '%s'", backend);
+	if (status)
+		return status;
+	if (url && (!backend || !strcmp(backend, "redis")))
+		return add_argument(arguments, err, "--storage=%s", url);
+	if (backend && !strcmp(backend, "redis"))
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "ARTIFACT_BACKEND=redis needs REDIS_URL");
+	return base ? add_argument(arguments, err, "--storage=%s", base) : storage_of_paths(arguments, err);
+}
+
+/* A mapping of texts, or of lists of texts: what flags are. */
+struct reader {
+	const char *path;
+	struct arguments *arguments;
+	struct cell_error *err;
+	char key[64];
+	int depth;       /* 1: in the mapping; 2: in a list */
+	bool has_key, is_bad;
+};
+
+static int complain(struct reader *reader, const yaml_event_t *event, const char *words)
+{
+	reader->is_bad = true;
+	return cell__cli_fail(reader->err, CELL_E_INVALID, 0, "%s:%zu: %s", reader->path, event->start_mark.line + 1, words);
+}
+
+static int take_scalar(struct reader *reader, const yaml_event_t *event)
+{
+	const char *text = (const char *)event->data.scalar.value;
+	bool plain = event->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
+
+	if (!reader->depth)
+		return complain(reader, event, "a configuration is a mapping: key: value");
+	if (!reader->has_key) {
+		if (!*text || strlen(text) >= sizeof(reader->key) || *text == '-' || strchr(text, '='))
+			return complain(reader, event, "this is no name of a flag");
+		strcpy(reader->key, text);
+		for (char *at = reader->key; *at; at++)
+			*at = *at == '_' ? '-' : *at;
+		reader->has_key = true;
+		return 0;
+	}
+	if (reader->depth == 1)
+		reader->has_key = false;
+	if (plain && !strcmp(text, "false"))
+		return 0;
+	if (plain && !strcmp(text, "true"))
+		return add_argument(reader->arguments, reader->err, "--%s", reader->key);
+	if (!strcmp(reader->key, "config") || !strcmp(reader->key, "check-config"))
+		return complain(reader, event, "this belongs on the command line");
+	return add_argument(reader->arguments, reader->err, "--%s=%s", reader->key, text);
+}
+
+static int take_event(struct reader *reader, const yaml_event_t *event)
+{
+	switch (event->type) {
+	case YAML_SCALAR_EVENT:
+		return take_scalar(reader, event);
+	case YAML_MAPPING_START_EVENT:
+		if (reader->depth)
+			return complain(reader, event, "a value is a text or a list of texts");
+		reader->depth = 1;
+		return 0;
+	case YAML_SEQUENCE_START_EVENT:
+		if (reader->depth != 1 || !reader->has_key)
+			return complain(reader, event, "a configuration is a mapping: key: value");
+		reader->depth = 2;
+		return 0;
+	case YAML_SEQUENCE_END_EVENT:
+		reader->depth = 1;
+		reader->has_key = false;
+		return 0;
+	case YAML_ALIAS_EVENT:
+		return complain(reader, event, "aliases are not used here");
+	default:
+		return 0;
+	}
+}
+
+static int add_file(struct arguments *arguments, const char *path, struct cell_error *err)
+{
+	struct reader reader = { .path = path, .arguments = arguments, .err = err };
+	yaml_parser_t parser;
+	yaml_event_t event;
+	char *text;
+	size_t size;
+	int status = 0;
+	bool over = false;
+
+	if (cell__cli_read_file(path, &text, &size, err) < 0)
+		return -1;
+	if (!yaml_parser_initialize(&parser)) {
+		free(text);
+		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the configuration");
+	}
+	yaml_parser_set_input_string(&parser, (const unsigned char *)text, size);
+	while (!status && !over) {
+		if (!yaml_parser_parse(&parser, &event)) {
+			status = cell__cli_fail(err, CELL_E_INVALID, 0, "%s:%zu: %s", path, parser.problem_mark.line + 1,
+						parser.problem ? parser.problem : "this is no YAML");
+			break;
+		}
+		status = take_event(&reader, &event);
+		over = event.type == YAML_STREAM_END_EVENT;
+		yaml_event_delete(&event);
+	}
+	yaml_parser_delete(&parser);
+	free(text);
+	return status;
+}
+
+/* --config is needed before the others are read. */
+static const char *config_of(int argc, char **argv)
+{
+	const char *found = NULL;
+
+	for (int i = 1; i < argc && strcmp(argv[i], "--"); i++) {
+		if (!strcmp(argv[i], "--config") && i + 1 < argc)
+			found = argv[i + 1];
+		else if (!strncmp(argv[i], "--config=", 9))
+			found = argv[i] + 9;
+	}
+	return found;
+}
+
+static int gather(int argc, char **argv, struct arguments *arguments, struct cell_error *err)
+{
+	const char *config = config_of(argc, argv);
+	int status = add_argument(arguments, err, "%s", argv[0]);
+
+	if (!status)
+		status = add_variables(arguments, err);
+	if (!status && config)
+		status = add_file(arguments, config, err);
+	for (int i = 1; !status && i < argc; i++)
+		status = add_argument(arguments, err, "%s", argv[i]);
+	return status;
+}
+
+/* ---- what lives as long as the program ----------------------------------------------- */
+
+static struct {
+	int argc;
+	char **argv;
+	struct cell_server *server;
+	struct serve_flags *flags;
+	struct cell_cli_host *host;
+	struct cell_cli_session_options *session;
+	char *cert, *key, *storage, *work_dir;
+	int work_fd;
+} live = { .work_fd = -1 };
+
+static void limits_of(const struct serve_flags *flags, struct cell_server_limits *limits)
+{
+	*limits = (struct cell_server_limits)CELL_SERVER_LIMITS_INIT;
+	limits->max_sessions = flags->max_sessions;
+	limits->idle_ms = flags->idle_ms;
+	limits->max_runs = flags->max_runs;
+	limits->max_queue = flags->max_queue;
+	limits->max_timeout_ms = flags->max_timeout_ms;
+	limits->max_body_bytes = flags->max_body;
+	limits->max_artifact_bytes = flags->max_artifact;
+	limits->max_header_bytes = flags->max_header;
+	limits->max_connections = flags->max_connections;
+	limits->stream_bytes = flags->stream_bytes;
+	/* 0 s became -1, which is no time at all where it does not mean "none". */
+	limits->resume_ms = flags->resume_ms < 0 ? 0 : flags->resume_ms;
+	limits->drain_ms = flags->drain_ms < 0 ? 0 : flags->drain_ms;
+	limits->head_ms = flags->head_ms;
+	limits->silent_ms = flags->silent_ms;
+}
+
+static void flags_finish(struct serve_flags *flags)
+{
+	cell__cli_list_finish(&flags->session.env);
+	cell__cli_list_finish(&flags->origins);
+	cell__cli_list_finish(&flags->hosts);
+}
+
+static int reload(void *arg, struct cell_server_limits *limits, struct cell_error *err)
+{
+	struct serve_flags flags = SERVE_FLAGS_INIT;
+	struct arguments arguments = { 0 };
+	int status;
+
+	(void)arg;
+	if (gather(live.argc, live.argv, &arguments, err) < 0) {
+		arguments_finish(&arguments);
+		return -1;
+	}
+	if (cell__cli_parse(&cell__cli_serve_command, arguments.count, arguments.list, &flags, NULL, &status)) {
+		limits_of(&flags, limits);
+		status = 0;
+	} else {
+		status = cell__cli_fail(err, CELL_E_INVALID, 0, "the configuration is not good");
+	}
+	flags_finish(&flags);
+	arguments_finish(&arguments);
+	return status;
+}
+
+static int open_space(void *arg, const char *workspace_id, struct cell_space **ret_space, struct cell_error *err)
+{
+	struct cell_cli_space_flags flags = live.flags->session.space;
+
+	(void)arg;
+	flags.workspace = workspace_id;
+	flags.quiet = true;
+	return cell__cli_space_create(&flags, live.host->engine, live.session->python, live.session->cwd, ret_space, err);
+}
+
+static void write_log(void *arg, const char *lines, size_t size)
+{
+	(void)arg;
+	cell__cli_write(STDERR_FILENO, lines, size);
+}
+
+static void say_listening(void *arg, const char *url)
+{
+	(void)arg;
+	dprintf(STDERR_FILENO, "workcell: listening on %s\n", url);
+}
+
+static void handle_signal(int number)
+{
+	if (number == SIGHUP)
+		cell_server_reload(live.server);
+	else if (number != SIGPIPE)
+		cell_server_drain(live.server);
+}
+
+/* Handlers, not a mask: what we start must not inherit it. */
+static void catch_signals(bool catching)
+{
+	static const int numbers[] = { SIGINT, SIGTERM, SIGHUP, SIGPIPE };
+	struct sigaction action = { .sa_handler = catching ? handle_signal : SIG_DFL, .sa_flags = SA_RESTART };
+
+	sigemptyset(&action.sa_mask);
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+		if (catching || numbers[i] != SIGPIPE)
+			sigaction(numbers[i], &action, NULL);
+	}
+}
+
+/* ---- folders of sessions ----------------------------------------------------------- */
+
+static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *ftw)
+{
+	(void)st;
+	(void)kind;
+	(void)ftw;
+	remove(path); /* what resists stays, and the folder with it */
+	return 0;
+}
+
+/* What a server that was killed has left: nobody holds its lock. */
+static void sweep(const char *temp)
+{
+	DIR *dir = opendir(temp);
+	struct dirent *entry;
+	struct stat st;
+	char *path;
+	int fd;
+
+	while (dir && (entry = readdir(dir))) {
+		if (strncmp(entry->d_name, WORK_PREFIX, strlen(WORK_PREFIX)) || asprintf(&path, "%s/%s", temp, entry->d_name) < 0)
+			continue;
+		fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+		if (fd >= 0 && !fstat(fd, &st) && st.st_uid == geteuid() && !flock(fd, LOCK_EX | LOCK_NB))
+			nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+		if (fd >= 0)
+			close(fd);
+		free(path);
+	}
+	if (dir)
+		closedir(dir);
+}
+
+static int make_work_dir(struct cell_error *err)
+{
+	const char *temp = variable("TMPDIR");
+
+	if (!temp || *temp != '/')
+		temp = "/tmp";
+	sweep(temp);
+	if (asprintf(&live.work_dir, "%s/" WORK_PREFIX "XXXXXX", temp) < 0) {
+		live.work_dir = NULL;
+		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+	}
+	if (!mkdtemp(live.work_dir)) {
+		int saved = errno;
+
+		cell__cli_fail(err, CELL_E_IO, saved, "make a folder in %s", temp);
+		free(live.work_dir);
+		live.work_dir = NULL;
+		return -1;
+	}
+	live.work_fd = open(live.work_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (live.work_fd >= 0)
+		flock(live.work_fd, LOCK_EX);
+	return 0;
+}
+
+/* ---- serve --------------------------------------------------------------------------- */
+
+static const char **values_of(const struct cell_cli_list *list)
+{
+	const char **values = calloc(list->count + 1, sizeof(*values));
+
+	for (size_t i = 0; values && i < list->count; i++)
+		values[i] = list->items[i].value;
+	return values;
+}
+
+static int fill_log(const struct serve_flags *flags, struct cell_server_options *options, struct cell_error *err)
+{
+	static const struct {
+		const char *word;
+		enum cell_log_level level;
+	} levels[] = { { "debug", CELL_LOG_DEBUG }, { "info", CELL_LOG_INFO }, { "warning", CELL_LOG_WARN }, { "error", CELL_LOG_ERROR } };
+	const char *form = flags->log ? flags->log : "text", *level = flags->log_level ? flags->log_level : "info";
+	size_t i = 0;
+
+	while (i < 4 && strcmp(levels[i].word, level))
+		i++;
+	if (i == 4)
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "--log-level is info, warning or error, not '%s'", level);
+	if (strcmp(form, "text") && strcmp(form, "json") && strcmp(form, "off"))
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "--log is text, json or off, not '%s'", form);
+	options->log_level = levels[i].level;
+	options->log_json = !strcmp(form, "json");
+	options->log = strcmp(form, "off") ? write_log : NULL;
+	return 0;
+}
+
+/* From the file or the environment; a token is never on the command line. */
+static int fill_auth(const struct serve_flags *flags, struct cell_server_options *options, struct cell_error *err)
+{
+	const char *token = variable(TOKEN_VARIABLE), *disabled = variable("CONTAINER_AUTH_DISABLED");
+
+	if (!token)
+		token = variable(OLD_TOKEN_VARIABLE);
+	options->auth_disabled = flags->auth_disabled || (disabled && !strcasecmp(disabled, "true") && !token && !flags->token_file);
+	options->token_file = flags->token_file;
+	options->token = flags->token_file ? NULL : token;
+	if (!options->auth_disabled && !options->token && !options->token_file)
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "Server authentication requires --auth-token-file FILE, " TOKEN_VARIABLE " or "
+							      OLD_TOKEN_VARIABLE "; or --auth-disabled on a loopback address");
+	return 0;
+}
+
+static int fill_tls(const struct serve_flags *flags, struct cell_server_options *options, struct cell_error *err)
+{
+	size_t size;
+
+	if (flags->tls_cert && cell__cli_read_file(flags->tls_cert, &live.cert, &size, err) < 0)
+		return -1;
+	if (flags->tls_key && cell__cli_read_file(flags->tls_key, &live.key, &size, err) < 0)
+		return -1;
+	options->tls_cert = live.cert;
+	options->tls_key = live.key;
+	return 0;
+}
+
+static int fill_options(const struct serve_flags *flags, struct cell_server_options *options, struct cell_error *err)
+{
+	options->listen = flags->listen ? flags->listen : "127.0.0.1:8080";
+	limits_of(flags, &options->limits);
+	options->reload = reload;
+	options->listening = say_listening;
+	if (fill_log(flags, options, err) < 0 || fill_auth(flags, options, err) < 0 || fill_tls(flags, options, err) < 0)
+		return -1;
+	options->origins = values_of(&flags->origins);
+	options->hosts = values_of(&flags->hosts);
+	if (!options->origins || !options->hosts)
+		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the configuration");
+	return cell_server_check(options, err);
+}
+
+/* Nobody said where the code runs: confined, where that works. */
+static const char *choose_executor(struct cell_engine *engine)
+{
+	struct cell_executor_info info = { .size = sizeof(info) };
+
+	for (size_t i = 0; !cell_executor_probe(engine, i, &info); i++) {
+		if (!strcmp(info.name, "sandbox") && info.available)
+			return "sandbox";
+		if (!strcmp(info.name, "sandbox"))
+			dprintf(STDERR_FILENO, "workcell: warning: the code is not confined: %s\n", info.reason);
+	}
+	return "subprocess";
+}
+
+static int serve(struct serve_flags *flags, struct cell_server_options *options, struct cell_error *err)
+{
+	struct cell_cli_host host = { 0 };
+	struct cell_cli_session_options session;
+	struct cell_cli_space_flags *space = &flags->session.space;
+	int status = -1;
+
+	if (cell__cli_open_host(&flags->session, true, &host, &session, err) < 0)
+		return -1;
+	live.flags = flags;
+	live.host = &host;
+	live.session = &session;
+	if (!session.options.executor)
+		session.options.executor = choose_executor(host.engine);
+	options->space = host.space;
+	options->session = &session.options;
+	if (space->storage || space->base) {
+		options->open_space = open_space;
+		live.storage = cell__cli_absolute(space->storage ? space->storage : space->base, err);
+		options->artifacts_path = live.storage;
+	}
+	if (!session.options.cwd && make_work_dir(err) < 0)
+		goto out;
+	options->work_dir = live.work_dir;
+	if (space->sync_deps && options->open_space) {
+		char *json = NULL;
+
+		if (cell_space_call(host.space, "deps.sync", "{\"quick\":true}", NULL, 0, &json, NULL, NULL, err) < 0)
+			goto out;
+		free(json);
+	}
+	if (cell_server_create(host.engine, options, &live.server, err) < 0)
+		goto out;
+	catch_signals(true);
+	status = cell_server_run(live.server, err);
+	catch_signals(false);
+	cell_server_destroy(live.server);
+out:
+	cell__cli_close(&host);
+	cell__cli_options_finish(&session);
+	if (live.work_dir)
+		nftw(live.work_dir, remove_entry, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+	if (live.work_fd >= 0)
+		close(live.work_fd);
+	free(live.work_dir);
+	free(live.storage);
+	return status;
+}
+
+int cell__cmd_serve(int argc, char **argv)
+{
+	struct serve_flags flags = SERVE_FLAGS_INIT;
+	struct cell_server_options options = CELL_SERVER_OPTIONS_INIT;
+	struct arguments arguments = { 0 };
+	struct cell_error err;
+	int status = -1, exit_status;
+
+	live.argc = argc;
+	live.argv = argv;
+	if (gather(argc, argv, &arguments, &err) < 0) {
+		arguments_finish(&arguments);
+		return cell__cli_report(&err, false);
+	}
+	if (!cell__cli_parse(&cell__cli_serve_command, arguments.count, arguments.list, &flags, NULL, &exit_status)) {
+		flags_finish(&flags);
+		arguments_finish(&arguments);
+		return exit_status;
+	}
+	status = fill_options(&flags, &options, &err);
+	if (!status && flags.check_config)
+		printf("the configuration is good\n");
+	else if (!status)
+		status = serve(&flags, &options, &err);
+	free((void *)options.origins);
+	free((void *)options.hosts);
+	free(live.cert);
+	free(live.key);
+	flags_finish(&flags);
+	arguments_finish(&arguments);
+	return status < 0 ? cell__cli_report(&err, false) : 0;
+}

@@ -1,0 +1,33 @@
+/* Addresses to listen on: HOST:PORT, [V6]:PORT or unix:PATH.  Any thread. */
+#ifndef CELL_LOOP_LISTEN_H
+#define CELL_LOOP_LISTEN_H
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "core/core.h"
+
+struct cell__address {
+	union {
+		struct sockaddr any;
+		struct sockaddr_in v4;
+		struct sockaddr_in6 v6;
+		struct sockaddr_un local;
+	} at;
+	socklen_t size;
+	bool loopback; /* nobody on another machine reaches it; also for unix: */
+	char host[64]; /* as given, without brackets; "" for unix: */
+	int port;      /* 0 for unix: */
+};
+
+/* host: an address, or "localhost". */
+int cell__address_set(const char *host, int port, struct cell__address *ret_address, struct cell_error *err);
+int cell__address_parse(const char *text, struct cell__address *ret_address, struct cell_error *err);
+/*
+ * A listening socket.  Port 0 becomes the one that was found.  A socket that a dead process left at a path is replaced; ours
+ * may be used by this user alone.
+ */
+int cell__listen(struct cell__address *address, int backlog, int *ret_fd, struct cell_error *err);
+
+#endif

@@ -1,0 +1,400 @@
+/* Handlers of the routes that are as the reference has them: sessions, /execute and /api.  Thin. */
+#include "server/api.h"
+
+#include <string.h>
+
+/* ---- cells ---- */
+
+static const char *text_of(const json_t *object, const char *name)
+{
+	return json_string_value(json_object_get(object, name));
+}
+
+int64_t cell__timeout_of(struct cell__request *request)
+{
+	double seconds = json_number_value(json_object_get(request->json, "timeout"));
+	int64_t max = request->server->limits.max_timeout_ms;
+	int64_t ms = seconds > 0 && seconds < 1e12 ? (int64_t)(seconds * 1000) : 0;
+
+	if (seconds > 0 && !ms)
+		ms = 1;
+	if (seconds >= 1e12)
+		ms = max < 0 ? -1 : max;
+	return max >= 0 && ms > max ? max : ms; /* 0: the session's own */
+}
+
+static void answer_execute(struct cell__request *request, struct cell_result *result)
+{
+	const struct cell_outcome *error = cell_result_error(result);
+
+	if (error && error->code < CELL_OUT_EXCEPTION)
+		cell__answer_fail(request, (unsigned)cell_code_http_status(error->code), error->code, "%s", error->message);
+	else
+		cell__answer_text(request, MHD_HTTP_OK, cell__execute_answer(result, request->served->id));
+}
+
+static void begin_execute(struct cell__request *request)
+{
+	const json_t *code = json_object_get(request->json, "code");
+
+	(void)cell__turn_begin(request, json_string_value(code), json_string_length(code), cell__timeout_of(request), answer_execute, NULL);
+}
+
+void cell__handle_execute(struct cell__request *request)
+{
+	const char *id = cell__request_header(request, "X-Session-ID");
+
+	if (!id)
+		cell__served_open(request, NULL, begin_execute);
+	else if (cell__served_find(request, id, true))
+		begin_execute(request);
+}
+
+static void answer_session(struct cell__request *request)
+{
+	cell__answer_json(request, request->route->status, json_pack("{s:s}", "session_id", request->served->id));
+}
+
+void cell__handle_sessions(struct cell__request *request)
+{
+	cell__served_open(request, text_of(request->json, "workspace_id"), answer_session);
+}
+
+void cell__handle_reset(struct cell__request *request)
+{
+	const char *id = cell__request_header(request, "X-Session-ID");
+
+	if (!cell__served_find(request, id ? id : "", true))
+		return;
+	cell__answer_json(request, MHD_HTTP_OK, json_pack("{s:s,s:s}", "status", "reset", "session_id", request->served->id));
+	cell__served_end(request->served);
+}
+
+void cell__handle_health(struct cell__request *request)
+{
+	struct cell_server *server = request->server;
+
+	cell__answer_json(request, server->draining ? MHD_HTTP_SERVICE_UNAVAILABLE : MHD_HTTP_OK,
+			  json_pack("{s:s,s:f}", "status", server->draining ? "draining" : "healthy", "uptime_seconds",
+				    (double)(cell__now_us() - server->started_us) / 1e6));
+}
+
+void cell__handle_openapi(struct cell__request *request)
+{
+	cell__answer_text(request, MHD_HTTP_OK, cell__openapi());
+}
+
+void cell__handle_metrics(struct cell__request *request)
+{
+	char *text = cell__metrics(request->server);
+
+	if (text)
+		cell__answer_bytes(request, "text/plain; version=0.0.4", text, strlen(text));
+	else
+		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "no memory for the answer");
+}
+
+/* ---- /info ---- */
+
+static json_t *names_of(const json_t *list)
+{
+	json_t *names = json_array(), *item;
+	size_t i;
+
+	json_array_foreach(list, i, item)
+		json_array_append_new(names, json_pack("{s:O,s:O}", "name", json_object_get(item, "name"), "description",
+						       json_object_get(item, "description")));
+	return names;
+}
+
+static void info_workflows(struct cell__request *request, json_t *result, const void *raw, size_t raw_size)
+{
+	const struct cell_server_options *opts = &request->server->opts;
+	const char *path = opts->artifacts_path ? opts->artifacts_path : "", *workspace = request->workspace->id;
+
+	(void)raw;
+	(void)raw_size;
+	json_object_set_new(request->json, "workflows", names_of(result));
+	if (*workspace && *path)
+		json_object_set_new(request->json, "artifacts_path", json_sprintf("%s/workspaces/%s/artifacts", path, workspace));
+	else
+		json_object_set_new(request->json, "artifacts_path", *path ? json_sprintf("%s/artifacts", path) : json_string(""));
+	cell__answer_json(request, MHD_HTTP_OK, json_incref(request->json));
+}
+
+static void info_tools(struct cell__request *request, json_t *result, const void *raw, size_t raw_size)
+{
+	(void)raw;
+	(void)raw_size;
+	request->json = json_pack("{s:o}", "tools", names_of(result));
+	cell__ask(request, "workflows.list", json_object(), NULL, 0, info_workflows);
+}
+
+static void info_of(struct cell__request *request)
+{
+	cell__ask(request, "tools.list", json_object(), NULL, 0, info_tools);
+}
+
+void cell__handle_info(struct cell__request *request)
+{
+	cell__with_space(request, info_of);
+}
+
+/* ---- tools and workflows ---- */
+
+static void list_tools(struct cell__request *request)
+{
+	cell__ask(request, "tools.list", json_object(), NULL, 0, NULL);
+}
+
+void cell__handle_tools(struct cell__request *request)
+{
+	cell__with_space(request, list_tools);
+}
+
+static json_t *search_args(struct cell__request *request, int fallback)
+{
+	json_t *limit = json_object_get(request->query, "limit");
+
+	return json_pack("{s:O,s:o}", "query", json_object_get(request->query, "query"), "limit",
+			 limit ? json_incref(limit) : json_integer(fallback));
+}
+
+static void search_tools(struct cell__request *request)
+{
+	cell__ask(request, "tools.search", search_args(request, 10), NULL, 0, NULL);
+}
+
+void cell__handle_tools_search(struct cell__request *request)
+{
+	cell__with_space(request, search_tools);
+}
+
+/* As the reference has it: params are {name: description or type}. */
+static json_t *workflow_of(const json_t *found)
+{
+	static const char *const names[] = { "name", "description", "source" };
+	json_t *item = json_object(), *params = json_object(), *parameter;
+	size_t i;
+
+	for (i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		if (json_object_get(found, names[i]))
+			json_object_set(item, names[i], json_object_get(found, names[i]));
+	}
+	json_array_foreach(json_object_get(found, "parameters"), i, parameter) {
+		const char *words = text_of(parameter, "description");
+
+		json_object_set_new(params, text_of(parameter, "name"), json_string(words && *words ? words : text_of(parameter, "type")));
+	}
+	json_object_set_new(item, "params", params);
+	return item;
+}
+
+static void answer_workflows(struct cell__request *request, json_t *result, const void *raw, size_t raw_size)
+{
+	json_t *list = json_array(), *item;
+	size_t i;
+
+	(void)raw;
+	(void)raw_size;
+	json_array_foreach(result, i, item)
+		json_array_append_new(list, workflow_of(item));
+	cell__answer_json(request, MHD_HTTP_OK, list);
+}
+
+static void answer_workflow(struct cell__request *request, json_t *result, const void *raw, size_t raw_size)
+{
+	(void)raw;
+	(void)raw_size;
+	if (json_is_null(result))
+		cell__answer_fail(request, MHD_HTTP_NOT_FOUND, CELL_E_NOT_FOUND, "Workflow '%s' not found", request->params[0]);
+	else
+		cell__answer_json(request, request->route->status, workflow_of(result));
+}
+
+static void list_workflows(struct cell__request *request)
+{
+	cell__ask(request, "workflows.list", json_object(), NULL, 0, answer_workflows);
+}
+
+static void search_workflows(struct cell__request *request)
+{
+	cell__ask(request, "workflows.search", search_args(request, 5), NULL, 0, answer_workflows);
+}
+
+static void get_workflow(struct cell__request *request)
+{
+	cell__ask(request, "workflows.get", json_pack("{s:s}", "name", request->params[0]), NULL, 0, answer_workflow);
+}
+
+static void create_workflow(struct cell__request *request)
+{
+	json_t *args = json_pack("{s:O,s:O,s:O,s:b}", "name", json_object_get(request->json, "name"), "source",
+				 json_object_get(request->json, "source"), "description", json_object_get(request->json, "description"),
+				 "overwrite", 1);
+
+	cell__ask(request, "workflows.create", args, NULL, 0, answer_workflow);
+}
+
+static void answer_deleted(struct cell__request *request, json_t *result, const void *raw, size_t raw_size)
+{
+	(void)raw;
+	(void)raw_size;
+	cell__answer_json(request, json_is_true(result) ? MHD_HTTP_OK : MHD_HTTP_NOT_FOUND,
+			  json_is_true(result) ? json_true() :
+						 json_pack("{s:o,s:s}", "detail", json_sprintf("Workflow '%s' not found", request->params[0]),
+							   "code", cell_code_word(CELL_E_NOT_FOUND)));
+}
+
+static void delete_workflow(struct cell__request *request)
+{
+	cell__ask(request, "workflows.delete", json_pack("{s:s}", "name", request->params[0]), NULL, 0, answer_deleted);
+}
+
+void cell__handle_workflows(struct cell__request *request)
+{
+	cell__with_space(request, list_workflows);
+}
+
+void cell__handle_workflows_search(struct cell__request *request)
+{
+	cell__with_space(request, search_workflows);
+}
+
+void cell__handle_workflow_get(struct cell__request *request)
+{
+	cell__with_space(request, get_workflow);
+}
+
+void cell__handle_workflow_create(struct cell__request *request)
+{
+	cell__with_space(request, create_workflow);
+}
+
+void cell__handle_workflow_delete(struct cell__request *request)
+{
+	cell__with_space(request, delete_workflow);
+}
+
+/* ---- deps ---- */
+
+/* What the space answers without what is the host's own business. */
+static json_t *sync_of(const json_t *result)
+{
+	static const char *const names[] = { "installed", "already_present", "failed" };
+	json_t *answer = json_object();
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		json_t *list = json_object_get(result, names[i]);
+
+		json_object_set_new(answer, names[i], list ? json_incref(list) : json_array());
+	}
+	return answer;
+}
+
+static void answer_sync(struct cell__request *request, json_t *result, const void *raw, size_t raw_size)
+{
+	(void)raw;
+	(void)raw_size;
+	cell__answer_json(request, MHD_HTTP_OK, sync_of(result));
+}
+
+static void list_deps(struct cell__request *request)
+{
+	cell__ask(request, "deps.list", json_object(), NULL, 0, NULL);
+}
+
+static void add_dep(struct cell__request *request)
+{
+	cell__ask(request, "deps.add", json_pack("{s:O}", "package", json_object_get(request->json, "package")), NULL, 0, answer_sync);
+}
+
+static void sync_deps(struct cell__request *request)
+{
+	cell__ask(request, "deps.sync", json_object(), NULL, 0, answer_sync);
+}
+
+static void answer_removed(struct cell__request *request, json_t *result, const void *raw, size_t raw_size)
+{
+	json_t *package = json_object_get(request->json, "package"), *removed = json_array(), *missing = json_array();
+
+	(void)raw;
+	(void)raw_size;
+	json_array_append(json_is_true(result) ? removed : missing, package);
+	cell__answer_json(request, MHD_HTTP_OK, json_pack("{s:o,s:o,s:[],s:b}", "removed", removed, "not_found", missing, "failed",
+							  "removed_from_config", json_is_true(result)));
+}
+
+static void remove_dep(struct cell__request *request)
+{
+	cell__ask(request, "deps.remove", json_pack("{s:O}", "package", json_object_get(request->json, "package")), NULL, 0, answer_removed);
+}
+
+void cell__handle_deps(struct cell__request *request)
+{
+	cell__with_space(request, list_deps);
+}
+
+void cell__handle_dep_add(struct cell__request *request)
+{
+	cell__with_space(request, add_dep);
+}
+
+void cell__handle_dep_remove(struct cell__request *request)
+{
+	cell__with_space(request, remove_dep);
+}
+
+void cell__handle_deps_sync(struct cell__request *request)
+{
+	cell__with_space(request, sync_deps);
+}
+
+/* Several packages, one after the other.  request->query holds the answer as it grows. */
+static void next_package(struct cell__request *request);
+
+static void add_all(json_t *into, const char *name, const json_t *list)
+{
+	json_array_extend(json_object_get(into, name), (json_t *)list);
+}
+
+static void package_installed(struct cell__request *request, json_t *result, const void *raw, size_t raw_size)
+{
+	(void)raw;
+	(void)raw_size;
+	add_all(request->query, "installed", json_object_get(result, "installed"));
+	add_all(request->query, "already_present", json_object_get(result, "already_present"));
+	add_all(request->query, "failed", json_object_get(result, "failed"));
+	json_array_remove(json_object_get(request->json, "packages"), 0);
+	next_package(request);
+}
+
+static void package_removed(struct cell__request *request, json_t *result, const void *raw, size_t raw_size)
+{
+	json_t *packages = json_object_get(request->json, "packages");
+
+	(void)raw;
+	(void)raw_size;
+	json_array_append(json_object_get(request->query, json_is_true(result) ? "removed" : "not_found"), json_array_get(packages, 0));
+	json_array_remove(packages, 0);
+	next_package(request);
+}
+
+static void next_package(struct cell__request *request)
+{
+	json_t *package = json_array_get(json_object_get(request->json, "packages"), 0);
+	bool removes = !strcmp(request->route->path, "/uninstall_deps");
+
+	if (!package)
+		cell__answer_json(request, MHD_HTTP_OK, json_incref(request->query));
+	else
+		cell__ask(request, removes ? "deps.remove" : "deps.add", json_pack("{s:O}", "package", package), NULL, 0,
+			  removes ? package_removed : package_installed);
+}
+
+void cell__handle_packages(struct cell__request *request)
+{
+	json_decref(request->query);
+	request->query = json_pack("{s:[],s:[],s:[],s:[],s:[]}", "installed", "already_present", "removed", "not_found", "failed");
+	cell__with_space(request, next_package);
+}

@@ -1,0 +1,50 @@
+/* Handlers, one a route; table.c says which is whose. */
+#ifndef CELL_SERVER_API_H
+#define CELL_SERVER_API_H
+
+#include "server/server.h"
+
+/* The timeout of a cell that a body asks for, within what it may ask for; 0: the session's own. */
+int64_t cell__timeout_of(struct cell__request *request);
+
+/* api.c */
+void cell__handle_execute(struct cell__request *request);
+void cell__handle_sessions(struct cell__request *request);
+void cell__handle_reset(struct cell__request *request);
+void cell__handle_health(struct cell__request *request);
+void cell__handle_openapi(struct cell__request *request);
+void cell__handle_metrics(struct cell__request *request);
+void cell__handle_info(struct cell__request *request);
+void cell__handle_tools(struct cell__request *request);
+void cell__handle_tools_search(struct cell__request *request);
+void cell__handle_workflows(struct cell__request *request);
+void cell__handle_workflows_search(struct cell__request *request);
+void cell__handle_workflow_get(struct cell__request *request);
+void cell__handle_workflow_create(struct cell__request *request);
+void cell__handle_workflow_delete(struct cell__request *request);
+void cell__handle_deps(struct cell__request *request);
+void cell__handle_dep_add(struct cell__request *request);
+void cell__handle_dep_remove(struct cell__request *request);
+void cell__handle_deps_sync(struct cell__request *request);
+void cell__handle_packages(struct cell__request *request);
+/* artifacts.c */
+void cell__handle_artifacts(struct cell__request *request);
+void cell__handle_artifact_get(struct cell__request *request);
+void cell__handle_artifact_save(struct cell__request *request);
+void cell__handle_artifact_put(struct cell__request *request);
+void cell__handle_artifact_delete(struct cell__request *request);
+/* v1.c */
+void cell__handle_v1_open(struct cell__request *request);
+void cell__handle_v1_list(struct cell__request *request);
+void cell__handle_v1_get(struct cell__request *request);
+void cell__handle_v1_delete(struct cell__request *request);
+void cell__handle_v1_interrupt(struct cell__request *request);
+void cell__handle_v1_reset(struct cell__request *request);
+void cell__handle_v1_run(struct cell__request *request);
+void cell__handle_v1_run_get(struct cell__request *request);
+void cell__handle_v1_events(struct cell__request *request);
+void cell__handle_v1_approvals(struct cell__request *request);
+void cell__handle_v1_all_approvals(struct cell__request *request);
+void cell__handle_v1_answer(struct cell__request *request);
+
+#endif

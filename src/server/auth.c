@@ -1,0 +1,319 @@
+/*
+ * Who a request comes from.  Tokens are kept as SHA-256; the hash of what is given is compared with all of them, each in
+ * constant time and none left out.
+ *
+ * Failures are counted by address: FAILURES at once, then one every REFILL_S seconds.  Past that everything from there is
+ * refused unlooked, but for tokens that were good from there before: a neighbour behind the same proxy locks nobody out.
+ */
+#define _GNU_SOURCE
+#include "server/server.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <openssl/crypto.h>
+#include <openssl/sha.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "wire/access.h"
+#include "wire/yaml.h"
+
+#define FAILURES 20.0
+#define REFILL_S 3.0
+#define MIN_TOKEN_BYTES 8u
+
+void cell__tokens_finish(struct cell__tokens *tokens)
+{
+	if (tokens->list)
+		OPENSSL_cleanse(tokens->list, tokens->count * sizeof(*tokens->list));
+	free(tokens->list);
+	*tokens = (struct cell__tokens){ 0 };
+}
+
+static int add_token(struct cell__tokens *tokens, const struct cell__token *token, struct cell_error *err)
+{
+	struct cell__token *list;
+
+	if (tokens->count == CELL_SERVER_MAX_TOKENS)
+		return cell_fail(err, CELL_E_LIMIT, 0, "there are at most %u tokens", CELL_SERVER_MAX_TOKENS);
+	list = cell__alloc(tokens->count + 1, sizeof(*list));
+	if (!list)
+		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for a token");
+	if (tokens->count)
+		memcpy(list, tokens->list, tokens->count * sizeof(*list));
+	list[tokens->count] = *token;
+	free(tokens->list);
+	tokens->list = list;
+	tokens->count++;
+	return 0;
+}
+
+static int hash_token(const char *text, size_t size, struct cell__token *token, struct cell_error *err)
+{
+	if (size < MIN_TOKEN_BYTES || size > CELL_SERVER_MAX_TOKEN_BYTES)
+		return cell_fail(err, CELL_E_INVALID, 0, "a token has %u to %u bytes, this one %zu", MIN_TOKEN_BYTES,
+				 CELL_SERVER_MAX_TOKEN_BYTES, size);
+	for (size_t i = 0; i < size; i++) {
+		if (text[i] <= ' ' || text[i] > '~')
+			return cell_fail(err, CELL_E_INVALID, 0, "a token is of visible ASCII characters");
+	}
+	SHA256((const unsigned char *)text, size, token->hash);
+	return 0;
+}
+
+static int single_token(const char *text, size_t size, struct cell__tokens *tokens, struct cell_error *err)
+{
+	struct cell__token token = { .name = "token", .scopes = CELL_SCOPE_READ | CELL_SCOPE_RUN | CELL_SCOPE_ADMIN };
+
+	while (size && strchr(" \t\r\n", text[size - 1]))
+		size--;
+	return hash_token(text, size, &token, err) < 0 ? -1 : add_token(tokens, &token, err);
+}
+
+bool cell__workspace_id_ok(const char *id)
+{
+	size_t size = strspn(id, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-");
+
+	return size && size <= CELL_SERVER_MAX_WORKSPACE && !id[size];
+}
+
+/* ---- a file of several ---- */
+
+static void read_hash(struct cell__loader *loader, const struct cell__yaml *at, const char *text, struct cell__token *token)
+{
+	if (strlen(text) != 64 || strspn(text, "0123456789abcdef") != 64) {
+		cell__load_problem(loader, at, "sha256 is 64 digits 0-9a-f");
+		return;
+	}
+	for (size_t i = 0; i < 32; i++) {
+		const char digits[] = { text[2 * i], text[2 * i + 1], '\0' };
+
+		token->hash[i] = (unsigned char)strtoul(digits, NULL, 16);
+	}
+}
+
+static unsigned read_scopes(struct cell__loader *loader, const struct cell__yaml *list)
+{
+	static const struct {
+		const char *word;
+		unsigned scope;
+	} words[] = { { "read", CELL_SCOPE_READ }, { "run", CELL_SCOPE_RUN }, { "admin", CELL_SCOPE_ADMIN } };
+	unsigned scopes = 0;
+
+	if (!list)
+		return CELL_SCOPE_READ | CELL_SCOPE_RUN;
+	if (list->kind != CELL_YAML_SEQUENCE || !list->count) {
+		cell__load_problem(loader, list, "scopes is a list of read, run, admin");
+		return 0;
+	}
+	for (size_t i = 0; i < list->count; i++) {
+		unsigned found = 0;
+
+		for (size_t w = 0; list->items[i]->kind == CELL_YAML_SCALAR && w < sizeof(words) / sizeof(words[0]); w++)
+			found |= strcmp(words[w].word, list->items[i]->text) ? 0 : words[w].scope;
+		if (!found)
+			cell__load_problem(loader, list->items[i], "a scope is read, run or admin");
+		scopes |= found;
+	}
+	return scopes;
+}
+
+static void read_token(struct cell__loader *loader, const struct cell__yaml *map, struct cell__tokens *tokens)
+{
+	static const char *const known[] = { "name", "token", "sha256", "scopes", "workspace", NULL };
+	CELL_AUTO_FREE char *name = NULL, *text = NULL, *hash = NULL, *workspace = NULL;
+	struct cell__token token = { 0 };
+	struct cell_error err;
+
+	if (!cell__load_keys(loader, map, "a token", known))
+		return;
+	cell__load_text(loader, cell__yaml_get(map, "name"), "name", &name);
+	cell__load_text(loader, cell__yaml_get(map, "token"), "token", &text);
+	cell__load_text(loader, cell__yaml_get(map, "sha256"), "sha256", &hash);
+	cell__load_text(loader, cell__yaml_get(map, "workspace"), "workspace", &workspace);
+	token.scopes = read_scopes(loader, cell__yaml_get(map, "scopes"));
+	if (!name || !*name || strlen(name) > CELL_SERVER_MAX_NAME) {
+		cell__load_problem(loader, map, "a token needs a name of 1 to %u bytes", CELL_SERVER_MAX_NAME);
+		return;
+	}
+	strcpy(token.name, name);
+	for (size_t i = 0; i < tokens->count; i++) {
+		if (!strcmp(tokens->list[i].name, name))
+			cell__load_problem(loader, map, "there are two tokens of the name %s", name);
+	}
+	if (!text == !hash)
+		cell__load_problem(loader, map, "a token has either token or sha256");
+	else if (hash)
+		read_hash(loader, map, hash, &token);
+	else if (hash_token(text, strlen(text), &token, &err) < 0)
+		cell__load_problem(loader, map, "%s", err.msg);
+	if (workspace && !cell__workspace_id_ok(workspace))
+		cell__load_problem(loader, map, "workspace is 1-128 letters, digits, underscores or hyphens");
+	else if (workspace)
+		strcpy(token.workspace, workspace);
+	if (!loader->bad && add_token(tokens, &token, &err) < 0)
+		cell__load_problem(loader, map, "%s", err.msg);
+}
+
+static int several_tokens(const char *file, const char *text, size_t size, struct cell__tokens *tokens, struct cell_error *err)
+{
+	static const char *const known[] = { "tokens", NULL };
+	struct cell__problems problems = { 0 };
+	struct cell__loader loader = { .file = file, .problems = &problems };
+	struct cell__yaml *root = cell__yaml_parse(file, text, size, &problems);
+	const struct cell__yaml *list = NULL;
+	int status = 0;
+
+	if (root && cell__load_keys(&loader, root, "the file", known))
+		list = cell__yaml_get(root, "tokens");
+	if (list && (list->kind != CELL_YAML_SEQUENCE || !list->count))
+		cell__load_problem(&loader, list, "tokens is a list, and not an empty one");
+	for (size_t i = 0; list && list->kind == CELL_YAML_SEQUENCE && i < list->count; i++)
+		read_token(&loader, list->items[i], tokens);
+	if (problems.count)
+		status = cell_fail(err, CELL_E_INVALID, 0, "%.100s:%d: %s", file, problems.list[0].line,
+				   problems.list[0].message ? problems.list[0].message : "it is bad");
+	else if (!tokens->count)
+		status = cell_fail(err, CELL_E_INVALID, 0, "%.100s: there is no token in it", file);
+	cell__problems_finish(&problems);
+	cell__yaml_destroy(root);
+	return status;
+}
+
+int cell__tokens_parse(const char *file, const char *text, size_t size, struct cell__tokens *ret_tokens, struct cell_error *err)
+{
+	struct cell__tokens tokens = { 0 };
+	size_t start = 0;
+	int status;
+
+	/* Comments and empty lines come before the list; a single token is a line of its own. */
+	while (start < size && (text[start] == '#' || text[start] == '\n')) {
+		const char *end = memchr(text + start, '\n', size - start);
+
+		start = end ? (size_t)(end - text) + 1 : size;
+	}
+	if (size - start >= 7 && !memcmp(text + start, "tokens:", 7))
+		status = several_tokens(file, text, size, &tokens, err);
+	else if ((status = single_token(text, size, &tokens, err)) < 0)
+		cell_fail_wrap(err, "%.100s", file);
+	if (status < 0)
+		cell__tokens_finish(&tokens);
+	else
+		*ret_tokens = tokens;
+	return status;
+}
+
+int cell__tokens_load(const char *token, const char *token_file, struct cell__tokens *ret_tokens, struct cell_error *err)
+{
+	struct cell__tokens tokens = { 0 };
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	CELL_AUTO_FD int fd = -1;
+	ssize_t n = 0;
+
+	if (!token_file) {
+		if (token && single_token(token, strlen(token), &tokens, err) < 0)
+			return -1;
+		*ret_tokens = tokens;
+		return 0;
+	}
+	fd = open(token_file, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return cell_fail(err, CELL_E_IO, errno, "open the tokens %.120s", token_file);
+	do {
+		if (cell__buf_reserve(&text, 4096) < 0)
+			return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the tokens");
+		n = read(fd, text.data + text.size, 4096);
+		if (n > 0)
+			text.size += (size_t)n;
+	} while (n > 0 && text.size <= CELL_YAML_LIMIT_FILE_BYTES);
+	if (n < 0)
+		return cell_fail(err, CELL_E_IO, errno, "read the tokens %.120s", token_file);
+	if (text.size > CELL_YAML_LIMIT_FILE_BYTES)
+		return cell_fail(err, CELL_E_LIMIT, 0, "%.120s has more than %u bytes", token_file, CELL_YAML_LIMIT_FILE_BYTES);
+	text.data[text.size] = '\0';
+	return cell__tokens_parse(token_file, text.data, text.size, ret_tokens, err);
+}
+
+/* ---- requests ---- */
+
+/* Failures are few; addresses that fall on the same place share a count. */
+static struct cell__address_count *count_of(struct cell_server *server, const struct sockaddr *from)
+{
+	unsigned char address[16] = { 0 };
+	struct cell__address_count *count;
+	size_t hash = 0;
+
+	if (from && from->sa_family == AF_INET)
+		memcpy(address, &((const struct sockaddr_in *)(const void *)from)->sin_addr, 4);
+	else if (from && from->sa_family == AF_INET6)
+		memcpy(address, &((const struct sockaddr_in6 *)(const void *)from)->sin6_addr, 8); /* a network's worth */
+	for (size_t i = 0; i < sizeof(address); i++)
+		hash = hash * 31 + address[i];
+	count = &server->addresses[hash % CELL_SERVER_ADDRESSES];
+	if (memcmp(count->address, address, sizeof(address))) {
+		*count = (struct cell__address_count){ .at_us = cell__now_us() };
+		memcpy(count->address, address, sizeof(address));
+	}
+	return count;
+}
+
+static const struct cell__token *find_token(const struct cell__tokens *tokens, const char *given, size_t *ret_index)
+{
+	const struct cell__token *found = NULL;
+	unsigned char hash[32];
+	size_t size = strlen(given);
+
+	SHA256((const unsigned char *)given, size, hash);
+	for (size_t i = 0; i < tokens->count; i++) {
+		if (!CRYPTO_memcmp(hash, tokens->list[i].hash, sizeof(hash))) {
+			found = &tokens->list[i];
+			*ret_index = i;
+		}
+	}
+	return found;
+}
+
+unsigned cell__auth_check(struct cell_server *server, const char *header, const struct sockaddr *from, struct cell__token *ret_token,
+			  const char **ret_words, int *ret_retry_s)
+{
+	const char *given = cell__access_bearer(header);
+	struct cell__address_count *count;
+	const struct cell__token *token;
+	size_t index = 0;
+	int64_t now;
+	bool locked;
+
+	if (server->opts.auth_disabled) {
+		*ret_token = (struct cell__token){ .name = "anybody", .scopes = CELL_SCOPE_READ | CELL_SCOPE_RUN | CELL_SCOPE_ADMIN };
+		return 0;
+	}
+	count = count_of(server, from);
+	token = given ? find_token(&server->tokens, given, &index) : NULL;
+	locked = false;
+	if (count->failures > 0) {
+		now = cell__now_us();
+		count->failures -= (double)(now - count->at_us) / 1e6 / REFILL_S;
+		count->at_us = now;
+		if (count->failures < 0)
+			count->failures = 0;
+		locked = count->failures >= FAILURES;
+	}
+	if (token && (!locked || count->seen & 1ull << index % 64)) {
+		count->seen |= 1ull << index % 64;
+		*ret_token = *token;
+		return 0;
+	}
+	server->counts.auth_failures++;
+	if (locked) {
+		*ret_words = "too many failed attempts from this address";
+		*ret_retry_s = (int)REFILL_S;
+		return MHD_HTTP_TOO_MANY_REQUESTS;
+	}
+	count->at_us = cell__now_us();
+	count->failures += 1;
+	if (!given && header && *header && strcasecmp(header, "Bearer") && strncasecmp(header, "Bearer ", 7))
+		*ret_words = "Invalid authorization scheme";
+	else
+		*ret_words = given ? "Invalid token" : "Authorization required";
+	return MHD_HTTP_UNAUTHORIZED;
+}

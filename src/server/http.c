@@ -1,0 +1,677 @@
+/*
+ * libmicrohttpd on the engine's loop.  Its epoll descriptor is watched by libuv, and MHD_run() is called once a turn, after
+ * everything else of that turn: answers of several kernels leave together.
+ *
+ *     request:  head ──auth, route──▶ reading ──body──▶ handler ──┬── answered at once
+ *                  └── refused ──▶ answered                       └── working (suspended) ──answer──▶ resumed ──▶ answered
+ *
+ * A suspended connection is not read from: that its client went away is noticed with the answer.  libmicrohttpd's own
+ * timeout is about silence; who sends a byte now and then is let go by cell__http_sweep().
+ */
+#define _GNU_SOURCE
+#include "server/server.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <string.h>
+#include <strings.h>
+
+#include "wire/access.h"
+
+#define BODY_GRACE_US 30000000    /* for a body of any size */
+#define BODY_MIN_RATE 16384       /* bytes a second after that */
+#define MAX_ROUNDS 16             /* of MHD_run() in one turn of the loop */
+
+const char *cell__request_header(const struct cell__request *request, const char *name)
+{
+	return MHD_lookup_connection_value(request->connection, MHD_HEADER_KIND, name);
+}
+
+/* ---- answers ---- */
+
+void cell__http_kick(struct cell_server *server)
+{
+	server->due = true;
+}
+
+void cell__answer_response(struct cell__request *request, unsigned status, struct MHD_Response *response)
+{
+	if (request->state == CELL_REQUEST_ANSWERED) {
+		if (response)
+			MHD_destroy_response(response);
+		return;
+	}
+	request->state = CELL_REQUEST_ANSWERED;
+	request->status = status;
+	request->response = response;
+	if (response)
+		MHD_add_response_header(response, "X-Request-ID", request->id);
+	if (request->suspended) {
+		request->suspended = false;
+		MHD_resume_connection(request->connection);
+		cell__http_kick(request->server);
+	}
+}
+
+static struct MHD_Response *response_of(void *bytes, size_t size, const char *type)
+{
+	struct MHD_Response *response = MHD_create_response_from_buffer(size, bytes ? bytes : "", bytes ? MHD_RESPMEM_MUST_FREE
+												      : MHD_RESPMEM_PERSISTENT);
+
+	if (!response)
+		free(bytes);
+	else if (type)
+		MHD_add_response_header(response, "Content-Type", type);
+	return response;
+}
+
+void cell__answer_text(struct cell__request *request, unsigned status, char *text)
+{
+	if (text)
+		cell__answer_response(request, status, response_of(text, strlen(text), "application/json"));
+	else
+		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "no memory for the answer");
+}
+
+void cell__answer_json(struct cell__request *request, unsigned status, json_t *value)
+{
+	cell__answer_text(request, status, value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL);
+	json_decref(value);
+}
+
+void cell__answer_none(struct cell__request *request, unsigned status)
+{
+	cell__answer_response(request, status, response_of(NULL, 0, NULL));
+}
+
+void cell__answer_bytes(struct cell__request *request, const char *type, void *bytes, size_t size)
+{
+	cell__answer_response(request, MHD_HTTP_OK, response_of(bytes, size, type));
+}
+
+static struct MHD_Response *error_response(unsigned status, int code, const char *words)
+{
+	json_t *error = json_pack("{s:s,s:s}", "detail", words, "code", cell_code_word(code));
+	char *text;
+	struct MHD_Response *response;
+
+	if (!error) /* the words came from outside and are no UTF-8 */
+		error = json_pack("{s:s,s:s}", "detail", "the request is not UTF-8", "code", cell_code_word(code));
+	text = error ? json_dumps(error, JSON_COMPACT) : NULL;
+	json_decref(error);
+	response = text ? response_of(text, strlen(text), "application/json") : NULL;
+	if (response && status == MHD_HTTP_UNAUTHORIZED)
+		MHD_add_response_header(response, "WWW-Authenticate", "Bearer realm=\"workcell\"");
+	return response;
+}
+
+void cell__answer_fail(struct cell__request *request, unsigned status, int code, const char *fmt, ...)
+{
+	CELL_AUTO_FREE char *words = NULL;
+	va_list ap;
+
+	va_start(ap, fmt);
+	if (vasprintf(&words, fmt, ap) < 0)
+		words = NULL;
+	va_end(ap);
+	cell__answer_response(request, status, error_response(status, code, words ? words : "out of memory"));
+}
+
+void cell__answer_busy(struct cell__request *request, int retry_s, const char *words)
+{
+	unsigned status = request->server->draining ? MHD_HTTP_SERVICE_UNAVAILABLE : MHD_HTTP_TOO_MANY_REQUESTS;
+	struct MHD_Response *response = error_response(status, CELL_E_BUSY, words);
+	char seconds[16];
+
+	request->server->counts.busy++;
+	snprintf(seconds, sizeof(seconds), "%d", retry_s);
+	if (response)
+		MHD_add_response_header(response, "Retry-After", seconds);
+	cell__answer_response(request, status, response);
+}
+
+void cell__answer_error(struct cell__request *request, const struct cell_error *err)
+{
+	cell__answer_fail(request, (unsigned)cell_code_http_status(err->code), err->code, "%s", err->msg);
+}
+
+/* ---- the life of a request ---- */
+
+static const struct sockaddr *address_of(struct MHD_Connection *connection)
+{
+	const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+
+	return info ? info->client_addr : NULL;
+}
+
+static struct cell__connection *connection_of(struct MHD_Connection *connection)
+{
+	const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+
+	return info ? info->socket_context : NULL;
+}
+
+/* What a client calls its request, where that can be written anywhere. */
+static void name_request(struct cell__request *request)
+{
+	const char *given = cell__request_header(request, "X-Request-ID");
+	size_t size = given ? strspn(given, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") : 0;
+
+	if (size && size < sizeof(request->id) && !given[size])
+		strcpy(request->id, given);
+	else
+		snprintf(request->id, sizeof(request->id), "%s-%llu", request->server->request_prefix,
+			 (unsigned long long)++request->server->next_request);
+}
+
+static struct cell__request *request_create(struct cell_server *server, struct MHD_Connection *connection, const char *method,
+					    const char *path)
+{
+	struct cell__request *request = cell__alloc(1, sizeof(*request));
+
+	if (!request)
+		return NULL;
+	*request = (struct cell__request){ .server = server, .connection = connection, .begun_us = cell__now_us() };
+	snprintf(request->method, sizeof(request->method), "%s", method);
+	request->path = cell__strdup(path);
+	if (!request->path) {
+		free(request);
+		return NULL;
+	}
+	name_request(request);
+	server->counts.in_flight++;
+	return request;
+}
+
+static void request_destroy(struct cell__request *request)
+{
+	struct cell_server *server = request->server;
+
+	server->counts.in_flight--;
+	cell__served_release(request);
+	if (request->workspace)
+		cell__workspace_put(request->workspace);
+	if (request->response)
+		MHD_destroy_response(request->response);
+	for (size_t i = 0; i < CELL_SERVER_MAX_PARAMS; i++)
+		free(request->params[i]);
+	json_decref(request->json);
+	json_decref(request->query);
+	cell__buf_finish(&request->body);
+	free(request->path);
+	free(request);
+}
+
+/* ---- heads ---- */
+
+struct head {
+	unsigned lengths, encodings, hosts, authorizations;
+	bool odd_encoding, bad_length, bad_name;
+};
+
+#define NAME_CHARACTERS "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+static enum MHD_Result count_header(void *arg, enum MHD_ValueKind kind, const char *name, const char *value)
+{
+	struct head *head = arg;
+
+	(void)kind;
+	/* libmicrohttpd takes "Content-Length : 3" for a header of another name; others do not. */
+	head->bad_name |= !*name || name[strspn(name, NAME_CHARACTERS)];
+	if (!strcasecmp(name, "Content-Length")) {
+		head->lengths++;
+		head->bad_length |= !value || !*value || value[strspn(value, "0123456789")];
+	} else if (!strcasecmp(name, "Transfer-Encoding")) {
+		head->encodings++;
+		head->odd_encoding |= !value || strcasecmp(value, "chunked");
+	} else if (!strcasecmp(name, "Host")) {
+		head->hosts++;
+	} else if (!strcasecmp(name, "Authorization")) {
+		head->authorizations++;
+	}
+	return MHD_YES;
+}
+
+/* What two programs in a row might read differently is read by none: NULL, or what is wrong. */
+static const char *ambiguous(struct MHD_Connection *connection, const char *version)
+{
+	struct head head = { 0 };
+
+	MHD_get_connection_values(connection, MHD_HEADER_KIND, count_header, &head);
+	if (head.lengths > 1 || head.bad_length || (head.lengths && head.encodings))
+		return "the length of the body is said in more than one way";
+	if (head.bad_name)
+		return "the name of a header has characters that no name has";
+	if (head.encodings > 1 || head.odd_encoding)
+		return "the only Transfer-Encoding is chunked, once";
+	if (head.hosts > 1 || (!head.hosts && !strcmp(version, "HTTP/1.1")))
+		return "there must be one Host";
+	if (head.authorizations > 1)
+		return "there is more than one Authorization";
+	return NULL;
+}
+
+static bool check_origin(struct cell__request *request)
+{
+	struct cell_server *server = request->server;
+	const char *host = cell__request_header(request, "Host"), *origin = cell__request_header(request, "Origin");
+
+	/* Without tokens everything stands and falls with who the browser thinks we are. */
+	if (server->opts.auth_disabled && *server->address.host &&
+	    !cell__access_host(host, server->address.host, server->address.port, server->opts.hosts)) {
+		cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN, "this Host is not ours (--allow-host)");
+		return false;
+	}
+	if (!cell__access_origin(origin, host ? host : "", server->opts.origins)) {
+		cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN, "this Origin may not connect (--allow-origin)");
+		return false;
+	}
+	return true;
+}
+
+static bool check_client(struct cell__request *request, unsigned scope)
+{
+	struct cell_server *server = request->server;
+	const char *words = NULL;
+	int retry_s = 0;
+	unsigned status = cell__auth_check(server, cell__request_header(request, "Authorization"), address_of(request->connection),
+					   &request->who, &words, &retry_s);
+
+	if (status == MHD_HTTP_TOO_MANY_REQUESTS)
+		cell__answer_busy(request, retry_s, words);
+	else if (status)
+		cell__answer_fail(request, status, CELL_E_AUTH, "%s", words);
+	else if (!(request->who.scopes & scope))
+		cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN, "the token \"%s\" does not have the scope \"%s\"",
+				  request->who.name, scope == CELL_SCOPE_ADMIN ? "admin" : scope == CELL_SCOPE_RUN ? "run" : "read");
+	else
+		return true;
+	return false;
+}
+
+static bool decode_params(struct cell__request *request)
+{
+	for (size_t i = 0; i < CELL_SERVER_MAX_PARAMS && request->match.params[i]; i++) {
+		CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+
+		if (cell__url_decode(request->match.params[i], request->match.sizes[i], false, &text) < 0) {
+			cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "the path is not percent-encoded UTF-8");
+			return false;
+		}
+		request->params[i] = cell__buf_take(&text);
+	}
+	return true;
+}
+
+/* Everything that can be decided before the body.  False: it is answered. */
+static bool check_head(struct cell__request *request, const char *path, const char *version)
+{
+	const char *length = cell__request_header(request, "Content-Length");
+	const char *wrong = ambiguous(request->connection, version);
+
+	if (wrong) {
+		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "%s", wrong);
+		return false;
+	}
+	cell__route_find(request->method, path, &request->match);
+	request->route = request->match.route;
+	if (!check_origin(request))
+		return false;
+	/* Who is not known does not learn which paths there are. */
+	if ((!request->route || request->route->scope != CELL_SCOPE_OPEN) &&
+	    !check_client(request, request->route ? request->route->scope : ~0u))
+		return false;
+	if (!request->route && request->match.allow[0]) {
+		struct MHD_Response *response = error_response(MHD_HTTP_METHOD_NOT_ALLOWED, CELL_E_INVALID, "Method Not Allowed");
+
+		if (response)
+			MHD_add_response_header(response, "Allow", request->match.allow);
+		cell__answer_response(request, MHD_HTTP_METHOD_NOT_ALLOWED, response);
+		return false;
+	}
+	if (!request->route) {
+		cell__answer_fail(request, MHD_HTTP_NOT_FOUND, CELL_E_NOT_FOUND, "Not Found");
+		return false;
+	}
+	if (request->server->draining && request->route->scope != CELL_SCOPE_OPEN && strcmp(request->method, "GET")) {
+		cell__answer_busy(request, 1, "the server is stopping");
+		return false;
+	}
+	if (length && strtoll(length, NULL, 10) > request->server->limits.max_body_bytes) {
+		cell__answer_fail(request, MHD_HTTP_CONTENT_TOO_LARGE, CELL_E_LIMIT, "a body has at most %lld bytes",
+				  (long long)request->server->limits.max_body_bytes);
+		return false;
+	}
+	return decode_params(request);
+}
+
+/* ---- queries and bodies ---- */
+
+struct query {
+	struct cell__request *request;
+	bool bad;
+};
+
+static const struct cell__field *field_of(const struct cell__field *fields, const char *name)
+{
+	for (; fields && fields->name; fields++) {
+		if (!strcmp(fields->name, name))
+			return fields;
+	}
+	return NULL;
+}
+
+static enum MHD_Result take_argument(void *arg, enum MHD_ValueKind kind, const char *name, const char *value)
+{
+	struct query *query = arg;
+	const struct cell__field *field = field_of(query->request->route->query, name);
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	json_t *item = NULL;
+
+	(void)kind;
+	if (!field)
+		return MHD_YES;
+	/* libmicrohttpd has made spaces of '+' already. */
+	if (cell__url_decode(value ? value : "", value ? strlen(value) : 0, false, &text) < 0) {
+		query->bad = true;
+		return MHD_NO;
+	}
+	if (field->kind == CELL_KIND_INTEGER || field->kind == CELL_KIND_BOOL)
+		item = json_loads(text.data, JSON_DECODE_ANY, NULL);
+	json_object_set_new(query->request->query, name, item ? item : json_string(text.data));
+	return MHD_YES;
+}
+
+static void answer_problems(struct cell__request *request, json_t *problems)
+{
+	cell__answer_json(request, MHD_HTTP_UNPROCESSABLE_CONTENT,
+			  json_pack("{s:o,s:s}", "detail", problems, "code", cell_code_word(CELL_E_INVALID)));
+}
+
+static bool check_fields(struct cell__request *request, const struct cell__field *fields, const json_t *object, const char *where)
+{
+	json_t *problems = cell__fields_check(fields, object, where);
+
+	if (json_array_size(problems)) {
+		answer_problems(request, problems);
+		return false;
+	}
+	json_decref(problems);
+	return true;
+}
+
+static bool read_query(struct cell__request *request)
+{
+	struct query query = { .request = request };
+
+	request->query = json_object();
+	if (!request->route->query)
+		return true;
+	MHD_get_connection_values(request->connection, MHD_GET_ARGUMENT_KIND, take_argument, &query);
+	if (query.bad) {
+		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "the query is not percent-encoded UTF-8");
+		return false;
+	}
+	return check_fields(request, request->route->query, request->query, "query");
+}
+
+static bool read_body(struct cell__request *request)
+{
+	const struct cell__route *route = request->route;
+	const struct cell__buf *body = &request->body;
+	json_error_t problem;
+
+	if (!route->body || route->raw)
+		return true;
+	if (!body->size && route->optional_body) {
+		request->json = json_object();
+		return true;
+	}
+	request->json = body->size ? json_loadb(body->data, body->size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, &problem)
+				   : NULL;
+	if (!request->json) {
+		answer_problems(request, json_pack("[{s:[s],s:s,s:s}]", "loc", "body", "msg",
+						   body->size ? "JSON decode error" : "Field required", "type",
+						   body->size ? "json_invalid" : "missing"));
+		return false;
+	}
+	return check_fields(request, route->body, request->json, "body");
+}
+
+/* ---- libmicrohttpd's calls ---- */
+
+static enum MHD_Result send_answer(struct cell__request *request)
+{
+	enum MHD_Result queued;
+
+	if (!request->response)
+		return MHD_NO; /* memory is gone: the connection ends */
+	if (request->server->draining)
+		MHD_add_response_header(request->response, "Connection", "close");
+	queued = MHD_queue_response(request->connection, request->status, request->response);
+	MHD_destroy_response(request->response);
+	request->response = NULL;
+	if (!request->counted) {
+		request->counted = true;
+		cell__server_log_request(request);
+	}
+	return queued;
+}
+
+static enum MHD_Result handle_request(void *arg, struct MHD_Connection *mhd, const char *path, const char *method, const char *version,
+				      const char *data, size_t *data_size, void **state)
+{
+	struct cell_server *server = arg;
+	struct cell__request *request = *state;
+	struct cell__connection *connection = connection_of(mhd);
+
+	if (!request) {
+		*state = request = connection ? request_create(server, mhd, method, path) : NULL;
+		if (!request)
+			return MHD_NO; /* no memory: the connection ends */
+		connection->request = request;
+		connection->in_body = true;
+		connection->since_us = request->begun_us;
+		return check_head(request, path, version) ? MHD_YES : send_answer(request);
+	}
+	if (*data_size) {
+		if ((int64_t)(request->body.size + *data_size) > server->limits.max_body_bytes ||
+		    cell__buf_add(&request->body, data, *data_size) < 0)
+			return MHD_NO; /* chunks without end, or no memory: the connection ends */
+		*data_size = 0;
+		return MHD_YES;
+	}
+	if (request->state == CELL_REQUEST_READING) {
+		connection->in_body = false;
+		request->state = CELL_REQUEST_WORKING;
+		if (read_query(request) && read_body(request))
+			request->route->handle(request);
+	}
+	if (request->state == CELL_REQUEST_ANSWERED)
+		return send_answer(request);
+	request->suspended = true;
+	MHD_suspend_connection(mhd);
+	return MHD_YES;
+}
+
+static void request_done(void *arg, struct MHD_Connection *mhd, void **state, enum MHD_RequestTerminationCode why)
+{
+	struct cell__request *request = *state;
+	struct cell__connection *connection = connection_of(mhd);
+
+	(void)arg;
+	(void)why;
+	if (connection) {
+		connection->request = NULL;
+		connection->in_body = false;
+		connection->rested = true;
+		connection->since_us = cell__now_us();
+	}
+	*state = NULL;
+	if (!request)
+		return;
+	if (!request->counted && request->route)
+		cell__server_log_request(request);
+	request_destroy(request);
+}
+
+static void handle_connection(void *arg, struct MHD_Connection *mhd, void **state, enum MHD_ConnectionNotificationCode what)
+{
+	struct cell_server *server = arg;
+	struct cell__connection *connection = *state;
+
+	if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+		connection = cell__alloc(1, sizeof(*connection));
+		*state = connection;
+		if (!connection)
+			return;
+		*connection = (struct cell__connection){ .connection = mhd, .since_us = cell__now_us(), .next = server->connections,
+							 .at = &server->connections };
+		if (connection->next)
+			connection->next->at = &connection->next;
+		server->connections = connection;
+		return;
+	}
+	if (!connection)
+		return;
+	*connection->at = connection->next;
+	if (connection->next)
+		connection->next->at = connection->at;
+	free(connection);
+	*state = NULL;
+}
+
+/* Paths and queries are decoded when it is known what they are. */
+static size_t leave_escapes(void *arg, struct MHD_Connection *connection, char *text)
+{
+	(void)arg;
+	(void)connection;
+	return strlen(text);
+}
+
+void cell__http_sweep(struct cell_server *server, int64_t now_us)
+{
+	for (struct cell__connection *at = server->connections; at; at = at->next) {
+		/* Between requests a connection may rest; before the first it has nothing to rest from. */
+		int64_t allowed_us = (at->rested ? server->limits.silent_ms : server->limits.head_ms) * 1000;
+
+		if (at->request && !at->in_body)
+			continue;
+		if (at->in_body)
+			allowed_us = BODY_GRACE_US + (int64_t)at->request->body.size * 1000000 / BODY_MIN_RATE;
+		if (now_us - at->since_us > allowed_us) {
+			const union MHD_ConnectionInfo *info = MHD_get_connection_info(at->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+
+			server->counts.slow_clients++;
+			at->since_us = now_us;
+			if (info)
+				shutdown(info->connect_fd, SHUT_RDWR); /* libmicrohttpd sees the end and cleans up */
+		}
+	}
+}
+
+/* ---- the loop ---- */
+
+static void run_daemon(struct cell_server *server)
+{
+	MHD_UNSIGNED_LONG_LONG timeout = 0;
+	int rounds = 0;
+
+	do {
+		server->due = false;
+		MHD_run(server->daemon);
+	} while (++rounds < MAX_ROUNDS && (server->due || (MHD_get_timeout(server->daemon, &timeout) == MHD_YES && !timeout)));
+	/* Still not done: others have their turn first. */
+	if (rounds == MAX_ROUNDS)
+		server->due = true;
+}
+
+static void handle_again(uv_idle_t *idle)
+{
+	(void)idle; /* it is there so that the loop does not sleep */
+}
+
+static void handle_check(uv_check_t *check)
+{
+	struct cell_server *server = check->data;
+
+	if (server->due) {
+		run_daemon(server);
+		if (server->due)
+			uv_idle_start(&server->again, handle_again);
+		else
+			uv_idle_stop(&server->again);
+	}
+	cell__server_flush_log(server);
+	cell__server_advance(server);
+}
+
+static void handle_poll(uv_poll_t *poll, int status, int events)
+{
+	struct cell_server *server = poll->data;
+
+	(void)status;
+	(void)events;
+	server->due = true;
+}
+
+int cell__http_open(struct cell_server *server, struct cell_error *err)
+{
+	const struct cell_server_options *opts = &server->opts;
+	const struct cell_server_limits *limits = &server->limits;
+	unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_PEDANTIC_CHECKS | (opts->tls_cert ? MHD_USE_TLS : 0);
+	struct MHD_OptionItem tls[] = {
+		{ MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)opts->tls_cert },
+		{ MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)opts->tls_key },
+		{ MHD_OPTION_END, 0, NULL },
+	};
+	struct MHD_OptionItem none[] = { { MHD_OPTION_END, 0, NULL } };
+	const union MHD_DaemonInfo *info;
+	uv_loop_t *loop = &server->engine->loop.uv;
+
+	server->daemon = MHD_start_daemon(
+		flags, 0, NULL, NULL, handle_request, server, MHD_OPTION_LISTEN_SOCKET, server->listen_fd,
+		MHD_OPTION_CONNECTION_LIMIT, (unsigned)limits->max_connections,
+		MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)limits->max_header_bytes,
+		MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)(limits->silent_ms / 1000),
+		MHD_OPTION_NOTIFY_COMPLETED, request_done, NULL, MHD_OPTION_NOTIFY_CONNECTION, handle_connection, server,
+		MHD_OPTION_UNESCAPE_CALLBACK, leave_escapes, NULL, MHD_OPTION_STRICT_FOR_CLIENT, 1,
+		MHD_OPTION_ARRAY, opts->tls_cert ? tls : none, MHD_OPTION_END);
+	info = server->daemon ? MHD_get_daemon_info(server->daemon, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
+	if (!info)
+		return cell_fail(err, CELL_E_IO, errno, opts->tls_cert ? "start the HTTPS server (is it the right key for the certificate?)"
+								       : "start the HTTP server");
+	server->listen_fd = -1; /* the daemon's */
+	uv_poll_init(loop, &server->poll, info->epoll_fd);
+	uv_check_init(loop, &server->check);
+	uv_idle_init(loop, &server->again);
+	server->poll.data = server->check.data = server->again.data = server;
+	uv_poll_start(&server->poll, UV_READABLE, handle_poll);
+	uv_check_start(&server->check, handle_check);
+	server->due = true;
+	return 0;
+}
+
+void cell__http_quiesce(struct cell_server *server)
+{
+	MHD_socket fd;
+
+	if (server->quiesced)
+		return;
+	server->quiesced = true;
+	fd = MHD_quiesce_daemon(server->daemon);
+	if (fd != MHD_INVALID_SOCKET)
+		close(fd);
+	if (!*server->address.host)
+		unlink(server->address.at.local.sun_path);
+}
+
+void cell__http_shut(struct cell_server *server)
+{
+	cell__http_quiesce(server);
+	uv_poll_stop(&server->poll);
+	uv_check_stop(&server->check);
+	uv_idle_stop(&server->again);
+	MHD_stop_daemon(server->daemon);
+	server->daemon = NULL;
+}

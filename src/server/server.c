@@ -1,0 +1,558 @@
+/*
+ * The server as a whole.
+ *
+ *     created ──run──▶ serving ──drain──▶ draining ──cells have ended, or their time is over──▶ stopping
+ *                                              └── a second drain ──────────────────────────────▲  │ sessions close,
+ *                                                                                                  ▼ spaces close
+ *                                                                          cell_server_run() returns ◀── handles close
+ *
+ * cell_server_run() runs the engine's loop on the caller's thread meanwhile.  Signal handlers and other threads tell it
+ * something by a byte in a pipe.
+ */
+#define _GNU_SOURCE
+#include "workcell.h"
+
+#include "core/core.h"
+
+#ifndef CELL_HAVE_LISTEN
+
+int cell_server_check(const struct cell_server_options *opts, struct cell_error *err)
+{
+	(void)opts;
+	return cell_fail(err, CELL_E_UNAVAILABLE, 0, "this workcell was built without libmicrohttpd and cannot serve");
+}
+
+int cell_server_create(struct cell_engine *engine, const struct cell_server_options *opts, struct cell_server **ret_server,
+		       struct cell_error *err)
+{
+	(void)engine;
+	(void)ret_server;
+	return cell_server_check(opts, err);
+}
+
+int cell_server_run(struct cell_server *server, struct cell_error *err)
+{
+	(void)server;
+	return cell_server_check(NULL, err);
+}
+
+void cell_server_drain(struct cell_server *server)
+{
+	(void)server;
+}
+
+void cell_server_reload(struct cell_server *server)
+{
+	(void)server;
+}
+
+void cell_server_destroy(struct cell_server *server)
+{
+	(void)server;
+}
+
+#else
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "server/server.h"
+
+#define TICK_MS 1000
+#define BACKLOG 1024
+#define MAX_LOG_BYTES (1u << 20) /* that wait to be handed out */
+
+/* ---- the log ---- */
+
+static void add_time(struct cell__buf *out)
+{
+	struct timespec now;
+	struct tm tm;
+	char text[32];
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	gmtime_r(&now.tv_sec, &tm);
+	strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &tm);
+	(void)cell__buf_printf(out, "%s.%03ldZ", text, now.tv_nsec / 1000000);
+}
+
+static const char *level_word(enum cell_log_level level)
+{
+	static const char *const words[] = { "debug", "info", "warning", "error" };
+
+	return words[level];
+}
+
+void cell__server_flush_log(struct cell_server *server)
+{
+	if (!server->log.size)
+		return;
+	server->opts.log(server->opts.log_arg, server->log.data, server->log.size);
+	server->log.size = 0;
+}
+
+static bool is_logged(const struct cell_server *server, enum cell_log_level level)
+{
+	return server->opts.log && level >= server->opts.log_level && server->log.size < MAX_LOG_BYTES;
+}
+
+/* Words from outside: JSON's escapes leave nothing that steers a terminal. */
+static void add_words(struct cell__buf *out, const char *words)
+{
+	CELL_AUTO_BUF struct cell__buf clean = CELL_BUF_INIT;
+
+	if (!cell__buf_add_utf8(&clean, words, strlen(words)))
+		(void)cell__buf_add_json_string(out, clean.data ? clean.data : "", clean.size);
+}
+
+void cell__server_log(struct cell_server *server, enum cell_log_level level, const char *fmt, ...)
+{
+	CELL_AUTO_FREE char *words = NULL;
+	struct cell__buf *out = &server->log;
+	va_list ap;
+
+	if (!is_logged(server, level))
+		return;
+	va_start(ap, fmt);
+	if (vasprintf(&words, fmt, ap) < 0)
+		words = NULL;
+	va_end(ap);
+	if (!words)
+		return;
+	(void)cell__buf_add_str(out, server->opts.log_json ? "{\"time\":\"" : "");
+	add_time(out);
+	if (server->opts.log_json) {
+		(void)cell__buf_printf(out, "\",\"level\":\"%s\",\"message\":", level_word(level));
+		add_words(out, words);
+		(void)cell__buf_add_str(out, "}\n");
+	} else {
+		(void)cell__buf_printf(out, " %s %s\n", level_word(level), words);
+	}
+	if (!server->running)
+		cell__server_flush_log(server);
+}
+
+void cell__server_log_request(struct cell__request *request)
+{
+	struct cell_server *server = request->server;
+	enum cell_log_level level = request->status >= 500 ? CELL_LOG_WARN : CELL_LOG_INFO;
+	int64_t now = cell__now_us();
+	double ms = (double)(now - request->begun_us) / 1000.0;
+	const char *session = request->served ? request->served->id : "";
+	struct cell__buf *out = &server->log;
+
+	cell__metrics_count(request, now);
+	if (!is_logged(server, level))
+		return;
+	(void)cell__buf_add_str(out, server->opts.log_json ? "{\"time\":\"" : "");
+	add_time(out);
+	if (server->opts.log_json) {
+		(void)cell__buf_printf(out, "\",\"level\":\"%s\",\"request_id\":\"%s\",\"method\":", level_word(level), request->id);
+		add_words(out, request->method);
+		(void)cell__buf_add_str(out, ",\"path\":");
+		add_words(out, request->path);
+		(void)cell__buf_printf(out, ",\"status\":%u,\"duration_ms\":%.3f,\"session_id\":\"%s\",\"token\":", request->status, ms, session);
+		add_words(out, request->who.name);
+		(void)cell__buf_add_str(out, "}\n");
+	} else {
+		(void)cell__buf_printf(out, " %s %s ", level_word(level), request->id);
+		add_words(out, request->method);
+		(void)cell__buf_add_str(out, " ");
+		add_words(out, request->path);
+		(void)cell__buf_printf(out, " %u %.3fms", request->status, ms);
+		(void)cell__buf_printf(out, "%s%s", *session ? " session=" : "", session);
+		if (*request->who.name) {
+			(void)cell__buf_add_str(out, " token=");
+			add_words(out, request->who.name);
+		}
+		(void)cell__buf_add_str(out, "\n");
+	}
+}
+
+/* ---- reading again ---- */
+
+struct reloading {
+	uv_work_t work;
+	struct cell_server *server;
+	struct cell__tokens tokens;
+	struct cell_server_limits limits;
+	struct timespec changed;
+	struct cell_error err;
+	int status;
+	bool all; /* limits too */
+	bool same;
+};
+
+static struct timespec time_of_change(const char *path)
+{
+	struct stat st;
+
+	return path && !stat(path, &st) ? st.st_mtim : (struct timespec){ 0 };
+}
+
+static int check_limits(const struct cell_server_limits *limits, struct cell_error *err)
+{
+	const struct {
+		const char *name;
+		int64_t value, min;
+	} all[] = {
+		{ "max_sessions", limits->max_sessions, 1 }, { "max_runs", limits->max_runs, 1 }, { "max_queue", limits->max_queue, 0 },
+		{ "max_body_bytes", limits->max_body_bytes, 1024 }, { "max_artifact_bytes", limits->max_artifact_bytes, 1024 },
+		{ "stream_bytes", limits->stream_bytes, 4096 }, { "kept_bytes", limits->kept_bytes, 0 }, { "resume_ms", limits->resume_ms, 0 },
+		{ "head_ms", limits->head_ms, 100 }, { "silent_ms", limits->silent_ms, 1000 }, { "drain_ms", limits->drain_ms, 0 },
+		{ "max_connections", limits->max_connections, 1 }, { "max_header_bytes", limits->max_header_bytes, 4096 },
+		{ "idle_ms", limits->idle_ms < 0 ? 1 : limits->idle_ms, 1 },
+		{ "max_timeout_ms", limits->max_timeout_ms < 0 ? 1 : limits->max_timeout_ms, 1 },
+	};
+
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		if (all[i].value < all[i].min)
+			return cell_fail(err, CELL_E_INVALID, 0, "%s is %lld, expected %lld or more", all[i].name, (long long)all[i].value,
+					 (long long)all[i].min);
+	}
+	if (limits->max_connections > 1 << 20 || limits->max_header_bytes > 1 << 20)
+		return cell_fail(err, CELL_E_INVALID, 0, "max_connections and max_header_bytes are at most %d", 1 << 20);
+	return 0;
+}
+
+static void do_reload(uv_work_t *work)
+{
+	struct reloading *reloading = work->data;
+	const struct cell_server_options *opts = &reloading->server->opts;
+	struct timespec old = reloading->changed;
+
+	reloading->changed = time_of_change(opts->token_file);
+	reloading->same = !reloading->all && old.tv_sec == reloading->changed.tv_sec && old.tv_nsec == reloading->changed.tv_nsec;
+	if (reloading->same)
+		return;
+	reloading->status = cell__tokens_load(opts->token, opts->token_file, &reloading->tokens, &reloading->err);
+	if (!reloading->status && reloading->all && opts->reload) {
+		reloading->status = opts->reload(opts->reload_arg, &reloading->limits, &reloading->err);
+		if (!reloading->status)
+			reloading->status = check_limits(&reloading->limits, &reloading->err);
+		if (reloading->status < 0)
+			cell__tokens_finish(&reloading->tokens);
+	}
+}
+
+static void handle_reloaded(uv_work_t *work, int status)
+{
+	struct reloading *reloading = work->data;
+	struct cell_server *server = reloading->server;
+	bool again = server->reload_again;
+
+	(void)status;
+	server->reloading = server->reload_again = false;
+	if (!reloading->same && reloading->status < 0) {
+		server->tokens_changed = reloading->changed; /* it is said once */
+		cell__server_log(server, CELL_LOG_ERROR, "not reloaded, what was stays: %s", reloading->err.msg);
+	} else if (!reloading->same) {
+		/* Bound with the address. */
+		reloading->limits.silent_ms = server->limits.silent_ms;
+		reloading->limits.max_connections = server->limits.max_connections;
+		reloading->limits.max_header_bytes = server->limits.max_header_bytes;
+		server->limits = reloading->limits;
+		server->tokens_changed = reloading->changed;
+		cell__tokens_finish(&server->tokens);
+		server->tokens = reloading->tokens;
+		for (size_t i = 0; i < CELL_SERVER_ADDRESSES; i++)
+			server->addresses[i].seen = 0; /* numbers of other tokens */
+		cell__server_log(server, CELL_LOG_INFO, "reloaded: %zu token%s", server->tokens.count, server->tokens.count == 1 ? "" : "s");
+	}
+	free(reloading);
+	if (again)
+		cell_server_reload(server);
+	cell__server_advance(server);
+}
+
+static void begin_reload(struct cell_server *server, bool all)
+{
+	struct reloading *reloading;
+
+	if (server->reloading || server->stopping) {
+		server->reload_again |= all;
+		return;
+	}
+	reloading = cell__alloc(1, sizeof(*reloading));
+	if (!reloading)
+		return; /* the next tick looks again */
+	*reloading = (struct reloading){ .work.data = reloading, .server = server, .all = all, .limits = server->limits,
+					 .changed = server->tokens_changed };
+	server->reloading = true;
+	uv_queue_work(&server->engine->loop.uv, &reloading->work, do_reload, handle_reloaded);
+}
+
+/* ---- the end ---- */
+
+static void handle_handle_closed(uv_handle_t *handle)
+{
+	struct cell_server *server = handle->data;
+
+	if (!--server->handles)
+		cell__waiter_signal(&server->over);
+}
+
+static void close_handle(struct cell_server *server, uv_handle_t *handle)
+{
+	server->handles++;
+	handle->data = server;
+	uv_close(handle, handle_handle_closed);
+}
+
+static void handle_spaces_closed(void *arg)
+{
+	struct cell_server *server = arg;
+
+	cell__http_shut(server);
+	close_handle(server, (uv_handle_t *)&server->poll);
+	close_handle(server, (uv_handle_t *)&server->check);
+	close_handle(server, (uv_handle_t *)&server->again);
+	close_handle(server, (uv_handle_t *)&server->tell);
+	close_handle(server, (uv_handle_t *)&server->tick);
+}
+
+static void stop(struct cell_server *server)
+{
+	struct cell__served *next;
+
+	server->stopping = true;
+	cell__turns_cancel(server, NULL);
+	cell__turns_release(server);
+	for (struct cell__served *served = server->sessions; served; served = next) {
+		next = served->next;
+		cell__served_end(served);
+	}
+}
+
+/* Requests that still wait are those whose sessions open or close, and operations on spaces. */
+static bool is_working(const struct cell_server *server)
+{
+	for (const struct cell__connection *at = server->connections; at; at = at->next) {
+		if (at->request && at->request->suspended)
+			return true;
+	}
+	return false;
+}
+
+void cell__server_advance(struct cell_server *server)
+{
+	if (!server->draining || server->closing)
+		return;
+	if (!server->stopping && ((!server->n_running && !server->n_queued) || cell__now_us() >= server->drain_until_us))
+		stop(server);
+	if (!server->stopping || server->n_sessions || server->opening_space || server->reloading || is_working(server))
+		return;
+	/* Answers that are ready may leave first: the next turn of the loop is soon enough. */
+	if (server->due)
+		return;
+	server->closing = true;
+	cell__workspaces_close(server, handle_spaces_closed, server);
+}
+
+static void begin_drain(struct cell_server *server)
+{
+	if (server->draining) {
+		server->drain_until_us = 0;
+	} else {
+		server->draining = true;
+		server->drain_until_us = cell__now_us() + server->limits.drain_ms * 1000;
+		cell__http_quiesce(server);
+		cell__server_log(server, CELL_LOG_INFO, "stopping: %zu cells run, %zu wait", server->n_running, server->n_queued);
+	}
+	cell__server_advance(server);
+}
+
+/* ---- the loop ---- */
+
+static void handle_told(uv_poll_t *poll, int status, int events)
+{
+	struct cell_server *server = poll->data;
+	char bytes[64];
+	ssize_t n = read(server->tell_fd[0], bytes, sizeof(bytes));
+
+	(void)status;
+	(void)events;
+	for (ssize_t i = 0; i < n; i++) {
+		if (bytes[i] == 'd')
+			begin_drain(server);
+		else
+			begin_reload(server, true);
+	}
+}
+
+static void handle_tick(uv_timer_t *timer)
+{
+	struct cell_server *server = timer->data;
+	int64_t now_us = cell__now_us();
+
+	server->due = true; /* timeouts of libmicrohttpd */
+	cell__http_sweep(server, now_us);
+	cell__served_sweep(server, now_us);
+	cell__turns_sweep(server, now_us);
+	if (server->opts.token_file)
+		begin_reload(server, false);
+	cell__server_advance(server);
+}
+
+struct starting {
+	struct cell__task task; /* first */
+	struct cell_server *server;
+	struct cell_error err;
+	int status;
+};
+
+static void do_start(struct cell__task *task)
+{
+	struct starting *starting = (struct starting *)task;
+	struct cell_server *server = starting->server;
+	uv_loop_t *loop = &server->engine->loop.uv;
+
+	starting->status = cell__http_open(server, &starting->err);
+	if (starting->status < 0) {
+		cell__waiter_signal(&server->over);
+		return;
+	}
+	uv_poll_init(loop, &server->tell, server->tell_fd[0]);
+	uv_timer_init(loop, &server->tick);
+	server->tell.data = server->tick.data = server;
+	uv_poll_start(&server->tell, UV_READABLE, handle_told);
+	uv_timer_start(&server->tick, handle_tick, TICK_MS, TICK_MS);
+	server->running = true;
+	server->started_us = cell__now_us();
+	if (server->opts.listening)
+		server->opts.listening(server->opts.listening_arg, server->url);
+}
+
+int cell_server_run(struct cell_server *server, struct cell_error *err)
+{
+	struct starting starting = { .task.fn = do_start, .server = server };
+
+	if (cell__loop_is_current(&server->engine->loop))
+		return cell_fail(err, CELL_E_INVALID, 0, "cell_server_run() waits and must not be called from a callback of the engine");
+	cell__waiter_init(&server->over);
+	cell__loop_do(&server->engine->loop, &starting.task, &server->over);
+	cell__waiter_finish(&server->over);
+	server->running = false;
+	if (starting.status < 0) {
+		if (err)
+			*err = starting.err;
+		return -1;
+	}
+	if (server->opts.log)
+		cell__server_flush_log(server);
+	return 0;
+}
+
+static void tell(struct cell_server *server, char what)
+{
+	int saved = errno;
+
+	if (write(server->tell_fd[1], &what, 1) < 0) {
+		/* Full: it has been told often enough. */
+	}
+	errno = saved;
+}
+
+void cell_server_drain(struct cell_server *server)
+{
+	tell(server, 'd');
+}
+
+void cell_server_reload(struct cell_server *server)
+{
+	tell(server, 'r');
+}
+
+/* ---- creation ---- */
+
+static int read_options(const struct cell_server_options *opts, struct cell_server_options *ret_opts, struct cell__address *ret_address,
+			struct cell__tokens *ret_tokens, struct cell_error *err)
+{
+	struct cell_server_options all = CELL_SERVER_OPTIONS_INIT;
+
+	if (opts->size < sizeof(size_t) || opts->size > sizeof(all) || opts->limits.size != sizeof(all.limits))
+		return cell_fail(err, CELL_E_INVALID, 0, "cell_server_options of another version");
+	memcpy(&all, opts, opts->size);
+	if (!all.listen)
+		return cell_fail(err, CELL_E_INVALID, 0, "where shall it listen?");
+	if (check_limits(&all.limits, err) < 0 || cell__address_parse(all.listen, ret_address, err) < 0)
+		return -1;
+	if (!all.tls_cert != !all.tls_key)
+		return cell_fail(err, CELL_E_INVALID, 0, "TLS needs both a certificate and its key");
+	if (all.auth_disabled && (all.token || all.token_file))
+		return cell_fail(err, CELL_E_INVALID, 0, "a token and disabled authentication cannot be used together");
+	if (all.auth_disabled && !ret_address->loopback)
+		return cell_fail(err, CELL_E_INVALID, 0, "%s can be reached from other machines: a token is needed", ret_address->host);
+	if (!all.auth_disabled && !all.token && !all.token_file)
+		return cell_fail(err, CELL_E_INVALID, 0, "a token is needed: everybody who comes in can run code");
+	*ret_opts = all;
+	return all.auth_disabled ? 0 : cell__tokens_load(all.token, all.token_file, ret_tokens, err);
+}
+
+int cell_server_check(const struct cell_server_options *opts, struct cell_error *err)
+{
+	struct cell_server_options all;
+	struct cell__address address;
+	struct cell__tokens tokens = { 0 };
+
+	if (read_options(opts, &all, &address, &tokens, err) < 0)
+		return -1;
+	cell__tokens_finish(&tokens);
+	return 0;
+}
+
+int cell_server_create(struct cell_engine *engine, const struct cell_server_options *opts, struct cell_server **ret_server,
+		       struct cell_error *err)
+{
+	struct cell_server *server = cell__alloc(1, sizeof(*server));
+	const char *scheme;
+
+	if (!server)
+		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the server");
+	server->engine = engine;
+	server->listen_fd = server->tell_fd[0] = server->tell_fd[1] = -1;
+	cell__random_hex(server->request_prefix, 8);
+	if (read_options(opts, &server->opts, &server->address, &server->tokens, err) < 0)
+		goto failed;
+	server->limits = server->opts.limits;
+	server->tokens_changed = time_of_change(server->opts.token_file);
+	if (cell__listen(&server->address, BACKLOG, &server->listen_fd, err) < 0)
+		goto failed;
+	if (pipe2(server->tell_fd, O_CLOEXEC | O_NONBLOCK) < 0) {
+		cell_fail(err, CELL_E_IO, errno, "make a pipe");
+		goto failed;
+	}
+	scheme = server->opts.tls_cert ? "https" : "http";
+	if ((*server->address.host ? asprintf(&server->url, strchr(server->address.host, ':') ? "%s://[%s]:%d" : "%s://%s:%d", scheme,
+					      server->address.host, server->address.port)
+				   : asprintf(&server->url, "unix:%s", server->address.at.local.sun_path)) < 0) {
+		server->url = NULL;
+		cell_fail(err, CELL_E_NOMEM, 0, "no memory for the server");
+		goto failed;
+	}
+	*ret_server = server;
+	return 0;
+failed:
+	cell_server_destroy(server);
+	return -1;
+}
+
+void cell_server_destroy(struct cell_server *server)
+{
+	if (!server)
+		return;
+	cell__close_fd(&server->listen_fd);
+	cell__close_fd(&server->tell_fd[0]);
+	cell__close_fd(&server->tell_fd[1]);
+	cell__tokens_finish(&server->tokens);
+	cell__buf_finish(&server->log);
+	free(server->url);
+	free(server);
+}
+
+#endif

@@ -1,0 +1,376 @@
+/*
+ * The session server: what its files share.  All of it belongs to the loop's thread.
+ *
+ *     libmicrohttpd's epoll ──▶ http.c: a request ──▶ auth.c ──▶ route.c ──▶ a handler ──▶ an answer, now or later
+ *                                  │                                           │
+ *                                  └── suspended while the handler works ◀─────┤
+ *                                                                              ├── sessions.c  opens, finds, expires sessions
+ *                                                                              ├── runs.c      cells: turns, events, readers
+ *                                                                              └── spaces.c    operations on a space
+ *
+ * One table (table.c) has every route with who may use it, what it takes and what it answers.  From it come dispatch,
+ * the checks of bodies and queries, and /openapi.json.
+ */
+#ifndef CELL_SERVER_H
+#define CELL_SERVER_H
+
+#include <jansson.h>
+#include <microhttpd.h>
+
+#include "loop/listen.h"
+#include "session/engine.h"
+#include "session/space.h"
+
+#define CELL_SERVER_MAX_TOKENS 1024u
+#define CELL_SERVER_MAX_TOKEN_BYTES 4096u
+#define CELL_SERVER_MAX_NAME 64u
+#define CELL_SERVER_MAX_WORKSPACE 128u
+#define CELL_SERVER_MAX_WORKSPACES 256u   /* open at once */
+#define CELL_SERVER_MAX_PARAMS 3u
+#define CELL_SERVER_MAX_PATH 8192u
+#define CELL_SERVER_MAX_RUNS_KEPT 16u     /* ended runs of one session whose events can still be read */
+#define CELL_SERVER_MAX_READERS 16u       /* of one run */
+#define CELL_SERVER_ADDRESSES 1024u       /* whose failures are counted */
+#define CELL_SERVER_ENDED 4096u           /* ids of ended sessions that are told apart from unknown ones */
+#define CELL_SERVER_BUCKETS 4096u
+
+struct cell__served;
+struct cell__turn;
+struct cell__request;
+struct cell__workspace;
+
+/* ---- routes (route.c, table.c) ---- */
+
+enum cell__scope { CELL_SCOPE_OPEN = 0, CELL_SCOPE_READ = 1, CELL_SCOPE_RUN = 2, CELL_SCOPE_ADMIN = 4 };
+
+enum cell__kind { CELL_KIND_STRING, CELL_KIND_NUMBER, CELL_KIND_INTEGER, CELL_KIND_BOOL, CELL_KIND_OBJECT, CELL_KIND_STRINGS, CELL_KIND_ANY };
+
+/* A member of a body, or a parameter of a query. */
+struct cell__field {
+	const char *name; /* NULL ends the list */
+	enum cell__kind kind;
+	bool required, nullable;
+	const char *about;
+};
+
+struct cell__route {
+	const char *method;
+	const char *path;    /* "/v1/sessions/{session}"; "{name...}" takes what is left, slashes too */
+	unsigned scope;      /* one of enum cell__scope */
+	void (*handle)(struct cell__request *request);
+	const struct cell__field *body;  /* NULL: none is read */
+	const struct cell__field *query; /* NULL: none */
+	bool raw;            /* the body is bytes, not JSON */
+	bool optional_body;
+	bool session_header; /* X-Session-ID is looked at */
+	unsigned status;     /* of success */
+	const char *answer;  /* the name of a schema in table.c; NULL: no body; "bytes"; "events"; "text" */
+	const char *summary;
+};
+extern const struct cell__route cell__routes[];
+
+/* Schemas of answers, name and JSON text; ends with NULL. */
+struct cell__schema {
+	const char *name, *text;
+};
+extern const struct cell__schema cell__schemas[];
+
+/* Where a parameter stands in the path, still encoded. */
+struct cell__match {
+	const struct cell__route *route; /* NULL: no such path, or no such method there */
+	const char *params[CELL_SERVER_MAX_PARAMS];
+	size_t sizes[CELL_SERVER_MAX_PARAMS];
+	char allow[64];                  /* methods of the path, when only the method is wrong */
+};
+/* Pure. */
+void cell__route_find(const char *method, const char *path, struct cell__match *ret_match);
+/* What is wrong with an object, as FastAPI would say it: a new array, empty when nothing is; NULL: no memory.  Pure. */
+json_t *cell__fields_check(const struct cell__field *fields, const json_t *object, const char *where);
+/* The document, as text; NULL: no memory. */
+char *cell__openapi(void);
+
+/* ---- who it is (auth.c) ---- */
+
+struct cell__token {
+	char name[CELL_SERVER_MAX_NAME + 1];
+	unsigned char hash[32];
+	unsigned scopes;
+	char workspace[CELL_SERVER_MAX_WORKSPACE + 1]; /* "": any */
+};
+
+struct cell__tokens {
+	struct cell__token *list;
+	size_t count;
+};
+
+/* Reads the file; may wait. */
+int cell__tokens_load(const char *token, const char *token_file, struct cell__tokens *ret_tokens, struct cell_error *err);
+/* The same from bytes.  Pure. */
+int cell__tokens_parse(const char *file, const char *text, size_t size, struct cell__tokens *ret_tokens, struct cell_error *err);
+void cell__tokens_finish(struct cell__tokens *tokens);
+bool cell__workspace_id_ok(const char *id);
+
+struct cell__address_count {
+	unsigned char address[16];
+	int64_t at_us;
+	double failures;
+	uint64_t seen; /* tokens that were good from there, by number modulo 64 */
+};
+
+/* 0, or the status to refuse with; *ret_token is a copy. */
+unsigned cell__auth_check(struct cell_server *server, const char *header, const struct sockaddr *from, struct cell__token *ret_token,
+			  const char **ret_words, int *ret_retry_s);
+
+/* ---- requests (http.c) ---- */
+
+enum cell__request_state { CELL_REQUEST_READING, CELL_REQUEST_WORKING, CELL_REQUEST_ANSWERED };
+
+struct cell__request {
+	struct cell_server *server;
+	struct MHD_Connection *connection;
+	struct cell__match match;
+	const struct cell__route *route;
+	struct cell__token who;
+	char *params[CELL_SERVER_MAX_PARAMS]; /* decoded */
+	char id[65];
+	char method[16];
+	char *path;              /* for the log */
+	int64_t begun_us;
+	enum cell__request_state state;
+	bool suspended, counted;
+	struct cell__buf body;
+	json_t *json;            /* the body */
+	json_t *query;           /* an object of texts and numbers */
+	/* the answer */
+	unsigned status;
+	struct MHD_Response *response;
+	/* the handler's own */
+	struct cell__served *served;
+	struct cell__workspace *workspace;
+};
+
+struct cell__connection {
+	struct MHD_Connection *connection;
+	struct cell__request *request;
+	int64_t since_us;  /* when what it does now began */
+	bool in_body, rested;
+	struct cell__connection *next, **at;
+};
+
+const char *cell__request_header(const struct cell__request *request, const char *name);
+/* The answer, exactly one; text is taken over, NULL: out of memory. */
+void cell__answer_text(struct cell__request *request, unsigned status, char *text);
+void cell__answer_json(struct cell__request *request, unsigned status, json_t *value);
+void cell__answer_none(struct cell__request *request, unsigned status);
+void cell__answer_bytes(struct cell__request *request, const char *type, void *bytes, size_t size);
+void cell__answer_response(struct cell__request *request, unsigned status, struct MHD_Response *response);
+/* {"detail", "code"}; code: CELL_E_*. */
+void cell__answer_fail(struct cell__request *request, unsigned status, int code, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
+void cell__answer_busy(struct cell__request *request, int retry_s, const char *words);
+void cell__answer_error(struct cell__request *request, const struct cell_error *err);
+
+int cell__http_open(struct cell_server *server, struct cell_error *err);
+/* No new connections. */
+void cell__http_quiesce(struct cell_server *server);
+void cell__http_shut(struct cell_server *server);
+/* Once a second: slow clients go. */
+void cell__http_sweep(struct cell_server *server, int64_t now_us);
+/* libmicrohttpd has something to do. */
+void cell__http_kick(struct cell_server *server);
+
+/* ---- spaces (spaces.c) ---- */
+
+struct cell__workspace {
+	struct cell_server *server;
+	char id[CELL_SERVER_MAX_WORKSPACE + 1]; /* "": none */
+	struct cell_space *space; /* NULL: being opened */
+	unsigned users;           /* sessions and requests */
+	int64_t used_us;
+	struct cell__waiting_space *waiting;
+	struct cell_error err;
+	bool failed;
+	struct cell__workspace *next;
+};
+
+/* ready() with the workspace, held for the caller, or NULL and why; perhaps from inside. */
+typedef void (*cell__workspace_fn)(void *arg, struct cell__workspace *workspace, const struct cell_error *err);
+void cell__workspace_get(struct cell_server *server, const char *id, cell__workspace_fn ready, void *arg);
+void cell__workspace_put(struct cell__workspace *workspace);
+/* done(arg) when all of them are closed. */
+void cell__workspaces_close(struct cell_server *server, void (*done)(void *arg), void *arg);
+
+/*
+ * One operation on the space of the request.  then() gets the result, its reference borrowed, and the bytes; without then()
+ * the result is the answer.  A failure is answered.  Takes args over.
+ */
+typedef void (*cell__ask_fn)(struct cell__request *request, json_t *result, const void *raw, size_t raw_size);
+void cell__ask(struct cell__request *request, const char *method, json_t *args, const void *raw, size_t raw_size, cell__ask_fn then);
+/* The same when nobody waits for the answer. */
+void cell__tell(struct cell__workspace *workspace, const char *method, json_t *args);
+/* The space that X-Session-ID or the token's workspace names, then fn(request); a failure is answered. */
+void cell__with_space(struct cell__request *request, void (*fn)(struct cell__request *request));
+
+/* ---- sessions (sessions.c) ---- */
+
+struct cell__served {
+	struct cell_server *server;
+	struct cell_session *session; /* NULL: being opened or closed */
+	char id[33];
+	char owner[CELL_SERVER_MAX_NAME + 1];
+	struct cell__workspace *workspace;
+	char *folder;
+	int64_t created_us, used_us;
+	int64_t created_s;            /* of the calendar */
+	unsigned requests;            /* that hold it */
+	unsigned turns;               /* waiting and running */
+	uint64_t next_turn;
+	uint64_t cells;
+	struct cell__turn *running;
+	struct cell__turn *kept;      /* newest first: running, waiting and ended */
+	bool closing, listed;
+	struct cell__served *bucket_next;
+	struct cell__served *next, **at; /* all of them */
+};
+
+/* opened() with the session, held for the request, or it has answered. */
+void cell__served_open(struct cell__request *request, const char *workspace_id, void (*opened)(struct cell__request *request));
+/*
+ * The session of this id, if it is this client's, as request->served; false: it was answered.  plain: as the routes without
+ * /v1 do it, with 400 for whatever is wrong.
+ */
+bool cell__served_find(struct cell__request *request, const char *id, bool plain);
+void cell__served_release(struct cell__request *request);
+/* Begins to close it; nobody finds it any more.  `expired` for what is said later. */
+void cell__served_end(struct cell__served *served);
+void cell__served_sweep(struct cell_server *server, int64_t now_us);
+json_t *cell__served_describe(const struct cell__served *served);
+
+/* ---- runs (runs.c) ---- */
+
+enum cell__turn_state { CELL_TURN_WAITING, CELL_TURN_RUNNING, CELL_TURN_ENDED };
+
+struct cell__turn_event {
+	size_t size;
+	struct cell__turn_event *next;
+	char text[]; /* as it is sent */
+};
+
+struct cell__turn {
+	struct cell__served *served; /* NULL: its session is gone */
+	struct cell_server *server;
+	uint64_t number;
+	enum cell__turn_state state;
+	char *code;
+	size_t code_size;
+	int64_t timeout_ms;
+	uint64_t run_id;
+	struct cell__request *waiter; /* that is answered with the result; or NULL */
+	void (*answer)(struct cell__request *request, struct cell_result *result);
+	bool streams;                 /* events are kept */
+	struct cell__turn_event *first, *last;
+	uint64_t first_number, next_number; /* of events; they count from 1 */
+	size_t bytes;
+	struct cell__reader *readers;
+	unsigned n_readers;
+	int64_t left_us;              /* when the last reader went; 0: there is one, or never was */
+	bool held;
+	bool awaited;                 /* a reader was here and may come back: what it has not had is kept */
+	uint64_t wanted;              /* by it: the first event that it has not had */
+	const char *result;           /* JSON in the last event, when it ended */
+	size_t result_size;
+	struct cell__turn *queue_next;
+	struct cell__turn *kept_next; /* of the session */
+	struct cell__turn *ended_next; /* of the server, oldest first */
+	unsigned refs;
+};
+
+/* The cell of a request on request->served.  answer NULL: it is a run whose events are kept, *ret_turn; else it is answered. */
+bool cell__turn_begin(struct cell__request *request, const char *code, size_t size, int64_t timeout_ms,
+		      void (*answer)(struct cell__request *request, struct cell_result *result), struct cell__turn **ret_turn);
+struct cell__turn *cell__turn_find(struct cell__served *served, const char *number);
+/* Answers with its events, from the one after `after` on. */
+void cell__turn_stream(struct cell__request *request, struct cell__turn *turn, uint64_t after);
+void cell__turns_sweep(struct cell_server *server, int64_t now_us);
+/* The session goes: its runs are nobody's. */
+void cell__turns_forget(struct cell__served *served);
+/* The waiting ones of a session, or of all (NULL), end with an error. */
+void cell__turns_cancel(struct cell_server *server, struct cell__served *served);
+/* Readers go: the server stops. */
+void cell__turns_release(struct cell_server *server);
+/* As JSON text; NULL: no memory. */
+char *cell__turn_describe(const struct cell__turn *turn);
+/* What POST /execute answers; NULL: no memory. */
+char *cell__execute_answer(const struct cell_result *result, const char *session_id);
+
+/* ---- the server (server.c) ---- */
+
+struct cell__counts {
+	uint64_t by_class[6];          /* requests by status / 100 */
+	uint64_t auth_failures, busy, sessions_opened, sessions_expired, runs, runs_failed, slow_clients;
+	uint64_t in_flight;
+	uint64_t seconds_buckets[12];  /* of requests */
+	double seconds_sum;
+	uint64_t seconds_count;
+};
+
+struct cell_server {
+	struct cell_engine *engine;
+	struct cell_server_options opts;
+	struct cell_server_limits limits;
+	struct cell__address address;
+	int listen_fd;
+	char *url;
+	char request_prefix[9];
+	uint64_t next_request;
+	struct cell__tokens tokens;
+	struct cell__address_count addresses[CELL_SERVER_ADDRESSES];
+	/* http.c */
+	struct MHD_Daemon *daemon;
+	uv_poll_t poll;
+	uv_check_t check;
+	uv_idle_t again;
+	struct cell__connection *connections;
+	bool due, quiesced;
+	/* spaces.c */
+	struct cell__workspace *workspaces;
+	size_t n_workspaces;
+	bool opening_space;
+	/* sessions.c */
+	struct cell__served *sessions;
+	struct cell__served *buckets[CELL_SERVER_BUCKETS];
+	size_t n_sessions; /* with those that open and close */
+	struct cell__ended {
+		char id[33];
+	} ended[CELL_SERVER_ENDED];
+	size_t next_ended;
+	/* runs.c */
+	struct cell__turn *queue, *queue_last;
+	size_t n_queued, n_running;
+	struct cell__turn *ended_first, *ended_last;
+	size_t ended_bytes;
+	/* server.c */
+	int tell_fd[2];
+	uv_poll_t tell;
+	uv_timer_t tick;
+	struct cell__waiter over;
+	unsigned handles;
+	bool running, draining, stopping, closing, reloading, reload_again;
+	int64_t drain_until_us, started_us;
+	struct timespec tokens_changed;
+	struct cell__buf log;
+	struct cell__counts counts;
+};
+
+/* Something changed that may let a server that drains end. */
+void cell__server_advance(struct cell_server *server);
+/* fields: pairs for the JSON form; the text form is words alone. */
+void cell__server_log(struct cell_server *server, enum cell_log_level level, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+void cell__server_log_request(struct cell__request *request);
+void cell__server_flush_log(struct cell_server *server);
+void cell__metrics_count(struct cell__request *request, int64_t now_us);
+/* Prometheus' text; NULL: no memory. */
+char *cell__metrics(struct cell_server *server);
+
+#endif

@@ -1,0 +1,314 @@
+/*
+ * Sessions of clients.
+ *
+ *     opening ──▶ listed ──DELETE, /reset, idle too long, the server stops──▶ closing ──▶ gone
+ *
+ * A session belongs to the token that made it, by its name: no other client finds it, but one with the scope "admin".
+ * `requests` and `turns` keep it from expiring; closing does not wait for them: their cells end with `closed`.
+ */
+#define _GNU_SOURCE
+#include "server/server.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "session/venv.h"
+
+static size_t bucket_of(const char *id)
+{
+	char head[9];
+
+	memcpy(head, id, 8);
+	head[8] = '\0';
+	return strtoul(head, NULL, 16) % CELL_SERVER_BUCKETS;
+}
+
+/* ---- folders ---- */
+
+struct removal {
+	uv_work_t work;
+	char *path;
+};
+
+static void do_remove(uv_work_t *work)
+{
+	struct removal *removal = work->data;
+
+	(void)cell__venv_remove_tree(removal->path); /* what resists goes with the folder of all of them */
+}
+
+static void handle_removed(uv_work_t *work, int status)
+{
+	struct removal *removal = work->data;
+
+	(void)status;
+	free(removal->path);
+	free(removal);
+}
+
+static void remove_folder(struct cell_server *server, char *path)
+{
+	struct removal *removal = path ? cell__alloc(1, sizeof(*removal)) : NULL;
+
+	if (!removal) {
+		free(path);
+		return;
+	}
+	*removal = (struct removal){ .work.data = removal, .path = path };
+	uv_queue_work(&server->engine->loop.uv, &removal->work, do_remove, handle_removed);
+}
+
+/* ---- opening ---- */
+
+struct opening {
+	struct cell__request *request;
+	struct cell__served *served;
+	void (*opened)(struct cell__request *request);
+	struct cell_session_options options;
+};
+
+static void served_free(struct cell__served *served)
+{
+	struct cell_server *server = served->server;
+
+	if (served->workspace)
+		cell__workspace_put(served->workspace);
+	remove_folder(server, cell__take_ptr(served->folder));
+	cell__turns_forget(served);
+	server->n_sessions--;
+	free(served);
+	cell__server_advance(server);
+}
+
+static void list_session(struct cell__served *served)
+{
+	struct cell_server *server = served->server;
+	struct cell__served **bucket = &server->buckets[bucket_of(served->id)];
+
+	served->bucket_next = *bucket;
+	*bucket = served;
+	served->next = server->sessions;
+	served->at = &server->sessions;
+	if (served->next)
+		served->next->at = &served->next;
+	server->sessions = served;
+	served->listed = true;
+}
+
+static void handle_opened(void *arg, struct cell_session *session, const struct cell_error *err)
+{
+	struct opening *opening = arg;
+	struct cell__request *request = opening->request;
+	struct cell__served *served = opening->served;
+	struct cell_server *server = served->server;
+
+	if (!session) {
+		cell__server_log(server, CELL_LOG_WARN, "a session could not be opened: %s", err->msg);
+		cell__answer_error(request, err);
+		served_free(served);
+		free(opening);
+		return;
+	}
+	served->session = session;
+	served->used_us = served->created_us = cell__now_us();
+	served->created_s = time(NULL);
+	memcpy(served->id, cell_session_id(session), sizeof(served->id));
+	list_session(served);
+	server->counts.sessions_opened++;
+	request->served = served;
+	served->requests++;
+	if (server->stopping) {
+		cell__answer_busy(request, 1, "the server is stopping");
+		cell__served_end(served);
+	} else {
+		opening->opened(request);
+	}
+	free(opening);
+}
+
+static void handle_workspace(void *arg, struct cell__workspace *workspace, const struct cell_error *err)
+{
+	struct opening *opening = arg;
+	struct cell__served *served = opening->served;
+	struct cell_server *server = served->server;
+	char name[17];
+	struct cell_error why = { 0 };
+
+	served->workspace = workspace;
+	if (!workspace)
+		why = *err;
+	if (workspace && server->opts.work_dir) {
+		/* Made here, small as it is: the folder's own folder was made by us. */
+		cell__random_hex(name, 16);
+		if (asprintf(&served->folder, "%s/%s", server->opts.work_dir, name) < 0 || mkdir(served->folder, 0700) < 0)
+			cell_fail(&why, CELL_E_IO, errno, "make a folder for a session in %.120s", server->opts.work_dir);
+	}
+	if (!why.code) {
+		if (server->opts.session)
+			memcpy(&opening->options, server->opts.session, server->opts.session->size);
+		opening->options.size = sizeof(opening->options);
+		opening->options.space = workspace->space;
+		opening->options.on_event = NULL;
+		if (served->folder)
+			opening->options.cwd = served->folder;
+		if (!cell__session_open(server->engine, &opening->options, handle_opened, opening, &why))
+			return;
+	}
+	cell__answer_error(opening->request, &why);
+	served_free(served);
+	free(opening);
+}
+
+void cell__served_open(struct cell__request *request, const char *workspace_id, void (*opened)(struct cell__request *request))
+{
+	struct cell_server *server = request->server;
+	struct cell__served *served;
+	struct opening *opening;
+
+	if (!workspace_id)
+		workspace_id = request->who.workspace;
+	if (*workspace_id && !cell__workspace_id_ok(workspace_id)) {
+		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID,
+				  "workspace_id must be 1-128 characters using only ASCII letters, digits, underscores, or hyphens");
+		return;
+	}
+	if (*request->who.workspace && strcmp(workspace_id, request->who.workspace)) {
+		cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN, "the token \"%s\" is for another workspace", request->who.name);
+		return;
+	}
+	if (server->draining || (int64_t)server->n_sessions >= server->limits.max_sessions) {
+		cell__answer_busy(request, 5, server->draining ? "the server is stopping" : "there are as many sessions as there can be");
+		return;
+	}
+	served = cell__alloc(1, sizeof(*served));
+	opening = cell__alloc(1, sizeof(*opening));
+	if (!served || !opening) {
+		free(served);
+		free(opening);
+		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "no memory for a session");
+		return;
+	}
+	*served = (struct cell__served){ .server = server, .next_turn = 1 };
+	strcpy(served->owner, request->who.name);
+	*opening = (struct opening){ .request = request, .served = served, .opened = opened, .options = CELL_SESSION_OPTIONS_INIT };
+	server->n_sessions++;
+	cell__workspace_get(server, workspace_id, handle_workspace, opening);
+}
+
+/* ---- finding ---- */
+
+static bool has_ended(const struct cell_server *server, const char *id)
+{
+	for (size_t i = 0; i < CELL_SERVER_ENDED; i++) {
+		if (!strcmp(server->ended[i].id, id))
+			return true;
+	}
+	return false;
+}
+
+bool cell__served_find(struct cell__request *request, const char *id, bool plain)
+{
+	struct cell_server *server = request->server;
+	struct cell__served *served = NULL;
+
+	if (strlen(id) == 32 && strspn(id, "0123456789abcdef") == 32) {
+		served = server->buckets[bucket_of(id)];
+		while (served && strcmp(served->id, id))
+			served = served->bucket_next;
+	}
+	if (served && strcmp(served->owner, request->who.name) && !(request->who.scopes & CELL_SCOPE_ADMIN))
+		served = NULL;
+	/* A token that was bound to another workspace since is no longer for this one. */
+	if (served && *request->who.workspace && strcmp(request->who.workspace, served->workspace->id))
+		served = NULL;
+	if (served) {
+		served->requests++;
+		served->used_us = cell__now_us();
+		request->served = served;
+		return true;
+	}
+	if (plain)
+		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "Invalid session ID");
+	else if (*id && has_ended(server, id))
+		cell__answer_fail(request, MHD_HTTP_GONE, CELL_E_EXPIRED, "this session has ended");
+	else
+		cell__answer_fail(request, MHD_HTTP_NOT_FOUND, CELL_E_NOT_FOUND, "there is no such session");
+	return false;
+}
+
+void cell__served_release(struct cell__request *request)
+{
+	struct cell__served *served = request->served;
+
+	if (!served)
+		return;
+	request->served = NULL;
+	served->requests--;
+	served->used_us = cell__now_us();
+	if (served->closing && !served->session && !served->requests)
+		served_free(served);
+}
+
+json_t *cell__served_describe(const struct cell__served *served)
+{
+	char created[32];
+	time_t at = (time_t)served->created_s;
+	struct tm tm;
+
+	gmtime_r(&at, &tm);
+	strftime(created, sizeof(created), "%Y-%m-%dT%H:%M:%SZ", &tm);
+	return json_pack("{s:s,s:o,s:s,s:s,s:f,s:s,s:I,s:I}", "session_id", served->id, "workspace_id",
+			 *served->workspace->id ? json_string(served->workspace->id) : json_null(), "owner", served->owner, "created_at", created,
+			 "idle_seconds", served->turns ? 0.0 : (double)(cell__now_us() - served->used_us) / 1e6, "state",
+			 served->turns ? "busy" : "idle", "runs", (json_int_t)served->cells, "pending",
+			 (json_int_t)served->turns);
+}
+
+/* ---- the end ---- */
+
+static void handle_closed(void *arg)
+{
+	struct cell__served *served = arg;
+
+	served->session = NULL;
+	if (!served->requests)
+		served_free(served);
+}
+
+void cell__served_end(struct cell__served *served)
+{
+	struct cell_server *server = served->server;
+	struct cell__served **at = &server->buckets[bucket_of(served->id)];
+
+	if (served->closing)
+		return;
+	served->closing = true;
+	cell__turns_cancel(server, served);
+	while (*at != served)
+		at = &(*at)->bucket_next;
+	*at = served->bucket_next;
+	*served->at = served->next;
+	if (served->next)
+		served->next->at = served->at;
+	memcpy(server->ended[server->next_ended++ % CELL_SERVER_ENDED].id, served->id, sizeof(served->id));
+	cell__session_close(served->session, handle_closed, served);
+}
+
+void cell__served_sweep(struct cell_server *server, int64_t now_us)
+{
+	struct cell__served *next;
+
+	if (server->limits.idle_ms < 0)
+		return;
+	for (struct cell__served *served = server->sessions; served; served = next) {
+		next = served->next;
+		if (served->turns || served->requests || now_us - served->used_us < server->limits.idle_ms * 1000)
+			continue;
+		server->counts.sessions_expired++;
+		cell__server_log(server, CELL_LOG_INFO, "session %s of \"%s\" expired", served->id, served->owner);
+		cell__served_end(served);
+	}
+}

@@ -1,0 +1,206 @@
+/* Handlers of /v1: sessions, runs with their events, approvals.  Thin. */
+#include "server/api.h"
+
+#include <string.h>
+
+static void describe(struct cell__request *request)
+{
+	cell__answer_json(request, request->route->status, cell__served_describe(request->served));
+}
+
+void cell__handle_v1_open(struct cell__request *request)
+{
+	cell__served_open(request, json_string_value(json_object_get(request->json, "workspace_id")), describe);
+}
+
+/* Own sessions; those of everybody for who may see them and asks for it. */
+static bool is_listed(struct cell__request *request, const struct cell__served *served)
+{
+	bool all = json_is_true(json_object_get(request->query, "all")) && request->who.scopes & CELL_SCOPE_ADMIN;
+
+	if (*request->who.workspace && strcmp(request->who.workspace, served->workspace->id))
+		return false;
+	return all || !strcmp(served->owner, request->who.name);
+}
+
+void cell__handle_v1_list(struct cell__request *request)
+{
+	json_t *list = json_array();
+
+	for (struct cell__served *served = request->server->sessions; served; served = served->next) {
+		if (is_listed(request, served))
+			json_array_append_new(list, cell__served_describe(served));
+	}
+	cell__answer_json(request, MHD_HTTP_OK, json_pack("{s:o}", "sessions", list));
+}
+
+void cell__handle_v1_get(struct cell__request *request)
+{
+	if (cell__served_find(request, request->params[0], false))
+		describe(request);
+}
+
+void cell__handle_v1_delete(struct cell__request *request)
+{
+	if (!cell__served_find(request, request->params[0], false))
+		return;
+	cell__answer_none(request, MHD_HTTP_NO_CONTENT);
+	cell__served_end(request->served);
+}
+
+void cell__handle_v1_interrupt(struct cell__request *request)
+{
+	if (!cell__served_find(request, request->params[0], false))
+		return;
+	cell_session_interrupt(request->served->session, NULL);
+	cell__answer_none(request, MHD_HTTP_NO_CONTENT);
+}
+
+static void handle_reset(void *arg, struct cell_session *session, const struct cell_error *err)
+{
+	struct cell__request *request = arg;
+
+	if (session)
+		describe(request);
+	else
+		cell__answer_error(request, err);
+}
+
+void cell__handle_v1_reset(struct cell__request *request)
+{
+	struct cell_error err;
+
+	if (!cell__served_find(request, request->params[0], false))
+		return;
+	if (cell__session_reset(request->served->session, handle_reset, request, &err) < 0)
+		cell__answer_error(request, &err);
+}
+
+/* ---- runs ---- */
+
+static bool wants_events(const struct cell__request *request)
+{
+	const char *accept = cell__request_header(request, "Accept");
+
+	return accept && strstr(accept, "text/event-stream");
+}
+
+void cell__handle_v1_run(struct cell__request *request)
+{
+	const json_t *code = json_object_get(request->json, "code");
+	struct cell__turn *turn;
+
+	if (!cell__served_find(request, request->params[0], false) ||
+	    !cell__turn_begin(request, json_string_value(code), json_string_length(code), cell__timeout_of(request), NULL, &turn))
+		return;
+	if (wants_events(request))
+		cell__turn_stream(request, turn, 0);
+	else
+		cell__answer_text(request, MHD_HTTP_ACCEPTED, cell__turn_describe(turn));
+}
+
+static struct cell__turn *find_turn(struct cell__request *request)
+{
+	struct cell__turn *turn;
+
+	if (!cell__served_find(request, request->params[0], false))
+		return NULL;
+	turn = cell__turn_find(request->served, request->params[1]);
+	if (!turn)
+		cell__answer_fail(request, MHD_HTTP_NOT_FOUND, CELL_E_NOT_FOUND, "there is no such run, or it is not kept any more");
+	return turn;
+}
+
+void cell__handle_v1_run_get(struct cell__request *request)
+{
+	struct cell__turn *turn = find_turn(request);
+
+	if (turn)
+		cell__answer_text(request, MHD_HTTP_OK, cell__turn_describe(turn));
+}
+
+void cell__handle_v1_events(struct cell__request *request)
+{
+	const char *last = cell__request_header(request, "Last-Event-ID");
+	size_t digits = last ? strspn(last, "0123456789") : 0;
+	struct cell__turn *turn = find_turn(request);
+	uint64_t after = last ? strtoull(last, NULL, 10) : 0;
+
+	if (!turn)
+		return;
+	if (last && (!digits || digits > 18 || last[digits] || after >= turn->next_number))
+		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "Last-Event-ID is none of this run's");
+	else
+		cell__turn_stream(request, turn, after);
+}
+
+/* ---- approvals ---- */
+
+/* What waits in a session, added to a list with the session's id. */
+static int add_approvals(json_t *list, struct cell__served *served)
+{
+	char *text = NULL;
+	json_t *found, *item;
+	size_t i;
+
+	if (!served->session || cell_session_approvals(served->session, &text, NULL) < 0)
+		return -1;
+	found = json_loads(text, JSON_ALLOW_NUL, NULL);
+	free(text);
+	json_array_foreach(found, i, item) {
+		json_object_set_new(item, "session_id", json_string(served->id));
+		json_array_append(list, item);
+	}
+	json_decref(found);
+	return 0;
+}
+
+void cell__handle_v1_approvals(struct cell__request *request)
+{
+	json_t *list;
+
+	if (!cell__served_find(request, request->params[0], false))
+		return;
+	list = json_array();
+	(void)add_approvals(list, request->served);
+	cell__answer_json(request, MHD_HTTP_OK, json_pack("{s:o}", "approvals", list));
+}
+
+void cell__handle_v1_all_approvals(struct cell__request *request)
+{
+	json_t *list = json_array();
+
+	for (struct cell__served *served = request->server->sessions; served; served = served->next) {
+		if (served->turns && is_listed(request, served))
+			(void)add_approvals(list, served);
+	}
+	cell__answer_json(request, MHD_HTTP_OK, json_pack("{s:o}", "approvals", list));
+}
+
+void cell__handle_v1_answer(struct cell__request *request)
+{
+	struct cell_approval_answer answer = CELL_APPROVAL_ANSWER_INIT;
+	const json_t *args = json_object_get(request->json, "args");
+	char *end, *text = NULL;
+	uint64_t id = strtoull(request->params[1], &end, 10);
+	struct cell_error err;
+	int status;
+
+	if (!cell__served_find(request, request->params[0], false))
+		return;
+	if (*end || *request->params[1] < '0' || *request->params[1] > '9' || !id) {
+		cell__answer_fail(request, MHD_HTTP_NOT_FOUND, CELL_E_NOT_FOUND, "there is no such request");
+		return;
+	}
+	answer.accept = json_is_true(json_object_get(request->json, "accept"));
+	answer.always = json_is_true(json_object_get(request->json, "always"));
+	answer.reason = json_string_value(json_object_get(request->json, "reason"));
+	if (json_is_object(args))
+		answer.args = text = json_dumps(args, JSON_COMPACT);
+	status = cell_session_answer(request->served->session, id, &answer, &err);
+	free(text);
+	if (status < 0)
+		cell__answer_error(request, &err);
+	else
+		cell__answer_none(request, MHD_HTTP_NO_CONTENT);
+}

@@ -1,0 +1,26 @@
+/*
+ * What the servers that speak HTTP share about who may come in, and about addresses in requests.  Pure.
+ *
+ * Host and Origin are looked at against pages in a browser that were told that our address is their own.
+ */
+#ifndef CELL_WIRE_ACCESS_H
+#define CELL_WIRE_ACCESS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "core/core.h"
+
+/* The credential of an Authorization header "Bearer CREDENTIAL"; NULL when it is none. */
+const char *cell__access_bearer(const char *header);
+/* Is it a loopback name, the address we listen on, or one of `more` (NULL-terminated, may be NULL)?  port 0: any. */
+bool cell__access_host(const char *host, const char *bound, int port, const char *const *more);
+/* A browser says from which page it asks; programs say nothing (NULL). */
+bool cell__access_origin(const char *origin, const char *host, const char *const *more);
+/*
+ * Appends what percent-encoded text stands for; plus: '+' is a space.  -1, with nothing appended, when it is not well formed,
+ * holds a NUL or is no UTF-8, or memory is gone.
+ */
+int cell__url_decode(const char *text, size_t size, bool plus, struct cell__buf *out);
+
+#endif

@@ -1,0 +1,175 @@
+"""The executor remote: sessions of a session server, over connections that break."""
+import socket
+import threading
+
+import pytest
+
+import serving
+import support
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    made = serving.Server("--executor", "subprocess", "--storage", tmp_path_factory.mktemp("st"), tokens=serving.TOKEN)
+    made.adopt()
+    support.shared_drivers.append(made)
+    yield made
+    support.shared_drivers.remove(made)
+    made.close()
+
+
+def flags_for(server, port=None):
+    return ["--executor", "remote", "--remote-url", "http://127.0.0.1:%d" % (port or server.port), "--auth-token-file", server.tokens]
+
+
+class Proxy:
+    """Passes bytes on, and cuts all connections when it is told to, or each after so many bytes."""
+
+    def __init__(self, port, cut_after=None):
+        self.port_of_server, self.cut_after, self.pairs, self.cuts = port, cut_after, [], 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                client = self.listener.accept()[0]
+            except OSError:
+                return
+            server = socket.create_connection(("127.0.0.1", self.port_of_server))
+            self.pairs.append((client, server))
+            for one, other, limit in ((client, server, None), (server, client, self.cut_after)):
+                threading.Thread(target=self.pump, args=(one, other, limit), daemon=True).start()
+
+    def pump(self, source, sink, limit):
+        passed = 0
+        try:
+            while True:
+                data = source.recv(16384)
+                passed += len(data)
+                if not data:
+                    break
+                if limit and passed > limit:
+                    self.cuts += 1
+                    break
+                sink.sendall(data)
+        except OSError:
+            pass
+        for sock in (source, sink):
+            try:
+                sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def cut(self):
+        for pair in self.pairs:
+            for sock in pair:
+                try:
+                    sock.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass
+        self.pairs.clear()
+
+    def close(self):
+        self.listener.close()
+        self.cut()
+
+
+def test_values_state_and_errors(server):
+    done = support.workcell("run", "--json", "--keep-going", *flags_for(server), "-e", "x = 10 ** 5000\nprint('hi')", "-e", "len(str(x))", "-e", "x",
+                            "-e", "1/0", "-e", "import os; os._exit(4)", "-e", "'x' in globals()")
+    first, length, value, error, dead, after = done.results
+    assert first["stdout"] == "hi\n" and length["value"] == 5001 and value["value"] == 10 ** 5000
+    assert error["error"]["type"] == "ZeroDivisionError" and error["error"]["code"] == "exception"
+    assert dead["error"]["code"] == "kernel_died" and dead["state"] == "lost" and "status 4" in dead["error"]["message"]
+    assert after["value"] is False
+    assert first["isolation"]["executor"] == "remote" and first["isolation"]["server"]["executor"] == "subprocess"
+
+
+def test_sessions_end_with_the_program(server):
+    before = server.metric("sessions")
+    done = support.workcell("run", "--json", *flags_for(server), "-e", "1")
+    assert done.status == 0
+    support.wait_until(lambda: server.metric("sessions") == before, "the session to be gone")
+
+
+def test_workspace_is_the_servers(server):
+    assert support.workcell("run", "--workspace", "w", *flags_for(server), "-e", "artifacts.save('a', 'of w').name").status == 0
+    got = support.workcell("run", "--json", "--workspace", "w", *flags_for(server), "-e", "artifacts.load('a')").result
+    assert got["value"] == "of w"
+    assert support.workcell("run", *flags_for(server), "-e", "artifacts.load('a')").status == 1
+
+
+def test_a_connection_that_breaks_again_and_again(server):
+    proxy = Proxy(server.port, cut_after=700000)
+    done = support.workcell("run", *flags_for(server, proxy.port), "-e", "for i in range(3000): print('%05d' % i * 200)", deadline=support.DEADLINE * 2)
+    assert done.status == 0 and done.out == "".join("%05d" % i * 200 + "\n" for i in range(3000))
+    assert proxy.cuts >= 3
+    proxy.close()
+
+
+def test_a_quiet_connection_that_breaks(server, tmp_path):
+    proxy, go = Proxy(server.port), tmp_path / "go"
+    driver = support.Driver(*flags_for(server, proxy.port)[2:], executor="remote")
+    driver.start("import os, time\nprint('on', flush=True)\nwhile not os.path.exists(%r): time.sleep(0.01)\n'done'" % str(go))
+    driver.next_event(lambda event: event["event"] == "chunk")
+    proxy.cut()
+    go.write_text("")
+    assert driver.answer()["value"] == "done"
+    proxy.close()
+    assert driver.close() == 0
+
+
+def test_interrupt_and_timeout(server):
+    driver = support.Driver(*flags_for(server)[2:], executor="remote")
+    driver.start("print('on', flush=True)\nwhile True: pass")
+    driver.next_event(lambda event: event["event"] == "chunk")
+    driver.interrupt()
+    assert driver.answer()["error"]["code"] == "interrupted"
+    late = driver.run("while True: pass", timeout=0.3)
+    assert late["error"]["code"] == "timeout" and late["state"] == "kept"
+    assert driver.value("5") == 5
+    assert driver.close() == 0
+
+
+def end_sessions(server):
+    for session in server.ask("GET", "/v1/sessions").json["sessions"]:
+        server.ask("DELETE", "/v1/sessions/" + session["session_id"])
+
+
+def test_an_expired_session_is_told_or_opened_again(server):
+    for reopen in (False, True):
+        driver = support.Driver(*flags_for(server)[2:], *(["--remote-reopen"] if reopen else []), executor="remote")
+        driver.value("1")
+        end_sessions(server)
+        if not reopen:
+            answer = driver.run("2")
+            assert answer["error"]["code"] == "session_expired", answer
+        assert driver.value("3") == 3
+        driver.close()
+
+
+def test_what_cannot_work_is_said(server, tmp_path):
+    def refused(code, *flags):
+        done = support.workcell("run", "--executor", "remote", *flags, "-e", "1")
+        assert done.error_code == code, done
+
+    (tmp_path / "bad").write_text("not-the-right-token\n")
+    url = "http://127.0.0.1:%d" % server.port
+    refused("invalid")
+    refused("invalid", "--remote-url", "ftp://x")
+    refused("unauthorized", "--remote-url", url)
+    refused("unauthorized", "--remote-url", url, "--auth-token-file", tmp_path / "bad")
+    refused("io", "--remote-url", "http://127.0.0.1:1")
+    refused("invalid", *flags_for(server)[2:], "--base", tmp_path)
+    done = support.workcell("run", "--remote-url", url, "-e", "1")
+    assert done.error_code == "invalid"
+
+
+def test_by_unix_socket(tmp_path):
+    server = serving.Server("--executor", "subprocess", listen="unix:%s" % (tmp_path / "s"), tokens=serving.TOKEN, pool=0)
+    done = support.workcell("run", "--json", "--executor", "remote", "--remote-url", "unix:%s" % (tmp_path / "s"), "--auth-token-file",
+                            server.tokens, "-e", "6 * 7")
+    assert done.result["value"] == 42
+    server.close()

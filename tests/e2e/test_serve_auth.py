@@ -1,0 +1,156 @@
+"""Who is let in by `workcell serve`: every route with every kind of token, and what becomes of guesses."""
+import signal
+
+import pytest
+
+import serving
+import support
+
+SCOPED = {"read": "t0ken-of-the-reader", "run": "t0ken-of-the-runner", "admin": serving.TOKEN}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    made = serving.Server("--executor", "subprocess", "--base", tmp_path_factory.mktemp("base"))
+    made.adopt()
+    support.shared_drivers.append(made)
+    yield made
+    support.shared_drivers.remove(made)
+    made.close()
+
+
+def routes(server):
+    """(method, path with parameters filled in, scope)"""
+    document = server.ask("GET", "/openapi.json").json
+    found = []
+    for path, methods in document["paths"].items():
+        for name in ("session", "run", "name", "id"):
+            path = path.replace("{%s}" % name, "0")
+        assert "{" not in path
+        found += [(method.upper(), path, one.get("x-scope", "open")) for method, one in methods.items()]
+    assert len(found) > 40
+    return found
+
+
+def test_every_route_with_every_token(tmp_path):
+    # A server of its own for each kind: failures are counted by address.
+    server = serving.Server("--executor", "subprocess", "--base", tmp_path, pool=0)
+    every = routes(server)
+    assert [path for _, path, scope in every if scope == "open"] == ["/health"]
+    for method, path, scope in every:
+        for name, token in SCOPED.items():
+            status = server.ask(method, path, token=token).status
+            if scope == "open":
+                assert status == 200
+            elif scope == name or name == "admin":
+                assert status not in (401, 403), (method, path, name, status)
+            else:
+                assert status == 403, (method, path, name, status)
+    server.close()
+
+
+def refused(server, every, **options):
+    """Each route without a good token; the failures of an address run out in between."""
+    for method, path, scope in every:
+        answer = server.ask(method, path, **options)
+        if scope == "open":
+            assert answer.status == 200
+        elif answer.status == 429:
+            assert int(answer.headers["Retry-After"]) > 0 and answer.code == "busy"
+        else:
+            assert answer.status == 401 and answer.headers["WWW-Authenticate"].startswith("Bearer"), (method, path, answer)
+            assert answer.code == "unauthorized"
+
+
+@pytest.mark.parametrize("how", ["none", "wrong", "empty", "basic", "prefix", "longer"])
+def test_no_route_without_a_token(server, how):
+    token = {"wrong": "t0ken-of-somebody", "prefix": serving.TOKEN[:-1], "longer": serving.TOKEN + "x"}.get(how)
+    headers = {"basic": {"Authorization": "Basic dDp0"}, "empty": {"Authorization": "Bearer "}}.get(how, {})
+    every = routes(server)
+    refused(server, every, token=token, headers=headers)
+    assert server.ask("GET", "/nowhere", token=token, headers=headers).status in (401, 429)
+
+
+def test_guesses_run_out_and_good_tokens_go_on():
+    server = serving.Server("--executor", "subprocess", pool=0)
+    assert server.ask("GET", "/openapi.json").status == 200
+    statuses = [server.ask("GET", "/openapi.json", token="guess-%08d" % i).status for i in range(40)]
+    assert statuses[:15] == [401] * 15 and 429 in statuses
+    assert server.ask("GET", "/openapi.json").status == 200  # was good from here before
+    while server.ask("GET", "/openapi.json", token="one-more-guess").status != 429:
+        pass
+    assert server.ask("GET", "/openapi.json", token="t0ken-of-alice").status == 429  # was not
+    assert server.metric("auth_failures_total") >= 40
+    server.close()
+
+
+def test_nothing_is_said_before_the_token(server):
+    for body in (b"{", b"{}", b"x" * 100000):
+        assert server.ask("POST", "/execute", body, token=None).status in (401, 429)
+    assert server.ask("GET", "/v1/sessions/" + server.session(), token=None).status in (401, 429)
+
+
+def test_the_token_file_is_read_again(tmp_path):
+    server = serving.Server("--executor", "subprocess", pool=0)
+    session = server.session(token="t0ken-of-alice")
+    with open(server.tokens, "w") as file:
+        file.write("tokens:\n  - {name: alice, token: another-t0ken-of-hers}\n  - {name: new, token: t0ken-of-the-tests, scopes: [admin]}\n")
+    server.process.send_signal(signal.SIGHUP)
+    support.wait_until(lambda: "reloaded: 2 tokens" in server.text(), server.text)
+    assert server.ask("GET", "/v1/sessions", token="t0ken-of-alice").status == 401
+    assert server.execute("1", session=session, token="another-t0ken-of-hers")["value"] == 1
+    with open(server.tokens, "w") as file:
+        file.write("tokens:\n  - {name: alice, tokn: x}\n")
+    support.wait_until(lambda: "not reloaded" in server.text(), server.text)  # by itself
+    assert server.execute("1", session=session, token="another-t0ken-of-hers")["value"] == 1
+    server.close()
+
+
+def refuse_start(*flags, env=(), code="invalid"):
+    done = support.workcell("serve", "--listen", "127.0.0.1:0", *flags, env=support.host_environment(**dict(env)))
+    assert done.status == support.EXIT[code] and done.error_code == code, done
+    return done.error_message
+
+
+def test_it_does_not_start_open(tmp_path):
+    assert "requires --auth-token-file" in refuse_start()
+    assert "requires" in refuse_start(env={"CONTAINER_AUTH_TOKEN": "", "CONTAINER_AUTH_DISABLED": "yes"}.items())
+    assert "other machines" in refuse_start("--auth-disabled", "--listen", "0.0.0.0:0")
+    for text in ("", "short", "with space in it", "tokens: []", "tokens:\n- {name: a}", "tokens:\n- {name: a, token: long-enough, scopes: [god]}",
+                 "tokens:\n- {name: a, token: long-enough}\n- {name: a, token: long-enough2}", "tokens:\n- {name: a, sha256: xyz}"):
+        (tmp_path / "t").write_text(text)
+        refuse_start("--auth-token-file", tmp_path / "t")
+    refuse_start("--auth-token-file", tmp_path / "missing", code="io")
+    assert "token is needed" not in refuse_start("--auth-disabled", "--tls-cert", tmp_path / "t")
+
+
+def test_without_authentication_a_browser_is_kept_out():
+    server = serving.Server("--executor", "subprocess", "--auth-disabled", "--allow-origin", "https://ok.example", tokens=None, pool=0)
+    assert server.execute("1", token=None)["value"] == 1
+    assert server.ask("GET", "/v1/sessions", token=None, headers={"Host": "evil.example"}).status == 403
+    assert server.ask("GET", "/v1/sessions", token=None, headers={"Origin": "https://evil.example"}).status == 403
+    assert server.ask("GET", "/v1/sessions", token=None, headers={"Origin": "https://ok.example"}).status == 200
+    server.close()
+
+
+def test_config_file(tmp_path):
+    token = tmp_path / "token"
+    token.write_text("a-token-of-its-own\n")
+    config = tmp_path / "serve.yaml"
+    config.write_text("auth-token-file: %s\nmax_sessions: 1\nexecutor: subprocess\nallow-origin: [https://a, https://b]\nno-runtime-deps: true\n"
+                      % token)
+    done = support.workcell("serve", "--config", config, "--check-config", env=support.host_environment())
+    assert done.status == 0 and done.out == "the configuration is good\n", done
+    server = serving.Server("--config", config, tokens=None, pool=0)
+    first = server.session(token="a-token-of-its-own")
+    answer = server.ask("POST", "/v1/sessions", token="a-token-of-its-own")
+    assert answer.status == 429 and answer.headers["Retry-After"], answer
+    config.write_text(config.read_text().replace("max_sessions: 1", "max_sessions: 2"))
+    server.process.send_signal(signal.SIGHUP)
+    support.wait_until(lambda: "reloaded" in server.text(), server.text)
+    assert server.session(token="a-token-of-its-own") != first
+    server.close()
+    for bad in ("nonsense: 1\n", "max-sessions: many\n", "[1]\n", "a: {b: 1}\n", "a: [\n", "log: loud\n", "check-config: true2\n"):
+        config.write_text("auth-token-file: %s\n%s" % (token, bad) if bad[0] != "[" else bad)
+        done = support.workcell("serve", "--config", config, "--check-config", env=support.host_environment())
+        assert done.status == 2, (bad, done)

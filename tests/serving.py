@@ -1,0 +1,184 @@
+"""A `workcell serve` of the tests' own, and requests to it."""
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+
+import support
+
+TOKEN = "t0ken-of-the-tests"
+TOKENS = """tokens:
+  - {name: all, token: t0ken-of-the-tests, scopes: [run, read, admin]}
+  - {name: alice, token: t0ken-of-alice, scopes: [run, read]}
+  - {name: bob, token: t0ken-of-bob}
+  - {name: reader, token: t0ken-of-the-reader, scopes: [read]}
+  - {name: runner, token: t0ken-of-the-runner, scopes: [run]}
+  - {name: team, token: t0ken-of-the-team, workspace: team-a}
+"""
+
+
+class Answer:
+    def __init__(self, response, body):
+        self.status, self.headers, self.body = response.status, response.headers, body
+
+    @property
+    def json(self):
+        return json.loads(self.body)
+
+    @property
+    def code(self):
+        return self.json["code"]
+
+    def __repr__(self):
+        return "<%d %s>" % (self.status, self.body[:500])
+
+
+class UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path):
+        super().__init__("localhost", timeout=support.DEADLINE)
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.path)
+
+
+def token_file(text):
+    file = tempfile.NamedTemporaryFile("w", suffix=".yaml", delete=False)
+    with file:
+        file.write(text)
+    return file.name
+
+
+class Server:
+    def __init__(self, *flags, tokens=TOKENS, listen="127.0.0.1:0", env=(), pool=1, python=None, cwd=None):
+        self.tokens = token_file(tokens) if tokens else None
+        argv = [support.BIN, "serve", "--python", python or support.bare_python(), "--pool", str(pool), "--listen", listen]
+        if cwd:
+            argv += ["--cwd", cwd]
+        if self.tokens:
+            argv += ["--auth-token-file", self.tokens]
+        self.stderr = tempfile.TemporaryFile()
+        self.process = support.popen([*argv, *map(str, flags)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                     stderr=self.stderr, env=support.host_environment(**dict(env)))
+        support.wait_until(lambda: "listening on" in self.text() or self.process.poll() is not None, self.text)
+        found = re.search(r"listening on (?:https?://.*:(\d+)|unix:(.*))\n", self.text())
+        assert found, self.text()
+        self.pid, self.spawner = self.process.pid, None
+        self.port, self.path = found.group(1) and int(found.group(1)), found.group(2)
+
+    def text(self):
+        self.stderr.seek(0)
+        return self.stderr.read().decode("utf-8", "replace")
+
+    def adopt(self):
+        """Finds the spawner, from a kernel up; for servers that serve a whole module, with the executor subprocess."""
+        pid = self.execute("import os; os.getpid()")["value"]
+        table = support.processes()
+        while "workcell-spawner" not in table[pid].cmdline:
+            pid = table[pid].ppid
+        self.spawner = pid
+
+    def family(self):
+        table = support.processes()
+        found = support.descendants(self.pid, table)
+        if self.spawner in table:
+            found += support.descendants(self.spawner, table) + [table[self.spawner]]
+        return found
+
+    def connect(self):
+        if self.path:
+            return UnixConnection(self.path)
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=support.DEADLINE)
+
+    def open(self, method, path, body=None, token=TOKEN, session=None, headers=(), connection=None):
+        connection = connection or self.connect()
+        every = dict(headers)
+        if token:
+            every["Authorization"] = "Bearer " + token
+        if session:
+            every["X-Session-ID"] = session
+        if body is not None and not isinstance(body, bytes):
+            body = json.dumps(body).encode()
+            every.setdefault("Content-Type", "application/json")
+        connection.request(method, path, body=body, headers=every)
+        return connection, connection.getresponse()
+
+    def ask(self, method, path, body=None, **options):
+        connection, response = self.open(method, path, body, **options)
+        answer = Answer(response, response.read())
+        if "connection" not in options:
+            connection.close()
+        return answer
+
+    def session(self, **options):
+        answer = self.ask("POST", "/v1/sessions", **options)
+        assert answer.status == 201, answer
+        return answer.json["session_id"]
+
+    def execute(self, code, session=None, **options):
+        answer = self.ask("POST", "/execute", {"code": code}, session=session, **options)
+        assert answer.status == 200, answer
+        return answer.json
+
+    def events(self, session, code, **options):
+        """[(id, type, data)] of a run."""
+        connection, response = self.open("POST", "/v1/sessions/%s/runs" % session, {"code": code},
+                                         headers={"Accept": "text/event-stream"}, **options)
+        assert response.status == 200, response.read()
+        found = parse_events(response.read().decode())
+        connection.close()
+        return found
+
+    def metric(self, name):
+        text = self.ask("GET", "/metrics").body.decode()
+        return float(re.search(r"^workcell_%s (\S+)$" % name, text, re.M).group(1))
+
+    def raw(self, data):
+        """Bytes as they are; what comes back until the server closes."""
+        with contextlib.closing(socket.create_connection(("127.0.0.1", self.port), timeout=support.DEADLINE)) as sock:
+            try:
+                sock.sendall(data)
+                sock.shutdown(socket.SHUT_WR)
+            except OSError:
+                pass  # it has hung up; what it said before is there
+            return read_all(sock)
+
+    def close(self, status=0):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        found = self.process.wait(support.DEADLINE)
+        text = self.text()
+        self.stderr.close()
+        if self.tokens:
+            os.unlink(self.tokens)
+        for sign in ("AddressSanitizer", "LeakSanitizer", "runtime error:"):
+            assert sign not in text, text
+        assert found == status, text
+
+
+def read_all(sock):
+    data = b""
+    while True:
+        try:
+            piece = sock.recv(65536)
+        except OSError:
+            return data
+        if not piece:
+            return data
+        data += piece
+
+
+def parse_events(text):
+    found = []
+    for block in text.split("\n\n"):
+        lines = dict(line.split(": ", 1) for line in block.splitlines() if line and not line.startswith(":"))
+        if "data" in lines:
+            found.append((int(lines.get("id", 0)), lines.get("event"), json.loads(lines["data"])))
+    return found
