@@ -569,7 +569,7 @@ enum cell_event_type {
 	CELL_EVENT_CALL_ENDED,
 	CELL_EVENT_APPROVAL,    /* it waits for cell_session_answer() */
 	CELL_EVENT_APPROVAL_ENDED, /* it does not any more: `decision` says why */
-	CELL_EVENT_IMAGE,       /* a PNG was written to images_dir, or could not be */
+	CELL_EVENT_IMAGE,       /* an image was written to images_dir, or could not be */
 	CELL_EVENT_TOOL_PROGRESS, /* an MCP server tells how a call goes: `data` is JSON, as the protocol has it */
 	CELL_EVENT_TOOL_LOG,    /* an MCP server logs; likewise */
 };
@@ -637,7 +637,8 @@ struct cell_session_options {
 	struct cell_audit *audit; /* where calls are recorded; NULL: nowhere; must outlive the session */
 	/*
 	 * PNGs that cells show go into this folder, made with the first one, and results list their paths instead of
-	 * their bytes; what cannot be written stays with its display.  NULL: none are written.
+	 * their bytes; what cannot be written stays with its display.  So do images that tools of MCP servers answer with.
+	 * NULL: none are written.
 	 */
 	const char *images_dir;
 	const char *sandbox_policy; /* sandbox: a preset's name or the path of a YAML file; NULL: "untrusted" */

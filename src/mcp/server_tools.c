@@ -386,7 +386,7 @@ static int register_mcp_server(struct cell__mcp_job *job, const json_t *args, st
 	       "\"repr\":{\"type\":[\"string\",\"null\"]},\"stdout\":{\"type\":\"string\"},\"stderr\":{\"type\":\"string\"}," \
 	       "\"error\":{\"type\":[\"object\",\"null\"],\"properties\":{\"type\":{\"type\":\"string\"},\"message\":{\"type\":\"string\"}," \
 	       "\"traceback\":{\"type\":\"string\"},\"code\":{\"type\":\"string\"}},\"required\":[\"type\",\"message\",\"code\"]}," \
-	       "\"images\":{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"description\":\"Paths of PNG files\"},"    \
+	       "\"images\":{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"description\":\"Paths of image files\"},"    \
 	       "\"duration_ms\":{\"type\":\"number\"},\"state\":{\"type\":\"string\",\"enum\":[\"kept\",\"lost\"]},"         \
 	       "\"truncated\":{\"type\":\"boolean\"},"                                                                     \
 	       "\"output_file\":{\"type\":[\"string\",\"null\"],\"description\":\"All of the output, when it is too long for the answer\"}", \

@@ -9,6 +9,7 @@ import support
 
 sys.path.insert(0, os.path.join(support.ROOT, "tests", "mcp"))
 import peers  # noqa: E402
+import web  # noqa: E402
 
 # Tool calls are made without an approval; there is somebody to ask all the same.
 POLICY = "default: allow\nrules:\n  - {decision: ask, tool: something-else}\n"
@@ -124,6 +125,23 @@ def test_several_questions_in_any_order(asking):
         assert driver.answer() == {"op": "answer", "ok": True}
     found = answer(driver, id=requests["0"], accept=True, content={"name": "0"})["value"]
     assert [one["content"]["name"] for one in found] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("how", ["sse", "get", "old"])
+def test_questions_by_http(drive, tmp_path, how):
+    """In the stream of the call, in the one of what comes unasked, and by the older transport."""
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    with web.WebMCP() as server:
+        server.how = "json" if how == "get" else "sse"
+        base = peers.write_server(tmp_path, "s", url=server.sse_url if how == "old" else server.url)
+        driver = drive("--base", base, "--policy", tmp_path / "policy.yaml")
+        request = ask(driver)
+        assert answer(driver, id=request["id"], accept=True, content={"name": "Ada"})["value"] == {
+            "action": "accept", "content": {"name": "Ada"}}
+        assert driver.value("tools.s.progress(steps=2)") == "2 steps"
+        if how != "get":  # there what is said and the answer come by different ways, in any order
+            assert len(named(driver, "tool_progress")) == 2
+        driver.close()
 
 
 def test_a_person_fills_in_a_form(tmp_path):

@@ -118,6 +118,10 @@ def test_streams_are_taken_up_where_they_ended(web, connect):
     assert driver.value("tools.s.slow(seconds=0.2)") == "after 0.2"
     resumed = [g for g in web.gets() if g["headers"].get("last-event-id", "").startswith("event-")]
     assert resumed and resumed[-1]["headers"]["mcp-session-id"] == "session-1"
+    web.retry = 700
+    assert driver.value("tools.s.echo(text='later')") == "later"
+    call = [post for post in web.requests if post["method"] == "POST"][-1]
+    assert web.gets()[-1]["at"] - call["at"] >= 0.69  # no sooner than it was asked to
 
 
 def test_streams_that_end_with_nothing(web, connect):

@@ -12,6 +12,7 @@ import http.server
 import json
 import queue
 import threading
+import time
 
 import scripted
 import support
@@ -58,7 +59,7 @@ class WebMCP:
             def handle_any(self):
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 asked = {"method": self.command, "path": self.path, "body": json.loads(body) if body else None,
-                         "headers": {k.lower(): v for k, v in self.headers.items()}}
+                         "headers": {k.lower(): v for k, v in self.headers.items()}, "at": time.monotonic()}
                 outer.requests.append(asked)
                 with contextlib.suppress(OSError):
                     outer.answer(self, asked)

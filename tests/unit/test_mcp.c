@@ -404,6 +404,147 @@ static void test_questions_that_stay_open(void **state)
 	cell_engine_destroy(engine);
 }
 
+/* ---- questions and news of a session ---- */
+
+struct seen {
+	struct cell_session *session;
+	const char *content; /* NULL: rejected */
+	int dismiss;
+	unsigned progress, logs, ended;
+	uint64_t progress_id;
+	char kind[16], decision[16], args[256];
+};
+
+static void see(void *arg, const struct cell_event *event)
+{
+	struct seen *seen = arg;
+	struct cell_approval_answer answer = CELL_APPROVAL_ANSWER_INIT;
+	struct cell_error err;
+	if (event->type == CELL_EVENT_TOOL_PROGRESS) {
+		seen->progress++;
+		seen->progress_id = event->call->id;
+		CHECK(memmem(event->data, event->size, "\"progress\":", 11));
+	}
+	seen->logs += event->type == CELL_EVENT_TOOL_LOG && strcmp(event->call->tool, "s") == 0;
+	if (event->type == CELL_EVENT_APPROVAL_ENDED)
+		snprintf(seen->decision, sizeof seen->decision, "%s", event->decision);
+	if (event->type != CELL_EVENT_APPROVAL)
+		return;
+	snprintf(seen->kind, sizeof seen->kind, "%s", event->call->kind);
+	snprintf(seen->args, sizeof seen->args, "%s", event->call->args);
+	answer.accept = seen->content != NULL;
+	answer.args = seen->content;
+	answer.dismiss = seen->dismiss;
+	if (answer.accept) {
+		struct cell_approval_answer wrong = answer;
+		wrong.args = "{\"name\":[]}";
+		CHECK(cell_session_answer(seen->session, event->call->id, &wrong, &err) < 0 && err.code == CELL_E_INVALID);
+	}
+	CHECK(cell_session_answer(seen->session, event->call->id, &answer, &err) == 0);
+	CHECK(cell_session_answer(seen->session, event->call->id, &answer, &err) < 0 && err.code == CELL_E_NOT_FOUND);
+}
+
+static void run_seen(struct seen *seen, const char *code, const char *repr)
+{
+	struct cell_run_options opts = CELL_RUN_OPTIONS_INIT;
+	struct cell_result *result;
+	struct cell_error err;
+	opts.on_event = see;
+	opts.event_arg = seen;
+	if (cell_session_run(seen->session, code, strlen(code), &opts, &result, &err) < 0)
+		fail_msg("%s", err.msg);
+	assert_string_equal(cell_result_repr(result) ? cell_result_repr(result) : cell_result_error(result)->message, repr);
+	cell_result_destroy(result);
+}
+
+/* A session takes questions without any policy, and others of the same space do not get them. */
+static void test_questions_at_the_gate(void **state)
+{
+	(void)state;
+	struct seen seen = { .content = "{\"name\":\"Ada\"}" };
+	struct cell_session_options opts = CELL_SESSION_OPTIONS_INIT;
+	begin();
+	add("s", "", "");
+	opts.space = space;
+	struct cell_session *other = support_session_with(engine, &opts);
+	opts.gate = CELL_GATE_QUESTIONS;
+	seen.session = support_session_with(engine, &opts);
+	run_seen(&seen, "tools.s.ask(message='who?')", "{'action': 'accept', 'content': {'name': 'Ada'}}");
+	assert_string_equal(seen.kind, "question");
+	assert_string_equal(seen.decision, "accepted");
+	assert_non_null(strstr(seen.args, "\"message\":\"who?\""));
+	seen.content = NULL;
+	run_seen(&seen, "tools.s.ask(message='who?')", "{'action': 'decline'}");
+	seen.dismiss = 1;
+	run_seen(&seen, "tools.s.ask(message='who?')", "{'action': 'cancel'}");
+	run_seen(&seen, "tools.s.progress(steps=2), tools.s.log(text='x')", "('2 steps', 'logged')");
+	assert_true(seen.progress == 2 && seen.progress_id > 0 && seen.logs == 1);
+	support_expect(other, "tools.s.ask(message='who?')", "{'action': 'decline'}");
+	opts.gate = 64;
+	struct cell_error err;
+	assert_int_equal(cell_session_open(engine, &opts, &other, &err), -1);
+	assert_int_equal(err.code, CELL_E_INVALID);
+	cell_session_close(seen.session);
+	cell_session_close(other);
+	finish();
+}
+
+/* ---- cancelling the host's own calls ---- */
+
+static struct cell_canceller *canceller;
+
+/* Engine's thread: the call is under way, and waits for an answer. */
+static void cancel_it(void *arg, const struct cell_tool_event *event)
+{
+	(void)arg;
+	cell_canceller_cancel(canceller);
+	CHECK(cell_question_answer(event->question, "decline", NULL, NULL) == 0);
+}
+
+static void *cancel_now(void *arg)
+{
+	(void)arg;
+	cell_canceller_cancel(canceller);
+	return NULL;
+}
+
+/* 0, or the code that a call fails with. */
+static int call_with(const char *method, const char *args)
+{
+	struct cell_answer answer = CELL_ANSWER_INIT;
+	struct cell_error err = { 0 };
+	(void)cell_space_call_with(space, method, args, NULL, 0, canceller, &answer, &err);
+	cell_answer_finish(&answer);
+	return err.code;
+}
+
+static void test_cancelled_calls(void **state)
+{
+	(void)state;
+	static const char asks[] = "{\"name\":\"s.ask\",\"args\":{\"message\":\"?\"}}";
+	pthread_t thread;
+	begin();
+	assert_int_equal(cell_space_on_tool_event(space, cancel_it, NULL, NULL), 0);
+	add("s", "", "");
+	canceller = cell_canceller_create();
+	assert_int_equal(call_with("tools.call", "{\"name\":\"s.echo\",\"args\":{\"text\":\"x\"}}"), 0);
+	assert_int_equal(call_with("tools.call", asks), CELL_E_CANCELLED);
+	assert_int_equal(call_with("tools.list", "{}"), CELL_E_CANCELLED); /* and so are all that follow */
+	cell_canceller_destroy(canceller);
+	/* From another thread, at any moment. */
+	for (int i = 0; i < 20; i++) {
+		canceller = cell_canceller_create();
+		assert_int_equal(pthread_create(&thread, NULL, cancel_now, NULL), 0);
+		int code = call_with("tools.call", "{\"name\":\"s.never\",\"args\":{}}");
+		assert_int_equal(code, CELL_E_CANCELLED);
+		pthread_join(thread, NULL);
+		cell_canceller_destroy(canceller);
+	}
+	cell_canceller_destroy(NULL);
+	expect("s.echo", "{\"text\":\"goes on\"}", "goes on");
+	finish();
+}
+
 int main(int argc, char **argv)
 {
 	support_init(argc, argv);
@@ -417,6 +558,8 @@ int main(int argc, char **argv)
 		TEST(test_sessions_share_a_server),
 		TEST(test_events),
 		TEST(test_questions_that_stay_open),
+		TEST(test_questions_at_the_gate),
+		TEST(test_cancelled_calls),
 	};
 	return cmocka_run_group_tests_name("mcp", tests, NULL, NULL);
 }
