@@ -44,8 +44,8 @@
 #define POOL_DEATHS_MAX 3   /* pooled kernels that die in a row: stop making more */
 #define FORK_TRIES 3
 #define POOLS_MAX 8         /* kinds of kernels made ahead, per environment */
-#define LONG_CELL_MS 200    /* a sandbox's cell that runs longer yields to others from then on ... */
-#define LONG_CELL_WEIGHT 25 /* ... with this share, until its next cell */
+#define LONG_CELL_MS 500    /* a sandbox's cell that runs longer yields to others from then on ... */
+#define LONG_CELL_WEIGHT 50 /* ... with this share, until its next cell */
 #define SAME_IN_A_ROW 2     /* sessions of one kind: the next is expected to be the same */
 
 enum env_state { ENV_NONE, ENV_STARTING, ENV_READY };
