@@ -328,8 +328,13 @@ static void kernel_gone_later(struct kernel *kernel)
 static int prepare(struct kernel *kernel, struct cell_error *err)
 {
 	struct cell__sandbox_request *request = kernel->request;
-	if (!request->plan && request->prepare(request, &kernel->env->files, err) < 0)
-		return -1;
+	if (!request->plan) {
+		if (request->prepare(request, &kernel->env->files, err) < 0)
+			return -1;
+		struct pool *pool = use_pool(kernel->env, request->plan);
+		if (pool)
+			learn(kernel->env, pool, request, 1);
+	}
 	if (!kernel->plan)
 		kernel->plan = plan_ref(request->plan);
 	return 0;

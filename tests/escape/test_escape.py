@@ -63,7 +63,7 @@ class Host:
         shutil.rmtree(self.other, ignore_errors=True)
 
 
-def start(host, executor="sandbox", prefix=(), uid=None, preexec=None, flags=()):
+def start(host, executor="sandbox", prefix=(), uid=None, preexec=None, flags=(), pool=0):
     env = dict(support.host_environment(), WORKCELL_ESCAPE=host.facts["env_secret"])
 
     def before():
@@ -76,7 +76,7 @@ def start(host, executor="sandbox", prefix=(), uid=None, preexec=None, flags=())
 
     # The system's interpreter: everybody may read it.
     return support.Driver(*flags, python="/usr/bin/python3", executor=executor, cwd=host.workspace, env=env, preexec_fn=before,
-                          prefix=prefix)
+                          prefix=prefix, pool=pool)
 
 
 def prelude(driver):
@@ -151,6 +151,36 @@ def mode(request):
 def test_every_attempt_is_denied(mode):
     name, host, how, driver = mode
     escaped = run_all(host, driver)
+    assert not escaped, "\n".join(escaped)
+
+
+def filters(pid):
+    try:
+        with open("/proc/%d/status" % pid, encoding="ascii") as file:
+            return int(dict(line.split(":\t", 1) for line in file.read().splitlines())["Seccomp_filters"])
+    except (OSError, KeyError):
+        return 0
+
+
+def test_every_attempt_is_denied_to_a_kernel_confined_ahead(mode):
+    """The same session again and again: the pool expects it, and its kernels have gone through all steps before."""
+    name, host, how, usual = mode
+    usual_filters = filters(usual.kernel_pid())
+    with start(host, pool=3, **how) as driver:
+        driver.run("1")
+        driver.reset()
+        kernel = driver.kernel_pid()
+        spawner = support.processes()[kernel].ppid
+
+        def ahead():
+            return {p.pid for p in support.processes().values()
+                    if p.ppid == spawner and p.pid != kernel and filters(p.pid) == usual_filters}
+
+        support.wait_until(lambda: len(ahead()) >= 2, "kernels that are confined ahead", 30)
+        known = ahead()
+        driver.reset()
+        escaped = run_all(host, driver)
+        assert driver.kernel_pid() in known
     assert not escaped, "\n".join(escaped)
 
 
