@@ -91,6 +91,7 @@ def at_most_over_us(limit):
     return Ask(f"≤ {limit} µs over the function", lambda m: (m["workcell"]["p50"] - m["floor"]["p50"]) / 1e3, limit, False)
 
 
+HUNDREDTH_OF_DOCKER = Ask("100× faster than docker run", lambda m: 1 / m["ratio_to_floor"], 100, True)
 THIRD_OF_BWRAP = Ask("3× faster than bwrap", lambda m: 1 / m["ratio_to_floor"], 3, True)
 NOT_STARVED = Ask("p99 ≤ 20× quiet p50", lambda m: m["workcell"]["p99"] / m["floor"]["p50"], 20, False)
 ALL_ANSWER = Ask("all answer", lambda m: m["answered_share"], 1, True)
@@ -120,6 +121,7 @@ MEASURES = (
     ("sandbox-pool", "sandbox, the same from the pool", "ns", None, "subprocess", [times_subprocess(1.3)]),
     ("sandbox-cell", "sandbox, cell round trip", "ns", None, "subprocess", [times_subprocess(1.2)]),
     ("sandbox-bwrap", "sandbox against bwrap python3 -c", "ns", None, "bwrap", [THIRD_OF_BWRAP]),
+    ("sandbox-docker", "sandbox against docker run python3 -c", "ns", None, "docker", [HUNDREDTH_OF_DOCKER]),
     ("sandbox-memory", "sandbox, private memory", "bytes", None, "subprocess", [at_most_over_mb(0.5)]),
     ("sandbox-many", "300 sandboxes at once, open", "ns", None, None, []),
     ("sandbox-starved", "cell beside five offenders", "ns", None, "quiet", [NOT_STARVED]),
@@ -326,7 +328,8 @@ def remarks(report):
                 f"({grown:.2f}×, a bare fork meanwhile {floor:.2f}×; growth is more than {GROWTH_LIMIT}×); "
                 f"left behind: {measure['left_processes']} processes, {measure['left_fds']} descriptors")
     for name, reason in report["skipped"].items():
-        out.append(f"{name}: not measured, {reason}; give one that has both with --python")
+        advice = "; give one that has both with --python" if name == "memory" else ""
+        out.append(f"{name}: not measured, {reason}{advice}")
     peer = report["peer"]
     if peer is None and any(ask["met"] is None for m in report["measures"] for ask in m["asks"]):
         out.append("ipykernel was left out: ratios to it are not judged")

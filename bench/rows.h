@@ -38,6 +38,7 @@
 	X(SANDBOX_POOL, "sandbox-pool", "ns", NULL)                  \
 	X(SANDBOX_CELL, "sandbox-cell", "ns", NULL)                  \
 	X(SANDBOX_BWRAP, "sandbox-bwrap", "ns", NULL)                \
+	X(SANDBOX_DOCKER, "sandbox-docker", "ns", NULL)              \
 	X(SANDBOX_MEMORY, "sandbox-memory", "bytes", NULL)              \
 	X(SANDBOX_MANY, "sandbox-many", "ns", NULL)                  \
 	X(SANDBOX_STARVED, "sandbox-starved", "ns", NULL)            \

@@ -5,6 +5,7 @@
 #define _GNU_SOURCE 1
 #include <fcntl.h>
 #include <spawn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -16,6 +17,7 @@
 #define MEMORY_SANDBOXES 8
 #define POOL_REFILL_US 80000 /* between opens: the pool is full again */
 #define OFFENDERS 5
+#define DOCKER_IMAGES 8 /* that are tried */
 
 static int open_one(struct cell__bench *b, struct cell_engine *engine, const char *executor, struct cell_session **ret)
 {
@@ -82,7 +84,12 @@ int cell__bench_measure_sandbox_pool(struct cell__bench *b, struct cell__bench_r
 
 	if (!usable(b, row))
 		return 0;
-	if (cell_engine_create(&opts, &engine, &err) || cell_engine_prewarm(engine, b->python, NULL, NULL, &err))
+	struct cell_session_options kind = CELL_SESSION_OPTIONS_INIT;
+	kind.executor = "sandbox";
+	kind.python = b->python;
+	kind.cwd = b->folder.path;
+	if (cell_engine_create(&opts, &engine, &err) || cell_engine_prewarm(engine, b->python, NULL, NULL, &err) ||
+	    cell_session_prewarm(engine, &kind, &err))
 		r = complain_err("start an engine", &err);
 	else
 		r = sample_opens(b, engine, rounds(b, 60), POOL_REFILL_US, row);
@@ -113,17 +120,10 @@ out:
 	return r;
 }
 
-/* bwrap with the same namespaces and much the same mounts, and a plain python3 in it. */
-static int time_bwrap(struct cell__bench *b, double *ret_ns)
+/* A program that prints the 2 of 1 + 1, from its start until that is there.  0 when it did. */
+static int time_program(char *const argv[], char *const envp[], double *ret_ns)
 {
-	char *argv[] = { (char *)"bwrap", (char *)"--unshare-all", (char *)"--die-with-parent", (char *)"--ro-bind", (char *)"/usr",
-			 (char *)"/usr", (char *)"--symlink", (char *)"usr/lib", (char *)"/lib", (char *)"--symlink",
-			 (char *)"usr/lib64", (char *)"/lib64", (char *)"--symlink", (char *)"usr/bin", (char *)"/bin",
-			 (char *)"--proc", (char *)"/proc", (char *)"--dev", (char *)"/dev", (char *)"--tmpfs", (char *)"/tmp",
-			 (char *)"--bind", b->folder.path, (char *)"/work", (char *)"--chdir", (char *)"/work",
-			 (char *)"/usr/bin/python3", (char *)"-c", (char *)"print(1 + 1)", NULL };
 	posix_spawn_file_actions_t actions;
-	char *const envp[] = { (char *)"PATH=/usr/bin:/bin", NULL };
 	int out[2], status = -1;
 	char answer[8] = "";
 	pid_t pid;
@@ -133,7 +133,8 @@ static int time_bwrap(struct cell__bench *b, double *ret_ns)
 		return complain("pipe failed");
 	posix_spawn_file_actions_init(&actions);
 	posix_spawn_file_actions_adddup2(&actions, out[1], 1);
-	int rc = posix_spawnp(&pid, "bwrap", &actions, NULL, argv, envp);
+	posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
+	int rc = posix_spawnp(&pid, argv[0], &actions, NULL, argv, envp);
 	posix_spawn_file_actions_destroy(&actions);
 	close(out[1]);
 	if (!rc) {
@@ -143,6 +144,65 @@ static int time_bwrap(struct cell__bench *b, double *ret_ns)
 	}
 	close(out[0]);
 	return rc || status ? 1 : 0;
+}
+
+/* bwrap with the same namespaces and much the same mounts, and a plain python3 in it. */
+static int time_bwrap(struct cell__bench *b, double *ret_ns)
+{
+	char *argv[] = { (char *)"bwrap", (char *)"--unshare-all", (char *)"--die-with-parent", (char *)"--ro-bind", (char *)"/usr",
+			 (char *)"/usr", (char *)"--symlink", (char *)"usr/lib", (char *)"/lib", (char *)"--symlink",
+			 (char *)"usr/lib64", (char *)"/lib64", (char *)"--symlink", (char *)"usr/bin", (char *)"/bin",
+			 (char *)"--proc", (char *)"/proc", (char *)"--dev", (char *)"/dev", (char *)"--tmpfs", (char *)"/tmp",
+			 (char *)"--bind", b->folder.path, (char *)"/work", (char *)"--chdir", (char *)"/work",
+			 (char *)"/usr/bin/python3", (char *)"-c", (char *)"print(1 + 1)", NULL };
+	char *const envp[] = { (char *)"PATH=/usr/bin:/bin", NULL };
+
+	return time_program(argv, envp, ret_ns);
+}
+
+static int time_docker(char *image, double *ret_ns)
+{
+	char *argv[] = { (char *)"docker", (char *)"run", (char *)"--rm", (char *)"--pull", (char *)"never", (char *)"--network",
+			 (char *)"none", (char *)"--entrypoint", (char *)"python3", image, (char *)"-c", (char *)"print(1 + 1)", NULL };
+
+	return time_program(argv, environ, ret_ns); /* $DOCKER_HOST says where the engine is */
+}
+
+/* An image of the engine here that has a python3; nothing is fetched.  NULL, or why there is none. */
+static const char *find_image(char *image, size_t size)
+{
+	FILE *list = popen("docker image ls --format '{{.ID}}' 2>/dev/null", "re");
+	const char *problem = "no image with a python3 in it";
+	double ns;
+
+	if (!list)
+		return "docker cannot be run";
+	for (int i = 0; problem && i < DOCKER_IMAGES && fgets(image, (int)size, list); i++) {
+		image[strcspn(image, "\n")] = '\0';
+		if (!time_docker(image, &ns))
+			problem = NULL;
+	}
+	while (fgetc(list) != EOF) {
+	}
+	return pclose(list) ? "no engine (docker does not answer)" : problem;
+}
+
+int cell__bench_measure_sandbox_docker(struct cell__bench *b, struct cell__bench_row *row)
+{
+	char image[80];
+	double ns;
+
+	if (!usable(b, row) || (row->skipped = find_image(image, sizeof(image))))
+		return 0;
+	for (int i = -1; i < rounds(b, 12); i++) {
+		if (time_open(b, b->engine, "sandbox", &ns) || (i >= 0 && add_sample(&row->cell, ns)))
+			return -1;
+		if (time_docker(image, &ns))
+			return complain("docker run failed");
+		if (i >= 0 && add_sample(&row->floor, ns))
+			return -1;
+	}
+	return 0;
 }
 
 int cell__bench_measure_sandbox_bwrap(struct cell__bench *b, struct cell__bench_row *row)

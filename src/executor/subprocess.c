@@ -44,8 +44,8 @@
 #define POOL_DEATHS_MAX 3   /* pooled kernels that die in a row: stop making more */
 #define FORK_TRIES 3
 #define POOLS_MAX 8         /* kinds of kernels made ahead, per environment */
-#define LONG_CELL_MS 200    /* a sandbox's cell that runs longer yields to others from then on ... */
-#define LONG_CELL_WEIGHT 25 /* ... with this share, until its next cell */
+#define LONG_CELL_MS 500    /* a sandbox's cell that runs longer yields to others from then on ... */
+#define LONG_CELL_WEIGHT 50 /* ... with this share, until its next cell */
 #define SAME_IN_A_ROW 2     /* sessions of one kind: the next is expected to be the same */
 
 enum env_state { ENV_NONE, ENV_STARTING, ENV_READY };
@@ -328,8 +328,13 @@ static void kernel_gone_later(struct kernel *kernel)
 static int prepare(struct kernel *kernel, struct cell_error *err)
 {
 	struct cell__sandbox_request *request = kernel->request;
-	if (!request->plan && request->prepare(request, &kernel->env->files, err) < 0)
-		return -1;
+	if (!request->plan) {
+		if (request->prepare(request, &kernel->env->files, err) < 0)
+			return -1;
+		struct pool *pool = use_pool(kernel->env, request->plan);
+		if (pool)
+			learn(kernel->env, pool, request, 1);
+	}
 	if (!kernel->plan)
 		kernel->plan = plan_ref(request->plan);
 	return 0;

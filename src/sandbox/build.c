@@ -384,8 +384,8 @@ static int filters(struct builder *b, const struct cell__policy *policy, bool fu
 {
 	CELL_AUTO_BUF struct cell__buf list = CELL_BUF_INIT, refusals = CELL_BUF_INIT, last = CELL_BUF_INIT;
 	/* Without a network namespace there is no way to let some of the network through but not to have it. */
-	struct cell__filter_options options = { .internet = full || policy->network == CELL_NET_FULL };
-	if (cell__filter_refusals(&refusals, err) < 0 || cell__filter_build(&options, &list, err) < 0 ||
+	struct cell__filter_options options = { .internet = full || policy->network == CELL_NET_FULL, .shared = !full };
+	if (cell__filter_refusals(&options, &refusals, err) < 0 || cell__filter_build(&options, &list, err) < 0 ||
 	    cell__filter_last(&last, err) < 0)
 		return -1;
 	step_bytes(b, CELL_STAGE_EARLY, CELL_OP_SECCOMP, 0, 0, 0, refusals.data, refusals.size, "refused arguments");
@@ -401,7 +401,8 @@ static int kernel_stage(struct builder *b, const struct cell__policy *policy, co
 	EARLY(CELL_OP_CLOSE_FDS, 0, 0, 0, "", "");
 	EARLY(CELL_OP_SESSION_KEYS, CELL_STEP_OPTIONAL, 0, 0, "", "");
 	EARLY(CELL_OP_NO_NEW_PRIVS, 0, 0, 0, "", "");
-	EARLY(CELL_OP_BOUNDS, 0, 0, 0, "", "");
+	/* Without a user namespace only root may; for others exec brings nothing either, as they can gain no privileges. */
+	EARLY(CELL_OP_BOUNDS, full ? 0 : CELL_STEP_OPTIONAL, 0, 0, "", "");
 	landlock(b, policy, machine, env, full);
 	if (full) {
 		KERNEL(CELL_OP_SESSION, 0, CELL_STAGE_SESSION_FILES, 0, "", "");

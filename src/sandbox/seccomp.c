@@ -190,6 +190,23 @@ static int add_refusals(scmp_filter_ctx ctx)
 	return rc;
 }
 
+/*
+ * Without namespaces: Landlock keeps nobody from connecting to a socket that has a path (a container engine's, an agent's for
+ * keys), and IPC objects are those of the machine.  A pair of sockets is fine, but one for datagrams can be pointed elsewhere.
+ */
+static int add_shared_refusals(scmp_filter_ctx ctx)
+{
+	static const char *const calls[] = { "mq_open", "mq_unlink", "msgget", "semget", "shmget" };
+	int rc = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EAFNOSUPPORT), SCMP_SYS(socket), 1, compared(0, SCMP_CMP_EQ, AF_UNIX));
+	rc |= seccomp_rule_add(ctx, EPERM_ACTION, SCMP_SYS(socketpair), 1, masked(1, 0xf, SOCK_DGRAM));
+	for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+		int nr = seccomp_syscall_resolve_name(calls[i]);
+		if (nr >= 0)
+			rc |= seccomp_rule_add(ctx, EPERM_ACTION, nr, 0);
+	}
+	return rc;
+}
+
 static int export_filter(scmp_filter_ctx ctx, int rc, struct cell__buf *out, struct cell_error *err)
 {
 	CELL_AUTO_FD int fd = memfd_create("workcell-filter", MFD_CLOEXEC);
@@ -221,13 +238,17 @@ int cell__filter_last(struct cell__buf *out, struct cell_error *err)
 	return export_filter(ctx, rc, out, err);
 }
 
-int cell__filter_refusals(struct cell__buf *out, struct cell_error *err)
+int cell__filter_refusals(const struct cell__filter_options *options, struct cell__buf *out, struct cell_error *err)
 {
 	scmp_filter_ctx ctx = seccomp_init(SCMP_ACT_ALLOW);
 	if (!ctx)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the system call filter");
 	int rc = seccomp_attr_set(ctx, SCMP_FLTATR_ACT_BADARCH, EPERM_ACTION);
-	return export_filter(ctx, rc ? rc : add_refusals(ctx), out, err);
+	if (rc == 0)
+		rc = add_refusals(ctx);
+	if (rc == 0 && options->shared)
+		rc = add_shared_refusals(ctx);
+	return export_filter(ctx, rc, out, err);
 }
 
 int cell__filter_build(const struct cell__filter_options *options, struct cell__buf *out, struct cell_error *err)

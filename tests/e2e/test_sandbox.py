@@ -302,9 +302,9 @@ def test_a_long_cell_yields_to_others(driver):
 
     usual = weight()
     driver.start("while True: pass")
-    support.wait_until(lambda: weight() < usual / 2, "it yields", 30)
+    support.wait_until(lambda: weight() < usual, "it yields", 30)
     driver.interrupt()
-    assert driver.answer()["error"]["code"] == "interrupted" and weight() < usual / 2
+    assert driver.answer()["error"]["code"] == "interrupted" and weight() < usual
     assert driver.value("1 + 1") == 2
     support.wait_until(lambda: weight() == usual, "it counts as before", 30)
 

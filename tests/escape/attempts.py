@@ -246,5 +246,30 @@ USEFUL = [
     ("random", "assert os.urandom(8) != os.urandom(8)"),
 ]
 
+# Where user namespaces are forbidden and the level `no-userns` will do: answers of this level that are denials. None: it does not
+# claim to deny that (processes, interfaces and mounts of the host are seen), or the attempt is about namespaces.
+LOWER = {
+    "read shadow": "EACCES", "read a file of the host": "EACCES", "list the home folder": "EACCES", "read ssh configuration": "EACCES",
+    "list the host's /tmp": "error:PermissionError", "symbolic link to the host": "EACCES", "climb out with ..": "EACCES",
+    "devices of the host": "error:PermissionError", "sysfs": "EACCES", "sysctl": "EACCES", "cgroup files": "EACCES",
+    "signal the zygote": "EPERM", "signal the host": "EPERM", "raw socket": "EAFNOSUPPORT",
+    "another session's System V memory": "EPERM", "another session's /tmp": "EACCES ENOENT",
+    "another session's shared memory": "EACCES ENOENT", "abstract socket of the host": "error:OSError",
+    "unix socket of the host": "error:OSError", "abstract socket of another session": "error:OSError",
+    "the host's loopback": "error:OSError", "a public address": "error:OSError", "the metadata address": "error:OSError",
+    "UDP to outside": "error:OSError", "another session's loopback": "error:OSError",
+    "the root is read-only": None, "/usr is read-only": None, "processes of the host": None, "setuid program": None,
+    "kallsyms": None, "interfaces of the host": None, "loopback of its own works": None, "bounding set": None,
+    "capabilities by exec": None, "TIOCSTI": None, "TIOCSTI with high bits": None,
+}
+LOWER_ONLY = [
+    A("kernel symbols", "out = tr(read, '/proc/kallsyms')", "EACCES"),
+    A("memory of another process", "out = tr(read, '/proc/%(host_pid)d/environ')", "EACCES"),
+    A("datagrams to a socket of the host", "out = tr(socket.socketpair, socket.AF_UNIX, socket.SOCK_DGRAM)", NO, control="ok"),
+    A("a POSIX message queue", "out = sc(240, b'wc', 0o102, 0o600, 0)", NO),
+    A("privileges by exec", "import subprocess; out = subprocess.run(['/usr/bin/python3', '-c', 'import ctypes; "
+      "print(ctypes.CDLL(None).prctl(39, 0, 0, 0, 0))'], capture_output=True, text=True).stdout.strip()", "1", control="0"),
+]
+
 ALL = FILES + PROCESS + NETWORK
 assert len(ALL) >= 80 and len({a.name for a in ALL}) == len(ALL)

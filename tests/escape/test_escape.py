@@ -63,7 +63,7 @@ class Host:
         shutil.rmtree(self.other, ignore_errors=True)
 
 
-def start(host, executor="sandbox", prefix=(), uid=None, preexec=None, flags=()):
+def start(host, executor="sandbox", prefix=(), uid=None, preexec=None, flags=(), pool=0):
     env = dict(support.host_environment(), WORKCELL_ESCAPE=host.facts["env_secret"])
 
     def before():
@@ -76,7 +76,7 @@ def start(host, executor="sandbox", prefix=(), uid=None, preexec=None, flags=())
 
     # The system's interpreter: everybody may read it.
     return support.Driver(*flags, python="/usr/bin/python3", executor=executor, cwd=host.workspace, env=env, preexec_fn=before,
-                          prefix=prefix)
+                          prefix=prefix, pool=pool)
 
 
 def prelude(driver):
@@ -151,6 +151,36 @@ def mode(request):
 def test_every_attempt_is_denied(mode):
     name, host, how, driver = mode
     escaped = run_all(host, driver)
+    assert not escaped, "\n".join(escaped)
+
+
+def filters(pid):
+    try:
+        with open("/proc/%d/status" % pid, encoding="ascii") as file:
+            return int(dict(line.split(":\t", 1) for line in file.read().splitlines())["Seccomp_filters"])
+    except (OSError, KeyError):
+        return 0
+
+
+def test_every_attempt_is_denied_to_a_kernel_confined_ahead(mode):
+    """The same session again and again: the pool expects it, and its kernels have gone through all steps before."""
+    name, host, how, usual = mode
+    usual_filters = filters(usual.kernel_pid())
+    with start(host, pool=3, **how) as driver:
+        driver.run("1")
+        driver.reset()
+        kernel = driver.kernel_pid()
+        spawner = support.processes()[kernel].ppid
+
+        def ahead():
+            return {p.pid for p in support.processes().values()
+                    if p.ppid == spawner and p.pid != kernel and filters(p.pid) == usual_filters}
+
+        support.wait_until(lambda: len(ahead()) >= 2, "kernels that are confined ahead", 30)
+        known = ahead()
+        driver.reset()
+        escaped = run_all(host, driver)
+        assert driver.kernel_pid() in known
     assert not escaped, "\n".join(escaped)
 
 
@@ -279,18 +309,93 @@ def test_without_one_facility(call, error):
         host.close()
 
 
-def test_no_user_namespaces_means_refusal_or_the_lower_level_when_asked():
-    host = Host(os.getuid())
-    take = lambda: shim.take_away("userns", "EPERM")  # noqa: E731
-    run = lambda policy: subprocess.run(  # noqa: E731
-        [support.BIN, "run", "--json", "--executor", "sandbox", "--sandbox-policy", policy, "--python", "/usr/bin/python3", "-e",
-         "open('/etc/shadow')"], cwd=host.workspace, env=support.host_environment(), capture_output=True, text=True,
-        preexec_fn=take, timeout=support.DEADLINE)
+# ---- the level without user namespaces -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=[name for name, _ in modes() if name != "nested"])
+def lower(request):
+    """A sandbox of the level no-userns, where the system allows no more; a sibling of the same kind."""
+    how = dict(modes())[request.param]
+    host = Host(how.get("uid") if how.get("uid") is not None else os.getuid())
+    policy = os.path.join(host.folder, "p.yaml")
+    with open(policy, "w", encoding="utf-8") as file:
+        file.write("level: no-userns\nlimits: {memory: 256M, files: 64, file_size: 1M, output: 1M, cpu_time: 1}\n")
+    how = dict(how, preexec=lambda: shim.take_away("userns", "EPERM"), flags=("--sandbox-policy", policy))
     try:
-        refused = run("untrusted")
-        assert refused.returncode == support.EXIT["executor_unavailable"] and "executor_unavailable" in refused.stderr
-        lower = run("developer")
-        assert '"level":"no-userns"' in lower.stdout, lower.stdout + lower.stderr
-        assert "PermissionError" in lower.stdout
+        with start(host, **how) as driver:
+            support.shared_drivers.append(driver)
+            driver.locate()
+            yield host, how, driver
     finally:
+        del support.shared_drivers[:]
         host.close()
+
+
+def test_lower_every_attempt_is_denied(lower):
+    host, how, driver = lower
+    driver.reset()
+    prelude(driver)
+    chosen = [a for a in attempts.ALL + attempts.LOWER_ONLY if attempts.LOWER.get(a.name, "") is not None]
+    assert len(chosen) > 80
+    got = outcomes(driver, chosen, host.facts)
+    denied = {a.name: attempts.LOWER[a.name].split() if a.name in attempts.LOWER else a.denied for a in chosen}
+    escaped = ["%s: %s" % (name, word) for name, word in got.items()
+               if ":".join(str(word).split(":")[:2]) not in denied[name] and word not in denied[name]]
+    assert not escaped, "\n".join(escaped)
+
+
+def test_lower_receipt(lower):
+    receipt = lower[2].run("1")["isolation"]
+    assert receipt["level"] == "no-userns" and receipt["namespaces"] == [] and receipt["filesystem"] == "landlock"
+    assert receipt["seccomp"] is True and receipt["landlock"] >= 1 and any("/tmp" in line for line in receipt["skipped"])
+
+
+@pytest.mark.parametrize("name,code", [
+    ("files", "kept = [open('/dev/null') for i in range(100)]"),
+    ("file_size", "open('big', 'wb').write(b'x' * (2 << 20))"),
+    ("output", "while True: print('y' * 1000)"),
+    ("memory", "x = bytearray(900 << 20)\nx[::4096] = b'1' * len(x[::4096])"),
+])
+def test_lower_limits(lower, name, code):
+    driver = lower[2]
+    error = driver.run(code)["error"]
+    assert error["code"] == "limit_exceeded" and error["limit"]["name"] == name and error["limit"]["used"] > 0, error
+    assert driver.value("1 + 1") == 2
+
+
+def test_lower_life(lower):
+    """What cells, interrupts, timeouts, ends and children come to is the same at this level."""
+    host, how, driver = lower
+    driver.reset()
+    assert driver.value("x = [1, 2]\nx + [3]") == [1, 2, 3] and driver.value("x") == [1, 2]
+    result = driver.run("import sys\nprint('out'); print('err', file=sys.stderr); 1 / 0")
+    assert (result["stdout"], result["stderr"], result["error"]["type"]) == ("out\n", "err\n", "ZeroDivisionError")
+    assert driver.run("!echo from the shell")["stdout"] == "from the shell\n"
+    assert driver.value("import subprocess\nsubprocess.run(['echo', 'x'], capture_output=True, text=True).stdout") == "x\n"
+    assert driver.value("import threading\nt = threading.Thread(target=lambda: x.append(9)); t.start(); t.join(); x") == [1, 2, 9]
+    assert driver.value("import asyncio\nawait asyncio.sleep(0, 5)") == 5
+    assert driver.value("open('f', 'w').write('x'); open('f').read()") == "x"
+    assert driver.value("import tempfile\nwith tempfile.TemporaryFile() as t: t.write(b'x'); n = t.tell()\nn") == 1
+    assert driver.run("while True: pass", timeout=0.2)["error"]["code"] == "timeout" and driver.value("len(x)") == 3
+    assert driver.run("import os; os._exit(3)")["error"]["code"] == "kernel_died" and driver.value("1 + 1") == 2
+    mark = "986%06d" % (os.getpid() % 1000000)
+    driver.run("import subprocess\nsubprocess.Popen(['setsid', 'sleep', %r])" % mark)
+    support.wait_until(lambda: any(mark in p.cmdline for p in support.processes().values()), "it runs")
+    driver.reset()
+    assert not any(mark in p.cmdline for p in support.processes().values() if p.state not in "ZX")
+
+
+def test_lower_is_never_taken_silently(lower):
+    """Asked for more than there is: refused, with a reason and what to do. So is what this level cannot hold."""
+    host, how, _ = lower
+    for policy, words in [("untrusted", "full"), ("{level: no-userns, network: {allow: ['a.b:1']}}", "network"),
+                          ("{level: no-userns, filesystem: {hide: [/etc/x]}}", "hide")]:
+        if policy.startswith("{"):
+            path = os.path.join(host.folder, "q.yaml")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(policy)
+            policy = path
+        with pytest.raises(AssertionError, match="(?s)executor_unavailable.*%s" % words):
+            with start(host, **dict(how, flags=("--sandbox-policy", policy))) as driver:
+                result = driver.run("1")
+                raise AssertionError(str(result))
