@@ -546,7 +546,7 @@ static void test_users(void **state)
 		{ "", "wants a password" },
 	};
 	char rule[300];
-	snprintf(rule, sizeof rule, "ACL SETUSER bob on >s3cret@ ~%s:* resetchannels +@all -@admin", folder->path + 5);
+	snprintf(rule, sizeof rule, "ACL SETUSER bob on >s3cret@ ~%s:* resetchannels +@read +@write +@connection +@transaction +@scripting", folder->path + 5);
 	redis_do(rule);
 	snprintf(rule, sizeof rule, "ACL SETUSER reader on >s3cret@ ~%s:* +@read +@connection +@transaction", folder->path + 5);
 	redis_do(rule);
