@@ -126,7 +126,8 @@ struct cell__store {
 	/* redis */
 	struct cell__redis *redis;
 	/* both */
-	pthread_mutex_t search_lock; /* guards the five below */
+	pthread_mutex_t search_lock; /* guards the six below */
+	bool unreadable;        /* the last refresh failed for what it reads: making the index anew would not help */
 	char *model;            /* whose vectors the index has; NULL: none */
 	struct cell__search *search;
 	struct cell__watch watch; /* on the folders of workflows; without it they are listed each time */

@@ -183,6 +183,7 @@ struct refresh {
 	char names_made[BATCH][CELL__STORE_WORKFLOW_NAME_BYTES + 1];
 	size_t n, bytes;
 	bool changed;
+	bool cache_failed; /* the index is at fault, not Redis */
 };
 
 static int flush(struct refresh *r, const char *const *removed, size_t n_removed, struct cell_error *err)
@@ -191,6 +192,7 @@ static int flush(struct refresh *r, const char *const *removed, size_t n_removed
 		r->docs[i] = r->made[i].doc;
 	int rc = r->n > 0 || n_removed > 0 ? cell__search_update(r->store->search, r->docs, r->n, removed, n_removed, err) : 0;
 	r->changed |= r->n > 0 || n_removed > 0;
+	r->cache_failed |= rc < 0;
 	for (size_t i = 0; i < r->n; i++) {
 		cell__workflow_doc_finish(&r->made[i]);
 		memset(&r->made[i], 0, sizeof r->made[i]);
@@ -283,6 +285,7 @@ static int index_all(struct refresh *r, struct cell_error *err)
 static int refresh(struct cell__store *store, struct cell_error *err)
 {
 	struct cell__redis *redis = store->redis;
+	store->unreadable = false;
 	bool changed = cell__search_changed(store->search);
 	if (!changed && is_quiet(redis))
 		return 0;
@@ -301,6 +304,7 @@ static int refresh(struct cell__store *store, struct cell_error *err)
 		rc = cell_fail(err, CELL_E_NOMEM, 0, "index workflows");
 	else
 		rc = index_all(r, err);
+	store->unreadable = rc < 0 && r && !r->cache_failed;
 	if (rc == 0 && r->changed)
 		rc = cell__workflow_load_stamps(store, err);
 	if (rc < 0) /* so that it is read again */

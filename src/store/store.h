@@ -1,5 +1,7 @@
 /*
- * File storage: what a person can read, edit and commit.
+ * Storage: a folder, as below, or Redis (redis.h has its layout), behind one set of functions (backend.h).
+ *
+ * The folder is what a person can read, edit and commit.
  *
  *     <base>/workflows/<name>.py        source as it was written; skills/ is read too
  *     <base>/workflows/.workflows.json  descriptions and times that the source does not carry

@@ -483,6 +483,8 @@ static int open_fresh(struct cell__store *store, int first_try, struct cell_erro
 			break;
 		if (store->backend->workflows->refresh(store, err) == 0)
 			return 0;
+		if (store->unreadable)
+			return -1;
 		if (err && err->code == CELL_E_LIMIT)
 			break;
 	}
@@ -614,7 +616,7 @@ int cell__workflow_search_by(struct cell__store *store, const char *text, size_t
 	if (rc == 0)
 		rc = search_all(&out, text, limit, meaning, &why);
 	/* A cache that was torn may show it only now; a query that is refused is refused by every index. */
-	if (rc < 0 && why.code == CELL_E_IO) {
+	if (rc < 0 && why.code == CELL_E_IO && !store->unreadable) {
 		json_array_clear(out.list);
 		rc = open_fresh(store, 1, &why) < 0 ? -1 : search_all(&out, text, limit, meaning, &why);
 	}
