@@ -559,6 +559,8 @@ static void handle_ready(struct kernel *kernel, const struct cell_frame *frame)
 	(void)json_unpack(ready, "{s:{s:s, s:s}}", "error", "code", &code, "message", &message);
 	if (message) {
 		cell_fail(&kernel->error, strcmp(code, "preload_failed") == 0 ? CELL_E_PRELOAD : CELL_E_INVALID, 0, "%s", message);
+		kernel->state = LEAVING;
+		(void)push(kernel, CELL_FRAME_SHUTDOWN, 0, NULL, 0, NULL, 0, NULL);
 	} else if (kernel->state == STARTING) {
 		kernel->state = LIVE;
 		kernel->events->ready(kernel->owner);

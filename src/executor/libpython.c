@@ -150,10 +150,12 @@ static int initialise(void *handle, const char *path, struct cell_error *err)
 	void (*set_program_name)(const wchar_t *);
 	void (*init)(int);
 	void *(*save_thread)(void);
+	void *(*import)(const char *);
 	*(void **)&set_program_name = dlsym(handle, "Py_SetProgramName");
 	*(void **)&init = dlsym(handle, "Py_InitializeEx");
 	*(void **)&save_thread = dlsym(handle, "PyEval_SaveThread");
-	if (!set_program_name || !init || !save_thread)
+	*(void **)&import = dlsym(handle, "PyImport_ImportModule");
+	if (!set_program_name || !init || !save_thread || !import)
 		return cell_fail(err, CELL_E_PYTHON, 0,
 				 "the library of %.100s cannot be initialised this way; use the executor subprocess", path);
 	/* Python keeps the pointer for ever. */
@@ -173,7 +175,15 @@ static int initialise(void *handle, const char *path, struct cell_error *err)
 	const char *locale = setlocale(LC_CTYPE, NULL);
 	if (locale)
 		snprintf(before, sizeof before, "%s", locale);
+	/* It takes SIGINT with its module signal, whatever it was told, when nobody else has it. */
+	struct sigaction handlers[NSIG], now;
+	for (int i = 1; i < NSIG; i++)
+		sigaction(i, NULL, &handlers[i]);
 	init(0);
+	(void)import("signal");
+	for (int i = 1; i < NSIG; i++)
+		if (sigaction(i, NULL, &now) == 0 && now.sa_handler != handlers[i].sa_handler)
+			sigaction(i, &handlers[i], NULL);
 	setlocale(LC_CTYPE, before);
 	save_thread();
 	return 0;
