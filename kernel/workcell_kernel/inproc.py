@@ -535,6 +535,21 @@ def end(guest):
     settle()
 
 
+def interrupted(address):
+    """From the keeper: an exception waits for this kernel's thread. A loop that sleeps until something happens would not see it."""
+    guest = guests.get(address)
+    frame = guest and sys._current_frames().get(guest.thread)
+    while frame:
+        if frame.f_code.co_name == "run_forever":
+            wake = getattr(frame.f_locals.get("self"), "call_soon_threadsafe", None)
+            if wake is not None:
+                try:
+                    wake(int)
+                except RuntimeError:
+                    pass  # closed meanwhile
+        frame = frame.f_back
+
+
 def abandoned(address):
     """A thread did not end. From the keeper, for the kernel at this address."""
     guest = guests.get(address)

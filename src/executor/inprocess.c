@@ -885,6 +885,20 @@ static void do_ended(struct cell__task *task)
 
 /* ---- interrupts ---- */
 
+/* With the GIL: a function of inproc.py for this kernel. */
+static void tell_python(struct kernel *kernel, const char *function)
+{
+	const struct cell__libpython *python = cell__libpython_find();
+	void *module = python->import("workcell_kernel.inproc");
+	void *done = module ? python->call_method(module, function, "K", (unsigned long long)(uintptr_t)&kernel->abi) : NULL;
+	if (done)
+		python->decref(done);
+	else
+		python->err_clear(); /* a module that the code has broken: there is nobody to tell */
+	if (module)
+		python->decref(module);
+}
+
 /* With the GIL, on the keeper's thread. */
 static void do_interrupt(struct cell__libpython_job *job)
 {
@@ -892,8 +906,10 @@ static void do_interrupt(struct cell__libpython_job *job)
 	const struct cell__libpython *python = cell__libpython_find();
 	uint32_t run = atomic_load(&kernel->abi.run);
 	bool wanted = run != 0 && run == atomic_load(&kernel->interrupt_run);
-	if (wanted)
+	if (wanted) {
 		python->set_async_exc(kernel->abi.main_thread, *python->keyboard_interrupt);
+		tell_python(kernel, "interrupted");
+	}
 	pthread_mutex_lock(&kernel->lock);
 	kernel->job_posted = false;
 	if (wanted && atomic_load(&kernel->abi.main_asks) && !kernel->stop_posted)
@@ -925,13 +941,7 @@ static void inprocess_interrupt(struct cell__kernel *base, uint32_t run_id)
 static void do_forget(struct cell__libpython_job *job)
 {
 	struct kernel *kernel = (struct kernel *)((char *)job - offsetof(struct kernel, abandon_job));
-	const struct cell__libpython *python = cell__libpython_find();
-	void *module = python->import("workcell_kernel.inproc");
-	void *done = module ? python->call_method(module, "abandoned", "K", (unsigned long long)(uintptr_t)&kernel->abi) : NULL;
-	if (done)
-		python->decref(done);
-	if (module)
-		python->decref(module);
+	tell_python(kernel, "abandoned");
 	unref(kernel);
 }
 

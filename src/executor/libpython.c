@@ -56,6 +56,7 @@ static int find_symbols(void *handle, struct cell__libpython *ret_python, struct
 		{ "PyUnicode_FromString", (void **)&found.text_new },
 		{ "PyUnicode_AsUTF8AndSize", (void **)&found.text_utf8 },
 		{ "Py_DecRef", (void **)&found.decref },
+		{ "PyErr_Clear", (void **)&found.err_clear },
 		{ "PyThreadState_SetAsyncExc", (void **)&found.set_async_exc },
 		{ "PyExc_KeyboardInterrupt", (void **)&found.keyboard_interrupt },
 	};
@@ -119,8 +120,8 @@ int cell__libpython_parse(const char *path, const char *text, size_t size, struc
 		rc = cell_fail(err, CELL_E_PYTHON, 0, "%.100s is not CPython 3.9 or later", path);
 	else if (!*library)
 		rc = cell_fail(err, CELL_E_PYTHON, 0,
-			       "%.80s has no shared library (%.40s), which inprocess needs: install it (Debian: libpython%.*s), build "
-			       "Python with --enable-shared, or use the executor subprocess",
+			       "%.70s has no %.30s, which inprocess needs: install it (Debian: libpython%.*s), build Python with "
+			       "--enable-shared, or use the executor subprocess",
 			       path, name, (int)strcspn(strchr(version, '.') + 1, ".") + 2, version);
 	else if (strlen(library) >= sizeof ret_info->library || strlen(version) >= sizeof ret_info->version)
 		rc = cell_fail(err, CELL_E_PYTHON, 0, "%.100s has a library with too long a name", path);

@@ -19,7 +19,7 @@ def scenarios():
         yield from ((program, name) for name in names)
 
 
-@pytest.mark.parametrize("program, name", scenarios(), ids=lambda value: value.replace(".py", ""))
+@pytest.mark.parametrize("program, name", list(scenarios()), ids=lambda value: value.replace(".py", ""))
 def test_scenario(program, name, bare_python):
     env = support.host_environment(WORKCELL_BIN=support.BIN, WORKCELL_BARE_PYTHON=bare_python)
     if support.is_asan():
