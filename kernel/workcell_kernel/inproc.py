@@ -423,9 +423,9 @@ def _snapshot():
         cwd = None
 
     def restore():
-        if dict(os.environ) != environ:
-            os.environ.clear()
-            os.environ.update(environ)
+        for name in set(os.environ) - set(environ):
+            del os.environ[name]
+        os.environ.update(each for each in environ.items() if os.environ.get(each[0]) != each[1])
         try:
             if cwd is not None and _cwd() != cwd:
                 os.chdir(cwd)

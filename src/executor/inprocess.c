@@ -157,12 +157,12 @@ static void unref(struct kernel *kernel)
 	free(kernel);
 }
 
-/* Under the lock: some thread will do it, unless all is over. */
+/* Under the lock: some thread will do it, unless it is over.  What is posted here runs before `finish`, which is the last. */
 static bool post(struct kernel *kernel, struct cell__task *task)
 {
-	if (kernel->loop)
+	if (!kernel->closed)
 		cell__loop_post(kernel->loop, task);
-	return kernel->loop != NULL;
+	return !kernel->closed;
 }
 
 /* ---- to the kernel ---- */
@@ -300,7 +300,7 @@ static void drain_pipes(struct kernel *kernel)
 /* Under the lock. */
 static void schedule(struct kernel *kernel)
 {
-	if (kernel->scheduled || kernel->out.size == 0 || !kernel->loop)
+	if (kernel->scheduled || kernel->out.size == 0 || kernel->closed)
 		return;
 	kernel->scheduled = true;
 	cell__loop_post_lazily(kernel->loop, &kernel->flush);
@@ -479,7 +479,7 @@ static void leave(struct kernel *kernel)
 {
 	pthread_mutex_lock(&kernel->lock);
 	if (--kernel->inside == 0 && kernel->finish_wanted)
-		post(kernel, &kernel->finish);
+		cell__loop_post(kernel->loop, &kernel->finish);
 	pthread_mutex_unlock(&kernel->lock);
 }
 
@@ -874,7 +874,7 @@ static void finish(struct kernel *kernel)
 	pthread_mutex_lock(&kernel->lock);
 	kernel->finish_wanted = true;
 	if (kernel->inside == 0)
-		post(kernel, &kernel->finish);
+		cell__loop_post(kernel->loop, &kernel->finish);
 	pthread_mutex_unlock(&kernel->lock);
 }
 
@@ -932,7 +932,9 @@ static void inprocess_interrupt(struct cell__kernel *base, uint32_t run_id)
 	atomic_fetch_add(&kernel->refs, 1);
 	/* Without a thread to do it the run's grace ends it. */
 	if (cell__libpython_post(&kernel->interrupt_job, NULL) < 0) {
+		pthread_mutex_lock(&kernel->lock);
 		kernel->job_posted = false;
+		pthread_mutex_unlock(&kernel->lock);
 		unref(kernel);
 	}
 }
