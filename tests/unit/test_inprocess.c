@@ -17,10 +17,10 @@
 
 #ifdef SANITIZED
 /* What Python keeps for the life of the process is not ours to free. */
-const char *__lsan_default_suppressions(void);
+__attribute__((visibility("default"))) const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void)
 {
-	return "leak:libpython\nleak:_workcell.abi3\nleak:Py\nleak:load\n";
+	return "leak:libpython\n";
 }
 #endif
 
@@ -367,6 +367,19 @@ static void test_libraries(void **state)
 	assert_string_equal(info.library, "/l.so");
 }
 
+/* What sessions leave behind in Python hangs in cycles: gone when Python looks for them, and with it the kernels. */
+static int collect(void **state)
+{
+	(void)state;
+	const struct cell__libpython *python = cell__libpython_find();
+	int gil = python->gil_ensure();
+	void *gc = python->import("gc"), *done = python->call_method(gc, "collect", NULL);
+	python->decref(done);
+	python->decref(gc);
+	python->gil_release(gil);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	support_init(argc, argv);
@@ -374,5 +387,5 @@ int main(int argc, char **argv)
 		TEST(test_libraries),      TEST(test_host_as_before),     TEST(test_two_sessions), TEST(test_several_threads),
 		TEST(test_tools),          TEST(test_waiting_for_a_tool), TEST(test_abandoned),    TEST(test_refused),
 	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return cmocka_run_group_tests(tests, NULL, collect);
 }
