@@ -7,7 +7,7 @@ import builtins
 import linecache
 import os
 import sys
-from _thread import allocate_lock
+from _thread import allocate_lock, get_ident
 from json import dumps, loads
 
 import _workcell
@@ -93,7 +93,7 @@ class Guest(kernel.Kernel):
     plain_names = False
 
     def __init__(self, address):
-        self.address = address
+        self.address, self.thread = address, get_ident()
         self.link = link = Link(address)
         kernel._workcell = streams._workcell = link
         self.gone = allocate_lock()

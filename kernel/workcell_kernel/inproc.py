@@ -423,9 +423,9 @@ def _snapshot():
         cwd = None
 
     def restore():
-        if dict(os.environ) != environ:
-            os.environ.clear()
-            os.environ.update(environ)
+        for name in set(os.environ) - set(environ):
+            del os.environ[name]
+        os.environ.update(each for each in environ.items() if os.environ.get(each[0]) != each[1])
         try:
             if cwd is not None and _cwd() != cwd:
                 os.chdir(cwd)
@@ -533,6 +533,21 @@ def end(guest):
     except RuntimeError:
         pass  # told already
     settle()
+
+
+def interrupted(address):
+    """From the keeper: an exception waits for this kernel's thread. A loop that sleeps until something happens would not see it."""
+    guest = guests.get(address)
+    frame = guest and sys._current_frames().get(guest.thread)
+    while frame:
+        if frame.f_code.co_name == "run_forever":
+            wake = getattr(frame.f_locals.get("self"), "call_soon_threadsafe", None)
+            if wake is not None:
+                try:
+                    wake(int)
+                except RuntimeError:
+                    pass  # closed meanwhile
+        frame = frame.f_back
 
 
 def abandoned(address):

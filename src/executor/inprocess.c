@@ -157,12 +157,12 @@ static void unref(struct kernel *kernel)
 	free(kernel);
 }
 
-/* Under the lock: some thread will do it, unless all is over. */
+/* Under the lock: some thread will do it, unless it is over.  What is posted here runs before `finish`, which is the last. */
 static bool post(struct kernel *kernel, struct cell__task *task)
 {
-	if (kernel->loop)
+	if (!kernel->closed)
 		cell__loop_post(kernel->loop, task);
-	return kernel->loop != NULL;
+	return !kernel->closed;
 }
 
 /* ---- to the kernel ---- */
@@ -300,7 +300,7 @@ static void drain_pipes(struct kernel *kernel)
 /* Under the lock. */
 static void schedule(struct kernel *kernel)
 {
-	if (kernel->scheduled || kernel->out.size == 0 || !kernel->loop)
+	if (kernel->scheduled || kernel->out.size == 0 || kernel->closed)
 		return;
 	kernel->scheduled = true;
 	cell__loop_post_lazily(kernel->loop, &kernel->flush);
@@ -479,7 +479,7 @@ static void leave(struct kernel *kernel)
 {
 	pthread_mutex_lock(&kernel->lock);
 	if (--kernel->inside == 0 && kernel->finish_wanted)
-		post(kernel, &kernel->finish);
+		cell__loop_post(kernel->loop, &kernel->finish);
 	pthread_mutex_unlock(&kernel->lock);
 }
 
@@ -559,6 +559,8 @@ static void handle_ready(struct kernel *kernel, const struct cell_frame *frame)
 	(void)json_unpack(ready, "{s:{s:s, s:s}}", "error", "code", &code, "message", &message);
 	if (message) {
 		cell_fail(&kernel->error, strcmp(code, "preload_failed") == 0 ? CELL_E_PRELOAD : CELL_E_INVALID, 0, "%s", message);
+		kernel->state = LEAVING;
+		(void)push(kernel, CELL_FRAME_SHUTDOWN, 0, NULL, 0, NULL, 0, NULL);
 	} else if (kernel->state == STARTING) {
 		kernel->state = LIVE;
 		kernel->events->ready(kernel->owner);
@@ -872,7 +874,7 @@ static void finish(struct kernel *kernel)
 	pthread_mutex_lock(&kernel->lock);
 	kernel->finish_wanted = true;
 	if (kernel->inside == 0)
-		post(kernel, &kernel->finish);
+		cell__loop_post(kernel->loop, &kernel->finish);
 	pthread_mutex_unlock(&kernel->lock);
 }
 
@@ -883,6 +885,20 @@ static void do_ended(struct cell__task *task)
 
 /* ---- interrupts ---- */
 
+/* With the GIL: a function of inproc.py for this kernel. */
+static void tell_python(struct kernel *kernel, const char *function)
+{
+	const struct cell__libpython *python = cell__libpython_find();
+	void *module = python->import("workcell_kernel.inproc");
+	void *done = module ? python->call_method(module, function, "K", (unsigned long long)(uintptr_t)&kernel->abi) : NULL;
+	if (done)
+		python->decref(done);
+	else
+		python->err_clear(); /* a module that the code has broken: there is nobody to tell */
+	if (module)
+		python->decref(module);
+}
+
 /* With the GIL, on the keeper's thread. */
 static void do_interrupt(struct cell__libpython_job *job)
 {
@@ -890,8 +906,10 @@ static void do_interrupt(struct cell__libpython_job *job)
 	const struct cell__libpython *python = cell__libpython_find();
 	uint32_t run = atomic_load(&kernel->abi.run);
 	bool wanted = run != 0 && run == atomic_load(&kernel->interrupt_run);
-	if (wanted)
+	if (wanted) {
 		python->set_async_exc(kernel->abi.main_thread, *python->keyboard_interrupt);
+		tell_python(kernel, "interrupted");
+	}
 	pthread_mutex_lock(&kernel->lock);
 	kernel->job_posted = false;
 	if (wanted && atomic_load(&kernel->abi.main_asks) && !kernel->stop_posted)
@@ -914,7 +932,9 @@ static void inprocess_interrupt(struct cell__kernel *base, uint32_t run_id)
 	atomic_fetch_add(&kernel->refs, 1);
 	/* Without a thread to do it the run's grace ends it. */
 	if (cell__libpython_post(&kernel->interrupt_job, NULL) < 0) {
+		pthread_mutex_lock(&kernel->lock);
 		kernel->job_posted = false;
+		pthread_mutex_unlock(&kernel->lock);
 		unref(kernel);
 	}
 }
@@ -923,13 +943,7 @@ static void inprocess_interrupt(struct cell__kernel *base, uint32_t run_id)
 static void do_forget(struct cell__libpython_job *job)
 {
 	struct kernel *kernel = (struct kernel *)((char *)job - offsetof(struct kernel, abandon_job));
-	const struct cell__libpython *python = cell__libpython_find();
-	void *module = python->import("workcell_kernel.inproc");
-	void *done = module ? python->call_method(module, "abandoned", "K", (unsigned long long)(uintptr_t)&kernel->abi) : NULL;
-	if (done)
-		python->decref(done);
-	if (module)
-		python->decref(module);
+	tell_python(kernel, "abandoned");
 	unref(kernel);
 }
 

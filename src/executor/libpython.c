@@ -56,6 +56,7 @@ static int find_symbols(void *handle, struct cell__libpython *ret_python, struct
 		{ "PyUnicode_FromString", (void **)&found.text_new },
 		{ "PyUnicode_AsUTF8AndSize", (void **)&found.text_utf8 },
 		{ "Py_DecRef", (void **)&found.decref },
+		{ "PyErr_Clear", (void **)&found.err_clear },
 		{ "PyThreadState_SetAsyncExc", (void **)&found.set_async_exc },
 		{ "PyExc_KeyboardInterrupt", (void **)&found.keyboard_interrupt },
 	};
@@ -119,8 +120,8 @@ int cell__libpython_parse(const char *path, const char *text, size_t size, struc
 		rc = cell_fail(err, CELL_E_PYTHON, 0, "%.100s is not CPython 3.9 or later", path);
 	else if (!*library)
 		rc = cell_fail(err, CELL_E_PYTHON, 0,
-			       "%.80s has no shared library (%.40s), which inprocess needs: install it (Debian: libpython%.*s), build "
-			       "Python with --enable-shared, or use the executor subprocess",
+			       "%.70s has no %.30s, which inprocess needs: install it (Debian: libpython%.*s), build Python with "
+			       "--enable-shared, or use the executor subprocess",
 			       path, name, (int)strcspn(strchr(version, '.') + 1, ".") + 2, version);
 	else if (strlen(library) >= sizeof ret_info->library || strlen(version) >= sizeof ret_info->version)
 		rc = cell_fail(err, CELL_E_PYTHON, 0, "%.100s has a library with too long a name", path);
@@ -150,10 +151,12 @@ static int initialise(void *handle, const char *path, struct cell_error *err)
 	void (*set_program_name)(const wchar_t *);
 	void (*init)(int);
 	void *(*save_thread)(void);
+	void *(*import)(const char *);
 	*(void **)&set_program_name = dlsym(handle, "Py_SetProgramName");
 	*(void **)&init = dlsym(handle, "Py_InitializeEx");
 	*(void **)&save_thread = dlsym(handle, "PyEval_SaveThread");
-	if (!set_program_name || !init || !save_thread)
+	*(void **)&import = dlsym(handle, "PyImport_ImportModule");
+	if (!set_program_name || !init || !save_thread || !import)
 		return cell_fail(err, CELL_E_PYTHON, 0,
 				 "the library of %.100s cannot be initialised this way; use the executor subprocess", path);
 	/* Python keeps the pointer for ever. */
@@ -173,7 +176,15 @@ static int initialise(void *handle, const char *path, struct cell_error *err)
 	const char *locale = setlocale(LC_CTYPE, NULL);
 	if (locale)
 		snprintf(before, sizeof before, "%s", locale);
+	/* It takes SIGINT with its module signal, whatever it was told, when nobody else has it. */
+	struct sigaction handlers[NSIG], now;
+	for (int i = 1; i < NSIG; i++)
+		sigaction(i, NULL, &handlers[i]);
 	init(0);
+	(void)import("signal");
+	for (int i = 1; i < NSIG; i++)
+		if (sigaction(i, NULL, &now) == 0 && now.sa_handler != handlers[i].sa_handler)
+			sigaction(i, &handlers[i], NULL);
 	setlocale(LC_CTYPE, before);
 	save_thread();
 	return 0;

@@ -24,6 +24,7 @@ struct cell__libpython {
 	void *(*text_new)(const char *text);
 	const char *(*text_utf8)(void *text, ptrdiff_t *ret_size);
 	void (*decref)(void *object);
+	void (*err_clear)(void);
 	int (*set_async_exc)(unsigned long thread, void *exception);
 	void **keyboard_interrupt;
 };

@@ -380,6 +380,8 @@ static void end_timed_out(struct cell__run *run, const struct cell__exit *how, c
 		 : how->abandoned
 			 ? "it did not stop when interrupted: its thread was abandoned and still runs in this process, and the "
 			   "session's variables are lost"
+		 : run->session->executor->takes_loop
+			 ? "it did not stop in time when interrupted, and the session's variables are lost"
 			 : "it did not stop when interrupted, so its kernel was killed and the session's variables are lost");
 	(void)cell__result_set_error(run->result, CELL_OUT_TIMEOUT, "TimeoutError", message, traceback);
 	cell__run_end(run, kept);

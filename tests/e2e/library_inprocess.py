@@ -71,7 +71,8 @@ def state():
         "argv": (id(sys.argv), list(sys.argv)), "streams": [id(s) for s in (sys.stdin, sys.stdout, sys.stderr)],
         "dict": [id(sys.__dict__[name]) for name in ("stdin", "stdout", "stderr")], "path": list(sys.path),
         "main": id(sys.modules["__main__"]), "main2": id(__main__), "sys": type(sys), "meta": list(sys.meta_path),
-        "threads": (_thread.start_new_thread, threading._start_new_thread), "system": os.system,
+        "threads": [getattr(_thread, "start_new_thread"), getattr(threading, "_start_new_thread", None),
+                    getattr(threading, "_start_joinable_thread", None)], "system": os.system,
         "child": subprocess.Popen._execute_child, "recursion": sys.getrecursionlimit(),
         "names": [hasattr(sys.modules["builtins"], n) for n in ("display", "get_ipython")],
         "hook": (sys.displayhook, sys.excepthook, threading.excepthook), "mask": signal.pthread_sigmask(signal.SIG_BLOCK, []),
@@ -160,10 +161,10 @@ def never_ends_the_host():
                        ("def f(): f()\nf()", "RecursionError"), ("class B(BaseException): pass\nraise B", "B"),
                        ("raise KeyboardInterrupt", "KeyboardInterrupt"), ("raise MemoryError", "MemoryError"),
                        ("import sys\nsys.setrecursionlimit(20000)\nx = []\nfor i in range(15000): x = [x]\nimport json\n"
-                        "n = len(json.dumps(x))\ndef g(n): return max([n], key=lambda m: g(m - 1) if m else 0)\ng(4000)\n1 / 0",
-                        "ZeroDivisionError")):
+                        "def g(n): return max([n], key=lambda m: g(m - 1) if m else 0)\ng(4000)\nn = len(json.dumps(x))\n1 / 0",
+                        "ZeroDivisionError or RecursionError")):  # how deep C code may go depends on the version
         result = session.run(code)
-        assert result["error"] and result["error"]["type"] == kind, (code, result)
+        assert result["error"] and result["error"]["type"] in kind, (code, result)
         assert result["state"] == "kept"
     assert session.value("1 + 1") == 2
     engine.close()
@@ -172,16 +173,20 @@ def never_ends_the_host():
 def code_that_will_not_stop():
     mine = sys.stdout = io.StringIO()
     engine = Engine()
+    for code in ("while True: pass", "await asyncio.sleep(60)", "asyncio.run(asyncio.sleep(60))"):
+        session = open_session(engine, timeout_ms=20000, grace_ms=20000)
+        session.run("import asyncio\nx = 1")
+        result = session.run(code, timeout_ms=200)
+        assert (result["error"]["code"], result["state"]) == ("timeout", "kept"), result
+        assert session.value("x") == 1
+        session.close()
     session = open_session(engine, timeout_ms=200, grace_ms=100)
-    result = session.run("x = 1\nwhile True: pass")
-    assert (result["error"]["code"], result["state"]) == ("timeout", "kept"), result
-    assert session.value("x") == 1
     result = session.run("import time, sys\nprint('before')\ntime.sleep(1.5)\nprint('after')\nsys.stdout.flush()")
     assert (result["error"]["code"], result["state"], result["stdout"]) == ("timeout", "lost", "before\n"), result
     assert "abandoned" in result["error"]["message"]
     # At once there is a fresh namespace, on another thread.
-    assert session.run("x")["error"]["type"] == "NameError"
-    assert session.value("import threading\nx = 2\nx") == 2
+    assert session.run("x", timeout_ms=20000)["error"]["type"] == "NameError"
+    assert session.run("x = 2\nx", timeout_ms=20000)["value"] == 2
     result = session.run("def deaf():\n    try:\n        for i in range(10 ** 6): len('x')\n    except BaseException:\n"
                          "        pass\nwhile True: deaf()")
     assert (result["error"]["code"], result["state"]) == ("timeout", "lost"), result

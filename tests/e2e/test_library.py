@@ -9,19 +9,25 @@ import pytest
 import support
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-with open(os.path.join(HERE, "library.py"), encoding="utf-8") as source:
-    NAMES = re.search(r"^SCENARIOS = \[([^]]*)\]", source.read(), re.M).group(1).replace(",", " ").split()
+PROGRAMS = ("library.py", "library_inprocess.py")
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_scenario(name, bare_python):
+def scenarios():
+    for program in PROGRAMS:
+        with open(os.path.join(HERE, program), encoding="utf-8") as source:
+            names = re.search(r"^SCENARIOS = \[([^]]*)\]", source.read(), re.M).group(1).replace(",", " ").split()
+        yield from ((program, name) for name in names)
+
+
+@pytest.mark.parametrize("program, name", list(scenarios()), ids=lambda value: value.replace(".py", ""))
+def test_scenario(program, name, bare_python):
     env = support.host_environment(WORKCELL_BIN=support.BIN, WORKCELL_BARE_PYTHON=bare_python)
     if support.is_asan():
         # The runtime must come first, and Python's own leaks are not ours to find.
         asan = subprocess.run(["gcc", "-print-file-name=libasan.so"], stdout=subprocess.PIPE, check=True,
                               text=True).stdout
         env.update(LD_PRELOAD=asan.strip(), ASAN_OPTIONS=env["ASAN_OPTIONS"] + ":detect_leaks=0")
-    process = support.popen([sys.executable, os.path.join(HERE, "library.py"), name], env=env,
+    process = support.popen([sys.executable, os.path.join(HERE, program), name], env=env,
                             stdin=subprocess.DEVNULL,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
