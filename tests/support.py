@@ -26,7 +26,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BIN = os.path.abspath(os.environ.get("WORKCELL_BIN", os.path.join(ROOT, "build", "workcell")))
 # An interpreter with IPython, numpy, pandas and matplotlib; the one that runs the tests unless told otherwise.
 PYTHON = os.environ.get("WORKCELL_TEST_PYTHON", sys.executable)
-EXECUTORS = os.environ.get("WORKCELL_EXECUTORS", "subprocess sandbox").replace(",", " ").split()
+EXECUTORS = os.environ.get("WORKCELL_EXECUTORS", "subprocess sandbox deno").replace(",", " ").split()
 DEADLINE = float(os.environ.get("WORKCELL_TEST_DEADLINE", "60"))
 # A process may hold a Python integer literal of any length.
 if hasattr(sys, "set_int_max_str_digits"):

@@ -582,9 +582,10 @@ static void handle_hosts(void *owner, const struct cell__process_exit *how)
 	CELL_AUTO_BUF struct cell__buf flag = CELL_BUF_INIT;
 	kernel->process = NULL;
 	uv_timer_stop(&kernel->timer);
-	bool ok = !kernel->asked && how->error == 0 && !how->signalled && how->status == 0 && kernel->in.size > 1;
-	int rc = cell__buf_add_str(&flag, "--allow-net=");
-	for (const char *at = ok ? kernel->in.data : ""; *at; at++) {
+	bool ok = !kernel->asked && how->error == 0 && !how->signalled && how->status == 0 && kernel->in.size > 0;
+	/* Where no index is known there is nothing to be reached. */
+	int rc = cell__buf_add_str(&flag, kernel->in.size > 1 ? "--allow-net=" : "--deny-net");
+	for (const char *at = ok && kernel->in.size > 1 ? kernel->in.data : ""; *at; at++) {
 		ok = ok && ((*at >= 'a' && *at <= 'z') || (*at >= 'A' && *at <= 'Z') || (*at >= '0' && *at <= '9') || strchr(".:-\n", *at));
 		rc |= cell__buf_add(&flag, *at == '\n' ? at[1] ? "," : "" : at, *at == '\n' && !at[1] ? 0 : 1);
 	}

@@ -28,7 +28,7 @@ ANY = object()
 EXCEPTIONS = {
     "subprocess": set(),
     # WebAssembly has one thread, no processes, and nothing of the system's own: docs/executors.md.
-    "deno": {"children", "fork", "threads", "descriptors", "shell", "stack"},
+    "deno": {"children", "fork", "threads", "shell", "stack"},
 }
 
 
