@@ -41,6 +41,11 @@
 	X(SANDBOX_MEMORY, "sandbox-memory", "bytes", NULL)              \
 	X(SANDBOX_MANY, "sandbox-many", "ns", NULL)                  \
 	X(SANDBOX_STARVED, "sandbox-starved", "ns", NULL)            \
+	X(DENO_OPEN, "deno-open", "ns", NULL) \
+	X(DENO_CELL, "deno-cell", "ns", NULL) \
+	X(DENO_TOOL_CALL, "deno-tool-call", "ns", NULL) \
+	X(DENO_RESET, "deno-reset", "ns", NULL) \
+	X(DENO_MEMORY, "deno-memory", "bytes", NULL) \
 	/* Not asked for by name: they come along with the others. */      \
 	X(CELL_ONE_CPU, "cell-one-cpu", "ns", NULL)                        \
 	X(CELL_TWO_CPUS, "cell-two-cpus", "ns", NULL)                      \

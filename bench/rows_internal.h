@@ -61,5 +61,10 @@ int cell__bench_measure_sandbox_bwrap(struct cell__bench *b, struct cell__bench_
 int cell__bench_measure_sandbox_memory(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_sandbox_many(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_sandbox_starved(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_deno_open(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_deno_cell(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_deno_tool_call(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_deno_reset(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_deno_memory(struct cell__bench *b, struct cell__bench_row *row);
 
 #endif

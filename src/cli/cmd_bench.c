@@ -229,7 +229,8 @@ static void print_help(void)
 	     "  --no-peer       leave ipykernel out\n"
 	     "  --only ROW      one row: open, open-pool, cell, reset, memory, stdout, first-chunk,\n"
 	     "                  sessions, tool-call, approval, tool-gather, tool-cli, artifact, search,\n"
-	     "                  mcp, gen, sandbox-open, -pool, -cell, -bwrap, -memory, -many, -starved\n"
+	     "                  mcp, gen, sandbox-open, -pool, -cell, -bwrap, -memory, -many, -starved,\n"
+	     "                  deno-open, -cell, -tool-call, -reset, -memory\n"
 	     "  --help          this text\n"
 	     "\n"
 	     "examples:\n"
@@ -248,7 +249,7 @@ static int parse_row(const char *name)
 	return complain("--only %s: there is no such row; choose one of open, open-pool, cell, reset, "
 			"memory, stdout, first-chunk, sessions, tool-call, approval, tool-gather, tool-cli, artifact, search, mcp, "
 			"gen, sandbox-open, sandbox-pool, sandbox-cell, sandbox-bwrap, sandbox-memory, sandbox-many, "
-			"sandbox-starved",
+			"sandbox-starved, deno-open, deno-cell, deno-tool-call, deno-reset, deno-memory",
 			name);
 }
 
