@@ -88,7 +88,7 @@ function output(stream, bytes) {
 const encoder = new TextEncoder();
 
 const bridge = {
-	/** Text without lone surrogates. */
+	/** ASCII. */
 	text(stream, text) {
 		output(stream, encoder.encode(text));
 	},

@@ -38,6 +38,7 @@
 #define FILES_LIMIT 128u                    /* RLIMIT_NOFILE */
 #define WORDS_BYTES 2048u                   /* of its last words */
 #define TRIES 2
+#define PLAIN_START_TIMES 4                 /* that much longer may a start take that has no snapshot */
 #define HOSTS_BYTES 65536u
 #define SNAPSHOT_HEAD_BYTES 72u
 #define DENO_PROGRAM "/node_modules/@deno/linux-x64-glibc/deno"
@@ -563,7 +564,8 @@ static int start_process(struct kernel *kernel, struct cell_error *err)
 	if (cell__process_start(deno->hub, &spec, &kernel->process, err) < 0)
 		return -1;
 	uv_update_time(&kernel->host->loop->uv);
-	uv_timer_start(&kernel->timer, handle_late, (uint64_t)deno->start_timeout_ms, 0);
+	bool plain = access(kernel->snapshot, R_OK) < 0;
+	uv_timer_start(&kernel->timer, handle_late, (uint64_t)deno->start_timeout_ms * (plain ? PLAIN_START_TIMES : 1), 0);
 	return 0;
 }
 
