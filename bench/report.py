@@ -93,6 +93,7 @@ def at_most_over_us(limit):
 
 HUNDREDTH_OF_DOCKER = Ask("100× faster than docker run", lambda m: 1 / m["ratio_to_floor"], 100, True)
 THIRD_OF_BWRAP = Ask("3× faster than bwrap", lambda m: 1 / m["ratio_to_floor"], 3, True)
+QUARTER_OF_PLAIN = Ask("≤ ¼ of a plain start", lambda m: m.get("ratio_to_floor"), 0.25, False)
 NOT_STARVED = Ask("p99 ≤ 20× quiet p50", lambda m: m["workcell"]["p99"] / m["floor"]["p50"], 20, False)
 ALL_ANSWER = Ask("all answer", lambda m: m["answered_share"], 1, True)
 NONE_LEFT = Ask("none left", lambda m: m["left_behind"], 0, False)
@@ -136,6 +137,11 @@ MEASURES = (
     ("inprocess-tool", "inprocess, host function from a cell", "ns", None, "function", [at_most_over_us(3)]),
     ("inprocess-reset", "inprocess, reset to first result", "ns", None, None, []),
     ("inprocess-memory", "inprocess, memory of one more session", "bytes", None, None, []),
+    ("deno-open", "deno, open to first result, snapshot", "ns", None, "plain", [QUARTER_OF_PLAIN]),
+    ("deno-cell", "deno, cell round trip", "ns", None, "subprocess", []),
+    ("deno-tool-call", "deno, host function from a cell", "ns", None, "subprocess", []),
+    ("deno-reset", "deno, reset to first result", "ns", None, "subprocess", []),
+    ("deno-memory", "deno, private memory", "bytes", None, "subprocess", []),
     ("cell-one-cpu", "cell, all held on one CPU", "ns", None, "socket", []),
     ("cell-two-cpus", "cell, kernel on another CPU", "ns", None, "socket", []),
     ("tool-call-one-cpu", "host function, all on one CPU", "ns", None, "socket", []),

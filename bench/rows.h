@@ -52,6 +52,11 @@
 	X(INPROCESS_TOOL, "inprocess-tool", "ns", NULL)              \
 	X(INPROCESS_RESET, "inprocess-reset", "ns", NULL)            \
 	X(INPROCESS_MEMORY, "inprocess-memory", "bytes", NULL)          \
+	X(DENO_OPEN, "deno-open", "ns", NULL) \
+	X(DENO_CELL, "deno-cell", "ns", NULL) \
+	X(DENO_TOOL_CALL, "deno-tool-call", "ns", NULL) \
+	X(DENO_RESET, "deno-reset", "ns", NULL) \
+	X(DENO_MEMORY, "deno-memory", "bytes", NULL) \
 	/* Not asked for by name: they come along with the others. */      \
 	X(CELL_ONE_CPU, "cell-one-cpu", "ns", NULL)                        \
 	X(CELL_TWO_CPUS, "cell-two-cpus", "ns", NULL)                      \

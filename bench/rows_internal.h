@@ -72,5 +72,10 @@ int cell__bench_measure_inprocess_cell(struct cell__bench *b, struct cell__bench
 int cell__bench_measure_inprocess_tool(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_inprocess_reset(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_inprocess_memory(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_deno_open(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_deno_cell(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_deno_tool_call(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_deno_reset(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_deno_memory(struct cell__bench *b, struct cell__bench_row *row);
 
 #endif

@@ -154,9 +154,9 @@ def writer(fd):
     def write(text):
         if not isinstance(text, str):
             raise TypeError("write() argument must be str, not %s" % type(text).__name__)
-        try:
+        if text.isascii():
             _bridge.text(fd, text)
-        except UnicodeEncodeError:
+        else:
             write_bytes(fd, text.encode("utf-8", "surrogateescape"))
         return len(text)
 

@@ -88,7 +88,7 @@ function output(stream, bytes) {
 const encoder = new TextEncoder();
 
 const bridge = {
-	/** Text without lone surrogates. */
+	/** ASCII. */
 	text(stream, text) {
 		output(stream, encoder.encode(text));
 	},
@@ -175,7 +175,8 @@ const bridge = {
 function fail(error) {
 	flush();
 	const exit = /terminated with exit\((\d+)\)/.exec(String(error?.message)); // os._exit()
-	post(exit ? { exit: Number(exit[1]) } : { died: `Python ended: ${String(error?.message ?? error).trim().split("\n").slice(-1)[0].slice(0, 200)}` });
+	const words = String(error?.message ?? error).trim().split("\n").slice(-1)[0].slice(0, 200);
+	post(exit ? { exit: Number(exit[1]) } : { died: `Python ended: ${words}` });
 }
 
 const python = await loadPyodide({

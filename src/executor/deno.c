@@ -18,15 +18,13 @@
 #include "executor/deno.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <limits.h>
-#include <openssl/evp.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "executor/answer.h"
+#include "executor/deno_files.h"
 #include "executor/subprocess.h"
 #include "spawn/process.h"
 #include "wire/frame.h"
@@ -38,6 +36,7 @@
 #define FILES_LIMIT 128u                    /* RLIMIT_NOFILE */
 #define WORDS_BYTES 2048u                   /* of its last words */
 #define TRIES 2
+#define PLAIN_START_TIMES 4                 /* that much longer may a start take that has no snapshot */
 #define HOSTS_BYTES 65536u
 #define SNAPSHOT_HEAD_BYTES 72u
 #define DENO_PROGRAM "/node_modules/@deno/linux-x64-glibc/deno"
@@ -123,7 +122,8 @@ static void handle_timer_closed(uv_handle_t *handle)
 
 static void maybe_gone(struct kernel *kernel)
 {
-	if (kernel->process || kernel->job.under_way || kernel->wheels.under_way || kernel->resuming || uv_is_closing((uv_handle_t *)&kernel->timer))
+	if (kernel->process || kernel->job.under_way || kernel->wheels.under_way || kernel->resuming ||
+	    uv_is_closing((uv_handle_t *)&kernel->timer))
 		return;
 	kernel->how.asked = kernel->asked;
 	if (kernel->error.code)
@@ -153,26 +153,7 @@ static void break_kernel(struct kernel *kernel, const char *problem)
 static void write_snapshot(uv_work_t *work)
 {
 	struct job *job = (struct job *)work;
-	char temp[PATH_MAX + 32], tail[9];
-	cell__random_hex(tail, 8);
-	snprintf(temp, sizeof temp, "%s.%s", job->path, tail);
-	CELL_AUTO_FD int fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-	if (fd < 0) {
-		job->error = errno;
-		return;
-	}
-	for (size_t at = 0; at < job->size && job->error == 0;) {
-		ssize_t n = write(fd, job->bytes + at, job->size - at);
-		if (n > 0)
-			at += (size_t)n;
-		else if (n < 0 && errno != EINTR)
-			job->error = errno;
-	}
-	/* No fsync: a file that a crash left torn is found out by its hash. */
-	if (job->error == 0 && rename(temp, job->path) < 0)
-		job->error = errno;
-	if (job->error)
-		unlink(temp);
+	job->error = cell__deno_write_snapshot(job->path, job->bytes, job->size);
 }
 
 static void handle_snapshot_written(uv_work_t *work, int status)
@@ -208,57 +189,10 @@ static const char *keep_snapshot(struct kernel *kernel, const struct cell_frame 
 
 /* ---- packages ---- */
 
-static int read_file(const char *folder, const char *name, struct cell__buf *out, struct cell_error *err)
-{
-	char path[PATH_MAX];
-	snprintf(path, sizeof path, "%s/%s", folder, name);
-	CELL_AUTO_FD int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-	ssize_t n = fd < 0 ? -1 : 1;
-	while (n > 0) {
-		if (out->size > CELL_WHEELS_BYTES || cell__buf_reserve(out, 1 << 20) < 0)
-			return cell_fail(err, CELL_E_LIMIT, 0, "the packages in %.150s are too large", folder);
-		n = read(fd, out->data + out->size, 1 << 20);
-		if (n > 0)
-			out->size += (size_t)n;
-	}
-	return n < 0 ? cell_fail(err, CELL_E_IO, errno, "read %.150s", path) : 0;
-}
-
-static bool hash_fits(const char *bytes, size_t size, const char *expected)
-{
-	uint8_t digest[EVP_MAX_MD_SIZE];
-	char text[2 * EVP_MAX_MD_SIZE + 1];
-	unsigned n = 0;
-	if (EVP_Digest(size ? bytes : "", size, digest, &n, EVP_sha256(), NULL) != 1)
-		return false;
-	for (unsigned i = 0; i < n; i++)
-		snprintf(text + 2 * i, 3, "%02x", digest[i]);
-	return strcmp(text, expected) == 0;
-}
-
 static void read_wheels(uv_work_t *work)
 {
 	struct wheels *wheels = (struct wheels *)work;
-	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
-	json_t *row;
-	size_t i;
-	if (read_file(wheels->folder, CELL_WHEELS_MANIFEST, &text, &wheels->error) < 0)
-		return;
-	wheels->manifest = json_loadb(text.data ? text.data : "", text.size, 0, NULL);
-	json_array_foreach(wheels->manifest, i, row) {
-		const char *name, *hash;
-		json_int_t size;
-		size_t before = wheels->bytes.size;
-		if (json_unpack(row, "[s, I, s]", &name, &size, &hash) < 0 || strchr(name, '/'))
-			cell_fail(&wheels->error, CELL_E_INVALID, 0, "%.150s/" CELL_WHEELS_MANIFEST " is none", wheels->folder);
-		else if (read_file(wheels->folder, name, &wheels->bytes, &wheels->error) == 0 &&
-			 (wheels->bytes.size - before != (size_t)size || !hash_fits(wheels->bytes.data + before, (size_t)size, hash)))
-			cell_fail(&wheels->error, CELL_E_INVALID, 0,
-				  "%.60s in %.100s is not what was installed; remove that folder and call deps.sync()", name,
-				  wheels->folder);
-		if (wheels->error.code)
-			return;
-	}
+	(void)cell__deno_read_wheels(wheels->folder, &wheels->manifest, &wheels->bytes, &wheels->error);
 }
 
 static void send_init(struct kernel *kernel);
@@ -563,7 +497,8 @@ static int start_process(struct kernel *kernel, struct cell_error *err)
 	if (cell__process_start(deno->hub, &spec, &kernel->process, err) < 0)
 		return -1;
 	uv_update_time(&kernel->host->loop->uv);
-	uv_timer_start(&kernel->timer, handle_late, (uint64_t)deno->start_timeout_ms, 0);
+	bool plain = access(kernel->snapshot, R_OK) < 0;
+	uv_timer_start(&kernel->timer, handle_late, (uint64_t)deno->start_timeout_ms * (plain ? PLAIN_START_TIMES : 1), 0);
 	return 0;
 }
 
@@ -582,9 +517,10 @@ static void handle_hosts(void *owner, const struct cell__process_exit *how)
 	CELL_AUTO_BUF struct cell__buf flag = CELL_BUF_INIT;
 	kernel->process = NULL;
 	uv_timer_stop(&kernel->timer);
-	bool ok = !kernel->asked && how->error == 0 && !how->signalled && how->status == 0 && kernel->in.size > 1;
-	int rc = cell__buf_add_str(&flag, "--allow-net=");
-	for (const char *at = ok ? kernel->in.data : ""; *at; at++) {
+	bool ok = !kernel->asked && how->error == 0 && !how->signalled && how->status == 0 && kernel->in.size > 0;
+	/* Where no index is known there is nothing to be reached. */
+	int rc = cell__buf_add_str(&flag, kernel->in.size > 1 ? "--allow-net=" : "--deny-net");
+	for (const char *at = ok && kernel->in.size > 1 ? kernel->in.data : ""; *at; at++) {
 		ok = ok && ((*at >= 'a' && *at <= 'z') || (*at >= 'A' && *at <= 'Z') || (*at >= '0' && *at <= '9') || strchr(".:-\n", *at));
 		rc |= cell__buf_add(&flag, *at == '\n' ? at[1] ? "," : "" : at, *at == '\n' && !at[1] ? 0 : 1);
 	}

@@ -34,7 +34,7 @@ EXCEPTIONS = {
     # ipykernel has threads and ZeroMQ sockets of its own in the process.
     "jupyter": {"alone"},
     # WebAssembly has one thread, no processes, and nothing of the system's own: docs/executors.md.
-    "deno": {"children", "fork", "threads", "descriptors", "shell", "stack"},
+    "deno": {"children", "fork", "threads", "shell", "stack"},
     # A server's sessions always have its storage.
     "remote": {"bare"},
 }
