@@ -853,7 +853,7 @@ struct cell_server_limits {
 	int64_t max_timeout_ms;    /* what a client may ask for as the timeout of a cell; -1: anything; default 3600000 */
 	int64_t max_body_bytes;    /* of a request; default 64 MiB */
 	int64_t max_artifact_bytes; /* that is handed out; default 256 MiB */
-	int64_t stream_bytes;      /* events of a run that are kept for its readers; default 1 MiB */
+	int64_t stream_bytes;      /* events of a run that were sent and are kept for readers that come back; default 4 MiB */
 	int64_t kept_bytes;        /* events of ended runs, of all sessions together; default 64 MiB */
 	int64_t resume_ms;         /* a run waits so long for a reader whose connection broke; default 30000 */
 	int64_t head_ms;           /* a client that has not sent its request's head by then is let go; default 15000 */
@@ -865,7 +865,7 @@ struct cell_server_limits {
 #define CELL_SERVER_LIMITS_INIT                                                   \
 	{ .size = sizeof(struct cell_server_limits), .max_sessions = 1024, .idle_ms = 3600000, .max_runs = 64, \
 	  .max_queue = 1024, .max_timeout_ms = 3600000, .max_body_bytes = 64 << 20, .max_artifact_bytes = 256 << 20, \
-	  .stream_bytes = 1 << 20, .kept_bytes = 64 << 20, .resume_ms = 30000, .head_ms = 15000, .silent_ms = 75000, \
+	  .stream_bytes = 4 << 20, .kept_bytes = 64 << 20, .resume_ms = 30000, .head_ms = 15000, .silent_ms = 75000, \
 	  .drain_ms = 30000, .max_connections = 4096, .max_header_bytes = 32 << 10 }
 
 struct cell_server_options {

@@ -20,6 +20,7 @@
 
 #define BODY_GRACE_US 30000000    /* for a body of any size */
 #define BODY_MIN_RATE 16384       /* bytes a second after that */
+#define SEND_BUFFER_BYTES (256 * 1024) /* what may be under way to a client that is gone, and has to be sent again */
 #define MAX_ROUNDS 16             /* of MHD_run() in one turn of the loop */
 
 const char *cell__request_header(const struct cell__request *request, const char *name)
@@ -549,6 +550,21 @@ static size_t leave_escapes(void *arg, struct MHD_Connection *connection, char *
 	return strlen(text);
 }
 
+/* libmicrohttpd sees the end and cleans up. */
+static void hang_up(struct cell__connection *connection)
+{
+	const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+
+	if (info)
+		shutdown(info->connect_fd, SHUT_RDWR);
+}
+
+void cell__http_hang_up(struct cell_server *server)
+{
+	for (struct cell__connection *at = server->connections; at; at = at->next)
+		hang_up(at);
+}
+
 void cell__http_sweep(struct cell_server *server, int64_t now_us)
 {
 	for (struct cell__connection *at = server->connections; at; at = at->next) {
@@ -560,12 +576,9 @@ void cell__http_sweep(struct cell_server *server, int64_t now_us)
 		if (at->in_body)
 			allowed_us = BODY_GRACE_US + (int64_t)at->request->body.size * 1000000 / BODY_MIN_RATE;
 		if (now_us - at->since_us > allowed_us) {
-			const union MHD_ConnectionInfo *info = MHD_get_connection_info(at->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-
 			server->counts.slow_clients++;
 			at->since_us = now_us;
-			if (info)
-				shutdown(info->connect_fd, SHUT_RDWR); /* libmicrohttpd sees the end and cleans up */
+			hang_up(at);
 		}
 	}
 }
@@ -595,15 +608,22 @@ static void handle_check(uv_check_t *check)
 {
 	struct cell_server *server = check->data;
 
-	if (server->due) {
+	if (server->due)
 		run_daemon(server);
-		if (server->due)
-			uv_idle_start(&server->again, handle_again);
-		else
-			uv_idle_stop(&server->again);
-	}
 	cell__server_flush_log(server);
-	cell__server_advance(server);
+	if (server->advancing)
+		cell__server_step(server);
+	if (server->closing)
+		return; /* the handles may be closed already */
+	if (server->due || server->advancing)
+		uv_idle_start(&server->again, handle_again);
+	else
+		uv_idle_stop(&server->again);
+}
+
+void cell__http_soon(struct cell_server *server)
+{
+	uv_idle_start(&server->again, handle_again);
 }
 
 static void handle_poll(uv_poll_t *poll, int status, int events)
@@ -628,6 +648,7 @@ int cell__http_open(struct cell_server *server, struct cell_error *err)
 	struct MHD_OptionItem none[] = { { MHD_OPTION_END, 0, NULL } };
 	const union MHD_DaemonInfo *info;
 	uv_loop_t *loop = &server->engine->loop.uv;
+	int buffer = SEND_BUFFER_BYTES;
 
 	server->daemon = MHD_start_daemon(
 		flags, 0, NULL, NULL, handle_request, server, MHD_OPTION_LISTEN_SOCKET, server->listen_fd,
@@ -641,6 +662,7 @@ int cell__http_open(struct cell_server *server, struct cell_error *err)
 	if (!info)
 		return cell_fail(err, CELL_E_IO, errno, opts->tls_cert ? "start the HTTPS server (is it the right key for the certificate?)"
 								       : "start the HTTP server");
+	setsockopt(server->listen_fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof(buffer)); /* connections inherit it */
 	server->listen_fd = -1; /* the daemon's */
 	uv_poll_init(loop, &server->poll, info->epoll_fd);
 	uv_check_init(loop, &server->check);

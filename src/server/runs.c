@@ -5,8 +5,8 @@
  *
  * A turn answers the request that waits for it, or keeps its events for readers.  An event is kept as the text that is sent.
  *
- *     first ... │ had by all readers, kept to be taken up again │ wanted ... │ last
- *               └── dropped when there are more than stream_bytes            └── more than stream_bytes: the kernel is held
+ *     first ... │ given to all readers, kept to be taken up again │ wanted ... │ last
+ *               └── dropped when these are more than stream_bytes └── more than HOLD_BYTES of these: the kernel is held
  *
  * A reader whose connection broke is waited for: what it has not had is kept for resume_ms.  After that, and for a run that
  * nobody reads, the oldest events go, and who comes later is told of the gap.  The result is the last event and never goes
@@ -21,6 +21,7 @@
 
 #define BLOCK_BYTES (32u * 1024u)
 #define ALIVE_US 15000000
+#define HOLD_BYTES (1u << 20)
 
 struct cell__reader {
 	struct cell__turn *turn;
@@ -28,6 +29,7 @@ struct cell__reader {
 	struct cell__turn_event *at; /* the next event; NULL: there is none yet */
 	uint64_t next;               /* its number */
 	size_t sent;                 /* of it */
+	uint64_t at_bytes;           /* where it begins, in bytes of all events there ever were */
 	struct cell__buf before;     /* a gap, a comment: sent first */
 	bool suspended, released;
 	int64_t moved_us;
@@ -150,25 +152,26 @@ static void wake(struct cell__reader *reader)
 /* Drops what nobody wants, and holds the kernel when that is not enough. */
 static void trim(struct cell__turn *turn)
 {
-	int64_t max = turn->server->limits.stream_bytes;
-	uint64_t wanted = turn->awaited ? turn->wanted : UINT64_MAX;
+	uint64_t end = turn->dropped_bytes + turn->bytes, wanted = turn->awaited ? turn->wanted_bytes : end;
 	bool held;
 
 	for (struct cell__reader *reader = turn->readers; reader; reader = reader->sibling) {
-		if (reader->next < wanted)
-			wanted = reader->next;
+		if (reader->at_bytes < wanted)
+			wanted = reader->at_bytes;
 	}
-	while ((int64_t)turn->bytes > max && turn->first != turn->last && turn->first_number < wanted) {
+	/* What was given to a connection that broke may not have arrived: that is kept for longer than it is wanted. */
+	while (wanted > turn->dropped_bytes + (uint64_t)turn->server->limits.stream_bytes && turn->first != turn->last) {
 		struct cell__turn_event *event = turn->first;
 
 		turn->first = event->next;
+		turn->dropped_bytes += event->size;
 		turn->first_number++;
 		turn->bytes -= event->size;
 		if (turn->state == CELL_TURN_ENDED)
 			turn->server->ended_bytes -= event->size;
 		free(event);
 	}
-	held = (int64_t)turn->bytes > max && turn->first_number >= wanted && turn->state == CELL_TURN_RUNNING;
+	held = end - wanted > HOLD_BYTES && turn->state == CELL_TURN_RUNNING;
 	if (held != turn->held && turn->served && turn->served->session) {
 		turn->held = held;
 		cell__session_hold(turn->served->session, turn->run_id, held);
@@ -525,6 +528,7 @@ static ssize_t read_events(void *arg, uint64_t position, char *out, size_t max)
 		used += n;
 		reader->sent += n;
 		if (reader->sent == reader->at->size) {
+			reader->at_bytes += reader->at->size;
 			reader->at = reader->at->next;
 			reader->next++;
 			reader->sent = 0;
@@ -553,7 +557,7 @@ static void reader_free(void *arg)
 	if (!--turn->n_readers && turn->state != CELL_TURN_ENDED) {
 		/* An event that was sent in part has not been had. */
 		turn->awaited = true;
-		turn->wanted = reader->next;
+		turn->wanted_bytes = reader->at_bytes;
 		turn->left_us = cell__now_us();
 	}
 	trim(turn);
@@ -574,8 +578,11 @@ static void find_place(struct cell__reader *reader, uint64_t after)
 		(void)cell__sse_add_event(&reader->before, "gap", NULL, text, (size_t)n);
 	}
 	reader->at = turn->first;
-	for (; reader->at && number <= after; number++)
+	reader->at_bytes = turn->dropped_bytes;
+	for (; reader->at && number <= after; number++) {
+		reader->at_bytes += reader->at->size;
 		reader->at = reader->at->next;
+	}
 	reader->next = number;
 }
 
@@ -621,7 +628,7 @@ static void sweep_turn(struct cell__turn *turn, int64_t now_us)
 		if (reader->before.size)
 			wake(reader);
 	}
-	if (turn->awaited && now_us - turn->left_us > turn->server->limits.resume_ms * 1000) {
+	if (turn->awaited && (turn->server->draining || now_us - turn->left_us > turn->server->limits.resume_ms * 1000)) {
 		turn->awaited = false;
 		trim(turn);
 	}

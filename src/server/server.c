@@ -65,6 +65,7 @@ void cell_server_destroy(struct cell_server *server)
 
 #define TICK_MS 1000
 #define BACKLOG 1024
+#define LAST_WORDS_US 1000000 /* for answers that clients are slow to take, when the server stops */
 #define MAX_LOG_BYTES (1u << 20) /* that wait to be handed out */
 
 /* ---- the log ---- */
@@ -321,6 +322,7 @@ static void stop(struct cell_server *server)
 	struct cell__served *next;
 
 	server->stopping = true;
+	server->stopping_us = cell__now_us();
 	cell__turns_cancel(server, NULL);
 	cell__turns_release(server);
 	for (struct cell__served *served = server->sessions; served; served = next) {
@@ -343,13 +345,22 @@ void cell__server_advance(struct cell_server *server)
 {
 	if (!server->draining || server->closing)
 		return;
+	server->advancing = true;
+	cell__http_soon(server);
+}
+
+void cell__server_step(struct cell_server *server)
+{
+	server->advancing = false;
 	if (!server->stopping && ((!server->n_running && !server->n_queued) || cell__now_us() >= server->drain_until_us))
 		stop(server);
 	if (!server->stopping || server->n_sessions || server->opening_space || server->reloading || is_working(server))
 		return;
 	/* Answers that are ready may leave first: the next turn of the loop is soon enough. */
-	if (server->due)
+	if (server->due) {
+		cell__server_advance(server);
 		return;
+	}
 	server->closing = true;
 	cell__workspaces_close(server, handle_spaces_closed, server);
 }
@@ -362,6 +373,7 @@ static void begin_drain(struct cell_server *server)
 		server->draining = true;
 		server->drain_until_us = cell__now_us() + server->limits.drain_ms * 1000;
 		cell__http_quiesce(server);
+		cell__turns_sweep(server, cell__now_us()); /* nobody can come back any more */
 		cell__server_log(server, CELL_LOG_INFO, "stopping: %zu cells run, %zu wait", server->n_running, server->n_queued);
 	}
 	cell__server_advance(server);
@@ -392,6 +404,8 @@ static void handle_tick(uv_timer_t *timer)
 
 	server->due = true; /* timeouts of libmicrohttpd */
 	cell__http_sweep(server, now_us);
+	if (server->stopping && now_us - server->stopping_us > LAST_WORDS_US)
+		cell__http_hang_up(server);
 	cell__served_sweep(server, now_us);
 	cell__turns_sweep(server, now_us);
 	if (server->opts.token_file)

@@ -174,8 +174,12 @@ int cell__http_open(struct cell_server *server, struct cell_error *err);
 /* No new connections. */
 void cell__http_quiesce(struct cell_server *server);
 void cell__http_shut(struct cell_server *server);
+/* All clients go. */
+void cell__http_hang_up(struct cell_server *server);
 /* Once a second: slow clients go. */
 void cell__http_sweep(struct cell_server *server, int64_t now_us);
+/* The loop has another turn at once. */
+void cell__http_soon(struct cell_server *server);
 /* libmicrohttpd has something to do. */
 void cell__http_kick(struct cell_server *server);
 
@@ -276,7 +280,8 @@ struct cell__turn {
 	int64_t left_us;              /* when the last reader went; 0: there is one, or never was */
 	bool held;
 	bool awaited;                 /* a reader was here and may come back: what it has not had is kept */
-	uint64_t wanted;              /* by it: the first event that it has not had */
+	uint64_t wanted_bytes;        /* by it: where in all events there ever were */
+	uint64_t dropped_bytes;       /* of events that are gone */
 	const char *result;           /* JSON in the last event, when it ended */
 	size_t result_size;
 	struct cell__turn *queue_next;
@@ -355,15 +360,16 @@ struct cell_server {
 	uv_timer_t tick;
 	struct cell__waiter over;
 	unsigned handles;
-	bool running, draining, stopping, closing, reloading, reload_again;
-	int64_t drain_until_us, started_us;
+	bool running, draining, stopping, closing, advancing, reloading, reload_again;
+	int64_t drain_until_us, stopping_us, started_us;
 	struct timespec tokens_changed;
 	struct cell__buf log;
 	struct cell__counts counts;
 };
 
-/* Something changed that may let a server that drains end. */
+/* Something changed that may let a server that drains end: it is looked at soon, outside of libmicrohttpd's callbacks. */
 void cell__server_advance(struct cell_server *server);
+void cell__server_step(struct cell_server *server);
 /* fields: pairs for the JSON form; the text form is words alone. */
 void cell__server_log(struct cell_server *server, enum cell_log_level level, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));

@@ -184,6 +184,25 @@ def test_the_second_signal_does_not_wait():
     connection.close()
 
 
+def test_readers_that_are_gone_or_do_not_read_do_not_hold_up_the_end():
+    server = serving.Server("--executor", "subprocess", "--drain", "1", pool=0)
+    held = []
+    for gone in (True, False):
+        session = server.session()
+        body = json.dumps({"code": "for i in range(100000): print('x' * 1000)"}).encode()
+        sock = socket.create_connection(("127.0.0.1", server.port), timeout=support.DEADLINE)
+        sock.sendall(post(body, b"Accept: text/event-stream", b"Content-Length: %d" % len(body),
+                          path=b"/v1/sessions/%s/runs" % session.encode()))
+        assert sock.recv(10)
+        if gone:
+            sock.close()
+        else:
+            held.append(sock)
+    support.wait_until(lambda: server.metric("runs_running") == 2, "both")
+    server.close()
+    held[0].close()
+
+
 def test_killed_under_load_nothing_is_left_and_storage_is_whole(tmp_path):
     server = serving.Server("--executor", "sandbox", "--storage", tmp_path / "st", pool=1)
     sessions = [server.session() for _ in range(4)]
