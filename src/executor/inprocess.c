@@ -208,10 +208,10 @@ static int push(struct kernel *kernel, uint8_t type, uint32_t id, const void *js
 		kernel->first = message;
 	kernel->last = message;
 	cell_spin_beat(&kernel->beat);
-	pthread_cond_broadcast(&kernel->cond);
 	if (kernel->watched)
 		ring_event(kernel);
 	pthread_mutex_unlock(&kernel->lock);
+	pthread_cond_broadcast(&kernel->cond); /* after the unlock: who wakes need not wait for that */
 	return 0;
 }
 

@@ -13,7 +13,7 @@
 /* How long one who waits for another thread looks before it sleeps: about as long as being woken would take. */
 #define LOOK_NS 50000
 #define LOOKS_IN_VAIN 2u
-#define REST_MAX 256u
+#define REST_MAX 16u
 
 static void run_tasks(struct cell__loop *loop)
 {
@@ -357,7 +357,7 @@ static void look_at(struct cell__loop *loop, struct cell__waiter *waiter)
 	uint32_t vain = __atomic_add_fetch(&loop->vain, 1, __ATOMIC_RELAXED);
 	if (vain > LOOKS_IN_VAIN) {
 		uint32_t doublings = vain - LOOKS_IN_VAIN;
-		__atomic_store_n(&loop->rest, doublings < 8 ? (1u << doublings) - 1 : REST_MAX - 1, __ATOMIC_RELAXED);
+		__atomic_store_n(&loop->rest, doublings < 4 ? (1u << doublings) - 1 : REST_MAX - 1, __ATOMIC_RELAXED);
 	}
 }
 
