@@ -153,6 +153,10 @@ class Kernel:
             self.ask_before_commands()
         if options.get("shell_escape"):
             guard.install()
+        if options.get("portable"):
+            from .portable import part
+
+            self.cells.portable = part
         try:
             os.chdir(options["cwd"])
             if options.get("restore_cwd"):

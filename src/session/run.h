@@ -33,7 +33,7 @@ struct cell__run {
 
 	/* the session's side */
 	bool started, ending;
-	bool timed_out, interrupt_asked;
+	bool timed_out, interrupt_asked, cancelled;
 	const char *over; /* the limit that the host stopped it for; NULL: none */
 	uint64_t over_max, over_used;
 	int64_t started_us;

@@ -1,0 +1,184 @@
+"""Cells on their way: awaited, streamed, or waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from typing import Any, AsyncIterator, Callable, Deque, Iterator, List, Optional
+
+from . import _engine, _native
+from ._core import RUN_MASK, STREAM_MASK, Core, milliseconds
+from ._engine import Item, channel_of_loop, channel_of_thread
+from .errors import SessionClosedError, from_native
+from .events import ApprovalEvent, Decoder, Event, ResultEvent
+from .types import ExecutionResult
+
+# Outcomes that say that the library failed, not the code: they are raised.
+_OUTCOMES = frozenset(("exception", "timeout", "interrupted", "kernel_died", "rejected", "limit_exceeded"))
+
+
+def _result(core: Core, native: _native.Result) -> ExecutionResult:
+    result = ExecutionResult(native=native, session_id=core.id)
+    info = result.error_info
+    if info is not None and info.code not in _OUTCOMES:
+        raise from_native(_native.NativeError(info.message, info.code, 0, 0))
+    return result
+
+
+def _start(core: Core, code: str, timeout: Optional[float], port: _native.Port, token: int, mask: int) -> int:
+    session = core.session
+    if session is None:
+        raise SessionClosedError("the session is closed")
+    try:
+        return session.start(code, 0 if timeout is None else milliseconds(timeout), port, token, mask)
+    except _native.NativeError as error:
+        raise from_native(error) from None
+
+
+def _cancel(core: Core, run_id: int) -> None:
+    """The result follows within the session's grace."""
+    session = core.session
+    if session is None:
+        return
+    try:
+        session.cancel(run_id)
+    except _native.NativeError:
+        pass  # closed meanwhile: that ends the run too
+
+
+async def run_async(core: Core, code: str, timeout: Optional[float]) -> ExecutionResult:
+    """One cell; when the task is cancelled the cell is interrupted and waited for, then CancelledError goes on."""
+    loop = asyncio.get_running_loop()
+    core.check_home(loop)
+    channel = channel_of_loop(loop)
+    done: List[Any] = [loop.create_future()]
+
+    def handle(item: Item) -> None:
+        if item[1] != _engine.RESULT:
+            core.handle_approval(item)
+            return
+        del channel.handlers[token]
+        if not done[0].done():
+            done[0].set_result(item[3])
+
+    token = channel.add(handle)
+    try:
+        run_id = _start(core, code, timeout, channel.port, token, RUN_MASK)
+    except BaseException:
+        del channel.handlers[token]
+        raise
+    try:
+        native = await done[0]
+    except asyncio.CancelledError:
+        done[0] = loop.create_future()
+        if token in channel.handlers:
+            _cancel(core, run_id)
+            await done[0]
+        raise
+    return _result(core, native)
+
+
+async def stream_async(core: Core, code: str, timeout: Optional[float]) -> AsyncIterator[Event]:
+    """The events of one cell. Leaving the generator early interrupts the cell and waits for its end."""
+    loop = asyncio.get_running_loop()
+    core.check_home(loop)
+    channel = channel_of_loop(loop)
+    items: Deque[Item] = deque()
+    decoder = Decoder()
+    wake: List[Optional["asyncio.Future[None]"]] = [None]
+
+    def handle(item: Item) -> None:
+        items.append(item)
+        if item[1] == _engine.RESULT:
+            del channel.handlers[token]
+        waiter = wake[0]
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    async def more() -> None:
+        if not items:
+            wake[0] = loop.create_future()
+            try:
+                await wake[0]
+            finally:
+                wake[0] = None
+
+    token = channel.add(handle)
+    try:
+        run_id = _start(core, code, timeout, channel.port, token, STREAM_MASK)
+    except BaseException:
+        del channel.handlers[token]
+        raise
+    ended = False
+    try:
+        while not ended:
+            await more()
+            while items and not ended:
+                item = items.popleft()
+                if item[1] == _engine.RESULT:
+                    ended = True
+                for event in _events(core, decoder, item):
+                    yield event
+    finally:
+        if not ended:
+            _cancel(core, run_id)
+            while not any(item[1] == _engine.RESULT for item in items):
+                items.clear()
+                await more()
+
+
+def _events(core: Core, decoder: Decoder, item: Item) -> List[Event]:
+    if item[1] == _engine.RESULT:
+        return [*decoder.rest(), ResultEvent(_result(core, item[3]), item[4])]
+    if item[1] == _engine.APPROVAL:
+        request = core.handle_approval(item)
+        return [ApprovalEvent(request)] if request is not None else []
+    if item[1] == _engine.APPROVAL_ENDED:
+        core.handle_approval(item)
+    return decoder.events(item)
+
+
+def run_sync(core: Core, code: str, timeout: Optional[float],
+             on_event: Optional[Callable[[Event], Any]] = None) -> ExecutionResult:
+    """One cell; waits. Ctrl-C interrupts the cell, and then the caller."""
+    if on_event is None and threading.current_thread() is not threading.main_thread() and core.policy.native is None:
+        session = core.need_session()
+        try:
+            native = session.run(code, 0 if timeout is None else milliseconds(timeout))
+        except _native.NativeError as error:
+            raise from_native(error) from None
+        return _result(core, native)
+    for event in stream_sync(core, code, timeout, STREAM_MASK if on_event is not None else RUN_MASK):
+        if isinstance(event, ResultEvent):
+            return event.result
+        if on_event is not None:
+            on_event(event)
+    raise AssertionError("a run ends with its result")
+
+
+def stream_sync(core: Core, code: str, timeout: Optional[float], mask: int = STREAM_MASK) -> Iterator[Event]:
+    """The events of one cell; the same rules as for stream_async()."""
+    channel = channel_of_thread()
+    items: Deque[Item] = deque()
+    decoder = Decoder()
+    token = channel.add(items.append)
+    ended = False
+    run_id = 0
+    try:
+        run_id = _start(core, code, timeout, channel.port, token, mask)
+        while not ended:
+            if not items:
+                channel.port.wait()
+                channel.pump()
+            while items and not ended:
+                item = items.popleft()
+                ended = item[1] == _engine.RESULT
+                yield from _events(core, decoder, item)
+    finally:
+        if not ended and run_id:
+            _cancel(core, run_id)
+            while not any(item[1] == _engine.RESULT for item in items):
+                channel.port.wait()
+                channel.pump()
+        del channel.handlers[token]
