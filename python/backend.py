@@ -125,5 +125,14 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     return _write(wheel_directory, _files(_build()))
 
 
+def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
+    info = "%s-%s.dist-info" % (NAME, _version())
+    os.mkdir(os.path.join(metadata_directory, info))
+    for name, text in (("METADATA", _metadata()), ("WHEEL", _wheel_text(_tag())), ("entry_points.txt", _ENTRY_POINTS)):
+        with open(os.path.join(metadata_directory, info, name), "w", encoding="utf-8") as file:
+            file.write(text)
+    return info
+
+
 def build_sdist(sdist_directory, config_settings=None):
     raise NotImplementedError("Workcell's Python package is built in a checkout: pip install ./python")

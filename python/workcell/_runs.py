@@ -98,9 +98,9 @@ async def stream_async(core: Core, code: str, timeout: Optional[float]) -> Async
 
     async def more() -> None:
         if not items:
-            wake[0] = loop.create_future()
+            wake[0] = waiter = loop.create_future()
             try:
-                await wake[0]
+                await waiter
             finally:
                 wake[0] = None
 

@@ -18,7 +18,7 @@ class ToolRegistry:
         self._adapters: List[ToolAdapter] = []
         self._tags: Dict[int, FrozenSet[str]] = {}
         self._middlewares: List[ToolMiddleware] = []
-        self._labels: Dict[str, Optional[str]] = {}
+        self._labels: Dict[str, Any] = {}
 
     @classmethod
     async def from_dir(cls, path: Union[str, "os.PathLike[str]"], embedder: Any = None) -> "ToolRegistry":

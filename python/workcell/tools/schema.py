@@ -230,7 +230,8 @@ def _convert(hint: Any, value: Any) -> Any:
         return hint.model_validate(value)
     if dataclasses.is_dataclass(hint) and isinstance(value, dict):
         inner = _hints(hint)
-        return hint(**{name: _convert(inner[name], each) if _needs_conversion(inner.get(name)) else each
+        make: Any = hint
+        return make(**{name: _convert(inner[name], each) if _needs_conversion(inner.get(name)) else each
                        for name, each in value.items()})
     if issubclass(hint, datetime.datetime) or issubclass(hint, datetime.date):
         return hint.fromisoformat(value)
