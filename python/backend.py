@@ -1,6 +1,6 @@
 """Builds the wheel: libworkcell, its programs, the kernel's files and the Python package in one.
 
-A PEP 517 backend that needs nothing but the standard library and what scripts/build.sh needs (meson, ninja, a C compiler and
+A PEP 517 backend that needs nothing but the standard library and what building Workcell needs (meson, ninja, a C compiler and
 the libraries that scripts/setup.sh names). The extension has the stable ABI, so one wheel serves CPython 3.9 and later.
 """
 
@@ -29,13 +29,16 @@ def _build():
     if folder:
         return os.path.abspath(folder)
     folder = os.path.join(ROOT, "build-wheel")
-    script = os.path.join(ROOT, "scripts", "build.sh")
-    if not os.path.exists(script):
+    if not os.path.exists(os.path.join(ROOT, "meson.build")):
         raise RuntimeError("the wheel is built in a checkout of Workcell: pip install ./python")
     missing = [tool for tool in ("meson", "ninja", "cc") if shutil.which(tool) is None]
     if missing:
         raise RuntimeError("to build Workcell these are missing: %s; scripts/setup.sh installs them" % ", ".join(missing))
-    subprocess.run([script, folder, "--buildtype=release"], check=True)
+    if not os.path.exists(os.path.join(folder, "build.ninja")):
+        subprocess.run(["meson", "setup", folder, "--buildtype=release"], cwd=ROOT, check=True)
+    # What goes into the wheel, and not the tests.
+    subprocess.run(["ninja", "-C", folder, "libworkcell.so.0.1.0", "workcell", "workcell-spawner", "_workcell.abi3.so",
+                    "_native.abi3.so"], check=True)
     return folder
 
 
