@@ -1,6 +1,6 @@
 """Builds what the tests need and runs them all: make test.
 
-Stages, each named on the command line to run it alone: gcc, clang, checks, unit, e2e, holes, asan, fuzz. Builds are made with
+Stages, each named on the command line to run it alone: gcc, clang, checks, unit, e2e, sdk, holes, asan, fuzz. Builds are made with
 -Werror. Ends with one line `N passed, N failed`; a stage that cannot run counts as a failure.
 """
 
@@ -154,6 +154,11 @@ def stage_e2e():
     pytests("build", *PYTEST_DIRS)
 
 
+def stage_sdk():
+    say("the Python SDK, on every CPython there is")
+    pytests("build", "--rootdir", ROOT, "python/tests")
+
+
 def stage_asan():
     if build("build-asan", "-Db_sanitize=address,undefined", "-Db_lundef=false"):
         say("unit tests under ASan and UBSan")
@@ -179,7 +184,7 @@ def stage_fuzz():
         meson_tests("build-fuzz", "--suite", "fuzz")
 
 
-STAGES = [stage_gcc, stage_clang, stage_checks, stage_unit, stage_e2e, stage_holes, stage_asan, stage_fuzz]
+STAGES = [stage_gcc, stage_clang, stage_checks, stage_unit, stage_e2e, stage_sdk, stage_holes, stage_asan, stage_fuzz]
 
 
 def main():

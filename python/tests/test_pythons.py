@@ -41,6 +41,7 @@ def test_interpreter(version, python):
     own = venv_with_pytest(version, python)
     environment = dict(os.environ, WORKCELL_ONE_PYTHON="1")
     environment.pop("CI", None)  # what needs pandas or uvloop is skipped there
-    done = subprocess.run([own, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-x", *TESTS], cwd=HERE, env=environment,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600)
+    # What a cell leaks does not depend on the interpreter's version: that test is for one of them.
+    done = subprocess.run([own, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-x", "-k", "not ten_thousand", *TESTS],
+                          cwd=HERE, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600)
     assert done.returncode == 0, done.stdout.decode()[-4000:]
