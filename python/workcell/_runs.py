@@ -142,22 +142,45 @@ def _events(core: Core, decoder: Decoder, item: Item) -> List[Event]:
 def run_sync(core: Core, code: str, timeout: Optional[float],
              on_event: Optional[Callable[[Event], Any]] = None) -> ExecutionResult:
     """One cell; waits. Ctrl-C interrupts the cell, and then the caller."""
-    if on_event is None and threading.current_thread() is not threading.main_thread() and core.policy.native is None:
-        session = core.need_session()
+    if on_event is not None:
+        for event in stream_sync(core, code, timeout):
+            if isinstance(event, ResultEvent):
+                return event.result
+            on_event(event)
+        raise AssertionError("a run ends with its result")
+    if threading.current_thread() is not threading.main_thread() and core.policy.native is None:
+        # No signal handler has to run on this thread meanwhile, and nobody has to be asked: the short way.
         try:
-            native = session.run(code, 0 if timeout is None else milliseconds(timeout))
+            return _result(core, core.need_session().run(code, 0 if timeout is None else milliseconds(timeout)))
         except _native.NativeError as error:
             raise from_native(error) from None
-        return _result(core, native)
-    for event in stream_sync(core, code, timeout, STREAM_MASK if on_event is not None else RUN_MASK):
-        if isinstance(event, ResultEvent):
-            return event.result
-        if on_event is not None:
-            on_event(event)
-    raise AssertionError("a run ends with its result")
+    channel = channel_of_thread()
+    found: List[Any] = []
+
+    def handle(item: Item) -> None:
+        if item[1] == _engine.RESULT:
+            found.append(item[3])
+        else:
+            core.handle_approval(item)
+
+    token = channel.add(handle)
+    run_id = 0
+    try:
+        run_id = _start(core, code, timeout, channel.port, token, RUN_MASK)
+        while not found:
+            channel.port.wait()
+            channel.pump()
+    finally:
+        if not found and run_id:
+            _cancel(core, run_id)
+            while not found:
+                channel.port.wait()
+                channel.pump()
+        del channel.handlers[token]
+    return _result(core, found[0])
 
 
-def stream_sync(core: Core, code: str, timeout: Optional[float], mask: int = STREAM_MASK) -> Iterator[Event]:
+def stream_sync(core: Core, code: str, timeout: Optional[float]) -> Iterator[Event]:
     """The events of one cell; the same rules as for stream_async()."""
     channel = channel_of_thread()
     items: Deque[Item] = deque()
@@ -166,7 +189,7 @@ def stream_sync(core: Core, code: str, timeout: Optional[float], mask: int = STR
     ended = False
     run_id = 0
     try:
-        run_id = _start(core, code, timeout, channel.port, token, mask)
+        run_id = _start(core, code, timeout, channel.port, token, STREAM_MASK)
         while not ended:
             if not items:
                 channel.port.wait()
