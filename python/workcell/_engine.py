@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import weakref
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from . import _native
 from .errors import ExecutorUnavailableError, SessionClosedError, from_native
@@ -202,6 +202,7 @@ class Engine:
         self.owned: "weakref.WeakSet[Any]" = weakref.WeakSet()  # what must be closed first
         self._lock = threading.Lock()
         self._closed = False
+        self._usable: Set[str] = set()
         _engines.add(self)
 
     def executors(self) -> List[ExecutorInfo]:
@@ -213,6 +214,8 @@ class Engine:
 
     def require(self, name: str) -> None:
         """Raises ExecutorUnavailableError, with the library's reason and advice, unless the executor works here."""
+        if name in self._usable:
+            return
         rows = {row.name: row for row in self.executors()}
         row = rows.get(name)
         if row is None:
@@ -220,6 +223,7 @@ class Engine:
                                            % (name, ", ".join(sorted(rows))))
         if not row.available:
             raise ExecutorUnavailableError("the executor %r does not work here: %s. %s" % (name, row.reason, row.advice))
+        self._usable.add(name)  # the library looks again when it opens a session
 
     def prewarm(self, python: Optional[str] = None, preload: str = "") -> Tuple[str, str, str, int, float]:
         """Starts an interpreter ahead of its first session: (python, version, IPython's version, pid, ms)."""

@@ -36,7 +36,7 @@ def _start(core: Core, code: str, timeout: Optional[float], port: _native.Port, 
         raise from_native(error) from None
 
 
-def _cancel(core: Core, run_id: int) -> None:
+def cancel_run(core: Core, run_id: int) -> None:
     """The result follows within the session's grace."""
     session = core.session
     if session is None:
@@ -73,14 +73,18 @@ async def run_async(core: Core, code: str, timeout: Optional[float]) -> Executio
     except asyncio.CancelledError:
         done[0] = loop.create_future()
         if token in channel.handlers:
-            _cancel(core, run_id)
+            cancel_run(core, run_id)
             await done[0]
         raise
     return _result(core, native)
 
 
-async def stream_async(core: Core, code: str, timeout: Optional[float]) -> AsyncIterator[Event]:
-    """The events of one cell. Leaving the generator early interrupts the cell and waits for its end."""
+async def stream_async(core: Core, code: str, timeout: Optional[float], mask: int = STREAM_MASK,
+                       started: Optional[Callable[[int], Any]] = None) -> AsyncIterator[Event]:
+    """The events of one cell. Leaving the generator early interrupts the cell and waits for its end.
+
+    ``mask``: which of them; ``started`` is told the run's number.
+    """
     loop = asyncio.get_running_loop()
     core.check_home(loop)
     channel = channel_of_loop(loop)
@@ -106,10 +110,12 @@ async def stream_async(core: Core, code: str, timeout: Optional[float]) -> Async
 
     token = channel.add(handle)
     try:
-        run_id = _start(core, code, timeout, channel.port, token, STREAM_MASK)
+        run_id = _start(core, code, timeout, channel.port, token, mask)
     except BaseException:
         del channel.handlers[token]
         raise
+    if started is not None:
+        started(run_id)
     ended = False
     try:
         while not ended:
@@ -122,7 +128,7 @@ async def stream_async(core: Core, code: str, timeout: Optional[float]) -> Async
                     yield event
     finally:
         if not ended:
-            _cancel(core, run_id)
+            cancel_run(core, run_id)
             while not any(item[1] == _engine.RESULT for item in items):
                 items.clear()
                 await more()
@@ -172,7 +178,7 @@ def run_sync(core: Core, code: str, timeout: Optional[float],
             channel.pump()
     finally:
         if not found and run_id:
-            _cancel(core, run_id)
+            cancel_run(core, run_id)
             while not found:
                 channel.port.wait()
                 channel.pump()
@@ -200,7 +206,7 @@ def stream_sync(core: Core, code: str, timeout: Optional[float]) -> Iterator[Eve
                 yield from _events(core, decoder, item)
     finally:
         if not ended and run_id:
-            _cancel(core, run_id)
+            cancel_run(core, run_id)
             while not any(item[1] == _engine.RESULT for item in items):
                 channel.port.wait()
                 channel.pump()

@@ -12,8 +12,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, AsyncIterator, Callable, Dict, List, Mapping, Optional, Sequence, Union
+from typing import Any, AsyncIterator, Callable, Dict, List, Mapping, Optional, Sequence, Set, Union
 
+from ._core import RUN_MASK, Core
+from ._engine import CHUNK, DISPLAY, mask_of
+from ._runs import cancel_run, stream_async
 from .approvals import ApprovalRequest
 from .errors import ApprovalRejectedError, CodeExecutionError, SessionClosedError
 from .events import ApprovalEvent, Chunk, Display, ResultEvent
@@ -36,13 +39,6 @@ class CodeExecutionResult:
 
     text: Optional[str]
     images: List[Path] = field(default_factory=list)
-
-
-class _Unset:
-    pass
-
-
-_UNSET = _Unset()
 
 
 class CodeExecutor:
@@ -93,8 +89,7 @@ class CodeExecutor:
         self.tools = list(tools)
         self._executor, self._python, self._grace = executor, python, grace
         self._session: Optional[Session] = None
-        self._running: Dict[int, "asyncio.Event"] = {}
-        self._number = 0
+        self._running: Set[_Run] = set()
 
     # -- life
 
@@ -153,8 +148,8 @@ class CodeExecutor:
 
     def cancel(self) -> None:
         """Ends the cells that run now: their streams end without a result, ``execute()`` gives an empty one."""
-        for event in self._running.values():
-            event.set()
+        for run in list(self._running):
+            run.cancel()
 
     def register_mcp_server(self, server_name: str, server_params: Mapping[str, Any]) -> None:
         """The server's tools are the code's from now on; changed parameters count with the next call."""
@@ -185,50 +180,51 @@ class CodeExecutor:
 
         Leaving the loop early interrupts the cell; what waited for an approval is rejected.
         """
-        self._number += 1
-        number, cancelled = self._number, asyncio.Event()
-        self._running[number] = cancelled
+        core = self.session.executor.core
+        run = _Run(core)
+        self._running.add(run)
         text = _Text()
         # A timeout of None is none: the executor was made without a default.
-        events = self.session.stream(code, timeout)
-        waiting: "Optional[asyncio.Future[Any]]" = None
-        stopped = asyncio.ensure_future(cancelled.wait())
+        events = stream_async(core, code, timeout, _MASK, run.started)
         try:
-            while True:
-                waiting = asyncio.ensure_future(_next(events))
-                await asyncio.wait({waiting, stopped}, return_when=asyncio.FIRST_COMPLETED)
-                if not waiting.done():
-                    return
-                event, waiting = waiting.result(), None
-                if event is None:
-                    return
+            async for event in events:
                 if isinstance(event, ResultEvent):
-                    if cancelled.is_set():
+                    if run.cancelled:
                         return
                     last = text.value_text(event.result)
                     if chunks and last:
                         yield CodeExecutionChunk(last)
                     yield _finish(event.result, text.whole(), timeout)
-                    return
-                if isinstance(event, ApprovalEvent):
+                elif isinstance(event, ApprovalEvent):
                     yield event.request
                 elif isinstance(event, (Chunk, Display)):
                     added = text.add(event)
                     if chunks and added:
                         yield CodeExecutionChunk(added)
         finally:
-            del self._running[number]
-            stopped.cancel()
-            if waiting is not None:
-                waiting.cancel()
-                await asyncio.wait({waiting})
+            self._running.discard(run)
             await events.aclose()  # type: ignore[attr-defined]
 
 
-async def _next(events: AsyncIterator[Any]) -> Any:
-    async for event in events:
-        return event
-    return None
+#: Which events of the library are looked at.
+_MASK = RUN_MASK | mask_of(CHUNK, DISPLAY)
+
+
+class _Run:
+    """A cell that can be cancelled, also before it has begun."""
+
+    def __init__(self, core: Core) -> None:
+        self.core, self.id, self.cancelled = core, 0, False
+
+    def started(self, run_id: int) -> None:
+        self.id = run_id
+        if self.cancelled:
+            cancel_run(self.core, run_id)
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        if self.id:
+            cancel_run(self.core, self.id)
 
 
 class _Text:
