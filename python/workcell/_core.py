@@ -192,7 +192,6 @@ class Core:
         self.approvals = Approvals()
         self.policy = resolve(spec.policy)
         self.on_kernel_died: List[Callable[[str], Any]] = []
-        self.on_server_event: Optional[Callable[[Dict[str, Any]], Any]] = None
         self._background = False
         self._middlewares = list(spec.middlewares)
         self._middleware_token: Optional[int] = None
@@ -229,7 +228,6 @@ class Core:
                 self.add_tool(tool)
             if self._middlewares:
                 self._register_middlewares()
-            self.space.native.on_tool_event(self.home.port, self.home.add(self._handle_server_event))
             self._configure_deps()
             options = {name: value for name, value in spec.session.items() if value is not None}
             options["executor"] = spec.executor
@@ -384,15 +382,6 @@ class Core:
             self.need_space().native.add_mcp(name, json.dumps(dict(params)))
         except _native.NativeError as error:
             raise from_native(error) from None
-
-    def _handle_server_event(self, item: Item) -> None:
-        kind, tool, called, session_id, text, question = item[2:8]
-        event = {"type": {1: "progress", 2: "log", 3: "question"}.get(kind, ""), "tool": tool, "callable": called,
-                 "session_id": session_id, "params": json.loads(text or "null"), "question": question}
-        if self.on_server_event is not None:
-            self.on_server_event(event)
-        elif question is not None:
-            question.answer("decline", None)
 
     # -- middlewares
 
