@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import sys
 import tempfile
 from dataclasses import dataclass, field
@@ -226,9 +227,13 @@ def write_policy(text: str) -> str:
     import hashlib
 
     folder = Path(tempfile.gettempdir()) / ("workcell-policies-%d" % os.getuid())
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
-        folder = Path(tempfile.mkdtemp(prefix="workcell-policies-"))
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        # Somebody else may have been quicker, in a folder that everybody can write to.
+        found = os.lstat(str(folder))
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+            folder = Path(tempfile.mkdtemp(prefix="workcell-policies-"))
     path = folder / (hashlib.sha256(text.encode()).hexdigest()[:16] + ".yaml")
     fd, made = tempfile.mkstemp(dir=str(folder))
     with os.fdopen(fd, "w", encoding="utf-8") as file:
