@@ -418,6 +418,81 @@ def test_an_executor_that_is_not_there_says_so(storage):
     run(main())
 
 
+class Echo:
+    """An executor of somebody else's: it has the methods, and that is all."""
+
+    def __init__(self):
+        self.log = []
+
+    async def start(self, storage=None):
+        self.log.append("start")
+
+    async def run(self, code, timeout=None):
+        return ExecutionResult(value=code)
+
+    async def reset(self):
+        self.log.append("reset")
+
+    async def close(self):
+        self.log.append("close")
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *exc):
+        await self.close()
+
+    def supports(self, capability):
+        return False
+
+    def supported_capabilities(self):
+        return set()
+
+    def get_configured_deps(self):
+        return ["six"]
+
+    async def install_deps(self, packages):
+        self.log.append(packages)
+        return {}
+
+    uninstall_deps = add_dep = remove_dep = sync_deps = install_deps
+
+    async def list_deps(self):
+        return ["six"]
+
+    async def list_tools(self):
+        return [{"name": "own"}]
+
+    async def search_tools(self, query, limit=10):
+        return []
+
+
+def test_an_executor_of_ones_own(storage):
+    async def main():
+        executor = Echo()
+        assert isinstance(executor, workcell.Executor)
+        async with Session(storage, executor, sync_deps_on_start=True) as session:
+            assert (await session.run("x")).value == "x"
+            assert await session.list_tools() == [{"name": "own"}] and await session.list_deps() == ["six"]
+            await session.save_artifact("a", "kept")
+            assert await session.load_artifact("a") == "kept"
+            await session.reset()
+        assert executor.log == ["start", ["six"], "close", "start", "close"]
+
+    run(main())
+
+
+def test_constructors(tmp_path):
+    import workcell.sync
+
+    names = ["from_base", "subprocess", "sandbox", "inprocess", "container", "deno"]
+    for kind in (Session, workcell.sync.Session):
+        made = [getattr(kind, name)(tmp_path / name, timeout=5, policy="ask").executor for name in names]
+        assert [each.name for each in made] == ["subprocess", "subprocess", "sandbox", "inprocess", "container", "deno"]
+        assert all(each.config.session_options()["timeout_ms"] == 5000 for each in made)
+        assert all(each.extras["policy"] == "ask" for each in made)
+
+
 def test_a_session_survives_its_first_loop(storage):
     session = Session(storage)
 
