@@ -189,6 +189,7 @@ class Core:
         self.space: Optional[SpaceHandle] = None
         self.id = ""
         self.home = Channel()
+        self.channel: Optional[Channel] = None  # where the last awaited cell's result came
         self.approvals = Approvals()
         self.policy = resolve(spec.policy)
         self.on_kernel_died: List[Callable[[str], Any]] = []

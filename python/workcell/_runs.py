@@ -9,7 +9,7 @@ from typing import Any, AsyncIterator, Callable, Deque, Iterator, List, Optional
 
 from . import _engine, _native
 from ._core import RUN_MASK, STREAM_MASK, Core, milliseconds
-from ._engine import Item, channel_of_loop, channel_of_thread
+from ._engine import Channel, Item, channel_of_loop, channel_of_thread
 from .errors import SessionClosedError, from_native
 from .events import ApprovalEvent, Decoder, Event, ResultEvent
 from .types import ExecutionResult
@@ -47,11 +47,19 @@ def cancel_run(core: Core, run_id: int) -> None:
         pass  # closed meanwhile: that ends the run too
 
 
+def _channel(core: Core, loop: asyncio.AbstractEventLoop) -> Channel:
+    """The channel of the running loop, which is nearly always the one of the session's last cell."""
+    channel = core.channel
+    if channel is None or channel.loop is not loop:
+        core.check_home(loop)
+        core.channel = channel = channel_of_loop(loop)
+    return channel
+
+
 async def run_async(core: Core, code: str, timeout: Optional[float]) -> ExecutionResult:
     """One cell; when the task is cancelled the cell is interrupted and waited for, then CancelledError goes on."""
     loop = asyncio.get_running_loop()
-    core.check_home(loop)
-    channel = channel_of_loop(loop)
+    channel = _channel(core, loop)
     done: List[Any] = [loop.create_future()]
 
     def handle(item: Item) -> None:
@@ -86,8 +94,7 @@ async def stream_async(core: Core, code: str, timeout: Optional[float], mask: in
     ``mask``: which of them; ``started`` is told the run's number.
     """
     loop = asyncio.get_running_loop()
-    core.check_home(loop)
-    channel = channel_of_loop(loop)
+    channel = _channel(core, loop)
     items: Deque[Item] = deque()
     decoder = Decoder()
     wake: List[Optional["asyncio.Future[None]"]] = [None]

@@ -10,6 +10,7 @@ from typing import Any, AsyncIterator, Callable, Dict, List, Mapping, Optional, 
 from . import _facade
 from ._core import Core, HostTool, SpaceHandle, milliseconds
 from ._engine import Engine
+from ._runs import run_async
 from .approvals import Approvals
 from .audit import AuditLog
 from .errors import SessionClosedError
@@ -270,7 +271,10 @@ class Session:
             return closed_result()
         if not self._started:
             await self.start()
-        result: ExecutionResult = await self._executor.run(code, timeout)
+        executor = self._executor
+        if type(executor).run is LibraryExecutor.run:
+            return await run_async(executor.core, code, timeout)
+        result: ExecutionResult = await executor.run(code, timeout)
         return result
 
     async def stream(self, code: str, timeout: Optional[float] = None) -> AsyncIterator[Event]:
