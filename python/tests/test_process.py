@@ -116,6 +116,22 @@ def test_ctrl_c_interrupts_the_cell_and_then_the_caller():
     assert (status, out) == (0, "interrupted 1\n"), err
 
 
+def test_ctrl_c_ends_a_cell_that_does_not_stop():
+    status, out, err = program("""
+        import os, signal, threading, workcell.sync
+        with workcell.sync.Session.scratch() as session:
+            session.run("x = 1")
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+            code = "import time\\nwhile True:\\n  try:\\n    time.sleep(9)\\n  except KeyboardInterrupt: pass"
+            try:
+                session.run(code)
+            except KeyboardInterrupt:
+                print("ended", session.run("'x' in globals()").value)
+            print(signal.set_wakeup_fd(-1))
+        """)
+    assert (status, out) == (0, "ended False\n-1\n"), err
+
+
 def test_a_forked_child_has_an_engine_of_its_own():
     status, out, err = program("""
         import os, sys, workcell, workcell.sync

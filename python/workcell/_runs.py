@@ -10,10 +10,12 @@ from typing import Any, AsyncIterator, Callable, Deque, Iterator, List, Optional
 from . import _engine, _native
 from ._core import RUN_MASK, STREAM_MASK, Core, milliseconds
 from ._engine import Channel, Item, channel_of_loop, channel_of_thread
+from ._signals import only_ctrl_c, run_watched
 from .errors import SessionClosedError, from_native
 from .events import ApprovalEvent, Decoder, Event, ResultEvent
 from .types import ExecutionResult
 
+_MAIN = threading.main_thread().ident
 # Outcomes that say that the library failed, not the code: they are raised.
 _OUTCOMES = frozenset(("exception", "timeout", "interrupted", "kernel_died", "rejected", "limit_exceeded"))
 
@@ -161,12 +163,19 @@ def run_sync(core: Core, code: str, timeout: Optional[float],
                 return event.result
             on_event(event)
         raise AssertionError("a run ends with its result")
-    if threading.current_thread() is not threading.main_thread() and core.policy.native is None:
-        # No signal handler has to run on this thread meanwhile, and nobody has to be asked: the short way.
+    if core.policy.native is None:
+        # Nobody has to be asked, and no signal handler has to run on this thread meanwhile: the short way.
+        timeout_ms = 0 if timeout is None else milliseconds(timeout)
+        native: Optional[_native.Result] = None
         try:
-            return _result(core, core.need_session().run(code, 0 if timeout is None else milliseconds(timeout)))
+            if threading.get_ident() != _MAIN:
+                native = core.need_session().run(code, timeout_ms)
+            elif only_ctrl_c():
+                native = run_watched(core.need_session(), code, timeout_ms)
         except _native.NativeError as error:
             raise from_native(error) from None
+        if native is not None:
+            return _result(core, native)
     channel = channel_of_thread()
     found: List[Any] = []
 
