@@ -651,6 +651,11 @@ struct cell_session_options {
 	const char *remote_token; /* NULL: none is sent */
 	const char *remote_workspace; /* NULL: none */
 	int remote_reopen;        /* 1: a cell whose session has expired runs in a new one; 0: it fails with CELL_E_EXPIRED */
+	/*
+	 * 1: values that JSON cannot say have a further MIME part, "application/vnd.workcell.value.KIND", that another Python can
+	 * read: KIND is literal (tuples, sets, ...), npy (numpy), dataframe.parquet, series.json, ...  For hosts in Python.
+	 */
+	int portable_values;
 };
 #define CELL_SESSION_OPTIONS_INIT                                                 \
 	{ .size = sizeof(struct cell_session_options), .timeout_ms = 120000, .grace_ms = 2000, \
@@ -706,6 +711,11 @@ CELL_API int cell_session_start(struct cell_session *session, const char *code, 
 				struct cell_error *err);
 /* Interrupts the running cell (KeyboardInterrupt in the code).  Nothing running: 0, no effect. */
 CELL_API int cell_session_interrupt(struct cell_session *session, struct cell_error *err);
+/*
+ * Ends one cell of cell_session_start(): one that waits does not run, one that runs is interrupted and, when it has not ended
+ * within grace_ms, its kernel is killed.  Its result says `interrupted`.  A run that is over or unknown: 0, no effect.
+ */
+CELL_API int cell_session_cancel(struct cell_session *session, uint64_t run_id, struct cell_error *err);
 /*
  * A fresh kernel.  A running cell ends with `interrupted` and state lost, queued ones follow on the new
  * kernel.  On return the old kernel and every process it left behind are gone.

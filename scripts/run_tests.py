@@ -1,6 +1,6 @@
 """Builds what the tests need and runs them all: make test.
 
-Stages, each named on the command line to run it alone: gcc, checks, unit, e2e, holes, asan, fuzz. Builds are made with -Werror,
+Stages, each named on the command line to run it alone: gcc, checks, unit, e2e, sdk, holes, asan, fuzz. Builds are made with -Werror,
 and there are two: one by gcc, as it is used, and one by clang with ASan, UBSan and the fuzz targets. Ends with one line
 `N passed, N failed`; a stage that cannot run counts as a failure.
 """
@@ -153,6 +153,11 @@ def stage_e2e():
     pytests("build", *PYTEST_DIRS)
 
 
+def stage_sdk():
+    say("the Python SDK, on every CPython there is")
+    pytests("build", "--rootdir", ROOT, "python/tests")
+
+
 def sanitized():
     """clang's build is the sanitizers' and the fuzzer's as well: a build takes minutes."""
     return build("build-asan", "-Dfuzz=true", "-Db_lundef=false", "-Db_sanitize=address,undefined", CC="clang")
@@ -183,7 +188,7 @@ def stage_fuzz():
         meson_tests("build-asan", "--suite", "fuzz")
 
 
-STAGES = [stage_gcc, stage_checks, stage_unit, stage_e2e, stage_holes, stage_asan, stage_fuzz]
+STAGES = [stage_gcc, stage_checks, stage_unit, stage_e2e, stage_sdk, stage_holes, stage_asan, stage_fuzz]
 
 
 def main():

@@ -61,6 +61,7 @@ class Cells:
         self.loop = None
         self.hooked_shell = None
         self.home = None  # (cwd, its real name): where each cell ends up again
+        self.portable = None  # (value) -> (MIME type, bytes) or None: for values that JSON cannot say
         self.interrupted = bool  # the kernel's: is there an interrupt for this run?
         self.history = [""]
         self.out = {}
@@ -274,8 +275,7 @@ class Cells:
         except OSError as exc:
             sys.stderr.write("[workcell] cwd not reset: %s\n" % exc)
 
-    @staticmethod
-    def present(value):
+    def present(self, value):
         if type(value) in _PLAIN:
             with values.any_digits():
                 text = repr(value)
@@ -293,7 +293,12 @@ class Cells:
             plain = data.pop("text/plain", text)
             mime = [("text/plain", cut(plain))] if plain != text else []
             mime.extend((kind, part_bytes(part)) for kind, part in data.items())
-        return values.encode(value), cut(text), mime, None
+        encoded = values.encode(value)
+        if encoded is None and self.portable is not None:
+            part = self.portable(value)
+            if part is not None:
+                mime = [*mime, part]
+        return encoded, cut(text), mime, None
 
 
 def part_bytes(part):

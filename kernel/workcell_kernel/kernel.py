@@ -13,7 +13,7 @@ import _signal
 import _workcell
 
 from . import display as display_module
-from . import errors, guard, limits, namespaces, ns_deps, rpc, shell
+from . import errors, guard, limits, namespaces, ns_deps, portable, rpc, shell
 from .cell import Cells, part_bytes
 from .ns_errors import EXPORTED
 from .streams import TextOut, no_input
@@ -154,6 +154,8 @@ class Kernel:
             self.ask_before_commands()
         if options.get("shell_escape"):
             guard.install()
+        if options.get("portable"):
+            self.cells.portable = portable.part
         try:
             os.chdir(options["cwd"])
             if options.get("restore_cwd"):

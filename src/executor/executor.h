@@ -79,6 +79,7 @@ struct cell__kernel_spec {
 	bool gate_shell;        /* ask before shell commands */
 	bool shell_escape;      /* only `!cmd` and its like may start processes */
 	bool restore_cwd;       /* go back to cwd after each cell */
+	bool portable;          /* values also in a form that another Python can read */
 	const char *site;       /* a folder of packages to put on the path, or NULL */
 	const struct cell__policy *policy; /* sandbox; NULL for the others */
 	const char *const *read;    /* sandbox: folders that the code must see, read-only; NULL-terminated or NULL */

@@ -34,7 +34,7 @@ struct cell__run {
 
 	/* the session's side */
 	bool started, ending;
-	bool timed_out, interrupt_asked;
+	bool timed_out, interrupt_asked, cancelled;
 	bool held; /* whoever gets the events, on the loop's thread, does not keep up */
 	const char *over; /* the limit that the host stopped it for; NULL: none */
 	uint64_t over_max, over_used;

@@ -70,7 +70,7 @@ struct cell_session {
 	struct cell_audit *audit;
 	unsigned gate_kinds;
 	int64_t approval_timeout_ms;
-	bool approval_stops_clock, require_shell_escape, restore_cwd;
+	bool approval_stops_clock, require_shell_escape, restore_cwd, portable;
 	bool takes_questions; /* of MCP servers */
 	struct cell__image_folder images;
 	char *remote_url, *remote_token, *remote_workspace;
@@ -171,7 +171,8 @@ static void update_clock(struct cell_session *session, size_t parked)
 	struct cell__run *run = session->current;
 	if (parked < session->parked_before)
 		session->parked_before = parked;
-	if (!session->approval_stops_clock || !run || !run->started || run->ending || run->timed_out || run->timeout_ms < 0)
+	if (!session->approval_stops_clock || !run || !run->started || run->ending || run->timed_out || run->cancelled ||
+	    run->timeout_ms < 0)
 		return;
 	bool stop = parked > session->parked_before;
 	if (stop == session->clock_stopped)
@@ -240,6 +241,7 @@ static int fill_spec(struct cell_session *session, struct cell__kernel_spec *ret
 		.gate_shell = (session->gate_kinds & CELL_GATE_SHELL) != 0,
 		.shell_escape = session->require_shell_escape,
 		.restore_cwd = session->restore_cwd,
+		.portable = session->portable,
 		.site = session->space ? cell__space_site(session->space) : NULL,
 		.policy = session->confined ? &session->confine : NULL,
 		.kernel = session->kernel,
@@ -494,7 +496,10 @@ static void end_dead(struct cell__run *run, const struct seat *seat, const struc
 		cell__run_end(run, false);
 	} else if (how->asked && !seat->violation) {
 		(void)cell__result_set_error(run->result, CELL_OUT_INTERRUPTED, "KeyboardInterrupt",
-					     "the session was reset while the cell ran", "");
+					     run->cancelled ? "the cell was cancelled and did not stop when interrupted, so its kernel was "
+							      "killed and the session's variables are lost"
+							    : "the session was reset while the cell ran",
+					     "");
 		cell__run_end(run, false);
 	} else {
 		describe_death(how, seat->violation, message, sizeof message);
@@ -788,7 +793,7 @@ static void handle_timer(uv_timer_t *timer)
 	struct cell__run *run = session->current;
 	if (!run || !run->started || run->ending || !session->seat)
 		return;
-	if (run->over) {
+	if (run->over || run->cancelled) {
 		leave_seat(session, 0);
 	} else if (!run->timed_out) {
 		run->timed_out = true;
@@ -825,9 +830,10 @@ static void start_run(struct cell_session *session)
 	free(cell__take_ptr(run->code));
 	if (run->interrupt_asked)
 		session->executor->interrupt(session->seat->kernel, run->id);
-	if (run->timeout_ms >= 0) {
+	int64_t patience_ms = run->cancelled ? session->grace_ms : run->timeout_ms;
+	if (patience_ms >= 0) {
 		uv_update_time(&session->engine->loop.uv);
-		uv_timer_start(&session->timer, handle_timer, (uint64_t)run->timeout_ms, 0);
+		uv_timer_start(&session->timer, handle_timer, (uint64_t)patience_ms, 0);
 	}
 }
 
@@ -1003,6 +1009,41 @@ static void do_interrupt(void *arg)
 		session->executor->interrupt(session->seat->kernel, run->id);
 }
 
+struct cancelling {
+	struct cell_session *session;
+	uint64_t id;
+};
+
+static void do_cancel(void *arg)
+{
+	struct cancelling *cancelling = arg;
+	struct cell_session *session = cancelling->session;
+	struct cell__run *run = session->current;
+	if (run && run->id == cancelling->id) {
+		if (run->ending || run->cancelled)
+			return;
+		run->cancelled = run->interrupt_asked = true;
+		if (!run->started || !session->seat || run->timed_out || run->over)
+			return; /* it ends in another way already, or will be stopped when it starts */
+		session->executor->interrupt(session->seat->kernel, run->id);
+		uv_update_time(&session->engine->loop.uv);
+		uv_timer_start(&session->timer, handle_timer, (uint64_t)session->grace_ms, 0);
+		return;
+	}
+	struct cell__run *before = NULL;
+	for (run = session->first; run && run->id != cancelling->id; run = run->next)
+		before = run;
+	if (!run)
+		return;
+	*(before ? &before->next : &session->first) = run->next;
+	if (session->last == run)
+		session->last = before;
+	session->queued--;
+	(void)cell__result_set_error(run->result, CELL_OUT_INTERRUPTED, "KeyboardInterrupt",
+				     "the cell was cancelled before it began", "");
+	cell__run_end(run, true);
+}
+
 static void do_submit(struct cell__task *task)
 {
 	struct cell__run *run = (struct cell__run *)task;
@@ -1117,6 +1158,7 @@ static int copy_gate(struct cell_session *session, const struct cell_session_opt
 	session->approval_stops_clock = opts->approval_stops_clock != 0;
 	session->require_shell_escape = opts->require_shell_escape != 0;
 	session->restore_cwd = opts->restore_cwd != 0;
+	session->portable = opts->portable_values != 0;
 	session->next_call_id = 1;
 	return 0;
 }
@@ -1607,6 +1649,17 @@ int cell_session_interrupt(struct cell_session *session, struct cell_error *err)
 		do_interrupt(session);
 	else
 		cell__loop_call(&session->engine->loop, do_interrupt, session);
+	return 0;
+}
+
+int cell_session_cancel(struct cell_session *session, uint64_t run_id, struct cell_error *err)
+{
+	struct cancelling cancelling = { .session = session, .id = run_id };
+	(void)err;
+	if (cell__loop_is_current(&session->engine->loop))
+		do_cancel(&cancelling);
+	else
+		cell__loop_call(&session->engine->loop, do_cancel, &cancelling);
 	return 0;
 }
 

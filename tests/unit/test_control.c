@@ -94,6 +94,98 @@ static void test_interrupt(void **state)
 }
 
 /* Nothing runs: nothing happens, and above all not to the next cell. */
+/* ---- cancel ---- */
+
+/* A cell of cell_session_start(). */
+struct started {
+	atomic_int begun, over;
+	int code, kept;
+	uint64_t id;
+};
+
+static void note_started(void *arg, const struct cell_event *event)
+{
+	struct started *started = arg;
+	if (event->type == CELL_EVENT_CHUNK)
+		atomic_store(&started->begun, 1);
+	if (event->type != CELL_EVENT_RESULT)
+		return;
+	const struct cell_outcome *outcome = cell_result_error(event->result);
+	started->code = outcome ? outcome->code : CELL_OK;
+	started->kept = cell_result_state_kept(event->result);
+	cell_result_destroy(event->result);
+	atomic_store(&started->over, 1);
+}
+
+static bool has_started(void *arg)
+{
+	return atomic_load(&((struct started *)arg)->begun) != 0;
+}
+
+static bool is_over(void *arg)
+{
+	return atomic_load(&((struct started *)arg)->over) != 0;
+}
+
+static void start_cell(struct cell_session *session, const char *code, struct started *started)
+{
+	struct cell_run_options options = CELL_RUN_OPTIONS_INIT;
+	options.on_event = note_started;
+	options.event_arg = started;
+	assert_int_equal(cell_session_start(session, code, strlen(code), &options, &started->id, NULL), 0);
+}
+
+/* One run and no other: the running one is interrupted, a waiting one is taken out, what is over is left alone. */
+static void test_cancel(void **state)
+{
+	(void)state;
+	struct started first = { 0 }, second = { 0 }, third = { 0 };
+	struct cell_engine *engine = support_engine(0);
+	struct cell_session *session = support_session(engine);
+	start_cell(session, FOREVER, &first);
+	assert_true(support_wait(has_started, &first));
+	start_cell(session, "ran = True", &second);
+	start_cell(session, "third = 3", &third);
+	assert_int_equal(cell_session_cancel(session, second.id, NULL), 0);
+	assert_true(support_wait(is_over, &second));
+	assert_int_equal(second.code, CELL_OUT_INTERRUPTED);
+	assert_int_equal(second.kept, 1);
+	assert_false(is_over(&first));
+	assert_int_equal(cell_session_cancel(session, first.id, NULL), 0);
+	assert_true(support_wait(is_over, &first));
+	assert_int_equal(first.code, CELL_OUT_INTERRUPTED);
+	assert_int_equal(first.kept, 1);
+	assert_true(support_wait(is_over, &third));
+	assert_int_equal(third.code, CELL_OK);
+	assert_int_equal(cell_session_cancel(session, first.id, NULL), 0);
+	assert_int_equal(cell_session_cancel(session, 12345, NULL), 0);
+	support_expect(session, "'ran' in globals(), third", "(False, 3)");
+	cell_session_close(session);
+	cell_engine_destroy(engine);
+}
+
+/* Code that does not stop is killed after the grace, and the session goes on. */
+static void test_cancel_of_the_stubborn(void **state)
+{
+	(void)state;
+	struct started cell = { 0 };
+	struct cell_engine *engine = support_engine(0);
+	struct cell_session_options options = CELL_SESSION_OPTIONS_INIT;
+	options.python = TEST_PYTHON;
+	options.grace_ms = 100;
+	struct cell_session *session = support_session_with(engine, &options);
+	start_cell(session, "while True:\n    try:\n        print('begun')\n        while True: pass\n    except KeyboardInterrupt: pass",
+		   &cell);
+	assert_true(support_wait(has_started, &cell));
+	assert_int_equal(cell_session_cancel(session, cell.id, NULL), 0);
+	assert_true(support_wait(is_over, &cell));
+	assert_int_equal(cell.code, CELL_OUT_INTERRUPTED);
+	assert_int_equal(cell.kept, 0);
+	support_expect(session, "1 + 1", "2");
+	cell_session_close(session);
+	cell_engine_destroy(engine);
+}
+
 static void test_interrupt_of_nothing(void **state)
 {
 	(void)state;
@@ -495,6 +587,8 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		TEST(test_interrupt),
 		TEST(test_interrupt_of_nothing),
+		TEST(test_cancel),
+		TEST(test_cancel_of_the_stubborn),
 		TEST(test_interrupt_rain),
 		TEST(test_timeout_kept),
 		TEST(test_timeout_lost),

@@ -1,0 +1,93 @@
+"""The other peer of the SDK's benchmark (bench/sdk.py): the same measures, taken of ipybox by its own API.
+
+    python3 peer_ipybox.py [--quick]
+
+Run by an interpreter that has ipybox. Prints one JSON object: nanoseconds by row, and bytes for `memory`. Every answer is
+checked, but for output that ipybox loses now and then (it does not wait for all of it): such a cell counts like the others.
+"""
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+SERVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "mcp_server.py")
+
+
+def private_bytes(pid):
+    with open("/proc/%d/smaps_rollup" % pid) as rollup:
+        return sum(int(line.split()[1]) * 1024 for line in rollup if line.startswith(("Private_Clean:", "Private_Dirty:")))
+
+
+def children(pid):
+    found = []
+    for task in os.listdir("/proc/%d/task" % pid):
+        with open("/proc/%d/task/%s/children" % (pid, task)) as file:
+            for child in file.read().split():
+                found += [int(child)] + children(int(child))
+    return found
+
+
+async def measure(quick):
+    from ipybox import ApprovalRequest, CodeExecutor, generate_mcp_sources
+
+    rows = {name: [] for name in ("open", "cell", "first-chunk", "tool", "reset", "memory")}
+    folder = Path(tempfile.mkdtemp(prefix="workcell-bench-ipybox-"))
+    os.chdir(folder)
+    await generate_mcp_sources("bench", {"command": sys.executable, "args": [SERVER]}, folder / "mcptools")
+    for _ in range(2 if quick else 4):
+        began = time.perf_counter_ns()
+        async with CodeExecutor(images_dir=folder / "images") as executor:
+            await executor.execute("1+1")
+            rows["open"].append(time.perf_counter_ns() - began)
+    async with CodeExecutor(images_dir=folder / "images") as executor:
+        before = set(children(os.getpid()))
+        rows["memory"].append(sum(private_bytes(pid) for pid in before))
+        for _ in range(20 if quick else 60):
+            began = time.perf_counter_ns()
+            await executor.execute("1+1")
+            rows["cell"].append(time.perf_counter_ns() - began)
+        await executor.execute("import time")
+        for _ in range(5 if quick else 20):
+            began, first = time.perf_counter_ns(), None
+            async for item in executor.stream("print('x', flush=True); time.sleep(0.05)", chunks=True):
+                if first is None and type(item).__name__ == "CodeExecutionChunk":
+                    first = time.perf_counter_ns() - began
+            if first is not None:
+                rows["first-chunk"].append(first)
+        # One cell with many calls: what a call costs, approval included, without the cell around it.
+        calls = 20
+        code = ("from mcptools.bench.%s import Params, run\nimport time\nt = time.perf_counter_ns()\n"
+                "for _ in range(%d): run(Params(%s))\nprint((time.perf_counter_ns() - t) // %d)")
+        tool, arguments = json.loads(os.environ["BENCH_TOOL"])
+        await executor.execute("from mcptools.bench.%s import Params, run\nrun(Params(%s))" % (tool, arguments))
+        for _ in range(2 if quick else 5):
+            async for item in executor.stream(code % (tool, calls, arguments, calls)):
+                if isinstance(item, ApprovalRequest):
+                    await item.accept()
+                elif getattr(item, "text", None):
+                    rows["tool"].append(int(item.text))
+        for _ in range(2 if quick else 4):
+            began = time.perf_counter_ns()
+            await executor.reset()
+            rows["reset"].append(time.perf_counter_ns() - began)
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Measures ipybox.")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    args = parser.parse_args()
+    try:
+        import ipybox  # noqa: F401
+    except ImportError as error:
+        print(json.dumps({"ok": False, "missing": error.name, "rows": {}}))
+        return
+    print(json.dumps({"ok": True, "rows": asyncio.run(measure(args.quick))}))
+
+
+if __name__ == "__main__":
+    main()

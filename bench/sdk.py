@@ -1,0 +1,160 @@
+"""The benchmark of the Python SDK: Workcell's CodeExecutor beside ipybox and beside jupyter_client with ipykernel, in one run.
+
+    python3 bench/sdk.py [--quick] [--ipybox PYTHON] [--jupyter PYTHON] [--json FILE]
+
+Run by an interpreter that has workcell. --ipybox and --jupyter name interpreters that have the peers; a peer that is not
+there is left out, and the report says so. The last row is what the SDK adds to the C API: a cell through the SDK less a cell
+through the binding's cell_session_run(), with events off, measured in turns.
+"""
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SERVER = os.path.join(HERE, "mcp_server.py")
+# The tool of bench/mcp_server.py, and how Python writes its arguments.
+TOOL = ("add", "a=1, b=2")
+# Times faster than ipybox, and less memory.
+WANTED = {"open": 200, "cell": 200, "first-chunk": 20, "tool": 20, "reset": 200, "memory": 30}
+OVERHEAD_US = 30
+# Between two starts: the pool may refill, as it does between sessions that do not all come at one instant.
+PAUSE = 0.05
+
+
+def private_bytes(pid):
+    with open("/proc/%d/smaps_rollup" % pid) as rollup:
+        return sum(int(line.split()[1]) * 1024 for line in rollup if line.startswith(("Private_Clean:", "Private_Dirty:")))
+
+
+async def measure(quick):
+    from workcell import ApprovalRequest, CodeExecutionChunk, CodeExecutor, default_engine, generate_mcp_sources
+
+    rows = {name: [] for name in WANTED}
+    folder = Path(tempfile.mkdtemp(prefix="workcell-bench-sdk-"))
+    os.chdir(folder)
+    default_engine().prewarm(sys.executable)
+    await generate_mcp_sources("bench", {"command": sys.executable, "args": [SERVER]}, folder / "mcptools")
+    for _ in range(20 if quick else 50):
+        began = time.perf_counter_ns()
+        async with CodeExecutor(images_dir=folder / "images") as executor:
+            result = await executor.execute("1+1")
+            rows["open"].append(time.perf_counter_ns() - began)
+            assert result.text == "2"
+        await asyncio.sleep(PAUSE)
+    async with CodeExecutor(images_dir=folder / "images") as executor:
+        await executor.execute("1+1")
+        rows["memory"].append(private_bytes(executor.session.executor.core.need_session().kernel_pid()))
+        for _ in range(500 if quick else 3000):
+            began = time.perf_counter_ns()
+            await executor.execute("1+1")
+            rows["cell"].append(time.perf_counter_ns() - began)
+        await executor.execute("import time")
+        for _ in range(10 if quick else 30):
+            began, first = time.perf_counter_ns(), None
+            async for item in executor.stream("print('x', flush=True); time.sleep(0.05)", chunks=True):
+                if first is None and isinstance(item, CodeExecutionChunk):
+                    first = time.perf_counter_ns() - began
+            rows["first-chunk"].append(first)
+        calls = 50
+        code = ("from mcptools.bench.%s import Params, run\nimport time\nt = time.perf_counter_ns()\n"
+                "for _ in range(%d): run(Params(%s))\nprint((time.perf_counter_ns() - t) // %d)")
+        await executor.execute("from mcptools.bench.%s import Params, run\nrun(Params(%s))" % TOOL)
+        for _ in range(3 if quick else 10):
+            async for item in executor.stream(code % (TOOL[0], calls, TOOL[1], calls)):
+                if isinstance(item, ApprovalRequest):
+                    await item.accept()
+                elif getattr(item, "text", None):
+                    rows["tool"].append(int(item.text))
+        for _ in range(10 if quick else 30):
+            began = time.perf_counter_ns()
+            await executor.reset()
+            rows["reset"].append(time.perf_counter_ns() - began)
+            await asyncio.sleep(PAUSE)
+    return rows
+
+
+def measure_overhead(rounds):
+    """Nanoseconds of a cell: (SDK, C API), in turns, so that a busy machine hits both alike."""
+    import workcell.sync
+
+    sdk, native = [], []
+    with workcell.sync.Session.scratch() as session:
+        session.run("1+1")
+        handle = session._core.need_session()
+        for _ in range(rounds):
+            for target, fn in ((sdk, lambda: session.run("1+1").value), (native, lambda: handle.run("1+1", 0))):
+                for _ in range(20):
+                    began = time.perf_counter_ns()
+                    fn()
+                    target.append(time.perf_counter_ns() - began)
+    return statistics.median(sdk), statistics.median(native)
+
+
+def peer(python, script, quick):
+    if not python:
+        return None
+    done = subprocess.run([python, os.path.join(HERE, script)] + (["--quick"] if quick else []), stdout=subprocess.PIPE,
+                          env=dict(os.environ, BENCH_TOOL=json.dumps(TOOL), PYTHONPATH=""))
+    if done.returncode != 0:
+        print("bench: %s failed" % script, file=sys.stderr)
+        return None
+    answer = json.loads(done.stdout)
+    if not answer["ok"]:
+        print("bench: %s is left out: %s is missing" % (script, answer["missing"]), file=sys.stderr)
+        return None
+    return answer["rows"]
+
+
+def shown(name, value):
+    if value is None:
+        return "-"
+    return "%.1f MB" % (value / 1e6) if name == "memory" else "%.3f ms" % (value / 1e6)
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Measures the Python SDK beside its peers.")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    parser.add_argument("--ipybox", help="an interpreter that has ipybox")
+    parser.add_argument("--jupyter", help="an interpreter that has jupyter_client and ipykernel")
+    parser.add_argument("--json", help="write what was measured to this file")
+    args = parser.parse_args()
+
+    ours = asyncio.run(measure(args.quick))
+    overhead = measure_overhead(20 if args.quick else 100)
+    theirs = {"ipybox": peer(args.ipybox, "peer_ipybox.py", args.quick),
+              "jupyter_client": peer(args.jupyter, "peer_ipykernel.py", args.quick)}
+    middle = {name: statistics.median(values) for name, values in ours.items()}
+    print("%-12s %12s %14s %9s %8s %16s %9s" % ("row", "workcell", "ipybox", "times", "wanted", "jupyter_client", "times"))
+    report = {"rows": {}, "overhead_us": (overhead[0] - overhead[1]) / 1e3}
+    good = True
+    for name, value in middle.items():
+        line = {"workcell": value}
+        cells = ["%-12s %12s" % (name, shown(name, value))]
+        for other, width in (("ipybox", 14), ("jupyter_client", 16)):
+            values = (theirs[other] or {}).get(name)
+            found = statistics.median(values) if values else None
+            ratio = found / value if found else None
+            line[other], line[other + "_times"] = found, ratio
+            cells.append("%*s %9s" % (width, shown(name, found), "-" if ratio is None else "%.0f" % ratio))
+            if other == "ipybox":
+                cells.append("%8d" % WANTED[name])
+                good = good and (ratio is None or ratio >= WANTED[name])
+        report["rows"][name] = line
+        print(" ".join(cells))
+    print("a cell: %.1f us through the SDK, %.1f us through the C API: %.1f us more (at most %d)" % (
+        overhead[0] / 1e3, overhead[1] / 1e3, report["overhead_us"], OVERHEAD_US))
+    if args.json:
+        with open(args.json, "w") as file:
+            json.dump(dict(report, measured=ours), file)
+    sys.exit(0 if good and report["overhead_us"] <= OVERHEAD_US else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,458 @@
+"""One open session of the library with its space: what the async and the synchronous sessions stand on.
+
+Blocking methods here release the GIL and may be called from any thread. Functions of the host (tools, middlewares, approval
+handlers) run on the *home* loop: the event loop that opened the session, or the background loop of the process for
+synchronous sessions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import json
+import os
+import threading
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from . import _engine, _native
+from ._engine import Background, Channel, Engine, Item, default_engine, log
+from .approvals import ApprovalRequest, Approvals, ask_handler
+from .audit import AuditLog
+from .errors import ExecutorUnavailableError, SessionClosedError, ToolCallError, from_native, from_operation
+from .policy import PolicyLike, resolve
+from .tools.middleware import ToolCallContext, ToolMiddleware, compose_tool_middlewares
+from .tools.schema import converter_of, doc_parts, dumps, parameters_of
+
+SESSION_MASK = _engine.mask_of(_engine.KERNEL_DIED, _engine.APPROVAL, _engine.APPROVAL_ENDED)
+RUN_MASK = _engine.mask_of(_engine.APPROVAL, _engine.APPROVAL_ENDED)
+STREAM_MASK = RUN_MASK | _engine.mask_of(_engine.CHUNK, _engine.DISPLAY, _engine.CALL_STARTED, _engine.CALL_ENDED,
+                                         _engine.IMAGE)
+#: Of an artifact, in one message.
+CHUNK_BYTES = 1 << 20
+
+
+def milliseconds(seconds: Optional[float]) -> int:
+    """A timeout as the library takes it; None: none."""
+    if seconds is None:
+        return -1
+    if seconds <= 0:
+        raise ValueError("a timeout is more than 0 seconds, or None for none; not %r" % seconds)
+    return max(1, int(seconds * 1000))
+
+
+@dataclass
+class HostTool:
+    """A function of the host as a tool."""
+
+    name: str
+    description: str
+    parameters: Dict[str, Any]
+    fn: Callable[..., Any]
+    timeout: Optional[float] = 60.0
+    thread: bool = False
+    convert: Callable[[Dict[str, Any]], Dict[str, Any]] = lambda args: args
+
+    @classmethod
+    def of(cls, fn: Callable[..., Any], name: Optional[str] = None, description: Optional[str] = None,
+           timeout: Optional[float] = 60.0, thread: bool = False) -> "HostTool":
+        about = description if description is not None else doc_parts(fn.__doc__)[0]
+        return cls(name or fn.__name__, about, parameters_of(fn), fn, timeout, thread, converter_of(fn))
+
+
+@dataclass
+class Spec:
+    """What a session is opened with. ``session`` and ``space`` are options of the library by their names there."""
+
+    executor: str = "subprocess"
+    session: Dict[str, Any] = field(default_factory=dict)
+    space: Dict[str, Any] = field(default_factory=dict)
+    policy: PolicyLike = None
+    audit: Optional[AuditLog] = None
+    variables: Optional[Mapping[str, str]] = None
+    progress: Optional[Callable[[str], Any]] = None
+    tools: List[HostTool] = field(default_factory=list)
+    middlewares: List[ToolMiddleware] = field(default_factory=list)
+    mcp: Dict[str, Dict[str, Any]] = field(default_factory=dict)
+    deps: List[str] = field(default_factory=list)
+    engine: Optional[Engine] = None
+
+
+#: What pip and uv are told of the host's environment, as the command line does.
+_INSTALLER = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME",
+              "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy")
+
+
+def installer_env() -> List[str]:
+    """The part of the environment that is about pip and uv."""
+    return ["%s=%s" % item for item in os.environ.items() if item[0] in _INSTALLER or item[0].startswith(("PIP_", "UV_"))]
+
+
+class SpaceHandle:
+    """A space of the library: storage and tools, without a session."""
+
+    close_order = 1
+
+    def __init__(self, engine: Engine, options: Mapping[str, Any], variables: Optional[Mapping[str, str]] = None,
+                 progress: Optional[Callable[[str], Any]] = None) -> None:
+        given = {name: value for name, value in options.items() if value is not None}
+        given.setdefault("installer_env", installer_env())
+        given.setdefault("path", os.environ.get("PATH"))
+        names = os.environ if variables is None else variables
+        try:
+            self.native = _native.Space(engine.native, given, ["%s=%s" % item for item in names.items()], progress)
+        except _native.NativeError as error:
+            raise from_native(error) from None
+        engine.owned.add(self)
+
+    def call(self, method: str, raw: Optional[bytes] = None, **args: Any) -> Any:
+        """One operation of docs/namespaces.md."""
+        return self.call_raw(method, raw, args)[0]
+
+    def call_raw(self, method: str, raw: Optional[bytes], args: Dict[str, Any]) -> Tuple[Any, Optional[bytes]]:
+        try:
+            text, data = self.native.call(method, json.dumps(args), raw)
+        except _native.NativeError as error:
+            raise from_operation(error, method, args) from None
+        return json.loads(text), data
+
+    def call_tool(self, name: str, args: Mapping[str, Any]) -> Any:
+        """A tool, through middlewares; answers what code in a session would get."""
+        answer, raw = self.call_raw("tools.call", None, {"name": name, "args": dict(args)})
+        if not isinstance(answer, dict) or "raw" not in answer:
+            return answer["value"] if isinstance(answer, dict) else answer
+        if answer["raw"] == "text":
+            return (raw or b"").decode("utf-8", "replace")
+        if answer["raw"] == "json":
+            return json.loads(raw or b"null")
+        return _parts(answer["parts"], raw or b"")
+
+    # -- artifacts
+
+    def save_artifact(self, name: str, kind: str, data: bytes, description: str, metadata: Mapping[str, Any]) -> Any:
+        handle = self.call("artifacts.save_begin", name=name, type=kind, description=description,
+                           metadata=dict(metadata))["handle"]
+        try:
+            for at in range(0, len(data), CHUNK_BYTES):
+                self.call("artifacts.save_chunk", data[at:at + CHUNK_BYTES], handle=handle)
+            return self.call("artifacts.save_commit", handle=handle)
+        except BaseException:
+            self.call("artifacts.save_abort", handle=handle)
+            raise
+
+    def load_artifact(self, name: str) -> Tuple[str, bytes]:
+        """(type, bytes)"""
+        opened = self.call("artifacts.load_open", name=name)
+        pieces = []
+        try:
+            for at in range(0, opened["size"], CHUNK_BYTES):
+                n = min(CHUNK_BYTES, opened["size"] - at)
+                _, piece = self.call_raw("artifacts.load_chunk", None,
+                                         {"handle": opened["handle"], "offset": at, "size": n})
+                pieces.append(piece or b"")
+        finally:
+            self.call("artifacts.load_close", handle=opened["handle"])
+        return opened.get("type") or "", b"".join(pieces)
+
+    def close(self) -> None:
+        self.close_native()
+
+    def close_native(self) -> None:
+        self.native.close()
+
+
+def _parts(parts: Sequence[Mapping[str, Any]], raw: bytes) -> Any:
+    found: List[Any] = []
+    at = 0
+    for part in parts:
+        data = raw[at:at + part["size"]]
+        at += part["size"]
+        if part["type"] == "json":
+            found.append(json.loads(data))
+        elif part["type"] == "text":
+            found.append(data.decode("utf-8", "replace"))
+        else:
+            found.append(data)
+    return found[0] if len(found) == 1 else found
+
+
+class Core:
+    """A session of the library with its space."""
+
+    close_order = 0
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.engine = spec.engine or default_engine()
+        self.session: Optional[_native.Session] = None
+        self.space: Optional[SpaceHandle] = None
+        self.id = ""
+        self.home = Channel()
+        self.channel: Optional[Channel] = None  # where the last awaited cell's result came
+        self.approvals = Approvals()
+        self.policy = resolve(spec.policy)
+        self.on_kernel_died: List[Callable[[str], Any]] = []
+        self._background = False
+        self._middlewares = list(spec.middlewares)
+        self._middleware_token: Optional[int] = None
+        self._after: Dict[str, "asyncio.Future[Item]"] = {}
+        self._tasks: "set[asyncio.Task[Any]]" = set()
+        self._lock = threading.Lock()
+
+    # -- opening and closing
+
+    def go_home(self, loop: Optional[asyncio.AbstractEventLoop]) -> None:
+        """Binds functions of the host to a loop (on its thread); None: to that of the process."""
+        if loop is not None:
+            self.home.attach(loop)
+            return
+        background = Background.get()
+        self._background = True
+        background.call(lambda: self.home.attach(background.loop))
+
+    def check_home(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The loop that opened the session may be closed, as after asyncio.run(): then this one takes over."""
+        home = self.home.loop
+        if home is None or home.is_closed():
+            self.home.attach(loop)
+
+    def open(self) -> None:
+        """Blocking; go_home() first."""
+        spec = self.spec
+        self.engine.require(spec.executor)
+        self.space = SpaceHandle(self.engine, spec.space, spec.variables, spec.progress)
+        try:
+            for name, params in spec.mcp.items():
+                self.add_mcp(name, params)
+            for tool in spec.tools:
+                self.add_tool(tool)
+            if self._middlewares:
+                self._register_middlewares()
+            self._configure_deps()
+            options = {name: value for name, value in spec.session.items() if value is not None}
+            options["executor"] = spec.executor
+            self.session = _native.Session(
+                self.engine.native, options, self.space.native, self.policy.native,
+                spec.audit.native if spec.audit is not None else None, self.home.port,
+                self.home.add(self._handle_session_event), SESSION_MASK)
+        except _native.NativeError as error:
+            self.space.close()
+            self.home.close()
+            if error.args[1] == "executor_unavailable":
+                raise ExecutorUnavailableError(str(error.args[0])) from None
+            raise from_native(error) from None
+        except BaseException:
+            self.space.close()
+            self.home.close()
+            raise
+        self.id = self.session.id()
+        self.engine.owned.add(self)
+
+    def _configure_deps(self) -> None:
+        """What was configured is there before the first cell, also where code may not add packages."""
+        assert self.space is not None
+        wanted = self.spec.deps
+        if not wanted:
+            return
+        storage = self.spec.space.get("storage")
+        have = set(self.space.call("deps.list"))
+        missing = [each for each in wanted if each not in have]
+        if missing and not self.spec.space.get("allow_runtime_deps", 1) and storage:
+            path = os.path.join(str(storage), "requirements.txt")
+            with open(path, "a", encoding="utf-8") as file:
+                file.write("".join(each + "\n" for each in missing))
+            self.space.call("deps.sync")
+        else:
+            for each in missing:
+                self.space.call("deps.add", package=each)
+            if not missing:
+                self.space.call("deps.sync", quick=True)
+
+    def close(self) -> None:
+        self.close_native()
+
+    def close_native(self) -> None:
+        """Blocking, any thread, more than once."""
+        with self._lock:
+            session, self.session = self.session, None
+            space, self.space = self.space, None
+        self.approvals.end()
+        if session is not None:
+            session.close()
+        if space is not None:
+            space.close()
+        self.home.close()
+
+    def need_session(self) -> _native.Session:
+        session = self.session
+        if session is None:
+            raise SessionClosedError("the session is closed")
+        return session
+
+    def need_space(self) -> SpaceHandle:
+        space = self.space
+        if space is None:
+            raise SessionClosedError("the session is closed")
+        return space
+
+    def reset(self) -> None:
+        """Blocking."""
+        try:
+            self.need_session().reset()
+        except _native.NativeError as error:
+            raise from_native(error) from None
+
+    # -- approvals
+
+    def handle_approval(self, item: Item) -> Optional[ApprovalRequest]:
+        """Any thread; item: (token, APPROVAL or APPROVAL_ENDED, run id, ...). Functions that decide run at home."""
+        if item[1] == _engine.APPROVAL_ENDED:
+            self.approvals.remove(item[3])
+            return None
+        request = ApprovalRequest._from_item(self, item)
+        self.approvals.add(request)
+        functions = [fn for fn in (self.policy.function, self.approvals._handler) if fn is not None]
+        if functions:
+            self._at_home(lambda: self._spawn(ask_handler(request, functions)))
+        return request
+
+    def _at_home(self, fn: Callable[[], Any]) -> None:
+        loop = self.home.loop
+        if loop is None:
+            return
+        if _engine._running_loop() is loop:
+            fn()
+        else:
+            loop.call_soon_threadsafe(fn)
+
+    def _spawn(self, coroutine: Any) -> "asyncio.Task[Any]":
+        """On the home loop's thread."""
+        task: "asyncio.Task[Any]" = asyncio.ensure_future(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _handle_session_event(self, item: Item) -> None:
+        if item[1] in (_engine.APPROVAL, _engine.APPROVAL_ENDED):
+            self.handle_approval(item)
+        elif item[1] == _engine.KERNEL_DIED:
+            for fn in list(self.on_kernel_died):
+                fn(item[3])
+
+    # -- tools
+
+    def add_tool(self, tool: HostTool) -> None:
+        """Blocking, but short."""
+        token = self.home.add(functools.partial(self._handle_tool_call, tool))
+        try:
+            self.need_space().native.add_tool(tool.name, tool.description or None, json.dumps(tool.parameters),
+                                              milliseconds(tool.timeout), self.home.port, token)
+        except _native.NativeError as error:
+            self.home.handlers.pop(token, None)
+            raise from_native(error) from None
+
+    def _handle_tool_call(self, tool: HostTool, item: Item) -> None:
+        self._spawn(self._run_tool(tool, item[2], item[4]))
+
+    async def _run_tool(self, tool: HostTool, args: str, call: _native.ToolCall) -> None:
+        try:
+            arguments = tool.convert(json.loads(args))
+            fn = tool.fn
+            if (tool.thread or self._background) and not inspect.iscoroutinefunction(fn):
+                loop = asyncio.get_running_loop()
+                value = await loop.run_in_executor(None, functools.partial(fn, **arguments))
+            else:
+                value = fn(**arguments)
+            if inspect.isawaitable(value):
+                value = await value
+            if isinstance(value, str):
+                call.answer_text(value)
+            else:
+                call.answer_json(dumps(value))
+        except asyncio.CancelledError:
+            call.fail("the host cancelled the call")
+            raise
+        except Exception as error:
+            log.debug("tool %s failed", tool.name, exc_info=True)
+            call.fail("%s: %s" % (type(error).__name__, error))
+
+    def add_mcp(self, name: str, params: Mapping[str, Any]) -> None:
+        """Blocking, but short."""
+        try:
+            self.need_space().native.add_mcp(name, json.dumps(dict(params)))
+        except _native.NativeError as error:
+            raise from_native(error) from None
+
+    # -- middlewares
+
+    def add_middleware(self, middleware: ToolMiddleware) -> None:
+        """Blocking, but short. The first added is the outermost."""
+        self._middlewares.append(middleware)
+        if self.space is not None and self._middleware_token is None:
+            self._register_middlewares()
+
+    def _register_middlewares(self) -> None:
+        self._middleware_token = token = self.home.add(self._handle_middleware)
+        try:
+            self.need_space().native.add_middleware("python", self.home.port, token)
+        except _native.NativeError as error:
+            raise from_native(error) from None
+
+    def _handle_middleware(self, item: Item) -> None:
+        if item[1] == _engine.BEFORE:
+            self._spawn(self._walk(item))
+            return
+        future = self._after.pop(item[6], None)
+        if future is None or future.done():
+            item[11].next()  # nobody waits on our side: it goes its way unchanged
+        else:
+            future.set_result(item)
+
+    async def _walk(self, item: Item) -> None:
+        """One call through all middlewares: `before` brings it, `after` brings what the tool answered."""
+        _, _, tool, called, session_id, executor, request_id, args, _, _, _, before = item
+        ctx = ToolCallContext(tool, called or None, json.loads(args or "{}"), executor_type=executor, origin=executor,
+                              request_id=request_id, session_id=session_id or None)
+        given = dict(ctx.args)
+        state: Dict[str, Any] = {}
+
+        async def terminal(context: ToolCallContext) -> Any:
+            if "passed" in state:
+                raise RuntimeError("call_next() may be called once")
+            state["passed"] = True
+            if context.args != given:
+                before.set_args(dumps(context.args))
+            future: "asyncio.Future[Item]" = asyncio.get_running_loop().create_future()
+            self._after[request_id] = future
+            before.next()
+            answered = await future
+            state["after"] = answered[11]
+            if answered[8] is not None:
+                state["error"] = error = ToolCallError(context.full_name, context.args, answered[8])
+                raise error
+            state["value"] = answered[9] if answered[10] else json.loads(answered[9] or "null")
+            return state["value"]
+
+        try:
+            value = await compose_tool_middlewares(self._middlewares, terminal)(ctx)
+        except BaseException as error:
+            self._after.pop(request_id, None)
+            after = state.get("after")
+            if after is not None and error is state.get("error"):
+                after.next()  # the tool's own failure
+            elif after is not None or "passed" not in state:
+                (after or before).fail(str(error) or type(error).__name__)
+            if not isinstance(error, Exception):
+                raise
+            return
+        target = state.get("after") or before
+        if "value" in state and value is state["value"]:
+            target.next()
+        elif isinstance(value, str):
+            target.answer_text(value)
+        else:
+            try:
+                target.answer_json(dumps(value))
+            except (TypeError, ValueError) as error:
+                target.fail("the middleware's answer: %s" % error)

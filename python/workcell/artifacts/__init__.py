@@ -1,0 +1,119 @@
+"""Artifacts: named data that outlives sessions."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Union
+
+from ..errors import ArtifactNotFoundError
+from .tables import from_bytes, to_bytes
+
+if TYPE_CHECKING:
+    from .._core import SpaceHandle
+
+_INTERNAL = "_data_type"
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.timezone.utc)
+
+
+@dataclass
+class Artifact:
+    """What is known about an artifact."""
+
+    name: str
+    path: str
+    description: str = ""
+    metadata: Dict[str, Any] = field(default_factory=dict)
+    created_at: datetime.datetime = field(default_factory=_now)
+
+    def to_dict(self) -> Dict[str, Any]:
+        """``{name, path, description, metadata, created_at}``, the time as ISO text."""
+        return {"name": self.name, "path": self.path, "description": self.description, "metadata": dict(self.metadata),
+                "created_at": self.created_at.isoformat()}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Artifact":
+        return cls(data["name"], data.get("path") or "", data.get("description") or "", own_metadata(data),
+                   _time(data.get("created_at")))
+
+
+def own_metadata(data: Mapping[str, Any]) -> Dict[str, Any]:
+    """Without what is kept for ourselves."""
+    return {key: value for key, value in (data.get("metadata") or {}).items() if key != _INTERNAL}
+
+
+def _time(text: Any) -> datetime.datetime:
+    try:
+        return datetime.datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+    except ValueError:
+        return datetime.datetime.fromtimestamp(0, datetime.timezone.utc)
+
+
+def artifact_dict(data: Mapping[str, Any]) -> Dict[str, Any]:
+    """The shape of every listing of artifacts."""
+    return {"name": data["name"], "path": data.get("path"), "description": data.get("description") or "",
+            "metadata": own_metadata(data), "created_at": data.get("created_at"), "size": data.get("size")}
+
+
+class ArtifactStore:
+    """The artifacts of a storage, from the host. All methods wait."""
+
+    def __init__(self, space: Callable[[], "SpaceHandle"], path: str = "") -> None:
+        self._space = space
+        self.path = path
+
+    def save(self, name: str, data: Any, description: str = "", metadata: Optional[Mapping[str, Any]] = None) -> Artifact:
+        """Replaces what had the name."""
+        kind, payload = to_bytes(data)
+        return Artifact.from_dict(self._space().save_artifact(name, kind, payload, description, metadata or {}))
+
+    def load(self, name: str) -> Any:
+        """The data, of the type it had; ArtifactNotFoundError."""
+        return from_bytes(*self._space().load_artifact(name))
+
+    def get(self, name: str) -> Optional[Artifact]:
+        found = self._space().call("artifacts.get", name=name)
+        return None if found is None else Artifact.from_dict(found)
+
+    def list(self) -> "List[Artifact]":
+        return [Artifact.from_dict(each) for each in self._space().call("artifacts.list")]
+
+    def exists(self, name: str) -> bool:
+        return bool(self._space().call("artifacts.exists", name=name))
+
+    def delete(self, name: str) -> None:
+        """One that is not there is fine."""
+        self._space().call("artifacts.delete", name=name)
+
+
+class FileArtifactStore(ArtifactStore):
+    """The artifacts of a folder."""
+
+    def __init__(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        from ..storage import FileStorage
+
+        # A storage keeps its artifacts in artifacts/; a store that was given such a folder is that storage's.
+        self.path_obj = Path(path)
+        base = self.path_obj.parent if self.path_obj.name == "artifacts" else self.path_obj
+        self._storage = FileStorage(base)
+        super().__init__(self._storage.space, os.fspath(path))
+
+
+class ArtifactsNamespace:
+    """A store as agents see it."""
+
+    def __init__(self, store: ArtifactStore) -> None:
+        self._store = store
+        self.path = store.path
+        self.save, self.load, self.get = store.save, store.load, store.get
+        self.list, self.exists, self.delete = store.list, store.exists, store.delete
+
+
+ArtifactStoreProtocol = ArtifactStore
+
+__all__ = ["Artifact", "ArtifactStore", "FileArtifactStore", "ArtifactsNamespace", "ArtifactNotFoundError"]

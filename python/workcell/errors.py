@@ -1,0 +1,348 @@
+"""Every error that Workcell raises.
+
+Code that an agent wrote and that went wrong raises nothing on the host: it is in the result
+(:attr:`workcell.ExecutionResult.error`). What is raised here is misuse, or a failure of ours.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Type
+
+
+class CodeModeError(Exception):
+    """The base of all errors of Workcell.
+
+    ``code`` is a word of the library's table (``invalid``, ``closed``, ``executor_unavailable``, ...), or ``""``.
+    """
+
+    code: str = ""
+
+
+#: The same class by the name of this package.
+WorkcellError = CodeModeError
+
+
+# ---- tools
+
+
+class ToolNotFoundError(CodeModeError):
+    """There is no such tool."""
+
+    code = "not_found"
+
+    def __init__(self, tool_name: str, available_tools: Optional[Sequence[str]] = None) -> None:
+        self.tool_name = tool_name
+        self.available_tools = list(available_tools or [])
+        message = "Tool '%s' not found" % tool_name
+        if self.available_tools:
+            message += ". Available: " + ", ".join(self.available_tools[:5])
+            if len(self.available_tools) > 5:
+                message += " (and %d more)" % (len(self.available_tools) - 5)
+        super().__init__(message)
+
+
+class ToolCallError(CodeModeError):
+    """A tool was called and failed."""
+
+    code = "tool_failed"
+
+    def __init__(self, tool_name: str, tool_args: Optional[Mapping[str, Any]] = None, cause: object = None) -> None:
+        self.tool_name = tool_name
+        self.tool_args: Dict[str, Any] = dict(tool_args or {})
+        self.cause = cause
+        super().__init__("Tool '%s' failed: %s" % (tool_name, cause))
+
+
+class ToolTimeoutError(CodeModeError, TimeoutError):
+    """A tool did not answer in time."""
+
+    code = "tool_timeout"
+
+    def __init__(self, tool_name: str, timeout_seconds: Optional[float] = None, message: str = "") -> None:
+        self.tool_name = tool_name
+        self.timeout_seconds = timeout_seconds
+        text = "Tool '%s' timed out" % tool_name
+        if timeout_seconds is not None:
+            text += " after %gs" % timeout_seconds
+        super().__init__(text + (": " + message if message else ""))
+
+
+# ---- storage
+
+
+class ArtifactNotFoundError(CodeModeError, LookupError):
+    """There is no such artifact."""
+
+    code = "not_found"
+
+    def __init__(self, artifact_name: str) -> None:
+        self.artifact_name = artifact_name
+        super().__init__("Artifact '%s' not found" % artifact_name)
+
+
+class ArtifactWriteError(CodeModeError):
+    """An artifact could not be written."""
+
+    code = "io"
+
+    def __init__(self, artifact_name: str, reason: str) -> None:
+        self.artifact_name = artifact_name
+        self.reason = reason
+        super().__init__("Cannot write artifact '%s': %s" % (artifact_name, reason))
+
+
+class WorkflowNotFoundError(CodeModeError, LookupError):
+    """There is no such workflow."""
+
+    code = "not_found"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__("Workflow '%s' not found" % name)
+
+
+class WorkflowValidationError(CodeModeError, ValueError):
+    """A source is no workflow."""
+
+    code = "invalid"
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.name = name
+        self.reason = reason
+        super().__init__("Invalid workflow '%s': %s" % (name, reason))
+
+
+class WorkflowExecutionError(CodeModeError):
+    """A workflow was run and raised."""
+
+    code = "exception"
+
+    def __init__(self, name: str, cause: object) -> None:
+        self.name = name
+        self.cause = cause
+        super().__init__("Workflow '%s' execution failed: %s" % (name, cause))
+
+
+SkillNotFoundError = WorkflowNotFoundError
+SkillValidationError = WorkflowValidationError
+SkillExecutionError = WorkflowExecutionError
+
+
+class StorageError(CodeModeError):
+    """The storage could not be used."""
+
+    code = "io"
+
+    def __init__(self, message: str, path: object = None) -> None:
+        self.path = path
+        super().__init__(message + (" (path: %s)" % path if path is not None else ""))
+
+
+class StorageReadError(StorageError):
+    """The storage could not be read."""
+
+
+class StorageWriteError(StorageError):
+    """The storage could not be written."""
+
+
+class DependencyError(CodeModeError):
+    """A package could not be had."""
+
+    code = "install_failed"
+
+    def __init__(self, package: str, required_by: Optional[str] = None, message: str = "") -> None:
+        self.package = package
+        self.required_by = required_by
+        text = message or "Package '%s' is not available" % package
+        super().__init__(text + (" (required by %s)" % required_by if required_by else ""))
+
+
+class RuntimeDepsDisabledError(CodeModeError):
+    """Packages are not changed while sessions run: ``allow_runtime_deps=False``."""
+
+    code = "disabled"
+
+
+# ---- the library
+
+
+class ConfigurationError(CodeModeError):
+    """Something was configured that cannot be."""
+
+    code = "invalid"
+
+
+class InvalidError(ConfigurationError, ValueError):
+    """An argument, a name or a file is not what it must be."""
+
+
+class LimitError(CodeModeError):
+    """More than is allowed."""
+
+    code = "limit"
+
+
+class EngineError(CodeModeError, RuntimeError):
+    """The library itself could not do its work; ``code`` says what."""
+
+
+class KernelError(EngineError):
+    """A kernel could not be started, or the spawner is gone."""
+
+    code = "kernel_failed"
+
+
+class SandboxError(EngineError):
+    """A step of the confinement failed, so nothing was run."""
+
+    code = "sandbox_failed"
+
+
+class SessionClosedError(CodeModeError, RuntimeError):
+    """The session, or its engine, is closed; or it belongs to the process that this one was forked from."""
+
+    code = "closed"
+
+
+class ExecutorUnavailableError(CodeModeError, RuntimeError):
+    """The executor is not part of this build, or does not work on this machine; the message says why."""
+
+    code = "executor_unavailable"
+
+
+class StartTimeoutError(CodeModeError, TimeoutError):
+    """Something did not start in time."""
+
+    code = "start_timeout"
+
+
+# ---- namespaces, as code in sessions sees them
+
+
+class RPCError(CodeModeError):
+    """A call between a session and its host failed."""
+
+
+class RPCTransportError(RPCError):
+    """... because it could not be made."""
+
+
+class NamespaceError(RPCError):
+    """An operation of a namespace failed."""
+
+    def __init__(self, namespace: str, operation: str, message: str, original_type: str = "RuntimeError") -> None:
+        self.namespace = namespace
+        self.operation = operation
+        self.original_type = original_type
+        super().__init__("%s.%s: [%s] %s" % (namespace, operation, original_type, message))
+
+
+class WorkflowError(NamespaceError):
+    """Of ``workflows``."""
+
+    def __init__(self, operation: str, message: str, original_type: str = "RuntimeError") -> None:
+        super().__init__("workflows", operation, message, original_type)
+
+
+class ToolError(NamespaceError):
+    """Of ``tools``."""
+
+    def __init__(self, operation: str, message: str, original_type: str = "RuntimeError") -> None:
+        super().__init__("tools", operation, message, original_type)
+
+
+class ArtifactError(NamespaceError):
+    """Of ``artifacts``."""
+
+    def __init__(self, operation: str, message: str, original_type: str = "RuntimeError") -> None:
+        super().__init__("artifacts", operation, message, original_type)
+
+
+class DepsError(NamespaceError):
+    """Of ``deps``."""
+
+    code = "install_failed"
+
+    def __init__(self, operation: str, message: str, original_type: str = "RuntimeError") -> None:
+        super().__init__("deps", operation, message, original_type)
+
+
+SkillError = WorkflowError
+
+
+# ---- outcomes of cells, for the second family
+
+
+class CodeExecutionError(Exception):
+    """The code raised, was refused something, or its kernel died.
+
+    ``args[0]`` is ``"Type: message"`` and the traceback. ``output`` is what was written before.
+    """
+
+    def __init__(self, message: str, output: str = "", code: str = "exception") -> None:
+        super().__init__(message)
+        self.output = output
+        self.code = code
+
+
+class ApprovalRejectedError(CodeExecutionError):
+    """Somebody said no, and the code did not catch that."""
+
+
+_BY_WORD: Dict[str, Type[CodeModeError]] = {
+    "invalid": InvalidError,
+    "limit": LimitError,
+    "kernel_failed": KernelError,
+    "spawner_failed": KernelError,
+    "sandbox_failed": SandboxError,
+    "closed": SessionClosedError,
+    "executor_unavailable": ExecutorUnavailableError,
+    "start_timeout": StartTimeoutError,
+    "disabled": RuntimeDepsDisabledError,
+    "io": StorageError,
+}
+
+
+def from_native(error: BaseException) -> Exception:
+    """The error of this module for a NativeError (message, word, code, errno)."""
+    message, word = str(error.args[0]), str(error.args[1])
+    if word == "no_memory":
+        return MemoryError(message)
+    made: CodeModeError = _BY_WORD.get(word, EngineError)(message)
+    made.code = word
+    return made
+
+
+def from_operation(error: BaseException, method: str, args: Mapping[str, Any]) -> Exception:
+    """The same for an operation of a space: what was not found has a name."""
+    message, word = str(error.args[0]), str(error.args[1])
+    namespace, _, operation = method.partition(".")
+    name = str(args.get("name", ""))
+    if word == "not_found" and namespace == "artifacts":
+        return ArtifactNotFoundError(name)
+    if word == "not_found" and namespace == "workflows":
+        return WorkflowNotFoundError(name)
+    if namespace == "tools":
+        if word == "not_found":
+            return ToolNotFoundError(name.partition(".")[0]) if "callable" not in message else ToolError(
+                operation, message, "AttributeError")
+        if word == "tool_timeout":
+            return ToolTimeoutError(name, message=message)
+        if word == "tool_failed":
+            return ToolCallError(name, args.get("args"), message)
+    if word == "install_failed":
+        return DepsError(operation, message, "DependencyError")
+    return from_native(error)
+
+
+__all__: List[str] = [
+    "CodeModeError", "WorkcellError", "ToolNotFoundError", "ToolCallError", "ToolTimeoutError",
+    "ArtifactNotFoundError", "ArtifactWriteError", "WorkflowNotFoundError", "WorkflowValidationError",
+    "WorkflowExecutionError", "SkillNotFoundError", "SkillValidationError", "SkillExecutionError", "StorageError",
+    "StorageReadError", "StorageWriteError", "DependencyError", "RuntimeDepsDisabledError", "ConfigurationError",
+    "InvalidError", "LimitError", "EngineError", "KernelError", "SandboxError", "SessionClosedError",
+    "ExecutorUnavailableError", "StartTimeoutError", "RPCError", "RPCTransportError", "NamespaceError",
+    "WorkflowError", "SkillError", "ToolError", "ArtifactError", "DepsError", "CodeExecutionError",
+    "ApprovalRejectedError",
+]

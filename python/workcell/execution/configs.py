@@ -1,0 +1,330 @@
+"""How executors are configured."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+from .._core import milliseconds
+from ..deps import collect_configured_deps
+from ..tools.middleware import ToolMiddleware
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+
+def _path(path: Optional[PathLike]) -> Optional[str]:
+    return None if path is None else os.path.abspath(os.path.expanduser(os.fspath(path)))
+
+
+@dataclass(frozen=True)
+class ExecutorConfig:
+    """What all executors have.
+
+    Args:
+        default_timeout: seconds that a cell may take; None: no limit. It is hard: interrupt, a short grace, then kill.
+        allow_runtime_deps: whether code may add packages while it runs.
+        tools_path: a folder of tool definitions (``*.yaml``); one that is not there yet has no tools.
+        deps: packages that are there before the first cell.
+        deps_file: a requirements file with more of them.
+        ipc_timeout: taken for compatibility; calls end with their cell.
+        tool_middlewares: functions around every tool call.
+        python: the interpreter; None: the one that runs this.
+        cwd: the working directory of the code; None: that of this process.
+        env: environment variables of the code; nothing is inherited.
+        preload: modules that are imported ahead of the session.
+        images_dir: where PNGs that cells show are written; None: they stay in the result.
+        max_output: bytes of output that a result keeps.
+        grace: seconds between an interrupt and a kill.
+    """
+
+    default_timeout: Optional[float] = 60.0
+    allow_runtime_deps: bool = True
+    tools_path: Optional[PathLike] = None
+    deps: Optional[Sequence[str]] = None
+    deps_file: Optional[PathLike] = None
+    ipc_timeout: Optional[float] = None
+    tool_middlewares: Tuple[ToolMiddleware, ...] = ()
+    python: Optional[PathLike] = None
+    cwd: Optional[PathLike] = None
+    env: Optional[Mapping[str, str]] = None
+    preload: Sequence[str] = ()
+    images_dir: Optional[PathLike] = None
+    max_output: Optional[int] = None
+    grace: Optional[float] = None
+
+    def __post_init__(self) -> None:
+        if self.default_timeout is not None and self.default_timeout <= 0:
+            raise ValueError("default_timeout must be more than 0, or None")
+
+    def configured_deps(self) -> List[str]:
+        return collect_configured_deps(self.deps, self.deps_file)
+
+    def session_options(self) -> Dict[str, Any]:
+        """For the library."""
+        found: Dict[str, Any] = {
+            "timeout_ms": milliseconds(self.default_timeout), "cwd": _path(self.cwd), "images_dir": _path(self.images_dir),
+            "preload": ",".join(self.preload) or None, "max_output_bytes": self.max_output, "portable_values": 1,
+            "grace_ms": None if self.grace is None else int(self.grace * 1000)}
+        if self.env is not None:
+            found["env"] = ["%s=%s" % item for item in self.env.items()]
+        if self.python is not None:
+            found["python"] = _path(self.python)
+        return found
+
+    def space_options(self) -> Dict[str, Any]:
+        """For the library."""
+        folder = _path(self.tools_path)
+        if folder is not None:
+            os.makedirs(folder, exist_ok=True)
+        return {"tools_dir": folder, "allow_runtime_deps": int(self.allow_runtime_deps),
+                "python": _path(self.python) or sys.executable or None}
+
+
+@dataclass(frozen=True)
+class InProcessConfig(ExecutorConfig):
+    """Code in this very process: no isolation."""
+
+    default_timeout: Optional[float] = 30.0
+
+
+@dataclass(frozen=True)
+class SubprocessConfig(ExecutorConfig):
+    """A kernel process of its own.
+
+    Args:
+        python_version: ``"3.11"``: the interpreter by its version; None: the one that runs this.
+        venv_dir, venv_path: the environment for packages is there, made when missing.
+        cache_venv: whether the project's environment is kept and used again.
+        cleanup_venv_on_close: whether it is removed at the end; None: where it is not kept.
+        startup_timeout: taken for compatibility; :class:`workcell.Engine` has the limit of starting an interpreter.
+        base_deps: taken for compatibility; kernels need no package.
+    """
+
+    python_version: Optional[str] = None
+    venv_path: Optional[PathLike] = None
+    venv_dir: Optional[PathLike] = None
+    base_deps: Tuple[str, ...] = ()
+    startup_timeout: float = 30.0
+    cleanup_venv_on_close: Optional[bool] = None
+    cache_venv: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.startup_timeout <= 0:
+            raise ValueError("startup_timeout must be more than 0")
+        if self.python_version is None:
+            return
+        version = self.python_version.strip()
+        if not version:
+            raise ValueError("python_version cannot be empty or whitespace-only")
+        if not re.fullmatch(r"\d+\.\d+", version):
+            raise ValueError("python_version must be in major.minor format (e.g., '3.11'), got: %r" % self.python_version)
+
+    def get_resolved_cleanup(self) -> bool:
+        """Whether the environment is removed at the end."""
+        return not self.cache_venv if self.cleanup_venv_on_close is None else self.cleanup_venv_on_close
+
+    def space_options(self) -> Dict[str, Any]:
+        found = super().space_options()
+        here = "%d.%d" % sys.version_info[:2]
+        if self.python_version is not None and self.python is None and self.python_version.strip() != here:
+            found["python_version"] = self.python_version.strip()
+            del found["python"]
+        venv = _path(self.venv_path if self.venv_path is not None else self.venv_dir)
+        if venv is not None:
+            found["venv_dir"] = venv
+        else:
+            found["cache_venv"] = int(self.cache_venv)
+        if self.cleanup_venv_on_close is not None:
+            found["cleanup_venv_on_close"] = int(self.cleanup_venv_on_close)
+        return found
+
+
+def _bytes(size: Union[str, int]) -> str:
+    """``"512m"`` as a policy writes it."""
+    text = str(size).strip().upper().rstrip("B")
+    if not re.fullmatch(r"\d+[KMGT]?", text):
+        raise ValueError("a size is a number with k, m or g, like \"512m\", not %r" % (size,))
+    return text
+
+
+@dataclass(frozen=True)
+class SandboxConfig(SubprocessConfig):
+    """A kernel process that is confined by namespaces, seccomp and Landlock (docs/security.md).
+
+    Args:
+        policy: ``untrusted``, ``data-science``, ``developer``, or the path of a YAML file.
+        workspace_mode: what the code may do in its working directory: ``rw``, ``ro``, ``none``.
+        network_disabled: no network, whatever the policy says.
+        network: ``none``, ``deps-only``, ``full``, or a list of ``"host:port"``.
+        memory_limit: ``"512m"``.
+        cpu_quota: CPUs as a share (1.5), or microseconds of each 100,000 (50000).
+        pids_limit, disk_limit: processes, and the size of files.
+        read, write: further paths that the code sees.
+    """
+
+    policy: Optional[PathLike] = None
+    workspace_mode: Optional[str] = None
+    network_disabled: bool = False
+    network: Union[str, Sequence[str], None] = None
+    memory_limit: Union[str, int, None] = None
+    cpu_quota: Optional[float] = None
+    pids_limit: Optional[int] = None
+    disk_limit: Union[str, int, None] = None
+    read: Sequence[PathLike] = ()
+    write: Sequence[PathLike] = ()
+
+    def own_policy(self) -> Optional[str]:
+        """YAML over the policy that was named; None where nothing is changed."""
+        import json
+
+        limits: Dict[str, Any] = {}
+        if self.memory_limit is not None:
+            limits["memory"] = _bytes(self.memory_limit)
+        if self.cpu_quota is not None:
+            limits["cpus"] = self.cpu_quota / 100000 if self.cpu_quota >= 1000 else self.cpu_quota
+        if self.pids_limit is not None:
+            limits["pids"] = self.pids_limit
+        if self.disk_limit is not None:
+            limits["file_size"] = _bytes(self.disk_limit)
+        network: Any = "none" if self.network_disabled else self.network
+        lines = []
+        if isinstance(network, str):
+            lines.append("network: %s" % network)
+        elif network is not None:
+            lines.append("network: {allow: %s}" % json.dumps(list(network)))
+        if limits:
+            lines.append("limits: {%s}" % ", ".join("%s: %s" % item for item in limits.items()))
+        if self.read or self.write:
+            lines.append("filesystem:")
+            lines += ["  %s: %s" % (name, json.dumps([_path(each) for each in paths]))
+                      for name, paths in (("read", self.read), ("write", self.write)) if paths]
+        if not lines:
+            return None
+        named = os.fspath(self.policy) if self.policy is not None else "untrusted"
+        if "/" in named or named.endswith((".yaml", ".yml")):
+            raise ValueError("a policy file says it all: limits and network are written there, not beside it")
+        return "\n".join(["preset: " + named] + lines) + "\n"
+
+    def session_options(self) -> Dict[str, Any]:
+        found = super().session_options()
+        found["sandbox_policy"] = None if self.policy is None else os.fspath(self.policy)
+        found["workspace_mode"] = self.workspace_mode
+        text = self.own_policy()
+        if text is not None:
+            found["sandbox_policy"] = write_policy(text)
+        return found
+
+
+def write_policy(text: str) -> str:
+    """A file with a policy, for the library to read; the same text has the same file."""
+    import hashlib
+
+    folder = Path(tempfile.gettempdir()) / ("workcell-policies-%d" % os.getuid())
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        # Somebody else may have been quicker, in a folder that everybody can write to.
+        found = os.lstat(str(folder))
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+            folder = Path(tempfile.mkdtemp(prefix="workcell-policies-"))
+    path = folder / (hashlib.sha256(text.encode()).hexdigest()[:16] + ".yaml")
+    fd, made = tempfile.mkstemp(dir=str(folder))
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(made, str(path))
+    return str(path)
+
+
+@dataclass(frozen=True)
+class ContainerConfig(ExecutorConfig):
+    """A container of Docker or Podman, or a session server that is there already (``remote_url``).
+
+    Without ``auth_token`` or ``auth_disabled=True`` a container is refused.
+    """
+
+    default_timeout: Optional[float] = 30.0
+    timeout: Optional[float] = None
+    image: Optional[str] = None
+    auto_build: bool = True
+    port: int = 0
+    host: str = "localhost"
+    startup_timeout: float = 60.0
+    health_check_interval: float = 0.5
+    environment: Mapping[str, str] = field(default_factory=dict)
+    remove_on_exit: bool = True
+    name: Optional[str] = None
+    auth_token: Optional[str] = None
+    auth_disabled: bool = False
+    remote_url: Optional[str] = None
+    network_disabled: bool = False
+    memory_limit: Union[str, int, None] = None
+    cpu_quota: Optional[float] = None
+
+    def session_options(self) -> Dict[str, Any]:
+        found = super().session_options()
+        if self.timeout is not None:
+            found["timeout_ms"] = milliseconds(self.timeout)
+        if self.environment:
+            found["env"] = ["%s=%s" % item for item in {**self.environment, **(self.env or {})}.items()]
+        given: Dict[str, Any] = {"remote_url": self.remote_url, "auth_token": self.auth_token}
+        if self.remote_url is None:
+            given.update(image=self.image, memory_limit=None if self.memory_limit is None else _bytes(self.memory_limit),
+                         network_disabled=int(self.network_disabled) or None,
+                         cpu_quota=None if self.cpu_quota is None else int(self.cpu_quota))
+        found.update({name: value for name, value in given.items() if value is not None})
+        return found
+
+    def check(self) -> None:
+        """ValueError where it cannot be started as it is."""
+        if self.remote_url is None and self.auth_token is None and not self.auth_disabled:
+            raise ValueError("the container's API needs an auth_token; auth_disabled=True is for local development only")
+        if self.auth_token is not None and self.auth_disabled:
+            raise ValueError("auth_token and auth_disabled cannot be used together")
+
+
+@dataclass(frozen=True)
+class DenoSandboxConfig(ExecutorConfig):
+    """Pyodide under Deno. ``network_profile``: ``none``, ``deps-only`` or ``full``."""
+
+    deps_timeout: float = 300.0
+    deno_executable: str = "deno"
+    runner_path: Optional[PathLike] = None
+    deno_dir: Optional[PathLike] = None
+    network_profile: Optional[str] = None
+    deps_net_allowlist: Tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.network_profile not in (None, "none", "deps-only", "full"):
+            raise ValueError("network_profile is none, deps-only or full, not %r" % self.network_profile)
+
+    def session_options(self) -> Dict[str, Any]:
+        found = super().session_options()
+        if self.network_profile is not None:
+            found["network_profile"] = self.network_profile
+        return found
+
+
+@dataclass(frozen=True)
+class JupyterConfig(ExecutorConfig):
+    """A kernel of Jupyter: the name of a kernelspec; None: ipykernel of ``python``."""
+
+    kernel: Optional[str] = None
+    jupyter_path: Optional[str] = None
+
+    def session_options(self) -> Dict[str, Any]:
+        found = super().session_options()
+        found.update({name: value for name, value in (("kernel", self.kernel), ("jupyter_path", self.jupyter_path))
+                      if value is not None})
+        return found
+
+
+__all__ = ["ExecutorConfig", "InProcessConfig", "SubprocessConfig", "SandboxConfig", "ContainerConfig",
+           "DenoSandboxConfig", "JupyterConfig"]

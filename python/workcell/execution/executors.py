@@ -1,0 +1,240 @@
+"""The executors: where code runs, and what confines it.
+
+All of them are the library's; a class here is a name there with its options. What the library does not have, or what does
+not work on this machine, raises :class:`workcell.errors.ExecutorUnavailableError` with its reason when it is started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import Any, AsyncIterator, Callable, Dict, FrozenSet, List, Optional, Set, Type, TypeVar
+
+from .. import _facade
+from .._core import Core, Spec
+from .._runs import run_async, stream_async
+from ..errors import SessionClosedError
+from ..events import Event
+from ..storage import FileStorageAccess, RedisStorageAccess, StorageBackend
+from ..types import ExecutionResult, closed_result
+from .configs import (ContainerConfig, DenoSandboxConfig, ExecutorConfig, InProcessConfig, JupyterConfig, SandboxConfig,
+                      SubprocessConfig)
+from .protocol import COMMON, CONFINED, Capability, register_backend
+
+T = TypeVar("T")
+
+
+async def in_thread(fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """A blocking function, off the loop. It is not cut short by a cancel: it is waited for first."""
+    loop = asyncio.get_running_loop()
+    future = loop.run_in_executor(None, functools.partial(fn, *args, **kwargs))
+    return await asyncio.shield(future)
+
+
+class LibraryExecutor:
+    """What all executors have in common."""
+
+    #: Its name in the library.
+    name = "subprocess"
+    config_type: Type[ExecutorConfig] = ExecutorConfig
+    capabilities: FrozenSet[str] = COMMON
+
+    def __init__(self, config: Optional[ExecutorConfig] = None) -> None:
+        if config is not None and not isinstance(config, self.config_type):
+            raise TypeError("%s takes a %s, not %s" % (type(self).__name__, self.config_type.__name__,
+                                                       type(config).__name__))
+        self.config = config if config is not None else self.config_type()
+        self.extras: Dict[str, Any] = {}  # what a Session adds to the Spec
+        self._core: Optional[Core] = None
+        self._closed = False
+        self._starting: Optional["asyncio.Lock"] = None
+
+    # -- life
+
+    def make_spec(self, storage: Optional[StorageBackend]) -> Spec:
+        """What the library is asked for."""
+        if isinstance(storage, (FileStorageAccess, RedisStorageAccess)):
+            raise TypeError("%s.start() accepts StorageBackend, not %s. Pass the storage backend directly."
+                            % (type(self).__name__, type(storage).__name__))
+        extras = dict(self.extras)
+        session = {**self.config.session_options(), **extras.pop("session", {})}
+        space = self.config.space_options()
+        if storage is not None:
+            space.update(storage.space_options())
+        middlewares = list(extras.pop("middlewares", [])) + list(self.config.tool_middlewares)
+        space.update(extras.pop("space", {}))
+        return Spec(executor=self.name, session=session, space=space, middlewares=middlewares,
+                    deps=self.config.configured_deps(), **extras)
+
+    async def start(self, storage: Optional[StorageBackend] = None) -> None:
+        """Opens the session; one that is open stays as it is."""
+        if self._starting is None:
+            self._starting = asyncio.Lock()
+        async with self._starting:
+            if self._core is not None:
+                return
+            if self._closed:
+                raise SessionClosedError("the executor is closed")
+            core = Core(self.make_spec(storage))
+            loop = asyncio.get_running_loop()
+            core.go_home(loop)
+            opening = loop.run_in_executor(None, core.open)
+            try:
+                await asyncio.shield(opening)
+            except asyncio.CancelledError:
+                opening.add_done_callback(lambda done: done.exception() or loop.run_in_executor(None, core.close))
+                raise
+            self._core = core
+
+    async def close(self) -> None:
+        """Ends the session and everything that it started. More than once is fine."""
+        self._closed = True
+        core, self._core = self._core, None
+        if core is not None:
+            await in_thread(core.close)
+
+    async def __aenter__(self) -> "LibraryExecutor":
+        return self
+
+    async def __aexit__(self, *exc: Any) -> None:
+        await self.close()
+
+    @property
+    def core(self) -> Core:
+        core = self._core
+        if core is None:
+            raise SessionClosedError("the executor is closed" if self._closed else "the executor was not started")
+        return core
+
+    # -- cells
+
+    async def run(self, code: str, timeout: Optional[float] = None) -> ExecutionResult:
+        """Runs one cell. A cancelled task interrupts it."""
+        if self._closed:
+            return closed_result("Executor is closed")
+        return await run_async(self.core, code, timeout)
+
+    def stream(self, code: str, timeout: Optional[float] = None) -> AsyncIterator[Event]:
+        """Runs one cell and yields what happens; leaving the loop early interrupts it."""
+        return stream_async(self.core, code, timeout)
+
+    async def reset(self) -> None:
+        """A fresh kernel."""
+        await in_thread(self.core.reset)
+
+    async def interrupt(self) -> None:
+        """KeyboardInterrupt in the running cell."""
+        await in_thread(self.core.need_session().interrupt)
+
+    # -- what it can do
+
+    def supports(self, capability: str) -> bool:
+        """Whether it can do that."""
+        return capability in self.capabilities
+
+    def supported_capabilities(self) -> Set[str]:
+        """All that it can do."""
+        return set(self.capabilities)
+
+    def get_configured_deps(self) -> List[str]:
+        """``deps`` and the lines of ``deps_file``."""
+        return self.config.configured_deps()
+
+    # -- tools and packages
+
+    async def list_tools(self) -> List[Dict[str, Any]]:
+        return await in_thread(_facade.list_tools, self.core.need_space())
+
+    async def search_tools(self, query: str, limit: int = 10) -> List[Dict[str, Any]]:
+        return await in_thread(_facade.search_tools, self.core.need_space(), query, limit)
+
+    async def list_deps(self) -> List[str]:
+        return await in_thread(_facade.list_deps, self.core.need_space())
+
+    async def add_dep(self, package: str) -> Dict[str, Any]:
+        return await in_thread(_facade.add_dep, self.core.need_space(), package)
+
+    async def remove_dep(self, package: str) -> Dict[str, Any]:
+        return await in_thread(_facade.remove_dep, self.core.need_space(), package)
+
+    async def sync_deps(self) -> Dict[str, Any]:
+        return await in_thread(_facade.sync_deps, self.core.need_space())
+
+    async def install_deps(self, packages: List[str]) -> Dict[str, Any]:
+        return await in_thread(_facade.install_deps, self.core.need_space(), packages)
+
+    async def uninstall_deps(self, packages: List[str]) -> Dict[str, Any]:
+        return await in_thread(_facade.uninstall_deps, self.core.need_space(), packages)
+
+
+class SubprocessExecutor(LibraryExecutor):
+    """A process forked from a warm interpreter. The default."""
+
+    name = "subprocess"
+    config_type = SubprocessConfig
+    capabilities = COMMON | {Capability.PROCESS_ISOLATION}
+
+
+class SandboxExecutor(LibraryExecutor):
+    """The same, confined before the first byte of the code runs: for untrusted code."""
+
+    name = "sandbox"
+    config_type = SandboxConfig
+    capabilities = CONFINED
+
+
+class InProcessExecutor(LibraryExecutor):
+    """This very process: no isolation."""
+
+    name = "inprocess"
+    config_type = InProcessConfig
+    capabilities = COMMON
+
+
+class ContainerExecutor(LibraryExecutor):
+    """A container; with ``remote_url`` a session server that is there already."""
+
+    name = "container"
+    config_type = ContainerConfig
+    capabilities = CONFINED
+
+    def __init__(self, config: Optional[ContainerConfig] = None, *, remote_url: Optional[str] = None,
+                 auth_token: Optional[str] = None) -> None:
+        if config is None:
+            config = ContainerConfig(remote_url=remote_url, auth_token=auth_token)
+        elif remote_url is not None or auth_token is not None:
+            raise TypeError("give a config, or remote_url and auth_token")
+        super().__init__(config)
+        if config.remote_url is not None:
+            self.name = "remote"
+
+    async def start(self, storage: Optional[StorageBackend] = None) -> None:
+        assert isinstance(self.config, ContainerConfig)
+        self.config.check()
+        await super().start(storage)
+
+
+class DenoSandboxExecutor(LibraryExecutor):
+    """Pyodide (WASM) in a Deno process."""
+
+    name = "deno"
+    config_type = DenoSandboxConfig
+    capabilities = COMMON | {Capability.PROCESS_ISOLATION, Capability.NETWORK_ISOLATION, Capability.NETWORK_FILTERING,
+                             Capability.FILESYSTEM_ISOLATION}
+
+
+class JupyterExecutor(LibraryExecutor):
+    """Any kernel of Jupyter."""
+
+    name = "jupyter"
+    config_type = JupyterConfig
+    capabilities = COMMON | {Capability.PROCESS_ISOLATION}
+
+
+for _key, _class in (("subprocess", SubprocessExecutor), ("sandbox", SandboxExecutor), ("in-process", InProcessExecutor),
+                     ("container", ContainerExecutor), ("deno-sandbox", DenoSandboxExecutor),
+                     ("jupyter", JupyterExecutor)):
+    register_backend(_key, _class)
+
+__all__ = ["LibraryExecutor", "SubprocessExecutor", "SandboxExecutor", "InProcessExecutor", "ContainerExecutor",
+           "DenoSandboxExecutor", "JupyterExecutor"]

@@ -1,0 +1,95 @@
+"""What an executor is, and what it can do."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, FrozenSet, List, Optional, Protocol, Set, Type, runtime_checkable
+
+from ..storage import StorageBackend
+from ..types import ExecutionResult
+
+
+class Capability:
+    """Words for what an executor can do."""
+
+    TIMEOUT = "timeout"
+    PROCESS_ISOLATION = "process_isolation"
+    NETWORK_ISOLATION = "network_isolation"
+    NETWORK_FILTERING = "network_filtering"
+    FILESYSTEM_ISOLATION = "filesystem_isolation"
+    MEMORY_LIMIT = "memory_limit"
+    CPU_LIMIT = "cpu_limit"
+    RESET = "reset"
+    DEPS_INSTALL = "deps_install"
+    DEPS_UNINSTALL = "deps_uninstall"
+
+    @classmethod
+    def all(cls) -> Set[str]:
+        """All of them."""
+        return {value for name, value in vars(cls).items() if name.isupper()}
+
+
+@runtime_checkable
+class Executor(Protocol):
+    """Runs code. All executors of Workcell are one; a class of your own may be one too."""
+
+    async def start(self, storage: Optional[StorageBackend] = None) -> None: ...
+
+    async def run(self, code: str, timeout: Optional[float] = None) -> ExecutionResult: ...
+
+    async def reset(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def __aenter__(self) -> Any: ...
+
+    async def __aexit__(self, *exc: Any) -> Any: ...
+
+    def supports(self, capability: str) -> bool: ...
+
+    def supported_capabilities(self) -> Set[str]: ...
+
+    def get_configured_deps(self) -> List[str]: ...
+
+    async def install_deps(self, packages: List[str]) -> Dict[str, Any]: ...
+
+    async def uninstall_deps(self, packages: List[str]) -> Dict[str, Any]: ...
+
+    async def add_dep(self, package: str) -> Dict[str, Any]: ...
+
+    async def remove_dep(self, package: str) -> Dict[str, Any]: ...
+
+    async def list_deps(self) -> List[str]: ...
+
+    async def sync_deps(self) -> Dict[str, Any]: ...
+
+    async def list_tools(self) -> List[Dict[str, Any]]: ...
+
+    async def search_tools(self, query: str, limit: int = 10) -> List[Dict[str, Any]]: ...
+
+
+_backends: Dict[str, Type[Any]] = {}
+
+
+def register_backend(name: str, cls: Type[Any]) -> None:
+    """Makes an executor known by a name."""
+    _backends[name] = cls
+
+
+def get_backend(name: str) -> Optional[Type[Any]]:
+    """The executor of a name, or None."""
+    return _backends.get(name)
+
+
+def list_backends() -> List[str]:
+    """All names."""
+    return sorted(_backends)
+
+
+#: What every executor here can do.
+COMMON: FrozenSet[str] = frozenset((Capability.TIMEOUT, Capability.RESET, Capability.DEPS_INSTALL,
+                                    Capability.DEPS_UNINSTALL))
+CONFINED: FrozenSet[str] = COMMON | {
+    Capability.PROCESS_ISOLATION, Capability.NETWORK_ISOLATION, Capability.NETWORK_FILTERING,
+    Capability.FILESYSTEM_ISOLATION, Capability.MEMORY_LIMIT, Capability.CPU_LIMIT}
+
+__all__ = ["Capability", "Executor", "register_backend", "get_backend", "list_backends"]

@@ -1,0 +1,1 @@
+"""Workcell in other frameworks."""

@@ -1,0 +1,152 @@
+"""Adapters: tools of the library as objects of the host, and the other way round."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import weakref
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Protocol, Sequence, Union, runtime_checkable
+
+from .types import Tool
+
+
+@runtime_checkable
+class ToolAdapter(Protocol):
+    """Something that has tools."""
+
+    def list_tools(self) -> List[Tool]: ...
+
+    async def call_tool(self, name: str, callable_name: Optional[str], args: Dict[str, Any]) -> Any: ...
+
+    async def describe(self, tool_name: str, callable_name: str) -> Dict[str, str]: ...
+
+    async def close(self) -> None: ...
+
+
+class SpaceAdapter:
+    """The tools of a folder, or of MCP servers, on the library."""
+
+    def __init__(self, tools_dir: Optional[str] = None, mcp: Optional[Mapping[str, Mapping[str, Any]]] = None) -> None:
+        from .._core import SpaceHandle
+        from .._engine import default_engine
+
+        self._space = SpaceHandle(default_engine(), {"tools_dir": tools_dir})
+        for name, params in (mcp or {}).items():
+            self._space.native.add_mcp(name, json.dumps(dict(params)))
+
+    def list_tools(self) -> List[Tool]:
+        """All of them; servers that are not known yet are started."""
+        return [Tool.from_dict(each) for each in self._space.call("tools.list")]
+
+    def problems(self) -> List[Dict[str, Any]]:
+        """Definitions that were left out: ``[{file, line, message}]``."""
+        return list(self._space.call("tools.problems"))
+
+    async def call_tool(self, name: str, callable_name: Optional[str], args: Dict[str, Any]) -> Any:
+        """Calls one; ToolCallError, ToolTimeoutError, ToolNotFoundError."""
+        from ..execution.executors import in_thread
+
+        full = "%s.%s" % (name, callable_name) if callable_name else name
+        return await in_thread(self._space.call_tool, full, args)
+
+    async def describe(self, tool_name: str, callable_name: str) -> Dict[str, str]:
+        """``{parameter: description}``"""
+        for tool in self.list_tools():
+            for each in tool.callables:
+                if tool.name == tool_name and each.name == callable_name:
+                    return {parameter.name: parameter.description for parameter in each.parameters}
+        raise ValueError("Callable '%s' not found in tool '%s'" % (callable_name, tool_name))
+
+    async def close(self) -> None:
+        """Ends its servers."""
+        from ..execution.executors import in_thread
+
+        await in_thread(self._space.close)
+
+
+class CLIAdapter(SpaceAdapter):
+    """The tools of a folder of definitions (docs/tools.md)."""
+
+    def __init__(self, tools_path: Union[str, "os.PathLike[str]", None] = None) -> None:
+        super().__init__(None if tools_path is None else os.path.abspath(os.fspath(tools_path)))
+
+    @classmethod
+    def from_configs(cls, configs: Sequence[Mapping[str, Any]]) -> "CLIAdapter":
+        """The same from definitions as data."""
+        folder = tempfile.mkdtemp(prefix="workcell-tools-")
+        for number, config in enumerate(configs):
+            # JSON is YAML.
+            Path(folder, "%04d.yaml" % number).write_text(json.dumps(dict(config)), encoding="utf-8")
+        made = cls(folder)
+        weakref.finalize(made, shutil.rmtree, folder, True)
+        return made
+
+
+class MCPAdapter(SpaceAdapter):
+    """The tools of one MCP server, under its name."""
+
+    def __init__(self, params: Mapping[str, Any], namespace: str) -> None:
+        super().__init__(None, {namespace: params})
+        self.namespace = namespace
+
+    @classmethod
+    async def connect_stdio(cls, command: str, args: Optional[Sequence[str]] = None,
+                            env: Optional[Mapping[str, str]] = None, *, namespace: str) -> "MCPAdapter":
+        return cls({"command": command, "args": list(args or []), "env": dict(env or {})}, namespace)
+
+    @classmethod
+    async def connect_sse(cls, url: str, headers: Optional[Mapping[str, str]] = None, timeout: float = 5.0,
+                          sse_read_timeout: float = 300.0, *, namespace: str) -> "MCPAdapter":
+        return cls({"url": url, "headers": dict(headers or {}), "transport": "sse", "timeout": sse_read_timeout,
+                    "start_timeout": timeout}, namespace)
+
+    @classmethod
+    async def connect_streamable_http(cls, url: str, headers: Optional[Mapping[str, str]] = None, timeout: float = 60.0,
+                                      *, namespace: str) -> "MCPAdapter":
+        return cls({"url": url, "headers": dict(headers or {}), "transport": "streamable_http", "timeout": timeout},
+                   namespace)
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A call of a web service; ``{name}`` in the path is a parameter."""
+
+    name: str
+    method: str
+    path: str
+    description: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+class HTTPAdapter(SpaceAdapter):
+    """A web service. Each endpoint is a tool of its own."""
+
+    def __init__(self, base_url: str, headers: Optional[Mapping[str, str]] = None) -> None:
+        self._folder = tempfile.mkdtemp(prefix="workcell-tools-")
+        weakref.finalize(self, shutil.rmtree, self._folder, True)
+        self.base_url, self.headers = base_url, dict(headers or {})
+        self.endpoints: Dict[str, Endpoint] = {}
+        super().__init__(self._folder)
+
+    def add_endpoint(self, endpoint: Endpoint) -> None:
+        """Adds one, or replaces the one of that name."""
+        parameters = {name: spec if isinstance(spec, Mapping) else {"type": str(spec)}
+                      for name, spec in endpoint.parameters.items()}
+        # A `$` in a value is a `$`: variables are resolved in files that a person wrote, not here.
+        headers = {name: value.replace("${", "$${") for name, value in self.headers.items()}
+        definition = {"name": endpoint.name, "type": "http", "description": endpoint.description,
+                      "base_url": self.base_url, "headers": headers,
+                      "endpoints": {endpoint.name: {"method": endpoint.method, "path": endpoint.path,
+                                                    "description": endpoint.description,
+                                                    "parameters": parameters}}}
+        if not headers:
+            del definition["headers"]
+        Path(self._folder, endpoint.name + ".yaml").write_text(json.dumps(definition), encoding="utf-8")
+        self.endpoints[endpoint.name] = endpoint
+
+
+__all__ = ["ToolAdapter", "CLIAdapter", "MCPAdapter", "HTTPAdapter", "Endpoint"]

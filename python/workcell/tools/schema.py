@@ -1,0 +1,241 @@
+"""A function of the host as a tool: its signature, types and docstring become the schema."""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import datetime
+import decimal
+import enum
+import inspect
+import json
+import re
+import sys
+import types
+import typing
+import uuid
+from pathlib import PurePath
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union
+
+_SIMPLE: Dict[Any, Dict[str, Any]] = {
+    str: {"type": "string"}, int: {"type": "integer"}, float: {"type": "number"}, bool: {"type": "boolean"},
+    type(None): {"type": "null"}, list: {"type": "array"}, dict: {"type": "object"}, tuple: {"type": "array"},
+    set: {"type": "array"}, bytes: {"type": "string"}, Any: {}, inspect.Parameter.empty: {},
+    datetime.datetime: {"type": "string", "format": "date-time"}, datetime.date: {"type": "string", "format": "date"},
+    uuid.UUID: {"type": "string", "format": "uuid"}, decimal.Decimal: {"type": "number"},
+}
+_UNION_TYPES: Tuple[Any, ...] = (Union,) + ((types.UnionType,) if sys.version_info >= (3, 10) else ())
+
+
+def schema_of(annotation: Any, depth: int = 0) -> Dict[str, Any]:
+    """The JSON Schema of a type; ``{}``, which allows everything, where there is none that fits."""
+    if depth > 20:
+        return {}
+    try:
+        if annotation in _SIMPLE:
+            return dict(_SIMPLE[annotation])
+    except TypeError:
+        pass  # cannot be hashed
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is not None and hasattr(annotation, "__metadata__"):  # Annotated
+        found = schema_of(args[0], depth + 1)
+        texts = [each for each in annotation.__metadata__ if isinstance(each, str)]
+        return dict(found, description=texts[0]) if texts else found
+    if origin in _UNION_TYPES:
+        return _union(args, depth)
+    if origin is typing.Literal:
+        return {"enum": list(args)}
+    if origin in (list, set, frozenset, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Set):
+        return {"type": "array", "items": schema_of(args[0], depth + 1)} if args else {"type": "array"}
+    if origin is tuple:
+        return {"type": "array"}
+    if origin in (dict, collections.abc.Mapping, collections.abc.MutableMapping):
+        found = {"type": "object"}
+        if len(args) == 2:
+            found["additionalProperties"] = schema_of(args[1], depth + 1)
+        return found
+    if inspect.isclass(annotation):
+        return _class_schema(annotation, depth)
+    return {}
+
+
+def _union(args: Tuple[Any, ...], depth: int) -> Dict[str, Any]:
+    rest = [each for each in args if each is not type(None)]
+    if len(rest) == 1:
+        inner = schema_of(rest[0], depth + 1)
+        if len(rest) == len(args):
+            return inner
+        return {"anyOf": [inner, {"type": "null"}]} if inner else {}
+    return {"anyOf": [schema_of(each, depth + 1) for each in args]}
+
+
+def _class_schema(cls: type, depth: int) -> Dict[str, Any]:
+    if issubclass(cls, enum.Enum):
+        return {"enum": [each.value for each in cls]}
+    model = getattr(cls, "model_json_schema", None)  # pydantic
+    if callable(model):
+        return dict(model())
+    if issubclass(cls, PurePath):
+        return {"type": "string"}
+    if dataclasses.is_dataclass(cls):
+        hints = _hints(cls)
+        fields = dataclasses.fields(cls)
+        required = [each.name for each in fields
+                    if each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING]
+        return {"type": "object", "properties": {each.name: schema_of(hints.get(each.name, Any), depth + 1)
+                                                 for each in fields}, "required": required}
+    required_keys = getattr(cls, "__required_keys__", None)  # TypedDict
+    if required_keys is not None:
+        return {"type": "object", "properties": {name: schema_of(hint, depth + 1) for name, hint in _hints(cls).items()},
+                "required": sorted(required_keys)}
+    return {}
+
+
+def _hints(of: Any) -> Dict[str, Any]:
+    try:
+        if sys.version_info >= (3, 9):
+            return typing.get_type_hints(of, include_extras=True)
+    except (NameError, TypeError, AttributeError):
+        pass  # names that are not there at run time: parameters without a type
+    return {}
+
+
+def doc_parts(doc: Optional[str]) -> Tuple[str, Dict[str, str]]:
+    """(description, {parameter: description}) of a docstring: Google's, NumPy's and Sphinx's ways of writing one."""
+    if not doc:
+        return "", {}
+    lines = inspect.cleandoc(doc).split("\n")
+    about: List[str] = []
+    params: Dict[str, str] = {}
+    section = ""
+    name = ""
+    for i, line in enumerate(lines):
+        sphinx = re.match(r":param (?:\w+ )?(\w+):\s*(.*)", line)
+        heading = re.match(r"(Args|Arguments|Parameters|Returns?|Raises|Yields|Examples?|Notes?):?\s*$", line)
+        if sphinx:
+            section, name = "args", sphinx.group(1)
+            params[name] = sphinx.group(2).strip()
+        elif line.startswith(":"):
+            section = "other"
+        elif heading and (line.endswith(":") or (i + 1 < len(lines) and set(lines[i + 1].strip()) == {"-"})):
+            section = "args" if heading.group(1) in ("Args", "Arguments", "Parameters") else "other"
+            name = ""
+        elif section == "args":
+            google = re.match(r"\s{1,8}\*{0,2}(\w+)\s*(?:\([^)]*\))?:\s*(.*)", line)
+            numpy = re.match(r"(\w+)\s*:\s*\S+", line)
+            if google and (not name or len(line) - len(line.lstrip()) <= 4):
+                name = google.group(1)
+                params[name] = google.group(2).strip()
+            elif numpy:
+                name = numpy.group(1)
+                params[name] = ""
+            elif name and line.strip() and set(line.strip()) != {"-"}:
+                params[name] = (params[name] + " " + line.strip()).strip()
+        elif not section:
+            about.append(line)
+    return "\n".join(about).strip(), params
+
+
+def parameters_of(fn: Callable[..., Any]) -> Dict[str, Any]:
+    """The JSON Schema of a function's parameters."""
+    signature = inspect.signature(fn)
+    hints = _hints(fn)
+    _, described = doc_parts(fn.__doc__)
+    properties: Dict[str, Any] = {}
+    required: List[str] = []
+    found: Dict[str, Any] = {"type": "object", "properties": properties}
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is parameter.VAR_POSITIONAL or parameter.kind is parameter.POSITIONAL_ONLY:
+            raise TypeError("a tool is called by keywords: %s() must not have the parameter %s" % (fn.__name__, parameter))
+        if parameter.kind is parameter.VAR_KEYWORD:
+            found["additionalProperties"] = True
+            continue
+        schema = schema_of(hints.get(name, parameter.annotation if not isinstance(parameter.annotation, str) else Any))
+        if name in described and "description" not in schema:
+            schema["description"] = described[name]
+        if parameter.default is parameter.empty:
+            required.append(name)
+        elif parameter.default is not None:
+            try:
+                schema["default"] = json.loads(dumps(parameter.default))
+            except (TypeError, ValueError):
+                pass  # the function has its default; the schema cannot say it
+        properties[name] = schema
+    if required:
+        found["required"] = required
+    return found
+
+
+# ---- answers
+
+
+def jsonable(value: Any) -> Any:
+    """For json.dumps: what is not JSON by itself."""
+    for name in ("model_dump", "to_dict", "_asdict"):
+        method = getattr(value, name, None)
+        if callable(method) and not inspect.isclass(value):
+            return method(mode="json") if name == "model_dump" else method()
+    if dataclasses.is_dataclass(value) and not inspect.isclass(value):
+        return dataclasses.asdict(value)
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, (set, frozenset, collections.abc.ValuesView, collections.abc.KeysView)):
+        return list(value)
+    if isinstance(value, (datetime.date, datetime.time)):
+        return value.isoformat()
+    if isinstance(value, (uuid.UUID, PurePath, decimal.Decimal)):
+        return str(value)
+    if hasattr(value, "tolist"):  # numpy
+        return value.tolist()
+    raise TypeError("a tool answers with JSON data or text, not %s" % type(value).__name__)
+
+
+def dumps(value: Any) -> str:
+    """JSON, exact; TypeError or ValueError where there is none."""
+    return json.dumps(value, default=jsonable, allow_nan=False)
+
+
+# ---- arguments
+
+
+def converter_of(fn: Callable[..., Any]) -> Callable[[Dict[str, Any]], Dict[str, Any]]:
+    """A function that turns JSON arguments into what the annotations say: models, dataclasses, enums."""
+    wanted = {name: hint for name, hint in _hints(fn).items() if name != "return" and _needs_conversion(hint)}
+
+    def convert(args: Dict[str, Any]) -> Dict[str, Any]:
+        return {name: _convert(wanted[name], value) if name in wanted else value for name, value in args.items()}
+
+    return convert if wanted else lambda args: args
+
+
+def _needs_conversion(hint: Any) -> bool:
+    if typing.get_origin(hint) in _UNION_TYPES:
+        return any(_needs_conversion(each) for each in typing.get_args(hint))
+    if typing.get_origin(hint) is list:
+        return any(_needs_conversion(each) for each in typing.get_args(hint))
+    return inspect.isclass(hint) and (hasattr(hint, "model_validate") or dataclasses.is_dataclass(hint)
+                                      or issubclass(hint, (enum.Enum, PurePath, datetime.date, uuid.UUID, decimal.Decimal)))
+
+
+def _convert(hint: Any, value: Any) -> Any:
+    if value is None:
+        return None
+    origin = typing.get_origin(hint)
+    if origin in _UNION_TYPES:
+        candidates = [each for each in typing.get_args(hint) if _needs_conversion(each)]
+        return _convert(candidates[0], value) if len(candidates) == 1 else value
+    if origin is list:
+        return [_convert(typing.get_args(hint)[0], each) for each in value] if isinstance(value, list) else value
+    if hasattr(hint, "model_validate"):
+        return hint.model_validate(value)
+    if dataclasses.is_dataclass(hint) and isinstance(value, dict):
+        inner = _hints(hint)
+        make: Any = hint
+        return make(**{name: _convert(inner[name], each) if _needs_conversion(inner.get(name)) else each
+                       for name, each in value.items()})
+    if issubclass(hint, datetime.datetime) or issubclass(hint, datetime.date):
+        return hint.fromisoformat(value)
+    return hint(value)
+
+
+__all__ = ["schema_of", "parameters_of", "doc_parts"]

@@ -1,0 +1,383 @@
+"""What a cell came to, and small data types."""
+
+from __future__ import annotations
+
+import ast
+import html
+import io
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Tuple, Union
+
+from . import _native
+
+_UNSET: Any = object()
+
+
+class ErrorInfo(NamedTuple):
+    """Why a cell failed."""
+
+    code: str  #: ``exception``, ``timeout``, ``interrupted``, ``kernel_died``, ``rejected``, ``limit_exceeded``
+    type: str  #: ``"ZeroDivisionError"``; ``""`` when no exception
+    message: str
+    traceback: str
+    limit: Optional[str]  #: ``limit_exceeded``: ``"memory"``, ``"pids"``, ...
+    limit_max: int
+    limit_used: int
+
+
+class Image:
+    """A picture that a cell showed: bytes, and a file where the session writes them."""
+
+    def __init__(self, data: Optional[bytes] = None, path: Optional[Path] = None, mime: str = "image/png") -> None:
+        self._data = data
+        self.path = path
+        self.mime = mime
+
+    @property
+    def data(self) -> bytes:
+        if self._data is None:
+            assert self.path is not None
+            self._data = self.path.read_bytes()
+        return self._data
+
+    def pil(self) -> Any:
+        """The picture as a PIL image; needs Pillow."""
+        import PIL.Image
+
+        return PIL.Image.open(io.BytesIO(self.data))
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Dict[str, Any]:
+        import base64
+
+        return {self.mime: base64.b64encode(self.data).decode("ascii")}
+
+    def __repr__(self) -> str:
+        return "<Image %s>" % (self.path if self.path is not None else "%s, %d bytes" % (self.mime, len(self.data)))
+
+
+class _Special(ast.NodeTransformer):
+    """nan and inf, which Python prints but cannot read."""
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        if node.id in ("nan", "inf"):
+            return ast.copy_location(ast.Constant(float(node.id)), node)
+        return node
+
+
+def read_literal(text: str) -> Any:
+    """The value of a Python literal; ValueError where it is none."""
+    try:
+        tree = _Special().visit(ast.parse(text.strip(), mode="eval"))
+        return ast.literal_eval(tree)
+    except (SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+
+
+def read_portable(mime: str, data: bytes) -> Any:
+    """The value that a kernel wrote in one of its portable forms; ValueError or ImportError where that cannot be."""
+    kind = mime[len(PORTABLE):]
+    if kind == "literal":
+        return read_literal(data.decode("utf-8"))
+    if kind == "npy":
+        import numpy
+
+        return numpy.load(io.BytesIO(data), allow_pickle=False)
+    from .artifacts.tables import table_from_bytes
+
+    return table_from_bytes(kind, data)
+
+
+#: The beginning of the MIME types of portable values.
+PORTABLE = "application/vnd.workcell.value."
+
+
+class ExecutionResult:
+    """The outcome of one cell.
+
+    ``value`` is the value of the last expression as Python data: exact for JSON-like data, tuples, sets, bytes and numbers,
+    a DataFrame for a DataFrame (with pandas on the host), otherwise the value's ``repr``. ``error`` is None or the
+    traceback; :attr:`error_info` has its parts. In a notebook a result shows itself.
+    """
+
+    def __init__(self, value: Any = None, stdout: str = "", error: Optional[str] = None,
+                 execution_time_ms: Optional[float] = None, backend_info: Optional[Dict[str, Any]] = None, *,
+                 error_info: Optional[ErrorInfo] = None, native: Optional[_native.Result] = None,
+                 session_id: str = "") -> None:
+        self._native = native
+        self.session_id = session_id
+        self.error_info: Optional[ErrorInfo]
+        if native is None:
+            self._value, self._stdout = value, stdout
+            self.error, self.error_info = error, error_info
+            self.execution_time_ms = execution_time_ms
+            self._backend_info: Optional[Dict[str, Any]] = backend_info if backend_info is not None else {}
+            return
+        self._value = self._stdout = _UNSET
+        self._backend_info = None
+        self.execution_time_ms = native.duration_ms
+        found = native.error
+        if found is None:
+            self.error = self.error_info = None
+        else:
+            self.error_info = info = ErrorInfo(*found)
+            self.error = info.traceback or (info.type + ": " + info.message if info.type else info.message)
+
+    # -- the value
+
+    @property
+    def value(self) -> Any:
+        """The value of the last expression, as Python data."""
+        if self._value is _UNSET:
+            self._value = self._read_value()
+        return self._value
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        self._value = value
+
+    def _read_value(self) -> Any:
+        native = self._native
+        assert native is not None
+        text = native.value_json
+        if text is not None:
+            return json.loads(text)
+        shown = native.repr
+        if shown is None:
+            return None
+        for mime, data in native.mime:
+            if mime.startswith(PORTABLE):
+                try:
+                    return read_portable(mime, data)
+                except (ValueError, ImportError):
+                    break
+        return shown
+
+    @property
+    def repr(self) -> Optional[str]:
+        """The value as IPython would print it; None where the cell had none."""
+        return self._native.repr if self._native is not None else (None if self._value is None else repr(self._value))
+
+    @property
+    def mime(self) -> Dict[str, bytes]:
+        """The value's representations by MIME type."""
+        if self._native is None:
+            return {}
+        return {mime: data for mime, data in self._native.mime if not mime.startswith(PORTABLE)}
+
+    # -- output
+
+    @property
+    def stdout(self) -> str:
+        """What was written to stdout."""
+        if self._stdout is _UNSET:
+            assert self._native is not None
+            self._stdout = self._native.stdout
+        return str(self._stdout)
+
+    @stdout.setter
+    def stdout(self, text: str) -> None:
+        self._stdout = text
+
+    @property
+    def stderr(self) -> str:
+        """What was written to stderr."""
+        return self._native.stderr if self._native is not None else ""
+
+    @property
+    def text(self) -> str:
+        """stdout and stderr in the order written."""
+        return self._native.text if self._native is not None else self.stdout
+
+    @property
+    def displays(self) -> List[Dict[str, bytes]]:
+        """What ``display()`` showed, each by MIME type."""
+        return [dict(each) for each in self._native.displays] if self._native is not None else []
+
+    @property
+    def images(self) -> List[Image]:
+        """Pictures in the order shown; files where the session has an ``images_dir``."""
+        if self._native is None:
+            return []
+        found = [Image(path=Path(path)) for path in self._native.images]
+        for parts in [*self._native.displays, self._native.mime]:
+            found += [Image(data, mime=mime) for mime, data in parts if mime in ("image/png", "image/jpeg")]
+        return found
+
+    @property
+    def notices(self) -> List[str]:
+        """What is not as it was asked for and yet no error."""
+        return list(self._native.notices) if self._native is not None else []
+
+    @property
+    def spill_path(self) -> Optional[Path]:
+        """A file with all output, where that was more than a result keeps; it lives as long as the result."""
+        path = self._native.spill_path if self._native is not None else None
+        return Path(path) if path else None
+
+    # -- about the run
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether the cell ended well."""
+        return self.error is None
+
+    @property
+    def state_kept(self) -> bool:
+        """Whether the session's variables are still there."""
+        return self._native.state_kept if self._native is not None else True
+
+    @property
+    def isolation(self) -> Dict[str, Any]:
+        """The isolation receipt: what confined the code."""
+        return dict(json.loads(self._native.isolation)) if self._native is not None else {}
+
+    @property
+    def backend_info(self) -> Dict[str, Any]:
+        """``executor``, ``session_id``, ``state``, ``isolation``."""
+        if self._backend_info is None:
+            receipt = self.isolation
+            self._backend_info = {"executor": receipt.get("executor", ""), "session_id": self.session_id,
+                                  "state": "kept" if self.state_kept else "lost", "isolation": receipt}
+        return self._backend_info
+
+    @backend_info.setter
+    def backend_info(self, info: Dict[str, Any]) -> None:
+        self._backend_info = info
+
+    def raise_for_error(self) -> "ExecutionResult":
+        """Itself; CodeExecutionError where the cell failed."""
+        if self.error is not None:
+            from .errors import CodeExecutionError
+
+            raise CodeExecutionError(self.error, self.text, self.error_info.code if self.error_info else "exception")
+        return self
+
+    def to_dict(self) -> Dict[str, Any]:
+        """The shape of ``workcell run --json``."""
+        if self._native is None:
+            return {"value": self.value, "stdout": self.stdout, "error": self.error,
+                    "duration_ms": self.execution_time_ms}
+        return dict(json.loads(self._native.json()))
+
+    # -- as an object
+
+    def _fields(self) -> Tuple[Any, ...]:
+        return (self.value, self.stdout, self.error, self.execution_time_ms, self.backend_info)
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return (ExecutionResult, self._fields())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ExecutionResult) and self._fields() == other._fields()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return "ExecutionResult(value=%r, stdout=%r, error=%r, execution_time_ms=%r)" % (
+            self.value, self.stdout, self.error, self.execution_time_ms)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Dict[str, Any]:
+        """For notebooks: output, pictures, the value in its richest form, or the traceback."""
+        return {"text/plain": self._plain(), "text/html": self._html()}
+
+    def _plain(self) -> str:
+        parts = [self.text.rstrip("\n")] if self.text else []
+        if self.error is not None:
+            parts.append(self.error)
+        elif self.repr is not None:
+            parts.append(self.repr)
+        return "\n".join(parts)
+
+    def _html(self) -> str:
+        import base64
+
+        parts = []
+        if self.text:
+            parts.append("<pre>%s</pre>" % html.escape(self.text))
+        for image in self.images:
+            parts.append('<img src="data:%s;base64,%s">' % (image.mime, base64.b64encode(image.data).decode("ascii")))
+        if self.error is not None:
+            parts.append('<pre style="color: #b00">%s</pre>' % html.escape(self.error))
+        elif self.repr is not None:
+            mime = self.mime
+            if "text/html" in mime:
+                parts.append(mime["text/html"].decode("utf-8", "replace"))
+            elif not {"image/png", "image/jpeg"} & set(mime):
+                parts.append("<pre>%s</pre>" % html.escape(self.repr))
+        return "\n".join(parts)
+
+
+def closed_result(message: str = "Session is closed") -> ExecutionResult:
+    """The result of a cell for a session that is closed."""
+    return ExecutionResult(error=message, error_info=ErrorInfo("closed", "", message, "", None, 0, 0))
+
+
+# ---- the schema types of the first family
+
+
+@dataclass(frozen=True)
+class JsonSchema:
+    """A JSON Schema as an object."""
+
+    type: str = "object"
+    description: Optional[str] = None
+    properties: Dict[str, "JsonSchema"] = field(default_factory=dict)
+    required: List[str] = field(default_factory=list)
+    items: Optional["JsonSchema"] = None
+    enum: List[Any] = field(default_factory=list)
+    default: Any = None
+    additional_properties: Union[bool, "JsonSchema"] = True
+
+    def to_dict(self) -> Dict[str, Any]:
+        """As JSON, without members that say nothing."""
+        found: Dict[str, Any] = {"type": self.type}
+        if self.description:
+            found["description"] = self.description
+        if self.properties:
+            found["properties"] = {name: each.to_dict() for name, each in self.properties.items()}
+        if self.required:
+            found["required"] = list(self.required)
+        if self.items is not None:
+            found["items"] = self.items.to_dict()
+        if self.enum:
+            found["enum"] = list(self.enum)
+        if self.default is not None:
+            found["default"] = self.default
+        if self.additional_properties is not True:
+            extra = self.additional_properties
+            found["additionalProperties"] = extra.to_dict() if isinstance(extra, JsonSchema) else extra
+        return found
+
+    @classmethod
+    def from_dict(cls, data: Dict[str, Any]) -> "JsonSchema":
+        """The inverse of to_dict()."""
+        extra = data.get("additionalProperties", True)
+        return cls(
+            type=data.get("type", "object"), description=data.get("description"),
+            properties={name: cls.from_dict(each) for name, each in data.get("properties", {}).items()},
+            required=list(data.get("required", [])),
+            items=cls.from_dict(data["items"]) if data.get("items") is not None else None,
+            enum=list(data.get("enum", [])), default=data.get("default"),
+            additional_properties=cls.from_dict(extra) if isinstance(extra, dict) else bool(extra))
+
+
+@dataclass(frozen=True)
+class ToolDefinition:
+    """A tool by its schema."""
+
+    name: str
+    description: str
+    input_schema: JsonSchema
+    output_schema: Optional[JsonSchema] = None
+    tags: FrozenSet[str] = frozenset()
+    python_deps: Tuple[str, ...] = ()
+    timeout_seconds: float = 60.0
+
+    def matches_scope(self, scope: Optional[FrozenSet[str]]) -> bool:
+        """Whether one of its tags is in the scope."""
+        return bool(scope) and bool(self.tags & frozenset(scope or ()))
+
+
+__all__ = ["ExecutionResult", "ErrorInfo", "Image", "JsonSchema", "ToolDefinition"]
