@@ -65,8 +65,8 @@ async function keyOf(kernel, others) {
 	return await sha256(join(parts));
 }
 
-/** The snapshot where there is one that was made from just this and is whole; else undefined. */
-async function readSnapshot(path, key) {
+/** A snapshot that is whole, {key, body}; else undefined. */
+async function readSnapshot(path) {
 	let file;
 	try {
 		file = await Deno.readFile(path);
@@ -74,10 +74,10 @@ async function readSnapshot(path, key) {
 		return undefined;
 	}
 	const text = new TextDecoder().decode(file.subarray(0, MAGIC.length));
-	if (file.length <= SNAPSHOT_HEAD || text !== MAGIC || !same(file.subarray(8, 40), key))
+	if (file.length <= SNAPSHOT_HEAD || text !== MAGIC)
 		return undefined;
 	const body = file.subarray(SNAPSHOT_HEAD);
-	return same(await sha256(body), file.subarray(40, SNAPSHOT_HEAD)) ? body : undefined;
+	return same(await sha256(body), file.subarray(40, SNAPSHOT_HEAD)) ? { key: file.slice(8, 40), body } : undefined;
 }
 
 const [pyodideDir, kernelDir, snapshotPath, preload, network] = Deno.args;
@@ -110,17 +110,18 @@ worker.onmessage = ({ data }) => {
 };
 
 async function begin() {
-	const [wasm, stdlib, lock, kernel] = await Promise.all([
+	const [wasm, stdlib, lock, kernel, whole] = await Promise.all([
 		Deno.readFile(`${pyodideDir}/pyodide.asm.wasm`), Deno.readFile(`${pyodideDir}/python_stdlib.zip`),
 		Deno.readTextFile(`${pyodideDir}/pyodide-lock.json`), readKernel(kernelDir, own),
+		snapshotPath ? readSnapshot(snapshotPath) : undefined,
 	]);
 	const { info } = JSON.parse(lock);
 	const key = await keyOf(kernel, [Deno.version.v8, info.version, info.abi_version, String(wasm.length), preload]);
-	const snapshot = snapshotPath ? await readSnapshot(snapshotPath, key) : undefined;
+	const snapshot = whole && same(whole.key, key) ? whole.body : undefined;
 	Deno.permissions.revokeSync({ name: "read" });
 	const head = snapshot || !snapshotPath ? undefined : join([new TextEncoder().encode(MAGIC), key]);
 	worker.postMessage({ wasm, stdlib, info, kernel, snapshot, head, preload, control, ring, interrupt, netData: net?.data }, [
-		wasm.buffer, stdlib.buffer,
+		wasm.buffer, stdlib.buffer, ...(snapshot ? [snapshot.buffer] : []),
 	]);
 }
 

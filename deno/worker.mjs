@@ -11,11 +11,12 @@ const OUTPUT_CAP = 16 << 20; // bytes a cell may write; the rest is counted and 
 const PRELOAD_FAILED = 71; // exit status
 const OUTPUT_HELD = 8192; // a line that has not ended waits up to this size
 
-const message = new Promise((resolve) => {
+let message = new Promise((resolve) => {
 	globalThis.onmessage = ({ data }) => resolve(data);
 });
-const { wasm, stdlib, info, kernel, snapshot, head, preload, control, ring, interrupt, netData } = await message;
+let { wasm, stdlib, info, kernel, snapshot, head, preload, control, ring, interrupt, netData } = await message;
 globalThis.onmessage = null;
+const restored = snapshot !== undefined;
 files.set("pyodide.asm.wasm", wasm);
 files.set("python_stdlib.zip", stdlib);
 
@@ -191,12 +192,14 @@ const python = await loadPyodide({
 	...(snapshot ? { _loadSnapshot: snapshot } : head ? { _makeSnapshot: true } : {}),
 });
 python._api.on_fatal = fail;
+message = wasm = stdlib = snapshot = undefined; // some 45 MB that nobody needs any more
 
 const HOME = "/lib/workcell";
 python.FS.mkdirTree(`${HOME}/workcell_kernel`);
 for (const [name, bytes] of Object.entries(kernel))
 	python.FS.writeFile(`${HOME}/${name}`, bytes);
-if (!snapshot) {
+kernel = undefined;
+if (!restored) {
 	const problem = python.runPython(`import sys; sys.path.append(${JSON.stringify(HOME)}); import workcell_pyodide
 workcell_pyodide.warm(${JSON.stringify(preload)})`);
 	if (problem) {
