@@ -523,13 +523,23 @@ static int fill_auth(const struct serve_flags *flags, struct cell_server_options
 	return 0;
 }
 
-static int fill_tls(const struct serve_flags *flags, struct cell_server_options *options, struct cell_error *err)
+static int read_text(const char *path, char **ret_text, struct cell_error *err)
 {
+	char *bytes;
 	size_t size;
 
-	if (flags->tls_cert && cell__cli_read_file(flags->tls_cert, &live.cert, &size, err) < 0)
+	if (!path)
+		return 0;
+	if (cell__cli_read_file(path, &bytes, &size, err) < 0)
 		return -1;
-	if (flags->tls_key && cell__cli_read_file(flags->tls_key, &live.key, &size, err) < 0)
+	*ret_text = strndup(bytes, size);
+	free(bytes);
+	return *ret_text ? 0 : cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for %s", path);
+}
+
+static int fill_tls(const struct serve_flags *flags, struct cell_server_options *options, struct cell_error *err)
+{
+	if (read_text(flags->tls_cert, &live.cert, err) < 0 || read_text(flags->tls_key, &live.key, err) < 0)
 		return -1;
 	options->tls_cert = live.cert;
 	options->tls_key = live.key;

@@ -237,7 +237,7 @@ def test_killed_under_load_nothing_is_left_and_storage_is_whole(tmp_path):
 
 def test_many_sessions_and_streams(tmp_path):
     """As many as a loaded machine makes quickly; what is bounded is the memory of each."""
-    count = int(os.environ.get("WORKCELL_TEST_SESSIONS", "60"))
+    count = int(os.environ.get("WORKCELL_TEST_SESSIONS", "250"))
     server = serving.Server("--executor", "subprocess", "--max-sessions", str(count), "--max-runs", "500", "--log", "off", pool=4)
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         sessions = list(pool.map(lambda _: server.session(), range(count)))
