@@ -730,6 +730,13 @@ static const struct option session_options[] = {
 	{ "images_dir", OPT_TEXT, offsetof(struct cell_session_options, images_dir) },
 	{ "sandbox_policy", OPT_TEXT, offsetof(struct cell_session_options, sandbox_policy) },
 	{ "workspace_mode", OPT_TEXT, offsetof(struct cell_session_options, workspace_mode) },
+	{ "kernel", OPT_TEXT, offsetof(struct cell_session_options, kernel) },
+	{ "jupyter_path", OPT_TEXT, offsetof(struct cell_session_options, jupyter_path) },
+	{ "network_profile", OPT_TEXT, offsetof(struct cell_session_options, network_profile) },
+	{ "remote_url", OPT_TEXT, offsetof(struct cell_session_options, remote_url) },
+	{ "remote_token", OPT_TEXT, offsetof(struct cell_session_options, remote_token) },
+	{ "remote_workspace", OPT_TEXT, offsetof(struct cell_session_options, remote_workspace) },
+	{ "remote_reopen", OPT_INT, offsetof(struct cell_session_options, remote_reopen) },
 	{ "portable_values", OPT_INT, offsetof(struct cell_session_options, portable_values) },
 };
 
