@@ -662,6 +662,17 @@ static PyObject *wc_interrupt_wanted(PyObject *self, PyObject *unused)
 			       atomic_load((_Atomic uint32_t *)&ring->interrupt_id) == current_run);
 }
 
+/* take_interrupt() -> True when there is an interrupt for this run that has not been raised yet; now it counts as raised. */
+static PyObject *wc_take_interrupt(PyObject *self, PyObject *unused)
+{
+	(void)self;
+	(void)unused;
+	if (detached || current_run == 0 || atomic_load((_Atomic uint32_t *)&ring->interrupt_id) != current_run)
+		Py_RETURN_FALSE;
+	uint32_t number = atomic_load((_Atomic uint32_t *)&ring->interrupt_no);
+	return PyBool_FromLong(atomic_exchange((_Atomic uint32_t *)&ring->interrupt_taken, number) != number);
+}
+
 /* bulk() -> a memoryview of the memory that is shared with the host for data, or None */
 static PyObject *wc_bulk(PyObject *self, PyObject *unused)
 {
@@ -1003,6 +1014,7 @@ static PyMethodDef methods[] = {
 	{ "answer", wc_answer, METH_VARARGS, "answer(id, value, repr) -> bool" },
 	{ "remember", wc_remember, METH_VARARGS, "remember(ns, out, n, value) -> bytes or None" },
 	{ "interrupt_wanted", wc_interrupt_wanted, METH_NOARGS, "interrupt_wanted() -> bool" },
+	{ "take_interrupt", wc_take_interrupt, METH_NOARGS, "take_interrupt() -> bool" },
 	{ "bulk", wc_bulk, METH_NOARGS, "bulk() -> memoryview or None" },
 	{ "blank", wc_blank, METH_O, "blank(size) -> bytes" },
 	{ "fill", wc_fill, METH_VARARGS, "fill(blank, offset, source, size)" },

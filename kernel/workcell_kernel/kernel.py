@@ -23,12 +23,18 @@ own_stderr = None  # the session's, whatever the code puts into sys.stderr
 
 
 def on_interrupt(signum, frame):
-    """SIGINT. Our own code around a cell is never interrupted, or the answer to the run might get lost."""
+    """SIGINT. Our own code around a cell is never interrupted, or the answer to the run might get lost.
+
+    The host sends the signal again when this does not run soon: one that comes just before a system call that waits is
+    seen by CPython after that call only.
+    """
     if not _workcell.interrupt_wanted():
         return
     while frame is not None:
         if frame.f_code is Cells.attempt.__code__:
-            raise KeyboardInterrupt
+            if _workcell.take_interrupt():
+                raise KeyboardInterrupt
+            return
         frame = frame.f_back
 
 

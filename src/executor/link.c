@@ -73,6 +73,7 @@ struct cell__link {
 	struct cell__buf out;
 	int handles; /* not closed yet */
 	bool paused, closed, broken, is_hot;
+	uint32_t interrupts; /* requests so far */
 	bool last_look; /* the doorbell is armed, the next look is the last unless something comes */
 	bool rung; /* a DOORBELL came and the ring was not looked at since */
 	bool woken; /* it came while nobody looked */
@@ -614,6 +615,12 @@ struct cell__bulk *cell__link_bulk(struct cell__link *link)
 void cell__link_set_interrupt(struct cell__link *link, uint32_t run_id)
 {
 	__atomic_store_n(&link->ring.ctl->interrupt_id, run_id, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&link->ring.ctl->interrupt_no, ++link->interrupts, __ATOMIC_SEQ_CST);
+}
+
+bool cell__link_interrupt_taken(const struct cell__link *link)
+{
+	return __atomic_load_n(&link->ring.ctl->interrupt_taken, __ATOMIC_SEQ_CST) == link->interrupts;
 }
 
 void cell__link_pause(struct cell__link *link, bool paused)

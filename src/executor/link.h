@@ -35,6 +35,8 @@ int cell__link_send(struct cell__link *link, uint8_t type, uint32_t id, const vo
 /* The bulk area of the shared memory; borrowed. */
 struct cell__bulk *cell__link_bulk(struct cell__link *link);
 void cell__link_set_interrupt(struct cell__link *link, uint32_t run_id);
+/* Has the kernel, by its own account, raised the last interrupt? */
+bool cell__link_interrupt_taken(const struct cell__link *link);
 void cell__link_pause(struct cell__link *link, bool paused);
 /* Takes what has been written to the ring so far. */
 void cell__link_look(struct cell__link *link);

@@ -46,6 +46,8 @@
 #define POOLS_MAX 8         /* kinds of kernels made ahead, per environment */
 #define LONG_CELL_MS 500    /* a sandbox's cell that runs longer yields to others from then on ... */
 #define LONG_CELL_WEIGHT 50 /* ... with this share, until its next cell */
+#define INTERRUPT_AGAIN_MS 100 /* an interrupt that the code has not heard of by then is sent again ... */
+#define INTERRUPT_TRIES 3      /* ... so often */
 #define SAME_IN_A_ROW 2     /* sessions of one kind: the next is expected to be the same */
 
 enum env_state { ENV_NONE, ENV_STARTING, ENV_READY };
@@ -100,7 +102,8 @@ struct kernel {
 	bool ready;   /* READY seen */
 	bool pooled;  /* made for the pool and not taken yet */
 	bool asked;   /* we closed it */
-	bool timing;  /* the timer waits for a cell to become a long one */
+	bool timing;  /* the timer waits for a cell to become a long one, or for it to hear of its interrupt */
+	int unheard;  /* signals that were sent again */
 	bool yields;  /* it did */
 	int tries;
 	struct cell_error error;
@@ -1218,6 +1221,24 @@ struct cell__bulk *cell__subprocess_bulk(struct cell__kernel *base)
 	return kernel->link ? cell__link_bulk(kernel->link) : NULL;
 }
 
+/*
+ * A signal that comes between the interpreter's last look and a system call that waits is not seen until that call ends.
+ * The next one interrupts the call.  Not for ever: code may have a handler of its own.
+ */
+static void handle_unheard(uv_timer_t *timer)
+{
+	struct kernel *kernel = timer->data;
+	if (kernel->link && kernel->unheard < INTERRUPT_TRIES && !cell__link_interrupt_taken(kernel->link)) {
+		kernel->unheard++;
+		cell__spawn_client_tell(&kernel->sub->hub->client, CELL_SPAWN_KERNEL_SIGNAL, kernel->id, SIGINT);
+		return;
+	}
+	uv_timer_stop(timer);
+	kernel->timing = false;
+	if (!kernel->yields)
+		cell_begins(kernel);
+}
+
 void cell__subprocess_interrupt(struct cell__kernel *base, uint32_t run_id)
 {
 	struct kernel *kernel = (struct kernel *)base;
@@ -1225,6 +1246,10 @@ void cell__subprocess_interrupt(struct cell__kernel *base, uint32_t run_id)
 		return;
 	cell__link_set_interrupt(kernel->link, run_id);
 	cell__spawn_client_tell(&kernel->sub->hub->client, CELL_SPAWN_KERNEL_SIGNAL, kernel->id, SIGINT);
+	if (kernel->asked)
+		return; /* the timer is the grace time's */
+	kernel->unheard = 0;
+	kernel->timing = uv_timer_start(&kernel->timer, handle_unheard, INTERRUPT_AGAIN_MS, INTERRUPT_AGAIN_MS) == 0;
 }
 
 void cell__subprocess_pause(struct cell__kernel *base, bool paused)

@@ -22,7 +22,7 @@
 
 #include <stdint.h>
 
-#define CELL_RING_VERSION 2u
+#define CELL_RING_VERSION 3u
 #define CELL_RING_DATA_OFFSET 4096u
 #define CELL_RING_DATA_BYTES (256u * 1024u) /* power of two */
 #define CELL_BULK_OFFSET (CELL_RING_DATA_OFFSET + CELL_RING_DATA_BYTES)
@@ -58,9 +58,11 @@ struct cell_ring_ctl {
 	uint32_t pipe_seq;           /* seqlock around pipe_read */
 	uint64_t pipe_read[2];
 	uint32_t interrupt_id;       /* the run that SIGINT is meant for */
+	uint32_t interrupt_no;       /* counts requests to interrupt: a signal that is sent again is the same request */
 	/* written by the kernel */
 	_Alignas(64) uint64_t head;  /* produced up to here */
 	uint32_t kernel_waits;       /* sleeps on space_futex */
+	uint32_t interrupt_taken;    /* the last interrupt_no that became a KeyboardInterrupt */
 	/*
 	 * written by both: host stores 1 before it sleeps, and looks once more a little later; kernel swaps in 0 and rings
 	 * when it was 1

@@ -180,6 +180,30 @@ def test_interrupt_is_a_keyboard_interrupt(patient, tmp_path):
     assert patient.value("caught") is True
 
 
+def test_an_interrupt_that_is_not_heard_is_repeated(patient, tmp_path):
+    """As when the signal comes just before a system call that waits: here the first one ends in a handler of the code's own."""
+    patient.reset()
+    up = tmp_path / "up"
+    patient.start("import signal, time\nours = signal.getsignal(signal.SIGINT)\n"
+                  "signal.signal(signal.SIGINT, lambda *_: signal.signal(signal.SIGINT, ours))\n"
+                  "open(%r, 'w').close()\ntime.sleep(1000)" % str(up))
+    support.wait_until(up.exists, "the cell runs")
+    patient.interrupt()
+    result = patient.answer()
+    assert (result["error"]["code"], result["state"]) == ("interrupted", "kept"), result
+
+
+def test_an_interrupt_that_was_heard_comes_once(patient, tmp_path):
+    patient.reset()
+    up = tmp_path / "up"
+    patient.start("import time\ntry:\n    open(%r, 'w').close()\n    time.sleep(1000)\nexcept KeyboardInterrupt:\n"
+                  "    time.sleep(0.6)\n    caught = True" % str(up))
+    support.wait_until(up.exists, "the cell runs")
+    patient.interrupt()
+    assert patient.answer()["error"] is None
+    assert patient.value("caught") is True
+
+
 def test_interrupt_with_nothing_running_hits_nobody(patient):
     patient.reset()
     patient.run("x = 5")
