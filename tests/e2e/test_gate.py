@@ -69,7 +69,7 @@ def test_call_events_surround_it(guarded):
         obj = guarded.read()
         if obj.get("event") == "approval":
             reply(guarded, id=obj["id"], accept=True)
-        if "event" in obj:
+        if "event" in obj and seen[-1:] != [obj["event"]]:  # a line may come in two chunks
             seen.append(obj["event"])
         if obj.get("event") == "result":
             break

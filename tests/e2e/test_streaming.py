@@ -135,7 +135,7 @@ def test_displays_stand_where_they_were_shown(stream, pause):
 
 def test_threads_lose_nothing(stream):
     stream.events.clear()
-    result = stream.run("def work(n):\n    for i in range(300): print('%d:%d' % (n, i))\n"
+    result = stream.run("def work(n):\n    for i in range(300): sys.stdout.write('%d:%d\\n' % (n, i))\n"
                         "ts = [threading.Thread(target=work, args=(n,)) for n in range(8)]\n"
                         "for t in ts: t.start()\nfor t in ts: t.join()")
     assert "".join(e["data"] for e in stream.events) == result["stdout"]
