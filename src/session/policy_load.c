@@ -584,7 +584,10 @@ static int fail_with(const struct cell__problems *problems, struct cell_error *e
 	char more[64] = "";
 	if (problems->count > 1)
 		snprintf(more, sizeof more, " (and %zu more)", problems->count - 1);
-	return cell_fail(err, CELL_E_INVALID, 0, "%.80s:%d: %.100s%s", first->file ? first->file : "", first->line,
+	/* Of a long path the end tells more. */
+	const char *file = first->file ? first->file : "";
+	size_t size = strlen(file);
+	return cell_fail(err, CELL_E_INVALID, 0, "%s%s:%d: %.100s%s", size > 80 ? "..." : "", size > 80 ? file + size - 80 : file, first->line,
 			 first->message, more);
 }
 

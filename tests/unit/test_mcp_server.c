@@ -274,8 +274,8 @@ static void test_pipes(void **state)
 	serving.out = out[1];
 	assert_int_equal(pthread_create(&thread, NULL, serve, &serving), 0);
 	static const char *const lines[] = {
-		HELLO("2025-11-25", "{}") "\n{\"jsonrpc\":\"2.0\",", "\"id\":2,\"method\":\"tools/call\",\"params\":{\"name\":\"run_code\","
-		"\"arguments\":{\"code\":\"6 * 7\"}}}\n\n", "{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"ping\"}\n",
+		HELLO("2025-11-25", "{}") "\n{\"jsonrpc\":\"2.0\",", ("\"id\":2,\"method\":\"tools/call\",\"params\":{\"name\":\"run_code\","
+		"\"arguments\":{\"code\":\"6 * 7\"}}}\n\n"), "{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"ping\"}\n",
 	};
 	for (size_t i = 0; i < COUNT(lines); i++)
 		assert_int_equal(write(in[1], lines[i], strlen(lines[i])), strlen(lines[i]));
