@@ -176,6 +176,12 @@ def test_mcp_keeps_where_others_do(redis):
             {"jsonrpc": "2.0", "method": "notifications/initialized"},
             {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {
                 "name": "create_workflow", "arguments": {"name": "m", "source": ADD, "description": "d"}}}]
-    out = run("mcp", "--redis", redis.url(), stdin="".join(json.dumps(each) + "\n" for each in call).encode())
-    assert '"id":2' in out.replace(" ", ""), out
+    with subprocess.Popen([support.BIN, "mcp", "--redis", redis.url()], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        # The end of the input ends what is under way.
+        server.stdin.write("".join(json.dumps(each) + "\n" for each in call).encode())
+        server.stdin.flush()
+        answers = [json.loads(server.stdout.readline()) for _ in range(2)]
+        server.stdin.close()
+        assert server.wait(support.DEADLINE) == 0
+    assert not answers[1]["result"].get("isError"), answers
     assert redis.ask("HEXISTS", "py-code-mode:workflows:__workflows__", "m") == 1

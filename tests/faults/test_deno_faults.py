@@ -73,7 +73,8 @@ def test_an_interrupt_hits_only_its_cell(session):
     session.start("import time\nprint('here', flush=True)\ntime.sleep(60)")
     session.next_event(lambda event: "here" in str(event))
     session.interrupt()
-    assert session.answer()["error"]["code"] == "interrupted"
+    result = session.answer()
+    assert result["error"]["code"] == "interrupted", result
     session.interrupt()
     assert session.value("sum(range(200000))") == 19999900000
 

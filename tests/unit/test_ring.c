@@ -435,6 +435,16 @@ static void *beat_later(void *arg)
 	return NULL;
 }
 
+static bool is_sanitized(void)
+{
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+	return true;
+#endif
+#endif
+	return false;
+}
+
 static void test_look_in_time(void **state)
 {
 	(void)state;
@@ -451,7 +461,8 @@ static void test_look_in_time(void **state)
 		pthread_join(thread, NULL);
 		assert_true(cell_spin_has_come(&beat, &spin));
 	}
-	assert_true(found > 0 || sysconf(_SC_NPROCESSORS_ONLN) == 1);
+	/* None in 20,000 times is too seldom, except where a look has less time than a thread needs: under a sanitizer. */
+	assert_true(found > 0 || is_sanitized() || sysconf(_SC_NPROCESSORS_ONLN) == 1);
 }
 
 int main(int argc, char **argv)
