@@ -1015,9 +1015,9 @@ static void probe(struct cell__executor_host *host, struct cell_executor_info *i
 
 static char *init_json(const struct cell__kernel_spec *spec)
 {
-	json_t *init = json_pack("{s:s, s:s, s:s, s:b, s:b, s:b, s:s?}", "session", spec->session_id, "cwd", spec->cwd,
+	json_t *init = json_pack("{s:s, s:s, s:s, s:b, s:b, s:b, s:b, s:s?}", "session", spec->session_id, "cwd", spec->cwd,
 				 "preload", spec->preload, "namespaces", spec->namespaces, "gate_shell", spec->gate_shell,
-				 "restore_cwd", spec->restore_cwd, "site", spec->site);
+				 "restore_cwd", spec->restore_cwd, "portable", spec->portable, "site", spec->site);
 	char *text = init ? json_dumps(init, JSON_COMPACT) : NULL;
 	json_decref(init);
 	return text;
