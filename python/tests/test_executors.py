@@ -1,9 +1,7 @@
-"""The executors beside subprocess and sandbox, and storage in Redis: the same session everywhere."""
-import asyncio
+"""Deno, Jupyter, session servers, and storage in Redis: the same session everywhere."""
 import os
 import re
 import sys
-import threading
 
 import pytest
 from conftest import ROOT, run
@@ -15,8 +13,8 @@ import spaces  # noqa: E402
 
 import workcell  # noqa: E402
 from workcell import (AuthError, BusyError, CodeModeError, ConfigurationError, ContainerConfig, ContainerExecutor,  # noqa: E402
-                      DenoSandboxConfig, DenoSandboxExecutor, FileStorage, InProcessConfig, InProcessExecutor,
-                      JupyterExecutor, RedisStorage, ServerError, Session, SessionExpiredError)
+                      DenoSandboxConfig, DenoSandboxExecutor, FileStorage, JupyterExecutor, RedisStorage, ServerError, Session,
+                      SessionExpiredError)
 from workcell.errors import from_native  # noqa: E402
 from workcell.sync import Session as SyncSession  # noqa: E402
 
@@ -42,102 +40,6 @@ def server(tmp_path_factory):
 
 def at(server, token=serving.TOKEN, **options):
     return ContainerExecutor(ContainerConfig(remote_url="http://127.0.0.1:%d" % server.port, auth_token=token, **options))
-
-
-# ---- inprocess
-
-
-def test_inprocess_is_this_process(storage, tmp_path):
-    async def main():
-        async with Session(storage, InProcessExecutor(), restore_cwd=False) as session, \
-                Session(FileStorage(tmp_path / "other"), InProcessExecutor()) as other:
-            result = await session.run("import os, sys\nx = 1\nprint('hi')\n(os.getpid(), sys.executable)")
-            assert result.value == (os.getpid(), sys.executable) and result.stdout == "hi\n"
-            assert result.isolation["level"] == "none"
-            # Each has variables of its own.
-            assert (await other.run("x")).error_info.type == "NameError"
-            events = [event async for event in session.stream("print('a')\nx + 1")]
-            assert "a" in "".join(event.text for event in events if isinstance(event, workcell.Chunk))
-            assert events[-1].result.value == 2
-            assert (await session.run("while True: pass", timeout=0.2)).error_info.code == "timeout"
-            assert (await session.run("x + 2")).value == 3
-            task = asyncio.ensure_future(session.run("while True: pass"))
-            await asyncio.sleep(0.1)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert (await session.run("x + 3")).value == 4
-            await session.save_artifact("note", {"a": 1})
-            assert (await session.run("artifacts.load('note')")).value == {"a": 1}
-            await session.reset()
-            assert (await session.run("x")).error_info.type == "NameError"
-
-    run(main())
-
-
-def test_inprocess_tools_on_the_hosts_loop(storage):
-    """The cell waits in this process for functions that run on this very loop, through a middleware there."""
-    seen = []
-
-    async def note(ctx, call_next):
-        await asyncio.sleep(0)
-        seen.append(ctx.full_name)
-        return await call_next(ctx)
-
-    async def main():
-        here = threading.get_ident()
-        async with Session(storage, InProcessExecutor(), middlewares=[note]) as session:
-            @session.tool
-            async def double(n: int) -> int:
-                assert threading.get_ident() == here
-                await asyncio.sleep(0.001)
-                return 2 * n
-
-            @session.tool
-            def plain(n: int) -> int:
-                assert threading.get_ident() == here
-                return n + 1
-
-            @session.tool(thread=True)
-            def apart(n: int) -> bool:
-                return threading.get_ident() != here
-
-            @session.tool
-            async def again(n: int) -> int:
-                # Another session in the same process, from within a call of the first one.
-                async with Session.scratch(InProcessExecutor()) as inner:
-                    return (await inner.run("%d * 10" % n)).value
-
-            result = await session.run("[tools.double(n=i) for i in range(50)][-1], tools.plain(n=1), tools.apart(n=1), "
-                                       "tools.again(n=4)")
-            assert result.value == (98, 2, True, 40), result.error
-            result = await session.run("from concurrent.futures import ThreadPoolExecutor\n"
-                                       "with ThreadPoolExecutor(8) as pool:\n"
-                                       "    found = sum(pool.map(lambda i: tools.double(n=i), range(40)))\nfound")
-            assert result.value == 1560, result.error
-            assert seen.count("double") == 90
-            ask = Session.scratch(InProcessExecutor(), policy="ask")
-            ask.tool(plain)
-            async with ask:
-                events = []
-                async for event in ask.stream("tools.plain(n=41)"):
-                    events.append(event)
-                    if isinstance(event, workcell.ApprovalEvent):
-                        event.request.accept()
-                assert events[-1].result.value == 42
-
-    run(main())
-
-
-def test_inprocess_without_a_loop(tmp_path):
-    with SyncSession.inprocess(tmp_path / "base") as session:
-        session.tool(lambda n: n + 1, name="inc")
-        assert session.run("tools.inc(n=1)").value == 2
-        with SyncSession.scratch(InProcessExecutor()) as other:
-            assert other.run("1 + 1").value == 2
-    for config in (InProcessConfig(python="/usr/bin/python3"), InProcessConfig(env={"A": "b"}), InProcessConfig(cwd="/")):
-        with pytest.raises(ConfigurationError, match="inprocess"), SyncSession.scratch(InProcessExecutor(config)):
-            pass
 
 
 # ---- deno

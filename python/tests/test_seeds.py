@@ -63,6 +63,16 @@ def test_example(name, code, tmp_path, monkeypatch, request):
     names = {key: getattr(module, key) for module in (workcell, workcell.execution) for key in module.__all__}
     names.update(Path=Path, os=os, tempfile=tempfile, agent_code="6 * 7", code="6 * 7",
                  storage=workcell.FileStorage(tmp_path / "data"), config=workcell.SubprocessConfig())
+    if "deps=[" in code:
+        import spaces
+
+        wheels = tmp_path / "wheels"
+        wheels.mkdir()
+        for package in ("pandas", "numpy", "requests"):
+            spaces.make_wheel(wheels, package, "9.0")
+        for tool in ("PIP", "UV"):
+            monkeypatch.setenv(tool + "_NO_INDEX", "1")
+            monkeypatch.setenv(tool + "_FIND_LINKS", str(wheels))
     if "remote_url" in code:
         assert SERVER in code
         code = code.replace(SERVER, request.getfixturevalue("server"))
