@@ -1,6 +1,7 @@
 """Sessions in this very process, and functions of the host on the loop that waits for them."""
 import asyncio
 import os
+import signal
 import sys
 import threading
 
@@ -92,6 +93,28 @@ def test_tools_on_the_hosts_loop(storage):
                 assert events[-1].result.value == 42
 
     run(main())
+
+
+def test_a_forked_child_is_told(tmp_path):
+    """The interpreter there is a copy, with hooks of sessions whose threads stayed in the parent."""
+    with SyncSession.scratch(InProcessExecutor()) as session:
+        assert session.run("1").value == 1
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)
+            try:
+                with SyncSession.scratch(InProcessExecutor()):
+                    os.write(write, b"opened")
+            except workcell.ExecutorUnavailableError as error:
+                os.write(write, str(error).encode())
+            finally:
+                os._exit(0)
+        os.close(write)
+        with os.fdopen(read, "rb") as file:
+            assert b"forked" in file.read()
+        os.waitpid(pid, 0)
+        assert session.run("2").value == 2
 
 
 def test_without_a_loop(tmp_path):
