@@ -6,7 +6,7 @@ import sys
 import pytest
 from conftest import ROOT, run
 
-sys.path.insert(0, os.path.join(ROOT, "tests"))
+sys.path.append(os.path.join(ROOT, "tests"))
 
 import serving  # noqa: E402
 import spaces  # noqa: E402

@@ -15,7 +15,7 @@ import workcell
 import workcell.execution
 from workcell import ExecutorUnavailableError
 
-sys.path.insert(0, os.path.join(ROOT, "tests"))
+sys.path.append(os.path.join(ROOT, "tests"))
 EXAMPLES = seeds.examples()
 SERVER = "http://session-server:8000"
 
