@@ -1,4 +1,5 @@
 """Deno, Jupyter, session servers, and storage in Redis: the same session everywhere."""
+import asyncio
 import os
 import re
 import sys
@@ -14,7 +15,7 @@ import spaces  # noqa: E402
 import workcell  # noqa: E402
 from workcell import (AuthError, BusyError, CodeModeError, ConfigurationError, ContainerConfig, ContainerExecutor,  # noqa: E402
                       DenoSandboxConfig, DenoSandboxExecutor, FileStorage, JupyterExecutor, RedisStorage, ServerError, Session,
-                      SessionExpiredError)
+                      SessionExpiredError, SubprocessConfig, SubprocessExecutor)
 from workcell.errors import from_native  # noqa: E402
 from workcell.sync import Session as SyncSession  # noqa: E402
 
@@ -98,6 +99,14 @@ def test_remote_session(server, storage):
             assert events[-1].result.value == [1, True]
             assert (await session.run("while True: pass", timeout=0.2)).error_info.code == "timeout"
             assert (await session.run("1/0")).error_info.type == "ZeroDivisionError"
+            task = asyncio.ensure_future(session.run("print(1)\nwhile True: pass"))
+            await asyncio.sleep(0.1)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            async for _ in session.stream("print(1)\nwhile True: pass"):
+                break
+            assert (await session.run("x > 1")).value is True
             await session.reset()
             assert (await session.run("x")).error_info.type == "NameError"
 
@@ -125,6 +134,8 @@ def test_remote_facades(server, storage):
                 assert await session.load_artifact(name) == data
                 # Values come as JSON from a server; what that cannot say is its repr.
                 assert (await session.run("artifacts.load(%r)" % name)).value == (repr(data) if name == "raw" else data)
+            for metadata in ("%7B", "%5B1%5D", "%7B%22a%22:1,%22a%22:2%7D"):
+                assert server.ask("PUT", "/api/artifacts/bad?metadata=" + metadata, b"x").code == "invalid"
             pandas = pytest.importorskip("pandas")
             await session.save_artifact("table", pandas.DataFrame({"a": [1, 2]}))
             assert list((await session.load_artifact("table"))["a"]) == [1, 2]
@@ -158,6 +169,7 @@ def test_remote_workspaces(server, tmp_path):
         bound = session._core.space._session
         assert server.ask("DELETE", "/v1/sessions/" + bound).status == 204
         assert session.load_artifact("mine") == "x" and session._core.space._session != bound
+    assert server.ask("GET", "/v1/sessions").json["sessions"] == []
 
 
 def test_remote_refusals(server, storage, tmp_path):
@@ -211,6 +223,22 @@ def test_redis_storage(redis, tmp_path):
             each.close()
 
     run(main())
+
+
+def test_configured_deps_of_a_redis_storage(redis, tmp_path, monkeypatch):
+    """They are there before the first cell, also where code may not add packages."""
+    spaces.make_wheel(tmp_path / "wheels", "wc-alpha")
+    monkeypatch.setenv("PATH", os.path.dirname(sys.executable) + ":" + os.environ["PATH"])  # for uv
+    for tool in ("PIP", "UV"):
+        monkeypatch.setenv(tool + "_NO_INDEX", "1")
+        monkeypatch.setenv(tool + "_FIND_LINKS", str(tmp_path / "wheels"))
+    config = SubprocessConfig(venv_dir=tmp_path / "venv", deps=["wc-alpha"], allow_runtime_deps=False)
+    for _ in range(2):
+        with SyncSession(RedisStorage(url=redis.url(), prefix="deps"), SubprocessExecutor(config)) as session:
+            assert session.run("import wc_alpha\nwc_alpha.__version__").value == "1.0"
+            assert not session.run("deps.add('wc-beta')").is_ok
+            assert session.list_deps() == ["wc-alpha"]
+    assert redis.ask("SMEMBERS", "deps:deps") == [b"wc-alpha"]
 
 
 def test_redis_is_not_there(tmp_path):

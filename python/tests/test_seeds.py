@@ -70,6 +70,7 @@ def test_example(name, code, tmp_path, monkeypatch, request):
         wheels.mkdir()
         for package in ("pandas", "numpy", "requests"):
             spaces.make_wheel(wheels, package, "9.0")
+        monkeypatch.setenv("PATH", os.path.dirname(sys.executable) + ":" + os.environ["PATH"])  # uv is quicker
         for tool in ("PIP", "UV"):
             monkeypatch.setenv(tool + "_NO_INDEX", "1")
             monkeypatch.setenv(tool + "_FIND_LINKS", str(wheels))

@@ -276,22 +276,20 @@ class Core:
         wanted = self.spec.deps
         if not wanted:
             return
-        storage = self.spec.space.get("storage")
         have = set(self.space.call("deps.list"))
         missing = [each for each in wanted if each not in have]
-        if self.spec.remote:
+        locked = not self.spec.remote and not self.spec.space.get("allow_runtime_deps", 1)
+        # The host may do what its code may not: in a space of its own on the same storage.
+        space = self.space if not missing or not locked else SpaceHandle(
+            self.engine, {**self.spec.space, "allow_runtime_deps": 1, "tools_dir": None}, {}, self.spec.progress)
+        try:
             for each in missing:
-                self.space.call("deps.add", package=each)
-        elif missing and not self.spec.space.get("allow_runtime_deps", 1) and storage:
-            path = os.path.join(str(storage), "requirements.txt")
-            with open(path, "a", encoding="utf-8") as file:
-                file.write("".join(each + "\n" for each in missing))
-            self.space.call("deps.sync")
-        else:
-            for each in missing:
-                self.space.call("deps.add", package=each)
-            if not missing:
-                self.space.call("deps.sync", quick=True)
+                space.call("deps.add", package=each)
+        finally:
+            if space is not self.space:
+                space.close()
+        if not self.spec.remote and (locked or not missing):
+            self.space.call("deps.sync", quick=not missing)
 
     def close(self) -> None:
         self.close_native()
