@@ -172,6 +172,19 @@ def test_remote_workspaces(server, tmp_path):
     assert server.ask("GET", "/v1/sessions").json["sessions"] == []
 
 
+def test_the_helper_for_agents(server):
+    async def main():
+        from workcell.integrations import autogen
+
+        run_code = autogen.create_run_code_tool(session_url="http://127.0.0.1:%d" % server.port, auth_token=serving.TOKEN)
+        assert await run_code("x = 6\nprint('hi')") == "hi" and await run_code("x * 7") == "42"
+        target, = [cell.cell_contents for cell in run_code.__closure__ if hasattr(cell.cell_contents, "config")]
+        assert "tools.say.all(words)" in await autogen.get_tools_description(target)
+        await target.close()
+
+    run(main())
+
+
 def test_remote_refusals(server, storage, tmp_path):
     with pytest.raises(AuthError), SyncSession(storage, at(server, "wrong")):
         pass
