@@ -62,6 +62,9 @@ def _files(build):
         if name.endswith(".py"):
             found.append((lib + "kernel/workcell_kernel/" + name, os.path.join(kernel, name)))
     found.append((lib + "kernel/_workcell.abi3.so", os.path.join(build, "_workcell.abi3.so")))
+    deno = os.path.join(ROOT, "deno")
+    found += [(lib + "deno/" + name, os.path.join(deno, name)) for name in sorted(os.listdir(deno))
+              if os.path.isfile(os.path.join(deno, name))]
     return found
 
 

@@ -13,7 +13,7 @@ from json import dumps, loads
 import _workcell
 from workcell_kernel import inproc
 
-from . import errors, kernel, namespaces, ns_deps, rpc, shell, streams
+from . import errors, kernel, namespaces, ns_deps, portable, rpc, shell, streams
 from .cell import Cells
 
 
@@ -138,6 +138,8 @@ class Guest(kernel.Kernel):
             namespaces.install(self.cells.ns, self.channel, self.cells.run_coroutine)
         if options.get("gate_shell"):
             self.ask_before_commands()
+        if options.get("portable"):
+            self.cells.portable = portable.part
         if options.get("restore_cwd"):
             self.cells.home = options["cwd"], os.getcwd()
         if "IPython" in sys.modules:

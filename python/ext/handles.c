@@ -210,6 +210,7 @@ static const struct option engine_options[] = {
 	{ "spill_dir", OPT_TEXT, offsetof(struct cell_engine_options, spill_dir) },
 	{ "pool_size", OPT_INT, offsetof(struct cell_engine_options, pool_size) },
 	{ "start_timeout_ms", OPT_INT64, offsetof(struct cell_engine_options, start_timeout_ms) },
+	{ "cache_dir", OPT_TEXT, offsetof(struct cell_engine_options, cache_dir) },
 };
 
 /* Engine(options, port or None, token): the port gets the log. */

@@ -9,7 +9,7 @@ import pytest
 from conftest import BUILD, HERE
 
 # What could differ from one version to the next: asyncio, types, the stable ABI, threads, forks, the end of the interpreter.
-TESTS = ["test_session.py", "test_process.py"]
+TESTS = ["test_session.py", "test_process.py", "test_inprocess.py"]
 
 
 def interpreters():

@@ -10,7 +10,8 @@ from .approvals import ApprovalGoneError, ApprovalRequest, Approvals
 from .audit import AuditLog
 from .bootstrap import NamespaceBundle, bootstrap_namespaces
 from .code_executor import CodeExecutionChunk, CodeExecutionResult, CodeExecutor
-from .errors import (ApprovalRejectedError, ArtifactNotFoundError, ArtifactWriteError, CodeExecutionError, CodeModeError,
+from .errors import (ApprovalRejectedError, ArtifactNotFoundError, ArtifactWriteError, AuthError, BusyError,
+                     CodeExecutionError, CodeModeError, ServerError, SessionExpiredError,
                      ConfigurationError, DependencyError, ExecutorUnavailableError, RuntimeDepsDisabledError,
                      SessionClosedError, SkillExecutionError, SkillNotFoundError, SkillValidationError, StorageError,
                      StorageReadError, StorageWriteError, ToolCallError, ToolNotFoundError, ToolTimeoutError, WorkcellError,
@@ -39,7 +40,8 @@ __all__ = [
     "ToolNotFoundError", "ToolCallError", "ToolTimeoutError", "ArtifactNotFoundError", "ArtifactWriteError",
     "WorkflowNotFoundError", "WorkflowValidationError", "WorkflowExecutionError", "SkillNotFoundError",
     "SkillValidationError", "SkillExecutionError", "DependencyError", "RuntimeDepsDisabledError", "StorageError",
-    "StorageReadError", "StorageWriteError", "ConfigurationError", "SessionClosedError", "ExecutorUnavailableError",
+    "StorageReadError", "StorageWriteError", "ConfigurationError", "SessionClosedError", "SessionExpiredError",
+    "AuthError", "BusyError", "ServerError", "ExecutorUnavailableError",
     "CodeExecutor", "CodeExecutionChunk", "CodeExecutionResult", "CodeExecutionError", "ApprovalRejectedError",
     "ApprovalRequest", "ApprovalGoneError", "Approvals", "generate_mcp_sources", "Engine", "ExecutorInfo", "default_engine",
     "AuditLog", "Policy", "check_policy", "ToolCallContext", "ToolMiddleware", "compose_tool_middlewares", "Event", "Chunk",

@@ -20,7 +20,7 @@ from . import _engine, _native
 from ._engine import Background, Channel, Engine, Item, default_engine, log
 from .approvals import ApprovalRequest, Approvals, ask_handler
 from .audit import AuditLog
-from .errors import ExecutorUnavailableError, SessionClosedError, ToolCallError, from_native, from_operation
+from .errors import ConfigurationError, ExecutorUnavailableError, SessionClosedError, ToolCallError, from_native, from_operation
 from .policy import PolicyLike, resolve
 from .tools.middleware import ToolCallContext, ToolMiddleware, compose_tool_middlewares
 from .tools.schema import converter_of, doc_parts, dumps, parameters_of
@@ -77,6 +77,11 @@ class Spec:
     mcp: Dict[str, Dict[str, Any]] = field(default_factory=dict)
     deps: List[str] = field(default_factory=list)
     engine: Optional[Engine] = None
+
+    @property
+    def remote(self) -> bool:
+        """Tools, storage and packages are a server's."""
+        return self.executor == "remote"
 
 
 #: What pip and uv are told of the host's environment, as the command line does.
@@ -221,7 +226,7 @@ class Core:
         """Blocking; go_home() first."""
         spec = self.spec
         self.engine.require(spec.executor)
-        self.space = SpaceHandle(self.engine, spec.space, spec.variables, spec.progress)
+        space = self.space = self._open_space()
         try:
             for name, params in spec.mcp.items():
                 self.add_mcp(name, params)
@@ -233,7 +238,7 @@ class Core:
             options = {name: value for name, value in spec.session.items() if value is not None}
             options["executor"] = spec.executor
             self.session = _native.Session(
-                self.engine.native, options, self.space.native, self.policy.native,
+                self.engine.native, options, None if spec.remote else space.native, self.policy.native,
                 spec.audit.native if spec.audit is not None else None, self.home.port,
                 self.home.add(self._handle_session_event), SESSION_MASK)
         except _native.NativeError as error:
@@ -249,25 +254,42 @@ class Core:
         self.id = self.session.id()
         self.engine.owned.add(self)
 
+    def _open_space(self) -> SpaceHandle:
+        spec = self.spec
+        if not spec.remote:
+            return SpaceHandle(self.engine, spec.space, spec.variables, spec.progress)
+        from ._remote import RemoteSpace
+
+        given = [name for name, value in (("tools", spec.tools), ("mcp_servers", spec.mcp), ("policy", spec.policy),
+                                          ("middlewares", self._middlewares), ("audit", spec.audit)) if value]
+        given += [name for name in ("require_shell_escape", "restore_cwd") if spec.session.get(name)]
+        if given:
+            self.home.close()
+            raise ConfigurationError("with a session server these are the server's, and cannot be given here: %s"
+                                     % ", ".join(given))
+        return RemoteSpace(spec.session["remote_url"], spec.session.get("remote_token"),
+                           spec.session.get("remote_workspace"))
+
     def _configure_deps(self) -> None:
         """What was configured is there before the first cell, also where code may not add packages."""
         assert self.space is not None
         wanted = self.spec.deps
         if not wanted:
             return
-        storage = self.spec.space.get("storage")
         have = set(self.space.call("deps.list"))
         missing = [each for each in wanted if each not in have]
-        if missing and not self.spec.space.get("allow_runtime_deps", 1) and storage:
-            path = os.path.join(str(storage), "requirements.txt")
-            with open(path, "a", encoding="utf-8") as file:
-                file.write("".join(each + "\n" for each in missing))
-            self.space.call("deps.sync")
-        else:
+        locked = not self.spec.remote and not self.spec.space.get("allow_runtime_deps", 1)
+        # The host may do what its code may not: in a space of its own on the same storage.
+        space = self.space if not missing or not locked else SpaceHandle(
+            self.engine, {**self.spec.space, "allow_runtime_deps": 1, "tools_dir": None}, {}, self.spec.progress)
+        try:
             for each in missing:
-                self.space.call("deps.add", package=each)
-            if not missing:
-                self.space.call("deps.sync", quick=True)
+                space.call("deps.add", package=each)
+        finally:
+            if space is not self.space:
+                space.close()
+        if not self.spec.remote and (locked or not missing):
+            self.space.call("deps.sync", quick=not missing)
 
     def close(self) -> None:
         self.close_native()

@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import weakref
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple, Union
 
 from . import _native
 from .errors import ExecutorUnavailableError, SessionClosedError, from_native
@@ -188,12 +188,16 @@ class Engine:
         pool_size: idle kernels kept ready for each interpreter.
         spill_dir: where output goes that is longer than a result keeps.
         start_timeout: seconds within which an interpreter must be warm.
+        cache_dir: holds Deno, Pyodide and their snapshots; None: ``~/.cache/workcell``.
     """
 
-    def __init__(self, *, pool_size: int = 2, spill_dir: Optional[str] = None, start_timeout: float = 60.0) -> None:
+    def __init__(self, *, pool_size: int = 2, spill_dir: Optional[str] = None, start_timeout: float = 60.0,
+                 cache_dir: Union[str, "os.PathLike[str]", None] = None) -> None:
         options: Dict[str, Any] = {"pool_size": pool_size, "start_timeout_ms": int(start_timeout * 1000)}
         if spill_dir is not None:
             options["spill_dir"] = os.fspath(spill_dir)
+        if cache_dir is not None:
+            options["cache_dir"] = os.path.abspath(os.path.expanduser(os.fspath(cache_dir)))
         self.pid = os.getpid()
         try:
             self.native = _native.Engine(options, None, 0)

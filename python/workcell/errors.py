@@ -205,10 +205,34 @@ class SessionClosedError(CodeModeError, RuntimeError):
     code = "closed"
 
 
+class SessionExpiredError(SessionClosedError):
+    """A session server has ended the session meanwhile."""
+
+    code = "session_expired"
+
+
 class ExecutorUnavailableError(CodeModeError, RuntimeError):
     """The executor is not part of this build, or does not work on this machine; the message says why."""
 
     code = "executor_unavailable"
+
+
+class AuthError(CodeModeError, PermissionError):
+    """A session server does not know the token (``unauthorized``), or does not allow this to it (``forbidden``)."""
+
+    code = "unauthorized"
+
+
+class BusyError(CodeModeError):
+    """As many sessions, cells or workspaces as there can be: try again later."""
+
+    code = "busy"
+
+
+class ServerError(CodeModeError, ConnectionError):
+    """A session server could not be reached, or what it said was none of its answers."""
+
+    code = "io"
 
 
 class StartTimeoutError(CodeModeError, TimeoutError):
@@ -301,6 +325,12 @@ _BY_WORD: Dict[str, Type[CodeModeError]] = {
     "start_timeout": StartTimeoutError,
     "disabled": RuntimeDepsDisabledError,
     "io": StorageError,
+    "protocol": ServerError,
+    "version_mismatch": ServerError,
+    "unauthorized": AuthError,
+    "forbidden": AuthError,
+    "busy": BusyError,
+    "session_expired": SessionExpiredError,
 }
 
 
@@ -342,7 +372,7 @@ __all__: List[str] = [
     "WorkflowExecutionError", "SkillNotFoundError", "SkillValidationError", "SkillExecutionError", "StorageError",
     "StorageReadError", "StorageWriteError", "DependencyError", "RuntimeDepsDisabledError", "ConfigurationError",
     "InvalidError", "LimitError", "EngineError", "KernelError", "SandboxError", "SessionClosedError",
-    "ExecutorUnavailableError", "StartTimeoutError", "RPCError", "RPCTransportError", "NamespaceError",
+    "SessionExpiredError", "AuthError", "BusyError", "ServerError", "ExecutorUnavailableError", "StartTimeoutError", "RPCError", "RPCTransportError", "NamespaceError",
     "WorkflowError", "SkillError", "ToolError", "ArtifactError", "DepsError", "CodeExecutionError",
     "ApprovalRejectedError",
 ]

@@ -1015,9 +1015,9 @@ static void probe(struct cell__executor_host *host, struct cell_executor_info *i
 
 static char *init_json(const struct cell__kernel_spec *spec)
 {
-	json_t *init = json_pack("{s:s, s:s, s:s, s:b, s:b, s:b, s:s?}", "session", spec->session_id, "cwd", spec->cwd,
+	json_t *init = json_pack("{s:s, s:s, s:s, s:b, s:b, s:b, s:b, s:s?}", "session", spec->session_id, "cwd", spec->cwd,
 				 "preload", spec->preload, "namespaces", spec->namespaces, "gate_shell", spec->gate_shell,
-				 "restore_cwd", spec->restore_cwd, "site", spec->site);
+				 "restore_cwd", spec->restore_cwd, "portable", spec->portable, "site", spec->site);
 	char *text = init ? json_dumps(init, JSON_COMPACT) : NULL;
 	json_decref(init);
 	return text;
@@ -1028,6 +1028,11 @@ static int check(const struct cell_session_options *opts, struct cell_error *err
 {
 	char here[PATH_MAX], there[PATH_MAX];
 	const struct cell__libpython *python = cell__libpython_find();
+	/* The interpreter here is a copy with hooks, and perhaps locks, of sessions whose threads are not in this process. */
+	if (atomic_load(&forked))
+		return cell_fail(err, CELL_E_UNAVAILABLE, 0,
+				 "inprocess: this process was forked from one that had in-process sessions; use another executor here, or "
+				 "start the process anew (in Python's multiprocessing: \"spawn\")");
 	if (opts->env && opts->env[0])
 		return cell_fail(err, CELL_E_INVALID, 0,
 				 "inprocess: the code has the host's own environment; set %.80s there instead of giving it to the session",

@@ -167,7 +167,17 @@ void cell__handle_artifact_put(struct cell__request *request)
 {
 	json_t *args = json_pack("{s:s,s:s}", "name", request->params[0], "type", "bytes");
 	json_t *description = json_object_get(request->query, "description"), *type = json_object_get(request->query, "type");
+	const char *text = json_string_value(json_object_get(request->query, "metadata"));
+	json_t *metadata = text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
 
+	if (text && !json_is_object(metadata)) {
+		json_decref(metadata);
+		json_decref(args);
+		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "metadata is no JSON object");
+		return;
+	}
+	if (metadata)
+		json_object_set_new(args, "metadata", metadata);
 	if (description)
 		json_object_set(args, "description", description);
 	if (type)

@@ -48,6 +48,7 @@ static const struct cell__field search_query[] = {
 static const struct cell__field put_query[] = {
 	{ "type", CELL_KIND_STRING, false, false, "text, json or bytes (default bytes)" },
 	{ "description", CELL_KIND_STRING, false, false, NULL },
+	{ "metadata", CELL_KIND_STRING, false, false, "a JSON object" },
 	END,
 };
 static const struct cell__field all_query[] = {

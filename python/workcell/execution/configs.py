@@ -88,7 +88,11 @@ class ExecutorConfig:
 
 @dataclass(frozen=True)
 class InProcessConfig(ExecutorConfig):
-    """Code in this very process: no isolation."""
+    """Code in this very process: no isolation (docs/executors.md has what cannot be guarded).
+
+    The code has this program's interpreter, environment and working directory: giving ``python``, ``env`` or another ``cwd``
+    is refused.
+    """
 
     default_timeout: Optional[float] = 30.0
 
@@ -246,7 +250,13 @@ def write_policy(text: str) -> str:
 class ContainerConfig(ExecutorConfig):
     """A container of Docker or Podman, or a session server that is there already (``remote_url``).
 
-    Without ``auth_token`` or ``auth_disabled=True`` a container is refused.
+    Without ``auth_token`` or ``auth_disabled=True`` a container is refused. With ``remote_url`` (``http://``, ``https://``,
+    ``unix:PATH``) interpreter, environment, tools, storage and limits are the server's, and giving them here is refused; of
+    the session's storage only ``workspace_id`` is used.
+
+    Args:
+        auth_token: the server's token.
+        remote_reopen: a cell whose session the server has ended meanwhile runs in a new one, instead of failing.
     """
 
     default_timeout: Optional[float] = 30.0
@@ -263,6 +273,7 @@ class ContainerConfig(ExecutorConfig):
     auth_token: Optional[str] = None
     auth_disabled: bool = False
     remote_url: Optional[str] = None
+    remote_reopen: bool = False
     network_disabled: bool = False
     memory_limit: Union[str, int, None] = None
     cpu_quota: Optional[float] = None
@@ -273,9 +284,12 @@ class ContainerConfig(ExecutorConfig):
             found["timeout_ms"] = milliseconds(self.timeout)
         if self.environment:
             found["env"] = ["%s=%s" % item for item in {**self.environment, **(self.env or {})}.items()]
-        given: Dict[str, Any] = {"remote_url": self.remote_url, "auth_token": self.auth_token}
-        if self.remote_url is None:
-            given.update(image=self.image, memory_limit=None if self.memory_limit is None else _bytes(self.memory_limit),
+        given: Dict[str, Any] = {}
+        if self.remote_url is not None:
+            given.update(remote_url=self.remote_url, remote_token=self.auth_token,
+                         remote_reopen=int(self.remote_reopen) or None)
+        else:
+            given.update(auth_token=self.auth_token, image=self.image, memory_limit=None if self.memory_limit is None else _bytes(self.memory_limit),
                          network_disabled=int(self.network_disabled) or None,
                          cpu_quota=None if self.cpu_quota is None else int(self.cpu_quota))
         found.update({name: value for name, value in given.items() if value is not None})
@@ -287,11 +301,23 @@ class ContainerConfig(ExecutorConfig):
             raise ValueError("the container's API needs an auth_token; auth_disabled=True is for local development only")
         if self.auth_token is not None and self.auth_disabled:
             raise ValueError("auth_token and auth_disabled cannot be used together")
+        if self.remote_url is not None:
+            given = [name for name in ("python", "cwd", "env", "environment", "preload", "tools_path", "tool_middlewares",
+                                       "image", "memory_limit", "cpu_quota", "network_disabled") if getattr(self, name)]
+            if given:
+                raise ValueError("with remote_url these are the server's, and cannot be given here: %s" % ", ".join(given))
 
 
 @dataclass(frozen=True)
 class DenoSandboxConfig(ExecutorConfig):
-    """Pyodide under Deno. ``network_profile``: ``none``, ``deps-only`` or ``full``."""
+    """Pyodide under Deno (docs/executors.md). Deno, Pyodide and their snapshots lie in the ``cache_dir`` of the engine.
+
+    Args:
+        network_profile: ``none``, ``deps-only`` (the hosts of the package index that pip is configured with) or ``full``.
+        deps_timeout: seconds that installing packages may take.
+        deno_executable, runner_path, deno_dir, deps_net_allowlist: taken for compatibility: the Deno that is used is the pinned
+            one, it keeps no cache of its own, and the index that pip is configured with says which hosts are needed.
+    """
 
     deps_timeout: float = 300.0
     deno_executable: str = "deno"
@@ -310,6 +336,9 @@ class DenoSandboxConfig(ExecutorConfig):
         if self.network_profile is not None:
             found["network_profile"] = self.network_profile
         return found
+
+    def space_options(self) -> Dict[str, Any]:
+        return {**super().space_options(), "install_timeout_ms": milliseconds(self.deps_timeout)}
 
 
 @dataclass(frozen=True)

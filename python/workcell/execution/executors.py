@@ -208,10 +208,15 @@ class ContainerExecutor(LibraryExecutor):
         if config.remote_url is not None:
             self.name = "remote"
 
-    async def start(self, storage: Optional[StorageBackend] = None) -> None:
+    def make_spec(self, storage: Optional[StorageBackend]) -> Spec:
         assert isinstance(self.config, ContainerConfig)
         self.config.check()
-        await super().start(storage)
+        spec = super().make_spec(storage)
+        if spec.remote:
+            # The storage is the server's; which workspace of it, the one that was given here says.
+            spec.space = {}
+            spec.session["remote_workspace"] = getattr(storage, "workspace_id", None)
+        return spec
 
 
 class DenoSandboxExecutor(LibraryExecutor):

@@ -8,7 +8,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, Optional, Protocol, Union, runtime_checkable
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode
 
 from .._engine import default_engine
 from ..artifacts import ArtifactStore
@@ -165,14 +165,16 @@ class RedisStorage(_Storage):
             raise ValueError("Either 'url' or 'redis' must be provided")
         super().__init__(workspace_id)
         self.url = url if url is not None else _url_of_client(redis)
+        if not self.url.startswith(("redis://", "rediss://", "redis+unix://", "unix://")):
+            raise ValueError("the URL of a Redis server begins with redis://, rediss:// or redis+unix://")
         self.client = redis
         self.prefix = prefix
 
     def space_options(self) -> Dict[str, Any]:
-        parts = urlsplit(self.url)
-        query = [each for each in parse_qsl(parts.query) if each[0] != "prefix"] + [("prefix", self.prefix)]
-        return {"storage": urlunsplit(parts._replace(query=urlencode(query, quote_via=quote))),
-                "workspace_id": self._workspace_id}
+        # Not taken apart further: urlunsplit() would change redis+unix:///path, whose scheme it does not know.
+        place, _, given = self.url.partition("#")[0].partition("?")
+        query = [each for each in parse_qsl(given) if each[0] != "prefix"] + [("prefix", self.prefix)]
+        return {"storage": place + "?" + urlencode(query, quote_via=quote), "workspace_id": self._workspace_id}
 
     @property
     def _scope(self) -> str:
@@ -199,13 +201,13 @@ class RedisStorage(_Storage):
 def _url_of_client(client: Any) -> str:
     pool = client.connection_pool
     known = pool.connection_kwargs
-    if known.get("path"):
-        return "unix://" + str(known["path"])
     scheme = "rediss" if "SSL" in getattr(pool.connection_class, "__name__", "") else "redis"
     user, password = known.get("username"), known.get("password")
     account = ""
     if password is not None:
         account = "%s:%s@" % (quote(user or "", safe=""), quote(password, safe=""))
+    if known.get("path"):
+        return "unix://%s%s?db=%s" % (account, known["path"], known.get("db") or 0)
     return "%s://%s%s:%s/%s" % (scheme, account, known.get("host", "localhost"), known.get("port", 6379), known.get("db") or 0)
 
 
