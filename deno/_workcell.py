@@ -95,6 +95,9 @@ def interrupt_wanted():
     return _run != 0 and _bridge.interrupted() == _run
 
 
+# An interrupt is written once, into memory: there is no signal that could come again.
+take_interrupt = interrupt_wanted
+
 _told = 0
 
 
