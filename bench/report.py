@@ -121,6 +121,8 @@ MEASURES = (
     ("sandbox-open", "sandbox, open to first result", "ns", None, "subprocess", [at_most_over_ms(1.5)]),
     ("sandbox-pool", "sandbox, the same from the pool", "ns", None, "subprocess", [times_subprocess(1.3)]),
     ("sandbox-cell", "sandbox, cell round trip", "ns", None, "subprocess", [times_subprocess(1.2)]),
+    ("sandbox-call", "sandbox, host function from a cell", "ns", None, "subprocess", []),
+    ("sandbox-reset", "sandbox, reset to first result", "ns", None, "subprocess", []),
     ("sandbox-bwrap", "sandbox against bwrap python3 -c", "ns", None, "bwrap", [THIRD_OF_BWRAP]),
     ("sandbox-docker", "sandbox against docker run python3 -c", "ns", None, "docker", [HUNDREDTH_OF_DOCKER]),
     ("sandbox-memory", "sandbox, private memory", "bytes", None, "subprocess", [at_most_over_mb(0.5)]),
@@ -134,12 +136,12 @@ MEASURES = (
     ("inprocess-open", "inprocess, open to first result", "ns", None, None, []),
     ("inprocess-cell", "inprocess, cell 1+1", "ns", None, "bare", [times_bare(5)]),
     ("inprocess-lines", "inprocess, cell of ten lines", "ns", None, "bare", [times_bare(5)]),
-    ("inprocess-tool", "inprocess, host function from a cell", "ns", None, "function", [at_most_over_us(3)]),
+    ("inprocess-call", "inprocess, host function from a cell", "ns", None, "function", [at_most_over_us(3)]),
     ("inprocess-reset", "inprocess, reset to first result", "ns", None, None, []),
     ("inprocess-memory", "inprocess, memory of one more session", "bytes", None, None, []),
     ("deno-open", "deno, open to first result, snapshot", "ns", None, "plain", [QUARTER_OF_PLAIN]),
     ("deno-cell", "deno, cell round trip", "ns", None, "subprocess", []),
-    ("deno-tool-call", "deno, host function from a cell", "ns", None, "subprocess", []),
+    ("deno-call", "deno, host function from a cell", "ns", None, "subprocess", []),
     ("deno-reset", "deno, reset to first result", "ns", None, "subprocess", []),
     ("deno-memory", "deno, private memory", "bytes", None, "subprocess", []),
     ("cell-one-cpu", "cell, all held on one CPU", "ns", None, "socket", []),
@@ -302,6 +304,29 @@ def table(report):
         cells = [c.ljust(w) if i in words else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths))]
         out.append("  ".join(cells).rstrip())
     out.insert(1, "  ".join("-" * w for w in widths))
+    return "\n".join(out)
+
+
+EXECUTORS = ("subprocess", "sandbox", "inprocess", "jupyter", "deno")
+PARTS = (("open", "open"), ("cell", "cell"), ("tool call", "call"), ("reset", "reset"), ("memory", "memory"))
+
+
+def executor_table(report):
+    """The same five things in each executor; "" where fewer than two were measured."""
+    measures = {measure["name"]: measure for measure in report["measures"]}
+    # The plain rows are subprocess's.
+    own = {"call": "tool-call"}
+    lines = [("executor",) + tuple(words for words, _ in PARTS)]
+    for executor in EXECUTORS:
+        names = [own.get(part, part) if executor == "subprocess" else executor + "-" + part for _, part in PARTS]
+        figures = [show_part(measures[name], "workcell", "p50") if name in measures else "" for name in names]
+        if any(figures):
+            lines.append((executor, *figures))
+    if len(lines) < 3:
+        return ""
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    out = ["  ".join([line[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(line[1:], widths[1:])]) for line in lines]
+    out.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join(out)
 
 
@@ -468,7 +493,7 @@ def main():
         with open(args.mcp_peer) as file:
             mcp_peer = json.load(file)
     report = build(workcell, peer, mcp_peer)
-    print(facts_line(report), table(report), *remarks(report), sep="\n\n")
+    print(*filter(None, (facts_line(report), table(report), executor_table(report), *remarks(report))), sep="\n\n")
     try:
         if args.json:
             with open(args.json, "w", encoding="utf-8") as file:

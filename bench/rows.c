@@ -680,6 +680,8 @@ static int measure_all(struct cell__bench *b)
 		{ CELL_ROW_SANDBOX_OPEN, cell__bench_measure_sandbox_open, "opening sandboxes" },
 		{ CELL_ROW_SANDBOX_POOL, cell__bench_measure_sandbox_pool, "opening sandboxes from the pool" },
 		{ CELL_ROW_SANDBOX_CELL, cell__bench_measure_sandbox_cell, "cells in a sandbox" },
+		{ CELL_ROW_SANDBOX_CALL, cell__bench_measure_sandbox_call, "calls of a host function from a sandbox" },
+		{ CELL_ROW_SANDBOX_RESET, cell__bench_measure_sandbox_reset, "resets of a sandbox" },
 		{ CELL_ROW_SANDBOX_BWRAP, cell__bench_measure_sandbox_bwrap, "sandboxes and bubblewrap" },
 		{ CELL_ROW_SANDBOX_DOCKER, cell__bench_measure_sandbox_docker, "sandboxes and docker run" },
 		{ CELL_ROW_SANDBOX_MEMORY, cell__bench_measure_sandbox_memory, "memory of a sandbox" },

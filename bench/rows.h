@@ -37,6 +37,8 @@
 	X(SANDBOX_OPEN, "sandbox-open", "ns", NULL)                  \
 	X(SANDBOX_POOL, "sandbox-pool", "ns", NULL)                  \
 	X(SANDBOX_CELL, "sandbox-cell", "ns", NULL)                  \
+	X(SANDBOX_CALL, "sandbox-call", "ns", NULL)                  \
+	X(SANDBOX_RESET, "sandbox-reset", "ns", NULL)                \
 	X(SANDBOX_BWRAP, "sandbox-bwrap", "ns", NULL)                \
 	X(SANDBOX_DOCKER, "sandbox-docker", "ns", NULL)              \
 	X(SANDBOX_MEMORY, "sandbox-memory", "bytes", NULL)              \
@@ -49,12 +51,12 @@
 	X(JUPYTER_MEMORY, "jupyter-memory", "bytes", NULL)            \
 	X(INPROCESS_OPEN, "inprocess-open", "ns", NULL)              \
 	X(INPROCESS_CELL, "inprocess-cell", "ns", NULL)              \
-	X(INPROCESS_TOOL, "inprocess-tool", "ns", NULL)              \
+	X(INPROCESS_TOOL, "inprocess-call", "ns", NULL)              \
 	X(INPROCESS_RESET, "inprocess-reset", "ns", NULL)            \
 	X(INPROCESS_MEMORY, "inprocess-memory", "bytes", NULL)          \
 	X(DENO_OPEN, "deno-open", "ns", NULL) \
 	X(DENO_CELL, "deno-cell", "ns", NULL) \
-	X(DENO_TOOL_CALL, "deno-tool-call", "ns", NULL) \
+	X(DENO_TOOL_CALL, "deno-call", "ns", NULL) \
 	X(DENO_RESET, "deno-reset", "ns", NULL) \
 	X(DENO_MEMORY, "deno-memory", "bytes", NULL) \
 	/* Not asked for by name: they come along with the others. */      \

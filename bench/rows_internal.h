@@ -54,11 +54,24 @@ int cell__bench_measure_mcp(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_gen(struct cell__bench *b, struct cell__bench_row *row);
 /* Memory that is a process's alone; -1: unreadable. */
 int64_t cell__bench_private_bytes(int64_t pid);
+
+/* What is measured alike in each executor: rows_executor.c. */
+int cell__bench_open(struct cell__bench *b, struct cell_engine *engine, const char *executor, const char *preload,
+		     struct cell_space *space, struct cell_session **ret_session);
+/* To the result of 1+1. */
+int cell__bench_time_reset(struct cell_session *session, double *ret_ns);
+int cell__bench_executor_cell(struct cell__bench *b, struct cell__bench_row *row, const char *executor);
+int cell__bench_executor_call(struct cell__bench *b, struct cell__bench_row *row, const char *executor);
+int cell__bench_executor_reset(struct cell__bench *b, struct cell__bench_row *row, const char *executor);
+int cell__bench_executor_memory(struct cell__bench *b, struct cell__bench_row *row, const char *executor);
+
 int cell__bench_measure_sandbox_open(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_sandbox_pool(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_sandbox_cell(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_sandbox_bwrap(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_sandbox_docker(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_sandbox_call(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_sandbox_reset(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_sandbox_memory(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_sandbox_many(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_sandbox_starved(struct cell__bench *b, struct cell__bench_row *row);

@@ -14,7 +14,6 @@
 #include "rows_internal.h"
 
 #define MANY_SANDBOXES 300
-#define MEMORY_SANDBOXES 8
 #define POOL_REFILL_US 80000 /* between opens: the pool is full again */
 #define OFFENDERS 5
 #define DOCKER_IMAGES 8 /* that are tried */
@@ -226,30 +225,19 @@ int cell__bench_measure_sandbox_bwrap(struct cell__bench *b, struct cell__bench_
 	return 0;
 }
 
+int cell__bench_measure_sandbox_call(struct cell__bench *b, struct cell__bench_row *row)
+{
+	return usable(b, row) ? cell__bench_executor_call(b, row, "sandbox") : 0;
+}
+
+int cell__bench_measure_sandbox_reset(struct cell__bench *b, struct cell__bench_row *row)
+{
+	return usable(b, row) ? cell__bench_executor_reset(b, row, "sandbox") : 0;
+}
+
 int cell__bench_measure_sandbox_memory(struct cell__bench *b, struct cell__bench_row *row)
 {
-	struct cell_session *sessions[2 * MEMORY_SANDBOXES] = { NULL };
-	int r = -1;
-
-	if (!usable(b, row))
-		return 0;
-	for (int i = 0; i < 2 * MEMORY_SANDBOXES; i++)
-		if (open_one(b, b->engine, i % 2 ? "subprocess" : "sandbox", &sessions[i]) ||
-		    run_cell(sessions[i], "x = 1", NULL, NULL, NULL))
-			goto out;
-	for (int i = 0; i < 2 * MEMORY_SANDBOXES; i++) {
-		int64_t bytes = cell__bench_private_bytes(cell_session_kernel_pid(sessions[i]));
-
-		if (bytes <= 0 || add_sample(i % 2 ? &row->floor : &row->cell, (double)bytes)) {
-			complain("cannot read smaps_rollup of a kernel");
-			goto out;
-		}
-	}
-	r = 0;
-out:
-	for (int i = 0; i < 2 * MEMORY_SANDBOXES; i++)
-		cell_session_close(sessions[i]);
-	return r;
+	return usable(b, row) ? cell__bench_executor_memory(b, row, "sandbox") : 0;
 }
 
 /* All open at the same time, each answers; the time is that of each open. */
