@@ -50,14 +50,22 @@ def preload(names):
     return None
 
 
-def rehearse():
+REHEARSED = ("1+1", "x = {'a': [1, 2.5, None]}\nx", "def f(n):\n    return n / 0\nf(1)", "x =")
+
+
+def rehearse(sources=REHEARSED):
     """Runs the paths of a first cell once, so that a fork finds their memory in place."""
     cells = cell.Cells()
-    for source in ("1+1", "x = {'a': [1, 2.5, None]}\nx", "def f(n):\n    return n / 0\nf(1)", "x ="):
+    for source in sources:
         cells.run(source)
     import linecache
 
     linecache.cache.clear()
+
+
+def rehearse_once_more():
+    """In a kernel of the pool: the pages that every cell writes to. Those of errors would be 1.3 MB more that most never need."""
+    rehearse(REHEARSED[:1])
 
 
 def settle():
@@ -99,7 +107,7 @@ class Zygote:
             gc.enable()
             # A kernel for the pool has time: it touches the memory a first cell needs before anybody waits for it.
             confinement = kernel.Confinement(plan, shell >= 0, payload) if plan >= 0 else None
-            kernel.main(fds[:4], self.lifeline, rehearse if pooled else None, confinement)
+            kernel.main(fds[:4], self.lifeline, rehearse_once_more if pooled else None, confinement)
         for fd in fds:
             os.close(fd)
         if shell < 0:
