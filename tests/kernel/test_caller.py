@@ -23,7 +23,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 BIN = os.environ.get("WORKCELL_BIN", os.path.join(ROOT, "build", "workcell"))
 RING_BYTES = 4096 + 256 * 1024 + 2 * 1024 * 1024
-RING_VERSION = 2
+RING_VERSION = 3
 
 if __name__ == "__main__":
     sys.path[:0] = [os.path.join(os.path.dirname(os.path.abspath(BIN)), "kernel"), HERE]
