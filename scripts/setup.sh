@@ -37,6 +37,10 @@ if [ "$purpose" != run ]; then
 	packages="$packages redis-tools openssl"
 	# To compare the sandbox with.
 	packages="$packages bubblewrap"
+	# An engine for the tests of containers, with an image that is made here; only where that was asked for.
+	if [ "${CI:-}" = true ] || [ "${WORKCELL_TEST_DOCKER:-}" = 1 ]; then
+		packages="$packages docker.io debootstrap"
+	fi
 	# A Jupyter kernel of another language.
 	packages="$packages r-cran-irkernel"
 fi
