@@ -4,9 +4,9 @@
  *
  *     sweep ──▶ create ──no such image──▶ build ──▶ create ──▶ start ──▶ /health, again and again ──▶ ready
  *       └──────────┴────────────────────────┴─────────┴──────────┴─────────────┴──▶ failed: those who wait are told why
- *     ready ──its server cannot be reached──▶ failed (the next session gets a new one) ──last session gone──▶ removed
+ *     ready ──it ended, or its server cannot be reached──▶ failed (the next session gets a new one) ──last session gone──▶ removed
  *
- * A container has one request under way at most, or its timer.  `seats` are the kernels that use it or wait for it.
+ * A container has one request under way at most, or its timer; one that is ready waits for the engine to tell its end.  `seats` are the kernels that use it or wait for it.
  */
 #define _GNU_SOURCE
 #include "executor/container.h"
@@ -16,7 +16,8 @@
 
 #include "executor/remote.h"
 
-#define MAX_CONNECTIONS 64
+#define MAX_CONNECTIONS 1024   /* one each, to learn of its end */
+#define WATCH_AGAIN_MS 2000
 #define FIRST_PAUSE_MS 10
 #define LONGEST_PAUSE_MS 200
 #define HEALTH_TIMEOUT_MS 2000L
@@ -176,6 +177,59 @@ static void out_of_memory(struct container *container)
 
 /* ---- health ---- */
 
+static void watch(struct container *container);
+
+static void handle_watch_again(uv_timer_t *timer)
+{
+	watch(timer->data);
+}
+
+static void handle_end_known(void *arg, long status, json_t *answer, const struct cell_error *err)
+{
+	struct container *container = arg;
+	json_t *state = json_object_get(answer, "State");
+	struct cell_error why;
+
+	(void)err;
+	container->request = NULL;
+	if (status == 200)
+		cell_fail(&why, CELL_E_KERNEL, 0, "the container ended with status %d%s", (int)json_integer_value(json_object_get(state, "ExitCode")),
+			  json_is_true(json_object_get(state, "OOMKilled")) ? ": it was out of memory" : "");
+	else
+		cell_fail(&why, CELL_E_KERNEL, 0, "the container was removed");
+	fail(container, &why);
+}
+
+/* While the engine cannot be reached the container may well live: its sessions will tell. */
+static void handle_ended(void *arg, long status, json_t *answer, const struct cell_error *err)
+{
+	struct container *container = arg;
+	char path[128];
+
+	(void)answer;
+	(void)err;
+	container->request = NULL;
+	snprintf(path, sizeof(path), "/containers/%s/json", container->id);
+	if (status != 200 && status != 404) {
+		uv_update_time(&container->all->host->loop->uv);
+		uv_timer_start(&container->timer, handle_watch_again, WATCH_AGAIN_MS, 0);
+	} else if (!ask(container, "GET", path, NULL, handle_end_known)) {
+		out_of_memory(container);
+	}
+}
+
+/* The engine answers when the container has ended. */
+static void watch(struct container *container)
+{
+	char path[128];
+	struct cell__docker_call call = { .method = "POST", .path = path, .timeout_ms = -1, .done = handle_ended, .arg = container };
+
+	snprintf(path, sizeof(path), "/containers/%s/wait", container->id);
+	container->request = cell__docker_start(&container->docker, &call);
+	if (!container->request)
+		out_of_memory(container);
+}
+
 static void become_ready(struct container *container)
 {
 	struct seat *next;
@@ -188,6 +242,7 @@ static void become_ready(struct container *container)
 	}
 	cell__container_clear_place(container->place.folder);
 	container->state = READY;
+	watch(container);
 	LOG(container, CELL_LOG_INFO, "container %.12s is ready after %lld ms", container->id,
 	    (long long)(cell__now_us() - container->began_us) / 1000);
 	for (struct seat *seat = container->seats; seat; seat = next) {
