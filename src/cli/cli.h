@@ -324,12 +324,12 @@ struct cell_cli_container_flags {
 	  CELL_FLAG_STRING, CELL_CLI_CONTAINER_AT(at, isolation) },                       \
 	{ 0, "network-disabled", NULL, "container: no network",                           \
 	  CELL_FLAG_SWITCH, CELL_CLI_CONTAINER_AT(at, network_disabled) },                \
-	{ 0, "memory-limit", "BYTES", "container: its memory",                            \
+	{ 0, "memory-limit", "BYTES", "container: its memory; 0: no limit",                \
 	  CELL_FLAG_BYTES, CELL_CLI_CONTAINER_AT(at, memory) },                           \
 	{ 0, "cpu-quota", "N", "container: microseconds of CPU in each 100 ms (default: no limit)", \
-	  CELL_FLAG_COUNT, CELL_CLI_CONTAINER_AT(at, cpu_quota) },                        \
+	  CELL_FLAG_BYTES, CELL_CLI_CONTAINER_AT(at, cpu_quota) },                        \
 	{ 0, "pids-limit", "N", "container: processes and threads",                       \
-	  CELL_FLAG_COUNT, CELL_CLI_CONTAINER_AT(at, pids) },                             \
+	  CELL_FLAG_BYTES, CELL_CLI_CONTAINER_AT(at, pids) },                             \
 	{ 0, "startup-timeout", "SEC", "container: until its server answers",             \
 	  CELL_FLAG_SECONDS, CELL_CLI_CONTAINER_AT(at, startup_ms) }
 /* Fills *options; *ret_context is memory that it points to, free() it. */

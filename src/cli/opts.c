@@ -188,7 +188,7 @@ static const char *flag_text(const struct cell_cli_flag *flag, char text[64])
 static int parse_whole(const struct cell_cli_flag *flag, const char *value, int64_t *ret,
 		       struct cell_error *err)
 {
-	static const char units[] = "kMG";
+	static const char units[] = "kMG", small[] = "kmg"; /* as Docker writes them */
 	char text[64], *end;
 	long long number;
 	int shift = 0;
@@ -197,6 +197,9 @@ static int parse_whole(const struct cell_cli_flag *flag, const char *value, int6
 	number = strtoll(value, &end, 10);
 	if (flag->kind == CELL_FLAG_BYTES && *end && strchr(units, *end)) {
 		shift = 10 * (int)(strchr(units, *end) - units + 1);
+		end++;
+	} else if (flag->kind == CELL_FLAG_BYTES && *end && strchr(small, *end)) {
+		shift = 10 * (int)(strchr(small, *end) - small + 1);
 		end++;
 	}
 	if (*value < '0' || *value > '9' || *end || errno || number > INT64_MAX >> shift)
@@ -525,7 +528,7 @@ int cell__cli_fill_container(const struct cell_cli_container_flags *flags, struc
 	options->session_isolation = flags->isolation && !strcmp(flags->isolation, "session");
 	options->network_disabled = flags->network_disabled;
 	options->auth_disabled = flags->auth_disabled;
-	options->memory_limit = flags->memory;
+	options->memory_limit = flags->memory ? flags->memory : -1;
 	options->cpu_quota = flags->cpu_quota;
 	options->pids_limit = flags->pids;
 	options->startup_timeout_ms = flags->startup_ms;
