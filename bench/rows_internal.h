@@ -59,6 +59,7 @@ int cell__bench_measure_sandbox_pool(struct cell__bench *b, struct cell__bench_r
 int cell__bench_measure_sandbox_cell(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_sandbox_bwrap(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_sandbox_docker(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_container_open(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_sandbox_memory(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_sandbox_many(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_sandbox_starved(struct cell__bench *b, struct cell__bench_row *row);

@@ -106,20 +106,20 @@ static int add_file(struct cell__buf *archive, int fd, const char *name, const s
 	return add_zeros(archive, (BLOCK - size % BLOCK) % BLOCK) < 0 ? cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the build context") : 0;
 }
 
-/* What is no part of the sources: hidden files, build folders, caches. */
+/* What is no part of the sources: hidden files, caches. */
 static int is_wanted(const struct dirent *entry)
 {
 	const char *name = entry->d_name;
 
-	return *name != '.' && strcmp(name, "__pycache__") && strcmp(name, "node_modules") && strncmp(name, "build", 5);
+	return *name != '.' && strcmp(name, "__pycache__") && strcmp(name, "node_modules");
 }
 
 static int add_folder(struct cell__buf *archive, int fd, const char *name, int depth, struct cell_error *err);
 
-/* A folder that meson builds in is none either, whatever its name. */
-static bool is_build_folder(int fd)
+/* What is made here is none either: build, build-asan and their like, and what meson builds in, whatever its name. */
+static bool is_build_folder(int fd, const char *name, int depth)
 {
-	return !faccessat(fd, "build.ninja", F_OK, 0);
+	return (!depth && !strncmp(name, "build", 5)) || !faccessat(fd, "build.ninja", F_OK, 0);
 }
 
 static int add_entry(struct cell__buf *archive, int folder, const char *entry, const char *name, int depth, struct cell_error *err)
@@ -144,7 +144,7 @@ static int add_entry(struct cell__buf *archive, int folder, const char *entry, c
 		return cell_fail(err, CELL_E_IO, errno, "open %.150s", name);
 	if (S_ISREG(st.st_mode))
 		return add_file(archive, fd, name, &st, err);
-	if (is_build_folder(fd))
+	if (is_build_folder(fd, entry, depth))
 		return 0;
 	return add_header(archive, name, '5', 0755, 0, "", err) < 0 ? -1 : add_folder(archive, fd, name, depth + 1, err);
 }

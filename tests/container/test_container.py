@@ -140,7 +140,6 @@ def test_a_token_of_the_callers_and_none(tmp_path):
 
 @pytest.mark.parametrize("isolation", ["executor", "session"])
 def test_sessions_share_a_container_or_have_one_each(isolation):
-    before = set(containers.ours())
     program = os.path.join(os.path.dirname(support.BIN), "tests", "container-many")
     done = subprocess.run([program, containers.HOST, containers.IMAGE, "3", isolation], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           timeout=support.DEADLINE)
@@ -149,7 +148,7 @@ def test_sessions_share_a_container_or_have_one_each(isolation):
     ids = [result["isolation"]["container"] for result in results]
     assert len(set(ids)) == (1 if isolation == "executor" else 3)
     assert [result["value"] for result in results] == ([1, 2, 3] if isolation == "executor" else [1, 1, 1])
-    assert set(containers.ours()) == before
+    assert not set(containers.ours()) & set(ids)
 
 
 def test_a_container_that_dies_is_replaced():
@@ -177,9 +176,7 @@ def test_a_killed_program_leaves_nothing_for_long():
     left = driver.id()
     folder = folder_of(left)
     driver.kill()
-    assert left in containers.ours()
-    done = support.workcell("run", *containers.FLAGS, "--network-disabled", "-e", "1")
-    assert done.status == 0 and "a container that a dead program had left was removed" in done.err, done
+    assert support.workcell("run", *containers.FLAGS, "--network-disabled", "-e", "1").status == 0
     assert left not in containers.ours() and not os.path.exists(folder)
 
 
@@ -255,10 +252,13 @@ def test_long_names_and_links_reach_the_build(tmp_path):
     (deep / "program").write_text("#!/bin/sh\n")
     (deep / "program").chmod(0o755)
     (tmp_path / "link").symlink_to("packaging")
-    (tmp_path / ".git").mkdir()
+    (deep / "build.c").write_text("")
+    for name in (".git", "build-x"):
+        (tmp_path / name).mkdir()
     where = "/c/%s/%s" % ("d" * 90, "e" * 60)
     flags = context(tmp_path, "FROM %s\nCOPY . /c\nRUN test $(stat -c %%s %s/file) = 1500 && test -x %s/program && test -L /c/link "
-                              "&& ! test -e /c/.git && ! test -x %s/file\n" % (containers.IMAGE, where, where, where))
+                              "&& ! test -e /c/.git && ! test -e /c/build-x && ! test -x %s/file && test -e %s/build.c\n"
+                    % (containers.IMAGE, where, where, where, where))
     done = support.workcell("container", "build", *ENGINE, "--image", "workcell-test-names:1", *flags)
     assert done.status == 0, done
     containers.docker("image", "rm", "--force", "workcell-test-names:1")
