@@ -631,7 +631,6 @@ struct cell_container_options {
 	const char *engine;      /* as DOCKER_HOST has it: "unix:///PATH", "tcp://HOST:PORT"; NULL: unix:///var/run/docker.sock */
 	const char *image;       /* NULL: "workcell:" and cell_version() */
 	const char *context;     /* a folder with packaging/Dockerfile, to build an image that is missing from; NULL: that is an error */
-	const char *target;      /* the Dockerfile's stage to build; NULL: the last */
 	const char *base_image;  /* what it stands on; NULL: as the Dockerfile says */
 	const char *name;        /* of the container; NULL: one of ours */
 	const char *user;        /* "UID:GID" inside; NULL: the caller's, or 10001:10001 where that is root */

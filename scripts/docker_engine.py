@@ -86,11 +86,15 @@ def make_base(host, say):
 
 
 def make_context():
-    """What `workcell container build` takes a program that was built here from: packaging/Dockerfile and installed/."""
+    """What makes an image of the program that was built here: the runtime stage of packaging/Dockerfile, and installed/."""
     context = os.path.join(FOLDER, "context")
     shutil.rmtree(context, ignore_errors=True)
     os.makedirs(os.path.join(context, "packaging"))
-    shutil.copy(os.path.join(ROOT, "packaging", "Dockerfile"), os.path.join(context, "packaging"))
+    with open(os.path.join(ROOT, "packaging", "Dockerfile")) as file:
+        runtime, found, _ = file.read().partition("FROM ${BASE} AS build\n")
+    assert found, "packaging/Dockerfile has no stage that builds"
+    with open(os.path.join(context, "packaging", "Dockerfile"), "w") as file:
+        file.write(runtime + "COPY installed/ /\n")
     subprocess.run(["meson", "install", "-C", os.path.join(ROOT, "build"), "--no-rebuild"], check=True, stdout=subprocess.DEVNULL,
                    env=dict(os.environ, DESTDIR=os.path.join(context, "installed")))
     return context
@@ -100,8 +104,7 @@ def prepare(host, say):
     """The image, by our own means; what the tests are told."""
     make_base(host, say)
     context = make_context()
-    flags = ["--container-host", host, "--image", IMAGE, "--container-context", context, "--container-target", "installed",
-             "--container-base", BASE]
+    flags = ["--container-host", host, "--image", IMAGE, "--container-context", context, "--container-base", BASE]
     built = subprocess.run([os.path.join(ROOT, "build", "workcell"), "container", "build", *flags], stdout=subprocess.PIPE,
                            stderr=subprocess.STDOUT)
     assert built.returncode == 0, built.stdout.decode()

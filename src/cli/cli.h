@@ -298,7 +298,7 @@ struct cell_cli_gate_flags {
 
 /* The executor container. */
 struct cell_cli_container_flags {
-	const char *host, *image, *context, *target, *base, *user, *isolation;
+	const char *host, *image, *context, *base, *user, *isolation;
 	bool network_disabled, auth_disabled;
 	int64_t memory, cpu_quota, pids, startup_ms;
 };
@@ -313,8 +313,6 @@ struct cell_cli_container_flags {
 	  CELL_FLAG_STRING, CELL_CLI_CONTAINER_AT(at, image) },                           \
 	{ 0, "container-context", "DIR", "container: what a missing image is built from, with packaging/Dockerfile", \
 	  CELL_FLAG_STRING, CELL_CLI_CONTAINER_AT(at, context) },                         \
-	{ 0, "container-target", "STAGE", "container: the stage of the Dockerfile to build", \
-	  CELL_FLAG_STRING, CELL_CLI_CONTAINER_AT(at, target) },                          \
 	{ 0, "container-base", "NAME", "container: the image to build on (default debian:bookworm-slim)", \
 	  CELL_FLAG_STRING, CELL_CLI_CONTAINER_AT(at, base) }
 #define CELL_CLI_CONTAINER_FLAGS(at)                                                      \

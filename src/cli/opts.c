@@ -522,7 +522,6 @@ int cell__cli_fill_container(const struct cell_cli_container_flags *flags, struc
 	options->engine = flags->host ? flags->host : getenv("DOCKER_HOST");
 	options->image = flags->image;
 	options->context = *ret_context;
-	options->target = flags->target;
 	options->base_image = flags->base;
 	options->user = flags->user;
 	options->session_isolation = flags->isolation && !strcmp(flags->isolation, "session");

@@ -11,6 +11,8 @@
 #define _GNU_SOURCE
 #include "executor/container.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -57,6 +59,7 @@ struct container {
 	struct cell__container_place place;
 	char id[65];
 	char *url, *receipt;
+	int socket;            /* O_PATH: the server's own, whatever the code inside puts in its place */
 	json_t *orphans;       /* of others, still to be removed */
 	size_t orphan;
 	struct seat *seats;
@@ -91,6 +94,7 @@ static void container_free(struct container *container)
 	while (*at != container)
 		at = &(*at)->next;
 	*at = container->next;
+	cell__close_fd(&container->socket);
 	if (*container->place.folder)
 		cell__container_remove_place(container->place.folder);
 	cell__docker_finish(&container->docker);
@@ -234,13 +238,21 @@ static void become_ready(struct container *container)
 {
 	struct seat *next;
 
+	struct cell_error err;
+
 	container->receipt = cell__container_receipt(container->config, container->id);
-	if (!container->receipt || asprintf(&container->url, "unix:%s", container->server.socket) < 0) {
+	container->socket = open(container->server.socket, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	if (container->socket < 0) {
+		cell_fail(&err, CELL_E_IO, errno, "open %s", container->server.socket);
+		fail(container, &err);
+		return;
+	}
+	if (!container->receipt || asprintf(&container->url, "unix:/proc/self/fd/%d", container->socket) < 0) {
 		container->url = NULL;
 		out_of_memory(container);
 		return;
 	}
-	cell__container_clear_place(container->place.folder);
+	cell__container_close_place(container->place.folder);
 	container->state = READY;
 	watch(container);
 	LOG(container, CELL_LOG_INFO, "container %.12s is ready after %lld ms", container->id,
@@ -553,7 +565,8 @@ static struct container *make_container(struct cell__containers *all, const char
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a container");
 		return NULL;
 	}
-	*container = (struct container){ .all = all, .key = cell__strdup(key), .config = json_loads(key, 0, NULL), .next = all->first };
+	*container = (struct container){ .all = all, .key = cell__strdup(key), .config = json_loads(key, 0, NULL), .socket = -1,
+					 .next = all->first };
 	all->first = container;
 	status = !container->key || !container->config ? cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a container") : 0;
 	if (!status)

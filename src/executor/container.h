@@ -25,8 +25,8 @@ struct cell__container_place {
 	char token[65];                                 /* "": none is asked for */
 };
 int cell__container_make_place(const json_t *config, struct cell__container_place *ret_place, struct cell_error *err);
-/* The token and the rest are read: nobody inside should find them. */
-void cell__container_clear_place(const char *folder);
+/* The server is up: nobody inside should find the token, or put something there. */
+void cell__container_close_place(const char *folder);
 void cell__container_remove_place(const char *folder);
 /* The body of POST /containers/create; free() it. */
 char *cell__container_body(const json_t *config, const struct cell__container_place *place);

@@ -5,6 +5,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,7 +24,7 @@
 
 /* ---- options ---- */
 
-/* Names of images, containers and stages: nothing that means something in a URL. */
+/* Names of images and containers: nothing that means something in a URL. */
 static int check_name(const char *what, const char *text, const char *more, struct cell_error *err)
 {
 	for (const char *at = text; text && *at; at++) {
@@ -116,7 +117,7 @@ int cell__container_describe(const struct cell_container_options *options, const
 	}
 	snprintf(image, sizeof(image), "workcell:%s", cell_version());
 	if (check_name("image", all.image, "._-/:@", err) < 0 || check_name("base image", all.base_image, "._-/:@", err) < 0 ||
-	    check_name("name", all.name, "._-", err) < 0 || check_name("stage", all.target, "._-", err) < 0 || check_numbers(&all, err) < 0 ||
+	    check_name("name", all.name, "._-", err) < 0 || check_numbers(&all, err) < 0 ||
 	    parse_user(all.user, &uid, &gid, err) < 0 || check_folder("the tools folder", all.tools, uid, gid, false, err) < 0 ||
 	    check_folder("the storage", all.storage, uid, gid, true, err) < 0)
 		return -1;
@@ -125,8 +126,8 @@ int cell__container_describe(const struct cell_container_options *options, const
 	context = real_path(all.context);
 	if (all.context && !context)
 		return cell_fail(err, CELL_E_NOT_FOUND, errno, "the build context %.150s", all.context);
-	root = json_pack("{s:s*,s:s,s:s*,s:s*,s:s*,s:s*,s:i,s:i,s:s*,s:s*,s:s*,s:b,s:b,s:b,s:b,s:I,s:I,s:I,s:I,s:o*}", "engine", all.engine,
-			 "image", all.image ? all.image : image, "context", context, "target", all.target, "base", all.base_image, "name",
+	root = json_pack("{s:s*,s:s,s:s*,s:s*,s:s*,s:i,s:i,s:s*,s:s*,s:s*,s:b,s:b,s:b,s:b,s:I,s:I,s:I,s:I,s:o*}", "engine", all.engine,
+			 "image", all.image ? all.image : image, "context", context, "base", all.base_image, "name",
 			 all.name, "uid", (int)uid, "gid", (int)gid, "tools", tools, "storage", storage, "token", all.auth_token,
 			 "auth_disabled", all.auth_disabled, "each", all.session_isolation, "no_network", all.network_disabled,
 			 "no_runtime_deps", all.no_runtime_deps, "memory", (json_int_t)all.memory_limit, "cpu", (json_int_t)all.cpu_quota,
@@ -229,30 +230,42 @@ int cell__container_make_place(const json_t *config, struct cell__container_plac
 	return 0;
 }
 
-static void remove_files(const char *folder, const char *const *names)
+/* The token and the rest are read. */
+void cell__container_close_place(const char *folder)
 {
-	char path[PATH_MAX];
+	CELL_AUTO_FD int fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 
-	for (; *names; names++) {
-		snprintf(path, sizeof(path), "%s/%s", folder, *names);
-		(void)unlink(path);
-	}
+	if (fd < 0)
+		return;
+	(void)unlinkat(fd, "token", 0);
+	(void)unlinkat(fd, "serve.yaml", 0);
+	/* Root can take it back: then the code inside can put nothing there. */
+	if (geteuid() == 0 && fchown(fd, 0, 0) == 0)
+		(void)fchmod(fd, 0711);
 }
 
-void cell__container_clear_place(const char *folder)
+static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *ftw)
 {
-	static const char *const names[] = { "token", "serve.yaml", NULL };
-
-	remove_files(folder, names);
+	(void)st;
+	(void)kind;
+	(void)ftw;
+	(void)remove(path); /* what resists stays, and the folder with it */
+	return 0;
 }
 
-/* What the code inside may have put there besides stays, and the folder with it. */
 void cell__container_remove_place(const char *folder)
 {
-	static const char *const names[] = { "server.sock", NULL };
+	CELL_AUTO_FD int fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 
-	cell__container_clear_place(folder);
-	remove_files(folder, names);
+	if (fd < 0)
+		return;
+	if (geteuid()) {
+		(void)nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+		return;
+	}
+	(void)unlinkat(fd, "token", 0);
+	(void)unlinkat(fd, "serve.yaml", 0);
+	(void)unlinkat(fd, "server.sock", 0);
 	(void)rmdir(folder);
 }
 

@@ -278,13 +278,11 @@ static void handle_packed(uv_work_t *work, int status)
 /* Names are checked: nothing in them means something in a URL but what is written out. */
 static int set_path(struct cell__image_build *build, const json_t *config)
 {
-	const char *base = json_string_value(json_object_get(config, "base")), *target = json_string_value(json_object_get(config, "target"));
+	const char *base = json_string_value(json_object_get(config, "base"));
 	CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT;
 	int rc = cell__buf_printf(&path, "/build?dockerfile=" DOCKERFILE "&t=%s&rm=1&forcerm=1&version=1&networkmode=host",
 				  json_string_value(json_object_get(config, "image")));
 
-	if (target)
-		rc |= cell__buf_printf(&path, "&target=%s", target);
 	if (base)
 		rc |= cell__buf_printf(&path, "&buildargs=%%7B%%22BASE%%22%%3A%%22%s%%22%%7D", base);
 	build->path = rc ? NULL : cell__buf_take(&path);

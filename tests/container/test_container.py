@@ -108,14 +108,25 @@ def test_tools_are_read_only_and_storage_is_shared(small):
 def test_nobody_finds_the_token(small):
     container = small.id()
     folder = folder_of(container)
-    assert oct(os.stat(folder).st_mode & 0o777) == "0o700"
+    assert os.stat(folder).st_mode & 0o777 == (0o700 if os.getuid() else 0o711)
     # Neither outside, after the start, nor for the code, nor in what the engine shows.
     assert sorted(os.listdir(folder)) == ["server.sock"]
-    assert small.value("__import__('os').listdir('/run/workcell')") == ["server.sock"]
+    for name in ("token", "serve.yaml"):
+        assert small.value("__import__('os').path.exists('/run/workcell/%s')" % name) is False
     config = containers.inspect(container)["Config"]
     assert config["Entrypoint"] + config["Cmd"] == ["workcell", "serve", "--config", "/run/workcell/serve.yaml", "--log", "text"]
     assert {variable.split("=")[0] for variable in config["Env"]} == {"HOME", "LANG", "PATH"}
     assert may_open(folder) == 401
+
+
+def test_the_code_cannot_take_the_sockets_place(small):
+    before = small.id()
+    result = small.run("import os\nos.rename('/run/workcell/server.sock', '/run/workcell/old')\n"
+                       "os.symlink('/run/other.sock', '/run/workcell/server.sock')")
+    # Where we are root the folder is not theirs any more; else what they put there is not looked at.
+    assert (result["error"] or {}).get("type") == (None if os.getuid() else "PermissionError")
+    small.reset()
+    assert small.id() == before
 
 
 def may_open(folder, **headers):
