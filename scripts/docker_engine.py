@@ -65,6 +65,8 @@ def private(driver=None):
             daemon.kill()
             daemon.wait()
         log.close()
+        # What it leaves mounted cannot be removed.
+        subprocess.run(["umount", run + "/exec/netns/default"], stderr=subprocess.DEVNULL)
         shutil.rmtree(run, ignore_errors=True)
 
 

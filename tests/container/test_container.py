@@ -5,7 +5,9 @@ Run by the stage `containers` of scripts/run_tests.py, which makes engine and im
 import glob
 import json
 import os
+import socket
 import subprocess
+import threading
 
 import pytest
 
@@ -195,6 +197,64 @@ def test_others_that_live_are_left_alone(small):
     kept = small.id()
     assert support.workcell("run", *containers.FLAGS, "-e", "1").status == 0
     assert kept in containers.ours() and small.value("1") == 1
+
+
+class Relay:
+    """A socket of our own before the engine's, which can go away."""
+
+    def __init__(self, path):
+        self.path, self.links = str(path), []
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(self.path)
+        self.listener.listen()
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                client = self.listener.accept()[0]
+            except OSError:
+                return
+            engine = socket.socket(socket.AF_UNIX)
+            engine.connect(containers.HOST[len("unix://"):])
+            self.links += [client, engine]
+            for one, other in ((client, engine), (engine, client)):
+                threading.Thread(target=self.pump, args=(one, other), daemon=True).start()
+
+    @staticmethod
+    def pump(source, sink):
+        try:
+            while True:
+                data = source.recv(16384)
+                if not data:
+                    break
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+
+    def vanish(self):
+        os.unlink(self.path)
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        for link in self.links:
+            link.close()
+
+
+def test_the_engines_socket_vanishes(tmp_path):
+    relay = Relay(tmp_path / "s")
+    driver = support.Driver("--container-host", "unix://" + relay.path, "--image", containers.IMAGE, "--network-disabled",
+                            executor="container")
+    container = driver.run("x = 1; x")["isolation"]["container"]
+    relay.vanish()
+    # Sessions do not need it.
+    assert driver.value("x + 1") == 2
+    driver.reset()
+    assert driver.run("'x' in dir()")["isolation"]["container"] == container
+    # Without it the container cannot be removed, and the next program does it.
+    assert driver.close() == 0
+    assert support.workcell("run", *containers.FLAGS, "-e", "1").status == 0
+    assert container not in containers.ours()
 
 
 def refused(code, *flags):
