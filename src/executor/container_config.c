@@ -348,20 +348,18 @@ static json_t *mounts(const json_t *config, const char *folder)
 	return list;
 }
 
-/* Memory of its own to write to: all of it counts as the container's. */
+/* Memory of its own to write to: all of it counts as the container's.  Whose it is Podman cannot be told. */
 static json_t *tmpfs(const json_t *config)
 {
-	char shared[128], own[128], size[32] = DEFAULT_TMP;
+	char options[128], size[32] = DEFAULT_TMP;
 	json_t *found;
 
 	if (number_of(config, "memory") > 0)
 		snprintf(size, sizeof(size), "%lld", (long long)number_of(config, "memory"));
-	snprintf(shared, sizeof(shared), "rw,nosuid,nodev,exec,mode=1777,size=%s", size);
-	snprintf(own, sizeof(own), "rw,nosuid,nodev,exec,mode=0700,size=%s,uid=%d,gid=%d", size, (int)number_of(config, "uid"),
-		 (int)number_of(config, "gid"));
-	found = json_pack("{s:s,s:s}", "/tmp", shared, INSIDE_HOME, own);
+	snprintf(options, sizeof(options), "rw,nosuid,nodev,exec,mode=1777,size=%s", size);
+	found = json_pack("{s:s,s:s}", "/tmp", options, INSIDE_HOME, options);
 	if (!text_of(config, "storage"))
-		json_object_set_new(found, INSIDE_STORAGE, json_string(own));
+		json_object_set_new(found, INSIDE_STORAGE, json_string(options));
 	return found;
 }
 

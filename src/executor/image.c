@@ -217,7 +217,7 @@ static void take_line(struct cell__image_build *build, const char *text, size_t 
 	if (!words)
 		words = json_string_value(json_object_get(root, "status"));
 	if (error && !build->err.code)
-		cell_fail(&build->err, CELL_E_INSTALL, 0, "the image could not be built: %.180s", error);
+		cell_fail(&build->err, CELL_E_INSTALL, 0, "the image could not be built: %.*s", (int)strcspn(error, "\r\n"), error);
 	for (; words && *words; words += strcspn(words, "\r\n"), words += strspn(words, "\r\n")) {
 		build->last.size = 0;
 		if (strcspn(words, "\r\n") && !cell__buf_add_utf8(&build->last, words, strcspn(words, "\r\n")))
