@@ -15,6 +15,8 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 #include "executor/remote.h"
 
@@ -162,7 +164,8 @@ static void fail(struct container *container, const struct cell_error *err)
 		return;
 	container->state = FAILED;
 	container->err = *err;
-	LOG(container, CELL_LOG_WARN, "container: %s", err->msg);
+	if (!container->seats) /* nobody else is told */
+		LOG(container, CELL_LOG_WARN, "container: %s", err->msg);
 	for (struct seat *seat = container->seats; seat; seat = next) {
 		next = seat->next;
 		cell__remote_refuse(seat->kernel, &container->err);
@@ -644,10 +647,18 @@ static int container_open(struct cell__executor_host *host, const struct cell__k
 	return 0;
 }
 
+/* At the usual place: where else there may be one only the options of a session say. */
 static void container_probe(struct cell__executor_host *host, struct cell_executor_info *info)
 {
+	CELL_AUTO_FD int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	struct sockaddr_un address = { .sun_family = AF_UNIX, .sun_path = CELL_DOCKER_SOCKET_PATH };
+
 	(void)host;
-	info->available = 1; /* whether there is an engine depends on where the options say it is */
+	info->available = fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
+	if (info->available)
+		return;
+	snprintf(info->reason, sizeof(info->reason), "no container engine at %s: %s", CELL_DOCKER_SOCKET_PATH, strerror(errno));
+	snprintf(info->advice, sizeof(info->advice), "install Docker or Podman; one elsewhere is used with DOCKER_HOST or --container-host");
 }
 
 const struct cell__executor cell__container_executor = {

@@ -10,7 +10,8 @@
 
 #include "loop/http.h"
 
-#define CELL_DOCKER_SOCKET "unix:///var/run/docker.sock"
+#define CELL_DOCKER_SOCKET_PATH "/var/run/docker.sock"
+#define CELL_DOCKER_SOCKET "unix://" CELL_DOCKER_SOCKET_PATH
 
 struct cell__docker {
 	struct cell__http *http; /* borrowed */
