@@ -361,7 +361,7 @@ def test_the_remote_helper_can_authenticate():
         autogen.create_run_code_tool()
     made = autogen.create_run_code_tool(session_url="http://127.0.0.1:1", auth_token="secret")
     target, = [cell.cell_contents for cell in made.__closure__ if hasattr(cell.cell_contents, "config")]
-    assert target.name == "remote" and target.config.session_options()["auth_token"] == "secret"
+    assert target.name == "remote" and target.config.session_options()["remote_token"] == "secret"
 
     async def main():
         async with workcell.Session.scratch() as session:

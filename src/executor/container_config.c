@@ -50,8 +50,8 @@ static int check_numbers(const struct cell_container_options *opts, struct cell_
 		return cell_fail(err, CELL_E_INVALID, 0, "startup_timeout_ms is %lld, expected more than 0", (long long)opts->startup_timeout_ms);
 	if (opts->auth_token && opts->auth_disabled)
 		return cell_fail(err, CELL_E_INVALID, 0, "auth_token and auth_disabled cannot be used together");
-	if (opts->auth_token && (!*opts->auth_token || strlen(opts->auth_token) > 64 || strpbrk(opts->auth_token, " \t\r\n:{}")))
-		return cell_fail(err, CELL_E_INVALID, 0, "auth_token is empty, longer than 64 characters or has spaces or one of :{} in it");
+	if (opts->auth_token && (strlen(opts->auth_token) < 8 || strlen(opts->auth_token) > 64 || strpbrk(opts->auth_token, " \t\r\n:{}")))
+		return cell_fail(err, CELL_E_INVALID, 0, "auth_token has 8 to 64 characters, without spaces and :{}");
 	return 0;
 }
 
