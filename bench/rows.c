@@ -684,6 +684,7 @@ static int measure_all(struct cell__bench *b)
 		{ CELL_ROW_SANDBOX_RESET, cell__bench_measure_sandbox_reset, "resets of a sandbox" },
 		{ CELL_ROW_SANDBOX_BWRAP, cell__bench_measure_sandbox_bwrap, "sandboxes and bubblewrap" },
 		{ CELL_ROW_SANDBOX_DOCKER, cell__bench_measure_sandbox_docker, "sandboxes and docker run" },
+		{ CELL_ROW_CONTAINER_OPEN, cell__bench_measure_container_open, "sessions in a container and docker run" },
 		{ CELL_ROW_SANDBOX_MEMORY, cell__bench_measure_sandbox_memory, "memory of a sandbox" },
 		{ CELL_ROW_SANDBOX_MANY, cell__bench_measure_sandbox_many, "many sandboxes at once" },
 		{ CELL_ROW_SANDBOX_STARVED, cell__bench_measure_sandbox_starved, "cells beside sandboxes that do their worst" },

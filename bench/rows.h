@@ -41,6 +41,7 @@
 	X(SANDBOX_RESET, "sandbox-reset", "ns", NULL)                \
 	X(SANDBOX_BWRAP, "sandbox-bwrap", "ns", NULL)                \
 	X(SANDBOX_DOCKER, "sandbox-docker", "ns", NULL)              \
+	X(CONTAINER_OPEN, "container-open", "ns", NULL)              \
 	X(SANDBOX_MEMORY, "sandbox-memory", "bytes", NULL)              \
 	X(SANDBOX_MANY, "sandbox-many", "ns", NULL)                  \
 	X(SANDBOX_STARVED, "sandbox-starved", "ns", NULL)            \

@@ -72,6 +72,7 @@ int cell__bench_measure_sandbox_bwrap(struct cell__bench *b, struct cell__bench_
 int cell__bench_measure_sandbox_docker(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_sandbox_call(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_sandbox_reset(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_container_open(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_sandbox_memory(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_sandbox_many(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_sandbox_starved(struct cell__bench *b, struct cell__bench_row *row);

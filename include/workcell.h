@@ -159,6 +159,16 @@ struct cell_executor_info {
 /* The i-th executor this build knows, 0-based; -1 past the end.  Set ret_info->size. */
 CELL_API int cell_executor_probe(struct cell_engine *engine, size_t i, struct cell_executor_info *ret_info);
 
+/* ---- containers --------------------------------------------------------- */
+
+struct cell_container_options;
+/*
+ * Builds the image of the executor `container` from options' context and waits.  progress: a line of the engine's, on this thread
+ * or the engine's; may be NULL.
+ */
+CELL_API int cell_container_build(struct cell_engine *engine, const struct cell_container_options *options,
+				  void (*progress)(void *arg, const char *line), void *arg, struct cell_error *err);
+
 /* ---- sandbox ------------------------------------------------------------ */
 
 struct cell_sandbox_options {
@@ -615,6 +625,30 @@ struct cell_event {
 };
 typedef void (*cell_event_fn)(void *arg, const struct cell_event *event);
 
+/* The executor `container`: a session server in a container of Docker or Podman (docs/executors.md). */
+struct cell_container_options {
+	size_t size;             /* sizeof(struct cell_container_options) */
+	const char *engine;      /* as DOCKER_HOST has it: "unix:///PATH", "tcp://HOST:PORT"; NULL: unix:///var/run/docker.sock */
+	const char *image;       /* NULL: "workcell:" and cell_version() */
+	const char *context;     /* a folder with packaging/Dockerfile, to build an image that is missing from; NULL: that is an error */
+	const char *base_image;  /* what it stands on; NULL: as the Dockerfile says */
+	const char *name;        /* of the container; NULL: one of ours */
+	const char *user;        /* "UID:GID" inside; NULL: the caller's, or 10001:10001 where that is root */
+	const char *tools;       /* a folder of tool definitions, read-only inside; NULL: none */
+	const char *storage;     /* a folder for workflows, artifacts and deps, read-write inside; NULL: inside, gone with it */
+	const char *auth_token;  /* of its server; NULL: one is made up */
+	int auth_disabled;       /* 1: the server asks for none */
+	int session_isolation;   /* 1: a container for each session; 0: one for all sessions with the same options */
+	int network_disabled;    /* 1: no network */
+	int no_runtime_deps;     /* 1: deps.add and deps.remove are refused */
+	int64_t memory_limit;    /* bytes, at least 64 MiB; -1: none */
+	int64_t cpu_quota;       /* microseconds in each 100 ms, at least 1000; 0: no limit */
+	int64_t pids_limit;      /* processes and threads */
+	int64_t startup_timeout_ms; /* until its server answers */
+};
+#define CELL_CONTAINER_OPTIONS_INIT                                               \
+	{ .size = sizeof(struct cell_container_options), .memory_limit = 512ll << 20, .pids_limit = 512, .startup_timeout_ms = 60000 }
+
 struct cell_session_options {
 	size_t size;              /* sizeof(struct cell_session_options) */
 	const char *executor;     /* NULL: "subprocess" */
@@ -656,6 +690,7 @@ struct cell_session_options {
 	 * read: KIND is literal (tuples, sets, ...), npy (numpy), dataframe.parquet, series.json, ...  For hosts in Python.
 	 */
 	int portable_values;
+	const struct cell_container_options *container; /* container; NULL: all as in CELL_CONTAINER_OPTIONS_INIT */
 };
 #define CELL_SESSION_OPTIONS_INIT                                                 \
 	{ .size = sizeof(struct cell_session_options), .timeout_ms = 120000, .grace_ms = 2000, \

@@ -1,6 +1,6 @@
 """Builds what the tests need and runs them all: make test.
 
-Stages, each named on the command line to run it alone: gcc, checks, unit, e2e, sdk, holes, asan, fuzz. Builds are made with -Werror,
+Stages, each named on the command line to run it alone: gcc, checks, unit, e2e, containers, sdk, holes, asan, fuzz. Builds are made with -Werror,
 and there are two: one by gcc, as it is used, and one by clang with ASan, UBSan and the fuzz targets. Ends with one line
 `N passed, N failed`; a stage that cannot run counts as a failure.
 """
@@ -13,13 +13,15 @@ import sys
 import time
 import xml.etree.ElementTree as xml
 
+import docker_engine
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PYTHON = os.path.join(ROOT, "build", "venv", "bin", "python")
 # Tests wait for processes more than they compute.
 WORKERS = (os.cpu_count() or 1) + 1
 PYTEST_DIRS = ["tests/kernel", "tests/conformance", "tests/e2e", "tests/faults", "tests/escape"]
 
-passed, failed, notes = 0, 0, []
+passed, failed, notes, notes_not_run = 0, 0, [], []
 
 
 def say(text):
@@ -156,6 +158,19 @@ def stage_e2e():
     pytests("build", *PYTEST_DIRS)
 
 
+def stage_containers():
+    """In an engine that is asked for: see docker_engine.py. Where there is none they are named as not run."""
+    say("the executor container")
+    try:
+        with docker_engine.engine(say) as env:
+            if env:
+                pytests("build", "tests/container", "tests/conformance/test_conformance.py::test_cell", WORKCELL_EXECUTORS="container", **env)
+            else:
+                notes_not_run.append("tests/container")
+    except (OSError, AssertionError, subprocess.CalledProcessError) as error:
+        fail("the container engine: %s" % error)
+
+
 def stage_sdk():
     say("the Python SDK, on every CPython there is")
     pytests("build", "python/tests")
@@ -193,7 +208,7 @@ def stage_fuzz():
         meson_tests("build-asan", "--suite", "fuzz")
 
 
-STAGES = [stage_gcc, stage_checks, stage_unit, stage_e2e, stage_sdk, stage_holes, stage_asan, stage_fuzz]
+STAGES = [stage_gcc, stage_checks, stage_unit, stage_e2e, stage_containers, stage_sdk, stage_holes, stage_asan, stage_fuzz]
 
 
 def main():
@@ -209,6 +224,8 @@ def main():
             stage()
             say("%s: %.0f s" % (name, time.time() - begin))
     say("in all %.0f s" % (time.time() - start))
+    for note in notes_not_run:
+        print("not run: " + note)
     for note in notes:
         print("failed: " + note)
     print("%d passed, %d failed" % (passed, failed))

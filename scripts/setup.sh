@@ -35,8 +35,14 @@ if [ "$purpose" != run ]; then
 	# Storage in Redis, on servers that the tests start.  The server's program is in this package; redis-server would add
 	# a service that runs by itself.
 	packages="$packages redis-tools openssl"
+	# A proxy before two session servers.
+	packages="$packages haproxy"
 	# To compare the sandbox with.
 	packages="$packages bubblewrap"
+	# An engine for the tests of containers, with an image that is made here; only where that was asked for.
+	if [ "${CI:-}" = true ] || [ "${WORKCELL_TEST_DOCKER:-}" = 1 ]; then
+		packages="$packages docker.io debootstrap"
+	fi
 	# A Jupyter kernel of another language.
 	packages="$packages r-cran-irkernel"
 fi

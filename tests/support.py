@@ -469,6 +469,10 @@ class Driver:
             self.spawner, = [p.pid for p in processes().values() if p.ppid in (os.getpid(), self.pid) and p.state not in "ZX"
                              and p.pid not in others and "workcell-spawner" in p.cmdline]
             return self.pid
+        if self.executor == "container":
+            # All of it is below the container engine.
+            self.container = self.run("1")["isolation"]["container"]
+            return 0
         chain = [self.kernel_pid()]
         table = processes()
         while table[chain[-1]].ppid not in (0, 1, os.getpid(), self.pid):

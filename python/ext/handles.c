@@ -741,6 +741,25 @@ static const struct option session_options[] = {
 	{ "portable_values", OPT_INT, offsetof(struct cell_session_options, portable_values) },
 };
 
+static const struct option container_options[] = {
+	{ "engine", OPT_TEXT, offsetof(struct cell_container_options, engine) },
+	{ "image", OPT_TEXT, offsetof(struct cell_container_options, image) },
+	{ "context", OPT_TEXT, offsetof(struct cell_container_options, context) },
+	{ "name", OPT_TEXT, offsetof(struct cell_container_options, name) },
+	{ "user", OPT_TEXT, offsetof(struct cell_container_options, user) },
+	{ "tools", OPT_TEXT, offsetof(struct cell_container_options, tools) },
+	{ "storage", OPT_TEXT, offsetof(struct cell_container_options, storage) },
+	{ "auth_token", OPT_TEXT, offsetof(struct cell_container_options, auth_token) },
+	{ "auth_disabled", OPT_INT, offsetof(struct cell_container_options, auth_disabled) },
+	{ "session_isolation", OPT_INT, offsetof(struct cell_container_options, session_isolation) },
+	{ "network_disabled", OPT_INT, offsetof(struct cell_container_options, network_disabled) },
+	{ "no_runtime_deps", OPT_INT, offsetof(struct cell_container_options, no_runtime_deps) },
+	{ "memory_limit", OPT_INT64, offsetof(struct cell_container_options, memory_limit) },
+	{ "cpu_quota", OPT_INT64, offsetof(struct cell_container_options, cpu_quota) },
+	{ "pids_limit", OPT_INT64, offsetof(struct cell_container_options, pids_limit) },
+	{ "startup_timeout_ms", OPT_INT64, offsetof(struct cell_container_options, startup_timeout_ms) },
+};
+
 static int optional(PyObject *object, PyTypeObject *type, const char *what, void *ret)
 {
 	if (object == Py_None)
@@ -753,13 +772,27 @@ static int optional(PyObject *object, PyTypeObject *type, const char *what, void
 	return 0;
 }
 
+/* Takes "container", a dict, out of the options. */
+static int take_container(PyObject *dict, struct cell_container_options *container, struct cell_session_options *options,
+			  PyObject **ret_keep)
+{
+	PyObject *found = PyDict_Check(dict) ? PyDict_GetItemString(dict, "container") : NULL;
+	if (!found)
+		return 0;
+	if (fill_options(found, container_options, COUNT(container_options), container, ret_keep) < 0)
+		return -1;
+	options->container = container;
+	return PyDict_DelItemString(dict, "container");
+}
+
 /* Session(engine, options, space, policy, audit, port, token, mask); all but the first two may be None */
 static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	struct cell_session_options options = CELL_SESSION_OPTIONS_INIT;
+	struct cell_container_options container = CELL_CONTAINER_OPTIONS_INIT;
 	struct cell_session *session = NULL;
 	struct cell_error err;
-	PyObject *engine, *dict, *space, *policy, *audit, *port, *keep = NULL;
+	PyObject *engine, *dict, *space, *policy, *audit, *port, *keep = NULL, *kept = NULL;
 	unsigned long long token;
 	unsigned mask;
 	int rc;
@@ -769,8 +802,11 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
 	    optional(space, space_type, "a Space", &options.space) < 0 ||
 	    optional(policy, policy_type, "a Policy", &options.policy) < 0 ||
 	    optional(audit, audit_type, "an Audit", &options.audit) < 0 ||
-	    fill_options(dict, session_options, COUNT(session_options), &options, &keep) < 0)
+	    take_container(dict, &container, &options, &kept) < 0 ||
+	    fill_options(dict, session_options, COUNT(session_options), &options, &keep) < 0) {
+		Py_XDECREF(kept);
 		return NULL;
+	}
 	struct handle *self = new_handle(type, engine);
 	if (self)
 		self->keep = Py_BuildValue("(OOO)", space, policy, audit);
@@ -784,6 +820,7 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
 	if (!self || PyErr_Occurred() || enter(engine) < 0) {
 		Py_XDECREF(self);
 		Py_XDECREF(keep);
+		Py_XDECREF(kept);
 		return NULL;
 	}
 	Py_BEGIN_ALLOW_THREADS
@@ -791,6 +828,7 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
 	Py_END_ALLOW_THREADS
 	leave(engine);
 	Py_XDECREF(keep);
+	Py_XDECREF(kept);
 	return finish_new(self, rc, session, &err);
 }
 

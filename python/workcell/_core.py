@@ -225,7 +225,8 @@ class Core:
     def open(self) -> None:
         """Blocking; go_home() first."""
         spec = self.spec
-        self.engine.require(spec.executor)
+        if not spec.session.get("container", {}).get("engine"):  # one elsewhere is looked for when the session is opened
+            self.engine.require(spec.executor)
         space = self.space = self._open_space()
         try:
             for name, params in spec.mcp.items():
@@ -237,8 +238,14 @@ class Core:
             self._configure_deps()
             options = {name: value for name, value in spec.session.items() if value is not None}
             options["executor"] = spec.executor
+            # Tools and storage are those of a server, elsewhere or in the container; the host's facades have the same folders.
+            served = spec.executor in ("remote", "container")
+            if spec.executor == "container":
+                folders = {"tools": spec.space.get("tools_dir"), "storage": spec.space.get("storage")}
+                options["container"] = {**options.get("container", {}),
+                                        **{name: str(path) for name, path in folders.items() if path is not None}}
             self.session = _native.Session(
-                self.engine.native, options, None if spec.remote else space.native, self.policy.native,
+                self.engine.native, options, None if served else space.native, self.policy.native,
                 spec.audit.native if spec.audit is not None else None, self.home.port,
                 self.home.add(self._handle_session_event), SESSION_MASK)
         except _native.NativeError as error:

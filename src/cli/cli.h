@@ -87,6 +87,7 @@ int cell__cmd_gen(int argc, char **argv);
 int cell__cmd_mcp(int argc, char **argv);
 int cell__cmd_store(int argc, char **argv);
 int cell__cmd_serve(int argc, char **argv);
+int cell__cmd_container(int argc, char **argv);
 /* Reads its own arguments, and answers its own --help. */
 int cell__cmd_bench(int argc, char **argv);
 
@@ -104,6 +105,7 @@ extern const struct cell_cli_command cell__cli_gen_command;
 extern const struct cell_cli_command cell__cli_mcp_command;
 extern const struct cell_cli_command cell__cli_store_command;
 extern const struct cell_cli_command cell__cli_serve_command;
+extern const struct cell_cli_command cell__cli_container_command;
 
 /*
  * Fills *values, which holds the defaults, from the arguments.  Operands go to `operands`, in order with the
@@ -294,6 +296,44 @@ struct cell_cli_gate_flags {
 	int64_t approval_timeout_ms;
 };
 
+/* The executor container. */
+struct cell_cli_container_flags {
+	const char *host, *image, *context, *base, *user, *isolation;
+	bool network_disabled, auth_disabled;
+	int64_t memory, cpu_quota, pids, startup_ms;
+};
+#define CELL_CLI_CONTAINER_FLAGS_INIT                                                      \
+	{ .memory = cell__cli_container_defaults.memory_limit, .pids = cell__cli_container_defaults.pids_limit, \
+	  .startup_ms = cell__cli_container_defaults.startup_timeout_ms }
+#define CELL_CLI_CONTAINER_AT(at, member) ((at) + offsetof(struct cell_cli_container_flags, member))
+#define CELL_CLI_CONTAINER_IMAGE_FLAGS(at)                                                \
+	{ 0, "container-host", "URL", "container: its engine, unix:///PATH or tcp://HOST:PORT (default $DOCKER_HOST)", \
+	  CELL_FLAG_STRING, CELL_CLI_CONTAINER_AT(at, host) },                            \
+	{ 0, "image", "NAME", "container: its image (default workcell:VERSION)",          \
+	  CELL_FLAG_STRING, CELL_CLI_CONTAINER_AT(at, image) },                           \
+	{ 0, "container-context", "DIR", "container: what a missing image is built from, with packaging/Dockerfile", \
+	  CELL_FLAG_STRING, CELL_CLI_CONTAINER_AT(at, context) },                         \
+	{ 0, "container-base", "NAME", "container: the image to build on (default debian:bookworm-slim)", \
+	  CELL_FLAG_STRING, CELL_CLI_CONTAINER_AT(at, base) }
+#define CELL_CLI_CONTAINER_FLAGS(at)                                                      \
+	{ 0, "container-user", "UID:GID", "container: who the code is (default: you, or 10001:10001)", \
+	  CELL_FLAG_STRING, CELL_CLI_CONTAINER_AT(at, user) },                            \
+	{ 0, "isolation", "HOW", "container: executor (one for all sessions) or session (default executor)", \
+	  CELL_FLAG_STRING, CELL_CLI_CONTAINER_AT(at, isolation) },                       \
+	{ 0, "network-disabled", NULL, "container: no network",                           \
+	  CELL_FLAG_SWITCH, CELL_CLI_CONTAINER_AT(at, network_disabled) },                \
+	{ 0, "memory-limit", "BYTES", "container: its memory; 0: no limit",                \
+	  CELL_FLAG_BYTES, CELL_CLI_CONTAINER_AT(at, memory) },                           \
+	{ 0, "cpu-quota", "N", "container: microseconds of CPU in each 100 ms (default: no limit)", \
+	  CELL_FLAG_BYTES, CELL_CLI_CONTAINER_AT(at, cpu_quota) },                        \
+	{ 0, "pids-limit", "N", "container: processes and threads",                       \
+	  CELL_FLAG_BYTES, CELL_CLI_CONTAINER_AT(at, pids) },                             \
+	{ 0, "startup-timeout", "SEC", "container: until its server answers",             \
+	  CELL_FLAG_SECONDS, CELL_CLI_CONTAINER_AT(at, startup_ms) }
+/* Fills *options; *ret_context is memory that it points to, free() it. */
+int cell__cli_fill_container(const struct cell_cli_container_flags *flags, struct cell_container_options *options, char **ret_context,
+			     struct cell_error *err);
+
 struct cell_cli_session_flags {
 	struct cell_cli_space_flags space;
 	struct cell_cli_gate_flags gate;
@@ -313,13 +353,16 @@ struct cell_cli_session_flags {
 	const char *network_profile;
 	const char *remote_url, *remote_token_file;
 	bool remote_reopen;
+	struct cell_cli_container_flags container;
 };
 
 extern const struct cell_session_options cell__cli_session_defaults;
+extern const struct cell_container_options cell__cli_container_defaults;
 #define CELL_CLI_SESSION_FLAGS_INIT(pool_size)                                            \
 	{ .space = CELL_CLI_SPACE_FLAGS_INIT, .timeout_ms = cell__cli_session_defaults.timeout_ms, \
 	  .max_output_bytes = cell__cli_session_defaults.max_output_bytes, .pool = (pool_size),  \
-	  .gate.approval_timeout_ms = cell__cli_session_defaults.approval_timeout_ms }
+	  .gate.approval_timeout_ms = cell__cli_session_defaults.approval_timeout_ms,     \
+	  .container = CELL_CLI_CONTAINER_FLAGS_INIT }
 
 /* The rows of a flag table; `at` is the offset of the struct above. */
 #define CELL_CLI_AT(at, member) ((at) + offsetof(struct cell_cli_session_flags, member))
@@ -374,6 +417,8 @@ extern const struct cell_session_options cell__cli_session_defaults;
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, remote_url) },                                \
 	{ 0, "remote-reopen", NULL, "remote: a cell whose session has expired runs in a new one", \
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, remote_reopen) },                             \
+	CELL_CLI_CONTAINER_IMAGE_FLAGS(CELL_CLI_AT(at, container)),                       \
+	CELL_CLI_CONTAINER_FLAGS(CELL_CLI_AT(at, container)),                             \
 	CELL_CLI_SPACE_FLAGS(CELL_CLI_AT(at, space)),                                     \
 	CELL_CLI_DEPS_FLAGS(CELL_CLI_AT(at, space)),                                      \
 	CELL_CLI_VENV_FLAGS(CELL_CLI_AT(at, space)),                                      \
@@ -381,8 +426,10 @@ extern const struct cell_session_options cell__cli_session_defaults;
 
 /* For commands that are no servers themselves, which have a flag of this name for their own clients. */
 #define CELL_CLI_REMOTE_TOKEN_FLAG(at)                                                    \
-	{ 0, "auth-token-file", "FILE", "remote: the token for the session server",        \
-	  CELL_FLAG_STRING, CELL_CLI_AT(at, remote_token_file) }
+	{ 0, "auth-token-file", "FILE", "remote, container: the token for the session server", \
+	  CELL_FLAG_STRING, CELL_CLI_AT(at, remote_token_file) },                         \
+	{ 0, "auth-disabled", NULL, "container: its server asks for no token",             \
+	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, container.auth_disabled) }
 
 struct cell_cli_host {
 	struct cell_engine *engine;
@@ -405,6 +452,8 @@ struct cell_cli_session_options {
 	struct cell_session_options options;
 	const char **env;
 	char *python, *cwd, *token;
+	struct cell_container_options container;
+	char *context, *tools, *storage;
 };
 /*
  * Opens all but the session.  with_space: a space in any case.  What *ret_options points to lives until

@@ -313,6 +313,7 @@ static const struct cell_cli_command *const commands[] = {
 	&cell__cli_mcp_command,
 	&cell__cli_store_command,
 	&cell__cli_serve_command,
+	&cell__cli_container_command,
 	&cell__cli_doctor_command,
 	&bench_command,
 };

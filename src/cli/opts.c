@@ -188,7 +188,7 @@ static const char *flag_text(const struct cell_cli_flag *flag, char text[64])
 static int parse_whole(const struct cell_cli_flag *flag, const char *value, int64_t *ret,
 		       struct cell_error *err)
 {
-	static const char units[] = "kMG";
+	static const char units[] = "kMG", small[] = "kmg"; /* as Docker writes them */
 	char text[64], *end;
 	long long number;
 	int shift = 0;
@@ -197,6 +197,9 @@ static int parse_whole(const struct cell_cli_flag *flag, const char *value, int6
 	number = strtoll(value, &end, 10);
 	if (flag->kind == CELL_FLAG_BYTES && *end && strchr(units, *end)) {
 		shift = 10 * (int)(strchr(units, *end) - units + 1);
+		end++;
+	} else if (flag->kind == CELL_FLAG_BYTES && *end && strchr(small, *end)) {
+		shift = 10 * (int)(strchr(small, *end) - small + 1);
 		end++;
 	}
 	if (*value < '0' || *value > '9' || *end || errno || number > INT64_MAX >> shift)
@@ -457,7 +460,88 @@ void cell__cli_options_finish(struct cell_cli_session_options *options)
 	free(options->python);
 	free(options->cwd);
 	free(options->token);
+	free(options->context);
+	free(options->tools);
+	free(options->storage);
 	*options = (struct cell_cli_session_options){ 0 };
+}
+
+static bool is_executor(const struct cell_cli_session_flags *flags, const char *name)
+{
+	return flags->executor && !strcmp(flags->executor, name);
+}
+
+/* Storage and tools are those of a server. */
+static bool has_server(const struct cell_cli_session_flags *flags)
+{
+	return is_executor(flags, "remote") || is_executor(flags, "container");
+}
+
+/* A storage is made when it is missing, as everywhere. */
+static int fill_folders(const struct cell_cli_space_flags *space, struct cell_cli_session_options *all, struct cell_error *err)
+{
+	const char *storage = space->storage ? space->storage : space->base;
+	char *inner = NULL;
+
+	if (space->redis || cell__cli_is_redis(storage))
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "a container's storage is a folder; for Redis start `workcell serve` and use --executor remote");
+	if (storage) {
+		all->storage = cell__cli_absolute(storage, err);
+		if (!all->storage)
+			return -1;
+		if (mkdir(all->storage, 0700) < 0 && errno != EEXIST)
+			return cell__cli_fail(err, CELL_E_IO, errno, "make %s", all->storage);
+	}
+	if (space->tools) {
+		all->tools = cell__cli_absolute(space->tools, err);
+		if (!all->tools)
+			return -1;
+	} else if (space->base && asprintf(&inner, "%s/tools", all->storage) > 0) {
+		if (access(inner, F_OK) == 0)
+			all->tools = inner;
+		else
+			free(inner);
+	}
+	all->container.storage = all->storage;
+	all->container.tools = all->tools;
+	return 0;
+}
+
+int cell__cli_fill_container(const struct cell_cli_container_flags *flags, struct cell_container_options *options, char **ret_context,
+			     struct cell_error *err)
+{
+	const char *context = flags->context;
+
+	*options = (struct cell_container_options)CELL_CONTAINER_OPTIONS_INIT;
+	if (!context && access(CELL_SOURCE_DIR "/packaging/Dockerfile", R_OK) == 0)
+		context = CELL_SOURCE_DIR;
+	if (context && !(*ret_context = cell__cli_absolute(context, err)))
+		return -1;
+	if (flags->isolation && strcmp(flags->isolation, "executor") && strcmp(flags->isolation, "session"))
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "--isolation is executor or session, not '%s'", flags->isolation);
+	options->engine = flags->host ? flags->host : getenv("DOCKER_HOST");
+	options->image = flags->image;
+	options->context = *ret_context;
+	options->base_image = flags->base;
+	options->user = flags->user;
+	options->session_isolation = flags->isolation && !strcmp(flags->isolation, "session");
+	options->network_disabled = flags->network_disabled;
+	options->auth_disabled = flags->auth_disabled;
+	options->memory_limit = flags->memory ? flags->memory : -1;
+	options->cpu_quota = flags->cpu_quota;
+	options->pids_limit = flags->pids;
+	options->startup_timeout_ms = flags->startup_ms;
+	return 0;
+}
+
+static int fill_container(const struct cell_cli_session_flags *flags, struct cell_cli_session_options *all, struct cell_error *err)
+{
+	if (cell__cli_fill_container(&flags->container, &all->container, &all->context, err) < 0 ||
+	    fill_folders(&flags->space, all, err) < 0)
+		return -1;
+	all->container.auth_token = all->token;
+	all->container.no_runtime_deps = flags->space.no_runtime_deps;
+	return 0;
 }
 
 /* The server of the executor "remote"; its workspace is that of the flag, which then means no storage of ours. */
@@ -476,18 +560,20 @@ static int fill_remote(const struct cell_cli_session_flags *flags, struct cell_c
 		all->token[strcspn(all->token, "\r\n")] = '\0';
 	}
 	all->options.remote_url = flags->remote_url;
-	all->options.remote_token = all->token;
+	all->options.remote_token = is_executor(flags, "container") ? NULL : all->token;
 	all->options.remote_reopen = flags->remote_reopen;
-	if (flags->executor && !strcmp(flags->executor, "remote"))
+	if (has_server(flags))
 		all->options.remote_workspace = flags->space.workspace;
-	return 0;
+	return is_executor(flags, "container") ? fill_container(flags, all, err) : 0;
 }
 
 static bool wants_space(const struct cell_cli_session_flags *flags)
 {
 	struct cell_cli_space_flags space = flags->space;
 
-	if (flags->executor && !strcmp(flags->executor, "remote"))
+	if (is_executor(flags, "container"))
+		return false;
+	if (is_executor(flags, "remote"))
 		space.workspace = NULL;
 	return cell__cli_has_space(&space);
 }
@@ -508,7 +594,9 @@ static int open_parts(const struct cell_cli_session_flags *flags, bool with_spac
 			return -1;
 	}
 	engine_options.pool_size = (int)flags->pool;
-	if (cell__cli_space_log(&flags->space, flags->log_level, &engine_options, err) < 0)
+	/* A container may have to be built and started: that is told. */
+	if (cell__cli_space_log(&flags->space, flags->log_level || !is_executor(flags, "container") ? flags->log_level : "info",
+				&engine_options, err) < 0)
 		return -1;
 	if (cell_engine_create(&engine_options, &host->engine, err) < 0)
 		return -1;
@@ -549,6 +637,8 @@ int cell__cli_open_host(const struct cell_cli_session_flags *flags, bool with_sp
 	}
 	*ret_host = host;
 	*ret_options = all;
+	if (is_executor(flags, "container")) /* where it lives now */
+		ret_options->options.container = &ret_options->container;
 	return 0;
 }
 

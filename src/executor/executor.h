@@ -88,6 +88,7 @@ struct cell__kernel_spec {
 	const char *wheels;         /* deno: a folder of packages (executor/deno.h), or NULL */
 	const char *remote_url, *remote_token, *remote_workspace; /* remote */
 	bool remote_reopen;
+	const char *container;      /* container: what cell__container_describe() made */
 	const char *const *protect; /* sandbox: what the code must not write to; NULL-terminated or NULL */
 	const char *kernel;       /* jupyter: name of a kernelspec; NULL: ipykernel of `python` */
 	const char *jupyter_path; /* jupyter: folders to look for kernelspecs in first; NULL: none */
@@ -100,6 +101,7 @@ struct cell__subprocess; /* zygotes and pools */
 struct cell__jupyter;
 struct cell__deno;
 struct cell__remote;
+struct cell__containers;
 
 /* What executors need of the engine. */
 struct cell__executor_host {
@@ -111,6 +113,7 @@ struct cell__executor_host {
 	struct cell__jupyter *jupyter; /* NULL: not in this build */
 	struct cell__deno *deno;
 	struct cell__remote *remote;   /* as well */
+	struct cell__containers *containers;
 	void (*log)(void *arg, enum cell_log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 	void *log_arg;
 };
@@ -160,5 +163,6 @@ extern const struct cell__executor cell__jupyter_executor;
 extern const struct cell__executor cell__inprocess_executor;
 extern const struct cell__executor cell__deno_executor;
 extern const struct cell__executor cell__remote_executor;
+extern const struct cell__executor cell__container_executor;
 
 #endif

@@ -10,6 +10,7 @@ static const struct cell__executor *const executors[] = {
 	&cell__inprocess_executor,
 	&cell__deno_executor,
 	&cell__remote_executor,
+	&cell__container_executor,
 };
 
 const struct cell__executor *cell__executor_at(size_t i)

@@ -63,6 +63,9 @@ struct kernel {
 	const struct cell__kernel_events *events;
 	void *owner;
 	char *url, *socket, *authorization, *workspace;
+	char *receipt;             /* members of the receipt that are not the server's; NULL: the executor's name */
+	void (*gone)(void *arg, const struct cell__exit *how); /* of whom it was made for, before exited(); may be NULL */
+	void *gone_arg;
 	bool reopen, reopening;
 	char session[65];
 	enum state state;
@@ -82,7 +85,7 @@ struct kernel {
 	/* the rest */
 	struct exchange *exchanges;
 	struct cell__task task;
-	bool posted, in_task, gone;
+	bool posted, over;
 	uv_timer_t timer;
 	struct cell__exit how;
 };
@@ -146,6 +149,7 @@ static void kernel_free(struct kernel *kernel)
 	free(kernel->socket);
 	free(kernel->authorization);
 	free(kernel->workspace);
+	free(kernel->receipt);
 	free(kernel);
 }
 
@@ -157,9 +161,11 @@ static void handle_timer_closed(uv_handle_t *handle)
 	struct cell__exit how = kernel->how;
 
 	if (kernel->posted) { /* the task runs first, and comes back here */
-		kernel->gone = true;
+		kernel->over = true;
 		return;
 	}
+	if (kernel->gone)
+		kernel->gone(kernel->gone_arg, &how);
 	kernel_free(kernel);
 	exited(owner, &how);
 }
@@ -664,7 +670,8 @@ static const char *read_result(struct kernel *kernel, struct result *result, int
 	if (!json_is_object(result->root))
 		return "a result that is no object";
 	if (cell__json_find(kernel->result, kernel->result_size, isolation_path, &place, &size) &&
-	    asprintf(&result->isolation, "{\"executor\":\"remote\",\"server\":%.*s}", (int)size, place) < 0)
+	    asprintf(&result->isolation, "{%s,\"server\":%.*s}", kernel->receipt ? kernel->receipt : "\"executor\":\"remote\"", (int)size,
+		     place) < 0)
 		result->isolation = NULL;
 	answer->isolation = result->isolation;
 	answer->lost = strcmp(text_in(result->root, "state"), "lost") == 0;
@@ -750,7 +757,7 @@ static void process(struct cell__task *task)
 	struct cell_error err;
 
 	kernel->posted = false;
-	if (kernel->gone) {
+	if (kernel->over) {
 		handle_timer_closed((uv_handle_t *)&kernel->timer);
 		return;
 	}
@@ -790,9 +797,8 @@ static char *text_of(const char *format, const char *text)
 	return asprintf(&made, format, text) < 0 ? NULL : made;
 }
 
-static int set_place(struct kernel *kernel, const struct cell__kernel_spec *spec, struct cell_error *err)
+static int set_place(struct kernel *kernel, const char *url, const char *token, struct cell_error *err)
 {
-	const char *url = spec->remote_url;
 	size_t size;
 
 	if (!url || (strncmp(url, "http://", 7) && strncmp(url, "https://", 8) && strncmp(url, "unix:", 5)))
@@ -806,15 +812,12 @@ static int set_place(struct kernel *kernel, const struct cell__kernel_spec *spec
 	size = kernel->url ? strlen(kernel->url) : 0;
 	while (size && kernel->url[size - 1] == '/')
 		kernel->url[--size] = '\0';
-	if (spec->remote_token) {
-		if (strpbrk(spec->remote_token, "\r\n"))
+	if (token) {
+		if (strpbrk(token, "\r\n"))
 			return cell_fail(err, CELL_E_INVALID, 0, "the token has a line break in it");
-		kernel->authorization = text_of("Authorization: Bearer %s", spec->remote_token);
+		kernel->authorization = text_of("Authorization: Bearer %s", token);
 	}
-	if (spec->remote_workspace)
-		kernel->workspace = cell__strdup(spec->remote_workspace);
-	if (!kernel->url || (spec->remote_token && !kernel->authorization) || (spec->remote_workspace && !kernel->workspace) ||
-	    (!strncmp(url, "unix:", 5) && !kernel->socket))
+	if (!kernel->url || (token && !kernel->authorization) || (!strncmp(url, "unix:", 5) && !kernel->socket))
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
 	return 0;
 }
@@ -837,6 +840,35 @@ static int get_remote(struct cell__executor_host *host, struct cell_error *err)
 	return 0;
 }
 
+/* A kernel without a place. */
+static struct kernel *make_kernel(struct cell__executor_host *host, const struct cell__kernel_spec *spec,
+				  const struct cell__kernel_events *events, void *owner, struct cell_error *err)
+{
+	struct kernel *kernel;
+
+	if (get_remote(host, err) < 0)
+		return NULL;
+	kernel = cell__alloc(1, sizeof(*kernel));
+	if (kernel) {
+		*kernel = (struct kernel){ .base.executor = &cell__remote_executor, .remote = host->remote, .events = events, .owner = owner,
+					   .reopen = spec->remote_reopen };
+		kernel->workspace = spec->remote_workspace ? cell__strdup(spec->remote_workspace) : NULL;
+	}
+	if (!kernel || (spec->remote_workspace && !kernel->workspace)) {
+		free(kernel);
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
+		return NULL;
+	}
+	cell__sse_init(&kernel->sse, MAX_EVENT_BYTES);
+	return kernel;
+}
+
+static void start_kernel(struct kernel *kernel)
+{
+	uv_timer_init(&kernel->remote->host->loop->uv, &kernel->timer);
+	kernel->timer.data = kernel;
+}
+
 static int remote_open(struct cell__executor_host *host, const struct cell__kernel_spec *spec, const struct cell__kernel_events *events,
 		       void *owner, struct cell__kernel **ret_kernel, struct cell_error *err)
 {
@@ -844,31 +876,62 @@ static int remote_open(struct cell__executor_host *host, const struct cell__kern
 
 	if (spec->namespaces)
 		return cell_fail(err, CELL_E_INVALID, 0, "with the executor \"remote\" tools and storage are the server's: none can be given here");
-	if (get_remote(host, err) < 0)
-		return -1;
-	kernel = cell__alloc(1, sizeof(*kernel));
+	kernel = make_kernel(host, spec, events, owner, err);
 	if (!kernel)
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
-	*kernel = (struct kernel){ .base.executor = &cell__remote_executor, .remote = host->remote, .events = events, .owner = owner,
-				   .reopen = spec->remote_reopen };
-	cell__sse_init(&kernel->sse, MAX_EVENT_BYTES);
-	if (set_place(kernel, spec, err) < 0) {
+		return -1;
+	if (set_place(kernel, spec->remote_url, spec->remote_token, err) < 0) {
 		kernel_free(kernel);
 		return -1;
 	}
-	uv_timer_init(&host->loop->uv, &kernel->timer);
-	kernel->timer.data = kernel;
+	start_kernel(kernel);
 	open_session(kernel);
 	*ret_kernel = &kernel->base;
 	return 0;
 }
 
-static void remote_look(struct cell__kernel *base)
+int cell__remote_wait(struct cell__executor_host *host, const struct cell__executor *executor, const struct cell__kernel_spec *spec,
+		      const struct cell__kernel_events *events, void *owner, void (*gone)(void *arg, const struct cell__exit *how), void *arg,
+		      struct cell__kernel **ret_kernel, struct cell_error *err)
+{
+	struct kernel *kernel = make_kernel(host, spec, events, owner, err);
+
+	if (!kernel)
+		return -1;
+	kernel->base.executor = executor;
+	kernel->gone = gone;
+	kernel->gone_arg = arg;
+	start_kernel(kernel);
+	*ret_kernel = &kernel->base;
+	return 0;
+}
+
+void cell__remote_connect(struct cell__kernel *base, const char *url, const char *token, const char *receipt)
+{
+	struct kernel *kernel = (struct kernel *)base;
+	struct cell_error err;
+
+	if (kernel->state != OPENING)
+		return;
+	kernel->receipt = cell__strdup(receipt);
+	if (!kernel->receipt)
+		out_of_memory(kernel);
+	else if (set_place(kernel, url, token, &err) < 0)
+		fail(kernel, &err);
+	else
+		open_session(kernel);
+}
+
+void cell__remote_refuse(struct cell__kernel *base, const struct cell_error *err)
+{
+	fail((struct kernel *)base, err);
+}
+
+void cell__remote_look(struct cell__kernel *base)
 {
 	(void)base; /* output between runs stays with the server */
 }
 
-static int remote_run(struct cell__kernel *base, uint32_t run_id, const char *code, size_t size, struct cell_error *err)
+int cell__remote_run(struct cell__kernel *base, uint32_t run_id, const char *code, size_t size, struct cell_error *err)
 {
 	struct kernel *kernel = (struct kernel *)base;
 
@@ -887,7 +950,7 @@ static int remote_run(struct cell__kernel *base, uint32_t run_id, const char *co
 	return 0;
 }
 
-static int remote_reply(struct cell__kernel *base, uint32_t id, const char *json, size_t json_size, const void *raw, size_t raw_size,
+int cell__remote_reply(struct cell__kernel *base, uint32_t id, const char *json, size_t json_size, const void *raw, size_t raw_size,
 			struct cell_error *err)
 {
 	(void)base;
@@ -900,7 +963,7 @@ static int remote_reply(struct cell__kernel *base, uint32_t id, const char *json
 	return 0; /* its code asks the server, never us */
 }
 
-static void remote_interrupt(struct cell__kernel *base, uint32_t run_id)
+void cell__remote_interrupt(struct cell__kernel *base, uint32_t run_id)
 {
 	struct kernel *kernel = (struct kernel *)base;
 
@@ -911,7 +974,7 @@ static void remote_interrupt(struct cell__kernel *base, uint32_t run_id)
 	schedule(kernel);
 }
 
-static void remote_pause(struct cell__kernel *base, bool paused)
+void cell__remote_pause(struct cell__kernel *base, bool paused)
 {
 	struct kernel *kernel = (struct kernel *)base;
 
@@ -945,7 +1008,7 @@ static void end_session(struct kernel *kernel)
 	leave(kernel);
 }
 
-static void remote_close(struct cell__kernel *base, int64_t grace_ms)
+void cell__remote_close(struct cell__kernel *base, int64_t grace_ms)
 {
 	struct kernel *kernel = (struct kernel *)base;
 
@@ -957,7 +1020,7 @@ static void remote_close(struct cell__kernel *base, int64_t grace_ms)
 	end_session(kernel);
 }
 
-static int64_t remote_pid(const struct cell__kernel *base)
+int64_t cell__remote_pid(const struct cell__kernel *base)
 {
 	(void)base;
 	return 0;
@@ -968,13 +1031,13 @@ const struct cell__executor cell__remote_executor = {
 	.isolation = "server",
 	.probe = remote_probe,
 	.open = remote_open,
-	.look = remote_look,
-	.run = remote_run,
-	.reply = remote_reply,
-	.interrupt = remote_interrupt,
-	.pause = remote_pause,
-	.close = remote_close,
-	.pid = remote_pid,
+	.look = cell__remote_look,
+	.run = cell__remote_run,
+	.reply = cell__remote_reply,
+	.interrupt = cell__remote_interrupt,
+	.pause = cell__remote_pause,
+	.close = cell__remote_close,
+	.pid = cell__remote_pid,
 	.receipt = "{\"executor\":\"remote\"}",
 };
 

@@ -47,6 +47,8 @@ void cell__answer_response(struct cell__request *request, unsigned status, struc
 	request->response = response;
 	if (response)
 		MHD_add_response_header(response, "X-Request-ID", request->id);
+	if (response && request->served) /* for proxies that send a session's requests to one server */
+		MHD_add_response_header(response, "X-Session-ID", request->served->id);
 	if (request->suspended) {
 		request->suspended = false;
 		MHD_resume_connection(request->connection);

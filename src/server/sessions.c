@@ -231,7 +231,8 @@ bool cell__served_find(struct cell__request *request, const char *id, bool plain
 		return true;
 	}
 	if (plain)
-		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "Invalid session ID");
+		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, *id && has_ended(server, id) ? CELL_E_EXPIRED : CELL_E_NOT_FOUND,
+				  "Invalid session ID");
 	else if (*id && has_ended(server, id))
 		cell__answer_fail(request, MHD_HTTP_GONE, CELL_E_EXPIRED, "this session has ended");
 	else

@@ -1,4 +1,5 @@
 #define _GNU_SOURCE
+#include "executor/container.h"
 #include "executor/remote.h"
 #include "session/engine.h"
 
@@ -174,10 +175,16 @@ static void handle_remote_gone(void *arg)
 	cell__subprocess_destroy(destroy->engine->host.subprocess, handle_executors_gone, destroy);
 }
 
-static void handle_jupyter_gone(void *arg)
+static void handle_containers_gone(void *arg)
 {
 	struct destroy *destroy = arg;
 	cell__remote_destroy(cell__take_ptr(destroy->engine->host.remote), handle_remote_gone, destroy);
+}
+
+static void handle_jupyter_gone(void *arg)
+{
+	struct destroy *destroy = arg;
+	cell__containers_destroy(cell__take_ptr(destroy->engine->host.containers), handle_containers_gone, destroy);
 }
 
 /* Closes one session after another, then the spaces, then the executors. */

@@ -22,6 +22,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include "executor/container.h"
 #include "executor/sandbox.h"
 #include "sandbox/egress.h"
 #include "sandbox/policy.h"
@@ -75,6 +76,7 @@ struct cell_session {
 	struct cell__image_folder images;
 	char *remote_url, *remote_token, *remote_workspace;
 	bool remote_reopen;
+	char *container; /* cell__container_describe() */
 	struct cell__policy confine; /* sandbox */
 	bool confined;
 	const char *network; /* deno; static */
@@ -251,6 +253,7 @@ static int fill_spec(struct cell_session *session, struct cell__kernel_spec *ret
 		.remote_token = session->remote_token,
 		.remote_workspace = session->remote_workspace,
 		.remote_reopen = session->remote_reopen,
+		.container = session->container,
 	};
 	if (!session->confined || !session->space)
 		return 0;
@@ -842,6 +845,7 @@ static void free_session(struct cell_session *session)
 	free(session->remote_url);
 	free(session->remote_token);
 	free(session->remote_workspace);
+	free(session->container);
 	free(session->python);
 	free(session->preload);
 	free(session->kernel);
@@ -1213,9 +1217,14 @@ static int copy_remote(struct cell_session *session, const struct cell_session_o
 {
 	const char *const texts[] = { opts->remote_url, opts->remote_token, opts->remote_workspace };
 	char **const copies[] = { &session->remote_url, &session->remote_token, &session->remote_workspace };
-	bool remote = session->executor == &cell__remote_executor;
+	bool remote = session->executor == &cell__remote_executor, container = session->executor == &cell__container_executor;
+	if (opts->container && !container)
+		return cell_fail(err, CELL_E_INVALID, 0, "options of a container are for the executor \"container\", not \"%s\"",
+				 session->executor->name);
+	if (container && cell__container_describe(opts->container, opts->env, &session->container, err) < 0)
+		return -1;
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-		if (texts[i] && !remote)
+		if (texts[i] && !remote && !(container && i == 2))
 			return cell_fail(err, CELL_E_INVALID, 0, "a server's URL, token and workspace are for the executor \"remote\", not \"%s\"",
 					 session->executor->name);
 		if (texts[i] && !(*copies[i] = cell__strdup(texts[i])))

@@ -37,6 +37,7 @@ EXCEPTIONS = {
     "deno": {"children", "fork", "threads", "shell", "stack"},
     # A server's sessions always have its storage.
     "remote": {"bare"},
+    "container": {"bare"},
 }
 
 

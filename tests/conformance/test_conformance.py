@@ -13,6 +13,7 @@ import tempfile
 import pytest
 
 import cells
+import containers
 import namespaces
 import serving
 import spaces
@@ -22,7 +23,7 @@ CASES = cells.CASES + namespaces.CASES
 
 INTERPRETERS = ("ipython", "plain")
 # ipykernel brings IPython along, Pyodide has none, and what a server adds does not depend on the interpreter behind it.
-ONE_INTERPRETER = {"jupyter": "ipython", "deno": "plain", "remote": "plain"}
+ONE_INTERPRETER = {"jupyter": "ipython", "deno": "plain", "remote": "plain", "container": "plain"}
 TARGETS = [(e, i) for e in support.EXECUTORS for i in INTERPRETERS if ONE_INTERPRETER.get(e, i) == i]
 
 
@@ -41,7 +42,7 @@ class Target:
             self.capabilities.add("py311")  # it brings its own Python, 3.14
         elif tuple(map(int, support.python_version(python).split(".")[:2])) >= (3, 11):
             self.capabilities.add("py311")
-        if executor != "deno" and support.module_version(python, "matplotlib"):
+        if executor not in ("deno", "container") and support.module_version(python, "matplotlib"):
             self.capabilities.add("matplotlib")
 
     def fill(self, files):
@@ -50,11 +51,17 @@ class Target:
             path = os.path.join(self.base, name)
             if name == ".cache":
                 continue
-            if os.path.isdir(path):
+            if name == "tools" and self.executor == "container":
+                for inner in os.listdir(path):  # a folder of its own inside, and that stays the same
+                    os.unlink(os.path.join(path, inner))
+            elif os.path.isdir(path):
                 shutil.rmtree(path)
             else:
                 os.unlink(path)
         spaces.write_files(self.base, files)
+        if self.executor == "container":
+            os.makedirs(os.path.join(self.base, "tools"), exist_ok=True)
+            containers.give(self.base)
         if self.redis:
             self.redis.ask("FLUSHALL")
             if any(not name.startswith("tools/") for name in files):
@@ -71,6 +78,8 @@ class Target:
             flags += ["--redis", self.redis.url()] if kind and self.redis else []
             if self.executor == "remote":
                 flags = self.serve(kind, flags)
+            if self.executor == "container":
+                flags += containers.FLAGS[2:]
             # Starting ipykernel takes most of a second: the next ones are made ready while a case runs.
             driver = support.Driver(*flags, python=self.python, executor=self.executor, cwd=self.cwd,
                                     pool=2 if self.executor == "jupyter" else 0)
@@ -114,6 +123,10 @@ class Target:
         most = {"sandbox": 5, "jupyter": 4}.get(self.executor, 3)
         support.wait_until(lambda: len(driver.family()) <= most,
                            lambda: "only spawner, zygote and kernel: %r" % driver.family(), 10)
+        if self.executor == "container":
+            # Server, spawner, zygote, the pool's two kernels and the session's.
+            support.wait_until(lambda: len(containers.processes(driver.container)) <= 6,
+                               lambda: "only what the server has: %r" % containers.processes(driver.container), 10)
         # A kernel may be open or not yet: socket, two pipes and ring come and go together; with jupyter also what
         # ZeroMQ needs, and the same for the one that is made ready.
         more = 60 if self.executor == "jupyter" else 8

@@ -158,6 +158,12 @@ def _bytes(size: Union[str, int]) -> str:
     return text
 
 
+def _count(size: Union[str, int]) -> int:
+    """The same as a number."""
+    text = _bytes(size)
+    return int(text.rstrip("KMGT")) << 10 * ("KMGT".find(text[-1]) + 1)
+
+
 @dataclass(frozen=True)
 class SandboxConfig(SubprocessConfig):
     """A kernel process that is confined by namespaces, seccomp and Landlock (docs/security.md).
@@ -284,15 +290,20 @@ class ContainerConfig(ExecutorConfig):
             found["timeout_ms"] = milliseconds(self.timeout)
         if self.environment:
             found["env"] = ["%s=%s" % item for item in {**self.environment, **(self.env or {})}.items()]
-        given: Dict[str, Any] = {}
         if self.remote_url is not None:
-            given.update(remote_url=self.remote_url, remote_token=self.auth_token,
-                         remote_reopen=int(self.remote_reopen) or None)
-        else:
-            given.update(auth_token=self.auth_token, image=self.image, memory_limit=None if self.memory_limit is None else _bytes(self.memory_limit),
-                         network_disabled=int(self.network_disabled) or None,
-                         cpu_quota=None if self.cpu_quota is None else int(self.cpu_quota))
-        found.update({name: value for name, value in given.items() if value is not None})
+            found["remote_url"] = self.remote_url
+            if self.auth_token is not None:
+                found["remote_token"] = self.auth_token
+            if self.remote_reopen:
+                found["remote_reopen"] = 1
+            return found
+        given: Dict[str, Any] = {
+            "engine": os.environ.get("DOCKER_HOST") or None, "image": self.image, "name": self.name, "auth_token": self.auth_token,
+            "auth_disabled": int(self.auth_disabled), "network_disabled": int(self.network_disabled),
+            "no_runtime_deps": int(not self.allow_runtime_deps), "startup_timeout_ms": milliseconds(self.startup_timeout),
+            "memory_limit": None if self.memory_limit is None else _count(self.memory_limit),
+            "cpu_quota": None if self.cpu_quota is None else int(self.cpu_quota)}
+        found["container"] = {name: value for name, value in given.items() if value is not None}
         return found
 
     def check(self) -> None:

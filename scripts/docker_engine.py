@@ -1,0 +1,135 @@
+"""A container engine for the tests: the one that is up, or where that was asked for a private one of our own.
+
+    with docker_engine.engine(say) as env: ...     env: what the tests need, or None and it was said why
+
+A private one has its own socket, data and containers, in build/docker; nothing of it is used by others. Its base image is made by
+debootstrap where there is none, which takes a minute, once.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+FOLDER = os.path.join(ROOT, "build", "docker")
+BASE = "workcell-test-base:bookworm"
+IMAGE = "workcell-test:latest"
+# What packaging/Dockerfile wants of its base, and what a build of this machine is linked with besides.
+PACKAGES = ("ca-certificates python3 python3-venv libuv1 libjansson4 libyaml-0-2 libsqlite3-0 libcurl4 libssl3 libseccomp2 "
+            "libmicrohttpd12 libhiredis0.14 libzmq5 libedit2")
+START_SECONDS = 60
+
+
+def wanted():
+    return os.environ.get("CI") == "true" or os.environ.get("WORKCELL_TEST_DOCKER") == "1"
+
+
+def docker(host, *argv, **more):
+    # Another docker on the PATH may be older than the engine.
+    program = "/usr/bin/docker" if os.path.exists("/usr/bin/docker") else "docker"
+    return subprocess.run([program, "--host", host, *argv], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **more)
+
+
+def answers(host):
+    try:
+        return docker(host, "version", "--format", "{{.Server.Version}}", timeout=20).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+@contextlib.contextmanager
+def private(driver=None):
+    """A dockerd that ends with the block. Yields its address."""
+    # A socket's path is short; the build folder's may not be.
+    run = tempfile.mkdtemp(prefix="workcell-docker-")
+    host = "unix://%s/docker.sock" % run
+    log = open(os.path.join(FOLDER, "log"), "wb")
+    more = ["--storage-driver", driver] if driver else []
+    daemon = subprocess.Popen(["dockerd", "--host", host, "--data-root", os.path.join(FOLDER, "data"), "--exec-root", run + "/exec",
+                               "--pidfile", run + "/pid", "--bridge", "none", "--iptables=false", *more],
+                              stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    try:
+        end = time.monotonic() + START_SECONDS
+        while daemon.poll() is None and time.monotonic() < end and not answers(host):
+            time.sleep(0.2)
+        yield host if answers(host) else None
+    finally:
+        daemon.send_signal(signal.SIGTERM)
+        try:
+            daemon.wait(30)
+        except subprocess.TimeoutExpired:
+            daemon.kill()
+            daemon.wait()
+        log.close()
+        # What it leaves mounted cannot be removed.
+        subprocess.run(["umount", run + "/exec/netns/default"], stderr=subprocess.DEVNULL)
+        shutil.rmtree(run, ignore_errors=True)
+
+
+def make_base(host, say):
+    if docker(host, "image", "inspect", BASE).returncode == 0:
+        return
+    say("making the base image with debootstrap, once")
+    root = os.path.join(FOLDER, "root")
+    shutil.rmtree(root, ignore_errors=True)
+    subprocess.run(["debootstrap", "--variant=minbase", "--include=" + PACKAGES.replace(" ", ","), "bookworm", root],
+                   check=True, stdout=subprocess.DEVNULL)
+    archive = subprocess.Popen(["tar", "-C", root, "--exclude=./var/cache/apt", "--exclude=./var/lib/apt/lists", "--exclude=./proc",
+                                "--exclude=./sys", "--exclude=./usr/share/doc", "--exclude=./usr/share/man",
+                                "--exclude=./usr/share/locale", "-cf", "-", "."], stdout=subprocess.PIPE)
+    made = docker(host, "import", "-", BASE, stdin=archive.stdout)
+    archive.stdout.close()
+    assert archive.wait() == 0 and made.returncode == 0, made.stdout
+    shutil.rmtree(root)
+
+
+def make_context():
+    """What makes an image of the program that was built here: the runtime stage of packaging/Dockerfile, and installed/."""
+    context = os.path.join(FOLDER, "context")
+    shutil.rmtree(context, ignore_errors=True)
+    os.makedirs(os.path.join(context, "packaging"))
+    with open(os.path.join(ROOT, "packaging", "Dockerfile")) as file:
+        runtime, found, _ = file.read().partition("FROM ${BASE} AS build\n")
+    assert found, "packaging/Dockerfile has no stage that builds"
+    with open(os.path.join(context, "packaging", "Dockerfile"), "w") as file:
+        file.write(runtime + "COPY installed/ /\n")
+    subprocess.run(["meson", "install", "-C", os.path.join(ROOT, "build"), "--no-rebuild"], check=True, stdout=subprocess.DEVNULL,
+                   env=dict(os.environ, DESTDIR=os.path.join(context, "installed")))
+    return context
+
+
+def prepare(host, say):
+    """The image, by our own means; what the tests are told."""
+    make_base(host, say)
+    context = make_context()
+    flags = ["--container-host", host, "--image", IMAGE, "--container-context", context, "--container-base", BASE]
+    built = subprocess.run([os.path.join(ROOT, "build", "workcell"), "container", "build", *flags], stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT)
+    assert built.returncode == 0, built.stdout.decode()
+    return {"DOCKER_HOST": host, "WORKCELL_TEST_IMAGE": IMAGE, "WORKCELL_TEST_CONTEXT": context, "WORKCELL_TEST_BASE": BASE}
+
+
+@contextlib.contextmanager
+def engine(say):
+    host = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+    if not wanted():
+        # On a person's machine nothing is made in their engine without being asked.
+        say("container tests are not run: set WORKCELL_TEST_DOCKER=1 (needs root, and docker.io and debootstrap from Debian)")
+        yield None
+        return
+    os.makedirs(FOLDER, exist_ok=True)
+    if answers(host):
+        yield prepare(host, say)
+        return
+    with private() as address:
+        if address:
+            yield prepare(address, say)
+            return
+    say("dockerd did not start; once more with the storage driver vfs, see build/docker/log")
+    with private("vfs") as address:
+        assert address, "dockerd does not start, see build/docker/log"
+        yield prepare(address, say)

@@ -1,0 +1,696 @@
+/*
+ * A kernel here is a session of a server that runs in a container: remote.c speaks with it, over a Unix socket in a folder that
+ * both sides see.  The container is made with the first session that wants one with its options, and serves all that follow.
+ *
+ *     sweep ──▶ create ──no such image──▶ build ──▶ create ──▶ start ──▶ /health, again and again ──▶ ready
+ *       └──────────┴────────────────────────┴─────────┴──────────┴─────────────┴──▶ failed: those who wait are told why
+ *     ready ──it ended, or its server cannot be reached──▶ failed (the next session gets a new one) ──last session gone──▶ removed
+ *
+ * A container has one request under way at most, or its timer; one that is ready waits for the engine to tell its end.  `seats` are the kernels that use it or wait for it.
+ */
+#define _GNU_SOURCE
+#include "executor/container.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "executor/remote.h"
+
+#define MAX_CONNECTIONS 1024   /* one each, to learn of its end */
+#define WATCH_AGAIN_MS 2000
+#define FIRST_PAUSE_MS 10
+#define LONGEST_PAUSE_MS 200
+#define HEALTH_TIMEOUT_MS 2000L
+#define LOOK_EVERY_US 500000   /* at the container itself, while its server does not answer */
+#define SAY_EVERY_US 2000000
+#define MAX_LOG_BYTES 4096u
+#define LOG_LINES "5"
+
+#define LOG(container, level, ...) (container)->all->host->log((container)->all->host->log_arg, level, __VA_ARGS__)
+
+struct cell__containers {
+	struct cell__executor_host *host;
+	struct cell__http *http;
+	struct container *first;
+	void (*done)(void *arg); /* not NULL: all are being removed */
+	void *done_arg;
+};
+
+enum state { STARTING, READY, FAILED, REMOVING };
+
+struct seat {
+	struct container *container;
+	struct cell__kernel *kernel;
+	struct seat *next;
+};
+
+struct container {
+	struct cell__containers *all;
+	struct container *next;
+	enum state state;
+	char *key;
+	json_t *config;
+	struct cell__docker docker, server; /* the engine, and the server inside */
+	struct cell__docker_request *request;
+	struct cell__image_build *build;
+	bool has_built, creating;
+	struct cell__container_place place;
+	char id[65];
+	char *url, *receipt;
+	int socket;            /* O_PATH: the server's own, whatever the code inside puts in its place */
+	json_t *orphans;       /* of others, still to be removed */
+	size_t orphan;
+	struct seat *seats;
+	uv_timer_t timer;
+	int64_t began_us, looked_us, said_us, pause_ms;
+	struct cell_error err; /* FAILED: why */
+	char log[MAX_LOG_BYTES];
+	size_t log_size;
+};
+
+static void remove_container(struct container *container);
+static void create(struct container *container);
+static void ask_health(struct container *container);
+
+/* ---- the end ---- */
+
+static void handle_http_gone(void *arg)
+{
+	struct cell__containers *all = arg;
+	void (*done)(void *) = all->done;
+	void *done_arg = all->done_arg;
+
+	free(all);
+	done(done_arg);
+}
+
+static void container_free(struct container *container)
+{
+	struct cell__containers *all = container->all;
+	struct container **at = &all->first;
+
+	while (*at != container)
+		at = &(*at)->next;
+	*at = container->next;
+	cell__close_fd(&container->socket);
+	if (*container->place.folder)
+		cell__container_remove_place(container->place.folder);
+	cell__docker_finish(&container->docker);
+	cell__docker_finish(&container->server);
+	json_decref(container->config);
+	json_decref(container->orphans);
+	free(container->key);
+	free(container->url);
+	free(container->receipt);
+	free(container);
+	if (!all->first && all->done)
+		cell__http_close(all->http, handle_http_gone, all);
+}
+
+static void handle_timer_closed(uv_handle_t *handle)
+{
+	container_free(handle->data);
+}
+
+static void handle_removed(void *arg, long status, json_t *answer, const struct cell_error *err)
+{
+	struct container *container = arg;
+
+	(void)answer;
+	container->request = NULL;
+	if (!status || (status >= 400 && status != 404))
+		LOG(container, CELL_LOG_WARN, "container %.12s could not be removed and will be by the next program that uses containers: %s",
+		    container->id, err->msg);
+	uv_close((uv_handle_t *)&container->timer, handle_timer_closed);
+}
+
+static struct cell__docker_request *ask(struct container *container, const char *method, const char *path, char *body,
+					void (*done)(void *arg, long status, json_t *answer, const struct cell_error *err))
+{
+	struct cell__docker_call call = { .method = method, .path = path, .body = body, .size = body ? strlen(body) : 0, .done = done,
+					  .arg = container };
+
+	container->request = cell__docker_start(&container->docker, &call);
+	return container->request;
+}
+
+static void remove_container(struct container *container)
+{
+	char path[128];
+
+	container->state = REMOVING;
+	if (container->creating) /* what it is called must be known first */
+		return;
+	if (container->request)
+		cell__docker_cancel(cell__take_ptr(container->request));
+	if (container->build)
+		cell__image_cancel(cell__take_ptr(container->build));
+	uv_timer_stop(&container->timer);
+	snprintf(path, sizeof(path), "/containers/%s?force=true&v=true", container->id);
+	if (!*container->id || !ask(container, "DELETE", path, NULL, handle_removed))
+		uv_close((uv_handle_t *)&container->timer, handle_timer_closed);
+}
+
+/* Those who use it see their connections break; those who wait are told here. */
+static void fail(struct container *container, const struct cell_error *err)
+{
+	struct seat *next;
+
+	if (container->state >= FAILED)
+		return;
+	container->state = FAILED;
+	container->err = *err;
+	if (!container->seats) /* nobody else is told */
+		LOG(container, CELL_LOG_WARN, "container: %s", err->msg);
+	for (struct seat *seat = container->seats; seat; seat = next) {
+		next = seat->next;
+		cell__remote_refuse(seat->kernel, &container->err);
+	}
+	if (!container->seats)
+		remove_container(container);
+}
+
+static void out_of_memory(struct container *container)
+{
+	struct cell_error err;
+
+	cell_fail(&err, CELL_E_NOMEM, 0, "out of memory for a container");
+	fail(container, &err);
+}
+
+/* ---- health ---- */
+
+static void watch(struct container *container);
+
+static void handle_watch_again(uv_timer_t *timer)
+{
+	watch(timer->data);
+}
+
+static void handle_end_known(void *arg, long status, json_t *answer, const struct cell_error *err)
+{
+	struct container *container = arg;
+	json_t *state = json_object_get(answer, "State");
+	struct cell_error why;
+
+	(void)err;
+	container->request = NULL;
+	if (status == 200)
+		cell_fail(&why, CELL_E_KERNEL, 0, "the container ended with status %d%s", (int)json_integer_value(json_object_get(state, "ExitCode")),
+			  json_is_true(json_object_get(state, "OOMKilled")) ? ": it was out of memory" : "");
+	else
+		cell_fail(&why, CELL_E_KERNEL, 0, "the container was removed");
+	fail(container, &why);
+}
+
+/* While the engine cannot be reached the container may well live: its sessions will tell. */
+static void handle_ended(void *arg, long status, json_t *answer, const struct cell_error *err)
+{
+	struct container *container = arg;
+	char path[128];
+
+	(void)answer;
+	(void)err;
+	container->request = NULL;
+	snprintf(path, sizeof(path), "/containers/%s/json", container->id);
+	if (status != 200 && status != 404) {
+		uv_update_time(&container->all->host->loop->uv);
+		uv_timer_start(&container->timer, handle_watch_again, WATCH_AGAIN_MS, 0);
+	} else if (!ask(container, "GET", path, NULL, handle_end_known)) {
+		out_of_memory(container);
+	}
+}
+
+/* The engine answers when the container has ended. */
+static void watch(struct container *container)
+{
+	char path[128];
+	struct cell__docker_call call = { .method = "POST", .path = path, .timeout_ms = -1, .done = handle_ended, .arg = container };
+
+	snprintf(path, sizeof(path), "/containers/%s/wait", container->id);
+	container->request = cell__docker_start(&container->docker, &call);
+	if (!container->request)
+		out_of_memory(container);
+}
+
+static void become_ready(struct container *container)
+{
+	struct seat *next;
+
+	struct cell_error err;
+
+	container->receipt = cell__container_receipt(container->config, container->id);
+	container->socket = open(container->server.socket, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	if (container->socket < 0) {
+		cell_fail(&err, CELL_E_IO, errno, "open %s", container->server.socket);
+		fail(container, &err);
+		return;
+	}
+	if (!container->receipt || asprintf(&container->url, "unix:/proc/self/fd/%d", container->socket) < 0) {
+		container->url = NULL;
+		out_of_memory(container);
+		return;
+	}
+	cell__container_close_place(container->place.folder);
+	container->state = READY;
+	watch(container);
+	LOG(container, CELL_LOG_INFO, "container %.12s is ready after %lld ms", container->id,
+	    (long long)(cell__now_us() - container->began_us) / 1000);
+	for (struct seat *seat = container->seats; seat; seat = next) {
+		next = seat->next;
+		cell__remote_connect(seat->kernel, container->url, *container->place.token ? container->place.token : NULL, container->receipt);
+	}
+}
+
+static bool take_log(void *arg, const char *bytes, size_t size)
+{
+	struct container *container = arg;
+	size_t room = sizeof(container->log) - 1 - container->log_size;
+
+	memcpy(container->log + container->log_size, bytes, size < room ? size : room);
+	container->log_size += size < room ? size : room;
+	return true;
+}
+
+/* A log is frames of 8 bytes and text; the last line is what it died of. */
+static void handle_log(void *arg, long status, json_t *answer, const struct cell_error *err)
+{
+	struct container *container = arg;
+	char *log = container->log, *line;
+	struct cell_error why;
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+
+	(void)answer;
+	(void)status;
+	(void)err;
+	container->request = NULL;
+	while (container->log_size && strchr("\r\n", log[container->log_size - 1]))
+		container->log_size--;
+	log[container->log_size] = '\0';
+	line = memrchr(log, '\n', container->log_size);
+	line = line ? line + 1 : log;
+	if (container->log_size - (size_t)(line - log) > 8 && (unsigned char)*line < 3)
+		line += 8;
+	if (cell__buf_add_utf8(&text, line, container->log_size - (size_t)(line - log)) < 0 || !text.data)
+		cell_fail(&why, CELL_E_KERNEL, 0, "%s", container->err.msg);
+	else
+		cell_fail(&why, CELL_E_KERNEL, 0, "%.80s: %.150s", container->err.msg, text.data);
+	fail(container, &why);
+}
+
+static void handle_inspected(void *arg, long status, json_t *answer, const struct cell_error *err)
+{
+	struct container *container = arg;
+	json_t *state = json_object_get(answer, "State");
+	char path[160];
+	struct cell__docker_call call = { .method = "GET", .path = path, .piece = take_log, .done = handle_log, .arg = container };
+
+	container->request = NULL;
+	if (!status || status >= 400) {
+		fail(container, err);
+		return;
+	}
+	if (json_is_true(json_object_get(state, "Running"))) {
+		ask_health(container);
+		return;
+	}
+	cell_fail(&container->err, CELL_E_KERNEL, 0, "the container ended with status %d%s before its server answered",
+		  (int)json_integer_value(json_object_get(state, "ExitCode")),
+		  json_is_true(json_object_get(state, "OOMKilled")) ? " (out of memory)" : "");
+	snprintf(path, sizeof(path), "/containers/%s/logs?stdout=true&stderr=true&tail=" LOG_LINES, container->id);
+	container->request = cell__docker_start(&container->docker, &call);
+	if (!container->request)
+		out_of_memory(container);
+}
+
+static void handle_pause_over(uv_timer_t *timer)
+{
+	struct container *container = timer->data;
+	int64_t now = cell__now_us();
+	char path[128];
+
+	if (now - container->said_us > SAY_EVERY_US) {
+		container->said_us = now;
+		LOG(container, CELL_LOG_INFO, "container %.12s: waiting for its server, %lld s", container->id,
+		    (long long)(now - container->began_us) / 1000000);
+	}
+	if (now - container->looked_us < LOOK_EVERY_US) {
+		ask_health(container);
+		return;
+	}
+	container->looked_us = now;
+	snprintf(path, sizeof(path), "/containers/%s/json", container->id);
+	if (!ask(container, "GET", path, NULL, handle_inspected))
+		out_of_memory(container);
+}
+
+static void handle_health(void *arg, long status, json_t *answer, const struct cell_error *err)
+{
+	struct container *container = arg;
+	int64_t waited = (cell__now_us() - container->began_us) / 1000;
+	int64_t most = json_integer_value(json_object_get(container->config, "startup_ms"));
+	struct cell_error late;
+
+	(void)answer;
+	container->request = NULL;
+	if (status == 200) {
+		become_ready(container);
+	} else if (waited > most) {
+		cell_fail(&late, CELL_E_TIMEOUT, 0, "the container did not become healthy within %lld s: %.150s", (long long)most / 1000, err->msg);
+		fail(container, &late);
+	} else {
+		uv_update_time(&container->all->host->loop->uv);
+		uv_timer_start(&container->timer, handle_pause_over, (uint64_t)container->pause_ms, 0);
+		container->pause_ms = container->pause_ms * 2 < LONGEST_PAUSE_MS ? container->pause_ms * 2 : LONGEST_PAUSE_MS;
+	}
+}
+
+static void ask_health(struct container *container)
+{
+	struct cell__docker_call call = { .method = "GET", .path = "/health", .timeout_ms = HEALTH_TIMEOUT_MS, .done = handle_health,
+					  .arg = container };
+
+	container->request = cell__docker_start(&container->server, &call);
+	if (!container->request)
+		out_of_memory(container);
+}
+
+/* ---- making it ---- */
+
+static void handle_started(void *arg, long status, json_t *answer, const struct cell_error *err)
+{
+	struct container *container = arg;
+
+	(void)answer;
+	container->request = NULL;
+	if (!status || status >= 400) {
+		fail(container, err);
+		return;
+	}
+	container->began_us = container->looked_us = container->said_us = cell__now_us();
+	container->pause_ms = FIRST_PAUSE_MS;
+	ask_health(container);
+}
+
+static void say_line(void *arg, const char *line)
+{
+	struct container *container = arg;
+
+	LOG(container, CELL_LOG_INFO, "build: %s", line);
+}
+
+static void handle_image(void *arg, const struct cell_error *err)
+{
+	struct container *container = arg;
+
+	container->build = NULL;
+	if (err)
+		fail(container, err);
+	else
+		create(container);
+}
+
+static void build_image(struct container *container, const struct cell_error *err)
+{
+	const char *image = json_string_value(json_object_get(container->config, "image"));
+	struct cell_error missing;
+
+	if (!json_object_get(container->config, "context") || container->has_built) {
+		cell_fail(&missing, CELL_E_UNAVAILABLE, 0, "%.120s; build the image: workcell container build --image %.60s", err->msg, image);
+		fail(container, &missing);
+		return;
+	}
+	LOG(container, CELL_LOG_INFO, "the image %s is not there and is built", image);
+	container->has_built = true;
+	container->build = cell__image_build(container->all->host->loop, &container->docker, container->config, say_line, handle_image, container);
+	if (!container->build)
+		out_of_memory(container);
+}
+
+static bool is_id(const char *id)
+{
+	return id && *id && strlen(id) <= 64 && !id[strspn(id, "0123456789abcdef")];
+}
+
+static void handle_created(void *arg, long status, json_t *answer, const struct cell_error *err)
+{
+	struct container *container = arg;
+	const char *id = json_string_value(json_object_get(answer, "Id"));
+	struct cell_error odd;
+	char path[128];
+
+	container->request = NULL;
+	container->creating = false;
+	if (status == 404 && container->state == STARTING) {
+		build_image(container, err);
+		return;
+	}
+	if ((!status || status >= 400) && container->state == STARTING) {
+		fail(container, err);
+		return;
+	}
+	if (container->state == STARTING && !is_id(id)) {
+		cell_fail(&odd, CELL_E_PROTOCOL, 0, "the container engine made a container without a proper id");
+		fail(container, &odd);
+		return;
+	}
+	if (is_id(id))
+		strcpy(container->id, id);
+	if (container->state != STARTING) {
+		remove_container(container);
+		return;
+	}
+	snprintf(path, sizeof(path), "/containers/%s/start", id);
+	if (!ask(container, "POST", path, NULL, handle_started))
+		out_of_memory(container);
+}
+
+static void create(struct container *container)
+{
+	const char *name = json_string_value(json_object_get(container->config, "name"));
+	char *body = cell__container_body(container->config, &container->place);
+	char path[256], made[17];
+
+	cell__random_hex(made, sizeof(made) - 1);
+	snprintf(path, sizeof(path), "/containers/create?name=%s%s", name ? name : "workcell-", name ? "" : made);
+	container->creating = body && ask(container, "POST", path, body, handle_created);
+	if (!container->creating)
+		out_of_memory(container);
+}
+
+/* ---- what others have left ---- */
+
+static void remove_next_orphan(struct container *container);
+
+static void handle_orphan_removed(void *arg, long status, json_t *answer, const struct cell_error *err)
+{
+	struct container *container = arg;
+
+	(void)answer;
+	container->request = NULL;
+	if (status && status < 400)
+		LOG(container, CELL_LOG_INFO, "a container that a dead program had left was removed");
+	else if (status != 404 && status != 409) /* gone, or somebody else is at it */
+		LOG(container, CELL_LOG_WARN, "a container that a dead program had left could not be removed: %s", err->msg);
+	remove_next_orphan(container);
+}
+
+static void remove_next_orphan(struct container *container)
+{
+	const json_t *entry;
+	const char *id, *folder;
+	char path[128];
+
+	while ((entry = json_array_get(container->orphans, container->orphan))) {
+		container->orphan++;
+		id = json_string_value(json_object_get(entry, "Id"));
+		folder = json_string_value(json_object_get(json_object_get(entry, "Labels"), CELL_CONTAINER_FOLDER_LABEL));
+		if (!is_id(id) || !cell__container_is_orphan(entry))
+			continue;
+		if (folder && !strncmp(folder, CELL_CONTAINER_FOLDER, strlen(CELL_CONTAINER_FOLDER)) &&
+		    !strchr(folder + strlen(CELL_CONTAINER_FOLDER), '/'))
+			cell__container_remove_place(folder);
+		snprintf(path, sizeof(path), "/containers/%s?force=true&v=true", id);
+		if (!ask(container, "DELETE", path, NULL, handle_orphan_removed))
+			out_of_memory(container);
+		return;
+	}
+	create(container);
+}
+
+static void handle_listed(void *arg, long status, json_t *answer, const struct cell_error *err)
+{
+	struct container *container = arg;
+
+	container->request = NULL;
+	if (!status || status >= 400) {
+		fail(container, err);
+		return;
+	}
+	container->orphans = json_incref(answer);
+	remove_next_orphan(container);
+}
+
+/* ---- opening ---- */
+
+static struct cell__containers *get_all(struct cell__executor_host *host, struct cell_error *err)
+{
+	struct cell__containers *all = host->containers;
+
+	if (all)
+		return all;
+	all = cell__alloc(1, sizeof(*all));
+	if (!all) {
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+		return NULL;
+	}
+	all->host = host;
+	if (cell__http_create(host->loop, MAX_CONNECTIONS, &all->http, err) < 0) {
+		free(all);
+		return NULL;
+	}
+	host->containers = all;
+	return all;
+}
+
+/* Its first request is under way, or it is NULL. */
+static struct container *make_container(struct cell__containers *all, const char *key, struct cell_error *err)
+{
+	struct container *container = cell__alloc(1, sizeof(*container));
+	char server[sizeof(container->place.folder) + 32];
+	int status;
+
+	if (!container) {
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a container");
+		return NULL;
+	}
+	*container = (struct container){ .all = all, .key = cell__strdup(key), .config = json_loads(key, 0, NULL), .socket = -1,
+					 .next = all->first };
+	all->first = container;
+	status = !container->key || !container->config ? cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a container") : 0;
+	if (!status)
+		status = cell__docker_init(&container->docker, all->http, json_string_value(json_object_get(container->config, "engine")), err);
+	if (!status)
+		status = cell__container_make_place(container->config, &container->place, err);
+	if (!status) {
+		snprintf(server, sizeof(server), "unix://%s/server.sock", container->place.folder);
+		status = cell__docker_init(&container->server, all->http, server, err);
+	}
+	if (!status && !ask(container, "GET", "/containers/json?all=true&filters=%7B%22label%22%3A%5B%22" CELL_CONTAINER_LABEL "%22%5D%7D", NULL,
+			    handle_listed))
+		status = cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a container");
+	if (status) {
+		container_free(container);
+		return NULL;
+	}
+	uv_timer_init(&all->host->loop->uv, &container->timer);
+	container->timer.data = container;
+	return container;
+}
+
+static struct container *find_container(struct cell__containers *all, const char *key)
+{
+	struct container *container = all->first;
+
+	while (container && (container->state > READY || json_is_true(json_object_get(container->config, "each")) || strcmp(container->key, key)))
+		container = container->next;
+	return container;
+}
+
+/* A server that cannot be reached any more gets no further sessions; one container of a session goes with it. */
+static void handle_gone(void *arg, const struct cell__exit *how)
+{
+	struct seat *seat = arg, **at = &seat->container->seats;
+	struct container *container = seat->container;
+
+	while (*at != seat)
+		at = &(*at)->next;
+	*at = seat->next;
+	free(seat);
+	if (container->state == READY && how->error.code == CELL_E_IO)
+		container->state = FAILED;
+	if (!container->seats && (container->state == FAILED || json_is_true(json_object_get(container->config, "each"))))
+		remove_container(container);
+}
+
+static int container_open(struct cell__executor_host *host, const struct cell__kernel_spec *spec, const struct cell__kernel_events *events,
+			  void *owner, struct cell__kernel **ret_kernel, struct cell_error *err)
+{
+	struct cell__containers *all = get_all(host, err);
+	struct container *container;
+	struct seat *seat;
+
+	if (spec->namespaces)
+		return cell_fail(err, CELL_E_INVALID, 0, "with the executor \"container\" tools and storage are given as folders, and served inside");
+	if (!all)
+		return -1;
+	seat = cell__alloc(1, sizeof(*seat));
+	if (!seat)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
+	container = find_container(all, spec->container);
+	if (!container)
+		container = make_container(all, spec->container, err);
+	if (!container || cell__remote_wait(host, &cell__container_executor, spec, events, owner, handle_gone, seat, &seat->kernel, err) < 0) {
+		free(seat);
+		return -1; /* a container that was made for it is there for the next one */
+	}
+	seat->container = container;
+	seat->next = container->seats;
+	container->seats = seat;
+	*ret_kernel = seat->kernel;
+	if (container->state == READY)
+		cell__remote_connect(seat->kernel, container->url, *container->place.token ? container->place.token : NULL, container->receipt);
+	return 0;
+}
+
+/* At the usual place: where else there may be one only the options of a session say. */
+static void container_probe(struct cell__executor_host *host, struct cell_executor_info *info)
+{
+	CELL_AUTO_FD int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	struct sockaddr_un address = { .sun_family = AF_UNIX, .sun_path = CELL_DOCKER_SOCKET_PATH };
+
+	(void)host;
+	info->available = fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
+	if (info->available)
+		return;
+	snprintf(info->reason, sizeof(info->reason), "no container engine at %s: %s", CELL_DOCKER_SOCKET_PATH, strerror(errno));
+	snprintf(info->advice, sizeof(info->advice), "install Docker or Podman; one elsewhere is used with DOCKER_HOST or --container-host");
+}
+
+const struct cell__executor cell__container_executor = {
+	.name = "container",
+	.isolation = "container",
+	.probe = container_probe,
+	.open = container_open,
+	.look = cell__remote_look,
+	.run = cell__remote_run,
+	.reply = cell__remote_reply,
+	.interrupt = cell__remote_interrupt,
+	.pause = cell__remote_pause,
+	.close = cell__remote_close,
+	.pid = cell__remote_pid,
+	.receipt = "{\"executor\":\"container\"}",
+};
+
+void cell__containers_destroy(struct cell__containers *all, void (*done)(void *arg), void *arg)
+{
+	struct container *next;
+
+	if (!all) {
+		done(arg);
+		return;
+	}
+	all->done = done;
+	all->done_arg = arg;
+	if (!all->first)
+		cell__http_close(all->http, handle_http_gone, all);
+	for (struct container *container = all->first; container; container = next) {
+		next = container->next;
+		if (container->state != REMOVING)
+			remove_container(container);
+	}
+}

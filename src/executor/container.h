@@ -1,0 +1,50 @@
+/* The executor "container": session servers in containers of Docker or Podman, see container.c. */
+#ifndef CELL_EXECUTOR_CONTAINER_H
+#define CELL_EXECUTOR_CONTAINER_H
+
+#include "executor/docker.h"
+#include "executor/executor.h"
+
+#define CELL_CONTAINER_UID 10001 /* of the user that packaging/Dockerfile makes */
+
+/* Any thread: checks options (NULL: the defaults) and writes them as a JSON object, the same for the same options; free() it. */
+int cell__container_describe(const struct cell_container_options *options, const char *const *env, char **ret_json,
+			     struct cell_error *err);
+/* What its kernels share; NULL is fine.  All of them have exited.  Removes the containers, then done(arg). */
+void cell__containers_destroy(struct cell__containers *containers, void (*done)(void *arg), void *arg);
+
+/* ---- container_config.c ---- */
+
+/* The folder that engine and host share: socket and, until the server is up, its token and configuration. */
+#define CELL_CONTAINER_FOLDER "/tmp/workcell-container-"
+#define CELL_CONTAINER_LABEL "workcell.owner"
+#define CELL_CONTAINER_FOLDER_LABEL "workcell.folder"
+
+struct cell__container_place {
+	char folder[sizeof(CELL_CONTAINER_FOLDER) + 6]; /* "" : none */
+	char token[65];                                 /* "": none is asked for */
+};
+int cell__container_make_place(const json_t *config, struct cell__container_place *ret_place, struct cell_error *err);
+/* The server is up: nobody inside should find the token, or put something there. */
+void cell__container_close_place(const char *folder);
+void cell__container_remove_place(const char *folder);
+/* The body of POST /containers/create; free() it. */
+char *cell__container_body(const json_t *config, const struct cell__container_place *place);
+/* Members of the receipt; free() it. */
+char *cell__container_receipt(const json_t *config, const char *id);
+/* Does this entry of GET /containers/json belong to a process of this machine that is gone? */
+bool cell__container_is_orphan(const json_t *entry);
+
+/* ---- image.c ---- */
+
+struct cell__image_build;
+/*
+ * Builds the image that config names.  line: of progress.  done(arg, err) once, err NULL: it is there.  NULL: out of memory, done()
+ * never comes.
+ */
+struct cell__image_build *cell__image_build(struct cell__loop *loop, struct cell__docker *docker, const json_t *config,
+					    void (*line)(void *arg, const char *line), void (*done)(void *arg, const struct cell_error *err),
+					    void *arg);
+void cell__image_cancel(struct cell__image_build *build);
+
+#endif

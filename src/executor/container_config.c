@@ -1,0 +1,419 @@
+/* What a container is to be: the options as JSON, the folder it shares with us, and what the engine is told. */
+#define _GNU_SOURCE
+#include "executor/container.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define MIN_MEMORY (64ll << 20)
+#define MIN_CPU_QUOTA 1000
+#define CPU_PERIOD 100000
+#define MIN_PIDS 16
+#define DEFAULT_TMP "512m"
+#define MAX_NAME 200
+#define INSIDE_FOLDER "/run/workcell"
+#define INSIDE_STORAGE "/workspace"
+#define INSIDE_TOOLS "/app/tools"
+#define INSIDE_HOME "/home/workcell"
+
+/* ---- options ---- */
+
+/* Names of images and containers: nothing that means something in a URL. */
+static int check_name(const char *what, const char *text, const char *more, struct cell_error *err)
+{
+	for (const char *at = text; text && *at; at++) {
+		if (!isalnum((unsigned char)*at) && !strchr(more, *at))
+			return cell_fail(err, CELL_E_INVALID, 0, "the container's %s is '%.100s': letters, digits and %s only", what, text, more);
+	}
+	if (text && (!*text || strlen(text) > MAX_NAME))
+		return cell_fail(err, CELL_E_INVALID, 0, "the container's %s is empty or longer than %d characters", what, MAX_NAME);
+	return 0;
+}
+
+static int check_numbers(const struct cell_container_options *opts, struct cell_error *err)
+{
+	if (opts->memory_limit != -1 && opts->memory_limit < MIN_MEMORY)
+		return cell_fail(err, CELL_E_INVALID, 0, "memory_limit is %lld, expected at least %lld, or -1 for none",
+				 (long long)opts->memory_limit, MIN_MEMORY);
+	if (opts->cpu_quota && opts->cpu_quota < MIN_CPU_QUOTA)
+		return cell_fail(err, CELL_E_INVALID, 0, "cpu_quota is %lld, expected at least %d microseconds in 100 ms, or 0 for no limit",
+				 (long long)opts->cpu_quota, MIN_CPU_QUOTA);
+	if (opts->pids_limit < MIN_PIDS)
+		return cell_fail(err, CELL_E_INVALID, 0, "pids_limit is %lld, expected at least %d", (long long)opts->pids_limit, MIN_PIDS);
+	if (opts->startup_timeout_ms <= 0)
+		return cell_fail(err, CELL_E_INVALID, 0, "startup_timeout_ms is %lld, expected more than 0", (long long)opts->startup_timeout_ms);
+	if (opts->auth_token && opts->auth_disabled)
+		return cell_fail(err, CELL_E_INVALID, 0, "auth_token and auth_disabled cannot be used together");
+	if (opts->auth_token && (strlen(opts->auth_token) < 8 || strlen(opts->auth_token) > 64 || strpbrk(opts->auth_token, " \t\r\n:{}")))
+		return cell_fail(err, CELL_E_INVALID, 0, "auth_token has 8 to 64 characters, without spaces and :{}");
+	return 0;
+}
+
+static int parse_user(const char *text, unsigned *ret_uid, unsigned *ret_gid, struct cell_error *err)
+{
+	char end;
+
+	*ret_uid = getuid() ? (unsigned)getuid() : CELL_CONTAINER_UID;
+	*ret_gid = getuid() ? (unsigned)getgid() : CELL_CONTAINER_UID;
+	if (text && (sscanf(text, "%9u:%9u%c", ret_uid, ret_gid, &end) != 2 || !*ret_uid))
+		return cell_fail(err, CELL_E_INVALID, 0, "the container's user is '%.60s', expected UID:GID, and not root", text);
+	return 0;
+}
+
+/* Can that user read it, and write to it?  By its mode alone. */
+static int check_folder(const char *what, const char *path, unsigned uid, unsigned gid, bool writes, struct cell_error *err)
+{
+	struct stat st;
+	unsigned want = writes ? 7 : 5, have;
+
+	if (!path)
+		return 0;
+	if (*path != '/')
+		return cell_fail(err, CELL_E_INVALID, 0, "%s of a container must be an absolute path, not '%.100s'", what, path);
+	if (stat(path, &st) < 0)
+		return cell_fail(err, CELL_E_NOT_FOUND, errno, "%s %.150s", what, path);
+	if (!S_ISDIR(st.st_mode))
+		return cell_fail(err, CELL_E_INVALID, 0, "%s %.150s is no folder", what, path);
+	have = st.st_uid == uid ? st.st_mode >> 6 : st.st_gid == gid ? st.st_mode >> 3 : st.st_mode;
+	if ((have & want) != want)
+		return cell_fail(err, CELL_E_FORBIDDEN, 0, "%s %.100s is not open to the container's user %u:%u; change its owner, or the user",
+				 what, path, uid, gid);
+	return 0;
+}
+
+static json_t *env_list(const char *const *env)
+{
+	json_t *list = json_array();
+
+	for (; list && env && *env; env++)
+		json_array_append_new(list, json_string(*env));
+	return list;
+}
+
+static char *real_path(const char *path)
+{
+	return path ? realpath(path, NULL) : NULL;
+}
+
+int cell__container_describe(const struct cell_container_options *options, const char *const *env, char **ret_json,
+			     struct cell_error *err)
+{
+	struct cell_container_options all = CELL_CONTAINER_OPTIONS_INIT;
+	CELL_AUTO_FREE char *tools = NULL, *storage = NULL, *context = NULL;
+	char image[64];
+	unsigned uid, gid;
+	json_t *root;
+
+	if (options) {
+		if (options->size < sizeof(size_t) || options->size > sizeof(all))
+			return cell_fail(err, CELL_E_INVALID, 0, "cell_container_options.size is %zu, expected up to %zu", options->size, sizeof(all));
+		memcpy(&all, options, options->size);
+	}
+	snprintf(image, sizeof(image), "workcell:%s", cell_version());
+	if (check_name("image", all.image, "._-/:@", err) < 0 || check_name("base image", all.base_image, "._-/:@", err) < 0 ||
+	    check_name("name", all.name, "._-", err) < 0 || check_numbers(&all, err) < 0 ||
+	    parse_user(all.user, &uid, &gid, err) < 0 || check_folder("the tools folder", all.tools, uid, gid, false, err) < 0 ||
+	    check_folder("the storage", all.storage, uid, gid, true, err) < 0)
+		return -1;
+	tools = real_path(all.tools);
+	storage = real_path(all.storage);
+	context = real_path(all.context);
+	if (all.context && !context)
+		return cell_fail(err, CELL_E_NOT_FOUND, errno, "the build context %.150s", all.context);
+	root = json_pack("{s:s*,s:s,s:s*,s:s*,s:s*,s:i,s:i,s:s*,s:s*,s:s*,s:b,s:b,s:b,s:b,s:I,s:I,s:I,s:I,s:o*}", "engine", all.engine,
+			 "image", all.image ? all.image : image, "context", context, "base", all.base_image, "name",
+			 all.name, "uid", (int)uid, "gid", (int)gid, "tools", tools, "storage", storage, "token", all.auth_token,
+			 "auth_disabled", all.auth_disabled, "each", all.session_isolation, "no_network", all.network_disabled,
+			 "no_runtime_deps", all.no_runtime_deps, "memory", (json_int_t)all.memory_limit, "cpu", (json_int_t)all.cpu_quota,
+			 "pids", (json_int_t)all.pids_limit, "startup_ms", (json_int_t)all.startup_timeout_ms, "env", env_list(env));
+	*ret_json = root ? json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+	json_decref(root);
+	return *ret_json ? 0 : cell_fail(err, CELL_E_INVALID, 0, "the container's options are not UTF-8, or memory is gone");
+}
+
+static const char *text_of(const json_t *config, const char *key)
+{
+	return json_string_value(json_object_get(config, key));
+}
+
+static bool is_set(const json_t *config, const char *key)
+{
+	return json_is_true(json_object_get(config, key));
+}
+
+static json_int_t number_of(const json_t *config, const char *key)
+{
+	return json_integer_value(json_object_get(config, key));
+}
+
+/* ---- the folder ---- */
+
+static int write_file(const char *folder, const char *name, const char *text, uid_t uid, gid_t gid)
+{
+	char path[PATH_MAX];
+	CELL_AUTO_FD int fd = -1;
+	size_t size = strlen(text);
+
+	snprintf(path, sizeof(path), "%s/%s", folder, name);
+	fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (fd < 0 || write(fd, text, size) != (ssize_t)size)
+		return -1;
+	return geteuid() == uid ? 0 : fchown(fd, uid, gid);
+}
+
+/* Where the tools are inside: in the storage, when they are in it outside, so that it shows them read-only too. */
+static int tools_inside(const json_t *config, char *to, size_t size)
+{
+	const char *tools = text_of(config, "tools"), *storage = text_of(config, "storage");
+	size_t n = storage ? strlen(storage) : 0;
+
+	if (storage && !strncmp(tools, storage, n) && tools[n] == '/')
+		return snprintf(to, size, "%s%s", INSIDE_STORAGE, tools + n);
+	return snprintf(to, size, "%s", INSIDE_TOOLS);
+}
+
+/* A configuration for `workcell serve`: JSON is YAML. */
+static char *server_config(const json_t *config)
+{
+	char tools[PATH_MAX];
+	json_t *root = json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:O}", "listen", "unix:" INSIDE_FOLDER "/server.sock", "executor", "subprocess",
+				 "python", "/usr/bin/python3", "max-timeout", "0", "session-idle", "0", "log-level", "warning", "pool", "2",
+				 "storage", INSIDE_STORAGE, "env", json_object_get(config, "env"));
+	char *text;
+
+	if (is_set(config, "auth_disabled"))
+		json_object_set_new(root, "auth-disabled", json_true());
+	else
+		json_object_set_new(root, "auth-token-file", json_string(INSIDE_FOLDER "/token"));
+	if (is_set(config, "no_runtime_deps"))
+		json_object_set_new(root, "no-runtime-deps", json_true());
+	if (text_of(config, "tools") && tools_inside(config, tools, sizeof(tools)) < PATH_MAX)
+		json_object_set_new(root, "tools", json_string(tools));
+	text = root ? json_dumps(root, JSON_COMPACT) : NULL;
+	json_decref(root);
+	return text;
+}
+
+int cell__container_make_place(const json_t *config, struct cell__container_place *ret_place, struct cell_error *err)
+{
+	uid_t uid = (uid_t)number_of(config, "uid");
+	gid_t gid = (gid_t)number_of(config, "gid");
+	CELL_AUTO_FREE char *serve = server_config(config);
+	const char *token = text_of(config, "token");
+	int saved;
+
+	*ret_place = (struct cell__container_place){ .folder = CELL_CONTAINER_FOLDER "XXXXXX" };
+	if (!is_set(config, "auth_disabled") && token)
+		snprintf(ret_place->token, sizeof(ret_place->token), "%s", token);
+	else if (!is_set(config, "auth_disabled"))
+		cell__random_hex(ret_place->token, sizeof(ret_place->token) - 1);
+	if (!serve)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a container");
+	if (!mkdtemp(ret_place->folder)) {
+		saved = errno;
+		ret_place->folder[0] = '\0';
+		return cell_fail(err, CELL_E_IO, saved, "make a folder " CELL_CONTAINER_FOLDER "XXXXXX");
+	}
+	if ((*ret_place->token && write_file(ret_place->folder, "token", ret_place->token, uid, gid) < 0) ||
+	    write_file(ret_place->folder, "serve.yaml", serve, uid, gid) < 0 ||
+	    (geteuid() != uid && chown(ret_place->folder, uid, gid) < 0)) {
+		saved = errno;
+		cell__container_remove_place(ret_place->folder);
+		return cell_fail(err, CELL_E_IO, saved, "give %s to the container's user %u", ret_place->folder, (unsigned)uid);
+	}
+	return 0;
+}
+
+/* The token and the rest are read. */
+void cell__container_close_place(const char *folder)
+{
+	CELL_AUTO_FD int fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+	if (fd < 0)
+		return;
+	(void)unlinkat(fd, "token", 0);
+	(void)unlinkat(fd, "serve.yaml", 0);
+	/* Root can take it back: then the code inside can put nothing there. */
+	if (geteuid() == 0 && fchown(fd, 0, 0) == 0)
+		(void)fchmod(fd, 0711);
+}
+
+static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *ftw)
+{
+	(void)st;
+	(void)kind;
+	(void)ftw;
+	(void)remove(path); /* what resists stays, and the folder with it */
+	return 0;
+}
+
+void cell__container_remove_place(const char *folder)
+{
+	CELL_AUTO_FD int fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+	if (fd < 0)
+		return;
+	if (geteuid()) {
+		(void)nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+		return;
+	}
+	(void)unlinkat(fd, "token", 0);
+	(void)unlinkat(fd, "serve.yaml", 0);
+	(void)unlinkat(fd, "server.sock", 0);
+	(void)rmdir(folder);
+}
+
+/* ---- whose it is ---- */
+
+static bool read_line(const char *path, char *to, size_t size)
+{
+	CELL_AUTO_FD int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, to, size - 1);
+
+	if (n <= 0)
+		return false;
+	to[n] = '\0';
+	to[strcspn(to, "\n")] = '\0';
+	return true;
+}
+
+/* When a process was started, in ticks since the machine was; 0: there is none. */
+static unsigned long long started(long pid)
+{
+	char path[64], stat[1024], *at;
+	unsigned long long ticks = 0;
+
+	snprintf(path, sizeof(path), "/proc/%ld/stat", pid);
+	if (!read_line(path, stat, sizeof(stat)) || !(at = strrchr(stat, ')')))
+		return 0;
+	/* State is field 3, the time field 22. */
+	for (int field = 2; field < 22 && at; field++)
+		at = strchr(at + 1, ' ');
+	if (at)
+		sscanf(at, "%llu", &ticks);
+	return ticks;
+}
+
+/* The machine since its start, and the pid namespace: what a pid means something in. */
+static void world(char *to, size_t size)
+{
+	char boot[64] = "", space[64] = "";
+
+	(void)read_line("/proc/sys/kernel/random/boot_id", boot, sizeof(boot));
+	if (readlink("/proc/self/ns/pid", space, sizeof(space) - 1) < 0)
+		space[0] = '\0';
+	snprintf(to, size, "%s/%s", boot, space);
+}
+
+bool cell__container_is_orphan(const json_t *entry)
+{
+	const char *label = text_of(json_object_get(entry, "Labels"), CELL_CONTAINER_LABEL);
+	const char *state = text_of(entry, "State"), *slash = label ? strrchr(label, '/') : NULL;
+	unsigned long long ticks;
+	char here[160];
+	long pid;
+
+	world(here, sizeof(here));
+	if (!slash || sscanf(slash, "/%ld-%llu", &pid, &ticks) != 2)
+		return false;
+	/* Of another machine, or of this one before it was started anew, only what does not run any more can be told to be nobody's. */
+	if (strlen(here) != (size_t)(slash - label) || strncmp(here, label, strlen(here)))
+		return state && (!strcmp(state, "exited") || !strcmp(state, "dead"));
+	return started(pid) != ticks;
+}
+
+/* ---- what the engine is told ---- */
+
+static json_t *bind_mount(const char *from, const char *to, bool read_only)
+{
+	return json_pack("{s:s,s:s,s:s,s:b}", "Type", "bind", "Source", from, "Target", to, "ReadOnly", read_only);
+}
+
+static json_t *mounts(const json_t *config, const char *folder)
+{
+	json_t *list = json_array();
+	char tools[PATH_MAX];
+
+	json_array_append_new(list, bind_mount(folder, INSIDE_FOLDER, false));
+	if (text_of(config, "storage"))
+		json_array_append_new(list, bind_mount(text_of(config, "storage"), INSIDE_STORAGE, false));
+	if (text_of(config, "tools") && tools_inside(config, tools, sizeof(tools)) < PATH_MAX)
+		json_array_append_new(list, bind_mount(text_of(config, "tools"), tools, true));
+	return list;
+}
+
+/* Memory of its own to write to: all of it counts as the container's.  Whose it is Podman cannot be told. */
+static json_t *tmpfs(const json_t *config)
+{
+	char options[128], size[32] = DEFAULT_TMP;
+	json_t *found;
+
+	if (number_of(config, "memory") > 0)
+		snprintf(size, sizeof(size), "%lld", (long long)number_of(config, "memory"));
+	snprintf(options, sizeof(options), "rw,nosuid,nodev,exec,mode=1777,size=%s", size);
+	found = json_pack("{s:s,s:s}", "/tmp", options, INSIDE_HOME, options);
+	if (!text_of(config, "storage"))
+		json_object_set_new(found, INSIDE_STORAGE, json_string(options));
+	return found;
+}
+
+static json_t *host_config(const json_t *config, const char *folder)
+{
+	json_int_t memory = number_of(config, "memory");
+	json_t *found = json_pack("{s:b,s:[s],s:[s],s:o,s:o,s:I,s:{s:s},s:b}", "ReadonlyRootfs", 1, "CapDrop", "ALL", "SecurityOpt",
+				  "no-new-privileges", "Mounts", mounts(config, folder), "Tmpfs", tmpfs(config), "PidsLimit",
+				  number_of(config, "pids"), "RestartPolicy", "Name", "no", "Privileged", 0);
+
+	if (memory > 0) {
+		json_object_set_new(found, "Memory", json_integer(memory));
+		json_object_set_new(found, "MemorySwap", json_integer(memory)); /* together: no swap */
+	}
+	if (number_of(config, "cpu")) {
+		json_object_set_new(found, "CpuPeriod", json_integer(CPU_PERIOD));
+		json_object_set_new(found, "CpuQuota", json_integer(number_of(config, "cpu")));
+	}
+	if (is_set(config, "no_network"))
+		json_object_set_new(found, "NetworkMode", json_string("none"));
+	return found;
+}
+
+char *cell__container_body(const json_t *config, const struct cell__container_place *place)
+{
+	char user[32], here[160], owner[224];
+	json_t *root;
+	char *text;
+
+	world(here, sizeof(here));
+	snprintf(owner, sizeof(owner), "%s/%ld-%llu", here, (long)getpid(), started(getpid()));
+	snprintf(user, sizeof(user), "%d:%d", (int)number_of(config, "uid"), (int)number_of(config, "gid"));
+	root = json_pack("{s:s,s:s,s:[s],s:[sssss],s:[s,s],s:s,s:{s:s,s:s},s:b,s:o}", "Image", text_of(config, "image"), "User", user, "Entrypoint",
+			 "workcell", "Cmd", "serve", "--config", INSIDE_FOLDER "/serve.yaml", "--log", "text", "Env", "HOME=" INSIDE_HOME,
+			 "LANG=C.UTF-8", "WorkingDir", "/tmp", "Labels", CELL_CONTAINER_LABEL, owner, CELL_CONTAINER_FOLDER_LABEL,
+			 place->folder, "NetworkDisabled", is_set(config, "no_network"), "HostConfig", host_config(config, place->folder));
+	text = root ? json_dumps(root, JSON_COMPACT) : NULL;
+	json_decref(root);
+	return text;
+}
+
+char *cell__container_receipt(const json_t *config, const char *id)
+{
+	json_t *root = json_pack("{s:s,s:s,s:s,s:b,s:b,s:I,s:I,s:I}", "executor", "container", "container", id, "image", text_of(config, "image"),
+				 "network", !is_set(config, "no_network"), "own", is_set(config, "each"), "memory_limit",
+				 number_of(config, "memory"), "cpu_quota", number_of(config, "cpu"), "pids_limit", number_of(config, "pids"));
+	char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
+
+	json_decref(root);
+	if (text) { /* the members alone */
+		size_t size = strlen(text);
+
+		memmove(text, text + 1, size - 2);
+		text[size - 2] = '\0';
+	}
+	return text;
+}
