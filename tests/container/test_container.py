@@ -5,6 +5,7 @@ Run by the stage `containers` of scripts/run_tests.py, which makes engine and im
 import glob
 import json
 import os
+import re
 import socket
 import subprocess
 import threading
@@ -172,7 +173,9 @@ def test_a_container_that_dies_is_replaced():
     support.wait_until(lambda: any("python" in line for line in containers.processes(first)), "it runs")
     containers.docker("kill", first)
     result = driver.answer()
-    assert result["error"]["code"] == "kernel_died" and "the container ended with status 137" in result["error"]["message"], result
+    assert result["error"]["code"] == "kernel_died", result
+    # Whichever comes first: the engine's word, or that nobody listens any more.
+    assert re.search("the container ended with status 137|connect", result["error"]["message"]), result
     assert result["state"] == "lost"
     assert driver.value("'x' in dir()") is False
     second = driver.id()
