@@ -272,13 +272,13 @@ void cell__process_message(struct cell__spawn_hub *hub, const struct cell_spawn_
 {
 	for (struct cell__process *p = hub->processes; p; p = p->next)
 		if (p->id == head->id) {
-			if (head->type == CELL_SPAWN_PROCESS_EXITED)
+			if (head->type == CELL_SPAWN_PROCESS_EXITED) {
 				process_exited(p, head->a, head->b);
-			else
+			} else {
 				p->pid = head->a;
-			return;
-		} else if (p->id == head->id && head->type == CELL_SPAWN_PROCESS_STARTED && p->spec.started) {
-			p->spec.started(p->spec.owner, head->a);
+				if (p->spec.started)
+					p->spec.started(p->spec.owner, head->a);
+			}
 			return;
 		}
 }
