@@ -3,8 +3,6 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 import serving
 import support
 
@@ -13,7 +11,6 @@ SCHEMATHESIS = os.path.join(os.path.dirname(sys.executable), "schemathesis")
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,response_schema_conformance"
 
 
-@pytest.mark.skipif(not os.path.exists(SCHEMATHESIS), reason="schemathesis is not installed (scripts/test-requirements.txt)")
 def test_requests_of_the_document(tmp_path):
     server = serving.Server("--executor", "subprocess", "--base", tmp_path / "base", "--no-runtime-deps", "--log-level", "warning",
                             "--max-timeout", "5")

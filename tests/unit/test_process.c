@@ -16,6 +16,7 @@ struct program {
 	size_t input_size;
 	bool close_stdin;
 	struct cell__buf out;
+	int64_t pid; /* as told when it started */
 	struct cell__process_exit how;
 	int rc;
 	struct cell_error err;
@@ -27,6 +28,13 @@ static void handle_output(void *owner, enum cell_stream stream, const char *byte
 	struct program *program = owner;
 	if (stream == CELL_STDOUT)
 		CHECK(cell__buf_add(&program->out, bytes, size) == 0);
+}
+
+static void handle_started(void *owner, int64_t pid)
+{
+	struct program *program = owner;
+	CHECK(program->pid == 0 && cell__process_pid(program->process) == pid);
+	program->pid = pid;
 }
 
 static void handle_exited(void *owner, const struct cell__process_exit *how)
@@ -43,7 +51,7 @@ static void do_start(struct cell__task *task)
 	static const char *const env[] = { "LANG=C", NULL };
 	struct cell__process_spec spec = {
 		.argv = program->argv, .env = env, .path = "/usr/bin:/bin", .cwd = "/", .timeout_ms = 20000, .want_stdin = true,
-		.output = handle_output, .exited = handle_exited, .owner = program,
+		.started = handle_started, .output = handle_output, .exited = handle_exited, .owner = program,
 	};
 	CHECK(cell__process_start(&program->hub, &spec, &program->process, &program->err) == 0);
 	/* In two pieces, the second behind the first. */
@@ -139,9 +147,23 @@ static void test_back_and_forth(void **state)
 	cell__buf_finish(&program.out);
 }
 
+static void test_the_pid_is_told(void **state)
+{
+	(void)state;
+	static struct program program;
+	static const char *const argv[] = { "/bin/sh", "-c", "read a; echo $$", NULL };
+	program = (struct program){ .argv = argv, .input = "go\n", .input_size = 3 };
+	run(&program);
+	assert_true(program.pid > 0);
+	assert_int_equal(strtol(program.out.data, NULL, 10), program.pid);
+	cell__buf_finish(&program.out);
+}
+
 int main(int argc, char **argv)
 {
 	support_init(argc, argv);
-	const struct CMUnitTest tests[] = { TEST(test_all_of_it_arrives), TEST(test_a_reader_that_goes), TEST(test_back_and_forth) };
+	const struct CMUnitTest tests[] = {
+		TEST(test_the_pid_is_told), TEST(test_all_of_it_arrives), TEST(test_a_reader_that_goes), TEST(test_back_and_forth),
+	};
 	return cmocka_run_group_tests_name("process", tests, NULL, NULL);
 }
