@@ -24,6 +24,7 @@
 #define RETRY_MAX_MS 30000
 #define MAX_TRIES 10u          /* in a row that brought nothing */
 #define LINGER_MS 2000         /* for a stream to end by itself after its answer */
+#define OPENING_MS 5000        /* for the server to take the first message after the agreement */
 
 enum { POST, LISTEN, GOODBYE };
 
@@ -32,9 +33,10 @@ struct http {
 	struct cell__web web;
 	char session[CELL_WEB_LIMIT_SESSION + 1];
 	char version[16]; /* "": not agreed on */
-	bool closed;
+	bool closed, opened;
 	bool no_listening; /* the server has no such stream */
 	struct cell__exchange *listener;
+	struct cell__exchange *opening; /* says that we are ready; what is asked meanwhile waits, or it could get there first */
 };
 
 static struct http *of(struct cell__web *web)
@@ -140,14 +142,27 @@ static void end_listening(struct http *http, struct cell__exchange *exchange)
 		http->base.events->expired(http->base.owner, 0);
 }
 
+static void end_opening(struct http *http)
+{
+	http->opening = NULL;
+	for (struct cell__exchange *exchange = http->web.list; exchange; exchange = exchange->next)
+		if (exchange->held)
+			cell__exchange_at(exchange, cell__now_us());
+}
+
 static void tick(struct cell__web *web, struct cell__exchange *exchange)
 {
 	struct http *http = of(web);
 	struct cell_error err;
-	if (exchange->kind == POST && exchange->id == 0) {
+	if (exchange == http->opening) {
+		end_opening(http);
+		return;
+	}
+	if (exchange->kind == POST && exchange->id == 0 && !exchange->held) {
 		cell__exchange_drop(exchange); /* it lingered long enough */
 		return;
 	}
+	exchange->held = false;
 	if (cell__exchange_start(exchange, http->web.url, 0, &err) == 0)
 		return;
 	if (exchange->kind == LISTEN) {
@@ -265,6 +280,8 @@ static void handle_end(struct cell__web *web, struct cell__exchange *exchange)
 		end_listening(http, exchange);
 	} else {
 		end_post(http, exchange);
+		if (exchange == http->opening && exchange->dead)
+			end_opening(http);
 	}
 }
 
@@ -293,9 +310,17 @@ static int send_message(struct cell__mcp_transport *transport, const char *text,
 		cell__exchange_drop(exchange);
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	}
+	exchange->held = http->opening != NULL;
+	if (exchange->held)
+		return 0;
 	if (cell__exchange_start(exchange, http->web.url, 0, err) < 0) {
 		cell__exchange_drop(exchange);
 		return -1;
+	}
+	if (exchange->late && !http->opened) {
+		http->opened = true;
+		http->opening = exchange;
+		cell__exchange_at(exchange, cell__now_us() + OPENING_MS * 1000);
 	}
 	return 0;
 }
@@ -306,7 +331,10 @@ static void forget(struct cell__mcp_transport *transport, int64_t id)
 	for (struct cell__exchange *exchange = http->web.list; exchange; exchange = exchange->next)
 		if (!exchange->dead && exchange->kind == POST && exchange->id == id) {
 			exchange->id = 0;
-			cell__exchange_at(exchange, cell__now_us() + LINGER_MS * 1000);
+			if (exchange->held)
+				cell__exchange_drop(exchange);
+			else
+				cell__exchange_at(exchange, cell__now_us() + LINGER_MS * 1000);
 			return;
 		}
 }

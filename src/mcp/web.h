@@ -47,6 +47,7 @@ struct cell__exchange {
 	unsigned redirects;
 	bool fresh;              /* events came since the last start */
 	bool late;               /* it was sent when all was agreed on */
+	bool held;               /* it is not sent yet */
 	int64_t at_us;           /* when tick() is to look at it; 0: never */
 	/* web.c's */
 	bool running, ended, dead;

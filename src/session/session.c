@@ -355,6 +355,7 @@ static void handle_run_finished(struct cell__run *run)
 	if (run == session->current) {
 		session->current = NULL;
 		session->running_on = NULL;
+		update_pause(session); /* its last output may have come together with its end */
 	}
 	session->engine->loop.busy -= keeps_loop_busy(run);
 	cell__run_deliver(run);

@@ -315,6 +315,23 @@ def slow_reader_slows_its_kernel():
     engine.close()
 
 
+def slow_reader_of_a_cell_that_ends():
+    """Output that fills the queue and comes together with the cell's end does not hold up the next cell."""
+    engine = Engine()
+    session = engine.open(max_output=64 << 20)
+    for size in range((1 << 20) - (96 << 10), (1 << 20) + (256 << 10), 16 << 10):
+        release, blocked = threading.Event(), threading.Event()
+
+        def block(event, blocked=blocked, release=release):
+            if event.type == 1 and not blocked.is_set():
+                blocked.set()
+                release.wait(0.05)  # long enough for the cell to end meanwhile
+        result = session.run("print('.', flush=True)\nprint('x' * %d)" % size, on_event=block)
+        assert blocked.is_set() and len(result["stdout"]) == size + 3
+        assert len(session.run("print('y' * 600000)", on_event=lambda event: None)["stdout"]) == 600001
+    engine.close()
+
+
 def two_engines():
     one, two = Engine(pool=1), Engine()
     a, b = one.open(), two.open()
@@ -496,7 +513,7 @@ def bad_arguments():
 
 
 SCENARIOS = [many_sessions, engine_cycles, unused_engine, engine_closes_sessions, parallel, one_at_a_time,
-             slow_reader, slow_reader_slows_its_kernel,
+             slow_reader, slow_reader_slows_its_kernel, slow_reader_of_a_cell_that_ends,
              two_engines, good_guest, blocked_signals, spawner_dies, zygote_dies,
              interrupt_from_another_thread,
              reset_while_running, close_while_running, fork_of_the_host, bad_arguments]
