@@ -408,10 +408,13 @@ static int ring_put(uint32_t type, const void *bytes, uint32_t size)
 	ring_copy(ring_head, &record, sizeof record);
 	ring_copy(ring_head + sizeof record, bytes, size);
 	ring_head += need;
-	/* A full fence: a host that arms at this very moment must see the record, or we that it has armed. */
-	atomic_store((_Atomic uint64_t *)&ring->head, ring_head);
+	/*
+	 * No full fence between this store and the look at `armed`: it would cost more than the rest of a short write.  A
+	 * host that arms at this very moment may then see neither the record nor a bell; it looks once more after arming.
+	 */
+	atomic_store_explicit((_Atomic uint64_t *)&ring->head, ring_head, memory_order_release);
 	/* The host sleeps: wake it.  It is awake but the ring is half full: do not wait for its next look. */
-	if (atomic_load((_Atomic uint32_t *)&ring->armed) &&
+	if (atomic_load_explicit((_Atomic uint32_t *)&ring->armed, memory_order_relaxed) &&
 	    atomic_exchange((_Atomic uint32_t *)&ring->armed, 0))
 		return ring_doorbell(seen_tail);
 	if (ring_head - seen_tail > CELL_RING_DATA_BYTES / 2) {
