@@ -662,6 +662,18 @@ static int deno_open(struct cell__executor_host *host, const struct cell__kernel
 	return 0;
 }
 
+static int deno_check(const struct cell_session_options *opts, struct cell_error *err)
+{
+	static const char *const profiles[] = { "none", "deps-only", "full" };
+	const char *profile = opts->network_profile;
+	if (!profile)
+		return 0;
+	for (size_t i = 0; i < sizeof profiles / sizeof *profiles; i++)
+		if (strcmp(profile, profiles[i]) == 0)
+			return 0;
+	return cell_fail(err, CELL_E_INVALID, 0, "network profile \"%.40s\", expected none, deps-only or full", profile);
+}
+
 static void deno_look(struct cell__kernel *base)
 {
 	(void)base; /* output and results come one behind the other */
@@ -751,7 +763,11 @@ static const char *deno_receipt_of(const struct cell__kernel *base)
 const struct cell__executor cell__deno_executor = {
 	.name = "deno",
 	.isolation = "wasm",
+	.takes = CELL_TAKES_NETWORK,
+	.untrusted = true,
+	.wants_wheels = true,
 	.probe = deno_probe,
+	.check = deno_check,
 	.open = deno_open,
 	.look = deno_look,
 	.run = deno_run,

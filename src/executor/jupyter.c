@@ -977,6 +977,7 @@ static const char *jupyter_connection_file(const struct cell__kernel *base)
 const struct cell__executor cell__jupyter_executor = {
 	.name = "jupyter",
 	.isolation = "process",
+	.takes = CELL_TAKES_KERNEL,
 	.probe = jupyter_probe,
 	.open = jupyter_open,
 	.look = jupyter_look,

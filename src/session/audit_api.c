@@ -34,8 +34,8 @@ int cell_audit_open(struct cell_engine *engine, const struct cell_audit_options 
 	memcpy(&all, opts, opts->size);
 	if (!all.path || !*all.path)
 		return cell_fail(err, CELL_E_INVALID, 0, "an audit log needs a path");
-	if (cell__loop_is_current(&engine->loop))
-		return cell_fail(err, CELL_E_INVALID, 0, "cell_audit_open() waits and must not be called from a callback");
+	if (cell__engine_may_wait(engine, "cell_audit_open", err) < 0)
+		return -1;
 	struct cell_audit *audit = cell__alloc(1, sizeof *audit);
 	if (!audit)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
@@ -84,6 +84,7 @@ void cell_audit_close(struct cell_audit *audit)
 {
 	if (!audit)
 		return;
+	cell__engine_must_wait(audit->engine, "cell_audit_close");
 	struct closing closing = { .task.fn = do_close, .audit = audit->audit };
 	cell__waiter_init(&closing.waiter);
 	cell__loop_do(&audit->engine->loop, &closing.task, &closing.waiter);

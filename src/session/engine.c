@@ -78,6 +78,22 @@ static int find_parts(const char *given, char *ret_dir, size_t size, struct cell
 
 /* ---- create and destroy ---- */
 
+int cell__engine_may_wait(struct cell_engine *engine, const char *name, struct cell_error *err)
+{
+	if (cell__loop_is_current(&engine->loop))
+		return cell_fail(err, CELL_E_INVALID, 0, "%s() waits and must not be called from a callback of the engine", name);
+	return 0;
+}
+
+void cell__engine_must_wait(struct cell_engine *engine, const char *name)
+{
+	struct cell_error err;
+	if (cell__engine_may_wait(engine, name, &err) == 0)
+		return;
+	log_line(engine, CELL_LOG_ERROR, "%s", err.msg);
+	abort();
+}
+
 static int make_subprocess(struct cell_engine *engine, const struct cell_engine_options *opts, struct cell_error *err)
 {
 	char dir[PATH_MAX], spawner[PATH_MAX + 32], kernel_dir[PATH_MAX + 32];
@@ -209,6 +225,7 @@ void cell_engine_destroy(struct cell_engine *engine)
 {
 	if (!engine)
 		return;
+	cell__engine_must_wait(engine, "cell_engine_destroy");
 	struct destroy destroy = { .task.fn = start_destroy, .engine = engine };
 	cell__waiter_init(&destroy.waiter);
 	cell__loop_do(&engine->loop, &destroy.task, &destroy.waiter);
@@ -256,8 +273,8 @@ static void start_prewarm(struct cell__task *task)
 int cell_engine_prewarm(struct cell_engine *engine, const char *python, const char *preload,
 			struct cell_env_info *ret_info, struct cell_error *err)
 {
-	if (cell__loop_is_current(&engine->loop))
-		return cell_fail(err, CELL_E_INVALID, 0, "cell_engine_prewarm() waits and must not be called from a callback");
+	if (cell__engine_may_wait(engine, "cell_engine_prewarm", err) < 0)
+		return -1;
 	struct prewarm prewarm = {
 		.task.fn = start_prewarm,
 		.engine = engine,

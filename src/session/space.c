@@ -487,8 +487,8 @@ int cell_space_open(struct cell_engine *engine, const struct cell_space_options 
 					 sizeof all);
 		memcpy(&all, opts, opts->size);
 	}
-	if (cell__loop_is_current(&engine->loop))
-		return cell_fail(err, CELL_E_INVALID, 0, "cell_space_open() waits and must not be called from a callback");
+	if (cell__engine_may_wait(engine, "cell_space_open", err) < 0)
+		return -1;
 	struct cell_space *space = cell__alloc(1, sizeof *space);
 	if (!space)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
@@ -539,6 +539,7 @@ void cell_space_close(struct cell_space *space)
 	if (!space)
 		return;
 	struct cell__loop *loop = &space->engine->loop;
+	cell__engine_must_wait(space->engine, "cell_space_close");
 	struct closing closing = { .task.fn = do_close, .space = space };
 	cell__waiter_init(&closing.waiter);
 	cell__loop_do(loop, &closing.task, &closing.waiter);
@@ -704,9 +705,7 @@ void cell_canceller_cancel(struct cell_canceller *canceller)
 	struct cell__loop *loop = canceller->call ? &canceller->call->space->engine->loop : NULL;
 	canceller->cancelled = true;
 	pthread_mutex_unlock(&canceller->lock);
-	if (loop && cell__loop_is_current(loop))
-		do_cancel(canceller);
-	else if (loop)
+	if (loop)
 		cell__loop_call(loop, do_cancel, canceller);
 }
 
@@ -738,8 +737,8 @@ static int call_and_wait(struct cell_space *space, const char *method, const cha
 			 size_t raw_size, struct cell_canceller *canceller, struct cell_answer *ret_answer,
 			 struct cell_error *err)
 {
-	if (cell__loop_is_current(&space->engine->loop))
-		return cell_fail(err, CELL_E_INVALID, 0, "cell_space_call() waits and must not be called from a callback");
+	if (cell__engine_may_wait(space->engine, "cell_space_call", err) < 0)
+		return -1;
 	json_error_t problem;
 	json_t *args = json_loads(args_json ? args_json : "{}", JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &problem);
 	if (!json_is_object(args)) {
@@ -895,10 +894,7 @@ int cell_space_add_tool(struct cell_space *space, const struct cell_tool *tool, 
 	if (!all.name || !all.fn)
 		return cell_fail(err, CELL_E_INVALID, 0, "a tool needs a name and a function");
 	struct adding adding = { .space = space, .tool = &all };
-	if (cell__loop_is_current(&space->engine->loop))
-		do_add_tool(&adding);
-	else
-		cell__loop_call(&space->engine->loop, do_add_tool, &adding);
+	cell__loop_call(&space->engine->loop, do_add_tool, &adding);
 	if (adding.rc < 0 && err)
 		*err = adding.err;
 	return adding.rc;
@@ -926,10 +922,7 @@ int cell_space_add_middleware(struct cell_space *space, const struct cell_middle
 				 sizeof all);
 	memcpy(&all, middleware, middleware->size);
 	struct adding_middleware adding = { .space = space, .middleware = &all };
-	if (cell__loop_is_current(&space->engine->loop))
-		do_add_middleware(&adding);
-	else
-		cell__loop_call(&space->engine->loop, do_add_middleware, &adding);
+	cell__loop_call(&space->engine->loop, do_add_middleware, &adding);
 	if (adding.rc < 0 && err)
 		*err = adding.err;
 	return adding.rc;
