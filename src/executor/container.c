@@ -661,16 +661,10 @@ static void container_probe(struct cell__executor_host *host, struct cell_execut
 	snprintf(info->advice, sizeof(info->advice), "install Docker or Podman; one elsewhere is used with DOCKER_HOST or --container-host");
 }
 
-static int container_describe(const struct cell_session_options *opts, char **ret_text, struct cell_error *err)
-{
-	return cell__container_describe(opts->container, opts->env, ret_text, err);
-}
-
 const struct cell__executor cell__container_executor = {
 	.name = "container",
 	.isolation = "container",
 	.takes = CELL_TAKES_CONTAINER | CELL_TAKES_WORKSPACE,
-	.describe = container_describe,
 	.probe = container_probe,
 	.open = container_open,
 	.look = cell__remote_look,

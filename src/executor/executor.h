@@ -143,8 +143,6 @@ struct cell__executor {
 	void (*probe)(struct cell__executor_host *host, struct cell_executor_info *info);
 	/* Can it give a session all that is asked for?  Any thread, by cell__executor_check().  NULL: it can. */
 	int (*check)(const struct cell_session_options *opts, struct cell_error *err);
-	/* Its own options as one text, for the spec's `container`; free() it.  Any thread.  NULL: there are none. */
-	int (*describe)(const struct cell_session_options *opts, char **ret_text, struct cell_error *err);
 	/* Makes kernels like this one in advance; see cell__subprocess_prewarm().  NULL: it makes none. */
 	int (*prewarm)(struct cell__executor_host *host, const struct cell__kernel_spec *spec, cell__prewarmed_fn done, void *arg,
 		       struct cell_error *err);

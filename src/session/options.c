@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "executor/container.h"
 #include "session/audit.h"
 #include "session/policy.h"
 #include "session/space.h"
@@ -174,7 +175,8 @@ int cell__options_init(struct cell__options *options, const struct cell_session_
 		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "there is no executor \"%.60s\"; `workcell doctor` lists them", name);
 	if (cell__executor_check(executor, opts, err) < 0 || check_numbers(opts, err) < 0 || copy_gate(options, opts, err) < 0 ||
 	    copy_texts(options, opts, err) < 0 || copy_confinement(options, opts, err) < 0 ||
-	    (executor->describe && executor->describe(opts, &options->container, err) < 0) ||
+	    (executor->takes & CELL_TAKES_CONTAINER &&
+	     cell__container_describe(opts->container, opts->env, &options->container, err) < 0) ||
 	    copy_cwd(options, opts->cwd, err) < 0 || check_audit(options, err) < 0)
 		return -1;
 	return copy_env(options, opts->env, err);

@@ -28,7 +28,7 @@ struct cell__options {
 	char *network;
 	char *remote_url, *remote_token, *remote_workspace;
 	bool remote_reopen;
-	char *container; /* what the executor's describe() made */
+	char *container; /* what cell__container_describe() made */
 	struct cell__policy confine;
 	bool confined; /* confine holds */
 };

@@ -41,7 +41,7 @@ static int env_with_programs(struct cell_session *session, const char ***ret_env
 }
 
 int cell__seat_spec(struct cell_session *session, struct cell__kernel_spec *ret_spec, const char *read[static 2],
-		     struct cell_error *err)
+		    struct cell_error *err)
 {
 	const struct cell__options *options = &session->options;
 	*ret_spec = (struct cell__kernel_spec){
