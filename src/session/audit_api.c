@@ -62,22 +62,9 @@ int cell_audit_open(struct cell_engine *engine, const struct cell_audit_options 
 	return 0;
 }
 
-struct closing {
-	struct cell__task task;
-	struct cell__waiter waiter;
-	struct cell__audit *audit;
-};
-
-static void handle_closed(void *arg)
+static void start_close(void *audit, void (*done)(void *arg), void *arg)
 {
-	struct closing *closing = arg;
-	cell__waiter_signal(&closing->waiter);
-}
-
-static void do_close(struct cell__task *task)
-{
-	struct closing *closing = (struct closing *)task;
-	cell__audit_close(closing->audit, handle_closed, closing);
+	cell__audit_close(audit, done, arg);
 }
 
 void cell_audit_close(struct cell_audit *audit)
@@ -85,10 +72,7 @@ void cell_audit_close(struct cell_audit *audit)
 	if (!audit)
 		return;
 	cell__engine_must_wait(audit->engine, "cell_audit_close");
-	struct closing closing = { .task.fn = do_close, .audit = audit->audit };
-	cell__waiter_init(&closing.waiter);
-	cell__loop_do(&audit->engine->loop, &closing.task, &closing.waiter);
-	cell__waiter_finish(&closing.waiter);
+	cell__engine_wait(audit->engine, start_close, audit->audit);
 	free(audit);
 }
 

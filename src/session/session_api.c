@@ -412,16 +412,9 @@ int cell_session_reset(struct cell_session *session, struct cell_error *err)
 	return wait_for(session, cell__session_do_reset, err);
 }
 
-static void handle_closed(void *arg)
+static void start_close(void *session, void (*done)(void *arg), void *arg)
 {
-	struct cell__waiting *waiting = arg;
-	cell__waiter_signal(&waiting->waiter);
-}
-
-static void do_close(struct cell__task *task)
-{
-	struct cell__waiting *waiting = (struct cell__waiting *)task;
-	cell__session_close(waiting->session, handle_closed, waiting);
+	cell__session_close(session, done, arg);
 }
 
 void cell_session_close(struct cell_session *session)
@@ -429,5 +422,5 @@ void cell_session_close(struct cell_session *session)
 	if (!session)
 		return;
 	cell__engine_must_wait(session->engine, "cell_session_close");
-	(void)wait_for(session, do_close, NULL);
+	cell__engine_wait(session->engine, start_close, session);
 }
