@@ -122,6 +122,10 @@ CELL_API int cell_engine_create(const struct cell_engine_options *opts, struct c
 /*
  * Ends all sessions and processes and waits for them.  NULL is fine.  Sessions of this engine must not
  * be in use by other threads; their handles are closed by this call and must not be used again.
+ *
+ * A callback of the engine must not call what waits: the engine would wait for itself.  Functions that
+ * can fail answer CELL_E_INVALID; those that cannot (this one and every close) say which it was to the
+ * log and abort.
  */
 CELL_API void cell_engine_destroy(struct cell_engine *engine);
 

@@ -162,3 +162,41 @@ const char *cell__answer_result(const struct cell_frame *frame, struct cell__ans
 		problem = "bytes that belong to nothing";
 	return problem;
 }
+
+const char *cell__answer_hand_on(const struct cell_frame *frame, const struct cell__kernel_events *events, void *owner)
+{
+	struct cell__answer answer;
+	struct cell__bundle bundle;
+	json_t *memory = NULL;
+	const char *problem = NULL;
+	switch (frame->type) {
+	case CELL_FRAME_DISPLAY:
+		if (!(problem = cell__answer_display(frame, &bundle, &memory)))
+			events->display(owner, &bundle);
+		break;
+	case CELL_FRAME_RESULT:
+		if (!(problem = cell__answer_result(frame, &answer, &memory)))
+			events->result(owner, frame->id, &answer);
+		break;
+	case CELL_FRAME_CALL:
+		problem = events->call(owner, frame->id, (const char *)frame->json, frame->json_size, frame->raw, frame->raw_size);
+		break;
+	default:
+		problem = "a frame that no kernel sends then";
+	}
+	json_decref(memory);
+	return problem;
+}
+
+const char *cell__answer_ready(const struct cell_frame *frame, struct cell_error *ret_refusal)
+{
+	json_t *ready = json_loadb((const char *)frame->json, frame->json_size, 0, NULL), *error = json_object_get(ready, "error");
+	const char *problem = json_is_object(ready) ? NULL : "READY that is not JSON", *code = "", *message = NULL;
+	(void)json_unpack(error, "{s?s, s?s}", "code", &code, "message", &message);
+	*ret_refusal = (struct cell_error){ 0 };
+	if (error)
+		cell_fail(ret_refusal, strcmp(code, "preload_failed") == 0 ? CELL_E_PRELOAD : CELL_E_INVALID, 0, "%s",
+			  message ? message : "the kernel refused the session");
+	json_decref(ready);
+	return problem;
+}

@@ -10,8 +10,12 @@
 #include "executor/executor.h"
 #include "wire/frame.h"
 
-/* NULL, or what is wrong with the frame. */
+/* NULL, or what is wrong with the frame; the same for the others here. */
 const char *cell__answer_result(const struct cell_frame *frame, struct cell__answer *ret_answer, json_t **ret_memory);
 const char *cell__answer_display(const struct cell_frame *frame, struct cell__bundle *ret_bundle, json_t **ret_memory);
+/* DISPLAY, RESULT or CALL of a kernel that is ready, handed on to its owner. */
+const char *cell__answer_hand_on(const struct cell_frame *frame, const struct cell__kernel_events *events, void *owner);
+/* READY: ret_refusal's code is not 0 where the kernel refuses the session. */
+const char *cell__answer_ready(const struct cell_frame *frame, struct cell_error *ret_refusal);
 
 #endif

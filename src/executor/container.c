@@ -664,6 +664,7 @@ static void container_probe(struct cell__executor_host *host, struct cell_execut
 const struct cell__executor cell__container_executor = {
 	.name = "container",
 	.isolation = "container",
+	.takes = CELL_TAKES_CONTAINER | CELL_TAKES_WORKSPACE,
 	.probe = container_probe,
 	.open = container_open,
 	.look = cell__remote_look,

@@ -248,21 +248,16 @@ static void send_init(struct kernel *kernel)
 
 static const char *handle_ready(struct kernel *kernel, const struct cell_frame *frame)
 {
+	struct cell_error refusal;
 	if (kernel->state != OPENING)
 		return "READY without INIT";
-	json_t *ready = json_loadb((const char *)frame->json, frame->json_size, 0, NULL);
-	if (!json_is_object(ready)) {
-		json_decref(ready);
-		return "READY that is not JSON";
-	}
-	const char *message = "the kernel refused the session";
-	json_unpack(ready, "{s?{s?s}}", "error", "message", &message);
-	bool refused = json_object_get(ready, "error") != NULL;
-	if (refused)
-		end_kernel(kernel, CELL_E_INVALID, message);
-	json_decref(ready);
-	if (refused)
+	const char *problem = cell__answer_ready(frame, &refusal);
+	if (problem)
+		return problem;
+	if (refusal.code) {
+		end_kernel(kernel, refusal.code, refusal.msg);
 		return NULL;
+	}
 	uv_timer_stop(&kernel->timer);
 	kernel->state = LIVE;
 	kernel->events->ready(kernel->owner);
@@ -292,34 +287,11 @@ static const char *handle_early_frame(struct kernel *kernel, const struct cell_f
 
 static const char *handle_live_frame(struct kernel *kernel, const struct cell_frame *frame)
 {
-	struct cell__answer answer;
-	struct cell__bundle bundle;
-	json_t *memory = NULL;
-	const char *problem = NULL;
-	switch (frame->type) {
-	case CELL_FRAME_OUTPUT:
-		kernel->events->output(kernel->owner, frame->flags == CELL_STDERR ? CELL_STDERR : CELL_STDOUT,
-				       (const char *)frame->raw, frame->raw_size);
-		break;
-	case CELL_FRAME_DISPLAY:
-		problem = cell__answer_display(frame, &bundle, &memory);
-		if (!problem)
-			kernel->events->display(kernel->owner, &bundle);
-		break;
-	case CELL_FRAME_RESULT:
-		problem = cell__answer_result(frame, &answer, &memory);
-		if (!problem)
-			kernel->events->result(kernel->owner, frame->id, &answer);
-		break;
-	case CELL_FRAME_CALL:
-		problem = kernel->events->call(kernel->owner, frame->id, (const char *)frame->json, frame->json_size, frame->raw,
-					       frame->raw_size);
-		break;
-	default:
-		problem = "a frame after READY that no kernel sends";
-	}
-	json_decref(memory);
-	return problem;
+	if (frame->type != CELL_FRAME_OUTPUT)
+		return cell__answer_hand_on(frame, kernel->events, kernel->owner);
+	kernel->events->output(kernel->owner, frame->flags == CELL_STDERR ? CELL_STDERR : CELL_STDOUT, (const char *)frame->raw,
+			       frame->raw_size);
+	return NULL;
 }
 
 static void take_frames(struct kernel *kernel)
@@ -662,6 +634,18 @@ static int deno_open(struct cell__executor_host *host, const struct cell__kernel
 	return 0;
 }
 
+static int deno_check(const struct cell_session_options *opts, struct cell_error *err)
+{
+	static const char *const profiles[] = { "none", "deps-only", "full" };
+	const char *profile = opts->network_profile;
+	if (!profile)
+		return 0;
+	for (size_t i = 0; i < sizeof profiles / sizeof *profiles; i++)
+		if (strcmp(profile, profiles[i]) == 0)
+			return 0;
+	return cell_fail(err, CELL_E_INVALID, 0, "network profile \"%.40s\", expected none, deps-only or full", profile);
+}
+
 static void deno_look(struct cell__kernel *base)
 {
 	(void)base; /* output and results come one behind the other */
@@ -751,7 +735,11 @@ static const char *deno_receipt_of(const struct cell__kernel *base)
 const struct cell__executor cell__deno_executor = {
 	.name = "deno",
 	.isolation = "wasm",
+	.takes = CELL_TAKES_NETWORK,
+	.untrusted = true,
+	.wants_wheels = true,
 	.probe = deno_probe,
+	.check = deno_check,
 	.open = deno_open,
 	.look = deno_look,
 	.run = deno_run,

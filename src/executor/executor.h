@@ -94,6 +94,9 @@ struct cell__kernel_spec {
 	const char *jupyter_path; /* jupyter: folders to look for kernelspecs in first; NULL: none */
 };
 
+/* Once: info, or NULL and why not. */
+typedef void (*cell__prewarmed_fn)(void *arg, const struct cell_env_info *info, const struct cell_error *err);
+
 struct cell__policy;
 struct cell__sandbox;
 struct cell__spawn_hub;
@@ -118,15 +121,31 @@ struct cell__executor_host {
 	void *log_arg;
 };
 
+/* Options of a session that only some executors know. */
+enum cell__takes {
+	CELL_TAKES_KERNEL = 1 << 0,    /* kernel */
+	CELL_TAKES_POLICY = 1 << 1,    /* sandbox_policy, workspace_mode; it gets a policy in any case */
+	CELL_TAKES_NETWORK = 1 << 2,   /* network_profile */
+	CELL_TAKES_SERVER = 1 << 3,    /* remote_url, remote_token */
+	CELL_TAKES_WORKSPACE = 1 << 4, /* remote_workspace */
+	CELL_TAKES_CONTAINER = 1 << 5, /* container */
+};
+
 struct cell__executor {
 	const char *name;
 	const char *isolation; /* one word */
+	unsigned takes;        /* CELL_TAKES_* */
+	bool untrusted;        /* what its code asks the host for must not run the code's own programs there */
+	bool wants_wheels;     /* its Python is not of this machine: packages go to it as wheels */
 	/* Its kernels take the loop themselves when they have something to say: who waits for a run must not keep it. */
 	bool takes_loop;
 	/* Can this work here?  Fills available, reason, advice. */
 	void (*probe)(struct cell__executor_host *host, struct cell_executor_info *info);
-	/* Can it give a session all that is asked for?  Any thread.  NULL: it can. */
+	/* Can it give a session all that is asked for?  Any thread, by cell__executor_check().  NULL: it can. */
 	int (*check)(const struct cell_session_options *opts, struct cell_error *err);
+	/* Makes kernels like this one in advance; see cell__subprocess_prewarm().  NULL: it makes none. */
+	int (*prewarm)(struct cell__executor_host *host, const struct cell__kernel_spec *spec, cell__prewarmed_fn done, void *arg,
+		       struct cell_error *err);
 	int (*open)(struct cell__executor_host *host, const struct cell__kernel_spec *spec,
 		    const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel,
 		    struct cell_error *err);
@@ -156,6 +175,8 @@ struct cell__executor {
 /* NULL past the end. */
 const struct cell__executor *cell__executor_at(size_t i);
 const struct cell__executor *cell__executor_find(const char *name);
+/* Refuses what this executor cannot give, and what is for another.  Any thread. */
+int cell__executor_check(const struct cell__executor *executor, const struct cell_session_options *opts, struct cell_error *err);
 
 extern const struct cell__executor cell__subprocess_executor;
 extern const struct cell__executor cell__sandbox_executor;

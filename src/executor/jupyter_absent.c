@@ -61,7 +61,7 @@ static int64_t absent_pid(const struct cell__kernel *kernel)
 }
 
 const struct cell__executor cell__jupyter_executor = {
-	.name = "jupyter", .isolation = "process", .probe = absent_probe, .open = absent_open, .look = absent_look,
+	.name = "jupyter", .isolation = "process", .takes = CELL_TAKES_KERNEL, .probe = absent_probe, .open = absent_open, .look = absent_look,
 	.run = absent_run, .reply = absent_reply, .interrupt = absent_interrupt, .pause = absent_pause, .close = absent_close,
 	.pid = absent_pid, .receipt = "{}",
 };

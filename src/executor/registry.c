@@ -1,3 +1,4 @@
+/* The list of executors, and which options of a session are whose. */
 #include <assert.h>
 #include <string.h>
 
@@ -30,4 +31,32 @@ const struct cell__executor *cell__executor_find(const char *name)
 		if (strcmp(e->name, name) == 0)
 			return e;
 	return NULL;
+}
+
+/* What is given to an executor that does not know it would be ignored, and so is refused. */
+int cell__executor_check(const struct cell__executor *executor, const struct cell_session_options *opts, struct cell_error *err)
+{
+	const struct {
+		unsigned takes;
+		bool given;
+		const char *what;
+	} groups[] = {
+		{ CELL_TAKES_KERNEL, opts->kernel, "a kernelspec is" },
+		{ CELL_TAKES_POLICY, opts->sandbox_policy || opts->workspace_mode, "sandbox policy and workspace mode are" },
+		{ CELL_TAKES_NETWORK, opts->network_profile, "a network profile is" },
+		{ CELL_TAKES_CONTAINER, opts->container, "options of a container are" },
+		{ CELL_TAKES_SERVER, opts->remote_url || opts->remote_token, "a server's URL, token and workspace are" },
+		{ CELL_TAKES_WORKSPACE, opts->remote_workspace, "a server's URL, token and workspace are" },
+	};
+	for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
+		if (!groups[i].given || executor->takes & groups[i].takes)
+			continue;
+		const struct cell__executor *whose = NULL;
+		for (size_t k = 0; (whose = cell__executor_at(k)) && !(whose->takes & groups[i].takes); k++)
+			;
+		assert(whose);
+		return cell_fail(err, CELL_E_INVALID, 0, "%s for the executor \"%s\", not \"%s\"", groups[i].what, whose->name,
+				 executor->name);
+	}
+	return executor->check ? executor->check(opts, err) : 0;
 }

@@ -1029,6 +1029,7 @@ int64_t cell__remote_pid(const struct cell__kernel *base)
 const struct cell__executor cell__remote_executor = {
 	.name = "remote",
 	.isolation = "server",
+	.takes = CELL_TAKES_SERVER | CELL_TAKES_WORKSPACE,
 	.probe = remote_probe,
 	.open = remote_open,
 	.look = cell__remote_look,

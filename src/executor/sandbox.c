@@ -242,8 +242,9 @@ static struct cell__sandbox *sandbox_of(struct cell__executor_host *host)
 	return host->sandbox;
 }
 
-struct cell__sandbox_request *cell__sandbox_request_create(struct cell__executor_host *host,
-							    const struct cell__kernel_spec *spec, struct cell_error *err)
+/* What sessions like this one need.  NULL: said why. */
+static struct cell__sandbox_request *request_create(struct cell__executor_host *host, const struct cell__kernel_spec *spec,
+						    struct cell_error *err)
 {
 	struct request *request = cell__alloc(1, sizeof *request);
 	struct cell__sandbox *sandbox = sandbox_of(host);
@@ -363,7 +364,7 @@ static int sandbox_open(struct cell__executor_host *host, const struct cell__ker
 {
 	CELL_AUTO_FREE const char **env = NULL;
 	size_t n = 0, at = 0;
-	struct cell__sandbox_request *request = cell__sandbox_request_create(host, spec, err);
+	struct cell__sandbox_request *request = request_create(host, spec, err);
 	if (!request)
 		return -1;
 	struct request *mine = (struct request *)request;
@@ -400,6 +401,13 @@ static int sandbox_open(struct cell__executor_host *host, const struct cell__ker
 	return cell__subprocess_open(host, &cell__sandbox_executor, &inside, request, events, owner, ret_kernel, err);
 }
 
+static int sandbox_prewarm(struct cell__executor_host *host, const struct cell__kernel_spec *spec, cell__prewarmed_fn done,
+			   void *arg, struct cell_error *err)
+{
+	struct cell__sandbox_request *request = request_create(host, spec, err);
+	return request ? cell__subprocess_prewarm(host->subprocess, spec->python, spec->preload, request, done, arg, err) : -1;
+}
+
 static const char *sandbox_receipt_of(const struct cell__kernel *kernel)
 {
 	const struct request *request = (const struct request *)cell__subprocess_request(kernel);
@@ -409,7 +417,10 @@ static const char *sandbox_receipt_of(const struct cell__kernel *kernel)
 const struct cell__executor cell__sandbox_executor = {
 	.name = "sandbox",
 	.isolation = "sandbox",
+	.takes = CELL_TAKES_POLICY,
+	.untrusted = true,
 	.probe = sandbox_probe,
+	.prewarm = sandbox_prewarm,
 	.open = sandbox_open,
 	.look = cell__subprocess_look,
 	.run = cell__subprocess_run,

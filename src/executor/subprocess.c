@@ -1184,6 +1184,12 @@ static int subprocess_open(struct cell__executor_host *host, const struct cell__
 	return cell__subprocess_open(host, &cell__subprocess_executor, spec, NULL, events, owner, ret_kernel, err);
 }
 
+static int subprocess_prewarm(struct cell__executor_host *host, const struct cell__kernel_spec *spec, cell__prewarmed_fn done,
+			      void *arg, struct cell_error *err)
+{
+	return cell__subprocess_prewarm(host->subprocess, spec->python, spec->preload, NULL, done, arg, err);
+}
+
 const struct cell__sandbox_request *cell__subprocess_request(const struct cell__kernel *base)
 {
 	return ((const struct kernel *)base)->request;
@@ -1293,6 +1299,7 @@ const struct cell__executor cell__subprocess_executor = {
 	.name = "subprocess",
 	.isolation = "process",
 	.probe = cell__subprocess_probe,
+	.prewarm = subprocess_prewarm,
 	.open = subprocess_open,
 	.look = cell__subprocess_look,
 	.run = cell__subprocess_run,
@@ -1331,9 +1338,8 @@ int cell__subprocess_create(struct cell__executor_host *host, const struct cell_
 }
 
 int cell__subprocess_prewarm(struct cell__subprocess *sub, const char *python, const char *preload,
-			     struct cell__sandbox_request *request,
-			     void (*done)(void *arg, const struct cell_env_info *info, const struct cell_error *err),
-			     void *arg, struct cell_error *err)
+			     struct cell__sandbox_request *request, cell__prewarmed_fn done, void *arg,
+			     struct cell_error *err)
 {
 	struct env *env;
 	struct prewarm *prewarm = cell__alloc(1, sizeof *prewarm);

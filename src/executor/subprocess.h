@@ -76,9 +76,8 @@ int cell__subprocess_create(struct cell__executor_host *host, const struct cell_
  * returned error means done() never runs.  request: as for open.
  */
 int cell__subprocess_prewarm(struct cell__subprocess *sub, const char *python, const char *preload,
-			     struct cell__sandbox_request *request,
-			     void (*done)(void *arg, const struct cell_env_info *info, const struct cell_error *err),
-			     void *arg, struct cell_error *err);
+			     struct cell__sandbox_request *request, cell__prewarmed_fn done, void *arg,
+			     struct cell_error *err);
 /* Ends every kernel and zygote.  All sessions must have been closed.  done() runs when the handles are gone. */
 void cell__subprocess_destroy(struct cell__subprocess *sub, void (*done)(void *arg), void *arg);
 

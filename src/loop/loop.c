@@ -437,6 +437,10 @@ static void run_call(struct cell__task *task)
 void cell__loop_call(struct cell__loop *loop, void (*fn)(void *arg), void *arg)
 {
 	struct call call = { .task.fn = run_call, .fn = fn, .arg = arg };
+	if (cell__loop_is_current(loop)) {
+		fn(arg);
+		return;
+	}
 	cell__waiter_init(&call.waiter);
 	cell__loop_do(loop, &call.task, &call.waiter);
 	cell__waiter_finish(&call.waiter);

@@ -87,7 +87,7 @@ void cell__loop_do(struct cell__loop *loop, struct cell__task *task, struct cell
  * signals the waiter itself costs no system call on a quiet engine.
  */
 void cell__loop_visit(struct cell__loop *loop, struct cell__task *task, struct cell__waiter *waiter);
-/* The same for a function that is done when it returns. */
+/* The same for a function that is done when it returns; on the loop's own thread, at once. */
 void cell__loop_call(struct cell__loop *loop, void (*fn)(void *arg), void *arg);
 
 #endif

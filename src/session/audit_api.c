@@ -34,8 +34,8 @@ int cell_audit_open(struct cell_engine *engine, const struct cell_audit_options 
 	memcpy(&all, opts, opts->size);
 	if (!all.path || !*all.path)
 		return cell_fail(err, CELL_E_INVALID, 0, "an audit log needs a path");
-	if (cell__loop_is_current(&engine->loop))
-		return cell_fail(err, CELL_E_INVALID, 0, "cell_audit_open() waits and must not be called from a callback");
+	if (cell__engine_may_wait(engine, "cell_audit_open", err) < 0)
+		return -1;
 	struct cell_audit *audit = cell__alloc(1, sizeof *audit);
 	if (!audit)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
@@ -62,32 +62,17 @@ int cell_audit_open(struct cell_engine *engine, const struct cell_audit_options 
 	return 0;
 }
 
-struct closing {
-	struct cell__task task;
-	struct cell__waiter waiter;
-	struct cell__audit *audit;
-};
-
-static void handle_closed(void *arg)
+static void start_close(void *audit, void (*done)(void *arg), void *arg)
 {
-	struct closing *closing = arg;
-	cell__waiter_signal(&closing->waiter);
-}
-
-static void do_close(struct cell__task *task)
-{
-	struct closing *closing = (struct closing *)task;
-	cell__audit_close(closing->audit, handle_closed, closing);
+	cell__audit_close(audit, done, arg);
 }
 
 void cell_audit_close(struct cell_audit *audit)
 {
 	if (!audit)
 		return;
-	struct closing closing = { .task.fn = do_close, .audit = audit->audit };
-	cell__waiter_init(&closing.waiter);
-	cell__loop_do(&audit->engine->loop, &closing.task, &closing.waiter);
-	cell__waiter_finish(&closing.waiter);
+	cell__engine_must_wait(audit->engine, "cell_audit_close");
+	cell__engine_wait(audit->engine, start_close, audit->audit);
 	free(audit);
 }
 

@@ -59,8 +59,8 @@ int cell_container_build(struct cell_engine *engine, const struct cell_container
 {
 	CELL_AUTO_FREE char *text = NULL;
 	struct building building = { .task.fn = start, .engine = engine, .progress = progress, .arg = arg };
-	if (cell__loop_is_current(&engine->loop))
-		return cell_fail(err, CELL_E_INVALID, 0, "cell_container_build() waits and must not be called from a callback of the engine");
+	if (cell__engine_may_wait(engine, "cell_container_build", err) < 0)
+		return -1;
 	if (!options || !options->context)
 		return cell_fail(err, CELL_E_INVALID, 0, "building an image needs a context: a folder with packaging/Dockerfile");
 	if (cell__container_describe(options, NULL, &text, err) < 0)

@@ -78,6 +78,48 @@ static int find_parts(const char *given, char *ret_dir, size_t size, struct cell
 
 /* ---- create and destroy ---- */
 
+int cell__engine_may_wait(struct cell_engine *engine, const char *name, struct cell_error *err)
+{
+	if (cell__loop_is_current(&engine->loop))
+		return cell_fail(err, CELL_E_INVALID, 0, "%s() waits and must not be called from a callback of the engine", name);
+	return 0;
+}
+
+void cell__engine_must_wait(struct cell_engine *engine, const char *name)
+{
+	struct cell_error err;
+	if (cell__engine_may_wait(engine, name, &err) == 0)
+		return;
+	log_line(engine, CELL_LOG_ERROR, "%s", err.msg);
+	abort();
+}
+
+struct wait {
+	struct cell__task task;
+	struct cell__waiter waiter;
+	cell__engine_start start;
+	void *object;
+};
+
+static void handle_wait_over(void *arg)
+{
+	cell__waiter_signal(&((struct wait *)arg)->waiter);
+}
+
+static void start_wait(struct cell__task *task)
+{
+	struct wait *wait = (struct wait *)task;
+	wait->start(wait->object, handle_wait_over, wait);
+}
+
+void cell__engine_wait(struct cell_engine *engine, cell__engine_start start, void *object)
+{
+	struct wait wait = { .task.fn = start_wait, .start = start, .object = object };
+	cell__waiter_init(&wait.waiter);
+	cell__loop_do(&engine->loop, &wait.task, &wait.waiter);
+	cell__waiter_finish(&wait.waiter);
+}
+
 static int make_subprocess(struct cell_engine *engine, const struct cell_engine_options *opts, struct cell_error *err)
 {
 	char dir[PATH_MAX], spawner[PATH_MAX + 32], kernel_dir[PATH_MAX + 32];
@@ -152,21 +194,15 @@ int cell_engine_create(const struct cell_engine_options *opts, struct cell_engin
 }
 
 struct destroy {
-	struct cell__task task;
 	struct cell_engine *engine;
-	struct cell__waiter waiter;
+	void (*done)(void *arg);
+	void *arg;
 };
-
-static void handle_spawner_gone(void *arg)
-{
-	struct destroy *destroy = arg;
-	cell__waiter_signal(&destroy->waiter);
-}
 
 static void handle_executors_gone(void *arg)
 {
 	struct destroy *destroy = arg;
-	cell__spawn_hub_finish(&destroy->engine->hub, handle_spawner_gone, destroy);
+	cell__spawn_hub_finish(&destroy->engine->hub, destroy->done, destroy->arg);
 }
 
 static void handle_remote_gone(void *arg)
@@ -200,19 +236,21 @@ static void destroy_next(void *arg)
 		cell__jupyter_destroy(engine->host.jupyter, handle_jupyter_gone, destroy);
 }
 
-static void start_destroy(struct cell__task *task)
+static void start_destroy(void *object, void (*done)(void *arg), void *arg)
 {
-	destroy_next(task);
+	struct destroy *destroy = object;
+	destroy->done = done;
+	destroy->arg = arg;
+	destroy_next(destroy);
 }
 
 void cell_engine_destroy(struct cell_engine *engine)
 {
 	if (!engine)
 		return;
-	struct destroy destroy = { .task.fn = start_destroy, .engine = engine };
-	cell__waiter_init(&destroy.waiter);
-	cell__loop_do(&engine->loop, &destroy.task, &destroy.waiter);
-	cell__waiter_finish(&destroy.waiter);
+	cell__engine_must_wait(engine, "cell_engine_destroy");
+	struct destroy destroy = { .engine = engine };
+	cell__engine_wait(engine, start_destroy, &destroy);
 	cell__loop_stop(&engine->loop);
 	cell__sandbox_destroy(engine->host.sandbox);
 	free(engine->kernel_dir);
@@ -256,8 +294,8 @@ static void start_prewarm(struct cell__task *task)
 int cell_engine_prewarm(struct cell_engine *engine, const char *python, const char *preload,
 			struct cell_env_info *ret_info, struct cell_error *err)
 {
-	if (cell__loop_is_current(&engine->loop))
-		return cell_fail(err, CELL_E_INVALID, 0, "cell_engine_prewarm() waits and must not be called from a callback");
+	if (cell__engine_may_wait(engine, "cell_engine_prewarm", err) < 0)
+		return -1;
 	struct prewarm prewarm = {
 		.task.fn = start_prewarm,
 		.engine = engine,

@@ -20,6 +20,14 @@ struct cell_engine {
 	struct cell_space *spaces;     /* loop's thread */
 };
 
+/* For functions that wait, before they do: from a callback of the engine that would be for ever. */
+int cell__engine_may_wait(struct cell_engine *engine, const char *name, struct cell_error *err);
+/* The same for those that cannot say so: says it to the log and aborts. */
+void cell__engine_must_wait(struct cell_engine *engine, const char *name);
+/* Any other thread: runs start(object, done, arg) on the loop's thread and waits until it has called done(arg). */
+typedef void (*cell__engine_start)(void *object, void (*done)(void *arg), void *arg);
+void cell__engine_wait(struct cell_engine *engine, cell__engine_start start, void *object);
+
 /* Loop's thread.  Starts closing; done(arg) when its processes are gone and its memory is free. */
 void cell__session_close(struct cell_session *session, void (*done)(void *arg), void *arg);
 

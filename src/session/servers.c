@@ -28,12 +28,8 @@ static void do_change(void *arg)
 
 static int change(struct cell_space *space, const char *name, const json_t *params, struct cell_error *err)
 {
-	struct cell__loop *loop = cell__space_loop(space);
 	struct changing changing = { .tools = cell__space_tools(space), .name = name, .params = params };
-	if (cell__loop_is_current(loop))
-		do_change(&changing);
-	else
-		cell__loop_call(loop, do_change, &changing);
+	cell__loop_call(&cell__space_engine(space)->loop, do_change, &changing);
 	if (changing.rc < 0 && err)
 		*err = changing.err;
 	return changing.rc;
@@ -58,32 +54,17 @@ int cell_space_remove_mcp(struct cell_space *space, const char *name, struct cel
 
 /* ---- stopping ---- */
 
-struct stopping {
-	struct cell__task task;
-	struct cell__waiter waiter;
-	struct cell__tools *tools;
-};
-
-static void handle_stopped(void *arg)
+static void start_stop(void *tools, void (*done)(void *arg), void *arg)
 {
-	cell__waiter_signal(&((struct stopping *)arg)->waiter);
-}
-
-static void do_stop(struct cell__task *task)
-{
-	struct stopping *stopping = (struct stopping *)task;
-	cell__tools_stop_mcp(stopping->tools, handle_stopped, stopping);
+	cell__tools_stop_mcp(tools, done, arg);
 }
 
 int cell_space_stop_servers(struct cell_space *space, struct cell_error *err)
 {
-	struct cell__loop *loop = cell__space_loop(space);
-	if (cell__loop_is_current(loop))
-		return cell_fail(err, CELL_E_INVALID, 0, "cell_space_stop_servers() waits and must not be called from a callback");
-	struct stopping stopping = { .task.fn = do_stop, .tools = cell__space_tools(space) };
-	cell__waiter_init(&stopping.waiter);
-	cell__loop_do(loop, &stopping.task, &stopping.waiter);
-	cell__waiter_finish(&stopping.waiter);
+	struct cell_engine *engine = cell__space_engine(space);
+	if (cell__engine_may_wait(engine, "cell_space_stop_servers", err) < 0)
+		return -1;
+	cell__engine_wait(engine, start_stop, cell__space_tools(space));
 	return 0;
 }
 
@@ -232,19 +213,15 @@ static bool somebody_answers(void *arg)
 
 void cell__servers_init(struct cell__servers *servers, struct cell_space *space)
 {
-	*servers = (struct cell__servers){ .loop = cell__space_loop(space), .space = space };
+	*servers = (struct cell__servers){ .loop = &cell__space_engine(space)->loop, .space = space };
 	cell__tools_on_mcp(cell__space_tools(space), hear, somebody_answers, servers);
 }
 
 int cell_space_on_tool_event(struct cell_space *space, cell_tool_event_fn fn, void *arg, struct cell_error *err)
 {
 	(void)err;
-	struct cell__loop *loop = cell__space_loop(space);
 	struct listening listening = { space, fn, arg };
-	if (cell__loop_is_current(loop))
-		do_listen(&listening);
-	else
-		cell__loop_call(loop, do_listen, &listening);
+	cell__loop_call(&cell__space_engine(space)->loop, do_listen, &listening);
 	return 0;
 }
 

@@ -17,7 +17,6 @@ void cell__servers_init(struct cell__servers *servers, struct cell_space *space)
 
 /* space.c; any thread */
 struct cell_engine *cell__space_engine(struct cell_space *space);
-struct cell__loop *cell__space_loop(struct cell_space *space);
 /* Loop's thread. */
 struct cell__tools *cell__space_tools(struct cell_space *space);
 struct cell__servers *cell__space_servers(struct cell_space *space);

@@ -201,6 +201,44 @@ static void test_session_options(void **state)
 	cell_engine_destroy(engine);
 }
 
+/* What is given to an executor that would ignore it is refused. */
+static void test_options_of_other_executors(void **state)
+{
+	(void)state;
+	static const struct cell_container_options container = CELL_CONTAINER_OPTIONS_INIT;
+#define OPTION(name) offsetof(struct cell_session_options, name)
+	static const struct {
+		const char *executor;
+		size_t option;
+		const void *value;
+		const char *whose;
+	} cases[] = {
+		{ NULL, OPTION(kernel), "python3", "\"jupyter\"" },
+		{ NULL, OPTION(sandbox_policy), "untrusted", "\"sandbox\"" },
+		{ NULL, OPTION(workspace_mode), "ro", "\"sandbox\"" },
+		{ NULL, OPTION(network_profile), "none", "\"deno\"" },
+		{ NULL, OPTION(remote_url), "http://localhost:1", "\"remote\"" },
+		{ NULL, OPTION(remote_token), "x", "\"remote\"" },
+		{ NULL, OPTION(remote_workspace), "w", "\"remote\"" },
+		{ NULL, OPTION(container), &container, "\"container\"" },
+		{ "container", OPTION(remote_url), "http://localhost:1", "\"remote\"" },
+		{ "remote", OPTION(sandbox_policy), "untrusted", "\"sandbox\"" },
+		{ "sandbox", OPTION(network_profile), "none", "\"deno\"" },
+	};
+	struct cell_engine *engine = support_engine(0);
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		struct cell_session_options options = CELL_SESSION_OPTIONS_INIT;
+		struct cell_session *session = NULL;
+		struct cell_error err = { 0 };
+		options.executor = cases[i].executor;
+		memcpy((char *)&options + cases[i].option, &cases[i].value, sizeof cases[i].value);
+		assert_int_equal(cell_session_open(engine, &options, &session, &err), -1);
+		assert_int_equal(err.code, CELL_E_INVALID);
+		assert_non_null(strstr(err.msg, cases[i].whose));
+	}
+	cell_engine_destroy(engine);
+}
+
 /* A program built against an older header passes a smaller struct. */
 static void test_smaller_options(void **state)
 {
@@ -737,6 +775,7 @@ int main(int argc, char **argv)
 		TEST(test_exception),
 		TEST(test_displays),
 		TEST(test_session_options),
+		TEST(test_options_of_other_executors),
 		TEST(test_smaller_options),
 		TEST(test_engine_misuse),
 		TEST(test_session_misuse),

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "support.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
@@ -478,43 +479,103 @@ static void test_callbacks_on_a_waiting_caller(void **state)
 	cell_engine_destroy(engine);
 }
 
+/* ---- what has no way to report an error and would wait for itself: it says so, aborts, and does not hang ---- */
+
+enum { CLOSES_SESSION, CLOSES_SPACE, CLOSES_AUDIT, DESTROYS_ENGINE, CLOSINGS };
+
+static struct {
+	struct cell_engine *engine;
+	struct cell_session *session;
+	struct cell_space *space;
+	struct cell_audit *audit;
+	int closing;
+} child;
+
 static void close_here(void *arg, const struct cell_event *event)
 {
-	if (event->type == CELL_EVENT_RESULT)
-		cell_session_close(arg);
+	(void)arg;
+	if (event->type != CELL_EVENT_RESULT)
+		return;
+	switch (child.closing) {
+	case CLOSES_SESSION:
+		cell_session_close(child.session);
+		break;
+	case CLOSES_SPACE:
+		cell_space_close(child.space);
+		break;
+	case CLOSES_AUDIT:
+		cell_audit_close(child.audit);
+		break;
+	default:
+		cell_engine_destroy(child.engine);
+	}
 }
 
-static void close_in_callback(void)
+static void log_to_stdout(void *arg, enum cell_log_level level, const char *line)
 {
-	struct cell_engine *engine = support_engine(0);
-	struct cell_session *session = support_session(engine);
-	struct cell_run_options options = CELL_RUN_OPTIONS_INIT;
-	options.on_event = close_here;
-	options.event_arg = session;
-	cell_session_start(session, "1", 1, &options, NULL, NULL);
+	(void)arg;
+	if (level == CELL_LOG_ERROR)
+		dprintf(1, "%s\n", line);
+}
+
+static void close_in_callback(const char *closing, const char *log)
+{
+	struct cell_engine_options options = CELL_ENGINE_OPTIONS_INIT;
+	struct cell_space_options space = CELL_SPACE_OPTIONS_INIT;
+	struct cell_audit_options audit = CELL_AUDIT_OPTIONS_INIT;
+	struct cell_run_options run = CELL_RUN_OPTIONS_INIT;
+	options.lib_dir = TEST_LIB_DIR;
+	options.log = log_to_stdout;
+	audit.path = log;
+	run.on_event = close_here;
+	child.closing = atoi(closing);
 	alarm(30);
+	CHECK(cell_engine_create(&options, &child.engine, NULL) == 0);
+	CHECK(child.closing != CLOSES_SPACE || cell_space_open(child.engine, &space, &child.space, NULL) == 0);
+	CHECK(child.closing != CLOSES_AUDIT || cell_audit_open(child.engine, &audit, &child.audit, NULL) == 0);
+	child.session = support_session(child.engine);
+	CHECK(cell_session_start(child.session, "1", 1, &run, NULL, NULL) == 0);
 	for (;;)
 		pause();
 }
 
-/* It has no way to report an error and would wait for itself: it aborts, and does not hang. */
 static void test_close_in_a_callback_aborts(void **state)
 {
 	(void)state;
-	pid_t pid;
-	int status;
-	char *const argv[] = { (char *)"test_events", (char *)"close-in-callback", NULL };
-	char *const envp[] = { NULL };
-	assert_int_equal(posix_spawn(&pid, "/proc/self/exe", NULL, NULL, argv, envp), 0);
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	assert_true(WIFSIGNALED(status));
-	assert_int_equal(WTERMSIG(status), SIGABRT);
+	static const char *const names[CLOSINGS] = { "cell_session_close", "cell_space_close", "cell_audit_close",
+						     "cell_engine_destroy" };
+	char log[] = "/tmp/test_events.XXXXXX";
+	close(mkstemp(log));
+	for (int i = 0; i < CLOSINGS; i++) {
+		pid_t pid;
+		int status, out[2];
+		char number[8], said[300], expected[300];
+		posix_spawn_file_actions_t actions;
+		snprintf(number, sizeof number, "%d", i);
+		char *const argv[] = { (char *)"test_events", (char *)"close-in-callback", number, log, NULL };
+		char *const envp[] = { NULL };
+		assert_int_equal(pipe2(out, O_CLOEXEC), 0);
+		posix_spawn_file_actions_init(&actions);
+		posix_spawn_file_actions_adddup2(&actions, out[1], 1);
+		assert_int_equal(posix_spawn(&pid, "/proc/self/exe", &actions, NULL, argv, envp), 0);
+		posix_spawn_file_actions_destroy(&actions);
+		close(out[1]);
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		ssize_t n = read(out[0], said, sizeof said - 1);
+		said[n > 0 ? n : 0] = '\0';
+		close(out[0]);
+		snprintf(expected, sizeof expected, "%s() waits and must not be called from a callback of the engine\n", names[i]);
+		assert_true(WIFSIGNALED(status));
+		assert_int_equal(WTERMSIG(status), SIGABRT);
+		assert_string_equal(said, expected);
+	}
+	unlink(log);
 }
 
 int main(int argc, char **argv)
 {
-	if (argc > 1 && strcmp(argv[1], "close-in-callback") == 0)
-		close_in_callback();
+	if (argc > 3 && strcmp(argv[1], "close-in-callback") == 0)
+		close_in_callback(argv[2], argv[3]);
 	support_init(argc, argv);
 	const struct CMUnitTest tests[] = {
 		TEST(test_events_of_a_run),

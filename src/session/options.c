@@ -1,0 +1,198 @@
+/* A session's options: what is checked, what is copied, what is freed. */
+#define _GNU_SOURCE
+#include "session/options.h"
+
+#include <errno.h>
+#include <libgen.h>
+#include <limits.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "executor/container.h"
+#include "session/audit.h"
+#include "session/policy.h"
+#include "session/space.h"
+
+static int copy_env(struct cell__options *options, const char *const *extra, struct cell_error *err)
+{
+	size_t n_extra = 0;
+	while (extra && extra[n_extra]) {
+		const char *equals = strchr(extra[n_extra], '=');
+		if (!equals || equals == extra[n_extra])
+			return cell_fail(err, CELL_E_INVALID, 0, "environment entry \"%.80s\" is not K=V", extra[n_extra]);
+		if (!cell__utf8_ok(extra[n_extra], strlen(extra[n_extra])))
+			return cell_fail(err, CELL_E_INVALID, 0, "environment entry %.*s is not UTF-8",
+					 (int)(equals - extra[n_extra]), extra[n_extra]);
+		n_extra++;
+	}
+	options->env = cell__alloc(n_extra + 4, sizeof *options->env);
+	if (!options->env)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	/* The interpreter's own folder first, so that a venv's programs are found. */
+	CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT, home = CELL_BUF_INIT;
+	const char *slash = strrchr(options->python, '/');
+	int dir = slash ? (int)(slash - options->python) : 0;
+	bool usual = dir == 0 || (dir == 8 && strncmp(options->python, "/usr/bin", 8) == 0);
+	int rc = cell__buf_printf(&path, "PATH=%.*s%s/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+				  usual ? 0 : dir, options->python, usual ? "" : ":");
+	rc |= cell__buf_printf(&home, "HOME=%s", cell__home_dir());
+	if (rc == 0) {
+		options->env[0] = cell__buf_take(&path);
+		options->env[1] = cell__buf_take(&home);
+		options->env[2] = cell__strdup("LANG=C.UTF-8");
+	}
+	for (size_t i = 0; i < n_extra && options->env[i + 2]; i++)
+		options->env[i + 3] = cell__strdup(extra[i]);
+	return options->env[n_extra + 2] ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+}
+
+static int copy_cwd(struct cell__options *options, const char *given, struct cell_error *err)
+{
+	char here[PATH_MAX];
+	struct stat st;
+	if ((!given || given[0] != '/') && !getcwd(here, sizeof here))
+		return cell_fail(err, CELL_E_INVALID, errno, "the current working directory");
+	struct cell__buf path = CELL_BUF_INIT;
+	if (cell__buf_printf(&path, "%s%s%s", given && given[0] == '/' ? "" : here, given && given[0] != '/' ? "/" : "",
+			     given ? given : "") < 0)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	options->cwd = cell__buf_take(&path);
+	if (stat(options->cwd, &st) < 0)
+		return cell_fail(err, CELL_E_INVALID, errno, "working directory %.160s", options->cwd);
+	if (!S_ISDIR(st.st_mode))
+		return cell_fail(err, CELL_E_INVALID, 0, "working directory %.160s is not a directory", options->cwd);
+	return 0;
+}
+
+static int copy_gate(struct cell__options *options, const struct cell_session_options *opts, struct cell_error *err)
+{
+	const unsigned all = CELL_GATE_TOOLS | CELL_GATE_SHELL | CELL_GATE_INSTALLS | CELL_GATE_WORKFLOWS;
+	const unsigned calls = opts->gate & all;
+	if (opts->gate & ~(all | CELL_GATE_QUESTIONS))
+		return cell_fail(err, CELL_E_INVALID, 0, "gate is 0x%x, expected CELL_GATE_* only", opts->gate);
+	if (opts->approval_timeout_ms < -1 || opts->approval_timeout_ms == 0)
+		return cell_fail(err, CELL_E_INVALID, 0, "approval_timeout_ms is %lld, expected more than 0, or -1 for none",
+				 (long long)opts->approval_timeout_ms);
+	options->policy = opts->policy;
+	options->audit = opts->audit;
+	if (opts->policy)
+		options->gate_kinds = calls ? calls : cell__policy_kinds(opts->policy);
+	options->takes_questions = opts->gate & CELL_GATE_QUESTIONS || (opts->policy && cell__policy_can_ask(opts->policy));
+	if (opts->require_shell_escape && !(options->gate_kinds & CELL_GATE_SHELL))
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "require_shell_escape needs a policy and a gate with shell commands in it");
+	options->approval_timeout_ms = opts->approval_timeout_ms;
+	options->approval_stops_clock = opts->approval_stops_clock != 0;
+	options->require_shell_escape = opts->require_shell_escape != 0;
+	options->restore_cwd = opts->restore_cwd != 0;
+	options->portable = opts->portable_values != 0;
+	return 0;
+}
+
+/* Code that could write to the audit log could write what it likes there. */
+static int check_audit(struct cell__options *options, struct cell_error *err)
+{
+	char folder[PATH_MAX], workspace[PATH_MAX], path[PATH_MAX];
+	if (!options->audit || !options->confined || options->confine.workspace != CELL_WORKSPACE_RW)
+		return 0;
+	snprintf(path, sizeof path, "%s", cell__audit_path(cell__audit_of(options->audit)));
+	if (!realpath(dirname(path), folder) || !realpath(options->cwd, workspace))
+		return 0; /* a folder that is not there is nobody's */
+	size_t n = strlen(workspace);
+	if (strncmp(folder, workspace, n) == 0 && (folder[n] == '/' || folder[n] == '\0'))
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "the audit log lies in the workspace %.100s, where the code could change it; put it elsewhere, or "
+				 "use --workspace-mode ro",
+				 workspace);
+	return 0;
+}
+
+static int copy_confinement(struct cell__options *options, const struct cell_session_options *opts, struct cell_error *err)
+{
+	if (!(options->executor->takes & CELL_TAKES_POLICY))
+		return 0;
+	if (cell__policy_load(&options->confine, opts->sandbox_policy ? opts->sandbox_policy : CELL_POLICY_DEFAULT, err) < 0)
+		return -1;
+	options->confined = true;
+	return opts->workspace_mode ? cell__workspace_from_word(opts->workspace_mode, &options->confine.workspace, err) : 0;
+}
+
+/* The interpreter is the space's where none is named. */
+static int copy_texts(struct cell__options *options, const struct cell_session_options *opts, struct cell_error *err)
+{
+	const char *python = opts->python ? opts->python : CELL_DEFAULT_PYTHON;
+	if (!opts->python && opts->space)
+		python = cell__space_python(opts->space);
+	if (python[0] != '/')
+		return cell_fail(err, CELL_E_INVALID, 0, "python is \"%.100s\", expected an absolute path", python);
+	const struct {
+		const char *text;
+		char **copy;
+	} texts[] = {
+		{ python, &options->python },
+		{ opts->preload ? opts->preload : "", &options->preload },
+		{ opts->kernel, &options->kernel },
+		{ opts->jupyter_path, &options->jupyter_path },
+		{ opts->network_profile, &options->network },
+		{ opts->remote_url, &options->remote_url },
+		{ opts->remote_token, &options->remote_token },
+		{ opts->remote_workspace, &options->remote_workspace },
+	};
+	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+		if (texts[i].text && !(*texts[i].copy = cell__strdup(texts[i].text)))
+			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	return 0;
+}
+
+static int check_numbers(const struct cell_session_options *opts, struct cell_error *err)
+{
+	if (opts->timeout_ms < -1 || opts->timeout_ms == 0)
+		return cell_fail(err, CELL_E_INVALID, 0, "timeout_ms is %lld, expected more than 0, or -1 for none",
+				 (long long)opts->timeout_ms);
+	if (opts->grace_ms < 0)
+		return cell_fail(err, CELL_E_INVALID, 0, "grace_ms is %lld, expected 0 or more", (long long)opts->grace_ms);
+	if (opts->max_output_bytes < CELL_LIMIT_MIN_OUTPUT)
+		return cell_fail(err, CELL_E_INVALID, 0, "max_output_bytes is %lld, expected %d or more",
+				 (long long)opts->max_output_bytes, CELL_LIMIT_MIN_OUTPUT);
+	return 0;
+}
+
+int cell__options_init(struct cell__options *options, const struct cell_session_options *opts, struct cell_error *err)
+{
+	const char *name = opts->executor ? opts->executor : "subprocess";
+	const struct cell__executor *executor = cell__executor_find(name);
+	*options = (struct cell__options){
+		.executor = executor,
+		.timeout_ms = opts->timeout_ms,
+		.grace_ms = opts->grace_ms,
+		.max_output = (size_t)opts->max_output_bytes,
+		.on_event = opts->on_event,
+		.event_arg = opts->event_arg,
+		.space = opts->space,
+		.remote_reopen = opts->remote_reopen != 0,
+	};
+	if (!executor)
+		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "there is no executor \"%.60s\"; `workcell doctor` lists them", name);
+	if (cell__executor_check(executor, opts, err) < 0 || check_numbers(opts, err) < 0 || copy_gate(options, opts, err) < 0 ||
+	    copy_texts(options, opts, err) < 0 || copy_confinement(options, opts, err) < 0 ||
+	    (executor->takes & CELL_TAKES_CONTAINER &&
+	     cell__container_describe(opts->container, opts->env, &options->container, err) < 0) ||
+	    copy_cwd(options, opts->cwd, err) < 0 || check_audit(options, err) < 0)
+		return -1;
+	return copy_env(options, opts->env, err);
+}
+
+void cell__options_finish(struct cell__options *options)
+{
+	char *const texts[] = {
+		options->python,     options->preload,      options->cwd,              options->kernel,    options->jupyter_path,
+		options->remote_url, options->remote_token, options->remote_workspace, options->container, options->network,
+	};
+	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+		free(texts[i]);
+	if (options->confined)
+		cell__policy_finish(&options->confine);
+	for (char **e = options->env; e && *e; e++)
+		free(*e);
+	free(options->env);
+}

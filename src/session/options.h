@@ -1,0 +1,40 @@
+/*
+ * What a session was opened with: checked, copied, the same until it is gone.  Files are looked at, so not on the loop's
+ * thread; afterwards any thread may read.
+ */
+#ifndef CELL_SESSION_OPTIONS_H
+#define CELL_SESSION_OPTIONS_H
+
+#include "executor/executor.h"
+#include "sandbox/policy.h"
+
+struct cell__options {
+	const struct cell__executor *executor;
+	char *python, *preload, *cwd;
+	char **env; /* complete; the first entry is PATH */
+	int64_t timeout_ms, grace_ms;
+	size_t max_output;
+	cell_event_fn on_event;
+	void *event_arg;
+	struct cell_space *space; /* or NULL; borrowed, as are policy and audit */
+	const struct cell_policy *policy;
+	struct cell_audit *audit;
+	unsigned gate_kinds;
+	int64_t approval_timeout_ms;
+	bool approval_stops_clock, require_shell_escape, restore_cwd, portable;
+	bool takes_questions; /* of MCP servers */
+	/* What only some executors take, see enum cell__takes; NULL: not given. */
+	char *kernel, *jupyter_path;
+	char *network;
+	char *remote_url, *remote_token, *remote_workspace;
+	bool remote_reopen;
+	char *container; /* what cell__container_describe() made */
+	struct cell__policy confine;
+	bool confined; /* confine holds */
+};
+
+/* On failure, too, finish() must follow. */
+int cell__options_init(struct cell__options *options, const struct cell_session_options *opts, struct cell_error *err);
+void cell__options_finish(struct cell__options *options);
+
+#endif

@@ -1,0 +1,337 @@
+/* The session's kernel: how it is opened and left, and what it says. */
+#include <jansson.h>
+#include <string.h>
+
+#include "sandbox/egress.h"
+#include "session/session.h"
+#include "session/space.h"
+
+static const struct cell__kernel_events kernel_events;
+static void handle_output(void *owner, enum cell_stream stream, const char *bytes, size_t size);
+static void handle_tool_image(void *owner, const void *bytes, size_t size);
+
+/* ---- opening and leaving ---- */
+
+/*
+ * The session's environment with the project's own programs first on PATH.  ret_env borrows all entries but the one
+ * in *ret_path; both are NULL when there is nothing to add.
+ */
+static int env_with_programs(struct cell_session *session, const char ***ret_env, char **ret_path, struct cell_error *err)
+{
+	const char *bin = session->options.space ? cell__space_bin(session->options.space) : NULL;
+	*ret_env = NULL;
+	*ret_path = NULL;
+	if (!bin)
+		return 0;
+	size_t n = 0, last = 0; /* the first entry is our own PATH; a later one counts, as it does in the kernel */
+	for (; session->options.env[n]; n++)
+		if (strncmp(session->options.env[n], "PATH=", 5) == 0)
+			last = n;
+	const char **env = cell__alloc(n + 1, sizeof *env);
+	CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT;
+	if (!env || cell__buf_printf(&path, "PATH=%s:%s", bin, session->options.env[last] + 5) < 0) {
+		free(env);
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	}
+	memcpy(env, session->options.env, n * sizeof *env);
+	env[last] = path.data;
+	*ret_env = env;
+	*ret_path = cell__buf_take(&path);
+	return 0;
+}
+
+int cell__seat_spec(struct cell_session *session, struct cell__kernel_spec *ret_spec, const char *read[static 2],
+		    struct cell_error *err)
+{
+	const struct cell__options *options = &session->options;
+	*ret_spec = (struct cell__kernel_spec){
+		.session_id = session->id,
+		.python = options->python,
+		.preload = options->preload,
+		.cwd = options->cwd,
+		.env = (const char *const *)options->env,
+		.namespaces = options->space != NULL,
+		.gate_shell = (options->gate_kinds & CELL_GATE_SHELL) != 0,
+		.shell_escape = options->require_shell_escape,
+		.restore_cwd = options->restore_cwd,
+		.portable = options->portable,
+		.site = options->space ? cell__space_site(options->space) : NULL,
+		.policy = options->confined ? &options->confine : NULL,
+		.kernel = options->kernel,
+		.jupyter_path = options->jupyter_path,
+		.network = options->network,
+		.remote_url = options->remote_url,
+		.remote_token = options->remote_token,
+		.remote_workspace = options->remote_workspace,
+		.remote_reopen = options->remote_reopen,
+		.container = options->container,
+	};
+	if (!options->confined || !options->space)
+		return 0;
+	read[0] = cell__space_packages(options->space);
+	ret_spec->read = read;
+	if (options->confine.workspace != CELL_WORKSPACE_RW)
+		return 0;
+	return cell__space_protect(options->space, options->cwd, &ret_spec->protect, err);
+}
+
+int cell__seat_open(struct cell_session *session, struct cell_error *err)
+{
+	CELL_AUTO_FREE const char **env = NULL;
+	CELL_AUTO_FREE char *path = NULL;
+	struct cell_space *space = session->executor->wants_wheels ? session->options.space : NULL;
+	CELL_AUTO_FREE char *wheels = space ? cell__space_wheels(space) : NULL;
+	if (env_with_programs(session, &env, &path, err) < 0)
+		return -1;
+	struct cell__seat *seat = cell__alloc(1, sizeof *seat);
+	if (!seat)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
+	seat->session = session;
+	struct cell__kernel_spec spec;
+	const char *read[2] = { NULL };
+	if (cell__seat_spec(session, &spec, read, err) < 0) {
+		free(seat);
+		return -1;
+	}
+	spec.wheels = wheels;
+	if (env)
+		spec.env = (const char *const *)env;
+	if (session->executor->open(&session->engine->host, &spec, &kernel_events, seat, &seat->kernel, err) < 0) {
+		free(seat);
+		return -1;
+	}
+	cell__approvals_init_gate(seat);
+	seat->calls = (struct cell__calls){
+		.kernel = seat->kernel, .session_id = session->id, .gate = &seat->gate,
+		.untrusted = session->executor->untrusted,
+		.output = handle_output, .image = handle_tool_image, .owner = seat,
+	};
+	session->seat = seat;
+	return 0;
+}
+
+/* Nobody waits for answers any more, and what was open of artifacts is dropped. */
+static void end_calls(struct cell__seat *seat)
+{
+	struct cell_session *session = seat->session;
+	cell__calls_cancel(&seat->calls);
+	cell__gate_drop_questions(&seat->gate);
+	if (session->options.space)
+		cell__space_session_ended(session->options.space, session->id);
+}
+
+void cell__seat_leave(struct cell_session *session, int64_t grace_ms)
+{
+	struct cell__seat *seat = session->seat;
+	end_calls(seat);
+	session->seat = NULL;
+	uv_timer_stop(&session->wall);
+	seat->leaving = true;
+	session->leaving++;
+	session->executor->close(seat->kernel, grace_ms);
+}
+
+void cell__seat_update_pause(struct cell_session *session)
+{
+	struct cell__seat *seat = session->seat;
+	if (!seat)
+		return;
+	/* A run whose kernel was replaced says nothing about the new one. */
+	struct cell__run *run = session->current;
+	bool paused = run && !run->ending && session->running_on == seat && cell__run_wants_pause(run);
+	if (paused == seat->paused)
+		return;
+	seat->paused = paused;
+	session->executor->pause(seat->kernel, paused);
+}
+
+/* ---- packages that come while it lives ---- */
+
+/* Where packages are now, for a kernel that may have come up before they did. */
+static void tell_packages(struct cell__seat *seat)
+{
+	struct cell_session *session = seat->session;
+	if (session->executor->wants_wheels)
+		return;
+	const char *site = cell__space_site(session->options.space);
+	if (!site)
+		return;
+	json_t *news = json_pack("{s:[s]}", "site", site);
+	const char *bin = cell__space_bin(session->options.space); /* after this, site is gone */
+	if (bin)
+		json_object_set_new(news, "bin", json_string(bin));
+	char *text = news ? json_dumps(news, JSON_COMPACT) : NULL;
+	/* An answer to nobody.  What cannot be sent is no loss to a kernel that asks itself, with deps.sync(). */
+	if (text)
+		(void)session->executor->reply(seat->kernel, 0, text, strlen(text), NULL, 0, NULL);
+	free(text);
+	json_decref(news);
+}
+
+void cell__session_tell_packages(struct cell_engine *engine, struct cell_space *space)
+{
+	for (struct cell_session *session = engine->sessions; session; session = session->next) {
+		if (session->options.space != space || !session->seat)
+			continue;
+		if (session->seat->ready)
+			tell_packages(session->seat);
+		else
+			session->seat->news = true;
+	}
+}
+
+/* ---- what the kernel says ---- */
+
+struct cell__run *cell__seat_run(const struct cell__seat *seat)
+{
+	struct cell__run *run = seat->session->current;
+	return run && run->started && !run->ending && seat->session->running_on == seat ? run : NULL;
+}
+
+/* The kernel has lived as long as it may. */
+static void handle_wall(uv_timer_t *timer)
+{
+	struct cell_session *session = timer->data;
+	struct cell__run *run = session->current;
+	if (!session->seat)
+		return;
+	if (run && run->started && !run->ending && session->running_on == session->seat) {
+		run->over = "wall_time";
+		run->over_max = run->over_used = session->options.confine.wall_ms;
+	}
+	cell__seat_leave(session, 0);
+}
+
+static void handle_ready(void *owner)
+{
+	struct cell__seat *seat = owner;
+	struct cell_session *session = seat->session;
+	seat->ready = true;
+	if (seat->leaving)
+		return;
+	if (session->options.confine.wall_ms)
+		uv_timer_start(&session->wall, handle_wall, session->options.confine.wall_ms, 0);
+	if (seat->news)
+		tell_packages(seat);
+	cell__session_advance(session);
+}
+
+static void handle_output(void *owner, enum cell_stream stream, const char *bytes, size_t size)
+{
+	struct cell__seat *seat = owner;
+	struct cell_session *session = seat->session;
+	struct cell__run *run = cell__seat_run(seat);
+	if (run) {
+		uint64_t most = session->options.confine.output_bytes;
+		cell__run_output(run, session->engine->spill_dir, stream, bytes, size);
+		if (most && run->text.total > most)
+			cell__session_stop_run(session, run, "output", most, run->text.total);
+		if (!seat->leaving)
+			cell__seat_update_pause(session);
+	} else {
+		struct cell_event event = { .type = CELL_EVENT_CHUNK, .stream = stream, .data = bytes, .size = size };
+		cell__session_emit(session, &event);
+	}
+}
+
+static void handle_tool_image(void *owner, const void *bytes, size_t size)
+{
+	struct cell__run *run = cell__seat_run(owner);
+	if (run)
+		cell__run_tool_image(run, bytes, size);
+}
+
+static void handle_display(void *owner, const struct cell__bundle *bundle)
+{
+	struct cell__seat *seat = owner;
+	struct cell_session *session = seat->session;
+	struct cell__run *run = cell__seat_run(seat);
+	if (run) {
+		cell__run_display(run, bundle);
+		if (!seat->leaving)
+			cell__seat_update_pause(session);
+	} else {
+		struct cell_event event = { .type = CELL_EVENT_DISPLAY, .parts = bundle->parts, .n_parts = bundle->n_parts };
+		cell__session_emit(session, &event);
+	}
+}
+
+static void handle_result(void *owner, uint32_t run_id, const struct cell__answer *answer)
+{
+	struct cell__seat *seat = owner;
+	struct cell_session *session = seat->session;
+	struct cell__run *run = cell__seat_run(seat);
+	if (seat->leaving)
+		return; /* too late: it is being killed, and the run ends with that */
+	if (!run || run->id != run_id) {
+		seat->violation = "a result for a run that does not exist";
+		session->executor->close(seat->kernel, 0);
+		return;
+	}
+	uv_timer_stop(&session->timer);
+	cell__outcome_answered(run, seat->gate.refused > 0, answer);
+}
+
+static const char *handle_call(void *owner, uint32_t id, const char *json, size_t json_size, const void *raw,
+			       size_t raw_size)
+{
+	struct cell__seat *seat = owner;
+	return cell__calls_handle(&seat->calls, id, json, json_size, raw, raw_size);
+}
+
+static void handle_exited(void *owner, const struct cell__exit *how)
+{
+	struct cell__seat *seat = owner;
+	struct cell_session *session = seat->session;
+	struct cell__run *run = cell__seat_run(seat);
+	bool was_current = session->seat == seat;
+	if (was_current) {
+		end_calls(seat);
+		session->seat = NULL;
+		uv_timer_stop(&session->wall);
+	} else {
+		cell__calls_cancel(&seat->calls); /* those of its exit handlers */
+		cell__gate_drop_questions(&seat->gate);
+		session->leaving--;
+	}
+	if (how->error.code == CELL_E_SPAWNER)
+		session->broken = how->error;
+	if (run) {
+		uv_timer_stop(&session->timer);
+		cell__outcome_dead(run, seat, how);
+	} else if (was_current && !seat->ready) {
+		struct cell_error err = how->error;
+		char message[320];
+		if (err.code == 0) {
+			cell__outcome_describe_death(how, seat->violation, message, sizeof message);
+			cell_fail(&err, CELL_E_KERNEL, 0, "%.200s before it was ready", message);
+		}
+		cell__session_end_opening(session, &err);
+	} else if (was_current) {
+		char message[320];
+		cell__outcome_describe_death(how, seat->violation, message, sizeof message);
+		struct cell_event event = { .type = CELL_EVENT_KERNEL_DIED, .message = message };
+		cell__session_emit(session, &event);
+	}
+	free(seat);
+	cell__session_advance(session);
+}
+
+static int handle_connection(void *owner, const struct cell__egress_event *event, struct cell_error *err)
+{
+	struct cell_session *session = ((struct cell__seat *)owner)->session;
+	if (!session->options.audit)
+		return 0;
+	return cell__audit_connection(cell__audit_of(session->options.audit), session->id, session->cell_hash,
+				      session->executor->name, event, err);
+}
+
+static const struct cell__kernel_events kernel_events = {
+	.connection = handle_connection,
+	.ready = handle_ready,
+	.output = handle_output,
+	.display = handle_display,
+	.result = handle_result,
+	.call = handle_call,
+	.exited = handle_exited,
+};

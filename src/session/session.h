@@ -1,0 +1,139 @@
+/*
+ * A session from inside.  Its files:
+ *
+ *     options.c      what it was opened with
+ *     seat.c         its kernel: opening, leaving, and what the kernel says
+ *     outcome.c      how a run ends: what the result says
+ *     session.c      the queue, the clocks, open, reset and close
+ *     approvals.c    what the gate asks of its owner, and what the owner answers
+ *     session_api.c  the public functions, and their like for callers on the loop's thread
+ *
+ * A kernel sits in a seat.  The session has at most one current seat; after a reset or a kill the old one is
+ * `leaving` until its process and everything it started are gone.
+ *
+ *     seat:     opening ──ready──▶ ready ──exited──▶ gone
+ *     session:  open ──▶ (runs, resets) ──close──▶ closing ──no seat left──▶ gone
+ *               any ──the spawner dies──▶ broken: every run answers CELL_E_SPAWNER
+ *     run:      started ──timeout──▶ interrupted ──grace over──▶ kernel killed
+ *
+ * Invariants: `current` is the only started run; a run waits for a ready seat; a seat is opened only when a run
+ * needs one, at open and at reset.  Everything but the public functions runs on the loop's thread.
+ */
+#ifndef CELL_SESSION_SESSION_H
+#define CELL_SESSION_SESSION_H
+
+#include "session/calls.h"
+#include "session/engine.h"
+#include "session/gate.h"
+#include "session/images.h"
+#include "session/options.h"
+#include "session/run.h"
+
+#define CELL_CLOSE_GRACE_MS 250 /* for exit handlers and unflushed files of an idle kernel */
+
+struct cell__seat {
+	struct cell_session *session;
+	struct cell__kernel *kernel;
+	bool ready, leaving, paused;
+	bool news; /* packages were installed while it came up */
+	const char *violation; /* what the kernel did that no honest one does */
+	struct cell__calls calls;
+	struct cell__gate gate;
+};
+
+/* Somebody who waits for open, reset or close. */
+struct cell__waiting {
+	struct cell__task task;
+	struct cell_session *session;
+	struct cell__waiter waiter;
+	struct cell_error err;
+	bool failed;
+	void (*done)(struct cell__waiting *waiting); /* NULL: a thread waits for the waiter */
+	struct cell__waiting *next;
+};
+
+struct cell_session {
+	struct cell_engine *engine;
+	const struct cell__executor *executor; /* that of the options */
+	char id[33];
+	struct cell__options options;
+	struct cell__image_folder images;
+
+	struct cell__seat *seat;
+	int leaving;
+	uint32_t next_run_id;
+	struct cell__run *current;
+	struct cell__seat *running_on; /* where `current` was started; only compared */
+	struct cell__run *first, *last; /* queue */
+	size_t queued;
+	struct cell__waiting *resets; /* waiting for: no seat leaving, the current one ready */
+	bool closing;
+	struct cell_error broken;
+	uv_timer_t timer; /* of the current run: timeout, then grace */
+	uv_timer_t approval_timer; /* of the first parked call */
+	struct cell__remembered *remembered;
+	uint64_t next_call_id;
+	char cell_hash[65]; /* of the current run's code; "" when there is none or nobody keeps an audit log */
+	int stopping; /* servers of the space that a reset ends */
+	bool clock_stopped; /* the current run's timeout stands still */
+	uint64_t clock_left_ms;
+	size_t parked_before; /* calls that were parked when the run started: they do not stop its clock */
+	uv_timer_t wall;  /* of the current kernel */
+	void (*closed)(void *arg);
+	void *closed_arg;
+	struct cell_session *next;
+};
+
+/* ---- seat.c ---- */
+
+/* What the session asks of an executor.  read is memory for a list, with room for one folder and its end. */
+int cell__seat_spec(struct cell_session *session, struct cell__kernel_spec *ret_spec, const char *read[static 2],
+		    struct cell_error *err);
+int cell__seat_open(struct cell_session *session, struct cell_error *err);
+/* The current kernel goes; its end comes later, from the executor. */
+void cell__seat_leave(struct cell_session *session, int64_t grace_ms);
+void cell__seat_update_pause(struct cell_session *session);
+/* The run that this kernel works on, also while it is being killed under it; NULL: none. */
+struct cell__run *cell__seat_run(const struct cell__seat *seat);
+
+/* ---- outcome.c ---- */
+
+/* Our failure, not the code's. */
+void cell__outcome_fail(struct cell__run *run, const struct cell_error *err);
+/* The kernel has told how the cell ended.  refused: something that it asked for was. */
+void cell__outcome_answered(struct cell__run *run, bool refused, const struct cell__answer *answer);
+/* The kernel under a started run is gone. */
+void cell__outcome_dead(struct cell__run *run, const struct cell__seat *seat, const struct cell__exit *how);
+void cell__outcome_describe_death(const struct cell__exit *how, const char *violation, char *out, size_t size);
+
+/* ---- session.c ---- */
+
+/* Does whatever can be done now.  Called after every change. */
+void cell__session_advance(struct cell_session *session);
+/* What belongs to no run. */
+void cell__session_emit(struct cell_session *session, const struct cell_event *event);
+/* A kernel that was wanted could not be had. */
+void cell__session_end_opening(struct cell_session *session, const struct cell_error *err);
+/* The current run's clock: what happens when it has run down depends on what happened before. */
+void cell__session_start_timer(struct cell_session *session, uint64_t ms);
+/* A limit that the host itself keeps was passed: as with a timeout, interrupt, grace, kill. */
+void cell__session_stop_run(struct cell_session *session, struct cell__run *run, const char *limit, uint64_t max,
+			    uint64_t used);
+/* For a run's task: it comes to the end of the queue. */
+void cell__session_submit(struct cell__task *task);
+/* The result is complete: hand it over, go on with the next. */
+void cell__session_run_finished(struct cell__run *run);
+/* For a waiting's task: see struct cell__waiting. */
+void cell__session_do_open(struct cell__task *task);
+void cell__session_do_reset(struct cell__task *task);
+void cell__session_interrupt(struct cell_session *session);
+void cell__session_cancel(struct cell_session *session, uint64_t run_id);
+/* One that is not open, or not any more. */
+void cell__session_free(struct cell_session *session);
+
+/* ---- approvals.c ---- */
+
+/* The gate of a seat whose kernel has been opened. */
+void cell__approvals_init_gate(struct cell__seat *seat);
+
+#endif
