@@ -143,7 +143,7 @@ struct cell_cli_space_flags {
 	const char *python_version;
 	const char *venv_dir;
 	int64_t install_timeout_ms; /* 0: as the library has it */
-	bool no_runtime_deps, no_cache_venv, cleanup_venv, sync_deps, quiet;
+	bool no_runtime_deps, no_cache_venv, cleanup_venv, sync_deps, quiet, tools_from_storage;
 	const char *embeddings_url;
 	const char *embeddings_model;
 	const char *embeddings_key_env;
@@ -163,7 +163,9 @@ struct cell_cli_space_flags {
 	{ 0, "workspace", "ID", "workflows and artifacts of this workspace of the storage", \
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, workspace) },                           \
 	{ 0, "tools", "DIR", "tool definitions, *.yaml",                                  \
-	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, tools) }
+	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, tools) },                               \
+	{ 0, "tools-from-storage", NULL, "also the tools that lie in Redis: who can write there can run commands here", \
+	  CELL_FLAG_SWITCH, CELL_CLI_SPACE_AT(at, tools_from_storage) }
 #define CELL_CLI_DEPS_FLAGS(at)                                                           \
 	{ 0, "no-runtime-deps", NULL, "refuse deps.add and deps.remove",                  \
 	  CELL_FLAG_SWITCH, CELL_CLI_SPACE_AT(at, no_runtime_deps) },                     \

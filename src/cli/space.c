@@ -256,6 +256,7 @@ int cell__cli_space_create(const struct cell_cli_space_flags *flags, struct cell
 		options.storage = places.storage;
 		options.workspace_id = flags->workspace;
 		options.tools_dir = places.tools;
+		options.tools_from_storage = flags->tools_from_storage;
 		options.cwd = cwd;
 		options.getenv_fn = host_getenv;
 		options.allow_runtime_deps = !flags->no_runtime_deps;
@@ -304,7 +305,7 @@ static int open_space(const struct cell_cli_job *job, struct open_space *ret_spa
 
 	if (job->needs_storage && !cell__cli_has_storage(flags))
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "where? give --base DIR or --storage DIR");
-	if (!job->needs_storage && !flags->tools && !flags->base)
+	if (!job->needs_storage && !flags->tools && !flags->base && !flags->tools_from_storage)
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "where? give --base DIR or --tools DIR");
 	if (job->cwd &&
 	    (!(folder = cell__cli_absolute(job->cwd, err)) || cell__cli_check_dir("--cwd", folder, err) < 0))

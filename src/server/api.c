@@ -110,15 +110,17 @@ static json_t *names_of(const json_t *list)
 static void info_workflows(struct cell__request *request, json_t *result, const void *raw, size_t raw_size)
 {
 	const struct cell_server_options *opts = &request->server->opts;
-	const char *path = opts->artifacts_path ? opts->artifacts_path : "", *workspace = request->workspace->id;
+	const char *path = opts->artifacts_path, *workspace = request->workspace->id;
 
 	(void)raw;
 	(void)raw_size;
 	json_object_set_new(request->json, "workflows", names_of(result));
-	if (*workspace && *path)
+	if (!path)
+		json_object_set_new(request->json, "artifacts_path", json_string(cell__space_artifacts_path(request->workspace->space)));
+	else if (*workspace)
 		json_object_set_new(request->json, "artifacts_path", json_sprintf("%s/workspaces/%s/artifacts", path, workspace));
 	else
-		json_object_set_new(request->json, "artifacts_path", *path ? json_sprintf("%s/artifacts", path) : json_string(""));
+		json_object_set_new(request->json, "artifacts_path", json_sprintf("%s/artifacts", path));
 	cell__answer_json(request, MHD_HTTP_OK, json_incref(request->json));
 }
 

@@ -62,6 +62,7 @@ struct cell_session {
 	char id[33];
 	char *python, *preload, *cwd;
 	char **env;
+	struct cell__stored_tools *stored_tools; /* until it is open; or NULL */
 	int64_t timeout_ms, grace_ms;
 	size_t max_output;
 	cell_event_fn on_event;
@@ -843,6 +844,7 @@ static void start_run(struct cell_session *session)
 
 static void free_session(struct cell_session *session)
 {
+	cell__stored_tools_destroy(session->stored_tools);
 	free(session->remote_url);
 	free(session->remote_token);
 	free(session->remote_workspace);
@@ -966,8 +968,10 @@ static void do_open(struct cell__task *task)
 	session->wall.data = session;
 	session->next = session->engine->sessions;
 	session->engine->sessions = session;
-	if (session->space)
+	if (session->space) {
 		cell__space_ref(session->space);
+		cell__space_take_tools(session->space, cell__take_ptr(session->stored_tools));
+	}
 	waiting->next = session->resets;
 	session->resets = waiting; /* opening is a reset from nothing */
 	advance(session);
@@ -1314,7 +1318,7 @@ static struct cell_session *make_session(struct cell_engine *engine, const struc
 	session->engine = engine;
 	session->next_run_id = 1;
 	cell__random_hex(session->id, 32);
-	if (copy_options(session, opts, err) < 0) {
+	if (copy_options(session, opts, err) < 0 || (opts->space && cell__space_read_tools(opts->space, &session->stored_tools, err) < 0)) {
 		free_session(session);
 		return NULL;
 	}
