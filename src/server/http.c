@@ -22,6 +22,7 @@
 #define BODY_MIN_RATE 16384       /* bytes a second after that */
 #define SEND_BUFFER_BYTES (256 * 1024) /* what may be under way to a client that is gone, and has to be sent again */
 #define LINGER_BYTES (16 * 1024 * 1024) /* of a body that is too large, thrown away so that its sender can hear of it */
+#define LINGER_US 2000000         /* for that */
 #define MAX_ROUNDS 16             /* of MHD_run() in one turn of the loop */
 
 const char *cell__request_header(const struct cell__request *request, const char *name)
@@ -220,6 +221,7 @@ static void refuse_body(struct cell__request *request)
 	char body[128], text[512];
 	int size = snprintf(body, sizeof(body), "{\"detail\":\"a body has at most %lld bytes\",\"code\":\"%s\"}",
 			    (long long)request->server->limits.max_body_bytes, cell_code_word(CELL_E_LIMIT));
+	struct cell__connection *connection = connection_of(request->connection);
 	ssize_t sent;
 
 	size = snprintf(text, sizeof(text), "HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Type: application/json\r\n"
@@ -228,6 +230,8 @@ static void refuse_body(struct cell__request *request)
 	sent = tls && tls->tls_session ? cell__tls_send(tls->tls_session, text, (size_t)size)
 	       : fd ? send(fd->connect_fd, text, (size_t)size, MSG_DONTWAIT | MSG_NOSIGNAL) : -1;
 	(void)sent;
+	if (connection)
+		connection->since_us = cell__now_us();
 	request->thrown_away = true;
 	request->state = CELL_REQUEST_ANSWERED;
 	request->status = MHD_HTTP_CONTENT_TOO_LARGE;
@@ -626,7 +630,8 @@ void cell__http_sweep(struct cell_server *server, int64_t now_us)
 		if (at->request && !at->in_body)
 			continue;
 		if (at->in_body)
-			allowed_us = BODY_GRACE_US + (int64_t)(at->request->thrown_away ? 0 : at->request->body.size) * 1000000 / BODY_MIN_RATE;
+			allowed_us = at->request->thrown_away ? LINGER_US
+							      : BODY_GRACE_US + (int64_t)at->request->body.size * 1000000 / BODY_MIN_RATE;
 		if (now_us - at->since_us > allowed_us) {
 			server->counts.slow_clients++;
 			at->since_us = now_us;

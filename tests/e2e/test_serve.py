@@ -1,5 +1,9 @@
 """`workcell serve`: the reference's endpoints, sessions, runs with events, approvals, workspaces."""
+import http.client
 import os
+import signal
+import socket
+import ssl
 import subprocess
 import threading
 
@@ -359,13 +363,16 @@ def test_unix_socket_and_environment(tmp_path):
     assert not path.exists() and (tmp_path / "st" / "artifacts" / "a").exists()
 
 
-def test_https(tmp_path):
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", tmp_path / "k",
-                    "-out", tmp_path / "c", "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"],
+def make_certificate(folder):
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", folder / "k",
+                    "-out", folder / "c", "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"],
                    check=True, capture_output=True)
-    import http.client
-    import ssl
-    server = serving.Server("--executor", "subprocess", "--tls-cert", tmp_path / "c", "--tls-key", tmp_path / "k")
+    return ssl.PEM_cert_to_DER_cert((folder / "c").read_text())
+
+
+def test_https(tmp_path):
+    first = make_certificate(tmp_path)
+    server = serving.Server("--executor", "subprocess", "--max-body", "1M", "--tls-cert", tmp_path / "c", "--tls-key", tmp_path / "k")
     context = ssl.create_default_context(cafile=str(tmp_path / "c"))
     connection = http.client.HTTPSConnection("127.0.0.1", server.port, context=context, timeout=support.DEADLINE)
     session = server.session(connection=connection)
@@ -373,5 +380,45 @@ def test_https(tmp_path):
         assert server.execute(str(i), session=session, connection=connection)["value"] == i
     big = server.execute("'y' * 300000", session=session, connection=connection)
     assert len(big["value"]) == 300000
+
+    # A body that is too large is refused while it comes, here too.
+    with context.wrap_socket(socket.create_connection(("127.0.0.1", server.port), timeout=support.DEADLINE), server_hostname="127.0.0.1") as sock:
+        assert sock.getpeercert(True) == first
+        sock.sendall(b"POST /execute HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nTransfer-Encoding: chunked\r\n\r\n" % serving.TOKEN.encode())
+        for _ in range(17):
+            sock.sendall(b"10000\r\n" + b"a" * 65536 + b"\r\n")
+        assert sock.recv(65536).startswith(b"HTTP/1.1 413 ")
+
+    def presented():
+        with context.wrap_socket(socket.create_connection(("127.0.0.1", server.port), timeout=support.DEADLINE), server_hostname="127.0.0.1") as sock:
+            return sock.getpeercert(True)
+
+    second = make_certificate(tmp_path)
+    context.load_verify_locations(str(tmp_path / "c"))
+    assert presented() == first
+    server.process.send_signal(signal.SIGHUP)
+    support.wait_until(lambda: "reloaded" in server.text(), server.text)
+    assert presented() == second != first
+    # A bad one is refused, and what was stays; the key of another certificate is bad too.
+    key = (tmp_path / "k").read_text()
+    make_certificate(tmp_path)
+    (tmp_path / "k").write_text(key)
+    for text in (None, "no certificate"):
+        if text:
+            (tmp_path / "c").write_text(text)
+        before = server.text().count("not reloaded")
+        server.process.send_signal(signal.SIGHUP)
+        support.wait_until(lambda: server.text().count("not reloaded") > before, server.text)
+        assert "certificate" in server.text().rsplit("not reloaded", 1)[1]
+        assert presented() == second
+    assert server.execute("1", session=session, connection=connection)["value"] == 1  # the first connection goes on
     connection.close()
     server.close()
+    done = support.workcell("serve", "--check-config", "--auth-token-file", server_token(tmp_path), "--tls-cert", tmp_path / "c", "--tls-key",
+                            tmp_path / "k", env=support.host_environment())
+    assert done.status == support.EXIT["invalid"] and "certificate" in done.error_message
+
+
+def server_token(folder):
+    (folder / "token").write_text("t0ken-of-the-tests")
+    return folder / "token"
