@@ -49,7 +49,7 @@ void cell__answer_response(struct cell__request *request, unsigned status, struc
 	request->response = response;
 	if (response)
 		MHD_add_response_header(response, "X-Request-ID", request->id);
-	if (response && request->served) /* for proxies that send a session's requests to one server */
+	if (response && request->served && !request->ends_session) /* for proxies that send a session's requests to one server */
 		MHD_add_response_header(response, "X-Session-ID", request->served->id);
 	if (request->suspended) {
 		request->suspended = false;

@@ -141,6 +141,7 @@ struct cell__request {
 	int64_t begun_us;
 	enum cell__request_state state;
 	bool suspended, counted;
+	bool ends_session;       /* with the answer: it was opened for this request alone */
 	bool thrown_away;        /* its body is too large, and that has been said */
 	size_t thrown_bytes;
 	struct cell__buf body;
@@ -233,6 +234,8 @@ void cell__workspaces_close(struct cell_server *server, void (*done)(void *arg),
  */
 typedef void (*cell__ask_fn)(struct cell__request *request, json_t *result, const void *raw, size_t raw_size);
 void cell__ask(struct cell__request *request, const char *method, json_t *args, const void *raw, size_t raw_size, cell__ask_fn then);
+/* tools.call {name, args} of request->served, as its code would make it; the result is the answer.  Takes args over. */
+void cell__ask_session(struct cell__request *request, json_t *args, cell__ask_fn then);
 /* The same when nobody waits for the answer. */
 void cell__tell(struct cell__workspace *workspace, const char *method, json_t *args);
 /* The space that X-Session-ID or the token's workspace names, then fn(request); a failure is answered. */

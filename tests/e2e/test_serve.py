@@ -1,5 +1,6 @@
 """`workcell serve`: the reference's endpoints, sessions, runs with events, approvals, workspaces."""
 import http.client
+import json
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ import threading
 import pytest
 
 import serving
+import spaces
 import support
 
 ALICE, BOB, TEAM = "t0ken-of-alice", "t0ken-of-bob", "t0ken-of-the-team"
@@ -113,6 +115,64 @@ def test_tools(server):
     assert server.ask("GET", "/api/tools/search?query=says+it").json[0]["name"] == "echo"
     info = server.ask("GET", "/info").json
     assert info["tools"] == [{"name": "echo", "description": "Says it again."}] and info["artifacts_path"].endswith("/artifacts")
+
+
+def test_tools_are_called_from_outside(server, base):
+    """As code in the session does it: the policy asks before echo, and the answer may edit or reject."""
+    session = server.session()
+    call = {"args": {"text": "hi"}}
+
+    def answered(answer, **options):
+        found = []
+        asking = threading.Thread(target=lambda: found.append(server.ask("POST", "/api/tools/echo.say/call", call, session=session, **options)))
+        asking.start()
+        waiting, = support.wait_until(lambda: approvals_of(server, session), "a request")
+        assert waiting["tool"] == "echo" and waiting["callable"] == "say" and waiting["args"] == call["args"]
+        assert server.ask("POST", "/v1/sessions/%s/approvals/%d" % (session, waiting["id"]), answer).status == 204
+        asking.join()
+        return found[0]
+
+    assert answered({"accept": True}).json == {"value": "hi\n"}
+    assert answered({"accept": True, "args": {"text": "edited"}}).json == {"value": "edited\n"}
+    rejected = answered({"accept": False, "reason": "not now"})
+    assert rejected.status == 403 and rejected.code == "rejected" and "not now" in rejected.json["detail"], rejected
+
+    # Those of other clients, of no session, and of none that is known.
+    assert server.ask("POST", "/api/tools/echo.say/call", call, session=session, token=ALICE).status == 400
+    before = len(server.ask("GET", "/v1/sessions").json["sessions"])
+    unknown = server.ask("POST", "/api/tools/nothing/call", call)
+    assert unknown.status == 404 and unknown.code == "not_found" and "X-Session-ID" not in unknown.headers, unknown
+    assert len(server.ask("GET", "/v1/sessions").json["sessions"]) == before
+    for path, body, status, code in (("echo.nothing", call, 404, "not_found"), ("echo.say", {"args": {"txt": 1}}, 400, "invalid"),
+                                     ("echo.say", {"args": {"text": [1]}}, 400, "invalid"), ("echo.say", {"args": 1}, 422, "invalid")):
+        answer = server.ask("POST", "/api/tools/%s/call" % path, body, session=session)
+        assert answer.status == status and answer.code == code, (path, body, answer)
+
+    # A call that waits goes with its kernel, and with its session.
+    for end in ({"method": "POST", "path": "/reset"}, {"method": "DELETE", "path": ""}):
+        found = []
+        asking = threading.Thread(target=lambda: found.append(server.ask("POST", "/api/tools/echo.say/call", call, session=session)))
+        asking.start()
+        support.wait_until(lambda: approvals_of(server, session), "a request")
+        assert server.ask(end["method"], "/v1/sessions/" + session + end["path"]).status in (200, 204)
+        asking.join()
+        assert found[0].code == "cancelled", found
+
+
+def test_results_of_tools_from_outside(tmp_path):
+    spaces.write_files(tmp_path, {
+        "tools/say.yaml": "name: say\ncommand: printf\nschema: {positional: [{name: text, type: string}]}\nrecipes: {it: {}}\n",
+        "tools/fail.yaml": "name: fail\ncommand: 'false'\nrecipes: {it: {}}\n",
+        "policy.yaml": "default: allow\nrules:\n  - tool: fail\n    callable: it\n    args: {}\n    decision: allow\n"})
+    server = serving.Server("--executor", "subprocess", "--base", tmp_path, "--audit", tmp_path / "audit", pool=0)
+    assert server.ask("POST", "/api/tools/say.it/call", {"args": {"text": "a\\000b"}}).json == {"value": "a\0b"}
+    assert server.ask("POST", "/api/tools/say.it/call", {"args": {"text": ""}}).json == {"value": ""}
+    failed = server.ask("POST", "/api/tools/fail.it/call")
+    assert failed.status == 502 and failed.code == "tool_failed", failed
+    assert server.ask("GET", "/v1/sessions").json["sessions"] == []
+    server.close()
+    records = [json.loads(line) for path in sorted(tmp_path.glob("audit*")) for line in path.read_text().splitlines()]
+    assert [record["tool"] for record in records if record.get("tool")] == ["say", "say", "fail"], records
 
 
 def test_workflows(server):
