@@ -23,7 +23,7 @@ bool cell__cli_has_storage(const struct cell_cli_space_flags *flags)
 
 bool cell__cli_has_space(const struct cell_cli_space_flags *flags)
 {
-	return cell__cli_has_storage(flags) || flags->tools || flags->workspace || flags->embeddings_url ||
+	return cell__cli_has_storage(flags) || flags->tools || flags->tools_from_storage || flags->workspace || flags->embeddings_url ||
 	       flags->embeddings_model || flags->embeddings_key_env;
 }
 

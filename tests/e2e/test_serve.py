@@ -162,8 +162,7 @@ def test_tools_are_called_from_outside(server, base):
 def test_results_of_tools_from_outside(tmp_path):
     spaces.write_files(tmp_path, {
         "tools/say.yaml": "name: say\ncommand: printf\nschema: {positional: [{name: text, type: string}]}\nrecipes: {it: {}}\n",
-        "tools/fail.yaml": "name: fail\ncommand: 'false'\nrecipes: {it: {}}\n",
-        "policy.yaml": "default: allow\nrules:\n  - tool: fail\n    callable: it\n    args: {}\n    decision: allow\n"})
+        "tools/fail.yaml": "name: fail\ncommand: 'false'\nrecipes: {it: {}}\n"})
     server = serving.Server("--executor", "subprocess", "--base", tmp_path, "--audit", tmp_path / "audit", pool=0)
     assert server.ask("POST", "/api/tools/say.it/call", {"args": {"text": "a\\000b"}}).json == {"value": "a\0b"}
     assert server.ask("POST", "/api/tools/say.it/call", {"args": {"text": ""}}).json == {"value": ""}
