@@ -57,6 +57,8 @@ def token_file(text):
 
 
 class Server:
+    address = "127.0.0.1"
+
     def __init__(self, *flags, tokens=TOKENS, listen="127.0.0.1:0", env=(), pool=1, python=None, cwd=None):
         self.tokens = token_file(tokens) if tokens else None
         argv = [support.BIN, "serve", "--python", python or support.bare_python(), "--pool", str(pool)]
@@ -73,7 +75,8 @@ class Server:
         found = re.search(r"listening on (?:https?://(.*):(\d+)|unix:(.*))\n", self.text())
         assert found, self.text()
         self.pid, self.spawner = self.process.pid, None
-        self.address = found.group(1) if found.group(1) not in (None, "0.0.0.0") else "127.0.0.1"
+        if found.group(1) not in (None, "0.0.0.0"):
+            self.address = found.group(1)
         self.port, self.path = found.group(2) and int(found.group(2)), found.group(3)
 
     def text(self):
