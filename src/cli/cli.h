@@ -203,6 +203,8 @@ bool cell__cli_is_redis(const char *place);
  * for what the environment has there.  redis: it must be a URL.  free() it.
  */
 char *cell__cli_storage(const char *storage, const char *prefix, bool redis, struct cell_error *err);
+/* The URL with key=value in its query; free() it.  NULL: no memory. */
+char *cell__cli_with_option(const char *url, const char *key, const char *value);
 bool cell__cli_has_storage(const struct cell_cli_space_flags *flags);
 /* Do the flags describe a space at all? */
 bool cell__cli_has_space(const struct cell_cli_space_flags *flags);

@@ -377,6 +377,8 @@ static int add_deps(const struct serve_flags *flags, struct cell_cli_host *host,
 
 	if (!flags->deps.count)
 		return 0;
+	if (!cell__cli_has_storage(&own) || !host->space)
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "packages (--dep, CONTAINER_DEPS, TOOLS_CONFIG) need a storage of the server's own: --storage");
 	own.no_runtime_deps = false;
 	if (cell__cli_space_create(&own, host->engine, session->python, session->cwd, &space, err) < 0)
 		return -1;

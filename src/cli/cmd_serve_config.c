@@ -132,19 +132,6 @@ static void warn_of_parts(const struct cell_serve_arguments *arguments, const st
 	}
 }
 
-/* key=value in the query of a URL; free() it. */
-static char *with_option(const char *url, const char *key, const char *value)
-{
-	char *out = malloc(strlen(url) + strlen(key) + 3 * strlen(value) + 3), *at = out;
-
-	if (!out)
-		return NULL;
-	at += sprintf(at, "%s%c%s=", url, strchr(url, '?') ? '&' : '?', key);
-	for (; *value; value++)
-		at += strchr("%&#", *value) ? sprintf(at, "%%%02X", *value) : sprintf(at, "%c", *value);
-	return out;
-}
-
 static int add_redis(struct cell_serve_arguments *arguments, const char *url, struct cell_error *err)
 {
 	const char *tools = cell__serve_variable("REDIS_TOOLS_PREFIX");
@@ -153,8 +140,8 @@ static int add_redis(struct cell_serve_arguments *arguments, const char *url, st
 
 	warn_of_parts(arguments, folder_parts, "does nothing: the storage is in Redis");
 	if (!status) {
-		prefixed = prefix ? with_option(url, "prefix", prefix) : strdup(url);
-		whole = prefixed && tools ? with_option(prefixed, "tools_prefix", tools) : prefixed ? strdup(prefixed) : NULL;
+		prefixed = prefix ? cell__cli_with_option(url, "prefix", prefix) : strdup(url);
+		whole = prefixed && tools ? cell__cli_with_option(prefixed, "tools_prefix", tools) : prefixed ? strdup(prefixed) : NULL;
 		status = whole ? add_argument(arguments, err, "--storage=%s", whole)
 			       : cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the configuration");
 	}

@@ -167,17 +167,15 @@ struct places {
 	char *key; /* "${VAR}" */
 };
 
-/* The URL with another prefix; free() it. */
-static char *with_prefix(const char *url, const char *prefix)
+char *cell__cli_with_option(const char *url, const char *key, const char *value)
 {
-	size_t size = strlen(url) + 3 * strlen(prefix) + sizeof("?prefix=");
-	char *out = malloc(size), *at = out;
+	char *out = malloc(strlen(url) + strlen(key) + 3 * strlen(value) + sizeof("?=")), *at = out;
 
 	if (!out)
 		return NULL;
-	at += sprintf(at, "%s%sprefix=", url, strchr(url, '?') ? "&" : "?");
-	for (; *prefix; prefix++)
-		at += strchr("%&#", *prefix) ? sprintf(at, "%%%02X", *prefix) : sprintf(at, "%c", *prefix);
+	at += sprintf(at, "%s%c%s=", url, strchr(url, '?') ? '&' : '?', key);
+	for (; *value; value++)
+		at += strchr("%&#", *value) ? sprintf(at, "%%%02X", *value) : sprintf(at, "%c", *value);
 	return out;
 }
 
@@ -202,7 +200,7 @@ char *cell__cli_storage(const char *storage, const char *prefix, bool redis, str
 		}
 		return cell__cli_absolute(place, err);
 	}
-	copy = prefix ? with_prefix(place, prefix) : strdup(place);
+	copy = prefix ? cell__cli_with_option(place, "prefix", prefix) : strdup(place);
 	if (!copy)
 		cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a URL");
 	return copy;
