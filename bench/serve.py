@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """serve.py [--quick] BUILD: `workcell serve` beside a FastAPI app and jupyter-kernel-gateway, in turns, with the same client.
 
-BUILD is the build folder (workcell, http_load).  The peers are run by this interpreter and left out where it does not have
-them (fastapi, uvicorn; jupyter-kernel-gateway, ipykernel).  `POST /execute` of 1+1 over keep-alive connections, each with a
+BUILD is the build folder (workcell, http_load).  The peers are run by this interpreter (`make bench`: that of build/bench-venv,
+made from scripts/bench-requirements.txt) and left out, which is said, where it does not have them.  `POST /execute` of 1+1 over keep-alive connections, each with a
 session of its own; then 200 runs with Server-Sent Events at once.  Prints a table and the ratios that are wanted.
 """
 import argparse
@@ -139,11 +139,14 @@ def main():
     seconds, rounds, connections = (1, 3, 8) if args.quick else (3, 5, 8)
     with tempfile.TemporaryDirectory() as folder:
         sides = [start_workcell(args.build, folder, connections)]
-        if all(importlib.util.find_spec(name) for name in ("fastapi", "uvicorn")):
-            sides.append(start_fastapi(connections))
-        if all(importlib.util.find_spec(name) for name in ("kernel_gateway", "ipykernel")):
-            sides.append(start_gateway(folder))
         try:
+            for start, needs in ((lambda: start_fastapi(connections), ("fastapi", "uvicorn")),
+                                 (lambda: start_gateway(folder), ("kernel_gateway", "ipykernel"))):
+                absent = [name for name in needs if not importlib.util.find_spec(name)]
+                if absent:
+                    print("left out: %s has no %s" % (sys.executable, ", ".join(absent)))
+                else:
+                    sides.append(start())
             for side in sides:
                 side.warm()
             for _ in range(rounds):

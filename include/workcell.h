@@ -250,6 +250,11 @@ struct cell_space_options {
 	const char *embeddings_url;
 	const char *embeddings_model;
 	const char *embeddings_key; /* NULL: none; "${NAME}": what getenv_fn says, at each request; else the key itself */
+	/*
+	 * 1: tools whose definitions lie in the storage too, which is Redis; they are read when the space and each session is
+	 * opened.  Who can write there can run commands here.  Default 0.
+	 */
+	int tools_from_storage;
 };
 #define CELL_SPACE_OPTIONS_INIT                                                   \
 	{ .size = sizeof(struct cell_space_options), .allow_runtime_deps = 1, .cache_venv = 1, \
@@ -928,7 +933,7 @@ struct cell_server_options {
 	void *space_arg;
 	const struct cell_session_options *session; /* of each session; its space and events are the server's to set */
 	const char *work_dir;      /* each session works in a folder of its own in here, removed at its end; NULL: session->cwd */
-	const char *artifacts_path; /* what GET /info tells; NULL: "" */
+	const char *artifacts_path; /* what GET /info tells; NULL: where the storage keeps them, without secrets */
 	/*
 	 * Who is let in: a token, a file of tokens that is read again when it changes (docs/server.md), or (auth_disabled)
 	 * anybody, on a loopback address or Unix socket only.  Without any of them the server is not created.
@@ -949,6 +954,8 @@ struct cell_server_options {
 	int log_json;              /* 1: each line is a JSON object */
 	void (*listening)(void *arg, const char *url); /* once, before the first request; may be NULL */
 	void *listening_arg;
+	/* cell_server_reload() asks for the certificate and its key too, which the server frees; as reload; NULL: they stay */
+	int (*reload_tls)(void *arg, char **ret_cert, char **ret_key, struct cell_error *err);
 };
 #define CELL_SERVER_OPTIONS_INIT                                                  \
 	{ .size = sizeof(struct cell_server_options), .limits = CELL_SERVER_LIMITS_INIT, .log_level = CELL_LOG_INFO }

@@ -4,7 +4,7 @@
 #   run     compiler, build tools and libraries (the default)
 #   test    also sanitizers, cmocka, a venv with what the tests compare against, in build/venv, and MCP servers in
 #           build/node, with a node of their own where the machine has none that is new enough
-#   bench   the same as test
+#   bench   the same as test, and a venv with what the session server is compared with, in build/bench-venv
 #
 # Installs only what is missing and does nothing when all is there, so `make` can call it every time.
 # On systems without apt it prints what is needed and goes on if the tools are found.
@@ -22,10 +22,10 @@ run | test | bench) ;;
 esac
 
 # What to build with, and libuv (event loop), jansson (JSON), libyaml (tool definitions), SQLite (search), libcurl
-# (HTTP tools), libcrypto (hashes), libseccomp (sandbox), libedit (the shell), libmicrohttpd (HTTP in), libzmq
+# (HTTP tools), libcrypto (hashes), libseccomp (sandbox), libedit (the shell), libmicrohttpd and GnuTLS (HTTP in), libzmq
 # (Jupyter kernels), hiredis (storage in Redis), Python (what is run).
 packages="gcc libc6-dev pkg-config meson ninja-build libuv1-dev libjansson-dev libyaml-dev"
-packages="$packages libsqlite3-dev libcurl4-openssl-dev libssl-dev libseccomp-dev libedit-dev libmicrohttpd-dev"
+packages="$packages libsqlite3-dev libcurl4-openssl-dev libssl-dev libseccomp-dev libedit-dev libmicrohttpd-dev libgnutls28-dev"
 packages="$packages libzmq3-dev libhiredis-dev"
 packages="$packages python3 python3-dev"
 if [ "$purpose" != run ]; then
@@ -94,7 +94,7 @@ check_tools() {
 		command -v "$tool" >/dev/null 2>&1 || absent="$absent $tool"
 	done
 	if [ -z "$absent" ]; then
-		for library in libuv jansson yaml-0.1 sqlite3 libcurl libcrypto libseccomp libedit libmicrohttpd libzmq hiredis; do
+		for library in libuv jansson yaml-0.1 sqlite3 libcurl libcrypto libseccomp libedit libmicrohttpd gnutls libzmq hiredis; do
 			pkg-config --exists "$library" || absent="$absent $library"
 		done
 	fi
@@ -110,11 +110,11 @@ check_tools() {
 	say "all of it was found"
 }
 
-# The venv is made anew when the requirements or the interpreter changed.  The stamp is written last, so a
-# venv that was left half made does not count.
+# make_venv FOLDER REQUIREMENTS WHAT-FOR.  It is made anew when the requirements or the interpreter changed.  The stamp is
+# written last, so a venv that was left half made does not count.
 make_venv() {
-	venv=build/venv
-	requirements=scripts/test-requirements.txt
+	venv=$1
+	requirements=$2
 	python=/usr/bin/python3
 	[ -x "$python" ] || python=$(command -v python3)
 	wanted=$({
@@ -124,8 +124,7 @@ make_venv() {
 	if [ -x "$venv/bin/python" ] && [ "$(cat "$venv/.requirements" 2>/dev/null)" = "$wanted" ]; then
 		return 0
 	fi
-	say "making $venv from $requirements with $python: pytest, and IPython, ipykernel, numpy, pandas and" \
-		"matplotlib to test and compare with"
+	say "making $venv from $requirements with $python: $3"
 	rm -rf "$venv"
 	mkdir -p build
 	"$python" -m venv "$venv"
@@ -191,7 +190,11 @@ else
 	check_tools
 fi
 if [ "$purpose" != run ]; then
-	make_venv
+	make_venv build/venv scripts/test-requirements.txt \
+		"pytest, and IPython, ipykernel, numpy, pandas and matplotlib to test and compare with"
 	make_node
+fi
+if [ "$purpose" = bench ]; then
+	make_venv build/bench-venv scripts/bench-requirements.txt "FastAPI and jupyter-kernel-gateway to compare with"
 fi
 make_deno

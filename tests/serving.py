@@ -57,9 +57,13 @@ def token_file(text):
 
 
 class Server:
+    address = "127.0.0.1"
+
     def __init__(self, *flags, tokens=TOKENS, listen="127.0.0.1:0", env=(), pool=1, python=None, cwd=None):
         self.tokens = token_file(tokens) if tokens else None
-        argv = [support.BIN, "serve", "--python", python or support.bare_python(), "--pool", str(pool), "--listen", listen]
+        argv = [support.BIN, "serve", "--python", python or support.bare_python(), "--pool", str(pool)]
+        if listen:
+            argv += ["--listen", listen]
         if cwd:
             argv += ["--cwd", cwd]
         if self.tokens:
@@ -68,10 +72,12 @@ class Server:
         self.process = support.popen([*argv, *map(str, flags)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                      stderr=self.stderr, env=support.host_environment(**dict(env)))
         support.wait_until(lambda: "listening on" in self.text() or self.process.poll() is not None, self.text)
-        found = re.search(r"listening on (?:https?://.*:(\d+)|unix:(.*))\n", self.text())
+        found = re.search(r"listening on (?:https?://(.*):(\d+)|unix:(.*))\n", self.text())
         assert found, self.text()
         self.pid, self.spawner = self.process.pid, None
-        self.port, self.path = found.group(1) and int(found.group(1)), found.group(2)
+        if found.group(1) not in (None, "0.0.0.0"):
+            self.address = found.group(1)
+        self.port, self.path = found.group(2) and int(found.group(2)), found.group(3)
 
     def text(self):
         self.stderr.seek(0)
@@ -95,7 +101,7 @@ class Server:
     def connect(self):
         if self.path:
             return UnixConnection(self.path)
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=support.DEADLINE)
+        return http.client.HTTPConnection(self.address, self.port, timeout=support.DEADLINE)
 
     def open(self, method, path, body=None, token=TOKEN, session=None, headers=(), connection=None):
         connection = connection or self.connect()

@@ -143,7 +143,7 @@ struct cell_cli_space_flags {
 	const char *python_version;
 	const char *venv_dir;
 	int64_t install_timeout_ms; /* 0: as the library has it */
-	bool no_runtime_deps, no_cache_venv, cleanup_venv, sync_deps, quiet;
+	bool no_runtime_deps, no_cache_venv, cleanup_venv, sync_deps, quiet, tools_from_storage;
 	const char *embeddings_url;
 	const char *embeddings_model;
 	const char *embeddings_key_env;
@@ -163,7 +163,9 @@ struct cell_cli_space_flags {
 	{ 0, "workspace", "ID", "workflows and artifacts of this workspace of the storage", \
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, workspace) },                           \
 	{ 0, "tools", "DIR", "tool definitions, *.yaml",                                  \
-	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, tools) }
+	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, tools) },                               \
+	{ 0, "tools-from-storage", NULL, "also the tools that lie in Redis: who can write there can run commands here", \
+	  CELL_FLAG_SWITCH, CELL_CLI_SPACE_AT(at, tools_from_storage) }
 #define CELL_CLI_DEPS_FLAGS(at)                                                           \
 	{ 0, "no-runtime-deps", NULL, "refuse deps.add and deps.remove",                  \
 	  CELL_FLAG_SWITCH, CELL_CLI_SPACE_AT(at, no_runtime_deps) },                     \
@@ -201,6 +203,8 @@ bool cell__cli_is_redis(const char *place);
  * for what the environment has there.  redis: it must be a URL.  free() it.
  */
 char *cell__cli_storage(const char *storage, const char *prefix, bool redis, struct cell_error *err);
+/* The URL with key=value in its query; free() it.  NULL: no memory. */
+char *cell__cli_with_option(const char *url, const char *key, const char *value);
 bool cell__cli_has_storage(const struct cell_cli_space_flags *flags);
 /* Do the flags describe a space at all? */
 bool cell__cli_has_space(const struct cell_cli_space_flags *flags);

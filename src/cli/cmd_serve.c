@@ -2,11 +2,11 @@
  * `workcell serve`: the library's session server with the common flags.
  *
  * What is configured comes from four places, each before the next, which wins: defaults, the environment, --config FILE, the
- * command line.  The first two become arguments like those of the command line, and all are read by the same table; SIGHUP
- * does that again and takes the limits over.
+ * command line.  The two in the middle become arguments like those of the command line (cmd_serve_config.c), and all are read by
+ * the same table; SIGHUP does that again and takes the limits over.
  */
 #define _GNU_SOURCE 1
-#include "cli.h"
+#include "serve.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -20,16 +20,14 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <yaml.h>
 
 #define TOKEN_VARIABLE "WORKCELL_SERVE_TOKEN"
 #define OLD_TOKEN_VARIABLE "CONTAINER_AUTH_TOKEN"
 #define WORK_PREFIX "workcell-serve-"
-#define MAX_ARGUMENTS 1024
 
 struct serve_flags {
 	struct cell_cli_session_flags session;
-	struct cell_cli_list origins, hosts;
+	struct cell_cli_list origins, hosts, deps;
 	const char *config, *listen, *token_file, *tls_cert, *tls_key, *log, *log_level;
 	int64_t max_sessions, idle_ms, max_runs, max_queue, max_timeout_ms, max_body, max_artifact, stream_bytes, resume_ms, head_ms;
 	int64_t silent_ms, drain_ms, max_connections, max_header;
@@ -72,6 +70,8 @@ static const struct cell_cli_flag serve_flag_table[] = {
 	{ 0, "drain", "SEC", "when stopped, cells may take this long to end", CELL_FLAG_SECONDS, AT(drain_ms) },
 	{ 0, "log", "FORM", "text, json or off (default text)", CELL_FLAG_STRING, AT(log) },
 	{ 0, "log-level", "LEVEL", "info (a line a request), warning or error (default info)", CELL_FLAG_STRING, AT(log_level) },
+	{ 0, "dep", "SPEC", "a package that is added to the storage's and installed before anybody is served; may be repeated", CELL_FLAG_LIST,
+	  AT(deps) },
 	{ 0, "check-config", NULL, "say whether the configuration is good, and exit", CELL_FLAG_SWITCH, AT(check_config) },
 	CELL_CLI_SESSION_FLAGS(offsetof(struct serve_flags, session)),
 	{ 0 },
@@ -89,228 +89,6 @@ const struct cell_cli_command cell__cli_serve_command = {
 	.run = cell__cmd_serve,
 };
 
-/* ---- arguments from the environment and from the file ------------------------------ */
-
-struct arguments {
-	char *list[MAX_ARGUMENTS + 1]; /* list[0] is the command's name */
-	int count;
-};
-
-static void arguments_finish(struct arguments *arguments)
-{
-	for (int i = 0; i < arguments->count; i++)
-		free(arguments->list[i]);
-	arguments->count = 0;
-}
-
-static int add_argument(struct arguments *arguments, struct cell_error *err, const char *format, ...)
-	__attribute__((format(printf, 3, 4)));
-static int add_argument(struct arguments *arguments, struct cell_error *err, const char *format, ...)
-{
-	va_list ap;
-	int n;
-
-	if (arguments->count == MAX_ARGUMENTS)
-		return cell__cli_fail(err, CELL_E_LIMIT, 0, "there are more than %d settings", MAX_ARGUMENTS);
-	va_start(ap, format);
-	n = vasprintf(&arguments->list[arguments->count], format, ap);
-	va_end(ap);
-	if (n < 0)
-		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the configuration");
-	arguments->list[++arguments->count] = NULL;
-	return 0;
-}
-
-static const char *variable(const char *name)
-{
-	const char *value = getenv(name);
-
-	return value && *value ? value : NULL;
-}
-
-static bool is_true(const char *value)
-{
-	return value && (!strcasecmp(value, "true") || !strcmp(value, "1") || !strcasecmp(value, "yes"));
-}
-
-/* WORKFLOWS_PATH=DIR/workflows and ARTIFACTS_PATH=DIR/artifacts are the storage DIR. */
-static int storage_of_paths(struct arguments *arguments, struct cell_error *err)
-{
-	const char *workflows = variable("WORKFLOWS_PATH"), *artifacts = variable("ARTIFACTS_PATH");
-	const char *slash, *other;
-
-	if (!workflows)
-		workflows = variable("SKILLS_PATH");
-	if (!workflows && !artifacts)
-		return 0;
-	slash = workflows ? strrchr(workflows, '/') : NULL;
-	other = artifacts ? strrchr(artifacts, '/') : NULL;
-	if (!slash || !other || strcmp(other, "/artifacts") || (strcmp(slash, "/workflows") && strcmp(slash, "/skills")) ||
-	    slash - workflows != other - artifacts || strncmp(workflows, artifacts, (size_t)(slash - workflows)))
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "WORKFLOWS_PATH and ARTIFACTS_PATH must be DIR/workflows and DIR/artifacts of one "
-							      "DIR; or set STORAGE_BASE_PATH=DIR");
-	return add_argument(arguments, err, "--storage=%.*s", slash > workflows ? (int)(slash - workflows) : 1, workflows);
-}
-
-static int add_variables(struct arguments *arguments, struct cell_error *err)
-{
-	static const char *const plain[][2] = {
-		{ "DEFAULT_TIMEOUT", "timeout" }, { "MAX_EXECUTION_TIME", "max-timeout" }, { "TOOLS_PATH", "tools" },
-	};
-	const char *backend = variable("ARTIFACT_BACKEND"), *url = variable("REDIS_URL"), *base = variable("STORAGE_BASE_PATH");
-	const char *host = variable("HOST"), *port = variable("PORT"), *allow = variable("ALLOW_RUNTIME_DEPS");
-	int status = 0;
-
-	for (size_t i = 0; !status && i < sizeof(plain) / sizeof(plain[0]); i++) {
-		if (variable(plain[i][0]))
-			status = add_argument(arguments, err, "--%s=%s", plain[i][1], variable(plain[i][0]));
-	}
-	if (!status && (host || port) && (!host || !strchr(host, ':')))
-		status = add_argument(arguments, err, "--listen=%s:%s", host ? host : "127.0.0.1", port ? port : "8080");
-	else if (!status && host)
-		status = add_argument(arguments, err, "--listen=[%s]:%s", host, port ? port : "8080");
-	if (!status && allow && !is_true(allow))
-		status = add_argument(arguments, err, "--no-runtime-deps");
-	if (!status && backend && strcmp(backend, "file") && strcmp(backend, "redis"))
-		status = cell__cli_fail(err, CELL_E_INVALID, 0, "ARTIFACT_BACKEND is file or redis, not '%s'", backend);
-	if (status)
-		return status;
-	if (url && (!backend || !strcmp(backend, "redis")))
-		return add_argument(arguments, err, "--storage=%s", url);
-	if (backend && !strcmp(backend, "redis"))
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "ARTIFACT_BACKEND=redis needs REDIS_URL");
-	return base ? add_argument(arguments, err, "--storage=%s", base) : storage_of_paths(arguments, err);
-}
-
-/* A mapping of texts, or of lists of texts: what flags are. */
-struct reader {
-	const char *path;
-	struct arguments *arguments;
-	struct cell_error *err;
-	char key[64];
-	int depth;       /* 1: in the mapping; 2: in a list */
-	bool has_key, is_bad;
-};
-
-static int complain(struct reader *reader, const yaml_event_t *event, const char *words)
-{
-	reader->is_bad = true;
-	return cell__cli_fail(reader->err, CELL_E_INVALID, 0, "%s:%zu: %s", reader->path, event->start_mark.line + 1, words);
-}
-
-static int take_scalar(struct reader *reader, const yaml_event_t *event)
-{
-	const char *text = (const char *)event->data.scalar.value;
-	bool plain = event->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
-
-	if (!reader->depth)
-		return complain(reader, event, "a configuration is a mapping: key: value");
-	if (!reader->has_key) {
-		if (!*text || strlen(text) >= sizeof(reader->key) || *text == '-' || strchr(text, '='))
-			return complain(reader, event, "this is no name of a flag");
-		strcpy(reader->key, text);
-		for (char *at = reader->key; *at; at++)
-			*at = *at == '_' ? '-' : *at;
-		reader->has_key = true;
-		return 0;
-	}
-	if (reader->depth == 1)
-		reader->has_key = false;
-	if (plain && !strcmp(text, "false"))
-		return 0;
-	if (plain && !strcmp(text, "true"))
-		return add_argument(reader->arguments, reader->err, "--%s", reader->key);
-	if (!strcmp(reader->key, "config") || !strcmp(reader->key, "check-config"))
-		return complain(reader, event, "this belongs on the command line");
-	return add_argument(reader->arguments, reader->err, "--%s=%s", reader->key, text);
-}
-
-static int take_event(struct reader *reader, const yaml_event_t *event)
-{
-	switch (event->type) {
-	case YAML_SCALAR_EVENT:
-		return take_scalar(reader, event);
-	case YAML_MAPPING_START_EVENT:
-		if (reader->depth)
-			return complain(reader, event, "a value is a text or a list of texts");
-		reader->depth = 1;
-		return 0;
-	case YAML_SEQUENCE_START_EVENT:
-		if (reader->depth != 1 || !reader->has_key)
-			return complain(reader, event, "a configuration is a mapping: key: value");
-		reader->depth = 2;
-		return 0;
-	case YAML_SEQUENCE_END_EVENT:
-		reader->depth = 1;
-		reader->has_key = false;
-		return 0;
-	case YAML_ALIAS_EVENT:
-		return complain(reader, event, "aliases are not used here");
-	default:
-		return 0;
-	}
-}
-
-static int add_file(struct arguments *arguments, const char *path, struct cell_error *err)
-{
-	struct reader reader = { .path = path, .arguments = arguments, .err = err };
-	yaml_parser_t parser;
-	yaml_event_t event;
-	char *text;
-	size_t size;
-	int status = 0;
-	bool over = false;
-
-	if (cell__cli_read_file(path, &text, &size, err) < 0)
-		return -1;
-	if (!yaml_parser_initialize(&parser)) {
-		free(text);
-		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the configuration");
-	}
-	yaml_parser_set_input_string(&parser, (const unsigned char *)text, size);
-	while (!status && !over) {
-		if (!yaml_parser_parse(&parser, &event)) {
-			status = cell__cli_fail(err, CELL_E_INVALID, 0, "%s:%zu: %s", path, parser.problem_mark.line + 1,
-						parser.problem ? parser.problem : "this is no YAML");
-			break;
-		}
-		status = take_event(&reader, &event);
-		over = event.type == YAML_STREAM_END_EVENT;
-		yaml_event_delete(&event);
-	}
-	yaml_parser_delete(&parser);
-	free(text);
-	return status;
-}
-
-/* --config is needed before the others are read. */
-static const char *config_of(int argc, char **argv)
-{
-	const char *found = NULL;
-
-	for (int i = 1; i < argc && strcmp(argv[i], "--"); i++) {
-		if (!strcmp(argv[i], "--config") && i + 1 < argc)
-			found = argv[i + 1];
-		else if (!strncmp(argv[i], "--config=", 9))
-			found = argv[i] + 9;
-	}
-	return found;
-}
-
-static int gather(int argc, char **argv, struct arguments *arguments, struct cell_error *err)
-{
-	const char *config = config_of(argc, argv);
-	int status = add_argument(arguments, err, "%s", argv[0]);
-
-	if (!status)
-		status = add_variables(arguments, err);
-	if (!status && config)
-		status = add_file(arguments, config, err);
-	for (int i = 1; !status && i < argc; i++)
-		status = add_argument(arguments, err, "%s", argv[i]);
-	return status;
-}
-
 /* ---- what lives as long as the program ----------------------------------------------- */
 
 static struct {
@@ -320,7 +98,7 @@ static struct {
 	struct serve_flags *flags;
 	struct cell_cli_host *host;
 	struct cell_cli_session_options *session;
-	char *cert, *key, *storage, *work_dir;
+	char *cert, *key, *work_dir;
 	int work_fd;
 } live = { .work_fd = -1 };
 
@@ -349,17 +127,18 @@ static void flags_finish(struct serve_flags *flags)
 	cell__cli_list_finish(&flags->session.env);
 	cell__cli_list_finish(&flags->origins);
 	cell__cli_list_finish(&flags->hosts);
+	cell__cli_list_finish(&flags->deps);
 }
 
 static int reload(void *arg, struct cell_server_limits *limits, struct cell_error *err)
 {
 	struct serve_flags flags = SERVE_FLAGS_INIT;
-	struct arguments arguments = { 0 };
+	struct cell_serve_arguments arguments = { .quiet = true };
 	int status;
 
 	(void)arg;
-	if (gather(live.argc, live.argv, &arguments, err) < 0) {
-		arguments_finish(&arguments);
+	if (cell__serve_gather(live.argc, live.argv, &arguments, err) < 0) {
+		cell__serve_arguments_finish(&arguments);
 		return -1;
 	}
 	if (cell__cli_parse(&cell__cli_serve_command, arguments.count, arguments.list, &flags, NULL, &status)) {
@@ -369,7 +148,7 @@ static int reload(void *arg, struct cell_server_limits *limits, struct cell_erro
 		status = cell__cli_fail(err, CELL_E_INVALID, 0, "the configuration is not good");
 	}
 	flags_finish(&flags);
-	arguments_finish(&arguments);
+	cell__serve_arguments_finish(&arguments);
 	return status;
 }
 
@@ -452,7 +231,7 @@ static void sweep(const char *temp)
 
 static int make_work_dir(struct cell_error *err)
 {
-	const char *temp = variable("TMPDIR");
+	const char *temp = cell__serve_variable("TMPDIR");
 
 	if (!temp || *temp != '/')
 		temp = "/tmp";
@@ -510,10 +289,10 @@ static int fill_log(const struct serve_flags *flags, struct cell_server_options 
 /* From the file or the environment; a token is never on the command line. */
 static int fill_auth(const struct serve_flags *flags, struct cell_server_options *options, struct cell_error *err)
 {
-	const char *token = variable(TOKEN_VARIABLE), *disabled = variable("CONTAINER_AUTH_DISABLED");
+	const char *token = cell__serve_variable(TOKEN_VARIABLE), *disabled = cell__serve_variable("CONTAINER_AUTH_DISABLED");
 
 	if (!token)
-		token = variable(OLD_TOKEN_VARIABLE);
+		token = cell__serve_variable(OLD_TOKEN_VARIABLE);
 	options->auth_disabled = flags->auth_disabled || (disabled && !strcasecmp(disabled, "true") && !token && !flags->token_file);
 	options->token_file = flags->token_file;
 	options->token = flags->token_file ? NULL : token;
@@ -537,12 +316,24 @@ static int read_text(const char *path, char **ret_text, struct cell_error *err)
 	return *ret_text ? 0 : cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for %s", path);
 }
 
+/* On a thread of the pool; the flags do not change. */
+static int reload_tls(void *arg, char **ret_cert, char **ret_key, struct cell_error *err)
+{
+	const struct serve_flags *flags = arg;
+
+	if (read_text(flags->tls_cert, ret_cert, err) < 0)
+		return -1;
+	return read_text(flags->tls_key, ret_key, err);
+}
+
 static int fill_tls(const struct serve_flags *flags, struct cell_server_options *options, struct cell_error *err)
 {
 	if (read_text(flags->tls_cert, &live.cert, err) < 0 || read_text(flags->tls_key, &live.key, err) < 0)
 		return -1;
 	options->tls_cert = live.cert;
 	options->tls_key = live.key;
+	options->reload_tls = reload_tls;
+	options->reload_arg = (void *)flags;
 	return 0;
 }
 
@@ -575,6 +366,37 @@ static const char *choose_executor(struct cell_engine *engine)
 	return "subprocess";
 }
 
+/* Clients may be kept from adding packages; whoever starts the server is not. */
+static int add_deps(const struct serve_flags *flags, struct cell_cli_host *host, struct cell_cli_session_options *session,
+		    struct cell_error *err)
+{
+	struct cell_cli_space_flags own = flags->session.space;
+	struct cell_space *space = NULL;
+	json_t *answer;
+	int status = 0;
+
+	if (!flags->deps.count)
+		return 0;
+	if (!cell__cli_has_storage(&own) || !host->space)
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "packages (--dep, CONTAINER_DEPS, TOOLS_CONFIG) need a storage of the server's own: --storage");
+	own.no_runtime_deps = false;
+	if (cell__cli_space_create(&own, host->engine, session->python, session->cwd, &space, err) < 0)
+		return -1;
+	for (size_t i = 0; !status && i < flags->deps.count; i++) {
+		status = cell__cli_call(space, "deps.add", json_pack("{s:s}", "package", flags->deps.items[i].value), NULL, &answer, err);
+		if (status < 0)
+			break;
+		if (json_array_size(json_object_get(answer, "failed")))
+			status = cell__cli_fail(err, CELL_E_INSTALL, 0, "'%.100s' could not be installed", flags->deps.items[i].value);
+		json_decref(answer);
+	}
+	cell_space_close(space);
+	/* A venv of its own (--no-cache-venv) has them only then; and the space learns that there are some. */
+	if (!status && (status = cell__cli_call(host->space, "deps.sync", json_object(), NULL, &answer, err)) == 0)
+		json_decref(answer);
+	return status;
+}
+
 static int serve(struct serve_flags *flags, struct cell_server_options *options, struct cell_error *err)
 {
 	struct cell_cli_host host = { 0 };
@@ -591,14 +413,13 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 		session.options.executor = choose_executor(host.engine);
 	options->space = host.space;
 	options->session = &session.options;
-	if (space->storage || space->base) {
+	if (cell__cli_has_storage(space))
 		options->open_space = open_space;
-		live.storage = cell__cli_absolute(space->storage ? space->storage : space->base, err);
-		options->artifacts_path = live.storage;
-	}
 	if (!session.options.cwd && make_work_dir(err) < 0)
 		goto out;
 	options->work_dir = live.work_dir;
+	if (add_deps(flags, &host, &session, err) < 0)
+		goto out;
 	if (space->sync_deps && options->open_space) {
 		char *json = NULL;
 
@@ -620,7 +441,6 @@ out:
 	if (live.work_fd >= 0)
 		close(live.work_fd);
 	free(live.work_dir);
-	free(live.storage);
 	return status;
 }
 
@@ -628,19 +448,19 @@ int cell__cmd_serve(int argc, char **argv)
 {
 	struct serve_flags flags = SERVE_FLAGS_INIT;
 	struct cell_server_options options = CELL_SERVER_OPTIONS_INIT;
-	struct arguments arguments = { 0 };
+	struct cell_serve_arguments arguments = { 0 };
 	struct cell_error err;
 	int status = -1, exit_status;
 
 	live.argc = argc;
 	live.argv = argv;
-	if (gather(argc, argv, &arguments, &err) < 0) {
-		arguments_finish(&arguments);
+	if (cell__serve_gather(argc, argv, &arguments, &err) < 0) {
+		cell__serve_arguments_finish(&arguments);
 		return cell__cli_report(&err, false);
 	}
 	if (!cell__cli_parse(&cell__cli_serve_command, arguments.count, arguments.list, &flags, NULL, &exit_status)) {
 		flags_finish(&flags);
-		arguments_finish(&arguments);
+		cell__serve_arguments_finish(&arguments);
 		return exit_status;
 	}
 	status = fill_options(&flags, &options, &err);
@@ -653,6 +473,6 @@ int cell__cmd_serve(int argc, char **argv)
 	free(live.cert);
 	free(live.key);
 	flags_finish(&flags);
-	arguments_finish(&arguments);
+	cell__serve_arguments_finish(&arguments);
 	return status < 0 ? cell__cli_report(&err, false) : 0;
 }

@@ -23,7 +23,7 @@ bool cell__cli_has_storage(const struct cell_cli_space_flags *flags)
 
 bool cell__cli_has_space(const struct cell_cli_space_flags *flags)
 {
-	return cell__cli_has_storage(flags) || flags->tools || flags->workspace || flags->embeddings_url ||
+	return cell__cli_has_storage(flags) || flags->tools || flags->tools_from_storage || flags->workspace || flags->embeddings_url ||
 	       flags->embeddings_model || flags->embeddings_key_env;
 }
 
@@ -167,17 +167,15 @@ struct places {
 	char *key; /* "${VAR}" */
 };
 
-/* The URL with another prefix; free() it. */
-static char *with_prefix(const char *url, const char *prefix)
+char *cell__cli_with_option(const char *url, const char *key, const char *value)
 {
-	size_t size = strlen(url) + 3 * strlen(prefix) + sizeof("?prefix=");
-	char *out = malloc(size), *at = out;
+	char *out = malloc(strlen(url) + strlen(key) + 3 * strlen(value) + sizeof("?=")), *at = out;
 
 	if (!out)
 		return NULL;
-	at += sprintf(at, "%s%sprefix=", url, strchr(url, '?') ? "&" : "?");
-	for (; *prefix; prefix++)
-		at += strchr("%&#", *prefix) ? sprintf(at, "%%%02X", *prefix) : sprintf(at, "%c", *prefix);
+	at += sprintf(at, "%s%c%s=", url, strchr(url, '?') ? '&' : '?', key);
+	for (; *value; value++)
+		at += strchr("%&#", *value) ? sprintf(at, "%%%02X", *value) : sprintf(at, "%c", *value);
 	return out;
 }
 
@@ -202,7 +200,7 @@ char *cell__cli_storage(const char *storage, const char *prefix, bool redis, str
 		}
 		return cell__cli_absolute(place, err);
 	}
-	copy = prefix ? with_prefix(place, prefix) : strdup(place);
+	copy = prefix ? cell__cli_with_option(place, "prefix", prefix) : strdup(place);
 	if (!copy)
 		cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a URL");
 	return copy;
@@ -256,6 +254,7 @@ int cell__cli_space_create(const struct cell_cli_space_flags *flags, struct cell
 		options.storage = places.storage;
 		options.workspace_id = flags->workspace;
 		options.tools_dir = places.tools;
+		options.tools_from_storage = flags->tools_from_storage;
 		options.cwd = cwd;
 		options.getenv_fn = host_getenv;
 		options.allow_runtime_deps = !flags->no_runtime_deps;
@@ -304,7 +303,7 @@ static int open_space(const struct cell_cli_job *job, struct open_space *ret_spa
 
 	if (job->needs_storage && !cell__cli_has_storage(flags))
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "where? give --base DIR or --storage DIR");
-	if (!job->needs_storage && !flags->tools && !flags->base)
+	if (!job->needs_storage && !flags->tools && !flags->base && !flags->tools_from_storage)
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "where? give --base DIR or --tools DIR");
 	if (job->cwd &&
 	    (!(folder = cell__cli_absolute(job->cwd, err)) || cell__cli_check_dir("--cwd", folder, err) < 0))

@@ -17,6 +17,7 @@
 #define MIN_PIDS 16
 #define DEFAULT_TMP "512m"
 #define MAX_NAME 200
+#define RANDOM_TOKEN 64u
 #define INSIDE_FOLDER "/run/workcell"
 #define INSIDE_STORAGE "/workspace"
 #define INSIDE_TOOLS "/app/tools"
@@ -36,6 +37,16 @@ static int check_name(const char *what, const char *text, const char *more, stru
 	return 0;
 }
 
+/* What the server inside takes for one token, when it reads it from a file. */
+static bool is_token(const char *token)
+{
+	size_t size = strlen(token), i = 0;
+
+	while (token[i] > ' ' && token[i] <= '~')
+		i++;
+	return size && i == size && size < sizeof(((struct cell__container_place *)0)->token) && strncmp(token, "tokens:", 7);
+}
+
 static int check_numbers(const struct cell_container_options *opts, struct cell_error *err)
 {
 	if (opts->memory_limit != -1 && opts->memory_limit < MIN_MEMORY)
@@ -50,8 +61,8 @@ static int check_numbers(const struct cell_container_options *opts, struct cell_
 		return cell_fail(err, CELL_E_INVALID, 0, "startup_timeout_ms is %lld, expected more than 0", (long long)opts->startup_timeout_ms);
 	if (opts->auth_token && opts->auth_disabled)
 		return cell_fail(err, CELL_E_INVALID, 0, "auth_token and auth_disabled cannot be used together");
-	if (opts->auth_token && (strlen(opts->auth_token) < 8 || strlen(opts->auth_token) > 64 || strpbrk(opts->auth_token, " \t\r\n:{}")))
-		return cell_fail(err, CELL_E_INVALID, 0, "auth_token has 8 to 64 characters, without spaces and :{}");
+	if (opts->auth_token && !is_token(opts->auth_token))
+		return cell_fail(err, CELL_E_INVALID, 0, "auth_token has 1 to 4096 visible ASCII characters, and does not begin with \"tokens:\"");
 	return 0;
 }
 
@@ -212,7 +223,7 @@ int cell__container_make_place(const json_t *config, struct cell__container_plac
 	if (!is_set(config, "auth_disabled") && token)
 		snprintf(ret_place->token, sizeof(ret_place->token), "%s", token);
 	else if (!is_set(config, "auth_disabled"))
-		cell__random_hex(ret_place->token, sizeof(ret_place->token) - 1);
+		cell__random_hex(ret_place->token, RANDOM_TOKEN);
 	if (!serve)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a container");
 	if (!mkdtemp(ret_place->folder)) {

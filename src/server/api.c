@@ -110,15 +110,17 @@ static json_t *names_of(const json_t *list)
 static void info_workflows(struct cell__request *request, json_t *result, const void *raw, size_t raw_size)
 {
 	const struct cell_server_options *opts = &request->server->opts;
-	const char *path = opts->artifacts_path ? opts->artifacts_path : "", *workspace = request->workspace->id;
+	const char *path = opts->artifacts_path, *workspace = request->workspace->id;
 
 	(void)raw;
 	(void)raw_size;
 	json_object_set_new(request->json, "workflows", names_of(result));
-	if (*workspace && *path)
+	if (!path)
+		json_object_set_new(request->json, "artifacts_path", json_string(cell__space_artifacts_path(request->workspace->space)));
+	else if (*workspace)
 		json_object_set_new(request->json, "artifacts_path", json_sprintf("%s/workspaces/%s/artifacts", path, workspace));
 	else
-		json_object_set_new(request->json, "artifacts_path", *path ? json_sprintf("%s/artifacts", path) : json_string(""));
+		json_object_set_new(request->json, "artifacts_path", json_sprintf("%s/artifacts", path));
 	cell__answer_json(request, MHD_HTTP_OK, json_incref(request->json));
 }
 
@@ -168,6 +170,70 @@ static void search_tools(struct cell__request *request)
 void cell__handle_tools_search(struct cell__request *request)
 {
 	cell__with_space(request, search_tools);
+}
+
+/* {type, size, ...} with the bytes: as `workcell tools call --json` has them. */
+static json_t *part_with(json_t *part, const char *bytes, size_t size)
+{
+	const char *type = text_of(part, "type");
+	json_t *whole = json_copy(part);
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+
+	if (type && (!strcmp(type, "text") || !strcmp(type, "json") || !strcmp(type, "structured") || json_is_true(json_object_get(part, "text"))))
+		json_object_set_new(whole, "text", json_stringn(bytes, size));
+	else if (!cell__buf_add_base64(&text, bytes, size))
+		json_object_set_new(whole, "data", json_string(text.data ? text.data : ""));
+	return whole;
+}
+
+static void tool_called(struct cell__request *request, json_t *result, const void *raw, size_t raw_size)
+{
+	const char *kind = text_of(result, "raw"), *bytes = raw;
+	json_t *value = NULL, *parts, *part;
+	size_t i, at = 0;
+
+	if (kind && !strcmp(kind, "parts")) {
+		parts = json_array();
+		json_array_foreach(json_object_get(result, "parts"), i, part) {
+			size_t size = (size_t)json_integer_value(json_object_get(part, "size"));
+
+			if (size > raw_size - at)
+				break;
+			json_array_append_new(parts, part_with(part, bytes + at, size));
+			at += size;
+		}
+		cell__answer_json(request, MHD_HTTP_OK, json_pack("{s:n,s:o}", "value", "parts", parts));
+		return;
+	}
+	if (!kind)
+		value = json_incref(json_object_get(result, "value"));
+	else if (!strcmp(kind, "json"))
+		value = json_loadb(raw_size ? bytes : "", raw_size, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+	if (!value)
+		value = kind ? json_stringn(raw_size ? bytes : "", raw_size) : json_null();
+	cell__answer_json(request, MHD_HTTP_OK, value ? json_pack("{s:o}", "value", value) : NULL);
+}
+
+static void begin_tool_call(struct cell__request *request)
+{
+	json_t *args = json_object_get(request->json, "args");
+	json_t *call = json_pack("{s:s,s:o}", "name", request->params[0], "args", json_is_object(args) ? json_incref(args) : json_object());
+
+	cell__ask_session(request, call, tool_called);
+}
+
+/* A session is whose rules hold and who is asked: without one there is one for this call. */
+void cell__handle_tool_call(struct cell__request *request)
+{
+	const char *id = cell__request_header(request, "X-Session-ID");
+
+	if (id) {
+		if (cell__served_find(request, id, true))
+			begin_tool_call(request);
+		return;
+	}
+	request->ends_session = true;
+	cell__served_open(request, NULL, begin_tool_call);
 }
 
 /* As the reference has it: params are {name: description or type}. */

@@ -17,6 +17,7 @@ void cell__handle_metrics(struct cell__request *request);
 void cell__handle_info(struct cell__request *request);
 void cell__handle_tools(struct cell__request *request);
 void cell__handle_tools_search(struct cell__request *request);
+void cell__handle_tool_call(struct cell__request *request);
 void cell__handle_workflows(struct cell__request *request);
 void cell__handle_workflows_search(struct cell__request *request);
 void cell__handle_workflow_get(struct cell__request *request);

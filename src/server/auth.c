@@ -20,7 +20,7 @@
 
 #define FAILURES 20.0
 #define REFILL_S 3.0
-#define MIN_TOKEN_BYTES 8u
+#define SHORT_TOKEN_BYTES 16u /* fewer can be guessed by who has time */
 
 void cell__tokens_finish(struct cell__tokens *tokens)
 {
@@ -50,14 +50,16 @@ static int add_token(struct cell__tokens *tokens, const struct cell__token *toke
 
 static int hash_token(const char *text, size_t size, struct cell__token *token, struct cell_error *err)
 {
-	if (size < MIN_TOKEN_BYTES || size > CELL_SERVER_MAX_TOKEN_BYTES)
-		return cell_fail(err, CELL_E_INVALID, 0, "a token has %u to %u bytes, this one %zu", MIN_TOKEN_BYTES,
-				 CELL_SERVER_MAX_TOKEN_BYTES, size);
+	if (!size)
+		return cell_fail(err, CELL_E_INVALID, 0, "the token is empty");
+	if (size > CELL_SERVER_MAX_TOKEN_BYTES)
+		return cell_fail(err, CELL_E_INVALID, 0, "a token has at most %u bytes, this one %zu", CELL_SERVER_MAX_TOKEN_BYTES, size);
 	for (size_t i = 0; i < size; i++) {
 		if (text[i] <= ' ' || text[i] > '~')
 			return cell_fail(err, CELL_E_INVALID, 0, "a token is of visible ASCII characters");
 	}
 	SHA256((const unsigned char *)text, size, token->hash);
+	token->is_short = size < SHORT_TOKEN_BYTES;
 	return 0;
 }
 
@@ -232,6 +234,15 @@ int cell__tokens_load(const char *token, const char *token_file, struct cell__to
 		return cell_fail(err, CELL_E_LIMIT, 0, "%.120s has more than %u bytes", token_file, CELL_YAML_LIMIT_FILE_BYTES);
 	text.data[text.size] = '\0';
 	return cell__tokens_parse(token_file, text.data, text.size, ret_tokens, err);
+}
+
+void cell__tokens_warn(struct cell_server *server)
+{
+	for (size_t i = 0; !server->address.loopback && i < server->tokens.count; i++) {
+		if (server->tokens.list[i].is_short)
+			cell__server_log(server, CELL_LOG_WARN, "the token \"%s\" has fewer than %u characters, and %s can be reached from other "
+					 "machines: it can be guessed", server->tokens.list[i].name, SHORT_TOKEN_BYTES, server->url);
+	}
 }
 
 /* ---- requests ---- */

@@ -21,6 +21,8 @@
 #define BODY_GRACE_US 30000000    /* for a body of any size */
 #define BODY_MIN_RATE 16384       /* bytes a second after that */
 #define SEND_BUFFER_BYTES (256 * 1024) /* what may be under way to a client that is gone, and has to be sent again */
+#define LINGER_BYTES (16 * 1024 * 1024) /* of a body that is too large, thrown away so that its sender can hear of it */
+#define LINGER_US 2000000         /* for that */
 #define MAX_ROUNDS 16             /* of MHD_run() in one turn of the loop */
 
 const char *cell__request_header(const struct cell__request *request, const char *name)
@@ -47,7 +49,7 @@ void cell__answer_response(struct cell__request *request, unsigned status, struc
 	request->response = response;
 	if (response)
 		MHD_add_response_header(response, "X-Request-ID", request->id);
-	if (response && request->served) /* for proxies that send a session's requests to one server */
+	if (response && request->served && !request->ends_session) /* for proxies that send a session's requests to one server */
 		MHD_add_response_header(response, "X-Session-ID", request->served->id);
 	if (request->suspended) {
 		request->suspended = false;
@@ -205,6 +207,48 @@ static void request_destroy(struct cell__request *request)
 	free(request);
 }
 
+/* ---- bodies that are too large ---- */
+
+/*
+ * libmicrohttpd has answers before a body and after it.  This one must come at once, and what the client still sends must be
+ * taken for a while: closed with bytes unread, the connection would be reset, and the answer lost with it.  So it is written
+ * here, past libmicrohttpd, which has nothing to say itself at this time.
+ */
+static void refuse_body(struct cell__request *request)
+{
+	const union MHD_ConnectionInfo *tls = MHD_get_connection_info(request->connection, MHD_CONNECTION_INFO_GNUTLS_SESSION);
+	const union MHD_ConnectionInfo *fd = MHD_get_connection_info(request->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+	char body[128], text[512];
+	int size = snprintf(body, sizeof(body), "{\"detail\":\"a body has at most %lld bytes\",\"code\":\"%s\"}",
+			    (long long)request->server->limits.max_body_bytes, cell_code_word(CELL_E_LIMIT));
+	struct cell__connection *connection = connection_of(request->connection);
+	ssize_t sent;
+
+	size = snprintf(text, sizeof(text), "HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Type: application/json\r\n"
+			"Content-Length: %d\r\nX-Request-ID: %s\r\n\r\n%s", size, request->id, body);
+	/* A client that has not even read what came before it does not read this. */
+	sent = tls && tls->tls_session ? cell__tls_send(tls->tls_session, text, (size_t)size)
+	       : fd ? send(fd->connect_fd, text, (size_t)size, MSG_DONTWAIT | MSG_NOSIGNAL) : -1;
+	(void)sent;
+	if (connection)
+		connection->since_us = cell__now_us();
+	request->thrown_away = true;
+	request->state = CELL_REQUEST_ANSWERED;
+	request->status = MHD_HTTP_CONTENT_TOO_LARGE;
+	cell__buf_finish(&request->body);
+	request->body = (struct cell__buf)CELL_BUF_INIT;
+}
+
+/* The end of the body, or of our patience, ends the connection. */
+static enum MHD_Result throw_away(struct cell__request *request, size_t *data_size)
+{
+	bool over = !*data_size || request->thrown_bytes + *data_size > LINGER_BYTES;
+
+	request->thrown_bytes += *data_size;
+	*data_size = 0;
+	return over ? MHD_NO : MHD_YES;
+}
+
 /* ---- heads ---- */
 
 struct head {
@@ -341,6 +385,11 @@ static bool check_head(struct cell__request *request, const char *path, const ch
 		return false;
 	}
 	if (length && strtoll(length, NULL, 10) > request->server->limits.max_body_bytes) {
+		/* Who asks first has not sent any of it. */
+		if (!cell__request_header(request, "Expect")) {
+			refuse_body(request);
+			return true;
+		}
 		cell__answer_fail(request, MHD_HTTP_CONTENT_TOO_LARGE, CELL_E_LIMIT, "a body has at most %lld bytes",
 				  (long long)request->server->limits.max_body_bytes);
 		return false;
@@ -477,10 +526,15 @@ static enum MHD_Result handle_request(void *arg, struct MHD_Connection *mhd, con
 		connection->since_us = request->begun_us;
 		return check_head(request, path, version) ? MHD_YES : send_answer(request);
 	}
+	if (request->thrown_away)
+		return throw_away(request, data_size);
 	if (*data_size) {
-		if ((int64_t)(request->body.size + *data_size) > server->limits.max_body_bytes ||
-		    cell__buf_add(&request->body, data, *data_size) < 0)
-			return MHD_NO; /* chunks without end, or no memory: the connection ends */
+		if ((int64_t)(request->body.size + *data_size) > server->limits.max_body_bytes) {
+			refuse_body(request);
+			return throw_away(request, data_size);
+		}
+		if (cell__buf_add(&request->body, data, *data_size) < 0)
+			return MHD_NO; /* no memory: the connection ends */
 		*data_size = 0;
 		return MHD_YES;
 	}
@@ -576,7 +630,8 @@ void cell__http_sweep(struct cell_server *server, int64_t now_us)
 		if (at->request && !at->in_body)
 			continue;
 		if (at->in_body)
-			allowed_us = BODY_GRACE_US + (int64_t)at->request->body.size * 1000000 / BODY_MIN_RATE;
+			allowed_us = at->request->thrown_away ? LINGER_US
+							      : BODY_GRACE_US + (int64_t)at->request->body.size * 1000000 / BODY_MIN_RATE;
 		if (now_us - at->since_us > allowed_us) {
 			server->counts.slow_clients++;
 			at->since_us = now_us;
@@ -594,7 +649,7 @@ static void run_daemon(struct cell_server *server)
 
 	do {
 		server->due = false;
-		MHD_run(server->daemon);
+		cell__tls_run(server);
 	} while (++rounds < MAX_ROUNDS && (server->due || (MHD_get_timeout(server->daemon, &timeout) == MHD_YES && !timeout)));
 	/* Still not done: others have their turn first. */
 	if (rounds == MAX_ROUNDS)
@@ -643,8 +698,7 @@ int cell__http_open(struct cell_server *server, struct cell_error *err)
 	const struct cell_server_limits *limits = &server->limits;
 	unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_PEDANTIC_CHECKS | (opts->tls_cert ? MHD_USE_TLS : 0);
 	struct MHD_OptionItem tls[] = {
-		{ MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)opts->tls_cert },
-		{ MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)opts->tls_key },
+		{ MHD_OPTION_HTTPS_CERT_CALLBACK, 0, cell__tls_giver() },
 		{ MHD_OPTION_END, 0, NULL },
 	};
 	struct MHD_OptionItem none[] = { { MHD_OPTION_END, 0, NULL } };
@@ -662,8 +716,7 @@ int cell__http_open(struct cell_server *server, struct cell_error *err)
 		MHD_OPTION_ARRAY, opts->tls_cert ? tls : none, MHD_OPTION_END);
 	info = server->daemon ? MHD_get_daemon_info(server->daemon, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
 	if (!info)
-		return cell_fail(err, CELL_E_IO, errno, opts->tls_cert ? "start the HTTPS server (is it the right key for the certificate?)"
-								       : "start the HTTP server");
+		return cell_fail(err, CELL_E_IO, errno, "start the HTTP%s server", opts->tls_cert ? "S" : "");
 	setsockopt(server->listen_fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof(buffer)); /* connections inherit it */
 	server->listen_fd = -1; /* the daemon's */
 	uv_poll_init(loop, &server->poll, info->epoll_fd);

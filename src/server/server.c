@@ -181,6 +181,7 @@ struct reloading {
 	uv_work_t work;
 	struct cell_server *server;
 	struct cell__tokens tokens;
+	struct cell__tls *tls; /* NULL: the old one stays */
 	struct cell_server_limits limits;
 	struct timespec changed;
 	struct cell_error err;
@@ -221,6 +222,20 @@ static int check_limits(const struct cell_server_limits *limits, struct cell_err
 	return 0;
 }
 
+static int read_certificate(const struct cell_server_options *opts, struct cell__tls **ret_tls, struct cell_error *err)
+{
+	CELL_AUTO_FREE char *cert = NULL, *key = NULL;
+	int status;
+
+	if (!opts->tls_cert || !opts->reload_tls)
+		return 0;
+	if (opts->reload_tls(opts->reload_arg, &cert, &key, err) < 0)
+		return -1;
+	status = cell__tls_load(cert, key, ret_tls, err);
+	explicit_bzero(key, strlen(key));
+	return status;
+}
+
 static void do_reload(uv_work_t *work)
 {
 	struct reloading *reloading = work->data;
@@ -236,9 +251,11 @@ static void do_reload(uv_work_t *work)
 		reloading->status = opts->reload(opts->reload_arg, &reloading->limits, &reloading->err);
 		if (!reloading->status)
 			reloading->status = check_limits(&reloading->limits, &reloading->err);
-		if (reloading->status < 0)
-			cell__tokens_finish(&reloading->tokens);
 	}
+	if (!reloading->status && reloading->all)
+		reloading->status = read_certificate(opts, &reloading->tls, &reloading->err);
+	if (reloading->status < 0)
+		cell__tokens_finish(&reloading->tokens);
 }
 
 static void handle_reloaded(uv_work_t *work, int status)
@@ -261,9 +278,12 @@ static void handle_reloaded(uv_work_t *work, int status)
 		server->tokens_changed = reloading->changed;
 		cell__tokens_finish(&server->tokens);
 		server->tokens = reloading->tokens;
+		if (reloading->tls)
+			cell__tls_replace(server, reloading->tls);
 		for (size_t i = 0; i < CELL_SERVER_ADDRESSES; i++)
 			server->addresses[i].seen = 0; /* numbers of other tokens */
 		cell__server_log(server, CELL_LOG_INFO, "reloaded: %zu token%s", server->tokens.count, server->tokens.count == 1 ? "" : "s");
+		cell__tokens_warn(server);
 	}
 	free(reloading);
 	if (again)
@@ -408,6 +428,7 @@ static void handle_tick(uv_timer_t *timer)
 		cell__http_hang_up(server);
 	cell__served_sweep(server, now_us);
 	cell__turns_sweep(server, now_us);
+	cell__tls_sweep(server, now_us);
 	if (server->opts.token_file)
 		begin_reload(server, false);
 	cell__server_advance(server);
@@ -436,6 +457,7 @@ static void do_start(struct cell__task *task)
 	server->tell.data = server->tick.data = server;
 	uv_poll_start(&server->tell, UV_READABLE, handle_told);
 	uv_timer_start(&server->tick, handle_tick, TICK_MS, TICK_MS);
+	cell__tokens_warn(server);
 	server->running = true;
 	server->started_us = cell__now_us();
 	if (server->opts.listening)
@@ -513,10 +535,14 @@ int cell_server_check(const struct cell_server_options *opts, struct cell_error 
 	struct cell_server_options all;
 	struct cell__address address;
 	struct cell__tokens tokens = { 0 };
+	struct cell__tls *tls = NULL;
 
 	if (read_options(opts, &all, &address, &tokens, err) < 0)
 		return -1;
 	cell__tokens_finish(&tokens);
+	if (all.tls_cert && cell__tls_load(all.tls_cert, all.tls_key, &tls, err) < 0)
+		return -1;
+	cell__tls_destroy(tls);
 	return 0;
 }
 
@@ -535,6 +561,8 @@ int cell_server_create(struct cell_engine *engine, const struct cell_server_opti
 		goto failed;
 	server->limits = server->opts.limits;
 	server->tokens_changed = time_of_change(server->opts.token_file);
+	if (server->opts.tls_cert && cell__tls_load(server->opts.tls_cert, server->opts.tls_key, &server->tls, err) < 0)
+		goto failed;
 	if (cell__listen(&server->address, BACKLOG, &server->listen_fd, err) < 0)
 		goto failed;
 	if (pipe2(server->tell_fd, O_CLOEXEC | O_NONBLOCK) < 0) {
@@ -564,6 +592,7 @@ void cell_server_destroy(struct cell_server *server)
 	cell__close_fd(&server->tell_fd[0]);
 	cell__close_fd(&server->tell_fd[1]);
 	cell__tokens_finish(&server->tokens);
+	cell__tls_destroy(server->tls);
 	cell__buf_finish(&server->log);
 	free(server->url);
 	free(server);

@@ -96,6 +96,7 @@ struct cell__token {
 	unsigned char hash[32];
 	unsigned scopes;
 	char workspace[CELL_SERVER_MAX_WORKSPACE + 1]; /* "": any */
+	bool is_short;
 };
 
 struct cell__tokens {
@@ -108,6 +109,8 @@ int cell__tokens_load(const char *token, const char *token_file, struct cell__to
 /* The same from bytes.  Pure. */
 int cell__tokens_parse(const char *file, const char *text, size_t size, struct cell__tokens *ret_tokens, struct cell_error *err);
 void cell__tokens_finish(struct cell__tokens *tokens);
+/* Says so in the log where others can reach the server and a token is short. */
+void cell__tokens_warn(struct cell_server *server);
 bool cell__workspace_id_ok(const char *id);
 
 struct cell__address_count {
@@ -138,6 +141,9 @@ struct cell__request {
 	int64_t begun_us;
 	enum cell__request_state state;
 	bool suspended, counted;
+	bool ends_session;       /* with the answer: it was opened for this request alone */
+	bool thrown_away;        /* its body is too large, and that has been said */
+	size_t thrown_bytes;
 	struct cell__buf body;
 	json_t *json;            /* the body */
 	json_t *query;           /* an object of texts and numbers */
@@ -183,6 +189,24 @@ void cell__http_soon(struct cell_server *server);
 /* libmicrohttpd has something to do. */
 void cell__http_kick(struct cell_server *server);
 
+/* ---- TLS (tls.c) ---- */
+
+struct cell__tls;
+/* PEM.  Any thread. */
+int cell__tls_load(const char *cert, const char *key, struct cell__tls **ret_tls, struct cell_error *err);
+/* With all that were retired before it; NULL is fine. */
+void cell__tls_destroy(struct cell__tls *tls);
+/* New handshakes have this one. */
+void cell__tls_replace(struct cell_server *server, struct cell__tls *tls);
+/* Once a second: those that nobody can need any more go. */
+void cell__tls_sweep(struct cell_server *server, int64_t now_us);
+/* MHD_run(), where handshakes are made. */
+void cell__tls_run(struct cell_server *server);
+/* For MHD_OPTION_HTTPS_CERT_CALLBACK. */
+void *cell__tls_giver(void);
+/* As send(). */
+ssize_t cell__tls_send(void *session, const void *bytes, size_t size);
+
 /* ---- spaces (spaces.c) ---- */
 
 struct cell__workspace {
@@ -210,6 +234,8 @@ void cell__workspaces_close(struct cell_server *server, void (*done)(void *arg),
  */
 typedef void (*cell__ask_fn)(struct cell__request *request, json_t *result, const void *raw, size_t raw_size);
 void cell__ask(struct cell__request *request, const char *method, json_t *args, const void *raw, size_t raw_size, cell__ask_fn then);
+/* tools.call {name, args} of request->served, as its code would make it; the result is the answer.  Takes args over. */
+void cell__ask_session(struct cell__request *request, json_t *args, cell__ask_fn then);
 /* The same when nobody waits for the answer. */
 void cell__tell(struct cell__workspace *workspace, const char *method, json_t *args);
 /* The space that X-Session-ID or the token's workspace names, then fn(request); a failure is answered. */
@@ -337,6 +363,7 @@ struct cell_server {
 	uv_idle_t again;
 	struct cell__connection *connections;
 	bool due, quiesced;
+	struct cell__tls *tls; /* NULL: none */
 	/* spaces.c */
 	struct cell__workspace *workspaces;
 	size_t n_workspaces;

@@ -234,6 +234,8 @@ struct asked {
 
 static void asked_done(struct asked *asked)
 {
+	if (asked->request && asked->request->ends_session)
+		cell__served_end(asked->request->served);
 	cell__workspace_put(asked->workspace);
 	json_decref(asked->args);
 	free(asked);
@@ -279,7 +281,8 @@ static void handle_failure(struct cell__call *call, int code, const char *type, 
 	(void)type;
 	undo(asked);
 	if (asked->request)
-		cell__answer_fail(asked->request, (unsigned)cell_code_http_status(code), code, "%s", message);
+		cell__answer_fail(asked->request, cell_code_http_status(code) >= 400 ? (unsigned)cell_code_http_status(code) : MHD_HTTP_FORBIDDEN,
+				  code, "%s", message); /* the only outcome of code that is one of calls too: rejected */
 	asked_done(asked);
 }
 
@@ -314,6 +317,21 @@ void cell__ask(struct cell__request *request, const char *method, json_t *args, 
 	asked->call.raw = raw;
 	asked->call.raw_size = raw_size;
 	cell__space_ask(asked->workspace->space, &asked->call);
+}
+
+void cell__ask_session(struct cell__request *request, json_t *args, cell__ask_fn then)
+{
+	struct asked *asked = ask(request->served->workspace, "tools.call", args);
+
+	if (!asked) {
+		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "no memory for the request");
+		if (request->ends_session)
+			cell__served_end(request->served);
+		return;
+	}
+	asked->request = request;
+	asked->then = then;
+	cell__session_call(request->served->session, &asked->call);
 }
 
 void cell__tell(struct cell__workspace *workspace, const char *method, json_t *args)

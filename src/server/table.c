@@ -40,6 +40,10 @@ static const struct cell__field answer_fields[] = {
 	{ "always", CELL_KIND_BOOL, false, false, "accepted: and every later call of this tool in this session" },
 	END,
 };
+static const struct cell__field call_fields[] = {
+	{ "args", CELL_KIND_OBJECT, false, true, "by name" },
+	END,
+};
 static const struct cell__field search_query[] = {
 	{ "query", CELL_KIND_STRING, true, false, NULL },
 	{ "limit", CELL_KIND_INTEGER, false, false, NULL },
@@ -74,6 +78,9 @@ const struct cell__route cell__routes[] = {
 	  .summary = "All tools" },
 	{ GET, "/api/tools/search", CELL_SCOPE_READ, cell__handle_tools_search, .query = search_query, .session_header = true, .status = 200,
 	  .answer = "Tools", .summary = "Tools that fit, best first" },
+	{ POST, "/api/tools/{name}/call", CELL_SCOPE_RUN, cell__handle_tool_call, .body = call_fields, .optional_body = true,
+	  .session_header = true, .status = 200, .answer = "Called",
+	  .summary = "Calls a tool, or \"tool.callable\", as code in the session would; without X-Session-ID in one for this call" },
 	{ GET, "/api/workflows", CELL_SCOPE_READ, cell__handle_workflows, .session_header = true, .status = 200, .answer = "Workflows",
 	  .summary = "All workflows" },
 	{ POST, "/api/workflows", CELL_SCOPE_RUN, cell__handle_workflow_create, .body = workflow_fields, .session_header = true,
@@ -164,6 +171,7 @@ const struct cell__schema cell__schemas[] = {
 	{ "Tool", OBJECT("\"name\",\"description\",\"tags\",\"callables\"",
 			 "\"name\":" TEXT ",\"description\":" TEXT ",\"tags\":" STRINGS ",\"callables\":" LIST("{\"type\":\"object\"}")) },
 	{ "Tools", LIST(REF("Tool")) },
+	{ "Called", OBJECT("\"value\"", "\"value\":{},\"parts\":" LIST("{\"type\":\"object\"}")) },
 	{ "Workflow", OBJECT("\"name\",\"description\",\"params\"",
 			     "\"name\":" TEXT ",\"description\":" TEXT ",\"params\":{\"type\":\"object\"},\"source\":" TEXT) },
 	{ "Workflows", LIST(REF("Workflow")) },

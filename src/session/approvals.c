@@ -130,6 +130,17 @@ void cell__session_ask(struct cell_session *session, struct cell__call *question
 	cell__gate_ask(&session->seat->gate, question);
 }
 
+void cell__session_call(struct cell_session *session, struct cell__call *call)
+{
+	if (!session->seat || session->closing) {
+		call->fail(call, CELL_E_BUSY, "RuntimeError", "the session has no kernel now");
+		return;
+	}
+	call->session_id = session->id;
+	call->untrusted = session->seat->calls.untrusted;
+	cell__gate_handle_outside(&session->seat->gate, call);
+}
+
 void cell__session_tell(struct cell_session *session, enum cell_event_type type, const struct cell__call *call,
 			const char *tool, const char *json)
 {

@@ -308,7 +308,7 @@ static void refuse(struct cell__passage *passage, const char *decision, const ch
 {
 	CELL_AUTO_BUF struct cell__buf message = CELL_BUF_INIT;
 	passage->decision = decision;
-	passage->gate->refused += passage->kind != CELL__PASS_QUESTION;
+	passage->gate->refused += passage->kind != CELL__PASS_QUESTION && !passage->outside;
 	(void)cell__buf_add_str(&message, before);
 	add_name(&message, passage);
 	(void)cell__buf_add_str(&message, after);
@@ -523,7 +523,7 @@ static struct cell__passage *let_in(struct cell__gate *gate, struct cell__call *
 	return passage;
 }
 
-void cell__gate_handle(struct cell__gate *gate, struct cell__call *call)
+static void handle(struct cell__gate *gate, struct cell__call *call, bool outside)
 {
 	enum cell__passage_kind kind = kind_of(call->method);
 	if (kind != CELL__PASS_SHELL && !gate->space) {
@@ -535,8 +535,20 @@ void cell__gate_handle(struct cell__gate *gate, struct cell__call *call)
 		return;
 	}
 	struct cell__passage *passage = let_in(gate, call, kind);
-	if (passage)
-		cell__passage_walk(passage);
+	if (!passage)
+		return;
+	passage->outside = outside;
+	cell__passage_walk(passage);
+}
+
+void cell__gate_handle(struct cell__gate *gate, struct cell__call *call)
+{
+	handle(gate, call, false);
+}
+
+void cell__gate_handle_outside(struct cell__gate *gate, struct cell__call *call)
+{
+	handle(gate, call, true);
 }
 
 /* ---- questions of MCP servers, and what else they say ---- */
@@ -562,7 +574,7 @@ void cell__gate_drop_questions(struct cell__gate *gate)
 {
 	for (struct cell__passage *passage = gate->first; passage;) {
 		struct cell__call *outer = passage->outer;
-		if (passage->kind != CELL__PASS_QUESTION) {
+		if (passage->kind != CELL__PASS_QUESTION && !passage->outside) {
 			passage = passage->next;
 			continue;
 		}

@@ -137,6 +137,7 @@ void cell__session_free(struct cell_session *session)
 {
 	cell__options_finish(&session->options);
 	cell__image_folder_finish(&session->images);
+	cell__stored_tools_destroy(session->stored_tools);
 	while (session->remembered) {
 		struct cell__remembered *next = session->remembered->next;
 		free(session->remembered);
@@ -246,8 +247,10 @@ void cell__session_do_open(struct cell__task *task)
 	session->wall.data = session;
 	session->next = session->engine->sessions;
 	session->engine->sessions = session;
-	if (session->options.space)
+	if (session->options.space) {
 		cell__space_ref(session->options.space);
+		cell__space_take_tools(session->options.space, cell__take_ptr(session->stored_tools));
+	}
 	waiting->next = session->resets;
 	session->resets = waiting; /* opening is a reset from nothing */
 	cell__session_advance(session);

@@ -58,6 +58,7 @@ struct cell_session {
 	char id[33];
 	struct cell__options options;
 	struct cell__image_folder images;
+	struct cell__stored_tools *stored_tools; /* until it is open; or NULL */
 
 	struct cell__seat *seat;
 	int leaving;

@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -39,7 +40,9 @@ struct cell_space {
 	struct cell_engine *engine;
 	char *cwd;
 	char *python;
-	bool sync_on_start;
+	bool sync_on_start, tools_from_storage;
+	atomic_uint_fast64_t tools_asked; /* how often its storage was asked for tools */
+	uint64_t tools_taken;             /* whose answer it has */
 	void (*on_progress)(void *arg, const char *line);
 	void *progress_arg;
 	struct cell__store *store;
@@ -142,6 +145,11 @@ bool cell__space_fits_function(struct cell_space *space, const char *cwd, const 
 void cell__space_call_function(struct cell_space *space, const struct cell__host_ask *ask, struct cell__call *call)
 {
 	cell__tools_call_host(space->tools, ask, call);
+}
+
+const char *cell__space_artifacts_path(const struct cell_space *space)
+{
+	return space->store ? cell__store_artifacts_path(space->store) : "";
 }
 
 void cell__space_session_ended(struct cell_space *space, const char *session_id)
@@ -464,6 +472,9 @@ static int copy_options(struct cell_space *space, const struct cell_space_option
 	if (!opts->cwd && !getcwd(here, sizeof here))
 		return cell_fail(err, CELL_E_INVALID, errno, "the current working directory");
 	space->sync_on_start = opts->sync_deps_on_start != 0;
+	space->tools_from_storage = opts->tools_from_storage != 0;
+	if (space->tools_from_storage && !opts->storage)
+		return cell_fail(err, CELL_E_INVALID, 0, "tools_from_storage needs a storage in Redis");
 	space->on_progress = opts->on_progress;
 	space->progress_arg = opts->progress_arg;
 	space->cwd = cell__strdup(opts->cwd ? opts->cwd : here);
@@ -471,6 +482,8 @@ static int copy_options(struct cell_space *space, const struct cell_space_option
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	return choose_python(space, opts, err);
 }
+
+static int first_tools(struct cell_space *space, struct cell_error *err);
 
 int cell_space_open(struct cell_engine *engine, const struct cell_space_options *opts, struct cell_space **ret_space,
 		    struct cell_error *err)
@@ -503,6 +516,10 @@ int cell_space_open(struct cell_engine *engine, const struct cell_space_options 
 	if (opening.rc < 0) {
 		if (err)
 			*err = opening.err;
+		return -1;
+	}
+	if (first_tools(space, err) < 0) {
+		cell_space_close(space);
 		return -1;
 	}
 	*ret_space = space;
@@ -570,6 +587,70 @@ int cell__space_sync(struct cell_space *space, bool pyodide, struct cell_error *
 		rc = check_synced(answer.json, err);
 	cell_answer_finish(&answer);
 	return rc;
+}
+
+/* ---- tools in the storage ---- */
+
+struct cell__stored_tools {
+	uint64_t number; /* of the question */
+	json_t *texts;
+};
+
+void cell__stored_tools_destroy(struct cell__stored_tools *tools)
+{
+	if (tools)
+		json_decref(tools->texts);
+	free(tools);
+}
+
+int cell__space_read_tools(struct cell_space *space, struct cell__stored_tools **ret_tools, struct cell_error *err)
+{
+	if (!space->tools_from_storage)
+		return 0;
+	struct cell__stored_tools *tools = cell__alloc(1, sizeof *tools);
+	if (!tools)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	tools->number = atomic_fetch_add(&space->tools_asked, 1) + 1;
+	if (cell__store_tools(space->store, &tools->texts, err) < 0) {
+		cell_fail_wrap(err, "tools from the storage");
+		cell__stored_tools_destroy(tools);
+		return -1;
+	}
+	*ret_tools = tools;
+	return 0;
+}
+
+void cell__space_take_tools(struct cell_space *space, struct cell__stored_tools *tools)
+{
+	struct cell_error err;
+	if (!tools)
+		return;
+	/* Without memory it keeps what it has. */
+	if (tools->number > space->tools_taken && space->tools &&
+	    cell__tools_set_stored(space->tools, cell__store_root(space->store), tools->texts, &err) == 0)
+		space->tools_taken = tools->number;
+	cell__stored_tools_destroy(tools);
+}
+
+struct taking {
+	struct cell_space *space;
+	struct cell__stored_tools *tools;
+};
+
+static void do_take_tools(void *arg)
+{
+	struct taking *taking = arg;
+	cell__space_take_tools(taking->space, taking->tools);
+}
+
+/* For who calls tools without a session. */
+static int first_tools(struct cell_space *space, struct cell_error *err)
+{
+	struct taking taking = { .space = space };
+	if (cell__space_read_tools(space, &taking.tools, err) < 0)
+		return -1;
+	cell__loop_call(&space->engine->loop, do_take_tools, &taking);
+	return 0;
 }
 
 int cell_find_python(const char *version, const char *path, char **ret_python, struct cell_error *err)

@@ -30,6 +30,8 @@ const struct cell__middlewares *cell__space_middlewares(const struct cell_space 
 /* The short way to a function of the host, see cell__tools_fits_host(). */
 bool cell__space_fits_function(struct cell_space *space, const char *cwd, const char *name, struct cell__host_ask *ask);
 void cell__space_call_function(struct cell_space *space, const struct cell__host_ask *ask, struct cell__call *call);
+/* Where its artifacts are, in words and without secrets; "": it has no storage. */
+const char *cell__space_artifacts_path(const struct cell_space *space);
 /* Drops the artifacts that a session had open. */
 void cell__space_session_ended(struct cell_space *space, const char *session_id);
 /* Is there one session only? */
@@ -43,6 +45,13 @@ void cell__space_unref(struct cell_space *space);
 const char *cell__space_python(const struct cell_space *space);
 /* For sync_deps_on_start: waits until what is configured is installed.  Any thread but the loop's. */
 int cell__space_sync(struct cell_space *space, bool pyodide, struct cell_error *err);
+/* Definitions of tools as the storage has them now, or NULL where none are wanted; may wait.  Any thread but the loop's. */
+struct cell__stored_tools;
+int cell__space_read_tools(struct cell_space *space, struct cell__stored_tools **ret_tools, struct cell_error *err);
+/* Makes them the space's, unless newer ones are, and frees them; NULL is fine.  Loop's thread. */
+void cell__space_take_tools(struct cell_space *space, struct cell__stored_tools *tools);
+/* Frees them untaken.  Any thread. */
+void cell__stored_tools_destroy(struct cell__stored_tools *tools);
 /* A folder of wheels for Pyodide (executor/deno.h), where there is one; free() it. */
 char *cell__space_wheels(struct cell_space *space);
 /* Folders of the project's installed packages and programs, or NULL. */

@@ -92,6 +92,8 @@ struct cell__backend {
 	const struct cell__artifact_ops *artifacts;
 	const struct cell__workflow_ops *workflows;
 	const struct cell__deps_ops *deps;
+	/* NULL: it keeps no tools. */
+	int (*tools)(struct cell__store *store, json_t **ret_tools, struct cell_error *err);
 };
 
 extern const struct cell__backend cell__file_backend;

@@ -355,7 +355,7 @@ static int open_redis(struct cell__store *store, const char *base, const char *w
 	redis->index_key = key_of(redis->scope, "artifacts:__index__");
 	redis->deps_key = key_of(prefix, "deps");
 	redis->old_deps_key = key_of(prefix, "deps:deps");
-	redis->tools_key = key_of(prefix, "tools:__tools__");
+	redis->tools_key = redis->url.tools_prefix ? key_of(redis->url.tools_prefix, "__tools__") : key_of(prefix, "tools:__tools__");
 	store->artifacts_path = key_of(redis->scope, "artifacts");
 	if (cell__buf_printf(&root, "redis%s://%s/%d/%s", redis->url.host ? redis->url.tls ? "s" : "" : "+unix",
 			     redis->url.shown, redis->url.db, redis->scope) == 0)
@@ -392,6 +392,43 @@ static void close_redis(struct cell__store *store)
 	free(redis);
 }
 
+/* ---- tools ---- */
+
+struct tools_read {
+	json_t *tools;
+	size_t bytes;
+};
+
+/* Anybody may have written it: what is no object is kept as null, for whoever reads definitions to say so. */
+static int take_tool(void *arg, const char *name, const char *value, size_t size, struct cell_error *err)
+{
+	struct tools_read *read = arg;
+	json_t *definition = value ? json_loadb(value, size, JSON_REJECT_DUPLICATES, NULL) : NULL;
+	/* Written anew: JSON's escapes of characters beyond U+FFFF are none of YAML's. */
+	CELL_AUTO_FREE char *text = json_is_object(definition) ? json_dumps(definition, JSON_COMPACT) : NULL;
+	bool is_object = json_is_object(definition);
+	json_decref(definition);
+	read->bytes += text ? strlen(text) : 0;
+	if (read->bytes > CELL__REDIS_TOOLS_BYTES)
+		return cell_fail(err, CELL_E_LIMIT, 0, "the tools in Redis have more than %u bytes", CELL__REDIS_TOOLS_BYTES);
+	if ((is_object && !text) || json_object_set_new(read->tools, name, text ? json_string(text) : json_null()) < 0)
+		return cell_fail(err, CELL_E_NOMEM, 0, "read the tools in Redis");
+	return 0;
+}
+
+static int read_tools(struct cell__store *store, json_t **ret_tools, struct cell_error *err)
+{
+	struct tools_read read = { .tools = json_object() };
+	if (!read.tools)
+		return cell_fail(err, CELL_E_NOMEM, 0, "read the tools in Redis");
+	if (cell__redis_each_field(store->redis, store->redis->tools_key, CELL__STORE_TOOL_NAME, take_tool, &read, err) < 0) {
+		json_decref(read.tools);
+		return -1;
+	}
+	*ret_tools = read.tools;
+	return 0;
+}
+
 const struct cell__backend cell__redis_backend = {
 	.name = "redis",
 	.open = open_redis,
@@ -399,4 +436,5 @@ const struct cell__backend cell__redis_backend = {
 	.artifacts = &cell__redis_artifacts,
 	.workflows = &cell__redis_workflows,
 	.deps = &cell__redis_deps,
+	.tools = read_tools,
 };

@@ -8,7 +8,7 @@
  *     {prefix}:artifacts:__index__       hash: name -> JSON {description, created_at, metadata}
  *     {prefix}:artifacts:__tmp__:{hex}   chunks of an artifact that is being saved; expires
  *     {prefix}:deps                      set of specifiers; {prefix}:deps:deps of older versions is read too
- *     {prefix}:tools:__tools__           hash: name -> JSON of a tool's definition
+ *     {prefix}:tools:__tools__           hash: name -> JSON of a tool's definition; {tools_prefix}:__tools__ where the URL has one
  *
  * A workspace has {prefix}:ws:{id} instead of {prefix}, but for deps and tools.  Any thread but the loop's.
  */
@@ -31,6 +31,7 @@
 #define CELL__REDIS_VALUE_BYTES (8u * 1024u * 1024u) /* one workflow, index entry or tool as JSON */
 #define CELL__REDIS_FIELDS 256u                      /* asked for at once */
 #define CELL__REDIS_FIELDS_BYTES (16u * 1024u * 1024u) /* their values together */
+#define CELL__REDIS_TOOLS_BYTES (32u * 1024u * 1024u) /* definitions of tools together */
 #define CELL__REDIS_CAS_TRIES 50
 
 struct cell__redis_trash {

@@ -19,6 +19,7 @@ void cell__redis_url_finish(struct cell__redis_url *url)
 	free(url->host);
 	free(url->path);
 	free(url->prefix);
+	free(url->tools_prefix);
 	free(url->ca_file);
 	free(url->shown);
 	*url = (struct cell__redis_url){ 0 };
@@ -126,6 +127,8 @@ static int parse_option(struct cell__redis_url *url, const char *text, size_t si
 		return 0;
 	if (is_key(text, key, "prefix"))
 		return decode(value, value_size, "there is a bad prefix", &url->prefix, err);
+	if (is_key(text, key, "tools_prefix"))
+		return decode(value, value_size, "there is a bad tools_prefix", &url->tools_prefix, err);
 	if (is_key(text, key, "db"))
 		return number(value, value_size, CELL__REDIS_DATABASES, &url->db) < 0 ? bad(err, "there is a bad db") : 0;
 	if (is_key(text, key, "ssl_ca_certs") && url->tls)
@@ -136,7 +139,7 @@ static int parse_option(struct cell__redis_url *url, const char *text, size_t si
 			return 0;
 		return cell_fail(err, CELL_E_INVALID, 0, "ssl_cert_reqs in the Redis URL is \"required\" or \"none\"");
 	}
-	return cell_fail(err, CELL_E_INVALID, 0, "an option in the Redis URL is not known; there are prefix, db%s",
+	return cell_fail(err, CELL_E_INVALID, 0, "an option in the Redis URL is not known; there are prefix, tools_prefix, db%s",
 			 url->tls ? ", ssl_ca_certs and ssl_cert_reqs" : "");
 }
 
@@ -153,6 +156,8 @@ static int parse_options(struct cell__redis_url *url, const char *text, struct c
 	if (!url->prefix[0] || strlen(url->prefix) > CELL__REDIS_PREFIX_BYTES)
 		return cell_fail(err, CELL_E_INVALID, 0, "the prefix in the Redis URL has 1 to %u bytes",
 				 CELL__REDIS_PREFIX_BYTES);
+	if (url->tools_prefix && (!url->tools_prefix[0] || strlen(url->tools_prefix) > CELL__REDIS_PREFIX_BYTES))
+		return cell_fail(err, CELL_E_INVALID, 0, "tools_prefix in the Redis URL has 1 to %u bytes", CELL__REDIS_PREFIX_BYTES);
 	return 0;
 }
 

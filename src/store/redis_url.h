@@ -5,7 +5,7 @@
  *     rediss://...                                                     the same over TLS
  *     redis+unix://[[user][:password]@]/path/of/socket[?db=N...]       also unix://
  *
- * Parts are percent-decoded.  Options: prefix, db, ssl_ca_certs (a file; default: the system's), ssl_cert_reqs=none.
+ * Parts are percent-decoded.  Options: prefix, tools_prefix, db, ssl_ca_certs (a file; default: the system's), ssl_cert_reqs=none.
  * Pure: takes text; anything may be thrown at it.  Errors never repeat the URL, which may hold a password.
  */
 #ifndef CELL_STORE_REDIS_URL_H
@@ -26,6 +26,7 @@ struct cell__redis_url {
 	char *path;            /* of the socket */
 	int port, db;
 	char *prefix;
+	char *tools_prefix;    /* NULL: prefix:tools */
 	char *ca_file;         /* NULL: the system's */
 	char *shown;           /* "host:6379" or the socket's path: what messages say */
 };

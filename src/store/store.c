@@ -258,3 +258,12 @@ int cell__artifact_delete(struct cell__store *store, const char *name, bool *ret
 		*ret_deleted = deleted;
 	return 0;
 }
+
+/* ---- tools ---- */
+
+int cell__store_tools(struct cell__store *store, json_t **ret_tools, struct cell_error *err)
+{
+	if (!store->backend->tools)
+		return cell_fail(err, CELL_E_INVALID, 0, "only storage in Redis has tools in it; those of a folder are read with --tools or --base");
+	return store->backend->tools(store, ret_tools, err);
+}

@@ -45,6 +45,7 @@
 #define CELL__STORE_DEPS_BYTES (1024u * 1024u)          /* requirements.txt */
 #define CELL__STORE_DEPS 1000u                          /* packages in it */
 #define CELL__STORE_DEP_BYTES 256u                      /* one of them */
+#define CELL__STORE_TOOL_NAME 128u                      /* bytes of a tool's name */
 #define CELL__STORE_LOCK_MS 10000                       /* waiting for a folder's lock */
 #define CELL__STORE_TEMP_AGE_S 600                      /* a temporary file without writer is left over after that */
 
@@ -72,6 +73,14 @@ int cell__store_use_cache(struct cell__store *store, const char *cache_dir, stru
  * worth a line in a log.
  */
 bool cell__store_take_notice(struct cell__store *store, struct cell_error *ret_notice);
+
+/* ---- tools ---- */
+
+/*
+ * Definitions of tools that the storage has, {name: JSON text, or null where it is no object}; they are anybody's words and
+ * are still to be checked.  CELL_E_INVALID: this storage is a folder, whose tools are files that somebody else reads.
+ */
+int cell__store_tools(struct cell__store *store, json_t **ret_tools, struct cell_error *err);
 
 /* ---- artifacts ---- */
 

@@ -19,7 +19,6 @@
 #include "wire/yaml.h"
 
 #define COPY_BYTES (1024 * 1024)
-#define TOOL_NAME_BYTES 128u
 #define TOOL_LETTERS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-."
 
 struct side {
@@ -220,7 +219,7 @@ static int drop_artifact(struct transfer *t, const char *name, struct cell_error
 static bool tool_name_ok(const char *name)
 {
 	size_t size = strlen(name);
-	return size >= 1 && size <= TOOL_NAME_BYTES && name[0] != '.' && strspn(name, TOOL_LETTERS) == size;
+	return size >= 1 && size <= CELL__STORE_TOOL_NAME && name[0] != '.' && strspn(name, TOOL_LETTERS) == size;
 }
 
 static int add_tool(struct transfer *t, struct side *side, const char *name, json_t *definition, struct cell_error *err)
@@ -322,7 +321,7 @@ static int load_tool_hash(struct transfer *t, struct side *side, struct cell_err
 {
 	struct tool_load load = { t, side };
 	struct cell__redis *redis = side->store->redis;
-	return cell__redis_each_field(redis, redis->tools_key, TOOL_NAME_BYTES, load_tool_field, &load, err);
+	return cell__redis_each_field(redis, redis->tools_key, CELL__STORE_TOOL_NAME, load_tool_field, &load, err);
 }
 
 /* definition NULL: it goes. */

@@ -110,14 +110,6 @@ static bool refresh_file(struct cell__tool_file *file)
 	return true;
 }
 
-/* ---- the directory ---- */
-
-bool cell__tool_file_wanted(const char *name)
-{
-	const char *dot = strrchr(name, '.');
-	return name[0] != '.' && dot && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0);
-}
-
 static int by_path(const void *a, const void *b)
 {
 	return strcmp(((const struct cell__tool_file *)a)->path, ((const struct cell__tool_file *)b)->path);
@@ -135,6 +127,65 @@ static void take_old(struct cell__tool_dir *dir, struct cell__tool_file *file)
 	file->tool = cell__take_ptr(old->tool);
 	file->problems = old->problems;
 	old->problems = (struct cell__problems){ 0 };
+}
+
+/* ---- definitions in no file ---- */
+
+static void load_text(struct cell__tool_file *file, const char *name, const json_t *text)
+{
+	if (!json_is_string(text)) {
+		cell__problem_add(&file->problems, file->path, 1, "is no JSON object, or a very large one");
+		return;
+	}
+	file->tool = cell__tool_load(file->path, json_string_value(text), json_string_length(text), &file->problems);
+	if (file->tool && strcmp(file->tool->name, name) != 0) {
+		cell__problem_add(&file->problems, file->path, 1, "calls itself '%.64s'", file->tool->name);
+		cell__tool_unref(file->tool);
+		file->tool = NULL;
+	}
+}
+
+int cell__tool_dir_set(struct cell__tool_dir *dir, const char *where, json_t *texts, const json_t *old)
+{
+	size_t count = json_object_size(texts);
+	struct cell__tool_dir next = { 0 };
+	const char *name;
+	json_t *text;
+	if (count > CELL_TOOL_LIMIT_FILES)
+		cell__problem_add(&next.problems, where, 1, "there are %zu tools, more than %u", count, CELL_TOOL_LIMIT_FILES);
+	next.path = cell__strdup(where);
+	next.files = cell__alloc(count + 1, sizeof *next.files);
+	if (!next.path || !next.files) {
+		cell__tool_dir_finish(&next);
+		return -1;
+	}
+	json_object_foreach(texts, name, text) {
+		struct cell__buf path = CELL_BUF_INIT;
+		if (next.n_files == CELL_TOOL_LIMIT_FILES || cell__buf_printf(&path, "%s/%s", where, name) < 0)
+			break;
+		next.files[next.n_files++] = (struct cell__tool_file){ .path = path.data };
+	}
+	qsort(next.files, next.n_files, sizeof *next.files, by_path);
+	for (size_t i = 0; i < next.n_files; i++) {
+		struct cell__tool_file *file = &next.files[i];
+		name = file->path + strlen(where) + 1;
+		text = json_object_get(texts, name);
+		if (old && json_equal(text, json_object_get(old, name)))
+			take_old(dir, file);
+		if (!file->tool && !file->problems.count)
+			load_text(file, name, text);
+	}
+	cell__tool_dir_finish(dir);
+	*dir = next;
+	return 0;
+}
+
+/* ---- the directory ---- */
+
+bool cell__tool_file_wanted(const char *name)
+{
+	const char *dot = strrchr(name, '.');
+	return name[0] != '.' && dot && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0);
 }
 
 static int add_entry(struct cell__tool_dir *next, const char *dir_path, const char *name)

@@ -273,6 +273,8 @@ struct cell__tool_dir {
 };
 
 void cell__tool_dir_finish(struct cell__tool_dir *dir);
+/* Fills a directory that is none with these definitions; what has the text that it has in `old` stays loaded. */
+int cell__tool_dir_set(struct cell__tool_dir *dir, const char *where, json_t *texts, const json_t *old);
 /*
  * Reads what has changed and says whether anything has.  all: look at every file, not only at the directory (which
  * knows of added and removed files) and at the one with the path `only` (may be NULL).
@@ -307,6 +309,8 @@ struct cell__tools {
 	char *path;
 	struct cell__tool_dir *dirs;
 	size_t n_dirs;
+	struct cell__tool_dir stored;   /* in no directory */
+	json_t *stored_texts;
 	struct cell__watch watch;       /* on all of them, or on none */
 	uint64_t looks, watch_at;       /* how often they were looked at; when watching is tried */
 	struct cell__tool **host_tools; /* registered ones, in the order of registration */

@@ -51,6 +51,9 @@ void cell__tools_reindex(struct cell__tools *tools)
 		for (size_t k = 0; k < tools->dirs[i].n_files; k++)
 			if (tools->dirs[i].files[k].tool)
 				add_to_index(tools, tools->dirs[i].files[k].tool);
+	for (size_t i = 0; i < tools->stored.n_files; i++)
+		if (tools->stored.files[i].tool)
+			add_to_index(tools, tools->stored.files[i].tool);
 	cell__mcp_attach(tools);
 }
 
@@ -126,6 +129,18 @@ int cell__tools_add_dir(struct cell__tools *tools, const char *path, struct cell
 	return 0;
 }
 
+int cell__tools_set_stored(struct cell__tools *tools, const char *where, json_t *texts, struct cell_error *err)
+{
+	if (tools->closing || (tools->stored_texts && json_equal(texts, tools->stored_texts)))
+		return 0;
+	if (cell__tool_dir_set(&tools->stored, where, texts, tools->stored_texts) < 0)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for tools");
+	json_decref(tools->stored_texts);
+	tools->stored_texts = json_incref(texts);
+	cell__tools_reindex(tools);
+	return 0;
+}
+
 /* ---- create and close ---- */
 
 static void free_tools(struct cell__tools *tools)
@@ -135,6 +150,8 @@ static void free_tools(struct cell__tools *tools)
 	cell__problems_finish(&tools->clashes);
 	for (size_t i = 0; i < tools->n_dirs; i++)
 		cell__tool_dir_finish(&tools->dirs[i]);
+	cell__tool_dir_finish(&tools->stored);
+	json_decref(tools->stored_texts);
 	for (size_t i = 0; i < tools->n_host_tools; i++)
 		cell__tool_unref(tools->host_tools[i]);
 	free(tools->dirs);
@@ -764,6 +781,9 @@ json_t *cell__tools_problems(struct cell__tools *tools)
 		for (size_t k = 0; k < tools->dirs[i].n_files; k++)
 			rc |= add_problems(list, &tools->dirs[i].files[k].problems);
 	}
+	rc |= add_problems(list, &tools->stored.problems);
+	for (size_t i = 0; i < tools->stored.n_files; i++)
+		rc |= add_problems(list, &tools->stored.files[i].problems);
 	rc |= add_problems(list, &tools->clashes);
 	cell__mcp_add_problems(tools, list);
 	if (rc < 0) {

@@ -95,6 +95,11 @@ int cell__tools_create(const struct cell__tools_options *opts, struct cell__tool
 void cell__tools_close(struct cell__tools *tools, void (*closed)(void *arg), void *arg);
 /* The directory need not exist yet. */
 int cell__tools_add_dir(struct cell__tools *tools, const char *path, struct cell_error *err);
+/*
+ * Definitions that lie in no directory, {name: text, or null where it cannot be read}, instead of those that were set
+ * before; what is bad is told by cell__tools_problems().  `where` is what messages call their place.
+ */
+int cell__tools_set_stored(struct cell__tools *tools, const char *where, json_t *texts, struct cell_error *err);
 
 /* ---- calls ---- */
 

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+import serving
 import spaces
 import support
 
@@ -83,6 +84,57 @@ def test_push_list_pull_diff(redis, url, base, tmp_path):
     assert run("deps", "list", "--storage", url).split() == ["six"]
     rows = [json.loads(line) for line in run("store", "list", "--target", url, "--json").splitlines()]
     assert [row["name"] for row in rows] == ["add", "two"] and rows[0]["type"] == "workflows"
+
+
+def test_tools_from_the_storage(redis, url, base, tmp_path):
+    """Only where it was asked for; what a new session finds is what is there then."""
+    say = ["run", "--storage", url, "-e", "tools.say.it(text='hi').strip()"]
+    run("store", "push", "--source", base, "--target", url, "--type", "tools")
+    assert "Unknown tool: say" in support.workcell(*say).err
+    flags = ["--storage", url, "--tools-from-storage"]
+    assert run(*say, "--tools-from-storage").strip() == "'hi'"
+    assert run("tools", "call", "say.it", "text=hi", *flags).strip() == "hi"
+    server = serving.Server("--executor", "subprocess", *flags, pool=0)
+    first = server.session()
+    assert [tool["name"] for tool in server.ask("GET", "/api/tools").json] == ["say"]
+    key = tmp_path.name + ":tools:__tools__"
+    redis.ask("HSET", key, "more", json.dumps({"name": "more", "command": "printf", "recipes": {"it": {"preset": {"text": "\U0001f600"}}},
+                                              "schema": {"positional": [{"name": "text", "type": "string"}]}}))
+    redis.ask("HDEL", key, "say")
+    assert server.execute("[tool['name'] for tool in tools.list()]", session=first)["value"] == ["say"]
+    assert server.execute("[tool['name'] for tool in tools.list()] + [tools.more.it()]")["value"] == ["more", "\U0001f600"]
+    # Those of a workspace are the same; the folder's come first.
+    session = server.session(body={"workspace_id": "w"})
+    assert server.execute("[tool['name'] for tool in tools.list()]", session=session)["value"] == ["more"]
+    server.close()
+    other = spaces.write_files(tmp_path / "other", {"more.yaml": "name: more\ncommand: echo\ndescription: The folder's.\nrecipes: {it: {}}\n"})
+    listed = run("tools", "list", "--tools", other, *flags, "--json")
+    assert [tool["description"] for tool in json.loads(listed)] == ["The folder's."], listed
+
+
+def test_tools_in_the_storage_are_anybodys_words(redis, url, tmp_path):
+    key = tmp_path.name + ":tools:__tools__"
+    good = {"name": "good", "command": "echo", "recipes": {"it": {}}}
+    for name, value in {
+            "good": json.dumps(good), "text": "not JSON", "list": "[1]", "empty": "", "two": '{"name": "two", "name": "three", "command": "x"}',
+            "named": json.dumps(dict(good, name="good")), "deep": "[" * 100000, "nested": json.dumps(dict(good, name="nested", schema=[[[[[]]]]])),
+            "unknown": json.dumps(dict(good, name="unknown", shell="rm")), "bytes": b"\xff\xfe", "large": b'{"name": "' + b"x" * 9000000 + b'"}',
+            "big": json.dumps({"name": "big", "command": "x" * 2000000}), "a/../b": json.dumps(dict(good, name="a/../b")),
+            "n" * 200: json.dumps(good), b"\xff\x00": "{}"}.items():
+        redis.ask("HSET", key, name, value)
+    flags = ["--storage", url, "--tools-from-storage"]
+    assert [tool["name"] for tool in json.loads(run("tools", "list", *flags, "--json"))] == ["good"]
+    done = support.workcell("tools", "check", *flags)
+    assert done.status == 1, done
+    for name in ("text", "list", "empty", "two", "named", "deep", "nested", "unknown", "bytes", "large", "big", "a/../b"):
+        assert "/%s/%s:1: " % (tmp_path.name, name) in done.out + done.err, (name, done)
+    assert run("run", *flags, "-e", "len(tools.list())").strip() == "1"
+    redis.ask("SET", tmp_path.name + "x:tools:__tools__", "a text")
+    wrong = support.workcell("tools", "list", "--storage", redis.url(tmp_path.name + "x"), "--tools-from-storage")
+    assert wrong.status in (support.EXIT["io"], support.EXIT["protocol"]) and "tools from the storage" in wrong.err, wrong
+    for words, code in ((["--base", tmp_path], "invalid"), ([], "invalid")):
+        done = support.workcell("run", *words, "--tools-from-storage", "-e", "1")
+        assert done.status == support.EXIT[code], done
 
 
 def test_store_refuses(redis, url, base, tmp_path):

@@ -1,11 +1,17 @@
 """`workcell serve`: the reference's endpoints, sessions, runs with events, approvals, workspaces."""
+import http.client
+import json
 import os
+import signal
+import socket
+import ssl
 import subprocess
 import threading
 
 import pytest
 
 import serving
+import spaces
 import support
 
 ALICE, BOB, TEAM = "t0ken-of-alice", "t0ken-of-bob", "t0ken-of-the-team"
@@ -109,6 +115,63 @@ def test_tools(server):
     assert server.ask("GET", "/api/tools/search?query=says+it").json[0]["name"] == "echo"
     info = server.ask("GET", "/info").json
     assert info["tools"] == [{"name": "echo", "description": "Says it again."}] and info["artifacts_path"].endswith("/artifacts")
+
+
+def test_tools_are_called_from_outside(server, base):
+    """As code in the session does it: the policy asks before echo, and the answer may edit or reject."""
+    session = server.session()
+    call = {"args": {"text": "hi"}}
+
+    def answered(answer, **options):
+        found = []
+        asking = threading.Thread(target=lambda: found.append(server.ask("POST", "/api/tools/echo.say/call", call, session=session, **options)))
+        asking.start()
+        waiting, = support.wait_until(lambda: approvals_of(server, session), "a request")
+        assert waiting["tool"] == "echo" and waiting["callable"] == "say" and waiting["args"] == call["args"]
+        assert server.ask("POST", "/v1/sessions/%s/approvals/%d" % (session, waiting["id"]), answer).status == 204
+        asking.join()
+        return found[0]
+
+    assert answered({"accept": True}).json == {"value": "hi\n"}
+    assert answered({"accept": True, "args": {"text": "edited"}}).json == {"value": "edited\n"}
+    rejected = answered({"accept": False, "reason": "not now"})
+    assert rejected.status == 403 and rejected.code == "rejected" and "not now" in rejected.json["detail"], rejected
+
+    # Those of other clients, of no session, and of none that is known.
+    assert server.ask("POST", "/api/tools/echo.say/call", call, session=session, token=ALICE).status == 400
+    before = len(server.ask("GET", "/v1/sessions").json["sessions"])
+    unknown = server.ask("POST", "/api/tools/nothing/call", call)
+    assert unknown.status == 404 and unknown.code == "not_found" and "X-Session-ID" not in unknown.headers, unknown
+    assert len(server.ask("GET", "/v1/sessions").json["sessions"]) == before
+    for path, body, status, code in (("echo.nothing", call, 404, "not_found"), ("echo.say", {"args": {"txt": 1}}, 400, "invalid"),
+                                     ("echo.say", {"args": {"text": [1]}}, 400, "invalid"), ("echo.say", {"args": 1}, 422, "invalid")):
+        answer = server.ask("POST", "/api/tools/%s/call" % path, body, session=session)
+        assert answer.status == status and answer.code == code, (path, body, answer)
+
+    # A call that waits goes with its kernel, and with its session.
+    for end in ({"method": "POST", "path": "/reset"}, {"method": "DELETE", "path": ""}):
+        found = []
+        asking = threading.Thread(target=lambda: found.append(server.ask("POST", "/api/tools/echo.say/call", call, session=session)))
+        asking.start()
+        support.wait_until(lambda: approvals_of(server, session), "a request")
+        assert server.ask(end["method"], "/v1/sessions/" + session + end["path"]).status in (200, 204)
+        asking.join()
+        assert found[0].code == "cancelled", found
+
+
+def test_results_of_tools_from_outside(tmp_path):
+    spaces.write_files(tmp_path, {
+        "tools/say.yaml": "name: say\ncommand: printf\nschema: {positional: [{name: text, type: string}]}\nrecipes: {it: {}}\n",
+        "tools/fail.yaml": "name: fail\ncommand: 'false'\nrecipes: {it: {}}\n"})
+    server = serving.Server("--executor", "subprocess", "--base", tmp_path, "--audit", tmp_path / "audit", pool=0)
+    assert server.ask("POST", "/api/tools/say.it/call", {"args": {"text": "a\\000b"}}).json == {"value": "a\0b"}
+    assert server.ask("POST", "/api/tools/say.it/call", {"args": {"text": ""}}).json == {"value": ""}
+    failed = server.ask("POST", "/api/tools/fail.it/call")
+    assert failed.status == 502 and failed.code == "tool_failed", failed
+    assert server.ask("GET", "/v1/sessions").json["sessions"] == []
+    server.close()
+    records = [json.loads(line) for path in sorted(tmp_path.glob("audit*")) for line in path.read_text().splitlines()]
+    assert [record["tool"] for record in records if record.get("tool")] == ["say", "say", "fail"], records
 
 
 def test_workflows(server):
@@ -359,13 +422,16 @@ def test_unix_socket_and_environment(tmp_path):
     assert not path.exists() and (tmp_path / "st" / "artifacts" / "a").exists()
 
 
-def test_https(tmp_path):
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", tmp_path / "k",
-                    "-out", tmp_path / "c", "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"],
+def make_certificate(folder):
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", folder / "k",
+                    "-out", folder / "c", "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"],
                    check=True, capture_output=True)
-    import http.client
-    import ssl
-    server = serving.Server("--executor", "subprocess", "--tls-cert", tmp_path / "c", "--tls-key", tmp_path / "k")
+    return ssl.PEM_cert_to_DER_cert((folder / "c").read_text())
+
+
+def test_https(tmp_path):
+    first = make_certificate(tmp_path)
+    server = serving.Server("--executor", "subprocess", "--max-body", "1M", "--tls-cert", tmp_path / "c", "--tls-key", tmp_path / "k")
     context = ssl.create_default_context(cafile=str(tmp_path / "c"))
     connection = http.client.HTTPSConnection("127.0.0.1", server.port, context=context, timeout=support.DEADLINE)
     session = server.session(connection=connection)
@@ -373,5 +439,45 @@ def test_https(tmp_path):
         assert server.execute(str(i), session=session, connection=connection)["value"] == i
     big = server.execute("'y' * 300000", session=session, connection=connection)
     assert len(big["value"]) == 300000
+
+    # A body that is too large is refused while it comes, here too.
+    with context.wrap_socket(socket.create_connection(("127.0.0.1", server.port), timeout=support.DEADLINE), server_hostname="127.0.0.1") as sock:
+        assert sock.getpeercert(True) == first
+        sock.sendall(b"POST /execute HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nTransfer-Encoding: chunked\r\n\r\n" % serving.TOKEN.encode())
+        for _ in range(17):
+            sock.sendall(b"10000\r\n" + b"a" * 65536 + b"\r\n")
+        assert sock.recv(65536).startswith(b"HTTP/1.1 413 ")
+
+    def presented():
+        with context.wrap_socket(socket.create_connection(("127.0.0.1", server.port), timeout=support.DEADLINE), server_hostname="127.0.0.1") as sock:
+            return sock.getpeercert(True)
+
+    second = make_certificate(tmp_path)
+    context.load_verify_locations(str(tmp_path / "c"))
+    assert presented() == first
+    server.process.send_signal(signal.SIGHUP)
+    support.wait_until(lambda: "reloaded" in server.text(), server.text)
+    assert presented() == second != first
+    # A bad one is refused, and what was stays; the key of another certificate is bad too.
+    key = (tmp_path / "k").read_text()
+    make_certificate(tmp_path)
+    (tmp_path / "k").write_text(key)
+    for text in (None, "no certificate"):
+        if text:
+            (tmp_path / "c").write_text(text)
+        before = server.text().count("not reloaded")
+        server.process.send_signal(signal.SIGHUP)
+        support.wait_until(lambda: server.text().count("not reloaded") > before, server.text)
+        assert "certificate" in server.text().rsplit("not reloaded", 1)[1]
+        assert presented() == second
+    assert server.execute("1", session=session, connection=connection)["value"] == 1  # the first connection goes on
     connection.close()
     server.close()
+    done = support.workcell("serve", "--check-config", "--auth-token-file", server_token(tmp_path), "--tls-cert", tmp_path / "c", "--tls-key",
+                            tmp_path / "k", env=support.host_environment())
+    assert done.status == support.EXIT["invalid"] and "certificate" in done.error_message
+
+
+def server_token(folder):
+    (folder / "token").write_text("t0ken-of-the-tests")
+    return folder / "token"

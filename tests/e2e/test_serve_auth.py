@@ -116,12 +116,27 @@ def test_it_does_not_start_open(tmp_path):
     assert "requires --auth-token-file" in refuse_start()
     assert "requires" in refuse_start(env={"CONTAINER_AUTH_TOKEN": "", "CONTAINER_AUTH_DISABLED": "yes"}.items())
     assert "other machines" in refuse_start("--auth-disabled", "--listen", "0.0.0.0:0")
-    for text in ("", "short", "with space in it", "tokens: []", "tokens:\n- {name: a}", "tokens:\n- {name: a, token: long-enough, scopes: [god]}",
+    for text in ("", "\n", "x" * 4097, "with space in it", "tokens: []", "tokens:\n- {name: a}", "tokens:\n- {name: a, token: long-enough, scopes: [god]}",
                  "tokens:\n- {name: a, token: long-enough}\n- {name: a, token: long-enough2}", "tokens:\n- {name: a, sha256: xyz}"):
         (tmp_path / "t").write_text(text)
         refuse_start("--auth-token-file", tmp_path / "t")
     refuse_start("--auth-token-file", tmp_path / "missing", code="io")
     assert "token is needed" not in refuse_start("--auth-disabled", "--tls-cert", tmp_path / "t")
+
+
+def test_short_tokens_are_taken_and_warned_of():
+    """The seeds' own example is `secret`."""
+    server = serving.Server("--executor", "subprocess", tokens="secret\n", pool=0)
+    assert server.ask("GET", "/v1/sessions", token="secret").status == 200
+    assert server.ask("GET", "/v1/sessions", token="secre").status == 401
+    assert "can be guessed" not in server.text()
+    server.close()
+    server = serving.Server("--executor", "subprocess", tokens="tokens:\n- {name: weak, token: x}\n- {name: strong, token: %s}\n" % ("y" * 4096),
+                            listen="0.0.0.0:0", pool=0)
+    assert server.ask("GET", "/v1/sessions", token="x").status == 200 and server.ask("GET", "/v1/sessions", token="y" * 4096).status == 200
+    warned = [line for line in server.text().splitlines() if "can be guessed" in line]
+    assert len(warned) == 1 and " warning " in warned[0] and 'weak' in warned[0], server.text()
+    server.close()
 
 
 def test_without_authentication_a_browser_is_kept_out():

@@ -91,10 +91,20 @@ def test_too_large(server):
     assert status_of(server.raw(post(CODE, b"Content-Length: 14", b"X-Long: " + b"a" * 9000))) in (431, 413)
     chunk = b"10000\r\n" + b"a" * 65536 + b"\r\n"
     with socket.create_connection(("127.0.0.1", server.port), timeout=support.DEADLINE) as sock:
-        with pytest.raises(OSError):  # it hangs up
-            sock.sendall(post(b"", b"Transfer-Encoding: chunked"))
+        sock.sendall(post(b"", b"Transfer-Encoding: chunked") + 17 * chunk)
+        text = sock.recv(65536)  # while the body is still under way
+        assert status_of(text) == 413 and b'"code":"limit"' in text and b"Connection: close" in text, text
+        with pytest.raises(OSError):  # and then it hangs up
             while True:
                 sock.sendall(chunk)
+    # Who sends everything before it reads hears of it too, and nothing that follows is taken for a request.
+    smuggled = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    for data in (post(32 * chunk + b"0\r\n\r\n", b"Transfer-Encoding: chunked"), post(b"a" * 4000000, b"Content-Length: 4000000")):
+        found = server.raw(data + smuggled)
+        assert status_of(found) == 413 and found.count(b"HTTP/1.1 ") == 1, found
+    with socket.create_connection(("127.0.0.1", server.port), timeout=support.DEADLINE) as sock:
+        sock.sendall(post(b"", b"Content-Length: 4000000", b"Expect: 100-continue"))
+        assert status_of(sock.recv(65536)) == 413  # and no 100 before it
     within = server.ask("POST", "/execute", {"code": "'%s'" % ("a" * 1000000)})
     assert within.status == 200 and len(within.json["value"]) == 1000000
 

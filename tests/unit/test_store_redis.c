@@ -79,6 +79,7 @@ static void test_urls(void **state)
 	} good[] = {
 		{ "redis://localhost", "localhost:6379", NULL, NULL, "py_code_mode", 0 },
 		{ "REDIS://h:1/2?prefix=app", "h:1", NULL, NULL, "app", 2 },
+		{ "redis://h?tools_prefix=their&prefix=app", "h:6379", NULL, NULL, "app", 0 },
 		{ "redis://:s%40cret@h", "h:6379", NULL, "s@cret", "py_code_mode", 0 },
 		{ "redis://me:a:b@c@h:7/?db=3", "h:7", "me", "a:b@c", "py_code_mode", 3 },
 		{ "rediss://h?ssl_cert_reqs=none&prefix=a%3Ab", "h:6379", NULL, NULL, "a:b", 0 },
@@ -98,7 +99,7 @@ static void test_urls(void **state)
 		cell__redis_url_finish(&url);
 	}
 	static const char *const bad[] = {
-		"redis://me@h", "redis://:secret@h:x", "redis://:secret@h:70000", "redis://:secret@h/x", "redis://:secret@h?prefix=",
+		"redis://me@h", "redis://:secret@h:x", "redis://:secret@h:70000", "redis://:secret@h/x", "redis://:secret@h?prefix=", "redis://:secret@h?tools_prefix=",
 		"redis://:secret@h?what=secret", "redis://:secret@h?ssl_ca_certs=x", "redis+unix://:secret@rel", "redis://:secret@[::1",
 		"rediss://:secret@h?ssl_cert_reqs=maybe", "redis://:secret@h\n", "redis://:secret@h?prefix=%ff", "redis://:secret%00@h",
 		"http://:secret@h", "redis:/:secret@h",

@@ -1,0 +1,21 @@
+/* What the files of `workcell serve` share: its arguments, from wherever they come. */
+#ifndef CELL_CLI_SERVE_H
+#define CELL_CLI_SERVE_H
+
+#include "cli.h"
+
+#define CELL_SERVE_MAX_ARGUMENTS 1024
+
+struct cell_serve_arguments {
+	char *list[CELL_SERVE_MAX_ARGUMENTS + 1]; /* list[0] is the command's name */
+	int count;
+	bool quiet; /* what is odd was said before */
+};
+
+/* Those of the environment, of --config FILE and of the command line, in this order; to be finished in any case. */
+int cell__serve_gather(int argc, char **argv, struct cell_serve_arguments *arguments, struct cell_error *err);
+void cell__serve_arguments_finish(struct cell_serve_arguments *arguments);
+/* Of the environment; NULL where it is not there or empty. */
+const char *cell__serve_variable(const char *name);
+
+#endif
