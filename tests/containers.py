@@ -3,6 +3,8 @@ import json
 import os
 import subprocess
 
+import support
+
 HOST = os.environ.get("DOCKER_HOST", "")
 IMAGE = os.environ.get("WORKCELL_TEST_IMAGE", "")
 FLAGS = ["--executor", "container", "--container-host", HOST, "--image", IMAGE]
@@ -37,3 +39,20 @@ def give(base):
     for folder, _, names in os.walk(str(base)):
         for path in [folder, *(os.path.join(folder, name) for name in names)]:
             os.lchown(path, USER, USER)
+
+
+class Container(support.Driver):
+    def __init__(self, *flags, **more):
+        super().__init__(*FLAGS[2:], *flags, executor="container", **more)
+
+    def id(self):
+        return self.run("1")["isolation"]["container"]
+
+
+def refused(code, *flags):
+    """A session that cannot be opened, for this reason; in which words."""
+    done = support.workcell("run", "--json", "--executor", "container", *flags, "-e", "1")
+    assert done.status != 0
+    found = json.loads(done.out.splitlines()[-1])["error"]
+    assert found["code"] == code, found
+    return found["message"]

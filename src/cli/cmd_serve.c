@@ -12,12 +12,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/file.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <yaml.h>
@@ -29,7 +31,7 @@
 
 struct serve_flags {
 	struct cell_cli_session_flags session;
-	struct cell_cli_list origins, hosts;
+	struct cell_cli_list origins, hosts, deps;
 	const char *config, *listen, *token_file, *tls_cert, *tls_key, *log, *log_level;
 	int64_t max_sessions, idle_ms, max_runs, max_queue, max_timeout_ms, max_body, max_artifact, stream_bytes, resume_ms, head_ms;
 	int64_t silent_ms, drain_ms, max_connections, max_header;
@@ -72,6 +74,7 @@ static const struct cell_cli_flag serve_flag_table[] = {
 	{ 0, "drain", "SEC", "when stopped, cells may take this long to end", CELL_FLAG_SECONDS, AT(drain_ms) },
 	{ 0, "log", "FORM", "text, json or off (default text)", CELL_FLAG_STRING, AT(log) },
 	{ 0, "log-level", "LEVEL", "info (a line a request), warning or error (default info)", CELL_FLAG_STRING, AT(log_level) },
+	{ 0, "dep", "SPEC", "a package that is installed, and listed, before the first session; may be repeated", CELL_FLAG_LIST, AT(deps) },
 	{ 0, "check-config", NULL, "say whether the configuration is good, and exit", CELL_FLAG_SWITCH, AT(check_config) },
 	CELL_CLI_SESSION_FLAGS(offsetof(struct serve_flags, session)),
 	{ 0 },
@@ -347,6 +350,7 @@ static void limits_of(const struct serve_flags *flags, struct cell_server_limits
 static void flags_finish(struct serve_flags *flags)
 {
 	cell__cli_list_finish(&flags->session.env);
+	cell__cli_list_finish(&flags->deps);
 	cell__cli_list_finish(&flags->origins);
 	cell__cli_list_finish(&flags->hosts);
 }
@@ -575,6 +579,79 @@ static const char *choose_executor(struct cell_engine *engine)
 	return "subprocess";
 }
 
+static int call_deps(struct cell_space *space, const char *operation, json_t *args, json_t **ret_answer, struct cell_error *err)
+{
+	char *text = args ? json_dumps(args, JSON_COMPACT) : NULL, *answer = NULL;
+	int status = text ? cell_space_call(space, operation, text, NULL, 0, &answer, NULL, NULL, err)
+			  : cell__cli_fail(err, CELL_E_INVALID, 0, "a package's name is not UTF-8");
+
+	if (!status && ret_answer && !(*ret_answer = json_loads(answer, JSON_DECODE_ANY, NULL)))
+		status = cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the packages");
+	json_decref(args);
+	free(text);
+	free(answer);
+	return status;
+}
+
+static bool is_listed(const json_t *list, const char *spec)
+{
+	size_t i;
+	json_t *one;
+
+	json_array_foreach((json_t *)list, i, one) {
+		if (!strcmp(json_string_value(one), spec))
+			return true;
+	}
+	return false;
+}
+
+/* The first that could not be installed, and what the installer said of it in one line. */
+static int check_synced(const json_t *answer, struct cell_error *err)
+{
+	const char *spec = json_string_value(json_array_get(json_object_get(answer, "failed"), 0));
+	const char *words = spec ? json_string_value(json_object_get(json_object_get(answer, "errors"), spec)) : NULL;
+
+	if (!spec)
+		return 0;
+	cell__cli_fail(err, CELL_E_INSTALL, 0, "cannot install %.60s: %s", spec, words ? words : "it is not said why");
+	for (char *end = strchr(err->msg, '\n'); end; end = strchr(end, '\n'))
+		*end = ' ';
+	return -1;
+}
+
+/* What is configured is there before the first session, also where code may not add packages: in a space of our own. */
+static int install_deps(const struct serve_flags *flags, const struct cell_cli_host *host, struct cell_error *err)
+{
+	struct cell_cli_space_flags own = flags->session.space;
+	struct cell_space *space = NULL;
+	json_t *have = NULL, *synced = NULL;
+	int status = 0;
+
+	own.no_runtime_deps = false;
+	own.tools = own.base = NULL;
+	own.storage = own.storage ? own.storage : flags->session.space.base;
+	if (flags->deps.count) {
+		status = cell__cli_space_create(&own, host->engine, live.session->python, live.session->cwd, &space, err);
+		if (!status)
+			status = call_deps(space, "deps.list", json_object(), &have, err);
+		for (size_t i = 0; !status && i < flags->deps.count; i++) {
+			const char *spec = flags->deps.items[i].value;
+
+			if (!is_listed(have, spec))
+				status = call_deps(space, "deps.add", json_pack("{s:s}", "package", spec), NULL, err);
+		}
+		json_decref(have);
+		cell_space_close(space);
+	}
+	/* Costs nothing where nothing has changed. */
+	if (!status && (own.sync_deps || flags->deps.count))
+		status = call_deps(host->space, "deps.sync", json_pack("{s:b}", "quick", 1), &synced, err);
+	if (!status)
+		status = check_synced(synced, err);
+	json_decref(synced);
+	return status;
+}
+
 static int serve(struct serve_flags *flags, struct cell_server_options *options, struct cell_error *err)
 {
 	struct cell_cli_host host = { 0 };
@@ -582,6 +659,8 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 	struct cell_cli_space_flags *space = &flags->session.space;
 	int status = -1;
 
+	/* Code that runs as our user must not find tokens and passwords in our memory. */
+	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 	if (cell__cli_open_host(&flags->session, true, &host, &session, err) < 0)
 		return -1;
 	live.flags = flags;
@@ -599,13 +678,8 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 	if (!session.options.cwd && make_work_dir(err) < 0)
 		goto out;
 	options->work_dir = live.work_dir;
-	if (space->sync_deps && options->open_space) {
-		char *json = NULL;
-
-		if (cell_space_call(host.space, "deps.sync", "{\"quick\":true}", NULL, 0, &json, NULL, NULL, err) < 0)
-			goto out;
-		free(json);
-	}
+	if (options->open_space && install_deps(flags, &host, err) < 0)
+		goto out;
 	if (cell_server_create(host.engine, options, &live.server, err) < 0)
 		goto out;
 	catch_signals(true);

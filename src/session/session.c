@@ -1222,7 +1222,7 @@ static int copy_remote(struct cell_session *session, const struct cell_session_o
 	if (opts->container && !container)
 		return cell_fail(err, CELL_E_INVALID, 0, "options of a container are for the executor \"container\", not \"%s\"",
 				 session->executor->name);
-	if (container && cell__container_describe(opts->container, opts->env, &session->container, err) < 0)
+	if (container && cell__session_describe_container(opts->container, opts->env, &session->container, err) < 0)
 		return -1;
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
 		if (texts[i] && !remote && !(container && i == 2))

@@ -15,17 +15,10 @@ import pytest
 import containers
 import serving
 import support
+from containers import Container, refused
 
 ENGINE = containers.FLAGS[2:4]
 SMALL = ["--network-disabled", "--memory-limit", "256m", "--cpu-quota", "50000", "--pids-limit", "64"]
-
-
-class Container(support.Driver):
-    def __init__(self, *flags, **more):
-        super().__init__(*containers.FLAGS[2:], *flags, executor="container", **more)
-
-    def id(self):
-        return self.run("1")["isolation"]["container"]
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +111,7 @@ def test_nobody_finds_the_token(small):
         assert small.value("__import__('os').path.exists('/run/workcell/%s')" % name) is False
     config = containers.inspect(container)["Config"]
     assert config["Entrypoint"] + config["Cmd"] == ["workcell", "serve", "--config", "/run/workcell/serve.yaml", "--log", "text"]
-    assert {variable.split("=")[0] for variable in config["Env"]} == {"HOME", "LANG", "PATH"}
+    assert {variable.split("=")[0] for variable in config["Env"]} == {"HOME", "LANG", "PATH", "XDG_CACHE_HOME"}
     assert may_open(folder) == 401
 
 
@@ -260,14 +253,6 @@ def test_the_engines_socket_vanishes(tmp_path):
     assert container not in containers.ours()
 
 
-def refused(code, *flags):
-    done = support.workcell("run", "--json", "--executor", "container", *flags, "-e", "1")
-    assert done.status != 0
-    found = json.loads(done.out.splitlines()[-1])["error"]
-    assert found["code"] == code, found
-    return found["message"]
-
-
 def test_what_cannot_be(tmp_path):
     (tmp_path / "storage").mkdir(mode=0o700)
     assert "Couldn't connect" in refused("executor_unavailable", "--container-host", "unix://%s/none" % tmp_path)
@@ -278,7 +263,6 @@ def test_what_cannot_be(tmp_path):
     refused("invalid", *containers.FLAGS[2:], "--container-user", "0:0")
     refused("invalid", *containers.FLAGS[2:], "--isolation", "some")
     refused("invalid", *ENGINE, "--image", "a b&c")
-    refused("invalid", *containers.FLAGS[2:], "--redis", "redis://localhost")
     refused("not_found", *containers.FLAGS[2:], "--tools", tmp_path / "none")
     if os.getuid() == 0:
         assert "is not open to the container's user" in refused("forbidden", *containers.FLAGS[2:], "--storage", tmp_path / "storage")
