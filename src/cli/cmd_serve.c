@@ -377,14 +377,77 @@ static int reload(void *arg, struct cell_server_limits *limits, struct cell_erro
 	return status;
 }
 
+static int call_deps(struct cell_space *space, const char *operation, json_t *args, json_t **ret_answer, struct cell_error *err)
+{
+	char *text = args ? json_dumps(args, JSON_COMPACT) : NULL, *answer = NULL;
+	int status = text ? cell_space_call(space, operation, text, NULL, 0, &answer, NULL, NULL, err)
+			  : cell__cli_fail(err, CELL_E_INVALID, 0, "a package's name is not UTF-8");
+
+	if (!status && ret_answer && !(*ret_answer = json_loads(answer, JSON_DECODE_ANY, NULL)))
+		status = cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the packages");
+	json_decref(args);
+	free(text);
+	free(answer);
+	return status;
+}
+
+static bool is_listed(const json_t *list, const char *spec)
+{
+	size_t i;
+	json_t *one;
+
+	json_array_foreach((json_t *)list, i, one) {
+		if (!strcmp(json_string_value(one), spec))
+			return true;
+	}
+	return false;
+}
+
+/* The first that could not be installed, and what the installer said of it in one line. */
+static int check_synced(const json_t *answer, struct cell_error *err)
+{
+	const char *spec = json_string_value(json_array_get(json_object_get(answer, "failed"), 0));
+	const char *words = spec ? json_string_value(json_object_get(json_object_get(answer, "errors"), spec)) : NULL;
+
+	if (!spec)
+		return 0;
+	cell__cli_fail(err, CELL_E_INSTALL, 0, "cannot install %.60s: %s", spec, words ? words : "it is not said why");
+	for (char *end = strchr(err->msg, '\n'); end; end = strchr(end, '\n'))
+		*end = ' ';
+	return -1;
+}
+
+/* Costs nothing where nothing has changed. */
+static int sync_space(struct cell_space *space, struct cell_error *err)
+{
+	json_t *synced = NULL;
+	int status = 0;
+
+	if (live.flags->session.space.sync_deps || live.flags->deps.count)
+		status = call_deps(space, "deps.sync", json_pack("{s:b}", "quick", 1), &synced, err);
+	if (!status)
+		status = check_synced(synced, err);
+	json_decref(synced);
+	return status;
+}
+
 static int open_space(void *arg, const char *workspace_id, struct cell_space **ret_space, struct cell_error *err)
 {
 	struct cell_cli_space_flags flags = live.flags->session.space;
+	struct cell_space *space;
 
 	(void)arg;
 	flags.workspace = workspace_id;
 	flags.quiet = true;
-	return cell__cli_space_create(&flags, live.host->engine, live.session->python, live.session->cwd, ret_space, err);
+	if (cell__cli_space_create(&flags, live.host->engine, live.session->python, live.session->cwd, &space, err) < 0)
+		return -1;
+	/* A workspace has an environment of its own. */
+	if (sync_space(space, err) < 0) {
+		cell_space_close(space);
+		return -1;
+	}
+	*ret_space = space;
+	return 0;
 }
 
 static void write_log(void *arg, const char *lines, size_t size)
@@ -579,52 +642,12 @@ static const char *choose_executor(struct cell_engine *engine)
 	return "subprocess";
 }
 
-static int call_deps(struct cell_space *space, const char *operation, json_t *args, json_t **ret_answer, struct cell_error *err)
-{
-	char *text = args ? json_dumps(args, JSON_COMPACT) : NULL, *answer = NULL;
-	int status = text ? cell_space_call(space, operation, text, NULL, 0, &answer, NULL, NULL, err)
-			  : cell__cli_fail(err, CELL_E_INVALID, 0, "a package's name is not UTF-8");
-
-	if (!status && ret_answer && !(*ret_answer = json_loads(answer, JSON_DECODE_ANY, NULL)))
-		status = cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the packages");
-	json_decref(args);
-	free(text);
-	free(answer);
-	return status;
-}
-
-static bool is_listed(const json_t *list, const char *spec)
-{
-	size_t i;
-	json_t *one;
-
-	json_array_foreach((json_t *)list, i, one) {
-		if (!strcmp(json_string_value(one), spec))
-			return true;
-	}
-	return false;
-}
-
-/* The first that could not be installed, and what the installer said of it in one line. */
-static int check_synced(const json_t *answer, struct cell_error *err)
-{
-	const char *spec = json_string_value(json_array_get(json_object_get(answer, "failed"), 0));
-	const char *words = spec ? json_string_value(json_object_get(json_object_get(answer, "errors"), spec)) : NULL;
-
-	if (!spec)
-		return 0;
-	cell__cli_fail(err, CELL_E_INSTALL, 0, "cannot install %.60s: %s", spec, words ? words : "it is not said why");
-	for (char *end = strchr(err->msg, '\n'); end; end = strchr(end, '\n'))
-		*end = ' ';
-	return -1;
-}
-
 /* What is configured is there before the first session, also where code may not add packages: in a space of our own. */
 static int install_deps(const struct serve_flags *flags, const struct cell_cli_host *host, struct cell_error *err)
 {
 	struct cell_cli_space_flags own = flags->session.space;
 	struct cell_space *space = NULL;
-	json_t *have = NULL, *synced = NULL;
+	json_t *have = NULL;
 	int status = 0;
 
 	own.no_runtime_deps = false;
@@ -643,13 +666,7 @@ static int install_deps(const struct serve_flags *flags, const struct cell_cli_h
 		json_decref(have);
 		cell_space_close(space);
 	}
-	/* Costs nothing where nothing has changed. */
-	if (!status && (own.sync_deps || flags->deps.count))
-		status = call_deps(host->space, "deps.sync", json_pack("{s:b}", "quick", 1), &synced, err);
-	if (!status)
-		status = check_synced(synced, err);
-	json_decref(synced);
-	return status;
+	return status ? status : sync_space(host->space, err);
 }
 
 static int serve(struct serve_flags *flags, struct cell_server_options *options, struct cell_error *err)

@@ -508,7 +508,7 @@ static int fill_folders(const struct cell_cli_space_flags *space, struct cell_cl
 	if (space->wheel_dir && !(all->wheels = cell__cli_absolute(space->wheel_dir, err)))
 		return -1;
 	all->container.wheel_dir = all->wheels;
-	all->container.index_url = space->index_url;
+	all->container.index_url = space->index_url ? space->index_url : getenv("PIP_INDEX_URL");
 	all->container.sync_deps = space->sync_deps;
 	if (space->install_timeout_ms > 0)
 		all->container.install_timeout_ms = space->install_timeout_ms;

@@ -1,6 +1,7 @@
 """Storage in Redis and packages for the executor container: what is mounted, lent and installed, and who gets at it."""
 import os
 import re
+import subprocess
 
 import pytest
 
@@ -153,3 +154,31 @@ def test_packages_that_cannot_be_installed(tmp_path, wheels):
     refused("not_found", "--base", base, "--wheel-dir", tmp_path / "none", "--sync-deps")
     # Nobody asked for them: as with every executor.
     assert support.workcell("run", *containers.FLAGS, *NO_NETWORK, "--base", base, "-e", "1").status == 0
+
+
+SDK = """
+import sys
+sys.path.insert(0, %r)
+import conftest  # the package as its wheel has it
+import workcell.sync, workcell
+storage = workcell.RedisStorage(url=%r, prefix="sdk", workspace_id="w2")
+class Config(workcell.ContainerConfig):
+    def space_options(self):
+        return {**super().space_options(), "wheel_dir": %r}
+config = Config(auth_token="t0ken-of-the-sdk", image=%r, network_disabled=True, deps=["wc-alpha==1.0"], allow_runtime_deps=False)
+executor = workcell.ContainerExecutor(config)
+with workcell.sync.Session(storage=storage, executor=executor) as session:
+    first = session.run("import wc_alpha; wc_alpha.who()")
+    print(first.value or first)
+    session.run("artifacts.save('from', 'inside')")
+    print(session.load_artifact("from"), session.run("deps.add('six')").error.splitlines()[-1].split(":")[0])
+"""
+
+
+def test_the_sdk(redis, wheels):
+    tests = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "python", "tests")
+    done = subprocess.run([support.PYTHON, "-c", SDK % (tests, redis.url(), str(wheels), containers.IMAGE)], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, timeout=support.DEADLINE, env=dict(os.environ, DOCKER_HOST=containers.HOST))
+    assert done.stdout.decode().split() == ["alpha", "inside", "RuntimeDepsDisabledError"], (done.stdout, done.stderr)
+    assert redis.ask("SMEMBERS", "sdk:deps") == [b"wc-alpha==1.0"]
+    assert redis.ask("EXISTS", "sdk:ws:w2:artifacts:from") == 1
