@@ -32,6 +32,13 @@ def ours():
     return docker("ps", "--all", "--quiet", "--no-trunc", "--filter", "label=workcell.owner").split()
 
 
+def of(pid):
+    """Of these, the ones that this process has made."""
+    rows = docker("ps", "--all", "--no-trunc", "--format", "{{.ID}} {{.Label \"workcell.owner\"}}", "--filter",
+                  "label=workcell.owner").splitlines()
+    return [row.split()[0] for row in rows if "/%d-" % pid in row]
+
+
 def give(base):
     """A folder with all that is in it, to the container's user."""
     if os.getuid():

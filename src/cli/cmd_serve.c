@@ -423,7 +423,7 @@ static int sync_space(struct cell_space *space, struct cell_error *err)
 	json_t *synced = NULL;
 	int status = 0;
 
-	if (live.flags->session.space.sync_deps || live.flags->deps.count)
+	if ((live.flags->session.space.sync_deps || live.flags->deps.count) && strcmp(live.session->options.executor, "container"))
 		status = call_deps(space, "deps.sync", json_pack("{s:b}", "quick", 1), &synced, err);
 	if (!status)
 		status = check_synced(synced, err);
@@ -669,8 +669,19 @@ static int install_deps(const struct serve_flags *flags, const struct cell_cli_h
 	return status ? status : sync_space(host->space, err);
 }
 
+/* NULL-terminated; the texts are the list's.  free() it. */
+static const char **dep_list(const struct cell_cli_list *list)
+{
+	const char **found = calloc(list->count + 1, sizeof(*found));
+
+	for (size_t i = 0; found && i < list->count; i++)
+		found[i] = list->items[i].value;
+	return found;
+}
+
 static int serve(struct serve_flags *flags, struct cell_server_options *options, struct cell_error *err)
 {
+	const char **deps = NULL;
 	struct cell_cli_host host = { 0 };
 	struct cell_cli_session_options session;
 	struct cell_cli_space_flags *space = &flags->session.space;
@@ -695,7 +706,9 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 	if (!session.options.cwd && make_work_dir(err) < 0)
 		goto out;
 	options->work_dir = live.work_dir;
-	if (options->open_space && install_deps(flags, &host, err) < 0)
+	if (!strcmp(session.options.executor, "container"))
+		session.container.deps = deps = dep_list(&flags->deps); /* installed there */
+	else if (options->open_space && install_deps(flags, &host, err) < 0)
 		goto out;
 	if (cell_server_create(host.engine, options, &live.server, err) < 0)
 		goto out;
@@ -706,6 +719,7 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 out:
 	cell__cli_close(&host);
 	cell__cli_options_finish(&session);
+	free(deps);
 	if (live.work_dir)
 		nftw(live.work_dir, remove_entry, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
 	if (live.work_fd >= 0)

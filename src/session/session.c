@@ -239,7 +239,7 @@ static int fill_spec(struct cell_session *session, struct cell__kernel_spec *ret
 		.preload = session->preload,
 		.cwd = session->cwd,
 		.env = (const char *const *)session->env,
-		.namespaces = session->space != NULL,
+		.namespaces = session->space && session->executor != &cell__container_executor, /* there they are the server's */
 		.gate_shell = (session->gate_kinds & CELL_GATE_SHELL) != 0,
 		.shell_escape = session->require_shell_escape,
 		.restore_cwd = session->restore_cwd,
@@ -1222,6 +1222,16 @@ static int copy_remote(struct cell_session *session, const struct cell_session_o
 	if (opts->container && !container)
 		return cell_fail(err, CELL_E_INVALID, 0, "options of a container are for the executor \"container\", not \"%s\"",
 				 session->executor->name);
+	if ((container || remote) && (opts->policy || opts->audit || opts->require_shell_escape))
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "with the executor \"%s\" calls are made where the code runs: a policy, approvals and an audit log here would see "
+				 "none of them",
+				 session->executor->name);
+	if (container && opts->space && cell__space_has_storage(opts->space) && !(opts->container && opts->container->storage))
+		return cell_fail(err, CELL_E_INVALID, 0, "the storage of the code in a container is given in its options");
+	if (container && opts->space && !opts->remote_workspace && cell__space_workspace(opts->space) &&
+	    !(session->remote_workspace = cell__strdup(cell__space_workspace(opts->space))))
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	if (container && cell__session_describe_container(opts->container, opts->env, &session->container, err) < 0)
 		return -1;
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {

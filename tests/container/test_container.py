@@ -3,6 +3,7 @@
 Run by the stage `containers` of scripts/run_tests.py, which makes engine and image ready.
 """
 import glob
+import http.client
 import json
 import os
 import re
@@ -189,6 +190,37 @@ def test_a_killed_program_leaves_nothing_for_long():
     assert left not in containers.ours() and not os.path.exists(folder)
 
 
+def test_a_session_server_whose_sessions_are_in_a_container(redis, tmp_path):
+    """Two workspaces in one container; the server is killed under load, and the next one sweeps and finds all that was stored."""
+    flags = [*containers.FLAGS, "--network-disabled", "--storage", redis.url(tmp_path.name)]
+    server = serving.Server(*flags, tokens=serving.TOKEN)
+    answer = server.ask("POST", "/sessions", {"workspace_id": "team"})
+    team = answer.json["session_id"]
+    source = "async def run() -> int:\n    return 7"
+    server.execute("workflows.create(name='w', source=%r, description='d'); artifacts.save('a', 'team')" % source, session=team)
+    server.execute("artifacts.save('a', 'nobody')")
+    assert server.execute("[artifacts.load('a'), workflows.w()]", session=team)["value"] == ["team", 7]
+    assert server.ask("GET", "/api/workflows", session=team).json[0]["name"] == "w"
+    left, = containers.of(server.pid)
+    threading.Thread(target=lambda: suppress(lambda: server.execute("import time; time.sleep(60)", session=team)), daemon=True).start()
+    support.wait_until(lambda: server.metric("runs_running"), "it runs")
+    server.process.kill()
+    server.process.wait()
+    assert left in containers.ours()
+    server = serving.Server(*flags, tokens=serving.TOKEN)
+    assert server.execute("artifacts.load('a')")["value"] == "nobody"
+    assert left not in containers.ours()
+    server.close()
+    assert not containers.of(server.pid) and not glob.glob("/tmp/workcell-container-*/token")
+
+
+def suppress(call):
+    try:
+        call()
+    except (OSError, http.client.HTTPException):
+        pass
+
+
 def test_others_that_live_are_left_alone(small):
     kept = small.id()
     assert support.workcell("run", *containers.FLAGS, "-e", "1").status == 0
@@ -264,6 +296,8 @@ def test_what_cannot_be(tmp_path):
     refused("invalid", *containers.FLAGS[2:], "--isolation", "some")
     refused("invalid", *ENGINE, "--image", "a b&c")
     refused("not_found", *containers.FLAGS[2:], "--tools", tmp_path / "none")
+    # Calls are made inside: what would look at them here must not be thought to.
+    assert "would see none of them" in refused("invalid", *containers.FLAGS[2:], "--approve", "deny")
     if os.getuid() == 0:
         assert "is not open to the container's user" in refused("forbidden", *containers.FLAGS[2:], "--storage", tmp_path / "storage")
     done = support.workcell("run", "--image", "x", "-e", "1")
@@ -325,11 +359,13 @@ def test_long_names_and_links_reach_the_build(tmp_path):
 def test_a_server_that_does_not_come_up(tmp_path):
     """The program inside ends at once, or never answers: its last words, and a time-out."""
     name = "workcell-test-broken:%d" % os.getpid()
-    for words, code, flags in (("echo last words >&2; exit 5", "kernel_failed", []), ("sleep 60", "start_timeout", ["--startup-timeout", "2"])):
+    for words, code, flags in (("echo last words >&2; exit 5", "kernel_failed", []), ("sleep 60", "start_timeout", ["--startup-timeout", "3"])):
         where = tmp_path / code
         where.mkdir()
         build = context(where, "FROM %s\nUSER 0\nRUN printf '#!/bin/sh\\n%s\\n' >/usr/local/bin/workcell\n" % (containers.IMAGE, words))
         assert support.workcell("container", "build", *ENGINE, "--image", name, *build).status == 0
         message = refused(code, *ENGINE, "--image", name, *flags)
-        assert ("status 5" in message and "last words" in message) if code == "kernel_failed" else "healthy within 2 s" in message
+        assert ("status 5" in message and "last words" in message) if code == "kernel_failed" else "healthy within 3 s" in message
+    done = support.workcell("run", "--executor", "container", *ENGINE, "--image", name, *flags, "-e", "1")
+    assert done.status == 125 and "waiting for its server, 2 s" in done.err, done  # progress
     containers.docker("image", "rm", "--force", name)
