@@ -1,4 +1,5 @@
 """The container engine that scripts/docker_engine.py has made ready for the tests."""
+import glob
 import json
 import os
 import subprocess
@@ -19,8 +20,16 @@ def docker(*argv):
 
 
 def processes(container):
-    """The command lines of what lives in it."""
-    return docker("top", container, "-eo", "pid,args").splitlines()[1:]
+    """The command lines of what lives in it, as this machine sees them: not every engine's `top` can be asked by every client."""
+    space, found = os.readlink("/proc/%d/ns/pid" % inspect(container)["State"]["Pid"]), []
+    for path in glob.glob("/proc/[0-9]*"):
+        try:
+            if os.readlink(path + "/ns/pid") == space:
+                with open(path + "/cmdline", "rb") as file:
+                    found.append(file.read().replace(b"\0", b" ").decode("utf-8", "replace"))
+        except OSError:
+            pass  # it has ended
+    return found
 
 
 def inspect(container):

@@ -9,6 +9,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #define MIN_MEMORY (64ll << 20)
@@ -426,12 +427,32 @@ static json_t *tmpfs(const json_t *config)
 	return found;
 }
 
+/* Not more than ours and Podman's own: what it sets where nobody says otherwise an engine without CAP_SYS_RESOURCE cannot give. */
+static json_t *ulimits(void)
+{
+	static const struct { const char *name; int resource; rlim_t most; } kinds[] = {
+		{ "nofile", RLIMIT_NOFILE, 1 << 20 }, { "nproc", RLIMIT_NPROC, 1 << 15 },
+	};
+	json_t *list = json_array();
+	struct rlimit limit;
+
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+		json_int_t most = (json_int_t)kinds[i].most;
+
+		if (getrlimit((__rlimit_resource_t)kinds[i].resource, &limit) == 0 && limit.rlim_max < kinds[i].most)
+			most = (json_int_t)limit.rlim_max;
+		json_array_append_new(list, json_pack("{s:s,s:I,s:I}", "Name", kinds[i].name, "Soft", most, "Hard", most));
+	}
+	return list;
+}
+
 static json_t *host_config(const json_t *config, const char *folder)
 {
 	json_int_t memory = number_of(config, "memory");
-	json_t *found = json_pack("{s:b,s:[s],s:[s],s:o,s:o,s:I,s:{s:s},s:b}", "ReadonlyRootfs", 1, "CapDrop", "ALL", "SecurityOpt",
+	json_t *found = json_pack("{s:b,s:[s],s:[s],s:o,s:o,s:I,s:{s:s},s:b,s:o}", "ReadonlyRootfs", 1, "CapDrop", "ALL", "SecurityOpt",
 				  "no-new-privileges", "Mounts", mounts(config, folder), "Tmpfs", tmpfs(config), "PidsLimit",
-				  number_of(config, "pids"), "RestartPolicy", "Name", "no", "Privileged", 0);
+				  number_of(config, "pids"), "RestartPolicy", "Name", "no", "Privileged", 0, "Ulimits",
+				  ulimits());
 
 	if (memory > 0) {
 		json_object_set_new(found, "Memory", json_integer(memory));

@@ -51,7 +51,8 @@ def test_the_limits_are_applied_and_can_be_seen(small):
     assert host["Memory"] == host["MemorySwap"] == 256 << 20
     assert (host["CpuQuota"], host["CpuPeriod"], host["PidsLimit"]) == (50000, 100000, 64)
     assert host["NetworkMode"] == "none" and host["ReadonlyRootfs"] is True and host["Privileged"] is False
-    assert host["CapDrop"] == ["ALL"] and not host["CapAdd"] and host["SecurityOpt"] == ["no-new-privileges"]
+    # Podman names them one by one.
+    assert (host["CapDrop"] == ["ALL"] or len(host["CapDrop"]) > 10) and not host["CapAdd"] and host["SecurityOpt"] == ["no-new-privileges"]
     assert found["Config"]["User"] == "10001:10001" and found["HostConfig"]["RestartPolicy"]["Name"] == "no"
     status = small.value("dict(l.split(':', 1) for l in open('/proc/self/status').read().splitlines() if ':' in l)")
     assert status["CapEff"].strip() == status["CapBnd"].strip() == "0000000000000000"
@@ -112,7 +113,8 @@ def test_nobody_finds_the_token(small):
         assert small.value("__import__('os').path.exists('/run/workcell/%s')" % name) is False
     config = containers.inspect(container)["Config"]
     assert config["Entrypoint"] + config["Cmd"] == ["workcell", "serve", "--config", "/run/workcell/serve.yaml", "--log", "text"]
-    assert {variable.split("=")[0] for variable in config["Env"]} == {"HOME", "LANG", "PATH", "XDG_CACHE_HOME"}
+    names = {variable.split("=")[0] for variable in config["Env"]} - {"TERM", "HOSTNAME", "container"}  # of Podman's own
+    assert names == {"HOME", "LANG", "PATH", "XDG_CACHE_HOME"}
     assert may_open(folder) == 401
 
 
@@ -322,7 +324,7 @@ def test_a_missing_image_is_built(tmp_path):
     try:
         done = support.workcell("run", "--executor", "container", *ENGINE, "--image", name, *flags, "-e", "6 * 7")
         assert (done.status, done.out) == (0, "42\n"), done
-        assert "is not there and is built" in done.err and "Step 2/2 : LABEL made.by=test" in done.err
+        assert "is not there and is built" in done.err and re.search("(?i)step 2/2 ?: LABEL made.by=test", done.err)
         assert json.loads(containers.docker("image", "inspect", name))[0]["Config"]["Labels"]["made.by"] == "test"
     finally:
         containers.docker("image", "rm", "--force", name)
