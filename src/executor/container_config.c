@@ -232,12 +232,18 @@ static char *server_config(const json_t *config)
 {
 	char tools[PATH_MAX], seconds[32];
 	const char *redis = text_of(json_object_get(config, "redis"), "url");
-	json_t *root = json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:O,s:O*,s:s*}", "listen", "unix:" INSIDE_FOLDER "/server.sock", "executor", "subprocess",
+	json_t *root = json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:O*,s:s*}", "listen", "unix:" INSIDE_FOLDER "/server.sock", "executor", "subprocess",
 				 "python", "/usr/bin/python3", "max-timeout", "0", "session-idle", "0", "log-level", "warning", "pool", "2",
-				 "storage", redis ? redis : INSIDE_STORAGE, "env", json_object_get(config, "env"), "dep",
+				 "storage", redis ? redis : INSIDE_STORAGE, "dep",
 				 json_object_get(config, "deps"), "index-url", text_of(config, "index"));
+	json_t *env;
 	char *text;
 
+	/* The user may be one that the image knows nothing of. */
+	env = json_array();
+	json_array_append_new(env, json_string("HOME=" INSIDE_HOME));
+	json_array_extend(env, json_object_get(config, "env"));
+	json_object_set_new(root, "env", env);
 	snprintf(seconds, sizeof(seconds), "%.3f", (double)number_of(config, "install_ms") / 1000);
 	json_object_set_new(root, "install-timeout", json_string(seconds));
 	if (is_set(config, "sync"))

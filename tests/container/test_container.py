@@ -287,6 +287,32 @@ def test_the_engines_socket_vanishes(tmp_path):
     assert container not in containers.ours()
 
 
+def test_a_caller_who_is_not_root(tmp_path):
+    """With access to the engine's socket, as the group docker has; able to read all files, because ours may lie anywhere."""
+    for path in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        os.chmod(path, 0o755)
+    relay = Relay(tmp_path / "s")
+    os.chmod(relay.path, 0o666)
+    (tmp_path / "base").mkdir()
+    os.chown(tmp_path / "base", 4242, 4242)
+    driver = support.Driver("--container-host", "unix://" + relay.path, "--image", containers.IMAGE, "--network-disabled", "--base",
+                            tmp_path / "base", executor="container",
+                            prefix=["setpriv", "--reuid", "4242", "--regid", "4242", "--clear-groups", "--inh-caps", "+dac_read_search",
+                                    "--ambient-caps", "+dac_read_search"])
+    assert driver.value("import os; [os.getuid(), os.getgid(), os.path.expanduser('~')]") == [4242, 4242, "/home/workcell"]
+    driver.value("artifacts.save('a', 'b'); open(os.path.expanduser('~/f'), 'w').close()")
+    assert os.stat(tmp_path / "base" / "artifacts" / "a").st_uid == 4242
+    container = driver.run("1")["isolation"]["container"]
+    folder = folder_of(container)
+    # What they put in the socket's place is not looked at.
+    driver.value("os.rename('/run/workcell/server.sock', '/run/workcell/old'); os.symlink('/run/other', '/run/workcell/server.sock')")
+    driver.reset()
+    assert driver.run("1")["isolation"]["container"] == container
+    assert driver.close() == 0
+    assert container not in containers.ours() and not os.path.exists(folder)
+    relay.vanish()
+
+
 def test_what_cannot_be(tmp_path):
     (tmp_path / "storage").mkdir(mode=0o700)
     assert "Couldn't connect" in refused("executor_unavailable", "--container-host", "unix://%s/none" % tmp_path)
