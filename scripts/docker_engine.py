@@ -80,6 +80,18 @@ def make_base(host, say):
     say("making the base image with debootstrap, once")
     root = os.path.join(FOLDER, "root")
     shutil.rmtree(root, ignore_errors=True)
+    os.makedirs(root)
+    # In memory: dpkg syncs every file it writes, which is most of the time on a disk.
+    in_memory = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2g,mode=755", "workcell-base", root], stderr=subprocess.DEVNULL).returncode == 0
+    try:
+        import_base(host, root)
+    finally:
+        if in_memory:
+            subprocess.run(["umount", "--recursive", root])
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def import_base(host, root):
     subprocess.run(["debootstrap", "--variant=minbase", "--include=" + PACKAGES.replace(" ", ","), "bookworm", root],
                    check=True, stdout=subprocess.DEVNULL)
     archive = subprocess.Popen(["tar", "-C", root, "--exclude=./var/cache/apt", "--exclude=./var/lib/apt/lists", "--exclude=./proc",
@@ -88,7 +100,6 @@ def make_base(host, say):
     made = docker(host, "import", "-", BASE, stdin=archive.stdout)
     archive.stdout.close()
     assert archive.wait() == 0 and made.returncode == 0, made.stdout
-    shutil.rmtree(root)
 
 
 def make_context():

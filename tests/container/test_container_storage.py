@@ -112,43 +112,31 @@ def wheels(tmp_path_factory):
     return folder
 
 
-def base_with(tmp_path, *deps):
-    base = tmp_path / "base"
-    base.mkdir()
-    (base / "requirements.txt").write_text("".join(dep + "\n" for dep in deps))
-    for path in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        os.chmod(path, 0o755)
-    containers.give(base)
-    return base
-
-
-def test_packages_are_there_before_the_first_cell(tmp_path, wheels):
-    base = base_with(tmp_path, "wc-alpha==1.0")
-    code = "import wc_alpha; [wc_alpha.who(), wc_alpha.__file__]"
-    driver = containers.Container(*NO_NETWORK, "--base", base, "--wheel-dir", wheels, "--sync-deps", "--no-runtime-deps")
-    who, where = driver.value(code)
+@pytest.fixture(scope="module")
+def base(tmp_path_factory, wheels):
+    """A storage with a package, installed by a container that is gone."""
+    folder = tmp_path_factory.mktemp("base")
+    (folder / "requirements.txt").write_text("wc-alpha==1.0\n")
+    containers.give(folder)
+    driver = containers.Container(*NO_NETWORK, "--base", folder, "--wheel-dir", wheels, "--sync-deps", "--no-runtime-deps")
+    who, where = driver.value("import wc_alpha; [wc_alpha.who(), wc_alpha.__file__]")
     assert who == "alpha" and where.startswith("/workspace/.cache/")
     mounts = {mount["Destination"]: mount["RW"] for mount in containers.inspect(driver.id())["Mounts"]}
     assert mounts["/app/wheels"] is False
     assert driver.run("deps.add('wc-alpha')")["error"]["type"] == "RuntimeDepsDisabledError"
     assert driver.close() == 0
-    # The next container finds them there: nothing has to be installed, and there is nothing to install from.
-    done = support.workcell("run", *containers.FLAGS, *NO_NETWORK, "--base", base, "--sync-deps", "-e", "import wc_alpha; wc_alpha.who()")
-    assert done.out == "'alpha'\n", done
+    return folder
 
 
-def test_packages_of_redis_and_at_run_time(tmp_path, redis, wheels):
-    url = redis.url(tmp_path.name)
-    redis.ask("SADD", tmp_path.name + ":deps", "wc-alpha")
-    driver = containers.Container(*NO_NETWORK, "--storage", url, "--wheel-dir", wheels, "--sync-deps")
-    assert driver.value("import wc_alpha; deps.list()") == ["wc-alpha"]
-    assert driver.value("deps.remove('wc-alpha')") is True
-    assert redis.ask("SMEMBERS", tmp_path.name + ":deps") == []
-    assert driver.close() == 0
+def test_packages_are_there_before_the_first_cell(base):
+    # Nothing has to be installed, and there is nothing to install from.
+    done = support.workcell("run", *containers.FLAGS, *NO_NETWORK, "--base", base, "--sync-deps", "-e", "import wc_alpha; wc_alpha.who()",
+                            "-e", "deps.remove('wc-alpha'), deps.list()")
+    assert done.out == "'alpha'\n(True, [])\n", done
 
 
-def test_packages_that_cannot_be_installed(tmp_path, wheels):
-    base = base_with(tmp_path, "wc-needy")
+def test_packages_that_cannot_be_installed(base, tmp_path, wheels):
+    (base / "requirements.txt").write_text("wc-needy\n")
     message = refused("install_failed", "--base", base, "--wheel-dir", wheels, "--sync-deps")
     assert re.search("wc.does.not.exist", message), message
     refused("not_found", "--base", base, "--wheel-dir", tmp_path / "none", "--sync-deps")
