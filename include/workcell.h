@@ -644,7 +644,8 @@ struct cell_container_options {
 	const char *name;        /* of the container; NULL: one of ours */
 	const char *user;        /* "UID:GID" inside; NULL: the caller's, or 10001:10001 where that is root */
 	const char *tools;       /* a folder of tool definitions, read-only inside; NULL: none */
-	const char *storage;     /* a folder for workflows, artifacts and deps, read-write inside; NULL: inside, gone with it */
+	/* For workflows, artifacts and deps: a folder, read-write inside, or the URL of Redis; NULL: inside, gone with it. */
+	const char *storage;
 	const char *auth_token;  /* of its server; NULL: one is made up */
 	int auth_disabled;       /* 1: the server asks for none */
 	int session_isolation;   /* 1: a container for each session; 0: one for all sessions with the same options */
@@ -653,10 +654,17 @@ struct cell_container_options {
 	int64_t memory_limit;    /* bytes, at least 64 MiB; -1: none */
 	int64_t cpu_quota;       /* microseconds in each 100 ms, at least 1000; 0: no limit */
 	int64_t pids_limit;      /* processes and threads */
-	int64_t startup_timeout_ms; /* until its server answers */
+	int64_t startup_timeout_ms; /* until its server answers; installing comes on top */
+	/* Packages, installed by the image's own Python before the first session; NULL-terminated; NULL: none. */
+	const char *const *deps;
+	int sync_deps;           /* 1: so is what the storage lists */
+	const char *index_url;   /* where from; NULL: as pip in the image is configured */
+	const char *wheel_dir;   /* a folder to install from instead, read-only inside; NULL: none */
+	int64_t install_timeout_ms;
 };
 #define CELL_CONTAINER_OPTIONS_INIT                                               \
-	{ .size = sizeof(struct cell_container_options), .memory_limit = 512ll << 20, .pids_limit = 512, .startup_timeout_ms = 60000 }
+	{ .size = sizeof(struct cell_container_options), .memory_limit = 512ll << 20, .pids_limit = 512, .startup_timeout_ms = 60000, \
+	  .install_timeout_ms = 300000 }
 
 struct cell_session_options {
 	size_t size;              /* sizeof(struct cell_session_options) */

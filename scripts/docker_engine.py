@@ -1,6 +1,7 @@
 """A container engine for the tests: the one that is up, or where that was asked for a private one of our own.
 
     with docker_engine.engine(say) as env: ...     env: what the tests need, or None and it was said why
+    docker_engine.py PROGRAM ARGUMENTS...          runs a program with that in its environment, where there is one
 
 A private one has its own socket, data and containers, in build/docker; nothing of it is used by others. Its base image is made by
 debootstrap where there is none, which takes a minute, once.
@@ -11,16 +12,19 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
+import zlib
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FOLDER = os.path.join(ROOT, "build", "docker")
-BASE = "workcell-test-base:bookworm"
 IMAGE = "workcell-test:latest"
-# What packaging/Dockerfile wants of its base, and what a build of this machine is linked with besides.
+# What packaging/Dockerfile wants of its base, what a build of this machine is linked with besides, and the other parts of
+# packaging/compose.yaml.
 PACKAGES = ("ca-certificates python3 python3-venv libuv1 libjansson4 libyaml-0-2 libsqlite3-0 libcurl4 libssl3 libseccomp2 "
-            "libmicrohttpd12 libhiredis0.14 libzmq5 libedit2")
+            "libmicrohttpd12 libhiredis0.14 libzmq5 libedit2 redis-server haproxy")
+BASE = "workcell-test-base:%08x" % zlib.crc32(PACKAGES.encode())
 START_SECONDS = 60
 
 
@@ -76,6 +80,18 @@ def make_base(host, say):
     say("making the base image with debootstrap, once")
     root = os.path.join(FOLDER, "root")
     shutil.rmtree(root, ignore_errors=True)
+    os.makedirs(root)
+    # In memory: dpkg syncs every file it writes, which is most of the time on a disk.
+    in_memory = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2g,mode=755", "workcell-base", root], stderr=subprocess.DEVNULL).returncode == 0
+    try:
+        import_base(host, root)
+    finally:
+        if in_memory:
+            subprocess.run(["umount", "--recursive", root])
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def import_base(host, root):
     subprocess.run(["debootstrap", "--variant=minbase", "--include=" + PACKAGES.replace(" ", ","), "bookworm", root],
                    check=True, stdout=subprocess.DEVNULL)
     archive = subprocess.Popen(["tar", "-C", root, "--exclude=./var/cache/apt", "--exclude=./var/lib/apt/lists", "--exclude=./proc",
@@ -84,7 +100,6 @@ def make_base(host, say):
     made = docker(host, "import", "-", BASE, stdin=archive.stdout)
     archive.stdout.close()
     assert archive.wait() == 0 and made.returncode == 0, made.stdout
-    shutil.rmtree(root)
 
 
 def make_context():
@@ -110,7 +125,8 @@ def prepare(host, say):
     built = subprocess.run([os.path.join(ROOT, "build", "workcell"), "container", "build", *flags], stdout=subprocess.PIPE,
                            stderr=subprocess.STDOUT)
     assert built.returncode == 0, built.stdout.decode()
-    return {"DOCKER_HOST": host, "WORKCELL_TEST_IMAGE": IMAGE, "WORKCELL_TEST_CONTEXT": context, "WORKCELL_TEST_BASE": BASE}
+    return {"DOCKER_HOST": host, "WORKCELL_TEST_IMAGE": IMAGE, "WORKCELL_TEST_CONTEXT": context, "WORKCELL_TEST_BASE": BASE,
+            "WORKCELL_TEST_PARTS": BASE}
 
 
 @contextlib.contextmanager
@@ -118,7 +134,7 @@ def engine(say):
     host = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
     if not wanted():
         # On a person's machine nothing is made in their engine without being asked.
-        say("container tests are not run: set WORKCELL_TEST_DOCKER=1 (needs root, and docker.io and debootstrap from Debian)")
+        say("no container engine is used: set WORKCELL_TEST_DOCKER=1 (needs root, and docker.io and debootstrap from Debian)")
         yield None
         return
     os.makedirs(FOLDER, exist_ok=True)
@@ -133,3 +149,15 @@ def engine(say):
     with private("vfs") as address:
         assert address, "dockerd does not start, see build/docker/log"
         yield prepare(address, say)
+
+
+def main():
+    def say(text):
+        print("docker_engine.py: " + text, file=sys.stderr)
+
+    with engine(say) as env:
+        return subprocess.run(sys.argv[1:], env=dict(os.environ, **(env or {}))).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -22,6 +22,11 @@ TOKENS = """tokens:
 """
 
 
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return sock.getsockname()[1]
+
+
 class Answer:
     def __init__(self, response, body):
         self.status, self.headers, self.body = response.status, response.headers, body

@@ -758,6 +758,11 @@ static const struct option container_options[] = {
 	{ "cpu_quota", OPT_INT64, offsetof(struct cell_container_options, cpu_quota) },
 	{ "pids_limit", OPT_INT64, offsetof(struct cell_container_options, pids_limit) },
 	{ "startup_timeout_ms", OPT_INT64, offsetof(struct cell_container_options, startup_timeout_ms) },
+	{ "deps", OPT_LIST, offsetof(struct cell_container_options, deps) },
+	{ "sync_deps", OPT_INT, offsetof(struct cell_container_options, sync_deps) },
+	{ "index_url", OPT_TEXT, offsetof(struct cell_container_options, index_url) },
+	{ "wheel_dir", OPT_TEXT, offsetof(struct cell_container_options, wheel_dir) },
+	{ "install_timeout_ms", OPT_INT64, offsetof(struct cell_container_options, install_timeout_ms) },
 };
 
 static int optional(PyObject *object, PyTypeObject *type, const char *what, void *ret)

@@ -241,9 +241,9 @@ class Core:
             # Tools and storage are those of a server, elsewhere or in the container; the host's facades have the same folders.
             served = spec.executor in ("remote", "container")
             if spec.executor == "container":
-                folders = {"tools": spec.space.get("tools_dir"), "storage": spec.space.get("storage")}
-                options["container"] = {**options.get("container", {}),
-                                        **{name: str(path) for name, path in folders.items() if path is not None}}
+                options["container"] = {**options.get("container", {}), **self._container_parts()}
+                if spec.space.get("workspace_id") is not None:
+                    options["remote_workspace"] = spec.space["workspace_id"]
             self.session = _native.Session(
                 self.engine.native, options, None if served else space.native, self.policy.native,
                 spec.audit.native if spec.audit is not None else None, self.home.port,
@@ -260,6 +260,18 @@ class Core:
             raise
         self.id = self.session.id()
         self.engine.owned.add(self)
+
+    def _container_parts(self) -> Dict[str, Any]:
+        """What the server in a container is given of the storage: packages are installed by its own Python."""
+        space = self.spec.space
+        parts = {"tools": space.get("tools_dir"), "storage": space.get("storage"), "wheel_dir": space.get("wheel_dir"),
+                 "index_url": space.get("index_url") or os.environ.get("PIP_INDEX_URL")}
+        given: Dict[str, Any] = {name: str(part) for name, part in parts.items() if part is not None}
+        if self.spec.deps:
+            given["deps"] = list(self.spec.deps)
+        if space.get("sync_deps_on_start"):
+            given["sync_deps"] = 1
+        return given
 
     def _open_space(self) -> SpaceHandle:
         spec = self.spec
@@ -281,7 +293,7 @@ class Core:
         """What was configured is there before the first cell, also where code may not add packages."""
         assert self.space is not None
         wanted = self.spec.deps
-        if not wanted:
+        if not wanted or self.spec.executor == "container":  # there the server does it
             return
         have = set(self.space.call("deps.list"))
         missing = [each for each in wanted if each not in have]

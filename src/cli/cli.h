@@ -457,7 +457,7 @@ struct cell_cli_session_options {
 	const char **env;
 	char *python, *cwd, *token;
 	struct cell_container_options container;
-	char *context, *tools, *storage;
+	char *context, *tools, *storage, *wheels;
 };
 /*
  * Opens all but the session.  with_space: a space in any case.  What *ret_options points to lives until

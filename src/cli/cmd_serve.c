@@ -12,12 +12,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/file.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -152,14 +154,77 @@ static int reload(void *arg, struct cell_server_limits *limits, struct cell_erro
 	return status;
 }
 
+static int call_deps(struct cell_space *space, const char *operation, json_t *args, json_t **ret_answer, struct cell_error *err)
+{
+	char *text = args ? json_dumps(args, JSON_COMPACT) : NULL, *answer = NULL;
+	int status = text ? cell_space_call(space, operation, text, NULL, 0, &answer, NULL, NULL, err)
+			  : cell__cli_fail(err, CELL_E_INVALID, 0, "a package's name is not UTF-8");
+
+	if (!status && ret_answer && !(*ret_answer = json_loads(answer, JSON_DECODE_ANY, NULL)))
+		status = cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the packages");
+	json_decref(args);
+	free(text);
+	free(answer);
+	return status;
+}
+
+static bool is_listed(const json_t *list, const char *spec)
+{
+	size_t i;
+	json_t *one;
+
+	json_array_foreach((json_t *)list, i, one) {
+		if (!strcmp(json_string_value(one), spec))
+			return true;
+	}
+	return false;
+}
+
+/* The first that could not be installed, and what the installer said of it in one line. */
+static int check_synced(const json_t *answer, struct cell_error *err)
+{
+	const char *spec = json_string_value(json_array_get(json_object_get(answer, "failed"), 0));
+	const char *words = spec ? json_string_value(json_object_get(json_object_get(answer, "errors"), spec)) : NULL;
+
+	if (!spec)
+		return 0;
+	cell__cli_fail(err, CELL_E_INSTALL, 0, "cannot install %.60s: %s", spec, words ? words : "it is not said why");
+	for (char *end = strchr(err->msg, '\n'); end; end = strchr(end, '\n'))
+		*end = ' ';
+	return -1;
+}
+
+/* Costs nothing where nothing has changed. */
+static int sync_space(struct cell_space *space, struct cell_error *err)
+{
+	json_t *synced = NULL;
+	int status = 0;
+
+	if ((live.flags->session.space.sync_deps || live.flags->deps.count) && strcmp(live.session->options.executor, "container"))
+		status = call_deps(space, "deps.sync", json_pack("{s:b}", "quick", 1), &synced, err);
+	if (!status)
+		status = check_synced(synced, err);
+	json_decref(synced);
+	return status;
+}
+
 static int open_space(void *arg, const char *workspace_id, struct cell_space **ret_space, struct cell_error *err)
 {
 	struct cell_cli_space_flags flags = live.flags->session.space;
+	struct cell_space *space;
 
 	(void)arg;
 	flags.workspace = workspace_id;
 	flags.quiet = true;
-	return cell__cli_space_create(&flags, live.host->engine, live.session->python, live.session->cwd, ret_space, err);
+	if (cell__cli_space_create(&flags, live.host->engine, live.session->python, live.session->cwd, &space, err) < 0)
+		return -1;
+	/* A workspace has an environment of its own. */
+	if (sync_space(space, err) < 0) {
+		cell_space_close(space);
+		return -1;
+	}
+	*ret_space = space;
+	return 0;
 }
 
 static void write_log(void *arg, const char *lines, size_t size)
@@ -366,44 +431,53 @@ static const char *choose_executor(struct cell_engine *engine)
 	return "subprocess";
 }
 
-/* Clients may be kept from adding packages; whoever starts the server is not. */
-static int add_deps(const struct serve_flags *flags, struct cell_cli_host *host, struct cell_cli_session_options *session,
-		    struct cell_error *err)
+/* What is configured is there before the first session, also where code may not add packages: in a space of our own. */
+static int install_deps(const struct serve_flags *flags, const struct cell_cli_host *host, struct cell_error *err)
 {
 	struct cell_cli_space_flags own = flags->session.space;
 	struct cell_space *space = NULL;
-	json_t *answer;
+	json_t *have = NULL;
 	int status = 0;
 
-	if (!flags->deps.count)
-		return 0;
-	if (!cell__cli_has_storage(&own) || !host->space)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "packages (--dep, CONTAINER_DEPS, TOOLS_CONFIG) need a storage of the server's own: --storage");
 	own.no_runtime_deps = false;
-	if (cell__cli_space_create(&own, host->engine, session->python, session->cwd, &space, err) < 0)
-		return -1;
-	for (size_t i = 0; !status && i < flags->deps.count; i++) {
-		status = cell__cli_call(space, "deps.add", json_pack("{s:s}", "package", flags->deps.items[i].value), NULL, &answer, err);
-		if (status < 0)
-			break;
-		if (json_array_size(json_object_get(answer, "failed")))
-			status = cell__cli_fail(err, CELL_E_INSTALL, 0, "'%.100s' could not be installed", flags->deps.items[i].value);
-		json_decref(answer);
+	own.tools = own.base = NULL;
+	own.storage = own.storage ? own.storage : flags->session.space.base;
+	if (flags->deps.count) {
+		status = cell__cli_space_create(&own, host->engine, live.session->python, live.session->cwd, &space, err);
+		if (!status)
+			status = call_deps(space, "deps.list", json_object(), &have, err);
+		for (size_t i = 0; !status && i < flags->deps.count; i++) {
+			const char *spec = flags->deps.items[i].value;
+
+			if (!is_listed(have, spec))
+				status = call_deps(space, "deps.add", json_pack("{s:s}", "package", spec), NULL, err);
+		}
+		json_decref(have);
+		cell_space_close(space);
 	}
-	cell_space_close(space);
-	/* A venv of its own (--no-cache-venv) has them only then; and the space learns that there are some. */
-	if (!status && (status = cell__cli_call(host->space, "deps.sync", json_object(), NULL, &answer, err)) == 0)
-		json_decref(answer);
-	return status;
+	return status ? status : sync_space(host->space, err);
+}
+
+/* NULL-terminated; the texts are the list's.  free() it. */
+static const char **dep_list(const struct cell_cli_list *list)
+{
+	const char **found = calloc(list->count + 1, sizeof(*found));
+
+	for (size_t i = 0; found && i < list->count; i++)
+		found[i] = list->items[i].value;
+	return found;
 }
 
 static int serve(struct serve_flags *flags, struct cell_server_options *options, struct cell_error *err)
 {
+	const char **deps = NULL;
 	struct cell_cli_host host = { 0 };
 	struct cell_cli_session_options session;
 	struct cell_cli_space_flags *space = &flags->session.space;
 	int status = -1;
 
+	/* Code that runs as our user must not find tokens and passwords in our memory. */
+	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 	if (cell__cli_open_host(&flags->session, true, &host, &session, err) < 0)
 		return -1;
 	live.flags = flags;
@@ -418,14 +492,14 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 	if (!session.options.cwd && make_work_dir(err) < 0)
 		goto out;
 	options->work_dir = live.work_dir;
-	if (add_deps(flags, &host, &session, err) < 0)
+	if (!strcmp(session.options.executor, "container")) {
+		session.container.deps = deps = dep_list(&flags->deps); /* installed there */
+	} else if (flags->deps.count && !(cell__cli_has_storage(space) && host.space)) {
+		cell__cli_fail(err, CELL_E_INVALID, 0,
+			       "packages (--dep, CONTAINER_DEPS, TOOLS_CONFIG) need a storage of the server's own: --storage");
 		goto out;
-	if (space->sync_deps && options->open_space) {
-		char *json = NULL;
-
-		if (cell_space_call(host.space, "deps.sync", "{\"quick\":true}", NULL, 0, &json, NULL, NULL, err) < 0)
-			goto out;
-		free(json);
+	} else if (options->open_space && install_deps(flags, &host, err) < 0) {
+		goto out;
 	}
 	if (cell_server_create(host.engine, options, &live.server, err) < 0)
 		goto out;
@@ -436,6 +510,7 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 out:
 	cell__cli_close(&host);
 	cell__cli_options_finish(&session);
+	free(deps);
 	if (live.work_dir)
 		nftw(live.work_dir, remove_entry, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
 	if (live.work_fd >= 0)

@@ -463,6 +463,7 @@ void cell__cli_options_finish(struct cell_cli_session_options *options)
 	free(options->context);
 	free(options->tools);
 	free(options->storage);
+	free(options->wheels);
 	*options = (struct cell_cli_session_options){ 0 };
 }
 
@@ -480,28 +481,37 @@ static bool has_server(const struct cell_cli_session_flags *flags)
 /* A storage is made when it is missing, as everywhere. */
 static int fill_folders(const struct cell_cli_space_flags *space, struct cell_cli_session_options *all, struct cell_error *err)
 {
-	const char *storage = space->storage ? space->storage : space->base;
-	char *inner = NULL;
+	const char *storage = space->redis ? space->redis : space->storage ? space->storage : space->base;
+	char *base = NULL, *inner = NULL;
 
-	if (space->redis || cell__cli_is_redis(storage))
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "a container's storage is a folder; for Redis start `workcell serve` and use --executor remote");
 	if (storage) {
-		all->storage = cell__cli_absolute(storage, err);
+		all->storage = cell__cli_storage(storage, space->prefix, space->redis != NULL, err);
 		if (!all->storage)
 			return -1;
-		if (mkdir(all->storage, 0700) < 0 && errno != EEXIST)
+		if (!cell__cli_is_redis(all->storage) && mkdir(all->storage, 0700) < 0 && errno != EEXIST)
 			return cell__cli_fail(err, CELL_E_IO, errno, "make %s", all->storage);
 	}
-	if (space->tools) {
-		all->tools = cell__cli_absolute(space->tools, err);
-		if (!all->tools)
+	if (space->tools || space->base) {
+		base = cell__cli_absolute(space->tools ? space->tools : space->base, err);
+		if (!base)
 			return -1;
-	} else if (space->base && asprintf(&inner, "%s/tools", all->storage) > 0) {
-		if (access(inner, F_OK) == 0)
+	}
+	if (space->tools) {
+		all->tools = base;
+	} else if (base) {
+		if (asprintf(&inner, "%s/tools", base) > 0 && access(inner, F_OK) == 0)
 			all->tools = inner;
 		else
 			free(inner);
+		free(base);
 	}
+	if (space->wheel_dir && !(all->wheels = cell__cli_absolute(space->wheel_dir, err)))
+		return -1;
+	all->container.wheel_dir = all->wheels;
+	all->container.index_url = space->index_url ? space->index_url : getenv("PIP_INDEX_URL");
+	all->container.sync_deps = space->sync_deps;
+	if (space->install_timeout_ms > 0)
+		all->container.install_timeout_ms = space->install_timeout_ms;
 	all->container.storage = all->storage;
 	all->container.tools = all->tools;
 	return 0;

@@ -18,6 +18,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include "executor/lender.h"
 #include "executor/remote.h"
 
 #define MAX_CONNECTIONS 1024   /* one each, to learn of its end */
@@ -27,8 +28,9 @@
 #define HEALTH_TIMEOUT_MS 2000L
 #define LOOK_EVERY_US 500000   /* at the container itself, while its server does not answer */
 #define SAY_EVERY_US 2000000
-#define MAX_LOG_BYTES 4096u
-#define LOG_LINES "5"
+#define MAX_LOG_BYTES (32u << 10) /* its end: there it says why it ended */
+#define LOG_LINES "100"
+#define PROGRAM "workcell: " /* as its errors begin */
 
 #define LOG(container, level, ...) (container)->all->host->log((container)->all->host->log_arg, level, __VA_ARGS__)
 
@@ -57,6 +59,7 @@ struct container {
 	struct cell__docker docker, server; /* the engine, and the server inside */
 	struct cell__docker_request *request;
 	struct cell__image_build *build;
+	struct cell__lender *lender; /* NULL: its storage is not in Redis */
 	bool has_built, creating;
 	struct cell__container_place place;
 	char id[65];
@@ -111,9 +114,16 @@ static void container_free(struct container *container)
 		cell__http_close(all->http, handle_http_gone, all);
 }
 
+static void handle_lender_closed(void *arg)
+{
+	container_free(arg);
+}
+
 static void handle_timer_closed(uv_handle_t *handle)
 {
-	container_free(handle->data);
+	struct container *container = handle->data;
+
+	cell__lender_close(cell__take_ptr(container->lender), handle_lender_closed, container);
 }
 
 static void handle_removed(void *arg, long status, json_t *answer, const struct cell_error *err)
@@ -266,23 +276,49 @@ static void become_ready(struct container *container)
 	}
 }
 
+/* The last of it is kept. */
 static bool take_log(void *arg, const char *bytes, size_t size)
 {
 	struct container *container = arg;
-	size_t room = sizeof(container->log) - 1 - container->log_size;
+	size_t room = sizeof(container->log) - 1, kept = container->log_size;
 
-	memcpy(container->log + container->log_size, bytes, size < room ? size : room);
-	container->log_size += size < room ? size : room;
+	if (size > room) {
+		bytes += size - room;
+		size = room;
+	}
+	if (kept + size > room) {
+		memmove(container->log, container->log + (kept + size - room), room - size);
+		kept = room - size;
+	}
+	memcpy(container->log + kept, bytes, size);
+	container->log_size = kept + size;
 	return true;
 }
 
-/* A log is frames of 8 bytes and text; the last line is what it died of. */
+/* "WORD: message", as our programs end that fail: the code of that word; 0: it is none. */
+static int code_of(const char *words, size_t *ret_skip)
+{
+	const char *colon = strstr(words, ": ");
+	size_t size = colon ? (size_t)(colon - words) : 0;
+
+	for (int code = CELL_E_INVALID; size && code < CELL_OUT_EXCEPTION; code++) {
+		if (strlen(cell_code_word(code)) == size && !strncmp(cell_code_word(code), words, size)) {
+			*ret_skip = size + 2;
+			return code;
+		}
+	}
+	return 0;
+}
+
+/* A log is frames of 8 bytes and text.  What our program said last it died of; of another one it is the last line. */
 static void handle_log(void *arg, long status, json_t *answer, const struct cell_error *err)
 {
 	struct container *container = arg;
-	char *log = container->log, *line;
+	char *log = container->log, *line, *said = NULL;
 	struct cell_error why;
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	size_t skip = 0;
+	int code = 0;
 
 	(void)answer;
 	(void)status;
@@ -291,12 +327,23 @@ static void handle_log(void *arg, long status, json_t *answer, const struct cell
 	while (container->log_size && strchr("\r\n", log[container->log_size - 1]))
 		container->log_size--;
 	log[container->log_size] = '\0';
+	for (char *at = log; (at = memmem(at, container->log_size - (size_t)(at - log), PROGRAM, strlen(PROGRAM)));) {
+		at += strlen(PROGRAM);
+		if (code_of(at, &skip))
+			said = at;
+	}
 	line = memrchr(log, '\n', container->log_size);
 	line = line ? line + 1 : log;
 	if (container->log_size - (size_t)(line - log) > 8 && (unsigned char)*line < 3)
 		line += 8;
+	if (said) {
+		code = code_of(said, &skip);
+		line = said + skip;
+	}
 	if (cell__buf_add_utf8(&text, line, container->log_size - (size_t)(line - log)) < 0 || !text.data)
 		cell_fail(&why, CELL_E_KERNEL, 0, "%s", container->err.msg);
+	else if (code)
+		cell_fail(&why, code, 0, "in the container: %.200s", text.data);
 	else
 		cell_fail(&why, CELL_E_KERNEL, 0, "%.80s: %.150s", container->err.msg, text.data);
 	fail(container, &why);
@@ -352,7 +399,7 @@ static void handle_health(void *arg, long status, json_t *answer, const struct c
 {
 	struct container *container = arg;
 	int64_t waited = (cell__now_us() - container->began_us) / 1000;
-	int64_t most = json_integer_value(json_object_get(container->config, "startup_ms"));
+	int64_t most = cell__container_startup_ms(container->config);
 	struct cell_error late;
 
 	(void)answer;
@@ -381,9 +428,22 @@ static void ask_health(struct container *container)
 
 /* ---- making it ---- */
 
+/* Its server, and nobody else in it, is lent connections to Redis. */
+static void handle_pid(void *arg, long status, json_t *answer, const struct cell_error *err)
+{
+	struct container *container = arg;
+	json_t *state = json_object_get(answer, "State");
+	json_int_t pid = json_integer_value(json_object_get(state, "Pid"));
+
+	if (status == 200 && pid > 0)
+		cell__lender_serve(container->lender, (pid_t)pid);
+	handle_inspected(arg, status, answer, err);
+}
+
 static void handle_started(void *arg, long status, json_t *answer, const struct cell_error *err)
 {
 	struct container *container = arg;
+	char path[128];
 
 	(void)answer;
 	container->request = NULL;
@@ -393,7 +453,11 @@ static void handle_started(void *arg, long status, json_t *answer, const struct 
 	}
 	container->began_us = container->looked_us = container->said_us = cell__now_us();
 	container->pause_ms = FIRST_PAUSE_MS;
-	ask_health(container);
+	snprintf(path, sizeof(path), "/containers/%s/json", container->id);
+	if (!container->lender)
+		ask_health(container);
+	else if (!ask(container, "GET", path, NULL, handle_pid))
+		out_of_memory(container);
 }
 
 static void say_line(void *arg, const char *line)
@@ -557,6 +621,20 @@ static struct cell__containers *get_all(struct cell__executor_host *host, struct
 	return all;
 }
 
+static int make_lender(struct container *container, struct cell_error *err)
+{
+	const json_t *config = container->config, *redis = json_object_get(config, "redis");
+	char at[sizeof(container->place.folder) + 32];
+
+	if (!redis)
+		return 0;
+	snprintf(at, sizeof(at), "%s/" CELL_CONTAINER_LENDER, container->place.folder);
+	return cell__lender_create(container->all->host->loop, at, (uid_t)json_integer_value(json_object_get(config, "uid")),
+				   (gid_t)json_integer_value(json_object_get(config, "gid")), json_string_value(json_object_get(redis, "host")),
+				   (int)json_integer_value(json_object_get(redis, "port")), json_string_value(json_object_get(redis, "path")),
+				   &container->lender, err);
+}
+
 /* Its first request is under way, or it is NULL. */
 static struct container *make_container(struct cell__containers *all, const char *key, struct cell_error *err)
 {
@@ -571,6 +649,8 @@ static struct container *make_container(struct cell__containers *all, const char
 	*container = (struct container){ .all = all, .key = cell__strdup(key), .config = json_loads(key, 0, NULL), .socket = -1,
 					 .next = all->first };
 	all->first = container;
+	uv_timer_init(&all->host->loop->uv, &container->timer);
+	container->timer.data = container;
 	status = !container->key || !container->config ? cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a container") : 0;
 	if (!status)
 		status = cell__docker_init(&container->docker, all->http, json_string_value(json_object_get(container->config, "engine")), err);
@@ -580,15 +660,16 @@ static struct container *make_container(struct cell__containers *all, const char
 		snprintf(server, sizeof(server), "unix://%s/server.sock", container->place.folder);
 		status = cell__docker_init(&container->server, all->http, server, err);
 	}
+	if (!status)
+		status = make_lender(container, err);
 	if (!status && !ask(container, "GET", "/containers/json?all=true&filters=%7B%22label%22%3A%5B%22" CELL_CONTAINER_LABEL "%22%5D%7D", NULL,
 			    handle_listed))
 		status = cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a container");
 	if (status) {
-		container_free(container);
+		container->state = REMOVING;
+		uv_close((uv_handle_t *)&container->timer, handle_timer_closed);
 		return NULL;
 	}
-	uv_timer_init(&all->host->loop->uv, &container->timer);
-	container->timer.data = container;
 	return container;
 }
 
@@ -665,6 +746,7 @@ const struct cell__executor cell__container_executor = {
 	.name = "container",
 	.isolation = "container",
 	.takes = CELL_TAKES_CONTAINER | CELL_TAKES_WORKSPACE,
+	.calls_there = true,
 	.probe = container_probe,
 	.open = container_open,
 	.look = cell__remote_look,

@@ -7,9 +7,18 @@
 
 #define CELL_CONTAINER_UID 10001 /* of the user that packaging/Dockerfile makes */
 
-/* Any thread: checks options (NULL: the defaults) and writes them as a JSON object, the same for the same options; free() it. */
-int cell__container_describe(const struct cell_container_options *options, const char *const *env, char **ret_json,
-			     struct cell_error *err);
+/* A storage in Redis, as its URL says: host and port, or the path of a socket. */
+struct cell__container_redis {
+	const char *host, *path, *ca_file;
+	int port;
+};
+
+/*
+ * Any thread: checks options (NULL: the defaults) and writes them as a JSON object, the same for the same options; free() it.  redis
+ * NULL: the storage is a folder.
+ */
+int cell__container_describe(const struct cell_container_options *options, const struct cell__container_redis *redis, const char *const *env,
+			     char **ret_json, struct cell_error *err);
 /* What its kernels share; NULL is fine.  All of them have exited.  Removes the containers, then done(arg). */
 void cell__containers_destroy(struct cell__containers *containers, void (*done)(void *arg), void *arg);
 
@@ -17,6 +26,7 @@ void cell__containers_destroy(struct cell__containers *containers, void (*done)(
 
 /* The folder that engine and host share: socket and, until the server is up, its token and configuration. */
 #define CELL_CONTAINER_FOLDER "/tmp/workcell-container-"
+#define CELL_CONTAINER_LENDER "storage.sock" /* in it, with Redis: lender.h */
 #define CELL_CONTAINER_LABEL "workcell.owner"
 #define CELL_CONTAINER_FOLDER_LABEL "workcell.folder"
 
@@ -28,6 +38,8 @@ int cell__container_make_place(const json_t *config, struct cell__container_plac
 /* The server is up: nobody inside should find the token, or put something there. */
 void cell__container_close_place(const char *folder);
 void cell__container_remove_place(const char *folder);
+/* How long its server may take to answer. */
+int64_t cell__container_startup_ms(const json_t *config);
 /* The body of POST /containers/create; free() it. */
 char *cell__container_body(const json_t *config, const struct cell__container_place *place);
 /* Members of the receipt; free() it. */

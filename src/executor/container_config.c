@@ -9,6 +9,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #define MIN_MEMORY (64ll << 20)
@@ -18,9 +19,11 @@
 #define DEFAULT_TMP "512m"
 #define MAX_NAME 200
 #define RANDOM_TOKEN 64u
+#define MAX_DEPS 200
 #define INSIDE_FOLDER "/run/workcell"
 #define INSIDE_STORAGE "/workspace"
 #define INSIDE_TOOLS "/app/tools"
+#define INSIDE_WHEELS "/app/wheels"
 #define INSIDE_HOME "/home/workcell"
 
 /* ---- options ---- */
@@ -59,6 +62,8 @@ static int check_numbers(const struct cell_container_options *opts, struct cell_
 		return cell_fail(err, CELL_E_INVALID, 0, "pids_limit is %lld, expected at least %d", (long long)opts->pids_limit, MIN_PIDS);
 	if (opts->startup_timeout_ms <= 0)
 		return cell_fail(err, CELL_E_INVALID, 0, "startup_timeout_ms is %lld, expected more than 0", (long long)opts->startup_timeout_ms);
+	if (opts->install_timeout_ms <= 0)
+		return cell_fail(err, CELL_E_INVALID, 0, "install_timeout_ms is %lld, expected more than 0", (long long)opts->install_timeout_ms);
 	if (opts->auth_token && opts->auth_disabled)
 		return cell_fail(err, CELL_E_INVALID, 0, "auth_token and auth_disabled cannot be used together");
 	if (opts->auth_token && !is_token(opts->auth_token))
@@ -98,12 +103,12 @@ static int check_folder(const char *what, const char *path, unsigned uid, unsign
 	return 0;
 }
 
-static json_t *env_list(const char *const *env)
+static json_t *text_list(const char *const *texts)
 {
 	json_t *list = json_array();
 
-	for (; list && env && *env; env++)
-		json_array_append_new(list, json_string(*env));
+	for (; list && texts && *texts; texts++)
+		json_array_append_new(list, json_string(*texts));
 	return list;
 }
 
@@ -112,8 +117,41 @@ static char *real_path(const char *path)
 	return path ? realpath(path, NULL) : NULL;
 }
 
-int cell__container_describe(const struct cell_container_options *options, const char *const *env, char **ret_json,
-			     struct cell_error *err)
+/* What installs packages, and where from. */
+static int add_deps(json_t *root, const struct cell_container_options *opts, unsigned uid, unsigned gid, struct cell_error *err)
+{
+	CELL_AUTO_FREE char *wheels = NULL;
+	size_t n = 0;
+
+	while (opts->deps && opts->deps[n])
+		n++;
+	if (n > MAX_DEPS)
+		return cell_fail(err, CELL_E_LIMIT, 0, "a container is given at most %d packages, not %zu", MAX_DEPS, n);
+	if (check_folder("the wheel folder", opts->wheel_dir, uid, gid, false, err) < 0)
+		return -1;
+	wheels = real_path(opts->wheel_dir);
+	if (json_object_set_new(root, "deps", text_list(opts->deps)) < 0 || json_object_set_new(root, "sync", json_boolean(opts->sync_deps)) < 0 ||
+	    json_object_set_new(root, "install_ms", json_integer(opts->install_timeout_ms)) < 0 ||
+	    (wheels && json_object_set_new(root, "wheels", json_string(wheels)) < 0) ||
+	    (opts->index_url && json_object_set_new(root, "index", json_string(opts->index_url)) < 0))
+		return cell_fail(err, CELL_E_INVALID, 0, "the container's packages are not UTF-8, or memory is gone");
+	return 0;
+}
+
+static int add_redis(json_t *root, const char *url, const struct cell__container_redis *redis, struct cell_error *err)
+{
+	CELL_AUTO_BUF struct cell__buf inside = CELL_BUF_INIT;
+
+	/* The server inside connects to nothing: it is lent connections. */
+	if (cell__buf_printf(&inside, "%s%cvia=" INSIDE_FOLDER "/" CELL_CONTAINER_LENDER, url, strchr(url, '?') ? '&' : '?') < 0 ||
+	    json_object_set_new(root, "redis", json_pack("{s:s,s:s*,s:s*,s:s*,s:i}", "url", inside.data, "host", redis->host, "path",
+							 redis->path, "ca", redis->ca_file, "port", redis->port)) < 0)
+		return cell_fail(err, CELL_E_INVALID, 0, "the container's storage is not UTF-8, or memory is gone");
+	return 0;
+}
+
+int cell__container_describe(const struct cell_container_options *options, const struct cell__container_redis *redis, const char *const *env,
+			     char **ret_json, struct cell_error *err)
 {
 	struct cell_container_options all = CELL_CONTAINER_OPTIONS_INIT;
 	CELL_AUTO_FREE char *tools = NULL, *storage = NULL, *context = NULL;
@@ -130,10 +168,10 @@ int cell__container_describe(const struct cell_container_options *options, const
 	if (check_name("image", all.image, "._-/:@", err) < 0 || check_name("base image", all.base_image, "._-/:@", err) < 0 ||
 	    check_name("name", all.name, "._-", err) < 0 || check_numbers(&all, err) < 0 ||
 	    parse_user(all.user, &uid, &gid, err) < 0 || check_folder("the tools folder", all.tools, uid, gid, false, err) < 0 ||
-	    check_folder("the storage", all.storage, uid, gid, true, err) < 0)
+	    check_folder("the storage", redis ? NULL : all.storage, uid, gid, true, err) < 0)
 		return -1;
 	tools = real_path(all.tools);
-	storage = real_path(all.storage);
+	storage = real_path(redis ? NULL : all.storage);
 	context = real_path(all.context);
 	if (all.context && !context)
 		return cell_fail(err, CELL_E_NOT_FOUND, errno, "the build context %.150s", all.context);
@@ -142,7 +180,11 @@ int cell__container_describe(const struct cell_container_options *options, const
 			 all.name, "uid", (int)uid, "gid", (int)gid, "tools", tools, "storage", storage, "token", all.auth_token,
 			 "auth_disabled", all.auth_disabled, "each", all.session_isolation, "no_network", all.network_disabled,
 			 "no_runtime_deps", all.no_runtime_deps, "memory", (json_int_t)all.memory_limit, "cpu", (json_int_t)all.cpu_quota,
-			 "pids", (json_int_t)all.pids_limit, "startup_ms", (json_int_t)all.startup_timeout_ms, "env", env_list(env));
+			 "pids", (json_int_t)all.pids_limit, "startup_ms", (json_int_t)all.startup_timeout_ms, "env", text_list(env));
+	if (root && (add_deps(root, &all, uid, gid, err) < 0 || (redis && add_redis(root, all.storage, redis, err) < 0))) {
+		json_decref(root);
+		return -1;
+	}
 	*ret_json = root ? json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
 	json_decref(root);
 	return *ret_json ? 0 : cell_fail(err, CELL_E_INVALID, 0, "the container's options are not UTF-8, or memory is gone");
@@ -161,6 +203,13 @@ static bool is_set(const json_t *config, const char *key)
 static json_int_t number_of(const json_t *config, const char *key)
 {
 	return json_integer_value(json_object_get(config, key));
+}
+
+int64_t cell__container_startup_ms(const json_t *config)
+{
+	bool installs = is_set(config, "sync") || json_array_size(json_object_get(config, "deps"));
+
+	return number_of(config, "startup_ms") + (installs ? number_of(config, "install_ms") : 0);
 }
 
 /* ---- the folder ---- */
@@ -192,11 +241,26 @@ static int tools_inside(const json_t *config, char *to, size_t size)
 /* A configuration for `workcell serve`: JSON is YAML. */
 static char *server_config(const json_t *config)
 {
-	char tools[PATH_MAX];
-	json_t *root = json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:O}", "listen", "unix:" INSIDE_FOLDER "/server.sock", "executor", "subprocess",
+	char tools[PATH_MAX], seconds[32];
+	const char *redis = text_of(json_object_get(config, "redis"), "url");
+	json_t *root = json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:O*,s:s*}", "listen", "unix:" INSIDE_FOLDER "/server.sock", "executor", "subprocess",
 				 "python", "/usr/bin/python3", "max-timeout", "0", "session-idle", "0", "log-level", "warning", "pool", "2",
-				 "storage", INSIDE_STORAGE, "env", json_object_get(config, "env"));
+				 "storage", redis ? redis : INSIDE_STORAGE, "dep",
+				 json_object_get(config, "deps"), "index-url", text_of(config, "index"));
+	json_t *env;
 	char *text;
+
+	/* The user may be one that the image knows nothing of. */
+	env = json_array();
+	json_array_append_new(env, json_string("HOME=" INSIDE_HOME));
+	json_array_extend(env, json_object_get(config, "env"));
+	json_object_set_new(root, "env", env);
+	snprintf(seconds, sizeof(seconds), "%.3f", (double)number_of(config, "install_ms") / 1000);
+	json_object_set_new(root, "install-timeout", json_string(seconds));
+	if (is_set(config, "sync"))
+		json_object_set_new(root, "sync-deps", json_true());
+	if (text_of(config, "wheels"))
+		json_object_set_new(root, "wheel-dir", json_string(INSIDE_WHEELS));
 
 	if (is_set(config, "auth_disabled"))
 		json_object_set_new(root, "auth-disabled", json_true());
@@ -277,6 +341,7 @@ void cell__container_remove_place(const char *folder)
 	(void)unlinkat(fd, "token", 0);
 	(void)unlinkat(fd, "serve.yaml", 0);
 	(void)unlinkat(fd, "server.sock", 0);
+	(void)unlinkat(fd, CELL_CONTAINER_LENDER, 0);
 	(void)rmdir(folder);
 }
 
@@ -348,6 +413,7 @@ static json_t *bind_mount(const char *from, const char *to, bool read_only)
 
 static json_t *mounts(const json_t *config, const char *folder)
 {
+	const char *ca = text_of(json_object_get(config, "redis"), "ca");
 	json_t *list = json_array();
 	char tools[PATH_MAX];
 
@@ -356,6 +422,10 @@ static json_t *mounts(const json_t *config, const char *folder)
 		json_array_append_new(list, bind_mount(text_of(config, "storage"), INSIDE_STORAGE, false));
 	if (text_of(config, "tools") && tools_inside(config, tools, sizeof(tools)) < PATH_MAX)
 		json_array_append_new(list, bind_mount(text_of(config, "tools"), tools, true));
+	if (text_of(config, "wheels"))
+		json_array_append_new(list, bind_mount(text_of(config, "wheels"), INSIDE_WHEELS, true));
+	if (ca)
+		json_array_append_new(list, bind_mount(ca, ca, true));
 	return list;
 }
 
@@ -374,12 +444,32 @@ static json_t *tmpfs(const json_t *config)
 	return found;
 }
 
+/* Not more than ours and Podman's own: what it sets where nobody says otherwise an engine without CAP_SYS_RESOURCE cannot give. */
+static json_t *ulimits(void)
+{
+	static const struct { const char *name; int resource; rlim_t most; } kinds[] = {
+		{ "nofile", RLIMIT_NOFILE, 1 << 20 }, { "nproc", RLIMIT_NPROC, 1 << 15 },
+	};
+	json_t *list = json_array();
+	struct rlimit limit;
+
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+		json_int_t most = (json_int_t)kinds[i].most;
+
+		if (getrlimit((__rlimit_resource_t)kinds[i].resource, &limit) == 0 && limit.rlim_max < kinds[i].most)
+			most = (json_int_t)limit.rlim_max;
+		json_array_append_new(list, json_pack("{s:s,s:I,s:I}", "Name", kinds[i].name, "Soft", most, "Hard", most));
+	}
+	return list;
+}
+
 static json_t *host_config(const json_t *config, const char *folder)
 {
 	json_int_t memory = number_of(config, "memory");
-	json_t *found = json_pack("{s:b,s:[s],s:[s],s:o,s:o,s:I,s:{s:s},s:b}", "ReadonlyRootfs", 1, "CapDrop", "ALL", "SecurityOpt",
+	json_t *found = json_pack("{s:b,s:[s],s:[s],s:o,s:o,s:I,s:{s:s},s:b,s:o}", "ReadonlyRootfs", 1, "CapDrop", "ALL", "SecurityOpt",
 				  "no-new-privileges", "Mounts", mounts(config, folder), "Tmpfs", tmpfs(config), "PidsLimit",
-				  number_of(config, "pids"), "RestartPolicy", "Name", "no", "Privileged", 0);
+				  number_of(config, "pids"), "RestartPolicy", "Name", "no", "Privileged", 0, "Ulimits",
+				  ulimits());
 
 	if (memory > 0) {
 		json_object_set_new(found, "Memory", json_integer(memory));
@@ -396,16 +486,19 @@ static json_t *host_config(const json_t *config, const char *folder)
 
 char *cell__container_body(const json_t *config, const struct cell__container_place *place)
 {
-	char user[32], here[160], owner[224];
+	/* Packages are kept with the storage, where that is a folder: they are installed once, and take no memory. */
+	const char *cache = text_of(config, "storage") ? INSIDE_STORAGE : INSIDE_HOME;
+	char user[32], here[160], owner[224], cache_home[64];
 	json_t *root;
 	char *text;
 
 	world(here, sizeof(here));
 	snprintf(owner, sizeof(owner), "%s/%ld-%llu", here, (long)getpid(), started(getpid()));
+	snprintf(cache_home, sizeof(cache_home), "XDG_CACHE_HOME=%s/.cache", cache);
 	snprintf(user, sizeof(user), "%d:%d", (int)number_of(config, "uid"), (int)number_of(config, "gid"));
-	root = json_pack("{s:s,s:s,s:[s],s:[sssss],s:[s,s],s:s,s:{s:s,s:s},s:b,s:o}", "Image", text_of(config, "image"), "User", user, "Entrypoint",
+	root = json_pack("{s:s,s:s,s:[s],s:[sssss],s:[s,s,s],s:s,s:{s:s,s:s},s:b,s:o}", "Image", text_of(config, "image"), "User", user, "Entrypoint",
 			 "workcell", "Cmd", "serve", "--config", INSIDE_FOLDER "/serve.yaml", "--log", "text", "Env", "HOME=" INSIDE_HOME,
-			 "LANG=C.UTF-8", "WorkingDir", "/tmp", "Labels", CELL_CONTAINER_LABEL, owner, CELL_CONTAINER_FOLDER_LABEL,
+			 "LANG=C.UTF-8", cache_home, "WorkingDir", "/tmp", "Labels", CELL_CONTAINER_LABEL, owner, CELL_CONTAINER_FOLDER_LABEL,
 			 place->folder, "NetworkDisabled", is_set(config, "no_network"), "HostConfig", host_config(config, place->folder));
 	text = root ? json_dumps(root, JSON_COMPACT) : NULL;
 	json_decref(root);

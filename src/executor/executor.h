@@ -136,6 +136,7 @@ struct cell__executor {
 	const char *isolation; /* one word */
 	unsigned takes;        /* CELL_TAKES_* */
 	bool untrusted;        /* what its code asks the host for must not run the code's own programs there */
+	bool calls_there;      /* what its code asks for is done by a server there: none of it comes to us */
 	bool wants_wheels;     /* its Python is not of this machine: packages go to it as wheels */
 	/* Its kernels take the loop themselves when they have something to say: who waits for a run must not keep it. */
 	bool takes_loop;

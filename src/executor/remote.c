@@ -1030,6 +1030,7 @@ const struct cell__executor cell__remote_executor = {
 	.name = "remote",
 	.isolation = "server",
 	.takes = CELL_TAKES_SERVER | CELL_TAKES_WORKSPACE,
+	.calls_there = true,
 	.probe = remote_probe,
 	.open = remote_open,
 	.look = cell__remote_look,

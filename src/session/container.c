@@ -1,6 +1,30 @@
 /* cell_container_build(): an image for the executor "container". */
 #include "executor/container.h"
 #include "session/engine.h"
+#include "store/redis_url.h"
+#include "store/store.h"
+
+int cell__session_describe_container(const struct cell_container_options *options, const char *const *env, char **ret_json,
+				     struct cell_error *err)
+{
+	struct cell__container_redis redis = { 0 };
+	struct cell__redis_url url;
+	int status;
+	/* Of a shorter struct of another version `storage` is still there. */
+	if (!options || options->size < offsetof(struct cell_container_options, auth_token) || !options->storage ||
+	    !cell__store_is_redis(options->storage))
+		return cell__container_describe(options, NULL, env, ret_json, err);
+	if (cell__redis_url_parse(options->storage, &url, err) < 0)
+		return -1;
+	if (url.via) {
+		status = cell_fail(err, CELL_E_INVALID, 0, "the storage of a container is reached by the host, not via another socket");
+	} else {
+		redis = (struct cell__container_redis){ url.host, url.path, url.ca_file, url.port };
+		status = cell__container_describe(options, &redis, env, ret_json, err);
+	}
+	cell__redis_url_finish(&url);
+	return status;
+}
 
 struct building {
 	struct cell__task task;
@@ -63,7 +87,7 @@ int cell_container_build(struct cell_engine *engine, const struct cell_container
 		return -1;
 	if (!options || !options->context)
 		return cell_fail(err, CELL_E_INVALID, 0, "building an image needs a context: a folder with packaging/Dockerfile");
-	if (cell__container_describe(options, NULL, &text, err) < 0)
+	if (cell__container_describe(options, NULL, NULL, &text, err) < 0)
 		return -1;
 	building.config = json_loads(text, 0, NULL);
 	if (!building.config)

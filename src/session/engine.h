@@ -45,6 +45,10 @@ int cell__session_start(struct cell_session *session, const char *code, size_t s
 /* The receiver of this run's events cannot take more for now (or can again); the code waits when its buffers are full. */
 void cell__session_hold(struct cell_session *session, uint64_t run_id, bool held);
 
+/* Any thread: cell__container_describe() for a storage that is a folder or in Redis. */
+int cell__session_describe_container(const struct cell_container_options *options, const char *const *env, char **ret_json,
+				     struct cell_error *err);
+
 /* Loop's thread.  The kernels of this space's sessions learn of packages that were installed. */
 void cell__session_tell_packages(struct cell_engine *engine, struct cell_space *space);
 

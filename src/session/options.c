@@ -144,6 +144,29 @@ static int copy_texts(struct cell__options *options, const struct cell_session_o
 	return 0;
 }
 
+static int check_calls(const struct cell__executor *executor, const struct cell_session_options *opts, struct cell_error *err)
+{
+	if (executor->calls_there && (opts->policy || opts->audit || opts->require_shell_escape))
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "with the executor \"%s\" calls are made where the code runs: a policy, approvals and an audit log here would see "
+				 "none of them",
+				 executor->name);
+	return 0;
+}
+
+/* The workspace is the space's where none is named. */
+static int copy_container(struct cell__options *options, const struct cell_session_options *opts, struct cell_error *err)
+{
+	if (!(options->executor->takes & CELL_TAKES_CONTAINER))
+		return 0;
+	if (opts->space && cell__space_has_storage(opts->space) && !(opts->container && opts->container->storage))
+		return cell_fail(err, CELL_E_INVALID, 0, "the storage of the code in a container is given in its options");
+	const char *workspace = opts->space && !opts->remote_workspace ? cell__space_workspace(opts->space) : NULL;
+	if (workspace && !(options->remote_workspace = cell__strdup(workspace)))
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	return cell__session_describe_container(opts->container, opts->env, &options->container, err);
+}
+
 static int check_numbers(const struct cell_session_options *opts, struct cell_error *err)
 {
 	if (opts->timeout_ms < -1 || opts->timeout_ms == 0)
@@ -173,10 +196,9 @@ int cell__options_init(struct cell__options *options, const struct cell_session_
 	};
 	if (!executor)
 		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "there is no executor \"%.60s\"; `workcell doctor` lists them", name);
-	if (cell__executor_check(executor, opts, err) < 0 || check_numbers(opts, err) < 0 || copy_gate(options, opts, err) < 0 ||
+	if (cell__executor_check(executor, opts, err) < 0 || check_calls(executor, opts, err) < 0 || check_numbers(opts, err) < 0 || copy_gate(options, opts, err) < 0 ||
 	    copy_texts(options, opts, err) < 0 || copy_confinement(options, opts, err) < 0 ||
-	    (executor->takes & CELL_TAKES_CONTAINER &&
-	     cell__container_describe(opts->container, opts->env, &options->container, err) < 0) ||
+	    copy_container(options, opts, err) < 0 ||
 	    copy_cwd(options, opts->cwd, err) < 0 || check_audit(options, err) < 0)
 		return -1;
 	return copy_env(options, opts->env, err);

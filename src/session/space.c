@@ -46,6 +46,7 @@ struct cell_space {
 	void (*on_progress)(void *arg, const char *line);
 	void *progress_arg;
 	struct cell__store *store;
+	char *workspace; /* NULL: none */
 	struct cell__storage *storage;
 	struct cell__tools *tools;
 	struct cell__deps *deps;
@@ -237,6 +238,16 @@ static int make_missing(const char *path, const char *root, const char *workspac
 	return 0;
 }
 
+bool cell__space_has_storage(const struct cell_space *space)
+{
+	return space->store != NULL;
+}
+
+const char *cell__space_workspace(const struct cell_space *space)
+{
+	return space->workspace;
+}
+
 int cell__space_protect(struct cell_space *space, const char *workspace, const char *const **ret_paths, struct cell_error *err)
 {
 	CELL_AUTO_FREE char *real = realpath(workspace, NULL);
@@ -282,6 +293,7 @@ static void free_space(struct cell_space *space)
 		free(*path);
 	free(space->cwd);
 	free(space->python);
+	free(space->workspace);
 	free(space);
 }
 
@@ -406,6 +418,8 @@ static int make_parts(struct cell_space *space, const struct cell_space_options 
 	CELL_AUTO_BUF struct cell__buf cache = CELL_BUF_INIT;
 	if (opts->storage && cell__store_open(opts->storage, opts->workspace_id, &space->store, err) < 0)
 		return -1;
+	if (opts->workspace_id && !(space->workspace = cell__strdup(opts->workspace_id)))
+		return cell_fail(err, CELL_E_NOMEM, 0, "open storage");
 	if (space->store && (find_cache(opts, &cache, err) < 0 || cell__store_use_cache(space->store, cache.data, err) < 0))
 		return -1;
 	if (make_seeker(space, opts, err) < 0)

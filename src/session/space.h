@@ -43,6 +43,8 @@ void cell__space_ref(struct cell_space *space);
 void cell__space_unref(struct cell_space *space);
 /* The interpreter of sessions that name none.  Any thread. */
 const char *cell__space_python(const struct cell_space *space);
+bool cell__space_has_storage(const struct cell_space *space);
+const char *cell__space_workspace(const struct cell_space *space); /* NULL: none */
 /* For sync_deps_on_start: waits until what is configured is installed.  Any thread but the loop's. */
 int cell__space_sync(struct cell_space *space, bool pyodide, struct cell_error *err);
 /* Definitions of tools as the storage has them now, or NULL where none are wanted; may wait.  Any thread but the loop's. */

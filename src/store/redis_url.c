@@ -21,6 +21,7 @@ void cell__redis_url_finish(struct cell__redis_url *url)
 	free(url->prefix);
 	free(url->tools_prefix);
 	free(url->ca_file);
+	free(url->via);
 	free(url->shown);
 	*url = (struct cell__redis_url){ 0 };
 }
@@ -131,6 +132,11 @@ static int parse_option(struct cell__redis_url *url, const char *text, size_t si
 		return decode(value, value_size, "there is a bad tools_prefix", &url->tools_prefix, err);
 	if (is_key(text, key, "db"))
 		return number(value, value_size, CELL__REDIS_DATABASES, &url->db) < 0 ? bad(err, "there is a bad db") : 0;
+	if (is_key(text, key, "via")) {
+		if (decode(value, value_size, "there is a bad via", &url->via, err) < 0)
+			return -1;
+		return url->via[0] != '/' || strlen(url->via) >= sizeof((struct sockaddr_un *)0)->sun_path ? bad(err, "there is a bad via") : 0;
+	}
 	if (is_key(text, key, "ssl_ca_certs") && url->tls)
 		return decode(value, value_size, "there is a bad ssl_ca_certs", &url->ca_file, err);
 	if (is_key(text, key, "ssl_cert_reqs") && url->tls) {

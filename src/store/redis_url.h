@@ -5,7 +5,8 @@
  *     rediss://...                                                     the same over TLS
  *     redis+unix://[[user][:password]@]/path/of/socket[?db=N...]       also unix://
  *
- * Parts are percent-decoded.  Options: prefix, tools_prefix, db, ssl_ca_certs (a file; default: the system's), ssl_cert_reqs=none.
+ * Parts are percent-decoded.  Options: prefix, tools_prefix, db, ssl_ca_certs (a file; default: the system's), ssl_cert_reqs=none; via
+ * (the path of a socket where somebody hands out connections to the server, executor/lender.h).
  * Pure: takes text; anything may be thrown at it.  Errors never repeat the URL, which may hold a password.
  */
 #ifndef CELL_STORE_REDIS_URL_H
@@ -28,6 +29,7 @@ struct cell__redis_url {
 	char *prefix;
 	char *tools_prefix;    /* NULL: prefix:tools */
 	char *ca_file;         /* NULL: the system's */
+	char *via;             /* NULL: we connect ourselves */
 	char *shown;           /* "host:6379" or the socket's path: what messages say */
 };
 

@@ -3,7 +3,6 @@ import http.client
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 
@@ -17,16 +16,11 @@ CONFIG = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.ab
 CLIENTS = 8
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return sock.getsockname()[1]
-
-
 class Proxy(serving.Server):
     """HAProxy; what is asked of it as of a server."""
 
     def __init__(self, *servers):
-        self.port, self.path = free_port(), None
+        self.port, self.path = serving.free_port(), None
         program = shutil.which("haproxy") or "/usr/sbin/haproxy"
         env = {"LISTEN": "127.0.0.1:%d" % self.port}
         env.update(("SERVER_" + name, "127.0.0.1:%d" % server.port) for name, server in zip("AB", servers))

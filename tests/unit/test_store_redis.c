@@ -87,6 +87,7 @@ static void test_urls(void **state)
 		{ "redis+unix:///run/redis.sock?db=4", "/run/redis.sock", NULL, NULL, "py_code_mode", 4 },
 		{ "unix://me:pw@/run/a", "/run/a", "me", "pw", "py_code_mode", 0 },
 		{ "redis://", "localhost:6379", NULL, NULL, "py_code_mode", 0 },
+		{ "redis://h?via=/run/lender", "h:6379", NULL, NULL, "py_code_mode", 0 },
 	};
 	for (size_t i = 0; i < COUNT(good); i++) {
 		struct cell__redis_url url;
@@ -102,7 +103,7 @@ static void test_urls(void **state)
 		"redis://me@h", "redis://:secret@h:x", "redis://:secret@h:70000", "redis://:secret@h/x", "redis://:secret@h?prefix=", "redis://:secret@h?tools_prefix=",
 		"redis://:secret@h?what=secret", "redis://:secret@h?ssl_ca_certs=x", "redis+unix://:secret@rel", "redis://:secret@[::1",
 		"rediss://:secret@h?ssl_cert_reqs=maybe", "redis://:secret@h\n", "redis://:secret@h?prefix=%ff", "redis://:secret%00@h",
-		"http://:secret@h", "redis:/:secret@h",
+		"http://:secret@h", "redis:/:secret@h", "redis://:secret@h?via=relative",
 	};
 	for (size_t i = 0; i < COUNT(bad); i++) {
 		struct cell__redis_url url;
