@@ -12,7 +12,7 @@
  *     cmd_shell.c   `shell`      cmd_doctor.c   `doctor`      cmd_bench.c   `bench`
  *     cmd_tools.c   `tools`      cmd_workflows.c   `workflows`
  *     cmd_artifacts.c   `artifacts`      cmd_deps.c   `deps`      cmd_gen.c   `gen`
- *     cmd_policy.c   `policy`      cmd_audit.c   `audit`      cmd_mcp.c   `mcp`      cmd_serve.c   `serve`
+ *     cmd_policy.c   `policy`      cmd_audit.c   `audit`      cmd_mcp.c   `mcp`      cmd_serve.c, cmd_serve_config.c   `serve`
  *
  * Threads: the main thread parses, runs cells and does all the writing.  One signal thread interrupts and
  * stops (main.c); `run --cells` reads its input on another.  Functions belong to the main thread unless they

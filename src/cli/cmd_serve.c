@@ -84,7 +84,7 @@ const struct cell_cli_command cell__cli_serve_command = {
 	.summary = "the session server: sessions over HTTP",
 	.synopsis = "[flags]",
 	.about = "Serves sessions to clients with a token (docs/server.md).  The executor is sandbox where it works.\n"
-		 "SIGHUP reads tokens and limits again, SIGTERM lets running cells end and stops, a second one stops at once.",
+		 "SIGHUP reads tokens, limits and the certificate again, SIGTERM lets running cells end and stops, a second one stops at once.",
 	.examples = "  workcell serve --base ~/agent --auth-token-file token\n"
 		    "  workcell serve --config serve.yaml --check-config",
 	.flags = serve_flag_table,

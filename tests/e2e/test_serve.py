@@ -148,6 +148,15 @@ def test_tools_are_called_from_outside(server, base):
         answer = server.ask("POST", "/api/tools/%s/call" % path, body, session=session)
         assert answer.status == status and answer.code == code, (path, body, answer)
 
+    # What waits in a session of its own is found among all.
+    found = []
+    asking = threading.Thread(target=lambda: found.append(server.ask("POST", "/api/tools/echo.say/call", call)))
+    asking.start()
+    waiting, = support.wait_until(lambda: server.ask("GET", "/v1/approvals").json["approvals"], "a request")
+    assert server.ask("POST", "/v1/sessions/%s/approvals/%d" % (waiting["session_id"], waiting["id"]), {"accept": True}).status == 204
+    asking.join()
+    assert found[0].json == {"value": "hi\n"}
+
     # A call that waits goes with its kernel, and with its session.
     for end in ({"method": "POST", "path": "/reset"}, {"method": "DELETE", "path": ""}):
         found = []
