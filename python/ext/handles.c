@@ -26,6 +26,7 @@ struct handle {
 	char **variables;      /* space: for ${VAR}, "K=V" by name */
 	size_t n_variables;
 	PyObject *progress;    /* space */
+	unsigned vain, rest;   /* session: looks in a row, and cells without one that are still to come */
 };
 
 static PyTypeObject *engine_type, *space_type, *session_type, *policy_type, *audit_type;
@@ -887,7 +888,32 @@ static PyObject *session_run(PyObject *self, PyObject *args)
 	return result_wrap(result);
 }
 
-/* start(code, timeout_ms, port, token, mask) -> run id */
+/*
+ * How long the thread of an event loop stays with a cell before it goes on with other things: a short cell is then over.
+ * Looks in vain become rarer, down to one cell in REST_MAX.
+ */
+#define LOOK_US 100
+#define LOOKS_IN_VAIN 2u
+#define REST_MAX 16u
+
+static int look_us(struct handle *self)
+{
+	if (self->rest == 0)
+		return LOOK_US;
+	self->rest--;
+	return 0;
+}
+
+static void looked(struct handle *self, bool seen)
+{
+	self->vain = seen ? 0 : self->vain + 1;
+	if (self->vain > LOOKS_IN_VAIN) {
+		unsigned doublings = self->vain - LOOKS_IN_VAIN;
+		self->rest = doublings < 4 ? (1u << doublings) - 1 : REST_MAX - 1;
+	}
+}
+
+/* start(code, timeout_ms, port, token, mask, look) -> run id; look: stay a moment, so that a short cell is over */
 static PyObject *session_start(PyObject *self, PyObject *args)
 {
 	struct cell_run_options options = CELL_RUN_OPTIONS_INIT;
@@ -899,16 +925,28 @@ static PyObject *session_start(PyObject *self, PyObject *args)
 	unsigned long long token;
 	unsigned mask;
 	uint64_t id = 0;
-	if (!PyArg_ParseTuple(args, "s#LOKI", &code, &size, &timeout_ms, &port, &token, &mask) ||
-	    check_type(port, port_type, "a Port") < 0 || usable(HANDLE(self)) < 0)
+	int look, rc;
+	if (!PyArg_ParseTuple(args, "s#LOKIp", &code, &size, &timeout_ms, &port, &token, &mask, &look) ||
+	    check_type(port, port_type, "a Port") < 0 || enter(self) < 0)
 		return NULL;
 	struct reg *reg = reg_create(port_of(port), token, mask, true);
-	if (!reg)
+	if (!reg) {
+		leave(self);
 		return PyErr_NoMemory();
+	}
 	options.timeout_ms = timeout_ms;
 	options.on_event = on_run_event;
 	options.event_arg = reg;
-	if (cell_session_start(HANDLE(self)->pointer, code, (size_t)size, &options, &id, &err) < 0) {
+	options.look_us = look ? look_us(HANDLE(self)) : 0;
+	options.look_end = &port_pushed;
+	port_pushed = 0;
+	Py_BEGIN_ALLOW_THREADS
+	rc = cell_session_start(HANDLE(self)->pointer, code, (size_t)size, &options, &id, &err);
+	Py_END_ALLOW_THREADS
+	leave(self);
+	if (options.look_us > 0)
+		looked(HANDLE(self), port_pushed);
+	if (rc < 0) {
 		reg_destroy(reg);
 		return raise_error(&err), NULL;
 	}

@@ -40,6 +40,8 @@ void port_unref(struct port *port);
 /* Any thread; takes the item over. */
 void port_push(struct port *port, struct item *item);
 size_t port_pending(struct port *port);
+/* This thread, inside the library, has pushed something to some port. */
+extern _Thread_local int port_pushed;
 
 /* Who gets to hear of something: the argument of the library's callbacks. */
 struct reg {

@@ -255,11 +255,14 @@ size_t port_pending(struct port *port)
 	return pending;
 }
 
+_Thread_local int port_pushed;
+
 void port_push(struct port *port, struct item *item)
 {
 	const uint64_t one = 1;
 	if (!item)
 		return;
+	port_pushed = 1;
 	item->next = NULL;
 	pthread_mutex_lock(&port->lock);
 	bool closed = port->closed;

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from typing import Any, AsyncIterator, Callable, Deque, Iterator, List, Optional
+from typing import Any, AsyncIterator, Callable, Deque, Iterator, List, Optional, Tuple
 
 from . import _engine, _native
 from ._core import RUN_MASK, STREAM_MASK, Core, milliseconds
 from ._engine import Channel, Item, channel_of_loop, channel_of_thread
 from ._signals import only_ctrl_c, run_watched
-from .errors import SessionClosedError, from_native
+from .errors import from_native
 from .events import ApprovalEvent, Decoder, Event, ResultEvent
 from .types import ExecutionResult
 
@@ -28,14 +28,22 @@ def _result(core: Core, native: _native.Result) -> ExecutionResult:
     return result
 
 
-def _start(core: Core, code: str, timeout: Optional[float], port: _native.Port, token: int, mask: int) -> int:
-    session = core.session
-    if session is None:
-        raise SessionClosedError("the session is closed")
+def _start(core: Core, code: str, timeout: Optional[float], channel: Channel, handler: Callable[[Item], None],
+           mask: int) -> Tuple[int, int]:
+    """(token, run's number). Where nobody else waits at the channel, a short cell is over then, and was handled."""
+    alone = not channel.handlers
+    token = channel.add(handler)
     try:
-        return session.start(code, 0 if timeout is None else milliseconds(timeout), port, token, mask)
-    except _native.NativeError as error:
-        raise from_native(error) from None
+        run_id = core.need_session().start(code, 0 if timeout is None else milliseconds(timeout), channel.port, token, mask,
+                                           alone)
+    except BaseException as error:
+        del channel.handlers[token]
+        if isinstance(error, _native.NativeError):
+            raise from_native(error) from None
+        raise
+    if alone:
+        channel.pump()
+    return token, run_id
 
 
 def cancel_run(core: Core, run_id: int) -> None:
@@ -58,35 +66,69 @@ def _channel(core: Core, loop: asyncio.AbstractEventLoop) -> Channel:
     return channel
 
 
+class _Cell:
+    """A cell whose events a task awaits."""
+
+    __slots__ = ("core", "loop", "channel", "items", "ended", "id", "_waiter")
+
+    def __init__(self, core: Core, code: str, timeout: Optional[float], mask: int) -> None:
+        self.core = core
+        self.loop = asyncio.get_running_loop()
+        self.channel = _channel(core, self.loop)
+        self.items: Deque[Item] = deque()
+        self.ended = False  # the result has come
+        self._waiter: Optional["asyncio.Future[None]"] = None
+        self.id = _start(core, code, timeout, self.channel, self._handle, mask)[1]
+
+    def _handle(self, item: Item) -> None:
+        self.items.append(item)
+        if item[1] == _engine.RESULT:
+            self.ended = True
+            del self.channel.handlers[item[0]]
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    async def more(self) -> None:
+        """Until there are items."""
+        if self.items:
+            # Where all cells are over at once, other tasks would never have their turn.
+            if self.channel.is_due():
+                await asyncio.sleep(0)
+            return
+        self._waiter = self.loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    async def end(self) -> None:
+        """Interrupts it and waits for its end."""
+        if not self.ended:
+            cancel_run(self.core, self.id)
+        while True:
+            for item in self.items:
+                if item[1] == _engine.APPROVAL_ENDED:
+                    self.core.handle_approval(item)
+            self.items.clear()
+            if self.ended:
+                return
+            await self.more()
+
+
 async def run_async(core: Core, code: str, timeout: Optional[float]) -> ExecutionResult:
     """One cell; when the task is cancelled the cell is interrupted and waited for, then CancelledError goes on."""
-    loop = asyncio.get_running_loop()
-    channel = _channel(core, loop)
-    done: List[Any] = [loop.create_future()]
-
-    def handle(item: Item) -> None:
-        if item[1] != _engine.RESULT:
+    cell = _Cell(core, code, timeout, RUN_MASK)
+    try:
+        while True:
+            await cell.more()
+            item = cell.items.popleft()
+            if item[1] == _engine.RESULT:
+                return _result(core, item[3])
             core.handle_approval(item)
-            return
-        del channel.handlers[token]
-        if not done[0].done():
-            done[0].set_result(item[3])
-
-    token = channel.add(handle)
-    try:
-        run_id = _start(core, code, timeout, channel.port, token, RUN_MASK)
-    except BaseException:
-        del channel.handlers[token]
-        raise
-    try:
-        native = await done[0]
     except asyncio.CancelledError:
-        done[0] = loop.create_future()
-        if token in channel.handlers:
-            cancel_run(core, run_id)
-            await done[0]
+        await cell.end()
         raise
-    return _result(core, native)
 
 
 async def stream_async(core: Core, code: str, timeout: Optional[float], mask: int = STREAM_MASK,
@@ -95,52 +137,17 @@ async def stream_async(core: Core, code: str, timeout: Optional[float], mask: in
 
     ``mask``: which of them; ``started`` is told the run's number.
     """
-    loop = asyncio.get_running_loop()
-    channel = _channel(core, loop)
-    items: Deque[Item] = deque()
-    decoder = Decoder()
-    wake: List[Optional["asyncio.Future[None]"]] = [None]
-
-    def handle(item: Item) -> None:
-        items.append(item)
-        if item[1] == _engine.RESULT:
-            del channel.handlers[token]
-        waiter = wake[0]
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
-
-    async def more() -> None:
-        if not items:
-            wake[0] = waiter = loop.create_future()
-            try:
-                await waiter
-            finally:
-                wake[0] = None
-
-    token = channel.add(handle)
-    try:
-        run_id = _start(core, code, timeout, channel.port, token, mask)
-    except BaseException:
-        del channel.handlers[token]
-        raise
+    cell = _Cell(core, code, timeout, mask)
     if started is not None:
-        started(run_id)
-    ended = False
+        started(cell.id)
+    decoder = Decoder()
     try:
-        while not ended:
-            await more()
-            while items and not ended:
-                item = items.popleft()
-                if item[1] == _engine.RESULT:
-                    ended = True
-                for event in _events(core, decoder, item):
-                    yield event
+        while cell.items or not cell.ended:
+            await cell.more()
+            for event in _events(core, decoder, cell.items.popleft()):
+                yield event
     finally:
-        if not ended:
-            cancel_run(core, run_id)
-            while not any(item[1] == _engine.RESULT for item in items):
-                items.clear()
-                await more()
+        await cell.end()
 
 
 def _events(core: Core, decoder: Decoder, item: Item) -> List[Event]:
@@ -185,15 +192,13 @@ def run_sync(core: Core, code: str, timeout: Optional[float],
         else:
             core.handle_approval(item)
 
-    token = channel.add(handle)
-    run_id = 0
+    token, run_id = _start(core, code, timeout, channel, handle, RUN_MASK)
     try:
-        run_id = _start(core, code, timeout, channel.port, token, RUN_MASK)
         while not found:
             channel.port.wait()
             channel.pump()
     finally:
-        if not found and run_id:
+        if not found:
             cancel_run(core, run_id)
             while not found:
                 channel.port.wait()
@@ -207,11 +212,9 @@ def stream_sync(core: Core, code: str, timeout: Optional[float]) -> Iterator[Eve
     channel = channel_of_thread()
     items: Deque[Item] = deque()
     decoder = Decoder()
-    token = channel.add(items.append)
     ended = False
-    run_id = 0
+    token, run_id = _start(core, code, timeout, channel, items.append, STREAM_MASK)
     try:
-        run_id = _start(core, code, timeout, channel.port, token, STREAM_MASK)
         while not ended:
             if not items:
                 channel.port.wait()
@@ -221,7 +224,7 @@ def stream_sync(core: Core, code: str, timeout: Optional[float]) -> Iterator[Eve
                 ended = item[1] == _engine.RESULT
                 yield from _events(core, decoder, item)
     finally:
-        if not ended and run_id:
+        if not ended:
             cancel_run(core, run_id)
             while not any(item[1] == _engine.RESULT for item in items):
                 channel.port.wait()
