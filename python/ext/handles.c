@@ -913,7 +913,7 @@ static void looked(struct handle *self, bool seen)
 	}
 }
 
-/* start(code, timeout_ms, port, token, mask, look) -> run id; look: stay a moment, so that a short cell is over */
+/* start(code, timeout_ms, port, token, mask, look) -> run id; look: stay a moment, and a short cell's result is answered */
 static PyObject *session_start(PyObject *self, PyObject *args)
 {
 	struct cell_run_options options = CELL_RUN_OPTIONS_INIT;
@@ -938,18 +938,21 @@ static PyObject *session_start(PyObject *self, PyObject *args)
 	options.on_event = on_run_event;
 	options.event_arg = reg;
 	options.look_us = look ? look_us(HANDLE(self)) : 0;
-	options.look_end = &port_pushed;
-	port_pushed = 0;
+	options.look_end = &stay.heard;
+	stay = (struct stay){ .reg = options.look_us > 0 ? reg : NULL };
 	Py_BEGIN_ALLOW_THREADS
 	rc = cell_session_start(HANDLE(self)->pointer, code, (size_t)size, &options, &id, &err);
 	Py_END_ALLOW_THREADS
 	leave(self);
-	if (options.look_us > 0)
-		looked(HANDLE(self), port_pushed);
+	stay.reg = NULL;
 	if (rc < 0) {
 		reg_destroy(reg);
 		return raise_error(&err), NULL;
 	}
+	if (options.look_us > 0)
+		looked(HANDLE(self), stay.heard);
+	if (stay.result)
+		return result_wrap(stay.result);
 	return PyLong_FromUnsignedLongLong(id);
 }
 

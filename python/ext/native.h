@@ -40,8 +40,17 @@ void port_unref(struct port *port);
 /* Any thread; takes the item over. */
 void port_push(struct port *port, struct item *item);
 size_t port_pending(struct port *port);
-/* This thread, inside the library, has pushed something to some port. */
-extern _Thread_local int port_pushed;
+
+/*
+ * A thread that stays with a cell that it starts: `heard` once something was pushed to some port, or the result is here.  It
+ * comes here, and not to the port, where nothing waits there that came before it.
+ */
+struct stay {
+	struct reg *reg;
+	struct cell_result *result;
+	int heard;
+};
+extern _Thread_local struct stay stay;
 
 /* Who gets to hear of something: the argument of the library's callbacks. */
 struct reg {

@@ -21,7 +21,7 @@ from .errors import ExecutorUnavailableError, SessionClosedError, from_native
 
 log = logging.getLogger("workcell")
 Item = Tuple[Any, ...]
-_tokens = itertools.count(1)
+next_token = itertools.count(1).__next__
 #: Seconds that tasks whose cells are all over at once may keep an event loop.
 _TURN = 0.001
 
@@ -53,7 +53,7 @@ class Channel:
         return True
 
     def add(self, handler: Callable[[Item], None]) -> int:
-        token = next(_tokens)
+        token = next_token()
         self.handlers[token] = handler
         return token
 

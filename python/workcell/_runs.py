@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from typing import Any, AsyncIterator, Callable, Deque, Iterator, List, Optional, Tuple
+from typing import Any, AsyncIterator, Callable, Deque, Iterator, List, Optional, Tuple, Union
 
 from . import _engine, _native
 from ._core import RUN_MASK, STREAM_MASK, Core, milliseconds
-from ._engine import Channel, Item, channel_of_loop, channel_of_thread
+from ._engine import Channel, Item, channel_of_loop, channel_of_thread, next_token
 from ._signals import only_ctrl_c, run_watched
 from .errors import from_native
 from .events import ApprovalEvent, Decoder, Event, ResultEvent
@@ -28,22 +28,18 @@ def _result(core: Core, native: _native.Result) -> ExecutionResult:
     return result
 
 
-def _start(core: Core, code: str, timeout: Optional[float], channel: Channel, handler: Callable[[Item], None],
-           mask: int) -> Tuple[int, int]:
-    """(token, run's number). Where nobody else waits at the channel, a short cell is over then, and was handled."""
-    alone = not channel.handlers
-    token = channel.add(handler)
+def _start(core: Core, code: str, timeout: Optional[float], channel: Channel, mask: int
+           ) -> Tuple[int, Union[int, _native.Result]]:
+    """(token, run's number), or instead of a number what came of it: a short cell, and nobody else waits at the channel.
+
+    On the channel's thread, so that the token's handler may be added afterwards.
+    """
+    token = next_token()
     try:
-        run_id = core.need_session().start(code, 0 if timeout is None else milliseconds(timeout), channel.port, token, mask,
-                                           alone)
-    except BaseException as error:
-        del channel.handlers[token]
-        if isinstance(error, _native.NativeError):
-            raise from_native(error) from None
-        raise
-    if alone:
-        channel.pump()
-    return token, run_id
+        return token, core.need_session().start(code, 0 if timeout is None else milliseconds(timeout), channel.port, token,
+                                                mask, not channel.handlers)
+    except _native.NativeError as error:
+        raise from_native(error) from None
 
 
 def cancel_run(core: Core, run_id: int) -> None:
@@ -57,8 +53,9 @@ def cancel_run(core: Core, run_id: int) -> None:
         pass  # closed meanwhile: that ends the run too
 
 
-def _channel(core: Core, loop: asyncio.AbstractEventLoop) -> Channel:
+def _channel(core: Core) -> Channel:
     """The channel of the running loop, which is nearly always the one of the session's last cell."""
+    loop = asyncio.get_running_loop()
     channel = core.channel
     if channel is None or channel.loop is not loop:
         core.check_home(loop)
@@ -69,38 +66,39 @@ def _channel(core: Core, loop: asyncio.AbstractEventLoop) -> Channel:
 class _Cell:
     """A cell whose events a task awaits."""
 
-    __slots__ = ("core", "loop", "channel", "items", "ended", "id", "_waiter")
-
-    def __init__(self, core: Core, code: str, timeout: Optional[float], mask: int) -> None:
-        self.core = core
+    def __init__(self, core: Core, channel: Channel, token: int, started: Union[int, _native.Result]) -> None:
+        self.core, self.channel = core, channel
         self.loop = asyncio.get_running_loop()
-        self.channel = _channel(core, self.loop)
         self.items: Deque[Item] = deque()
         self.ended = False  # the result has come
-        self._waiter: Optional["asyncio.Future[None]"] = None
-        self.id = _start(core, code, timeout, self.channel, self._handle, mask)[1]
+        self.waiter: Optional["asyncio.Future[None]"] = None
+        channel.handlers[token] = self.handle
+        if isinstance(started, int):
+            self.id = started
+            channel.pump()
+        else:
+            self.id = 0
+            self.handle((token, _engine.RESULT, 0, started, 0))
 
-    def _handle(self, item: Item) -> None:
+    def handle(self, item: Item) -> None:
         self.items.append(item)
         if item[1] == _engine.RESULT:
             self.ended = True
             del self.channel.handlers[item[0]]
-        waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
 
     async def more(self) -> None:
         """Until there are items."""
         if self.items:
-            # Where all cells are over at once, other tasks would never have their turn.
             if self.channel.is_due():
                 await asyncio.sleep(0)
             return
-        self._waiter = self.loop.create_future()
+        self.waiter = self.loop.create_future()
         try:
-            await self._waiter
+            await self.waiter
         finally:
-            self._waiter = None
+            self.waiter = None
 
     async def end(self) -> None:
         """Interrupts it and waits for its end."""
@@ -118,7 +116,14 @@ class _Cell:
 
 async def run_async(core: Core, code: str, timeout: Optional[float]) -> ExecutionResult:
     """One cell; when the task is cancelled the cell is interrupted and waited for, then CancelledError goes on."""
-    cell = _Cell(core, code, timeout, RUN_MASK)
+    channel = _channel(core)
+    token, started = _start(core, code, timeout, channel, RUN_MASK)
+    if not isinstance(started, int):
+        # Where all cells are over at once, other tasks would never have their turn.
+        if channel.is_due():
+            await asyncio.sleep(0)
+        return _result(core, started)
+    cell = _Cell(core, channel, token, started)
     try:
         while True:
             await cell.more()
@@ -137,8 +142,9 @@ async def stream_async(core: Core, code: str, timeout: Optional[float], mask: in
 
     ``mask``: which of them; ``started`` is told the run's number.
     """
-    cell = _Cell(core, code, timeout, mask)
-    if started is not None:
+    channel = _channel(core)
+    cell = _Cell(core, channel, *_start(core, code, timeout, channel, mask))
+    if started is not None and not cell.ended:
         started(cell.id)
     decoder = Decoder()
     try:
@@ -183,50 +189,42 @@ def run_sync(core: Core, code: str, timeout: Optional[float],
             raise from_native(error) from None
         if native is not None:
             return _result(core, native)
-    channel = channel_of_thread()
-    found: List[Any] = []
-
-    def handle(item: Item) -> None:
+    for item in _wait_for_items(core, code, timeout, RUN_MASK):
         if item[1] == _engine.RESULT:
-            found.append(item[3])
-        else:
-            core.handle_approval(item)
-
-    token, run_id = _start(core, code, timeout, channel, handle, RUN_MASK)
-    try:
-        while not found:
-            channel.port.wait()
-            channel.pump()
-    finally:
-        if not found:
-            cancel_run(core, run_id)
-            while not found:
-                channel.port.wait()
-                channel.pump()
-        del channel.handlers[token]
-    return _result(core, found[0])
+            return _result(core, item[3])
+        core.handle_approval(item)
+    raise AssertionError("a run ends with its result")
 
 
-def stream_sync(core: Core, code: str, timeout: Optional[float]) -> Iterator[Event]:
-    """The events of one cell; the same rules as for stream_async()."""
+def _wait_for_items(core: Core, code: str, timeout: Optional[float], mask: int) -> Iterator[Item]:
+    """The items of one cell, the last is the result; the same rules as for stream_async()."""
     channel = channel_of_thread()
+    token, started = _start(core, code, timeout, channel, mask)
+    if not isinstance(started, int):
+        yield (token, _engine.RESULT, 0, started, 0)
+        return
     items: Deque[Item] = deque()
-    decoder = Decoder()
+    channel.handlers[token] = items.append
     ended = False
-    token, run_id = _start(core, code, timeout, channel, items.append, STREAM_MASK)
     try:
         while not ended:
-            if not items:
+            while not items:
                 channel.port.wait()
                 channel.pump()
-            while items and not ended:
-                item = items.popleft()
-                ended = item[1] == _engine.RESULT
-                yield from _events(core, decoder, item)
+            item = items.popleft()
+            ended = item[1] == _engine.RESULT
+            yield item
     finally:
         if not ended:
-            cancel_run(core, run_id)
+            cancel_run(core, started)
             while not any(item[1] == _engine.RESULT for item in items):
                 channel.port.wait()
                 channel.pump()
         del channel.handlers[token]
+
+
+def stream_sync(core: Core, code: str, timeout: Optional[float]) -> Iterator[Event]:
+    """The events of one cell; the same rules as for stream_async()."""
+    decoder = Decoder()
+    for item in _wait_for_items(core, code, timeout, STREAM_MASK):
+        yield from _events(core, decoder, item)
