@@ -29,6 +29,7 @@ bench:
 	@scripts/setup.sh bench
 	@scripts/build.sh $(BUILD)
 	@$(BUILD)/workcell bench --python $(abspath $(PYTHON)) --json $(BUILD)/bench.json --svg $(BUILD)/bench.svg
+	@$(PYTHON) bench/sdk.py $(BUILD)
 
 # A folder of its own: the prefix is compiled in, and what is installed must not look into the build folder.
 install: setup

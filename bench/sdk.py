@@ -1,15 +1,17 @@
 """The benchmark of the Python SDK: Workcell's CodeExecutor beside ipybox and beside jupyter_client with ipykernel, in one run.
 
-    python3 bench/sdk.py [--quick] [--ipybox PYTHON] [--jupyter PYTHON] [--json FILE]
+    python3 bench/sdk.py [--quick] [--json FILE] BUILD
 
-Run by an interpreter that has workcell. --ipybox and --jupyter name interpreters that have the peers; a peer that is not
-there is left out, and the report says so. The last lines are what the SDK adds to the C API: a cell through the SDK, awaited
+BUILD is the build folder, whose workcell is measured. ipybox is installed in BUILD/ipybox-venv, when it is not there yet;
+jupyter_client and ipykernel are those of this interpreter. A peer that cannot be had is left out, and its column says why.
+The last lines are what the SDK adds to the C API: a cell through the SDK, awaited
 and waited for, less a cell through the binding's cell_session_run(), with events off, measured in turns.
 """
 import argparse
 import asyncio
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -33,6 +35,22 @@ def private_bytes(pid):
         return sum(int(line.split()[1]) * 1024 for line in rollup if line.startswith(("Private_Clean:", "Private_Dirty:")))
 
 
+async def measure_memory(make, sessions=10):
+    """Of one session more: what its kernel has for itself, and what the host has grown by."""
+    opened, before = [], 0
+    for i in range(2 + sessions):
+        if i == 2:
+            before = private_bytes(os.getpid())
+        opened.append(make())
+        await opened[-1].start()
+        await opened[-1].execute("1+1")
+    grown = private_bytes(os.getpid()) - before
+    kernels = [private_bytes(each.session.executor.core.need_session().kernel_pid()) for each in opened[2:]]
+    for each in opened:
+        await each.stop()
+    return (sum(kernels) + max(grown, 0)) / sessions
+
+
 async def measure(quick):
     from workcell import ApprovalRequest, CodeExecutionChunk, CodeExecutor, default_engine, generate_mcp_sources
 
@@ -48,9 +66,9 @@ async def measure(quick):
             rows["open"].append(time.perf_counter_ns() - began)
             assert result.text == "2"
         await asyncio.sleep(PAUSE)
+    rows["memory"].append(await measure_memory(lambda: CodeExecutor(images_dir=folder / "images")))
     async with CodeExecutor(images_dir=folder / "images") as executor:
         await executor.execute("1+1")
-        rows["memory"].append(private_bytes(executor.session.executor.core.need_session().kernel_pid()))
         for _ in range(500 if quick else 3000):
             began = time.perf_counter_ns()
             await executor.execute("1+1")
@@ -109,19 +127,36 @@ async def measure_overhead(rounds):
     return {name: statistics.median(values) / 1e3 for name, values in took.items()}
 
 
+def ipybox_python(build):
+    """(an interpreter that has ipybox, None) or (None, why not)."""
+    venv, requirements = os.path.join(build, "ipybox-venv"), os.path.join(HERE, "..", "scripts", "ipybox-requirements.txt")
+    python, stamp = os.path.join(venv, "bin", "python"), os.path.join(venv, ".requirements")
+    with open(requirements) as file:
+        wanted = file.read()
+    if os.path.exists(stamp) and open(stamp).read() == wanted:
+        return python, None
+    print("bench: installing ipybox in %s" % venv, file=sys.stderr)
+    shutil.rmtree(venv, ignore_errors=True)
+    for argv in ([sys.executable, "-m", "venv", venv],
+                 [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input", "--prefer-binary", "-r",
+                  requirements]):
+        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
+        if done.returncode != 0:
+            lines = done.stdout.strip().splitlines() or ["status %d" % done.returncode]
+            return None, "ipybox could not be installed: " + lines[-1]
+    with open(stamp, "w") as file:
+        file.write(wanted)
+    return python, None
+
+
 def peer(python, script, quick):
-    if not python:
-        return None
-    done = subprocess.run([python, os.path.join(HERE, script)] + (["--quick"] if quick else []), stdout=subprocess.PIPE,
-                          env=dict(os.environ, BENCH_TOOL=json.dumps(TOOL), PYTHONPATH=""))
+    """(rows, None) or (None, why not)."""
+    done = subprocess.run([python, "-W", "ignore", os.path.join(HERE, script)] + (["--quick"] if quick else []),
+                          stdout=subprocess.PIPE, env=dict(os.environ, BENCH_TOOL=json.dumps(TOOL), PYTHONPATH=""))
     if done.returncode != 0:
-        print("bench: %s failed" % script, file=sys.stderr)
-        return None
+        return None, "%s failed with status %d" % (script, done.returncode)
     answer = json.loads(done.stdout)
-    if not answer["ok"]:
-        print("bench: %s is left out: %s is missing" % (script, answer["missing"]), file=sys.stderr)
-        return None
-    return answer["rows"]
+    return (answer["rows"], None) if answer["ok"] else (None, "%s is not installed" % answer["missing"])
 
 
 def shown(name, value):
@@ -133,15 +168,21 @@ def shown(name, value):
 def main():
     parser = argparse.ArgumentParser(description="Measures the Python SDK beside its peers.")
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    parser.add_argument("--ipybox", help="an interpreter that has ipybox")
-    parser.add_argument("--jupyter", help="an interpreter that has jupyter_client and ipykernel")
     parser.add_argument("--json", help="write what was measured to this file")
+    parser.add_argument("build", help="the build folder")
     args = parser.parse_args()
+    build = os.path.abspath(args.build)
+    sys.path[:0] = [os.path.join(HERE, "..", "python")]
+    import backend
 
+    sys.path[0] = backend.unpack(build)
+    if args.json:
+        args.json = os.path.abspath(args.json)
+    python, why_not = ipybox_python(build)
     ours = asyncio.run(measure(args.quick))
     overhead = asyncio.run(measure_overhead(20 if args.quick else 100))
-    theirs = {"ipybox": peer(args.ipybox, "peer_ipybox.py", args.quick),
-              "jupyter_client": peer(args.jupyter, "peer_ipykernel.py", args.quick)}
+    theirs = {"ipybox": peer(python, "peer_ipybox.py", args.quick) if python else (None, why_not),
+              "jupyter_client": peer(sys.executable, "peer_ipykernel.py", args.quick)}
     middle = {name: statistics.median(values) for name, values in ours.items()}
     print("%-12s %12s %14s %9s %8s %16s %9s" % ("row", "workcell", "ipybox", "times", "wanted", "jupyter_client", "times"))
     more = {name: overhead[name] - overhead["c"] for name in ("awaited", "waited")}
@@ -151,7 +192,7 @@ def main():
         line = {"workcell": value}
         cells = ["%-12s %12s" % (name, shown(name, value))]
         for other, width in (("ipybox", 14), ("jupyter_client", 16)):
-            values = (theirs[other] or {}).get(name)
+            values = (theirs[other][0] or {}).get(name)
             found = statistics.median(values) if values else None
             ratio = found / value if found else None
             line[other], line[other + "_times"] = found, ratio
@@ -161,6 +202,9 @@ def main():
                 good = good and (ratio is None or ratio >= WANTED[name])
         report["rows"][name] = line
         print(" ".join(cells))
+    for other, (_, why_not) in theirs.items():
+        if why_not:
+            print("%s was not measured: %s" % (other, why_not))
     for name, value in more.items():
         print("a cell that is %-8s %.1f us through the SDK, %.1f us through the C API: %.1f us more (at most %d)" % (
             name + ":", overhead[name], overhead["c"], value, OVERHEAD_US))
