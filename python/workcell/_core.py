@@ -195,6 +195,7 @@ class Core:
         self.id = ""
         self.home = Channel()
         self.channel: Optional[Channel] = None  # where the last awaited cell's result came
+        self.quick = False  # the last cell was
         self.approvals = Approvals()
         self.policy = resolve(spec.policy)
         self.on_kernel_died: List[Callable[[str], Any]] = []

@@ -16,12 +16,17 @@ from .events import ApprovalEvent, Decoder, Event, ResultEvent
 from .types import ExecutionResult
 
 _MAIN = threading.main_thread().ident
+# After a cell that took less than this, the thread stays with the next one for a moment instead of being woken by its end. It
+# is held up when that one takes long, and only then: at the first output, call or question it goes on. Shorter than the
+# scheduler's tick it could not be without setting a timer for each cell, which costs more than the cell.
+_QUICK_MS, _LOOK_US = 1.0, 5000
 # Outcomes that say that the library failed, not the code: they are raised.
 _OUTCOMES = frozenset(("exception", "timeout", "interrupted", "kernel_died", "rejected", "limit_exceeded"))
 
 
 def _result(core: Core, native: _native.Result) -> ExecutionResult:
     result = ExecutionResult(native=native, session_id=core.id)
+    core.quick = native.duration_ms < _QUICK_MS
     info = result.error_info
     if info is not None and info.code not in _OUTCOMES:
         raise from_native(_native.NativeError(info.message, info.code, 0, 0))
@@ -30,14 +35,15 @@ def _result(core: Core, native: _native.Result) -> ExecutionResult:
 
 def _start(core: Core, code: str, timeout: Optional[float], channel: Channel, mask: int
            ) -> Tuple[int, Union[int, _native.Result]]:
-    """(token, run's number), or instead of a number what came of it: a short cell, and nobody else waits at the channel.
+    """(token, run's number), or instead of a number what came of it: it was over within a moment.
 
     On the channel's thread, so that the token's handler may be added afterwards.
     """
     token = next_token()
+    look_us = _LOOK_US if core.quick and not channel.handlers else 0
     try:
         return token, core.need_session().start(code, 0 if timeout is None else milliseconds(timeout), channel.port, token,
-                                                mask, not channel.handlers)
+                                                mask, look_us)
     except _native.NativeError as error:
         raise from_native(error) from None
 

@@ -421,7 +421,10 @@ void cell__loop_visit(struct cell__loop *loop, struct cell__task *task, struct c
 	run_for(loop, task, waiter, true);
 }
 
-/* libuv waits in milliseconds: its descriptor is waited for instead. */
+/*
+ * libuv would need a timer of its own: its descriptor is waited for instead.  A wait that ends before the scheduler's next tick
+ * has a price, the timer is set for it and put back again: many microseconds in a virtual machine.
+ */
 static void run_briefly(struct cell__loop *loop, const int *end, int64_t until_us)
 {
 	while (!__atomic_load_n(end, __ATOMIC_RELAXED)) {
