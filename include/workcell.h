@@ -691,6 +691,7 @@ struct cell_session_options {
 	 */
 	int portable_values;
 	const struct cell_container_options *container; /* container; NULL: all as in CELL_CONTAINER_OPTIONS_INIT */
+	const char *remote_ca; /* remote, https://: a PEM file of the certificates that are trusted; NULL: the system's */
 };
 #define CELL_SESSION_OPTIONS_INIT                                                 \
 	{ .size = sizeof(struct cell_session_options), .timeout_ms = 120000, .grace_ms = 2000, \

@@ -656,6 +656,7 @@ static const struct option session_options[] = {
 	{ "remote_url", OPT_TEXT, offsetof(struct cell_session_options, remote_url) },
 	{ "remote_token", OPT_TEXT, offsetof(struct cell_session_options, remote_token) },
 	{ "remote_workspace", OPT_TEXT, offsetof(struct cell_session_options, remote_workspace) },
+	{ "remote_ca", OPT_TEXT, offsetof(struct cell_session_options, remote_ca) },
 	{ "remote_reopen", OPT_INT, offsetof(struct cell_session_options, remote_reopen) },
 	{ "portable_values", OPT_INT, offsetof(struct cell_session_options, portable_values) },
 };

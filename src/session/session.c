@@ -74,7 +74,7 @@ struct cell_session {
 	bool approval_stops_clock, require_shell_escape, restore_cwd, portable;
 	bool takes_questions; /* of MCP servers */
 	struct cell__image_folder images;
-	char *remote_url, *remote_token, *remote_workspace;
+	char *remote_url, *remote_token, *remote_workspace, *remote_ca;
 	bool remote_reopen;
 	char *container; /* cell__container_describe() */
 	struct cell__policy confine; /* sandbox */
@@ -252,6 +252,7 @@ static int fill_spec(struct cell_session *session, struct cell__kernel_spec *ret
 		.remote_url = session->remote_url,
 		.remote_token = session->remote_token,
 		.remote_workspace = session->remote_workspace,
+		.remote_ca = session->remote_ca,
 		.remote_reopen = session->remote_reopen,
 		.container = session->container,
 	};
@@ -846,6 +847,7 @@ static void free_session(struct cell_session *session)
 	free(session->remote_url);
 	free(session->remote_token);
 	free(session->remote_workspace);
+	free(session->remote_ca);
 	free(session->container);
 	free(session->python);
 	free(session->preload);
@@ -1216,8 +1218,9 @@ static int check_audit(struct cell_session *session, struct cell_error *err)
 
 static int copy_remote(struct cell_session *session, const struct cell_session_options *opts, struct cell_error *err)
 {
-	const char *const texts[] = { opts->remote_url, opts->remote_token, opts->remote_workspace };
-	char **const copies[] = { &session->remote_url, &session->remote_token, &session->remote_workspace };
+	const char *const texts[] = { opts->remote_url, opts->remote_token, opts->remote_workspace, opts->remote_ca };
+	char **const copies[] = { &session->remote_url, &session->remote_token, &session->remote_workspace,
+				 &session->remote_ca };
 	bool remote = session->executor == &cell__remote_executor, container = session->executor == &cell__container_executor;
 	if (opts->container && !container)
 		return cell_fail(err, CELL_E_INVALID, 0, "options of a container are for the executor \"container\", not \"%s\"",
@@ -1226,7 +1229,7 @@ static int copy_remote(struct cell_session *session, const struct cell_session_o
 		return -1;
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
 		if (texts[i] && !remote && !(container && i == 2))
-			return cell_fail(err, CELL_E_INVALID, 0, "a server's URL, token and workspace are for the executor \"remote\", not \"%s\"",
+			return cell_fail(err, CELL_E_INVALID, 0, "a server's URL, token, workspace and certificates are for the executor \"remote\", not \"%s\"",
 					 session->executor->name);
 		if (texts[i] && !(*copies[i] = cell__strdup(texts[i])))
 			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
