@@ -1,0 +1,45 @@
+"""The Python SDK's ContainerExecutor in a real engine."""
+import asyncio
+import os
+import sys
+
+import containers
+import support
+
+sys.path.insert(0, os.path.join(support.ROOT, "python"))
+import backend  # noqa: E402
+
+sys.path[0] = backend.unpack(os.path.dirname(support.BIN))
+import workcell  # noqa: E402
+
+
+def test_container_executor(tmp_path):
+    base = tmp_path / "base"
+    (base / "tools").mkdir(parents=True)
+    (base / "tools" / "say.yaml").write_text(
+        "name: say\ntype: cli\ncommand: echo\nschema:\n  positional:\n    - {name: text, type: string, required: true}\n"
+        "recipes:\n  all:\n    params: {text: {}}\n")
+    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        os.chmod(folder, 0o755)
+    containers.give(base)
+    config = workcell.ContainerConfig(image=containers.IMAGE, auth_token="your-secret-token", network_disabled=True, memory_limit="256m",
+                                      cpu_quota=50000, tools_path=base / "tools", default_timeout=60.0, startup_timeout=120.0)
+
+    async def main():
+        async with workcell.Session(workcell.FileStorage(base), workcell.ContainerExecutor(config)) as session:
+            result = (await session.run("import os\nx = 6\nos.getuid(), os.getpid()")).raise_for_error()
+            assert result.isolation["executor"] == "container" and result.value[0] != 0
+            found = containers.inspect(result.isolation["container"])
+            assert (found["HostConfig"]["Memory"], found["HostConfig"]["NetworkMode"]) == (256 << 20, "none")
+            events = [event async for event in session.stream("print(tools.say.all(text='hi').strip())\nx * 7")]
+            assert events[0].text == "hi\n" and events[-1].result.value == 42
+            assert (await session.run("while True: pass", timeout=0.5)).error_info.code == "timeout"
+            # The storage is the host's folder, for both sides.
+            (await session.run("artifacts.save('note', 'from inside')")).raise_for_error()
+            assert await session.load_artifact("note") == "from inside"
+            assert session.supports("network_isolation")
+            await session.reset()
+            assert (await session.run("x")).error_info.type == "NameError"
+            return result.isolation["container"]
+
+    assert asyncio.run(asyncio.wait_for(main(), support.DEADLINE * 2)) not in containers.ours()
