@@ -25,8 +25,8 @@ def test_container_executor(tmp_path):
     config = workcell.ContainerConfig(image=containers.IMAGE, auth_token="your-secret-token", network_disabled=True, memory_limit="256m",
                                       cpu_quota=50000, tools_path=base / "tools", default_timeout=60.0, startup_timeout=120.0)
 
-    async def main():
-        async with workcell.Session(workcell.FileStorage(base), workcell.ContainerExecutor(config)) as session:
+    async def main(engine):
+        async with workcell.Session(workcell.FileStorage(base), workcell.ContainerExecutor(config), engine=engine) as session:
             result = (await session.run("import os\nx = 6\nos.getuid(), os.getpid()")).raise_for_error()
             assert result.isolation["executor"] == "container" and result.value[0] != 0
             found = containers.inspect(result.isolation["container"])
@@ -42,4 +42,6 @@ def test_container_executor(tmp_path):
             assert (await session.run("x")).error_info.type == "NameError"
             return result.isolation["container"]
 
-    assert asyncio.run(asyncio.wait_for(main(), support.DEADLINE * 2)) not in containers.ours()
+    with workcell.Engine() as engine:
+        made = asyncio.run(asyncio.wait_for(main(engine), support.DEADLINE * 2))
+    assert made not in containers.ours()
