@@ -1,7 +1,10 @@
 """The Python SDK's ContainerExecutor in a real engine."""
+import ast
 import asyncio
 import os
 import sys
+
+import pytest
 
 import containers
 import support
@@ -11,6 +14,10 @@ import backend  # noqa: E402
 
 sys.path[0] = backend.unpack(os.path.dirname(support.BIN))
 import workcell  # noqa: E402
+import workcell.execution  # noqa: E402
+
+sys.path.append(os.path.join(support.ROOT, "python", "tests"))
+import seeds  # noqa: E402
 
 
 def test_container_executor(tmp_path):
@@ -45,3 +52,38 @@ def test_container_executor(tmp_path):
     with workcell.Engine() as engine:
         made = asyncio.run(asyncio.wait_for(main(engine), support.DEADLINE * 2))
     assert made not in containers.ours()
+
+
+@pytest.fixture
+def default_image():
+    """The image that is used when none is named."""
+    name = "workcell:" + workcell._native.version()
+    there = name in containers.docker("images", "--format", "{{.Repository}}:{{.Tag}}").split()
+    if not there:
+        containers.docker("tag", containers.IMAGE, name)
+    yield
+    if not there:
+        containers.docker("rmi", "--no-prune", name)
+
+
+def test_examples(tmp_path, monkeypatch, default_image):
+    """What python/tests/test_seeds.py can only show to be refused where there is no engine; one test, for one image."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "tools").mkdir()
+    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        os.chmod(folder, 0o755)
+    containers.give(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AUTH_TOKEN", "secret")
+    ran = []
+    for name, code in seeds.examples():
+        if "ContainerExecutor(" not in code or "async with" not in code or "remote_url" in code or "deps=[" in code:
+            continue
+        names = {key: getattr(module, key) for module in (workcell, workcell.execution) for key in module.__all__}
+        names.update(os=os, agent_code="6 * 7", code="6 * 7", storage=workcell.FileStorage(tmp_path / "data"))
+        made = eval(compile(code, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)
+        asyncio.run(asyncio.wait_for(made, support.DEADLINE * 2))
+        assert names["result"].value == 42, name
+        ran.append(name)
+    assert len(ran) == 3
+    workcell.default_engine().close()
