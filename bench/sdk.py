@@ -85,7 +85,7 @@ async def measure(quick):
                 "    t = time.perf_counter_ns()\n    run(Params(%s))\n    took.append(time.perf_counter_ns() - t)\n"
                 "print(sorted(took)[%d])")
         await executor.execute("from mcptools.bench.%s import Params, run\nrun(Params(%s))" % TOOL)
-        for _ in range(3 if quick else 10):
+        for _ in range(5 if quick else 10):
             async for item in executor.stream(code % (TOOL[0], calls, TOOL[1], calls // 2)):
                 if isinstance(item, ApprovalRequest):
                     await item.accept()
