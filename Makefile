@@ -30,6 +30,7 @@ bench:
 	@scripts/build.sh $(BUILD)
 	@$(PYTHON) scripts/docker_engine.py $(BUILD)/workcell bench --python $(abspath $(PYTHON)) --json $(BUILD)/bench.json --svg $(BUILD)/bench.svg
 	@$(BUILD)/bench-venv/bin/python bench/serve.py $(BUILD)
+	@$(PYTHON) bench/sdk.py $(BUILD)
 
 # A folder of its own: the prefix is compiled in, and what is installed must not look into the build folder.
 install: setup

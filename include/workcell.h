@@ -708,6 +708,7 @@ struct cell_session_options {
 	 */
 	int portable_values;
 	const struct cell_container_options *container; /* container; NULL: all as in CELL_CONTAINER_OPTIONS_INIT */
+	const char *remote_ca; /* remote, https://: a PEM file of the certificates that are trusted; NULL: the system's */
 };
 #define CELL_SESSION_OPTIONS_INIT                                                 \
 	{ .size = sizeof(struct cell_session_options), .timeout_ms = 120000, .grace_ms = 2000, \
@@ -744,6 +745,13 @@ struct cell_run_options {
 	int64_t timeout_ms;    /* 0: the session's; -1: none */
 	cell_event_fn on_event; /* may be NULL */
 	void *event_arg;
+	/*
+	 * cell_session_start(): up to how many microseconds it stays, and runs the engine on this thread, so that a short cell
+	 * costs no change of threads.  Callbacks then come from inside the call too.  It ends as soon as *look_end is not 0:
+	 * a callback sets that when it has got what the caller wants to see.  0: it returns at once; at most 10000.
+	 */
+	int look_us;
+	const int *look_end;
 };
 #define CELL_RUN_OPTIONS_INIT { .size = sizeof(struct cell_run_options) }
 

@@ -5,6 +5,7 @@ the libraries that scripts/setup.sh names). The extension has the stable ABI, so
 """
 
 import base64
+import fcntl
 import hashlib
 import os
 import re
@@ -118,6 +119,28 @@ def _write(directory, files):
     writer.add(info + "/entry_points.txt", _ENTRY_POINTS.encode())
     writer.finish(info)
     return wheel
+
+
+def unpack(build):
+    """A folder of the build folder with what the wheel has, for programs of this checkout; made anew when something is newer."""
+    site = os.path.join(build, "python-site")
+    os.makedirs(site, exist_ok=True)
+    files = _files(build)
+    with open(os.path.join(site, ".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        stamp = os.path.join(site, ".stamp")
+        made = os.path.getmtime(stamp) if os.path.exists(stamp) else 0
+        if max(os.path.getmtime(path) for _, path in files) > made:
+            with zipfile.ZipFile(os.path.join(site, _write(site, files))) as archive:
+                for info in archive.infolist():
+                    path = os.path.join(site, info.filename)
+                    os.makedirs(os.path.dirname(path), exist_ok=True)
+                    with open(path + ".new", "wb") as file:
+                        file.write(archive.read(info))
+                    os.chmod(path + ".new", (info.external_attr >> 16) & 0o777 or 0o644)
+                    os.replace(path + ".new", path)
+            open(stamp, "w").close()
+    return site
 
 
 # ---- PEP 517

@@ -45,7 +45,10 @@ def first_lines(value):
 
 
 def members(cls):
-    for name, value in sorted(vars(cls).items()):
+    # What it has from a class that is nobody else's is its own.
+    found = {name: value for each in reversed(cls.__mro__) if each is cls or each.__name__.startswith("_")
+             for name, value in vars(each).items()}
+    for name, value in sorted(found.items()):
         if name.startswith("_") or name in ("code", "type"):
             continue
         inner = value.__func__ if isinstance(value, (classmethod, staticmethod)) else value

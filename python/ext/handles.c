@@ -75,6 +75,24 @@ static void leave(PyObject *object)
 		self->engine->users--;
 }
 
+/* A call of the library that may wait, by who has entered: without the GIL, and then he leaves. */
+#define INSIDE(object, call)                    \
+	({                                      \
+		__typeof__(call) answer_;       \
+		Py_BEGIN_ALLOW_THREADS          \
+		answer_ = (call);               \
+		Py_END_ALLOW_THREADS            \
+		leave(object);                  \
+		answer_;                        \
+	})
+
+static PyObject *none_or_error(int rc, const struct cell_error *err)
+{
+	if (rc < 0)
+		return raise_error(err), NULL;
+	Py_RETURN_NONE;
+}
+
 /* What the handle holds apart from the library's own. */
 static void drop(struct handle *self)
 {
@@ -92,28 +110,6 @@ static void drop(struct handle *self)
 	self->n_variables = 0;
 	Py_CLEAR(self->progress);
 	Py_CLEAR(self->keep);
-}
-
-typedef void (*close_fn)(void *pointer);
-
-static void close_session(void *pointer)
-{
-	cell_session_close(pointer);
-}
-
-static void close_space(void *pointer)
-{
-	cell_space_close(pointer);
-}
-
-static void close_audit(void *pointer)
-{
-	cell_audit_close(pointer);
-}
-
-static void close_engine(void *pointer)
-{
-	cell_engine_destroy(pointer);
 }
 
 /*
@@ -136,7 +132,21 @@ static bool wait_for_users(struct handle *self)
 	return self->users == 0;
 }
 
-static void close_handle(struct handle *self, close_fn fn)
+static void close_pointer(PyTypeObject *type, void *pointer)
+{
+	if (type == session_type)
+		cell_session_close(pointer);
+	else if (type == space_type)
+		cell_space_close(pointer);
+	else if (type == audit_type)
+		cell_audit_close(pointer);
+	else if (type == policy_type)
+		cell_policy_destroy(pointer);
+	else
+		cell_engine_destroy(pointer);
+}
+
+static void close_handle(struct handle *self)
 {
 	if (!self->pointer || self->closing)
 		return;
@@ -148,7 +158,7 @@ static void close_handle(struct handle *self, close_fn fn)
 			return;
 		void *pointer = self->pointer;
 		Py_BEGIN_ALLOW_THREADS
-		fn(pointer);
+		close_pointer(Py_TYPE(self), pointer);
 		Py_END_ALLOW_THREADS
 	}
 	self->pointer = NULL;
@@ -156,12 +166,19 @@ static void close_handle(struct handle *self, close_fn fn)
 		drop(self);
 }
 
-static void dealloc_handle(PyObject *object, close_fn fn)
+static PyObject *handle_close(PyObject *self, PyObject *args)
+{
+	(void)args;
+	close_handle(HANDLE(self));
+	Py_RETURN_NONE;
+}
+
+static void handle_dealloc(PyObject *object)
 {
 	struct handle *self = HANDLE(object);
 	PyTypeObject *type = Py_TYPE(object);
 	PyObject *engine = (PyObject *)self->engine;
-	close_handle(self, fn);
+	close_handle(self);
 	if (!self->pointer && self->pid == getpid())
 		drop(self);
 	((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
@@ -249,18 +266,6 @@ static PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 	return finish_new(self, rc, engine, &err);
 }
 
-static void engine_dealloc(PyObject *object)
-{
-	dealloc_handle(object, close_engine);
-}
-
-static PyObject *engine_close(PyObject *self, PyObject *args)
-{
-	(void)args;
-	close_handle(HANDLE(self), close_engine);
-	Py_RETURN_NONE;
-}
-
 /* [(name, isolation, available, reason, advice)] */
 static PyObject *engine_executors(PyObject *self, PyObject *args)
 {
@@ -295,17 +300,14 @@ static PyObject *engine_prewarm(PyObject *self, PyObject *args)
 	int rc;
 	if (!PyArg_ParseTuple(args, "zz", &python, &preload) || enter(self) < 0)
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS
-	rc = cell_engine_prewarm(HANDLE(self)->pointer, python, preload, &info, &err);
-	Py_END_ALLOW_THREADS
-	leave(self);
+	rc = INSIDE(self, cell_engine_prewarm(HANDLE(self)->pointer, python, preload, &info, &err));
 	if (rc < 0)
 		return raise_error(&err), NULL;
 	return Py_BuildValue("(sssLd)", info.python, info.version, info.ipython, (long long)info.zygote_pid, info.start_ms);
 }
 
 static PyMethodDef engine_methods[] = {
-	{ "close", engine_close, METH_NOARGS, NULL },
+	{ "close", handle_close, METH_NOARGS, NULL },
 	{ "executors", engine_executors, METH_NOARGS, NULL },
 	{ "prewarm", engine_prewarm, METH_VARARGS, NULL },
 	{ NULL, NULL, 0, NULL },
@@ -420,24 +422,9 @@ static PyObject *space_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 		options.on_progress = on_progress;
 		options.progress_arg = self;
 	}
-	Py_BEGIN_ALLOW_THREADS
-	rc = cell_space_open(HANDLE(engine)->pointer, &options, &space, &err);
-	Py_END_ALLOW_THREADS
-	leave(engine);
+	rc = INSIDE(engine, cell_space_open(HANDLE(engine)->pointer, &options, &space, &err));
 	Py_XDECREF(keep);
 	return finish_new(self, rc, space, &err);
-}
-
-static void space_dealloc(PyObject *object)
-{
-	dealloc_handle(object, close_space);
-}
-
-static PyObject *space_close(PyObject *self, PyObject *args)
-{
-	(void)args;
-	close_handle(HANDLE(self), close_space);
-	Py_RETURN_NONE;
 }
 
 /* call(method, args_json, raw or None) -> (json, raw or None) */
@@ -451,10 +438,7 @@ static PyObject *space_call(PyObject *self, PyObject *args)
 	int rc;
 	if (!PyArg_ParseTuple(args, "ssz#", &method, &json, &raw, &raw_size) || enter(self) < 0)
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS
-	rc = cell_space_call_ex(HANDLE(self)->pointer, method, json, raw, (size_t)raw_size, &answer, &err);
-	Py_END_ALLOW_THREADS
-	leave(self);
+	rc = INSIDE(self, cell_space_call_ex(HANDLE(self)->pointer, method, json, raw, (size_t)raw_size, &answer, &err));
 	if (rc < 0)
 		raise_message(err.code, err.sys, answer.message ? answer.message : err.msg);
 	else
@@ -472,7 +456,6 @@ static PyObject *space_add_tool(PyObject *self, PyObject *args)
 	PyObject *port;
 	unsigned long long token;
 	long long timeout_ms;
-	int rc;
 	if (!PyArg_ParseTuple(args, "szzLOK", &tool.name, &tool.description, &tool.parameters, &timeout_ms, &port, &token) ||
 	    check_type(port, port_type, "a Port") < 0 || usable(HANDLE(self)) < 0)
 		return NULL;
@@ -482,13 +465,7 @@ static PyObject *space_add_tool(PyObject *self, PyObject *args)
 	tool.timeout_ms = timeout_ms;
 	tool.fn = on_tool_call;
 	tool.arg = reg;
-	Py_BEGIN_ALLOW_THREADS
-	rc = cell_space_add_tool(HANDLE(self)->pointer, &tool, &err);
-	Py_END_ALLOW_THREADS
-	leave(self);
-	if (rc < 0)
-		return raise_error(&err), NULL;
-	Py_RETURN_NONE;
+	return none_or_error(INSIDE(self, cell_space_add_tool(HANDLE(self)->pointer, &tool, &err)), &err);
 }
 
 /* add_middleware(name, port, token) */
@@ -498,7 +475,6 @@ static PyObject *space_add_middleware(PyObject *self, PyObject *args)
 	struct cell_error err;
 	PyObject *port;
 	unsigned long long token;
-	int rc;
 	if (!PyArg_ParseTuple(args, "zOK", &middleware.name, &port, &token) || check_type(port, port_type, "a Port") < 0 ||
 	    usable(HANDLE(self)) < 0)
 		return NULL;
@@ -508,61 +484,34 @@ static PyObject *space_add_middleware(PyObject *self, PyObject *args)
 	middleware.before = on_before;
 	middleware.after = on_after;
 	middleware.arg = reg;
-	Py_BEGIN_ALLOW_THREADS
-	rc = cell_space_add_middleware(HANDLE(self)->pointer, &middleware, &err);
-	Py_END_ALLOW_THREADS
-	leave(self);
-	if (rc < 0)
-		return raise_error(&err), NULL;
-	Py_RETURN_NONE;
+	return none_or_error(INSIDE(self, cell_space_add_middleware(HANDLE(self)->pointer, &middleware, &err)), &err);
 }
 
 static PyObject *space_add_mcp(PyObject *self, PyObject *args)
 {
 	struct cell_error err;
 	const char *name, *params;
-	int rc;
 	if (!PyArg_ParseTuple(args, "ss", &name, &params) || enter(self) < 0)
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS
-	rc = cell_space_add_mcp(HANDLE(self)->pointer, name, params, &err);
-	Py_END_ALLOW_THREADS
-	leave(self);
-	if (rc < 0)
-		return raise_error(&err), NULL;
-	Py_RETURN_NONE;
+	return none_or_error(INSIDE(self, cell_space_add_mcp(HANDLE(self)->pointer, name, params, &err)), &err);
 }
 
 static PyObject *space_remove_mcp(PyObject *self, PyObject *args)
 {
 	struct cell_error err;
 	const char *name;
-	int rc;
 	if (!PyArg_ParseTuple(args, "s", &name) || enter(self) < 0)
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS
-	rc = cell_space_remove_mcp(HANDLE(self)->pointer, name, &err);
-	Py_END_ALLOW_THREADS
-	leave(self);
-	if (rc < 0)
-		return raise_error(&err), NULL;
-	Py_RETURN_NONE;
+	return none_or_error(INSIDE(self, cell_space_remove_mcp(HANDLE(self)->pointer, name, &err)), &err);
 }
 
 static PyObject *space_stop_servers(PyObject *self, PyObject *args)
 {
 	struct cell_error err;
-	int rc;
 	(void)args;
 	if (enter(self) < 0)
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS
-	rc = cell_space_stop_servers(HANDLE(self)->pointer, &err);
-	Py_END_ALLOW_THREADS
-	leave(self);
-	if (rc < 0)
-		return raise_error(&err), NULL;
-	Py_RETURN_NONE;
+	return none_or_error(INSIDE(self, cell_space_stop_servers(HANDLE(self)->pointer, &err)), &err);
 }
 
 /* on_tool_event(port, token) */
@@ -571,24 +520,17 @@ static PyObject *space_on_tool_event(PyObject *self, PyObject *args)
 	struct cell_error err;
 	PyObject *port;
 	unsigned long long token;
-	int rc;
 	if (!PyArg_ParseTuple(args, "OK", &port, &token) || check_type(port, port_type, "a Port") < 0 ||
 	    usable(HANDLE(self)) < 0)
 		return NULL;
 	struct reg *reg = add_reg(HANDLE(self), port, token, 0);
 	if (!reg || enter(self) < 0)
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS
-	rc = cell_space_on_tool_event(HANDLE(self)->pointer, on_tool_event, reg, &err);
-	Py_END_ALLOW_THREADS
-	leave(self);
-	if (rc < 0)
-		return raise_error(&err), NULL;
-	Py_RETURN_NONE;
+	return none_or_error(INSIDE(self, cell_space_on_tool_event(HANDLE(self)->pointer, on_tool_event, reg, &err)), &err);
 }
 
 static PyMethodDef space_methods[] = {
-	{ "close", space_close, METH_NOARGS, NULL },
+	{ "close", handle_close, METH_NOARGS, NULL },
 	{ "call", space_call, METH_VARARGS, NULL },
 	{ "add_tool", space_add_tool, METH_VARARGS, NULL },
 	{ "add_middleware", space_add_middleware, METH_VARARGS, NULL },
@@ -629,14 +571,6 @@ static PyObject *policy_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 	}
 	Py_END_ALLOW_THREADS
 	return finish_new(self, rc, policy, &err);
-}
-
-static void policy_dealloc(PyObject *object)
-{
-	PyTypeObject *type = Py_TYPE(object);
-	cell_policy_destroy(HANDLE(object)->pointer);
-	((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
-	Py_DECREF(type);
 }
 
 /* decide(kind, tool, callable, adapter, args_json) -> (decision, rule, line, name, reason, doubt, doubt_why) */
@@ -687,28 +621,13 @@ static PyObject *audit_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 		Py_XDECREF(keep);
 		return NULL;
 	}
-	Py_BEGIN_ALLOW_THREADS
-	rc = cell_audit_open(HANDLE(engine)->pointer, &options, &audit, &err);
-	Py_END_ALLOW_THREADS
-	leave(engine);
+	rc = INSIDE(engine, cell_audit_open(HANDLE(engine)->pointer, &options, &audit, &err));
 	Py_XDECREF(keep);
 	return finish_new(self, rc, audit, &err);
 }
 
-static void audit_dealloc(PyObject *object)
-{
-	dealloc_handle(object, close_audit);
-}
-
-static PyObject *audit_close(PyObject *self, PyObject *args)
-{
-	(void)args;
-	close_handle(HANDLE(self), close_audit);
-	Py_RETURN_NONE;
-}
-
 static PyMethodDef audit_methods[] = {
-	{ "close", audit_close, METH_NOARGS, NULL },
+	{ "close", handle_close, METH_NOARGS, NULL },
 	{ NULL, NULL, 0, NULL },
 };
 
@@ -737,6 +656,7 @@ static const struct option session_options[] = {
 	{ "remote_url", OPT_TEXT, offsetof(struct cell_session_options, remote_url) },
 	{ "remote_token", OPT_TEXT, offsetof(struct cell_session_options, remote_token) },
 	{ "remote_workspace", OPT_TEXT, offsetof(struct cell_session_options, remote_workspace) },
+	{ "remote_ca", OPT_TEXT, offsetof(struct cell_session_options, remote_ca) },
 	{ "remote_reopen", OPT_INT, offsetof(struct cell_session_options, remote_reopen) },
 	{ "portable_values", OPT_INT, offsetof(struct cell_session_options, portable_values) },
 };
@@ -828,25 +748,10 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
 		Py_XDECREF(kept);
 		return NULL;
 	}
-	Py_BEGIN_ALLOW_THREADS
-	rc = cell_session_open(HANDLE(engine)->pointer, &options, &session, &err);
-	Py_END_ALLOW_THREADS
-	leave(engine);
+	rc = INSIDE(engine, cell_session_open(HANDLE(engine)->pointer, &options, &session, &err));
 	Py_XDECREF(keep);
 	Py_XDECREF(kept);
 	return finish_new(self, rc, session, &err);
-}
-
-static void session_dealloc(PyObject *object)
-{
-	dealloc_handle(object, close_session);
-}
-
-static PyObject *session_close(PyObject *self, PyObject *args)
-{
-	(void)args;
-	close_handle(HANDLE(self), close_session);
-	Py_RETURN_NONE;
 }
 
 static PyObject *session_id(PyObject *self, PyObject *args)
@@ -883,16 +788,13 @@ static PyObject *session_run(PyObject *self, PyObject *args)
 	if (!PyArg_ParseTuple(args, "s#L", &code, &size, &timeout_ms) || enter(self) < 0)
 		return NULL;
 	options.timeout_ms = timeout_ms;
-	Py_BEGIN_ALLOW_THREADS
-	rc = cell_session_run(HANDLE(self)->pointer, code, (size_t)size, &options, &result, &err);
-	Py_END_ALLOW_THREADS
-	leave(self);
+	rc = INSIDE(self, cell_session_run(HANDLE(self)->pointer, code, (size_t)size, &options, &result, &err));
 	if (rc < 0)
 		return raise_error(&err), NULL;
 	return result_wrap(result);
 }
 
-/* start(code, timeout_ms, port, token, mask) -> run id */
+/* start(code, timeout_ms, port, token, mask, look_us) -> run id, or the result of a cell that was over within look_us */
 static PyObject *session_start(PyObject *self, PyObject *args)
 {
 	struct cell_run_options options = CELL_RUN_OPTIONS_INIT;
@@ -904,36 +806,38 @@ static PyObject *session_start(PyObject *self, PyObject *args)
 	unsigned long long token;
 	unsigned mask;
 	uint64_t id = 0;
-	if (!PyArg_ParseTuple(args, "s#LOKI", &code, &size, &timeout_ms, &port, &token, &mask) ||
-	    check_type(port, port_type, "a Port") < 0 || usable(HANDLE(self)) < 0)
+	int rc;
+	if (!PyArg_ParseTuple(args, "s#LOKIi", &code, &size, &timeout_ms, &port, &token, &mask, &options.look_us) ||
+	    check_type(port, port_type, "a Port") < 0 || enter(self) < 0)
 		return NULL;
 	struct reg *reg = reg_create(port_of(port), token, mask, true);
-	if (!reg)
+	if (!reg) {
+		leave(self);
 		return PyErr_NoMemory();
+	}
 	options.timeout_ms = timeout_ms;
 	options.on_event = on_run_event;
 	options.event_arg = reg;
-	if (cell_session_start(HANDLE(self)->pointer, code, (size_t)size, &options, &id, &err) < 0) {
+	options.look_end = &stay.heard;
+	stay = (struct stay){ .reg = options.look_us > 0 ? reg : NULL };
+	rc = INSIDE(self, cell_session_start(HANDLE(self)->pointer, code, (size_t)size, &options, &id, &err));
+	stay.reg = NULL;
+	if (rc < 0) {
 		reg_destroy(reg);
 		return raise_error(&err), NULL;
 	}
+	if (stay.result)
+		return result_wrap(stay.result);
 	return PyLong_FromUnsignedLongLong(id);
 }
 
 static PyObject *session_interrupt(PyObject *self, PyObject *args)
 {
 	struct cell_error err;
-	int rc;
 	(void)args;
 	if (enter(self) < 0)
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS
-	rc = cell_session_interrupt(HANDLE(self)->pointer, &err);
-	Py_END_ALLOW_THREADS
-	leave(self);
-	if (rc < 0)
-		return raise_error(&err), NULL;
-	Py_RETURN_NONE;
+	return none_or_error(INSIDE(self, cell_session_interrupt(HANDLE(self)->pointer, &err)), &err);
 }
 
 /* cancel(run id) */
@@ -941,32 +845,18 @@ static PyObject *session_cancel(PyObject *self, PyObject *args)
 {
 	struct cell_error err;
 	unsigned long long id;
-	int rc;
 	if (!PyArg_ParseTuple(args, "K", &id) || enter(self) < 0)
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS
-	rc = cell_session_cancel(HANDLE(self)->pointer, id, &err);
-	Py_END_ALLOW_THREADS
-	leave(self);
-	if (rc < 0)
-		return raise_error(&err), NULL;
-	Py_RETURN_NONE;
+	return none_or_error(INSIDE(self, cell_session_cancel(HANDLE(self)->pointer, id, &err)), &err);
 }
 
 static PyObject *session_reset(PyObject *self, PyObject *args)
 {
 	struct cell_error err;
-	int rc;
 	(void)args;
 	if (enter(self) < 0)
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS
-	rc = cell_session_reset(HANDLE(self)->pointer, &err);
-	Py_END_ALLOW_THREADS
-	leave(self);
-	if (rc < 0)
-		return raise_error(&err), NULL;
-	Py_RETURN_NONE;
+	return none_or_error(INSIDE(self, cell_session_reset(HANDLE(self)->pointer, &err)), &err);
 }
 
 /* answer(id, accept, reason, args_json, always) */
@@ -975,17 +865,10 @@ static PyObject *session_answer(PyObject *self, PyObject *args)
 	struct cell_approval_answer answer = CELL_APPROVAL_ANSWER_INIT;
 	struct cell_error err;
 	unsigned long long id;
-	int rc;
 	if (!PyArg_ParseTuple(args, "Kpzzp", &id, &answer.accept, &answer.reason, &answer.args, &answer.always) ||
 	    enter(self) < 0)
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS
-	rc = cell_session_answer(HANDLE(self)->pointer, id, &answer, &err);
-	Py_END_ALLOW_THREADS
-	leave(self);
-	if (rc < 0)
-		return raise_error(&err), NULL;
-	Py_RETURN_NONE;
+	return none_or_error(INSIDE(self, cell_session_answer(HANDLE(self)->pointer, id, &answer, &err)), &err);
 }
 
 static PyObject *session_approvals(PyObject *self, PyObject *args)
@@ -996,10 +879,7 @@ static PyObject *session_approvals(PyObject *self, PyObject *args)
 	(void)args;
 	if (enter(self) < 0)
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS
-	rc = cell_session_approvals(HANDLE(self)->pointer, &json, &err);
-	Py_END_ALLOW_THREADS
-	leave(self);
+	rc = INSIDE(self, cell_session_approvals(HANDLE(self)->pointer, &json, &err));
 	if (rc < 0)
 		return raise_error(&err), NULL;
 	PyObject *text = text_of(json, strlen(json));
@@ -1008,7 +888,7 @@ static PyObject *session_approvals(PyObject *self, PyObject *args)
 }
 
 static PyMethodDef session_methods[] = {
-	{ "close", session_close, METH_NOARGS, NULL },
+	{ "close", handle_close, METH_NOARGS, NULL },
 	{ "id", session_id, METH_NOARGS, NULL },
 	{ "kernel_pid", session_kernel_pid, METH_NOARGS, NULL },
 	{ "run", session_run, METH_VARARGS, NULL },
@@ -1023,11 +903,11 @@ static PyMethodDef session_methods[] = {
 
 /* ---- types ---- */
 
-static PyTypeObject *make_type(const char *name, newfunc new, destructor dealloc, PyMethodDef *methods)
+static PyTypeObject *make_type(const char *name, newfunc new, PyMethodDef *methods)
 {
 	PyType_Slot slots[] = {
 		{ Py_tp_new, new },
-		{ Py_tp_dealloc, dealloc },
+		{ Py_tp_dealloc, handle_dealloc },
 		{ Py_tp_methods, methods },
 		{ 0, NULL },
 	};
@@ -1039,11 +919,11 @@ static PyTypeObject *make_type(const char *name, newfunc new, destructor dealloc
 
 int add_handle_types(PyObject *module)
 {
-	engine_type = make_type("workcell._native.Engine", engine_new, engine_dealloc, engine_methods);
-	space_type = make_type("workcell._native.Space", space_new, space_dealloc, space_methods);
-	policy_type = make_type("workcell._native.Policy", policy_new, policy_dealloc, policy_methods);
-	audit_type = make_type("workcell._native.Audit", audit_new, audit_dealloc, audit_methods);
-	session_type = make_type("workcell._native.Session", session_new, session_dealloc, session_methods);
+	engine_type = make_type("workcell._native.Engine", engine_new, engine_methods);
+	space_type = make_type("workcell._native.Space", space_new, space_methods);
+	policy_type = make_type("workcell._native.Policy", policy_new, policy_methods);
+	audit_type = make_type("workcell._native.Audit", audit_new, audit_methods);
+	session_type = make_type("workcell._native.Session", session_new, session_methods);
 	if (add_type(module, "Engine", engine_type) < 0 || add_type(module, "Space", space_type) < 0 ||
 	    add_type(module, "Policy", policy_type) < 0 || add_type(module, "Audit", audit_type) < 0)
 		return -1;

@@ -41,6 +41,17 @@ void port_unref(struct port *port);
 void port_push(struct port *port, struct item *item);
 size_t port_pending(struct port *port);
 
+/*
+ * A thread that stays with a cell that it starts: `heard` once something was pushed to some port, or the result is here.  It
+ * comes here, and not to the port, where nothing waits there that came before it.
+ */
+struct stay {
+	struct reg *reg;
+	struct cell_result *result;
+	int heard;
+};
+extern _Thread_local struct stay stay;
+
 /* Who gets to hear of something: the argument of the library's callbacks. */
 struct reg {
 	struct port *port;

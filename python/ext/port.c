@@ -247,6 +247,14 @@ void port_unref(struct port *port)
 	free(port);
 }
 
+static bool is_empty(struct port *port)
+{
+	pthread_mutex_lock(&port->lock);
+	bool empty = !port->first;
+	pthread_mutex_unlock(&port->lock);
+	return empty;
+}
+
 size_t port_pending(struct port *port)
 {
 	pthread_mutex_lock(&port->lock);
@@ -255,11 +263,14 @@ size_t port_pending(struct port *port)
 	return pending;
 }
 
+_Thread_local struct stay stay;
+
 void port_push(struct port *port, struct item *item)
 {
 	const uint64_t one = 1;
 	if (!item)
 		return;
+	stay.heard = 1;
 	item->next = NULL;
 	pthread_mutex_lock(&port->lock);
 	bool closed = port->closed;
@@ -386,6 +397,12 @@ void on_run_event(void *arg, const struct cell_event *event)
 	struct reg *reg = arg;
 	if (event->type != CELL_EVENT_RESULT) {
 		push_event(reg, event);
+		return;
+	}
+	if (stay.reg == reg && is_empty(reg->port)) {
+		stay.result = event->result;
+		stay.heard = 1;
+		reg_destroy(reg);
 		return;
 	}
 	struct item *item = reg->last;

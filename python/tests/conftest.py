@@ -1,9 +1,7 @@
 """Tests of the Python SDK: of the package as its wheel has it, made from the build folder that WORKCELL_BIN is in."""
 import asyncio
-import fcntl
 import os
 import sys
-import zipfile
 
 import pytest
 
@@ -13,36 +11,12 @@ BUILD = os.path.dirname(os.path.abspath(os.environ.get("WORKCELL_BIN", os.path.j
 DEADLINE = 60
 
 
-def unpacked():
-    """The wheel's files in the build folder; made anew when something in them is newer."""
-    sys.path.insert(0, os.path.dirname(HERE))
-    try:
-        import backend
-    finally:
-        del sys.path[0]
-    site = os.path.join(BUILD, "python-site")
-    os.makedirs(site, exist_ok=True)
-    with open(os.path.join(site, ".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        stamp = os.path.join(site, ".stamp")
-        made = os.path.getmtime(stamp) if os.path.exists(stamp) else 0
-        if max(os.path.getmtime(path) for _, path in backend._files(BUILD)) > made:
-            os.environ["WORKCELL_BUILD_DIR"] = BUILD
-            wheel = os.path.join(site, backend.build_wheel(site))
-            del os.environ["WORKCELL_BUILD_DIR"]
-            with zipfile.ZipFile(wheel) as archive:
-                for info in archive.infolist():
-                    path = os.path.join(site, info.filename)
-                    os.makedirs(os.path.dirname(path), exist_ok=True)
-                    with open(path + ".new", "wb") as file:
-                        file.write(archive.read(info))
-                    os.chmod(path + ".new", (info.external_attr >> 16) & 0o777 or 0o644)
-                    os.replace(path + ".new", path)
-            open(stamp, "w").close()
-    return site
+sys.path.insert(0, os.path.dirname(HERE))
+import backend  # noqa: E402
 
+del sys.path[0]
 
-SITE = unpacked()
+SITE = backend.unpack(BUILD)
 sys.path.insert(0, SITE)
 os.environ["PYTHONPATH"] = SITE  # for programs that tests start
 

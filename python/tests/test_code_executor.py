@@ -1,17 +1,22 @@
 """The second family, and the defects that its reference records (section 8.3, D1 to D17): ours has none of them."""
 import asyncio
+import json
 import os
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from conftest import HERE, run
+from conftest import BUILD, DEADLINE, HERE, ROOT, run
 
 import workcell
 from workcell import (ApprovalGoneError, ApprovalRequest, CodeExecutionChunk, CodeExecutionError, CodeExecutionResult,
                       CodeExecutor, generate_mcp_sources)
+
+sys.path.insert(0, os.path.join(ROOT, "tests"))
+import spaces  # noqa: E402
 
 BRAVE = {"command": sys.executable, "args": [os.path.join(HERE, "brave.py")]}
 
@@ -307,6 +312,38 @@ def test_d14_a_timeout_says_so(tmp_path):
             assert (await made.execute("x")).text == "1"
 
     run(main())
+
+
+def test_d14_a_relative_root_and_a_venv_without_pip(tmp_path):
+    """Of the MCP server that stands beside CodeExecutor: `.env` is found, and what installs packages is not the code's pip."""
+    root, wheels = tmp_path / "up" / "root", tmp_path / "wheels"
+    root.mkdir(parents=True)
+    wheels.mkdir()
+    (root / ".env").write_text("KERNEL_ENV_MARK=found\n")
+    spaces.make_wheel(str(wheels), "wc-alpha", source="value = 5")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
+    env = {"PATH": os.path.dirname(sys.executable) + ":/usr/bin:/bin", "HOME": str(tmp_path)}
+    argv = [os.path.join(BUILD, "workcell"), "mcp", "--root", "root", "--python", str(tmp_path / "bare/bin/python"), "--wheel-dir",
+            str(wheels)]
+    code = ("import os, importlib.util as find, wc_alpha\nprint(os.environ['MARK'], os.getcwd(), wc_alpha.value, "
+            "find.find_spec('pip') is None)")
+    calls = [("initialize", {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}),
+             ("tools/call", {"name": "install_package", "arguments": {"package_name": "wc-alpha"}}),
+             ("tools/call", {"name": "run_code", "arguments": {"code": code}})]
+    with subprocess.Popen(argv, cwd=root.parent, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          universal_newlines=True) as server:
+        answers = []
+        for number, (method, params) in enumerate(calls):
+            server.stdin.write(json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}) + "\n")
+            server.stdin.flush()
+            answer = {}
+            while answer.get("id") != number:
+                answer = json.loads(server.stdout.readline())
+            answers.append(answer["result"])
+        server.stdin.close()
+        server.wait(DEADLINE)
+    assert not answers[1]["isError"], answers[1]
+    assert ("found %s 5 True" % root) in answers[2]["content"][0]["text"], answers[2]
 
 
 @pytest.mark.parametrize("async_api", [False, True])

@@ -1,12 +1,17 @@
-"""Defects that the first family's reference records (sections 9.1 and 9.2, by number): ours has none of them."""
+"""Defects that the first family's reference records (sections 9.1 and 9.2, by number): ours has none of them.
+
+What 9.2 records is not numbered there: `security_1` is its first point.
+"""
+import ast
 import asyncio
 import os
+import re
 import subprocess
 import sys
 import threading
 
 import pytest
-from conftest import ROOT, run
+from conftest import HERE, ROOT, run
 
 import workcell
 import workcell.sync
@@ -283,7 +288,7 @@ def test_24_command_line_tools_have_no_stdin_of_the_host(tmp_path):
 # ---- 9.2
 
 
-def test_workflows_are_not_run_on_the_host(storage, tmp_path):
+def test_security_1_workflows_are_not_run_on_the_host(storage, tmp_path):
     mark = tmp_path / "mark"
     source = "open(%r, 'w').close()\nasync def run():\n    return 1\n" % str(mark)
 
@@ -296,7 +301,7 @@ def test_workflows_are_not_run_on_the_host(storage, tmp_path):
     run(main())
 
 
-def test_ids_are_the_librarys_and_nothing_listens(storage):
+def test_security_2_ids_are_the_librarys_and_nothing_listens(storage):
     with workcell.sync.Session(storage) as one, workcell.sync.Session(storage) as two:
         assert len(one.session_id) == 32 and one.session_id != two.session_id
         inodes = {os.readlink("/proc/self/fd/" + fd) for fd in os.listdir("/proc/self/fd")
@@ -307,8 +312,20 @@ def test_ids_are_the_librarys_and_nothing_listens(storage):
             assert not inodes & set(listening)
 
 
+def test_security_3_limits_are_real(storage, tmp_path):
+    async def main():
+        made = workcell.SandboxExecutor(workcell.SandboxConfig(cwd=tmp_path, memory_limit="256m"))
+        async with Session(storage, made) as session:
+            result = await session.run("import os\nx = bytearray(1 << 30)\nlen(x)")
+            assert not result.is_ok and ("MemoryError" in result.error or result.error_info.code == "limit_exceeded")
+            confined = await session.run("[line.split()[1] for line in open('/proc/self/status') if line.startswith('CapEff')]")
+            assert [int(bits, 16) for bits in confined.value] == [0]
+
+    run(main())
+
+
 @pytest.mark.parametrize("name", EXECUTORS)
-def test_middlewares_work_on_every_executor(name, storage, tmp_path):
+def test_security_4_middlewares_work_on_every_executor(name, storage, tmp_path):
     async def main():
         seen = []
 
@@ -327,7 +344,7 @@ def test_middlewares_work_on_every_executor(name, storage, tmp_path):
     run(main())
 
 
-def test_no_network_unless_it_is_asked_for(storage, tmp_path):
+def test_security_5_no_network_unless_it_is_asked_for(storage, tmp_path):
     async def main():
         async with Session(storage, executor("sandbox", tmp_path)) as session:
             assert (await session.run("1")).isolation["network"] == "none"
@@ -336,7 +353,29 @@ def test_no_network_unless_it_is_asked_for(storage, tmp_path):
     assert "network_profile" not in workcell.DenoSandboxConfig().session_options()  # the library's default: none
 
 
-def test_tool_arguments_cannot_break_out(tmp_path):
+def test_security_6_code_does_not_install_packages_itself(storage, tmp_path):
+    """In the sandbox: what the interpreter has installed can be read, and that is all."""
+    spaces.make_wheel(str(tmp_path), "wc-alpha", source="value = 5")
+    code = ("import glob, site, subprocess, sys\n"
+            "done = subprocess.run([sys.executable, '-m', 'pip', 'install', '--no-index', *glob.glob(%r)],"
+            " capture_output=True, text=True)\n"
+            "made = []\n"
+            "for folder in site.getsitepackages():\n"
+            "    try:\n        made.append(open(folder + '/wc_alpha.py', 'w'))\n    except OSError:\n        pass\n"
+            "done.returncode != 0, made" % str(tmp_path / "work" / "*.whl"))
+
+    async def main():
+        made = executor("sandbox", tmp_path, allow_runtime_deps=False)
+        for wheel in tmp_path.glob("*.whl"):
+            wheel.rename(tmp_path / "work" / wheel.name)
+        async with Session(storage, made) as session:
+            assert (await session.run(code)).raise_for_error().value == (True, [])
+            assert "RuntimeDepsDisabledError" in (await session.run("deps.add('wc-alpha')")).error
+
+    run(main())
+
+
+def test_security_7_tool_arguments_cannot_break_out(tmp_path):
     spaces.write_files(tmp_path, {"tools/ls.yaml": (
         "name: ls\ncommand: ls\nschema: {positional: [{name: path, required: true}]}\nrecipes: {all: {}}\n")})
 
@@ -354,7 +393,7 @@ def test_tool_arguments_cannot_break_out(tmp_path):
     run(main())
 
 
-def test_the_remote_helper_can_authenticate():
+def test_security_8_the_remote_helper_can_authenticate():
     from workcell.integrations import autogen
 
     with pytest.raises(ValueError, match="exactly one"):
@@ -377,3 +416,19 @@ def test_the_remote_helper_can_authenticate():
             assert "tools.f.f(n): Does it." in await autogen.get_tools_description(session)
 
     run(main())
+
+
+# ---- that none was forgotten
+
+
+@pytest.mark.parametrize("module, prefix, count", [("test_defects_code_mode.py", "", 25), ("test_defects_code_mode.py", "security_", 8),
+                                                   ("test_code_executor.py", "d", 17)])
+def test_every_recorded_defect_has_a_test(module, prefix, count):
+    """Names say which: test_14_15_23_25_packages, test_5_and_6_redis_names_and_tools, test_d3_a_dead_kernel."""
+    with open(os.path.join(HERE, module)) as file:
+        names = [each.name for each in ast.parse(file.read()).body if isinstance(each, ast.FunctionDef)]
+    found = set()
+    for name in names:
+        match = re.match("test_%s([0-9]+(?:(?:_and)?_[0-9]+)*)_" % prefix, name)
+        found |= {int(number) for number in re.findall("[0-9]+", match.group(1))} if match else set()
+    assert found == set(range(1, count + 1))

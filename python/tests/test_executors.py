@@ -2,6 +2,7 @@
 import asyncio
 import os
 import re
+import subprocess
 import sys
 
 import pytest
@@ -149,12 +150,44 @@ def test_remote_facades(server, storage):
             assert await session.sync_deps() == {"installed": [], "already_present": [], "failed": []}
             with pytest.raises(CodeModeError):
                 await session.add_dep("not a package!")
-            with pytest.raises(ConfigurationError, match="called by code"):
-                await session.call_tool("say.all", words="x")
+            assert (await session.call_tool("say.all", words="from outside")).strip() == "from outside"
+            with pytest.raises(workcell.ToolNotFoundError):
+                await session.call_tool("no_such_tool")
+            with pytest.raises(CodeModeError, match="word"):
+                await session.call_tool("say.all", word="x")
             with pytest.raises(ConfigurationError, match="server's"):
                 session.tool(lambda n: n, name="n")
 
     run(main())
+
+
+@pytest.mark.parametrize("way", ["https", "unix"])
+def test_remote_ways(way, tmp_path):
+    """The cells go by the library, the facades by Python: both know the ways, and both look at certificates."""
+    if way == "https":
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout",
+                        tmp_path / "k", "-out", tmp_path / "c", "-days", "2", "-subj", "/CN=localhost", "-addext",
+                        "subjectAltName=IP:127.0.0.1"], check=True, stderr=subprocess.PIPE)
+        server = serving.Server("--executor", "subprocess", "--base", tmp_path / "base", "--tls-cert", tmp_path / "c", "--tls-key",
+                                tmp_path / "k")
+        url = "https://127.0.0.1:%d" % server.port
+    else:
+        server = serving.Server("--executor", "subprocess", "--base", tmp_path / "base", listen="unix:%s" % (tmp_path / "s"))
+        url = "unix:%s" % (tmp_path / "s")
+    code = ("import sys, workcell.sync\nfrom workcell import ContainerExecutor\n"
+            "with workcell.sync.Session.scratch(ContainerExecutor(remote_url=sys.argv[1], auth_token=sys.argv[2])) as session:\n"
+            "    session.save_artifact('a', [1])\n"
+            "    print(session.run('artifacts.load(\\'a\\')').raise_for_error().value, session.list_artifacts()[0]['name'])\n")
+    argv = [sys.executable, "-c", code, url, serving.TOKEN]
+    try:
+        env = dict(os.environ, SSL_CERT_FILE=str(tmp_path / "c"))
+        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, env=env)
+        assert done.stdout == "[1] a\n", done.stderr
+        if way == "https":
+            done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
+            assert done.returncode != 0 and "certificate" in done.stderr.splitlines()[-1], done.stderr
+    finally:
+        server.close()
 
 
 def test_remote_workspaces(server, tmp_path):

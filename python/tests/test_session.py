@@ -1,5 +1,6 @@
 """The async session: cells, values, streams, cancelling, tools, facades."""
 import asyncio
+import time
 import dataclasses
 import enum
 import pickle
@@ -548,5 +549,31 @@ def test_tables_arrays_and_pictures(storage, tmp_path):
             image, = plot.images
             assert image.path.parent == tmp_path / "images" and image.pil().format == "PNG"
             assert "data:image/png" in plot._repr_mimebundle_()["text/html"]
+
+    run(main())
+
+
+def test_short_cells_do_not_keep_the_loop():
+    async def main():
+        turns = 0
+
+        async def other():
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async with workcell.Session.scratch() as session:
+            task = asyncio.ensure_future(other())
+            began = time.monotonic()
+            while time.monotonic() - began < 0.05:
+                assert (await session.run("1 + 1")).value == 2
+            assert turns >= 10
+            # Two at once, and a long one beside short ones.
+            slow = asyncio.ensure_future(session.run("import time; time.sleep(0.1); 'slow'"))
+            async with workcell.Session.scratch() as second:
+                assert [(await second.run("%d" % i)).value for i in range(20)] == list(range(20))
+            assert (await slow).value == "slow"
+            task.cancel()
 
     run(main())

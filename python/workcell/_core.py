@@ -171,15 +171,16 @@ def _parts(parts: Sequence[Mapping[str, Any]], raw: bytes) -> Any:
     found: List[Any] = []
     at = 0
     for part in parts:
-        data = raw[at:at + part["size"]]
+        found.append(part_value(part["type"], raw[at:at + part["size"]]))
         at += part["size"]
-        if part["type"] == "json":
-            found.append(json.loads(data))
-        elif part["type"] == "text":
-            found.append(data.decode("utf-8", "replace"))
-        else:
-            found.append(data)
     return found[0] if len(found) == 1 else found
+
+
+def part_value(kind: str, data: bytes) -> Any:
+    """A part of a tool's answer."""
+    if kind in ("json", "structured"):
+        return json.loads(data)
+    return data.decode("utf-8", "replace") if kind == "text" else data
 
 
 class Core:
@@ -195,6 +196,7 @@ class Core:
         self.id = ""
         self.home = Channel()
         self.channel: Optional[Channel] = None  # where the last awaited cell's result came
+        self.quick = False  # the last cell was
         self.approvals = Approvals()
         self.policy = resolve(spec.policy)
         self.on_kernel_died: List[Callable[[str], Any]] = []
@@ -287,7 +289,7 @@ class Core:
             raise ConfigurationError("with a session server these are the server's, and cannot be given here: %s"
                                      % ", ".join(given))
         return RemoteSpace(spec.session["remote_url"], spec.session.get("remote_token"),
-                           spec.session.get("remote_workspace"))
+                           spec.session.get("remote_workspace"), spec.session.get("remote_ca"))
 
     def _configure_deps(self) -> None:
         """What was configured is there before the first cell, also where code may not add packages."""

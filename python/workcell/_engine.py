@@ -12,6 +12,7 @@ import itertools
 import logging
 import os
 import threading
+import time
 import weakref
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple, Union
 
@@ -20,7 +21,9 @@ from .errors import ExecutorUnavailableError, SessionClosedError, from_native
 
 log = logging.getLogger("workcell")
 Item = Tuple[Any, ...]
-_tokens = itertools.count(1)
+next_token = itertools.count(1).__next__
+#: Seconds that tasks whose cells are all over at once may keep an event loop.
+_TURN = 0.001
 
 # enum cell_event_type, and the port's own types.
 CHUNK, DISPLAY, RESULT, KERNEL_DIED, CALL_STARTED, CALL_ENDED, APPROVAL, APPROVAL_ENDED, IMAGE = range(1, 10)
@@ -39,9 +42,18 @@ class Channel:
         self.port = _native.Port()
         self.handlers: Dict[int, Callable[[Item], None]] = {}
         self._loop: Optional[weakref.ReferenceType[asyncio.AbstractEventLoop]] = None
+        self._turned = 0.0
+
+    def is_due(self) -> bool:
+        """Whether tasks that did not have to wait have kept the loop long enough; then it begins anew."""
+        now = time.monotonic()
+        if now - self._turned < _TURN:
+            return False
+        self._turned = now
+        return True
 
     def add(self, handler: Callable[[Item], None]) -> int:
-        token = next(_tokens)
+        token = next_token()
         self.handlers[token] = handler
         return token
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import socket
+import ssl
 import threading
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 from urllib.parse import quote, urlencode, urlsplit
 
-from ._core import SpaceHandle
+from ._core import SpaceHandle, part_value
 from .errors import ConfigurationError, EngineError, ServerError, from_operation
 
-#: Seconds for an answer; installing takes longer.
+#: Seconds for an answer; installing and tools take longer.
 ANSWER_SECONDS, INSTALL_SECONDS = 60.0, 900.0
 #: More than this is not read.
 MAX_ANSWER_BYTES = 1 << 30
@@ -55,8 +57,9 @@ class _Answer:
 class RemoteSpace(SpaceHandle):
     """What the facades of a remote session ask. With a workspace, requests name a session of the server that is bound to it."""
 
-    def __init__(self, url: str, token: Optional[str], workspace: Optional[str]) -> None:
+    def __init__(self, url: str, token: Optional[str], workspace: Optional[str], ca: Optional[str] = None) -> None:
         self._url, self._token, self._workspace = url, token, workspace
+        self._tls = ssl.create_default_context(cafile=ca) if url.startswith("https:") else None
         self._session: Optional[str] = None
         self._lock = threading.Lock()
 
@@ -70,10 +73,14 @@ class RemoteSpace(SpaceHandle):
         if self._url.startswith("unix:"):
             return _UnixConnection(self._url[5:], timeout), ""
         parts = urlsplit(self._url)
-        made = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         if parts.hostname is None:
             raise ConfigurationError("the URL of the server has no host")
-        return made(parts.hostname, parts.port, timeout=timeout), parts.path.rstrip("/")
+        made: http.client.HTTPConnection
+        if self._tls is not None:
+            made = http.client.HTTPSConnection(parts.hostname, parts.port, timeout=timeout, context=self._tls)
+        else:
+            made = http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
+        return made, parts.path.rstrip("/")
 
     def _request(self, method: str, path: str, body: Optional[bytes] = None, kind: str = "application/json",
                  session: Optional[str] = None, timeout: float = ANSWER_SECONDS) -> _Answer:
@@ -131,7 +138,14 @@ class RemoteSpace(SpaceHandle):
         return operation(self, method, args), None
 
     def call_tool(self, name: str, args: Mapping[str, Any]) -> Any:
-        raise ConfigurationError("the tools of a session server are called by code: session.run('tools.%s(...)')" % name)
+        """In a session of the server: as code there would, with its policy."""
+        answer = self.ask("tools.call", {"name": name}, "POST", "/api/tools/%s/call" % quote(name, safe=""),
+                          body={"args": dict(args)}, timeout=INSTALL_SECONDS).json()
+        if not answer.get("parts"):
+            return answer["value"]
+        found = [part_value(part["type"], part["text"].encode() if "text" in part else base64.b64decode(part["data"]))
+                 for part in answer["parts"]]
+        return found[0] if len(found) == 1 else found
 
     def save_artifact(self, name: str, kind: str, data: bytes, description: str, metadata: Mapping[str, Any]) -> Any:
         query = {"type": kind, "description": description, "metadata": json.dumps(dict(metadata))}

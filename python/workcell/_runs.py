@@ -5,35 +5,45 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from typing import Any, AsyncIterator, Callable, Deque, Iterator, List, Optional
+from typing import Any, AsyncIterator, Callable, Deque, Iterator, List, Optional, Tuple, Union
 
 from . import _engine, _native
 from ._core import RUN_MASK, STREAM_MASK, Core, milliseconds
-from ._engine import Channel, Item, channel_of_loop, channel_of_thread
+from ._engine import Channel, Item, channel_of_loop, channel_of_thread, next_token
 from ._signals import only_ctrl_c, run_watched
-from .errors import SessionClosedError, from_native
+from .errors import from_native
 from .events import ApprovalEvent, Decoder, Event, ResultEvent
 from .types import ExecutionResult
 
 _MAIN = threading.main_thread().ident
+# After a cell that took less than this, the thread stays with the next one for a moment instead of being woken by its end. It
+# is held up when that one takes long, and only then: at the first output, call or question it goes on. Shorter than the
+# scheduler's tick it could not be without setting a timer for each cell, which costs more than the cell.
+_QUICK_MS, _LOOK_US = 1.0, 5000
 # Outcomes that say that the library failed, not the code: they are raised.
 _OUTCOMES = frozenset(("exception", "timeout", "interrupted", "kernel_died", "rejected", "limit_exceeded"))
 
 
 def _result(core: Core, native: _native.Result) -> ExecutionResult:
     result = ExecutionResult(native=native, session_id=core.id)
+    core.quick = native.duration_ms < _QUICK_MS
     info = result.error_info
     if info is not None and info.code not in _OUTCOMES:
         raise from_native(_native.NativeError(info.message, info.code, 0, 0))
     return result
 
 
-def _start(core: Core, code: str, timeout: Optional[float], port: _native.Port, token: int, mask: int) -> int:
-    session = core.session
-    if session is None:
-        raise SessionClosedError("the session is closed")
+def _start(core: Core, code: str, timeout: Optional[float], channel: Channel, mask: int
+           ) -> Tuple[int, Union[int, _native.Result]]:
+    """(token, run's number), or instead of a number what came of it: it was over within a moment.
+
+    On the channel's thread, so that the token's handler may be added afterwards.
+    """
+    token = next_token()
+    look_us = _LOOK_US if core.quick and not channel.handlers else 0
     try:
-        return session.start(code, 0 if timeout is None else milliseconds(timeout), port, token, mask)
+        return token, core.need_session().start(code, 0 if timeout is None else milliseconds(timeout), channel.port, token,
+                                                mask, look_us)
     except _native.NativeError as error:
         raise from_native(error) from None
 
@@ -49,8 +59,9 @@ def cancel_run(core: Core, run_id: int) -> None:
         pass  # closed meanwhile: that ends the run too
 
 
-def _channel(core: Core, loop: asyncio.AbstractEventLoop) -> Channel:
+def _channel(core: Core) -> Channel:
     """The channel of the running loop, which is nearly always the one of the session's last cell."""
+    loop = asyncio.get_running_loop()
     channel = core.channel
     if channel is None or channel.loop is not loop:
         core.check_home(loop)
@@ -58,35 +69,77 @@ def _channel(core: Core, loop: asyncio.AbstractEventLoop) -> Channel:
     return channel
 
 
+class _Cell:
+    """A cell whose events a task awaits."""
+
+    def __init__(self, core: Core, channel: Channel, token: int, started: Union[int, _native.Result]) -> None:
+        self.core, self.channel = core, channel
+        self.loop = asyncio.get_running_loop()
+        self.items: Deque[Item] = deque()
+        self.ended = False  # the result has come
+        self.waiter: Optional["asyncio.Future[None]"] = None
+        channel.handlers[token] = self.handle
+        if isinstance(started, int):
+            self.id = started
+            channel.pump()
+        else:
+            self.id = 0
+            self.handle((token, _engine.RESULT, 0, started, 0))
+
+    def handle(self, item: Item) -> None:
+        self.items.append(item)
+        if item[1] == _engine.RESULT:
+            self.ended = True
+            del self.channel.handlers[item[0]]
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
+
+    async def more(self) -> None:
+        """Until there are items."""
+        if self.items:
+            if self.channel.is_due():
+                await asyncio.sleep(0)
+            return
+        self.waiter = self.loop.create_future()
+        try:
+            await self.waiter
+        finally:
+            self.waiter = None
+
+    async def end(self) -> None:
+        """Interrupts it and waits for its end."""
+        if not self.ended:
+            cancel_run(self.core, self.id)
+        while True:
+            for item in self.items:
+                if item[1] == _engine.APPROVAL_ENDED:
+                    self.core.handle_approval(item)
+            self.items.clear()
+            if self.ended:
+                return
+            await self.more()
+
+
 async def run_async(core: Core, code: str, timeout: Optional[float]) -> ExecutionResult:
     """One cell; when the task is cancelled the cell is interrupted and waited for, then CancelledError goes on."""
-    loop = asyncio.get_running_loop()
-    channel = _channel(core, loop)
-    done: List[Any] = [loop.create_future()]
-
-    def handle(item: Item) -> None:
-        if item[1] != _engine.RESULT:
+    channel = _channel(core)
+    token, started = _start(core, code, timeout, channel, RUN_MASK)
+    if not isinstance(started, int):
+        # Where all cells are over at once, other tasks would never have their turn.
+        if channel.is_due():
+            await asyncio.sleep(0)
+        return _result(core, started)
+    cell = _Cell(core, channel, token, started)
+    try:
+        while True:
+            await cell.more()
+            item = cell.items.popleft()
+            if item[1] == _engine.RESULT:
+                return _result(core, item[3])
             core.handle_approval(item)
-            return
-        del channel.handlers[token]
-        if not done[0].done():
-            done[0].set_result(item[3])
-
-    token = channel.add(handle)
-    try:
-        run_id = _start(core, code, timeout, channel.port, token, RUN_MASK)
-    except BaseException:
-        del channel.handlers[token]
-        raise
-    try:
-        native = await done[0]
     except asyncio.CancelledError:
-        done[0] = loop.create_future()
-        if token in channel.handlers:
-            cancel_run(core, run_id)
-            await done[0]
+        await cell.end()
         raise
-    return _result(core, native)
 
 
 async def stream_async(core: Core, code: str, timeout: Optional[float], mask: int = STREAM_MASK,
@@ -95,52 +148,18 @@ async def stream_async(core: Core, code: str, timeout: Optional[float], mask: in
 
     ``mask``: which of them; ``started`` is told the run's number.
     """
-    loop = asyncio.get_running_loop()
-    channel = _channel(core, loop)
-    items: Deque[Item] = deque()
+    channel = _channel(core)
+    cell = _Cell(core, channel, *_start(core, code, timeout, channel, mask))
+    if started is not None and not cell.ended:
+        started(cell.id)
     decoder = Decoder()
-    wake: List[Optional["asyncio.Future[None]"]] = [None]
-
-    def handle(item: Item) -> None:
-        items.append(item)
-        if item[1] == _engine.RESULT:
-            del channel.handlers[token]
-        waiter = wake[0]
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
-
-    async def more() -> None:
-        if not items:
-            wake[0] = waiter = loop.create_future()
-            try:
-                await waiter
-            finally:
-                wake[0] = None
-
-    token = channel.add(handle)
     try:
-        run_id = _start(core, code, timeout, channel.port, token, mask)
-    except BaseException:
-        del channel.handlers[token]
-        raise
-    if started is not None:
-        started(run_id)
-    ended = False
-    try:
-        while not ended:
-            await more()
-            while items and not ended:
-                item = items.popleft()
-                if item[1] == _engine.RESULT:
-                    ended = True
-                for event in _events(core, decoder, item):
-                    yield event
+        while cell.items or not cell.ended:
+            await cell.more()
+            for event in _events(core, decoder, cell.items.popleft()):
+                yield event
     finally:
-        if not ended:
-            cancel_run(core, run_id)
-            while not any(item[1] == _engine.RESULT for item in items):
-                items.clear()
-                await more()
+        await cell.end()
 
 
 def _events(core: Core, decoder: Decoder, item: Item) -> List[Event]:
@@ -176,54 +195,42 @@ def run_sync(core: Core, code: str, timeout: Optional[float],
             raise from_native(error) from None
         if native is not None:
             return _result(core, native)
-    channel = channel_of_thread()
-    found: List[Any] = []
-
-    def handle(item: Item) -> None:
+    for item in _wait_for_items(core, code, timeout, RUN_MASK):
         if item[1] == _engine.RESULT:
-            found.append(item[3])
-        else:
-            core.handle_approval(item)
-
-    token = channel.add(handle)
-    run_id = 0
-    try:
-        run_id = _start(core, code, timeout, channel.port, token, RUN_MASK)
-        while not found:
-            channel.port.wait()
-            channel.pump()
-    finally:
-        if not found and run_id:
-            cancel_run(core, run_id)
-            while not found:
-                channel.port.wait()
-                channel.pump()
-        del channel.handlers[token]
-    return _result(core, found[0])
+            return _result(core, item[3])
+        core.handle_approval(item)
+    raise AssertionError("a run ends with its result")
 
 
-def stream_sync(core: Core, code: str, timeout: Optional[float]) -> Iterator[Event]:
-    """The events of one cell; the same rules as for stream_async()."""
+def _wait_for_items(core: Core, code: str, timeout: Optional[float], mask: int) -> Iterator[Item]:
+    """The items of one cell, the last is the result; the same rules as for stream_async()."""
     channel = channel_of_thread()
+    token, started = _start(core, code, timeout, channel, mask)
+    if not isinstance(started, int):
+        yield (token, _engine.RESULT, 0, started, 0)
+        return
     items: Deque[Item] = deque()
-    decoder = Decoder()
-    token = channel.add(items.append)
+    channel.handlers[token] = items.append
     ended = False
-    run_id = 0
     try:
-        run_id = _start(core, code, timeout, channel.port, token, STREAM_MASK)
         while not ended:
-            if not items:
+            while not items:
                 channel.port.wait()
                 channel.pump()
-            while items and not ended:
-                item = items.popleft()
-                ended = item[1] == _engine.RESULT
-                yield from _events(core, decoder, item)
+            item = items.popleft()
+            ended = item[1] == _engine.RESULT
+            yield item
     finally:
-        if not ended and run_id:
-            cancel_run(core, run_id)
+        if not ended:
+            cancel_run(core, started)
             while not any(item[1] == _engine.RESULT for item in items):
                 channel.port.wait()
                 channel.pump()
         del channel.handlers[token]
+
+
+def stream_sync(core: Core, code: str, timeout: Optional[float]) -> Iterator[Event]:
+    """The events of one cell; the same rules as for stream_async()."""
+    decoder = Decoder()
+    for item in _wait_for_items(core, code, timeout, STREAM_MASK):
+        yield from _events(core, decoder, item)

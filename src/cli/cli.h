@@ -355,7 +355,7 @@ struct cell_cli_session_flags {
 	const char *log_level; /* NULL: what the engine has to say is not told */
 	const char *kernel;
 	const char *network_profile;
-	const char *remote_url, *remote_token_file;
+	const char *remote_url, *remote_token_file, *remote_ca;
 	bool remote_reopen;
 	struct cell_cli_container_flags container;
 };
@@ -419,6 +419,8 @@ extern const struct cell_container_options cell__cli_container_defaults;
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, network_profile) },                           \
 	{ 0, "remote-url", "URL", "remote: the session server, http://, https:// or unix:PATH", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, remote_url) },                                \
+	{ 0, "remote-ca", "FILE", "remote: certificates to trust instead of the system's (PEM)", \
+	  CELL_FLAG_STRING, CELL_CLI_AT(at, remote_ca) },                                 \
 	{ 0, "remote-reopen", NULL, "remote: a cell whose session has expired runs in a new one", \
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, remote_reopen) },                             \
 	CELL_CLI_CONTAINER_IMAGE_FLAGS(CELL_CLI_AT(at, container)),                       \

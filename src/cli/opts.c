@@ -571,6 +571,7 @@ static int fill_remote(const struct cell_cli_session_flags *flags, struct cell_c
 	}
 	all->options.remote_url = flags->remote_url;
 	all->options.remote_token = is_executor(flags, "container") ? NULL : all->token;
+	all->options.remote_ca = flags->remote_ca;
 	all->options.remote_reopen = flags->remote_reopen;
 	if (has_server(flags))
 		all->options.remote_workspace = flags->space.workspace;

@@ -31,6 +31,7 @@ int cell_fail_wrap(struct cell_error *err, const char *fmt, ...) __attribute__((
 #define CELL_LIMIT_IMAGES 1000u                      /* files that one run makes in images_dir */
 #define CELL_LIMIT_IMAGE_BYTES (1024u * 1024u * 1024u) /* their bytes together */
 #define CELL_LIMIT_NOTICES 16u                       /* in one result */
+#define CELL_LIMIT_LOOK_US 10000                    /* that a caller of cell_session_start() stays */
 #define CELL_LIMIT_QUEUE 1000u                       /* cells waiting in one session */
 #define CELL_LIMIT_JSON_DEPTH 512u
 #define CELL_LIMIT_CALLS 4096u                       /* namespace calls of one kernel under way */

@@ -86,7 +86,7 @@ struct cell__kernel_spec {
 	const char *limits_json;    /* sandbox: an object, for the kernel to tell which limit an error comes of; or NULL */
 	const char *network;        /* deno: "none", "deps-only", "full"; NULL: "none" */
 	const char *wheels;         /* deno: a folder of packages (executor/deno.h), or NULL */
-	const char *remote_url, *remote_token, *remote_workspace; /* remote */
+	const char *remote_url, *remote_token, *remote_workspace, *remote_ca; /* remote */
 	bool remote_reopen;
 	const char *container;      /* container: what cell__container_describe() made */
 	const char *const *protect; /* sandbox: what the code must not write to; NULL-terminated or NULL */
@@ -126,7 +126,7 @@ enum cell__takes {
 	CELL_TAKES_KERNEL = 1 << 0,    /* kernel */
 	CELL_TAKES_POLICY = 1 << 1,    /* sandbox_policy, workspace_mode; it gets a policy in any case */
 	CELL_TAKES_NETWORK = 1 << 2,   /* network_profile */
-	CELL_TAKES_SERVER = 1 << 3,    /* remote_url, remote_token */
+	CELL_TAKES_SERVER = 1 << 3,    /* remote_url, remote_token, remote_ca */
 	CELL_TAKES_WORKSPACE = 1 << 4, /* remote_workspace */
 	CELL_TAKES_CONTAINER = 1 << 5, /* container */
 };

@@ -45,8 +45,9 @@ int cell__executor_check(const struct cell__executor *executor, const struct cel
 		{ CELL_TAKES_POLICY, opts->sandbox_policy || opts->workspace_mode, "sandbox policy and workspace mode are" },
 		{ CELL_TAKES_NETWORK, opts->network_profile, "a network profile is" },
 		{ CELL_TAKES_CONTAINER, opts->container, "options of a container are" },
-		{ CELL_TAKES_SERVER, opts->remote_url || opts->remote_token, "a server's URL, token and workspace are" },
-		{ CELL_TAKES_WORKSPACE, opts->remote_workspace, "a server's URL, token and workspace are" },
+		{ CELL_TAKES_SERVER, opts->remote_url || opts->remote_token || opts->remote_ca,
+		  "a server's URL, token, workspace and certificates are" },
+		{ CELL_TAKES_WORKSPACE, opts->remote_workspace, "a server's URL, token, workspace and certificates are" },
 	};
 	for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
 		if (!groups[i].given || executor->takes & groups[i].takes)

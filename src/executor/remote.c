@@ -62,7 +62,7 @@ struct kernel {
 	struct cell__remote *remote;
 	const struct cell__kernel_events *events;
 	void *owner;
-	char *url, *socket, *authorization, *workspace;
+	char *url, *socket, *authorization, *workspace, *ca;
 	char *receipt;             /* members of the receipt that are not the server's; NULL: the executor's name */
 	void (*gone)(void *arg, const struct cell__exit *how); /* of whom it was made for, before exited(); may be NULL */
 	void *gone_arg;
@@ -149,6 +149,7 @@ static void kernel_free(struct kernel *kernel)
 	free(kernel->socket);
 	free(kernel->authorization);
 	free(kernel->workspace);
+	free(kernel->ca);
 	free(kernel->receipt);
 	free(kernel);
 }
@@ -287,6 +288,8 @@ static struct exchange *begin(struct kernel *kernel, const char *method, const c
 	curl_easy_setopt(easy, CURLOPT_URL, url.data);
 	if (kernel->socket)
 		curl_easy_setopt(easy, CURLOPT_UNIX_SOCKET_PATH, kernel->socket);
+	if (kernel->ca)
+		curl_easy_setopt(easy, CURLOPT_CAINFO, kernel->ca);
 	curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, method);
 	if (body) {
 		curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(body));
@@ -853,8 +856,11 @@ static struct kernel *make_kernel(struct cell__executor_host *host, const struct
 		*kernel = (struct kernel){ .base.executor = &cell__remote_executor, .remote = host->remote, .events = events, .owner = owner,
 					   .reopen = spec->remote_reopen };
 		kernel->workspace = spec->remote_workspace ? cell__strdup(spec->remote_workspace) : NULL;
+		kernel->ca = spec->remote_ca ? cell__strdup(spec->remote_ca) : NULL;
 	}
-	if (!kernel || (spec->remote_workspace && !kernel->workspace)) {
+	if (!kernel || (spec->remote_workspace && !kernel->workspace) || (spec->remote_ca && !kernel->ca)) {
+		if (kernel)
+			free(kernel->workspace);
 		free(kernel);
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
 		return NULL;

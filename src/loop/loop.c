@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <time.h>
 
@@ -418,6 +419,39 @@ void cell__loop_do(struct cell__loop *loop, struct cell__task *task, struct cell
 void cell__loop_visit(struct cell__loop *loop, struct cell__task *task, struct cell__waiter *waiter)
 {
 	run_for(loop, task, waiter, true);
+}
+
+/*
+ * libuv would need a timer of its own: its descriptor is waited for instead.  A wait that ends before the scheduler's next tick
+ * has a price, the timer is set for it and put back again: many microseconds in a virtual machine.
+ */
+static void run_briefly(struct cell__loop *loop, const int *end, int64_t until_us)
+{
+	while (!__atomic_load_n(end, __ATOMIC_RELAXED)) {
+		if (loop->look && is_quiet(loop))
+			loop->look(loop->look_arg);
+		uv_run(&loop->uv, UV_RUN_NOWAIT);
+		int64_t left_us = until_us - cell__now_us();
+		if (__atomic_load_n(end, __ATOMIC_RELAXED) || left_us <= 0)
+			return;
+		struct pollfd poller = { .fd = uv_backend_fd(&loop->uv), .events = POLLIN };
+		struct timespec left = { .tv_sec = left_us / 1000000, .tv_nsec = left_us % 1000000 * 1000 };
+		(void)ppoll(&poller, 1, &left, NULL); /* whatever it says: the loop looks itself */
+	}
+}
+
+void cell__loop_drive(struct cell__loop *loop, struct cell__task *task, const int *end, int64_t us)
+{
+	if (us <= 0 || cell__loop_is_current(loop) || !enter(loop, NULL, true)) {
+		cell__loop_post(loop, task);
+		return;
+	}
+	catch_up(loop, true);
+	task->fn(task);
+	loop->busy--; /* as long as we are here somebody waits for it */
+	run_briefly(loop, end, cell__now_us() + us);
+	loop->busy++;
+	leave(loop);
 }
 
 struct call {

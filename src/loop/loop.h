@@ -89,5 +89,10 @@ void cell__loop_do(struct cell__loop *loop, struct cell__task *task, struct cell
 void cell__loop_visit(struct cell__loop *loop, struct cell__task *task, struct cell__waiter *waiter);
 /* The same for a function that is done when it returns; on the loop's own thread, at once. */
 void cell__loop_call(struct cell__loop *loop, void (*fn)(void *arg), void *arg);
+/*
+ * Any thread: the task on the loop, and then, where this thread can run the loop, up to `us` microseconds more of it, until
+ * *end is not 0.  The task has made the loop busy by one.
+ */
+void cell__loop_drive(struct cell__loop *loop, struct cell__task *task, const int *end, int64_t us);
 
 #endif

@@ -137,6 +137,7 @@ static int copy_texts(struct cell__options *options, const struct cell_session_o
 		{ opts->remote_url, &options->remote_url },
 		{ opts->remote_token, &options->remote_token },
 		{ opts->remote_workspace, &options->remote_workspace },
+		{ opts->remote_ca, &options->remote_ca },
 	};
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
 		if (texts[i].text && !(*texts[i].copy = cell__strdup(texts[i].text)))
@@ -209,6 +210,7 @@ void cell__options_finish(struct cell__options *options)
 	char *const texts[] = {
 		options->python,     options->preload,      options->cwd,              options->kernel,    options->jupyter_path,
 		options->remote_url, options->remote_token, options->remote_workspace, options->container, options->network,
+		options->remote_ca,
 	};
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
 		free(texts[i]);

@@ -26,7 +26,7 @@ struct cell__options {
 	/* What only some executors take, see enum cell__takes; NULL: not given. */
 	char *kernel, *jupyter_path;
 	char *network;
-	char *remote_url, *remote_token, *remote_workspace;
+	char *remote_url, *remote_token, *remote_workspace, *remote_ca;
 	bool remote_reopen;
 	char *container; /* what cell__container_describe() made */
 	struct cell__policy confine;

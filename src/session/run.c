@@ -51,6 +51,8 @@ struct cell__run *cell__run_create(const char *code, size_t size, const struct c
 	run->timeout_ms = opts->timeout_ms;
 	run->on_event = opts->on_event;
 	run->event_arg = opts->event_arg;
+	run->look_us = opts->look_us;
+	run->look_end = opts->look_end;
 	run->progress = config->progress;
 	run->finished = config->finished;
 	memcpy(result->session_id, config->session_id, sizeof result->session_id);

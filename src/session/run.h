@@ -23,6 +23,8 @@ struct cell__run {
 	int64_t timeout_ms; /* -1: none */
 	cell_event_fn on_event;
 	void *event_arg;
+	int look_us;
+	const int *look_end;
 	bool waited; /* a thread waits in cell_session_run(); else callbacks come from the loop */
 
 	/* the waiting caller's side */

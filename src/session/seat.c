@@ -63,6 +63,7 @@ int cell__seat_spec(struct cell_session *session, struct cell__kernel_spec *ret_
 		.remote_url = options->remote_url,
 		.remote_token = options->remote_token,
 		.remote_workspace = options->remote_workspace,
+		.remote_ca = options->remote_ca,
 		.remote_reopen = options->remote_reopen,
 		.container = options->container,
 	};

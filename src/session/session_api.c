@@ -282,6 +282,13 @@ static struct cell__run *make_run(struct cell_session *session, const char *code
 			  (long long)all.timeout_ms);
 		return NULL;
 	}
+	if (all.look_us < 0 || all.look_us > CELL_LIMIT_LOOK_US || (all.look_us > 0 && !all.look_end)) {
+		cell_fail(err, CELL_E_INVALID, 0, "look_us is %d, expected 0 to %d, and look_end with it", all.look_us,
+			  CELL_LIMIT_LOOK_US);
+		return NULL;
+	}
+	if (session->executor->takes_loop)
+		all.look_us = 0;
 	if (size > CELL_LIMIT_CODE_BYTES) {
 		cell_fail(err, CELL_E_LIMIT, 0, "a cell has at most %u bytes, this one %zu", CELL_LIMIT_CODE_BYTES, size);
 		return NULL;
@@ -347,7 +354,7 @@ int cell_session_start(struct cell_session *session, const char *code, size_t si
 	if (!run)
 		return -1;
 	uint64_t id = run->id; /* the run may be over before we return */
-	cell__loop_post(&session->engine->loop, &run->task);
+	cell__loop_drive(&session->engine->loop, &run->task, run->look_end, run->look_us);
 	if (ret_run_id)
 		*ret_run_id = id;
 	return 0;

@@ -380,6 +380,15 @@ static void test_run_misuse(void **state)
 	assert_int_equal(err.code, CELL_E_INVALID);
 	assert_non_null(strstr(err.msg, "timeout_ms"));
 	assert_ptr_equal(result, (void *)1);
+	const int looks[] = { -1, 1, CELL_LIMIT_LOOK_US + 1 }, never = 0;
+	for (size_t i = 0; i < COUNT(looks); i++) {
+		options = (struct cell_run_options)CELL_RUN_OPTIONS_INIT;
+		options.look_us = looks[i];
+		options.look_end = looks[i] == 1 ? NULL : &never;
+		assert_int_equal(cell_session_start(session, "1", 1, &options, NULL, &err), -1);
+		assert_int_equal(err.code, CELL_E_INVALID);
+		assert_non_null(strstr(err.msg, "look_us"));
+	}
 	support_expect(session, "1", "1");
 	cell_session_close(session);
 	cell_engine_destroy(engine);

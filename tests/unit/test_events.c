@@ -285,6 +285,52 @@ static void test_start(void **state)
 	ear_finish(ear);
 }
 
+/* For a callback inside cell_session_start(). */
+struct looker {
+	struct ear *ear;
+	int end;
+};
+
+static void hear_and_end(void *arg, const struct cell_event *event)
+{
+	struct looker *looker = arg;
+	looker->end = event->type == CELL_EVENT_RESULT;
+	hear(looker->ear, event);
+}
+
+/* A short cell is over when it returns, heard on this very thread; one that goes on is heard of later. */
+static void test_start_and_look(void **state)
+{
+	(void)state;
+	struct cell_engine *engine = support_engine(0);
+	struct cell_session *session = support_session(engine);
+	struct looker looker = { .ear = ear_create() };
+	looker.ear->owns = true;
+	struct cell_run_options options = CELL_RUN_OPTIONS_INIT;
+	options.on_event = hear_and_end;
+	options.event_arg = &looker;
+	options.look_us = CELL_LIMIT_LOOK_US;
+	options.look_end = &looker.end;
+	size_t cells = 0;
+	bool here = false;
+	for (; cells < 200 && !here; cells++) { /* a busy machine may need some */
+		looker.end = 0;
+		assert_int_equal(cell_session_start(session, "print(1)", 8, &options, NULL, NULL), 0);
+		wait_for(looker.ear, cells + 1, NULL);
+		here = pthread_equal(looker.ear->event[looker.ear->n - 1].thread, pthread_self());
+	}
+	assert_true(here);
+	static const char code[] = "x = __import__('time').sleep(0.1)";
+	looker.end = 0;
+	assert_int_equal(cell_session_start(session, code, strlen(code), &options, NULL, NULL), 0);
+	wait_for(looker.ear, cells + 1, NULL);
+	assert_false(pthread_equal(looker.ear->event[looker.ear->n - 1].thread, pthread_self()));
+	support_expect(session, "2", "2");
+	cell_session_close(session);
+	cell_engine_destroy(engine);
+	ear_finish(looker.ear);
+}
+
 /* Closed while they wait: every one of them gets its result all the same. */
 static void test_start_and_close(void **state)
 {
@@ -583,6 +629,7 @@ int main(int argc, char **argv)
 		TEST(test_callback_of_a_run_may_wait),
 		TEST(test_slow_reader),
 		TEST(test_start),
+		TEST(test_start_and_look),
 		TEST(test_start_and_close),
 		TEST(test_queue_limit),
 		TEST(test_background_output),

@@ -262,6 +262,7 @@ class ContainerConfig(ExecutorConfig):
 
     Args:
         auth_token: the server's token.
+        remote_ca: certificates to trust for ``https://``, a PEM file; None: ``$SSL_CERT_FILE``, or the system's.
         remote_reopen: a cell whose session the server has ended meanwhile runs in a new one, instead of failing.
     """
 
@@ -280,6 +281,7 @@ class ContainerConfig(ExecutorConfig):
     auth_disabled: bool = False
     remote_url: Optional[str] = None
     remote_reopen: bool = False
+    remote_ca: Optional[PathLike] = None
     network_disabled: bool = False
     memory_limit: Union[str, int, None] = None
     cpu_quota: Optional[float] = None
@@ -294,6 +296,9 @@ class ContainerConfig(ExecutorConfig):
             found["remote_url"] = self.remote_url
             if self.auth_token is not None:
                 found["remote_token"] = self.auth_token
+            ca = self.remote_ca or os.environ.get("SSL_CERT_FILE")
+            if ca and self.remote_url.startswith("https:"):
+                found["remote_ca"] = os.path.abspath(os.fspath(ca))
             if self.remote_reopen:
                 found["remote_reopen"] = 1
             return found
