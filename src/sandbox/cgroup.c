@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #define LEVELS_UP 8
+#define YIELDING_WEIGHT 50u /* before Linux 5.15, where a group cannot be made to yield */
 #define CPU_PERIOD_US 100000ull
 
 static const char *const controllers[CELL_CG_COUNT] = { "memory", "pids", "cpu" };
@@ -195,10 +196,12 @@ static int set_weight(int version, const char *folder, uint64_t weight)
 	return version == 2 ? set_number(folder, "cpu.weight", weight) : set_number(folder, "cpu.shares", weight * 1024 / 100);
 }
 
-void cell__cgroup_weigh(const struct cell_cgroup *group, uint64_t weight)
+bool cell__cgroup_yield(const struct cell_cgroup *group, bool yields)
 {
-	if (group->path[CELL_CG_CPU][0])
-		(void)set_weight(group->version, group->path[CELL_CG_CPU], weight);
+	const char *cpu = group->path[CELL_CG_CPU];
+	/* Yielding no more brings back the usual weight, too. */
+	return cpu[0] && (write_in(cpu, "cpu.idle", yields ? "1" : "0") == 0 ||
+			  set_weight(group->version, cpu, yields ? YIELDING_WEIGHT : CELL_PLAN_WEIGHT) == 0);
 }
 
 static int limit_v2(const struct cell_cgroup *group, const struct cell_plan_limits *limits)

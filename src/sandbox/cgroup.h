@@ -40,8 +40,11 @@ int cell__cgroup_make(const struct cell_cgroups *groups, const char *name, const
 		      struct cell_cgroup *ret_group);
 /* Puts the calling process (which must have one thread) into it. */
 int cell__cgroup_join(const struct cell_cgroup *group);
-/* Its share of the CPUs, as in struct cell_plan_limits; a matter of comfort, so a failure is none. */
-void cell__cgroup_weigh(const struct cell_cgroup *group, uint64_t weight);
+/*
+ * Whether it runs only where groups beside it that do not yield leave a CPU free, and lets go of the CPU when one of them wants
+ * it.  False: it cannot be had.
+ */
+bool cell__cgroup_yield(const struct cell_cgroup *group, bool yields);
 void cell__cgroup_usage(const struct cell_cgroup *group, struct cell_cgroup_usage *ret_usage);
 /* 0, or a negative errno: -EBUSY while processes are in it. */
 int cell__cgroup_remove(const struct cell_cgroup *group);

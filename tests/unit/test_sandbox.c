@@ -257,8 +257,18 @@ static void cgroup_v2_files(void **state)
 		expect(folder, "cpu.max", with_cpu ? "150000 100000" : "");
 		expect(folder, "cpu.weight", with_cpu ? "100" : "");
 		put(folder, "cpu.weight", "");
-		cell__cgroup_weigh(&group, 4);
-		expect(folder, "cpu.weight", with_cpu ? "4" : "");
+		assert_int_equal(cell__cgroup_yield(&group, true), with_cpu); /* without cpu.idle: Linux before 5.15 */
+		expect(folder, "cpu.weight", with_cpu ? "50" : "");
+		put(folder, "cpu.idle", "");
+		put(folder, "cpu.weight", "");
+		assert_int_equal(cell__cgroup_yield(&group, true), with_cpu);
+		expect(folder, "cpu.idle", with_cpu ? "1" : "");
+		put(folder, "cpu.idle", "");
+		assert_int_equal(cell__cgroup_yield(&group, false), with_cpu);
+		expect(folder, "cpu.idle", with_cpu ? "0" : "");
+		expect(folder, "cpu.weight", "");
+		snprintf(path, sizeof path, "%s/cpu.idle", folder);
+		assert_int_equal(unlink(path), 0);
 		assert_int_equal(cell__cgroup_join(&group), 0);
 		expect(folder, "cgroup.procs", "0");
 		put(folder, "memory.peak", "1000\n");
