@@ -417,10 +417,12 @@ static void handle_long_cell(uv_timer_t *timer)
 	cell__turns_long(&kernel->sub->turns, &kernel->turn);
 }
 
-static void tell_yields(struct cell__turn *turn, bool yields)
+static void tell_share(struct cell__turn *turn, enum cell_cgroup_share share)
 {
 	struct kernel *kernel = (struct kernel *)((char *)turn - offsetof(struct kernel, turn));
-	cell__spawn_client_tell(&kernel->sub->hub->client, CELL_SPAWN_KERNEL_YIELD, kernel->id, yields);
+	cell__spawn_client_tell(&kernel->sub->hub->client, CELL_SPAWN_KERNEL_SHARE, kernel->id, share);
+	if (kernel->link)
+		cell__link_yield(kernel->link, share == CELL_SHARE_REST);
 }
 
 /* Counts from now on, as if the cell had just begun. */
@@ -709,7 +711,7 @@ static int find_env(struct cell__subprocess *sub, const char *python, const char
 	env->timer.data = env;
 	sub->open_handles++;
 	if (!sub->turns.loop) {
-		cell__turns_init(&sub->turns, &sub->host->loop->uv, tell_yields);
+		cell__turns_init(&sub->turns, &sub->host->loop->uv, tell_share);
 		sub->open_handles++;
 	}
 	env->next = sub->envs;

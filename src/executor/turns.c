@@ -4,26 +4,27 @@
 #define TICK_MS 1000
 #define RELIEF_MS 5000 /* between two that have their second */
 
-void cell__turns_init(struct cell__turns *turns, uv_loop_t *loop, void (*tell)(struct cell__turn *turn, bool yields))
+void cell__turns_init(struct cell__turns *turns, uv_loop_t *loop,
+		      void (*tell)(struct cell__turn *turn, enum cell_cgroup_share share))
 {
 	*turns = (struct cell__turns){ .loop = loop, .tell = tell };
 	uv_timer_init(loop, &turns->timer);
 	turns->timer.data = turns;
 }
 
-static void set(struct cell__turns *turns, struct cell__turn *turn, bool yields)
+static void set(struct cell__turns *turns, struct cell__turn *turn, enum cell_cgroup_share share)
 {
-	if (turn->yields == yields)
+	if (turn->share == share)
 		return;
-	turn->yields = yields;
+	turn->share = share;
 	turn->since_ms = uv_now(turns->loop);
-	turns->tell(turn, yields);
+	turns->tell(turn, share);
 }
 
-static void set_all(struct cell__turns *turns, bool yields)
+static void set_all(struct cell__turns *turns, enum cell_cgroup_share share)
 {
 	for (struct cell__turn *t = turns->all; t; t = t->next)
-		set(turns, t, yields);
+		set(turns, t, share);
 }
 
 static bool is_quick(const struct cell__turns *turns)
@@ -39,16 +40,16 @@ static void handle_tick(uv_timer_t *timer)
 	if (!is_quick(turns) || !turns->all) {
 		turns->busy = false;
 		uv_timer_stop(timer);
-		set_all(turns, false);
+		set_all(turns, CELL_SHARE_HALF);
 		return;
 	}
 	for (struct cell__turn *t = turns->all; t; t = t->next)
-		if (t->yields && (!first || t->since_ms < first->since_ms))
+		if (t->share == CELL_SHARE_REST && (!first || t->since_ms < first->since_ms))
 			first = t;
-	set_all(turns, true);
+	set_all(turns, CELL_SHARE_REST);
 	if (first && now - turns->relief_ms >= RELIEF_MS) {
 		turns->relief_ms = now;
-		set(turns, first, false);
+		set(turns, first, CELL_SHARE_HALF);
 	}
 }
 
@@ -58,7 +59,7 @@ static void become_busy(struct cell__turns *turns)
 		return;
 	turns->busy = true;
 	turns->relief_ms = uv_now(turns->loop);
-	set_all(turns, true);
+	set_all(turns, CELL_SHARE_REST);
 }
 
 void cell__turns_quick(struct cell__turns *turns)
@@ -69,29 +70,26 @@ void cell__turns_quick(struct cell__turns *turns)
 
 void cell__turns_long(struct cell__turns *turns, struct cell__turn *turn)
 {
-	if (turn->is_long)
+	if (turn->share != CELL_SHARE_USUAL)
 		return;
-	turn->is_long = true;
 	turn->next = turns->all;
 	turns->all = turn;
-	if (turns->busy)
-		set(turns, turn, true);
-	else if (is_quick(turns))
+	set(turns, turn, turns->busy ? CELL_SHARE_REST : CELL_SHARE_HALF);
+	if (is_quick(turns))
 		become_busy(turns);
 }
 
 void cell__turns_leave(struct cell__turns *turns, struct cell__turn *turn, bool gone)
 {
-	if (!turn->is_long)
+	if (turn->share == CELL_SHARE_USUAL)
 		return;
 	for (struct cell__turn **at = &turns->all; *at; at = &(*at)->next)
 		if (*at == turn) {
 			*at = turn->next;
 			break;
 		}
-	turn->is_long = false;
 	if (gone)
-		turn->yields = false;
+		turn->share = CELL_SHARE_USUAL;
 	else
-		set(turns, turn, false);
+		set(turns, turn, CELL_SHARE_USUAL);
 }

@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 #define LEVELS_UP 8
-#define YIELDING_WEIGHT 50u /* before Linux 5.15, where a group cannot be made to yield */
 #define CPU_PERIOD_US 100000ull
 
 static const char *const controllers[CELL_CG_COUNT] = { "memory", "pids", "cpu" };
@@ -196,12 +195,15 @@ static int set_weight(int version, const char *folder, uint64_t weight)
 	return version == 2 ? set_number(folder, "cpu.weight", weight) : set_number(folder, "cpu.shares", weight * 1024 / 100);
 }
 
-bool cell__cgroup_yield(const struct cell_cgroup *group, bool yields)
+bool cell__cgroup_set_share(const struct cell_cgroup *group, enum cell_cgroup_share share)
 {
 	const char *cpu = group->path[CELL_CG_CPU];
-	/* Yielding no more brings back the usual weight, too. */
-	return cpu[0] && (write_in(cpu, "cpu.idle", yields ? "1" : "0") == 0 ||
-			  set_weight(group->version, cpu, yields ? YIELDING_WEIGHT : CELL_PLAN_WEIGHT) == 0);
+	if (!cpu[0])
+		return false;
+	/* Before Linux 5.15 there is no such file, and half is the least. */
+	if (write_in(cpu, "cpu.idle", share == CELL_SHARE_REST ? "1" : "0") == 0 && share == CELL_SHARE_REST)
+		return true;
+	return set_weight(group->version, cpu, share == CELL_SHARE_USUAL ? CELL_PLAN_WEIGHT : CELL_PLAN_WEIGHT / 2) == 0;
 }
 
 static int limit_v2(const struct cell_cgroup *group, const struct cell_plan_limits *limits)

@@ -59,7 +59,7 @@
 #define SWEEP_LIMIT_US 2000000 /* a child in uninterruptible sleep does not hold the report up longer */
 #define STDERR_TAIL 4000
 #define SHELL_EVENT (1ull << 63) /* with the shell's serial, in an epoll event */
-#define YIELDING_SLICE_NS 100000000u /* the longest that Linux takes */
+#define LONG_SLICE_NS 100000000u     /* the longest that Linux takes */
 #define SPARE_DELAY_MS 3         /* whoever has just taken a shell goes first */
 
 struct zygote {
@@ -673,14 +673,15 @@ static void shell_spoke(struct shell *shell)
 }
 
 /* Where there is no group for it, each process of the sandbox lets others go first, as far as anybody may ask for that. */
-static void yield_kernel(struct kernel *kernel, bool yields)
+static void set_share(struct kernel *kernel, int64_t share)
 {
 	struct shell *shell = kernel ? kernel->shell : NULL;
-	if (!shell || kernel->pid <= 0 || (shell->has_group && cell__cgroup_yield(&shell->group, yields)))
+	if (!shell || kernel->pid <= 0 || share < CELL_SHARE_USUAL || share > CELL_SHARE_REST ||
+	    (shell->has_group && cell__cgroup_set_share(&shell->group, (enum cell_cgroup_share)share)))
 		return;
 	/* Twice: what is started meanwhile has its slice from who started it. */
 	for (int i = 0; i < 2; i++)
-		cell__proc_slice_tree(shell->pid > 0 ? shell->pid : kernel->pid, yields ? YIELDING_SLICE_NS : 0);
+		cell__proc_slice_tree(shell->pid > 0 ? shell->pid : kernel->pid, share != CELL_SHARE_USUAL ? LONG_SLICE_NS : 0);
 }
 
 static void signal_kernel(uint64_t id, int signal)
@@ -691,7 +692,7 @@ static void signal_kernel(uint64_t id, int signal)
 	if (signal == SIGKILL)
 		kernel->kill_wanted = true;
 	if (signal == SIGKILL && kernel->shell && kernel->pid > 0) {
-		yield_kernel(kernel, false); /* dying takes time on a core, too */
+		set_share(kernel, CELL_SHARE_USUAL); /* dying takes time on a core, too */
 		cell__shell_kill(kernel->shell); /* with all that is in it */
 	}
 	if (kernel->pidfd >= 0)
@@ -740,8 +741,8 @@ static void handle_host_message(ssize_t size, int *fds, size_t n_fds)
 		case CELL_SPAWN_KERNEL_KILL:
 			signal_kernel(head.id, SIGKILL);
 			break;
-		case CELL_SPAWN_KERNEL_YIELD:
-			yield_kernel(find_kernel(head.id), head.a != 0);
+		case CELL_SPAWN_KERNEL_SHARE:
+			set_share(find_kernel(head.id), head.a);
 			break;
 		}
 	for (size_t i = 0; i < n_fds; i++)

@@ -257,16 +257,20 @@ static void cgroup_v2_files(void **state)
 		expect(folder, "cpu.max", with_cpu ? "150000 100000" : "");
 		expect(folder, "cpu.weight", with_cpu ? "100" : "");
 		put(folder, "cpu.weight", "");
-		assert_int_equal(cell__cgroup_yield(&group, true), with_cpu); /* without cpu.idle: Linux before 5.15 */
+		assert_int_equal(cell__cgroup_set_share(&group, CELL_SHARE_REST), with_cpu); /* without cpu.idle: before Linux 5.15 */
 		expect(folder, "cpu.weight", with_cpu ? "50" : "");
 		put(folder, "cpu.idle", "");
 		put(folder, "cpu.weight", "");
-		assert_int_equal(cell__cgroup_yield(&group, true), with_cpu);
+		assert_int_equal(cell__cgroup_set_share(&group, CELL_SHARE_REST), with_cpu);
 		expect(folder, "cpu.idle", with_cpu ? "1" : "");
-		put(folder, "cpu.idle", "");
-		assert_int_equal(cell__cgroup_yield(&group, false), with_cpu);
-		expect(folder, "cpu.idle", with_cpu ? "0" : "");
 		expect(folder, "cpu.weight", "");
+		put(folder, "cpu.idle", "");
+		assert_int_equal(cell__cgroup_set_share(&group, CELL_SHARE_HALF), with_cpu);
+		expect(folder, "cpu.idle", with_cpu ? "0" : "");
+		expect(folder, "cpu.weight", with_cpu ? "50" : "");
+		put(folder, "cpu.weight", "");
+		assert_int_equal(cell__cgroup_set_share(&group, CELL_SHARE_USUAL), with_cpu);
+		expect(folder, "cpu.weight", with_cpu ? "100" : "");
 		snprintf(path, sizeof path, "%s/cpu.idle", folder);
 		assert_int_equal(unlink(path), 0);
 		assert_int_equal(cell__cgroup_join(&group), 0);
