@@ -1260,7 +1260,7 @@ void cell__subprocess_interrupt(struct cell__kernel *base, uint32_t run_id)
 	cell__spawn_client_tell(&kernel->sub->hub->client, CELL_SPAWN_KERNEL_SIGNAL, kernel->id, SIGINT);
 	if (kernel->asked)
 		return; /* the timer is the grace time's */
-	cell__turns_leave(&kernel->sub->turns, &kernel->turn, false); /* hearing of it takes time on a core, too */
+	cell__turns_leave(&kernel->sub->turns, &kernel->turn, false); /* hearing of it takes time on a core */
 	kernel->unheard = 0;
 	kernel->timing = uv_timer_start(&kernel->timer, handle_unheard, INTERRUPT_AGAIN_MS, INTERRUPT_AGAIN_MS) == 0;
 }
@@ -1281,6 +1281,7 @@ void cell__subprocess_close(struct cell__kernel *base, int64_t grace_ms)
 {
 	struct kernel *kernel = (struct kernel *)base;
 	kernel->asked = true;
+	cell__turns_leave(&kernel->sub->turns, &kernel->turn, false); /* so does ending */
 	if (kernel->state == KERNEL_WAITING) {
 		kernel_gone_later(kernel);
 		return;

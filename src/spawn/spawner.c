@@ -81,6 +81,7 @@ struct kernel {
 	int64_t flags;
 	int64_t dead_us;
 	struct shell *shell; /* NULL: not sandboxed */
+	int64_t share;       /* enum cell_cgroup_share */
 	struct cell_spawn_msg request; /* while it waits for its shell */
 	int fds[CELL_SPAWN_KERNEL_FDS];
 	bool waits;
@@ -253,10 +254,28 @@ static void report_dead(void)
 	}
 }
 
+/* Where there is no group for it, each process of the sandbox lets others go first, as far as anybody may ask for that. */
+static void set_share(struct kernel *kernel, int64_t share)
+{
+	struct shell *shell = kernel ? kernel->shell : NULL;
+	if (!shell || kernel->pid <= 0 || kernel->share == share || share < CELL_SHARE_USUAL || share > CELL_SHARE_REST)
+		return;
+	kernel->share = share;
+	if (shell->has_group && cell__cgroup_set_share(&shell->group, (enum cell_cgroup_share)share))
+		return;
+	/* Twice: what is started meanwhile has its slice from who started it.  Orphans are below pid 1. */
+	for (int i = 0; i < 2; i++) {
+		cell__proc_slice_tree(kernel->pid, share != CELL_SHARE_USUAL ? LONG_SLICE_NS : 0);
+		if (shell->pid > 0)
+			cell__proc_slice_tree(shell->pid, share != CELL_SHARE_USUAL ? LONG_SLICE_NS : 0);
+	}
+}
+
 static void kernel_died(struct kernel *kernel, int64_t status)
 {
 	if (kernel->dead)
 		return;
+	set_share(kernel, CELL_SHARE_USUAL); /* dying takes time on a core: that of all the others in there */
 	kernel->dead = true;
 	kernel->status = status;
 	kernel->dead_us = cell__now_us();
@@ -672,18 +691,6 @@ static void shell_spoke(struct shell *shell)
 	}
 }
 
-/* Where there is no group for it, each process of the sandbox lets others go first, as far as anybody may ask for that. */
-static void set_share(struct kernel *kernel, int64_t share)
-{
-	struct shell *shell = kernel ? kernel->shell : NULL;
-	if (!shell || kernel->pid <= 0 || share < CELL_SHARE_USUAL || share > CELL_SHARE_REST ||
-	    (shell->has_group && cell__cgroup_set_share(&shell->group, (enum cell_cgroup_share)share)))
-		return;
-	/* Twice: what is started meanwhile has its slice from who started it. */
-	for (int i = 0; i < 2; i++)
-		cell__proc_slice_tree(shell->pid > 0 ? shell->pid : kernel->pid, share != CELL_SHARE_USUAL ? LONG_SLICE_NS : 0);
-}
-
 static void signal_kernel(uint64_t id, int signal)
 {
 	struct kernel *kernel = find_kernel(id);
@@ -692,7 +699,7 @@ static void signal_kernel(uint64_t id, int signal)
 	if (signal == SIGKILL)
 		kernel->kill_wanted = true;
 	if (signal == SIGKILL && kernel->shell && kernel->pid > 0) {
-		set_share(kernel, CELL_SHARE_USUAL); /* dying takes time on a core, too */
+		set_share(kernel, CELL_SHARE_USUAL);
 		cell__shell_kill(kernel->shell); /* with all that is in it */
 	}
 	if (kernel->pidfd >= 0)
