@@ -13,6 +13,8 @@ void cell__sandbox_destroy(struct cell__sandbox *sandbox);
 /* For a prewarm: what sessions like this one need.  NULL: said why. */
 struct cell__sandbox_request *cell__sandbox_request_create(struct cell__executor_host *host,
 							    const struct cell__kernel_spec *spec, struct cell_error *err);
+/* What makes programs take the way out of a filtered network: "K=V", NULL-terminated. */
+extern const char *const cell__sandbox_proxy_env[];
 /* What this machine allows, found out on the first call.  Any thread. */
 const struct cell__machine *cell__sandbox_machine(void);
 

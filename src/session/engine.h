@@ -20,6 +20,8 @@ struct cell_engine {
 	struct cell_space *spaces;     /* loop's thread */
 };
 
+/* The folder with workcell-spawner and kernel/; given may be NULL.  Any thread. */
+int cell__engine_find_parts(const char *given, char *ret_dir, size_t size, struct cell_error *err);
 /* Loop's thread.  Starts closing; done(arg) when its processes are gone and its memory is free. */
 void cell__session_close(struct cell_session *session, void (*done)(void *arg), void *arg);
 
