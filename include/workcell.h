@@ -181,7 +181,8 @@ struct cell_sandbox_options {
 	const char *workspace_mode; /* "rw", "ro", "none"; NULL: as the policy says */
 	const char *cwd;            /* the workspace; NULL: the caller's */
 	const char *const *env;     /* "K=V", NULL-terminated; added to PATH, HOME, LANG; nothing is inherited */
-	const char *python;         /* explain: whose files are to be seen; NULL: the default interpreter */
+	const char *python;         /* whose files are to be seen, and whose package index `deps-only` means; NULL: for those the
+				       default interpreter, which a command does not see unless it is the system's */
 };
 #define CELL_SANDBOX_OPTIONS_INIT { .size = sizeof(struct cell_sandbox_options) }
 

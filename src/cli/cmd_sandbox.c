@@ -25,7 +25,7 @@ static const struct cell_cli_flag flags[] = {
 	{ 0, "workspace-mode", "MODE", "the working directory is rw, ro or none (default as the policy says)", CELL_FLAG_STRING,
 	  AT(workspace_mode) },
 	{ 0, "cwd", "DIR", "the working directory (default: this one)", CELL_FLAG_STRING, AT(cwd) },
-	{ 0, "python", "PATH", "explain: the interpreter whose files are to be seen", CELL_FLAG_STRING, AT(python) },
+	{ 0, "python", "PATH", "the interpreter whose files are to be seen, and whose package index is that of deps-only", CELL_FLAG_STRING, AT(python) },
 	{ 0, "env", "K=V", "set a variable; nothing is inherited; may be repeated", CELL_FLAG_LIST, AT(env) },
 	{ 0 },
 };
@@ -95,7 +95,7 @@ int cell__cmd_sandbox(int argc, char **argv)
 	} else if (explains ? operands->count > 2 : operands->count < 2) {
 		cell__cli_fail(&err, CELL_E_INVALID, 0, explains ? "explain takes one policy" : "run wants a command after --");
 	} else if ((!values.cwd || (cwd = cell__cli_absolute(values.cwd, &err))) &&
-		   (!explains || cell__cli_find_python(values.python, &python, &err) == 0)) {
+		   ((!explains && !values.python) || cell__cli_find_python(values.python, &python, &err) == 0)) {
 		options.policy = explains && operands->count == 2 ? operands->items[1].value : values.policy;
 		options.workspace_mode = values.workspace_mode;
 		options.cwd = cwd;

@@ -19,6 +19,9 @@
  * handled, so a result never overtakes its output.
  *
  * Paused (a slow reader): all handles are stopped; ring, pipes and socket fill up and the kernel waits.
+ *
+ * A kernel that yields (turns.h) and says much is heard at the regular looks only, and waits in between: reading a flood as fast
+ * as it comes would leave the loop no time for the others.
  */
 #define _GNU_SOURCE
 #include "executor/link.h"
@@ -40,7 +43,8 @@
 #define PIPE_HOLD_BYTES 32768   /* what may wait for the next look */
 #define PIPE_READ_BYTES 65536
 #define SOCKET_READ_BYTES 65536
-#define FRAMES_PER_TURN 64 /* one kernel does not keep the loop to itself */
+#define READS_PER_TURN 8 /* one kernel does not keep the loop to itself */
+#define MUCH_BYTES 131072 /* between two looks: half a ring */
 
 struct pipe_end {
 	int fd;
@@ -73,6 +77,10 @@ struct cell__link {
 	struct cell__buf out;
 	int handles; /* not closed yet */
 	bool paused, closed, broken, is_hot;
+	bool yields;
+	bool resting;      /* nothing is read until the next look */
+	uint64_t received; /* bytes of the socket */
+	uint64_t heard;    /* how much it had said in all at the last look */
 	uint32_t interrupts; /* requests so far */
 	bool last_look; /* the doorbell is armed, the next look is the last unless something comes */
 	bool rung; /* a DOORBELL came and the ring was not looked at since */
@@ -248,11 +256,19 @@ static bool holds_nothing(const struct cell__link *link)
 	return link->pipe[0].held.size == 0 && link->pipe[1].held.size == 0;
 }
 
+static void rest_after_much(struct cell__link *link);
+
 static void handle_hot(uv_timer_t *timer)
 {
 	struct cell__link *link = timer->data;
 	uint64_t before = given_so_far(link);
+	link->heard = before + link->received;
+	if (link->resting) {
+		link->resting = false;
+		update_polls(link);
+	}
 	take_in_order(link);
+	rest_after_much(link);
 	if (link->closed || link->broken || link->paused)
 		return;
 	bool quiet = given_so_far(link) == before && cell__ring_arm(&link->ring);
@@ -261,6 +277,18 @@ static void handle_hot(uv_timer_t *timer)
 		link->is_hot = false;
 	}
 	link->last_look = quiet;
+}
+
+static void rest_after_much(struct cell__link *link)
+{
+	if (!link->yields || link->resting || link->closed || link->broken || link->paused ||
+	    given_so_far(link) + link->received - link->heard < MUCH_BYTES)
+		return;
+	link->resting = true;
+	link->is_hot = true;
+	link->last_look = false;
+	uv_timer_start(&link->hot, handle_hot, HOT_INTERVAL_MS, HOT_INTERVAL_MS);
+	update_polls(link);
 }
 
 /* Does nothing come at present? */
@@ -323,6 +351,7 @@ static void handle_pipe(uv_poll_t *poll, int status, int events)
 		take_in_order(link);
 	if (!link->closed && !link->broken && !link->paused)
 		become_hot(link);
+	rest_after_much(link);
 }
 
 static void flush_out(struct cell__link *link)
@@ -386,7 +415,7 @@ static void compact_in(struct cell__link *link)
 static void read_socket(struct cell__link *link)
 {
 	bool last = false;
-	for (int turn = 0; turn < FRAMES_PER_TURN; turn++) {
+	for (int turn = 0; turn < READS_PER_TURN; turn++) {
 		while (handle_next_frame(link)) {
 		}
 		if (link->closed || link->broken || link->paused || last)
@@ -404,6 +433,7 @@ static void read_socket(struct cell__link *link)
 		ssize_t n = recv(link->fd, link->in.data + link->in.size, room, MSG_DONTWAIT);
 		if (n > 0) {
 			link->in.size += (size_t)n;
+			link->received += (uint64_t)n;
 			last = (size_t)n < room; /* the socket is empty; if not, the loop comes back */
 			continue;
 		}
@@ -424,9 +454,10 @@ static void handle_socket(uv_poll_t *poll, int status, int events)
 		uint64_t head = cell__ring_head(&link->ring);
 		read_socket(link);
 		if (link->closed || link->broken || link->paused || !link->rung || answer_bell(link, head))
-			return;
+			break;
 		link->rung = true; /* for the end of the line */
 	}
+	rest_after_much(link);
 }
 
 static void update_polls(struct cell__link *link)
@@ -434,7 +465,8 @@ static void update_polls(struct cell__link *link)
 	if (link->closed)
 		return;
 	int events = 0;
-	if (!link->paused && !link->broken)
+	bool reads = !link->paused && !link->broken && !link->resting;
+	if (reads)
 		events |= UV_READABLE;
 	if (link->out.size > 0 && !link->broken)
 		events |= UV_WRITABLE;
@@ -444,7 +476,7 @@ static void update_polls(struct cell__link *link)
 		uv_poll_stop(&link->poll);
 	for (int i = 0; i < 2; i++) {
 		struct pipe_end *pipe = &link->pipe[i];
-		if (!link->paused && !link->broken && !pipe->ended)
+		if (reads && !pipe->ended)
 			uv_poll_start(&pipe->poll, UV_READABLE, handle_pipe);
 		else
 			uv_poll_stop(&pipe->poll);
@@ -631,11 +663,17 @@ void cell__link_pause(struct cell__link *link, bool paused)
 	if (paused && link->is_hot)
 		uv_timer_stop(&link->hot);
 	if (!paused && !link->closed) {
+		link->resting = false;
 		link->is_hot = true;
 		link->last_look = false;
 		uv_timer_start(&link->hot, handle_hot, 0, HOT_INTERVAL_MS);
 	}
 	update_polls(link);
+}
+
+void cell__link_yield(struct cell__link *link, bool yields)
+{
+	link->yields = yields; /* one that rests goes on at its next look */
 }
 
 void cell__link_look(struct cell__link *link)

@@ -38,6 +38,8 @@ void cell__link_set_interrupt(struct cell__link *link, uint32_t run_id);
 /* Has the kernel, by its own account, raised the last interrupt? */
 bool cell__link_interrupt_taken(const struct cell__link *link);
 void cell__link_pause(struct cell__link *link, bool paused);
+/* Whether others go first: then much output is read in portions, with rests. */
+void cell__link_yield(struct cell__link *link, bool yields);
 /* Takes what has been written to the ring so far. */
 void cell__link_look(struct cell__link *link);
 /* Takes everything that is still in ring and pipes; after the kernel is dead. */

@@ -348,14 +348,13 @@ static void sandbox_probe(struct cell__executor_host *host, struct cell_executor
 	snprintf(info->advice, sizeof info->advice, "%s", found->advice);
 }
 
-/* What makes programs take the way out. */
 #define PROXY_AT "127.0.0.1:3128"
-static const char *const proxy_variables[] = {
+const char *const cell__sandbox_proxy_env[] = {
 	"http_proxy=http://" PROXY_AT,  "https_proxy=http://" PROXY_AT, "HTTP_PROXY=http://" PROXY_AT,
 	"HTTPS_PROXY=http://" PROXY_AT, "all_proxy=socks5h://" PROXY_AT, "ALL_PROXY=socks5h://" PROXY_AT,
-	"no_proxy=localhost,127.0.0.1", "NO_PROXY=localhost,127.0.0.1",
+	"no_proxy=localhost,127.0.0.1", "NO_PROXY=localhost,127.0.0.1", NULL,
 };
-#define PROXY_VARIABLES (sizeof proxy_variables / sizeof *proxy_variables)
+#define PROXY_VARIABLES (sizeof cell__sandbox_proxy_env / sizeof *cell__sandbox_proxy_env - 1)
 _Static_assert(CELL_EGRESS_PORT == 3128, "PROXY_AT says the port");
 
 static int sandbox_open(struct cell__executor_host *host, const struct cell__kernel_spec *spec,
@@ -386,7 +385,7 @@ static int sandbox_open(struct cell__executor_host *host, const struct cell__ker
 	}
 	bool filtered = mine->policy.network == CELL_NET_ALLOW || mine->policy.network == CELL_NET_DEPS;
 	for (size_t i = 0; filtered && i < PROXY_VARIABLES; i++)
-		env[at++] = proxy_variables[i];
+		env[at++] = cell__sandbox_proxy_env[i];
 	for (size_t i = 0; i < mine->policy.env.count; i++)
 		env[at++] = mine->policy.env.items[i];
 	char limits[400];

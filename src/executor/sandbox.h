@@ -10,6 +10,8 @@
 
 /* NULL is fine. */
 void cell__sandbox_destroy(struct cell__sandbox *sandbox);
+/* What makes programs take the way out of a filtered network: "K=V", NULL-terminated. */
+extern const char *const cell__sandbox_proxy_env[];
 /* What this machine allows, found out on the first call.  Any thread. */
 const struct cell__machine *cell__sandbox_machine(void);
 

@@ -33,6 +33,7 @@
 
 #include "executor/answer.h"
 #include "executor/link.h"
+#include "executor/turns.h"
 #include "sandbox/cgroup.h"
 #include "sandbox/plan.h"
 #include "spawn/hub.h"
@@ -44,8 +45,7 @@
 #define POOL_DEATHS_MAX 3   /* pooled kernels that die in a row: stop making more */
 #define FORK_TRIES 3
 #define POOLS_MAX 8         /* kinds of kernels made ahead, per environment */
-#define LONG_CELL_MS 500    /* a sandbox's cell that runs longer yields to others from then on ... */
-#define LONG_CELL_WEIGHT 50 /* ... with this share, until its next cell */
+#define LONG_CELL_MS 500    /* a sandbox's cell that runs longer yields to others from then on (turns.h) */
 #define INTERRUPT_AGAIN_MS 100 /* an interrupt that the code has not heard of by then is sent again ... */
 #define INTERRUPT_TRIES 3      /* ... so often */
 #define SAME_IN_A_ROW 2     /* sessions of one kind: the next is expected to be the same */
@@ -104,7 +104,7 @@ struct kernel {
 	bool asked;   /* we closed it */
 	bool timing;  /* the timer waits for a cell to become a long one, or for it to hear of its interrupt */
 	int unheard;  /* signals that were sent again */
-	bool yields;  /* it did */
+	struct cell__turn turn;
 	int tries;
 	struct cell_error error;
 	struct cell__sandbox_request *request; /* NULL: not sandboxed, or in the pool */
@@ -131,6 +131,7 @@ struct cell__subprocess {
 	struct env *envs;
 	struct kernel *kernels;
 	bool destroying;
+	struct cell__turns turns;
 	int open_handles;
 	void (*destroyed)(void *arg);
 	void *destroyed_arg;
@@ -294,6 +295,7 @@ static void kernel_gone(struct kernel *kernel, const struct cell__exit *how)
 		kernel->link = NULL;
 	}
 	unlist_kernel(kernel);
+	cell__turns_leave(&kernel->sub->turns, &kernel->turn, true);
 	if (kernel->request)
 		cell__sandbox_silence(kernel->request);
 	if (kernel->events)
@@ -408,27 +410,33 @@ static void configure(struct kernel *kernel)
 	}
 }
 
-/*
- * A sandbox that computes without end has as much of a core as one that answers in a millisecond now and then, and the
- * second one waits whole slices for its turn.  So whoever runs long counts less, and stays so between cells: what its code
- * left running in the background does not come back with the result.
- */
 static void handle_long_cell(uv_timer_t *timer)
 {
 	struct kernel *kernel = timer->data;
 	kernel->timing = false;
-	kernel->yields = true;
-	cell__spawn_client_tell(&kernel->sub->hub->client, CELL_SPAWN_KERNEL_WEIGHT, kernel->id, LONG_CELL_WEIGHT);
+	cell__turns_long(&kernel->sub->turns, &kernel->turn);
+}
+
+static void tell_share(struct cell__turn *turn, enum cell_cgroup_share share)
+{
+	struct kernel *kernel = (struct kernel *)((char *)turn - offsetof(struct kernel, turn));
+	cell__spawn_client_tell(&kernel->sub->hub->client, CELL_SPAWN_KERNEL_SHARE, kernel->id, share);
+	if (kernel->link)
+		cell__link_yield(kernel->link, share == CELL_SHARE_REST);
+}
+
+/* Counts from now on, as if the cell had just begun. */
+static void time_cell(struct kernel *kernel)
+{
+	if (kernel->request && !kernel->asked)
+		kernel->timing = uv_timer_start(&kernel->timer, handle_long_cell, LONG_CELL_MS, 0) == 0;
 }
 
 static void cell_begins(struct kernel *kernel)
 {
-	if (!kernel->request || kernel->asked)
-		return;
-	if (kernel->yields)
-		cell__spawn_client_tell(&kernel->sub->hub->client, CELL_SPAWN_KERNEL_WEIGHT, kernel->id, CELL_PLAN_WEIGHT);
-	kernel->yields = false;
-	kernel->timing = uv_timer_start(&kernel->timer, handle_long_cell, LONG_CELL_MS, 0) == 0;
+	cell__turns_leave(&kernel->sub->turns, &kernel->turn, kernel->asked);
+	cell__turns_quick(&kernel->sub->turns);
+	time_cell(kernel);
 }
 
 static void cell_ended(struct kernel *kernel)
@@ -702,6 +710,10 @@ static int find_env(struct cell__subprocess *sub, const char *python, const char
 	uv_timer_init(&sub->host->loop->uv, &env->timer);
 	env->timer.data = env;
 	sub->open_handles++;
+	if (!sub->turns.loop) {
+		cell__turns_init(&sub->turns, &sub->host->loop->uv, tell_share);
+		sub->open_handles++;
+	}
 	env->next = sub->envs;
 	sub->envs = env;
 	*ret_env = env;
@@ -1156,6 +1168,7 @@ int cell__subprocess_open(struct cell__executor_host *host, const struct cell__e
 		if (request && pool)
 			learn(env, pool, request, 1);
 	}
+	cell__turns_quick(&sub->turns);
 	bool pooled = kernel != NULL;
 	if (!kernel && (start_zygote(env, err) < 0 || !(kernel = kernel_create(env, err))))
 		goto fail;
@@ -1241,8 +1254,7 @@ static void handle_unheard(uv_timer_t *timer)
 	}
 	uv_timer_stop(timer);
 	kernel->timing = false;
-	if (!kernel->yields)
-		cell_begins(kernel);
+	time_cell(kernel);
 }
 
 void cell__subprocess_interrupt(struct cell__kernel *base, uint32_t run_id)
@@ -1254,6 +1266,7 @@ void cell__subprocess_interrupt(struct cell__kernel *base, uint32_t run_id)
 	cell__spawn_client_tell(&kernel->sub->hub->client, CELL_SPAWN_KERNEL_SIGNAL, kernel->id, SIGINT);
 	if (kernel->asked)
 		return; /* the timer is the grace time's */
+	cell__turns_leave(&kernel->sub->turns, &kernel->turn, false); /* hearing of it takes time on a core */
 	kernel->unheard = 0;
 	kernel->timing = uv_timer_start(&kernel->timer, handle_unheard, INTERRUPT_AGAIN_MS, INTERRUPT_AGAIN_MS) == 0;
 }
@@ -1274,6 +1287,7 @@ void cell__subprocess_close(struct cell__kernel *base, int64_t grace_ms)
 {
 	struct kernel *kernel = (struct kernel *)base;
 	kernel->asked = true;
+	cell__turns_leave(&kernel->sub->turns, &kernel->turn, false); /* so does ending */
 	if (kernel->state == KERNEL_WAITING) {
 		kernel_gone_later(kernel);
 		return;
@@ -1383,6 +1397,14 @@ static void handle_env_closed(uv_handle_t *handle)
 	maybe_destroyed(sub);
 }
 
+static void handle_turns_closed(uv_handle_t *handle)
+{
+	struct cell__turns *turns = handle->data;
+	struct cell__subprocess *sub = (struct cell__subprocess *)((char *)turns - offsetof(struct cell__subprocess, turns));
+	sub->open_handles--;
+	maybe_destroyed(sub);
+}
+
 void cell__subprocess_destroy(struct cell__subprocess *sub, void (*done)(void *arg), void *arg)
 {
 	struct cell_error err;
@@ -1392,6 +1414,8 @@ void cell__subprocess_destroy(struct cell__subprocess *sub, void (*done)(void *a
 	sub->destroyed = done;
 	sub->destroyed_arg = arg;
 	sub->open_handles++; /* ours, until the lists are walked */
+	if (sub->turns.loop)
+		uv_close((uv_handle_t *)&sub->turns.timer, handle_turns_closed);
 	/* The spawner, which ends next, ends what is left: pooled kernels and zygotes. */
 	for (struct kernel *k = sub->kernels, *next; k; k = next) {
 		struct cell__exit how = { .asked = true };

@@ -195,10 +195,15 @@ static int set_weight(int version, const char *folder, uint64_t weight)
 	return version == 2 ? set_number(folder, "cpu.weight", weight) : set_number(folder, "cpu.shares", weight * 1024 / 100);
 }
 
-void cell__cgroup_weigh(const struct cell_cgroup *group, uint64_t weight)
+bool cell__cgroup_set_share(const struct cell_cgroup *group, enum cell_cgroup_share share)
 {
-	if (group->path[CELL_CG_CPU][0])
-		(void)set_weight(group->version, group->path[CELL_CG_CPU], weight);
+	const char *cpu = group->path[CELL_CG_CPU];
+	if (!cpu[0])
+		return false;
+	/* Before Linux 5.15 there is no such file, and half is the least. */
+	if (write_in(cpu, "cpu.idle", share == CELL_SHARE_REST ? "1" : "0") == 0 && share == CELL_SHARE_REST)
+		return true;
+	return set_weight(group->version, cpu, share == CELL_SHARE_USUAL ? CELL_PLAN_WEIGHT : CELL_PLAN_WEIGHT / 2) == 0;
 }
 
 static int limit_v2(const struct cell_cgroup *group, const struct cell_plan_limits *limits)

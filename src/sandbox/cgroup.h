@@ -27,6 +27,13 @@ struct cell_cgroup {
 	char path[CELL_CG_COUNT][CELL_CGROUP_PATH + 64];
 };
 
+/* Of the CPUs, when they are short. */
+enum cell_cgroup_share {
+	CELL_SHARE_USUAL, /* as much as an ordinary process */
+	CELL_SHARE_HALF,
+	CELL_SHARE_REST, /* what others leave; it lets go of a CPU as soon as somebody else wants it */
+};
+
 struct cell_cgroup_usage {
 	uint64_t memory_peak, memory_max;
 	uint64_t oom_kills;
@@ -40,8 +47,8 @@ int cell__cgroup_make(const struct cell_cgroups *groups, const char *name, const
 		      struct cell_cgroup *ret_group);
 /* Puts the calling process (which must have one thread) into it. */
 int cell__cgroup_join(const struct cell_cgroup *group);
-/* Its share of the CPUs, as in struct cell_plan_limits; a matter of comfort, so a failure is none. */
-void cell__cgroup_weigh(const struct cell_cgroup *group, uint64_t weight);
+/* False: it cannot be had. */
+bool cell__cgroup_set_share(const struct cell_cgroup *group, enum cell_cgroup_share share);
 void cell__cgroup_usage(const struct cell_cgroup *group, struct cell_cgroup_usage *ret_usage);
 /* 0, or a negative errno: -EBUSY while processes are in it. */
 int cell__cgroup_remove(const struct cell_cgroup *group);

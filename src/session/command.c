@@ -4,7 +4,8 @@
  *     caller ──clone──▶ pid 1 of new namespaces: SHELL steps ──fork──▶ EARLY and KERNEL steps, exec of the command
  *       └── waits for pid 1, which reaps, and ends as the command did
  *
- * A step that fails is reported through a pipe that closes on exec.
+ * A step that fails is reported through a pipe that closes on exec.  Where the network is filtered, pid 1 hands out the socket
+ * that it listens on, and a loop of the caller's, started after that, is the proxy for as long as the command runs.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -13,12 +14,20 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <spawn.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "executor/sandbox.h"
 #include "sandbox/apply.h"
+#include "sandbox/egress.h"
+#include "session/engine.h"
+#include "spawn/message.h"
+
+#define INDEX_BYTES 16384 /* of the names of a package index's hosts */
+#define INDEX_HOSTS 64
 
 struct command {
 	struct cell__policy policy;
@@ -26,6 +35,8 @@ struct command {
 	struct cell__plan_env env;
 	struct cell__buf plan, session;
 	char *workspace, *cwd;
+	char index[INDEX_BYTES];                /* the names, each with a NUL */
+	const char *index_hosts[INDEX_HOSTS + 1]; /* in it */
 };
 
 static void command_finish(struct command *command)
@@ -132,6 +143,7 @@ struct child {
 	char *const *argv;
 	char *const *envp;
 	int report_fd;
+	int listen_fd; /* takes the socket of the way out; -1: none is made */
 };
 
 static void __attribute__((noreturn)) report_and_end(const struct child *child, int step, int sys)
@@ -167,6 +179,14 @@ static void __attribute__((noreturn)) run_pid1(struct child *child)
 		report_and_end(child, STEP_BEGIN, errno);
 	if (cell__apply_stage(&child->apply, CELL_STAGE_SHELL, &report) < 0)
 		report_and_end(child, report.step, report.sys);
+	if (child->listen_fd >= 0) {
+		struct cell_spawn_msg head = { .version = CELL_SPAWN_VERSION };
+		int rc = cell__spawn_send(child->listen_fd, &head, NULL, 0, &child->apply.listen_fd, child->apply.has_listener, 0);
+		if (rc < 0)
+			report_and_end(child, STEP_BEGIN, -rc);
+		close(child->apply.listen_fd);
+		close(child->listen_fd);
+	}
 	pid_t pid = fork();
 	if (pid == 0)
 		run_command(child);
@@ -221,17 +241,148 @@ static int wait_child(struct command *command, struct child *child, int pid, int
 	return -1;
 }
 
+/* ---- a filtered network ---- */
+
+/* What the program says, up to size - 1 bytes.  Its errors go where ours do. */
+static int read_program(char *const argv[], char *const envp[], char *out, size_t size, struct cell_error *err)
+{
+	int ends[2], status = 0;
+	pid_t pid;
+	posix_spawn_file_actions_t actions;
+	if (pipe2(ends, O_CLOEXEC) < 0)
+		return cell_fail(err, CELL_E_IO, errno, "make a pipe");
+	int rc = posix_spawn_file_actions_init(&actions);
+	if (rc == 0) {
+		rc = posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+		if (rc == 0)
+			rc = posix_spawn(&pid, argv[0], &actions, NULL, argv, envp);
+		posix_spawn_file_actions_destroy(&actions);
+	}
+	close(ends[1]);
+	size_t n = 0;
+	ssize_t got = 0;
+	while (rc == 0 && n + 1 < size && ((got = read(ends[0], out + n, size - 1 - n)) > 0 || (got < 0 && errno == EINTR)))
+		n += got > 0 ? (size_t)got : 0;
+	out[n] = '\0';
+	close(ends[0]);
+	while (rc == 0 && waitpid(pid, &status, 0) < 0)
+		if (errno != EINTR)
+			return cell_fail(err, CELL_E_IO, errno, "wait for %.120s", argv[0]);
+	return rc != 0 || status != 0 ? cell_fail(err, CELL_E_PYTHON, rc, "ask %.120s for its package index", argv[0]) : 0;
+}
+
+/* The hosts of the index that the interpreter's installer is configured with. */
+static int find_index(struct command *command, const char *python, struct cell_error *err)
+{
+	char dir[PATH_MAX], script[PATH_MAX + 64], home[PATH_MAX];
+	if (cell__engine_find_parts(NULL, dir, sizeof dir, err) < 0)
+		return -1;
+	snprintf(script, sizeof script, "%s/kernel/workcell_kernel/index_hosts.py", dir);
+	snprintf(home, sizeof home, "HOME=%s", cell__home_dir());
+	char *const argv[] = { (char *)python, "-E", script, NULL };
+	char *const envp[] = { "LANG=C.UTF-8", "PATH=/usr/local/bin:/usr/bin:/bin", home, NULL };
+	if (read_program(argv, envp, command->index, sizeof command->index, err) < 0)
+		return -1;
+	size_t n = 0;
+	char *rest = NULL;
+	for (char *line = strtok_r(command->index, "\n", &rest); line && n < INDEX_HOSTS; line = strtok_r(NULL, "\n", &rest))
+		command->index_hosts[n++] = line;
+	return 0;
+}
+
+/* The socket that pid 1 listens on; -1: it did not get that far, and its report says why. */
+static int take_listener(int fd)
+{
+	struct cell_spawn_msg head;
+	struct iovec iov = { &head, sizeof head };
+	union {
+		struct cmsghdr align;
+		char space[CMSG_SPACE(sizeof(int))];
+	} control;
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control };
+	ssize_t n;
+	int listener = -1;
+	do
+		n = recvmsg(fd, &msg, MSG_CMSG_CLOEXEC);
+	while (n < 0 && errno == EINTR);
+	struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&msg) : NULL;
+	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
+		memcpy(&listener, CMSG_DATA(c), sizeof listener);
+	return listener;
+}
+
+struct way_out {
+	struct cell__loop loop;
+	struct cell__egress_options options;
+	struct cell__egress *egress;
+	int rc;
+	struct cell_error *err;
+};
+
+static int tell_nobody(void *arg, const struct cell__egress_event *event, struct cell_error *err)
+{
+	(void)arg;
+	(void)event;
+	(void)err;
+	return 0;
+}
+
+static void open_way_out(void *arg)
+{
+	struct way_out *way = arg;
+	way->rc = cell__egress_create(&way->options, &way->egress, way->err);
+}
+
+static void close_way_out(void *arg)
+{
+	struct way_out *way = arg;
+	cell__egress_close(way->egress);
+}
+
+/* Is the proxy while the command runs. */
+static int wait_as_proxy(struct command *command, struct child *child, int pid, int report_fd, int listener, char *const argv[],
+			 int *ret_status, struct cell_error *err)
+{
+	struct way_out way = { .options = { .loop = &way.loop, .listen_fd = listener, .hosts = &command->policy.hosts,
+					    .more_hosts = command->index_hosts, .tell = tell_nobody },
+			       .err = err };
+	int status;
+	bool looped = cell__loop_start(&way.loop, err) == 0;
+	if (looped) {
+		cell__loop_call(&way.loop, open_way_out, &way);
+	} else {
+		close(listener);
+		way.rc = -1;
+	}
+	if (way.rc < 0)
+		kill(pid, SIGKILL); /* pid 1 of all that is in there */
+	int rc = wait_child(command, child, pid, report_fd, argv, &status, way.rc < 0 ? NULL : err);
+	if (way.rc == 0)
+		*ret_status = status;
+	if (looped) {
+		cell__loop_call(&way.loop, close_way_out, &way);
+		cell__loop_stop(&way.loop);
+	}
+	return way.rc < 0 ? -1 : rc;
+}
+
 static int make_env(const char *const *extra, const struct cell__policy *policy, char ***ret_env, struct cell_error *err)
 {
 	size_t n = 0, at = 0;
 	while (extra && extra[n])
 		n++;
-	const char **env = cell__alloc(n + policy->env.count + 4, sizeof *env);
+	size_t n_proxy = 0;
+	bool filtered = policy->network == CELL_NET_ALLOW || policy->network == CELL_NET_DEPS;
+	while (filtered && cell__sandbox_proxy_env[n_proxy])
+		n_proxy++;
+	const char **env = cell__alloc(n + n_proxy + policy->env.count + 4, sizeof *env);
 	if (!env)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	env[at++] = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 	env[at++] = "HOME=" CELL_PLAN_HOME;
 	env[at++] = "LANG=C.UTF-8";
+	for (size_t i = 0; i < n_proxy; i++)
+		env[at++] = cell__sandbox_proxy_env[i];
 	for (size_t i = 0; i < policy->env.count; i++)
 		env[at++] = policy->env.items[i];
 	for (size_t i = 0; i < n; i++)
@@ -245,17 +396,16 @@ int cell_sandbox_run(const struct cell_sandbox_options *opts, char *const argv[]
 	struct cell_sandbox_options all;
 	struct command command = { 0 };
 	CELL_AUTO_FREE char **envp = NULL;
-	int report[2] = { -1, -1 }, rc = -1;
+	int report[2] = { -1, -1 }, lines[2] = { -1, -1 }, rc = -1;
 	if (take_options(opts, &all, err) < 0)
 		return -1;
 	if (command_init(&command, &all, err) < 0 || make_env(all.env, &command.policy, &envp, err) < 0)
 		goto out;
-	if (command.policy.network == CELL_NET_ALLOW || command.policy.network == CELL_NET_DEPS) {
-		cell_fail(err, CELL_E_UNAVAILABLE, 0, "network: %s works in sessions; for a command use none or full",
-			  cell__network_word(command.policy.network));
+	bool filtered = command.policy.network == CELL_NET_ALLOW || command.policy.network == CELL_NET_DEPS;
+	if (command.policy.network == CELL_NET_DEPS && find_index(&command, all.python ? all.python : CELL_DEFAULT_PYTHON, err) < 0)
 		goto out;
-	}
-	if (pipe2(report, O_CLOEXEC) < 0) {
+	if (pipe2(report, O_CLOEXEC) < 0 ||
+	    (filtered && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, lines) < 0)) {
 		cell_fail(err, CELL_E_IO, errno, "make a pipe");
 		goto out;
 	}
@@ -263,7 +413,7 @@ int cell_sandbox_run(const struct cell_sandbox_options *opts, char *const argv[]
 		.apply = { .plan = (const struct cell_plan *)command.plan.data,
 			   .session = (const struct cell_plan *)command.session.data,
 			   .keep = { report[1] }, .n_keep = 1, .landlock_fd = -1 },
-		.cwd = command.cwd, .argv = argv, .envp = envp, .report_fd = report[1],
+		.cwd = command.cwd, .argv = argv, .envp = envp, .report_fd = report[1], .listen_fd = lines[1],
 	};
 	char name[64];
 	snprintf(name, sizeof name, "workcell-%d-command", (int)getpid());
@@ -274,15 +424,21 @@ int cell_sandbox_run(const struct cell_sandbox_options *opts, char *const argv[]
 	}
 	int pid = start_child(&child, err);
 	cell__close_fd(&report[1]);
+	cell__close_fd(&lines[1]);
+	int listener = pid < 0 || !filtered ? -1 : take_listener(lines[0]);
 	if (pid < 0) {
 		(void)cell__cgroup_remove(&child.group);
 		rc = -1;
+	} else if (listener >= 0) {
+		rc = wait_as_proxy(&command, &child, pid, report[0], listener, argv, ret_status, err);
 	} else {
 		rc = wait_child(&command, &child, pid, report[0], argv, ret_status, err);
 	}
 out:
 	cell__close_fd(&report[0]);
 	cell__close_fd(&report[1]);
+	cell__close_fd(&lines[0]);
+	cell__close_fd(&lines[1]);
 	command_finish(&command);
 	return rc;
 }

@@ -46,7 +46,7 @@ static bool parts_in(const char *dir)
  * Beside the library (a build folder, a Python wheel), at the installed place relative to it (so that an install may
  * be moved), else where it was configured to be.
  */
-static int find_parts(const char *given, char *ret_dir, size_t size, struct cell_error *err)
+int cell__engine_find_parts(const char *given, char *ret_dir, size_t size, struct cell_error *err)
 {
 	if (given) {
 		snprintf(ret_dir, size, "%s", given);
@@ -56,7 +56,7 @@ static int find_parts(const char *given, char *ret_dir, size_t size, struct cell
 	}
 	Dl_info info;
 	char self[PATH_MAX];
-	if (dladdr((void *)find_parts, &info) && info.dli_fname && realpath(info.dli_fname, self)) {
+	if (dladdr((void *)cell__engine_find_parts, &info) && info.dli_fname && realpath(info.dli_fname, self)) {
 		char *slash = strrchr(self, '/');
 		if (slash) {
 			*slash = '\0';
@@ -123,7 +123,7 @@ void cell__engine_wait(struct cell_engine *engine, cell__engine_start start, voi
 static int make_subprocess(struct cell_engine *engine, const struct cell_engine_options *opts, struct cell_error *err)
 {
 	char dir[PATH_MAX], spawner[PATH_MAX + 32], kernel_dir[PATH_MAX + 32];
-	if (find_parts(opts->lib_dir, dir, sizeof dir, err) < 0)
+	if (cell__engine_find_parts(opts->lib_dir, dir, sizeof dir, err) < 0)
 		return -1;
 	snprintf(spawner, sizeof spawner, "%s/workcell-spawner", dir);
 	snprintf(kernel_dir, sizeof kernel_dir, "%s/kernel", dir);

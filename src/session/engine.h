@@ -28,6 +28,8 @@ void cell__engine_must_wait(struct cell_engine *engine, const char *name);
 typedef void (*cell__engine_start)(void *object, void (*done)(void *arg), void *arg);
 void cell__engine_wait(struct cell_engine *engine, cell__engine_start start, void *object);
 
+/* The folder with workcell-spawner and kernel/; given may be NULL.  Any thread. */
+int cell__engine_find_parts(const char *given, char *ret_dir, size_t size, struct cell_error *err);
 /* Loop's thread.  Starts closing; done(arg) when its processes are gone and its memory is free. */
 void cell__session_close(struct cell_session *session, void (*done)(void *arg), void *arg);
 

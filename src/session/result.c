@@ -1,9 +1,16 @@
 #include "session/result.h"
 
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "wire/json_check.h"
+
+#define LARGE_SPILL (16 << 20) /* bytes of a file that are not removed in passing */
 
 /* One block: the parts, then their types and data, each with a NUL behind it. */
 int cell__owned_bundle_copy(struct cell__owned_bundle *out, const struct cell__bundle *in)
@@ -123,12 +130,41 @@ static void finish_text(struct cell__result_text *text)
 	cell__buf_finish(&text->clean);
 }
 
+static void *close_file(void *arg)
+{
+	close((int)(intptr_t)arg);
+	return NULL;
+}
+
+/*
+ * The name goes at once.  What the file holds goes with its last descriptor, and of a large one that takes a tenth of a second,
+ * which callbacks on the engine's thread do not have.
+ */
+static void remove_spill(const char *path)
+{
+	struct stat st;
+	pthread_attr_t attr;
+	pthread_t thread;
+	sigset_t all, mask;
+	CELL_AUTO_FD int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	unlink(path);
+	if (fd < 0 || fstat(fd, &st) < 0 || st.st_size < LARGE_SPILL || pthread_attr_init(&attr) != 0)
+		return;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &mask); /* the host's handlers do not run on it */
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	if (pthread_create(&thread, &attr, close_file, (void *)(intptr_t)fd) == 0)
+		fd = -1;
+	pthread_sigmask(SIG_SETMASK, &mask, NULL);
+	pthread_attr_destroy(&attr);
+}
+
 void cell_result_destroy(struct cell_result *result)
 {
 	if (!result)
 		return;
 	if (result->spill_path && !result->keep_spill)
-		unlink(result->spill_path);
+		remove_spill(result->spill_path);
 	free(result->spill_path);
 	free(result->value_json);
 	free(result->repr);

@@ -8,7 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+
+#define SLICE_DEPTH 256 /* a process below that keeps its slice; two descriptors for each */
 
 static bool pid_name(const char *name, pid_t *ret_pid)
 {
@@ -100,6 +103,51 @@ void cell__proc_kill_tree(pid_t pid)
 {
 	int depth = 0;
 	kill_below(pid, &depth);
+}
+
+/* ---- slices ---- */
+
+/* As in linux/sched/types.h, which cannot be included beside the C library's sched.h. */
+struct sched_attributes {
+	uint32_t size, policy;
+	uint64_t flags;
+	int32_t nice;
+	uint32_t priority;
+	uint64_t runtime, deadline, period;
+};
+
+struct slice_walk {
+	uint64_t slice_ns;
+	int depth;
+};
+
+static void slice_below(pid_t pid, void *arg)
+{
+	struct slice_walk *walk = arg;
+	char path[64];
+	pid_t tid;
+	struct dirent *entry;
+	snprintf(path, sizeof path, "/proc/%d/task", pid);
+	DIR *dir = walk->depth < SLICE_DEPTH ? opendir(path) : NULL;
+	while (dir && (entry = readdir(dir))) {
+		struct sched_attributes attr = { .size = sizeof attr };
+		if (!pid_name(entry->d_name, &tid) || syscall(SYS_sched_getattr, tid, &attr, sizeof attr, 0) < 0)
+			continue; /* it has ended */
+		attr.runtime = walk->slice_ns;
+		(void)syscall(SYS_sched_setattr, tid, &attr, 0);
+	}
+	if (!dir)
+		return;
+	closedir(dir);
+	walk->depth++;
+	cell__proc_children(pid, slice_below, walk);
+	walk->depth--;
+}
+
+void cell__proc_slice_tree(pid_t pid, uint64_t slice_ns)
+{
+	struct slice_walk walk = { .slice_ns = slice_ns };
+	slice_below(pid, &walk);
 }
 
 static bool read_counter(const char *path, const char *key, uint64_t *ret_value)

@@ -13,6 +13,11 @@ bool cell__proc_has_own_pids(pid_t pid);
 /* Kills pid and everything below it, children first, so that nothing is reparented out of sight. */
 void cell__proc_kill_tree(pid_t pid);
 /*
+ * How long a thread runs before it is another's turn, for pid and everything below it; 0: as usual.  Since Linux 6.12 whoever
+ * asks for less comes first when it wakes up.  Needs no rights; what cannot be set stays as it is.
+ */
+void cell__proc_slice_tree(pid_t pid, uint64_t slice_ns);
+/*
  * Processes that the OOM killer has ended so far: in our cgroup (v2, then v1) where it counts them, else on
  * the whole machine.
  */

@@ -59,6 +59,7 @@
 #define SWEEP_LIMIT_US 2000000 /* a child in uninterruptible sleep does not hold the report up longer */
 #define STDERR_TAIL 4000
 #define SHELL_EVENT (1ull << 63) /* with the shell's serial, in an epoll event */
+#define LONG_SLICE_NS 100000000u     /* the longest that Linux takes */
 #define SPARE_DELAY_MS 3         /* whoever has just taken a shell goes first */
 
 struct zygote {
@@ -80,6 +81,7 @@ struct kernel {
 	int64_t flags;
 	int64_t dead_us;
 	struct shell *shell; /* NULL: not sandboxed */
+	int64_t share;       /* enum cell_cgroup_share */
 	struct cell_spawn_msg request; /* while it waits for its shell */
 	int fds[CELL_SPAWN_KERNEL_FDS];
 	bool waits;
@@ -252,10 +254,28 @@ static void report_dead(void)
 	}
 }
 
+/* Where there is no group for it, each process of the sandbox lets others go first, as far as anybody may ask for that. */
+static void set_share(struct kernel *kernel, int64_t share)
+{
+	struct shell *shell = kernel ? kernel->shell : NULL;
+	if (!shell || kernel->pid <= 0 || kernel->share == share || share < CELL_SHARE_USUAL || share > CELL_SHARE_REST)
+		return;
+	kernel->share = share;
+	if (shell->has_group && cell__cgroup_set_share(&shell->group, (enum cell_cgroup_share)share))
+		return;
+	/* Twice: what is started meanwhile has its slice from who started it.  Orphans are below pid 1. */
+	for (int i = 0; i < 2; i++) {
+		cell__proc_slice_tree(kernel->pid, share != CELL_SHARE_USUAL ? LONG_SLICE_NS : 0);
+		if (shell->pid > 0)
+			cell__proc_slice_tree(shell->pid, share != CELL_SHARE_USUAL ? LONG_SLICE_NS : 0);
+	}
+}
+
 static void kernel_died(struct kernel *kernel, int64_t status)
 {
 	if (kernel->dead)
 		return;
+	set_share(kernel, CELL_SHARE_USUAL); /* dying takes time on a core: that of all the others in there */
 	kernel->dead = true;
 	kernel->status = status;
 	kernel->dead_us = cell__now_us();
@@ -671,13 +691,6 @@ static void shell_spoke(struct shell *shell)
 	}
 }
 
-static void weigh_kernel(uint64_t id, int64_t weight)
-{
-	struct kernel *kernel = find_kernel(id);
-	if (kernel && kernel->shell && kernel->shell->has_group && weight > 0 && weight <= 100)
-		cell__cgroup_weigh(&kernel->shell->group, (uint64_t)weight);
-}
-
 static void signal_kernel(uint64_t id, int signal)
 {
 	struct kernel *kernel = find_kernel(id);
@@ -686,7 +699,7 @@ static void signal_kernel(uint64_t id, int signal)
 	if (signal == SIGKILL)
 		kernel->kill_wanted = true;
 	if (signal == SIGKILL && kernel->shell && kernel->pid > 0) {
-		weigh_kernel(id, CELL_PLAN_WEIGHT); /* dying takes time on a core, too */
+		set_share(kernel, CELL_SHARE_USUAL);
 		cell__shell_kill(kernel->shell); /* with all that is in it */
 	}
 	if (kernel->pidfd >= 0)
@@ -735,8 +748,8 @@ static void handle_host_message(ssize_t size, int *fds, size_t n_fds)
 		case CELL_SPAWN_KERNEL_KILL:
 			signal_kernel(head.id, SIGKILL);
 			break;
-		case CELL_SPAWN_KERNEL_WEIGHT:
-			weigh_kernel(head.id, head.a);
+		case CELL_SPAWN_KERNEL_SHARE:
+			set_share(find_kernel(head.id), head.a);
 			break;
 		}
 	for (size_t i = 0; i < n_fds; i++)

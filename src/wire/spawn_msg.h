@@ -36,7 +36,7 @@ enum cell_spawn_type {
 	CELL_SPAWN_PROCESS_START,
 	CELL_SPAWN_PROCESS_KILL,     /* id: process; its whole group */
 	CELL_SPAWN_PROCESS_SIGNAL,   /* id: process, a: signal, b: 1 for its whole group */
-	CELL_SPAWN_KERNEL_WEIGHT,    /* id: sandboxed kernel, a: its share of the CPUs when they are short; 100 is usual */
+	CELL_SPAWN_KERNEL_SHARE,     /* id: sandboxed kernel, a: enum cell_cgroup_share */
 	/* spawner to host (the zygote's own messages are passed on) */
 	CELL_SPAWN_ZYGOTE_READY = 64, /* id: zygote, a: pid; payload: JSON {"version", "ipython", "preload_error"?} */
 	CELL_SPAWN_ZYGOTE_WARMED,     /* id: zygote */

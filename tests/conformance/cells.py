@@ -26,7 +26,8 @@ ANY = object()
 # (fds 1 and 2 are real), files (cwd is a real directory), shell (/bin/sh, bash), environment (exact environ),
 # namespaces (tools, workflows, artifacts, deps), alone (no thread and no descriptor but the kernel's), main_thread (cells run
 # on the interpreter's main thread, where signals are handled), modules (modules are the session's own: code may break them),
-# stack (recursion in C code ends in RecursionError), bare (a session can be without namespaces).
+# stack (recursion in C code ends in RecursionError), bare (a session can be without namespaces), semaphores (POSIX ones, that
+# multiprocessing's pools want), proc (/proc/self can be listed).
 EXCEPTIONS = {
     "subprocess": set(),
     # One process: its descriptors, environment, signals and modules are the host's, and the host is not confined.
@@ -37,6 +38,8 @@ EXCEPTIONS = {
     "deno": {"children", "fork", "threads", "shell", "stack"},
     # A server's sessions always have its storage.
     "remote": {"bare"},
+    # The sandbox where user namespaces are forbidden: /dev/shm and /proc are the machine's, and out of reach.
+    "no-userns": {"semaphores", "proc"},
     "container": {"bare"},
 }
 
@@ -632,14 +635,14 @@ case("alone in the process",
      exact("import os\nlen([f for f in os.listdir('/proc/self/fd')]) <= 8", True), needs=["threads", "descriptors", "alone"])
 case("no descriptor but the kernel's own",
      cell("import subprocess\nout = subprocess.run(['ls', '/proc/self/fd'], stdout=subprocess.PIPE, close_fds=False).stdout\n"
-          "len(out.split())", value=4), needs=["descriptors", "children"])
+          "len(out.split())", value=4), needs=["descriptors", "children", "proc"])
 
 # ---- processes ---------------------------------------------------------------------------------------------
 
 case("multiprocessing with fork", cell("import multiprocessing as mp\ndef sq(x):\n    return x * x"),
      exact("with mp.get_context('fork').Pool(2) as p:\n    r = p.map(sq, [1, 2, 3])\nr", [1, 4, 9],
            stderr=ANY),
-     needs=["fork"])
+     needs=["fork", "semaphores"])
 case("multiprocessing output",
      cell("import multiprocessing as mp\ndef hi():\n    print('from child', flush=True)\n"
                                     "p = mp.get_context('fork').Process(target=hi)\np.start(); p.join()\nprint(p.exitcode)",
@@ -647,11 +650,11 @@ case("multiprocessing output",
 case("multiprocessing with spawn",
      exact("import multiprocessing as mp\nwith mp.get_context('spawn').Pool(1) as p:\n"
                                          "    r = p.map(abs, [-1, -2])\nr", [1, 2], stderr=ANY),
-     needs=["children"])
+     needs=["children", "semaphores"])
 case("process pool executor",
      cell("import concurrent.futures as cf, multiprocessing as mp\ndef inc(x):\n    return x + 1"),
      exact("with cf.ProcessPoolExecutor(2, mp_context=mp.get_context('fork')) as ex:\n    r = list(ex.map(inc, [1, 2]))\nr",
-           [2, 3], stderr=ANY), needs=["fork"])
+           [2, 3], stderr=ANY), needs=["fork", "semaphores"])
 case("thread pool executor", exact("import concurrent.futures as cf\nwith cf.ThreadPoolExecutor(2) as ex:\n"
                                    "    r = list(ex.map(abs, [-1, -2]))\nr", [1, 2]), needs=["threads"])
 case("fork in a cell",

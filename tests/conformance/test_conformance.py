@@ -16,6 +16,7 @@ import cells
 import containers
 import namespaces
 import serving
+import shim
 import spaces
 import support
 
@@ -23,10 +24,12 @@ CASES = cells.CASES + namespaces.CASES
 
 INTERPRETERS = ("ipython", "plain")
 # ipykernel brings IPython along, Pyodide has none, and what a server adds does not depend on the interpreter behind it.
-ONE_INTERPRETER = {"jupyter": "ipython", "deno": "plain", "remote": "plain", "container": "plain"}
+ONE_INTERPRETER = {"jupyter": "ipython", "deno": "plain", "remote": "plain", "container": "plain", "no-userns": "plain"}
 # So many cases in one kernel; one that fails there gets a fresh one before it counts.
 SHARED = {"deno": 16, "jupyter": 8}
-TARGETS = [(e, i) for e in support.EXECUTORS for i in INTERPRETERS if ONE_INTERPRETER.get(e, i) == i]
+# With the sandbox comes its lower level, where user namespaces are forbidden; all of its cases run where it is named.
+EXECUTORS = list(dict.fromkeys(e for name in support.EXECUTORS for e in ((name, "no-userns") if name == "sandbox" else (name,))))
+TARGETS = [(e, i) for e in EXECUTORS for i in INTERPRETERS if ONE_INTERPRETER.get(e, i) == i]
 
 
 class Target:
@@ -38,21 +41,23 @@ class Target:
         self.used = {}  # drivers whose kernel has run cases: how many
         self.base = tempfile.mkdtemp(prefix="workcell-tests-base-")
         self.cwd = tempfile.mkdtemp(prefix="workcell-tests-cwd-")
+        self.policy = os.path.join(self.base, ".policy.yaml")
         self.capabilities = {"children", "fork", "threads", "descriptors", "files", "shell", "environment",
-                             "namespaces", "alone", "main_thread", "modules", "stack", "bare"}
+                             "namespaces", "alone", "main_thread", "modules", "stack", "bare", "semaphores", "proc"}
         self.capabilities -= cells.EXCEPTIONS.get(executor, set())
         if executor == "deno":
             self.capabilities.add("py311")  # it brings its own Python, 3.14
         elif tuple(map(int, support.python_version(python).split(".")[:2])) >= (3, 11):
             self.capabilities.add("py311")
-        if executor not in ("deno", "container") and support.module_version(python, "matplotlib"):
+        # Without a home of its own (no-userns) matplotlib says so, and looks for fonts in each kernel anew.
+        if executor not in ("deno", "container", "no-userns") and support.module_version(python, "matplotlib"):
             self.capabilities.add("matplotlib")
 
     def fill(self, files):
         """Makes the base folder hold these files; the caches of a storage may stay, that is what they are."""
         for name in os.listdir(self.base):
             path = os.path.join(self.base, name)
-            if name == ".cache":
+            if name in (".cache", ".policy.yaml"):
                 continue
             if name == "tools" and self.executor == "container":
                 for inner in os.listdir(path):  # a folder of its own inside, and that stays the same
@@ -84,8 +89,13 @@ class Target:
             if self.executor == "container":
                 flags += containers.FLAGS[2:]
             # Starting ipykernel takes most of a second: the next ones are made ready while a case runs.
-            driver = support.Driver(*flags, python=self.python, executor=self.executor, cwd=self.cwd,
-                                    pool=2 if self.executor == "jupyter" else 0)
+            lower = self.executor == "no-userns"
+            if lower:
+                spaces.write_files(self.base, {".policy.yaml": "level: no-userns\n"})
+                flags += ["--sandbox-policy", self.policy]
+            driver = support.Driver(*flags, python=self.python, executor="sandbox" if lower else self.executor, cwd=self.cwd,
+                                    pool=2 if self.executor == "jupyter" else 0,
+                                    preexec_fn=(lambda: shim.take_away("userns", "EPERM")) if lower else None)
             self.drivers[kind] = driver
             support.shared_drivers.append(driver)
             driver.locate()
@@ -283,6 +293,8 @@ def problems(result, want):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
 def test_cell(target, case):
+    if target.executor not in support.EXECUTORS and not case.needs and case.base is None:
+        return  # the language alone: nothing of the system is in it that could differ between the levels
     lacking = case.needs - target.capabilities
     if lacking:
         # Not a skip: this executor or interpreter says that it does not have this, and the table knows.

@@ -200,3 +200,44 @@ def test_the_audit_log_is_out_of_the_code_s_reach(tmp_path):
                               text=True, env=support.host_environment(), timeout=support.DEADLINE)
         assert done.returncode == (support.EXIT["invalid"] if refused else 0), done
         assert ("audit log" in done.stderr) == refused
+
+
+def command(cwd, policy, *argv, python=None):
+    (cwd / "p.yaml").write_text(policy)
+    flags = ["--python", python] if python else []
+    return subprocess.run([support.BIN, "sandbox", "run", "--policy", "./p.yaml", *flags, "--", *argv], cwd=cwd,
+                          env=support.host_environment(), capture_output=True, text=True, timeout=support.DEADLINE)
+
+
+FETCH = """import os, sys, urllib.error, urllib.request
+del os.environ["no_proxy"], os.environ["NO_PROXY"]  # the servers of the tests are on 127.0.0.1
+for url in sys.argv[1:]:
+    try:
+        print(urllib.request.urlopen(url, timeout=20).read().decode())
+    except urllib.error.HTTPError as e:
+        print(e.code)
+sys.exit(7)
+"""
+
+
+def test_a_command_goes_through_the_proxy(tmp_path, server):
+    """`workcell sandbox run` is the proxy of what it runs, and ends as that does."""
+    listed, other = "http://127.0.0.1:%d/a" % server, "http://192.0.2.1/"
+    (tmp_path / "fetch.py").write_text(FETCH)
+    done = command(tmp_path, "network:\n  allow: ['127.0.0.1:%d']\n" % server, "python3", "fetch.py", listed, other, listed)
+    assert done.stdout.split() == ["/a", "403", "/a"] and done.returncode == 7, done
+    done = command(tmp_path, "network:\n  allow: ['127.0.0.1:%d']\n" % server, "no-such-program")
+    assert done.returncode == support.EXIT["not_found"], done
+
+
+def test_a_command_reaches_the_package_index(tmp_path, server):
+    venv, work = tmp_path / "venv", tmp_path / "work"
+    work.mkdir()
+    subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", str(venv)], check=True)
+    (venv / "pip.conf").write_text("[global]\nindex-url = http://127.0.0.1:%d/simple\n" % server)
+    (work / "fetch.py").write_text(FETCH)
+    done = command(work, "network: deps-only\n", str(venv / "bin" / "python"), "fetch.py", "http://127.0.0.1:%d/a" % server,
+                   "http://192.0.2.1/", python=str(venv / "bin" / "python"))
+    assert done.stdout.split() == ["/a", "403"] and done.returncode == 7, done
+    done = command(work, "network: deps-only\n", "true", python="/bin/false")
+    assert done.returncode == support.EXIT["python_unusable"], done

@@ -4,9 +4,11 @@ import os
 import re
 import signal
 import subprocess
+import threading
 
 import pytest
 
+import serving
 import spaces
 import support
 
@@ -285,28 +287,57 @@ def test_a_fork_bomb_is_gone_after_close(drive, tmp_path):
     assert driver.value("1 + 1") == 2
 
 
-def test_a_long_cell_yields_to_others(driver):
-    """Its group's share of the CPUs goes down while it runs, and comes back with the next cell."""
-    kernel = driver.kernel_pid()
+def cpu_group(kernel):
+    """The folder of a kernel's group for the CPUs."""
     with open("/proc/%d/cgroup" % kernel) as file:
         paths = [line.split(":")[1:] for line in file.read().splitlines()]
-    folder = [("/sys/fs/cgroup/cpu%s/cpu.shares" if "cpu" in names.split(",") else "/sys/fs/cgroup%s/cpu.weight") % path
-              for names, path in paths if "cpu" in names.split(",") or names == ""]
-    share = [name for name in folder if "workcell" in name and os.path.exists(name)]
-    if not share:
+    folders = [("/sys/fs/cgroup/cpu%s" if "cpu" in names.split(",") else "/sys/fs/cgroup%s") % path
+               for names, path in paths if "cpu" in names.split(",") or names == ""]
+    found = [name for name in folders if "workcell" in name and os.path.exists(name + "/cpu.idle")]
+    if not found:
         pytest.skip("no cgroup for the cpu")
+    return found[0]
 
-    def weight():
-        with open(share[0]) as file:
-            return int(file.read())
 
-    usual = weight()
+def number_in(*path):
+    with open(os.path.join(*path)) as file:
+        return int(file.read())
+
+
+def test_a_long_cell_counts_half(driver):
+    """Its group's share of the CPUs goes down while it runs, and comes back with an interrupt."""
+    folder = cpu_group(driver.kernel_pid())
+    name = "cpu.shares" if os.path.exists(folder + "/cpu.shares") else "cpu.weight"
+    usual = number_in(folder, name)
     driver.start("while True: pass")
-    support.wait_until(lambda: weight() < usual, "it yields", 30)
+    support.wait_until(lambda: number_in(folder, name) == usual // 2, "it counts half", 30)
+    assert number_in(folder, "cpu.idle") == 0
     driver.interrupt()
-    assert driver.answer()["error"]["code"] == "interrupted" and weight() < usual
-    assert driver.value("1 + 1") == 2
-    support.wait_until(lambda: weight() == usual, "it counts as before", 30)
+    assert driver.answer()["error"]["code"] == "interrupted"
+    support.wait_until(lambda: number_in(folder, name) == usual, "it counts as before", 30)
+
+
+def test_a_long_cell_yields_while_others_are_quick(tmp_path):
+    """Its group gets what others leave for as long as cells begin elsewhere, and no longer."""
+    server = serving.Server("--executor", "sandbox", cwd=tmp_path, python="/usr/bin/python3")
+    try:
+        busy, quick = server.session(), server.session()
+        mark = "wc" + os.urandom(6).hex()
+        server.execute("import ctypes; ctypes.CDLL(None).prctl(15, %r)" % mark.encode(), busy)
+        folder = cpu_group([pid for pid in support.processes() if support.comm_of(pid) == mark][0])
+        long = threading.Thread(target=server.ask, args=("POST", "/execute", {"code": "while True: pass"}),
+                                kwargs={"session": busy})
+        long.start()
+        support.wait_until(lambda: server.execute("1 + 1", quick)["value"] == 2 and number_in(folder, "cpu.idle") == 1,
+                           "it yields", 30)
+        support.wait_until(lambda: number_in(folder, "cpu.idle") == 0, "nobody is there to yield to", 30)
+        server.execute("1 + 1", quick)
+        support.wait_until(lambda: number_in(folder, "cpu.idle") == 1, "it yields again, at once", 30)
+        assert server.ask("DELETE", "/v1/sessions/" + busy).status == 204
+        long.join(support.DEADLINE)
+        support.wait_until(lambda: not os.path.exists(folder), "it is gone", 30)
+    finally:
+        server.close()
 
 
 def test_offenders_do_not_starve_others(drive, tmp_path):

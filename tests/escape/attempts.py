@@ -196,6 +196,9 @@ PROCESS = [
       "ValueError EPERM", layer="rlimits"),
     A("core files", "import resource; out = str(resource.getrlimit(resource.RLIMIT_CORE)[1])", "0", layer="rlimits"),
     A("nice below the host", "out = tr(os.setpriority, os.PRIO_PROCESS, 0, -20)", "EACCES EPERM"),
+    A("a shorter slice", "out = sc(314, 0, struct.pack('IIQiIQQQ', 48, 0, 0, os.nice(0), 0, 100000, 0, 0), 0)", NO, control="ok",
+      layer="seccomp"),
+    A("another scheduling class", "out = tr(os.sched_setscheduler, 0, os.SCHED_BATCH, os.sched_param(0))", "EPERM", control="ok"),
     A("TIOCSTI", "import pty\ndef t():\n    import fcntl\n    a, b = pty.openpty()\n    return tr(fcntl.ioctl, b, 0x5412, b'x')\n"
       "out = t()", NO, layer="seccomp"),
     A("TIOCSTI with high bits", "import pty\ndef t():\n    a, b = pty.openpty()\n    return sc(16, b, 0x5412 | (1 << 32), b'x')\n"

@@ -1,10 +1,12 @@
 """The escape suite: attempts.py, in sandboxes of an ordinary user, of root, in a user namespace, and with parts of the
 system taken away."""
+import ctypes
 import os
 import platform
 import pwd
 import shutil
 import socket
+import struct
 import subprocess
 import tempfile
 import uuid
@@ -197,6 +199,35 @@ def test_what_must_work(mode, what, code):
     prelude(driver)
     result = driver.run(code)
     assert result["error"] is None, result["error"]
+
+
+def slice_of(pid):
+    """How long a thread runs before it is another's turn, in ns; 0 before Linux 6.12."""
+    attributes = ctypes.create_string_buffer(48)
+    assert ctypes.CDLL(None).syscall(315, pid, attributes, 48, 0) == 0
+    return struct.unpack("IIQiIQQQ", attributes.raw)[5]
+
+
+def test_long_cells_let_others_go_first(mode):
+    """Where there is no group for it: all of a sandbox whose cell runs long gets the longest slice, and keeps it for so long."""
+    driver = mode[3]
+    kernel = driver.kernel_pid()
+    usual = slice_of(kernel)
+    with open("/proc/%d/cgroup" % kernel) as file:
+        if usual == 0 or "/workcell-" in file.read():
+            pytest.skip("a group does it, or the kernel is too old")
+    driver.start("import os\nif os.fork() == 0: os.fork()\nwhile True: pass")
+
+    def all_of_it():
+        return [p.pid for p in support.descendants(kernel)] + [kernel]
+
+    support.wait_until(lambda: len(all_of_it()) == 3 and {slice_of(pid) for pid in all_of_it()} == {100000000},
+                       "all of it yields", 30)
+    driver.interrupt()
+    assert driver.answer()["error"]["code"] == "interrupted"
+    support.wait_until(lambda: slice_of(kernel) == usual, "it counts as before", 30)
+    driver.reset()
+
 
 
 def test_the_attempts_would_work_outside(mode):

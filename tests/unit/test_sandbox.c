@@ -15,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include "executor/turns.h"
 #include "sandbox/apply.h"
 #include "sandbox/build.h"
 #include "sandbox/cgroup.h"
@@ -257,8 +258,22 @@ static void cgroup_v2_files(void **state)
 		expect(folder, "cpu.max", with_cpu ? "150000 100000" : "");
 		expect(folder, "cpu.weight", with_cpu ? "100" : "");
 		put(folder, "cpu.weight", "");
-		cell__cgroup_weigh(&group, 4);
-		expect(folder, "cpu.weight", with_cpu ? "4" : "");
+		assert_int_equal(cell__cgroup_set_share(&group, CELL_SHARE_REST), with_cpu); /* without cpu.idle: before Linux 5.15 */
+		expect(folder, "cpu.weight", with_cpu ? "50" : "");
+		put(folder, "cpu.idle", "");
+		put(folder, "cpu.weight", "");
+		assert_int_equal(cell__cgroup_set_share(&group, CELL_SHARE_REST), with_cpu);
+		expect(folder, "cpu.idle", with_cpu ? "1" : "");
+		expect(folder, "cpu.weight", "");
+		put(folder, "cpu.idle", "");
+		assert_int_equal(cell__cgroup_set_share(&group, CELL_SHARE_HALF), with_cpu);
+		expect(folder, "cpu.idle", with_cpu ? "0" : "");
+		expect(folder, "cpu.weight", with_cpu ? "50" : "");
+		put(folder, "cpu.weight", "");
+		assert_int_equal(cell__cgroup_set_share(&group, CELL_SHARE_USUAL), with_cpu);
+		expect(folder, "cpu.weight", with_cpu ? "100" : "");
+		snprintf(path, sizeof path, "%s/cpu.idle", folder);
+		assert_int_equal(unlink(path), 0);
 		assert_int_equal(cell__cgroup_join(&group), 0);
 		expect(folder, "cgroup.procs", "0");
 		put(folder, "memory.peak", "1000\n");
@@ -326,11 +341,76 @@ static void cgroup_v2_life(void **state)
 	assert_int_equal(cell__cgroup_remove(&group), 0); /* gone already is fine */
 }
 
+/* ---- turns ---- */
+
+static int told;
+
+static void count_told(struct cell__turn *turn, enum cell_cgroup_share share)
+{
+	(void)turn;
+	(void)share;
+	told++;
+}
+
+static void pass(struct cell__turns *turns, uint64_t ms, bool quick)
+{
+	turns->loop->time += ms;
+	if (quick)
+		cell__turns_quick(turns);
+	if (turns->busy)
+		turns->timer.timer_cb(&turns->timer);
+}
+
+/* Who runs long yields while cells begin; in turn each has a second; all of it in a time of its own. */
+static void turns_taken(void **state)
+{
+	(void)state;
+	uv_loop_t loop;
+	struct cell__turns turns;
+	struct cell__turn one = { 0 }, two = { 0 };
+	assert_int_equal(uv_loop_init(&loop), 0);
+	cell__turns_init(&turns, &loop, count_told);
+	told = 0;
+	cell__turns_quick(&turns);
+	assert_false(turns.busy);
+	loop.time += 500;
+	cell__turns_long(&turns, &one); /* its own beginning is too long ago to count */
+	assert_int_equal(one.share, CELL_SHARE_HALF);
+	assert_int_equal(told, 1);
+	cell__turns_quick(&turns);
+	assert_int_equal(one.share, CELL_SHARE_REST);
+	cell__turns_long(&turns, &two);
+	assert_int_equal(two.share, CELL_SHARE_REST);
+	unsigned rested[2] = { 0, 0 };
+	for (int second = 0; second < 40; second++) {
+		pass(&turns, 1000, true);
+		rested[0] += one.share == CELL_SHARE_HALF;
+		rested[1] += two.share == CELL_SHARE_HALF;
+		assert_false(one.share == CELL_SHARE_HALF && two.share == CELL_SHARE_HALF);
+	}
+	assert_true(rested[0] >= 3 && rested[1] >= 3 && rested[0] + rested[1] <= 8);
+	pass(&turns, 1000, false);
+	assert_false(turns.busy);
+	assert_int_equal(one.share, CELL_SHARE_HALF);
+	assert_int_equal(two.share, CELL_SHARE_HALF);
+	cell__turns_leave(&turns, &one, false);
+	assert_int_equal(one.share, CELL_SHARE_USUAL);
+	told = 0;
+	cell__turns_leave(&turns, &two, true); /* nobody is there to be told */
+	cell__turns_leave(&turns, &one, false);
+	assert_int_equal(told, 0);
+	cell__turns_quick(&turns);
+	assert_false(turns.busy);
+	uv_close((uv_handle_t *)&turns.timer, NULL);
+	uv_run(&loop, UV_RUN_DEFAULT);
+	assert_int_equal(uv_loop_close(&loop), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(policies),      cmocka_unit_test(levels),    cmocka_unit_test(damaged_plans),
-		cmocka_unit_test(cgroup_v2_files), cmocka_unit_test(cgroup_v2_life),
+		cmocka_unit_test(cgroup_v2_files), cmocka_unit_test(cgroup_v2_life), cmocka_unit_test(turns_taken),
 		cmocka_unit_test(rules),         cmocka_unit_test(addresses), cmocka_unit_test(requests),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
