@@ -210,23 +210,24 @@ def slice_of(pid):
 
 def test_long_cells_let_others_go_first(mode):
     """Where there is no group for it: all of a sandbox whose cell runs long gets the longest slice, and keeps it for so long."""
-    driver = mode[3]
-    kernel = driver.kernel_pid()
-    usual = slice_of(kernel)
-    with open("/proc/%d/cgroup" % kernel) as file:
-        if usual == 0 or "/workcell-" in file.read():
-            pytest.skip("a group does it, or the kernel is too old")
-    driver.start("import os\nif os.fork() == 0: os.fork()\nwhile True: pass")
+    _, host, how, _ = mode
+    with start(host, **how) as driver:
+        kernel = driver.kernel_pid()
+        usual = slice_of(kernel)
+        with open("/proc/%d/cgroup" % kernel) as file:
+            if usual == 0 or "/workcell-" in file.read():
+                pytest.skip("a group does it, or the kernel is too old")
+        driver.start("import os\nif os.fork() == 0: os.fork()\nwhile True: pass")
 
-    def all_of_it():
-        return [p.pid for p in support.descendants(kernel)] + [kernel]
+        def all_of_it():
+            return [p.pid for p in support.descendants(kernel)] + [kernel]
 
-    support.wait_until(lambda: len(all_of_it()) == 3 and {slice_of(pid) for pid in all_of_it()} == {100000000},
-                       "all of it yields", 30)
-    driver.interrupt()
-    assert driver.answer()["error"]["code"] == "interrupted"
-    support.wait_until(lambda: slice_of(kernel) == usual, "it counts as before", 30)
-    driver.reset()
+        support.wait_until(lambda: len(all_of_it()) == 3 and {slice_of(pid) for pid in all_of_it()} == {100000000},
+                           "all of it yields", 30)
+        driver.interrupt()
+        assert driver.answer()["error"]["code"] == "interrupted"
+        support.wait_until(lambda: slice_of(kernel) == usual, "it counts as before", 30)
+        driver.reset()
 
 
 
