@@ -7,6 +7,7 @@ refused.
 
 import os
 import sys
+from itertools import count
 
 from .ns_errors import ArtifactError
 from .rpc import CHUNK
@@ -17,6 +18,8 @@ TEXT, JSON, BYTES = "text", "json", "bytes"
 FRAME_PARQUET, FRAME_JSON = "dataframe.parquet", "dataframe.json"
 SERIES_PARQUET, SERIES_JSON = "series.parquet", "series.json"
 _INTERNAL = "_data_type"
+# An open artifact is closed by the number that it was asked for with: an interrupt may keep the host's own from us.
+KEYS = count(1)
 
 
 class ArtifactMeta(dict):
@@ -314,9 +317,11 @@ class ArtifactsNamespace:
         request = {"name": name, "type": kind, "description": description, "metadata": metadata or {}}
         if size is not None:
             request["size"] = size
-        handle = channel.call("artifacts.save_begin", request)[0]["handle"]
-        transfer = channel.transfer(lambda answer, piece, at: None)
+        key = request["key"] = next(KEYS)
+        transfer = None
         try:
+            handle = channel.call("artifacts.save_begin", request)[0]["handle"]
+            transfer = channel.transfer(lambda answer, piece, at: None)
             while True:
                 at, memory = transfer.piece(CHUNK if size is None else max(1, min(CHUNK, size)))
                 n = fill(memory)
@@ -326,14 +331,15 @@ class ArtifactsNamespace:
             transfer.finish()
             return ArtifactMeta(channel.call("artifacts.save_commit", {"handle": handle})[0])
         except BaseException:
-            self._tell("artifacts.save_abort", handle)
+            self._tell("artifacts.save_abort", key)
             raise
         finally:
-            transfer.end()
+            if transfer:
+                transfer.end()
 
-    def _tell(self, method, handle):
+    def _tell(self, method, key):
         try:
-            self._channel.notify(method, {"handle": handle})
+            self._channel.notify(method, {"key": key})
         except OSError:
             pass  # the host is gone, and its handles with it
 
@@ -375,9 +381,7 @@ class ArtifactsNamespace:
     def _receive(self, name, begin):
         """Hands the bytes to what begin(size) returns, in order; returns their type."""
         check(name, None)
-        opened = self._channel.call("artifacts.load_open", {"name": name})[0]
-        handle, size = opened["handle"], opened["size"]
-        left = size
+        left, write, key, transfer = 0, None, next(KEYS), None
 
         def take(answer, piece, at):
             nonlocal left
@@ -386,17 +390,20 @@ class ArtifactsNamespace:
             left -= answer
             write(piece, at)
 
-        transfer = self._channel.transfer(take)
         try:
-            write = begin(size)
+            opened = self._channel.call("artifacts.load_open", {"name": name, "key": key})[0]
+            handle, size = opened["handle"], opened["size"]
+            transfer = self._channel.transfer(take)
+            left, write = size, begin(size)
             for offset in range(0, size, CHUNK):
                 n = min(CHUNK, size - offset)
                 at, memory = transfer.piece(n)
                 transfer.ask("artifacts.load_chunk", {"handle": handle, "offset": offset, "size": n}, at, memory)
             transfer.finish()
         finally:
-            self._tell("artifacts.load_close", handle)
-            transfer.end()
+            self._tell("artifacts.load_close", key)
+            if transfer:
+                transfer.end()
         return opened.get("type") or ""
 
     # -- the rest

@@ -20,6 +20,7 @@
 /* An artifact being read or written. */
 struct handle {
 	int64_t id;
+	json_int_t key; /* what the code called it when it asked, and may close it by: it may not have got our answer; 0: nothing */
 	char session_id[33];
 	struct cell__artifact_writer *writer;
 	struct cell__artifact_reader *reader;
@@ -327,6 +328,7 @@ static struct handle *create_handle(struct cell__storage *storage, struct cell__
 		return NULL;
 	}
 	handle->id = ++storage->next_handle;
+	handle->key = json_integer_value(json_object_get(call->args, "key"));
 	strncpy(handle->session_id, call->session_id, sizeof handle->session_id - 1);
 	strcpy(handle->type, json_is_string(type) ? json_string_value(type) : "bytes");
 	handle->metadata = json_is_object(metadata) ? json_deep_copy(metadata) : NULL;
@@ -345,8 +347,9 @@ static struct handle *find_handle(struct cell__storage *storage, struct cell__ca
 				  struct cell_error *err)
 {
 	json_int_t id = json_integer_value(json_object_get(call->args, "handle"));
+	json_int_t key = json_integer_value(json_object_get(call->args, "key"));
 	for (struct handle *h = storage->handles; h; h = h->next)
-		if (h->id == id && strcmp(h->session_id, call->session_id) == 0 && !h->dropped &&
+		if ((id ? h->id == id : key && h->key == key) && strcmp(h->session_id, call->session_id) == 0 && !h->dropped &&
 		    (use == WRITES ? h->writer != NULL : h->reader != NULL))
 			return h;
 	fail_unknown(id, err);

@@ -228,6 +228,31 @@ def test_a_gigabyte_through_the_command_line(base, tmp_path):
     assert subprocess.run(["cmp", str(big), str(tmp_path / "back")], check=False).returncode == 0
 
 
+def test_an_interrupt_that_swallows_the_hosts_answer_leaves_nothing_open(driver, base):
+    """It may come when the answer to "open" was received and nobody has seen it yet."""
+    driver.value(textwrap.dedent("""
+        artifacts.save('x', b'old')
+        channel = artifacts._channel
+        def interrupted(method, *args, **more):
+            answer = plain(method, *args, **more)
+            if method in ('artifacts.save_begin', 'artifacts.load_open'):
+                raise KeyboardInterrupt
+            return answer
+        plain, channel.call = channel.call, interrupted
+        for ask in (lambda: artifacts.save('x', b'new'), lambda: artifacts.load('x')):
+            for _ in range(20):
+                try:
+                    ask()
+                except KeyboardInterrupt:
+                    pass
+        channel.call = plain
+        None"""))
+    assert driver.value("artifacts.load('x').decode()") == "old"
+    support.wait_until(lambda: not [name for name in os.listdir(base / "artifacts") if "tmp" in name], "no file is left over")
+    opened = [os.path.realpath("/proc/%d/fd/%s" % (driver.pid, fd)) for fd in os.listdir("/proc/%d/fd" % driver.pid)]
+    assert not [path for path in opened if path == str(base / "artifacts" / "x")], opened
+
+
 def test_a_reader_keeps_the_version_it_opened(driver):
     assert driver.value("""\
 import threading
