@@ -141,8 +141,9 @@ class Target:
             support.wait_until(lambda: len(containers.processes(driver.container)) <= 6,
                                lambda: "only what the server has: %r" % containers.processes(driver.container), 10)
         # A kernel may be open or not yet: socket, two pipes and ring come and go together; with jupyter also what
-        # ZeroMQ needs, and the same for the one that is made ready.
-        more = 60 if self.executor == "jupyter" else 8
+        # ZeroMQ needs, and the same for the one that is made ready. In the host's process the interpreter keeps what its
+        # modules open for good, multiprocessing's tracker for one.
+        more = {"jupyter": 60, "inprocess": 12}.get(self.executor, 8)
         support.wait_until(lambda: support.fd_count(driver.pid) <= before + more,
                            lambda: "descriptors grew from %d to %d" % (before, support.fd_count(driver.pid)), 10)
 
