@@ -105,7 +105,7 @@ class Guest(kernel.Kernel):
         before = builtins.__dict__.get("get_ipython")
         self.cells = Cells()
         if before is None:
-            del builtins.get_ipython
+            builtins.__dict__.pop("get_ipython", None)  # another session of this process may have been faster
         else:
             builtins.get_ipython = before
         self.cells.interrupted = lambda: self.running != 0 and link.interrupted_run() == self.running

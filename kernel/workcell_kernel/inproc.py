@@ -437,8 +437,8 @@ def _snapshot():
         for name, value in names.items():
             if value is not None:
                 setattr(builtins, name, value)
-            elif hasattr(builtins, name):
-                delattr(builtins, name)
+            else:
+                builtins.__dict__.pop(name, None)
 
     return restore
 

@@ -705,8 +705,6 @@ static int container_open(struct cell__executor_host *host, const struct cell__k
 	struct container *container;
 	struct seat *seat;
 
-	if (spec->namespaces)
-		return cell_fail(err, CELL_E_INVALID, 0, "with the executor \"container\" tools and storage are given as folders, and served inside");
 	if (!all)
 		return -1;
 	seat = cell__alloc(1, sizeof(*seat));

@@ -50,7 +50,7 @@ int cell__seat_spec(struct cell_session *session, struct cell__kernel_spec *ret_
 		.preload = options->preload,
 		.cwd = options->cwd,
 		.env = (const char *const *)options->env,
-		.namespaces = options->space && !session->executor->calls_there,
+		.namespaces = options->space && !options->container, /* there they are those of the server inside */
 		.gate_shell = (options->gate_kinds & CELL_GATE_SHELL) != 0,
 		.shell_escape = options->require_shell_escape,
 		.restore_cwd = options->restore_cwd,
