@@ -18,7 +18,7 @@ import docker_engine
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PYTHON = os.path.join(ROOT, "build", "venv", "bin", "python")
 # Tests wait for processes more than they compute.
-WORKERS = (os.cpu_count() or 1) + 1
+WORKERS = (os.cpu_count() or 1) + 2
 PYTEST_DIRS = ["tests/kernel", "tests/conformance", "tests/e2e", "tests/faults", "tests/escape"]
 
 passed, failed, notes, notes_not_run = 0, 0, [], []
@@ -53,7 +53,7 @@ def meson_run(folder, arguments, env):
     log = os.path.join(ROOT, folder, "meson-logs", "testlog.json")
     if os.path.exists(log):
         os.unlink(log)
-    run("meson", "test", "-C", folder, "--print-errorlogs", "--timeout-multiplier", "4", *arguments, **env)
+    run("meson", "test", "-C", folder, "--print-errorlogs", "--timeout-multiplier", "4", "--num-processes", str(WORKERS), *arguments, **env)
     if not os.path.exists(log):
         return None
     with open(log) as file:
