@@ -4,4 +4,4 @@
 set -eu
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-"$1" -max_total_time="${3:-5}" -timeout=10 -rss_limit_mb=2048 -max_len=8192 -print_final_stats=1 "$scratch" "$2"
+"$1" -max_total_time="${3:-3}" -timeout=10 -rss_limit_mb=2048 -max_len=8192 -print_final_stats=1 "$scratch" "$2"

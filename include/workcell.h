@@ -795,6 +795,8 @@ struct cell_approval_answer {
 	int always;        /* accepted: and so is every later call of this tool and callable in this session */
 	int from_terminal; /* for the audit log: a person at the command line, not a program through this function */
 	int dismiss;       /* rejected question: the server is told that nobody decided ("cancel"), not that they declined */
+	int look_us;       /* as in cell_run_options: this thread may stay for what follows the answer */
+	const int *look_end;
 };
 #define CELL_APPROVAL_ANSWER_INIT { .size = sizeof(struct cell_approval_answer) }
 

@@ -859,15 +859,17 @@ static PyObject *session_reset(PyObject *self, PyObject *args)
 	return none_or_error(INSIDE(self, cell_session_reset(HANDLE(self)->pointer, &err)), &err);
 }
 
-/* answer(id, accept, reason, args_json, always) */
+/* answer(id, accept, reason, args_json, always, look_us) */
 static PyObject *session_answer(PyObject *self, PyObject *args)
 {
 	struct cell_approval_answer answer = CELL_APPROVAL_ANSWER_INIT;
 	struct cell_error err;
 	unsigned long long id;
-	if (!PyArg_ParseTuple(args, "Kpzzp", &id, &answer.accept, &answer.reason, &answer.args, &answer.always) ||
+	if (!PyArg_ParseTuple(args, "Kpzzpi", &id, &answer.accept, &answer.reason, &answer.args, &answer.always, &answer.look_us) ||
 	    enter(self) < 0)
 		return NULL;
+	answer.look_end = &stay.heard;
+	stay = (struct stay){ 0 };
 	return none_or_error(INSIDE(self, cell_session_answer(HANDLE(self)->pointer, id, &answer, &err)), &err);
 }
 

@@ -42,8 +42,8 @@ void port_push(struct port *port, struct item *item);
 size_t port_pending(struct port *port);
 
 /*
- * A thread that stays with a cell that it starts: `heard` once something was pushed to some port, or the result is here.  It
- * comes here, and not to the port, where nothing waits there that came before it.
+ * A thread that stays with a cell that it starts, or with a call that it approves: `heard` once something that asks for an answer
+ * or is output was pushed to some port, or the result is here.  It comes here, and not to the port, where nothing waits there that came before it.
  */
 struct stay {
 	struct reg *reg;

@@ -389,7 +389,11 @@ static void push_event(struct reg *reg, const struct cell_event *event)
 		item_destroy(item);
 		return;
 	}
+	int heard = stay.heard;
 	port_push(reg->port, item);
+	/* That a call goes its way asks nothing of anybody. */
+	if (event->type == CELL_EVENT_CALL_STARTED || event->type == CELL_EVENT_CALL_ENDED || event->type == CELL_EVENT_APPROVAL_ENDED)
+		stay.heard = heard;
 }
 
 void on_run_event(void *arg, const struct cell_event *event)

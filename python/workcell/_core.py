@@ -13,6 +13,7 @@ import inspect
 import json
 import os
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -31,6 +32,9 @@ STREAM_MASK = RUN_MASK | _engine.mask_of(_engine.CHUNK, _engine.DISPLAY, _engine
                                          _engine.IMAGE)
 #: Of an artifact, in one message.
 CHUNK_BYTES = 1 << 20
+# A thread stays at most so long with what it has started, and with a call that it approved only where the one before was
+# followed by the next request within PROMPT seconds.
+LOOK_US, PROMPT = 5000, 0.001
 
 
 def milliseconds(seconds: Optional[float]) -> int:
@@ -197,6 +201,8 @@ class Core:
         self.home = Channel()
         self.channel: Optional[Channel] = None  # where the last awaited cell's result came
         self.quick = False  # the last cell was
+        self.answered = 0.0  # when an approval was given
+        self.prompt = False  # the next was asked for at once after it
         self.approvals = Approvals()
         self.policy = resolve(spec.policy)
         self.on_kernel_died: List[Callable[[str], Any]] = []
@@ -348,11 +354,18 @@ class Core:
 
     # -- approvals
 
+    def look_us(self) -> int:
+        """How long the thread that approves a call stays with what follows; see _runs.py, where cells are started."""
+        alone = self.channel is None or len(self.channel.handlers) <= 1
+        self.answered = time.monotonic()
+        return LOOK_US if self.prompt and alone else 0
+
     def handle_approval(self, item: Item) -> Optional[ApprovalRequest]:
         """Any thread; item: (token, APPROVAL or APPROVAL_ENDED, run id, ...). Functions that decide run at home."""
         if item[1] == _engine.APPROVAL_ENDED:
             self.approvals.remove(item[3])
             return None
+        self.prompt = time.monotonic() - self.answered < PROMPT
         request = ApprovalRequest._from_item(self, item)
         self.approvals.add(request)
         functions = [fn for fn in (self.policy.function, self.approvals._handler) if fn is not None]

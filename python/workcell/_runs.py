@@ -8,7 +8,7 @@ from collections import deque
 from typing import Any, AsyncIterator, Callable, Deque, Iterator, List, Optional, Tuple, Union
 
 from . import _engine, _native
-from ._core import RUN_MASK, STREAM_MASK, Core, milliseconds
+from ._core import LOOK_US, RUN_MASK, STREAM_MASK, Core, milliseconds
 from ._engine import Channel, Item, channel_of_loop, channel_of_thread, next_token
 from ._signals import only_ctrl_c, run_watched
 from .errors import from_native
@@ -19,7 +19,7 @@ _MAIN = threading.main_thread().ident
 # After a cell that took less than this, the thread stays with the next one for a moment instead of being woken by its end. It
 # is held up when that one takes long, and only then: at the first output, call or question it goes on. Shorter than the
 # scheduler's tick it could not be without setting a timer for each cell, which costs more than the cell.
-_QUICK_MS, _LOOK_US = 1.0, 5000
+_QUICK_MS = 1.0
 # Outcomes that say that the library failed, not the code: they are raised.
 _OUTCOMES = frozenset(("exception", "timeout", "interrupted", "kernel_died", "rejected", "limit_exceeded"))
 
@@ -40,7 +40,7 @@ def _start(core: Core, code: str, timeout: Optional[float], channel: Channel, ma
     On the channel's thread, so that the token's handler may be added afterwards.
     """
     token = next_token()
-    look_us = _LOOK_US if core.quick and not channel.handlers else 0
+    look_us = LOOK_US if core.quick and not channel.handlers else 0
     try:
         return token, core.need_session().start(code, 0 if timeout is None else milliseconds(timeout), channel.port, token,
                                                 mask, look_us)

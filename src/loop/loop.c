@@ -170,7 +170,8 @@ static bool enter(struct cell__loop *loop, struct cell__task *task, bool lent)
 	return true;
 }
 
-static void leave(struct cell__loop *loop)
+/* soon: this thread comes back, so what is merely under way may wait until the engine looks by itself. */
+static void leave_for(struct cell__loop *loop, bool soon)
 {
 	pthread_mutex_lock(&loop->lock);
 	loop->owned = false;
@@ -179,9 +180,15 @@ static void leave(struct cell__loop *loop)
 		pthread_cond_signal(&loop->free_cond);
 	/* Others are under way: the engine must run the loop for them at once.  Else it looks soon by itself. */
 	loop->left_us = cell__now_us();
-	if (loop->asleep || !nobody_else_cares(loop))
+	bool cares = soon ? loop->waiting > 0 || loop->first || loop->stopping : !nobody_else_cares(loop);
+	if (loop->asleep || cares)
 		pthread_cond_signal(&loop->engine_cond);
 	pthread_mutex_unlock(&loop->lock);
+}
+
+static void leave(struct cell__loop *loop)
+{
+	leave_for(loop, false);
 }
 
 /* ---- start and stop ---- */
@@ -440,18 +447,37 @@ static void run_briefly(struct cell__loop *loop, const int *end, int64_t until_u
 	}
 }
 
+/* False: nothing was done, this thread cannot have the loop. */
+static bool drive(struct cell__loop *loop, void (*fn)(void *arg), void *arg, const int *end, int64_t us)
+{
+	if (us <= 0 || cell__loop_is_current(loop) || !enter(loop, NULL, true))
+		return false;
+	catch_up(loop, true);
+	fn(arg);
+	int own = loop->busy > 0; /* as long as we are here somebody waits for it */
+	loop->busy -= own;
+	run_briefly(loop, end, cell__now_us() + us);
+	loop->busy += own;
+	leave_for(loop, __atomic_load_n(end, __ATOMIC_RELAXED) != 0);
+	return true;
+}
+
+static void run_task(void *arg)
+{
+	struct cell__task *task = arg;
+	task->fn(task);
+}
+
 void cell__loop_drive(struct cell__loop *loop, struct cell__task *task, const int *end, int64_t us)
 {
-	if (us <= 0 || cell__loop_is_current(loop) || !enter(loop, NULL, true)) {
+	if (!drive(loop, run_task, task, end, us))
 		cell__loop_post(loop, task);
-		return;
-	}
-	catch_up(loop, true);
-	task->fn(task);
-	loop->busy--; /* as long as we are here somebody waits for it */
-	run_briefly(loop, end, cell__now_us() + us);
-	loop->busy++;
-	leave(loop);
+}
+
+void cell__loop_call_and_stay(struct cell__loop *loop, void (*fn)(void *arg), void *arg, const int *end, int64_t us)
+{
+	if (!drive(loop, fn, arg, end, us))
+		cell__loop_call(loop, fn, arg);
 }
 
 struct call {

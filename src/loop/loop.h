@@ -94,5 +94,7 @@ void cell__loop_call(struct cell__loop *loop, void (*fn)(void *arg), void *arg);
  * *end is not 0.  The task has made the loop busy by one.
  */
 void cell__loop_drive(struct cell__loop *loop, struct cell__task *task, const int *end, int64_t us);
+/* cell__loop_call(), and to stay then in the same way. */
+void cell__loop_call_and_stay(struct cell__loop *loop, void (*fn)(void *arg), void *arg, const int *end, int64_t us);
 
 #endif

@@ -172,12 +172,6 @@ static void do_answer(void *arg)
 					  (unsigned long long)answering->id);
 }
 
-static void ask_loop(struct answering *answering)
-{
-	struct cell__loop *loop = &answering->session->engine->loop;
-	cell__loop_call(loop, do_answer, answering);
-}
-
 int cell_session_answer(struct cell_session *session, uint64_t id, const struct cell_approval_answer *answer,
 			struct cell_error *err)
 {
@@ -190,8 +184,10 @@ int cell_session_answer(struct cell_session *session, uint64_t id, const struct 
 		return cell_fail(err, CELL_E_INVALID, 0, "edited arguments go with the acceptance of one request");
 	if (all.reason && !cell__utf8_ok(all.reason, strlen(all.reason)))
 		return cell_fail(err, CELL_E_INVALID, 0, "the reason is not UTF-8");
+	if (cell__session_check_look(session, &all.look_us, all.look_end, err) < 0)
+		return -1;
 	struct answering answering = { .session = session, .id = id, .answer = &all };
-	ask_loop(&answering);
+	cell__loop_call_and_stay(&session->engine->loop, do_answer, &answering, all.look_end, all.look_us);
 	if (answering.rc < 0 && err)
 		*err = answering.err;
 	return answering.rc;
@@ -200,7 +196,7 @@ int cell_session_answer(struct cell_session *session, uint64_t id, const struct 
 int cell_session_approvals(struct cell_session *session, char **ret_json, struct cell_error *err)
 {
 	struct answering answering = { .session = session };
-	ask_loop(&answering);
+	cell__loop_call(&session->engine->loop, do_answer, &answering);
 	char *text = answering.list ? json_dumps(answering.list, JSON_COMPACT) : NULL;
 	json_decref(answering.list);
 	if (!text)

@@ -97,6 +97,11 @@ void cell__seat_update_pause(struct cell_session *session);
 /* The run that this kernel works on, also while it is being killed under it; NULL: none. */
 struct cell__run *cell__seat_run(const struct cell__seat *seat);
 
+/* ---- session_api.c ---- */
+
+/* How long a caller may stay with what it starts; 0 where the executor's kernels need the loop themselves.  Any thread. */
+int cell__session_check_look(const struct cell_session *session, int *look_us, const int *look_end, struct cell_error *err);
+
 /* ---- outcome.c ---- */
 
 /* Our failure, not the code's. */

@@ -263,6 +263,16 @@ static void handle_spill_progress(void *arg)
 		cell__seat_update_pause(run->session);
 }
 
+int cell__session_check_look(const struct cell_session *session, int *look_us, const int *look_end, struct cell_error *err)
+{
+	if (*look_us < 0 || *look_us > CELL_LIMIT_LOOK_US || (*look_us > 0 && !look_end))
+		return cell_fail(err, CELL_E_INVALID, 0, "look_us is %d, expected 0 to %d, and look_end with it", *look_us,
+				 CELL_LIMIT_LOOK_US);
+	if (session->executor->takes_loop)
+		*look_us = 0;
+	return 0;
+}
+
 static struct cell__run *make_run(struct cell_session *session, const char *code, size_t size,
 				  const struct cell_run_options *opts, struct cell_error *err)
 {
@@ -282,13 +292,8 @@ static struct cell__run *make_run(struct cell_session *session, const char *code
 			  (long long)all.timeout_ms);
 		return NULL;
 	}
-	if (all.look_us < 0 || all.look_us > CELL_LIMIT_LOOK_US || (all.look_us > 0 && !all.look_end)) {
-		cell_fail(err, CELL_E_INVALID, 0, "look_us is %d, expected 0 to %d, and look_end with it", all.look_us,
-			  CELL_LIMIT_LOOK_US);
+	if (cell__session_check_look(session, &all.look_us, all.look_end, err) < 0)
 		return NULL;
-	}
-	if (session->executor->takes_loop)
-		all.look_us = 0;
 	if (size > CELL_LIMIT_CODE_BYTES) {
 		cell_fail(err, CELL_E_LIMIT, 0, "a cell has at most %u bytes, this one %zu", CELL_LIMIT_CODE_BYTES, size);
 		return NULL;
