@@ -40,7 +40,9 @@
 	X(SANDBOX_CALL, "sandbox-call", "ns", NULL)                  \
 	X(SANDBOX_RESET, "sandbox-reset", "ns", NULL)                \
 	X(SANDBOX_BWRAP, "sandbox-bwrap", "ns", NULL)                \
+	X(SANDBOX_BWRAP_BARE, "sandbox-bwrap-bare", "ns", NULL)                \
 	X(SANDBOX_DOCKER, "sandbox-docker", "ns", NULL)              \
+	X(SANDBOX_DOCKER_BARE, "sandbox-docker-bare", "ns", NULL)              \
 	X(CONTAINER_OPEN, "container-open", "ns", NULL)              \
 	X(SANDBOX_MEMORY, "sandbox-memory", "bytes", NULL)              \
 	X(SANDBOX_MANY, "sandbox-many", "ns", NULL)                  \

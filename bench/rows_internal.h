@@ -69,7 +69,9 @@ int cell__bench_measure_sandbox_open(struct cell__bench *b, struct cell__bench_r
 int cell__bench_measure_sandbox_pool(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_sandbox_cell(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_sandbox_bwrap(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_sandbox_bwrap_bare(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_sandbox_docker(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_sandbox_docker_bare(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_sandbox_call(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_sandbox_reset(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_container_open(struct cell__bench *b, struct cell__bench_row *row);

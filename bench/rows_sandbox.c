@@ -74,23 +74,31 @@ int cell__bench_measure_sandbox_open(struct cell__bench *b, struct cell__bench_r
 	return usable(b, row) ? sample_opens(b, b->engine, rounds(b, 200), 5000, row) : 0;
 }
 
-int cell__bench_measure_sandbox_pool(struct cell__bench *b, struct cell__bench_row *row)
+/* As it comes, with a pool, and that is full. */
+static int create_pooled(struct cell__bench *b, struct cell_engine **ret_engine)
 {
 	struct cell_engine_options opts = CELL_ENGINE_OPTIONS_INIT;
-	struct cell_engine *engine = NULL;
+	struct cell_session_options kind = CELL_SESSION_OPTIONS_INIT;
 	struct cell_error err = { 0 };
+
+	kind.executor = "sandbox";
+	kind.python = b->python;
+	kind.cwd = b->folder.path;
+	if (!cell_engine_create(&opts, ret_engine, &err) && !cell_engine_prewarm(*ret_engine, b->python, NULL, NULL, &err) &&
+	    !cell_session_prewarm(*ret_engine, &kind, &err))
+		return 0;
+	return complain_err("start an engine", &err);
+}
+
+int cell__bench_measure_sandbox_pool(struct cell__bench *b, struct cell__bench_row *row)
+{
+	struct cell_engine *engine = NULL;
 	int r;
 
 	if (!usable(b, row))
 		return 0;
-	struct cell_session_options kind = CELL_SESSION_OPTIONS_INIT;
-	kind.executor = "sandbox";
-	kind.python = b->python;
-	kind.cwd = b->folder.path;
-	if (cell_engine_create(&opts, &engine, &err) || cell_engine_prewarm(engine, b->python, NULL, NULL, &err) ||
-	    cell_session_prewarm(engine, &kind, &err))
-		r = complain_err("start an engine", &err);
-	else
+	r = create_pooled(b, &engine);
+	if (!r)
 		r = sample_opens(b, engine, rounds(b, 60), POOL_REFILL_US, row);
 	cell_engine_destroy(engine);
 	return r;
@@ -186,22 +194,61 @@ static const char *find_image(char *image, size_t size)
 	return pclose(list) ? "no engine (docker does not answer)" : problem;
 }
 
+struct rival {
+	int (*time)(struct cell__bench *b, char *image, double *ret_ns);
+	char image[80];
+	int rounds;
+};
+
+static int time_rival_bwrap(struct cell__bench *b, char *image, double *ret_ns)
+{
+	(void)image;
+	return time_bwrap(b, ret_ns);
+}
+
+static int time_rival_docker(struct cell__bench *b, char *image, double *ret_ns)
+{
+	(void)b;
+	return time_docker(image, ret_ns);
+}
+
+/* In turns.  pooled: the engine as it comes; else each sandbox is made when it is asked for. */
+static int measure_against(struct cell__bench *b, struct cell__bench_row *row, struct rival *rival, bool pooled)
+{
+	struct cell_engine *own = NULL;
+	double ns;
+	int r = pooled ? create_pooled(b, &own) : 0;
+
+	for (int i = -2; !r && i < rounds(b, rival->rounds); i++) {
+		r = time_open(b, own ? own : b->engine, "sandbox", &ns) || (i >= 0 && add_sample(&row->cell, ns)) ? -1 : 0;
+		if (!r && rival->time(b, rival->image, &ns))
+			r = complain("what a sandbox is compared with failed");
+		if (!r && i >= 0)
+			r = add_sample(&row->floor, ns);
+		if (own)
+			usleep(POOL_REFILL_US);
+	}
+	cell_engine_destroy(own);
+	return r;
+}
+
+static int measure_docker(struct cell__bench *b, struct cell__bench_row *row, bool pooled)
+{
+	struct rival docker = { .time = time_rival_docker, .rounds = 12 };
+
+	if (!usable(b, row) || (row->skipped = find_image(docker.image, sizeof(docker.image))))
+		return 0;
+	return measure_against(b, row, &docker, pooled);
+}
+
 int cell__bench_measure_sandbox_docker(struct cell__bench *b, struct cell__bench_row *row)
 {
-	char image[80];
-	double ns;
+	return measure_docker(b, row, true);
+}
 
-	if (!usable(b, row) || (row->skipped = find_image(image, sizeof(image))))
-		return 0;
-	for (int i = -1; i < rounds(b, 12); i++) {
-		if (time_open(b, b->engine, "sandbox", &ns) || (i >= 0 && add_sample(&row->cell, ns)))
-			return -1;
-		if (time_docker(image, &ns))
-			return complain("docker run failed");
-		if (i >= 0 && add_sample(&row->floor, ns))
-			return -1;
-	}
-	return 0;
+int cell__bench_measure_sandbox_docker_bare(struct cell__bench *b, struct cell__bench_row *row)
+{
+	return measure_docker(b, row, false);
 }
 
 /* A container that is up already: a session in it, open to first result, against a container for it alone. */
@@ -255,8 +302,9 @@ out:
 	return r;
 }
 
-int cell__bench_measure_sandbox_bwrap(struct cell__bench *b, struct cell__bench_row *row)
+static int measure_bwrap(struct cell__bench *b, struct cell__bench_row *row, bool pooled)
 {
+	struct rival bwrap = { .time = time_rival_bwrap, .rounds = 40 };
 	double ns;
 
 	if (!usable(b, row))
@@ -265,15 +313,17 @@ int cell__bench_measure_sandbox_bwrap(struct cell__bench *b, struct cell__bench_
 		row->skipped = "bwrap (bubblewrap) does not run here";
 		return 0;
 	}
-	for (int i = -2; i < rounds(b, 40); i++) {
-		if (time_open(b, b->engine, "sandbox", &ns) || (i >= 0 && add_sample(&row->cell, ns)))
-			return -1;
-		if (time_bwrap(b, &ns))
-			return complain("bwrap failed");
-		if (i >= 0 && add_sample(&row->floor, ns))
-			return -1;
-	}
-	return 0;
+	return measure_against(b, row, &bwrap, pooled);
+}
+
+int cell__bench_measure_sandbox_bwrap(struct cell__bench *b, struct cell__bench_row *row)
+{
+	return measure_bwrap(b, row, true);
+}
+
+int cell__bench_measure_sandbox_bwrap_bare(struct cell__bench *b, struct cell__bench_row *row)
+{
+	return measure_bwrap(b, row, false);
 }
 
 int cell__bench_measure_sandbox_call(struct cell__bench *b, struct cell__bench_row *row)
