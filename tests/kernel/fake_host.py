@@ -125,7 +125,7 @@ class Backend:
         return self.artifacts[args["name"]]
 
     def artifacts_save_begin(self, args, raw):
-        handle = len(self.methods)
+        handle = args["key"]
         self.handles[handle] = (args, bytearray())
         self.most_handles = max(self.most_handles, len(self.handles))
         return {"handle": handle}
@@ -146,11 +146,11 @@ class Backend:
         return self.meta(begun["name"])
 
     def artifacts_save_abort(self, args, raw):
-        self.handles.pop(args["handle"])
+        self.handles.pop(args["key"], None)
 
     def artifacts_load_open(self, args, raw):
         kind, data, _, metadata = self.found(args)
-        handle = len(self.methods)
+        handle = args["key"]
         self.handles[handle] = data
         return {"handle": handle, "size": len(data), "type": kind, "metadata": metadata}
 
@@ -162,7 +162,7 @@ class Backend:
         return len(data), data
 
     def artifacts_load_close(self, args, raw):
-        del self.handles[args["handle"]]
+        self.handles.pop(args["key"], None)  # there may have been no answer to load_open
 
     def artifacts_get(self, args, raw):
         return self.meta(args["name"]) if args["name"] in self.artifacts else None

@@ -507,7 +507,8 @@ def test_artifacts_refused():
         raises(TypeError, s.artifacts.save, 5, "x")
         raises(TypeError, s.artifacts.save, "v", "x", "", ["not a dict"])
         raises(TypeError, s.artifacts.save, "v", "x", "", {"k": b"x"})
-        assert not s.backend.artifacts and not s.backend.methods
+        # Whether anything was opened is not known to who gives it up.
+        assert not s.backend.artifacts and set(s.backend.methods) <= {"artifacts.save_abort"}
         exc = raises("ArtifactNotFoundError", s.artifacts.load, "nope")
         assert isinstance(exc, KeyError) and isinstance(exc, s.ArtifactError) and str(exc) == "Artifact 'nope' not found"
         exc = raises("ValueError", s.artifacts.load, "../x")
