@@ -207,6 +207,20 @@ static int look_first(void)
 }
 
 /*
+ * recv() that waits.  It sleeps in poll(), not in recv(): there Linux wakes whoever waits on a Unix socket also when the other
+ * side has read what was sent last (unix_write_space() knows no difference), so each of our frames would wake us once
+ * for nothing.
+ */
+static ssize_t recv_asleep(void *out, size_t size)
+{
+	ssize_t n = cell_spin_has_come(&ring->host_beat, &spin) ? recv(sock_fd, out, size, MSG_DONTWAIT) : -1;
+	if (n >= 0)
+		return n;
+	struct pollfd p = { .fd = sock_fd, .events = POLLIN };
+	return poll(&p, 1, -1) < 0 ? -1 : recv(sock_fd, out, size, 0);
+}
+
+/*
  * Reads up to size bytes; 0 at end of file; -1 with an exception set.  Inside a frame no signal handler runs: what an
  * interrupt leaves unread would be taken for the next frame.
  */
@@ -218,7 +232,7 @@ static ssize_t read_some(void *out, size_t size, bool begun)
 		ssize_t n;
 		int error = 0;
 		Py_BEGIN_ALLOW_THREADS
-		n = recv(sock_fd, out, size, 0);
+		n = recv_asleep(out, size);
 		error = errno;
 		Py_END_ALLOW_THREADS
 		if (n >= 0)
@@ -333,9 +347,9 @@ enum wc_exchange wc_exchange(uint32_t id, const char *json, size_t size)
 	recv_start = recv_end = 0;
 	Py_BEGIN_ALLOW_THREADS
 	if (json && send_all(iov, 2) == 0)
-		end = cell_spin_look(&ring->host_beat, &spin) ? WC_SENT : WC_INTERRUPTED;
+		end = cell_spin_look_for_answer(&ring->host_beat, &spin) ? WC_SENT : WC_INTERRUPTED;
 	if (!json || end == WC_SENT) {
-		ssize_t n = recv(sock_fd, recv_buf, RECV_BYTES, 0);
+		ssize_t n = recv_asleep(recv_buf, RECV_BYTES);
 		end = n < 0 && errno == EINTR ? WC_INTERRUPTED : WC_SENT;
 		recv_end = n > 0 ? (size_t)n : 0;
 	}

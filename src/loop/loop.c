@@ -11,10 +11,9 @@
 #define LINGER_MS 2
 #define RECENT_MS 50
 #define VISIT_POLL_US 1000
-/* How long one who waits for another thread looks before it sleeps: about as long as being woken would take. */
-#define LOOK_NS 50000
-#define LOOKS_IN_VAIN 2u
-#define REST_MAX 16u
+/* How long one who waits looks before it sleeps: for another thread, and for a program that was told something. */
+#define LENT_LOOK_NS 50000
+#define EVENT_LOOK_NS 100000
 
 static void run_tasks(struct cell__loop *loop)
 {
@@ -325,48 +324,29 @@ void cell__waiter_signal(struct cell__waiter *waiter)
 	pthread_mutex_unlock(&waiter->lock);
 }
 
-static int64_t now_ns(void)
+static bool is_announced(const void *arg)
 {
-	struct timespec now;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+	const struct cell__waiter *waiter = arg;
+	return __atomic_load_n(&waiter->done, __ATOMIC_ACQUIRE);
 }
 
-static void pause_cpu(void)
+static bool has_events(const void *arg)
 {
-#if defined(__x86_64__) || defined(__i386__)
-	__builtin_ia32_pause();
-#elif defined(__aarch64__)
-	__asm__ volatile("yield");
-#endif
+	struct pollfd poller = { .fd = *(const int *)arg, .events = POLLIN };
+	return poll(&poller, 1, 0) > 0;
 }
 
-/*
- * Looks for a moment whether another thread announces it.  As in wire/spin.h: looks in vain become rarer, down to one
- * wait in REST_MAX.  What it remembers are hints, and several threads may change them at once.
- */
-static void look_at(struct cell__loop *loop, struct cell__waiter *waiter)
+static void look_for_events(void *arg)
 {
-	uint32_t rest = __atomic_load_n(&loop->rest, __ATOMIC_RELAXED);
-	if (rest > 0) {
-		__atomic_store_n(&loop->rest, rest - 1, __ATOMIC_RELAXED);
-		return;
-	}
-	int64_t end = now_ns() + LOOK_NS;
-	do {
-		for (int i = 0; i < 32; i++) {
-			if (__atomic_load_n(&waiter->done, __ATOMIC_ACQUIRE)) {
-				__atomic_store_n(&loop->vain, 0, __ATOMIC_RELAXED);
-				return;
-			}
-			pause_cpu();
-		}
-	} while (now_ns() < end);
-	uint32_t vain = __atomic_add_fetch(&loop->vain, 1, __ATOMIC_RELAXED);
-	if (vain > LOOKS_IN_VAIN) {
-		uint32_t doublings = vain - LOOKS_IN_VAIN;
-		__atomic_store_n(&loop->rest, doublings < 4 ? (1u << doublings) - 1 : REST_MAX - 1, __ATOMIC_RELAXED);
-	}
+	struct cell__loop *loop = arg;
+	int fd = uv_backend_fd(&loop->uv);
+	(void)cell_look(&loop->event_look, EVENT_LOOK_NS, 1, has_events, &fd);
+}
+
+void cell__loop_expect(struct cell__loop *loop)
+{
+	loop->look = look_for_events;
+	loop->look_arg = loop;
 }
 
 static void wait_done(struct cell__waiter *waiter)
@@ -406,7 +386,7 @@ static void run_for(struct cell__loop *loop, struct cell__task *task, struct cel
 		if (lent) {
 			loop->driven_for = NULL;
 			leave(loop);
-			look_at(loop, waiter);
+			(void)cell_look(&loop->lent_look, LENT_LOOK_NS, 32, is_announced, waiter);
 			wait_done(waiter);
 			return;
 		}
@@ -437,13 +417,13 @@ static void run_briefly(struct cell__loop *loop, const int *end, int64_t until_u
 	while (!__atomic_load_n(end, __ATOMIC_RELAXED)) {
 		if (loop->look && is_quiet(loop))
 			loop->look(loop->look_arg);
-		uv_run(&loop->uv, UV_RUN_NOWAIT);
 		int64_t left_us = until_us - cell__now_us();
-		if (__atomic_load_n(end, __ATOMIC_RELAXED) || left_us <= 0)
+		if (left_us <= 0)
 			return;
 		struct pollfd poller = { .fd = uv_backend_fd(&loop->uv), .events = POLLIN };
 		struct timespec left = { .tv_sec = left_us / 1000000, .tv_nsec = left_us % 1000000 * 1000 };
 		(void)ppoll(&poller, 1, &left, NULL); /* whatever it says: the loop looks itself */
+		uv_run(&loop->uv, UV_RUN_NOWAIT);
 	}
 }
 

@@ -21,6 +21,7 @@
 #include <uv.h>
 
 #include "core/core.h"
+#include "core/look.h"
 
 /* Embedded in what is handed over; must stay until fn has run. */
 struct cell__task {
@@ -52,7 +53,7 @@ struct cell__loop {
 	bool stopping;
 	int busy;          /* loop's thread: things under way that nobody waits for */
 	int64_t polled_us; /* loop's thread: when a visit last looked for events */
-	uint32_t vain, rest; /* of looks at lent waiters; hints */
+	struct cell_look lent_look, event_look;
 	sigset_t mask;     /* of the thread that started the loop, for threads that are to be like the host's */
 };
 
@@ -94,6 +95,8 @@ void cell__loop_call(struct cell__loop *loop, void (*fn)(void *arg), void *arg);
  * *end is not 0.  The task has made the loop busy by one.
  */
 void cell__loop_drive(struct cell__loop *loop, struct cell__task *task, const int *end, int64_t us);
+/* The loop's thread: a program was told something, and its answer will likely come soon. */
+void cell__loop_expect(struct cell__loop *loop);
 /* cell__loop_call(), and to stay then in the same way. */
 void cell__loop_call_and_stay(struct cell__loop *loop, void (*fn)(void *arg), void *arg, const int *end, int64_t us);
 

@@ -138,7 +138,9 @@ static int send_line(struct cell__mcp_transport *transport, const char *text, si
 	if (cell__buf_reserve(&line, size + 1) < 0 || cell__buf_add(&line, text, size) < 0 ||
 	    cell__buf_add(&line, "\n", 1) < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	return cell__process_write(stdio->process, line.data, line.size, err);
+	int rc = cell__process_write(stdio->process, line.data, line.size, err);
+	cell__loop_expect(stdio->base.loop);
+	return rc;
 }
 
 static void forget(struct cell__mcp_transport *transport, int64_t id)

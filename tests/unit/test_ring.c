@@ -390,19 +390,19 @@ static void test_look(void **state)
 	spin.received++;
 	beat.cpu = ELSEWHERE;
 	/* In vain, and then rarer and rarer. */
-	for (uint32_t i = 1; i <= CELL_SPIN_VAIN; i++) {
+	for (uint32_t i = 1; i <= CELL_LOOK_VAIN; i++) {
 		assert_false(cell_spin_look(&beat, &spin));
-		assert_int_equal(spin.vain, i);
-		assert_int_equal(spin.rest, 0);
+		assert_int_equal(spin.look.vain, i);
+		assert_int_equal(spin.look.rest, 0);
 	}
 	unsigned looks = 0;
 	for (int i = 0; i < 2000; i++)
 		looks += !cell_spin_look(&beat, &spin);
 	assert_true(looks >= 10 && looks <= 20);
-	assert_int_equal(spin.rest < CELL_SPIN_REST_MAX, 1);
+	assert_int_equal(spin.look.rest < CELL_LOOK_REST_MAX, 1);
 	/* What the other side says of itself may be wrong in any way. */
 	beat.sent = spin.received - 1;
-	spin.rest = 0;
+	spin.look.rest = 0;
 	assert_false(cell_spin_look(&beat, &spin));
 	beat.sent = spin.received + 1;
 	assert_true(cell_spin_look(&beat, &spin));
@@ -423,7 +423,7 @@ static void test_look_on_one_cpu(void **state)
 	spin.received++;
 	for (int i = 0; i < 100; i++)
 		assert_true(cell_spin_look(&beat, &spin));
-	assert_int_equal(spin.vain, 0);
+	assert_int_equal(spin.look.vain, 0);
 	assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
 }
 
@@ -451,13 +451,13 @@ static void test_look_in_time(void **state)
 	int found = 0;
 	for (int i = 0; i < 20000 && !found; i++) {
 		struct cell_ring_beat beat = { .cpu = ELSEWHERE };
-		struct cell_spin spin = { .vain = 1 };
+		struct cell_spin spin = { .look.vain = 1 };
 		pthread_t thread;
 		assert_int_equal(pthread_create(&thread, NULL, beat_later, &beat), 0);
 		bool came = cell_spin_look(&beat, &spin);
 		/* Found while looking, or there before the first look, or too late. */
-		found += came && spin.vain == 0;
-		assert_true(came || spin.vain == 2);
+		found += came && spin.look.vain == 0;
+		assert_true(came || spin.look.vain == 2);
 		pthread_join(thread, NULL);
 		assert_true(cell_spin_has_come(&beat, &spin));
 	}

@@ -1,0 +1,77 @@
+/*
+ * Waiting by looking, before sleeping.
+ *
+ * Where two sides run on two CPUs, being woken is what an exchange costs: some microseconds on bare metal, some thirty in a
+ * virtual machine.  So whoever waits first looks for a moment, about as long as an exchange of that kind takes.  What
+ * comes in that time costs nobody a wake-up, and less CPU time than sleeping would have.  The CPU is offered to others all
+ * the while: who is waited for may need it.
+ *
+ * It is bounded and it learns: looks in vain become rarer, down to one wait in CELL_LOOK_REST_MAX.
+ */
+#ifndef CELL_CORE_LOOK_H
+#define CELL_CORE_LOOK_H
+
+#include <sched.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <time.h>
+
+#define CELL_LOOK_VAIN 2        /* looks in vain that change nothing yet */
+#define CELL_LOOK_REST_MAX 256u /* a power of two */
+
+/* What one side remembers, zeroed at first.  Hints: several threads may change them at once. */
+struct cell_look {
+	uint32_t vain; /* looks in a row */
+	uint32_t rest; /* waits without a look that are still to come */
+};
+
+static inline void cell_look_pause(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+static inline int64_t cell_look_now(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static inline void cell_look_was_vain(struct cell_look *look)
+{
+	uint32_t vain = __atomic_add_fetch(&look->vain, 1, __ATOMIC_RELAXED);
+	if (vain <= CELL_LOOK_VAIN)
+		return;
+	uint32_t doublings = vain - CELL_LOOK_VAIN;
+	__atomic_store_n(&look->rest, doublings < 8 ? (1u << doublings) - 1 : CELL_LOOK_REST_MAX - 1, __ATOMIC_RELAXED);
+}
+
+/* Calls has_come() for up to ns, `at_once` times between two offers of the CPU.  False: looked, and in vain. */
+static inline bool cell_look(struct cell_look *look, int64_t ns, int at_once, bool (*has_come)(const void *arg),
+			     const void *arg)
+{
+	uint32_t rest = __atomic_load_n(&look->rest, __ATOMIC_RELAXED);
+	if (rest > 0) {
+		__atomic_store_n(&look->rest, rest - 1, __ATOMIC_RELAXED);
+		return true;
+	}
+	int64_t end = cell_look_now() + ns;
+	do {
+		for (int i = 0; i < at_once; i++) {
+			if (has_come(arg)) {
+				__atomic_store_n(&look->vain, 0, __ATOMIC_RELAXED);
+				return true;
+			}
+			cell_look_pause();
+		}
+		sched_yield();
+	} while (cell_look_now() < end);
+	cell_look_was_vain(look);
+	return false;
+}
+
+#endif
