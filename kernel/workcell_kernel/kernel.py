@@ -107,6 +107,16 @@ class Kernel:
 
     # -- start
 
+    def __init__(self):
+        """In the zygote: what a kernel finds made need not be made, and its memory stays shared with the others."""
+        self.stdin = open(0, "r", encoding="utf-8", errors="surrogateescape", closefd=False)
+        self.stdout, self.stderr = TextOut(1), TextOut(2)
+        self.make_cells()
+
+    def make_cells(self):
+        self.cells = Cells()
+        self.cells.interrupted = _workcell.interrupt_wanted
+
     def take_over(self, fds, lifeline, rehearse, confinement):
         """In the freshly forked process."""
         global own_stderr
@@ -118,15 +128,14 @@ class Kernel:
         if confinement is not None:
             confinement.begin()
         reseed()
-        sys.stdin = sys.__stdin__ = open(0, "r", encoding="utf-8", errors="surrogateescape", closefd=False)
-        sys.stdout = sys.__stdout__ = TextOut(1)
-        own_stderr = sys.stderr = sys.__stderr__ = TextOut(2)
+        sys.stdin = sys.__stdin__ = self.stdin
+        sys.stdout = sys.__stdout__ = self.stdout
+        own_stderr = sys.stderr = sys.__stderr__ = self.stderr
         builtins.input = no_input
         display_module.publish = publish
         if rehearse:
             rehearse()
-        self.cells = Cells()
-        self.cells.interrupted = _workcell.interrupt_wanted
+            self.make_cells()
         self.cells.install()
         _signal.signal(SIGINT, on_interrupt)
         _signal.siginterrupt(SIGINT, True)
@@ -140,7 +149,8 @@ class Kernel:
                 return {"error": error}
             ready["skipped"] = self.confinement.skipped
             limits.limits.update(options.get("limits") or {})
-        os.environ.clear()
+        if os.environ:
+            os.environ.clear()
         os.environ.update(options["env"])
         path = options["env"].get("PYTHONPATH")
         extra = [p for p in path.split(os.pathsep) if p] if path else []
@@ -286,10 +296,17 @@ class Kernel:
             os._exit(0)
 
 
-def main(fds, lifeline, rehearse, confinement=None):
+def rehearse_configure():
+    """For the zygote: the parts of configure() that change nothing there."""
+    loads(dumps({"python": "3", "pid": os.getpid()}).encode())
+    environ = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(environ)
+
+
+def main(kernel, fds, lifeline, rehearse, confinement=None):
     """Never returns."""
     try:
-        kernel = Kernel()
         kernel.take_over(fds, lifeline, rehearse, confinement)
         kernel.serve()
         kernel.leave()

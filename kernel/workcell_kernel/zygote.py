@@ -51,13 +51,27 @@ def preload(names):
 
 
 REHEARSED = ("1+1", "x = {'a': [1, 2.5, None]}\nx", "def f(n):\n    return n / 0\nf(1)", "x =")
+SPECIALISED = 20
 
 
 def rehearse(sources=REHEARSED):
-    """Runs the paths of a first cell once, so that a fork finds their memory in place."""
+    """Runs the paths of a first cell, so that a fork finds their memory in place."""
     cells = cell.Cells()
     for source in sources:
         cells.run(source)
+    return cells
+
+
+def rehearse_start():
+    """What every kernel does once, often: until the interpreter has specialised it, running code writes to its pages."""
+    cells = rehearse()
+    for _ in range(SPECIALISED):
+        cells.run(REHEARSED[0])
+        kernel.rehearse_configure()
+    forget_sources()
+
+
+def forget_sources():
     import linecache
 
     linecache.cache.clear()
@@ -66,18 +80,21 @@ def rehearse(sources=REHEARSED):
 def rehearse_once_more():
     """In a kernel of the pool: the pages that every cell writes to. Those of errors would be 1.3 MB more that most never need."""
     rehearse(REHEARSED[:1])
-
-
-def settle():
-    gc.collect()
-    gc.freeze()
+    forget_sources()
 
 
 class Zygote:
     def __init__(self, lifeline):
+        self.settle()
         self.lifeline = lifeline
         self.children = {}
         self.steps = None
+
+    def settle(self):
+        """What there is now is what kernels begin with."""
+        self.kernel = kernel.Kernel()
+        gc.collect()
+        gc.freeze()
 
     def warm_step(self):
         """Does the next bit of warming; False when there is nothing left to do."""
@@ -87,7 +104,8 @@ class Zygote:
             self.steps.pop(0)()
             if self.steps:
                 return True
-            settle()
+            os.environ.clear()  # it is the session's; what was imported has seen the interpreter's own
+            self.settle()
         _workcell.zygote_send(_workcell.ZYGOTE_WARMED, 0, 0, 0, b"")
         return False
 
@@ -107,7 +125,7 @@ class Zygote:
             gc.enable()
             # A kernel for the pool has time: it touches the memory a first cell needs before anybody waits for it.
             confinement = kernel.Confinement(plan, shell >= 0, payload) if plan >= 0 else None
-            kernel.main(fds[:4], self.lifeline, rehearse_once_more if pooled else None, confinement)
+            kernel.main(self.kernel, fds[:4], self.lifeline, rehearse_once_more if pooled else None, confinement)
         for fd in fds:
             os.close(fd)
         if shell < 0:
@@ -143,8 +161,7 @@ def main():
     figures.install_hook()
     error = preload(names)
     shell.install_import_hook()
-    rehearse()
-    settle()
+    rehearse_start()
     ready = {"version": "%d.%d.%d" % sys.version_info[:3], "ipython": shell.have_ipython()}
     # What a sandboxed kernel must find where it is.
     ready["paths"] = sorted({os.path.abspath(p) for p in sys.path + [
@@ -154,8 +171,9 @@ def main():
     ready["index"] = index_hosts()
     if error:
         ready["preload_error"] = error
+    zygote = Zygote(lifeline)
     _workcell.zygote_send(_workcell.ZYGOTE_READY, 0, os.getpid(), 0, json.dumps(ready).encode())
-    Zygote(lifeline).serve()
+    zygote.serve()
 
 
 if __name__ == "__main__":
