@@ -3,8 +3,10 @@
  *
  * Where two sides run on two CPUs, being woken is what an exchange costs: some microseconds on bare metal, some thirty in a
  * virtual machine.  So whoever waits first looks for a moment, about as long as an exchange of that kind takes.  What
- * comes in that time costs nobody a wake-up, and less CPU time than sleeping would have.  The CPU is offered to others all
- * the while: who is waited for may need it.
+ * comes in that time costs nobody a wake-up, and less CPU time than sleeping would have.
+ *
+ * Where others may have to run before it can come (a server that a tool call goes on to), the CPU is offered to them all the
+ * while.  Else it is not: on a busy machine who gives it away may wait long to get it back.
  *
  * It is bounded and it learns: looks in vain become rarer, down to one wait in CELL_LOOK_REST_MAX.
  */
@@ -17,11 +19,13 @@
 #include <time.h>
 
 #define CELL_LOOK_VAIN 2        /* looks in vain that change nothing yet */
-#define CELL_LOOK_REST_MAX 256u /* a power of two */
+#define CELL_LOOK_DOUBLINGS 8   /* of the rest, after that */
+#define CELL_LOOK_REST_MAX (1u << CELL_LOOK_DOUBLINGS)
+#define CELL_LOOK_FOUND 4       /* looks in vain that one that was not makes up for */
 
 /* What one side remembers, zeroed at first.  Hints: several threads may change them at once. */
 struct cell_look {
-	uint32_t vain; /* looks in a row */
+	uint32_t vain; /* looks, less what was found */
 	uint32_t rest; /* waits without a look that are still to come */
 };
 
@@ -43,15 +47,22 @@ static inline int64_t cell_look_now(void)
 
 static inline void cell_look_was_vain(struct cell_look *look)
 {
-	uint32_t vain = __atomic_add_fetch(&look->vain, 1, __ATOMIC_RELAXED);
-	if (vain <= CELL_LOOK_VAIN)
-		return;
-	uint32_t doublings = vain - CELL_LOOK_VAIN;
-	__atomic_store_n(&look->rest, doublings < 8 ? (1u << doublings) - 1 : CELL_LOOK_REST_MAX - 1, __ATOMIC_RELAXED);
+	uint32_t vain = __atomic_load_n(&look->vain, __ATOMIC_RELAXED);
+	if (vain < CELL_LOOK_VAIN + CELL_LOOK_DOUBLINGS)
+		__atomic_store_n(&look->vain, ++vain, __ATOMIC_RELAXED);
+	if (vain > CELL_LOOK_VAIN)
+		__atomic_store_n(&look->rest, (1u << (vain - CELL_LOOK_VAIN)) - 1, __ATOMIC_RELAXED);
 }
 
-/* Calls has_come() for up to ns, `at_once` times between two offers of the CPU.  False: looked, and in vain. */
-static inline bool cell_look(struct cell_look *look, int64_t ns, int at_once, bool (*has_come)(const void *arg),
+static inline void cell_look_was_right(struct cell_look *look)
+{
+	uint32_t vain = __atomic_load_n(&look->vain, __ATOMIC_RELAXED);
+	if (vain > 0)
+		__atomic_store_n(&look->vain, vain > CELL_LOOK_FOUND ? vain - CELL_LOOK_FOUND : 0, __ATOMIC_RELAXED);
+}
+
+/* Calls has_come() for up to ns; gives_way: the CPU is offered to others.  False: looked, and in vain. */
+static inline bool cell_look(struct cell_look *look, int64_t ns, bool gives_way, bool (*has_come)(const void *arg),
 			     const void *arg)
 {
 	uint32_t rest = __atomic_load_n(&look->rest, __ATOMIC_RELAXED);
@@ -61,14 +72,15 @@ static inline bool cell_look(struct cell_look *look, int64_t ns, int at_once, bo
 	}
 	int64_t end = cell_look_now() + ns;
 	do {
-		for (int i = 0; i < at_once; i++) {
+		for (int i = 0; i < 16; i++) {
 			if (has_come(arg)) {
-				__atomic_store_n(&look->vain, 0, __ATOMIC_RELAXED);
+				cell_look_was_right(look);
 				return true;
 			}
 			cell_look_pause();
 		}
-		sched_yield();
+		if (gives_way)
+			sched_yield();
 	} while (cell_look_now() < end);
 	cell_look_was_vain(look);
 	return false;

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <time.h>
 
@@ -333,6 +334,7 @@ static bool is_announced(const void *arg)
 static bool has_events(const void *arg)
 {
 	struct pollfd poller = { .fd = *(const int *)arg, .events = POLLIN };
+	sched_yield(); /* the program may need this CPU for what we wait for */
 	return poll(&poller, 1, 0) > 0;
 }
 
@@ -340,7 +342,7 @@ static void look_for_events(void *arg)
 {
 	struct cell__loop *loop = arg;
 	int fd = uv_backend_fd(&loop->uv);
-	(void)cell_look(&loop->event_look, EVENT_LOOK_NS, 1, has_events, &fd);
+	(void)cell_look(&loop->event_look, EVENT_LOOK_NS, false, has_events, &fd);
 }
 
 void cell__loop_expect(struct cell__loop *loop)
@@ -386,7 +388,7 @@ static void run_for(struct cell__loop *loop, struct cell__task *task, struct cel
 		if (lent) {
 			loop->driven_for = NULL;
 			leave(loop);
-			(void)cell_look(&loop->lent_look, LENT_LOOK_NS, 32, is_announced, waiter);
+			(void)cell_look(&loop->lent_look, LENT_LOOK_NS, false, is_announced, waiter);
 			wait_done(waiter);
 			return;
 		}

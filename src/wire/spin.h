@@ -51,24 +51,24 @@ static inline bool cell_spin_view_has_come(const void *arg)
 
 /* False: looked for a frame in vain, all the time there is for it. */
 static inline bool cell_spin_look_for(const struct cell_ring_beat *other, struct cell_spin *spin, struct cell_look *look,
-				      int64_t ns)
+				      int64_t ns, bool gives_way)
 {
 	if (cell_spin_has_come(other, spin))
 		return true;
 	if (atomic_load_explicit((_Atomic uint32_t *)&other->cpu, memory_order_relaxed) == (uint32_t)sched_getcpu())
 		return true;
 	struct cell_spin_view view = { other, spin };
-	return cell_look(look, ns, 32, cell_spin_view_has_come, &view);
+	return cell_look(look, ns, gives_way, cell_spin_view_has_come, &view);
 }
 
 static inline bool cell_spin_look(const struct cell_ring_beat *other, struct cell_spin *spin)
 {
-	return cell_spin_look_for(other, spin, &spin->look, CELL_SPIN_NS);
+	return cell_spin_look_for(other, spin, &spin->look, CELL_SPIN_NS, false);
 }
 
 static inline bool cell_spin_look_for_answer(const struct cell_ring_beat *other, struct cell_spin *spin)
 {
-	return cell_spin_look_for(other, spin, &spin->call, CELL_SPIN_CALL_NS);
+	return cell_spin_look_for(other, spin, &spin->call, CELL_SPIN_CALL_NS, true);
 }
 
 #endif
