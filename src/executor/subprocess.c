@@ -17,7 +17,7 @@
  * a kernel serves that kind only, and goes when another kind comes.
  *
  * Invariants: a kernel with an owner is never in the pool; a pooled kernel has seen nothing of any session; only
- * kernel_gone() frees one, and it runs from the spawner's messages or from a deferred task, never from inside a
+ * cell__sub_kernel_gone() frees one, and it runs from the spawner's messages or from a deferred task, never from inside a
  * call of the session's.
  */
 #define _GNU_SOURCE
@@ -50,51 +50,58 @@
 #define INTERRUPT_TRIES 3      /* ... so often */
 #define SAME_IN_A_ROW 2     /* sessions of one kind: the next is expected to be the same */
 
-enum env_state { ENV_NONE, ENV_STARTING, ENV_READY };
+enum cell__sub_env_state { CELL_ENV_NONE, CELL_ENV_STARTING, CELL_ENV_READY };
 
 /* Kernels made ahead, all with the same plan. */
-struct pool {
+struct cell__sub_pool {
 	struct cell__sandbox_plan *plan; /* NULL: not sandboxed */
 	int deaths;
 	/* What the last session was, and how many in a row were the same. */
 	struct cell__buf session, files;
 	unsigned in_a_row;
 	uint64_t kind; /* grows with every change */
-	struct pool *next;
+	struct cell__sub_pool *next;
 };
 
-struct prewarm {
+struct cell__sub_prewarm {
 	struct cell__sandbox_request *request; /* or NULL */
 	void (*done)(void *arg, const struct cell_env_info *info, const struct cell_error *err);
 	void *arg;
-	struct prewarm *next;
+	struct cell__sub_prewarm *next;
 };
 
-struct env {
+struct cell__sub_env {
 	struct cell__subprocess *sub;
 	char *python, *preload;
-	enum env_state state;
+	enum cell__sub_env_state state;
 	uint64_t zygote_id;
 	bool warm;
 	int in_flight;
-	struct pool *pools; /* those that somebody has used */
+	struct cell__sub_pool *pools; /* those that somebody has used */
 	struct cell__plan_env files; /* the interpreter's; known when the zygote is ready */
 	char **index_hosts;          /* "host:port" of the package index that its installer uses; NULL-terminated */
 	int64_t started_us;
 	struct cell_env_info info;
-	struct prewarm *prewarms;
+	struct cell__sub_prewarm *prewarms;
 	uv_timer_t timer;  /* start timeout while starting, pool refill while ready */
-	struct env *next;
+	struct cell__sub_env *next;
 };
 
-enum kernel_state { KERNEL_WAITING, KERNEL_FORKING, KERNEL_POOLED, KERNEL_OPENING, KERNEL_LIVE, KERNEL_DYING };
+enum cell__sub_kernel_state {
+	CELL_KERNEL_WAITING,
+	CELL_KERNEL_FORKING,
+	CELL_KERNEL_POOLED,
+	CELL_KERNEL_OPENING,
+	CELL_KERNEL_LIVE,
+	CELL_KERNEL_DYING,
+};
 
-struct kernel {
+struct cell__sub_kernel {
 	struct cell__kernel base;
 	struct cell__subprocess *sub;
-	struct env *env;
+	struct cell__sub_env *env;
 	uint64_t id;
-	enum kernel_state state;
+	enum cell__sub_kernel_state state;
 	struct cell__link *link;
 	pid_t pid;
 	bool forking; /* counted in env->in_flight */
@@ -119,7 +126,7 @@ struct kernel {
 	char *init; /* the INIT frame's JSON; kept until READY, in case the fork has to be repeated */
 	uv_timer_t timer;
 	struct cell__task gone;
-	struct kernel *next;
+	struct cell__sub_kernel *next;
 };
 
 struct cell__subprocess {
@@ -128,8 +135,8 @@ struct cell__subprocess {
 	char *kernel_dir;
 	int pool_size;
 	int64_t start_timeout_ms;
-	struct env *envs;
-	struct kernel *kernels;
+	struct cell__sub_env *envs;
+	struct cell__sub_kernel *kernels;
 	bool destroying;
 	struct cell__turns turns;
 	int open_handles;
@@ -137,25 +144,25 @@ struct cell__subprocess {
 	void *destroyed_arg;
 };
 
-static void fill_pool(struct env *env);
-static void fork_waiting(struct env *env);
-static void check_prewarms(struct env *env);
+static void cell__sub_pool_fill(struct cell__sub_env *env);
+static void cell__sub_fork_waiting(struct cell__sub_env *env);
+static void cell__sub_check_prewarms(struct cell__sub_env *env);
 static const struct cell__link_events link_events;
 
-#define LOG(sub, level, ...) (sub)->host->log((sub)->host->log_arg, level, __VA_ARGS__)
+#define CELL_SUB_LOG(sub, level, ...) (sub)->host->log((sub)->host->log_arg, level, __VA_ARGS__)
 
 /* ---- kernels ---- */
 
-static void unlist_kernel(struct kernel *kernel)
+static void unlist_kernel(struct cell__sub_kernel *kernel)
 {
-	for (struct kernel **at = &kernel->sub->kernels; *at; at = &(*at)->next)
+	for (struct cell__sub_kernel **at = &kernel->sub->kernels; *at; at = &(*at)->next)
 		if (*at == kernel) {
 			*at = kernel->next;
 			return;
 		}
 }
 
-static void maybe_destroyed(struct cell__subprocess *sub)
+static void cell__sub_maybe_destroyed(struct cell__subprocess *sub)
 {
 	if (!sub->destroying || sub->open_handles > 0)
 		return;
@@ -166,7 +173,7 @@ static void maybe_destroyed(struct cell__subprocess *sub)
 	done(arg);
 }
 
-static void destroy_request(struct cell__sandbox_request *request)
+static void cell__sub_request_destroy(struct cell__sandbox_request *request)
 {
 	if (!request)
 		return;
@@ -176,7 +183,7 @@ static void destroy_request(struct cell__sandbox_request *request)
 	request->destroy(request);
 }
 
-static struct cell__sandbox_plan *plan_ref(struct cell__sandbox_plan *plan)
+static struct cell__sandbox_plan *cell__sandbox_plan_ref(struct cell__sandbox_plan *plan)
 {
 	if (plan)
 		plan->refs++;
@@ -192,27 +199,27 @@ void cell__sandbox_plan_unref(struct cell__sandbox_plan *plan)
 	free(plan);
 }
 
-static struct pool *find_pool(const struct env *env, const struct cell__sandbox_plan *plan)
+static struct cell__sub_pool *cell__sub_pool_find(const struct cell__sub_env *env, const struct cell__sandbox_plan *plan)
 {
-	struct pool *pool = env->pools;
+	struct cell__sub_pool *pool = env->pools;
 	while (pool && pool->plan != plan)
 		pool = pool->next;
 	return pool;
 }
 
 /* Somebody uses kernels of this kind: some are made ahead from now on. */
-static struct pool *use_pool(struct env *env, struct cell__sandbox_plan *plan)
+static struct cell__sub_pool *cell__sub_pool_use(struct cell__sub_env *env, struct cell__sandbox_plan *plan)
 {
-	struct pool *pool = find_pool(env, plan);
+	struct cell__sub_pool *pool = cell__sub_pool_find(env, plan);
 	size_t count = 0;
 	if (pool)
 		return pool;
-	for (struct pool *p = env->pools; p; p = p->next)
+	for (struct cell__sub_pool *p = env->pools; p; p = p->next)
 		count++;
 	pool = count < POOLS_MAX ? cell__alloc(1, sizeof *pool) : NULL;
 	if (!pool)
 		return NULL; /* goes without */
-	*pool = (struct pool){ .plan = plan_ref(plan), .next = env->pools };
+	*pool = (struct cell__sub_pool){ .plan = cell__sandbox_plan_ref(plan), .next = env->pools };
 	env->pools = pool;
 	return pool;
 }
@@ -222,19 +229,19 @@ static bool buf_equal(const struct cell__buf *a, const struct cell__buf *b)
 	return a->size == b->size && (a->size == 0 || memcmp(a->data, b->data, a->size) == 0);
 }
 
-static bool expects(const struct pool *pool, const struct cell__sandbox_request *request)
+static bool expects(const struct cell__sub_pool *pool, const struct cell__sandbox_request *request)
 {
 	return pool->kind > 0 && buf_equal(&pool->session, &request->session) && buf_equal(&pool->files, &request->files);
 }
 
 /* Confines pooled kernels for the kind of session that is expected; they have time for it. */
-static void confine_ahead(struct env *env, struct pool *pool)
+static void cell__sub_pool_confine(struct cell__sub_env *env, struct cell__sub_pool *pool)
 {
 	int open = 0, kept = env->sub->pool_size > 1; /* one stays good for any session of its plan */
 	if (pool->in_a_row < SAME_IN_A_ROW)
 		return;
-	for (struct kernel *k = env->sub->kernels; k; k = k->next) {
-		if (k->env != env || !k->pooled || k->plan != pool->plan || k->kind || k->state != KERNEL_POOLED || !k->up)
+	for (struct cell__sub_kernel *k = env->sub->kernels; k; k = k->next) {
+		if (k->env != env || !k->pooled || k->plan != pool->plan || k->kind || k->state != CELL_KERNEL_POOLED || !k->up)
 			continue;
 		if (++open > kept &&
 		    cell__link_send(k->link, CELL_FRAME_INIT, 0, NULL, 0, pool->session.data, pool->session.size, NULL) == 0)
@@ -242,10 +249,11 @@ static void confine_ahead(struct env *env, struct pool *pool)
 	}
 }
 
-static void kill_kernel(struct kernel *kernel);
+static void cell__sub_kernel_kill(struct cell__sub_kernel *kernel);
 
 /* A session is opened.  Kernels that were confined for another kind are of no use any more. */
-static void learn(struct env *env, struct pool *pool, const struct cell__sandbox_request *request, unsigned times)
+static void cell__sub_pool_learn(struct cell__sub_env *env, struct cell__sub_pool *pool, const struct cell__sandbox_request *request,
+				 unsigned times)
 {
 	if (expects(pool, request)) {
 		pool->in_a_row = pool->in_a_row + times < SAME_IN_A_ROW ? pool->in_a_row + times : SAME_IN_A_ROW;
@@ -257,38 +265,38 @@ static void learn(struct env *env, struct pool *pool, const struct cell__sandbox
 		return; /* without memory nothing is learned: what is there equals nothing */
 	pool->in_a_row = times;
 	pool->kind++;
-	for (struct kernel *k = env->sub->kernels; k; k = k->next)
+	for (struct cell__sub_kernel *k = env->sub->kernels; k; k = k->next)
 		if (k->env == env && k->pooled && k->plan == pool->plan && k->kind && !k->asked) {
 			k->asked = true;
-			kill_kernel(k);
+			cell__sub_kernel_kill(k);
 		}
 }
 
 static void handle_kernel_closed(uv_handle_t *handle)
 {
-	struct kernel *kernel = handle->data;
+	struct cell__sub_kernel *kernel = handle->data;
 	struct cell__subprocess *sub = kernel->sub;
 	free(kernel->init);
-	destroy_request(kernel->request);
+	cell__sub_request_destroy(kernel->request);
 	cell__close_fd(&kernel->listen_fd);
 	cell__sandbox_plan_unref(kernel->plan);
 	free(kernel);
 	sub->open_handles--;
-	maybe_destroyed(sub);
+	cell__sub_maybe_destroyed(sub);
 }
 
-static void no_longer_forking(struct kernel *kernel)
+static void cell__sub_kernel_not_forking(struct cell__sub_kernel *kernel)
 {
 	kernel->env->in_flight -= kernel->forking;
 	kernel->forking = false;
 }
 
 /* The end of a kernel: tells the owner, lets the memory go. */
-static void kernel_gone(struct kernel *kernel, const struct cell__exit *how)
+static void cell__sub_kernel_gone(struct cell__sub_kernel *kernel, const struct cell__exit *how)
 {
-	struct env *env = kernel->env;
+	struct cell__sub_env *env = kernel->env;
 	bool pooled = kernel->pooled;
-	no_longer_forking(kernel);
+	cell__sub_kernel_not_forking(kernel);
 	if (kernel->link) {
 		cell__link_drain(kernel->link);
 		cell__link_close(kernel->link);
@@ -303,49 +311,49 @@ static void kernel_gone(struct kernel *kernel, const struct cell__exit *how)
 	uv_close((uv_handle_t *)&kernel->timer, handle_kernel_closed);
 	if (kernel->sub->destroying)
 		return;
-	struct pool *pool = find_pool(env, kernel->plan);
+	struct cell__sub_pool *pool = cell__sub_pool_find(env, kernel->plan);
 	if (pooled && pool && !how->asked && kernel->kind)
 		pool->in_a_row = 0; /* what it was confined for may not be possible; whoever opens a session is told */
 	else if (pooled && pool && !how->asked && ++pool->deaths >= POOL_DEATHS_MAX)
-		LOG(kernel->sub, CELL_LOG_WARN, "kernels of %s die in the pool; it is not refilled", env->python);
-	fork_waiting(env);
-	fill_pool(env);
-	check_prewarms(env);
+		CELL_SUB_LOG(kernel->sub, CELL_LOG_WARN, "kernels of %s die in the pool; it is not refilled", env->python);
+	cell__sub_fork_waiting(env);
+	cell__sub_pool_fill(env);
+	cell__sub_check_prewarms(env);
 }
 
 static void run_gone(struct cell__task *task)
 {
-	struct kernel *kernel = (struct kernel *)((char *)task - offsetof(struct kernel, gone));
+	struct cell__sub_kernel *kernel = (struct cell__sub_kernel *)((char *)task - offsetof(struct cell__sub_kernel, gone));
 	struct cell__exit how = { .asked = kernel->asked, .error = kernel->error };
-	kernel_gone(kernel, &how);
+	cell__sub_kernel_gone(kernel, &how);
 }
 
 /* For ends that no process reports: exited() must not come from inside the call that caused it. */
-static void kernel_gone_later(struct kernel *kernel)
+static void cell__sub_kernel_gone_later(struct cell__sub_kernel *kernel)
 {
-	no_longer_forking(kernel);
-	kernel->state = KERNEL_DYING;
+	cell__sub_kernel_not_forking(kernel);
+	kernel->state = CELL_KERNEL_DYING;
 	kernel->gone.fn = run_gone;
 	cell__loop_post(kernel->sub->host->loop, &kernel->gone);
 }
 
 /* Finds the plan of a sandboxed kernel, now that its environment is known. */
-static int prepare(struct kernel *kernel, struct cell_error *err)
+static int prepare(struct cell__sub_kernel *kernel, struct cell_error *err)
 {
 	struct cell__sandbox_request *request = kernel->request;
 	if (!request->plan) {
 		if (request->prepare(request, &kernel->env->files, err) < 0)
 			return -1;
-		struct pool *pool = use_pool(kernel->env, request->plan);
+		struct cell__sub_pool *pool = cell__sub_pool_use(kernel->env, request->plan);
 		if (pool)
-			learn(kernel->env, pool, request, 1);
+			cell__sub_pool_learn(kernel->env, pool, request, 1);
 	}
 	if (!kernel->plan)
-		kernel->plan = plan_ref(request->plan);
+		kernel->plan = cell__sandbox_plan_ref(request->plan);
 	return 0;
 }
 
-static int fork_now(struct kernel *kernel, struct cell_error *err)
+static int cell__sub_kernel_fork(struct cell__sub_kernel *kernel, struct cell_error *err)
 {
 	struct cell__subprocess *sub = kernel->sub;
 	struct cell__link_fds fds;
@@ -363,16 +371,16 @@ static int fork_now(struct kernel *kernel, struct cell_error *err)
 		kernel->link = NULL;
 		return -1;
 	}
-	kernel->state = KERNEL_FORKING;
+	kernel->state = CELL_KERNEL_FORKING;
 	kernel->tries++;
 	kernel->forking = true;
 	kernel->env->in_flight++;
 	return 0;
 }
 
-static struct kernel *kernel_create(struct env *env, struct cell_error *err)
+static struct cell__sub_kernel *cell__sub_kernel_create(struct cell__sub_env *env, struct cell_error *err)
 {
-	struct kernel *kernel = cell__alloc(1, sizeof *kernel);
+	struct cell__sub_kernel *kernel = cell__alloc(1, sizeof *kernel);
 	if (!kernel) {
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
 		return NULL;
@@ -382,7 +390,7 @@ static struct kernel *kernel_create(struct env *env, struct cell_error *err)
 	kernel->sub = sub;
 	kernel->env = env;
 	kernel->id = sub->hub->next_id++;
-	kernel->state = KERNEL_WAITING;
+	kernel->state = CELL_KERNEL_WAITING;
 	kernel->listen_fd = -1;
 	uv_timer_init(&sub->host->loop->uv, &kernel->timer);
 	kernel->timer.data = kernel;
@@ -392,54 +400,54 @@ static struct kernel *kernel_create(struct env *env, struct cell_error *err)
 	return kernel;
 }
 
-static void kill_kernel(struct kernel *kernel)
+static void cell__sub_kernel_kill(struct cell__sub_kernel *kernel)
 {
 	cell__spawn_client_tell(&kernel->sub->hub->client, CELL_SPAWN_KERNEL_KILL, kernel->id, 0);
 }
 
 /* Hands the session's settings over. */
-static void configure(struct kernel *kernel)
+static void cell__sub_kernel_configure(struct cell__sub_kernel *kernel)
 {
 	struct cell_error err = { 0 };
-	kernel->state = KERNEL_OPENING;
+	kernel->state = CELL_KERNEL_OPENING;
 	const struct cell__buf *session = kernel->request && !kernel->kind ? &kernel->request->session : NULL;
 	if (cell__link_send(kernel->link, CELL_FRAME_INIT, 0, kernel->init, strlen(kernel->init),
 			    session ? session->data : NULL, session ? session->size : 0, &err) < 0) {
 		kernel->error = err;
-		kill_kernel(kernel);
+		cell__sub_kernel_kill(kernel);
 	}
 }
 
 static void handle_long_cell(uv_timer_t *timer)
 {
-	struct kernel *kernel = timer->data;
+	struct cell__sub_kernel *kernel = timer->data;
 	kernel->timing = false;
 	cell__turns_long(&kernel->sub->turns, &kernel->turn);
 }
 
-static void tell_share(struct cell__turn *turn, enum cell_cgroup_share share)
+static void cell__sub_tell_share(struct cell__turn *turn, enum cell_cgroup_share share)
 {
-	struct kernel *kernel = (struct kernel *)((char *)turn - offsetof(struct kernel, turn));
+	struct cell__sub_kernel *kernel = (struct cell__sub_kernel *)((char *)turn - offsetof(struct cell__sub_kernel, turn));
 	cell__spawn_client_tell(&kernel->sub->hub->client, CELL_SPAWN_KERNEL_SHARE, kernel->id, share);
 	if (kernel->link)
 		cell__link_yield(kernel->link, share == CELL_SHARE_REST);
 }
 
 /* Counts from now on, as if the cell had just begun. */
-static void time_cell(struct kernel *kernel)
+static void time_cell(struct cell__sub_kernel *kernel)
 {
 	if (kernel->request && !kernel->asked)
 		kernel->timing = uv_timer_start(&kernel->timer, handle_long_cell, LONG_CELL_MS, 0) == 0;
 }
 
-static void cell_begins(struct kernel *kernel)
+static void cell_begins(struct cell__sub_kernel *kernel)
 {
 	cell__turns_leave(&kernel->sub->turns, &kernel->turn, kernel->asked);
 	cell__turns_quick(&kernel->sub->turns);
 	time_cell(kernel);
 }
 
-static void cell_ended(struct kernel *kernel)
+static void cell_ended(struct cell__sub_kernel *kernel)
 {
 	if (kernel->timing && !kernel->asked)
 		uv_timer_stop(&kernel->timer);
@@ -450,12 +458,12 @@ static void cell_ended(struct kernel *kernel)
 
 static void handle_silent_end(uv_timer_t *timer)
 {
-	kill_kernel(timer->data);
+	cell__sub_kernel_kill(timer->data);
 }
 
 static void handle_link_broken(void *owner, const char *reason)
 {
-	struct kernel *kernel = owner;
+	struct cell__sub_kernel *kernel = owner;
 	if (!reason) {
 		/* Most likely it is dying; the spawner will say how.  Give it a moment to be told apart from a trick. */
 		uv_timer_start(&kernel->timer, handle_silent_end, SILENT_END_MS, 0);
@@ -463,34 +471,34 @@ static void handle_link_broken(void *owner, const char *reason)
 	}
 	if (kernel->error.code == 0)
 		cell_fail(&kernel->error, CELL_E_PROTOCOL, 0, "the kernel broke the protocol: %s", reason);
-	kill_kernel(kernel);
+	cell__sub_kernel_kill(kernel);
 }
 
 /*
  * Live needs both the kernel's word and the spawner's: the two come by different ways in any order, and a kernel
  * that the spawner does not know yet cannot be interrupted.
  */
-static void maybe_live(struct kernel *kernel)
+static void cell__sub_kernel_maybe_live(struct cell__sub_kernel *kernel)
 {
-	if (kernel->state != KERNEL_OPENING || !kernel->ready || kernel->pid == 0)
+	if (kernel->state != CELL_KERNEL_OPENING || !kernel->ready || kernel->pid == 0)
 		return;
 	if (kernel->request && kernel->listen_fd >= 0 &&
 	    cell__sandbox_listen(kernel->request, cell__take_fd(&kernel->listen_fd), (const char *const *)kernel->env->index_hosts,
 				 &kernel->error) < 0) {
-		kernel->state = KERNEL_DYING;
-		kill_kernel(kernel);
+		kernel->state = CELL_KERNEL_DYING;
+		cell__sub_kernel_kill(kernel);
 		return;
 	}
-	kernel->state = KERNEL_LIVE;
+	kernel->state = CELL_KERNEL_LIVE;
 	free(cell__take_ptr(kernel->init));
 	if (kernel->request)
 		cell__sandbox_ready(kernel->request, &kernel->report, sizeof kernel->report, kernel->skipped, kernel->n_skipped);
 	kernel->events->ready(kernel->owner);
 }
 
-static void handle_ready_frame(struct kernel *kernel, const struct cell_frame *frame)
+static void handle_ready_frame(struct cell__sub_kernel *kernel, const struct cell_frame *frame)
 {
-	if (kernel->state != KERNEL_OPENING || kernel->ready) {
+	if (kernel->state != CELL_KERNEL_OPENING || kernel->ready) {
 		handle_link_broken(kernel, "READY without INIT");
 		return;
 	}
@@ -512,18 +520,18 @@ static void handle_ready_frame(struct kernel *kernel, const struct cell_frame *f
 			cell__sandbox_failure(kernel->request, step, sys, &kernel->error);
 		else
 			cell_fail(&kernel->error, CELL_E_INVALID, 0, "%s", message ? message : "the kernel refused the session");
-		kernel->state = KERNEL_DYING;
-		kill_kernel(kernel);
+		kernel->state = CELL_KERNEL_DYING;
+		cell__sub_kernel_kill(kernel);
 	} else {
 		kernel->ready = true;
-		maybe_live(kernel);
+		cell__sub_kernel_maybe_live(kernel);
 	}
 	json_decref(ready);
 }
 
 static void handle_frame(void *owner, const struct cell_frame *frame)
 {
-	struct kernel *kernel = owner;
+	struct cell__sub_kernel *kernel = owner;
 	struct cell__answer answer;
 	struct cell__bundle bundle;
 	json_t *memory = NULL;
@@ -536,25 +544,25 @@ static void handle_frame(void *owner, const struct cell_frame *frame)
 		}
 		kernel->up = true;
 		if (kernel->pooled) {
-			struct pool *pool = find_pool(kernel->env, kernel->plan);
+			struct cell__sub_pool *pool = cell__sub_pool_find(kernel->env, kernel->plan);
 			if (pool) {
 				pool->deaths = 0;
-				confine_ahead(kernel->env, pool);
+				cell__sub_pool_confine(kernel->env, pool);
 			}
-			check_prewarms(kernel->env);
+			cell__sub_check_prewarms(kernel->env);
 		}
 		break;
 	case CELL_FRAME_READY:
 		handle_ready_frame(kernel, frame);
 		break;
 	case CELL_FRAME_DISPLAY:
-		if (kernel->state != KERNEL_LIVE)
+		if (kernel->state != CELL_KERNEL_LIVE)
 			problem = "DISPLAY before READY";
 		else if (!(problem = cell__answer_display(frame, &bundle, &memory)))
 			kernel->events->display(kernel->owner, &bundle);
 		break;
 	case CELL_FRAME_RESULT:
-		if (kernel->state != KERNEL_LIVE)
+		if (kernel->state != CELL_KERNEL_LIVE)
 			problem = "RESULT before READY";
 		else if (!(problem = cell__answer_result(frame, &answer, &memory))) {
 			cell_ended(kernel);
@@ -562,7 +570,7 @@ static void handle_frame(void *owner, const struct cell_frame *frame)
 		}
 		break;
 	case CELL_FRAME_CALL:
-		if (kernel->state != KERNEL_LIVE)
+		if (kernel->state != CELL_KERNEL_LIVE)
 			problem = "CALL before READY";
 		else
 			problem = kernel->events->call(kernel->owner, frame->id, (const char *)frame->json, frame->json_size,
@@ -578,11 +586,11 @@ static void handle_frame(void *owner, const struct cell_frame *frame)
 
 static void handle_output(void *owner, enum cell_stream stream, const char *bytes, size_t size)
 {
-	struct kernel *kernel = owner;
+	struct cell__sub_kernel *kernel = owner;
 	if (kernel->events)
 		kernel->events->output(kernel->owner, stream, bytes, size);
 	else
-		LOG(kernel->sub, CELL_LOG_WARN, "an idle kernel wrote %zu bytes", size);
+		CELL_SUB_LOG(kernel->sub, CELL_LOG_WARN, "an idle kernel wrote %zu bytes", size);
 }
 
 static const struct cell__link_events link_events = {
@@ -591,36 +599,36 @@ static const struct cell__link_events link_events = {
 
 /* ---- environments ---- */
 
-static void end_prewarms(struct env *env, const struct cell_error *err)
+static void cell__sub_end_prewarms(struct cell__sub_env *env, const struct cell_error *err)
 {
-	struct prewarm *prewarm = cell__take_ptr(env->prewarms);
+	struct cell__sub_prewarm *prewarm = cell__take_ptr(env->prewarms);
 	while (prewarm) {
-		struct prewarm *next = prewarm->next;
+		struct cell__sub_prewarm *next = prewarm->next;
 		prewarm->done(prewarm->arg, err ? NULL : &env->info, err);
-		destroy_request(prewarm->request);
+		cell__sub_request_destroy(prewarm->request);
 		free(prewarm);
 		prewarm = next;
 	}
 }
 
 /* Everybody who waits for this environment's zygote gets the reason. */
-static void fail_waiting(struct env *env, const struct cell_error *err)
+static void fail_waiting(struct cell__sub_env *env, const struct cell_error *err)
 {
-	for (struct kernel *k = env->sub->kernels; k; k = k->next)
-		if (k->env == env && k->state == KERNEL_WAITING) {
+	for (struct cell__sub_kernel *k = env->sub->kernels; k; k = k->next)
+		if (k->env == env && k->state == CELL_KERNEL_WAITING) {
 			k->error = *err;
-			kernel_gone_later(k);
+			cell__sub_kernel_gone_later(k);
 		}
-	end_prewarms(env, err);
+	cell__sub_end_prewarms(env, err);
 }
 
 static void handle_start_timeout(uv_timer_t *timer)
 {
-	struct env *env = timer->data;
+	struct cell__sub_env *env = timer->data;
 	struct cell_error err;
 	cell_fail(&err, CELL_E_TIMEOUT, 0, "%s was not ready after %lld s; is it Python, and do its preloads end?",
 		  env->python, (long long)(env->sub->start_timeout_ms / 1000));
-	env->state = ENV_NONE;
+	env->state = CELL_ENV_NONE;
 	cell__spawn_client_tell(&env->sub->hub->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
 	env->zygote_id = 0;
 	fail_waiting(env, &err);
@@ -643,7 +651,7 @@ static int check_python(const char *python, struct cell_error *err)
 }
 
 /* argv and environment of a zygote: NUL-terminated strings, one after another. */
-static int zygote_payload(struct env *env, struct cell__buf *payload)
+static int zygote_payload(struct cell__sub_env *env, struct cell__buf *payload)
 {
 	struct cell__subprocess *sub = env->sub;
 	CELL_AUTO_BUF struct cell__buf script = CELL_BUF_INIT;
@@ -661,11 +669,11 @@ static int zygote_payload(struct env *env, struct cell__buf *payload)
 	return 0;
 }
 
-static int start_zygote(struct env *env, struct cell_error *err)
+static int cell__sub_zygote_start(struct cell__sub_env *env, struct cell_error *err)
 {
 	struct cell__subprocess *sub = env->sub;
 	CELL_AUTO_BUF struct cell__buf payload = CELL_BUF_INIT;
-	if (env->state != ENV_NONE)
+	if (env->state != CELL_ENV_NONE)
 		return 0;
 	if (check_python(env->python, err) < 0 || cell__spawn_hub_start(sub->hub, err) < 0)
 		return -1;
@@ -675,9 +683,9 @@ static int start_zygote(struct env *env, struct cell_error *err)
 	if (cell__spawn_client_send(&sub->hub->client, CELL_SPAWN_ZYGOTE_START, env->zygote_id, 6, 0, payload.data,
 				    payload.size, NULL, 0, err) < 0)
 		return -1;
-	env->state = ENV_STARTING;
+	env->state = CELL_ENV_STARTING;
 	env->warm = false;
-	for (struct pool *pool = env->pools; pool; pool = pool->next)
+	for (struct cell__sub_pool *pool = env->pools; pool; pool = pool->next)
 		pool->deaths = 0;
 	env->started_us = cell__now_us();
 	if (sub->start_timeout_ms > 0)
@@ -685,15 +693,15 @@ static int start_zygote(struct env *env, struct cell_error *err)
 	return 0;
 }
 
-static int find_env(struct cell__subprocess *sub, const char *python, const char *preload, struct env **ret_env,
-		    struct cell_error *err)
+static int cell__sub_env_find(struct cell__subprocess *sub, const char *python, const char *preload,
+			      struct cell__sub_env **ret_env, struct cell_error *err)
 {
-	for (struct env *env = sub->envs; env; env = env->next)
+	for (struct cell__sub_env *env = sub->envs; env; env = env->next)
 		if (strcmp(env->python, python) == 0 && strcmp(env->preload, preload) == 0) {
 			*ret_env = env;
 			return 0;
 		}
-	struct env *env = cell__alloc(1, sizeof *env);
+	struct cell__sub_env *env = cell__alloc(1, sizeof *env);
 	if (env) {
 		env->python = cell__strdup(python);
 		env->preload = cell__strdup(preload);
@@ -711,7 +719,7 @@ static int find_env(struct cell__subprocess *sub, const char *python, const char
 	env->timer.data = env;
 	sub->open_handles++;
 	if (!sub->turns.loop) {
-		cell__turns_init(&sub->turns, &sub->host->loop->uv, tell_share);
+		cell__turns_init(&sub->turns, &sub->host->loop->uv, cell__sub_tell_share);
 		sub->open_handles++;
 	}
 	env->next = sub->envs;
@@ -720,86 +728,86 @@ static int find_env(struct cell__subprocess *sub, const char *python, const char
 	return 0;
 }
 
-static void fork_waiting(struct env *env)
+static void cell__sub_fork_waiting(struct cell__sub_env *env)
 {
-	if (env->state != ENV_READY)
+	if (env->state != CELL_ENV_READY)
 		return;
 	/* The list is newest first; who waited longest goes first. */
 	while (env->in_flight < FORKS_IN_FLIGHT) {
-		struct kernel *oldest = NULL;
-		for (struct kernel *k = env->sub->kernels; k; k = k->next)
-			if (k->env == env && k->state == KERNEL_WAITING)
+		struct cell__sub_kernel *oldest = NULL;
+		for (struct cell__sub_kernel *k = env->sub->kernels; k; k = k->next)
+			if (k->env == env && k->state == CELL_KERNEL_WAITING)
 				oldest = k;
 		if (!oldest)
 			return;
-		if (fork_now(oldest, &oldest->error) < 0)
-			kernel_gone_later(oldest);
+		if (cell__sub_kernel_fork(oldest, &oldest->error) < 0)
+			cell__sub_kernel_gone_later(oldest);
 		else if (oldest->init)
-			configure(oldest); /* the socket holds it until the kernel is up */
+			cell__sub_kernel_configure(oldest); /* the socket holds it until the kernel is up */
 	}
 }
 
-static void count_pool(const struct env *env, const struct cell__sandbox_plan *plan, int *ret_made, int *ret_up)
+static void count_pool(const struct cell__sub_env *env, const struct cell__sandbox_plan *plan, int *ret_made, int *ret_up)
 {
 	*ret_made = *ret_up = 0;
-	for (struct kernel *k = env->sub->kernels; k; k = k->next)
-		if (k->env == env && k->pooled && k->plan == plan && k->state != KERNEL_DYING) {
+	for (struct cell__sub_kernel *k = env->sub->kernels; k; k = k->next)
+		if (k->env == env && k->pooled && k->plan == plan && k->state != CELL_KERNEL_DYING) {
 			++*ret_made;
 			*ret_up += k->up;
 		}
 }
 
-static void fill_pool(struct env *env)
+static void cell__sub_pool_fill(struct cell__sub_env *env)
 {
 	int made, up;
-	if (env->state != ENV_READY || !env->warm)
+	if (env->state != CELL_ENV_READY || !env->warm)
 		return;
-	for (struct pool *pool = env->pools; pool; pool = pool->next) {
+	for (struct cell__sub_pool *pool = env->pools; pool; pool = pool->next) {
 		if (pool->deaths >= POOL_DEATHS_MAX)
 			continue;
 		count_pool(env, pool->plan, &made, &up);
 		for (; made < env->sub->pool_size; made++) {
-			struct kernel *kernel = kernel_create(env, NULL);
+			struct cell__sub_kernel *kernel = cell__sub_kernel_create(env, NULL);
 			if (!kernel)
 				return;
 			kernel->pooled = true;
-			kernel->plan = plan_ref(pool->plan);
+			kernel->plan = cell__sandbox_plan_ref(pool->plan);
 		}
 	}
-	fork_waiting(env);
+	cell__sub_fork_waiting(env);
 }
 
-static void handle_refill(uv_timer_t *timer)
+static void cell__sub_handle_refill(uv_timer_t *timer)
 {
-	struct env *env = timer->data;
-	fill_pool(env);
-	for (struct pool *pool = env->pools; pool; pool = pool->next)
-		confine_ahead(env, pool); /* those that were there before anything was expected */
+	struct cell__sub_env *env = timer->data;
+	cell__sub_pool_fill(env);
+	for (struct cell__sub_pool *pool = env->pools; pool; pool = pool->next)
+		cell__sub_pool_confine(env, pool); /* those that were there before anything was expected */
 }
 
 /* Is the pool that a prewarm waits for there?  A failure to find out is its answer. */
-static bool prewarm_done(struct env *env, struct prewarm *prewarm, struct cell_error *err)
+static bool prewarm_done(struct cell__sub_env *env, struct cell__sub_prewarm *prewarm, struct cell_error *err)
 {
 	int made, up;
 	struct cell__sandbox_request *request = prewarm->request;
 	bool first = request && !request->plan;
 	if (first && request->prepare(request, &env->files, err) < 0)
 		return true;
-	struct pool *pool = use_pool(env, request ? request->plan : NULL);
+	struct cell__sub_pool *pool = cell__sub_pool_use(env, request ? request->plan : NULL);
 	if (first && pool) {
-		learn(env, pool, request, SAME_IN_A_ROW); /* what is asked for by name is expected at once */
-		confine_ahead(env, pool);
+		cell__sub_pool_learn(env, pool, request, SAME_IN_A_ROW); /* what is asked for by name is expected at once */
+		cell__sub_pool_confine(env, pool);
 	}
 	count_pool(env, request ? request->plan : NULL, &made, &up);
 	return !pool || up >= env->sub->pool_size || pool->deaths >= POOL_DEATHS_MAX;
 }
 
-static void check_prewarms(struct env *env)
+static void cell__sub_check_prewarms(struct cell__sub_env *env)
 {
-	if (env->state != ENV_READY || !env->warm)
+	if (env->state != CELL_ENV_READY || !env->warm)
 		return;
-	for (struct prewarm **at = &env->prewarms; *at;) {
-		struct prewarm *prewarm = *at;
+	for (struct cell__sub_prewarm **at = &env->prewarms; *at;) {
+		struct cell__sub_prewarm *prewarm = *at;
 		struct cell_error err = { 0 };
 		if (!prewarm_done(env, prewarm, &err)) {
 			at = &prewarm->next;
@@ -807,30 +815,30 @@ static void check_prewarms(struct env *env)
 		}
 		*at = prewarm->next;
 		prewarm->done(prewarm->arg, err.code ? NULL : &env->info, err.code ? &err : NULL);
-		destroy_request(prewarm->request);
+		cell__sub_request_destroy(prewarm->request);
 		free(prewarm);
 	}
 }
 
 /* ---- what the spawner says ---- */
 
-static struct env *env_of_zygote(struct cell__subprocess *sub, uint64_t id)
+static struct cell__sub_env *env_of_zygote(struct cell__subprocess *sub, uint64_t id)
 {
-	struct env *env = sub->envs;
+	struct cell__sub_env *env = sub->envs;
 	while (env && env->zygote_id != id)
 		env = env->next;
 	return env;
 }
 
-static struct kernel *kernel_by_id(struct cell__subprocess *sub, uint64_t id)
+static struct cell__sub_kernel *kernel_by_id(struct cell__subprocess *sub, uint64_t id)
 {
-	struct kernel *kernel = sub->kernels;
+	struct cell__sub_kernel *kernel = sub->kernels;
 	while (kernel && kernel->id != id)
 		kernel = kernel->next;
 	return kernel;
 }
 
-static void take_paths(struct env *env, json_t *list)
+static void take_paths(struct cell__sub_env *env, json_t *list)
 {
 	size_t n = json_array_size(list), kept = 0;
 	const char **paths = cell__alloc(n + 1, sizeof *paths);
@@ -846,14 +854,14 @@ static void take_paths(struct env *env, json_t *list)
 	free(paths);
 }
 
-static void free_hosts(struct env *env)
+static void free_hosts(struct cell__sub_env *env)
 {
 	for (char **host = env->index_hosts; host && *host; host++)
 		free(*host);
 	free(cell__take_ptr(env->index_hosts));
 }
 
-static void take_hosts(struct env *env, json_t *list)
+static void take_hosts(struct cell__sub_env *env, json_t *list)
 {
 	size_t n = json_array_size(list), kept = 0;
 	free_hosts(env);
@@ -865,7 +873,7 @@ static void take_hosts(struct env *env, json_t *list)
 	}
 }
 
-static void zygote_ready(struct env *env, int64_t pid, const char *payload, size_t size)
+static void cell__sub_zygote_ready(struct cell__sub_env *env, int64_t pid, const char *payload, size_t size)
 {
 	const char *version = "", *ipython = "", *preload_error = NULL;
 	json_t *ready = json_loadb(payload, size, 0, NULL);
@@ -878,12 +886,12 @@ static void zygote_ready(struct env *env, int64_t pid, const char *payload, size
 	if (preload_error) {
 		struct cell_error err;
 		cell_fail(&err, CELL_E_PRELOAD, 0, "%s cannot preload %.160s", env->python, preload_error);
-		env->state = ENV_NONE;
+		env->state = CELL_ENV_NONE;
 		cell__spawn_client_tell(&env->sub->hub->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
 		env->zygote_id = 0;
 		fail_waiting(env, &err);
 	} else {
-		env->state = ENV_READY;
+		env->state = CELL_ENV_READY;
 		env->info = (struct cell_env_info){
 			.size = sizeof env->info,
 			.zygote_pid = pid,
@@ -892,11 +900,11 @@ static void zygote_ready(struct env *env, int64_t pid, const char *payload, size
 		snprintf(env->info.python, sizeof env->info.python, "%s", env->python);
 		snprintf(env->info.version, sizeof env->info.version, "%s", version);
 		snprintf(env->info.ipython, sizeof env->info.ipython, "%s", ipython);
-		LOG(env->sub, CELL_LOG_INFO, "%s (Python %s) is ready", env->python, env->info.version);
-		uv_timer_start(&env->timer, handle_refill, REFILL_DELAY_MS, 0);
+		CELL_SUB_LOG(env->sub, CELL_LOG_INFO, "%s (Python %s) is ready", env->python, env->info.version);
+		uv_timer_start(&env->timer, cell__sub_handle_refill, REFILL_DELAY_MS, 0);
 		if (env->prewarms)
 			cell__spawn_client_tell(&env->sub->hub->client, CELL_SPAWN_ZYGOTE_WARM, env->zygote_id, 0);
-		fork_waiting(env);
+		cell__sub_fork_waiting(env);
 	}
 	json_decref(ready);
 }
@@ -924,9 +932,10 @@ static void last_words(const char *text, size_t size, char *out, size_t out_size
 	out[n] = '\0';
 }
 
-static void zygote_exited(struct env *env, int64_t status, int64_t failure, const char *payload, size_t size)
+static void cell__sub_zygote_exited(struct cell__sub_env *env, int64_t status, int64_t failure, const char *payload,
+				    size_t size)
 {
-	bool starting = env->state == ENV_STARTING;
+	bool starting = env->state == CELL_ENV_STARTING;
 	struct cell_error err = { 0 };
 	char words[120], how[48];
 	last_words(payload, size, words, sizeof words);
@@ -941,39 +950,39 @@ static void zygote_exited(struct env *env, int64_t status, int64_t failure, cons
 	else
 		cell_fail(&err, CELL_E_PYTHON, 0, "%s %s before it was ready; is it a CPython 3.9 or later?", env->python,
 			  how);
-	env->state = ENV_NONE;
+	env->state = CELL_ENV_NONE;
 	env->zygote_id = 0;
 	uv_timer_stop(&env->timer);
 	if (starting) {
 		fail_waiting(env, &err);
 		return;
 	}
-	LOG(env->sub, CELL_LOG_WARN, "the zygote of %s %s; the next use starts another", env->python, how);
+	CELL_SUB_LOG(env->sub, CELL_LOG_WARN, "the zygote of %s %s; the next use starts another", env->python, how);
 	/* Whoever still waits is served by a new one. */
 	bool wanted = env->prewarms != NULL;
-	for (struct kernel *k = env->sub->kernels; k; k = k->next)
-		wanted |= k->env == env && k->state == KERNEL_WAITING;
-	if (wanted && start_zygote(env, &err) < 0)
+	for (struct cell__sub_kernel *k = env->sub->kernels; k; k = k->next)
+		wanted |= k->env == env && k->state == CELL_KERNEL_WAITING;
+	if (wanted && cell__sub_zygote_start(env, &err) < 0)
 		fail_waiting(env, &err);
 }
 
 /* A kernel whose fork never happened because its zygote died: another zygote does it. */
-static bool try_again(struct kernel *kernel)
+static bool try_again(struct cell__sub_kernel *kernel)
 {
 	if (kernel->pid != 0 || kernel->asked || kernel->error.code != 0 || !kernel->init || kernel->tries >= FORK_TRIES)
 		return false;
-	no_longer_forking(kernel);
+	cell__sub_kernel_not_forking(kernel);
 	cell__link_close(cell__take_ptr(kernel->link));
-	kernel->state = KERNEL_WAITING;
+	kernel->state = CELL_KERNEL_WAITING;
 	kernel->up = kernel->ready = false;
-	if (start_zygote(kernel->env, &kernel->error) < 0)
-		kernel_gone_later(kernel);
+	if (cell__sub_zygote_start(kernel->env, &kernel->error) < 0)
+		cell__sub_kernel_gone_later(kernel);
 	else
-		fork_waiting(kernel->env);
+		cell__sub_fork_waiting(kernel->env);
 	return true;
 }
 
-static void kernel_exited(struct kernel *kernel, int64_t status, int64_t flags, const char *payload, size_t size)
+static void kernel_exited(struct cell__sub_kernel *kernel, int64_t status, int64_t flags, const char *payload, size_t size)
 {
 	struct cell__exit how = {
 		.known = status >= 0,
@@ -992,19 +1001,19 @@ static void kernel_exited(struct kernel *kernel, int64_t status, int64_t flags, 
 		return;
 	if (kernel->pid == 0 && how.error.code == 0)
 		cell_fail(&how.error, CELL_E_KERNEL, 0, "the zygote died while it forked the kernel; try again");
-	kernel_gone(kernel, &how);
+	cell__sub_kernel_gone(kernel, &how);
 }
 
-static void kernel_forked(struct kernel *kernel, int64_t pid, int64_t failure, const char *payload, size_t size)
+static void kernel_forked(struct cell__sub_kernel *kernel, int64_t pid, int64_t failure, const char *payload, size_t size)
 {
-	no_longer_forking(kernel);
+	cell__sub_kernel_not_forking(kernel);
 	if (payload && size == sizeof kernel->report)
 		memcpy(&kernel->report, payload, size);
 	if (pid <= 0 && (failure == ESRCH || failure == EPIPE || failure == ECONNRESET)) {
 		/* The zygote is gone; that it is may not have reached us yet. */
-		struct env *env = kernel->env;
-		if (env->state == ENV_READY) {
-			env->state = ENV_NONE;
+		struct cell__sub_env *env = kernel->env;
+		if (env->state == CELL_ENV_READY) {
+			env->state = CELL_ENV_NONE;
 			cell__spawn_client_tell(&kernel->sub->hub->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
 			env->zygote_id = 0;
 		}
@@ -1017,43 +1026,43 @@ static void kernel_forked(struct kernel *kernel, int64_t pid, int64_t failure, c
 					      &kernel->error);
 		else
 			cell_fail(&kernel->error, CELL_E_KERNEL, (int)failure, "fork a kernel (limits on processes or memory?)");
-		kernel_gone_later(kernel);
+		cell__sub_kernel_gone_later(kernel);
 		return;
 	}
 	kernel->pid = (pid_t)pid;
 	if (kernel->plan)
 		kernel->listen_fd = cell__take_fd(&kernel->sub->hub->client.received_fd);
-	if (kernel->state == KERNEL_FORKING && kernel->pooled) {
-		struct pool *pool = find_pool(kernel->env, kernel->plan);
-		kernel->state = KERNEL_POOLED;
+	if (kernel->state == CELL_KERNEL_FORKING && kernel->pooled) {
+		struct cell__sub_pool *pool = cell__sub_pool_find(kernel->env, kernel->plan);
+		kernel->state = CELL_KERNEL_POOLED;
 		if (pool)
-			confine_ahead(kernel->env, pool);
+			cell__sub_pool_confine(kernel->env, pool);
 	}
-	maybe_live(kernel);
-	fork_waiting(kernel->env);
+	cell__sub_kernel_maybe_live(kernel);
+	cell__sub_fork_waiting(kernel->env);
 }
 
-static void handle_message(void *arg, const struct cell_spawn_msg *head, const char *payload, size_t size)
+static void cell__sub_handle_message(void *arg, const struct cell_spawn_msg *head, const char *payload, size_t size)
 {
 	struct cell__subprocess *sub = arg;
-	struct env *env = env_of_zygote(sub, head->id);
-	struct kernel *kernel = kernel_by_id(sub, head->id);
+	struct cell__sub_env *env = env_of_zygote(sub, head->id);
+	struct cell__sub_kernel *kernel = kernel_by_id(sub, head->id);
 	switch (head->type) {
 	case CELL_SPAWN_ZYGOTE_READY:
-		if (env && env->state == ENV_STARTING)
-			zygote_ready(env, head->a, payload, size);
+		if (env && env->state == CELL_ENV_STARTING)
+			cell__sub_zygote_ready(env, head->a, payload, size);
 		break;
 	case CELL_SPAWN_ZYGOTE_WARMED:
-		if (env && env->state == ENV_READY) {
+		if (env && env->state == CELL_ENV_READY) {
 			env->warm = true;
-			check_prewarms(env);
-			fill_pool(env);
-			check_prewarms(env);
+			cell__sub_check_prewarms(env);
+			cell__sub_pool_fill(env);
+			cell__sub_check_prewarms(env);
 		}
 		break;
 	case CELL_SPAWN_ZYGOTE_EXITED:
 		if (env)
-			zygote_exited(env, head->a, head->b, payload, size);
+			cell__sub_zygote_exited(env, head->a, head->b, payload, size);
 		break;
 	case CELL_SPAWN_KERNEL_FORKED:
 		if (kernel)
@@ -1066,26 +1075,26 @@ static void handle_message(void *arg, const struct cell_spawn_msg *head, const c
 	}
 }
 
-static void handle_spawner_end(void *arg)
+static void cell__sub_handle_spawner_end(void *arg)
 {
 	struct cell__subprocess *sub = arg;
 	struct cell_error err;
 	cell_fail(&err, CELL_E_SPAWNER, 0, "the spawner died, and all its sessions with it; open a new session");
-	LOG(sub, CELL_LOG_ERROR, "%s", err.msg);
+	CELL_SUB_LOG(sub, CELL_LOG_ERROR, "%s", err.msg);
 	/* While the kernels live, everything their code started is below them (they are subreapers). */
-	for (struct kernel *k = sub->kernels; k; k = k->next)
+	for (struct cell__sub_kernel *k = sub->kernels; k; k = k->next)
 		if (k->pid > 0)
 			cell__proc_kill_tree(k->pid);
-	for (struct env *env = sub->envs; env; env = env->next) {
-		env->state = ENV_NONE;
+	for (struct cell__sub_env *env = sub->envs; env; env = env->next) {
+		env->state = CELL_ENV_NONE;
 		env->zygote_id = 0;
 		uv_timer_stop(&env->timer);
-		end_prewarms(env, &err);
+		cell__sub_end_prewarms(env, &err);
 	}
-	for (struct kernel *k = sub->kernels; k; k = k->next)
+	for (struct cell__sub_kernel *k = sub->kernels; k; k = k->next)
 		if (!k->gone.fn) {
 			k->error = err;
-			kernel_gone_later(k);
+			cell__sub_kernel_gone_later(k);
 		}
 }
 
@@ -1124,16 +1133,16 @@ char *cell__subprocess_init_json(const struct cell__kernel_spec *spec)
 }
 
 /* One that is confined for this session already, else one that is up, else any. */
-static struct kernel *take_pooled(struct env *env, const struct cell__sandbox_request *request)
+static struct cell__sub_kernel *cell__sub_pool_take(struct cell__sub_env *env, const struct cell__sandbox_request *request)
 {
 	struct cell__sandbox_plan *plan = request ? request->plan : NULL;
-	struct pool *pool = find_pool(env, plan);
+	struct cell__sub_pool *pool = cell__sub_pool_find(env, plan);
 	uint64_t kind = request && pool && expects(pool, request) ? pool->kind : 0;
-	struct kernel *best = NULL;
+	struct cell__sub_kernel *best = NULL;
 	int best_worth = -1;
-	for (struct kernel *k = env->sub->kernels; k; k = k->next) {
+	for (struct cell__sub_kernel *k = env->sub->kernels; k; k = k->next) {
 		int worth = 2 * (k->kind != 0) + k->up;
-		if (k->env == env && k->pooled && k->plan == plan && k->state == KERNEL_POOLED && k->error.code == 0 && !k->asked &&
+		if (k->env == env && k->pooled && k->plan == plan && k->state == CELL_KERNEL_POOLED && k->error.code == 0 && !k->asked &&
 		    (k->kind == 0 || k->kind == kind) && worth > best_worth) {
 			best = k;
 			best_worth = worth;
@@ -1150,27 +1159,27 @@ int cell__subprocess_open(struct cell__executor_host *host, const struct cell__e
 			  struct cell_error *err)
 {
 	struct cell__subprocess *sub = host->subprocess;
-	struct env *env;
-	struct kernel *kernel = NULL;
+	struct cell__sub_env *env;
+	struct cell__sub_kernel *kernel = NULL;
 	CELL_AUTO_FREE char *init = cell__subprocess_init_json(spec);
 	if (!init) {
 		cell_fail(err, CELL_E_INVALID, 0, "working directory or environment is not valid UTF-8");
 		goto fail;
 	}
-	if (find_env(sub, spec->python, spec->preload, &env, err) < 0)
+	if (cell__sub_env_find(sub, spec->python, spec->preload, &env, err) < 0)
 		goto fail;
 	/* With the zygote there the plan is known, and with it the pool. */
-	if (request && env->state == ENV_READY && request->prepare(request, &env->files, err) < 0)
+	if (request && env->state == CELL_ENV_READY && request->prepare(request, &env->files, err) < 0)
 		goto fail;
 	if (!request || request->plan) {
-		struct pool *pool = use_pool(env, request ? request->plan : NULL);
-		kernel = take_pooled(env, request);
+		struct cell__sub_pool *pool = cell__sub_pool_use(env, request ? request->plan : NULL);
+		kernel = cell__sub_pool_take(env, request);
 		if (request && pool)
-			learn(env, pool, request, 1);
+			cell__sub_pool_learn(env, pool, request, 1);
 	}
 	cell__turns_quick(&sub->turns);
 	bool pooled = kernel != NULL;
-	if (!kernel && (start_zygote(env, err) < 0 || !(kernel = kernel_create(env, err))))
+	if (!kernel && (cell__sub_zygote_start(env, err) < 0 || !(kernel = cell__sub_kernel_create(env, err))))
 		goto fail;
 	kernel->base.executor = executor;
 	kernel->request = request;
@@ -1178,15 +1187,15 @@ int cell__subprocess_open(struct cell__executor_host *host, const struct cell__e
 	kernel->events = events;
 	kernel->owner = owner;
 	if (pooled) {
-		configure(kernel);
-		uv_timer_start(&env->timer, handle_refill, REFILL_DELAY_MS, 0);
+		cell__sub_kernel_configure(kernel);
+		uv_timer_start(&env->timer, cell__sub_handle_refill, REFILL_DELAY_MS, 0);
 	} else {
-		fork_waiting(env);
+		cell__sub_fork_waiting(env);
 	}
 	*ret_kernel = &kernel->base;
 	return 0;
 fail:
-	destroy_request(request);
+	cell__sub_request_destroy(request);
 	return -1;
 }
 
@@ -1205,12 +1214,12 @@ static int subprocess_prewarm(struct cell__executor_host *host, const struct cel
 
 const struct cell__sandbox_request *cell__subprocess_request(const struct cell__kernel *base)
 {
-	return ((const struct kernel *)base)->request;
+	return ((const struct cell__sub_kernel *)base)->request;
 }
 
 void cell__subprocess_look(struct cell__kernel *base)
 {
-	struct kernel *kernel = (struct kernel *)base;
+	struct cell__sub_kernel *kernel = (struct cell__sub_kernel *)base;
 	if (kernel->link)
 		cell__link_look(kernel->link);
 }
@@ -1218,7 +1227,7 @@ void cell__subprocess_look(struct cell__kernel *base)
 int cell__subprocess_run(struct cell__kernel *base, uint32_t run_id, const char *code, size_t size,
 			  struct cell_error *err)
 {
-	struct kernel *kernel = (struct kernel *)base;
+	struct cell__sub_kernel *kernel = (struct cell__sub_kernel *)base;
 	if (!kernel->link)
 		return cell_fail(err, CELL_E_KERNEL, 0, "the kernel is gone");
 	cell_begins(kernel);
@@ -1228,7 +1237,7 @@ int cell__subprocess_run(struct cell__kernel *base, uint32_t run_id, const char 
 int cell__subprocess_reply(struct cell__kernel *base, uint32_t id, const char *json, size_t json_size, const void *raw,
 			    size_t raw_size, struct cell_error *err)
 {
-	struct kernel *kernel = (struct kernel *)base;
+	struct cell__sub_kernel *kernel = (struct cell__sub_kernel *)base;
 	if (!kernel->link)
 		return cell_fail(err, CELL_E_KERNEL, 0, "the kernel is gone");
 	return cell__link_send(kernel->link, CELL_FRAME_REPLY, id, json, json_size, raw, raw_size, err);
@@ -1236,7 +1245,7 @@ int cell__subprocess_reply(struct cell__kernel *base, uint32_t id, const char *j
 
 struct cell__bulk *cell__subprocess_bulk(struct cell__kernel *base)
 {
-	struct kernel *kernel = (struct kernel *)base;
+	struct cell__sub_kernel *kernel = (struct cell__sub_kernel *)base;
 	return kernel->link ? cell__link_bulk(kernel->link) : NULL;
 }
 
@@ -1246,7 +1255,7 @@ struct cell__bulk *cell__subprocess_bulk(struct cell__kernel *base)
  */
 static void handle_unheard(uv_timer_t *timer)
 {
-	struct kernel *kernel = timer->data;
+	struct cell__sub_kernel *kernel = timer->data;
 	if (kernel->link && kernel->unheard < INTERRUPT_TRIES && !cell__link_interrupt_taken(kernel->link)) {
 		kernel->unheard++;
 		cell__spawn_client_tell(&kernel->sub->hub->client, CELL_SPAWN_KERNEL_SIGNAL, kernel->id, SIGINT);
@@ -1259,7 +1268,7 @@ static void handle_unheard(uv_timer_t *timer)
 
 void cell__subprocess_interrupt(struct cell__kernel *base, uint32_t run_id)
 {
-	struct kernel *kernel = (struct kernel *)base;
+	struct cell__sub_kernel *kernel = (struct cell__sub_kernel *)base;
 	if (!kernel->link)
 		return;
 	cell__link_set_interrupt(kernel->link, run_id);
@@ -1273,40 +1282,40 @@ void cell__subprocess_interrupt(struct cell__kernel *base, uint32_t run_id)
 
 void cell__subprocess_pause(struct cell__kernel *base, bool paused)
 {
-	struct kernel *kernel = (struct kernel *)base;
+	struct cell__sub_kernel *kernel = (struct cell__sub_kernel *)base;
 	if (kernel->link)
 		cell__link_pause(kernel->link, paused);
 }
 
 static void handle_grace_over(uv_timer_t *timer)
 {
-	kill_kernel(timer->data);
+	cell__sub_kernel_kill(timer->data);
 }
 
 void cell__subprocess_close(struct cell__kernel *base, int64_t grace_ms)
 {
-	struct kernel *kernel = (struct kernel *)base;
+	struct cell__sub_kernel *kernel = (struct cell__sub_kernel *)base;
 	kernel->asked = true;
 	cell__turns_leave(&kernel->sub->turns, &kernel->turn, false); /* so does ending */
-	if (kernel->state == KERNEL_WAITING) {
-		kernel_gone_later(kernel);
+	if (kernel->state == CELL_KERNEL_WAITING) {
+		cell__sub_kernel_gone_later(kernel);
 		return;
 	}
-	if (kernel->state == KERNEL_DYING && kernel->gone.fn)
+	if (kernel->state == CELL_KERNEL_DYING && kernel->gone.fn)
 		return; /* on its way already */
 	if (kernel->link)
 		cell__link_pause(kernel->link, false);
-	if (kernel->state == KERNEL_LIVE && grace_ms > 0 &&
+	if (kernel->state == CELL_KERNEL_LIVE && grace_ms > 0 &&
 	    cell__link_send(kernel->link, CELL_FRAME_SHUTDOWN, 0, NULL, 0, NULL, 0, NULL) == 0) {
 		uv_timer_start(&kernel->timer, handle_grace_over, (uint64_t)grace_ms, 0);
 		return;
 	}
-	kill_kernel(kernel);
+	cell__sub_kernel_kill(kernel);
 }
 
 int64_t cell__subprocess_pid(const struct cell__kernel *base)
 {
-	return ((const struct kernel *)base)->pid;
+	return ((const struct cell__sub_kernel *)base)->pid;
 }
 
 const struct cell__executor cell__subprocess_executor = {
@@ -1345,7 +1354,7 @@ int cell__subprocess_create(struct cell__executor_host *host, const struct cell_
 	sub->start_timeout_ms = config->start_timeout_ms;
 	sub->hub = config->hub;
 	sub->hub->listener = (struct cell__spawn_listener){
-		.message = handle_message, .ended = handle_spawner_end, .arg = sub
+		.message = cell__sub_handle_message, .ended = cell__sub_handle_spawner_end, .arg = sub
 	};
 	*ret_sub = sub;
 	return 0;
@@ -1355,37 +1364,37 @@ int cell__subprocess_prewarm(struct cell__subprocess *sub, const char *python, c
 			     struct cell__sandbox_request *request, cell__prewarmed_fn done, void *arg,
 			     struct cell_error *err)
 {
-	struct env *env;
-	struct prewarm *prewarm = cell__alloc(1, sizeof *prewarm);
+	struct cell__sub_env *env;
+	struct cell__sub_prewarm *prewarm = cell__alloc(1, sizeof *prewarm);
 	if (!prewarm)
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	if (!prewarm || find_env(sub, python, preload, &env, err) < 0 || start_zygote(env, err) < 0) {
-		destroy_request(request);
+	if (!prewarm || cell__sub_env_find(sub, python, preload, &env, err) < 0 || cell__sub_zygote_start(env, err) < 0) {
+		cell__sub_request_destroy(request);
 		free(prewarm);
 		return -1;
 	}
-	*prewarm = (struct prewarm){ .request = request, .done = done, .arg = arg, .next = env->prewarms };
+	*prewarm = (struct cell__sub_prewarm){ .request = request, .done = done, .arg = arg, .next = env->prewarms };
 	env->prewarms = prewarm;
-	for (struct pool *pool = env->pools; pool; pool = pool->next)
+	for (struct cell__sub_pool *pool = env->pools; pool; pool = pool->next)
 		pool->deaths = 0;
-	if (env->state == ENV_READY && !env->warm)
+	if (env->state == CELL_ENV_READY && !env->warm)
 		cell__spawn_client_tell(&sub->hub->client, CELL_SPAWN_ZYGOTE_WARM, env->zygote_id, 0);
-	check_prewarms(env); /* says which pool it is */
-	fill_pool(env);
-	check_prewarms(env);
+	cell__sub_check_prewarms(env); /* says which pool it is */
+	cell__sub_pool_fill(env);
+	cell__sub_check_prewarms(env);
 	return 0;
 }
 
-static void handle_env_closed(uv_handle_t *handle)
+static void cell__sub_handle_env_closed(uv_handle_t *handle)
 {
-	struct env *env = handle->data;
+	struct cell__sub_env *env = handle->data;
 	struct cell__subprocess *sub = env->sub;
 	free(env->python);
 	free(env->preload);
 	cell__plan_env_finish(&env->files);
 	free_hosts(env);
 	while (env->pools) {
-		struct pool *next = env->pools->next;
+		struct cell__sub_pool *next = env->pools->next;
 		cell__sandbox_plan_unref(env->pools->plan);
 		cell__buf_finish(&env->pools->session);
 		cell__buf_finish(&env->pools->files);
@@ -1394,7 +1403,7 @@ static void handle_env_closed(uv_handle_t *handle)
 	}
 	free(env);
 	sub->open_handles--;
-	maybe_destroyed(sub);
+	cell__sub_maybe_destroyed(sub);
 }
 
 static void handle_turns_closed(uv_handle_t *handle)
@@ -1402,7 +1411,7 @@ static void handle_turns_closed(uv_handle_t *handle)
 	struct cell__turns *turns = handle->data;
 	struct cell__subprocess *sub = (struct cell__subprocess *)((char *)turns - offsetof(struct cell__subprocess, turns));
 	sub->open_handles--;
-	maybe_destroyed(sub);
+	cell__sub_maybe_destroyed(sub);
 }
 
 void cell__subprocess_destroy(struct cell__subprocess *sub, void (*done)(void *arg), void *arg)
@@ -1417,19 +1426,19 @@ void cell__subprocess_destroy(struct cell__subprocess *sub, void (*done)(void *a
 	if (sub->turns.loop)
 		uv_close((uv_handle_t *)&sub->turns.timer, handle_turns_closed);
 	/* The spawner, which ends next, ends what is left: pooled kernels and zygotes. */
-	for (struct kernel *k = sub->kernels, *next; k; k = next) {
+	for (struct cell__sub_kernel *k = sub->kernels, *next; k; k = next) {
 		struct cell__exit how = { .asked = true };
 		next = k->next;
 		if (!k->gone.fn)
-			kernel_gone(k, &how);
+			cell__sub_kernel_gone(k, &how);
 	}
-	struct env *env = cell__take_ptr(sub->envs);
+	struct cell__sub_env *env = cell__take_ptr(sub->envs);
 	while (env) {
-		struct env *next = env->next;
-		end_prewarms(env, &err);
-		uv_close((uv_handle_t *)&env->timer, handle_env_closed);
+		struct cell__sub_env *next = env->next;
+		cell__sub_end_prewarms(env, &err);
+		uv_close((uv_handle_t *)&env->timer, cell__sub_handle_env_closed);
 		env = next;
 	}
 	sub->open_handles--;
-	maybe_destroyed(sub);
+	cell__sub_maybe_destroyed(sub);
 }
