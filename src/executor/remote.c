@@ -25,8 +25,8 @@
 
 #define MAX_CONNECTIONS 1024
 #define MAX_ANSWER_BYTES (1u << 20)            /* of a request that is no stream */
-#define MAX_EVENT_BYTES (512u * 1024u * 1024u) /* the result has all displays in it */
-#define MAX_WAITING_BYTES (1u << 20)
+#define CELL_REMOTE_MAX_EVENT_BYTES (512u * 1024u * 1024u) /* the result has all displays in it */
+#define CELL_REMOTE_MAX_WAITING_BYTES (1u << 20)
 #define CONNECT_TIMEOUT_MS 10000L
 #define REQUEST_TIMEOUT_MS 30000L
 #define OPEN_TIMEOUT_MS 120000L               /* its first kernel may have to be started */
@@ -42,22 +42,22 @@ struct cell__remote {
 	struct cell__http *http;
 };
 
-struct kernel;
+struct cell__remote_kernel;
 
-struct exchange {
+struct cell__remote_exchange {
 	struct cell__transfer transfer; /* first */
-	struct kernel *kernel;
+	struct cell__remote_kernel *kernel;
 	struct curl_slist *headers;
 	char *body;
 	bool streams;
 	struct cell__buf answer;
-	void (*done)(struct exchange *exchange, CURLcode code, long status);
-	struct exchange *next;
+	void (*done)(struct cell__remote_exchange *exchange, CURLcode code, long status);
+	struct cell__remote_exchange *next;
 };
 
-enum state { OPENING, IDLE, RUNNING, BROKEN, CLOSING };
+enum cell__remote_state { CELL_REMOTE_OPENING, CELL_REMOTE_IDLE, CELL_REMOTE_RUNNING, CELL_REMOTE_BROKEN, CELL_REMOTE_CLOSING };
 
-struct kernel {
+struct cell__remote_kernel {
 	struct cell__kernel base; /* first */
 	struct cell__remote *remote;
 	const struct cell__kernel_events *events;
@@ -68,14 +68,14 @@ struct kernel {
 	void *gone_arg;
 	bool reopen, reopening;
 	char session[65];
-	enum state state;
+	enum cell__remote_state state;
 	/* the run */
 	uint32_t run_id;
 	char *code;
 	size_t code_size;
 	char run[24];              /* the server's number for it; "" until it is known */
 	bool interrupt_wanted, paused, curl_paused;
-	struct exchange *stream;   /* NULL: there is none now */
+	struct cell__remote_exchange *stream;   /* NULL: there is none now */
 	struct cell__buf in;       /* of the stream, not looked at yet */
 	struct cell__sse sse;
 	char *result;
@@ -83,7 +83,7 @@ struct kernel {
 	int64_t broken_us;         /* since when; 0: it is not */
 	int64_t pause_ms;
 	/* the rest */
-	struct exchange *exchanges;
+	struct cell__remote_exchange *exchanges;
 	struct cell__task task;
 	bool posted, over;
 	uv_timer_t timer;
@@ -91,10 +91,10 @@ struct kernel {
 };
 
 static void process(struct cell__task *task);
-static void start_run(struct kernel *kernel);
-static void open_session(struct kernel *kernel);
+static void cell__remote_start_run(struct cell__remote_kernel *kernel);
+static void cell__remote_open_session(struct cell__remote_kernel *kernel);
 
-static void schedule(struct kernel *kernel)
+static void cell__remote_schedule(struct cell__remote_kernel *kernel)
 {
 	if (kernel->posted)
 		return;
@@ -105,9 +105,9 @@ static void schedule(struct kernel *kernel)
 
 /* ---- the end ---- */
 
-static void exchange_unlink(struct exchange *exchange)
+static void exchange_unlink(struct cell__remote_exchange *exchange)
 {
-	struct exchange **at = &exchange->kernel->exchanges;
+	struct cell__remote_exchange **at = &exchange->kernel->exchanges;
 
 	while (*at != exchange)
 		at = &(*at)->next;
@@ -116,7 +116,7 @@ static void exchange_unlink(struct exchange *exchange)
 		exchange->kernel->stream = NULL;
 }
 
-static void exchange_free(struct exchange *exchange)
+static void exchange_free(struct cell__remote_exchange *exchange)
 {
 	curl_easy_cleanup(exchange->transfer.easy);
 	curl_slist_free_all(exchange->headers);
@@ -125,13 +125,13 @@ static void exchange_free(struct exchange *exchange)
 	free(exchange);
 }
 
-static void exchange_destroy(struct exchange *exchange)
+static void exchange_destroy(struct cell__remote_exchange *exchange)
 {
 	exchange_unlink(exchange);
 	exchange_free(exchange);
 }
 
-static void drop_exchanges(struct kernel *kernel)
+static void cell__remote_drop_exchanges(struct cell__remote_kernel *kernel)
 {
 	while (kernel->exchanges) {
 		cell__http_cancel(kernel->remote->http, &kernel->exchanges->transfer);
@@ -139,7 +139,7 @@ static void drop_exchanges(struct kernel *kernel)
 	}
 }
 
-static void kernel_free(struct kernel *kernel)
+static void kernel_free(struct cell__remote_kernel *kernel)
 {
 	cell__sse_finish(&kernel->sse);
 	cell__buf_finish(&kernel->in);
@@ -154,9 +154,9 @@ static void kernel_free(struct kernel *kernel)
 	free(kernel);
 }
 
-static void handle_timer_closed(uv_handle_t *handle)
+static void cell__remote_handle_timer_closed(uv_handle_t *handle)
 {
-	struct kernel *kernel = handle->data;
+	struct cell__remote_kernel *kernel = handle->data;
 	void *owner = kernel->owner;
 	void (*exited)(void *, const struct cell__exit *) = kernel->events->exited;
 	struct cell__exit how = kernel->how;
@@ -172,21 +172,21 @@ static void handle_timer_closed(uv_handle_t *handle)
 }
 
 /* Nothing more comes but exited(). */
-static void leave(struct kernel *kernel)
+static void leave(struct cell__remote_kernel *kernel)
 {
-	drop_exchanges(kernel);
+	cell__remote_drop_exchanges(kernel);
 	if (!uv_is_closing((uv_handle_t *)&kernel->timer))
-		uv_close((uv_handle_t *)&kernel->timer, handle_timer_closed);
+		uv_close((uv_handle_t *)&kernel->timer, cell__remote_handle_timer_closed);
 }
 
-static void end_session(struct kernel *kernel);
+static void end_session(struct cell__remote_kernel *kernel);
 
 /* Of a server that cannot be reached the session stays to its own expiry. */
-static void fail(struct kernel *kernel, const struct cell_error *err)
+static void cell__remote_fail(struct cell__remote_kernel *kernel, const struct cell_error *err)
 {
-	if (kernel->state == CLOSING)
+	if (kernel->state == CELL_REMOTE_CLOSING)
 		return;
-	kernel->state = CLOSING;
+	kernel->state = CELL_REMOTE_CLOSING;
 	kernel->how.error = *err;
 	if (err->code == CELL_E_IO || err->code == CELL_E_EXPIRED)
 		leave(kernel);
@@ -198,19 +198,19 @@ static void fail(struct kernel *kernel, const struct cell_error *err)
 
 static size_t take_bytes(char *bytes, size_t one, size_t count, void *arg)
 {
-	struct exchange *exchange = arg;
-	struct kernel *kernel = exchange->kernel;
+	struct cell__remote_exchange *exchange = arg;
+	struct cell__remote_kernel *kernel = exchange->kernel;
 	struct cell__buf *to = exchange->streams ? &kernel->in : &exchange->answer;
 	long status = 0;
 
 	(void)one;
 	curl_easy_getinfo(exchange->transfer.easy, CURLINFO_RESPONSE_CODE, &status);
 	if (exchange->streams && status == 200) {
-		if (to->size > MAX_WAITING_BYTES) {
+		if (to->size > CELL_REMOTE_MAX_WAITING_BYTES) {
 			kernel->curl_paused = true;
 			return CURL_WRITEFUNC_PAUSE;
 		}
-		schedule(kernel);
+		cell__remote_schedule(kernel);
 	} else {
 		to = &exchange->answer;
 		if (to->size + count > MAX_ANSWER_BYTES)
@@ -221,8 +221,8 @@ static size_t take_bytes(char *bytes, size_t one, size_t count, void *arg)
 
 static size_t take_header(char *line, size_t one, size_t count, void *arg)
 {
-	struct exchange *exchange = arg;
-	struct kernel *kernel = exchange->kernel;
+	struct cell__remote_exchange *exchange = arg;
+	struct cell__remote_kernel *kernel = exchange->kernel;
 	const char *at = line + 9, *end = line + count;
 	size_t size = 0;
 
@@ -234,14 +234,14 @@ static size_t take_header(char *line, size_t one, size_t count, void *arg)
 			size++;
 		memcpy(kernel->run, at, size);
 		kernel->run[size] = '\0';
-		schedule(kernel);
+		cell__remote_schedule(kernel);
 	}
 	return count;
 }
 
 static void handle_done(struct cell__transfer *transfer, CURLcode code)
 {
-	struct exchange *exchange = (struct exchange *)transfer;
+	struct cell__remote_exchange *exchange = (struct cell__remote_exchange *)transfer;
 	long status = 0;
 
 	curl_easy_getinfo(transfer->easy, CURLINFO_RESPONSE_CODE, &status);
@@ -250,7 +250,7 @@ static void handle_done(struct cell__transfer *transfer, CURLcode code)
 	exchange_free(exchange);
 }
 
-static bool set_headers(struct exchange *exchange, const char *more)
+static bool set_headers(struct cell__remote_exchange *exchange, const char *more)
 {
 	const char *const lines[] = { exchange->kernel->authorization, exchange->body ? "Content-Type: application/json" : NULL, "Expect:", more };
 
@@ -265,10 +265,11 @@ static bool set_headers(struct exchange *exchange, const char *more)
 }
 
 /* Takes body over.  NULL: memory is gone, and so is body. */
-static struct exchange *begin(struct kernel *kernel, const char *method, const char *path, char *body, const char *header, bool streams,
-			      void (*done)(struct exchange *exchange, CURLcode code, long status))
+static struct cell__remote_exchange *cell__remote_begin(struct cell__remote_kernel *kernel, const char *method, const char *path, char *body,
+							const char *header, bool streams,
+							void (*done)(struct cell__remote_exchange *exchange, CURLcode code, long status))
 {
-	struct exchange *exchange = cell__alloc(1, sizeof(*exchange));
+	struct cell__remote_exchange *exchange = cell__alloc(1, sizeof(*exchange));
 	CELL_AUTO_BUF struct cell__buf url = CELL_BUF_INIT;
 	CURL *easy = exchange ? curl_easy_init() : NULL;
 
@@ -277,8 +278,8 @@ static struct exchange *begin(struct kernel *kernel, const char *method, const c
 		free(body);
 		return NULL;
 	}
-	*exchange = (struct exchange){ .transfer = { easy, handle_done }, .kernel = kernel, .body = body, .streams = streams, .done = done,
-				       .next = kernel->exchanges };
+	*exchange = (struct cell__remote_exchange){ .transfer = { easy, handle_done }, .kernel = kernel, .body = body, .streams = streams,
+						    .done = done, .next = kernel->exchanges };
 	kernel->exchanges = exchange;
 	cell__http_set_common(easy);
 	if (cell__buf_printf(&url, "%s%s", kernel->url, path) < 0 || !set_headers(exchange, header)) {
@@ -306,7 +307,7 @@ static struct exchange *begin(struct kernel *kernel, const char *method, const c
 		curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
 		curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, SILENT_S);
 	} else {
-		curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, kernel->state == OPENING ? OPEN_TIMEOUT_MS : REQUEST_TIMEOUT_MS);
+		curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, kernel->state == CELL_REMOTE_OPENING ? OPEN_TIMEOUT_MS : REQUEST_TIMEOUT_MS);
 	}
 	if (cell__http_start(kernel->remote->http, &exchange->transfer) < 0) {
 		exchange_destroy(exchange);
@@ -316,7 +317,8 @@ static struct exchange *begin(struct kernel *kernel, const char *method, const c
 }
 
 /* What the server said went wrong, or that it said nothing. */
-static void describe(struct kernel *kernel, const struct exchange *exchange, CURLcode code, long status, struct cell_error *err)
+static void cell__remote_describe(struct cell__remote_kernel *kernel, const struct cell__remote_exchange *exchange, CURLcode code,
+				  long status, struct cell_error *err)
 {
 	json_t *answer = exchange->answer.size ? json_loadb(exchange->answer.data, exchange->answer.size, 0, NULL) : NULL;
 	const char *words = json_string_value(json_object_get(answer, "detail"));
@@ -336,19 +338,19 @@ static void describe(struct kernel *kernel, const struct exchange *exchange, CUR
 	json_decref(answer);
 }
 
-static void out_of_memory(struct kernel *kernel)
+static void cell__remote_out_of_memory(struct cell__remote_kernel *kernel)
 {
 	struct cell_error err;
 
 	cell_fail(&err, CELL_E_NOMEM, 0, "out of memory for a request to the server");
-	fail(kernel, &err);
+	cell__remote_fail(kernel, &err);
 }
 
 /* ---- sessions ---- */
 
-static void session_opened(struct exchange *exchange, CURLcode code, long status)
+static void session_opened(struct cell__remote_exchange *exchange, CURLcode code, long status)
 {
-	struct kernel *kernel = exchange->kernel;
+	struct cell__remote_kernel *kernel = exchange->kernel;
 	json_t *answer = code == CURLE_OK && status == 201 ? json_loadb(exchange->answer.data ? exchange->answer.data : "", exchange->answer.size,
 									0, NULL) : NULL;
 	const char *id = json_string_value(json_object_get(answer, "session_id"));
@@ -356,36 +358,36 @@ static void session_opened(struct exchange *exchange, CURLcode code, long status
 
 	if (id && *id && strlen(id) < sizeof(kernel->session) && !id[strspn(id, "0123456789abcdefABCDEF-")]) {
 		strcpy(kernel->session, id);
-		kernel->state = IDLE;
+		kernel->state = CELL_REMOTE_IDLE;
 	}
 	json_decref(answer);
-	if (kernel->state == IDLE && kernel->reopening) {
+	if (kernel->state == CELL_REMOTE_IDLE && kernel->reopening) {
 		kernel->reopening = false;
-		kernel->state = RUNNING;
-		start_run(kernel);
-	} else if (kernel->state == IDLE) {
+		kernel->state = CELL_REMOTE_RUNNING;
+		cell__remote_start_run(kernel);
+	} else if (kernel->state == CELL_REMOTE_IDLE) {
 		kernel->events->ready(kernel->owner);
 	} else {
-		describe(kernel, exchange, code, status, &err);
-		fail(kernel, &err);
+		cell__remote_describe(kernel, exchange, code, status, &err);
+		cell__remote_fail(kernel, &err);
 	}
 }
 
-static void open_session(struct kernel *kernel)
+static void cell__remote_open_session(struct cell__remote_kernel *kernel)
 {
 	json_t *body = kernel->workspace ? json_pack("{s:s}", "workspace_id", kernel->workspace) : json_object();
 	char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
 
 	json_decref(body);
-	if (!text || !begin(kernel, "POST", "/v1/sessions", text, NULL, false, session_opened))
-		out_of_memory(kernel);
+	if (!text || !cell__remote_begin(kernel, "POST", "/v1/sessions", text, NULL, false, session_opened))
+		cell__remote_out_of_memory(kernel);
 }
 
 /* ---- runs ---- */
 
 static void handle_retry(uv_timer_t *timer);
 
-static void try_again(struct kernel *kernel, const struct cell_error *err)
+static void try_again(struct cell__remote_kernel *kernel, const struct cell_error *err)
 {
 	int64_t now = cell__now_us();
 
@@ -394,40 +396,40 @@ static void try_again(struct kernel *kernel, const struct cell_error *err)
 		kernel->pause_ms = FIRST_PAUSE_MS;
 	}
 	if (!*kernel->run || now - kernel->broken_us > (int64_t)RESUME_MS * 1000) {
-		fail(kernel, err);
+		cell__remote_fail(kernel, err);
 		return;
 	}
-	kernel->state = BROKEN;
+	kernel->state = CELL_REMOTE_BROKEN;
 	uv_update_time(&kernel->remote->host->loop->uv);
 	uv_timer_start(&kernel->timer, handle_retry, (uint64_t)kernel->pause_ms, 0);
 	kernel->pause_ms = kernel->pause_ms * 2 < LONGEST_PAUSE_MS ? kernel->pause_ms * 2 : LONGEST_PAUSE_MS;
 }
 
 /* The stream is over: with a result, or it broke. */
-static void stream_done(struct exchange *exchange, CURLcode code, long status)
+static void stream_done(struct cell__remote_exchange *exchange, CURLcode code, long status)
 {
-	struct kernel *kernel = exchange->kernel;
+	struct cell__remote_kernel *kernel = exchange->kernel;
 	struct cell_error err;
 
 	kernel->curl_paused = false;
 	if (status == 200) {
 		/* Whether there is a result is known when all of it was looked at. */
-		schedule(kernel);
+		cell__remote_schedule(kernel);
 		return;
 	}
-	describe(kernel, exchange, code, status, &err);
+	cell__remote_describe(kernel, exchange, code, status, &err);
 	if (err.code == CELL_E_EXPIRED && !*kernel->run && kernel->reopen) {
 		kernel->reopening = true;
-		kernel->state = OPENING;
-		open_session(kernel);
+		kernel->state = CELL_REMOTE_OPENING;
+		cell__remote_open_session(kernel);
 	} else if (code != CURLE_OK || status >= 500) {
 		try_again(kernel, &err);
 	} else {
-		fail(kernel, &err);
+		cell__remote_fail(kernel, &err);
 	}
 }
 
-static void start_run(struct kernel *kernel)
+static void cell__remote_start_run(struct cell__remote_kernel *kernel)
 {
 	CELL_AUTO_BUF struct cell__buf body = CELL_BUF_INIT, path = CELL_BUF_INIT;
 	int rc = cell__buf_add_str(&body, "{\"timeout\":" NO_TIMEOUT ",\"code\":");
@@ -438,41 +440,42 @@ static void start_run(struct kernel *kernel)
 	kernel->run[0] = '\0';
 	kernel->broken_us = 0;
 	cell__sse_finish(&kernel->sse);
-	cell__sse_init(&kernel->sse, MAX_EVENT_BYTES);
+	cell__sse_init(&kernel->sse, CELL_REMOTE_MAX_EVENT_BYTES);
 	if (!rc)
-		kernel->stream = begin(kernel, "POST", path.data, cell__buf_take(&body), "Accept: text/event-stream", true, stream_done);
+		kernel->stream = cell__remote_begin(kernel, "POST", path.data, cell__buf_take(&body), "Accept: text/event-stream", true,
+						    stream_done);
 	if (!kernel->stream)
-		out_of_memory(kernel);
+		cell__remote_out_of_memory(kernel);
 }
 
 static void handle_retry(uv_timer_t *timer)
 {
-	struct kernel *kernel = timer->data;
+	struct cell__remote_kernel *kernel = timer->data;
 	CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT, header = CELL_BUF_INIT;
 
-	kernel->state = RUNNING;
+	kernel->state = CELL_REMOTE_RUNNING;
 	cell__sse_restart(&kernel->sse);
 	if (!cell__buf_printf(&path, "/v1/sessions/%s/runs/%s/events", kernel->session, kernel->run) &&
 	    !cell__buf_printf(&header, "Last-Event-ID: %s", *kernel->sse.id ? kernel->sse.id : "0"))
-		kernel->stream = begin(kernel, "GET", path.data, NULL, header.data, true, stream_done);
+		kernel->stream = cell__remote_begin(kernel, "GET", path.data, NULL, header.data, true, stream_done);
 	if (!kernel->stream)
-		out_of_memory(kernel);
+		cell__remote_out_of_memory(kernel);
 }
 
-static void request_done(struct exchange *exchange, CURLcode code, long status)
+static void request_done(struct cell__remote_exchange *exchange, CURLcode code, long status)
 {
 	(void)exchange;
 	(void)code;
 	(void)status; /* an interrupt that did not arrive: the session's timer goes on to kill */
 }
 
-static void send_interrupt(struct kernel *kernel)
+static void send_interrupt(struct cell__remote_kernel *kernel)
 {
 	CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT;
 
 	kernel->interrupt_wanted = false;
 	if (!cell__buf_printf(&path, "/v1/sessions/%s/interrupt", kernel->session))
-		(void)begin(kernel, "POST", path.data, cell__strdup("{}"), NULL, false, request_done);
+		(void)cell__remote_begin(kernel, "POST", path.data, cell__strdup("{}"), NULL, false, request_done);
 }
 
 /* ---- events ---- */
@@ -494,7 +497,7 @@ static bool bytes_of(const json_t *object, struct cell__buf *memory, const char 
 	return true;
 }
 
-static const char *handle_chunk(struct kernel *kernel, const json_t *data)
+static const char *handle_chunk(struct cell__remote_kernel *kernel, const json_t *data)
 {
 	CELL_AUTO_BUF struct cell__buf memory = CELL_BUF_INIT;
 	const char *stream = json_string_value(json_object_get(data, "stream")), *bytes;
@@ -506,7 +509,7 @@ static const char *handle_chunk(struct kernel *kernel, const json_t *data)
 	return NULL;
 }
 
-static const char *handle_display(struct kernel *kernel, const json_t *data)
+static const char *handle_display(struct cell__remote_kernel *kernel, const json_t *data)
 {
 	struct cell__buf memory[CELL_LIMIT_MIME_PARTS] = { CELL_BUF_INIT };
 	const json_t *parts = json_object_get(data, "parts"), *part;
@@ -531,7 +534,7 @@ static const char *handle_display(struct kernel *kernel, const json_t *data)
 	return problem;
 }
 
-static const char *handle_event(struct kernel *kernel, const struct cell__sse_event *event)
+static const char *cell__remote_handle_event(struct cell__remote_kernel *kernel, const struct cell__sse_event *event)
 {
 	const char *problem = NULL;
 	json_t *data;
@@ -634,7 +637,7 @@ static const char *take_error(struct cell__answer *answer, const json_t *error, 
 }
 
 /* Its parts but these: they are passed on as text, or came as events; whole numbers of any size would be errors here. */
-static json_t *load_result(const struct kernel *kernel, const char *const *left_out)
+static json_t *load_result(const struct cell__remote_kernel *kernel, const char *const *left_out)
 {
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	json_t *root;
@@ -657,7 +660,7 @@ static json_t *load_result(const struct kernel *kernel, const char *const *left_
 	return root;
 }
 
-static const char *read_result(struct kernel *kernel, struct result *result, int *ret_code)
+static const char *read_result(struct cell__remote_kernel *kernel, struct result *result, int *ret_code)
 {
 	static const char *const passed_on[] = { "value", "displays", NULL }, *const fewer[] = { "value", "displays", "mime", NULL };
 	static const char *const value_path[] = { "value", NULL };
@@ -693,15 +696,15 @@ static const char *read_result(struct kernel *kernel, struct result *result, int
 	return problem ? problem : take_mime(result, json_object_get(result->root, "mime"));
 }
 
-static void protocol_error(struct kernel *kernel, const char *problem)
+static void cell__remote_protocol_error(struct cell__remote_kernel *kernel, const char *problem)
 {
 	struct cell_error err;
 
 	cell_fail(&err, CELL_E_PROTOCOL, 0, "the server at %.100s sent %s", kernel->url, problem);
-	fail(kernel, &err);
+	cell__remote_fail(kernel, &err);
 }
 
-static void deliver(struct kernel *kernel)
+static void cell__remote_deliver(struct cell__remote_kernel *kernel)
 {
 	struct result result = { 0 };
 	uint32_t run_id = kernel->run_id;
@@ -710,12 +713,12 @@ static void deliver(struct kernel *kernel)
 	struct cell_error err;
 
 	if (problem) {
-		protocol_error(kernel, problem);
+		cell__remote_protocol_error(kernel, problem);
 	} else if (code && code < CELL_OUT_EXCEPTION) {
 		cell_fail(&err, code == CELL_E_CLOSED ? CELL_E_EXPIRED : code, 0, "the server: %s", result.answer.error_message);
-		fail(kernel, &err);
+		cell__remote_fail(kernel, &err);
 	} else {
-		kernel->state = IDLE;
+		kernel->state = CELL_REMOTE_IDLE;
 		kernel->events->result(kernel->owner, run_id, &result.answer);
 	}
 	json_decref(result.root);
@@ -728,7 +731,7 @@ static void deliver(struct kernel *kernel)
 
 /* ---- what came, one after the other ---- */
 
-static void read_stream(struct kernel *kernel)
+static void read_stream(struct cell__remote_kernel *kernel)
 {
 	struct cell__buf in = kernel->in;
 	const char *at = in.data;
@@ -740,37 +743,37 @@ static void read_stream(struct kernel *kernel)
 
 	/* A receiver may close the kernel: the bytes are ours meanwhile. */
 	kernel->in = (struct cell__buf)CELL_BUF_INIT;
-	while (!problem && left && kernel->state == RUNNING && !kernel->paused &&
+	while (!problem && left && kernel->state == CELL_REMOTE_RUNNING && !kernel->paused &&
 	       (found = cell__sse_next(&kernel->sse, &at, &left, &event, &err)) > 0) {
 		kernel->broken_us = 0;
-		problem = handle_event(kernel, &event);
+		problem = cell__remote_handle_event(kernel, &event);
 	}
 	if (found < 0)
 		problem = "a stream that is past its bounds";
-	if (left && !problem && (kernel->state == RUNNING) && cell__buf_add(&kernel->in, at, left) < 0)
+	if (left && !problem && (kernel->state == CELL_REMOTE_RUNNING) && cell__buf_add(&kernel->in, at, left) < 0)
 		problem = "more than there is memory for";
 	cell__buf_finish(&in);
-	if (problem && kernel->state == RUNNING)
-		protocol_error(kernel, problem);
+	if (problem && kernel->state == CELL_REMOTE_RUNNING)
+		cell__remote_protocol_error(kernel, problem);
 }
 
 static void process(struct cell__task *task)
 {
-	struct kernel *kernel = (struct kernel *)((char *)task - offsetof(struct kernel, task));
+	struct cell__remote_kernel *kernel = (struct cell__remote_kernel *)((char *)task - offsetof(struct cell__remote_kernel, task));
 	struct cell_error err;
 
 	kernel->posted = false;
 	if (kernel->over) {
-		handle_timer_closed((uv_handle_t *)&kernel->timer);
+		cell__remote_handle_timer_closed((uv_handle_t *)&kernel->timer);
 		return;
 	}
-	if (kernel->interrupt_wanted && *kernel->run && kernel->state == RUNNING)
+	if (kernel->interrupt_wanted && *kernel->run && kernel->state == CELL_REMOTE_RUNNING)
 		send_interrupt(kernel);
-	if (kernel->state == RUNNING)
+	if (kernel->state == CELL_REMOTE_RUNNING)
 		read_stream(kernel);
-	if (kernel->state != RUNNING || kernel->paused)
+	if (kernel->state != CELL_REMOTE_RUNNING || kernel->paused)
 		return;
-	if (kernel->stream && kernel->curl_paused && kernel->in.size <= MAX_WAITING_BYTES) {
+	if (kernel->stream && kernel->curl_paused && kernel->in.size <= CELL_REMOTE_MAX_WAITING_BYTES) {
 		kernel->curl_paused = false;
 		curl_easy_pause(kernel->stream->transfer.easy, CURLPAUSE_CONT);
 		return;
@@ -778,7 +781,7 @@ static void process(struct cell__task *task)
 	if (kernel->stream)
 		return;
 	if (kernel->result) {
-		deliver(kernel);
+		cell__remote_deliver(kernel);
 		return;
 	}
 	cell_fail(&err, CELL_E_IO, 0, "the server at %.100s ended a run's events before its result", kernel->url);
@@ -800,7 +803,7 @@ static char *text_of(const char *format, const char *text)
 	return asprintf(&made, format, text) < 0 ? NULL : made;
 }
 
-static int set_place(struct kernel *kernel, const char *url, const char *token, struct cell_error *err)
+static int set_place(struct cell__remote_kernel *kernel, const char *url, const char *token, struct cell_error *err)
 {
 	size_t size;
 
@@ -844,17 +847,17 @@ static int get_remote(struct cell__executor_host *host, struct cell_error *err)
 }
 
 /* A kernel without a place. */
-static struct kernel *make_kernel(struct cell__executor_host *host, const struct cell__kernel_spec *spec,
-				  const struct cell__kernel_events *events, void *owner, struct cell_error *err)
+static struct cell__remote_kernel *make_kernel(struct cell__executor_host *host, const struct cell__kernel_spec *spec,
+					       const struct cell__kernel_events *events, void *owner, struct cell_error *err)
 {
-	struct kernel *kernel;
+	struct cell__remote_kernel *kernel;
 
 	if (get_remote(host, err) < 0)
 		return NULL;
 	kernel = cell__alloc(1, sizeof(*kernel));
 	if (kernel) {
-		*kernel = (struct kernel){ .base.executor = &cell__remote_executor, .remote = host->remote, .events = events, .owner = owner,
-					   .reopen = spec->remote_reopen };
+		*kernel = (struct cell__remote_kernel){ .base.executor = &cell__remote_executor, .remote = host->remote, .events = events,
+							.owner = owner, .reopen = spec->remote_reopen };
 		kernel->workspace = spec->remote_workspace ? cell__strdup(spec->remote_workspace) : NULL;
 		kernel->ca = spec->remote_ca ? cell__strdup(spec->remote_ca) : NULL;
 	}
@@ -865,11 +868,11 @@ static struct kernel *make_kernel(struct cell__executor_host *host, const struct
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
 		return NULL;
 	}
-	cell__sse_init(&kernel->sse, MAX_EVENT_BYTES);
+	cell__sse_init(&kernel->sse, CELL_REMOTE_MAX_EVENT_BYTES);
 	return kernel;
 }
 
-static void start_kernel(struct kernel *kernel)
+static void start_kernel(struct cell__remote_kernel *kernel)
 {
 	uv_timer_init(&kernel->remote->host->loop->uv, &kernel->timer);
 	kernel->timer.data = kernel;
@@ -878,7 +881,7 @@ static void start_kernel(struct kernel *kernel)
 static int remote_open(struct cell__executor_host *host, const struct cell__kernel_spec *spec, const struct cell__kernel_events *events,
 		       void *owner, struct cell__kernel **ret_kernel, struct cell_error *err)
 {
-	struct kernel *kernel;
+	struct cell__remote_kernel *kernel;
 
 	if (spec->namespaces)
 		return cell_fail(err, CELL_E_INVALID, 0, "with the executor \"remote\" tools and storage are the server's: none can be given here");
@@ -890,7 +893,7 @@ static int remote_open(struct cell__executor_host *host, const struct cell__kern
 		return -1;
 	}
 	start_kernel(kernel);
-	open_session(kernel);
+	cell__remote_open_session(kernel);
 	*ret_kernel = &kernel->base;
 	return 0;
 }
@@ -899,7 +902,7 @@ int cell__remote_wait(struct cell__executor_host *host, const struct cell__execu
 		      const struct cell__kernel_events *events, void *owner, void (*gone)(void *arg, const struct cell__exit *how), void *arg,
 		      struct cell__kernel **ret_kernel, struct cell_error *err)
 {
-	struct kernel *kernel = make_kernel(host, spec, events, owner, err);
+	struct cell__remote_kernel *kernel = make_kernel(host, spec, events, owner, err);
 
 	if (!kernel)
 		return -1;
@@ -913,23 +916,23 @@ int cell__remote_wait(struct cell__executor_host *host, const struct cell__execu
 
 void cell__remote_connect(struct cell__kernel *base, const char *url, const char *token, const char *receipt)
 {
-	struct kernel *kernel = (struct kernel *)base;
+	struct cell__remote_kernel *kernel = (struct cell__remote_kernel *)base;
 	struct cell_error err;
 
-	if (kernel->state != OPENING)
+	if (kernel->state != CELL_REMOTE_OPENING)
 		return;
 	kernel->receipt = cell__strdup(receipt);
 	if (!kernel->receipt)
-		out_of_memory(kernel);
+		cell__remote_out_of_memory(kernel);
 	else if (set_place(kernel, url, token, &err) < 0)
-		fail(kernel, &err);
+		cell__remote_fail(kernel, &err);
 	else
-		open_session(kernel);
+		cell__remote_open_session(kernel);
 }
 
 void cell__remote_refuse(struct cell__kernel *base, const struct cell_error *err)
 {
-	fail((struct kernel *)base, err);
+	cell__remote_fail((struct cell__remote_kernel *)base, err);
 }
 
 void cell__remote_look(struct cell__kernel *base)
@@ -939,7 +942,7 @@ void cell__remote_look(struct cell__kernel *base)
 
 int cell__remote_run(struct cell__kernel *base, uint32_t run_id, const char *code, size_t size, struct cell_error *err)
 {
-	struct kernel *kernel = (struct kernel *)base;
+	struct cell__remote_kernel *kernel = (struct cell__remote_kernel *)base;
 
 	if (!cell__utf8_ok(code, size))
 		return cell_fail(err, CELL_E_INVALID, 0, "code for a server must be UTF-8");
@@ -951,8 +954,8 @@ int cell__remote_run(struct cell__kernel *base, uint32_t run_id, const char *cod
 	kernel->code_size = size;
 	kernel->run_id = run_id;
 	kernel->interrupt_wanted = false;
-	kernel->state = RUNNING;
-	start_run(kernel);
+	kernel->state = CELL_REMOTE_RUNNING;
+	cell__remote_start_run(kernel);
 	return 0;
 }
 
@@ -971,25 +974,25 @@ int cell__remote_reply(struct cell__kernel *base, uint32_t id, const char *json,
 
 void cell__remote_interrupt(struct cell__kernel *base, uint32_t run_id)
 {
-	struct kernel *kernel = (struct kernel *)base;
+	struct cell__remote_kernel *kernel = (struct cell__remote_kernel *)base;
 
-	if (kernel->run_id != run_id || kernel->state == IDLE || kernel->state == CLOSING)
+	if (kernel->run_id != run_id || kernel->state == CELL_REMOTE_IDLE || kernel->state == CELL_REMOTE_CLOSING)
 		return;
 	/* Before the server has begun it there is nothing that it would interrupt. */
 	kernel->interrupt_wanted = true;
-	schedule(kernel);
+	cell__remote_schedule(kernel);
 }
 
 void cell__remote_pause(struct cell__kernel *base, bool paused)
 {
-	struct kernel *kernel = (struct kernel *)base;
+	struct cell__remote_kernel *kernel = (struct cell__remote_kernel *)base;
 
 	kernel->paused = paused;
 	if (!paused)
-		schedule(kernel);
+		cell__remote_schedule(kernel);
 }
 
-static void session_closed(struct exchange *exchange, CURLcode code, long status)
+static void session_closed(struct cell__remote_exchange *exchange, CURLcode code, long status)
 {
 	(void)code;
 	(void)status; /* gone either way: what cannot be deleted expires */
@@ -1001,13 +1004,13 @@ static void handle_close_timeout(uv_timer_t *timer)
 	leave(timer->data);
 }
 
-static void end_session(struct kernel *kernel)
+static void end_session(struct cell__remote_kernel *kernel)
 {
 	CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT;
 
-	drop_exchanges(kernel);
+	cell__remote_drop_exchanges(kernel);
 	if (*kernel->session && !cell__buf_printf(&path, "/v1/sessions/%s", kernel->session) &&
-	    begin(kernel, "DELETE", path.data, NULL, NULL, false, session_closed)) {
+	    cell__remote_begin(kernel, "DELETE", path.data, NULL, NULL, false, session_closed)) {
 		uv_timer_start(&kernel->timer, handle_close_timeout, CLOSE_MS, 0);
 		return;
 	}
@@ -1016,12 +1019,12 @@ static void end_session(struct kernel *kernel)
 
 void cell__remote_close(struct cell__kernel *base, int64_t grace_ms)
 {
-	struct kernel *kernel = (struct kernel *)base;
+	struct cell__remote_kernel *kernel = (struct cell__remote_kernel *)base;
 
 	(void)grace_ms;
-	if (kernel->state == CLOSING)
+	if (kernel->state == CELL_REMOTE_CLOSING)
 		return;
-	kernel->state = CLOSING;
+	kernel->state = CELL_REMOTE_CLOSING;
 	kernel->how.asked = true;
 	end_session(kernel);
 }
