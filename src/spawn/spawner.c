@@ -32,6 +32,8 @@
  * The host's socket closing, for whatever reason, ends everything.
  */
 #define _GNU_SOURCE
+#include "spawn/spawner.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/close_range.h>
@@ -39,7 +41,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -47,73 +48,21 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/core.h"
 #include "spawn/message.h"
 #include "spawn/proc.h"
-#include "spawn/shells.h"
-#include "wire/spawn_msg.h"
 
-#define CELL_SPAWNER_HOST_FD 3
-#define CELL_SPAWNER_LIFELINE_FD 4
-#define CELL_SPAWNER_LIFELINE_WRITE_FD 5
 #define SWEEP_LIMIT_US 2000000 /* a child in uninterruptible sleep does not hold the report up longer */
-#define STDERR_TAIL 4000
 #define SHELL_EVENT (1ull << 63) /* with the shell's serial, in an epoll event */
-#define LONG_SLICE_NS 100000000u     /* the longest that Linux takes */
-#define SPARE_DELAY_MS 3         /* whoever has just taken a shell goes first */
+#define LONG_SLICE_NS 100000000u /* the longest that Linux takes */
+#define SPARE_DELAY_MS 3 /* whoever has just taken a shell goes first */
 
-struct zygote {
-	uint64_t id;
-	pid_t pid;
-	int fd;
-	int stderr_fd; /* a memfd: what it said before it died */
-	struct zygote *next;
-};
-
-struct kernel {
-	uint64_t id;
-	uint64_t zygote;
-	pid_t pid; /* 0 while forking */
-	int pidfd;
-	bool kill_wanted;
-	bool dead;
-	int64_t status;
-	int64_t flags;
-	int64_t dead_us;
-	struct shell *shell; /* NULL: not sandboxed */
-	int64_t share;       /* enum cell_cgroup_share */
-	struct cell_spawn_msg request; /* while it waits for its shell */
-	int fds[CELL_SPAWN_KERNEL_FDS];
-	bool waits;
-	struct cell_cgroup_usage usage;
-	struct kernel *next;
-};
-
-/* A program of process.h: a session of its own, and a subreaper like kernels are. */
-struct program {
-	uint64_t id;
-	pid_t pid;
-	bool dead; /* its orphans are being swept; the number is not its own any more */
-	int status;
-	int64_t dead_us;
-	struct program *next;
-};
-
-struct cell__spawner {
-	struct zygote *zygotes;
-	struct program *programs;
-	struct kernel *kernels;
-	int epoll_fd;
-	char message[CELL_LIMIT_SPAWN_MESSAGE]; /* the one that is being handled */
-};
-
-static struct cell__spawner cell__spawner;
+struct cell__spawner cell__spawner;
 static int signal_fd;
 static uint64_t oom_seen;
 
 /* ---- messages ---- */
 
-static void cell__spawner_tell(uint32_t type, uint64_t id, int64_t a, int64_t b, const void *payload, size_t size)
+void cell__spawner_tell(uint32_t type, uint64_t id, int64_t a, int64_t b, const void *payload, size_t size)
 {
 	struct cell_spawn_msg head = { .version = CELL_SPAWN_VERSION, .type = type, .id = id, .a = a, .b = b };
 	/* A host that is gone shows at its socket; there is nobody to tell. */
@@ -121,7 +70,7 @@ static void cell__spawner_tell(uint32_t type, uint64_t id, int64_t a, int64_t b,
 }
 
 /* Bytes of the next datagram in `message`, 0 at the end, -1 when there is none now. */
-static ssize_t cell__spawner_receive(int fd, int fds[CELL_SPAWN_MAX_FDS], size_t *ret_n_fds)
+ssize_t cell__spawner_receive(int fd, int fds[CELL_SPAWN_MAX_FDS], size_t *ret_n_fds)
 {
 	struct iovec iov = { cell__spawner.message, sizeof cell__spawner.message };
 	union {
@@ -146,15 +95,7 @@ static ssize_t cell__spawner_receive(int fd, int fds[CELL_SPAWN_MAX_FDS], size_t
 
 /* ---- looking things up ---- */
 
-static struct zygote *cell__zygote_find(uint64_t id)
-{
-	struct zygote *z = cell__spawner.zygotes;
-	while (z && z->id != id)
-		z = z->next;
-	return z;
-}
-
-static struct kernel *cell__spawner_find_kernel(uint64_t id)
+struct kernel *cell__spawner_find_kernel(uint64_t id)
 {
 	struct kernel *k = cell__spawner.kernels;
 	while (k && k->id != id)
@@ -187,7 +128,7 @@ static void kill_unknown(pid_t pid, void *arg)
 	(*count)++;
 }
 
-static size_t cell__spawner_sweep(void)
+size_t cell__spawner_sweep(void)
 {
 	size_t count = 0;
 	cell__proc_children(getpid(), kill_unknown, &count);
@@ -259,6 +200,8 @@ static void report_dead(void)
 	}
 }
 
+/* ---- kernels ---- */
+
 /* Where there is no group for it, each process of the sandbox lets others go first, as far as anybody may ask for that. */
 static void set_share(struct kernel *kernel, int64_t share)
 {
@@ -276,7 +219,7 @@ static void set_share(struct kernel *kernel, int64_t share)
 	}
 }
 
-static void cell__spawner_kernel_died(struct kernel *kernel, int64_t status)
+void cell__spawner_kernel_died(struct kernel *kernel, int64_t status)
 {
 	if (kernel->dead)
 		return;
@@ -295,103 +238,7 @@ static void cell__spawner_kernel_died(struct kernel *kernel, int64_t status)
 	}
 }
 
-/* ---- zygotes ---- */
-
-static void cell__spawner_child_failed(int fd, int stage)
-{
-	int report[2] = { stage, errno };
-	/* The parent reads it or is gone; either way this process ends. */
-	if (write(fd, report, sizeof report) < 0)
-		_exit(126);
-	_exit(127);
-}
-
-/* In the child: no allocation, no logging. */
-static void exec_zygote(char **argv, char **envp, int control_fd, int stderr_fd, int report_fd, pid_t parent)
-{
-	sigset_t none;
-	sigemptyset(&none);
-	sigprocmask(SIG_SETMASK, &none, NULL);
-	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent)
-		cell__spawner_child_failed(report_fd, 1);
-	int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	if (null < 0 || dup2(null, 0) < 0 || dup2(stderr_fd, 1) < 0 || dup2(stderr_fd, 2) < 0)
-		cell__spawner_child_failed(report_fd, 2);
-	/* The report pipe must not be overwritten by 3 and 4, which the zygote expects. */
-	int report = fcntl(report_fd, F_DUPFD_CLOEXEC, 10);
-	int lifeline = fcntl(CELL_SPAWNER_LIFELINE_FD, F_DUPFD_CLOEXEC, 10);
-	int control = fcntl(control_fd, F_DUPFD_CLOEXEC, 10);
-	if (report < 0 || lifeline < 0 || control < 0 || dup2(control, 3) < 0 || dup2(lifeline, 4) < 0)
-		cell__spawner_child_failed(report_fd, 3);
-	execve(argv[0], argv, envp);
-	cell__spawner_child_failed(report, 4);
-}
-
-static void cell__spawner_split(char *payload, size_t size, char **out, size_t max, size_t *ret_n)
-{
-	size_t n = 0;
-	for (char *at = payload; at < payload + size && n < max; at += strlen(at) + 1)
-		out[n++] = at;
-	out[n] = NULL;
-	*ret_n = n;
-}
-
-static void cell__zygote_start(uint64_t id, int64_t argc, char *payload, size_t size)
-{
-	static char *strings[1024 + 1];
-	static char *envp[1024 + 1];
-	size_t n;
-	int pair[2] = { -1, -1 }, report[2] = { -1, -1 };
-	CELL_AUTO_FD int stderr_fd = -1;
-	struct zygote *zygote = NULL;
-	int failure = EINVAL;
-	if (size == 0 || payload[size - 1] != '\0')
-		goto fail;
-	cell__spawner_split(payload, size, strings, 1024, &n);
-	if (argc < 1 || (size_t)argc > n)
-		goto fail;
-	memcpy(envp, strings + argc, (n - (size_t)argc + 1) * sizeof *envp);
-	strings[argc] = NULL;
-	zygote = cell__alloc(1, sizeof *zygote);
-	stderr_fd = memfd_create("workcell-zygote-stderr", MFD_CLOEXEC);
-	if (!zygote || stderr_fd < 0 || fcntl(stderr_fd, F_SETFL, O_APPEND) < 0 ||
-	    socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0 || pipe2(report, O_CLOEXEC) < 0) {
-		failure = errno ? errno : ENOMEM;
-		goto fail;
-	}
-	pid_t self = getpid();
-	pid_t pid = fork();
-	if (pid < 0) {
-		failure = errno;
-		goto fail;
-	}
-	if (pid == 0)
-		exec_zygote(strings, envp, pair[1], stderr_fd, report[1], self);
-	cell__close_fd(&pair[1]);
-	cell__close_fd(&report[1]);
-	int problem[2];
-	if (read(report[0], problem, sizeof problem) == sizeof problem) {
-		waitpid(pid, NULL, 0);
-		failure = problem[1] ? problem[1] : EIO;
-		goto fail;
-	}
-	cell__close_fd(&report[0]);
-	*zygote = (struct zygote){ .id = id, .pid = pid, .fd = pair[0], .stderr_fd = cell__take_fd(&stderr_fd),
-				   .next = cell__spawner.zygotes };
-	cell__spawner.zygotes = zygote;
-	struct epoll_event event = { .events = EPOLLIN, .data.u64 = id };
-	epoll_ctl(cell__spawner.epoll_fd, EPOLL_CTL_ADD, pair[0], &event);
-	return;
-fail:
-	cell__spawner_tell(CELL_SPAWN_ZYGOTE_EXITED, id, -1, failure, NULL, 0);
-	cell__close_fd(&pair[0]);
-	cell__close_fd(&pair[1]);
-	cell__close_fd(&report[0]);
-	cell__close_fd(&report[1]);
-	free(zygote);
-}
-
-static void cell__spawner_tell_forked(struct kernel *kernel)
+void cell__spawner_tell_forked(struct kernel *kernel)
 {
 	struct shell *shell = kernel->shell;
 	struct cell_spawn_msg head = {
@@ -404,7 +251,7 @@ static void cell__spawner_tell_forked(struct kernel *kernel)
 }
 
 /* A kernel that never was.  Its shell, if there is one, may be broken: it goes too. */
-static void cell__spawner_fork_failed(struct kernel *kernel, int error)
+void cell__spawner_fork_failed(struct kernel *kernel, int error)
 {
 	struct shell *shell = kernel->shell;
 	cell__spawner_tell(CELL_SPAWN_KERNEL_FORKED, kernel->id, 0, error ? error : EIO, shell ? &shell->report : NULL,
@@ -418,201 +265,6 @@ static void cell__spawner_fork_failed(struct kernel *kernel, int error)
 	}
 	forget_kernel(kernel);
 }
-
-static void handle_zygote_message(struct zygote *zygote, ssize_t size)
-{
-	struct cell_spawn_msg head;
-	if ((size_t)size < sizeof head)
-		return;
-	memcpy(&head, cell__spawner.message, sizeof head);
-	if (head.version != CELL_SPAWN_VERSION)
-		return;
-	struct kernel *kernel;
-	switch (head.type) {
-	case CELL_SPAWN_ZYGOTE_READY:
-	case CELL_SPAWN_ZYGOTE_WARMED:
-		cell__spawner_tell(head.type, zygote->id, zygote->pid, 0, cell__spawner.message + sizeof head,
-				   (size_t)size - sizeof head);
-		break;
-	case CELL_SPAWN_KERNEL_FORKED:
-		kernel = cell__spawner_find_kernel(head.id);
-		if (!kernel || kernel->zygote != zygote->id || kernel->pid != 0)
-			break;
-		if (head.a <= 0) {
-			cell__spawner_fork_failed(kernel, (int)head.b);
-			break;
-		}
-		kernel->pid = (pid_t)head.a;
-		kernel->pidfd = (int)syscall(SYS_pidfd_open, kernel->pid, 0);
-		if (kernel->shell)
-			cell__shell_joined(kernel->shell);
-		cell__spawner_tell_forked(kernel);
-		if (kernel->pidfd < 0 && errno == ESRCH)
-			cell__spawner_kernel_died(kernel, -1); /* sandboxed, and reaped before we knew it */
-		if (kernel->kill_wanted && kernel->pidfd >= 0)
-			syscall(SYS_pidfd_send_signal, kernel->pidfd, SIGKILL, NULL, 0);
-		break;
-	case CELL_SPAWN_KERNEL_EXITED:
-		kernel = cell__spawner_find_kernel(head.id);
-		if (kernel && kernel->zygote == zygote->id)
-			cell__spawner_kernel_died(kernel, head.a);
-		break;
-	}
-}
-
-static void cell__zygote_read(struct zygote *zygote)
-{
-	int fds[CELL_SPAWN_MAX_FDS];
-	size_t n_fds;
-	ssize_t n;
-	while ((n = cell__spawner_receive(zygote->fd, fds, &n_fds)) > 0) {
-		for (size_t i = 0; i < n_fds; i++)
-			close(fds[i]);
-		handle_zygote_message(zygote, n);
-	}
-	if (n == 0) {
-		/* It closed its end: nothing more can be asked of it.  Its exit comes by SIGCHLD. */
-		epoll_ctl(cell__spawner.epoll_fd, EPOLL_CTL_DEL, zygote->fd, NULL);
-		kill(zygote->pid, SIGKILL);
-	}
-}
-
-static void cell__zygote_died(struct zygote *zygote, int status)
-{
-	cell__zygote_read(zygote); /* what it said last still counts */
-	for (struct kernel *k = cell__spawner.kernels; k; k = k->next)
-		if (k->zygote == zygote->id && k->pid == 0)
-			cell__spawner_kernel_died(k, -1);
-	char tail[STDERR_TAIL];
-	off_t end = lseek(zygote->stderr_fd, 0, SEEK_END);
-	off_t start = end > STDERR_TAIL ? end - STDERR_TAIL : 0;
-	ssize_t n = pread(zygote->stderr_fd, tail, sizeof tail, start);
-	cell__spawner_tell(CELL_SPAWN_ZYGOTE_EXITED, zygote->id, status, 0, tail, n > 0 ? (size_t)n : 0);
-	for (struct zygote **at = &cell__spawner.zygotes; *at; at = &(*at)->next)
-		if (*at == zygote) {
-			*at = zygote->next;
-			break;
-		}
-	close(zygote->fd);
-	close(zygote->stderr_fd);
-	free(zygote);
-	cell__spawner_sweep();
-}
-
-/* ---- programs ---- */
-
-/* In the child: no allocation, no logging. */
-static void exec_program(const char *file, char **argv, char **envp, const char *cwd, const int *fds, size_t n_fds,
-			 bool has_stdin, int report_fd, pid_t parent)
-{
-	int extra[CELL_SPAWN_MAX_FDS];
-	size_t n_std = has_stdin ? 3 : 2;
-	sigset_t none;
-	sigemptyset(&none);
-	sigprocmask(SIG_SETMASK, &none, NULL);
-	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent || prctl(PR_SET_CHILD_SUBREAPER, 1) < 0 ||
-	    setsid() < 0)
-		cell__spawner_child_failed(report_fd, 1);
-	int in = has_stdin ? fds[2] : open("/dev/null", O_RDONLY | O_CLOEXEC);
-	if (in < 0 || dup2(in, 0) < 0 || dup2(fds[0], 1) < 0 || dup2(fds[1], 2) < 0)
-		cell__spawner_child_failed(report_fd, 2);
-	if (n_fds > n_std) {
-		/* First out of the way of the numbers that they get. */
-		report_fd = fcntl(report_fd, F_DUPFD_CLOEXEC, 64);
-		for (size_t i = n_std; i < n_fds; i++)
-			if ((extra[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 64)) < 0)
-				cell__spawner_child_failed(report_fd, 2);
-		for (size_t i = n_std; i < n_fds; i++)
-			if (dup2(extra[i], 3 + (int)(i - n_std)) < 0)
-				cell__spawner_child_failed(report_fd, 2);
-	}
-	if (chdir(cwd) < 0)
-		cell__spawner_child_failed(report_fd, 3);
-	execve(file, argv, envp);
-	cell__spawner_child_failed(report_fd, 4);
-}
-
-/* Where a command is.  With a slash it is where it says. */
-static bool find_command(const char *name, const char *path, char *out, size_t size)
-{
-	if (strchr(name, '/'))
-		return (size_t)snprintf(out, size, "%s", name) < size;
-	while (*path) {
-		size_t n = strcspn(path, ":");
-		int written = snprintf(out, size, "%.*s/%s", (int)n, path, name);
-		if (n > 0 && written > 0 && (size_t)written < size && access(out, X_OK) == 0)
-			return true;
-		path += n + (path[n] == ':');
-	}
-	return false;
-}
-
-static void cell__program_start(uint64_t id, int64_t argc, bool has_stdin, char *payload, size_t size, const int *fds,
-				size_t n_fds)
-{
-	static char *strings[8192 + 1], *envp[8192 + 1];
-	char file[4096];
-	size_t n;
-	int report[2] = { -1, -1 }, failure = EINVAL;
-	struct program *program = NULL;
-	if (size == 0 || payload[size - 1] != '\0' || n_fds < (has_stdin ? 3u : 2u))
-		goto fail;
-	cell__spawner_split(payload, size, strings, 8192, &n);
-	if (argc < 1 || (size_t)argc + 2 > n)
-		goto fail;
-	char **argv = strings + 2;
-	memcpy(envp, argv + argc, (n - 2 - (size_t)argc + 1) * sizeof *envp);
-	argv[argc] = NULL;
-	failure = ENOENT;
-	if (!find_command(argv[0], strings[1], file, sizeof file))
-		goto fail;
-	program = cell__alloc(1, sizeof *program);
-	if (!program || pipe2(report, O_CLOEXEC) < 0) {
-		failure = program ? errno : ENOMEM;
-		goto fail;
-	}
-	pid_t self = getpid();
-	pid_t pid = fork();
-	if (pid == 0)
-		exec_program(file, argv, envp, strings[0], fds, n_fds, has_stdin, report[1], self);
-	failure = errno;
-	cell__close_fd(&report[1]);
-	int problem[2];
-	if (pid < 0 || read(report[0], problem, sizeof problem) == sizeof problem) {
-		if (pid > 0) {
-			waitpid(pid, NULL, 0);
-			failure = problem[1] ? problem[1] : EIO;
-		}
-		goto fail;
-	}
-	cell__close_fd(&report[0]);
-	*program = (struct program){ .id = id, .pid = pid, .next = cell__spawner.programs };
-	cell__spawner.programs = program;
-	cell__spawner_tell(CELL_SPAWN_PROCESS_STARTED, id, pid, 0, NULL, 0);
-	return;
-fail:
-	cell__spawner_tell(CELL_SPAWN_PROCESS_EXITED, id, -1, failure, NULL, 0);
-	cell__close_fd(&report[0]);
-	cell__close_fd(&report[1]);
-	free(program);
-}
-
-static void cell__program_signal(uint64_t id, int signal_number, bool group)
-{
-	for (struct program *p = cell__spawner.programs; p; p = p->next)
-		if (p->id == id && !p->dead)
-			kill(group ? -p->pid : p->pid, signal_number);
-}
-
-static void cell__program_exited(struct program *program, int status)
-{
-	kill(-program->pid, SIGKILL); /* what it left in its group */
-	program->dead = true;
-	program->status = status;
-	program->dead_us = cell__now_us();
-}
-
-/* ---- the host's wishes ---- */
 
 /* Hands a request on to the zygote; the fds stay the caller's. */
 static void pass_on(struct kernel *kernel, const struct cell_spawn_msg *head, const int *fds)
@@ -712,6 +364,8 @@ static void signal_kernel(uint64_t id, int signal)
 	if (kernel->pidfd >= 0)
 		syscall(SYS_pidfd_send_signal, kernel->pidfd, signal, NULL, 0);
 }
+
+/* ---- the host's wishes ---- */
 
 static void handle_host_message(ssize_t size, int *fds, size_t n_fds)
 {
