@@ -72,22 +72,8 @@ void cell__spawner_tell(uint32_t type, uint64_t id, int64_t a, int64_t b, const 
 /* Bytes of the next datagram in `message`, 0 at the end, -1 when there is none now. */
 ssize_t cell__spawner_receive(int fd, int fds[CELL_SPAWN_MAX_FDS], size_t *ret_n_fds)
 {
-	struct iovec iov = { cell__spawner.message, sizeof cell__spawner.message };
-	union {
-		struct cmsghdr align;
-		char space[CMSG_SPACE(CELL_SPAWN_MAX_FDS * sizeof(int))];
-	} control;
-	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control };
-	ssize_t n;
-	do
-		n = recvmsg(fd, &msg, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-	while (n < 0 && errno == EINTR);
-	*ret_n_fds = 0;
-	for (struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&msg) : NULL; c; c = CMSG_NXTHDR(&msg, c))
-		if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
-			*ret_n_fds = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-			memcpy(fds, CMSG_DATA(c), *ret_n_fds * sizeof(int));
-		}
+	ssize_t n = cell__spawn_receive(fd, cell__spawner.message, sizeof cell__spawner.message, fds, CELL_SPAWN_MAX_FDS, ret_n_fds,
+					MSG_DONTWAIT);
 	if (n < 0)
 		return errno == EAGAIN ? -1 : 0;
 	return n;
