@@ -143,16 +143,20 @@ static const char *take_mime(struct result *result, json_t *mime)
 	return NULL;
 }
 
+int cell__remote_code(const char *word)
+{
+	int code = CELL_E_INVALID;
+
+	while (code < CELL_CODE_COUNT && strcmp(cell_code_word(code), word))
+		code++;
+	return code < CELL_CODE_COUNT ? code : 0;
+}
+
 static const char *take_error(struct cell__answer *answer, const json_t *error, int *ret_code)
 {
-	const char *word = text_in(error, "code");
 	const json_t *limit = json_object_get(error, "limit");
 
-	*ret_code = 0;
-	for (int i = CELL_E_INVALID; i < CELL_CODE_COUNT; i++) {
-		if (!strcmp(cell_code_word(i), word))
-			*ret_code = i;
-	}
+	*ret_code = cell__remote_code(text_in(error, "code"));
 	if (!*ret_code)
 		return "an error with a code that is not known";
 	answer->failed = true;

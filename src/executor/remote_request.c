@@ -175,12 +175,11 @@ void cell__remote_describe(struct cell__remote_kernel *kernel, const struct cell
 	json_t *answer = exchange->answer.size ? json_loadb(exchange->answer.data, exchange->answer.size, 0, NULL) : NULL;
 	const char *words = json_string_value(json_object_get(answer, "detail"));
 	const char *word = json_string_value(json_object_get(answer, "code"));
+	int said = word ? cell__remote_code(word) : 0;
 	int found = status == 401 ? CELL_E_AUTH : status == 403 ? CELL_E_FORBIDDEN : status == 429 || status == 503 ? CELL_E_BUSY : CELL_E_PROTOCOL;
 
-	for (int i = CELL_E_INVALID; word && i < CELL_OUT_EXCEPTION; i++) {
-		if (!strcmp(cell_code_word(i), word))
-			found = i;
-	}
+	if (said && said < CELL_OUT_EXCEPTION)
+		found = said;
 	if (status == 404 || status == 410)
 		found = CELL_E_EXPIRED;
 	if (code != CURLE_OK)
