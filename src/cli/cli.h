@@ -114,6 +114,8 @@ extern const struct cell_cli_command cell__cli_container_command;
  */
 bool cell__cli_parse(const struct cell_cli_command *command, int argc, char **argv, void *values,
 		     struct cell_cli_list *operands, int *ret_status);
+/* The values, NULL-terminated; the texts are the list's.  free() it.  NULL: no memory. */
+const char **cell__cli_list_values(const struct cell_cli_list *list);
 void cell__cli_list_finish(struct cell_cli_list *list);
 
 /* ---- errors (opts.c) ---------------------------------------------------- */
@@ -285,8 +287,11 @@ struct cell_cli_table {
 void cell__cli_table_add(struct cell_cli_table *table, const char *const *texts);
 /* Prints and frees. */
 int cell__cli_table_print(struct cell_cli_table *table, struct cell_error *err);
-/* FILE:LINE: message for each of [{"file", "line", "message"}]. */
-void cell__cli_print_problems(const json_t *problems);
+/*
+ * The answer of a `check`: [{"file", "line", "message"}] as JSON, or FILE:LINE: message for each.  Takes text and problems, which
+ * are the same; returns the exit status.
+ */
+int cell__cli_report_problems(char *text, json_t *problems, bool json);
 
 /* Adds the variables of a .env file to the environment, which wins; no file is fine.  Before threads (dotenv.c). */
 int cell__cli_load_dotenv(const char *path, struct cell_error *err);

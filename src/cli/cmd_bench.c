@@ -97,9 +97,10 @@ static char *find_script(const char *name)
 	return NULL;
 }
 
-static int run_peer(struct command *c, int out_fd)
+/* Measures what Workcell is compared with: bench/SCRIPT [--quick] MORE..., where more is NULL-terminated. */
+static int run_peer(struct command *c, const char *name, const char *what, const char *const *more, int out_fd)
 {
-	char *script = find_script("peer_ipykernel.py"), *argv[6];
+	char *script = find_script(name), *argv[6];
 	int n = 0, status;
 
 	if (!script)
@@ -108,36 +109,26 @@ static int run_peer(struct command *c, int out_fd)
 	argv[n++] = script;
 	if (c->bench.quick)
 		argv[n++] = "--quick";
-	if (c->bench.only >= 0) {
-		argv[n++] = "--only";
-		argv[n++] = (char *)cell__bench_row_specs[c->bench.only].peer;
-	}
+	while (*more)
+		argv[n++] = (char *)*more++;
 	argv[n] = NULL;
 	status = run_script(argv, out_fd);
 	free(script);
 	if (status)
-		return complain("measuring ipykernel failed (status %d); --no-peer leaves it out", status);
+		return complain("measuring %s failed (status %d); --no-peer leaves it out", what, status);
 	return 0;
+}
+
+static int run_kernel_peer(struct command *c, int out_fd)
+{
+	const char *peer = c->bench.only >= 0 ? cell__bench_row_specs[c->bench.only].peer : NULL;
+
+	return run_peer(c, "peer_ipykernel.py", "ipykernel", (const char *[]){ peer ? "--only" : NULL, peer, NULL }, out_fd);
 }
 
 static int run_mcp_peer(struct command *c, int out_fd)
 {
-	char *script = find_script("peer_mcp.py"), *argv[5];
-	int n = 0, status;
-
-	if (!script)
-		return -1;
-	argv[n++] = c->python;
-	argv[n++] = script;
-	if (c->bench.quick)
-		argv[n++] = "--quick";
-	argv[n++] = (char *)c->bench.mcp_server;
-	argv[n] = NULL;
-	status = run_script(argv, out_fd);
-	free(script);
-	if (status)
-		return complain("measuring the MCP SDK failed (status %d); --no-peer leaves it out", status);
-	return 0;
+	return run_peer(c, "peer_mcp.py", "the MCP SDK", (const char *[]){ c->bench.mcp_server, NULL }, out_fd);
 }
 
 static int run_report(struct command *c, int measured_fd, int peer_fd, int mcp_fd)
@@ -197,7 +188,7 @@ static int peer_and_report(struct command *c)
 		complain("write the figures: %s", strerror(errno));
 		goto out;
 	}
-	if (with_peer && ((peer_fd = create_memfd("workcell-bench-peer")) < 0 || run_peer(c, peer_fd)))
+	if (with_peer && ((peer_fd = create_memfd("workcell-bench-peer")) < 0 || run_kernel_peer(c, peer_fd)))
 		goto out;
 	if (with_mcp && ((mcp_fd = create_memfd("workcell-bench-mcp")) < 0 || run_mcp_peer(c, mcp_fd)))
 		goto out;

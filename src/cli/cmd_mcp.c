@@ -222,15 +222,6 @@ static int read_token(const struct mcp_flags *flags, const char **ret_token, str
 	return 0;
 }
 
-static const char **values_of(const struct cell_cli_list *list)
-{
-	const char **values = calloc(list->count + 1, sizeof(*values));
-
-	for (size_t i = 0; values && i < list->count; i++)
-		values[i] = list->items[i].value;
-	return values;
-}
-
 static void say_listening(void *arg, int port)
 {
 	fprintf(stderr, "workcell: listening on http://%s:%d/mcp\n", (const char *)arg, port);
@@ -266,8 +257,8 @@ static int serve_http(const struct mcp_flags *flags, struct cell_mcp_server *ser
 		return -1;
 	}
 	options.host = host;
-	options.origins = values_of(&flags->origins);
-	options.hosts = values_of(&flags->hosts);
+	options.origins = cell__cli_list_values(&flags->origins);
+	options.hosts = cell__cli_list_values(&flags->hosts);
 	options.listening = say_listening;
 	options.listening_arg = host;
 	status = cell_mcp_server_listen(server, &options, err);

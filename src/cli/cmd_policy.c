@@ -145,22 +145,12 @@ static int run_check(const void *values, struct cell_space *space, const struct 
 		     struct cell_error *err)
 {
 	const struct policy_flags *flags = values;
-	json_t *problems;
 	char *text;
-	size_t n;
 
 	(void)space;
 	if (cell_policy_check(operands->items[1].value, &text, err) < 0)
 		return -1;
-	problems = json_loads(text, 0, NULL);
-	if (flags->json)
-		cell__cli_line(text);
-	else
-		cell__cli_print_problems(problems);
-	n = json_array_size(problems);
-	json_decref(problems);
-	free(text);
-	return n ? 1 : 0;
+	return cell__cli_report_problems(text, json_loads(text, 0, NULL), flags->json);
 }
 
 /* ---- the command ----------------------------------------------------------------- */

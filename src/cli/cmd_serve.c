@@ -321,15 +321,6 @@ static int make_work_dir(struct cell_error *err)
 
 /* ---- serve --------------------------------------------------------------------------- */
 
-static const char **values_of(const struct cell_cli_list *list)
-{
-	const char **values = calloc(list->count + 1, sizeof(*values));
-
-	for (size_t i = 0; values && i < list->count; i++)
-		values[i] = list->items[i].value;
-	return values;
-}
-
 static int fill_log(const struct serve_flags *flags, struct cell_server_options *options, struct cell_error *err)
 {
 	static const struct {
@@ -410,8 +401,8 @@ static int fill_options(const struct serve_flags *flags, struct cell_server_opti
 	options->listening = say_listening;
 	if (fill_log(flags, options, err) < 0 || fill_auth(flags, options, err) < 0 || fill_tls(flags, options, err) < 0)
 		return -1;
-	options->origins = values_of(&flags->origins);
-	options->hosts = values_of(&flags->hosts);
+	options->origins = cell__cli_list_values(&flags->origins);
+	options->hosts = cell__cli_list_values(&flags->hosts);
 	if (!options->origins || !options->hosts)
 		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the configuration");
 	return cell_server_check(options, err);
@@ -458,16 +449,6 @@ static int install_deps(const struct serve_flags *flags, const struct cell_cli_h
 	return status ? status : sync_space(host->space, err);
 }
 
-/* NULL-terminated; the texts are the list's.  free() it. */
-static const char **dep_list(const struct cell_cli_list *list)
-{
-	const char **found = calloc(list->count + 1, sizeof(*found));
-
-	for (size_t i = 0; found && i < list->count; i++)
-		found[i] = list->items[i].value;
-	return found;
-}
-
 static int serve(struct serve_flags *flags, struct cell_server_options *options, struct cell_error *err)
 {
 	const char **deps = NULL;
@@ -493,7 +474,7 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 		goto out;
 	options->work_dir = live.work_dir;
 	if (!strcmp(session.options.executor, "container")) {
-		session.container.deps = deps = dep_list(&flags->deps); /* installed there */
+		session.container.deps = deps = cell__cli_list_values(&flags->deps); /* installed there */
 	} else if (flags->deps.count && !(cell__cli_has_storage(space) && host.space)) {
 		cell__cli_fail(err, CELL_E_INVALID, 0,
 			       "packages (--dep, CONTAINER_DEPS, TOOLS_CONFIG) need a storage of the server's own: --storage");

@@ -233,27 +233,41 @@ static int add_tools_config(struct cell_serve_arguments *arguments, yaml_documen
 	return status;
 }
 
+/* A parser of *ret_text, the whole file; on failure there is neither. */
+static int open_yaml(const char *path, yaml_parser_t *parser, char **ret_text, struct cell_error *err)
+{
+	size_t size;
+
+	if (cell__cli_read_file(path, ret_text, &size, err) < 0)
+		return -1;
+	if (!yaml_parser_initialize(parser)) {
+		free(*ret_text);
+		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the configuration");
+	}
+	yaml_parser_set_input_string(parser, (const unsigned char *)*ret_text, size);
+	return 0;
+}
+
+static int no_yaml(const char *path, const yaml_parser_t *parser, struct cell_error *err)
+{
+	return cell__cli_fail(err, CELL_E_INVALID, 0, "%s:%zu: %s", path, parser->problem_mark.line + 1,
+			      parser->problem ? parser->problem : "this is no YAML");
+}
+
 static int read_tools_config(struct cell_serve_arguments *arguments, const char *path, struct cell_error *err)
 {
 	yaml_parser_t parser;
 	yaml_document_t document;
 	char *text;
-	size_t size;
 	int status;
 
-	if (cell__cli_read_file(path, &text, &size, err) < 0)
+	if (open_yaml(path, &parser, &text, err) < 0)
 		return -1;
-	if (!yaml_parser_initialize(&parser)) {
-		free(text);
-		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the configuration");
-	}
-	yaml_parser_set_input_string(&parser, (const unsigned char *)text, size);
 	if (yaml_parser_load(&parser, &document)) {
 		status = add_tools_config(arguments, &document, path, err);
 		yaml_document_delete(&document);
 	} else {
-		status = cell__cli_fail(err, CELL_E_INVALID, 0, "%s:%zu: %s", path, parser.problem_mark.line + 1,
-					parser.problem ? parser.problem : "this is no YAML");
+		status = no_yaml(path, &parser, err);
 	}
 	yaml_parser_delete(&parser);
 	free(text);
@@ -363,21 +377,14 @@ static int add_file(struct cell_serve_arguments *arguments, const char *path, st
 	yaml_parser_t parser;
 	yaml_event_t event;
 	char *text;
-	size_t size;
 	int status = 0;
 	bool over = false;
 
-	if (cell__cli_read_file(path, &text, &size, err) < 0)
+	if (open_yaml(path, &parser, &text, err) < 0)
 		return -1;
-	if (!yaml_parser_initialize(&parser)) {
-		free(text);
-		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the configuration");
-	}
-	yaml_parser_set_input_string(&parser, (const unsigned char *)text, size);
 	while (!status && !over) {
 		if (!yaml_parser_parse(&parser, &event)) {
-			status = cell__cli_fail(err, CELL_E_INVALID, 0, "%s:%zu: %s", path, parser.problem_mark.line + 1,
-						parser.problem ? parser.problem : "this is no YAML");
+			status = no_yaml(path, &parser, err);
 			break;
 		}
 		status = take_event(&reader, &event);

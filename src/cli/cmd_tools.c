@@ -411,19 +411,11 @@ static int run_check(const void *values, struct cell_space *space, const struct 
 	const struct tools_flags *flags = values;
 	json_t *problems;
 	char *text;
-	size_t n;
 
 	(void)operands;
 	if (cell__cli_call(space, "tools.problems", json_object(), &text, &problems, err) < 0)
 		return -1;
-	if (flags->json)
-		cell__cli_line(text);
-	else
-		cell__cli_print_problems(problems);
-	n = json_array_size(problems);
-	json_decref(problems);
-	free(text);
-	return n ? 1 : 0;
+	return cell__cli_report_problems(text, problems, flags->json);
 }
 
 /* ---- the command --------------------------------------------------------------- */

@@ -169,6 +169,15 @@ static int list_append(struct cell_cli_list *list, char letter, const char *valu
 	return 0;
 }
 
+const char **cell__cli_list_values(const struct cell_cli_list *list)
+{
+	const char **values = calloc(list->count + 1, sizeof(*values));
+
+	for (size_t i = 0; values && i < list->count; i++)
+		values[i] = list->items[i].value;
+	return values;
+}
+
 void cell__cli_list_finish(struct cell_cli_list *list)
 {
 	free(list->items);
@@ -438,12 +447,11 @@ int cell__cli_check_dir(const char *flag, const char *path, struct cell_error *e
 
 static int env_strings(const struct cell_cli_list *list, const char ***ret_env, struct cell_error *err)
 {
-	const char **env = calloc(list->count + 1, sizeof(*env));
+	const char **env = cell__cli_list_values(list);
 
 	if (!env)
 		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the environment");
 	for (size_t i = 0; i < list->count; i++) {
-		env[i] = list->items[i].value;
 		if (env[i][0] == '=' || !strchr(env[i], '=')) {
 			cell__cli_fail(err, CELL_E_INVALID, 0, "--env wants K=V, not '%s'", env[i]);
 			free(env);

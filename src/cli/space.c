@@ -669,7 +669,7 @@ int cell__cli_table_print(struct cell_cli_table *table, struct cell_error *err)
 	return 0;
 }
 
-void cell__cli_print_problems(const json_t *problems)
+static void print_problems(const json_t *problems)
 {
 	const json_t *problem;
 	size_t i;
@@ -686,4 +686,17 @@ void cell__cli_print_problems(const json_t *problems)
 		cell__cli_table_print(&line, NULL);
 		free(words);
 	}
+}
+
+int cell__cli_report_problems(char *text, json_t *problems, bool json)
+{
+	size_t n = json_array_size(problems);
+
+	if (json)
+		cell__cli_line(text);
+	else
+		print_problems(problems);
+	json_decref(problems);
+	free(text);
+	return n ? 1 : 0;
 }

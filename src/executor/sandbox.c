@@ -230,8 +230,7 @@ static int request_prepare(struct cell__sandbox_request *base, const struct cell
 		return -1;
 	if (name_files((const struct cell_plan *)base->session.data, &base->files) < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
-	plan->refs++;
-	base->plan = plan;
+	base->plan = cell__sandbox_plan_ref(plan);
 	return 0;
 }
 

@@ -35,6 +35,7 @@ struct cell__sandbox_request {
 	struct cell__buf files;   /* which files its paths name at this moment: another file there is another sandbox */
 };
 
+struct cell__sandbox_plan *cell__sandbox_plan_ref(struct cell__sandbox_plan *plan);
 void cell__sandbox_plan_unref(struct cell__sandbox_plan *plan);
 /* What a kernel's end says of its plan: words for a step that failed. */
 void cell__sandbox_failure(const struct cell__sandbox_request *request, int step, int sys, struct cell_error *err);
@@ -45,8 +46,6 @@ void cell__sandbox_ready(struct cell__sandbox_request *request, const void *shel
 int cell__sandbox_listen(struct cell__sandbox_request *request, int fd, const char *const *index_hosts,
 			 struct cell_error *err);
 
-/* What INIT says; NULL: something in it is not UTF-8. */
-char *cell__subprocess_init_json(const struct cell__kernel_spec *spec);
 /* The kernel is gone: connections end, and the session hears no more of them. */
 void cell__sandbox_silence(struct cell__sandbox_request *request);
 

@@ -294,20 +294,9 @@ static int find_index(struct command *command, const char *python, struct cell_e
 static int take_listener(int fd)
 {
 	struct cell_spawn_msg head;
-	struct iovec iov = { &head, sizeof head };
-	union {
-		struct cmsghdr align;
-		char space[CMSG_SPACE(sizeof(int))];
-	} control;
-	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control };
-	ssize_t n;
+	size_t n_fds;
 	int listener = -1;
-	do
-		n = recvmsg(fd, &msg, MSG_CMSG_CLOEXEC);
-	while (n < 0 && errno == EINTR);
-	struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&msg) : NULL;
-	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
-		memcpy(&listener, CMSG_DATA(c), sizeof listener);
+	(void)cell__spawn_receive(fd, &head, sizeof head, &listener, 1, &n_fds, 0);
 	return listener;
 }
 

@@ -51,17 +51,12 @@ static const char needless_script[] =
 	"needed = {name for name, _ in seen}\n"
 	"print(''.join(name + '\\n' for name in targets if name not in needed), end='')\n";
 
-static const char *text_at(json_t *array, size_t i)
-{
-	return json_string_value(json_array_get(array, i));
-}
-
 /* ---- install ---- */
 
 static bool contains(json_t *array, const char *spec)
 {
 	for (size_t i = 0; i < json_array_size(array); i++)
-		if (strcmp(text_at(array, i), spec) == 0)
+		if (strcmp(cell__dep_text(array, i), spec) == 0)
 			return true;
 	return false;
 }
@@ -71,7 +66,7 @@ static int add_limits(struct cell__dep_op *op, struct cell__buf *out)
 {
 	int rc = 0;
 	for (size_t i = 0; i < json_array_size(op->others); i++) {
-		const char *spec = text_at(op->others, i);
+		const char *spec = cell__dep_text(op->others, i);
 		size_t name = cell__dep_base_size(spec);
 		const char *versions = spec + name;
 		if (*versions == '[')
@@ -88,7 +83,7 @@ static void begin_work(struct cell__dep_op *op)
 	const char *dir = op->deps->dir;
 	int rc = add_limits(op, &limits);
 	for (size_t i = 0; i < json_array_size(op->wanted); i++)
-		rc |= cell__buf_printf(&wanted, "%s\n", text_at(op->wanted, i));
+		rc |= cell__buf_printf(&wanted, "%s\n", cell__dep_text(op->wanted, i));
 	if (rc != 0) {
 		op->rc = cell_fail(&op->err, CELL_E_NOMEM, 0, "out of memory");
 		return;
@@ -173,7 +168,7 @@ static void handle_failed(struct cell__dep_op *op)
 	op->one_by_one = true;
 	if (alone) {
 		json_array_append(op->failed, json_array_get(op->wanted, 0));
-		json_object_set_new(op->errors, text_at(op->wanted, 0), json_string(cell__dep_words(op, &words)));
+		json_object_set_new(op->errors, cell__dep_text(op->wanted, 0), json_string(cell__dep_words(op, &words)));
 	}
 	if (alone && op->at == 0) /* it was the only one */
 		op->at = json_array_size(op->configured);
@@ -199,7 +194,7 @@ static void handle_recorded(struct cell__dep_op *op)
 static void handle_installed(struct cell__dep_op *op)
 {
 	CELL_AUTO_BUF struct cell__buf doing = CELL_BUF_INIT;
-	const char *first = text_at(op->wanted, 0);
+	const char *first = cell__dep_text(op->wanted, 0);
 	/* Stopped in the middle: the venv stays marked, and the next operation repairs it. */
 	if (op->how.error || op->how.signalled || op->how.timed_out) {
 		size_t n = json_array_size(op->wanted);
@@ -247,7 +242,7 @@ static void run_installer(struct cell__dep_op *op)
 	/* Many may be more than a command line of the spawner's holds. */
 	if (json_array_size(op->wanted) > 1)
 		argv[n++] = "-r";
-	argv[n++] = json_array_size(op->wanted) > 1 ? wanted.data : text_at(op->wanted, 0);
+	argv[n++] = json_array_size(op->wanted) > 1 ? wanted.data : cell__dep_text(op->wanted, 0);
 	argv[n] = NULL;
 	op->program = op->uv ? "uv" : "pip";
 	cell__dep_run(op, argv, INT64_MAX, false, handle_installed);
@@ -295,7 +290,7 @@ static void uninstalled(struct cell__dep_op *op)
 static void fail_uninstall(struct cell__dep_op *op)
 {
 	CELL_AUTO_BUF struct cell__buf doing = CELL_BUF_INIT;
-	(void)cell__buf_printf(&doing, "uninstall %s", text_at(op->stale, 0));
+	(void)cell__buf_printf(&doing, "uninstall %s", cell__dep_text(op->stale, 0));
 	cell__dep_fail_program(op, CELL_E_INSTALL, doing.data ? doing.data : "uninstall", NULL);
 }
 
@@ -309,7 +304,7 @@ static void unmark_work(struct cell__dep_op *op)
 	op->installed_ok = op->how.status == 0;
 	for (size_t i = 0; i < json_array_size(op->stale) && op->installed_ok; i++) {
 		size_t size;
-		const char *name = text_at(op->stale, i);
+		const char *name = cell__dep_text(op->stale, i);
 		op->installed_ok = !cell__venv_listed(&op->after, name, strlen(name), &size);
 	}
 }
@@ -344,7 +339,7 @@ static void run_uninstaller(struct cell__dep_op *op)
 	}
 	memcpy(argv, op->uv ? with_uv : with_pip, head * sizeof *argv);
 	for (size_t i = 0; i < n; i++)
-		argv[head + i] = text_at(op->stale, i);
+		argv[head + i] = cell__dep_text(op->stale, i);
 	op->program = op->uv ? "uv" : "pip";
 	cell__dep_run(op, argv, INT64_MAX, false, handle_uninstalled);
 }
@@ -385,7 +380,7 @@ static void ask_needless(struct cell__dep_op *op)
 	const char *const head[] = { op->python, "-I", "-S", "-c", needless_script, op->site, kept.data };
 	memcpy(argv, head, sizeof head);
 	for (size_t i = 0; i < n; i++)
-		argv[sizeof head / sizeof *head + i] = text_at(op->stale, i);
+		argv[sizeof head / sizeof *head + i] = cell__dep_text(op->stale, i);
 	op->program = "the venv's python";
 	cell__dep_run(op, argv, INT64_MAX, true, handle_needless);
 }
@@ -395,7 +390,7 @@ static void keep_work(struct cell__dep_op *op)
 	CELL_AUTO_BUF struct cell__buf kept = CELL_BUF_INIT;
 	int rc = cell__buf_add(&kept, "", 0);
 	for (size_t i = 0; i < json_array_size(op->others); i++)
-		rc |= cell__buf_printf(&kept, "%s\n", text_at(op->others, i));
+		rc |= cell__buf_printf(&kept, "%s\n", cell__dep_text(op->others, i));
 	if (rc != 0)
 		op->rc = cell_fail(&op->err, CELL_E_NOMEM, 0, "out of memory");
 	else if (cell__venv_write(op->deps->dir, KEPT, kept.data, kept.size) < 0)

@@ -110,6 +110,12 @@ struct cell__dep_op {
 	size_t told;             /* bytes handed on */
 };
 
+/* A text of a list of them. */
+static inline const char *cell__dep_text(json_t *array, size_t i)
+{
+	return json_string_value(json_array_get(array, i));
+}
+
 /* ---- deps.c ---- */
 
 /* Runs work on the pool, then step on the loop; when work sets rc below 0 the operation fails with op->err instead. */

@@ -66,11 +66,6 @@ static void want_lock(struct cell__dep_op *op);
 static void probe(struct cell__dep_op *op);
 static void make(struct cell__dep_op *op);
 
-static const char *text_at(json_t *array, size_t i)
-{
-	return json_string_value(json_array_get(array, i));
-}
-
 static bool same_package(const char *spec, const struct cell__dep_op *op)
 {
 	return cell__dep_base_size(spec) == op->name_size && memcmp(spec, op->spec, op->name_size) == 0;
@@ -93,7 +88,7 @@ void cell__dep_done(struct cell__dep_op *op)
 	const char *site = cell__deps_site(op->deps);
 	int rc = result ? 0 : -1;
 	for (size_t i = 0; i < json_array_size(op->done); i++)
-		rc |= json_array_append(json_object_get(result, is_new(op, text_at(op->done, i)) ? "installed"
+		rc |= json_array_append(json_object_get(result, is_new(op, cell__dep_text(op->done, i)) ? "installed"
 											  : "already_present"),
 					json_array_get(op->done, i));
 	if (site)
@@ -132,7 +127,7 @@ static int read_configured(struct cell__dep_op *op)
 		return -1;
 	}
 	for (size_t i = 0; i < json_array_size(configured); i++)
-		if (op->kind == CELL__DEP_SYNC || !same_package(text_at(configured, i), op))
+		if (op->kind == CELL__DEP_SYNC || !same_package(cell__dep_text(configured, i), op))
 			json_array_append(others, json_array_get(configured, i));
 	json_decref(op->configured);
 	json_decref(op->problems);
@@ -476,7 +471,7 @@ static void make(struct cell__dep_op *op)
 static bool is_configured(const struct cell__dep_op *op, const char *name, size_t size)
 {
 	for (size_t i = 0; i < json_array_size(op->configured); i++) {
-		const char *spec = text_at(op->configured, i);
+		const char *spec = cell__dep_text(op->configured, i);
 		if (cell__dep_base_size(spec) == size && memcmp(spec, name, size) == 0)
 			return true;
 	}
@@ -494,7 +489,7 @@ static int find_stale(struct cell__dep_op *op)
 		return op->stale ? 0 : -1;
 	int rc = cell__venv_configured(op->deps->dir, &once);
 	for (size_t i = 0; i < json_array_size(once); i++) {
-		const char *spec = text_at(once, i);
+		const char *spec = cell__dep_text(once, i);
 		size_t name = cell__dep_base_size(spec), size;
 		if (!is_configured(op, spec, name) && cell__venv_listed(&op->before, spec, name, &size))
 			rc |= json_array_append_new(op->stale, json_stringn(spec, name));

@@ -39,11 +39,6 @@ static const char pip_script[] =
 	"    sys.path.insert(0, found[0])\n"
 	"runpy.run_module('pip', run_name='__main__')\n";
 
-static const char *text_at(json_t *array, size_t i)
-{
-	return json_string_value(json_array_get(array, i));
-}
-
 /* <cache>/wheels/<key>; NULL when memory is gone. */
 static char *wheel_folder(const struct cell__deps *deps)
 {
@@ -64,7 +59,7 @@ static int read_wanted(struct cell__dep_op *op)
 		return -1;
 	op->wanted = json_array();
 	for (size_t i = 0; i < json_array_size(op->configured); i++) {
-		const char *spec = text_at(op->configured, i);
+		const char *spec = cell__dep_text(op->configured, i);
 		bool same = op->kind != CELL__DEP_SYNC && cell__dep_base_size(spec) == op->name_size &&
 			    memcmp(spec, op->spec, op->name_size) == 0;
 		if (!same)
@@ -84,7 +79,7 @@ static void plan_work(struct cell__dep_op *op)
 		return;
 	int rc = folder ? 0 : -1;
 	for (size_t i = 0; i < json_array_size(op->wanted); i++)
-		rc |= cell__buf_printf(&wanted, "%s\n", text_at(op->wanted, i));
+		rc |= cell__buf_printf(&wanted, "%s\n", cell__dep_text(op->wanted, i));
 	op->made = folder ? cell__venv_sibling(folder, "new", true) : NULL;
 	if (rc != 0 || !op->made)
 		op->rc = cell_fail(&op->err, CELL_E_NOMEM, 0, "out of memory");

@@ -55,17 +55,9 @@ static void handle_readable(uv_poll_t *poll, int status, int events)
 	char bytes[16384];
 	/* Bounded, so that a chatty spawner leaves the loop to others; what remains wakes us again. */
 	for (int i = 0; i < 64 && client->poll == poll; i++) {
-		struct iovec iov = { bytes, sizeof bytes };
-		union {
-			struct cmsghdr align;
-			char space[CMSG_SPACE(sizeof(int))];
-		} control;
-		struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control };
-		ssize_t n = recvmsg(client->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-		struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&msg) : NULL;
-		if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
-			memcpy(&client->received_fd, CMSG_DATA(c), sizeof(int));
-		if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		size_t n_fds;
+		ssize_t n = cell__spawn_receive(client->fd, bytes, sizeof bytes, &client->received_fd, 1, &n_fds, MSG_DONTWAIT);
+		if (n < 0 && errno == EAGAIN)
 			return;
 		struct cell_spawn_msg head;
 		if (n >= (ssize_t)sizeof head) {

@@ -28,3 +28,25 @@ int cell__spawn_send(int fd, const struct cell_spawn_msg *head, const void *payl
 			return -errno;
 	return 0;
 }
+
+ssize_t cell__spawn_receive(int fd, void *room, size_t size, int *fds, size_t max_fds, size_t *ret_n_fds, int flags)
+{
+	struct iovec iov = { room, size };
+	union {
+		struct cmsghdr align;
+		char space[CMSG_SPACE(CELL_SPAWN_MAX_FDS * sizeof(int))];
+	} control;
+	/* CMSG_LEN, not CMSG_SPACE: padding would be room for one more. */
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_LEN(max_fds * sizeof(int)) };
+	ssize_t n;
+	do
+		n = recvmsg(fd, &msg, MSG_CMSG_CLOEXEC | flags);
+	while (n < 0 && errno == EINTR);
+	*ret_n_fds = 0;
+	struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&msg) : NULL;
+	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
+		*ret_n_fds = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+		memcpy(fds, CMSG_DATA(c), *ret_n_fds * sizeof(int));
+	}
+	return n;
+}

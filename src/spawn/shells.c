@@ -280,19 +280,11 @@ void cell__shell_read(struct shell *shell)
 		struct cell_spawn_msg head;
 		char report[sizeof(struct cell_plan_report)];
 	} message;
-	struct iovec iov = { &message, sizeof message };
-	union {
-		struct cmsghdr align;
-		char space[CMSG_SPACE(sizeof(int))];
-	} control;
-	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control };
-	ssize_t n = recvmsg(shell->ready_fd, &msg, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+	size_t n_fds;
+	ssize_t n = cell__spawn_receive(shell->ready_fd, &message, sizeof message, &shell->listen_fd, 1, &n_fds, MSG_DONTWAIT);
+	if (n < 0 && errno == EAGAIN)
 		return;
 	cell__close_fd(&shell->ready_fd);
-	struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&msg) : NULL;
-	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
-		memcpy(&shell->listen_fd, CMSG_DATA(c), sizeof(int));
 	if (n == (ssize_t)(sizeof message.head + sizeof message.report))
 		memcpy(&shell->report, message.report, sizeof shell->report);
 	else

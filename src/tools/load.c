@@ -13,14 +13,9 @@
 
 /* ---- what the loaders of all kinds share ---- */
 
-static bool given(const struct cell__yaml *value)
-{
-	return value && !cell__yaml_is_null(value);
-}
-
 void cell__load_bool(struct cell__loader *loader, const struct cell__yaml *value, const char *what, bool *ret)
 {
-	if (!given(value))
+	if (!cell__yaml_is_given(value))
 		return;
 	static const char *const words[] = { "false", "true", "no", "yes", "off", "on" };
 	if (value->kind == CELL_YAML_SCALAR && value->plain)
@@ -34,7 +29,7 @@ void cell__load_bool(struct cell__loader *loader, const struct cell__yaml *value
 
 void cell__load_json(struct cell__loader *loader, const struct cell__yaml *value, json_t **ret)
 {
-	if (!given(value))
+	if (!cell__yaml_is_given(value))
 		return;
 	json_t *json = cell__yaml_to_json(value);
 	if (!json) {
@@ -75,7 +70,7 @@ void *cell__load_more(struct cell__loader *loader, const struct cell__yaml *at, 
 void cell__load_pairs(struct cell__loader *loader, const struct cell__yaml *value, const char *what,
 		      struct cell__pairs *ret)
 {
-	if (!given(value))
+	if (!cell__yaml_is_given(value))
 		return;
 	if (value->kind != CELL_YAML_MAPPING) {
 		cell__load_problem(loader, value, "%s must be a mapping of names to texts", what);
@@ -154,7 +149,7 @@ static void load_choices(struct cell__loader *loader, const struct cell__yaml *n
 void cell__load_param(struct cell__loader *loader, const struct cell__yaml *spec, struct cell__param *param)
 {
 	const struct cell__yaml *type = cell__yaml_get(spec, "type");
-	if (type && given(type)) {
+	if (type && cell__yaml_is_given(type)) {
 		bool ok = false;
 		enum cell__arg_type parsed = CELL_ARG_UNTYPED;
 		if (type->kind == CELL_YAML_SCALAR)
@@ -168,10 +163,10 @@ void cell__load_param(struct cell__loader *loader, const struct cell__yaml *spec
 	cell__load_text(loader, cell__yaml_get(spec, "description"), "description", &param->description);
 	cell__load_bool(loader, cell__yaml_get(spec, "required"), "required", &param->required);
 	const struct cell__yaml *choices = cell__yaml_get(spec, "enum");
-	if (choices && given(choices))
+	if (choices && cell__yaml_is_given(choices))
 		load_choices(loader, choices, param);
 	const struct cell__yaml *fallback = cell__yaml_get(spec, "default");
-	if (fallback && given(fallback)) {
+	if (fallback && cell__yaml_is_given(fallback)) {
 		json_decref(param->fallback);
 		param->fallback = load_value(loader, fallback, param, "default");
 	}
@@ -214,7 +209,7 @@ static struct cell__param *add_param(struct cell__loader *loader, const struct c
 /* `short: s` is "-s"; `long: max-time` is "--max-time", and a text that begins with a dash stands as it is. */
 static void load_flag(struct cell__loader *loader, const struct cell__yaml *value, const char *dashes, char **ret)
 {
-	if (!given(value))
+	if (!cell__yaml_is_given(value))
 		return;
 	const char *text = value->kind == CELL_YAML_SCALAR ? value->text : "";
 	bool is_long = dashes[1] != '\0';
@@ -238,7 +233,7 @@ static void load_option(struct cell__loader *loader, const struct cell__yaml *ke
 	if (!param)
 		return;
 	param->place = CELL_IN_OPTION;
-	if (given(spec) && cell__load_keys(loader, spec, "an option", known)) {
+	if (cell__yaml_is_given(spec) && cell__load_keys(loader, spec, "an option", known)) {
 		cell__load_param(loader, spec, param);
 		load_flag(loader, cell__yaml_get(spec, "short"), "-", &param->short_flag);
 		load_flag(loader, cell__yaml_get(spec, "long"), "--", &param->long_flag);
@@ -275,10 +270,10 @@ static void load_positional(struct cell__loader *loader, const struct cell__yaml
 static void load_schema(struct cell__loader *loader, const struct cell__yaml *schema, struct cell__tool *tool)
 {
 	static const char *const known[] = { "options", "positional", NULL };
-	if (!given(schema) || !cell__load_keys(loader, schema, "schema", known))
+	if (!cell__yaml_is_given(schema) || !cell__load_keys(loader, schema, "schema", known))
 		return;
 	const struct cell__yaml *options = cell__yaml_get(schema, "options");
-	if (options && given(options)) {
+	if (options && cell__yaml_is_given(options)) {
 		if (options->kind != CELL_YAML_MAPPING)
 			cell__load_problem(loader, options, "options must be a mapping");
 		else
@@ -286,7 +281,7 @@ static void load_schema(struct cell__loader *loader, const struct cell__yaml *sc
 				load_option(loader, options->items[i], options->items[i + 1], &tool->schema);
 	}
 	const struct cell__yaml *positional = cell__yaml_get(schema, "positional");
-	if (positional && given(positional)) {
+	if (positional && cell__yaml_is_given(positional)) {
 		if (positional->kind != CELL_YAML_SEQUENCE)
 			cell__load_problem(loader, positional, "positional must be a list");
 		else
@@ -331,7 +326,7 @@ static void load_recipe_param(struct cell__loader *loader, const struct cell__ya
 	if (!param)
 		return;
 	inherit(loader, key, base, param);
-	if (given(spec) && cell__load_keys(loader, spec, "a recipe's parameter", known))
+	if (cell__yaml_is_given(spec) && cell__load_keys(loader, spec, "a recipe's parameter", known))
 		cell__load_param(loader, spec, param);
 	check_dash(loader, key, tool, base, param->fallback);
 	if (base->type != CELL_ARG_UNTYPED && param->type != base->type)
@@ -342,7 +337,7 @@ static void load_recipe_param(struct cell__loader *loader, const struct cell__ya
 static void load_preset(struct cell__loader *loader, const struct cell__yaml *preset, const struct cell__tool *tool,
 			struct cell__callable *recipe)
 {
-	if (!given(preset))
+	if (!cell__yaml_is_given(preset))
 		return;
 	recipe->preset = json_object();
 	if (preset->kind != CELL_YAML_MAPPING) {
@@ -417,14 +412,14 @@ static void load_recipe(struct cell__loader *loader, const struct cell__yaml *ke
 		return;
 	}
 	const struct cell__yaml *params = NULL;
-	if (given(spec) && cell__load_keys(loader, spec, "a recipe", known)) {
+	if (cell__yaml_is_given(spec) && cell__load_keys(loader, spec, "a recipe", known)) {
 		cell__load_text(loader, cell__yaml_get(spec, "description"), "description", &recipe->description);
 		load_preset(loader, cell__yaml_get(spec, "preset"), tool, recipe);
 		params = cell__yaml_get(spec, "params");
 	}
-	if (params && given(params) && params->kind != CELL_YAML_MAPPING)
+	if (params && cell__yaml_is_given(params) && params->kind != CELL_YAML_MAPPING)
 		cell__load_problem(loader, params, "params must be a mapping");
-	else if (params && given(params) && params->count > 0)
+	else if (params && cell__yaml_is_given(params) && params->count > 0)
 		for (size_t i = 0; i < params->count; i += 2)
 			load_recipe_param(loader, params->items[i], params->items[i + 1], tool, recipe);
 	else
@@ -435,7 +430,7 @@ static void load_recipe(struct cell__loader *loader, const struct cell__yaml *ke
 static void load_recipes(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool *tool)
 {
 	const struct cell__yaml *recipes = cell__yaml_get(doc, "recipes");
-	if (!given(recipes) || (recipes->kind == CELL_YAML_MAPPING && recipes->count == 0)) {
+	if (!cell__yaml_is_given(recipes) || (recipes->kind == CELL_YAML_MAPPING && recipes->count == 0)) {
 		cell__load_problem(loader, recipes ? recipes : doc,
 				   "Tool '%s' has no recipes defined. Old-format YAML with 'args' template is no longer "
 				   "supported. Use schema + recipes format.", tool->name);
@@ -493,7 +488,7 @@ bool cell__tool_name_ok(const char *name)
 static void load_name(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool *tool)
 {
 	const struct cell__yaml *name = cell__yaml_get(doc, "name");
-	if (!given(name)) {
+	if (!cell__yaml_is_given(name)) {
 		cell__load_problem(loader, doc, "a tool needs a name");
 		return;
 	}
@@ -512,7 +507,7 @@ static void load_name(struct cell__loader *loader, const struct cell__yaml *doc,
 
 static void load_tags(struct cell__loader *loader, const struct cell__yaml *tags, struct cell__tool *tool)
 {
-	if (!given(tags))
+	if (!cell__yaml_is_given(tags))
 		return;
 	if (tags->kind != CELL_YAML_SEQUENCE) {
 		cell__load_problem(loader, tags, "tags must be a list");
@@ -553,7 +548,7 @@ static void load_max_output(struct cell__loader *loader, const struct cell__yaml
 static void load_kind(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool *tool)
 {
 	const struct cell__yaml *type = cell__yaml_get(doc, "type");
-	const char *word = !given(type) ? "cli" : type->kind == CELL_YAML_SCALAR ? type->text : "";
+	const char *word = !cell__yaml_is_given(type) ? "cli" : type->kind == CELL_YAML_SCALAR ? type->text : "";
 	if (strcmp(word, "cli") == 0)
 		cell__load_cli(loader, doc, tool);
 	else if (strcmp(word, "http") == 0)

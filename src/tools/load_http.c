@@ -6,11 +6,6 @@
 
 #include "tools/internal.h"
 
-static bool given(const struct cell__yaml *value)
-{
-	return value && !cell__yaml_is_null(value);
-}
-
 static bool in_path(const char *path, const char *name)
 {
 	size_t n, size = strlen(name);
@@ -39,7 +34,7 @@ static void load_place(struct cell__loader *loader, const struct cell__yaml *whe
 		param->place = CELL_IN_PATH;
 	else
 		param->place = has_body(endpoint->method) ? CELL_IN_BODY : CELL_IN_QUERY;
-	if (!given(where))
+	if (!cell__yaml_is_given(where))
 		return;
 	for (size_t i = 0; i < sizeof places / sizeof *places; i++)
 		if (where->kind == CELL_YAML_SCALAR && strcmp(where->text, places[i].word) == 0) {
@@ -100,7 +95,7 @@ static void load_endpoint_param(struct cell__loader *loader, const struct cell__
 	struct cell__param *param = add_param(loader, key, endpoint, key->text);
 	if (!param)
 		return;
-	bool map = given(spec) && cell__load_keys(loader, spec, "a parameter", known);
+	bool map = cell__yaml_is_given(spec) && cell__load_keys(loader, spec, "a parameter", known);
 	load_place(loader, map ? cell__yaml_get(spec, "in") : NULL, endpoint, param);
 	if (map)
 		cell__load_param(loader, spec, param);
@@ -147,7 +142,7 @@ static void add_placeholders(struct cell__loader *loader, const struct cell__yam
 static void load_method(struct cell__loader *loader, const struct cell__yaml *method, struct cell__callable *endpoint)
 {
 	static const char *const known[] = { "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS" };
-	const char *word = !given(method) ? "GET" : method->kind == CELL_YAML_SCALAR ? method->text : "";
+	const char *word = !cell__yaml_is_given(method) ? "GET" : method->kind == CELL_YAML_SCALAR ? method->text : "";
 	for (size_t i = 0; i < sizeof known / sizeof *known; i++)
 		if (strcasecmp(word, known[i]) == 0)
 			endpoint->method = cell__strdup(known[i]);
@@ -214,9 +209,9 @@ static void load_endpoint(struct cell__loader *loader, const struct cell__yaml *
 	cell__load_text(loader, cell__yaml_get(spec, "description"), "description", &endpoint->description);
 	cell__load_timeout(loader, cell__yaml_get(spec, "timeout"), &endpoint->timeout_ms);
 	const struct cell__yaml *params = cell__yaml_get(spec, "parameters");
-	if (given(params) && params->kind != CELL_YAML_MAPPING)
+	if (cell__yaml_is_given(params) && params->kind != CELL_YAML_MAPPING)
 		cell__load_problem(loader, params, "parameters must be a mapping");
-	else if (given(params))
+	else if (cell__yaml_is_given(params))
 		for (size_t i = 0; i < params->count; i += 2)
 			load_endpoint_param(loader, params->items[i], params->items[i + 1], tool, endpoint);
 	add_placeholders(loader, key, endpoint);
@@ -263,7 +258,7 @@ void cell__load_http(struct cell__loader *loader, const struct cell__yaml *doc, 
 	cell__load_pairs(loader, cell__yaml_get(doc, "headers"), "headers", &tool->headers);
 	check_headers(loader, cell__yaml_get(doc, "headers"), tool);
 	const struct cell__yaml *endpoints = cell__yaml_get(doc, "endpoints");
-	if (!given(endpoints) || endpoints->kind != CELL_YAML_MAPPING || endpoints->count == 0) {
+	if (!cell__yaml_is_given(endpoints) || endpoints->kind != CELL_YAML_MAPPING || endpoints->count == 0) {
 		cell__load_problem(loader, endpoints ? endpoints : doc, "Tool '%s' has no endpoints", tool->name);
 		return;
 	}

@@ -168,14 +168,9 @@ int cell__mcp_params_settle(struct cell__mcp_params *params, const char *transpo
 
 /* ---- YAML ---- */
 
-static bool given(const struct cell__yaml *value)
-{
-	return value && !cell__yaml_is_null(value);
-}
-
 static void load_args(struct cell__loader *loader, const struct cell__yaml *value, struct cell__mcp_params *params)
 {
-	if (!given(value))
+	if (!cell__yaml_is_given(value))
 		return;
 	if (value->kind != CELL_YAML_SEQUENCE || value->count > CELL_MCP_LIMIT_ARGS) {
 		cell__load_problem(loader, value, "args must be a list of at most %u texts", CELL_MCP_LIMIT_ARGS);
@@ -185,7 +180,7 @@ static void load_args(struct cell__loader *loader, const struct cell__yaml *valu
 		char *word = NULL;
 		cell__load_text(loader, value->items[i], "an item of args", &word);
 		if (!word) {
-			if (!given(value->items[i]))
+			if (!cell__yaml_is_given(value->items[i]))
 				cell__load_problem(loader, value->items[i], "an item of args must be a text");
 			continue;
 		}

@@ -117,83 +117,6 @@ static bool take_string(struct cursor *c)
 	return false;
 }
 
-/*
- * Iterative: the depth is the attacker's choice and the stack is ours.  `closers` holds what ends each open
- * container.
- */
-bool cell__json_check(const char *text, size_t size)
-{
-	struct cursor c = { text, text + size };
-	char closers[CELL_LIMIT_JSON_DEPTH];
-	size_t depth = 0;
-	for (;;) {
-		skip_space(&c);
-		if (c.at >= c.end)
-			return false;
-		bool ok = true;
-		switch (*c.at) {
-		case '{':
-		case '[': {
-			char closer = *c.at++ == '{' ? '}' : ']';
-			if (depth == CELL_LIMIT_JSON_DEPTH)
-				return false;
-			skip_space(&c);
-			if (take(&c, closer))
-				break;
-			closers[depth++] = closer;
-			if (closer == '}') {
-				skip_space(&c);
-				if (!take_string(&c))
-					return false;
-				skip_space(&c);
-				if (!take(&c, ':'))
-					return false;
-			}
-			continue;
-		}
-		case '"':
-			ok = take_string(&c);
-			break;
-		case 't':
-			ok = take_word(&c, "true");
-			break;
-		case 'f':
-			ok = take_word(&c, "false");
-			break;
-		case 'n':
-			ok = take_word(&c, "null");
-			break;
-		default:
-			ok = take_number(&c);
-		}
-		if (!ok)
-			return false;
-		/* A value ended: close containers, or go on to the next member. */
-		for (;;) {
-			skip_space(&c);
-			if (depth == 0)
-				return c.at == c.end;
-			if (take(&c, closers[depth - 1])) {
-				depth--;
-				continue;
-			}
-			if (!take(&c, ','))
-				return false;
-			if (closers[depth - 1] == '}') {
-				skip_space(&c);
-				if (!take_string(&c))
-					return false;
-				skip_space(&c);
-				if (!take(&c, ':'))
-					return false;
-			}
-			break;
-		}
-	}
-}
-
-/* ---- flat objects ---- */
-
 static bool take_scalar(struct cursor *c)
 {
 	if (c->at >= c->end)
@@ -211,6 +134,63 @@ static bool take_scalar(struct cursor *c)
 		return take_number(c);
 	}
 }
+
+/* A member's name and its colon. */
+static bool take_key(struct cursor *c)
+{
+	skip_space(c);
+	if (!take_string(c))
+		return false;
+	skip_space(c);
+	return take(c, ':');
+}
+
+/*
+ * Iterative: the depth is the attacker's choice and the stack is ours.  `closers` holds what ends each open
+ * container.
+ */
+bool cell__json_check(const char *text, size_t size)
+{
+	struct cursor c = { text, text + size };
+	char closers[CELL_LIMIT_JSON_DEPTH];
+	size_t depth = 0;
+	for (;;) {
+		skip_space(&c);
+		if (c.at >= c.end)
+			return false;
+		if (*c.at == '{' || *c.at == '[') {
+			char closer = *c.at++ == '{' ? '}' : ']';
+			if (depth == CELL_LIMIT_JSON_DEPTH)
+				return false;
+			skip_space(&c);
+			if (!take(&c, closer)) {
+				closers[depth++] = closer;
+				if (closer == '}' && !take_key(&c))
+					return false;
+				continue;
+			}
+		} else if (!take_scalar(&c)) {
+			return false;
+		}
+		/* A value ended: close containers, or go on to the next member. */
+		for (;;) {
+			skip_space(&c);
+			if (depth == 0)
+				return c.at == c.end;
+			if (take(&c, closers[depth - 1])) {
+				depth--;
+				continue;
+			}
+			if (!take(&c, ','))
+				return false;
+			if (closers[depth - 1] == '}' && !take_key(&c))
+				return false;
+			break;
+		}
+	}
+}
+
+/* ---- flat objects ---- */
 
 static bool take_member(struct cursor *c, struct cell__json_member *member)
 {

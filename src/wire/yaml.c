@@ -10,7 +10,7 @@
 
 /* ---- problems ---- */
 
-void cell__problem_add(struct cell__problems *problems, const char *file, int line, const char *fmt, ...)
+static void add_problem(struct cell__problems *problems, const char *file, int line, const char *fmt, va_list ap)
 {
 	if (problems->count >= CELL_YAML_LIMIT_PROBLEMS)
 		return;
@@ -19,12 +19,17 @@ void cell__problem_add(struct cell__problems *problems, const char *file, int li
 		return;
 	problems->list = list;
 	char *message = NULL;
-	va_list ap;
-	va_start(ap, fmt);
 	if (vasprintf(&message, fmt, ap) < 0)
 		message = NULL;
-	va_end(ap);
 	list[problems->count++] = (struct cell__problem){ cell__strdup(file), line, message };
+}
+
+void cell__problem_add(struct cell__problems *problems, const char *file, int line, const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	add_problem(problems, file, line, fmt, ap);
+	va_end(ap);
 }
 
 void cell__problems_finish(struct cell__problems *problems)
@@ -335,14 +340,10 @@ json_t *cell__yaml_to_json(const struct cell__yaml *node)
 void cell__load_problem(struct cell__loader *loader, const struct cell__yaml *at, const char *fmt, ...)
 {
 	loader->bad = true;
-	char *message = NULL;
 	va_list ap;
 	va_start(ap, fmt);
-	if (vasprintf(&message, fmt, ap) < 0)
-		message = NULL;
+	add_problem(loader->problems, loader->file, at ? at->line : 1, fmt, ap);
 	va_end(ap);
-	cell__problem_add(loader->problems, loader->file, at ? at->line : 1, "%s", message ? message : "out of memory");
-	free(message);
 }
 
 void cell__load_text(struct cell__loader *loader, const struct cell__yaml *value, const char *what, char **ret)

@@ -56,6 +56,11 @@ void cell__yaml_destroy(struct cell__yaml *node);
 /* The value of a key, and its key's line; NULL when the mapping has none. */
 const struct cell__yaml *cell__yaml_get(const struct cell__yaml *map, const char *key);
 bool cell__yaml_is_null(const struct cell__yaml *node);
+/* Is there a value, and not null? */
+static inline bool cell__yaml_is_given(const struct cell__yaml *node)
+{
+	return node && !cell__yaml_is_null(node);
+}
 /* Scalars become what YAML's core schema says.  NULL: no memory. */
 json_t *cell__yaml_to_json(const struct cell__yaml *node);
 

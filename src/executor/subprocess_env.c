@@ -1,0 +1,306 @@
+/*
+ * Environments of the `subprocess` executor: an interpreter with its preloads, and the zygote that its kernels are forked
+ * from, from its start to its end.
+ */
+#define _GNU_SOURCE
+#include "executor/subprocess_kernel.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "sandbox/plan.h"
+
+#define FORKS_IN_FLIGHT 64 /* per zygote; far below what its socket takes */
+
+int cell__sub_env_find(struct cell__subprocess *sub, const char *python, const char *preload,
+		       struct cell__sub_env **ret_env, struct cell_error *err)
+{
+	for (struct cell__sub_env *env = sub->envs; env; env = env->next)
+		if (strcmp(env->python, python) == 0 && strcmp(env->preload, preload) == 0) {
+			*ret_env = env;
+			return 0;
+		}
+	struct cell__sub_env *env = cell__alloc(1, sizeof *env);
+	if (env) {
+		env->python = cell__strdup(python);
+		env->preload = cell__strdup(preload);
+	}
+	if (!env || !env->python || !env->preload) {
+		if (env) {
+			free(env->python);
+			free(env->preload);
+		}
+		free(env);
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	}
+	env->sub = sub;
+	uv_timer_init(&sub->host->loop->uv, &env->timer);
+	env->timer.data = env;
+	sub->open_handles++;
+	if (!sub->turns.loop) {
+		cell__turns_init(&sub->turns, &sub->host->loop->uv, cell__sub_tell_share);
+		sub->open_handles++;
+	}
+	env->next = sub->envs;
+	sub->envs = env;
+	*ret_env = env;
+	return 0;
+}
+
+/* Everybody who waits for this environment's zygote gets the reason. */
+static void fail_waiting(struct cell__sub_env *env, const struct cell_error *err)
+{
+	for (struct cell__sub_kernel *k = env->sub->kernels; k; k = k->next)
+		if (k->env == env && k->state == CELL_KERNEL_WAITING) {
+			k->error = *err;
+			cell__sub_kernel_gone_later(k);
+		}
+	cell__sub_end_prewarms(env, err);
+}
+
+void cell__sub_fork_waiting(struct cell__sub_env *env)
+{
+	if (env->state != CELL_ENV_READY)
+		return;
+	/* The list is newest first; who waited longest goes first. */
+	while (env->in_flight < FORKS_IN_FLIGHT) {
+		struct cell__sub_kernel *oldest = NULL;
+		for (struct cell__sub_kernel *k = env->sub->kernels; k; k = k->next)
+			if (k->env == env && k->state == CELL_KERNEL_WAITING)
+				oldest = k;
+		if (!oldest)
+			return;
+		if (cell__sub_kernel_fork(oldest, &oldest->error) < 0)
+			cell__sub_kernel_gone_later(oldest);
+		else if (oldest->init)
+			cell__sub_kernel_configure(oldest); /* the socket holds it until the kernel is up */
+	}
+}
+
+/* ---- its zygote ---- */
+
+static void handle_start_timeout(uv_timer_t *timer)
+{
+	struct cell__sub_env *env = timer->data;
+	struct cell_error err;
+	cell_fail(&err, CELL_E_TIMEOUT, 0, "%s was not ready after %lld s; is it Python, and do its preloads end?",
+		  env->python, (long long)(env->sub->start_timeout_ms / 1000));
+	env->state = CELL_ENV_NONE;
+	cell__spawn_client_tell(&env->sub->hub->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
+	env->zygote_id = 0;
+	fail_waiting(env, &err);
+}
+
+static int check_python(const char *python, struct cell_error *err)
+{
+	struct stat st;
+	if (stat(python, &st) < 0) {
+		struct stat link;
+		if (errno == ENOENT && lstat(python, &link) == 0)
+			return cell_fail(err, CELL_E_PYTHON, 0,
+					 "%s is a link to nothing: the Python its venv was made from is gone; make the venv anew",
+					 python);
+		return cell_fail(err, CELL_E_PYTHON, errno, "interpreter %s", python);
+	}
+	if (!S_ISREG(st.st_mode) || access(python, X_OK) < 0)
+		return cell_fail(err, CELL_E_PYTHON, 0, "interpreter %s is not a program; give the path of a python3", python);
+	return 0;
+}
+
+/* argv and environment of a zygote: NUL-terminated strings, one after another. */
+static int zygote_payload(struct cell__sub_env *env, struct cell__buf *payload)
+{
+	struct cell__subprocess *sub = env->sub;
+	CELL_AUTO_BUF struct cell__buf script = CELL_BUF_INIT;
+	if (cell__buf_printf(&script, "%s/workcell_kernel/zygote.py", sub->kernel_dir) < 0)
+		return -1;
+	/* The zygote's own settings; sessions get theirs in INIT.  HOME lets site find the user's own packages. */
+	CELL_AUTO_BUF struct cell__buf home = CELL_BUF_INIT;
+	if (cell__buf_printf(&home, "HOME=%s", cell__home_dir()) < 0)
+		return -1;
+	const char *const strings[] = { env->python,  "-E", script.data, "3", "4", env->preload,
+					"LANG=C.UTF-8", "PATH=/usr/local/bin:/usr/bin:/bin", home.data };
+	for (size_t i = 0; i < sizeof strings / sizeof *strings; i++)
+		if (cell__buf_add(payload, strings[i], strlen(strings[i]) + 1) < 0)
+			return -1;
+	return 0;
+}
+
+int cell__sub_zygote_start(struct cell__sub_env *env, struct cell_error *err)
+{
+	struct cell__subprocess *sub = env->sub;
+	CELL_AUTO_BUF struct cell__buf payload = CELL_BUF_INIT;
+	if (env->state != CELL_ENV_NONE)
+		return 0;
+	if (check_python(env->python, err) < 0 || cell__spawn_hub_start(sub->hub, err) < 0)
+		return -1;
+	if (zygote_payload(env, &payload) < 0)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	env->zygote_id = sub->hub->next_id++;
+	if (cell__spawn_client_send(&sub->hub->client, CELL_SPAWN_ZYGOTE_START, env->zygote_id, 6, 0, payload.data,
+				    payload.size, NULL, 0, err) < 0)
+		return -1;
+	env->state = CELL_ENV_STARTING;
+	env->warm = false;
+	for (struct cell__sub_pool *pool = env->pools; pool; pool = pool->next)
+		pool->deaths = 0;
+	env->started_us = cell__now_us();
+	if (sub->start_timeout_ms > 0)
+		uv_timer_start(&env->timer, handle_start_timeout, (uint64_t)sub->start_timeout_ms, 0);
+	return 0;
+}
+
+static void take_paths(struct cell__sub_env *env, json_t *list)
+{
+	size_t n = json_array_size(list), kept = 0;
+	const char **paths = cell__alloc(n + 1, sizeof *paths);
+	for (size_t i = 0; paths && i < n; i++) {
+		const char *path = json_string_value(json_array_get(list, i));
+		if (path && path[0] == '/')
+			paths[kept++] = path;
+	}
+	cell__plan_env_finish(&env->files);
+	/* Without memory a sandboxed kernel does not find its files, and says so. */
+	if (paths)
+		(void)cell__plan_env_init(&env->files, paths);
+	free(paths);
+}
+
+static void free_hosts(struct cell__sub_env *env)
+{
+	for (char **host = env->index_hosts; host && *host; host++)
+		free(*host);
+	free(cell__take_ptr(env->index_hosts));
+}
+
+static void take_hosts(struct cell__sub_env *env, json_t *list)
+{
+	size_t n = json_array_size(list), kept = 0;
+	free_hosts(env);
+	env->index_hosts = cell__alloc(n + 1, sizeof *env->index_hosts);
+	for (size_t i = 0; env->index_hosts && i < n; i++) {
+		const char *host = json_string_value(json_array_get(list, i));
+		if (host && (env->index_hosts[kept] = cell__strdup(host)))
+			kept++;
+	}
+}
+
+void cell__sub_zygote_ready(struct cell__sub_env *env, int64_t pid, const char *payload, size_t size)
+{
+	const char *version = "", *ipython = "", *preload_error = NULL;
+	json_t *ready = json_loadb(payload, size, 0, NULL);
+	take_paths(env, json_object_get(ready, "paths"));
+	take_hosts(env, json_object_get(ready, "index"));
+	if (ready)
+		json_unpack(ready, "{s?s, s?s, s?s}", "version", &version, "ipython", &ipython, "preload_error",
+			    &preload_error);
+	uv_timer_stop(&env->timer);
+	if (preload_error) {
+		struct cell_error err;
+		cell_fail(&err, CELL_E_PRELOAD, 0, "%s cannot preload %.160s", env->python, preload_error);
+		env->state = CELL_ENV_NONE;
+		cell__spawn_client_tell(&env->sub->hub->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
+		env->zygote_id = 0;
+		fail_waiting(env, &err);
+	} else {
+		env->state = CELL_ENV_READY;
+		env->info = (struct cell_env_info){
+			.size = sizeof env->info,
+			.zygote_pid = pid,
+			.start_ms = (double)(cell__now_us() - env->started_us) / 1000.0,
+		};
+		snprintf(env->info.python, sizeof env->info.python, "%s", env->python);
+		snprintf(env->info.version, sizeof env->info.version, "%s", version);
+		snprintf(env->info.ipython, sizeof env->info.ipython, "%s", ipython);
+		CELL_SUB_LOG(env->sub, CELL_LOG_INFO, "%s (Python %s) is ready", env->python, env->info.version);
+		uv_timer_start(&env->timer, cell__sub_handle_refill, CELL_SUB_REFILL_DELAY_MS, 0);
+		if (env->prewarms)
+			cell__spawn_client_tell(&env->sub->hub->client, CELL_SPAWN_ZYGOTE_WARM, env->zygote_id, 0);
+		cell__sub_fork_waiting(env);
+	}
+	json_decref(ready);
+}
+
+/* The last line of what a zygote wrote before it died that speaks of an error, or else the last one. */
+static void last_words(const char *text, size_t size, char *out, size_t out_size)
+{
+	const char *best = NULL;
+	size_t best_size = 0;
+	bool best_is_error = false;
+	for (const char *at = text; at < text + size;) {
+		const char *end = memchr(at, '\n', (size_t)(text + size - at));
+		size_t n = (size_t)((end ? end : text + size) - at);
+		bool is_error = memmem(at, n, "rror", 4) || memmem(at, n, "too old", 7);
+		if (n > 0 && (is_error || !best_is_error)) {
+			best = at;
+			best_size = n;
+			best_is_error = is_error;
+		}
+		at += n + 1;
+	}
+	size_t n = 0;
+	for (size_t i = 0; i < best_size && n + 1 < out_size; i++)
+		out[n++] = (unsigned char)best[i] >= 0x20 && (unsigned char)best[i] < 0x7f ? best[i] : '?';
+	out[n] = '\0';
+}
+
+void cell__sub_zygote_exited(struct cell__sub_env *env, int64_t status, int64_t failure, const char *payload,
+			     size_t size)
+{
+	bool starting = env->state == CELL_ENV_STARTING;
+	struct cell_error err = { 0 };
+	char words[120], how[48];
+	last_words(payload, size, words, sizeof words);
+	if (status >= 0 && WIFSIGNALED((int)status))
+		snprintf(how, sizeof how, "died of signal %d", WTERMSIG((int)status));
+	else
+		snprintf(how, sizeof how, "ended with status %d", status >= 0 ? WEXITSTATUS((int)status) : -1);
+	if (failure)
+		cell_fail(&err, CELL_E_PYTHON, (int)failure, "start interpreter %s", env->python);
+	else if (words[0])
+		cell_fail(&err, CELL_E_PYTHON, 0, "%s %s before it was ready: %s", env->python, how, words);
+	else
+		cell_fail(&err, CELL_E_PYTHON, 0, "%s %s before it was ready; is it a CPython 3.9 or later?", env->python,
+			  how);
+	env->state = CELL_ENV_NONE;
+	env->zygote_id = 0;
+	uv_timer_stop(&env->timer);
+	if (starting) {
+		fail_waiting(env, &err);
+		return;
+	}
+	CELL_SUB_LOG(env->sub, CELL_LOG_WARN, "the zygote of %s %s; the next use starts another", env->python, how);
+	/* Whoever still waits is served by a new one. */
+	bool wanted = env->prewarms != NULL;
+	for (struct cell__sub_kernel *k = env->sub->kernels; k; k = k->next)
+		wanted |= k->env == env && k->state == CELL_KERNEL_WAITING;
+	if (wanted && cell__sub_zygote_start(env, &err) < 0)
+		fail_waiting(env, &err);
+}
+
+/* ---- its end ---- */
+
+void cell__sub_handle_env_closed(uv_handle_t *handle)
+{
+	struct cell__sub_env *env = handle->data;
+	struct cell__subprocess *sub = env->sub;
+	free(env->python);
+	free(env->preload);
+	cell__plan_env_finish(&env->files);
+	free_hosts(env);
+	while (env->pools) {
+		struct cell__sub_pool *next = env->pools->next;
+		cell__sandbox_plan_unref(env->pools->plan);
+		cell__buf_finish(&env->pools->session);
+		cell__buf_finish(&env->pools->files);
+		free(env->pools);
+		env->pools = next;
+	}
+	free(env);
+	sub->open_handles--;
+	cell__sub_maybe_destroyed(sub);
+}

@@ -1,0 +1,97 @@
+/*
+ * The spawner, for its files:
+ *
+ *     spawner.c           kernels, orphans, the host's wishes, the end; theory of operation
+ *     spawner_zygotes.c   zygotes, and what they say
+ *     spawner_programs.c  programs of process.h
+ *
+ * It is a program of its own, with one thread.
+ */
+#ifndef CELL_SPAWN_SPAWNER_H
+#define CELL_SPAWN_SPAWNER_H
+
+#include "core/core.h"
+#include "spawn/shells.h"
+#include "wire/spawn_msg.h"
+
+#define CELL_SPAWNER_HOST_FD 3
+#define CELL_SPAWNER_LIFELINE_FD 4
+#define CELL_SPAWNER_LIFELINE_WRITE_FD 5
+
+struct zygote {
+	uint64_t id;
+	pid_t pid;
+	int fd;
+	int stderr_fd; /* a memfd: what it said before it died */
+	struct zygote *next;
+};
+
+struct kernel {
+	uint64_t id;
+	uint64_t zygote;
+	pid_t pid; /* 0 while forking */
+	int pidfd;
+	bool kill_wanted;
+	bool dead;
+	int64_t status;
+	int64_t flags;
+	int64_t dead_us;
+	struct shell *shell; /* NULL: not sandboxed */
+	int64_t share;       /* enum cell_cgroup_share */
+	struct cell_spawn_msg request; /* while it waits for its shell */
+	int fds[CELL_SPAWN_KERNEL_FDS];
+	bool waits;
+	struct cell_cgroup_usage usage;
+	struct kernel *next;
+};
+
+/* A program of process.h: a session of its own, and a subreaper like kernels are. */
+struct program {
+	uint64_t id;
+	pid_t pid;
+	bool dead; /* its orphans are being swept; the number is not its own any more */
+	int status;
+	int64_t dead_us;
+	struct program *next;
+};
+
+struct cell__spawner {
+	struct zygote *zygotes;
+	struct program *programs;
+	struct kernel *kernels;
+	int epoll_fd;
+	char message[CELL_LIMIT_SPAWN_MESSAGE]; /* the one that is being handled */
+};
+
+extern struct cell__spawner cell__spawner;
+
+/* ---- spawner.c ---- */
+
+void cell__spawner_tell(uint32_t type, uint64_t id, int64_t a, int64_t b, const void *payload, size_t size);
+/* Bytes of the next datagram in `message`, 0 at the end, -1 when there is none now. */
+ssize_t cell__spawner_receive(int fd, int fds[CELL_SPAWN_MAX_FDS], size_t *ret_n_fds);
+/* Kills what no living kernel or program accounts for; how many there were. */
+size_t cell__spawner_sweep(void);
+struct kernel *cell__spawner_find_kernel(uint64_t id);
+void cell__spawner_kernel_died(struct kernel *kernel, int64_t status);
+void cell__spawner_tell_forked(struct kernel *kernel);
+void cell__spawner_fork_failed(struct kernel *kernel, int error);
+
+/* ---- spawner_zygotes.c ---- */
+
+struct zygote *cell__zygote_find(uint64_t id);
+void cell__zygote_start(uint64_t id, int64_t argc, char *payload, size_t size);
+void cell__zygote_read(struct zygote *zygote);
+void cell__zygote_died(struct zygote *zygote, int status);
+
+/* ---- spawner_programs.c ---- */
+
+/* In a child that cannot become its program: tells the parent why, and ends. */
+void cell__spawner_child_failed(int fd, int stage);
+/* The strings of a payload, each with its NUL; out has room for max and a NULL. */
+void cell__spawner_split(char *payload, size_t size, char **out, size_t max, size_t *ret_n);
+void cell__program_start(uint64_t id, int64_t argc, bool has_stdin, char *payload, size_t size, const int *fds, size_t n_fds);
+void cell__program_signal(uint64_t id, int signal_number, bool group);
+void cell__program_exited(struct program *program, int status);
+
+#endif
