@@ -65,6 +65,35 @@ class HostTool:
         return cls(name or fn.__name__, about, parameters_of(fn), fn, timeout, thread, converter_of(fn))
 
 
+_JSON_TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "list": "array", "dict": "object"}
+
+
+def tools_of(source: Any) -> List[HostTool]:
+    """The tools of an adapter or a registry; blocking, where it has to ask a server for them."""
+    tools = source.get_all_tools() if hasattr(source, "get_all_tools") else source.list_tools()
+    return [_adapted(source, tool, each, len(tool.callables) == 1) for tool in tools for each in tool.callables]
+
+
+def _adapted(source: Any, tool: Any, called: Any, alone: bool) -> HostTool:
+    properties: Dict[str, Any] = {}
+    for parameter in called.parameters:
+        kind = _JSON_TYPES.get(parameter.type, parameter.type)
+        known = kind in _JSON_TYPES.values()
+        properties[parameter.name] = {
+            name: value for name, value in (("type", kind if known else None), ("description", parameter.description or None),
+                                            ("default", None if parameter.required else parameter.default))
+            if value is not None}
+
+    async def call(**args: Any) -> Any:
+        return await source.call_tool(tool.name, called.name, args)
+
+    required = [parameter.name for parameter in called.parameters if parameter.required]
+    name = tool.name if alone and called.name == tool.name else "%s.%s" % (tool.name, called.name)
+    # The adapter has its own idea of how long a call may take.
+    return HostTool(name, called.description or tool.description,
+                    {"type": "object", "properties": properties, "required": required}, call, None)
+
+
 @dataclass
 class Spec:
     """What a session is opened with. ``session`` and ``space`` are options of the library by their names there."""
@@ -76,7 +105,7 @@ class Spec:
     audit: Optional[AuditLog] = None
     variables: Optional[Mapping[str, str]] = None
     progress: Optional[Callable[[str], Any]] = None
-    tools: List[HostTool] = field(default_factory=list)
+    tools: List[Any] = field(default_factory=list)  # HostTool, adapters, registries
     middlewares: List[ToolMiddleware] = field(default_factory=list)
     mcp: Dict[str, Dict[str, Any]] = field(default_factory=dict)
     deps: List[str] = field(default_factory=list)
@@ -239,8 +268,9 @@ class Core:
         try:
             for name, params in spec.mcp.items():
                 self.add_mcp(name, params)
-            for tool in spec.tools:
-                self.add_tool(tool)
+            for given in spec.tools:
+                for tool in [given] if isinstance(given, HostTool) else tools_of(given):
+                    self.add_tool(tool)
             if self._middlewares:
                 self._register_middlewares()
             self._configure_deps()
