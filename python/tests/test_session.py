@@ -2,11 +2,13 @@
 import asyncio
 import time
 import dataclasses
+import datetime
 import enum
+import functools
 import pickle
 import sys
 import threading
-from typing import List, Optional
+from typing import Dict, List, NamedTuple, NewType, Optional, Set, Tuple, Union
 
 import pytest
 from conftest import run
@@ -245,6 +247,57 @@ def test_functions_of_the_host(storage):
                 await session.call_tool("nothing")
 
     run(main())
+
+
+@dataclasses.dataclass
+class Place:
+    x: int
+    name: str = "here"
+
+
+class Pair(NamedTuple):
+    first: int
+    second: str
+
+
+UserId = NewType("UserId", int)
+
+
+def test_arguments_are_what_the_annotations_say():
+    @dataclasses.dataclass
+    class Local:  # which get_type_hints() alone does not find
+        n: int
+
+    def places(one: Dict[str, Place], two: Tuple[int, Place], three: Set[int], four: Pair, five: UserId) -> str:
+        return repr((one, two, three, four, five))
+
+    def moments(at: datetime.time, long: datetime.timedelta, raw: bytes, either: Union[int, Place] = 1) -> str:
+        return repr((at, long, raw, either))
+
+    def local(of: "Local", odd: "Missing" = None) -> str:  # noqa: F821
+        return repr(of)
+
+    made = Session.scratch(tools=[places, moments, local])
+
+    async def main():
+        async with made as session:
+            for code, wanted in (
+                    ("tools.places(one={'a': {'x': 1}}, two=[2, {'x': 3}], three=[4, 4], four=[5, 'b'], five=6)",
+                     ({"a": Place(1)}, (2, Place(3)), {4}, Pair(5, "b"), 6)),
+                    ("tools.moments(at='03:04', long=1.5, raw='AAE=')",
+                     (datetime.time(3, 4), datetime.timedelta(seconds=1.5), b"\0\1", 1)),
+                    ("tools.moments(at='03:04', long=1, raw='', either={'x': 7})",
+                     (datetime.time(3, 4), datetime.timedelta(seconds=1), b"", Place(7)))):
+                assert (await session.run(code)).value == repr(wanted)
+            assert (await session.run("tools.local(of={'n': 1})")).value.endswith("Local(n=1)")
+            for code, said in (("tools.places(one={'a': {'x': 'no'}}, two=[2, {'x': 3}], three=[], four=[5, 'b'], five=6)",
+                                "one.x: int expected, not str"),
+                               ("tools.places(one={}, two=[2], three=[], four=[5, 'b'], five=6)", "two: 2 values expected, not 1")):
+                assert said in (await session.run(code)).error
+
+    run(main())
+    with pytest.raises(TypeError, match="no name of its own"):
+        Session.scratch(tools=[functools.partial(places, five=1)])
 
 
 def test_calls_overlap(storage):

@@ -62,7 +62,10 @@ class HostTool:
     def of(cls, fn: Callable[..., Any], name: Optional[str] = None, description: Optional[str] = None,
            timeout: Optional[float] = 60.0, thread: bool = False) -> "HostTool":
         about = description if description is not None else doc_parts(fn.__doc__)[0]
-        return cls(name or fn.__name__, about, parameters_of(fn), fn, timeout, thread, converter_of(fn))
+        name = name or getattr(fn, "__name__", None)
+        if not name:
+            raise TypeError("a %s has no name of its own: give one" % type(fn).__name__)
+        return cls(name, about, parameters_of(fn), fn, timeout, thread, converter_of(fn))
 
 
 _JSON_TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "list": "array", "dict": "object"}
