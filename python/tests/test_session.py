@@ -602,6 +602,8 @@ def test_tables_arrays_and_pictures(storage, tmp_path):
             image, = plot.images
             assert image.path.parent == tmp_path / "images" and image.pil().format == "PNG"
             assert "data:image/png" in plot._repr_mimebundle_()["text/html"]
+            shown, value = (await session.run("import PIL.Image\np = PIL.Image.new('RGB', (2, 3))\ndisplay(p)\np")).images
+            assert shown.path != value.path and value.pil().size == (2, 3)
 
     run(main())
 

@@ -202,7 +202,8 @@ class ExecutionResult:
             return []
         found = [Image(path=Path(path)) for path in self._native.images]
         for parts in [*self._native.displays, self._native.mime]:
-            found += [Image(data, mime=mime) for mime, data in parts if mime in ("image/png", "image/jpeg")]
+            pictures = [Image(data, mime=mime) for mime, data in parts if mime in ("image/png", "image/jpeg")]
+            found += sorted(pictures, key=lambda each: each.mime, reverse=True)[:1]  # one thing, which may come in both
         return found
 
     @property
