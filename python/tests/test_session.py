@@ -3,11 +3,13 @@ import asyncio
 import time
 import dataclasses
 import datetime
+import decimal
 import enum
 import functools
 import pickle
 import sys
 import threading
+import uuid
 from typing import Dict, List, NamedTuple, NewType, Optional, Set, Tuple, Union
 
 import pytest
@@ -35,15 +37,33 @@ def test_values_and_variables(storage):
     ("None", None), ("'text'", "text"), ("[1, {'a': None}]", [1, {"a": None}]), ("(1, 2)", (1, 2)), ("{1, 2}", {1, 2}),
     ("set()", set()), ("b'\\x00\\xff'", b"\x00\xff"), ("1+2j", 1 + 2j), ("{1: (b'x',)}", {1: (b"x",)}),
     ("10**400", 10 ** 400), ("[list(range(5000))]", [list(range(5000))]), ("tuple(range(3000))", tuple(range(3000))),
-    ("float('inf')", float("inf")), ("object", "<class 'object'>"),
+    ("float('inf')", float("inf")), ("object", "<class 'object'>"), ("[-float('inf'), 1-2j]", [-float("inf"), 1 - 2j]),
+    ("frozenset({1}), bytearray(b'x'), {(): set()}", (frozenset({1}), bytearray(b"x"), {(): set()})),
+    ("import datetime as d\n[d.datetime(2020, 1, 2, tzinfo=d.timezone.utc), d.date(2020, 1, 2), d.time(3), d.timedelta(1)]",
+     [datetime.datetime(2020, 1, 2, tzinfo=datetime.timezone.utc), datetime.date(2020, 1, 2), datetime.time(3), datetime.timedelta(1)]),
+    ("import decimal, uuid\ndecimal.Decimal('1.50'), uuid.UUID(int=1)", (decimal.Decimal("1.50"), uuid.UUID(int=1))),
+    ("import decimal\nclass Decimal(decimal.Decimal): pass\n[Decimal(1)]", "[Decimal('1')]"),
 ])
 def test_exact_values(shared, code, value):
     assert shared.run(code).value == value
 
 
+def test_texts_that_are_no_data_are_not_read():
+    from workcell.types import read_literal
+
+    assert read_literal("[nan, bytearray(b'x')]")[1] == bytearray(b"x")
+    for text in ("bytearray(10 ** 9)", "bytearray(1000000000)", "open('x')", "datetime.datetime.now()", "datetime.timedelta(1e99)",
+                 "{**{}}", "[*()]", "frozenset(*[1])", "UUID(**{})", "x", "().__class__", "(" * 5000):
+        with pytest.raises(ValueError):
+            read_literal(text)
+
+
 def test_objects_that_lie_about_themselves_are_texts(shared):
     result = shared.run("class Five:\n    def __repr__(self): return '(5,)'\nFive()")
     assert result.value == "(5,)"
+    result = shared.run("import datetime\nclass date:\n    __module__ = 'datetime'\n"
+                        "    def __repr__(self): return 'datetime.date(2020, 1, 1)'\ndate()")
+    assert result.value == "datetime.date(2020, 1, 1)"
 
 
 @pytest.fixture(scope="module")
