@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, AsyncIterator, Awaitable, Callable, Dict, List, Mapping, Optional, Sequence, Set, Union
@@ -118,6 +119,8 @@ class CodeExecutor:
         """Starts the kernel; one that runs stays."""
         if self._session is not None:
             return
+        if self.working_dir is not None and not self.working_dir.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "there is no such working directory", str(self.working_dir))
         session = self._make_session()
         await self._in_time(session.start(), "started")
         self._session = session

@@ -65,6 +65,9 @@ class ExecutorConfig:
     def __post_init__(self) -> None:
         if self.default_timeout is not None and self.default_timeout <= 0:
             raise ValueError("default_timeout must be more than 0, or None")
+        for name, value in (self.env or {}).items():
+            if not name or "=" in name or "\0" in name + value:
+                raise ValueError("%r is no environment variable" % name)
 
     def configured_deps(self) -> List[str]:
         return collect_configured_deps(self.deps, self.deps_file)
