@@ -57,7 +57,8 @@ class _Answer:
 
 def _read(response: http.client.HTTPResponse) -> bytes:
     """In pieces: Python 3.9 makes a buffer of as many bytes as it is asked to read at most."""
-    pieces, size = [], 0
+    pieces: List[bytes] = []
+    size = 0
     while True:
         piece = response.read(PIECE_BYTES)
         if not piece:
