@@ -88,6 +88,7 @@ def test_timeouts_are_hard_and_keep_the_state(storage):
             await session.run("x = 1")
             result = await session.run("while True: pass", timeout=0.2)
             assert result.error_info.code == "timeout" and result.state_kept
+            assert "while True" in result.error and "longer than its timeout of 0.2 s" in result.error.splitlines()[-1]
             assert (await session.run("x")).value == 1
             with pytest.raises(ValueError):
                 await session.run("1", timeout=0)
@@ -398,8 +399,10 @@ def test_facades(storage):
             assert (await session.get_workflow("double"))["source"].startswith("async def run")
             assert await session.get_workflow("nothing") is None
             assert (await session.run("workflows.double(n=21)")).value == 42
-            with pytest.raises(SyntaxError):
+            with pytest.raises(SyntaxError, match="^Syntax error in workflow code: (?!Syntax)"):
                 await session.add_workflow("bad", "async def run(:", "")
+            with pytest.raises(SyntaxError, match=r"line 2"):
+                await session.add_workflow("bad", "async def run():\n    return 1 +\n", "")
             with pytest.raises(ValueError):
                 await session.add_workflow("not a name", "async def run(): pass", "")
             assert await session.remove_workflow("double") is True

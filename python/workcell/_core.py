@@ -12,6 +12,7 @@ import functools
 import inspect
 import json
 import os
+import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -134,10 +135,12 @@ class SpaceHandle:
     """A space of the library: storage and tools, without a session."""
 
     close_order = 1
+    own_python = False  # its code is run by the version of Python that runs this
 
     def __init__(self, engine: Engine, options: Mapping[str, Any], variables: Optional[Mapping[str, str]] = None,
                  progress: Optional[Callable[[str], Any]] = None) -> None:
         given = {name: value for name, value in options.items() if value is not None}
+        self.own_python = "python_version" not in given and given.get("python", sys.executable) == sys.executable
         given.setdefault("installer_env", installer_env())
         given.setdefault("path", os.environ.get("PATH"))
         names = os.environ if variables is None else variables

@@ -148,7 +148,13 @@ class ExecutionResult:
             self.error = self.error_info = None
         else:
             self.error_info = info = ErrorInfo(*found)
-            self.error = info.traceback or (info.type + ": " + info.message if info.type else info.message)
+            why = info.type + ": " + info.message if info.type else info.message
+            if not info.traceback:
+                self.error = why
+            elif info.code in ("timeout", "interrupted", "limit_exceeded"):  # where the code was, and what ended it there
+                self.error = info.traceback.rstrip("\n") + "\n" + why
+            else:
+                self.error = info.traceback
 
     # -- the value
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import datetime
 import os
 from dataclasses import dataclass, field
@@ -145,12 +146,19 @@ class WorkflowStore(StoragePart):
 
 
 def add_workflow(space: "SpaceHandle", name: str, source: str, description: str) -> Dict[str, Any]:
-    """Keeps a workflow; the library parses it. SyntaxError where it is no Python."""
+    """Keeps a workflow; the library parses it. SyntaxError where it is no Python, by whole where it is for this one."""
+    if space.own_python:
+        try:
+            ast.parse(source)
+        except SyntaxError as error:
+            raise SyntaxError("Syntax error in workflow code: %s (line %s)" % (error.msg, error.lineno)) from None
+        except (ValueError, MemoryError, RecursionError):
+            pass  # the library has words for it
     try:
         return dict(space.call("workflows.create", name=name, source=source, description=description, overwrite=True))
     except InvalidError as error:
-        if "yntax" in str(error):
-            raise SyntaxError("Syntax error in workflow code: %s" % error) from None
+        if str(error).startswith("Syntax error"):
+            raise SyntaxError(str(error)) from None
         raise
 
 
