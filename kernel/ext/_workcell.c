@@ -67,6 +67,8 @@ static uint64_t soon_ticks; /* see maybe_sync() */
 static unsigned alert;
 static uint32_t current_run;
 static int detached = 1;
+static pthread_t main_thread;
+static bool bell_is_late; /* see ring_late() */
 static pthread_mutex_t send_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static uint8_t recv_buf[RECV_BYTES];
@@ -409,6 +411,30 @@ static void ring_copy(uint64_t at, const void *bytes, size_t size)
 	memcpy(ring_data, (const char *)bytes + first, size - first);
 }
 
+/* The bell for half a line, once the interpreter is past the call that wrote it.  Always 0: an exception would come from nowhere. */
+static int ring_late(void *arg)
+{
+	(void)arg;
+	bell_is_late = false;
+	if (!detached && atomic_exchange((_Atomic uint32_t *)&ring->armed, 0) && ring_doorbell(seen_tail) < 0)
+		PyErr_Clear(); /* a dead host; reading will tell */
+	return 0;
+}
+
+/*
+ * print() writes a line and then its end.  A bell between the two wakes a host that takes the CPU from us on a busy machine and
+ * hands on half a line, so half a line rings when the interpreter looks for pending calls: after print(), or before the next
+ * Python code.  Only the main thread does that; the others ring at once.
+ */
+static bool can_ring_late(void)
+{
+	if (!pthread_equal(pthread_self(), main_thread))
+		return false;
+	if (!bell_is_late)
+		bell_is_late = Py_AddPendingCall(ring_late, NULL) == 0;
+	return bell_is_late;
+}
+
 static int ring_put(uint32_t type, const void *bytes, uint32_t size)
 {
 	uint64_t need = sizeof(struct cell_ring_record) + ((uint64_t)size + 7) / 8 * 8;
@@ -428,9 +454,11 @@ static int ring_put(uint32_t type, const void *bytes, uint32_t size)
 	 */
 	atomic_store_explicit((_Atomic uint64_t *)&ring->head, ring_head, memory_order_release);
 	/* The host sleeps: wake it.  It is awake but the ring is half full: do not wait for its next look. */
-	if (atomic_load_explicit((_Atomic uint32_t *)&ring->armed, memory_order_relaxed) &&
-	    atomic_exchange((_Atomic uint32_t *)&ring->armed, 0))
-		return ring_doorbell(seen_tail);
+	if (atomic_load_explicit((_Atomic uint32_t *)&ring->armed, memory_order_relaxed)) {
+		bool half = type != CELL_RING_SYNC && size > 0 && ((const char *)bytes)[size - 1] != '\n';
+		if (!(half && can_ring_late()) && atomic_exchange((_Atomic uint32_t *)&ring->armed, 0))
+			return ring_doorbell(seen_tail);
+	}
 	if (ring_head - seen_tail > CELL_RING_DATA_BYTES / 2) {
 		seen_tail = ring_tail();
 		if (ring_head - seen_tail > CELL_RING_DATA_BYTES / 2 && last_rung_tail != seen_tail)
@@ -1057,6 +1085,7 @@ static struct PyModuleDef module = {
 
 PyMODINIT_FUNC PyInit__workcell(void)
 {
+	main_thread = pthread_self();
 	PyObject *m = PyModule_Create(&module);
 	if (!m)
 		return NULL;

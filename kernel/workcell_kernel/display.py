@@ -65,6 +65,8 @@ def mime_bundle(obj, include=None, exclude=None):
         for mime, name, kind in _METHODS:
             if mime in data or not _wanted(mime, include, exclude):
                 continue
+            if mime == "image/jpeg" and "image/png" in data and not include:
+                continue  # the same picture again, as of PIL's images
             method = _real_method(obj, name)
             if method is not None:
                 _add_part(mime, kind, _attempt(method)[1], data, metadata)

@@ -11,12 +11,22 @@ MAX_LITERAL = 8 * 1024 * 1024
 MAX_DEPTH = 100
 
 _SCALARS = frozenset((int, float, complex, str, bytes, bool, type(None)))
-_CONTAINERS = frozenset((list, tuple, set, dict))
+_CONTAINERS = frozenset((list, tuple, set, frozenset, dict))
+# Types of modules that the code may have imported, whose repr() is a call of them with plain arguments.
+_CALLS = {"datetime": ("datetime", "date", "time", "timedelta"), "decimal": ("Decimal",), "uuid": ("UUID",)}
+
+
+def _is_call(value):
+    if type(value) is bytearray:
+        return True
+    module = type(value).__module__
+    found = sys.modules.get(module)
+    return found is not None and any(type(value) is getattr(found, name, None) for name in _CALLS.get(module, ()))
 
 
 def _literal(value, depth):
     """Does repr() say exactly what it is?"""
-    if type(value) in _SCALARS:
+    if type(value) in _SCALARS or _is_call(value):
         return True
     if type(value) not in _CONTAINERS or depth > MAX_DEPTH:
         return False

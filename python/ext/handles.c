@@ -1,38 +1,14 @@
-/* Engine, Space, Session, Policy, Audit: handles of the library with the GIL released around what waits. */
-#include "native.h"
+/* What all handles have in common, and the small ones: Engine, Policy, Audit. */
+#include "handle.h"
 
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define COUNT(array) (sizeof(array) / sizeof *(array))
+PyTypeObject *engine_type, *space_type, *session_type, *policy_type, *audit_type;
 
-/*
- * `users` are threads inside a call with the GIL released; the GIL guards it.  A handle is closed when nobody uses it any
- * more, and closed for new users from the moment that somebody wants to close it.
- */
-struct handle {
-	PyObject_HEAD
-	void *pointer;
-	pid_t pid;
-	int users;
-	bool closing;
-	struct handle *engine; /* NULL for the engine itself, and for policies */
-	PyObject *keep;        /* what must outlive it */
-	struct reg *regs[1];   /* session: of its events; engine: of its log */
-	struct reg **more;     /* space: of tools, middlewares, events */
-	size_t n_more;
-	char **variables;      /* space: for ${VAR}, "K=V" by name */
-	size_t n_variables;
-	PyObject *progress;    /* space */
-};
-
-static PyTypeObject *engine_type, *space_type, *session_type, *policy_type, *audit_type;
-
-#define HANDLE(object) ((struct handle *)(object))
-
-static struct handle *new_handle(PyTypeObject *type, PyObject *engine)
+struct handle *new_handle(PyTypeObject *type, PyObject *engine)
 {
 	allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
 	struct handle *self = (struct handle *)alloc(type, 0);
@@ -44,7 +20,7 @@ static struct handle *new_handle(PyTypeObject *type, PyObject *engine)
 	return self;
 }
 
-static int usable(struct handle *self)
+int usable(struct handle *self)
 {
 	if (self->pid != getpid()) {
 		raise_message(CELL_E_CLOSED, 0,
@@ -56,7 +32,7 @@ static int usable(struct handle *self)
 	return self->engine ? usable(self->engine) : 0;
 }
 
-static int enter(PyObject *object)
+int enter(PyObject *object)
 {
 	struct handle *self = HANDLE(object);
 	if (usable(self) < 0)
@@ -67,7 +43,7 @@ static int enter(PyObject *object)
 	return 0;
 }
 
-static void leave(PyObject *object)
+void leave(PyObject *object)
 {
 	struct handle *self = HANDLE(object);
 	self->users--;
@@ -75,18 +51,7 @@ static void leave(PyObject *object)
 		self->engine->users--;
 }
 
-/* A call of the library that may wait, by who has entered: without the GIL, and then he leaves. */
-#define INSIDE(object, call)                    \
-	({                                      \
-		__typeof__(call) answer_;       \
-		Py_BEGIN_ALLOW_THREADS          \
-		answer_ = (call);               \
-		Py_END_ALLOW_THREADS            \
-		leave(object);                  \
-		answer_;                        \
-	})
-
-static PyObject *none_or_error(int rc, const struct cell_error *err)
+PyObject *none_or_error(int rc, const struct cell_error *err)
 {
 	if (rc < 0)
 		return raise_error(err), NULL;
@@ -166,7 +131,7 @@ static void close_handle(struct handle *self)
 		drop(self);
 }
 
-static PyObject *handle_close(PyObject *self, PyObject *args)
+PyObject *handle_close(PyObject *self, PyObject *args)
 {
 	(void)args;
 	close_handle(HANDLE(self));
@@ -186,8 +151,7 @@ static void handle_dealloc(PyObject *object)
 	Py_DECREF(type);
 }
 
-/* The handle becomes what the library gave, or goes. */
-static PyObject *finish_new(struct handle *self, int rc, void *pointer, const struct cell_error *err)
+PyObject *finish_new(struct handle *self, int rc, void *pointer, const struct cell_error *err)
 {
 	if (rc < 0) {
 		raise_error(err);
@@ -198,7 +162,7 @@ static PyObject *finish_new(struct handle *self, int rc, void *pointer, const st
 	return (PyObject *)self;
 }
 
-static int check_type(PyObject *object, PyTypeObject *type, const char *what)
+int check_type(PyObject *object, PyTypeObject *type, const char *what)
 {
 	if (PyObject_TypeCheck(object, type))
 		return 0;
@@ -206,7 +170,7 @@ static int check_type(PyObject *object, PyTypeObject *type, const char *what)
 	return -1;
 }
 
-static struct reg *add_reg(struct handle *self, PyObject *port, unsigned long long token, unsigned mask)
+struct reg *add_reg(struct handle *self, PyObject *port, unsigned long long token, unsigned mask)
 {
 	struct reg **more = realloc(self->more, (self->n_more + 1) * sizeof *more);
 	struct reg *reg = more ? reg_create(port_of(port), token, mask, false) : NULL;
@@ -313,234 +277,6 @@ static PyMethodDef engine_methods[] = {
 	{ NULL, NULL, 0, NULL },
 };
 
-/* ---- spaces ---- */
-
-static const struct option space_options[] = {
-	{ "storage", OPT_TEXT, offsetof(struct cell_space_options, storage) },
-	{ "workspace_id", OPT_TEXT, offsetof(struct cell_space_options, workspace_id) },
-	{ "tools_dir", OPT_TEXT, offsetof(struct cell_space_options, tools_dir) },
-	{ "cwd", OPT_TEXT, offsetof(struct cell_space_options, cwd) },
-	{ "allow_runtime_deps", OPT_INT, offsetof(struct cell_space_options, allow_runtime_deps) },
-	{ "python", OPT_TEXT, offsetof(struct cell_space_options, python) },
-	{ "venv_dir", OPT_TEXT, offsetof(struct cell_space_options, venv_dir) },
-	{ "cache_dir", OPT_TEXT, offsetof(struct cell_space_options, cache_dir) },
-	{ "index_url", OPT_TEXT, offsetof(struct cell_space_options, index_url) },
-	{ "wheel_dir", OPT_TEXT, offsetof(struct cell_space_options, wheel_dir) },
-	{ "python_version", OPT_TEXT, offsetof(struct cell_space_options, python_version) },
-	{ "cache_venv", OPT_INT, offsetof(struct cell_space_options, cache_venv) },
-	{ "cleanup_venv_on_close", OPT_INT, offsetof(struct cell_space_options, cleanup_venv_on_close) },
-	{ "sync_deps_on_start", OPT_INT, offsetof(struct cell_space_options, sync_deps_on_start) },
-	{ "installer_env", OPT_LIST, offsetof(struct cell_space_options, installer_env) },
-	{ "path", OPT_TEXT, offsetof(struct cell_space_options, path) },
-	{ "install_timeout_ms", OPT_INT64, offsetof(struct cell_space_options, install_timeout_ms) },
-	{ "embeddings_url", OPT_TEXT, offsetof(struct cell_space_options, embeddings_url) },
-	{ "embeddings_model", OPT_TEXT, offsetof(struct cell_space_options, embeddings_model) },
-	{ "embeddings_key", OPT_TEXT, offsetof(struct cell_space_options, embeddings_key) },
-};
-
-/* The thread that waits for the space: it has released the GIL. */
-static void on_progress(void *arg, const char *line)
-{
-	struct handle *self = arg;
-	PyGILState_STATE state = PyGILState_Ensure();
-	PyObject *text = self->progress ? text_of(line, strlen(line)) : NULL;
-	PyObject *answer = text ? PyObject_CallFunctionObjArgs(self->progress, text, NULL) : NULL;
-	if (self->progress && !answer)
-		PyErr_WriteUnraisable(self->progress);
-	Py_XDECREF(answer);
-	Py_XDECREF(text);
-	PyGILState_Release(state);
-}
-
-static int compare_variable(const void *a, const void *b)
-{
-	const char *left = *(char *const *)a, *right = *(char *const *)b;
-	size_t m = strcspn(left, "="), n = strcspn(right, "=");
-	int order = memcmp(left, right, m < n ? m : n);
-	return order ? order : (m > n) - (m < n);
-}
-
-/* The engine's thread: the host's environment as it was when the space was opened. */
-static const char *get_variable(void *arg, const char *name)
-{
-	struct handle *self = arg;
-	char *key = (char *)name;
-	char **found = bsearch(&key, self->variables, self->n_variables, sizeof *self->variables, compare_variable);
-	return found ? *found + strlen(name) + 1 : NULL;
-}
-
-/* A list of "K=V". */
-static int take_variables(struct handle *self, PyObject *list)
-{
-	Py_ssize_t n = PyList_Size(list);
-	if (n < 0)
-		return -1;
-	self->variables = calloc((size_t)n + 1, sizeof *self->variables);
-	if (!self->variables)
-		return PyErr_NoMemory(), -1;
-	for (Py_ssize_t i = 0; i < n; i++) {
-		PyObject *bytes = PyUnicode_AsEncodedString(PyList_GetItem(list, i), "utf-8", "surrogateescape");
-		char *copy = bytes ? strdup(PyBytes_AsString(bytes)) : NULL;
-		Py_XDECREF(bytes);
-		if (!copy) {
-			if (!PyErr_Occurred())
-				PyErr_NoMemory();
-			return -1;
-		}
-		self->variables[self->n_variables++] = copy;
-	}
-	qsort(self->variables, self->n_variables, sizeof *self->variables, compare_variable);
-	return 0;
-}
-
-/* Space(engine, options, variables or None, progress or None) */
-static PyObject *space_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-	struct cell_space_options options = CELL_SPACE_OPTIONS_INIT;
-	struct cell_space *space = NULL;
-	struct cell_error err;
-	PyObject *engine, *dict, *variables, *progress, *keep = NULL;
-	int rc;
-	(void)kwargs;
-	if (!PyArg_ParseTuple(args, "OOOO", &engine, &dict, &variables, &progress) ||
-	    check_type(engine, engine_type, "an Engine") < 0 ||
-	    fill_options(dict, space_options, COUNT(space_options), &options, &keep) < 0)
-		return NULL;
-	struct handle *self = new_handle(type, engine);
-	if (!self || (variables != Py_None && take_variables(self, variables) < 0) || enter(engine) < 0) {
-		Py_XDECREF(self);
-		Py_XDECREF(keep);
-		return NULL;
-	}
-	if (variables != Py_None) {
-		options.getenv_fn = get_variable;
-		options.getenv_arg = self;
-	}
-	if (progress != Py_None) {
-		Py_INCREF(progress);
-		self->progress = progress;
-		options.on_progress = on_progress;
-		options.progress_arg = self;
-	}
-	rc = INSIDE(engine, cell_space_open(HANDLE(engine)->pointer, &options, &space, &err));
-	Py_XDECREF(keep);
-	return finish_new(self, rc, space, &err);
-}
-
-/* call(method, args_json, raw or None) -> (json, raw or None) */
-static PyObject *space_call(PyObject *self, PyObject *args)
-{
-	struct cell_answer answer = CELL_ANSWER_INIT;
-	struct cell_error err = { 0 };
-	const char *method, *json, *raw;
-	Py_ssize_t raw_size = 0;
-	PyObject *value = NULL;
-	int rc;
-	if (!PyArg_ParseTuple(args, "ssz#", &method, &json, &raw, &raw_size) || enter(self) < 0)
-		return NULL;
-	rc = INSIDE(self, cell_space_call_ex(HANDLE(self)->pointer, method, json, raw, (size_t)raw_size, &answer, &err));
-	if (rc < 0)
-		raise_message(err.code, err.sys, answer.message ? answer.message : err.msg);
-	else
-		value = Py_BuildValue("(Ny#)", text_of(answer.json, strlen(answer.json)), (const char *)answer.raw,
-				      (Py_ssize_t)answer.raw_size);
-	cell_answer_finish(&answer);
-	return value;
-}
-
-/* add_tool(name, description, parameters, timeout_ms, port, token) */
-static PyObject *space_add_tool(PyObject *self, PyObject *args)
-{
-	struct cell_tool tool = CELL_TOOL_INIT;
-	struct cell_error err;
-	PyObject *port;
-	unsigned long long token;
-	long long timeout_ms;
-	if (!PyArg_ParseTuple(args, "szzLOK", &tool.name, &tool.description, &tool.parameters, &timeout_ms, &port, &token) ||
-	    check_type(port, port_type, "a Port") < 0 || usable(HANDLE(self)) < 0)
-		return NULL;
-	struct reg *reg = add_reg(HANDLE(self), port, token, 0);
-	if (!reg || enter(self) < 0)
-		return NULL;
-	tool.timeout_ms = timeout_ms;
-	tool.fn = on_tool_call;
-	tool.arg = reg;
-	return none_or_error(INSIDE(self, cell_space_add_tool(HANDLE(self)->pointer, &tool, &err)), &err);
-}
-
-/* add_middleware(name, port, token) */
-static PyObject *space_add_middleware(PyObject *self, PyObject *args)
-{
-	struct cell_middleware middleware = CELL_MIDDLEWARE_INIT;
-	struct cell_error err;
-	PyObject *port;
-	unsigned long long token;
-	if (!PyArg_ParseTuple(args, "zOK", &middleware.name, &port, &token) || check_type(port, port_type, "a Port") < 0 ||
-	    usable(HANDLE(self)) < 0)
-		return NULL;
-	struct reg *reg = add_reg(HANDLE(self), port, token, 0);
-	if (!reg || enter(self) < 0)
-		return NULL;
-	middleware.before = on_before;
-	middleware.after = on_after;
-	middleware.arg = reg;
-	return none_or_error(INSIDE(self, cell_space_add_middleware(HANDLE(self)->pointer, &middleware, &err)), &err);
-}
-
-static PyObject *space_add_mcp(PyObject *self, PyObject *args)
-{
-	struct cell_error err;
-	const char *name, *params;
-	if (!PyArg_ParseTuple(args, "ss", &name, &params) || enter(self) < 0)
-		return NULL;
-	return none_or_error(INSIDE(self, cell_space_add_mcp(HANDLE(self)->pointer, name, params, &err)), &err);
-}
-
-static PyObject *space_remove_mcp(PyObject *self, PyObject *args)
-{
-	struct cell_error err;
-	const char *name;
-	if (!PyArg_ParseTuple(args, "s", &name) || enter(self) < 0)
-		return NULL;
-	return none_or_error(INSIDE(self, cell_space_remove_mcp(HANDLE(self)->pointer, name, &err)), &err);
-}
-
-static PyObject *space_stop_servers(PyObject *self, PyObject *args)
-{
-	struct cell_error err;
-	(void)args;
-	if (enter(self) < 0)
-		return NULL;
-	return none_or_error(INSIDE(self, cell_space_stop_servers(HANDLE(self)->pointer, &err)), &err);
-}
-
-/* on_tool_event(port, token) */
-static PyObject *space_on_tool_event(PyObject *self, PyObject *args)
-{
-	struct cell_error err;
-	PyObject *port;
-	unsigned long long token;
-	if (!PyArg_ParseTuple(args, "OK", &port, &token) || check_type(port, port_type, "a Port") < 0 ||
-	    usable(HANDLE(self)) < 0)
-		return NULL;
-	struct reg *reg = add_reg(HANDLE(self), port, token, 0);
-	if (!reg || enter(self) < 0)
-		return NULL;
-	return none_or_error(INSIDE(self, cell_space_on_tool_event(HANDLE(self)->pointer, on_tool_event, reg, &err)), &err);
-}
-
-static PyMethodDef space_methods[] = {
-	{ "close", handle_close, METH_NOARGS, NULL },
-	{ "call", space_call, METH_VARARGS, NULL },
-	{ "add_tool", space_add_tool, METH_VARARGS, NULL },
-	{ "add_middleware", space_add_middleware, METH_VARARGS, NULL },
-	{ "add_mcp", space_add_mcp, METH_VARARGS, NULL },
-	{ "remove_mcp", space_remove_mcp, METH_VARARGS, NULL },
-	{ "stop_servers", space_stop_servers, METH_NOARGS, NULL },
-	{ "on_tool_event", space_on_tool_event, METH_VARARGS, NULL },
-	{ NULL, NULL, 0, NULL },
-};
-
 /* ---- policies and audit logs ---- */
 
 /* Policy(kind, text, name): kind "of" (text: allow, ask, deny), "load" (text: a path), "parse". */
@@ -628,278 +364,6 @@ static PyObject *audit_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 
 static PyMethodDef audit_methods[] = {
 	{ "close", handle_close, METH_NOARGS, NULL },
-	{ NULL, NULL, 0, NULL },
-};
-
-/* ---- sessions ---- */
-
-static const struct option session_options[] = {
-	{ "executor", OPT_TEXT, offsetof(struct cell_session_options, executor) },
-	{ "python", OPT_TEXT, offsetof(struct cell_session_options, python) },
-	{ "preload", OPT_TEXT, offsetof(struct cell_session_options, preload) },
-	{ "cwd", OPT_TEXT, offsetof(struct cell_session_options, cwd) },
-	{ "env", OPT_LIST, offsetof(struct cell_session_options, env) },
-	{ "timeout_ms", OPT_INT64, offsetof(struct cell_session_options, timeout_ms) },
-	{ "grace_ms", OPT_INT64, offsetof(struct cell_session_options, grace_ms) },
-	{ "max_output_bytes", OPT_INT64, offsetof(struct cell_session_options, max_output_bytes) },
-	{ "gate", OPT_UNSIGNED, offsetof(struct cell_session_options, gate) },
-	{ "approval_timeout_ms", OPT_INT64, offsetof(struct cell_session_options, approval_timeout_ms) },
-	{ "approval_stops_clock", OPT_INT, offsetof(struct cell_session_options, approval_stops_clock) },
-	{ "require_shell_escape", OPT_INT, offsetof(struct cell_session_options, require_shell_escape) },
-	{ "restore_cwd", OPT_INT, offsetof(struct cell_session_options, restore_cwd) },
-	{ "images_dir", OPT_TEXT, offsetof(struct cell_session_options, images_dir) },
-	{ "sandbox_policy", OPT_TEXT, offsetof(struct cell_session_options, sandbox_policy) },
-	{ "workspace_mode", OPT_TEXT, offsetof(struct cell_session_options, workspace_mode) },
-	{ "kernel", OPT_TEXT, offsetof(struct cell_session_options, kernel) },
-	{ "jupyter_path", OPT_TEXT, offsetof(struct cell_session_options, jupyter_path) },
-	{ "network_profile", OPT_TEXT, offsetof(struct cell_session_options, network_profile) },
-	{ "remote_url", OPT_TEXT, offsetof(struct cell_session_options, remote_url) },
-	{ "remote_token", OPT_TEXT, offsetof(struct cell_session_options, remote_token) },
-	{ "remote_workspace", OPT_TEXT, offsetof(struct cell_session_options, remote_workspace) },
-	{ "remote_ca", OPT_TEXT, offsetof(struct cell_session_options, remote_ca) },
-	{ "remote_reopen", OPT_INT, offsetof(struct cell_session_options, remote_reopen) },
-	{ "portable_values", OPT_INT, offsetof(struct cell_session_options, portable_values) },
-};
-
-static const struct option container_options[] = {
-	{ "engine", OPT_TEXT, offsetof(struct cell_container_options, engine) },
-	{ "image", OPT_TEXT, offsetof(struct cell_container_options, image) },
-	{ "context", OPT_TEXT, offsetof(struct cell_container_options, context) },
-	{ "name", OPT_TEXT, offsetof(struct cell_container_options, name) },
-	{ "user", OPT_TEXT, offsetof(struct cell_container_options, user) },
-	{ "tools", OPT_TEXT, offsetof(struct cell_container_options, tools) },
-	{ "storage", OPT_TEXT, offsetof(struct cell_container_options, storage) },
-	{ "auth_token", OPT_TEXT, offsetof(struct cell_container_options, auth_token) },
-	{ "auth_disabled", OPT_INT, offsetof(struct cell_container_options, auth_disabled) },
-	{ "session_isolation", OPT_INT, offsetof(struct cell_container_options, session_isolation) },
-	{ "network_disabled", OPT_INT, offsetof(struct cell_container_options, network_disabled) },
-	{ "no_runtime_deps", OPT_INT, offsetof(struct cell_container_options, no_runtime_deps) },
-	{ "memory_limit", OPT_INT64, offsetof(struct cell_container_options, memory_limit) },
-	{ "cpu_quota", OPT_INT64, offsetof(struct cell_container_options, cpu_quota) },
-	{ "pids_limit", OPT_INT64, offsetof(struct cell_container_options, pids_limit) },
-	{ "startup_timeout_ms", OPT_INT64, offsetof(struct cell_container_options, startup_timeout_ms) },
-	{ "deps", OPT_LIST, offsetof(struct cell_container_options, deps) },
-	{ "sync_deps", OPT_INT, offsetof(struct cell_container_options, sync_deps) },
-	{ "index_url", OPT_TEXT, offsetof(struct cell_container_options, index_url) },
-	{ "wheel_dir", OPT_TEXT, offsetof(struct cell_container_options, wheel_dir) },
-	{ "install_timeout_ms", OPT_INT64, offsetof(struct cell_container_options, install_timeout_ms) },
-};
-
-static int optional(PyObject *object, PyTypeObject *type, const char *what, void *ret)
-{
-	if (object == Py_None)
-		return 0;
-	if (check_type(object, type, what) < 0)
-		return -1;
-	if (!HANDLE(object)->pointer)
-		return raise_message(CELL_E_CLOSED, 0, "it is closed");
-	*(void **)ret = HANDLE(object)->pointer;
-	return 0;
-}
-
-/* Takes "container", a dict, out of the options. */
-static int take_container(PyObject *dict, struct cell_container_options *container, struct cell_session_options *options,
-			  PyObject **ret_keep)
-{
-	PyObject *found = PyDict_Check(dict) ? PyDict_GetItemString(dict, "container") : NULL;
-	if (!found)
-		return 0;
-	if (fill_options(found, container_options, COUNT(container_options), container, ret_keep) < 0)
-		return -1;
-	options->container = container;
-	return PyDict_DelItemString(dict, "container");
-}
-
-/* Session(engine, options, space, policy, audit, port, token, mask); all but the first two may be None */
-static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-	struct cell_session_options options = CELL_SESSION_OPTIONS_INIT;
-	struct cell_container_options container = CELL_CONTAINER_OPTIONS_INIT;
-	struct cell_session *session = NULL;
-	struct cell_error err;
-	PyObject *engine, *dict, *space, *policy, *audit, *port, *keep = NULL, *kept = NULL;
-	unsigned long long token;
-	unsigned mask;
-	int rc;
-	(void)kwargs;
-	if (!PyArg_ParseTuple(args, "OOOOOOKI", &engine, &dict, &space, &policy, &audit, &port, &token, &mask) ||
-	    check_type(engine, engine_type, "an Engine") < 0 ||
-	    optional(space, space_type, "a Space", &options.space) < 0 ||
-	    optional(policy, policy_type, "a Policy", &options.policy) < 0 ||
-	    optional(audit, audit_type, "an Audit", &options.audit) < 0 ||
-	    take_container(dict, &container, &options, &kept) < 0 ||
-	    fill_options(dict, session_options, COUNT(session_options), &options, &keep) < 0) {
-		Py_XDECREF(kept);
-		return NULL;
-	}
-	struct handle *self = new_handle(type, engine);
-	if (self)
-		self->keep = Py_BuildValue("(OOO)", space, policy, audit);
-	if (self && port != Py_None && check_type(port, port_type, "a Port") == 0) {
-		self->regs[0] = reg_create(port_of(port), token, mask, false);
-		if (!self->regs[0])
-			PyErr_NoMemory();
-		options.on_event = on_session_event;
-		options.event_arg = self->regs[0];
-	}
-	if (!self || PyErr_Occurred() || enter(engine) < 0) {
-		Py_XDECREF(self);
-		Py_XDECREF(keep);
-		Py_XDECREF(kept);
-		return NULL;
-	}
-	rc = INSIDE(engine, cell_session_open(HANDLE(engine)->pointer, &options, &session, &err));
-	Py_XDECREF(keep);
-	Py_XDECREF(kept);
-	return finish_new(self, rc, session, &err);
-}
-
-static PyObject *session_id(PyObject *self, PyObject *args)
-{
-	(void)args;
-	if (usable(HANDLE(self)) < 0)
-		return NULL;
-	return text_or_none(cell_session_id(HANDLE(self)->pointer));
-}
-
-static PyObject *session_kernel_pid(PyObject *self, PyObject *args)
-{
-	int64_t pid;
-	(void)args;
-	if (enter(self) < 0)
-		return NULL;
-	Py_BEGIN_ALLOW_THREADS
-	pid = cell_session_kernel_pid(HANDLE(self)->pointer);
-	Py_END_ALLOW_THREADS
-	leave(self);
-	return PyLong_FromLongLong(pid);
-}
-
-/* run(code, timeout_ms): waits, without events */
-static PyObject *session_run(PyObject *self, PyObject *args)
-{
-	struct cell_run_options options = CELL_RUN_OPTIONS_INIT;
-	struct cell_result *result = NULL;
-	struct cell_error err;
-	const char *code;
-	Py_ssize_t size;
-	long long timeout_ms;
-	int rc;
-	if (!PyArg_ParseTuple(args, "s#L", &code, &size, &timeout_ms) || enter(self) < 0)
-		return NULL;
-	options.timeout_ms = timeout_ms;
-	rc = INSIDE(self, cell_session_run(HANDLE(self)->pointer, code, (size_t)size, &options, &result, &err));
-	if (rc < 0)
-		return raise_error(&err), NULL;
-	return result_wrap(result);
-}
-
-/* start(code, timeout_ms, port, token, mask, look_us) -> run id, or the result of a cell that was over within look_us */
-static PyObject *session_start(PyObject *self, PyObject *args)
-{
-	struct cell_run_options options = CELL_RUN_OPTIONS_INIT;
-	struct cell_error err;
-	const char *code;
-	Py_ssize_t size;
-	long long timeout_ms;
-	PyObject *port;
-	unsigned long long token;
-	unsigned mask;
-	uint64_t id = 0;
-	int rc;
-	if (!PyArg_ParseTuple(args, "s#LOKIi", &code, &size, &timeout_ms, &port, &token, &mask, &options.look_us) ||
-	    check_type(port, port_type, "a Port") < 0 || enter(self) < 0)
-		return NULL;
-	struct reg *reg = reg_create(port_of(port), token, mask, true);
-	if (!reg) {
-		leave(self);
-		return PyErr_NoMemory();
-	}
-	options.timeout_ms = timeout_ms;
-	options.on_event = on_run_event;
-	options.event_arg = reg;
-	options.look_end = &stay.heard;
-	stay = (struct stay){ .reg = options.look_us > 0 ? reg : NULL };
-	rc = INSIDE(self, cell_session_start(HANDLE(self)->pointer, code, (size_t)size, &options, &id, &err));
-	stay.reg = NULL;
-	if (rc < 0) {
-		reg_destroy(reg);
-		return raise_error(&err), NULL;
-	}
-	if (stay.result)
-		return result_wrap(stay.result);
-	return PyLong_FromUnsignedLongLong(id);
-}
-
-static PyObject *session_interrupt(PyObject *self, PyObject *args)
-{
-	struct cell_error err;
-	(void)args;
-	if (enter(self) < 0)
-		return NULL;
-	return none_or_error(INSIDE(self, cell_session_interrupt(HANDLE(self)->pointer, &err)), &err);
-}
-
-/* cancel(run id) */
-static PyObject *session_cancel(PyObject *self, PyObject *args)
-{
-	struct cell_error err;
-	unsigned long long id;
-	if (!PyArg_ParseTuple(args, "K", &id) || enter(self) < 0)
-		return NULL;
-	return none_or_error(INSIDE(self, cell_session_cancel(HANDLE(self)->pointer, id, &err)), &err);
-}
-
-static PyObject *session_reset(PyObject *self, PyObject *args)
-{
-	struct cell_error err;
-	(void)args;
-	if (enter(self) < 0)
-		return NULL;
-	return none_or_error(INSIDE(self, cell_session_reset(HANDLE(self)->pointer, &err)), &err);
-}
-
-/* answer(id, accept, reason, args_json, always, look_us) */
-static PyObject *session_answer(PyObject *self, PyObject *args)
-{
-	struct cell_approval_answer answer = CELL_APPROVAL_ANSWER_INIT;
-	struct cell_error err;
-	unsigned long long id;
-	if (!PyArg_ParseTuple(args, "Kpzzpi", &id, &answer.accept, &answer.reason, &answer.args, &answer.always, &answer.look_us) ||
-	    enter(self) < 0)
-		return NULL;
-	answer.look_end = &stay.heard;
-	stay = (struct stay){ 0 };
-	return none_or_error(INSIDE(self, cell_session_answer(HANDLE(self)->pointer, id, &answer, &err)), &err);
-}
-
-static PyObject *session_approvals(PyObject *self, PyObject *args)
-{
-	struct cell_error err;
-	char *json = NULL;
-	int rc;
-	(void)args;
-	if (enter(self) < 0)
-		return NULL;
-	rc = INSIDE(self, cell_session_approvals(HANDLE(self)->pointer, &json, &err));
-	if (rc < 0)
-		return raise_error(&err), NULL;
-	PyObject *text = text_of(json, strlen(json));
-	free(json);
-	return text;
-}
-
-static PyMethodDef session_methods[] = {
-	{ "close", handle_close, METH_NOARGS, NULL },
-	{ "id", session_id, METH_NOARGS, NULL },
-	{ "kernel_pid", session_kernel_pid, METH_NOARGS, NULL },
-	{ "run", session_run, METH_VARARGS, NULL },
-	{ "start", session_start, METH_VARARGS, NULL },
-	{ "interrupt", session_interrupt, METH_NOARGS, NULL },
-	{ "cancel", session_cancel, METH_VARARGS, NULL },
-	{ "reset", session_reset, METH_NOARGS, NULL },
-	{ "answer", session_answer, METH_VARARGS, NULL },
-	{ "approvals", session_approvals, METH_NOARGS, NULL },
 	{ NULL, NULL, 0, NULL },
 };
 

@@ -35,6 +35,12 @@ def test_constructor(tmp_path):
     assert CodeExecutor().approval_timeout == 60.0 and CodeExecutor().approve_tool_calls
     with pytest.raises(ValueError, match="require_shell_escape=True requires approve_shell_cmds=True"):
         CodeExecutor(require_shell_escape=True)
+    with pytest.raises(FileNotFoundError):
+        run(CodeExecutor(working_dir=tmp_path / "none").start())
+    with pytest.raises(asyncio.TimeoutError, match="not started within"):
+        run(CodeExecutor(kernel_init_timeout=1e-6).start())
+    with pytest.raises(ValueError, match="no environment variable"):
+        run(CodeExecutor(kernel_env={"A=B": "c"}).start())
 
 
 def test_text_is_output_displays_and_the_value(tmp_path):

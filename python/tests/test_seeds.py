@@ -134,6 +134,9 @@ def test_configurations_are_checked():
         SubprocessConfig(default_timeout=0)
     with pytest.raises(ValueError):
         DenoSandboxConfig(network_profile="some")
+    with pytest.raises(ValueError, match="deps_net_allowlist"):
+        DenoSandboxConfig(network_profile="deps-only", deps_net_allowlist=("example.org",))
+    assert ContainerConfig().timeout == 30.0 and ContainerConfig(timeout=5).session_options()["timeout_ms"] == 5000
     with pytest.raises(ValueError):
         SandboxConfig(memory_limit="lots").session_options()
     assert SubprocessConfig(cache_venv=False).get_resolved_cleanup() is True

@@ -2,11 +2,15 @@
 import asyncio
 import time
 import dataclasses
+import datetime
+import decimal
 import enum
+import functools
 import pickle
 import sys
 import threading
-from typing import List, Optional
+import uuid
+from typing import Dict, List, NamedTuple, NewType, Optional, Set, Tuple, Union
 
 import pytest
 from conftest import run
@@ -33,15 +37,33 @@ def test_values_and_variables(storage):
     ("None", None), ("'text'", "text"), ("[1, {'a': None}]", [1, {"a": None}]), ("(1, 2)", (1, 2)), ("{1, 2}", {1, 2}),
     ("set()", set()), ("b'\\x00\\xff'", b"\x00\xff"), ("1+2j", 1 + 2j), ("{1: (b'x',)}", {1: (b"x",)}),
     ("10**400", 10 ** 400), ("[list(range(5000))]", [list(range(5000))]), ("tuple(range(3000))", tuple(range(3000))),
-    ("float('inf')", float("inf")), ("object", "<class 'object'>"),
+    ("float('inf')", float("inf")), ("object", "<class 'object'>"), ("[-float('inf'), 1-2j]", [-float("inf"), 1 - 2j]),
+    ("frozenset({1}), bytearray(b'x'), {(): set()}", (frozenset({1}), bytearray(b"x"), {(): set()})),
+    ("import datetime as d\n[d.datetime(2020, 1, 2, tzinfo=d.timezone.utc), d.date(2020, 1, 2), d.time(3), d.timedelta(1)]",
+     [datetime.datetime(2020, 1, 2, tzinfo=datetime.timezone.utc), datetime.date(2020, 1, 2), datetime.time(3), datetime.timedelta(1)]),
+    ("import decimal, uuid\ndecimal.Decimal('1.50'), uuid.UUID(int=1)", (decimal.Decimal("1.50"), uuid.UUID(int=1))),
+    ("import decimal\nclass Decimal(decimal.Decimal): pass\n[Decimal(1)]", "[Decimal('1')]"),
 ])
 def test_exact_values(shared, code, value):
     assert shared.run(code).value == value
 
 
+def test_texts_that_are_no_data_are_not_read():
+    from workcell.types import read_literal
+
+    assert read_literal("[nan, bytearray(b'x')]")[1] == bytearray(b"x")
+    for text in ("bytearray(10 ** 9)", "bytearray(1000000000)", "open('x')", "datetime.datetime.now()", "datetime.timedelta(1e99)",
+                 "{**{}}", "[*()]", "frozenset(*[1])", "UUID(**{})", "x", "().__class__", "(" * 5000):
+        with pytest.raises(ValueError):
+            read_literal(text)
+
+
 def test_objects_that_lie_about_themselves_are_texts(shared):
     result = shared.run("class Five:\n    def __repr__(self): return '(5,)'\nFive()")
     assert result.value == "(5,)"
+    result = shared.run("import datetime\nclass date:\n    __module__ = 'datetime'\n"
+                        "    def __repr__(self): return 'datetime.date(2020, 1, 1)'\ndate()")
+    assert result.value == "datetime.date(2020, 1, 1)"
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +88,7 @@ def test_timeouts_are_hard_and_keep_the_state(storage):
             await session.run("x = 1")
             result = await session.run("while True: pass", timeout=0.2)
             assert result.error_info.code == "timeout" and result.state_kept
+            assert "while True" in result.error and "longer than its timeout of 0.2 s" in result.error.splitlines()[-1]
             assert (await session.run("x")).value == 1
             with pytest.raises(ValueError):
                 await session.run("1", timeout=0)
@@ -247,6 +270,57 @@ def test_functions_of_the_host(storage):
     run(main())
 
 
+@dataclasses.dataclass
+class Place:
+    x: int
+    name: str = "here"
+
+
+class Pair(NamedTuple):
+    first: int
+    second: str
+
+
+UserId = NewType("UserId", int)
+
+
+def test_arguments_are_what_the_annotations_say():
+    @dataclasses.dataclass
+    class Local:  # which get_type_hints() alone does not find
+        n: int
+
+    def places(one: Dict[str, Place], two: Tuple[int, Place], three: Set[int], four: Pair, five: UserId) -> str:
+        return repr((one, two, three, four, five))
+
+    def moments(at: datetime.time, long: datetime.timedelta, raw: bytes, either: Union[int, Place] = 1) -> str:
+        return repr((at, long, raw, either))
+
+    def local(of: "Local", odd: "Missing" = None) -> str:  # noqa: F821
+        return repr(of)
+
+    made = Session.scratch(tools=[places, moments, local])
+
+    async def main():
+        async with made as session:
+            for code, wanted in (
+                    ("tools.places(one={'a': {'x': 1}}, two=[2, {'x': 3}], three=[4, 4], four=[5, 'b'], five=6)",
+                     ({"a": Place(1)}, (2, Place(3)), {4}, Pair(5, "b"), 6)),
+                    ("tools.moments(at='03:04', long=1.5, raw='AAE=')",
+                     (datetime.time(3, 4), datetime.timedelta(seconds=1.5), b"\0\1", 1)),
+                    ("tools.moments(at='03:04', long=1, raw='', either={'x': 7})",
+                     (datetime.time(3, 4), datetime.timedelta(seconds=1), b"", Place(7)))):
+                assert (await session.run(code)).value == repr(wanted)
+            assert (await session.run("tools.local(of={'n': 1})")).value.endswith("Local(n=1)")
+            for code, said in (("tools.places(one={'a': {'x': 'no'}}, two=[2, {'x': 3}], three=[], four=[5, 'b'], five=6)",
+                                "one.x: int expected, not str"),
+                               ("tools.places(one={}, two=[2], three=[], four=[5, 'b'], five=6)", "two: 2 values expected, not 1")):
+                assert said in (await session.run(code)).error
+
+    run(main())
+    with pytest.raises(TypeError, match="no name of its own"):
+        Session.scratch(tools=[functools.partial(places, five=1)])
+
+
 def test_calls_overlap(storage):
     async def main():
         async with Session(storage=storage) as session:
@@ -325,8 +399,10 @@ def test_facades(storage):
             assert (await session.get_workflow("double"))["source"].startswith("async def run")
             assert await session.get_workflow("nothing") is None
             assert (await session.run("workflows.double(n=21)")).value == 42
-            with pytest.raises(SyntaxError):
+            with pytest.raises(SyntaxError, match="^Syntax error in workflow code: (?!Syntax)"):
                 await session.add_workflow("bad", "async def run(:", "")
+            with pytest.raises(SyntaxError, match=r"line 2"):
+                await session.add_workflow("bad", "async def run():\n    return 1 +\n", "")
             with pytest.raises(ValueError):
                 await session.add_workflow("not a name", "async def run(): pass", "")
             assert await session.remove_workflow("double") is True
@@ -549,6 +625,8 @@ def test_tables_arrays_and_pictures(storage, tmp_path):
             image, = plot.images
             assert image.path.parent == tmp_path / "images" and image.pil().format == "PNG"
             assert "data:image/png" in plot._repr_mimebundle_()["text/html"]
+            shown, value = (await session.run("import PIL.Image\np = PIL.Image.new('RGB', (2, 3))\ndisplay(p)\np")).images
+            assert shown.path != value.path and value.pil().size == (2, 3)
 
     run(main())
 

@@ -12,6 +12,7 @@ import functools
 import inspect
 import json
 import os
+import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -62,7 +63,39 @@ class HostTool:
     def of(cls, fn: Callable[..., Any], name: Optional[str] = None, description: Optional[str] = None,
            timeout: Optional[float] = 60.0, thread: bool = False) -> "HostTool":
         about = description if description is not None else doc_parts(fn.__doc__)[0]
-        return cls(name or fn.__name__, about, parameters_of(fn), fn, timeout, thread, converter_of(fn))
+        name = name or getattr(fn, "__name__", None)
+        if not name:
+            raise TypeError("a %s has no name of its own: give one" % type(fn).__name__)
+        return cls(name, about, parameters_of(fn), fn, timeout, thread, converter_of(fn))
+
+
+_JSON_TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "list": "array", "dict": "object"}
+
+
+def tools_of(source: Any) -> List[HostTool]:
+    """The tools of an adapter or a registry; blocking, where it has to ask a server for them."""
+    tools = source.get_all_tools() if hasattr(source, "get_all_tools") else source.list_tools()
+    return [_adapted(source, tool, each, len(tool.callables) == 1) for tool in tools for each in tool.callables]
+
+
+def _adapted(source: Any, tool: Any, called: Any, alone: bool) -> HostTool:
+    properties: Dict[str, Any] = {}
+    for parameter in called.parameters:
+        kind = _JSON_TYPES.get(parameter.type, parameter.type)
+        known = kind in _JSON_TYPES.values()
+        properties[parameter.name] = {
+            name: value for name, value in (("type", kind if known else None), ("description", parameter.description or None),
+                                            ("default", None if parameter.required else parameter.default))
+            if value is not None}
+
+    async def call(**args: Any) -> Any:
+        return await source.call_tool(tool.name, called.name, args)
+
+    required = [parameter.name for parameter in called.parameters if parameter.required]
+    name = tool.name if alone and called.name == tool.name else "%s.%s" % (tool.name, called.name)
+    # The adapter has its own idea of how long a call may take.
+    return HostTool(name, called.description or tool.description,
+                    {"type": "object", "properties": properties, "required": required}, call, None)
 
 
 @dataclass
@@ -76,7 +109,7 @@ class Spec:
     audit: Optional[AuditLog] = None
     variables: Optional[Mapping[str, str]] = None
     progress: Optional[Callable[[str], Any]] = None
-    tools: List[HostTool] = field(default_factory=list)
+    tools: List[Any] = field(default_factory=list)  # HostTool, adapters, registries
     middlewares: List[ToolMiddleware] = field(default_factory=list)
     mcp: Dict[str, Dict[str, Any]] = field(default_factory=dict)
     deps: List[str] = field(default_factory=list)
@@ -102,10 +135,12 @@ class SpaceHandle:
     """A space of the library: storage and tools, without a session."""
 
     close_order = 1
+    own_python = False  # its code is run by the version of Python that runs this
 
     def __init__(self, engine: Engine, options: Mapping[str, Any], variables: Optional[Mapping[str, str]] = None,
                  progress: Optional[Callable[[str], Any]] = None) -> None:
         given = {name: value for name, value in options.items() if value is not None}
+        self.own_python = "python_version" not in given and given.get("python", sys.executable) == sys.executable
         given.setdefault("installer_env", installer_env())
         given.setdefault("path", os.environ.get("PATH"))
         names = os.environ if variables is None else variables
@@ -239,8 +274,9 @@ class Core:
         try:
             for name, params in spec.mcp.items():
                 self.add_mcp(name, params)
-            for tool in spec.tools:
-                self.add_tool(tool)
+            for given in spec.tools:
+                for tool in [given] if isinstance(given, HostTool) else tools_of(given):
+                    self.add_tool(tool)
             if self._middlewares:
                 self._register_middlewares()
             self._configure_deps()

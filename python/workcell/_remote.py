@@ -18,6 +18,7 @@ from .errors import ConfigurationError, EngineError, ServerError, from_operation
 ANSWER_SECONDS, INSTALL_SECONDS = 60.0, 900.0
 #: More than this is not read.
 MAX_ANSWER_BYTES = 1 << 30
+PIECE_BYTES = 1 << 18
 _TYPE = "_data_type"
 
 
@@ -52,6 +53,20 @@ class _Answer:
         if isinstance(detail, list):
             detail = "; ".join(str(each.get("msg", each)) if isinstance(each, dict) else str(each) for each in detail)
         return str(detail), str(word)
+
+
+def _read(response: http.client.HTTPResponse) -> bytes:
+    """In pieces: Python 3.9 makes a buffer of as many bytes as it is asked to read at most."""
+    pieces: List[bytes] = []
+    size = 0
+    while True:
+        piece = response.read(PIECE_BYTES)
+        if not piece:
+            return b"".join(pieces)
+        pieces.append(piece)
+        size += len(piece)
+        if size > MAX_ANSWER_BYTES:
+            raise ServerError("the server's answer is larger than %d bytes" % MAX_ANSWER_BYTES)
 
 
 class RemoteSpace(SpaceHandle):
@@ -95,10 +110,7 @@ class RemoteSpace(SpaceHandle):
         try:
             connection.request(method, prefix + path, body=body, headers=headers)
             response = connection.getresponse()
-            data = response.read(MAX_ANSWER_BYTES + 1)
-            if len(data) > MAX_ANSWER_BYTES:
-                raise ServerError("the server's answer is larger than %d bytes" % MAX_ANSWER_BYTES)
-            return _Answer(response.status, response.getheader("Content-Type") or "", data)
+            return _Answer(response.status, response.getheader("Content-Type") or "", _read(response))
         except (OSError, http.client.HTTPException) as error:
             raise ServerError("the server could not be asked: %s" % (str(error) or type(error).__name__)) from None
         finally:

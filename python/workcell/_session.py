@@ -17,8 +17,12 @@ from .execution.executors import (ContainerExecutor, DenoSandboxExecutor, InProc
 from .execution.protocol import Executor
 from .policy import PolicyLike, gate_bits
 from .storage import FileStorage, StorageBackend
+from .tools.adapters import ToolAdapter
 from .tools.middleware import ToolMiddleware
+from .tools.registry import ToolRegistry
 
+#: A function of the host, or something that has tools.
+ToolLike = Union[Callable[..., Any], ToolAdapter, ToolRegistry]
 F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S", bound="_Session")
 
@@ -46,13 +50,13 @@ def check_arguments(storage: Any, executor: Any) -> None:
 def session_extras(*, policy: PolicyLike, gate: Optional[Sequence[str]], approval_timeout: Optional[float],
                    approval_stops_clock: bool, require_shell_escape: bool, restore_cwd: bool, audit: Optional[AuditLog],
                    middlewares: Sequence[ToolMiddleware], mcp_servers: Optional[Mapping[str, Mapping[str, Any]]],
-                   tools: Sequence[Callable[..., Any]], variables: Optional[Mapping[str, str]],
+                   tools: Sequence[ToolLike], variables: Optional[Mapping[str, str]],
                    progress: Optional[Callable[[str], Any]], engine: Optional[Engine]) -> Dict[str, Any]:
     """Options of a session as parts of a Spec."""
     return {
         "policy": policy, "audit": audit, "middlewares": list(middlewares), "variables": variables, "progress": progress,
         "engine": engine, "mcp": {name: dict(params) for name, params in (mcp_servers or {}).items()},
-        "tools": [each if isinstance(each, HostTool) else HostTool.of(each) for each in tools],
+        "tools": [HostTool.of(each) if callable(each) else each for each in tools],
         "session": {"gate": gate_bits(gate), "approval_timeout_ms": milliseconds(approval_timeout),
                     "approval_stops_clock": int(approval_stops_clock), "require_shell_escape": int(require_shell_escape),
                     "restore_cwd": int(restore_cwd)},
@@ -75,7 +79,7 @@ class _Session:
                  approval_timeout: Optional[float] = 60.0, approval_stops_clock: bool = False,
                  require_shell_escape: bool = False, restore_cwd: bool = False, audit: Optional[AuditLog] = None,
                  middlewares: Sequence[ToolMiddleware] = (),
-                 mcp_servers: Optional[Mapping[str, Mapping[str, Any]]] = None, tools: Sequence[Callable[..., Any]] = (),
+                 mcp_servers: Optional[Mapping[str, Mapping[str, Any]]] = None, tools: Sequence[ToolLike] = (),
                  variables: Optional[Mapping[str, str]] = None, progress: Optional[Callable[[str], Any]] = None,
                  engine: Optional[Engine] = None) -> None:
         check_arguments(storage, executor)

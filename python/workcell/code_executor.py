@@ -10,9 +10,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, AsyncIterator, Callable, Dict, List, Mapping, Optional, Sequence, Set, Union
+from typing import Any, AsyncIterator, Awaitable, Callable, Dict, List, Mapping, Optional, Sequence, Set, Union
 
 from ._core import RUN_MASK, Core
 from ._engine import CHUNK, DISPLAY, mask_of
@@ -56,11 +57,11 @@ class CodeExecutor:
         require_shell_escape: processes are started by ``!cmd`` only; needs ``approve_shell_cmds``.
         approval_stops_clock: a cell's timeout does not count the time that it waits for approvals.
         mcp_servers: servers whose tools the code has, by name; what :func:`generate_mcp_sources` was given is known.
-        tools: functions of the host as tools.
+        tools: functions of the host as tools, adapters, registries.
         connect_timeout: seconds that an MCP server has to start.
+        kernel_init_timeout: seconds that starting and resetting a kernel may take; asyncio.TimeoutError.
         tool_server_host, tool_server_port, kernel_gateway_host, kernel_gateway_port, log_level: taken for compatibility;
-            there are no such servers and no ports.
-        kernel_init_timeout: taken for compatibility.
+            there are no such servers and no ports, and the logger ``workcell`` has its level from the program.
     """
 
     def __init__(self, tool_server_host: str = "localhost", tool_server_port: Optional[int] = None,
@@ -118,9 +119,17 @@ class CodeExecutor:
         """Starts the kernel; one that runs stays."""
         if self._session is not None:
             return
+        if self.working_dir is not None and not self.working_dir.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "there is no such working directory", str(self.working_dir))
         session = self._make_session()
-        await session.start()
+        await self._in_time(session.start(), "started")
         self._session = session
+
+    async def _in_time(self, work: Awaitable[None], what: str) -> None:
+        try:
+            await asyncio.wait_for(work, self.kernel_init_timeout)
+        except asyncio.TimeoutError:
+            raise asyncio.TimeoutError("the kernel was not %s within %g seconds" % (what, self.kernel_init_timeout)) from None
 
     async def stop(self) -> None:
         """Ends it. More than once is fine, and it may be started again."""
@@ -144,7 +153,7 @@ class CodeExecutor:
 
     async def reset(self) -> None:
         """A fresh kernel. MCP servers end, and start again when they are used."""
-        await self.session.reset()
+        await self._in_time(self.session.reset(), "reset")
 
     def cancel(self) -> None:
         """Ends the cells that run now: their streams end without a result, ``execute()`` gives an empty one."""

@@ -37,7 +37,7 @@ class Session(_Session):
         audit: where calls are recorded.
         middlewares: functions around every tool call, the first outermost.
         mcp_servers: ``{name: {"command", "args", ...} or {"url", ...}}``.
-        tools: functions of the host as tools.
+        tools: functions of the host as tools; or adapters and registries, of :mod:`workcell.tools` or your own.
         variables: for ``${VAR}`` in tool definitions; None: the environment as it is when the session starts.
         progress: is told what pip and uv say.
         engine: None: the engine of the process.

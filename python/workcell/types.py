@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import datetime
+import decimal
 import html
 import io
 import json
+import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Tuple, Union
@@ -57,21 +60,44 @@ class Image:
         return "<Image %s>" % (self.path if self.path is not None else "%s, %d bytes" % (self.mime, len(self.data)))
 
 
-class _Special(ast.NodeTransformer):
-    """nan and inf, which Python prints but cannot read."""
+def _bytearray(data: bytes = b"") -> bytearray:
+    if not isinstance(data, bytes):
+        raise TypeError("a number would be a size")
+    return bytearray(data)
 
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        if node.id in ("nan", "inf"):
-            return ast.copy_location(ast.Constant(float(node.id)), node)
-        return node
+
+#: What may be called in the text of a value, with plain arguments. The text is not trusted: nothing here is large or has effects.
+_CALLS: Dict[str, Any] = {
+    "datetime.datetime": datetime.datetime, "datetime.date": datetime.date, "datetime.time": datetime.time,
+    "datetime.timedelta": datetime.timedelta, "datetime.timezone": datetime.timezone, "Decimal": decimal.Decimal,
+    "UUID": uuid.UUID, "frozenset": frozenset, "bytearray": _bytearray, "set": set}
+_NAMES: Dict[str, Any] = {"nan": float("nan"), "inf": float("inf"), "datetime.timezone.utc": datetime.timezone.utc}
+
+
+def _read_node(node: ast.AST) -> Any:
+    if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
+        parts = map(_read_node, node.elts)
+        return list(parts) if isinstance(node, ast.List) else tuple(parts) if isinstance(node, ast.Tuple) else set(parts)
+    if isinstance(node, ast.Dict) and None not in node.keys:
+        return {_read_node(key): _read_node(value) for key, value in zip(node.keys, node.values) if key is not None}
+    if isinstance(node, ast.Call):
+        make = _CALLS[ast.unparse(node.func)]
+        return make(*map(_read_node, node.args), **{str(each.arg): _read_node(each.value) for each in node.keywords})
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        return _NAMES[ast.unparse(node)]
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Name):
+        return -_NAMES[node.operand.id]
+    return ast.literal_eval(node)
 
 
 def read_literal(text: str) -> Any:
-    """The value of a Python literal; ValueError where it is none."""
+    """The value of a text such as repr() gives for data; ValueError where it is something else."""
     try:
-        tree = _Special().visit(ast.parse(text.strip(), mode="eval"))
-        return ast.literal_eval(tree)
-    except (SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        try:
+            return ast.literal_eval(text)
+        except ValueError:
+            return _read_node(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, TypeError, KeyError, ArithmeticError, OverflowError, MemoryError, RecursionError) as error:
         raise ValueError(str(error)) from None
 
 
@@ -97,8 +123,8 @@ class ExecutionResult:
     """The outcome of one cell.
 
     ``value`` is the value of the last expression as Python data: exact for JSON-like data, tuples, sets, bytes and numbers,
-    a DataFrame for a DataFrame (with pandas on the host), otherwise the value's ``repr``. ``error`` is None or the
-    traceback; :attr:`error_info` has its parts. In a notebook a result shows itself.
+    dates, decimals and UUIDs, a DataFrame for a DataFrame (with pandas on the host), otherwise the value's ``repr``. ``error``
+    is None or the traceback; :attr:`error_info` has its parts. In a notebook a result shows itself.
     """
 
     def __init__(self, value: Any = None, stdout: str = "", error: Optional[str] = None,
@@ -122,7 +148,13 @@ class ExecutionResult:
             self.error = self.error_info = None
         else:
             self.error_info = info = ErrorInfo(*found)
-            self.error = info.traceback or (info.type + ": " + info.message if info.type else info.message)
+            why = info.type + ": " + info.message if info.type else info.message
+            if not info.traceback:
+                self.error = why
+            elif info.code in ("timeout", "interrupted", "limit_exceeded"):  # where the code was, and what ended it there
+                self.error = info.traceback.rstrip("\n") + "\n" + why
+            else:
+                self.error = info.traceback
 
     # -- the value
 
@@ -202,7 +234,8 @@ class ExecutionResult:
             return []
         found = [Image(path=Path(path)) for path in self._native.images]
         for parts in [*self._native.displays, self._native.mime]:
-            found += [Image(data, mime=mime) for mime, data in parts if mime in ("image/png", "image/jpeg")]
+            pictures = [Image(data, mime=mime) for mime, data in parts if mime in ("image/png", "image/jpeg")]
+            found += sorted(pictures, key=lambda each: each.mime, reverse=True)[:1]  # one thing, which may come in both
         return found
 
     @property

@@ -1,6 +1,7 @@
 """Output while it is written: at once, together, in order, and none of it lost."""
 import os
 import subprocess
+import sys
 import threading
 
 import pytest
@@ -88,6 +89,27 @@ def test_small_writes_are_coalesced(stream, write):
     chunks = [event["data"] for event in stream.events if event["event"] == "chunk"]
     assert "".join(chunks) == result["text"] == "0123456789" * 2000
     assert len(chunks) < 2000, len(chunks)
+
+
+def test_a_line_and_its_end_come_together():
+    """On a CPU that they share with a busy process, a host that is woken takes the turn of the kernel that woke it."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(allowed)})
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    driver = support.Driver(cwd="/")
+    try:
+        driver.run("import time")
+        driver.events.clear()
+        driver.run("for i in range(40):\n    print('line', i)\n    t = time.process_time()\n"
+                   "    while time.process_time() - t < 0.01: pass")
+        chunks = [event["data"] for event in driver.events if event["event"] == "chunk"]
+    finally:
+        os.sched_setaffinity(0, allowed)
+        driver.close()
+        busy.kill()
+        busy.wait()
+    assert "".join(chunks) == "".join("line %d\n" % i for i in range(40))
+    assert [chunk for chunk in chunks if not chunk.endswith("\n")] == []
 
 
 # ---- in order, and all of it -------------------------------------------------------------------------------

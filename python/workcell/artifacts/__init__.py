@@ -6,13 +6,11 @@ import datetime
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Union
+from typing import Any, Dict, List, Mapping, Optional, Union
 
+from .._part import StoragePart, time_of
 from ..errors import ArtifactNotFoundError
 from .tables import from_bytes, to_bytes
-
-if TYPE_CHECKING:
-    from .._core import SpaceHandle
 
 _INTERNAL = "_data_type"
 
@@ -39,19 +37,12 @@ class Artifact:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Artifact":
         return cls(data["name"], data.get("path") or "", data.get("description") or "", own_metadata(data),
-                   _time(data.get("created_at")))
+                   time_of(data.get("created_at")))
 
 
 def own_metadata(data: Mapping[str, Any]) -> Dict[str, Any]:
     """Without what is kept for ourselves."""
     return {key: value for key, value in (data.get("metadata") or {}).items() if key != _INTERNAL}
-
-
-def _time(text: Any) -> datetime.datetime:
-    try:
-        return datetime.datetime.fromisoformat(str(text).replace("Z", "+00:00"))
-    except ValueError:
-        return datetime.datetime.fromtimestamp(0, datetime.timezone.utc)
 
 
 def artifact_dict(data: Mapping[str, Any]) -> Dict[str, Any]:
@@ -60,11 +51,11 @@ def artifact_dict(data: Mapping[str, Any]) -> Dict[str, Any]:
             "metadata": own_metadata(data), "created_at": data.get("created_at"), "size": data.get("size")}
 
 
-class ArtifactStore:
+class ArtifactStore(StoragePart):
     """The artifacts of a storage, from the host. All methods wait."""
 
-    def __init__(self, space: Callable[[], "SpaceHandle"], path: str = "") -> None:
-        self._space = space
+    def __init__(self, storage: Any, path: str = "") -> None:
+        super().__init__(storage)
         self.path = path
 
     def save(self, name: str, data: Any, description: str = "", metadata: Optional[Mapping[str, Any]] = None) -> Artifact:
@@ -100,8 +91,27 @@ class FileArtifactStore(ArtifactStore):
         # A storage keeps its artifacts in artifacts/; a store that was given such a folder is that storage's.
         self.path_obj = Path(path)
         base = self.path_obj.parent if self.path_obj.name == "artifacts" else self.path_obj
-        self._storage = FileStorage(base)
-        super().__init__(self._storage.space, os.fspath(path))
+        super().__init__(FileStorage(base), os.fspath(path))
+
+    def register(self, name: str, description: str, metadata: Optional[Mapping[str, Any]] = None) -> Artifact:
+        """A file that lies in the folder already, as an artifact: text where it is UTF-8, else bytes."""
+        try:
+            data = (Path(self.storage.root) / "artifacts" / name).read_bytes()
+        except (FileNotFoundError, IsADirectoryError):
+            raise ArtifactNotFoundError(name) from None
+        try:
+            return self.save(name, data.decode("utf-8"), description, metadata)
+        except UnicodeDecodeError:
+            return self.save(name, data, description, metadata)
+
+
+class RedisArtifactStore(ArtifactStore):
+    """The artifacts of a Redis server; the prefix is ``P:artifacts`` where a storage's is ``P``."""
+
+    def __init__(self, redis: Any, prefix: str = "py_code_mode:artifacts") -> None:
+        from ..storage import redis_storage
+
+        super().__init__(redis_storage(redis, prefix, "artifacts"), prefix)
 
 
 class ArtifactsNamespace:
@@ -116,4 +126,5 @@ class ArtifactsNamespace:
 
 ArtifactStoreProtocol = ArtifactStore
 
-__all__ = ["Artifact", "ArtifactStore", "FileArtifactStore", "ArtifactsNamespace", "ArtifactNotFoundError"]
+__all__ = ["Artifact", "ArtifactStore", "ArtifactStoreProtocol", "FileArtifactStore", "RedisArtifactStore", "ArtifactsNamespace",
+           "ArtifactNotFoundError"]

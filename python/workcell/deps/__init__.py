@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Union
+from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Union
 
+from .._part import StoragePart
 from ..errors import DependencyError, DepsError, RuntimeDepsDisabledError
-
-if TYPE_CHECKING:
-    from .._core import SpaceHandle
 
 
 class SyncResult(NamedTuple):
@@ -43,11 +43,8 @@ def collect_configured_deps(deps: Optional[Sequence[str]],
     return list(dict.fromkeys(found))
 
 
-class DepsNamespace:
-    """The packages of a storage, from the host. All methods wait."""
-
-    def __init__(self, space: Callable[[], "SpaceHandle"]) -> None:
-        self._space = space
+class DepsStore(StoragePart):
+    """The packages of a storage. What cannot be installed is not recorded: recording and installing are one step."""
 
     def list(self) -> "List[str]":
         return list(self._space().call("deps.list"))
@@ -60,12 +57,112 @@ class DepsNamespace:
         """From the list and the environment; whether it was there."""
         return bool(self._space().call("deps.remove", package=package))
 
+    def exists(self, package: str) -> bool:
+        """Whether it is listed, in whatever version."""
+        return _base(package) in {_base(each) for each in self.list()}
+
+    def clear(self) -> None:
+        """Removes all."""
+        for package in self.list():
+            self.remove(_base(package))
+
+    def hash(self) -> str:
+        """SHA-256 of what is listed."""
+        return hashlib.sha256("\n".join(sorted(self.list())).encode()).hexdigest()
+
     def sync(self) -> SyncResult:
         """Makes the environment what the list says."""
         return _result(self._space().call("deps.sync"))
 
+
+def _base(package: str) -> str:
+    return re.split(r"[\[<>=!~]", package)[0].strip().lower().replace("_", "-")
+
+
+class FileDepsStore(DepsStore):
+    """The packages of a folder."""
+
+    def __init__(self, base_path: Union[str, "os.PathLike[str]"]) -> None:
+        from ..storage import FileStorage
+
+        super().__init__(FileStorage(base_path))
+
+
+class RedisDepsStore(DepsStore):
+    """The packages of a Redis server; the prefix is ``P:deps`` where a storage's is ``P``."""
+
+    def __init__(self, redis: Any, prefix: str = "py_code_mode:deps") -> None:
+        from ..storage import redis_storage
+
+        super().__init__(redis_storage(redis, prefix, "deps"))
+
+
+class MemoryDepsStore(DepsStore):
+    """Packages that are gone with the store."""
+
+    def __init__(self) -> None:
+        self._use_temporary()
+
+
+class PackageInstaller:
+    """Installs what a store lists, in at most ``timeout`` seconds. pip and uv are told more by PIP_* and UV_* variables."""
+
+    def __init__(self, timeout: float = 120.0, extra_args: Optional[Sequence[str]] = None) -> None:
+        if extra_args:
+            raise ValueError("Disallowed extra argument: %s" % extra_args[0])
+        self.timeout = timeout
+
+    def sync(self, store: DepsStore) -> SyncResult:
+        """Makes the environment what the list says."""
+        from .._core import SpaceHandle, milliseconds
+        from .._engine import default_engine
+
+        space = SpaceHandle(default_engine(), {**store.storage.space_options(), "install_timeout_ms": milliseconds(self.timeout)})
+        try:
+            return _result(space.call("deps.sync"))
+        finally:
+            space.close()
+
+
+class DepsNamespace:
+    """The packages of a storage as code has them. All methods wait."""
+
+    def __init__(self, store: DepsStore, installer: Optional[PackageInstaller] = None) -> None:
+        self.storage = store.storage
+        self.add, self.list, self.remove = store.add, store.list, store.remove
+        self._store, self._installer = store, installer
+
+    def sync(self) -> SyncResult:
+        """Makes the environment what the list says."""
+        return self._store.sync() if self._installer is None else self._installer.sync(self._store)
+
     def __repr__(self) -> str:
         return "<DepsNamespace: %d package(s) configured>" % len(self.list())
+
+
+class ControlledDepsNamespace:
+    """The same with the switch of ``allow_runtime_deps``."""
+
+    def __init__(self, wrapped: DepsNamespace, allow_runtime: bool = True) -> None:
+        self._allowed = allow_runtime
+        self._add, self._remove = wrapped.add, wrapped.remove
+        self.list, self.sync = wrapped.list, wrapped.sync
+
+    def add(self, package: str) -> SyncResult:
+        self._check("installation")
+        return self._add(package)
+
+    def remove(self, package: str) -> bool:
+        self._check("modification")
+        return self._remove(package)
+
+    def _check(self, what: str) -> None:
+        if not self._allowed:
+            raise RuntimeDepsDisabledError("Runtime dependency %s is disabled. Dependencies must be pre-configured before "
+                                           "session start." % what)
+
+    def __repr__(self) -> str:
+        return "<ControlledDepsNamespace: runtime=%s>" % ("enabled" if self._allowed else "disabled")
 
 
 def _result(data: Mapping[str, Any]) -> SyncResult:
@@ -73,7 +170,6 @@ def _result(data: Mapping[str, Any]) -> SyncResult:
     return SyncResult(*(frozenset(parts[name]) for name in SyncResult._fields))
 
 
-DepsStore = DepsNamespace
-
-__all__ = ["SyncResult", "DepsNamespace", "DepsStore", "collect_configured_deps", "RuntimeDepsDisabledError",
+__all__ = ["SyncResult", "DepsNamespace", "ControlledDepsNamespace", "DepsStore", "FileDepsStore", "RedisDepsStore",
+           "MemoryDepsStore", "PackageInstaller", "collect_configured_deps", "RuntimeDepsDisabledError",
            "DependencyError", "DepsError"]

@@ -18,6 +18,10 @@ from ..tools.middleware import ToolMiddleware
 PathLike = Union[str, "os.PathLike[str]"]
 
 
+#: What a kernel of the first family had to have installed.
+_KERNEL_DEPS = ("ipykernel", "py-code-mode", "nest-asyncio")
+
+
 def _path(path: Optional[PathLike]) -> Optional[str]:
     return None if path is None else os.path.abspath(os.path.expanduser(os.fspath(path)))
 
@@ -61,9 +65,16 @@ class ExecutorConfig:
     def __post_init__(self) -> None:
         if self.default_timeout is not None and self.default_timeout <= 0:
             raise ValueError("default_timeout must be more than 0, or None")
+        for name, value in (self.env or {}).items():
+            if not name or "=" in name or "\0" in name + value:
+                raise ValueError("%r is no environment variable" % name)
 
     def configured_deps(self) -> List[str]:
         return collect_configured_deps(self.deps, self.deps_file)
+
+    def packages(self) -> List[str]:
+        """What is installed before the first cell."""
+        return self.configured_deps()
 
     def session_options(self) -> Dict[str, Any]:
         """For the library."""
@@ -102,18 +113,18 @@ class SubprocessConfig(ExecutorConfig):
     """A kernel process of its own.
 
     Args:
-        python_version: ``"3.11"``: the interpreter by its version; None: the one that runs this.
+        python_version: ``"3.11"``: the interpreter by its version; None: the one that runs this, whose version it then is.
         venv_dir, venv_path: the environment for packages is there, made when missing.
         cache_venv: whether the project's environment is kept and used again.
         cleanup_venv_on_close: whether it is removed at the end; None: where it is not kept.
         startup_timeout: taken for compatibility; :class:`workcell.Engine` has the limit of starting an interpreter.
-        base_deps: taken for compatibility; kernels need no package.
+        base_deps: more packages, beside those that a kernel needed in the first family and needs no more.
     """
 
     python_version: Optional[str] = None
     venv_path: Optional[PathLike] = None
     venv_dir: Optional[PathLike] = None
-    base_deps: Tuple[str, ...] = ()
+    base_deps: Tuple[str, ...] = ("ipykernel",)
     startup_timeout: float = 30.0
     cleanup_venv_on_close: Optional[bool] = None
     cache_venv: bool = True
@@ -123,7 +134,8 @@ class SubprocessConfig(ExecutorConfig):
         if self.startup_timeout <= 0:
             raise ValueError("startup_timeout must be more than 0")
         if self.python_version is None:
-            return
+            object.__setattr__(self, "python_version", "%d.%d" % sys.version_info[:2])
+        assert self.python_version is not None
         version = self.python_version.strip()
         if not version:
             raise ValueError("python_version cannot be empty or whitespace-only")
@@ -134,11 +146,16 @@ class SubprocessConfig(ExecutorConfig):
         """Whether the environment is removed at the end."""
         return not self.cache_venv if self.cleanup_venv_on_close is None else self.cleanup_venv_on_close
 
+    def packages(self) -> List[str]:
+        extra = [each for each in self.base_deps if each.lower().replace("_", "-") not in _KERNEL_DEPS]
+        return list(dict.fromkeys(extra + super().packages()))
+
     def space_options(self) -> Dict[str, Any]:
         found = super().space_options()
         here = "%d.%d" % sys.version_info[:2]
-        if self.python_version is not None and self.python is None and self.python_version.strip() != here:
-            found["python_version"] = self.python_version.strip()
+        version = (self.python_version or here).strip()
+        if self.python is None and version != here:
+            found["python_version"] = version
             del found["python"]
         venv = _path(self.venv_path if self.venv_path is not None else self.venv_dir)
         if venv is not None:
@@ -261,6 +278,7 @@ class ContainerConfig(ExecutorConfig):
     the session's storage only ``workspace_id`` is used.
 
     Args:
+        timeout: the same as ``default_timeout``, by the name that the first family has for it here.
         auth_token: the server's token.
         remote_ca: certificates to trust for ``https://``, a PEM file; None: ``$SSL_CERT_FILE``, or the system's.
         remote_reopen: a cell whose session the server has ended meanwhile runs in a new one, instead of failing.
@@ -285,6 +303,11 @@ class ContainerConfig(ExecutorConfig):
     network_disabled: bool = False
     memory_limit: Union[str, int, None] = None
     cpu_quota: Optional[float] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.timeout is None:
+            object.__setattr__(self, "timeout", self.default_timeout)
 
     def session_options(self) -> Dict[str, Any]:
         found = super().session_options()
@@ -331,8 +354,9 @@ class DenoSandboxConfig(ExecutorConfig):
     Args:
         network_profile: ``none``, ``deps-only`` (the hosts of the package index that pip is configured with) or ``full``.
         deps_timeout: seconds that installing packages may take.
-        deno_executable, runner_path, deno_dir, deps_net_allowlist: taken for compatibility: the Deno that is used is the pinned
-            one, it keeps no cache of its own, and the index that pip is configured with says which hosts are needed.
+        deps_net_allowlist: refused with ``deps-only``, where the index that pip is configured with says which hosts there are.
+        deno_executable, runner_path, deno_dir: taken for compatibility: the Deno that is used is the pinned one, and it keeps no
+            cache of its own.
     """
 
     deps_timeout: float = 300.0
@@ -346,6 +370,9 @@ class DenoSandboxConfig(ExecutorConfig):
         super().__post_init__()
         if self.network_profile not in (None, "none", "deps-only", "full"):
             raise ValueError("network_profile is none, deps-only or full, not %r" % self.network_profile)
+        if self.deps_net_allowlist and self.network_profile == "deps-only":
+            raise ValueError("the hosts of deps-only are those of the package index that pip is configured with: others cannot be "
+                             "named in deps_net_allowlist")
 
     def session_options(self) -> Dict[str, Any]:
         found = super().session_options()

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from typing import Any, AsyncIterator, Callable, Dict, FrozenSet, List, Optional, Set, Type, TypeVar
+from typing import Any, AsyncIterator, Callable, Dict, FrozenSet, List, Optional, Set, Type, TypeVar, Union
 
 from .. import _facade
 from .._core import Core, Spec
+from .._part import StoragePart
 from .._runs import run_async, stream_async
 from ..errors import SessionClosedError
 from ..events import Event
 from ..storage import FileStorageAccess, RedisStorageAccess, StorageBackend
+from ..tools.registry import ToolRegistry
 from ..types import ExecutionResult, closed_result
 from .configs import (ContainerConfig, DenoSandboxConfig, ExecutorConfig, InProcessConfig, JupyterConfig, SandboxConfig,
                       SubprocessConfig)
@@ -64,7 +66,7 @@ class LibraryExecutor:
         middlewares = list(extras.pop("middlewares", [])) + list(self.config.tool_middlewares)
         space.update(extras.pop("space", {}))
         return Spec(executor=self.name, session=session, space=space, middlewares=middlewares,
-                    deps=self.config.configured_deps(), **extras)
+                    deps=self.config.packages(), **extras)
 
     async def start(self, storage: Optional[StorageBackend] = None) -> None:
         """Opens the session; one that is open stays as it is."""
@@ -184,11 +186,36 @@ class SandboxExecutor(LibraryExecutor):
 
 
 class InProcessExecutor(LibraryExecutor):
-    """This very process: no isolation."""
+    """This very process: no isolation.
+
+    Args:
+        config: None: what follows.
+        registry: tools of the host.
+        workflow_library, artifact_store, deps_namespace: their storage is used where ``start()`` is given none.
+        default_timeout: seconds; that of a config wins.
+    """
 
     name = "inprocess"
     config_type = InProcessConfig
     capabilities = COMMON
+
+    def __init__(self, config: Union[InProcessConfig, ToolRegistry, None] = None, workflow_library: Optional[StoragePart] = None,
+                 artifact_store: Optional[StoragePart] = None, deps_namespace: Any = None,
+                 default_timeout: Optional[float] = 30.0, *, registry: Optional[ToolRegistry] = None,
+                 skill_library: Optional[StoragePart] = None) -> None:
+        if isinstance(config, ToolRegistry):  # which was the first parameter once
+            config, registry = None, config
+        super().__init__(config if config is not None else InProcessConfig(default_timeout=default_timeout))
+        self._registry = registry
+        self._parts = [each for each in (workflow_library, skill_library, artifact_store, deps_namespace) if each is not None]
+
+    def make_spec(self, storage: Optional[StorageBackend]) -> Spec:
+        if storage is None and self._parts:
+            storage = self._parts[0].storage
+        spec = super().make_spec(storage)
+        if self._registry is not None:
+            spec.tools = [*spec.tools, self._registry]
+        return spec
 
 
 class ContainerExecutor(LibraryExecutor):
@@ -207,6 +234,10 @@ class ContainerExecutor(LibraryExecutor):
         super().__init__(config)
         if config.remote_url is not None:
             self.name = "remote"
+
+    async def stop(self) -> None:
+        """As :meth:`close`."""
+        await self.close()
 
     def make_spec(self, storage: Optional[StorageBackend]) -> Spec:
         assert isinstance(self.config, ContainerConfig)

@@ -17,15 +17,22 @@ def _text(result: ExecutionResult) -> str:
     return "\n".join(parts)
 
 
-def create_run_code_tool(executor: Any = None, session_url: Optional[str] = None, timeout: Optional[float] = 30.0,
-                         auth_token: Optional[str] = None) -> Callable[[str], Awaitable[str]]:
-    """``run_code(code)`` for an agent: on an executor or a session, or on a session server.
-
-    Exactly one of ``executor`` and ``session_url``.
-    """
+def _target(executor: Any, session_url: Optional[str], auth_token: Optional[str]) -> Any:
     if (executor is None) == (session_url is None):
         raise ValueError("Provide exactly one of 'executor' and 'session_url'")
-    target: Any = executor if executor is not None else ContainerExecutor(remote_url=session_url, auth_token=auth_token)
+    return executor if executor is not None else ContainerExecutor(remote_url=session_url, auth_token=auth_token)
+
+
+def create_run_code_tool(executor: Any = None, session_url: Optional[str] = None, timeout: Optional[float] = 30.0,
+                         session_id: Optional[str] = None, *, auth_token: Optional[str] = None
+                         ) -> Callable[[str], Awaitable[str]]:
+    """``run_code(code)`` for an agent: on an executor or a session, or on a session server.
+
+    Exactly one of ``executor`` and ``session_url``. ``session_id`` is refused: a server chooses the ids of its sessions.
+    """
+    if session_id is not None:
+        raise ValueError("a session server chooses the ids of its sessions: session_id cannot be given")
+    target = _target(executor, session_url, auth_token)
 
     async def run_code(code: str) -> str:
         """Runs Python code and returns what it printed and the value of its last expression. Variables persist."""
@@ -47,9 +54,17 @@ def describe_tools(tools: List[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-async def get_tools_description(executor: Any) -> str:
-    """The tools of an executor or a session, for a prompt."""
-    return describe_tools(await executor.list_tools())
+async def get_tools_description(session_url: Optional[str] = None, executor: Any = None, *,
+                                auth_token: Optional[str] = None) -> str:
+    """The tools of an executor, a session or a session server, for a prompt."""
+    if executor is None and session_url is not None and not isinstance(session_url, str):
+        session_url, executor = None, session_url
+    target = _target(executor, session_url, auth_token)
+    if executor is not None:
+        return describe_tools(await target.list_tools())
+    async with target:
+        await target.start()
+        return describe_tools(await target.list_tools())
 
 
 __all__ = ["create_run_code_tool", "get_tools_description", "describe_tools"]

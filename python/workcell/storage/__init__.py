@@ -12,8 +12,8 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 from .._engine import default_engine
 from ..artifacts import ArtifactStore
-from ..deps import DepsNamespace
-from ..workflows import WorkflowLibrary
+from ..deps import DepsNamespace, DepsStore
+from ..workflows import WorkflowLibrary, WorkflowStore
 
 if TYPE_CHECKING:
     from .._core import SpaceHandle
@@ -103,13 +103,17 @@ class _Storage:
 
     def get_workflow_library(self) -> WorkflowLibrary:
         """Its workflows."""
-        return WorkflowLibrary(self.space)
+        return WorkflowLibrary(store=self.get_workflow_store())
 
-    get_skill_library = get_workflow_store = get_skill_store = get_workflow_library
+    def get_workflow_store(self) -> WorkflowStore:
+        """The same."""
+        return WorkflowStore(self)
+
+    get_skill_library, get_skill_store = get_workflow_library, get_workflow_store
 
     def get_deps(self) -> DepsNamespace:
         """Its packages."""
-        return DepsNamespace(self.space)
+        return DepsNamespace(DepsStore(self))
 
     def get_vector_store(self) -> None:
         """None: vectors are kept by the library (docs/workflows.md)."""
@@ -135,7 +139,7 @@ class FileStorage(_Storage):
 
     def get_artifact_store(self) -> ArtifactStore:
         """Its artifacts."""
-        return ArtifactStore(self.space, os.fspath(self.root / "artifacts"))
+        return ArtifactStore(self, os.fspath(self.root / "artifacts"))
 
     def get_serializable_access(self) -> FileStorageAccess:
         root = self.root
@@ -167,8 +171,17 @@ class RedisStorage(_Storage):
         self.url = url if url is not None else _url_of_client(redis)
         if not self.url.startswith(("redis://", "rediss://", "redis+unix://", "unix://")):
             raise ValueError("the URL of a Redis server begins with redis://, rediss:// or redis+unix://")
-        self.client = redis
+        self._client = redis
         self.prefix = prefix
+
+    @property
+    def client(self) -> Any:
+        """A client of the package ``redis``: the one that was given, or one for the URL. It is not what is used here."""
+        if self._client is None:
+            import redis  # type: ignore
+
+            self._client = redis.from_url(self.url)
+        return self._client
 
     def space_options(self) -> Dict[str, Any]:
         # Not taken apart further: urlunsplit() would change redis+unix:///path, whose scheme it does not know.
@@ -182,7 +195,7 @@ class RedisStorage(_Storage):
 
     def get_artifact_store(self) -> ArtifactStore:
         """Its artifacts."""
-        return ArtifactStore(self.space, self._scope + ":artifacts")
+        return ArtifactStore(self, self._scope + ":artifacts")
 
     def get_serializable_access(self) -> RedisStorageAccess:
         return RedisStorageAccess(self.url, self._scope + ":workflows", self._scope + ":artifacts",
@@ -196,6 +209,15 @@ class RedisStorage(_Storage):
 
     def __repr__(self) -> str:
         return "RedisStorage(prefix=%r)" % self.prefix  # the URL may hold a password
+
+
+def redis_storage(client: Any, prefix: str, *names: str) -> RedisStorage:
+    """The storage that a store with the keys ``P:NAME`` is a part of."""
+    for name in names:
+        if prefix.endswith(":" + name):
+            return RedisStorage(redis=client, prefix=prefix[:-len(name) - 1])
+    raise ValueError("the prefix of this store ends with %s: it is a part of RedisStorage(prefix=...)"
+                     % " or ".join("':%s'" % name for name in names))
 
 
 def _url_of_client(client: Any) -> str:

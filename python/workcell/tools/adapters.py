@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Protocol, Sequence, Union, runtime_checkable
 
+from .middleware import ToolCallContext, ToolMiddleware, compose_tool_middlewares
 from .types import Tool
 
 
@@ -149,4 +150,23 @@ class HTTPAdapter(SpaceAdapter):
         self.endpoints[endpoint.name] = endpoint
 
 
-__all__ = ["ToolAdapter", "CLIAdapter", "MCPAdapter", "HTTPAdapter", "Endpoint"]
+class MiddlewareAdapter:
+    """An adapter with middlewares around its calls, the first outermost."""
+
+    def __init__(self, inner: ToolAdapter, middlewares: Sequence[ToolMiddleware], *, executor_type: Optional[str] = None,
+                 origin: Optional[str] = None) -> None:
+        self.inner, self.middlewares = inner, list(middlewares)
+        self.executor_type, self.origin = executor_type, origin
+        self.list_tools, self.describe, self.close = inner.list_tools, inner.describe, inner.close
+
+    async def call_tool(self, name: str, callable_name: Optional[str], args: Dict[str, Any]) -> Any:
+        """Calls one through the middlewares."""
+        async def terminal(ctx: ToolCallContext) -> Any:
+            return await self.inner.call_tool(ctx.tool_name, ctx.callable_name, ctx.args)
+
+        context = ToolCallContext(name, callable_name, dict(args), adapter_name=type(self.inner).__name__,
+                                  executor_type=self.executor_type, origin=self.origin)
+        return await compose_tool_middlewares(self.middlewares, terminal)(context)
+
+
+__all__ = ["ToolAdapter", "CLIAdapter", "MCPAdapter", "HTTPAdapter", "Endpoint", "MiddlewareAdapter"]

@@ -6,8 +6,8 @@ import os
 from typing import Any, Dict, FrozenSet, Iterable, List, Optional, Sequence, Union
 
 from ..errors import CodeModeError, ToolCallError, ToolNotFoundError
-from .adapters import CLIAdapter, ToolAdapter
-from .middleware import ToolCallContext, ToolMiddleware, compose_tool_middlewares
+from .adapters import CLIAdapter, MiddlewareAdapter, ToolAdapter
+from .middleware import ToolMiddleware
 from .types import Tool
 
 
@@ -77,14 +77,8 @@ class ToolRegistry:
         adapter = self.find_adapter_for_tool(name)
         if adapter is None:
             raise ToolNotFoundError(name, [tool.name for tool in self.get_all_tools()])
-        chosen = adapter
-
-        async def terminal(ctx: ToolCallContext) -> Any:
-            return await chosen.call_tool(ctx.tool_name, ctx.callable_name, ctx.args)
-
-        context = ToolCallContext(name, callable_name, dict(args), adapter_name=type(adapter).__name__, **self._labels)
         try:
-            return await compose_tool_middlewares(self._middlewares, terminal)(context)
+            return await MiddlewareAdapter(adapter, self._middlewares, **self._labels).call_tool(name, callable_name, args)
         except CodeModeError:
             raise
         except (OSError, TimeoutError, ValueError, RuntimeError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import collections.abc
 import dataclasses
 import datetime
@@ -20,8 +21,10 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 _SIMPLE: Dict[Any, Dict[str, Any]] = {
     str: {"type": "string"}, int: {"type": "integer"}, float: {"type": "number"}, bool: {"type": "boolean"},
     type(None): {"type": "null"}, list: {"type": "array"}, dict: {"type": "object"}, tuple: {"type": "array"},
-    set: {"type": "array"}, bytes: {"type": "string"}, Any: {}, inspect.Parameter.empty: {},
+    set: {"type": "array"}, frozenset: {"type": "array"}, bytes: {"type": "string", "contentEncoding": "base64"}, Any: {},
+    inspect.Parameter.empty: {},
     datetime.datetime: {"type": "string", "format": "date-time"}, datetime.date: {"type": "string", "format": "date"},
+    datetime.time: {"type": "string", "format": "time"}, datetime.timedelta: {"type": "number", "description": "seconds"},
     uuid.UUID: {"type": "string", "format": "uuid"}, decimal.Decimal: {"type": "number"},
 }
 _UNION_TYPES: Tuple[Any, ...] = (Union,) + ((types.UnionType,) if sys.version_info >= (3, 10) else ())
@@ -56,7 +59,7 @@ def schema_of(annotation: Any, depth: int = 0) -> Dict[str, Any]:
         return found
     if inspect.isclass(annotation):
         return _class_schema(annotation, depth)
-    return {}
+    return schema_of(annotation.__supertype__, depth + 1) if hasattr(annotation, "__supertype__") else {}  # NewType
 
 
 def _union(args: Tuple[Any, ...], depth: int) -> Dict[str, Any]:
@@ -84,6 +87,8 @@ def _class_schema(cls: type, depth: int) -> Dict[str, Any]:
                     if each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING]
         return {"type": "object", "properties": {each.name: schema_of(hints.get(each.name, Any), depth + 1)
                                                  for each in fields}, "required": required}
+    if _is_named_tuple(cls):
+        return {"type": ["object", "array"]}
     required_keys = getattr(cls, "__required_keys__", None)  # TypedDict
     if required_keys is not None:
         return {"type": "object", "properties": {name: schema_of(hint, depth + 1) for name, hint in _hints(cls).items()},
@@ -91,13 +96,40 @@ def _class_schema(cls: type, depth: int) -> Dict[str, Any]:
     return {}
 
 
+def _is_named_tuple(cls: Any) -> bool:
+    return inspect.isclass(cls) and issubclass(cls, tuple) and hasattr(cls, "_fields")
+
+
 def _hints(of: Any) -> Dict[str, Any]:
+    """Types by name. Annotations that are texts may name what only the function's surroundings know."""
     try:
-        if sys.version_info >= (3, 9):
-            return typing.get_type_hints(of, include_extras=True)
+        return typing.get_type_hints(of, include_extras=True)
     except (NameError, TypeError, AttributeError):
-        pass  # names that are not there at run time: parameters without a type
-    return {}
+        pass
+    inner = inspect.unwrap(of)
+    names = {**_names_around(), **getattr(inner, "__globals__", {})}
+    for name, cell in zip(getattr(getattr(inner, "__code__", None), "co_freevars", ()), getattr(inner, "__closure__", None) or ()):
+        try:
+            names[name] = cell.cell_contents
+        except ValueError:
+            pass  # not assigned yet
+    found = {}
+    for name, annotation in getattr(inner, "__annotations__", {}).items():
+        try:
+            holder = type("Holder", (), {"__annotations__": {name: annotation}})
+            found.update(typing.get_type_hints(holder, names, names, include_extras=True))
+        except (NameError, TypeError, AttributeError):
+            pass  # a name that is not there at run time: a parameter without a type
+    return found
+
+
+def _names_around() -> Dict[str, Any]:
+    """Local names where the tool is defined: of the first frame outside of this package."""
+    frame = sys._getframe(1)
+    package = __name__.partition(".")[0]
+    while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] == package:
+        frame = frame.f_back  # type: ignore[assignment]
+    return dict(frame.f_locals) if frame is not None else {}
 
 
 def doc_parts(doc: Optional[str]) -> Tuple[str, Dict[str, str]]:
@@ -146,7 +178,8 @@ def parameters_of(fn: Callable[..., Any]) -> Dict[str, Any]:
     found: Dict[str, Any] = {"type": "object", "properties": properties}
     for name, parameter in signature.parameters.items():
         if parameter.kind is parameter.VAR_POSITIONAL or parameter.kind is parameter.POSITIONAL_ONLY:
-            raise TypeError("a tool is called by keywords: %s() must not have the parameter %s" % (fn.__name__, parameter))
+            raise TypeError("a tool is called by keywords: %s() must not have the parameter %s"
+                            % (getattr(fn, "__name__", "it"), parameter))
         if parameter.kind is parameter.VAR_KEYWORD:
             found["additionalProperties"] = True
             continue
@@ -183,6 +216,8 @@ def jsonable(value: Any) -> Any:
         return list(value)
     if isinstance(value, (datetime.date, datetime.time)):
         return value.isoformat()
+    if isinstance(value, datetime.timedelta):
+        return value.total_seconds()
     if isinstance(value, (uuid.UUID, PurePath, decimal.Decimal)):
         return str(value)
     if hasattr(value, "tolist"):  # numpy
@@ -199,43 +234,102 @@ def dumps(value: Any) -> str:
 
 
 def converter_of(fn: Callable[..., Any]) -> Callable[[Dict[str, Any]], Dict[str, Any]]:
-    """A function that turns JSON arguments into what the annotations say: models, dataclasses, enums."""
+    """A function that turns JSON arguments into what the annotations say: models, dataclasses, enums, tuples, dates."""
     wanted = {name: hint for name, hint in _hints(fn).items() if name != "return" and _needs_conversion(hint)}
 
     def convert(args: Dict[str, Any]) -> Dict[str, Any]:
-        return {name: _convert(wanted[name], value) if name in wanted else value for name, value in args.items()}
+        return {name: _convert(wanted[name], value, name) if name in wanted else value for name, value in args.items()}
 
     return convert if wanted else lambda args: args
 
 
+_MADE = (enum.Enum, PurePath, datetime.date, datetime.time, datetime.timedelta, uuid.UUID, decimal.Decimal, bytes, set, frozenset,
+         tuple)
+_CHECKED: Dict[Any, Any] = {int: int, str: str, bool: bool, float: (int, float)}
+_MANY: Tuple[Any, ...] = (list, set, frozenset, tuple, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Set)
+_MAPS: Tuple[Any, ...] = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+
+
+def _plain(hint: Any) -> Any:
+    """Without what says nothing about the value: Annotated, NewType."""
+    while True:
+        if hasattr(hint, "__metadata__"):
+            hint = typing.get_args(hint)[0]
+        elif hasattr(hint, "__supertype__"):
+            hint = hint.__supertype__
+        else:
+            return hint
+
+
 def _needs_conversion(hint: Any) -> bool:
-    if typing.get_origin(hint) in _UNION_TYPES:
+    hint = _plain(hint)
+    origin = typing.get_origin(hint)
+    if origin in (set, frozenset, tuple):
+        return True
+    if origin in _UNION_TYPES or origin in _MANY or origin in _MAPS:
         return any(_needs_conversion(each) for each in typing.get_args(hint))
-    if typing.get_origin(hint) is list:
-        return any(_needs_conversion(each) for each in typing.get_args(hint))
-    return inspect.isclass(hint) and (hasattr(hint, "model_validate") or dataclasses.is_dataclass(hint)
-                                      or issubclass(hint, (enum.Enum, PurePath, datetime.date, uuid.UUID, decimal.Decimal)))
+    return inspect.isclass(hint) and (hasattr(hint, "model_validate") or dataclasses.is_dataclass(hint) or issubclass(hint, _MADE))
 
 
-def _convert(hint: Any, value: Any) -> Any:
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    hint = _plain(hint)
     if value is None:
         return None
-    origin = typing.get_origin(hint)
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in _UNION_TYPES:
-        candidates = [each for each in typing.get_args(hint) if _needs_conversion(each)]
-        return _convert(candidates[0], value) if len(candidates) == 1 else value
-    if origin is list:
-        return [_convert(typing.get_args(hint)[0], each) for each in value] if isinstance(value, list) else value
+        candidates = [each for each in args if _needs_conversion(each)]
+        return _convert(candidates[0], value, where) if len(candidates) == 1 and not _fits_another(args, value) else value
+    if origin in _MAPS:
+        inner = args[1] if len(args) == 2 else Any
+        return {key: _convert(inner, each, where) for key, each in value.items()} if isinstance(value, dict) else value
+    if origin in _MANY:
+        return _convert_many(origin, args, value, where)
+    if not inspect.isclass(hint):
+        return value
     if hasattr(hint, "model_validate"):
         return hint.model_validate(value)
-    if dataclasses.is_dataclass(hint) and isinstance(value, dict):
-        inner = _hints(hint)
-        make: Any = hint
-        return make(**{name: _convert(inner[name], each) if _needs_conversion(inner.get(name)) else each
-                       for name, each in value.items()})
-    if issubclass(hint, datetime.datetime) or issubclass(hint, datetime.date):
+    if dataclasses.is_dataclass(hint) or _is_named_tuple(hint):
+        return _convert_fields(hint, value, where)
+    if hint in _CHECKED:  # inside of something: the outermost values were checked by the library
+        if not isinstance(value, _CHECKED[hint]) or isinstance(value, bool) and hint is not bool:
+            raise TypeError("%s: %s expected, not %s" % (where, hint.__name__, type(value).__name__))
+        return value
+    return _convert_scalar(hint, value) if issubclass(hint, _MADE) else value
+
+
+def _fits_another(args: Tuple[Any, ...], value: Any) -> bool:
+    """Of a union: is the value one of the plain types in it, as it came?"""
+    return any(each in _CHECKED and isinstance(value, _CHECKED[each]) for each in map(_plain, args))
+
+
+def _convert_many(origin: Any, args: Tuple[Any, ...], value: Any, where: str) -> Any:
+    if not isinstance(value, list):
+        return value
+    each_its_own = origin is tuple and args and not (len(args) == 2 and args[1] is Ellipsis)
+    hints = args if each_its_own else args[:1] * len(value) or (Any,) * len(value)
+    if len(hints) != len(value):
+        raise TypeError("%s: %d values expected, not %d" % (where, len(hints), len(value)))
+    found = [_convert(hint, each, where) for hint, each in zip(hints, value)]
+    return origin(found) if origin in (set, frozenset, tuple) else found
+
+
+def _convert_fields(cls: Any, value: Any, where: str) -> Any:
+    hints = _hints(cls)
+    if isinstance(value, list) and _is_named_tuple(cls):
+        value = dict(zip(cls._fields, value))
+    if not isinstance(value, dict):
+        return value
+    return cls(**{name: _convert(hints.get(name, Any), each, "%s.%s" % (where, name)) for name, each in value.items()})
+
+
+def _convert_scalar(hint: Any, value: Any) -> Any:
+    if issubclass(hint, bytes):
+        return base64.b64decode(value, validate=True)
+    if issubclass(hint, datetime.timedelta):
+        return datetime.timedelta(seconds=value)
+    if issubclass(hint, (datetime.date, datetime.time)):
         return hint.fromisoformat(value)
-    return hint(value)
+    return hint(str(value)) if issubclass(hint, decimal.Decimal) else hint(value)
 
 
 __all__ = ["schema_of", "parameters_of", "doc_parts"]

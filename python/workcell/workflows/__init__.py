@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import datetime
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Union
 
+from .._part import StoragePart, time_of
 from ..errors import InvalidError, WorkflowExecutionError, WorkflowNotFoundError, WorkflowValidationError
 
 if TYPE_CHECKING:
@@ -52,6 +55,7 @@ class PythonWorkflow:
     source: str
     metadata: Optional[WorkflowMetadata] = None
     tags: Tuple[str, ...] = field(default=())
+    storage: Any = field(default=None, repr=False, compare=False)  #: that it was read from
 
     @classmethod
     def from_source(cls, name: str, source: str, description: str = "") -> "PythonWorkflow":
@@ -59,16 +63,26 @@ class PythonWorkflow:
         return cls(name, description, (), source, WorkflowMetadata.now())
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "PythonWorkflow":
+    def from_dict(cls, data: Mapping[str, Any], storage: Any = None) -> "PythonWorkflow":
         parameters = tuple(WorkflowParameter(each["name"], each.get("type") or "string", each.get("description") or "",
                                              bool(each.get("required", True)), each.get("default"))
                            for each in data.get("parameters") or ())
-        return cls(data["name"], data.get("description") or "", parameters, data.get("source") or "")
+        metadata = WorkflowMetadata(time_of(data.get("created_at")), "unknown", "storage")
+        return cls(data["name"], data.get("description") or "", parameters, data.get("source") or "", metadata,
+                   storage=storage)
 
-    async def invoke(self, session: "Session", **arguments: Any) -> Any:
-        """Runs it in a session; WorkflowExecutionError where it raises."""
+    async def invoke(self, session: Optional["Session"] = None, /, **arguments: Any) -> Any:
+        """Runs it in a session, without one in a session of its own; WorkflowExecutionError where it raises."""
         import json
 
+        if session is None:
+            from ..session import Session
+
+            part: StoragePart = MemoryWorkflowStore() if self.storage is None else StoragePart(self.storage)
+            async with Session(part.storage) as own:
+                if self.storage is None:
+                    await own.add_workflow(self.name, self.source, self.description)
+                return await self.invoke(own, **arguments)
         result = await session.run("import json as _json\nworkflows.invoke(%r, **_json.loads(%r))"
                                    % (self.name, json.dumps(arguments)))
         if result.error is not None:
@@ -87,18 +101,18 @@ def workflow_dict(data: Mapping[str, Any], source: bool = False) -> Dict[str, An
     return found
 
 
-class WorkflowLibrary:
+class WorkflowStore(StoragePart):
     """The workflows of a storage, from the host. All methods wait. Every look sees what there is now."""
 
-    def __init__(self, space: Callable[[], "SpaceHandle"]) -> None:
-        self._space = space
+    def _made(self, data: Mapping[str, Any]) -> PythonWorkflow:
+        return PythonWorkflow.from_dict(data, self.storage)
 
     def refresh(self) -> None:
         """Nothing to do: there is no copy that could be old."""
 
     def add(self, workflow: PythonWorkflow) -> PythonWorkflow:
         """Keeps it, and replaces what had the name; ValueError or SyntaxError where it is none."""
-        return PythonWorkflow.from_dict(add_workflow(self._space(), workflow.name, workflow.source, workflow.description))
+        return self._made(add_workflow(self._space(), workflow.name, workflow.source, workflow.description))
 
     save = add
 
@@ -109,7 +123,7 @@ class WorkflowLibrary:
 
     def get(self, name: str) -> Optional[PythonWorkflow]:
         found = self._space().call("workflows.get", name=name)
-        return None if found is None else PythonWorkflow.from_dict(found)
+        return None if found is None else self._made(found)
 
     load = get
 
@@ -117,12 +131,12 @@ class WorkflowLibrary:
         return self.get(name) is not None
 
     def list(self) -> "List[PythonWorkflow]":
-        return [PythonWorkflow.from_dict(each) for each in self._space().call("workflows.list")]
+        return [self._made(each) for each in self._space().call("workflows.list")]
 
     list_all = list
 
     def search(self, query: str, limit: int = 10) -> "List[PythonWorkflow]":
-        return [PythonWorkflow.from_dict(each) for each in self._space().call("workflows.search", query=query, limit=limit)]
+        return [self._made(each) for each in self._space().call("workflows.search", query=query, limit=limit)]
 
     def __len__(self) -> int:
         return len(self.list())
@@ -132,47 +146,76 @@ class WorkflowLibrary:
 
 
 def add_workflow(space: "SpaceHandle", name: str, source: str, description: str) -> Dict[str, Any]:
-    """Keeps a workflow; the library parses it. SyntaxError where it is no Python."""
+    """Keeps a workflow; the library parses it. SyntaxError where it is no Python, by whole where it is for this one."""
+    if space.own_python:
+        try:
+            ast.parse(source)
+        except SyntaxError as error:
+            raise SyntaxError("Syntax error in workflow code: %s (line %s)" % (error.msg, error.lineno)) from None
+        except (ValueError, MemoryError, RecursionError):
+            pass  # the library has words for it
     try:
         return dict(space.call("workflows.create", name=name, source=source, description=description, overwrite=True))
     except InvalidError as error:
-        if "yntax" in str(error):
-            raise SyntaxError("Syntax error in workflow code: %s" % error) from None
+        if str(error).startswith("Syntax error"):
+            raise SyntaxError(str(error)) from None
         raise
 
 
-WorkflowStore = WorkflowLibrary
-
-
-class FileWorkflowStore(WorkflowLibrary):
+class FileWorkflowStore(WorkflowStore):
     """The workflows of a folder."""
 
     def __init__(self, path: Union[str, "os.PathLike[str]"]) -> None:
-        from pathlib import Path
-
         from ..storage import FileStorage
 
         folder = Path(path)
-        self._storage = FileStorage(folder.parent if folder.name in ("workflows", "skills") else folder)
-        super().__init__(self._storage.space)
+        super().__init__(FileStorage(folder.parent if folder.name in ("workflows", "skills") else folder))
 
 
-def create_workflow_library(store: Optional[WorkflowLibrary] = None, **ignored: Any) -> WorkflowLibrary:
-    """A library over a store; a new one in a temporary folder without."""
-    if store is not None:
-        return store
-    import tempfile
+class RedisWorkflowStore(WorkflowStore):
+    """The workflows of a Redis server; the prefix is ``P:workflows`` where a storage's is ``P``."""
 
-    return FileWorkflowStore(tempfile.mkdtemp(prefix="workcell-workflows-"))
+    def __init__(self, redis: Any, prefix: str = "py_code_mode:workflows") -> None:
+        from ..storage import redis_storage
+
+        super().__init__(redis_storage(redis, prefix, "workflows", "skills"))
+
+    def save_batch(self, workflows: Iterable[PythonWorkflow]) -> None:
+        """One after the other."""
+        for each in workflows:
+            self.save(each)
+
+
+class MemoryWorkflowStore(WorkflowStore):
+    """Workflows that are gone with the store."""
+
+    def __init__(self) -> None:
+        self._use_temporary()
+
+
+class WorkflowLibrary(WorkflowStore):
+    """The workflows of a store. How they are searched is the library's (docs/workflows.md), so the other parameters, which the
+    first family has, change nothing."""
+
+    def __init__(self, embedder: Any = None, store: Optional[WorkflowStore] = None, vector_store: Any = None,
+                 ranking: Any = None) -> None:
+        self._store = store if store is not None else MemoryWorkflowStore()
+        super().__init__(self._store.storage)
+
+
+def create_workflow_library(store: Optional[WorkflowStore] = None, embedder: Any = None,
+                            embedding_model: Optional[str] = None, vector_store: Any = None) -> WorkflowLibrary:
+    """A library over a store; over a new one without."""
+    return WorkflowLibrary(embedder, store, vector_store)
 
 
 # The names of older versions.
 PythonSkill, SkillParameter, SkillMetadata = PythonWorkflow, WorkflowParameter, WorkflowMetadata
-SkillLibrary = SkillStore = WorkflowLibrary
-FileSkillStore = FileWorkflowStore
+SkillLibrary, SkillStore = WorkflowLibrary, WorkflowStore
+FileSkillStore, RedisSkillStore, MemorySkillStore = FileWorkflowStore, RedisWorkflowStore, MemoryWorkflowStore
 create_skill_library = create_workflow_library
 
 __all__ = ["PythonWorkflow", "WorkflowParameter", "WorkflowMetadata", "WorkflowLibrary", "WorkflowStore",
-           "FileWorkflowStore", "create_workflow_library", "PythonSkill", "SkillParameter", "SkillMetadata",
-           "SkillLibrary", "SkillStore", "FileSkillStore", "create_skill_library", "WorkflowNotFoundError",
+           "FileWorkflowStore", "RedisWorkflowStore", "MemoryWorkflowStore", "create_workflow_library", "PythonSkill", "SkillParameter", "SkillMetadata",
+           "SkillLibrary", "SkillStore", "FileSkillStore", "RedisSkillStore", "MemorySkillStore", "create_skill_library", "WorkflowNotFoundError",
            "WorkflowValidationError", "WorkflowExecutionError"]

@@ -1,0 +1,276 @@
+/* Session: cells, and the answers that they wait for. */
+#include "handle.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct option session_options[] = {
+	{ "executor", OPT_TEXT, offsetof(struct cell_session_options, executor) },
+	{ "python", OPT_TEXT, offsetof(struct cell_session_options, python) },
+	{ "preload", OPT_TEXT, offsetof(struct cell_session_options, preload) },
+	{ "cwd", OPT_TEXT, offsetof(struct cell_session_options, cwd) },
+	{ "env", OPT_LIST, offsetof(struct cell_session_options, env) },
+	{ "timeout_ms", OPT_INT64, offsetof(struct cell_session_options, timeout_ms) },
+	{ "grace_ms", OPT_INT64, offsetof(struct cell_session_options, grace_ms) },
+	{ "max_output_bytes", OPT_INT64, offsetof(struct cell_session_options, max_output_bytes) },
+	{ "gate", OPT_UNSIGNED, offsetof(struct cell_session_options, gate) },
+	{ "approval_timeout_ms", OPT_INT64, offsetof(struct cell_session_options, approval_timeout_ms) },
+	{ "approval_stops_clock", OPT_INT, offsetof(struct cell_session_options, approval_stops_clock) },
+	{ "require_shell_escape", OPT_INT, offsetof(struct cell_session_options, require_shell_escape) },
+	{ "restore_cwd", OPT_INT, offsetof(struct cell_session_options, restore_cwd) },
+	{ "images_dir", OPT_TEXT, offsetof(struct cell_session_options, images_dir) },
+	{ "sandbox_policy", OPT_TEXT, offsetof(struct cell_session_options, sandbox_policy) },
+	{ "workspace_mode", OPT_TEXT, offsetof(struct cell_session_options, workspace_mode) },
+	{ "kernel", OPT_TEXT, offsetof(struct cell_session_options, kernel) },
+	{ "jupyter_path", OPT_TEXT, offsetof(struct cell_session_options, jupyter_path) },
+	{ "network_profile", OPT_TEXT, offsetof(struct cell_session_options, network_profile) },
+	{ "remote_url", OPT_TEXT, offsetof(struct cell_session_options, remote_url) },
+	{ "remote_token", OPT_TEXT, offsetof(struct cell_session_options, remote_token) },
+	{ "remote_workspace", OPT_TEXT, offsetof(struct cell_session_options, remote_workspace) },
+	{ "remote_ca", OPT_TEXT, offsetof(struct cell_session_options, remote_ca) },
+	{ "remote_reopen", OPT_INT, offsetof(struct cell_session_options, remote_reopen) },
+	{ "portable_values", OPT_INT, offsetof(struct cell_session_options, portable_values) },
+};
+
+static const struct option container_options[] = {
+	{ "engine", OPT_TEXT, offsetof(struct cell_container_options, engine) },
+	{ "image", OPT_TEXT, offsetof(struct cell_container_options, image) },
+	{ "context", OPT_TEXT, offsetof(struct cell_container_options, context) },
+	{ "name", OPT_TEXT, offsetof(struct cell_container_options, name) },
+	{ "user", OPT_TEXT, offsetof(struct cell_container_options, user) },
+	{ "tools", OPT_TEXT, offsetof(struct cell_container_options, tools) },
+	{ "storage", OPT_TEXT, offsetof(struct cell_container_options, storage) },
+	{ "auth_token", OPT_TEXT, offsetof(struct cell_container_options, auth_token) },
+	{ "auth_disabled", OPT_INT, offsetof(struct cell_container_options, auth_disabled) },
+	{ "session_isolation", OPT_INT, offsetof(struct cell_container_options, session_isolation) },
+	{ "network_disabled", OPT_INT, offsetof(struct cell_container_options, network_disabled) },
+	{ "no_runtime_deps", OPT_INT, offsetof(struct cell_container_options, no_runtime_deps) },
+	{ "memory_limit", OPT_INT64, offsetof(struct cell_container_options, memory_limit) },
+	{ "cpu_quota", OPT_INT64, offsetof(struct cell_container_options, cpu_quota) },
+	{ "pids_limit", OPT_INT64, offsetof(struct cell_container_options, pids_limit) },
+	{ "startup_timeout_ms", OPT_INT64, offsetof(struct cell_container_options, startup_timeout_ms) },
+	{ "deps", OPT_LIST, offsetof(struct cell_container_options, deps) },
+	{ "sync_deps", OPT_INT, offsetof(struct cell_container_options, sync_deps) },
+	{ "index_url", OPT_TEXT, offsetof(struct cell_container_options, index_url) },
+	{ "wheel_dir", OPT_TEXT, offsetof(struct cell_container_options, wheel_dir) },
+	{ "install_timeout_ms", OPT_INT64, offsetof(struct cell_container_options, install_timeout_ms) },
+};
+
+static int optional(PyObject *object, PyTypeObject *type, const char *what, void *ret)
+{
+	if (object == Py_None)
+		return 0;
+	if (check_type(object, type, what) < 0)
+		return -1;
+	if (!HANDLE(object)->pointer)
+		return raise_message(CELL_E_CLOSED, 0, "it is closed");
+	*(void **)ret = HANDLE(object)->pointer;
+	return 0;
+}
+
+/* Takes "container", a dict, out of the options. */
+static int take_container(PyObject *dict, struct cell_container_options *container, struct cell_session_options *options,
+			  PyObject **ret_keep)
+{
+	PyObject *found = PyDict_Check(dict) ? PyDict_GetItemString(dict, "container") : NULL;
+	if (!found)
+		return 0;
+	if (fill_options(found, container_options, COUNT(container_options), container, ret_keep) < 0)
+		return -1;
+	options->container = container;
+	return PyDict_DelItemString(dict, "container");
+}
+
+/* Session(engine, options, space, policy, audit, port, token, mask); all but the first two may be None */
+PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+	struct cell_session_options options = CELL_SESSION_OPTIONS_INIT;
+	struct cell_container_options container = CELL_CONTAINER_OPTIONS_INIT;
+	struct cell_session *session = NULL;
+	struct cell_error err;
+	PyObject *engine, *dict, *space, *policy, *audit, *port, *keep = NULL, *kept = NULL;
+	unsigned long long token;
+	unsigned mask;
+	int rc;
+	(void)kwargs;
+	if (!PyArg_ParseTuple(args, "OOOOOOKI", &engine, &dict, &space, &policy, &audit, &port, &token, &mask) ||
+	    check_type(engine, engine_type, "an Engine") < 0 ||
+	    optional(space, space_type, "a Space", &options.space) < 0 ||
+	    optional(policy, policy_type, "a Policy", &options.policy) < 0 ||
+	    optional(audit, audit_type, "an Audit", &options.audit) < 0 ||
+	    take_container(dict, &container, &options, &kept) < 0 ||
+	    fill_options(dict, session_options, COUNT(session_options), &options, &keep) < 0) {
+		Py_XDECREF(kept);
+		return NULL;
+	}
+	struct handle *self = new_handle(type, engine);
+	if (self)
+		self->keep = Py_BuildValue("(OOO)", space, policy, audit);
+	if (self && port != Py_None && check_type(port, port_type, "a Port") == 0) {
+		self->regs[0] = reg_create(port_of(port), token, mask, false);
+		if (!self->regs[0])
+			PyErr_NoMemory();
+		options.on_event = on_session_event;
+		options.event_arg = self->regs[0];
+	}
+	if (!self || PyErr_Occurred() || enter(engine) < 0) {
+		Py_XDECREF(self);
+		Py_XDECREF(keep);
+		Py_XDECREF(kept);
+		return NULL;
+	}
+	rc = INSIDE(engine, cell_session_open(HANDLE(engine)->pointer, &options, &session, &err));
+	Py_XDECREF(keep);
+	Py_XDECREF(kept);
+	return finish_new(self, rc, session, &err);
+}
+
+static PyObject *session_id(PyObject *self, PyObject *args)
+{
+	(void)args;
+	if (usable(HANDLE(self)) < 0)
+		return NULL;
+	return text_or_none(cell_session_id(HANDLE(self)->pointer));
+}
+
+static PyObject *session_kernel_pid(PyObject *self, PyObject *args)
+{
+	int64_t pid;
+	(void)args;
+	if (enter(self) < 0)
+		return NULL;
+	Py_BEGIN_ALLOW_THREADS
+	pid = cell_session_kernel_pid(HANDLE(self)->pointer);
+	Py_END_ALLOW_THREADS
+	leave(self);
+	return PyLong_FromLongLong(pid);
+}
+
+/* run(code, timeout_ms): waits, without events */
+static PyObject *session_run(PyObject *self, PyObject *args)
+{
+	struct cell_run_options options = CELL_RUN_OPTIONS_INIT;
+	struct cell_result *result = NULL;
+	struct cell_error err;
+	const char *code;
+	Py_ssize_t size;
+	long long timeout_ms;
+	int rc;
+	if (!PyArg_ParseTuple(args, "s#L", &code, &size, &timeout_ms) || enter(self) < 0)
+		return NULL;
+	options.timeout_ms = timeout_ms;
+	rc = INSIDE(self, cell_session_run(HANDLE(self)->pointer, code, (size_t)size, &options, &result, &err));
+	if (rc < 0)
+		return raise_error(&err), NULL;
+	return result_wrap(result);
+}
+
+/* start(code, timeout_ms, port, token, mask, look_us) -> run id, or the result of a cell that was over within look_us */
+static PyObject *session_start(PyObject *self, PyObject *args)
+{
+	struct cell_run_options options = CELL_RUN_OPTIONS_INIT;
+	struct cell_error err;
+	const char *code;
+	Py_ssize_t size;
+	long long timeout_ms;
+	PyObject *port;
+	unsigned long long token;
+	unsigned mask;
+	uint64_t id = 0;
+	int rc;
+	if (!PyArg_ParseTuple(args, "s#LOKIi", &code, &size, &timeout_ms, &port, &token, &mask, &options.look_us) ||
+	    check_type(port, port_type, "a Port") < 0 || enter(self) < 0)
+		return NULL;
+	struct reg *reg = reg_create(port_of(port), token, mask, true);
+	if (!reg) {
+		leave(self);
+		return PyErr_NoMemory();
+	}
+	options.timeout_ms = timeout_ms;
+	options.on_event = on_run_event;
+	options.event_arg = reg;
+	options.look_end = &stay.heard;
+	stay = (struct stay){ .reg = options.look_us > 0 ? reg : NULL };
+	rc = INSIDE(self, cell_session_start(HANDLE(self)->pointer, code, (size_t)size, &options, &id, &err));
+	stay.reg = NULL;
+	if (rc < 0) {
+		reg_destroy(reg);
+		return raise_error(&err), NULL;
+	}
+	if (stay.result)
+		return result_wrap(stay.result);
+	return PyLong_FromUnsignedLongLong(id);
+}
+
+static PyObject *session_interrupt(PyObject *self, PyObject *args)
+{
+	struct cell_error err;
+	(void)args;
+	if (enter(self) < 0)
+		return NULL;
+	return none_or_error(INSIDE(self, cell_session_interrupt(HANDLE(self)->pointer, &err)), &err);
+}
+
+/* cancel(run id) */
+static PyObject *session_cancel(PyObject *self, PyObject *args)
+{
+	struct cell_error err;
+	unsigned long long id;
+	if (!PyArg_ParseTuple(args, "K", &id) || enter(self) < 0)
+		return NULL;
+	return none_or_error(INSIDE(self, cell_session_cancel(HANDLE(self)->pointer, id, &err)), &err);
+}
+
+static PyObject *session_reset(PyObject *self, PyObject *args)
+{
+	struct cell_error err;
+	(void)args;
+	if (enter(self) < 0)
+		return NULL;
+	return none_or_error(INSIDE(self, cell_session_reset(HANDLE(self)->pointer, &err)), &err);
+}
+
+/* answer(id, accept, reason, args_json, always, look_us) */
+static PyObject *session_answer(PyObject *self, PyObject *args)
+{
+	struct cell_approval_answer answer = CELL_APPROVAL_ANSWER_INIT;
+	struct cell_error err;
+	unsigned long long id;
+	if (!PyArg_ParseTuple(args, "Kpzzpi", &id, &answer.accept, &answer.reason, &answer.args, &answer.always, &answer.look_us) ||
+	    enter(self) < 0)
+		return NULL;
+	answer.look_end = &stay.heard;
+	stay = (struct stay){ 0 };
+	return none_or_error(INSIDE(self, cell_session_answer(HANDLE(self)->pointer, id, &answer, &err)), &err);
+}
+
+static PyObject *session_approvals(PyObject *self, PyObject *args)
+{
+	struct cell_error err;
+	char *json = NULL;
+	int rc;
+	(void)args;
+	if (enter(self) < 0)
+		return NULL;
+	rc = INSIDE(self, cell_session_approvals(HANDLE(self)->pointer, &json, &err));
+	if (rc < 0)
+		return raise_error(&err), NULL;
+	PyObject *text = text_of(json, strlen(json));
+	free(json);
+	return text;
+}
+
+PyMethodDef session_methods[] = {
+	{ "close", handle_close, METH_NOARGS, NULL },
+	{ "id", session_id, METH_NOARGS, NULL },
+	{ "kernel_pid", session_kernel_pid, METH_NOARGS, NULL },
+	{ "run", session_run, METH_VARARGS, NULL },
+	{ "start", session_start, METH_VARARGS, NULL },
+	{ "interrupt", session_interrupt, METH_NOARGS, NULL },
+	{ "cancel", session_cancel, METH_VARARGS, NULL },
+	{ "reset", session_reset, METH_NOARGS, NULL },
+	{ "answer", session_answer, METH_VARARGS, NULL },
+	{ "approvals", session_approvals, METH_NOARGS, NULL },
+	{ NULL, NULL, 0, NULL },
+};

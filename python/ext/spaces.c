@@ -1,0 +1,232 @@
+/* Space: a storage, tools and packages, and what of the host is around their calls. */
+#include "handle.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct option space_options[] = {
+	{ "storage", OPT_TEXT, offsetof(struct cell_space_options, storage) },
+	{ "workspace_id", OPT_TEXT, offsetof(struct cell_space_options, workspace_id) },
+	{ "tools_dir", OPT_TEXT, offsetof(struct cell_space_options, tools_dir) },
+	{ "cwd", OPT_TEXT, offsetof(struct cell_space_options, cwd) },
+	{ "allow_runtime_deps", OPT_INT, offsetof(struct cell_space_options, allow_runtime_deps) },
+	{ "python", OPT_TEXT, offsetof(struct cell_space_options, python) },
+	{ "venv_dir", OPT_TEXT, offsetof(struct cell_space_options, venv_dir) },
+	{ "cache_dir", OPT_TEXT, offsetof(struct cell_space_options, cache_dir) },
+	{ "index_url", OPT_TEXT, offsetof(struct cell_space_options, index_url) },
+	{ "wheel_dir", OPT_TEXT, offsetof(struct cell_space_options, wheel_dir) },
+	{ "python_version", OPT_TEXT, offsetof(struct cell_space_options, python_version) },
+	{ "cache_venv", OPT_INT, offsetof(struct cell_space_options, cache_venv) },
+	{ "cleanup_venv_on_close", OPT_INT, offsetof(struct cell_space_options, cleanup_venv_on_close) },
+	{ "sync_deps_on_start", OPT_INT, offsetof(struct cell_space_options, sync_deps_on_start) },
+	{ "installer_env", OPT_LIST, offsetof(struct cell_space_options, installer_env) },
+	{ "path", OPT_TEXT, offsetof(struct cell_space_options, path) },
+	{ "install_timeout_ms", OPT_INT64, offsetof(struct cell_space_options, install_timeout_ms) },
+	{ "embeddings_url", OPT_TEXT, offsetof(struct cell_space_options, embeddings_url) },
+	{ "embeddings_model", OPT_TEXT, offsetof(struct cell_space_options, embeddings_model) },
+	{ "embeddings_key", OPT_TEXT, offsetof(struct cell_space_options, embeddings_key) },
+};
+
+/* The thread that waits for the space: it has released the GIL. */
+static void on_progress(void *arg, const char *line)
+{
+	struct handle *self = arg;
+	PyGILState_STATE state = PyGILState_Ensure();
+	PyObject *text = self->progress ? text_of(line, strlen(line)) : NULL;
+	PyObject *answer = text ? PyObject_CallFunctionObjArgs(self->progress, text, NULL) : NULL;
+	if (self->progress && !answer)
+		PyErr_WriteUnraisable(self->progress);
+	Py_XDECREF(answer);
+	Py_XDECREF(text);
+	PyGILState_Release(state);
+}
+
+static int compare_variable(const void *a, const void *b)
+{
+	const char *left = *(char *const *)a, *right = *(char *const *)b;
+	size_t m = strcspn(left, "="), n = strcspn(right, "=");
+	int order = memcmp(left, right, m < n ? m : n);
+	return order ? order : (m > n) - (m < n);
+}
+
+/* The engine's thread: the host's environment as it was when the space was opened. */
+static const char *get_variable(void *arg, const char *name)
+{
+	struct handle *self = arg;
+	char *key = (char *)name;
+	char **found = bsearch(&key, self->variables, self->n_variables, sizeof *self->variables, compare_variable);
+	return found ? *found + strlen(name) + 1 : NULL;
+}
+
+/* A list of "K=V". */
+static int take_variables(struct handle *self, PyObject *list)
+{
+	Py_ssize_t n = PyList_Size(list);
+	if (n < 0)
+		return -1;
+	self->variables = calloc((size_t)n + 1, sizeof *self->variables);
+	if (!self->variables)
+		return PyErr_NoMemory(), -1;
+	for (Py_ssize_t i = 0; i < n; i++) {
+		PyObject *bytes = PyUnicode_AsEncodedString(PyList_GetItem(list, i), "utf-8", "surrogateescape");
+		char *copy = bytes ? strdup(PyBytes_AsString(bytes)) : NULL;
+		Py_XDECREF(bytes);
+		if (!copy) {
+			if (!PyErr_Occurred())
+				PyErr_NoMemory();
+			return -1;
+		}
+		self->variables[self->n_variables++] = copy;
+	}
+	qsort(self->variables, self->n_variables, sizeof *self->variables, compare_variable);
+	return 0;
+}
+
+/* Space(engine, options, variables or None, progress or None) */
+PyObject *space_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+	struct cell_space_options options = CELL_SPACE_OPTIONS_INIT;
+	struct cell_space *space = NULL;
+	struct cell_error err;
+	PyObject *engine, *dict, *variables, *progress, *keep = NULL;
+	int rc;
+	(void)kwargs;
+	if (!PyArg_ParseTuple(args, "OOOO", &engine, &dict, &variables, &progress) ||
+	    check_type(engine, engine_type, "an Engine") < 0 ||
+	    fill_options(dict, space_options, COUNT(space_options), &options, &keep) < 0)
+		return NULL;
+	struct handle *self = new_handle(type, engine);
+	if (!self || (variables != Py_None && take_variables(self, variables) < 0) || enter(engine) < 0) {
+		Py_XDECREF(self);
+		Py_XDECREF(keep);
+		return NULL;
+	}
+	if (variables != Py_None) {
+		options.getenv_fn = get_variable;
+		options.getenv_arg = self;
+	}
+	if (progress != Py_None) {
+		Py_INCREF(progress);
+		self->progress = progress;
+		options.on_progress = on_progress;
+		options.progress_arg = self;
+	}
+	rc = INSIDE(engine, cell_space_open(HANDLE(engine)->pointer, &options, &space, &err));
+	Py_XDECREF(keep);
+	return finish_new(self, rc, space, &err);
+}
+
+/* call(method, args_json, raw or None) -> (json, raw or None) */
+static PyObject *space_call(PyObject *self, PyObject *args)
+{
+	struct cell_answer answer = CELL_ANSWER_INIT;
+	struct cell_error err = { 0 };
+	const char *method, *json, *raw;
+	Py_ssize_t raw_size = 0;
+	PyObject *value = NULL;
+	int rc;
+	if (!PyArg_ParseTuple(args, "ssz#", &method, &json, &raw, &raw_size) || enter(self) < 0)
+		return NULL;
+	rc = INSIDE(self, cell_space_call_ex(HANDLE(self)->pointer, method, json, raw, (size_t)raw_size, &answer, &err));
+	if (rc < 0)
+		raise_message(err.code, err.sys, answer.message ? answer.message : err.msg);
+	else
+		value = Py_BuildValue("(Ny#)", text_of(answer.json, strlen(answer.json)), (const char *)answer.raw,
+				      (Py_ssize_t)answer.raw_size);
+	cell_answer_finish(&answer);
+	return value;
+}
+
+/* add_tool(name, description, parameters, timeout_ms, port, token) */
+static PyObject *space_add_tool(PyObject *self, PyObject *args)
+{
+	struct cell_tool tool = CELL_TOOL_INIT;
+	struct cell_error err;
+	PyObject *port;
+	unsigned long long token;
+	long long timeout_ms;
+	if (!PyArg_ParseTuple(args, "szzLOK", &tool.name, &tool.description, &tool.parameters, &timeout_ms, &port, &token) ||
+	    check_type(port, port_type, "a Port") < 0 || usable(HANDLE(self)) < 0)
+		return NULL;
+	struct reg *reg = add_reg(HANDLE(self), port, token, 0);
+	if (!reg || enter(self) < 0)
+		return NULL;
+	tool.timeout_ms = timeout_ms;
+	tool.fn = on_tool_call;
+	tool.arg = reg;
+	return none_or_error(INSIDE(self, cell_space_add_tool(HANDLE(self)->pointer, &tool, &err)), &err);
+}
+
+/* add_middleware(name, port, token) */
+static PyObject *space_add_middleware(PyObject *self, PyObject *args)
+{
+	struct cell_middleware middleware = CELL_MIDDLEWARE_INIT;
+	struct cell_error err;
+	PyObject *port;
+	unsigned long long token;
+	if (!PyArg_ParseTuple(args, "zOK", &middleware.name, &port, &token) || check_type(port, port_type, "a Port") < 0 ||
+	    usable(HANDLE(self)) < 0)
+		return NULL;
+	struct reg *reg = add_reg(HANDLE(self), port, token, 0);
+	if (!reg || enter(self) < 0)
+		return NULL;
+	middleware.before = on_before;
+	middleware.after = on_after;
+	middleware.arg = reg;
+	return none_or_error(INSIDE(self, cell_space_add_middleware(HANDLE(self)->pointer, &middleware, &err)), &err);
+}
+
+static PyObject *space_add_mcp(PyObject *self, PyObject *args)
+{
+	struct cell_error err;
+	const char *name, *params;
+	if (!PyArg_ParseTuple(args, "ss", &name, &params) || enter(self) < 0)
+		return NULL;
+	return none_or_error(INSIDE(self, cell_space_add_mcp(HANDLE(self)->pointer, name, params, &err)), &err);
+}
+
+static PyObject *space_remove_mcp(PyObject *self, PyObject *args)
+{
+	struct cell_error err;
+	const char *name;
+	if (!PyArg_ParseTuple(args, "s", &name) || enter(self) < 0)
+		return NULL;
+	return none_or_error(INSIDE(self, cell_space_remove_mcp(HANDLE(self)->pointer, name, &err)), &err);
+}
+
+static PyObject *space_stop_servers(PyObject *self, PyObject *args)
+{
+	struct cell_error err;
+	(void)args;
+	if (enter(self) < 0)
+		return NULL;
+	return none_or_error(INSIDE(self, cell_space_stop_servers(HANDLE(self)->pointer, &err)), &err);
+}
+
+/* on_tool_event(port, token) */
+static PyObject *space_on_tool_event(PyObject *self, PyObject *args)
+{
+	struct cell_error err;
+	PyObject *port;
+	unsigned long long token;
+	if (!PyArg_ParseTuple(args, "OK", &port, &token) || check_type(port, port_type, "a Port") < 0 ||
+	    usable(HANDLE(self)) < 0)
+		return NULL;
+	struct reg *reg = add_reg(HANDLE(self), port, token, 0);
+	if (!reg || enter(self) < 0)
+		return NULL;
+	return none_or_error(INSIDE(self, cell_space_on_tool_event(HANDLE(self)->pointer, on_tool_event, reg, &err)), &err);
+}
+
+PyMethodDef space_methods[] = {
+	{ "close", handle_close, METH_NOARGS, NULL },
+	{ "call", space_call, METH_VARARGS, NULL },
+	{ "add_tool", space_add_tool, METH_VARARGS, NULL },
+	{ "add_middleware", space_add_middleware, METH_VARARGS, NULL },
+	{ "add_mcp", space_add_mcp, METH_VARARGS, NULL },
+	{ "remove_mcp", space_remove_mcp, METH_VARARGS, NULL },
+	{ "stop_servers", space_stop_servers, METH_NOARGS, NULL },
+	{ "on_tool_event", space_on_tool_event, METH_VARARGS, NULL },
+	{ NULL, NULL, 0, NULL },
+};
