@@ -17,10 +17,6 @@ def pytest_configure(config):
         raise pytest.UsageError("prctl(PR_SET_CHILD_SUBREAPER): %s" % os.strerror(ctypes.get_errno()))
 
 
-def pytest_sessionfinish():
-    support.remove_bare_python()
-
-
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item):
     outcome = yield

@@ -3,6 +3,7 @@
 Nothing here sleeps to let something happen: wait_until() polls a condition and fails after a deadline that
 is far beyond what a healthy program needs.
 """
+import atexit
 import fcntl
 import functools
 import glob
@@ -263,6 +264,23 @@ def run_cells(*cells, flags=(), python=None, **options):
     return workcell(*argv, **options)
 
 
+# ---- temporary files ---------------------------------------------------------------------------------------
+
+_temporary = []
+
+
+@atexit.register
+def remove_temporary():
+    while _temporary:
+        shutil.rmtree(_temporary.pop())
+
+
+def temporary_folder(prefix):
+    """A folder that goes when this process ends, for what outlives one test or needs a short path."""
+    _temporary.append(tempfile.mkdtemp(prefix=prefix))
+    return _temporary[-1]
+
+
 # ---- interpreters ------------------------------------------------------------------------------------------
 
 
@@ -302,7 +320,7 @@ _bare = []
 def bare_python():
     """An interpreter of the tests' own version that has nothing installed: the shell must be our own."""
     if not _bare:
-        where = tempfile.mkdtemp(prefix="workcell-tests-bare-")
+        where = temporary_folder("workcell-tests-bare-")
         subprocess.run([getattr(sys, "_base_executable", sys.executable), "-m", "venv", "--without-pip",
                         where],
                        check=True)
@@ -321,7 +339,7 @@ def plain_python():
         asked = subprocess.run([PYTHON, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"],
                                stdout=subprocess.PIPE, check=True)
         source = asked.stdout.decode().strip()
-        where = tempfile.mkdtemp(prefix="workcell-tests-plain-")
+        where = temporary_folder("workcell-tests-plain-")
         subprocess.run([getattr(sys, "_base_executable", sys.executable), "-m", "venv", "--without-pip", where],
                        check=True)
         own, = glob.glob(os.path.join(where, "lib", "python3*", "site-packages"))
@@ -333,12 +351,6 @@ def plain_python():
         _plain.append(os.path.join(where, "bin", "python3"))
         assert module_version(_plain[0], "IPython") is None
     return _plain[0]
-
-
-def remove_bare_python():
-    for made in (_bare, _plain):
-        while made:
-            shutil.rmtree(os.path.dirname(os.path.dirname(made.pop())), ignore_errors=True)
 
 
 # ---- a long-lived program ----------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ import base64
 import os
 import re
 import shutil
-import tempfile
 
 import pytest
 
@@ -39,8 +38,8 @@ class Target:
         self.executor, self.python, self.redis = executor, python, redis
         self.drivers, self.fds, self.servers = {}, {}, {}  # by whether there is a base folder
         self.used = {}  # drivers whose kernel has run cases: how many
-        self.base = tempfile.mkdtemp(prefix="workcell-tests-base-")
-        self.cwd = tempfile.mkdtemp(prefix="workcell-tests-cwd-")
+        self.base = support.temporary_folder("workcell-tests-base-")
+        self.cwd = support.temporary_folder("workcell-tests-cwd-")
         self.policy = os.path.join(self.base, ".policy.yaml")
         self.capabilities = {"children", "fork", "threads", "descriptors", "files", "shell", "environment",
                              "namespaces", "alone", "main_thread", "modules", "stack", "bare", "semaphores", "proc"}
@@ -125,10 +124,6 @@ class Target:
                     support.shared_drivers.remove(server)
                     server.close()
 
-    def remove(self):
-        shutil.rmtree(self.base, ignore_errors=True)
-        shutil.rmtree(self.cwd, ignore_errors=True)
-
     def check_quiet(self, driver):
         """After a reset nothing of the case is left: no process, no descriptor."""
         before = self.fds[[kind for kind in self.drivers if self.drivers[kind] is driver][0]]
@@ -158,7 +153,6 @@ def target(request, full_python, plain_python):
         made.close(support.Driver.close)
     finally:
         made.close(support.Driver.kill)
-        made.remove()
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +165,6 @@ def redis_target(full_python):
         made.close(support.Driver.close)
     finally:
         made.close(support.Driver.kill)
-        made.remove()
         server.close()
 
 

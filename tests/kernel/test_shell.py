@@ -5,6 +5,7 @@ import contextlib
 import io
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -360,6 +361,7 @@ def test_directories():
             os.environ["HOME"] = saved
     finally:
         os.chdir(start)
+        shutil.rmtree(home)
 
 
 def test_env():

@@ -161,9 +161,14 @@ def create_workflow_library(store: Optional[WorkflowLibrary] = None, **ignored: 
     """A library over a store; a new one in a temporary folder without."""
     if store is not None:
         return store
+    import shutil
     import tempfile
+    import weakref
 
-    return FileWorkflowStore(tempfile.mkdtemp(prefix="workcell-workflows-"))
+    folder = tempfile.mkdtemp(prefix="workcell-workflows-")
+    made = FileWorkflowStore(folder)
+    weakref.finalize(made, shutil.rmtree, folder, True)
+    return made
 
 
 # The names of older versions.
