@@ -360,8 +360,9 @@ class Driver:
     """`workcell run --json --cells`: cells go in and results come out while the program lives."""
 
     def __init__(self, *flags, python=None, executor=None, cwd=None, env=None, pool=0, events=True,
-                 preexec_fn=None, prefix=()):
-        argv = list(prefix) + [BIN, "run", "--json", "--cells", "--python", python or bare_python()]
+                 preexec_fn=None, prefix=(), grace=30):
+        # A busy machine may be slow to let an interrupted kernel come to its end; who waits for the kill says so.
+        argv = list(prefix) + [BIN, "run", "--json", "--cells", "--python", python or bare_python(), "--grace", str(grace)]
         if events:
             argv.append("--events")
         if pool is not None:

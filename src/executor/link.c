@@ -39,7 +39,7 @@
 #include "wire/spin.h"
 
 #define HOT_INTERVAL_MS 4
-#define HALF_LINE_MS 1          /* that long at most */
+#define HALF_LINE_MS 20         /* that long at most: on a busy machine the kernel may be put aside between the two */
 #define PIPE_HOLD_BYTES 32768   /* what may wait for the next look */
 #define PIPE_READ_BYTES 65536
 #define SOCKET_READ_BYTES 65536
