@@ -222,7 +222,8 @@ def test_long_cells_let_others_go_first(mode):
                            "all of it yields", 30)
         driver.interrupt()
         assert driver.answer()["error"]["code"] == "interrupted"
-        support.wait_until(lambda: slice_of(kernel) == usual, "it counts as before", 30)
+        # Its next cell does not: unless the machine is so busy that it runs long too.
+        support.wait_until(lambda: driver.value("1") == 1 and slice_of(kernel) == usual, "it counts as before")
         driver.reset()
 
 
