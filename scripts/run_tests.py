@@ -212,8 +212,8 @@ def stage_fuzz():
         meson_tests("build-asan", "--suite", "fuzz")
 
 
-# What other programs keep in /tmp on purpose: pytest its folders of failed tests, Node its cache.
-KEPT_IN_TMP = re.compile(r"pytest-of-\w+|node-compile-cache|hsperfdata_\w+")
+# What is kept in /tmp on purpose: by pytest folders of failed tests, by Node its cache, and whole outputs that a result names.
+KEPT_IN_TMP = re.compile(r"pytest-of-\w+|node-compile-cache|hsperfdata_\w+|workcell-[0-9a-f]{32}-\w{6}\.txt")
 CLONE_NEWNS, MS_BIND, MS_REC, MS_PRIVATE = 0x20000, 0x1000, 0x4000, 0x40000
 
 

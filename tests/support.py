@@ -28,7 +28,8 @@ BIN = os.path.abspath(os.environ.get("WORKCELL_BIN", os.path.join(ROOT, "build",
 # An interpreter with IPython, numpy, pandas and matplotlib; the one that runs the tests unless told otherwise.
 PYTHON = os.environ.get("WORKCELL_TEST_PYTHON", sys.executable)
 EXECUTORS = os.environ.get("WORKCELL_EXECUTORS", "subprocess sandbox inprocess jupyter deno remote").replace(",", " ").split()
-DEADLINE = float(os.environ.get("WORKCELL_TEST_DEADLINE", "60"))
+# Longer than the program's own longest, the start of a kernel: what it then says is worth reading.
+DEADLINE = float(os.environ.get("WORKCELL_TEST_DEADLINE", "90"))
 # A process may hold a Python integer literal of any length.
 if hasattr(sys, "set_int_max_str_digits"):
     sys.set_int_max_str_digits(0)
