@@ -17,6 +17,11 @@ def pytest_configure(config):
         raise pytest.UsageError("prctl(PR_SET_CHILD_SUBREAPER): %s" % os.strerror(ctypes.get_errno()))
 
 
+def pytest_sessionfinish():
+    # Not only at exit: a worker of xdist is killed some seconds after this.
+    support.remove_temporary()
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item):
     outcome = yield

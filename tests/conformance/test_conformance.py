@@ -81,7 +81,7 @@ class Target:
         if kind:
             self.fill(case.base)
         if self.drivers.get(kind) is None:
-            flags = ["--timeout", "20"] + (["--base", self.base] if kind else [])
+            flags = ["--timeout", "60"] + (["--base", self.base] if kind else [])
             flags += ["--redis", self.redis.url()] if kind and self.redis else []
             if self.executor == "remote":
                 flags = self.serve(kind, flags)
@@ -110,7 +110,7 @@ class Target:
         server = serving.Server("--executor", "subprocess", *flags, tokens=serving.TOKEN, python=self.python, pool=0, cwd=self.cwd)
         support.shared_drivers.append(server)
         self.servers[kind] = server
-        return ["--timeout", "20", "--remote-url", "http://127.0.0.1:%d" % server.port, "--auth-token-file", server.tokens]
+        return ["--timeout", "60", "--remote-url", "http://127.0.0.1:%d" % server.port, "--auth-token-file", server.tokens]
 
     def close(self, how):
         for kind in list(self.drivers):
