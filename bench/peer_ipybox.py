@@ -31,12 +31,10 @@ def children(pid):
     return found
 
 
-async def measure(quick):
+async def measure(quick, folder):
     from ipybox import ApprovalRequest, CodeExecutor, generate_mcp_sources
 
     rows = {name: [] for name in ("open", "cell", "first-chunk", "tool", "reset", "memory")}
-    folder = Path(tempfile.mkdtemp(prefix="workcell-bench-ipybox-"))
-    os.chdir(folder)
     await generate_mcp_sources("bench", {"command": sys.executable, "args": [SERVER]}, folder / "mcptools")
     for _ in range(2 if quick else 4):
         began = time.perf_counter_ns()
@@ -87,7 +85,9 @@ def main():
     except ImportError as error:
         print(json.dumps({"ok": False, "missing": error.name, "rows": {}}))
         return
-    print(json.dumps({"ok": True, "rows": asyncio.run(measure(args.quick))}))
+    with tempfile.TemporaryDirectory(prefix="workcell-bench-ipybox-") as folder:
+        os.chdir(folder)
+        print(json.dumps({"ok": True, "rows": asyncio.run(measure(args.quick, Path(folder)))}))
 
 
 if __name__ == "__main__":

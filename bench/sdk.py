@@ -51,12 +51,10 @@ async def measure_memory(make, sessions=10):
     return (sum(kernels) + max(grown, 0)) / sessions
 
 
-async def measure(quick):
+async def measure(quick, folder):
     from workcell import ApprovalRequest, CodeExecutionChunk, CodeExecutor, default_engine, generate_mcp_sources
 
     rows = {name: [] for name in WANTED}
-    folder = Path(tempfile.mkdtemp(prefix="workcell-bench-sdk-"))
-    os.chdir(folder)
     default_engine().prewarm(sys.executable)
     await generate_mcp_sources("bench", {"command": sys.executable, "args": [SERVER]}, folder / "mcptools")
     for _ in range(20 if quick else 50):
@@ -187,7 +185,11 @@ def main():
     if args.json:
         args.json = os.path.abspath(args.json)
     python, why_not = ipybox_python(build)
-    ours = asyncio.run(measure(args.quick))
+    start = os.getcwd()
+    with tempfile.TemporaryDirectory(prefix="workcell-bench-sdk-") as folder:
+        os.chdir(folder)
+        ours = asyncio.run(measure(args.quick, Path(folder)))
+        os.chdir(start)
     cells = 500 if args.quick else 3000
     overhead = {"awaited": asyncio.run(measure_awaited(cells)), "waited": measure_waited(cells)}
     theirs = {"ipybox": peer(python, "peer_ipybox.py", args.quick) if python else (None, why_not),

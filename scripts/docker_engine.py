@@ -129,17 +129,20 @@ def prepare(host, say):
             "WORKCELL_TEST_PARTS": BASE}
 
 
+def host():
+    return os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+
+
 @contextlib.contextmanager
 def engine(say):
-    host = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
     if not wanted():
         # On a person's machine nothing is made in their engine without being asked.
         say("no container engine is used: set WORKCELL_TEST_DOCKER=1 (needs root, and docker.io and debootstrap from Debian)")
         yield None
         return
     os.makedirs(FOLDER, exist_ok=True)
-    if answers(host):
-        yield prepare(host, say)
+    if answers(host()):
+        yield prepare(host(), say)
         return
     with private() as address:
         if address:

@@ -2,14 +2,18 @@
 
 Stages, each named on the command line to run it alone: gcc, checks, unit, e2e, containers, sdk, holes, asan, fuzz. Builds are made with -Werror,
 and there are two: one by gcc, as it is used, and one by clang with ASan, UBSan and the fuzz targets. Ends with one line
-`N passed, N failed`; a stage that cannot run counts as a failure.
+`N passed, N failed`; a stage that cannot run counts as a failure, and so does what a stage leaves behind in /tmp.
 """
 
+import ctypes
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import xml.etree.ElementTree as xml
 
@@ -208,20 +212,65 @@ def stage_fuzz():
         meson_tests("build-asan", "--suite", "fuzz")
 
 
+# What is kept in /tmp on purpose: by pytest folders of failed tests, by Node its cache, and whole outputs that a result names.
+KEPT_IN_TMP = re.compile(r"pytest-of-\w+|node-compile-cache|hsperfdata_\w+|workcell-[0-9a-f]{32}-\w{6}\.txt")
+CLONE_NEWNS, MS_BIND, MS_REC, MS_PRIVATE = 0x20000, 0x1000, 0x4000, 0x40000
+
+
+def take_tmp(folder):
+    """Makes this folder the /tmp of this process and all that it starts: what lies in it at the end, this run has left there.
+    False where that is not allowed, or of no use because a container engine that was up before sees the other /tmp."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def mount(source, target, flags):
+        if libc.mount(source.encode(), target.encode(), None, flags, None) != 0:
+            raise OSError(ctypes.get_errno(), "mount on " + target)
+
+    if docker_engine.wanted() and docker_engine.answers(docker_engine.host()) or libc.unshare(CLONE_NEWNS) != 0:
+        return False
+    # A tree in /tmp keeps its place, with what lies beside it.
+    beside = "/".join(ROOT.split("/")[:3]) if ROOT.startswith("/tmp/") else None
+    try:
+        mount("none", "/", MS_REC | MS_PRIVATE)
+        fd = os.open(beside or "/", os.O_PATH)
+        mount(folder, "/tmp", MS_BIND)
+        if beside:
+            os.mkdir(beside)
+            mount("/proc/self/fd/%d" % fd, beside, MS_BIND | MS_REC)
+        os.close(fd)
+    except OSError as error:
+        print("no /tmp for this run alone: %s" % error)
+        return False
+    os.chdir(ROOT)
+    os.environ.pop("TMPDIR", None)
+    return True
+
+
+def check_tmp(before, stage):
+    """What a stage has left is a failure of it."""
+    global passed
+    left = sorted(name for name in set(os.listdir("/tmp")) - before if not KEPT_IN_TMP.fullmatch(name))
+    if left:
+        fail("%s left in /tmp: %s" % (stage, ", ".join(left[:20]) + (" and %d more" % (len(left) - 20) if len(left) > 20 else "")))
+    else:
+        passed += 1
+
+
 STAGES = [stage_gcc, stage_checks, stage_unit, stage_e2e, stage_containers, stage_sdk, stage_holes, stage_asan, stage_fuzz]
 
 
-def main():
-    wanted = sys.argv[1:]
-    # Under nohup or as a background job some signals come ignored, and every child would inherit that.
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_DFL)
+def run_stages(wanted, tmp):
     start = time.time()
+    private = take_tmp(tmp)
+    if not private:
+        notes_not_run.append("the check of what is left in /tmp")
     for stage in STAGES:
         name = stage.__name__[len("stage_"):]
         if not wanted or name in wanted:
-            begin = time.time()
+            begin, before = time.time(), set(os.listdir("/tmp"))
             stage()
+            if private:
+                check_tmp(before, name)
             say("%s: %.0f s" % (name, time.time() - begin))
     say("in all %.0f s" % (time.time() - start))
     for note in notes_not_run:
@@ -229,7 +278,25 @@ def main():
     for note in notes:
         print("failed: " + note)
     print("%d passed, %d failed" % (passed, failed))
-    sys.exit(1 if failed or not passed else 0)
+    return 1 if failed or not passed else 0
+
+
+def main():
+    # Under nohup or as a background job some signals come ignored, and every child would inherit that.
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
+    # On the disk of the build folder, so that files can have a second name there. Made and removed by a process that sees nothing of
+    # what is mounted meanwhile.
+    tmp = tempfile.mkdtemp(prefix="tmp-", dir=os.path.join(ROOT, "build"))
+    os.chmod(tmp, 0o1777)
+    child = os.fork()
+    if child == 0:
+        sys.exit(run_stages(sys.argv[1:], tmp))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal tells the child too, and we end with it
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    shutil.rmtree(tmp, ignore_errors=True)
+    sys.exit(status if status >= 0 else 1)
 
 
 main()

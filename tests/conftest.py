@@ -18,7 +18,8 @@ def pytest_configure(config):
 
 
 def pytest_sessionfinish():
-    support.remove_bare_python()
+    # Not only at exit: a worker of xdist is killed some seconds after this.
+    support.remove_temporary()
 
 
 @pytest.hookimpl(hookwrapper=True)

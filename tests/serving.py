@@ -55,10 +55,10 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 def token_file(text):
-    file = tempfile.NamedTemporaryFile("w", suffix=".yaml", delete=False)
-    with file:
+    path = os.path.join(support.temporary_folder("workcell-tests-tokens-"), "tokens.yaml")
+    with open(path, "w", encoding="utf-8") as file:
         file.write(text)
-    return file.name
+    return path
 
 
 class Server:
@@ -167,8 +167,6 @@ class Server:
         found = self.process.wait(support.DEADLINE)
         text = self.text()
         self.stderr.close()
-        if self.tokens:
-            os.unlink(self.tokens)
         for sign in ("AddressSanitizer", "LeakSanitizer", "runtime error:"):
             assert sign not in text, text
         assert found == status, text

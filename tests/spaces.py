@@ -10,7 +10,6 @@ import socket
 import stat
 import subprocess
 import sys
-import tempfile
 import textwrap
 import threading
 import urllib.parse
@@ -183,7 +182,7 @@ class Redis:
     """A redis-server of the tests' own, on a Unix socket (and a port, with TLS, when given certificates)."""
 
     def __init__(self, *flags):
-        self.folder = tempfile.mkdtemp(prefix="workcell-tests-redis-")
+        self.folder = support.temporary_folder("workcell-tests-redis-")
         self.socket = os.path.join(self.folder, "s")
         self.process = subprocess.Popen(
             ["redis-server", "--port", "0", "--unixsocket", self.socket, "--dir", self.folder, "--save", "",
@@ -235,7 +234,6 @@ class Redis:
     def close(self):
         self.process.terminate()
         self.process.wait()
-        shutil.rmtree(self.folder)
 
 
 # ---- packages ----------------------------------------------------------------------------------------------

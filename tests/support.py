@@ -3,6 +3,7 @@
 Nothing here sleeps to let something happen: wait_until() polls a condition and fails after a deadline that
 is far beyond what a healthy program needs.
 """
+import atexit
 import fcntl
 import functools
 import glob
@@ -27,7 +28,8 @@ BIN = os.path.abspath(os.environ.get("WORKCELL_BIN", os.path.join(ROOT, "build",
 # An interpreter with IPython, numpy, pandas and matplotlib; the one that runs the tests unless told otherwise.
 PYTHON = os.environ.get("WORKCELL_TEST_PYTHON", sys.executable)
 EXECUTORS = os.environ.get("WORKCELL_EXECUTORS", "subprocess sandbox inprocess jupyter deno remote").replace(",", " ").split()
-DEADLINE = float(os.environ.get("WORKCELL_TEST_DEADLINE", "60"))
+# Longer than the program's own longest, the start of a kernel: what it then says is worth reading.
+DEADLINE = float(os.environ.get("WORKCELL_TEST_DEADLINE", "90"))
 # A process may hold a Python integer literal of any length.
 if hasattr(sys, "set_int_max_str_digits"):
     sys.set_int_max_str_digits(0)
@@ -263,6 +265,23 @@ def run_cells(*cells, flags=(), python=None, **options):
     return workcell(*argv, **options)
 
 
+# ---- temporary files ---------------------------------------------------------------------------------------
+
+_temporary = []
+
+
+@atexit.register
+def remove_temporary():
+    while _temporary:
+        shutil.rmtree(_temporary.pop())
+
+
+def temporary_folder(prefix):
+    """A folder that goes when this process ends, for what outlives one test or needs a short path."""
+    _temporary.append(tempfile.mkdtemp(prefix=prefix))
+    return _temporary[-1]
+
+
 # ---- interpreters ------------------------------------------------------------------------------------------
 
 
@@ -302,7 +321,7 @@ _bare = []
 def bare_python():
     """An interpreter of the tests' own version that has nothing installed: the shell must be our own."""
     if not _bare:
-        where = tempfile.mkdtemp(prefix="workcell-tests-bare-")
+        where = temporary_folder("workcell-tests-bare-")
         subprocess.run([getattr(sys, "_base_executable", sys.executable), "-m", "venv", "--without-pip",
                         where],
                        check=True)
@@ -321,7 +340,7 @@ def plain_python():
         asked = subprocess.run([PYTHON, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"],
                                stdout=subprocess.PIPE, check=True)
         source = asked.stdout.decode().strip()
-        where = tempfile.mkdtemp(prefix="workcell-tests-plain-")
+        where = temporary_folder("workcell-tests-plain-")
         subprocess.run([getattr(sys, "_base_executable", sys.executable), "-m", "venv", "--without-pip", where],
                        check=True)
         own, = glob.glob(os.path.join(where, "lib", "python3*", "site-packages"))
@@ -335,12 +354,6 @@ def plain_python():
     return _plain[0]
 
 
-def remove_bare_python():
-    for made in (_bare, _plain):
-        while made:
-            shutil.rmtree(os.path.dirname(os.path.dirname(made.pop())), ignore_errors=True)
-
-
 # ---- a long-lived program ----------------------------------------------------------------------------------
 
 
@@ -348,8 +361,9 @@ class Driver:
     """`workcell run --json --cells`: cells go in and results come out while the program lives."""
 
     def __init__(self, *flags, python=None, executor=None, cwd=None, env=None, pool=0, events=True,
-                 preexec_fn=None, prefix=()):
-        argv = list(prefix) + [BIN, "run", "--json", "--cells", "--python", python or bare_python()]
+                 preexec_fn=None, prefix=(), grace=30):
+        # A busy machine may be slow to let an interrupted kernel come to its end; who waits for the kill says so.
+        argv = list(prefix) + [BIN, "run", "--json", "--cells", "--python", python or bare_python(), "--grace", str(grace)]
         if events:
             argv.append("--events")
         if pool is not None:

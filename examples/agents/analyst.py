@@ -19,7 +19,14 @@ REPLIES = [
 
 
 async def main():
-    storage = FileStorage(tempfile.mkdtemp())
+    with tempfile.TemporaryDirectory() as folder:
+        answer, kept = await analyse(FileStorage(folder))
+    print(answer)
+    print("kept:", kept)
+    return answer, kept
+
+
+async def analyse(storage):
     async with Session(storage=storage) as session:
         @session.tool(name="sales.regions")
         def regions() -> list:
@@ -37,10 +44,7 @@ async def main():
             return result.error if result.error is not None else "%s%r" % (result.text, result.value)
 
         answer = await converse(ScriptedModel(REPLIES), run, "Which region sells best?")
-        kept = await session.load_artifact("totals.json")
-    print(answer)
-    print("kept:", kept)
-    return answer, kept
+        return answer, await session.load_artifact("totals.json")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,15 @@ REPLIES = [
 
 
 async def main():
-    folder = tempfile.mkdtemp()
+    with tempfile.TemporaryDirectory() as folder:
+        answer, sent, decisions = await send_with_care(folder)
+    print(answer)
+    print("mails:", sent)
+    print("decisions:", decisions)
+    return answer, sent, decisions
+
+
+async def send_with_care(folder):
     os.mkdir(os.path.join(folder, "work"))
     sent = []
 
@@ -46,11 +54,7 @@ async def main():
 
             answer = await converse(ScriptedModel(REPLIES), run, "Say hello to Ann.")
     with open(log, encoding="utf-8") as file:
-        decisions = [json.loads(line)["decision"] for line in file]
-    print(answer)
-    print("mails:", sent)
-    print("decisions:", decisions)
-    return answer, sent, decisions
+        return answer, sent, [json.loads(line)["decision"] for line in file]
 
 
 if __name__ == "__main__":

@@ -41,10 +41,10 @@ async def session_with(storage, replies, task, seen):
 
 
 async def main():
-    storage = FileStorage(tempfile.mkdtemp())
     seen = []
-    await session_with(storage, FIRST, "Write something that counts words.", seen)
-    answer = await session_with(storage, SECOND, "Which word is the most frequent one?", seen)
+    with tempfile.TemporaryDirectory() as folder:
+        await session_with(FileStorage(folder), FIRST, "Write something that counts words.", seen)
+        answer = await session_with(FileStorage(folder), SECOND, "Which word is the most frequent one?", seen)
     print(answer)
     return answer, seen
 

@@ -53,8 +53,9 @@ class _Finder:
 
     def loaded(self, name):
         self.wanted.discard(name)
-        if not self.wanted and self in sys.meta_path:
-            sys.meta_path.remove(self)
+        if not self.wanted:
+            # Another list: other threads may be going through this one.
+            sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
 
 
 class _Loader:

@@ -431,8 +431,12 @@ def _snapshot():
                 os.chdir(cwd)
         except OSError:
             pass  # it is gone
-        sys.path[:] = path
-        sys.meta_path[:] = meta_path
+        # Other lists, and not the same ones made shorter: another thread that imports goes through them meanwhile, and would miss
+        # the last.
+        if sys.path != path:
+            sys.path = path
+        if sys.meta_path != meta_path:
+            sys.meta_path = meta_path
         sys.setrecursionlimit(limit)
         for name, value in names.items():
             if value is not None:

@@ -1043,4 +1043,5 @@ def install_import_hook():
 
 
 def remove_import_hook():
-    sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder) is not _ImportHook]
+    # Another list: other threads may be going through this one.
+    sys.meta_path = [finder for finder in sys.meta_path if type(finder) is not _ImportHook]

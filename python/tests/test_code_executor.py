@@ -22,7 +22,8 @@ BRAVE = {"command": sys.executable, "args": [os.path.join(HERE, "brave.py")]}
 
 
 def executor(tmp_path, **options):
-    return CodeExecutor(images_dir=tmp_path / "images", **options)
+    # A busy machine may be slow to let an interrupted kernel come to its end.
+    return CodeExecutor(**{"images_dir": tmp_path / "images", "grace": 30, **options})
 
 
 async def collect(stream):

@@ -125,7 +125,7 @@ def test_9_descriptions_are_kept(tmp_path):
 
 def test_10_late_output_stays_with_its_cell(storage):
     async def main():
-        async with Session(storage) as session:
+        async with Session(storage, SubprocessExecutor(SubprocessConfig(grace=30))) as session:
             code = ("import time\ntry:\n    while True: time.sleep(0.01)\nexcept KeyboardInterrupt:\n"
                     "    print('late')\n    raise")
             first = await session.run(code, timeout=0.2)

@@ -256,13 +256,15 @@ def test_sessions_leak_no_descriptors(storage):
 
 def test_signals_reach_handlers_while_a_stream_waits():
     status, out, err = program("""
-        import os, signal, threading, workcell.sync
+        import os, signal, tempfile, threading, workcell.sync
         heard = []
-        signal.signal(signal.SIGUSR1, lambda *args: heard.append(1))
-        with workcell.sync.Session.scratch() as session:
+        with workcell.sync.Session.scratch() as session, tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "heard")
+            signal.signal(signal.SIGUSR1, lambda *args: heard.append(open(path, "w").close()))
             session.run("1")
             threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
-            session.run("import time; time.sleep(0.5)")
+            # It ends when the handler has run, and not before.
+            session.run("import os, time\\nwhile not os.path.exists(%r): time.sleep(0.01)" % path, timeout=30)
             print(heard)
         """)
-    assert (status, out) == (0, "[1]\n"), err
+    assert (status, out) == (0, "[None]\n"), err

@@ -353,6 +353,7 @@ struct cell_cli_session_flags {
 	const char *images_dir;
 	struct cell_cli_list env;
 	int64_t timeout_ms;
+	int64_t grace_ms;
 	int64_t max_output_bytes;
 	int64_t pool;
 	const char *sandbox_policy;
@@ -369,6 +370,7 @@ extern const struct cell_session_options cell__cli_session_defaults;
 extern const struct cell_container_options cell__cli_container_defaults;
 #define CELL_CLI_SESSION_FLAGS_INIT(pool_size)                                            \
 	{ .space = CELL_CLI_SPACE_FLAGS_INIT, .timeout_ms = cell__cli_session_defaults.timeout_ms, \
+	  .grace_ms = cell__cli_session_defaults.grace_ms,                                \
 	  .max_output_bytes = cell__cli_session_defaults.max_output_bytes, .pool = (pool_size),  \
 	  .gate.approval_timeout_ms = cell__cli_session_defaults.approval_timeout_ms,     \
 	  .container = CELL_CLI_CONTAINER_FLAGS_INIT }
@@ -390,6 +392,8 @@ extern const struct cell_container_options cell__cli_container_defaults;
 	  CELL_FLAG_LIST, CELL_CLI_AT(at, env) },                                         \
 	{ 0, "timeout", "SEC", "of a cell, in seconds; 0: none",                          \
 	  CELL_FLAG_SECONDS, CELL_CLI_AT(at, timeout_ms) },                               \
+	{ 0, "grace", "SEC", "from a cell's interrupt until its kernel is killed",         \
+	  CELL_FLAG_SECONDS, CELL_CLI_AT(at, grace_ms) },                                 \
 	{ 0, "max-output", "BYTES", "a result keeps this much of the output; more is spilled to a file", \
 	  CELL_FLAG_BYTES, CELL_CLI_AT(at, max_output_bytes) },                           \
 	{ 0, "pool", "N", "idle kernels kept ready",                                      \

@@ -631,6 +631,7 @@ static int open_parts(const struct cell_cli_session_flags *flags, bool with_spac
 	options->images_dir = flags->images_dir;
 	options->env = all->env;
 	options->timeout_ms = flags->timeout_ms;
+	options->grace_ms = flags->grace_ms > 0 ? flags->grace_ms : 0; /* "none" is 0 here */
 	options->max_output_bytes = flags->max_output_bytes;
 	options->space = host->space;
 	options->sandbox_policy = flags->sandbox_policy;

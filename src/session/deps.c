@@ -53,13 +53,18 @@ static void free_op(struct cell__dep_op *op)
 	free(op->python);
 	free(op->site);
 	free(op->made);
+	free(op->temp);
 	cell__close_fd(&op->lock_fd);
 	free(op);
 }
 
 static void discard_work(struct cell__dep_op *op)
 {
-	(void)cell__venv_remove_tree(op->made); /* what resists is swept by the next maker */
+	/* What resists is swept by the next maker. */
+	if (op->made)
+		(void)cell__venv_remove_tree(op->made);
+	if (op->temp)
+		(void)cell__venv_remove_tree(op->temp);
 	op->rc = 0;
 }
 
@@ -67,7 +72,7 @@ static void end_op(struct cell__dep_op *op)
 {
 	struct cell__deps *deps = op->deps;
 	op->stopped = true;
-	if (op->made) {
+	if (op->made || op->temp) {
 		cell__dep_pool(op, discard_work, NULL);
 		return;
 	}
@@ -138,6 +143,7 @@ static void handle_worked(uv_work_t *work, int status)
 	free(job);
 	if (!step) {
 		free(cell__take_ptr(op->made));
+		free(cell__take_ptr(op->temp));
 		end_op(op);
 	} else if (op->stopped) {
 		end_op(op);
@@ -152,7 +158,8 @@ void cell__dep_pool(struct cell__dep_op *op, void (*work)(struct cell__dep_op *o
 {
 	struct pool_job *job = cell__alloc(1, sizeof *job);
 	if (!job) {
-		free(cell__take_ptr(op->made)); /* the next maker sweeps the folder */
+		free(cell__take_ptr(op->made)); /* the next maker sweeps the folders */
+		free(cell__take_ptr(op->temp));
 		cell__dep_fail(op, CELL_E_NOMEM, "out of memory");
 		return;
 	}

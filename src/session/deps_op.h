@@ -87,6 +87,7 @@ struct cell__dep_op {
 	struct cell__buf before, after; /* listings */
 
 	char *made;              /* being made; removed again unless it is adopted */
+	char *temp;              /* where programs keep what is temporary: it goes with the operation, also when they are killed */
 	bool fresh;              /* the venv is new or was repaired: it may lack what is configured */
 	bool remade;             /* by this operation */
 	json_t *wanted;          /* specifiers of the installer that runs */

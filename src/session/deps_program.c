@@ -242,6 +242,26 @@ void cell__dep_fail_program(struct cell__dep_op *op, int code, const char *doing
 
 /* ---- running them ---- */
 
+/* An installer that is killed leaves its downloads where it had them: in a folder of ours they go.  Wheels have one already. */
+static const char **env_with_temp(const struct cell__dep_op *op, struct cell__buf *temp)
+{
+	const char *folder = op->temp ? op->temp : op->pyodide ? op->made : NULL;
+	size_t n = 0, at = 0;
+	while (op->deps->env[n])
+		n++;
+	const char **env = cell__alloc(n + 2, sizeof *env);
+	if (!env || (folder && cell__buf_printf(temp, "TMPDIR=%s", folder) < 0)) {
+		free(env);
+		return NULL;
+	}
+	if (folder)
+		env[at++] = temp->data;
+	for (size_t i = 0; i < n; i++)
+		if (!folder || strncmp(op->deps->env[i], "TMPDIR=", 7) != 0)
+			env[at++] = op->deps->env[i];
+	return env;
+}
+
 static void handle_exited(void *owner, const struct cell__process_exit *how)
 {
 	struct cell__dep_op *op = owner;
@@ -262,6 +282,12 @@ void cell__dep_run(struct cell__dep_op *op, const char *const *argv, int64_t lim
 		   cell__dep_step exited)
 {
 	struct cell__deps *deps = op->deps;
+	CELL_AUTO_BUF struct cell__buf temp = CELL_BUF_INIT;
+	CELL_AUTO_FREE const char **env = env_with_temp(op, &temp);
+	if (!env) {
+		cell__dep_fail(op, CELL_E_NOMEM, "out of memory");
+		return;
+	}
 	int64_t left_ms = (op->until_us - cell__now_us()) / 1000;
 	if (left_ms < 1)
 		left_ms = 1;
@@ -275,7 +301,7 @@ void cell__dep_run(struct cell__dep_op *op, const char *const *argv, int64_t lim
 	}
 	struct cell__process_spec spec = {
 		.argv = argv,
-		.env = (const char *const *)deps->env,
+		.env = env,
 		.path = deps->path,
 		.cwd = "/", /* a project's own files have no say in how its packages are installed */
 		.timeout_ms = op->limit_ms,

@@ -269,8 +269,11 @@ static void lock_work(struct cell__dep_op *op)
 	op->busy_lock = op->rc > 0;
 	if (op->rc == 0) {
 		cell__venv_sweep(deps->dir);
+		op->temp = cell__venv_sibling(deps->dir, "new", true);
 		look_work(op);
 	}
+	if (op->rc == 0 && (!op->temp || cell__venv_mkdir_all(op->temp) < 0))
+		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "make a folder beside %.160s", deps->dir);
 }
 
 static void handle_lock_tried(struct cell__dep_op *op);

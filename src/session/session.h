@@ -29,7 +29,7 @@
 #include "session/options.h"
 #include "session/run.h"
 
-#define CELL_CLOSE_GRACE_MS 250 /* for exit handlers and unflushed files of an idle kernel */
+#define CELL_CLOSE_GRACE_MS 1000 /* for exit handlers and unflushed files of an idle kernel, also on a busy machine */
 
 struct cell__seat {
 	struct cell_session *session;

@@ -8,7 +8,6 @@ import base64
 import os
 import re
 import shutil
-import tempfile
 
 import pytest
 
@@ -39,8 +38,8 @@ class Target:
         self.executor, self.python, self.redis = executor, python, redis
         self.drivers, self.fds, self.servers = {}, {}, {}  # by whether there is a base folder
         self.used = {}  # drivers whose kernel has run cases: how many
-        self.base = tempfile.mkdtemp(prefix="workcell-tests-base-")
-        self.cwd = tempfile.mkdtemp(prefix="workcell-tests-cwd-")
+        self.base = support.temporary_folder("workcell-tests-base-")
+        self.cwd = support.temporary_folder("workcell-tests-cwd-")
         self.policy = os.path.join(self.base, ".policy.yaml")
         self.capabilities = {"children", "fork", "threads", "descriptors", "files", "shell", "environment",
                              "namespaces", "alone", "main_thread", "modules", "stack", "bare", "semaphores", "proc"}
@@ -82,7 +81,7 @@ class Target:
         if kind:
             self.fill(case.base)
         if self.drivers.get(kind) is None:
-            flags = ["--timeout", "20"] + (["--base", self.base] if kind else [])
+            flags = ["--timeout", "60"] + (["--base", self.base] if kind else [])
             flags += ["--redis", self.redis.url()] if kind and self.redis else []
             if self.executor == "remote":
                 flags = self.serve(kind, flags)
@@ -111,7 +110,7 @@ class Target:
         server = serving.Server("--executor", "subprocess", *flags, tokens=serving.TOKEN, python=self.python, pool=0, cwd=self.cwd)
         support.shared_drivers.append(server)
         self.servers[kind] = server
-        return ["--timeout", "20", "--remote-url", "http://127.0.0.1:%d" % server.port, "--auth-token-file", server.tokens]
+        return ["--timeout", "60", "--remote-url", "http://127.0.0.1:%d" % server.port, "--auth-token-file", server.tokens]
 
     def close(self, how):
         for kind in list(self.drivers):
@@ -124,10 +123,6 @@ class Target:
                     server = self.servers.pop(kind)
                     support.shared_drivers.remove(server)
                     server.close()
-
-    def remove(self):
-        shutil.rmtree(self.base, ignore_errors=True)
-        shutil.rmtree(self.cwd, ignore_errors=True)
 
     def check_quiet(self, driver):
         """After a reset nothing of the case is left: no process, no descriptor."""
@@ -158,7 +153,6 @@ def target(request, full_python, plain_python):
         made.close(support.Driver.close)
     finally:
         made.close(support.Driver.kill)
-        made.remove()
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +165,6 @@ def redis_target(full_python):
         made.close(support.Driver.close)
     finally:
         made.close(support.Driver.kill)
-        made.remove()
         server.close()
 
 

@@ -305,8 +305,30 @@ def left_threads():
     sys.stdout = sys.__stdout__
 
 
+def imports_meanwhile():
+    """The last session closes while another thread is on its way through sys.meta_path: it comes to the end of it."""
+    reached, go_on = threading.Event(), threading.Event()
+
+    class Wait:
+        def find_spec(self, name, path=None, target=None):
+            if name == "colorsys":
+                reached.set()
+                go_on.wait(DEADLINE)
+
+    sys.meta_path.insert(len(sys.meta_path) - 1, Wait())
+    engine = Engine()
+    session = open_session(engine)
+    session.run("1")
+    imported = in_thread(__import__, "colorsys")
+    assert reached.wait(DEADLINE)
+    session.close()
+    go_on.set()
+    assert imported().__name__ == "colorsys"
+    engine.close()
+
+
 SCENARIOS = [host_state, streams_apart, two_sessions, never_ends_the_host, code_that_will_not_stop, interrupts, tools,
-             any_state, refusals, left_threads]
+             any_state, refusals, left_threads, imports_meanwhile]
 
 if __name__ == "__main__":
     {scenario.__name__: scenario for scenario in SCENARIOS}[sys.argv[1]]()

@@ -51,6 +51,8 @@ def test_timeout_and_a_thread_that_will_not_stop(drive):
     driver = drive("--timeout", "0.3", executor="inprocess")
     result = driver.run("x = 1\nwhile True: pass")
     assert (result["error"]["code"], result["state"]) == ("timeout", "kept")
+    driver = drive("--timeout", "0.3", executor="inprocess", grace=1)
+    driver.run("x = 1")
     result = driver.run("import time\nprint('before')\ntime.sleep(4)\nprint('after')")
     assert (result["error"]["code"], result["state"], result["stdout"]) == ("timeout", "lost", "before\n"), result
     assert "abandoned" in result["error"]["message"]

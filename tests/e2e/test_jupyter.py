@@ -322,11 +322,13 @@ def scripted_kernels():
 
 def test_nothing_is_left_when_the_host_is_killed(specs):
     before = scripted_kernels()
-    driver = Driver("--kernel", "scripted", python=PYTHON, executor="jupyter", env=environment(JUPYTER_PATH=specs))
+    driver = Driver("--kernel", "scripted", "--print-connection-file", python=PYTHON, executor="jupyter",
+                    env=environment(JUPYTER_PATH=specs))
     driver.run("late")
     kernel, = scripted_kernels() - before
     driver.kill()
     wait_until(lambda: not support.alive(kernel), "the kernel is gone")
+    shutil.rmtree(os.path.dirname(connection_file(driver)))  # a host that is killed cannot
 
 
 def test_a_second_session_uses_the_one_made_ready(python):

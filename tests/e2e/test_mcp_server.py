@@ -380,6 +380,8 @@ def test_cancelling_an_install_stops_it(connect, tmp_path, venv):
             asked.settimeout(support.DEADLINE)
             while asked.recv(65536):
                 pass
+    # What the installer had begun has gone with it.
+    assert [name for name in os.listdir(os.path.dirname(venv)) if ".new-" in name] == []
 
 
 def test_register_mcp_server(connect, tmp_path):

@@ -371,7 +371,7 @@ def test_help_of_run_names_every_flag():
     text = workcell("run", "--help").out
     for flag in ("-e", "--json", "--events", "--executor", "--python", "--preload", "--cwd", "--env",
                  "--timeout",
-                 "--max-output", "--pool"):
+                 "--grace", "--max-output", "--pool"):
         assert flag in text
 
 

@@ -280,7 +280,7 @@ def test_the_death_of_pid_1_ends_the_session_only(driver):
 
 
 def test_a_fork_bomb_is_gone_after_close(drive, tmp_path):
-    driver = drive(executor="sandbox", cwd=tmp_path, python="/usr/bin/python3")
+    driver = drive(executor="sandbox", cwd=tmp_path, python="/usr/bin/python3", grace=2)
     driver.start("import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass", timeout=2)
     assert driver.answer()["error"]["code"] in ("timeout", "kernel_died", "limit_exceeded")
     driver.reset()

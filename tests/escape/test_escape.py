@@ -4,11 +4,9 @@ import ctypes
 import os
 import platform
 import pwd
-import shutil
 import socket
 import struct
 import subprocess
-import tempfile
 import uuid
 
 import pytest
@@ -26,15 +24,16 @@ class Host:
     """What there is to be reached: a file, sockets, a secret in the environment, another session."""
 
     def __init__(self, uid):
-        self.folder = tempfile.mkdtemp(prefix="workcell-escape-")
+        self.folder = support.temporary_folder("workcell-escape-")
         self.workspace = os.path.join(self.folder, "work")
         os.mkdir(self.workspace)
-        self.other = tempfile.mkdtemp(prefix="workcell-other-")
+        self.other = support.temporary_folder("workcell-other-")
         os.chmod(self.other, 0o755)
-        secret = tempfile.NamedTemporaryFile(prefix="workcell-secret-", delete=False)
-        secret.write(b"secret")
-        secret.close()
-        self.secret = secret.name
+        hidden = support.temporary_folder("workcell-secret-")
+        self.secret = os.path.join(hidden, "secret")
+        with open(self.secret, "wb") as file:
+            file.write(b"secret")
+        os.chmod(hidden, 0o755)
         os.chmod(self.secret, 0o644)
         self.mark = "wc" + uuid.uuid4().hex[:12]
         self.tcp = socket.create_server(("127.0.0.1", 0))
@@ -48,7 +47,7 @@ class Host:
         os.chmod(self.unix_path, 0o777)
         os.chmod(self.folder, 0o755)
         self.facts = {
-            "secret": self.secret, "secret_name": os.path.basename(self.secret),
+            "secret": self.secret, "secret_name": os.path.basename(hidden),
             "home": pwd.getpwuid(uid).pw_dir if uid == os.getuid() else self.other,
             "host_pid": os.getpid(), "zygote_pid": os.getpid(), "tcp_port": self.tcp.getsockname()[1],
             "abstract": "host" + self.mark, "unix_path": self.unix_path, "env_secret": "env" + self.mark,
@@ -60,9 +59,6 @@ class Host:
     def close(self):
         for each in (self.tcp, self.abstract, self.unix):
             each.close()
-        os.unlink(self.secret)
-        shutil.rmtree(self.folder, ignore_errors=True)
-        shutil.rmtree(self.other, ignore_errors=True)
 
 
 def start(host, executor="sandbox", prefix=(), uid=None, preexec=None, flags=(), pool=0):
@@ -226,7 +222,8 @@ def test_long_cells_let_others_go_first(mode):
                            "all of it yields", 30)
         driver.interrupt()
         assert driver.answer()["error"]["code"] == "interrupted"
-        support.wait_until(lambda: slice_of(kernel) == usual, "it counts as before", 30)
+        # Its next cell does not: unless the machine is so busy that it runs long too.
+        support.wait_until(lambda: driver.value("1") == 1 and slice_of(kernel) == usual, "it counts as before")
         driver.reset()
 
 

@@ -63,10 +63,11 @@ def test_what_can_be_interrupted_keeps_its_state(session, code):
 
 @pytest.mark.parametrize("code", ["sum(range(10 ** 12))",
                                   "while True:\n    try:\n        while True: pass\n    except BaseException: pass"])
-def test_what_cannot_be_interrupted_is_ended(session, code):
-    result = session.run(code, timeout=0.5)
+def test_what_cannot_be_interrupted_is_ended(drive, code):
+    driver = drive(executor="deno", grace=1)
+    result = driver.run(code, timeout=0.5)
     assert result["error"]["code"] == "timeout" and result["state"] == "lost", result
-    lives(session)
+    lives(driver)
 
 
 def test_an_interrupt_hits_only_its_cell(session):

@@ -70,7 +70,7 @@ FORGERIES = {
 
 @pytest.fixture(scope="module")
 def victim():
-    driver = support.Driver(cwd="/")
+    driver = support.Driver(cwd="/", grace=2)
     driver.locate()
     support.shared_drivers.append(driver)
     yield driver

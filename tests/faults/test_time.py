@@ -52,15 +52,24 @@ def check_truth(driver, result):
     assert driver.value("1 + 1") == 2
 
 
-@pytest.fixture(scope="module")
-def patient():
+def shared(**options):
     """One program for all of these; a fresh kernel for each."""
-    driver = support.Driver(cwd="/")
+    driver = support.Driver(cwd="/", **options)
     driver.locate()
     support.shared_drivers.append(driver)
     yield driver
     driver.close()
     support.shared_drivers.remove(driver)
+
+
+@pytest.fixture(scope="module")
+def patient():
+    yield from shared()
+
+
+@pytest.fixture(scope="module")
+def impatient():
+    yield from shared(grace=1)
 
 
 @pytest.mark.parametrize("name", KEPT)
@@ -78,13 +87,13 @@ def test_timeout_that_the_code_lets_through(patient, name):
 
 
 @pytest.mark.parametrize("name", LOST)
-def test_timeout_that_must_kill(patient, name):
-    patient.reset()
-    patient.run("marker = 42")
-    result = patient.run("print('before')\n" + LOST[name], timeout=0.3)
+def test_timeout_that_must_kill(impatient, name):
+    impatient.reset()
+    impatient.run("marker = 42")
+    result = impatient.run("print('before')\n" + LOST[name], timeout=0.3)
     assert result["error"]["code"] == "timeout" and result["state"] == "lost", result
     assert result["stdout"] == "before\n"
-    check_truth(patient, result)
+    check_truth(impatient, result)
 
 
 def test_timeout_that_the_code_survives(patient):
@@ -132,10 +141,10 @@ def test_after_a_timeout_there_is_a_whole_new_one(patient):
     assert patient.value("3") == 3
 
 
-def test_children_of_a_killed_kernel_are_gone(patient):
-    patient.reset()
-    marker = "98%07d" % patient.pid
-    result = patient.run("import subprocess, signal, time\np = subprocess.Popen(['sleep', %r])\n"
+def test_children_of_a_killed_kernel_are_gone(impatient):
+    impatient.reset()
+    marker = "98%07d" % impatient.pid
+    result = impatient.run("import subprocess, signal, time\np = subprocess.Popen(['sleep', %r])\n"
                          "signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: time.sleep(1)" % marker,
                          timeout=0.3)
     assert result["state"] == "lost"
@@ -243,16 +252,16 @@ def test_interrupt_in_a_finally_and_twice(patient, tmp_path):
     check_truth(patient, result)
 
 
-def test_a_stubborn_cell_still_ends_by_its_timeout(patient, tmp_path):
-    patient.reset()
+def test_a_stubborn_cell_still_ends_by_its_timeout(impatient, tmp_path):
+    impatient.reset()
     up = tmp_path / "up"
-    patient.start("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nopen(%r, 'w').close()\nwhile True: pass" % str(up),
+    impatient.start("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nopen(%r, 'w').close()\nwhile True: pass" % str(up),
                   timeout=1)
     support.wait_until(up.exists, "the cell runs")
-    patient.interrupt()
-    result = patient.answer()
+    impatient.interrupt()
+    result = impatient.answer()
     assert result["state"] == "lost" and result["error"]["code"] in ("timeout", "interrupted")
-    assert patient.value("2") == 2
+    assert impatient.value("2") == 2
 
 
 def test_reset_answers_after_the_cells_before_it(patient):

@@ -5,6 +5,7 @@ import contextlib
 import io
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -145,9 +146,9 @@ def test_getoutput():
 def test_background():
     s = Session()
     start = time.monotonic()
-    assert s.prints("!echo now; sleep 20 & echo $! > /dev/stderr") == "now\n"
+    assert s.prints("!echo now; sleep 200 & echo $! > /dev/stderr") == "now\n"
     pid = int(s.err)
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 100
     os.kill(pid, signal.SIGKILL)
     # It never stops writing and is slower to be read than to write: only so much is taken after the end.
     chunks = []
@@ -187,7 +188,7 @@ def test_interrupt():
                 "!sleep %s",
                 "!sleep %s; echo no",
                 "x = !sleep %s",
-                '!trap "" INT; sleep %s; sleep 9',
+                '!trap "" INT; sleep %s; sleep 99',
                 "%%%%bash\nsleep %s\necho no",
             )
         ):
@@ -195,8 +196,8 @@ def test_interrupt():
             start = time.monotonic()
             signal.setitimer(signal.ITIMER_REAL, 0.2)
             raises(KeyboardInterrupt, s.run, command % mark)
-            assert time.monotonic() - start < 1.8, command
-            deadline = time.monotonic() + 5
+            assert time.monotonic() - start < 60, command
+            deadline = time.monotonic() + 60
             while running(mark):
                 assert time.monotonic() < deadline, command
                 time.sleep(0.01)
@@ -360,6 +361,7 @@ def test_directories():
             os.environ["HOME"] = saved
     finally:
         os.chdir(start)
+        shutil.rmtree(home)
 
 
 def test_env():

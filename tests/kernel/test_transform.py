@@ -158,9 +158,9 @@ def test_many_commands_are_fast():
     import time
 
     source = "".join("x%d = [1, 2, (3, 4)]\n!echo %d\ny = !ls\n" % (i, i) for i in range(700))
-    start = time.perf_counter()
+    start = time.process_time()  # whatever else the machine does
     ast.parse(transform_cell(source))
-    assert time.perf_counter() - start < 3
+    assert time.process_time() - start < 3
 
 
 def test_automagic():

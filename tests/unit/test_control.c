@@ -241,6 +241,7 @@ static void test_timeout_kept(void **state)
 	struct cell_engine *engine = support_engine(0);
 	struct cell_session_options options = CELL_SESSION_OPTIONS_INIT;
 	options.timeout_ms = 200;
+	options.grace_ms = DEADLINE_MS;
 	struct cell_session *session = support_session_with(engine, &options);
 	support_expect(session, "x = 'kept'", NULL);
 	static const char *const codes[] = { "while True: pass", "import time; time.sleep(1000)" };

@@ -581,7 +581,7 @@ static void test_cancel(void **state)
 	int64_t start = cell__now_us();
 	cancel_ask(&slow);
 	ask_wait(&list);
-	assert_true(cell__now_us() - start < 5000000);
+	assert_true(cell__now_us() - start < 60000000); /* pip itself would wait for more than 90 s */
 	expect_array(list.result, "[\"cell-beta\"]");
 	assert_false(slow.done || waiting.done);
 	assert_true(support_wait(nobody_runs_in, project.cache));

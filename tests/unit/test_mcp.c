@@ -257,8 +257,8 @@ static void test_stop_servers(void **state)
 	pthread_join(thread, &code);
 	assert_int_equal((intptr_t)code, CELL_E_CLOSED);
 	assert_int_not_equal(server_pid("s.pid"), pid);
-	unlink(log);
 	finish();
+	unlink(log); /* the last server has ended */
 }
 
 static void test_close_with_calls_under_way(void **state)

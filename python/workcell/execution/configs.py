@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
-import stat
+import shutil
 import sys
 import tempfile
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from .._core import milliseconds
@@ -249,24 +249,29 @@ class SandboxConfig(SubprocessConfig):
         return found
 
 
+_policies: Dict[int, str] = {}  # folders, by process
+
+
+def _remove_policies(pid: int, folder: str) -> None:
+    # A child that was forked has inherited this, but not the folder.
+    if pid == os.getpid():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def write_policy(text: str) -> str:
-    """A file with a policy, for the library to read; the same text has the same file."""
+    """A file with a policy, for the library to read; it goes when the process ends."""
     import hashlib
 
-    folder = Path(tempfile.gettempdir()) / ("workcell-policies-%d" % os.getuid())
-    try:
-        folder.mkdir(mode=0o700)
-    except FileExistsError:
-        # Somebody else may have been quicker, in a folder that everybody can write to.
-        found = os.lstat(str(folder))
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-            folder = Path(tempfile.mkdtemp(prefix="workcell-policies-"))
-    path = folder / (hashlib.sha256(text.encode()).hexdigest()[:16] + ".yaml")
-    fd, made = tempfile.mkstemp(dir=str(folder))
+    pid = os.getpid()
+    if pid not in _policies:
+        _policies[pid] = tempfile.mkdtemp(prefix="workcell-policies-")
+        atexit.register(_remove_policies, pid, _policies[pid])
+    path = os.path.join(_policies[pid], hashlib.sha256(text.encode()).hexdigest()[:16] + ".yaml")
+    fd, made = tempfile.mkstemp(dir=_policies[pid])
     with os.fdopen(fd, "w", encoding="utf-8") as file:
         file.write(text)
-    os.replace(made, str(path))
-    return str(path)
+    os.replace(made, path)
+    return path
 
 
 @dataclass(frozen=True)
