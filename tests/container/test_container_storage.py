@@ -1,4 +1,5 @@
 """Storage in Redis and packages for the executor container: what is mounted, lent and installed, and who gets at it."""
+import json
 import os
 import re
 import subprocess
@@ -43,7 +44,7 @@ def test_storage_in_redis(session, locked, tmp_path):
                             "len(artifacts.load('a/b.bin')), workflows.w()")
     assert seen.out == "(100000, 7)\n", seen
     # Neither address nor password are in what the engine shows, and nothing is on the disk.
-    shown = containers.docker("inspect", session.id())
+    shown = json.dumps(containers.inspect(session.id()))
     assert PASSWORD not in shown and "redis" not in shown
     assert session.value("__import__('os').listdir('/workspace')") == []
 

@@ -1,6 +1,7 @@
 """The Python SDK's ContainerExecutor in a real engine."""
 import ast
 import asyncio
+import json
 import os
 import sys
 
@@ -58,12 +59,13 @@ def test_container_executor(tmp_path):
 def default_image():
     """The image that is used when none is named."""
     name = "workcell:" + workcell._native.version()
-    there = name in containers.docker("images", "--format", "{{.Repository}}:{{.Tag}}").split()
+    there = containers.engine("GET", "/images/json", filters=json.dumps({"reference": [name]}))
     if not there:
-        containers.docker("tag", containers.IMAGE, name)
+        repo, _, tag = name.partition(":")
+        containers.engine("POST", "/images/%s/tag" % containers.IMAGE, repo=repo, tag=tag)
     yield
     if not there:
-        containers.docker("rmi", "--no-prune", name)
+        containers.engine("DELETE", "/images/" + name, noprune="true")
 
 
 def test_examples(tmp_path, monkeypatch, default_image):
