@@ -159,14 +159,17 @@ def stage_e2e():
 
 
 def stage_containers():
-    """In an engine that is asked for: see docker_engine.py. Where there is none they are named as not run."""
+    """In engines that are asked for: see docker_engine.py. Where there are none they are named as not run."""
     say("the executor container")
     try:
         with docker_engine.engine(say) as env:
             if env:
                 pytests("build", "tests/container", "tests/conformance/test_conformance.py::test_cell", WORKCELL_EXECUTORS="container", **env)
+                say("the executor container with Podman: what engines do in their own way")
+                with docker_engine.podman(env, say) as other:
+                    pytests("build", "tests/container", "-m", "engine", **other)
             else:
-                notes_not_run.append("tests/container")
+                notes_not_run.append("tests/container, with Docker and with Podman")
     except (OSError, AssertionError, subprocess.CalledProcessError) as error:
         fail("the container engine: %s" % error)
 

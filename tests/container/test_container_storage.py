@@ -34,6 +34,7 @@ def session(locked, tmp_path):
         assert driver.close() == 0
 
 
+@pytest.mark.engine
 def test_storage_in_redis(session, locked, tmp_path):
     session.value("artifacts.save('a/b.bin', b'x' * 100000)")
     session.value("workflows.create(name='w', source='async def run() -> int:\\n    return 7', description='seven')")
@@ -49,6 +50,7 @@ def test_storage_in_redis(session, locked, tmp_path):
     assert session.value("__import__('os').listdir('/workspace')") == []
 
 
+@pytest.mark.engine
 def test_connections_are_lent_to_the_server_alone(session):
     code = """
 import socket
@@ -91,6 +93,7 @@ def test_redis_that_cannot_be_used(tmp_path, locked):
         assert done.status == 1 and words in done.err and ":wrong" not in done.err, done
 
 
+@pytest.mark.engine
 def test_without_a_storage_it_is_in_memory():
     driver = containers.Container(*NO_NETWORK)
     assert driver.value("artifacts.save('a', 'b'); artifacts.load('a')") == "b"
