@@ -508,6 +508,14 @@ char *cell__container_body(const json_t *config, const struct cell__container_pl
 	return text;
 }
 
+/* A limit: its option, in config, in what the engine shows of a container, and of itself. */
+static const struct { const char *what, *ours, *theirs, *can; } limits[] = {
+	{ "memory_limit", "memory", "Memory", "MemoryLimit" },
+	{ "cpu_quota", "cpu", "CpuQuota", "CpuCfsQuota" },
+	{ "pids_limit", "pids", "PidsLimit", "PidsLimit" },
+};
+#define N_LIMITS (sizeof(limits) / sizeof(limits[0]))
+
 /*
  * Who we are inside.  To an engine without root's rights our user is another one: Podman's can be told to keep it, Docker's has it as root,
  * who then has no rights but ours, and no capabilities.
@@ -515,30 +523,35 @@ char *cell__container_body(const json_t *config, const struct cell__container_pl
 int cell__container_take_info(json_t *config, const json_t *info)
 {
 	const json_t *options = json_object_get(info, "SecurityOptions"), *option;
+	json_int_t lacks = 0;
 	size_t i;
 
 	if (is_set(info, "Rootless"))
 		return json_object_set_new(config, "userns", json_string("keep-id"));
 	json_array_foreach(options, i, option) {
 		if (json_string_value(option) && !strcmp(json_string_value(option), "name=rootless"))
-			return json_object_set_new(config, "as_root", json_true());
+			break;
 	}
-	return 0;
+	if (i == json_array_size(options))
+		return 0;
+	/* Without cgroups it shows the limits of its containers all the same. */
+	for (i = 0; i < N_LIMITS; i++) {
+		if (!is_set(info, limits[i].can))
+			lacks |= 1 << i;
+	}
+	return json_object_set_new(config, "as_root", json_true()) < 0 ? -1 : json_object_set_new(config, "lacks", json_integer(lacks));
 }
 
-/* Engines that cannot apply a limit say so in a warning, or nowhere; what they show is true. */
+/* Engines that cannot apply a limit say so in a warning, or nowhere; what they show of a container is true, but for the one above. */
 int cell__container_check(const json_t *config, const json_t *found, struct cell_error *err)
 {
-	static const struct { const char *what, *ours, *theirs; } limits[] = {
-		{ "memory_limit", "memory", "Memory" }, { "cpu_quota", "cpu", "CpuQuota" }, { "pids_limit", "pids", "PidsLimit" },
-	};
 	const json_t *host = json_object_get(found, "HostConfig");
 	const char *network = text_of(host, "NetworkMode");
 
-	for (size_t i = 0; i < sizeof(limits) / sizeof(limits[0]); i++) {
+	for (size_t i = 0; i < N_LIMITS; i++) {
 		json_int_t asked = number_of(config, limits[i].ours), applied = number_of(host, limits[i].theirs);
 
-		if (asked > 0 && (applied <= 0 || applied > asked))
+		if (asked > 0 && (applied <= 0 || applied > asked || (number_of(config, "lacks") & (1 << i))))
 			return cell_fail(err, CELL_E_UNAVAILABLE, 0, "the container engine does not apply %s (a rootless one needs cgroup v2, "
 					 "delegated to you); without that limit it can be used", limits[i].what);
 	}

@@ -96,6 +96,15 @@ static void test_what_is_not_applied(void **state)
 	}
 	assert_int_equal(cell__container_check(config, none, &err), -1);
 	json_decref(none);
+	/* Rootless Docker shows it, and says elsewhere that it cannot. */
+	none = json_pack("{s:[s],s:b,s:b}", "SecurityOptions", "name=rootless", "MemoryLimit", 1, "PidsLimit", 1);
+	assert_int_equal(cell__container_take_info(config, none), 0);
+	json_decref(none);
+	none = json_pack("{s:{s:i,s:i,s:i,s:s,s:b}}", "HostConfig", "Memory", 256 << 20, "CpuQuota", 50000, "PidsLimit", 64, "NetworkMode",
+			 "none", "ReadonlyRootfs", 1);
+	assert_int_equal(cell__container_check(config, none, &err), -1);
+	assert_non_null(strstr(err.msg, "cpu_quota"));
+	json_decref(none);
 	json_decref(config);
 	/* What was not asked for need not be there. */
 	options = (struct cell_container_options)CELL_CONTAINER_OPTIONS_INIT;
