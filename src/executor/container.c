@@ -2,8 +2,8 @@
  * A kernel here is a session of a server that runs in a container: remote.c speaks with it, over a Unix socket in a folder that
  * both sides see.  The container is made with the first session that wants one with its options, and serves all that follow.
  *
- *     sweep ──▶ info ──▶ create ──no such image──▶ build ──▶ create ──▶ start ──▶ /health, again and again ──▶ ready
- *       └──────────┴────────┴────────────────────────┴─────────┴──────────┴─────────────┴──▶ failed: those who wait are told why
+ *     sweep ──▶ info ──▶ create ──no such image──▶ build ──▶ create ──▶ start ──▶ look ──▶ /health, again and again ──▶ ready
+ *       └─────────┴────────┴────────────────────────┴─────────┴─────────┴────────┴──────────┴──▶ failed: those who wait are told why
  *     ready ──it ended, or its server cannot be reached──▶ failed (the next session gets a new one) ──last session gone──▶ removed
  *
  * A container has one request under way at most, or its timer; one that is ready waits for the engine to tell its end.  `seats` are the kernels that use it or wait for it.
