@@ -188,6 +188,8 @@ def podman(env, say):
     with open(run + "/containers.conf", "w") as file:
         file.write(PODMAN_CONFIG % ('runtime = "runc"\n' if os.path.exists("/sys/fs/cgroup/unified") else ""))
     root = os.path.join(PODMAN, "root")
+    # Its images stay from run to run; what it knows of containers names the folders of the last one, and it would not start in others.
+    shutil.rmtree(os.path.join(root, "libpod"), ignore_errors=True)
     argv = ["podman", "--root", root, "--runroot", run + "/run", "--tmpdir", run + "/tmp", "system", "service", "--time=0", host]
     try:
         with running(argv, host, os.path.join(PODMAN, "log"), env=dict(os.environ, CONTAINERS_CONF=run + "/containers.conf")) as address:
