@@ -654,7 +654,7 @@ struct cell_container_options {
 	int no_runtime_deps;     /* 1: deps.add and deps.remove are refused */
 	int64_t memory_limit;    /* bytes, at least 64 MiB; -1: none */
 	int64_t cpu_quota;       /* microseconds in each 100 ms, at least 1000; 0: no limit */
-	int64_t pids_limit;      /* processes and threads */
+	int64_t pids_limit;      /* processes and threads, at least 16; -1: none */
 	int64_t startup_timeout_ms; /* until its server answers; installing comes on top */
 	/* Packages, installed by the image's own Python before the first session; NULL-terminated; NULL: none. */
 	const char *const *deps;

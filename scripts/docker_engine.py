@@ -1,10 +1,11 @@
-"""A container engine for the tests: the one that is up, or where that was asked for a private one of our own.
+"""Container engines for the tests: the one that is up, or where that was asked for a private one of our own, and Podman.
 
     with docker_engine.engine(say) as env: ...     env: what the tests need, or None and it was said why
+    with docker_engine.podman(env, say) as env:    the same with a private Podman, which is given the base image of the other
     docker_engine.py PROGRAM ARGUMENTS...          runs a program with that in its environment, where there is one
 
-A private one has its own socket, data and containers, in build/docker; nothing of it is used by others. Its base image is made by
-debootstrap where there is none, which takes a minute, once.
+A private one has its own socket, data and containers, in build/docker and build/podman; nothing of it is used by others. The base image
+is made by debootstrap where there is none, which takes a minute, once.
 """
 
 import contextlib
@@ -26,6 +27,15 @@ PACKAGES = ("ca-certificates python3 python3-venv libuv1 libjansson4 libyaml-0-2
             "libmicrohttpd12 libhiredis0.14 libzmq5 libedit2 redis-server haproxy")
 BASE = "workcell-test-base:%08x" % zlib.crc32(PACKAGES.encode())
 START_SECONDS = 60
+PODMAN = os.path.join(ROOT, "build", "podman")
+# No systemd has to be there, no bridge is made on this machine, and crun, which Debian's Podman prefers, does not run where cgroups of
+# both kinds are mounted.
+PODMAN_CONFIG = """[containers]
+netns = "none"
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+%s"""
 
 
 def wanted():
@@ -46,29 +56,37 @@ def answers(host):
 
 
 @contextlib.contextmanager
+def running(argv, host, log, **more):
+    """A service that ends with the block. Yields its address when it answers, else None."""
+    with open(log, "wb") as file:
+        service = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True, **more)
+    try:
+        end = time.monotonic() + START_SECONDS
+        while service.poll() is None and time.monotonic() < end and not answers(host):
+            time.sleep(0.2)
+        yield host if answers(host) else None
+    finally:
+        service.send_signal(signal.SIGTERM)
+        try:
+            service.wait(30)
+        except subprocess.TimeoutExpired:
+            service.kill()
+            service.wait()
+
+
+@contextlib.contextmanager
 def private(driver=None):
     """A dockerd that ends with the block. Yields its address."""
     # A socket's path is short; the build folder's may not be.
     run = tempfile.mkdtemp(prefix="workcell-docker-")
     host = "unix://%s/docker.sock" % run
-    log = open(os.path.join(FOLDER, "log"), "wb")
     more = ["--storage-driver", driver] if driver else []
-    daemon = subprocess.Popen(["dockerd", "--host", host, "--data-root", os.path.join(FOLDER, "data"), "--exec-root", run + "/exec",
-                               "--pidfile", run + "/pid", "--bridge", "none", "--iptables=false", *more],
-                              stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    argv = ["dockerd", "--host", host, "--data-root", os.path.join(FOLDER, "data"), "--exec-root", run + "/exec", "--pidfile", run + "/pid",
+            "--bridge", "none", "--iptables=false", *more]
     try:
-        end = time.monotonic() + START_SECONDS
-        while daemon.poll() is None and time.monotonic() < end and not answers(host):
-            time.sleep(0.2)
-        yield host if answers(host) else None
+        with running(argv, host, os.path.join(FOLDER, "log")) as address:
+            yield address
     finally:
-        daemon.send_signal(signal.SIGTERM)
-        try:
-            daemon.wait(30)
-        except subprocess.TimeoutExpired:
-            daemon.kill()
-            daemon.wait()
-        log.close()
         # What it leaves mounted cannot be removed.
         subprocess.run(["umount", run + "/exec/netns/default"], stderr=subprocess.DEVNULL)
         shutil.rmtree(run, ignore_errors=True)
@@ -152,6 +170,40 @@ def engine(say):
     with private("vfs") as address:
         assert address, "dockerd does not start, see build/docker/log"
         yield prepare(address, say)
+
+
+def load_base(source, host):
+    """The base image of one engine for another, where that has none."""
+    if docker(host, "image", "inspect", BASE).returncode == 0:
+        return
+    archive = os.path.join(PODMAN, "base.tar")
+    for argv in ((source, "save", "--output", archive, BASE), (host, "load", "--input", archive)):
+        done = docker(*argv)
+        assert done.returncode == 0, done.stdout
+    os.unlink(archive)
+
+
+@contextlib.contextmanager
+def podman(env, say):
+    os.makedirs(PODMAN, exist_ok=True)
+    run = tempfile.mkdtemp(prefix="workcell-podman-")
+    host = "unix://%s/podman.sock" % run
+    with open(run + "/containers.conf", "w") as file:
+        file.write(PODMAN_CONFIG % ('runtime = "runc"\n' if os.path.exists("/sys/fs/cgroup/unified") else ""))
+    root = os.path.join(PODMAN, "root")
+    # Its images stay from run to run; what it knows of containers names the folders of the last one, and it would not start in others.
+    shutil.rmtree(os.path.join(root, "libpod"), ignore_errors=True)
+    argv = ["podman", "--root", root, "--runroot", run + "/run", "--tmpdir", run + "/tmp", "system", "service", "--time=0", host]
+    try:
+        with running(argv, host, os.path.join(PODMAN, "log"), env=dict(os.environ, CONTAINERS_CONF=run + "/containers.conf")) as address:
+            assert address, "podman does not start, see build/podman/log"
+            load_base(env["DOCKER_HOST"], host)
+            yield prepare(host, say)
+    finally:
+        # What it leaves mounted cannot be removed.
+        for path in (root + "/overlay", run + "/run/overlay"):
+            subprocess.run(["umount", path], stderr=subprocess.DEVNULL)
+        shutil.rmtree(run, ignore_errors=True)
 
 
 def main():

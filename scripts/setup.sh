@@ -39,9 +39,9 @@ if [ "$purpose" != run ]; then
 	packages="$packages haproxy"
 	# To compare the sandbox with.
 	packages="$packages bubblewrap"
-	# An engine for the tests of containers, with an image that is made here; only where that was asked for.
+	# Engines for the tests of containers, with an image that is made here; only where that was asked for.
 	if [ "${CI:-}" = true ] || [ "${WORKCELL_TEST_DOCKER:-}" = 1 ]; then
-		packages="$packages docker.io docker-compose debootstrap"
+		packages="$packages docker.io docker-compose debootstrap podman"
 	fi
 	# A Jupyter kernel of another language.
 	packages="$packages r-cran-irkernel"

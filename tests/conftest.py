@@ -11,6 +11,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: moves a lot of data")
+    config.addinivalue_line("markers", "engine: depends on how a container engine does it; run with Docker and with Podman")
     # Orphans, daemons and grandchildren come to us instead of init: whatever a test starts stays below us,
     # however hard it tries to get away.
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:

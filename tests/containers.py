@@ -2,25 +2,35 @@
 import glob
 import json
 import os
-import subprocess
+import urllib.parse
 
+import serving
 import support
 
 HOST = os.environ.get("DOCKER_HOST", "")
 IMAGE = os.environ.get("WORKCELL_TEST_IMAGE", "")
 FLAGS = ["--executor", "container", "--container-host", HOST, "--image", IMAGE]
 USER = 10001
-PROGRAM = "/usr/bin/docker" if os.path.exists("/usr/bin/docker") else "docker"
 
 
-def docker(*argv):
-    done = subprocess.run([PROGRAM, "--host", HOST, *argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.decode()
+def engine(method, path, **query):
+    """What the engine's own API answers, which is the same for Docker and Podman; their clients differ."""
+    assert HOST.startswith("unix://"), HOST
+    connection = serving.UnixConnection(HOST[len("unix://"):])
+    connection.request(method, path + ("?" + urllib.parse.urlencode(query) if query else ""))
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    assert answer.status < 400, (method, path, answer.status, body)
+    return json.loads(body) if body.strip() and answer.status != 204 else None
+
+
+def kill(container):
+    engine("POST", "/containers/%s/kill" % container)
 
 
 def processes(container):
-    """The command lines of what lives in it, as this machine sees them: not every engine's `top` can be asked by every client."""
+    """The command lines of what lives in it, as this machine sees them."""
     space, found = os.readlink("/proc/%d/ns/pid" % inspect(container)["State"]["Pid"]), []
     for path in glob.glob("/proc/[0-9]*"):
         try:
@@ -33,19 +43,25 @@ def processes(container):
 
 
 def inspect(container):
-    return json.loads(docker("inspect", container))[0]
+    return engine("GET", "/containers/%s/json" % container)
+
+
+def listed():
+    return engine("GET", "/containers/json", all="true", filters=json.dumps({"label": ["workcell.owner"]}))
 
 
 def ours():
     """Ids of all containers that programs of ours have made."""
-    return docker("ps", "--all", "--quiet", "--no-trunc", "--filter", "label=workcell.owner").split()
+    return [each["Id"] for each in listed()]
 
 
 def of(pid):
     """Of these, the ones that this process has made."""
-    rows = docker("ps", "--all", "--no-trunc", "--format", "{{.ID}} {{.Label \"workcell.owner\"}}", "--filter",
-                  "label=workcell.owner").splitlines()
-    return [row.split()[0] for row in rows if "/%d-" % pid in row]
+    return [each["Id"] for each in listed() if "/%d-" % pid in each["Labels"]["workcell.owner"]]
+
+
+def remove_image(name):
+    engine("DELETE", "/images/" + name, force="true")
 
 
 def give(base):

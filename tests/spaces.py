@@ -179,7 +179,7 @@ class WebServer:
 
 
 class Redis:
-    """A redis-server of the tests' own, on a Unix socket (and a port, with TLS, when given certificates)."""
+    """A redis-server of the tests' own, on a Unix socket (and a port, with TLS, when given certificates); or what is named instead."""
 
     def __init__(self, *flags):
         self.folder = support.temporary_folder("workcell-tests-redis-")
@@ -192,7 +192,7 @@ class Redis:
     @staticmethod
     def program():
         """redis-server; Debian's redis-tools has the same program, which goes by its name, under another one."""
-        found = shutil.which("redis-server") or shutil.which("redis-check-rdb")
+        found = os.environ.get("WORKCELL_TEST_REDIS") or shutil.which("redis-server") or shutil.which("redis-check-rdb")
         assert found, "there is no redis-server; scripts/setup.sh test installs it"
         return found
 

@@ -335,7 +335,7 @@ struct cell_cli_container_flags {
 	  CELL_FLAG_BYTES, CELL_CLI_CONTAINER_AT(at, memory) },                           \
 	{ 0, "cpu-quota", "N", "container: microseconds of CPU in each 100 ms (default: no limit)", \
 	  CELL_FLAG_BYTES, CELL_CLI_CONTAINER_AT(at, cpu_quota) },                        \
-	{ 0, "pids-limit", "N", "container: processes and threads",                       \
+	{ 0, "pids-limit", "N", "container: processes and threads; 0: no limit",        \
 	  CELL_FLAG_BYTES, CELL_CLI_CONTAINER_AT(at, pids) },                             \
 	{ 0, "startup-timeout", "SEC", "container: until its server answers",             \
 	  CELL_FLAG_SECONDS, CELL_CLI_CONTAINER_AT(at, startup_ms) }

@@ -547,7 +547,7 @@ int cell__cli_fill_container(const struct cell_cli_container_flags *flags, struc
 	options->auth_disabled = flags->auth_disabled;
 	options->memory_limit = flags->memory ? flags->memory : -1;
 	options->cpu_quota = flags->cpu_quota;
-	options->pids_limit = flags->pids;
+	options->pids_limit = flags->pids ? flags->pids : -1;
 	options->startup_timeout_ms = flags->startup_ms;
 	return 0;
 }

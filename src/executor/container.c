@@ -2,8 +2,8 @@
  * A kernel here is a session of a server that runs in a container: remote.c speaks with it, over a Unix socket in a folder that
  * both sides see.  The container is made with the first session that wants one with its options, and serves all that follow.
  *
- *     sweep ──▶ create ──no such image──▶ build ──▶ create ──▶ start ──▶ /health, again and again ──▶ ready
- *       └──────────┴────────────────────────┴─────────┴──────────┴─────────────┴──▶ failed: those who wait are told why
+ *     sweep ──▶ info ──▶ create ──no such image──▶ build ──▶ create ──▶ start ──▶ look ──▶ /health, again and again ──▶ ready
+ *       └─────────┴────────┴────────────────────────┴─────────┴─────────┴────────┴──────────┴──▶ failed: those who wait are told why
  *     ready ──it ended, or its server cannot be reached──▶ failed (the next session gets a new one) ──last session gone──▶ removed
  *
  * A container has one request under way at most, or its timer; one that is ready waits for the engine to tell its end.  `seats` are the kernels that use it or wait for it.
@@ -160,6 +160,10 @@ static void remove_container(struct container *container)
 	if (container->build)
 		cell__image_cancel(cell__take_ptr(container->build));
 	uv_timer_stop(&container->timer);
+	/* Before it: should we be killed meanwhile, the next program finds the container, and would not find the folder without it. */
+	if (*container->place.folder)
+		cell__container_remove_place(container->place.folder);
+	container->place.folder[0] = '\0';
 	snprintf(path, sizeof(path), "/containers/%s?force=true&v=true", container->id);
 	if (!*container->id || !ask(container, "DELETE", path, NULL, handle_removed))
 		uv_close((uv_handle_t *)&container->timer, handle_timer_closed);
@@ -429,13 +433,19 @@ static void ask_health(struct container *container)
 /* ---- making it ---- */
 
 /* Its server, and nobody else in it, is lent connections to Redis. */
-static void handle_pid(void *arg, long status, json_t *answer, const struct cell_error *err)
+static void handle_first_look(void *arg, long status, json_t *answer, const struct cell_error *err)
 {
 	struct container *container = arg;
 	json_t *state = json_object_get(answer, "State");
 	json_int_t pid = json_integer_value(json_object_get(state, "Pid"));
+	struct cell_error why;
 
-	if (status == 200 && pid > 0)
+	if (status == 200 && cell__container_check(container->config, answer, &why) < 0) {
+		container->request = NULL;
+		fail(container, &why);
+		return;
+	}
+	if (status == 200 && pid > 0 && container->lender)
 		cell__lender_serve(container->lender, (pid_t)pid);
 	handle_inspected(arg, status, answer, err);
 }
@@ -454,9 +464,7 @@ static void handle_started(void *arg, long status, json_t *answer, const struct 
 	container->began_us = container->looked_us = container->said_us = cell__now_us();
 	container->pause_ms = FIRST_PAUSE_MS;
 	snprintf(path, sizeof(path), "/containers/%s/json", container->id);
-	if (!container->lender)
-		ask_health(container);
-	else if (!ask(container, "GET", path, NULL, handle_pid))
+	if (!ask(container, "GET", path, NULL, handle_first_look))
 		out_of_memory(container);
 }
 
@@ -546,6 +554,28 @@ static void create(struct container *container)
 		out_of_memory(container);
 }
 
+static void handle_info(void *arg, long status, json_t *answer, const struct cell_error *err)
+{
+	struct container *container = arg;
+
+	container->request = NULL;
+	if (!status || status >= 400)
+		fail(container, err);
+	else if (cell__container_take_info(container->config, answer) < 0)
+		out_of_memory(container);
+	else
+		create(container);
+}
+
+/* Root's engine has root's users. */
+static void learn_engine(struct container *container)
+{
+	if (geteuid() == 0)
+		create(container);
+	else if (!ask(container, "GET", "/info", NULL, handle_info))
+		out_of_memory(container);
+}
+
 /* ---- what others have left ---- */
 
 static void remove_next_orphan(struct container *container);
@@ -583,7 +613,7 @@ static void remove_next_orphan(struct container *container)
 			out_of_memory(container);
 		return;
 	}
-	create(container);
+	learn_engine(container);
 }
 
 static void handle_listed(void *arg, long status, json_t *answer, const struct cell_error *err)

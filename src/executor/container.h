@@ -40,6 +40,10 @@ void cell__container_close_place(const char *folder);
 void cell__container_remove_place(const char *folder);
 /* How long its server may take to answer. */
 int64_t cell__container_startup_ms(const json_t *config);
+/* Adds to config what the answer to GET /info says of the engine.  -1: out of memory. */
+int cell__container_take_info(json_t *config, const json_t *info);
+/* Is it as it was asked for?  found: the answer to GET /containers/ID/json. */
+int cell__container_check(const json_t *config, const json_t *found, struct cell_error *err);
 /* The body of POST /containers/create; free() it. */
 char *cell__container_body(const json_t *config, const struct cell__container_place *place);
 /* Members of the receipt; free() it. */

@@ -58,8 +58,9 @@ static int check_numbers(const struct cell_container_options *opts, struct cell_
 	if (opts->cpu_quota && opts->cpu_quota < MIN_CPU_QUOTA)
 		return cell_fail(err, CELL_E_INVALID, 0, "cpu_quota is %lld, expected at least %d microseconds in 100 ms, or 0 for no limit",
 				 (long long)opts->cpu_quota, MIN_CPU_QUOTA);
-	if (opts->pids_limit < MIN_PIDS)
-		return cell_fail(err, CELL_E_INVALID, 0, "pids_limit is %lld, expected at least %d", (long long)opts->pids_limit, MIN_PIDS);
+	if (opts->pids_limit != -1 && opts->pids_limit < MIN_PIDS)
+		return cell_fail(err, CELL_E_INVALID, 0, "pids_limit is %lld, expected at least %d, or -1 for none", (long long)opts->pids_limit,
+				 MIN_PIDS);
 	if (opts->startup_timeout_ms <= 0)
 		return cell_fail(err, CELL_E_INVALID, 0, "startup_timeout_ms is %lld, expected more than 0", (long long)opts->startup_timeout_ms);
 	if (opts->install_timeout_ms <= 0)
@@ -466,11 +467,12 @@ static json_t *ulimits(void)
 static json_t *host_config(const json_t *config, const char *folder)
 {
 	json_int_t memory = number_of(config, "memory");
-	json_t *found = json_pack("{s:b,s:[s],s:[s],s:o,s:o,s:I,s:{s:s},s:b,s:o}", "ReadonlyRootfs", 1, "CapDrop", "ALL", "SecurityOpt",
-				  "no-new-privileges", "Mounts", mounts(config, folder), "Tmpfs", tmpfs(config), "PidsLimit",
-				  number_of(config, "pids"), "RestartPolicy", "Name", "no", "Privileged", 0, "Ulimits",
-				  ulimits());
+	json_t *found = json_pack("{s:b,s:[s],s:[s],s:o,s:o,s:{s:s},s:b,s:o,s:s*}", "ReadonlyRootfs", 1, "CapDrop", "ALL", "SecurityOpt",
+				  "no-new-privileges", "Mounts", mounts(config, folder), "Tmpfs", tmpfs(config), "RestartPolicy", "Name",
+				  "no", "Privileged", 0, "Ulimits", ulimits(), "UsernsMode", text_of(config, "userns"));
 
+	if (number_of(config, "pids") > 0)
+		json_object_set_new(found, "PidsLimit", json_integer(number_of(config, "pids")));
 	if (memory > 0) {
 		json_object_set_new(found, "Memory", json_integer(memory));
 		json_object_set_new(found, "MemorySwap", json_integer(memory)); /* together: no swap */
@@ -495,7 +497,8 @@ char *cell__container_body(const json_t *config, const struct cell__container_pl
 	world(here, sizeof(here));
 	snprintf(owner, sizeof(owner), "%s/%ld-%llu", here, (long)getpid(), started(getpid()));
 	snprintf(cache_home, sizeof(cache_home), "XDG_CACHE_HOME=%s/.cache", cache);
-	snprintf(user, sizeof(user), "%d:%d", (int)number_of(config, "uid"), (int)number_of(config, "gid"));
+	snprintf(user, sizeof(user), "%d:%d", is_set(config, "as_root") ? 0 : (int)number_of(config, "uid"),
+		 is_set(config, "as_root") ? 0 : (int)number_of(config, "gid"));
 	root = json_pack("{s:s,s:s,s:[s],s:[sssss],s:[s,s,s],s:s,s:{s:s,s:s},s:b,s:o}", "Image", text_of(config, "image"), "User", user, "Entrypoint",
 			 "workcell", "Cmd", "serve", "--config", INSIDE_FOLDER "/serve.yaml", "--log", "text", "Env", "HOME=" INSIDE_HOME,
 			 "LANG=C.UTF-8", cache_home, "WorkingDir", "/tmp", "Labels", CELL_CONTAINER_LABEL, owner, CELL_CONTAINER_FOLDER_LABEL,
@@ -503,6 +506,60 @@ char *cell__container_body(const json_t *config, const struct cell__container_pl
 	text = root ? json_dumps(root, JSON_COMPACT) : NULL;
 	json_decref(root);
 	return text;
+}
+
+/* A limit: its option, in config, in what the engine shows of a container, and of itself. */
+static const struct { const char *what, *ours, *theirs, *can; } limits[] = {
+	{ "memory_limit", "memory", "Memory", "MemoryLimit" },
+	{ "cpu_quota", "cpu", "CpuQuota", "CpuCfsQuota" },
+	{ "pids_limit", "pids", "PidsLimit", "PidsLimit" },
+};
+#define N_LIMITS (sizeof(limits) / sizeof(limits[0]))
+
+/*
+ * Who we are inside.  To an engine without root's rights our user is another one: Podman's can be told to keep it, Docker's has it as root,
+ * who then has no rights but ours, and no capabilities.
+ */
+int cell__container_take_info(json_t *config, const json_t *info)
+{
+	const json_t *options = json_object_get(info, "SecurityOptions"), *option;
+	json_int_t lacks = 0;
+	size_t i;
+
+	if (is_set(info, "Rootless"))
+		return json_object_set_new(config, "userns", json_string("keep-id"));
+	json_array_foreach(options, i, option) {
+		if (json_string_value(option) && !strcmp(json_string_value(option), "name=rootless"))
+			break;
+	}
+	if (i == json_array_size(options))
+		return 0;
+	/* Without cgroups it shows the limits of its containers all the same. */
+	for (i = 0; i < N_LIMITS; i++) {
+		if (!is_set(info, limits[i].can))
+			lacks |= 1 << i;
+	}
+	return json_object_set_new(config, "as_root", json_true()) < 0 ? -1 : json_object_set_new(config, "lacks", json_integer(lacks));
+}
+
+/* Engines that cannot apply a limit say so in a warning, or nowhere; what they show of a container is true, but for the one above. */
+int cell__container_check(const json_t *config, const json_t *found, struct cell_error *err)
+{
+	const json_t *host = json_object_get(found, "HostConfig");
+	const char *network = text_of(host, "NetworkMode");
+
+	for (size_t i = 0; i < N_LIMITS; i++) {
+		json_int_t asked = number_of(config, limits[i].ours), applied = number_of(host, limits[i].theirs);
+
+		if (asked > 0 && (applied <= 0 || applied > asked || (number_of(config, "lacks") & (1 << i))))
+			return cell_fail(err, CELL_E_UNAVAILABLE, 0, "the container engine does not apply %s (a rootless one needs cgroup v2, "
+					 "delegated to you); without that limit it can be used", limits[i].what);
+	}
+	if (is_set(config, "no_network") && (!network || strcmp(network, "none")))
+		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "the container engine does not switch the network off");
+	if (!is_set(host, "ReadonlyRootfs"))
+		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "the container engine does not make the container's files read-only");
+	return 0;
 }
 
 char *cell__container_receipt(const json_t *config, const char *id)

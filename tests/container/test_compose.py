@@ -84,7 +84,7 @@ def test_compose(composed):
     assert saved["error"] is None, saved
     composed.execute("x = 2", session=kept)
     victim = next(name for name in "ab" if composed.container(name).startswith(gone))
-    containers.docker("kill", composed.container(victim))
+    containers.kill(composed.container(victim))
     # Its sessions are gone, with a code; the others go on, new ones land there, and what was stored is there.
     support.wait_until(lambda: composed.knows(left), "the proxy has noticed")
     answer = composed.ask("POST", "/execute", {"code": "x"}, session=left)

@@ -1,4 +1,5 @@
 """Storage in Redis and packages for the executor container: what is mounted, lent and installed, and who gets at it."""
+import json
 import os
 import re
 import subprocess
@@ -33,6 +34,7 @@ def session(locked, tmp_path):
         assert driver.close() == 0
 
 
+@pytest.mark.engine
 def test_storage_in_redis(session, locked, tmp_path):
     session.value("artifacts.save('a/b.bin', b'x' * 100000)")
     session.value("workflows.create(name='w', source='async def run() -> int:\\n    return 7', description='seven')")
@@ -43,11 +45,12 @@ def test_storage_in_redis(session, locked, tmp_path):
                             "len(artifacts.load('a/b.bin')), workflows.w()")
     assert seen.out == "(100000, 7)\n", seen
     # Neither address nor password are in what the engine shows, and nothing is on the disk.
-    shown = containers.docker("inspect", session.id())
+    shown = json.dumps(containers.inspect(session.id()))
     assert PASSWORD not in shown and "redis" not in shown
     assert session.value("__import__('os').listdir('/workspace')") == []
 
 
+@pytest.mark.engine
 def test_connections_are_lent_to_the_server_alone(session):
     code = """
 import socket
@@ -90,6 +93,7 @@ def test_redis_that_cannot_be_used(tmp_path, locked):
         assert done.status == 1 and words in done.err and ":wrong" not in done.err, done
 
 
+@pytest.mark.engine
 def test_without_a_storage_it_is_in_memory():
     driver = containers.Container(*NO_NETWORK)
     assert driver.value("artifacts.save('a', 'b'); artifacts.load('a')") == "b"

@@ -1,6 +1,7 @@
 """The Python SDK's ContainerExecutor in a real engine."""
 import ast
 import asyncio
+import json
 import os
 import sys
 
@@ -30,14 +31,14 @@ def test_container_executor(tmp_path):
         os.chmod(folder, 0o755)
     containers.give(base)
     config = workcell.ContainerConfig(image=containers.IMAGE, auth_token="your-secret-token", network_disabled=True, memory_limit="256m",
-                                      cpu_quota=50000, tools_path=base / "tools", default_timeout=60.0, startup_timeout=120.0)
+                                      cpu_quota=50000, pids_limit=64, tools_path=base / "tools", default_timeout=60.0, startup_timeout=120.0)
 
     async def main(engine):
         async with workcell.Session(workcell.FileStorage(base), workcell.ContainerExecutor(config), engine=engine) as session:
             result = (await session.run("import os\nx = 6\nos.getuid(), os.getpid()")).raise_for_error()
             assert result.isolation["executor"] == "container" and result.value[0] != 0
             found = containers.inspect(result.isolation["container"])
-            assert (found["HostConfig"]["Memory"], found["HostConfig"]["NetworkMode"]) == (256 << 20, "none")
+            assert [found["HostConfig"][name] for name in ("Memory", "PidsLimit", "NetworkMode")] == [256 << 20, 64, "none"]
             events = [event async for event in session.stream("print(tools.say.all(text='hi').strip())\nx * 7")]
             assert events[0].text == "hi\n" and events[-1].result.value == 42
             assert (await session.run("while True: pass", timeout=0.5)).error_info.code == "timeout"
@@ -58,12 +59,13 @@ def test_container_executor(tmp_path):
 def default_image():
     """The image that is used when none is named."""
     name = "workcell:" + workcell._native.version()
-    there = name in containers.docker("images", "--format", "{{.Repository}}:{{.Tag}}").split()
+    there = containers.engine("GET", "/images/json", filters=json.dumps({"reference": [name]}))
     if not there:
-        containers.docker("tag", containers.IMAGE, name)
+        repo, _, tag = name.partition(":")
+        containers.engine("POST", "/images/%s/tag" % containers.IMAGE, repo=repo, tag=tag)
     yield
     if not there:
-        containers.docker("rmi", "--no-prune", name)
+        containers.engine("DELETE", "/images/" + name, noprune="true")
 
 
 def test_examples(tmp_path, monkeypatch, default_image):

@@ -212,7 +212,10 @@ def test_tls(tmp_path):
         trusted = "rediss://localhost:%d?ssl_ca_certs=%s" % (port, cert)
         run("run", "--storage", trusted, "-e", "artifacts.save('big', b'x' * 20_000_000)\nassert len(artifacts.load('big')) == 20_000_000")
         assert server.ask("TYPE", "py_code_mode:artifacts:big") == b"hash"
-        for other, words in [("rediss://localhost:%d" % port, "not trusted"),
+        server.ask("ACL", "SETUSER", "bob", "on", ">s3cret", "~*", "+@all")
+        assert run("artifacts", "list", "--storage", trusted.replace("//", "//bob:s3cret@", 1)) != ""
+        for other, words in [(trusted.replace("//", "//bob:wrong@", 1), "refuses the user or password"),
+                             ("rediss://localhost:%d" % port, "not trusted"),
                              ("rediss://127.0.0.1:%d?ssl_ca_certs=%s" % (port, cert), "not trusted"),
                              ("redis://localhost:%d" % port, "Redis at")]:
             done = support.workcell("workflows", "list", "--storage", other)

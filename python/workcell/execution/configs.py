@@ -285,6 +285,7 @@ class ContainerConfig(ExecutorConfig):
     Args:
         timeout: the same as ``default_timeout``, by the name that the first family has for it here.
         auth_token: the server's token.
+        memory_limit, pids_limit: ``"512m"``, and how many processes; 0: no limit; None: 512 MiB and 512.
         remote_ca: certificates to trust for ``https://``, a PEM file; None: ``$SSL_CERT_FILE``, or the system's.
         remote_reopen: a cell whose session the server has ended meanwhile runs in a new one, instead of failing.
     """
@@ -308,6 +309,7 @@ class ContainerConfig(ExecutorConfig):
     network_disabled: bool = False
     memory_limit: Union[str, int, None] = None
     cpu_quota: Optional[float] = None
+    pids_limit: Optional[int] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -334,7 +336,8 @@ class ContainerConfig(ExecutorConfig):
             "engine": os.environ.get("DOCKER_HOST") or None, "image": self.image, "name": self.name, "auth_token": self.auth_token,
             "auth_disabled": int(self.auth_disabled), "network_disabled": int(self.network_disabled),
             "no_runtime_deps": int(not self.allow_runtime_deps), "startup_timeout_ms": milliseconds(self.startup_timeout),
-            "memory_limit": None if self.memory_limit is None else _count(self.memory_limit),
+            "memory_limit": None if self.memory_limit is None else _count(self.memory_limit) or -1,
+            "pids_limit": None if self.pids_limit is None else self.pids_limit or -1,
             "cpu_quota": None if self.cpu_quota is None else int(self.cpu_quota)}
         found["container"] = {name: value for name, value in given.items() if value is not None}
         return found
@@ -347,7 +350,7 @@ class ContainerConfig(ExecutorConfig):
             raise ValueError("auth_token and auth_disabled cannot be used together")
         if self.remote_url is not None:
             given = [name for name in ("python", "cwd", "env", "environment", "preload", "tools_path", "tool_middlewares",
-                                       "image", "memory_limit", "cpu_quota", "network_disabled") if getattr(self, name)]
+                                       "image", "memory_limit", "cpu_quota", "pids_limit", "network_disabled") if getattr(self, name)]
             if given:
                 raise ValueError("with remote_url these are the server's, and cannot be given here: %s" % ", ".join(given))
 
