@@ -24,6 +24,7 @@
 #define LEVELS_UP 8
 #define ANCESTORS 64
 #define MOVE_TRIES 3
+#define SPAWNER_COMM "workcell-spawne" /* as much of its name as Linux keeps */
 #define HOST_GROUP "workcell-host"
 #define HOST_WEIGHT "1000" /* what is not sandboxed is many processes, each of which would count as much as a sandbox */
 #define CPU_PERIOD_US 100000ull
@@ -176,27 +177,30 @@ static bool controllers_on(const char *folder, bool on[CELL_CG_COUNT])
 	snprintf(path, sizeof path, "%s/cgroup.subtree_control", folder);
 	if (read_file(path, text, sizeof text) < 0)
 		return false;
-	if (!(has_word(text, "memory") && has_word(text, "pids")) && write_in(folder, "cgroup.subtree_control", "+memory +pids") < 0)
+	if (!(has_word(text, "memory") && has_word(text, "pids")) &&
+	    write_in(folder, "cgroup.subtree_control", "+memory +pids") < 0)
 		return false;
 	on[CELL_CG_MEMORY] = on[CELL_CG_PIDS] = true;
-	on[CELL_CG_CPU] = has_word(text, "cpu") || write_in(folder, "cgroup.subtree_control", "+cpu") == 0; /* not always delegated */
+	/* Not always delegated. */
+	on[CELL_CG_CPU] = has_word(text, "cpu") || write_in(folder, "cgroup.subtree_control", "+cpu") == 0;
 	return true;
 }
 
-static pid_t parent_of(pid_t pid)
-{
-	char path[64], text[512];
-	int parent = 0;
-	snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-	const char *end = read_file(path, text, sizeof text) > 0 ? strrchr(text, ')') : NULL;
-	return end && sscanf(end + 1, " %*c %d", &parent) == 1 ? parent : 0;
-}
-
+/* Started by us; or a spawner, which is nobody's child, or below one: its host is in the same group, ours or not. */
 static bool is_ours(pid_t pid)
 {
-	for (int i = 0; i < ANCESTORS && pid > 0 && pid != getpid(); i++)
-		pid = parent_of(pid);
-	return pid == getpid();
+	for (int i = 0; i < ANCESTORS && pid > 0 && pid != getpid(); i++) {
+		char path[64], text[512];
+		int parent = 0;
+		snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+		const char *end = read_file(path, text, sizeof text) > 0 ? strrchr(text, ')') : NULL;
+		if (!end || sscanf(end + 1, " %*c %d", &parent) != 1)
+			return false;
+		if (strstr(text, " (" SPAWNER_COMM ") "))
+			return true;
+		pid = parent;
+	}
+	return pid > 0 && pid == getpid();
 }
 
 /* False, with nothing moved, where somebody else is in it. */
@@ -249,7 +253,8 @@ static bool step_aside(const char *folder, bool on[CELL_CG_COUNT])
 static bool is_delegated(const char *folder)
 {
 	char mark[8];
-	return getxattr(folder, "user.delegate", mark, sizeof mark) > 0 || getxattr(folder, "trusted.delegate", mark, sizeof mark) > 0;
+	return getxattr(folder, "user.delegate", mark, sizeof mark) > 0 ||
+	       getxattr(folder, "trusted.delegate", mark, sizeof mark) > 0;
 }
 
 /* The group above; false at the root of what is mounted. */
