@@ -132,9 +132,28 @@ static void check_seccomp(json_t *facts)
 	add_fact(facts, "seccomp", !status, status ? strerror(errno) : "filters can be installed");
 }
 
+/* What holds a sandbox's limit on memory here; "" where there are no sandboxes. */
+static void find_holder(char *out, size_t size)
+{
+	struct cell_sandbox_options opts = CELL_SANDBOX_OPTIONS_INIT;
+	char *text = NULL;
+	const char *mark = "\nreceipt\n", *by = "";
+
+	*out = '\0';
+	opts.workspace_mode = "none";
+	if (cell_sandbox_explain(&opts, &text, NULL) < 0)
+		return;
+	const char *receipt = strstr(text, mark);
+	json_t *all = receipt ? json_loads(receipt + strlen(mark), 0, NULL) : NULL;
+	if (json_unpack(all, "{s:{s:{s:s}}}", "limits", "memory_bytes", "by", &by) == 0)
+		snprintf(out, size, "%s", by);
+	json_decref(all);
+	free(text);
+}
+
 static void check_cgroup(json_t *facts)
 {
-	char detail[512] = "", v1[256] = "";
+	char detail[512] = "", v1[256] = "", holder[32];
 	FILE *mounts = setmntent("/proc/self/mounts", "re");
 	struct mntent *mount;
 	size_t used = 0;
@@ -152,9 +171,15 @@ static void check_cgroup(json_t *facts)
 	}
 	if (mounts)
 		endmntent(mounts);
-	snprintf(detail, sizeof(detail), "%s%s%s%s%s", v2 ? "v2" : "", v2 && *v1 ? " and " : "",
-		 *v1 ? "v1 (" : "", v1, *v1 ? ")" : "");
-	add_fact(facts, "cgroup", *detail, *detail ? detail : "not mounted; limits are rlimits only");
+	find_holder(holder, sizeof(holder));
+	bool useless = strcmp(holder, "rlimit") == 0;
+	snprintf(detail, sizeof(detail), "%s%s%s%s%s%s%s%s", v2 ? "v2" : "", v2 && *v1 ? " and " : "",
+		 *v1 ? "v1 (" : "", v1, *v1 ? ")" : "", *holder && !useless ? "; limits of sandboxes by " : "",
+		 useless ? "" : holder,
+		 useless ? "; no group that we may use: limits of sandboxes by rlimits.  With systemd, start workcell by "
+			   "`systemd-run --user --scope`, or as a service with Delegate=yes"
+			 : "");
+	add_fact(facts, "cgroup", (v2 || *v1) && !useless, v2 || *v1 ? detail : "not mounted; limits are rlimits only");
 }
 
 static void check_limit(json_t *facts, const char *name, __rlimit_resource_t resource)

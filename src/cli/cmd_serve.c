@@ -408,17 +408,20 @@ static int fill_options(const struct serve_flags *flags, struct cell_server_opti
 	return cell_server_check(options, err);
 }
 
-/* Nobody said where the code runs: confined, where that works. */
-static const char *choose_executor(struct cell_engine *engine)
+/* Where nobody said where the code runs: confined, if that works.  It is tried in any case. */
+static const char *choose_executor(struct cell_engine *engine, const char *asked)
 {
 	struct cell_executor_info info = { .size = sizeof(info) };
+	size_t i = 0;
 
-	for (size_t i = 0; !cell_executor_probe(engine, i, &info); i++) {
-		if (!strcmp(info.name, "sandbox") && info.available)
-			return "sandbox";
-		if (!strcmp(info.name, "sandbox"))
-			dprintf(STDERR_FILENO, "workcell: warning: the code is not confined: %s\n", info.reason);
-	}
+	while (!cell_executor_probe(engine, i, &info) && strcmp(info.name, "sandbox"))
+		i++;
+	if (asked)
+		return asked;
+	if (!strcmp(info.name, "sandbox") && info.available)
+		return "sandbox";
+	dprintf(STDERR_FILENO, "workcell: warning: the code is not confined: %s\n",
+		strcmp(info.name, "sandbox") ? "built without the sandbox" : info.reason);
 	return "subprocess";
 }
 
@@ -457,15 +460,17 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 	struct cell_cli_space_flags *space = &flags->session.space;
 	int status = -1;
 
-	/* Code that runs as our user must not find tokens and passwords in our memory. */
-	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 	if (cell__cli_open_host(&flags->session, true, &host, &session, err) < 0)
 		return -1;
+	session.options.executor = choose_executor(host.engine, session.options.executor);
+	/*
+	 * Code that runs as our user must not find tokens and passwords in our memory.  Not before the sandbox was tried: a
+	 * process that is not dumpable has no rights over its own files in /proc, and can give itself no ids in a user namespace.
+	 */
+	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 	live.flags = flags;
 	live.host = &host;
 	live.session = &session;
-	if (!session.options.executor)
-		session.options.executor = choose_executor(host.engine);
 	options->space = host.space;
 	options->session = &session.options;
 	if (cell__cli_has_storage(space))

@@ -380,11 +380,12 @@ static void landlock(struct builder *b, const struct cell__policy *policy, const
 		allow_known(b, EARLY_STAGE, policy->write.items[i], FS_WRITE);
 }
 
-static int filters(struct builder *b, const struct cell__policy *policy, bool full, struct cell_error *err)
+static int filters(struct builder *b, const struct cell__policy *policy, bool full, int abi, struct cell_error *err)
 {
 	CELL_AUTO_BUF struct cell__buf list = CELL_BUF_INIT, refusals = CELL_BUF_INIT, last = CELL_BUF_INIT;
 	/* Without a network namespace there is no way to let some of the network through but not to have it. */
-	struct cell__filter_options options = { .internet = full || policy->network == CELL_NET_FULL, .shared = !full };
+	struct cell__filter_options options = { .internet = full || policy->network == CELL_NET_FULL, .shared = !full,
+						.cuts = !full && abi < 3 };
 	if (cell__filter_refusals(&options, &refusals, err) < 0 || cell__filter_build(&options, &list, err) < 0 ||
 	    cell__filter_last(&last, err) < 0)
 		return -1;
@@ -418,7 +419,7 @@ static int kernel_stage(struct builder *b, const struct cell__policy *policy, co
 	}
 	KERNEL(CELL_OP_NOT_DUMPABLE, 0, 0, 0, "", "");
 	KERNEL(CELL_OP_CAPS, 0, 0, 0, "", "");
-	return filters(b, policy, full, err);
+	return filters(b, policy, full, machine->landlock_abi, err);
 }
 
 int cell__plan_build(const struct cell__policy *policy, const struct cell__machine *machine,

@@ -1,7 +1,13 @@
 /*
- * Version 2 is used where its controllers can be switched on for groups below a folder that we may write to: the one we
- * are in, or one above it (a group with processes in it cannot have groups with limits below; where systemd delegates, the
- * slice above ours is the user's).  Version 1 is used where its hierarchies are mounted and writable.
+ * Version 2 is used where its controllers can be switched on for groups below a folder that we may write to.  A group with
+ * processes in it cannot have groups with limits below, unless it is the root of all, so that is one of these:
+ *
+ *     delegated (a service with Delegate=yes)     user's slice (a scope of systemd --user)     root of all
+ *      ├── workcell-host   we step aside           ├── x.scope          we are here             ├── (we are here)
+ *      └── workcell-1-1    a sandbox               └── workcell-1-1     a sandbox               └── workcell-1-1
+ *
+ * Where nobody says that our group is delegated, groups above are looked at first: then we stay where we are.
+ * Version 1 is used where its hierarchies are mounted and writable.
  */
 #define _GNU_SOURCE
 #include "sandbox/cgroup.h"
@@ -12,9 +18,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #define LEVELS_UP 8
+#define ANCESTORS 64
+#define MOVE_TRIES 3
+#define SPAWNER_COMM "workcell-spawne" /* as much of its name as Linux keeps */
+#define HOST_GROUP "workcell-host"
+#define HOST_WEIGHT "1000" /* what is not sandboxed is many processes, each of which would count as much as a sandbox */
 #define CPU_PERIOD_US 100000ull
 
 static const char *const controllers[CELL_CG_COUNT] = { "memory", "pids", "cpu" };
@@ -78,18 +90,43 @@ static bool has_word(const char *text, const char *word)
 
 /* ---- where we are ---- */
 
-/*
- * The mount point of a hierarchy and our group in it, from /proc/self/mountinfo and /proc/self/cgroup.  controller NULL:
- * version 2.
- */
-static bool find_folder(const char *controller, char *out, size_t size)
+/* Spaces, tabs, newlines and backslashes are octal in mountinfo. */
+static void decode(char *text)
 {
-	static char mounts[65536], groups[8192]; /* one thread, or the loop's */
-	char where[512] = "", inside[512] = "";
-	if (read_file("/proc/self/mountinfo", mounts, sizeof mounts) <= 0 ||
-	    read_file("/proc/self/cgroup", groups, sizeof groups) <= 0)
-		return false;
-	for (char *line = strtok(mounts, "\n"); line; line = strtok(NULL, "\n")) {
+	char *to = text;
+	for (const char *from = text; *from;) {
+		if (from[0] == '\\' && from[1] >= '0' && from[1] <= '3' && from[2] >= '0' && from[2] <= '7' && from[3] >= '0' &&
+		    from[3] <= '7') {
+			*to++ = (char)((from[1] - '0') << 6 | (from[2] - '0') << 3 | (from[3] - '0'));
+			from += 4;
+		} else {
+			*to++ = *from++;
+		}
+	}
+	*to = '\0';
+}
+
+/* Our path in the hierarchy with this controller.  NULL: there is none, or it is outside of what our namespace shows. */
+static const char *find_path(char *groups, const char *controller)
+{
+	char *rest = NULL;
+	for (char *line = strtok_r(groups, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+		char *names = strchr(line, ':'), *path = names ? strchr(names + 1, ':') : NULL;
+		if (!path)
+			continue;
+		*path++ = '\0';
+		if (controller ? !has_word(names + 1, controller) : names[1] != '\0')
+			continue;
+		return path[0] == '/' && strncmp(path, "/..", 3) != 0 ? path : NULL;
+	}
+	return NULL;
+}
+
+bool cell__cgroup_locate(char *mountinfo, char *groups, const char *controller, char *out, size_t size)
+{
+	const char *path = find_path(groups, controller);
+	char *rest = NULL;
+	for (char *line = strtok_r(mountinfo, "\n", &rest); path && line; line = strtok_r(NULL, "\n", &rest)) {
 		char root[512], point[512], *tail = strstr(line, " - ");
 		char type[32], options[512];
 		if (!tail || sscanf(line, "%*d %*d %*s %511s %511s", root, point) != 2 ||
@@ -97,23 +134,25 @@ static bool find_folder(const char *controller, char *out, size_t size)
 			continue;
 		if (controller ? strcmp(type, "cgroup") != 0 || !has_word(options, controller) : strcmp(type, "cgroup2") != 0)
 			continue;
-		if (strcmp(root, "/") != 0)
-			continue; /* somebody else's part of the tree */
-		snprintf(where, sizeof where, "%s", point);
-		break;
-	}
-	for (char *line = strtok(groups, "\n"); line; line = strtok(NULL, "\n")) {
-		char *names = strchr(line, ':'), *path = names ? strchr(names + 1, ':') : NULL;
-		if (!path)
+		decode(root);
+		decode(point);
+		/* What is mounted may be a part of the tree only: with us in it, or somebody else's. */
+		size_t skip = strcmp(root, "/") == 0 ? 0 : strlen(root);
+		if (strncmp(path, root, skip) != 0 || (path[skip] != '\0' && path[skip] != '/'))
 			continue;
-		*path++ = '\0';
-		if (controller ? !has_word(names + 1, controller) && strcmp(names + 1, controller) != 0 : names[1] != '\0')
-			continue;
-		snprintf(inside, sizeof inside, "%s", strcmp(path, "/") == 0 ? "" : path);
-		int n = snprintf(out, size, "%s%s", where, inside);
-		return where[0] && n > 0 && (size_t)n < size;
+		int n = snprintf(out, size, "%s%s", point, strcmp(path + skip, "/") == 0 ? "" : path + skip);
+		return n > 0 && (size_t)n < size;
 	}
 	return false;
+}
+
+/* controller NULL: version 2. */
+static bool find_folder(const char *controller, char *out, size_t size)
+{
+	static char mounts[262144], groups[8192]; /* one thread, or under the host's lock */
+	return read_file("/proc/self/mountinfo", mounts, sizeof mounts) > 0 &&
+	       read_file("/proc/self/cgroup", groups, sizeof groups) > 0 &&
+	       cell__cgroup_locate(mounts, groups, controller, out, size);
 }
 
 /* Can groups be made in this folder? */
@@ -127,44 +166,130 @@ static bool can_make(const char *folder)
 	return true;
 }
 
-/* Which controllers groups below this folder can have; those that are not on are switched on.  False: not enough of them. */
+/*
+ * Which controllers groups below this folder can have; those that are not on are switched on.  False: not enough of them.
+ * The two that are needed come in one go: alone, pids can be had in a group with processes as well, which turns it into one
+ * for threads.
+ */
 static bool controllers_on(const char *folder, bool on[CELL_CG_COUNT])
 {
-	char path[CELL_CGROUP_PATH + 64], text[1024] = "", word[16];
+	char path[CELL_CGROUP_PATH + 64], text[1024] = "";
 	snprintf(path, sizeof path, "%s/cgroup.subtree_control", folder);
 	if (read_file(path, text, sizeof text) < 0)
 		return false;
-	for (int c = 0; c < CELL_CG_COUNT; c++) {
-		snprintf(word, sizeof word, "+%s", controllers[c]);
-		on[c] = has_word(text, controllers[c]) || write_in(folder, "cgroup.subtree_control", word) == 0;
+	if (!(has_word(text, "memory") && has_word(text, "pids")) &&
+	    write_in(folder, "cgroup.subtree_control", "+memory +pids") < 0)
+		return false;
+	on[CELL_CG_MEMORY] = on[CELL_CG_PIDS] = true;
+	/* Not always delegated. */
+	on[CELL_CG_CPU] = has_word(text, "cpu") || write_in(folder, "cgroup.subtree_control", "+cpu") == 0;
+	return true;
+}
+
+/* Started by us; or a spawner, which is nobody's child, or below one: its host is in the same group, ours or not. */
+static bool is_ours(pid_t pid)
+{
+	for (int i = 0; i < ANCESTORS && pid > 0 && pid != getpid(); i++) {
+		char path[64], text[512];
+		int parent = 0;
+		snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+		const char *end = read_file(path, text, sizeof text) > 0 ? strrchr(text, ')') : NULL;
+		if (!end || sscanf(end + 1, " %*c %d", &parent) != 1)
+			return false;
+		if (strstr(text, " (" SPAWNER_COMM ") "))
+			return true;
+		pid = parent;
 	}
-	return on[CELL_CG_MEMORY] && on[CELL_CG_PIDS]; /* cpu is not always delegated */
+	return pid > 0 && pid == getpid();
+}
+
+/* False, with nothing moved, where somebody else is in it. */
+static bool move_all(const char *from, const char *to)
+{
+	char path[CELL_CGROUP_PATH + 64], *end;
+	static char text[16384];
+	snprintf(path, sizeof path, "%s/cgroup.procs", from);
+	ssize_t n = read_file(path, text, sizeof text);
+	if (n < 0 || (size_t)n == sizeof text - 1)
+		return false;
+	for (const char *at = text; *at; at = *end ? end + 1 : end)
+		if (!is_ours((pid_t)strtol(at, &end, 10)))
+			return false;
+	for (const char *at = text; *at; at = *end ? end + 1 : end) {
+		char number[16];
+		snprintf(number, sizeof number, "%ld", strtol(at, &end, 10));
+		int rc = write_in(to, "cgroup.procs", number);
+		if (rc < 0 && rc != -ESRCH)
+			return false;
+	}
+	return true;
+}
+
+/* Moves us and all we started into a group below ours, so that ours has no processes of its own. */
+static bool step_aside(const char *folder, bool on[CELL_CG_COUNT])
+{
+	char path[CELL_CGROUP_PATH + 64], text[1024];
+	snprintf(path, sizeof path, "%s/cgroup.controllers", folder);
+	if (access(folder, W_OK) < 0 || read_file(path, text, sizeof text) < 0 || !has_word(text, "memory") ||
+	    !has_word(text, "pids"))
+		return false;
+	snprintf(path, sizeof path, "%s/" HOST_GROUP, folder);
+	if (mkdir(path, 0755) < 0 && errno != EEXIST)
+		return false;
+	bool done = false;
+	/* What is started meanwhile is in the old group. */
+	for (int i = 0; i < MOVE_TRIES && !done && move_all(folder, path); i++)
+		done = controllers_on(folder, on);
+	if (!done) {
+		(void)move_all(path, folder);
+		(void)rmdir(path);
+	} else if (on[CELL_CG_CPU]) {
+		(void)write_in(path, "cpu.weight", HOST_WEIGHT);
+	}
+	return done;
+}
+
+/* systemd marks what it has delegated, and leaves that alone. */
+static bool is_delegated(const char *folder)
+{
+	char mark[8];
+	return getxattr(folder, "user.delegate", mark, sizeof mark) > 0 ||
+	       getxattr(folder, "trusted.delegate", mark, sizeof mark) > 0;
+}
+
+/* The group above; false at the root of what is mounted. */
+static bool go_up(char *folder)
+{
+	char path[CELL_CGROUP_PATH + 64];
+	struct stat st;
+	char *slash = strrchr(folder, '/');
+	if (!slash || slash == folder)
+		return false;
+	*slash = '\0';
+	snprintf(path, sizeof path, "%s/cgroup.subtree_control", folder);
+	return stat(path, &st) == 0;
 }
 
 static bool find_v2(struct cell_cgroups *groups)
 {
-	char folder[CELL_CGROUP_PATH];
-	struct stat st;
-	if (!find_folder(NULL, folder, sizeof folder))
+	char own[CELL_CGROUP_PATH], folder[CELL_CGROUP_PATH];
+	bool on[CELL_CG_COUNT], found = false;
+	if (!find_folder(NULL, own, sizeof own))
 		return false;
-	for (int i = 0; i < LEVELS_UP; i++) {
-		char probe[CELL_CGROUP_PATH + 64];
-		bool on[CELL_CG_COUNT];
-		snprintf(probe, sizeof probe, "%s/cgroup.subtree_control", folder);
-		if (stat(probe, &st) < 0)
-			return false;
-		if (access(folder, W_OK) == 0 && controllers_on(folder, on) && can_make(folder)) {
-			for (int c = 0; c < CELL_CG_COUNT; c++)
-				snprintf(groups->parent[c], sizeof groups->parent[c], "%s", on[c] ? folder : "");
-			groups->version = 2;
-			return true;
-		}
-		char *slash = strrchr(folder, '/');
-		if (!slash || slash == folder)
-			return false;
-		*slash = '\0';
+	memcpy(folder, own, sizeof folder);
+	if (is_delegated(own))
+		found = step_aside(own, on);
+	for (int i = 0; i < LEVELS_UP && !found && (i == 0 || go_up(folder)); i++)
+		found = access(folder, W_OK) == 0 && controllers_on(folder, on) && can_make(folder);
+	if (!found) {
+		memcpy(folder, own, sizeof folder);
+		found = step_aside(own, on);
 	}
-	return false;
+	for (int c = 0; found && c < CELL_CG_COUNT; c++)
+		snprintf(groups->parent[c], sizeof groups->parent[c], "%s", on[c] ? folder : "");
+	if (found)
+		groups->version = 2;
+	return found;
 }
 
 void cell__cgroups_find(struct cell_cgroups *ret_groups)
@@ -303,6 +428,10 @@ void cell__cgroup_usage(const struct cell_cgroup *group, struct cell_cgroup_usag
 		ret_usage->memory_peak = read_number_in(memory, "memory.peak");
 		ret_usage->memory_max = read_number_in(memory, "memory.max");
 		ret_usage->oom_kills = read_key_in(memory, "memory.events", "oom_kill");
+		/* Before Linux 5.19 the highest use is not kept: who was killed for it had reached the limit. */
+		if (ret_usage->memory_peak == 0)
+			ret_usage->memory_peak =
+				ret_usage->oom_kills > 0 ? ret_usage->memory_max : read_number_in(memory, "memory.current");
 	} else if (memory[0]) {
 		ret_usage->memory_peak = read_number_in(memory, "memory.max_usage_in_bytes");
 		ret_usage->memory_max = read_number_in(memory, "memory.limit_in_bytes");

@@ -40,8 +40,16 @@ struct cell_cgroup_usage {
 	uint64_t pids_peak, pids_refused;
 };
 
-/* Looks where this process is and tries to make a group there. */
+/*
+ * Looks where this process is and tries to make a group there.  In a group of version 2 that is ours alone, this process and
+ * those that it started may be moved into one below it.
+ */
 void cell__cgroups_find(struct cell_cgroups *ret_groups);
+/*
+ * The folder of our group in the hierarchy with this controller (NULL: version 2), from the texts of /proc/self/mountinfo and
+ * /proc/self/cgroup, which are cut up.  False: it is not to be seen.
+ */
+bool cell__cgroup_locate(char *mountinfo, char *groups, const char *controller, char *out, size_t size);
 /* Makes a group with limits.  0, or a negative errno and nothing is left. */
 int cell__cgroup_make(const struct cell_cgroups *groups, const char *name, const struct cell_plan_limits *limits,
 		      struct cell_cgroup *ret_group);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -62,7 +63,10 @@ static long read_number(const char *path, long missing)
 static void explain(struct cell__machine *machine, const char *what, int error)
 {
 	snprintf(machine->reason, sizeof machine->reason, "%s: %s", what, strerror(error));
-	if (read_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", 0) == 1)
+	if (geteuid() != 0 && prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) != 1)
+		snprintf(machine->advice, sizeof machine->advice,
+			 "this process is not dumpable: try the sandbox (cell_executor_probe) before prctl(PR_SET_DUMPABLE, 0)");
+	else if (read_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", 0) == 1)
 		snprintf(machine->advice, sizeof machine->advice,
 			 "AppArmor keeps user namespaces from ordinary users here (Ubuntu 23.10 and later): as root, "
 			 "`sysctl kernel.apparmor_restrict_unprivileged_userns=0`, or give workcell-spawner an AppArmor "

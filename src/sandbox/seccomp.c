@@ -249,6 +249,9 @@ int cell__filter_refusals(const struct cell__filter_options *options, struct cel
 		rc = add_refusals(ctx);
 	if (rc == 0 && options->shared)
 		rc = add_shared_refusals(ctx);
+	/* By path only: what is open for writing, or is opened to be cut, Landlock has let through. */
+	if (rc == 0 && options->cuts)
+		rc = seccomp_rule_add(ctx, EPERM_ACTION, SCMP_SYS(truncate), 0);
 	return export_filter(ctx, rc, out, err);
 }
 

@@ -7,6 +7,7 @@
 struct cell__filter_options {
 	bool internet; /* AF_INET and AF_INET6 sockets may be made */
 	bool shared;   /* files, IPC objects and abstract names are the host's: there are no namespaces of its own */
+	bool cuts;     /* shared, and Landlock does not see truncate() (before Linux 6.2) */
 };
 
 /* Appends struct sock_filter[] to out. */

@@ -1,9 +1,11 @@
 """The sandbox executor from the command line: workspaces, limits, policies, namespaces of a space, ends."""
 import json
 import os
+import pathlib
 import re
 import signal
 import subprocess
+import tempfile
 import threading
 
 import pytest
@@ -106,22 +108,41 @@ def test_wall_time(tmp_path):
     assert limit_of(results[0]) == "wall_time" and results[0]["state"] == "lost" and results[1]["value"] == 2
 
 
+@pytest.fixture
+def open_folder():
+    """For everybody; pytest's own folders are root's alone again whenever another run of it begins."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        yield pathlib.Path(folder)
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody without cgroups")
-def test_memory_without_cgroups(tmp_path):
+def test_memory_without_cgroups(open_folder):
     """An ordinary user without delegation: the limit is one of each process, and says so."""
-    os.chmod(tmp_path, 0o777)
-    (tmp_path / "p.yaml").write_text(LIMITS)
-    for parent in [tmp_path, *tmp_path.parents]:
-        if not os.stat(parent).st_mode & 0o005 == 0o005:
-            os.chmod(parent, os.stat(parent).st_mode | 0o005)
+    (open_folder / "p.yaml").write_text(LIMITS)
     done = subprocess.run(["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", support.BIN, "run", "--executor",
                            "sandbox", "--json", "--sandbox-policy", "./p.yaml", "--python", "/usr/bin/python3", "-e",
-                           "x = bytearray(500 << 20)"], cwd=tmp_path, env=support.host_environment(), capture_output=True,
+                           "x = bytearray(500 << 20)"], cwd=open_folder, env=support.host_environment(), capture_output=True,
                           text=True, timeout=support.DEADLINE)
     result = json.loads(done.stdout)
     assert limit_of(result) == "memory"
     by = result["isolation"]["limits"]["memory_bytes"]["by"]
     assert by in ("rlimit", "cgroup v2") and (by == "cgroup v2" or any("memory" in s for s in result["isolation"]["skipped"]))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
+def test_a_server_of_an_ordinary_user(open_folder, monkeypatch):
+    """It hides its memory from others of that user, and confines their code all the same, without being told to."""
+    program = open_folder / "workcell"
+    program.write_text("#!/bin/sh\nexec setpriv --reuid 65534 --regid 65534 --clear-groups %s \"$@\"\n" % support.BIN)
+    program.chmod(0o755)
+    monkeypatch.setattr(support, "BIN", str(program))
+    server = serving.Server(tokens=None, env={"WORKCELL_SERVE_TOKEN": serving.TOKEN}, cwd=open_folder, python="/usr/bin/python3")
+    try:
+        assert server.execute("'Seccomp:\\t2' in open('/proc/self/status').read()")["value"] is True, server.text()
+        assert os.stat("/proc/%d/mem" % server.pid).st_uid == 0, "not dumpable"
+    finally:
+        server.close()
 
 
 # ---- policies ------------------------------------------------------------------------------------------------

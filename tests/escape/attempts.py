@@ -65,6 +65,7 @@ NO = "EPERM"
 FILES = [
     A("read shadow", "out = tr(read, '/etc/shadow')", GONE, root_control="ok"),
     A("read a file of the host", "out = tr(read, %(secret)r)", GONE, control="ok"),
+    A("cut a file of the host", "out = tr(os.truncate, %(secret)r, 6)", GONE, root_control="ok"),
     A("list the home folder", "out = tr(os.listdir, %(home)r)", GONE, control="ok"),
     A("read ssh configuration", "out = tr(os.listdir, '/etc/ssh')", GONE),
     A("list the host's /tmp", "out = 'ok:seen' if %(secret_name)r in os.listdir('/tmp') else 'hidden'", "hidden", control="ok"),
@@ -252,7 +253,7 @@ USEFUL = [
 # Where user namespaces are forbidden and the level `no-userns` will do: answers of this level that are denials. None: it does not
 # claim to deny that (processes, interfaces and mounts of the host are seen), or the attempt is about namespaces.
 LOWER = {
-    "read shadow": "EACCES", "read a file of the host": "EACCES", "list the home folder": "EACCES", "read ssh configuration": "EACCES",
+    "read shadow": "EACCES", "read a file of the host": "EACCES", "cut a file of the host": "EACCES EPERM", "list the home folder": "EACCES", "read ssh configuration": "EACCES",
     "list the host's /tmp": "error:PermissionError", "symbolic link to the host": "EACCES", "climb out with ..": "EACCES",
     "devices of the host": "error:PermissionError", "sysfs": "EACCES", "sysctl": "EACCES", "cgroup files": "EACCES",
     "signal the zygote": "EPERM", "signal the host": "EPERM", "raw socket": "EAFNOSUPPORT",

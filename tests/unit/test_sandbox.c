@@ -231,12 +231,67 @@ static void expect(const char *folder, const char *name, const char *text)
 	assert_string_equal(got, text);
 }
 
+#define UNIFIED "28 22 0:25 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot\n"
+#define ROOT_DISK "22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw\n"
+#define MEMORY_V1 "30 25 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+#define CPU_V1 "31 25 0:28 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
+
+/* Where we are, as Linux tells it on its own, with systemd, in containers and in namespaces. */
+static void cgroup_places(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *mounts, *groups, *controller, *folder; /* NULL: not to be seen */
+	} rows[] = {
+		/* version 2 only */
+		{ ROOT_DISK UNIFIED, "0::/\n", NULL, "/sys/fs/cgroup" },
+		{ ROOT_DISK UNIFIED, "0::/user.slice/user-1000.slice/user@1000.service/app.slice/x.scope\n", NULL,
+		  "/sys/fs/cgroup/user.slice/user-1000.slice/user@1000.service/app.slice/x.scope" },
+		{ ROOT_DISK UNIFIED, "0::/a:b\n", NULL, "/sys/fs/cgroup/a:b" },
+		{ ROOT_DISK UNIFIED, "0::/\n", "memory", NULL },
+		/* both: the controllers of version 1 have their own paths */
+		{ MEMORY_V1 CPU_V1 "32 25 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
+		  "5:cpu,cpuacct:/c\n4:memory:/m/n\n1:name=systemd:/s\n0::/u\n", NULL, "/sys/fs/cgroup/unified/u" },
+		{ MEMORY_V1 CPU_V1, "5:cpu,cpuacct:/c\n4:memory:/m/n\n1:name=systemd:/s\n0::/u\n", "memory", "/sys/fs/cgroup/memory/m/n" },
+		{ MEMORY_V1 CPU_V1, "5:cpu,cpuacct:/c\n4:memory:/m/n\n", "cpu", "/sys/fs/cgroup/cpu,cpuacct/c" },
+		{ MEMORY_V1 CPU_V1, "5:cpu,cpuacct:/c\n4:memory:/m/n\n", "pids", NULL },
+		{ MEMORY_V1, "4:memory:/\n", "memory", "/sys/fs/cgroup/memory" },
+		{ MEMORY_V1, "6:cpuset:/x\n4:memory:/\n", "cpu", NULL },
+		/* a part of the tree is mounted: ours, one that is not, and one whose name only begins like ours */
+		{ "30 25 0:27 /docker/4f /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n", "4:memory:/docker/4f\n", "memory",
+		  "/sys/fs/cgroup/memory" },
+		{ "30 25 0:27 /docker/4f /mnt ro - cgroup2 cgroup rw\n", "0::/docker/4f/in/side\n", NULL, "/mnt/in/side" },
+		{ "30 25 0:27 /docker/4f /mnt ro - cgroup2 cgroup rw\n", "0::/docker/4fa\n", NULL, NULL },
+		{ "30 25 0:27 /other /mnt rw - cgroup2 cgroup rw\n" UNIFIED, "0::/ours\n", NULL, "/sys/fs/cgroup/ours" },
+		/* a namespace: mounted from outside of it, and we are outside of it */
+		{ "30 25 0:27 /../.. /sys/fs/cgroup rw - cgroup2 cgroup rw\n", "0::/\n", NULL, NULL },
+		{ ROOT_DISK UNIFIED, "0::/../elsewhere\n", NULL, NULL },
+		/* names */
+		{ "28 22 0:25 / /my\\040cgroup\\134s rw - cgroup2 none rw\n", "0::/g\n", NULL, "/my cgroup\\s/g" },
+		/* damaged */
+		{ "", "", NULL, NULL },
+		{ "28 22 0:25\n - cgroup2\n" ROOT_DISK, "0::/\n", NULL, NULL },
+		{ UNIFIED, "0:\n0\n::\n", NULL, NULL },
+		{ UNIFIED, "0::relative\n", NULL, NULL },
+	};
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+		char mounts[1024], groups[512], folder[256] = "";
+		snprintf(mounts, sizeof mounts, "%s", rows[i].mounts);
+		snprintf(groups, sizeof groups, "%s", rows[i].groups);
+		bool found = cell__cgroup_locate(mounts, groups, rows[i].controller, folder, sizeof folder);
+		if (found != (rows[i].folder != NULL) || (found && strcmp(folder, rows[i].folder) != 0))
+			fail_msg("row %zu: %s", i, found ? folder : "not found");
+	}
+	char mounts[] = UNIFIED, groups[] = "0::/too/long\n", small[20];
+	assert_false(cell__cgroup_locate(mounts, groups, NULL, small, sizeof small));
+}
+
 /* A folder with the files that a group of version 2 has: what is written is what the kernel's documentation asks for. */
 static void cgroup_v2_files(void **state)
 {
 	(void)state;
 	static const char *const files[] = { "memory.max", "memory.swap.max", "memory.oom.group", "pids.max", "cpu.max", "cpu.weight",
-					     "cgroup.procs", "memory.peak", "memory.events", "pids.peak", "pids.events" };
+					     "cgroup.procs", "memory.peak", "memory.current", "memory.events", "pids.peak", "pids.events" };
 	char parent[] = "/tmp/workcell-cgroup-XXXXXX", folder[64], path[160];
 	const struct cell_plan_limits limits = { .memory_bytes = 64 << 20, .pids = 20, .cpu_percent = 150, .cpu_weight = 100 };
 	struct cell_cgroup group;
@@ -286,6 +341,14 @@ static void cgroup_v2_files(void **state)
 		assert_int_equal(usage.oom_kills, 2);
 		assert_int_equal(usage.pids_peak, 9);
 		assert_int_equal(usage.pids_refused, 5);
+		/* Before Linux 5.19 */
+		put(folder, "memory.peak", "");
+		cell__cgroup_usage(&group, &usage);
+		assert_int_equal(usage.memory_peak, 67108864);
+		put(folder, "memory.events", "oom_kill 0\n");
+		put(folder, "memory.current", "2000\n");
+		cell__cgroup_usage(&group, &usage);
+		assert_int_equal(usage.memory_peak, 2000);
 		for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
 			snprintf(path, sizeof path, "%s/%s", folder, files[i]);
 			assert_int_equal(unlink(path), 0);
@@ -410,7 +473,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(policies),      cmocka_unit_test(levels),    cmocka_unit_test(damaged_plans),
-		cmocka_unit_test(cgroup_v2_files), cmocka_unit_test(cgroup_v2_life), cmocka_unit_test(turns_taken),
+		cmocka_unit_test(cgroup_places), cmocka_unit_test(cgroup_v2_files), cmocka_unit_test(cgroup_v2_life), cmocka_unit_test(turns_taken),
 		cmocka_unit_test(rules),         cmocka_unit_test(addresses), cmocka_unit_test(requests),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
