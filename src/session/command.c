@@ -82,7 +82,7 @@ static int command_init(struct command *command, const struct cell_sandbox_optio
 	if (opts->python && guess_env(opts->python, &command->env) < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
 	struct cell__plan_session session = { .workspace = command->workspace, .mode = command->policy.workspace,
-					      .env = &command->env };
+					      .env = &command->env, .policy = &command->policy };
 	if (cell__plan_workspace(command->workspace, session.mode, &command->cwd, err) < 0)
 		return -1;
 	session.cwd = command->cwd;

@@ -172,6 +172,52 @@ def test_a_policy_shows_and_hides(tmp_path):
     assert results[0]["value"] == [[True, False], [True, True], ["FileNotFoundError", False], [False, False], "hello"], results
 
 
+@pytest.mark.parametrize("lists,words", [
+    ("write: [/usr/local/x]", "system"),
+    ("write: [/etc]", "system"),
+    ("hide: [/usr]", "nothing runs"),
+    ("write: [{0}/work/inner]", "writable already"),
+    ("read: [{0}/work/link]", "link in the writable workspace"),
+    ("hide: [{0}]", "workspace lies in it"),
+    ("write: [{0}/base]", "host trusts"),
+])
+def test_policies_that_contradict_the_session_are_refused_with_the_line(tmp_path, lists, words):
+    for folder in ("work/inner", "base/tools", "other"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "work" / "link").symlink_to(tmp_path / "other")
+    (tmp_path / "p.yaml").write_text("filesystem:\n  %s\n" % lists.format(tmp_path))
+    done = run("run", "--executor", "sandbox", "--sandbox-policy", str(tmp_path / "p.yaml"), "--base", str(tmp_path / "base"), "-e", "1",
+               cwd=tmp_path / "work")
+    assert done.returncode == support.EXIT["invalid"] and "line 2" in done.stderr and words in done.stderr, done.stderr
+
+
+def test_what_a_policy_shows_in_the_workspace(tmp_path):
+    """Read-only stays so in a writable workspace, also when a folder above is moved; writable, in a read-only one."""
+    inner = tmp_path / "a" / "inner"
+    inner.mkdir(parents=True)
+    (tmp_path / "p.yaml").write_text("filesystem:\n  read: [%s]\n" % inner)
+    (tmp_path / "q.yaml").write_text("filesystem:\n  write: [%s]\n" % inner)
+    code = """def tried(fn, *args):
+    try:
+        fn(*args)
+        return 'ok'
+    except OSError as e:
+        return type(e).__name__ + str(e.errno)
+import os
+[tried(open, %r, 'w'), tried(os.rename, 'a', 'b'), tried(open, 'beside', 'w')]""" % str(inner / "new")
+    results, _ = cells(tmp_path, code, flags=["--sandbox-policy", "./p.yaml"])
+    assert results[0]["value"] == ["OSError30", "OSError16", "ok"], results
+    results, _ = cells(tmp_path, code, flags=["--sandbox-policy", "./q.yaml", "--workspace-mode", "ro"])
+    assert results[0]["value"][0] == "ok" and results[0]["value"][2] == "OSError30", results
+    assert (inner / "new").exists()
+
+
+def test_the_receipt_names_what_the_policy_asks_for_and_is_not_there(tmp_path):
+    (tmp_path / "p.yaml").write_text("filesystem:\n  read: [/no/such/folder]\n")
+    results, _ = cells(tmp_path, "1", flags=["--sandbox-policy", "./p.yaml"])
+    assert any("/no/such/folder" in line for line in results[0]["isolation"]["skipped"]), results
+
+
 def test_explain_does_nothing(tmp_path):
     before = set(os.listdir("/sys/fs/cgroup/pids")) if os.path.isdir("/sys/fs/cgroup/pids") else None
     done = run("sandbox", "explain", "untrusted", cwd=tmp_path)
