@@ -183,6 +183,7 @@ struct cell_sandbox_options {
 	const char *const *env;     /* "K=V", NULL-terminated; added to PATH, HOME, LANG; nothing is inherited */
 	const char *python;         /* whose files are to be seen, and whose package index `deps-only` means; NULL: for those the
 				       default interpreter, which a command does not see unless it is the system's */
+	const char *audit;          /* the path of an audit log for the connections of a filtered network; NULL: none is kept */
 };
 #define CELL_SANDBOX_OPTIONS_INIT { .size = sizeof(struct cell_sandbox_options) }
 

@@ -5,11 +5,14 @@
  *       └── waits for pid 1, which reaps, and ends as the command did
  *
  * A step that fails is reported through a pipe that closes on exec.  Where the network is filtered, pid 1 hands out the socket
- * that it listens on, and a loop of the caller's, started after that, is the proxy for as long as the command runs.
+ * that it listens on, and a loop of the caller's, started after that, is the proxy for as long as the command runs. It keeps the
+ * audit log, where one is wanted: whether that can be written is found out before the command runs, and a connection that cannot be
+ * recorded is not made.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
@@ -23,6 +26,7 @@
 #include "executor/sandbox.h"
 #include "sandbox/apply.h"
 #include "sandbox/egress.h"
+#include "session/audit.h"
 #include "session/engine.h"
 #include "spawn/message.h"
 
@@ -312,41 +316,80 @@ static int take_listener(int fd)
 }
 
 struct way_out {
+	struct cell__task closing; /* first */
+	struct cell__waiter closed;
 	struct cell__loop loop;
 	struct cell__egress_options options;
 	struct cell__egress *egress;
+	const char *audit_path; /* NULL: no log is kept */
+	struct cell__audit *audit;
+	char id[33]; /* of this command, in the log */
 	int rc;
 	struct cell_error *err;
 };
 
-static int tell_nobody(void *arg, const struct cell__egress_event *event, struct cell_error *err)
+static int tell(void *arg, const struct cell__egress_event *event, struct cell_error *err)
 {
-	(void)arg;
-	(void)event;
-	(void)err;
-	return 0;
+	struct way_out *way = arg;
+	return way->audit ? cell__audit_connection(way->audit, way->id, NULL, "sandbox", event, err) : 0;
 }
 
 static void open_way_out(void *arg)
 {
 	struct way_out *way = arg;
-	way->rc = cell__egress_create(&way->options, &way->egress, way->err);
+	struct cell__audit_options log = CELL__AUDIT_OPTIONS_INIT;
+	log.loop = &way->loop;
+	log.path = way->audit_path;
+	way->rc = way->audit_path ? cell__audit_open(&log, &way->audit, way->err) : 0;
+	if (way->rc < 0)
+		close(way->options.listen_fd);
+	else
+		way->rc = cell__egress_create(&way->options, &way->egress, way->err);
 }
 
-static void close_way_out(void *arg)
+static void handle_log_closed(void *arg)
 {
-	struct way_out *way = arg;
+	cell__waiter_signal(&((struct way_out *)arg)->closed);
+}
+
+/* What ends now is in the log as well. */
+static void close_way_out(struct cell__task *task)
+{
+	struct way_out *way = (struct way_out *)task;
 	cell__egress_close(way->egress);
+	if (way->audit)
+		cell__audit_close(way->audit, handle_log_closed, way);
+	else
+		handle_log_closed(way);
+}
+
+/* The log can be written, and not by the command. */
+static int check_log(const struct command *command, const char *path, struct cell_error *err)
+{
+	struct cell__audit_file file;
+	char folder[PATH_MAX];
+	if (strlen(path) >= sizeof folder)
+		return cell_fail(err, CELL_E_INVALID, 0, "the audit log's path is too long");
+	strcpy(folder, path);
+	if (cell__policy_check_log(&command->policy, command->workspace, dirname(folder), err) < 0)
+		return -1;
+	cell__audit_file_init(&file, path);
+	int rc = file.path ? cell__audit_file_open(&file) : ENOMEM;
+	cell__audit_file_finish(&file);
+	return rc ? cell_fail(err, CELL_E_IO, rc, "the audit log %.160s", path) : 0;
 }
 
 /* Is the proxy while the command runs. */
-static int wait_as_proxy(struct command *command, struct child *child, int pid, int report_fd, int listener, char *const argv[],
-			 int *ret_status, struct cell_error *err)
+static int wait_as_proxy(struct command *command, struct child *child, int pid, int report_fd, int listener, const char *audit,
+			 char *const argv[], int *ret_status, struct cell_error *err)
 {
-	struct way_out way = { .options = { .loop = &way.loop, .listen_fd = listener, .hosts = &command->policy.hosts,
-					    .more_hosts = command->index_hosts, .tell = tell_nobody },
+	struct way_out way = { .closing.fn = close_way_out,
+			       .options = { .loop = &way.loop, .listen_fd = listener, .hosts = &command->policy.hosts,
+					    .more_hosts = command->index_hosts, .tell = tell, .arg = &way },
+			       .audit_path = audit,
 			       .err = err };
 	int status;
+	cell__random_hex(way.id, 32);
 	bool looped = cell__loop_start(&way.loop, err) == 0;
 	if (looped) {
 		cell__loop_call(&way.loop, open_way_out, &way);
@@ -360,7 +403,9 @@ static int wait_as_proxy(struct command *command, struct child *child, int pid, 
 	if (way.rc == 0)
 		*ret_status = status;
 	if (looped) {
-		cell__loop_call(&way.loop, close_way_out, &way);
+		cell__waiter_init(&way.closed);
+		cell__loop_do(&way.loop, &way.closing, &way.closed);
+		cell__waiter_finish(&way.closed);
 		cell__loop_stop(&way.loop);
 	}
 	return way.rc < 0 ? -1 : rc;
@@ -401,6 +446,8 @@ int cell_sandbox_run(const struct cell_sandbox_options *opts, char *const argv[]
 		return -1;
 	if (command_init(&command, &all, err) < 0 || make_env(all.env, &command.policy, &envp, err) < 0)
 		goto out;
+	if (all.audit && check_log(&command, all.audit, err) < 0)
+		goto out;
 	bool filtered = command.policy.network == CELL_NET_ALLOW || command.policy.network == CELL_NET_DEPS;
 	if (command.policy.network == CELL_NET_DEPS && find_index(&command, all.python ? all.python : CELL_DEFAULT_PYTHON, err) < 0)
 		goto out;
@@ -430,7 +477,7 @@ int cell_sandbox_run(const struct cell_sandbox_options *opts, char *const argv[]
 		(void)cell__cgroup_remove(&child.group);
 		rc = -1;
 	} else if (listener >= 0) {
-		rc = wait_as_proxy(&command, &child, pid, report[0], listener, argv, ret_status, err);
+		rc = wait_as_proxy(&command, &child, pid, report[0], listener, all.audit, argv, ret_status, err);
 	} else {
 		rc = wait_child(&command, &child, pid, report[0], argv, ret_status, err);
 	}

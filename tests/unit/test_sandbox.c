@@ -72,7 +72,7 @@ static void bad_policies(void **state)
 		{ "level: full\nworkspace: yes\n", 2, "workspace" },
 		{ "level: full\nlevel: full\n", 2, "twice" },
 		{ "level: full\n---\nlevel: full\n", 2, "one YAML document" },
-		{ "level: !!str full\n", 1, "tags" },
+		{ "level: !!python/name:os.system full\n", 1, "tags" },
 		{ "? [a]\n: b\n", 1, "key" },
 		{ "level: \xff\n", 1, "UTF-8" },
 		{ "level:\tfull\n\tworkspace: rw\n", 2, "tab" },
