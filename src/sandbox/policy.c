@@ -21,11 +21,11 @@ static const struct cell__policy presets[] = {
 	/* Code of unknown intent: enough to compute with, nothing to reach. */
 	{ .name = "untrusted", .level = CELL_LEVEL_FULL, .workspace = CELL_WORKSPACE_RW, .network = CELL_NET_NONE,
 	  .memory_bytes = 2 * GIB, .pids = 256, .files = 512, .file_size_bytes = 1 * GIB, .tmp_bytes = 256 * MIB,
-	  .output_bytes = 1 * GIB },
+	  .output_bytes = 64 * MIB },
 	/* Large tables, packages from the index. */
 	{ .name = "data-science", .level = CELL_LEVEL_FULL, .workspace = CELL_WORKSPACE_RW, .network = CELL_NET_DEPS,
 	  .memory_bytes = 16 * GIB, .pids = 1024, .files = 4096, .file_size_bytes = 16 * GIB, .tmp_bytes = 4 * GIB,
-	  .output_bytes = 4 * GIB },
+	  .output_bytes = 256 * MIB },
 	/* A person's own code that should not reach their other files. */
 	{ .name = "developer", .level = CELL_LEVEL_NO_USERNS, .workspace = CELL_WORKSPACE_RW, .network = CELL_NET_FULL,
 	  .memory_bytes = 0, .pids = 4096, .files = 65536, .file_size_bytes = 0, .tmp_bytes = 4 * GIB,

@@ -186,6 +186,7 @@ int cell__options_init(struct cell__options *options, const struct cell_session_
 		.event_arg = opts->event_arg,
 		.space = opts->space,
 		.remote_reopen = opts->remote_reopen != 0,
+		.no_spill = opts->no_spill != 0,
 	};
 	if (!executor)
 		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "there is no executor \"%.60s\"; `workcell doctor` lists them", name);

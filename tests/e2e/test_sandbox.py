@@ -95,9 +95,23 @@ def test_going_over_a_limit(tmp_path, name):
     results, done = cells(tmp_path, OVER[name], "1 + 1", flags=["--sandbox-policy", "./p.yaml"])
     assert limit_of(results[0]) == name, done
     assert results[1]["value"] == 2, "the session goes on"
+    support.forget(results[0])
     held = results[0]["isolation"]["limits"]
     assert {"memory_bytes", "pids", "files", "file_size_bytes", "tmp_bytes", "output_bytes", "cpu_time_ms"} <= held.keys()
     assert all(limit["by"] in ("cgroup v2", "cgroup v1", "rlimit", "tmpfs", "host") for limit in held.values())
+
+
+def test_a_flood_that_does_not_stop_is_not_kept(tmp_path):
+    """Past the limit nothing goes to the disk, also while the code ignores that it is interrupted."""
+    (tmp_path / "p.yaml").write_text("limits: {output: 2M}\n")
+    results, _ = cells(tmp_path, "while True:\n    try:\n        while True: print('y' * 10000)\n    except BaseException: pass",
+                       flags=["--sandbox-policy", "./p.yaml"])
+    spill = results[0]["spill"]
+    size = os.path.getsize(spill)
+    os.unlink(spill)
+    assert limit_of(results[0]) == "output" and 2 << 20 <= size < 4 << 20, (results[0]["error"], size)
+    assert "the first %d are in %s" % (size, spill) in results[0]["text"], results[0]["text"][-300:]
+    assert any("first %d bytes" % size in notice for notice in results[0]["notices"]), results[0]["notices"]
 
 
 def test_wall_time(tmp_path):
@@ -408,5 +422,6 @@ def test_offenders_do_not_starve_others(drive, tmp_path):
         driver.interrupt()
         result = driver.answer()
         assert result["error"] is not None, name
+        support.forget(result)
         driver.reset()
         assert driver.value("1 + 1") == 2, name
