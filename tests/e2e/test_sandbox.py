@@ -244,12 +244,38 @@ def test_explain_does_nothing(tmp_path):
         assert not [n for n in set(os.listdir("/sys/fs/cgroup/pids")) - before if n.startswith("workcell-try")]
 
 
+@pytest.mark.parametrize("preset", ["untrusted", "data-science", "developer"])
+def test_what_is_explained_is_what_is_done(tmp_path, preset):
+    """The receipt, and all that is mounted: what a session has is what was said, and nothing else."""
+    explained = run("sandbox", "explain", preset, "--python", "/usr/bin/python3", cwd=tmp_path).stdout
+    mounts = "[[line.split()[4], line.split()[5][:2]] for line in open('/proc/self/mountinfo')]"
+    results, _ = cells(tmp_path, mounts, flags=["--sandbox-policy", preset])
+    assert json.loads(explained.splitlines()[-1]) == results[0]["isolation"]
+    planned = {("/", "ro"), ("/proc", "rw"), ("/dev/pts", "rw")}
+    planned |= {(path, {"read-only": "ro", "writable": "rw"}[how]) for path, how in
+                re.findall(r"^ *\d+ +\w+ +show (\S+) (read-only|writable)", explained, re.M)}
+    planned |= {(path, "rw") for path in re.findall(r"^ *\d+ +\w+ +private (\S+) of", explained, re.M)}
+    hidden = set(re.findall(r"^ *\d+ +\w+ +hide (\S+)", explained, re.M))
+    done = {tuple(mount) for mount in results[0]["value"] if mount[0] not in hidden}
+    assert done == planned and hidden <= {path for path, _ in results[0]["value"]}, done ^ planned
+    limits = results[0]["isolation"]["limits"]
+    assert ("at most %d bytes of output of a cell" % limits["output_bytes"]["max"] in explained) if "output_bytes" in limits \
+        else "bytes of output" not in explained
+
+
 def test_sandbox_run(tmp_path):
     done = run("sandbox", "run", "--", "sh", "-c", "echo $HOME; cat /etc/shadow; touch made; exit 7", cwd=tmp_path)
     assert done.returncode == 7 and done.stdout == "/tmp\n" and "No such file" in done.stderr and (tmp_path / "made").exists()
     assert run("sandbox", "run", "--", "sh", "-c", "kill -9 $$", cwd=tmp_path).returncode == 137
     assert run("sandbox", "run", "--", "no-such-program", cwd=tmp_path).returncode == support.EXIT["not_found"]
     assert run("sandbox", "run", cwd=tmp_path).returncode == support.EXIT["invalid"]
+
+
+def test_the_wall_time_of_a_command(tmp_path):
+    (tmp_path / "p.yaml").write_text("limits: {wall_time: 0.3}\n")
+    done = run("sandbox", "run", "--policy", "./p.yaml", "--", "sh", "-c", "sleep 1000 & sleep 1000", cwd=tmp_path)
+    assert done.returncode == support.EXIT["limit_exceeded"] and "wall_time: 300 of 300 ms" in done.stderr, done
+    assert run("sandbox", "run", "--policy", "./p.yaml", "--", "sh", "-c", "exit 3", cwd=tmp_path).returncode == 3
 
 
 # ---- with a space --------------------------------------------------------------------------------------------
