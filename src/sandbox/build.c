@@ -264,6 +264,8 @@ static void shell_stage(struct builder *b, const struct cell__policy *policy, co
 		flags &= ~(unsigned)CLONE_NEWNET;
 	if (is_hole("ipc"))
 		flags &= ~(unsigned)CLONE_NEWIPC;
+	if (is_hole("cgroup"))
+		flags &= ~(unsigned)CLONE_NEWCGROUP;
 	SHELL(CELL_OP_NAMESPACES, 0, flags, 0, "", "");
 	SHELL(CELL_OP_IDS, 0, geteuid(), getegid(), "", "");
 	SHELL(CELL_OP_ROOT, 0, ROOT_BYTES, 0, "", "");
@@ -455,14 +457,14 @@ int cell__plan_build(const struct cell__policy *policy, const struct cell__machi
 	struct builder builder, *b = &builder;
 	enum cell_plan_level level = machine->level;
 	if (level < policy->level || level == CELL_LEVEL_UNAVAILABLE)
-		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "the sandbox level \"%s\" cannot be had here (%s): %.60s; %.100s",
+		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "no sandbox of level \"%s\" here (%s): %.76s; %.105s",
 				 cell__level_word(policy->level), cell__level_word(level), machine->reason, machine->advice);
 	bool full = level == CELL_LEVEL_FULL;
 	if (!full && (policy->network == CELL_NET_ALLOW || policy->network == CELL_NET_DEPS))
-		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "network: %s needs network namespaces: %.80s; %.80s",
+		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "network: %s needs network namespaces: %.76s; %.105s",
 				 cell__network_word(policy->network), machine->reason, machine->advice);
 	if (!full && policy->hide.count)
-		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "hide needs mount namespaces: %.80s; %.80s", machine->reason,
+		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "hide needs mount namespaces: %.76s; %.105s", machine->reason,
 				 machine->advice);
 	if (check_lists(policy, env, err) < 0)
 		return -1;

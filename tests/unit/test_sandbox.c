@@ -170,7 +170,24 @@ static void levels(void **state)
 	assert_true(has_op(plan, CELL_OP_NAMESPACES, CELL_STAGE_SHELL));
 	assert_int_equal(cell__plan_print(plan, &text), 0);
 	assert_non_null(strstr(text.data, "drop all capabilities"));
-	/* less than asked for is refused */
+	/* Less than asked for is refused, with what is to be done. */
+	struct cell__machine ubuntu = { .level = CELL_LEVEL_NO_USERNS, .landlock_abi = 5, .seccomp = true,
+					.reason = "a user namespace was made but nothing can be mounted in it: Permission denied",
+					.advice = CELL_ADVICE_APPARMOR };
+	struct cell__plan_env no_env = { 0 };
+	struct cell__policy p;
+	struct cell_error err = { 0 };
+	assert_int_equal(parse("filesystem: {hide: [/x]}\nnetwork: deps-only\n", &p, &err), 0);
+	for (int i = 0; i < 3; i++) {
+		assert_int_equal(cell__plan_build(&p, &ubuntu, &no_env, 1, &none, &err), -1);
+		assert_int_equal(err.code, CELL_E_UNAVAILABLE);
+		assert_non_null(strstr(err.msg, i == 0 ? "\"full\"" : i == 1 ? "deps-only" : "hide"));
+		assert_non_null(strstr(err.msg, "nothing can be mounted"));
+		assert_non_null(strstr(err.msg, "`sysctl kernel.apparmor_restrict_unprivileged_userns=0` (AppArmor, Ubuntu"));
+		p.level = CELL_LEVEL_NO_USERNS;
+		p.network = i == 0 ? CELL_NET_DEPS : CELL_NET_NONE;
+	}
+	cell__policy_finish(&p);
 	build(CELL_LEVEL_NO_USERNS, &none, CELL_LEVEL_FULL, -1);
 	build(CELL_LEVEL_UNAVAILABLE, &none, CELL_LEVEL_NO_USERNS, -1);
 	build(CELL_LEVEL_NO_USERNS, &lower, CELL_LEVEL_NO_USERNS, 0);
