@@ -28,7 +28,7 @@ static void check(const struct cell__capped *capped, const struct cell__buf *all
 	CELL_AUTO_BUF struct cell__buf got = CELL_BUF_INIT;
 	MUST(capped->total == all->size);
 	MUST(capped->head.size + capped->tail.size <= capped->cap);
-	MUST(cell__capped_join(capped, "F", &got) == 0);
+	MUST(cell__capped_join(capped, "F", 0, &got) == 0);
 	if (all->size <= capped->cap)
 		MUST(got.size == all->size && memcmp(got.data, all->data ? all->data : "", got.size) == 0);
 	else

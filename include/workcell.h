@@ -106,7 +106,7 @@ enum cell_log_level { CELL_LOG_DEBUG, CELL_LOG_INFO, CELL_LOG_WARN, CELL_LOG_ERR
 struct cell_engine_options {
 	size_t size;            /* sizeof(struct cell_engine_options) */
 	const char *lib_dir;    /* holds workcell-spawner and kernel/; NULL: found from where the library lies */
-	const char *spill_dir;  /* for output past max_output_bytes; NULL: /tmp */
+	const char *spill_dir;  /* for output past max_output_bytes, up to 1 GiB of a run; NULL: /tmp */
 	int pool_size;          /* idle kernels kept ready per environment; 0: none; default 2 */
 	int64_t start_timeout_ms; /* a zygote that is not ready by then has failed; default 60000 */
 	void (*log)(void *arg, enum cell_log_level level, const char *line); /* NULL: no log; engine's thread */
@@ -183,6 +183,7 @@ struct cell_sandbox_options {
 	const char *const *env;     /* "K=V", NULL-terminated; added to PATH, HOME, LANG; nothing is inherited */
 	const char *python;         /* whose files are to be seen, and whose package index `deps-only` means; NULL: for those the
 				       default interpreter, which a command does not see unless it is the system's */
+	const char *audit;          /* the path of an audit log for the connections of a filtered network; NULL: none is kept */
 };
 #define CELL_SANDBOX_OPTIONS_INIT { .size = sizeof(struct cell_sandbox_options) }
 
@@ -710,6 +711,7 @@ struct cell_session_options {
 	int portable_values;
 	const struct cell_container_options *container; /* container; NULL: all as in CELL_CONTAINER_OPTIONS_INIT */
 	const char *remote_ca; /* remote, https://: a PEM file of the certificates that are trusted; NULL: the system's */
+	int no_spill; /* 1: output past max_output_bytes goes to no file; for hosts that take it from the events, or not at all */
 };
 #define CELL_SESSION_OPTIONS_INIT                                                 \
 	{ .size = sizeof(struct cell_session_options), .timeout_ms = 120000, .grace_ms = 2000, \

@@ -252,6 +252,12 @@ def workcell(*args, stdin=None, env=None, cwd=None, deadline=DEADLINE, bin_path=
     return done
 
 
+def forget(result):
+    """Removes the file with the output of a result that `workcell run --json` printed, where there is one."""
+    if result.get("spill"):
+        os.unlink(result["spill"])
+
+
 def run_cells(*cells, flags=(), python=None, **options):
     """workcell run --json -e CELL ... with the bare interpreter unless told otherwise."""
     argv = ["run", "--json"]

@@ -1,7 +1,18 @@
-"""The package index that pip or uv is configured with here: HOST:PORT of each address. A program too: one a line."""
+"""What a sandbox must know of an interpreter: where its files are, and the package index that pip or uv is configured with,
+as HOST:PORT of each address. A program too: one a line, of the index, or of the files with the argument `files`."""
 
 import os
 import sys
+
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def file_paths():
+    """What a sandboxed kernel must find where it is."""
+    return sorted({os.path.abspath(p) for p in sys.path + [
+        sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(HERE), HERE, os.path.dirname(os.path.realpath(sys.executable)),
+    ] if p and os.path.exists(p)})
 
 
 def index_hosts():
@@ -35,4 +46,4 @@ def index_hosts():
 
 
 if __name__ == "__main__":
-    print("\n".join(index_hosts()))
+    print("\n".join(file_paths() if sys.argv[1:] == ["files"] else index_hosts()))

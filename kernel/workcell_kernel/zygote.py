@@ -33,7 +33,7 @@ sys.path.insert(0, KERNEL_DIR)
 import _workcell  # noqa: E402
 
 from workcell_kernel import cell, figures, kernel, shell  # noqa: E402
-from workcell_kernel.index_hosts import index_hosts  # noqa: E402
+from workcell_kernel.index_hosts import file_paths, index_hosts  # noqa: E402
 
 sys.path.remove(KERNEL_DIR)
 
@@ -163,11 +163,7 @@ def main():
     shell.install_import_hook()
     rehearse_start()
     ready = {"version": "%d.%d.%d" % sys.version_info[:3], "ipython": shell.have_ipython()}
-    # What a sandboxed kernel must find where it is.
-    ready["paths"] = sorted({os.path.abspath(p) for p in sys.path + [
-        sys.prefix, sys.base_prefix, sys.exec_prefix, KERNEL_DIR, os.path.join(KERNEL_DIR, "workcell_kernel"),
-        os.path.dirname(os.path.realpath(sys.executable)),
-    ] if p and os.path.exists(p)})
+    ready["paths"] = file_paths()
     ready["index"] = index_hosts()
     if error:
         ready["preload_error"] = error

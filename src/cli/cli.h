@@ -477,8 +477,8 @@ struct cell_cli_session_options {
 int cell__cli_open_host(const struct cell_cli_session_flags *flags, bool with_space, struct cell_cli_host *ret_host,
 			struct cell_cli_session_options *ret_options, struct cell_error *err);
 void cell__cli_options_finish(struct cell_cli_session_options *options);
-/* Opens engine and session and hands the session to the signal thread.  on_event: see session options. */
-int cell__cli_open(const struct cell_cli_session_flags *flags, cell_event_fn on_event, void *event_arg,
+/* Opens engine and session and hands the session to the signal thread.  on_event: see session options.  shows: output as it comes. */
+int cell__cli_open(const struct cell_cli_session_flags *flags, bool shows, cell_event_fn on_event, void *event_arg,
 		   struct cell_cli_host *ret_host, struct cell_error *err);
 void cell__cli_close(struct cell_cli_host *host);
 

@@ -549,7 +549,7 @@ static int run_session(const struct run_flags *flags, const struct code *cells, 
 	printer = cell__cli_printer_create(format, wake, NULL);
 	if (!printer)
 		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory to print with");
-	if (!cell__cli_open(&flags->session, cell__cli_keep_event, printer, &host, err)) {
+	if (!cell__cli_open(&flags->session, format == CELL_CLI_TEXT, cell__cli_keep_event, printer, &host, err)) {
 		printing_connection_file = flags->connection_file;
 		if (flags->connection_file && print_connection_file(host.session, err) < 0)
 			status = -1;

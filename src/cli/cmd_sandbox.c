@@ -13,6 +13,7 @@ struct sandbox_flags {
 	const char *workspace_mode;
 	const char *cwd;
 	const char *python;
+	const char *audit;
 	struct cell_cli_list env;
 	struct cell_cli_list operands;
 };
@@ -26,6 +27,7 @@ static const struct cell_cli_flag flags[] = {
 	  AT(workspace_mode) },
 	{ 0, "cwd", "DIR", "the working directory (default: this one)", CELL_FLAG_STRING, AT(cwd) },
 	{ 0, "python", "PATH", "the interpreter whose files are to be seen, and whose package index is that of deps-only", CELL_FLAG_STRING, AT(python) },
+	{ 0, "audit", "FILE", "run: append a line of JSON about each connection of a filtered network", CELL_FLAG_STRING, AT(audit) },
 	{ 0, "env", "K=V", "set a variable; nothing is inherited; may be repeated", CELL_FLAG_LIST, AT(env) },
 	{ 0 },
 };
@@ -38,7 +40,8 @@ const struct cell_cli_command cell__cli_sandbox_command = {
 		 "a sandbox. Sessions are sandboxed with `workcell run --executor sandbox`.",
 	.examples = "  workcell sandbox explain untrusted\n"
 		    "  workcell sandbox explain ./policy.yaml --workspace-mode ro\n"
-		    "  workcell sandbox run --policy untrusted -- python3 script.py",
+		    "  workcell sandbox run --policy untrusted -- python3 script.py\n"
+		    "  workcell sandbox run --policy ./allow.yaml --audit ../audit.jsonl -- python3 fetch.py",
 	.flags = flags,
 	.run = cell__cmd_sandbox,
 };
@@ -101,6 +104,7 @@ int cell__cmd_sandbox(int argc, char **argv)
 		options.cwd = cwd;
 		options.env = env;
 		options.python = python;
+		options.audit = values.audit;
 		status = explains ? explain(&options, &err) : run(&options, operands, &err);
 	}
 	if (status < 0)

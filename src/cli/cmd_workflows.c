@@ -308,7 +308,7 @@ static int run_run(const void *values, struct cell_space *none, const struct cel
 	printer = cell__cli_printer_create(flags->json ? CELL_CLI_JSON : CELL_CLI_TEXT, NULL, NULL);
 	if (!printer)
 		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory to print with");
-	if (!cell__cli_open(&flags->session, cell__cli_keep_event, printer, &host, err)) {
+	if (!cell__cli_open(&flags->session, !flags->json, cell__cli_keep_event, printer, &host, err)) {
 		if (!cell__cli_printer_ask(printer, host.session, false, err))
 			status = run_in(flags, operands, &host, printer, err);
 		cell__cli_close(&host);

@@ -662,7 +662,7 @@ int cell__cli_open_host(const struct cell_cli_session_flags *flags, bool with_sp
 	return 0;
 }
 
-int cell__cli_open(const struct cell_cli_session_flags *flags, cell_event_fn on_event, void *event_arg,
+int cell__cli_open(const struct cell_cli_session_flags *flags, bool shows, cell_event_fn on_event, void *event_arg,
 		   struct cell_cli_host *ret_host, struct cell_error *err)
 {
 	struct cell_cli_session_options all;
@@ -673,6 +673,7 @@ int cell__cli_open(const struct cell_cli_session_flags *flags, cell_event_fn on_
 		return -1;
 	all.options.on_event = on_event;
 	all.options.event_arg = event_arg;
+	all.options.no_spill = shows;
 	status = cell_session_open(host.engine, &all.options, &host.session, err);
 	cell__cli_options_finish(&all);
 	if (status < 0) {

@@ -682,9 +682,8 @@ int cell__cli_print_result(struct cell_cli_printer *printer, struct cell_result 
 			   bool goes_on)
 {
 	const struct cell_outcome *outcome = cell_result_error(result);
-	const char *spill = cell_result_spill_path(result);
 
-	cell_result_keep_spill(result);
+	cell_result_keep_spill(result); /* JSON names it */
 	pthread_mutex_lock(&printer->out);
 	if (printer->format == CELL_CLI_TEXT) {
 		print_value(printer, result, prefix);
@@ -695,10 +694,6 @@ int cell__cli_print_result(struct cell_cli_printer *printer, struct cell_result 
 		if (goes_on && !cell_result_state_kept(result))
 			dprintf(STDERR_FILENO,
 				"workcell: the variables are lost; the next cell starts on a fresh kernel\n");
-		if (spill)
-			dprintf(STDERR_FILENO,
-				"workcell: there was more output than a result keeps; all of it is in %s\n",
-				spill);
 	} else {
 		print_result_json(printer, result);
 	}

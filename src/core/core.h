@@ -28,6 +28,7 @@ int cell_fail_wrap(struct cell_error *err, const char *fmt, ...) __attribute__((
 #define CELL_LIMIT_CODE_BYTES (32u * 1024u * 1024u)  /* one cell's source */
 #define CELL_LIMIT_DISPLAYS 1000u                    /* displays kept in one result */
 #define CELL_LIMIT_DISPLAY_BYTES (256u * 1024u * 1024u) /* their bytes together */
+#define CELL_LIMIT_SPILL_BYTES (1024u * 1024u * 1024u) /* of one run's output in its file; more is in no file */
 #define CELL_LIMIT_IMAGES 1000u                      /* files that one run makes in images_dir */
 #define CELL_LIMIT_IMAGE_BYTES (1024u * 1024u * 1024u) /* their bytes together */
 #define CELL_LIMIT_NOTICES 16u                       /* in one result */

@@ -222,6 +222,7 @@ static int request_prepare(struct cell__sandbox_request *base, const struct cell
 		.read = (const char *const *)request->read,
 		.protect = (const char *const *)request->protect,
 		.env = env,
+		.policy = &request->policy,
 	};
 	if (find_plan(request, env, &plan, err) < 0)
 		return -1;

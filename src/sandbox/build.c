@@ -130,12 +130,7 @@ static void bind_as(struct builder *b, enum cell_plan_stage stage, const char *f
 	step(b, stage, CELL_OP_BIND, flags, 0, 0, from, to);
 }
 
-/* Does one path lie in or under another? */
-static bool is_under(const char *path, const char *folder)
-{
-	size_t n = strlen(folder);
-	return strncmp(path, folder, n) == 0 && (path[n] == '\0' || path[n] == '/' || strcmp(folder, "/") == 0);
-}
+#define is_under cell__path_is_under
 
 static bool is_system(const char *path)
 {
@@ -167,8 +162,12 @@ static void link_known(struct builder *b, enum cell_plan_stage stage, const char
 static void bind_known(struct builder *b, enum cell_plan_stage stage, const char *path, unsigned flags)
 {
 	char real[PATH_MAX];
-	if (!realpath(path, real))
-		return; /* gone: there is nothing to show */
+	if (!realpath(path, real)) {
+		/* Gone: there is nothing to show.  Where the policy asks for it, the receipt says that it is not there. */
+		if (stage == CELL_STAGE_SHELL)
+			bind_as(b, stage, path, path, flags | CELL_STEP_OPTIONAL);
+		return;
+	}
 	if (!(is_system(real) && (flags & CELL_BIND_READ_ONLY)))
 		bind_as(b, stage, real, real, flags);
 	link_known(b, stage, path);
@@ -265,6 +264,8 @@ static void shell_stage(struct builder *b, const struct cell__policy *policy, co
 		flags &= ~(unsigned)CLONE_NEWNET;
 	if (is_hole("ipc"))
 		flags &= ~(unsigned)CLONE_NEWIPC;
+	if (is_hole("cgroup"))
+		flags &= ~(unsigned)CLONE_NEWCGROUP;
 	SHELL(CELL_OP_NAMESPACES, 0, flags, 0, "", "");
 	SHELL(CELL_OP_IDS, 0, geteuid(), getegid(), "", "");
 	SHELL(CELL_OP_ROOT, 0, ROOT_BYTES, 0, "", "");
@@ -422,21 +423,52 @@ static int kernel_stage(struct builder *b, const struct cell__policy *policy, co
 	return filters(b, policy, full, machine->landlock_abi, err);
 }
 
+static int refuse_entry(const struct cell__policy *policy, const struct cell__policy_list *list, size_t i, const char *why,
+			struct cell_error *err)
+{
+	return cell_fail(err, CELL_E_INVALID, 0, "policy %.60s, line %d: %.70s %.80s", policy->name, list->lines[i], list->items[i],
+			 why);
+}
+
+/* Code that could write there would run outside: zygotes load what they find, and so do the host's other programs. */
+static int check_lists(const struct cell__policy *policy, const struct cell__plan_env *env, struct cell_error *err)
+{
+	for (size_t i = 0; i < policy->write.count; i++) {
+		char real[PATH_MAX];
+		const char *path = realpath(policy->write.items[i], real) ? real : policy->write.items[i];
+		if (is_system(path) || is_too_much(path))
+			return refuse_entry(policy, &policy->write, i, "is part of the system and cannot be writable", err);
+		for (char **folder = env->folders; folder && *folder; folder++)
+			if (is_under(path, *folder) || is_under(*folder, path))
+				return refuse_entry(policy, &policy->write, i, "cannot be writable: the interpreter's files are there", err);
+	}
+	for (size_t i = 0; i < policy->hide.count; i++) {
+		bool needed = is_under("/usr", policy->hide.items[i]) || is_under("/lib64", policy->hide.items[i]);
+		for (char **folder = env->folders; folder && *folder; folder++)
+			needed |= cell__path_lies_in(*folder, policy->hide.items[i]);
+		if (needed)
+			return refuse_entry(policy, &policy->hide, i, "is hidden, but nothing runs without it", err);
+	}
+	return 0;
+}
+
 int cell__plan_build(const struct cell__policy *policy, const struct cell__machine *machine,
 		     const struct cell__plan_env *env, uint64_t id, struct cell__buf *out, struct cell_error *err)
 {
 	struct builder builder, *b = &builder;
 	enum cell_plan_level level = machine->level;
 	if (level < policy->level || level == CELL_LEVEL_UNAVAILABLE)
-		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "the sandbox level \"%s\" cannot be had here (%s): %.60s; %.100s",
+		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "no sandbox of level \"%s\" here (%s): %.76s; %.105s",
 				 cell__level_word(policy->level), cell__level_word(level), machine->reason, machine->advice);
 	bool full = level == CELL_LEVEL_FULL;
 	if (!full && (policy->network == CELL_NET_ALLOW || policy->network == CELL_NET_DEPS))
-		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "network: %s needs network namespaces: %.80s; %.80s",
+		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "network: %s needs network namespaces: %.76s; %.105s",
 				 cell__network_word(policy->network), machine->reason, machine->advice);
 	if (!full && policy->hide.count)
-		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "hide needs mount namespaces: %.80s; %.80s", machine->reason,
+		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "hide needs mount namespaces: %.76s; %.105s", machine->reason,
 				 machine->advice);
+	if (check_lists(policy, env, err) < 0)
+		return -1;
 	begin(b, out);
 	if (full)
 		shell_stage(b, policy, env);
@@ -521,9 +553,62 @@ static int pin_all(struct builder *b, const struct cell__plan_session *session, 
 	for (size_t i = 0; rc == 0 && session->protect && session->protect[i]; i++)
 		if (realpath(session->protect[i], real) && is_under(real, session->cwd) && strcmp(real, session->cwd) != 0)
 			rc = pin_parents(b, &pins, session->cwd, real, err);
+	for (size_t i = 0; rc == 0 && i < session->policy->read.count; i++)
+		if (realpath(session->policy->read.items[i], real) && is_under(real, session->cwd) && strcmp(real, session->cwd) != 0)
+			rc = pin_parents(b, &pins, session->cwd, real, err);
 	for (size_t i = 0; i < pins.count; i++)
 		free(pins.list[i]);
 	return rc;
+}
+
+/* Something in the writable workspace that the code must not write to. */
+static int keep_read_only(struct builder *b, const char *path, const char *workspace, bool full, struct cell_error *err)
+{
+	char real[PATH_MAX];
+	if (!realpath(path, real))
+		return check_missing(path, workspace, err);
+	if (!is_under(real, workspace))
+		return 0;
+	if (strcmp(real, workspace) == 0)
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "%.100s is the workspace and must not be written to; choose another working directory or "
+				 "--workspace-mode ro",
+				 real);
+	if (!full)
+		return cell_fail(err, CELL_E_UNAVAILABLE, 0,
+				 "%.100s lies in the writable workspace and cannot be kept read-only without mount namespaces; "
+				 "choose another working directory or --workspace-mode ro",
+				 real);
+	bind_as(b, CELL_STAGE_SESSION_FILES, real, real, CELL_BIND_READ_ONLY);
+	return 0;
+}
+
+/* What the policy says of places, against where this session is and what its host trusts. */
+static int check_places(const struct cell__plan_session *session, struct cell_error *err)
+{
+	const struct cell__policy *policy = session->policy;
+	const char *workspace = session->cwd;
+	char real[PATH_MAX];
+	for (size_t w = 0; w < policy->write.count; w++)
+		for (size_t i = 0; session->protect && session->protect[i]; i++)
+			if (cell__path_lies_in(session->protect[i], policy->write.items[w]))
+				return refuse_entry(policy, &policy->write, w, "cannot be writable: the host trusts files in it", err);
+	if (session->mode == CELL_WORKSPACE_NONE)
+		return 0;
+	for (size_t i = 0; i < policy->hide.count; i++)
+		if (cell__path_lies_in(workspace, policy->hide.items[i]))
+			return refuse_entry(policy, &policy->hide, i, "is hidden, but the workspace lies in it", err);
+	if (session->mode != CELL_WORKSPACE_RW)
+		return 0;
+	/* A name in the workspace is the code's to change: it must not decide what the next session is shown. */
+	for (size_t i = 0; i < policy->write.count; i++)
+		if (cell__path_lies_in(policy->write.items[i], workspace))
+			return refuse_entry(policy, &policy->write, i, "lies in the workspace, which is writable already", err);
+	for (size_t i = 0; i < policy->read.count; i++)
+		if (cell__path_lies_in(policy->read.items[i], workspace) && realpath(policy->read.items[i], real) &&
+		    !is_under(real, workspace))
+			return refuse_entry(policy, &policy->read, i, "is a link in the writable workspace: the code could change it", err);
+	return 0;
 }
 
 static int session_files(struct builder *b, const struct cell__plan_session *session, bool full, struct cell_error *err)
@@ -544,26 +629,15 @@ static int session_files(struct builder *b, const struct cell__plan_session *ses
 	}
 	for (size_t i = 0; full && session->read && session->read[i]; i++)
 		bind_known(b, CELL_STAGE_SESSION_FILES, session->read[i], CELL_BIND_READ_ONLY);
-	for (size_t i = 0; writable && session->protect && session->protect[i]; i++) {
-		if (!realpath(session->protect[i], real)) {
-			if (check_missing(session->protect[i], workspace, err) < 0)
-				return -1;
-			continue;
-		}
-		if (!is_under(real, workspace))
-			continue;
-		if (strcmp(real, workspace) == 0)
-			return cell_fail(err, CELL_E_INVALID, 0,
-					 "%.100s is the workspace and must not be written to; choose another working directory or "
-					 "--workspace-mode ro",
-					 real);
-		if (!full)
-			return cell_fail(err, CELL_E_UNAVAILABLE, 0,
-					 "%.100s lies in the writable workspace and cannot be kept read-only without mount namespaces; "
-					 "choose another working directory or --workspace-mode ro",
-					 real);
-		bind_as(b, CELL_STAGE_SESSION_FILES, real, real, CELL_BIND_READ_ONLY);
-	}
+	for (size_t i = 0; writable && session->protect && session->protect[i]; i++)
+		if (keep_read_only(b, session->protect[i], workspace, full, err) < 0)
+			return -1;
+	for (size_t i = 0; writable && i < session->policy->read.count; i++)
+		if (keep_read_only(b, session->policy->read.items[i], workspace, full, err) < 0)
+			return -1;
+	for (size_t i = 0; full && session->mode == CELL_WORKSPACE_RO && i < session->policy->write.count; i++)
+		if (realpath(session->policy->write.items[i], real) && is_under(real, workspace))
+			bind_as(b, CELL_STAGE_SESSION_FILES, real, real, 0);
 	return 0;
 }
 
@@ -603,7 +677,8 @@ int cell__plan_build_session(const struct cell__machine *machine, const struct c
 	struct builder builder, *b = &builder;
 	begin(b, out);
 	b->rights = machine->landlock_abi > 0 ? rights_of_abi(machine->landlock_abi) : 0;
-	if (check_interpreter(session, err) < 0 || session_files(b, session, machine->level == CELL_LEVEL_FULL, err) < 0)
+	if (check_interpreter(session, err) < 0 || check_places(session, err) < 0 ||
+	    session_files(b, session, machine->level == CELL_LEVEL_FULL, err) < 0)
 		return -1;
 	if (session->mode != CELL_WORKSPACE_NONE)
 		allow(b, CELL_STAGE_SESSION_RULES, session->cwd, session->mode == CELL_WORKSPACE_RW ? FS_WRITE : FS_READ);

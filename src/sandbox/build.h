@@ -28,6 +28,7 @@ struct cell__plan_session {
 	const char *const *read;    /* folders to be seen, read-only; NULL-terminated */
 	const char *const *protect; /* what must not be written to even where it lies in the workspace; NULL-terminated */
 	const struct cell__plan_env *env;
+	const struct cell__policy *policy; /* that of the plan */
 };
 
 /* Where a session with this workspace stands inside; free() it. */

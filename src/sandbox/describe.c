@@ -203,7 +203,7 @@ static int add_skipped(const struct cell__policy *policy, const struct cell__mac
 		{ machine->landlock_abi > 0 && machine->landlock_abi < 6, "Landlock: no scopes for signals and abstract sockets" },
 		{ policy->cpu_percent && !machine->cgroups.parent[CELL_CG_CPU][0], "the limit on CPU share: no cgroup for it" },
 		{ policy->memory_bytes && !machine->cgroups.parent[CELL_CG_MEMORY][0],
-		  "the limit on memory of all processes together: no cgroup for it" },
+		  "the limit on memory of all processes together, and on what they share: no cgroup for it" },
 		{ machine->level != CELL_LEVEL_FULL && policy->tmp_bytes, "the limit on space in /tmp: no mount namespace" },
 	};
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)

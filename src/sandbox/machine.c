@@ -67,10 +67,7 @@ static void explain(struct cell__machine *machine, const char *what, int error)
 		snprintf(machine->advice, sizeof machine->advice,
 			 "this process is not dumpable: try the sandbox (cell_executor_probe) before prctl(PR_SET_DUMPABLE, 0)");
 	else if (read_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", 0) == 1)
-		snprintf(machine->advice, sizeof machine->advice,
-			 "AppArmor keeps user namespaces from ordinary users here (Ubuntu 23.10 and later): as root, "
-			 "`sysctl kernel.apparmor_restrict_unprivileged_userns=0`, or give workcell-spawner an AppArmor "
-			 "profile with `userns,`");
+		snprintf(machine->advice, sizeof machine->advice, "%s", CELL_ADVICE_APPARMOR);
 	else if (read_number("/proc/sys/kernel/unprivileged_userns_clone", 1) == 0)
 		snprintf(machine->advice, sizeof machine->advice, "as root, `sysctl kernel.unprivileged_userns_clone=1`");
 	else if (read_number("/proc/sys/user/max_user_namespaces", 1) == 0)

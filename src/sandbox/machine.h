@@ -15,6 +15,11 @@ struct cell__machine {
 	char advice[240];
 };
 
+/* What is to be done comes first: an error has little room. */
+#define CELL_ADVICE_APPARMOR                                                                                  \
+	"as root, `sysctl kernel.apparmor_restrict_unprivileged_userns=0` (AppArmor, Ubuntu 23.10 and later), " \
+	"or give workcell-spawner an AppArmor profile with `userns,`"
+
 /* Starts a process for a moment, which takes about a millisecond; no SIGCHLD comes of it. */
 void cell__machine_probe(struct cell__machine *ret_machine);
 

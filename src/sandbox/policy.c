@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -20,11 +21,11 @@ static const struct cell__policy presets[] = {
 	/* Code of unknown intent: enough to compute with, nothing to reach. */
 	{ .name = "untrusted", .level = CELL_LEVEL_FULL, .workspace = CELL_WORKSPACE_RW, .network = CELL_NET_NONE,
 	  .memory_bytes = 2 * GIB, .pids = 256, .files = 512, .file_size_bytes = 1 * GIB, .tmp_bytes = 256 * MIB,
-	  .output_bytes = 1 * GIB },
+	  .output_bytes = 64 * MIB },
 	/* Large tables, packages from the index. */
 	{ .name = "data-science", .level = CELL_LEVEL_FULL, .workspace = CELL_WORKSPACE_RW, .network = CELL_NET_DEPS,
 	  .memory_bytes = 16 * GIB, .pids = 1024, .files = 4096, .file_size_bytes = 16 * GIB, .tmp_bytes = 4 * GIB,
-	  .output_bytes = 4 * GIB },
+	  .output_bytes = 256 * MIB },
 	/* A person's own code that should not reach their other files. */
 	{ .name = "developer", .level = CELL_LEVEL_NO_USERNS, .workspace = CELL_WORKSPACE_RW, .network = CELL_NET_FULL,
 	  .memory_bytes = 0, .pids = 4096, .files = 65536, .file_size_bytes = 0, .tmp_bytes = 4 * GIB,
@@ -67,6 +68,20 @@ int cell__workspace_from_word(const char *word, enum cell__workspace_mode *ret_m
 		return cell_fail(err, CELL_E_INVALID, 0, "a workspace is rw, ro or none, not \"%.60s\"", word);
 	*ret_mode = (enum cell__workspace_mode)found;
 	return 0;
+}
+
+bool cell__path_is_under(const char *path, const char *folder)
+{
+	size_t n = strlen(folder);
+	return strncmp(path, folder, n) == 0 && (path[n] == '\0' || path[n] == '/' || strcmp(folder, "/") == 0);
+}
+
+bool cell__path_lies_in(const char *path, const char *folder)
+{
+	char real[PATH_MAX], real_folder[PATH_MAX];
+	const char *p = realpath(path, real) ? real : path, *f = realpath(folder, real_folder) ? real_folder : folder;
+	return cell__path_is_under(path, folder) || cell__path_is_under(path, f) || cell__path_is_under(p, folder) ||
+	       cell__path_is_under(p, f);
 }
 
 /* ---- memory ---- */
@@ -167,10 +182,11 @@ static int read_bytes(struct reader *r, const struct cell__yaml *node, uint64_t 
 	errno = 0;
 	unsigned long long number = strtoull(text, &end, 10);
 	unsigned shift = 0;
-	if (end != text && *end && strchr(units, *end))
+	if (end != text && *end && strchr(units, *end)) {
 		shift = 10u * (unsigned)(strchr(units, *end++) - units + 1);
-	if (end != text && strcmp(end, "iB") == 0)
-		end += 2;
+		if (strcmp(end, "iB") == 0)
+			end += 2;
+	}
 	if (*text < '0' || *text > '9' || *end || errno || number == 0 || number > LARGEST_BYTES >> shift)
 		return bad(r, node, "\"%.40s\" is no amount of bytes; write 512M, 4G or none", text);
 	*ret = (uint64_t)number << shift;
@@ -202,7 +218,7 @@ static int read_real(struct reader *r, const struct cell__yaml *node, double sca
 		return 0;
 	}
 	double number = strtod(text, &end);
-	if (end == text || *end || !(number > 0) || number > LARGEST_SECONDS || number * scale < 1)
+	if (end == text || *end || text[strspn(text, "0123456789.")] || !(number > 0) || number > LARGEST_SECONDS || number * scale < 1)
 		return bad(r, node, "\"%.40s\" is no number above 0, nor none", text);
 	*ret = (uint64_t)(number * scale);
 	return 0;
@@ -225,6 +241,32 @@ static int read_list(struct reader *r, const struct cell__yaml *node, const char
 	return 0;
 }
 
+/* An absolute path that means what it says: no "." or ".." in it.  Slashes that say nothing are taken out. */
+static bool tidy_path(char *path)
+{
+	char *to = path;
+	if (path[0] != '/' || strlen(path) >= 4000)
+		return false;
+	for (const char *at = path; *at;) {
+		size_t n = strcspn(at + 1, "/");
+		if ((n == 1 && at[1] == '.') || (n == 2 && at[1] == '.' && at[2] == '.'))
+			return false;
+		if (n > 0) {
+			memmove(to, at, n + 1);
+			to += n + 1;
+		}
+		at += n + 1;
+	}
+	*to = '\0';
+	return to != path;
+}
+
+/* The sandbox has its own of these; those of the host speak of all processes, or are the machine. */
+static bool is_of_the_machine(const char *path)
+{
+	return cell__path_is_under(path, "/proc") || cell__path_is_under(path, "/dev") || strcmp(path, "/sys") == 0;
+}
+
 static int read_paths(struct reader *r, const struct cell__yaml *node, const char *what, struct cell__policy_list *list)
 {
 	size_t before = list->count;
@@ -233,10 +275,10 @@ static int read_paths(struct reader *r, const struct cell__yaml *node, const cha
 	for (size_t i = before; i < list->count; i++) {
 		const char *path = list->items[i];
 		struct cell__yaml at = { .line = list->lines[i] };
-		if (path[0] != '/' || strstr(path, "/../") || strcmp(path, "/") == 0 || strlen(path) >= 4000)
+		if (!tidy_path(list->items[i]))
 			return bad(r, &at, "\"%.80s\" in %s is no absolute path below /", path, what);
-		for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--)
-			list->items[i][n - 1] = '\0';
+		if (list != &r->policy->hide && is_of_the_machine(path))
+			return bad(r, &at, "%.80s in %s cannot be shown: a sandbox has its own, or none", path, what);
 	}
 	return 0;
 }
@@ -262,15 +304,29 @@ static int read_filesystem(struct reader *r, const struct cell__yaml *node)
 	return 0;
 }
 
+/* example.org, *.example.org, 10.0.0.1, [2001:db8::1], 2001:db8::1 */
+static bool is_host(const char *host, size_t size)
+{
+	static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
+	static const char address[] = "abcdefABCDEF0123456789:.";
+	if (size > 2 && host[0] == '[')
+		return host[size - 1] == ']' && strspn(host + 1, address) == size - 2;
+	if (memchr(host, ':', size))
+		return strspn(host, address) >= size;
+	if (size > 2 && host[0] == '*' && host[1] == '.')
+		host += 2, size -= 2;
+	return size > 0 && host[0] != '.' && strspn(host, letters) >= size;
+}
+
 static int check_hosts(struct reader *r)
 {
 	for (size_t i = 0; i < r->policy->hosts.count; i++) {
 		const char *host = r->policy->hosts.items[i], *colon = strrchr(host, ':');
 		struct cell__yaml at = { .line = r->policy->hosts.lines[i] };
-		char *end = NULL;
-		long port = colon ? strtol(colon + 1, &end, 10) : 0;
 		bool any = colon && strcmp(colon + 1, "*") == 0;
-		if (!colon || colon == host || strlen(host) > 260 || (!any && (*end || port < 1 || port > 65535)))
+		bool digits = colon && colon[1] && strspn(colon + 1, "0123456789") == strlen(colon + 1);
+		long port = digits ? strtol(colon + 1, NULL, 10) : 0;
+		if (!colon || strlen(host) > 260 || !is_host(host, (size_t)(colon - host)) || (!any && (port < 1 || port > 65535)))
 			return bad(r, &at, "\"%.80s\" is no HOST:PORT, like example.org:443 or *.example.org:*", host);
 	}
 	return 0;
@@ -353,27 +409,45 @@ static int read_env(struct reader *r, const struct cell__yaml *node)
 	return 0;
 }
 
+/* What is shown lies in what is hidden. */
+static int check_hidden(struct reader *r, const struct cell__policy_list *shown)
+{
+	const struct cell__policy_list *hide = &r->policy->hide;
+	for (size_t h = 0; h < hide->count; h++)
+		for (size_t i = 0; i < shown->count; i++) {
+			struct cell__yaml at = { .line = hide->lines[h] };
+			if (cell__path_lies_in(shown->items[i], hide->items[h]))
+				return bad(r, &at, "%.80s is hidden here and shown in line %d", hide->items[h], shown->lines[i]);
+		}
+	return 0;
+}
+
+/*
+ * What lies in a writable folder cannot be read-only, and the code could put a link there that leads the next session
+ * somewhere else.
+ */
+static int check_writable(struct reader *r, const struct cell__policy_list *shown)
+{
+	const struct cell__policy_list *write = &r->policy->write;
+	for (size_t i = 0; i < shown->count; i++)
+		for (size_t w = 0; w < write->count; w++) {
+			int line = shown->lines[i], other = write->lines[w];
+			struct cell__yaml at = { .line = line > other ? line : other };
+			if ((shown == write && w == i) || !cell__path_lies_in(shown->items[i], write->items[w]))
+				continue;
+			return bad(r, &at, "%.40s (line %d) cannot be %s: it lies in %.40s (line %d), which is writable",
+				   shown->items[i], line, shown == write ? "named again" : "read-only", write->items[w], other);
+		}
+	return 0;
+}
+
 /* What cannot all be true. */
 static int check_whole(struct reader *r)
 {
-	const struct cell__policy *p = r->policy;
-	for (size_t h = 0; h < p->hide.count; h++) {
-		struct cell__yaml at = { .line = p->hide.lines[h] };
-		const struct cell__policy_list *shown[] = { &p->read, &p->write };
-		for (size_t s = 0; s < 2; s++)
-			for (size_t i = 0; i < shown[s]->count; i++)
-				if (strcmp(shown[s]->items[i], p->hide.items[h]) == 0)
-					return bad(r, &at, "%.80s is hidden here and shown in line %d", p->hide.items[h],
-						   shown[s]->lines[i]);
-	}
-	for (size_t w = 0; w < p->write.count; w++)
-		for (size_t i = 0; i < p->read.count; i++)
-			if (strcmp(p->read.items[i], p->write.items[w]) == 0) {
-				struct cell__yaml at = { .line = p->write.lines[w] };
-				return bad(r, &at, "%.80s is writable here and read-only in line %d", p->write.items[w],
-					   p->read.lines[i]);
-			}
-	return 0;
+	if (check_hidden(r, &r->policy->read) < 0 || check_hidden(r, &r->policy->write) < 0 ||
+	    check_writable(r, &r->policy->read) < 0)
+		return -1;
+	return check_writable(r, &r->policy->write);
 }
 
 static int read_key(struct reader *r, const struct cell__yaml *key, const struct cell__yaml *value)
@@ -454,6 +528,20 @@ int cell__policy_parse(struct cell__policy *policy, const char *file, const char
 	return rc;
 }
 
+int cell__policy_check_log(const struct cell__policy *policy, const char *workspace, const char *folder, struct cell_error *err)
+{
+	const char *within = policy->workspace == CELL_WORKSPACE_RW && cell__path_lies_in(folder, workspace) ? workspace : NULL;
+	for (size_t i = 0; !within && i < policy->write.count; i++)
+		if (cell__path_lies_in(folder, policy->write.items[i]))
+			within = policy->write.items[i];
+	if (!within)
+		return 0;
+	return cell_fail(err, CELL_E_INVALID, 0,
+			 "the audit log lies in %s %.100s, where the code could change it; put it elsewhere%s",
+			 within == workspace ? "the workspace" : "the writable", within,
+			 within == workspace ? ", or use --workspace-mode ro" : "");
+}
+
 int cell__policy_load(struct cell__policy *policy, const char *name, struct cell_error *err)
 {
 	const struct cell__policy *preset = find_preset(name);
@@ -466,9 +554,12 @@ int cell__policy_load(struct cell__policy *policy, const char *name, struct cell
 		return cell_fail(err, CELL_E_INVALID, 0,
 				 "there is no policy \"%.60s\"; presets are untrusted, data-science and developer, a file ends in .yaml",
 				 name);
-	CELL_AUTO_FD int fd = open(name, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
+	struct stat st;
+	CELL_AUTO_FD int fd = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0 || fstat(fd, &st) < 0)
 		return cell_fail(err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, errno, "policy %.120s", name);
+	if (!S_ISREG(st.st_mode))
+		return cell_fail(err, CELL_E_INVALID, 0, "policy %.120s is no file", name);
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	ssize_t n;
 	do {

@@ -41,6 +41,12 @@ int cell__policy_load(struct cell__policy *policy, const char *name_or_path, str
 int cell__policy_parse(struct cell__policy *policy, const char *file, const char *text, size_t size,
 		       struct cell_error *err);
 int cell__policy_copy(struct cell__policy *out, const struct cell__policy *in, struct cell_error *err);
+/* Is it this folder, or below it?  By the names alone. */
+bool cell__path_is_under(const char *path, const char *folder);
+/* The same, also where links lead. */
+bool cell__path_lies_in(const char *path, const char *folder);
+/* A folder with a log that the code must not be able to change: is it out of its reach? */
+int cell__policy_check_log(const struct cell__policy *policy, const char *workspace, const char *folder, struct cell_error *err);
 const char *cell__workspace_word(enum cell__workspace_mode mode);
 const char *cell__network_word(enum cell__network network);
 const char *cell__level_word(enum cell_plan_level level);

@@ -152,6 +152,7 @@ static void handle_workspace(void *arg, struct cell__workspace *workspace, const
 		opening->options.size = sizeof(opening->options);
 		opening->options.space = workspace->space;
 		opening->options.on_event = NULL;
+		opening->options.no_spill = 1; /* a client cannot read a file here, and its result is gone once it is answered */
 		if (served->folder)
 			opening->options.cwd = served->folder;
 		if (!cell__session_open(server->engine, &opening->options, handle_opened, opening, &why))

@@ -5,12 +5,16 @@
  *       └── waits for pid 1, which reaps, and ends as the command did
  *
  * A step that fails is reported through a pipe that closes on exec.  Where the network is filtered, pid 1 hands out the socket
- * that it listens on, and a loop of the caller's, started after that, is the proxy for as long as the command runs.
+ * that it listens on, and a loop of the caller's, started after that, is the proxy for as long as the command runs. It keeps the
+ * audit log, where one is wanted: whether that can be written is found out before the command runs, and a connection that cannot be
+ * recorded is not made.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,11 +27,12 @@
 #include "executor/sandbox.h"
 #include "sandbox/apply.h"
 #include "sandbox/egress.h"
+#include "session/audit.h"
 #include "session/engine.h"
 #include "spawn/message.h"
 
-#define INDEX_BYTES 16384 /* of the names of a package index's hosts */
-#define INDEX_HOSTS 64
+#define ANSWER_BYTES 16384 /* of an interpreter, about itself */
+#define ANSWER_LINES 64
 
 struct command {
 	struct cell__policy policy;
@@ -35,8 +40,8 @@ struct command {
 	struct cell__plan_env env;
 	struct cell__buf plan, session;
 	char *workspace, *cwd;
-	char index[INDEX_BYTES];                /* the names, each with a NUL */
-	const char *index_hosts[INDEX_HOSTS + 1]; /* in it */
+	char index[ANSWER_BYTES];                  /* the names, each with a NUL */
+	const char *index_hosts[ANSWER_LINES + 1]; /* in it; NULL-terminated */
 };
 
 static void command_finish(struct command *command)
@@ -48,6 +53,55 @@ static void command_finish(struct command *command)
 	cell__buf_finish(&command->session);
 	free(command->workspace);
 	free(command->cwd);
+}
+
+/* What the program says, up to size - 1 bytes.  Its errors go where ours do. */
+static int read_program(char *const argv[], char *const envp[], char *out, size_t size, struct cell_error *err)
+{
+	int ends[2], status = 0;
+	pid_t pid;
+	posix_spawn_file_actions_t actions;
+	if (pipe2(ends, O_CLOEXEC) < 0)
+		return cell_fail(err, CELL_E_IO, errno, "make a pipe");
+	int rc = posix_spawn_file_actions_init(&actions);
+	if (rc == 0) {
+		rc = posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+		if (rc == 0)
+			rc = posix_spawn(&pid, argv[0], &actions, NULL, argv, envp);
+		posix_spawn_file_actions_destroy(&actions);
+	}
+	close(ends[1]);
+	size_t n = 0;
+	ssize_t got = 0;
+	while (rc == 0 && n + 1 < size && ((got = read(ends[0], out + n, size - 1 - n)) > 0 || (got < 0 && errno == EINTR)))
+		n += got > 0 ? (size_t)got : 0;
+	out[n] = '\0';
+	close(ends[0]);
+	while (rc == 0 && waitpid(pid, &status, 0) < 0)
+		if (errno != EINTR)
+			return cell_fail(err, CELL_E_IO, errno, "wait for %.120s", argv[0]);
+	return rc != 0 || status != 0 ? cell_fail(err, CELL_E_PYTHON, rc, "ask %.120s where its files are and what its package index is", argv[0]) : 0;
+}
+
+/* What index_hosts.py says of the interpreter: a line each, in `text`.  what: its argument, or NULL. */
+static int ask_python(const char *python, const char *what, char text[static ANSWER_BYTES], const char *ret_lines[static ANSWER_LINES + 1],
+		      struct cell_error *err)
+{
+	char dir[PATH_MAX], script[PATH_MAX + 64], home[PATH_MAX];
+	if (cell__engine_find_parts(NULL, dir, sizeof dir, err) < 0)
+		return -1;
+	snprintf(script, sizeof script, "%s/kernel/workcell_kernel/index_hosts.py", dir);
+	snprintf(home, sizeof home, "HOME=%s", cell__home_dir());
+	char *const argv[] = { (char *)python, "-E", script, (char *)what, NULL };
+	char *const envp[] = { "LANG=C.UTF-8", "PATH=/usr/local/bin:/usr/bin:/bin", home, NULL };
+	if (read_program(argv, envp, text, ANSWER_BYTES, err) < 0)
+		return -1;
+	size_t n = 0;
+	char *rest = NULL;
+	for (char *line = strtok_r(text, "\n", &rest); line && n < ANSWER_LINES; line = strtok_r(NULL, "\n", &rest))
+		ret_lines[n++] = line;
+	ret_lines[n] = NULL;
+	return 0;
 }
 
 /* The interpreter's files as far as its path tells: a venv's folder, and where the program behind it is installed. */
@@ -68,7 +122,18 @@ static int guess_env(const char *python, struct cell__plan_env *env)
 	return cell__plan_env_init(env, folder[0] ? paths : paths + 2);
 }
 
-static int command_init(struct command *command, const struct cell_sandbox_options *opts, struct cell_error *err)
+/* The same, as a session knows them. */
+static int ask_env(const char *python, struct cell__plan_env *env, struct cell_error *err)
+{
+	char text[ANSWER_BYTES];
+	const char *paths[ANSWER_LINES + 1];
+	if (ask_python(python, "files", text, paths, err) < 0)
+		return -1;
+	return cell__plan_env_init(env, paths) < 0 ? cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox") : 0;
+}
+
+/* explains: for a session, with what that would be shown of the interpreter. */
+static int command_init(struct command *command, const struct cell_sandbox_options *opts, bool explains, struct cell_error *err)
 {
 	const struct cell__machine *machine = cell__sandbox_machine();
 	if (cell__policy_load(&command->policy, opts->policy ? opts->policy : CELL_POLICY_DEFAULT, err) < 0)
@@ -79,10 +144,15 @@ static int command_init(struct command *command, const struct cell_sandbox_optio
 	command->workspace = opts->cwd ? cell__strdup(opts->cwd) : getcwd(NULL, 0);
 	if (!command->workspace)
 		return cell_fail(err, CELL_E_INVALID, errno, "the current working directory");
-	if (opts->python && guess_env(opts->python, &command->env) < 0)
+	const char *python = opts->python ? opts->python : CELL_DEFAULT_PYTHON;
+	if (explains && ask_env(python, &command->env, err) < 0)
+		return -1;
+	if (!explains && opts->python && guess_env(opts->python, &command->env) < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
+	if (command->policy.network == CELL_NET_DEPS && ask_python(python, NULL, command->index, command->index_hosts, err) < 0)
+		return -1;
 	struct cell__plan_session session = { .workspace = command->workspace, .mode = command->policy.workspace,
-					      .env = &command->env };
+					      .env = &command->env, .policy = &command->policy };
 	if (cell__plan_workspace(command->workspace, session.mode, &command->cwd, err) < 0)
 		return -1;
 	session.cwd = command->cwd;
@@ -103,6 +173,33 @@ static int take_options(const struct cell_sandbox_options *opts, struct cell_san
 	return 0;
 }
 
+/* What is no step of a process: limits that a group or the host holds, and whom the proxy lets through. */
+static int explain_rest(const struct command *command, struct cell__buf *out)
+{
+	const struct cell__policy *p = &command->policy;
+	const struct cell_cgroups *groups = &cell__sandbox_machine()->cgroups;
+	const struct {
+		const char *words;
+		uint64_t max;
+		bool held;
+	} rows[] = {
+		{ "group: at most %llu bytes of memory\n", p->memory_bytes, groups->parent[CELL_CG_MEMORY][0] },
+		{ "group: at most %llu processes\n", p->pids, groups->parent[CELL_CG_PIDS][0] },
+		{ "group: at most %llu%% of one core\n", p->cpu_percent, groups->parent[CELL_CG_CPU][0] },
+		{ "host: at most %llu bytes of output of a cell\n", p->output_bytes, true },
+		{ "host: at most %llu ms of a kernel's life\n", p->wall_ms, true },
+	};
+	int rc = cell__buf_add_str(out, "around it\n");
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+		if (rows[i].max && rows[i].held)
+			rc |= cell__buf_add_str(out, "     ") | cell__buf_printf(out, rows[i].words, (unsigned long long)rows[i].max);
+	for (size_t i = 0; i < p->hosts.count; i++)
+		rc |= cell__buf_printf(out, "     proxy: lets %s through\n", p->hosts.items[i]);
+	for (const char *const *host = command->index_hosts; *host; host++)
+		rc |= cell__buf_printf(out, "     proxy: lets %s through\n", *host);
+	return rc;
+}
+
 int cell_sandbox_explain(const struct cell_sandbox_options *opts, char **ret_text, struct cell_error *err)
 {
 	struct cell_sandbox_options all;
@@ -111,9 +208,7 @@ int cell_sandbox_explain(const struct cell_sandbox_options *opts, char **ret_tex
 	struct cell_plan_report nothing = { .step = -1 };
 	if (take_options(opts, &all, err) < 0)
 		return -1;
-	if (!all.python)
-		all.python = CELL_DEFAULT_PYTHON;
-	int rc = command_init(&command, &all, err);
+	int rc = command_init(&command, &all, true, err);
 	if (rc == 0) {
 		const struct cell_plan *plan = (const struct cell_plan *)command.plan.data;
 		rc |= cell__buf_add_str(&out, "shell: made ahead; early: in the kernel, before it knows its session; kernel: the last "
@@ -121,6 +216,7 @@ int cell_sandbox_explain(const struct cell_sandbox_options *opts, char **ret_tex
 		rc |= cell__plan_print(plan, &out);
 		rc |= cell__buf_add_str(&out, "the session's own steps\n");
 		rc |= cell__plan_print((const struct cell_plan *)command.session.data, &out);
+		rc |= explain_rest(&command, &out);
 		rc |= cell__buf_add_str(&out, "receipt\n");
 		rc |= cell__plan_receipt(&command.policy, cell__sandbox_machine(), plan, &nothing, command.policy.workspace, &out);
 		rc |= cell__buf_add_str(&out, "\n");
@@ -220,15 +316,36 @@ static int start_child(struct child *child, struct cell_error *err)
 	return pid < 0 ? cell_fail(err, CELL_E_SANDBOX, error, "start a sandbox") : (int)pid;
 }
 
+/* False also where that cannot be told: a limit holds. */
+static bool ends_within(int pid, uint64_t ms)
+{
+	const int64_t end_us = cell__now_us() + (int64_t)ms * 1000;
+	CELL_AUTO_FD int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+	struct pollfd poll_fd = { .fd = fd, .events = POLLIN };
+	for (int64_t left_us; fd >= 0 && (left_us = end_us - cell__now_us()) > 0;) {
+		int left_ms = left_us / 1000 < INT_MAX ? (int)(left_us / 1000) + 1 : INT_MAX;
+		if (poll(&poll_fd, 1, left_ms) > 0)
+			return true;
+	}
+	return false;
+}
+
 static int wait_child(struct command *command, struct child *child, int pid, int report_fd, char *const argv[],
 		      int *ret_status, struct cell_error *err)
 {
 	struct cell_plan_report report;
 	ssize_t n = read(report_fd, &report, sizeof report);
+	const uint64_t wall_ms = command->policy.wall_ms;
+	bool over = wall_ms && n == 0 && !ends_within(pid, wall_ms);
+	if (over)
+		kill(pid, SIGKILL); /* pid 1 of all that is in there, but for the level without namespaces */
 	while (waitpid(pid, ret_status, 0) < 0)
 		if (errno != EINTR)
 			return cell_fail(err, CELL_E_SANDBOX, errno, "wait for a sandbox");
 	(void)cell__cgroup_remove(&child->group);
+	if (over)
+		return cell_fail(err, CELL_OUT_LIMIT, 0, "the command went over the limit on wall_time: %llu of %llu ms",
+				 (unsigned long long)wall_ms, (unsigned long long)wall_ms);
 	if (n != (ssize_t)sizeof report)
 		return 0;
 	if (report.step == STEP_EXEC)
@@ -243,53 +360,6 @@ static int wait_child(struct command *command, struct child *child, int pid, int
 
 /* ---- a filtered network ---- */
 
-/* What the program says, up to size - 1 bytes.  Its errors go where ours do. */
-static int read_program(char *const argv[], char *const envp[], char *out, size_t size, struct cell_error *err)
-{
-	int ends[2], status = 0;
-	pid_t pid;
-	posix_spawn_file_actions_t actions;
-	if (pipe2(ends, O_CLOEXEC) < 0)
-		return cell_fail(err, CELL_E_IO, errno, "make a pipe");
-	int rc = posix_spawn_file_actions_init(&actions);
-	if (rc == 0) {
-		rc = posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-		if (rc == 0)
-			rc = posix_spawn(&pid, argv[0], &actions, NULL, argv, envp);
-		posix_spawn_file_actions_destroy(&actions);
-	}
-	close(ends[1]);
-	size_t n = 0;
-	ssize_t got = 0;
-	while (rc == 0 && n + 1 < size && ((got = read(ends[0], out + n, size - 1 - n)) > 0 || (got < 0 && errno == EINTR)))
-		n += got > 0 ? (size_t)got : 0;
-	out[n] = '\0';
-	close(ends[0]);
-	while (rc == 0 && waitpid(pid, &status, 0) < 0)
-		if (errno != EINTR)
-			return cell_fail(err, CELL_E_IO, errno, "wait for %.120s", argv[0]);
-	return rc != 0 || status != 0 ? cell_fail(err, CELL_E_PYTHON, rc, "ask %.120s for its package index", argv[0]) : 0;
-}
-
-/* The hosts of the index that the interpreter's installer is configured with. */
-static int find_index(struct command *command, const char *python, struct cell_error *err)
-{
-	char dir[PATH_MAX], script[PATH_MAX + 64], home[PATH_MAX];
-	if (cell__engine_find_parts(NULL, dir, sizeof dir, err) < 0)
-		return -1;
-	snprintf(script, sizeof script, "%s/kernel/workcell_kernel/index_hosts.py", dir);
-	snprintf(home, sizeof home, "HOME=%s", cell__home_dir());
-	char *const argv[] = { (char *)python, "-E", script, NULL };
-	char *const envp[] = { "LANG=C.UTF-8", "PATH=/usr/local/bin:/usr/bin:/bin", home, NULL };
-	if (read_program(argv, envp, command->index, sizeof command->index, err) < 0)
-		return -1;
-	size_t n = 0;
-	char *rest = NULL;
-	for (char *line = strtok_r(command->index, "\n", &rest); line && n < INDEX_HOSTS; line = strtok_r(NULL, "\n", &rest))
-		command->index_hosts[n++] = line;
-	return 0;
-}
-
 /* The socket that pid 1 listens on; -1: it did not get that far, and its report says why. */
 static int take_listener(int fd)
 {
@@ -301,41 +371,80 @@ static int take_listener(int fd)
 }
 
 struct way_out {
+	struct cell__task closing; /* first */
+	struct cell__waiter closed;
 	struct cell__loop loop;
 	struct cell__egress_options options;
 	struct cell__egress *egress;
+	const char *audit_path; /* NULL: no log is kept */
+	struct cell__audit *audit;
+	char id[33]; /* of this command, in the log */
 	int rc;
 	struct cell_error *err;
 };
 
-static int tell_nobody(void *arg, const struct cell__egress_event *event, struct cell_error *err)
+static int tell(void *arg, const struct cell__egress_event *event, struct cell_error *err)
 {
-	(void)arg;
-	(void)event;
-	(void)err;
-	return 0;
+	struct way_out *way = arg;
+	return way->audit ? cell__audit_connection(way->audit, way->id, NULL, "sandbox", event, err) : 0;
 }
 
 static void open_way_out(void *arg)
 {
 	struct way_out *way = arg;
-	way->rc = cell__egress_create(&way->options, &way->egress, way->err);
+	struct cell__audit_options log = CELL__AUDIT_OPTIONS_INIT;
+	log.loop = &way->loop;
+	log.path = way->audit_path;
+	way->rc = way->audit_path ? cell__audit_open(&log, &way->audit, way->err) : 0;
+	if (way->rc < 0)
+		close(way->options.listen_fd);
+	else
+		way->rc = cell__egress_create(&way->options, &way->egress, way->err);
 }
 
-static void close_way_out(void *arg)
+static void handle_log_closed(void *arg)
 {
-	struct way_out *way = arg;
+	cell__waiter_signal(&((struct way_out *)arg)->closed);
+}
+
+/* What ends now is in the log as well. */
+static void close_way_out(struct cell__task *task)
+{
+	struct way_out *way = (struct way_out *)task;
 	cell__egress_close(way->egress);
+	if (way->audit)
+		cell__audit_close(way->audit, handle_log_closed, way);
+	else
+		handle_log_closed(way);
+}
+
+/* The log can be written, and not by the command. */
+static int check_log(const struct command *command, const char *path, struct cell_error *err)
+{
+	struct cell__audit_file file;
+	char folder[PATH_MAX];
+	if (strlen(path) >= sizeof folder)
+		return cell_fail(err, CELL_E_INVALID, 0, "the audit log's path is too long");
+	strcpy(folder, path);
+	if (cell__policy_check_log(&command->policy, command->workspace, dirname(folder), err) < 0)
+		return -1;
+	cell__audit_file_init(&file, path);
+	int rc = file.path ? cell__audit_file_open(&file) : ENOMEM;
+	cell__audit_file_finish(&file);
+	return rc ? cell_fail(err, CELL_E_IO, rc, "the audit log %.160s", path) : 0;
 }
 
 /* Is the proxy while the command runs. */
-static int wait_as_proxy(struct command *command, struct child *child, int pid, int report_fd, int listener, char *const argv[],
-			 int *ret_status, struct cell_error *err)
+static int wait_as_proxy(struct command *command, struct child *child, int pid, int report_fd, int listener, const char *audit,
+			 char *const argv[], int *ret_status, struct cell_error *err)
 {
-	struct way_out way = { .options = { .loop = &way.loop, .listen_fd = listener, .hosts = &command->policy.hosts,
-					    .more_hosts = command->index_hosts, .tell = tell_nobody },
+	struct way_out way = { .closing.fn = close_way_out,
+			       .options = { .loop = &way.loop, .listen_fd = listener, .hosts = &command->policy.hosts,
+					    .more_hosts = command->index_hosts, .tell = tell, .arg = &way },
+			       .audit_path = audit,
 			       .err = err };
 	int status;
+	cell__random_hex(way.id, 32);
 	bool looped = cell__loop_start(&way.loop, err) == 0;
 	if (looped) {
 		cell__loop_call(&way.loop, open_way_out, &way);
@@ -349,7 +458,9 @@ static int wait_as_proxy(struct command *command, struct child *child, int pid, 
 	if (way.rc == 0)
 		*ret_status = status;
 	if (looped) {
-		cell__loop_call(&way.loop, close_way_out, &way);
+		cell__waiter_init(&way.closed);
+		cell__loop_do(&way.loop, &way.closing, &way.closed);
+		cell__waiter_finish(&way.closed);
 		cell__loop_stop(&way.loop);
 	}
 	return way.rc < 0 ? -1 : rc;
@@ -388,11 +499,11 @@ int cell_sandbox_run(const struct cell_sandbox_options *opts, char *const argv[]
 	int report[2] = { -1, -1 }, lines[2] = { -1, -1 }, rc = -1;
 	if (take_options(opts, &all, err) < 0)
 		return -1;
-	if (command_init(&command, &all, err) < 0 || make_env(all.env, &command.policy, &envp, err) < 0)
+	if (command_init(&command, &all, false, err) < 0 || make_env(all.env, &command.policy, &envp, err) < 0)
+		goto out;
+	if (all.audit && check_log(&command, all.audit, err) < 0)
 		goto out;
 	bool filtered = command.policy.network == CELL_NET_ALLOW || command.policy.network == CELL_NET_DEPS;
-	if (command.policy.network == CELL_NET_DEPS && find_index(&command, all.python ? all.python : CELL_DEFAULT_PYTHON, err) < 0)
-		goto out;
 	if (pipe2(report, O_CLOEXEC) < 0 ||
 	    (filtered && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, lines) < 0)) {
 		cell_fail(err, CELL_E_IO, errno, "make a pipe");
@@ -419,7 +530,7 @@ int cell_sandbox_run(const struct cell_sandbox_options *opts, char *const argv[]
 		(void)cell__cgroup_remove(&child.group);
 		rc = -1;
 	} else if (listener >= 0) {
-		rc = wait_as_proxy(&command, &child, pid, report[0], listener, argv, ret_status, err);
+		rc = wait_as_proxy(&command, &child, pid, report[0], listener, all.audit, argv, ret_status, err);
 	} else {
 		rc = wait_child(&command, &child, pid, report[0], argv, ret_status, err);
 	}

@@ -92,19 +92,11 @@ static int copy_gate(struct cell__options *options, const struct cell_session_op
 /* Code that could write to the audit log could write what it likes there. */
 static int check_audit(struct cell__options *options, struct cell_error *err)
 {
-	char folder[PATH_MAX], workspace[PATH_MAX], path[PATH_MAX];
-	if (!options->audit || !options->confined || options->confine.workspace != CELL_WORKSPACE_RW)
+	char path[PATH_MAX];
+	if (!options->audit || !options->confined)
 		return 0;
 	snprintf(path, sizeof path, "%s", cell__audit_path(cell__audit_of(options->audit)));
-	if (!realpath(dirname(path), folder) || !realpath(options->cwd, workspace))
-		return 0; /* a folder that is not there is nobody's */
-	size_t n = strlen(workspace);
-	if (strncmp(folder, workspace, n) == 0 && (folder[n] == '/' || folder[n] == '\0'))
-		return cell_fail(err, CELL_E_INVALID, 0,
-				 "the audit log lies in the workspace %.100s, where the code could change it; put it elsewhere, or "
-				 "use --workspace-mode ro",
-				 workspace);
-	return 0;
+	return cell__policy_check_log(&options->confine, options->cwd, dirname(path), err);
 }
 
 static int copy_confinement(struct cell__options *options, const struct cell_session_options *opts, struct cell_error *err)
@@ -194,6 +186,7 @@ int cell__options_init(struct cell__options *options, const struct cell_session_
 		.event_arg = opts->event_arg,
 		.space = opts->space,
 		.remote_reopen = opts->remote_reopen != 0,
+		.no_spill = opts->no_spill != 0,
 	};
 	if (!executor)
 		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "there is no executor \"%.60s\"; `workcell doctor` lists them", name);

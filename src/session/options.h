@@ -21,7 +21,7 @@ struct cell__options {
 	struct cell_audit *audit;
 	unsigned gate_kinds;
 	int64_t approval_timeout_ms;
-	bool approval_stops_clock, require_shell_escape, restore_cwd, portable;
+	bool approval_stops_clock, require_shell_escape, restore_cwd, portable, no_spill;
 	bool takes_questions; /* of MCP servers */
 	/* What only some executors take, see enum cell__takes; NULL: not given. */
 	char *kernel, *jupyter_path;

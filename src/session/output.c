@@ -74,8 +74,9 @@ int cell__capped_add(struct cell__capped *capped, const char *bytes, size_t size
 	return 0;
 }
 
-int cell__capped_join(const struct cell__capped *capped, const char *spill, struct cell__buf *out)
+int cell__capped_join(const struct cell__capped *capped, const char *spill, uint64_t spilled, struct cell__buf *out)
 {
+	char where[48] = "";
 	if (!capped->tail.data)
 		return cell__buf_add(out, capped->head.data ? capped->head.data : "", capped->head.size);
 	CELL_AUTO_BUF struct cell__buf tail = CELL_BUF_INIT;
@@ -93,8 +94,12 @@ int cell__capped_join(const struct cell__capped *capped, const char *spill, stru
 	uint64_t missing = capped->total - head_size - (tail.size - skip);
 	if (cell__buf_add(out, capped->head.data, head_size) < 0)
 		return -1;
-	if (missing > 0 && cell__buf_printf(out, "\n[... %llu bytes left out%s%s ...]\n", (unsigned long long)missing,
-					    spill ? "; all of it is in " : "", spill ? spill : "") < 0)
+	if (spill && spilled)
+		snprintf(where, sizeof where, "; the first %llu are in ", (unsigned long long)spilled);
+	else if (spill)
+		snprintf(where, sizeof where, "; all of it is in ");
+	if (missing > 0 && cell__buf_printf(out, "\n[... %llu bytes left out%s%s ...]\n", (unsigned long long)missing, where,
+					    spill ? spill : "") < 0)
 		return -1;
 	return cell__buf_add(out, tail.data + skip, tail.size - skip);
 }
@@ -197,8 +202,13 @@ static void start_write(struct cell__spill *spill)
 
 void cell__spill_add(struct cell__spill *spill, const char *bytes, size_t size)
 {
-	if (spill->fd < 0 || spill->error)
+	if (spill->fd < 0 || spill->error || spill->cut)
 		return;
+	if (size > CELL_LIMIT_SPILL_BYTES - spill->size) {
+		size = CELL_LIMIT_SPILL_BYTES - spill->size;
+		spill->cut = true;
+	}
+	spill->size += size;
 	if (cell__buf_add(&spill->waiting, bytes, size) < 0)
 		fail_spill(spill, ENOMEM);
 	else if (!spill->busy)

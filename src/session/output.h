@@ -21,8 +21,8 @@ void cell__capped_init(struct cell__capped *capped, size_t cap);
 void cell__capped_finish(struct cell__capped *capped);
 /* -1: out of memory; what was there is kept. */
 int cell__capped_add(struct cell__capped *capped, const char *bytes, size_t size);
-/* Head, a line that says what is missing, tail.  spill may be NULL. */
-int cell__capped_join(const struct cell__capped *capped, const char *spill, struct cell__buf *out);
+/* Head, a line that says what is missing, tail.  spill may be NULL; spilled: what it holds, 0: all of it. */
+int cell__capped_join(const struct cell__capped *capped, const char *spill, uint64_t spilled, struct cell__buf *out);
 
 /*
  * A file that output is written to in the background.
@@ -35,6 +35,8 @@ struct cell__spill {
 	int fd;
 	int error; /* errno of the first failure */
 	int write_error; /* the pool's; looked at when it is done */
+	uint64_t size; /* of what was added; at most CELL_LIMIT_SPILL_BYTES */
+	bool cut;      /* there was more */
 	bool busy;
 	bool finishing;
 	uv_work_t work;
@@ -48,6 +50,7 @@ void cell__spill_init(struct cell__spill *spill, struct cell__loop *loop, void (
 		      void (*finished)(void *arg), void *arg);
 /* Creates the file, 0600, in dir. */
 void cell__spill_open(struct cell__spill *spill, const char *dir, const char *name);
+/* What is past the limit is not written, nor anything after that. */
 void cell__spill_add(struct cell__spill *spill, const char *bytes, size_t size);
 /* Bytes not written yet: past a limit the writer must be slowed. */
 size_t cell__spill_backlog(const struct cell__spill *spill);

@@ -223,11 +223,13 @@ void cell__run_output(struct cell__run *run, const char *spill_dir, enum cell_st
 		      size_t size)
 {
 	/* Until the cap is passed, `text` holds everything: that is what the file starts with. */
-	if (!run->spilling && run->text.total + size > run->text.cap) {
+	if (!run->spilling && spill_dir && !run->over && run->text.total + size > run->text.cap) {
 		run->spilling = true;
 		cell__spill_open(&run->spill, spill_dir, run->result->session_id);
 		cell__spill_add(&run->spill, run->text.head.data ? run->text.head.data : "", run->text.head.size);
 	}
+	if (run->over)
+		run->spill.cut = true; /* it is being stopped, and may not care: the disk is not to suffer */
 	if (run->spilling)
 		cell__spill_add(&run->spill, bytes, size);
 	/* Out of memory loses output only from the result; the events and the file have it. */
@@ -445,12 +447,12 @@ void cell__run_call_event(struct cell__run *run, const struct cell_event *event)
 
 /* ---- the end ---- */
 
-static void complete_text(struct cell__result_text *text, const struct cell__capped *capped, const char *spill)
+static void complete_text(struct cell__result_text *text, const struct cell__capped *capped, const char *spill, uint64_t spilled)
 {
 	text->total = capped->total;
 	if (capped->total == 0)
 		return;
-	(void)cell__capped_join(capped, spill, &text->raw);
+	(void)cell__capped_join(capped, spill, spilled, &text->raw);
 	if (text->raw.size > 0 && !cell__utf8_ok(text->raw.data, text->raw.size))
 		(void)cell__buf_add_utf8(&text->clean, text->raw.data, text->raw.size);
 }
@@ -460,9 +462,16 @@ static void handle_spill_finished(void *arg)
 	struct cell__run *run = arg;
 	struct cell_result *result = run->result;
 	result->spill_path = cell__take_ptr(run->spill.path);
-	complete_text(&result->out, &run->out, result->spill_path);
-	complete_text(&result->err, &run->err, result->spill_path);
-	complete_text(&result->text, &run->text, result->spill_path);
+	const uint64_t spilled = run->spill.cut ? run->spill.size : 0;
+	complete_text(&result->out, &run->out, result->spill_path, spilled);
+	complete_text(&result->err, &run->err, result->spill_path, spilled);
+	complete_text(&result->text, &run->text, result->spill_path, spilled);
+	if (result->spill_path && spilled) {
+		char message[120];
+		snprintf(message, sizeof message, "there was more output than a file keeps: only the first %llu bytes were written",
+			 (unsigned long long)spilled);
+		cell__result_add_notice(result, message);
+	}
 	run->spilled = true;
 	finish_if_done(run);
 }

@@ -71,6 +71,7 @@ struct cell__run *cell__run_create(const char *code, size_t size, const struct c
 				   const struct cell__run_config *config, struct cell_error *err);
 void cell__run_destroy(struct cell__run *run);
 
+/* spill_dir NULL: what does not fit is in no file. */
 void cell__run_output(struct cell__run *run, const char *spill_dir, enum cell_stream stream, const char *bytes,
 		      size_t size);
 void cell__run_display(struct cell__run *run, const struct cell__bundle *bundle);

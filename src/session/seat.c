@@ -224,7 +224,7 @@ static void handle_output(void *owner, enum cell_stream stream, const char *byte
 	struct cell__run *run = cell__seat_run(seat);
 	if (run) {
 		uint64_t most = session->options.confine.output_bytes;
-		cell__run_output(run, session->engine->spill_dir, stream, bytes, size);
+		cell__run_output(run, session->options.no_spill ? NULL : session->engine->spill_dir, stream, bytes, size);
 		if (most && run->text.total > most)
 			cell__session_stop_run(session, run, "output", most, run->text.total);
 		if (!seat->leaving)

@@ -202,9 +202,9 @@ def test_the_audit_log_is_out_of_the_code_s_reach(tmp_path):
         assert ("audit log" in done.stderr) == refused
 
 
-def command(cwd, policy, *argv, python=None):
+def command(cwd, policy, *argv, python=None, flags=()):
     (cwd / "p.yaml").write_text(policy)
-    flags = ["--python", python] if python else []
+    flags = [*flags, "--python", python] if python else flags
     return subprocess.run([support.BIN, "sandbox", "run", "--policy", "./p.yaml", *flags, "--", *argv], cwd=cwd,
                           env=support.host_environment(), capture_output=True, text=True, timeout=support.DEADLINE)
 
@@ -228,6 +228,30 @@ def test_a_command_goes_through_the_proxy(tmp_path, server):
     assert done.stdout.split() == ["/a", "403", "/a"] and done.returncode == 7, done
     done = command(tmp_path, "network:\n  allow: ['127.0.0.1:%d']\n" % server, "no-such-program")
     assert done.returncode == support.EXIT["not_found"], done
+
+
+def test_the_connections_of_a_command_are_in_the_audit_log(tmp_path, server):
+    work, log, policy = tmp_path / "work", tmp_path / "audit.jsonl", "network:\n  allow: ['127.0.0.1:%d']\n" % server
+    work.mkdir()
+    (work / "fetch.py").write_text(FETCH)
+    flags = ["--audit", str(log)]
+    done = command(work, policy, "python3", "fetch.py", "http://127.0.0.1:%d/a" % server, "http://192.0.2.1/", flags=flags)
+    assert done.stdout.split() == ["/a", "403"], done
+    # One that is under way when the command ends is written down to its end.
+    held = "import socket; s = socket.create_connection(('127.0.0.1', 3128)); s.sendall(b'CONNECT 127.0.0.1:%d HTTP/1.1\\r\\n\\r\\n'); " \
+           "assert b' 200 ' in s.recv(99)" % server
+    assert command(work, policy, "python3", "-c", held, flags=flags).returncode == 0
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert {(r["kind"], r["executor"], r["by"], r["cell"]) for r in lines} == {("network", "sandbox", "policy", None)}
+    first, second = lines[0]["session"], lines[-1]["session"]
+    told = [(r["session"], r["callable"], r["adapter"], r["args"]["host"], r["decision"], r["outcome"]) for r in lines]
+    assert first != second and sorted(told) == sorted([
+        (first, "connect", "http", "127.0.0.1", "allow", "ok"), (first, "close", "http", "127.0.0.1", "allow", "ok"),
+        (first, "connect", "http", "192.0.2.1", "deny", "error"),
+        (second, "connect", "connect", "127.0.0.1", "allow", "ok"), (second, "close", "connect", "127.0.0.1", "allow", "ok")]), told
+    for path, code in ((work / "a.jsonl", "invalid"), (tmp_path / "none" / "a.jsonl", "io")):
+        done = command(work, policy, "touch", "ran", flags=["--audit", str(path)])
+        assert done.returncode == support.EXIT[code] and not (work / "ran").exists(), done
 
 
 def test_a_command_reaches_the_package_index(tmp_path, server):

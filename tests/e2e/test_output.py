@@ -1,6 +1,8 @@
 """Output: caps and spilling, floods, bytes that are no text, what comes between cells."""
+import glob
 import os
 import re
+import uuid
 
 import pytest
 
@@ -117,6 +119,19 @@ def test_each_cell_has_its_own_cap():
 def test_cap_with_an_error():
     result = run_cells("print('a' * 5000)\n1/0", flags=["--max-output", "1024"]).result
     assert result["error"]["type"] == "ZeroDivisionError" and spilled(result) == b"a" * 5000 + b"\n"
+
+
+def test_what_was_shown_is_in_no_file():
+    """In text mode everything was printed: there is nothing to keep, and nothing is left."""
+    mark = uuid.uuid4().hex
+    done = support.workcell("run", "--python", support.bare_python(), "--max-output", "1024", "-e", "print(%r, 'x' * 3000)" % mark)
+    assert (done.out, done.err) == (mark + " " + "x" * 3000 + "\n", ""), done
+    for path in glob.glob("/tmp/workcell-*.txt"):
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                assert file.read(32) != mark, path
+        except OSError:
+            pass  # another's
 
 
 def test_large_values_and_messages_arrive():

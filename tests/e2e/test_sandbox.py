@@ -97,9 +97,23 @@ def test_going_over_a_limit(tmp_path, name):
     results, done = cells(tmp_path, OVER[name], "1 + 1", flags=["--sandbox-policy", "./p.yaml"])
     assert limit_of(results[0]) == name, done
     assert results[1]["value"] == 2, "the session goes on"
+    support.forget(results[0])
     held = results[0]["isolation"]["limits"]
     assert {"memory_bytes", "pids", "files", "file_size_bytes", "tmp_bytes", "output_bytes", "cpu_time_ms"} <= held.keys()
     assert all(limit["by"] in ("cgroup v2", "cgroup v1", "rlimit", "tmpfs", "host") for limit in held.values())
+
+
+def test_a_flood_that_does_not_stop_is_not_kept(tmp_path):
+    """Past the limit nothing goes to the disk, also while the code ignores that it is interrupted."""
+    (tmp_path / "p.yaml").write_text("limits: {output: 2M}\n")
+    results, _ = cells(tmp_path, "while True:\n    try:\n        while True: print('y' * 10000)\n    except BaseException: pass",
+                       flags=["--sandbox-policy", "./p.yaml"])
+    spill = results[0]["spill"]
+    size = os.path.getsize(spill)
+    os.unlink(spill)
+    assert limit_of(results[0]) == "output" and 2 << 20 <= size < 4 << 20, (results[0]["error"], size)
+    assert "the first %d are in %s" % (size, spill) in results[0]["text"], results[0]["text"][-300:]
+    assert any("first %d bytes" % size in notice for notice in results[0]["notices"]), results[0]["notices"]
 
 
 def test_wall_time(tmp_path):
@@ -193,6 +207,52 @@ def test_a_policy_shows_and_hides(tmp_path):
     assert results[0]["value"] == [[True, False], [True, True], ["FileNotFoundError", False], [False, False], "hello"], results
 
 
+@pytest.mark.parametrize("lists,words", [
+    ("write: [/usr/local/x]", "system"),
+    ("write: [/etc]", "system"),
+    ("hide: [/usr]", "nothing runs"),
+    ("write: [{0}/work/inner]", "writable already"),
+    ("read: [{0}/work/link]", "link in the writable workspace"),
+    ("hide: [{0}]", "workspace lies in it"),
+    ("write: [{0}/base]", "host trusts"),
+])
+def test_policies_that_contradict_the_session_are_refused_with_the_line(tmp_path, lists, words):
+    for folder in ("work/inner", "base/tools", "other"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "work" / "link").symlink_to(tmp_path / "other")
+    (tmp_path / "p.yaml").write_text("filesystem:\n  %s\n" % lists.format(tmp_path))
+    done = run("run", "--executor", "sandbox", "--sandbox-policy", str(tmp_path / "p.yaml"), "--base", str(tmp_path / "base"), "-e", "1",
+               cwd=tmp_path / "work")
+    assert done.returncode == support.EXIT["invalid"] and "line 2" in done.stderr and words in done.stderr, done.stderr
+
+
+def test_what_a_policy_shows_in_the_workspace(tmp_path):
+    """Read-only stays so in a writable workspace, also when a folder above is moved; writable, in a read-only one."""
+    inner = tmp_path / "a" / "inner"
+    inner.mkdir(parents=True)
+    (tmp_path / "p.yaml").write_text("filesystem:\n  read: [%s]\n" % inner)
+    (tmp_path / "q.yaml").write_text("filesystem:\n  write: [%s]\n" % inner)
+    code = """def tried(fn, *args):
+    try:
+        fn(*args)
+        return 'ok'
+    except OSError as e:
+        return type(e).__name__ + str(e.errno)
+import os
+[tried(open, %r, 'w'), tried(os.rename, 'a', 'b'), tried(open, 'beside', 'w')]""" % str(inner / "new")
+    results, _ = cells(tmp_path, code, flags=["--sandbox-policy", "./p.yaml"])
+    assert results[0]["value"] == ["OSError30", "OSError16", "ok"], results
+    results, _ = cells(tmp_path, code, flags=["--sandbox-policy", "./q.yaml", "--workspace-mode", "ro"])
+    assert results[0]["value"][0] == "ok" and results[0]["value"][2] == "OSError30", results
+    assert (inner / "new").exists()
+
+
+def test_the_receipt_names_what_the_policy_asks_for_and_is_not_there(tmp_path):
+    (tmp_path / "p.yaml").write_text("filesystem:\n  read: [/no/such/folder]\n")
+    results, _ = cells(tmp_path, "1", flags=["--sandbox-policy", "./p.yaml"])
+    assert any("/no/such/folder" in line for line in results[0]["isolation"]["skipped"]), results
+
+
 def test_explain_does_nothing(tmp_path):
     before = set(os.listdir("/sys/fs/cgroup/pids")) if os.path.isdir("/sys/fs/cgroup/pids") else None
     done = run("sandbox", "explain", "untrusted", cwd=tmp_path)
@@ -205,12 +265,38 @@ def test_explain_does_nothing(tmp_path):
         assert not [n for n in set(os.listdir("/sys/fs/cgroup/pids")) - before if n.startswith("workcell-try")]
 
 
+@pytest.mark.parametrize("preset", ["untrusted", "data-science", "developer"])
+def test_what_is_explained_is_what_is_done(tmp_path, preset):
+    """The receipt, and all that is mounted: what a session has is what was said, and nothing else."""
+    explained = run("sandbox", "explain", preset, "--python", "/usr/bin/python3", cwd=tmp_path).stdout
+    mounts = "[[line.split()[4], line.split()[5][:2]] for line in open('/proc/self/mountinfo')]"
+    results, _ = cells(tmp_path, mounts, flags=["--sandbox-policy", preset])
+    assert json.loads(explained.splitlines()[-1]) == results[0]["isolation"]
+    planned = {("/", "ro"), ("/proc", "rw"), ("/dev/pts", "rw")}
+    planned |= {(path, {"read-only": "ro", "writable": "rw"}[how]) for path, how in
+                re.findall(r"^ *\d+ +\w+ +show (\S+) (read-only|writable)", explained, re.M)}
+    planned |= {(path, "rw") for path in re.findall(r"^ *\d+ +\w+ +private (\S+) of", explained, re.M)}
+    hidden = set(re.findall(r"^ *\d+ +\w+ +hide (\S+)", explained, re.M))
+    done = {tuple(mount) for mount in results[0]["value"] if mount[0] not in hidden}
+    assert done == planned and hidden <= {path for path, _ in results[0]["value"]}, done ^ planned
+    limits = results[0]["isolation"]["limits"]
+    assert ("at most %d bytes of output of a cell" % limits["output_bytes"]["max"] in explained) if "output_bytes" in limits \
+        else "bytes of output" not in explained
+
+
 def test_sandbox_run(tmp_path):
     done = run("sandbox", "run", "--", "sh", "-c", "echo $HOME; cat /etc/shadow; touch made; exit 7", cwd=tmp_path)
     assert done.returncode == 7 and done.stdout == "/tmp\n" and "No such file" in done.stderr and (tmp_path / "made").exists()
     assert run("sandbox", "run", "--", "sh", "-c", "kill -9 $$", cwd=tmp_path).returncode == 137
     assert run("sandbox", "run", "--", "no-such-program", cwd=tmp_path).returncode == support.EXIT["not_found"]
     assert run("sandbox", "run", cwd=tmp_path).returncode == support.EXIT["invalid"]
+
+
+def test_the_wall_time_of_a_command(tmp_path):
+    (tmp_path / "p.yaml").write_text("limits: {wall_time: 0.3}\n")
+    done = run("sandbox", "run", "--policy", "./p.yaml", "--", "sh", "-c", "sleep 1000 & sleep 1000", cwd=tmp_path)
+    assert done.returncode == support.EXIT["limit_exceeded"] and "wall_time: 300 of 300 ms" in done.stderr, done
+    assert run("sandbox", "run", "--policy", "./p.yaml", "--", "sh", "-c", "exit 3", cwd=tmp_path).returncode == 3
 
 
 # ---- with a space --------------------------------------------------------------------------------------------
@@ -383,5 +469,6 @@ def test_offenders_do_not_starve_others(drive, tmp_path):
         driver.interrupt()
         result = driver.answer()
         assert result["error"] is not None, name
+        support.forget(result)
         driver.reset()
         assert driver.value("1 + 1") == 2, name

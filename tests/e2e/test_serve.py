@@ -72,6 +72,12 @@ def test_code_that_fails_is_no_failure_of_ours(server):
     assert server.execute("1", session=session)["value"] == 1
 
 
+def test_what_does_not_fit_into_a_result_is_in_no_file(server):
+    """The client could not read one."""
+    done = server.execute("print('x' * (3 << 20))")
+    assert "bytes left out ...]" in done["stdout"] and "/tmp/" not in done["stdout"] and not done.get("spill"), done["stdout"][-200:]
+
+
 def test_timeout(server):
     answer = server.ask("POST", "/execute", {"code": "while True: pass", "timeout": 0.2})
     assert answer.status == 200 and answer.json["error_code"] == "timeout"

@@ -91,6 +91,12 @@ FILES = [
       control="ok"),
     A("symbolic link to the host", "os.symlink(%(secret)r, 'sl'); out = tr(read, 'sl'); os.unlink('sl')", GONE, control="ok"),
     A("hard link to a file of the system", "out = tr(os.link, '/usr/bin/env', 'hl')", "EXDEV EPERM EACCES"),
+    A("hard link to a file of the host", "out = tr(os.link, %(secret)r, 'hl2')", GONE, root_control="ok"),
+    A("a link by way of /proc", "os.symlink('/proc/1/root', 'pr'); out = tr(read, 'pr' + %(secret)r); os.unlink('pr')",
+      "EACCES EPERM ENOENT"),
+    A("memory of the host", "out = tr(lambda: open('/proc/%(host_pid)d/mem', 'rb').close())", GONE, root_control="ok"),
+    A("memory of another session", "out = tr(lambda: open('/proc/%(sibling_pid)d/mem', 'rb').close())", GONE),
+    A("environment of another session", "out = tr(read, '/proc/%(sibling_pid)d/environ')", GONE),
     A("climb out with ..", "out = tr(read, '../' * 30 + %(secret)r)", GONE, control="ok"),
     A("open_by_handle_at", "out = sc(304, 3, 0, 0)", NO, layer="seccomp"),
     A("name_to_handle_at", "out = sc(303, -100, b'/', 0, 0, 0)", NO),
@@ -115,6 +121,8 @@ FILES = [
     A("kallsyms", "out = 'ok' if tr(read, '/proc/kallsyms') != \"ok:b''\" else 'empty'", "empty", control="ok", layer="mask"),
     A("write below /proc", "import subprocess; out = 'ok' if subprocess.run(['sh', '-c', 'echo x > /proc/self/comm'], "
       "stderr=subprocess.DEVNULL).returncode == 0 else 'denied'", "denied", control="ok", layer="landlock"),
+    A("groups of the host", "out = 'ok' if any(line.split(':', 2)[2] != '/\\n' for line in open('/proc/self/cgroup')) else 'hidden'",
+      "hidden"),
     A("cgroup files", "out = tr(os.listdir, '/sys/fs/cgroup')", GONE, control="ok"),
     A("release agent", "out = sc(165, b'cgroup', b'/tmp', b'cgroup', 0, b'memory')", NO),
     A("the host's environment", "out = 'ok' if b'%(env_secret)s' in repr(dict(os.environ)).encode() else 'clean'", "clean"),
@@ -144,13 +152,23 @@ PROCESS = [
       "out = sc(310, 1, v, 1, v, 1, 0)", NO),
     A("process_vm_readv of oneself", "b = ctypes.create_string_buffer(64); v = struct.pack('PN', ctypes.addressof(b), 64); "
       "out = sc(310, os.getpid(), v, 1, v, 1, 0)", NO, control="ok", layer="seccomp"),
+    A("ptrace the zygote", "out = sc(101, 16, %(zygote_pid)d, 0, 0)", NO),
+    A("ptrace another session", "out = sc(101, 16, %(sibling_pid)d, 0, 0)", NO),
+    A("process_vm_readv of the zygote", "b = ctypes.create_string_buffer(64); v = struct.pack('PN', ctypes.addressof(b), 64); "
+      "out = sc(310, %(zygote_pid)d, v, 1, v, 1, 0)", NO),
+    A("process_vm_readv of another session", "b = ctypes.create_string_buffer(64); v = struct.pack('PN', ctypes.addressof(b), 64); "
+      "out = sc(310, %(sibling_pid)d, v, 1, v, 1, 0)", NO),
+    A("process_vm_writev to another session", "b = ctypes.create_string_buffer(64); v = struct.pack('PN', ctypes.addressof(b), 64); "
+      "out = sc(311, %(sibling_pid)d, v, 1, v, 1, 0)", NO),
+    A("pidfd of the host", "out = sc(434, %(host_pid)d, 0)", "ESRCH", control="ok"),
+    A("a user namespace by a program", "import subprocess; out = 'ok' if subprocess.run(['unshare', '-U', 'true'], "
+      "stderr=subprocess.DEVNULL).returncode == 0 else 'denied'", "denied", control="ok", layer="seccomp"),
     A("pidfd_getfd", "out = sc(438, 0, 0, 0)", NO),
     A("kcmp", "out = sc(312, os.getpid(), os.getpid(), 0, 0, 0)", NO),
     A("signal the zygote", "out = tr(os.kill, %(zygote_pid)d, 0)", "ESRCH"),
+    A("signal another session", "out = tr(os.kill, %(sibling_pid)d, 0)", "ESRCH"),
     A("signal the host", "out = tr(os.kill, %(host_pid)d, 0)", "ESRCH", root_control="ok"),
     A("kill pid 1", "tr(os.kill, 1, 9); tr(os.kill, 1, 15); out = 'alive'", "alive"),
-    A("kill everything", "out = in_child(lambda: (signal.signal(15, signal.SIG_IGN), tr(os.kill, -1, 0))[1]) and 'contained'",
-      "contained"),
     A("capabilities", "out = [l.split()[1] for l in open('/proc/self/status') if l.startswith('CapEff')][0].strip('0') or 'none'",
       "none", layer="caps", root_control=None),
     A("bounding set", "out = [l.split()[1] for l in open('/proc/self/status') if l.startswith('CapBnd')][0].strip('0') or 'none'",
@@ -185,6 +203,7 @@ PROCESS = [
     A("reboot", "out = sc(169, 0, 0, 0, 0)", NO),
     A("set the clock", "out = sc(227, 0, struct.pack('qq', 0, 0))", NO),
     A("adjust the clock", "out = sc(159, ctypes.create_string_buffer(208))", NO, control="ok"),
+    A("the host's name", "out = os.uname().nodename", "sandbox"),
     A("host name", "out = sc(170, b'evil', 4)", NO),
     A("syslog", "out = sc(103, 10, 0, 0)", NO),
     A("acct", "out = sc(163, b'/tmp/acct')", NO),
@@ -235,6 +254,43 @@ NETWORK = [
       "out = 'works'", "works"),
 ]
 
+# With a filtered network: what is listed, by number, is %(listed_port)d on the host; by name, localhost:%(tcp_port)d and
+# *.example.net:443.
+PROXY_PRELUDE = r'''
+def via(text):
+    s = socket.create_connection(('127.0.0.1', 3128), 10)
+    s.sendall(text if b' HTTP/' in text else b'CONNECT ' + text + b' HTTP/1.1\r\n\r\n')
+    return s.recv(64).split()[1].decode()
+def socks(rest):
+    s = socket.create_connection(('127.0.0.1', 3128), 10)
+    s.sendall(b'\x05\x01\x00')
+    assert s.recv(2) == b'\x05\x00'
+    s.sendall(b'\x05' + rest)
+    return 'socks:%%d' %% s.recv(10)[1]
+'''
+PROXY = [
+    A("what is listed is reached", "out = via(b'127.0.0.1:%(listed_port)d')", "200"),
+    A("past the proxy", "s = socket.socket(); s.settimeout(3); out = tr(s.connect, ('192.0.2.1', 443))", "ENETUNREACH"),
+    A("past the proxy to what is listed", "s = socket.socket(); s.settimeout(3); out = tr(s.connect, ('127.0.0.1', %(listed_port)d))",
+      "ECONNREFUSED"),
+    A("UDP past the proxy", "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); out = tr(s.sendto, b'x', ('192.0.2.1', 53))",
+      "ENETUNREACH"),
+    A("names past the proxy", "out = tr(socket.getaddrinfo, 'a.example.net', 443)", "gaierror E-3 E-2 E-5"),
+    A("metadata through the proxy", "out = via(b'169.254.169.254:80')", "403"),
+    A("metadata as one number", "out = via(b'2852039166:80')", "403"),
+    A("metadata in hexadecimal", "out = via(b'0xa9fea9fe:80')", "403"),
+    A("metadata within IPv6", "out = via(b'[::ffff:169.254.169.254]:80')", "403"),
+    A("metadata by a listed name's side", "out = via(b'GET http://169.254.169.254/ HTTP/1.1\\r\\nHost: a.example.net\\r\\n\\r\\n')", "403"),
+    A("a listed name as user", "out = via(b'GET http://a.example.net:443@169.254.169.254/ HTTP/1.1\\r\\n\\r\\n')", "400"),
+    A("a listed name of a private address", "out = via(b'localhost:%(tcp_port)d')", "403"),
+    A("a listed host at another port", "out = via(b'127.0.0.1:%(tcp_port)d')", "403"),
+    A("a name that ends alike", "out = via(b'evilexample.net:443')", "403"),
+    A("the name above the listed ones", "out = via(b'example.net:443')", "403"),
+    A("SOCKS to metadata", "out = socks(b'\\x01\\x00\\x01' + bytes([169, 254, 169, 254]) + b'\\x00\\x50')", "socks:2"),
+    A("SOCKS to a name with a NUL", "out = socks(b'\\x01\\x00\\x03\\x0fa.example.net\\x00x\\x01\\xbb')", "socks:7"),
+    A("SOCKS that listens", "out = socks(b'\\x02\\x00\\x01' + bytes([127, 0, 0, 1]) + b'\\x00\\x50')", "socks:7"),
+]
+
 # These must work: a sandbox in which nothing works denies everything.
 USEFUL = [
     ("write to the workspace", "write('f'); read('f')"),
@@ -256,7 +312,9 @@ LOWER = {
     "read shadow": "EACCES", "read a file of the host": "EACCES", "cut a file of the host": "EACCES EPERM", "list the home folder": "EACCES", "read ssh configuration": "EACCES",
     "list the host's /tmp": "error:PermissionError", "symbolic link to the host": "EACCES", "climb out with ..": "EACCES",
     "devices of the host": "error:PermissionError", "sysfs": "EACCES", "sysctl": "EACCES", "cgroup files": "EACCES",
-    "signal the zygote": "EPERM", "signal the host": "EPERM", "raw socket": "EAFNOSUPPORT",
+    "signal the zygote": "EPERM", "signal the host": "EPERM", "signal another session": "EPERM",
+    "hard link to a file of the host": "EACCES EPERM EXDEV", "memory of the host": "EACCES", "memory of another session": "EACCES",
+    "environment of another session": "EACCES", "groups of the host": None, "the host's name": None, "pidfd of the host": None, "raw socket": "EAFNOSUPPORT",
     "another session's System V memory": "EPERM", "another session's /tmp": "EACCES ENOENT",
     "another session's shared memory": "EACCES ENOENT", "abstract socket of the host": "error:OSError",
     "unix socket of the host": "error:OSError", "abstract socket of another session": "error:OSError",

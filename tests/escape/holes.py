@@ -12,7 +12,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 BUILD = os.path.join(ROOT, "build")
 # What attempts.py notices ...
 ATTEMPTS = ["seccomp", "landlock", "caps", "bounds", "detach", "seal", "read-only", "fds", "mask", "rlimits", "nnp", "dumpable",
-            "net", "ipc"]
+            "net", "ipc", "cgroup"]
 # ... and what other tests do.
 TESTS = {"pins": ("e2e/test_sandbox.py", "interpreter_in_the_workspace or outer")}
 

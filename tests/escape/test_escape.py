@@ -36,7 +36,7 @@ class Host:
         os.chmod(hidden, 0o755)
         os.chmod(self.secret, 0o644)
         self.mark = "wc" + uuid.uuid4().hex[:12]
-        self.tcp = socket.create_server(("127.0.0.1", 0))
+        self.tcp, self.listed = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
         self.abstract = socket.socket(socket.AF_UNIX)
         self.abstract.bind("\0host" + self.mark)
         self.abstract.listen()
@@ -52,12 +52,13 @@ class Host:
             "host_pid": os.getpid(), "zygote_pid": os.getpid(), "tcp_port": self.tcp.getsockname()[1],
             "abstract": "host" + self.mark, "unix_path": self.unix_path, "env_secret": "env" + self.mark,
             "sibling_mark": "sib" + self.mark, "sibling_key": 0x57430000 + os.getpid() % 60000, "sibling_port": 1,
+            "sibling_pid": os.getpid(), "listed_port": self.listed.getsockname()[1],
         }
         if uid != os.getuid():
             os.chown(self.workspace, uid, uid)
 
     def close(self):
-        for each in (self.tcp, self.abstract, self.unix):
+        for each in (self.tcp, self.listed, self.abstract, self.unix):
             each.close()
 
 
@@ -111,10 +112,10 @@ t.getsockname()[1]
 '''
 
 
-def run_all(host, driver, only=None):
+def run_all(host, driver, only=None, of=attempts.ALL):
     """What was not denied, as lines."""
     prelude(driver)
-    chosen = [a for a in attempts.ALL if only is None or only(a)]
+    chosen = [a for a in of if only is None or only(a)]
     got = outcomes(driver, chosen, host.facts)
     return ["%s: %s, not %s" % (a.name, got[a.name], " or ".join(a.denied)) for a in chosen if got[a.name] not in a.denied]
 
@@ -135,6 +136,7 @@ def mode(request):
         with start(host, **how) as sibling:
             port = sibling.value(SIBLING % host.facts)
             host.facts["sibling_port"] = port
+            host.facts["sibling_pid"] = sibling.kernel_pid()
             with start(host, **how) as driver:
                 for each in (sibling, driver):
                     support.shared_drivers.append(each)
@@ -150,6 +152,28 @@ def test_every_attempt_is_denied(mode):
     name, host, how, driver = mode
     escaped = run_all(host, driver)
     assert not escaped, "\n".join(escaped)
+
+
+def test_nothing_gets_past_the_proxy(mode):
+    _, host, how, _ = mode
+    policy = os.path.join(host.folder, "filtered.yaml")
+    with open(policy, "w", encoding="utf-8") as file:
+        file.write("network:\n  allow: ['127.0.0.1:%(listed_port)d', 'localhost:%(tcp_port)d', '*.example.net:443']\n" % host.facts)
+    with start(host, flags=("--sandbox-policy", policy), **how) as driver:
+        prelude(driver)
+        assert driver.run(attempts.PROXY_PRELUDE.replace("%%", "%"))["error"] is None
+        escaped = run_all(host, driver, of=attempts.PROXY)
+    assert not escaped, "\n".join(escaped)
+
+
+def test_killing_everything_ends_nobody_else(mode):
+    """Every process that may be signalled: those of the other session, and the program itself, are of the same user."""
+    _, host, how, other = mode
+    mine = other.kernel_pid()
+    with start(host, **how) as driver:
+        # All but the kernel itself, who asks, and pid 1.
+        assert driver.value("import os, subprocess\nchild = subprocess.Popen(['sleep', '1000'])\nos.kill(-1, 9)\nchild.wait()") == -9
+    assert other.value("2 + 2") == 4 and other.kernel_pid() == mine
 
 
 def filters(pid):
@@ -386,7 +410,9 @@ def test_lower_receipt(lower):
 ])
 def test_lower_limits(lower, name, code):
     driver = lower[2]
-    error = driver.run(code)["error"]
+    result = driver.run(code)
+    support.forget(result)
+    error = result["error"]
     assert error["code"] == "limit_exceeded" and error["limit"]["name"] == name and error["limit"]["used"] > 0, error
     assert driver.value("1 + 1") == 2
 

@@ -51,7 +51,7 @@ static void check_capped(size_t cap, size_t total, size_t piece)
 	/* The point of it all: memory within the cap, whatever comes. */
 	assert_true(capped.head.size + capped.tail.size <= cap);
 	const char *spill = total % 2 ? "/tmp/file" : NULL;
-	assert_int_equal(cell__capped_join(&capped, spill, &got), 0);
+	assert_int_equal(cell__capped_join(&capped, spill, 0, &got), 0);
 	expect(&all, cap, spill, &wanted);
 	if (got.size != wanted.size || memcmp(got.data, wanted.data, got.size) != 0)
 		fail_msg("cap %zu, %zu bytes in pieces of %zu: not head and tail", cap, total, piece);
@@ -99,7 +99,7 @@ static void test_far_past(void **state)
 	memset(block, 't', 2048);
 	assert_int_equal(cell__capped_add(&capped, block, 2048), 0);
 	CELL_AUTO_BUF struct cell__buf out = CELL_BUF_INIT;
-	assert_int_equal(cell__capped_join(&capped, NULL, &out), 0);
+	assert_int_equal(cell__capped_join(&capped, NULL, 0, &out), 0);
 	assert_int_equal(out.data[0], 'h');
 	assert_int_equal(out.data[2047], 'h');
 	assert_int_equal(out.data[out.size - 2048], 't');
@@ -123,7 +123,7 @@ static void test_cut_between_characters(void **state)
 				assert_int_equal(cell__capped_add(&capped, "a", 1), 0);
 			for (int i = 0; i < 3000; i++, total += strlen(characters[c]))
 				assert_int_equal(cell__capped_add(&capped, characters[c], strlen(characters[c])), 0);
-			assert_int_equal(cell__capped_join(&capped, NULL, &out), 0);
+			assert_int_equal(cell__capped_join(&capped, NULL, 0, &out), 0);
 			assert_true(cell__utf8_ok(out.data, out.size));
 			/* The count is of what is missing now, the cut characters included. */
 			unsigned long long missing = 0;
@@ -146,7 +146,7 @@ static void test_bytes_that_are_no_text(void **state)
 		char bytes[5000];
 		memset(bytes, byte, sizeof bytes);
 		assert_int_equal(cell__capped_add(&capped, bytes, sizeof bytes), 0);
-		assert_int_equal(cell__capped_join(&capped, NULL, &out), 0);
+		assert_int_equal(cell__capped_join(&capped, NULL, 0, &out), 0);
 		assert_true(out.size >= 1024 - 6 && out.size < 1024 + 100);
 		cell__capped_finish(&capped);
 	}
@@ -182,7 +182,7 @@ static void test_capped_without_memory(void **state)
 	for (int i = 0; i < 6; i++)
 		assert_int_equal(cell__capped_add(&capped, bytes, sizeof bytes), 0);
 	cell__alloc_fail_after(1);
-	assert_int_equal(cell__capped_join(&capped, NULL, &out), -1);
+	assert_int_equal(cell__capped_join(&capped, NULL, 0, &out), -1);
 	cell__alloc_fail_after(0);
 	cell__capped_finish(&capped);
 }
@@ -196,6 +196,7 @@ struct rig {
 	struct cell__waiter waiter;
 	const char *dir;
 	size_t blocks;
+	uint64_t already;   /* in the file, as far as the limit goes */
 	bool full;          /* the disk is */
 	bool slowly;        /* a block only when the one before is written */
 	bool finished_inside;
@@ -248,6 +249,7 @@ static void do_spill(struct cell__task *task)
 	cell__spill_init(&rig->spill, &rig->loop, handle_progress, handle_finished, rig);
 	if (rig->dir)
 		cell__spill_open(&rig->spill, rig->dir, "unit");
+	rig->spill.size = rig->already;
 	if (rig->full) {
 		int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
 		CHECK(full >= 0 && dup3(full, rig->spill.fd, O_CLOEXEC) >= 0);
@@ -316,6 +318,34 @@ static void test_spill(void **state)
 		assert_memory_equal(rig.spill.path, dir, strlen(dir));
 		assert_memory_equal(rig.spill.path + strlen(dir), "/workcell-unit-", 15);
 		assert_int_equal(unlink(rig.spill.path), 0);
+		free(rig.spill.path);
+	}
+	assert_int_equal(rmdir(dir), 0);
+}
+
+/* A flood does not fill the disk. */
+static void test_spill_limit(void **state)
+{
+	(void)state;
+	static const struct {
+		size_t room, blocks, in_file;
+		bool cut;
+	} rows[] = {
+		{ 3 * BLOCK, 3, 3 * BLOCK, false },
+		{ 3 * BLOCK, 4, 3 * BLOCK, true },
+		{ 3 * BLOCK - 1, 50, 3 * BLOCK - 1, true },
+		{ 0, 2, 0, true },
+	};
+	CELL_AUTO_FREE char *dir = make_dir();
+	for (size_t i = 0; i < COUNT(rows); i++) {
+		struct rig rig = { .dir = dir, .blocks = rows[i].blocks, .already = CELL_LIMIT_SPILL_BYTES - rows[i].room };
+		rig_run(&rig);
+		CELL_AUTO_BUF struct cell__buf got = CELL_BUF_INIT;
+		assert_true(support_read_file(rig.spill.path, &got));
+		assert_int_equal(got.size, rows[i].in_file);
+		assert_int_equal(rig.spill.cut, rows[i].cut);
+		assert_true(rig.spill.size <= CELL_LIMIT_SPILL_BYTES);
+		unlink(rig.spill.path);
 		free(rig.spill.path);
 	}
 	assert_int_equal(rmdir(dir), 0);
@@ -416,6 +446,7 @@ int main(int argc, char **argv)
 		TEST(test_bytes_that_are_no_text),
 		TEST(test_capped_without_memory),
 		TEST(test_spill),
+		TEST(test_spill_limit),
 		TEST(test_spill_never_opened),
 		TEST(test_spill_empty),
 		TEST(test_spill_bad_directory),

@@ -56,6 +56,83 @@ static void policies(void **state)
 	assert_int_equal(err.code, CELL_E_NOT_FOUND);
 }
 
+/* What is unknown, of the wrong kind, too much or contradictory is refused with its line. */
+static void bad_policies(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *text;
+		int line;
+		const char *words;
+	} rows[] = {
+		{ "", 1, "empty" },
+		{ "untrusted\n", 1, "names" },
+		{ "level: [full]\n", 1, "level" },
+		{ "level: unavailable\n", 1, "level" },
+		{ "level: full\nworkspace: yes\n", 2, "workspace" },
+		{ "level: full\nlevel: full\n", 2, "twice" },
+		{ "level: full\n---\nlevel: full\n", 2, "one YAML document" },
+		{ "level: !!python/name:os.system full\n", 1, "tags" },
+		{ "? [a]\n: b\n", 1, "key" },
+		{ "level: \xff\n", 1, "UTF-8" },
+		{ "level:\tfull\n\tworkspace: rw\n", 2, "tab" },
+		{ "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n", 1, "anchors" },
+		{ "preset: [untrusted]\n", 1, "preset" },
+		{ "limits: [1]\n", 1, "limits" },
+		{ "limits:\n  pids: 5\n  pids: 6\n", 3, "twice" },
+		{ "limits:\n  memory: -1\n", 2, "bytes" },
+		{ "limits: {memory: 99999999999999999999}\n", 1, "bytes" },
+		{ "limits: {memory: 9999999T}\n", 1, "bytes" },
+		{ "limits: {memory: 99999999iB}\n", 1, "bytes" },
+		{ "limits: {memory: [1G]}\n", 1, "bytes" },
+		{ "limits: {pids: 0x10}\n", 1, "number" },
+		{ "limits: {cpus: nan}\n", 1, "number" },
+		{ "limits: {cpus: 0x10}\n", 1, "number" },
+		{ "limits: {wall_time: 1e99}\n", 1, "number" },
+		{ "limits: {tmp: none}\n", 1, "tmp" },
+		{ "limits: {files: 3}\n", 1, "32" },
+		{ "env: [A=B]\n", 1, "env" },
+		{ "env: {'A=B': c}\n", 1, "env" },
+		{ "env: {A: \"x\\0y\"}\n", 1, "NUL" },
+		{ "env: {A: 1, A: 2}\n", 1, "twice" },
+		{ "network: allow\n", 1, "network" },
+		{ "network:\n  allow: ['a:1']\n  deny: ['b:1']\n", 2, "network" },
+		{ "network:\n  allow:\n    - a.org:443\n    - https://a.org:443\n", 4, "HOST:PORT" },
+		{ "network: {allow: ['a.org:+443']}\n", 1, "HOST:PORT" },
+		{ "network: {allow: ['a.org:70000']}\n", 1, "HOST:PORT" },
+		{ "network: {allow: ['10.0.0.0/8:443']}\n", 1, "HOST:PORT" },
+		{ "network: {allow: ['*:443']}\n", 1, "HOST:PORT" },
+		{ "network: {allow: ['a.*.org:443']}\n", 1, "HOST:PORT" },
+		{ "filesystem: {exec: [/x]}\n", 1, "unknown key" },
+		{ "filesystem: {read: /x}\n", 1, "list" },
+		{ "filesystem: {read: [x]}\n", 1, "absolute" },
+		{ "filesystem: {read: [/]}\n", 1, "absolute" },
+		{ "filesystem: {read: [//]}\n", 1, "absolute" },
+		{ "filesystem: {read: [/x/..]}\n", 1, "absolute" },
+		{ "filesystem: {read: [/x/./y]}\n", 1, "absolute" },
+		{ "filesystem: {read: [/proc/1]}\n", 1, "its own" },
+		{ "filesystem: {write: [/dev]}\n", 1, "its own" },
+		{ "filesystem:\n  read: [/x//y]\n  hide: [/x/y/]\n", 3, "hidden" },
+		{ "filesystem:\n  hide: [/x]\n  write: [/x/y]\n", 2, "hidden" },
+		{ "filesystem:\n  read: [/bin]\n  hide: [/usr/bin]\n", 3, "hidden" }, /* a link, where /usr is merged */
+		{ "filesystem:\n  write: [/x]\n  read: [/x/y]\n", 3, "read-only" },
+		{ "filesystem:\n  write: [/x, /x/y]\n", 2, "again" },
+	};
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+		struct cell__policy p;
+		struct cell_error err = { 0 };
+		char line[16];
+		if (strstr(rows[i].text, "/usr/bin") && readlink("/bin", line, sizeof line) < 0)
+			continue;
+		snprintf(line, sizeof line, "line %d:", rows[i].line);
+		if (parse(rows[i].text, &p, &err) == 0)
+			fail_msg("accepted: %s", rows[i].text);
+		assert_int_equal(err.code, CELL_E_INVALID);
+		if (!strstr(err.msg, line) || !strstr(err.msg, rows[i].words))
+			fail_msg("%s: %s", rows[i].text, err.msg);
+	}
+}
+
 static void build(enum cell_plan_level level, struct cell__buf *out, enum cell_plan_level least, int want)
 {
 	struct cell__machine machine = { .level = level, .landlock_abi = 7, .seccomp = true };
@@ -93,7 +170,24 @@ static void levels(void **state)
 	assert_true(has_op(plan, CELL_OP_NAMESPACES, CELL_STAGE_SHELL));
 	assert_int_equal(cell__plan_print(plan, &text), 0);
 	assert_non_null(strstr(text.data, "drop all capabilities"));
-	/* less than asked for is refused */
+	/* Less than asked for is refused, with what is to be done. */
+	struct cell__machine ubuntu = { .level = CELL_LEVEL_NO_USERNS, .landlock_abi = 5, .seccomp = true,
+					.reason = "a user namespace was made but nothing can be mounted in it: Permission denied",
+					.advice = CELL_ADVICE_APPARMOR };
+	struct cell__plan_env no_env = { 0 };
+	struct cell__policy p;
+	struct cell_error err = { 0 };
+	assert_int_equal(parse("filesystem: {hide: [/x]}\nnetwork: deps-only\n", &p, &err), 0);
+	for (int i = 0; i < 3; i++) {
+		assert_int_equal(cell__plan_build(&p, &ubuntu, &no_env, 1, &none, &err), -1);
+		assert_int_equal(err.code, CELL_E_UNAVAILABLE);
+		assert_non_null(strstr(err.msg, i == 0 ? "\"full\"" : i == 1 ? "deps-only" : "hide"));
+		assert_non_null(strstr(err.msg, "nothing can be mounted"));
+		assert_non_null(strstr(err.msg, "`sysctl kernel.apparmor_restrict_unprivileged_userns=0` (AppArmor, Ubuntu"));
+		p.level = CELL_LEVEL_NO_USERNS;
+		p.network = i == 0 ? CELL_NET_DEPS : CELL_NET_NONE;
+	}
+	cell__policy_finish(&p);
 	build(CELL_LEVEL_NO_USERNS, &none, CELL_LEVEL_FULL, -1);
 	build(CELL_LEVEL_UNAVAILABLE, &none, CELL_LEVEL_NO_USERNS, -1);
 	build(CELL_LEVEL_NO_USERNS, &lower, CELL_LEVEL_NO_USERNS, 0);
@@ -472,8 +566,9 @@ static void turns_taken(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(policies),      cmocka_unit_test(levels),    cmocka_unit_test(damaged_plans),
-		cmocka_unit_test(cgroup_places), cmocka_unit_test(cgroup_v2_files), cmocka_unit_test(cgroup_v2_life), cmocka_unit_test(turns_taken),
+		cmocka_unit_test(policies),        cmocka_unit_test(bad_policies),   cmocka_unit_test(levels),
+		cmocka_unit_test(damaged_plans),   cmocka_unit_test(cgroup_places),  cmocka_unit_test(cgroup_v2_files),
+		cmocka_unit_test(cgroup_v2_life),  cmocka_unit_test(turns_taken),
 		cmocka_unit_test(rules),         cmocka_unit_test(addresses), cmocka_unit_test(requests),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
