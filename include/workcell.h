@@ -71,6 +71,7 @@ extern "C" {
 	X(E_FORBIDDEN, "forbidden", 403, -32031, 125, "PermissionError")          \
 	X(E_BUSY, "busy", 429, -32032, 125, "BusyError")                          \
 	X(E_EXPIRED, "session_expired", 410, -32033, 125, "SessionClosedError")   \
+	X(E_STORAGE, "storage_unavailable", 503, -32034, 125, "OSError")          \
 	X(OUT_EXCEPTION, "exception", 200, -32100, 1, "CodeExecutionError")       \
 	X(OUT_TIMEOUT, "timeout", 200, -32101, 124, "TimeoutError")               \
 	X(OUT_INTERRUPTED, "interrupted", 200, -32102, 1, "InterruptedError")     \

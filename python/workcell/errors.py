@@ -325,6 +325,7 @@ _BY_WORD: Dict[str, Type[CodeModeError]] = {
     "start_timeout": StartTimeoutError,
     "disabled": RuntimeDepsDisabledError,
     "io": StorageError,
+    "storage_unavailable": StorageError,
     "protocol": ServerError,
     "version_mismatch": ServerError,
     "unauthorized": AuthError,

@@ -100,6 +100,7 @@ static struct {
 	struct serve_flags *flags;
 	struct cell_cli_host *host;
 	struct cell_cli_session_options *session;
+	const json_t *servers; /* of MCP, by name */
 	char *cert, *key, *work_dir;
 	int work_fd;
 } live = { .work_fd = -1 };
@@ -208,6 +209,47 @@ static int sync_space(struct cell_space *space, struct cell_error *err)
 	return status;
 }
 
+/* A server starts when it is first used. */
+static int add_servers(struct cell_space *space, struct cell_error *err)
+{
+	const char *name;
+	json_t *params;
+	int status = 0;
+
+	json_object_foreach((json_t *)live.servers, name, params) {
+		char *text = json_dumps(params, JSON_COMPACT);
+
+		status = text ? cell_space_add_mcp(space, name, text, err) : cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for %.60s", name);
+		free(text);
+		if (status < 0)
+			return cell__cli_fail(err, err->code, 0, "MCP server '%.60s' of TOOLS_CONFIG: %s", name, strdupa(err->msg));
+	}
+	return 0;
+}
+
+/* For --check-config: nothing is started, and no storage touched. */
+static int check_servers(struct cell_error *err)
+{
+	struct cell_engine_options engine_options = CELL_ENGINE_OPTIONS_INIT;
+	struct cell_space_options space_options = CELL_SPACE_OPTIONS_INIT;
+	struct cell_engine *engine;
+	struct cell_space *space;
+	int status;
+
+	if (!json_object_size(live.servers))
+		return 0;
+	engine_options.pool_size = 0;
+	if (cell_engine_create(&engine_options, &engine, err) < 0)
+		return -1;
+	status = cell_space_open(engine, &space_options, &space, err);
+	if (!status) {
+		status = add_servers(space, err);
+		cell_space_close(space);
+	}
+	cell_engine_destroy(engine);
+	return status;
+}
+
 static int open_space(void *arg, const char *workspace_id, struct cell_space **ret_space, struct cell_error *err)
 {
 	struct cell_cli_space_flags flags = live.flags->session.space;
@@ -219,7 +261,7 @@ static int open_space(void *arg, const char *workspace_id, struct cell_space **r
 	if (cell__cli_space_create(&flags, live.host->engine, live.session->python, live.session->cwd, &space, err) < 0)
 		return -1;
 	/* A workspace has an environment of its own. */
-	if (sync_space(space, err) < 0) {
+	if (add_servers(space, err) < 0 || sync_space(space, err) < 0) {
 		cell_space_close(space);
 		return -1;
 	}
@@ -473,6 +515,15 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 	live.session = &session;
 	options->space = host.space;
 	options->session = &session.options;
+	if (json_object_size(live.servers) &&
+	    (!strcmp(session.options.executor, "container") || !strcmp(session.options.executor, "remote"))) {
+		cell__cli_fail(err, CELL_E_INVALID, 0,
+			       "with the executor %s calls are made elsewhere, where the MCP servers of TOOLS_CONFIG are not known: define them there",
+			       session.options.executor);
+		goto out;
+	}
+	if (add_servers(host.space, err) < 0)
+		goto out;
 	if (cell__cli_has_storage(space))
 		options->open_space = open_space;
 	if (!session.options.cwd && make_work_dir(err) < 0)
@@ -524,7 +575,10 @@ int cell__cmd_serve(int argc, char **argv)
 		cell__serve_arguments_finish(&arguments);
 		return exit_status;
 	}
+	live.servers = arguments.servers;
 	status = fill_options(&flags, &options, &err);
+	if (!status && flags.check_config)
+		status = check_servers(&err);
 	if (!status && flags.check_config)
 		printf("the configuration is good\n");
 	else if (!status)

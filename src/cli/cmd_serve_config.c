@@ -13,11 +13,15 @@
 #include <unistd.h>
 #include <yaml.h>
 
+#define SERVER_DEPTH 3 /* of what describes an MCP server */
+
 void cell__serve_arguments_finish(struct cell_serve_arguments *arguments)
 {
 	for (int i = 0; i < arguments->count; i++)
 		free(arguments->list[i]);
 	arguments->count = 0;
+	json_decref(arguments->servers);
+	arguments->servers = NULL;
 }
 
 static int add_argument(struct cell_serve_arguments *arguments, struct cell_error *err, const char *format, ...)
@@ -205,30 +209,128 @@ static int add_packages(struct cell_serve_arguments *arguments, const char *list
 	return status;
 }
 
+static const char *scalar_of(const yaml_node_t *node)
+{
+	return node->type == YAML_SCALAR_NODE ? (const char *)node->data.scalar.value : "";
+}
+
+static int add_python_deps(struct cell_serve_arguments *arguments, yaml_document_t *document, const yaml_node_t *list, const char *path,
+			   struct cell_error *err)
+{
+	int status = 0;
+
+	if (list->type != YAML_SEQUENCE_NODE)
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "%s:%zu: python_deps is a list", path, list->start_mark.line + 1);
+	for (yaml_node_item_t *item = list->data.sequence.items.start; !status && item < list->data.sequence.items.top; item++) {
+		yaml_node_t *spec = yaml_document_get_node(document, *item);
+
+		if (spec->type != YAML_SCALAR_NODE)
+			return cell__cli_fail(err, CELL_E_INVALID, 0, "%s:%zu: a package is a text", path, spec->start_mark.line + 1);
+		status = add_argument(arguments, err, "--dep=%s", (const char *)spec->data.scalar.value);
+	}
+	return status;
+}
+
+/* Texts but for what is a number by its key; NULL: no memory, not UTF-8, a key twice, or deeper than any key of a server is. */
+static json_t *json_of(yaml_document_t *document, const yaml_node_t *node, const char *key, int depth)
+{
+	json_t *value = NULL;
+	char *end;
+
+	if (node->type == YAML_SCALAR_NODE) {
+		const char *text = (const char *)node->data.scalar.value;
+		double number = strtod(text, &end);
+		bool is_number = (!strcmp(key, "timeout") || !strcmp(key, "start_timeout")) && *text && !*end;
+
+		return is_number ? json_real(number) : json_stringn(text, node->data.scalar.length);
+	}
+	if (depth == SERVER_DEPTH)
+		return NULL;
+	if (node->type == YAML_SEQUENCE_NODE) {
+		value = json_array();
+		for (yaml_node_item_t *item = node->data.sequence.items.start; item < node->data.sequence.items.top; item++) {
+			if (json_array_append_new(value, json_of(document, yaml_document_get_node(document, *item), "", depth + 1)) < 0)
+				goto bad;
+		}
+		return value;
+	}
+	value = json_object();
+	for (yaml_node_pair_t *pair = node->data.mapping.pairs.start; pair < node->data.mapping.pairs.top; pair++) {
+		const char *name = scalar_of(yaml_document_get_node(document, pair->key));
+
+		if (json_object_get(value, name) ||
+		    json_object_set_new(value, name, json_of(document, yaml_document_get_node(document, pair->value), name, depth + 1)) < 0)
+			goto bad;
+	}
+	return value;
+bad:
+	json_decref(value);
+	return NULL;
+}
+
+/* A list of {name, ...}, or a mapping of names: what a definition of the type mcp has (docs/mcp.md). */
+static int add_server(struct cell_serve_arguments *arguments, yaml_document_t *document, const char *name, const yaml_node_t *node,
+		      const char *path, struct cell_error *err)
+{
+	json_t *params = node->type == YAML_MAPPING_NODE ? json_of(document, node, "", 0) : NULL;
+	json_t *own = json_incref(json_object_get(params, "name"));
+	size_t line = node->start_mark.line + 1;
+	int status = -1;
+
+	json_object_del(params, "name");
+	if (!name)
+		name = json_string_value(own);
+	if (!params || !name || !*name)
+		cell__cli_fail(err, CELL_E_INVALID, 0, "%s:%zu: an MCP server is a mapping: name, and command or url", path, line);
+	else if (json_object_get(arguments->servers, name))
+		cell__cli_fail(err, CELL_E_INVALID, 0, "%s:%zu: there are two MCP servers '%.60s'", path, line, name);
+	else if (json_object_set(arguments->servers, name, params) < 0)
+		cell__cli_fail(err, CELL_E_INVALID, 0, "%s:%zu: the name is no UTF-8", path, line);
+	else
+		status = 0;
+	json_decref(own);
+	json_decref(params);
+	return status;
+}
+
+static int add_servers(struct cell_serve_arguments *arguments, yaml_document_t *document, const yaml_node_t *node, const char *path,
+		       struct cell_error *err)
+{
+	int status = 0;
+
+	if (!arguments->servers && !(arguments->servers = json_object()))
+		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the configuration");
+	if (node->type == YAML_SEQUENCE_NODE) {
+		for (yaml_node_item_t *item = node->data.sequence.items.start; !status && item < node->data.sequence.items.top; item++)
+			status = add_server(arguments, document, NULL, yaml_document_get_node(document, *item), path, err);
+	} else if (node->type == YAML_MAPPING_NODE) {
+		for (yaml_node_pair_t *pair = node->data.mapping.pairs.start; !status && pair < node->data.mapping.pairs.top; pair++)
+			status = add_server(arguments, document, scalar_of(yaml_document_get_node(document, pair->key)),
+					    yaml_document_get_node(document, pair->value), path, err);
+	} else if (*scalar_of(node)) {
+		status = cell__cli_fail(err, CELL_E_INVALID, 0, "%s:%zu: mcp_servers is a list", path, node->start_mark.line + 1);
+	}
+	return status;
+}
+
 static int add_tools_config(struct cell_serve_arguments *arguments, yaml_document_t *document, const char *path, struct cell_error *err)
 {
 	yaml_node_t *root = yaml_document_get_root_node(document);
 	int status = 0;
 
 	if (root && root->type != YAML_MAPPING_NODE)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "%s: TOOLS_CONFIG is a mapping: python_deps: [...]", path);
-	for (yaml_node_pair_t *pair = root ? root->data.mapping.pairs.start : NULL; pair && pair < root->data.mapping.pairs.top; pair++) {
-		yaml_node_t *key = yaml_document_get_node(document, pair->key), *value = yaml_document_get_node(document, pair->value);
-		const char *name = key->type == YAML_SCALAR_NODE ? (const char *)key->data.scalar.value : "";
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "%s: TOOLS_CONFIG is a mapping: mcp_servers: [...], python_deps: [...]", path);
+	for (yaml_node_pair_t *pair = root ? root->data.mapping.pairs.start : NULL; !status && pair && pair < root->data.mapping.pairs.top;
+	     pair++) {
+		yaml_node_t *value = yaml_document_get_node(document, pair->value);
+		const char *name = scalar_of(yaml_document_get_node(document, pair->key));
 
-		if (strcmp(name, "python_deps")) {
-			warn(arguments, "TOOLS_CONFIG", "has more than python_deps, which is not read: tools and MCP servers are files in TOOLS_PATH");
-			continue;
-		}
-		if (value->type != YAML_SEQUENCE_NODE)
-			return cell__cli_fail(err, CELL_E_INVALID, 0, "%s:%zu: python_deps is a list", path, value->start_mark.line + 1);
-		for (yaml_node_item_t *item = value->data.sequence.items.start; !status && item < value->data.sequence.items.top; item++) {
-			yaml_node_t *spec = yaml_document_get_node(document, *item);
-
-			if (spec->type != YAML_SCALAR_NODE)
-				return cell__cli_fail(err, CELL_E_INVALID, 0, "%s:%zu: a package is a text", path, spec->start_mark.line + 1);
-			status = add_argument(arguments, err, "--dep=%s", (const char *)spec->data.scalar.value);
-		}
+		if (!strcmp(name, "python_deps"))
+			status = add_python_deps(arguments, document, value, path, err);
+		else if (!strcmp(name, "mcp_servers"))
+			status = add_servers(arguments, document, value, path, err);
+		else
+			warn(arguments, "TOOLS_CONFIG", "has more than mcp_servers and python_deps, which is not read: tools are files in TOOLS_PATH");
 	}
 	return status;
 }

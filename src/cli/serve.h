@@ -9,6 +9,7 @@
 struct cell_serve_arguments {
 	char *list[CELL_SERVE_MAX_ARGUMENTS + 1]; /* list[0] is the command's name */
 	int count;
+	json_t *servers; /* of MCP, parameters by name; NULL: none */
 	bool quiet; /* what is odd was said before */
 };
 

@@ -446,6 +446,16 @@ static void package_removed(struct cell__request *request, json_t *result, const
 	next_package(request);
 }
 
+/* One that is no package keeps the others from nothing, and those before it were done already. */
+static void package_invalid(struct cell__request *request)
+{
+	json_t *packages = json_object_get(request->json, "packages");
+
+	json_array_append(json_object_get(request->query, "failed"), json_array_get(packages, 0));
+	json_array_remove(packages, 0);
+	next_package(request);
+}
+
 static void next_package(struct cell__request *request)
 {
 	json_t *package = json_array_get(json_object_get(request->json, "packages"), 0);
@@ -460,7 +470,13 @@ static void next_package(struct cell__request *request)
 
 void cell__handle_packages(struct cell__request *request)
 {
+	if (json_array_size(json_object_get(request->json, "packages")) > CELL_SERVER_MAX_PACKAGES) {
+		cell__answer_fail(request, MHD_HTTP_CONTENT_TOO_LARGE, CELL_E_LIMIT, "a request has at most %u packages",
+				  CELL_SERVER_MAX_PACKAGES);
+		return;
+	}
 	json_decref(request->query);
 	request->query = json_pack("{s:[],s:[],s:[],s:[],s:[]}", "installed", "already_present", "removed", "not_found", "failed");
+	request->invalid = package_invalid;
 	cell__with_space(request, next_package);
 }

@@ -428,7 +428,7 @@ static enum MHD_Result take_argument(void *arg, enum MHD_ValueKind kind, const c
 		query->bad = true;
 		return MHD_NO;
 	}
-	if (field->kind == CELL_KIND_INTEGER || field->kind == CELL_KIND_BOOL)
+	if (field->kind == CELL_KIND_INTEGER || field->kind == CELL_KIND_COUNT || field->kind == CELL_KIND_BOOL)
 		item = json_loads(text.data, JSON_DECODE_ANY, NULL);
 	json_object_set_new(query->request->query, name, item ? item : json_string(text.data));
 	return MHD_YES;

@@ -14,6 +14,7 @@ static json_t *schema_of(const struct cell__field *field)
 	static const char *const types[] = {
 		[CELL_KIND_STRING] = "string", [CELL_KIND_NUMBER] = "number", [CELL_KIND_INTEGER] = "integer",
 		[CELL_KIND_BOOL] = "boolean", [CELL_KIND_OBJECT] = "object", [CELL_KIND_STRINGS] = "array",
+		[CELL_KIND_NAME] = "string", [CELL_KIND_SECONDS] = "number", [CELL_KIND_COUNT] = "integer",
 	};
 	json_t *schema = json_object();
 
@@ -22,6 +23,8 @@ static json_t *schema_of(const struct cell__field *field)
 								      json_string(types[field->kind]));
 	if (field->kind == CELL_KIND_STRINGS)
 		json_object_set_new(schema, "items", json_pack("{s:s}", "type", "string"));
+	if (field->kind == CELL_KIND_SECONDS || field->kind == CELL_KIND_COUNT)
+		json_object_set_new(schema, "minimum", json_integer(field->kind == CELL_KIND_COUNT));
 	if (field->about)
 		json_object_set_new(schema, "description", json_string(field->about));
 	return schema;

@@ -76,6 +76,12 @@ static bool is_kind(enum cell__kind kind, const json_t *value)
 				return false;
 		}
 		return true;
+	case CELL_KIND_NAME:
+		return json_is_string(value) && strlen(json_string_value(value)) == json_string_length(value);
+	case CELL_KIND_SECONDS:
+		return json_is_number(value) && json_number_value(value) >= 0;
+	case CELL_KIND_COUNT:
+		return json_is_integer(value) && json_integer_value(value) > 0;
 	case CELL_KIND_ANY:
 		return true;
 	}
@@ -92,6 +98,9 @@ static const char *kind_words(enum cell__kind kind)
 		[CELL_KIND_OBJECT] = "Input should be an object",
 		[CELL_KIND_STRINGS] = "Input should be a list of strings",
 		[CELL_KIND_ANY] = "",
+		[CELL_KIND_NAME] = "Input should be a valid string",
+		[CELL_KIND_SECONDS] = "Input should be a number of 0 or more",
+		[CELL_KIND_COUNT] = "Input should be an integer of 1 or more",
 	};
 
 	return words[kind];

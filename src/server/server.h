@@ -28,6 +28,7 @@
 #define CELL_SERVER_MAX_WORKSPACES 256u   /* open at once */
 #define CELL_SERVER_MAX_PARAMS 3u
 #define CELL_SERVER_MAX_PATH 8192u
+#define CELL_SERVER_MAX_PACKAGES 256u     /* of one request; each is a call deeper when it is answered at once */
 #define CELL_SERVER_MAX_RUNS_KEPT 16u     /* ended runs of one session whose events can still be read */
 #define CELL_SERVER_MAX_READERS 16u       /* of one run */
 #define CELL_SERVER_ADDRESSES 1024u       /* whose failures are counted */
@@ -43,7 +44,9 @@ struct cell__workspace;
 
 enum cell__scope { CELL_SCOPE_OPEN = 0, CELL_SCOPE_READ = 1, CELL_SCOPE_RUN = 2, CELL_SCOPE_ADMIN = 4 };
 
-enum cell__kind { CELL_KIND_STRING, CELL_KIND_NUMBER, CELL_KIND_INTEGER, CELL_KIND_BOOL, CELL_KIND_OBJECT, CELL_KIND_STRINGS, CELL_KIND_ANY };
+enum cell__kind { CELL_KIND_STRING, CELL_KIND_NUMBER, CELL_KIND_INTEGER, CELL_KIND_BOOL, CELL_KIND_OBJECT, CELL_KIND_STRINGS, CELL_KIND_ANY,
+		  CELL_KIND_NAME /* a text without a zero byte */, CELL_KIND_SECONDS /* a number, 0 or more */,
+		  CELL_KIND_COUNT /* an integer, 1 or more */ };
 
 /* A member of a body, or a parameter of a query. */
 struct cell__field {
@@ -153,6 +156,7 @@ struct cell__request {
 	/* the handler's own */
 	struct cell__served *served;
 	struct cell__workspace *workspace;
+	void (*invalid)(struct cell__request *request); /* an operation's arguments are bad; NULL: that is the answer */
 };
 
 struct cell__connection {

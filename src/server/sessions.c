@@ -169,9 +169,11 @@ void cell__served_open(struct cell__request *request, const char *workspace_id, 
 	struct cell__served *served;
 	struct opening *opening;
 
-	if (!workspace_id)
+	bool given = workspace_id != NULL;
+
+	if (!given)
 		workspace_id = request->who.workspace;
-	if (*workspace_id && !cell__workspace_id_ok(workspace_id)) {
+	if (given && !cell__workspace_id_ok(workspace_id)) {
 		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID,
 				  "workspace_id must be 1-128 characters using only ASCII letters, digits, underscores, or hyphens");
 		return;

@@ -280,7 +280,9 @@ static void handle_failure(struct cell__call *call, int code, const char *type, 
 
 	(void)type;
 	undo(asked);
-	if (asked->request)
+	if (asked->request && asked->request->invalid && code == CELL_E_INVALID)
+		asked->request->invalid(asked->request);
+	else if (asked->request)
 		cell__answer_fail(asked->request, cell_code_http_status(code) >= 400 ? (unsigned)cell_code_http_status(code) : MHD_HTTP_FORBIDDEN,
 				  code, "%s", message); /* the only outcome of code that is one of calls too: rejected */
 	asked_done(asked);

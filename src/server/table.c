@@ -11,15 +11,15 @@
 
 static const struct cell__field execute_fields[] = {
 	{ "code", CELL_KIND_STRING, true, false, "Python, one cell" },
-	{ "timeout", CELL_KIND_NUMBER, false, true, "seconds; 0 or null: the server's default" },
+	{ "timeout", CELL_KIND_SECONDS, false, true, "seconds; 0 or null: the server's default" },
 	END,
 };
 static const struct cell__field session_fields[] = {
-	{ "workspace_id", CELL_KIND_STRING, false, true, "1-128 letters, digits, underscores or hyphens" },
+	{ "workspace_id", CELL_KIND_NAME, false, true, "1-128 letters, digits, underscores or hyphens" },
 	END,
 };
 static const struct cell__field packages_fields[] = { { "packages", CELL_KIND_STRINGS, true, false, NULL }, END };
-static const struct cell__field package_fields[] = { { "package", CELL_KIND_STRING, true, false, "name, extras, versions" }, END };
+static const struct cell__field package_fields[] = { { "package", CELL_KIND_NAME, true, false, "name, extras, versions" }, END };
 static const struct cell__field workflow_fields[] = {
 	{ "name", CELL_KIND_STRING, true, false, NULL },
 	{ "source", CELL_KIND_STRING, true, false, "Python with a function run" },
@@ -46,7 +46,7 @@ static const struct cell__field call_fields[] = {
 };
 static const struct cell__field search_query[] = {
 	{ "query", CELL_KIND_STRING, true, false, NULL },
-	{ "limit", CELL_KIND_INTEGER, false, false, NULL },
+	{ "limit", CELL_KIND_COUNT, false, false, NULL },
 	END,
 };
 static const struct cell__field put_query[] = {

@@ -359,7 +359,7 @@ static void start_finding(struct cell__seeker *seeker, struct cell__tools *tools
 	finding->call = call;
 	finding->tools = tools;
 	finding->view = *view;
-	finding->limit = limit > 0 && limit <= (json_int_t)CELL__SEARCH_LIMIT ? (size_t)limit : DEFAULT_LIMIT;
+	finding->limit = limit <= 0 ? DEFAULT_LIMIT : limit < (json_int_t)CELL__SEARCH_LIMIT ? (size_t)limit : CELL__SEARCH_LIMIT;
 	finding->next = seeker->findings;
 	if (finding->next)
 		finding->next->prev = finding;

@@ -127,8 +127,10 @@ static void workflow_list(struct op *op)
 static void workflow_search(struct op *op)
 {
 	json_int_t limit = json_integer_value(json_object_get(op->args, "limit"));
-	if (limit <= 0 || limit > (json_int_t)CELL__SEARCH_LIMIT)
+	if (limit <= 0)
 		limit = 5;
+	if (limit > (json_int_t)CELL__SEARCH_LIMIT)
+		limit = CELL__SEARCH_LIMIT;
 	finish_op(op, cell__workflow_search(op->storage->store, text_arg(op, "query", ""), (size_t)limit, &op->result,
 					    &op->err));
 }

@@ -15,6 +15,10 @@
 
 static int fail_write(struct cell_error *err, const char *name, int sys)
 {
+	if (sys == ENOTDIR)
+		return cell_fail(err, CELL_E_EXISTS, 0, "Cannot write artifact '%.120s': an artifact has the name of its folder", name);
+	if (sys == EISDIR)
+		return cell_fail(err, CELL_E_EXISTS, 0, "Cannot write artifact '%.120s': a folder of artifacts has this name", name);
 	return cell_fail(err, CELL_E_IO, sys, "Cannot write artifact '%.120s'", name);
 }
 
@@ -160,6 +164,7 @@ static void abort_write(struct cell__artifact_writer *base)
 static int begin_file(struct file_writer *writer, struct cell_error *err)
 {
 	const char *last;
+	struct stat st;
 	writer->dir_fd = cell__dir_open(writer->base.store->root_fd, FOLDER, true);
 	if (writer->dir_fd < 0)
 		return fail_write(err, writer->name, errno);
@@ -169,6 +174,8 @@ static int begin_file(struct file_writer *writer, struct cell_error *err)
 			return fail_open(err, writer->name, errno);
 		return fail_write(err, writer->name, errno);
 	}
+	if (fstatat(writer->parent_fd, last, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode))
+		return fail_write(err, writer->name, EISDIR);
 	if (!atomic_exchange(&writer->base.store->swept, true)) {
 		/* Taking the lock completes what a dead writer's journal needs its temporary files for. */
 		CELL_AUTO_FD int lock = -1;

@@ -178,6 +178,8 @@ int cell__redis_run(struct cell__redis *redis, const struct cell__redis_batch *b
 			pause_ms(pause);
 			continue;
 		}
+		if (tried != FAILED)
+			why.code = CELL_E_STORAGE;
 		if (tried != FAILED && over)
 			set_down(redis, &why);
 		if (unknown)

@@ -240,3 +240,15 @@ def test_mcp_keeps_where_others_do(redis):
         assert server.wait(support.DEADLINE) == 0
     assert not answers[1]["result"].get("isError"), answers
     assert redis.ask("HEXISTS", "py-code-mode:workflows:__workflows__", "m") == 1
+
+
+def test_a_session_server_without_its_redis_says_503(tmp_path):
+    redis = spaces.Redis()
+    server = serving.Server("--executor", "subprocess", "--storage", "redis+unix://%s" % redis.socket, pool=0)
+    assert server.ask("PUT", "/api/artifacts/a", b"1").status == 200
+    redis.close()
+    for method, path in (("GET", "/api/artifacts/a"), ("PUT", "/api/artifacts/b"), ("GET", "/info"), ("GET", "/api/deps")):
+        answer = server.ask(method, path, b"2" if method == "PUT" else None)
+        assert answer.status == 503 and answer.code == "storage_unavailable", answer
+    assert server.execute("1")["value"] == 1
+    server.close()

@@ -101,11 +101,15 @@ def test_reset_ends_the_session(server):
 
 
 def test_bodies_are_checked(server):
-    for body in (b"{", b"", b"[]", b'{"code": 1}', b'{"cod": "1"}', b'{"code":"1","code":"2"}', b'{"code":"1","timeout":"x"}'):
+    for body in (b"{", b"", b"[]", b'{"code": 1}', b'{"cod": "1"}', b'{"code":"1","code":"2"}', b'{"code":"1","timeout":"x"}',
+                 b'{"code":"1","timeout":-1}'):
         answer = server.ask("POST", "/execute", body)
         assert answer.status == 422 and isinstance(answer.json["detail"], list), (body, answer)
     assert server.ask("GET", "/api/tools/search").status == 422
-    assert server.ask("GET", "/api/tools/search?query=x&limit=z").status == 422
+    for limit in ("z", "0", "-1", "1.5"):
+        assert server.ask("GET", "/api/tools/search?query=x&limit=" + limit).status == 422
+        assert server.ask("GET", "/api/workflows/search?query=x&limit=" + limit).status == 422
+    assert server.ask("POST", "/sessions", {"workspace_id": "a\0b"}).status == 422
     assert server.ask("GET", "/api/artifacts/%zz").status == 400
 
 
@@ -225,6 +229,11 @@ def test_artifacts(server):
     answer = server.ask("POST", "/api/artifacts", {"name": "../out", "data": 1})
     assert answer.status == 400, answer
     assert server.ask("GET", "/api/artifacts/..%2fout").status == 400
+    assert server.ask("PUT", "/api/artifacts/dir/file", b"x").status == 200
+    for name in ("dir", "dir/file/deeper"):
+        answer = server.ask("PUT", "/api/artifacts/" + name, b"x")
+        assert answer.status == 409 and answer.code == "exists", answer
+    assert server.ask("DELETE", "/api/artifacts/dir/file").status == 200
 
 
 def test_deps(server):
@@ -233,6 +242,12 @@ def test_deps(server):
     assert server.ask("POST", "/api/deps/remove", {"package": "nothing"}).json == {
         "removed": [], "not_found": ["nothing"], "failed": [], "removed_from_config": False}
     assert server.ask("POST", "/install_deps", {"packages": []}).json["installed"] == []
+    empty = {"installed": [], "already_present": [], "removed": [], "not_found": [], "failed": []}
+    assert server.ask("POST", "/install_deps", {"packages": ["-e .", "a\0b"]}).json == {**empty, "failed": ["-e .", "a\0b"]}
+    assert server.ask("POST", "/uninstall_deps", {"packages": ["-y", "nothing", ""]}).json == {**empty, "failed": ["-y"], "not_found": ["nothing", ""]}
+    assert len(server.ask("POST", "/uninstall_deps", {"packages": [""] * 256}).json["not_found"]) == 256
+    many = server.ask("POST", "/uninstall_deps", {"packages": [""] * 100000})
+    assert many.status == 413 and many.code == "limit", many
 
 
 # ---- /v1 ---------------------------------------------------------------------------------------------------
@@ -381,7 +396,7 @@ def test_workspaces(server):
     assert server.execute("artifacts.load('who')", session=other, token=BOB)["value"] == "one"
     assert server.ask("GET", "/info", session=one).json["artifacts_path"].endswith("/workspaces/w1/artifacts")
     for bad in ("a/b", "", "x" * 129, "ä"):
-        answer = server.ask("POST", "/sessions", {"workspace_id": bad or " "})
+        answer = server.ask("POST", "/sessions", {"workspace_id": bad})
         assert answer.status == 400 and answer.json["detail"].startswith("workspace_id must be 1-128"), answer
 
 

@@ -38,7 +38,8 @@ def test_files(tmp_path):
         spaces.make_wheel(wheels, name, "1.0", "x = 1\n")
     base, tools = tmp_path / "base", tmp_path / "tools"
     spaces.write_files(tools, {"echo.yaml": json.dumps(ECHO, ensure_ascii=False)})
-    (tmp_path / "tools.yaml").write_text("python_deps: [wc-three]\nmcp_servers: [{name: x}]\n")
+    adder = {"name": "adder", "command": support.PYTHON, "args": [os.path.join(support.ROOT, "bench", "mcp_server.py")], "timeout": 30}
+    (tmp_path / "tools.yaml").write_text(json.dumps({"python_deps": ["wc-three"], "mcp_servers": [adder], "tools": []}))
     env = {"WORKFLOWS_PATH": base / "workflows", "SKILLS_PATH": base / "skills", "ARTIFACTS_PATH": "%s/artifacts/" % base,
            "DEPS_PATH": base / "deps", "STORAGE_BASE_PATH": base, "TOOLS_PATH": tools, "TOOLS_CONFIG": tmp_path / "tools.yaml",
            "CONTAINER_DEPS": "wc-one>=0.5,<2, wc-two", "DEFAULT_TIMEOUT": "0.5", "MAX_EXECUTION_TIME": "3", "HOST": "127.0.0.2", "PORT": "0",
@@ -48,9 +49,13 @@ def test_files(tmp_path):
                             env={**{k: str(v) for k, v in env.items()}, "XDG_CACHE_HOME": str(tmp_path / "cache"),
                                  "PATH": os.pathsep.join([os.path.dirname(support.PYTHON), os.environ["PATH"]])}.items())
     assert server.address == "127.0.0.2"
-    assert "warning: TOOLS_CONFIG has more than python_deps" in server.text()
+    assert "warning: TOOLS_CONFIG has more than mcp_servers and python_deps" in server.text()
     info = server.ask("GET", "/info").json
-    assert info["artifacts_path"] == "%s/artifacts" % base and info["tools"] == [{"name": "echo", "description": "Says \U0001f600."}]
+    assert info["artifacts_path"] == "%s/artifacts" % base and info["tools"] == [
+        {"name": "adder", "description": "add: Adds two numbers.; pid: The server's process."}, {"name": "echo", "description": "Says \U0001f600."}]
+    for workspace in (None, "w"):  # MCP servers are everybody's, as tools are
+        session = server.session(body={"workspace_id": workspace})
+        assert server.ask("POST", "/execute", {"code": "tools.adder.add(a=1, b=2)", "timeout": 3}, session=session).json["value"] == "3"
     assert sorted(server.ask("GET", "/api/deps").json) == ["wc-one>=0.5,<2", "wc-three", "wc-two"]
     found = server.ask("POST", "/execute", {"code": "import wc_one, wc_two, wc_three; wc_one.x", "timeout": 3}).json
     assert found["value"] == 1, found
@@ -94,6 +99,25 @@ def test_redis(redis, tmp_path):
 ])
 def test_what_cannot_be_is_refused(env, words):
     done = check(**env)
+    assert done.status != 0 and words in done.error_message, done
+
+
+@pytest.mark.parametrize("config, words", [
+    ("mcp_servers: 1", "mcp_servers is a list"),
+    ("mcp_servers: [{command: x}]", "tools.yaml:1: an MCP server is a mapping"),
+    ("mcp_servers: [x]", "tools.yaml:1: an MCP server is a mapping"),
+    ("mcp_servers: &a [*a]", "an MCP server is a mapping"),
+    ("mcp_servers:\n- &a {name: x, env: *a}", "tools.yaml:2: an MCP server is a mapping"),
+    ("mcp_servers:\n- {name: x, command: y}\n- {name: x, url: z}", "tools.yaml:3: there are two MCP servers 'x'"),
+    ("mcp_servers: {x: {}}", "MCP server 'x' of TOOLS_CONFIG"),
+    ("mcp_servers: {x: {command: y, color: red}}", "unknown key 'color'"),
+    ("mcp_servers: {x: {command: y, timeout: soon}}", "'timeout' must be a number"),
+    ("python_deps: a", "python_deps is a list"),
+    ("[]", "TOOLS_CONFIG is a mapping"),
+])
+def test_a_bad_tools_config_is_refused(config, words, tmp_path):
+    (tmp_path / "tools.yaml").write_text(config)
+    done = check(TOOLS_CONFIG=str(tmp_path / "tools.yaml"))
     assert done.status != 0 and words in done.error_message, done
 
 

@@ -438,10 +438,10 @@ static void test_down(void **state)
 	assert_int_equal(glob(in(folder, "stores/*/.cache/search.sqlite"), 0, NULL, &found), 0);
 	assert_int_equal(stat(found.gl_pathv[0], &cache), 0);
 	redis_kill();
-	FAILS(CELL_E_IO, redis_socket(), create(store, "w", "x", &err));
-	FAILS(CELL_E_IO, "is it running there?", cell__artifact_list(store, &list, &err));
-	FAILS(CELL_E_IO, redis_socket(), cell__workflow_list(store, &list, NULL, &err));
-	FAILS(CELL_E_IO, redis_socket(), cell__workflow_search(store, "x", 5, &list, &err));
+	FAILS(CELL_E_STORAGE, redis_socket(), create(store, "w", "x", &err));
+	FAILS(CELL_E_STORAGE, "is it running there?", cell__artifact_list(store, &list, &err));
+	FAILS(CELL_E_STORAGE, redis_socket(), cell__workflow_list(store, &list, NULL, &err));
+	FAILS(CELL_E_STORAGE, redis_socket(), cell__workflow_search(store, "x", 5, &list, &err));
 	assert_int_equal(redis_restart(), 0);
 	for (int i = 0; create(store, "after", "x", NULL) < 0; i++) {
 		assert_true(i < 1000);
@@ -655,11 +655,11 @@ static void test_lost_answers(void **state)
 	struct liar liar;
 	struct cell__store *store = begin_lies(&liar, NULL);
 	/* What would not come to the same is asked once. */
-	FAILS(CELL_E_IO, "it is not known whether this was done", cell__workflow_delete(store, "w", NULL, &err));
+	FAILS(CELL_E_STORAGE, "it is not known whether this was done", cell__workflow_delete(store, "w", NULL, &err));
 	assert_int_equal(liar.heard, 1);
-	FAILS(CELL_E_IO, "it is not known whether this was done", cell__artifact_delete(store, "a", NULL, &err));
+	FAILS(CELL_E_STORAGE, "it is not known whether this was done", cell__artifact_delete(store, "a", NULL, &err));
 	assert_int_equal(liar.heard, 2);
-	FAILS(CELL_E_IO, liar.path, create(store, "w", "x", &err));
+	FAILS(CELL_E_STORAGE, liar.path, create(store, "w", "x", &err));
 	assert_true(liar.heard > 4);
 	end_lies(&liar, store);
 }
