@@ -195,7 +195,9 @@ def podman(env, say):
     shutil.rmtree(os.path.join(root, "libpod"), ignore_errors=True)
     argv = ["podman", "--root", root, "--runroot", run + "/run", "--tmpdir", run + "/tmp", "system", "service", "--time=0", host]
     try:
-        with running(argv, host, os.path.join(PODMAN, "log"), env=dict(os.environ, CONTAINERS_CONF=run + "/containers.conf")) as address:
+        # conmon leaves a file `oom` where it was started.
+        with running(argv, host, os.path.join(PODMAN, "log"), cwd=run,
+                     env=dict(os.environ, CONTAINERS_CONF=run + "/containers.conf")) as address:
             assert address, "podman does not start, see build/podman/log"
             load_base(env["DOCKER_HOST"], host)
             yield prepare(host, say)
