@@ -75,10 +75,10 @@ def test_methods():
     assert data == {
         "text/plain": "Rich()",
         "text/html": "<b>x</b>",
-        "image/png": PNG,
-        "image/jpeg": b"\xff\xd8jpeg",
+        "image/png": PNG,  # which the JPEG would only repeat
         "application/json": {"a": [1]},
     }
+    assert d.mime_bundle(Rich(), include=["image/png", "image/jpeg"])[0]["image/jpeg"] == b"\xff\xd8jpeg"
     assert metadata == {"image/png": {"width": 10}}
     assert next(iter(data)) == "text/plain"
 

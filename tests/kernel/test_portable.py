@@ -1,6 +1,8 @@
 """portable.part(): values that JSON cannot say, for hosts in Python."""
 
 import ast
+import datetime
+import decimal
 import io
 import os
 import sys
@@ -21,6 +23,10 @@ def test_literals_are_exact(value):
     assert back == value and type(back) is type(value)
 
 
+class Later(datetime.date):
+    pass
+
+
 class Liar(tuple):
     def __repr__(self):
         return "(1, 2)"
@@ -32,9 +38,14 @@ def test_what_is_no_literal_is_left_alone():
         deep = (deep,)
     looped = []
     looped.append(looped)
-    for value in (object(), Liar(), (Liar(),), lambda: None, deep, frozenset((1,)), ("x" * portable.MAX_LITERAL,),
-                  looped):
+    for value in (object(), Liar(), (Liar(),), lambda: None, deep, ("x" * portable.MAX_LITERAL,), looped, Later(2020, 1, 1)):
         assert portable.part(value) is None
+
+
+def test_calls_with_plain_arguments():
+    for value in (frozenset((1,)), bytearray(b"x"), datetime.datetime(2020, 1, 2), datetime.timedelta(1), decimal.Decimal("1.5")):
+        mime, data = portable.part([value])
+        assert mime.endswith(".literal") and data.decode() == repr([value])
 
 
 def test_arrays_and_tables():
