@@ -264,6 +264,7 @@ static struct cell__sandbox_request *request_create(struct cell__executor_host *
 	}
 	if (cell__policy_copy(&request->policy, spec->policy, err) < 0)
 		goto fail;
+	cell__policy_obey(&request->policy);
 	/* Where the session will stand does not depend on the interpreter; what is wrong with it is said now. */
 	if (cell__plan_workspace(spec->cwd, request->policy.workspace, &request->cwd, err) < 0)
 		goto fail;

@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "wire/yaml.h"
@@ -526,6 +527,26 @@ int cell__policy_parse(struct cell__policy *policy, const char *file, const char
 	else
 		*policy = made;
 	return rc;
+}
+
+void cell__policy_obey(struct cell__policy *policy)
+{
+	const struct {
+		int resource;
+		uint64_t *max, unit;
+	} rows[] = {
+		{ RLIMIT_NOFILE, &policy->files, 1 },
+		{ RLIMIT_FSIZE, &policy->file_size_bytes, 1 },
+		{ RLIMIT_CPU, &policy->cpu_time_ms, 1000 },
+	};
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+		struct rlimit now;
+		if (getrlimit(rows[i].resource, &now) < 0 || now.rlim_max == RLIM_INFINITY || now.rlim_max > UINT64_MAX / 1000)
+			continue;
+		uint64_t mine = (uint64_t)now.rlim_max * rows[i].unit;
+		if (*rows[i].max == 0 || mine < *rows[i].max)
+			*rows[i].max = mine;
+	}
 }
 
 int cell__policy_check_log(const struct cell__policy *policy, const char *workspace, const char *folder, struct cell_error *err)

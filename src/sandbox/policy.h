@@ -45,6 +45,8 @@ int cell__policy_copy(struct cell__policy *out, const struct cell__policy *in, s
 bool cell__path_is_under(const char *path, const char *folder);
 /* The same, also where links lead. */
 bool cell__path_lies_in(const char *path, const char *folder);
+/* Limits that this process is under already, and everything that it starts, are lower where they are lower. */
+void cell__policy_obey(struct cell__policy *policy);
 /* A folder with a log that the code must not be able to change: is it out of its reach? */
 int cell__policy_check_log(const struct cell__policy *policy, const char *workspace, const char *folder, struct cell_error *err);
 const char *cell__workspace_word(enum cell__workspace_mode mode);

@@ -139,6 +139,7 @@ static int command_init(struct command *command, const struct cell_sandbox_optio
 	if (cell__policy_load(&command->policy, opts->policy ? opts->policy : CELL_POLICY_DEFAULT, err) < 0)
 		return -1;
 	command->has_policy = true;
+	cell__policy_obey(&command->policy);
 	if (opts->workspace_mode && cell__workspace_from_word(opts->workspace_mode, &command->policy.workspace, err) < 0)
 		return -1;
 	command->workspace = opts->cwd ? cell__strdup(opts->cwd) : getcwd(NULL, 0);

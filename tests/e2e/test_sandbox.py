@@ -3,6 +3,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import signal
 import subprocess
 import tempfile
@@ -114,6 +115,20 @@ def test_a_flood_that_does_not_stop_is_not_kept(tmp_path):
     assert limit_of(results[0]) == "output" and 2 << 20 <= size < 4 << 20, (results[0]["error"], size)
     assert "the first %d are in %s" % (size, spill) in results[0]["text"], results[0]["text"][-300:]
     assert any("first %d bytes" % size in notice for notice in results[0]["notices"]), results[0]["notices"]
+
+
+def test_a_lower_limit_of_the_host_is_the_one_that_holds(tmp_path):
+    def lower():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 20, 64 << 20))
+
+    done = subprocess.run([support.BIN, "run", "--executor", "sandbox", "--json", "--python", "/usr/bin/python3", "-e",
+                           "import resource\n[resource.getrlimit(n)[1] for n in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE)]"],
+                          cwd=tmp_path, env=support.host_environment(), capture_output=True, text=True, preexec_fn=lower,
+                          timeout=support.DEADLINE)
+    result = json.loads(done.stdout)
+    limits = result["isolation"]["limits"]
+    assert result["value"] == [limits["files"]["max"], limits["file_size_bytes"]["max"]] == [300, 64 << 20], result
 
 
 def test_wall_time(tmp_path):
