@@ -259,7 +259,8 @@ def test_clients_of_confined_code_get_wheels_only(tmp_path):
             archive.addfile(member, io.BytesIO(text.encode()))
     for executor in ("sandbox", "subprocess"):
         server = serving.Server("--executor", executor, "--storage", tmp_path / executor, "--wheel-dir", sources, pool=0,
-                                env={"XDG_CACHE_HOME": str(tmp_path / "cache")}.items())
+                                env={"XDG_CACHE_HOME": str(tmp_path / "cache"),
+                                     "PATH": os.pathsep.join([os.path.dirname(support.PYTHON), os.environ["PATH"]])}.items())
         answer = server.ask("POST", "/api/deps/add", {"package": "wc-odd"})
         assert answer.code == "install_failed" if answer.status != 200 else answer.json["failed"], answer
         assert (tmp_path / "ran").exists() is (executor == "subprocess"), (executor, answer)
