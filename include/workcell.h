@@ -258,6 +258,8 @@ struct cell_space_options {
 	 * opened.  Who can write there can run commands here.  Default 0.
 	 */
 	int tools_from_storage;
+	/* 1: code that is not trusted can write to the folder of the storage, and no symbolic link in it is followed; default 0. */
+	int storage_is_shared;
 };
 #define CELL_SPACE_OPTIONS_INIT                                                   \
 	{ .size = sizeof(struct cell_space_options), .allow_runtime_deps = 1, .cache_venv = 1, \
@@ -638,6 +640,7 @@ struct cell_event {
 typedef void (*cell_event_fn)(void *arg, const struct cell_event *event);
 
 /* The executor `container`: a session server in a container of Docker or Podman (docs/executors.md). */
+#define CELL_CONTAINER_UID 10001 /* and group: of the user that packaging/Dockerfile makes */
 struct cell_container_options {
 	size_t size;             /* sizeof(struct cell_container_options) */
 	const char *engine;      /* as DOCKER_HOST has it: "unix:///PATH", "tcp://HOST:PORT"; NULL: unix:///var/run/docker.sock */
@@ -645,7 +648,7 @@ struct cell_container_options {
 	const char *context;     /* a folder with packaging/Dockerfile, to build an image that is missing from; NULL: that is an error */
 	const char *base_image;  /* what it stands on; NULL: as the Dockerfile says */
 	const char *name;        /* of the container; NULL: one of ours */
-	const char *user;        /* "UID:GID" inside; NULL: the caller's, or 10001:10001 where that is root */
+	const char *user;        /* "UID:GID" inside; NULL: the caller's; where that is root the storage's owner, else CELL_CONTAINER_UID */
 	const char *tools;       /* a folder of tool definitions, read-only inside; NULL: none */
 	/* For workflows, artifacts and deps: a folder, read-write inside, or the URL of Redis; NULL: inside, gone with it. */
 	const char *storage;

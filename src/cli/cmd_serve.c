@@ -101,7 +101,7 @@ static struct {
 	struct cell_cli_host *host;
 	struct cell_cli_session_options *session;
 	const json_t *servers; /* of MCP, by name */
-	char *cert, *key, *work_dir;
+	char *cert, *key, *work_dir, *tools;
 	int work_fd;
 } live = { .work_fd = -1 };
 
@@ -494,6 +494,31 @@ static int install_deps(const struct serve_flags *flags, const struct cell_cli_h
 	return status ? status : sync_space(host->space, err);
 }
 
+/*
+ * The code in a container can write to the folder of the storage.  Tools that are there at the start are read-only inside; a folder
+ * of tools that comes later is the code's, and what it defines would be started here.
+ */
+static int guard_storage(struct serve_flags *flags, char **ret_tools, struct cell_error *err)
+{
+	struct cell_cli_space_flags *space = &flags->session.space;
+
+	if (!flags->session.executor || strcmp(flags->session.executor, "container"))
+		return 0;
+	space->shared_storage = true;
+	if (!space->base || space->tools)
+		return 0;
+	if (asprintf(ret_tools, "%s/tools", space->base) < 0) {
+		*ret_tools = NULL;
+		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+	}
+	if (access(*ret_tools, F_OK) == 0)
+		space->tools = *ret_tools;
+	if (!space->storage)
+		space->storage = space->base;
+	space->base = NULL;
+	return 0;
+}
+
 static int serve(struct serve_flags *flags, struct cell_server_options *options, struct cell_error *err)
 {
 	const char **deps = NULL;
@@ -502,6 +527,8 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 	struct cell_cli_space_flags *space = &flags->session.space;
 	int status = -1;
 
+	if (guard_storage(flags, &live.tools, err) < 0)
+		return -1;
 	if (cell__cli_open_host(&flags->session, true, &host, &session, err) < 0)
 		return -1;
 	session.options.executor = choose_executor(host.engine, session.options.executor);
@@ -585,6 +612,7 @@ int cell__cmd_serve(int argc, char **argv)
 		status = serve(&flags, &options, &err);
 	free((void *)options.origins);
 	free((void *)options.hosts);
+	free(live.tools);
 	free(live.cert);
 	free(live.key);
 	flags_finish(&flags);

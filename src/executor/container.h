@@ -5,7 +5,6 @@
 #include "executor/docker.h"
 #include "executor/executor.h"
 
-#define CELL_CONTAINER_UID 10001 /* of the user that packaging/Dockerfile makes */
 
 /* A storage in Redis, as its URL says: host and port, or the path of a socket. */
 struct cell__container_redis {

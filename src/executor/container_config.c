@@ -72,12 +72,18 @@ static int check_numbers(const struct cell_container_options *opts, struct cell_
 	return 0;
 }
 
-static int parse_user(const char *text, unsigned *ret_uid, unsigned *ret_gid, struct cell_error *err)
+/* Root may be anybody: whose storage it is, so that both can write to it. */
+static int parse_user(const char *text, const char *storage, unsigned *ret_uid, unsigned *ret_gid, struct cell_error *err)
 {
+	struct stat st;
 	char end;
 
 	*ret_uid = getuid() ? (unsigned)getuid() : CELL_CONTAINER_UID;
 	*ret_gid = getuid() ? (unsigned)getgid() : CELL_CONTAINER_UID;
+	if (!getuid() && storage && !stat(storage, &st) && st.st_uid && st.st_gid) {
+		*ret_uid = st.st_uid;
+		*ret_gid = st.st_gid;
+	}
 	if (text && (sscanf(text, "%9u:%9u%c", ret_uid, ret_gid, &end) != 2 || !*ret_uid))
 		return cell_fail(err, CELL_E_INVALID, 0, "the container's user is '%.60s', expected UID:GID, and not root", text);
 	return 0;
@@ -101,6 +107,22 @@ static int check_folder(const char *what, const char *path, unsigned uid, unsign
 	if ((have & want) != want)
 		return cell_fail(err, CELL_E_FORBIDDEN, 0, "%s %.100s is not open to the container's user %u:%u; change its owner, or the user",
 				 what, path, uid, gid);
+	return 0;
+}
+
+/* With the folders in it that are written to: root may have made some, long ago. */
+static int check_storage(const char *path, unsigned uid, unsigned gid, struct cell_error *err)
+{
+	static const char *const inner[] = { "artifacts", "workflows", "deps", "workspaces", NULL };
+	char folder[PATH_MAX];
+
+	if (check_folder("the storage", path, uid, gid, true, err) < 0)
+		return -1;
+	for (size_t i = 0; path && inner[i]; i++) {
+		if (snprintf(folder, sizeof(folder), "%s/%s", path, inner[i]) < PATH_MAX && access(folder, F_OK) == 0 &&
+		    check_folder("the storage's", folder, uid, gid, true, err) < 0)
+			return -1;
+	}
 	return 0;
 }
 
@@ -168,8 +190,8 @@ int cell__container_describe(const struct cell_container_options *options, const
 	snprintf(image, sizeof(image), "workcell:%s", cell_version());
 	if (check_name("image", all.image, "._-/:@", err) < 0 || check_name("base image", all.base_image, "._-/:@", err) < 0 ||
 	    check_name("name", all.name, "._-", err) < 0 || check_numbers(&all, err) < 0 ||
-	    parse_user(all.user, &uid, &gid, err) < 0 || check_folder("the tools folder", all.tools, uid, gid, false, err) < 0 ||
-	    check_folder("the storage", redis ? NULL : all.storage, uid, gid, true, err) < 0)
+	    parse_user(all.user, redis ? NULL : all.storage, &uid, &gid, err) < 0 || check_folder("the tools folder", all.tools, uid, gid, false, err) < 0 ||
+	    check_storage(redis ? NULL : all.storage, uid, gid, err) < 0)
 		return -1;
 	tools = real_path(all.tools);
 	storage = real_path(redis ? NULL : all.storage);

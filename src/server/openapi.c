@@ -74,6 +74,8 @@ static json_t *parameters_of(const struct cell__route *route)
 		add_parameter(list, field->name, "query", field->required, schema_of(field));
 	if (route->session_header)
 		add_parameter(list, "X-Session-ID", "header", false, json_pack("{s:s}", "type", "string"));
+	if (route->answer && !strcmp(route->answer, "events"))
+		add_parameter(list, "Last-Event-ID", "header", false, json_pack("{s:s,s:s}", "type", "string", "pattern", "^[0-9]+$"));
 	return list;
 }
 

@@ -396,6 +396,7 @@ struct cell_server {
 	struct timespec tokens_changed;
 	struct cell__buf log;
 	struct cell__counts counts;
+	bool untrusted;       /* what clients ask for must not run code of their choice on this machine */
 };
 
 /* Something changed that may let a server that drains end: it is looked at soon, outside of libmicrohttpd's callbacks. */

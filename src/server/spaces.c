@@ -298,7 +298,7 @@ static struct asked *ask(struct cell__workspace *workspace, const char *method, 
 	}
 	*asked = (struct asked){
 		.call = { .method = method, .args = args, .session_id = "", .answer = handle_answer, .answer_text = handle_answer_text,
-			  .fail = handle_failure },
+			  .untrusted = workspace->server->untrusted, .fail = handle_failure },
 		.workspace = workspace,
 		.args = args,
 	};

@@ -136,6 +136,11 @@ void cell__session_call(struct cell_session *session, struct cell__call *call)
 		call->fail(call, CELL_E_BUSY, "RuntimeError", "the session has no kernel now");
 		return;
 	}
+	/* Here they would be made on this machine, which is what the executor is to keep them from. */
+	if (session->executor->calls_there) {
+		call->fail(call, CELL_E_UNAVAILABLE, "ExecutorError", "calls are made where the code runs; call the tool in a cell");
+		return;
+	}
 	call->session_id = session->id;
 	call->untrusted = session->seat->calls.untrusted;
 	cell__gate_handle_outside(&session->seat->gate, call);

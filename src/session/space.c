@@ -416,7 +416,7 @@ static int make_parts(struct cell_space *space, const struct cell_space_options 
 		.rank = cell__seeker_rank_tools,
 	};
 	CELL_AUTO_BUF struct cell__buf cache = CELL_BUF_INIT;
-	if (opts->storage && cell__store_open(opts->storage, opts->workspace_id, &space->store, err) < 0)
+	if (opts->storage && cell__store_open_for(opts->storage, opts->workspace_id, opts->storage_is_shared, &space->store, err) < 0)
 		return -1;
 	if (opts->workspace_id && !(space->workspace = cell__strdup(opts->workspace_id)))
 		return cell_fail(err, CELL_E_NOMEM, 0, "open storage");

@@ -15,10 +15,6 @@
 
 static int fail_write(struct cell_error *err, const char *name, int sys)
 {
-	if (sys == ENOTDIR)
-		return cell_fail(err, CELL_E_EXISTS, 0, "Cannot write artifact '%.120s': an artifact has the name of its folder", name);
-	if (sys == EISDIR)
-		return cell_fail(err, CELL_E_EXISTS, 0, "Cannot write artifact '%.120s': a folder of artifacts has this name", name);
 	return cell_fail(err, CELL_E_IO, sys, "Cannot write artifact '%.120s'", name);
 }
 
@@ -113,7 +109,7 @@ static int open_regular(int dir_fd, const char *name, struct stat *ret_stat)
 static int open_pair(struct cell__store *store, const char *name, int *ret_fd, struct stat *ret_stat,
 		     json_t **ret_entry, bool *ret_broken, struct cell_error *err)
 {
-	CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, FOLDER, false);
+	CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, FOLDER, false, store->no_links);
 	CELL_AUTO_FD int lock = -1;
 	if (dir_fd < 0)
 		return fail_open(err, name, errno);
@@ -165,17 +161,20 @@ static int begin_file(struct file_writer *writer, struct cell_error *err)
 {
 	const char *last;
 	struct stat st;
-	writer->dir_fd = cell__dir_open(writer->base.store->root_fd, FOLDER, true);
+	writer->dir_fd = cell__dir_open(writer->base.store->root_fd, FOLDER, true, writer->base.store->no_links);
 	if (writer->dir_fd < 0)
-		return fail_write(err, writer->name, errno);
+		return errno == ELOOP ? fail_open(err, writer->name, errno) : fail_write(err, writer->name, errno);
 	writer->parent_fd = cell__path_open_parent(writer->dir_fd, writer->name, true, &last);
 	if (writer->parent_fd < 0) {
 		if (errno == ELOOP || errno == EXDEV)
 			return fail_open(err, writer->name, errno);
+		if (errno == ENOTDIR)
+			return cell_fail(err, CELL_E_EXISTS, 0, "Cannot write artifact '%.120s': an artifact has the name of its folder",
+					 writer->name);
 		return fail_write(err, writer->name, errno);
 	}
 	if (fstatat(writer->parent_fd, last, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode))
-		return fail_write(err, writer->name, EISDIR);
+		return cell_fail(err, CELL_E_EXISTS, 0, "Cannot write artifact '%.120s': a folder of artifacts has this name", writer->name);
 	if (!atomic_exchange(&writer->base.store->swept, true)) {
 		/* Taking the lock completes what a dead writer's journal needs its temporary files for. */
 		CELL_AUTO_FD int lock = -1;
@@ -377,7 +376,7 @@ static int get(struct cell__store *store, const char *name, json_t **ret_info, s
 
 static int exists(struct cell__store *store, const char *name, bool *ret_exists, struct cell_error *err)
 {
-	CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, FOLDER, false);
+	CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, FOLDER, false, store->no_links);
 	struct stat st;
 	CELL_AUTO_FD int fd = dir_fd >= 0 ? open_regular(dir_fd, name, &st) : -1;
 	if (fd < 0 && errno != ENOENT && errno != ENOTDIR)
@@ -389,7 +388,7 @@ static int exists(struct cell__store *store, const char *name, bool *ret_exists,
 static int delete(struct cell__store *store, const char *name, bool *ret_deleted, struct cell_error *err)
 {
 	struct cell__index_outcome outcome = { 0 };
-	CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, FOLDER, false);
+	CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, FOLDER, false, store->no_links);
 	if (dir_fd < 0 && errno != ENOENT)
 		return cell_fail(err, CELL_E_IO, errno, "Cannot delete artifact '%.120s'", name);
 	bool known = false;
@@ -518,7 +517,7 @@ static int list_all(struct listing *list, json_t **ret_list, struct cell_error *
 
 static int list_artifacts(struct cell__store *store, json_t **ret_list, struct cell_error *err)
 {
-	CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, FOLDER, false);
+	CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, FOLDER, false, store->no_links);
 	CELL_AUTO_FD int lock = -1;
 	struct cell_error why = { 0 };
 	if (dir_fd < 0 && errno != ENOENT)

@@ -131,6 +131,32 @@ int cell__path_open(int dir_fd, const char *path, int flags, mode_t mode)
 	return -1;
 }
 
+/*
+ * What root makes belongs to the owner of the folder it is in, who could not change it otherwise.  Best effort: where that is
+ * refused it is as it would have been.  Others may have put something in its place by now; that is given to nobody.
+ */
+static void give_away(int dir_fd, int fd)
+{
+	struct stat folder, st;
+	if (geteuid() != 0 || fstat(dir_fd, &folder) < 0 || folder.st_uid == 0 || fstat(fd, &st) < 0 || st.st_uid != 0)
+		return;
+	bool is_new = S_ISREG(st.st_mode) && st.st_nlink == 1 && st.st_size == 0;
+	if (S_ISDIR(st.st_mode)) {
+		int copy = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		DIR *dir = copy < 0 ? NULL : fdopendir(copy);
+		size_t n = 0;
+		while (dir && readdir(dir))
+			n++;
+		is_new = dir && n == 2;
+		if (dir)
+			closedir(dir);
+		else if (copy >= 0)
+			close(copy);
+	}
+	if (is_new && fchown(fd, folder.st_uid, folder.st_gid) < 0)
+		return;
+}
+
 int cell__path_open_parent(int dir_fd, const char *path, bool make, const char **ret_last)
 {
 	const char *last = strrchr(path, '/');
@@ -153,25 +179,33 @@ int cell__path_open_parent(int dir_fd, const char *path, bool make, const char *
 	CELL_AUTO_FD int at = fcntl(dir_fd, F_DUPFD_CLOEXEC, 3);
 	char *save = NULL;
 	for (char *part = strtok_r(folder, "/", &save); part && at >= 0; part = strtok_r(NULL, "/", &save)) {
-		if (mkdirat(at, part, 0777) < 0 && errno != EEXIST)
+		bool made = mkdirat(at, part, 0777) == 0;
+		if (!made && errno != EEXIST)
 			return -1;
 		int next = cell__path_open(at, part, O_RDONLY | O_DIRECTORY, 0);
 		if (next < 0)
 			return -1;
+		if (made)
+			give_away(at, next);
 		cell__close_fd(&at);
 		at = next;
 	}
 	return cell__take_fd(&at);
 }
 
-int cell__dir_open(int root_fd, const char *name, bool make)
+int cell__dir_open(int root_fd, const char *name, bool make, bool no_links)
 {
-	int fd = openat(root_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
+	int fd = no_links ? cell__path_open(root_fd, name, flags, 0) : openat(root_fd, name, flags);
 	if (fd >= 0 || errno != ENOENT || !make)
 		return fd;
-	if (mkdirat(root_fd, name, 0777) < 0 && errno != EEXIST)
+	bool made = mkdirat(root_fd, name, 0777) == 0;
+	if (!made && errno != EEXIST)
 		return -1;
-	return openat(root_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	fd = no_links || made ? cell__path_open(root_fd, name, flags, 0) : openat(root_fd, name, flags);
+	if (made && fd >= 0)
+		give_away(root_fd, fd);
+	return fd;
 }
 
 int cell__mkdir_all(const char *path)
@@ -261,6 +295,7 @@ int cell__temp_create(struct cell__temp *temp, int dir_fd)
 		temp->fd = openat(dir_fd, temp->name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
 		if (temp->fd >= 0) {
 			temp->dir_fd = dir_fd;
+			give_away(dir_fd, temp->fd);
 			/* Best effort: without it only the age protects the file from a sweeper. */
 			flock(temp->fd, LOCK_EX | LOCK_NB);
 			return 0;
@@ -390,6 +425,8 @@ int cell__dir_lock(int dir_fd, bool exclusive, int *ret_fd, struct cell_error *e
 		}
 		if (fd < 0)
 			return cell_fail(err, CELL_E_IO, errno, "lock the folder");
+		if (exclusive)
+			give_away(dir_fd, fd);
 		if (flock_until(fd, exclusive ? LOCK_EX : LOCK_SH, deadline_us) < 0)
 			return cell_fail(err, CELL_E_IO, errno, "wait for the folder's lock (" CELL__LOCK_FILE
 					 "), which another process holds");
@@ -459,12 +496,14 @@ static int open_folders(struct cell__store *store, const char *base, const char 
 	store->artifacts_path = store->root ? join_path(store->root, "artifacts", NULL) : NULL;
 	if (!store->artifacts_path)
 		return cell_fail(err, CELL_E_NOMEM, 0, "open storage");
-	if (cell__mkdir_all(store->root) < 0)
-		return cell_fail(err, CELL_E_IO, errno, "make storage folder %s", store->root);
+	if (cell__mkdir_all(store->base) < 0)
+		return cell_fail(err, CELL_E_IO, errno, "make storage folder %s", store->base);
 	store->base_fd = open(store->base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (store->base_fd < 0)
 		return cell_fail(err, CELL_E_IO, errno, "open storage folder %s", store->base);
-	store->root_fd = open(store->root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	CELL_AUTO_FD int all_fd = workspace_id ? cell__dir_open(store->base_fd, "workspaces", true, store->no_links) : -1;
+	store->root_fd = workspace_id ? all_fd < 0 ? -1 : cell__dir_open(all_fd, workspace_id, true, store->no_links)
+				      : fcntl(store->base_fd, F_DUPFD_CLOEXEC, 3);
 	if (store->root_fd < 0)
 		return cell_fail(err, CELL_E_IO, errno, "open storage folder %s", store->root);
 	return 0;

@@ -42,7 +42,7 @@ int cell__path_open_walk(int dir_fd, const char *path, int flags, mode_t mode);
 /* The folder that path lies in, made with all above it when make is true.  *ret_last points into path.  -1 with errno. */
 int cell__path_open_parent(int dir_fd, const char *path, bool make, const char **ret_last);
 /* A fixed folder of the layout.  A person may have made it a symbolic link to another disk.  -1 with errno. */
-int cell__dir_open(int root_fd, const char *name, bool make);
+int cell__dir_open(int root_fd, const char *name, bool make, bool no_links);
 /* Makes path with all above it, as the host names it.  0, or -1 with errno. */
 int cell__mkdir_all(const char *path);
 

@@ -42,8 +42,12 @@ static int pick(const char *base, const struct cell__backend **ret_backend, stru
 #endif
 }
 
-int cell__store_open(const char *base, const char *workspace_id, struct cell__store **ret_store,
-		     struct cell_error *err)
+int cell__store_open(const char *base, const char *workspace_id, struct cell__store **ret_store, struct cell_error *err)
+{
+	return cell__store_open_for(base, workspace_id, false, ret_store, err);
+}
+
+int cell__store_open_for(const char *base, const char *workspace_id, bool no_links, struct cell__store **ret_store, struct cell_error *err)
 {
 	const struct cell__backend *backend;
 	if (!base[0])
@@ -58,6 +62,7 @@ int cell__store_open(const char *base, const char *workspace_id, struct cell__st
 	if (!store)
 		return cell_fail(err, CELL_E_NOMEM, 0, "open storage");
 	store->backend = backend;
+	store->no_links = no_links;
 	store->base_fd = store->root_fd = store->watch.fd = -1;
 	pthread_mutex_init(&store->search_lock, NULL);
 	pthread_mutex_init(&store->notice_lock, NULL);

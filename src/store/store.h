@@ -54,6 +54,8 @@
 struct cell__store;
 
 /* Makes base where it is missing.  workspace_id NULL: none; else 1-128 of A-Z a-z 0-9 _ -. */
+/* no_links: for a folder that code which is not trusted can write to; for Redis it means nothing. */
+int cell__store_open_for(const char *base, const char *workspace_id, bool no_links, struct cell__store **ret_store, struct cell_error *err);
 int cell__store_open(const char *base, const char *workspace_id, struct cell__store **ret_store,
 		     struct cell_error *err);
 /* NULL is fine.  No call on it may be under way; its readers and writers must be gone. */

@@ -446,9 +446,12 @@ static int go_through(struct transfer *t, const struct kind *kind, struct cell_e
 			say(t, "listed", text, note_of(json_object_get(t->from.items, text)));
 		else if (rc == 0)
 			rc = copy_one(t, kind, text, err);
+		/* Nothing goes before all that comes is there; where nothing is done, names are told in their order. */
+		if (rc == 0 && t->opts->to && t->opts->dry_run)
+			rc = drop_one(t, kind, text, err);
 	}
 	json_array_foreach(names, i, name)
-		if (rc == 0 && t->opts->to)
+		if (rc == 0 && t->opts->to && !t->opts->dry_run)
 			rc = drop_one(t, kind, json_string_value(name), err);
 	json_decref(names);
 	return rc;

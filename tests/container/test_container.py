@@ -225,6 +225,52 @@ def test_a_session_server_whose_sessions_are_in_a_container(redis, tmp_path):
     no_token_is_left()
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="root's own folder")
+def test_a_session_server_of_roots_with_a_folder(tmp_path):
+    """Both write to it, and what the code puts into it brings it nowhere else."""
+    for path in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        os.chmod(path, 0o755)
+    base, flags = tmp_path / "base", [*containers.FLAGS, "--network-disabled", "--base", tmp_path / "base"]
+    server = serving.Server(*flags, tokens=serving.TOKEN, pool=0)
+    assert os.stat(base).st_uid == containers.USER
+    assert server.ask("PUT", "/api/artifacts/deep/one", b"1").status == 200
+    session = server.session(body={"workspace_id": "team"})
+    plain = server.execute("artifacts.save('deep/one', 'inside'); artifacts.save('deep/two', 'x'); artifacts.load('deep/one')")
+    assert plain["value"] == "inside", plain
+    assert server.ask("PUT", "/api/artifacts/deep/two", b"2", session=session).status == 200
+    assert server.execute("artifacts.save('deep/two', 'mine'); artifacts.load('deep/two')", session=session)["value"] == "mine"
+    assert {os.stat(path).st_uid for path in base.rglob("*") if not path.is_symlink()} == {containers.USER}
+
+    # Links, to read and write what is not in the storage; the first of them in the place of a folder.
+    swap = "import os; os.rename('/workspace/%s', '/workspace/old'); os.symlink('/etc', '/workspace/%s'); 1"
+    back = "os.unlink('/workspace/%s'); os.rename('/workspace/old', '/workspace/%s'); 1"
+    assert server.execute(swap % ("artifacts", "artifacts"), session=session)["value"] == 1
+    for method in ("GET", "PUT", "DELETE"):
+        assert server.ask(method, "/api/artifacts/passwd", b"x" if method == "PUT" else None).status in (400, 404)
+    assert server.execute(back % ("artifacts", "artifacts"), session=session)["value"] == 1
+    assert server.execute(swap % ("workspaces", "workspaces"), session=session)["value"] == 1
+    assert server.ask("POST", "/sessions", {"workspace_id": "ssl"}).status >= 400
+    assert server.execute(back % ("workspaces", "workspaces"), session=session)["value"] == 1
+
+    # Tools of its own are nobody else's, and no tool is called outside.
+    evil = "name: evil\ntype: mcp\ncommand: touch\nargs: [%s]\n" % (tmp_path / "evil")
+    assert server.execute("os.mkdir('/workspace/tools'); open('/workspace/tools/e.yaml', 'w').write(%r)" % evil, session=session)["error"] is None
+    assert server.ask("GET", "/api/tools").json == [] and not (tmp_path / "evil").exists()
+    answer = server.ask("POST", "/api/tools/evil/call", session=session)
+    assert answer.status == 501 and answer.code == "executor_unavailable", answer
+    server.close()
+
+    # What root has in it already is not given away, nor used.
+    os.makedirs(tmp_path / "roots" / "artifacts")
+    assert "chown -R 10001:10001" in refused("forbidden", *containers.FLAGS[2:], "--storage", tmp_path / "roots")
+    os.chown(tmp_path / "roots", 4242, 4242)
+    assert "artifacts is not open" in refused("forbidden", *containers.FLAGS[2:], "--storage", tmp_path / "roots")
+    os.chown(tmp_path / "roots" / "artifacts", 4242, 4242)
+    driver = Container("--network-disabled", "--storage", tmp_path / "roots")  # whose it is
+    assert driver.value("import os; os.getuid()") == 4242
+    assert driver.close() == 0
+
+
 def no_token_is_left():
     """Those of containers that others start now go away as well."""
     left = set(glob.glob("/tmp/workcell-container-*/token"))
@@ -330,7 +376,6 @@ def test_a_caller_who_is_not_root(tmp_path):
 
 
 def test_what_cannot_be(tmp_path):
-    (tmp_path / "storage").mkdir(mode=0o700)
     assert "Couldn't connect" in refused("executor_unavailable", "--container-host", "unix://%s/none" % tmp_path)
     refused("invalid", "--container-host", "ssh://host")
     refused("invalid", *containers.FLAGS[2:], "--memory-limit", "1m")
@@ -342,8 +387,6 @@ def test_what_cannot_be(tmp_path):
     refused("not_found", *containers.FLAGS[2:], "--tools", tmp_path / "none")
     # Calls are made inside: what would look at them here must not be thought to.
     assert "would see none of them" in refused("invalid", *containers.FLAGS[2:], "--approve", "deny")
-    if os.getuid() == 0:
-        assert "is not open to the container's user" in refused("forbidden", *containers.FLAGS[2:], "--storage", tmp_path / "storage")
     done = support.workcell("run", "--image", "x", "-e", "1")
     assert done.status == 0  # a flag of another executor, as with --kernel
     no_token_is_left()

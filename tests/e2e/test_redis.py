@@ -77,8 +77,8 @@ def test_push_list_pull_diff(redis, url, base, tmp_path):
     (copy / "workflows/add.py").write_text(ADD + "# edited\n")
     spaces.write_files(copy, {"requirements.txt": "six\n", "tools/say.yaml": "name: say\ncommand: printf\n"})
     assert run("store", "diff", "--source", copy, *flags).splitlines() == [
-        "  ~ add (modified)", "  - two (removed from store)", "  + agents (agent-created)", "  ~ say (modified)",
-        "  ~ six (modified)", "  + attrs (agent-created)", "  ~ data/a.bin (modified)"]
+        "  ~ add (modified)", "  + agents (agent-created)", "  - two (removed from store)", "  ~ say (modified)",
+        "  + attrs (agent-created)", "  ~ six (modified)", "  ~ data/a.bin (modified)"]
     run("store", "push", "--source", copy, *flags, "--clear")
     assert not set("+-~") & {line[2] for line in run("store", "diff", "--source", copy, *flags).splitlines()}
     assert run("deps", "list", "--storage", url).split() == ["six"]

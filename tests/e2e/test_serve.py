@@ -1,11 +1,13 @@
 """`workcell serve`: the reference's endpoints, sessions, runs with events, approvals, workspaces."""
 import http.client
+import io
 import json
 import os
 import signal
 import socket
 import ssl
 import subprocess
+import tarfile
 import threading
 
 import pytest
@@ -248,6 +250,27 @@ def test_deps(server):
     assert len(server.ask("POST", "/uninstall_deps", {"packages": [""] * 256}).json["not_found"]) == 256
     many = server.ask("POST", "/uninstall_deps", {"packages": [""] * 100000})
     assert many.status == 413 and many.code == "limit", many
+
+
+def test_clients_of_confined_code_get_wheels_only(tmp_path):
+    """Making a package runs its code, and here would do so outside."""
+    sources = tmp_path / "wheels"
+    sources.mkdir()
+    backend = "open(%r, 'w').close()\ndef build_wheel(*_, **__): raise SystemExit(1)\n" % str(tmp_path / "ran")
+    with tarfile.open(sources / "wc-odd-1.0.tar.gz", "w:gz") as archive:
+        for name, text in (("PKG-INFO", "Metadata-Version: 2.1\nName: wc-odd\nVersion: 1.0\n"), ("odd.py", backend),
+                           ("pyproject.toml", '[build-system]\nrequires = []\nbuild-backend = "odd"\nbackend-path = ["."]\n')):
+            member = tarfile.TarInfo("wc-odd-1.0/" + name)
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    for executor in ("sandbox", "subprocess"):
+        server = serving.Server("--executor", executor, "--storage", tmp_path / executor, "--wheel-dir", sources, pool=0,
+                                env={"XDG_CACHE_HOME": str(tmp_path / "cache"),
+                                     "PATH": os.pathsep.join([os.path.dirname(support.PYTHON), os.environ["PATH"]])}.items())
+        answer = server.ask("POST", "/api/deps/add", {"package": "wc-odd"})
+        assert answer.code == "install_failed" if answer.status != 200 else answer.json["failed"], answer
+        assert (tmp_path / "ran").exists() is (executor == "subprocess"), (executor, answer)
+        server.close()
 
 
 # ---- /v1 ---------------------------------------------------------------------------------------------------

@@ -168,8 +168,8 @@ static void test_refused(void **state)
 	FAILS(CELL_E_INVALID, "data type", save_bytes(store, "x", "n", 1, "", "", NULL, &err));
 	if (on_files(folder)) {
 		make_folder(folder, "artifacts/dir");
-		FAILS(CELL_E_IO, "Cannot write artifact 'dir'", save(store, "dir", "n", &err));
-		FAILS(CELL_E_IO, "Cannot write artifact 'x/y'", save(store, "x/y", "n", &err));
+		FAILS(CELL_E_EXISTS, "Cannot write artifact 'dir'", save(store, "dir", "n", &err));
+		FAILS(CELL_E_EXISTS, "Cannot write artifact 'x/y'", save(store, "x/y", "n", &err));
 	} else {
 		FAILS(CELL_E_INVALID, "reserved", save(store, "__index__", "n", &err));
 		FAILS(CELL_E_INVALID, "reserved", save(store, "__tmp__:x", "n", &err));
