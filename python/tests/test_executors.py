@@ -291,7 +291,7 @@ def test_redis_is_not_there(tmp_path):
     with pytest.raises(CodeModeError) as caught, \
             SyncSession(RedisStorage(url="redis://user:secret@127.0.0.1:1")) as session:
         session.list_workflows()
-    assert caught.value.code == "io" and "secret" not in str(caught.value)
+    assert caught.value.code == "storage_unavailable" and "secret" not in str(caught.value)
 
 
 # ---- errors
