@@ -24,6 +24,7 @@ import sys
 import threading
 from _thread import allocate_lock, get_ident
 from functools import partial
+from importlib.machinery import BuiltinImporter
 from itertools import count
 from types import ModuleType
 
@@ -434,9 +435,11 @@ def _snapshot():
         # Other lists, and not the same ones made shorter: another thread that imports goes through them meanwhile, and would miss
         # the last.
         if sys.path != path:
-            sys.path = path
+            sys.path = list(path)
         if sys.meta_path != meta_path:
-            sys.meta_path = meta_path
+            before, sys.meta_path = sys.meta_path, list(meta_path)
+            # The interpreter keeps the list that it began with (in its copy of sys): a session's finders must not stay in it.
+            before[:] = [finder if finder in meta_path else BuiltinImporter for finder in before]
         sys.setrecursionlimit(limit)
         for name, value in names.items():
             if value is not None:
