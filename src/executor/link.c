@@ -216,19 +216,35 @@ static bool take_ring(struct cell__link *link, uint64_t upto)
 	return true;
 }
 
-/* The ring up to a position, then what came through the pipes. */
-static void take_upto(struct cell__link *link, uint64_t head)
+/*
+ * How much has come: first of the pipes, then of the ring.  What was written to the ring before those bytes of the pipes is
+ * in it then; bytes that are read later may follow on records that are not.
+ */
+struct place {
+	uint64_t pipe[2], head;
+};
+
+static struct place place_now(struct cell__link *link)
+{
+	struct place place = { .pipe = { link->pipe[0].taken, link->pipe[1].taken } };
+	place.head = cell__ring_head(&link->ring);
+	return place;
+}
+
+/* The ring up to a place, then what had come through the pipes. */
+static void take_upto(struct cell__link *link, const struct place *place)
 {
 	link->rung = link->woken = false;
-	if (take_ring(link, head) && !link->closed)
+	if (take_ring(link, place->head) && !link->closed)
 		for (int i = 0; i < 2; i++)
-			give_held(link, i, UINT64_MAX);
+			give_held(link, i, place->pipe[i]);
 	flush_gather(link);
 }
 
 static void take_all(struct cell__link *link)
 {
-	take_upto(link, cell__ring_head(&link->ring));
+	struct place place = place_now(link);
+	take_upto(link, &place);
 }
 
 static void read_socket(struct cell__link *link);
@@ -239,10 +255,10 @@ static void read_socket(struct cell__link *link);
  */
 static void take_in_order(struct cell__link *link)
 {
-	uint64_t head = cell__ring_head(&link->ring);
+	struct place place = place_now(link);
 	read_socket(link);
 	if (!link->closed && !link->broken && !link->paused)
-		take_upto(link, head);
+		take_upto(link, &place);
 }
 
 /* Where ring and pipes stand, what waits in `gather` left out: the same twice, and nothing came between. */
@@ -271,7 +287,7 @@ static void handle_hot(uv_timer_t *timer)
 	rest_after_much(link);
 	if (link->closed || link->broken || link->paused)
 		return;
-	bool quiet = given_so_far(link) == before && cell__ring_arm(&link->ring);
+	bool quiet = given_so_far(link) == before && holds_nothing(link) && cell__ring_arm(&link->ring);
 	if (quiet && link->last_look) {
 		uv_timer_stop(&link->hot);
 		link->is_hot = false;
@@ -694,8 +710,10 @@ void cell__link_drain(struct cell__link *link)
 	for (int i = 0; i < 2 && !link->closed; i++)
 		while (read_pipe(link, i) && !link->closed)
 			take_all(link);
-	if (!link->closed)
-		take_all(link);
+	do /* what comes while the ring is taken waits for the next time */
+		if (!link->closed)
+			take_all(link);
+	while (!link->closed && !link->broken && !holds_nothing(link));
 }
 
 static void handle_closed(uv_handle_t *handle)
