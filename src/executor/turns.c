@@ -2,7 +2,8 @@
 
 #define QUICK_MS 400   /* less than it takes a cell to be long: its own beginning is none of the others' */
 #define TICK_MS 1000
-#define RELIEF_MS 5000 /* between two that have their second */
+#define RELIEF_MS 5000 /* between two that have their turn */
+#define TURN_MS 20     /* so short that it shows in few of the others' cells */
 
 void cell__turns_init(struct cell__turns *turns, uv_loop_t *loop,
 		      void (*tell)(struct cell__turn *turn, enum cell_cgroup_share share))
@@ -50,6 +51,7 @@ static void handle_tick(uv_timer_t *timer)
 	if (first && now - turns->relief_ms >= RELIEF_MS) {
 		turns->relief_ms = now;
 		set(turns, first, CELL_SHARE_HALF);
+		uv_timer_start(timer, handle_tick, TURN_MS, TICK_MS);
 	}
 }
 

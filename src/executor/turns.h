@@ -4,9 +4,9 @@
  * A sandbox that computes without end has as much of a core as one that answers in a millisecond now and then, and the second
  * one waits whole slices for its turn.  So a sandbox whose cell runs long counts half, and yields altogether while there is
  * somebody to yield to: cells that began within the last moment.  What yields may get nothing at all on a machine that is full,
- * so every few seconds one of them, in turn, counts half for a second.
+ * so every few seconds one of them, in turn, counts half for a moment.
  *
- *     usual ──its cell runs long──▶ half ──cells begin elsewhere──▶ yields ──its turn, for a second──▶ half ──▶ yields
+ *     usual ──its cell runs long──▶ half ──cells begin elsewhere──▶ yields ──its turn, for a moment──▶ half ──▶ yields
  *       ▲                            ▲                                └──none begins any more──▶ half
  *       └──its next cell─────────────┴──────── (from any)
  *
@@ -37,7 +37,7 @@ struct cell__turns {
 	struct cell__turn *all; /* that run long */
 	bool busy;              /* cells begin; the timer runs */
 	uint64_t quick_ms;      /* when the last one did; 0: none has */
-	uint64_t relief_ms;     /* when one of those that yield last had its second */
+	uint64_t relief_ms;     /* when one of those that yield last had its turn */
 };
 
 void cell__turns_init(struct cell__turns *turns, uv_loop_t *loop,
