@@ -21,11 +21,10 @@
 #define CELL_LOOK_VAIN 2        /* looks in vain that change nothing yet */
 #define CELL_LOOK_DOUBLINGS 8   /* of the rest, after that */
 #define CELL_LOOK_REST_MAX (1u << CELL_LOOK_DOUBLINGS)
-#define CELL_LOOK_FOUND 4       /* looks in vain that one that was not makes up for */
 
 /* What one side remembers, zeroed at first.  Hints: several threads may change them at once. */
 struct cell_look {
-	uint32_t vain; /* looks, less what was found */
+	uint32_t vain; /* looks in a row */
 	uint32_t rest; /* waits without a look that are still to come */
 };
 
@@ -54,13 +53,6 @@ static inline void cell_look_was_vain(struct cell_look *look)
 		__atomic_store_n(&look->rest, (1u << (vain - CELL_LOOK_VAIN)) - 1, __ATOMIC_RELAXED);
 }
 
-static inline void cell_look_was_right(struct cell_look *look)
-{
-	uint32_t vain = __atomic_load_n(&look->vain, __ATOMIC_RELAXED);
-	if (vain > 0)
-		__atomic_store_n(&look->vain, vain > CELL_LOOK_FOUND ? vain - CELL_LOOK_FOUND : 0, __ATOMIC_RELAXED);
-}
-
 /* Calls has_come() for up to ns; gives_way: the CPU is offered to others.  False: looked, and in vain. */
 static inline bool cell_look(struct cell_look *look, int64_t ns, bool gives_way, bool (*has_come)(const void *arg),
 			     const void *arg)
@@ -74,7 +66,7 @@ static inline bool cell_look(struct cell_look *look, int64_t ns, bool gives_way,
 	do {
 		for (int i = 0; i < 16; i++) {
 			if (has_come(arg)) {
-				cell_look_was_right(look);
+				__atomic_store_n(&look->vain, 0, __ATOMIC_RELAXED);
 				return true;
 			}
 			cell_look_pause();
