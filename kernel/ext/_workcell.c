@@ -74,6 +74,7 @@ static pthread_mutex_t send_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint8_t recv_buf[RECV_BYTES];
 static size_t recv_start, recv_end;
 static struct cell_spin spin;
+static bool has_asked; /* the frame that was sent last is a call: its answer may take longer than the next cell */
 
 static int ring_sync(void);
 
@@ -122,6 +123,7 @@ struct outgoing {
 
 static int send_frame(const struct outgoing *out)
 {
+	has_asked = out->type == CELL_FRAME_CALL;
 	for (;;) {
 		struct cell_frame frame = {
 			.type = out->type,
@@ -201,11 +203,11 @@ static PyObject *wc_send(PyObject *self, PyObject *args)
  */
 static int look_first(void)
 {
-	bool in_vain;
+	bool answer = has_asked, found;
 	Py_BEGIN_ALLOW_THREADS
-	in_vain = !cell_spin_look(&ring->host_beat, &spin);
+	found = answer ? cell_spin_look_for_answer(&ring->host_beat, &spin) : cell_spin_look(&ring->host_beat, &spin);
 	Py_END_ALLOW_THREADS
-	return in_vain ? PyErr_CheckSignals() : 0;
+	return !found ? PyErr_CheckSignals() : 0;
 }
 
 /*
@@ -219,7 +221,10 @@ static ssize_t recv_asleep(void *out, size_t size)
 	if (n >= 0)
 		return n;
 	struct pollfd p = { .fd = sock_fd, .events = POLLIN };
-	return poll(&p, 1, -1) < 0 ? -1 : recv(sock_fd, out, size, 0);
+	if (poll(&p, 1, -1) < 0)
+		return -1;
+	cell_spin_has_slept(&ring->host_beat, &spin);
+	return recv(sock_fd, out, size, 0);
 }
 
 /*

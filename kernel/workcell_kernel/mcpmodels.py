@@ -16,7 +16,7 @@ from json import dumps, loads
 from . import mcpscalars, mcpstandin, namespaces
 from .ns_errors import ToolCallError
 from .ns_parts import ToolBytes, ToolParts, as_text
-from .ns_tools import head_of, value_of
+from .ns_tools import Caller, head_of, value_of
 from .rpc import encode_after
 
 try:
@@ -133,11 +133,16 @@ def _key(value):
 
 # ---- what travels
 
+_AS_IT_IS = frozenset((str, int, bool, type(None)))
+
+
 def plain(value):
     """A value as JSON has it. Properties go by the names that the server gave them.
 
     An optional field that is None is left out, unless None was given for a field that may be null.
     """
+    if type(value) in _AS_IT_IS:
+        return value
     if isinstance(value, RootModel):
         return plain(value.root)
     if isinstance(value, BaseModel):
@@ -167,44 +172,71 @@ def _object(model):
     return sent
 
 
+class _Tool(Caller):
+    """One tool of a server on a channel: called with its arguments by name it takes the short way of every call."""
+
+    __slots__ = ("_channel",)
+
+    def __init__(self, channel, path):
+        self._channel = channel
+        self._head = head_of(path)
+        self._quick = getattr(channel, "is_quick", False)
+        self._link = getattr(channel, "direct", None)
+
+    def _call(self, _, arguments):
+        return value_of(*self._channel.call("tools.call", data=encode_after(self._head, arguments, b"}}")))
+
+    def _settle(self, frame):
+        return value_of(*self._channel.result_of(frame))
+
+    async def call_async(self, arguments):
+        return value_of(*await self._channel.call_async("tools.call", data=encode_after(self._head, arguments, b"}}")))
+
+
 class Client:
     """Calls the tools of one MCP server, by the names that the server gave them."""
 
     def __init__(self, server):
         self.server = server
+        self._tools = {}
 
     def __repr__(self):
         return "Client(%r)" % self.server
 
     def run(self, tool, params, result):
         """Calls and waits; ``result`` is the class of the answer."""
-        channel, data = self._prepare(tool, params)
-        return self._result(tool, value_of(*channel.call("tools.call", data=data)), result)
+        arguments = self._arguments(tool, params)
+        return self._result(tool, self._tool(tool)(**arguments), result)
 
     async def run_async(self, tool, params, result):
-        channel, data = self._prepare(tool, params)
-        return self._result(tool, value_of(*await channel.call_async("tools.call", data=data)), result)
+        arguments = self._arguments(tool, params)
+        return self._result(tool, await self._tool(tool).call_async(arguments), result)
 
     def run_text(self, tool, params):
         """The same for a tool that does not say what it answers: always text."""
-        channel, data = self._prepare(tool, params)
-        return _text(value_of(*channel.call("tools.call", data=data)))
+        arguments = self._arguments(tool, params)
+        return _text(self._tool(tool)(**arguments))
 
     async def run_text_async(self, tool, params):
-        channel, data = self._prepare(tool, params)
-        return _text(value_of(*await channel.call_async("tools.call", data=data)))
+        arguments = self._arguments(tool, params)
+        return _text(await self._tool(tool).call_async(arguments))
 
-    def _prepare(self, tool, params):
+    def _arguments(self, tool, params):
         if not isinstance(params, (BaseModel, RootModel)):
             raise TypeError("%s.%s takes its Params, not %s" % (self.server, tool, type(params).__name__))
-        channel = namespaces.channel()
-        if channel is None:
-            raise RuntimeError("the tools of the MCP server %r can be called in a Workcell session that has this server "
-                               "among its tools, and this is none: run the code with `workcell run`" % self.server)
         arguments = plain(params)
         if not isinstance(arguments, dict):
             raise TypeError("%s.%s takes an object, not %s" % (self.server, tool, type(arguments).__name__))
-        return channel, encode_after(head_of("%s.%s" % (self.server, tool)), arguments, b"}}")
+        return arguments
+
+    def _tool(self, tool):
+        channel, found = namespaces.channel(), self._tools.get(tool)
+        if channel is None:
+            raise RuntimeError("the tools of the MCP server %r can be called in a Workcell session that has this server "
+                               "among its tools, and this is none: run the code with `workcell run`" % self.server)
+        if found is None or found._channel is not channel:
+            found = self._tools[tool] = _Tool(channel, "%s.%s" % (self.server, tool))
+        return found
 
     def _result(self, tool, value, result):
         if isinstance(value, ToolParts) and value.structured is not None:

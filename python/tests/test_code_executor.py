@@ -408,6 +408,30 @@ def test_d17_the_guard_covers_the_known_ways_around(tmp_path, code):
     run(main())
 
 
+def test_other_tasks_have_their_turn_between_calls_that_are_approved_at_once(tmp_path):
+    async def main():
+        turns = 0
+
+        async def count():
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0.001)
+
+        async with executor(tmp_path, mcp_servers={"brave": BRAVE}) as made:
+            await made.execute("tools.brave.echo(text='hi')")
+            calls, before, task = 0, 0, asyncio.ensure_future(count())
+            async for item in made.stream("for i in range(400):\n    tools.brave.echo(text='hi')"):
+                if isinstance(item, ApprovalRequest):
+                    calls += 1
+                    before = before or turns
+                    item.accept()
+            task.cancel()
+            assert calls == 400 and turns - before >= 4
+
+    run(main())
+
+
 def test_sandbox(tmp_path):
     (tmp_path / "work").mkdir()
 

@@ -69,14 +69,15 @@ def _channel(core: Core) -> Channel:
     return channel
 
 
-class _Cell:
-    """A cell whose events a task awaits."""
+class Cell:
+    """A cell whose events a task awaits: ``while cell.is_going(): item = await cell.take()``, and ``end()`` at last."""
 
     def __init__(self, core: Core, channel: Channel, token: int, started: Union[int, _native.Result]) -> None:
         self.core, self.channel = core, channel
         self.loop = asyncio.get_running_loop()
         self.items: Deque[Item] = deque()
         self.ended = False  # the result has come
+        self.cancelled = False
         self.waiter: Optional["asyncio.Future[None]"] = None
         channel.handlers[token] = self.handle
         if isinstance(started, int):
@@ -86,6 +87,12 @@ class _Cell:
             self.id = 0
             self.handle((token, _engine.RESULT, 0, started, 0))
 
+    @classmethod
+    def start(cls, core: Core, code: str, timeout: Optional[float], mask: int) -> "Cell":
+        """On the running loop. ``mask``: which events are wanted."""
+        channel = _channel(core)
+        return cls(core, channel, *_start(core, code, timeout, channel, mask))
+
     def handle(self, item: Item) -> None:
         self.items.append(item)
         if item[1] == _engine.RESULT:
@@ -94,30 +101,39 @@ class _Cell:
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
 
-    async def more(self) -> None:
-        """Until there are items."""
-        if self.items:
-            if self.channel.is_due():
-                await asyncio.sleep(0)
-            return
-        self.waiter = self.loop.create_future()
-        try:
-            await self.waiter
-        finally:
-            self.waiter = None
+    def is_going(self) -> bool:
+        """Whether there is something to take, or something will come."""
+        return bool(self.items) or not self.ended
+
+    async def take(self) -> Item:
+        """The next item; the last is the result."""
+        if not self.items:
+            # What came while the task was at work, or stayed with a call that it had approved, needs no turn of the loop.
+            self.channel.pump()
+        if not self.items:
+            self.waiter = self.loop.create_future()
+            try:
+                await self.waiter
+            finally:
+                self.waiter = None
+        elif self.channel.is_due():
+            await asyncio.sleep(0)
+        return self.items.popleft()
+
+    def cancel(self) -> None:
+        """Interrupts it; it goes on to its end."""
+        self.cancelled = True
+        if not self.ended:
+            cancel_run(self.core, self.id)
 
     async def end(self) -> None:
         """Interrupts it and waits for its end."""
         if not self.ended:
             cancel_run(self.core, self.id)
-        while True:
-            for item in self.items:
-                if item[1] == _engine.APPROVAL_ENDED:
-                    self.core.handle_approval(item)
-            self.items.clear()
-            if self.ended:
-                return
-            await self.more()
+        while self.is_going():
+            item = await self.take()
+            if item[1] == _engine.APPROVAL_ENDED:
+                self.core.handle_approval(item)
 
 
 async def run_async(core: Core, code: str, timeout: Optional[float]) -> ExecutionResult:
@@ -129,11 +145,10 @@ async def run_async(core: Core, code: str, timeout: Optional[float]) -> Executio
         if channel.is_due():
             await asyncio.sleep(0)
         return _result(core, started)
-    cell = _Cell(core, channel, token, started)
+    cell = Cell(core, channel, token, started)
     try:
         while True:
-            await cell.more()
-            item = cell.items.popleft()
+            item = await cell.take()
             if item[1] == _engine.RESULT:
                 return _result(core, item[3])
             core.handle_approval(item)
@@ -142,27 +157,19 @@ async def run_async(core: Core, code: str, timeout: Optional[float]) -> Executio
         raise
 
 
-async def stream_async(core: Core, code: str, timeout: Optional[float], mask: int = STREAM_MASK,
-                       started: Optional[Callable[[int], Any]] = None) -> AsyncIterator[Event]:
-    """The events of one cell. Leaving the generator early interrupts the cell and waits for its end.
-
-    ``mask``: which of them; ``started`` is told the run's number.
-    """
-    channel = _channel(core)
-    cell = _Cell(core, channel, *_start(core, code, timeout, channel, mask))
-    if started is not None and not cell.ended:
-        started(cell.id)
+async def stream_async(core: Core, code: str, timeout: Optional[float]) -> AsyncIterator[Event]:
+    """The events of one cell. Leaving the generator early interrupts the cell and waits for its end."""
+    cell = Cell.start(core, code, timeout, STREAM_MASK)
     decoder = Decoder()
     try:
-        while cell.items or not cell.ended:
-            await cell.more()
-            for event in _events(core, decoder, cell.items.popleft()):
+        while cell.is_going():
+            for event in events_of(core, decoder, await cell.take()):
                 yield event
     finally:
         await cell.end()
 
 
-def _events(core: Core, decoder: Decoder, item: Item) -> List[Event]:
+def events_of(core: Core, decoder: Decoder, item: Item) -> List[Event]:
     if item[1] == _engine.RESULT:
         return [*decoder.rest(), ResultEvent(_result(core, item[3]), item[4])]
     if item[1] == _engine.APPROVAL:
@@ -233,4 +240,4 @@ def stream_sync(core: Core, code: str, timeout: Optional[float]) -> Iterator[Eve
     """The events of one cell; the same rules as for stream_async()."""
     decoder = Decoder()
     for item in _wait_for_items(core, code, timeout, STREAM_MASK):
-        yield from _events(core, decoder, item)
+        yield from events_of(core, decoder, item)

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, AsyncIterator, Awaitable, Callable, Dict, List, Mapping, Optional, Sequence, Set, Union
 
-from ._core import RUN_MASK, Core
-from ._engine import CHUNK, DISPLAY, mask_of
-from ._runs import cancel_run, stream_async
+from ._core import RUN_MASK
+from ._engine import APPROVAL, APPROVAL_ENDED, CHUNK, DISPLAY, mask_of
+from ._runs import Cell, events_of
 from .approvals import ApprovalRequest
 from .errors import ApprovalRejectedError, CodeExecutionError, SessionClosedError
-from .events import ApprovalEvent, Chunk, Display, ResultEvent
+from .events import Chunk, Decoder, Display, ResultEvent
 from .execution.configs import SandboxConfig, SubprocessConfig
 from .execution.executors import LibraryExecutor, SandboxExecutor, SubprocessExecutor
 from .session import Session
@@ -90,7 +90,7 @@ class CodeExecutor:
         self.tools = list(tools)
         self._executor, self._python, self._grace = executor, python, grace
         self._session: Optional[Session] = None
-        self._running: Set[_Run] = set()
+        self._running: Set[Cell] = set()
 
     # -- life
 
@@ -157,8 +157,8 @@ class CodeExecutor:
 
     def cancel(self) -> None:
         """Ends the cells that run now: their streams end without a result, ``execute()`` gives an empty one."""
-        for run in list(self._running):
-            run.cancel()
+        for cell in list(self._running):
+            cell.cancel()
 
     def register_mcp_server(self, server_name: str, server_params: Mapping[str, Any]) -> None:
         """The server's tools are the code's from now on; changed parameters count with the next call."""
@@ -190,50 +190,37 @@ class CodeExecutor:
         Leaving the loop early interrupts the cell; what waited for an approval is rejected.
         """
         core = self.session.executor.core
-        run = _Run(core)
-        self._running.add(run)
-        text = _Text()
+        text, decoder = _Text(), Decoder()
         # A timeout of None is none: the executor was made without a default.
-        events = stream_async(core, code, timeout, _MASK, run.started)
+        cell = Cell.start(core, code, timeout, _MASK)
+        self._running.add(cell)
         try:
-            async for event in events:
-                if isinstance(event, ResultEvent):
-                    if run.cancelled:
-                        return
-                    last = text.value_text(event.result)
-                    if chunks and last:
-                        yield CodeExecutionChunk(last)
-                    yield _finish(event.result, text.whole(), timeout)
-                elif isinstance(event, ApprovalEvent):
-                    yield event.request
-                elif isinstance(event, (Chunk, Display)):
-                    added = text.add(event)
-                    if chunks and added:
-                        yield CodeExecutionChunk(added)
+            while cell.is_going():
+                item = await cell.take()
+                if item[1] in (APPROVAL, APPROVAL_ENDED):
+                    request = core.handle_approval(item)
+                    if request is not None:
+                        yield request
+                    continue
+                for event in events_of(core, decoder, item):
+                    if isinstance(event, ResultEvent):
+                        if cell.cancelled:
+                            return
+                        last = text.value_text(event.result)
+                        if chunks and last:
+                            yield CodeExecutionChunk(last)
+                        yield _finish(event.result, text.whole(), timeout)
+                    elif isinstance(event, (Chunk, Display)):
+                        added = text.add(event)
+                        if chunks and added:
+                            yield CodeExecutionChunk(added)
         finally:
-            self._running.discard(run)
-            await events.aclose()  # type: ignore[attr-defined]
+            self._running.discard(cell)
+            await cell.end()
 
 
 #: Which events of the library are looked at.
 _MASK = RUN_MASK | mask_of(CHUNK, DISPLAY)
-
-
-class _Run:
-    """A cell that can be cancelled, also before it has begun."""
-
-    def __init__(self, core: Core) -> None:
-        self.core, self.id, self.cancelled = core, 0, False
-
-    def started(self, run_id: int) -> None:
-        self.id = run_id
-        if self.cancelled:
-            cancel_run(self.core, run_id)
-
-    def cancel(self) -> None:
-        self.cancelled = True
-        if self.id:
-            cancel_run(self.core, self.id)
 
 
 class _Text:

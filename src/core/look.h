@@ -8,7 +8,8 @@
  * Where others may have to run before it can come (a server that a tool call goes on to), the CPU is offered to them all the
  * while.  Else it is not: on a busy machine who gives it away may wait long to get it back.
  *
- * It is bounded and it learns: looks in vain become rarer, down to one wait in CELL_LOOK_REST_MAX.
+ * It is bounded and it learns: looks in vain become rarer, down to one wait in CELL_LOOK_REST_MAX.  A wait without a look
+ * that was as short as a look would have been ends that.
  */
 #ifndef CELL_CORE_LOOK_H
 #define CELL_CORE_LOOK_H
@@ -26,6 +27,7 @@
 struct cell_look {
 	uint32_t vain; /* looks in a row */
 	uint32_t rest; /* waits without a look that are still to come */
+	int64_t since; /* a wait without a look has begun then; 0: there is none */
 };
 
 static inline void cell_look_pause(void)
@@ -60,6 +62,7 @@ static inline bool cell_look(struct cell_look *look, int64_t ns, bool gives_way,
 	uint32_t rest = __atomic_load_n(&look->rest, __ATOMIC_RELAXED);
 	if (rest > 0) {
 		__atomic_store_n(&look->rest, rest - 1, __ATOMIC_RELAXED);
+		__atomic_store_n(&look->since, cell_look_now(), __ATOMIC_RELAXED);
 		return true;
 	}
 	int64_t end = cell_look_now() + ns;
@@ -76,6 +79,19 @@ static inline bool cell_look(struct cell_look *look, int64_t ns, bool gives_way,
 	} while (cell_look_now() < end);
 	cell_look_was_vain(look);
 	return false;
+}
+
+/* What was waited for is there; ns as above.  elsewhere: it came from another CPU, so looking would not have hindered it. */
+static inline void cell_look_has_slept(struct cell_look *look, int64_t ns, bool elsewhere)
+{
+	int64_t since = __atomic_load_n(&look->since, __ATOMIC_RELAXED);
+	if (since == 0)
+		return;
+	__atomic_store_n(&look->since, 0, __ATOMIC_RELAXED);
+	if (elsewhere && cell_look_now() - since <= ns) {
+		__atomic_store_n(&look->vain, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&look->rest, 0, __ATOMIC_RELAXED);
+	}
 }
 
 #endif

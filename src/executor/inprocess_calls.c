@@ -77,6 +77,7 @@ static struct cell_inproc_message *abi_receive(struct cell_inproc *abi)
 		if (!kernel->first)
 			kernel->last = NULL;
 		kernel->spin.received++;
+		cell_spin_has_slept(&kernel->beat, &kernel->spin);
 	}
 	if (kernel->watched && !kernel->first && read(kernel->event_fd, &count, sizeof count) < 0)
 		count = 0; /* nothing had been written */

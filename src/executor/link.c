@@ -401,6 +401,7 @@ static bool handle_next_frame(struct cell__link *link)
 	}
 	link->in_used += need;
 	link->spin.received++;
+	cell_spin_has_slept(&link->ring.ctl->kernel_beat, &link->spin);
 	if (!take_ring(link, frame.ring_pos))
 		return false;
 	if (frame.type == CELL_FRAME_DOORBELL) {

@@ -395,6 +395,7 @@ static void run_for(struct cell__loop *loop, struct cell__task *task, struct cel
 		if (loop->look && is_quiet(loop))
 			loop->look(loop->look_arg);
 		uv_run(&loop->uv, UV_RUN_ONCE);
+		cell_look_has_slept(&loop->event_look, EVENT_LOOK_NS, true);
 	}
 	loop->driven_for = NULL;
 	leave(loop);
@@ -425,6 +426,7 @@ static void run_briefly(struct cell__loop *loop, const int *end, int64_t until_u
 		struct pollfd poller = { .fd = uv_backend_fd(&loop->uv), .events = POLLIN };
 		struct timespec left = { .tv_sec = left_us / 1000000, .tv_nsec = left_us % 1000000 * 1000 };
 		(void)ppoll(&poller, 1, &left, NULL); /* whatever it says: the loop looks itself */
+		cell_look_has_slept(&loop->event_look, EVENT_LOOK_NS, true);
 		uv_run(&loop->uv, UV_RUN_NOWAIT);
 	}
 }

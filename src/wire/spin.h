@@ -71,4 +71,12 @@ static inline bool cell_spin_look_for_answer(const struct cell_ring_beat *other,
 	return cell_spin_look_for(other, spin, &spin->call, CELL_SPIN_CALL_NS, true);
 }
 
+/* A frame has come: what the last wait teaches. */
+static inline void cell_spin_has_slept(const struct cell_ring_beat *other, struct cell_spin *spin)
+{
+	bool elsewhere = atomic_load_explicit((_Atomic uint32_t *)&other->cpu, memory_order_relaxed) != (uint32_t)sched_getcpu();
+	cell_look_has_slept(&spin->look, CELL_SPIN_NS, elsewhere);
+	cell_look_has_slept(&spin->call, CELL_SPIN_CALL_NS, elsewhere);
+}
+
 #endif

@@ -408,6 +408,51 @@ static void test_look(void **state)
 	assert_true(cell_spin_look(&beat, &spin));
 }
 
+/* A short wait without a look says that looking is worth it again; a long one, or one for this CPU, says nothing. */
+static void test_look_again(void **state)
+{
+	(void)state;
+	struct cell_ring_beat beat = { .cpu = ELSEWHERE };
+	const struct cell_look resting = { .vain = CELL_LOOK_VAIN + 3, .rest = 100 };
+	struct cell_spin spin = { .look = resting };
+	assert_true(cell_spin_look(&beat, &spin));
+	assert_int_equal(spin.look.rest, 99);
+	assert_int_not_equal(spin.look.since, 0);
+	spin.look.since = cell_look_now() + 1000000000; /* however long this test is kept waiting, the wait was short */
+	cell_spin_has_slept(&beat, &spin);
+	assert_int_equal(spin.look.rest, 0);
+	assert_int_equal(spin.look.vain, 0);
+	/* After a look nothing is left to learn from. */
+	spin.look = resting;
+	spin.look.rest = 0;
+	assert_false(cell_spin_look(&beat, &spin));
+	struct cell_look before = spin.look;
+	cell_spin_has_slept(&beat, &spin);
+	assert_memory_equal(&spin.look, &before, sizeof before);
+	/* Too long. */
+	assert_true(cell_spin_look(&beat, &spin));
+	spin.look.since -= 2 * CELL_SPIN_NS;
+	cell_spin_has_slept(&beat, &spin);
+	assert_int_equal(spin.look.rest, before.rest - 1);
+	assert_int_equal(spin.look.since, 0);
+	/* Answers to calls are learnt apart. */
+	spin = (struct cell_spin){ .look = resting, .call = resting };
+	assert_true(cell_spin_look_for_answer(&beat, &spin));
+	spin.call.since = cell_look_now() + 1000000000;
+	cell_spin_has_slept(&beat, &spin);
+	assert_int_equal(spin.call.rest, 0);
+	assert_int_equal(spin.look.rest, 100);
+}
+
+static void test_look_again_on_one_cpu(void **state)
+{
+	(void)state;
+	struct cell_look look = { .vain = CELL_LOOK_VAIN + 3, .rest = 7, .since = cell_look_now() + 1000000000 };
+	cell_look_has_slept(&look, CELL_SPIN_NS, false);
+	assert_int_equal(look.rest, 7);
+	assert_int_equal(look.since, 0);
+}
+
 /* On the same CPU nobody looks: the other would have to wait for it. */
 static void test_look_on_one_cpu(void **state)
 {
@@ -483,6 +528,8 @@ int main(int argc, char **argv)
 		TEST(test_pipe_counters),
 		TEST(test_flood),
 		TEST(test_look),
+		TEST(test_look_again),
+		TEST(test_look_again_on_one_cpu),
 		TEST(test_look_on_one_cpu),
 		TEST(test_look_in_time),
 	};
