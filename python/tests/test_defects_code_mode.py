@@ -108,6 +108,10 @@ def test_7_and_8_each_tool_once_with_its_tags(tmp_path):
         assert [tool.name for tool in view.get_all_tools()] == ["b"] and view.find_adapter_for_tool("a") is None
         with pytest.raises(workcell.ToolNotFoundError):
             await view.call_tool("a", "say", {})
+        adapter = registry.find_adapter_for_tool("a")
+        assert await adapter.describe("a", "say") == {}
+        with pytest.raises(ValueError, match=r"Callable 'sing' not found in tool 'a'. Available: \['say'\]"):
+            await adapter.describe("a", "sing")
         await registry.close()
 
     run(main())

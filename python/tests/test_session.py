@@ -273,7 +273,7 @@ def test_functions_of_the_host(storage):
             assert (parameter["name"], parameter["type"], parameter["description"]) == ("a", "integer", "the first")
             assert [tool["name"] for tool in await session.search_tools("numbers")][:1] == ["add"]
             assert await session.call_tool("add", a=40) == 42
-            with pytest.raises(workcell.ToolNotFoundError):
+            with pytest.raises(workcell.ToolNotFoundError, match="Tool 'nothing' not found. Available: add"):
                 await session.call_tool("nothing")
 
     run(main())

@@ -22,7 +22,8 @@ from . import _engine, _native
 from ._engine import Background, Channel, Engine, Item, default_engine, log
 from .approvals import ApprovalRequest, Approvals, ask_handler
 from .audit import AuditLog
-from .errors import ConfigurationError, ExecutorUnavailableError, SessionClosedError, ToolCallError, from_native, from_operation
+from .errors import (ConfigurationError, ExecutorUnavailableError, SessionClosedError, ToolCallError, ToolNotFoundError, from_native,
+                     from_operation)
 from .policy import PolicyLike, resolve
 from .tools.middleware import ToolCallContext, ToolMiddleware, compose_tool_middlewares
 from .tools.schema import converter_of, doc_parts, dumps, parameters_of
@@ -163,7 +164,10 @@ class SpaceHandle:
 
     def call_tool(self, name: str, args: Mapping[str, Any]) -> Any:
         """A tool, through middlewares; answers what code in a session would get."""
-        answer, raw = self.call_raw("tools.call", None, {"name": name, "args": dict(args)})
+        try:
+            answer, raw = self.call_raw("tools.call", None, {"name": name, "args": dict(args)})
+        except ToolNotFoundError as error:
+            raise ToolNotFoundError(error.tool_name, sorted(each["name"] for each in self.call("tools.list"))) from None
         if not isinstance(answer, dict) or "raw" not in answer:
             return answer["value"] if isinstance(answer, dict) else answer
         if answer["raw"] == "text":

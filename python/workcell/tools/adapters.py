@@ -56,11 +56,11 @@ class SpaceAdapter:
 
     async def describe(self, tool_name: str, callable_name: str) -> Dict[str, str]:
         """``{parameter: description}``"""
-        for tool in self.list_tools():
-            for each in tool.callables:
-                if tool.name == tool_name and each.name == callable_name:
-                    return {parameter.name: parameter.description for parameter in each.parameters}
-        raise ValueError("Callable '%s' not found in tool '%s'" % (callable_name, tool_name))
+        callables = {each.name: each for tool in self.list_tools() if tool.name == tool_name for each in tool.callables}
+        if callable_name not in callables:
+            raise ValueError("Callable '%s' not found in tool '%s'. Available: %s" % (callable_name, tool_name,
+                                                                                     sorted(callables)))
+        return {parameter.name: parameter.description for parameter in callables[callable_name].parameters}
 
     async def close(self) -> None:
         """Ends its servers."""
