@@ -106,8 +106,6 @@ int cell__capped_join(const struct cell__capped *capped, const char *spill, uint
 
 /* ---- spill ---- */
 
-#define WRITE_BYTES (512u << 10) /* at least, until the end: each write wakes a thread of the pool */
-
 void cell__spill_init(struct cell__spill *spill, struct cell__loop *loop, void (*progress)(void *arg),
 		      void (*finished)(void *arg), void *arg)
 {
@@ -180,7 +178,7 @@ static void handle_written(uv_work_t *work, int status)
 		fail_spill(spill, spill->write_error);
 	if (spill->error)
 		cell__buf_finish(&spill->waiting);
-	if (spill->waiting.size >= (spill->finishing ? 1 : WRITE_BYTES))
+	if (spill->waiting.size >= (spill->finishing ? 1 : CELL__SPILL_WRITE_BYTES))
 		start_write(spill);
 	if (spill->finishing && !spill->busy)
 		end_spill(spill);
@@ -213,7 +211,7 @@ void cell__spill_add(struct cell__spill *spill, const char *bytes, size_t size)
 	spill->size += size;
 	if (cell__buf_add(&spill->waiting, bytes, size) < 0)
 		fail_spill(spill, ENOMEM);
-	else if (!spill->busy && spill->waiting.size >= WRITE_BYTES)
+	else if (!spill->busy && spill->waiting.size >= CELL__SPILL_WRITE_BYTES)
 		start_write(spill);
 }
 

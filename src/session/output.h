@@ -24,6 +24,9 @@ int cell__capped_add(struct cell__capped *capped, const char *bytes, size_t size
 /* Head, a line that says what is missing, tail.  spill may be NULL; spilled: what it holds, 0: all of it. */
 int cell__capped_join(const struct cell__capped *capped, const char *spill, uint64_t spilled, struct cell__buf *out);
 
+/* Until the end no less is written at once: each write wakes a thread of the pool, which may take the kernel's CPU. */
+#define CELL__SPILL_WRITE_BYTES (512u << 10)
+
 /*
  * A file that output is written to in the background.
  *
