@@ -51,7 +51,7 @@ async def measure(quick, folder):
         await executor.execute("import time")
         for _ in range(5 if quick else 20):
             began, first = time.perf_counter_ns(), None
-            async for item in executor.stream("print('x', flush=True); time.sleep(0.05)", chunks=True):
+            async for item in executor.stream("print('x', flush=True)\ntime.sleep(0.05)", chunks=True):
                 if first is None and type(item).__name__ == "CodeExecutionChunk":
                     first = time.perf_counter_ns() - began
             if first is not None:

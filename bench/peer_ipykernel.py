@@ -138,7 +138,7 @@ def measure_first_chunk(rounds):
         expect(kernel.client, "import time", None)
         nanos = []
         for number in range(-5, rounds):
-            took = run(kernel.client, "print('x', flush=True); time.sleep(0.005)")[2]
+            took = run(kernel.client, "print('x', flush=True)\ntime.sleep(0.005)")[2]
             if took is None:
                 raise Wrong("a cell that prints sent no output")
             if number >= 0:

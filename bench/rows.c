@@ -291,7 +291,7 @@ static int sample_first_chunk(struct cell_session *session, struct cell__bench_r
 	opts.on_event = handle_first_chunk;
 	opts.event_arg = &first;
 	began = now_ns();
-	if (run_cell(session, "print('x', flush=True); time.sleep(0.005)", NULL, &opts, &took))
+	if (run_cell(session, "print('x', flush=True)\ntime.sleep(0.005)", NULL, &opts, &took))
 		return -1;
 	if (!first.at_ns)
 		return complain("a cell that prints sent no output");

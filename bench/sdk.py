@@ -74,7 +74,7 @@ async def measure(quick, folder):
         await executor.execute("import time")
         for _ in range(10 if quick else 30):
             began, first = time.perf_counter_ns(), None
-            async for item in executor.stream("print('x', flush=True); time.sleep(0.05)", chunks=True):
+            async for item in executor.stream("print('x', flush=True)\ntime.sleep(0.05)", chunks=True):
                 if first is None and isinstance(item, CodeExecutionChunk):
                     first = time.perf_counter_ns() - began
             rows["first-chunk"].append(first)

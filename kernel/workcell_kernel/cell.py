@@ -4,10 +4,8 @@ A cell is plain Python until the compiler says otherwise: no magic, ``!cmd`` or 
 try costs nothing extra, and only a SyntaxError asks the shell (shell.py) for its reading of the cell.
 """
 
-import __future__
 import ast
 import builtins
-import keyword
 import linecache
 import re
 import sys
@@ -19,16 +17,12 @@ from _workcell import remember
 from . import display as display_module
 from . import errors, figures, shell, values
 from .awaits import soften
+from .split import CO_COROUTINE, FUTURE_MASK, STATEMENTS, split
 
 ONLY_AST = ast.PyCF_ONLY_AST
 AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-CO_COROUTINE = 0x80
-FUTURE_MASK = 0
-for _name in __future__.all_feature_names:
-    FUTURE_MASK |= getattr(__future__, _name).compiler_flag
 SPECIAL = FUTURE_MASK | CO_COROUTINE  # code with one of these flags is for run_code()
 
-STATEMENTS = frozenset(keyword.kwlist) - {"None", "True", "False", "not", "lambda", "await"}
 # One line that starts like an expression and holds neither "=" nor ";": compiled in one step, not two.
 is_likely_expression = re.compile(r"(?:[^\s=;a-zA-Z]|(?!(?:%s)\b)[a-zA-Z])[^\n=;]*\Z" % "|".join(sorted(STATEMENTS))).match
 
@@ -145,6 +139,13 @@ class Cells:
         else:
             # Not splitlines(): a form feed or U+2028 in a string does not end a line of Python.
             linecache.cache[name] = (len(source), None, [line + "\n" for line in source.split("\n")], name)
+            parts = split(source, name, self.flags)
+            if parts is not None:
+                first, code, has_value = parts
+                if first is not None:
+                    eval(first, ns)
+                value = eval(code, ns)
+                return has_value and value is not None, value
         tree = soften(self.parse(source, name), source)
         body = tree.body
         if not body:

@@ -350,8 +350,7 @@ def run_process(argv, out=None, err=None, stdin_fd=None):
     Answers the exit status, negative for a signal (also one that a shell reports as 128+n).
     """
     sinks = {}
-    ours = []
-    pid = None
+    ours, started = [], []
     try:
         stdout = stderr = None
         if out is not None:
@@ -364,21 +363,22 @@ def run_process(argv, out=None, err=None, stdin_fd=None):
             reader, stderr = os.pipe()
             ours += [reader, stderr]
             sinks[reader] = err
-        pid = _spawn(argv, stdin_fd, stdout, stderr)
+        _spawn(started, argv, stdin_fd, stdout, stderr)
+        pid = started[0]
         for fd in {stdout, stderr} & set(ours):
             ours.remove(fd)
             os.close(fd)
         status = _pump(pid, sinks) if sinks else None
         if status is None:
             status = _reap(pid)
-        pid = None
+        started.clear()
     except KeyboardInterrupt:
-        if pid is not None:
-            _interrupt(pid)
+        if started:
+            _interrupt(started[0])
         raise
     except BaseException:
-        if pid is not None:
-            _interrupt(pid, grace=0)
+        if started:
+            _interrupt(started[0], grace=0)
         raise
     finally:
         for fd in ours:
@@ -386,8 +386,11 @@ def run_process(argv, out=None, err=None, stdin_fd=None):
     return -(status - 128) if status > 128 else status
 
 
-def _spawn(argv, stdin, stdout, stderr):
+def _spawn(started, argv, stdin, stdout, stderr):
+    """Its process id goes into the list, in the same step of C: an interrupt between the two would leave the process alone."""
     import signal
+    from functools import partial
+
     if not hasattr(os, "posix_spawnp"):
         raise OSError("this Python cannot start processes")
     if stdin is None:
@@ -401,8 +404,9 @@ def _spawn(argv, stdin, stdout, stderr):
         actions.append((os.POSIX_SPAWN_DUP2, stdout, 1))
     with guard.opened:
         # Python ignores SIGPIPE, and the kernel may hold signals back: children start clean.
-        return os.posix_spawnp(argv[0], argv, os.environ, file_actions=actions, setsigmask=[],
-                               setsigdef=[signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ])
+        spawn = partial(os.posix_spawnp, file_actions=actions, setsigmask=[],
+                        setsigdef=[signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ])
+        started.extend(map(spawn, (argv[0],), (argv,), (os.environ,)))
 
 
 def _pump(pid, sinks):

@@ -777,6 +777,21 @@ assert threading.active_count() == 1
     run_python(code)
 
 
+def test_an_interrupt_right_after_the_start_ends_the_process():
+    """It may come before anybody has seen the process id."""
+    def interrupt(frame, event, _):
+        if event == "return" and frame.f_code.co_name == "_spawn":
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    sys.setprofile(interrupt)
+    try:
+        raises(KeyboardInterrupt, shells.run_process, ["sleep", "1000"])
+    finally:
+        sys.setprofile(None)
+    raises(ChildProcessError, os.waitpid, -1, os.WNOHANG)
+
+
 def test_no_threads():
     assert threading.active_count() == 1, threading.enumerate()
 
