@@ -20,7 +20,8 @@ STATEMENTS = frozenset(keyword.kwlist) - {"None", "True", "False", "not", "lambd
 _CONTINUE = frozenset(" \t\f\r\n#)]}")  # a line that begins with one of these ends a statement, or belongs to one
 _PARTS = frozenset(("else", "elif", "except", "finally"))
 _word = re.compile(r"[^\W\d]\w*").match
-_assignment = re.compile(r"[^\n=(:]*[^\n=(:<>!]=(?!=)").match
+# Of names alone: an "=" further on may stand in a text.
+_assignment = re.compile(r"[^\W\d][\w.]*(?:\s*,\s*[^\W\d][\w.]*)*\s*(?:[-+*/%@&|^]|//|\*\*|<<|>>)?=(?!=)").match
 
 
 def place(source):

@@ -4,6 +4,7 @@ import glob
 import os
 import random
 import sys
+import textwrap
 import warnings
 
 import pytest
@@ -38,7 +39,8 @@ def check(source):
     "x = 1\nx", "x = 1\nx\n\n", "x = 1\nx  # it\n# more\n", "x = 1", "f(a=1)", "x = 1\nprint(x, end='')", "a\nf(\n    1,\n)\n",
     "a\n[\n  1,\n]", "import os\nos", "for i in a:\n    f(i)\n", "f(1)\nfor i in a:\n    f(i)\n    # the end\n", "a\nx == 1", "a\nx >= 1",
     "if a:\n    b\nelse:\n    c\nd", "@f\ndef g(): pass\ng()", "def f():\n    return 1\n", "'''doc'''\nx", "x = '''\na\n'''\nx",
-    "\n\nx = 1\nx", "a\nwith b as c:\n    d", "a[1:2]\nb[f(1)]", "x = 1\\\n\ny", "x = '\\d'\nx",
+    "\n\nx = 1\nx", "a\nwith b as c:\n    d", "a[1:2]\nb[f(1)]", "a\n'x = ' in f(1)", "a\n'b=c'", "a\nx, y = b", "a\nx.y += 1", "a\nx **= 2", "a\nx = y = 1", "a\nx <<= 1",
+    "x = 1\\\n\ny", "x = '\\d'\nx",
 ])
 def test_cut(source):
     with warnings.catch_warnings():
@@ -50,7 +52,7 @@ def test_cut(source):
     "", "\n", "# nothing", "a\nif b:\n    c\nelse:\n    d", "try:\n    a\nexcept E:\n    b", "a; b", "a\nb;", "x = 1 + \\\n2",
     "f('''\nimport x''')", "f(a\nif b else c)", "x = '''\nfoo()\n'''", "(a\n+b)", "@f\nx", "await a", "a\nawait b", "x = 1\nglobal x",
     "x = 1\nif x:\n    global x", "x = 1\nfrom __future__ import annotations", "from __future__ import annotations\nx", "%%bash\nls",
-    "x = !ls\nx", "%time f()\ng()", "a\nb?", "a\nreturn 1", "a\nx := 1", "a\n    b", "if a:\nb", "a\n\0", "a b\nc", "a\n\x0cb",
+    "x = !ls\nx", "%time f()\ng()", "a\nb?", "a\nreturn 1", "a\nx := 1", "a\n    b", "if a:\nb", "a\n\0", "a b\nc", "a\n\x0cb", "a\nd['k'] = 1", "a\nx: int = 1",
 ])
 def test_left_to_the_tree(source):
     assert not check(source)
@@ -74,13 +76,16 @@ def test_as_the_tree_of_real_programs():
         for name in files[:60]:
             with open(name, encoding="utf-8", errors="replace") as file:
                 text = file.read()
-            lines, body = text.split("\n"), ast.parse(text).body
-            for _ in range(12 if body else 0):
+            lines, tree = text.split("\n"), ast.parse(text)
+            bodies = [node.body for node in ast.walk(tree) if isinstance(getattr(node, "body", None), list) and node.body]
+            for _ in range(40 if bodies else 0):
+                body = dice.choice(bodies)
                 i = dice.randrange(len(body))
                 begin = min([body[i].lineno] + [each.lineno for each in getattr(body[i], "decorator_list", [])]) - 1
                 end = body[min(len(body), i + dice.randint(1, 6)) - 1].end_lineno
                 if dice.random() < 0.3:
                     end = dice.randint(begin + 1, len(lines))
                 tried += 1
-                cut += check("\n".join(lines[begin:end]) + dice.choice(["", "\n", "\n\n", "  ", "\n# c\n", "\n    # c"]))
-    assert cut > tried / 2
+                piece = textwrap.dedent("\n".join(lines[begin:end]))
+                cut += check(piece + dice.choice(["", "\n", "\n\n", "  ", "\n# c\n", "\n    # c"]))
+    assert cut > tried / 3
