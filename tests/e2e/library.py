@@ -295,7 +295,7 @@ def slow_reader_slows_its_kernel():
                 blocked.set()
                 release.wait(support.DEADLINE)
         code = ("import sys, os, subprocess\nblock = 'x' * 100000\nwith open(%r, 'a') as progress:\n"
-                "    for _ in range(1000):\n        %s\n        progress.write('.')\n        progress.flush()\n'end'"
+                "    for _ in range(400):\n        %s\n        progress.write('.')\n        progress.flush()\n'end'"
                 % (path, write))
         running = in_thread(lambda session=session, code=code, block=block: session.run(code, on_event=block))
         assert blocked.wait(support.DEADLINE)
@@ -309,7 +309,7 @@ def slow_reader_slows_its_kernel():
         assert seen[-1] < 200, (name, seen[-1])
         release.set()
         result = running()
-        assert result["value"] == "end" and os.path.getsize(path) == 1000, (name, result)
+        assert result["value"] == "end" and os.path.getsize(path) == 400, (name, result)
         os.unlink(path)
         session.close()
     engine.close()
