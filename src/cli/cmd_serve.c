@@ -281,23 +281,34 @@ static void say_listening(void *arg, const char *url)
 	dprintf(STDERR_FILENO, "workcell: listening on %s\n", url);
 }
 
+static volatile sig_atomic_t has_to_end; /* before there is a server to say it to */
+
 static void handle_signal(int number)
 {
-	if (number == SIGHUP)
+	if (number == SIGPIPE)
+		return;
+	if (!live.server)
+		has_to_end |= number != SIGHUP;
+	else if (number == SIGHUP)
 		cell_server_reload(live.server);
-	else if (number != SIGPIPE)
+	else
 		cell_server_drain(live.server);
 }
 
-/* Handlers, not a mask: what we start must not inherit it. */
-static void catch_signals(bool catching)
+static void ignore_signal(int number)
+{
+	(void)number;
+}
+
+/* Handlers, not a mask and not SIG_IGN: what we start must not inherit it. */
+static void set_signals(void (*handler)(int number))
 {
 	static const int numbers[] = { SIGINT, SIGTERM, SIGHUP, SIGPIPE };
-	struct sigaction action = { .sa_handler = catching ? handle_signal : SIG_DFL, .sa_flags = SA_RESTART };
+	struct sigaction action = { .sa_handler = handler, .sa_flags = SA_RESTART };
 
 	sigemptyset(&action.sa_mask);
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
-		if (catching || numbers[i] != SIGPIPE)
+		if (handler == handle_signal || numbers[i] != SIGPIPE)
 			sigaction(numbers[i], &action, NULL);
 	}
 }
@@ -343,21 +354,30 @@ static int make_work_dir(struct cell_error *err)
 	if (!temp || *temp != '/')
 		temp = "/tmp";
 	sweep(temp);
-	if (asprintf(&live.work_dir, "%s/" WORK_PREFIX "XXXXXX", temp) < 0) {
-		live.work_dir = NULL;
-		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
-	}
-	if (!mkdtemp(live.work_dir)) {
-		int saved = errno;
+	while (live.work_fd < 0) {
+		struct stat st;
 
-		cell__cli_fail(err, CELL_E_IO, saved, "make a folder in %s", temp);
 		free(live.work_dir);
-		live.work_dir = NULL;
-		return -1;
+		if (asprintf(&live.work_dir, "%s/" WORK_PREFIX "XXXXXX", temp) < 0) {
+			live.work_dir = NULL;
+			return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+		}
+		if (!mkdtemp(live.work_dir)) {
+			int saved = errno;
+
+			free(live.work_dir);
+			live.work_dir = NULL;
+			return cell__cli_fail(err, CELL_E_IO, saved, "make a folder in %s", temp);
+		}
+		live.work_fd = open(live.work_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		if (live.work_fd < 0 && errno != ENOENT)
+			return cell__cli_fail(err, CELL_E_IO, errno, "open %s", live.work_dir);
+		/* Until it is locked another server that starts may take it for one that was left. */
+		if (live.work_fd >= 0 && !flock(live.work_fd, LOCK_EX) && !fstat(live.work_fd, &st) && !st.st_nlink) {
+			close(live.work_fd);
+			live.work_fd = -1;
+		}
 	}
-	live.work_fd = open(live.work_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (live.work_fd >= 0)
-		flock(live.work_fd, LOCK_EX);
 	return 0;
 }
 
@@ -553,9 +573,6 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 		goto out;
 	if (cell__cli_has_storage(space))
 		options->open_space = open_space;
-	if (!session.options.cwd && make_work_dir(err) < 0)
-		goto out;
-	options->work_dir = live.work_dir;
 	if (!strcmp(session.options.executor, "container")) {
 		session.container.deps = deps = cell__cli_list_values(&flags->deps); /* installed there */
 	} else if (flags->deps.count && !(cell__cli_has_storage(space) && host.space)) {
@@ -565,11 +582,17 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 	} else if (options->open_space && install_deps(flags, &host, err) < 0) {
 		goto out;
 	}
+	/* From the folder's birth to its end no signal ends us half-way. */
+	set_signals(handle_signal);
+	if (!session.options.cwd && make_work_dir(err) < 0)
+		goto out;
+	options->work_dir = live.work_dir;
 	if (cell_server_create(host.engine, options, &live.server, err) < 0)
 		goto out;
-	catch_signals(true);
+	if (has_to_end)
+		cell_server_drain(live.server);
 	status = cell_server_run(live.server, err);
-	catch_signals(false);
+	set_signals(ignore_signal);
 	cell_server_destroy(live.server);
 out:
 	cell__cli_close(&host);
@@ -580,6 +603,7 @@ out:
 	if (live.work_fd >= 0)
 		close(live.work_fd);
 	free(live.work_dir);
+	set_signals(SIG_DFL);
 	return status;
 }
 

@@ -4,6 +4,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import time
 
 import pytest
 
@@ -264,3 +266,17 @@ def test_many_sessions_and_streams(tmp_path):
             connection.close()
     assert support.peak_rss_bytes(server.pid) < support.memory(100)
     server.close()
+
+
+def test_signals_at_any_moment_leave_no_folder(tmp_path):
+    tokens = serving.token_file(serving.TOKENS)
+    for pause in range(0, 150, 5):
+        process = support.popen([support.BIN, "serve", "--listen", "127.0.0.1:0", "--executor", "subprocess", "--python", support.bare_python(),
+                                 "--pool", "0", "--auth-token-file", tokens], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                stderr=subprocess.DEVNULL, env=support.host_environment(TMPDIR=str(tmp_path)))
+        time.sleep(pause / 1000)
+        while process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.001)
+        assert process.returncode in (0, -signal.SIGTERM)
+        assert os.listdir(tmp_path) == []
