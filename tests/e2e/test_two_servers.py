@@ -41,10 +41,11 @@ class Proxy(serving.Server):
 
 
 @pytest.fixture
-def parts():
+def parts(tmp_path):
     redis = spaces.Redis()
-    servers = [serving.Server("--executor", "subprocess", "--storage", redis.url(), "--prefix", "app", tokens=serving.TOKEN)
-               for _ in range(2)]
+    # A server that is killed leaves its folder to the next one that starts: here there is none.
+    servers = [serving.Server("--executor", "subprocess", "--storage", redis.url(), "--prefix", "app", tokens=serving.TOKEN,
+                              env={"TMPDIR": str(tmp_path)}) for _ in range(2)]
     proxy = Proxy(*servers)
     yield proxy, servers
     proxy.close()
