@@ -522,7 +522,10 @@ static uint64_t ticks(void)
 #endif
 }
 
-/* Sets soon_ticks by the fastest write to a pipe on this machine; 0, and every write is checked, when that fails. */
+/*
+ * Sets soon_ticks by the fastest write to a pipe on this machine; 0, and every write is checked, when that fails.  Nobody waits at
+ * this pipe, so a write that the host hears of takes longer, and the call around it is not counted either: hence the three quarters.
+ */
 static void measure_write(void)
 {
 	int fds[2];

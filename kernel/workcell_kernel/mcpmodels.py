@@ -16,7 +16,7 @@ from json import dumps, loads
 from . import mcpscalars, mcpstandin, namespaces
 from .ns_errors import ToolCallError
 from .ns_parts import ToolBytes, ToolParts, as_text
-from .ns_tools import Caller, head_of, value_of
+from .ns_tools import Caller, aim, value_of
 from .rpc import encode_after
 
 try:
@@ -179,9 +179,7 @@ class _Tool(Caller):
 
     def __init__(self, channel, path):
         self._channel = channel
-        self._head = head_of(path)
-        self._quick = getattr(channel, "is_quick", False)
-        self._link = getattr(channel, "direct", None)
+        aim(self, channel, path)
 
     def _call(self, _, arguments):
         return value_of(*self._channel.call("tools.call", data=encode_after(self._head, arguments, b"}}")))

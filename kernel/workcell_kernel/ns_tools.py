@@ -92,9 +92,12 @@ def private(name):
     return AttributeError("names that start with an underscore are not tools: %r" % name)
 
 
-def head_of(path):
-    """A call as it travels, up to its arguments: the same every time."""
-    return b'{"method":"tools.call","args":{"name":%s,"args":' % dumps(path).encode()
+def aim(caller, channel, path):
+    """Makes it the caller of what goes by this name, by the shortest way that the channel has."""
+    # A call as it travels, up to its arguments: the same every time.
+    caller._head = b'{"method":"tools.call","args":{"name":%s,"args":' % dumps(path).encode()
+    caller._quick = getattr(channel, "is_quick", False)
+    caller._link = getattr(channel, "direct", None)
 
 
 def value_of(result, raw):
@@ -139,9 +142,7 @@ class _Call(Caller):
 
     def _bind(self, space):
         self._space = space
-        self._head = head_of(self._path())
-        self._quick = getattr(space._channel, "is_quick", False)
-        self._link = getattr(space._channel, "direct", None)
+        aim(self, space._channel, self._path())
 
     def _call(self, args, kwargs):
         if args:

@@ -128,8 +128,7 @@ class Cell:
 
     async def end(self) -> None:
         """Interrupts it and waits for its end."""
-        if not self.ended:
-            cancel_run(self.core, self.id)
+        self.cancel()
         while self.is_going():
             item = await self.take()
             if item[1] == _engine.APPROVAL_ENDED:

@@ -71,9 +71,11 @@ static inline bool cell_spin_look_for_answer(const struct cell_ring_beat *other,
 	return cell_spin_look_for(other, spin, &spin->call, CELL_SPIN_CALL_NS, true);
 }
 
-/* A frame has come: what the last wait teaches. */
+/* A frame has come: what the last wait teaches, if it was one without a look. */
 static inline void cell_spin_has_slept(const struct cell_ring_beat *other, struct cell_spin *spin)
 {
+	if (spin->look.since == 0 && spin->call.since == 0)
+		return;
 	bool elsewhere = atomic_load_explicit((_Atomic uint32_t *)&other->cpu, memory_order_relaxed) != (uint32_t)sched_getcpu();
 	cell_look_has_slept(&spin->look, CELL_SPIN_NS, elsewhere);
 	cell_look_has_slept(&spin->call, CELL_SPIN_CALL_NS, elsewhere);
