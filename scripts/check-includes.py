@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """check-includes.py [--self-test] [ROOT]: do the #include lines of src/ point the way they should?
 
-    core <- loop <- wire <- sandbox <- spawn <- mcp <- executor, tools, store <- session <- server, cli
+    core <- loop <- wire <- calls <- sandbox <- spawn <- mcp <- executor, tools, store <- session <- server, cli
 
 A folder includes what stands left of it and itself; folders at the same level do not include each other. wire is pure
 (no loop), and the programs in cli/ stand on the public header alone, as anybody's program would; they share headers
@@ -14,7 +14,7 @@ import re
 import sys
 import tempfile
 
-LEVELS = [["core"], ["loop"], ["wire"], ["sandbox"], ["spawn"], ["mcp"], ["executor", "tools", "store"], ["session"], ["server"]]
+LEVELS = [["core"], ["loop"], ["wire"], ["calls"], ["sandbox"], ["spawn"], ["mcp"], ["executor", "tools", "store"], ["session"], ["server"]]
 PUBLIC = "workcell.h"
 
 # Folder -> folders it may include. What is not named here may not be included.
@@ -105,6 +105,10 @@ SELF_TEST = [
     ("wire", '"core/a.h"', True),
     ("wire", '"loop/a.h"', False),
     ("wire", '"spawn/a.h"', False),
+    ("wire", '"calls/a.h"', False),
+    ("calls", '"loop/a.h"', True),
+    ("calls", '"tools/a.h"', False),
+    ("tools", '"calls/a.h"', True),
     ("spawn", '"wire/a.h"', True),
     ("spawn", '"loop/a.h"', True),
     ("spawn", '"sandbox/a.h"', True),

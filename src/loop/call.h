@@ -35,6 +35,8 @@ static inline void cell__bulk_unref(struct cell__bulk *bulk)
 		bulk->release(bulk);
 }
 
+struct cell__principal;
+
 struct cell__call {
 	/* the question, valid until it is answered */
 	const char *method;    /* "tools.call" */
@@ -43,7 +45,7 @@ struct cell__call {
 	size_t raw_size;
 	struct cell__bulk *bulk; /* where args may place data; NULL: nowhere.  A handler that works elsewhere takes a reference */
 	const char *session_id;
-	bool untrusted;        /* asked by sandboxed code: the host must not run code of its choice for it */
+	const struct cell__principal *principal; /* who asks (calls/principal.h); lives as long as the call */
 	/* the answer: one of these, once; result is taken over, raw is copied */
 	void (*answer)(struct cell__call *call, json_t *result, const void *raw, size_t raw_size);
 	/* The same with the result as JSON text; an asker need not have it. */

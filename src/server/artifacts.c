@@ -73,7 +73,7 @@ static void load_more(struct cell__request *request, json_t *result, const void 
 
 	(void)result;
 	if (raw_size && cell__buf_add(&request->body, raw, raw_size) < 0) {
-		cell__tell(request->workspace, "artifacts.load_close", handle_args(request));
+		cell__tell(request, "artifacts.load_close", handle_args(request));
 		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "no memory for the artifact");
 		return;
 	}
@@ -95,7 +95,7 @@ static void load_opened(struct cell__request *request, json_t *result, const voi
 	(void)raw_size;
 	json_object_update(request->query, result);
 	if (json_integer_value(json_object_get(result, "size")) > max) {
-		cell__tell(request->workspace, "artifacts.load_close", handle_args(request));
+		cell__tell(request, "artifacts.load_close", handle_args(request));
 		cell__answer_fail(request, MHD_HTTP_CONTENT_TOO_LARGE, CELL_E_LIMIT, "an artifact of more than %lld bytes is not handed out",
 				  (long long)max);
 		return;

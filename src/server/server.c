@@ -546,14 +546,6 @@ int cell_server_check(const struct cell_server_options *opts, struct cell_error 
 	return 0;
 }
 
-/* The executor keeps code from this machine: then packages of a client's choice must not bring code that runs when they are made. */
-static bool is_confined(const struct cell_server_options *opts)
-{
-	const struct cell__executor *executor = opts->session && opts->session->executor ? cell__executor_find(opts->session->executor) : NULL;
-
-	return executor && (executor->untrusted || executor->calls_there);
-}
-
 int cell_server_create(struct cell_engine *engine, const struct cell_server_options *opts, struct cell_server **ret_server,
 		       struct cell_error *err)
 {
@@ -568,7 +560,6 @@ int cell_server_create(struct cell_engine *engine, const struct cell_server_opti
 	if (read_options(opts, &server->opts, &server->address, &server->tokens, err) < 0)
 		goto failed;
 	server->limits = server->opts.limits;
-	server->untrusted = is_confined(&server->opts);
 	server->tokens_changed = time_of_change(server->opts.token_file);
 	if (server->opts.tls_cert && cell__tls_load(server->opts.tls_cert, server->opts.tls_key, &server->tls, err) < 0)
 		goto failed;

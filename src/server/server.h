@@ -241,7 +241,7 @@ void cell__ask(struct cell__request *request, const char *method, json_t *args, 
 /* tools.call {name, args} of request->served, as its code would make it; the result is the answer.  Takes args over. */
 void cell__ask_session(struct cell__request *request, json_t *args, cell__ask_fn then);
 /* The same when nobody waits for the answer. */
-void cell__tell(struct cell__workspace *workspace, const char *method, json_t *args);
+void cell__tell(struct cell__request *request, const char *method, json_t *args);
 /* The space that X-Session-ID or the token's workspace names, then fn(request); a failure is answered. */
 void cell__with_space(struct cell__request *request, void (*fn)(struct cell__request *request));
 
@@ -396,7 +396,6 @@ struct cell_server {
 	struct timespec tokens_changed;
 	struct cell__buf log;
 	struct cell__counts counts;
-	bool untrusted;       /* what clients ask for must not run code of their choice on this machine */
 };
 
 /* Something changed that may let a server that drains end: it is looked at soon, outside of libmicrohttpd's callbacks. */

@@ -230,7 +230,20 @@ struct asked {
 	struct cell__workspace *workspace;
 	cell__ask_fn then;
 	json_t *args;
+	struct cell__principal principal;
 };
+
+/* What a client asks for has the trust of the code it may run: none of it runs programs of its choice on this machine either. */
+static struct cell__principal principal_of(const struct cell__request *request)
+{
+	const struct cell_session_options *session = request->server->opts.session;
+	const struct cell__executor *executor = session && session->executor ? cell__executor_find(session->executor) : NULL;
+	struct cell__principal principal;
+
+	cell__principal_init(&principal, CELL__PRINCIPAL_HTTP, !executor || !(executor->untrusted || executor->calls_there), request->who.name);
+	principal.scopes = request->who.scopes;
+	return principal;
+}
 
 static void asked_done(struct asked *asked)
 {
@@ -263,15 +276,17 @@ static void handle_answer_text(struct cell__call *call, const char *text, const 
 	handle_answer(call, json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL), raw, raw_size);
 }
 
+static void tell(struct cell__workspace *workspace, const struct cell__principal *principal, const char *method, json_t *args);
+
 /* What a failed step leaves open is closed. */
 static void undo(struct asked *asked)
 {
 	json_t *handle = json_object_get(asked->args, "handle");
 
 	if (!strcmp(asked->call.method, "artifacts.save_chunk"))
-		cell__tell(asked->workspace, "artifacts.save_abort", json_pack("{s:O}", "handle", handle));
+		tell(asked->workspace, &asked->principal, "artifacts.save_abort", json_pack("{s:O}", "handle", handle));
 	else if (!strcmp(asked->call.method, "artifacts.load_chunk"))
-		cell__tell(asked->workspace, "artifacts.load_close", json_pack("{s:O}", "handle", handle));
+		tell(asked->workspace, &asked->principal, "artifacts.load_close", json_pack("{s:O}", "handle", handle));
 }
 
 static void handle_failure(struct cell__call *call, int code, const char *type, const char *message)
@@ -288,7 +303,7 @@ static void handle_failure(struct cell__call *call, int code, const char *type, 
 	asked_done(asked);
 }
 
-static struct asked *ask(struct cell__workspace *workspace, const char *method, json_t *args)
+static struct asked *ask(struct cell__workspace *workspace, const struct cell__principal *principal, const char *method, json_t *args)
 {
 	struct asked *asked = args ? cell__alloc(1, sizeof(*asked)) : NULL;
 
@@ -298,7 +313,8 @@ static struct asked *ask(struct cell__workspace *workspace, const char *method, 
 	}
 	*asked = (struct asked){
 		.call = { .method = method, .args = args, .session_id = "", .answer = handle_answer, .answer_text = handle_answer_text,
-			  .untrusted = workspace->server->untrusted, .fail = handle_failure },
+			  .fail = handle_failure },
+		.principal = *principal,
 		.workspace = workspace,
 		.args = args,
 	};
@@ -306,9 +322,18 @@ static struct asked *ask(struct cell__workspace *workspace, const char *method, 
 	return asked;
 }
 
+static void tell(struct cell__workspace *workspace, const struct cell__principal *principal, const char *method, json_t *args)
+{
+	struct asked *asked = ask(workspace, principal, method, args);
+
+	if (asked)
+		cell__space_submit(workspace->space, &asked->principal, &asked->call);
+}
+
 void cell__ask(struct cell__request *request, const char *method, json_t *args, const void *raw, size_t raw_size, cell__ask_fn then)
 {
-	struct asked *asked = ask(request->workspace, method, args);
+	struct cell__principal principal = principal_of(request);
+	struct asked *asked = ask(request->workspace, &principal, method, args);
 
 	if (!asked) {
 		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "no memory for the request");
@@ -318,12 +343,13 @@ void cell__ask(struct cell__request *request, const char *method, json_t *args, 
 	asked->then = then;
 	asked->call.raw = raw;
 	asked->call.raw_size = raw_size;
-	cell__space_ask(asked->workspace->space, &asked->call);
+	cell__space_submit(asked->workspace->space, &asked->principal, &asked->call);
 }
 
 void cell__ask_session(struct cell__request *request, json_t *args, cell__ask_fn then)
 {
-	struct asked *asked = ask(request->served->workspace, "tools.call", args);
+	struct cell__principal principal = principal_of(request);
+	struct asked *asked = ask(request->served->workspace, &principal, "tools.call", args);
 
 	if (!asked) {
 		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "no memory for the request");
@@ -333,15 +359,14 @@ void cell__ask_session(struct cell__request *request, json_t *args, cell__ask_fn
 	}
 	asked->request = request;
 	asked->then = then;
-	cell__session_call(request->served->session, &asked->call);
+	cell__session_call(request->served->session, &asked->principal, &asked->call);
 }
 
-void cell__tell(struct cell__workspace *workspace, const char *method, json_t *args)
+void cell__tell(struct cell__request *request, const char *method, json_t *args)
 {
-	struct asked *asked = ask(workspace, method, args);
+	struct cell__principal principal = principal_of(request);
 
-	if (asked)
-		cell__space_ask(workspace->space, &asked->call);
+	tell(request->workspace, &principal, method, args);
 }
 
 struct wanting {

@@ -127,10 +127,10 @@ bool cell__session_any_takes_questions(struct cell_engine *engine, const struct 
 
 void cell__session_ask(struct cell_session *session, struct cell__call *question)
 {
-	cell__gate_ask(&session->seat->gate, question);
+	cell__gate_ask(&session->seat->gate, &session->principal, question);
 }
 
-void cell__session_call(struct cell_session *session, struct cell__call *call)
+void cell__session_call(struct cell_session *session, const struct cell__principal *principal, struct cell__call *call)
 {
 	if (!session->seat || session->closing) {
 		call->fail(call, CELL_E_BUSY, "RuntimeError", "the session has no kernel now");
@@ -142,8 +142,7 @@ void cell__session_call(struct cell_session *session, struct cell__call *call)
 		return;
 	}
 	call->session_id = session->id;
-	call->untrusted = session->seat->calls.untrusted;
-	cell__gate_handle_outside(&session->seat->gate, call);
+	cell__gate_submit(&session->seat->gate, principal, call);
 }
 
 void cell__session_tell(struct cell_session *session, enum cell_event_type type, const struct cell__call *call,

@@ -148,7 +148,7 @@ static struct cell__kernel_call *begin(struct cell__calls *calls, uint32_t id, c
 	const struct cell__executor *executor = calls->kernel->executor;
 	*call = (struct cell__kernel_call){
 		.base = { .raw = copy, .raw_size = raw_size, .bulk = executor->bulk ? executor->bulk(calls->kernel) : NULL,
-			  .session_id = calls->session_id, .answer = answer_call, .answer_text = answer_call_text,
+			  .session_id = calls->session_id, .principal = calls->principal, .answer = answer_call, .answer_text = answer_call_text,
 			  .fail = fail_call, .progress = progress_call },
 		.calls = calls,
 		.id = id,
@@ -226,8 +226,7 @@ static const char *handle_document(struct cell__calls *calls, uint32_t id, json_
 	call->document = document;
 	call->base.method = method;
 	call->base.args = args;
-	call->base.untrusted = calls->untrusted;
-	cell__gate_handle(calls->gate, &call->base);
+	cell__gate_submit(calls->gate, calls->principal, &call->base);
 	return NULL;
 }
 

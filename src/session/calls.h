@@ -17,7 +17,7 @@ struct cell__calls {
 	struct cell__kernel *kernel;
 	const char *session_id;
 	struct cell__gate *gate;
-	bool untrusted; /* the kernel is sandboxed */
+	const struct cell__principal *principal; /* the session's code */
 	/* Where the lines of progress of a call go, as if the code had written them. */
 	void (*output)(void *owner, enum cell_stream stream, const char *bytes, size_t size);
 	/* An image in the answer of a tool. */

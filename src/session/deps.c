@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "calls/principal.h"
 #include "session/deps_op.h"
 
 static void start_next(struct cell__deps *deps);
@@ -250,7 +251,7 @@ static int read_call(struct cell__deps *deps, struct cell__call *call, struct ce
 	op->kind = (enum cell__dep_kind)kind;
 	op->quick = json_is_true(json_object_get(call->args, "quick"));
 	op->pyodide = json_is_true(json_object_get(call->args, "pyodide"));
-	op->wheels_only = call->untrusted || op->pyodide;
+	op->wheels_only = !cell__principal_is_trusted(call->principal) || op->pyodide;
 	if (op->kind == CELL__DEP_LIST || op->kind == CELL__DEP_SYNC)
 		return 0;
 	if (!deps->allow_runtime)

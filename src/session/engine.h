@@ -66,9 +66,9 @@ bool cell__session_any_takes_questions(struct cell_engine *engine, const struct 
 void cell__session_ask(struct cell_session *session, struct cell__call *question);
 /*
  * A tool call from outside of the session's code: it passes what a call of the code passes (middlewares, policy, approval, audit),
- * and fails when the kernel goes.  Sets session_id and untrusted.
+ * and fails when the kernel goes.  Sets session_id.
  */
-void cell__session_call(struct cell_session *session, struct cell__call *call);
+void cell__session_call(struct cell_session *session, const struct cell__principal *principal, struct cell__call *call);
 /* See cell__gate_tell(). */
 void cell__session_tell(struct cell_session *session, enum cell_event_type type, const struct cell__call *call,
 			const char *tool, const char *json);

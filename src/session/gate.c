@@ -297,6 +297,11 @@ static void run(struct cell__passage *passage)
 		cell__space_handle(gate->space, gate->cwd, inner);
 }
 
+static bool is_of_code(const struct cell__passage *passage)
+{
+	return passage->principal.kind == CELL__PRINCIPAL_CODE;
+}
+
 static void add_name(struct cell__buf *out, const struct cell__passage *passage)
 {
 	const char *callable = shown_callable(passage);
@@ -308,7 +313,7 @@ static void refuse(struct cell__passage *passage, const char *decision, const ch
 {
 	CELL_AUTO_BUF struct cell__buf message = CELL_BUF_INIT;
 	passage->decision = decision;
-	passage->gate->refused += passage->kind != CELL__PASS_QUESTION && !passage->outside;
+	passage->gate->refused += passage->kind != CELL__PASS_QUESTION && is_of_code(passage);
 	(void)cell__buf_add_str(&message, before);
 	add_name(&message, passage);
 	(void)cell__buf_add_str(&message, after);
@@ -499,9 +504,10 @@ static struct cell__passage *let_in(struct cell__gate *gate, struct cell__call *
 		call->fail(call, CELL_E_NOMEM, "MemoryError", "the host is out of memory");
 		return NULL;
 	}
+	passage->principal = *call->principal;
 	passage->inner = (struct cell__call){
 		.method = call->method, .args = json_incref(call->args), .raw = call->raw, .raw_size = call->raw_size,
-		.session_id = call->session_id, .untrusted = call->untrusted, .answer = handle_answer, .fail = handle_fail,
+		.session_id = call->session_id, .principal = &passage->principal, .answer = handle_answer, .fail = handle_fail,
 		.progress = call->progress ? handle_progress : NULL, .again = handle_again,
 	};
 	passage->outer = call;
@@ -523,8 +529,9 @@ static struct cell__passage *let_in(struct cell__gate *gate, struct cell__call *
 	return passage;
 }
 
-static void handle(struct cell__gate *gate, struct cell__call *call, bool outside)
+void cell__gate_submit(struct cell__gate *gate, const struct cell__principal *principal, struct cell__call *call)
 {
+	call->principal = principal;
 	enum cell__passage_kind kind = kind_of(call->method);
 	if (kind != CELL__PASS_SHELL && !gate->space) {
 		fail_without_space(call);
@@ -535,26 +542,15 @@ static void handle(struct cell__gate *gate, struct cell__call *call, bool outsid
 		return;
 	}
 	struct cell__passage *passage = let_in(gate, call, kind);
-	if (!passage)
-		return;
-	passage->outside = outside;
-	cell__passage_walk(passage);
-}
-
-void cell__gate_handle(struct cell__gate *gate, struct cell__call *call)
-{
-	handle(gate, call, false);
-}
-
-void cell__gate_handle_outside(struct cell__gate *gate, struct cell__call *call)
-{
-	handle(gate, call, true);
+	if (passage)
+		cell__passage_walk(passage);
 }
 
 /* ---- questions of MCP servers, and what else they say ---- */
 
-void cell__gate_ask(struct cell__gate *gate, struct cell__call *question)
+void cell__gate_ask(struct cell__gate *gate, const struct cell__principal *principal, struct cell__call *question)
 {
+	question->principal = principal;
 	struct cell__passage *passage = let_in(gate, question, CELL__PASS_QUESTION);
 	struct cell_error err;
 	if (!passage)
@@ -574,7 +570,7 @@ void cell__gate_drop_questions(struct cell__gate *gate)
 {
 	for (struct cell__passage *passage = gate->first; passage;) {
 		struct cell__call *outer = passage->outer;
-		if (passage->kind != CELL__PASS_QUESTION && !passage->outside) {
+		if (passage->kind != CELL__PASS_QUESTION && is_of_code(passage)) {
 			passage = passage->next;
 			continue;
 		}

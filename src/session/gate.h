@@ -18,6 +18,7 @@
 #ifndef CELL_SESSION_GATE_H
 #define CELL_SESSION_GATE_H
 
+#include "calls/principal.h"
 #include "loop/call.h"
 #include "loop/door.h"
 #include "session/audit.h"
@@ -58,16 +59,14 @@ struct cell__gate {
 
 /* Nobody watches tool calls: they may go straight to the space. */
 bool cell__gate_is_open(const struct cell__gate *gate);
-/* Answers a call of the kernel or of the host, now or later. */
-void cell__gate_handle(struct cell__gate *gate, struct cell__call *call);
-/* The same for somebody who is not the session's code, and asks in its name. */
-void cell__gate_handle_outside(struct cell__gate *gate, struct cell__call *call);
+/* Answers a call, now or later.  The principal lives as long as the call; what the gate keeps longer, it copies. */
+void cell__gate_submit(struct cell__gate *gate, const struct cell__principal *principal, struct cell__call *call);
 /*
  * Parks a question, {"tool", "callable", "params"}; `params` is what is shown.  It is answered with the content that was
  * given, which fits the requestedSchema, or fails with CELL_OUT_REJECTED, ApprovalTimeoutError when nobody decided.
  */
-void cell__gate_ask(struct cell__gate *gate, struct cell__call *question);
-/* The session goes: its questions, and what was asked from outside, fail with CELL_E_CANCELLED. */
+void cell__gate_ask(struct cell__gate *gate, const struct cell__principal *principal, struct cell__call *question);
+/* The session goes: its questions, and what others than its code asked, fail with CELL_E_CANCELLED. */
 void cell__gate_drop_questions(struct cell__gate *gate);
 /* Something about a call that is under way (call NULL: about the tool), for whoever listens: PROGRESS or LOG, with JSON. */
 void cell__gate_tell(struct cell__gate *gate, enum cell_event_type type, const struct cell__call *call, const char *tool,

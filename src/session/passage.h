@@ -28,7 +28,7 @@ struct cell__passage {
 	int64_t started_us;
 	int64_t deadline_ms; /* parked; -1: none */
 	bool parked;
-	bool outside; /* the session's code did not ask */
+	struct cell__principal principal; /* of inner: who asked may be gone before the call is */
 	bool recording; /* its record is being written, and that will end it */
 	struct cell__tool_choice choice;
 	const struct cell_call_info *card; /* NULL: nobody wants one */

@@ -104,7 +104,7 @@ int cell__seat_open(struct cell_session *session, struct cell_error *err)
 	cell__approvals_init_gate(seat);
 	seat->calls = (struct cell__calls){
 		.kernel = seat->kernel, .session_id = session->id, .gate = &seat->gate,
-		.untrusted = session->executor->untrusted,
+		.principal = &session->principal,
 		.output = handle_output, .image = handle_tool_image, .owner = seat,
 	};
 	session->seat = seat;

@@ -56,6 +56,7 @@ struct cell_session {
 	struct cell_engine *engine;
 	const struct cell__executor *executor; /* that of the options */
 	char id[33];
+	struct cell__principal principal; /* its code */
 	struct cell__options options;
 	struct cell__image_folder images;
 	struct cell__stored_tools *stored_tools; /* until it is open; or NULL */

@@ -37,6 +37,7 @@ static struct cell_session *make_session(struct cell_engine *engine, const struc
 		return NULL;
 	}
 	session->executor = session->options.executor;
+	cell__principal_init(&session->principal, CELL__PRINCIPAL_CODE, !session->executor->untrusted, NULL);
 	return session;
 }
 

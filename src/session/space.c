@@ -558,9 +558,9 @@ void cell_space_close(struct cell_space *space)
 
 /* ---- what space_call.c needs ---- */
 
-void cell__space_ask(struct cell_space *space, struct cell__call *call)
+void cell__space_submit(struct cell_space *space, const struct cell__principal *principal, struct cell__call *call)
 {
-	cell__gate_handle(&space->own_gate, call);
+	cell__gate_submit(&space->own_gate, principal, call);
 }
 
 bool cell__space_progress(const struct cell_space *space, const char *line)
@@ -596,7 +596,8 @@ int cell__space_sync(struct cell_space *space, bool pyodide, struct cell_error *
 	if (!space->sync_on_start || !space->store)
 		return 0;
 	struct cell_answer answer = { 0 };
-	int rc = cell__space_wait(space, "deps.sync", pyodide ? "{\"pyodide\":true}" : "{\"quick\":true}", NULL, 0, NULL, &answer, err);
+	int rc = cell__space_wait(space, &cell__principal_host, "deps.sync", pyodide ? "{\"pyodide\":true}" : "{\"quick\":true}",
+				  NULL, 0, NULL, &answer, err);
 	if (rc == 0)
 		rc = check_synced(answer.json, err);
 	cell_answer_finish(&answer);

@@ -5,6 +5,7 @@
 #ifndef CELL_SESSION_SPACE_H
 #define CELL_SESSION_SPACE_H
 
+#include "calls/principal.h"
 #include "loop/call.h"
 #include "session/engine.h"
 #include "tools/tools.h"
@@ -13,11 +14,11 @@ struct cell__middlewares;
 
 /* Answers a call, now or later.  cwd: for command-line tools; NULL: the space's. */
 void cell__space_handle(struct cell_space *space, const char *cwd, struct cell__call *call);
-/* The same for the host's own calls, as cell_space_call() makes them: middlewares see them. */
-void cell__space_ask(struct cell_space *space, struct cell__call *call);
+/* The same for calls that belong to no session, as cell_space_call() makes them: middlewares see them. */
+void cell__space_submit(struct cell_space *space, const struct cell__principal *principal, struct cell__call *call);
 /* Any thread but the loop's: makes such a call and waits for it.  canceller may be NULL; the answer is the caller's to finish. */
-int cell__space_wait(struct cell_space *space, const char *method, const char *args_json, const void *raw, size_t raw_size,
-		     struct cell_canceller *canceller, struct cell_answer *ret_answer, struct cell_error *err);
+int cell__space_wait(struct cell_space *space, const struct cell__principal *principal, const char *method, const char *args_json,
+		     const void *raw, size_t raw_size, struct cell_canceller *canceller, struct cell_answer *ret_answer, struct cell_error *err);
 /* Tells whoever hears of progress, outside the loop; false: nobody does.  line may be NULL. */
 bool cell__space_progress(const struct cell_space *space, const char *line);
 /* tools.call in two steps: see cell__tools_choose() and cell__tools_run(). */

@@ -107,7 +107,7 @@ static void do_call(struct cell__task *task)
 	if (call->cancelled)
 		host_fail(&call->base, CELL_E_CANCELLED, "", "the operation was cancelled");
 	else
-		cell__space_ask(call->space, &call->base);
+		cell__space_submit(call->space, call->base.principal, &call->base);
 }
 
 /* ---- cancelling ---- */
@@ -185,8 +185,8 @@ void cell_answer_finish(struct cell_answer *answer)
 	answer->raw_size = 0;
 }
 
-int cell__space_wait(struct cell_space *space, const char *method, const char *args_json, const void *raw, size_t raw_size,
-		     struct cell_canceller *canceller, struct cell_answer *ret_answer, struct cell_error *err)
+int cell__space_wait(struct cell_space *space, const struct cell__principal *principal, const char *method, const char *args_json,
+		     const void *raw, size_t raw_size, struct cell_canceller *canceller, struct cell_answer *ret_answer, struct cell_error *err)
 {
 	if (cell__engine_may_wait(cell__space_engine(space), "cell_space_call", err) < 0)
 		return -1;
@@ -198,7 +198,7 @@ int cell__space_wait(struct cell_space *space, const char *method, const char *a
 	}
 	struct host_call call = {
 		.base = { .method = method, .args = args, .raw = raw, .raw_size = raw_size, .session_id = "",
-			  .answer = host_answer, .answer_text = host_answer_text, .fail = host_fail,
+			  .principal = principal, .answer = host_answer, .answer_text = host_answer_text, .fail = host_fail,
 			  .progress = cell__space_progress(space, NULL) ? host_progress : NULL },
 		.task.fn = do_call,
 		.space = space,
@@ -223,7 +223,7 @@ int cell_space_call(struct cell_space *space, const char *method, const char *ar
 		    size_t raw_size, char **ret_json, void **ret_raw, size_t *ret_raw_size, struct cell_error *err)
 {
 	struct cell_answer answer = { 0 };
-	int rc = cell__space_wait(space, method, args_json, raw, raw_size, NULL, &answer, err);
+	int rc = cell__space_wait(space, &cell__principal_host, method, args_json, raw, raw_size, NULL, &answer, err);
 	if (rc == 0) {
 		*ret_json = cell__take_ptr(answer.json);
 		if (ret_raw) {
@@ -250,7 +250,7 @@ int cell_space_call_with(struct cell_space *space, const char *method, const cha
 	size_t size = ret_answer->size;
 	if (size != sizeof answer)
 		return cell_fail(err, CELL_E_INVALID, 0, "cell_answer.size is %zu, expected %zu", size, sizeof answer);
-	int rc = cell__space_wait(space, method, args_json, raw, raw_size, canceller, &answer, &why);
+	int rc = cell__space_wait(space, &cell__principal_host, method, args_json, raw, raw_size, canceller, &answer, &why);
 	if (rc < 0 && !answer.message)
 		answer.message = cell__strdup(why.msg);
 	if (rc < 0 && err)

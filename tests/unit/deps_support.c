@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "deps_support.h"
+#include "calls/principal.h"
 
 #include <dirent.h>
 #include <sys/stat.h>
@@ -47,6 +48,7 @@ void ask_init(struct ask *ask, struct project *project, const char *method, cons
 	ask->call.method = method;
 	ask->call.args = package ? json_pack("{s:s}", "package", package) : json_object();
 	ask->call.answer = answer;
+	ask->call.principal = &cell__principal_host;
 	ask->call.fail = refuse;
 	ask->call.progress = handle_progress;
 	ask->task.fn = handle_ask;

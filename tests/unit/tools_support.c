@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "tools_support.h"
+#include "calls/principal.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -404,7 +405,7 @@ static void run_ask(struct cell__task *task)
 
 void ask_start(struct ask *ask, struct bench *bench, const char *method, json_t *args)
 {
-	*ask = (struct ask){ .call = { .method = method, .args = args, .session_id = "s1", .answer = take_answer,
+	*ask = (struct ask){ .call = { .method = method, .args = args, .session_id = "s1", .principal = &cell__principal_host, .answer = take_answer,
 				       .fail = take_failure },
 			     .task.fn = run_ask, .bench = bench };
 	cell__waiter_init(&ask->waiter);

@@ -1,0 +1,23 @@
+#include "calls/principal.h"
+
+#include <stdio.h>
+
+const struct cell__principal cell__principal_host = { .kind = CELL__PRINCIPAL_HOST, .trusted = true };
+
+void cell__principal_init(struct cell__principal *principal, enum cell__principal_kind kind, bool trusted, const char *name)
+{
+	*principal = (struct cell__principal){ .kind = kind, .trusted = trusted };
+	snprintf(principal->name, sizeof principal->name, "%s", name ? name : "");
+}
+
+bool cell__principal_is_trusted(const struct cell__principal *principal)
+{
+	return principal && principal->kind && principal->trusted;
+}
+
+const char *cell__principal_word(const struct cell__principal *principal)
+{
+	static const char *const words[] = { [CELL__PRINCIPAL_HOST] = "host", [CELL__PRINCIPAL_CODE] = "code",
+					     [CELL__PRINCIPAL_HTTP] = "http", [CELL__PRINCIPAL_MCP] = "mcp" };
+	return principal && principal->kind ? words[principal->kind] : "nobody";
+}

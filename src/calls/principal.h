@@ -1,0 +1,40 @@
+/*
+ * The principal: on whose behalf a call is made.  Plain data without an owner; any thread.
+ *
+ * Every struct cell__call carries one, and the functions that submit a call take it as an argument: there is no default.
+ * Memory that was only zeroed is a principal of no kind that is not trusted.
+ *
+ * Trust is about the host: an untrusted principal must not make the host run code of its choice (build a source
+ * distribution, start a program, load a package).  The trust of code, of an MCP client and of an HTTP client is that of
+ * the executor their code runs in: a client that may only run confined code gets no further through its own calls.
+ */
+#ifndef CELL_CALLS_PRINCIPAL_H
+#define CELL_CALLS_PRINCIPAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum cell__principal_kind {
+	CELL__PRINCIPAL_HOST = 1, /* the program that links the library, and its person */
+	CELL__PRINCIPAL_CODE,     /* of a session */
+	CELL__PRINCIPAL_HTTP,     /* a client of the session server */
+	CELL__PRINCIPAL_MCP,      /* a client of the MCP server: an agent */
+};
+
+struct cell__principal {
+	enum cell__principal_kind kind;
+	bool trusted;    /* its executor does not confine, or it is the host itself */
+	unsigned scopes; /* HTTP: of its token (server.h) */
+	char name[72];   /* for the audit log: the token's, the client's; "": it has none */
+};
+
+/* The host program itself. */
+extern const struct cell__principal cell__principal_host;
+
+void cell__principal_init(struct cell__principal *principal, enum cell__principal_kind kind, bool trusted, const char *name);
+/* NULL is not trusted. */
+bool cell__principal_is_trusted(const struct cell__principal *principal);
+/* "host", "code", "http", "mcp". */
+const char *cell__principal_word(const struct cell__principal *principal);
+
+#endif
