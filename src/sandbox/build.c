@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include "core/hole.h"
 #include "sandbox/egress.h"
 #include "sandbox/seccomp.h"
 
@@ -32,17 +33,7 @@
 #define NET_BOTH 3ull
 #define SCOPE_BOTH 3ull
 
-/*
- * A program made to prove that the tests notice: $WORKCELL_PLANTED_HOLE names a layer that plans lack.  Never installed; see
- * workcell-holes in meson.build, and tests/escape/holes.py.
- */
 #ifdef CELL_PLANTED_HOLES
-static bool is_hole(const char *name)
-{
-	const char *hole = getenv("WORKCELL_PLANTED_HOLE");
-	return hole && strcmp(hole, name) == 0;
-}
-
 static bool is_left_out(enum cell_plan_op op)
 {
 	static const char *const names[CELL_OP_SECCOMP + 1] = {
@@ -55,7 +46,6 @@ static bool is_left_out(enum cell_plan_op op)
 	return names[op] && is_hole(names[op]);
 }
 #else
-#define is_hole(name) false
 #define is_left_out(op) false
 #endif
 
