@@ -716,6 +716,14 @@ struct cell_session_options {
 	const struct cell_container_options *container; /* container; NULL: all as in CELL_CONTAINER_OPTIONS_INIT */
 	const char *remote_ca; /* remote, https://: a PEM file of the certificates that are trusted; NULL: the system's */
 	int no_spill; /* 1: output past max_output_bytes goes to no file; for hosts that take it from the events, or not at all */
+	/*
+	 * sandbox: these replace what the policy says; 0: as the policy says; -1: no limit.  deno: network_disabled only.  A container
+	 * has them in its own options.  Other executors cannot keep them and refuse them (CELL_E_INVALID).
+	 */
+	int network_disabled;  /* 1: no network */
+	int64_t memory_limit;  /* bytes, at least 16 MiB */
+	int64_t cpu_quota;     /* microseconds of CPU in each 100 ms, at least 1000 */
+	int64_t pids_limit;    /* processes and threads, at least 1 */
 };
 #define CELL_SESSION_OPTIONS_INIT                                                 \
 	{ .size = sizeof(struct cell_session_options), .timeout_ms = 120000, .grace_ms = 2000, \

@@ -30,6 +30,10 @@ static const struct option session_options[] = {
 	{ "remote_workspace", OPT_TEXT, offsetof(struct cell_session_options, remote_workspace) },
 	{ "remote_ca", OPT_TEXT, offsetof(struct cell_session_options, remote_ca) },
 	{ "remote_reopen", OPT_INT, offsetof(struct cell_session_options, remote_reopen) },
+	{ "network_disabled", OPT_INT, offsetof(struct cell_session_options, network_disabled) },
+	{ "memory_limit", OPT_INT64, offsetof(struct cell_session_options, memory_limit) },
+	{ "cpu_quota", OPT_INT64, offsetof(struct cell_session_options, cpu_quota) },
+	{ "pids_limit", OPT_INT64, offsetof(struct cell_session_options, pids_limit) },
 	{ "portable_values", OPT_INT, offsetof(struct cell_session_options, portable_values) },
 };
 

@@ -311,9 +311,9 @@ struct cell_cli_container_flags {
 	bool network_disabled, auth_disabled;
 	int64_t memory, cpu_quota, pids, startup_ms;
 };
+#define CELL_CLI_NOT_GIVEN INT64_MIN /* a number that the help shows no default of */
 #define CELL_CLI_CONTAINER_FLAGS_INIT                                                      \
-	{ .memory = cell__cli_container_defaults.memory_limit, .pids = cell__cli_container_defaults.pids_limit, \
-	  .startup_ms = cell__cli_container_defaults.startup_timeout_ms }
+	{ .memory = CELL_CLI_NOT_GIVEN, .pids = CELL_CLI_NOT_GIVEN, .cpu_quota = CELL_CLI_NOT_GIVEN, .startup_ms = CELL_CLI_NOT_GIVEN }
 #define CELL_CLI_CONTAINER_AT(at, member) ((at) + offsetof(struct cell_cli_container_flags, member))
 #define CELL_CLI_CONTAINER_IMAGE_FLAGS(at)                                                \
 	{ 0, "container-host", "URL", "container: its engine, unix:///PATH or tcp://HOST:PORT (default $DOCKER_HOST)", \
@@ -329,15 +329,15 @@ struct cell_cli_container_flags {
 	  CELL_FLAG_STRING, CELL_CLI_CONTAINER_AT(at, user) },                            \
 	{ 0, "isolation", "HOW", "container: executor (one for all sessions) or session (default executor)", \
 	  CELL_FLAG_STRING, CELL_CLI_CONTAINER_AT(at, isolation) },                       \
-	{ 0, "network-disabled", NULL, "container: no network",                           \
+	{ 0, "network-disabled", NULL, "sandbox, container, deno: no network",                           \
 	  CELL_FLAG_SWITCH, CELL_CLI_CONTAINER_AT(at, network_disabled) },                \
-	{ 0, "memory-limit", "BYTES", "container: its memory; 0: no limit",                \
+	{ 0, "memory-limit", "BYTES", "sandbox, container: of memory; 0: no limit (default: the policy's, container 512M)", \
 	  CELL_FLAG_BYTES, CELL_CLI_CONTAINER_AT(at, memory) },                           \
-	{ 0, "cpu-quota", "N", "container: microseconds of CPU in each 100 ms (default: no limit)", \
+	{ 0, "cpu-quota", "N", "sandbox, container: microseconds of CPU in each 100 ms; 0: no limit (default: the policy's, container 0)", \
 	  CELL_FLAG_BYTES, CELL_CLI_CONTAINER_AT(at, cpu_quota) },                        \
-	{ 0, "pids-limit", "N", "container: processes and threads; 0: no limit",        \
+	{ 0, "pids-limit", "N", "sandbox, container: processes and threads; 0: no limit (default: the policy's, container 512)", \
 	  CELL_FLAG_BYTES, CELL_CLI_CONTAINER_AT(at, pids) },                             \
-	{ 0, "startup-timeout", "SEC", "container: until its server answers",             \
+	{ 0, "startup-timeout", "SEC", "container: until its server answers (default 60)", \
 	  CELL_FLAG_SECONDS, CELL_CLI_CONTAINER_AT(at, startup_ms) }
 /* Fills *options; *ret_context is memory that it points to, free() it. */
 int cell__cli_fill_container(const struct cell_cli_container_flags *flags, struct cell_container_options *options, char **ret_context,
@@ -367,7 +367,10 @@ struct cell_cli_session_flags {
 };
 
 extern const struct cell_session_options cell__cli_session_defaults;
-extern const struct cell_container_options cell__cli_container_defaults;
+/* Refuses the first flag that this executor would ignore; NULL: subprocess (limits.c). */
+int cell__cli_check_executor(const struct cell_cli_session_flags *flags, const char *executor, struct cell_error *err);
+/* Those of a session; a container has its own. */
+void cell__cli_fill_limits(const struct cell_cli_container_flags *flags, const char *executor, struct cell_session_options *options);
 #define CELL_CLI_SESSION_FLAGS_INIT(pool_size)                                            \
 	{ .space = CELL_CLI_SPACE_FLAGS_INIT, .timeout_ms = cell__cli_session_defaults.timeout_ms, \
 	  .grace_ms = cell__cli_session_defaults.grace_ms,                                \

@@ -9,8 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-const struct cell_container_options cell__cli_container_defaults = CELL_CONTAINER_OPTIONS_INIT;
-
 static const struct cell_cli_flag container_flag_table[] = {
 	CELL_CLI_CONTAINER_IMAGE_FLAGS(0),
 	{ 0 },

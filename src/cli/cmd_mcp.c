@@ -310,7 +310,7 @@ int cell__cmd_mcp(int argc, char **argv)
 		return status;
 	}
 	status = -1;
-	if (!apply_root(&flags, &err) && !kernel_env(&flags.session.env, &err) && !take_stdio(&in, &out, &err) &&
+	if (!cell__cli_check_executor(&flags.session, flags.session.executor, &err) && !apply_root(&flags, &err) && !kernel_env(&flags.session.env, &err) && !take_stdio(&in, &out, &err) &&
 	    !cell__cli_open_host(&flags.session, true, &host, &options, &err)) {
 		status = serve(&flags, &host, &options, in, out, &err);
 		cell__cli_close(&host);

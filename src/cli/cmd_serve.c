@@ -552,6 +552,8 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 	if (cell__cli_open_host(&flags->session, true, &host, &session, err) < 0)
 		return -1;
 	session.options.executor = choose_executor(host.engine, session.options.executor);
+	if (cell__cli_check_executor(&flags->session, session.options.executor, err) < 0)
+		goto out;
 	/*
 	 * Code that runs as our user must not find tokens and passwords in our memory.  Not before the sandbox was tried: a
 	 * process that is not dumpable has no rights over its own files in /proc, and can give itself no ids in a user namespace.
@@ -627,7 +629,9 @@ int cell__cmd_serve(int argc, char **argv)
 		return exit_status;
 	}
 	live.servers = arguments.servers;
-	status = fill_options(&flags, &options, &err);
+	status = flags.session.executor ? cell__cli_check_executor(&flags.session, flags.session.executor, &err) : 0;
+	if (!status)
+		status = fill_options(&flags, &options, &err);
 	if (!status && flags.check_config)
 		status = check_servers(&err);
 	if (!status && flags.check_config)

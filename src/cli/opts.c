@@ -124,6 +124,8 @@ static void print_default(const struct cell_cli_flag *flag, const void *value)
 	if (flag->kind != CELL_FLAG_COUNT && flag->kind != CELL_FLAG_BYTES && flag->kind != CELL_FLAG_SECONDS)
 		return;
 	memcpy(&number, value, sizeof(number));
+	if (number == CELL_CLI_NOT_GIVEN)
+		return;
 	if (flag->kind == CELL_FLAG_SECONDS && number < 0)
 		printf(" (default none)");
 	else if (flag->kind == CELL_FLAG_SECONDS)
@@ -579,10 +581,14 @@ int cell__cli_fill_container(const struct cell_cli_container_flags *flags, struc
 	options->session_isolation = flags->isolation && !strcmp(flags->isolation, "session");
 	options->network_disabled = flags->network_disabled;
 	options->auth_disabled = flags->auth_disabled;
-	options->memory_limit = flags->memory ? flags->memory : -1;
-	options->cpu_quota = flags->cpu_quota;
-	options->pids_limit = flags->pids ? flags->pids : -1;
-	options->startup_timeout_ms = flags->startup_ms;
+	if (flags->memory != CELL_CLI_NOT_GIVEN)
+		options->memory_limit = flags->memory ? flags->memory : -1;
+	if (flags->cpu_quota != CELL_CLI_NOT_GIVEN)
+		options->cpu_quota = flags->cpu_quota;
+	if (flags->pids != CELL_CLI_NOT_GIVEN)
+		options->pids_limit = flags->pids ? flags->pids : -1;
+	if (flags->startup_ms != CELL_CLI_NOT_GIVEN)
+		options->startup_timeout_ms = flags->startup_ms;
 	return 0;
 }
 
@@ -673,6 +679,7 @@ static int open_parts(const struct cell_cli_session_flags *flags, bool with_spac
 	options->kernel = flags->kernel;
 	options->jupyter_path = getenv("JUPYTER_PATH");
 	options->network_profile = flags->network_profile;
+	cell__cli_fill_limits(&flags->container, flags->executor, options);
 	return cell__cli_gate_open(&flags->gate, host, options, err);
 }
 
@@ -703,7 +710,7 @@ int cell__cli_open(const struct cell_cli_session_flags *flags, bool shows, cell_
 	struct cell_cli_host host;
 	int status;
 
-	if (cell__cli_open_host(flags, false, &host, &all, err) < 0)
+	if (cell__cli_check_executor(flags, flags->executor, err) < 0 || cell__cli_open_host(flags, false, &host, &all, err) < 0)
 		return -1;
 	all.options.on_event = on_event;
 	all.options.event_arg = event_arg;

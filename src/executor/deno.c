@@ -640,6 +640,9 @@ static int deno_check(const struct cell_session_options *opts, struct cell_error
 	const char *profile = opts->network_profile;
 	if (!profile)
 		return 0;
+	if (opts->network_disabled && strcmp(profile, "none") != 0)
+		return cell_fail(err, CELL_E_INVALID, 0, "the network is disabled, and the network profile is \"%.40s\": give one of the two",
+				 profile);
 	for (size_t i = 0; i < sizeof profiles / sizeof *profiles; i++)
 		if (strcmp(profile, profiles[i]) == 0)
 			return 0;
@@ -735,7 +738,7 @@ static const char *deno_receipt_of(const struct cell__kernel *base)
 const struct cell__executor cell__deno_executor = {
 	.name = "deno",
 	.isolation = "wasm",
-	.takes = CELL_TAKES_NETWORK,
+	.takes = CELL_TAKES_NETWORK | CELL_TAKES_OFFLINE,
 	.untrusted = true,
 	.wants_wheels = true,
 	.probe = deno_probe,

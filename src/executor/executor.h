@@ -129,6 +129,8 @@ enum cell__takes {
 	CELL_TAKES_SERVER = 1 << 3,    /* remote_url, remote_token, remote_ca */
 	CELL_TAKES_WORKSPACE = 1 << 4, /* remote_workspace */
 	CELL_TAKES_CONTAINER = 1 << 5, /* container */
+	CELL_TAKES_LIMITS = 1 << 6,    /* memory_limit, cpu_quota, pids_limit */
+	CELL_TAKES_OFFLINE = 1 << 7,   /* network_disabled */
 };
 
 struct cell__executor {

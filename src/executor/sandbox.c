@@ -417,7 +417,7 @@ static const char *sandbox_receipt_of(const struct cell__kernel *kernel)
 const struct cell__executor cell__sandbox_executor = {
 	.name = "sandbox",
 	.isolation = "sandbox",
-	.takes = CELL_TAKES_POLICY,
+	.takes = CELL_TAKES_POLICY | CELL_TAKES_LIMITS | CELL_TAKES_OFFLINE,
 	.untrusted = true,
 	.probe = sandbox_probe,
 	.prewarm = sandbox_prewarm,

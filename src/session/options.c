@@ -99,6 +99,28 @@ static int check_audit(struct cell__options *options, struct cell_error *err)
 	return cell__policy_check_log(&options->confine, options->cwd, dirname(path), err);
 }
 
+/* 0: as the policy says; below 0: no limit. */
+static int replace_limit(const char *name, int64_t value, int64_t least, int64_t unit, uint64_t *limit, struct cell_error *err)
+{
+	if (value > 0 && value < least)
+		return cell_fail(err, CELL_E_INVALID, 0, "%s is %lld, expected at least %lld, or -1 for no limit", name, (long long)value,
+				 (long long)least);
+	if (value)
+		*limit = value < 0 ? 0 : (uint64_t)(value / unit);
+	return 0;
+}
+
+static int replace_limits(struct cell__policy *policy, const struct cell_session_options *opts, struct cell_error *err)
+{
+	if (replace_limit("memory_limit", opts->memory_limit, 16 << 20, 1, &policy->memory_bytes, err) < 0 ||
+	    replace_limit("cpu_quota", opts->cpu_quota, 1000, 1000, &policy->cpu_percent, err) < 0 ||
+	    replace_limit("pids_limit", opts->pids_limit, 1, 1, &policy->pids, err) < 0)
+		return -1;
+	if (opts->network_disabled)
+		policy->network = CELL_NET_NONE;
+	return 0;
+}
+
 static int copy_confinement(struct cell__options *options, const struct cell_session_options *opts, struct cell_error *err)
 {
 	if (!(options->executor->takes & CELL_TAKES_POLICY))
@@ -106,6 +128,8 @@ static int copy_confinement(struct cell__options *options, const struct cell_ses
 	if (cell__policy_load(&options->confine, opts->sandbox_policy ? opts->sandbox_policy : CELL_POLICY_DEFAULT, err) < 0)
 		return -1;
 	options->confined = true;
+	if (replace_limits(&options->confine, opts, err) < 0)
+		return -1;
 	return opts->workspace_mode ? cell__workspace_from_word(opts->workspace_mode, &options->confine.workspace, err) : 0;
 }
 

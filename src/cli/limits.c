@@ -1,0 +1,69 @@
+/* Which flags are whose, and limits that an executor keeps or the command refuses. */
+#include "cli.h"
+
+#include <string.h>
+
+/* A flag that an executor would ignore is refused: it may be a limit. */
+int cell__cli_check_executor(const struct cell_cli_session_flags *flags, const char *executor, struct cell_error *err)
+{
+	const struct cell_cli_container_flags *container = &flags->container;
+	const struct {
+		const char *flag;
+		bool given;
+		const char *takers[4];
+	} rows[] = {
+		{ "--kernel", flags->kernel, { "jupyter" } },
+		{ "--network", flags->network_profile, { "deno" } },
+		{ "--sandbox-policy", flags->sandbox_policy, { "sandbox" } },
+		{ "--workspace-mode", flags->workspace_mode, { "sandbox" } },
+		{ "--memory-limit", container->memory != CELL_CLI_NOT_GIVEN, { "sandbox", "container" } },
+		{ "--cpu-quota", container->cpu_quota != CELL_CLI_NOT_GIVEN, { "sandbox", "container" } },
+		{ "--pids-limit", container->pids != CELL_CLI_NOT_GIVEN, { "sandbox", "container" } },
+		{ "--network-disabled", container->network_disabled, { "sandbox", "container", "deno" } },
+		{ "--isolation", container->isolation, { "container" } },
+		{ "--container-user", container->user, { "container" } },
+		{ "--container-host", container->host, { "container" } },
+		{ "--container-context", container->context, { "container" } },
+		{ "--container-base", container->base, { "container" } },
+		{ "--image", container->image, { "container" } },
+		{ "--startup-timeout", container->startup_ms != CELL_CLI_NOT_GIVEN, { "container" } },
+		{ "--auth-disabled", container->auth_disabled, { "container" } },
+		{ "--auth-token-file", flags->remote_token_file, { "remote", "container" } },
+		{ "--remote-url", flags->remote_url, { "remote" } },
+		{ "--remote-ca", flags->remote_ca, { "remote" } },
+		{ "--remote-reopen", flags->remote_reopen, { "remote" } },
+	};
+
+	if (!executor)
+		executor = "subprocess";
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		const char *const *takers = rows[i].takers;
+		size_t k = 0;
+
+		while (takers[k] && strcmp(takers[k], executor))
+			k++;
+		if (rows[i].given && !takers[k])
+			return cell__cli_fail(err, CELL_E_INVALID, 0, "%s is for --executor %s%s%s%s%s; %s would ignore it", rows[i].flag, takers[0],
+					      takers[1] ? " or " : "", takers[1] ? takers[1] : "", takers[1] && takers[2] ? " or " : "",
+					      takers[1] && takers[2] ? takers[2] : "", executor);
+	}
+	if (flags->space.no_runtime_deps && !strcmp(executor, "remote"))
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "--no-runtime-deps is the server's with --executor remote: give it to that `workcell serve`");
+	return 0;
+}
+
+/* What the flag's number is in the library's options, where 0 means that nothing was given. */
+static int64_t limit_of(int64_t given)
+{
+	return given == CELL_CLI_NOT_GIVEN ? 0 : given ? given : -1;
+}
+
+void cell__cli_fill_limits(const struct cell_cli_container_flags *flags, const char *executor, struct cell_session_options *options)
+{
+	if (executor && !strcmp(executor, "container"))
+		return; /* they are in its own options */
+	options->memory_limit = limit_of(flags->memory);
+	options->cpu_quota = limit_of(flags->cpu_quota);
+	options->pids_limit = limit_of(flags->pids);
+	options->network_disabled = flags->network_disabled;
+}

@@ -1,0 +1,147 @@
+"""A limit that was asked for is kept or refused: every flag that only some executors know, with every executor."""
+import json
+import socket
+
+import pytest
+
+import serving
+import support
+
+EXECUTORS = ["subprocess", "sandbox", "inprocess", "jupyter", "deno", "remote", "container"]
+
+# flag -> (its arguments, who keeps it); everybody else refuses it.
+FLAGS = {
+    "--memory-limit": (["300M"], {"sandbox", "container"}),
+    "--cpu-quota": (["50000"], {"sandbox", "container"}),
+    "--pids-limit": (["24"], {"sandbox", "container"}),
+    "--network-disabled": ([], {"sandbox", "container", "deno"}),
+    "--isolation": (["session"], {"container"}),
+    "--container-user": (["1234:1234"], {"container"}),
+    "--container-host": (["unix:///nowhere"], {"container"}),
+    "--container-context": (["/nowhere"], {"container"}),
+    "--container-base": (["debian"], {"container"}),
+    "--image": (["nothing:0"], {"container"}),
+    "--startup-timeout": (["5"], {"container"}),
+    "--sandbox-policy": (["untrusted"], {"sandbox"}),
+    "--workspace-mode": (["ro"], {"sandbox"}),
+    "--network": (["none"], {"deno"}),
+    "--kernel": (["python3"], {"jupyter"}),
+    "--remote-url": (["http://127.0.0.1:1"], {"remote"}),
+    "--remote-ca": (["/nowhere"], {"remote"}),
+    "--remote-reopen": ([], {"remote"}),
+}
+REFUSED = [(flag, executor) for flag, (_, keepers) in FLAGS.items() for executor in EXECUTORS if executor not in keepers]
+
+
+def refusal(command, *flags):
+    done = support.workcell(command, *flags)
+    return done.status, done.err
+
+
+@pytest.mark.parametrize("flag, executor", REFUSED)
+def test_a_flag_of_another_executor_is_refused(flag, executor):
+    """The operator believes that a limit holds, and nothing keeps it."""
+    status, words = refusal("run", "--executor", executor, flag, *FLAGS[flag][0], "-e", "1")
+    assert status == support.EXIT["invalid"] and "invalid: %s " % flag in words, words
+
+
+@pytest.mark.parametrize("flag", sorted(FLAGS))
+@pytest.mark.parametrize("command", ["shell", "mcp"])
+def test_without_an_executor_it_is_subprocess_that_refuses(command, flag):
+    """The default executor confines nothing, so each of these flags would be ignored."""
+    status, words = refusal(command, flag, *FLAGS[flag][0])
+    assert status == support.EXIT["invalid"] and "invalid: %s " % flag in words, words
+
+
+@pytest.mark.parametrize("executor", ["subprocess", "inprocess", "jupyter", "deno"])
+@pytest.mark.parametrize("check", [["--check-config"], []])
+def test_a_server_does_not_start_with_a_limit_that_its_sessions_lack(executor, check):
+    """`workcell serve` opens sessions later: the refusal comes before anybody is served."""
+    status, words = refusal("serve", "--executor", executor, "--auth-disabled", "--listen", "127.0.0.1:0", "--memory-limit", "300M", *check)
+    assert status == support.EXIT["invalid"] and "--memory-limit is for" in words, words
+
+
+def test_a_servers_configuration_file_is_refused_as_its_flags_are(tmp_path):
+    """The same limit in --config."""
+    (tmp_path / "serve.yaml").write_text("executor: subprocess\nauth-disabled: true\npids-limit: 10\n")
+    status, words = refusal("serve", "--config", str(tmp_path / "serve.yaml"), "--check-config")
+    assert status == support.EXIT["invalid"] and "--pids-limit is for" in words, words
+
+
+def test_no_runtime_deps_does_not_reach_a_remote_server():
+    """A restriction that only the other side could keep."""
+    status, words = refusal("run", "--executor", "remote", "--remote-url", "http://127.0.0.1:1", "--no-runtime-deps", "-e", "1")
+    assert status == support.EXIT["invalid"] and "--no-runtime-deps" in words, words
+
+
+# ---- what is kept ----
+
+
+def sandboxed(tmp_path, *flags, code):
+    found = support.workcell("run", "--json", "--python", "/usr/bin/python3", "--executor", "sandbox", "--cwd", str(tmp_path), *flags, "-e",
+                             code)
+    return json.loads(found.out)
+
+
+def test_the_sandbox_keeps_a_memory_limit(tmp_path):
+    """The policy's own limit is 2 GiB."""
+    found = sandboxed(tmp_path, "--memory-limit", "200M", code="len(bytearray(400 << 20))")
+    assert found["error"] and found["error"]["code"] == "limit_exceeded", found
+    assert found["isolation"]["limits"]["memory_bytes"]["max"] == 200 << 20, found
+
+
+def test_the_sandbox_keeps_a_limit_of_processes(tmp_path):
+    """The policy's own limit is 256."""
+    code = """
+import os, time
+n = 0
+try:
+    while n < 100:
+        if os.fork() == 0:
+            time.sleep(1000)
+        n += 1
+except OSError:
+    pass
+n"""
+    found = sandboxed(tmp_path, "--pids-limit", "24", code=code)
+    assert found["value"] is not None and found["value"] < 24, found
+
+
+def test_the_sandbox_keeps_a_cpu_quota(tmp_path):
+    """The receipt is what the kernel says of the group that holds it."""
+    found = sandboxed(tmp_path, "--cpu-quota", "50000", code="1")
+    if found["error"]:  # without a cgroup nobody can keep it
+        assert found["error"]["code"] == "sandbox_failed", found
+    else:
+        assert found["isolation"]["limits"]["cpu_percent"]["max"] == 50, found
+
+
+def test_the_sandbox_keeps_a_disabled_network_whatever_the_policy_says(tmp_path):
+    """The preset `developer` has all of the network."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        code = "import socket; socket.create_connection(('127.0.0.1', %d), 5).close()" % listener.getsockname()[1]
+        assert sandboxed(tmp_path, "--sandbox-policy", "developer", code=code)["error"] is None
+        found = sandboxed(tmp_path, "--sandbox-policy", "developer", "--network-disabled", code=code)
+    assert found["error"] and found["isolation"]["network"] == "none", found
+
+
+def test_a_served_session_has_the_limits_of_the_flags():
+    """They reach sessions that clients open."""
+    server = serving.Server("--executor", "sandbox", "--pids-limit", "77", "--network-disabled")
+    try:
+        found = server.events(server.session(), "1")[-1][2]["isolation"]
+        assert found["limits"]["pids"]["max"] == 77 and found["network"] == "none", found
+    finally:
+        server.close()
+
+
+def test_a_limit_too_small_to_start_with_is_refused(tmp_path):
+    """Less memory than Python needs is an answer, not a dead kernel."""
+    found = sandboxed(tmp_path, "--memory-limit", "1M", code="1")
+    assert found["error"]["code"] == "invalid", found
+
+
+def test_deno_refuses_a_network_that_is_both_on_and_off():
+    """Two flags that contradict each other."""
+    status, words = refusal("run", "--executor", "deno", "--network", "full", "--network-disabled", "-e", "1")
+    assert status == support.EXIT["invalid"], words
