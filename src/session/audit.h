@@ -82,6 +82,7 @@ enum cell__audit_decision {
 	CELL__AUDIT_EDITED,   /* asked, and accepted with other arguments */
 	CELL__AUDIT_REJECTED,
 	CELL__AUDIT_TIMEOUT,  /* asked, and nobody answered */
+	CELL__AUDIT_WITHDRAWN, /* it was gone (interrupt, reset, close, death) before anything was decided */
 };
 enum cell__audit_by {
 	CELL__AUDIT_BY_POLICY, /* rule 0: its default */
@@ -89,6 +90,7 @@ enum cell__audit_by {
 	CELL__AUDIT_BY_CLI,
 	CELL__AUDIT_BY_TIMEOUT,
 	CELL__AUDIT_BY_MIDDLEWARE,
+	CELL__AUDIT_BY_SESSION, /* which went away, or stopped the call */
 };
 enum cell__audit_outcome { CELL__AUDIT_OK, CELL__AUDIT_ERROR, CELL__AUDIT_CANCELLED };
 

@@ -75,8 +75,8 @@ static int add_head(struct cell__buf *out, const struct cell__audit_record *reco
 
 static int add_tail(struct cell__buf *out, const struct cell__audit_record *record)
 {
-	static const char *const decisions[] = { "allow", "deny", "accepted", "edited", "rejected", "timeout" };
-	static const char *const deciders[] = { "policy", "person", "cli", "timeout", "middleware" };
+	static const char *const decisions[] = { "allow", "deny", "accepted", "edited", "rejected", "timeout", "withdrawn" };
+	static const char *const deciders[] = { "policy", "person", "cli", "timeout", "middleware", "session" };
 	static const char *const outcomes[] = { "ok", "error", "cancelled" };
 	int64_t us = record->duration_us > 0 ? record->duration_us : 0;
 	if (cell__buf_reserve(out, USUAL_TAIL) < 0 || add_word(out, "decision", decisions[record->decision]) < 0 || add_word(out, "by", deciders[record->by]) < 0 ||

@@ -287,6 +287,7 @@ static void run(struct cell__passage *passage)
 {
 	struct cell__gate *gate = passage->gate;
 	struct cell__call *inner = &passage->inner;
+	passage->ran = true;
 	if (passage->kind == CELL__PASS_SHELL)
 		inner->answer(inner, json_incref(shown_args(passage)), NULL, 0);
 	else if (passage->kind == CELL__PASS_QUESTION)
@@ -473,6 +474,11 @@ static void handle_cancel(struct cell__call *outer)
 		passage->inner.cancel(&passage->inner);
 	bool over = passage->recording;
 	if (!over) {
+		/* Nobody said yes: the log must not read as if the policy had. */
+		if (!passage->ran && !passage->decision && passage->by == CELL__AUDIT_BY_POLICY) {
+			passage->audited = CELL__AUDIT_WITHDRAWN;
+			passage->by = CELL__AUDIT_BY_SESSION;
+		}
 		emit(passage, CELL_EVENT_CALL_ENDED, "cancelled", NULL);
 		/* Nobody is there to be told when it cannot be written; the log itself says so. */
 		(void)record(passage, CELL__AUDIT_CANCELLED, NULL, NULL);

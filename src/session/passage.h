@@ -29,6 +29,7 @@ struct cell__passage {
 	int64_t deadline_ms; /* parked; -1: none */
 	bool parked;
 	struct cell__principal principal; /* of inner: who asked may be gone before the call is */
+	bool ran; /* it was let through */
 	bool recording; /* its record is being written, and that will end it */
 	struct cell__tool_choice choice;
 	const struct cell_call_info *card; /* NULL: nobody wants one */

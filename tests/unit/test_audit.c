@@ -60,20 +60,20 @@ static void test_record(void **state)
 static void test_words(void **state)
 {
 	(void)state;
-	static const char *const decisions[] = { "allow", "deny", "accepted", "edited", "rejected", "timeout" };
-	static const char *const deciders[] = { "policy", "person", "cli", "timeout", "middleware" };
+	static const char *const decisions[] = { "allow", "deny", "accepted", "edited", "rejected", "timeout", "withdrawn" };
+	static const char *const deciders[] = { "policy", "person", "cli", "timeout", "middleware", "session" };
 	static const char *const outcomes[] = { "ok", "error", "cancelled" };
 	struct rig rig;
 	rig_init(&rig);
 	assert_int_equal(rig_open(&rig), 0);
-	for (int i = 0; i < 6; i++)
-		assert_int_equal(rig_write(&rig, &(struct cell__audit_record){ .decision = i, .by = i % 5, .outcome = i % 3 }), 0);
+	for (int i = 0; i < 7; i++)
+		assert_int_equal(rig_write(&rig, &(struct cell__audit_record){ .decision = i, .by = i % 6, .outcome = i % 3 }), 0);
 	rig_finish(&rig); /* waits for what is under way */
 	json_t *records = audit_read(NULL, NULL);
-	assert_int_equal(json_array_size(records), 6);
-	for (size_t i = 0; i < 6; i++) {
+	assert_int_equal(json_array_size(records), 7);
+	for (size_t i = 0; i < 7; i++) {
 		assert_string_equal(audit_text(records, i, "decision"), decisions[i]);
-		assert_string_equal(audit_text(records, i, "by"), deciders[i % 5]);
+		assert_string_equal(audit_text(records, i, "by"), deciders[i % 6]);
 		assert_string_equal(audit_text(records, i, "outcome"), outcomes[i % 3]);
 	}
 	json_decref(records);
