@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/capability.h>
 #include <linux/close_range.h>
 #include <linux/filter.h>
@@ -53,13 +54,16 @@ int umount2(const char *target, int flags);
 
 /* ---- files ---- */
 
-/* Opens what has this path on the host, from inside the new root.  O_PATH. */
-static int open_on_host(const char *path)
+/*
+ * Opens what has this path on the host, from inside the new root.  O_PATH.  A path that was resolved when the plan was made
+ * (`real`) has no links in it: if there is one now, somebody put it there since.
+ */
+static int open_on_host(const char *path, bool real)
 {
 	int root = open(CELL_PLAN_OLD_ROOT, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	if (root < 0)
 		return -1;
-	struct open_how how = { .flags = O_PATH | O_CLOEXEC, .resolve = RESOLVE_IN_ROOT };
+	struct open_how how = { .flags = O_PATH | O_CLOEXEC, .resolve = RESOLVE_IN_ROOT | (real ? RESOLVE_NO_SYMLINKS : 0) };
 	int fd, tries = 0;
 	/* Where a link has ".." in it, a mount or rename anywhere in the system makes the kernel unsure: it says EAGAIN. */
 	do
@@ -71,29 +75,98 @@ static int open_on_host(const char *path)
 	return fd;
 }
 
-/* All folders above a path. */
-static int make_parents(const char *path)
+#define LINKS_MAX 8
+
+/* What a link of ours says, with the rest of the path after it. */
+static int splice_link(int at, const char *part, const char *rest, char *out, size_t size)
 {
-	char copy[4096];
-	size_t size = strlen(path);
-	if (size >= sizeof copy) {
+	ssize_t n = readlinkat(at, part, out, size - 1);
+	if (n < 0)
+		return -1;
+	if ((size_t)n + 1 + strlen(rest) >= size) {
 		errno = ENAMETOOLONG;
 		return -1;
 	}
-	memcpy(copy, path, size + 1);
-	for (char *slash = strchr(copy + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-		*slash = '\0';
-		/* On a read-only mount what exists answers EROFS or EEXIST; what does not shows in the step itself. */
-		if (mkdir(copy, 0755) < 0 && errno != EEXIST && errno != EROFS && errno != EACCES)
-			return -1;
-		*slash = '/';
-	}
+	out[n] = '/';
+	strcpy(out + n + 1, rest);
 	return 0;
 }
 
-static int make_file(const char *path, const char *content, size_t size)
+/*
+ * Opens the folder that a path inside the new root lies in, component by component, and makes what is missing above it.
+ * Links are followed where they are our own, that is on the root's own file system: one in a folder of the host may be the
+ * work of code that could write there, and would lead what is made here to the host's files below the old root.
+ */
+static int open_parent(const char *path, char *last, size_t last_size)
 {
-	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+	char rest[4096], next[4096];
+	struct stat root_st, st;
+	int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC), links = 0;
+	int at = root < 0 ? -1 : fcntl(root, F_DUPFD_CLOEXEC, 3), fd = -1;
+	if (at < 0 || fstat(root, &root_st) < 0)
+		goto fail;
+	if ((size_t)snprintf(rest, sizeof rest, "%s", path) >= sizeof rest) {
+		errno = ENAMETOOLONG;
+		goto fail;
+	}
+	for (char *part = rest;;) {
+		part += strspn(part, "/");
+		size_t n = strcspn(part, "/");
+		char *after = part + n + strspn(part + n, "/");
+		if (n >= last_size) {
+			errno = ENAMETOOLONG;
+			goto fail;
+		}
+		memcpy(last, part, n);
+		last[n] = '\0';
+		fd = n ? openat(at, last, O_PATH | O_NOFOLLOW | O_CLOEXEC) : -1;
+		bool is_link = fd >= 0 && fstat(fd, &st) == 0 && S_ISLNK(st.st_mode);
+		bool is_ours = is_link && fstat(at, &st) == 0 && st.st_dev == root_st.st_dev && ++links <= LINKS_MAX;
+		if (is_link && !is_ours && *after) {
+			errno = ELOOP;
+			goto fail;
+		}
+		if (is_ours) {
+			close(fd);
+			fd = -1;
+			if (splice_link(at, last, after, next, sizeof next) < 0)
+				goto fail;
+			memcpy(rest, next, sizeof rest);
+			part = rest;
+			if (*rest == '/') {
+				close(at);
+				at = fcntl(root, F_DUPFD_CLOEXEC, 3);
+			}
+			continue;
+		}
+		if (!*after) {
+			if (fd >= 0)
+				close(fd);
+			close(root);
+			return at;
+		}
+		if (fd < 0 && ((mkdirat(at, last, 0755) < 0 && errno != EEXIST) ||
+			       (fd = openat(at, last, O_PATH | O_NOFOLLOW | O_DIRECTORY | O_CLOEXEC)) < 0))
+			goto fail;
+		close(at);
+		at = fd;
+		part = after;
+	}
+fail:;
+	int error = errno;
+	if (at >= 0)
+		close(at);
+	if (fd >= 0)
+		close(fd);
+	if (root >= 0)
+		close(root);
+	errno = error;
+	return -1;
+}
+
+static int make_file(int parent, const char *name, const char *content, size_t size)
+{
+	int fd = openat(parent, name, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
 	if (fd < 0)
 		return -1;
 	ssize_t n = size > 0 ? write(fd, content, size) : 0;
@@ -103,9 +176,56 @@ static int make_file(const char *path, const char *content, size_t size)
 	return n == (ssize_t)size ? 0 : -1;
 }
 
-static int attach(int tree, const char *path)
+/* Makes one thing at a path inside: `make` is told the folder it comes into and its name. */
+static int make_at(const char *path, int (*make)(int parent, const char *name, const void *arg), const void *arg)
 {
-	return (int)syscall(SYS_move_mount, tree, "", AT_FDCWD, path, MOVE_MOUNT_F_EMPTY_PATH);
+	char last[NAME_MAX + 1];
+	int parent = open_parent(path, last, sizeof last);
+	if (parent < 0)
+		return -1;
+	int rc = make(parent, last, arg);
+	int error = errno;
+	close(parent);
+	errno = error;
+	return rc;
+}
+
+static int make_folder(int parent, const char *name, const void *mode)
+{
+	return mkdirat(parent, name, *(const mode_t *)mode) < 0 && errno != EEXIST ? -1 : 0;
+}
+
+static int make_link(int parent, const char *name, const void *target)
+{
+	return symlinkat(target, parent, name) < 0 && errno != EEXIST ? -1 : 0;
+}
+
+static int make_content(int parent, const char *name, const void *arg)
+{
+	const struct cell_plan_step *step = arg;
+	return make_file(parent, name, cell__step_b(step), step->b_size);
+}
+
+/* A folder or a file for something to be mounted on. */
+static int make_mount_point(int parent, const char *name, const void *arg)
+{
+	const struct stat *like = arg;
+	struct stat there;
+	if (fstatat(parent, name, &there, AT_SYMLINK_NOFOLLOW) < 0 &&
+	    (S_ISDIR(like->st_mode) ? mkdirat(parent, name, 0755) : make_file(parent, name, "", 0)) < 0 && errno != EEXIST)
+		return -1;
+	int fd = openat(parent, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	if (fd >= 0 && fstat(fd, &there) == 0 && S_ISLNK(there.st_mode)) {
+		close(fd);
+		errno = ELOOP;
+		return -1;
+	}
+	return fd;
+}
+
+static int attach(int tree, int target)
+{
+	return (int)syscall(SYS_move_mount, tree, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
 }
 
 static int set_attributes(int fd, const char *path, uint64_t set)
@@ -114,22 +234,15 @@ static int set_attributes(int fd, const char *path, uint64_t set)
 	return (int)syscall(SYS_mount_setattr, fd, path, (path[0] ? 0 : AT_EMPTY_PATH) | AT_RECURSIVE, &attr, sizeof attr);
 }
 
-static int bind_tree(const char *source, const char *target, unsigned flags)
+static int bind_tree(const char *source, const char *target, unsigned flags, bool real)
 {
-	int from = open_on_host(source);
+	int from = open_on_host(source, real);
 	if (from < 0)
 		return -1;
-	struct stat st, there;
-	int tree = -1, rc = -1;
-	if (fstat(from, &st) < 0)
+	struct stat st;
+	int tree = -1, there = -1, rc = -1;
+	if (fstat(from, &st) < 0 || (there = make_at(target, make_mount_point, &st)) < 0)
 		goto out;
-	if (stat(target, &there) < 0) {
-		if (make_parents(target) < 0)
-			goto out;
-		if (S_ISDIR(st.st_mode) ? mkdir(target, 0755) < 0 : make_file(target, "", 0) < 0)
-			if (errno != EEXIST)
-				goto out;
-	}
 	tree = (int)syscall(SYS_open_tree, from, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE);
 	uint64_t set = MOUNT_ATTR_NOSUID;
 	if (flags & CELL_BIND_READ_ONLY)
@@ -138,13 +251,15 @@ static int bind_tree(const char *source, const char *target, unsigned flags)
 		set |= MOUNT_ATTR_NODEV;
 	if (flags & CELL_BIND_NO_EXEC)
 		set |= MOUNT_ATTR_NOEXEC;
-	if (tree < 0 || set_attributes(tree, "", set) < 0 || attach(tree, target) < 0)
+	if (tree < 0 || set_attributes(tree, "", set) < 0 || attach(tree, there) < 0)
 		goto out;
 	rc = 0;
 out:;
 	int error = errno;
 	if (tree >= 0)
 		close(tree);
+	if (there >= 0)
+		close(there);
 	close(from);
 	errno = error;
 	return rc;
@@ -375,19 +490,15 @@ static int run_step(struct cell_apply *apply, const struct cell_plan_step *step,
 	case CELL_OP_ROOT:
 		return make_root(step->arg);
 	case CELL_OP_DIR:
-		if (make_parents(a) < 0 || (mkdir(a, (mode_t)step->arg) < 0 && errno != EEXIST))
-			return -1;
-		return 0;
+		return make_at(a, make_folder, &(mode_t){ (mode_t)step->arg });
 	case CELL_OP_LINK:
-		if (make_parents(b) < 0)
-			return -1;
-		return symlink(a, b) < 0 && errno != EEXIST ? -1 : 0;
+		return make_at(b, make_link, a);
 	case CELL_OP_FILE:
-		return make_parents(a) < 0 ? -1 : make_file(a, b, step->b_size);
+		return make_at(a, make_content, step);
 	case CELL_OP_BIND:
-		return bind_tree(a, b, step->flags);
+		return bind_tree(a, b, step->flags, step->stage == CELL_STAGE_SESSION_FILES);
 	case CELL_OP_TMPFS:
-		if (make_parents(a) < 0 || (mkdir(a, 0755) < 0 && errno != EEXIST))
+		if (make_at(a, make_folder, &(mode_t){ 0755 }) < 0)
 			return -1;
 		return mount_tmpfs(a, step->arg, step->arg2);
 	case CELL_OP_PROC:

@@ -3,6 +3,8 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -500,6 +502,96 @@ static void cgroup_v2_life(void **state)
 
 /* ---- turns ---- */
 
+/* ---- mount points ---- */
+
+static void add_step(struct cell__buf *plan, int op, int stage, unsigned flags, uint64_t arg, const char *a, const char *b)
+{
+	size_t a_size = strlen(a), b_size = strlen(b);
+	struct cell_plan_step step = {
+		.bytes = (uint32_t)((sizeof step + a_size + b_size + 2 + 7) & ~(size_t)7), .op = (uint16_t)op, .stage = (uint8_t)stage,
+		.flags = (uint8_t)flags, .arg = arg, .a_size = (uint32_t)a_size, .b_size = (uint32_t)b_size,
+	};
+	char text[2 * PATH_MAX] = { 0 };
+	memcpy(text, a, a_size);
+	memcpy(text + a_size + 1, b, b_size);
+	assert_int_equal(cell__buf_add(plan, &step, sizeof step), 0);
+	assert_int_equal(cell__buf_add(plan, text, step.bytes - sizeof step), 0);
+	struct cell_plan *head = (struct cell_plan *)plan->data;
+	head->n_steps++;
+	head->bytes = (uint32_t)plan->size;
+}
+
+/* The errno of the step that failed when a process in namespaces of its own does this plan; 0: none did. */
+static int apply_in_child(const struct cell__buf *bytes)
+{
+	const struct cell_plan *plan = (const struct cell_plan *)bytes->data;
+	assert_true(cell__plan_check(plan, bytes->size));
+	pid_t pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		struct cell_plan_report report = { .step = -1 };
+		struct cell_apply apply = { .plan = plan, .landlock_fd = -1 };
+		if (unshare(CLONE_NEWUSER | CLONE_NEWNS) < 0)
+			_exit(255);
+		_exit(cell__apply_stage(&apply, CELL_STAGE_SHELL, &report) < 0 ||
+				      cell__apply_stage(&apply, CELL_STAGE_SESSION_FILES, &report) < 0 ?
+			      report.sys : 0);
+	}
+	int status;
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+/*
+ * A folder of the host that code could write to holds a link to the host's files below the old root.  Nothing may be made
+ * through it, and nothing that was swapped for a link since the plan was made may be shown.
+ */
+static void links_in_the_way(void **state)
+{
+	(void)state;
+	char folder[] = "/tmp/workcell-mounts-XXXXXX", path[PATH_MAX], target[PATH_MAX];
+	assert_non_null(mkdtemp(folder));
+	static const char *const names[] = { "work", "outside", "shown" };
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+		snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+		assert_int_equal(mkdir(path, 0755), 0);
+	}
+	snprintf(target, sizeof target, CELL_PLAN_OLD_ROOT "%s/outside", folder);
+	snprintf(path, sizeof path, "%s/work/x", folder);
+	assert_int_equal(symlink(target, path), 0);
+	static const struct {
+		const char *source, *target;
+		int stage, error;
+	} rows[] = {
+		{ "shown", "work/x/made", CELL_STAGE_SHELL, ELOOP },
+		{ "shown", "work/x", CELL_STAGE_SHELL, ELOOP },
+		{ "shown", "elsewhere/made", CELL_STAGE_SHELL, 0 },
+		{ "work/x", "elsewhere/made", CELL_STAGE_SESSION_FILES, ELOOP },
+		{ "shown", "elsewhere/made", CELL_STAGE_SESSION_FILES, 0 },
+	};
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+		CELL_AUTO_BUF struct cell__buf plan = CELL_BUF_INIT;
+		struct cell_plan head = { .magic = CELL_PLAN_MAGIC, .version = CELL_PLAN_VERSION };
+		assert_int_equal(cell__buf_add(&plan, &head, sizeof head), 0);
+		add_step(&plan, CELL_OP_IDS, CELL_STAGE_SHELL, 0, geteuid(), "", "");
+		add_step(&plan, CELL_OP_ROOT, CELL_STAGE_SHELL, 0, 1 << 20, "", "");
+		snprintf(path, sizeof path, "%s/work", folder);
+		add_step(&plan, CELL_OP_BIND, CELL_STAGE_SHELL, 0, 0, path, path);
+		snprintf(path, sizeof path, "%s/%s", folder, rows[i].source);
+		snprintf(target, sizeof target, "%s/%s", folder, rows[i].target);
+		add_step(&plan, CELL_OP_BIND, rows[i].stage, 0, 0, path, target);
+		assert_int_equal(apply_in_child(&plan), rows[i].error);
+		snprintf(path, sizeof path, "%s/outside/made", folder);
+		assert_int_equal(access(path, F_OK), -1);
+	}
+	static const char *const left[] = { "work/x", "work", "outside", "shown", "" };
+	for (size_t i = 0; i < sizeof left / sizeof *left; i++) {
+		snprintf(path, sizeof path, "%s/%s", folder, left[i]);
+		assert_int_equal(remove(path), 0);
+	}
+}
+
 static int told;
 
 static void count_told(struct cell__turn *turn, enum cell_cgroup_share share)
@@ -568,7 +660,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(policies),        cmocka_unit_test(bad_policies),   cmocka_unit_test(levels),
 		cmocka_unit_test(damaged_plans),   cmocka_unit_test(cgroup_places),  cmocka_unit_test(cgroup_v2_files),
-		cmocka_unit_test(cgroup_v2_life),  cmocka_unit_test(turns_taken),
+		cmocka_unit_test(cgroup_v2_life),  cmocka_unit_test(turns_taken), cmocka_unit_test(links_in_the_way),
 		cmocka_unit_test(rules),         cmocka_unit_test(addresses), cmocka_unit_test(requests),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
