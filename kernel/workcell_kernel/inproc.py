@@ -509,7 +509,7 @@ def _modules():
 
 
 def _forget_modules(name):
-    for each in [each for each in sys.modules if each == name or each.startswith(name + ".")]:
+    for each in [each for each in list(sys.modules) if each == name or each.startswith(name + ".")]:
         del sys.modules[each]
 
 
