@@ -98,7 +98,6 @@ struct cell__kernel_spec {
 typedef void (*cell__prewarmed_fn)(void *arg, const struct cell_env_info *info, const struct cell_error *err);
 
 struct cell__policy;
-struct cell__sandbox;
 struct cell__spawn_hub;
 struct cell__subprocess; /* zygotes and pools */
 struct cell__jupyter;
@@ -112,7 +111,6 @@ struct cell__executor_host {
 	struct cell__subprocess *subprocess;
 	struct cell__spawn_hub *hub; /* for programs */
 	const char *kernel_dir;      /* holds the kernel's package and extension */
-	struct cell__sandbox *sandbox; /* NULL until first used */
 	struct cell__jupyter *jupyter; /* NULL: not in this build */
 	struct cell__deno *deno;
 	struct cell__remote *remote;   /* as well */

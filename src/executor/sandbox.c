@@ -6,11 +6,10 @@
  * small plan, which travels with INIT.
  */
 #define _GNU_SOURCE
-#include "executor/sandbox.h"
+#include "executor/subprocess.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -18,23 +17,11 @@
 
 #include "sandbox/build.h"
 #include "sandbox/egress.h"
-
-#define PLANS_MAX 16
-
-struct cached_plan {
-	char *key;
-	struct cell__sandbox_plan *plan;
-	struct cached_plan *next;
-};
-
-struct cell__sandbox {
-	struct cached_plan *plans; /* newest first */
-	uint64_t next_id;
-};
+#include "sandbox/machine.h"
+#include "spawn/hub.h"
 
 struct request {
 	struct cell__sandbox_request base;
-	struct cell__sandbox *sandbox;
 	struct cell__policy policy;
 	char *workspace, *cwd;
 	char **read, **protect;
@@ -45,116 +32,6 @@ struct request {
 	const struct cell__kernel_events *events; /* NULL: it is for no session */
 	void *owner;
 };
-
-/* ---- the machine ---- */
-
-static struct cell__machine machine;
-static pthread_once_t machine_once = PTHREAD_ONCE_INIT;
-
-static void probe_machine(void)
-{
-	cell__machine_probe(&machine);
-}
-
-const struct cell__machine *cell__sandbox_machine(void)
-{
-	pthread_once(&machine_once, probe_machine);
-	return &machine;
-}
-
-/* ---- plans ---- */
-
-static int make_key(const struct cell__policy *p, const struct cell__plan_env *env, struct cell__buf *out)
-{
-	const struct cell__policy_list *lists[] = { &p->read, &p->write, &p->hide, &p->hosts };
-	int rc = cell__buf_printf(out, "%s|%d|%d|%llu|%llu|%llu|%llu|%llu|%llu|%llu", p->name, (int)p->level, (int)p->network,
-				  (unsigned long long)p->memory_bytes, (unsigned long long)p->pids, (unsigned long long)p->files,
-				  (unsigned long long)p->file_size_bytes, (unsigned long long)p->tmp_bytes,
-				  (unsigned long long)p->cpu_percent, (unsigned long long)p->cpu_time_ms);
-	for (size_t l = 0; l < 4; l++) {
-		rc |= cell__buf_add_str(out, "\n");
-		for (size_t i = 0; i < lists[l]->count; i++)
-			rc |= cell__buf_printf(out, "%s\t", lists[l]->items[i]);
-	}
-	for (char **path = env->folders; path && *path; path++)
-		rc |= cell__buf_printf(out, "\n%s", *path);
-	for (char **path = env->links; path && *path; path++)
-		rc |= cell__buf_printf(out, "\n%s", *path);
-	return rc;
-}
-
-static struct cell__sandbox_plan *plan_create(struct cell__buf *bytes, struct cell_error *err)
-{
-	struct cell__sandbox_plan *plan = cell__alloc(1, sizeof *plan);
-	CELL_AUTO_FD int fd = memfd_create("workcell-plan", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (!plan || fd < 0 || write(fd, bytes->data, bytes->size) != (ssize_t)bytes->size ||
-	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) < 0) {
-		cell_fail(err, plan ? CELL_E_IO : CELL_E_NOMEM, plan ? errno : 0, "make a sandbox's plan");
-		free(plan);
-		return NULL;
-	}
-	plan->refs = 1;
-	plan->fd = cell__take_fd(&fd);
-	plan->size = bytes->size;
-	plan->bytes = cell__buf_take(bytes);
-	return plan;
-}
-
-/* The oldest plans that nobody uses go. */
-static void trim(struct cell__sandbox *sandbox)
-{
-	size_t count = 0;
-	for (struct cached_plan **at = &sandbox->plans; *at;) {
-		struct cached_plan *cached = *at;
-		if (++count > PLANS_MAX && cached->plan->refs == 1) {
-			*at = cached->next;
-			cell__sandbox_plan_unref(cached->plan);
-			free(cached->key);
-			free(cached);
-		} else {
-			at = &cached->next;
-		}
-	}
-}
-
-static int find_plan(struct request *request, const struct cell__plan_env *env, struct cell__sandbox_plan **ret_plan,
-		     struct cell_error *err)
-{
-	struct cell__sandbox *sandbox = request->sandbox;
-	CELL_AUTO_BUF struct cell__buf key = CELL_BUF_INIT, bytes = CELL_BUF_INIT;
-	if (make_key(&request->policy, env, &key) < 0)
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
-	for (struct cached_plan *c = sandbox->plans; c; c = c->next)
-		if (strcmp(c->key, key.data) == 0) {
-			*ret_plan = c->plan;
-			return 0;
-		}
-	if (cell__plan_build(&request->policy, &machine, env, ++sandbox->next_id, &bytes, err) < 0)
-		return -1;
-	struct cached_plan *cached = cell__alloc(1, sizeof *cached);
-	struct cell__sandbox_plan *plan = cached ? plan_create(&bytes, err) : NULL;
-	if (!plan) {
-		free(cached);
-		return cached ? -1 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
-	}
-	*cached = (struct cached_plan){ .key = cell__buf_take(&key), .plan = plan, .next = sandbox->plans };
-	sandbox->plans = cached;
-	trim(sandbox);
-	*ret_plan = plan;
-	return 0;
-}
-
-void cell__sandbox_destroy(struct cell__sandbox *sandbox)
-{
-	while (sandbox && sandbox->plans) {
-		struct cached_plan *next = sandbox->plans->next;
-		cell__sandbox_plan_unref(sandbox->plans->plan);
-		free(sandbox->plans->key);
-		free(sandbox->plans);
-		sandbox->plans = next;
-	}
-	free(sandbox);
-}
 
 /* ---- one kernel ---- */
 
@@ -224,10 +101,10 @@ static int request_prepare(struct cell__sandbox_request *base, const struct cell
 		.env = env,
 		.policy = &request->policy,
 	};
-	if (find_plan(request, env, &plan, err) < 0)
+	if (cell__plans_find(&request->host->hub->plans, &request->policy, env, &plan, err) < 0)
 		return -1;
 	base->session.size = 0;
-	if (cell__plan_build_session(&machine, &session, &base->session, err) < 0)
+	if (cell__plan_build_session(cell__machine_here(), &session, &base->session, err) < 0)
 		return -1;
 	if (name_files((const struct cell_plan *)base->session.data, &base->files) < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
@@ -235,29 +112,19 @@ static int request_prepare(struct cell__sandbox_request *base, const struct cell
 	return 0;
 }
 
-static struct cell__sandbox *sandbox_of(struct cell__executor_host *host)
-{
-	if (!host->sandbox)
-		host->sandbox = cell__alloc(1, sizeof *host->sandbox);
-	return host->sandbox;
-}
-
 /* What sessions like this one need.  NULL: said why. */
 static struct cell__sandbox_request *request_create(struct cell__executor_host *host, const struct cell__kernel_spec *spec,
 						    struct cell_error *err)
 {
 	struct request *request = cell__alloc(1, sizeof *request);
-	struct cell__sandbox *sandbox = sandbox_of(host);
-	(void)cell__sandbox_machine();
 	if (request) {
 		request->base.prepare = request_prepare;
 		request->base.destroy = request_destroy;
-		request->sandbox = sandbox;
 		request->host = host;
 		snprintf(request->session_id, sizeof request->session_id, "%s", spec->session_id);
 		request->workspace = cell__strdup(spec->cwd);
 	}
-	if (!request || !sandbox || !request->workspace || copy_list(spec->read, &request->read) < 0 ||
+	if (!request || !request->workspace || copy_list(spec->read, &request->read) < 0 ||
 	    copy_list(spec->protect, &request->protect) < 0) {
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
 		goto fail;
@@ -329,7 +196,7 @@ void cell__sandbox_ready(struct cell__sandbox_request *base, const void *shell_r
 	for (size_t i = 0; i < n_skipped; i++)
 		if (skipped[i] < CELL_PLAN_MAX_STEPS)
 			report.skipped[skipped[i] / 8] |= (uint8_t)(1u << (skipped[i] % 8));
-	if (cell__plan_receipt(&request->policy, &machine, (const struct cell_plan *)base->plan->bytes, &report,
+	if (cell__plan_receipt(&request->policy, cell__machine_here(), (const struct cell_plan *)base->plan->bytes, &report,
 			       request->policy.workspace, &text) == 0)
 		request->receipt = cell__buf_take(&text);
 }
@@ -341,7 +208,7 @@ static void sandbox_probe(struct cell__executor_host *host, struct cell_executor
 	cell__subprocess_probe(host, info);
 	if (!info->available)
 		return;
-	const struct cell__machine *found = cell__sandbox_machine();
+	const struct cell__machine *found = cell__machine_here();
 	if (found->level == CELL_LEVEL_FULL)
 		return;
 	info->available = found->level != CELL_LEVEL_UNAVAILABLE;
@@ -349,14 +216,8 @@ static void sandbox_probe(struct cell__executor_host *host, struct cell_executor
 	snprintf(info->advice, sizeof info->advice, "%s", found->advice);
 }
 
-#define PROXY_AT "127.0.0.1:3128"
-const char *const cell__sandbox_proxy_env[] = {
-	"http_proxy=http://" PROXY_AT,  "https_proxy=http://" PROXY_AT, "HTTP_PROXY=http://" PROXY_AT,
-	"HTTPS_PROXY=http://" PROXY_AT, "all_proxy=socks5h://" PROXY_AT, "ALL_PROXY=socks5h://" PROXY_AT,
-	"no_proxy=localhost,127.0.0.1", "NO_PROXY=localhost,127.0.0.1", NULL,
-};
-#define PROXY_VARIABLES (sizeof cell__sandbox_proxy_env / sizeof *cell__sandbox_proxy_env - 1)
-_Static_assert(CELL_EGRESS_PORT == 3128, "PROXY_AT says the port");
+static const char *const proxy_env[] = { CELL_EGRESS_ENV };
+#define PROXY_VARIABLES (sizeof proxy_env / sizeof *proxy_env)
 
 static int sandbox_open(struct cell__executor_host *host, const struct cell__kernel_spec *spec,
 			const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel,
@@ -386,14 +247,14 @@ static int sandbox_open(struct cell__executor_host *host, const struct cell__ker
 	}
 	bool filtered = mine->policy.network == CELL_NET_ALLOW || mine->policy.network == CELL_NET_DEPS;
 	for (size_t i = 0; filtered && i < PROXY_VARIABLES; i++)
-		env[at++] = cell__sandbox_proxy_env[i];
+		env[at++] = proxy_env[i];
 	for (size_t i = 0; i < mine->policy.env.count; i++)
 		env[at++] = mine->policy.env.items[i];
 	char limits[400];
 	snprintf(limits, sizeof limits, "{\"memory\":%llu,\"pids\":%llu,\"files\":%llu,\"file_size\":%llu,\"tmp\":%llu}",
 		 (unsigned long long)mine->policy.memory_bytes, (unsigned long long)mine->policy.pids,
 		 (unsigned long long)mine->policy.files, (unsigned long long)mine->policy.file_size_bytes,
-		 (unsigned long long)(machine.level == CELL_LEVEL_FULL ? mine->policy.tmp_bytes : 0));
+		 (unsigned long long)(cell__machine_here()->level == CELL_LEVEL_FULL ? mine->policy.tmp_bytes : 0));
 	struct cell__kernel_spec inside = *spec;
 	inside.limits_json = limits;
 	inside.cwd = mine->cwd;

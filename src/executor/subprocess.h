@@ -6,21 +6,13 @@
 #define CELL_EXECUTOR_SUBPROCESS_H
 
 #include "executor/executor.h"
-#include "sandbox/build.h"
+#include "sandbox/plans.h"
 
 struct cell__subprocess_config {
 	struct cell__spawn_hub *hub;
 	const char *kernel_dir; /* holds workcell_kernel/ and _workcell.abi3.so */
 	int pool_size;
 	int64_t start_timeout_ms;
-};
-
-/* A plan as kernels are given it.  Counted: the cache, pools and kernels hold it. */
-struct cell__sandbox_plan {
-	int refs;
-	int fd; /* sealed memfd */
-	char *bytes;
-	size_t size;
 };
 
 /*
@@ -35,8 +27,6 @@ struct cell__sandbox_request {
 	struct cell__buf files;   /* which files its paths name at this moment: another file there is another sandbox */
 };
 
-struct cell__sandbox_plan *cell__sandbox_plan_ref(struct cell__sandbox_plan *plan);
-void cell__sandbox_plan_unref(struct cell__sandbox_plan *plan);
 /* What a kernel's end says of its plan: words for a step that failed. */
 void cell__sandbox_failure(const struct cell__sandbox_request *request, int step, int sys, struct cell_error *err);
 /* A kernel is ready; shell and skipped say which steps were passed over. */

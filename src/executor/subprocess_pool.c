@@ -22,22 +22,6 @@ void cell__sub_request_destroy(struct cell__sandbox_request *request)
 	request->destroy(request);
 }
 
-struct cell__sandbox_plan *cell__sandbox_plan_ref(struct cell__sandbox_plan *plan)
-{
-	if (plan)
-		plan->refs++;
-	return plan;
-}
-
-void cell__sandbox_plan_unref(struct cell__sandbox_plan *plan)
-{
-	if (!plan || --plan->refs > 0)
-		return;
-	cell__close_fd(&plan->fd);
-	free(plan->bytes);
-	free(plan);
-}
-
 /* ---- pools ---- */
 
 struct cell__sub_pool *cell__sub_pool_find(const struct cell__sub_env *env, const struct cell__sandbox_plan *plan)

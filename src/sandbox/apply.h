@@ -7,7 +7,7 @@
 
 #include "sandbox/plan.h"
 
-#define CELL_APPLY_MAX_KEEP 8
+#define CELL_APPLY_MAX_KEEP 20
 
 struct cell_apply {
 	const struct cell_plan *plan;

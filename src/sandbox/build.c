@@ -619,6 +619,9 @@ static int session_files(struct builder *b, const struct cell__plan_session *ses
 	}
 	for (size_t i = 0; full && session->read && session->read[i]; i++)
 		bind_known(b, CELL_STAGE_SESSION_FILES, session->read[i], CELL_BIND_READ_ONLY);
+	/* After those that are read-only: a writable folder may lie in one of them. */
+	for (size_t i = 0; full && session->write && session->write[i]; i++)
+		bind_known(b, CELL_STAGE_SESSION_FILES, session->write[i], 0);
 	for (size_t i = 0; writable && session->protect && session->protect[i]; i++)
 		if (keep_read_only(b, session->protect[i], workspace, full, err) < 0)
 			return -1;
@@ -674,6 +677,8 @@ int cell__plan_build_session(const struct cell__machine *machine, const struct c
 		allow(b, CELL_STAGE_SESSION_RULES, session->cwd, session->mode == CELL_WORKSPACE_RW ? FS_WRITE : FS_READ);
 	for (size_t i = 0; session->read && session->read[i]; i++)
 		allow_known(b, CELL_STAGE_SESSION_RULES, session->read[i], FS_READ);
+	for (size_t i = 0; session->write && session->write[i]; i++)
+		allow_known(b, CELL_STAGE_SESSION_RULES, session->write[i], FS_WRITE);
 	return finish(b, err);
 }
 

@@ -26,6 +26,7 @@ struct cell__plan_session {
 	const char *cwd;       /* the same as cell__plan_workspace() answered */
 	enum cell__workspace_mode mode;
 	const char *const *read;    /* folders to be seen, read-only; NULL-terminated */
+	const char *const *write;   /* folders to be written to, beside the workspace and the policy's; NULL-terminated */
 	const char *const *protect; /* what must not be written to even where it lies in the workspace; NULL-terminated */
 	const struct cell__plan_env *env;
 	const struct cell__policy *policy; /* that of the plan */

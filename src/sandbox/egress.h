@@ -15,6 +15,13 @@
 #include "sandbox/policy.h"
 
 #define CELL_EGRESS_PORT 3128
+/* What makes programs take this way out: "K=V", for an initializer. */
+#define CELL_EGRESS_AT "127.0.0.1:3128"
+#define CELL_EGRESS_ENV                                                                                       \
+	"http_proxy=http://" CELL_EGRESS_AT, "https_proxy=http://" CELL_EGRESS_AT,                            \
+	"HTTP_PROXY=http://" CELL_EGRESS_AT, "HTTPS_PROXY=http://" CELL_EGRESS_AT,                            \
+	"all_proxy=socks5h://" CELL_EGRESS_AT, "ALL_PROXY=socks5h://" CELL_EGRESS_AT,                         \
+	"no_proxy=localhost,127.0.0.1", "NO_PROXY=localhost,127.0.0.1"
 #define CELL_EGRESS_CONNECTIONS 64u /* of one sandbox at once */
 
 struct cell__egress;

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -121,4 +122,18 @@ void cell__machine_probe(struct cell__machine *ret_machine)
 		machine.level = CELL_LEVEL_NO_USERNS;
 	}
 	*ret_machine = machine;
+}
+
+static struct cell__machine here;
+static pthread_once_t here_once = PTHREAD_ONCE_INIT;
+
+static void probe_here(void)
+{
+	cell__machine_probe(&here);
+}
+
+const struct cell__machine *cell__machine_here(void)
+{
+	pthread_once(&here_once, probe_here);
+	return &here;
 }

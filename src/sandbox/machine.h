@@ -22,5 +22,7 @@ struct cell__machine {
 
 /* Starts a process for a moment, which takes about a millisecond; no SIGCHLD comes of it. */
 void cell__machine_probe(struct cell__machine *ret_machine);
+/* The same, found out on the first call.  Any thread. */
+const struct cell__machine *cell__machine_here(void);
 
 #endif

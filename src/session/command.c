@@ -24,7 +24,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include "executor/sandbox.h"
+#include "sandbox/build.h"
 #include "sandbox/apply.h"
 #include "sandbox/egress.h"
 #include "session/audit.h"
@@ -135,7 +135,7 @@ static int ask_env(const char *python, struct cell__plan_env *env, struct cell_e
 /* explains: for a session, with what that would be shown of the interpreter. */
 static int command_init(struct command *command, const struct cell_sandbox_options *opts, bool explains, struct cell_error *err)
 {
-	const struct cell__machine *machine = cell__sandbox_machine();
+	const struct cell__machine *machine = cell__machine_here();
 	if (cell__policy_load(&command->policy, opts->policy ? opts->policy : CELL_POLICY_DEFAULT, err) < 0)
 		return -1;
 	command->has_policy = true;
@@ -178,7 +178,7 @@ static int take_options(const struct cell_sandbox_options *opts, struct cell_san
 static int explain_rest(const struct command *command, struct cell__buf *out)
 {
 	const struct cell__policy *p = &command->policy;
-	const struct cell_cgroups *groups = &cell__sandbox_machine()->cgroups;
+	const struct cell_cgroups *groups = &cell__machine_here()->cgroups;
 	const struct {
 		const char *words;
 		uint64_t max;
@@ -219,7 +219,7 @@ int cell_sandbox_explain(const struct cell_sandbox_options *opts, char **ret_tex
 		rc |= cell__plan_print((const struct cell_plan *)command.session.data, &out);
 		rc |= explain_rest(&command, &out);
 		rc |= cell__buf_add_str(&out, "receipt\n");
-		rc |= cell__plan_receipt(&command.policy, cell__sandbox_machine(), plan, &nothing, command.policy.workspace, &out);
+		rc |= cell__plan_receipt(&command.policy, cell__machine_here(), plan, &nothing, command.policy.workspace, &out);
 		rc |= cell__buf_add_str(&out, "\n");
 		if (rc < 0)
 			cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
@@ -472,10 +472,9 @@ static int make_env(const char *const *extra, const struct cell__policy *policy,
 	size_t n = 0, at = 0;
 	while (extra && extra[n])
 		n++;
-	size_t n_proxy = 0;
+	static const char *const proxy_env[] = { CELL_EGRESS_ENV };
 	bool filtered = policy->network == CELL_NET_ALLOW || policy->network == CELL_NET_DEPS;
-	while (filtered && cell__sandbox_proxy_env[n_proxy])
-		n_proxy++;
+	size_t n_proxy = filtered ? sizeof proxy_env / sizeof *proxy_env : 0;
 	const char **env = cell__alloc(n + n_proxy + policy->env.count + 4, sizeof *env);
 	if (!env)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
@@ -483,7 +482,7 @@ static int make_env(const char *const *extra, const struct cell__policy *policy,
 	env[at++] = "HOME=" CELL_PLAN_HOME;
 	env[at++] = "LANG=C.UTF-8";
 	for (size_t i = 0; i < n_proxy; i++)
-		env[at++] = cell__sandbox_proxy_env[i];
+		env[at++] = proxy_env[i];
 	for (size_t i = 0; i < policy->env.count; i++)
 		env[at++] = policy->env.items[i];
 	for (size_t i = 0; i < n; i++)
@@ -518,7 +517,7 @@ int cell_sandbox_run(const struct cell_sandbox_options *opts, char *const argv[]
 	};
 	char name[64];
 	snprintf(name, sizeof name, "workcell-%d-command", (int)getpid());
-	rc = cell__cgroup_make(&cell__sandbox_machine()->cgroups, name, &child.apply.plan->limits, &child.group);
+	rc = cell__cgroup_make(&cell__machine_here()->cgroups, name, &child.apply.plan->limits, &child.group);
 	if (rc < 0) {
 		rc = cell_fail(err, CELL_E_SANDBOX, -rc, "set the sandbox's limits");
 		goto out;

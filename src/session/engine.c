@@ -13,7 +13,6 @@
 
 #include "executor/deno.h"
 #include "executor/jupyter.h"
-#include "executor/sandbox.h"
 #include "session/space.h"
 
 static void log_line(void *arg, enum cell_log_level level, const char *fmt, ...)
@@ -252,7 +251,6 @@ void cell_engine_destroy(struct cell_engine *engine)
 	struct destroy destroy = { .engine = engine };
 	cell__engine_wait(engine, start_destroy, &destroy);
 	cell__loop_stop(&engine->loop);
-	cell__sandbox_destroy(engine->host.sandbox);
 	free(engine->kernel_dir);
 	cell__deno_destroy(engine->host.deno);
 	free(engine->spill_dir);

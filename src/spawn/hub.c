@@ -4,7 +4,7 @@ static void handle_message(void *arg, const struct cell_spawn_msg *head, const c
 {
 	struct cell__spawn_hub *hub = arg;
 	if (head->type == CELL_SPAWN_PROCESS_STARTED || head->type == CELL_SPAWN_PROCESS_EXITED)
-		cell__process_message(hub, head);
+		cell__process_message(hub, head, payload, size);
 	else if (hub->listener.message)
 		hub->listener.message(hub->listener.arg, head, payload, size);
 }
@@ -12,6 +12,7 @@ static void handle_message(void *arg, const struct cell_spawn_msg *head, const c
 static void finish(struct cell__spawn_hub *hub)
 {
 	free(cell__take_ptr(hub->program));
+	cell__plans_finish(&hub->plans);
 	hub->destroyed(hub->destroyed_arg);
 }
 

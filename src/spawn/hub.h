@@ -5,6 +5,7 @@
 #ifndef CELL_SPAWN_HUB_H
 #define CELL_SPAWN_HUB_H
 
+#include "sandbox/plans.h"
 #include "spawn/client.h"
 #include "spawn/process.h"
 
@@ -22,6 +23,7 @@ struct cell__spawn_hub {
 	uint64_t next_id; /* ids 0 and 1 are the spawner's own */
 	struct cell__spawn_listener listener;
 	struct cell__process *processes;
+	struct cell__plans plans; /* of sandboxed kernels and confined programs */
 	bool destroying;
 	void (*destroyed)(void *arg);
 	void *destroyed_arg;
@@ -35,7 +37,7 @@ int cell__spawn_hub_start(struct cell__spawn_hub *hub, struct cell_error *err);
 void cell__spawn_hub_finish(struct cell__spawn_hub *hub, void (*done)(void *arg), void *arg);
 
 /* process.c's part of the hub */
-void cell__process_message(struct cell__spawn_hub *hub, const struct cell_spawn_msg *head);
+void cell__process_message(struct cell__spawn_hub *hub, const struct cell_spawn_msg *head, const void *payload, size_t size);
 void cell__process_spawner_ended(struct cell__spawn_hub *hub);
 
 #endif

@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include "spawn/confinement.h"
 #include "spawn/hub.h"
 
 #define READ_BYTES 65536
@@ -36,6 +37,8 @@ struct cell__process {
 	struct cell__buf stdin_waiting;
 	size_t stdin_sent; /* of it */
 	uv_timer_t timer;
+	struct cell__confinement *confine; /* a reference; NULL: none */
+	struct cell__egress *egress;       /* its way out, where it has one */
 	int handles;
 	bool exited, paused, closing;
 	struct cell__process_exit how;
@@ -53,6 +56,7 @@ static void handle_closed(uv_handle_t *handle)
 		cell__close_fd(&process->stream[i].fd);
 	cell__close_fd(&process->stdin_fd);
 	cell__buf_finish(&process->stdin_waiting);
+	cell__confinement_unref(process->confine);
 	free(process);
 }
 
@@ -250,13 +254,19 @@ void cell__process_abandon(struct cell__process *process)
 	process->spec.output = NULL;
 	process->spec.exited = NULL;
 	process->spec.started = NULL;
+	cell__egress_close(cell__take_ptr(process->egress)); /* whoever is told of connections may be gone too */
 	cell__process_kill(process);
 }
 
-static void process_exited(struct cell__process *process, int64_t status, int64_t error)
+static void process_exited(struct cell__process *process, int64_t status, int64_t error,
+			   const struct cell_spawn_failure *failure)
 {
 	process->exited = true;
 	process->how.error = (int)error;
+	cell__egress_close(cell__take_ptr(process->egress));
+	process->how.bad_cwd = error && failure && failure->stage == CELL_SPAWN_AT_CWD;
+	if (error && process->confine && (!failure || failure->stage == CELL_SPAWN_AT_PLAN))
+		cell__confinement_failure(process->confine, failure ? failure->step : -1, (int)error, &process->how.failure);
 	if (error == 0) {
 		process->how.signalled = WIFSIGNALED((int)status);
 		process->how.status = WIFSIGNALED((int)status) ? WTERMSIG((int)status) : WEXITSTATUS((int)status);
@@ -268,19 +278,38 @@ static void process_exited(struct cell__process *process, int64_t status, int64_
 	maybe_over(process);
 }
 
-void cell__process_message(struct cell__spawn_hub *hub, const struct cell_spawn_msg *head)
+/* A way out that cannot be watched over is none: the program does not go on without it. */
+static void open_proxy(struct cell__process *process)
 {
-	for (struct cell__process *p = hub->processes; p; p = p->next)
-		if (p->id == head->id) {
-			if (head->type == CELL_SPAWN_PROCESS_EXITED) {
-				process_exited(p, head->a, head->b);
-			} else {
-				p->pid = head->a;
-				if (p->spec.started)
-					p->spec.started(p->spec.owner, head->a);
-			}
-			return;
-		}
+	struct cell_error err;
+	int fd = cell__take_fd(&process->hub->client.received_fd);
+	if (fd < 0 || !process->confine)
+		return;
+	if (cell__confinement_open_proxy(process->confine, process->hub->loop, fd, &process->egress, &err) < 0) {
+		process->how.failure = err;
+		kill_group(process);
+	}
+}
+
+void cell__process_message(struct cell__spawn_hub *hub, const struct cell_spawn_msg *head, const void *payload, size_t size)
+{
+	struct cell_spawn_failure failure;
+	struct cell__process *p = hub->processes;
+	while (p && p->id != head->id)
+		p = p->next;
+	if (!p)
+		return;
+	if (head->type == CELL_SPAWN_PROCESS_EXITED) {
+		bool told = size == sizeof failure;
+		if (told)
+			memcpy(&failure, payload, sizeof failure);
+		process_exited(p, head->a, head->b, told ? &failure : NULL);
+		return;
+	}
+	p->pid = head->a;
+	open_proxy(p);
+	if (p->spec.started)
+		p->spec.started(p->spec.owner, head->a);
 }
 
 int64_t cell__process_pid(const struct cell__process *process)
@@ -292,7 +321,7 @@ void cell__process_spawner_ended(struct cell__spawn_hub *hub)
 {
 	for (struct cell__process *p = hub->processes, *next; p; p = next) {
 		next = p->next;
-		process_exited(p, 0, ECONNRESET);
+		process_exited(p, 0, ECONNRESET, NULL);
 	}
 }
 
@@ -366,6 +395,7 @@ int cell__process_start(struct cell__spawn_hub *hub, const struct cell__process_
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	process->hub = hub;
 	process->spec = *spec;
+	process->confine = cell__confinement_ref(spec->confine);
 	process->id = hub->next_id++;
 	process->stream[0].fd = process->stream[1].fd = process->stdin_fd = -1;
 	int theirs[3] = { -1, -1, -1 }, pair[2], all[CELL_SPAWN_MAX_FDS];
@@ -385,11 +415,16 @@ int cell__process_start(struct cell__spawn_hub *hub, const struct cell__process_
 	if (rc == 0)
 		rc = init_handles(process, err);
 	if (rc == 0) {
-		assert(n_all + spec->n_fds <= CELL_SPAWN_MAX_FDS);
+		assert(n_all + spec->n_fds + 2 <= CELL_SPAWN_MAX_FDS);
 		memcpy(all, theirs, n_all * sizeof *all);
 		for (size_t i = 0; i < spec->n_fds; i++)
 			all[n_all++] = spec->fds[i];
-		rc = cell__spawn_client_send(&hub->client, CELL_SPAWN_PROCESS_START, process->id, argc, spec->want_stdin,
+		if (spec->confine) {
+			all[n_all++] = cell__confinement_plan_fd(spec->confine);
+			all[n_all++] = cell__confinement_session_fd(spec->confine);
+		}
+		rc = cell__spawn_client_send(&hub->client, CELL_SPAWN_PROCESS_START, process->id, argc,
+					     (spec->want_stdin ? CELL_SPAWN_WITH_STDIN : 0) | (spec->confine ? CELL_SPAWN_WITH_PLAN : 0),
 					     payload.data, payload.size, all, n_all, err);
 	}
 	for (int i = 0; i < 3; i++)

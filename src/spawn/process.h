@@ -1,7 +1,7 @@
 /*
  * Programs that the host runs: command-line tools, installers, servers that speak on their standard streams.  They are
  * started by the spawner, each in a process group of its own, with stdin from /dev/null (or a stream when asked for), and die
- * with the host.  Belongs to the loop's thread.
+ * with the host.  With a confinement (confinement.h) they run in a sandbox.  Belongs to the loop's thread.
  *
  *     starting ──started──▶ running ──exit and both streams at their end──▶ exited() and gone
  *
@@ -17,18 +17,21 @@
 #include "core/core.h"
 #include "loop/loop.h"
 
+struct cell__confinement;
 struct cell__process;
 struct cell__spawn_hub; /* the engine's way to the spawner */
 
 struct cell__process_exit {
 	int error;        /* errno when it never started, else 0 */
+	bool bad_cwd;     /* error: its folder is not there, or not for it */
+	struct cell_error failure; /* error: code != 0 when its confinement could not be made, with the step in words */
 	bool signalled;
 	int status;       /* exit status, or the signal */
 	bool timed_out;   /* we killed it because of timeout_ms */
 	bool killed;      /* we killed it because of cell__process_kill() */
 };
 
-#define CELL_PROCESS_FDS 4 /* without stdin */
+#define CELL_PROCESS_FDS 16 /* beside the three streams */
 
 struct cell__process_spec {
 	const char *const *argv;  /* argv[0] is looked up in `path` when it has no slash; NULL-terminated */
@@ -39,6 +42,7 @@ struct cell__process_spec {
 	bool want_stdin;          /* a stream to write to with cell__process_write(); else /dev/null */
 	const int *fds;           /* it gets these as 3, 4, ...; they stay the caller's */
 	size_t n_fds;             /* at most CELL_PROCESS_FDS */
+	struct cell__confinement *confine; /* NULL: it runs as the host itself does; see confinement.h */
 	void (*started)(void *owner, int64_t pid); /* or NULL */
 	void (*output)(void *owner, enum cell_stream stream, const char *bytes, size_t size);
 	void (*exited)(void *owner, const struct cell__process_exit *how);

@@ -93,8 +93,7 @@ static const struct cell_plan *find_plan(uint64_t id)
 	return NULL;
 }
 
-/* The plan in this memfd; mapped once. */
-static const struct cell_plan *take_plan(int fd)
+const struct cell_plan *cell__shell_plan(int fd)
 {
 	struct cell_plan head;
 	if (pread(fd, &head, sizeof head, 0) != (ssize_t)sizeof head) {
@@ -207,7 +206,7 @@ static struct shell *make_shell(const struct cell_plan *plan)
 
 struct shell *cell__shell_take(int plan_fd)
 {
-	const struct cell_plan *plan = take_plan(plan_fd);
+	const struct cell_plan *plan = cell__shell_plan(plan_fd);
 	if (!plan)
 		return NULL;
 	struct shell *best = NULL;
@@ -307,6 +306,15 @@ void cell__shell_kill(struct shell *shell)
 		syscall(SYS_pidfd_send_signal, shell->pidfd, SIGKILL, NULL, 0);
 	else if (shell->pid > 0)
 		kill(shell->pid, SIGKILL);
+}
+
+void cell__shell_give_up(struct shell *shell)
+{
+	shell->failed = true;
+	cell__shell_kill(shell);
+	shell->taken = false; /* nobody's: it is removed when it is reaped */
+	if (shell->pid == 0)
+		(void)cell__shell_remove(shell);
 }
 
 void cell__shell_reaped(struct shell *shell)

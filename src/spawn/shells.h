@@ -31,6 +31,10 @@ struct shell {
 
 /* A spare one of this plan, or a new one; NULL with errno set.  It is taken from now on. */
 struct shell *cell__shell_take(int plan_fd);
+/* The plan in this memfd, mapped until other plans have taken its place; NULL with errno set. */
+const struct cell_plan *cell__shell_plan(int plan_fd);
+/* Whoever took it does not use it: it goes, as it may be broken. */
+void cell__shell_give_up(struct shell *shell);
 /* Makes a spare for the plan used last where there is none; called when nothing else is to be done. */
 bool cell__shell_spare_wanted(void);
 void cell__shell_make_spare(void);

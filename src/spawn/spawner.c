@@ -134,19 +134,20 @@ static void forget_kernel(struct kernel *kernel)
 	free(kernel);
 }
 
-/* A dead kernel's shell: false while something of it is left. */
-static bool shell_gone(struct kernel *kernel)
+/* The shell of a dead kernel or program: false while something of it is left.  usage: NULL, or to be filled. */
+static bool shell_gone(struct shell **shell, struct cell_cgroup_usage *usage)
 {
-	if (!kernel->shell)
+	if (!*shell)
 		return true;
-	if (kernel->shell->pid != 0) {
-		cell__shell_kill(kernel->shell);
+	if ((*shell)->pid != 0) {
+		cell__shell_kill(*shell);
 		return false;
 	}
-	cell__cgroup_usage(&kernel->shell->group, &kernel->usage);
-	if (!cell__shell_remove(kernel->shell))
+	if (usage)
+		cell__cgroup_usage(&(*shell)->group, usage);
+	if (!cell__shell_remove(*shell))
 		return false;
-	kernel->shell = NULL;
+	*shell = NULL;
 	return true;
 }
 
@@ -166,7 +167,7 @@ static void report_dead(void)
 		if (!k->dead)
 			continue;
 		bool sandboxed = k->shell != NULL;
-		if (!(shell_gone(k) && clean) && cell__now_us() - k->dead_us < SWEEP_LIMIT_US)
+		if (!(shell_gone(&k->shell, &k->usage) && clean) && cell__now_us() - k->dead_us < SWEEP_LIMIT_US)
 			continue;
 		if (k->usage.oom_kills > 0 && !k->kill_wanted)
 			k->flags |= CELL_SPAWN_EXIT_OOM;
@@ -174,15 +175,10 @@ static void report_dead(void)
 		cell__spawner_tell(CELL_SPAWN_KERNEL_EXITED, k->id, k->status, k->flags, &k->usage, sandboxed ? sizeof k->usage : 0);
 		forget_kernel(k);
 	}
-	for (struct program **at = &cell__spawner.programs; *at;) {
-		struct program *p = *at;
-		if (!p->dead || (!clean && cell__now_us() - p->dead_us < SWEEP_LIMIT_US)) {
-			at = &p->next;
-			continue;
-		}
-		cell__spawner_tell(CELL_SPAWN_PROCESS_EXITED, p->id, p->status, 0, NULL, 0);
-		*at = p->next;
-		free(p);
+	for (struct program *p = cell__spawner.programs, *next; p; p = next) {
+		next = p->next;
+		if (p->dead && ((shell_gone(&p->shell, NULL) && clean) || cell__now_us() - p->dead_us >= SWEEP_LIMIT_US))
+			cell__program_report(p);
 	}
 }
 
@@ -242,13 +238,8 @@ void cell__spawner_fork_failed(struct kernel *kernel, int error)
 	struct shell *shell = kernel->shell;
 	cell__spawner_tell(CELL_SPAWN_KERNEL_FORKED, kernel->id, 0, error ? error : EIO, shell ? &shell->report : NULL,
 			   shell ? sizeof shell->report : 0);
-	if (shell) {
-		shell->failed = true;
-		cell__shell_kill(shell);
-		shell->taken = false; /* nobody's: reap() removes it */
-		if (shell->pid == 0)
-			(void)cell__shell_remove(shell);
-	}
+	if (shell)
+		cell__shell_give_up(shell);
 	forget_kernel(kernel);
 }
 
@@ -270,7 +261,7 @@ static void pass_on(struct kernel *kernel, const struct cell_spawn_msg *head, co
 		cell__spawner_fork_failed(kernel, -rc);
 }
 
-static void watch_shell(struct shell *shell)
+void cell__spawner_watch_shell(struct shell *shell)
 {
 	struct epoll_event event = { .events = EPOLLIN, .data.u64 = SHELL_EVENT | shell->serial };
 	epoll_ctl(cell__spawner.epoll_fd, EPOLL_CTL_ADD, shell->ready_fd, &event);
@@ -300,7 +291,7 @@ static void fork_kernel(const struct cell_spawn_msg *head, int *fds, size_t n_fd
 			kernel->request = *head;
 			memcpy(kernel->fds, fds, sizeof kernel->fds);
 			memset(fds, -1, n_fds * sizeof *fds); /* kept */
-			watch_shell(kernel->shell);
+			cell__spawner_watch_shell(kernel->shell);
 			return;
 		}
 	}
@@ -314,6 +305,11 @@ static void shell_spoke(struct shell *shell)
 	cell__shell_read(shell);
 	if (shell->ready_fd >= 0)
 		return;
+	for (struct program *p = cell__spawner.programs; p; p = p->next)
+		if (p->shell == shell && p->pid == 0) {
+			cell__program_shell_spoke(p);
+			return;
+		}
 	while (kernel && kernel->shell != shell)
 		kernel = kernel->next;
 	if (!kernel || !kernel->waits || kernel->dead)
@@ -378,7 +374,7 @@ static void handle_host_message(ssize_t size, int *fds, size_t n_fds)
 				(void)cell__spawn_send(zygote->fd, &head, NULL, 0, NULL, 0, MSG_DONTWAIT);
 			break;
 		case CELL_SPAWN_PROCESS_START:
-			cell__program_start(head.id, head.a, head.b != 0, payload, payload_size, fds, n_fds);
+			cell__program_start(&head, payload, payload_size, fds, n_fds);
 			break;
 		case CELL_SPAWN_PROCESS_KILL:
 			cell__program_signal(head.id, SIGKILL, true);

@@ -45,11 +45,17 @@ struct kernel {
 	struct kernel *next;
 };
 
-/* A program of process.h: a session of its own, and a subreaper like kernels are. */
+/* A program of process.h: a session of its own, and a subreaper like kernels are unless it has a shell. */
 struct program {
 	uint64_t id;
-	pid_t pid;
-	bool dead; /* its orphans are being swept; the number is not its own any more */
+	pid_t pid;  /* 0 while it waits for its shell */
+	bool dead;  /* its orphans are being swept; the number is not its own any more */
+	int64_t argc, flags; /* of its message */
+	struct shell *shell; /* NULL: not confined */
+	char *payload;       /* of its message, and the fds that came with it: while it waits */
+	size_t payload_size;
+	int fds[CELL_SPAWN_MAX_FDS];
+	size_t n_fds;
 	int status;
 	int64_t dead_us;
 	struct program *next;
@@ -76,6 +82,7 @@ struct kernel *cell__spawner_find_kernel(uint64_t id);
 void cell__spawner_kernel_died(struct kernel *kernel, int64_t status);
 void cell__spawner_tell_forked(struct kernel *kernel);
 void cell__spawner_fork_failed(struct kernel *kernel, int error);
+void cell__spawner_watch_shell(struct shell *shell);
 
 /* ---- spawner_zygotes.c ---- */
 
@@ -87,11 +94,16 @@ void cell__zygote_died(struct zygote *zygote, int status);
 /* ---- spawner_programs.c ---- */
 
 /* In a child that cannot become its program: tells the parent why, and ends. */
-void cell__spawner_child_failed(int fd, int stage);
+void cell__spawner_child_failed(int fd, int stage) __attribute__((noreturn));
 /* The strings of a payload, each with its NUL; out has room for max and a NULL. */
 void cell__spawner_split(char *payload, size_t size, char **out, size_t max, size_t *ret_n);
-void cell__program_start(uint64_t id, int64_t argc, bool has_stdin, char *payload, size_t size, const int *fds, size_t n_fds);
+/* fds that it keeps are -1 afterwards. */
+void cell__program_start(const struct cell_spawn_msg *head, char *payload, size_t size, int *fds, size_t n_fds);
+/* The shell that it waits for has said how far it got. */
+void cell__program_shell_spoke(struct program *program);
 void cell__program_signal(uint64_t id, int signal_number, bool group);
 void cell__program_exited(struct program *program, int status);
+/* Nothing of it is left: tells the host, and forgets it. */
+void cell__program_report(struct program *program);
 
 #endif

@@ -1,25 +1,59 @@
 /*
  * The spawner's programs: those that the host runs by process.h; and what starting any program from a message takes.
+ *
+ * A program with a plan is forked into a shell (shells.h) by an usher, as kernels are (kernel/ext/confine.c), but with
+ * CLONE_PARENT, so that it is our child from its first moment:
+ *
+ *     spawner ──vfork──▶ usher: joins the shell's cgroup and namespaces ──clone──▶ program: EARLY and KERNEL steps, exec
+ *                          └── ends
+ *
+ * It has all capabilities inside its user namespace until the KERNEL steps, and has run nothing but this file by then.  A step
+ * that fails is told by the pipe that exec closes; there is no way past it.
+ *
+ *     (waits for its shell ──▶) started ──exit──▶ dead: its shell is killed ──shell reaped──▶ reported, forgotten
  */
 #define _GNU_SOURCE
 #include "spawn/spawner.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-void cell__spawner_child_failed(int fd, int stage)
+#include "spawn/message.h"
+
+#define HIGH_FD 64 /* out of the way of the numbers that a program is given */
+
+/* What a message says of a program.  The strings are in its payload. */
+struct launch {
+	char **argv, **envp;
+	const char *cwd, *path;
+	const int *fds;
+	size_t n_fds; /* without those of the plans */
+	bool has_stdin;
+	int report_fd;
+	const struct cell_plan *plan, *session; /* NULL: not confined */
+};
+
+static void __attribute__((noreturn)) fail_at(int fd, int stage, int sys, int step)
 {
-	int report[2] = { stage, errno };
+	struct cell_spawn_failure failure = { .stage = stage, .sys = sys, .step = step };
 	/* The parent reads it or is gone; either way this process ends. */
-	if (write(fd, report, sizeof report) < 0)
+	if (write(fd, &failure, sizeof failure) < 0)
 		_exit(126);
 	_exit(127);
+}
+
+void cell__spawner_child_failed(int fd, int stage)
+{
+	fail_at(fd, stage, errno, -1);
 }
 
 void cell__spawner_split(char *payload, size_t size, char **out, size_t max, size_t *ret_n)
@@ -31,113 +65,324 @@ void cell__spawner_split(char *payload, size_t size, char **out, size_t max, siz
 	*ret_n = n;
 }
 
-/* In the child: no allocation, no logging. */
-static void exec_program(const char *file, char **argv, char **envp, const char *cwd, const int *fds, size_t n_fds,
-			 bool has_stdin, int report_fd, pid_t parent)
+/* ---- in the child: no allocation, no logging ---- */
+
+/* 0, 1, 2, and from 3 on what else it is given; those are in keep[].  The report goes to a high number. */
+static void take_fds(struct launch *launch, int keep[CELL_APPLY_MAX_KEEP], int *ret_n_keep)
 {
-	int extra[CELL_SPAWN_MAX_FDS];
-	size_t n_std = has_stdin ? 3 : 2;
+	int extra[CELL_SPAWN_MAX_FDS], n_keep = 0;
+	size_t n_std = launch->has_stdin ? 3 : 2;
+	/* First out of the way of the numbers that they get. */
+	int report_fd = fcntl(launch->report_fd, F_DUPFD_CLOEXEC, HIGH_FD);
+	int in = launch->has_stdin ? launch->fds[2] : open("/dev/null", O_RDONLY | O_CLOEXEC);
+	if (report_fd < 0 || in < 0 || dup2(in, 0) < 0 || dup2(launch->fds[0], 1) < 0 || dup2(launch->fds[1], 2) < 0)
+		cell__spawner_child_failed(launch->report_fd, CELL_SPAWN_AT_FDS);
+	for (size_t i = n_std; i < launch->n_fds; i++)
+		if ((extra[i] = fcntl(launch->fds[i], F_DUPFD_CLOEXEC, HIGH_FD)) < 0)
+			cell__spawner_child_failed(report_fd, CELL_SPAWN_AT_FDS);
+	for (size_t i = n_std; i < launch->n_fds; i++)
+		if ((keep[n_keep++] = dup2(extra[i], 3 + (int)(i - n_std))) < 0)
+			cell__spawner_child_failed(report_fd, CELL_SPAWN_AT_FDS);
+	launch->report_fd = keep[n_keep++] = report_fd;
+	*ret_n_keep = n_keep;
+}
+
+/* As execvpe(), without a shell for files that are no programs.  The most telling error stays. */
+static void exec_found(const struct launch *launch)
+{
+	char file[4096];
+	int error = ENOENT;
+	const char *name = launch->argv[0], *path = launch->path;
+	if (strchr(name, '/')) {
+		execve(name, launch->argv, launch->envp);
+		return;
+	}
+	for (; *path; path += strcspn(path, ":"), path += *path == ':') {
+		size_t n = strcspn(path, ":");
+		int written = snprintf(file, sizeof file, "%.*s/%s", (int)n, path, name);
+		if (n == 0 || written < 0 || (size_t)written >= sizeof file)
+			continue;
+		execve(file, launch->argv, launch->envp);
+		if (errno == EACCES)
+			error = EACCES;
+		else if (errno != ENOENT && errno != ENOTDIR)
+			return;
+	}
+	errno = error;
+}
+
+static void __attribute__((noreturn)) become_program(struct launch *launch)
+{
+	if (chdir(launch->cwd) < 0)
+		cell__spawner_child_failed(launch->report_fd, CELL_SPAWN_AT_CWD);
+	exec_found(launch);
+	cell__spawner_child_failed(launch->report_fd, CELL_SPAWN_AT_EXEC);
+}
+
+static void __attribute__((noreturn)) run_plain(struct launch *launch, pid_t parent)
+{
+	int keep[CELL_APPLY_MAX_KEEP], n_keep;
 	sigset_t none;
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent || prctl(PR_SET_CHILD_SUBREAPER, 1) < 0 ||
 	    setsid() < 0)
-		cell__spawner_child_failed(report_fd, 1);
-	int in = has_stdin ? fds[2] : open("/dev/null", O_RDONLY | O_CLOEXEC);
-	if (in < 0 || dup2(in, 0) < 0 || dup2(fds[0], 1) < 0 || dup2(fds[1], 2) < 0)
-		cell__spawner_child_failed(report_fd, 2);
-	if (n_fds > n_std) {
-		/* First out of the way of the numbers that they get. */
-		report_fd = fcntl(report_fd, F_DUPFD_CLOEXEC, 64);
-		for (size_t i = n_std; i < n_fds; i++)
-			if ((extra[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 64)) < 0)
-				cell__spawner_child_failed(report_fd, 2);
-		for (size_t i = n_std; i < n_fds; i++)
-			if (dup2(extra[i], 3 + (int)(i - n_std)) < 0)
-				cell__spawner_child_failed(report_fd, 2);
-	}
-	if (chdir(cwd) < 0)
-		cell__spawner_child_failed(report_fd, 3);
-	execve(file, argv, envp);
-	cell__spawner_child_failed(report_fd, 4);
+		cell__spawner_child_failed(launch->report_fd, CELL_SPAWN_AT_BEGIN);
+	take_fds(launch, keep, &n_keep);
+	become_program(launch);
 }
 
-/* Where a command is.  With a slash it is where it says. */
-static bool find_command(const char *name, const char *path, char *out, size_t size)
+/* It dies with its shell, and that with us. */
+static void __attribute__((noreturn)) run_confined(struct launch *launch)
 {
-	if (strchr(name, '/'))
-		return (size_t)snprintf(out, size, "%s", name) < size;
-	while (*path) {
-		size_t n = strcspn(path, ":");
-		int written = snprintf(out, size, "%.*s/%s", (int)n, path, name);
-		if (n > 0 && written > 0 && (size_t)written < size && access(out, X_OK) == 0)
-			return true;
-		path += n + (path[n] == ':');
-	}
-	return false;
+	struct cell_apply apply = { .plan = launch->plan, .session = launch->session, .landlock_fd = -1 };
+	struct cell_plan_report report = { .step = -1 };
+	sigset_t none;
+	if (setsid() < 0)
+		cell__spawner_child_failed(launch->report_fd, CELL_SPAWN_AT_BEGIN);
+	take_fds(launch, apply.keep, &apply.n_keep);
+	if (cell__apply_stage(&apply, CELL_STAGE_EARLY, &report) < 0 || cell__apply_stage(&apply, CELL_STAGE_KERNEL, &report) < 0)
+		fail_at(launch->report_fd, CELL_SPAWN_AT_PLAN, report.sys, report.step);
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	become_program(launch);
 }
 
-void cell__program_start(uint64_t id, int64_t argc, bool has_stdin, char *payload, size_t size, const int *fds,
-			 size_t n_fds)
+/* ---- forking ---- */
+
+/* Written by the usher, read by us: we share memory, and stand still meanwhile. */
+static struct {
+	pid_t program;
+	int error;
+} usher;
+
+static void run_usher(struct launch *launch, struct shell *shell)
+{
+	if (cell__cgroup_join(&shell->group) < 0 ||
+	    /* Only root may; everybody else keeps groups that the new namespace does not know. */
+	    (geteuid() == 0 && syscall(SYS_setgroups, 0, NULL) < 0 && errno != EPERM) ||
+	    setns(shell->pidfd, (int)launch->plan->clone_flags) < 0) {
+		usher.error = errno;
+		return;
+	}
+	usher.program = (pid_t)syscall(SYS_clone, CLONE_PARENT | SIGCHLD, NULL, NULL, NULL, NULL);
+	if (usher.program == 0)
+		run_confined(launch);
+	usher.error = errno;
+}
+
+static pid_t fork_into(struct launch *launch, struct shell *shell)
+{
+	usher.program = -1;
+	usher.error = 0;
+	pid_t pid = vfork();
+	if (pid == 0) {
+		run_usher(launch, shell);
+		_exit(0);
+	}
+	if (pid < 0)
+		return -1;
+	while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
+	}
+	if (usher.program < 0)
+		errno = usher.error ? usher.error : EIO;
+	else
+		cell__shell_joined(shell);
+	return usher.program;
+}
+
+/* Its number, or -1 with *ret_failure filled. */
+static pid_t start(struct launch *launch, struct shell *shell, struct cell_spawn_failure *ret_failure)
+{
+	int report[2];
+	*ret_failure = (struct cell_spawn_failure){ .stage = shell ? CELL_SPAWN_AT_PLAN : CELL_SPAWN_AT_BEGIN, .step = -1 };
+	if (pipe2(report, O_CLOEXEC) < 0) {
+		ret_failure->sys = errno;
+		return -1;
+	}
+	launch->report_fd = report[1];
+	pid_t self = getpid();
+	pid_t pid = shell ? fork_into(launch, shell) : fork();
+	if (pid == 0)
+		run_plain(launch, self);
+	ret_failure->sys = errno;
+	close(report[1]);
+	struct cell_spawn_failure told;
+	if (pid > 0 && read(report[0], &told, sizeof told) == sizeof told) {
+		waitpid(pid, NULL, 0);
+		*ret_failure = told;
+		pid = -1;
+	}
+	close(report[0]);
+	return pid;
+}
+
+/* ---- programs ---- */
+
+static void forget(struct program *program)
+{
+	for (struct program **at = &cell__spawner.programs; *at; at = &(*at)->next)
+		if (*at == program) {
+			*at = program->next;
+			break;
+		}
+	for (size_t i = 0; i < program->n_fds; i++)
+		cell__close_fd(&program->fds[i]);
+	free(program->payload);
+	free(program);
+}
+
+/* It never ran. */
+static void fail(struct program *program, const struct cell_spawn_failure *failure)
+{
+	cell__spawner_tell(CELL_SPAWN_PROCESS_EXITED, program->id, -1, failure->sys ? failure->sys : EIO, failure, sizeof *failure);
+	if (program->shell)
+		cell__shell_give_up(program->shell);
+	forget(program);
+}
+
+static void tell_started(struct program *program)
+{
+	struct cell_spawn_msg head = {
+		.version = CELL_SPAWN_VERSION, .type = CELL_SPAWN_PROCESS_STARTED, .id = program->id, .a = program->pid
+	};
+	struct shell *shell = program->shell;
+	(void)cell__spawn_send(CELL_SPAWNER_HOST_FD, &head, NULL, 0, shell ? &shell->listen_fd : NULL,
+			       shell && shell->listen_fd >= 0, 0);
+	if (shell)
+		cell__close_fd(&shell->listen_fd);
+}
+
+/* The message's strings into a launch; false: it is not one. */
+static bool read_launch(struct program *program, char *payload, size_t size, struct launch *launch)
 {
 	static char *strings[8192 + 1], *envp[8192 + 1];
-	char file[4096];
-	size_t n;
-	int report[2] = { -1, -1 }, failure = EINVAL;
-	struct program *program = NULL;
-	if (size == 0 || payload[size - 1] != '\0' || n_fds < (has_stdin ? 3u : 2u))
-		goto fail;
+	size_t n, argc = (size_t)program->argc;
+	if (size == 0 || payload[size - 1] != '\0')
+		return false;
 	cell__spawner_split(payload, size, strings, 8192, &n);
-	if (argc < 1 || (size_t)argc + 2 > n)
-		goto fail;
-	char **argv = strings + 2;
-	memcpy(envp, argv + argc, (n - 2 - (size_t)argc + 1) * sizeof *envp);
-	argv[argc] = NULL;
-	failure = ENOENT;
-	if (!find_command(argv[0], strings[1], file, sizeof file))
-		goto fail;
-	program = cell__alloc(1, sizeof *program);
-	if (!program || pipe2(report, O_CLOEXEC) < 0) {
-		failure = program ? errno : ENOMEM;
-		goto fail;
+	if (program->argc < 1 || argc + 2 > n)
+		return false;
+	launch->argv = strings + 2;
+	memcpy(envp, launch->argv + argc, (n - 2 - argc + 1) * sizeof *envp);
+	launch->argv[argc] = NULL;
+	launch->envp = envp;
+	launch->cwd = strings[0];
+	launch->path = strings[1];
+	return true;
+}
+
+/* fds: those of the message; they stay the caller's. */
+static void launch_program(struct program *program, char *payload, size_t size, const int *fds, size_t n_fds)
+{
+	struct cell_spawn_failure failure = { .stage = CELL_SPAWN_AT_BEGIN, .sys = EINVAL, .step = -1 };
+	struct launch launch = { .fds = fds, .n_fds = n_fds, .has_stdin = program->flags & CELL_SPAWN_WITH_STDIN };
+	pid_t pid = -1;
+	if (program->shell) {
+		launch.n_fds -= 2;
+		launch.plan = cell__shell_plan(fds[n_fds - 2]);
+		launch.session = launch.plan ? cell__plan_map(fds[n_fds - 1]) : NULL;
+		failure.stage = CELL_SPAWN_AT_PLAN;
 	}
-	pid_t self = getpid();
-	pid_t pid = fork();
-	if (pid == 0)
-		exec_program(file, argv, envp, strings[0], fds, n_fds, has_stdin, report[1], self);
-	failure = errno;
-	cell__close_fd(&report[1]);
-	int problem[2];
-	if (pid < 0 || read(report[0], problem, sizeof problem) == sizeof problem) {
-		if (pid > 0) {
-			waitpid(pid, NULL, 0);
-			failure = problem[1] ? problem[1] : EIO;
-		}
-		goto fail;
+	if (read_launch(program, payload, size, &launch) && (!program->shell || launch.session))
+		pid = start(&launch, program->shell, &failure);
+	if (launch.session)
+		munmap((void *)launch.session, launch.session->bytes);
+	if (pid < 0) {
+		fail(program, &failure);
+		return;
 	}
-	cell__close_fd(&report[0]);
-	*program = (struct program){ .id = id, .pid = pid, .next = cell__spawner.programs };
+	program->pid = pid;
+	tell_started(program);
+}
+
+void cell__program_start(const struct cell_spawn_msg *head, char *payload, size_t size, int *fds, size_t n_fds)
+{
+	bool confined = head->b & CELL_SPAWN_WITH_PLAN;
+	size_t least = 2 + (head->b & CELL_SPAWN_WITH_STDIN ? 1 : 0) + (confined ? 2 : 0);
+	struct cell_spawn_failure failure = { .stage = confined ? CELL_SPAWN_AT_PLAN : CELL_SPAWN_AT_BEGIN, .step = -1 };
+	struct program *program = cell__alloc(1, sizeof *program);
+	if (!program || n_fds < least) {
+		free(program);
+		failure.sys = program ? EINVAL : ENOMEM;
+		cell__spawner_tell(CELL_SPAWN_PROCESS_EXITED, head->id, -1, failure.sys, &failure, sizeof failure);
+		return;
+	}
+	*program = (struct program){ .id = head->id, .argc = head->a, .flags = head->b, .next = cell__spawner.programs };
 	cell__spawner.programs = program;
-	cell__spawner_tell(CELL_SPAWN_PROCESS_STARTED, id, pid, 0, NULL, 0);
-	return;
-fail:
-	cell__spawner_tell(CELL_SPAWN_PROCESS_EXITED, id, -1, failure, NULL, 0);
-	cell__close_fd(&report[0]);
-	cell__close_fd(&report[1]);
-	free(program);
+	if (confined && !(program->shell = cell__shell_take(fds[n_fds - 2]))) {
+		failure.sys = errno;
+		fail(program, &failure);
+		return;
+	}
+	if (!program->shell || program->shell->ready) {
+		launch_program(program, payload, size, fds, n_fds);
+		return;
+	}
+	program->payload = cell__alloc(1, size);
+	if (!program->payload) {
+		failure.sys = ENOMEM;
+		fail(program, &failure);
+		return;
+	}
+	memcpy(program->payload, payload, size);
+	program->payload_size = size;
+	memcpy(program->fds, fds, n_fds * sizeof *fds);
+	program->n_fds = n_fds;
+	memset(fds, -1, n_fds * sizeof *fds); /* kept */
+	cell__spawner_watch_shell(program->shell);
+}
+
+void cell__program_shell_spoke(struct program *program)
+{
+	struct shell *shell = program->shell;
+	if (shell->ready) {
+		CELL_AUTO_FREE char *payload = cell__take_ptr(program->payload);
+		int fds[CELL_SPAWN_MAX_FDS];
+		size_t n_fds = program->n_fds;
+		memcpy(fds, program->fds, sizeof fds);
+		program->n_fds = 0;
+		launch_program(program, payload, program->payload_size, fds, n_fds);
+		for (size_t i = 0; i < n_fds; i++)
+			cell__close_fd(&fds[i]);
+		return;
+	}
+	struct cell_spawn_failure failure = { .stage = CELL_SPAWN_AT_PLAN, .sys = shell->report.sys, .step = shell->report.step };
+	fail(program, &failure);
 }
 
 void cell__program_signal(uint64_t id, int signal_number, bool group)
 {
-	for (struct program *p = cell__spawner.programs; p; p = p->next)
-		if (p->id == id && !p->dead)
-			kill(group ? -p->pid : p->pid, signal_number);
+	struct program *p = cell__spawner.programs;
+	while (p && p->id != id)
+		p = p->next;
+	if (!p || p->dead)
+		return;
+	if (p->pid == 0 && signal_number == SIGKILL) {
+		/* It waits for its shell still: then it ended before it began. */
+		cell__spawner_tell(CELL_SPAWN_PROCESS_EXITED, p->id, SIGKILL, 0, NULL, 0);
+		cell__shell_give_up(p->shell);
+		forget(p);
+	} else if (p->pid > 0) {
+		kill(group ? -p->pid : p->pid, signal_number);
+		if (p->shell && group && signal_number == SIGKILL)
+			cell__shell_kill(p->shell); /* with all that is in it, whatever group it has gone to */
+	}
 }
 
 void cell__program_exited(struct program *program, int status)
 {
-	kill(-program->pid, SIGKILL); /* what it left in its group */
+	if (program->shell)
+		cell__shell_kill(program->shell);
+	else
+		kill(-program->pid, SIGKILL); /* what it left in its group */
 	program->dead = true;
 	program->status = status;
 	program->dead_us = cell__now_us();
+}
+
+void cell__program_report(struct program *program)
+{
+	cell__spawner_tell(CELL_SPAWN_PROCESS_EXITED, program->id, program->status, 0, NULL, 0);
+	forget(program);
 }

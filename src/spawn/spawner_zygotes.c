@@ -34,18 +34,18 @@ static void exec_zygote(char **argv, char **envp, int control_fd, int stderr_fd,
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent)
-		cell__spawner_child_failed(report_fd, 1);
+		cell__spawner_child_failed(report_fd, CELL_SPAWN_AT_BEGIN);
 	int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	if (null < 0 || dup2(null, 0) < 0 || dup2(stderr_fd, 1) < 0 || dup2(stderr_fd, 2) < 0)
-		cell__spawner_child_failed(report_fd, 2);
+	if (null < 0 || dup2(null, 0) < 0 || dup2(stderr_fd, CELL_SPAWN_AT_BEGIN) < 0 || dup2(stderr_fd, CELL_SPAWN_AT_FDS) < 0)
+		cell__spawner_child_failed(report_fd, CELL_SPAWN_AT_FDS);
 	/* The report pipe must not be overwritten by 3 and 4, which the zygote expects. */
 	int report = fcntl(report_fd, F_DUPFD_CLOEXEC, 10);
 	int lifeline = fcntl(CELL_SPAWNER_LIFELINE_FD, F_DUPFD_CLOEXEC, 10);
 	int control = fcntl(control_fd, F_DUPFD_CLOEXEC, 10);
 	if (report < 0 || lifeline < 0 || control < 0 || dup2(control, 3) < 0 || dup2(lifeline, 4) < 0)
-		cell__spawner_child_failed(report_fd, 3);
+		cell__spawner_child_failed(report_fd, CELL_SPAWN_AT_FDS);
 	execve(argv[0], argv, envp);
-	cell__spawner_child_failed(report, 4);
+	cell__spawner_child_failed(report, CELL_SPAWN_AT_EXEC);
 }
 
 void cell__zygote_start(uint64_t id, int64_t argc, char *payload, size_t size)
@@ -81,10 +81,10 @@ void cell__zygote_start(uint64_t id, int64_t argc, char *payload, size_t size)
 		exec_zygote(strings, envp, pair[1], stderr_fd, report[1], self);
 	cell__close_fd(&pair[1]);
 	cell__close_fd(&report[1]);
-	int problem[2];
-	if (read(report[0], problem, sizeof problem) == sizeof problem) {
+	struct cell_spawn_failure problem;
+	if (read(report[0], &problem, sizeof problem) == sizeof problem) {
 		waitpid(pid, NULL, 0);
-		failure = problem[1] ? problem[1] : EIO;
+		failure = problem.sys ? problem.sys : EIO;
 		goto fail;
 	}
 	cell__close_fd(&report[0]);

@@ -12,8 +12,8 @@
 
 #include <stdint.h>
 
-#define CELL_SPAWN_VERSION 1u
-#define CELL_SPAWN_MAX_FDS 6
+#define CELL_SPAWN_VERSION 2u
+#define CELL_SPAWN_MAX_FDS 21 /* three streams, 16 more of a program, two plans */
 #define CELL_SPAWN_KERNEL_FDS 5 /* socket, stdout, stderr, ring, and the plan of a sandboxed one */
 #define CELL_SPAWN_PLAN_FD 4
 
@@ -30,8 +30,8 @@ enum cell_spawn_type {
 	CELL_SPAWN_KERNEL_KILL,      /* id: kernel; ends in KERNEL_EXITED once all it left behind is gone too */
 	CELL_SPAWN_ZYGOTE_WARM,      /* id: zygote; finish warming now; answered by ZYGOTE_WARMED */
 	/*
-	 * id: process, a: argc, b: 1 with a stdin; payload: folder, PATH, argv, environment; fds: stdout, stderr[, stdin], and
-	 * others that it gets from number 3 on
+	 * id: process, a: argc, b: CELL_SPAWN_WITH_*; payload: folder, PATH, argv, environment; fds: stdout, stderr[, stdin],
+	 * others that it gets from number 3 on[, plan, the plan of its session]
 	 */
 	CELL_SPAWN_PROCESS_START,
 	CELL_SPAWN_PROCESS_KILL,     /* id: process; its whole group */
@@ -45,8 +45,27 @@ enum cell_spawn_type {
 	CELL_SPAWN_KERNEL_FORKED,
 	/* id: kernel, a: wait status (-1: unknown), b: CELL_SPAWN_EXIT_*; payload with a plan: struct cell_cgroup_usage */
 	CELL_SPAWN_KERNEL_EXITED,
-	CELL_SPAWN_PROCESS_STARTED,   /* id: process, a: pid */
-	CELL_SPAWN_PROCESS_EXITED,    /* id: process, a: wait status, b: errno when it never started */
+	CELL_SPAWN_PROCESS_STARTED,   /* id: process, a: pid; fd: the socket for its way out, where its plan has one */
+	/* id: process, a: wait status, b: errno when it never started; payload then: struct cell_spawn_failure */
+	CELL_SPAWN_PROCESS_EXITED,
+};
+
+#define CELL_SPAWN_WITH_STDIN 1
+#define CELL_SPAWN_WITH_PLAN 2
+
+enum cell_spawn_stage {
+	CELL_SPAWN_AT_BEGIN = 1, /* what every process needs: a session, its streams */
+	CELL_SPAWN_AT_FDS,
+	CELL_SPAWN_AT_CWD,
+	CELL_SPAWN_AT_EXEC,
+	CELL_SPAWN_AT_PLAN,      /* its shell, or a step of its plan */
+};
+
+/* Where a start ended. */
+struct cell_spawn_failure {
+	int32_t stage; /* enum cell_spawn_stage */
+	int32_t sys;   /* errno */
+	int32_t step;  /* AT_PLAN: as in struct cell_plan_report; -1: none of them */
 };
 
 #define CELL_SPAWN_EXIT_OOM 1 /* the machine's OOM killer struck while it lived */

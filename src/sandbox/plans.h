@@ -1,0 +1,38 @@
+/*
+ * Plans as the spawner and kernels are given them: sealed memfds, counted, and kept for the next user of the same kind.
+ *
+ * A plan depends on the policy and on the folders that everybody confined by it is shown, so all users of one kind share it,
+ * and with it the spawner's spare shells.  Belongs to the loop's thread.
+ */
+#ifndef CELL_SANDBOX_PLANS_H
+#define CELL_SANDBOX_PLANS_H
+
+#include "sandbox/build.h"
+
+#define CELL_PLANS_MAX 16 /* kept without a user */
+
+struct cell__sandbox_plan {
+	int refs;
+	int fd; /* sealed memfd */
+	char *bytes;
+	size_t size;
+};
+
+/* Seals the bytes, which are taken over; one reference.  NULL: err says why. */
+struct cell__sandbox_plan *cell__sandbox_plan_create(struct cell__buf *bytes, struct cell_error *err);
+struct cell__sandbox_plan *cell__sandbox_plan_ref(struct cell__sandbox_plan *plan);
+/* NULL is fine. */
+void cell__sandbox_plan_unref(struct cell__sandbox_plan *plan);
+
+struct cell__cached_plan;
+
+struct cell__plans {
+	struct cell__cached_plan *list; /* newest first */
+};
+
+/* The plan of this policy, made unless there is one; borrowed from the cache until the next call. */
+int cell__plans_find(struct cell__plans *plans, const struct cell__policy *policy, const struct cell__plan_env *env,
+		     struct cell__sandbox_plan **ret_plan, struct cell_error *err);
+void cell__plans_finish(struct cell__plans *plans);
+
+#endif

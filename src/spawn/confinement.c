@@ -1,0 +1,252 @@
+#define _GNU_SOURCE
+#include "spawn/confinement.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+#include "sandbox/machine.h"
+#include "spawn/hub.h"
+
+struct cell__confinement {
+	int refs;
+	struct cell__sandbox_plan *plan, *session;
+	char *cwd;
+	struct cell__policy policy;
+	bool has_policy;
+	char **index_hosts; /* NULL-terminated; NULL: none */
+	int (*tell)(void *arg, const struct cell__egress_event *event, struct cell_error *err);
+	void *tell_arg;
+};
+
+static const char *const plain_env[] = { "HOME=" CELL_PLAN_HOME, NULL };
+static const char *const filtered_env[] = { "HOME=" CELL_PLAN_HOME, CELL_EGRESS_ENV, NULL };
+
+struct cell__confinement *cell__confinement_ref(struct cell__confinement *confinement)
+{
+	if (confinement)
+		confinement->refs++;
+	return confinement;
+}
+
+void cell__confinement_unref(struct cell__confinement *confinement)
+{
+	if (!confinement || --confinement->refs > 0)
+		return;
+	cell__sandbox_plan_unref(confinement->plan);
+	cell__sandbox_plan_unref(confinement->session);
+	if (confinement->has_policy)
+		cell__policy_finish(&confinement->policy);
+	for (char **host = confinement->index_hosts; host && *host; host++)
+		free(*host);
+	free(confinement->index_hosts);
+	free(confinement->cwd);
+	free(confinement);
+}
+
+static int copy_hosts(struct cell__confinement *confinement, const char *const *hosts)
+{
+	size_t n = 0;
+	while (hosts && hosts[n])
+		n++;
+	confinement->index_hosts = cell__alloc(n + 1, sizeof *confinement->index_hosts);
+	if (!confinement->index_hosts)
+		return -1;
+	for (size_t i = 0; i < n; i++)
+		if (!(confinement->index_hosts[i] = cell__strdup(hosts[i])))
+			return -1;
+	return 0;
+}
+
+static struct cell__confinement *start_making(const struct cell__policy *policy, const char *const *index_hosts,
+					      struct cell_error *err)
+{
+	struct cell__confinement *confinement = cell__alloc(1, sizeof *confinement);
+	if (!confinement) {
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
+		return NULL;
+	}
+	confinement->refs = 1;
+	if (cell__policy_copy(&confinement->policy, policy, err) == 0) {
+		confinement->has_policy = true;
+		if (copy_hosts(confinement, index_hosts) == 0)
+			return confinement;
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
+	}
+	cell__confinement_unref(confinement);
+	return NULL;
+}
+
+/* A folder that is not there would be passed over, and what is written to it would go to the sandbox's own root. */
+static int check_writable(const char *const *folders, struct cell_error *err)
+{
+	struct stat st;
+	for (; folders && *folders; folders++)
+		if (stat(*folders, &st) < 0)
+			return cell_fail(err, CELL_E_INVALID, errno, "%.160s is to be writable for a confined program", *folders);
+	return 0;
+}
+
+static void apply_network(struct cell__policy *policy, enum cell__confinement_network network)
+{
+	if (network == CELL_CONFINED_AS_POLICY)
+		return;
+	policy->network = network == CELL_CONFINED_INDEX ? CELL_NET_DEPS : CELL_NET_NONE;
+	for (size_t i = 0; i < policy->hosts.count; i++)
+		free(policy->hosts.items[i]);
+	policy->hosts.count = 0;
+}
+
+static int build(struct cell__confinement *confinement, struct cell__spawn_hub *hub,
+		 const struct cell__confinement_options *options, struct cell_error *err)
+{
+	static const struct cell__plan_env no_env;
+	const struct cell__machine *machine = cell__machine_here();
+	CELL_AUTO_BUF struct cell__buf bytes = CELL_BUF_INIT;
+	struct cell__sandbox_plan *plan;
+	struct cell__plan_session session = {
+		.workspace = options->workspace, .mode = options->mode, .read = options->read, .write = options->write,
+		.protect = options->protect, .env = options->env ? options->env : &no_env, .policy = &confinement->policy,
+	};
+	confinement->policy.workspace = options->mode;
+	apply_network(&confinement->policy, options->network);
+	cell__policy_obey(&confinement->policy);
+	if (cell__plan_workspace(options->workspace, options->mode, &confinement->cwd, err) < 0 ||
+	    check_writable(options->write, err) < 0)
+		return -1;
+	session.cwd = confinement->cwd;
+	if (cell__plans_find(&hub->plans, &confinement->policy, session.env, &plan, err) < 0)
+		return -1;
+	confinement->plan = cell__sandbox_plan_ref(plan);
+	if (cell__plan_build_session(machine, &session, &bytes, err) < 0)
+		return -1;
+	confinement->session = cell__sandbox_plan_create(&bytes, err);
+	return confinement->session ? 0 : -1;
+}
+
+static int check_machine(struct cell_error *err)
+{
+	const struct cell__machine *machine = cell__machine_here();
+	if (machine->level == CELL_LEVEL_FULL)
+		return 0;
+	return cell_fail(err, CELL_E_UNAVAILABLE, 0, "programs cannot be confined here (%s): %.90s; %.90s",
+			 cell__level_word(machine->level), machine->reason, machine->advice);
+}
+
+int cell__confinement_create(struct cell__spawn_hub *hub, const struct cell__confinement_options *options,
+			     struct cell__confinement **ret_confinement, struct cell_error *err)
+{
+	if (check_machine(err) < 0)
+		return -1;
+	struct cell__confinement *confinement = start_making(options->policy, options->index_hosts, err);
+	if (!confinement)
+		return -1;
+	if (build(confinement, hub, options, err) < 0) {
+		cell__confinement_unref(confinement);
+		return -1;
+	}
+	*ret_confinement = confinement;
+	return 0;
+}
+
+int cell__confinement_create_like(const struct cell__policy *policy, struct cell__sandbox_plan *plan,
+				  const struct cell__buf *session, const char *cwd, const char *const *index_hosts,
+				  struct cell__confinement **ret_confinement, struct cell_error *err)
+{
+	CELL_AUTO_BUF struct cell__buf bytes = CELL_BUF_INIT;
+	if (check_machine(err) < 0)
+		return -1;
+	struct cell__confinement *confinement = start_making(policy, index_hosts, err);
+	if (!confinement)
+		return -1;
+	confinement->plan = cell__sandbox_plan_ref(plan);
+	confinement->cwd = cell__strdup(cwd);
+	if (!confinement->cwd || cell__buf_add(&bytes, session->data, session->size) < 0)
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
+	else
+		confinement->session = cell__sandbox_plan_create(&bytes, err);
+	if (!confinement->session) {
+		cell__confinement_unref(confinement);
+		return -1;
+	}
+	*ret_confinement = confinement;
+	return 0;
+}
+
+void cell__confinement_watch(struct cell__confinement *confinement,
+			     int (*tell)(void *arg, const struct cell__egress_event *event, struct cell_error *err), void *arg)
+{
+	confinement->tell = tell;
+	confinement->tell_arg = arg;
+}
+
+const char *cell__confinement_cwd(const struct cell__confinement *confinement)
+{
+	return confinement->cwd;
+}
+
+const char *const *cell__confinement_env(const struct cell__confinement *confinement)
+{
+	bool filtered = confinement->policy.network == CELL_NET_ALLOW || confinement->policy.network == CELL_NET_DEPS;
+	return filtered ? filtered_env : plain_env;
+}
+
+static bool same_hosts(const char *const *a, const char *const *b)
+{
+	while (*a && *b && strcmp(*a, *b) == 0) {
+		a++;
+		b++;
+	}
+	return !*a && !*b;
+}
+
+bool cell__confinement_equal(const struct cell__confinement *a, const struct cell__confinement *b)
+{
+	if (!a || !b || a == b)
+		return a == b;
+	return a->plan == b->plan && a->session->size == b->session->size &&
+	       memcmp(a->session->bytes, b->session->bytes, a->session->size) == 0 &&
+	       same_hosts((const char *const *)a->index_hosts, (const char *const *)b->index_hosts);
+}
+
+/* ---- for process.c ---- */
+
+int cell__confinement_plan_fd(const struct cell__confinement *confinement)
+{
+	return confinement->plan->fd;
+}
+
+int cell__confinement_session_fd(const struct cell__confinement *confinement)
+{
+	return confinement->session->fd;
+}
+
+static int tell(void *arg, const struct cell__egress_event *event, struct cell_error *err)
+{
+	struct cell__confinement *confinement = arg;
+	return confinement->tell ? confinement->tell(confinement->tell_arg, event, err) : 0;
+}
+
+int cell__confinement_open_proxy(struct cell__confinement *confinement, struct cell__loop *loop, int listen_fd,
+				 struct cell__egress **ret_egress, struct cell_error *err)
+{
+	const struct cell__policy *policy = &confinement->policy;
+	struct cell__egress_options options = {
+		.loop = loop,
+		.listen_fd = listen_fd,
+		.hosts = &policy->hosts,
+		.more_hosts = policy->network == CELL_NET_DEPS ? (const char *const *)confinement->index_hosts : NULL,
+		.tell = tell,
+		.arg = confinement,
+	};
+	return cell__egress_create(&options, ret_egress, err);
+}
+
+void cell__confinement_failure(const struct cell__confinement *confinement, int step, int sys, struct cell_error *err)
+{
+	struct cell_plan_report report = { .step = step, .sys = sys };
+	if (step < 0)
+		cell_fail(err, CELL_E_SANDBOX, sys, "start a program in its sandbox (cgroup, namespaces)");
+	else
+		cell__plan_failure((const struct cell_plan *)confinement->plan->bytes,
+				   (const struct cell_plan *)confinement->session->bytes, &report, err);
+}

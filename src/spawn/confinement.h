@@ -1,0 +1,83 @@
+/*
+ * Confinements: what a program of process.h runs in when it must do no more than sandboxed code could.
+ *
+ * A confinement is a plan of a policy (shared by all of that policy, so that the spawner has spare shells for it) and a small
+ * session plan with the folders of this one.  It is made once and used for any number of programs, each in a shell of its own:
+ * new namespaces, its own /tmp and cgroup, and a pid 1 with which all that the program left behind ends.  Counted; belongs to
+ * the loop's thread.
+ *
+ *     struct cell__confinement_options options = { .policy = &policy, .mode = CELL_WORKSPACE_NONE, .write = folders };
+ *     cell__confinement_create(hub, &options, &confinement, err);
+ *     spec.confine = confinement;                   // the process keeps a reference of its own
+ *     cell__process_start(hub, &spec, &process, err);
+ *     cell__confinement_unref(confinement);
+ *
+ * What differs for a confined program: argv[0] is looked up in `path` inside, so what is not shown is not found; `cwd` is a path
+ * inside; the environment is the caller's alone, so with a filtered network it has to have cell__confinement_env().  A step that
+ * fails ends the start, with CELL_E_SANDBOX and the step in words in cell__process_exit.failure: a program never runs less
+ * confined than was asked for.
+ */
+#ifndef CELL_SPAWN_CONFINEMENT_H
+#define CELL_SPAWN_CONFINEMENT_H
+
+#include "sandbox/egress.h"
+#include "sandbox/plans.h"
+
+struct cell__confinement;
+struct cell__spawn_hub;
+
+enum cell__confinement_network {
+	CELL_CONFINED_AS_POLICY, /* what the policy says */
+	CELL_CONFINED_OFFLINE,   /* none, whatever the policy says */
+	CELL_CONFINED_INDEX,     /* index_hosts through the engine's proxy, and no other */
+};
+
+struct cell__confinement_options {
+	const struct cell__policy *policy; /* limits, folders, network; copied.  Its workspace mode does not count: `mode` does */
+	const char *workspace;             /* absolute; with CELL_WORKSPACE_NONE it may be NULL */
+	enum cell__workspace_mode mode;
+	const char *const *read;           /* more folders to be seen, read-only; NULL-terminated or NULL */
+	const char *const *write;          /* more folders to be written to, which must exist; NULL-terminated or NULL */
+	const char *const *protect;        /* what must not be written to (build.h); NULL-terminated or NULL */
+	const struct cell__plan_env *env;  /* an interpreter's files, as a kernel is shown them; NULL: none */
+	enum cell__confinement_network network;
+	const char *const *index_hosts;    /* "name:port", for CELL_CONFINED_INDEX and for policies with deps-only; copied */
+};
+
+/*
+ * CELL_E_UNAVAILABLE where the machine cannot confine programs (it takes namespaces: level full), CELL_E_INVALID for folders that
+ * cannot be shown so.
+ */
+int cell__confinement_create(struct cell__spawn_hub *hub, const struct cell__confinement_options *options,
+			     struct cell__confinement **ret_confinement, struct cell_error *err);
+/* As a kernel is confined: its plan, and its session's as bytes.  `cwd`: where that session stands inside. */
+int cell__confinement_create_like(const struct cell__policy *policy, struct cell__sandbox_plan *plan,
+				  const struct cell__buf *session, const char *cwd, const char *const *index_hosts,
+				  struct cell__confinement **ret_confinement, struct cell_error *err);
+struct cell__confinement *cell__confinement_ref(struct cell__confinement *confinement);
+/* NULL is fine. */
+void cell__confinement_unref(struct cell__confinement *confinement);
+/*
+ * Who is asked and told of connections through the proxy (egress.h); NULL: nobody.  The one before is not told any more, also not of
+ * programs that run already.
+ */
+void cell__confinement_watch(struct cell__confinement *confinement,
+			     int (*tell)(void *arg, const struct cell__egress_event *event, struct cell_error *err), void *arg);
+/* The workspace as it is called inside; CELL_PLAN_HOME without one. */
+const char *cell__confinement_cwd(const struct cell__confinement *confinement);
+/* "K=V", NULL-terminated: HOME and, where the network is filtered, the way to the proxy. */
+const char *const *cell__confinement_env(const struct cell__confinement *confinement);
+/* Do they confine alike?  NULL, which confines nothing, equals NULL. */
+bool cell__confinement_equal(const struct cell__confinement *a, const struct cell__confinement *b);
+
+/* ---- for process.c ---- */
+
+int cell__confinement_plan_fd(const struct cell__confinement *confinement);
+int cell__confinement_session_fd(const struct cell__confinement *confinement);
+/* The proxy behind a program's listening socket, which is taken over. */
+int cell__confinement_open_proxy(struct cell__confinement *confinement, struct cell__loop *loop, int listen_fd,
+				 struct cell__egress **ret_egress, struct cell_error *err);
+/* Words for a step that failed; step -1: the fork into the shell. */
+void cell__confinement_failure(const struct cell__confinement *confinement, int step, int sys, struct cell_error *err);
+
+#endif
