@@ -823,6 +823,39 @@ CELL_API int cell_session_answer(struct cell_session *session, uint64_t id, cons
 /* What waits now, a JSON array of {"id", "request_id", "kind", "tool", "callable", "adapter", "args"}; free() it. */
 CELL_API int cell_session_approvals(struct cell_session *session, char **ret_json, struct cell_error *err);
 
+/* ---- showing -------------------------------------------------------------- */
+
+/*
+ * What code says, and what it asks for, made fit for the eyes of a person who decides by it.  Control characters, escape
+ * sequences, bidirectional and zero-width characters, and bytes that are not UTF-8 are written as \xNN, \uNNNN and \UNNNNNNNN.
+ * Any thread.
+ */
+enum cell_shown {
+	CELL_SHOWN_LINES,    /* line breaks and tabs stay */
+	CELL_SHOWN_LINE,     /* they do not */
+	CELL_SHOWN_ASCII,    /* nor does any character that is not ASCII; a backslash is written twice: for names */
+	CELL_SHOWN_MARKDOWN, /* cell_shown_args(): as ASCII, without anything that Markdown or HTML would take for its own */
+	CELL_SHOWN_ALL,      /* cell_shown_args(): as ASCII, nothing is cut */
+};
+/* free() it; NULL: no memory. */
+CELL_API char *cell_shown_text(const char *bytes, size_t size, enum cell_shown how);
+/*
+ * The arguments of a call as lines of text, each begins with a line break: how is ASCII, MARKDOWN or ALL.  Long values are cut in
+ * the middle and say their size and SHA-256.  CELL_E_LIMIT: there is more than a person can be shown, so that nobody should be
+ * asked.  free() *ret_text.
+ */
+CELL_API int cell_shown_args(const char *json, size_t size, enum cell_shown how, char **ret_text, struct cell_error *err);
+/* The start of a character or of an escape sequence whose rest has not come yet. */
+struct cell_shown_carry {
+	char bytes[64];
+	size_t size;
+};
+/*
+ * A chunk of a stream of output for a terminal, with colours left in; bytes NULL: the end, what was carried over comes out.
+ * free() it; NULL: no memory.
+ */
+CELL_API char *cell_shown_output(struct cell_shown_carry *carry, const char *bytes, size_t size, size_t *ret_size);
+
 /* ---- results ------------------------------------------------------------ */
 
 struct cell_outcome {

@@ -4,9 +4,17 @@
  * Questions come as events on the main thread, while the cell waits.  In text they are put to a person, on stderr; with
  * --events the request is a line on stdout and the answer a line of JSON on stdin.  With --cells answers are lines of
  * the input, and nothing is asked here.
+ *
+ * The code that asks may choose the moment, the number and the words of its questions, may take one back and put another in
+ * its place, and prints to the same terminal.  So an answer counts only when it was typed to the question that stands there:
+ *
+ *     question shown ──▶ deaf, input is dropped ──▶ prompt ──▶ line ──▶ answered, by the question's id
+ *           ▲                                         │
+ *           └── the next one wants its number ◀── gone: what was typed is dropped
  */
 #define _GNU_SOURCE 1
 #include "cli.h"
+#include "core/hole.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,12 +22,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <termios.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <jansson.h>
 
 #define LOOK_MS 50             /* how often a question looks whether it still waits for an answer */
 #define MAX_ANSWER (8u << 20)  /* bytes of a line that answers */
+#define MAX_NAME 300u          /* characters of a call's name as it is shown */
+#define MAX_MESSAGE 4000u      /* characters of what an MCP server asks, as it is shown */
 
 /* ---- the flags ---------------------------------------------------------------- */
 
@@ -66,11 +78,24 @@ void cell__cli_gate_close(struct cell_cli_host *host)
 /* ---- asking --------------------------------------------------------------------- */
 
 struct cell_cli_asker {
-	int fd; /* answers; -1: nobody can be asked */
-	bool own_fd, json;
+	int fd;  /* answers; -1: nobody can be asked */
+	int out; /* questions: stderr, or the terminal that answers where stderr is another place */
+	bool own_fd, own_out, json;
+	bool terminal; /* a person types at fd; otherwise its lines are a script's, in their order */
+	bool swapped;  /* the question before went away without an answer: the next one wants its number */
 	char *line; /* what was read of it so far */
 	size_t size, room;
 };
+
+static void choose_output(struct cell_cli_asker *asker)
+{
+	asker->out = STDERR_FILENO;
+	if (!asker->terminal || isatty(STDERR_FILENO))
+		return;
+	/* Where stderr goes to a file, the person would answer a question that is not on the screen. */
+	asker->out = open("/dev/tty", O_WRONLY | O_NOCTTY | O_CLOEXEC);
+	asker->own_out = asker->out >= 0;
+}
 
 struct cell_cli_asker *cell__cli_asker_create(bool stdin_is_taken, bool json)
 {
@@ -85,6 +110,8 @@ struct cell_cli_asker *cell__cli_asker_create(bool stdin_is_taken, bool json)
 	asker->json = json;
 	asker->fd = stdin_is_taken ? open("/dev/tty", O_RDONLY | O_CLOEXEC) : STDIN_FILENO;
 	asker->own_fd = stdin_is_taken && asker->fd >= 0;
+	asker->terminal = asker->fd >= 0 && isatty(asker->fd);
+	choose_output(asker);
 	return asker;
 }
 
@@ -94,11 +121,21 @@ void cell__cli_asker_destroy(struct cell_cli_asker *asker)
 		return;
 	if (asker->own_fd)
 		close(asker->fd);
+	if (asker->own_out)
+		close(asker->out);
 	free(asker->line);
 	free(asker);
 }
 
-/* ---- reading a line, as long as the question stands ------------------------- */
+/* ---- what is heard, and what is not ------------------------------------------ */
+
+static int64_t now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
 
 static bool still_waits(struct cell_session *session, uint64_t id)
 {
@@ -118,11 +155,52 @@ static bool still_waits(struct cell_session *session, uint64_t id)
 	return found;
 }
 
+/* Drops what was typed so far, also a line that is not finished. */
+static void drop_input(const struct cell_cli_asker *asker)
+{
+	if (asker->terminal && !is_hole("type-ahead"))
+		tcflush(asker->fd, TCIFLUSH);
+}
+
+/*
+ * A key that was on its way before the question could be read is not an answer to it.  Nothing is heard until no line has come
+ * for a moment; only then does the prompt show.
+ */
+static void stay_deaf(const struct cell_cli_asker *asker, struct cell_session *session, uint64_t id)
+{
+	struct pollfd wait = { .fd = asker->fd, .events = POLLIN };
+	int64_t until = now_ms() + CELL_CLI_DEAF_MS, left;
+
+	drop_input(asker);
+	if (!asker->terminal || is_hole("deaf"))
+		return;
+	while ((left = until - now_ms()) > 0 && still_waits(session, id)) {
+		if (poll(&wait, 1, left < LOOK_MS ? (int)left : LOOK_MS) <= 0)
+			continue;
+		if (!(wait.revents & POLLIN))
+			return; /* hung up; reading says so */
+		drop_input(asker);
+		until = now_ms() + CELL_CLI_DEAF_MS;
+	}
+	drop_input(asker);
+}
+
+/* Output that came before must not draw over the question: colours, character sets, margins, modes are the usual ones again. */
+static void reset_terminal(const struct cell_cli_asker *asker)
+{
+	static const char usual[] = "\033[0m\033(B\017\0337\033[r\0338\033[4l\033[?7h\033[?25h\033[?1000;1002;1003;1006l\r\033[K";
+	const char *term = getenv("TERM");
+
+	if (isatty(asker->out) && term && *term && strcmp(term, "dumb"))
+		cell__cli_write(asker->out, usual, sizeof(usual) - 1);
+}
+
 /* A line without its end, NUL-terminated, valid until the next call; NULL: none came before the end of input, or the
  * request is gone (*ret_gone). */
 static char *take_line(struct cell_cli_asker *asker, struct cell_session *session, uint64_t id, bool *ret_gone)
 {
 	struct pollfd wait = { .fd = asker->fd, .events = POLLIN };
+	int64_t look_at = 0;
 
 	*ret_gone = false;
 	asker->size = 0;
@@ -131,9 +209,14 @@ static char *take_line(struct cell_cli_asker *asker, struct cell_session *sessio
 		ssize_t n;
 		int ready = poll(&wait, 1, LOOK_MS);
 
-		if (ready == 0 && !still_waits(session, id)) {
-			*ret_gone = true;
-			return NULL;
+		/* Also while somebody types: half a line for a question that is gone is no line for another. */
+		if (ready <= 0 || now_ms() >= look_at) {
+			if (!still_waits(session, id)) {
+				*ret_gone = true;
+				drop_input(asker);
+				return NULL;
+			}
+			look_at = now_ms() + LOOK_MS;
 		}
 		if (ready <= 0)
 			continue;
@@ -223,14 +306,39 @@ static void ask_json(struct cell_cli_asker *asker, struct cell_session *session,
 
 /* ---- a person ------------------------------------------------------------------- */
 
-/* Only ASCII, and nothing that a terminal would obey: the JSON says the rest exactly. */
-static char *shown_args(const struct cell_call_info *call)
+/* "tool curl.get", in ASCII; free() it.  NULL: no memory. */
+static char *call_name(const struct cell_call_info *call)
 {
-	json_t *args = json_loadb(call->args, call->args_size, JSON_ALLOW_NUL, NULL);
-	char *text = args ? json_dumps(args, JSON_INDENT(2) | JSON_ENSURE_ASCII | JSON_SORT_KEYS) : NULL;
+	char *name = NULL, *shown;
 
-	json_decref(args);
-	return text;
+	if (asprintf(&name, "%s %s%s%s", call->kind, call->tool, *call->callable ? "." : "", call->callable) < 0)
+		return NULL;
+	shown = cell_shown_text(name, strlen(name), CELL_SHOWN_ASCII);
+	free(name);
+	if (shown && strlen(shown) > MAX_NAME)
+		strcpy(shown + MAX_NAME - 3, "...");
+	return shown;
+}
+
+static void say_error(const struct cell_cli_asker *asker, const struct cell_error *err)
+{
+	char *shown = cell_shown_text(err->msg, strlen(err->msg), CELL_SHOWN_LINE);
+
+	dprintf(asker->out, "workcell: %s: %s\n", cell_code_word(err->code), shown ? shown : "");
+	free(shown);
+}
+
+/* Was this word said?  After a question that went away, its whole and the number of this question with it. */
+static bool is_said(const struct cell_cli_asker *asker, uint64_t id, const char *line, const char *word)
+{
+	size_t size = strlen(word);
+	char *end;
+
+	if (!asker->swapped && (!strcmp(line, word) || (line[0] == word[0] && !line[1])))
+		return true;
+	if (strncmp(line, word, size) || line[size] != ' ' || line[size + 1] < '0' || line[size + 1] > '9')
+		return false;
+	return strtoull(line + size + 1, &end, 10) == id && !*end;
 }
 
 /* False: ask again. */
@@ -243,14 +351,14 @@ static bool take_edit(struct cell_cli_asker *asker, struct cell_session *session
 	char *line, *text;
 	int status;
 
-	dprintf(STDERR_FILENO, is_shell ? "command: " : "arguments, a JSON object on one line: ");
+	dprintf(asker->out, is_shell ? "command: " : "arguments, a JSON object on one line: ");
 	line = take_line(asker, session, call->id, &gone);
 	if (!line)
 		return false;
 	if (is_shell) {
 		args = json_loadb(call->args, call->args_size, JSON_ALLOW_NUL, NULL);
 		if (json_object_set_new(args, "cmd", json_string(line)) < 0) {
-			dprintf(STDERR_FILENO, "workcell: invalid: the command is not UTF-8\n");
+			dprintf(asker->out, "workcell: invalid: the command is not UTF-8\n");
 			json_decref(args);
 			return false;
 		}
@@ -263,7 +371,8 @@ static bool take_edit(struct cell_cli_asker *asker, struct cell_session *session
 	status = cell_session_answer(session, call->id, &answer, &err);
 	free(text);
 	if (status < 0)
-		dprintf(STDERR_FILENO, "workcell: %s: %s\n", cell_code_word(err.code), err.msg);
+		say_error(asker, &err);
+	asker->swapped &= status < 0;
 	return status == 0 || err.code == CELL_E_NOT_FOUND;
 }
 
@@ -307,20 +416,21 @@ static json_t *fill_form(struct cell_cli_asker *asker, struct cell_session *sess
 	const char *name;
 
 	json_object_foreach(json_object_get(schema, "properties"), name, property) {
-		char *shown = json_dumps(property, JSON_ENSURE_ASCII | JSON_COMPACT), *plain = cell__cli_plain(name);
+		char *shown = json_dumps(property, JSON_ENSURE_ASCII | JSON_COMPACT);
+		char *plain = cell_shown_text(name, strlen(name), CELL_SHOWN_ASCII);
 		bool gone, again;
 
 		do {
 			char *line;
 			json_t *value;
 
-			dprintf(STDERR_FILENO, "%s%s %s: ", plain ? plain : "", is_required(schema, name) ? " (required)" : "",
+			dprintf(asker->out, "%s%s %s: ", plain ? plain : "", is_required(schema, name) ? " (required)" : "",
 				shown ? shown : "");
 			line = take_line(asker, session, id, &gone);
 			value = line && *line ? typed_value(property, line) : NULL;
 			again = line && *line && !value;
 			if (again)
-				dprintf(STDERR_FILENO, "workcell: invalid: that is not what is asked for\n");
+				dprintf(asker->out, "workcell: invalid: that is not what is asked for\n");
 			if (value)
 				json_object_set_new(content, name, value);
 			if (!line) {
@@ -350,7 +460,7 @@ static bool answer_question(struct cell_cli_asker *asker, struct cell_session *s
 		answer.args = text;
 		status = cell_session_answer(session, id, &answer, &err);
 		if (status < 0)
-			dprintf(STDERR_FILENO, "workcell: %s: %s\n", cell_code_word(err.code), err.msg);
+			say_error(asker, &err);
 	}
 	free(text);
 	return !status || err.code == CELL_E_NOT_FOUND;
@@ -360,86 +470,156 @@ static void ask_question(struct cell_cli_asker *asker, struct cell_session *sess
 {
 	struct cell_approval_answer no = { .size = sizeof(no), .from_terminal = 1 };
 	json_t *asked = json_loadb(call->args, call->args_size, JSON_ALLOW_NUL, NULL), *schema;
-	char *shown = json_dumps(json_object_get(asked, "message"), JSON_ENSURE_ASCII | JSON_ENCODE_ANY);
-	bool gone = false, answered = false;
+	char *shown = json_dumps(json_object_get(asked, "message"), JSON_ENSURE_ASCII | JSON_ENCODE_ANY), *name = call_name(call);
+	bool gone = false, answered = false, fits = name && shown && strlen(shown) <= MAX_MESSAGE;
 	struct cell_error err;
 
 	schema = json_object_get(asked, "requestedSchema");
-	dprintf(STDERR_FILENO, "workcell: %s%s%s (mcp) asks: %s\n", call->tool, *call->callable ? "." : "", call->callable,
-		shown ? shown : "(no memory to show it)");
-	while (!answered && !gone) {
+	reset_terminal(asker);
+	dprintf(asker->out, "workcell: %s (mcp) asks: %s\n", name && strchr(name, ' ') ? strchr(name, ' ') + 1 : "",
+		fits ? shown : "(more than can be shown: declined)");
+	if (fits)
+		stay_deaf(asker, session, call->id);
+	while (fits && !answered && !gone) {
 		char *line;
 
-		dprintf(STDERR_FILENO, "answer? y(es), n(o): ");
+		dprintf(asker->out, asker->swapped ? "the question before is gone; answer? yes %llu, no: " : "answer? y(es), n(o): ",
+			(unsigned long long)call->id);
 		line = take_line(asker, session, call->id, &gone);
 		if (!line || *line == 'n')
 			break;
-		if (!strcmp(line, "y") || !strcmp(line, "yes"))
+		if (is_said(asker, call->id, line, "yes"))
 			answered = answer_question(asker, session, call->id, schema);
 	}
+	asker->swapped = gone;
 	if (gone)
-		dprintf(STDERR_FILENO, "\nworkcell: the question does not wait any more\n");
+		dprintf(asker->out, "\nworkcell: the question does not wait any more\n");
 	else if (!answered)
 		(void)cell_session_answer(session, call->id, &no, &err); /* gone is as good */
 	free(shown);
+	free(name);
 	json_decref(asked);
+}
+
+static void refuse(struct cell_cli_asker *asker, struct cell_session *session, uint64_t id, const char *reason)
+{
+	struct cell_approval_answer no = { .size = sizeof(no), .from_terminal = 1, .reason = reason };
+	struct cell_error err;
+
+	asker->swapped = false;
+	(void)cell_session_answer(session, id, &no, &err); /* gone is as good */
+}
+
+/* All of the arguments, however long. */
+static void show_all(const struct cell_cli_asker *asker, const struct cell_call_info *call)
+{
+	struct cell_error err;
+	char *all;
+
+	if (cell_shown_args(call->args, call->args_size, CELL_SHOWN_ALL, &all, &err) < 0) {
+		say_error(asker, &err);
+		return;
+	}
+	cell__cli_write(asker->out, all + 1, strlen(all + 1));
+	cell__cli_write(asker->out, "\n", 1);
+	free(all);
+}
+
+/* The question itself, on fresh lines. */
+static void show_call(const struct cell_cli_asker *asker, const struct cell_event *event, const char *name, const char *args)
+{
+	const struct cell_call_info *call = event->call;
+	char *adapter = cell_shown_text(call->adapter, strlen(call->adapter), CELL_SHOWN_ASCII), *reason = NULL;
+
+	if (event->message)
+		reason = cell_shown_text(event->message, strlen(event->message), CELL_SHOWN_LINE);
+	reset_terminal(asker);
+	dprintf(asker->out, "workcell: %s (%s) wants to run with%s\n", name, adapter ? adapter : "", args);
+	if (reason)
+		dprintf(asker->out, "the policy says: %s\n", reason);
+	free(adapter);
+	free(reason);
+}
+
+static void show_prompt(const struct cell_cli_asker *asker, uint64_t id, const char *name)
+{
+	unsigned long long number = id;
+
+	if (asker->swapped)
+		dprintf(asker->out, "approve? the question before is gone: yes %llu, n(o), always %llu, edit %llu, v(iew) [%s]: ", number,
+			number, number, name);
+	else
+		dprintf(asker->out, "approve? y(es), n(o), always, e(dit), v(iew) [%llu %s]: ", number, name);
+}
+
+/* True: the request is answered, or does not wait any more. */
+static bool take_answer(struct cell_cli_asker *asker, struct cell_session *session, const struct cell_call_info *call, char *line)
+{
+	struct cell_approval_answer answer = { .size = sizeof(answer), .from_terminal = 1 };
+	struct cell_error err;
+
+	if (is_said(asker, call->id, line, "edit"))
+		return take_edit(asker, session, call);
+	answer.always = is_said(asker, call->id, line, "always");
+	answer.accept = answer.always || is_said(asker, call->id, line, "yes");
+	if (!answer.accept && *line != 'n')
+		return false;
+	/* What follows "n" is told to the code: `n not on Fridays`. */
+	if (!answer.accept && strchr(line, ' '))
+		answer.reason = strchr(line, ' ') + 1;
+	if (cell_session_answer(session, call->id, &answer, &err) < 0)
+		say_error(asker, &err);
+	asker->swapped = false;
+	return true;
 }
 
 static void ask_person(struct cell_cli_asker *asker, struct cell_session *session, const struct cell_event *event)
 {
 	const struct cell_call_info *call = event->call;
-	struct cell_approval_answer answer = CELL_APPROVAL_ANSWER_INIT;
-	struct cell_error err;
-	char *args = shown_args(call);
-	bool gone = false, shown;
+	char *args = NULL, *name = call_name(call), *line;
+	struct cell_error err = { .msg = "no memory to show it" };
+	bool gone = false, is_new = true;
 
-	dprintf(STDERR_FILENO, "workcell: %s %s%s%s (%s) wants to run with\n%s\n", call->kind, call->tool,
-		*call->callable ? "." : "", call->callable, call->adapter, args ? args : "(no memory to show them)");
-	if (event->message)
-		dprintf(STDERR_FILENO, "the policy says: %s\n", event->message);
-	shown = args != NULL;
-	free(args);
-	answer.from_terminal = 1;
-	while (shown) {
-		char *line;
-
-		dprintf(STDERR_FILENO, "approve? y(es), n(o), always, e(dit): ");
-		line = take_line(asker, session, call->id, &gone);
-		if (gone) {
-			dprintf(STDERR_FILENO, "\nworkcell: the request does not wait any more\n");
-			return;
-		}
-		if (!line)
-			break;
-		answer.always = !strcmp(line, "always") || !strcmp(line, "a");
-		answer.accept = answer.always || !strcmp(line, "y") || !strcmp(line, "yes");
-		if (!strcmp(line, "e") || !strcmp(line, "edit")) {
-			if (take_edit(asker, session, call))
-				return;
-		} else if (answer.accept || !strncmp(line, "n", 1)) {
-			/* What follows "n" is told to the code: `n not on Fridays`. */
-			const char *reason = strchr(line, ' ');
-
-			answer.reason = !answer.accept && reason ? reason + 1 : NULL;
-			if (cell_session_answer(session, call->id, &answer, &err) < 0)
-				dprintf(STDERR_FILENO, "workcell: %s: %s\n", cell_code_word(err.code), err.msg);
-			return;
-		}
+	if (!name || cell_shown_args(call->args, call->args_size, CELL_SHOWN_ASCII, &args, &err) < 0) {
+		dprintf(asker->out, "workcell: %s cannot be shown, and is refused: %s\n", name ? name : "a call", err.msg);
+		refuse(asker, session, call->id, err.msg);
+		free(name);
+		return;
 	}
-	answer.accept = answer.always = 0;
-	answer.reason = "nobody was there to be asked";
-	(void)cell_session_answer(session, call->id, &answer, &err); /* gone is as good */
+	for (;;) {
+		if (is_new) {
+			show_call(asker, event, name, args);
+			stay_deaf(asker, session, call->id);
+		}
+		show_prompt(asker, call->id, name);
+		line = take_line(asker, session, call->id, &gone);
+		if (!line || take_answer(asker, session, call, line))
+			break;
+		is_new = !strcmp(line, "v") || !strcmp(line, "view");
+		if (is_new)
+			show_all(asker, call);
+	}
+	if (gone) {
+		dprintf(asker->out, "\nworkcell: the request does not wait any more\n");
+		asker->swapped = !is_hole("swapped");
+	} else if (!line) {
+		refuse(asker, session, call->id, "nobody was there to be asked");
+	}
+	free(args);
+	free(name);
 }
 
 void cell__cli_ask(struct cell_cli_asker *asker, struct cell_session *session, const struct cell_event *event)
 {
-	if (asker->fd < 0) {
+	if (asker->fd < 0 || (asker->out < 0 && !asker->json)) {
 		struct cell_approval_answer no = { .size = sizeof(no), .reason = "nobody is there to be asked" };
 		struct cell_error err;
 
 		(void)cell_session_answer(session, event->call->id, &no, &err); /* gone is as good */
 	} else if (asker->json) {
 		ask_json(asker, session, event->call);
+	} else if (!still_waits(session, event->call->id)) {
+		return; /* it was gone before it could be shown */
 	} else if (!strcmp(event->call->kind, "question")) {
 		ask_question(asker, session, event->call);
 	} else {

@@ -521,8 +521,8 @@ struct cell_cli_printer;
 struct cell_cli_printer *cell__cli_printer_create(enum cell_cli_format format, void (*wake)(void *arg),
 						  void *arg);
 void cell__cli_printer_destroy(struct cell_cli_printer *printer);
-/* From now on approval requests of this session's runs are asked (approve.c). */
-int cell__cli_printer_ask(struct cell_cli_printer *printer, struct cell_session *session, bool stdin_is_taken,
+/* From now on approval requests of runs of the host's session are asked (approve.c), where it has a policy. */
+int cell__cli_printer_ask(struct cell_cli_printer *printer, const struct cell_cli_host *host, bool stdin_is_taken,
 			  struct cell_error *err);
 /* For cell_session_run(): prints as it comes.  arg is the printer. */
 void cell__cli_print_event(void *arg, const struct cell_event *event);
@@ -545,6 +545,8 @@ int cell__cli_print_result(struct cell_cli_printer *printer, struct cell_result 
 void cell__cli_write(int fd, const void *data, size_t size);
 
 /* ---- approvals (approve.c) ------------------------------------------------ */
+
+#define CELL_CLI_DEAF_MS 500 /* after a question has appeared nothing is heard until so long no line has come */
 
 struct cell_cli_asker;
 

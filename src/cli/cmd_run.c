@@ -555,7 +555,7 @@ static int run_session(const struct run_flags *flags, const struct code *cells, 
 			status = -1;
 		else if (flags->conversation)
 			status = converse(&host, printer, err);
-		else if (!cell__cli_printer_ask(printer, host.session, reads_stdin(flags), err))
+		else if (!cell__cli_printer_ask(printer, &host, reads_stdin(flags), err))
 			status = run_cells(&host, printer, flags, cells, err);
 		cell__cli_close(&host);
 	}

@@ -340,7 +340,7 @@ static int open_shell(struct shell *shell, const struct cell_cli_session_flags *
 		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory to print with");
 	if (cell__cli_open(flags, true, cell__cli_keep_event, shell->printer, &shell->host, err) < 0)
 		return -1;
-	if (cell__cli_printer_ask(shell->printer, shell->host.session, !shell->terminal, err) < 0)
+	if (cell__cli_printer_ask(shell->printer, &shell->host, !shell->terminal, err) < 0)
 		return -1;
 	return shell->terminal ? open_terminal(shell, err) : 0;
 }

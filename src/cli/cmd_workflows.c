@@ -309,7 +309,7 @@ static int run_run(const void *values, struct cell_space *none, const struct cel
 	if (!printer)
 		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory to print with");
 	if (!cell__cli_open(&flags->session, !flags->json, cell__cli_keep_event, printer, &host, err)) {
-		if (!cell__cli_printer_ask(printer, host.session, false, err))
+		if (!cell__cli_printer_ask(printer, &host, false, err))
 			status = run_in(flags, operands, &host, printer, err);
 		cell__cli_close(&host);
 	}

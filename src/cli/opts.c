@@ -58,16 +58,6 @@ static bool is_not_ascii(unsigned char byte)
 	return byte >= 0x80;
 }
 
-static bool is_control(unsigned char byte)
-{
-	return byte < ' ' || byte == 127;
-}
-
-static bool is_control_in_lines(unsigned char byte)
-{
-	return is_control(byte) && byte != '\n' && byte != '\t';
-}
-
 static char *error_json(int code, const char *message)
 {
 	json_t *root = json_pack("{s:{s:s, s:s}}", "error", "code", cell_code_word(code), "message", message);
@@ -105,7 +95,7 @@ int cell__cli_report(const struct cell_error *err, bool json)
 		}
 	}
 	/* Control characters in a path or an argument must not reach the terminal as such.  What a tool said has lines. */
-	shown = show_bytes(message, whole ? is_control_in_lines : is_control);
+	shown = cell_shown_text(message, strlen(message), whole ? CELL_SHOWN_LINES : CELL_SHOWN_LINE);
 	if (asprintf(&text, "workcell: %s: %s\n", cell_code_word(err->code), shown ? shown : "") < 0)
 		text = NULL;
 	if (text)

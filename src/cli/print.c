@@ -205,6 +205,8 @@ struct cell_cli_printer {
 	struct outlet now;   /* main thread */
 	struct outlet later; /* engine's thread */
 	bool mid_line;       /* stdout does not stand at the start of a line */
+	bool guarded[2];     /* stdout, stderr: a terminal on which questions are asked, so that nothing of the code may act on it */
+	struct cell_shown_carry shown[2];
 	struct cell_cli_asker *asker; /* NULL: nobody is asked here */
 	struct cell_session *session;
 	void (*wake)(void *arg);
@@ -247,15 +249,36 @@ void cell__cli_printer_destroy(struct cell_cli_printer *printer)
 	free(printer);
 }
 
-static void print_now(struct cell_cli_printer *printer, int fd, const void *data, size_t size)
+static void write_now(struct cell_cli_printer *printer, int fd, const char *data, size_t size)
 {
 	if (fd == STDOUT_FILENO && size)
-		printer->mid_line = ((const char *)data)[size - 1] != '\n';
+		printer->mid_line = data[size - 1] != '\n';
 	cell__cli_write(fd, data, size);
+}
+
+/* data NULL: what a character or sequence lacks does not come any more. */
+static void print_now(struct cell_cli_printer *printer, int fd, const void *data, size_t size)
+{
+	bool is_err = fd == STDERR_FILENO;
+	char *shown;
+
+	if (!printer->guarded[is_err]) {
+		if (data)
+			write_now(printer, fd, data, size);
+		return;
+	}
+	shown = cell_shown_output(&printer->shown[is_err], data, size, &size);
+	if (shown)
+		write_now(printer, fd, shown, size);
+	else
+		dprintf(STDERR_FILENO, "workcell: no_memory: some output is not shown\n");
+	free(shown);
 }
 
 void cell__cli_print_fresh_line(struct cell_cli_printer *printer)
 {
+	print_now(printer, STDOUT_FILENO, NULL, 0);
+	print_now(printer, STDERR_FILENO, NULL, 0);
 	if (printer->mid_line)
 		print_now(printer, STDOUT_FILENO, "\n", 1);
 }
@@ -446,15 +469,17 @@ static void emit_image(struct outlet *outlet, const struct cell_event *event)
 
 static void emit_kernel_died(struct outlet *outlet, const char *message)
 {
-	char line[512];
+	char line[512], *shown;
 	int size;
 
 	if (outlet->printer->format == CELL_CLI_EVENTS) {
 		emit_json(outlet, json_pack("{s:s, s:s}", "event", "kernel_died", "message", message));
 		return;
 	}
-	size = snprintf(line, sizeof(line), "workcell: kernel_died: %.400s\n", message);
+	message = shown = cell_shown_text(message, strlen(message), CELL_SHOWN_LINE);
+	size = snprintf(line, sizeof(line), "workcell: kernel_died: %.400s\n", message ? message : "");
 	emit(outlet, STDERR_FILENO, line, (size_t)size);
+	free(shown);
 }
 
 static void emit_call_json(struct outlet *outlet, const struct cell_event *event)
@@ -485,11 +510,14 @@ static void emit_call_json(struct outlet *outlet, const struct cell_event *event
 /* No cell runs, so nobody is asked: the person may still like to know why the code gets no further. */
 static void emit_background_request(struct outlet *outlet, const struct cell_call_info *call)
 {
-	char line[320];
+	char *tool = cell_shown_text(call->tool, strlen(call->tool), CELL_SHOWN_ASCII);
+	char *callable = cell_shown_text(call->callable, strlen(call->callable), CELL_SHOWN_ASCII), line[320];
 	int size = snprintf(line, sizeof(line), "workcell: a background call of %.100s%s%.100s waits for an approval\n",
-			    call->tool, *call->callable ? "." : "", call->callable);
+			    tool ? tool : "", *call->callable ? "." : "", callable ? callable : "");
 
 	emit(outlet, STDERR_FILENO, line, (size_t)size < sizeof(line) ? (size_t)size : sizeof(line) - 1);
+	free(tool);
+	free(callable);
 }
 
 /* "2/5 words" of a progress, "warning: words" of a log line; free() it. */
@@ -579,12 +607,23 @@ static void emit_event(struct outlet *outlet, const struct cell_event *event)
 	}
 }
 
-int cell__cli_printer_ask(struct cell_cli_printer *printer, struct cell_session *session, bool stdin_is_taken,
+int cell__cli_printer_ask(struct cell_cli_printer *printer, const struct cell_cli_host *host, bool stdin_is_taken,
 			  struct cell_error *err)
 {
 	printer->asker = cell__cli_asker_create(stdin_is_taken, printer->format == CELL_CLI_EVENTS);
-	printer->session = session;
+	printer->session = host->session;
+	/* Without a policy nobody is asked, and the code may draw what it likes. */
+	for (int i = 0; i < 2; i++)
+		printer->guarded[i] = host->policy && printer->format == CELL_CLI_TEXT && isatty(i ? STDERR_FILENO : STDOUT_FILENO);
 	return printer->asker ? 0 : cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory to ask with");
+}
+
+/* On lines of its own, whatever the code left unfinished on either stream. */
+static void start_question(struct cell_cli_printer *printer)
+{
+	cell__cli_print_fresh_line(printer);
+	if (printer->guarded[1])
+		cell__cli_write(STDERR_FILENO, "\n", 1);
 }
 
 void cell__cli_print_event(void *arg, const struct cell_event *event)
@@ -596,7 +635,7 @@ void cell__cli_print_event(void *arg, const struct cell_event *event)
 	pthread_mutex_unlock(&printer->out);
 	if (event->type == CELL_EVENT_APPROVAL && printer->asker) {
 		if (printer->format == CELL_CLI_TEXT)
-			cell__cli_print_fresh_line(printer);
+			start_question(printer);
 		cell__cli_ask(printer->asker, printer->session, event);
 	}
 }
@@ -660,15 +699,16 @@ static void print_value(struct cell_cli_printer *printer, const struct cell_resu
 	print_now(printer, STDOUT_FILENO, "\n", 1);
 }
 
-static void print_outcome(const struct cell_outcome *outcome)
+static void print_outcome(struct cell_cli_printer *printer, const struct cell_outcome *outcome)
 {
 	size_t size = outcome->traceback ? strlen(outcome->traceback) : 0;
 
 	if (size) {
-		cell__cli_write(STDERR_FILENO, outcome->traceback, size);
+		print_now(printer, STDERR_FILENO, outcome->traceback, size);
 		if (outcome->traceback[size - 1] != '\n')
-			cell__cli_write(STDERR_FILENO, "\n", 1);
+			print_now(printer, STDERR_FILENO, "\n", 1);
 	}
+	print_now(printer, STDERR_FILENO, NULL, 0);
 	/* An exception's traceback says it all; a timeout's does not say that it was one. */
 	if (!size || (outcome->code != CELL_OUT_EXCEPTION && outcome->code != CELL_OUT_INTERRUPTED)) {
 		struct cell_error err = { .code = outcome->code };
@@ -676,6 +716,14 @@ static void print_outcome(const struct cell_outcome *outcome)
 		snprintf(err.msg, sizeof(err.msg), "%s", outcome->message ? outcome->message : "");
 		cell__cli_report(&err, false);
 	}
+}
+
+static void print_notice(const char *text)
+{
+	char *shown = cell_shown_text(text, strlen(text), CELL_SHOWN_LINES);
+
+	dprintf(STDERR_FILENO, "workcell: %s\n", shown ? shown : "no_memory: a notice is not shown");
+	free(shown);
 }
 
 int cell__cli_print_result(struct cell_cli_printer *printer, struct cell_result *result, const char *prefix,
@@ -688,9 +736,9 @@ int cell__cli_print_result(struct cell_cli_printer *printer, struct cell_result 
 	if (printer->format == CELL_CLI_TEXT) {
 		print_value(printer, result, prefix);
 		if (outcome)
-			print_outcome(outcome);
+			print_outcome(printer, outcome);
 		for (size_t i = 0; i < cell_result_notice_count(result); i++)
-			dprintf(STDERR_FILENO, "workcell: %s\n", cell_result_notice(result, i));
+			print_notice(cell_result_notice(result, i));
 		if (goes_on && !cell_result_state_kept(result))
 			dprintf(STDERR_FILENO,
 				"workcell: the variables are lost; the next cell starts on a fresh kernel\n");

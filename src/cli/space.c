@@ -573,23 +573,7 @@ const char *cell__cli_text(const json_t *object, const char *key)
 
 char *cell__cli_plain(const char *text)
 {
-	size_t size = strcspn(text, "\r\n"), used = 0;
-	char *copy = malloc(size + 1);
-
-	if (!copy)
-		return NULL;
-	for (size_t i = 0; i < size; i++) {
-		unsigned char c = (unsigned char)text[i], next = (unsigned char)text[i + 1];
-
-		if (c == '\t')
-			copy[used++] = ' ';
-		else if (c == 0xc2 && next >= 0x80 && next < 0xa0)
-			i++; /* U+0080 to U+009F */
-		else if (c >= ' ' && c != 127)
-			copy[used++] = (char)c;
-	}
-	copy[used] = '\0';
-	return copy;
+	return cell_shown_text(text, strcspn(text, "\r\n"), CELL_SHOWN_LINE);
 }
 
 void cell__cli_note(const char *text)

@@ -478,7 +478,7 @@ def test_every_decision_is_recorded(drive, tmp_path):
         ("allow", "policy", "ok", None), ("deny", "policy", "error", "rejected"), ("accepted", "person", "ok", None),
         ("edited", "person", "ok", None), ("rejected", "person", "error", "rejected"),
         ("timeout", "timeout", "error", "rejected"), ("allow", "policy", "error", "invalid"),
-        ("allow", "policy", "cancelled", None)], found
+        ("withdrawn", "session", "cancelled", None)], found
     assert [(r["rule"], r["rule_name"]) for r in found[:2]] == [(1, "fine"), (2, "never")]
     assert found[0]["cell"] == hashlib.sha256(code.encode()).hexdigest()
     assert (found[0]["tool"], found[0]["callable"], found[0]["adapter"], found[0]["executor"]) == \

@@ -171,7 +171,7 @@ def test_progress_and_log_lines_are_events(asking, tmp_path):
     line, = named(driver, "tool_log")
     assert (line["tool"], line["params"]) == ("s", {"level": "warning", "logger": "scripted", "data": "be careful"})
     done = run_text("tools.s.progress(steps=2); tools.s.log(text='a\\x1b[1mb\\nc')", "--base", tmp_path)
-    assert done.err == "workcell: s.progress: 1/2 step 1\nworkcell: s.progress: 2/2 step 2\nworkcell: s.log: warning: a[1mb\n"
+    assert done.err == "workcell: s.progress: 1/2 step 1\nworkcell: s.progress: 2/2 step 2\nworkcell: s.log: warning: a\\x1b[1mb\n"
 
 
 def test_images_are_files_like_plots(asking, tmp_path):

@@ -66,3 +66,223 @@ def test_a_kernel_that_dies_while_it_asks_is_not_logged_as_allowed(drive, tmp_pa
     driver.close()
     record, = audit_lines(log)
     assert (record["decision"], record["by"], record["outcome"]) == ("withdrawn", "session", "cancelled"), record
+
+
+# ---- the terminal ----------------------------------------------------------------------------------------------
+
+
+def asked_at_terminal(code, *flags, cells=(), **options):
+    argv = ["run", "--python", support.bare_python(), *ASK, *flags]
+    for each in (code,) + tuple(cells):
+        argv += ["-e", each]
+    return support.Terminal(*argv, **options)
+
+
+def raw_until(terminal, pattern):
+    """All bytes as they came until the pattern; what a terminal would have obeyed is in it."""
+    terminal.expect(pattern)
+    return terminal.raw
+
+
+class RawTerminal(support.Terminal):
+    raw = ""
+
+    def _fill(self, seconds):
+        data = super()._fill(seconds)
+        self.raw += data.decode("utf-8", "replace") if data else ""
+        return data
+
+
+def raw_terminal(code, *flags):
+    return RawTerminal("run", "--python", support.bare_python(), *ASK, *flags, "-e", code)
+
+
+def test_keys_typed_before_the_question_do_not_count(tmp_path):
+    """The person types ahead, or the code waits until they do: the line must not answer what comes later."""
+    go = tmp_path / "go"
+    code = "import os\nprint('wor'+'king')\nwhile not os.path.exists(%r): pass\n!echo he''llo" % str(go)
+    with asked_at_terminal(code) as term:
+        term.expect("^working$")
+        term.send("y\ny\nalways\n")
+        support.wait_until(lambda: "always" in (term._fill(0.05) or b"").decode() or "always" in term.seen, "the keys were taken")
+        go.write_text("")
+        term.expect(r"approve\?")
+        term.send("n\n")
+        term.expect("ApprovalRejectedError")
+        assert term.wait_end() == 1
+        assert "\nhello" not in term.plain
+
+
+def test_keys_on_their_way_while_the_question_appears_do_not_count():
+    """A question that pops up under a typing person: keys within the first moment are dropped."""
+    with asked_at_terminal("!echo he''llo") as term:
+        term.expect("wants to run with")
+        term.send("y\n")
+        term.expect(r"approve\?")
+        term.send("n\n")
+        term.expect("ApprovalRejectedError")
+        assert term.wait_end() == 1
+
+
+TWICE = """
+try:
+    get_ipython().system("echo harm''less")
+except ApprovalRejectedError:
+    pass
+get_ipython().system("echo ev''il")
+"""
+
+
+def test_half_a_line_does_not_count_for_the_next_question():
+    """`y` without Enter for a question that goes away, then Enter for the one in its place."""
+    with asked_at_terminal(TWICE, "--approval-timeout", "4") as term:
+        term.expect(r"harm''less")
+        term.expect(r"approve\?.*: $")
+        term.send("y")
+        term.expect("does not wait any more")
+        term.expect(r"ev''il")
+        term.expect(r"approve\? .*: $")
+        term.send("\n")
+        term.expect(r"approve\? .*: $")
+        term.send("no\n")
+        term.expect("ApprovalRejectedError")
+        assert term.wait_end() == 1
+        assert "\nevil" not in term.plain
+
+
+@pytest.fixture
+def swapped(tmp_path):
+    """A shell whose first question was withdrawn, and whose second one stands there; and the number of that one."""
+    argv = ("shell", "--python", support.bare_python(), *ASK, "--approval-timeout", "0")
+    with support.Terminal(*argv, cwd=str(tmp_path), env=support.host_environment(HOME=str(tmp_path))) as term:
+        term.expect(r"In \[1\]: $")
+        term.send("!echo harm''less\r")
+        term.expect(r"approve\?.*: $")
+        term.send("\x03")
+        term.expect(r"In \[2\]: $")
+        term.send("!echo ev''il\r")
+        number = term.expect(r"approve\? the question before is gone: yes (\d+),.*: $").group(1)
+        yield term, number
+
+
+@pytest.mark.parametrize("answer", ["y", "yes", "a", "e", "yes 99", "yes  2x"])
+def test_an_answer_does_not_count_for_a_question_in_the_place_of_another(swapped, answer):
+    """The first question goes away under the fingers, another stands there: a yes wants the number of that one."""
+    term, number = swapped
+    term.send(answer + "\n")
+    assert term.expect(r"approve\? the question before is gone: yes (\d+),.*: $").group(1) == number
+    assert "\nevil" not in term.plain
+
+
+def test_the_number_of_the_question_answers_it(swapped):
+    """The way that is meant for the case above; the next question is an ordinary one again."""
+    term, number = swapped
+    term.send("yes %s\n" % number)
+    term.expect("^evil$")
+    term.expect(r"In \[3\]: $")
+    term.send("!echo mo''re\r")
+    term.expect(r"approve\? y\(es\).*: $")
+    term.send("y\n")
+    term.expect("^more$")
+
+
+SEQUENCES = {
+    "clear screen": "\x1b[2J\x1b[H", "title": "\x1b]0;owned\x07", "alternate screen": "\x1b[?1049h", "cursor up": "\x1b[5A",
+    "scroll region": "\x1b[1;5r", "mouse": "\x1b[?1000h", "answerback": "\x05", "report": "\x1b[6n", "conceal": "\x1b[8m",
+    "C1 CSI": "\x9b2J", "DCS": "\x1bP$q\"p\x1b\\", "carriage return": "harmless\r", "backspace": "a\b\b\b", "bidi": "\u202eevil",
+    "isolate": "\u2066x", "zero width": "a\u200bb", "BOM": "\ufeff", "tag": "\U000e0041", "charset": "\x1b(0", "shift out": "\x0e",
+    "delete": "\x7f", "hyperlink": "\x1b]8;;http://evil\x07x\x1b]8;;\x07", "reset": "\x1bc", "separator": "\u2028",
+}
+HARMFUL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f\x80-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e0fff]|"
+                     "\x1b(?!\\[[0-9;]*m)|\x1b\\[8m|\r(?!\n)")
+RESET = "\x1b[0m\x1b(B\x0f\x1b7\x1b[r\x1b8\x1b[4l\x1b[?7h\x1b[?25h\x1b[?1000;1002;1003;1006l\r\x1b[K"  # the question's own
+WAYS = {
+    "stdout": "print(%r, end='', flush=True)", "stderr": "import sys; print(%r, end='', file=sys.stderr, flush=True)",
+    "chunks": "import os\nfor b in %r.encode(): os.write(1, bytes([b]))",
+    "display": "class A:\n  def __repr__(self): return %r\ndisplay(A())",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_control_sequences_do_not_reach_a_terminal_that_asks(way):
+    """Output that clears the screen, moves the cursor or reorders text, to hide the question or fake another."""
+    code = "\n".join(WAYS[way] % text for text in SEQUENCES.values()) + "\n!echo he''llo"
+    with raw_terminal(code) as term:
+        raw_until(term, r"approve\?.*: $")
+        term.send("n\n")
+        assert term.wait_end() == 1
+        while term._fill(0.2):
+            pass
+        raw = term.raw
+    assert raw.count(RESET) == 1
+    found = HARMFUL.findall(raw.replace(RESET, ""))
+    assert not found, (found, raw)
+    # Bytes one by one may come before and after the question: a sequence is in pieces then, and still harmless.
+    assert ("\\x1b[2J" in raw or way == "chunks") and "\\u202e" in raw and "\\u009b" in raw
+
+
+@pytest.mark.parametrize("code", [
+    "class E(Exception):\n  def __str__(self): return '\\x1b[2J\\x1b]0;x\\x07\\u202e'\nraise E",
+    "class V:\n  def __repr__(self): return '\\x1b[2J\\x1b]0;x\\x07\\u202e'\nV()",
+    "import warnings; warnings.warn('\\x1b[2J\\x1b]0;x\\x07\\u202e')",
+], ids=["traceback", "value", "warning"])
+def test_control_sequences_of_tracebacks_and_values(code):
+    """The same by way of what is printed after the cell."""
+    with raw_terminal(code) as term:
+        term.wait_end()
+        while term._fill(0.2):
+            pass
+        raw = term.raw
+    assert "\\x1b[2J" in raw and not HARMFUL.findall(raw), raw
+
+
+def test_colours_stay_and_plain_terminals_are_not_guarded():
+    """What is harmless passes, and a session that asks nobody draws what it likes."""
+    with raw_terminal("print('\\x1b[31mred\\x1b[0m')") as term:
+        raw_until(term, "red")
+        assert term.wait_end() == 0
+        assert "\x1b[31mred\x1b[0m" in term.raw
+    with RawTerminal("run", "--python", support.bare_python(), "-e", "print('\\x1b[2Jx')") as term:
+        raw_until(term, "x")
+        assert term.wait_end() == 0
+        assert "\x1b[2Jx" in term.raw
+
+
+def test_long_arguments_are_cut_in_the_middle_and_can_be_seen_whole():
+    """Padding pushes the harmful end of a command out of sight."""
+    code = "!echo " + "a" * 40000 + "; echo ev''il"
+    with asked_at_terminal(code) as term:
+        shown = term.expect(r"(?s)wants to run with(.*?)approve\?.*: $").group(1)
+        assert "40018 bytes, sha256 " in shown and "ev''il" in shown and len(shown) < 4000, shown
+        term.send("v\n")
+        whole = term.expect(r"(?s)(.*)workcell: shell shell.*approve\?.*: $").group(1)
+        assert "a" * 40000 in whole.replace("\n", "")
+        term.send("n\n")
+        assert term.wait_end() == 1
+
+
+def test_line_breaks_in_arguments_cannot_imitate_the_frame():
+    """A command whose text holds what looks like the end of the question and another, harmless one."""
+    fake = "true\\nworkcell: shell shell (kernel) wants to run with\\n    \"cmd\": \"ls\"\\napprove? y(es)"
+    with raw_terminal("get_ipython().system('''%s''')" % fake) as term:
+        raw = raw_until(term, r"approve\? y\(es\), n\(o\), always, e\(dit\), v\(iew\) \[\d+ shell shell\]: $")
+        term.send("n\n")
+        assert term.wait_end() == 1
+    assert len(re.findall(r"(?m)^workcell: ", raw.replace(RESET, "").replace("\r", ""))) == 1
+    assert len(re.findall(r"(?m)^approve\?", raw)) == 1
+
+
+def test_the_question_is_on_the_terminal_that_answers(tmp_path):
+    """stderr goes to a file: the person would answer what is not on the screen."""
+    log = tmp_path / "err.txt"
+    wrapper = tmp_path / "wrapper"
+    wrapper.write_text('#!/bin/sh\nexec "%s" "$@" 2>%s\n' % (support.BIN, log))
+    wrapper.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(support, "BIN", str(wrapper))
+        with asked_at_terminal("!echo he''llo") as term:
+            term.expect("wants to run with")
+            term.expect(r"approve\?.*: $")
+            term.send("n\n")
+            assert term.wait_end() == 1
+    assert "approve?" not in log.read_text()
