@@ -36,6 +36,13 @@ int cell_fail_wrap(struct cell_error *err, const char *fmt, ...) __attribute__((
 #define CELL_LIMIT_QUEUE 1000u                       /* cells waiting in one session */
 #define CELL_LIMIT_JSON_DEPTH 512u
 #define CELL_LIMIT_CALLS 4096u                       /* namespace calls of one kernel under way */
+#define CELL_LIMIT_KERNEL_BYTES (256u * 1024u * 1024u) /* kept in memory for one kernel (session/budget.h) ... */
+#define CELL_LIMIT_ENGINE_BYTES (1024u * 1024u * 1024u) /* ... and for all kernels of an engine together, ... */
+#define CELL_LIMIT_KERNEL_FAIR_BYTES (1024u * 1024u) /* ... but a kernel with no more than this is served even then */
+#define CELL_LIMIT_REFUSALS_BYTES (1024u * 1024u) /* of refusals that a kernel leaves unread before it is ended */
+#define CELL_LIMIT_TREE_BYTES (64u * 1024u * 1024u)  /* what the JSON of one call may take as a tree, besides its strings */
+#define CELL_LIMIT_LARGE_BYTES (64u * 1024u)         /* a longer message is looked into on the pool, not on the loop */
+#define CELL_LIMIT_HEAD_BYTES (1024u * 1024u)        /* the same of a result's or display's head, which has few values */
 #define CELL_LIMIT_OPEN_ARTIFACTS 256u               /* being read or written in one space */
 #define CELL_LIMIT_ARTIFACT_CHUNK (4u * 1024u * 1024u)
 #define CELL_LIMIT_ARTIFACT_CALLS 16u                /* under way on one open artifact */

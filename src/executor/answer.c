@@ -53,6 +53,9 @@ static const char *load(const struct cell_frame *frame, json_t **ret_head)
 		*ret_head = NULL;
 		return NULL;
 	}
+	/* A head has few values, however long they are. */
+	if (cell__json_weigh((const char *)frame->json, frame->json_size) > CELL_LIMIT_HEAD_BYTES)
+		return "a json part with more values than any kernel sends";
 	*ret_head = json_loadb((const char *)frame->json, frame->json_size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
 	return json_is_object(*ret_head) ? NULL : "a json part that is no object";
 }
@@ -163,34 +166,67 @@ const char *cell__answer_result(const struct cell_frame *frame, struct cell__ans
 	return problem;
 }
 
-const char *cell__answer_hand_on(const struct cell_frame *frame, const struct cell__kernel_events *events, void *owner)
+static void read_call(const struct cell_frame *frame, struct cell__read *read)
 {
-	struct cell__answer answer;
-	struct cell__bundle bundle;
-	json_t *memory = NULL;
-	const char *problem = NULL;
+	struct cell__asked *asked = &read->asked;
+	*asked = (struct cell__asked){ .id = frame->id, .json = (const char *)frame->json, .json_size = frame->json_size,
+				       .raw = frame->raw, .raw_size = frame->raw_size };
+	if (frame->json_size <= CELL_LIMIT_LARGE_BYTES)
+		return;
+	asked->is_read = true;
+	asked->weight = cell__json_weigh(asked->json, asked->json_size);
+	if (asked->weight <= CELL_LIMIT_TREE_BYTES)
+		asked->document = read->memory =
+			json_loadb(asked->json, asked->json_size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
+}
+
+void cell__read_frame(const struct cell_frame *frame, struct cell__read *ret_read)
+{
+	ret_read->memory = NULL;
+	ret_read->problem = NULL;
 	switch (frame->type) {
 	case CELL_FRAME_DISPLAY:
-		if (!(problem = cell__answer_display(frame, &bundle, &memory)))
-			events->display(owner, &bundle);
+		ret_read->problem = cell__answer_display(frame, &ret_read->bundle, &ret_read->memory);
 		break;
 	case CELL_FRAME_RESULT:
-		if (!(problem = cell__answer_result(frame, &answer, &memory)))
-			events->result(owner, frame->id, &answer);
+		ret_read->problem = cell__answer_result(frame, &ret_read->answer, &ret_read->memory);
 		break;
 	case CELL_FRAME_CALL:
-		problem = events->call(owner, frame->id, (const char *)frame->json, frame->json_size, frame->raw, frame->raw_size);
+		read_call(frame, ret_read);
 		break;
 	default:
-		problem = "a frame that no kernel sends then";
+		ret_read->problem = "a frame that no kernel sends then";
 	}
-	json_decref(memory);
-	return problem;
+}
+
+void cell__read_finish(struct cell__read *read)
+{
+	json_decref(read->memory);
+	read->memory = NULL;
+}
+
+const char *cell__answer_hand_on(const struct cell_frame *frame, const struct cell__read *read,
+				 const struct cell__kernel_events *events, void *owner)
+{
+	if (read->problem)
+		return read->problem;
+	switch (frame->type) {
+	case CELL_FRAME_DISPLAY:
+		events->display(owner, &read->bundle);
+		return NULL;
+	case CELL_FRAME_RESULT:
+		events->result(owner, frame->id, &read->answer);
+		return NULL;
+	default:
+		return events->call(owner, &read->asked);
+	}
 }
 
 const char *cell__answer_ready(const struct cell_frame *frame, struct cell_error *ret_refusal)
 {
-	json_t *ready = json_loadb((const char *)frame->json, frame->json_size, 0, NULL), *error = json_object_get(ready, "error");
+	bool fits = frame->json_size <= CELL_LIMIT_LARGE_BYTES;
+	json_t *ready = fits ? json_loadb((const char *)frame->json, frame->json_size, 0, NULL) : NULL;
+	json_t *error = json_object_get(ready, "error");
 	const char *problem = json_is_object(ready) ? NULL : "READY that is not JSON", *code = "", *message = NULL;
 	(void)json_unpack(error, "{s?s, s?s}", "code", &code, "message", &message);
 	*ret_refusal = (struct cell_error){ 0 };

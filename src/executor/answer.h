@@ -13,8 +13,21 @@
 /* NULL, or what is wrong with the frame; the same for the others here. */
 const char *cell__answer_result(const struct cell_frame *frame, struct cell__answer *ret_answer, json_t **ret_memory);
 const char *cell__answer_display(const struct cell_frame *frame, struct cell__bundle *ret_bundle, json_t **ret_memory);
-/* DISPLAY, RESULT or CALL of a kernel that is ready, handed on to its owner. */
-const char *cell__answer_hand_on(const struct cell_frame *frame, const struct cell__kernel_events *events, void *owner);
+
+/* What a RESULT, DISPLAY or CALL says; points into the frame. */
+struct cell__read {
+	struct cell__answer answer;
+	struct cell__bundle bundle;
+	struct cell__asked asked;
+	json_t *memory;
+	const char *problem;
+};
+/* Any thread.  A large CALL is parsed, a small one left to whoever handles it, who may not need that. */
+void cell__read_frame(const struct cell_frame *frame, struct cell__read *ret_read);
+void cell__read_finish(struct cell__read *read);
+/* What was read of a kernel that is ready, handed on to its owner. */
+const char *cell__answer_hand_on(const struct cell_frame *frame, const struct cell__read *read,
+				 const struct cell__kernel_events *events, void *owner);
 /* READY: ret_refusal's code is not 0 where the kernel refuses the session. */
 const char *cell__answer_ready(const struct cell_frame *frame, struct cell_error *ret_refusal);
 

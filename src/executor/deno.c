@@ -23,7 +23,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "executor/answer.h"
+#include "executor/reader.h"
 #include "executor/deno_files.h"
 #include "executor/subprocess.h"
 #include "spawn/process.h"
@@ -87,6 +87,8 @@ struct kernel {
 	char *init, *preload, *network, *snapshot;
 	char *allow_net; /* the flag that the network profile comes to; NULL: not known yet */
 	struct cell__buf in;
+	struct cell__reader reader;
+	struct cell__buf read_from; /* where its frame lies */
 	struct cell__buf words;
 	struct job job;
 	struct wheels wheels;
@@ -116,13 +118,14 @@ static void handle_timer_closed(uv_handle_t *handle)
 	json_decref(kernel->wheels.manifest);
 	cell__buf_finish(&kernel->wheels.bytes);
 	cell__buf_finish(&kernel->in);
+	cell__buf_finish(&kernel->read_from);
 	cell__buf_finish(&kernel->words);
 	free(kernel);
 }
 
 static void maybe_gone(struct kernel *kernel)
 {
-	if (kernel->process || kernel->job.under_way || kernel->wheels.under_way || kernel->resuming ||
+	if (kernel->process || kernel->job.under_way || kernel->wheels.under_way || kernel->resuming || kernel->reader.at_work ||
 	    uv_is_closing((uv_handle_t *)&kernel->timer))
 		return;
 	kernel->how.asked = kernel->asked;
@@ -287,18 +290,71 @@ static const char *handle_early_frame(struct kernel *kernel, const struct cell_f
 
 static const char *handle_live_frame(struct kernel *kernel, const struct cell_frame *frame)
 {
-	if (frame->type != CELL_FRAME_OUTPUT)
-		return cell__answer_hand_on(frame, kernel->events, kernel->owner);
+	if (frame->type != CELL_FRAME_OUTPUT) {
+		struct cell__read read;
+		cell__read_frame(frame, &read);
+		const char *problem = cell__answer_hand_on(frame, &read, kernel->events, kernel->owner);
+		cell__read_finish(&read);
+		return problem;
+	}
 	kernel->events->output(kernel->owner, frame->flags == CELL_STDERR ? CELL_STDERR : CELL_STDOUT, (const char *)frame->raw,
 			       frame->raw_size);
 	return NULL;
+}
+
+static bool is_held(const struct kernel *kernel)
+{
+	return kernel->paused || (kernel->reader.at_work && !kernel->reader.taken);
+}
+
+static void go_on(struct kernel *kernel);
+
+/* Large ones are read on the pool, and nothing else meanwhile; the buffer with the frame goes to the reader. */
+static bool read_elsewhere(struct kernel *kernel, const struct cell_frame *frame, size_t used)
+{
+	struct cell__buf rest = CELL_BUF_INIT;
+	if (!kernel->process || kernel->state != LIVE || kernel->reader.at_work || !cell__reader_wants(frame) ||
+	    cell__buf_add(&rest, kernel->in.data + used, kernel->in.size - used) < 0)
+		return false;
+	if (cell__reader_start(&kernel->reader, kernel->host->loop, frame) < 0) {
+		cell__buf_finish(&rest);
+		return false;
+	}
+	kernel->read_from = kernel->in;
+	kernel->in = rest;
+	cell__process_pause(kernel->process, true);
+	return true;
+}
+
+static void hand_on_read(struct kernel *kernel)
+{
+	struct cell__reader *reader = &kernel->reader;
+	const char *problem = cell__answer_hand_on(&reader->frame, &reader->read, kernel->events, kernel->owner);
+	if (problem)
+		break_kernel(kernel, problem);
+}
+
+static void handle_read(struct cell__reader *reader)
+{
+	struct kernel *kernel = (struct kernel *)((char *)reader - offsetof(struct kernel, reader));
+	if (kernel->state != ENDING)
+		hand_on_read(kernel);
+}
+
+static void handle_reader_over(struct cell__reader *reader)
+{
+	struct kernel *kernel = (struct kernel *)((char *)reader - offsetof(struct kernel, reader));
+	cell__buf_finish(&kernel->read_from);
+	if (kernel->process && !kernel->paused)
+		go_on(kernel);
+	maybe_gone(kernel);
 }
 
 static void take_frames(struct kernel *kernel)
 {
 	struct cell_frame frame;
 	size_t used = 0, need;
-	while (!kernel->paused && kernel->state != ENDING && used < kernel->in.size) {
+	while (!is_held(kernel) && kernel->state != ENDING && used < kernel->in.size) {
 		const uint8_t *bytes = (const uint8_t *)kernel->in.data + used;
 		enum cell_frame_status status = cell__frame_decode(bytes, kernel->in.size - used, &frame, &need);
 		if (status == CELL_FRAME_MORE)
@@ -306,6 +362,8 @@ static void take_frames(struct kernel *kernel)
 		const char *problem = cell__frame_status_word(status);
 		if (status == CELL_FRAME_OK) {
 			used += need;
+			if (read_elsewhere(kernel, &frame, used))
+				return;
 			problem = kernel->state == LIVE ? handle_live_frame(kernel, &frame) : handle_early_frame(kernel, &frame);
 		}
 		if (problem)
@@ -380,6 +438,8 @@ static void handle_exited(void *owner, const struct cell__process_exit *how)
 	if (try_again(kernel, how))
 		return;
 	kernel->paused = false;
+	if (cell__reader_await(&kernel->reader) && kernel->state == LIVE)
+		hand_on_read(kernel);
 	take_frames(kernel); /* what it sent before counts, also a result */
 	if (kernel->error.code == 0 && !kernel->asked)
 		explain_end(kernel, how);
@@ -604,6 +664,8 @@ static int deno_open(struct cell__executor_host *host, const struct cell__kernel
 	kernel->base.executor = &cell__deno_executor;
 	kernel->host = host;
 	kernel->deno = host->deno;
+	kernel->reader.ready = handle_read;
+	kernel->reader.over = handle_reader_over;
 	kernel->events = events;
 	kernel->owner = owner;
 	kernel->init = cell__subprocess_init_json(&own);
@@ -679,18 +741,32 @@ static void run_resume(struct cell__task *task)
 	maybe_gone(kernel);
 }
 
+static void go_on(struct kernel *kernel)
+{
+	cell__process_pause(kernel->process, false);
+	if (kernel->resuming)
+		return;
+	kernel->resuming = true;
+	kernel->resume.fn = run_resume;
+	cell__loop_post(kernel->host->loop, &kernel->resume);
+}
+
 static void deno_pause(struct cell__kernel *base, bool paused)
 {
 	struct kernel *kernel = (struct kernel *)base;
 	if (kernel->paused == paused || !kernel->process)
 		return;
 	kernel->paused = paused;
-	cell__process_pause(kernel->process, paused);
-	if (!paused && !kernel->resuming) {
-		kernel->resuming = true;
-		kernel->resume.fn = run_resume;
-		cell__loop_post(kernel->host->loop, &kernel->resume);
-	}
+	if (paused)
+		cell__process_pause(kernel->process, true);
+	else if (!is_held(kernel))
+		go_on(kernel);
+}
+
+static size_t deno_unread(const struct cell__kernel *base)
+{
+	const struct kernel *kernel = (const struct kernel *)base;
+	return kernel->process ? cell__process_unread(kernel->process) : 0;
 }
 
 static void handle_grace_over(uv_timer_t *timer)
@@ -747,6 +823,7 @@ const struct cell__executor cell__deno_executor = {
 	.look = deno_look,
 	.run = deno_run,
 	.reply = deno_reply,
+	.unread = deno_unread,
 	.interrupt = deno_interrupt,
 	.pause = deno_pause,
 	.close = deno_close,

@@ -45,6 +45,18 @@ struct cell__answer {
 	const char *isolation;  /* the receipt; NULL: the executor's */
 };
 
+/* A namespace call as it came.  Pointers are valid during the call only. */
+struct cell__asked {
+	uint32_t id;
+	const char *json;
+	size_t json_size;
+	const void *raw;
+	size_t raw_size;
+	size_t weight;    /* what its tree takes (cell__json_weigh()); 0: not known */
+	json_t *document; /* of one that was read on the pool; NULL: it was not, or it is not JSON, or too heavy */
+	bool is_read;     /* it was, and document says what came of it */
+};
+
 struct cell__exit {
 	bool known;       /* status is there */
 	int status;       /* as waitpid() gives it */
@@ -63,7 +75,7 @@ struct cell__kernel_events {
 	void (*display)(void *owner, const struct cell__bundle *bundle);
 	void (*result)(void *owner, uint32_t run_id, const struct cell__answer *answer);
 	/* A namespace call.  NULL, or what is wrong with it: then the kernel is ended. */
-	const char *(*call)(void *owner, uint32_t id, const char *json, size_t json_size, const void *raw, size_t raw_size);
+	const char *(*call)(void *owner, const struct cell__asked *asked);
 	/* sandbox: a connection through its proxy (egress.h).  -1: it must not be made.  NULL: nobody wants to know. */
 	int (*connection)(void *owner, const struct cell__egress_event *event, struct cell_error *err);
 	void (*exited)(void *owner, const struct cell__exit *how);
@@ -156,6 +168,8 @@ struct cell__executor {
 	/* Answers a namespace call; bytes are copied. */
 	int (*reply)(struct cell__kernel *kernel, uint32_t id, const char *json, size_t json_size, const void *raw,
 		     size_t raw_size, struct cell_error *err);
+	/* Bytes of answers that the kernel has not taken yet; NULL: they are not queued here. */
+	size_t (*unread)(const struct cell__kernel *kernel);
 	/* Memory that calls of this kernel may place data in; borrowed.  NULL, also for the function: there is none. */
 	struct cell__bulk *(*bulk)(struct cell__kernel *kernel);
 	/* Asks the code of this run to stop (KeyboardInterrupt). */

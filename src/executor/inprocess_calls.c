@@ -169,8 +169,9 @@ static void do_ask(struct cell__task *task)
 	ask->next = kernel->asks;
 	kernel->asks = ask;
 	uint32_t id = ask->id; /* the ask may be answered, and gone */
-	const char *problem = kernel->events->call(kernel->owner, id, (const char *)call->json, call->json_size, call->raw,
-						   call->raw_size);
+	struct cell__asked asked = { .id = id, .json = (const char *)call->json, .json_size = call->json_size,
+				     .raw = call->raw, .raw_size = call->raw_size };
+	const char *problem = kernel->events->call(kernel->owner, &asked);
 	for (ask = problem ? kernel->asks : NULL; ask; ask = ask->next)
 		if (ask->id == id) {
 			end_ask(ask, CELL_INPROC_REFUSED);
@@ -209,7 +210,8 @@ static void do_stop(struct cell__task *task)
 			continue;
 		int n = snprintf(cancel, sizeof cancel, "{\"method\":\"cancel\",\"args\":{\"id\":%u}}", ask->id);
 		end_ask(ask, CELL_INPROC_INTERRUPTED);
-		(void)kernel->events->call(kernel->owner, 0, cancel, (size_t)n, NULL, 0); /* our own words are well-formed */
+		struct cell__asked asked = { .json = cancel, .json_size = (size_t)n };
+		(void)kernel->events->call(kernel->owner, &asked); /* our own words are well-formed */
 		break;
 	}
 }
@@ -253,8 +255,13 @@ static const char *handle_frame(struct cell__inprocess *kernel, const struct cel
 	cell__inprocess_deliver_output(kernel);
 	if (frame->type == CELL_FRAME_HELLO)
 		return NULL;
-	return frame->type == CELL_FRAME_READY ? handle_ready(kernel, frame)
-					       : cell__answer_hand_on(frame, kernel->events, kernel->owner);
+	if (frame->type == CELL_FRAME_READY)
+		return handle_ready(kernel, frame);
+	struct cell__read read;
+	cell__read_frame(frame, &read);
+	const char *problem = cell__answer_hand_on(frame, &read, kernel->events, kernel->owner);
+	cell__read_finish(&read);
+	return problem;
 }
 
 static void take_frame(struct cell__inprocess_sending *sending)

@@ -403,6 +403,12 @@ static int jupyter_reply(struct cell__kernel *base, uint32_t id, const char *jso
 	return cell__link_send(kernel->link, CELL_FRAME_REPLY, id, json, json_size, raw, raw_size, err);
 }
 
+static size_t jupyter_unread(const struct cell__kernel *base)
+{
+	const struct cell__jupyter_kernel *kernel = (const struct cell__jupyter_kernel *)base;
+	return kernel->link ? cell__link_unread(kernel->link) : 0;
+}
+
 static struct cell__bulk *jupyter_bulk(struct cell__kernel *base)
 {
 	struct cell__jupyter_kernel *kernel = (struct cell__jupyter_kernel *)base;
@@ -482,6 +488,7 @@ const struct cell__executor cell__jupyter_executor = {
 	.look = jupyter_look,
 	.run = jupyter_run,
 	.reply = jupyter_reply,
+	.unread = jupyter_unread,
 	.bulk = jupyter_bulk,
 	.interrupt = jupyter_interrupt,
 	.pause = jupyter_pause,

@@ -185,7 +185,7 @@ static const char *handle_ready_frame(struct cell__jupyter_kernel *kernel, const
 	return NULL;
 }
 
-static void handle_frame(void *owner, const struct cell_frame *frame)
+static void handle_frame(void *owner, const struct cell_frame *frame, const struct cell__read *read)
 {
 	struct cell__jupyter_kernel *kernel = owner;
 	const char *problem = NULL;
@@ -203,7 +203,7 @@ static void handle_frame(void *owner, const struct cell_frame *frame)
 	} else {
 		if (frame->type == CELL_FRAME_RESULT && frame->id == kernel->run.id)
 			forget_run(kernel);
-		problem = cell__answer_hand_on(frame, kernel->events, kernel->owner);
+		problem = cell__answer_hand_on(frame, read, kernel->events, kernel->owner);
 	}
 	if (problem)
 		cell__jupyter_break(kernel, problem);

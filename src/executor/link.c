@@ -18,6 +18,8 @@
  * Every frame says up to where the ring had been written when it was sent.  That much is taken before the frame is
  * handled, so a result never overtakes its output.
  *
+ * A large frame is read on the pool (reader.h).  Meanwhile the link is held: nothing else of the kernel is taken.
+ *
  * Paused (a slow reader): all handles are stopped; ring, pipes and socket fill up and the kernel waits.
  *
  * A kernel that yields (turns.h) and says much is heard at the regular looks only, and waits in between: reading a flood as fast
@@ -36,6 +38,8 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
+#include "executor/link_parts.h"
+#include "executor/reader.h"
 #include "wire/spin.h"
 
 #define HOT_INTERVAL_MS 4
@@ -55,12 +59,6 @@ struct pipe_end {
 	bool ended;
 };
 
-/* The mapping outlives the link where somebody still works on bulk data. */
-struct shared {
-	struct cell__bulk bulk;
-	void *map;
-};
-
 struct cell__link {
 	struct cell__loop *loop;
 	const struct cell__link_events *events;
@@ -71,11 +69,15 @@ struct cell__link {
 	struct pipe_end pipe[2];
 	struct cell__ring ring;
 	struct cell_spin spin;
-	struct shared *shared;
+	struct cell__link_shared *shared;
 	struct cell__buf in;
 	size_t in_used; /* bytes of `in` that are done with */
 	struct cell__buf out;
+	size_t out_sent; /* bytes of `out` that are done with */
+	struct cell__reader reader; /* its frame lies in `in` */
 	int handles; /* not closed yet */
+	bool draining;   /* the kernel is dead: large frames are read at once, too */
+	bool freed_late; /* all handles are closed, but the reader is at work */
 	bool paused, closed, broken, is_hot;
 	bool yields;
 	bool resting;      /* nothing is read until the next look */
@@ -93,10 +95,24 @@ struct cell__link {
 
 static void update_polls(struct cell__link *link);
 
-void cell__link_fds_close(struct cell__link_fds *fds)
+static void free_link(struct cell__link *link)
 {
-	for (int i = 0; i < 4; i++)
-		cell__close_fd(&fds->fd[i]);
+	cell__close_fd(&link->fd);
+	cell__close_fd(&link->pipe[0].fd);
+	cell__close_fd(&link->pipe[1].fd);
+	if (link->shared)
+		cell__bulk_unref(&link->shared->bulk);
+	cell__buf_finish(&link->in);
+	cell__buf_finish(&link->out);
+	cell__buf_finish(&link->pipe[0].held);
+	cell__buf_finish(&link->pipe[1].held);
+	free(link);
+}
+
+/* Is nothing to be taken for now? */
+static bool is_held(const struct cell__link *link)
+{
+	return link->paused || (link->reader.at_work && !link->reader.taken);
 }
 
 /* ---- handing output on ---- */
@@ -257,7 +273,7 @@ static void take_in_order(struct cell__link *link)
 {
 	struct place place = place_now(link);
 	read_socket(link);
-	if (!link->closed && !link->broken && !link->paused)
+	if (!link->closed && !link->broken && !is_held(link))
 		take_upto(link, &place);
 }
 
@@ -277,6 +293,8 @@ static void rest_after_much(struct cell__link *link);
 static void handle_hot(uv_timer_t *timer)
 {
 	struct cell__link *link = timer->data;
+	if (is_held(link))
+		return;
 	uint64_t before = given_so_far(link);
 	link->heard = before + link->received;
 	if (link->resting) {
@@ -285,7 +303,7 @@ static void handle_hot(uv_timer_t *timer)
 	}
 	take_in_order(link);
 	rest_after_much(link);
-	if (link->closed || link->broken || link->paused)
+	if (link->closed || link->broken || is_held(link))
 		return;
 	bool quiet = given_so_far(link) == before && holds_nothing(link) && cell__ring_arm(&link->ring);
 	if (quiet && link->last_look) {
@@ -297,7 +315,7 @@ static void handle_hot(uv_timer_t *timer)
 
 static void rest_after_much(struct cell__link *link)
 {
-	if (!link->yields || link->resting || link->closed || link->broken || link->paused ||
+	if (!link->yields || link->resting || link->closed || link->broken || is_held(link) ||
 	    given_so_far(link) + link->received - link->heard < MUCH_BYTES)
 		return;
 	link->resting = true;
@@ -325,7 +343,7 @@ static void become_hot(struct cell__link *link)
 /* A cell ended: nothing more is expected. */
 static void cool_down(struct cell__link *link)
 {
-	if (link->is_hot && !link->paused && holds_nothing(link))
+	if (link->is_hot && !is_held(link) && holds_nothing(link))
 		link->last_look = cell__ring_arm(&link->ring);
 }
 
@@ -365,23 +383,86 @@ static void handle_pipe(uv_poll_t *poll, int status, int events)
 		return;
 	if (is_idle(link) || link->pipe[i].held.size >= PIPE_HOLD_BYTES)
 		take_in_order(link);
-	if (!link->closed && !link->broken && !link->paused)
+	if (!link->closed && !link->broken && !is_held(link))
 		become_hot(link);
 	rest_after_much(link);
 }
 
 static void flush_out(struct cell__link *link)
 {
-	while (link->out.size > 0) {
-		ssize_t n = send(link->fd, link->out.data, link->out.size, MSG_NOSIGNAL | MSG_DONTWAIT);
+	while (cell__link_unread(link) > 0) {
+		ssize_t n = send(link->fd, link->out.data + link->out_sent, cell__link_unread(link), MSG_NOSIGNAL | MSG_DONTWAIT);
 		if (n < 0) {
-			if (errno != EAGAIN && errno != EINTR)
+			if (errno != EAGAIN && errno != EINTR) {
 				cell__buf_finish(&link->out); /* a dead kernel; reading will tell */
+				link->out_sent = 0;
+			}
 			break;
 		}
-		cell__buf_shift(&link->out, (size_t)n);
+		link->out_sent += (size_t)n;
+	}
+	if (link->out_sent == link->out.size) {
+		cell__buf_finish(&link->out);
+		link->out_sent = 0;
+	} else if (link->out_sent > link->out.size / 2) { /* seldom enough: much that is unread is not moved for every byte */
+		cell__buf_shift(&link->out, link->out_sent);
+		link->out_sent = 0;
 	}
 	update_polls(link);
+}
+
+static void hand_on(struct cell__link *link, const struct cell_frame *frame, const struct cell__read *read)
+{
+	link->events->frame(link->owner, frame, read);
+	if (!link->closed && frame->type == CELL_FRAME_RESULT)
+		cool_down(link);
+}
+
+/* Goes on after having been held. */
+static void go_on(struct cell__link *link)
+{
+	link->resting = false;
+	link->is_hot = true;
+	link->last_look = false;
+	uv_timer_start(&link->hot, handle_hot, 0, HOT_INTERVAL_MS);
+	update_polls(link);
+}
+
+static struct cell__link *link_of(struct cell__reader *reader)
+{
+	return (struct cell__link *)((char *)reader - offsetof(struct cell__link, reader));
+}
+
+static void handle_read(struct cell__reader *reader)
+{
+	struct cell__link *link = link_of(reader);
+	if (link->closed)
+		return;
+	hand_on(link, &reader->frame, &reader->read);
+	if (!link->closed && !link->broken && !is_held(link))
+		go_on(link);
+}
+
+static void handle_reader_over(struct cell__reader *reader)
+{
+	if (link_of(reader)->freed_late)
+		free_link(link_of(reader));
+}
+
+static void handle_frame(struct cell__link *link, const struct cell_frame *frame)
+{
+	struct cell__read read = { .problem = NULL };
+	if (frame->type != CELL_FRAME_CALL && frame->type != CELL_FRAME_RESULT && frame->type != CELL_FRAME_DISPLAY) {
+		hand_on(link, frame, NULL);
+		return;
+	}
+	if (!link->draining && cell__reader_wants(frame) && !link->reader.at_work && cell__reader_start(&link->reader, link->loop, frame) == 0) {
+		update_polls(link);
+		return;
+	}
+	cell__read_frame(frame, &read);
+	hand_on(link, frame, &read);
+	cell__read_finish(&read);
 }
 
 /* True while there may be more to decode. */
@@ -413,11 +494,9 @@ static bool handle_next_frame(struct cell__link *link)
 		flush_gather(link);
 		if (link->closed)
 			return false;
-		link->events->frame(link->owner, &frame);
-		if (!link->closed && frame.type == CELL_FRAME_RESULT)
-			cool_down(link);
+		handle_frame(link, &frame);
 	}
-	return !link->closed && !link->broken && !link->paused;
+	return !link->closed && !link->broken && !is_held(link);
 }
 
 static void compact_in(struct cell__link *link)
@@ -432,10 +511,12 @@ static void compact_in(struct cell__link *link)
 static void read_socket(struct cell__link *link)
 {
 	bool last = false;
+	if (is_held(link))
+		return;
 	for (int turn = 0; turn < READS_PER_TURN; turn++) {
 		while (handle_next_frame(link)) {
 		}
-		if (link->closed || link->broken || link->paused || last)
+		if (link->closed || link->broken || is_held(link) || last)
 			return;
 		compact_in(link);
 		struct cell_frame ignored;
@@ -470,7 +551,7 @@ static void handle_socket(uv_poll_t *poll, int status, int events)
 	for (int tries = 0; tries < 2 && !link->closed && (status < 0 || (events & UV_READABLE)); tries++) {
 		uint64_t head = cell__ring_head(&link->ring);
 		read_socket(link);
-		if (link->closed || link->broken || link->paused || !link->rung || answer_bell(link, head))
+		if (link->closed || link->broken || is_held(link) || !link->rung || answer_bell(link, head))
 			break;
 		link->rung = true; /* for the end of the line */
 	}
@@ -482,10 +563,10 @@ static void update_polls(struct cell__link *link)
 	if (link->closed)
 		return;
 	int events = 0;
-	bool reads = !link->paused && !link->broken && !link->resting;
+	bool reads = !is_held(link) && !link->broken && !link->resting;
 	if (reads)
 		events |= UV_READABLE;
-	if (link->out.size > 0 && !link->broken)
+	if (cell__link_unread(link) > 0 && !link->broken)
 		events |= UV_WRITABLE;
 	if (events)
 		uv_poll_start(&link->poll, events, handle_socket);
@@ -501,49 +582,6 @@ static void update_polls(struct cell__link *link)
 }
 
 /* ---- public ---- */
-
-static int make_fds(int pair[2], int out[2], int err_pipe[2], int *ring_fd, struct cell_error *err)
-{
-	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0 || pipe2(out, O_CLOEXEC) < 0 ||
-	    pipe2(err_pipe, O_CLOEXEC) < 0)
-		return cell_fail(err, errno == EMFILE ? CELL_E_LIMIT : CELL_E_IO, errno,
-				 "make a kernel's sockets%s",
-				 errno == EMFILE ? " (raise the limit on open files, ulimit -n: a session needs 3)" : "");
-	*ring_fd = memfd_create("workcell-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	/* Sealed: a kernel that shrinks the memory under us would kill the host with SIGBUS. */
-	if (*ring_fd < 0 || ftruncate(*ring_fd, CELL_RING_MAP_BYTES) < 0 ||
-	    fcntl(*ring_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
-		return cell_fail(err, CELL_E_IO, errno, "make a kernel's output ring");
-	/* Only the reading ends are ours alone; the writing ends must block for those who write. */
-	if (fcntl(out[0], F_SETFL, O_NONBLOCK) < 0 || fcntl(err_pipe[0], F_SETFL, O_NONBLOCK) < 0)
-		return cell_fail(err, CELL_E_IO, errno, "set up a kernel's pipes");
-	return 0;
-}
-
-static void unmap_shared(struct cell__bulk *bulk)
-{
-	struct shared *shared = (struct shared *)bulk;
-	munmap(shared->map, CELL_RING_MAP_BYTES);
-	free(shared);
-}
-
-static int map_shared(int ring_fd, struct shared **ret_shared, struct cell_error *err)
-{
-	struct shared *shared = cell__alloc(1, sizeof *shared);
-	if (!shared)
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
-	void *map = mmap(NULL, CELL_RING_MAP_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, ring_fd, 0);
-	if (map == MAP_FAILED) {
-		free(shared);
-		return cell_fail(err, CELL_E_NOMEM, errno, "map a kernel's output ring");
-	}
-	*shared = (struct shared){
-		.bulk = { .data = (char *)map + CELL_BULK_OFFSET, .size = CELL_BULK_BYTES, .refs = 1, .release = unmap_shared },
-		.map = map,
-	};
-	*ret_shared = shared;
-	return 0;
-}
 
 static int init_handles(struct cell__link *link, struct cell_error *err)
 {
@@ -572,16 +610,18 @@ int cell__link_create(struct cell__loop *loop, const struct cell__link_events *e
 	struct cell__link *link = cell__alloc(1, sizeof *link);
 	if (!link)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
-	int rc = make_fds(pair, out, err_pipe, &ring_fd, err);
+	int rc = cell__link_make_fds(pair, out, err_pipe, &ring_fd, err);
 	struct cell__link_fds theirs = { { pair[1], out[1], err_pipe[1], ring_fd } };
 	link->loop = loop;
 	link->events = events;
 	link->owner = owner;
 	link->fd = pair[0];
+	link->reader.ready = handle_read;
+	link->reader.over = handle_reader_over;
 	link->pipe[0].fd = out[0];
 	link->pipe[1].fd = err_pipe[0];
 	if (rc == 0)
-		rc = map_shared(ring_fd, &link->shared, err);
+		rc = cell__link_map(ring_fd, &link->shared, err);
 	if (rc == 0)
 		rc = init_handles(link, err);
 	if (rc < 0) {
@@ -599,7 +639,7 @@ int cell__link_create(struct cell__loop *loop, const struct cell__link_events *e
 static void look(void *arg)
 {
 	struct cell__link *link = arg;
-	if (!link->paused && !link->broken)
+	if (!is_held(link) && !link->broken)
 		(void)cell_spin_look(&link->ring.ctl->kernel_beat, &link->spin);
 }
 
@@ -623,7 +663,7 @@ int cell__link_send(struct cell__link *link, uint8_t type, uint32_t id, const vo
 				 CELL_FRAME_MAX_RAW);
 	cell__frame_encode_header(&frame, header);
 	size_t sent = 0;
-	if (link->out.size == 0) {
+	if (cell__link_unread(link) == 0) {
 		struct iovec iov[3] = {
 			{ header, sizeof header },
 			{ (void *)json, json_size },
@@ -656,6 +696,11 @@ int cell__link_send(struct cell__link *link, uint8_t type, uint32_t id, const vo
 	return 0;
 }
 
+size_t cell__link_unread(const struct cell__link *link)
+{
+	return link->out.size - link->out_sent;
+}
+
 struct cell__bulk *cell__link_bulk(struct cell__link *link)
 {
 	return &link->shared->bulk;
@@ -679,13 +724,10 @@ void cell__link_pause(struct cell__link *link, bool paused)
 	link->paused = paused;
 	if (paused && link->is_hot)
 		uv_timer_stop(&link->hot);
-	if (!paused && !link->closed) {
-		link->resting = false;
-		link->is_hot = true;
-		link->last_look = false;
-		uv_timer_start(&link->hot, handle_hot, 0, HOT_INTERVAL_MS);
-	}
-	update_polls(link);
+	if (!paused && !link->closed)
+		go_on(link);
+	else
+		update_polls(link);
 }
 
 void cell__link_yield(struct cell__link *link, bool yields)
@@ -695,7 +737,7 @@ void cell__link_yield(struct cell__link *link, bool yields)
 
 void cell__link_look(struct cell__link *link)
 {
-	if (!link->paused && !link->broken)
+	if (!is_held(link) && !link->broken)
 		take_all(link);
 }
 
@@ -704,7 +746,10 @@ void cell__link_drain(struct cell__link *link)
 	/* Frames first: what was sent before death still counts, also a result. */
 	bool was_broken = link->broken;
 	link->paused = false;
-	if (!was_broken)
+	link->draining = true;
+	if (cell__reader_await(&link->reader) && !was_broken)
+		hand_on(link, &link->reader.frame, &link->reader.read);
+	if (!was_broken && !link->closed)
 		read_socket(link);
 	if (link->closed)
 		return;
@@ -722,16 +767,10 @@ static void handle_closed(uv_handle_t *handle)
 	struct cell__link *link = handle->data;
 	if (--link->handles > 0)
 		return;
-	cell__close_fd(&link->fd);
-	cell__close_fd(&link->pipe[0].fd);
-	cell__close_fd(&link->pipe[1].fd);
-	if (link->shared)
-		cell__bulk_unref(&link->shared->bulk);
-	cell__buf_finish(&link->in);
-	cell__buf_finish(&link->out);
-	cell__buf_finish(&link->pipe[0].held);
-	cell__buf_finish(&link->pipe[1].held);
-	free(link);
+	if (link->reader.at_work)
+		link->freed_late = true;
+	else
+		free_link(link);
 }
 
 void cell__link_close(struct cell__link *link)

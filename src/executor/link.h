@@ -8,14 +8,15 @@
 #ifndef CELL_EXECUTOR_LINK_H
 #define CELL_EXECUTOR_LINK_H
 
-#include "executor/executor.h"
+#include "executor/answer.h"
 #include "wire/frame.h"
 #include "wire/ring.h"
 
 struct cell__link;
 
 struct cell__link_events {
-	void (*frame)(void *owner, const struct cell_frame *frame);
+	/* read: what a DISPLAY, RESULT or CALL says; nothing for other frames. */
+	void (*frame)(void *owner, const struct cell_frame *frame, const struct cell__read *read);
 	void (*output)(void *owner, enum cell_stream stream, const char *bytes, size_t size);
 	/* The kernel closed its end (reason NULL) or broke the protocol. */
 	void (*broken)(void *owner, const char *reason);
@@ -32,6 +33,8 @@ int cell__link_create(struct cell__loop *loop, const struct cell__link_events *e
 /* Queues what the socket does not take at once. */
 int cell__link_send(struct cell__link *link, uint8_t type, uint32_t id, const void *json, size_t json_size,
 		    const void *raw, size_t raw_size, struct cell_error *err);
+/* Bytes that were queued and that the kernel has not taken yet. */
+size_t cell__link_unread(const struct cell__link *link);
 /* The bulk area of the shared memory; borrowed. */
 struct cell__bulk *cell__link_bulk(struct cell__link *link);
 void cell__link_set_interrupt(struct cell__link *link, uint32_t run_id);

@@ -286,6 +286,7 @@ const struct cell__executor cell__sandbox_executor = {
 	.look = cell__subprocess_look,
 	.run = cell__subprocess_run,
 	.reply = cell__subprocess_reply,
+	.unread = cell__subprocess_unread,
 	.bulk = cell__subprocess_bulk,
 	.interrupt = cell__subprocess_interrupt,
 	.pause = cell__subprocess_pause,

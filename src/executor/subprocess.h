@@ -49,6 +49,7 @@ char *cell__subprocess_init_json(const struct cell__kernel_spec *spec);
 void cell__subprocess_probe(struct cell__executor_host *host, struct cell_executor_info *info);
 void cell__subprocess_look(struct cell__kernel *base);
 int cell__subprocess_run(struct cell__kernel *base, uint32_t run_id, const char *code, size_t size, struct cell_error *err);
+size_t cell__subprocess_unread(const struct cell__kernel *base);
 struct cell__bulk *cell__subprocess_bulk(struct cell__kernel *base);
 int cell__subprocess_reply(struct cell__kernel *base, uint32_t id, const char *json, size_t json_size, const void *raw,
 			   size_t raw_size, struct cell_error *err);

@@ -261,7 +261,8 @@ static void handle_ready_frame(struct cell__sub_kernel *kernel, const struct cel
 		return;
 	}
 	json_error_t problem;
-	json_t *ready = json_loadb((const char *)frame->json, frame->json_size, 0, &problem);
+	bool fits = frame->json_size <= CELL_LIMIT_LARGE_BYTES;
+	json_t *ready = fits ? json_loadb((const char *)frame->json, frame->json_size, 0, &problem) : NULL;
 	const char *message = NULL;
 	if (!ready) {
 		handle_link_broken(kernel, "READY that is not JSON");
@@ -287,59 +288,49 @@ static void handle_ready_frame(struct cell__sub_kernel *kernel, const struct cel
 	json_decref(ready);
 }
 
-static void handle_frame(void *owner, const struct cell_frame *frame)
+static const char *handle_hello(struct cell__sub_kernel *kernel)
+{
+	if (kernel->up)
+		return "HELLO twice";
+	kernel->up = true;
+	if (!kernel->pooled)
+		return NULL;
+	struct cell__sub_pool *pool = cell__sub_pool_find(kernel->env, kernel->plan);
+	if (pool) {
+		pool->deaths = 0;
+		cell__sub_pool_confine(kernel->env, pool);
+	}
+	cell__sub_check_prewarms(kernel->env);
+	return NULL;
+}
+
+static void handle_frame(void *owner, const struct cell_frame *frame, const struct cell__read *read)
 {
 	struct cell__sub_kernel *kernel = owner;
-	struct cell__answer answer;
-	struct cell__bundle bundle;
-	json_t *memory = NULL;
 	const char *problem = NULL;
 	switch (frame->type) {
 	case CELL_FRAME_HELLO:
-		if (kernel->up) {
-			problem = "HELLO twice";
-			break;
-		}
-		kernel->up = true;
-		if (kernel->pooled) {
-			struct cell__sub_pool *pool = cell__sub_pool_find(kernel->env, kernel->plan);
-			if (pool) {
-				pool->deaths = 0;
-				cell__sub_pool_confine(kernel->env, pool);
-			}
-			cell__sub_check_prewarms(kernel->env);
-		}
+		problem = handle_hello(kernel);
 		break;
 	case CELL_FRAME_READY:
 		handle_ready_frame(kernel, frame);
 		break;
 	case CELL_FRAME_DISPLAY:
-		if (kernel->state != CELL_KERNEL_LIVE)
-			problem = "DISPLAY before READY";
-		else if (!(problem = cell__answer_display(frame, &bundle, &memory)))
-			kernel->events->display(kernel->owner, &bundle);
-		break;
 	case CELL_FRAME_RESULT:
-		if (kernel->state != CELL_KERNEL_LIVE)
-			problem = "RESULT before READY";
-		else if (!(problem = cell__answer_result(frame, &answer, &memory))) {
-			cell_ended(kernel);
-			kernel->events->result(kernel->owner, frame->id, &answer);
-		}
-		break;
 	case CELL_FRAME_CALL:
-		if (kernel->state != CELL_KERNEL_LIVE)
-			problem = "CALL before READY";
-		else
-			problem = kernel->events->call(kernel->owner, frame->id, (const char *)frame->json, frame->json_size,
-						       frame->raw, frame->raw_size);
+		if (kernel->state != CELL_KERNEL_LIVE) {
+			problem = "a frame before READY";
+			break;
+		}
+		if (frame->type == CELL_FRAME_RESULT && !read->problem)
+			cell_ended(kernel);
+		problem = cell__answer_hand_on(frame, read, kernel->events, kernel->owner);
 		break;
 	default:
 		problem = "a frame that only the host sends";
 	}
 	if (problem)
 		handle_link_broken(kernel, problem);
-	json_decref(memory);
 }
 
 static void handle_output(void *owner, enum cell_stream stream, const char *bytes, size_t size)
@@ -386,6 +377,12 @@ int cell__subprocess_reply(struct cell__kernel *base, uint32_t id, const char *j
 	if (!kernel->link)
 		return cell_fail(err, CELL_E_KERNEL, 0, "the kernel is gone");
 	return cell__link_send(kernel->link, CELL_FRAME_REPLY, id, json, json_size, raw, raw_size, err);
+}
+
+size_t cell__subprocess_unread(const struct cell__kernel *base)
+{
+	const struct cell__sub_kernel *kernel = (const struct cell__sub_kernel *)base;
+	return kernel->link ? cell__link_unread(kernel->link) : 0;
 }
 
 struct cell__bulk *cell__subprocess_bulk(struct cell__kernel *base)

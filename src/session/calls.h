@@ -9,6 +9,7 @@
 
 #include "executor/executor.h"
 #include "loop/call.h"
+#include "session/budget.h"
 
 struct cell__gate;
 struct cell__kernel_call;
@@ -22,15 +23,18 @@ struct cell__calls {
 	void (*output)(void *owner, enum cell_stream stream, const char *bytes, size_t size);
 	/* An image in the answer of a tool. */
 	void (*image)(void *owner, const void *bytes, size_t size);
+	/* The kernel does not read its answers: it has to be ended. */
+	void (*ignored)(void *owner);
 	void *owner;
+	struct cell__budget budget;
+	bool is_ignored;
 	struct cell__kernel_call *first;
 	size_t count;
 	uint32_t highest_id; /* seen */
 };
 
 /* NULL, or what the kernel did that no honest one does. */
-const char *cell__calls_handle(struct cell__calls *calls, uint32_t id, const char *json, size_t json_size, const void *raw,
-			       size_t raw_size);
+const char *cell__calls_handle(struct cell__calls *calls, const struct cell__asked *asked);
 /* The kernel is gone: nobody waits for the answers. */
 void cell__calls_cancel(struct cell__calls *calls);
 

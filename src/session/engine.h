@@ -18,6 +18,7 @@ struct cell_engine {
 	void *log_arg;
 	struct cell_session *sessions; /* loop's thread */
 	struct cell_space *spaces;     /* loop's thread */
+	struct cell__budget *budgets;  /* loop's thread: of all kernels */
 };
 
 /* For functions that wait, before they do: from a callback of the engine that would be for ever. */

@@ -9,6 +9,8 @@
 static const struct cell__kernel_events kernel_events;
 static void handle_output(void *owner, enum cell_stream stream, const char *bytes, size_t size);
 static void handle_tool_image(void *owner, const void *bytes, size_t size);
+static void handle_ignored(void *owner);
+static size_t unread_of(const void *owner);
 
 /* ---- opening and leaving ---- */
 
@@ -105,8 +107,10 @@ int cell__seat_open(struct cell_session *session, struct cell_error *err)
 	seat->calls = (struct cell__calls){
 		.kernel = seat->kernel, .session_id = session->id, .gate = &seat->gate,
 		.principal = &session->principal,
-		.output = handle_output, .image = handle_tool_image, .owner = seat,
+		.output = handle_output, .image = handle_tool_image, .ignored = handle_ignored, .owner = seat,
+		.budget = { .unread = unread_of, .owner = seat->kernel },
 	};
+	cell__budget_join(&seat->calls.budget, &session->engine->budgets);
 	session->seat = seat;
 	return 0;
 }
@@ -273,11 +277,23 @@ static void handle_result(void *owner, uint32_t run_id, const struct cell__answe
 	cell__outcome_answered(run, seat->gate.refused > 0, answer);
 }
 
-static const char *handle_call(void *owner, uint32_t id, const char *json, size_t json_size, const void *raw,
-			       size_t raw_size)
+static const char *handle_call(void *owner, const struct cell__asked *asked)
 {
 	struct cell__seat *seat = owner;
-	return cell__calls_handle(&seat->calls, id, json, json_size, raw, raw_size);
+	return cell__calls_handle(&seat->calls, asked);
+}
+
+static void handle_ignored(void *owner)
+{
+	struct cell__seat *seat = owner;
+	seat->violation = "it does not read the answers to its calls, and too many wait for it";
+	seat->session->executor->close(seat->kernel, 0);
+}
+
+static size_t unread_of(const void *owner)
+{
+	const struct cell__kernel *kernel = owner;
+	return kernel->executor->unread ? kernel->executor->unread(kernel) : 0;
 }
 
 static void handle_exited(void *owner, const struct cell__exit *how)
@@ -286,6 +302,7 @@ static void handle_exited(void *owner, const struct cell__exit *how)
 	struct cell_session *session = seat->session;
 	struct cell__run *run = cell__seat_run(seat);
 	bool was_current = session->seat == seat;
+	cell__budget_leave(&seat->calls.budget); /* after this its kernel is gone */
 	if (was_current) {
 		end_calls(seat);
 		session->seat = NULL;

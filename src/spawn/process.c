@@ -178,8 +178,14 @@ static void handle_writable(uv_poll_t *poll, int status, int events)
 		return;
 	}
 	process->stdin_sent += (size_t)n;
-	if (process->stdin_sent < waiting->size)
+	if (process->stdin_sent < waiting->size) {
+		/* Or what was sent would stay for as long as it never reads all. */
+		if (process->stdin_sent > waiting->size / 2) {
+			cell__buf_shift(waiting, process->stdin_sent);
+			process->stdin_sent = 0;
+		}
 		return;
+	}
 	cell__buf_finish(waiting);
 	process->stdin_sent = 0;
 	uv_poll_stop(poll);

@@ -11,6 +11,12 @@
 bool cell__json_check(const char *text, size_t size);
 
 /*
+ * What a tree made of this text takes in memory besides the bytes of its strings, at most and roughly: a few bytes of
+ * brackets make hundreds.  For text that may not be JSON at all; a fraction of what parsing costs.
+ */
+size_t cell__json_weigh(const char *text, size_t size);
+
+/*
  * The members of an object whose values are strings, numbers, booleans or null, and whose names have no escapes; checked
  * like the above as they are taken.  It is what most messages are, and for those it spares building a tree.
  */

@@ -35,8 +35,9 @@ struct rig {
 	uint32_t last_raw_size;
 };
 
-static void handle_frame(void *owner, const struct cell_frame *frame)
+static void handle_frame(void *owner, const struct cell_frame *frame, const struct cell__read *read)
 {
+	(void)read;
 	struct rig *rig = owner;
 	pthread_mutex_lock(&rig->lock);
 	int json_size = frame->json_size < 100 ? (int)frame->json_size : 0;
