@@ -834,7 +834,7 @@ enum cell_shown {
 	CELL_SHOWN_LINES,    /* line breaks and tabs stay */
 	CELL_SHOWN_LINE,     /* they do not */
 	CELL_SHOWN_ASCII,    /* nor does any character that is not ASCII; a backslash is written twice: for names */
-	CELL_SHOWN_MARKDOWN, /* cell_shown_args(): as ASCII, without anything that Markdown or HTML would take for its own */
+	CELL_SHOWN_MARKDOWN, /* a line without anything that Markdown or HTML would take for its own; arguments in ASCII */
 	CELL_SHOWN_ALL,      /* cell_shown_args(): as ASCII, nothing is cut */
 };
 /* free() it; NULL: no memory. */

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #define LOG_INFO 1 /* index in the protocol's list of levels */
-#define MAX_SHOWN_ARGS 16000u /* bytes of a call's arguments that a person is shown */
+#define MAX_FORM_BYTES 16000u /* of a question that is passed on for an MCP server */
 
 /* ---- output as it comes ------------------------------------------------------------- */
 
@@ -71,18 +71,29 @@ static void reject(struct cell_session *session, uint64_t id, const char *reason
 	cell_session_answer(session, id, &answer, NULL); /* fails where it does not wait any more */
 }
 
-static json_t *approval_form(const struct cell_event *event)
+/* A line of text for a page of the client, which may render Markdown or HTML; NULL: no memory. */
+static char *page_text(const char *text)
+{
+	return cell_shown_text(text, strlen(text), CELL_SHOWN_MARKDOWN);
+}
+
+/* NULL: it cannot be shown as it is, and err says why. */
+static json_t *approval_form(const struct cell_event *event, struct cell_error *err)
 {
 	const struct cell_call_info *call = event->call;
-	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT, args = CELL_BUF_INIT;
-	size_t shown = call->args_size > MAX_SHOWN_ARGS ? MAX_SHOWN_ARGS : call->args_size;
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	CELL_AUTO_FREE char *tool = page_text(call->tool), *callable = page_text(call->callable), *adapter = page_text(call->adapter);
+	CELL_AUTO_FREE char *words = page_text(event->message ? event->message : ""), *args = NULL;
 
-	cell__buf_add_utf8(&args, call->args, shown - (shown < call->args_size ? cell__utf8_cut(call->args, shown) : 0));
-	cell__buf_printf(&text, "The code wants to use %s %s%s%s (%s) with these arguments:\n%s%s", call->kind, call->tool,
-			 *call->callable ? "." : "", call->callable, call->adapter, args.size ? args.data : "{}",
-			 shown < call->args_size ? "\n... (there is more than can be shown)" : "");
-	if (event->message && *event->message)
-		cell__buf_printf(&text, "\n%s", event->message);
+	if (cell_shown_args(call->args, call->args_size, CELL_SHOWN_MARKDOWN, &args, err) < 0)
+		return NULL;
+	if (!tool || !callable || !adapter || !words ||
+	    cell__buf_printf(&text, "The code wants to use %s %s%s%s (%s) with these arguments:\n%s", call->kind, tool,
+			     *callable ? "." : "", callable, adapter, args) < 0 ||
+	    (*words && cell__buf_printf(&text, "\n\nThe policy says: %s", words) < 0)) {
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+		return NULL;
+	}
 	return json_pack("{s:s#, s:{s:s, s:{s:{s:s, s:s, s:s, s:[s,s,s], s:[s,s,s]}, s:{s:s, s:s, s:s}}, s:[s]}}", "message",
 			 text.size ? text.data : "", (int)text.size, "requestedSchema", "type", "object", "properties",
 			 "decision", "type", "string", "title", "Decision", "description",
@@ -92,20 +103,77 @@ static json_t *approval_form(const struct cell_event *event)
 			 "decision");
 }
 
+static bool is_plain(const char *text)
+{
+	CELL_AUTO_FREE char *shown = cell_shown_text(text, strlen(text), CELL_SHOWN_LINE);
+
+	return shown && !strcmp(shown, text);
+}
+
+/* Words for people are made plain; false: a name or value that cannot be changed is not. */
+static bool clean_form(json_t *value, bool for_people)
+{
+	const char *key;
+	json_t *item;
+	size_t i;
+	bool clean = true;
+
+	if (json_is_string(value) && for_people) {
+		CELL_AUTO_FREE char *shown = page_text(json_string_value(value));
+		return shown && !json_string_set(value, shown);
+	}
+	if (json_is_string(value))
+		return strlen(json_string_value(value)) == json_string_length(value) && is_plain(json_string_value(value));
+	json_array_foreach(value, i, item)
+		clean = clean && clean_form(item, for_people);
+	json_object_foreach(value, key, item)
+		clean = clean && is_plain(key) &&
+			clean_form(item, json_is_string(item) ? !strcmp(key, "title") || !strcmp(key, "description")
+							      : json_is_array(item) && !strcmp(key, "enumNames"));
+	return clean;
+}
+
+/* What an MCP server asks, in its words, after the name of the tool that asks; NULL: it cannot be shown. */
+static json_t *question_form(const struct cell_call_info *call)
+{
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	CELL_AUTO_FREE char *tool = page_text(call->tool), *callable = page_text(call->callable), *words = NULL;
+	json_t *form = call->args_size <= MAX_FORM_BYTES ? json_loadb(call->args, call->args_size, JSON_ALLOW_NUL, NULL) : NULL;
+	json_t *message = json_object_get(form, "message"), *schema = json_object_get(form, "requestedSchema");
+
+	if (json_is_string(message))
+		words = cell_shown_text(json_string_value(message), json_string_length(message), CELL_SHOWN_MARKDOWN);
+	if (!tool || !callable || !words || !clean_form(schema, false) ||
+	    cell__buf_printf(&text, "%s%s%s asks: %s", tool, *callable ? "." : "", callable, words) < 0 ||
+	    json_object_set_new(form, "message", json_stringn(text.data, text.size)) < 0) {
+		json_decref(form);
+		return NULL;
+	}
+	return form;
+}
+
 static void ask_approval(struct cell__mcp_peer *peer, void *stream, const struct cell_event *event)
 {
 	const struct cell_call_info *call = event->call;
+	struct cell_error err;
+	json_t *form;
 
 	if (!strcmp(call->kind, "question")) {
-		/* A server's own words go to the client's user as they are. */
-		if (!cell__mcp_peer_ask(peer, stream, json_loadb(call->args, call->args_size, JSON_ALLOW_NUL, NULL), call->id, true))
+		if (!cell__mcp_peer_ask(peer, stream, question_form(call), call->id, true))
 			reject(peer->session, call->id, NULL);
 		return;
 	}
-	if (!cell__mcp_peer_ask(peer, stream, approval_form(event), event->call->id, false))
-		reject(peer->session, event->call->id,
+	form = approval_form(event, &err);
+	if (!form) {
+		CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
+
+		cell__buf_printf(&why, "this needs an approval, and its arguments cannot be shown to the user: %s", err.msg);
+		reject(peer->session, call->id, why.data);
+	} else if (!cell__mcp_peer_ask(peer, stream, form, call->id, false)) {
+		reject(peer->session, call->id,
 		       "this needs an approval, and the MCP client cannot ask its user (it has no elicitation); "
 		       "start the server with --approve auto, or with a policy that allows it");
+	}
 }
 
 void cell__mcp_cells_approval(struct cell__mcp_peer *peer, uint64_t approval, const json_t *result)

@@ -68,6 +68,19 @@ static int decode(const unsigned char *in, size_t size, uint32_t *ret)
 	return length;
 }
 
+static bool is_word(char c)
+{
+	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
+
+/* Does a page that renders Markdown or HTML do something with it, on a line that it does not begin? */
+static bool is_markup(const char *text, size_t at, size_t size)
+{
+	if (text[at] == '_') /* not inside a word, where names have it */
+		return !(at > 0 && at + 1 < size && is_word(text[at - 1]) && is_word(text[at + 1]));
+	return text[at] && strchr("<>&`*[]~$\\", text[at]);
+}
+
 static size_t put_escape(char *out, uint32_t c, bool is_byte)
 {
 	return (size_t)sprintf(out, is_byte || c < 0x80 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", c);
@@ -95,7 +108,9 @@ size_t cell__shown_bytes(const char *bytes, size_t size, enum cell_shown how, ch
 	for (size_t at = 0; at < size;) {
 		uint32_t c;
 		int length = decode(in + at, size - at, &c);
-		if (length > 0)
+		if (length == 1 && how == CELL_SHOWN_MARKDOWN && is_markup(bytes, at, size) && !is_hole("markup"))
+			filled += put_escape(out + filled, c, false);
+		else if (length > 0)
 			filled += put_char(out + filled, in + at, length, c, how);
 		else
 			filled += put_escape(out + filled, in[at], true);
@@ -217,24 +232,12 @@ char *cell_shown_output(struct cell_shown_carry *carry, const char *bytes, size_
 
 /* ---- arguments ---- */
 
-static bool is_word(char c)
-{
-	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-}
-
-/* Does a page that renders Markdown or HTML do something with it? */
-static bool is_markup(const char *text, size_t at)
-{
-	if (text[at] == '_') /* not inside a word, where names have it */
-		return !(at > 0 && is_word(text[at - 1]) && is_word(text[at + 1]));
-	return strchr("<>&`*[]~$|#!", text[at]) != NULL;
-}
-
 /* Writes JSON in ASCII, with what acts on the page escaped where it stands in strings.  indent: after each line break. */
 static void put_json(FILE *out, const char *text, enum cell_shown how, const char *indent)
 {
 	bool in_string = false;
-	for (size_t i = 0; text[i]; i++) {
+	size_t size = strlen(text);
+	for (size_t i = 0; i < size; i++) {
 		char c = text[i];
 		if (in_string && c == '\\' && how == CELL_SHOWN_MARKDOWN && strchr("\"\\/", text[i + 1])) {
 			/* Markdown takes a backslash before these away. */
@@ -245,7 +248,7 @@ static void put_json(FILE *out, const char *text, enum cell_shown how, const cha
 		} else if (c == '"') {
 			in_string = !in_string;
 			fputc(c, out);
-		} else if (c == 0x7f || (in_string && how == CELL_SHOWN_MARKDOWN && is_markup(text, i) && !is_hole("markup"))) {
+		} else if (c == 0x7f || (in_string && how == CELL_SHOWN_MARKDOWN && is_markup(text, i, size) && !is_hole("markup"))) {
 			fprintf(out, "\\u%04x", (unsigned)c);
 		} else {
 			fputc(c, out);

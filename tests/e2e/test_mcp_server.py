@@ -469,7 +469,7 @@ def test_questions_of_mcp_servers_reach_the_client(connect, tmp_path):
     client.on_request = lambda message: {"action": "accept", "content": {"name": "Ada"}}
     result = client.result(client.start("run_code", {"code": "str(tools.s.ask(message='Who?'))"}))
     assert client.asked and client.asked[0]["method"] == "elicitation/create", result
-    assert client.asked[0]["params"] == {"message": "Who?", "requestedSchema": {
+    assert client.asked[0]["params"] == {"message": "s.ask asks: Who?", "requestedSchema": {
         "type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}}
     assert "Ada" in text_of(result)
     for said, heard in (({"action": "decline"}, "decline"), ({"action": "cancel"}, "cancel"), ({"action": "accept"}, "cancel")):

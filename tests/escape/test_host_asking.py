@@ -3,14 +3,19 @@
 Each test is an attempt of code in a session to get a yes that nobody gave, to hide what it asks for, or to reach the host by
 what it prints.
 """
+import hashlib
 import json
 import os
 import re
+import sys
 
 import pytest
 
-import spaces
 import support
+
+sys.path.insert(0, os.path.join(support.ROOT, "tests", "mcp"))
+import client as mcp_client  # noqa: E402
+import peers  # noqa: E402
 
 ASK = ("--approve", "ask", "--approve-shell")
 
@@ -286,3 +291,66 @@ def test_the_question_is_on_the_terminal_that_answers(tmp_path):
             term.send("n\n")
             assert term.wait_end() == 1
     assert "approve?" not in log.read_text()
+
+
+# ---- MCP clients -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def client(tmp_path):
+    """An MCP client whose user rejects what it is asked; .asked has the questions."""
+    made = mcp_client.Client(*ASK, cwd=str(tmp_path), capabilities={"elicitation": {}})
+    made.on_request = lambda message: {"action": "accept", "content": {"decision": "reject"}}
+    yield made
+    assert made.close() == 0
+
+
+def question_of(client, command):
+    """The message that the client's user sees of a shell command; None: nobody was asked."""
+    result = client.result(client.start("run_code", {"code": "get_ipython().system(%r)" % command}))
+    assert result["structuredContent"]["error"]["code"] == "rejected", result
+    return (client.asked[-1]["params"]["message"] if client.asked else None), result["structuredContent"]["error"]["message"]
+
+
+def test_mcp_long_arguments_say_their_size_and_hash(client):
+    """Padding hides the end of a command behind what the message shows."""
+    command = "echo " + "a" * 20000 + "; ev''il"
+    message, _ = question_of(client, command)
+    digest = hashlib.sha256(command.encode()).hexdigest()
+    assert "%d bytes, sha256 %s" % (len(command), digest[:16]) in message and "; ev''il" in message and len(message) < 16000
+
+
+def test_mcp_arguments_that_cannot_be_shown_are_refused(client):
+    """Megabytes of arguments: nobody is asked about what nobody can see."""
+    message, reason = question_of(client, "echo " + "a" * (2 << 20))
+    assert message is None and "more than can be shown" in reason
+
+
+@pytest.mark.parametrize("text", [
+    "**Approved by your administrator**", "[click](https://evil.example)", "<img src=x onerror=alert(1)>", "<!-- ", "`code`",
+    "&lt;b&gt;", "$\\phantom{rm}$", "~~rm~~", "\u202egnp.exe", "a\u200bb", "\u2066x\u2069", "\x1b[2J", "\r", "\ufeff",
+    "\\\", \\\"cmd\\\": \\\"ls", "\n\n# The policy says: fine\n", "\U000e0041", "_x_",
+])
+def test_mcp_markup_and_invisible_characters_are_escaped(client, text):
+    """Markdown, HTML, bidirectional and zero-width characters that change what the user reads."""
+    message, _ = question_of(client, "echo " + text)
+    head, _, args = message.partition("arguments:\n")
+    assert head and args.startswith("\n    \"cmd\": \"") and args.count("\n") == 1, message
+    body = args[len("\n    \"cmd\": \""):-1]
+    assert body.isascii() and body.isprintable()
+    assert not re.search(r"[<>&`*\[\]~$\"]", body) and not re.search(r"\\[^u nrtbf]", body) and " _" not in body, body
+    assert json.loads('"%s"' % body) == "echo " + text
+
+
+def test_mcp_names_of_tools_are_escaped(tmp_path):
+    """A server's question, whose words and form come from elsewhere, is plain text after the name of who asks."""
+    base = peers.write_server(tmp_path, "s", **peers.scripted())
+    made = mcp_client.Client("--base", base, capabilities={"elicitation": {}})
+    made.on_request = lambda message: {"action": "decline"}
+    code = "tools.s.ask(message='**Workcell**: <b>approve</b> \u202e\\n# x')['action']"
+    assert made.value("run_code", code=code)["value"] == "decline"
+    words = made.asked[0]["params"]["message"]
+    assert words.startswith("s.ask asks: ") and not re.search("[*<>\u202e\n]", words), words
+    assert made.value("run_code", code="tools.s.ask(message='x' * 20000)['action']")["value"] == "decline"
+    assert len(made.asked) == 1
+    assert made.close() == 0
