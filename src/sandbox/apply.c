@@ -274,6 +274,14 @@ static int mount_tmpfs(const char *path, uint64_t bytes, uint64_t mode)
 	return mount("tmpfs", path, "tmpfs", MS_BITS_NOSUID | MS_BITS_NODEV, options);
 }
 
+static int mount_proc(const char *path, bool processes_alone)
+{
+	char status[4096];
+	if ((size_t)snprintf(status, sizeof status, "%s/self/status", path) < sizeof status && access(status, F_OK) == 0)
+		return 0;
+	return mount("proc", path, "proc", MS_BITS_NOSUID | MS_BITS_NODEV | MS_BITS_NOEXEC, processes_alone ? "subset=pid" : NULL);
+}
+
 /*
  * The new root is mounted over /tmp, which every system has; pivot_root takes it from there, and /tmp of the host is
  * seen again below the old root.
@@ -502,7 +510,7 @@ static int run_step(struct cell_apply *apply, const struct cell_plan_step *step,
 			return -1;
 		return mount_tmpfs(a, step->arg, step->arg2);
 	case CELL_OP_PROC:
-		return mount("proc", a, "proc", MS_BITS_NOSUID | MS_BITS_NODEV | MS_BITS_NOEXEC, NULL);
+		return mount_proc(a, step->arg == 1);
 	case CELL_OP_PTS:
 		return mount("devpts", a, "devpts", MS_BITS_NOSUID | MS_BITS_NOEXEC, "newinstance,ptmxmode=0666,mode=620");
 	case CELL_OP_MASK:

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "sandbox/build.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <linux/landlock.h>
@@ -226,25 +227,56 @@ static void devices(struct builder *b, const struct cell__policy *policy)
 
 /*
  * What in /proc speaks of the whole machine in ways that help an attacker, or changes it.  /proc/sys matters most: its
- * files believe in the host's root by number alone.
+ * files believe in the host's root by number alone.  These are hidden also where they are not there yet.
  */
 static const char *const masked[] = {
-	"/proc/acpi",        "/proc/asound",        "/proc/bus",         "/proc/config.gz",   "/proc/driver",
-	"/proc/fs",          "/proc/irq",           "/proc/kallsyms",    "/proc/kcore",       "/proc/key-users",
-	"/proc/keys",        "/proc/kmsg",          "/proc/kpagecgroup", "/proc/kpagecount",  "/proc/kpageflags",
-	"/proc/latency_stats", "/proc/modules",     "/proc/mtrr",        "/proc/pagetypeinfo", "/proc/sched_debug",
-	"/proc/scsi",        "/proc/slabinfo",      "/proc/swaps",       "/proc/sys",         "/proc/sysrq-trigger",
-	"/proc/sysvipc",     "/proc/timer_list",    "/proc/timer_stats", "/proc/vmallocinfo", "/proc/zoneinfo",
-	"/proc/iomem",       "/proc/ioports",       "/proc/interrupts",  "/proc/diskstats",   "/proc/partitions",
+	"acpi",    "asound",    "bus",       "config.gz",  "driver",       "fs",          "irq",         "kallsyms",
+	"kcore",   "key-users", "keys",      "kmsg",       "kpagecgroup",  "kpagecount",  "kpageflags",  "latency_stats",
+	"modules", "mtrr",      "pagetypeinfo", "sched_debug", "scsi",     "slabinfo",    "swaps",       "sys",
+	"sysrq-trigger", "sysvipc", "timer_list", "timer_stats", "vmallocinfo", "zoneinfo", "iomem",     "ioports",
+	"interrupts", "diskstats", "partitions",
 };
 
-static void own_proc(struct builder *b)
+/* What programs cannot do without, and that tells little. */
+static const char *const shown[] = {
+	"cpuinfo", "filesystems", "loadavg", "meminfo", "mounts", "net", "self", "stat", "thread-self", "uptime", "version", "vmstat",
+};
+
+static bool is_listed(const char *name, const char *const *list, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		if (strcmp(name, list[i]) == 0)
+			return true;
+	return false;
+}
+
+static void mask_proc(struct builder *b, const char *name)
+{
+	char path[sizeof "/proc/" + NAME_MAX];
+	snprintf(path, sizeof path, "/proc/%s", name);
+	SHELL(CELL_OP_MASK, 0, 0, 0, path, "");
+}
+
+/*
+ * Processes alone where nobody needs more; else what there is now is hidden name by name, all but the list above.  Where the kernel
+ * cannot (before Linux 5.8), the first step is passed over and the rest serves both.
+ */
+static void own_proc(struct builder *b, const struct cell__policy *policy)
 {
 	SHELL(CELL_OP_DIR, 0, 0755, 0, "/proc", "");
+	if (!policy->shows_machine && !is_hole("subset") && !is_hole("mask"))
+		SHELL(CELL_OP_PROC, CELL_STEP_OPTIONAL, 1, 0, "/proc", "");
 	SHELL(CELL_OP_PROC, CELL_STEP_OPTIONAL, 0, 0, "/proc", "");
 	for (size_t i = 0; i < sizeof masked / sizeof *masked; i++)
-		if (access(masked[i], F_OK) == 0)
-			SHELL(CELL_OP_MASK, 0, 0, 0, masked[i], "");
+		mask_proc(b, masked[i]);
+	DIR *dir = opendir("/proc");
+	for (struct dirent *entry; dir && (entry = readdir(dir));)
+		if (entry->d_name[0] != '.' && strspn(entry->d_name, "0123456789") != strlen(entry->d_name) &&
+		    !is_listed(entry->d_name, masked, sizeof masked / sizeof *masked) &&
+		    !is_listed(entry->d_name, shown, sizeof shown / sizeof *shown))
+			mask_proc(b, entry->d_name);
+	if (dir)
+		closedir(dir);
 }
 
 static void shell_stage(struct builder *b, const struct cell__policy *policy, const struct cell__plan_env *env)
@@ -263,7 +295,7 @@ static void shell_stage(struct builder *b, const struct cell__policy *policy, co
 	system_folders(b);
 	own_settings(b, policy);
 	devices(b, policy);
-	own_proc(b);
+	own_proc(b, policy);
 	SHELL(CELL_OP_DIR, 0, 0755, 0, "/run", "");
 	SHELL(CELL_OP_LINK, 0, 0, 0, "/tmp", "/var/tmp");
 	for (size_t i = 0; env->folders && env->folders[i]; i++)
@@ -376,7 +408,7 @@ static int filters(struct builder *b, const struct cell__policy *policy, bool fu
 	CELL_AUTO_BUF struct cell__buf list = CELL_BUF_INIT, refusals = CELL_BUF_INIT, last = CELL_BUF_INIT;
 	/* Without a network namespace there is no way to let some of the network through but not to have it. */
 	struct cell__filter_options options = { .internet = full || policy->network == CELL_NET_FULL, .shared = !full,
-						.cuts = !full && abi < 3 };
+						.cuts = !full && abi < 3, .watch = policy->shows_machine || is_hole("watch") };
 	if (cell__filter_refusals(&options, &refusals, err) < 0 || cell__filter_build(&options, &list, err) < 0 ||
 	    cell__filter_last(&last, err) < 0)
 		return -1;

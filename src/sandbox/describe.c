@@ -69,7 +69,7 @@ int cell__plan_describe(const struct cell_plan_step *step, struct cell__buf *out
 	case CELL_OP_TMPFS:
 		return cell__buf_printf(out, "private %s of %llu MiB", a, arg >> 20);
 	case CELL_OP_PROC:
-		return cell__buf_printf(out, "%s of the new pid namespace", a);
+		return cell__buf_printf(out, "%s of the new pid namespace%s", a, arg ? ", processes alone" : "");
 	case CELL_OP_PTS:
 		return cell__buf_printf(out, "terminals of its own in %s", a);
 	case CELL_OP_MASK:

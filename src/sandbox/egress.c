@@ -92,6 +92,8 @@ static bool v4_is_private(uint32_t a)
 		{ 0x00000000, 8 },  { 0x0a000000, 8 },  { 0x64400000, 10 }, { 0x7f000000, 8 },  { 0xa9fe0000, 16 },
 		{ 0xac100000, 12 }, { 0xc0000000, 24 }, { 0xc0000200, 24 }, { 0xc0a80000, 16 }, { 0xc6120000, 15 },
 		{ 0xc6336400, 24 }, { 0xcb007100, 24 }, { 0xe0000000, 3 },
+		{ 0xc0586300, 24 }, /* 192.88.99.0: a relay into IPv6 */
+		{ 0xa83f8110, 32 }, /* 168.63.129.16: Azure's own services, for the machine alone */
 	};
 	for (size_t i = 0; i < sizeof nets / sizeof *nets; i++)
 		if ((a ^ nets[i].net) >> (32 - nets[i].bits) == 0)
@@ -113,6 +115,8 @@ bool cell__egress_is_private(const struct sockaddr *address)
 		return memcmp(b, zeros, 12) == 0 || v4_is_private(v4);
 	if (b[0] == 0x20 && b[1] == 0x02) /* 6to4 */
 		return v4_is_private((uint32_t)b[2] << 24 | (uint32_t)b[3] << 16 | (uint32_t)b[4] << 8 | b[5]);
+	if (b[0] == 0x20 && b[1] == 0x01 && b[2] == 0 && b[3] == 0) /* Teredo: the address of a relay within */
+		return true;
 	return (b[0] & 0xe0) != 0x20; /* only 2000::/3 is the internet's */
 }
 
@@ -168,6 +172,10 @@ int cell__egress_parse_http(const char *bytes, size_t size, struct cell__egress_
 	const char *second = space ? memchr(space + 1, ' ', (size_t)(line_end - space - 1)) : NULL;
 	if (!second || line_end - second < 9 || strncmp(second + 1, "HTTP/1.", 7) != 0)
 		return -1;
+	/* A line or a text that ends where another reader would not end it. */
+	for (const char *at = bytes; at < line_end; at++)
+		if ((unsigned char)*at < ' ' || *at == 127)
+			return -1;
 	wish.used = (size_t)(end - bytes) + 4;
 	wish.method_size = (size_t)(space - bytes);
 	if (wish.method_size == 7 && strncmp(bytes, "CONNECT", 7) == 0) {

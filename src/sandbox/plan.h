@@ -49,7 +49,7 @@ enum cell_plan_op {
 	CELL_OP_FILE,           /* a: path, b: content */
 	CELL_OP_BIND,           /* a: path on the host, b: path inside, CELL_BIND_* */
 	CELL_OP_TMPFS,          /* a: path, arg: bytes, arg2: mode */
-	CELL_OP_PROC,           /* a: path */
+	CELL_OP_PROC,           /* a: path, arg: 1: processes and nothing else; nothing is done where one is mounted already */
 	CELL_OP_PTS,            /* a: path */
 	CELL_OP_MASK,           /* a: path that must show nothing */
 	CELL_OP_LOOPBACK,       /* brings lo up */

@@ -49,7 +49,8 @@ void cell__sandbox_plan_unref(struct cell__sandbox_plan *plan)
 static int make_key(const struct cell__policy *p, const struct cell__plan_env *env, struct cell__buf *out)
 {
 	const struct cell__policy_list *lists[] = { &p->read, &p->write, &p->hide, &p->hosts };
-	int rc = cell__buf_printf(out, "%s|%d|%d|%llu|%llu|%llu|%llu|%llu|%llu|%llu", p->name, (int)p->level, (int)p->network,
+	int rc = cell__buf_printf(out, "%s|%d|%d|%d|%llu|%llu|%llu|%llu|%llu|%llu|%llu", p->name, (int)p->level, (int)p->network,
+				  (int)p->shows_machine,
 				  (unsigned long long)p->memory_bytes, (unsigned long long)p->pids, (unsigned long long)p->files,
 				  (unsigned long long)p->file_size_bytes, (unsigned long long)p->tmp_bytes,
 				  (unsigned long long)p->cpu_percent, (unsigned long long)p->cpu_time_ms);

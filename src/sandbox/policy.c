@@ -25,11 +25,11 @@ static const struct cell__policy presets[] = {
 	  .output_bytes = 64 * MIB },
 	/* Large tables, packages from the index. */
 	{ .name = "data-science", .level = CELL_LEVEL_FULL, .workspace = CELL_WORKSPACE_RW, .network = CELL_NET_DEPS,
-	  .memory_bytes = 16 * GIB, .pids = 1024, .files = 4096, .file_size_bytes = 16 * GIB, .tmp_bytes = 4 * GIB,
+	  .shows_machine = true, .memory_bytes = 16 * GIB, .pids = 1024, .files = 4096, .file_size_bytes = 16 * GIB, .tmp_bytes = 4 * GIB,
 	  .output_bytes = 256 * MIB },
 	/* A person's own code that should not reach their other files. */
 	{ .name = "developer", .level = CELL_LEVEL_NO_USERNS, .workspace = CELL_WORKSPACE_RW, .network = CELL_NET_FULL,
-	  .memory_bytes = 0, .pids = 4096, .files = 65536, .file_size_bytes = 0, .tmp_bytes = 4 * GIB,
+	  .shows_machine = true, .memory_bytes = 0, .pids = 4096, .files = 65536, .file_size_bytes = 0, .tmp_bytes = 4 * GIB,
 	  .output_bytes = 0 },
 };
 
@@ -468,6 +468,13 @@ static int read_key(struct reader *r, const struct cell__yaml *key, const struct
 		r->policy->workspace = (enum cell__workspace_mode)found;
 		return 0;
 	}
+	if (strcmp(key->text, "machine") == 0) {
+		static const char *const words[] = { "hidden", "shown" };
+		if (one_of(r, value, "machine", words, 2, &found) < 0)
+			return -1;
+		r->policy->shows_machine = found == 1;
+		return 0;
+	}
 	if (strcmp(key->text, "filesystem") == 0)
 		return read_filesystem(r, value);
 	if (strcmp(key->text, "network") == 0)
@@ -476,7 +483,7 @@ static int read_key(struct reader *r, const struct cell__yaml *key, const struct
 		return read_limits(r, value);
 	if (strcmp(key->text, "env") == 0)
 		return read_env(r, value);
-	return bad(r, key, "unknown key '%.40s'; a policy has preset, level, workspace, filesystem, network, limits, env",
+	return bad(r, key, "unknown key '%.40s'; a policy has preset, level, workspace, filesystem, machine, network, limits, env",
 		   key->text);
 }
 

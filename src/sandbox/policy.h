@@ -26,6 +26,7 @@ struct cell__policy {
 	enum cell_plan_level level; /* the least that will do */
 	enum cell__workspace_mode workspace;
 	struct cell__policy_list read, write, hide; /* absolute paths */
+	bool shows_machine; /* files in /proc about all of it, and inotify, which tells of everybody's use of a file */
 	enum cell__network network;
 	struct cell__policy_list hosts; /* "name:port"; "*.name", ":*" and addresses are fine */
 	struct cell__policy_list env;   /* "K=V" */

@@ -8,6 +8,7 @@ struct cell__filter_options {
 	bool internet; /* AF_INET and AF_INET6 sockets may be made */
 	bool shared;   /* files, IPC objects and abstract names are the host's: there are no namespaces of its own */
 	bool cuts;     /* shared, and Landlock does not see truncate() (before Linux 6.2) */
+	bool watch;    /* inotify */
 };
 
 /* Appends struct sock_filter[] to out. */
@@ -16,7 +17,12 @@ int cell__filter_build(const struct cell__filter_options *options, struct cell__
 int cell__filter_refusals(const struct cell__filter_options *options, struct cell__buf *out, struct cell_error *err);
 /* The last one: what the confinement itself needs and nobody after it. */
 int cell__filter_last(struct cell__buf *out, struct cell_error *err);
-/* One line for each group: what it is for.  NULL past the end. */
-const char *cell__filter_group(size_t i, bool *ret_allowed);
+/* A call's number on this machine; -1: it has none. */
+int cell__filter_number(const char *call);
+/*
+ * What was decided of a call: 0 or the errno it answers, once all filters are loaded; ret_conditions: some arguments are
+ * answered otherwise.  False: nobody judged it, it answers ENOSYS.
+ */
+bool cell__filter_judgement(const char *call, const struct cell__filter_options *options, int *ret_error, bool *ret_conditions);
 
 #endif

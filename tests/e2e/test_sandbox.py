@@ -293,10 +293,40 @@ def test_what_is_explained_is_what_is_done(tmp_path, preset):
     planned |= {(path, "rw") for path in re.findall(r"^ *\d+ +\w+ +private (\S+) of", explained, re.M)}
     hidden = set(re.findall(r"^ *\d+ +\w+ +hide (\S+)", explained, re.M))
     done = {tuple(mount) for mount in results[0]["value"] if mount[0] not in hidden}
-    assert done == planned and hidden <= {path for path, _ in results[0]["value"]}, done ^ planned
+    mounted = {path for path, _ in results[0]["value"]}
+    assert done == planned, done ^ planned
+    if preset == "untrusted":  # there is nothing in /proc to be hidden
+        assert "/proc of the new pid namespace, processes alone" in explained and not any(path.startswith("/proc/") for path in mounted)
+    else:
+        assert {path for path in hidden if os.path.lexists(path)} <= mounted
     limits = results[0]["isolation"]["limits"]
     assert ("at most %d bytes of output of a cell" % limits["output_bytes"]["max"] in explained) if "output_bytes" in limits \
         else "bytes of output" not in explained
+
+
+def test_what_is_seen_of_the_machine(tmp_path):
+    """Nothing, unless a policy says so; then what programs read, and no more of it."""
+    code = ("import ctypes, os\n"
+            "def size(path):\n"
+            "    try:\n"
+            "        return len(os.listdir(path)) if os.path.isdir(path) else len(open(path, 'rb').read(100))\n"
+            "    except OSError as e:\n"
+            "        return -e.errno\n"
+            "[[n for n in os.listdir('/proc') if not n.isdigit() and n not in ('self', 'thread-self', 'net') and size('/proc/' + n)], "
+            "ctypes.CDLL(None).inotify_init1(0)]")
+    shown = {"cpuinfo", "filesystems", "loadavg", "meminfo", "mounts", "stat", "uptime", "version", "vmstat"}
+    for policy, seen in [("untrusted", set()), ("data-science", shown), ("developer", shown), ("machine: shown", shown),
+                         ("preset: developer\nmachine: hidden", set())]:
+        if ":" in policy:
+            (tmp_path / "p.yaml").write_text(policy + "\n")
+        work = tmp_path / "work"
+        work.mkdir(exist_ok=True)
+        results, _ = cells(work, code, flags=["--sandbox-policy", str(tmp_path / "p.yaml") if ":" in policy else policy])
+        names, watches = results[0]["value"]
+        assert set(names) == seen and (watches >= 0) == bool(seen), (policy, names, watches)
+    (tmp_path / "p.yaml").write_text("machine: yes\n")
+    results, done = cells(tmp_path / "work", "1", flags=["--sandbox-policy", str(tmp_path / "p.yaml")])
+    assert done.returncode == support.EXIT["invalid"] and "machine" in done.stderr and "shown" in done.stderr, done
 
 
 def test_sandbox_run(tmp_path):

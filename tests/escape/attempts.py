@@ -8,7 +8,7 @@ is harmless: it shows that the attempt would work if it were not denied. "ok" st
 `%(name)s` in the code is filled with facts of the host that test_escape.py prepares.
 """
 
-PRELUDE = r'''
+PRELUDE = r"""
 import ctypes, errno, os, signal, socket, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
@@ -32,7 +32,7 @@ def write(path, data=b"x"):
     with open(path, "wb") as f:
         f.write(data)
 def in_child(fn):
-    """The word fn() answers, from a forked child: for what would spoil this process."""
+    # The word fn() answers, from a forked child: for what would spoil this process.
     r, w = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -45,7 +45,39 @@ def in_child(fn):
     os.close(r)
     _, status = os.waitpid(pid, 0)
     return text or ("signal:%%d" %% os.WTERMSIG(status) if os.WIFSIGNALED(status) else "exit:%%d" %% os.WEXITSTATUS(status))
+FACTS = r'''
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+facts = {"ids": (os.getresuid(), os.getresgid(), os.getgroups()), "nnp": libc.prctl(39, 0, 0, 0, 0), "seccomp": libc.prctl(21),
+         "bounds": [libc.prctl(23, n) for n in range(41)], "name": os.uname().nodename}
+caps = ctypes.create_string_buffer(24)
+libc.syscall(125, (ctypes.c_uint * 2)(0x20080522, 0), caps)
+facts["caps"] = caps.raw
+try:
+    facts["root"] = sorted(os.listdir("/"))
+except OSError as e:
+    facts["root"] = e.errno
+for name, args in {"unshare": (272, 0x10000000), "mount": (165, b"none", b"/tmp", b"tmpfs", 0, 0), "ptrace": (101, 16, 1, 0, 0),
+                   "io_uring": (425, 1, ctypes.create_string_buffer(120)), "raw": (41, 2, 3, 1), "netlink": (41, 16, 3, 0)}.items():
+    ctypes.set_errno(0)
+    facts[name] = libc.syscall(*[ctypes.c_long(a) if isinstance(a, int) else a for a in args]), ctypes.get_errno()
+for path in ("/evil", "/usr/evil", "/etc/evil"):
+    try:
+        open(path, "wb").close()
+        facts[path] = "written"
+    except OSError as e:
+        facts[path] = e.errno
+try:
+    open(SECRET).close()
+    facts["secret"] = "read"
+except OSError as e:
+    facts["secret"] = e.errno
 '''
+def facts(secret):
+    space = {"SECRET": secret}
+    exec(FACTS, space)
+    return repr(space["facts"])
+"""
 
 
 class Attempt:
@@ -68,7 +100,7 @@ FILES = [
     A("cut a file of the host", "out = tr(os.truncate, %(secret)r, 6)", GONE, root_control="ok"),
     A("list the home folder", "out = tr(os.listdir, %(home)r)", GONE, control="ok"),
     A("read ssh configuration", "out = tr(os.listdir, '/etc/ssh')", GONE),
-    A("list the host's /tmp", "out = 'ok:seen' if %(secret_name)r in os.listdir('/tmp') else 'hidden'", "hidden", control="ok"),
+    A("list the host's /tmp", "out = 'ok:seen' if %(secret_name)r in os.listdir(%(secret_parent)r) else 'hidden'", "hidden", control="ok"),
     A("write to the root", "out = tr(write, '/evil')", "EROFS EACCES", root_control=None, layer="seal"),
     A("the root is read-only", "out = 'ro' if os.statvfs('/').f_flag & os.ST_RDONLY else 'ok'", "ro", layer="seal"),
     A("/usr is read-only", "out = 'ro' if os.statvfs('/usr').f_flag & os.ST_RDONLY else 'ok'", "ro", control="ok",
@@ -104,6 +136,34 @@ FILES = [
     A("setuid program", "out = 'ok:%%d' %% os.geteuid() if os.stat('/usr/bin/su').st_mode & 0o4000 and not "
       "os.statvfs('/usr/bin/su').f_flag & os.ST_NOSUID else 'nosuid'", "nosuid"),
     A("make a setuid file", "write('su'); out = tr(os.chmod, 'su', 0o4755)", NO, control="ok", layer="seccomp"),
+    A("a setuid file by fchmod", "out = in_child(lambda: tr(os.fchmod, os.open('su1', os.O_CREAT | os.O_RDWR, 0o755), 0o4755))", NO, control="ok", layer="setuid"),
+    A("a setuid file by fchmodat2", "write('su2'); out = sc(452, -100, b'su2', 0o4755, 0)", NO, control="ok", layer="setuid"),
+    A("a setgid file by fchmodat2", "write('su2'); out = sc(452, -100, b'su2', 0o2755, 0)", NO, control="ok", layer="setuid"),
+    A("a setuid file by fchmodat2 of a descriptor", "out = in_child(lambda: sc(452, os.open('su3', os.O_CREAT | os.O_RDWR, 0o755), b'', 0o4755, 0x1000))", NO,
+      control="ok", layer="setuid"),
+    A("a setuid file by open", "out = tr(os.open, 'su4', os.O_CREAT | os.O_WRONLY, 0o4755)", NO, control="ok", layer="setuid"),
+    A("a setgid file by open", "out = tr(os.open, 'su5', os.O_CREAT | os.O_WRONLY, 0o2755)", NO, control="ok", layer="setuid"),
+    A("a setuid file by the old open", "out = sc(2, b'su6', os.O_CREAT | os.O_WRONLY, 0o4755)", NO, control="ok", layer="setuid"),
+    A("a setuid file by creat", "out = sc(85, b'su7', 0o4755)", NO, control="ok", layer="setuid"),
+    A("a setuid file without a name", "out = tr(os.open, '.', os.O_TMPFILE | os.O_RDWR, 0o4755)", NO, control="ok", layer="setuid"),
+    A("a setuid file by openat2", "out = sc(437, -100, b'su8', struct.pack('QQQ', os.O_CREAT | os.O_WRONLY, 0o4755, 0), 24)", "ENOSYS",
+      control="ok"),
+    A("a setuid file by mknod", "out = sc(133, b'su9', 0o104755, 0)", NO, control="ok", layer="seccomp"),
+    A("a setgid folder", "out = sc(83, b'sgd%%d' %% os.getpid(), 0o2755)", NO, control="ok", layer="setuid"),
+    A("a setuid bit that was got after all", "out = ' '.join(n for n in os.listdir('.') if os.stat(n).st_mode & 0o6000) or 'none'", "none",
+      layer="setuid"),
+    A("a lease on a file of the system", "import fcntl; out = in_child(lambda: tr(fcntl.fcntl, os.open('/usr/bin/env', 0), 1024, 0))", NO,
+      root_control="ok", layer="leases"),
+    A("a lease on a file of the workspace", "import fcntl; write('l'); out = in_child(lambda: tr(fcntl.fcntl, os.open('l', 0), 1024, 0))", NO, control="ok",
+      layer="leases"),
+    A("notices of a folder's use", "import fcntl; out = in_child(lambda: tr(fcntl.fcntl, os.open('/usr/bin', 0), 1026, 1 << 5))", NO, control="ok", layer="leases"),
+    A("watch what others run", "out = sc(294, 0)", "ENOSYS", control="ok", layer="watch"),
+    A("watch by the old call", "out = sc(253)", "ENOSYS", control="ok", layer="watch"),
+    A("what /proc tells of the machine", "out = ' '.join(n for n in sorted(os.listdir('/proc')) if not n.isdigit() and n not in "
+      "('self', 'thread-self')) or 'none'", "none", layer="subset"),
+    A("the kernel's command line", "out = tr(read, '/proc/cmdline')", "ENOENT", control="ok", layer="subset"),
+    A("locks of the whole machine", "out = tr(read, '/proc/locks')", "ENOENT", control="ok", layer="subset"),
+    A("pressure of the whole machine", "out = tr(read, '/proc/pressure/cpu')", "ENOENT"),
     A("mknod of a disk", "out = tr(os.mknod, 'disk', 0o60600, os.makedev(254, 0))", NO, root_control="ok"),
     A("mknod of memory", "out = tr(os.mknod, '/tmp/mem', 0o20600, os.makedev(1, 1))", NO),
     A("devices of the host", "out = 'ok' if set(os.listdir('/dev')) - set('fd full null ptmx pts random shm stderr stdin stdout "
@@ -119,7 +179,7 @@ FILES = [
     A("sysctl", "out = tr(read, '/proc/sys/kernel/hostname')", GONE, control="ok", layer="mask"),
     A("sysrq", "s = '/proc/sysrq-trigger'\nout = 'null' if os.path.exists(s) and os.stat(s).st_rdev == os.makedev(1, 3) else tr(write, s)",
       "null EACCES EROFS ENOENT"),
-    A("kallsyms", "out = 'ok' if tr(read, '/proc/kallsyms') != \"ok:b''\" else 'empty'", "empty", control="ok", layer="mask"),
+    A("kallsyms", "out = tr(read, '/proc/kallsyms')", "ok:b'' ENOENT", control="ok", layer="mask"),
     A("write below /proc", "import subprocess; out = 'ok' if subprocess.run(['sh', '-c', 'echo x > /proc/self/comm'], "
       "stderr=subprocess.DEVNULL).returncode == 0 else 'denied'", "denied", control="ok", layer="landlock"),
     A("groups of the host", "out = 'ok' if any(line.split(':', 2)[2] != '/\\n' for line in open('/proc/self/cgroup')) else 'hidden'",
@@ -162,6 +222,35 @@ PROCESS = [
     A("process_vm_writev to another session", "b = ctypes.create_string_buffer(64); v = struct.pack('PN', ctypes.addressof(b), 64); "
       "out = sc(311, %(sibling_pid)d, v, 1, v, 1, 0)", NO),
     A("pidfd of the host", "out = sc(434, %(host_pid)d, 0)", "ESRCH", control="ok"),
+    # CVE-2026-43391 and its kind: handles of namespaces.
+    A("the owner of a namespace", "out = sc(16, os.open('/proc/self/ns/mnt', 0), 0xb701)", NO, control="ok", layer="nsfs"),
+    A("the parent of a namespace", "out = sc(16, os.open('/proc/self/ns/pid', 0), 0xb702)", NO, layer="nsfs"),
+    A("the next mount namespace", "out = sc(16, os.open('/proc/self/ns/mnt', 0), 0x8010b70b, ctypes.create_string_buffer(16))", NO),
+    A("a namespace by a pidfd", "out = sc(16, os.pidfd_open(os.getpid()), 0xff03, 0)", NO, layer="nsfs"),
+    A("a handle of a namespace", "out = sc(303, -100, b'/proc/self/ns/mnt', struct.pack('Ii128x', 128, 0), ctypes.create_string_buffer(8), 0x400)", NO),
+    A("open the handle of a namespace", "out = sc(304, os.open('/proc/self/ns/mnt', 0), struct.pack('IiQII', 16, 0xf1, 0xeffffff8, 0, 0), 0)", NO),
+    A("list namespaces", "out = sc(470, 0, 0, 0, 0)", "EPERM"),
+    A("ask about mounts", "out = sc(457, 0, 0, 0, 0)", "EPERM"),
+    A("list mounts", "out = sc(458, 0, 0, 0, 0)", "EPERM"),
+    # CVE-2026-31431: pages of a file that can only be read, by way of a pipe.
+    A("splice", "r, w = os.pipe(); out = tr(os.splice, os.open('/usr/bin/env', 0), w, 16) if hasattr(os, 'splice') else "
+      "sc(275, os.open('/usr/bin/env', 0), 0, w, 0, 16, 0)", "EINVAL", control="ok", layer="splice"),
+    A("vmsplice", "r, w = os.pipe(); b = ctypes.create_string_buffer(16); out = sc(278, w, struct.pack('PN', ctypes.addressof(b), 16), 1, 0)",
+      "EINVAL", control="ok", layer="splice"),
+    A("tee", "r, w = os.pipe(); r2, w2 = os.pipe(); os.write(w, b'x'); out = sc(276, r, w2, 1, 0)", "EINVAL", control="ok", layer="splice"),
+    A("merge pages with others", "import mmap; m = mmap.mmap(-1, 4096); out = tr(m.madvise, 12)", "EINVAL", layer="merging"),
+    # CVE-2026-32048: a child must not have less isolation than its parent.
+    A("what a child may do", "out = 'same' if in_child(lambda: facts(%(secret)r)) == facts(%(secret)r) else 'differs'", "same"),
+    A("what a thread may do", "import threading\ngot = []\nt = threading.Thread(target=lambda: got.append(facts(%(secret)r)))\nt.start()\nt.join()\n"
+      "out = 'same' if got == [facts(%(secret)r)] else 'differs'", "same"),
+    A("what a grandchild in a session of its own may do", "def t():\n    os.setsid()\n    return in_child(lambda: facts(%(secret)r))\n"
+      "out = 'same' if in_child(t) == facts(%(secret)r) else 'differs'", "same"),
+    A("what a program may do", "import subprocess, sys\nran = subprocess.run([sys.executable, '-I', '-c', 'SECRET = %%r\\n%%s\\nprint(repr(facts))' "
+      "%% (%(secret)r, FACTS)], capture_output=True, text=True)\nout = 'same' if ran.stdout.strip() == facts(%(secret)r) else ran.stderr or ran.stdout",
+      "same"),
+    A("what a program of a shell may do", "import subprocess, sys\nran = subprocess.run(['setsid', '-w', 'sh', '-c', 'exec \"$0\" -I -c \"$1\"', "
+      "sys.executable, 'SECRET = %%r\\n%%s\\nprint(repr(facts))' %% (%(secret)r, FACTS)], capture_output=True, text=True)\n"
+      "out = 'same' if ran.stdout.strip() == facts(%(secret)r) else ran.stderr or ran.stdout", "same"),
     A("a user namespace by a program", "import subprocess; out = 'ok' if subprocess.run(['unshare', '-U', 'true'], "
       "stderr=subprocess.DEVNULL).returncode == 0 else 'denied'", "denied", control="ok", layer="seccomp"),
     A("pidfd_getfd", "out = sc(438, 0, 0, 0)", NO),
@@ -237,13 +326,38 @@ NETWORK = [
       "ENETUNREACH EPERM"),
     A("names", "out = tr(socket.getaddrinfo, 'example.org', 80)", "gaierror E-3 E-2 E-5"),
     A("interfaces", "out = tr(socket.if_nameindex)", "EAFNOSUPPORT", control="ok", layer="seccomp"),
-    A("interfaces of the host", "out = ' '.join(l.split(':')[0].strip() for l in open('/proc/net/dev') if ':' in l)", "lo"),
+    A("interfaces of the host", "out = ' '.join(l.split(':')[0].strip() for l in open('/proc/self/net/dev') if ':' in l)", "lo"),
     A("raw socket", "out = tr(socket.socket, socket.AF_INET, socket.SOCK_RAW, 1)", NO, root_control="ok", layer="seccomp"),
     A("packet socket", "out = tr(socket.socket, socket.AF_PACKET, socket.SOCK_RAW, 3)", "EAFNOSUPPORT", root_control="ok",
       layer="seccomp"),
     A("netlink", "out = tr(socket.socket, socket.AF_NETLINK, socket.SOCK_RAW, 0)", "EAFNOSUPPORT", control="ok", layer="seccomp"),
     A("vsock", "out = tr(socket.socket, socket.AF_VSOCK, socket.SOCK_STREAM)", "EAFNOSUPPORT", layer="seccomp"),
     A("crypto sockets", "out = tr(socket.socket, socket.AF_ALG, socket.SOCK_SEQPACKET)", "EAFNOSUPPORT", layer="seccomp"),
+    # CVE-2026-31431, CVE-2026-43284, CVE-2026-43500: what each is reached by.
+    A("authenticated encryption in the kernel", "def t():\n    s = socket.socket(38, socket.SOCK_SEQPACKET)\n"
+      "    s.bind(('aead', 'authencesn(hmac(sha256),cbc(aes))'))\nout = tr(t)", "EAFNOSUPPORT", layer="seccomp"),
+    A("netlink of IPsec", "out = tr(socket.socket, socket.AF_NETLINK, socket.SOCK_RAW, 6)", "EAFNOSUPPORT", layer="seccomp"),
+    A("RxRPC", "out = sc(41, 33, socket.SOCK_DGRAM, socket.AF_INET)", "EAFNOSUPPORT", layer="seccomp"),
+    A("IPsec within UDP", "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); out = tr(s.setsockopt, 17, 100, 2)", "ENOPROTOOPT",
+      layer="options"),
+    A("the kernel's TLS", "a = socket.create_server(('127.0.0.1', 0)); b = socket.create_connection(a.getsockname()); "
+      "out = tr(b.setsockopt, 6, 31, b'tls')", "ENOPROTOOPT", layer="options"),
+    A("a program on a socket", "p = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0)); s = socket.socket(); "
+      "out = tr(s.setsockopt, 1, 26, struct.pack('HxxxxxxP', 1, ctypes.addressof(p)))", NO, root_control="ok", layer="options"),
+    A("urgent bytes between Unix sockets", "a, b = socket.socketpair(); out = tr(a.send, b'x', socket.MSG_OOB)", "ENOTSUP", layer="urgent"),
+    A("take urgent bytes", "a, b = socket.socketpair(); out = tr(b.recv, 1, socket.MSG_OOB | socket.MSG_DONTWAIT)", "ENOTSUP"),
+    # Protocols that load a module each.
+    A("MPTCP", "out = tr(socket.socket, socket.AF_INET, socket.SOCK_STREAM, 262)", "EPROTONOSUPPORT", layer="protocols"),
+    A("SCTP", "out = tr(socket.socket, socket.AF_INET, socket.SOCK_STREAM, 132)", "EPROTONOSUPPORT"),
+    A("SCTP by its type", "out = tr(socket.socket, socket.AF_INET6, socket.SOCK_SEQPACKET, 132)", "ESOCKTNOSUPPORT", layer="seccomp"),
+    A("DCCP", "out = sc(41, 2, 6, 33)", "ESOCKTNOSUPPORT", layer="seccomp"),
+    A("UDP-Lite", "out = tr(socket.socket, socket.AF_INET, socket.SOCK_DGRAM, 136)", "EPROTONOSUPPORT"),
+    A("L2TP", "out = tr(socket.socket, socket.AF_INET, socket.SOCK_DGRAM, 115)", "EPROTONOSUPPORT"),
+    A("ping", "out = tr(socket.socket, socket.AF_INET, socket.SOCK_DGRAM, 1)", "EPROTONOSUPPORT"),
+    A("TCP with bits above 32", "out = sc(41, 2, 1, (1 << 32) | 262)", "EPROTONOSUPPORT"),
+    A("a pair of TIPC sockets", "out = sc(53, 30, 1, 0, ctypes.create_string_buffer(8))", "EAFNOSUPPORT", layer="seccomp"),
+    A("a pair of netlink sockets", "out = sc(53, 16, 3, 0, ctypes.create_string_buffer(8))", "EAFNOSUPPORT", layer="pairs"),
+    A("a pair with bits above 32", "out = sc(53, (1 << 32) | 30, 1, 0, ctypes.create_string_buffer(8))", "EAFNOSUPPORT"),
     A("abstract socket of the host", "s = socket.socket(socket.AF_UNIX); out = tr(s.connect, '\\0%(abstract)s')",
       "ECONNREFUSED EPERM", control="ok"),
     A("unix socket of the host", "s = socket.socket(socket.AF_UNIX); out = tr(s.connect, %(unix_path)r)", GONE, control="ok"),
@@ -289,6 +403,18 @@ PROXY = [
     A("the name above the listed ones", "out = via(b'example.net:443')", "403"),
     A("SOCKS to metadata", "out = socks(b'\\x01\\x00\\x01' + bytes([169, 254, 169, 254]) + b'\\x00\\x50')", "socks:2"),
     A("SOCKS to a name with a NUL", "out = socks(b'\\x01\\x00\\x03\\x0fa.example.net\\x00x\\x01\\xbb')", "socks:7"),
+    # The suffix bypass of SOCKS5 proxies: what is checked is longer than what is resolved.
+    A("SOCKS to a name cut by a NUL", "out = socks(b'\\x01\\x00\\x03\\x17127.0.0.1\\x00.example.net\\x00\\x01\\xbb')", "socks:7"),
+    A("SOCKS to a listed suffix after a NUL", "out = socks(b'\\x01\\x00\\x03\\x16evil.test\\x00.example.net\\x01\\xbb')", "socks:7"),
+    A("SOCKS to a name with a line's end", "out = socks(b'\\x01\\x00\\x03\\x0fa\\r\\n.example.net\\x01\\xbb')", "socks:7"),
+    A("SOCKS to a name with a control byte", "out = socks(b'\\x01\\x00\\x03\\x0ea\\x7f.example.net\\x01\\xbb')", "socks:7"),
+    A("a NUL in the host", "out = via(b'evil.test\\x00.example.net:443')", "400"),
+    A("a line's end in the host", "out = via(b'evil.test\\n.example.net:443')", "400"),
+    A("a NUL in the path", "out = via(b'GET http://a.example.net/\\x00x HTTP/1.1\\r\\n\\r\\n')", "400"),
+    A("a second request in the path", "out = via(b'GET http://a.example.net/x\\nHost:evil HTTP/1.1\\r\\n\\r\\n')", "400"),
+    A("Azure's services", "out = via(b'168.63.129.16:80')", "403"),
+    A("metadata of IPv6", "out = via(b'[fd00:ec2::254]:80')", "403"),
+    A("metadata of Alibaba", "out = via(b'100.100.100.200:80')", "403"),
     A("SOCKS that listens", "out = socks(b'\\x02\\x00\\x01' + bytes([127, 0, 0, 1]) + b'\\x00\\x50')", "socks:7"),
 ]
 
@@ -323,6 +449,11 @@ LOWER = {
     "UDP to outside": "error:OSError", "another session's loopback": "error:OSError",
     "the root is read-only": None, "/usr is read-only": None, "processes of the host": None, "setuid program": None,
     "kallsyms": None, "interfaces of the host": None, "loopback of its own works": None, "bounding set": None,
+    "what /proc tells of the machine": "error:PermissionError", "the kernel's command line": "EACCES", "locks of the whole machine": "EACCES",
+    "pressure of the whole machine": "EACCES ENOENT", "the kernel's TLS": "error:OSError", "IPsec within UDP": "error:OSError",
+    "a program on a socket": "error:OSError", "MPTCP": "EAFNOSUPPORT", "SCTP": "EAFNOSUPPORT", "SCTP by its type": "EAFNOSUPPORT",
+    "DCCP": "EAFNOSUPPORT", "UDP-Lite": "EAFNOSUPPORT", "L2TP": "EAFNOSUPPORT", "ping": "EAFNOSUPPORT",
+    "TCP with bits above 32": "EAFNOSUPPORT",
     "capabilities by exec": None, "TIOCSTI": None, "TIOCSTI with high bits": None,
 }
 LOWER_ONLY = [

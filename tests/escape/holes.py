@@ -12,7 +12,8 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 BUILD = os.path.join(ROOT, "build")
 # What attempts.py notices ...
 ATTEMPTS = ["seccomp", "landlock", "caps", "bounds", "detach", "seal", "read-only", "fds", "mask", "rlimits", "nnp", "dumpable",
-            "net", "ipc", "cgroup"]
+            "net", "ipc", "cgroup", "setuid", "leases", "watch", "subset", "nsfs", "splice", "merging", "options", "urgent", "protocols",
+            "pairs"]
 # ... and what other tests do.
 TESTS = {"pins": ("e2e/test_sandbox.py", "interpreter_in_the_workspace or outer")}
 

@@ -47,7 +47,7 @@ class Host:
         os.chmod(self.unix_path, 0o777)
         os.chmod(self.folder, 0o755)
         self.facts = {
-            "secret": self.secret, "secret_name": os.path.basename(hidden),
+            "secret": self.secret, "secret_name": os.path.basename(hidden), "secret_parent": os.path.dirname(hidden),
             "home": pwd.getpwuid(uid).pw_dir if uid == os.getuid() else self.other,
             "host_pid": os.getpid(), "zygote_pid": os.getpid(), "tcp_port": self.tcp.getsockname()[1],
             "abstract": "host" + self.mark, "unix_path": self.unix_path, "env_secret": "env" + self.mark,

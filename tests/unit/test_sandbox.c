@@ -243,9 +243,10 @@ static void addresses(void **state)
 	static const char *const private[] = {
 		"127.0.0.1", "10.1.2.3", "172.16.0.1", "172.31.255.255", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0",
 		"224.0.0.1", "255.255.255.255", "::1", "::", "fe80::1", "fd00::1", "ff02::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1",
-		"64:ff9b::a9fe:a9fe", "2002:7f00:1::", "fd00:ec2::254", "::127.0.0.1",
+		"64:ff9b::a9fe:a9fe", "2002:7f00:1::", "fd00:ec2::254", "::127.0.0.1", "168.63.129.16",
+		"::ffff:168.63.129.16", "100.100.100.200", "192.0.0.192", "2001:0:4136:e378::1",
 	};
-	static const char *const public[] = { "1.1.1.1", "172.32.0.1", "100.128.0.1", "2606:4700::1111", "::ffff:1.1.1.1" };
+	static const char *const public[] = { "1.1.1.1", "172.32.0.1", "100.128.0.1", "2606:4700::1111", "::ffff:1.1.1.1", "168.63.129.17" };
 	for (int side = 0; side < 2; side++)
 		for (size_t i = 0; i < (side ? sizeof public : sizeof private) / sizeof *private; i++) {
 			const char *text = side ? public[i] : private[i];
@@ -282,6 +283,7 @@ static void requests(void **state)
 		{ "GET / HTTP/1.1\r\n\r\n", -1, NULL, 0 },
 		{ "\r\n\r\n", -1, NULL, 0 },
 		{ "A B C\r\n\r\n", -1, NULL, 0 },
+		{ "GET http://a.org/x\nHost:b HTTP/1.1\r\n\r\n", -1, NULL, 0 },
 	};
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
 		struct cell__egress_wish wish = { 0 };
