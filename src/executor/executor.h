@@ -109,6 +109,7 @@ struct cell__kernel_spec {
 /* Once: info, or NULL and why not. */
 typedef void (*cell__prewarmed_fn)(void *arg, const struct cell_env_info *info, const struct cell_error *err);
 
+struct cell__confinement;
 struct cell__policy;
 struct cell__spawn_hub;
 struct cell__subprocess; /* zygotes and pools */
@@ -172,6 +173,11 @@ struct cell__executor {
 	size_t (*unread)(const struct cell__kernel *kernel);
 	/* Memory that calls of this kernel may place data in; borrowed.  NULL, also for the function: there is none. */
 	struct cell__bulk *(*bulk)(struct cell__kernel *kernel);
+	/*
+	 * What confines its code, for programs that are run on the code's behalf; a new reference, or NULL while that is not settled.
+	 * NULL for the function: its code is not confined, or by other means than programs can be.
+	 */
+	int (*confine)(struct cell__kernel *kernel, struct cell__confinement **ret_confinement, struct cell_error *err);
 	/* Asks the code of this run to stop (KeyboardInterrupt). */
 	void (*interrupt)(struct cell__kernel *kernel, uint32_t run_id);
 	/* true: deliver nothing until told false; the code blocks when its buffers are full. */

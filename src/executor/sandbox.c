@@ -18,6 +18,7 @@
 #include "sandbox/build.h"
 #include "sandbox/egress.h"
 #include "sandbox/machine.h"
+#include "spawn/confinement.h"
 #include "spawn/hub.h"
 
 struct request {
@@ -269,6 +270,18 @@ static int sandbox_prewarm(struct cell__executor_host *host, const struct cell__
 	return request ? cell__subprocess_prewarm(host->subprocess, spec->python, spec->preload, request, done, arg, err) : -1;
 }
 
+/* The same plan, and the same session's: what the code sees, they see. */
+static int sandbox_confine(struct cell__kernel *kernel, struct cell__confinement **ret_confinement, struct cell_error *err)
+{
+	const struct request *request = (const struct request *)cell__subprocess_request(kernel);
+	if (!request || !request->base.plan || request->base.session.size == 0) {
+		*ret_confinement = NULL;
+		return 0;
+	}
+	return cell__confinement_create_like(&request->policy, request->base.plan, &request->base.session, request->cwd,
+					     cell__subprocess_index_hosts(kernel), ret_confinement, err);
+}
+
 static const char *sandbox_receipt_of(const struct cell__kernel *kernel)
 {
 	const struct request *request = (const struct request *)cell__subprocess_request(kernel);
@@ -288,6 +301,7 @@ const struct cell__executor cell__sandbox_executor = {
 	.reply = cell__subprocess_reply,
 	.unread = cell__subprocess_unread,
 	.bulk = cell__subprocess_bulk,
+	.confine = sandbox_confine,
 	.interrupt = cell__subprocess_interrupt,
 	.pause = cell__subprocess_pause,
 	.close = cell__subprocess_close,

@@ -57,6 +57,8 @@ void cell__subprocess_interrupt(struct cell__kernel *base, uint32_t run_id);
 void cell__subprocess_pause(struct cell__kernel *base, bool paused);
 void cell__subprocess_close(struct cell__kernel *base, int64_t grace_ms);
 int64_t cell__subprocess_pid(const struct cell__kernel *base);
+/* "host:port" of the package index that its interpreter's installer uses; NULL-terminated, or NULL. */
+const char *const *cell__subprocess_index_hosts(const struct cell__kernel *base);
 const struct cell__sandbox_request *cell__subprocess_request(const struct cell__kernel *base);
 
 int cell__subprocess_create(struct cell__executor_host *host, const struct cell__subprocess_config *config,

@@ -348,6 +348,12 @@ static const struct cell__link_events link_events = {
 
 /* ---- what its session wants ---- */
 
+const char *const *cell__subprocess_index_hosts(const struct cell__kernel *base)
+{
+	const struct cell__sub_env *env = ((const struct cell__sub_kernel *)base)->env;
+	return env ? (const char *const *)env->index_hosts : NULL;
+}
+
 const struct cell__sandbox_request *cell__subprocess_request(const struct cell__kernel *base)
 {
 	return ((const struct cell__sub_kernel *)base)->request;

@@ -332,6 +332,9 @@ static int register_mcp_server(struct cell__mcp_job *job, const json_t *args, st
 
 	if (!params)
 		return fail(message, "memory is gone");
+	/* Only a definition on the host may take a server out of the sandbox of the code that uses it. */
+	if (json_object_get(json_object_get(args, "server_params"), "host"))
+		return fail(message, "invalid: \"host\" cannot be given here, only in a definition in the tools' folder");
 	if (cell_space_add_mcp(space, name, params, &err) < 0) {
 		cell__buf_printf(message, "%s: %s", cell_code_word(err.code), err.msg);
 		return -1;

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "mcp/transport.h"
+#include "spawn/confinement.h"
 #include "wire/jsonrpc.h"
 
 struct stdio {
@@ -20,6 +21,7 @@ struct stdio {
 	struct cell__lines lines;
 	uv_timer_t grace;
 	bool closed;  /* the owner is to hear of nothing but gone() */
+	bool confined;
 	char command[160];
 };
 
@@ -109,7 +111,14 @@ static void handle_exited(void *owner, const struct cell__process_exit *how)
 	uv_close((uv_handle_t *)&stdio->grace, handle_freed);
 	if (stdio->closed)
 		return;
-	if (how->error == ENOENT)
+	if (how->failure.code)
+		err = how->failure;
+	else if (how->error && stdio->confined)
+		cell_fail(&err, CELL_E_TOOL, how->error,
+			  "command '%.60s' cannot be started in the sandbox of the code that uses it; let the policy show it (read:), or "
+			  "say host: true in the server's definition",
+			  stdio->command);
+	else if (how->error == ENOENT)
 		cell_fail(&err, CELL_E_TOOL, 0, "command '%s' not found, or its working directory is not there", stdio->command);
 	else if (how->error)
 		cell_fail(&err, CELL_E_TOOL, how->error, "command '%s' cannot be started", stdio->command);
@@ -180,11 +189,13 @@ int cell__mcp_stdio_open(const struct cell__mcp_transport_spec *spec, struct cel
 	};
 	cell__lines_init(&stdio->lines, CELL_RPC_MAX_BYTES);
 	snprintf(stdio->command, sizeof stdio->command, "%s", launch->argv[0]);
+	stdio->confined = launch->confine != NULL;
 	struct cell__process_spec process = {
 		.argv = (const char *const *)launch->argv,
 		.env = (const char *const *)launch->env,
 		.path = launch->path,
 		.cwd = launch->cwd,
+		.confine = launch->confine,
 		.timeout_ms = -1,
 		.want_stdin = true,
 		.output = handle_output,
@@ -225,5 +236,6 @@ void cell__mcp_launch_finish(struct cell__mcp_launch *launch)
 	free_secret(launch->path);
 	free_secret(launch->cwd);
 	free_secret(launch->url);
+	cell__confinement_unref(launch->confine);
 	*launch = (struct cell__mcp_launch){ 0 };
 }

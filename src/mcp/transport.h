@@ -32,6 +32,7 @@ struct cell__mcp_launch {
 	char **env;
 	char *path;     /* where argv[0] is looked up */
 	char *cwd;
+	struct cell__confinement *confine; /* stdio: a reference; NULL: it runs as the host does */
 	char *url;      /* http, sse */
 	char **headers; /* "Name: value" */
 };

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "sandbox/egress.h"
+#include "spawn/confinement.h"
 #include "session/session.h"
 #include "session/space.h"
 
@@ -331,6 +332,7 @@ static void handle_exited(void *owner, const struct cell__exit *how)
 		struct cell_event event = { .type = CELL_EVENT_KERNEL_DIED, .message = message };
 		cell__session_emit(session, &event);
 	}
+	cell__confinement_unref(seat->confinement);
 	free(seat);
 	cell__session_advance(session);
 }

@@ -39,6 +39,7 @@ struct cell__seat {
 	const char *violation; /* what the kernel did that no honest one does */
 	struct cell__calls calls;
 	struct cell__gate gate;
+	struct cell__confinement *confinement; /* of programs run for it, see confine.h; NULL: none was needed yet */
 };
 
 /* Somebody who waits for open, reset or close. */

@@ -20,6 +20,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "session/confine.h"
 #include "session/deps.h"
 #include "session/gate.h"
 #include "session/passage.h"
@@ -413,6 +414,8 @@ static int make_parts(struct cell_space *space, const struct cell_space_options 
 		.getenv_fn = opts->getenv_fn,
 		.getenv_arg = opts->getenv_arg,
 		.cwd = space->cwd,
+		.confine = cell__space_confine,
+		.confine_arg = space,
 		.rank = cell__seeker_rank_tools,
 	};
 	CELL_AUTO_BUF struct cell__buf cache = CELL_BUF_INIT;

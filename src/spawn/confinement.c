@@ -14,7 +14,7 @@ struct cell__confinement {
 	struct cell__policy policy;
 	bool has_policy;
 	char **index_hosts; /* NULL-terminated; NULL: none */
-	int (*tell)(void *arg, const struct cell__egress_event *event, struct cell_error *err);
+	cell__confinement_tell_fn tell;
 	void *tell_arg;
 };
 
@@ -172,8 +172,7 @@ int cell__confinement_create_like(const struct cell__policy *policy, struct cell
 	return 0;
 }
 
-void cell__confinement_watch(struct cell__confinement *confinement,
-			     int (*tell)(void *arg, const struct cell__egress_event *event, struct cell_error *err), void *arg)
+void cell__confinement_watch(struct cell__confinement *confinement, cell__confinement_tell_fn tell, void *arg)
 {
 	confinement->tell = tell;
 	confinement->tell_arg = arg;
@@ -182,6 +181,17 @@ void cell__confinement_watch(struct cell__confinement *confinement,
 const char *cell__confinement_cwd(const struct cell__confinement *confinement)
 {
 	return confinement->cwd;
+}
+
+bool cell__confinement_can_write(const struct cell__confinement *confinement, const char *path)
+{
+	const struct cell__policy *policy = &confinement->policy;
+	if (policy->workspace == CELL_WORKSPACE_RW && cell__path_is_under(path, confinement->cwd))
+		return true;
+	for (size_t i = 0; i < policy->write.count; i++)
+		if (cell__path_lies_in(path, policy->write.items[i]))
+			return true;
+	return false;
 }
 
 const char *const *cell__confinement_env(const struct cell__confinement *confinement)
@@ -223,7 +233,7 @@ int cell__confinement_session_fd(const struct cell__confinement *confinement)
 static int tell(void *arg, const struct cell__egress_event *event, struct cell_error *err)
 {
 	struct cell__confinement *confinement = arg;
-	return confinement->tell ? confinement->tell(confinement->tell_arg, event, err) : 0;
+	return confinement->tell ? confinement->tell(confinement->tell_arg, confinement, event, err) : 0;
 }
 
 int cell__confinement_open_proxy(struct cell__confinement *confinement, struct cell__loop *loop, int listen_fd,

@@ -57,14 +57,14 @@ int cell__confinement_create_like(const struct cell__policy *policy, struct cell
 struct cell__confinement *cell__confinement_ref(struct cell__confinement *confinement);
 /* NULL is fine. */
 void cell__confinement_unref(struct cell__confinement *confinement);
-/*
- * Who is asked and told of connections through the proxy (egress.h); NULL: nobody.  The one before is not told any more, also not of
- * programs that run already.
- */
-void cell__confinement_watch(struct cell__confinement *confinement,
-			     int (*tell)(void *arg, const struct cell__egress_event *event, struct cell_error *err), void *arg);
+/* Who is asked and told of connections through the proxy (egress.h); arg must live as long as the confinement. */
+typedef int (*cell__confinement_tell_fn)(void *arg, const struct cell__confinement *confinement,
+					 const struct cell__egress_event *event, struct cell_error *err);
+void cell__confinement_watch(struct cell__confinement *confinement, cell__confinement_tell_fn tell, void *arg);
 /* The workspace as it is called inside; CELL_PLAN_HOME without one. */
 const char *cell__confinement_cwd(const struct cell__confinement *confinement);
+/* Can code that is confined so write to this file, or put another in its place?  The path is absolute, without links. */
+bool cell__confinement_can_write(const struct cell__confinement *confinement, const char *path);
 /* "K=V", NULL-terminated: HOME and, where the network is filtered, the way to the proxy. */
 const char *const *cell__confinement_env(const struct cell__confinement *confinement);
 /* Do they confine alike?  NULL, which confines nothing, equals NULL. */

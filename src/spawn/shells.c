@@ -24,7 +24,7 @@
 /* Plans seen lately, mapped. */
 struct known_plan {
 	const struct cell_plan *plan;
-	bool spare_wanted;
+	size_t spares_wanted;
 };
 
 static struct known_plan plans[PLANS_KEPT];
@@ -118,11 +118,11 @@ const struct cell_plan *cell__shell_plan(int fd)
 	return plan;
 }
 
-static void want_spare(uint64_t plan_id, bool wanted)
+static void want_spares(uint64_t plan_id, size_t wanted)
 {
 	for (size_t i = 0; i < PLANS_KEPT; i++)
 		if (plans[i].plan && plans[i].plan->id == plan_id)
-			plans[i].spare_wanted = wanted;
+			plans[i].spares_wanted = wanted;
 }
 
 /* ---- making ---- */
@@ -204,7 +204,7 @@ static struct shell *make_shell(const struct cell_plan *plan)
 	return shell;
 }
 
-struct shell *cell__shell_take(int plan_fd)
+struct shell *cell__shell_take(int plan_fd, size_t spares)
 {
 	const struct cell_plan *plan = cell__shell_plan(plan_fd);
 	if (!plan)
@@ -225,34 +225,35 @@ struct shell *cell__shell_take(int plan_fd)
 	if (!best)
 		return NULL;
 	best->taken = true;
-	want_spare(plan->id, plan->level == CELL_LEVEL_FULL);
+	want_spares(plan->id, plan->level == CELL_LEVEL_FULL ? spares : 0);
 	return best;
 }
 
 static const struct known_plan *plan_without_spare(void)
 {
 	for (size_t i = 0; i < PLANS_KEPT; i++) {
-		if (!plans[i].plan || !plans[i].spare_wanted)
+		if (!plans[i].plan || !plans[i].spares_wanted)
 			continue;
-		bool has = false;
+		size_t has = 0;
 		for (struct shell *s = shells; s; s = s->next)
-			has |= !s->taken && !s->failed && s->plan_id == plans[i].plan->id;
-		if (!has)
+			has += !s->taken && !s->failed && s->plan_id == plans[i].plan->id;
+		if (has < plans[i].spares_wanted)
 			return &plans[i];
 	}
 	return NULL;
 }
 
-bool cell__shell_spare_wanted(void)
+size_t cell__shell_spares_wanted(void)
 {
-	return plan_without_spare() != NULL;
+	const struct known_plan *known = plan_without_spare();
+	return known ? known->spares_wanted : 0;
 }
 
 void cell__shell_make_spare(void)
 {
 	const struct known_plan *known = plan_without_spare();
 	if (known && !make_shell(known->plan))
-		want_spare(known->plan->id, false); /* the next kernel will be told why */
+		want_spares(known->plan->id, 0); /* the next kernel will be told why */
 }
 
 /* ---- life ---- */
@@ -291,7 +292,7 @@ void cell__shell_read(struct shell *shell)
 	shell->ready = shell->report.step < 0;
 	shell->failed = !shell->ready;
 	if (shell->failed && !shell->taken)
-		want_spare(shell->plan_id, false);
+		want_spares(shell->plan_id, 0);
 }
 
 void cell__shell_joined(struct shell *shell)

@@ -29,14 +29,17 @@ struct shell {
 	struct shell *next;
 };
 
-/* A spare one of this plan, or a new one; NULL with errno set.  It is taken from now on. */
-struct shell *cell__shell_take(int plan_fd);
+#define CELL_SHELL_SPARES_KERNEL 1
+#define CELL_SHELL_SPARES_PROGRAM 2 /* programs come one after the other, and each is over sooner than a shell is made */
+
+/* A spare one of this plan, or a new one; NULL with errno set.  It is taken from now on; so many are to be there for the next. */
+struct shell *cell__shell_take(int plan_fd, size_t spares);
 /* The plan in this memfd, mapped until other plans have taken its place; NULL with errno set. */
 const struct cell_plan *cell__shell_plan(int plan_fd);
 /* Whoever took it does not use it: it goes, as it may be broken. */
 void cell__shell_give_up(struct shell *shell);
-/* Makes a spare for the plan used last where there is none; called when nothing else is to be done. */
-bool cell__shell_spare_wanted(void);
+/* Makes a spare for a plan that has too few; called when nothing else is to be done.  How many that plan wants; 0: no plan does. */
+size_t cell__shell_spares_wanted(void);
 void cell__shell_make_spare(void);
 struct shell *cell__shell_by_serial(uint64_t serial);
 struct shell *cell__shell_by_pid(pid_t pid);

@@ -54,7 +54,7 @@
 #define SWEEP_LIMIT_US 2000000 /* a child in uninterruptible sleep does not hold the report up longer */
 #define SHELL_EVENT (1ull << 63) /* with the shell's serial, in an epoll event */
 #define LONG_SLICE_NS 100000000u /* the longest that Linux takes */
-#define SPARE_DELAY_MS 3 /* whoever has just taken a shell goes first */
+#define SPARE_DELAY_MS 3 /* a kernel that has just taken a shell goes first; programs do not wait */
 
 struct cell__spawner cell__spawner;
 static int signal_fd;
@@ -281,7 +281,7 @@ static void fork_kernel(const struct cell_spawn_msg *head, int *fds, size_t n_fd
 	*kernel = (struct kernel){ .id = id, .zygote = zygote_id, .pidfd = -1, .next = cell__spawner.kernels };
 	cell__spawner.kernels = kernel;
 	if (sandboxed) {
-		kernel->shell = cell__shell_take(fds[CELL_SPAWN_PLAN_FD]);
+		kernel->shell = cell__shell_take(fds[CELL_SPAWN_PLAN_FD], CELL_SHELL_SPARES_KERNEL);
 		if (!kernel->shell) {
 			cell__spawner_fork_failed(kernel, errno);
 			return;
@@ -499,9 +499,10 @@ static void serve(void)
 {
 	for (;;) {
 		struct epoll_event events[16];
-		bool spare = cell__shell_spare_wanted();
-		int n = epoll_wait(cell__spawner.epoll_fd, events, 16, spare ? SPARE_DELAY_MS : anybody_dead() ? 20 : -1);
-		if (n == 0 && spare)
+		size_t spares = cell__shell_spares_wanted();
+		int delay = spares > CELL_SHELL_SPARES_KERNEL ? 0 : SPARE_DELAY_MS;
+		int n = epoll_wait(cell__spawner.epoll_fd, events, 16, spares ? delay : anybody_dead() ? 20 : -1);
+		if (n == 0 && spares)
 			cell__shell_make_spare();
 		for (int i = 0; i < n; i++) {
 			uint64_t which = events[i].data.u64;

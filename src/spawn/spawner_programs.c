@@ -310,7 +310,7 @@ void cell__program_start(const struct cell_spawn_msg *head, char *payload, size_
 	}
 	*program = (struct program){ .id = head->id, .argc = head->a, .flags = head->b, .next = cell__spawner.programs };
 	cell__spawner.programs = program;
-	if (confined && !(program->shell = cell__shell_take(fds[n_fds - 2]))) {
+	if (confined && !(program->shell = cell__shell_take(fds[n_fds - 2], CELL_SHELL_SPARES_PROGRAM))) {
 		failure.sys = errno;
 		fail(program, &failure);
 		return;

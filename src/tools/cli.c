@@ -6,13 +6,15 @@
  *
  * At most CELL_TOOL_LIMIT_PROCESSES run at once; the rest wait in the order they came, and their timeout has not begun.
  * The environment, which may hold secrets, is made when the process starts and wiped when it has started.
+ *
+ * For a caller that is not trusted the process is confined as the caller's code is (confine.c).
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/stat.h>
 
+#include "spawn/confinement.h"
 #include "tools/internal.h"
 
 struct cli {
@@ -32,6 +34,11 @@ static void destroy_cli(struct cli *cli)
 	cell__buf_finish(&cli->out[0]);
 	cell__buf_finish(&cli->out[1]);
 	free(cli);
+}
+
+static bool is_confined(const struct cell__tool_run *run)
+{
+	return run->code && !run->tool->host;
 }
 
 /* ---- the environment ---- */
@@ -62,15 +69,36 @@ static int set_var(char **env, size_t *count, const char *key, const char *value
 	return 0;
 }
 
+/* "K=V" */
+static int add_line(char **env, size_t *count, const char *line)
+{
+	CELL_AUTO_FREE char *key = cell__strndup(line, strcspn(line, "="));
+	return key ? set_var(env, count, key, strchr(line, '=') + 1) : -1;
+}
+
+static char *env_path(char *const *env)
+{
+	static char none[1];
+	for (; *env; env++)
+		if (strncmp(*env, "PATH=", 5) == 0)
+			return *env + 5;
+	return none;
+}
+
 static int build_env(struct cell__tool_run *run, char ***ret_env, struct cell__buf *why)
 {
 	const struct cell__tool *tool = run->tool;
-	size_t count = 0;
-	char **env = cell__alloc(tool->env.count + 4, sizeof *env);
+	size_t count = 0, n_more = 0;
+	const char *const *more = is_confined(run) ? cell__confinement_env(run->code) : NULL;
+	while (more && more[n_more])
+		n_more++;
+	char **env = cell__alloc(tool->env.count + n_more + 4, sizeof *env);
 	int rc = env ? 0 : -1;
 	if (rc == 0)
 		rc = set_var(env, &count, "PATH", run->tools->path) |
 		     set_var(env, &count, "HOME", cell__home_dir()) | set_var(env, &count, "LANG", "C.UTF-8");
+	for (size_t i = 0; rc == 0 && i < n_more; i++)
+		rc = add_line(env, &count, more[i]);
 	for (size_t i = 0; rc == 0 && i < tool->env.count; i++) {
 		char *value = NULL;
 		rc = cell__vars_expand(tool->env.list[i].value, &run->tools->opts, &run->secrets, &value, why);
@@ -78,6 +106,8 @@ static int build_env(struct cell__tool_run *run, char ***ret_env, struct cell__b
 			rc = set_var(env, &count, tool->env.list[i].key, value);
 		cell__secret_free(value);
 	}
+	if (rc == 0 && run->code)
+		cell__program_clean_path(run->code, env_path(env));
 	if (rc < 0) {
 		if (why->size == 0)
 			cell__buf_add_str(why, "out of memory");
@@ -86,14 +116,6 @@ static int build_env(struct cell__tool_run *run, char ***ret_env, struct cell__b
 	}
 	*ret_env = env;
 	return 0;
-}
-
-static const char *env_path(char *const *env)
-{
-	for (; *env; env++)
-		if (strncmp(*env, "PATH=", 5) == 0)
-			return *env + 5;
-	return "";
 }
 
 /* ---- output and exit ---- */
@@ -155,18 +177,22 @@ static void fail_command(struct cell__tool_run *run, const struct cli *cli, cons
 	cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "%s", rc < 0 ? "Command failed" : text.data);
 }
 
-static const char *cwd_of(const struct cell__tool_run *run)
-{
-	return run->tool->cwd ? run->tool->cwd : run->cwd;
-}
-
 /* It never ran. */
-static void fail_start(struct cell__tool_run *run, int sys, const char *path)
+static void fail_start(struct cell__tool_run *run, const struct cell__process_exit *how, const char *path)
 {
-	const char *command = run->tool->command;
-	struct stat st;
-	if ((sys == ENOENT || sys == ENOTDIR) && (stat(cwd_of(run), &st) < 0 || !S_ISDIR(st.st_mode)))
-		cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "the working directory '%s' does not exist", cwd_of(run));
+	static const char advice[] = "the sandbox of the code that calls it does not show it; let the sandbox's policy show it "
+				     "(read:), or say `host: true` in the tool's definition to run it on the host";
+	const char *command = run->tool->command, *cwd = run->tool->cwd ? run->tool->cwd : run->cwd;
+	int sys = how->error;
+	bool hidden = is_confined(run) && (sys == ENOENT || sys == EACCES || sys == ENOTDIR);
+	if (how->failure.code)
+		cell__tool_run_fail(run, how->failure.code, "%s", how->failure.msg);
+	else if (how->bad_cwd && hidden)
+		cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "it cannot run in '%s': %s", cwd, advice);
+	else if (how->bad_cwd)
+		cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "the working directory '%s' does not exist", cwd);
+	else if (hidden)
+		cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "its program '%s' is not there: %s", command, advice);
 	else if (sys == ENOENT && !strchr(command, '/'))
 		cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "command '%s' not found in PATH (%s)", command, path);
 	else
@@ -190,7 +216,7 @@ static void handle_exited(void *owner, const struct cell__process_exit *how)
 	run->state = NULL;
 	tools->n_processes--;
 	if (how->error != 0)
-		fail_start(run, how->error, search_path(run));
+		fail_start(run, how, search_path(run));
 	else if (how->timed_out)
 		cell__tool_run_timed_out(run, cell__tool_run_timeout_ms(run));
 	else if (how->signalled || how->status != 0)
@@ -203,30 +229,29 @@ static void handle_exited(void *owner, const struct cell__process_exit *how)
 
 /* ---- start and cancel ---- */
 
-static char *absolute_cwd(const struct cell__tool_run *run)
-{
-	const char *cwd = cwd_of(run);
-	if (cwd[0] == '/')
-		return cell__strdup(cwd);
-	struct cell__buf path = CELL_BUF_INIT;
-	if (cell__buf_printf(&path, "%s/%s", run->cwd, cwd) < 0)
-		return NULL;
-	return path.data;
-}
-
-static int start_process(struct cli *cli, struct cell__buf *why, int *ret_sys)
+static int start_process(struct cli *cli, struct cell__buf *why, int *ret_code)
 {
 	struct cell__tool_run *run = cli->run;
 	char **env = NULL;
-	CELL_AUTO_FREE char *cwd = absolute_cwd(run);
-	if (!cwd || build_env(run, &env, why) < 0)
+	*ret_code = CELL_TOOL_E_ARGS;
+	CELL_AUTO_FREE char *cwd = cell__program_cwd(run->code, run->tool->host, run->tool->cwd, run->cwd, why);
+	if (!cwd)
 		return -1;
+	*ret_code = CELL_TOOL_E_FAILED;
+	if (build_env(run, &env, why) < 0)
+		return -1;
+	if (run->code && cell__program_check(run->code, run->tool->command, env_path(env), cwd, why) < 0) {
+		*ret_code = CELL_TOOL_E_ARGS;
+		free_env(env);
+		return -1;
+	}
 	struct cell__process_spec spec = {
 		.argv = (const char *const *)cli->argv.list,
 		.env = (const char *const *)env,
 		.path = env_path(env),
 		.cwd = cwd,
 		.timeout_ms = cell__tool_run_timeout_ms(run),
+		.confine = is_confined(run) ? run->code : NULL,
 		.output = handle_output,
 		.exited = handle_exited,
 		.owner = cli,
@@ -234,10 +259,8 @@ static int start_process(struct cli *cli, struct cell__buf *why, int *ret_sys)
 	struct cell_error err = { 0 };
 	int rc = cell__process_start(run->tools->opts.hub, &spec, &cli->process, &err);
 	free_env(env);
-	if (rc < 0) {
+	if (rc < 0)
 		cell__buf_add_str(why, err.msg);
-		*ret_sys = err.code == CELL_E_IO ? err.sys : 0;
-	}
 	return rc;
 }
 
@@ -245,16 +268,13 @@ static void start_one(struct cli *cli)
 {
 	struct cell__tool_run *run = cli->run;
 	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
-	int sys = 0;
-	if (start_process(cli, &why, &sys) == 0) {
+	int code;
+	if (start_process(cli, &why, &code) == 0) {
 		run->tools->n_processes++;
 		return;
 	}
 	run->state = NULL;
-	if (sys == ENOENT)
-		fail_start(run, sys, search_path(run));
-	else
-		cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "%s", why.size ? why.data : "out of memory");
+	cell__tool_run_fail(run, code, "%s", why.size ? why.data : "out of memory");
 	destroy_cli(cli);
 }
 
@@ -273,6 +293,11 @@ static void start(struct cell__tool_run *run, json_t *args)
 {
 	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
 	struct cell__tools *tools = run->tools;
+	struct cell_error err;
+	if (cell__tools_confine(tools, run->call, &run->code, &err) < 0) {
+		cell__tool_run_fail(run, err.code, "%s", err.msg);
+		return;
+	}
 	struct cli *cli = cell__alloc(1, sizeof *cli);
 	if (!cli) {
 		cell__tool_run_fail(run, CELL_E_NOMEM, "out of memory");

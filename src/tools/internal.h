@@ -110,6 +110,7 @@ struct cell__tool {
 	char *command, *cwd;
 	struct cell__pairs env;
 	bool end_of_options;
+	bool host; /* runs on the host also for callers that are not trusted */
 	/* HTTP */
 	char *base_url;
 	struct cell__pairs headers;
@@ -238,10 +239,28 @@ struct cell__tool_run {
 	const struct cell__callable *callable; /* NULL: by the schema alone */
 	struct cell__call *call;
 	char *cwd; /* the session's; NULL for functions of the host, which have their own */
+	struct cell__confinement *code; /* what confines who calls; NULL: a trusted caller.  Set by adapters that start programs */
 	struct cell__secrets secrets;
 	void *state; /* the adapter's */
 	struct cell__tool_run *prev, *next;
 };
+
+/* ---- confine.c ---- */
+
+/* What confines who makes this call; *ret_confinement is a new reference, or NULL when the caller is trusted. */
+int cell__tools_confine(struct cell__tools *tools, const struct cell__call *call, struct cell__confinement **ret_confinement,
+			struct cell_error *err);
+/* Takes those folders out of a PATH that the code can write to. */
+void cell__program_clean_path(const struct cell__confinement *code, char *path);
+/* Refuses a program that the code can write to; `why` gets the reason. */
+int cell__program_check(const struct cell__confinement *code, const char *command, const char *path, const char *cwd,
+			struct cell__buf *why);
+/*
+ * Where a program runs, as its definition says (NULL: it does not): the word workspace, a path, or a path in the workspace.  code
+ * NULL: for a trusted caller.  NULL: not there, for the reason in `why`, or for want of memory.
+ */
+char *cell__program_cwd(const struct cell__confinement *code, bool host, const char *defined, const char *workspace,
+			struct cell__buf *why);
 
 /* Each ends the run: its memory is gone.  result is taken over. */
 void cell__tool_run_answer(struct cell__tool_run *run, json_t *result, const void *raw, size_t raw_size);

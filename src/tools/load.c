@@ -451,9 +451,9 @@ static void load_recipes(struct cell__loader *loader, const struct cell__yaml *d
 void cell__load_cli(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool *tool)
 {
 	static const char *const known[] = { "name", "type", "command", "description", "timeout", "tags", "schema",
-					     "recipes", "env", "cwd", "end_of_options", "max_output", NULL };
+					     "recipes", "env", "cwd", "end_of_options", "max_output", "host", NULL };
 	static const char *const old[] = { "name", "type", "command", "description", "timeout", "tags", "schema",
-					   "args", "env", "cwd", "end_of_options", "max_output", NULL };
+					   "args", "env", "cwd", "end_of_options", "max_output", "host", NULL };
 	tool->adapter = &cell__tool_cli;
 	/* The old format has `args` in the place of recipes: one problem says it. */
 	cell__load_keys(loader, doc, "a tool of type cli", cell__yaml_get(doc, "recipes") ? known : old);
@@ -469,6 +469,7 @@ void cell__load_cli(struct cell__loader *loader, const struct cell__yaml *doc, s
 			cell__load_problem(loader, cell__yaml_get(doc, "env"), "'%.60s' is no name for a variable",
 					   tool->env.list[i].key ? tool->env.list[i].key : "");
 	cell__load_bool(loader, cell__yaml_get(doc, "end_of_options"), "end_of_options", &tool->end_of_options);
+	cell__load_bool(loader, cell__yaml_get(doc, "host"), "host", &tool->host);
 	load_schema(loader, cell__yaml_get(doc, "schema"), tool);
 	load_recipes(loader, doc, tool);
 }

@@ -58,7 +58,7 @@ static bool same_pairs(const struct cell__pairs *a, const struct cell__pairs *b)
 
 bool cell__mcp_params_equal(const struct cell__mcp_params *a, const struct cell__mcp_params *b)
 {
-	if (a->kind != b->kind || a->n_args != b->n_args || a->start_timeout_ms != b->start_timeout_ms)
+	if (a->kind != b->kind || a->n_args != b->n_args || a->start_timeout_ms != b->start_timeout_ms || a->host != b->host)
 		return false;
 	for (size_t i = 0; i < a->n_args; i++)
 		if (!same_text(a->args[i], b->args[i]))
@@ -154,8 +154,8 @@ int cell__mcp_params_settle(struct cell__mcp_params *params, const char *transpo
 		cell__buf_add_str(why, params->headers.count > 0 ? "headers are for a url" : "the command is empty");
 		return -1;
 	}
-	if (!stdio && (params->n_args > 0 || params->env.count > 0 || params->cwd)) {
-		cell__buf_add_str(why, "args, env and cwd are for a command");
+	if (!stdio && (params->n_args > 0 || params->env.count > 0 || params->cwd || params->host)) {
+		cell__buf_add_str(why, "args, env, cwd and host are for a command");
 		return -1;
 	}
 	if (!stdio && strncasecmp(params->url, "http://", 7) != 0 && strncasecmp(params->url, "https://", 8) != 0 &&
@@ -197,7 +197,7 @@ static void load_args(struct cell__loader *loader, const struct cell__yaml *valu
 void cell__load_mcp(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool *tool)
 {
 	static const char *const known[] = { "name", "type", "description", "timeout", "tags", "max_output", "transport",
-					     "command", "args", "env", "cwd", "url", "headers", "start_timeout", NULL };
+					     "command", "args", "env", "cwd", "url", "headers", "start_timeout", "host", NULL };
 	tool->adapter = &cell__tool_mcp;
 	if (!cell__yaml_get(doc, "max_output"))
 		tool->max_output = CELL_TOOL_LIMIT_OUTPUT;
@@ -216,6 +216,7 @@ void cell__load_mcp(struct cell__loader *loader, const struct cell__yaml *doc, s
 	cell__load_text(loader, cell__yaml_get(doc, "url"), "url", &params->url);
 	cell__load_pairs(loader, cell__yaml_get(doc, "headers"), "headers", &params->headers);
 	cell__load_timeout(loader, cell__yaml_get(doc, "start_timeout"), &params->start_timeout_ms);
+	cell__load_bool(loader, cell__yaml_get(doc, "host"), "host", &params->host);
 	if (loader->bad)
 		return;
 	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
@@ -302,7 +303,7 @@ static int seconds_from(const json_t *json, const char *key, int64_t *ret_ms, st
 static int check_keys(const json_t *json, struct cell_error *err)
 {
 	static const char *const known[] = { "command", "args", "env", "cwd", "url", "headers", "type", "transport", "timeout",
-					     "start_timeout", "description", "tags", NULL };
+					     "start_timeout", "description", "tags", "host", NULL };
 	const char *name;
 	json_t *value;
 	json_object_foreach((json_t *)json, name, value) {
@@ -331,6 +332,17 @@ static int tags_from(const json_t *json, struct cell__tool *tool, struct cell_er
 	return 0;
 }
 
+static int bool_from(const json_t *json, const char *key, bool *ret, struct cell_error *err)
+{
+	const json_t *value = json_object_get(json, key);
+	if (!value || json_is_null(value))
+		return 0;
+	if (!json_is_boolean(value))
+		return cell_fail(err, CELL_E_INVALID, 0, "'%s' must be true or false", key);
+	*ret = json_is_true(value);
+	return 0;
+}
+
 static int fill_from(const json_t *json, struct cell__tool *tool, struct cell_error *err)
 {
 	struct cell__mcp_params *params = tool->mcp;
@@ -343,7 +355,7 @@ static int fill_from(const json_t *json, struct cell__tool *tool, struct cell_er
 	    pairs_from(json, "headers", &params->headers, err) < 0 || text_from(json, "type", &type, err) < 0 ||
 	    text_from(json, "transport", &transport, err) < 0 || seconds_from(json, "timeout", &tool->timeout_ms, err) < 0 ||
 	    seconds_from(json, "start_timeout", &params->start_timeout_ms, err) < 0 ||
-	    text_from(json, "description", &tool->description, err) < 0 || tags_from(json, tool, err) < 0)
+	    text_from(json, "description", &tool->description, err) < 0 || bool_from(json, "host", &params->host, err) < 0 || tags_from(json, tool, err) < 0)
 		return -1;
 	if (cell__mcp_params_settle(params, transport ? transport : type, &why) < 0)
 		return cell_fail(err, CELL_E_INVALID, 0, "%s", why.size ? why.data : "out of memory");

@@ -10,149 +10,21 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "spawn/confinement.h"
 #include "tools/mcp.h"
 
 struct mcp_run {
 	struct cell__mcp_request request;
 	struct cell__tool_run *run;
+	struct cell__mcp_server *server; /* that serves it; a reference */
 	char *task; /* that the server works on; NULL: none */
 };
 
 static void free_run(struct mcp_run *mcp)
 {
+	cell__mcp_server_unref(mcp->server);
 	free(mcp->task);
 	free(mcp);
-}
-
-/* ---- what a server is started with ---- */
-
-struct launching {
-	struct cell__mcp_server *server;
-	struct cell__buf why;
-};
-
-static char *expand(struct launching *launching, const char *text)
-{
-	char *value = NULL;
-	struct cell__mcp_server *server = launching->server;
-	return cell__vars_expand(text, &server->tools->opts, &server->secrets, &value, &launching->why) < 0 ? NULL : value;
-}
-
-static int launch_argv(struct launching *launching, struct cell__mcp_launch *launch)
-{
-	const struct cell__mcp_params *params = launching->server->params;
-	launch->argv = cell__alloc(params->n_args + 2, sizeof *launch->argv);
-	if (!launch->argv || !(launch->argv[0] = expand(launching, params->command)))
-		return -1;
-	for (size_t i = 0; i < params->n_args; i++)
-		if (!(launch->argv[i + 1] = expand(launching, params->args[i])))
-			return -1;
-	return 0;
-}
-
-static int set_var(struct cell__mcp_launch *launch, size_t *count, const char *key, const char *value)
-{
-	struct cell__buf line = CELL_BUF_INIT;
-	size_t n = strlen(key) + 1, at = 0;
-	if (cell__buf_reserve(&line, n + strlen(value)) < 0 || cell__buf_printf(&line, "%s=%s", key, value) < 0)
-		return -1;
-	while (at < *count && strncmp(launch->env[at], line.data, n) != 0)
-		at++;
-	if (at == *count)
-		++*count;
-	else
-		cell__secret_free(launch->env[at]);
-	launch->env[at] = line.data;
-	return 0;
-}
-
-static int launch_env(struct launching *launching, struct cell__mcp_launch *launch)
-{
-	const struct cell__mcp_server *server = launching->server;
-	const struct cell__mcp_params *params = server->params;
-	size_t count = 0;
-	launch->env = cell__alloc(params->env.count + 4, sizeof *launch->env);
-	if (!launch->env || set_var(launch, &count, "PATH", server->tools->path) < 0 ||
-	    set_var(launch, &count, "HOME", cell__home_dir()) < 0 || set_var(launch, &count, "LANG", "C.UTF-8") < 0)
-		return -1;
-	for (size_t i = 0; i < params->env.count; i++) {
-		char *value = expand(launching, params->env.list[i].value);
-		int rc = value ? set_var(launch, &count, params->env.list[i].key, value) : -1;
-		cell__secret_free(value);
-		if (rc < 0)
-			return -1;
-	}
-	for (size_t i = 0; i < count; i++)
-		if (strncmp(launch->env[i], "PATH=", 5) == 0)
-			launch->path = cell__strdup(launch->env[i] + 5);
-	return launch->path ? 0 : -1;
-}
-
-static int launch_cwd(struct launching *launching, struct cell__mcp_launch *launch)
-{
-	const char *home = launching->server->tools->opts.cwd ? launching->server->tools->opts.cwd : "/";
-	if (!launching->server->params->cwd) {
-		launch->cwd = cell__strdup(home);
-		return launch->cwd ? 0 : -1;
-	}
-	char *cwd = expand(launching, launching->server->params->cwd);
-	if (!cwd || cwd[0] == '/') {
-		launch->cwd = cwd;
-		return cwd ? 0 : -1;
-	}
-	struct cell__buf path = CELL_BUF_INIT;
-	int rc = cell__buf_printf(&path, "%s/%s", home, cwd);
-	cell__secret_free(cwd);
-	launch->cwd = path.data;
-	return rc;
-}
-
-static int launch_headers(struct launching *launching, struct cell__mcp_launch *launch)
-{
-	const struct cell__pairs *headers = &launching->server->params->headers;
-	launch->headers = cell__alloc(headers->count + 1, sizeof *launch->headers);
-	for (size_t i = 0; launch->headers && i < headers->count; i++) {
-		struct cell__buf line = CELL_BUF_INIT;
-		char *value = expand(launching, headers->list[i].value);
-		if (!value)
-			return -1;
-		if (strpbrk(value, "\r\n")) {
-			cell__buf_printf(&launching->why, "header %s: the resolved value holds a line break", headers->list[i].key);
-			cell__secret_free(value);
-			return -1;
-		}
-		int rc = cell__buf_reserve(&line, strlen(headers->list[i].key) + strlen(value) + 2);
-		rc |= cell__buf_printf(&line, *value ? "%s: %s" : "%s;", headers->list[i].key, value);
-		cell__secret_free(value);
-		launch->headers[i] = line.data;
-		if (rc < 0)
-			return -1;
-	}
-	return launch->headers ? 0 : -1;
-}
-
-static int handle_launch(void *arg, struct cell__mcp_launch *ret_launch, struct cell_error *err)
-{
-	struct launching launching = { .server = arg };
-	struct cell__mcp_launch launch = { .kind = launching.server->params->kind };
-	int rc;
-	cell__secrets_finish(&launching.server->secrets);
-	if (launch.kind == CELL_MCP_STDIO) {
-		rc = launch_argv(&launching, &launch);
-		rc = rc < 0 ? rc : launch_env(&launching, &launch);
-		rc = rc < 0 ? rc : launch_cwd(&launching, &launch);
-	} else {
-		launch.url = expand(&launching, launching.server->params->url);
-		rc = launch.url ? launch_headers(&launching, &launch) : -1;
-	}
-	if (rc < 0) {
-		cell_fail(err, CELL_E_TOOL, 0, "%s", launching.why.size ? launching.why.data : "out of memory");
-		cell__mcp_launch_finish(&launch);
-	} else {
-		*ret_launch = launch;
-	}
-	cell__buf_finish(&launching.why);
-	return rc;
 }
 
 /* ---- versions of a tool ---- */
@@ -277,7 +149,7 @@ static void set_origin(const struct cell__mcp_server *server, struct cell__mcp_e
 {
 	size_t n = 0;
 	for (const struct cell__tool_run *run = server->tools->runs; run; run = run->next) {
-		if (run->tool->server != server)
+		if (run->tool->adapter != &cell__tool_mcp || !run->state || ((struct mcp_run *)run->state)->server != server)
 			continue;
 		bool same = n == 0 || (event->session_id && strcmp(event->session_id, run->call->session_id) == 0);
 		event->session_id = same ? run->call->session_id : NULL;
@@ -331,7 +203,7 @@ static int need_client(struct cell__mcp_server *server, struct cell_error *err)
 		.loop = server->tools->opts.loop,
 		.hub = server->tools->opts.hub,
 		.start_timeout_ms = server->params->start_timeout_ms,
-		.launch = handle_launch,
+		.launch = cell__mcp_launch,
 		.listed = handle_listed,
 		.ended = handle_ended,
 		.log = handle_log,
@@ -347,7 +219,30 @@ bool cell__mcp_known(const struct cell__mcp_server *server)
 	return server->client && cell__mcp_client_tools(server->client);
 }
 
-void cell__mcp_ask(struct cell__mcp_server *server)
+/* What has to confine the program for this call: nothing where it is not ours, or the definition says so. */
+static int find_confinement(const struct cell__mcp_server *server, const struct cell__call *call,
+			    struct cell__confinement **ret_confinement, struct cell_error *err)
+{
+	*ret_confinement = NULL;
+	if (server->params->kind != CELL_MCP_STDIO || server->params->host)
+		return 0;
+	return cell__tools_confine(server->tools, call, ret_confinement, err);
+}
+
+/* With its first use it is settled whom a server serves. */
+static int need_client_for(struct cell__mcp_server *server, const struct cell__call *call, struct cell_error *err)
+{
+	if (server->client)
+		return 0;
+	struct cell__confinement *confinement;
+	if (find_confinement(server, call, &confinement, err) < 0)
+		return -1;
+	cell__confinement_unref(server->confine);
+	server->confine = confinement;
+	return need_client(server, err);
+}
+
+void cell__mcp_ask(struct cell__mcp_server *server, const struct cell__call *call)
 {
 	struct cell_error err;
 	if (cell__mcp_known(server) || server->settling)
@@ -355,8 +250,9 @@ void cell__mcp_ask(struct cell__mcp_server *server)
 	/* Looking at a tool asks several times in a row; one failure is enough. */
 	if (server->problem && cell__now_us() - server->failed_us < CELL_MCP_AGAIN_MS * 1000)
 		return;
-	if (need_client(server, &err) < 0) {
+	if (need_client_for(server, call, &err) < 0) {
 		set_problem(server, err.code, err.msg, NULL);
+		server->failed_us = cell__now_us();
 		return;
 	}
 	if (cell__mcp_client_backing_off(server->client))
@@ -395,6 +291,7 @@ static void free_server(struct cell__mcp_server *server)
 {
 	cell__mcp_params_unref(server->params);
 	cell__secrets_finish(&server->secrets);
+	cell__confinement_unref(server->confine);
 	free(server->problem);
 	free(server->name);
 	free(server);
@@ -444,12 +341,64 @@ static struct cell__mcp_server *make_server(struct cell__tools *tools, const str
 	return server;
 }
 
+static bool is_defined_by(const struct cell__mcp_server *server, const struct cell__tool *tool)
+{
+	return tool->adapter == &cell__tool_mcp && strcmp(server->name, tool->name) == 0 &&
+	       cell__mcp_params_equal(server->params, tool->mcp);
+}
+
+/* One more server of a definition: those that nobody calls make room, the oldest first. */
+static struct cell__mcp_server *make_another(const struct cell__tool *tool, struct cell_error *err)
+{
+	struct cell__tools *tools = tool->server->tools;
+	struct cell__mcp_server **idle = NULL;
+	size_t count = 0;
+	for (struct cell__mcp_server **at = &tools->servers; *at; at = &(*at)->next)
+		if (is_defined_by(*at, tool)) {
+			count++;
+			idle = *at != tool->server && (*at)->refs == 1 ? at : idle;
+		}
+	if (count >= CELL_MCP_LIMIT_LIKE && !idle) {
+		cell_fail(err, CELL_E_LIMIT, 0, "more than %u differently confined sessions use this server", CELL_MCP_LIMIT_LIKE);
+		return NULL;
+	}
+	if (count >= CELL_MCP_LIMIT_LIKE) {
+		struct cell__mcp_server *oldest = *idle;
+		*idle = oldest->next;
+		cell__mcp_server_unref(oldest);
+	}
+	struct cell__mcp_server *server = make_server(tools, tool);
+	if (!server)
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	return server;
+}
+
+/* The server for this call, with a client: the tool's, or one that is confined as the caller.  NULL: err says why not. */
+static struct cell__mcp_server *server_for(const struct cell__tool *tool, const struct cell__call *call, struct cell_error *err)
+{
+	struct cell__confinement *confinement;
+	struct cell__mcp_server *server = tool->server;
+	if (!server->client)
+		return need_client_for(server, call, err) < 0 ? NULL : server;
+	if (find_confinement(server, call, &confinement, err) < 0)
+		return NULL;
+	if (!cell__confinement_equal(server->confine, confinement)) {
+		for (server = server->tools->servers; server; server = server->next)
+			if (is_defined_by(server, tool) && server->client && cell__confinement_equal(server->confine, confinement))
+				break;
+		if (!server && (server = make_another(tool, err)))
+			server->confine = cell__confinement_ref(confinement);
+	}
+	cell__confinement_unref(confinement);
+	return server && need_client(server, err) == 0 ? server : NULL;
+}
+
 static void attach(struct cell__tools *tools, struct cell__tool *tool)
 {
 	if (tool->server)
 		return;
 	struct cell__mcp_server *server = tools->servers;
-	while (server && (strcmp(server->name, tool->name) != 0 || !cell__mcp_params_equal(server->params, tool->mcp)))
+	while (server && !is_defined_by(server, tool))
 		server = server->next;
 	if (!server)
 		server = make_server(tools, tool);
@@ -470,7 +419,7 @@ void cell__mcp_attach(struct cell__tools *tools)
 		struct cell__mcp_server *server = *at;
 		bool used = false;
 		for (size_t i = 0; i < tools->n_index && !used; i++)
-			used = tools->index[i]->server == server;
+			used = tools->index[i]->server == server || is_defined_by(server, tools->index[i]);
 		if (used) {
 			at = &server->next;
 			continue;
@@ -542,7 +491,7 @@ static bool follow_task(struct mcp_run *mcp, const struct cell__mcp_answer *answ
 	struct cell__tool_run *run = mcp->run;
 	const json_t *result = answer->message && answer->message->kind == CELL__RPC_RESULT ? answer->message->result : NULL;
 	const char *task = json_string_value(json_object_get(json_object_get(result, "task"), "taskId"));
-	if (!run->callable->task || mcp->task || !task || !run->tool->server || !run->tool->server->client)
+	if (!run->callable->task || mcp->task || !task || !mcp->server->client)
 		return false;
 	mcp->task = cell__strdup(task);
 	mcp->request = (struct cell__mcp_request){
@@ -552,7 +501,7 @@ static bool follow_task(struct mcp_run *mcp, const struct cell__mcp_answer *answ
 		.done = handle_done,
 	};
 	if (mcp->task && mcp->request.params &&
-	    cell__mcp_request_start(run->tool->server->client, &mcp->request, NULL) == 0)
+	    cell__mcp_request_start(mcp->server->client, &mcp->request, NULL) == 0)
 		return true;
 	json_decref(mcp->request.params);
 	return false;
@@ -565,7 +514,7 @@ static void handle_done(struct cell__mcp_request *request, const struct cell__mc
 	if (follow_task(mcp, answer))
 		return;
 	if (mcp->task && answer->failure && answer->failure->err.code == CELL_E_TOOL_TIMEOUT)
-		cancel_task(run->tool->server, mcp->task);
+		cancel_task(mcp->server, mcp->task);
 	run->state = NULL;
 	free_run(mcp);
 	cell__mcp_finish_run(run, answer);
@@ -606,12 +555,14 @@ static void start(struct cell__tool_run *run, json_t *args)
 	mcp->request.done = handle_done;
 	mcp->request.progress = run->tools->mcp_event ? handle_progress : NULL;
 	run->state = mcp;
-	if (need_client(run->tool->server, &err) == 0 &&
-	    cell__mcp_request_start(run->tool->server->client, &mcp->request, &err) == 0)
+	mcp->server = server_for(run->tool, run->call, &err);
+	if (mcp->server)
+		mcp->server->refs++;
+	if (mcp->server && cell__mcp_request_start(mcp->server->client, &mcp->request, &err) == 0)
 		return;
 	run->state = NULL;
 	json_decref(params);
-	free(mcp);
+	free_run(mcp);
 	cell__tool_run_fail(run, err.code, "%s", err.msg);
 }
 
@@ -620,7 +571,7 @@ static void cancel(struct cell__tool_run *run)
 	struct mcp_run *mcp = cell__take_ptr(run->state);
 	cell__mcp_request_cancel(&mcp->request, "nobody waits for the answer any more");
 	if (mcp->task)
-		cancel_task(run->tool->server, mcp->task);
+		cancel_task(mcp->server, mcp->task);
 	free_run(mcp);
 }
 

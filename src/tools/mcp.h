@@ -1,12 +1,16 @@
 /*
- * MCP servers as tools: what load_mcp.c (definitions), mcp.c (servers and calls), mcp_tools.c (their tools as
- * callables), mcp_result.c (what they answer) and mcp_wait.c (calls that wait for a server to say what it has) share.
+ * MCP servers as tools: what load_mcp.c (definitions), mcp.c (servers and calls), mcp_launch.c (starting them), mcp_tools.c (their
+ * tools as callables), mcp_result.c (what they answer) and mcp_wait.c (calls that wait for a server to say what it has) share.
  *
  *     tool (a version of the definition) ──▶ server ──▶ client (mcp/client.h) ──▶ the program or the web service
  *
  * A server lives as long as a definition with its parameters does, however often its file is read; one with other
  * parameters is another server.  When it says what tools it has, the tool is replaced by a new version with these
  * callables; calls under way keep the version they were made with.
+ *
+ * A program that is started for somebody who is not trusted is confined as the caller's code is (confine.c), and serves only those
+ * who are confined alike.  For others there are more servers of the same definition, each with a program of its own; which of them
+ * says what tools there are does not matter.
  */
 #ifndef CELL_TOOLS_MCP_H
 #define CELL_TOOLS_MCP_H
@@ -14,6 +18,7 @@
 #include "mcp/client.h"
 #include "tools/internal.h"
 
+#define CELL_MCP_LIMIT_LIKE 8u                /* servers of one definition at once, differently confined */
 #define CELL_MCP_LIMIT_ARGS 256u              /* words of a server's command */
 #define CELL_MCP_LIMIT_NAME 128u              /* bytes of a tool's name on a server */
 #define CELL_MCP_LIMIT_DESCRIPTION 4096u      /* bytes that are kept of a tool's description */
@@ -34,6 +39,7 @@ struct cell__mcp_params {
 	char *url;
 	struct cell__pairs headers;
 	int64_t start_timeout_ms;
+	bool host; /* stdio: it runs on the host also for callers that are not trusted */
 };
 struct cell__mcp_params *cell__mcp_params_create(void);
 void cell__mcp_params_unref(struct cell__mcp_params *params);
@@ -53,6 +59,7 @@ struct cell__mcp_server {
 	struct cell__mcp_params *params;
 	char *name;
 	struct cell__mcp_client *client; /* made with the first use */
+	struct cell__confinement *confine; /* of its program, settled when it has a client; NULL: none */
 	struct cell__secrets secrets;    /* of the present connection */
 	bool settling;                   /* it is being asked what it has */
 	char *problem;                   /* why it could not be used last; NULL: it could, or was not tried */
@@ -69,9 +76,12 @@ void cell__mcp_server_unref(struct cell__mcp_server *server);
 /* Ends all; then done(tools). */
 void cell__mcp_close_all(struct cell__tools *tools, void (*done)(struct cell__tools *tools));
 bool cell__mcp_known(const struct cell__mcp_server *server); /* what tools it has */
-/* Asks it what it has, unless that is known or being asked or would be too early after failures. */
-void cell__mcp_ask(struct cell__mcp_server *server);
+/* Asks it what it has, for this call, unless that is known or being asked or would be too early after failures. */
+void cell__mcp_ask(struct cell__mcp_server *server, const struct cell__call *call);
 void cell__mcp_add_problems(const struct cell__tools *tools, json_t *list);
+
+/* mcp_launch.c: for the client of a server, arg. */
+int cell__mcp_launch(void *arg, struct cell__mcp_launch *ret_launch, struct cell_error *err);
 
 /* mcp_tools.c: fills tool->callables; what is left out is told in `problem` (may stay empty). */
 void cell__mcp_fill_callables(struct cell__tool *tool, const json_t *list, char problem[160]);

@@ -117,7 +117,7 @@ static bool must_wait(struct cell__tools *tools, const struct cell__call *call, 
 		if (!tool->server || !awaited(call, only, tool))
 			continue;
 		if (ask)
-			cell__mcp_ask(tool->server);
+			cell__mcp_ask(tool->server, call);
 		waits |= tool->server->settling;
 		if (ret_longest_ms && tool->server->settling && tool->mcp->start_timeout_ms > *ret_longest_ms)
 			*ret_longest_ms = tool->mcp->start_timeout_ms;

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "spawn/confinement.h"
 #include "tools/mcp.h"
 
 #define LOOKS_BEFORE_WATCH 2
@@ -236,6 +237,7 @@ static void destroy_run(struct cell__tool_run *run)
 	tools->n_runs--;
 	cell__secrets_finish(&run->secrets);
 	cell__tool_unref(run->tool);
+	cell__confinement_unref(run->code);
 	free(run->cwd);
 	free(run);
 }

@@ -79,6 +79,8 @@ struct cell__rank_doc {
 typedef int (*cell__rank_fn)(void *arg, const char *query, const struct cell__rank_doc *docs, size_t n_docs,
 			     uint64_t generation, size_t limit, size_t *ret_order);
 
+struct cell__confinement;
+
 struct cell__tools_options {
 	struct cell__loop *loop;
 	struct cell__spawn_hub *hub;
@@ -86,6 +88,12 @@ struct cell__tools_options {
 	void *getenv_arg;
 	const char *path;   /* where commands are looked up; NULL: CELL_TOOL_DEFAULT_PATH */
 	const char *cwd;    /* where MCP servers run, which belong to no session; must live as long; NULL: "/" */
+	/*
+	 * What confines the programs of a call by somebody who is not trusted: a new reference.  NULL: such calls start no program.
+	 * The argument must live until the registry is closed.
+	 */
+	int (*confine)(void *arg, const struct cell__call *call, struct cell__confinement **ret_confinement, struct cell_error *err);
+	void *confine_arg;
 	cell__rank_fn rank; /* NULL: names and descriptions that contain the query */
 	void *rank_arg;
 };

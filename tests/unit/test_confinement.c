@@ -436,9 +436,10 @@ static void test_what_is_refused_at_once(void **state)
 
 /* ---- the network ---- */
 
-static int tell(void *arg, const struct cell__egress_event *event, struct cell_error *err)
+static int tell(void *arg, const struct cell__confinement *confinement, const struct cell__egress_event *event, struct cell_error *err)
 {
 	struct rig *rig = arg;
+	CHECK(confinement == rig->confine);
 	rig->told += !event->ended && !event->refusal;
 	return rig->refuse ? cell_fail(err, CELL_E_IO, 0, "not now") : 0;
 }

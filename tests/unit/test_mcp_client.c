@@ -15,6 +15,7 @@
 #include <uv.h>
 
 #include "mcp/client.h"
+#include "spawn/confinement.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -62,6 +63,11 @@ static void end_process(struct cell__process *process, int status)
 	process->how.status = status;
 	process->how.killed = process->killed;
 	uv_timer_start(&process->end, handle_end, 0, 0);
+}
+
+void cell__confinement_unref(struct cell__confinement *confinement)
+{
+	assert_null(confinement);
 }
 
 int cell__process_start(struct cell__spawn_hub *hub, const struct cell__process_spec *spec,

@@ -1,0 +1,99 @@
+#define _GNU_SOURCE
+#include "session/confine.h"
+
+#include <string.h>
+
+#include "session/engine.h"
+#include "session/session.h"
+#include "session/servers.h"
+#include "session/space.h"
+
+/*
+ * Connections of confined programs are those of a session that is confined alike: of the one that called, or, for a server that
+ * sessions share, of any.  Without one there is nobody to answer for them.
+ */
+static int tell(void *arg, const struct cell__confinement *confinement, const struct cell__egress_event *event,
+		struct cell_error *err)
+{
+	struct cell_space *space = arg;
+	struct cell_engine *engine = cell__space_engine(space);
+	for (const struct cell_session *session = engine->sessions; session; session = session->next) {
+		if (session->options.space != space || !session->seat || !session->seat->confinement ||
+		    !cell__confinement_equal(session->seat->confinement, confinement))
+			continue;
+		if (!session->options.audit)
+			return 0;
+		return cell__audit_connection(cell__audit_of(session->options.audit), session->id, session->cell_hash,
+					      session->executor->name, event, err);
+	}
+	return cell_fail(err, CELL_E_CLOSED, 0, "the session that this program belongs to has ended");
+}
+
+/* Where the executor's own means are none for programs: the strictest policy, and the session's folder to be read. */
+static int confine_strictly(struct cell__spawn_hub *hub, const char *workspace, struct cell__confinement **ret_confinement,
+			    struct cell_error *err)
+{
+	struct cell__policy policy;
+	if (cell__policy_load(&policy, CELL_POLICY_DEFAULT, err) < 0)
+		return -1;
+	const struct cell__confinement_options options = {
+		.policy = &policy,
+		.workspace = workspace,
+		.mode = workspace ? CELL_WORKSPACE_RO : CELL_WORKSPACE_NONE,
+		.network = CELL_CONFINED_OFFLINE,
+	};
+	int rc = cell__confinement_create(hub, &options, ret_confinement, err);
+	cell__policy_finish(&policy);
+	return rc;
+}
+
+/* Made with the first call that needs it; it goes with the seat. */
+static int confinement_of(struct cell_session *session, struct cell__confinement **ret_confinement, struct cell_error *err)
+{
+	struct cell__seat *seat = session->seat;
+	struct cell__spawn_hub *hub = &session->engine->hub;
+	struct cell__confinement *confinement = NULL;
+	if (seat->confinement) {
+		*ret_confinement = seat->confinement;
+		return 0;
+	}
+	if (session->executor->confine) {
+		if (session->executor->confine(seat->kernel, &confinement, err) < 0)
+			return -1;
+		if (!confinement)
+			return cell_fail(err, CELL_E_BUSY, 0, "the session's kernel is not up yet; try again");
+	} else if (confine_strictly(hub, session->options.cwd, &confinement, err) < 0) {
+		return -1;
+	}
+	cell__confinement_watch(confinement, tell, session->options.space);
+	*ret_confinement = seat->confinement = confinement;
+	return 0;
+}
+
+int cell__space_confine(void *arg, const struct cell__call *call, struct cell__confinement **ret_confinement,
+			struct cell_error *err)
+{
+	struct cell_space *space = arg;
+	struct cell_engine *engine = cell__space_engine(space);
+	struct cell__confinement *confinement = NULL;
+	struct cell_session *session = call->session_id && *call->session_id ?
+					       cell__session_of(engine, space, call->session_id) : NULL;
+	if (session && session->seat) {
+		if (confinement_of(session, &confinement, err) < 0)
+			return -1;
+		*ret_confinement = cell__confinement_ref(confinement);
+		return 0;
+	}
+	/* A client's own call, outside of any session: with what one of the space's sessions has, or with nothing at all. */
+	bool outside = !call->session_id || !*call->session_id;
+	for (session = engine->sessions; outside && session; session = session->next)
+		if (session->options.space == space && session->seat && session->seat->ready && session->executor->untrusted &&
+		    confinement_of(session, &confinement, NULL) == 0) {
+			*ret_confinement = cell__confinement_ref(confinement);
+			return 0;
+		}
+	if (confine_strictly(&engine->hub, NULL, ret_confinement, err) < 0)
+		return -1;
+	cell__confinement_watch(*ret_confinement, tell, space);
+	return 0;
+}

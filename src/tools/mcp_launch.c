@@ -1,0 +1,151 @@
+/* What an MCP server is started with, when it is started: every ${VAR} is resolved then. */
+#define _GNU_SOURCE
+#include <string.h>
+
+#include "spawn/confinement.h"
+#include "tools/mcp.h"
+
+struct launching {
+	struct cell__mcp_server *server;
+	struct cell__buf why;
+};
+
+static char *expand(struct launching *launching, const char *text)
+{
+	char *value = NULL;
+	struct cell__mcp_server *server = launching->server;
+	return cell__vars_expand(text, &server->tools->opts, &server->secrets, &value, &launching->why) < 0 ? NULL : value;
+}
+
+static int launch_argv(struct launching *launching, struct cell__mcp_launch *launch)
+{
+	const struct cell__mcp_params *params = launching->server->params;
+	launch->argv = cell__alloc(params->n_args + 2, sizeof *launch->argv);
+	if (!launch->argv || !(launch->argv[0] = expand(launching, params->command)))
+		return -1;
+	for (size_t i = 0; i < params->n_args; i++)
+		if (!(launch->argv[i + 1] = expand(launching, params->args[i])))
+			return -1;
+	return 0;
+}
+
+static int set_var(struct cell__mcp_launch *launch, size_t *count, const char *key, const char *value)
+{
+	struct cell__buf line = CELL_BUF_INIT;
+	size_t n = strlen(key) + 1, at = 0;
+	if (cell__buf_reserve(&line, n + strlen(value)) < 0 || cell__buf_printf(&line, "%s=%s", key, value) < 0)
+		return -1;
+	while (at < *count && strncmp(launch->env[at], line.data, n) != 0)
+		at++;
+	if (at == *count)
+		++*count;
+	else
+		cell__secret_free(launch->env[at]);
+	launch->env[at] = line.data;
+	return 0;
+}
+
+static int launch_env(struct launching *launching, struct cell__mcp_launch *launch)
+{
+	const struct cell__mcp_server *server = launching->server;
+	const struct cell__mcp_params *params = server->params;
+	const char *const *more = server->confine ? cell__confinement_env(server->confine) : NULL;
+	size_t count = 0, n_more = 0;
+	while (more && more[n_more])
+		n_more++;
+	launch->env = cell__alloc(params->env.count + n_more + 4, sizeof *launch->env);
+	if (!launch->env || set_var(launch, &count, "PATH", server->tools->path) < 0 ||
+	    set_var(launch, &count, "HOME", cell__home_dir()) < 0 || set_var(launch, &count, "LANG", "C.UTF-8") < 0)
+		return -1;
+	for (size_t i = 0; i < n_more; i++) {
+		CELL_AUTO_FREE char *key = cell__strndup(more[i], strcspn(more[i], "="));
+		if (!key || set_var(launch, &count, key, strchr(more[i], '=') + 1) < 0)
+			return -1;
+	}
+	for (size_t i = 0; i < params->env.count; i++) {
+		char *value = expand(launching, params->env.list[i].value);
+		int rc = value ? set_var(launch, &count, params->env.list[i].key, value) : -1;
+		cell__secret_free(value);
+		if (rc < 0)
+			return -1;
+	}
+	for (size_t i = 0; i < count; i++)
+		if (strncmp(launch->env[i], "PATH=", 5) == 0)
+			launch->path = cell__strdup(launch->env[i] + 5);
+	return launch->path ? 0 : -1;
+}
+
+/* On the host for everybody, a server is not started in a folder that may be some code's, unless its definition says so. */
+static int launch_cwd(struct launching *launching, struct cell__mcp_launch *launch)
+{
+	const struct cell__mcp_server *server = launching->server;
+	const char *home = server->params->host || !server->tools->opts.cwd ? "/" : server->tools->opts.cwd;
+	char *cwd = NULL;
+	if (server->params->cwd && !(cwd = expand(launching, server->params->cwd)))
+		return -1;
+	if (cwd && strcmp(cwd, "workspace") == 0 && server->tools->opts.cwd)
+		home = server->tools->opts.cwd;
+	launch->cwd = cell__program_cwd(server->confine, false, cwd, home, &launching->why);
+	cell__secret_free(cwd);
+	return launch->cwd ? 0 : -1;
+}
+
+/* For a program that is confined, because it runs for code: it may hold secrets that the code must not get by being it. */
+static int launch_check(struct launching *launching, struct cell__mcp_launch *launch)
+{
+	struct cell__confinement *code = launching->server->confine;
+	launch->confine = cell__confinement_ref(code);
+	if (!code)
+		return 0;
+	cell__program_clean_path(code, launch->path);
+	return cell__program_check(code, launch->argv[0], launch->path, launch->cwd, &launching->why);
+}
+
+static int launch_headers(struct launching *launching, struct cell__mcp_launch *launch)
+{
+	const struct cell__pairs *headers = &launching->server->params->headers;
+	launch->headers = cell__alloc(headers->count + 1, sizeof *launch->headers);
+	for (size_t i = 0; launch->headers && i < headers->count; i++) {
+		struct cell__buf line = CELL_BUF_INIT;
+		char *value = expand(launching, headers->list[i].value);
+		if (!value)
+			return -1;
+		if (strpbrk(value, "\r\n")) {
+			cell__buf_printf(&launching->why, "header %s: the resolved value holds a line break", headers->list[i].key);
+			cell__secret_free(value);
+			return -1;
+		}
+		int rc = cell__buf_reserve(&line, strlen(headers->list[i].key) + strlen(value) + 2);
+		rc |= cell__buf_printf(&line, *value ? "%s: %s" : "%s;", headers->list[i].key, value);
+		cell__secret_free(value);
+		launch->headers[i] = line.data;
+		if (rc < 0)
+			return -1;
+	}
+	return launch->headers ? 0 : -1;
+}
+
+int cell__mcp_launch(void *arg, struct cell__mcp_launch *ret_launch, struct cell_error *err)
+{
+	struct launching launching = { .server = arg };
+	struct cell__mcp_launch launch = { .kind = launching.server->params->kind };
+	int rc;
+	cell__secrets_finish(&launching.server->secrets);
+	if (launch.kind == CELL_MCP_STDIO) {
+		rc = launch_argv(&launching, &launch);
+		rc = rc < 0 ? rc : launch_env(&launching, &launch);
+		rc = rc < 0 ? rc : launch_cwd(&launching, &launch);
+		rc = rc < 0 ? rc : launch_check(&launching, &launch);
+	} else {
+		launch.url = expand(&launching, launching.server->params->url);
+		rc = launch.url ? launch_headers(&launching, &launch) : -1;
+	}
+	if (rc < 0) {
+		cell_fail(err, CELL_E_TOOL, 0, "%s", launching.why.size ? launching.why.data : "out of memory");
+		cell__mcp_launch_finish(&launch);
+	} else {
+		*ret_launch = launch;
+	}
+	cell__buf_finish(&launching.why);
+	return rc;
+}
