@@ -71,21 +71,30 @@ static size_t scheme_size(const char *text, size_t size)
 
 /*
  * What a path can be written with without going anywhere else: "..", and of less weight ".", "//" and, in a URL, an
- * encoded slash or dot, and a backslash.
+ * encoded slash or dot or letter, and a backslash.
  */
 struct detours {
 	bool up, other;
 };
+
+/* Does %XX stand for a character that needs no such writing, or for one that a path must not get by the back door? */
+static bool hides_plain(const char *text, size_t size)
+{
+	static const char digits[] = "0123456789abcdef";
+	const char *high = size >= 3 ? memchr(digits, text[1] | (text[1] > '9' ? 32 : 0), 16) : NULL;
+	const char *low = size >= 3 ? memchr(digits, text[2] | (text[2] > '9' ? 32 : 0), 16) : NULL;
+	if (!high || !low)
+		return false;
+	int c = (int)(high - digits) * 16 + (int)(low - digits);
+	return c < ' ' || c == 127 || (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z') || strchr("-._~/\\%", c);
+}
 
 static struct detours find_detours(const char *text, size_t size)
 {
 	struct detours found = { 0 };
 	size_t start = scheme_size(text, size);
 	for (size_t i = start; start > 0 && i < size; i++)
-		found.other |= text[i] == '\\' || (text[i] == '%' && size - i >= 3 &&
-						    (strncasecmp(text + i, "%2e", 3) == 0 ||
-						     strncasecmp(text + i, "%2f", 3) == 0 ||
-						     strncasecmp(text + i, "%5c", 3) == 0));
+		found.other |= text[i] == '\\' || (text[i] == '%' && hides_plain(text + i, size - i));
 	for (size_t i = start; i < size;) {
 		const char *slash = memchr(text + i, '/', size - i);
 		size_t n = slash ? (size_t)(slash - text) - i : size - i;
@@ -109,8 +118,40 @@ static bool is_folder_of(struct decide *decide, const struct cell__glob *glob, c
 	return cell__glob_match(glob, CELL__GLOB_TEXT, folder.data, folder.size, &decide->steps);
 }
 
-static enum truth path_truth(struct decide *decide, const struct cell__glob *glob, const char *text, size_t size)
+/* As a text, with the host in lower case as DNS sees it. */
+static bool matches_as_text(struct decide *decide, const struct cell__glob *glob, const char *text, size_t size)
 {
+	CELL_AUTO_BUF struct cell__buf lower = CELL_BUF_INIT;
+	size_t start = scheme_size(text, size), end = start;
+	if (cell__buf_add(&lower, text, size) < 0)
+		return true; /* no memory: on the careful side */
+	while (end < size && text[end] != '/')
+		end++;
+	for (size_t i = 0; i < end; i++)
+		if (lower.data[i] >= 'A' && lower.data[i] <= 'Z')
+			lower.data[i] = (char)(lower.data[i] | 32);
+	return cell__glob_match(glob, CELL__GLOB_TEXT, lower.data, size, &decide->steps);
+}
+
+static enum truth url_truth(struct decide *decide, const struct cell__condition *condition, const char *text, size_t size)
+{
+	switch (cell__url_match(condition->url, text, size, &decide->steps)) {
+	case CELL__URL_MATCHES:
+		return YES;
+	case CELL__URL_PORT:
+		return unknown(decide, "names a port that the pattern does not");
+	case CELL__URL_ODD:
+		return unknown(decide, "is not written as a plain URL");
+	default:
+		if (matches_as_text(decide, condition->glob, text, size))
+			return unknown(decide, "matches as a text, but not part by part");
+		return is_folder_of(decide, condition->glob, text, size) ? unknown(decide, "is the folder of the pattern") : NO;
+	}
+}
+
+static enum truth path_truth(struct decide *decide, const struct cell__condition *condition, const char *text, size_t size)
+{
+	const struct cell__glob *glob = condition->glob;
 	const char *pattern = cell__glob_text(glob);
 	struct detours in_text = find_detours(text, size), in_pattern = find_detours(pattern, strlen(pattern));
 	bool everything = strcmp(pattern, "**") == 0;
@@ -118,6 +159,10 @@ static enum truth path_truth(struct decide *decide, const struct cell__glob *glo
 		return unknown(decide, "holds '..'");
 	if (in_text.other && !in_pattern.other && strchr(pattern, '/'))
 		return unknown(decide, "is not written as a plain path");
+	if (condition->url)
+		return url_truth(decide, condition, text, size);
+	if (scheme_size(text, size) > 0 && !everything && cell__glob_match(glob, CELL__GLOB_TEXT, text, size, &decide->steps))
+		return unknown(decide, "is a URL, and the pattern has no ://");
 	if (cell__glob_match(glob, CELL__GLOB_PATH, text, size, &decide->steps))
 		return YES;
 	if (cell__glob_match(glob, CELL__GLOB_TEXT, text, size, &decide->steps))
@@ -138,8 +183,9 @@ static void trim(const char **text, size_t *size)
 }
 
 /* A command that is several is taken apart where it can be: each of them may be the one that is meant. */
-static enum truth shell_truth(struct decide *decide, const struct cell__glob *glob, const char *text, size_t size)
+static enum truth shell_truth(struct decide *decide, const struct cell__condition *condition, const char *text, size_t size)
 {
+	const struct cell__glob *glob = condition->glob;
 	trim(&text, &size);
 	if (cell__glob_match(glob, CELL__GLOB_SHELL, text, size, &decide->steps))
 		return YES;
@@ -158,7 +204,7 @@ static enum truth shell_truth(struct decide *decide, const struct cell__glob *gl
 	return NO;
 }
 
-static enum truth glob_truth(struct decide *decide, const struct cell__glob *glob, const json_t *value)
+static enum truth glob_truth(struct decide *decide, const struct cell__condition *condition, const json_t *value)
 {
 	if (!json_is_string(value))
 		return unknown(decide, "is of another type");
@@ -168,7 +214,7 @@ static enum truth glob_truth(struct decide *decide, const struct cell__glob *glo
 		return unknown(decide, "is too long to be compared");
 	if (memchr(text, '\0', size))
 		return unknown(decide, "holds a NUL");
-	return (decide->shell ? shell_truth : path_truth)(decide, glob, text, size);
+	return (decide->shell ? shell_truth : path_truth)(decide, condition, text, size);
 }
 
 /* ---- values ---- */
@@ -253,7 +299,7 @@ static enum truth condition_truth(struct decide *decide, const struct cell__cond
 	if (!value)
 		return unknown(decide, "is missing");
 	if (condition->kind == CELL__COND_GLOB)
-		return glob_truth(decide, condition->glob, value);
+		return glob_truth(decide, condition, value);
 	if (condition->kind == CELL__COND_IS)
 		return is_truth(decide, condition->value, value);
 	return number_truth(decide, condition, value);

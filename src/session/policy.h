@@ -49,6 +49,21 @@ bool cell__policy_can_ask(const struct cell_policy *policy);
 /* NULL when there are problems, or no memory. */
 struct cell_policy *cell__policy_read(const char *file, const char *text, size_t size, struct cell__problems *problems);
 
+/* ---- URLs (policy_url.c) ---- */
+
+struct cell__url_glob;
+enum cell__url_verdict {
+	CELL__URL_MATCHES, /* every part does */
+	CELL__URL_DIFFERS,
+	CELL__URL_PORT,    /* all but the port */
+	CELL__URL_ODD,     /* not a plain URL: programs read it differently */
+	CELL__URL_NONE,    /* not a URL */
+};
+/* *ret_url NULL: the pattern is not about URLs; -1: no memory. */
+int cell__url_glob_create(const char *pattern, struct cell__url_glob **ret_url);
+void cell__url_glob_destroy(struct cell__url_glob *url);
+enum cell__url_verdict cell__url_match(const struct cell__url_glob *glob, const char *text, size_t size, uint64_t *steps);
+
 /* ---- inside: policy_load.c makes it, policy.c evaluates it ---- */
 
 enum cell__kinds {
@@ -79,6 +94,7 @@ struct cell__condition {
 	bool flag;
 	bool presence; /* it is about being there and nothing else */
 	struct cell__glob *glob;
+	struct cell__url_glob *url; /* of a pattern with ://, else NULL */
 	json_t *value;
 	struct cell__condition **items;
 	size_t count;

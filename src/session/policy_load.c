@@ -210,6 +210,7 @@ static void destroy_condition(struct cell__condition *condition)
 		destroy_condition(condition->items[i]);
 	free(condition->items);
 	cell__glob_destroy(condition->glob);
+	cell__url_glob_destroy(condition->url);
 	json_decref(condition->value);
 	free(condition);
 }
@@ -273,6 +274,8 @@ static struct cell__condition *load_glob_condition(struct cell__loader *loader, 
 		free(condition);
 		return NULL;
 	}
+	if (condition && cell__url_glob_create(node->text, &condition->url) < 0)
+		cell__load_problem(loader, node, "out of memory");
 	return condition;
 }
 

@@ -354,3 +354,42 @@ def test_mcp_names_of_tools_are_escaped(tmp_path):
     assert made.value("run_code", code="tools.s.ask(message='x' * 20000)['action']")["value"] == "decline"
     assert len(made.asked) == 1
     assert made.close() == 0
+
+
+# ---- policies --------------------------------------------------------------------------------------------------
+
+POLICY = """default: deny
+rules:
+  - {tool: web.get, decision: allow, args: {url: "https://*.example.org/**"}}
+  - {tool: files.read, decision: allow, args: {path: "/work/**"}}
+"""
+ELSEWHERE = [
+    "https://evil.net?.example.org/x", "https://evil.net#.example.org/x", "https://evil.net\\.example.org/x",
+    "https://a.example.org@evil.net/x", "https://evil.net:80@a.example.org/x", "https://a.example.org:8443/x", "https://[::1].example.org/x",
+    "https://evil.net%2f.example.org/x", "https://evil.net\t.example.org/x", "https://evil.net\uff0f.example.org/x",
+    "https://a.example.org./x", "https:///a.example.org/x", " https://a.example.org/x", "https://a.example.org/x/../../y",
+    "https://evil.net/.example.org/x", "https://evil.net\x00.example.org/x",
+]
+
+
+def decision_of(policy, tool, args):
+    done = support.workcell("policy", "test", policy, "--tool", tool, "--args", json.dumps(args), "--json")
+    return json.loads(done.out)["decision"]
+
+
+@pytest.mark.parametrize("url", ELSEWHERE)
+def test_a_url_that_only_looks_like_the_allowed_host_is_not_allowed(tmp_path, url):
+    """The host of a URL is read otherwise by the policy than by the program that opens it."""
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(POLICY)
+    assert decision_of(policy, "web.get", {"url": url}) == "deny"
+    assert decision_of(policy, "web.get", {"url": "https://a.example.org/x"}) == "allow"
+
+
+@pytest.mark.parametrize("path", ["/work/../etc/shadow", "/work/a/../../etc/shadow", "/work//../etc", "/work/./../etc", "/work\x00/../etc",
+                                  "work/../../etc", ["/work/a", "/etc/shadow"], {"0": "/work/a"}, None, 5])
+def test_a_path_that_leaves_the_allowed_folder_is_not_allowed(tmp_path, path):
+    """Detours, lists with one bad member, other types."""
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(POLICY)
+    assert decision_of(policy, "files.read", {"path": path}) == "deny"
