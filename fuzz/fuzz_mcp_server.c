@@ -8,6 +8,7 @@
 
 #include "fuzz.h"
 #include "mcp/server.h"
+#include "wire/access.h"
 
 static struct cell_mcp_server server;
 
@@ -112,7 +113,8 @@ static void test_access(const uint8_t *data, size_t size)
 	if (size)
 		memcpy(text, data, size);
 	text[size] = '\0';
-	opts.token = "token";
+	unsigned char hash[CELL_ACCESS_HASH_BYTES];
+	cell__access_hash("token", 5, hash);
 	opts.origins = origins;
 	opts.hosts = hosts;
 	struct cell__mcp_head head = { .authorization = take(&at, end) };
@@ -122,7 +124,7 @@ static void test_access(const uint8_t *data, size_t size)
 	head.url = take(&at, end);
 	if (!head.url)
 		head.url = "/mcp";
-	unsigned status = cell__mcp_access(&opts, 80, &head, &words);
+	unsigned status = cell__mcp_access(&opts, hash, 80, &head, &words);
 	MUST(words);
 	if (status == 0) {
 		MUST(head.authorization && !strcmp(head.authorization + 7, "token") && head.host && !strcmp(head.url, "/mcp"));

@@ -740,6 +740,11 @@ struct cell_session_options {
  */
 #define CELL_GATE_QUESTIONS 16u
 
+/*
+ * Are these options good?  Nothing is started.  is_open: a listener on this machine asks for no token; refused where calls may
+ * have to be approved and the code can reach the listener, as it could then answer for itself.  opts may be NULL.
+ */
+CELL_API int cell_session_check(const struct cell_session_options *opts, int is_open, struct cell_error *err);
 /* opts may be NULL. */
 CELL_API int cell_session_open(struct cell_engine *engine, const struct cell_session_options *opts,
 			       struct cell_session **ret_session, struct cell_error *err);

@@ -176,8 +176,9 @@ struct cell__mcp_head {
 	const char *url, *authorization, *host, *origin, *version;
 };
 /* 0, or the HTTP status to refuse with, and why. */
-unsigned cell__mcp_access(const struct cell_mcp_http_options *opts, int port, const struct cell__mcp_head *head,
-			  const char **ret_words);
+/* hash: of the token, see wire/access.h; NULL: none is needed. */
+unsigned cell__mcp_access(const struct cell_mcp_http_options *opts, const unsigned char *hash, int port,
+			  const struct cell__mcp_head *head, const char **ret_words);
 /* The id of an event, "STREAM-EVENT"; false: it is none of ours. */
 bool cell__mcp_event_id(const char *text, uint64_t *ret_stream, uint64_t *ret_event);
 

@@ -4,31 +4,30 @@
  */
 #include "mcp/server.h"
 
-#include <openssl/crypto.h>
 #include <string.h>
 
 #include "wire/access.h"
 
 #define MAX_DIGITS 19 /* of a number that certainly fits */
 
-static bool has_token(const char *token, const char *authorization)
+static bool has_token(const unsigned char *hash, const char *authorization)
 {
 	const char *given = cell__access_bearer(authorization);
-	size_t size;
+	unsigned char other[CELL_ACCESS_HASH_BYTES];
 
-	if (!token)
+	if (!hash)
 		return true;
 	if (!given)
 		return false;
-	size = strlen(token);
-	return strlen(given) == size && !CRYPTO_memcmp(given, token, size);
+	cell__access_hash(given, strlen(given), other);
+	return cell__access_same(hash, other);
 }
 
-unsigned cell__mcp_access(const struct cell_mcp_http_options *opts, int port, const struct cell__mcp_head *head,
-			  const char **ret_words)
+unsigned cell__mcp_access(const struct cell_mcp_http_options *opts, const unsigned char *hash, int port,
+			  const struct cell__mcp_head *head, const char **ret_words)
 {
 	*ret_words = "a bearer token is needed";
-	if (!has_token(opts->token, head->authorization))
+	if (!has_token(hash, head->authorization))
 		return 401;
 	*ret_words = "this Host is not ours (--allow-host)";
 	if (!cell__access_host(head->host, opts->host, port, opts->hosts))

@@ -29,14 +29,18 @@ int cell_mcp_server_listen(struct cell_mcp_server *server, const struct cell_mcp
 #include <poll.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/socket.h>
 #include <time.h>
 
+#include "loop/guests.h"
 #include "loop/listen.h"
 #include "wire/access.h"
 #include "wire/sse.h"
 
 #define MAX_CLIENTS 64u
 #define MAX_CONNECTIONS 256u
+#define MAX_GUESTS 128u                     /* of them, those that have not shown the token */
+#define GUEST_SECONDS 15                    /* until they have to */
 #define MAX_STREAMS 16u                     /* finished ones that a client can take up again */
 #define MAX_STREAM_BYTES (16u * 1024u * 1024u) /* of stream 0, which nobody may be reading */
 #define IDLE_SECONDS 3600                   /* a client that was not heard of for so long makes room for another */
@@ -77,6 +81,8 @@ struct http {
 	struct cell_mcp_server *server;
 	const struct cell_mcp_http_options *opts;
 	int port;
+	unsigned char hash[CELL_ACCESS_HASH_BYTES]; /* of the token */
+	struct cell__guests guests;
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	struct client *clients;
@@ -424,7 +430,49 @@ static unsigned check_access(const struct http *http, struct MHD_Connection *con
 		.version = header(connection, "MCP-Protocol-Version"),
 	};
 
-	return cell__mcp_access(http->opts, http->port, &head, ret_words);
+	return cell__mcp_access(http->opts, http->opts->token ? http->hash : NULL, http->port, &head, ret_words);
+}
+
+static struct cell__guest *guest_of(struct MHD_Connection *connection)
+{
+	const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+
+	return info ? info->socket_context : NULL;
+}
+
+static void leave_guests(struct http *http, struct MHD_Connection *connection)
+{
+	struct cell__guest *guest = guest_of(connection);
+
+	if (!guest)
+		return;
+	pthread_mutex_lock(&http->lock);
+	cell__guests_leave(&http->guests, guest);
+	pthread_mutex_unlock(&http->lock);
+}
+
+/* On the listening thread or the connection's own. */
+static void handle_connection(void *arg, struct MHD_Connection *connection, void **state, enum MHD_ConnectionNotificationCode what)
+{
+	const union MHD_ConnectionInfo *fd = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+	const union MHD_ConnectionInfo *from = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+	struct http *http = arg;
+
+	if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
+		leave_guests(http, connection);
+		free(*state);
+		*state = NULL;
+		return;
+	}
+	*state = fd ? cell__alloc(1, sizeof(struct cell__guest)) : NULL;
+	if (!*state) { /* one that could not be counted is not served */
+		if (fd)
+			shutdown(fd->connect_fd, SHUT_RDWR);
+		return;
+	}
+	pthread_mutex_lock(&http->lock);
+	cell__guests_add(&http->guests, *state, fd->connect_fd, from ? from->client_addr : NULL);
+	pthread_mutex_unlock(&http->lock);
 }
 
 /* ---- requests ------------------------------------------------------------------------------------------ */
@@ -532,6 +580,7 @@ static enum MHD_Result handle_request(void *arg, struct MHD_Connection *connecti
 		status = check_access(http, connection, url, &words);
 		if (status)
 			return answer_plain(connection, status, words);
+		leave_guests(http, connection);
 		*state = body = cell__alloc(1, sizeof(*body));
 		return body ? MHD_YES : MHD_NO;
 	}
@@ -565,7 +614,7 @@ static void request_done(void *arg, struct MHD_Connection *connection, void **st
 
 /* ---- listening -------------------------------------------------------------------------------------------- */
 
-static int parse_address(const struct cell_mcp_http_options *opts, struct cell__address *ret, struct cell_error *err)
+static int parse_address(const struct cell_mcp_server *server, const struct cell_mcp_http_options *opts, struct cell__address *ret, struct cell_error *err)
 {
 	struct cell__address address;
 
@@ -573,6 +622,8 @@ static int parse_address(const struct cell_mcp_http_options *opts, struct cell__
 		return -1;
 	if (!opts->token && !address.loopback)
 		return cell_fail(err, CELL_E_INVALID, 0, "%s can be reached from other machines: a token is needed", opts->host);
+	if (!opts->token && cell_session_check(&server->session, 1, err) < 0)
+		return -1;
 	if (opts->token && !*opts->token)
 		return cell_fail(err, CELL_E_INVALID, 0, "the token is empty");
 	*ret = address;
@@ -585,8 +636,12 @@ static void serve_until_stopped(struct http *http)
 
 	if (http->opts->listening)
 		http->opts->listening(http->opts->listening_arg, http->port);
-	while (!stop.revents)
-		poll(&stop, 1, -1);
+	while (!stop.revents) {
+		poll(&stop, 1, 1000);
+		pthread_mutex_lock(&http->lock);
+		cell__guests_expire(&http->guests, cell__now_us() - (int64_t)GUEST_SECONDS * 1000000);
+		pthread_mutex_unlock(&http->lock);
+	}
 	pthread_mutex_lock(&http->lock);
 	http->stopping = true;
 	pthread_cond_broadcast(&http->changed);
@@ -603,11 +658,14 @@ int cell_mcp_server_listen(struct cell_mcp_server *server, const struct cell_mcp
 	bool left;
 	unsigned flags = MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL;
 
-	if (!http || !opts || opts->size != sizeof(*opts) || parse_address(opts, &address, err) < 0) {
+	if (!http || !opts || opts->size != sizeof(*opts) || parse_address(server, opts, &address, err) < 0) {
 		free(http);
 		return http && opts && opts->size == sizeof(*opts) ? -1 : cell_fail(err, CELL_E_INVALID, 0, "options of another version");
 	}
 	*http = (struct http){ .server = server, .opts = opts };
+	cell__guests_init(&http->guests, MAX_GUESTS);
+	if (opts->token)
+		cell__access_hash(opts->token, strlen(opts->token), http->hash);
 	pthread_mutex_init(&http->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -616,7 +674,7 @@ int cell_mcp_server_listen(struct cell_mcp_server *server, const struct cell_mcp
 	daemon = MHD_start_daemon(flags | (address.at.any.sa_family == AF_INET6 ? MHD_USE_IPv6 : 0), (uint16_t)opts->port, NULL, NULL, handle_request, http,
 				  MHD_OPTION_SOCK_ADDR, &address.at.any,
 				  MHD_OPTION_CONNECTION_LIMIT, MAX_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT, SILENT_SECONDS,
-				  MHD_OPTION_NOTIFY_COMPLETED, request_done, http,
+				  MHD_OPTION_NOTIFY_COMPLETED, request_done, http, MHD_OPTION_NOTIFY_CONNECTION, handle_connection, http,
 				  MHD_OPTION_END);
 	if (!daemon) {
 		free(http);

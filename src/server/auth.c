@@ -2,8 +2,9 @@
  * Who a request comes from.  Tokens are kept as SHA-256; the hash of what is given is compared with all of them, each in
  * constant time and none left out.
  *
- * Failures are counted by address: FAILURES at once, then one every REFILL_S seconds.  Past that everything from there is
- * refused unlooked, but for tokens that were good from there before: a neighbour behind the same proxy locks nobody out.
+ * The token is looked at first.  Failures are counted by address: FAILURES at once, then one every REFILL_S seconds; past that
+ * the answer is 429 instead of 401.  A good token is never refused for what others behind the same proxy sent, unless it is
+ * so short that it can be guessed: what slows the guesser down is that even the right guess is refused for a while.
  */
 #define _GNU_SOURCE
 #include "server/server.h"
@@ -11,10 +12,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <openssl/crypto.h>
-#include <openssl/sha.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "core/hole.h"
 #include "wire/access.h"
 #include "wire/yaml.h"
 
@@ -58,7 +59,7 @@ static int hash_token(const char *text, size_t size, struct cell__token *token, 
 		if (text[i] <= ' ' || text[i] > '~')
 			return cell_fail(err, CELL_E_INVALID, 0, "a token is of visible ASCII characters");
 	}
-	SHA256((const unsigned char *)text, size, token->hash);
+	cell__access_hash(text, size, token->hash);
 	token->is_short = size < SHORT_TOKEN_BYTES;
 	return 0;
 }
@@ -77,6 +78,19 @@ bool cell__workspace_id_ok(const char *id)
 	size_t size = strspn(id, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-");
 
 	return size && size <= CELL_SERVER_MAX_WORKSPACE && !id[size];
+}
+
+bool cell__token_may_enter(const struct cell__tokens *tokens, const struct cell__token *who, const char *workspace)
+{
+	if (*who->workspace || is_hole("workspaces"))
+		return !*who->workspace || !strcmp(who->workspace, workspace);
+	if (!*workspace || who->all_workspaces || who->scopes & CELL_SCOPE_ADMIN)
+		return true;
+	for (size_t i = 0; i < tokens->count; i++) {
+		if (!strcmp(tokens->list[i].workspace, workspace))
+			return false;
+	}
+	return true;
 }
 
 /* ---- a file of several ---- */
@@ -149,9 +163,10 @@ static void read_token(struct cell__loader *loader, const struct cell__yaml *map
 		read_hash(loader, map, hash, &token);
 	else if (hash_token(text, strlen(text), &token, &err) < 0)
 		cell__load_problem(loader, map, "%s", err.msg);
-	if (workspace && !cell__workspace_id_ok(workspace))
-		cell__load_problem(loader, map, "workspace is 1-128 letters, digits, underscores or hyphens");
-	else if (workspace)
+	token.all_workspaces = workspace && !strcmp(workspace, "*");
+	if (workspace && !token.all_workspaces && !cell__workspace_id_ok(workspace))
+		cell__load_problem(loader, map, "workspace is 1-128 letters, digits, underscores or hyphens, or \"*\" for all");
+	else if (workspace && !token.all_workspaces)
 		strcpy(token.workspace, workspace);
 	if (!loader->bad && add_token(tokens, &token, &err) < 0)
 		cell__load_problem(loader, map, "%s", err.msg);
@@ -250,14 +265,11 @@ void cell__tokens_warn(struct cell_server *server)
 /* Failures are few; addresses that fall on the same place share a count. */
 static struct cell__address_count *count_of(struct cell_server *server, const struct sockaddr *from)
 {
-	unsigned char address[16] = { 0 };
+	unsigned char address[16];
 	struct cell__address_count *count;
 	size_t hash = 0;
 
-	if (from && from->sa_family == AF_INET)
-		memcpy(address, &((const struct sockaddr_in *)(const void *)from)->sin_addr, 4);
-	else if (from && from->sa_family == AF_INET6)
-		memcpy(address, &((const struct sockaddr_in6 *)(const void *)from)->sin6_addr, 8); /* a network's worth */
+	cell__guest_address(from, address);
 	for (size_t i = 0; i < sizeof(address); i++)
 		hash = hash * 31 + address[i];
 	count = &server->addresses[hash % CELL_SERVER_ADDRESSES];
@@ -268,19 +280,14 @@ static struct cell__address_count *count_of(struct cell_server *server, const st
 	return count;
 }
 
-static const struct cell__token *find_token(const struct cell__tokens *tokens, const char *given, size_t *ret_index)
+static const struct cell__token *find_token(const struct cell__tokens *tokens, const char *given)
 {
 	const struct cell__token *found = NULL;
-	unsigned char hash[32];
-	size_t size = strlen(given);
+	unsigned char hash[CELL_ACCESS_HASH_BYTES];
 
-	SHA256((const unsigned char *)given, size, hash);
-	for (size_t i = 0; i < tokens->count; i++) {
-		if (!CRYPTO_memcmp(hash, tokens->list[i].hash, sizeof(hash))) {
-			found = &tokens->list[i];
-			*ret_index = i;
-		}
-	}
+	cell__access_hash(given, strlen(given), hash);
+	for (size_t i = 0; i < tokens->count; i++)
+		found = cell__access_same(hash, tokens->list[i].hash) ? &tokens->list[i] : found;
 	return found;
 }
 
@@ -290,7 +297,6 @@ unsigned cell__auth_check(struct cell_server *server, const char *header, const 
 	const char *given = cell__access_bearer(header);
 	struct cell__address_count *count;
 	const struct cell__token *token;
-	size_t index = 0;
 	int64_t now;
 	bool locked;
 
@@ -299,7 +305,7 @@ unsigned cell__auth_check(struct cell_server *server, const char *header, const 
 		return 0;
 	}
 	count = count_of(server, from);
-	token = given ? find_token(&server->tokens, given, &index) : NULL;
+	token = given ? find_token(&server->tokens, given) : NULL;
 	locked = false;
 	if (count->failures > 0) {
 		now = cell__now_us();
@@ -309,8 +315,7 @@ unsigned cell__auth_check(struct cell_server *server, const char *header, const 
 			count->failures = 0;
 		locked = count->failures >= FAILURES;
 	}
-	if (token && (!locked || count->seen & 1ull << index % 64)) {
-		count->seen |= 1ull << index % 64;
+	if (token && (!locked || (!token->is_short && !is_hole("lockout")))) {
 		*ret_token = *token;
 		return 0;
 	}

@@ -23,6 +23,7 @@
 #define SEND_BUFFER_BYTES (256 * 1024) /* what may be under way to a client that is gone, and has to be sent again */
 #define LINGER_BYTES (16 * 1024 * 1024) /* of a body that is too large, thrown away so that its sender can hear of it */
 #define LINGER_US 2000000         /* for that */
+#define MAX_GUESTS 512            /* connections without a good token */
 #define MAX_ROUNDS 16             /* of MHD_run() in one turn of the loop */
 
 const char *cell__request_header(const struct cell__request *request, const char *name)
@@ -47,8 +48,12 @@ void cell__answer_response(struct cell__request *request, unsigned status, struc
 	request->state = CELL_REQUEST_ANSWERED;
 	request->status = status;
 	request->response = response;
-	if (response)
+	if (response) {
 		MHD_add_response_header(response, "X-Request-ID", request->id);
+		/* What code has made is nothing that a browser should run, whatever it looks like. */
+		MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+		MHD_add_response_header(response, "Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; sandbox");
+	}
 	if (response && request->served && !request->ends_session) /* for proxies that send a session's requests to one server */
 		MHD_add_response_header(response, "X-Session-ID", request->served->id);
 	if (request->suspended) {
@@ -91,7 +96,11 @@ void cell__answer_none(struct cell__request *request, unsigned status)
 
 void cell__answer_bytes(struct cell__request *request, const char *type, void *bytes, size_t size)
 {
-	cell__answer_response(request, MHD_HTTP_OK, response_of(bytes, size, type));
+	struct MHD_Response *response = response_of(bytes, size, type);
+
+	if (response)
+		MHD_add_response_header(response, "Content-Disposition", "attachment");
+	cell__answer_response(request, MHD_HTTP_OK, response);
 }
 
 static struct MHD_Response *error_response(unsigned status, int code, const char *words)
@@ -319,11 +328,14 @@ static bool check_origin(struct cell__request *request)
 static bool check_client(struct cell__request *request, unsigned scope)
 {
 	struct cell_server *server = request->server;
+	struct cell__connection *connection = connection_of(request->connection);
 	const char *words = NULL;
 	int retry_s = 0;
 	unsigned status = cell__auth_check(server, cell__request_header(request, "Authorization"), address_of(request->connection),
 					   &request->who, &words, &retry_s);
 
+	if (!status && connection)
+		cell__guests_leave(&server->guests, &connection->guest);
 	if (status == MHD_HTTP_TOO_MANY_REQUESTS)
 		cell__answer_busy(request, retry_s, words);
 	else if (status)
@@ -452,6 +464,26 @@ static bool check_fields(struct cell__request *request, const struct cell__field
 	return true;
 }
 
+/* Members that the route does not know. */
+static bool check_closed(struct cell__request *request)
+{
+	json_t *problems = json_array(), *value;
+	const char *name;
+
+	json_object_foreach(request->json, name, value) {
+		if (!field_of(request->route->body, name))
+			json_array_append_new(problems, json_pack("{s:[s,s],s:s,s:s}", "loc", "body", name, "msg",
+								  "Extra inputs are not permitted: the server's operator decides this", "type",
+								  "extra_forbidden"));
+	}
+	if (json_array_size(problems)) {
+		answer_problems(request, problems);
+		return false;
+	}
+	json_decref(problems);
+	return true;
+}
+
 static bool read_query(struct cell__request *request)
 {
 	struct query query = { .request = request };
@@ -487,7 +519,7 @@ static bool read_body(struct cell__request *request)
 						   body->size ? "json_invalid" : "missing"));
 		return false;
 	}
-	return check_fields(request, route->body, request->json, "body");
+	return check_fields(request, route->body, request->json, "body") && (!route->closed || check_closed(request));
 }
 
 /* ---- libmicrohttpd's calls ---- */
@@ -528,6 +560,11 @@ static enum MHD_Result handle_request(void *arg, struct MHD_Connection *mhd, con
 	}
 	if (request->thrown_away)
 		return throw_away(request, data_size);
+	/* Nobody keeps what no route reads; a client without a token could fill the memory with it. */
+	if (*data_size && request->route && !request->route->body && !request->route->raw) {
+		*data_size = 0;
+		return MHD_YES;
+	}
 	if (*data_size) {
 		if ((int64_t)(request->body.size + *data_size) > server->limits.max_body_bytes) {
 			refuse_body(request);
@@ -572,6 +609,13 @@ static void request_done(void *arg, struct MHD_Connection *mhd, void **state, en
 	request_destroy(request);
 }
 
+static int descriptor_of(struct MHD_Connection *connection)
+{
+	const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+
+	return info ? info->connect_fd : -1;
+}
+
 static void handle_connection(void *arg, struct MHD_Connection *mhd, void **state, enum MHD_ConnectionNotificationCode what)
 {
 	struct cell_server *server = arg;
@@ -587,10 +631,12 @@ static void handle_connection(void *arg, struct MHD_Connection *mhd, void **stat
 		if (connection->next)
 			connection->next->at = &connection->next;
 		server->connections = connection;
+		cell__guests_add(&server->guests, &connection->guest, descriptor_of(mhd), address_of(mhd));
 		return;
 	}
 	if (!connection)
 		return;
+	cell__guests_leave(&server->guests, &connection->guest);
 	*connection->at = connection->next;
 	if (connection->next)
 		connection->next->at = connection->at;
@@ -609,10 +655,7 @@ static size_t leave_escapes(void *arg, struct MHD_Connection *connection, char *
 /* libmicrohttpd sees the end and cleans up. */
 static void hang_up(struct cell__connection *connection)
 {
-	const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-
-	if (info)
-		shutdown(info->connect_fd, SHUT_RDWR);
+	shutdown(descriptor_of(connection->connection), SHUT_RDWR);
 }
 
 void cell__http_hang_up(struct cell_server *server)
@@ -624,8 +667,8 @@ void cell__http_hang_up(struct cell_server *server)
 void cell__http_sweep(struct cell_server *server, int64_t now_us)
 {
 	for (struct cell__connection *at = server->connections; at; at = at->next) {
-		/* Between requests a connection may rest; before the first it has nothing to rest from. */
-		int64_t allowed_us = (at->rested ? server->limits.silent_ms : server->limits.head_ms) * 1000;
+		/* Between requests a client with a token may rest; before the first there is nothing to rest from. */
+		int64_t allowed_us = (at->rested && !at->guest.listed ? server->limits.silent_ms : server->limits.head_ms) * 1000;
 
 		if (at->request && !at->in_body)
 			continue;
@@ -705,7 +748,9 @@ int cell__http_open(struct cell_server *server, struct cell_error *err)
 	const union MHD_DaemonInfo *info;
 	uv_loop_t *loop = &server->engine->loop.uv;
 	int buffer = SEND_BUFFER_BYTES;
+	unsigned guests = (unsigned)limits->max_connections / 2;
 
+	cell__guests_init(&server->guests, guests < MAX_GUESTS ? guests : MAX_GUESTS);
 	server->daemon = MHD_start_daemon(
 		flags, 0, NULL, NULL, handle_request, server, MHD_OPTION_LISTEN_SOCKET, server->listen_fd,
 		MHD_OPTION_CONNECTION_LIMIT, (unsigned)limits->max_connections,

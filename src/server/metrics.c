@@ -50,6 +50,7 @@ char *cell__metrics(struct cell_server *server)
 	rc |= add(&out, "auth_failures_total", "counter", "requests without a good token", (double)counts->auth_failures);
 	rc |= add(&out, "busy_total", "counter", "requests refused because of a limit", (double)counts->busy);
 	rc |= add(&out, "slow_clients_total", "counter", "connections closed because they were slow", (double)counts->slow_clients);
+	rc |= add(&out, "evicted_guests_total", "counter", "connections without a token that made room for others", (double)server->guests.evicted);
 	rc |= add(&out, "kept_event_bytes", "gauge", "events of ended runs", (double)server->ended_bytes);
 	rc |= cell__buf_add_str(&out, "# HELP workcell_requests_total requests by class of status\n# TYPE workcell_requests_total counter\n");
 	for (int i = 1; i < 6; i++)

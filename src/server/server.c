@@ -61,6 +61,7 @@ void cell_server_destroy(struct cell_server *server)
 #include <sys/stat.h>
 #include <time.h>
 
+#include "sandbox/policy.h"
 #include "server/server.h"
 
 #define TICK_MS 1000
@@ -280,8 +281,6 @@ static void handle_reloaded(uv_work_t *work, int status)
 		server->tokens = reloading->tokens;
 		if (reloading->tls)
 			cell__tls_replace(server, reloading->tls);
-		for (size_t i = 0; i < CELL_SERVER_ADDRESSES; i++)
-			server->addresses[i].seen = 0; /* numbers of other tokens */
 		cell__server_log(server, CELL_LOG_INFO, "reloaded: %zu token%s", server->tokens.count, server->tokens.count == 1 ? "" : "s");
 		cell__tokens_warn(server);
 	}
@@ -530,6 +529,23 @@ static int read_options(const struct cell_server_options *opts, struct cell_serv
 	return all.auth_disabled ? 0 : cell__tokens_load(all.token, all.token_file, ret_tokens, err);
 }
 
+/* As clients will open them: what is wrong is said before anybody is served. */
+static int check_session(const struct cell_server_options *opts, const struct cell__address *address, struct cell_error *err)
+{
+	struct cell_session_options session = CELL_SESSION_OPTIONS_INIT;
+
+	if (opts->session)
+		memcpy(&session, opts->session, opts->session->size);
+	session.size = sizeof(session);
+	session.space = opts->space;
+	if (opts->work_dir)
+		session.cwd = opts->work_dir;
+	else if (opts->auth_disabled && !*address->host && session.cwd && cell__path_lies_in(address->at.local.sun_path, session.cwd))
+		return cell_fail(err, CELL_E_INVALID, 0, "%.100s lies in the folder of the sessions, whose code could connect to it without a token; "
+				 "listen elsewhere", address->at.local.sun_path);
+	return cell_session_check(&session, opts->auth_disabled, err);
+}
+
 int cell_server_check(const struct cell_server_options *opts, struct cell_error *err)
 {
 	struct cell_server_options all;
@@ -558,6 +574,8 @@ int cell_server_create(struct cell_engine *engine, const struct cell_server_opti
 	server->listen_fd = server->tell_fd[0] = server->tell_fd[1] = -1;
 	cell__random_hex(server->request_prefix, 8);
 	if (read_options(opts, &server->opts, &server->address, &server->tokens, err) < 0)
+		goto failed;
+	if (check_session(&server->opts, &server->address, err) < 0)
 		goto failed;
 	server->limits = server->opts.limits;
 	server->tokens_changed = time_of_change(server->opts.token_file);

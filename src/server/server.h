@@ -17,6 +17,7 @@
 #include <jansson.h>
 #include <microhttpd.h>
 
+#include "loop/guests.h"
 #include "loop/listen.h"
 #include "session/engine.h"
 #include "session/space.h"
@@ -64,6 +65,7 @@ struct cell__route {
 	const struct cell__field *body;  /* NULL: none is read */
 	const struct cell__field *query; /* NULL: none */
 	bool raw;            /* the body is bytes, not JSON */
+	bool closed;         /* the body has no other members: one that is ignored could be a limit that was asked for */
 	bool optional_body;
 	bool session_header; /* X-Session-ID is looked at */
 	unsigned status;     /* of success */
@@ -98,7 +100,8 @@ struct cell__token {
 	char name[CELL_SERVER_MAX_NAME + 1];
 	unsigned char hash[32];
 	unsigned scopes;
-	char workspace[CELL_SERVER_MAX_WORKSPACE + 1]; /* "": any */
+	char workspace[CELL_SERVER_MAX_WORKSPACE + 1]; /* "": none in particular */
+	bool all_workspaces; /* also those that other tokens are bound to */
 	bool is_short;
 };
 
@@ -115,12 +118,16 @@ void cell__tokens_finish(struct cell__tokens *tokens);
 /* Says so in the log where others can reach the server and a token is short. */
 void cell__tokens_warn(struct cell_server *server);
 bool cell__workspace_id_ok(const char *id);
+/*
+ * May this token use this workspace ("": none)?  One that is bound to a workspace is for that alone.  Others may use all that
+ * no token is bound to; those, too, with "*" or the scope admin.
+ */
+bool cell__token_may_enter(const struct cell__tokens *tokens, const struct cell__token *who, const char *workspace);
 
 struct cell__address_count {
 	unsigned char address[16];
 	int64_t at_us;
 	double failures;
-	uint64_t seen; /* tokens that were good from there, by number modulo 64 */
 };
 
 /* 0, or the status to refuse with; *ret_token is a copy. */
@@ -164,6 +171,7 @@ struct cell__connection {
 	struct cell__request *request;
 	int64_t since_us;  /* when what it does now began */
 	bool in_body, rested;
+	struct cell__guest guest;
 	struct cell__connection *next, **at;
 };
 
@@ -366,6 +374,7 @@ struct cell_server {
 	uv_check_t check;
 	uv_idle_t again;
 	struct cell__connection *connections;
+	struct cell__guests guests; /* of them, those without a good token */
 	bool due, quiesced;
 	struct cell__tls *tls; /* NULL: none */
 	/* spaces.c */

@@ -178,8 +178,11 @@ void cell__served_open(struct cell__request *request, const char *workspace_id, 
 				  "workspace_id must be 1-128 characters using only ASCII letters, digits, underscores, or hyphens");
 		return;
 	}
-	if (*request->who.workspace && strcmp(workspace_id, request->who.workspace)) {
-		cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN, "the token \"%s\" is for another workspace", request->who.name);
+	if (!cell__token_may_enter(&server->tokens, &request->who, workspace_id)) {
+		cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN,
+				  *request->who.workspace ? "the token \"%s\" is for another workspace"
+							  : "the token \"%s\" is not for this workspace, which other tokens are bound to",
+				  request->who.name);
 		return;
 	}
 	if (server->draining || (int64_t)server->n_sessions >= server->limits.max_sessions) {
@@ -224,8 +227,8 @@ bool cell__served_find(struct cell__request *request, const char *id, bool plain
 	}
 	if (served && strcmp(served->owner, request->who.name) && !(request->who.scopes & CELL_SCOPE_ADMIN))
 		served = NULL;
-	/* A token that was bound to another workspace since is no longer for this one. */
-	if (served && *request->who.workspace && strcmp(request->who.workspace, served->workspace->id))
+	/* A token that was bound to another workspace since is no longer for this one; so with one that others were bound to. */
+	if (served && !cell__token_may_enter(&server->tokens, &request->who, served->workspace->id))
 		served = NULL;
 	if (served) {
 		served->requests++;

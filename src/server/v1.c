@@ -18,7 +18,7 @@ static bool is_listed(struct cell__request *request, const struct cell__served *
 {
 	bool all = json_is_true(json_object_get(request->query, "all")) && request->who.scopes & CELL_SCOPE_ADMIN;
 
-	if (*request->who.workspace && strcmp(request->who.workspace, served->workspace->id))
+	if (!cell__token_may_enter(&request->server->tokens, &request->who, served->workspace->id))
 		return false;
 	return all || !strcmp(served->owner, request->who.name);
 }

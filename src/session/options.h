@@ -36,5 +36,7 @@ struct cell__options {
 /* On failure, too, finish() must follow. */
 int cell__options_init(struct cell__options *options, const struct cell_session_options *opts, struct cell_error *err);
 void cell__options_finish(struct cell__options *options);
+/* Can the code connect to what listens on this machine's own addresses? */
+bool cell__options_reach_host(const struct cell__options *options);
 
 #endif

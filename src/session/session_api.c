@@ -41,17 +41,39 @@ static struct cell_session *make_session(struct cell_engine *engine, const struc
 	return session;
 }
 
+/* Options of this version or a former one; *all has the defaults. */
+static int take_options(const struct cell_session_options *opts, struct cell_session_options *all, struct cell_error *err)
+{
+	if (!opts)
+		return 0;
+	if (opts->size < sizeof(size_t) || opts->size > sizeof *all)
+		return cell_fail(err, CELL_E_INVALID, 0, "cell_session_options.size is %zu, expected up to %zu", opts->size, sizeof *all);
+	memcpy(all, opts, opts->size);
+	return 0;
+}
+
+int cell_session_check(const struct cell_session_options *opts, int is_open, struct cell_error *err)
+{
+	struct cell_session_options all = CELL_SESSION_OPTIONS_INIT;
+	struct cell__options options;
+	if (take_options(opts, &all, err) < 0)
+		return -1;
+	int rc = cell__options_init(&options, &all, err);
+	if (rc == 0 && is_open && all.policy && cell__policy_can_ask(all.policy) && cell__options_reach_host(&options))
+		rc = cell_fail(err, CELL_E_INVALID, 0,
+			       "calls may have to be approved, and with the executor \"%s\" the code can reach a listener that asks for no token, "
+			       "and approve its own; give a token, or use the sandbox without a network", options.executor->name);
+	cell__options_finish(&options);
+	return rc;
+}
+
 /* As it is made for callers that wait; it is not open yet. */
 static int create(struct cell_engine *engine, const struct cell_session_options *opts, const char *caller,
 		  struct cell_session **ret_session, struct cell_error *err)
 {
 	struct cell_session_options all = CELL_SESSION_OPTIONS_INIT;
-	if (opts) {
-		if (opts->size < sizeof(size_t) || opts->size > sizeof all)
-			return cell_fail(err, CELL_E_INVALID, 0, "cell_session_options.size is %zu, expected up to %zu",
-					 opts->size, sizeof all);
-		memcpy(&all, opts, opts->size);
-	}
+	if (take_options(opts, &all, err) < 0)
+		return -1;
 	if (cell__engine_may_wait(engine, caller, err) < 0)
 		return -1;
 	struct cell_session *session = make_session(engine, &all, err);

@@ -1,8 +1,20 @@
 #include "wire/access.h"
 
+#include <openssl/crypto.h>
+#include <openssl/sha.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+
+void cell__access_hash(const char *token, size_t size, unsigned char ret_hash[CELL_ACCESS_HASH_BYTES])
+{
+	SHA256((const unsigned char *)token, size, ret_hash);
+}
+
+bool cell__access_same(const unsigned char *hash, const unsigned char *other)
+{
+	return !CRYPTO_memcmp(hash, other, CELL_ACCESS_HASH_BYTES);
+}
 
 const char *cell__access_bearer(const char *header)
 {

@@ -15,7 +15,13 @@ ATTEMPTS = ["seccomp", "landlock", "caps", "bounds", "detach", "seal", "read-onl
             "net", "ipc", "cgroup", "setuid", "leases", "watch", "subset", "nsfs", "splice", "merging", "options", "urgent", "protocols",
             "pairs"]
 # ... and what other tests do.
-TESTS = {"pins": ("e2e/test_sandbox.py", "interpreter_in_the_workspace or outer")}
+TESTS = {
+    "limits": ("escape/test_host_options.py", "sandbox_keeps"),
+    "guests": ("escape/test_host_network.py", "slow_heads"),
+    "lockout": ("escape/test_host_network.py", "lock_no_good_client_out"),
+    "workspaces": ("escape/test_host_network.py", "bound_workspace or bound_later"),
+    "self-approval": ("escape/test_host_network.py", "approve_itself or hosts_network"),
+    "pins": ("e2e/test_sandbox.py", "interpreter_in_the_workspace or outer")}
 
 
 def attempts_that_notice(hole):

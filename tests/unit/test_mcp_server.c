@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "mcp/server.h"
+#include "wire/access.h"
 
 /* ---- a peer that runs nothing ---- */
 
@@ -209,18 +210,18 @@ static void test_access(void **state)
 	};
 	struct cell_mcp_http_options opts = CELL_MCP_HTTP_OPTIONS_INIT;
 	const char *words;
-	opts.token = "s3cret";
+	unsigned char hash[CELL_ACCESS_HASH_BYTES];
+	cell__access_hash("s3cret", 6, hash);
 	opts.origins = origins;
 	opts.hosts = hosts;
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct cell__mcp_head head = { cases[i].url, cases[i].authorization, cases[i].host, cases[i].origin, cases[i].version };
-		if (cell__mcp_access(&opts, 8765, &head, &words) != cases[i].status)
+		if (cell__mcp_access(&opts, hash, 8765, &head, &words) != cases[i].status)
 			fail_msg("case %zu: %s", i, words);
 	}
-	opts.token = NULL;
 	opts.host = "::1";
 	struct cell__mcp_head head = { .url = "/mcp", .host = "[::1]" };
-	assert_int_equal(cell__mcp_access(&opts, 1, &head, &words), 0);
+	assert_int_equal(cell__mcp_access(&opts, NULL, 1, &head, &words), 0);
 }
 
 static void test_event_ids(void **state)
