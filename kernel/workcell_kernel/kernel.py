@@ -155,8 +155,9 @@ class Kernel:
         path = options["env"].get("PYTHONPATH")
         extra = [p for p in path.split(os.pathsep) if p] if path else []
         sys.path[:0] = [""] + extra
-        if options.get("site"):
-            ns_deps.make_importable([options["site"]])
+        sites = [site for site in (options.get("host_site"), options.get("site")) if site]
+        if sites:
+            ns_deps.make_importable(sites)  # the last one comes first
         if "TZ" in options["env"]:
             import time
 

@@ -93,6 +93,7 @@ struct cell__kernel_spec {
 	bool restore_cwd;       /* go back to cwd after each cell */
 	bool portable;          /* values also in a form that another Python can read */
 	const char *site;       /* a folder of packages to put on the path, or NULL */
+	const char *host_site;  /* sandbox: another one that is looked at after it, or NULL */
 	const struct cell__policy *policy; /* sandbox; NULL for the others */
 	const char *const *read;    /* sandbox: folders that the code must see, read-only; NULL-terminated or NULL */
 	const char *limits_json;    /* sandbox: an object, for the kernel to tell which limit an error comes of; or NULL */

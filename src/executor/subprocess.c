@@ -51,10 +51,10 @@ char *cell__subprocess_init_json(const struct cell__kernel_spec *spec)
 			json_object_set_new(env, key, json_string(equals + 1));
 	}
 	json_t *limits = spec->limits_json ? json_loads(spec->limits_json, 0, NULL) : NULL;
-	json_t *init = json_pack("{s:s, s:s, s:o, s:b, s:b, s:b, s:b, s:b, s:s?, s:o*}", "session", spec->session_id, "cwd",
+	json_t *init = json_pack("{s:s, s:s, s:o, s:b, s:b, s:b, s:b, s:b, s:s?, s:s*, s:o*}", "session", spec->session_id, "cwd",
 				 spec->cwd, "env", env, "namespaces", spec->namespaces, "gate_shell", spec->gate_shell,
 				 "shell_escape", spec->shell_escape, "restore_cwd", spec->restore_cwd, "portable",
-				 spec->portable, "site", spec->site, "limits", limits);
+				 spec->portable, "site", spec->site, "host_site", spec->host_site, "limits", limits);
 	char *text = init ? json_dumps(init, JSON_COMPACT) : NULL;
 	json_decref(init);
 	return text;

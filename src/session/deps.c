@@ -15,8 +15,10 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "calls/principal.h"
+#include "core/hole.h"
 #include "session/deps_op.h"
 
 static void start_next(struct cell__deps *deps);
@@ -43,11 +45,11 @@ static void fail_call(struct cell__call *call, int code, const char *message)
 static void free_op(struct cell__dep_op *op)
 {
 	json_t *values[] = { op->configured, op->problems, op->others, op->wanted, op->done, op->failed, op->errors,
-			     op->stale };
+			     op->stale, op->leaving, op->book, op->unresolved, op->locked };
 	for (size_t i = 0; i < sizeof values / sizeof *values; i++)
 		json_decref(values[i]);
 	struct cell__buf *bufs[] = { &op->before, &op->after, &op->captured, &op->line[0], &op->line[1],
-				     &op->words[0], &op->words[1] };
+				     &op->words[0], &op->words[1], &op->first };
 	for (size_t i = 0; i < sizeof bufs / sizeof *bufs; i++)
 		cell__buf_finish(bufs[i]);
 	free(op->uv);
@@ -248,10 +250,12 @@ static int read_call(struct cell__deps *deps, struct cell__call *call, struct ce
 		return cell_fail(err, CELL_E_INVALID, 0, "there is no %.60s; deps has list, add, remove, sync", call->method);
 	if (deps->queued >= CELL__DEPS_QUEUE)
 		return cell_fail(err, CELL_E_LIMIT, 0, "more than %u deps calls wait already", CELL__DEPS_QUEUE);
+	if (!deps->confined && !cell__principal_is_trusted(call->principal) && !is_hole("deps-trust"))
+		return cell_fail(err, CELL_E_DISABLED, 0, "%s: an untrusted principal has no say in the host's own packages", call->method);
 	op->kind = (enum cell__dep_kind)kind;
 	op->quick = json_is_true(json_object_get(call->args, "quick"));
 	op->pyodide = json_is_true(json_object_get(call->args, "pyodide"));
-	op->wheels_only = !cell__principal_is_trusted(call->principal) || op->pyodide;
+	op->wheels_only = deps->confined || op->pyodide;
 	if (op->kind == CELL__DEP_LIST || op->kind == CELL__DEP_SYNC)
 		return 0;
 	if (!deps->allow_runtime)
@@ -270,9 +274,6 @@ static int read_call(struct cell__deps *deps, struct cell__call *call, struct ce
 	if (cell__dep_normalise(text, op->spec, err) < 0)
 		return -1;
 	op->name_size = cell__dep_base_size(op->spec);
-	if (op->wheels_only && strpbrk(op->spec, "@/:"))
-		return cell_fail(err, CELL_E_DISABLED, 0,
-				 "a sandboxed session installs packages by name from the index, not from addresses or paths");
 	return 0;
 }
 
@@ -306,7 +307,15 @@ void cell__deps_handle(struct cell__deps *deps, struct cell__call *call)
 
 /* ---- where the venv is ---- */
 
-char *cell__deps_make_dir(const struct cell__deps *deps)
+static char *join(const char *dir, const char *name)
+{
+	struct cell__buf path = CELL_BUF_INIT;
+	if (cell__buf_printf(&path, "%s/%s", strcmp(dir, "/") == 0 ? "" : dir, name) < 0)
+		return NULL;
+	return cell__buf_take(&path);
+}
+
+static char *make_dir(const struct cell__deps *deps)
 {
 	CELL_AUTO_FREE char *parent = NULL;
 	char key[CELL__VENV_KEY_SIZE];
@@ -317,20 +326,56 @@ char *cell__deps_make_dir(const struct cell__deps *deps)
 							   (size_t)(slash - deps->venv_dir) : 1);
 		parent = above ? realpath(above, NULL) : NULL;
 		name = slash + 1;
+	} else if (deps->confined) {
+		CELL_AUTO_FREE char *env = deps->project ? join(deps->project, "env") : NULL;
+		parent = env ? realpath(env, NULL) : NULL;
+		name = deps->version[0] ? deps->version : NULL;
 	} else {
 		parent = realpath(deps->venvs, NULL);
 		name = deps->private_name;
 	}
-	if (!parent || (!name && !deps->version[0]))
+	if (!parent || (!name && (!deps->version[0] || deps->confined)))
 		return NULL;
 	if (!name) {
 		cell__venv_key(deps->python_real, deps->version, cell__store_root(deps->store), key);
 		name = key;
 	}
-	struct cell__buf dir = CELL_BUF_INIT;
-	if (cell__buf_printf(&dir, "%s/%s", strcmp(parent, "/") == 0 ? "" : parent, name) < 0)
-		return NULL;
-	return cell__buf_take(&dir);
+	return join(parent, name);
+}
+
+void cell__deps_forget_place(struct cell__deps *deps)
+{
+	free(cell__take_ptr(deps->dir));
+	free(cell__take_ptr(deps->notes));
+	free(cell__take_ptr(deps->lock_file));
+}
+
+bool cell__deps_locate(struct cell__deps *deps)
+{
+	if (deps->dir)
+		return true;
+	deps->dir = make_dir(deps);
+	if (!deps->dir)
+		return false;
+	deps->notes = deps->confined ? join(deps->project, "notes") : cell__strdup(deps->dir);
+	deps->lock_file = deps->confined ? join(deps->project, CELL__VENV_LOCK) : cell__venv_sibling(deps->dir, "lock", false);
+	if (!deps->notes || !deps->lock_file)
+		cell__deps_forget_place(deps);
+	return deps->dir != NULL;
+}
+
+int cell__deps_make_project(const struct cell__deps *deps)
+{
+	static const char *const parts[] = { "notes", "cache", "env" };
+	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+		CELL_AUTO_FREE char *folder = join(deps->project, parts[i]);
+		if (!folder || cell__venv_mkdir_all(folder) < 0)
+			return -1;
+		/* Kernels of another user are shown it; the folder above is closed to everybody else. */
+		if (strcmp(parts[i], "env") == 0 && chmod(folder, 0755) < 0)
+			return -1;
+	}
+	return 0;
 }
 
 static void refresh(struct cell__deps *deps)
@@ -340,12 +385,12 @@ static void refresh(struct cell__deps *deps)
 		return;
 	if (!deps->version[0] && !cell__venv_version_load(deps->venvs, deps->stamp, deps->version))
 		deps->version[0] = '\0';
-	if (!deps->dir && deps->version[0])
-		deps->dir = cell__deps_make_dir(deps);
+	if (deps->version[0])
+		(void)cell__deps_locate(deps);
 	free(deps->site);
 	free(cell__take_ptr(deps->bin));
-	deps->site = deps->dir && cell__venv_look(deps->dir) == CELL__VENV_PRESENT
-			     ? cell__venv_site(deps->dir, deps->version) : NULL;
+	deps->site = deps->dir && cell__venv_look(deps->dir, deps->confined) == CELL__VENV_PRESENT
+			     ? cell__venv_site(deps->dir, deps->version, deps->confined) : NULL;
 	if (deps->site && cell__buf_printf(&bin, "%s/bin", deps->dir) == 0)
 		deps->bin = cell__buf_take(&bin);
 }
@@ -353,10 +398,14 @@ static void refresh(struct cell__deps *deps)
 const char *cell__deps_folder(struct cell__deps *deps)
 {
 	refresh(deps);
-	if (deps->site || deps->venv_dir)
+	if (!deps->confined)
 		return deps->site ? deps->dir : NULL;
-	/* It will be moved into place, so only the folder above it shows it when it comes. */
-	return cell__venv_mkdir_all(deps->venvs) == 0 ? deps->venvs : NULL;
+	/* The venv will be moved into place: only the folder above it shows it when it comes. */
+	if (!deps->project || cell__deps_make_project(deps) < 0)
+		return NULL;
+	if (!deps->folder)
+		deps->folder = join(deps->project, "env");
+	return deps->folder;
 }
 
 const char *cell__deps_site(struct cell__deps *deps)
@@ -414,12 +463,15 @@ int cell__deps_find_python(const char *version, const char *path, char **ret_pyt
 static void free_deps(struct cell__deps *deps)
 {
 	char *texts[] = { deps->python, deps->python_real, deps->venvs, deps->venv_dir, deps->private_name,
-			  deps->wheel_dir, deps->path, deps->dir, deps->site, deps->bin };
+			  deps->wheel_dir, deps->path, deps->dir, deps->site, deps->bin, deps->notes, deps->lock_file,
+			  deps->project, deps->sandboxes, deps->folder, deps->kernel_dir, deps->executable };
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
 		free(texts[i]);
 	for (char **entry = deps->env; entry && *entry; entry++)
 		free(*entry);
 	free(deps->env);
+	json_decref(deps->paths);
+	json_decref(deps->hosts);
 	cell__close_fd(&deps->lock_fd);
 	free(deps);
 }
@@ -441,17 +493,19 @@ static char *absolute(const char *path)
 static int copy_options(struct cell__deps *deps, const struct cell__deps_options *opts, struct cell_error *err)
 {
 	CELL_AUTO_FREE char *cache = absolute(opts->cache_dir);
-	struct cell__buf venvs = CELL_BUF_INIT, name = CELL_BUF_INIT;
+	struct cell__buf name = CELL_BUF_INIT;
 	char hex[CELL__VENV_KEY_SIZE];
-	if (!cache || cell__buf_printf(&venvs, "%s/venvs", cache) < 0)
+	deps->venvs = cache ? join(cache, "venvs") : NULL;
+	deps->sandboxes = cache ? join(cache, "sandbox") : NULL;
+	if (!deps->venvs || !deps->sandboxes)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	deps->venvs = cell__buf_take(&venvs);
 	deps->has_index = opts->index_url != NULL;
 	deps->cleanup = opts->cleanup == CELL__DEPS_CLEANUP_ALWAYS ||
-			(opts->cleanup == CELL__DEPS_CLEANUP_DEFAULT && opts->private_venv && !opts->venv_dir);
-	if (opts->venv_dir)
-		deps->venv_dir = absolute(opts->venv_dir);
-	if (opts->private_venv && !opts->venv_dir) {
+			(opts->cleanup == CELL__DEPS_CLEANUP_DEFAULT && opts->private_venv && (!opts->venv_dir || opts->confined));
+	const char *venv_dir = deps->confined ? NULL : opts->venv_dir;
+	if (venv_dir)
+		deps->venv_dir = absolute(venv_dir);
+	if (opts->private_venv && !venv_dir) {
 		cell__random_hex(hex, sizeof hex - 1);
 		/* Only what may go when its owner is gone has the name that the sweeper looks for. */
 		if (cell__buf_printf(&name, "%s%s", deps->cleanup ? CELL__VENV_PRIVATE : "kept-", hex) == 0)
@@ -461,11 +515,25 @@ static int copy_options(struct cell__deps *deps, const struct cell__deps_options
 		deps->wheel_dir = absolute(opts->wheel_dir);
 	deps->path = cell__strdup(opts->path);
 	deps->env = cell__deps_make_env(opts);
-	if (!deps->path || !deps->env || (opts->venv_dir && !deps->venv_dir) || (opts->wheel_dir && !deps->wheel_dir) ||
-	    (opts->private_venv && !opts->venv_dir && !deps->private_name))
+	if (opts->kernel_dir)
+		deps->kernel_dir = cell__strdup(opts->kernel_dir);
+	if (!deps->path || !deps->env || (venv_dir && !deps->venv_dir) || (opts->wheel_dir && !deps->wheel_dir) ||
+	    (opts->private_venv && !venv_dir && !deps->private_name) || (opts->kernel_dir && !deps->kernel_dir))
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	if (deps->venv_dir && strcmp(deps->venv_dir, "/") == 0)
 		return cell_fail(err, CELL_E_INVALID, 0, "venv_dir cannot be /");
+	return 0;
+}
+
+/* Not by its version, which may not be known when a session is opened that is to see the folder. */
+static int place_project(struct cell__deps *deps, struct cell_error *err)
+{
+	char key[CELL__VENV_KEY_SIZE];
+	struct cell__buf project = CELL_BUF_INIT;
+	cell__venv_key(deps->python_real, deps->allow_runtime ? "sandbox" : "sandbox, fixed", cell__store_root(deps->store), key);
+	if (cell__buf_printf(&project, "%s/%s", deps->sandboxes, deps->private_name ? deps->private_name : key) < 0)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	deps->project = cell__buf_take(&project);
 	return 0;
 }
 
@@ -475,7 +543,7 @@ static int find_interpreter(struct cell__deps *deps, const char *python, struct 
 	if (!deps->python || cell__venv_identify(deps->python, &deps->python_real, deps->stamp) < 0)
 		return cell_fail(err, CELL_E_PYTHON, errno, "find the interpreter %.120s", python);
 	deps->script = cell__venv_is_script(deps->python_real);
-	return 0;
+	return deps->confined ? place_project(deps, err) : 0;
 }
 
 int cell__deps_create(const struct cell__deps_options *opts, struct cell__deps **ret_deps, struct cell_error *err)
@@ -487,6 +555,8 @@ int cell__deps_create(const struct cell__deps_options *opts, struct cell__deps *
 	deps->hub = opts->hub;
 	deps->store = opts->store;
 	deps->allow_runtime = opts->allow_runtime;
+	deps->confined = opts->confined;
+	deps->book = opts->allow_runtime ? CELL__DEPBOOK_SANDBOX : CELL__DEPBOOK_FIXED;
 	deps->timeout_ms = opts->timeout_ms ? opts->timeout_ms : CELL__DEPS_TIMEOUT_MS;
 	if (deps->timeout_ms < 0 || deps->timeout_ms > CELL__DEPS_FOREVER_MS)
 		deps->timeout_ms = CELL__DEPS_FOREVER_MS;
@@ -519,13 +589,14 @@ static void cleanup_work(uv_work_t *work)
 {
 	struct cell__deps *deps = work->data;
 	/* Somebody who works on it now goes on doing so; the lock's file stays, but for names that never come back. */
-	if (deps->lock_fd < 0 && cell__venv_lock(deps->dir, &deps->lock_fd, NULL) != 0)
+	if (deps->lock_fd < 0 && cell__venv_lock(deps->lock_file, &deps->lock_fd, NULL) != 0)
 		return;
-	if (cell__venv_is_ours(deps->dir))
+	if (deps->confined && deps->private_name)
+		(void)cell__venv_remove_tree(deps->project);
+	else if (cell__venv_is_ours(deps->notes))
 		(void)cell__venv_remove(deps->dir);
-	CELL_AUTO_FREE char *lock = deps->private_name ? cell__venv_sibling(deps->dir, "lock", false) : NULL;
-	if (lock)
-		unlink(lock);
+	if (deps->private_name)
+		unlink(deps->lock_file);
 	cell__close_fd(&deps->lock_fd);
 }
 

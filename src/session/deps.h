@@ -7,6 +7,11 @@
  * `python -m venv`) and reused by every process; whoever works on it holds <its parent>/.<its name>.lock.
  *
  * Operations of one object run one after another, in the order in which they came.
+ *
+ * What untrusted principals ask for is done by an object of its own (`confined`): its venv lies in
+ * <cache_dir>/sandbox/<key>/env, holds what they added and what the host configured, and is filled with wheels alone, each of
+ * them locked by its hash.  Every program that touches it runs confined, whoever asks, and what is in it counts as hostile
+ * data: no trusted session, zygote or unconfined installer ever uses it.
  */
 #ifndef CELL_SESSION_DEPS_H
 #define CELL_SESSION_DEPS_H
@@ -42,6 +47,8 @@ struct cell__deps_options {
 	const char *path;            /* PATH in which python and uv are looked for, and which installers get */
 	bool allow_runtime;          /* false: add and remove are refused */
 	/* The rest may be left zero. */
+	bool confined;               /* for untrusted principals; venv_dir is the host's and left alone */
+	const char *kernel_dir;      /* confined: where index_hosts.py is */
 	bool private_venv;           /* a venv of this object alone (cache_venv=false); not with venv_dir */
 	enum cell__deps_cleanup cleanup; /* cleanup_venv_on_close; removes only what we made */
 	int64_t timeout_ms;          /* 0: CELL__DEPS_TIMEOUT_MS; -1: none; also how long the venv's lock is waited for */
@@ -75,7 +82,10 @@ void cell__deps_close(struct cell__deps *deps, void (*closed)(void *arg), void *
  * say goes to the call's progress().  May answer before it returns.  An add that fails has recorded nothing.
  */
 void cell__deps_handle(struct cell__deps *deps, struct cell__call *call);
-/* A folder in which the venv is, or will be made; NULL where that cannot be said.  Valid until the next call on deps. */
+/*
+ * A folder in which the venv is; confined: or will be, with nothing of other projects.  NULL where there is none.  Valid until
+ * the next call on deps.
+ */
 const char *cell__deps_folder(struct cell__deps *deps);
 /* The site-packages folder of the venv when it exists already, else NULL; valid until the next call on deps. */
 const char *cell__deps_site(struct cell__deps *deps);

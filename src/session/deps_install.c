@@ -5,6 +5,8 @@
  *
  *     keep (pool) ──▶ who needs it? (program) ──nobody──▶ mark (pool) ──▶ uninstaller (program) ──▶ unmark (pool) ──▶ on
  *                                              └─others─────────────────────────────────────────────────────────▲
+ *
+ * Confined: before the installer, uv chooses versions and hashes (deps_lock.c); pip chooses them itself and reports.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -13,8 +15,8 @@
 
 #include "session/deps_op.h"
 
-#define WANTED ".workcell-wanted.txt"
-#define LIMITS ".workcell-limits.txt"
+#define WANTED CELL__DEP_WANTED
+#define LIMITS CELL__DEP_LIMITS
 #define KEPT ".workcell-kept.txt"
 
 /*
@@ -80,7 +82,7 @@ static int add_limits(struct cell__dep_op *op, struct cell__buf *out)
 static void begin_work(struct cell__dep_op *op)
 {
 	CELL_AUTO_BUF struct cell__buf wanted = CELL_BUF_INIT, limits = CELL_BUF_INIT;
-	const char *dir = op->deps->dir;
+	const char *notes = op->deps->notes;
 	int rc = add_limits(op, &limits);
 	for (size_t i = 0; i < json_array_size(op->wanted); i++)
 		rc |= cell__buf_printf(&wanted, "%s\n", cell__dep_text(op->wanted, i));
@@ -88,10 +90,14 @@ static void begin_work(struct cell__dep_op *op)
 		op->rc = cell_fail(&op->err, CELL_E_NOMEM, 0, "out of memory");
 		return;
 	}
-	op->limited = limits.size > 0; /* an empty file makes uv complain */
-	if (cell__venv_write(dir, WANTED, wanted.data, wanted.size) < 0 ||
-	    (op->limited && cell__venv_write(dir, LIMITS, limits.data, limits.size) < 0) || cell__venv_set_busy(dir, true) < 0)
-		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "write to the venv %s", dir);
+	op->limited = limits.size > 0 && !op->locking; /* an empty file makes uv complain */
+	json_decref(cell__take_ptr(op->locked));
+	if (op->locking)
+		rc = cell__dep_write_lock(op->book, NULL, notes, WANTED);
+	else
+		rc = cell__venv_write(notes, WANTED, wanted.data, wanted.size);
+	if (rc < 0 || (op->limited && cell__venv_write(notes, LIMITS, limits.data, limits.size) < 0) || cell__venv_set_busy(notes, true) < 0)
+		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "write to the venv %s", notes);
 }
 
 /* When everything that is configured is installed, the venv can say so to the next sync. */
@@ -103,49 +109,91 @@ static void note_synced(struct cell__dep_op *op, json_t *now)
 	if (!whole)
 		return;
 	/* Only saves work: whatever fails here means that the next sync looks closely. */
-	(void)cell__venv_set_synced(op->deps->dir, &op->after, now);
+	(void)cell__venv_set_synced(op->deps->notes, &op->after, now);
 }
 
 /* The venv has changed, and so may have what is configured. */
 static void note_configured(struct cell__dep_op *op)
 {
-	json_t *now = NULL;
-	if (cell__deps_list(op->deps->store, &now, NULL, &op->err) < 0) {
-		op->rc = -1;
+	struct cell__deps *deps = op->deps;
+	json_t *now = NULL, *problems = NULL, *book = NULL;
+	op->rc = deps->confined ? cell__depbook_list(deps->store, deps->book, &now, &problems, &book, &op->err)
+				: cell__deps_list(deps->store, &now, &problems, &op->err);
+	if (op->rc < 0)
 		return;
-	}
-	if (cell__venv_set_configured(op->deps->dir, now) < 0)
-		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "write to the venv %s", op->deps->dir);
+	if (cell__venv_set_configured(deps->notes, now) < 0)
+		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "write to the venv %s", deps->notes);
 	else
 		note_synced(op, now);
 	json_decref(now);
+	json_decref(problems);
+	json_decref(book);
+}
+
+/* What was installed is what is configured, and locked, from now on. */
+static int record(struct cell__dep_op *op)
+{
+	struct cell__deps *deps = op->deps;
+	const char *spec = op->kind == CELL__DEP_ADD ? op->spec : NULL;
+	int rc = 0;
+	if (deps->confined) {
+		/* One by one, the package itself comes last: only then is it installed. */
+		bool with_spec = spec && (json_array_size(op->wanted) == 0 || contains(op->wanted, spec));
+		if (json_array_size(op->wanted) > 0 && !op->locked && cell__dep_read_report(op) < 0)
+			return -1;
+		rc = cell__depbook_add(deps->store, deps->book, with_spec ? spec : NULL, op->wanted, op->locked, &op->err);
+	} else if (spec) {
+		rc = cell__deps_add(deps->store, spec, &op->err);
+	}
+	if (rc < 0 && op->err.code != CELL_E_INSTALL)
+		cell_fail_wrap(&op->err, "%.60s is installed but could not be recorded", spec ? spec : "what was wanted");
+	return rc;
 }
 
 static void record_work(struct cell__dep_op *op)
 {
+	struct cell__deps *deps = op->deps;
 	cell__buf_finish(&op->after);
-	if (cell__venv_set_busy(op->deps->dir, false) < 0)
-		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "write to the venv %s", op->deps->dir);
+	op->rc = cell__venv_listing(deps->dir, op->site, deps->confined, &op->after, &op->err);
+	if (op->rc == 0 && op->installed_ok && !op->locking)
+		op->rc = record(op);
+	/* Confined: what is not what was locked stays marked, and the venv is made again. */
+	if ((op->rc == 0 || !deps->confined) && cell__venv_set_busy(deps->notes, false) < 0)
+		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "write to the venv %s", deps->notes);
+	if (op->rc == 0 && op->installed_ok && !op->locking)
+		note_configured(op);
+}
+
+static void settle_work(struct cell__dep_op *op)
+{
+	if (cell__buf_add(&op->after, op->before.data, op->before.size) < 0)
+		op->rc = cell_fail(&op->err, CELL_E_NOMEM, 0, "out of memory");
 	else
-		op->rc = cell__venv_listing(op->site, &op->after, &op->err);
-	if (op->rc < 0 || !op->installed_ok)
-		return;
-	if (op->kind == CELL__DEP_ADD) {
-		op->rc = cell__deps_add(op->deps->store, op->spec, &op->err);
-		if (op->rc < 0)
-			cell_fail_wrap(&op->err, "%.60s is installed but could not be recorded", op->spec);
-	}
+		op->rc = op->kind == CELL__DEP_ADD ? record(op) : 0;
 	if (op->rc == 0)
 		note_configured(op);
+}
+
+static void handle_settled(struct cell__dep_op *op)
+{
+	if (op->kind == CELL__DEP_ADD)
+		json_array_append_new(op->done, json_string(op->spec));
+	cell__dep_done(op);
+}
+
+void cell__dep_settle(struct cell__dep_op *op)
+{
+	cell__dep_pool(op, settle_work, handle_settled);
 }
 
 /* The next specifier of a sync that goes one by one; false when there is none. */
 static bool next_alone(struct cell__dep_op *op)
 {
-	if (op->at >= json_array_size(op->configured))
+	json_t *pending = op->deps->confined ? op->unresolved : op->configured;
+	if (op->at >= json_array_size(pending))
 		return false;
 	json_decref(op->wanted);
-	op->wanted = json_pack("[O]", json_array_get(op->configured, op->at++));
+	op->wanted = json_pack("[O]", json_array_get(pending, op->at++));
 	return true;
 }
 
@@ -153,6 +201,12 @@ static void handle_failed(struct cell__dep_op *op)
 {
 	CELL_AUTO_BUF struct cell__buf words = CELL_BUF_INIT, doing = CELL_BUF_INIT;
 	bool alone = json_array_size(op->wanted) <= 1;
+	if (op->locking) {
+		cell__dep_fail_program(op, CELL_E_INSTALL, "install what is locked for sandboxed sessions",
+				       "The index or wheel folder no longer has exactly the files that were installed before. Bring them back, or "
+				       "have the packages resolved anew: deps.remove() and deps.add().");
+		return;
+	}
 	if (op->kind == CELL__DEP_ADD) {
 		if (!alone) { /* what else is configured may be at fault */
 			op->one_by_one = true;
@@ -171,7 +225,7 @@ static void handle_failed(struct cell__dep_op *op)
 		json_object_set_new(op->errors, cell__dep_text(op->wanted, 0), json_string(cell__dep_words(op, &words)));
 	}
 	if (alone && op->at == 0) /* it was the only one */
-		op->at = json_array_size(op->configured);
+		op->at = SIZE_MAX;
 	if (next_alone(op))
 		cell__dep_install(op);
 	else
@@ -184,6 +238,13 @@ static void handle_recorded(struct cell__dep_op *op)
 		handle_failed(op);
 		return;
 	}
+	if (op->locking) {
+		op->locking = false;
+		op->relocked = true;
+		json_decref(cell__take_ptr(op->wanted));
+		cell__dep_look_inside(op);
+		return;
+	}
 	json_array_extend(op->done, op->wanted);
 	if (op->kind == CELL__DEP_SYNC && op->one_by_one && next_alone(op))
 		cell__dep_install(op);
@@ -191,7 +252,7 @@ static void handle_recorded(struct cell__dep_op *op)
 		cell__dep_done(op);
 }
 
-static void handle_installed(struct cell__dep_op *op)
+void cell__dep_installed(struct cell__dep_op *op)
 {
 	CELL_AUTO_BUF struct cell__buf doing = CELL_BUF_INIT;
 	const char *first = cell__dep_text(op->wanted, 0);
@@ -207,16 +268,16 @@ static void handle_installed(struct cell__dep_op *op)
 	cell__dep_pool(op, record_work, handle_recorded);
 }
 
-static void run_installer(struct cell__dep_op *op)
+void cell__dep_run_installer(struct cell__dep_op *op)
 {
 	struct cell__deps *deps = op->deps;
-	CELL_AUTO_BUF struct cell__buf wanted = CELL_BUF_INIT, limits = CELL_BUF_INIT;
-	if (cell__buf_printf(&wanted, "%s/" WANTED, deps->dir) < 0 ||
-	    cell__buf_printf(&limits, "%s/" LIMITS, deps->dir) < 0) {
+	CELL_AUTO_BUF struct cell__buf wanted = CELL_BUF_INIT, limits = CELL_BUF_INIT, report = CELL_BUF_INIT;
+	if (cell__buf_printf(&wanted, "%s/" WANTED, deps->notes) < 0 || cell__buf_printf(&limits, "%s/" LIMITS, deps->notes) < 0 ||
+	    cell__buf_printf(&report, "%s/" CELL__DEP_REPORT, op->temp ? op->temp : "") < 0) {
 		cell__dep_fail(op, CELL_E_NOMEM, "out of memory");
 		return;
 	}
-	const char *argv[24];
+	const char *argv[28];
 	size_t n = 0;
 	const char *const with_uv[] = { op->uv, "pip", "install", "--no-progress", "--python", op->python };
 	const char *const with_pip[] = { op->python, "-I", "-u", "-m", "pip", "install", "--disable-pip-version-check",
@@ -230,22 +291,39 @@ static void run_installer(struct cell__dep_op *op)
 		argv[n++] = "--find-links";
 		argv[n++] = deps->wheel_dir;
 	}
-	/* A wheel is unpacked; a source distribution would run its own code here, outside the sandbox. */
+	/* A wheel is unpacked; a source distribution would run its own code here. */
 	if (op->wheels_only) {
 		argv[n++] = "--only-binary";
 		argv[n++] = ":all:";
 	}
-	if (op->limited) {
+	bool chosen = op->locking || op->locked;
+	if (chosen) {
+		argv[n++] = "--require-hashes";
+		argv[n++] = "--no-deps";
+	} else if (deps->confined) {
+		argv[n++] = "--report";
+		argv[n++] = report.data;
+	}
+	if (op->limited && !chosen) {
 		argv[n++] = "-c";
 		argv[n++] = limits.data;
 	}
 	/* Many may be more than a command line of the spawner's holds. */
-	if (json_array_size(op->wanted) > 1)
-		argv[n++] = "-r";
-	argv[n++] = json_array_size(op->wanted) > 1 ? wanted.data : cell__dep_text(op->wanted, 0);
+	bool by_file = deps->confined || json_array_size(op->wanted) > 1;
+	argv[n++] = by_file ? "-r" : "--";
+	argv[n++] = by_file ? wanted.data : cell__dep_text(op->wanted, 0);
 	argv[n] = NULL;
 	op->program = op->uv ? "uv" : "pip";
-	cell__dep_run(op, argv, INT64_MAX, false, handle_installed);
+	op->online = true;
+	cell__dep_run(op, argv, INT64_MAX, false, cell__dep_installed);
+}
+
+static void handle_begun(struct cell__dep_op *op)
+{
+	if (op->deps->confined && op->uv && !op->locking)
+		cell__dep_resolve(op);
+	else
+		cell__dep_run_installer(op);
 }
 
 void cell__dep_install(struct cell__dep_op *op)
@@ -253,14 +331,31 @@ void cell__dep_install(struct cell__dep_op *op)
 	if (json_array_size(op->wanted) == 0)
 		cell__dep_fail(op, CELL_E_NOMEM, "out of memory");
 	else
-		cell__dep_pool(op, begin_work, run_installer);
+		cell__dep_pool(op, begin_work, handle_begun);
 }
 
 /* ---- uninstall ---- */
 
 static void forget_work(struct cell__dep_op *op)
 {
-	op->rc = cell__deps_remove(op->deps->store, op->spec, &op->removed, &op->err);
+	struct cell__deps *deps = op->deps;
+	if (!deps->confined) {
+		op->rc = cell__deps_remove(deps->store, op->spec, &op->removed, &op->err);
+		return;
+	}
+	/* What could not be looked at may be needed by others: it stays locked. */
+	json_t *names = json_pack("[s%]", op->spec, op->name_size);
+	op->rc = cell__depbook_drop(deps->store, deps->book, names, true, op->gone, &op->removed, &op->err);
+	json_decref(names);
+}
+
+/* Confined: what has left the host's list, or was removed, is locked no more. */
+static void prune_work(struct cell__dep_op *op)
+{
+	struct cell__deps *deps = op->deps;
+	op->rc = cell__depbook_drop(deps->store, deps->book, op->leaving, false, false, NULL, &op->err);
+	if (op->rc == 0)
+		op->rc = cell__depbook_drop(deps->store, deps->book, op->stale, false, true, NULL, &op->err);
 }
 
 static void handle_forgotten(struct cell__dep_op *op)
@@ -275,9 +370,20 @@ void cell__dep_forget(struct cell__dep_op *op)
 	cell__dep_pool(op, forget_work, handle_forgotten);
 }
 
+static void handle_pruned(struct cell__dep_op *op)
+{
+	op->pruned = true;
+	cell__dep_look_inside(op);
+}
+
 /* The packages are out of the venv, or stay because others need them. */
 static void uninstalled(struct cell__dep_op *op)
 {
+	if (op->deps->confined && op->kind == CELL__DEP_SYNC) {
+		cell__dep_pool(op, prune_work, handle_pruned);
+		return;
+	}
+	op->gone = json_array_size(op->stale) > 0;
 	json_decref(op->stale);
 	op->stale = NULL;
 	op->pruned = true;
@@ -297,10 +403,11 @@ static void fail_uninstall(struct cell__dep_op *op)
 static void unmark_work(struct cell__dep_op *op)
 {
 	cell__buf_finish(&op->after);
-	if (cell__venv_set_busy(op->deps->dir, false) < 0)
-		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "write to the venv %s", op->deps->dir);
+	struct cell__deps *deps = op->deps;
+	if (cell__venv_set_busy(deps->notes, false) < 0)
+		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "write to the venv %s", deps->notes);
 	else
-		op->rc = cell__venv_listing(op->site, &op->after, &op->err);
+		op->rc = cell__venv_listing(deps->dir, op->site, deps->confined, &op->after, &op->err);
 	op->installed_ok = op->how.status == 0;
 	for (size_t i = 0; i < json_array_size(op->stale) && op->installed_ok; i++) {
 		size_t size;
@@ -327,9 +434,9 @@ static void handle_uninstalled(struct cell__dep_op *op)
 
 static void run_uninstaller(struct cell__dep_op *op)
 {
-	const char *const with_uv[] = { op->uv, "pip", "uninstall", "--python", op->python };
+	const char *const with_uv[] = { op->uv, "pip", "uninstall", "--python", op->python, "--" };
 	const char *const with_pip[] = { op->python, "-I", "-u", "-m", "pip", "uninstall", "--disable-pip-version-check",
-					 "--no-input", "-y" };
+					 "--no-input", "-y", "--" };
 	size_t head = op->uv ? sizeof with_uv / sizeof *with_uv : sizeof with_pip / sizeof *with_pip;
 	size_t n = json_array_size(op->stale);
 	CELL_AUTO_FREE const char **argv = cell__alloc(head + n + 1, sizeof *argv);
@@ -346,8 +453,8 @@ static void run_uninstaller(struct cell__dep_op *op)
 
 static void mark_work(struct cell__dep_op *op)
 {
-	if (cell__venv_set_busy(op->deps->dir, true) < 0)
-		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "write to the venv %s", op->deps->dir);
+	if (cell__venv_set_busy(op->deps->notes, true) < 0)
+		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "write to the venv %s", op->deps->notes);
 }
 
 static void handle_needless(struct cell__dep_op *op)
@@ -356,10 +463,15 @@ static void handle_needless(struct cell__dep_op *op)
 		cell__dep_fail_program(op, CELL_E_INSTALL, "find out what needs the package", NULL);
 		return;
 	}
+	/* Only those that were asked about: what answers is the venv's own interpreter. */
 	json_t *needless = json_array();
 	const char *at = op->captured.data ? op->captured.data : "";
 	for (size_t size; (size = strcspn(at, "\n")) > 0 && at[size] == '\n'; at += size + 1)
-		json_array_append_new(needless, json_stringn(at, size));
+		for (size_t i = 0; i < json_array_size(op->stale); i++)
+			if (strlen(cell__dep_text(op->stale, i)) == size && memcmp(cell__dep_text(op->stale, i), at, size) == 0) {
+				json_array_append(needless, json_array_get(op->stale, i));
+				break;
+			}
 	json_decref(op->stale);
 	op->stale = needless;
 	if (json_array_size(needless) == 0)
@@ -373,7 +485,7 @@ static void ask_needless(struct cell__dep_op *op)
 	CELL_AUTO_BUF struct cell__buf kept = CELL_BUF_INIT;
 	size_t n = json_array_size(op->stale);
 	CELL_AUTO_FREE const char **argv = cell__alloc(n + 8, sizeof *argv);
-	if (!argv || cell__buf_printf(&kept, "%s/" KEPT, op->deps->dir) < 0) {
+	if (!argv || cell__buf_printf(&kept, "%s/" KEPT, op->deps->notes) < 0) {
 		cell__dep_fail(op, CELL_E_NOMEM, "out of memory");
 		return;
 	}
@@ -393,12 +505,14 @@ static void keep_work(struct cell__dep_op *op)
 		rc |= cell__buf_printf(&kept, "%s\n", cell__dep_text(op->others, i));
 	if (rc != 0)
 		op->rc = cell_fail(&op->err, CELL_E_NOMEM, 0, "out of memory");
-	else if (cell__venv_write(op->deps->dir, KEPT, kept.data, kept.size) < 0)
-		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "write to the venv %s", op->deps->dir);
+	else if (cell__venv_write(op->deps->notes, KEPT, kept.data, kept.size) < 0)
+		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "write to the venv %s", op->deps->notes);
 }
 
 void cell__dep_uninstall(struct cell__dep_op *op)
 {
+	json_decref(op->leaving);
+	op->leaving = json_copy(op->stale);
 	if (json_array_size(op->others) > 0)
 		cell__dep_pool(op, keep_work, ask_needless);
 	else

@@ -24,6 +24,11 @@ struct cell__deps {
 	char *venvs;    /* <cache_dir>/venvs */
 	char *venv_dir; /* as asked for, absolute, or NULL */
 	char *private_name; /* or NULL */
+	bool confined;
+	enum cell__depbook book; /* confined */
+	char *sandboxes; /* <cache_dir>/sandbox */
+	char *project;  /* confined: the folder of its venv, lock and notes; NULL without an interpreter */
+	char *kernel_dir;
 	char *wheel_dir, *path;
 	bool has_index, allow_runtime, cleanup;
 	bool script;    /* python is one, and what it leads to may change without it */
@@ -33,10 +38,15 @@ struct cell__deps {
 	void *changed_arg;
 
 	char version[CELL__VENV_VERSION_SIZE]; /* "": not asked yet; set once, before dir */
-	char *dir;      /* NULL while not known; set on the loop's thread while the pool does nothing */
+	char *dir;      /* NULL while not known; set on the loop's thread while the pool does nothing, as are the next two */
+	char *notes;    /* where we keep what we know of it: the venv itself, unless it is confined */
+	char *lock_file;
+	char *executable; /* confined: the interpreter as it calls itself; NULL: not asked yet */
+	json_t *paths;  /* confined: folders that the interpreter needs; NULL: not asked yet */
+	json_t *hosts;  /* confined: "host:port" of the index, as the interpreter's pip has it; NULL: not asked yet */
 	bool asked;     /* the interpreter said its version to this object */
 	bool proved;    /* the venv's python ran */
-	char *site, *bin; /* loop's thread only */
+	char *site, *bin, *folder; /* loop's thread only */
 	int lock_fd;    /* the venv's lock */
 
 	struct cell__dep_op *current, *first, *last; /* the current one is not in the queue */
@@ -71,6 +81,13 @@ struct cell__dep_op {
 	char *python;            /* the venv's */
 	json_t *configured, *problems;
 	json_t *others;          /* configured, without the package itself */
+	json_t *book;            /* confined: as it was when the lock was taken */
+	json_t *unresolved;      /* confined: what of configured the lock was not made for */
+	json_t *locked;          /* confined: what the resolver or the installer chose */
+	bool theirs, hosts;      /* confined: the package is one that they added; that the host configured */
+	bool missing;            /* confined: the venv lacks something that is locked */
+	bool locking;            /* confined: what is locked is being installed */
+	bool relocked;           /* it has been */
 	int64_t until_us;        /* for its installers together */
 	int64_t lock_until_us;
 	int64_t lock_pause_ms;
@@ -85,6 +102,8 @@ struct cell__dep_op {
 	bool ours, dirty, synced, removed;
 	char *site;
 	struct cell__buf before, after; /* listings */
+	struct cell__buf first;  /* confined: the one before anything was done */
+	bool has_first;
 
 	char *made;              /* being made; removed again unless it is adopted */
 	char *temp;              /* where programs keep what is temporary: it goes with the operation, also when they are killed */
@@ -93,18 +112,22 @@ struct cell__dep_op {
 	json_t *wanted;          /* specifiers of the installer that runs */
 	bool limited;            /* by what else is configured */
 	json_t *stale;           /* names of packages that are to leave the venv */
+	json_t *leaving;         /* the same, before those went that others need */
+	bool gone;               /* the package that is removed was uninstalled */
 	bool pruned;             /* they have been dealt with */
 	bool one_by_one;
-	size_t at;               /* which of configured then */
+	size_t at;               /* which of pending then */
 	bool installed_ok;
 	json_t *done;            /* specifiers that are installed now */
 	json_t *failed, *errors;
 
+	cell__dep_step known;    /* the interpreter has said what we must know */
 	/* what the program said */
 	cell__dep_step exited;
 	struct cell__process_exit how;
 	int64_t limit_ms;        /* it may run so long */
 	bool quiet;              /* what it says is for us */
+	bool online;             /* the next one may have to reach the index */
 	struct cell__buf captured;
 	struct cell__buf line[2], words[2]; /* stdout, stderr */
 	const char *program;     /* "pip", "uv", ... */
@@ -126,8 +149,11 @@ void cell__dep_answer(struct cell__dep_op *op, json_t *result);
 void cell__dep_fail(struct cell__dep_op *op, int code, const char *message);
 /* As cell__dep_fail(), with op->err. */
 void cell__dep_fail_err(struct cell__dep_op *op);
-/* The venv's folder, as far as it can be known now; NULL where it cannot.  To be freed. */
-char *cell__deps_make_dir(const struct cell__deps *deps);
+/* Sets dir, notes and lock_file, as far as they can be known now; false where they cannot. */
+bool cell__deps_locate(struct cell__deps *deps);
+void cell__deps_forget_place(struct cell__deps *deps);
+/* Confined: makes the project's folders.  0, or -1 with errno.  Any thread. */
+int cell__deps_make_project(const struct cell__deps *deps);
 
 /* ---- deps_program.c ---- */
 
@@ -137,22 +163,49 @@ char *cell__deps_make_dir(const struct cell__deps *deps);
  */
 void cell__dep_run(struct cell__dep_op *op, const char *const *argv, int64_t limit_ms, bool quiet,
 		   cell__dep_step exited);
+/* The same for the host's own interpreter, given nothing that others wrote: it runs unconfined, and what it says is for us. */
+void cell__dep_run_trusted(struct cell__dep_op *op, const char *const *argv, int64_t limit_ms, cell__dep_step exited);
 /* A line of our own among those of the programs. */
 void cell__dep_say(struct cell__dep_op *op, const char *line);
 /* The end of what the last program said: its errors, else its output.  Never NULL; *buf owns it. */
 const char *cell__dep_words(struct cell__dep_op *op, struct cell__buf *buf);
 /* Where it did not end with status 0: how it ended, and its words. */
 void cell__dep_fail_program(struct cell__dep_op *op, int code, const char *doing, const char *advice);
+/* May packages come from elsewhere than the wheel folder? */
+bool cell__deps_has_network(const struct cell__deps *deps);
+/* "host:port" of the indexes that the environment names; NULL when memory is gone. */
+json_t *cell__deps_env_hosts(const struct cell__deps *deps);
 /* The environment of all programs; NULL when memory is gone. */
 char **cell__deps_make_env(const struct cell__deps_options *opts);
 
 /* ---- deps_steps.c ---- */
 
 void cell__dep_begin(struct cell__dep_op *op);
+/* Asks the interpreter for its version and, confined, for its folders and index, where that is not known yet. */
+void cell__dep_know_python(struct cell__dep_op *op, cell__dep_step known);
 /* Finds out what is in the venv, and goes on from there. */
 void cell__dep_look_inside(struct cell__dep_op *op);
 /* The answer of an add or a sync. */
 void cell__dep_done(struct cell__dep_op *op);
+
+/* Resolved, or tried to: goes on as if an installer had ended. */
+void cell__dep_installed(struct cell__dep_op *op);
+void cell__dep_run_installer(struct cell__dep_op *op);
+
+/* ---- deps_lock.c: what is locked for untrusted principals ---- */
+
+#define CELL__DEP_WANTED ".workcell-wanted.txt"
+#define CELL__DEP_LIMITS ".workcell-limits.txt"
+
+/* Pool.  Once the listing is known: what the venv lacks of the lock, and what the lock was not made for. */
+int cell__dep_compare_lock(struct cell__dep_op *op);
+/* Pool.  Requirements of all that is locked, or of the named ones (an object's keys), with their hashes. */
+int cell__dep_write_lock(json_t *book, json_t *names, const char *folder, const char *file);
+/* Has uv choose versions for op->wanted, then goes on with the installer. */
+void cell__dep_resolve(struct cell__dep_op *op);
+/* Pool.  After an installer that chose versions itself: reads what it chose. */
+int cell__dep_read_report(struct cell__dep_op *op);
+#define CELL__DEP_REPORT "report.json"
 
 /* ---- deps_wheels.c ---- */
 
@@ -162,6 +215,8 @@ void cell__dep_begin_wheels(struct cell__dep_op *op);
 
 /* Installs op->wanted. */
 void cell__dep_install(struct cell__dep_op *op);
+/* Confined, and nothing is left to install: notes that, records an add, and answers. */
+void cell__dep_settle(struct cell__dep_op *op);
 /* Uninstalls what of op->stale nothing else that is configured needs. */
 void cell__dep_uninstall(struct cell__dep_op *op);
 /* Removes the package from what is configured, and answers. */

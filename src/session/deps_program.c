@@ -1,11 +1,16 @@
-/* The programs of deps: interpreters that are asked, venv makers, installers; their environment and their words. */
+/*
+ * The programs of deps: interpreters that are asked, venv makers, installers; their environment, their words, and what confines
+ * those that touch a venv of untrusted principals.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "core/hole.h"
 #include "session/deps_op.h"
+#include "spawn/confinement.h"
 
 #define CAPTURE_BYTES 65536u
 
@@ -37,6 +42,27 @@ static bool leads_astray(const struct cell__deps_options *opts, const char *entr
 		if (strlen(names[i]) == size && memcmp(names[i], entry, size) == 0)
 			return true;
 	return entry[size] != '=';
+}
+
+/*
+ * What confined installers may be told of the person's environment: which index, how it is reached and believed.  The rest names
+ * files and folders of the host, or asks for what untrusted principals must not have.
+ */
+static bool is_about_index(const char *entry)
+{
+	static const char *const names[] = {
+		"PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_CERT", "PIP_CLIENT_CERT", "PIP_TIMEOUT",
+		"PIP_DEFAULT_TIMEOUT", "PIP_RETRIES", "PIP_PRE", "PIP_CONFIG_FILE", "UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL",
+		"UV_EXTRA_INDEX_URL", "UV_INDEX_STRATEGY", "UV_HTTP_TIMEOUT", "UV_NATIVE_TLS", "UV_SYSTEM_CERTS", "UV_INSECURE_HOST",
+		"UV_PRERELEASE", "UV_CONFIG_FILE", "UV_EXCLUDE_NEWER", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE",
+		"CURL_CA_BUNDLE", "HOME", "XDG_CONFIG_HOME",
+	};
+	size_t size = strcspn(entry, "=");
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+		if (strlen(names[i]) == size && memcmp(names[i], entry, size) == 0)
+			return true;
+	/* UV_INDEX_<NAME>_USERNAME, _PASSWORD */
+	return strncmp(entry, "UV_INDEX_", 9) == 0;
 }
 
 /* The first entry of a name is the one that counts. */
@@ -71,7 +97,8 @@ char **cell__deps_make_env(const struct cell__deps_options *opts)
 		rc |= add_env(env, &n, "UV_INDEX_URL", opts->index_url); /* for uv before 0.4.23 */
 	}
 	for (size_t i = 0; i < extra; i++)
-		rc |= leads_astray(opts, opts->extra_env[i]) ? 0 : add_env(env, &n, opts->extra_env[i], NULL);
+		if (!leads_astray(opts, opts->extra_env[i]) && (!opts->confined || is_about_index(opts->extra_env[i])))
+			rc |= add_env(env, &n, opts->extra_env[i], NULL);
 	rc |= add_env(env, &n, "PATH", opts->path);
 	rc |= add_env(env, &n, "HOME", cell__home_dir());
 	rc |= add_env(env, &n, "LANG", "C.UTF-8");
@@ -223,7 +250,10 @@ void cell__dep_fail_program(struct cell__dep_op *op, int code, const char *doing
 	char end[160];
 	if (how->error == ECONNRESET)
 		code = CELL_E_SPAWNER;
-	if (how->error)
+	if (how->failure.code) {
+		code = how->failure.code;
+		snprintf(end, sizeof end, "%s could not be confined", op->program);
+	} else if (how->error)
 		snprintf(end, sizeof end, "%s could not be started: %s", op->program, strerrordesc_np(how->error));
 	else if (how->timed_out)
 		snprintf(end, sizeof end, "%s took longer than %.3g s and was stopped", op->program,
@@ -233,33 +263,184 @@ void cell__dep_fail_program(struct cell__dep_op *op, int code, const char *doing
 	else
 		snprintf(end, sizeof end, "%s ended with status %d", op->program, how->status);
 	int rc = cell__buf_printf(&text, "cannot %s: %s", doing, end);
-	if (!how->error)
+	if (how->failure.code)
+		rc |= cell__buf_printf(&text, ": %s", how->failure.msg);
+	else if (!how->error)
 		rc |= cell__buf_printf(&text, ":\n%s", cell__dep_words(op, &words));
 	if (advice)
 		rc |= cell__buf_printf(&text, "\n%s", advice);
 	cell__dep_fail(op, code, rc == 0 ? text.data : end);
 }
 
+/* ---- their confinement ---- */
+
+#define PATHS_MAX 64
+
+struct folders {
+	const char *list[PATHS_MAX + 1]; /* NULL-terminated */
+	char *made[PATHS_MAX];
+	size_t n, n_made;
+};
+
+static void folders_finish(struct folders *folders)
+{
+	for (size_t i = 0; i < folders->n_made; i++)
+		free(folders->made[i]);
+}
+#define AUTO_FOLDERS __attribute__((cleanup(folders_finish)))
+
+static void show(struct folders *folders, const char *path)
+{
+	if (path && folders->n < PATHS_MAX && access(path, F_OK) == 0) {
+		folders->list[folders->n++] = path;
+		folders->list[folders->n] = NULL;
+	}
+}
+
+static void show_in(struct folders *folders, const char *dir, const char *name)
+{
+	struct cell__buf path = CELL_BUF_INIT;
+	if (!dir || folders->n_made == PATHS_MAX || cell__buf_printf(&path, "%s/%s", dir, name) < 0)
+		return;
+	folders->made[folders->n_made] = cell__buf_take(&path);
+	show(folders, folders->made[folders->n_made++]);
+}
+
+static const char *env_value(const struct cell__deps *deps, const char *name)
+{
+	size_t size = strlen(name);
+	for (char **entry = deps->env; *entry; entry++)
+		if (strncmp(*entry, name, size) == 0 && (*entry)[size] == '=')
+			return *entry + size + 1;
+	return NULL;
+}
+
+/* Where the person says which index is theirs, and whom to believe. */
+static void show_settings(const struct cell__deps *deps, struct folders *read)
+{
+	static const char *const named[] = { "PIP_CERT", "PIP_CLIENT_CERT", "PIP_CONFIG_FILE", "UV_CONFIG_FILE", "SSL_CERT_FILE",
+					     "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE" };
+	static const char *const system[] = { "/etc/pip.conf", "/etc/xdg/pip", "/etc/uv" };
+	const char *home = env_value(deps, "HOME"), *config = env_value(deps, "XDG_CONFIG_HOME");
+	for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
+		const char *path = env_value(deps, named[i]);
+		show(read, path && path[0] == '/' ? path : NULL);
+	}
+	for (size_t i = 0; i < sizeof system / sizeof *system; i++)
+		show(read, system[i]);
+	show_in(read, home, ".pip/pip.conf");
+	show_in(read, config ? config : home, config ? "pip" : ".config/pip");
+	show_in(read, config ? config : home, config ? "uv" : ".config/uv");
+}
+
+static const char **texts_of(json_t *array)
+{
+	size_t n = json_array_size(array), kept = 0;
+	const char **texts = cell__alloc(n + 1, sizeof *texts);
+	for (size_t i = 0; texts && i < n; i++)
+		if (cell__dep_text(array, i))
+			texts[kept++] = cell__dep_text(array, i);
+	return texts;
+}
+
+/* A resolver or installer of many packages needs more than code of unknown intent. */
+static int installer_policy(struct cell__policy *policy, struct cell_error *err)
+{
+	if (cell__policy_load(policy, CELL_POLICY_DEFAULT, err) < 0)
+		return -1;
+	snprintf(policy->name, sizeof policy->name, "installer");
+	policy->memory_bytes *= 2;
+	policy->files = 4096;
+	policy->file_size_bytes *= 4;
+	policy->tmp_bytes *= 4;
+	return 0;
+}
+
+/*
+ * Every program that touches a venv of untrusted principals, or a wheel for them, runs in this: it writes to that venv and the
+ * installers' own cache, sees the interpreter, the wheels and the settings of the index, and reaches the index or nobody.
+ */
+static int confine(struct cell__dep_op *op, bool network, struct cell__confinement **ret_confinement, struct cell_error *err)
+{
+	struct cell__deps *deps = op->deps;
+	struct cell__policy policy = { 0 };
+	struct cell__plan_env files = { 0 };
+	AUTO_FOLDERS struct folders read = { .n = 0 }, write = { .n = 0 };
+	CELL_AUTO_FREE const char **paths = texts_of(deps->paths);
+	CELL_AUTO_FREE const char **hosts = texts_of(deps->hosts);
+	if (!paths || !hosts || cell__plan_env_init(&files, paths) < 0)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	show_in(&write, deps->project, "env");
+	show_in(&write, deps->project, "cache");
+	if (op->pyodide)
+		show(&write, op->made);
+	show_in(&read, deps->project, "notes");
+	show(&read, deps->wheel_dir);
+	show(&read, op->uv);
+	if (network)
+		show_settings(deps, &read);
+	int rc = installer_policy(&policy, err);
+	if (rc == 0) {
+		const struct cell__confinement_options options = {
+			.policy = &policy, .mode = CELL_WORKSPACE_NONE, .read = read.list, .write = write.list, .env = &files,
+			.network = network ? CELL_CONFINED_INDEX : CELL_CONFINED_OFFLINE, .index_hosts = hosts,
+		};
+		rc = cell__confinement_create(deps->hub, &options, ret_confinement, err);
+		cell__policy_finish(&policy);
+	}
+	cell__plan_env_finish(&files);
+	return rc;
+}
+
 /* ---- running them ---- */
 
-/* An installer that is killed leaves its downloads where it had them: in a folder of ours they go.  Wheels have one already. */
-static const char **env_with_temp(const struct cell__dep_op *op, struct cell__buf *temp)
+static int put_entry(const char **env, size_t *at, struct cell__buf *buf, const char *name, const char *folder, const char *below)
 {
+	if (cell__buf_printf(buf, "%s=%s%s", name, folder, below) < 0)
+		return -1;
+	env[(*at)++] = buf->data;
+	return 0;
+}
+
+struct program_env {
+	const char **list;
+	struct cell__buf temp, uv_cache, pip_cache;
+};
+
+static void program_env_finish(struct program_env *env)
+{
+	free(env->list);
+	cell__buf_finish(&env->temp);
+	cell__buf_finish(&env->uv_cache);
+	cell__buf_finish(&env->pip_cache);
+}
+
+/* An installer that is killed leaves its downloads where it had them: in a folder of ours they go.  Wheels have one already. */
+static int make_program_env(const struct cell__dep_op *op, const struct cell__confinement *confinement, struct program_env *env)
+{
+	const struct cell__deps *deps = op->deps;
 	const char *folder = op->temp ? op->temp : op->pyodide ? op->made : NULL;
+	const char *const *more = confinement ? cell__confinement_env(confinement) : NULL;
 	size_t n = 0, at = 0;
-	while (op->deps->env[n])
+	while (deps->env[n])
 		n++;
-	const char **env = cell__alloc(n + 2, sizeof *env);
-	if (!env || (folder && cell__buf_printf(temp, "TMPDIR=%s", folder) < 0)) {
-		free(env);
-		return NULL;
-	}
-	if (folder)
-		env[at++] = temp->data;
-	for (size_t i = 0; i < n; i++)
-		if (!folder || strncmp(op->deps->env[i], "TMPDIR=", 7) != 0)
-			env[at++] = op->deps->env[i];
-	return env;
+	for (size_t i = 0; more && more[i]; i++)
+		n++;
+	env->list = cell__alloc(n + 4, sizeof *env->list);
+	if (!env->list)
+		return -1;
+	if (folder && put_entry(env->list, &at, &env->temp, "TMPDIR", folder, "") < 0)
+		return -1;
+	if (confinement && (put_entry(env->list, &at, &env->uv_cache, "UV_CACHE_DIR", deps->project, "/cache/uv") < 0 ||
+			    put_entry(env->list, &at, &env->pip_cache, "PIP_CACHE_DIR", deps->project, "/cache/pip") < 0))
+		return -1;
+	for (size_t i = 0; more && more[i]; i++)
+		if (strncmp(more[i], "HOME=", 5) != 0) /* the person's, where settings are shown */
+			env->list[at++] = more[i];
+	for (char **entry = deps->env; *entry; entry++)
+		if (!folder || strncmp(*entry, "TMPDIR=", 7) != 0)
+			env->list[at++] = *entry;
+	return 0;
 }
 
 static void handle_exited(void *owner, const struct cell__process_exit *how)
@@ -278,16 +459,11 @@ static void handle_exited(void *owner, const struct cell__process_exit *how)
 		op->exited(op);
 }
 
-void cell__dep_run(struct cell__dep_op *op, const char *const *argv, int64_t limit_ms, bool quiet,
-		   cell__dep_step exited)
+static void start(struct cell__dep_op *op, const char *const *argv, int64_t limit_ms, bool quiet, struct cell__confinement *confinement,
+		  cell__dep_step exited)
 {
 	struct cell__deps *deps = op->deps;
-	CELL_AUTO_BUF struct cell__buf temp = CELL_BUF_INIT;
-	CELL_AUTO_FREE const char **env = env_with_temp(op, &temp);
-	if (!env) {
-		cell__dep_fail(op, CELL_E_NOMEM, "out of memory");
-		return;
-	}
+	struct program_env env = { 0 };
 	int64_t left_ms = (op->until_us - cell__now_us()) / 1000;
 	if (left_ms < 1)
 		left_ms = 1;
@@ -301,14 +477,84 @@ void cell__dep_run(struct cell__dep_op *op, const char *const *argv, int64_t lim
 	}
 	struct cell__process_spec spec = {
 		.argv = argv,
-		.env = env,
 		.path = deps->path,
 		.cwd = "/", /* a project's own files have no say in how its packages are installed */
 		.timeout_ms = op->limit_ms,
+		.confine = confinement,
 		.output = handle_output,
 		.exited = handle_exited,
 		.owner = op,
 	};
-	if (cell__process_start(deps->hub, &spec, &deps->process, &op->err) < 0)
+	int rc = make_program_env(op, confinement, &env);
+	if (rc < 0)
+		cell_fail(&op->err, CELL_E_NOMEM, 0, "out of memory");
+	spec.env = env.list;
+	if (rc == 0)
+		rc = cell__process_start(deps->hub, &spec, &deps->process, &op->err);
+	program_env_finish(&env);
+	if (rc < 0)
 		cell__dep_fail_err(op);
+}
+
+void cell__dep_run_trusted(struct cell__dep_op *op, const char *const *argv, int64_t limit_ms, cell__dep_step exited)
+{
+	start(op, argv, limit_ms, true, NULL, exited);
+}
+
+void cell__dep_run(struct cell__dep_op *op, const char *const *argv, int64_t limit_ms, bool quiet, cell__dep_step exited)
+{
+	struct cell__deps *deps = op->deps;
+	struct cell__confinement *confinement = NULL;
+	bool network = op->online && cell__deps_has_network(deps);
+	op->online = false;
+	if (deps->confined && !is_hole("deps-confine") && confine(op, network, &confinement, &op->err) < 0) {
+		if (op->err.code == CELL_E_UNAVAILABLE)
+			cell_fail_wrap(&op->err, "packages cannot be installed for sandboxed code");
+		cell__dep_fail_err(op);
+		return;
+	}
+	start(op, argv, limit_ms, quiet, confinement, exited);
+	cell__confinement_unref(confinement);
+}
+
+/* ---- the index ---- */
+
+bool cell__deps_has_network(const struct cell__deps *deps)
+{
+	return deps->has_index || !deps->wheel_dir;
+}
+
+/* "https://user:secret@host:8080/simple" as "host:8080". */
+static void add_host(json_t *hosts, const char *url)
+{
+	bool plain = strncmp(url, "http://", 7) == 0;
+	url += plain ? 7 : 8;
+	size_t size = strcspn(url, "/?# \t");
+	const char *at = memrchr(url, '@', size);
+	const char *host = at ? at + 1 : url;
+	size -= (size_t)(host - url);
+	const char *bracket = memchr(host, ']', size);
+	bool has_port = memchr(bracket ? bracket : host, ':', size - (bracket ? (size_t)(bracket - host) : 0)) != NULL;
+	char text[300];
+	if (size > 0 && size < 256) {
+		snprintf(text, sizeof text, "%.*s%s", (int)size, host, has_port ? "" : plain ? ":80" : ":443");
+		json_array_append_new(hosts, json_string(text));
+	}
+}
+
+json_t *cell__deps_env_hosts(const struct cell__deps *deps)
+{
+	static const char *const names[] = { "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL",
+					     "UV_EXTRA_INDEX_URL" };
+	json_t *hosts = json_array();
+	for (size_t i = 0; hosts && i < sizeof names / sizeof *names; i++) {
+		const char *value = env_value(deps, names[i]);
+		for (const char *at = value; at && (at = strstr(at, "://")); at += 3) {
+			if (at - value >= 5 && strncmp(at - 5, "https", 5) == 0)
+				add_host(hosts, at - 5);
+			else if (at - value >= 4 && strncmp(at - 4, "http", 4) == 0)
+				add_host(hosts, at - 4);
+		}
+	}
+	return hosts;
 }

@@ -9,11 +9,14 @@
  *        │                                                          │
  *     probe (program) ◀─────────────────────────────────────────────┘
  *        │  it does not run: make another
- *        │  an installer was killed in it: repair (program)
+ *        │  an installer was killed in it: repair (program); confined: make another
  *     contents (pool) ── no pip and no uv: ensurepip (program) ──▶ contents
  *        │            ── a line is gone from requirements.txt: uninstall (deps_install.c) ──▶ contents
  *        │
  *     install or uninstall (deps_install.c)
+ *
+ * Confined: the venv's own python is never asked; that it is still the one the venv was made with is seen from outside
+ * (cell__venv_is_sealed()).  Before anything else is installed, what is locked is (deps_lock.c).
  *
  * Invariants: from lock to the end the venv is ours alone; a venv is marked busy before an installer starts, and
  * unmarked only when that ended by itself; requirements.txt changes only after the venv did.
@@ -32,6 +35,20 @@
 /* Without site: packages in the venv get no chance to run code here. */
 static const char ask_script[] =
 	"import sys; print('%s-%d.%d.%d' % ((sys.implementation.name,) + tuple(sys.version_info[:3])))";
+
+/* The same, and the folders that it cannot do without: what a confined program is shown. */
+static const char ask_more_script[] =
+	"import json, os, sys\n"
+	"print('%s-%d.%d.%d' % ((sys.implementation.name,) + tuple(sys.version_info[:3])))\n"
+	"program = os.path.abspath(sys.executable)\n"
+	"venv = os.path.dirname(os.path.dirname(program))\n"
+	"paths = sys.path + [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix,\n"
+	"                    os.path.dirname(os.path.realpath(program))]\n"
+	"if os.path.exists(venv + '/pyvenv.cfg'):\n"
+	"    paths.append(venv)\n" /* without site, sys.prefix does not say */
+	"else:\n"
+	"    program = os.path.realpath(program)\n"
+	"print(json.dumps([program, sorted({os.path.abspath(path) for path in paths if path and os.path.exists(path)})]))\n";
 
 /*
  * After an installer was killed: a package whose files are not all there is made unknown to installers, so that the
@@ -71,12 +88,20 @@ static bool same_package(const char *spec, const struct cell__dep_op *op)
 	return cell__dep_base_size(spec) == op->name_size && memcmp(spec, op->spec, op->name_size) == 0;
 }
 
+static bool has_package(json_t *list, const struct cell__dep_op *op)
+{
+	for (size_t i = 0; i < json_array_size(list); i++)
+		if (same_package(cell__dep_text(list, i), op))
+			return true;
+	return false;
+}
+
 /* ---- answers ---- */
 
 static bool is_new(const struct cell__dep_op *op, const char *spec)
 {
 	size_t name = cell__dep_base_size(spec), before_size = 0, after_size = 0;
-	const char *before = cell__venv_listed(&op->before, spec, name, &before_size);
+	const char *before = cell__venv_listed(op->has_first ? &op->first : &op->before, spec, name, &before_size);
 	const char *after = cell__venv_listed(&op->after, spec, name, &after_size);
 	return !before || !after || before_size != after_size || memcmp(before, after, after_size) != 0;
 }
@@ -119,13 +144,19 @@ static void answer_synced(struct cell__dep_op *op)
 /* What is configured now: again once the lock is ours, because others may have added to it while we waited. */
 static int read_configured(struct cell__dep_op *op)
 {
-	json_t *configured = NULL, *problems = NULL, *others = json_array();
+	struct cell__deps *deps = op->deps;
+	json_t *configured = NULL, *problems = NULL, *book = NULL, *others = json_array();
 	if (!others)
 		return cell_fail(&op->err, CELL_E_NOMEM, 0, "out of memory");
-	if (cell__deps_list(op->deps->store, &configured, &problems, &op->err) < 0) {
+	if ((deps->confined ? cell__depbook_list(deps->store, deps->book, &configured, &problems, &book, &op->err)
+			    : cell__deps_list(deps->store, &configured, &problems, &op->err)) < 0) {
 		json_decref(others);
 		return -1;
 	}
+	op->theirs = has_package(json_object_get(book, "packages"), op);
+	op->hosts = !op->theirs && has_package(configured, op);
+	json_decref(op->book);
+	op->book = book;
 	for (size_t i = 0; i < json_array_size(configured); i++)
 		if (op->kind == CELL__DEP_SYNC || !same_package(cell__dep_text(configured, i), op))
 			json_array_append(others, json_array_get(configured, i));
@@ -142,10 +173,15 @@ static int read_configured(struct cell__dep_op *op)
 static bool glance(struct cell__dep_op *op)
 {
 	struct cell__deps *deps = op->deps;
-	CELL_AUTO_FREE char *site = cell__venv_site(deps->dir, deps->version);
-	op->synced = site && cell__venv_look(deps->dir) == CELL__VENV_PRESENT && !cell__venv_is_busy(deps->dir) &&
-		     cell__venv_listing(site, &op->before, NULL) == 0 &&
-		     cell__venv_is_synced(deps->dir, &op->before, op->configured);
+	if (!deps->dir)
+		return false;
+	CELL_AUTO_FREE char *site = cell__venv_site(deps->dir, deps->version, deps->confined);
+	op->synced = site && cell__venv_look(deps->dir, deps->confined) == CELL__VENV_PRESENT && !cell__venv_is_busy(deps->notes) &&
+		     cell__venv_listing(deps->dir, site, deps->confined, &op->before, NULL) == 0 &&
+		     cell__venv_is_synced(deps->notes, &op->before, op->configured);
+	if (op->synced && deps->confined)
+		op->synced = cell__venv_is_sealed(deps->notes, deps->dir) && cell__dep_compare_lock(op) == 0 && !op->missing &&
+			     json_array_size(op->unresolved) == 0;
 	return op->synced;
 }
 
@@ -162,7 +198,7 @@ static void prepare_work(struct cell__dep_op *op)
 		op->rc = cell_fail(&op->err, CELL_E_NOMEM, 0, "out of memory");
 		return;
 	}
-	if (op->quick && op->kind == CELL__DEP_SYNC && deps->proved && glance(op))
+	if (op->quick && op->kind == CELL__DEP_SYNC && (deps->proved || deps->confined) && glance(op))
 		return;
 	op->uv = cell__venv_find_program("uv", deps->path);
 	const char *slash = deps->venv_dir ? strrchr(deps->venv_dir, '/') : NULL;
@@ -172,12 +208,15 @@ static void prepare_work(struct cell__dep_op *op)
 		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "make the cache folder %s", deps->venvs);
 	else if (parent && cell__venv_mkdir_all(parent) < 0)
 		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "make the folder %s", parent);
+	else if (deps->project && cell__deps_make_project(deps) < 0)
+		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "make the folder %s", deps->project);
 }
 
-/* "cpython-3.11.2\n" as it was printed; false when it is no such thing. */
+/* "cpython-3.11.2\n" as it was printed, first; false when it is no such thing. */
 static bool take_version(struct cell__dep_op *op, char out[static CELL__VENV_VERSION_SIZE])
 {
-	size_t n = op->captured.size;
+	const char *end = op->captured.size ? memchr(op->captured.data, '\n', op->captured.size) : NULL;
+	size_t n = end ? (size_t)(end - op->captured.data) : op->captured.size;
 	while (n > 0 && strchr(" \r\n", op->captured.data[n - 1]))
 		n--;
 	if (op->how.error || op->how.signalled || op->how.status != 0 || n == 0 || n >= CELL__VENV_VERSION_SIZE)
@@ -191,6 +230,69 @@ static bool take_version(struct cell__dep_op *op, char out[static CELL__VENV_VER
 	return true;
 }
 
+/* After the version: ["/usr/bin/python3", ["/usr/lib/python3.11", ...]]. */
+static int take_paths(struct cell__dep_op *op)
+{
+	struct cell__deps *deps = op->deps;
+	const char *text = memchr(op->captured.data, '\n', op->captured.size);
+	json_t *answer = text ? json_loadb(text, op->captured.size - (size_t)(text - op->captured.data), 0, NULL) : NULL;
+	const char *executable = json_string_value(json_array_get(answer, 0));
+	json_t *paths = json_array_get(answer, 1);
+	bool ok = executable && executable[0] == '/' && json_is_array(paths);
+	if (ok) {
+		json_decref(deps->paths);
+		deps->paths = json_incref(paths);
+		free(deps->executable);
+		deps->executable = cell__strdup(executable);
+	}
+	json_decref(answer);
+	return ok && deps->executable ? 0 : -1;
+}
+
+static void handle_hosts(struct cell__dep_op *op)
+{
+	struct cell__deps *deps = op->deps;
+	const char *at = op->captured.data, *end = at + op->captured.size;
+	if (op->how.error || op->how.signalled || op->how.status != 0) {
+		cell__dep_fail_program(op, CELL_E_PYTHON, "find out which package index is configured", NULL);
+		return;
+	}
+	deps->hosts = json_array();
+	while (at < end) {
+		const char *stop = memchr(at, '\n', (size_t)(end - at));
+		size_t size = (size_t)((stop ? stop : end) - at);
+		if (size > 0)
+			json_array_append_new(deps->hosts, json_stringn(at, size));
+		at += size + 1;
+	}
+	op->known(op);
+}
+
+/* Confined installers reach the index and nothing else: which one is it? */
+static void ask_hosts(struct cell__dep_op *op)
+{
+	struct cell__deps *deps = op->deps;
+	CELL_AUTO_BUF struct cell__buf script = CELL_BUF_INIT;
+	if (!deps->confined || deps->hosts || !cell__deps_has_network(deps) || !deps->kernel_dir) {
+		op->known(op);
+		return;
+	}
+	json_t *hosts = cell__deps_env_hosts(deps);
+	if (json_array_size(hosts) > 0) {
+		deps->hosts = hosts;
+		op->known(op);
+		return;
+	}
+	json_decref(hosts);
+	if (cell__buf_printf(&script, "%s/workcell_kernel/index_hosts.py", deps->kernel_dir) < 0) {
+		cell__dep_fail(op, CELL_E_NOMEM, "out of memory");
+		return;
+	}
+	op->program = deps->python;
+	const char *argv[] = { deps->python, "-I", script.data, NULL };
+	cell__dep_run_trusted(op, argv, ASK_MS, handle_hosts);
+}
+
 static void handle_asked(struct cell__dep_op *op)
 {
 	char version[CELL__VENV_VERSION_SIZE] = "";
@@ -199,14 +301,18 @@ static void handle_asked(struct cell__dep_op *op)
 		return;
 	}
 	struct cell__deps *deps = op->deps;
+	if (deps->confined && take_paths(op) < 0) {
+		cell__dep_fail_program(op, CELL_E_PYTHON, "ask the interpreter where its files are", NULL);
+		return;
+	}
 	/* Remembered from another time, and no longer so: the venv is another one. */
 	if (strcmp(deps->version, version) != 0) {
-		free(cell__take_ptr(deps->dir));
+		cell__deps_forget_place(deps);
 		deps->proved = false;
 		memcpy(deps->version, version, sizeof version);
 	}
 	op->asked = deps->asked = true;
-	want_lock(op);
+	ask_hosts(op);
 }
 
 static void handle_prepared(struct cell__dep_op *op)
@@ -214,6 +320,12 @@ static void handle_prepared(struct cell__dep_op *op)
 	struct cell__deps *deps = op->deps;
 	if (op->kind == CELL__DEP_LIST) {
 		cell__dep_answer(op, json_incref(op->configured));
+		return;
+	}
+	if (deps->confined && op->kind == CELL__DEP_REMOVE && op->hosts) {
+		cell_fail(&op->err, CELL_E_DISABLED, 0,
+			  "%.60s is configured by the host's requirements.txt: code in a sandbox removes only what it added itself", op->spec);
+		cell__dep_fail_err(op);
 		return;
 	}
 	/* A venv may still hold what was configured once. */
@@ -230,14 +342,21 @@ static void handle_prepared(struct cell__dep_op *op)
 		answer_synced(op);
 		return;
 	}
+	cell__dep_know_python(op, want_lock);
+}
+
+void cell__dep_know_python(struct cell__dep_op *op, cell__dep_step known)
+{
+	struct cell__deps *deps = op->deps;
+	op->known = known;
 	(void)cell__deps_site(deps); /* may find the version that another process asked for */
-	if (deps->version[0] && (deps->asked || !deps->script)) {
-		want_lock(op);
+	if (deps->version[0] && (deps->asked || !deps->script) && (!deps->confined || deps->paths)) {
+		known(op);
 		return;
 	}
 	op->program = deps->python;
-	const char *argv[] = { deps->python, "-I", "-S", "-c", ask_script, NULL };
-	cell__dep_run(op, argv, ASK_MS, true, handle_asked);
+	const char *argv[] = { deps->python, "-I", "-S", "-c", deps->confined ? ask_more_script : ask_script, NULL };
+	cell__dep_run_trusted(op, argv, ASK_MS, handle_asked);
 }
 
 void cell__dep_begin(struct cell__dep_op *op)
@@ -249,10 +368,12 @@ void cell__dep_begin(struct cell__dep_op *op)
 
 static void look_work(struct cell__dep_op *op)
 {
-	const char *dir = op->deps->dir;
-	op->state = cell__venv_look(dir);
-	op->ours = cell__venv_is_ours(dir);
-	op->dirty = cell__venv_is_busy(dir);
+	const struct cell__deps *deps = op->deps;
+	op->state = cell__venv_look(deps->dir, deps->confined);
+	op->ours = deps->confined || cell__venv_is_ours(deps->notes);
+	op->dirty = cell__venv_is_busy(deps->notes);
+	if (deps->confined && op->state == CELL__VENV_PRESENT && !op->dirty)
+		op->dirty = !cell__venv_is_sealed(deps->notes, deps->dir);
 	op->rc = read_configured(op);
 }
 
@@ -264,8 +385,8 @@ static void lock_work(struct cell__dep_op *op)
 	if (op->asked)
 		cell__venv_version_save(deps->venvs, deps->stamp, deps->version);
 	if (deps->private_name)
-		cell__venv_sweep_private(deps->venvs);
-	op->rc = cell__venv_lock(deps->dir, &op->lock_fd, &op->err);
+		cell__venv_sweep_private(deps->confined ? deps->sandboxes : deps->venvs, deps->confined);
+	op->rc = cell__venv_lock(deps->lock_file, &op->lock_fd, &op->err);
 	op->busy_lock = op->rc > 0;
 	if (op->rc == 0) {
 		cell__venv_sweep(deps->dir);
@@ -312,9 +433,7 @@ static void handle_lock_tried(struct cell__dep_op *op)
 static void want_lock(struct cell__dep_op *op)
 {
 	struct cell__deps *deps = op->deps;
-	if (!deps->dir)
-		deps->dir = cell__deps_make_dir(deps);
-	if (!deps->dir) {
+	if (!cell__deps_locate(deps)) {
 		cell__dep_fail(op, CELL_E_IO, "the folder for venvs is not there");
 		return;
 	}
@@ -347,6 +466,12 @@ static void handle_looked(struct cell__dep_op *op)
 {
 	if (op->kind == CELL__DEP_SYNC && json_array_size(op->configured) == 0 && op->state != CELL__VENV_PRESENT) {
 		cell__dep_done(op);
+	} else if (op->deps->confined) {
+		/* Whatever packages did to it, or an installer left half done: it is made again from what is locked. */
+		if (op->state == CELL__VENV_PRESENT && !op->dirty && cell__deps_site(op->deps))
+			cell__dep_look_inside(op);
+		else
+			need_another(op);
 	} else if (op->state == CELL__VENV_PRESENT) {
 		probe(op);
 	} else if (op->state == CELL__VENV_ABSENT) {
@@ -426,7 +551,10 @@ static void probe(struct cell__dep_op *op)
 
 static void adopt_work(struct cell__dep_op *op)
 {
-	op->rc = cell__venv_adopt(op->made, op->deps->dir, &op->err);
+	struct cell__deps *deps = op->deps;
+	op->rc = cell__venv_adopt(op->made, deps->dir, deps->notes, &op->err);
+	if (op->rc == 0 && deps->confined && (cell__venv_set_seal(deps->notes, deps->dir) < 0 || cell__venv_set_busy(deps->notes, false) < 0))
+		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "write to %s", deps->notes);
 }
 
 static void handle_adopted(struct cell__dep_op *op)
@@ -434,7 +562,10 @@ static void handle_adopted(struct cell__dep_op *op)
 	free(cell__take_ptr(op->made));
 	op->fresh = op->remade = op->ours = true;
 	op->dirty = false;
-	probe(op);
+	if (op->deps->confined)
+		cell__dep_look_inside(op);
+	else
+		probe(op);
 }
 
 static void handle_made(struct cell__dep_op *op)
@@ -461,9 +592,11 @@ static void make(struct cell__dep_op *op)
 		return;
 	}
 	const char *name = strrchr(deps->dir, '/') + 1;
-	const char *with_uv[] = { op->uv, "venv", "--no-project", "--prompt", name, "--python", deps->python,
+	/* A script that leads to an interpreter (pyenv's) needs files that confined programs are not shown. */
+	const char *interpreter = deps->confined ? deps->executable : deps->python;
+	const char *with_uv[] = { op->uv, "venv", "--no-project", "--prompt", name, "--python", interpreter,
 				  op->made, NULL };
-	const char *with_venv[] = { deps->python, "-I", "-m", "venv", "--prompt", name, op->made, NULL };
+	const char *with_venv[] = { interpreter, "-I", "-m", "venv", "--prompt", name, op->made, NULL };
 	op->program = op->uv ? "uv" : "python -m venv";
 	cell__dep_say(op, op->uv ? "making an environment with uv" : "making an environment with python -m venv");
 	cell__dep_run(op, op->uv ? with_uv : with_venv, INT64_MAX, false, handle_made);
@@ -490,7 +623,11 @@ static int find_stale(struct cell__dep_op *op)
 		return json_array_append_new(op->stale, json_stringn(op->spec, op->name_size));
 	if (op->kind != CELL__DEP_SYNC || op->pruned)
 		return op->stale ? 0 : -1;
-	int rc = cell__venv_configured(op->deps->dir, &once);
+	int rc = 0;
+	if (op->deps->confined)
+		once = json_incref(json_object_get(op->book, "resolved"));
+	else
+		rc = cell__venv_configured(op->deps->dir, &once);
 	for (size_t i = 0; i < json_array_size(once); i++) {
 		const char *spec = cell__dep_text(once, i);
 		size_t name = cell__dep_base_size(spec), size;
@@ -501,13 +638,35 @@ static int find_stale(struct cell__dep_op *op)
 	return rc;
 }
 
+static bool contains(json_t *array, const char *spec)
+{
+	for (size_t i = 0; i < json_array_size(array); i++)
+		if (strcmp(cell__dep_text(array, i), spec) == 0)
+			return true;
+	return false;
+}
+
+/* Is exactly this specifier locked, and installed? */
+static bool is_resolved(const struct cell__dep_op *op)
+{
+	size_t size;
+	return contains(json_object_get(op->book, "resolved"), op->spec) &&
+	       cell__venv_listed(&op->before, op->spec, op->name_size, &size);
+}
+
 static void contents_work(struct cell__dep_op *op)
 {
+	struct cell__deps *deps = op->deps;
 	cell__buf_finish(&op->before);
-	op->rc = cell__venv_listing(op->site, &op->before, &op->err);
-	if (op->rc == 0 && find_stale(op) < 0)
+	op->rc = cell__venv_listing(deps->dir, op->site, deps->confined, &op->before, &op->err);
+	/* The book changes with what is installed and uninstalled. */
+	if (op->rc == 0 && deps->confined && (op->relocked || op->pruned))
+		op->rc = read_configured(op);
+	if (op->rc == 0 && (find_stale(op) < 0 || (deps->confined && cell__dep_compare_lock(op) < 0)))
 		op->rc = cell_fail(&op->err, CELL_E_NOMEM, 0, "out of memory");
-	op->synced = op->rc == 0 && !op->dirty && cell__venv_is_synced(op->deps->dir, &op->before, op->configured);
+	op->synced = op->rc == 0 && !op->dirty && cell__venv_is_synced(deps->notes, &op->before, op->configured);
+	if (deps->confined)
+		op->synced = op->synced && !op->missing && json_array_size(op->unresolved) == 0 && json_array_size(op->stale) == 0;
 }
 
 static void handle_has_pip(struct cell__dep_op *op)
@@ -520,12 +679,47 @@ static void handle_has_pip(struct cell__dep_op *op)
 	cell__dep_look_inside(op);
 }
 
+/* Whatever is not there of what was locked, then what has left, then what is new. */
+static void go_on_locked(struct cell__dep_op *op)
+{
+	if (op->missing && op->kind != CELL__DEP_REMOVE) {
+		op->locking = true;
+		op->wanted = json_copy(op->configured);
+		cell__dep_install(op);
+		return;
+	}
+	if (json_array_size(op->stale) > 0) {
+		cell__dep_uninstall(op);
+		return;
+	}
+	json_decref(op->wanted);
+	op->wanted = json_array();
+	for (size_t i = 0; op->wanted && (op->kind == CELL__DEP_SYNC || op->fresh) && i < json_array_size(op->unresolved); i++)
+		if (op->kind == CELL__DEP_SYNC || !same_package(cell__dep_text(op->unresolved, i), op))
+			json_array_append(op->wanted, json_array_get(op->unresolved, i));
+	if (op->kind == CELL__DEP_ADD && !is_resolved(op))
+		json_array_append_new(op->wanted, json_string(op->spec));
+	for (size_t i = 0; op->kind == CELL__DEP_SYNC && i < json_array_size(op->configured); i++)
+		if (!contains(op->unresolved, cell__dep_text(op->configured, i)))
+			json_array_append(op->done, json_array_get(op->configured, i));
+	if (!op->wanted)
+		cell__dep_fail(op, CELL_E_NOMEM, "out of memory");
+	else if (json_array_size(op->wanted) == 0)
+		cell__dep_settle(op);
+	else
+		cell__dep_install(op);
+}
+
 static void handle_contents(struct cell__dep_op *op)
 {
 	size_t size;
 	if (op->kind == CELL__DEP_SYNC && op->synced) {
 		answer_synced(op);
 		return;
+	}
+	if (op->deps->confined && !op->has_first) {
+		op->has_first = true;
+		(void)cell__buf_add(&op->first, op->before.data, op->before.size);
 	}
 	if (op->kind == CELL__DEP_REMOVE && !cell__venv_listed(&op->before, op->spec, op->name_size, &size)) {
 		cell__dep_forget(op);
@@ -541,6 +735,10 @@ static void handle_contents(struct cell__dep_op *op)
 		op->program = "ensurepip";
 		const char *argv[] = { op->python, "-I", "-m", "ensurepip", "--default-pip", NULL };
 		cell__dep_run(op, argv, INT64_MAX, false, handle_has_pip);
+		return;
+	}
+	if (op->deps->confined) {
+		go_on_locked(op);
 		return;
 	}
 	if (json_array_size(op->stale) > 0) {

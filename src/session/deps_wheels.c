@@ -55,7 +55,9 @@ static char *wheel_folder(const struct cell__deps *deps)
 
 static int read_wanted(struct cell__dep_op *op)
 {
-	if (cell__deps_list(op->deps->store, &op->configured, &op->problems, &op->err) < 0)
+	struct cell__deps *deps = op->deps;
+	if ((deps->confined ? cell__depbook_list(deps->store, deps->book, &op->configured, &op->problems, &op->book, &op->err)
+			    : cell__deps_list(deps->store, &op->configured, &op->problems, &op->err)) < 0)
 		return -1;
 	op->wanted = json_array();
 	for (size_t i = 0; i < json_array_size(op->configured); i++) {
@@ -75,6 +77,8 @@ static void plan_work(struct cell__dep_op *op)
 	CELL_AUTO_BUF struct cell__buf wanted = CELL_BUF_INIT;
 	CELL_AUTO_FREE char *folder = wheel_folder(op->deps);
 	op->rc = read_wanted(op);
+	if (op->rc == 0 && op->deps->project && cell__deps_make_project(op->deps) < 0)
+		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "make the folder %s", op->deps->project);
 	if (op->rc < 0)
 		return;
 	int rc = folder ? 0 : -1;
@@ -147,6 +151,15 @@ static int read_wheels(struct cell__dep_op *op)
 
 static int record(struct cell__dep_op *op)
 {
+	struct cell__deps *deps = op->deps;
+	if (deps->confined && op->kind == CELL__DEP_ADD)
+		return cell__depbook_add(deps->store, deps->book, op->spec, NULL, NULL, &op->err);
+	if (deps->confined && op->kind == CELL__DEP_REMOVE) {
+		json_t *names = json_pack("[s%]", op->spec, op->name_size);
+		int rc = cell__depbook_drop(deps->store, deps->book, names, true, false, &op->removed, &op->err);
+		json_decref(names);
+		return rc;
+	}
 	if (op->kind == CELL__DEP_ADD)
 		return cell__deps_add(op->deps->store, op->spec, &op->err);
 	if (op->kind == CELL__DEP_REMOVE)
@@ -218,25 +231,16 @@ static void handle_downloaded(struct cell__dep_op *op)
 	cell__dep_fail_program(op, CELL_E_INSTALL, doing.data ? doing.data : "install", ADVICE);
 }
 
-static void handle_planned(struct cell__dep_op *op)
+static void run_download(struct cell__dep_op *op)
 {
 	struct cell__deps *deps = op->deps;
 	CELL_AUTO_BUF struct cell__buf wanted = CELL_BUF_INIT;
-	if (json_array_size(op->wanted) == 0) {
-		cell__dep_pool(op, keep_work, handle_kept);
-		return;
-	}
-	if (deps->no_python.code) {
-		op->err = deps->no_python;
-		cell__dep_fail_err(op);
-		return;
-	}
 	if (cell__buf_printf(&wanted, "%s/" WANTED, op->made) < 0) {
 		cell__dep_fail(op, CELL_E_NOMEM, "out of memory");
 		return;
 	}
 	const char *argv[32] = {
-		deps->python, "-I", "-u", "-c", pip_script, "download", "--disable-pip-version-check", "--no-input", "--progress-bar", "off",
+		deps->confined ? deps->executable : deps->python, "-I", "-u", "-c", pip_script, "download", "--disable-pip-version-check", "--no-input", "--progress-bar", "off",
 		"--only-binary", ":all:", "--python-version", CELL_PYODIDE_PYTHON, "--implementation", "py", "--abi", "none", "--platform",
 		"any", "--dest", op->made, "--requirement", wanted.data,
 	};
@@ -248,7 +252,23 @@ static void handle_planned(struct cell__dep_op *op)
 		argv[n++] = deps->wheel_dir;
 	}
 	op->program = "pip";
+	op->online = true;
 	cell__dep_run(op, argv, INT64_MAX, false, handle_downloaded);
+}
+
+static void handle_planned(struct cell__dep_op *op)
+{
+	struct cell__deps *deps = op->deps;
+	if (json_array_size(op->wanted) == 0) {
+		cell__dep_pool(op, keep_work, handle_kept);
+		return;
+	}
+	if (deps->no_python.code) {
+		op->err = deps->no_python;
+		cell__dep_fail_err(op);
+		return;
+	}
+	cell__dep_know_python(op, run_download);
 }
 
 void cell__dep_begin_wheels(struct cell__dep_op *op)

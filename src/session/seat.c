@@ -21,10 +21,13 @@ static size_t unread_of(const void *owner);
  */
 static int env_with_programs(struct cell_session *session, const char ***ret_env, char **ret_path, struct cell_error *err)
 {
-	const char *bin = session->options.space ? cell__space_bin(session->options.space) : NULL;
+	struct cell_space *space = session->options.space;
+	bool trusted = !session->executor->untrusted;
+	const char *bin = space ? cell__space_bin(space, trusted) : NULL;
+	const char *host_bin = space && !trusted ? cell__space_bin(space, true) : NULL;
 	*ret_env = NULL;
 	*ret_path = NULL;
-	if (!bin)
+	if (!bin && !host_bin)
 		return 0;
 	size_t n = 0, last = 0; /* the first entry is our own PATH; a later one counts, as it does in the kernel */
 	for (; session->options.env[n]; n++)
@@ -32,7 +35,8 @@ static int env_with_programs(struct cell_session *session, const char ***ret_env
 			last = n;
 	const char **env = cell__alloc(n + 1, sizeof *env);
 	CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT;
-	if (!env || cell__buf_printf(&path, "PATH=%s:%s", bin, session->options.env[last] + 5) < 0) {
+	if (!env || cell__buf_printf(&path, "PATH=%s%s%s%s%s", bin ? bin : "", bin ? ":" : "", host_bin ? host_bin : "",
+				     host_bin ? ":" : "", session->options.env[last] + 5) < 0) {
 		free(env);
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	}
@@ -43,10 +47,14 @@ static int env_with_programs(struct cell_session *session, const char ***ret_env
 	return 0;
 }
 
-int cell__seat_spec(struct cell_session *session, struct cell__kernel_spec *ret_spec, const char *read[static 2],
+int cell__seat_spec(struct cell_session *session, struct cell__kernel_spec *ret_spec, const char *read[static 3],
 		    struct cell_error *err)
 {
 	const struct cell__options *options = &session->options;
+	bool trusted = !session->executor->untrusted, shown = options->confined && options->space;
+	/* Before the sites: those are valid until the next question. */
+	const char *own = shown ? cell__space_packages(options->space, false) : NULL;
+	const char *hosts = shown ? cell__space_packages(options->space, true) : NULL;
 	*ret_spec = (struct cell__kernel_spec){
 		.session_id = session->id,
 		.python = options->python,
@@ -58,7 +66,8 @@ int cell__seat_spec(struct cell_session *session, struct cell__kernel_spec *ret_
 		.shell_escape = options->require_shell_escape,
 		.restore_cwd = options->restore_cwd,
 		.portable = options->portable,
-		.site = options->space ? cell__space_site(options->space) : NULL,
+		.site = options->space ? cell__space_site(options->space, trusted) : NULL,
+		.host_site = options->space && !trusted ? cell__space_site(options->space, true) : NULL,
 		.policy = options->confined ? &options->confine : NULL,
 		.kernel = options->kernel,
 		.jupyter_path = options->jupyter_path,
@@ -70,9 +79,10 @@ int cell__seat_spec(struct cell_session *session, struct cell__kernel_spec *ret_
 		.remote_reopen = options->remote_reopen,
 		.container = options->container,
 	};
-	if (!options->confined || !options->space)
+	if (!shown)
 		return 0;
-	read[0] = cell__space_packages(options->space);
+	read[0] = own ? own : hosts;
+	read[1] = own ? hosts : NULL;
 	ret_spec->read = read;
 	if (options->confine.workspace != CELL_WORKSPACE_RW)
 		return 0;
@@ -92,7 +102,7 @@ int cell__seat_open(struct cell_session *session, struct cell_error *err)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
 	seat->session = session;
 	struct cell__kernel_spec spec;
-	const char *read[2] = { NULL };
+	const char *read[3] = { NULL };
 	if (cell__seat_spec(session, &spec, read, err) < 0) {
 		free(seat);
 		return -1;
@@ -159,11 +169,17 @@ static void tell_packages(struct cell__seat *seat)
 	struct cell_session *session = seat->session;
 	if (session->executor->wants_wheels)
 		return;
-	const char *site = cell__space_site(session->options.space);
-	if (!site)
+	struct cell_space *space = session->options.space;
+	bool trusted = !session->executor->untrusted;
+	const char *site = cell__space_site(space, trusted), *host_site = trusted ? NULL : cell__space_site(space, true);
+	if (!site && !host_site)
 		return;
-	json_t *news = json_pack("{s:[s]}", "site", site);
-	const char *bin = cell__space_bin(session->options.space); /* after this, site is gone */
+	json_t *news = json_pack("{s:[]}", "site"), *sites = json_object_get(news, "site");
+	if (host_site) /* the last one is looked at first */
+		json_array_append_new(sites, json_string(host_site));
+	if (site)
+		json_array_append_new(sites, json_string(site));
+	const char *bin = cell__space_bin(space, trusted); /* after this, site is gone */
 	if (bin)
 		json_object_set_new(news, "bin", json_string(bin));
 	char *text = news ? json_dumps(news, JSON_COMPACT) : NULL;

@@ -89,8 +89,8 @@ struct cell_session {
 
 /* ---- seat.c ---- */
 
-/* What the session asks of an executor.  read is memory for a list, with room for one folder and its end. */
-int cell__seat_spec(struct cell_session *session, struct cell__kernel_spec *ret_spec, const char *read[static 2],
+/* What the session asks of an executor.  read is memory for a list, with room for two folders and its end. */
+int cell__seat_spec(struct cell_session *session, struct cell__kernel_spec *ret_spec, const char *read[static 3],
 		    struct cell_error *err);
 int cell__seat_open(struct cell_session *session, struct cell_error *err);
 /* The current kernel goes; its end comes later, from the executor. */

@@ -79,7 +79,7 @@ static int create(struct cell_engine *engine, const struct cell_session_options 
 	struct cell_session *session = make_session(engine, &all, err);
 	if (!session)
 		return -1;
-	if (all.space && cell__space_sync(all.space, session->executor->wants_wheels, err) < 0) {
+	if (all.space && cell__space_sync(all.space, &session->principal, session->executor->wants_wheels, err) < 0) {
 		cell__session_free(session);
 		return -1;
 	}
@@ -116,7 +116,7 @@ static void do_prewarm(struct cell__task *task)
 	struct cell__waiting *waiting = (struct cell__waiting *)task;
 	struct cell_session *session = waiting->session;
 	struct cell__kernel_spec spec;
-	const char *read[2] = { NULL };
+	const char *read[3] = { NULL };
 	struct cell_error err;
 	if (!session->executor->prewarm) {
 		cell_fail(&err, CELL_E_UNAVAILABLE, 0, "the executor \"%s\" makes no kernels in advance", session->executor->name);

@@ -20,6 +20,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "core/hole.h"
 #include "session/confine.h"
 #include "session/deps.h"
 #include "session/gate.h"
@@ -50,7 +51,7 @@ struct cell_space {
 	char *workspace; /* NULL: none */
 	struct cell__storage *storage;
 	struct cell__tools *tools;
-	struct cell__deps *deps;
+	struct cell__deps *deps, *sandbox_deps; /* the host's; those of untrusted principals */
 	struct cell__servers servers;
 	struct host_function *functions;
 	struct cell__middlewares middlewares;
@@ -84,6 +85,12 @@ static struct cell__tools_view view_of(const struct cell_space *space, const cha
 	return (struct cell__tools_view){ .cwd = cwd ? cwd : space->cwd };
 }
 
+/* Which environment is a principal's?  No trusted session, zygote or installer ever has that of untrusted ones. */
+static struct cell__deps *deps_of(struct cell_space *space, bool trusted)
+{
+	return trusted || is_hole("deps-trust") ? space->deps : space->sandbox_deps;
+}
+
 void cell__space_handle(struct cell_space *space, const char *cwd, struct cell__call *call)
 {
 	struct cell__tools_view view = view_of(space, cwd);
@@ -98,7 +105,7 @@ void cell__space_handle(struct cell_space *space, const char *cwd, struct cell__
 		cell__tools_handle(space->tools, &view, call);
 	} else if (has_prefix(call->method, "deps.")) {
 		if (space->deps)
-			cell__deps_handle(space->deps, call);
+			cell__deps_handle(deps_of(space, cell__principal_is_trusted(call->principal)), call);
 		else
 			no_storage(call);
 	} else if (has_prefix(call->method, "workflows.") || has_prefix(call->method, "artifacts.")) {
@@ -200,24 +207,27 @@ struct cell__servers *cell__space_servers(struct cell_space *space)
 	return &space->servers;
 }
 
-const char *cell__space_site(struct cell_space *space)
+const char *cell__space_site(struct cell_space *space, bool trusted)
 {
-	return space->deps ? cell__deps_site(space->deps) : NULL;
+	struct cell__deps *deps = deps_of(space, trusted);
+	return deps ? cell__deps_site(deps) : NULL;
 }
 
-const char *cell__space_bin(struct cell_space *space)
+const char *cell__space_bin(struct cell_space *space, bool trusted)
 {
-	return space->deps ? cell__deps_bin(space->deps) : NULL;
+	struct cell__deps *deps = deps_of(space, trusted);
+	return deps ? cell__deps_bin(deps) : NULL;
 }
 
 char *cell__space_wheels(struct cell_space *space)
 {
-	return space->deps ? cell__deps_wheels(space->deps) : NULL;
+	return space->sandbox_deps ? cell__deps_wheels(space->sandbox_deps) : NULL;
 }
 
-const char *cell__space_packages(struct cell_space *space)
+const char *cell__space_packages(struct cell_space *space, bool trusted)
 {
-	return space->deps ? cell__deps_folder(space->deps) : NULL;
+	struct cell__deps *deps = deps_of(space, trusted);
+	return deps ? cell__deps_folder(deps) : NULL;
 }
 
 /*
@@ -319,11 +329,13 @@ void cell__space_close(struct cell_space *space, void (*done)(void *arg), void *
 			*at = space->next;
 			break;
 		}
-	space->pending = 1 + (space->deps != NULL) + (space->storage != NULL) + (space->seeker != NULL);
+	space->pending = 1 + (space->deps != NULL) + (space->sandbox_deps != NULL) + (space->storage != NULL) + (space->seeker != NULL);
 	if (space->seeker)
 		cell__seeker_close(cell__take_ptr(space->seeker), part_closed, space);
 	if (space->deps)
 		cell__deps_close(cell__take_ptr(space->deps), part_closed, space);
+	if (space->sandbox_deps)
+		cell__deps_close(cell__take_ptr(space->sandbox_deps), part_closed, space);
 	if (space->storage)
 		cell__storage_close(cell__take_ptr(space->storage), part_closed, space);
 	if (space->tools)
@@ -384,8 +396,12 @@ static int make_deps(struct cell_space *space, const struct cell_space_options *
 		.extra_env = opts->installer_env,
 		.changed = packages_changed,
 		.changed_arg = space,
+		.kernel_dir = space->engine->host.kernel_dir,
 	};
-	return cell__deps_create(&deps, &space->deps, err);
+	if (cell__deps_create(&deps, &space->deps, err) < 0)
+		return -1;
+	deps.confined = true;
+	return cell__deps_create(&deps, &space->sandbox_deps, err);
 }
 
 static int make_seeker(struct cell_space *space, const struct cell_space_options *opts, struct cell_error *err)
@@ -594,12 +610,12 @@ static int check_synced(const char *json, struct cell_error *err)
 	return rc;
 }
 
-int cell__space_sync(struct cell_space *space, bool pyodide, struct cell_error *err)
+int cell__space_sync(struct cell_space *space, const struct cell__principal *principal, bool pyodide, struct cell_error *err)
 {
 	if (!space->sync_on_start || !space->store)
 		return 0;
 	struct cell_answer answer = { 0 };
-	int rc = cell__space_wait(space, &cell__principal_host, "deps.sync", pyodide ? "{\"pyodide\":true}" : "{\"quick\":true}",
+	int rc = cell__space_wait(space, principal, "deps.sync", pyodide ? "{\"pyodide\":true}" : "{\"quick\":true}",
 				  NULL, 0, NULL, &answer, err);
 	if (rc == 0)
 		rc = check_synced(answer.json, err);

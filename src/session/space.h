@@ -46,8 +46,8 @@ void cell__space_unref(struct cell_space *space);
 const char *cell__space_python(const struct cell_space *space);
 bool cell__space_has_storage(const struct cell_space *space);
 const char *cell__space_workspace(const struct cell_space *space); /* NULL: none */
-/* For sync_deps_on_start: waits until what is configured is installed.  Any thread but the loop's. */
-int cell__space_sync(struct cell_space *space, bool pyodide, struct cell_error *err);
+/* For sync_deps_on_start: waits until what is configured is installed, on behalf of a session's code.  Any thread but the loop's. */
+int cell__space_sync(struct cell_space *space, const struct cell__principal *principal, bool pyodide, struct cell_error *err);
 /* Definitions of tools as the storage has them now, or NULL where none are wanted; may wait.  Any thread but the loop's. */
 struct cell__stored_tools;
 int cell__space_read_tools(struct cell_space *space, struct cell__stored_tools **ret_tools, struct cell_error *err);
@@ -57,11 +57,11 @@ void cell__space_take_tools(struct cell_space *space, struct cell__stored_tools 
 void cell__stored_tools_destroy(struct cell__stored_tools *tools);
 /* A folder of wheels for Pyodide (executor/deno.h), where there is one; free() it. */
 char *cell__space_wheels(struct cell_space *space);
-/* Folders of the project's installed packages and programs, or NULL. */
-const char *cell__space_site(struct cell_space *space);
-const char *cell__space_bin(struct cell_space *space);
-/* The folder that packages are or will be in; NULL: none. */
-const char *cell__space_packages(struct cell_space *space);
+/* Folders of the project's installed packages and programs, of the host's environment or that of untrusted principals; or NULL. */
+const char *cell__space_site(struct cell_space *space, bool trusted);
+const char *cell__space_bin(struct cell_space *space, bool trusted);
+/* The folder that those of them are in, for code that is shown what it needs; NULL: none. */
+const char *cell__space_packages(struct cell_space *space, bool trusted);
 /*
  * What the host trusts (tool definitions, workflows, requirements): NULL-terminated paths.  What of the storage does not
  * exist and lies in the workspace is made, so that it can be shown read-only.

@@ -12,12 +12,14 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
+#include "store/file.h"
 #include "store/store.h"
 
 #define OURS ".workcell"
 #define BUSY ".workcell-busy"
 #define SYNCED ".workcell-synced"
 #define CONFIGURED ".workcell-configured"
+#define SEAL ".workcell-seal"
 #define SHORT_HEX 8
 
 /* ---- hashes ---- */
@@ -229,11 +231,8 @@ char *cell__venv_sibling(const char *dir, const char *kind, bool unique)
 	return cell__buf_take(&buf);
 }
 
-int cell__venv_lock(const char *dir, int *ret_fd, struct cell_error *err)
+int cell__venv_lock(const char *file, int *ret_fd, struct cell_error *err)
 {
-	CELL_AUTO_FREE char *file = cell__venv_sibling(dir, "lock", false);
-	if (!file)
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	CELL_AUTO_FD int fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (fd < 0)
 		return cell_fail(err, CELL_E_IO, errno, "open %s", file);
@@ -268,27 +267,41 @@ void cell__venv_sweep(const char *dir)
 	closedir(stream);
 }
 
-void cell__venv_sweep_private(const char *parent)
+/* Its owner holds the lock all its life; names are not used twice, so the lock's file can go as well. */
+static void sweep_one(DIR *parent, const char *parent_path, const char *name, bool sandbox)
 {
+	CELL_AUTO_BUF struct cell__buf lock = CELL_BUF_INIT;
+	CELL_AUTO_FD int held = -1;
+	if (cell__buf_printf(&lock, sandbox ? "%s/%s/" CELL__VENV_LOCK : "%s/.%s.lock", parent_path, name) < 0)
+		return;
+	/* In the sandbox's folder: an owner that has made it and not locked it yet loses nothing but an empty folder. */
+	if (sandbox && access(lock.data, F_OK) < 0)
+		return;
+	if (cell__venv_lock(lock.data, &held, NULL) != 0)
+		return;
+	CELL_AUTO_FREE char *dir = join(parent_path, name);
+	if (dir && !sandbox)
+		cell__venv_sweep(dir);
+	if (remove_at(dirfd(parent), name, 0) == 0 && !sandbox)
+		unlink(lock.data);
+}
+
+void cell__venv_sweep_private(const char *parent, bool sandbox)
+{
+	const char *prefix = sandbox ? CELL__VENV_PRIVATE : "." CELL__VENV_PRIVATE;
 	DIR *stream = opendir(parent);
 	if (!stream)
 		return;
 	struct dirent *entry;
 	while ((entry = readdir(stream))) {
-		if (strncmp(entry->d_name, "." CELL__VENV_PRIVATE, sizeof "." CELL__VENV_PRIVATE - 1) != 0)
-			continue;
 		size_t n = strlen(entry->d_name);
-		if (n < 6 || strcmp(entry->d_name + n - 5, ".lock") != 0)
+		if (strncmp(entry->d_name, prefix, strlen(prefix)) != 0)
 			continue;
-		/* Its owner holds the lock all its life; names are not used twice, so the file can go as well. */
-		CELL_AUTO_FREE char *name = cell__strndup(entry->d_name + 1, n - 6);
-		CELL_AUTO_FREE char *dir = name ? join(parent, name) : NULL;
-		CELL_AUTO_FD int lock = -1;
-		if (!dir || cell__venv_lock(dir, &lock, NULL) != 0)
+		if (!sandbox && (n < 6 || strcmp(entry->d_name + n - 5, ".lock") != 0))
 			continue;
-		cell__venv_sweep(dir);
-		if (remove_at(dirfd(stream), name, 0) == 0)
-			unlinkat(dirfd(stream), entry->d_name, 0);
+		CELL_AUTO_FREE char *name = sandbox ? cell__strdup(entry->d_name) : cell__strndup(entry->d_name + 1, n - 6);
+		if (name)
+			sweep_one(stream, parent, name, sandbox);
 	}
 	closedir(stream);
 }
@@ -300,11 +313,22 @@ static bool has_file(const char *dir, const char *name)
 	return file && lstat(file, &st) == 0 && S_ISREG(st.st_mode);
 }
 
-enum cell__venv_state cell__venv_look(const char *dir)
+/* Below a folder of ours, or one that a person named. */
+static int open_inside(const char *dir, const char *path, int flags, bool hostile)
+{
+	CELL_AUTO_FD int fd = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC | (hostile ? O_NOFOLLOW : 0));
+	if (fd < 0)
+		return -1;
+	return hostile ? cell__path_open(fd, path, flags, 0) : openat(fd, path, flags | O_CLOEXEC);
+}
+
+enum cell__venv_state cell__venv_look(const char *dir, bool hostile)
 {
 	struct stat st;
 	if (lstat(dir, &st) < 0)
 		return errno == ENOENT ? CELL__VENV_ABSENT : CELL__VENV_FOREIGN;
+	if (hostile && !S_ISDIR(st.st_mode))
+		return CELL__VENV_FOREIGN;
 	if (has_file(dir, "pyvenv.cfg"))
 		return CELL__VENV_PRESENT;
 	DIR *stream = opendir(dir);
@@ -323,16 +347,16 @@ bool cell__venv_is_ours(const char *dir)
 	return has_file(dir, OURS);
 }
 
-bool cell__venv_is_busy(const char *dir)
+bool cell__venv_is_busy(const char *notes)
 {
-	return has_file(dir, BUSY);
+	return has_file(notes, BUSY);
 }
 
-int cell__venv_set_busy(const char *dir, bool busy)
+int cell__venv_set_busy(const char *notes, bool busy)
 {
 	if (busy)
-		return cell__venv_write(dir, BUSY, "", 0);
-	CELL_AUTO_FREE char *file = join(dir, BUSY);
+		return cell__venv_write(notes, BUSY, "", 0);
+	CELL_AUTO_FREE char *file = join(notes, BUSY);
 	if (!file) {
 		errno = ENOMEM;
 		return -1;
@@ -373,6 +397,65 @@ int cell__venv_write(const char *dir, const char *name, const void *bytes, size_
 	unlink(temp.data);
 	errno = error;
 	return -1;
+}
+
+int cell__venv_read(const char *dir, const char *name, size_t max, struct cell__buf *out)
+{
+	CELL_AUTO_FD int dir_fd = open(dir, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	CELL_AUTO_FD int fd = dir_fd < 0 ? -1 : cell__path_open(dir_fd, name, O_RDONLY | O_NONBLOCK, 0);
+	struct stat st;
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return -1;
+	if (!S_ISREG(st.st_mode) || st.st_size > (off_t)max) {
+		errno = S_ISREG(st.st_mode) ? EFBIG : EINVAL;
+		return -1;
+	}
+	while (out->size < max) {
+		size_t room = max - out->size < 65536 ? max - out->size : 65536;
+		if (cell__buf_reserve(out, room) < 0) {
+			errno = ENOMEM;
+			return -1;
+		}
+		ssize_t n = read(fd, out->data + out->size, room);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return n < 0 ? -1 : 0;
+		out->size += (size_t)n;
+	}
+	return 0;
+}
+
+/* ---- is its interpreter still the one that it was made with? ---- */
+
+static int make_seal(const char *dir, struct cell__buf *out)
+{
+	static const char *const links[] = { "python", "python3" };
+	CELL_AUTO_FD int bin = open_inside(dir, "bin", O_PATH | O_DIRECTORY, true);
+	if (bin < 0)
+		return -1;
+	for (size_t i = 0; i < sizeof links / sizeof *links; i++) {
+		char target[PATH_MAX];
+		ssize_t n = readlinkat(bin, links[i], target, sizeof target);
+		if (n < 0 && errno != ENOENT)
+			return -1;
+		if (cell__buf_add(out, target, n > 0 ? (size_t)n : 0) < 0 || cell__buf_add(out, "\n", 1) < 0)
+			return -1;
+	}
+	return cell__venv_read(dir, "pyvenv.cfg", CELL__VENV_SETTINGS_BYTES, out);
+}
+
+int cell__venv_set_seal(const char *notes, const char *dir)
+{
+	CELL_AUTO_BUF struct cell__buf seal = CELL_BUF_INIT;
+	return make_seal(dir, &seal) < 0 ? -1 : cell__venv_write(notes, SEAL, seal.data, seal.size);
+}
+
+bool cell__venv_is_sealed(const char *notes, const char *dir)
+{
+	CELL_AUTO_BUF struct cell__buf seal = CELL_BUF_INIT, noted = CELL_BUF_INIT;
+	return make_seal(dir, &seal) == 0 && cell__venv_read(notes, SEAL, CELL__VENV_SETTINGS_BYTES + 2 * PATH_MAX + 2, &noted) == 0 &&
+	       seal.size == noted.size && memcmp(seal.data, noted.data, seal.size) == 0;
 }
 
 /* ---- a new venv takes its place ---- */
@@ -425,13 +508,14 @@ static int rename_in_file(int dir_fd, const char *name, const char *from, const 
 
 static int rename_in_scripts(const char *made, const char *dir)
 {
-	CELL_AUTO_FREE char *bin = join(made, "bin");
-	CELL_AUTO_FD int made_fd = open(made, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (!bin || made_fd < 0 || rename_in_file(made_fd, "pyvenv.cfg", made, dir) < 0)
+	CELL_AUTO_FD int made_fd = open(made, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (made_fd < 0 || rename_in_file(made_fd, "pyvenv.cfg", made, dir) < 0)
 		return -1;
-	DIR *stream = opendir(bin);
+	CELL_AUTO_FD int bin = openat(made_fd, "bin", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	DIR *stream = bin < 0 ? NULL : fdopendir(bin);
 	if (!stream)
 		return -1;
+	bin = -1; /* the stream's now */
 	int rc = 0;
 	struct dirent *entry;
 	while (rc == 0 && (entry = readdir(stream)))
@@ -480,10 +564,11 @@ static int take_place(const char *made, const char *dir)
 	return 0;
 }
 
-int cell__venv_adopt(const char *made, const char *dir, struct cell_error *err)
+int cell__venv_adopt(const char *made, const char *dir, const char *notes, struct cell_error *err)
 {
 	int rc = 0;
-	if (rename_in_scripts(made, dir) < 0 || cell__venv_write(made, OURS, "", 0) < 0)
+	/* Where the notes are in the venv itself, they come with it. */
+	if (rename_in_scripts(made, dir) < 0 || cell__venv_write(strcmp(notes, dir) == 0 ? made : notes, OURS, "", 0) < 0)
 		rc = cell_fail(err, CELL_E_IO, errno, "finish the venv %s", made);
 	else if (take_place(made, dir) < 0)
 		rc = cell_fail(err, CELL_E_IO, errno, "put the venv at %s", dir);
@@ -494,19 +579,19 @@ int cell__venv_adopt(const char *made, const char *dir, struct cell_error *err)
 
 /* ---- what is in it ---- */
 
-char *cell__venv_site(const char *dir, const char *version)
+char *cell__venv_site(const char *dir, const char *version, bool hostile)
 {
 	const char *number = strchr(version, '-');
 	const char *second = number ? strrchr(number, '.') : NULL;
 	const char *word = strncmp(version, "pypy", 4) == 0 ? "pypy" : "python";
 	struct cell__buf site = CELL_BUF_INIT;
-	struct stat st;
 	if (!second || cell__buf_printf(&site, "%s/lib/%s%.*s/site-packages", dir, word, (int)(second - number - 1),
 					number + 1) < 0) {
 		errno = ENOMEM;
 		return NULL;
 	}
-	if (stat(site.data, &st) == 0 && S_ISDIR(st.st_mode))
+	CELL_AUTO_FD int fd = open_inside(dir, site.data + strlen(dir) + 1, O_PATH | O_DIRECTORY, hostile);
+	if (fd >= 0)
 		return cell__buf_take(&site);
 	cell__buf_finish(&site);
 	errno = ENOENT;
@@ -524,6 +609,10 @@ static char *dist_of(const char *entry)
 	const char *dash = memrchr(entry, '-', size);
 	if (!dash || dash == entry || !isalnum((unsigned char)entry[0]))
 		return NULL;
+	/* A name is what the package's maker says: it must not look like two lines, or speak to a terminal. */
+	for (const char *at = entry; at < entry + size; at++)
+		if (!isalnum((unsigned char)*at) && !strchr("-_.+!", *at))
+			return NULL;
 	struct cell__buf out = CELL_BUF_INIT;
 	int rc = 0;
 	for (const char *at = entry; at < dash; at++) {
@@ -544,16 +633,24 @@ static int compare_texts(const void *a, const void *b)
 	return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-int cell__venv_listing(const char *site, struct cell__buf *out, struct cell_error *err)
+int cell__venv_listing(const char *dir, const char *site, bool hostile, struct cell__buf *out, struct cell_error *err)
 {
-	DIR *stream = opendir(site);
-	if (!stream)
-		return cell_fail(err, CELL_E_IO, errno, "open %s", site);
+	int fd = open_inside(dir, site + strlen(dir) + 1, O_RDONLY | O_DIRECTORY, hostile);
+	DIR *stream = fd < 0 ? NULL : fdopendir(fd);
+	if (!stream) {
+		cell_fail(err, CELL_E_IO, errno, "open %s", site);
+		cell__close_fd(&fd);
+		return -1;
+	}
 	char **dists = NULL;
-	size_t n = 0, room = 0;
+	size_t n = 0, room = 0, seen = 0;
 	int rc = 0;
 	struct dirent *entry;
 	while (rc == 0 && (entry = readdir(stream))) {
+		if (hostile && ++seen > CELL__VENV_ENTRIES) {
+			rc = cell_fail(err, CELL_E_LIMIT, 0, "more than %u files and folders in %s", CELL__VENV_ENTRIES, site);
+			break;
+		}
 		char *dist = dist_of(entry->d_name);
 		if (!dist)
 			continue;
@@ -608,18 +705,18 @@ static int synced_hash(const struct cell__buf *listing, json_t *configured, char
 	return 0;
 }
 
-int cell__venv_set_synced(const char *dir, const struct cell__buf *listing, json_t *configured)
+int cell__venv_set_synced(const char *notes, const struct cell__buf *listing, json_t *configured)
 {
 	char hash[CELL__VENV_HASH_SIZE];
 	if (synced_hash(listing, configured, hash) < 0)
 		return -1;
-	return cell__venv_write(dir, SYNCED, hash, strlen(hash));
+	return cell__venv_write(notes, SYNCED, hash, strlen(hash));
 }
 
-bool cell__venv_is_synced(const char *dir, const struct cell__buf *listing, json_t *configured)
+bool cell__venv_is_synced(const char *notes, const struct cell__buf *listing, json_t *configured)
 {
 	char hash[CELL__VENV_HASH_SIZE], found[CELL__VENV_HASH_SIZE + 1];
-	CELL_AUTO_FREE char *file = join(dir, SYNCED);
+	CELL_AUTO_FREE char *file = join(notes, SYNCED);
 	return file && synced_hash(listing, configured, hash) == 0 && read_small(file, found, sizeof found) > 0 &&
 	       strcmp(found, hash) == 0;
 }

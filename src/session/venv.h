@@ -10,6 +10,16 @@
  *     <parent>/.<name>.new-<hex>/         being made
  *     <parent>/.<name>.old-<hex>/         being removed
  *     <cache>/venvs/.python-<hash>        version of an interpreter that was asked once
+ *
+ * A venv that untrusted principals fill lies in a folder of its project, with all that the host trusts beside it:
+ *
+ *     <cache>/sandbox/<key>/lock          as above
+ *     <cache>/sandbox/<key>/notes/        the files above that begin with ".workcell", and what installers are told
+ *     <cache>/sandbox/<key>/cache/        the installers' own; confined installers write to this and the next folder
+ *     <cache>/sandbox/<key>/env/          shown to confined kernels
+ *     <cache>/sandbox/<key>/env/<version>/  the venv
+ *
+ * `hostile` below: confined code filled it, so no link in it is followed.
  */
 #ifndef CELL_SESSION_VENV_H
 #define CELL_SESSION_VENV_H
@@ -22,10 +32,13 @@
 #define CELL__VENV_HASH_SIZE 65
 #define CELL__VENV_VERSION_SIZE 48  /* "cpython-3.11.2" */
 #define CELL__VENV_DISTS 20000u     /* packages in one site-packages */
+#define CELL__VENV_ENTRIES 200000u  /* files and folders in one that is hostile */
+#define CELL__VENV_SETTINGS_BYTES 65536u /* pyvenv.cfg */
 #define CELL__VENV_DEPTH 64         /* folders in folders of what we remove */
 #define CELL__VENV_SCRIPT_BYTES (1024u * 1024u) /* a file in bin/ that may name its venv */
 #define CELL__VENV_CONFIGURED_BYTES (4u * 1024u * 1024u) /* what was configured, as we wrote it */
 #define CELL__VENV_PRIVATE "private-"
+#define CELL__VENV_LOCK "lock"      /* of a project's folder of the sandbox */
 
 /* ---- interpreters ---- */
 
@@ -49,46 +62,52 @@ int cell__venv_mkdir_all(const char *path);
 int cell__venv_remove_tree(const char *path);
 /* "<parent>/.<name>.<kind>-<hex>" or, without hex, "<parent>/.<name>.<kind>"; NULL when memory is gone. */
 char *cell__venv_sibling(const char *dir, const char *kind, bool unique);
-/* 0: *ret_fd holds the lock of this venv until it is closed.  1: somebody else has it.  -1: error. */
-int cell__venv_lock(const char *dir, int *ret_fd, struct cell_error *err);
+/* 0: *ret_fd holds the lock in this file until it is closed.  1: somebody else has it.  -1: error. */
+int cell__venv_lock(const char *file, int *ret_fd, struct cell_error *err);
 /* With the lock: removes what dead makers left beside it. */
 void cell__venv_sweep(const char *dir);
-/* Removes private venvs below parent whose owners are gone. */
-void cell__venv_sweep_private(const char *parent);
+/* Removes private venvs below parent whose owners are gone; of the sandbox: each lies in a folder with its lock. */
+void cell__venv_sweep_private(const char *parent, bool sandbox);
 
 enum cell__venv_state {
 	CELL__VENV_ABSENT,
 	CELL__VENV_FOREIGN, /* something is there that is no venv */
 	CELL__VENV_PRESENT,
 };
-enum cell__venv_state cell__venv_look(const char *dir);
+enum cell__venv_state cell__venv_look(const char *dir, bool hostile);
 bool cell__venv_is_ours(const char *dir);
-bool cell__venv_is_busy(const char *dir);
+/* These, and cell__venv_set_synced() and its like below, are about a folder of notes, which may be the venv itself. */
+bool cell__venv_is_busy(const char *notes);
 /* 0, or -1 with errno. */
-int cell__venv_set_busy(const char *dir, bool busy);
-/* Small files of ours in it. */
+int cell__venv_set_busy(const char *notes, bool busy);
+/* How its interpreter is found, noted when it was made: is it still that?  Packages can bring a bin/python or pyvenv.cfg. */
+int cell__venv_set_seal(const char *notes, const char *dir);
+bool cell__venv_is_sealed(const char *notes, const char *dir);
+/* Small files of ours. */
 int cell__venv_write(const char *dir, const char *name, const void *bytes, size_t size);
 
 /*
- * With the lock: the whole venv in made becomes dir, its scripts naming dir; what was there is removed.  Leaves
- * nothing behind when it fails.
+ * With the lock: the whole venv in made becomes dir, its scripts naming dir, and notes say that it is ours; what was there is
+ * removed.  Leaves nothing behind when it fails.
  */
-int cell__venv_adopt(const char *made, const char *dir, struct cell_error *err);
+int cell__venv_adopt(const char *made, const char *dir, const char *notes, struct cell_error *err);
 /* With the lock. */
 int cell__venv_remove(const char *dir);
 
 /* ---- what is in it ---- */
 
 /* <dir>/lib/python<major.minor>/site-packages; NULL with errno when there is no such folder. */
-char *cell__venv_site(const char *dir, const char *version);
-/* "name==version" for every installed package, names as in PEP 503, sorted, each with a newline. */
-int cell__venv_listing(const char *site, struct cell__buf *out, struct cell_error *err);
+char *cell__venv_site(const char *dir, const char *version, bool hostile);
+/* "name==version" for every package installed in dir, site being within; names as in PEP 503, sorted, each with a newline. */
+int cell__venv_listing(const char *dir, const char *site, bool hostile, struct cell__buf *out, struct cell_error *err);
+/* A regular file of at most max bytes in a folder, which and whose parents are ours; no link is followed.  0, or -1 with errno. */
+int cell__venv_read(const char *dir, const char *name, size_t max, struct cell__buf *out);
 /* The version in a listing, not terminated; NULL: it is not installed. */
 const char *cell__venv_listed(const struct cell__buf *listing, const char *name, size_t name_size,
 			      size_t *ret_size);
 /* Remembers, and tells, that everything configured (an array of specifiers) was installed. */
-int cell__venv_set_synced(const char *dir, const struct cell__buf *listing, json_t *configured);
-bool cell__venv_is_synced(const char *dir, const struct cell__buf *listing, json_t *configured);
+int cell__venv_set_synced(const char *notes, const struct cell__buf *listing, json_t *configured);
+bool cell__venv_is_synced(const char *notes, const struct cell__buf *listing, json_t *configured);
 /* Remembers what is configured, and tells it: an array of specifiers, empty where nothing is known. */
 int cell__venv_set_configured(const char *dir, json_t *configured);
 int cell__venv_configured(const char *dir, json_t **ret_configured);

@@ -82,6 +82,11 @@ struct cell__deps_ops {
 	int (*add)(struct cell__store *store, const char *spec, struct cell_error *err);
 	/* NULL: all of them. */
 	int (*drop)(struct cell__store *store, const char *spec, bool *ret_dropped, struct cell_error *err);
+	/* A book (depbook.c) as text; one that is not there is empty. */
+	int (*read_book)(struct cell__store *store, enum cell__depbook which, struct cell__buf *out, struct cell_error *err);
+	/* Puts text in the place of old.  *ret_done false: it was not old any more. */
+	int (*write_book)(struct cell__store *store, enum cell__depbook which, const struct cell__buf *old, const struct cell__buf *text,
+			  bool *ret_done, struct cell_error *err);
 };
 
 struct cell__backend {

@@ -22,6 +22,12 @@ struct text {
 	const char *at, *end;
 };
 
+/* Whatever the locale says: a letter that only looks like one of these makes another name. */
+static bool is_alnum(char c)
+{
+	return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
 static bool is_separator(char c)
 {
 	return c == '-' || c == '_' || c == '.';
@@ -45,7 +51,7 @@ static bool take(struct text *t, const char *word)
 static bool take_digits(struct text *t)
 {
 	const char *start = t->at;
-	while (t->at < t->end && isdigit((unsigned char)*t->at))
+	while (t->at < t->end && *t->at >= '0' && *t->at <= '9')
 		t->at++;
 	return t->at > start;
 }
@@ -54,7 +60,7 @@ static bool take_digits(struct text *t)
 static bool take_identifier(struct text *t)
 {
 	const char *start = t->at;
-	while (t->at < t->end && (isalnum((unsigned char)*t->at) || is_separator(*t->at))) {
+	while (t->at < t->end && (is_alnum(*t->at) || is_separator(*t->at))) {
 		if (is_separator(*t->at) && (t->at == start || is_separator(t->at[-1])))
 			return false;
 		t->at++;
@@ -130,7 +136,7 @@ static bool take_clause(struct text *t, char **out)
 	const char *start = t->at;
 	bool exact = op - operators < 3, local = false, suffix = false;
 	if (op == operators) {
-		while (t->at < t->end && (isalnum((unsigned char)*t->at) || strchr("._+!-", *t->at)))
+		while (t->at < t->end && (is_alnum(*t->at) || strchr("._+!-", *t->at)))
 			t->at++;
 		if (t->at == start)
 			return false;
@@ -537,7 +543,35 @@ static int drop_all(struct cell__store *store, const char *spec, bool *ret_dropp
 	return 0;
 }
 
-const struct cell__deps_ops cell__file_deps = { .list = list_deps, .add = add_dep, .drop = drop_all };
+/* ---- the books of untrusted principals ---- */
+
+static int read_book(struct cell__store *store, enum cell__depbook which, struct cell__buf *out, struct cell_error *err)
+{
+	const char *name = cell__depbook_name(which);
+	if (cell__file_read(store->root_fd, name, CELL__DEPBOOK_BYTES, out, NULL) == 0 || errno == ENOENT)
+		return 0;
+	return cell_fail(err, errno == EFBIG ? CELL_E_LIMIT : CELL_E_IO, errno, "read %s", name);
+}
+
+static int write_book(struct cell__store *store, enum cell__depbook which, const struct cell__buf *old,
+		      const struct cell__buf *text, bool *ret_done, struct cell_error *err)
+{
+	const char *name = cell__depbook_name(which);
+	CELL_AUTO_BUF struct cell__buf now = CELL_BUF_INIT;
+	CELL_AUTO_FD int lock = -1;
+	if (cell__dir_lock(store->root_fd, true, &lock, err) < 0)
+		return cell_fail_wrap(err, "change %s", name);
+	if (read_book(store, which, &now, err) < 0)
+		return -1;
+	*ret_done = now.size == old->size && (now.size == 0 || memcmp(now.data, old->data, now.size) == 0);
+	if (*ret_done && cell__file_replace(store->root_fd, name, text->data, text->size) < 0)
+		return cell_fail(err, CELL_E_IO, errno, "write %s", name);
+	return 0;
+}
+
+const struct cell__deps_ops cell__file_deps = {
+	.list = list_deps, .add = add_dep, .drop = drop_all, .read_book = read_book, .write_book = write_book,
+};
 
 /* ---- on either backend ---- */
 

@@ -220,4 +220,49 @@ static int drop_deps(struct cell__store *store, const char *spec, bool *ret_drop
 	return 0;
 }
 
-const struct cell__deps_ops cell__redis_deps = { .list = list_deps, .add = add_dep, .drop = drop_deps };
+/* ---- the books of untrusted principals ---- */
+
+static int read_book(struct cell__store *store, enum cell__depbook which, struct cell__buf *out, struct cell_error *err)
+{
+	struct cell__redis *redis = store->redis;
+	CELL_AUTO_BATCH struct cell__redis_batch count = CELL__REDIS_BATCH_INIT, batch = CELL__REDIS_BATCH_INIT;
+	CELL_AUTO_REPLIES struct cell__redis_replies counted = CELL__REDIS_REPLIES_INIT, replies = CELL__REDIS_REPLIES_INIT;
+	long long size = 0;
+	cell__redis_add(&count, "STRLEN %s", redis->book_keys[which]);
+	cell__redis_add(&batch, "GETRANGE %s 0 %d", redis->book_keys[which], (int)CELL__DEPBOOK_BYTES);
+	if (cell__redis_run(redis, &count, CELL__REDIS_AGAIN, false, &counted, err) < 0 ||
+	    cell__redis_integer(redis, counted.list[0], &size, err) < 0)
+		return cell_fail_wrap(err, "Cannot read dependencies");
+	if (size == 0)
+		return 0;
+	if (cell__redis_run(redis, &batch, CELL__REDIS_AGAIN, false, &replies, err) < 0)
+		return cell_fail_wrap(err, "Cannot read dependencies");
+	const redisReply *text = replies.list[0];
+	if (!cell__redis_is_text(text))
+		return cell__redis_fail(err, redis->url.shown, text);
+	if (text->len > CELL__DEPBOOK_BYTES)
+		return cell_fail(err, CELL_E_LIMIT, 0, "%s is larger than %u bytes", redis->book_keys[which], CELL__DEPBOOK_BYTES);
+	return cell__buf_add(out, text->str, text->len) < 0 ? cell_fail(err, CELL_E_NOMEM, 0, "out of memory") : 0;
+}
+
+static int write_book(struct cell__store *store, enum cell__depbook which, const struct cell__buf *old,
+		      const struct cell__buf *text, bool *ret_done, struct cell_error *err)
+{
+	static const char swap[] = "if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end "
+				   "redis.call('SET', KEYS[1], ARGV[2]) return 1";
+	struct cell__redis *redis = store->redis;
+	CELL_AUTO_BATCH struct cell__redis_batch batch = CELL__REDIS_BATCH_INIT;
+	CELL_AUTO_REPLIES struct cell__redis_replies replies = CELL__REDIS_REPLIES_INIT;
+	long long done = 0;
+	cell__redis_add(&batch, "EVAL %s 1 %s %b %b", swap, redis->book_keys[which], old->data ? old->data : "", old->size, text->data,
+			text->size);
+	if (cell__redis_run(redis, &batch, CELL__REDIS_ONCE, false, &replies, err) < 0 ||
+	    cell__redis_integer(redis, replies.list[0], &done, err) < 0)
+		return cell_fail_wrap(err, "Cannot change dependencies");
+	*ret_done = done != 0;
+	return 0;
+}
+
+const struct cell__deps_ops cell__redis_deps = {
+	.list = list_deps, .add = add_dep, .drop = drop_deps, .read_book = read_book, .write_book = write_book,
+};

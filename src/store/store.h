@@ -8,6 +8,8 @@
  *     <base>/artifacts/<name...>        payloads, sub-folders allowed
  *     <base>/artifacts/.artifacts.json  {"<name>": {"description", "created_at", "metadata": {..., "_data_type"}}}
  *     <base>/requirements.txt           deps; deps/requirements.txt is read too
+ *     <root>/requirements-sandbox.json  what untrusted principals added, and the lock of all they get (depbook.c)
+ *     <root>/requirements-locked.json   the lock where they may add nothing
  *     <base>/.cache/                    what searching needs; a cache: delete it and it comes back
  *     <base>/workspaces/<id>/           workflows, artifacts and cache of a workspace; deps are the base's
  *
@@ -45,6 +47,9 @@
 #define CELL__STORE_DEPS_BYTES (1024u * 1024u)          /* requirements.txt */
 #define CELL__STORE_DEPS 1000u                          /* packages in it */
 #define CELL__STORE_DEP_BYTES 256u                      /* one of them */
+#define CELL__DEPBOOK_BYTES (4u * 1024u * 1024u)        /* requirements-sandbox.json */
+#define CELL__DEPBOOK_LOCKED 5000u                      /* packages that it locks */
+#define CELL__DEPBOOK_HASHES 500u                       /* files of one version */
 #define CELL__STORE_TOOL_NAME 128u                      /* bytes of a tool's name */
 #define CELL__STORE_LOCK_MS 10000                       /* waiting for a folder's lock */
 #define CELL__STORE_TEMP_AGE_S 600                      /* a temporary file without writer is left over after that */
@@ -194,5 +199,43 @@ int cell__deps_clear(struct cell__store *store, struct cell_error *err);
 #define CELL__DEPS_HASH_SIZE 65
 /* SHA-256, in hex, of the sorted specifiers joined by newlines. */
 int cell__deps_hash(struct cell__store *store, char out[static CELL__DEPS_HASH_SIZE], struct cell_error *err);
+
+/*
+ * The book of untrusted principals: what they added, apart from what the host's people configured, and the exact versions
+ * and hashes of everything that was installed for them.
+ *
+ *     {"packages": ["six>=1"],                       added by them
+ *      "resolved": ["six>=1", "attrs"],              specifiers that `locked` was made for, the host's among them
+ *      "locked": {"six": ["1.16.0", SHA-256, ...]}}  by name: the version, and the hashes of its wheels
+ *
+ * A workspace has a book of its own.
+ */
+enum cell__depbook {
+	CELL__DEPBOOK_SANDBOX, /* they may add packages */
+	CELL__DEPBOOK_FIXED,   /* they may not: what they added at other times does not count, nor does it choose versions */
+};
+/* Where it is, in words for a person. */
+const char *cell__depbook_name(enum cell__depbook which);
+/* What an untrusted principal's environment has: theirs, then the host's, sorted.  As cell__deps_list(), and the book. */
+int cell__depbook_list(struct cell__store *store, enum cell__depbook which, json_t **ret_list, json_t **ret_problems,
+		       json_t **ret_book, struct cell_error *err);
+/* Every member is there and checked; the caller's. */
+int cell__depbook_load(struct cell__store *store, enum cell__depbook which, json_t **ret_book, struct cell_error *err);
+/*
+ * Adds spec (NULL: none) to the packages, `resolved` (an array) to the specifiers that are locked, and `locked`.  What is
+ * locked already in the same version keeps its hashes; CELL_E_INSTALL when none of the new ones is among them.
+ */
+int cell__depbook_add(struct cell__store *store, enum cell__depbook which, const char *spec, json_t *resolved, json_t *locked,
+		      struct cell_error *err);
+/* The same on a book in memory, which is changed. */
+int cell__depbook_merge(json_t *book, const char *spec, json_t *resolved, json_t *locked, struct cell_error *err);
+/*
+ * Takes the named packages (an array of names) out: of what is resolved, of `packages` when theirs, of the lock when
+ * uninstalled.  ret_removed (may be NULL): one of them was among the packages.
+ */
+int cell__depbook_drop(struct cell__store *store, enum cell__depbook which, json_t *names, bool theirs, bool uninstalled,
+		       bool *ret_removed, struct cell_error *err);
+/* An entry of the lock: version and hashes are well-formed. */
+bool cell__depbook_entry_ok(const char *name, json_t *entry);
 
 #endif

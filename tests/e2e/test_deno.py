@@ -43,13 +43,15 @@ def test_packages_are_installed_and_stay(project):
     assert result["error"] is None and "installed=('wc-beta',)" in result["repr"], result
     assert driver.value("import wc_beta\n[wc_beta.wc_alpha.who(), deps.list()]") == ["alpha", ["wc-beta"]]
     assert driver.value("import importlib.metadata\nimportlib.metadata.version('wc-alpha')") == "1.0"
-    assert (base / "requirements.txt").read_text().split() == ["wc-beta"]
+    assert json.loads((base / "requirements-sandbox.json").read_text())["packages"] == ["wc-beta"]
+    assert not (base / "requirements.txt").exists(), "the host's own list is left alone"
     # A fresh kernel has them from its start.
     driver.reset()
     assert driver.value("import wc_beta\nwc_beta.wc_alpha.who()") == "alpha"
     # Nothing was installed for a Python of the host's.
     cache = os.path.join(env["XDG_CACHE_HOME"], "workcell")
-    assert os.listdir(cache) == ["wheels"]
+    assert sorted(os.listdir(cache)) == ["sandbox", "wheels"]
+    assert [os.listdir(os.path.join(cache, "sandbox", each, "env")) for each in os.listdir(os.path.join(cache, "sandbox"))] == [[]]
     # What is kept is checked before it is used.
     found = [os.path.join(folder, name) for folder, _, names in os.walk(cache) for name in names if "alpha" in name]
     good = open(found[0], "rb").read()

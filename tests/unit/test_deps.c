@@ -93,12 +93,13 @@ static void test_versions_and_listings(void **state)
 		assert_true(cell__venv_version_ok(good[i]));
 	for (size_t i = 0; i < COUNT(bad); i++)
 		assert_false(cell__venv_version_ok(bad[i]));
-	char dir[128];
+	char dir[128], site[160];
 	snprintf(dir, sizeof dir, "%s/listing", tmp);
+	snprintf(site, sizeof site, "%s/listing", tmp);
 	shell("mkdir -p %s/My.Pkg-1.0.dist-info %s/a__b-2.dist-info %s/b-1 %s/~x-1.dist-info", dir, dir, dir, dir);
 	CELL_AUTO_BUF struct cell__buf listing = CELL_BUF_INIT;
 	struct cell_error err;
-	assert_int_equal(cell__venv_listing(dir, &listing, &err), 0);
+	assert_int_equal(cell__venv_listing(tmp, site, false, &listing, &err), 0);
 	assert_string_equal(listing.data, "a-b==2\nmy-pkg==1.0\n");
 	size_t size;
 	assert_memory_equal(cell__venv_listed(&listing, "my-pkg", 6, &size), "1.0", 3);
@@ -647,7 +648,8 @@ static void test_lock_is_held(void **state)
 	CELL_AUTO_FREE char *dir = strndup(where.bin, strlen(where.bin) - strlen("/bin"));
 	int fd = -1;
 	struct cell_error err;
-	assert_int_equal(cell__venv_lock(dir, &fd, &err), 0);
+	CELL_AUTO_FREE char *lock = cell__venv_sibling(dir, "lock", false);
+	assert_int_equal(cell__venv_lock(lock, &fd, &err), 0);
 	do_fail(&project, "deps.add", "cell-alpha", CELL_E_INSTALL, "DepsError", "another process has been at work");
 	struct ask ask;
 	ask_init(&ask, &project, "deps.add", "cell-alpha");
