@@ -43,6 +43,7 @@ int cell_fail_wrap(struct cell_error *err, const char *fmt, ...) __attribute__((
 #define CELL_LIMIT_TREE_BYTES (64u * 1024u * 1024u)  /* what the JSON of one call may take as a tree, besides its strings */
 #define CELL_LIMIT_LARGE_BYTES (64u * 1024u)         /* a longer message is looked into on the pool, not on the loop */
 #define CELL_LIMIT_HEAD_BYTES (1024u * 1024u)        /* the same of a result's or display's head, which has few values */
+#define CELL_LIMIT_WORKSPACE_DEPTH 128u              /* folders in folders of a workspace with a limit */
 #define CELL_LIMIT_OPEN_ARTIFACTS 256u               /* being read or written in one space */
 #define CELL_LIMIT_ARTIFACT_CHUNK (4u * 1024u * 1024u)
 #define CELL_LIMIT_ARTIFACT_CALLS 16u                /* under way on one open artifact */

@@ -22,11 +22,11 @@ static const struct cell__policy presets[] = {
 	/* Code of unknown intent: enough to compute with, nothing to reach. */
 	{ .name = "untrusted", .level = CELL_LEVEL_FULL, .workspace = CELL_WORKSPACE_RW, .network = CELL_NET_NONE,
 	  .memory_bytes = 2 * GIB, .pids = 256, .files = 512, .file_size_bytes = 1 * GIB, .tmp_bytes = 256 * MIB,
-	  .output_bytes = 64 * MIB },
+	  .output_bytes = 64 * MIB, .workspace_bytes = 4 * GIB, .workspace_files = 500000 },
 	/* Large tables, packages from the index. */
 	{ .name = "data-science", .level = CELL_LEVEL_FULL, .workspace = CELL_WORKSPACE_RW, .network = CELL_NET_DEPS,
 	  .shows_machine = true, .memory_bytes = 16 * GIB, .pids = 1024, .files = 4096, .file_size_bytes = 16 * GIB, .tmp_bytes = 4 * GIB,
-	  .output_bytes = 256 * MIB },
+	  .output_bytes = 256 * MIB, .workspace_bytes = 64 * GIB, .workspace_files = 2000000 },
 	/* A person's own code that should not reach their other files. */
 	{ .name = "developer", .level = CELL_LEVEL_NO_USERNS, .workspace = CELL_WORKSPACE_RW, .network = CELL_NET_FULL,
 	  .shows_machine = true, .memory_bytes = 0, .pids = 4096, .files = 65536, .file_size_bytes = 0, .tmp_bytes = 4 * GIB,
@@ -366,7 +366,8 @@ static int read_limits(struct reader *r, const struct cell__yaml *node)
 		{ "tmp", 0, 0, &p->tmp_bytes },         { "output", 0, 0, &p->output_bytes },
 		{ "pids", 1, 0, &p->pids },             { "files", 1, 0, &p->files },
 		{ "cpus", 2, 100, &p->cpu_percent },    { "cpu_time", 2, 1000, &p->cpu_time_ms },
-		{ "wall_time", 2, 1000, &p->wall_ms },
+		{ "wall_time", 2, 1000, &p->wall_ms },  { "workspace", 0, 0, &p->workspace_bytes },
+		{ "workspace_files", 1, 0, &p->workspace_files },
 	};
 	if (node->kind != CELL_YAML_MAPPING)
 		return bad(r, node, "limits are names with values");

@@ -189,6 +189,10 @@ static int explain_rest(const struct command *command, struct cell__buf *out)
 		{ "group: at most %llu%% of one core\n", p->cpu_percent, groups->parent[CELL_CG_CPU][0] },
 		{ "host: at most %llu bytes of output of a cell\n", p->output_bytes, true },
 		{ "host: at most %llu ms of a kernel's life\n", p->wall_ms, true },
+		{ "host: at most %llu bytes in the workspace of a session, watched\n", p->workspace_bytes,
+		  p->workspace == CELL_WORKSPACE_RW },
+		{ "host: at most %llu files in the workspace of a session, watched\n", p->workspace_files,
+		  p->workspace == CELL_WORKSPACE_RW },
 	};
 	int rc = cell__buf_add_str(out, "around it\n");
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)

@@ -58,10 +58,28 @@ static void end_over_limit(struct cell__run *run, bool kept, const char *traceba
 	char message[240];
 	snprintf(message, sizeof message, "the cell went over the limit on %s: %llu of %llu %s; %s", run->over,
 		 (unsigned long long)run->over_used, (unsigned long long)run->over_max,
-		 strcmp(run->over, "wall_time") == 0 ? "ms" : "bytes",
+		 strcmp(run->over, "wall_time") == 0 ? "ms" : strcmp(run->over, "workspace_files") == 0 ? "files" : "bytes",
 		 kept ? "it was interrupted and the session's variables are kept"
 		      : "its kernel was killed and the session's variables are lost");
 	end_limited(run, kept, run->over, run->over_max, run->over_used, message, traceback);
+}
+
+void cell__outcome_describe_excess(const struct cell__excess *excess, char *out, size_t size)
+{
+	bool files = strcmp(excess->limit, "workspace_files") == 0;
+	if (excess->reason)
+		snprintf(out, size, "the workspace cannot be measured against its limit: %s", excess->reason);
+	else
+		snprintf(out, size, "the workspace holds more than its limit: %llu of %llu %s", (unsigned long long)excess->used,
+			 (unsigned long long)excess->max, files ? "files" : "bytes");
+}
+
+void cell__outcome_refused(struct cell__run *run, const struct cell__excess *excess)
+{
+	char why[160], message[320];
+	cell__outcome_describe_excess(excess, why, sizeof why);
+	snprintf(message, sizeof message, "%s; remove files on the host, or raise limits.%s in the sandbox policy", why, excess->limit);
+	end_limited(run, true, excess->limit, excess->max, excess->used, message, "");
 }
 
 void cell__outcome_answered(struct cell__run *run, bool refused, const struct cell__answer *answer)

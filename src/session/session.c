@@ -98,6 +98,7 @@ static void start_run(struct cell_session *session)
 	}
 	run->started = true;
 	run->started_us = cell__now_us();
+	cell__quota_touch(session->quota, true);
 	if (session->executor->run(session->seat->kernel, run->id, run->code, run->size, &err) < 0) {
 		cell__outcome_fail(run, &err);
 		return;
@@ -112,6 +113,53 @@ static void start_run(struct cell_session *session)
 	}
 }
 
+/* ---- its workspace ---- */
+
+static void handle_over_quota(void *owner)
+{
+	struct cell_session *session = owner;
+	const struct cell__excess *excess = cell__quota_excess(session->quota);
+	struct cell__run *run = session->current;
+	if (run && run->started && !run->ending) {
+		cell__session_stop_run(session, run, excess->limit, excess->max, excess->used);
+	} else if (session->seat && session->seat->ready && !run) {
+		/* What earlier cells left running writes on. */
+		char message[160];
+		cell__outcome_describe_excess(excess, message, sizeof message);
+		struct cell_event event = { .type = CELL_EVENT_KERNEL_DIED, .message = message };
+		cell__seat_leave(session, 0);
+		cell__session_emit(session, &event);
+	}
+}
+
+static void handle_quota_measured(void *owner)
+{
+	cell__session_advance(owner);
+}
+
+static int watch_workspace(struct cell_session *session, struct cell_error *err)
+{
+	const struct cell__policy *policy = &session->options.confine;
+	if (!session->options.confined || policy->workspace != CELL_WORKSPACE_RW ||
+	    (!policy->workspace_bytes && !policy->workspace_files))
+		return 0;
+	struct cell__quota_config config = {
+		.loop = &session->engine->loop, .folder = session->options.cwd, .max_bytes = policy->workspace_bytes,
+		.max_files = policy->workspace_files, .over = handle_over_quota, .measured = handle_quota_measured, .owner = session,
+	};
+	return cell__quota_create(&config, &session->quota, err);
+}
+
+static void admit_run(struct cell_session *session)
+{
+	struct cell__excess excess;
+	int rc = cell__quota_admit(session->quota, &excess);
+	if (rc < 0)
+		cell__outcome_refused(session->current, &excess);
+	else if (rc == 0)
+		start_run(session);
+}
+
 /* Must the engine's thread run the loop for it at once, because nobody else would? */
 static bool keeps_loop_busy(const struct cell__run *run)
 {
@@ -124,6 +172,7 @@ void cell__session_run_finished(struct cell__run *run)
 	if (run == session->current) {
 		session->current = NULL;
 		session->running_on = NULL;
+		cell__quota_touch(session->quota, false);
 		cell__seat_update_pause(session); /* its last output may have come together with its end */
 	}
 	session->engine->loop.busy -= keeps_loop_busy(run);
@@ -149,6 +198,7 @@ void cell__session_free(struct cell_session *session)
 static void handle_session_closed(uv_handle_t *handle)
 {
 	struct cell_session *session = handle->data;
+	cell__quota_destroy(session->quota);
 	void (*closed)(void *) = session->closed;
 	void *arg = session->closed_arg;
 	if (session->options.space)
@@ -230,7 +280,7 @@ void cell__session_advance(struct cell_session *session)
 	if (!session->seat && cell__seat_open(session, &err) < 0)
 		cell__outcome_fail(run, &err);
 	else if (session->seat->ready)
-		start_run(session);
+		admit_run(session);
 }
 
 /* ---- requests ---- */
@@ -253,6 +303,9 @@ void cell__session_do_open(struct cell__task *task)
 	}
 	waiting->next = session->resets;
 	session->resets = waiting; /* opening is a reset from nothing */
+	struct cell_error err;
+	if (watch_workspace(session, &err) < 0)
+		end_resets(session, &err);
 	cell__session_advance(session);
 }
 

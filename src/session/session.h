@@ -27,6 +27,7 @@
 #include "session/gate.h"
 #include "session/images.h"
 #include "session/options.h"
+#include "session/quota.h"
 #include "session/run.h"
 
 #define CELL_CLOSE_GRACE_MS 1000 /* for exit handlers and unflushed files of an idle kernel, also on a busy machine */
@@ -82,6 +83,7 @@ struct cell_session {
 	uint64_t clock_left_ms;
 	size_t parked_before; /* calls that were parked when the run started: they do not stop its clock */
 	uv_timer_t wall;  /* of the current kernel */
+	struct cell__quota *quota; /* of the workspace; NULL: there is no limit */
 	void (*closed)(void *arg);
 	void *closed_arg;
 	struct cell_session *next;
@@ -106,6 +108,10 @@ int cell__session_check_look(const struct cell_session *session, int *look_us, c
 
 /* ---- outcome.c ---- */
 
+/* Its workspace is over the limit: it does not begin. */
+void cell__outcome_refused(struct cell__run *run, const struct cell__excess *excess);
+/* The same while it runs, or between cells; what to say. */
+void cell__outcome_describe_excess(const struct cell__excess *excess, char *out, size_t size);
 /* Our failure, not the code's. */
 void cell__outcome_fail(struct cell__run *run, const struct cell_error *err);
 /* The kernel has told how the cell ended.  refused: something that it asked for was. */

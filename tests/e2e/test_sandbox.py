@@ -101,7 +101,7 @@ def test_going_over_a_limit(tmp_path, name):
     support.forget(results[0])
     held = results[0]["isolation"]["limits"]
     assert {"memory_bytes", "pids", "files", "file_size_bytes", "tmp_bytes", "output_bytes", "cpu_time_ms"} <= held.keys()
-    assert all(limit["by"] in ("cgroup v2", "cgroup v1", "rlimit", "tmpfs", "host") for limit in held.values())
+    assert all(limit["by"] in ("cgroup v2", "cgroup v1", "rlimit", "tmpfs", "host", "watched") for limit in held.values())
 
 
 def test_a_flood_that_does_not_stop_is_not_kept(tmp_path):

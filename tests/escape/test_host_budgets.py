@@ -122,3 +122,170 @@ while True:
     assert result["error"]["code"] == "kernel_died", result
     assert growth < support.memory(KERNEL_MIB + SLACK_MIB), growth >> 20
     check_alive(driver)
+
+
+# ---- calls that are parked
+
+
+def test_parked_calls_fail_past_the_budget(drive, tmp_path, base):
+    """Calls that wait for a person, with 60 MB each: the first are parked, the others refused, and none is lost."""
+    policy = spaces.write_files(tmp_path / "policy", {"ask.yaml": "default: ask\n"})
+    driver = start(drive, tmp_path, base, "--policy", os.path.join(policy, "ask.yaml"), "--approval-timeout", "600")
+    result, growth = grown(driver, """
+raw = bytes(60 << 20)
+idents = [call('tools.call', {'name': 'echo.say', 'args': {'text': 'x'}}, raw) for _ in range(20)]
+answer(idents[-1])['error']
+""")
+    assert result["error"] is None, result
+    assert result["value"]["code"] == "limit", result
+    assert growth < support.memory(KERNEL_MIB + 64 + SLACK_MIB), growth >> 20
+
+
+@pytest.mark.parametrize("text", ["b'[' + b'[],' * 40000 + b'1]'", "b'[' + b'{},' * 40000 + b'1]'"])
+def test_trees_of_parked_calls_count(drive, tmp_path, base, text):
+    """A hundred kilobytes of brackets is ten megabytes as a tree: what counts is what it takes, not what was sent."""
+    policy = spaces.write_files(tmp_path / "policy", {"ask.yaml": "default: ask\n"})
+    driver = start(drive, tmp_path, base, "--policy", os.path.join(policy, "ask.yaml"), "--approval-timeout", "600")
+    result, growth = grown(driver, """
+idents = [call('tools.call', None, text=b'{"name":"echo.say","args":{"text":"x","more":%%s}}' %% (%s)) for _ in range(300)]
+answer(idents[-1])['error']
+""" % text)
+    assert result["error"] is None, result
+    assert result["value"]["code"] in ("limit", "invalid", "tool_args"), result
+    assert growth < support.memory(KERNEL_MIB + SLACK_MIB), growth >> 20
+
+
+# ---- large JSON
+
+
+BOMBS = {
+    "arrays": "b'[],' * 5000000 + b'1'",
+    "objects": "b'{},' * 5000000 + b'1'",
+    "numbers": "b'1,' * 7000000 + b'1'",
+    "strings": "b'\"\",' * 5000000 + b'1'",
+}
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_a_call_that_would_be_a_huge_tree_is_refused(drive, tmp_path, base, kind):
+    """15 MB of JSON that take up to a gigabyte as a tree, and seconds to parse."""
+    driver = start(drive, tmp_path, base)
+    result, growth = grown(driver, """
+ident = call('artifacts.get', None, text=b'{"name":[%%s]}' %% (%s))
+answer(ident)['error']
+""" % BOMBS[kind])
+    assert result["error"] is None, result
+    assert result["value"]["code"] == "limit", result
+    assert "artifact" in result["value"]["message"]
+    assert growth < support.memory(128), growth >> 20
+
+
+@pytest.mark.parametrize("kind", ["RESULT", "DISPLAY"])
+def test_a_result_that_would_be_a_huge_tree_ends_the_kernel(drive, tmp_path, kind):
+    """The same as the head of a result or of a display, which has a handful of values in an honest kernel."""
+    driver = start(drive, tmp_path)
+    result, growth = grown(driver, """
+import time
+send(frame(%s, b'{"mime":[%%s]}' %% (b'[],' * 5000000 + b'1'), b'', 1))
+while True: time.sleep(1)
+""" % kind)
+    assert result["error"]["code"] == "kernel_died", result
+    assert growth < support.memory(128), growth >> 20
+    check_alive(driver)
+
+
+def test_large_values_still_come(drive, tmp_path):
+    """What an honest kernel sends is read on the pool and comes as before, in order with its output."""
+    driver = start(drive, tmp_path)
+    result = driver.run("print('before'); ['é' * 300000, list(range(20000))]")
+    assert result["error"] is None and result["stdout"] == "before\n", result["error"]
+    assert result["value"] == ["é" * 300000, list(range(20000))]
+    assert driver.run("raise ValueError('m' * 200000)")["error"]["message"].count("m") >= 60000
+
+
+# ---- the workspace
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A policy with a small workspace."""
+    return os.path.join(spaces.write_files(tmp_path / "policy", {
+        "small.yaml": "preset: untrusted\nlimits: {workspace: 32M, workspace_files: 200}\n"}), "small.yaml")
+
+
+def fill(driver, code, limit):
+    result = driver.run(code, deadline=120)
+    assert result["error"]["code"] == "limit_exceeded", result
+    assert result["error"]["limit"]["name"] == limit, result
+    return result
+
+
+FILLS = {
+    "one file": ("workspace", "f = open('x', 'wb')\nwhile True: f.write(bytes(1 << 16)); time.sleep(0.001)"),
+    "deep": ("workspace", """
+def deeper(n):
+    os.mkdir('d'); os.chdir('d'); open('f', 'wb').write(bytes(1 << 19))
+    return n and deeper(n - 1)
+deeper(100); time.sleep(600)"""),
+    "deeper than is looked": ("workspace", """
+for _ in range(300): os.mkdir('d'); os.chdir('d')
+open('f', 'wb').write(bytes(64 << 20)); time.sleep(600)"""),
+    "in a child": ("workspace", "subprocess.Popen(['dd', 'if=/dev/zero', 'of=y', 'bs=1M', 'count=80'], stderr=subprocess.DEVNULL).wait()\n"
+                                "time.sleep(600)"),
+    "many files": ("workspace_files", "for i in range(10**9): open('f%d' % i, 'wb').close(); time.sleep(0.0005)"),
+    "many folders": ("workspace_files", "for i in range(400): os.mkdir('d%d' % i)\ntime.sleep(600)"),
+    "links": ("workspace_files", "for i in range(400): os.symlink('/etc/passwd', 'l%d' % i)\ntime.sleep(600)"),
+}
+
+
+@pytest.mark.parametrize("way", FILLS)
+def test_a_workspace_over_its_limit_ends_the_cell(drive, tmp_path, small, way):
+    """Code fills the disk: the cell ends, later cells are refused, and run again once there is room."""
+    limit, code = FILLS[way]
+    driver = start(drive, tmp_path, None, "--sandbox-policy", small)
+    fill(driver, "import os, subprocess, time\n" + code, limit)
+    refused = fill(driver, "open('more', 'wb').write(b'x')", limit)
+    assert refused["state"] == "kept" and not (tmp_path / "workspace" / "more").exists()
+    for entry in os.scandir(tmp_path / "workspace"):
+        support.shutil.rmtree(entry.path) if entry.is_dir(follow_symlinks=False) else os.unlink(entry.path)
+    check_alive(driver)
+
+
+def test_a_folder_that_cannot_be_read_counts_as_over(drive, tmp_path, small):
+    """As an ordinary user: files hidden in a folder of mode 000 are not left out."""
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    os.chmod(tmp_path, 0o755)
+    for folder in [tmp_path, *tmp_path.parents][:4]:
+        if os.stat(folder).st_uid == os.getuid():
+            os.chmod(folder, os.stat(folder).st_mode | 0o055)
+    os.chown(workspace, 65534, 65534)
+
+    def nobody():
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+
+    driver = drive("--sandbox-policy", small, executor="sandbox", cwd=str(workspace), python="/usr/bin/python3", events=False,
+                   grace=5, preexec_fn=nobody if os.getuid() == 0 else None)
+    fill(driver, """
+import os, time
+os.mkdir('d')
+open('d/f', 'wb').write(bytes(64 << 20))
+os.chmod('d', 0)
+time.sleep(600)""", "workspace")
+    os.chmod(workspace / "d", 0o700)
+
+
+def test_what_a_cell_leaves_running_is_watched(drive, tmp_path, small):
+    """The cell ends at once, and a thread of it fills the workspace afterwards: the next cell does not begin."""
+    driver = start(drive, tmp_path, None, "--sandbox-policy", small)
+    assert driver.run("""
+import threading, time
+def fill():
+    with open('x', 'wb') as f:
+        for _ in range(640): f.write(bytes(1 << 16)); f.flush()
+threading.Thread(target=fill).start()
+""")["error"] is None
+    support.wait_until(lambda: "limit" in str(driver.run("1")["error"]), "the workspace to be found full")
+    fill(driver, "1", "workspace")
