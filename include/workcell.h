@@ -113,6 +113,7 @@ struct cell_engine_options {
 	void (*log)(void *arg, enum cell_log_level level, const char *line); /* NULL: no log; engine's thread */
 	void *log_arg;
 	const char *cache_dir;  /* holds Deno, Pyodide and their snapshots; NULL: ~/.cache/workcell */
+	int64_t zygote_forks;   /* a zygote is replaced after so many kernels; 0: never */
 };
 #define CELL_ENGINE_OPTIONS_INIT                                                  \
 	{ .size = sizeof(struct cell_engine_options), .pool_size = 2, .start_timeout_ms = 60000 }
@@ -724,6 +725,11 @@ struct cell_session_options {
 	int64_t memory_limit;  /* bytes, at least 16 MiB */
 	int64_t cpu_quota;     /* microseconds of CPU in each 100 ms, at least 1000 */
 	int64_t pids_limit;    /* processes and threads, at least 1 */
+	/*
+	 * subprocess, sandbox: sessions with different owners are forked from different zygotes, and share neither address layout, stack
+	 * canary nor hash seed.  NULL or "": the engine's common zygote.
+	 */
+	const char *zygote_owner;
 };
 #define CELL_SESSION_OPTIONS_INIT                                                 \
 	{ .size = sizeof(struct cell_session_options), .timeout_ms = 120000, .grace_ms = 2000, \
@@ -931,6 +937,7 @@ struct cell_mcp_server_options {
 	int runtime_deps;           /* 1: add_dep, remove_dep and install_package are offered; default 1 */
 	const char *temp_dir;       /* for output that is longer than an answer; NULL: /tmp */
 	int64_t grace_ms;           /* how long calls under way may take to end when the server does; default 2000 */
+	int zygote_per_session;     /* 1: no two clients share a zygote, see zygote_owner of cell_session_options */
 };
 #define CELL_MCP_SERVER_OPTIONS_INIT                                              \
 	{ .size = sizeof(struct cell_mcp_server_options), .storage = 1, .runtime_deps = 1, .grace_ms = 2000 }
@@ -993,6 +1000,13 @@ struct cell_server_limits {
 	  .stream_bytes = 4 << 20, .kept_bytes = 64 << 20, .resume_ms = 30000, .head_ms = 15000, .silent_ms = 75000, \
 	  .drain_ms = 30000, .max_connections = 4096, .max_header_bytes = 32 << 10 }
 
+/* Who shares a zygote: see zygote_owner of cell_session_options. */
+enum cell_zygote_per {
+	CELL_ZYGOTE_PER_ENGINE,
+	CELL_ZYGOTE_PER_WORKSPACE, /* sessions without a workspace: those of a token */
+	CELL_ZYGOTE_PER_SESSION,
+};
+
 struct cell_server_options {
 	size_t size;               /* sizeof(struct cell_server_options); all that is here must outlive the server */
 	const char *listen;        /* "HOST:PORT" (port 0: any) or "unix:PATH" */
@@ -1027,6 +1041,7 @@ struct cell_server_options {
 	void *listening_arg;
 	/* cell_server_reload() asks for the certificate and its key too, which the server frees; as reload; NULL: they stay */
 	int (*reload_tls)(void *arg, char **ret_cert, char **ret_key, struct cell_error *err);
+	enum cell_zygote_per zygote_per; /* whose sessions share a zygote; default: all of the engine */
 };
 #define CELL_SERVER_OPTIONS_INIT                                                  \
 	{ .size = sizeof(struct cell_server_options), .limits = CELL_SERVER_LIMITS_INIT, .log_level = CELL_LOG_INFO }

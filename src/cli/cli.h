@@ -364,6 +364,8 @@ struct cell_cli_session_flags {
 	const char *remote_url, *remote_token_file, *remote_ca;
 	bool remote_reopen;
 	struct cell_cli_container_flags container;
+	const char *zygote_per; /* of servers */
+	int64_t zygote_forks;
 };
 
 extern const struct cell_session_options cell__cli_session_defaults;
@@ -441,6 +443,15 @@ void cell__cli_fill_limits(const struct cell_cli_container_flags *flags, const c
 	CELL_CLI_DEPS_FLAGS(CELL_CLI_AT(at, space)),                                      \
 	CELL_CLI_VENV_FLAGS(CELL_CLI_AT(at, space)),                                      \
 	CELL_CLI_EMBEDDINGS_FLAGS(CELL_CLI_AT(at, space))
+
+/* For servers, whose clients may not trust each other. */
+#define CELL_CLI_ZYGOTE_FLAGS(at)                                                         \
+	{ 0, "zygote-per", "WHOM", "sessions share a zygote per engine, workspace or session (default engine)", \
+	  CELL_FLAG_STRING, CELL_CLI_AT(at, zygote_per) },                                \
+	{ 0, "zygote-forks", "N", "a zygote is replaced after so many sessions; 0: never (default 0)", \
+	  CELL_FLAG_COUNT, CELL_CLI_AT(at, zygote_forks) }
+/* What --zygote-per says. */
+int cell__cli_zygote_per(const struct cell_cli_session_flags *flags, enum cell_zygote_per *ret_per, struct cell_error *err);
 
 /* For commands that are no servers themselves, which have a flag of this name for their own clients. */
 #define CELL_CLI_REMOTE_TOKEN_FLAG(at)                                                    \

@@ -45,6 +45,7 @@ static const struct cell_cli_flag mcp_flag_table[] = {
 	  offsetof(struct mcp_flags, no_sync_deps) },
 	{ 0, "log-level", "LEVEL", "tell on stderr what goes on: debug, info, warning, error or critical (default: nothing)",
 	  CELL_FLAG_STRING, offsetof(struct mcp_flags, session.log_level) },
+	CELL_CLI_ZYGOTE_FLAGS(offsetof(struct mcp_flags, session)),
 	CELL_CLI_SESSION_FLAGS(offsetof(struct mcp_flags, session)),
 	{ 0 },
 };
@@ -275,12 +276,17 @@ static int serve(struct mcp_flags *flags, struct cell_cli_host *host, const stru
 {
 	struct cell_mcp_server_options options = CELL_MCP_SERVER_OPTIONS_INIT;
 	struct cell_mcp_server *server;
+	enum cell_zygote_per zygote_per;
 	int status;
 
 	options.space = host->space;
 	options.session = &session->options;
 	options.storage = cell__cli_has_storage(&flags->session.space);
 	options.runtime_deps = !flags->session.space.no_runtime_deps;
+	/* A workspace is what all clients of such a server share. */
+	if (cell__cli_zygote_per(&flags->session, &zygote_per, err) < 0)
+		return -1;
+	options.zygote_per_session = zygote_per == CELL_ZYGOTE_PER_SESSION;
 	if (cell_mcp_server_create(host->engine, &options, &server, err) < 0)
 		return -1;
 	catch_signals(server);

@@ -72,6 +72,7 @@ static const struct cell_cli_flag serve_flag_table[] = {
 	{ 0, "drain", "SEC", "when stopped, cells may take this long to end", CELL_FLAG_SECONDS, AT(drain_ms) },
 	{ 0, "log", "FORM", "text, json or off (default text)", CELL_FLAG_STRING, AT(log) },
 	{ 0, "log-level", "LEVEL", "info (a line a request), warning or error (default info)", CELL_FLAG_STRING, AT(log_level) },
+	CELL_CLI_ZYGOTE_FLAGS(offsetof(struct serve_flags, session)),
 	{ 0, "dep", "SPEC", "a package that is added to the storage's and installed before anybody is served; may be repeated", CELL_FLAG_LIST,
 	  AT(deps) },
 	{ 0, "check-config", NULL, "say whether the configuration is good, and exit", CELL_FLAG_SWITCH, AT(check_config) },
@@ -564,6 +565,8 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 	live.session = &session;
 	options->space = host.space;
 	options->session = &session.options;
+	if (cell__cli_zygote_per(&flags->session, &options->zygote_per, err) < 0)
+		goto out;
 	if (json_object_size(live.servers) &&
 	    (!strcmp(session.options.executor, "container") || !strcmp(session.options.executor, "remote"))) {
 		cell__cli_fail(err, CELL_E_INVALID, 0,

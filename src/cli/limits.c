@@ -28,6 +28,8 @@ int cell__cli_check_executor(const struct cell_cli_session_flags *flags, const c
 		{ "--image", container->image, { "container" } },
 		{ "--startup-timeout", container->startup_ms != CELL_CLI_NOT_GIVEN, { "container" } },
 		{ "--auth-disabled", container->auth_disabled, { "container" } },
+		{ "--zygote-per", flags->zygote_per, { "subprocess", "sandbox" } },
+		{ "--zygote-forks", flags->zygote_forks, { "subprocess", "sandbox" } },
 		{ "--auth-token-file", flags->remote_token_file, { "remote", "container" } },
 		{ "--remote-url", flags->remote_url, { "remote" } },
 		{ "--remote-ca", flags->remote_ca, { "remote" } },
@@ -66,4 +68,20 @@ void cell__cli_fill_limits(const struct cell_cli_container_flags *flags, const c
 	options->cpu_quota = limit_of(flags->cpu_quota);
 	options->pids_limit = limit_of(flags->pids);
 	options->network_disabled = flags->network_disabled;
+}
+
+/* ---- zygotes ---- */
+
+int cell__cli_zygote_per(const struct cell_cli_session_flags *flags, enum cell_zygote_per *ret_per, struct cell_error *err)
+{
+	static const char *const words[] = { "engine", "workspace", "session" };
+	const char *word = flags->zygote_per ? flags->zygote_per : words[0];
+
+	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+		if (!strcmp(word, words[i])) {
+			*ret_per = (enum cell_zygote_per)i;
+			return 0;
+		}
+	}
+	return cell__cli_fail(err, CELL_E_INVALID, 0, "--zygote-per is engine, workspace or session, not '%s'", word);
 }

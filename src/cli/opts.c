@@ -643,6 +643,7 @@ static int open_parts(const struct cell_cli_session_flags *flags, bool with_spac
 			return -1;
 	}
 	engine_options.pool_size = (int)flags->pool;
+	engine_options.zygote_forks = flags->zygote_forks;
 	/* A container may have to be built and started: that is told. */
 	if (cell__cli_space_log(&flags->space, flags->log_level || !is_executor(flags, "container") ? flags->log_level : "info",
 				&engine_options, err) < 0)

@@ -85,6 +85,7 @@ struct cell__kernel_spec {
 	const char *session_id;
 	const char *python;
 	const char *preload; /* "" for none */
+	const char *zygote_owner; /* "": nobody's; only sessions of one owner share a zygote */
 	const char *cwd;
 	const char *const *env; /* complete, "K=V", NULL-terminated */
 	bool namespaces;        /* put tools, workflows, artifacts and deps into it */

@@ -267,7 +267,7 @@ static int sandbox_prewarm(struct cell__executor_host *host, const struct cell__
 			   void *arg, struct cell_error *err)
 {
 	struct cell__sandbox_request *request = request_create(host, spec, err);
-	return request ? cell__subprocess_prewarm(host->subprocess, spec->python, spec->preload, request, done, arg, err) : -1;
+	return request ? cell__subprocess_prewarm(host->subprocess, spec->python, spec->preload, spec->zygote_owner, request, done, arg, err) : -1;
 }
 
 /* The same plan, and the same session's: what the code sees, they see. */

@@ -1,10 +1,14 @@
 /*
  * The `subprocess` executor: kernels forked from a warm zygote.
  *
- * An environment (interpreter + preloads) has at most one zygote:
+ * An environment (interpreter + preloads + owner) has at most one zygote at a time:
  *
  *     none ──first use──▶ starting ──READY──▶ ready ──exit──▶ none (kernels live on; the next use starts another)
  *                             └──exit, timeout──▶ none, and everybody who waited gets the reason
+ *
+ * All kernels of a zygote share what it was born with: address layout, stack canary, hash seed.  So sessions of different owners
+ * have different zygotes, and with zygote_forks a zygote is replaced after so many kernels; those live on.  An owner's
+ * environment ends when it has had no session for a while.
  *
  * A kernel:
  *
@@ -73,7 +77,7 @@ int cell__subprocess_open(struct cell__executor_host *host, const struct cell__e
 		cell_fail(err, CELL_E_INVALID, 0, "working directory or environment is not valid UTF-8");
 		goto fail;
 	}
-	if (cell__sub_env_find(sub, spec->python, spec->preload, &env, err) < 0)
+	if (cell__sub_env_find(sub, spec->python, spec->preload, spec->zygote_owner, &env, err) < 0)
 		goto fail;
 	/* With the zygote there the plan is known, and with it the pool. */
 	if (request && env->state == CELL_ENV_READY && request->prepare(request, &env->files, err) < 0)
@@ -116,7 +120,7 @@ static int subprocess_open(struct cell__executor_host *host, const struct cell__
 static int subprocess_prewarm(struct cell__executor_host *host, const struct cell__kernel_spec *spec, cell__prewarmed_fn done,
 			      void *arg, struct cell_error *err)
 {
-	return cell__subprocess_prewarm(host->subprocess, spec->python, spec->preload, NULL, done, arg, err);
+	return cell__subprocess_prewarm(host->subprocess, spec->python, spec->preload, spec->zygote_owner, NULL, done, arg, err);
 }
 
 const struct cell__executor cell__subprocess_executor = {
@@ -154,6 +158,7 @@ int cell__subprocess_create(struct cell__executor_host *host, const struct cell_
 	sub->host = host;
 	sub->pool_size = config->pool_size;
 	sub->start_timeout_ms = config->start_timeout_ms;
+	sub->zygote_forks = config->zygote_forks;
 	sub->hub = config->hub;
 	sub->hub->listener = (struct cell__spawn_listener){
 		.message = cell__sub_handle_message, .ended = cell__sub_handle_spawner_end, .arg = sub

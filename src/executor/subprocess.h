@@ -13,6 +13,7 @@ struct cell__subprocess_config {
 	const char *kernel_dir; /* holds workcell_kernel/ and _workcell.abi3.so */
 	int pool_size;
 	int64_t start_timeout_ms;
+	int64_t zygote_forks; /* 0: no limit */
 };
 
 /*
@@ -67,7 +68,7 @@ int cell__subprocess_create(struct cell__executor_host *host, const struct cell_
  * Starts the environment, warms it, fills its pool; then done(arg, info, NULL), or done(arg, NULL, err).  A
  * returned error means done() never runs.  request: as for open.
  */
-int cell__subprocess_prewarm(struct cell__subprocess *sub, const char *python, const char *preload,
+int cell__subprocess_prewarm(struct cell__subprocess *sub, const char *python, const char *preload, const char *zygote_owner,
 			     struct cell__sandbox_request *request, cell__prewarmed_fn done, void *arg,
 			     struct cell_error *err);
 /* Ends every kernel and zygote.  All sessions must have been closed.  done() runs when the handles are gone. */

@@ -12,15 +12,17 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include "core/hole.h"
 #include "sandbox/plan.h"
 
 #define FORKS_IN_FLIGHT 64 /* per zygote; far below what its socket takes */
 
-int cell__sub_env_find(struct cell__subprocess *sub, const char *python, const char *preload,
+int cell__sub_env_find(struct cell__subprocess *sub, const char *python, const char *preload, const char *owner,
 		       struct cell__sub_env **ret_env, struct cell_error *err)
 {
 	for (struct cell__sub_env *env = sub->envs; env; env = env->next)
-		if (strcmp(env->python, python) == 0 && strcmp(env->preload, preload) == 0) {
+		if (!env->ending && strcmp(env->python, python) == 0 && strcmp(env->preload, preload) == 0 &&
+		    (strcmp(env->owner, owner) == 0 || is_hole("zygote-owner"))) {
 			*ret_env = env;
 			return 0;
 		}
@@ -28,9 +30,11 @@ int cell__sub_env_find(struct cell__subprocess *sub, const char *python, const c
 	if (env) {
 		env->python = cell__strdup(python);
 		env->preload = cell__strdup(preload);
+		env->owner = cell__strdup(owner);
 	}
-	if (!env || !env->python || !env->preload) {
+	if (!env || !env->python || !env->preload || !env->owner) {
 		if (env) {
+			free(env->owner);
 			free(env->python);
 			free(env->preload);
 		}
@@ -62,12 +66,18 @@ static void fail_waiting(struct cell__sub_env *env, const struct cell_error *err
 	cell__sub_end_prewarms(env, err);
 }
 
+/* Has its zygote forked as many kernels as one may? */
+static bool is_worn(const struct cell__sub_env *env)
+{
+	return env->sub->zygote_forks > 0 && env->forks >= env->sub->zygote_forks;
+}
+
 void cell__sub_fork_waiting(struct cell__sub_env *env)
 {
 	if (env->state != CELL_ENV_READY)
 		return;
 	/* The list is newest first; who waited longest goes first. */
-	while (env->in_flight < FORKS_IN_FLIGHT) {
+	while (env->in_flight < FORKS_IN_FLIGHT && !is_worn(env)) {
 		struct cell__sub_kernel *oldest = NULL;
 		for (struct cell__sub_kernel *k = env->sub->kernels; k; k = k->next)
 			if (k->env == env && k->state == CELL_KERNEL_WAITING)
@@ -146,6 +156,7 @@ int cell__sub_zygote_start(struct cell__sub_env *env, struct cell_error *err)
 		return -1;
 	env->state = CELL_ENV_STARTING;
 	env->warm = false;
+	env->forks = 0;
 	for (struct cell__sub_pool *pool = env->pools; pool; pool = pool->next)
 		pool->deaths = 0;
 	env->started_us = cell__now_us();
@@ -284,12 +295,81 @@ void cell__sub_zygote_exited(struct cell__sub_env *env, int64_t status, int64_t 
 
 /* ---- its end ---- */
 
+static void stop_zygote(struct cell__sub_env *env)
+{
+	if (env->zygote_id)
+		cell__spawn_client_tell(&env->sub->hub->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
+	env->state = CELL_ENV_NONE;
+	env->zygote_id = 0;
+	env->warm = false;
+}
+
+void cell__sub_zygote_rotate(struct cell__sub_env *env)
+{
+	struct cell_error err;
+	if (env->state != CELL_ENV_READY || env->in_flight > 0 || env->ending || !is_worn(env))
+		return;
+	/* Its kernels live on, also those in the pool. */
+	stop_zygote(env);
+	if (cell__sub_zygote_start(env, &err) < 0)
+		fail_waiting(env, &err);
+}
+
+/* Does a session use it, or wait for it? */
+static bool is_used(const struct cell__sub_env *env, bool also_pooled)
+{
+	for (const struct cell__sub_kernel *k = env->sub->kernels; k; k = k->next)
+		if (k->env == env && (also_pooled || !k->pooled))
+			return true;
+	return env->prewarms != NULL;
+}
+
+static void close_env(struct cell__sub_env *env)
+{
+	struct cell__sub_env **at = &env->sub->envs;
+	while (*at != env)
+		at = &(*at)->next;
+	*at = env->next;
+	uv_close((uv_handle_t *)&env->timer, cell__sub_handle_env_closed);
+}
+
+static void handle_idle(uv_timer_t *timer)
+{
+	struct cell__sub_env *env = timer->data;
+	bool any = false;
+	if (is_used(env, false))
+		return;
+	env->ending = true;
+	stop_zygote(env);
+	for (struct cell__sub_kernel *k = env->sub->kernels; k; k = k->next) {
+		any |= k->env == env;
+		if (k->env != env || k->asked)
+			continue;
+		k->asked = true;
+		if (k->state == CELL_KERNEL_WAITING)
+			cell__sub_kernel_gone_later(k);
+		else
+			cell__sub_kernel_kill(k);
+	}
+	if (!any)
+		close_env(env);
+}
+
+void cell__sub_env_rest(struct cell__sub_env *env)
+{
+	if (env->ending && !is_used(env, true) && !uv_is_closing((uv_handle_t *)&env->timer))
+		close_env(env);
+	else if (!env->ending && *env->owner && env->state != CELL_ENV_STARTING && !is_used(env, false))
+		uv_timer_start(&env->timer, handle_idle, CELL_SUB_ZYGOTE_IDLE_MS, 0);
+}
+
 void cell__sub_handle_env_closed(uv_handle_t *handle)
 {
 	struct cell__sub_env *env = handle->data;
 	struct cell__subprocess *sub = env->sub;
 	free(env->python);
 	free(env->preload);
+	free(env->owner);
 	cell__plan_env_finish(&env->files);
 	free_hosts(env);
 	while (env->pools) {

@@ -73,8 +73,10 @@ void cell__sub_kernel_gone(struct cell__sub_kernel *kernel, const struct cell__e
 	else if (pooled && pool && !how->asked && ++pool->deaths >= CELL_SUB_POOL_DEATHS_MAX)
 		CELL_SUB_LOG(kernel->sub, CELL_LOG_WARN, "kernels of %s die in the pool; it is not refilled", env->python);
 	cell__sub_fork_waiting(env);
+	cell__sub_zygote_rotate(env);
 	cell__sub_pool_fill(env);
 	cell__sub_check_prewarms(env);
+	cell__sub_env_rest(env);
 }
 
 static void run_gone(struct cell__task *task)
@@ -131,6 +133,7 @@ int cell__sub_kernel_fork(struct cell__sub_kernel *kernel, struct cell_error *er
 	kernel->tries++;
 	kernel->forking = true;
 	kernel->env->in_flight++;
+	kernel->env->forks++;
 	return 0;
 }
 

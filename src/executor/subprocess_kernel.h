@@ -18,6 +18,7 @@
 #include "spawn/hub.h"
 
 #define CELL_SUB_REFILL_DELAY_MS 5 /* the session that emptied the pool goes first */
+#define CELL_SUB_ZYGOTE_IDLE_MS 10000 /* an owner's zygote without a session ends */
 #define CELL_SUB_POOL_DEATHS_MAX 3 /* pooled kernels that die in a row: stop making more */
 
 enum cell__sub_env_state { CELL_ENV_NONE, CELL_ENV_STARTING, CELL_ENV_READY };
@@ -42,11 +43,13 @@ struct cell__sub_prewarm {
 
 struct cell__sub_env {
 	struct cell__subprocess *sub;
-	char *python, *preload;
+	char *python, *preload, *owner; /* owner "": of all who do not want one of their own */
 	enum cell__sub_env_state state;
 	uint64_t zygote_id;
 	bool warm;
+	bool ending; /* nobody finds it any more; it goes with its last kernel */
 	int in_flight;
+	int64_t forks; /* of this zygote */
 	struct cell__sub_pool *pools; /* those that somebody has used */
 	struct cell__plan_env files; /* the interpreter's; known when the zygote is ready */
 	char **index_hosts;          /* "host:port" of the package index that its installer uses; NULL-terminated */
@@ -105,6 +108,7 @@ struct cell__subprocess {
 	char *kernel_dir;
 	int pool_size;
 	int64_t start_timeout_ms;
+	int64_t zygote_forks; /* 0: no limit */
 	struct cell__sub_env *envs;
 	struct cell__sub_kernel *kernels;
 	bool destroying;
@@ -123,8 +127,12 @@ void cell__sub_maybe_destroyed(struct cell__subprocess *sub);
 
 /* ---- subprocess_env.c ---- */
 
-int cell__sub_env_find(struct cell__subprocess *sub, const char *python, const char *preload, struct cell__sub_env **ret_env,
-		       struct cell_error *err);
+int cell__sub_env_find(struct cell__subprocess *sub, const char *python, const char *preload, const char *owner,
+		       struct cell__sub_env **ret_env, struct cell_error *err);
+/* A kernel of it is gone, or its pool is full: an owner's zygote that nobody uses ends after a while. */
+void cell__sub_env_rest(struct cell__sub_env *env);
+/* Replaces a zygote that has forked as many kernels as one may, once the last fork is done. */
+void cell__sub_zygote_rotate(struct cell__sub_env *env);
 /* Its timer is closed: the rest goes too. */
 void cell__sub_handle_env_closed(uv_handle_t *handle);
 /* Does nothing where there is one, or where one starts. */

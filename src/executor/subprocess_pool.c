@@ -24,6 +24,12 @@ void cell__sub_request_destroy(struct cell__sandbox_request *request)
 
 /* ---- pools ---- */
 
+/* An owner's zygote makes none ahead: there may be many owners, and who comes next is not known. */
+static int pool_size(const struct cell__sub_env *env)
+{
+	return *env->owner ? 0 : env->sub->pool_size;
+}
+
 struct cell__sub_pool *cell__sub_pool_find(const struct cell__sub_env *env, const struct cell__sandbox_plan *plan)
 {
 	struct cell__sub_pool *pool = env->pools;
@@ -62,7 +68,7 @@ static bool expects(const struct cell__sub_pool *pool, const struct cell__sandbo
 /* Confines pooled kernels for the kind of session that is expected; they have time for it. */
 void cell__sub_pool_confine(struct cell__sub_env *env, struct cell__sub_pool *pool)
 {
-	int open = 0, kept = env->sub->pool_size > 1; /* one stays good for any session of its plan */
+	int open = 0, kept = pool_size(env) > 1; /* one stays good for any session of its plan */
 	if (pool->in_a_row < SAME_IN_A_ROW)
 		return;
 	for (struct cell__sub_kernel *k = env->sub->kernels; k; k = k->next) {
@@ -135,7 +141,7 @@ void cell__sub_pool_fill(struct cell__sub_env *env)
 		if (pool->deaths >= CELL_SUB_POOL_DEATHS_MAX)
 			continue;
 		count_pool(env, pool->plan, &made, &up);
-		for (; made < env->sub->pool_size; made++) {
+		for (; made < pool_size(env); made++) {
 			struct cell__sub_kernel *kernel = cell__sub_kernel_create(env, NULL);
 			if (!kernel)
 				return;
@@ -152,6 +158,7 @@ void cell__sub_handle_refill(uv_timer_t *timer)
 	cell__sub_pool_fill(env);
 	for (struct cell__sub_pool *pool = env->pools; pool; pool = pool->next)
 		cell__sub_pool_confine(env, pool); /* those that were there before anything was expected */
+	cell__sub_env_rest(env);
 }
 
 /* ---- prewarms ---- */
@@ -182,7 +189,7 @@ static bool prewarm_done(struct cell__sub_env *env, struct cell__sub_prewarm *pr
 		cell__sub_pool_confine(env, pool);
 	}
 	count_pool(env, request ? request->plan : NULL, &made, &up);
-	return !pool || up >= env->sub->pool_size || pool->deaths >= CELL_SUB_POOL_DEATHS_MAX;
+	return !pool || up >= pool_size(env) || pool->deaths >= CELL_SUB_POOL_DEATHS_MAX;
 }
 
 void cell__sub_check_prewarms(struct cell__sub_env *env)
@@ -203,7 +210,7 @@ void cell__sub_check_prewarms(struct cell__sub_env *env)
 	}
 }
 
-int cell__subprocess_prewarm(struct cell__subprocess *sub, const char *python, const char *preload,
+int cell__subprocess_prewarm(struct cell__subprocess *sub, const char *python, const char *preload, const char *zygote_owner,
 			     struct cell__sandbox_request *request, cell__prewarmed_fn done, void *arg,
 			     struct cell_error *err)
 {
@@ -211,7 +218,7 @@ int cell__subprocess_prewarm(struct cell__subprocess *sub, const char *python, c
 	struct cell__sub_prewarm *prewarm = cell__alloc(1, sizeof *prewarm);
 	if (!prewarm)
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	if (!prewarm || cell__sub_env_find(sub, python, preload, &env, err) < 0 || cell__sub_zygote_start(env, err) < 0) {
+	if (!prewarm || cell__sub_env_find(sub, python, preload, zygote_owner, &env, err) < 0 || cell__sub_zygote_start(env, err) < 0) {
 		cell__sub_request_destroy(request);
 		free(prewarm);
 		return -1;

@@ -69,12 +69,12 @@ static void kernel_exited(struct cell__sub_kernel *kernel, int64_t status, int64
 
 static void kernel_forked(struct cell__sub_kernel *kernel, int64_t pid, int64_t failure, const char *payload, size_t size)
 {
+	struct cell__sub_env *env = kernel->env;
 	cell__sub_kernel_not_forking(kernel);
 	if (payload && size == sizeof kernel->report)
 		memcpy(&kernel->report, payload, size);
 	if (pid <= 0 && (failure == ESRCH || failure == EPIPE || failure == ECONNRESET)) {
 		/* The zygote is gone; that it is may not have reached us yet. */
-		struct cell__sub_env *env = kernel->env;
 		if (env->state == CELL_ENV_READY) {
 			env->state = CELL_ENV_NONE;
 			cell__spawn_client_tell(&kernel->sub->hub->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
@@ -102,7 +102,8 @@ static void kernel_forked(struct cell__sub_kernel *kernel, int64_t pid, int64_t 
 			cell__sub_pool_confine(kernel->env, pool);
 	}
 	cell__sub_kernel_maybe_live(kernel);
-	cell__sub_fork_waiting(kernel->env);
+	cell__sub_fork_waiting(env);
+	cell__sub_zygote_rotate(env);
 }
 
 void cell__sub_handle_message(void *arg, const struct cell_spawn_msg *head, const char *payload, size_t size)

@@ -315,6 +315,7 @@ static void handle_event(void *arg, const struct cell_event *event)
 static int open_session(struct cell__mcp_peer *peer, struct cell_error *err)
 {
 	struct cell_session_options options = peer->server->session;
+	char owner[33];
 	struct cell_session *session;
 
 	if (peer->session)
@@ -322,6 +323,9 @@ static int open_session(struct cell__mcp_peer *peer, struct cell_error *err)
 	options.on_event = handle_event;
 	options.event_arg = peer;
 	options.space = peer->server->opts.space;
+	cell__random_hex(owner, sizeof(owner) - 1);
+	if (peer->server->opts.zygote_per_session)
+		options.zygote_owner = owner;
 	pthread_mutex_lock(&peer->out_lock);
 	if (peer->elicits)
 		options.gate |= CELL_GATE_QUESTIONS;

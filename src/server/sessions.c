@@ -68,6 +68,7 @@ struct opening {
 	struct cell__served *served;
 	void (*opened)(struct cell__request *request);
 	struct cell_session_options options;
+	char zygote[CELL_SERVER_MAX_WORKSPACE + 64]; /* options.zygote_owner */
 };
 
 static void served_free(struct cell__served *served)
@@ -129,6 +130,23 @@ static void handle_opened(void *arg, struct cell_session *session, const struct 
 	free(opening);
 }
 
+/* Sessions that may share a zygote have the same words here. */
+static void choose_zygote(struct opening *opening, const struct cell__workspace *workspace)
+{
+	const struct cell__served *served = opening->served;
+	enum cell_zygote_per per = served->server->opts.zygote_per;
+	char id[33];
+
+	cell__random_hex(id, 32);
+	if (per == CELL_ZYGOTE_PER_SESSION)
+		snprintf(opening->zygote, sizeof(opening->zygote), "session %s", id);
+	else if (per == CELL_ZYGOTE_PER_WORKSPACE && *workspace->id)
+		snprintf(opening->zygote, sizeof(opening->zygote), "workspace %s", workspace->id);
+	else if (per == CELL_ZYGOTE_PER_WORKSPACE)
+		snprintf(opening->zygote, sizeof(opening->zygote), "token %s", served->owner);
+	opening->options.zygote_owner = opening->zygote;
+}
+
 static void handle_workspace(void *arg, struct cell__workspace *workspace, const struct cell_error *err)
 {
 	struct opening *opening = arg;
@@ -151,6 +169,7 @@ static void handle_workspace(void *arg, struct cell__workspace *workspace, const
 			memcpy(&opening->options, server->opts.session, server->opts.session->size);
 		opening->options.size = sizeof(opening->options);
 		opening->options.space = workspace->space;
+		choose_zygote(opening, workspace);
 		opening->options.on_event = NULL;
 		opening->options.no_spill = 1; /* a client cannot read a file here, and its result is gone once it is answered */
 		if (served->folder)

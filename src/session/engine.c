@@ -133,6 +133,7 @@ static int make_subprocess(struct cell_engine *engine, const struct cell_engine_
 		.kernel_dir = kernel_dir,
 		.pool_size = opts->pool_size,
 		.start_timeout_ms = opts->start_timeout_ms,
+		.zygote_forks = opts->zygote_forks,
 	};
 	struct cell__deno_config deno = {
 		.hub = &engine->hub, .lib_dir = dir, .cache_dir = opts->cache_dir, .start_timeout_ms = opts->start_timeout_ms,
@@ -168,6 +169,8 @@ int cell_engine_create(const struct cell_engine_options *opts, struct cell_engin
 	if (all.pool_size < 0 || all.pool_size > CELL_LIMIT_POOL)
 		return cell_fail(err, CELL_E_INVALID, 0, "pool_size is %d, expected 0 to %d", all.pool_size,
 				 CELL_LIMIT_POOL);
+	if (all.zygote_forks < 0)
+		return cell_fail(err, CELL_E_INVALID, 0, "zygote_forks is %lld, expected 0 or more", (long long)all.zygote_forks);
 	struct cell_engine *engine = cell__alloc(1, sizeof *engine);
 	if (!engine)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
@@ -284,7 +287,7 @@ static void start_prewarm(struct cell__task *task)
 {
 	struct prewarm *prewarm = (struct prewarm *)task;
 	struct cell_error err;
-	if (cell__subprocess_prewarm(prewarm->engine->host.subprocess, prewarm->python, prewarm->preload, NULL,
+	if (cell__subprocess_prewarm(prewarm->engine->host.subprocess, prewarm->python, prewarm->preload, "", NULL,
 				     handle_prewarmed, prewarm, &err) < 0)
 		handle_prewarmed(prewarm, NULL, &err);
 }

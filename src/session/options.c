@@ -150,6 +150,7 @@ static int copy_texts(struct cell__options *options, const struct cell_session_o
 	} texts[] = {
 		{ python, &options->python },
 		{ opts->preload ? opts->preload : "", &options->preload },
+		{ opts->zygote_owner ? opts->zygote_owner : "", &options->zygote_owner },
 		{ opts->kernel, &options->kernel },
 		{ opts->jupyter_path, &options->jupyter_path },
 		{ opts->network_profile, &options->network },
@@ -242,7 +243,7 @@ void cell__options_finish(struct cell__options *options)
 	char *const texts[] = {
 		options->python,     options->preload,      options->cwd,              options->kernel,    options->jupyter_path,
 		options->remote_url, options->remote_token, options->remote_workspace, options->container, options->network,
-		options->remote_ca,
+		options->remote_ca,  options->zygote_owner,
 	};
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
 		free(texts[i]);

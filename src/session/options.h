@@ -25,6 +25,7 @@ struct cell__options {
 	bool takes_questions; /* of MCP servers */
 	/* What only some executors take, see enum cell__takes; NULL: not given. */
 	char *kernel, *jupyter_path;
+	char *zygote_owner; /* "": nobody's */
 	char *network;
 	char *remote_url, *remote_token, *remote_workspace, *remote_ca;
 	bool remote_reopen;

@@ -59,6 +59,7 @@ int cell__seat_spec(struct cell_session *session, struct cell__kernel_spec *ret_
 		.session_id = session->id,
 		.python = options->python,
 		.preload = options->preload,
+		.zygote_owner = options->zygote_owner,
 		.cwd = options->cwd,
 		.env = (const char *const *)options->env,
 		.namespaces = options->space && !options->container, /* there they are those of the server inside */

@@ -15,7 +15,17 @@ ATTEMPTS = ["seccomp", "landlock", "caps", "bounds", "detach", "seal", "read-onl
             "net", "ipc", "cgroup", "setuid", "leases", "watch", "subset", "nsfs", "splice", "merging", "options", "urgent", "protocols",
             "pairs"]
 # ... and what other tests do.
+ASKING = "escape/test_host_asking.py"
 TESTS = {
+    "type-ahead": (ASKING, "keys_typed_before or half_a_line"),
+    "deaf": (ASKING, "keys_on_their_way"),
+    "swapped": (ASKING, "in_the_place_of_another"),
+    "stream": (ASKING, "control_sequences"),
+    "shown": (ASKING, "mcp_names_of_tools"),
+    "markup": (ASKING, "mcp_markup"),
+    "cut-notice": (ASKING, "cut_in_the_middle or mcp_long"),
+    "policy-url": (ASKING, "only_looks_like"),
+    "zygote-owner": (ASKING, "share_neither"),
     "limits": ("escape/test_host_options.py", "sandbox_keeps"),
     "guests": ("escape/test_host_network.py", "slow_heads"),
     "lockout": ("escape/test_host_network.py", "lock_no_good_client_out"),

@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+import serving
 import support
 
 sys.path.insert(0, os.path.join(support.ROOT, "tests", "mcp"))
@@ -393,3 +394,95 @@ def test_a_path_that_leaves_the_allowed_folder_is_not_allowed(tmp_path, path):
     policy = tmp_path / "policy.yaml"
     policy.write_text(POLICY)
     assert decision_of(policy, "files.read", {"path": path}) == "deny"
+
+
+# ---- zygotes ---------------------------------------------------------------------------------------------------
+
+BORN_WITH = """
+import os, re
+maps = open('/proc/self/maps').read()
+[hash('workcell'), re.search(r'^(\\w+)-\\w+ .*\\[stack\\]', maps, re.M).group(1), re.search(r'^(\\w+)-.*libc', maps, re.M).group(1)]
+"""
+
+
+@pytest.fixture(params=["subprocess", "sandbox"])
+def serve(request):
+    servers = []
+
+    def make(*flags):
+        servers.append(serving.Server("--executor", request.param, "--storage", support.temporary_folder("workcell-tests-zygotes-"), *flags))
+        return servers[-1]
+
+    yield make
+    for server in servers:
+        server.close()
+
+
+def born_with(server, workspace=None, token=serving.TOKEN):
+    session = server.session(body={"workspace_id": workspace} if workspace else {}, token=token)
+    found = server.execute(BORN_WITH, session=session, token=token)
+    assert found["error"] is None, found
+    server.ask("DELETE", "/v1/sessions/" + session, token=token)
+    return tuple(found["value"])
+
+
+def test_workspaces_share_neither_hash_seed_nor_addresses(serve):
+    """What code learns of its own process (layout, hash seed, canary) must not hold for a stranger's."""
+    server = serve("--zygote-per", "workspace")
+    a, b, again = born_with(server, "a"), born_with(server, "b"), born_with(server, "a")
+    assert all(x != y for x, y in zip(a, b)), (a, b)
+    assert a == again
+
+
+def test_tokens_without_a_workspace_share_neither(serve):
+    """The same for two tokens that are bound to nothing."""
+    server = serve("--zygote-per", "workspace")
+    a, b = born_with(server, token="t0ken-of-alice"), born_with(server, token="t0ken-of-bob")
+    assert all(x != y for x, y in zip(a, b)), (a, b)
+
+
+def test_sessions_of_one_workspace_need_not_share(serve):
+    """--zygote-per session: not even two sessions of one workspace."""
+    server = serve("--zygote-per", "session")
+    a, b = born_with(server, "a"), born_with(server, "a")
+    assert all(x != y for x, y in zip(a, b)), (a, b)
+
+
+def test_without_the_option_they_share(serve):
+    """What SECURITY.md says of the default."""
+    server = serve()
+    assert born_with(server, "a") == born_with(server, "b")
+
+
+def test_a_zygote_is_replaced_after_so_many_forks(serve):
+    """Somebody who tries again and again meets another layout."""
+    server = serve("--zygote-per", "workspace", "--zygote-forks", "2")
+    seen = [born_with(server, "a") for _ in range(5)]
+    assert seen[0] == seen[1] and seen[2] == seen[3] and len(set(seen)) == 3, seen
+
+
+def zygotes():
+    """Ours: the harness is the reaper of all that it starts."""
+    return {p.key for p in support.descendants(os.getpid()) if "zygote.py" in p.cmdline and "workcell-kernel" not in p.cmdline}
+
+
+def test_a_zygote_that_nobody_uses_ends(serve):
+    """Workspaces that come and go must not leave processes behind."""
+    before = zygotes()
+    server = serve("--zygote-per", "workspace")
+    for name in ("a", "b", "c"):
+        born_with(server, name)
+    assert len(zygotes() - before) >= 3
+    support.wait_until(lambda: not zygotes() - before, lambda: "zygotes end: %r" % (zygotes() - before))
+    born_with(server, "a")
+
+
+@pytest.mark.parametrize("flags, words", [
+    (("--zygote-per", "planet"), "engine, workspace or session"),
+    (("--zygote-per", "workspace", "--executor", "inprocess"), "--zygote-per"),
+    (("--zygote-forks", "5", "--executor", "inprocess"), "--zygote-forks"),
+])
+def test_zygote_options_are_kept_or_refused(flags, words):
+    """An option that would have no effect is refused, not ignored."""
+    done = support.workcell("serve", "--listen", "127.0.0.1:0", "--auth-disabled", *flags)
+    assert done.status == 2 and "invalid" in done.err and words in done.err, done
