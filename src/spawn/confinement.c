@@ -183,6 +183,21 @@ const char *cell__confinement_cwd(const struct cell__confinement *confinement)
 	return confinement->cwd;
 }
 
+bool cell__confinement_has_workspace(const struct cell__confinement *confinement)
+{
+	return confinement->policy.workspace != CELL_WORKSPACE_NONE;
+}
+
+bool cell__confinement_shows(const struct cell__confinement *confinement, const char *path)
+{
+	const struct cell__policy_list *lists[] = { &confinement->policy.read, &confinement->policy.write };
+	for (size_t l = 0; l < 2; l++)
+		for (size_t i = 0; i < lists[l]->count; i++)
+			if (cell__path_lies_in(path, lists[l]->items[i]))
+				return true;
+	return cell__path_is_under(path, "/usr");
+}
+
 bool cell__confinement_can_write(const struct cell__confinement *confinement, const char *path)
 {
 	const struct cell__policy *policy = &confinement->policy;

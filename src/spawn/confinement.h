@@ -63,6 +63,9 @@ typedef int (*cell__confinement_tell_fn)(void *arg, const struct cell__confineme
 void cell__confinement_watch(struct cell__confinement *confinement, cell__confinement_tell_fn tell, void *arg);
 /* The workspace as it is called inside; CELL_PLAN_HOME without one. */
 const char *cell__confinement_cwd(const struct cell__confinement *confinement);
+bool cell__confinement_has_workspace(const struct cell__confinement *confinement);
+/* Does the policy show this folder, which is not the workspace? */
+bool cell__confinement_shows(const struct cell__confinement *confinement, const char *path);
 /* Can code that is confined so write to this file, or put another in its place?  The path is absolute, without links. */
 bool cell__confinement_can_write(const struct cell__confinement *confinement, const char *path);
 /* "K=V", NULL-terminated: HOME and, where the network is filtered, the way to the proxy. */

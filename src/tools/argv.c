@@ -8,6 +8,8 @@
  *     stands after `--` where the command knows it  cmd ... -- -value
  *     passes as it is where the schema allows it    (allow_dash)
  *     is refused anywhere else.
+ *
+ * A path is opened by the host, and its word becomes another when the program starts (paths.c): it has no dash then.
  */
 #define _GNU_SOURCE
 #include <string.h>
@@ -77,7 +79,7 @@ enum dash { DASH_NONE, DASH_JOIN, DASH_REFUSE };
 /* What to do with a value's leading dash. */
 static enum dash dash_of(const struct cell__tool *tool, const struct cell__param *param, const struct cell__buf *text)
 {
-	if (text->size == 0 || text->data[0] != '-' || param->allow_dash)
+	if (text->size == 0 || text->data[0] != '-' || param->allow_dash || param->under)
 		return DASH_NONE;
 	if (param->place == CELL_IN_POSITIONAL)
 		return tool->end_of_options ? DASH_NONE : DASH_REFUSE;
@@ -130,6 +132,14 @@ static int add_value(const struct cell__tool *tool, const struct cell__param *pa
 	if (param->place == CELL_IN_OPTION &&
 	    add_text(argv, param->short_flag ? param->short_flag : param->long_flag, why) < 0)
 		return -1;
+	if (param->under) {
+		if (argv->n_paths == CELL_PROCESS_FDS) {
+			cell__buf_printf(why, "A command is given at most %d paths", CELL_PROCESS_FDS);
+			return -1;
+		}
+		argv->paths[argv->n_paths].at = argv->count;
+		argv->paths[argv->n_paths++].param = param;
+	}
 	return add_word(argv, &text, why);
 }
 

@@ -14,6 +14,7 @@
 #include <signal.h>
 #include <string.h>
 
+#include "core/hole.h"
 #include "spawn/confinement.h"
 #include "tools/internal.h"
 
@@ -38,7 +39,7 @@ static void destroy_cli(struct cli *cli)
 
 static bool is_confined(const struct cell__tool_run *run)
 {
-	return run->code && !run->tool->host;
+	return run->code && !run->tool->host && !is_hole("tools");
 }
 
 /* ---- the environment ---- */
@@ -229,8 +230,60 @@ static void handle_exited(void *owner, const struct cell__process_exit *how)
 
 /* ---- start and cancel ---- */
 
+/* Words that are files become descriptors, numbered as the program gets them. */
+static int open_paths(struct cli *cli, int fds[CELL_PROCESS_FDS], size_t *ret_n, struct cell__buf *why)
+{
+	struct cell__argv *argv = &cli->argv;
+	size_t n = 0;
+	for (size_t i = 0; i < argv->n_paths; i++) {
+		char **word = &argv->list[argv->paths[i].at], *name = NULL;
+		struct cell__buf number = CELL_BUF_INIT;
+		if (cell__path_arg_open(cli->run, argv->paths[i].param, *word, &fds[n], &name, why) < 0)
+			return -1;
+		if (!name && cell__buf_printf(&number, "/proc/self/fd/%zu", 3 + n++) == 0)
+			name = number.data;
+		if (!name)
+			return -1;
+		free(*word);
+		*word = name;
+	}
+	*ret_n = n;
+	return 0;
+}
+
+static void close_paths(int fds[CELL_PROCESS_FDS])
+{
+	for (size_t i = 0; i < CELL_PROCESS_FDS; i++)
+		cell__close_fd(&fds[i]);
+}
+
+static int start_in(struct cli *cli, const char *cwd, char **env, const int *fds, size_t n_fds, struct cell__buf *why)
+{
+	struct cell__tool_run *run = cli->run;
+	struct cell__process_spec spec = {
+		.argv = (const char *const *)cli->argv.list,
+		.env = (const char *const *)env,
+		.fds = fds,
+		.n_fds = n_fds,
+		.path = env_path(env),
+		.cwd = cwd,
+		.timeout_ms = cell__tool_run_timeout_ms(run),
+		.confine = is_confined(run) ? run->code : NULL,
+		.output = handle_output,
+		.exited = handle_exited,
+		.owner = cli,
+	};
+	struct cell_error err = { 0 };
+	int rc = cell__process_start(run->tools->opts.hub, &spec, &cli->process, &err);
+	if (rc < 0)
+		cell__buf_add_str(why, err.msg);
+	return rc;
+}
+
 static int start_process(struct cli *cli, struct cell__buf *why, int *ret_code)
 {
+	int fds[CELL_PROCESS_FDS];
+	memset(fds, -1, sizeof fds);
 	struct cell__tool_run *run = cli->run;
 	char **env = NULL;
 	*ret_code = CELL_TOOL_E_ARGS;
@@ -245,22 +298,15 @@ static int start_process(struct cli *cli, struct cell__buf *why, int *ret_code)
 		free_env(env);
 		return -1;
 	}
-	struct cell__process_spec spec = {
-		.argv = (const char *const *)cli->argv.list,
-		.env = (const char *const *)env,
-		.path = env_path(env),
-		.cwd = cwd,
-		.timeout_ms = cell__tool_run_timeout_ms(run),
-		.confine = is_confined(run) ? run->code : NULL,
-		.output = handle_output,
-		.exited = handle_exited,
-		.owner = cli,
-	};
-	struct cell_error err = { 0 };
-	int rc = cell__process_start(run->tools->opts.hub, &spec, &cli->process, &err);
+	*ret_code = CELL_TOOL_E_ARGS;
+	size_t n_fds = 0;
+	int rc = open_paths(cli, fds, &n_fds, why);
+	if (rc == 0) {
+		*ret_code = CELL_TOOL_E_FAILED;
+		rc = start_in(cli, cwd, env, fds, n_fds, why);
+	}
+	close_paths(fds);
 	free_env(env);
-	if (rc < 0)
-		cell__buf_add_str(why, err.msg);
 	return rc;
 }
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "calls/principal.h"
+#include "core/hole.h"
 #include "spawn/confinement.h"
 #include "tools/internal.h"
 
@@ -24,7 +25,7 @@ int cell__tools_confine(struct cell__tools *tools, const struct cell__call *call
 	return tools->opts.confine(tools->opts.confine_arg, call, ret_confinement, err);
 }
 
-static bool is_codes(const struct cell__confinement *code, const char *path)
+bool cell__program_is_codes(const struct cell__confinement *code, const char *path)
 {
 	char real[PATH_MAX];
 	return cell__confinement_can_write(code, path) || (realpath(path, real) && cell__confinement_can_write(code, real));
@@ -38,7 +39,7 @@ void cell__program_clean_path(const struct cell__confinement *code, char *path)
 		next = *end ? end + 1 : NULL;
 		*end = '\0';
 		/* A relative one means the folder that the program is started in. */
-		if (from[0] != '/' || is_codes(code, from))
+		if (from[0] != '/' || cell__program_is_codes(code, from))
 			continue;
 		size_t size = (size_t)(end - from);
 		if (to != path)
@@ -56,17 +57,18 @@ int cell__program_check(const struct cell__confinement *code, const char *comman
 	bool bad = false;
 	if (strchr(command, '/')) {
 		int written = snprintf(file, sizeof file, "%s%s%s", command[0] == '/' ? "" : cwd, command[0] == '/' ? "" : "/", command);
-		bad = written < 0 || (size_t)written >= sizeof file || is_codes(code, file);
+		bad = written < 0 || (size_t)written >= sizeof file || cell__program_is_codes(code, file);
 	} else {
 		for (size_t n; !bad && *path; path += n, path += *path == ':') {
 			n = strcspn(path, ":");
 			int written = snprintf(file, sizeof file, "%.*s/%s", (int)n, path, command);
 			if (written < 0 || (size_t)written >= sizeof file || access(file, X_OK) != 0)
 				continue;
-			bad = is_codes(code, file);
+			bad = cell__program_is_codes(code, file);
 			break;
 		}
 	}
+	bad &= !is_hole("program-place");
 	if (bad)
 		cell__buf_printf(why,
 				 "its program '%s' lies where the code can write; move it out of the workspace, and name it by its absolute path",
@@ -94,7 +96,7 @@ char *cell__program_cwd(const struct cell__confinement *code, bool host, const c
 	if (!code || confined)
 		return defined ? join(base, defined) : cell__strdup(base);
 	if (!defined)
-		return cell__strdup("/");
+		return cell__strdup(is_hole("host-cwd") ? workspace : "/");
 	cell__buf_printf(why,
 			 "its cwd '%s' would be looked up on the host in a folder of the code's; with host: true it has to be an absolute "
 			 "path, or the word workspace",

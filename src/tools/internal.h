@@ -39,6 +39,8 @@ struct cell__param {
 	char *short_flag; /* "-s", or NULL */
 	char *long_flag;  /* "--name", or NULL when only the short one is known */
 	bool allow_dash;
+	char *under;      /* a path: the folder that it must lie in, absolute, or "workspace"; NULL: it is not one */
+	bool writes, directory; /* a path: what it is opened for, and what it must be */
 	/* MCP */
 	char *alias;      /* for code, where the name cannot be written there; or NULL */
 	bool nullable;    /* null is a value like any other */
@@ -184,6 +186,11 @@ struct cell__argv {
 	char **list; /* NULL-terminated */
 	size_t count;
 	size_t bytes;
+	struct {
+		size_t at; /* which word */
+		const struct cell__param *param;
+	} paths[CELL_PROCESS_FDS]; /* words that are files to be opened */
+	size_t n_paths;
 };
 void cell__argv_finish(struct cell__argv *argv);
 /* Can this value be passed without ever being taken for an option? */
@@ -192,6 +199,14 @@ int cell__argv_check(const struct cell__tool *tool, const struct cell__param *pa
 /* args as cell__args_merge() made them. */
 int cell__argv_build(const struct cell__tool *tool, const json_t *args, struct cell__argv *ret_argv,
 		     struct cell__buf *why);
+
+struct cell__tool_run;
+/*
+ * paths.c: the file that a parameter's value names, for this caller: a descriptor, or, untouched before, a name to be freed.  -1: `why`
+ * has the reason, or memory is gone.
+ */
+int cell__path_arg_open(const struct cell__tool_run *run, const struct cell__param *param, const char *value, int *ret_fd,
+		    char **ret_name, struct cell__buf *why);
 
 /* ---- vars.c: ${VAR} ---- */
 
@@ -250,6 +265,8 @@ struct cell__tool_run {
 /* What confines who makes this call; *ret_confinement is a new reference, or NULL when the caller is trusted. */
 int cell__tools_confine(struct cell__tools *tools, const struct cell__call *call, struct cell__confinement **ret_confinement,
 			struct cell_error *err);
+/* Can the code write to it, also by way of links? */
+bool cell__program_is_codes(const struct cell__confinement *code, const char *path);
 /* Takes those folders out of a PATH that the code can write to. */
 void cell__program_clean_path(const struct cell__confinement *code, char *path);
 /* Refuses a program that the code can write to; `why` gets the reason. */

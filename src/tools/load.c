@@ -154,9 +154,13 @@ void cell__load_param(struct cell__loader *loader, const struct cell__yaml *spec
 		enum cell__arg_type parsed = CELL_ARG_UNTYPED;
 		if (type->kind == CELL_YAML_SCALAR)
 			parsed = cell__arg_type_parse(type->text, &ok);
+		if (!ok && param->under) {
+			parsed = CELL_ARG_STRING; /* "path", and what that is only the host needs to know */
+			ok = true;
+		}
 		if (!ok)
 			cell__load_problem(loader, type,
-					   "unknown type '%.40s': boolean, string, array, integer, number or object",
+					   "unknown type '%.40s': boolean, string, array, integer, number, object, or path for a command",
 					   type->kind == CELL_YAML_SCALAR ? type->text : "?");
 		param->type = parsed;
 	}
@@ -224,16 +228,40 @@ static void load_flag(struct cell__loader *loader, const struct cell__yaml *valu
 	*ret = flag.data;
 }
 
+/* `type: path`, and what belongs to it. */
+static void load_path(struct cell__loader *loader, const struct cell__yaml *spec, struct cell__param *param)
+{
+	const struct cell__yaml *type = cell__yaml_get(spec, "type"), *under = cell__yaml_get(spec, "under"),
+				*mode = cell__yaml_get(spec, "mode"), *directory = cell__yaml_get(spec, "directory");
+	CELL_AUTO_FREE char *word = NULL;
+	if (!type || type->kind != CELL_YAML_SCALAR || strcmp(type->text, "path") != 0) {
+		if (under || mode || directory)
+			cell__load_problem(loader, under ? under : mode ? mode : directory, "under, mode and directory are for type: path");
+		return;
+	}
+	cell__load_text(loader, under, "under", &param->under);
+	if (!param->under && !(param->under = cell__strdup("workspace")))
+		cell__load_problem(loader, spec, "out of memory");
+	else if (param->under[0] != '/' && strcmp(param->under, "workspace") != 0)
+		cell__load_problem(loader, under, "under must be the word workspace or an absolute path, not '%.60s'", param->under);
+	cell__load_text(loader, mode, "mode", &word);
+	if (word && strcmp(word, "r") != 0 && strcmp(word, "w") != 0)
+		cell__load_problem(loader, mode, "mode must be r or w");
+	param->writes = word && strcmp(word, "w") == 0;
+	cell__load_bool(loader, directory, "directory", &param->directory);
+}
+
 static void load_option(struct cell__loader *loader, const struct cell__yaml *key, const struct cell__yaml *spec,
 			struct cell__params *schema)
 {
 	static const char *const known[] = { "type", "short", "long", "description", "required", "default", "enum",
-					     "allow_dash", NULL };
+					     "allow_dash", "under", "mode", "directory", NULL };
 	struct cell__param *param = add_param(loader, key, schema, key->text);
 	if (!param)
 		return;
 	param->place = CELL_IN_OPTION;
 	if (cell__yaml_is_given(spec) && cell__load_keys(loader, spec, "an option", known)) {
+		load_path(loader, spec, param);
 		cell__load_param(loader, spec, param);
 		load_flag(loader, cell__yaml_get(spec, "short"), "-", &param->short_flag);
 		load_flag(loader, cell__yaml_get(spec, "long"), "--", &param->long_flag);
@@ -248,7 +276,7 @@ static void load_option(struct cell__loader *loader, const struct cell__yaml *ke
 static void load_positional(struct cell__loader *loader, const struct cell__yaml *spec, struct cell__params *schema)
 {
 	static const char *const known[] = { "name", "type", "description", "required", "default", "enum",
-					     "allow_dash", NULL };
+					     "allow_dash", "under", "mode", "directory", NULL };
 	if (!cell__load_keys(loader, spec, "a positional", known))
 		return;
 	const struct cell__yaml *name = cell__yaml_get(spec, "name");
@@ -260,6 +288,7 @@ static void load_positional(struct cell__loader *loader, const struct cell__yaml
 	if (!param)
 		return;
 	param->place = CELL_IN_POSITIONAL;
+	load_path(loader, spec, param);
 	cell__load_param(loader, spec, param);
 	cell__load_bool(loader, cell__yaml_get(spec, "allow_dash"), "allow_dash", &param->allow_dash);
 	if (param->type == CELL_ARG_OBJECT || param->type == CELL_ARG_BOOLEAN)

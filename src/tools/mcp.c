@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/hole.h"
 #include "spawn/confinement.h"
 #include "tools/mcp.h"
 
@@ -224,7 +225,7 @@ static int find_confinement(const struct cell__mcp_server *server, const struct 
 			    struct cell__confinement **ret_confinement, struct cell_error *err)
 {
 	*ret_confinement = NULL;
-	if (server->params->kind != CELL_MCP_STDIO || server->params->host)
+	if (server->params->kind != CELL_MCP_STDIO || server->params->host || is_hole("servers"))
 		return 0;
 	return cell__tools_confine(server->tools, call, ret_confinement, err);
 }

@@ -45,6 +45,7 @@ void cell__param_finish(struct cell__param *param)
 	free(param->short_flag);
 	free(param->long_flag);
 	free(param->alias);
+	free(param->under);
 	json_decref(param->fallback);
 	json_decref(param->choices);
 }

@@ -31,6 +31,12 @@ TESTS = {
     "lockout": ("escape/test_host_network.py", "lock_no_good_client_out"),
     "workspaces": ("escape/test_host_network.py", "bound_workspace or bound_later"),
     "self-approval": ("escape/test_host_network.py", "approve_itself or hosts_network"),
+    "tools": ("escape/test_host_programs.py", "link_leads or git_in"),
+    "servers": ("escape/test_host_programs.py", "server_is_confined"),
+    "host-cwd": ("escape/test_host_programs.py", "git_on_the_host or cwd_on"),
+    "program-place": ("escape/test_host_programs.py", "program_in_the_workspace"),
+    "path-links": ("escape/test_host_programs.py", "path_parameters or path_to_write"),
+    "path-kind": ("escape/test_host_programs.py", "path_parameters"),
     "pins": ("e2e/test_sandbox.py", "interpreter_in_the_workspace or outer")}
 
 

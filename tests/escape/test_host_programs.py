@@ -1,0 +1,452 @@
+"""Programs that the host runs for sandboxed code: command-line tools and MCP servers, attacked from the workspace."""
+import json
+import os
+import socket
+import subprocess
+
+import pytest
+
+import support
+
+NOBODY = 65534
+UIDS = [pytest.param(None, id="as-it-is")] + ([pytest.param(NOBODY, id="as-nobody")] if os.getuid() == 0 else [])
+
+# A server on its standard streams, in one word of a command line. `look` runs Python that it is given.
+SERVER = r'''
+import json, os, socket, sys
+def look(code):
+    space = {"out": None, "os": os, "socket": socket}
+    try:
+        exec(code, space)
+        return str(space["out"])
+    except Exception as e:
+        return "error:%s" % type(e).__name__
+for line in sys.stdin:
+    ask = json.loads(line)
+    if "id" not in ask:
+        continue
+    how = ask["method"]
+    if how == "initialize":
+        out = {"protocolVersion": ask["params"]["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"}}
+    elif how == "tools/list":
+        out = {"tools": [{"name": "look", "inputSchema": {"type": "object", "properties": {"code": {"type": "string"}}}}]}
+    elif how == "tools/call":
+        out = {"content": [{"type": "text", "text": look(ask["params"]["arguments"]["code"])}]}
+    else:
+        out = {}
+    print(json.dumps({"jsonrpc": "2.0", "id": ask["id"], "result": out}), flush=True)
+'''
+
+SHELL = "schema: {options: {c: {short: c, type: string}}}\nrecipes: {run: {}}\n"
+
+
+class Rig:
+    """A workspace, tools, and things on the host that none of them should reach."""
+
+    def __init__(self, uid, *flags, env=None):
+        self.uid, self.flags = uid, flags
+        self.folder = support.temporary_folder("workcell-programs-")
+        self.hidden = support.temporary_folder("workcell-hidden-")
+        self.work, self.tools = os.path.join(self.folder, "work"), os.path.join(self.folder, "tools")
+        self.mark = os.path.join(self.hidden, "mark")
+        self.secret = os.path.join(self.hidden, "secret")
+        for path in (self.work, self.tools):
+            os.mkdir(path)
+        with open(self.secret, "w") as file:
+            file.write("host secret")
+        for path in (self.folder, self.hidden, self.tools):
+            os.chmod(path, 0o755)
+        os.chmod(self.hidden, 0o777)
+        if uid is not None:
+            os.chown(self.work, uid, uid)
+        self.env = dict(support.host_environment(), **(env or {}))
+        self.driver = None
+
+    def tool(self, name, text):
+        path = os.path.join(self.tools, name + ".yaml")
+        with open(path, "w") as file:
+            file.write("name: %s\n%s" % (name, text))
+        os.chmod(path, 0o644)
+
+    def server(self, name="s", more=""):
+        self.tool(name, "type: mcp\ncommand: python3\nargs: %s\n%s" % (json.dumps(["-c", SERVER]), more))
+
+    def start(self):
+        def before():
+            if self.uid is not None:
+                os.setgroups([])
+                os.setgid(self.uid)
+                os.setuid(self.uid)
+
+        self.driver = support.Driver("--tools", self.tools, *self.flags, python="/usr/bin/python3", executor="sandbox", cwd=self.work,
+                                     env=self.env, preexec_fn=before)
+        return self.driver
+
+    def run(self, code):
+        """What `out` is after the code."""
+        if not self.driver:
+            self.start()
+        result = self.driver.run("out = None\n" + code + "\nout")
+        assert result["error"] is None, result["error"]
+        return result["value"]
+
+    def refusal(self, call):
+        """(code, message) of a call that must fail."""
+        return self.run("try:\n    out = ['fine', repr(%s)]\nexcept Exception as e:\n    out = [getattr(e, 'code', '?'), str(e)]" % call)
+
+    def close(self):
+        if self.driver:
+            self.driver.close()
+
+
+@pytest.fixture(params=UIDS)
+def rig(request):
+    made = Rig(request.param)
+    yield made
+    made.close()
+
+
+GIT = """import os
+os.makedirs('.git/objects', exist_ok=True); os.makedirs('.git/refs', exist_ok=True); os.makedirs('.git/hooks', exist_ok=True)
+open('.git/HEAD', 'w').write('ref: refs/heads/main\\n')
+open('evil', 'w').write('#!/bin/sh\\nid > %(mark)s; id > ran; exit 1\\n'); os.chmod('evil', 0o755)
+open('.git/config', 'w').write('[core]\\n\\trepositoryformatversion = 0\\n\\tfsmonitor = ' + os.path.abspath('evil') + '\\n')
+open('.git/hooks/pre-commit', 'w').write(open('evil').read()); os.chmod('.git/hooks/pre-commit', 0o755)
+"""
+
+
+# ---- led by the folder ----
+
+@pytest.mark.parametrize("words", ["status", "commit"])
+def test_git_in_the_workspace_runs_nothing_on_the_host(rig, words):
+    """core.fsmonitor or a hook in the workspace's .git, run by a tool that is only `git status` (CVE-2026-48124's class)."""
+    rig.tool("git", "command: git\nschema: {positional: [{name: what, type: string}]}\nrecipes: {run: {}}\n")
+    rig.run(GIT % {"mark": rig.mark} + "try:\n    tools.git.run(what=%r)\nexcept Exception as e:\n    out = str(e)" % words)
+    assert not os.path.exists(rig.mark)
+
+
+def test_git_on_the_host_is_not_started_in_the_workspace(rig):
+    """The same with host: true: the tool does not stand in the code's folder."""
+    rig.tool("git", "command: git\nhost: true\nschema: {positional: [{name: what, type: string}]}\nrecipes: {run: {}}\n")
+    rig.run(GIT % {"mark": rig.mark} + "try:\n    tools.git.run(what='status')\nexcept Exception as e:\n    out = str(e)")
+    assert not os.path.exists(rig.mark) and not os.path.exists(os.path.join(rig.work, "ran"))
+
+
+def test_cwd_on_the_host(rig):
+    """Where host: true stands: at the root, in the workspace only by that word, never below it."""
+    for name, cwd in (("a", ""), ("b", "cwd: workspace\n"), ("c", "cwd: sub\n"), ("d", "cwd: /usr\n")):
+        rig.tool(name, "command: pwd\nhost: true\n%sschema: {}\nrecipes: {run: {}}\n" % cwd)
+    assert rig.run("import os; os.symlink('/etc', 'sub'); out = [tools.a.run(), tools.b.run(), tools.d.run()]") == \
+        ["/\n", rig.work + "\n", "/usr\n"]
+    code, words = rig.refusal("tools.c.run()")
+    assert code == "invalid" and "absolute" in words
+
+
+def test_a_link_leads_nowhere(rig):
+    """A link in the workspace to a file of the host, for a tool that reads files of the project."""
+    rig.tool("cat", "command: cat\nschema: {positional: [{name: file, type: string}]}\nrecipes: {show: {}}\n")
+    rig.run("import os\nopen('plain', 'w').write('mine')\nos.symlink(%r, 'link')" % rig.secret)
+    assert rig.run("out = tools.cat.show(file='plain')") == "mine"
+    for name in ("link", rig.secret, "../../" * 9 + rig.secret[1:], "/proc/1/root" + rig.secret, "/etc/shadow"):
+        code, words = rig.refusal("tools.cat.show(file=%r)" % name)
+        assert code == "tool_failed" and "host secret" not in words, (name, words)
+
+
+def test_the_tool_sees_what_the_code_sees(rig):
+    """The same files, the same user, no network, no processes of the host."""
+    rig.tool("sh", "command: sh\n" + SHELL)
+    look = "cat %s 2>&1; ls -A /tmp | wc -l; ls /proc | grep -c '^[0-9]*$'; cat /proc/net/dev | grep -c eth" % rig.secret
+    lines = rig.run("out = tools.sh.run(c=%r + '; true')" % look).split("\n")
+    assert "No such file" in lines[0] and int(lines[2]) <= 6 and lines[3] in ("0", ""), lines
+
+
+def test_no_network(rig):
+    """A tool of a session without a network has none either."""
+    rig.tool("sh", "command: sh\n" + SHELL)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        code = "import socket\ntry:\n socket.create_connection((%r, %d), 5)\n print(\"in\")\nexcept OSError:\n print(\"out\")"
+        text = "python3 -c '%s'" % (code.replace("%r", '"127.0.0.1"') % listener.getsockname()[1])
+        assert rig.run("out = tools.sh.run(c=%r)" % text) == "out\n"
+
+
+# ---- its environment ----
+
+def test_the_environment_is_the_definitions(rig):
+    """The code poisons its environment before the call (CVE-2026-22708): nothing of it arrives, confined or not."""
+    rig.tool("env", "command: env\nenv: {MINE: yes-it-is}\nschema: {}\nrecipes: {run: {}}\n")
+    rig.tool("henv", "command: env\nhost: true\nenv: {MINE: yes-it-is}\nschema: {}\nrecipes: {run: {}}\n")
+    for name in ("env", "henv"):
+        lines = rig.run("""import os
+os.environ.update(GIT_SSH_COMMAND='evil', LD_PRELOAD='/tmp/evil.so', PATH=os.getcwd(), PYTHONSTARTUP='x', BASH_ENV='evil', MINE='no')
+os.putenv('EDITOR', 'evil')
+out = tools.%s.run()""" % name).split()
+        keys = sorted(line.split("=")[0] for line in lines)
+        assert keys == ["HOME", "LANG", "MINE", "PATH"] and "MINE=yes-it-is" in lines, lines
+        assert not any(rig.work in line for line in lines)
+
+
+def test_a_program_planted_in_path(rig):
+    """A folder of PATH that the code can write to, with a program named like the tool's: not run, confined or on the host."""
+    rig.env["PATH"] = "%s/bin:.::%s" % (rig.work, rig.env["PATH"])
+    for name, host in (("a", ""), ("b", "host: true\n")):
+        rig.tool(name, "command: id\n%senv: {PATH: '%s/bin:.::/usr/bin:/bin'}\nschema: {}\nrecipes: {run: {}}\n" % (host, rig.work))
+    got = rig.run("""import os
+os.mkdir('bin')
+for name in ('bin/id', 'id'):
+    open(name, 'w').write('#!/bin/sh\\necho planted\\n'); os.chmod(name, 0o755)
+out = [tools.a.run(), tools.b.run()]""")
+    assert all("planted" not in text and "uid=" in text for text in got), got
+
+
+@pytest.mark.parametrize("host", ["", "host: true\n"])
+@pytest.mark.parametrize("how", ["absolute", "relative", "link"])
+def test_a_program_in_the_workspace_is_refused(rig, how, host):
+    """A definition whose program the code can write: it would get the tool's secrets, or run on the host."""
+    command = {"absolute": rig.work + "/tool", "relative": rig.work + "/../work/tool", "link": os.path.join(rig.folder, "out")}[how]
+    if how == "link":
+        os.symlink(os.path.join(rig.work, "tool"), command)
+    rig.tool("t", "command: %s\n%senv: {TOKEN: '${HOME}'}\nschema: {}\nrecipes: {run: {}}\n" % (command, host))
+    rig.run("import os\nopen('tool', 'w').write('#!/bin/sh\\ntouch %s; echo $TOKEN\\n'); os.chmod('tool', 0o755)" % rig.mark)
+    code, words = rig.refusal("tools.t.run()")
+    assert code == "invalid" and "where the code can write" in words, words
+    assert not os.path.exists(rig.mark)
+
+
+@pytest.mark.parametrize("value", ["-o/tmp/x", "--output=x", "-", "--", "-\u2013x"])
+def test_values_never_become_options(rig, value):
+    """A value that begins with a dash, where the definition allows no options."""
+    rig.tool("cat", "command: cat\nschema: {positional: [{name: file, type: string}]}\nrecipes: {show: {}}\n")
+    assert rig.refusal("tools.cat.show(file=%r)" % value)[0] == "invalid"
+
+
+# ---- what it leaves behind, and what it is given ----
+
+def test_no_descriptors_of_the_host(rig):
+    """Descriptors of the host or the spawner in a tool: sockets, plans, pipes of others."""
+    rig.tool("sh", "command: sh\n" + SHELL)
+    assert rig.run("out = tools.sh.run(c='ls /proc/self/fd')").split() == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize("host", ["", "host: true\n"])
+def test_orphans_end_with_the_tool(rig, host):
+    """A tool that leaves daemons: in other sessions and groups, with closed streams."""
+    marker = "4%d.0625" % os.getpid()
+    rig.tool("sh", "command: sh\n" + host + SHELL)
+    rig.run("out = tools.sh.run(c='setsid sleep %s >/dev/null 2>&1 & (setsid sh -c \"sleep %s & exec sleep %s\" >/dev/null 2>&1 &) ; echo')"
+            % (marker, marker, marker))
+    support.wait_until(lambda: not support.with_argument(marker), "orphans of a tool")
+
+
+def test_a_tool_that_does_not_end_is_ended(rig):
+    """A program that ignores signals and forks, past its timeout."""
+    marker = "5%d.0625" % os.getpid()
+    rig.tool("sh", "command: sh\ntimeout: 0.5\n" + SHELL)
+    code, _ = rig.refusal("tools.sh.run(c='trap \"\" TERM INT HUP; setsid sleep %s & sleep %s')" % (marker, marker))
+    assert code == "tool_timeout"
+    support.wait_until(lambda: not support.with_argument(marker), "a tool that was ended")
+
+
+def test_an_interrupt_ends_the_tool(rig):
+    """The code is interrupted while a confined tool runs: nothing of the tool stays."""
+    marker = "6%d.0625" % os.getpid()
+    rig.tool("sh", "command: sh\n" + SHELL)
+    driver = rig.start()
+    driver.send({"code": "tools.sh.run(c='sleep %s')" % marker})
+    support.wait_until(lambda: support.with_argument(marker), "the tool")
+    driver.process.send_signal(2)
+    assert driver.answer()["error"]
+    support.wait_until(lambda: not support.with_argument(marker), "an interrupted tool")
+
+
+def test_the_folder_is_replaced_while_the_tool_runs(rig):
+    """A folder in the workspace becomes a link to the host's while a tool works in it."""
+    rig.tool("sh", "command: sh\n" + SHELL)
+    got = rig.run("""import os, threading
+os.mkdir('d'); open('d/secret', 'w').write('mine')
+def swap():
+    while not os.path.exists('go'): pass
+    os.rename('d', 'old'); os.symlink(%r, 'd'); open('went', 'w')
+t = threading.Thread(target=swap); t.start()
+out = tools.sh.run(c='cd d && touch ../go && until [ -e ../went ]; do :; done; cat secret; cat ../d/secret 2>/dev/null; true')
+t.join()""" % rig.hidden)
+    assert got == "mine"
+
+
+def test_what_is_hidden_says_so(rig):
+    """A program that the sandbox does not show: not found, and the message names the way out."""
+    path = os.path.join(rig.hidden, "tool")
+    with open(path, "w") as file:
+        file.write("#!/bin/sh\necho on the host\n")
+    os.chmod(path, 0o755)
+    rig.tool("a", "command: %s\nschema: {}\nrecipes: {run: {}}\n" % path)
+    rig.tool("b", "command: %s\nhost: true\nschema: {}\nrecipes: {run: {}}\n" % path)
+    rig.tool("c", "command: id\ncwd: %s\nschema: {}\nrecipes: {run: {}}\n" % rig.hidden)
+    for call in ("tools.a.run()", "tools.c.run()"):
+        code, words = rig.refusal(call)
+        assert code == "tool_failed" and "host: true" in words and "sandbox" in words, words
+    assert rig.run("out = tools.b.run()") == "on the host\n"
+
+
+# ---- paths ----
+
+def path_tool(rig, name, more="", host="", command="cat"):
+    rig.tool(name, "command: %s\n%sschema: {positional: [{name: file, type: path, required: true%s}]}\nrecipes: {show: {}}\n"
+             % (command, host, more))
+
+
+@pytest.mark.parametrize("host", ["", "host: true\n"])
+def test_path_parameters(rig, host):
+    """Every way to lead a path parameter out of its folder, or to something that is no file."""
+    path_tool(rig, "cat", host=host)
+    rig.run("import os\nopen('plain', 'w').write('mine'); os.mkdir('d'); open('d/x', 'w').write('below')\n"
+            "os.symlink(%r, 'link'); os.symlink(%r, 'dlink'); os.symlink('plain', 'inner'); os.symlink('d', 'dinner')" % (rig.secret, rig.hidden))
+    os.mkfifo(os.path.join(rig.work, "fifo"))
+    with socket.socket(socket.AF_UNIX) as unix:
+        here = os.getcwd()
+        os.chdir(rig.work)
+        unix.bind("sock")
+        os.chdir(here)
+    assert rig.run("out = [tools.cat.show(file=f) for f in ('plain', 'd/x', %r)]" % (rig.work + "/plain")) == ["mine", "below", "mine"]
+    for name in ("link", "dlink/secret", "inner", "dinner/x", rig.secret, "/etc/passwd", "../work/plain", "d/../plain", "..", ".", "d",
+                 "fifo", "sock", "/proc/self/environ", "/dev/null", rig.work + "/../work/plain", "nothing", ""):
+        code, words = rig.refusal("tools.cat.show(file=%r)" % name)
+        assert code == "invalid" and "host secret" not in words, (name, code, words)
+    assert rig.refusal("tools.cat.show(file='a\\0b')")[0] == "invalid"
+
+
+def test_path_is_a_string_for_agents(rig):
+    """What a path parameter is, only the host needs to know."""
+    path_tool(rig, "cat")
+    found = [t for t in rig.run("out = tools.list()") if t["name"] == "cat"][0]["callables"][0]["parameters"]
+    assert "str" in json.dumps(found) and "path" not in json.dumps(found), found
+
+
+def test_path_to_write(rig):
+    """mode: w makes a new file below the folder, never through a link, and never one that may be executed."""
+    for name, host in (("a", ""), ("b", "host: true\n")):
+        path_tool(rig, name, more=", mode: w", host=host, command="tee")
+    rig.run("import os\nos.symlink(%r, 'link')\ntools.a.show(file='new-a'); tools.b.show(file='new-b')" % rig.mark)
+    code, _ = rig.refusal("tools.b.show(file='link')")
+    assert code == "invalid" and not os.path.exists(rig.mark)
+    for name in ("new-a", "new-b"):
+        assert os.stat(os.path.join(rig.work, name)).st_mode & 0o7111 == 0
+
+
+def test_path_race(rig):
+    """The file is swapped for a link again and again while the tool reads it on the host."""
+    path_tool(rig, "cat", host="host: true\n")
+    got = rig.run("""import os, threading
+open('a', 'w').write('mine')
+os.symlink(%r, 'b')
+stop = False
+def swap():
+    while not stop:
+        for x, y in (('f', 'a'), ('f', 'b')):
+            try: os.unlink('t')
+            except OSError: pass
+            os.link(y, 't', follow_symlinks=False); os.rename('t', 'f')
+t = threading.Thread(target=swap); t.start()
+out = []
+for _ in range(60):
+    try: out.append(tools.cat.show(file='f'))
+    except Exception as e: out.append(e.code)
+stop = True; t.join()
+out = sorted(set(out))""" % rig.secret)
+    assert set(got) <= {"mine", "invalid"}, got
+
+
+def test_path_under_another_folder(rig):
+    """under: a folder of the host's: on the host only by that word, and never one that the code can write."""
+    path_tool(rig, "a", more=", under: %s" % rig.hidden)
+    path_tool(rig, "b", more=", under: %s" % rig.hidden, host="host: true\n")
+    path_tool(rig, "c", more=", under: %s" % os.path.join(rig.work, "d"), host="host: true\n")
+    rig.run("import os; os.symlink('/etc', 'd')")
+    code, words = rig.refusal("tools.a.show(file='secret')")
+    assert code == "invalid" and "host: true" in words
+    assert rig.run("out = tools.b.show(file='secret')") == "host secret"
+    code, words = rig.refusal("tools.c.show(file='passwd')")
+    assert code == "invalid" and "under: workspace" in words
+
+
+def test_directories_by_path(rig):
+    """directory: true: the tool's way up from there is the sandbox's, not the host's."""
+    path_tool(rig, "ls", more=", directory: true", command="ls")
+    assert rig.run("import os\nos.mkdir('d'); open('d/x', 'w')\nout = tools.ls.show(file='d')") == "x\n"
+    rig.run("os.symlink('/', 'root')")
+    for name in ("root", "..", "/"):
+        assert rig.refusal("tools.ls.show(file=%r)" % name)[0] == "invalid"
+
+
+@pytest.mark.parametrize("bad, words", [
+    ("type: path, under: sub", "absolute path"), ("type: path, mode: x", "r or w"), ("type: string, under: workspace", "for type: path"),
+    ("type: path, directory: maybe", "true or false")])
+def test_definitions_of_paths_are_checked(bad, words):
+    """A definition that could be read two ways is refused, not guessed."""
+    rig = Rig(None)
+    rig.tool("t", "command: cat\nschema: {positional: [{name: file, %s}]}\nrecipes: {show: {}}\n" % bad)
+    done = support.workcell("tools", "check", rig.tools)
+    assert done.status == 1 and words in done.out + done.err, (done.out, done.err)
+
+
+# ---- MCP servers ----
+
+LOOK = "out = tools.s.look(code=%r)"
+
+
+def test_a_server_is_confined(rig):
+    """An MCP server of a sandboxed session reads files of the host, connects, looks at processes."""
+    rig.server()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        for code in ("out = open(%r).read()" % rig.secret, "out = open('/etc/shadow').read()", "out = os.listdir(%r)" % rig.hidden,
+                     "out = socket.create_connection(('127.0.0.1', %d), 5)" % listener.getsockname()[1], "os.kill(%d, 0)" % os.getpid()):
+            assert rig.run(LOOK % code).startswith("error:"), code
+    assert rig.run("open('x', 'w').write('1')\n" + LOOK % "out = os.getcwd() + open('x').read()") == rig.work + "1"
+
+
+def test_listing_tools_starts_no_server_on_the_host(rig):
+    """Servers are started to be asked what they have: that must not be outside either."""
+    rig.tool("s", "type: mcp\ncommand: sh\nargs: ['-c', 'touch %s; exec python3 -c \"$CODE\"']\nenv: {CODE: %s}\n"
+             % (rig.mark, json.dumps(SERVER)))
+    assert [t for t in rig.run("out = tools.list()") if t["name"] == "s"][0]["callables"]
+    assert not os.path.exists(rig.mark)
+
+
+def test_a_server_on_the_host_by_its_word(rig):
+    """host: true in the definition, and then not in the code's folder."""
+    rig.server(more="host: true\n")
+    assert rig.run(LOOK % ("out = os.getcwd() + open(%r).read()" % rig.secret)) == "/host secret"
+
+
+def test_a_server_in_the_workspace_is_refused(rig):
+    """A server whose program the code can write gets the definition's secrets."""
+    rig.tool("s", "type: mcp\ncommand: %s/server\nenv: {TOKEN: secret}\n" % rig.work)
+    rig.run("import os\nopen('server', 'w').write('#!/bin/sh\\necho $TOKEN > stolen\\n'); os.chmod('server', 0o755)")
+    code, words = rig.refusal("tools.s.look(code='')")
+    assert "where the code can write" in words and not os.path.exists(os.path.join(rig.work, "stolen")), (code, words)
+
+
+def test_a_server_ends_with_its_session(rig):
+    """What a confined server leaves behind is gone with it."""
+    marker = "7%d.0625" % os.getpid()
+    rig.server()
+    rig.run(LOOK % ("import subprocess; out = subprocess.Popen(['setsid', 'sleep', '%s']).pid" % marker))
+    support.wait_until(lambda: support.with_argument(marker), "what the server started")
+    rig.driver.close()
+    rig.driver = None
+    support.wait_until(lambda: not support.with_argument(marker), "what a server left behind")
+
+
+def test_a_client_cannot_ask_for_the_host():
+    """register_mcp_server with host: true, by an agent whose code is sandboxed."""
+    rig = Rig(None)
+    lines = [{"jsonrpc": "2.0", "id": 1, "method": "initialize",
+              "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}},
+             {"jsonrpc": "2.0", "method": "notifications/initialized"},
+             {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "register_mcp_server", "arguments": {
+                 "server_name": "x", "server_params": {"command": "touch", "args": [rig.mark], "host": True}}}}]
+    done = subprocess.run([support.BIN, "mcp", "--executor", "sandbox", "--python", "/usr/bin/python3", "--base", rig.folder, "--cwd", rig.work],
+                          input="".join(json.dumps(line) + "\n" for line in lines), capture_output=True, text=True,
+                          timeout=support.DEADLINE, env=support.host_environment())
+    answer = [json.loads(line) for line in done.stdout.splitlines() if json.loads(line).get("id") == 2]
+    assert answer and ("error" in answer[0] or answer[0]["result"]["isError"]), (done.stdout, done.stderr)
+    assert not os.path.exists(rig.mark)
