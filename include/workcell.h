@@ -297,6 +297,13 @@ struct cell_answer {
 CELL_API int cell_space_call_ex(struct cell_space *space, const char *method, const char *args_json, const void *raw,
 				size_t raw_size, struct cell_answer *ret_answer, struct cell_error *err);
 CELL_API void cell_answer_finish(struct cell_answer *answer);
+/*
+ * Operations that belong to no session are recorded in this session's audit log, and its policy sees them: a rule can deny what the
+ * program does itself where it names the principal "host"; nobody is asked, since the program is who would answer.  policy, gate and
+ * audit of the options are used; both must outlive the space.
+ */
+struct cell_session_options;
+CELL_API int cell_space_guard(struct cell_space *space, const struct cell_session_options *session, struct cell_error *err);
 
 /*
  * For operations that may have to be stopped, from another thread.  Cancelling ends the one that is under way with it
@@ -422,11 +429,12 @@ enum cell_decision { CELL_DENY, CELL_ASK, CELL_ALLOW };
 /* A call that is to be decided on.  NULL: it has none. */
 struct cell_policy_subject {
 	size_t size;              /* sizeof(struct cell_policy_subject) */
-	const char *kind;         /* "tool", "shell", "install", "workflow"; NULL: "tool" */
+	const char *kind;         /* "tool", "shell", "install", "remove", "workflow", "artifact", "server"; NULL: "tool" */
 	const char *tool;
 	const char *callable;
 	const char *adapter;      /* "cli", "http", ... */
 	const char *args_json;    /* a JSON object; NULL: no arguments */
+	const char *principal;    /* who asks: "code", "mcp", "http", "host"; NULL: "code" */
 };
 #define CELL_POLICY_SUBJECT_INIT { .size = sizeof(struct cell_policy_subject) }
 
@@ -611,13 +619,15 @@ struct cell_mime_part {
 struct cell_call_info {
 	uint64_t id;             /* of the session's requests; never used twice */
 	const char *request_id;  /* the same, unique among all sessions */
-	const char *kind;        /* "tool", "shell", "install", "workflow"; "question": an MCP server asks a person */
-	const char *tool;        /* "curl"; "shell" or "shell_magic"; "deps"; "workflows" */
+	const char *kind;        /* "tool", "shell", "install", "remove", "workflow", "artifact", "server"; "question": an MCP server asks a person */
+	const char *tool;        /* "curl"; "shell" or "shell_magic"; "deps"; "workflows"; "artifacts"; "tools" */
 	const char *callable;    /* "get"; "" when the tool itself is called */
 	const char *adapter;     /* "cli", "http", "host", "mcp"; "kernel" for shell commands; "space" */
 	const char *session_id;
 	const char *args;        /* a JSON object, complete: exactly what runs; question: {"message", "requestedSchema", ...} */
 	size_t args_size;
+	const char *principal;   /* who asks: "code", "mcp" or "http" (a client), "host" (the program itself) */
+	void *client;            /* that cell_session_call() was given; else NULL */
 };
 
 struct cell_event {
@@ -687,7 +697,7 @@ struct cell_session_options {
 	void *event_arg;
 	struct cell_space *space; /* tools and storage for the code; NULL: none; must outlive the session */
 	const struct cell_policy *policy; /* what is allowed, asked for, denied; NULL: all is allowed; must outlive it */
-	unsigned gate;            /* CELL_GATE_*: what the policy is asked about; 0: all for one that was read, tools for cell_policy_of() */
+	unsigned gate;            /* CELL_GATE_*: what the policy is asked about; 0: all for one that was read, all but artifacts for cell_policy_of() */
 	int64_t approval_timeout_ms; /* unanswered is rejected; -1: waits for ever; default 60000 */
 	int approval_stops_clock; /* 1: while an approval is waited for, the run's timeout stands still; default 0 */
 	int require_shell_escape; /* 1: processes are started by `!cmd` and its like only; a guard rail, no wall */
@@ -739,12 +749,15 @@ struct cell_session_options {
 #define CELL_GATE_TOOLS 1u
 #define CELL_GATE_SHELL 2u     /* !cmd, %%bash and their like */
 #define CELL_GATE_INSTALLS 4u  /* deps.add, deps.sync */
-#define CELL_GATE_WORKFLOWS 8u /* workflows.create */
+#define CELL_GATE_WORKFLOWS 8u /* workflows.create, workflows.delete */
 /*
  * What MCP servers ask a person (elicitation) waits for cell_session_answer() too: kind "question".  Needs no policy; a
  * policy that can ask brings it along.  Without it questions go to cell_space_on_tool_event(), or are declined.
  */
 #define CELL_GATE_QUESTIONS 16u
+#define CELL_GATE_REMOVES 32u   /* deps.remove */
+#define CELL_GATE_ARTIFACTS 64u /* artifacts.save, artifacts.delete */
+#define CELL_GATE_SERVERS 128u  /* an MCP server is registered */
 
 /*
  * Are these options good?  Nothing is started.  is_open: a listener on this machine asks for no token; refused where calls may
@@ -824,6 +837,15 @@ struct cell_approval_answer {
 	const int *look_end;
 };
 #define CELL_APPROVAL_ANSWER_INIT { .size = sizeof(struct cell_approval_answer) }
+
+/*
+ * An operation for a client of the session that is not its code, say an agent that speaks MCP: it passes what a call of the code passes
+ * (policy, approval, audit) and has no more trust than the executor gives to code.  Else as cell_space_call_with().  name: the client's, for
+ * the audit log, or NULL; client: comes back in the events about the call.  The session must have a space.
+ */
+CELL_API int cell_session_call(struct cell_session *session, const char *name, void *client, const char *method, const char *args_json,
+			       const void *raw, size_t raw_size, struct cell_canceller *canceller, struct cell_answer *ret_answer,
+			       struct cell_error *err);
 
 /*
  * Answers one request, or with id 0 all that wait.  A request that was answered, has expired or is gone:
@@ -938,6 +960,7 @@ struct cell_mcp_server_options {
 	const char *temp_dir;       /* for output that is longer than an answer; NULL: /tmp */
 	int64_t grace_ms;           /* how long calls under way may take to end when the server does; default 2000 */
 	int zygote_per_session;     /* 1: no two clients share a zygote, see zygote_owner of cell_session_options */
+	int allow_register;         /* 1: register_mcp_server is offered: the agent names programs that are run here; default 0 */
 };
 #define CELL_MCP_SERVER_OPTIONS_INIT                                              \
 	{ .size = sizeof(struct cell_mcp_server_options), .storage = 1, .runtime_deps = 1, .grace_ms = 2000 }

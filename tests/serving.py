@@ -13,7 +13,7 @@ import support
 
 TOKEN = "t0ken-of-the-tests"
 TOKENS = """tokens:
-  - {name: all, token: t0ken-of-the-tests, scopes: [run, read, admin]}
+  - {name: all, token: t0ken-of-the-tests, scopes: [run, read, admin, approve]}
   - {name: alice, token: t0ken-of-alice, scopes: [run, read]}
   - {name: bob, token: t0ken-of-bob}
   - {name: reader, token: t0ken-of-the-reader, scopes: [read]}

@@ -1,6 +1,7 @@
 #include "calls/principal.h"
 
 #include <stdio.h>
+#include <string.h>
 
 const struct cell__principal cell__principal_host = { .kind = CELL__PRINCIPAL_HOST, .trusted = true };
 
@@ -15,9 +16,18 @@ bool cell__principal_is_trusted(const struct cell__principal *principal)
 	return principal && principal->kind && principal->trusted;
 }
 
+static const char *const words[] = { [CELL__PRINCIPAL_NONE] = "nobody", [CELL__PRINCIPAL_HOST] = "host", [CELL__PRINCIPAL_CODE] = "code",
+				     [CELL__PRINCIPAL_HTTP] = "http", [CELL__PRINCIPAL_MCP] = "mcp" };
+
 const char *cell__principal_word(const struct cell__principal *principal)
 {
-	static const char *const words[] = { [CELL__PRINCIPAL_HOST] = "host", [CELL__PRINCIPAL_CODE] = "code",
-					     [CELL__PRINCIPAL_HTTP] = "http", [CELL__PRINCIPAL_MCP] = "mcp" };
-	return principal && principal->kind ? words[principal->kind] : "nobody";
+	return words[principal ? principal->kind : CELL__PRINCIPAL_NONE];
+}
+
+enum cell__principal_kind cell__principal_kind_of(const char *word)
+{
+	enum cell__principal_kind kind = CELL__PRINCIPAL_MCP;
+	while (kind != CELL__PRINCIPAL_NONE && strcmp(words[kind], word) != 0)
+		kind--;
+	return kind;
 }

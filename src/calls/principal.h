@@ -15,7 +15,8 @@
 #include <stddef.h>
 
 enum cell__principal_kind {
-	CELL__PRINCIPAL_HOST = 1, /* the program that links the library, and its person */
+	CELL__PRINCIPAL_NONE,
+	CELL__PRINCIPAL_HOST, /* the program that links the library, and its person */
 	CELL__PRINCIPAL_CODE,     /* of a session */
 	CELL__PRINCIPAL_HTTP,     /* a client of the session server */
 	CELL__PRINCIPAL_MCP,      /* a client of the MCP server: an agent */
@@ -36,5 +37,7 @@ void cell__principal_init(struct cell__principal *principal, enum cell__principa
 bool cell__principal_is_trusted(const struct cell__principal *principal);
 /* "host", "code", "http", "mcp". */
 const char *cell__principal_word(const struct cell__principal *principal);
+/* 0: there is no such word. */
+enum cell__principal_kind cell__principal_kind_of(const char *word);
 
 #endif

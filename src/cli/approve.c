@@ -38,8 +38,7 @@
 int cell__cli_gate_open(const struct cell_cli_gate_flags *flags, struct cell_cli_host *host,
 			struct cell_session_options *options, struct cell_error *err)
 {
-	unsigned more = (flags->shell ? CELL_GATE_SHELL : 0) | (flags->installs ? CELL_GATE_INSTALLS : 0) |
-			(flags->workflows ? CELL_GATE_WORKFLOWS : 0);
+	bool more = flags->shell || flags->installs || flags->workflows; /* --approve means these too */
 
 	if (flags->policy && flags->approve)
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "--policy and --approve: give one of them");
@@ -61,12 +60,11 @@ int cell__cli_gate_open(const struct cell_cli_gate_flags *flags, struct cell_cli
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "--approve-* wants to know how: give --approve ask or deny, or --policy");
 	options->policy = host->policy;
 	options->audit = host->audit;
-	options->gate = more && !flags->policy ? more | CELL_GATE_TOOLS : 0;
 	options->approval_timeout_ms = flags->approval_timeout_ms;
 	options->approval_stops_clock = flags->stops_clock;
 	options->require_shell_escape = flags->shell_escape;
 	options->restore_cwd = flags->restore_cwd;
-	return 0;
+	return host->space ? cell_space_guard(host->space, options, err) : 0;
 }
 
 void cell__cli_gate_close(struct cell_cli_host *host)

@@ -403,15 +403,15 @@ void cell__cli_fill_limits(const struct cell_cli_container_flags *flags, const c
 	  CELL_FLAG_BYTES, CELL_CLI_AT(at, max_output_bytes) },                           \
 	{ 0, "pool", "N", "idle kernels kept ready",                                      \
 	  CELL_FLAG_COUNT, CELL_CLI_AT(at, pool) },                                       \
-	{ 0, "approve", "HOW", "tool calls: auto, ask or deny (default auto)",            \
+	{ 0, "approve", "HOW", "what changes anything but artifacts: auto, ask or deny (default auto)",            \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.approve) },                              \
 	{ 0, "policy", "FILE", "rules that allow, ask for or deny calls",                 \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, gate.policy) },                               \
-	{ 0, "approve-shell", NULL, "also shell commands: !cmd, %%bash and their like",   \
+	{ 0, "approve-shell", NULL, "shell commands: as --approve says (it means them anyway)",   \
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.shell) },                                \
-	{ 0, "approve-installs", NULL, "also package installs",                           \
+	{ 0, "approve-installs", NULL, "package installs: likewise",                           \
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.installs) },                             \
-	{ 0, "approve-workflows", NULL, "also the creation of workflows",                 \
+	{ 0, "approve-workflows", NULL, "workflows: likewise",                 \
 	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, gate.workflows) },                            \
 	{ 0, "approval-timeout", "SEC", "unanswered is rejected after this long (0: never)", \
 	  CELL_FLAG_SECONDS, CELL_CLI_AT(at, gate.approval_timeout_ms) },                 \

@@ -25,7 +25,7 @@ struct mcp_flags {
 	struct cell_cli_session_flags session;
 	struct cell_cli_list origins, hosts;
 	const char *root, *listen, *token_file;
-	bool auth_disabled, no_sync_deps;
+	bool auth_disabled, no_sync_deps, allow_register;
 };
 
 static const struct cell_cli_flag mcp_flag_table[] = {
@@ -41,6 +41,8 @@ static const struct cell_cli_flag mcp_flag_table[] = {
 	  CELL_FLAG_LIST, offsetof(struct mcp_flags, origins) },
 	{ 0, "allow-host", "HOST", "a further value of the Host header, as behind a proxy; may be repeated", CELL_FLAG_LIST,
 	  offsetof(struct mcp_flags, hosts) },
+	{ 0, "allow-register", NULL, "offer register_mcp_server: the agent names a program that is run on this machine, or a URL",
+	  CELL_FLAG_SWITCH, offsetof(struct mcp_flags, allow_register) },
 	{ 0, "no-sync-deps", NULL, "do not first install what requirements.txt names and is not there", CELL_FLAG_SWITCH,
 	  offsetof(struct mcp_flags, no_sync_deps) },
 	{ 0, "log-level", "LEVEL", "tell on stderr what goes on: debug, info, warning, error or critical (default: nothing)",
@@ -282,6 +284,7 @@ static int serve(struct mcp_flags *flags, struct cell_cli_host *host, const stru
 	options.space = host->space;
 	options.session = &session->options;
 	options.storage = cell__cli_has_storage(&flags->session.space);
+	options.allow_register = flags->allow_register;
 	options.runtime_deps = !flags->session.space.no_runtime_deps;
 	/* A workspace is what all clients of such a server share. */
 	if (cell__cli_zygote_per(&flags->session, &zygote_per, err) < 0)

@@ -15,6 +15,7 @@
 
 struct policy_flags {
 	const char *kind;
+	const char *principal;
 	const char *tool;
 	const char *adapter;
 	const char *args;
@@ -24,8 +25,10 @@ struct policy_flags {
 static const struct cell_cli_flag policy_flag_table[] = {
 	{ 0, "json", NULL, "the answer as JSON on one line", CELL_FLAG_SWITCH, offsetof(struct policy_flags, json) },
 	{ 0, "tool", "NAME", "test: TOOL or TOOL.CALLABLE", CELL_FLAG_STRING, offsetof(struct policy_flags, tool) },
-	{ 0, "kind", "KIND", "test: tool, shell, install or workflow (default tool)", CELL_FLAG_STRING,
+	{ 0, "kind", "KIND", "test: tool, shell, install, remove, workflow, artifact or server (default tool)", CELL_FLAG_STRING,
 	  offsetof(struct policy_flags, kind) },
+	{ 0, "principal", "WHO", "test: who asks: code, mcp, http or host (default code)", CELL_FLAG_STRING,
+	  offsetof(struct policy_flags, principal) },
 	{ 0, "adapter", "NAME", "test: what serves the tool: cli, http, ...", CELL_FLAG_STRING,
 	  offsetof(struct policy_flags, adapter) },
 	{ 0, "args", "JSON", "test: the arguments as an object (default {})", CELL_FLAG_STRING,
@@ -126,6 +129,7 @@ static int run_test(const void *values, struct cell_space *space, const struct c
 	subject.tool = tool;
 	subject.callable = dot;
 	subject.adapter = flags->adapter;
+	subject.principal = flags->principal;
 	subject.args_json = flags->args;
 	status = cell_policy_load(file, &policy, err);
 	if (!status)

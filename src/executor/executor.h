@@ -198,6 +198,8 @@ struct cell__executor {
 /* NULL past the end. */
 const struct cell__executor *cell__executor_at(size_t i);
 const struct cell__executor *cell__executor_find(const char *name);
+/* False: what its code, or who lets it run code, asks for must not run programs of their choice on this machine. */
+bool cell__executor_is_trusted(const struct cell__executor *executor);
 /* Refuses what this executor cannot give, and what is for another.  Any thread. */
 int cell__executor_check(const struct cell__executor *executor, const struct cell_session_options *opts, struct cell_error *err);
 

@@ -64,3 +64,8 @@ int cell__executor_check(const struct cell__executor *executor, const struct cel
 	}
 	return executor->check ? executor->check(opts, err) : 0;
 }
+
+bool cell__executor_is_trusted(const struct cell__executor *executor)
+{
+	return !executor->untrusted && !executor->calls_there;
+}

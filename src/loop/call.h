@@ -35,6 +35,7 @@ static inline void cell__bulk_unref(struct cell__bulk *bulk)
 		bulk->release(bulk);
 }
 
+struct cell__operation;
 struct cell__principal;
 
 struct cell__call {
@@ -45,7 +46,9 @@ struct cell__call {
 	size_t raw_size;
 	struct cell__bulk *bulk; /* where args may place data; NULL: nowhere.  A handler that works elsewhere takes a reference */
 	const char *session_id;
+	const struct cell__operation *operation; /* the row of the method (calls/table.h); set when it is submitted */
 	const struct cell__principal *principal; /* who asks (calls/principal.h); lives as long as the call */
+	void *client; /* the asker's own, for events about the call (cell_session_call()) */
 	/* the answer: one of these, once; result is taken over, raw is copied */
 	void (*answer)(struct cell__call *call, json_t *result, const void *raw, size_t raw_size);
 	/* The same with the result as JSON text; an asker need not have it. */

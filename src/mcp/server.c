@@ -283,6 +283,7 @@ static void handle_initialize(struct cell__mcp_peer *peer, struct cell__mcp_unit
 			      const json_t *params)
 {
 	const char *asked = json_string_value(json_object_get(params, "protocolVersion"));
+	const char *client = json_string_value(json_object_get(json_object_get(params, "clientInfo"), "name"));
 	const json_t *elicitation = json_object_get(json_object_get(params, "capabilities"), "elicitation");
 
 	if (!asked) {
@@ -299,6 +300,7 @@ static void handle_initialize(struct cell__mcp_peer *peer, struct cell__mcp_unit
 			peer->version = versions[i];
 	}
 	peer->initialized = true;
+	snprintf(peer->client, sizeof(peer->client), "%s", client ? client : "");
 	peer->batches = !strcmp(peer->version, BATCH_VERSION);
 	pthread_mutex_lock(&peer->out_lock);
 	/* Since 2025-11-25 a client may be able to show pages only; {} means forms. */
@@ -550,7 +552,7 @@ int cell__mcp_peer_destroy(struct cell__mcp_peer *peer, struct cell_error *err)
 	pthread_cond_broadcast(&peer->changed);
 	pthread_mutex_unlock(&peer->lock);
 	if (peer->has_thread)
-		pthread_join(peer->thread, NULL); /* closes the session */
+		pthread_join(peer->thread, NULL);
 	peer->has_thread = false;
 	pthread_mutex_lock(&peer->out_lock);
 	peer->elicits = false; /* from now on none is asked */
@@ -564,6 +566,7 @@ int cell__mcp_peer_destroy(struct cell__mcp_peer *peer, struct cell_error *err)
 	pthread_mutex_unlock(&peer->lock);
 	if (status < 0)
 		return -1;
+	cell_session_close(peer->session);
 	pthread_mutex_lock(&peer->server->lock);
 	for (at = &peer->server->peers; *at && *at != peer; at = &(*at)->next)
 		;

@@ -13,7 +13,7 @@
  * Threads.  The transport's thread feeds a peer with what came in, and never waits for a call:
  *
  *     transport ── feed ──┬── queue ──▶ the peer's cell thread ── cell_session_start() ──▶ engine's thread ── events ──┐
- *                         └── one thread a call ── cell_space_call_ex()                                                │
+ *                         └── one thread a call ── cell_session_call()                                                 │
  *     transport ◀── sink ── answers, progress, log, elicitations ◀─────────────────────────────────────────────────────┘
  *
  * peer->lock guards calls and session and may be held while the engine is waited for; so the engine's thread never takes it.
@@ -112,6 +112,9 @@ struct cell__mcp_peer {
 	pthread_t thread;
 	bool has_thread, stopping;
 	bool initialized, batches;
+	bool opened;            /* the session was opened, or could not be: open_error */
+	struct cell_error open_error;
+	char client[64];        /* its name, as it said */
 	const char *version;
 
 	pthread_mutex_t out_lock;
@@ -147,6 +150,7 @@ struct cell__mcp_tool {
 #define CELL_MCP_DESTRUCTIVE 8u
 #define CELL_MCP_IDEMPOTENT 16u
 #define CELL_MCP_OPEN_WORLD 32u
+#define CELL_MCP_REGISTER 64u   /* offered with allow_register */
 
 /* server.c */
 struct cell__mcp_peer *cell__mcp_peer_create(struct cell_mcp_server *server, const struct cell__mcp_sink *sink,
@@ -183,6 +187,8 @@ unsigned cell__mcp_access(const struct cell_mcp_http_options *opts, const unsign
 bool cell__mcp_event_id(const char *text, uint64_t *ret_stream, uint64_t *ret_event);
 
 /* server_cells.c */
+/* Waits until the session is there; NULL: it could not be opened, or the peer goes.  Any thread but the cells'. */
+struct cell_session *cell__mcp_session(struct cell__mcp_peer *peer, struct cell_error *err);
 void *cell__mcp_cells_main(void *peer);
 /* The answer of a client that was asked; NULL: there was an error. */
 void cell__mcp_cells_approval(struct cell__mcp_peer *peer, uint64_t approval, const json_t *result);

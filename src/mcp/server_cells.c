@@ -1,5 +1,6 @@
 /*
- * The session of a peer.  One thread opens it, runs the cells that were queued in their order, and closes it.
+ * The session of a peer.  One thread opens it and runs the cells that were queued in their order; it is closed with the peer, when no
+ * operation uses it any more.
  *
  *     queued ──▶ given to the session (peer->running) ──▶ result ──▶ answered
  *        └── cancelled: never runs      └── cancelled: interrupted, its result is thrown away
@@ -88,7 +89,8 @@ static json_t *approval_form(const struct cell_event *event, struct cell_error *
 	if (cell_shown_args(call->args, call->args_size, CELL_SHOWN_MARKDOWN, &args, err) < 0)
 		return NULL;
 	if (!tool || !callable || !adapter || !words ||
-	    cell__buf_printf(&text, "The code wants to use %s %s%s%s (%s) with these arguments:\n%s", call->kind, tool,
+	    cell__buf_printf(&text, "%s wants to use %s %s%s%s (%s) with these arguments:\n%s", call->client ? "The agent" : "The code",
+			     call->kind, tool,
 			     *callable ? "." : "", callable, adapter, args) < 0 ||
 	    (*words && cell__buf_printf(&text, "\n\nThe policy says: %s", words) < 0)) {
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
@@ -281,6 +283,9 @@ static void handle_event(void *arg, const struct cell_event *event)
 	pthread_mutex_lock(&peer->out_lock);
 	job = peer->current;
 	pthread_mutex_unlock(&peer->out_lock);
+	/* A call of the client itself: it waits for that, and so its job is there. */
+	if (event->call && event->call->client)
+		job = event->call->client;
 	/* The job stays until we have given it its result, and that is the last event. */
 	stream = job ? job->unit->stream : NULL;
 	switch (event->type) {
@@ -312,6 +317,31 @@ static void handle_event(void *arg, const struct cell_event *event)
 
 /* ---- the thread --------------------------------------------------------------------------- */
 
+struct cell_session *cell__mcp_session(struct cell__mcp_peer *peer, struct cell_error *err)
+{
+	struct cell_session *session;
+
+	pthread_mutex_lock(&peer->lock);
+	while (!peer->session && !peer->opened && !peer->stopping)
+		pthread_cond_wait(&peer->changed, &peer->lock);
+	session = peer->stopping ? NULL : peer->session;
+	*err = peer->open_error;
+	if (!session && !err->code)
+		cell_fail(err, CELL_E_CLOSED, 0, "the client is gone");
+	pthread_mutex_unlock(&peer->lock);
+	return session;
+}
+
+/* Tells those who wait for the session. */
+static void tell_opened(struct cell__mcp_peer *peer, const struct cell_error *err)
+{
+	pthread_mutex_lock(&peer->lock);
+	peer->opened = true;
+	peer->open_error = err ? *err : (struct cell_error){ 0 };
+	pthread_cond_broadcast(&peer->changed);
+	pthread_mutex_unlock(&peer->lock);
+}
+
 static int open_session(struct cell__mcp_peer *peer, struct cell_error *err)
 {
 	struct cell_session_options options = peer->server->session;
@@ -330,11 +360,14 @@ static int open_session(struct cell__mcp_peer *peer, struct cell_error *err)
 	if (peer->elicits)
 		options.gate |= CELL_GATE_QUESTIONS;
 	pthread_mutex_unlock(&peer->out_lock);
-	if (cell_session_open(peer->server->engine, &options, &session, err) < 0)
+	if (cell_session_open(peer->server->engine, &options, &session, err) < 0) {
+		tell_opened(peer, err);
 		return -1;
+	}
 	pthread_mutex_lock(&peer->lock);
 	peer->session = session;
 	pthread_mutex_unlock(&peer->lock);
+	tell_opened(peer, NULL);
 	return 0;
 }
 
@@ -443,7 +476,7 @@ void *cell__mcp_cells_main(void *arg)
 		if (job)
 			work(peer, job);
 		else
-			open_session(peer, NULL); /* the first cell says what is wrong, if anything is */
+			open_session(peer, &(struct cell_error){ 0 }); /* the first cell says what is wrong, if anything is */
 		warmed = true;
 		pthread_mutex_lock(&peer->lock);
 	}
@@ -454,6 +487,5 @@ void *cell__mcp_cells_main(void *arg)
 		pthread_mutex_lock(&peer->lock);
 	}
 	pthread_mutex_unlock(&peer->lock);
-	cell_session_close(peer->session);
 	return NULL;
 }

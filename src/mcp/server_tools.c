@@ -28,7 +28,10 @@ static int call(struct cell__mcp_job *job, const char *method, json_t *args, con
 	json_decref(args);
 	if (!text)
 		return fail(message, "memory is gone");
-	if (cell_space_call_with(job->peer->server->opts.space, method, text, raw, raw_size, job->canceller, &answer, &err) < 0) {
+	struct cell_session *session = cell__mcp_session(job->peer, &err);
+
+	/* The client is an agent: what it asks for passes what its code's calls pass. */
+	if (!session || cell_session_call(session, job->peer->client, job, method, text, raw, raw_size, job->canceller, &answer, &err) < 0) {
 		cell__buf_printf(message, "%s: ", cell_code_word(err.code));
 		cell__buf_add_str(message, answer.message ? answer.message : err.msg);
 	} else {
@@ -325,23 +328,20 @@ static int register_mcp_server(struct cell__mcp_job *job, const json_t *args, st
 			       struct cell__buf *message)
 {
 	const char *name = json_string_value(json_object_get(args, "server_name"));
-	CELL_AUTO_FREE char *params = json_dumps(json_object_get(args, "server_params"), JSON_COMPACT);
-	struct cell_space *space = job->peer->server->opts.space;
-	json_t *schema, *report = NULL;
+	json_t *schema, *report = NULL, *done;
 	struct cell_error err;
 
-	if (!params)
-		return fail(message, "memory is gone");
 	/* Only a definition on the host may take a server out of the sandbox of the code that uses it. */
 	if (json_object_get(json_object_get(args, "server_params"), "host"))
 		return fail(message, "invalid: \"host\" cannot be given here, only in a definition in the tools' folder");
-	if (cell_space_add_mcp(space, name, params, &err) < 0) {
-		cell__buf_printf(message, "%s: %s", cell_code_word(err.code), err.msg);
+	if (call(job, "tools.register", json_pack("{s:s, s:O}", "name", name, "params", json_object_get(args, "server_params")), NULL, 0,
+		 &done, NULL, message) < 0)
 		return -1;
-	}
+	json_decref(done);
 	/* Asking what it has starts it. */
 	if (call(job, "tools.schema", json_pack("{s:s}", "name", name), NULL, 0, &schema, NULL, message) < 0) {
-		cell_space_remove_mcp(space, name, NULL);
+		/* The program itself takes back what it added. */
+		cell_space_remove_mcp(job->peer->server->opts.space, name, NULL);
 		return -1;
 	}
 	/* Without a package tools.<server_name>.<tool>() works all the same. */
@@ -425,7 +425,7 @@ static const struct cell__mcp_tool table[] = {
 		 "\"server_name\",\"server_params\""),
 	  ANSWER("\"result\":" STRINGS ",\"package\":{\"type\":[\"string\",\"null\"],\"description\":\"Its name under mcptools\"},"
 		 "\"problems\":" STRINGS, "\"result\""),
-	  CELL_MCP_OPEN_WORLD, register_mcp_server },
+	  CELL_MCP_OPEN_WORLD | CELL_MCP_REGISTER, register_mcp_server },
 	{ "list_workflows", "List workflows", "The workflows that are kept: Python functions for code to use again.", OBJECT("", ""),
 	  LIST_OF(WORKFLOW_ITEM), CELL_MCP_STORAGE | CELL_MCP_READ_ONLY, list_workflows },
 	{ "search_workflows", "Search workflows", "Workflows that fit a description of what is to be done, best first.",
@@ -475,7 +475,7 @@ static const struct cell__mcp_tool table[] = {
 static bool is_offered(const struct cell__mcp_tool *tool, const struct cell_mcp_server_options *opts)
 {
 	return (!(tool->flags & (CELL_MCP_STORAGE | CELL_MCP_DEPS)) || opts->storage) &&
-	       (!(tool->flags & CELL_MCP_DEPS) || opts->runtime_deps);
+	       (!(tool->flags & CELL_MCP_DEPS) || opts->runtime_deps) && (!(tool->flags & CELL_MCP_REGISTER) || opts->allow_register);
 }
 
 const struct cell__mcp_tool *cell__mcp_tools_find(const struct cell_mcp_server_options *opts, const char *name)

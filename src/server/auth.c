@@ -66,7 +66,7 @@ static int hash_token(const char *text, size_t size, struct cell__token *token, 
 
 static int single_token(const char *text, size_t size, struct cell__tokens *tokens, struct cell_error *err)
 {
-	struct cell__token token = { .name = "token", .scopes = CELL_SCOPE_READ | CELL_SCOPE_RUN | CELL_SCOPE_ADMIN };
+	struct cell__token token = { .name = "token", .scopes = CELL_SCOPE_READ | CELL_SCOPE_RUN | CELL_SCOPE_ADMIN | CELL_SCOPE_APPROVE };
 
 	while (size && strchr(" \t\r\n", text[size - 1]))
 		size--;
@@ -113,13 +113,14 @@ static unsigned read_scopes(struct cell__loader *loader, const struct cell__yaml
 	static const struct {
 		const char *word;
 		unsigned scope;
-	} words[] = { { "read", CELL_SCOPE_READ }, { "run", CELL_SCOPE_RUN }, { "admin", CELL_SCOPE_ADMIN } };
+	} words[] = { { "read", CELL_SCOPE_READ }, { "run", CELL_SCOPE_RUN }, { "admin", CELL_SCOPE_ADMIN },
+		      { "approve", CELL_SCOPE_APPROVE } };
 	unsigned scopes = 0;
 
 	if (!list)
 		return CELL_SCOPE_READ | CELL_SCOPE_RUN;
 	if (list->kind != CELL_YAML_SEQUENCE || !list->count) {
-		cell__load_problem(loader, list, "scopes is a list of read, run, admin");
+		cell__load_problem(loader, list, "scopes is a list of read, run, admin, approve");
 		return 0;
 	}
 	for (size_t i = 0; i < list->count; i++) {
@@ -128,7 +129,7 @@ static unsigned read_scopes(struct cell__loader *loader, const struct cell__yaml
 		for (size_t w = 0; list->items[i]->kind == CELL_YAML_SCALAR && w < sizeof(words) / sizeof(words[0]); w++)
 			found |= strcmp(words[w].word, list->items[i]->text) ? 0 : words[w].scope;
 		if (!found)
-			cell__load_problem(loader, list->items[i], "a scope is read, run or admin");
+			cell__load_problem(loader, list->items[i], "a scope is read, run, admin or approve");
 		scopes |= found;
 	}
 	return scopes;
@@ -301,6 +302,7 @@ unsigned cell__auth_check(struct cell_server *server, const char *header, const 
 	bool locked;
 
 	if (server->opts.auth_disabled) {
+		/* Not `approve`: nothing tells the code of a session, which may reach this port, from a person. */
 		*ret_token = (struct cell__token){ .name = "anybody", .scopes = CELL_SCOPE_READ | CELL_SCOPE_RUN | CELL_SCOPE_ADMIN };
 		return 0;
 	}

@@ -342,7 +342,7 @@ static bool check_client(struct cell__request *request, unsigned scope)
 		cell__answer_fail(request, status, CELL_E_AUTH, "%s", words);
 	else if (!(request->who.scopes & scope))
 		cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN, "the token \"%s\" does not have the scope \"%s\"",
-				  request->who.name, scope == CELL_SCOPE_ADMIN ? "admin" : scope == CELL_SCOPE_RUN ? "run" : "read");
+				  request->who.name, scope == CELL_SCOPE_APPROVE ? "approve" : scope == CELL_SCOPE_ADMIN ? "admin" : scope == CELL_SCOPE_RUN ? "run" : "read");
 	else
 		return true;
 	return false;

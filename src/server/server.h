@@ -43,7 +43,7 @@ struct cell__workspace;
 
 /* ---- routes (route.c, table.c) ---- */
 
-enum cell__scope { CELL_SCOPE_OPEN = 0, CELL_SCOPE_READ = 1, CELL_SCOPE_RUN = 2, CELL_SCOPE_ADMIN = 4 };
+enum cell__scope { CELL_SCOPE_OPEN = 0, CELL_SCOPE_READ = 1, CELL_SCOPE_RUN = 2, CELL_SCOPE_ADMIN = 4, CELL_SCOPE_APPROVE = 8 };
 
 enum cell__kind { CELL_KIND_STRING, CELL_KIND_NUMBER, CELL_KIND_INTEGER, CELL_KIND_BOOL, CELL_KIND_OBJECT, CELL_KIND_STRINGS, CELL_KIND_ANY,
 		  CELL_KIND_NAME /* a text without a zero byte */, CELL_KIND_SECONDS /* a number, 0 or more */,

@@ -3,7 +3,8 @@
  *
  *     opening ──▶ listed ──DELETE, /reset, idle too long, the server stops──▶ closing ──▶ gone
  *
- * A session belongs to the token that made it, by its name: no other client finds it, but one with the scope "admin".
+ * A session belongs to the token that made it, by its name: no other client finds it, but one with the scope "admin", and for its
+ * approvals one with the scope "approve".
  * `requests` and `turns` keep it from expiring; closing does not wait for them: their cells end with `closed`.
  */
 #define _GNU_SOURCE
@@ -234,6 +235,12 @@ static bool has_ended(const struct cell_server *server, const char *id)
 	return false;
 }
 
+/* Who answers for others finds their sessions, to see and answer approvals alone. */
+static bool may_approve(const struct cell__request *request)
+{
+	return request->who.scopes & CELL_SCOPE_APPROVE && request->route && strstr(request->route->path, "/approvals");
+}
+
 bool cell__served_find(struct cell__request *request, const char *id, bool plain)
 {
 	struct cell_server *server = request->server;
@@ -244,7 +251,7 @@ bool cell__served_find(struct cell__request *request, const char *id, bool plain
 		while (served && strcmp(served->id, id))
 			served = served->bucket_next;
 	}
-	if (served && strcmp(served->owner, request->who.name) && !(request->who.scopes & CELL_SCOPE_ADMIN))
+	if (served && strcmp(served->owner, request->who.name) && !(request->who.scopes & CELL_SCOPE_ADMIN) && !may_approve(request))
 		served = NULL;
 	/* A token that was bound to another workspace since is no longer for this one; so with one that others were bound to. */
 	if (served && !cell__token_may_enter(&server->tokens, &request->who, served->workspace->id))

@@ -59,6 +59,15 @@ static void do_open(uv_work_t *work)
 	opening->status = opts->open_space(opts->space_arg, opening->workspace->id, &opening->space, &opening->err);
 }
 
+/* Who asks without a session has the server's rules, too. */
+static void guard(struct cell__workspace *workspace)
+{
+	const struct cell_session_options *session = workspace->server->opts.session;
+
+	if (session)
+		cell__space_guard(workspace->space, session, "nobody can be asked without a session; send X-Session-ID, and answer at /v1/approvals");
+}
+
 static void handle_opened(uv_work_t *work, int status)
 {
 	struct opening *opening = work->data;
@@ -69,6 +78,7 @@ static void handle_opened(uv_work_t *work, int status)
 	server->opening_space = false;
 	if (!opening->status) {
 		workspace->space = opening->space;
+		guard(workspace);
 		workspace->used_us = cell__now_us();
 		tell_waiting(workspace, NULL);
 	} else {
@@ -138,6 +148,8 @@ static struct cell__workspace *add_workspace(struct cell_server *server, const c
 	strcpy(workspace->id, id);
 	if (!*id)
 		workspace->space = server->opts.space;
+	if (workspace->space)
+		guard(workspace);
 	server->workspaces = workspace;
 	server->n_workspaces++;
 	return workspace;
@@ -240,7 +252,7 @@ static struct cell__principal principal_of(const struct cell__request *request)
 	const struct cell__executor *executor = session && session->executor ? cell__executor_find(session->executor) : NULL;
 	struct cell__principal principal;
 
-	cell__principal_init(&principal, CELL__PRINCIPAL_HTTP, !executor || !(executor->untrusted || executor->calls_there), request->who.name);
+	cell__principal_init(&principal, CELL__PRINCIPAL_HTTP, !executor || cell__executor_is_trusted(executor), request->who.name);
 	principal.scopes = request->who.scopes;
 	return principal;
 }
@@ -343,7 +355,11 @@ void cell__ask(struct cell__request *request, const char *method, json_t *args, 
 	asked->then = then;
 	asked->call.raw = raw;
 	asked->call.raw_size = raw_size;
-	cell__space_submit(asked->workspace->space, &asked->principal, &asked->call);
+	/* In the name of a session where there is one: its policy holds, and somebody can be asked. */
+	if (request->served && request->served->session)
+		cell__session_call(request->served->session, &asked->principal, &asked->call);
+	else
+		cell__space_submit(asked->workspace->space, &asked->principal, &asked->call);
 }
 
 void cell__ask_session(struct cell__request *request, json_t *args, cell__ask_fn then)

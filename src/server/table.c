@@ -56,7 +56,7 @@ static const struct cell__field put_query[] = {
 	END,
 };
 static const struct cell__field all_query[] = {
-	{ "all", CELL_KIND_BOOL, false, false, "those of everybody; needs the scope admin" },
+	{ "all", CELL_KIND_BOOL, false, false, "those of everybody; needs the scope admin, for approvals also approve" },
 	END,
 };
 
@@ -138,7 +138,7 @@ const struct cell__route cell__routes[] = {
 	  .summary = "Its events: chunk, image, display, approval, approval_ended, call_started, call_ended, result; from Last-Event-ID on" },
 	{ GET, "/v1/sessions/{session}/approvals", CELL_SCOPE_READ, cell__handle_v1_approvals, .status = 200, .answer = "Approvals",
 	  .summary = "Calls that wait for an answer" },
-	{ POST, "/v1/sessions/{session}/approvals/{id}", CELL_SCOPE_RUN, cell__handle_v1_answer, .body = answer_fields, .status = 204,
+	{ POST, "/v1/sessions/{session}/approvals/{id}", CELL_SCOPE_APPROVE, cell__handle_v1_answer, .body = answer_fields, .status = 204,
 	  .summary = "Accepts, edits or rejects a call" },
 	{ GET, "/v1/approvals", CELL_SCOPE_READ, cell__handle_v1_all_approvals, .query = all_query, .status = 200, .answer = "Approvals",
 	  .summary = "Calls that wait in all of the client's sessions" },

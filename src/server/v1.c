@@ -16,7 +16,8 @@ void cell__handle_v1_open(struct cell__request *request)
 /* Own sessions; those of everybody for who may see them and asks for it. */
 static bool is_listed(struct cell__request *request, const struct cell__served *served)
 {
-	bool all = json_is_true(json_object_get(request->query, "all")) && request->who.scopes & CELL_SCOPE_ADMIN;
+	unsigned scopes = CELL_SCOPE_ADMIN | (strstr(request->route->path, "/approvals") ? CELL_SCOPE_APPROVE : 0u);
+	bool all = json_is_true(json_object_get(request->query, "all")) && request->who.scopes & scopes;
 
 	if (!cell__token_may_enter(&request->server->tokens, &request->who, served->workspace->id))
 		return false;

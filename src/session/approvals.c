@@ -49,11 +49,30 @@ static void update_clock(struct cell_session *session, size_t parked)
 	}
 }
 
+static void handle_approval_timer(uv_timer_t *timer);
+
+/* The timer is for the first of all that wait. */
+static void start_approval_timer(struct cell_session *session)
+{
+	int64_t deadline = session->seat ? cell__gate_deadline(&session->seat->gate) : -1, now = cell__now_us() / 1000;
+	int64_t other = cell__gate_deadline(&session->clients);
+	if (deadline < 0 || (other >= 0 && other < deadline))
+		deadline = other;
+	if (deadline < 0) {
+		uv_timer_stop(&session->approval_timer);
+		return;
+	}
+	uv_update_time(&session->engine->loop.uv);
+	uv_timer_start(&session->approval_timer, handle_approval_timer, deadline > now ? (uint64_t)(deadline - now) : 0, 0);
+}
+
 static void handle_approval_timer(uv_timer_t *timer)
 {
 	struct cell_session *session = timer->data;
 	if (session->seat)
 		cell__gate_expire(&session->seat->gate);
+	cell__gate_expire(&session->clients);
+	start_approval_timer(session);
 }
 
 static void handle_parked(void *owner)
@@ -62,21 +81,13 @@ static void handle_parked(void *owner)
 	struct cell_session *session = seat->session;
 	if (session->seat != seat)
 		return; /* it is leaving: nothing of it expires any more */
-	int64_t deadline = cell__gate_deadline(&seat->gate), now = cell__now_us() / 1000;
-	if (deadline < 0) {
-		uv_timer_stop(&session->approval_timer);
-	} else {
-		uv_update_time(&session->engine->loop.uv);
-		uv_timer_start(&session->approval_timer, handle_approval_timer, deadline > now ? (uint64_t)(deadline - now) : 0,
-			       0);
-	}
+	start_approval_timer(session);
 	update_clock(session, seat->gate.n_parked);
 }
 
-void cell__approvals_init_gate(struct cell__seat *seat)
+static struct cell__gate gate_of(struct cell_session *session)
 {
-	struct cell_session *session = seat->session;
-	seat->gate = (struct cell__gate){
+	return (struct cell__gate){
 		.space = session->options.space,
 		.session_id = session->id,
 		.executor = session->executor->name,
@@ -85,14 +96,48 @@ void cell__approvals_init_gate(struct cell__seat *seat)
 		.kinds = session->options.gate_kinds,
 		.timeout_ms = session->options.approval_timeout_ms,
 		.audit = session->options.audit ? cell__audit_of(session->options.audit) : NULL,
-		.cell_hash = session->cell_hash,
 		.next_id = &session->next_call_id,
 		.remembered = &session->remembered,
-		.listens = somebody_listens,
-		.emit = emit_call,
-		.parked = handle_parked,
-		.owner = seat,
 	};
+}
+
+void cell__approvals_init_gate(struct cell__seat *seat)
+{
+	seat->gate = gate_of(seat->session);
+	seat->gate.cell_hash = seat->session->cell_hash;
+	seat->gate.listens = somebody_listens;
+	seat->gate.emit = emit_call;
+	seat->gate.parked = handle_parked;
+	seat->gate.owner = seat;
+}
+
+/* ---- clients ---- */
+
+static bool client_is_heard(void *owner)
+{
+	struct cell_session *session = owner;
+	return session->options.on_event != NULL;
+}
+
+static void emit_for_client(void *owner, const struct cell_event *event)
+{
+	cell__session_emit(owner, event);
+}
+
+static void handle_client_parked(void *owner)
+{
+	struct cell_session *session = owner;
+	if (!session->closing)
+		start_approval_timer(session);
+}
+
+void cell__approvals_init_clients(struct cell_session *session)
+{
+	session->clients = gate_of(session);
+	session->clients.listens = client_is_heard;
+	session->clients.emit = emit_for_client;
+	session->clients.parked = handle_client_parked;
+	session->clients.owner = session;
 }
 
 /* ---- what MCP servers of its space say ---- */
@@ -132,17 +177,21 @@ void cell__session_ask(struct cell_session *session, struct cell__call *question
 
 void cell__session_call(struct cell_session *session, const struct cell__principal *principal, struct cell__call *call)
 {
-	if (!session->seat || session->closing) {
-		call->fail(call, CELL_E_BUSY, "RuntimeError", "the session has no kernel now");
+	const struct cell__operation *operation = cell__operation_find(call->method);
+	bool tool = operation && operation->kind == CELL__GATE_TOOL;
+	if (session->closing) {
+		call->fail(call, CELL_E_CLOSED, "RuntimeError", "the session is closed");
 		return;
 	}
-	/* Here they would be made on this machine, which is what the executor is to keep them from. */
-	if (session->executor->calls_there) {
+	/* Here it would be made on this machine, which is what the executor is to keep it from. */
+	if (tool && session->executor->calls_there) {
 		call->fail(call, CELL_E_UNAVAILABLE, "ExecutorError", "calls are made where the code runs; call the tool in a cell");
 		return;
 	}
-	call->session_id = session->id;
-	cell__gate_submit(&session->seat->gate, principal, call);
+	/* Whose sandbox and questions they are; artifacts that a client has open outlive a reset. */
+	if (!operation || operation->part != CELL__PART_ARTIFACTS)
+		call->session_id = session->id;
+	cell__gate_submit(&session->clients, principal, call);
 }
 
 void cell__session_tell(struct cell_session *session, enum cell_event_type type, const struct cell__call *call,
@@ -166,10 +215,22 @@ struct answering {
 static void do_answer(void *arg)
 {
 	struct answering *answering = arg;
-	struct cell__seat *seat = answering->session->seat;
-	if (!answering->answer)
+	struct cell_session *session = answering->session;
+	struct cell__seat *seat = session->seat;
+	bool is_client = answering->id != 0 && cell__gate_waits(&session->clients, answering->id);
+	if (!answering->answer) {
 		answering->list = seat ? cell__gate_list(&seat->gate) : json_array();
-	else if (seat)
+		json_t *more = cell__gate_list(&session->clients);
+		if (json_array_extend(answering->list, more) < 0)
+			json_decref(cell__take_ptr(answering->list));
+		json_decref(more);
+		return;
+	}
+	if (is_client || answering->id == 0)
+		answering->rc = cell__gate_answer(&session->clients, answering->id, answering->answer, &answering->err);
+	if (is_client || answering->rc < 0)
+		return;
+	if (seat)
 		answering->rc = cell__gate_answer(&seat->gate, answering->id, answering->answer, &answering->err);
 	else if (answering->id != 0)
 		answering->rc = cell_fail(&answering->err, CELL_E_NOT_FOUND, 0, "request %llu is gone with its kernel",

@@ -91,6 +91,7 @@ enum cell__audit_by {
 	CELL__AUDIT_BY_TIMEOUT,
 	CELL__AUDIT_BY_MIDDLEWARE,
 	CELL__AUDIT_BY_SESSION, /* which went away, or stopped the call */
+	CELL__AUDIT_BY_HOST, /* the program itself: no rule was about it, or one that would ask */
 };
 enum cell__audit_outcome { CELL__AUDIT_OK, CELL__AUDIT_ERROR, CELL__AUDIT_CANCELLED };
 
@@ -101,6 +102,8 @@ struct cell__audit_record {
 	const char *request_id;
 	const char *kind;        /* "tool", "shell", ... */
 	const char *tool, *callable, *adapter, *executor;
+	const char *principal;   /* "code", "mcp", "http", "host" */
+	const char *client;      /* its name */
 	json_t *args;            /* as they were run; or NULL.  From now on they must not be changed: they are read on the pool */
 	json_t *args_before;     /* as the code gave them, where a person or a middleware changed them; else NULL */
 	enum cell__audit_decision decision;

@@ -101,6 +101,7 @@ int cell__audit_connection(struct cell__audit *audit, const char *session_id, co
 		.callable = event->ended ? "close" : "connect",
 		.adapter = event->protocol,
 		.executor = executor,
+		.principal = "code",
 		.args = args,
 		.decision = event->denied ? CELL__AUDIT_DENY : CELL__AUDIT_ALLOW,
 		.by = CELL__AUDIT_BY_POLICY,

@@ -64,6 +64,7 @@ static int add_head(struct cell__buf *out, const struct cell__audit_record *reco
 		{ "session", record->session_id }, { "cell", record->cell_hash }, { "request", record->request_id },
 		{ "kind", record->kind },          { "tool", record->tool },      { "callable", record->callable },
 		{ "adapter", record->adapter },    { "executor", record->executor },
+		{ "principal", record->principal },  { "client", record->client },
 	};
 	if (cell__buf_reserve(out, USUAL_HEAD) < 0 || add_now(out) < 0)
 		return -1;
@@ -76,7 +77,7 @@ static int add_head(struct cell__buf *out, const struct cell__audit_record *reco
 static int add_tail(struct cell__buf *out, const struct cell__audit_record *record)
 {
 	static const char *const decisions[] = { "allow", "deny", "accepted", "edited", "rejected", "timeout", "withdrawn" };
-	static const char *const deciders[] = { "policy", "person", "cli", "timeout", "middleware", "session" };
+	static const char *const deciders[] = { "policy", "person", "cli", "timeout", "middleware", "session", "host" };
 	static const char *const outcomes[] = { "ok", "error", "cancelled" };
 	int64_t us = record->duration_us > 0 ? record->duration_us : 0;
 	if (cell__buf_reserve(out, USUAL_TAIL) < 0 || add_word(out, "decision", decisions[record->decision]) < 0 || add_word(out, "by", deciders[record->by]) < 0 ||

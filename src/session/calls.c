@@ -116,7 +116,7 @@ static void settle(struct cell__kernel_call *call)
 static void answer_call(struct cell__call *base, json_t *result, const void *raw, size_t raw_size)
 {
 	struct cell__kernel_call *call = (struct cell__kernel_call *)base;
-	if (raw_size > 0 && strcmp(base->method, "tools.call") == 0)
+	if (raw_size > 0 && base->operation && base->operation->id == CELL__OP_TOOLS_CALL)
 		tell_images(call->calls, result, raw, raw_size);
 	settle(call);
 	reply(call->calls, call->id, result ? json_pack("{s:o}", "result", result) : NULL, raw, raw_size);
@@ -305,6 +305,7 @@ const char *cell__calls_handle(struct cell__calls *calls, const struct cell__ask
 		if (!call)
 			return NULL;
 		call->base.method = "tools.call";
+		call->base.operation = &cell__operations[CELL__OP_TOOLS_CALL];
 		cell__space_call_function(gate->space, &ask, &call->base);
 		return NULL;
 	}

@@ -66,8 +66,8 @@ bool cell__session_any_takes_questions(struct cell_engine *engine, const struct 
 /* Only where that is so: see cell__gate_ask(). */
 void cell__session_ask(struct cell_session *session, struct cell__call *question);
 /*
- * A tool call from outside of the session's code: it passes what a call of the code passes (middlewares, policy, approval, audit),
- * and fails when the kernel goes.  Sets session_id.
+ * A call of a client of the session, which is not its code: it passes what a call of the code passes (middlewares, policy, approval,
+ * audit), and fails when the session is closed.
  */
 void cell__session_call(struct cell_session *session, const struct cell__principal *principal, struct cell__call *call);
 /* See cell__gate_tell(). */

@@ -7,29 +7,6 @@
 #include "session/passage.h"
 #include "session/space.h"
 
-static const struct {
-	const char *method;
-	enum cell__passage_kind kind;
-	unsigned gate;
-	const char *word, *tool, *callable, *adapter;
-} kinds[] = {
-	[CELL__PASS_TOOL] = { "tools.call", CELL__PASS_TOOL, CELL_GATE_TOOLS, "tool", NULL, NULL, NULL },
-	[CELL__PASS_SHELL] = { "shell.approve", CELL__PASS_SHELL, CELL_GATE_SHELL, "shell", NULL, "", "kernel" },
-	[CELL__PASS_INSTALL] = { "deps.add", CELL__PASS_INSTALL, CELL_GATE_INSTALLS, "install", "deps", "add", "space" },
-	[CELL__PASS_WORKFLOW] = { "workflows.create", CELL__PASS_WORKFLOW, CELL_GATE_WORKFLOWS, "workflow", "workflows",
-				  "create", "space" },
-	[CELL__PASS_QUESTION] = { NULL, CELL__PASS_QUESTION, CELL_GATE_QUESTIONS, "question", NULL, NULL, "mcp" },
-	{ "deps.sync", CELL__PASS_INSTALL, CELL_GATE_INSTALLS, "install", "deps", "sync", "space" },
-};
-
-static enum cell__passage_kind kind_of(const char *method)
-{
-	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-		if (kinds[i].method && strcmp(method, kinds[i].method) == 0)
-			return kinds[i].kind;
-	return CELL__PASS_OTHER;
-}
-
 /* ---- memory ---- */
 
 static void clear_outcome(struct cell__outcome *outcome)
@@ -48,6 +25,7 @@ void cell__passage_destroy(struct cell__passage *passage)
 	json_decref(passage->inner.args);
 	json_decref(passage->args_before);
 	json_decref(passage->content);
+	json_decref(passage->shown);
 	cell__card_unref(passage->card);
 	if (passage->door)
 		cell__door_unref(passage->door);
@@ -83,40 +61,45 @@ static void emit(struct cell__passage *passage, enum cell_event_type type, const
 
 static const char *shown_tool(const struct cell__passage *passage)
 {
-	if (passage->kind == CELL__PASS_TOOL)
+	static const char *const tools[CELL__GATE_KINDS] = {
+		[CELL__GATE_INSTALL] = "deps", [CELL__GATE_REMOVE] = "deps", [CELL__GATE_WORKFLOW] = "workflows",
+		[CELL__GATE_ARTIFACT] = "artifacts", [CELL__GATE_SERVER] = "tools",
+	};
+	if (passage->kind == CELL__GATE_TOOL)
 		return cell__tool_choice_tool(&passage->choice);
-	if (passage->kind == CELL__PASS_SHELL)
+	if (passage->kind == CELL__GATE_SHELL)
 		return json_string_value(json_object_get(passage->inner.args, "name"));
-	if (passage->kind == CELL__PASS_QUESTION)
+	if (passage->kind == CELL__GATE_QUESTION)
 		return json_string_value(json_object_get(passage->inner.args, "tool"));
-	return kinds[passage->kind].tool;
+	return tools[passage->kind];
 }
 
 static const char *shown_callable(const struct cell__passage *passage)
 {
-	if (passage->kind == CELL__PASS_TOOL)
+	if (passage->kind == CELL__GATE_TOOL)
 		return cell__tool_choice_callable(&passage->choice);
-	if (passage->kind == CELL__PASS_QUESTION)
+	if (passage->kind == CELL__GATE_QUESTION)
 		return json_string_value(json_object_get(passage->inner.args, "callable"));
-	const char *dot = strchr(passage->inner.method, '.');
-	return passage->kind == CELL__PASS_SHELL ? "" : dot + 1;
+	return cell__operation_shown(passage->inner.operation);
 }
 
 static const char *shown_adapter(const struct cell__passage *passage)
 {
-	return passage->kind == CELL__PASS_TOOL ? cell__tool_choice_adapter(&passage->choice) : kinds[passage->kind].adapter;
+	if (passage->kind == CELL__GATE_TOOL)
+		return cell__tool_choice_adapter(&passage->choice);
+	return passage->kind == CELL__GATE_SHELL ? "kernel" : passage->kind == CELL__GATE_QUESTION ? "mcp" : "space";
 }
 
 /* The arguments as they are shown, judged and recorded: those that run. */
 static json_t *shown_args(const struct cell__passage *passage)
 {
-	if (passage->kind == CELL__PASS_TOOL)
+	if (passage->kind == CELL__GATE_TOOL)
 		return passage->choice.args;
-	if (passage->kind == CELL__PASS_SHELL)
+	if (passage->kind == CELL__GATE_SHELL)
 		return json_object_get(passage->inner.args, "args");
-	if (passage->kind == CELL__PASS_QUESTION)
+	if (passage->kind == CELL__GATE_QUESTION)
 		return json_object_get(passage->inner.args, "params");
-	return passage->inner.args;
+	return passage->shown ? passage->shown : passage->inner.args;
 }
 
 static int make_card(struct cell__passage *passage)
@@ -125,11 +108,13 @@ static int make_card(struct cell__passage *passage)
 	struct cell_call_info info = {
 		.id = passage->id,
 		.request_id = passage->request_id,
-		.kind = kinds[passage->kind].word,
+		.kind = cell__gate_kind_word(passage->kind),
 		.tool = shown_tool(passage),
 		.callable = shown_callable(passage),
 		.adapter = shown_adapter(passage),
 		.session_id = passage->session_id,
+		.principal = cell__principal_word(&passage->principal),
+		.client = passage->inner.client,
 	};
 	const struct cell_call_info *card = args ? cell__card_create(&info, args) : NULL;
 	if (!card)
@@ -200,18 +185,20 @@ static int record(struct cell__passage *passage, enum cell__audit_outcome outcom
 		return 1;
 	/* A function of the host may be changing the arguments just now: then those count that were asked with. */
 	json_t *asked = passage->held && passage->outer ? passage->outer->args : passage->inner.args;
-	bool named = passage->kind == CELL__PASS_TOOL || passage->kind == CELL__PASS_SHELL;
-	const char *name = named ? json_string_value(json_object_get(asked, "name")) : kinds[passage->kind].tool;
+	bool named = passage->kind == CELL__GATE_TOOL || passage->kind == CELL__GATE_SHELL;
+	const char *name = named ? json_string_value(json_object_get(asked, "name")) : shown_tool(passage);
 	const struct cell_call_info *card = passage->card;
 	struct cell__audit_record entry = {
 		.session_id = passage->session_id,
 		.cell_hash = gate->cell_hash && *gate->cell_hash ? gate->cell_hash : NULL,
 		.request_id = passage->request_id,
-		.kind = kinds[passage->kind].word,
+		.kind = cell__gate_kind_word(passage->kind),
 		.tool = card ? card->tool : name,
 		.callable = card ? card->callable : NULL,
 		.adapter = card ? card->adapter : NULL,
 		.executor = passage->executor,
+		.principal = cell__principal_word(&passage->principal),
+		.client = *passage->principal.name ? passage->principal.name : NULL,
 		.args = card ? shown_args(passage) : named ? json_object_get(asked, "args") : asked,
 		.args_before = passage->args_before,
 		.decision = passage->audited,
@@ -281,6 +268,23 @@ static void handle_again(struct cell__call *call)
 	cell__passage_decide(of_inner(call));
 }
 
+/* ---- what is shown ---- */
+
+static bool look_up(struct cell__passage *passage);
+
+/* Without what only our own kernels understand. */
+static int make_shown(struct cell__passage *passage)
+{
+	json_t *shown = json_copy(passage->inner.args);
+	if (!shown)
+		return -1;
+	json_object_del(shown, "key");
+	json_object_del(shown, "size");
+	json_decref(passage->shown);
+	passage->shown = shown;
+	return 0;
+}
+
 /* ---- running ---- */
 
 static void run(struct cell__passage *passage)
@@ -288,19 +292,14 @@ static void run(struct cell__passage *passage)
 	struct cell__gate *gate = passage->gate;
 	struct cell__call *inner = &passage->inner;
 	passage->ran = true;
-	if (passage->kind == CELL__PASS_SHELL)
+	if (passage->kind == CELL__GATE_SHELL)
 		inner->answer(inner, json_incref(shown_args(passage)), NULL, 0);
-	else if (passage->kind == CELL__PASS_QUESTION)
+	else if (passage->kind == CELL__GATE_QUESTION)
 		inner->answer(inner, json_incref(passage->content), NULL, 0);
-	else if (passage->kind == CELL__PASS_TOOL)
+	else if (passage->kind == CELL__GATE_TOOL)
 		cell__space_run(gate->space, gate->cwd, &passage->choice, inner);
 	else
 		cell__space_handle(gate->space, gate->cwd, inner);
-}
-
-static bool is_of_code(const struct cell__passage *passage)
-{
-	return passage->principal.kind == CELL__PRINCIPAL_CODE;
 }
 
 static void add_name(struct cell__buf *out, const struct cell__passage *passage)
@@ -314,7 +313,7 @@ static void refuse(struct cell__passage *passage, const char *decision, const ch
 {
 	CELL_AUTO_BUF struct cell__buf message = CELL_BUF_INIT;
 	passage->decision = decision;
-	passage->gate->refused += passage->kind != CELL__PASS_QUESTION && is_of_code(passage);
+	passage->gate->refused += passage->kind != CELL__GATE_QUESTION;
 	(void)cell__buf_add_str(&message, before);
 	add_name(&message, passage);
 	(void)cell__buf_add_str(&message, after);
@@ -333,7 +332,7 @@ static bool is_remembered(const struct cell__passage *passage)
 	CELL_AUTO_BUF struct cell__buf name = CELL_BUF_INIT;
 	add_name(&name, passage);
 	for (struct cell__remembered *one = *passage->gate->remembered; one; one = one->next)
-		if (strcmp(one->kind, kinds[passage->kind].word) == 0 && name.data && strcmp(one->name, name.data) == 0)
+		if (strcmp(one->kind, cell__gate_kind_word(passage->kind)) == 0 && name.data && strcmp(one->name, name.data) == 0)
 			return true;
 	return false;
 }
@@ -345,7 +344,7 @@ static int remember(struct cell__passage *passage)
 	struct cell__remembered *one = name.data ? cell__alloc(1, sizeof *one + name.size + 1) : NULL;
 	if (!one)
 		return -1;
-	one->kind = kinds[passage->kind].word;
+	one->kind = cell__gate_kind_word(passage->kind);
 	memcpy(one->name, name.data, name.size + 1);
 	one->next = *passage->gate->remembered;
 	*passage->gate->remembered = one;
@@ -356,7 +355,7 @@ static void park(struct cell__passage *passage, const char *reason)
 {
 	struct cell__gate *gate = passage->gate;
 	passage->deadline_ms = gate->timeout_ms < 0 ? -1 : cell__now_us() / 1000 + gate->timeout_ms;
-	passage->parked = true;
+	passage->parked = passage->was_parked = true;
 	passage->parked_prev = gate->parked_last;
 	if (gate->parked_last)
 		gate->parked_last->parked_next = passage;
@@ -409,21 +408,28 @@ static void judge(struct cell__passage *passage)
 	struct cell__gate *gate = passage->gate;
 	const char *callable = shown_callable(passage);
 	struct cell__subject subject = {
-		.kind = kinds[passage->kind].word,
+		.kind = cell__gate_kind_word(passage->kind),
 		.tool = shown_tool(passage),
 		.callable = *callable ? callable : NULL,
 		.adapter = shown_adapter(passage),
 		.args = shown_args(passage),
+		.principal = passage->principal.kind,
 	};
+	bool host = passage->principal.kind == CELL__PRINCIPAL_HOST;
 	struct cell_policy_verdict verdict = CELL_POLICY_VERDICT_INIT;
 	cell__policy_decide(gate->policy, &subject, &verdict);
 	passage->rule = verdict.rule;
+	if (verdict.rule > 0 && verdict.decision != CELL_ASK)
+		passage->by = CELL__AUDIT_BY_POLICY;
 	passage->rule_name = verdict.name;
 	if (verdict.decision == CELL_DENY) {
 		passage->audited = CELL__AUDIT_DENY;
 		refuse(passage, "denied", "ApprovalRejectedError", "The policy denies ", "", verdict.reason);
-	} else if (verdict.decision == CELL_ALLOW) {
+	} else if (verdict.decision == CELL_ALLOW || host) {
 		run(passage);
+	} else if (gate->cannot_ask) {
+		passage->audited = CELL__AUDIT_DENY;
+		refuse(passage, "denied", "ApprovalRejectedError", "Somebody would have to approve ", "", gate->cannot_ask);
 	} else if (is_remembered(passage)) {
 		passage->by = CELL__AUDIT_BY_PERSON;
 		passage->audited = CELL__AUDIT_ACCEPTED;
@@ -441,10 +447,16 @@ void cell__passage_decide(struct cell__passage *passage)
 		cell__passage_destroy(passage);
 		return;
 	}
-	if (passage->kind == CELL__PASS_TOOL) {
+	if (passage->kind == CELL__GATE_TOOL) {
 		if (cell__space_choose(gate->space, gate->cwd, inner, &passage->choice) < 0)
 			return;
-	} else if (passage->kind == CELL__PASS_SHELL && check_shell(passage) < 0) {
+	} else if (passage->kind == CELL__GATE_SHELL && check_shell(passage) < 0) {
+		return;
+	} else if (inner->operation->id == CELL__OP_DEPS_SYNC && is_watched(gate) && !passage->shown) {
+		look_up(passage);
+		return;
+	} else if (passage->kind == CELL__GATE_ARTIFACT && make_shown(passage) < 0) {
+		inner->fail(inner, CELL_E_NOMEM, "MemoryError", "the host is out of memory");
 		return;
 	}
 	if (is_watched(gate) && make_card(passage) < 0) {
@@ -457,10 +469,73 @@ void cell__passage_decide(struct cell__passage *passage)
 		return;
 	}
 	emit(passage, CELL_EVENT_CALL_STARTED, NULL, NULL);
-	if (gate->policy && (gate->kinds & kinds[passage->kind].gate))
+	if (gate->policy && (gate->kinds & cell__gate_kind_bit(passage->kind)))
 		judge(passage);
 	else
 		run(passage);
+}
+
+/* ---- what a sync would install ---- */
+
+static struct cell__passage *of_look(struct cell__call *look)
+{
+	return (struct cell__passage *)((char *)look - offsetof(struct cell__passage, look));
+}
+
+static void end_look(struct cell__passage *passage)
+{
+	json_decref(passage->look.args);
+	passage->look = (struct cell__call){ 0 };
+	passage->inner.cancel = NULL;
+}
+
+static void handle_packages(struct cell__call *look, json_t *result, const void *raw, size_t raw_size)
+{
+	(void)raw, (void)raw_size;
+	struct cell__passage *passage = of_look(look);
+	json_t *shown = json_copy(passage->inner.args);
+	if (!shown || !result || json_object_set_new(shown, "packages", result) < 0)
+		json_decref(cell__take_ptr(shown));
+	end_look(passage);
+	if (!shown) {
+		passage->inner.fail(&passage->inner, CELL_E_NOMEM, "MemoryError", "the host is out of memory");
+		return;
+	}
+	bool same = passage->shown && json_equal(shown, passage->shown);
+	json_decref(passage->shown);
+	passage->shown = shown;
+	passage->was_parked = false;
+	if (same) /* as it was approved */
+		run(passage);
+	else
+		cell__passage_decide(passage);
+}
+
+static void handle_no_packages(struct cell__call *look, int code, const char *type, const char *message)
+{
+	struct cell__passage *passage = of_look(look);
+	end_look(passage);
+	passage->inner.fail(&passage->inner, code, type, message);
+}
+
+static void cancel_look(struct cell__call *inner)
+{
+	struct cell__passage *passage = of_inner(inner);
+	if (passage->look.cancel)
+		passage->look.cancel(&passage->look);
+	end_look(passage);
+}
+
+/* Asks what is configured, and then decides, or runs what was approved if that is still the same.  Always true. */
+static bool look_up(struct cell__passage *passage)
+{
+	passage->look = (struct cell__call){
+		.method = "deps.list", .operation = &cell__operations[CELL__OP_DEPS_LIST], .args = json_object(), .session_id = passage->session_id,
+		.principal = &passage->principal, .answer = handle_packages, .fail = handle_no_packages,
+	};
+	passage->inner.cancel = cancel_look;
+	cell__space_handle(passage->gate->space, passage->gate->cwd, &passage->look);
+	return true;
 }
 
 /* ---- cancelling ---- */
@@ -503,7 +578,7 @@ bool cell__gate_is_open(const struct cell__gate *gate)
 }
 
 /* NULL: no memory, and the call has failed. */
-static struct cell__passage *let_in(struct cell__gate *gate, struct cell__call *call, enum cell__passage_kind kind)
+static struct cell__passage *let_in(struct cell__gate *gate, struct cell__call *call)
 {
 	struct cell__passage *passage = cell__alloc(1, sizeof *passage);
 	if (!passage) {
@@ -513,19 +588,20 @@ static struct cell__passage *let_in(struct cell__gate *gate, struct cell__call *
 	passage->principal = *call->principal;
 	passage->inner = (struct cell__call){
 		.method = call->method, .args = json_incref(call->args), .raw = call->raw, .raw_size = call->raw_size,
-		.session_id = call->session_id, .principal = &passage->principal, .answer = handle_answer, .fail = handle_fail,
+		.session_id = call->session_id, .operation = call->operation,
+		.principal = &passage->principal, .client = call->client, .answer = handle_answer, .fail = handle_fail,
 		.progress = call->progress ? handle_progress : NULL, .again = handle_again,
 	};
 	passage->outer = call;
 	passage->gate = gate;
-	passage->kind = kind;
+	passage->kind = call->operation->kind;
 	passage->id = (*gate->next_id)++;
 	passage->started_us = cell__now_us();
 	snprintf(passage->session_id, sizeof passage->session_id, "%s", gate->session_id);
 	snprintf(passage->executor, sizeof passage->executor, "%s", gate->executor);
 	snprintf(passage->request_id, sizeof passage->request_id, "%.8s-%llu", *gate->session_id ? gate->session_id : "host",
 		 (unsigned long long)passage->id);
-	passage->by = CELL__AUDIT_BY_POLICY;
+	passage->by = call->principal->kind == CELL__PRINCIPAL_HOST ? CELL__AUDIT_BY_HOST : CELL__AUDIT_BY_POLICY;
 	call->handler = passage;
 	call->cancel = handle_cancel;
 	passage->next = gate->first;
@@ -537,19 +613,18 @@ static struct cell__passage *let_in(struct cell__gate *gate, struct cell__call *
 
 void cell__gate_submit(struct cell__gate *gate, const struct cell__principal *principal, struct cell__call *call)
 {
-	call->principal = principal;
-	enum cell__passage_kind kind = kind_of(call->method);
-	if (kind != CELL__PASS_SHELL && !gate->space) {
+	if (cell__call_prepare(call, principal) < 0)
+		return;
+	const struct cell__operation *operation = call->operation;
+	if (operation->part != CELL__PART_KERNEL && !gate->space) {
 		fail_without_space(call);
-		return;
-	}
-	if (kind == CELL__PASS_OTHER || (kind != CELL__PASS_SHELL && cell__gate_is_open(gate))) {
+	} else if (operation->kind == CELL__GATE_NONE || (operation->part != CELL__PART_KERNEL && cell__gate_is_open(gate))) {
 		cell__space_handle(gate->space, gate->cwd, call);
-		return;
+	} else {
+		struct cell__passage *passage = let_in(gate, call);
+		if (passage)
+			cell__passage_walk(passage);
 	}
-	struct cell__passage *passage = let_in(gate, call, kind);
-	if (passage)
-		cell__passage_walk(passage);
 }
 
 /* ---- questions of MCP servers, and what else they say ---- */
@@ -557,7 +632,8 @@ void cell__gate_submit(struct cell__gate *gate, const struct cell__principal *pr
 void cell__gate_ask(struct cell__gate *gate, const struct cell__principal *principal, struct cell__call *question)
 {
 	question->principal = principal;
-	struct cell__passage *passage = let_in(gate, question, CELL__PASS_QUESTION);
+	question->operation = &cell__operations[CELL__OP_QUESTION];
+	struct cell__passage *passage = let_in(gate, question);
 	struct cell_error err;
 	if (!passage)
 		return;
@@ -572,17 +648,27 @@ void cell__gate_ask(struct cell__gate *gate, const struct cell__principal *princ
 	}
 }
 
-void cell__gate_drop_questions(struct cell__gate *gate)
+static void drop(struct cell__passage *passage, const char *why)
 {
-	for (struct cell__passage *passage = gate->first; passage;) {
-		struct cell__call *outer = passage->outer;
-		if (passage->kind != CELL__PASS_QUESTION && is_of_code(passage)) {
-			passage = passage->next;
-			continue;
-		}
-		handle_cancel(outer);
-		outer->fail(outer, CELL_E_CANCELLED, "RuntimeError", "the session is gone");
-		passage = gate->first;
+	struct cell__call *outer = passage->outer;
+	handle_cancel(outer);
+	outer->fail(outer, CELL_E_CANCELLED, "RuntimeError", why);
+}
+
+void cell__gate_drop(struct cell__gate *gate)
+{
+	while (gate->first)
+		drop(gate->first, "the session is gone");
+}
+
+void cell__gate_drop_waiting(struct cell__gate *gate)
+{
+	struct cell__passage *passage = gate->first;
+	while (passage) {
+		bool goes = passage->parked || passage->kind == CELL__GATE_TOOL;
+		if (goes)
+			drop(passage, "the session's kernel is gone");
+		passage = goes ? gate->first : passage->next;
 	}
 }
 
@@ -639,19 +725,22 @@ static int edit(struct cell__passage *passage, const char *text, struct cell_err
 	json_t *before = json_incref(shown_args(passage));
 	if (!json_is_object(args))
 		rc = cell_fail(err, CELL_E_INVALID, 0, "the edited arguments are not a JSON object");
-	else if (passage->kind == CELL__PASS_TOOL) {
+	else if (passage->kind == CELL__GATE_TOOL) {
 		if (cell__tool_choice_edit(&passage->choice, args, &why) < 0)
 			rc = cell_fail(err, CELL_E_INVALID, 0, "the edited arguments do not fit: %.180s",
 				       why.data ? why.data : "out of memory");
-	} else if (passage->kind == CELL__PASS_SHELL && !json_is_string(json_object_get(args, "cmd"))) {
+	} else if (passage->kind == CELL__GATE_SHELL && !json_is_string(json_object_get(args, "cmd"))) {
 		rc = cell_fail(err, CELL_E_INVALID, 0, "the edited arguments have no cmd, a string");
-	} else if (passage->kind == CELL__PASS_SHELL) {
+	} else if (passage->kind == CELL__GATE_SHELL) {
 		json_t *both = json_pack("{s:s, s:O}", "name", shown_tool(passage), "args", args);
 		json_decref(passage->inner.args);
 		passage->inner.args = both;
+	} else if (cell__operation_check(passage->inner.operation, args, &why) < 0) {
+		rc = cell_fail(err, CELL_E_INVALID, 0, "the edited arguments do not fit: %.180s", why.data ? why.data : "out of memory");
 	} else {
 		json_decref(passage->inner.args);
 		passage->inner.args = json_incref(args);
+		json_decref(cell__take_ptr(passage->shown));
 	}
 	json_decref(args);
 	if (rc == 0 && make_card(passage) < 0)
@@ -704,7 +793,7 @@ static int answer_question(struct cell__passage *passage, const struct cell_appr
 
 static int answer_one(struct cell__passage *passage, const struct cell_approval_answer *answer, struct cell_error *err)
 {
-	if (passage->kind == CELL__PASS_QUESTION)
+	if (passage->kind == CELL__GATE_QUESTION)
 		return answer_question(passage, answer, err);
 	if (answer->accept && answer->args && edit(passage, answer->args, err) < 0)
 		return -1;
@@ -730,7 +819,7 @@ int cell__gate_answer(struct cell__gate *gate, uint64_t id, const struct cell_ap
 		uint64_t last = *gate->next_id;
 		struct cell__passage *passage = gate->parked_first;
 		while (passage && passage->id < last) {
-			if (answer->accept && passage->kind == CELL__PASS_QUESTION) {
+			if (answer->accept && passage->kind == CELL__GATE_QUESTION) {
 				passage = passage->parked_next;
 				continue;
 			}
@@ -745,6 +834,14 @@ int cell__gate_answer(struct cell__gate *gate, uint64_t id, const struct cell_ap
 			return answer_one(passage, answer, err);
 	return cell_fail(err, CELL_E_NOT_FOUND, 0, "request %llu does not wait: it was answered, has expired or is gone",
 			 (unsigned long long)id);
+}
+
+bool cell__gate_waits(const struct cell__gate *gate, uint64_t id)
+{
+	const struct cell__passage *passage = gate->parked_first;
+	while (passage && passage->id != id)
+		passage = passage->parked_next;
+	return passage != NULL;
 }
 
 json_t *cell__gate_list(const struct cell__gate *gate)

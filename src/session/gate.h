@@ -7,6 +7,14 @@
  *                                            │           └── rejected, expired ──┐
  *                                            └──deny─────────────────────────────┴──▶ middlewares ──▶ audit ──▶ failed
  *
+ * Every operation of the table (calls/table.h) that changes something passes, whoever asks for it:
+ *
+ *     seat->gate        code of a session
+ *     session->clients  clients of a session (MCP, HTTP), with the session's rules; a person is asked where its code's calls are
+ *     space->gate       the host program, and clients without a session: nobody can be asked
+ *
+ * What the host program does is its own decision: a policy can deny it, but where it would ask, the program itself is the answer.
+ *
  * The kernel only waits for its answer: nothing on its side can decide.  What is shown is the very object that runs.
  * A call whose asker goes (interrupt, reset, close, death) leaves from any state.
  *
@@ -18,7 +26,7 @@
 #ifndef CELL_SESSION_GATE_H
 #define CELL_SESSION_GATE_H
 
-#include "calls/principal.h"
+#include "calls/table.h"
 #include "loop/call.h"
 #include "loop/door.h"
 #include "session/audit.h"
@@ -43,6 +51,7 @@ struct cell__gate {
 	unsigned kinds; /* CELL_GATE_*: those the policy is asked about */
 	int64_t timeout_ms; /* -1: none */
 	struct cell__audit *audit; /* NULL: none */
+	const char *cannot_ask; /* why nobody can be asked, and what to do; NULL: somebody can */
 	const char *cell_hash; /* of the running cell; "" between cells; NULL: none */
 	uint64_t *next_id;
 	struct cell__remembered **remembered;
@@ -66,14 +75,18 @@ void cell__gate_submit(struct cell__gate *gate, const struct cell__principal *pr
  * given, which fits the requestedSchema, or fails with CELL_OUT_REJECTED, ApprovalTimeoutError when nobody decided.
  */
 void cell__gate_ask(struct cell__gate *gate, const struct cell__principal *principal, struct cell__call *question);
-/* The session goes: its questions, and what others than its code asked, fail with CELL_E_CANCELLED. */
-void cell__gate_drop_questions(struct cell__gate *gate);
+/* The session goes: what is still on its way fails with CELL_E_CANCELLED. */
+void cell__gate_drop(struct cell__gate *gate);
+/* Its kernel goes: tool calls of its clients, and what waits for an answer, likewise. */
+void cell__gate_drop_waiting(struct cell__gate *gate);
 /* Something about a call that is under way (call NULL: about the tool), for whoever listens: PROGRESS or LOG, with JSON. */
 void cell__gate_tell(struct cell__gate *gate, enum cell_event_type type, const struct cell__call *call, const char *tool,
 		     const char *json);
 /* When the first parked call expires, in milliseconds of cell__now_us(); -1: never. */
 int64_t cell__gate_deadline(const struct cell__gate *gate);
 void cell__gate_expire(struct cell__gate *gate);
+/* Is this request parked here? */
+bool cell__gate_waits(const struct cell__gate *gate, uint64_t id);
 /* id 0: all. */
 int cell__gate_answer(struct cell__gate *gate, uint64_t id, const struct cell_approval_answer *answer, struct cell_error *err);
 /* A new array; NULL: no memory. */

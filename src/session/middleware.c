@@ -62,7 +62,7 @@ void cell__passage_walk(struct cell__passage *passage)
 {
 	static const struct cell__middlewares none;
 	const struct cell__middlewares *all =
-		passage->gate && passage->kind == CELL__PASS_TOOL ? cell__space_middlewares(passage->gate->space) : &none;
+		passage->gate && passage->kind == CELL__GATE_TOOL ? cell__space_middlewares(passage->gate->space) : &none;
 	if (!passage->door && all->count > 0)
 		passage->door = cell__door_ref(all->door);
 	while (!passage->going_out && passage->at < all->count) {

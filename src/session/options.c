@@ -67,9 +67,8 @@ static int copy_cwd(struct cell__options *options, const char *given, struct cel
 
 static int copy_gate(struct cell__options *options, const struct cell_session_options *opts, struct cell_error *err)
 {
-	const unsigned all = CELL_GATE_TOOLS | CELL_GATE_SHELL | CELL_GATE_INSTALLS | CELL_GATE_WORKFLOWS;
-	const unsigned calls = opts->gate & all;
-	if (opts->gate & ~(all | CELL_GATE_QUESTIONS))
+	const unsigned calls = opts->gate & CELL__GATE_ALL;
+	if (opts->gate & ~(CELL__GATE_ALL | CELL_GATE_QUESTIONS))
 		return cell_fail(err, CELL_E_INVALID, 0, "gate is 0x%x, expected CELL_GATE_* only", opts->gate);
 	if (opts->approval_timeout_ms < -1 || opts->approval_timeout_ms == 0)
 		return cell_fail(err, CELL_E_INVALID, 0, "approval_timeout_ms is %lld, expected more than 0, or -1 for none",

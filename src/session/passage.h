@@ -5,8 +5,6 @@
 #include "session/gate.h"
 #include "tools/tools.h"
 
-enum cell__passage_kind { CELL__PASS_TOOL, CELL__PASS_SHELL, CELL__PASS_INSTALL, CELL__PASS_WORKFLOW, CELL__PASS_QUESTION, CELL__PASS_OTHER };
-
 /* What came of a call. */
 struct cell__outcome {
 	bool failed;
@@ -21,7 +19,7 @@ struct cell__passage {
 	struct cell__call inner; /* what runs; its args are a reference of ours */
 	struct cell__call *outer; /* who asked; NULL: nobody waits any more */
 	struct cell__gate *gate;  /* NULL: as above */
-	enum cell__passage_kind kind;
+	enum cell__gate_kind kind;
 	uint64_t id;
 	char request_id[32];
 	char session_id[40], executor[24]; /* for those who hold the call past the session's end */
@@ -39,6 +37,9 @@ struct cell__passage {
 	enum cell__audit_by by;
 	int rule; /* of the policy */
 	const char *rule_name; /* the policy's, or a middleware's; or NULL */
+	json_t *shown; /* what stands for the arguments where they say too little, or too much; or NULL */
+	struct cell__call look; /* deps.sync: what would be installed */
+	bool was_parked;
 	json_t *args_before; /* as the code gave them, where somebody changed them */
 	json_t *content; /* a question: what it was answered with */
 	struct cell__passage *next, *prev;

@@ -435,14 +435,21 @@ static bool kind_matches(const struct cell__rule *rule, const char *word)
 {
 	unsigned kinds = rule->kinds;
 	if (!kinds)
-		kinds = rule->decision == CELL_ALLOW ? CELL__KIND_TOOL : CELL__KIND_ANY;
+		kinds = rule->decision == CELL_ALLOW ? CELL_GATE_TOOLS : CELL__KIND_ANY;
 	return (kinds & CELL__KIND_ANY) || (kinds & cell__policy_kind(word));
+}
+
+/* A rule is about the host program, whose calls are its own decision, only where it says so. */
+static bool principal_matches(const struct cell__rule *rule, enum cell__principal_kind kind)
+{
+	return rule->principals ? rule->principals & (1u << kind) : kind != CELL__PRINCIPAL_HOST;
 }
 
 static bool rule_matches(struct decide *decide, const struct cell__rule *rule, struct cell_policy_verdict *verdict)
 {
 	const struct cell__subject *subject = decide->subject;
-	if (!kind_matches(rule, subject->kind ? subject->kind : "tool"))
+	if (!kind_matches(rule, subject->kind ? subject->kind : "tool") ||
+	    !principal_matches(rule, subject->principal ? subject->principal : CELL__PRINCIPAL_CODE))
 		return false;
 	enum truth truth = tools_truth(rule, subject);
 	truth = both(truth, names_truth(rule->callables, rule->n_callables, subject->callable));
@@ -483,7 +490,10 @@ void cell__policy_decide(const struct cell_policy *policy, const struct cell__su
 		*ret = verdict;
 		return;
 	}
-	*ret = (struct cell_policy_verdict){ .size = ret->size, .decision = policy->fallback };
+	/* The default is not for the host program, and nobody is asked about an artifact unless a rule says so. */
+	bool artifact = subject->kind && strcmp(subject->kind, "artifact") == 0 && policy->fallback == CELL_ASK;
+	bool open = artifact || subject->principal == CELL__PRINCIPAL_HOST;
+	*ret = (struct cell_policy_verdict){ .size = ret->size, .decision = open ? CELL_ALLOW : policy->fallback };
 }
 
 int cell_policy_decide(const struct cell_policy *policy, const struct cell_policy_subject *subject,
@@ -499,8 +509,10 @@ int cell_policy_decide(const struct cell_policy *policy, const struct cell_polic
 				 ret_verdict->size, sizeof verdict);
 	memcpy(&all, subject, subject->size);
 	if (all.kind && (!cell__policy_kind(all.kind) || cell__policy_kind(all.kind) == CELL__KIND_ANY))
-		return cell_fail(err, CELL_E_INVALID, 0, "'%.40s' is no kind of call: tool, shell, install or workflow",
+		return cell_fail(err, CELL_E_INVALID, 0, "'%.40s' is not a kind of call: " CELL__POLICY_KINDS,
 				 all.kind);
+	if (all.principal && !cell__principal_kind_of(all.principal))
+		return cell_fail(err, CELL_E_INVALID, 0, "'%.40s' is not a principal: code, mcp, http or host", all.principal);
 	json_error_t bad;
 	json_t *args = all.args_json ? json_loads(all.args_json, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &bad) : NULL;
 	if (all.args_json && !args)
@@ -509,7 +521,8 @@ int cell_policy_decide(const struct cell_policy *policy, const struct cell_polic
 		json_decref(args);
 		return cell_fail(err, CELL_E_INVALID, 0, "the arguments are not a JSON object");
 	}
-	struct cell__subject inner = { all.kind, all.tool, all.callable, all.adapter, args };
+	struct cell__subject inner = { all.kind, all.tool, all.callable, all.adapter, args,
+				       all.principal ? cell__principal_kind_of(all.principal) : CELL__PRINCIPAL_CODE };
 	cell__policy_decide(policy, &inner, &verdict);
 	json_decref(args);
 	verdict.size = ret_verdict->size;

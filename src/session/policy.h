@@ -17,6 +17,7 @@
 
 #include <jansson.h>
 
+#include "calls/table.h"
 #include "core/core.h"
 #include "session/glob.h"
 #include "wire/yaml.h"
@@ -31,9 +32,10 @@
 #define CELL__POLICY_LIMIT_STEPS 20000000u      /* work on one decision, some 50 ms; likewise */
 
 struct cell__subject {
-	const char *kind; /* "tool", "shell", "install", "workflow"; NULL: "tool" */
+	const char *kind; /* cell__gate_kind_word(); NULL: "tool" */
 	const char *tool, *callable, *adapter; /* NULL: it has none */
 	const json_t *args; /* an object, or NULL */
+	enum cell__principal_kind principal; /* CELL__PRINCIPAL_NONE: code */
 };
 
 /*
@@ -66,14 +68,9 @@ enum cell__url_verdict cell__url_match(const struct cell__url_glob *glob, const 
 
 /* ---- inside: policy_load.c makes it, policy.c evaluates it ---- */
 
-enum cell__kinds {
-	CELL__KIND_TOOL = 1,
-	CELL__KIND_SHELL = 2,
-	CELL__KIND_INSTALL = 4,
-	CELL__KIND_WORKFLOW = 8,
-	CELL__KIND_ANY = 16,
-};
-/* 0: no such word. */
+#define CELL__KIND_ANY (1u << 31)
+#define CELL__POLICY_KINDS "tool, shell, install, remove, workflow, artifact, server"
+/* CELL_GATE_*, or CELL__KIND_ANY; 0: no such word. */
 unsigned cell__policy_kind(const char *word);
 
 enum cell__condition_kind {
@@ -122,6 +119,7 @@ struct cell__rule {
 	int line;
 	char *name, *reason;
 	unsigned kinds; /* 0: not said */
+	unsigned principals; /* 1u << kind; 0: not said, and that is all but the host program */
 	bool is_particular; /* it names tools, or kinds of which tool is none */
 	struct cell__name_rule *tools;
 	size_t n_tools;

@@ -70,11 +70,7 @@ static bool load_mapping(struct cell__loader *loader, const struct cell__yaml *m
 
 unsigned cell__policy_kind(const char *word)
 {
-	static const char *const words[] = { "tool", "shell", "install", "workflow", "any" };
-	for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-		if (strcmp(words[i], word) == 0)
-			return 1u << i;
-	return 0;
+	return strcmp(word, "any") == 0 ? CELL__KIND_ANY : cell__gate_kind_of(word);
 }
 
 const char *cell_decision_word(enum cell_decision decision)
@@ -101,8 +97,21 @@ static void load_kinds(struct cell__loader *loader, struct cell__yaml *const *no
 	for (size_t i = 0; i < each.count; i++) {
 		unsigned kind = is_text(each.items[i]) ? cell__policy_kind(each.items[i]->text) : 0;
 		if (!kind)
-			cell__load_problem(loader, each.items[i], "kind must be tool, shell, install, workflow or any");
+			cell__load_problem(loader, each.items[i], "kind must be " CELL__POLICY_KINDS " or any");
 		*ret |= kind;
+	}
+}
+
+static void load_principals(struct cell__loader *loader, struct cell__yaml *const *node, unsigned *ret)
+{
+	struct each each;
+	if (!node || !each_of(loader, node, "principal", &each))
+		return;
+	for (size_t i = 0; i < each.count; i++) {
+		enum cell__principal_kind kind = is_text(each.items[i]) ? cell__principal_kind_of(each.items[i]->text) : CELL__PRINCIPAL_NONE;
+		if (!kind)
+			cell__load_problem(loader, each.items[i], "principal must be code, mcp, http or host");
+		*ret |= kind ? 1u << kind : 0;
 	}
 }
 
@@ -428,7 +437,7 @@ static void load_args(struct cell__loader *loader, const struct cell__yaml *node
 /* Is it about some tools, and not about whatever has such an argument? */
 static bool is_particular(const struct cell__rule *rule)
 {
-	if (rule->kinds && !(rule->kinds & (CELL__KIND_TOOL | CELL__KIND_ANY)))
+	if (rule->kinds && !(rule->kinds & (CELL_GATE_TOOLS | CELL__KIND_ANY)))
 		return true;
 	for (size_t i = 0; i < rule->n_tools; i++) {
 		const struct cell__name_rule *name = &rule->tools[i];
@@ -440,7 +449,7 @@ static bool is_particular(const struct cell__rule *rule)
 
 static void load_rule(struct cell__loader *loader, const struct cell__yaml *node, struct cell__rule *rule)
 {
-	static const char *const known[] = { "name", "decision", "reason", "kind", "tool", "callable", "adapter", "args",
+	static const char *const known[] = { "name", "decision", "reason", "kind", "principal", "tool", "callable", "adapter", "args",
 					     NULL };
 	rule->line = node->line;
 	if (!load_mapping(loader, node, "a rule", known))
@@ -461,6 +470,7 @@ static void load_rule(struct cell__loader *loader, const struct cell__yaml *node
 	load_kinds(loader, kind, &rule->kinds);
 	load_tools(loader, tool, callable != NULL, rule);
 	load_names(loader, callable, "callable", &rule->callables, &rule->n_callables);
+	load_principals(loader, value_of(node, "principal"), &rule->principals);
 	load_names(loader, adapter, "adapter", &rule->adapters, &rule->n_adapters);
 	rule->is_particular = is_particular(rule);
 	if (args)
@@ -545,7 +555,7 @@ struct cell_policy *cell_policy_of(enum cell_decision decision)
 
 unsigned cell__policy_kinds(const struct cell_policy *policy)
 {
-	return CELL_GATE_TOOLS | (policy->written ? CELL_GATE_SHELL | CELL_GATE_INSTALLS | CELL_GATE_WORKFLOWS : 0);
+	return policy->written ? CELL__GATE_ALL : CELL__GATE_USUAL;
 }
 
 bool cell__policy_can_ask(const struct cell_policy *policy)

@@ -132,7 +132,8 @@ static void end_calls(struct cell__seat *seat)
 {
 	struct cell_session *session = seat->session;
 	cell__calls_cancel(&seat->calls);
-	cell__gate_drop_questions(&seat->gate);
+	cell__gate_drop(&seat->gate);
+	cell__gate_drop_waiting(&session->clients);
 	if (session->options.space)
 		cell__space_session_ended(session->options.space, session->id);
 }
@@ -327,7 +328,7 @@ static void handle_exited(void *owner, const struct cell__exit *how)
 		uv_timer_stop(&session->wall);
 	} else {
 		cell__calls_cancel(&seat->calls); /* those of its exit handlers */
-		cell__gate_drop_questions(&seat->gate);
+		cell__gate_drop(&seat->gate);
 		session->leaving--;
 	}
 	if (how->error.code == CELL_E_SPAWNER)

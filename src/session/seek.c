@@ -396,25 +396,19 @@ static void answer_status(struct cell__seeker *seeker, struct cell__call *call)
 		call->fail(call, CELL_E_NOMEM, "MemoryError", "the host is out of memory");
 }
 
-bool cell__seeker_takes(const struct cell__seeker *seeker, const char *method)
+bool cell__seeker_takes(const struct cell__seeker *seeker, enum cell__op op)
 {
-	return strcmp(method, "search.status") == 0 ||
-	       (seeker->embedder && (strcmp(method, "tools.search") == 0 ||
-				     (seeker->store && strcmp(method, "workflows.search") == 0)));
+	return op == CELL__OP_SEARCH_STATUS ||
+	       (seeker->embedder && (op == CELL__OP_TOOLS_SEARCH || (seeker->store && op == CELL__OP_WORKFLOWS_SEARCH)));
 }
 
 void cell__seeker_handle(struct cell__seeker *seeker, struct cell__tools *tools, const struct cell__tools_view *view,
 			 struct cell__call *call)
 {
-	json_t *query = json_object_get(call->args, "query");
-	const char *text = json_string_value(query);
-	bool for_tools = strcmp(call->method, "tools.search") == 0;
-	if (strcmp(call->method, "search.status") == 0)
+	const char *text = json_string_value(json_object_get(call->args, "query"));
+	bool for_tools = call->operation->id == CELL__OP_TOOLS_SEARCH;
+	if (call->operation->id == CELL__OP_SEARCH_STATUS)
 		answer_status(seeker, call);
-	else if (text && strlen(text) != json_string_length(query))
-		call->fail(call, CELL_E_INVALID, "ValueError", "a query must not contain NUL");
-	else if (for_tools && !text)
-		cell__tools_handle(tools, view, call); /* it says what is wrong */
 	else
 		start_finding(seeker, for_tools ? tools : NULL, view, call, text ? text : "");
 }

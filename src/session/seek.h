@@ -10,6 +10,7 @@
 #ifndef CELL_SESSION_SEEK_H
 #define CELL_SESSION_SEEK_H
 
+#include "calls/table.h"
 #include "loop/call.h"
 #include "session/embedder.h"
 #include "store/store.h"
@@ -30,7 +31,7 @@ void cell__seeker_close(struct cell__seeker *seeker, void (*done)(void *arg), vo
 int cell__seeker_rank_tools(void *seeker, const char *query, const struct cell__rank_doc *docs, size_t n_docs,
 			    uint64_t generation, size_t limit, size_t *ret_order);
 /* Is this call ours?  Those that are not need no endpoint. */
-bool cell__seeker_takes(const struct cell__seeker *seeker, const char *method);
+bool cell__seeker_takes(const struct cell__seeker *seeker, enum cell__op op);
 /* Answers a call that is.  What view points to must stay as long as the call. */
 void cell__seeker_handle(struct cell__seeker *seeker, struct cell__tools *tools, const struct cell__tools_view *view,
 			 struct cell__call *call);

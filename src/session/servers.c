@@ -10,29 +10,17 @@
 
 /* ---- adding and removing ---- */
 
-struct changing {
-	struct cell__tools *tools;
-	const char *name;
-	const json_t *params; /* NULL: remove */
-	struct cell_error err;
-	int rc;
-};
-
-static void do_change(void *arg)
+/* As any operation of the host program: it passes the door. */
+static int change(struct cell_space *space, const char *method, json_t *args, struct cell_error *err)
 {
-	struct changing *changing = arg;
-	changing->rc = changing->params
-			       ? cell__tools_add_mcp(changing->tools, changing->name, changing->params, &changing->err)
-			       : cell__tools_remove_mcp(changing->tools, changing->name, &changing->err);
-}
-
-static int change(struct cell_space *space, const char *name, const json_t *params, struct cell_error *err)
-{
-	struct changing changing = { .tools = cell__space_tools(space), .name = name, .params = params };
-	cell__loop_call(&cell__space_engine(space)->loop, do_change, &changing);
-	if (changing.rc < 0 && err)
-		*err = changing.err;
-	return changing.rc;
+	CELL_AUTO_FREE char *text = args ? json_dumps(args, JSON_COMPACT) : NULL;
+	struct cell_answer answer = CELL_ANSWER_INIT;
+	json_decref(args);
+	if (!text)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	int rc = cell__space_wait(space, &cell__principal_host, method, text, NULL, 0, NULL, &answer, err);
+	cell_answer_finish(&answer);
+	return rc;
 }
 
 int cell_space_add_mcp(struct cell_space *space, const char *name, const char *params_json, struct cell_error *err)
@@ -42,14 +30,12 @@ int cell_space_add_mcp(struct cell_space *space, const char *name, const char *p
 	if (!params)
 		return cell_fail(err, CELL_E_INVALID, 0, "the parameters of MCP server '%.60s' are not JSON: %.100s", name,
 				 problem.text);
-	int rc = change(space, name, params, err);
-	json_decref(params);
-	return rc;
+	return change(space, "tools.register", json_pack("{s:s, s:o}", "name", name, "params", params), err);
 }
 
 int cell_space_remove_mcp(struct cell_space *space, const char *name, struct cell_error *err)
 {
-	return change(space, name, NULL, err);
+	return change(space, "tools.unregister", json_pack("{s:s}", "name", name), err);
 }
 
 /* ---- stopping ---- */

@@ -293,6 +293,7 @@ void cell__session_do_open(struct cell__task *task)
 	session->timer.data = session;
 	uv_timer_init(&session->engine->loop.uv, &session->approval_timer);
 	session->approval_timer.data = session;
+	cell__approvals_init_clients(session);
 	uv_timer_init(&session->engine->loop.uv, &session->wall);
 	session->wall.data = session;
 	session->next = session->engine->sessions;
@@ -404,6 +405,7 @@ void cell__session_close(struct cell_session *session, void (*done)(void *arg), 
 	session->closed_arg = arg;
 	session->closing = true;
 	uv_timer_stop(&session->timer);
+	cell__gate_drop(&session->clients);
 	if (session->seat) {
 		bool running = session->current && session->current->started && !session->current->ending;
 		cell__seat_leave(session, running ? 0 : CELL_CLOSE_GRACE_MS);

@@ -59,6 +59,7 @@ struct cell_session {
 	const struct cell__executor *executor; /* that of the options */
 	char id[33];
 	struct cell__principal principal; /* its code */
+	struct cell__gate clients; /* what others than its code ask for in its name */
 	struct cell__options options;
 	struct cell__image_folder images;
 	struct cell__stored_tools *stored_tools; /* until it is open; or NULL */
@@ -149,5 +150,6 @@ void cell__session_free(struct cell_session *session);
 
 /* The gate of a seat whose kernel has been opened. */
 void cell__approvals_init_gate(struct cell__seat *seat);
+void cell__approvals_init_clients(struct cell_session *session);
 
 #endif

@@ -55,7 +55,7 @@ struct cell_space {
 	struct cell__servers servers;
 	struct host_function *functions;
 	struct cell__middlewares middlewares;
-	struct cell__gate own_gate; /* for the host's own calls: middlewares, and nobody to ask */
+	struct cell__gate gate; /* for calls that belong to no session */
 	uint64_t next_call_id;
 	struct cell__seeker *seeker;
 	char *protect[8]; /* NULL-terminated; the tools' folder first, where there is one */
@@ -69,11 +69,6 @@ struct cell_space {
 };
 
 /* ---- calls ---- */
-
-static bool has_prefix(const char *method, const char *prefix)
-{
-	return strncmp(method, prefix, strlen(prefix)) == 0;
-}
 
 static void no_storage(struct cell__call *call)
 {
@@ -91,33 +86,42 @@ static struct cell__deps *deps_of(struct cell_space *space, bool trusted)
 	return trusted || is_hole("deps-trust") ? space->deps : space->sandbox_deps;
 }
 
+static void do_register(struct cell_space *space, struct cell__call *call)
+{
+	const char *name = json_string_value(json_object_get(call->args, "name"));
+	struct cell_error err = { 0 };
+	int rc = call->operation->id == CELL__OP_TOOLS_REGISTER
+			 ? cell__tools_add_mcp(space->tools, name, json_object_get(call->args, "params"), &err)
+			 : cell__tools_remove_mcp(space->tools, name, &err);
+	if (rc < 0)
+		call->fail(call, err.code, err.code == CELL_E_INVALID ? "ValueError" : "RuntimeError", err.msg);
+	else
+		call->answer(call, json_null(), NULL, 0);
+}
+
 void cell__space_handle(struct cell_space *space, const char *cwd, struct cell__call *call)
 {
 	struct cell__tools_view view = view_of(space, cwd);
-	if (space->closing) {
+	enum cell__op op = call->operation->id;
+	enum cell__op_part part = call->operation->part;
+	if (part == CELL__PART_SEARCH && !cell__seeker_takes(space->seeker, op))
+		part = op == CELL__OP_TOOLS_SEARCH ? CELL__PART_TOOLS : CELL__PART_WORKFLOWS;
+	if (space->closing)
 		call->fail(call, CELL_E_CLOSED, "RuntimeError", "the space is closed");
-	} else if (strcmp(call->method, "tools.problems") == 0) {
-		json_t *problems = cell__tools_problems(space->tools);
-		call->answer(call, problems, NULL, 0);
-	} else if (cell__seeker_takes(space->seeker, call->method)) {
+	else if (op == CELL__OP_TOOLS_PROBLEMS)
+		call->answer(call, cell__tools_problems(space->tools), NULL, 0);
+	else if (part == CELL__PART_SEARCH)
 		cell__seeker_handle(space->seeker, space->tools, &view, call);
-	} else if (has_prefix(call->method, "tools.")) {
+	else if (part == CELL__PART_TOOLS)
 		cell__tools_handle(space->tools, &view, call);
-	} else if (has_prefix(call->method, "deps.")) {
-		if (space->deps)
-			cell__deps_handle(deps_of(space, cell__principal_is_trusted(call->principal)), call);
-		else
-			no_storage(call);
-	} else if (has_prefix(call->method, "workflows.") || has_prefix(call->method, "artifacts.")) {
-		if (space->storage)
-			cell__storage_handle(space->storage, call);
-		else
-			no_storage(call);
-	} else {
-		CELL_AUTO_BUF struct cell__buf message = CELL_BUF_INIT;
-		(void)cell__buf_printf(&message, "there is no method \"%.100s\"", call->method);
-		call->fail(call, CELL_E_INVALID, "ValueError", message.data ? message.data : "no such method");
-	}
+	else if (part == CELL__PART_SERVERS)
+		do_register(space, call);
+	else if (!space->storage)
+		no_storage(call);
+	else if (part == CELL__PART_DEPS)
+		cell__deps_handle(deps_of(space, cell__principal_is_trusted(call->principal)), call);
+	else
+		cell__storage_handle(space->storage, call);
 }
 
 int cell__space_choose(struct cell_space *space, const char *cwd, struct cell__call *call,
@@ -539,7 +543,7 @@ int cell_space_open(struct cell_engine *engine, const struct cell_space_options 
 	}
 	space->engine = engine;
 	space->next_call_id = 1;
-	space->own_gate = (struct cell__gate){
+	space->gate = (struct cell__gate){
 		.space = space, .session_id = "", .executor = "host", .next_id = &space->next_call_id, .timeout_ms = -1
 	};
 	struct opening opening = { .task.fn = do_open, .space = space, .opts = &all };
@@ -579,7 +583,40 @@ void cell_space_close(struct cell_space *space)
 
 void cell__space_submit(struct cell_space *space, const struct cell__principal *principal, struct cell__call *call)
 {
-	cell__gate_submit(&space->own_gate, principal, call);
+	cell__gate_submit(&space->gate, principal, call);
+}
+
+void cell__space_guard(struct cell_space *space, const struct cell_session_options *session, const char *cannot_ask)
+{
+	struct cell__gate *gate = &space->gate;
+	gate->policy = session->policy;
+	gate->kinds = session->gate & CELL__GATE_ALL;
+	if (session->policy && !gate->kinds)
+		gate->kinds = cell__policy_kinds(session->policy);
+	gate->audit = session->audit ? cell__audit_of(session->audit) : NULL;
+	gate->cannot_ask = cannot_ask;
+}
+
+struct guarding {
+	struct cell_space *space;
+	const struct cell_session_options *session;
+};
+
+static void do_guard(void *arg)
+{
+	struct guarding *guarding = arg;
+	cell__space_guard(guarding->space, guarding->session, "the host program makes this call for somebody who is not there");
+}
+
+int cell_space_guard(struct cell_space *space, const struct cell_session_options *session, struct cell_error *err)
+{
+	struct cell_session_options all = CELL_SESSION_OPTIONS_INIT;
+	if (session->size < sizeof(size_t) || session->size > sizeof all)
+		return cell_fail(err, CELL_E_INVALID, 0, "cell_session_options.size is %zu, expected up to %zu", session->size, sizeof all);
+	memcpy(&all, session, session->size);
+	struct guarding guarding = { space, &all };
+	cell__loop_call(&space->engine->loop, do_guard, &guarding);
+	return 0;
 }
 
 bool cell__space_progress(const struct cell_space *space, const char *line)
@@ -614,8 +651,11 @@ int cell__space_sync(struct cell_space *space, const struct cell__principal *pri
 {
 	if (!space->sync_on_start || !space->store)
 		return 0;
+	/* The program's own decision, for the environment of whoever is about to run in it. */
+	struct cell__principal host = cell__principal_host;
+	host.trusted = cell__principal_is_trusted(principal);
 	struct cell_answer answer = { 0 };
-	int rc = cell__space_wait(space, principal, "deps.sync", pyodide ? "{\"pyodide\":true}" : "{\"quick\":true}",
+	int rc = cell__space_wait(space, &host, "deps.sync", pyodide ? "{\"pyodide\":true}" : "{\"quick\":true}",
 				  NULL, 0, NULL, &answer, err);
 	if (rc == 0)
 		rc = check_synced(answer.json, err);

@@ -5,7 +5,7 @@
 #ifndef CELL_SESSION_SPACE_H
 #define CELL_SESSION_SPACE_H
 
-#include "calls/principal.h"
+#include "calls/table.h"
 #include "loop/call.h"
 #include "session/engine.h"
 #include "tools/tools.h"
@@ -16,6 +16,8 @@ struct cell__middlewares;
 void cell__space_handle(struct cell_space *space, const char *cwd, struct cell__call *call);
 /* The same for calls that belong to no session, as cell_space_call() makes them: middlewares see them. */
 void cell__space_submit(struct cell_space *space, const struct cell__principal *principal, struct cell__call *call);
+/* What such calls pass and are recorded in: as in these options.  cannot_ask: see struct cell__gate.  Loop's thread. */
+void cell__space_guard(struct cell_space *space, const struct cell_session_options *session, const char *cannot_ask);
 /* Any thread but the loop's: makes such a call and waits for it.  canceller may be NULL; the answer is the caller's to finish. */
 int cell__space_wait(struct cell_space *space, const struct cell__principal *principal, const char *method, const char *args_json,
 		     const void *raw, size_t raw_size, struct cell_canceller *canceller, struct cell_answer *ret_answer, struct cell_error *err);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "session/servers.h"
+#include "session/session.h"
 #include "session/space.h"
 
 /*
@@ -14,6 +15,7 @@ struct host_call {
 	struct cell__task task;
 	struct cell__waiter waiter; /* its lock guards lines and over */
 	struct cell_space *space;
+	struct cell_session *session; /* in whose name; NULL: none */
 	struct cell_answer answer;
 	struct cell_error err;
 	bool failed;
@@ -106,6 +108,8 @@ static void do_call(struct cell__task *task)
 	call->started = true;
 	if (call->cancelled)
 		host_fail(&call->base, CELL_E_CANCELLED, "", "the operation was cancelled");
+	else if (call->session)
+		cell__session_call(call->session, call->base.principal, &call->base);
 	else
 		cell__space_submit(call->space, call->base.principal, &call->base);
 }
@@ -185,9 +189,17 @@ void cell_answer_finish(struct cell_answer *answer)
 	answer->raw_size = 0;
 }
 
-int cell__space_wait(struct cell_space *space, const struct cell__principal *principal, const char *method, const char *args_json,
-		     const void *raw, size_t raw_size, struct cell_canceller *canceller, struct cell_answer *ret_answer, struct cell_error *err)
+struct asking_for {
+	struct cell_space *space;
+	struct cell_session *session; /* or NULL */
+	const struct cell__principal *principal;
+	void *client;
+};
+
+static int wait_for(const struct asking_for *who, const char *method, const char *args_json, const void *raw, size_t raw_size,
+		    struct cell_canceller *canceller, struct cell_answer *ret_answer, struct cell_error *err)
 {
+	struct cell_space *space = who->space;
 	if (cell__engine_may_wait(cell__space_engine(space), "cell_space_call", err) < 0)
 		return -1;
 	json_error_t problem;
@@ -198,10 +210,11 @@ int cell__space_wait(struct cell_space *space, const struct cell__principal *pri
 	}
 	struct host_call call = {
 		.base = { .method = method, .args = args, .raw = raw, .raw_size = raw_size, .session_id = "",
-			  .principal = principal, .answer = host_answer, .answer_text = host_answer_text, .fail = host_fail,
+			  .principal = who->principal, .client = who->client, .answer = host_answer, .answer_text = host_answer_text, .fail = host_fail,
 			  .progress = cell__space_progress(space, NULL) ? host_progress : NULL },
 		.task.fn = do_call,
 		.space = space,
+		.session = who->session,
 	};
 	struct cell__task *task = &call.task;
 	cell__waiter_init(&call.waiter);
@@ -217,6 +230,13 @@ int cell__space_wait(struct cell_space *space, const struct cell__principal *pri
 		*err = call.err;
 	*ret_answer = call.answer;
 	return call.failed ? -1 : 0;
+}
+
+int cell__space_wait(struct cell_space *space, const struct cell__principal *principal, const char *method, const char *args_json,
+		     const void *raw, size_t raw_size, struct cell_canceller *canceller, struct cell_answer *ret_answer, struct cell_error *err)
+{
+	return wait_for(&(struct asking_for){ .space = space, .principal = principal }, method, args_json, raw, raw_size, canceller, ret_answer,
+			err);
 }
 
 int cell_space_call(struct cell_space *space, const char *method, const char *args_json, const void *raw,
@@ -241,16 +261,15 @@ int cell_space_call_ex(struct cell_space *space, const char *method, const char 
 	return cell_space_call_with(space, method, args_json, raw, raw_size, NULL, ret_answer, err);
 }
 
-int cell_space_call_with(struct cell_space *space, const char *method, const char *args_json, const void *raw,
-			 size_t raw_size, struct cell_canceller *canceller, struct cell_answer *ret_answer,
-			 struct cell_error *err)
+static int answer_for(const struct asking_for *who, const char *method, const char *args_json, const void *raw, size_t raw_size,
+		      struct cell_canceller *canceller, struct cell_answer *ret_answer, struct cell_error *err)
 {
 	struct cell_answer answer = { 0 };
 	struct cell_error why = { 0 };
 	size_t size = ret_answer->size;
 	if (size != sizeof answer)
 		return cell_fail(err, CELL_E_INVALID, 0, "cell_answer.size is %zu, expected %zu", size, sizeof answer);
-	int rc = cell__space_wait(space, &cell__principal_host, method, args_json, raw, raw_size, canceller, &answer, &why);
+	int rc = wait_for(who, method, args_json, raw, raw_size, canceller, &answer, &why);
 	if (rc < 0 && !answer.message)
 		answer.message = cell__strdup(why.msg);
 	if (rc < 0 && err)
@@ -258,4 +277,24 @@ int cell_space_call_with(struct cell_space *space, const char *method, const cha
 	answer.size = size;
 	*ret_answer = answer;
 	return rc;
+}
+
+int cell_space_call_with(struct cell_space *space, const char *method, const char *args_json, const void *raw,
+			 size_t raw_size, struct cell_canceller *canceller, struct cell_answer *ret_answer,
+			 struct cell_error *err)
+{
+	struct asking_for who = { .space = space, .principal = &cell__principal_host };
+	return answer_for(&who, method, args_json, raw, raw_size, canceller, ret_answer, err);
+}
+
+int cell_session_call(struct cell_session *session, const char *name, void *client, const char *method, const char *args_json,
+		      const void *raw, size_t raw_size, struct cell_canceller *canceller, struct cell_answer *ret_answer,
+		      struct cell_error *err)
+{
+	struct cell__principal principal;
+	cell__principal_init(&principal, CELL__PRINCIPAL_MCP, cell__executor_is_trusted(session->executor), name);
+	struct asking_for who = { .space = session->options.space, .session = session, .principal = &principal, .client = client };
+	if (!who.space)
+		return cell_fail(err, CELL_E_NOT_FOUND, 0, "the session has no space: there are no tools and no storage");
+	return answer_for(&who, method, args_json, raw, raw_size, canceller, ret_answer, err);
 }

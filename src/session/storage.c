@@ -17,6 +17,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "calls/table.h"
+
 /* An artifact being read or written. */
 struct handle {
 	int64_t id;
@@ -77,26 +79,14 @@ static const char *text_arg(struct op *op, const char *key, const char *otherwis
 	return json_is_string(value) ? json_string_value(value) : otherwise;
 }
 
-/* Names are C strings from here on: one with a NUL in it would mean another. */
-static bool has_nul(json_t *args)
-{
-	static const char *const keys[] = { "name", "query", "description", "type" };
-	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-		json_t *value = json_object_get(args, keys[i]);
-		if (json_is_string(value) && strlen(json_string_value(value)) != json_string_length(value))
-			return true;
-	}
-	return false;
-}
-
 static void artifact_path(struct op *op)
 {
 	op->result = json_string(cell__store_artifacts_path(op->storage->store));
 }
 
-static const char *error_type(const char *method, const struct cell_error *err)
+static const char *error_type(const struct cell__operation *operation, const struct cell_error *err)
 {
-	bool artifact = strncmp(method, "artifacts.", 10) == 0;
+	bool artifact = operation->part == CELL__PART_ARTIFACTS;
 	if (err->sys == EEXIST)
 		return "FileExistsError";
 	switch (err->code) {
@@ -148,10 +138,6 @@ static void workflow_get(struct op *op)
 static void workflow_create(struct op *op)
 {
 	json_t *source = json_object_get(op->args, "source");
-	if (!json_is_string(source)) {
-		finish_op(op, cell_fail(&op->err, CELL_E_INVALID, 0, "a workflow needs a source"));
-		return;
-	}
 	finish_op(op, cell__workflow_create(op->storage->store, text_arg(op, "name", ""), json_string_value(source),
 					    json_string_length(source), text_arg(op, "description", NULL),
 					    json_is_true(json_object_get(op->args, "overwrite")), &op->result, &op->err));
@@ -265,28 +251,27 @@ static void artifact_close(struct op *op)
 enum handle_use { NONE, OPENS, WRITES, READS };
 
 static const struct {
-	const char *method;
 	op_fn fn;
 	enum handle_use use;
 	enum { PLAIN, CHUNK, CLOSES } what; /* CHUNK: carries or wants bytes; CLOSES: the handle is over afterwards */
-} methods[] = {
-	{ "workflows.list", workflow_list, NONE, PLAIN },
-	{ "workflows.search", workflow_search, NONE, PLAIN },
-	{ "workflows.get", workflow_get, NONE, PLAIN },
-	{ "workflows.create", workflow_create, NONE, PLAIN },
-	{ "workflows.delete", workflow_delete, NONE, PLAIN },
-	{ "artifacts.path", artifact_path, NONE, PLAIN },
-	{ "artifacts.list", artifact_list, NONE, PLAIN },
-	{ "artifacts.get", artifact_get, NONE, PLAIN },
-	{ "artifacts.exists", artifact_exists, NONE, PLAIN },
-	{ "artifacts.delete", artifact_delete, NONE, PLAIN },
-	{ "artifacts.save_begin", artifact_begin, OPENS, PLAIN },
-	{ "artifacts.save_chunk", artifact_chunk, WRITES, CHUNK },
-	{ "artifacts.save_commit", artifact_commit, WRITES, CLOSES },
-	{ "artifacts.save_abort", artifact_abort, WRITES, CLOSES },
-	{ "artifacts.load_open", artifact_open, OPENS, PLAIN },
-	{ "artifacts.load_chunk", artifact_read, READS, CHUNK },
-	{ "artifacts.load_close", artifact_close, READS, CLOSES },
+} methods[CELL__OPS] = {
+	[CELL__OP_WORKFLOWS_LIST] = { workflow_list, NONE, PLAIN },
+	[CELL__OP_WORKFLOWS_SEARCH] = { workflow_search, NONE, PLAIN },
+	[CELL__OP_WORKFLOWS_GET] = { workflow_get, NONE, PLAIN },
+	[CELL__OP_WORKFLOWS_CREATE] = { workflow_create, NONE, PLAIN },
+	[CELL__OP_WORKFLOWS_DELETE] = { workflow_delete, NONE, PLAIN },
+	[CELL__OP_ARTIFACTS_PATH] = { artifact_path, NONE, PLAIN },
+	[CELL__OP_ARTIFACTS_LIST] = { artifact_list, NONE, PLAIN },
+	[CELL__OP_ARTIFACTS_GET] = { artifact_get, NONE, PLAIN },
+	[CELL__OP_ARTIFACTS_EXISTS] = { artifact_exists, NONE, PLAIN },
+	[CELL__OP_ARTIFACTS_DELETE] = { artifact_delete, NONE, PLAIN },
+	[CELL__OP_ARTIFACTS_SAVE_BEGIN] = { artifact_begin, OPENS, PLAIN },
+	[CELL__OP_ARTIFACTS_SAVE_CHUNK] = { artifact_chunk, WRITES, CHUNK },
+	[CELL__OP_ARTIFACTS_SAVE_COMMIT] = { artifact_commit, WRITES, CLOSES },
+	[CELL__OP_ARTIFACTS_SAVE_ABORT] = { artifact_abort, WRITES, CLOSES },
+	[CELL__OP_ARTIFACTS_LOAD_OPEN] = { artifact_open, OPENS, PLAIN },
+	[CELL__OP_ARTIFACTS_LOAD_CHUNK] = { artifact_read, READS, CHUNK },
+	[CELL__OP_ARTIFACTS_LOAD_CLOSE] = { artifact_close, READS, CLOSES },
 };
 
 /* ---- handles; on the loop's thread ---- */
@@ -380,7 +365,7 @@ static void answer_op(struct op *op)
 	if (!op->error_type)
 		call->answer(call, cell__take_ptr(op->result), op->out, op->out_size);
 	else
-		call->fail(call, op->err.sys == EEXIST ? CELL_E_EXISTS : op->err.code, error_type(call->method, &op->err),
+		call->fail(call, op->err.sys == EEXIST ? CELL_E_EXISTS : op->err.code, error_type(call->operation, &op->err),
 			   op->err.msg);
 }
 
@@ -567,17 +552,7 @@ static void start_op(struct cell__storage *storage, struct cell__call *call, siz
 void cell__storage_handle(struct cell__storage *storage, struct cell__call *call)
 {
 	struct cell_error err = { 0 };
-	if (has_nul(call->args)) {
-		call->fail(call, CELL_E_INVALID, "ValueError", "a name, query or description must not contain NUL");
-		return;
-	}
-	for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
-		if (strcmp(methods[i].method, call->method) == 0) {
-			start_op(storage, call, i, &err);
-			return;
-		}
-	cell_fail(&err, CELL_E_INVALID, 0, "there is no method \"%.100s\"", call->method);
-	call->fail(call, err.code, "ValueError", err.msg);
+	start_op(storage, call, call->operation->id, &err);
 }
 
 void cell__storage_session_ended(struct cell__storage *storage, const char *session_id)

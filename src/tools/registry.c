@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "calls/table.h"
 #include "spawn/confinement.h"
 #include "tools/mcp.h"
 
@@ -396,10 +397,6 @@ static struct cell__tool *tool_asked_for(struct cell__tools *tools, const struct
 					 struct cell__call *call, const char **ret_callable)
 {
 	const char *name = json_string_value(json_object_get(call->args, "name"));
-	if (!name) {
-		fail_call(call, CELL_TOOL_E_ARGS, "ValueError", "%s needs 'name', a string", call->method);
-		return NULL;
-	}
 	size_t n = strcspn(name, ".");
 	CELL_AUTO_FREE char *tool_name = cell__strndup(name, n);
 	if (!tool_name) {
@@ -438,23 +435,16 @@ json_t *cell__tools_list(struct cell__tools *tools, const struct cell__tools_vie
 	return list_json(tools, scope_of(view), NULL);
 }
 
-/* args.tags: NULL when not given; false when it is wrong, and the call has failed. */
-static bool tags_of(struct cell__call *call, const json_t **ret_tags)
+/* args.tags; NULL when not given. */
+static const json_t *tags_of(const struct cell__call *call)
 {
 	const json_t *tags = json_object_get(call->args, "tags");
-	*ret_tags = tags && !json_is_null(tags) ? tags : NULL;
-	if (*ret_tags && !json_is_array(tags)) {
-		fail_call(call, CELL_TOOL_E_ARGS, "ValueError", "'tags' must be an array of strings");
-		return false;
-	}
-	return true;
+	return json_is_array(tags) ? tags : NULL;
 }
 
 static void handle_list(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call)
 {
-	const json_t *tags;
-	if (!tags_of(call, &tags))
-		return;
+	const json_t *tags = tags_of(call);
 	refresh(tools, true, NULL);
 	if (cell__mcp_park(tools, view, call, NULL))
 		return;
@@ -465,20 +455,8 @@ static void handle_search(struct cell__tools *tools, const struct cell__tools_vi
 {
 	const char *query = json_string_value(json_object_get(call->args, "query"));
 	const json_t *limit = json_object_get(call->args, "limit");
-	const json_t *tags;
-	if (!query) {
-		fail_call(call, CELL_TOOL_E_ARGS, "ValueError", "tools.search needs 'query', a string");
-		return;
-	}
-	json_int_t n = !limit || json_is_null(limit) ? CELL_TOOL_DEFAULT_SEARCH
-						    : json_is_integer(limit) ? json_integer_value(limit) : -1;
-	if (n < 1 || n > CELL_TOOL_LIMIT_SEARCH) {
-		fail_call(call, CELL_TOOL_E_ARGS, "ValueError", "'limit' must be an integer from 1 to %d",
-			  CELL_TOOL_LIMIT_SEARCH);
-		return;
-	}
-	if (!tags_of(call, &tags))
-		return;
+	const json_t *tags = tags_of(call);
+	json_int_t n = !limit || json_is_null(limit) ? CELL_TOOL_DEFAULT_SEARCH : json_integer_value(limit);
 	refresh(tools, true, NULL);
 	if (cell__mcp_park(tools, view, call, NULL))
 		return;
@@ -734,27 +712,18 @@ void cell__tools_call_host(struct cell__tools *tools, const struct cell__host_as
 
 void cell__tools_handle(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call)
 {
-	static const struct {
-		const char *method;
-		void (*handle)(struct cell__tools *, const struct cell__tools_view *, struct cell__call *);
-	} methods[] = {
-		{ "tools.call", handle_call },
-		{ "tools.list", handle_list },
-		{ "tools.search", handle_search },
-		{ "tools.describe", handle_describe },
-		{ "tools.list_recipes", handle_list_recipes },
-		{ "tools.schema", handle_schema },
+	static void (*const handlers[CELL__OPS])(struct cell__tools *, const struct cell__tools_view *, struct cell__call *) = {
+		[CELL__OP_TOOLS_CALL] = handle_call,
+		[CELL__OP_TOOLS_LIST] = handle_list,
+		[CELL__OP_TOOLS_SEARCH] = handle_search,
+		[CELL__OP_TOOLS_DESCRIBE] = handle_describe,
+		[CELL__OP_TOOLS_LIST_RECIPES] = handle_list_recipes,
+		[CELL__OP_TOOLS_SCHEMA] = handle_schema,
 	};
-	if (tools->closing) {
+	if (tools->closing)
 		call->fail(call, CELL_E_CLOSED, "ToolCallError", "the session's tools are closed");
-		return;
-	}
-	for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
-		if (strcmp(call->method, methods[i].method) == 0) {
-			methods[i].handle(tools, view, call);
-			return;
-		}
-	fail_call(call, CELL_TOOL_E_ARGS, "ValueError", "unknown method '%.60s'", call->method);
+	else
+		handlers[call->operation->id](tools, view, call);
 }
 
 /* ---- problems ---- */

@@ -285,7 +285,7 @@ def test_workflow_creation_and_installs_ask(drive, tmp_path):
 
 def test_tools_of_a_workflow_ask(guarded):
     code = "workflows.create(name='loud', source='def run(text):\\n    return tools.probe.plain(a=text)')"
-    assert guarded.run(code)["error"] is None
+    assert run_answering(guarded, code, accept=True)[0]["error"] is None
     result, requests = run_answering(guarded, "workflows.loud(text='x')", accept=True)
     assert result["error"] is None and len(requests) == 1
 

@@ -16,7 +16,7 @@ sys.path.insert(0, os.path.join(support.ROOT, "tests", "mcp"))
 import client as mcp_client  # noqa: E402
 import peers  # noqa: E402
 
-TOOLS = ["run_code", "execute_ipython_cell", "reset", "list_tools", "search_tools", "register_mcp_server", "list_workflows",
+TOOLS = ["run_code", "execute_ipython_cell", "reset", "list_tools", "search_tools", "list_workflows",
          "search_workflows", "get_workflow", "create_workflow", "delete_workflow", "list_artifacts", "save_artifact",
          "load_artifact", "list_deps", "add_dep", "remove_dep", "install_package"]
 FORMS = {"elicitation": {}}
@@ -118,7 +118,7 @@ def test_the_list_of_tools(client):
 def test_tools_that_cannot_work_are_not_offered(connect, tmp_path):
     client = connect()
     names = [tool["name"] for tool in client.result(client.send("tools/list"))["tools"]]
-    assert names == TOOLS[:6]
+    assert names == TOOLS[:5]
     assert client.error(client.start("list_deps"))["message"] == "Unknown tool: list_deps"
     client = connect("--storage", tmp_path, "--no-runtime-deps")
     names = [tool["name"] for tool in client.result(client.send("tools/list"))["tools"]]
@@ -134,7 +134,6 @@ def test_tools_that_cannot_work_are_not_offered(connect, tmp_path):
     ("execute_ipython_cell", {"code": "1", "timeout": "1"}, "argument 'timeout' is of type number"),
     ("execute_ipython_cell", {"code": "1", "max_output_chars": 1.5}, "argument 'max_output_chars' is of type integer"),
     ("save_artifact", {"name": "a", "data": "x", "type": "pickle"}, "argument 'type' is not one of text, json, bytes"),
-    ("register_mcp_server", {"server_name": "s", "server_params": "x"}, "argument 'server_params' is of type object"),
 ])
 def test_wrong_arguments(client, tool, arguments, words):
     assert words in client.fails(tool, **arguments)
@@ -385,7 +384,7 @@ def test_cancelling_an_install_stops_it(connect, tmp_path, venv):
 
 
 def test_register_mcp_server(connect, tmp_path):
-    client = connect("--root", tmp_path)
+    client = connect("--root", tmp_path, "--allow-register")
     answer = client.call("register_mcp_server", server_name="s", server_params=peers.scripted())
     names = answer["structuredContent"].pop("result")
     assert names[0] == "echo" and names[-1] == "dash_ed_name" and len(names) > 30
@@ -394,7 +393,7 @@ def test_register_mcp_server(connect, tmp_path):
     assert client.value("run_code", code="tools.s.echo(text='hi')")["value"] == "hi"
     assert client.value("run_code", code="from mcptools.s.echo import Params, run\nrun(Params(text='typed'))")["value"] == "typed"
     assert sorted(name for name in os.listdir(tmp_path / "mcptools") if name[0] != ".") == ["s"]
-    other = connect("--cwd", "/proc", "--python", support.bare_python())
+    other = connect("--cwd", "/proc", "--python", support.bare_python(), "--allow-register")
     answer = other.value("register_mcp_server", server_name="s", server_params=peers.scripted())
     assert answer["result"][-1] == "dash-ed.name" and "no package was made" in answer["problems"][0]
     assert other.value("run_code", code="tools.s.echo(text='hi')")["value"] == "hi"

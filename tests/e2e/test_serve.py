@@ -382,7 +382,7 @@ def test_approvals(server):
     assert first["tool"] == "echo" and first["args"] == {"text": "a"} and first["session_id"] == session
     assert server.ask("GET", "/v1/approvals", token=ALICE).json["approvals"] == []
     path = "/v1/sessions/%s/approvals/%d" % (session, first["id"])
-    assert server.ask("POST", path, {"accept": True}, token=ALICE).status == 404
+    assert server.ask("POST", path, {"accept": True}, token=ALICE).code == "forbidden"
     assert server.ask("POST", path, {"accept": True, "args": {"text": 1, "no": 2}}).status == 400
     assert server.ask("POST", path, {"accept": True, "args": {"text": "edited"}}).status == 204
     assert server.ask("POST", path, {"accept": True}).status == 404

@@ -1,6 +1,6 @@
 #define _GNU_SOURCE
 #include "deps_support.h"
-#include "calls/principal.h"
+#include "calls/table.h"
 
 #include <dirent.h>
 #include <sys/stat.h>
@@ -38,7 +38,8 @@ static void handle_progress(struct cell__call *call, const char *line, size_t si
 static void handle_ask(struct cell__task *task)
 {
 	struct ask *ask = (struct ask *)((char *)task - offsetof(struct ask, task));
-	cell__deps_handle(ask->project->deps, &ask->call);
+	if (cell__call_prepare(&ask->call, &cell__principal_host) == 0)
+		cell__deps_handle(ask->project->deps, &ask->call);
 }
 
 void ask_init(struct ask *ask, struct project *project, const char *method, const char *package)
@@ -48,7 +49,6 @@ void ask_init(struct ask *ask, struct project *project, const char *method, cons
 	ask->call.method = method;
 	ask->call.args = package ? json_pack("{s:s}", "package", package) : json_object();
 	ask->call.answer = answer;
-	ask->call.principal = &cell__principal_host;
 	ask->call.fail = refuse;
 	ask->call.progress = handle_progress;
 	ask->task.fn = handle_ask;

@@ -22,7 +22,7 @@ static void test_record(void **state)
 	json_t *args = json_pack("{s:s, s:s}", "file", "a.txt", "password", "hunter2");
 	json_t *before = json_pack("{s:s}", "file", "b.txt");
 	struct cell__audit_record full = {
-		"session-1", hash, "17", "tool", "grep", "find", "cli", "subprocess", args, before, CELL__AUDIT_EDITED,
+		"session-1", hash, "17", "tool", "grep", "find", "cli", "subprocess", "code", "agent", args, before, CELL__AUDIT_EDITED,
 		CELL__AUDIT_BY_PERSON, 3, "a rule", 12345, CELL__AUDIT_ERROR, CELL_E_TOOL, "exit status 1 with hunter2 \xff",
 	};
 	assert_int_equal(rig_write(&rig, &full), 0);
@@ -39,16 +39,16 @@ static void test_record(void **state)
 	assert_true(time[10] == 'T' && time[19] == '.' && time[23] == 'Z');
 	json_object_del(first, "time");
 	json_t *wanted = json_pack(
-		"{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:{s:s, s:s}, s:{s:s}, s:s, s:s, s:i, s:s, s:f, s:s, s:s, s:s}", "session",
+		"{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:{s:s, s:s}, s:{s:s}, s:s, s:s, s:i, s:s, s:f, s:s, s:s, s:s}", "session",
 		"session-1", "cell", hash, "request", "17", "kind", "tool", "tool", "grep", "callable", "find", "adapter", "cli",
-		"executor", "subprocess", "args", "file", "a.txt", "password", "[redacted]", "args_before", "file", "b.txt",
+		"executor", "subprocess", "principal", "code", "client", "agent", "args", "file", "a.txt", "password", "[redacted]", "args_before", "file", "b.txt",
 		"decision", "edited", "by", "person", "rule", 3, "rule_name", "a rule", "duration_ms", 12.345, "outcome", "error",
 		"code", "tool_failed", "error", "exit status 1 with [redacted] \xef\xbf\xbd");
 	if (!json_equal(first, wanted))
 		fail_msg("%s", json_dumps(first, 0));
 	json_decref(wanted);
 	json_t *second = json_array_get(records, 1);
-	assert_int_equal(json_object_size(second), 18);
+	assert_int_equal(json_object_size(second), 20);
 	assert_true(json_is_null(json_object_get(second, "tool")) && json_is_null(json_object_get(second, "args")) &&
 		    json_is_null(json_object_get(second, "rule")) && json_is_null(json_object_get(second, "error")));
 	json_decref(records);

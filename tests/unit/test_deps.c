@@ -53,8 +53,8 @@ static void test_refused(void **state)
 					   "six\n--index-url=http://x", "--index-url=http://x", "a b", "requests>", "./six.whl" };
 	for (size_t i = 0; i < COUNT(bad); i++)
 		do_fail(&project, "deps.add", bad[i], CELL_E_INVALID, "ValueError", "");
-	do_fail(&project, "deps.add", NULL, CELL_E_INVALID, "ValueError", "package must be a string");
-	do_fail(&project, "deps.explode", NULL, CELL_E_INVALID, "ValueError", "deps has list, add, remove, sync");
+	do_fail(&project, "deps.add", NULL, CELL_E_INVALID, "ValueError", "needs 'package', a string");
+	do_fail(&project, "deps.explode", NULL, CELL_E_INVALID, "ValueError", "there is no method");
 	expect_list(&project, "[]");
 	remove_is(&project, "six", false);
 	remove_is(&project, " ", false);

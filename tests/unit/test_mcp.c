@@ -135,7 +135,7 @@ static void test_bad_parameters(void **state)
 		int code;
 	} rows[] = {
 		{ "s", "{", "not JSON", CELL_E_INVALID },
-		{ "s", "[]", "must be a JSON object", CELL_E_INVALID },
+		{ "s", "[]", "needs 'params', an object", CELL_E_INVALID },
 		{ "s", "{}", "Neither a \"command\" nor a \"url\"", CELL_E_INVALID },
 		{ "s", "{\"command\":1}", "'command' must be a text", CELL_E_INVALID },
 		{ "s", "{\"command\":\"\"}", "empty", CELL_E_INVALID },
@@ -480,7 +480,7 @@ static void test_questions_at_the_gate(void **state)
 	run_seen(&seen, "tools.s.progress(steps=2), tools.s.log(text='x')", "('2 steps', 'logged')");
 	assert_true(seen.progress == 2 && seen.progress_id > 0 && seen.logs == 1);
 	support_expect(other, "tools.s.ask(message='who?')", "{'action': 'decline'}");
-	opts.gate = 64;
+	opts.gate = 256;
 	struct cell_error err;
 	assert_int_equal(cell_session_open(engine, &opts, &other, &err), -1);
 	assert_int_equal(err.code, CELL_E_INVALID);

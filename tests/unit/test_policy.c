@@ -52,7 +52,7 @@ static const struct {
 	{ "rules:\n  - {decision: allow, tool: a.b, callable: c}\n", 2, "names a callable, and there is a callable besides" },
 	{ "rules:\n  - {decision: allow, tool: 'a['}\n", 2, "tool: the pattern 'a[': a [ has no ]" },
 	{ "rules:\n  - {decision: allow, tool: 'a.{x,y}'}\n", 2, "alternatives are a list" },
-	{ "rules:\n  - {decision: allow, kind: program}\n", 2, "kind must be tool, shell, install, workflow or any" },
+	{ "rules:\n  - {decision: allow, kind: program}\n", 2, "kind must be tool, shell, install, remove, workflow, artifact, server or any" },
 	{ "rules:\n  - {decision: allow, kind: [tool, 1]}\n", 2, "kind must be" },
 	{ R "    callable: [a, {b: c}]\n", 4, "callable must be a pattern" },
 	{ R "    name: [a]\n", 4, "name must be a text" },
@@ -165,7 +165,7 @@ static void decide(const char *yaml, const struct call *call, struct cell_policy
 	if (cell_policy_parse(yaml, strlen(yaml), "p", &kept, &err) < 0)
 		fail_msg("%s\n%s", yaml, err.msg);
 	struct cell_policy_subject subject = { sizeof subject,  call->kind,    call->tool,
-					       call->callable, call->adapter, call->args };
+					       call->callable, call->adapter, call->args, NULL };
 	*ret = (struct cell_policy_verdict)CELL_POLICY_VERDICT_INIT;
 	if (cell_policy_decide(kept, &subject, ret, &err) < 0)
 		fail_msg("%s: %s", call->args, err.msg);

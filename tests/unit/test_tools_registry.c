@@ -131,7 +131,7 @@ static void test_wrong_calls(void **state)
 	static const struct {
 		const char *method, *args, *part;
 	} rows[] = {
-		{ "tools.fly", "{}", "unknown method" },
+		{ "tools.fly", "{}", "there is no method" },
 		{ "tools.call", "{}", "needs 'name'" },
 		{ "tools.call", "{'name':5}", "needs 'name'" },
 		{ "tools.search", "{}", "needs 'query'" },

@@ -1,6 +1,6 @@
 #define _GNU_SOURCE
 #include "tools_support.h"
-#include "calls/principal.h"
+#include "calls/table.h"
 #include "spawn/confinement.h"
 
 #include <dirent.h>
@@ -458,12 +458,13 @@ static void take_failure(struct cell__call *call, int code, const char *type, co
 static void run_ask(struct cell__task *task)
 {
 	struct ask *ask = (struct ask *)((char *)task - offsetof(struct ask, task));
-	cell__tools_handle(ask->bench->tools, &ask->bench->view, &ask->call);
+	if (cell__call_prepare(&ask->call, &cell__principal_host) == 0)
+		cell__tools_handle(ask->bench->tools, &ask->bench->view, &ask->call);
 }
 
 void ask_start(struct ask *ask, struct bench *bench, const char *method, json_t *args)
 {
-	*ask = (struct ask){ .call = { .method = method, .args = args, .session_id = "s1", .principal = &cell__principal_host, .answer = take_answer,
+	*ask = (struct ask){ .call = { .method = method, .args = args, .session_id = "s1", .answer = take_answer,
 				       .fail = take_failure },
 			     .task.fn = run_ask, .bench = bench };
 	cell__waiter_init(&ask->waiter);

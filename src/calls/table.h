@@ -1,0 +1,115 @@
+/*
+ * The table of operations: everything that can be asked of a space, a row each.  Never changes; any thread.
+ *
+ * From it come dispatch, argument checks and their messages, which kind of call the gate sees, the schemas of the MCP server's tools and
+ * of /openapi.json, and the table in docs/namespaces.md (scripts/operations.py).
+ */
+#ifndef CELL_CALLS_TABLE_H
+#define CELL_CALLS_TABLE_H
+
+#include <jansson.h>
+
+#include "calls/principal.h"
+#include "core/core.h"
+#include "loop/call.h"
+
+/* What a gate is about: policies, questions to a person and the audit log name it by its word. */
+enum cell__gate_kind {
+	CELL__GATE_NONE, /* changes nothing */
+	CELL__GATE_TOOL,
+	CELL__GATE_SHELL,
+	CELL__GATE_INSTALL,
+	CELL__GATE_REMOVE,
+	CELL__GATE_WORKFLOW,
+	CELL__GATE_ARTIFACT,
+	CELL__GATE_SERVER,
+	CELL__GATE_QUESTION, /* of an MCP server to a person: no policy decides on it */
+	CELL__GATE_KINDS,
+};
+
+/* "tool", "shell", ...; NULL for CELL__GATE_NONE. */
+const char *cell__gate_kind_word(enum cell__gate_kind kind);
+/* CELL_GATE_*; 0 for CELL__GATE_NONE. */
+unsigned cell__gate_kind_bit(enum cell__gate_kind kind);
+/* The bit of a word that policies know; 0: there is no such kind. */
+unsigned cell__gate_kind_of(const char *word);
+/* All kinds that a policy can decide on, and those that it is asked about where nobody wrote rules: all but artifacts. */
+#define CELL__GATE_ALL                                                                                                           \
+	(CELL_GATE_TOOLS | CELL_GATE_SHELL | CELL_GATE_INSTALLS | CELL_GATE_WORKFLOWS | CELL_GATE_REMOVES | CELL_GATE_ARTIFACTS | \
+	 CELL_GATE_SERVERS)
+#define CELL__GATE_USUAL (CELL__GATE_ALL & ~CELL_GATE_ARTIFACTS)
+
+enum cell__op {
+	CELL__OP_TOOLS_LIST,
+	CELL__OP_TOOLS_SEARCH,
+	CELL__OP_TOOLS_CALL,
+	CELL__OP_TOOLS_DESCRIBE,
+	CELL__OP_TOOLS_LIST_RECIPES,
+	CELL__OP_TOOLS_SCHEMA,
+	CELL__OP_TOOLS_PROBLEMS,
+	CELL__OP_TOOLS_REGISTER,
+	CELL__OP_TOOLS_UNREGISTER,
+	CELL__OP_WORKFLOWS_LIST,
+	CELL__OP_WORKFLOWS_SEARCH,
+	CELL__OP_WORKFLOWS_GET,
+	CELL__OP_WORKFLOWS_CREATE,
+	CELL__OP_WORKFLOWS_DELETE,
+	CELL__OP_ARTIFACTS_PATH,
+	CELL__OP_ARTIFACTS_LIST,
+	CELL__OP_ARTIFACTS_GET,
+	CELL__OP_ARTIFACTS_EXISTS,
+	CELL__OP_ARTIFACTS_DELETE,
+	CELL__OP_ARTIFACTS_SAVE_BEGIN,
+	CELL__OP_ARTIFACTS_SAVE_CHUNK,
+	CELL__OP_ARTIFACTS_SAVE_COMMIT,
+	CELL__OP_ARTIFACTS_SAVE_ABORT,
+	CELL__OP_ARTIFACTS_LOAD_OPEN,
+	CELL__OP_ARTIFACTS_LOAD_CHUNK,
+	CELL__OP_ARTIFACTS_LOAD_CLOSE,
+	CELL__OP_DEPS_LIST,
+	CELL__OP_DEPS_ADD,
+	CELL__OP_DEPS_REMOVE,
+	CELL__OP_DEPS_SYNC,
+	CELL__OP_SEARCH_STATUS,
+	CELL__OP_SHELL_APPROVE,
+	CELL__OP_QUESTION,
+	CELL__OPS,
+};
+
+/* Whose handler it is, and where that does its work. */
+enum cell__op_part {
+	CELL__PART_TOOLS,     /* the loop */
+	CELL__PART_SERVERS,   /* the loop; MCP servers as programs */
+	CELL__PART_WORKFLOWS, /* the pool */
+	CELL__PART_ARTIFACTS, /* the pool */
+	CELL__PART_DEPS,      /* the pool; installers as programs */
+	CELL__PART_SEARCH,    /* the pool; an embeddings endpoint */
+	CELL__PART_KERNEL,    /* the asking kernel does it once it may */
+	CELL__PART_NONE,      /* the answer itself is what was asked for */
+};
+
+struct cell__operation {
+	const char *method; /* "deps.add" */
+	enum cell__op id;
+	enum cell__gate_kind kind;
+	enum cell__op_part part;
+	unsigned who;       /* principals that may ask for it: 1u << kind */
+	const char *shown;  /* its name where the gate speaks of it; NULL: what follows the dot of the method */
+	const char *about;
+	const char *args;   /* JSON Schema of an object */
+	const char *result; /* JSON Schema; bytes travel beside it */
+};
+
+extern const struct cell__operation cell__operations[CELL__OPS];
+
+/* NULL: there is none. */
+const struct cell__operation *cell__operation_find(const char *method);
+bool cell__operation_is_open_to(const struct cell__operation *operation, const struct cell__principal *principal);
+/* What follows the dot; "" when there is no dot. */
+const char *cell__operation_shown(const struct cell__operation *operation);
+/* Checks types, what is required, ranges and NULs in texts.  -1: *why says what is wrong. */
+int cell__operation_check(const struct cell__operation *operation, const json_t *args, struct cell__buf *why);
+/* The first step of every call: who asks, for what, and are the arguments right?  -1: the call has failed. */
+int cell__call_prepare(struct cell__call *call, const struct cell__principal *principal);
+
+#endif
