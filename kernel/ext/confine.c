@@ -37,7 +37,7 @@ static struct {
 	const char *step;
 } usher;
 
-static int enter(int shell_fd, int flags, const struct cell_cgroup *group)
+static int enter(int shell_fd, const struct cell_plan *plan, const struct cell_cgroup *group)
 {
 	usher.step = "join the cgroup";
 	if (cell__cgroup_join(group) < 0)
@@ -47,7 +47,7 @@ static int enter(int shell_fd, int flags, const struct cell_cgroup *group)
 	if (geteuid() == 0 && syscall(SYS_setgroups, 0, NULL) < 0 && errno != EPERM)
 		return -1;
 	usher.step = "enter the namespaces";
-	return setns(shell_fd, flags);
+	return cell__apply_join(shell_fd, plan);
 }
 
 static int copy_group(PyObject *bytes, struct cell_cgroup *out)
@@ -77,14 +77,13 @@ PyObject *wc_fork_into(PyObject *self, PyObject *args)
 		return NULL;
 	if (pread(plan_fd, &plan, sizeof plan, 0) != (ssize_t)sizeof plan)
 		return PyErr_SetFromErrno(PyExc_OSError);
-	int flags = (int)plan.clone_flags;
 	PyOS_BeforeFork();
 	usher.kernel = -1;
 	usher.error = 0;
 	usher.step = "start";
 	pid_t pid = vfork();
 	if (pid == 0) {
-		if (enter(shell_fd, flags, &group) == 0) {
+		if (enter(shell_fd, &plan, &group) == 0) {
 			usher.step = "fork";
 			usher.kernel = fork();
 			if (usher.kernel == 0) {

@@ -55,12 +55,12 @@ int umount2(const char *target, int flags);
 /* ---- files ---- */
 
 /*
- * Opens what has this path on the host, from inside the new root.  O_PATH.  A path that was resolved when the plan was made
- * (`real`) has no links in it: if there is one now, somebody put it there since.
+ * Opens what has this path on the host, below one of the roots that it has inside the new one.  O_PATH.  A path that was resolved
+ * when the plan was made (`real`) has no links in it: if there is one now, somebody put it there since.
  */
-static int open_on_host(const char *path, bool real)
+static int open_on_host(const char *host_root, const char *path, bool real)
 {
-	int root = open(CELL_PLAN_OLD_ROOT, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	int root = open(host_root, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	if (root < 0)
 		return -1;
 	struct open_how how = { .flags = O_PATH | O_CLOEXEC, .resolve = RESOLVE_IN_ROOT | (real ? RESOLVE_NO_SYMLINKS : 0) };
@@ -236,7 +236,7 @@ static int set_attributes(int fd, const char *path, uint64_t set)
 
 static int bind_tree(const char *source, const char *target, unsigned flags, bool real)
 {
-	int from = open_on_host(source, real);
+	int from = open_on_host(flags & CELL_BIND_MAPPED ? CELL_PLAN_MAPPED_ROOT : CELL_PLAN_OLD_ROOT, source, real);
 	if (from < 0)
 		return -1;
 	struct stat st;
@@ -331,6 +331,84 @@ static int map_ids(uid_t uid, gid_t gid)
 		return -1;
 	snprintf(line, sizeof line, "%u %u 1", gid, gid);
 	return write_text("/proc/self/gid_map", line);
+}
+
+/* The maps are written by who started us, and the mounts come with its word. */
+static int take_trees(struct cell_apply *apply)
+{
+	int error = 0;
+	struct iovec iov = { &error, sizeof error };
+	union {
+		struct cmsghdr align;
+		char space[CMSG_SPACE(CELL_PLAN_MAX_TREES * sizeof(int))];
+	} control;
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control };
+	ssize_t n;
+	do
+		n = recvmsg(apply->start_fd, &msg, MSG_CMSG_CLOEXEC);
+	while (n < 0 && errno == EINTR);
+	if (n != (ssize_t)sizeof error || error) {
+		errno = n < 0 ? errno : error ? error : ECHILD;
+		return -1;
+	}
+	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
+		apply->n_trees = (uint32_t)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+		memcpy(apply->trees, CMSG_DATA(c), apply->n_trees * sizeof(int));
+	}
+	return 0;
+}
+
+static int become(const struct cell_plan *plan)
+{
+	return syscall(SYS_setgroups, 0, NULL) < 0 || syscall(SYS_setresgid, plan->gid, plan->gid, plan->gid) < 0 ||
+			       syscall(SYS_setresuid, plan->uid, plan->uid, plan->uid) < 0
+		       ? -1
+		       : 0;
+}
+
+static int take_ids(struct cell_apply *apply)
+{
+	if (take_trees(apply) < 0 || become(apply->plan) < 0)
+		return -1;
+	/* That a process ends with its parent is forgotten when it becomes another user. */
+	return prctl(PR_SET_PDEATHSIG, SIGKILL);
+}
+
+int cell__apply_join(int shell_fd, const struct cell_plan *plan)
+{
+	if (setns(shell_fd, (int)plan->clone_flags) < 0)
+		return -1;
+	return plan->mapped ? become(plan) : 0;
+}
+
+static int attach_tree(struct cell_apply *apply, const char *path)
+{
+	char target[4096 + sizeof CELL_PLAN_MAPPED_ROOT];
+	if (apply->next_tree >= apply->n_trees) {
+		errno = EBADF;
+		return -1;
+	}
+	int tree = apply->trees[apply->next_tree++];
+	snprintf(target, sizeof target, CELL_PLAN_MAPPED_ROOT "%s", strcmp(path, "/") == 0 ? "" : path);
+	struct stat st; /* what is mounted may be a file */
+	int there = fstat(tree, &st) < 0 ? -1 : make_at(target, make_mount_point, &st);
+	int rc = there < 0 ? -1 : attach(tree, there);
+	int error = errno;
+	if (there >= 0)
+		close(there);
+	close(tree);
+	errno = error;
+	return rc;
+}
+
+static int detach_host(void)
+{
+	static const char *const roots[] = { CELL_PLAN_OLD_ROOT, CELL_PLAN_MAPPED_ROOT };
+	for (int i = 0; i < 2; i++)
+		if ((umount2(roots[i], UMOUNT_DETACH) < 0 || rmdir(roots[i]) < 0) && !(i == 1 && errno == ENOENT))
+			return -1;
+	return 0;
 }
 
 static int loopback_up(void)
@@ -494,7 +572,9 @@ static int run_step(struct cell_apply *apply, const struct cell_plan_step *step,
 	case CELL_OP_NAMESPACES:
 		return unshare((int)step->arg & ~cell__apply_birth_flags(apply->plan));
 	case CELL_OP_IDS:
-		return map_ids((uid_t)step->arg, (gid_t)step->arg2);
+		return apply->plan->mapped ? take_ids(apply) : map_ids((uid_t)step->arg, (gid_t)step->arg2);
+	case CELL_OP_TREE:
+		return attach_tree(apply, a);
 	case CELL_OP_ROOT:
 		return make_root(step->arg);
 	case CELL_OP_DIR:
@@ -527,7 +607,7 @@ static int run_step(struct cell_apply *apply, const struct cell_plan_step *step,
 		struct cell_apply inner = { .plan = apply->session, .landlock_fd = apply->landlock_fd };
 		return cell__apply_stage(&inner, (enum cell_plan_stage)step->arg, report);
 	case CELL_OP_DETACH:
-		return umount2(CELL_PLAN_OLD_ROOT, UMOUNT_DETACH) < 0 ? -1 : rmdir(CELL_PLAN_OLD_ROOT);
+		return detach_host();
 	case CELL_OP_SEAL:
 		return mount(NULL, "/", NULL, MS_BITS_REMOUNT | MS_BITS_BIND | MS_BITS_RDONLY | MS_BITS_NOSUID | MS_BITS_NODEV,
 			     NULL);

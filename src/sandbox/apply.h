@@ -17,12 +17,17 @@ struct cell_apply {
 	int landlock_fd;                 /* -1 */
 	int listen_fd;                   /* made by OP_LISTEN, valid when has_listener */
 	bool has_listener;
+	int start_fd;                    /* of a plan that is mapped: where cell__mapped_start() is heard */
+	int trees[CELL_PLAN_MAX_TREES];  /* from there; OP_TREE takes them in order */
+	uint32_t n_trees, next_tree;
 };
 
 /* Every step of a stage, in order.  0, or -1 with *report filled; report->skipped is filled in both cases. */
 int cell__apply_stage(struct cell_apply *apply, enum cell_plan_stage stage, struct cell_plan_report *report);
 /* The namespaces that a shell is born with: for clone(). */
 int cell__apply_birth_flags(const struct cell_plan *plan);
+/* Enters the namespaces of a shell and becomes who the plan says, with raw system calls: the caller may be a child of vfork(). */
+int cell__apply_join(int shell_fd, const struct cell_plan *plan);
 /* Maps a sealed plan; NULL with errno set.  It stays mapped. */
 const struct cell_plan *cell__plan_map(int fd);
 /* No capabilities to be had by exec, and uid 0 means nothing. */

@@ -16,6 +16,7 @@
 #include "sandbox/seccomp.h"
 
 #define ROOT_BYTES (16ull << 20)
+#define TREES_BYTES (1ull << 20)
 
 #define ALL_NAMESPACES                                                                                       \
 	(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP)
@@ -56,6 +57,7 @@ struct builder {
 	uint32_t n_steps;
 	bool failed;
 	uint64_t rights; /* Landlock's that this machine has */
+	bool mapped;     /* the caller's files are shown as the sandbox's own */
 };
 
 static void begin(struct builder *b, struct cell__buf *out)
@@ -121,6 +123,12 @@ static void bind_as(struct builder *b, enum cell_plan_stage stage, const char *f
 	step(b, stage, CELL_OP_BIND, flags, 0, 0, from, to);
 }
 
+/* What is the caller's, or the caller wants to be shown: where the sandbox is nobody's, it is shown as the sandbox's own. */
+static void bind_own(struct builder *b, enum cell_plan_stage stage, const char *path, unsigned flags)
+{
+	bind_as(b, stage, path, path, flags | (b->mapped ? CELL_BIND_MAPPED : 0));
+}
+
 #define is_under cell__path_is_under
 
 static bool is_system(const char *path)
@@ -156,11 +164,11 @@ static void bind_known(struct builder *b, enum cell_plan_stage stage, const char
 	if (!realpath(path, real)) {
 		/* Gone: there is nothing to show.  Where the policy asks for it, the receipt says that it is not there. */
 		if (stage == CELL_STAGE_SHELL)
-			bind_as(b, stage, path, path, flags | CELL_STEP_OPTIONAL);
+			bind_own(b, stage, path, flags | CELL_STEP_OPTIONAL);
 		return;
 	}
 	if (!(is_system(real) && (flags & CELL_BIND_READ_ONLY)))
-		bind_as(b, stage, real, real, flags);
+		bind_own(b, stage, real, flags);
 	link_known(b, stage, path);
 }
 
@@ -279,7 +287,8 @@ static void own_proc(struct builder *b, const struct cell__policy *policy)
 		closedir(dir);
 }
 
-static void shell_stage(struct builder *b, const struct cell__policy *policy, const struct cell__plan_env *env)
+static void shell_stage(struct builder *b, const struct cell__policy *policy, const struct cell__machine *machine,
+			const struct cell__plan_env *env)
 {
 	unsigned flags = ALL_NAMESPACES & ~(policy->network == CELL_NET_FULL ? (unsigned)CLONE_NEWNET : 0u);
 	if (is_hole("net"))
@@ -289,8 +298,13 @@ static void shell_stage(struct builder *b, const struct cell__policy *policy, co
 	if (is_hole("cgroup"))
 		flags &= ~(unsigned)CLONE_NEWCGROUP;
 	SHELL(CELL_OP_NAMESPACES, 0, flags, 0, "", "");
-	SHELL(CELL_OP_IDS, 0, geteuid(), getegid(), "", "");
+	SHELL(CELL_OP_IDS, b->mapped ? CELL_BIND_MAPPED : 0, geteuid(), getegid(), "", "");
 	SHELL(CELL_OP_ROOT, 0, ROOT_BYTES, 0, "", "");
+	/* One mount, so that all goes at once: the first of them, or one for all. */
+	if (b->mapped && machine->trees[0] && strcmp(machine->trees[0], "/") != 0)
+		SHELL(CELL_OP_TMPFS, 0, TREES_BYTES, 0700, CELL_PLAN_MAPPED_ROOT, "");
+	for (size_t i = 0; b->mapped && machine->trees[i]; i++)
+		SHELL(CELL_OP_TREE, 0, 0, 0, machine->trees[i], "");
 	SHELL(CELL_OP_TMPFS, 0, policy->tmp_bytes, 01777, "/tmp", "");
 	system_folders(b);
 	own_settings(b, policy);
@@ -299,7 +313,7 @@ static void shell_stage(struct builder *b, const struct cell__policy *policy, co
 	SHELL(CELL_OP_DIR, 0, 0755, 0, "/run", "");
 	SHELL(CELL_OP_LINK, 0, 0, 0, "/tmp", "/var/tmp");
 	for (size_t i = 0; env->folders && env->folders[i]; i++)
-		bind_as(b, CELL_STAGE_SHELL, env->folders[i], env->folders[i], CELL_BIND_READ_ONLY);
+		bind_own(b, CELL_STAGE_SHELL, env->folders[i], CELL_BIND_READ_ONLY);
 	for (size_t i = 0; env->links && env->links[i]; i += 2)
 		SHELL(CELL_OP_LINK, CELL_STEP_OPTIONAL, 0, 0, env->links[i + 1], env->links[i]);
 	for (size_t i = 0; i < policy->read.count; i++)
@@ -474,6 +488,11 @@ static int check_lists(const struct cell__policy *policy, const struct cell__pla
 	return 0;
 }
 
+bool cell__plan_holds_pids(const struct cell__machine *machine, bool mapped)
+{
+	return machine->cgroups.parent[CELL_CG_PIDS][0] || mapped || !machine->is_root;
+}
+
 int cell__plan_build(const struct cell__policy *policy, const struct cell__machine *machine,
 		     const struct cell__plan_env *env, uint64_t id, struct cell__buf *out, struct cell_error *err)
 {
@@ -489,17 +508,27 @@ int cell__plan_build(const struct cell__policy *policy, const struct cell__machi
 	if (!full && policy->hide.count)
 		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "hide needs mount namespaces: %.76s; %.105s", machine->reason,
 				 machine->advice);
+	if (policy->pids && policy->pids_asked && !cell__plan_holds_pids(machine, machine->trees))
+		return cell_fail(err, CELL_E_UNAVAILABLE, 0,
+				 "the limit of %llu processes cannot be kept: there is no cgroup for it and root is exempt from rlimits; run as "
+				 "another user or where a pids cgroup can be made, or ask for none",
+				 (unsigned long long)policy->pids);
 	if (check_lists(policy, env, err) < 0)
 		return -1;
 	begin(b, out);
+	b->mapped = full && machine->trees;
 	if (full)
-		shell_stage(b, policy, env);
+		shell_stage(b, policy, machine, env);
 	if (kernel_stage(b, policy, machine, env, full, err) < 0)
 		return -1;
 	if (!b->failed) {
 		struct cell_plan *head = head_of(b);
 		head->id = id;
 		head->level = (uint32_t)level;
+		head->uid = geteuid();
+		head->gid = getegid();
+		head->mapped = b->mapped;
+		snprintf(head->not_mapped, sizeof head->not_mapped, "%.*s", (int)sizeof head->not_mapped - 1, full ? machine->no_trees : "");
 		head->limits = (struct cell_plan_limits){
 			.memory_bytes = policy->memory_bytes, .cpu_percent = policy->cpu_percent,
 			.cpu_weight = CELL_PLAN_WEIGHT, .pids = policy->pids,
@@ -554,7 +583,7 @@ static int pin_parents(struct builder *b, struct pins *pins, const char *workspa
 					 PINS_MAX);
 		if (!known) {
 			pins->count++;
-			bind_as(b, CELL_STAGE_SESSION_FILES, parent, parent, 0);
+			bind_own(b, CELL_STAGE_SESSION_FILES, parent, 0);
 		}
 		*slash = '/';
 	}
@@ -601,7 +630,7 @@ static int keep_read_only(struct builder *b, const char *path, const char *works
 				 "%.100s lies in the writable workspace and cannot be kept read-only without mount namespaces; "
 				 "choose another working directory or --workspace-mode ro",
 				 real);
-	bind_as(b, CELL_STAGE_SESSION_FILES, real, real, CELL_BIND_READ_ONLY);
+	bind_own(b, CELL_STAGE_SESSION_FILES, real, CELL_BIND_READ_ONLY);
 	return 0;
 }
 
@@ -639,7 +668,7 @@ static int session_files(struct builder *b, const struct cell__plan_session *ses
 	const char *workspace = session->cwd;
 	bool writable = session->mode == CELL_WORKSPACE_RW;
 	if (full && session->mode != CELL_WORKSPACE_NONE) {
-		bind_as(b, CELL_STAGE_SESSION_FILES, workspace, workspace, writable ? 0 : CELL_BIND_READ_ONLY);
+		bind_own(b, CELL_STAGE_SESSION_FILES, workspace, writable ? 0 : CELL_BIND_READ_ONLY);
 		if (strcmp(session->workspace, workspace) != 0)
 			step(b, CELL_STAGE_SESSION_FILES, CELL_OP_LINK, CELL_STEP_OPTIONAL, 0, 0, workspace, session->workspace);
 		if (writable && pin_all(b, session, err) < 0)
@@ -647,7 +676,7 @@ static int session_files(struct builder *b, const struct cell__plan_session *ses
 		/* What the shell showed read-only and the workspace has just covered. */
 		for (char **folder = session->env->folders; folder && *folder; folder++)
 			if (is_under(*folder, workspace))
-				bind_as(b, CELL_STAGE_SESSION_FILES, *folder, *folder, CELL_BIND_READ_ONLY);
+				bind_own(b, CELL_STAGE_SESSION_FILES, *folder, CELL_BIND_READ_ONLY);
 	}
 	for (size_t i = 0; full && session->read && session->read[i]; i++)
 		bind_known(b, CELL_STAGE_SESSION_FILES, session->read[i], CELL_BIND_READ_ONLY);
@@ -662,7 +691,7 @@ static int session_files(struct builder *b, const struct cell__plan_session *ses
 			return -1;
 	for (size_t i = 0; full && session->mode == CELL_WORKSPACE_RO && i < session->policy->write.count; i++)
 		if (realpath(session->policy->write.items[i], real) && is_under(real, workspace))
-			bind_as(b, CELL_STAGE_SESSION_FILES, real, real, 0);
+			bind_own(b, CELL_STAGE_SESSION_FILES, real, 0);
 	return 0;
 }
 
@@ -702,6 +731,7 @@ int cell__plan_build_session(const struct cell__machine *machine, const struct c
 	struct builder builder, *b = &builder;
 	begin(b, out);
 	b->rights = machine->landlock_abi > 0 ? rights_of_abi(machine->landlock_abi) : 0;
+	b->mapped = session->mapped;
 	if (check_interpreter(session, err) < 0 || check_places(session, err) < 0 ||
 	    session_files(b, session, machine->level == CELL_LEVEL_FULL, err) < 0)
 		return -1;

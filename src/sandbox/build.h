@@ -30,6 +30,7 @@ struct cell__plan_session {
 	const char *const *protect; /* what must not be written to even where it lies in the workspace; NULL-terminated */
 	const struct cell__plan_env *env;
 	const struct cell__policy *policy; /* that of the plan */
+	bool mapped;                       /* as the plan is */
 };
 
 /* Where a session with this workspace stands inside; free() it. */
@@ -39,6 +40,9 @@ int cell__plan_build(const struct cell__policy *policy, const struct cell__machi
 		     const struct cell__plan_env *env, uint64_t id, struct cell__buf *out, struct cell_error *err);
 int cell__plan_build_session(const struct cell__machine *machine, const struct cell__plan_session *session,
 			     struct cell__buf *out, struct cell_error *err);
+
+/* Is the limit on processes kept?  Without a cgroup, by an rlimit, which means nothing to the host's root. */
+bool cell__plan_holds_pids(const struct cell__machine *machine, bool mapped);
 
 /* A step in words, one line. */
 int cell__plan_describe(const struct cell_plan_step *step, struct cell__buf *out);

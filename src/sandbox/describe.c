@@ -53,7 +53,10 @@ int cell__plan_describe(const struct cell_plan_step *step, struct cell__buf *out
 	case CELL_OP_NAMESPACES:
 		return describe_namespaces((unsigned)arg, out);
 	case CELL_OP_IDS:
-		return cell__buf_printf(out, "map user %llu and group %llu, nobody else", arg, arg2);
+		return cell__buf_printf(out, "map user %llu and group %llu, nobody else%s", arg, arg2,
+					step->flags & CELL_BIND_MAPPED ? "; on the host they are nobody's" : "");
+	case CELL_OP_TREE:
+		return cell__buf_printf(out, "files below %s that are the caller's are the sandbox's, until they are detached", a);
 	case CELL_OP_ROOT:
 		return cell__buf_printf(out, "an empty root of %llu MiB; the host's files only until they are detached", arg >> 20);
 	case CELL_OP_DIR:
@@ -161,14 +164,16 @@ static void add_limit(struct cell__buf *out, bool *first, const char *name, uint
 	*first = false;
 }
 
-static int add_limits(const struct cell__policy *policy, const struct cell__machine *machine, struct cell__buf *out)
+static int add_limits(const struct cell__policy *policy, const struct cell__machine *machine, const struct cell_plan *plan,
+		      struct cell__buf *out)
 {
 	const struct cell_cgroups *groups = &machine->cgroups;
 	const char *group = groups->version == 2 ? "cgroup v2" : "cgroup v1";
 	bool first = true;
 	int rc = 0;
 	add_limit(out, &first, "memory_bytes", policy->memory_bytes, groups->parent[CELL_CG_MEMORY][0] ? group : "rlimit", &rc);
-	add_limit(out, &first, "pids", policy->pids, groups->parent[CELL_CG_PIDS][0] ? group : "rlimit", &rc);
+	if (cell__plan_holds_pids(machine, plan->mapped))
+		add_limit(out, &first, "pids", policy->pids, groups->parent[CELL_CG_PIDS][0] ? group : "rlimit", &rc);
 	if (groups->parent[CELL_CG_CPU][0])
 		add_limit(out, &first, "cpu_percent", policy->cpu_percent, group, &rc);
 	add_limit(out, &first, "cpu_time_ms", policy->cpu_time_ms, "rlimit", &rc);
@@ -199,6 +204,8 @@ static int add_skipped(const struct cell__policy *policy, const struct cell__mac
 		      cell__buf_add_json_string(out, words.data ? words.data : "", words.size);
 		first = false;
 	}
+	char uid[256];
+	snprintf(uid, sizeof uid, "a uid that is nobody's: %.100s cannot be mounted with other owners", plan->not_mapped);
 	const struct {
 		bool missing;
 		const char *words;
@@ -208,6 +215,9 @@ static int add_skipped(const struct cell__policy *policy, const struct cell__mac
 		{ policy->cpu_percent && !machine->cgroups.parent[CELL_CG_CPU][0], "the limit on CPU share: no cgroup for it" },
 		{ policy->memory_bytes && !machine->cgroups.parent[CELL_CG_MEMORY][0],
 		  "the limit on memory of all processes together, and on what they share: no cgroup for it" },
+		{ policy->pids && !cell__plan_holds_pids(machine, plan->mapped),
+		  "the limit on processes: no cgroup for it, and an rlimit does not count for root" },
+		{ plan->not_mapped[0] != '\0', uid },
 		{ machine->level != CELL_LEVEL_FULL && policy->tmp_bytes, "the limit on space in /tmp: no mount namespace" },
 	};
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
@@ -232,9 +242,10 @@ int cell__plan_receipt(const struct cell__policy *policy, const struct cell__mac
 			rc |= cell__buf_printf(out, "%s\"%s\"", first ? "" : ",", namespaces[i].name);
 			first = false;
 		}
-	rc |= cell__buf_printf(out, "],\"seccomp\":true,\"landlock\":%d,\"capabilities\":[],\"no_new_privs\":true,\"limits\":{",
+	rc |= cell__buf_printf(out, "],\"uid\":\"%s\"", plan->mapped ? "unmapped" : "caller");
+	rc |= cell__buf_printf(out, ",\"seccomp\":true,\"landlock\":%d,\"capabilities\":[],\"no_new_privs\":true,\"limits\":{",
 			       machine->landlock_abi);
-	rc |= add_limits(policy, machine, out);
+	rc |= add_limits(policy, machine, plan, out);
 	rc |= cell__buf_printf(out, "},\"network\":\"%s\",\"filesystem\":\"%s\",\"workspace\":\"%s\",\"skipped\":[",
 			       cell__network_word(policy->network), full ? "private" : "landlock", cell__workspace_word(mode));
 	rc |= add_skipped(policy, machine, plan, report, out);

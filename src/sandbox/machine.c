@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 
 #include "sandbox/apply.h"
+#include "sandbox/mapped.h"
 
 #define STACK_BYTES (64u * 1024u)
 #define ALL_NAMESPACES                                                                                       \
@@ -112,12 +113,14 @@ void cell__machine_probe(struct cell__machine *ret_machine)
 	uint32_t action = SECCOMP_RET_ALLOW;
 	machine.landlock_abi = abi > 0 ? (int)abi : 0;
 	machine.seccomp = syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action) == 0;
+	machine.is_root = cell__mapped_is_root();
 	cell__cgroups_find(&machine.cgroups);
 	if (!machine.seccomp) {
 		snprintf(machine.reason, sizeof machine.reason, "this kernel has no seccomp filters");
 		snprintf(machine.advice, sizeof machine.advice, "use a kernel with CONFIG_SECCOMP_FILTER");
 	} else if (try_namespaces(&machine)) {
 		machine.level = CELL_LEVEL_FULL;
+		machine.own_uid = cell__mapped_possible();
 	} else if (machine.landlock_abi > 0) {
 		machine.level = CELL_LEVEL_NO_USERNS;
 	}

@@ -10,6 +10,11 @@ struct cell__machine {
 	enum cell_plan_level level; /* the best there is */
 	int landlock_abi;           /* 0: none */
 	bool seccomp;
+	bool is_root;     /* of the host: limits on a user's processes do not count for it */
+	bool own_uid;     /* sandboxes may have a uid that is nobody's (mapped.h) ... */
+	/* ... and for one plan (cell__plans_map()): the mounts that are copied for it; NULL: it is not for this one, because of ... */
+	const char *const *trees;
+	char no_trees[160];
 	struct cell_cgroups cgroups;
 	char reason[240]; /* why not full */
 	char advice[240];

@@ -20,11 +20,13 @@
 #include <stdint.h>
 
 #define CELL_PLAN_MAGIC 0x4e504357u /* "WCPN" */
-#define CELL_PLAN_VERSION 1u
+#define CELL_PLAN_VERSION 2u
 #define CELL_PLAN_MAX_BYTES (256u * 1024u)
 #define CELL_PLAN_MAX_STEPS 512u
 #define CELL_PLAN_WEIGHT 100u /* when cores are short, all of a sandbox counts as much as one ordinary process */
 #define CELL_PLAN_OLD_ROOT "/.host" /* where the host's files are until OP_DETACH */
+#define CELL_PLAN_MAPPED_ROOT "/.mapped" /* where those of the caller are, as the sandbox's own, until then (mapped.h) */
+#define CELL_PLAN_MAX_TREES 16u
 
 enum cell_plan_level {
 	CELL_LEVEL_UNAVAILABLE,
@@ -42,8 +44,9 @@ enum cell_plan_stage {
 
 enum cell_plan_op {
 	CELL_OP_NAMESPACES = 1, /* arg: CLONE_NEW* */
-	CELL_OP_IDS,            /* this user and group, and nobody else */
+	CELL_OP_IDS,            /* this user and group, and nobody else; where the plan is mapped, they are nobody's outside */
 	CELL_OP_ROOT,           /* an empty tmpfs becomes the root, the host's one goes to CELL_PLAN_OLD_ROOT; arg: bytes */
+	CELL_OP_TREE,           /* a: a mount of the host; its copy, whose files are the sandbox's, in CELL_PLAN_MAPPED_ROOT */
 	CELL_OP_DIR,            /* a: path, arg: mode */
 	CELL_OP_LINK,           /* a: what it points to, b: path */
 	CELL_OP_FILE,           /* a: path, b: content */
@@ -76,6 +79,7 @@ enum cell_plan_op {
 #define CELL_BIND_READ_ONLY 2u
 #define CELL_BIND_DEVICES 4u /* devices in it work */
 #define CELL_BIND_NO_EXEC 8u
+#define CELL_BIND_MAPPED 16u /* from CELL_PLAN_MAPPED_ROOT */
 
 struct cell_plan_step {
 	uint32_t bytes; /* of the whole step, a multiple of 8 */
@@ -102,6 +106,10 @@ struct cell_plan {
 	uint64_t id; /* differs between plans of one engine */
 	uint32_t level;
 	uint32_t clone_flags; /* what OP_NAMESPACES says, for those who join */
+	uint32_t uid, gid;    /* inside */
+	uint32_t mapped;      /* 1: outside they are nobody's; who starts a shell calls cell__mapped_start() */
+	uint32_t unused;
+	char not_mapped[96];  /* why not, where root asked: the mount that cannot be */
 	struct cell_plan_limits limits;
 	/* steps follow */
 };

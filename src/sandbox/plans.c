@@ -7,6 +7,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "core/hole.h"
+
 struct cell__cached_plan {
 	char *key;
 	struct cell__sandbox_plan *plan;
@@ -46,11 +48,12 @@ void cell__sandbox_plan_unref(struct cell__sandbox_plan *plan)
 	free(plan);
 }
 
-static int make_key(const struct cell__policy *p, const struct cell__plan_env *env, struct cell__buf *out)
+static int make_key(const struct cell__policy *p, const struct cell__plan_env *env, const struct cell__machine *machine,
+		    struct cell__buf *out)
 {
 	const struct cell__policy_list *lists[] = { &p->read, &p->write, &p->hide, &p->hosts };
-	int rc = cell__buf_printf(out, "%s|%d|%d|%d|%llu|%llu|%llu|%llu|%llu|%llu|%llu", p->name, (int)p->level, (int)p->network,
-				  (int)p->shows_machine,
+	int rc = cell__buf_printf(out, "%s|%d|%d|%d|%d|%llu|%llu|%llu|%llu|%llu|%llu|%llu", p->name, (int)p->level, (int)p->network,
+				  (int)p->shows_machine, (int)p->pids_asked,
 				  (unsigned long long)p->memory_bytes, (unsigned long long)p->pids, (unsigned long long)p->files,
 				  (unsigned long long)p->file_size_bytes, (unsigned long long)p->tmp_bytes,
 				  (unsigned long long)p->cpu_percent, (unsigned long long)p->cpu_time_ms);
@@ -63,6 +66,50 @@ static int make_key(const struct cell__policy *p, const struct cell__plan_env *e
 		rc |= cell__buf_printf(out, "\n%s", *path);
 	for (char **path = env->links; path && *path; path++)
 		rc |= cell__buf_printf(out, "\n%s", *path);
+	rc |= cell__buf_printf(out, "\n|%d%s", machine->trees != NULL, machine->no_trees);
+	for (const char *const *tree = machine->trees; tree && *tree; tree++)
+		rc |= cell__buf_printf(out, "\n%s", *tree);
+	return rc;
+}
+
+/* A path that is shown, as the host resolves it. */
+static int add_path(char **paths, size_t *n, const char *path)
+{
+	char *real = realpath(path, NULL);
+	if (real)
+		paths[(*n)++] = real;
+	return real || errno != ENOMEM ? 0 : -1;
+}
+
+int cell__plans_map(struct cell__mounts *mounts, const struct cell__plan_session *session, struct cell__machine *machine)
+{
+	const struct cell__policy *policy = session->policy;
+	const char *const *lists[] = { (const char *const *)session->env->folders, session->read, session->write };
+	size_t count = policy->read.count + policy->write.count + 2, n = 0;
+	for (size_t l = 0; l < 3; l++)
+		for (const char *const *path = lists[l]; path && *path; path++)
+			count++;
+	if (!machine->own_uid || machine->level != CELL_LEVEL_FULL || is_hole("uid"))
+		return 0;
+	char **paths = cell__alloc(count, sizeof *paths);
+	int rc = paths && mounts ? 0 : -1;
+	if (rc == 0 && session->mode != CELL_WORKSPACE_NONE)
+		rc = add_path(paths, &n, session->cwd);
+	for (size_t l = 0; l < 3; l++)
+		for (const char *const *path = lists[l]; rc == 0 && path && *path; path++)
+			rc = add_path(paths, &n, *path);
+	for (size_t i = 0; rc == 0 && i < policy->read.count; i++)
+		rc = add_path(paths, &n, policy->read.items[i]);
+	for (size_t i = 0; rc == 0 && i < policy->write.count; i++)
+		rc = add_path(paths, &n, policy->write.items[i]);
+	if (rc == 0) {
+		machine->trees = cell__mounts_of(mounts, (const char *const *)paths, machine->no_trees);
+		if (machine->trees)
+			machine->no_trees[0] = '\0';
+	}
+	for (size_t i = 0; i < n; i++)
+		free(paths[i]);
+	free(paths);
 	return rc;
 }
 
@@ -83,20 +130,24 @@ static void trim(struct cell__plans *plans)
 	}
 }
 
-int cell__plans_find(struct cell__plans *plans, const struct cell__policy *policy, const struct cell__plan_env *env,
-		     struct cell__sandbox_plan **ret_plan, struct cell_error *err)
+int cell__plans_find(struct cell__plans *plans, struct cell__plan_session *session, struct cell__sandbox_plan **ret_plan,
+		     struct cell_error *err)
 {
 	/* The spawner knows plans by their number, and may serve several caches one after the other. */
 	static _Atomic uint64_t last_id;
 	CELL_AUTO_BUF struct cell__buf key = CELL_BUF_INIT, bytes = CELL_BUF_INIT;
-	if (make_key(policy, env, &key) < 0)
+	struct cell__machine machine = *cell__machine_here();
+	if (!plans->mounts && machine.own_uid)
+		plans->mounts = cell__mounts_create();
+	if (cell__plans_map(plans->mounts, session, &machine) < 0 || make_key(session->policy, session->env, &machine, &key) < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
+	session->mapped = machine.trees != NULL;
 	for (struct cell__cached_plan *c = plans->list; c; c = c->next)
 		if (strcmp(c->key, key.data) == 0) {
 			*ret_plan = c->plan;
 			return 0;
 		}
-	if (cell__plan_build(policy, cell__machine_here(), env, ++last_id, &bytes, err) < 0)
+	if (cell__plan_build(session->policy, &machine, session->env, ++last_id, &bytes, err) < 0)
 		return -1;
 	struct cell__cached_plan *cached = cell__alloc(1, sizeof *cached);
 	struct cell__sandbox_plan *plan = cached ? cell__sandbox_plan_create(&bytes, err) : NULL;
@@ -120,4 +171,5 @@ void cell__plans_finish(struct cell__plans *plans)
 		free(plans->list);
 		plans->list = next;
 	}
+	cell__mounts_destroy(cell__take_ptr(plans->mounts));
 }

@@ -8,6 +8,7 @@
 #define CELL_SANDBOX_PLANS_H
 
 #include "sandbox/build.h"
+#include "sandbox/mapped.h"
 
 #define CELL_PLANS_MAX 16 /* kept without a user */
 
@@ -28,11 +29,17 @@ struct cell__cached_plan;
 
 struct cell__plans {
 	struct cell__cached_plan *list; /* newest first */
+	struct cell__mounts *mounts;
 };
 
-/* The plan of this policy, made unless there is one; borrowed from the cache until the next call. */
-int cell__plans_find(struct cell__plans *plans, const struct cell__policy *policy, const struct cell__plan_env *env,
-		     struct cell__sandbox_plan **ret_plan, struct cell_error *err);
+/*
+ * The plan of a session's policy and interpreter, made unless there is one; borrowed from the cache until the next call.  Says in
+ * session->mapped what the session's own plan has to be like.
+ */
+int cell__plans_find(struct cell__plans *plans, struct cell__plan_session *session, struct cell__sandbox_plan **ret_plan,
+		     struct cell_error *err);
+/* Fills machine->trees where all that this session is shown can be shown with a uid that is nobody's. */
+int cell__plans_map(struct cell__mounts *mounts, const struct cell__plan_session *session, struct cell__machine *machine);
 void cell__plans_finish(struct cell__plans *plans);
 
 #endif

@@ -383,6 +383,7 @@ static int read_limits(struct reader *r, const struct cell__yaml *node)
 					     : read_real(r, value, rows[k].scale, rows[k].value);
 		if (rc < 0)
 			return -1;
+		p->pids_asked |= strcmp(key->text, "pids") == 0;
 		if (strcmp(key->text, "tmp") == 0 && p->tmp_bytes == 0)
 			return bad(r, value, "tmp needs a size: what is in /tmp is held in memory");
 		if (strcmp(key->text, "files") == 0 && p->files && p->files < 32)

@@ -34,6 +34,7 @@ struct cell__policy {
 	uint64_t memory_bytes, pids, files, file_size_bytes, tmp_bytes, output_bytes;
 	uint64_t workspace_bytes, workspace_files; /* what a writable workspace holds; watched (session/quota.h) */
 	uint64_t cpu_percent, cpu_time_ms, wall_ms;
+	bool pids_asked; /* somebody said `pids`: it is kept or refused.  A preset's is kept where that can be */
 };
 
 void cell__policy_finish(struct cell__policy *policy);

@@ -350,6 +350,8 @@ static const struct refusal refusals[] = {
 	{ "options", "setsockopt", EPERM, 2, { IS(1, SOL_SOCKET), IS(2, SO_ATTACH_REUSEPORT_EBPF) } },
 	{ "options", "setsockopt", ENOPROTOOPT, 2, { IS(1, IPPROTO_TCP), IS(2, 31 /* TCP_ULP */) } },
 	{ "options", "setsockopt", ENOPROTOOPT, 2, { IS(1, IPPROTO_UDP), IS(2, 100 /* UDP_ENCAP */) } },
+	/* Pages of a mapped file, sent without a copy. */
+	{ "options", "setsockopt", EOPNOTSUPP, 2, { IS(1, SOL_SOCKET), IS(2, 60 /* SO_ZEROCOPY */) } },
 	/* Urgent bytes between Unix sockets: a way out of Chrome's sandbox in 2025, and nobody's need. */
 	{ "urgent", "sendto", EOPNOTSUPP, 1, { HAS(3, MSG_OOB) } },
 	{ "urgent", "sendmsg", EOPNOTSUPP, 1, { HAS(2, MSG_OOB) } },

@@ -27,6 +27,7 @@
 #include "sandbox/build.h"
 #include "sandbox/apply.h"
 #include "sandbox/egress.h"
+#include "sandbox/plans.h"
 #include "session/audit.h"
 #include "session/engine.h"
 #include "spawn/message.h"
@@ -135,7 +136,7 @@ static int ask_env(const char *python, struct cell__plan_env *env, struct cell_e
 /* explains: for a session, with what that would be shown of the interpreter. */
 static int command_init(struct command *command, const struct cell_sandbox_options *opts, bool explains, struct cell_error *err)
 {
-	const struct cell__machine *machine = cell__machine_here();
+	struct cell__machine machine = *cell__machine_here();
 	if (cell__policy_load(&command->policy, opts->policy ? opts->policy : CELL_POLICY_DEFAULT, err) < 0)
 		return -1;
 	command->has_policy = true;
@@ -157,9 +158,17 @@ static int command_init(struct command *command, const struct cell_sandbox_optio
 	if (cell__plan_workspace(command->workspace, session.mode, &command->cwd, err) < 0)
 		return -1;
 	session.cwd = command->cwd;
-	if (cell__plan_build(&command->policy, machine, &command->env, 1, &command->plan, err) < 0)
-		return -1;
-	return cell__plan_build_session(machine, &session, &command->session, err);
+	struct cell__mounts *mounts = machine.own_uid ? cell__mounts_create() : NULL;
+	int rc = cell__plans_map(mounts, &session, &machine);
+	session.mapped = machine.trees != NULL;
+	if (rc < 0)
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
+	else
+		rc = cell__plan_build(&command->policy, &machine, &command->env, 1, &command->plan, err);
+	if (rc == 0)
+		rc = cell__plan_build_session(&machine, &session, &command->session, err);
+	cell__mounts_destroy(mounts);
+	return rc;
 }
 
 static int take_options(const struct cell_sandbox_options *opts, struct cell_sandbox_options *ret, struct cell_error *err)
@@ -306,6 +315,16 @@ static void __attribute__((noreturn)) run_pid1(struct child *child)
 static int start_child(struct child *child, struct cell_error *err)
 {
 	sigset_t all, before;
+	const struct cell_plan *plan = child->apply.plan;
+	CELL_AUTO_FD int ours = -1;
+	CELL_AUTO_FD int theirs = -1;
+	if (plan->mapped) {
+		int ends[2];
+		if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
+			return cell_fail(err, CELL_E_SANDBOX, errno, "start a sandbox");
+		ours = ends[0];
+		child->apply.start_fd = theirs = ends[1];
+	}
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, &before);
 	long pid = syscall(SYS_clone, cell__apply_birth_flags(child->apply.plan) | SIGCHLD, NULL, NULL, NULL, NULL);
@@ -318,6 +337,10 @@ static int start_child(struct child *child, struct cell_error *err)
 	}
 	int error = errno;
 	sigprocmask(SIG_SETMASK, &before, NULL);
+	if (pid > 0 && plan->mapped) {
+		cell__close_fd(&theirs); /* should it end before it has heard, sending fails */
+		cell__mapped_start(plan, (pid_t)pid, ours);
+	}
 	return pid < 0 ? cell_fail(err, CELL_E_SANDBOX, error, "start a sandbox") : (int)pid;
 }
 

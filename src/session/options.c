@@ -118,6 +118,7 @@ static int replace_limits(struct cell__policy *policy, const struct cell_session
 	    replace_limit("cpu_quota", opts->cpu_quota, 1000, 1000, &policy->cpu_percent, err) < 0 ||
 	    replace_limit("pids_limit", opts->pids_limit, 1, 1, &policy->pids, err) < 0)
 		return -1;
+	policy->pids_asked |= opts->pids_limit > 0;
 	if (opts->network_disabled)
 		policy->network = CELL_NET_NONE;
 	return 0;

@@ -114,7 +114,7 @@ static int build(struct cell__confinement *confinement, struct cell__spawn_hub *
 	    check_writable(options->write, err) < 0)
 		return -1;
 	session.cwd = confinement->cwd;
-	if (cell__plans_find(&hub->plans, &confinement->policy, session.env, &plan, err) < 0)
+	if (cell__plans_find(&hub->plans, &session, &plan, err) < 0)
 		return -1;
 	confinement->plan = cell__sandbox_plan_ref(plan);
 	if (cell__plan_build_session(machine, &session, &bytes, err) < 0)

@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 
 #include "core/core.h"
+#include "sandbox/mapped.h"
 #include "spawn/message.h"
 
 #define PLANS_KEPT 8
@@ -60,7 +61,7 @@ static void __attribute__((noreturn)) keep_namespaces(void)
 static void __attribute__((noreturn)) run_shell(const struct cell_plan *plan, const struct cell_cgroup *group, int ready_fd)
 {
 	struct cell_plan_report report = { .step = -1 };
-	struct cell_apply apply = { .plan = plan, .landlock_fd = -1 };
+	struct cell_apply apply = { .plan = plan, .landlock_fd = -1, .start_fd = 3 };
 	sigset_t all;
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, NULL);
@@ -167,6 +168,8 @@ static int start_process(struct shell *shell, const struct cell_plan *plan)
 		run_shell(plan, &shell->group, ready[1]);
 	int error = errno;
 	close(ready[1]);
+	if (pid > 0 && plan->mapped)
+		cell__mapped_start(plan, (pid_t)pid, ready[0]);
 	if (pid < 0) {
 		close(ready[0]);
 		errno = error;

@@ -17,12 +17,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/openat2.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -40,6 +42,7 @@ struct launch {
 	bool has_stdin;
 	int report_fd;
 	const struct cell_plan *plan, *session; /* NULL: not confined */
+	char (*names)[4096];                    /* of a plan that is mapped: what the host calls the files behind fds */
 };
 
 static void __attribute__((noreturn)) fail_at(int fd, int stage, int sys, int step)
@@ -132,6 +135,31 @@ static void __attribute__((noreturn)) run_plain(struct launch *launch, pid_t par
 	become_program(launch);
 }
 
+/*
+ * A file that the host has opened is the host's user's.  A program that opens it anew (/proc/self/fd/N) does so as nobody; behind the copy
+ * of the mount the same file is the program's own.  One that cannot be found there any more stays as it is.
+ */
+static void take_as_own(const struct launch *launch, const int *keep)
+{
+	size_t n_std = launch->has_stdin ? 3 : 2;
+	int root = open(CELL_PLAN_MAPPED_ROOT, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	for (size_t i = n_std; root >= 0 && i < launch->n_fds; i++) {
+		struct stat theirs, ours;
+		int had = keep[i - n_std], flags = fcntl(had, F_GETFL);
+		if (flags < 0 || launch->names[i][0] != '/' || fstat(had, &theirs) < 0 || !(S_ISREG(theirs.st_mode) || S_ISDIR(theirs.st_mode)))
+			continue;
+		struct open_how how = { .flags = (uint64_t)(flags & (O_ACCMODE | O_APPEND | O_PATH | O_DIRECTORY)) | O_CLOEXEC,
+					.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_SYMLINKS };
+		int fd = (int)syscall(SYS_openat2, root, launch->names[i] + 1, &how, sizeof how);
+		if (fd >= 0 && fstat(fd, &ours) == 0 && ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino)
+			(void)dup2(fd, had); /* of numbers that are open already it cannot fail */
+		if (fd >= 0)
+			close(fd);
+	}
+	if (root >= 0)
+		close(root);
+}
+
 /* It dies with its shell, and that with us. */
 static void __attribute__((noreturn)) run_confined(struct launch *launch)
 {
@@ -141,6 +169,8 @@ static void __attribute__((noreturn)) run_confined(struct launch *launch)
 	if (setsid() < 0)
 		cell__spawner_child_failed(launch->report_fd, CELL_SPAWN_AT_BEGIN);
 	take_fds(launch, apply.keep, &apply.n_keep);
+	if (launch->plan->mapped)
+		take_as_own(launch, apply.keep);
 	if (cell__apply_stage(&apply, CELL_STAGE_EARLY, &report) < 0 || cell__apply_stage(&apply, CELL_STAGE_KERNEL, &report) < 0)
 		fail_at(launch->report_fd, CELL_SPAWN_AT_PLAN, report.sys, report.step);
 	sigemptyset(&none);
@@ -161,7 +191,7 @@ static void run_usher(struct launch *launch, struct shell *shell)
 	if (cell__cgroup_join(&shell->group) < 0 ||
 	    /* Only root may; everybody else keeps groups that the new namespace does not know. */
 	    (geteuid() == 0 && syscall(SYS_setgroups, 0, NULL) < 0 && errno != EPERM) ||
-	    setns(shell->pidfd, (int)launch->plan->clone_flags) < 0) {
+	    cell__apply_join(shell->pidfd, launch->plan) < 0) {
 		usher.error = errno;
 		return;
 	}
@@ -171,8 +201,22 @@ static void run_usher(struct launch *launch, struct shell *shell)
 	usher.error = errno;
 }
 
+static void name_files(struct launch *launch)
+{
+	static char names[CELL_SPAWN_MAX_FDS][4096];
+	launch->names = names;
+	for (size_t i = 0; i < launch->n_fds; i++) {
+		char link[32];
+		snprintf(link, sizeof link, "/proc/self/fd/%d", launch->fds[i]);
+		ssize_t n = readlink(link, names[i], sizeof names[i] - 1);
+		names[i][n > 0 ? n : 0] = '\0';
+	}
+}
+
 static pid_t fork_into(struct launch *launch, struct shell *shell)
 {
+	if (launch->plan->mapped)
+		name_files(launch);
 	usher.program = -1;
 	usher.error = 0;
 	pid_t pid = vfork();

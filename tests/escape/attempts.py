@@ -150,7 +150,7 @@ FILES = [
       control="ok"),
     A("a setuid file by mknod", "out = sc(133, b'su9', 0o104755, 0)", NO, control="ok", layer="seccomp"),
     A("a setgid folder", "out = sc(83, b'sgd%%d' %% os.getpid(), 0o2755)", NO, control="ok", layer="setuid"),
-    A("a setuid bit that was got after all", "out = ' '.join(n for n in os.listdir('.') if os.stat(n).st_mode & 0o6000) or 'none'", "none",
+    A("a setuid bit that was got after all", "out = ' '.join(n for n in os.listdir('.') if os.lstat(n).st_mode & 0o6000) or 'none'", "none",
       layer="setuid"),
     A("a lease on a file of the system", "import fcntl; out = in_child(lambda: tr(fcntl.fcntl, os.open('/usr/bin/env', 0), 1024, 0))", NO,
       root_control="ok", layer="leases"),
@@ -340,6 +340,9 @@ NETWORK = [
     A("RxRPC", "out = sc(41, 33, socket.SOCK_DGRAM, socket.AF_INET)", "EAFNOSUPPORT", layer="seccomp"),
     A("IPsec within UDP", "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); out = tr(s.setsockopt, 17, 100, 2)", "ENOPROTOOPT",
       layer="options"),
+    A("IPsec within TCP", "a = socket.create_server(('127.0.0.1', 0)); b = socket.create_connection(a.getsockname()); "
+      "out = tr(b.setsockopt, 6, 31, b'espintcp')", "ENOPROTOOPT", layer="options"),
+    A("send a mapped file without a copy", "s = socket.socket(); out = tr(s.setsockopt, 1, 60, 1)", "ENOTSUP", control="ok", layer="options"),
     A("the kernel's TLS", "a = socket.create_server(('127.0.0.1', 0)); b = socket.create_connection(a.getsockname()); "
       "out = tr(b.setsockopt, 6, 31, b'tls')", "ENOPROTOOPT", layer="options"),
     A("a program on a socket", "p = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0)); s = socket.socket(); "
@@ -450,7 +453,8 @@ LOWER = {
     "the root is read-only": None, "/usr is read-only": None, "processes of the host": None, "setuid program": None,
     "kallsyms": None, "interfaces of the host": None, "loopback of its own works": None, "bounding set": None,
     "what /proc tells of the machine": "error:PermissionError", "the kernel's command line": "EACCES", "locks of the whole machine": "EACCES",
-    "pressure of the whole machine": "EACCES ENOENT", "the kernel's TLS": "error:OSError", "IPsec within UDP": "error:OSError",
+    "pressure of the whole machine": "EACCES ENOENT", "the kernel's TLS": "error:OSError", "IPsec within TCP": "error:OSError",
+    "send a mapped file without a copy": "error:OSError", "IPsec within UDP": "error:OSError",
     "a program on a socket": "error:OSError", "MPTCP": "EAFNOSUPPORT", "SCTP": "EAFNOSUPPORT", "SCTP by its type": "EAFNOSUPPORT",
     "DCCP": "EAFNOSUPPORT", "UDP-Lite": "EAFNOSUPPORT", "L2TP": "EAFNOSUPPORT", "ping": "EAFNOSUPPORT",
     "TCP with bits above 32": "EAFNOSUPPORT",

@@ -140,6 +140,23 @@ PYTHON = {
     "a constructor's constructor": "import pyodide_js\npyodide_js.constructor.constructor('return globalThis')()",
     "the constructor of a bridge function": "import _workcell_bridge as b\nb.send.constructor('return globalThis')()",
     "the constructor of an async function": "import pyodide_js\npyodide_js.loadPackage.constructor('return 1')()",
+    # CVE-2026-5752 and its kind: from any object along its prototypes to Function.
+    "the prototype of a map": "from pyodide.ffi import to_js\nto_js({}).__proto__.constructor.constructor('return globalThis')().Deno",
+    "the constructor of an array": "from pyodide.ffi import to_js\nto_js([]).constructor.constructor('return globalThis')().Deno",
+    "the prototype's prototype": "from pyodide.ffi import to_js\n"
+                                 "to_js([]).__proto__.__proto__.constructor.constructor('return globalThis')().Deno",
+    "the constructor of bytes": "from pyodide.ffi import to_js\nto_js(b'x').constructor.constructor('return globalThis')().Deno",
+    "the constructor of a proxy": "from pyodide.ffi import create_proxy, to_js\n"
+                                  "to_js([create_proxy(print)])[0].constructor.constructor('return globalThis')().Deno",
+    "the constructor of an error": "import pyodide_js\ntry:\n    pyodide_js.FS.open('/none', 'r')\nexcept Exception as e:\n"
+                                   "    e.js_error.constructor.constructor('return globalThis')().Deno",
+    "the constructor of a promise": "import pyodide_js\npyodide_js.loadPackage([]).constructor.constructor('return globalThis')().Deno",
+    "getPrototypeOf": "import js\njs.Object.getPrototypeOf(js.Object).constructor('return globalThis')().Deno",
+    "Reflect": "import js\njs.Reflect.construct(js.Function, ['return globalThis'])().Deno",
+    "a getter on every object": "import js\njs.Object.prototype.__defineGetter__('x', print)\njs.Object.x",
+    "__lookupGetter__": "from pyodide.ffi import to_js\nto_js({}).__lookupGetter__('__proto__').constructor('return globalThis')().Deno",
+    "the constructor of a generator": "import pyodide_js\n"
+                                      "pyodide_js.FS.constructor.constructor('return globalThis')().Deno",
     "Deno through the module":
         "import pyodide_js\n[getattr(pyodide_js._module, name) for name in ('Deno', 'process', 'require')]",
     "a package of Pyodide's": "import pyodide_js\npyodide_js.loadPackage('micropip')\nimport micropip",

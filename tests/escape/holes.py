@@ -37,6 +37,7 @@ TESTS = {
     "program-place": ("escape/test_host_programs.py", "program_in_the_workspace"),
     "path-links": ("escape/test_host_programs.py", "path_parameters or path_to_write"),
     "path-kind": ("escape/test_host_programs.py", "path_parameters"),
+    "uid": ("escape/test_host_uid.py", "nobody or others or of_root"),
     "pins": ("e2e/test_sandbox.py", "interpreter_in_the_workspace or outer")}
 
 

@@ -312,6 +312,7 @@ static void arguments_are_looked_at(void **state)
 		{ "setsockopt", { 3, MORE(SOL_SOCKET), MORE(SO_ATTACH_FILTER) }, EPERM },
 		{ "setsockopt", { 3, 6, 31 /* TCP_ULP */ }, ENOPROTOOPT },
 		{ "setsockopt", { 3, 17, 100 /* UDP_ENCAP */ }, ENOPROTOOPT },
+		{ "setsockopt", { 3, SOL_SOCKET, 60 /* SO_ZEROCOPY */ }, EOPNOTSUPP },
 		{ "setsockopt", { 3, 6, 1 /* TCP_NODELAY */ }, 0 },
 		{ "sendto", { 3, 0, 1, MSG_NOSIGNAL }, 0 },
 		{ "sendto", { 3, 0, 1, MSG_OOB }, EOPNOTSUPP },

@@ -1,0 +1,336 @@
+#define _GNU_SOURCE
+#include "sandbox/mapped.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <linux/mount.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+/* Between what systemd gives to containers and what it calls foreign: nobody hands these out. */
+#define FIRST_ID 0x70000000u
+#define N_IDS 0x0ffe0000u
+#define STACK_BYTES 16384u
+
+static unsigned choose_id(void)
+{
+	unsigned number = 0;
+	/* Two sandboxes with the same one are no less apart from the host. */
+	if (getrandom(&number, sizeof number, GRND_NONBLOCK) != (ssize_t)sizeof number)
+		number = (unsigned)getpid();
+	return FIRST_ID + number % N_IDS;
+}
+
+static int write_map(pid_t pid, const char *name, unsigned inside, unsigned outside)
+{
+	char path[64], line[64];
+	snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, name);
+	int n = snprintf(line, sizeof line, "%u %u 1", inside, outside);
+	CELL_AUTO_FD int fd = open(path, O_WRONLY | O_CLOEXEC);
+	return fd < 0 || write(fd, line, (size_t)n) != n ? -1 : 0;
+}
+
+/* The user namespace of this process, with these ids inside. */
+static int map_process(pid_t pid, unsigned uid, unsigned gid)
+{
+	char path[64];
+	unsigned id = choose_id();
+	if (write_map(pid, "uid_map", uid, id) < 0 || write_map(pid, "gid_map", gid, id) < 0)
+		return -1;
+	snprintf(path, sizeof path, "/proc/%d/ns/user", (int)pid);
+	return open(path, O_RDONLY | O_CLOEXEC);
+}
+
+/* A copy of what is mounted there, without what is mounted below it. */
+static int copy_mount(const char *path, int userns_fd)
+{
+	struct mount_attr attr = { .attr_set = MOUNT_ATTR_IDMAP | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV, .userns_fd = (uint64_t)userns_fd };
+	CELL_AUTO_FD int tree = (int)syscall(SYS_open_tree, AT_FDCWD, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_NO_AUTOMOUNT);
+	if (tree < 0 || syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH, &attr, sizeof attr) < 0)
+		return -1;
+	return cell__take_fd(&tree);
+}
+
+static void send_trees(int fd, int error, const int *trees, size_t n)
+{
+	struct iovec iov = { &error, sizeof error };
+	union {
+		struct cmsghdr align;
+		char space[CMSG_SPACE(CELL_PLAN_MAX_TREES * sizeof(int))];
+	} control = { 0 };
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+	if (n > 0) {
+		msg.msg_control = &control;
+		msg.msg_controllen = CMSG_SPACE(n * sizeof(int));
+		struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(n * sizeof(int));
+		memcpy(CMSG_DATA(c), trees, n * sizeof(int));
+	}
+	while (sendmsg(fd, &msg, MSG_NOSIGNAL) < 0)
+		if (errno != EINTR)
+			return; /* it is gone, and its end will be seen */
+}
+
+void cell__mapped_start(const struct cell_plan *plan, pid_t pid, int fd)
+{
+	int trees[CELL_PLAN_MAX_TREES], error = 0;
+	size_t n = 0;
+	const struct cell_plan_step *step = cell__plan_first(plan);
+	CELL_AUTO_FD int userns_fd = map_process(pid, plan->uid, plan->gid);
+	if (userns_fd < 0)
+		error = errno ? errno : EIO;
+	for (uint32_t i = 0; !error && i < plan->n_steps; i++, step = cell__plan_next(step)) {
+		if (step->op != CELL_OP_TREE)
+			continue;
+		if (n == CELL_PLAN_MAX_TREES)
+			error = E2BIG;
+		else if ((trees[n] = copy_mount(cell__step_a(step), userns_fd)) < 0)
+			error = errno;
+		else
+			n++;
+	}
+	send_trees(fd, error, trees, error ? 0 : n);
+	while (n > 0)
+		close(trees[--n]);
+}
+
+/* ---- trying ---- */
+
+static int wait_for_the_end(void *arg)
+{
+	while (syscall(SYS_ppoll, NULL, 0, NULL, NULL, 0) < 0) {
+	}
+	return arg != NULL;
+}
+
+/* A user namespace to try with; its process is gone again. */
+static int make_userns(void)
+{
+	void *stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+	if (stack == MAP_FAILED)
+		return -1;
+	sigset_t all, before;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before); /* no handler of the host's runs in it */
+	pid_t pid = clone(wait_for_the_end, (char *)stack + STACK_BYTES, CLONE_VM | CLONE_NEWUSER, NULL);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	int fd = pid < 0 ? -1 : map_process(pid, geteuid(), getegid()), error = errno;
+	if (pid > 0) {
+		kill(pid, SIGKILL);
+		while (waitpid(pid, NULL, __WCLONE) < 0 && errno == EINTR) {
+		}
+	}
+	munmap(stack, STACK_BYTES);
+	errno = error;
+	return fd;
+}
+
+bool cell__mapped_is_root(void)
+{
+	unsigned inside = 1, outside = 1;
+	char text[64] = "";
+	CELL_AUTO_FD int fd = open("/proc/self/uid_map", O_RDONLY | O_CLOEXEC);
+	return geteuid() == 0 && fd >= 0 && read(fd, text, sizeof text - 1) > 0 && sscanf(text, "%u %u", &inside, &outside) == 2 &&
+	       inside == 0 && outside == 0;
+}
+
+bool cell__mapped_possible(void)
+{
+	/* To map, to copy mounts, to enter the namespaces of a process that is another user's, to find the caller's files. */
+	static const int needed[] = { CAP_SETUID, CAP_SETGID, CAP_SYS_ADMIN, CAP_SYS_PTRACE, CAP_KILL, CAP_DAC_OVERRIDE };
+	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct caps[2] = { { 0, 0, 0 }, { 0, 0, 0 } };
+	if (syscall(SYS_capget, &head, caps) < 0)
+		return false;
+	for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+		if (!(caps[0].effective & (1u << needed[i])))
+			return false;
+	CELL_AUTO_FD int fd = make_userns();
+	return fd >= 0;
+}
+
+/* ---- mounts ---- */
+
+struct mount_point {
+	char *path;
+	unsigned long id;
+	bool covered; /* by one mounted at the same place later */
+	bool tried, possible;
+};
+
+struct cell__mounts {
+	int fd; /* mountinfo: it says when mounts have changed */
+	struct mount_point *list;
+	size_t count;
+	bool read;
+	const char *chosen[CELL_PLAN_MAX_TREES + 1];
+};
+
+struct cell__mounts *cell__mounts_create(void)
+{
+	struct cell__mounts *mounts = cell__alloc(1, sizeof *mounts);
+	if (mounts)
+		mounts->fd = open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC);
+	return mounts;
+}
+
+static void forget(struct cell__mounts *mounts)
+{
+	for (size_t i = 0; i < mounts->count; i++)
+		free(mounts->list[i].path);
+	free(mounts->list);
+	mounts->list = NULL;
+	mounts->count = 0;
+	mounts->read = false;
+}
+
+void cell__mounts_destroy(struct cell__mounts *mounts)
+{
+	if (!mounts)
+		return;
+	forget(mounts);
+	cell__close_fd(&mounts->fd);
+	free(mounts);
+}
+
+/* Blanks, line ends and backslashes are octal there. */
+static void unescape(char *text)
+{
+	char *to = text;
+	for (char *at = text; *at; to++)
+		if (at[0] == '\\' && at[1] >= '0' && at[1] <= '3' && at[2] && at[3]) {
+			*to = (char)((at[1] - '0') << 6 | (at[2] - '0') << 3 | (at[3] - '0'));
+			at += 4;
+		} else {
+			*to = *at++;
+		}
+	*to = '\0';
+}
+
+static int add_line(struct cell__mounts *mounts, char *line)
+{
+	char *rest = NULL, *fields[5] = { NULL };
+	size_t n = 0;
+	for (char *word = strtok_r(line, " ", &rest); word && n < 5; word = strtok_r(NULL, " ", &rest))
+		fields[n++] = word;
+	if (n < 5)
+		return 0;
+	unescape(fields[4]);
+	struct mount_point *more = cell__realloc(mounts->list, (mounts->count + 1) * sizeof *more);
+	if (!more)
+		return -1;
+	mounts->list = more;
+	more[mounts->count] = (struct mount_point){ .path = cell__strdup(fields[4]), .id = strtoul(fields[0], NULL, 10) };
+	if (!more[mounts->count].path)
+		return -1;
+	for (size_t i = 0; i < mounts->count; i++)
+		more[i].covered |= strcmp(more[i].path, fields[4]) == 0;
+	mounts->count++;
+	return 0;
+}
+
+static int read_mounts(struct cell__mounts *mounts)
+{
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	char part[4096];
+	ssize_t n;
+	forget(mounts);
+	if (mounts->fd < 0 || lseek(mounts->fd, 0, SEEK_SET) < 0)
+		return -1;
+	while ((n = read(mounts->fd, part, sizeof part)) > 0)
+		if (cell__buf_add(&text, part, (size_t)n) < 0)
+			return -1;
+	if (n < 0 || cell__buf_add(&text, "", 1) < 0)
+		return -1;
+	char *rest = NULL;
+	for (char *line = strtok_r(text.data, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
+		if (add_line(mounts, line) < 0)
+			return -1;
+	mounts->read = true;
+	return 0;
+}
+
+static bool is_under(const char *path, const char *folder)
+{
+	size_t n = strlen(folder);
+	return strcmp(folder, "/") == 0 || (strncmp(path, folder, n) == 0 && (path[n] == '/' || path[n] == '\0'));
+}
+
+static bool can_be_mapped(struct mount_point *point)
+{
+	if (!point->tried) {
+		CELL_AUTO_FD int userns_fd = make_userns();
+		CELL_AUTO_FD int tree = userns_fd < 0 ? -1 : copy_mount(point->path, userns_fd);
+		point->possible = tree >= 0;
+		point->tried = userns_fd >= 0;
+	}
+	return point->possible;
+}
+
+/* Marks what a path needs: the mount it lies on, and every mount below it. */
+static bool choose(struct cell__mounts *mounts, const char *path, bool *chosen, char *ret_why)
+{
+	size_t on = mounts->count;
+	for (size_t i = 0; i < mounts->count; i++) {
+		const struct mount_point *point = &mounts->list[i];
+		if (!point->covered && is_under(path, point->path) && (on == mounts->count || strlen(point->path) > strlen(mounts->list[on].path)))
+			on = i;
+	}
+	for (size_t i = 0; i < mounts->count; i++) {
+		struct mount_point *point = &mounts->list[i];
+		if (point->covered || (i != on && !is_under(point->path, path)))
+			continue;
+		if (!can_be_mapped(point)) {
+			snprintf(ret_why, 160, "%.150s", point->path);
+			return false;
+		}
+		chosen[i] = true;
+	}
+	if (on == mounts->count)
+		snprintf(ret_why, 160, "%.150s", path);
+	return on < mounts->count;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+const char *const *cell__mounts_of(struct cell__mounts *mounts, const char *const *paths, char ret_why[static 160])
+{
+	struct pollfd changed = { .fd = mounts->fd, .events = POLLPRI };
+	size_t n = 0;
+	snprintf(ret_why, 160, "/proc/self/mountinfo");
+	if ((!mounts->read || poll(&changed, 1, 0) != 0) && read_mounts(mounts) < 0)
+		return NULL;
+	bool *chosen = cell__alloc(mounts->count + 1, sizeof *chosen);
+	bool ok = chosen != NULL;
+	for (size_t i = 0; ok && paths[i]; i++)
+		ok = choose(mounts, paths[i], chosen, ret_why);
+	for (size_t i = 0; ok && i < mounts->count; i++) {
+		if (!chosen[i])
+			continue;
+		if (n == CELL_PLAN_MAX_TREES) {
+			snprintf(ret_why, 160, "more than %u mounts", CELL_PLAN_MAX_TREES);
+			ok = false;
+			break;
+		}
+		mounts->chosen[n++] = mounts->list[i].path;
+	}
+	mounts->chosen[n] = NULL;
+	/* What a name begins with comes before it. */
+	qsort(mounts->chosen, n, sizeof *mounts->chosen, compare_names);
+	free(chosen);
+	return ok ? mounts->chosen : NULL;
+}

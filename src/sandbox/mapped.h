@@ -1,0 +1,38 @@
+/*
+ * A uid that is nobody's: what the code does, it does as a user of the host that owns nothing there.
+ *
+ *     starter (root) ──clone──▶ shell, waits at OP_IDS
+ *        │ writes its maps: the caller's ids inside are H outside, a number of its own for each sandbox
+ *        │ copies the mounts that the plan names (OP_TREE), idmapped: there the caller's files are H's
+ *        └──the copies──▶ shell becomes H, attaches them below CELL_PLAN_MAPPED_ROOT; binds are taken from there
+ *
+ * So the code may do with the caller's files what the mounts let through, and what it makes there is the caller's; anywhere else
+ * H has no rights but everybody's.  Needs privileges that root has and a file system that can (ext4, xfs, btrfs, tmpfs; not overlayfs).
+ */
+#ifndef CELL_SANDBOX_MAPPED_H
+#define CELL_SANDBOX_MAPPED_H
+
+#include "core/core.h"
+#include "sandbox/plan.h"
+
+/* Has this process the privileges?  Starts another one for a moment, without a SIGCHLD. */
+bool cell__mapped_possible(void);
+/* Is this process the host's root, to whom RLIMIT_NPROC means nothing? */
+bool cell__mapped_is_root(void);
+/* The starter's part, for a shell that was just cloned and waits at the other end of fd.  An error is told to it, and there it ends it. */
+void cell__mapped_start(const struct cell_plan *plan, pid_t pid, int fd);
+
+/* ---- which mounts ---- */
+
+/* The mounts of this process, as they are now.  One thread. */
+struct cell__mounts;
+
+struct cell__mounts *cell__mounts_create(void);
+void cell__mounts_destroy(struct cell__mounts *mounts);
+/*
+ * The mounts that these real paths lie on and those below them, parents first; NULL-terminated, good until the next call.  NULL: one of
+ * them cannot be idmapped, and ret_why has its path; or there is no memory.
+ */
+const char *const *cell__mounts_of(struct cell__mounts *mounts, const char *const *paths, char ret_why[static 160]);
+
+#endif
