@@ -266,6 +266,8 @@ void cell__cli_note(const char *text);
  */
 int cell__cli_arguments(const char *args, const struct cell_cli_list *operands, size_t first, const json_t *parameters,
 			json_t **ret_args, struct cell_error *err);
+/* Text that code may have made: as it is to a file or a pipe, and without what would steer it to a terminal. */
+void cell__cli_show(const char *text, size_t size);
 /* A text on a line of stdout. */
 void cell__cli_line(const char *text);
 /* A JSON value on a line of stdout. */

@@ -133,11 +133,11 @@ static void complain(const struct cell_audit_entry *entry)
 	int n;
 
 	if (entry->line)
-		n = asprintf(&text, "workcell: %s:%" PRId64 ": %s; skipped\n", entry->file, entry->line, entry->problem);
+		n = asprintf(&text, "workcell: %s:%" PRId64 ": %s; skipped", entry->file, entry->line, entry->problem);
 	else
-		n = asprintf(&text, "workcell: %s: %s\n", entry->file, entry->problem);
+		n = asprintf(&text, "workcell: %s: %s", entry->file, entry->problem);
 	if (n > 0)
-		cell__cli_write(STDERR_FILENO, text, (size_t)n);
+		cell__cli_note(text);
 	free(text);
 }
 

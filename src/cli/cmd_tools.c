@@ -279,7 +279,7 @@ static int print_value_json(const char *kind, const char *bytes, size_t size, st
 
 	if (!strcmp(kind, "json")) {
 		cell__cli_write(STDOUT_FILENO, "{\"value\":", 9);
-		cell__cli_write(STDOUT_FILENO, bytes, size);
+		cell__cli_show(bytes, size);
 		cell__cli_write(STDOUT_FILENO, "}\n", 2);
 		return 0;
 	}
@@ -301,7 +301,7 @@ static int print_value_text(const json_t *answer, const char *bytes, size_t size
 		bytes = json_string_value(value);
 		size = json_string_length(value);
 	}
-	cell__cli_write(STDOUT_FILENO, bytes, size);
+	cell__cli_show(bytes, size);
 	if (size && bytes[size - 1] != '\n')
 		cell__cli_write(STDOUT_FILENO, "\n", 1);
 	return 0;
@@ -332,7 +332,7 @@ static int print_parts(bool json, const json_t *answer, const char *bytes, size_
 				json_object_set_new(shown, "data", cell__cli_base64((const unsigned char *)bytes + at, n));
 			json_array_append_new(list, shown);
 		} else if (text) {
-			cell__cli_write(STDOUT_FILENO, bytes + at, n);
+			cell__cli_show(bytes + at, n);
 			cell__cli_write(STDOUT_FILENO, "\n", 1);
 		} else {
 			struct cell_cli_table line = { .columns = 1 };

@@ -176,7 +176,7 @@ static int run_show(const void *values, struct cell_space *space, const struct c
 	if (flags->json)
 		cell__cli_line(text);
 	else
-		cell__cli_write(STDOUT_FILENO, json_string_value(source), json_string_length(source));
+		cell__cli_show(json_string_value(source), json_string_length(source));
 	json_decref(workflow);
 	free(text);
 	return 0;

@@ -34,9 +34,14 @@ static int log_from = CELL_LOG_WARN;
 /* On the engine's thread, while the main one waits. */
 static void print_log(void *arg, enum cell_log_level level, const char *line)
 {
+	char *shown;
+
 	(void)arg;
-	if ((int)level >= log_from)
-		dprintf(STDERR_FILENO, "workcell: %s: %s\n", log_words[level], line);
+	if ((int)level < log_from)
+		return;
+	shown = cell_shown_text(line, strlen(line), CELL_SHOWN_LINE);
+	dprintf(STDERR_FILENO, "workcell: %s: %s\n", log_words[level], shown ? shown : "");
+	free(shown);
 }
 
 int cell__cli_space_log(const struct cell_cli_space_flags *flags, const char *level, struct cell_engine_options *options,
@@ -547,9 +552,21 @@ int cell__cli_arguments(const char *args, const struct cell_cli_list *operands, 
 
 /* ---- output ------------------------------------------------------------------ */
 
+void cell__cli_show(const char *text, size_t size)
+{
+	char *shown = isatty(STDOUT_FILENO) ? cell_shown_text(text, size, CELL_SHOWN_LINES) : NULL;
+
+	/* Without memory a terminal gets nothing rather than what the code made of it. */
+	if (shown)
+		cell__cli_write(STDOUT_FILENO, shown, strlen(shown));
+	else if (!isatty(STDOUT_FILENO))
+		cell__cli_write(STDOUT_FILENO, text, size);
+	free(shown);
+}
+
 void cell__cli_line(const char *text)
 {
-	cell__cli_write(STDOUT_FILENO, text, strlen(text));
+	cell__cli_show(text, strlen(text));
 	cell__cli_write(STDOUT_FILENO, "\n", 1);
 }
 

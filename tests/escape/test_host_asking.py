@@ -167,8 +167,9 @@ def swapped(tmp_path):
         term.send("\x03")
         term.expect(r"In \[2\]: $")
         term.send("!echo ev''il\r")
-        number = term.expect(r"approve\? the question before is gone: yes (\d+),.*: $").group(1)
-        yield term, number
+        words = term.expect(r"approve\? (.*): $").group(1)
+        assert words.startswith("the question before is gone: yes "), words
+        yield term, re.search(r"yes (\d+),", words).group(1)
 
 
 @pytest.mark.parametrize("answer", ["y", "yes", "a", "e", "yes 99", "yes  2x"])
@@ -486,3 +487,139 @@ def test_zygote_options_are_kept_or_refused(flags, words):
     """An option that would have no effect is refused, not ignored."""
     done = support.workcell("serve", "--listen", "127.0.0.1:0", "--auth-disabled", *flags)
     assert done.status == 2 and "invalid" in done.err and words in done.err, done
+
+
+# ---- lists and errors of the command line ----------------------------------------------------------------------
+
+EVIL = "\x1b[2J\x1b]0;x\x07\u202e\x9b\u200b"
+
+
+class Once(RawTerminal):
+    """A command on a terminal, to its end."""
+
+    def all(self):
+        self.wait_end()
+        while self._fill(0.2):
+            pass
+        return self.raw
+
+
+@pytest.mark.parametrize("flags", [("workflows", "list"), ("workflows", "show", "evil"), ("workflows", "list", "--json"),
+                                   ("workflows", "show", "evil", "--json"), ("artifacts", "list"), ("artifacts", "list", "--json")],
+                         ids=" ".join)
+def test_names_and_descriptions_of_the_code_do_not_reach_a_terminal(tmp_path, flags):
+    """The code leaves workflows and artifacts with escape sequences for the person who lists them."""
+    code = ("workflows.create(name='evil', source='def run():\\n  return ' + repr(%r) + '  # ' + %r, description=%r)\n"
+            "artifacts.save('evil.txt', 'x', description=%r)" % (EVIL, "\u202e\x9b", EVIL, EVIL))
+    done = support.workcell("run", "--python", support.bare_python(), "--base", tmp_path, "-e", code)
+    assert done.status == 0, done
+    with Once(*flags, "--base", tmp_path) as term:
+        raw = term.all()
+    assert ("evil" in raw or "def run" in raw) and not HARMFUL.findall(raw), raw
+
+
+def test_the_audit_log_does_not_reach_a_terminal_as_it_is(tmp_path):
+    """A command with escape sequences, read by the person who looks at the log."""
+    log = tmp_path / "audit.jsonl"
+    support.workcell("run", "--python", support.bare_python(), "--approve", "deny", "--approve-shell", "--audit", log, "-e",
+                     "get_ipython().system(%r)" % ("echo " + EVIL))
+    with open(log, "ab") as file:
+        file.write(b"\x1b[2J no record\n")
+    for flags in ((), ("--json",)):
+        with Once("audit", "show", log, *flags) as term:
+            raw = term.all()
+        assert "shell" in raw and not HARMFUL.findall(raw), raw
+
+
+@pytest.mark.parametrize("argv", [("run", "--executor", EVIL), ("workflows", "show", EVIL), ("policy", "check", "/nonexistent/" + EVIL),
+                                  ("run", "--cwd", "/" + EVIL, "-e", "1")], ids=["executor", "workflow", "policy", "cwd"])
+def test_errors_with_foreign_bytes_do_not_reach_a_terminal(tmp_path, argv):
+    """A message quotes a name that somebody else chose."""
+    with Once(*argv, cwd=str(tmp_path)) as term:
+        raw = term.all()
+    assert "workcell:" in raw and not HARMFUL.findall(raw), raw
+
+
+# ---- values that attack who formats them -----------------------------------------------------------------------
+
+# Each is the last expression of a cell. The host sees bytes: it never calls a method of such an object, nor trusts its JSON.
+HOSTILE = {
+    "repr raises": "class A:\n  def __repr__(self): raise SystemExit(3)\nA()",
+    "repr is no text": "class A:\n  def __repr__(self): return 5\nA()",
+    "repr is huge": "class A:\n  def __repr__(self): return 'x' * (64 << 20)\nA()",
+    "repr recurses": "class A:\n  def __repr__(self): return repr(self)\nA()",
+    "repr is a format string": "class A:\n  def __repr__(self): return '%s%n%x{0.__class__.__mro__}' * 100\nA()",
+    "class lies": "class A:\n  __class__ = property(lambda self: str)\n  def __repr__(self): return 'a'\nA()",
+    "class raises": "class A:\n  @property\n  def __class__(self): raise KeyboardInterrupt\nA()",
+    "mimebundle": "class A:\n  def _repr_mimebundle_(self, **k): return {'text/plain': 5, 7: 'x', 'a\\0b': 'c', 'application/json': float('nan')}\nA()",
+    "mimebundle raises": "class A:\n  def _repr_mimebundle_(self, **k): raise SystemExit\nA()",
+    "mimebundle is many": "class A:\n  def _repr_mimebundle_(self, **k): return {'x/%d' % i: 'y' for i in range(100000)}\nA()",
+    "nesting": "x = []\nfor _ in range(100000): x = [x]\nx",
+    "cycle": "x = []; x.append(x); x",
+    "key with NUL": "{'a\\0b': 'c\\0d'}",
+    "surrogates": "{'\\ud800': '\\udfff'}",
+    "not finite": "[float('inf'), float('-inf'), float('nan'), 1e999]",
+    "large int": "10 ** 4000",
+    "same keys": "{1: 'a', '1': 'b', True: 'c'}",
+    "text subclass": "class S(str):\n  def __len__(self): return -1\n  def encode(self, *a): raise SystemExit\n  def __iter__(self): raise SystemExit\nS('x')",
+    "number subclass": "class I(int):\n  def __repr__(self): return '}], \"x\": ['\n  __str__ = __index__ = __format__ = __repr__\nI(5)",
+    "dict subclass": "class D(dict):\n  def items(self): return iter([(object(), object())] * 3)\n  def __len__(self): return 1 << 62\nD(a=1)",
+    "str of an exception raises": "class E(Exception):\n  def __str__(self): raise E\n  __repr__ = __str__\nraise E",
+    "message of an exception is huge": "raise ValueError('x' * (32 << 20))",
+    "cause cycle": "a, b = ValueError('a'), ValueError('b')\na.__cause__, b.__cause__ = b, a\nraise a",
+    "cause chain": "e = None\nfor i in range(20000):\n  n = ValueError(i); n.__cause__ = e; e = n\nraise e",
+    "name of an exception": "raise type('E\\x1b[2J\\n\\0', (Exception,), {})('x')",
+    "traceback is another object": "class E(Exception):\n  __traceback__ = property(lambda s: 5)\n  with_traceback = None\nraise E",
+}
+MOST = 40 << 20  # bytes of one answer
+
+
+def strictly(text):
+    def refuse(word):
+        raise AssertionError("%s is not JSON" % word)
+    assert len(text) < MOST
+    return json.loads(text, parse_constant=refuse)
+
+
+@pytest.fixture(scope="module")
+def http_server():
+    server = serving.Server("--executor", "subprocess", pool=0)
+    server.adopt()
+    support.shared_drivers.append(server)
+    yield server
+    support.shared_drivers.remove(server)
+    server.close()
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_values_reach_the_command_line_as_bounded_bytes(name):
+    """The result is one line of strict JSON, and the session goes on."""
+    done = support.workcell("run", "--json", "--keep-going", "--python", support.bare_python(), "-e", HOSTILE[name], "-e", "6 * 7")
+    lines = done.out.strip().split("\n")
+    first, second = map(strictly, lines)
+    # A kernel that breaks the protocol (more MIME types than there may be) is ended; the session goes on with another.
+    died = first["error"] and first["error"]["code"] == "kernel_died"
+    assert done.status in ((137,) if died else (0, 1)), done
+    assert second["value"] == 42 and (first["state"] == "kept" or died), (first, second)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_values_reach_http_clients_as_bounded_bytes(http_server, name):
+    """The same over HTTP."""
+    session = http_server.session(body={})
+    answer = http_server.ask("POST", "/execute", {"code": HOSTILE[name]}, session=session)
+    assert answer.status == 200, answer
+    strictly(answer.body)
+    assert http_server.execute("6 * 7", session=session)["value"] == 42
+    http_server.ask("DELETE", "/v1/sessions/" + session)
+
+
+def test_hostile_values_reach_mcp_clients_as_bounded_bytes():
+    """The same over MCP, one client for all."""
+    made = mcp_client.Client()
+    for name, code in HOSTILE.items():
+        made.send("tools/call", name="run_code", arguments={"code": code})
+        answer = strictly(json.dumps(made.answer(made.count), allow_nan=False))
+        assert "result" in answer, (name, answer)
+        assert made.value("run_code", code="6 * 7")["value"] == 42, name
+    assert made.close() == 0
