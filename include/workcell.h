@@ -97,6 +97,11 @@ CELL_API const char *cell_code_word(int code);
 CELL_API int cell_code_exit_status(int code);
 CELL_API int cell_code_http_status(int code);
 CELL_API const char *cell_version(void);
+/*
+ * Removes a folder and all that is in it, of any depth: no link is followed, no mount entered, and folders of ours without rights
+ * get them first.  What resists stays, and is the error.  Any thread; waits.
+ */
+CELL_API int cell_remove_tree(const char *path, struct cell_error *err);
 
 /* ---- engine ------------------------------------------------------------ */
 

@@ -11,7 +11,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
@@ -316,15 +315,6 @@ static void set_signals(void (*handler)(int number))
 
 /* ---- folders of sessions ----------------------------------------------------------- */
 
-static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *ftw)
-{
-	(void)st;
-	(void)kind;
-	(void)ftw;
-	remove(path); /* what resists stays, and the folder with it */
-	return 0;
-}
-
 /* What a server that was killed has left: nobody holds its lock. */
 static void sweep(const char *temp)
 {
@@ -339,7 +329,7 @@ static void sweep(const char *temp)
 			continue;
 		fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 		if (fd >= 0 && !fstat(fd, &st) && st.st_uid == geteuid() && !flock(fd, LOCK_EX | LOCK_NB))
-			nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+			(void)cell_remove_tree(path, NULL); /* what resists stays, and the folder with it */
 		if (fd >= 0)
 			close(fd);
 		free(path);
@@ -604,7 +594,7 @@ out:
 	cell__cli_options_finish(&session);
 	free(deps);
 	if (live.work_dir)
-		nftw(live.work_dir, remove_entry, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+		(void)cell_remove_tree(live.work_dir, NULL);
 	if (live.work_fd >= 0)
 		close(live.work_fd);
 	free(live.work_dir);

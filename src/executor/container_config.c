@@ -1,11 +1,11 @@
 /* What a container is to be: the options as JSON, the folder it shares with us, and what the engine is told. */
 #define _GNU_SOURCE
+#include "core/tree.h"
 #include "executor/container.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -342,15 +342,6 @@ void cell__container_close_place(const char *folder)
 		(void)fchmod(fd, 0711);
 }
 
-static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *ftw)
-{
-	(void)st;
-	(void)kind;
-	(void)ftw;
-	(void)remove(path); /* what resists stays, and the folder with it */
-	return 0;
-}
-
 void cell__container_remove_place(const char *folder)
 {
 	CELL_AUTO_FD int fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -358,7 +349,7 @@ void cell__container_remove_place(const char *folder)
 	if (fd < 0)
 		return;
 	if (geteuid()) {
-		(void)nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+		(void)cell__tree_remove(AT_FDCWD, folder); /* what resists stays */
 		return;
 	}
 	(void)unlinkat(fd, "token", 0);

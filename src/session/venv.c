@@ -12,6 +12,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
+#include "core/tree.h"
 #include "store/file.h"
 #include "store/store.h"
 
@@ -174,43 +175,9 @@ int cell__venv_mkdir_all(const char *path)
 	return mkdir(copy, 0700) < 0 && errno != EEXIST ? -1 : 0;
 }
 
-static int remove_at(int dir_fd, const char *name, int depth)
-{
-	if (unlinkat(dir_fd, name, 0) == 0 || errno == ENOENT)
-		return 0;
-	if (errno != EISDIR && errno != EPERM)
-		return -1;
-	if (depth >= CELL__VENV_DEPTH) {
-		errno = ELOOP;
-		return -1;
-	}
-	int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-	if (!dir) {
-		int error = errno;
-		cell__close_fd(&fd);
-		errno = error;
-		return -1;
-	}
-	(void)fchmod(fd, 0700); /* a package may have made it read-only */
-	int rc = 0, error = 0;
-	struct dirent *entry;
-	while ((entry = readdir(dir)))
-		if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
-		    remove_at(dirfd(dir), entry->d_name, depth + 1) < 0) {
-			rc = -1;
-			error = errno;
-		}
-	closedir(dir);
-	if (rc == 0)
-		return unlinkat(dir_fd, name, AT_REMOVEDIR);
-	errno = error;
-	return rc;
-}
-
 int cell__venv_remove_tree(const char *path)
 {
-	return remove_at(AT_FDCWD, path, 0);
+	return cell__tree_remove(AT_FDCWD, path);
 }
 
 static const char *last_of(const char *dir)
@@ -263,7 +230,7 @@ void cell__venv_sweep(const char *dir)
 	struct dirent *entry;
 	while ((entry = readdir(stream)))
 		if (strncmp(entry->d_name, made.data, made.size) == 0 || strncmp(entry->d_name, old.data, old.size) == 0)
-			(void)remove_at(dirfd(stream), entry->d_name, 0); /* what resists is met again next time */
+			(void)cell__tree_remove(dirfd(stream), entry->d_name); /* what resists is met again next time */
 	closedir(stream);
 }
 
@@ -282,7 +249,7 @@ static void sweep_one(DIR *parent, const char *parent_path, const char *name, bo
 	CELL_AUTO_FREE char *dir = join(parent_path, name);
 	if (dir && !sandbox)
 		cell__venv_sweep(dir);
-	if (remove_at(dirfd(parent), name, 0) == 0 && !sandbox)
+	if (cell__tree_remove(dirfd(parent), name) == 0 && !sandbox)
 		unlink(lock.data);
 }
 

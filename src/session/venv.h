@@ -34,7 +34,6 @@
 #define CELL__VENV_DISTS 20000u     /* packages in one site-packages */
 #define CELL__VENV_ENTRIES 200000u  /* files and folders in one that is hostile */
 #define CELL__VENV_SETTINGS_BYTES 65536u /* pyvenv.cfg */
-#define CELL__VENV_DEPTH 64         /* folders in folders of what we remove */
 #define CELL__VENV_SCRIPT_BYTES (1024u * 1024u) /* a file in bin/ that may name its venv */
 #define CELL__VENV_CONFIGURED_BYTES (4u * 1024u * 1024u) /* what was configured, as we wrote it */
 #define CELL__VENV_PRIVATE "private-"

@@ -26,6 +26,7 @@ TESTS = {
     "cut-notice": (ASKING, "cut_in_the_middle or mcp_long"),
     "policy-url": (ASKING, "only_looks_like"),
     "zygote-owner": (ASKING, "share_neither"),
+    "tree": ("escape/test_host_removal.py", "goes_with_it"),
     "limits": ("escape/test_host_options.py", "sandbox_keeps"),
     "guests": ("escape/test_host_network.py", "slow_heads"),
     "lockout": ("escape/test_host_network.py", "lock_no_good_client_out"),
