@@ -21,6 +21,7 @@
 #include "spawn/message.h"
 
 #define PLANS_KEPT 8
+#define OLD_MOUNTS 8 /* then they go at once */
 
 /* Plans seen lately, mapped. */
 struct known_plan {
@@ -31,6 +32,8 @@ struct known_plan {
 static struct known_plan plans[PLANS_KEPT];
 static size_t next_plan;
 static struct shell *shells;
+static int old_mounts[OLD_MOUNTS]; /* of shells that are gone */
+static size_t n_old_mounts;
 static uint64_t next_serial = 1;
 static struct cell_cgroups groups;
 static bool groups_found;
@@ -168,6 +171,8 @@ static int start_process(struct shell *shell, const struct cell_plan *plan)
 		run_shell(plan, &shell->group, ready[1]);
 	int error = errno;
 	close(ready[1]);
+	/* Shared with the child, which closes all that is not its own first: whoever is last takes the mounts down. */
+	cell__shells_drop_mounts();
 	if (pid > 0 && plan->mapped)
 		cell__mapped_start(plan, (pid_t)pid, ready[0]);
 	if (pid < 0) {
@@ -190,7 +195,7 @@ static struct shell *make_shell(const struct cell_plan *plan)
 		return NULL;
 	}
 	*shell = (struct shell){
-		.serial = next_serial++, .plan_id = plan->id, .pidfd = -1, .ready_fd = -1, .listen_fd = -1, .report.step = -1, .next = shells
+		.serial = next_serial++, .plan_id = plan->id, .pidfd = -1, .ready_fd = -1, .listen_fd = -1, .mounts_fd = -1, .report.step = -1, .next = shells
 	};
 	shells = shell;
 	bool bare = plan->level != CELL_LEVEL_FULL;
@@ -304,6 +309,24 @@ void cell__shell_joined(struct shell *shell)
 		syscall(SYS_pidfd_send_signal, shell->pidfd, SIGUSR1, NULL, 0);
 }
 
+void cell__shell_keep_mounts(struct shell *shell)
+{
+	char path[64];
+	snprintf(path, sizeof path, "/proc/%d/ns/mnt", (int)shell->pid);
+	shell->mounts_fd = open(path, O_RDONLY | O_CLOEXEC); /* -1: they go with it */
+}
+
+bool cell__shells_have_mounts(void)
+{
+	return n_old_mounts > 0;
+}
+
+void cell__shells_drop_mounts(void)
+{
+	while (n_old_mounts > 0)
+		close(old_mounts[--n_old_mounts]);
+}
+
 void cell__shell_kill(struct shell *shell)
 {
 	if (shell->pidfd >= 0)
@@ -341,6 +364,9 @@ bool cell__shell_remove(struct shell *shell)
 	cell__close_fd(&shell->ready_fd);
 	cell__close_fd(&shell->listen_fd);
 	cell__close_fd(&shell->pidfd);
+	if (shell->mounts_fd >= 0 && n_old_mounts < OLD_MOUNTS)
+		old_mounts[n_old_mounts++] = cell__take_fd(&shell->mounts_fd);
+	cell__close_fd(&shell->mounts_fd);
 	free(shell);
 	return true;
 }

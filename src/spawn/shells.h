@@ -23,6 +23,7 @@ struct shell {
 	int pidfd;
 	int ready_fd;  /* -1 once it has spoken */
 	int listen_fd; /* of the way out, for the host; -1: none */
+	int mounts_fd; /* its mount namespace, see cell__shell_keep_mounts(); -1: not kept */
 	bool ready, failed, taken, has_group;
 	struct cell_cgroup group;
 	struct cell_plan_report report;
@@ -47,6 +48,13 @@ struct shell *cell__shell_by_pid(pid_t pid);
 void cell__shell_read(struct shell *shell);
 /* The kernel is in: the shell locks itself up. */
 void cell__shell_joined(struct shell *shell);
+/*
+ * Its mounts are not taken down with its pid 1, which would keep the report of a short program's end waiting, but afterwards: by the
+ * next shell that is made, or by cell__shells_drop_mounts() when nothing else is to be done.  Before it is joined.
+ */
+void cell__shell_keep_mounts(struct shell *shell);
+bool cell__shells_have_mounts(void);
+void cell__shells_drop_mounts(void);
 void cell__shell_kill(struct shell *shell);
 /* It was reaped. */
 void cell__shell_reaped(struct shell *shell);

@@ -501,9 +501,12 @@ static void serve(void)
 		struct epoll_event events[16];
 		size_t spares = cell__shell_spares_wanted();
 		int delay = spares > CELL_SHELL_SPARES_KERNEL ? 0 : SPARE_DELAY_MS;
-		int n = epoll_wait(cell__spawner.epoll_fd, events, 16, spares ? delay : anybody_dead() ? 20 : -1);
+		int rest = cell__shells_have_mounts() ? SPARE_DELAY_MS : anybody_dead() ? 20 : -1;
+		int n = epoll_wait(cell__spawner.epoll_fd, events, 16, spares ? delay : rest);
 		if (n == 0 && spares)
 			cell__shell_make_spare();
+		else if (n == 0)
+			cell__shells_drop_mounts();
 		for (int i = 0; i < n; i++) {
 			uint64_t which = events[i].data.u64;
 			struct zygote *zygote = which > 1 ? cell__zygote_find(which) : NULL;

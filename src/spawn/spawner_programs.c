@@ -228,10 +228,12 @@ static pid_t fork_into(struct launch *launch, struct shell *shell)
 		return -1;
 	while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
 	}
-	if (usher.program < 0)
+	if (usher.program < 0) {
 		errno = usher.error ? usher.error : EIO;
-	else
-		cell__shell_joined(shell);
+		return -1;
+	}
+	cell__shell_keep_mounts(shell);
+	cell__shell_joined(shell);
 	return usher.program;
 }
 
