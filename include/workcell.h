@@ -191,6 +191,7 @@ struct cell_sandbox_options {
 	const char *python;         /* whose files are to be seen, and whose package index `deps-only` means; NULL: for those the
 				       default interpreter, which a command does not see unless it is the system's */
 	const char *audit;          /* the path of an audit log for the connections of a filtered network; NULL: none is kept */
+	const char *const *trusted; /* as in struct cell_session_options */
 };
 #define CELL_SANDBOX_OPTIONS_INIT { .size = sizeof(struct cell_sandbox_options) }
 
@@ -264,8 +265,6 @@ struct cell_space_options {
 	 * opened.  Who can write there can run commands here.  Default 0.
 	 */
 	int tools_from_storage;
-	/* 1: code that is not trusted can write to the folder of the storage, and no symbolic link in it is followed; default 0. */
-	int storage_is_shared;
 };
 #define CELL_SPACE_OPTIONS_INIT                                                   \
 	{ .size = sizeof(struct cell_space_options), .allow_runtime_deps = 1, .cache_venv = 1, \
@@ -745,6 +744,11 @@ struct cell_session_options {
 	 * canary nor hash seed.  NULL or "": the engine's common zygote.
 	 */
 	const char *zygote_owner;
+	/*
+	 * Files and folders that the host trusts besides those it names elsewhere (folders on its PATH, files with its settings or
+	 * secrets); NULL-terminated or NULL.  A sandbox that could write to one, or rename what leads to it, is not opened.
+	 */
+	const char *const *trusted;
 };
 #define CELL_SESSION_OPTIONS_INIT                                                 \
 	{ .size = sizeof(struct cell_session_options), .timeout_ms = 120000, .grace_ms = 2000, \

@@ -2,8 +2,8 @@
 # Until the version check below, this file must be readable for any Python, even 2.7.
 """The warm process that kernels are forked from: one per environment (interpreter, venv, preloads).
 
-Started by the spawner as ``python -E zygote.py CONTROL_FD LIFELINE_FD PRELOADS``. Runs no code of an agent, holds no
-secret, and has one thread whenever it forks. It is ready as soon as the lean kernel can run; what makes the first magic
+Started by the spawner as ``python -I zygote.py CONTROL_FD LIFELINE_FD PRELOADS``: nothing of the person's home and environment
+is loaded (sitecheck.py sees to the rest). Runs no code of an agent, holds no secret, and has one thread whenever it forks. It is ready as soon as the lean kernel can run; what makes the first magic
 fast (importing IPython) is done in small steps while nobody asks for anything.
 
     starting ──▶ ready ──▶ (idle: next warm step) ──▶ warm
@@ -16,9 +16,7 @@ import json
 import os
 import sys
 
-# Python put this file's folder first on the path; nothing of ours is to be found there by accident.
-del sys.path[0]
-
+# Nothing of ours is to be found by accident: -I keeps this file's folder off the path.
 KERNEL_DIR = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 IDLE_BEFORE_WARMING_MS = 20
 

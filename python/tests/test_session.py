@@ -473,7 +473,8 @@ def test_from_base(tmp_path):
         async with Session.from_base(tmp_path) as session:
             assert (await session.run("tools.echo.say(text='hi')")).value == "hi\n"
             assert (await session.list_tools())[0]["tags"] == ["demo"]
-        async with Session.sandbox(tmp_path, cwd=tmp_path, network="none", memory_limit="512m") as session:
+        (tmp_path / "work").mkdir()
+        async with Session.sandbox(tmp_path, cwd=tmp_path / "work", network="none", memory_limit="512m") as session:
             assert (await session.run("1")).isolation["executor"] == "sandbox"
 
     run(main())

@@ -145,10 +145,11 @@ struct cell_cli_space_flags {
 	const char *python_version;
 	const char *venv_dir;
 	int64_t install_timeout_ms; /* 0: as the library has it */
-	bool no_runtime_deps, no_cache_venv, cleanup_venv, sync_deps, quiet, tools_from_storage, shared_storage;
+	bool no_runtime_deps, no_cache_venv, cleanup_venv, sync_deps, quiet, tools_from_storage;
 	const char *embeddings_url;
 	const char *embeddings_model;
 	const char *embeddings_key_env;
+	const char *env_file;
 };
 
 /* The rows of a flag table; `at` is the offset of the struct above. */
@@ -167,7 +168,9 @@ struct cell_cli_space_flags {
 	{ 0, "tools", "DIR", "tool definitions, *.yaml",                                  \
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, tools) },                               \
 	{ 0, "tools-from-storage", NULL, "also the tools that lie in Redis: who can write there can run commands here", \
-	  CELL_FLAG_SWITCH, CELL_CLI_SPACE_AT(at, tools_from_storage) }
+	  CELL_FLAG_SWITCH, CELL_CLI_SPACE_AT(at, tools_from_storage) },                  \
+	{ 0, "env-file", "FILE", "NAME=value lines for ${NAME} in tool definitions; the environment wins", \
+	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, env_file) }
 #define CELL_CLI_DEPS_FLAGS(at)                                                           \
 	{ 0, "no-runtime-deps", NULL, "refuse deps.add and deps.remove",                  \
 	  CELL_FLAG_SWITCH, CELL_CLI_SPACE_AT(at, no_runtime_deps) },                     \
@@ -295,8 +298,20 @@ int cell__cli_table_print(struct cell_cli_table *table, struct cell_error *err);
  */
 int cell__cli_report_problems(char *text, json_t *problems, bool json);
 
-/* Adds the variables of a .env file to the environment, which wins; no file is fine.  Before threads (dotenv.c). */
-int cell__cli_load_dotenv(const char *path, struct cell_error *err);
+/* ---- variables that are not the environment's (envfile.c) ----------------- */
+
+/* Reads --env-file, once; NULL: there is none.  Before threads are started. */
+int cell__cli_load_env_file(const char *path, struct cell_error *err);
+/* What ${NAME} means: the environment's value, else the file's; NULL: neither has it. */
+const char *cell__cli_getenv(const char *name);
+/* All of the file, "NAME=value"; NULL-terminated. */
+char *const *cell__cli_env_entries(void);
+/*
+ * What no sandbox may write to: the folders of PATH, the home folder, and these files ("" is skipped; NULL-terminated).
+ * *ret_list begins as NULL; the caller frees it with its texts, also when this fails.
+ */
+int cell__cli_trusted(const char *const *files, char ***ret_list, struct cell_error *err);
+void cell__cli_trusted_free(char **list);
 
 /* ---- the session of the common flags (opts.c) ---------------------------- */
 
@@ -485,6 +500,7 @@ struct cell_cli_session_options {
 	char *python, *cwd, *token;
 	struct cell_container_options container;
 	char *context, *tools, *storage, *wheels;
+	char **trusted;
 };
 /*
  * Opens all but the session.  with_space: a space in any case.  What *ret_options points to lives until

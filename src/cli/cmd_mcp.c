@@ -29,7 +29,7 @@ struct mcp_flags {
 };
 
 static const struct cell_cli_flag mcp_flag_table[] = {
-	{ 0, "root", "DIR", "the folder to work in, made when missing: --cwd, images in DIR/images, --base DIR/.workcell, DIR/.env",
+	{ 0, "root", "DIR", "the folder to work in, made when missing: --cwd, images in DIR/images, and a --base of its own",
 	  CELL_FLAG_STRING, offsetof(struct mcp_flags, root) },
 	{ 0, "listen", "HOST:PORT", "serve Streamable HTTP at http://HOST:PORT/mcp instead of stdin and stdout", CELL_FLAG_STRING,
 	  offsetof(struct mcp_flags, listen) },
@@ -58,8 +58,9 @@ const struct cell_cli_command cell__cli_mcp_command = {
 	.synopsis = "[flags]",
 	.about = "Serves one client on stdin and stdout until its input ends, or with --listen many by HTTP.\n"
 		 "Tools: run_code, execute_ipython_cell, reset, and what there is in --base or --storage.\n\n"
-		 "Variables of .env (in --root, else --cwd, else here) are added to the environment, which wins.\n"
-		 "A variable KERNEL_ENV_X becomes X for the code; nothing else is inherited.\n"
+		 "The --base of --root DIR is DIR/.workcell; with --executor sandbox, whose code could write there, it is\n"
+		 "$XDG_STATE_HOME/workcell/roots/DIR/.workcell (default ~/.local/state).\n"
+		 "A variable KERNEL_ENV_X, of the environment or --env-file, becomes X for the code; nothing else is inherited.\n"
 		 "Approvals (--approve ask, --policy) are asked of the client's user by elicitation.",
 	.examples = "  workcell mcp --base ~/agent\n"
 		    "  workcell mcp --root ./project --preload pandas,matplotlib --approve ask\n"
@@ -99,31 +100,76 @@ static int join(const char *folder, const char *name, char **ret_path, struct ce
 	return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
 }
 
+/*
+ * The storage of --root.  Code in a sandbox can write to everything below the root, so that what the host trusts must lie
+ * elsewhere: beside those of other roots, by the root's real path.
+ */
+static int choose_base(const struct mcp_flags *flags, struct cell_error *err)
+{
+	const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+	bool confined = flags->session.executor && !strcmp(flags->session.executor, "sandbox");
+	char *real = NULL, *inside = NULL, *tools = NULL;
+	int status = -1;
+
+	if (!flags->root || cell__cli_has_storage(&flags->session.space))
+		return 0;
+	if (!confined)
+		return join(kept.root, ".workcell", &kept.base, err);
+	if ((!state || *state != '/') && (!home || *home != '/'))
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "--root keeps its storage in $XDG_STATE_HOME or $HOME/.local/state, "
+							      "and neither is set; give --base DIR");
+	real = realpath(kept.root, NULL);
+	if (!real)
+		return cell__cli_fail(err, CELL_E_IO, errno, "cannot open %s", kept.root);
+	if (asprintf(&kept.base, "%s%s/workcell/roots%s/.workcell", state && *state == '/' ? state : home,
+		     state && *state == '/' ? "" : "/.local/state", real) < 0) {
+		kept.base = NULL;
+		cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+	} else if (!join(kept.base, "tools", &tools, err) && !make_dirs(tools, err)) {
+		status = join(real, ".workcell", &inside, err);
+		if (!status && access(inside, F_OK) == 0)
+			fprintf(stderr, "workcell: %s is not used with --executor sandbox, whose code can write there; the storage is "
+					"%s\n", inside, kept.base);
+	}
+	free(real);
+	free(inside);
+	free(tools);
+	return status;
+}
+
+/* Servers that came before us read it by themselves. */
+static void hint_dotenv(const struct mcp_flags *flags)
+{
+	char *dotenv = NULL;
+
+	if (!flags->session.space.env_file && asprintf(&dotenv, "%s/.env", kept.root) > 0 && access(dotenv, F_OK) == 0)
+		fprintf(stderr, "workcell: %s is not read; to have it read, move it out of the workspace and give --env-file FILE\n",
+			dotenv);
+	free(dotenv);
+}
+
 /* What --root is short for.  Paths become absolute here, once. */
 static int apply_root(struct mcp_flags *flags, struct cell_error *err)
 {
 	struct cell_cli_session_flags *session = &flags->session;
 	const char *folder = flags->root ? flags->root : session->cwd ? session->cwd : ".";
-	char *dotenv = NULL;
-	int status;
 
 	kept.root = cell__cli_absolute(folder, err);
 	if (!kept.root || (flags->root && make_dirs(kept.root, err) < 0) || join(kept.root, "images", &kept.images, err) < 0 ||
-	    join(kept.root, ".workcell", &kept.base, err) < 0 || join(kept.root, ".env", &dotenv, err) < 0)
+	    choose_base(flags, err) < 0)
 		return -1;
 	if (flags->root && !session->cwd)
 		session->cwd = kept.root;
 	if (flags->root && !session->images_dir)
 		session->images_dir = kept.images;
-	if (flags->root && !cell__cli_has_storage(&session->space))
+	if (kept.base)
 		session->space.base = kept.base;
 	session->space.sync_deps = !flags->no_sync_deps && cell__cli_has_storage(&session->space);
 	/* Where servers that came before us keep it. */
 	if (session->space.redis && !session->space.prefix && !strstr(session->space.redis, "prefix="))
 		session->space.prefix = DEFAULT_PREFIX;
-	status = cell__cli_load_dotenv(dotenv, err);
-	free(dotenv);
-	return status;
+	hint_dotenv(flags);
+	return cell__cli_load_env_file(session->space.env_file, err);
 }
 
 static bool is_set(const struct cell_cli_list *env, const char *entry)
@@ -137,12 +183,12 @@ static bool is_set(const struct cell_cli_list *env, const char *entry)
 	return false;
 }
 
-/* KERNEL_ENV_X=V is X=V for the code, unless --env says otherwise. */
-static int kernel_env(struct cell_cli_list *env, struct cell_error *err)
+/* KERNEL_ENV_X=V is X=V for the code, unless --env or what came before says otherwise. */
+static int kernel_env(struct cell_cli_list *env, char *const *entries, struct cell_error *err)
 {
 	size_t prefix = strlen(KERNEL_PREFIX);
 
-	for (char **entry = environ; *entry; entry++) {
+	for (char *const *entry = entries; *entry; entry++) {
 		const char *value = *entry + prefix;
 		struct cell_cli_item *items;
 
@@ -319,7 +365,8 @@ int cell__cmd_mcp(int argc, char **argv)
 		return status;
 	}
 	status = -1;
-	if (!cell__cli_check_executor(&flags.session, flags.session.executor, &err) && !apply_root(&flags, &err) && !kernel_env(&flags.session.env, &err) && !take_stdio(&in, &out, &err) &&
+	if (!cell__cli_check_executor(&flags.session, flags.session.executor, &err) && !apply_root(&flags, &err) && !kernel_env(&flags.session.env, environ, &err) &&
+	    !kernel_env(&flags.session.env, cell__cli_env_entries(), &err) && !take_stdio(&in, &out, &err) &&
 	    !cell__cli_open_host(&flags.session, true, &host, &options, &err)) {
 		status = serve(&flags, &host, &options, in, out, &err);
 		cell__cli_close(&host);

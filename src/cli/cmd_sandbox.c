@@ -80,7 +80,7 @@ int cell__cmd_sandbox(int argc, char **argv)
 	struct cell_cli_list *operands = &values.operands;
 	struct cell_error err;
 	const char **env = NULL;
-	char *cwd = NULL, *python = NULL;
+	char *cwd = NULL, *python = NULL, **trusted = NULL;
 	int status = -1;
 
 	if (!cell__cli_parse(&cell__cli_sandbox_command, argc, argv, &values, operands, &status))
@@ -97,7 +97,7 @@ int cell__cmd_sandbox(int argc, char **argv)
 		cell__cli_fail(&err, CELL_E_INVALID, 0, "workcell sandbox has explain and run, but no '%s'", verb);
 	} else if (explains ? operands->count > 2 : operands->count < 2) {
 		cell__cli_fail(&err, CELL_E_INVALID, 0, explains ? "explain takes one policy" : "run wants a command after --");
-	} else if ((!values.cwd || (cwd = cell__cli_absolute(values.cwd, &err))) &&
+	} else if (!cell__cli_trusted((const char *[]){ NULL }, &trusted, &err) && (!values.cwd || (cwd = cell__cli_absolute(values.cwd, &err))) &&
 		   ((!explains && !values.python) || cell__cli_find_python(values.python, &python, &err) == 0)) {
 		options.policy = explains && operands->count == 2 ? operands->items[1].value : values.policy;
 		options.workspace_mode = values.workspace_mode;
@@ -105,6 +105,7 @@ int cell__cmd_sandbox(int argc, char **argv)
 		options.env = env;
 		options.python = python;
 		options.audit = values.audit;
+		options.trusted = (const char *const *)trusted;
 		status = explains ? explain(&options, &err) : run(&options, operands, &err);
 	}
 	if (status < 0)
@@ -113,6 +114,7 @@ out:
 	free(env);
 	free(cwd);
 	free(python);
+	cell__cli_trusted_free(trusted);
 	cell__cli_list_finish(&values.env);
 	cell__cli_list_finish(&values.operands);
 	return status;

@@ -515,7 +515,6 @@ static int guard_storage(struct serve_flags *flags, char **ret_tools, struct cel
 
 	if (!flags->session.executor || strcmp(flags->session.executor, "container"))
 		return 0;
-	space->shared_storage = true;
 	if (!space->base || space->tools)
 		return 0;
 	if (asprintf(ret_tools, "%s/tools", space->base) < 0) {

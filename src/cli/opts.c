@@ -465,6 +465,7 @@ void cell__cli_options_finish(struct cell_cli_session_options *options)
 	free(options->tools);
 	free(options->storage);
 	free(options->wheels);
+	cell__cli_trusted_free(options->trusted);
 	*options = (struct cell_cli_session_options){ 0 };
 }
 
@@ -634,7 +635,11 @@ static int open_parts(const struct cell_cli_session_flags *flags, bool with_spac
 	struct cell_engine_options engine_options = CELL_ENGINE_OPTIONS_INIT;
 	struct cell_session_options *options = &all->options;
 
-	if (env_strings(&flags->env, &all->env, err) < 0 ||
+	const char *const files[] = { flags->space.env_file ? flags->space.env_file : "", flags->gate.policy ? flags->gate.policy : "",
+				      flags->remote_token_file ? flags->remote_token_file : "", NULL };
+
+	if (cell__cli_load_env_file(flags->space.env_file, err) < 0 || cell__cli_trusted(files, &all->trusted, err) < 0 ||
+	    env_strings(&flags->env, &all->env, err) < 0 ||
 	    cell__cli_choose_python(flags->python, flags->space.python_version, &all->python, err) < 0)
 		return -1;
 	if (flags->cwd) {
@@ -666,6 +671,7 @@ static int open_parts(const struct cell_cli_session_flags *flags, bool with_spac
 	options->max_output_bytes = flags->max_output_bytes;
 	options->space = host->space;
 	options->sandbox_policy = flags->sandbox_policy;
+	options->trusted = (const char *const *)all->trusted;
 	options->workspace_mode = flags->workspace_mode;
 	options->kernel = flags->kernel;
 	options->jupyter_path = getenv("JUPYTER_PATH");

@@ -60,11 +60,11 @@ int cell__cli_space_log(const struct cell_cli_space_flags *flags, const char *le
 	return 0;
 }
 
-/* The host's own environment: what ${VAR} in a tool's definition means on the command line. */
+/* The host's own environment and --env-file: what ${VAR} in a tool's definition means on the command line. */
 static const char *host_getenv(void *arg, const char *name)
 {
 	(void)arg;
-	return getenv(name);
+	return cell__cli_getenv(name);
 }
 
 /* On the thread that waits for the installer, which is the main one. */
@@ -260,7 +260,6 @@ int cell__cli_space_create(const struct cell_cli_space_flags *flags, struct cell
 		options.workspace_id = flags->workspace;
 		options.tools_dir = places.tools;
 		options.tools_from_storage = flags->tools_from_storage;
-		options.storage_is_shared = flags->shared_storage;
 		options.cwd = cwd;
 		options.getenv_fn = host_getenv;
 		options.allow_runtime_deps = !flags->no_runtime_deps;
@@ -307,6 +306,8 @@ static int open_space(const struct cell_cli_job *job, struct open_space *ret_spa
 	char *folder = NULL, *interpreter = NULL;
 	int status = -1;
 
+	if (cell__cli_load_env_file(flags->env_file, err) < 0)
+		return -1;
 	if (job->needs_storage && !cell__cli_has_storage(flags))
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "where? give --base DIR or --storage DIR");
 	if (!job->needs_storage && !flags->tools && !flags->base && !flags->tools_from_storage)

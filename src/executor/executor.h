@@ -103,7 +103,6 @@ struct cell__kernel_spec {
 	const char *remote_url, *remote_token, *remote_workspace, *remote_ca; /* remote */
 	bool remote_reopen;
 	const char *container;      /* container: what cell__container_describe() made */
-	const char *const *protect; /* sandbox: what the code must not write to; NULL-terminated or NULL */
 	const char *kernel;       /* jupyter: name of a kernelspec; NULL: ipykernel of `python` */
 	const char *jupyter_path; /* jupyter: folders to look for kernelspecs in first; NULL: none */
 };
@@ -111,6 +110,7 @@ struct cell__kernel_spec {
 /* Once: info, or NULL and why not. */
 typedef void (*cell__prewarmed_fn)(void *arg, const struct cell_env_info *info, const struct cell_error *err);
 
+struct cell__places;
 struct cell__confinement;
 struct cell__policy;
 struct cell__spawn_hub;
@@ -126,6 +126,7 @@ struct cell__executor_host {
 	struct cell__subprocess *subprocess;
 	struct cell__spawn_hub *hub; /* for programs */
 	const char *kernel_dir;      /* holds the kernel's package and extension */
+	struct cell__places *places; /* what is trusted, and where open sessions write */
 	struct cell__jupyter *jupyter; /* NULL: not in this build */
 	struct cell__deno *deno;
 	struct cell__remote *remote;   /* as well */

@@ -18,6 +18,7 @@
 #include "sandbox/build.h"
 #include "sandbox/egress.h"
 #include "sandbox/machine.h"
+#include "sandbox/places.h"
 #include "spawn/confinement.h"
 #include "spawn/hub.h"
 
@@ -25,7 +26,8 @@ struct request {
 	struct cell__sandbox_request base;
 	struct cell__policy policy;
 	char *workspace, *cwd;
-	char **read, **protect;
+	char **read;
+	struct cell__writable_list writable; /* the engine's, as long as the code could run */
 	char *receipt;
 	struct cell__executor_host *host;
 	char session_id[33];
@@ -63,7 +65,8 @@ static void request_destroy(struct cell__sandbox_request *base)
 	struct request *request = (struct request *)base;
 	cell__policy_finish(&request->policy);
 	free_list(request->read);
-	free_list(request->protect);
+	cell__places_unwrite(request->host->places, &request->writable);
+	cell__writable_finish(&request->writable);
 	free(request->workspace);
 	free(request->cwd);
 	free(request->receipt);
@@ -98,7 +101,6 @@ static int request_prepare(struct cell__sandbox_request *base, const struct cell
 		.cwd = request->cwd,
 		.mode = request->policy.workspace,
 		.read = (const char *const *)request->read,
-		.protect = (const char *const *)request->protect,
 		.env = env,
 		.policy = &request->policy,
 	};
@@ -125,8 +127,7 @@ static struct cell__sandbox_request *request_create(struct cell__executor_host *
 		snprintf(request->session_id, sizeof request->session_id, "%s", spec->session_id);
 		request->workspace = cell__strdup(spec->cwd);
 	}
-	if (!request || !request->workspace || copy_list(spec->read, &request->read) < 0 ||
-	    copy_list(spec->protect, &request->protect) < 0) {
+	if (!request || !request->workspace || copy_list(spec->read, &request->read) < 0) {
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
 		goto fail;
 	}
@@ -134,7 +135,9 @@ static struct cell__sandbox_request *request_create(struct cell__executor_host *
 		goto fail;
 	cell__policy_obey(&request->policy);
 	/* Where the session will stand does not depend on the interpreter; what is wrong with it is said now. */
-	if (cell__plan_workspace(spec->cwd, request->policy.workspace, &request->cwd, err) < 0)
+	if (cell__plan_workspace(spec->cwd, request->policy.workspace, &request->cwd, err) < 0 ||
+	    cell__writable_init(&request->writable, &request->policy, request->cwd, err) < 0 ||
+	    cell__places_write(host->places, &request->writable, err) < 0)
 		goto fail;
 	return &request->base;
 fail:

@@ -15,7 +15,50 @@
 #include "core/hole.h"
 #include "sandbox/plan.h"
 
+#define SITE_REFUSED 77   /* what sitecheck.py ends with */
+#define WRITABLE_NAMED 64 /* folders that it is told by name */
 #define FORKS_IN_FLIGHT 64 /* per zygote; far below what its socket takes */
+
+/* Takes `list` over, which is what this environment trusts from now on; on failure it is freed, and nothing has changed. */
+static int trust(struct cell__sub_env *env, struct cell__place_list *list, struct cell_error *err)
+{
+	struct cell__places *places = env->sub->host->places;
+	if (cell__places_trust(places, list, err) < 0) {
+		cell__place_list_finish(list);
+		return -1;
+	}
+	cell__places_untrust(places, &env->places);
+	cell__place_list_finish(&env->places);
+	env->places = *list;
+	return 0;
+}
+
+/* What can be told of the interpreter before it is started. */
+static int trust_python(struct cell__sub_env *env, struct cell_error *err)
+{
+	struct cell__place_list list = CELL_PLACE_LIST_INIT;
+	if (cell__place_add_python(&list, env->python, err) < 0) {
+		cell__place_list_finish(&list);
+		return -1;
+	}
+	return trust(env, &list, err);
+}
+
+/* And what it looks for modules in, with the names by which it knows those folders. */
+static int trust_files(struct cell__sub_env *env, struct cell_error *err)
+{
+	struct cell__place_list list = CELL_PLACE_LIST_INIT;
+	int rc = cell__place_add_python(&list, env->python, err);
+	for (char **folder = env->files.folders; rc == 0 && folder && *folder; folder++)
+		rc = cell__place_add(&list, "the interpreter's", true, *folder, err);
+	for (char **link = env->files.links; rc == 0 && link && *link; link += 2)
+		rc = cell__place_add(&list, "the interpreter's", false, *link, err);
+	if (rc < 0) {
+		cell__place_list_finish(&list);
+		return -1;
+	}
+	return trust(env, &list, err);
+}
 
 int cell__sub_env_find(struct cell__subprocess *sub, const char *python, const char *preload, const char *owner,
 		       struct cell__sub_env **ret_env, struct cell_error *err)
@@ -42,6 +85,13 @@ int cell__sub_env_find(struct cell__subprocess *sub, const char *python, const c
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	}
 	env->sub = sub;
+	if (trust_python(env, err) < 0) {
+		free(env->owner);
+		free(env->python);
+		free(env->preload);
+		free(env);
+		return -1;
+	}
 	uv_timer_init(&sub->host->loop->uv, &env->timer);
 	env->timer.data = env;
 	sub->open_handles++;
@@ -121,18 +171,65 @@ static int check_python(const char *python, struct cell_error *err)
 	return 0;
 }
 
-/* argv and environment of a zygote: NUL-terminated strings, one after another. */
-static int zygote_payload(struct cell__sub_env *env, struct cell__buf *payload)
+static int add_once(json_t *list, const char *path, size_t size)
+{
+	const char *known;
+	for (size_t i = 0; (known = json_string_value(json_array_get(list, i))); i++)
+		if (strncmp(known, path, size) == 0 && known[size] == '\0')
+			return 0;
+	return json_array_append_new(list, json_stringn(path, size));
+}
+
+/*
+ * Where sandboxed code can write now, as a JSON list; "" where there is none.  When there are many, the folders above them are
+ * named instead: sessions of a server have theirs side by side.
+ */
+static char *writable_folders(struct cell__sub_env *env)
+{
+	const struct cell__writable_list *all = cell__places_writable(env->sub->host->places);
+	size_t count = 0;
+	json_t *list = json_array();
+	int rc = list ? 0 : -1;
+	if (!all) {
+		json_decref(list);
+		return cell__strdup("");
+	}
+	for (const struct cell__writable_list *at = all; at; at = at->next)
+		count += at->count;
+	for (const struct cell__writable_list *at = all; at; at = at->next)
+		for (size_t i = 0; i < at->count; i++) {
+			const char *path = at->items[i].path, *slash = strrchr(path, '/');
+			bool above = count > WRITABLE_NAMED && slash != path;
+			rc |= add_once(list, path, above ? (size_t)(slash - path) : strlen(path));
+		}
+	char *text = rc == 0 ? json_dumps(list, JSON_COMPACT) : NULL;
+	json_decref(list);
+	return text;
+}
+
+/*
+ * argv and environment of a zygote: NUL-terminated strings, one after another.  -I: no variables, no folder of the person's own
+ * packages, no script's or current folder on the path.
+ */
+static int zygote_payload(struct cell__sub_env *env, struct cell__buf *payload, int *ret_argc)
 {
 	struct cell__subprocess *sub = env->sub;
-	CELL_AUTO_BUF struct cell__buf script = CELL_BUF_INIT;
-	if (cell__buf_printf(&script, "%s/workcell_kernel/zygote.py", sub->kernel_dir) < 0)
+	CELL_AUTO_BUF struct cell__buf script = CELL_BUF_INIT, check = CELL_BUF_INIT;
+	CELL_AUTO_FREE char *writable = writable_folders(env);
+	if (!writable || cell__buf_printf(&script, "%s/workcell_kernel/zygote.py", sub->kernel_dir) < 0 ||
+	    cell__buf_printf(&check, "%s/workcell_kernel/sitecheck.py", sub->kernel_dir) < 0)
 		return -1;
-	/* The zygote's own settings; sessions get theirs in INIT.  HOME lets site find the user's own packages. */
+	bool checks = writable[0] && !is_hole("sitecheck");
+	const char *const first[] = { env->python, "-I", "-S", check.data, writable };
+	for (size_t i = 0; checks && i < sizeof first / sizeof *first; i++)
+		if (cell__buf_add(payload, first[i], strlen(first[i]) + 1) < 0)
+			return -1;
+	*ret_argc = checks ? 11 : 6;
+	/* The zygote's own settings; sessions get theirs in INIT. */
 	CELL_AUTO_BUF struct cell__buf home = CELL_BUF_INIT;
 	if (cell__buf_printf(&home, "HOME=%s", cell__home_dir()) < 0)
 		return -1;
-	const char *const strings[] = { env->python,  "-E", script.data, "3", "4", env->preload,
+	const char *const strings[] = { env->python,  is_hole("user-site") ? "-E" : "-I", script.data, "3", "4", env->preload,
 					"LANG=C.UTF-8", "PATH=/usr/local/bin:/usr/bin:/bin", home.data };
 	for (size_t i = 0; i < sizeof strings / sizeof *strings; i++)
 		if (cell__buf_add(payload, strings[i], strlen(strings[i]) + 1) < 0)
@@ -144,14 +241,15 @@ int cell__sub_zygote_start(struct cell__sub_env *env, struct cell_error *err)
 {
 	struct cell__subprocess *sub = env->sub;
 	CELL_AUTO_BUF struct cell__buf payload = CELL_BUF_INIT;
+	int argc = 0;
 	if (env->state != CELL_ENV_NONE)
 		return 0;
 	if (check_python(env->python, err) < 0 || cell__spawn_hub_start(sub->hub, err) < 0)
 		return -1;
-	if (zygote_payload(env, &payload) < 0)
+	if (zygote_payload(env, &payload, &argc) < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	env->zygote_id = sub->hub->next_id++;
-	if (cell__spawn_client_send(&sub->hub->client, CELL_SPAWN_ZYGOTE_START, env->zygote_id, 6, 0, payload.data,
+	if (cell__spawn_client_send(&sub->hub->client, CELL_SPAWN_ZYGOTE_START, env->zygote_id, argc, 0, payload.data,
 				    payload.size, NULL, 0, err) < 0)
 		return -1;
 	env->state = CELL_ENV_STARTING;
@@ -203,6 +301,7 @@ static void take_hosts(struct cell__sub_env *env, json_t *list)
 void cell__sub_zygote_ready(struct cell__sub_env *env, int64_t pid, const char *payload, size_t size)
 {
 	const char *version = "", *ipython = "", *preload_error = NULL;
+	struct cell_error untrusted;
 	json_t *ready = json_loadb(payload, size, 0, NULL);
 	take_paths(env, json_object_get(ready, "paths"));
 	take_hosts(env, json_object_get(ready, "index"));
@@ -210,9 +309,12 @@ void cell__sub_zygote_ready(struct cell__sub_env *env, int64_t pid, const char *
 		json_unpack(ready, "{s?s, s?s, s?s}", "version", &version, "ipython", &ipython, "preload_error",
 			    &preload_error);
 	uv_timer_stop(&env->timer);
-	if (preload_error) {
+	bool refused = trust_files(env, &untrusted) < 0;
+	if (preload_error || refused) {
 		struct cell_error err;
-		cell_fail(&err, CELL_E_PRELOAD, 0, "%s cannot preload %.160s", env->python, preload_error);
+		cell_fail(&err, CELL_E_PRELOAD, 0, "%s cannot preload %.160s", env->python, preload_error ? preload_error : "");
+		if (refused)
+			err = untrusted;
 		env->state = CELL_ENV_NONE;
 		cell__spawn_client_tell(&env->sub->hub->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
 		env->zygote_id = 0;
@@ -270,7 +372,10 @@ void cell__sub_zygote_exited(struct cell__sub_env *env, int64_t status, int64_t 
 		snprintf(how, sizeof how, "died of signal %d", WTERMSIG((int)status));
 	else
 		snprintf(how, sizeof how, "ended with status %d", status >= 0 ? WEXITSTATUS((int)status) : -1);
-	if (failure)
+	if (status >= 0 && WIFEXITED((int)status) && WEXITSTATUS((int)status) == SITE_REFUSED)
+		cell_fail(&err, CELL_E_INVALID, 0, "the interpreter %.60s %s; use another interpreter or workspace, or --workspace-mode ro",
+			  env->python, words);
+	else if (failure)
 		cell_fail(&err, CELL_E_PYTHON, (int)failure, "start interpreter %s", env->python);
 	else if (words[0])
 		cell_fail(&err, CELL_E_PYTHON, 0, "%s %s before it was ready: %s", env->python, how, words);
@@ -371,6 +476,8 @@ void cell__sub_handle_env_closed(uv_handle_t *handle)
 	free(env->preload);
 	free(env->owner);
 	cell__plan_env_finish(&env->files);
+	cell__places_untrust(sub->host->places, &env->places);
+	cell__place_list_finish(&env->places);
 	free_hosts(env);
 	while (env->pools) {
 		struct cell__sub_pool *next = env->pools->next;

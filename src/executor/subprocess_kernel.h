@@ -15,6 +15,7 @@
 #include "executor/link.h"
 #include "executor/subprocess.h"
 #include "executor/turns.h"
+#include "sandbox/places.h"
 #include "spawn/hub.h"
 
 #define CELL_SUB_REFILL_DELAY_MS 5 /* the session that emptied the pool goes first */
@@ -52,6 +53,7 @@ struct cell__sub_env {
 	int64_t forks; /* of this zygote */
 	struct cell__sub_pool *pools; /* those that somebody has used */
 	struct cell__plan_env files; /* the interpreter's; known when the zygote is ready */
+	struct cell__place_list places; /* the same and more, trusted: no session that can write there is opened */
 	char **index_hosts;          /* "host:port" of the package index that its installer uses; NULL-terminated */
 	int64_t started_us;
 	struct cell_env_info info;

@@ -529,7 +529,10 @@ static int landlock_allow(struct cell_apply *apply, const struct cell_plan_step 
 {
 	struct landlock_path_beneath_attr rule = { .allowed_access = step->arg };
 	struct stat st;
-	rule.parent_fd = open(cell__step_a(step), O_PATH | O_CLOEXEC);
+	/* A session's paths are real ones: a link that another session put there since then leads nowhere. */
+	struct open_how how = { .flags = O_PATH | O_CLOEXEC,
+				.resolve = step->stage == CELL_STAGE_SESSION_RULES ? RESOLVE_NO_SYMLINKS : 0 };
+	rule.parent_fd = (int)syscall(SYS_openat2, AT_FDCWD, cell__step_a(step), &how, sizeof how);
 	if (rule.parent_fd < 0)
 		return errno == ENOENT || errno == EACCES ? 0 : -1; /* a right to nothing */
 	int rc = fstat(rule.parent_fd, &st);
@@ -609,7 +612,7 @@ static int run_step(struct cell_apply *apply, const struct cell_plan_step *step,
 	case CELL_OP_DETACH:
 		return detach_host();
 	case CELL_OP_SEAL:
-		return mount(NULL, "/", NULL, MS_BITS_REMOUNT | MS_BITS_BIND | MS_BITS_RDONLY | MS_BITS_NOSUID | MS_BITS_NODEV,
+		return mount(NULL, a[0] ? a : "/", NULL, MS_BITS_REMOUNT | MS_BITS_BIND | MS_BITS_RDONLY | MS_BITS_NOSUID | MS_BITS_NODEV,
 			     NULL);
 	case CELL_OP_RLIMIT:
 		return limit(step->arg, step->arg2);

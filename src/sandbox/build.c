@@ -17,6 +17,7 @@
 
 #define ROOT_BYTES (16ull << 20)
 #define TREES_BYTES (1ull << 20)
+#define HIDING_BYTES (1ull << 20) /* of a folder that is made for what lies beside something hidden: names alone */
 
 #define ALL_NAMESPACES                                                                                       \
 	(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP)
@@ -58,7 +59,41 @@ struct builder {
 	bool failed;
 	uint64_t rights; /* Landlock's that this machine has */
 	bool mapped;     /* the caller's files are shown as the sandbox's own */
+	char **hidden;   /* names that are not shown, in folders that are real; NULL-terminated */
 };
+
+/* Room for each entry of the policy twice: its name, and what that leads to. */
+static void list_hidden(struct builder *b, const struct cell__policy *policy)
+{
+	size_t n = 0;
+	if (policy->hide.count == 0)
+		return;
+	b->hidden = cell__alloc(2 * policy->hide.count + 1, sizeof *b->hidden);
+	b->failed |= !b->hidden;
+	for (size_t i = 0; b->hidden && i < policy->hide.count; i++) {
+		char parent[PATH_MAX], real[PATH_MAX];
+		const char *path = policy->hide.items[i], *name = strrchr(path, '/');
+		struct cell__buf full = CELL_BUF_INIT;
+		snprintf(parent, sizeof parent, "%.*s", (int)(name - path), path);
+		/* A folder that is not there yet is hidden by the name it will have. */
+		const char *folder = realpath(parent[0] ? parent : "/", real) ? real : parent;
+		b->failed |= cell__buf_printf(&full, "%s%s", strcmp(folder, "/") == 0 ? "" : folder, name) < 0;
+		b->hidden[n] = cell__buf_take(&full);
+		n += b->hidden[n] != NULL;
+		if (realpath(path, real) && (n == 0 || strcmp(b->hidden[n - 1], real) != 0)) {
+			b->hidden[n] = cell__strdup(real);
+			b->failed |= !b->hidden[n];
+			n += b->hidden[n] != NULL;
+		}
+	}
+}
+
+static void free_hidden(struct builder *b)
+{
+	for (char **path = b->hidden; path && *path; path++)
+		free(*path);
+	free(cell__take_ptr(b->hidden));
+}
 
 static void begin(struct builder *b, struct cell__buf *out)
 {
@@ -99,8 +134,14 @@ static void step(struct builder *b, enum cell_plan_stage stage, enum cell_plan_o
 
 static int finish(struct builder *b, struct cell_error *err)
 {
+	bool hides = b->hidden != NULL;
+	free_hidden(b);
 	if (b->failed)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
+	if (b->n_steps > CELL_PLAN_MAX_STEPS && hides)
+		return cell_fail(err, CELL_E_LIMIT, 0,
+				 "what is hidden lies among too many files: a sandbox has at most %u steps, and each file beside a hidden "
+				 "one is shown by one; move what is hidden into a folder of its own", CELL_PLAN_MAX_STEPS);
 	if (b->out->size - b->start > CELL_PLAN_MAX_BYTES || b->n_steps > CELL_PLAN_MAX_STEPS)
 		return cell_fail(err, CELL_E_LIMIT, 0, "a sandbox has at most %u steps; this one needs %u", CELL_PLAN_MAX_STEPS,
 				 b->n_steps);
@@ -116,10 +157,22 @@ static int finish(struct builder *b, struct cell_error *err)
 
 /* ---- the file system ---- */
 
+#define is_under cell__path_is_under
+
+static void show_without_hidden(struct builder *b, enum cell_plan_stage stage, const char *folder, unsigned flags);
+
 static void bind_as(struct builder *b, enum cell_plan_stage stage, const char *from, const char *to, unsigned flags)
 {
 	if (is_hole("read-only"))
 		flags &= ~CELL_BIND_READ_ONLY;
+	for (char **hidden = is_hole("hidden") ? NULL : b->hidden; hidden && *hidden; hidden++) {
+		if (strcmp(*hidden, from) == 0)
+			return;
+		if (is_under(*hidden, from)) {
+			show_without_hidden(b, stage, from, flags);
+			return;
+		}
+	}
 	step(b, stage, CELL_OP_BIND, flags, 0, 0, from, to);
 }
 
@@ -129,7 +182,45 @@ static void bind_own(struct builder *b, enum cell_plan_stage stage, const char *
 	bind_as(b, stage, path, path, flags | (b->mapped ? CELL_BIND_MAPPED : 0));
 }
 
-#define is_under cell__path_is_under
+/* One name of a folder that has hidden ones in it. */
+static void show_name(struct builder *b, enum cell_plan_stage stage, const char *path, unsigned flags)
+{
+	char target[PATH_MAX];
+	ssize_t n = readlink(path, target, sizeof target - 1);
+	if (n < 0) {
+		/* It may be gone by the time that this is done. */
+		bind_as(b, stage, path, path, flags | CELL_STEP_OPTIONAL);
+		return;
+	}
+	target[n] = '\0';
+	for (char **hidden = b->hidden; *hidden; hidden++)
+		if (strcmp(*hidden, path) == 0)
+			return;
+	step(b, stage, CELL_OP_LINK, CELL_STEP_OPTIONAL, 0, 0, target, path);
+}
+
+/*
+ * A mount over a hidden file would vanish as soon as the host renames another file to its name (an editor that saves does).  So
+ * a folder with something hidden is one of our own, in which everything else is shown: the hidden name is never in it, and what
+ * the host puts there later is not either.
+ */
+static void show_without_hidden(struct builder *b, enum cell_plan_stage stage, const char *folder, unsigned flags)
+{
+	DIR *dir = opendir(folder);
+	step(b, stage, CELL_OP_TMPFS, flags & CELL_STEP_OPTIONAL, HIDING_BYTES, 0755, folder, "");
+	for (struct dirent *entry; dir && b->n_steps <= CELL_PLAN_MAX_STEPS && (entry = readdir(dir));) {
+		CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT;
+		if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+			continue;
+		if (cell__buf_printf(&path, "%s/%s", folder, entry->d_name) < 0)
+			b->failed = true;
+		else
+			show_name(b, stage, path.data, flags);
+	}
+	if (dir)
+		closedir(dir);
+	step(b, stage, CELL_OP_SEAL, flags & CELL_STEP_OPTIONAL, 0, 0, folder, "");
+}
 
 static bool is_system(const char *path)
 {
@@ -285,6 +376,10 @@ static void own_proc(struct builder *b, const struct cell__policy *policy)
 			mask_proc(b, entry->d_name);
 	if (dir)
 		closedir(dir);
+	/* Nobody renames what is there. */
+	for (size_t i = 0; i < policy->hide.count; i++)
+		if (is_under(policy->hide.items[i], "/proc"))
+			SHELL(CELL_OP_MASK, 0, 0, 0, policy->hide.items[i], "");
 }
 
 static void shell_stage(struct builder *b, const struct cell__policy *policy, const struct cell__machine *machine,
@@ -444,8 +539,6 @@ static int kernel_stage(struct builder *b, const struct cell__policy *policy, co
 	landlock(b, policy, machine, env, full);
 	if (full) {
 		KERNEL(CELL_OP_SESSION, 0, CELL_STAGE_SESSION_FILES, 0, "", "");
-		for (size_t i = 0; i < policy->hide.count; i++)
-			KERNEL(CELL_OP_MASK, 0, 0, 0, policy->hide.items[i], "");
 		KERNEL(CELL_OP_DETACH, 0, 0, 0, "", "");
 		KERNEL(CELL_OP_SEAL, 0, 0, 0, "", "");
 	}
@@ -466,24 +559,18 @@ static int refuse_entry(const struct cell__policy *policy, const struct cell__po
 			 why);
 }
 
-/* Code that could write there would run outside: zygotes load what they find, and so do the host's other programs. */
+/* What may be written to is checked against all that the host trusts (places.h). */
 static int check_lists(const struct cell__policy *policy, const struct cell__plan_env *env, struct cell_error *err)
 {
-	for (size_t i = 0; i < policy->write.count; i++) {
-		char real[PATH_MAX];
-		const char *path = realpath(policy->write.items[i], real) ? real : policy->write.items[i];
-		if (is_system(path) || is_too_much(path))
-			return refuse_entry(policy, &policy->write, i, "is part of the system and cannot be writable", err);
-		for (char **folder = env->folders; folder && *folder; folder++)
-			if (is_under(path, *folder) || is_under(*folder, path))
-				return refuse_entry(policy, &policy->write, i, "cannot be writable: the interpreter's files are there", err);
-	}
 	for (size_t i = 0; i < policy->hide.count; i++) {
 		bool needed = is_under("/usr", policy->hide.items[i]) || is_under("/lib64", policy->hide.items[i]);
 		for (char **folder = env->folders; folder && *folder; folder++)
 			needed |= cell__path_lies_in(*folder, policy->hide.items[i]);
 		if (needed)
 			return refuse_entry(policy, &policy->hide, i, "is hidden, but nothing runs without it", err);
+		for (size_t w = 0; w < policy->write.count; w++)
+			if (cell__path_lies_in(policy->hide.items[i], policy->write.items[w]))
+				return refuse_entry(policy, &policy->hide, i, "lies in a writable folder and cannot be hidden there", err);
 	}
 	return 0;
 }
@@ -517,10 +604,13 @@ int cell__plan_build(const struct cell__policy *policy, const struct cell__machi
 		return -1;
 	begin(b, out);
 	b->mapped = full && machine->trees;
+	list_hidden(b, policy);
 	if (full)
 		shell_stage(b, policy, machine, env);
-	if (kernel_stage(b, policy, machine, env, full, err) < 0)
+	if (kernel_stage(b, policy, machine, env, full, err) < 0) {
+		free_hidden(b);
 		return -1;
+	}
 	if (!b->failed) {
 		struct cell_plan *head = head_of(b);
 		head->id = id;
@@ -539,160 +629,56 @@ int cell__plan_build(const struct cell__policy *policy, const struct cell__machi
 
 /* ---- the session's part ---- */
 
-/* A folder that does not exist yet must not come into being through the workspace. */
-static int check_missing(const char *path, const char *workspace, struct cell_error *err)
-{
-	char parent[PATH_MAX], real[PATH_MAX];
-	snprintf(parent, sizeof parent, "%s", path);
-	for (char *slash = strrchr(parent, '/'); slash && slash != parent; slash = strrchr(parent, '/')) {
-		*slash = '\0';
-		if (!realpath(parent, real))
-			continue;
-		if (is_under(real, workspace))
-			return cell_fail(err, CELL_E_INVALID, 0,
-					 "%.120s does not exist and the code could make it, as it lies in the writable workspace; make it first",
-					 path);
-		return 0;
-	}
-	return 0;
-}
-
-#define PINS_MAX 64
-
-struct pins {
-	char *list[PINS_MAX];
-	size_t count;
-};
-
 /*
- * A folder between the workspace and something that is kept read-only must not be renamed either, or another one could take
- * its place: each becomes a mount of itself, and a mount cannot be renamed.
+ * What the policy says of places, against where this session is.  What lies in a writable folder is the code's: a mount over it
+ * would be gone as soon as the host renames a file to that name.
  */
-static int pin_parents(struct builder *b, struct pins *pins, const char *workspace, const char *path, struct cell_error *err)
-{
-	char parent[PATH_MAX];
-	if (snprintf(parent, sizeof parent, "%s", path) >= (int)sizeof parent)
-		return cell_fail(err, CELL_E_LIMIT, 0, "the path %.100s is too long", path);
-	for (char *slash = strchr(parent + strlen(workspace) + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-		bool known = false;
-		*slash = '\0';
-		for (size_t i = 0; i < pins->count; i++)
-			known |= strcmp(pins->list[i], parent) == 0;
-		if (!known && (pins->count == PINS_MAX || !(pins->list[pins->count] = cell__strdup(parent))))
-			return cell_fail(err, CELL_E_LIMIT, 0, "more than %d folders of the workspace would have to be kept in place",
-					 PINS_MAX);
-		if (!known) {
-			pins->count++;
-			bind_own(b, CELL_STAGE_SESSION_FILES, parent, 0);
-		}
-		*slash = '/';
-	}
-	return 0;
-}
-
-/* Before anything is made read-only: a mount made later would cover it. */
-static int pin_all(struct builder *b, const struct cell__plan_session *session, struct cell_error *err)
-{
-	struct pins pins = { .count = 0 };
-	char real[PATH_MAX];
-	int rc = 0;
-	if (is_hole("pins"))
-		return 0;
-	for (char **folder = session->env->folders; rc == 0 && folder && *folder; folder++)
-		if (is_under(*folder, session->cwd) && strcmp(*folder, session->cwd) != 0)
-			rc = pin_parents(b, &pins, session->cwd, *folder, err);
-	for (size_t i = 0; rc == 0 && session->protect && session->protect[i]; i++)
-		if (realpath(session->protect[i], real) && is_under(real, session->cwd) && strcmp(real, session->cwd) != 0)
-			rc = pin_parents(b, &pins, session->cwd, real, err);
-	for (size_t i = 0; rc == 0 && i < session->policy->read.count; i++)
-		if (realpath(session->policy->read.items[i], real) && is_under(real, session->cwd) && strcmp(real, session->cwd) != 0)
-			rc = pin_parents(b, &pins, session->cwd, real, err);
-	for (size_t i = 0; i < pins.count; i++)
-		free(pins.list[i]);
-	return rc;
-}
-
-/* Something in the writable workspace that the code must not write to. */
-static int keep_read_only(struct builder *b, const char *path, const char *workspace, bool full, struct cell_error *err)
-{
-	char real[PATH_MAX];
-	if (!realpath(path, real))
-		return check_missing(path, workspace, err);
-	if (!is_under(real, workspace))
-		return 0;
-	if (strcmp(real, workspace) == 0)
-		return cell_fail(err, CELL_E_INVALID, 0,
-				 "%.100s is the workspace and must not be written to; choose another working directory or "
-				 "--workspace-mode ro",
-				 real);
-	if (!full)
-		return cell_fail(err, CELL_E_UNAVAILABLE, 0,
-				 "%.100s lies in the writable workspace and cannot be kept read-only without mount namespaces; "
-				 "choose another working directory or --workspace-mode ro",
-				 real);
-	bind_own(b, CELL_STAGE_SESSION_FILES, real, CELL_BIND_READ_ONLY);
-	return 0;
-}
-
-/* What the policy says of places, against where this session is and what its host trusts. */
 static int check_places(const struct cell__plan_session *session, struct cell_error *err)
 {
 	const struct cell__policy *policy = session->policy;
 	const char *workspace = session->cwd;
-	char real[PATH_MAX];
-	for (size_t w = 0; w < policy->write.count; w++)
-		for (size_t i = 0; session->protect && session->protect[i]; i++)
-			if (cell__path_lies_in(session->protect[i], policy->write.items[w]))
-				return refuse_entry(policy, &policy->write, w, "cannot be writable: the host trusts files in it", err);
 	if (session->mode == CELL_WORKSPACE_NONE)
 		return 0;
 	for (size_t i = 0; i < policy->hide.count; i++)
 		if (cell__path_lies_in(workspace, policy->hide.items[i]))
 			return refuse_entry(policy, &policy->hide, i, "is hidden, but the workspace lies in it", err);
+	for (size_t i = 0; i < policy->write.count; i++)
+		if (cell__path_lies_in(workspace, policy->write.items[i]))
+			return refuse_entry(policy, &policy->write, i, "is writable, and the workspace lies in it: name the workspace alone", err);
 	if (session->mode != CELL_WORKSPACE_RW)
 		return 0;
-	/* A name in the workspace is the code's to change: it must not decide what the next session is shown. */
 	for (size_t i = 0; i < policy->write.count; i++)
 		if (cell__path_lies_in(policy->write.items[i], workspace))
 			return refuse_entry(policy, &policy->write, i, "lies in the workspace, which is writable already", err);
 	for (size_t i = 0; i < policy->read.count; i++)
-		if (cell__path_lies_in(policy->read.items[i], workspace) && realpath(policy->read.items[i], real) &&
-		    !is_under(real, workspace))
-			return refuse_entry(policy, &policy->read, i, "is a link in the writable workspace: the code could change it", err);
+		if (cell__path_lies_in(policy->read.items[i], workspace))
+			return refuse_entry(policy, &policy->read, i,
+					    "lies in the writable workspace; use workspace: ro, and write: for folders in it", err);
+	for (size_t i = 0; i < policy->hide.count; i++)
+		if (cell__path_lies_in(policy->hide.items[i], workspace))
+			return refuse_entry(policy, &policy->hide, i,
+					    "lies in the writable workspace; use workspace: ro, and write: for folders in it", err);
 	return 0;
 }
 
-static int session_files(struct builder *b, const struct cell__plan_session *session, bool full, struct cell_error *err)
+static void session_files(struct builder *b, const struct cell__plan_session *session)
 {
 	char real[PATH_MAX];
 	const char *workspace = session->cwd;
 	bool writable = session->mode == CELL_WORKSPACE_RW;
-	if (full && session->mode != CELL_WORKSPACE_NONE) {
+	if (session->mode != CELL_WORKSPACE_NONE) {
 		bind_own(b, CELL_STAGE_SESSION_FILES, workspace, writable ? 0 : CELL_BIND_READ_ONLY);
 		if (strcmp(session->workspace, workspace) != 0)
 			step(b, CELL_STAGE_SESSION_FILES, CELL_OP_LINK, CELL_STEP_OPTIONAL, 0, 0, workspace, session->workspace);
-		if (writable && pin_all(b, session, err) < 0)
-			return -1;
-		/* What the shell showed read-only and the workspace has just covered. */
-		for (char **folder = session->env->folders; folder && *folder; folder++)
-			if (is_under(*folder, workspace))
-				bind_own(b, CELL_STAGE_SESSION_FILES, *folder, CELL_BIND_READ_ONLY);
 	}
-	for (size_t i = 0; full && session->read && session->read[i]; i++)
+	for (size_t i = 0; session->read && session->read[i]; i++)
 		bind_known(b, CELL_STAGE_SESSION_FILES, session->read[i], CELL_BIND_READ_ONLY);
 	/* After those that are read-only: a writable folder may lie in one of them. */
-	for (size_t i = 0; full && session->write && session->write[i]; i++)
+	for (size_t i = 0; session->write && session->write[i]; i++)
 		bind_known(b, CELL_STAGE_SESSION_FILES, session->write[i], 0);
-	for (size_t i = 0; writable && session->protect && session->protect[i]; i++)
-		if (keep_read_only(b, session->protect[i], workspace, full, err) < 0)
-			return -1;
-	for (size_t i = 0; writable && i < session->policy->read.count; i++)
-		if (keep_read_only(b, session->policy->read.items[i], workspace, full, err) < 0)
-			return -1;
-	for (size_t i = 0; full && session->mode == CELL_WORKSPACE_RO && i < session->policy->write.count; i++)
+	for (size_t i = 0; session->mode == CELL_WORKSPACE_RO && i < session->policy->write.count; i++)
 		if (realpath(session->policy->write.items[i], real) && is_under(real, workspace))
 			bind_own(b, CELL_STAGE_SESSION_FILES, real, 0);
-	return 0;
 }
 
 int cell__plan_workspace(const char *workspace, enum cell__workspace_mode mode, char **ret_cwd, struct cell_error *err)
@@ -711,20 +697,6 @@ int cell__plan_workspace(const char *workspace, enum cell__workspace_mode mode, 
 	return *ret_cwd ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
 }
 
-/* What the interpreter loads by itself, a zygote loads unconfined: the code must not be able to put something there. */
-static int check_interpreter(const struct cell__plan_session *session, struct cell_error *err)
-{
-	if (session->mode != CELL_WORKSPACE_RW)
-		return 0;
-	for (char **folder = session->env->folders; folder && *folder; folder++)
-		if (is_under(session->cwd, *folder))
-			return cell_fail(err, CELL_E_INVALID, 0,
-					 "the workspace %.80s lies in %.80s, where the interpreter looks for its own files; use another "
-					 "interpreter or folder, or --workspace-mode ro",
-					 session->cwd, *folder);
-	return 0;
-}
-
 int cell__plan_build_session(const struct cell__machine *machine, const struct cell__plan_session *session,
 			     struct cell__buf *out, struct cell_error *err)
 {
@@ -732,9 +704,11 @@ int cell__plan_build_session(const struct cell__machine *machine, const struct c
 	begin(b, out);
 	b->rights = machine->landlock_abi > 0 ? rights_of_abi(machine->landlock_abi) : 0;
 	b->mapped = session->mapped;
-	if (check_interpreter(session, err) < 0 || check_places(session, err) < 0 ||
-	    session_files(b, session, machine->level == CELL_LEVEL_FULL, err) < 0)
+	if (check_places(session, err) < 0)
 		return -1;
+	list_hidden(b, session->policy);
+	if (machine->level == CELL_LEVEL_FULL)
+		session_files(b, session);
 	if (session->mode != CELL_WORKSPACE_NONE)
 		allow(b, CELL_STAGE_SESSION_RULES, session->cwd, session->mode == CELL_WORKSPACE_RW ? FS_WRITE : FS_READ);
 	for (size_t i = 0; session->read && session->read[i]; i++)

@@ -27,7 +27,6 @@ struct cell__plan_session {
 	enum cell__workspace_mode mode;
 	const char *const *read;    /* folders to be seen, read-only; NULL-terminated */
 	const char *const *write;   /* folders to be written to, beside the workspace and the policy's; NULL-terminated */
-	const char *const *protect; /* what must not be written to even where it lies in the workspace; NULL-terminated */
 	const struct cell__plan_env *env;
 	const struct cell__policy *policy; /* that of the plan */
 	bool mapped;                       /* as the plan is */

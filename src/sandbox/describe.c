@@ -89,7 +89,7 @@ int cell__plan_describe(const struct cell_plan_step *step, struct cell__buf *out
 	case CELL_OP_DETACH:
 		return cell__buf_add_str(out, "detach the host's files");
 	case CELL_OP_SEAL:
-		return cell__buf_add_str(out, "the root becomes read-only");
+		return cell__buf_printf(out, "%s becomes read-only", a[0] ? a : "the root");
 	case CELL_OP_RLIMIT:
 		return cell__buf_printf(out, "at most %llu %s", arg2, rlimit_name(arg));
 	case CELL_OP_CLOSE_FDS:

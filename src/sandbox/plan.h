@@ -60,7 +60,7 @@ enum cell_plan_op {
 	CELL_OP_LISTEN,         /* a socket at 127.0.0.1, handed to the host's proxy; arg: port */
 	CELL_OP_SESSION,        /* arg: the stage of the session's plan to run here */
 	CELL_OP_DETACH,         /* the host's files go */
-	CELL_OP_SEAL,           /* the root becomes read-only */
+	CELL_OP_SEAL,           /* a: a tmpfs of ours that becomes read-only; "": the root */
 	CELL_OP_RLIMIT,         /* arg: RLIMIT_*, arg2: value, soft and hard */
 	CELL_OP_CLOSE_FDS,      /* everything but 0, 1, 2 and what the kernel keeps */
 	CELL_OP_SESSION_KEYS,   /* an empty session keyring of its own */

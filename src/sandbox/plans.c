@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "core/hole.h"
 
@@ -48,6 +49,24 @@ void cell__sandbox_plan_unref(struct cell__sandbox_plan *plan)
 	free(plan);
 }
 
+/* What lies beside something hidden is shown name by name: another list of names is another plan. */
+static int add_hidden(const struct cell__policy *p, struct cell__buf *out)
+{
+	int rc = 0;
+	for (size_t i = 0; i < p->hide.count; i++) {
+		CELL_AUTO_FREE char *path = cell__strdup(p->hide.items[i]);
+		rc |= path ? 0 : -1;
+		for (char *slash = path ? strrchr(path, '/') : NULL; slash && slash != path; slash = strrchr(path, '/')) {
+			struct stat st = { 0 };
+			*slash = '\0';
+			(void)stat(path, &st); /* nothing there: all zero */
+			rc |= cell__buf_printf(out, "%llu.%lld.%ld\t", (unsigned long long)st.st_ino, (long long)st.st_mtim.tv_sec,
+					       st.st_mtim.tv_nsec);
+		}
+	}
+	return rc;
+}
+
 static int make_key(const struct cell__policy *p, const struct cell__plan_env *env, const struct cell__machine *machine,
 		    struct cell__buf *out)
 {
@@ -57,6 +76,7 @@ static int make_key(const struct cell__policy *p, const struct cell__plan_env *e
 				  (unsigned long long)p->memory_bytes, (unsigned long long)p->pids, (unsigned long long)p->files,
 				  (unsigned long long)p->file_size_bytes, (unsigned long long)p->tmp_bytes,
 				  (unsigned long long)p->cpu_percent, (unsigned long long)p->cpu_time_ms);
+	rc |= add_hidden(p, out);
 	for (size_t l = 0; l < 4; l++) {
 		rc |= cell__buf_add_str(out, "\n");
 		for (size_t i = 0; i < lists[l]->count; i++)

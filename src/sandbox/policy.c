@@ -558,29 +558,19 @@ void cell__policy_obey(struct cell__policy *policy)
 	}
 }
 
-int cell__policy_check_log(const struct cell__policy *policy, const char *workspace, const char *folder, struct cell_error *err)
+bool cell__policy_is_file(const char *name)
 {
-	const char *within = policy->workspace == CELL_WORKSPACE_RW && cell__path_lies_in(folder, workspace) ? workspace : NULL;
-	for (size_t i = 0; !within && i < policy->write.count; i++)
-		if (cell__path_lies_in(folder, policy->write.items[i]))
-			within = policy->write.items[i];
-	if (!within)
-		return 0;
-	return cell_fail(err, CELL_E_INVALID, 0,
-			 "the audit log lies in %s %.100s, where the code could change it; put it elsewhere%s",
-			 within == workspace ? "the workspace" : "the writable", within,
-			 within == workspace ? ", or use --workspace-mode ro" : "");
+	size_t size = strlen(name);
+	return !find_preset(name) && (strchr(name, '/') || (size > 5 && strcmp(name + size - 5, ".yaml") == 0) ||
+				      (size > 4 && strcmp(name + size - 4, ".yml") == 0));
 }
 
 int cell__policy_load(struct cell__policy *policy, const char *name, struct cell_error *err)
 {
 	const struct cell__policy *preset = find_preset(name);
-	size_t size = strlen(name);
-	bool is_file = strchr(name, '/') || (size > 5 && strcmp(name + size - 5, ".yaml") == 0) ||
-		       (size > 4 && strcmp(name + size - 4, ".yml") == 0);
 	if (preset)
 		return cell__policy_copy(policy, preset, err);
-	if (!is_file)
+	if (!cell__policy_is_file(name))
 		return cell_fail(err, CELL_E_INVALID, 0,
 				 "there is no policy \"%.60s\"; presets are untrusted, data-science and developer, a file ends in .yaml",
 				 name);

@@ -40,6 +40,8 @@ struct cell__policy {
 void cell__policy_finish(struct cell__policy *policy);
 /* A preset's name, or the path of a file (with a slash or ending in .yaml or .yml). */
 int cell__policy_load(struct cell__policy *policy, const char *name_or_path, struct cell_error *err);
+/* Is it the path of a file, and not a preset's name? */
+bool cell__policy_is_file(const char *name_or_path);
 /* YAML text; `file` is what messages call it. */
 int cell__policy_parse(struct cell__policy *policy, const char *file, const char *text, size_t size,
 		       struct cell_error *err);
@@ -50,8 +52,6 @@ bool cell__path_is_under(const char *path, const char *folder);
 bool cell__path_lies_in(const char *path, const char *folder);
 /* Limits that this process is under already, and everything that it starts, are lower where they are lower. */
 void cell__policy_obey(struct cell__policy *policy);
-/* A folder with a log that the code must not be able to change: is it out of its reach? */
-int cell__policy_check_log(const struct cell__policy *policy, const char *workspace, const char *folder, struct cell_error *err);
 const char *cell__workspace_word(enum cell__workspace_mode mode);
 const char *cell__network_word(enum cell__network network);
 const char *cell__level_word(enum cell_plan_level level);

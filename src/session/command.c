@@ -12,7 +12,6 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
-#include <libgen.h>
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
@@ -93,7 +92,7 @@ static int ask_python(const char *python, const char *what, char text[static ANS
 		return -1;
 	snprintf(script, sizeof script, "%s/kernel/workcell_kernel/index_hosts.py", dir);
 	snprintf(home, sizeof home, "HOME=%s", cell__home_dir());
-	char *const argv[] = { (char *)python, "-E", script, (char *)what, NULL };
+	char *const argv[] = { (char *)python, "-I", script, (char *)what, NULL };
 	char *const envp[] = { "LANG=C.UTF-8", "PATH=/usr/local/bin:/usr/bin:/bin", home, NULL };
 	if (read_program(argv, envp, text, ANSWER_BYTES, err) < 0)
 		return -1;
@@ -133,6 +132,51 @@ static int ask_env(const char *python, struct cell__plan_env *env, struct cell_e
 	return cell__plan_env_init(env, paths) < 0 ? cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox") : 0;
 }
 
+/* Before the interpreter is started: nothing that the host runs or reads lies where the command can write. */
+static int check_places(const struct command *command, const struct cell_sandbox_options *opts, const char *python,
+			struct cell_error *err)
+{
+	struct cell__place_list trusted = CELL_PLACE_LIST_INIT;
+	struct cell__writable_list writable = CELL_WRITABLE_LIST_INIT;
+	char dir[PATH_MAX];
+	CELL_AUTO_FREE char *program = realpath("/proc/self/exe", NULL);
+	int rc = cell__engine_find_parts(NULL, dir, sizeof dir, err);
+	if (rc == 0)
+		rc = cell__writable_init(&writable, &command->policy, command->cwd, err);
+	if (rc == 0)
+		rc = cell__place_add(&trusted, "Workcell's own folder", false, dir, err);
+	if (rc == 0)
+		rc = cell__place_add(&trusted, "the host's program", false, program, err);
+	if (rc == 0 && opts->policy && cell__policy_is_file(opts->policy))
+		rc = cell__place_add(&trusted, "the policy file", false, opts->policy, err);
+	if (rc == 0)
+		rc = cell__place_add(&trusted, "the audit log", false, opts->audit, err);
+	if (rc == 0)
+		rc = cell__place_add_python(&trusted, python, err);
+	for (size_t i = 0; rc == 0 && opts->trusted && opts->trusted[i]; i++)
+		rc = cell__place_add(&trusted, "the trusted path", false, opts->trusted[i], err);
+	if (rc == 0)
+		rc = cell__places_check(&trusted, &writable, err);
+	cell__place_list_finish(&trusted);
+	cell__writable_finish(&writable);
+	return rc;
+}
+
+/* The same for what the interpreter turned out to load. */
+static int check_env(const struct command *command, struct cell_error *err)
+{
+	struct cell__place_list trusted = CELL_PLACE_LIST_INIT;
+	struct cell__writable_list writable = CELL_WRITABLE_LIST_INIT;
+	int rc = cell__writable_init(&writable, &command->policy, command->cwd, err);
+	for (char **folder = command->env.folders; rc == 0 && folder && *folder; folder++)
+		rc = cell__place_add(&trusted, "the interpreter's", true, *folder, err);
+	if (rc == 0)
+		rc = cell__places_check(&trusted, &writable, err);
+	cell__place_list_finish(&trusted);
+	cell__writable_finish(&writable);
+	return rc;
+}
+
 /* explains: for a session, with what that would be shown of the interpreter. */
 static int command_init(struct command *command, const struct cell_sandbox_options *opts, bool explains, struct cell_error *err)
 {
@@ -147,17 +191,19 @@ static int command_init(struct command *command, const struct cell_sandbox_optio
 	if (!command->workspace)
 		return cell_fail(err, CELL_E_INVALID, errno, "the current working directory");
 	const char *python = opts->python ? opts->python : CELL_DEFAULT_PYTHON;
+	if (cell__plan_workspace(command->workspace, command->policy.workspace, &command->cwd, err) < 0 ||
+	    check_places(command, opts, python, err) < 0)
+		return -1;
 	if (explains && ask_env(python, &command->env, err) < 0)
 		return -1;
 	if (!explains && opts->python && guess_env(opts->python, &command->env) < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
 	if (command->policy.network == CELL_NET_DEPS && ask_python(python, NULL, command->index, command->index_hosts, err) < 0)
 		return -1;
-	struct cell__plan_session session = { .workspace = command->workspace, .mode = command->policy.workspace,
-					      .env = &command->env, .policy = &command->policy };
-	if (cell__plan_workspace(command->workspace, session.mode, &command->cwd, err) < 0)
+	struct cell__plan_session session = { .workspace = command->workspace, .cwd = command->cwd,
+					      .mode = command->policy.workspace, .env = &command->env, .policy = &command->policy };
+	if (check_env(command, err) < 0)
 		return -1;
-	session.cwd = command->cwd;
 	struct cell__mounts *mounts = machine.own_uid ? cell__mounts_create() : NULL;
 	int rc = cell__plans_map(mounts, &session, &machine);
 	session.mapped = machine.trees != NULL;
@@ -446,16 +492,10 @@ static void close_way_out(struct cell__task *task)
 		handle_log_closed(way);
 }
 
-/* The log can be written, and not by the command. */
-static int check_log(const struct command *command, const char *path, struct cell_error *err)
+/* The log can be written. */
+static int check_log(const char *path, struct cell_error *err)
 {
 	struct cell__audit_file file;
-	char folder[PATH_MAX];
-	if (strlen(path) >= sizeof folder)
-		return cell_fail(err, CELL_E_INVALID, 0, "the audit log's path is too long");
-	strcpy(folder, path);
-	if (cell__policy_check_log(&command->policy, command->workspace, dirname(folder), err) < 0)
-		return -1;
 	cell__audit_file_init(&file, path);
 	int rc = file.path ? cell__audit_file_open(&file) : ENOMEM;
 	cell__audit_file_finish(&file);
@@ -528,7 +568,7 @@ int cell_sandbox_run(const struct cell_sandbox_options *opts, char *const argv[]
 		return -1;
 	if (command_init(&command, &all, false, err) < 0 || make_env(all.env, &command.policy, &envp, err) < 0)
 		goto out;
-	if (all.audit && check_log(&command, all.audit, err) < 0)
+	if (all.audit && check_log(all.audit, err) < 0)
 		goto out;
 	bool filtered = command.policy.network == CELL_NET_ALLOW || command.policy.network == CELL_NET_DEPS;
 	if (pipe2(report, O_CLOEXEC) < 0 ||

@@ -119,6 +119,24 @@ void cell__engine_wait(struct cell_engine *engine, cell__engine_start start, voi
 	cell__waiter_finish(&wait.waiter);
 }
 
+/* Our own files: whoever can change them runs in our place. */
+static int trust_parts(struct cell_engine *engine, const char *dir, struct cell_error *err)
+{
+	Dl_info info;
+	CELL_AUTO_FREE char *program = realpath("/proc/self/exe", NULL);
+	const char *library = dladdr((void *)cell__engine_find_parts, &info) ? info.dli_fname : NULL;
+	struct cell__place_list *parts = &engine->parts;
+	engine->host.places = cell__places_create();
+	if (!engine->host.places)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	if (cell__place_add(parts, "Workcell's own folder", false, dir, err) < 0 ||
+	    cell__place_add(parts, "the library", false, library, err) < 0 ||
+	    cell__place_add(parts, "the host's program", false, program, err) < 0 ||
+	    cell__place_add(parts, "the folder for long output", false, engine->spill_dir, err) < 0)
+		return -1;
+	return cell__places_trust(engine->host.places, parts, err);
+}
+
 static int make_subprocess(struct cell_engine *engine, const struct cell_engine_options *opts, struct cell_error *err)
 {
 	char dir[PATH_MAX], spawner[PATH_MAX + 32], kernel_dir[PATH_MAX + 32];
@@ -126,7 +144,7 @@ static int make_subprocess(struct cell_engine *engine, const struct cell_engine_
 		return -1;
 	snprintf(spawner, sizeof spawner, "%s/workcell-spawner", dir);
 	snprintf(kernel_dir, sizeof kernel_dir, "%s/kernel", dir);
-	if (cell__spawn_hub_init(&engine->hub, &engine->loop, spawner, err) < 0)
+	if (trust_parts(engine, dir, err) < 0 || cell__spawn_hub_init(&engine->hub, &engine->loop, spawner, err) < 0)
 		return -1;
 	struct cell__subprocess_config config = {
 		.hub = &engine->hub,
@@ -155,6 +173,12 @@ static int make_subprocess(struct cell_engine *engine, const struct cell_engine_
 		.start_timeout_ms = opts->start_timeout_ms,
 	};
 	return cell__jupyter_create(&engine->host, &jupyter, &engine->host.jupyter, err);
+}
+
+static void forget_parts(struct cell_engine *engine)
+{
+	cell__place_list_finish(&engine->parts);
+	cell__places_destroy(engine->host.places);
 }
 
 int cell_engine_create(const struct cell_engine_options *opts, struct cell_engine **ret_engine, struct cell_error *err)
@@ -187,6 +211,7 @@ int cell_engine_create(const struct cell_engine_options *opts, struct cell_engin
 	}
 	if (make_subprocess(engine, &all, err) < 0) {
 		cell__loop_stop(&engine->loop);
+		forget_parts(engine);
 		free(engine->spill_dir);
 		free(engine);
 		return -1;
@@ -254,6 +279,7 @@ void cell_engine_destroy(struct cell_engine *engine)
 	struct destroy destroy = { .engine = engine };
 	cell__engine_wait(engine, start_destroy, &destroy);
 	cell__loop_stop(&engine->loop);
+	forget_parts(engine);
 	free(engine->kernel_dir);
 	cell__deno_destroy(engine->host.deno);
 	free(engine->spill_dir);

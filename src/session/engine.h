@@ -6,6 +6,7 @@
 #include "executor/subprocess.h"
 #include "loop/call.h"
 #include "loop/loop.h"
+#include "sandbox/places.h"
 #include "spawn/hub.h"
 
 struct cell_engine {
@@ -14,6 +15,7 @@ struct cell_engine {
 	struct cell__executor_host host;
 	char *spill_dir;
 	char *kernel_dir;
+	struct cell__place_list parts; /* our own files, trusted */
 	void (*log)(void *arg, enum cell_log_level level, const char *line);
 	void *log_arg;
 	struct cell_session *sessions; /* loop's thread */

@@ -268,11 +268,37 @@ static int replace(const struct place *place, const char *out_dir, struct cell_e
 	return 0;
 }
 
+/*
+ * The folder that holds the packages, made when missing.  It often lies in a workspace (mcptools/ of an MCP server's), so that a link
+ * in its place may be the code's: it is not followed.  -1 with errno.
+ */
+static int open_out(const char *out_dir)
+{
+	CELL_AUTO_FREE char *path = cell__strdup(out_dir);
+	if (!path) {
+		errno = ENOMEM;
+		return -1;
+	}
+	for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--)
+		path[n - 1] = '\0';
+	char *slash = strrchr(path, '/');
+	const char *name = slash ? slash + 1 : path, *parent = !slash ? "." : slash == path ? "/" : path;
+	if (name[0] == '\0' || is_dots(name))
+		return open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (slash && slash != path)
+		*slash = '\0';
+	if (cell__mkdir_all(parent) < 0)
+		return -1;
+	CELL_AUTO_FD int fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	return fd < 0 ? -1 : cell__dir_open(fd, name, true);
+}
+
 int cell__gen_write(const struct cell__gen_package *package, const char *out_dir, struct cell_error *err)
 {
-	if (cell__mkdir_all(out_dir) < 0)
-		return cell_fail(err, CELL_E_IO, errno, "make %.150s", out_dir);
-	CELL_AUTO_FD int out_fd = open(out_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	CELL_AUTO_FD int out_fd = open_out(out_dir);
+	if (out_fd < 0 && (errno == ELOOP || errno == EXDEV))
+		return cell_fail(err, CELL_E_INVALID, 0, "%.120s is %s, which is not entered: give the folder that is meant", out_dir,
+				 errno == ELOOP ? "a symbolic link" : "another mount");
 	if (out_fd < 0)
 		return cell_fail(err, CELL_E_IO, errno, "open %.150s", out_dir);
 	CELL_AUTO_FD int lock_fd = -1;

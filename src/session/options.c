@@ -3,7 +3,6 @@
 #include "session/options.h"
 
 #include <errno.h>
-#include <libgen.h>
 #include <limits.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -89,14 +88,22 @@ static int copy_gate(struct cell__options *options, const struct cell_session_op
 	return 0;
 }
 
-/* Code that could write to the audit log could write what it likes there. */
-static int check_audit(struct cell__options *options, struct cell_error *err)
+/* Code that could change these would judge itself, or write what it likes into the audit log. */
+static int list_places(struct cell__options *options, const struct cell_session_options *opts, struct cell_error *err)
 {
-	char path[PATH_MAX];
-	if (!options->audit || !options->confined)
-		return 0;
-	snprintf(path, sizeof path, "%s", cell__audit_path(cell__audit_of(options->audit)));
-	return cell__policy_check_log(&options->confine, options->cwd, dirname(path), err);
+	struct cell__place_list *places = &options->places;
+	if (options->audit &&
+	    cell__place_add(places, "the audit log", false, cell__audit_path(cell__audit_of(options->audit)), err) < 0)
+		return -1;
+	if (options->confined && opts->sandbox_policy && cell__policy_is_file(opts->sandbox_policy) &&
+	    cell__place_add(places, "the policy file", false, opts->sandbox_policy, err) < 0)
+		return -1;
+	if (cell__place_add_unlinked(places, "the images folder", opts->images_dir, err) < 0)
+		return -1;
+	for (size_t i = 0; opts->trusted && opts->trusted[i]; i++)
+		if (cell__place_add(places, "the trusted path", false, opts->trusted[i], err) < 0)
+			return -1;
+	return 0;
 }
 
 /* 0: as the policy says; below 0: no limit. */
@@ -221,7 +228,7 @@ int cell__options_init(struct cell__options *options, const struct cell_session_
 	if (cell__executor_check(executor, opts, err) < 0 || check_calls(executor, opts, err) < 0 || check_numbers(opts, err) < 0 || copy_gate(options, opts, err) < 0 ||
 	    copy_texts(options, opts, err) < 0 || copy_confinement(options, opts, err) < 0 ||
 	    copy_container(options, opts, err) < 0 ||
-	    copy_cwd(options, opts->cwd, err) < 0 || check_audit(options, err) < 0)
+	    copy_cwd(options, opts->cwd, err) < 0 || list_places(options, opts, err) < 0)
 		return -1;
 	return copy_env(options, opts->env, err);
 }
@@ -249,6 +256,7 @@ void cell__options_finish(struct cell__options *options)
 		free(texts[i]);
 	if (options->confined)
 		cell__policy_finish(&options->confine);
+	cell__place_list_finish(&options->places);
 	for (char **e = options->env; e && *e; e++)
 		free(*e);
 	free(options->env);

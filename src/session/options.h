@@ -6,6 +6,7 @@
 #define CELL_SESSION_OPTIONS_H
 
 #include "executor/executor.h"
+#include "sandbox/places.h"
 #include "sandbox/policy.h"
 
 struct cell__options {
@@ -32,6 +33,7 @@ struct cell__options {
 	char *container; /* what cell__container_describe() made */
 	struct cell__policy confine;
 	bool confined; /* confine holds */
+	struct cell__place_list places; /* files that this session is judged by, and what else its host trusts */
 };
 
 /* On failure, too, finish() must follow. */

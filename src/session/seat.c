@@ -2,6 +2,7 @@
 #include <jansson.h>
 #include <string.h>
 
+#include "sandbox/build.h"
 #include "sandbox/egress.h"
 #include "spawn/confinement.h"
 #include "session/session.h"
@@ -47,8 +48,7 @@ static int env_with_programs(struct cell_session *session, const char ***ret_env
 	return 0;
 }
 
-int cell__seat_spec(struct cell_session *session, struct cell__kernel_spec *ret_spec, const char *read[static 3],
-		    struct cell_error *err)
+void cell__seat_spec(struct cell_session *session, struct cell__kernel_spec *ret_spec, const char *read[static 3])
 {
 	const struct cell__options *options = &session->options;
 	bool trusted = !session->executor->untrusted, shown = options->confined && options->space;
@@ -81,13 +81,45 @@ int cell__seat_spec(struct cell_session *session, struct cell__kernel_spec *ret_
 		.container = options->container,
 	};
 	if (!shown)
-		return 0;
+		return;
 	read[0] = own ? own : hosts;
 	read[1] = own ? hosts : NULL;
 	ret_spec->read = read;
-	if (options->confine.workspace != CELL_WORKSPACE_RW)
+}
+
+int cell__seat_trust(struct cell_session *session, struct cell_error *err)
+{
+	if (!session->trusts && cell__places_trust(session->engine->host.places, &session->options.places, err) < 0)
+		return -1;
+	session->trusts = true;
+	return 0;
+}
+
+void cell__seat_distrust(struct cell_session *session)
+{
+	if (session->trusts)
+		cell__places_untrust(session->engine->host.places, &session->options.places);
+	session->trusts = false;
+}
+
+int cell__seat_check_places(struct cell_session *session, struct cell_error *err)
+{
+	const struct cell__options *options = &session->options;
+	struct cell__places *places = session->engine->host.places;
+	struct cell__writable_list writable = CELL_WRITABLE_LIST_INIT;
+	CELL_AUTO_FREE char *cwd = NULL;
+	if (!options->confined)
 		return 0;
-	return cell__space_protect(options->space, options->cwd, &ret_spec->protect, err);
+	if (cell__plan_workspace(options->cwd, options->confine.workspace, &cwd, err) < 0 ||
+	    cell__writable_init(&writable, &options->confine, cwd, err) < 0)
+		return -1;
+	int rc = cell__seat_trust(session, err);
+	if (rc == 0)
+		rc = cell__places_write(places, &writable, err);
+	cell__places_unwrite(places, &writable);
+	cell__seat_distrust(session);
+	cell__writable_finish(&writable);
+	return rc;
 }
 
 int cell__seat_open(struct cell_session *session, struct cell_error *err)
@@ -96,7 +128,7 @@ int cell__seat_open(struct cell_session *session, struct cell_error *err)
 	CELL_AUTO_FREE char *path = NULL;
 	struct cell_space *space = session->executor->wants_wheels ? session->options.space : NULL;
 	CELL_AUTO_FREE char *wheels = space ? cell__space_wheels(space) : NULL;
-	if (env_with_programs(session, &env, &path, err) < 0)
+	if (cell__seat_trust(session, err) < 0 || env_with_programs(session, &env, &path, err) < 0)
 		return -1;
 	struct cell__seat *seat = cell__alloc(1, sizeof *seat);
 	if (!seat)
@@ -104,10 +136,7 @@ int cell__seat_open(struct cell_session *session, struct cell_error *err)
 	seat->session = session;
 	struct cell__kernel_spec spec;
 	const char *read[3] = { NULL };
-	if (cell__seat_spec(session, &spec, read, err) < 0) {
-		free(seat);
-		return -1;
-	}
+	cell__seat_spec(session, &spec, read);
 	spec.wheels = wheels;
 	if (env)
 		spec.env = (const char *const *)env;

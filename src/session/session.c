@@ -203,6 +203,7 @@ static void handle_session_closed(uv_handle_t *handle)
 	void *arg = session->closed_arg;
 	if (session->options.space)
 		cell__space_unref(session->options.space);
+	cell__seat_distrust(session);
 	cell__session_free(session);
 	closed(arg);
 }

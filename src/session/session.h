@@ -63,6 +63,7 @@ struct cell_session {
 	struct cell__options options;
 	struct cell__image_folder images;
 	struct cell__stored_tools *stored_tools; /* until it is open; or NULL */
+	bool trusts;                             /* options.places are the engine's */
 
 	struct cell__seat *seat;
 	int leaving;
@@ -93,8 +94,12 @@ struct cell_session {
 /* ---- seat.c ---- */
 
 /* What the session asks of an executor.  read is memory for a list, with room for two folders and its end. */
-int cell__seat_spec(struct cell_session *session, struct cell__kernel_spec *ret_spec, const char *read[static 3],
-		    struct cell_error *err);
+void cell__seat_spec(struct cell_session *session, struct cell__kernel_spec *ret_spec, const char *read[static 3]);
+/* Files that the session is judged by: trusted from its first kernel to its end.  Refuses what another session can write to. */
+int cell__seat_trust(struct cell_session *session, struct cell_error *err);
+void cell__seat_distrust(struct cell_session *session);
+/* Would opening it now be refused for where its code can write? */
+int cell__seat_check_places(struct cell_session *session, struct cell_error *err);
 int cell__seat_open(struct cell_session *session, struct cell_error *err);
 /* The current kernel goes; its end comes later, from the executor. */
 void cell__seat_leave(struct cell_session *session, int64_t grace_ms);

@@ -67,6 +67,34 @@ int cell_session_check(const struct cell_session_options *opts, int is_open, str
 	return rc;
 }
 
+struct place_question {
+	struct cell_session *session;
+	struct cell_error err;
+	int rc;
+};
+
+static void do_check_places(void *arg)
+{
+	struct place_question *question = arg;
+	question->rc = cell__seat_check_places(question->session, &question->err);
+}
+
+/* Packages are installed before there is a kernel: what names them must be out of the code's reach already then. */
+static int sync_packages(struct cell_session *session, struct cell_error *err)
+{
+	struct cell_space *space = session->options.space;
+	struct place_question question = { .session = session };
+	if (!space || !cell__space_syncs(space))
+		return 0;
+	cell__loop_call(&session->engine->loop, do_check_places, &question);
+	if (question.rc < 0) {
+		if (err)
+			*err = question.err;
+		return -1;
+	}
+	return cell__space_sync(space, &session->principal, session->executor->wants_wheels, err);
+}
+
 /* As it is made for callers that wait; it is not open yet. */
 static int create(struct cell_engine *engine, const struct cell_session_options *opts, const char *caller,
 		  struct cell_session **ret_session, struct cell_error *err)
@@ -79,7 +107,7 @@ static int create(struct cell_engine *engine, const struct cell_session_options 
 	struct cell_session *session = make_session(engine, &all, err);
 	if (!session)
 		return -1;
-	if (all.space && cell__space_sync(all.space, &session->principal, session->executor->wants_wheels, err) < 0) {
+	if (sync_packages(session, err) < 0) {
 		cell__session_free(session);
 		return -1;
 	}
@@ -105,6 +133,7 @@ static void handle_prewarmed(void *arg, const struct cell_env_info *info, const 
 {
 	struct cell__waiting *waiting = arg;
 	(void)info;
+	cell__seat_distrust(waiting->session);
 	waiting->failed = err != NULL;
 	if (err)
 		waiting->err = *err;
@@ -123,8 +152,12 @@ static void do_prewarm(struct cell__task *task)
 		handle_prewarmed(waiting, NULL, &err);
 		return;
 	}
-	if (cell__seat_spec(session, &spec, read, &err) < 0 ||
-	    session->executor->prewarm(&session->engine->host, &spec, handle_prewarmed, waiting, &err) < 0)
+	if (cell__seat_trust(session, &err) < 0) {
+		handle_prewarmed(waiting, NULL, &err);
+		return;
+	}
+	cell__seat_spec(session, &spec, read);
+	if (session->executor->prewarm(&session->engine->host, &spec, handle_prewarmed, waiting, &err) < 0)
 		handle_prewarmed(waiting, NULL, &err);
 }
 

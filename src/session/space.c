@@ -58,8 +58,8 @@ struct cell_space {
 	struct cell__gate gate; /* for calls that belong to no session */
 	uint64_t next_call_id;
 	struct cell__seeker *seeker;
-	char *protect[8]; /* NULL-terminated; the tools' folder first, where there is one */
-	bool has_tools_dir;
+	struct cell__place_list places; /* that the host trusts */
+	bool trusts;                    /* they are the engine's */
 	int refs; /* sessions */
 	int pending;
 	bool closing;
@@ -234,25 +234,6 @@ const char *cell__space_packages(struct cell_space *space, bool trusted)
 	return deps ? cell__deps_folder(deps) : NULL;
 }
 
-/*
- * What does not exist yet could be made by the code, and then be trusted by the host: it is made here, empty, where it lies
- * in the folder that the code may write to.
- */
-static int make_missing(const char *path, const char *root, const char *workspace)
-{
-	size_t n = strlen(workspace);
-	const char *name = strrchr(path, '/');
-	if (strncmp(root, workspace, n) != 0 || (root[n] != '/' && root[n] != '\0') || access(path, F_OK) == 0)
-		return 0;
-	if (name && strcmp(name, "/requirements.txt") != 0)
-		return mkdir(path, 0755);
-	int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-	if (fd < 0)
-		return -1;
-	close(fd);
-	return 0;
-}
-
 bool cell__space_has_storage(const struct cell_space *space)
 {
 	return space->store != NULL;
@@ -263,33 +244,49 @@ const char *cell__space_workspace(const struct cell_space *space)
 	return space->workspace;
 }
 
-int cell__space_protect(struct cell_space *space, const char *workspace, const char *const **ret_paths, struct cell_error *err)
+/*
+ * What code that could write there would have the host do: run a command, install a package, keep a workflow.  A workspace may
+ * lie in the storage folder, beside what the host keeps there.
+ */
+static int list_storage(struct cell_space *space, struct cell_error *err)
 {
-	CELL_AUTO_FREE char *real = realpath(workspace, NULL);
-	CELL_AUTO_FREE char *root = space->store && cell__store_folder(space->store) ?
-					   realpath(cell__store_folder(space->store), NULL) : NULL;
-	for (char **path = space->protect + (space->has_tools_dir ? 1 : 0); real && root && *path; path++)
-		if (make_missing(*path, root, real) < 0 && errno != EEXIST)
-			return cell_fail(err, CELL_E_IO, errno, "make %.120s, so that the code cannot", *path);
-	*ret_paths = (const char *const *)space->protect;
+	static const char *const parts[] = { "artifacts", "workflows", "skills", "deps", "requirements.txt", "workspaces", ".cache" };
+	const char *folder = space->store ? cell__store_base(space->store) : NULL; /* what lies in Redis, code cannot write to */
+	for (size_t i = 0; folder && i < sizeof parts / sizeof *parts; i++) {
+		CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT;
+		if (cell__buf_printf(&path, "%s/%s", folder, parts[i]) < 0)
+			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+		if (cell__place_add(&space->places, "the storage's", true, path.data, err) < 0)
+			return -1;
+	}
+	/* Last: what was trusted last is named first. */
+	return cell__place_add(&space->places, "the storage folder", false, folder, err);
+}
+
+/* Folders that programs are looked for in. */
+static int list_path(struct cell_space *space, const char *path, struct cell_error *err)
+{
+	CELL_AUTO_FREE char *copy = path ? cell__strdup(path) : NULL;
+	char *rest = copy;
+	if (path && !copy)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	for (char *folder; (folder = strsep(&rest, ":"));)
+		if (folder[0] && cell__place_add(&space->places, "on PATH,", false, folder, err) < 0)
+			return -1;
 	return 0;
 }
 
-/* Code that can write there has the host do what it wants: run a command, install a package, keep a workflow. */
-static int list_protected(struct cell_space *space, const struct cell_space_options *opts, struct cell_error *err)
+static int trust_places(struct cell_space *space, const struct cell_space_options *opts, const char *cache, struct cell_error *err)
 {
-	static const char *const parts[] = { "workflows", "skills", "requirements.txt", "workspaces", ".cache" };
-	size_t n = 0;
-	space->has_tools_dir = opts->tools_dir != NULL;
-	if (opts->tools_dir && !(space->protect[n++] = cell__strdup(opts->tools_dir)))
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	const char *folder = space->store ? cell__store_folder(space->store) : NULL; /* what lies in Redis, code cannot write to */
-	for (size_t i = 0; folder && i < sizeof parts / sizeof *parts; i++) {
-		struct cell__buf path = CELL_BUF_INIT;
-		if (cell__buf_printf(&path, "%s/%s", folder, parts[i]) < 0)
-			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-		space->protect[n++] = cell__buf_take(&path);
-	}
+	if (list_path(space, opts->path, err) < 0 ||
+	    cell__place_add(&space->places, "the tools folder", true, opts->tools_dir, err) < 0 ||
+	    cell__place_add(&space->places, "the venv", true, opts->venv_dir, err) < 0 ||
+	    cell__place_add(&space->places, "the wheel folder", true, opts->wheel_dir, err) < 0 ||
+	    cell__place_add(&space->places, "the cache folder", true, cache, err) < 0 || list_storage(space, err) < 0)
+		return -1;
+	if (cell__places_trust(space->engine->host.places, &space->places, err) < 0)
+		return -1;
+	space->trusts = true;
 	return 0;
 }
 
@@ -304,8 +301,9 @@ static void free_space(struct cell_space *space)
 	}
 	cell__middlewares_finish(&space->middlewares);
 	cell__store_close(space->store);
-	for (char **path = space->protect; *path; path++)
-		free(*path);
+	if (space->trusts)
+		cell__places_untrust(space->engine->host.places, &space->places);
+	cell__place_list_finish(&space->places);
 	free(space->cwd);
 	free(space->python);
 	free(space->workspace);
@@ -439,11 +437,13 @@ static int make_parts(struct cell_space *space, const struct cell_space_options 
 		.rank = cell__seeker_rank_tools,
 	};
 	CELL_AUTO_BUF struct cell__buf cache = CELL_BUF_INIT;
-	if (opts->storage && cell__store_open_for(opts->storage, opts->workspace_id, opts->storage_is_shared, &space->store, err) < 0)
+	if (opts->storage && cell__store_open(opts->storage, opts->workspace_id, &space->store, err) < 0)
 		return -1;
 	if (opts->workspace_id && !(space->workspace = cell__strdup(opts->workspace_id)))
 		return cell_fail(err, CELL_E_NOMEM, 0, "open storage");
-	if (space->store && (find_cache(opts, &cache, err) < 0 || cell__store_use_cache(space->store, cache.data, err) < 0))
+	if (find_cache(opts, &cache, err) < 0 || trust_places(space, opts, cache.data, err) < 0)
+		return -1;
+	if (space->store && cell__store_use_cache(space->store, cache.data, err) < 0)
 		return -1;
 	if (make_seeker(space, opts, err) < 0)
 		return -1;
@@ -454,10 +454,8 @@ static int make_parts(struct cell_space *space, const struct cell_space_options 
 	if (opts->tools_dir && cell__tools_add_dir(space->tools, opts->tools_dir, err) < 0)
 		return -1;
 	if (!opts->storage)
-		return list_protected(space, opts, err);
+		return 0;
 	if (cell__storage_create(&space->engine->loop, space->store, &space->storage, err) < 0)
-		return -1;
-	if (list_protected(space, opts, err) < 0)
 		return -1;
 	return make_deps(space, opts, err);
 }
@@ -647,9 +645,14 @@ static int check_synced(const char *json, struct cell_error *err)
 	return rc;
 }
 
+bool cell__space_syncs(const struct cell_space *space)
+{
+	return space->sync_on_start && space->store;
+}
+
 int cell__space_sync(struct cell_space *space, const struct cell__principal *principal, bool pyodide, struct cell_error *err)
 {
-	if (!space->sync_on_start || !space->store)
+	if (!cell__space_syncs(space))
 		return 0;
 	/* The program's own decision, for the environment of whoever is about to run in it. */
 	struct cell__principal host = cell__principal_host;

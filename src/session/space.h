@@ -64,12 +64,8 @@ const char *cell__space_site(struct cell_space *space, bool trusted);
 const char *cell__space_bin(struct cell_space *space, bool trusted);
 /* The folder that those of them are in, for code that is shown what it needs; NULL: none. */
 const char *cell__space_packages(struct cell_space *space, bool trusted);
-/*
- * What the host trusts (tool definitions, workflows, requirements): NULL-terminated paths.  What of the storage does not
- * exist and lies in the workspace is made, so that it can be shown read-only.
- */
-int cell__space_protect(struct cell_space *space, const char *workspace, const char *const **ret_paths,
-			struct cell_error *err);
+/* Are packages to be installed before a session opens? */
+bool cell__space_syncs(const struct cell_space *space);
 /* Loop's thread: done(arg) when all memory is free. */
 void cell__space_close(struct cell_space *space, void (*done)(void *arg), void *arg);
 

@@ -105,7 +105,7 @@ static int build(struct cell__confinement *confinement, struct cell__spawn_hub *
 	struct cell__sandbox_plan *plan;
 	struct cell__plan_session session = {
 		.workspace = options->workspace, .mode = options->mode, .read = options->read, .write = options->write,
-		.protect = options->protect, .env = options->env ? options->env : &no_env, .policy = &confinement->policy,
+		.env = options->env ? options->env : &no_env, .policy = &confinement->policy,
 	};
 	confinement->policy.workspace = options->mode;
 	apply_network(&confinement->policy, options->network);

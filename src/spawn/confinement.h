@@ -38,7 +38,6 @@ struct cell__confinement_options {
 	enum cell__workspace_mode mode;
 	const char *const *read;           /* more folders to be seen, read-only; NULL-terminated or NULL */
 	const char *const *write;          /* more folders to be written to, which must exist; NULL-terminated or NULL */
-	const char *const *protect;        /* what must not be written to (build.h); NULL-terminated or NULL */
 	const struct cell__plan_env *env;  /* an interpreter's files, as a kernel is shown them; NULL: none */
 	enum cell__confinement_network network;
 	const char *const *index_hosts;    /* "name:port", for CELL_CONFINED_INDEX and for policies with deps-only; copied */

@@ -109,10 +109,10 @@ static int open_regular(int dir_fd, const char *name, struct stat *ret_stat)
 static int open_pair(struct cell__store *store, const char *name, int *ret_fd, struct stat *ret_stat,
 		     json_t **ret_entry, bool *ret_broken, struct cell_error *err)
 {
-	CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, FOLDER, false, store->no_links);
+	CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, FOLDER, false);
 	CELL_AUTO_FD int lock = -1;
 	if (dir_fd < 0)
-		return fail_open(err, name, errno);
+		return errno == ENOENT ? fail_open(err, name, errno) : cell__dir_fail(err, FOLDER, errno);
 	if (cell__index_lock(dir_fd, false, &lock, err) < 0)
 		return cell_fail_wrap(err, "Cannot read artifact '%.80s'", name);
 	CELL_AUTO_FD int fd = open_regular(dir_fd, name, ret_stat);
@@ -161,9 +161,9 @@ static int begin_file(struct file_writer *writer, struct cell_error *err)
 {
 	const char *last;
 	struct stat st;
-	writer->dir_fd = cell__dir_open(writer->base.store->root_fd, FOLDER, true, writer->base.store->no_links);
+	writer->dir_fd = cell__dir_open(writer->base.store->root_fd, FOLDER, true);
 	if (writer->dir_fd < 0)
-		return errno == ELOOP ? fail_open(err, writer->name, errno) : fail_write(err, writer->name, errno);
+		return errno == ELOOP || errno == EXDEV ? cell__dir_fail(err, FOLDER, errno) : fail_write(err, writer->name, errno);
 	writer->parent_fd = cell__path_open_parent(writer->dir_fd, writer->name, true, &last);
 	if (writer->parent_fd < 0) {
 		if (errno == ELOOP || errno == EXDEV)
@@ -376,8 +376,10 @@ static int get(struct cell__store *store, const char *name, json_t **ret_info, s
 
 static int exists(struct cell__store *store, const char *name, bool *ret_exists, struct cell_error *err)
 {
-	CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, FOLDER, false, store->no_links);
+	CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, FOLDER, false);
 	struct stat st;
+	if (dir_fd < 0 && errno != ENOENT)
+		return cell__dir_fail(err, FOLDER, errno);
 	CELL_AUTO_FD int fd = dir_fd >= 0 ? open_regular(dir_fd, name, &st) : -1;
 	if (fd < 0 && errno != ENOENT && errno != ENOTDIR)
 		return fail_open(err, name, errno);
@@ -388,9 +390,9 @@ static int exists(struct cell__store *store, const char *name, bool *ret_exists,
 static int delete(struct cell__store *store, const char *name, bool *ret_deleted, struct cell_error *err)
 {
 	struct cell__index_outcome outcome = { 0 };
-	CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, FOLDER, false, store->no_links);
+	CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, FOLDER, false);
 	if (dir_fd < 0 && errno != ENOENT)
-		return cell_fail(err, CELL_E_IO, errno, "Cannot delete artifact '%.120s'", name);
+		return cell__dir_fail(err, FOLDER, errno);
 	bool known = false;
 	if (dir_fd >= 0 && exists(store, name, &known, err) < 0)
 		return -1;
@@ -517,11 +519,11 @@ static int list_all(struct listing *list, json_t **ret_list, struct cell_error *
 
 static int list_artifacts(struct cell__store *store, json_t **ret_list, struct cell_error *err)
 {
-	CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, FOLDER, false, store->no_links);
+	CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, FOLDER, false);
 	CELL_AUTO_FD int lock = -1;
 	struct cell_error why = { 0 };
 	if (dir_fd < 0 && errno != ENOENT)
-		return cell_fail(err, CELL_E_IO, errno, "open folder " FOLDER);
+		return cell__dir_fail(err, FOLDER, errno);
 	struct listing list = { .store = store, .dir_fd = dir_fd, .found = json_object() };
 	int rc = 0;
 	if (dir_fd < 0) {

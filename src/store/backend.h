@@ -128,7 +128,6 @@ struct cell__store {
 	/* file */
 	char *base;     /* as given, absolute */
 	int base_fd;
-	bool no_links;          /* none in it is followed, not even one in the place of a folder of ours */
 	atomic_bool swept;      /* left-over temporary files were looked for */
 	struct cell__index_cache artifacts, workflows; /* their indexes */
 	/* redis */

@@ -381,7 +381,9 @@ static int deps_read(struct cell__store *store, bool lock, struct deps *deps, st
 {
 	if (lock && cell__dir_lock(store->base_fd, true, &deps->lock, err) < 0)
 		return cell_fail_wrap(err, "change " FILE_NAME);
-	deps->old_fd = cell__dir_open(store->base_fd, OLD_FOLDER, false, store->no_links);
+	deps->old_fd = cell__dir_open(store->base_fd, OLD_FOLDER, false);
+	if (deps->old_fd < 0 && errno != ENOENT)
+		return cell__dir_fail(err, OLD_FOLDER, errno);
 	return read_lines(store->base_fd, &deps->ours, err) < 0 ? -1 : read_lines(deps->old_fd, &deps->old, err);
 }
 

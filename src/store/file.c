@@ -11,6 +11,7 @@
 #include <sys/syscall.h>
 #include <time.h>
 
+#include "core/hole.h"
 #include "store/store.h"
 
 /* ---- paths ---- */
@@ -70,11 +71,28 @@ int cell__path_check(const char *path, const char *what, struct cell_error *err)
 	return 0;
 }
 
+/* Another file system is another mount.  One of the same file system is not noticed: only openat2() sees that. */
+static bool is_on_device(int fd, dev_t device)
+{
+	struct stat st;
+	return fstat(fd, &st) == 0 && st.st_dev == device;
+}
+
+static int refuse_device(int fd)
+{
+	close(fd);
+	errno = EXDEV;
+	return -1;
+}
+
 int cell__path_open_walk(int dir_fd, const char *path, int flags, mode_t mode)
 {
 	CELL_AUTO_FD int held = -1;
 	int at = dir_fd;
 	char part[NAME_MAX + 1];
+	struct stat begin;
+	if (fstat(dir_fd, &begin) < 0)
+		return -1;
 	if (path[0] == '/') {
 		errno = EXDEV;
 		return -1;
@@ -92,8 +110,10 @@ int cell__path_open_walk(int dir_fd, const char *path, int flags, mode_t mode)
 		}
 		memcpy(part, path, size);
 		part[size] = '\0';
-		if (*end == '\0')
-			return openat(at, part, flags | O_NOFOLLOW | O_CLOEXEC, mode);
+		if (*end == '\0') {
+			int fd = openat(at, part, flags | O_NOFOLLOW | O_CLOEXEC, mode);
+			return fd >= 0 && !is_on_device(fd, begin.st_dev) ? refuse_device(fd) : fd;
+		}
 		int next = openat(at, part, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 		if (next < 0) {
 			/* With O_DIRECTORY a symbolic link is told as "not a directory"; openat2() says ELOOP. */
@@ -105,6 +125,8 @@ int cell__path_open_walk(int dir_fd, const char *path, int flags, mode_t mode)
 			errno = saved;
 			return -1;
 		}
+		if (!is_on_device(next, begin.st_dev))
+			return refuse_device(next);
 		cell__close_fd(&held);
 		held = at = next;
 		path = end + 1;
@@ -113,10 +135,12 @@ int cell__path_open_walk(int dir_fd, const char *path, int flags, mode_t mode)
 
 int cell__path_open(int dir_fd, const char *path, int flags, mode_t mode)
 {
+	if (is_hole("links"))
+		return openat(dir_fd, path, flags | O_CLOEXEC, mode);
 	struct open_how how = {
 		.flags = (uint64_t)(unsigned)(flags | O_CLOEXEC),
 		.mode = flags & O_CREAT ? mode : 0,
-		.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS,
+		.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV,
 	};
 	/* EAGAIN: something was renamed during the walk and ".." could not be judged; a few more tries are enough. */
 	for (int tries = 0; tries < 8; tries++) {
@@ -193,19 +217,28 @@ int cell__path_open_parent(int dir_fd, const char *path, bool make, const char *
 	return cell__take_fd(&at);
 }
 
-int cell__dir_open(int root_fd, const char *name, bool make, bool no_links)
+int cell__dir_open(int root_fd, const char *name, bool make)
 {
 	const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
-	int fd = no_links ? cell__path_open(root_fd, name, flags, 0) : openat(root_fd, name, flags);
+	int fd = cell__path_open(root_fd, name, flags, 0);
 	if (fd >= 0 || errno != ENOENT || !make)
 		return fd;
 	bool made = mkdirat(root_fd, name, 0777) == 0;
 	if (!made && errno != EEXIST)
 		return -1;
-	fd = no_links || made ? cell__path_open(root_fd, name, flags, 0) : openat(root_fd, name, flags);
+	fd = cell__path_open(root_fd, name, flags, 0);
 	if (made && fd >= 0)
 		give_away(root_fd, fd);
 	return fd;
+}
+
+int cell__dir_fail(struct cell_error *err, const char *name, int sys)
+{
+	if (sys == ELOOP || sys == EXDEV)
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "%.60s in the storage folder is %s, which is not entered: make it a plain folder, or move the whole "
+				 "storage to where it leads", name, sys == ELOOP ? "a symbolic link" : "another mount");
+	return cell_fail(err, CELL_E_IO, sys, "open folder %.100s of the storage", name);
 }
 
 int cell__mkdir_all(const char *path)
@@ -501,11 +534,12 @@ static int open_folders(struct cell__store *store, const char *base, const char 
 	store->base_fd = open(store->base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (store->base_fd < 0)
 		return cell_fail(err, CELL_E_IO, errno, "open storage folder %s", store->base);
-	CELL_AUTO_FD int all_fd = workspace_id ? cell__dir_open(store->base_fd, "workspaces", true, store->no_links) : -1;
-	store->root_fd = workspace_id ? all_fd < 0 ? -1 : cell__dir_open(all_fd, workspace_id, true, store->no_links)
-				      : fcntl(store->base_fd, F_DUPFD_CLOEXEC, 3);
+	CELL_AUTO_FD int all_fd = workspace_id ? cell__dir_open(store->base_fd, "workspaces", true) : -1;
+	if (workspace_id && all_fd < 0)
+		return cell__dir_fail(err, "workspaces", errno);
+	store->root_fd = workspace_id ? cell__dir_open(all_fd, workspace_id, true) : fcntl(store->base_fd, F_DUPFD_CLOEXEC, 3);
 	if (store->root_fd < 0)
-		return cell_fail(err, CELL_E_IO, errno, "open storage folder %s", store->root);
+		return cell__dir_fail(err, workspace_id ? workspace_id : store->root, errno);
 	return 0;
 }
 

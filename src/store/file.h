@@ -33,16 +33,18 @@
  */
 int cell__path_check(const char *path, const char *what, struct cell_error *err);
 /*
- * Opens path beneath dir_fd; no component, the last neither, may be a symbolic link.  CLOEXEC is added.  Returns the
- * descriptor, or -1 with errno (ELOOP: a symbolic link, EXDEV: it would leave the folder).
+ * Opens path beneath dir_fd; no component, the last neither, may be a symbolic link or lie in another mount.  CLOEXEC is
+ * added.  Returns the descriptor, or -1 with errno (ELOOP: a symbolic link, EXDEV: it would leave the folder, or its mount).
  */
 int cell__path_open(int dir_fd, const char *path, int flags, mode_t mode);
 /* The same without openat2(): what kernels before 5.6 and some seccomp filters get. */
 int cell__path_open_walk(int dir_fd, const char *path, int flags, mode_t mode);
 /* The folder that path lies in, made with all above it when make is true.  *ret_last points into path.  -1 with errno. */
 int cell__path_open_parent(int dir_fd, const char *path, bool make, const char **ret_last);
-/* A fixed folder of the layout.  A person may have made it a symbolic link to another disk.  -1 with errno. */
-int cell__dir_open(int root_fd, const char *name, bool make, bool no_links);
+/* A fixed folder of the layout.  -1 with errno, as cell__path_open(). */
+int cell__dir_open(int root_fd, const char *name, bool make);
+/* Why a folder of the layout was not opened: sys is the errno. */
+int cell__dir_fail(struct cell_error *err, const char *name, int sys);
 /* Makes path with all above it, as the host names it.  0, or -1 with errno. */
 int cell__mkdir_all(const char *path);
 

@@ -44,11 +44,6 @@ static int pick(const char *base, const struct cell__backend **ret_backend, stru
 
 int cell__store_open(const char *base, const char *workspace_id, struct cell__store **ret_store, struct cell_error *err)
 {
-	return cell__store_open_for(base, workspace_id, false, ret_store, err);
-}
-
-int cell__store_open_for(const char *base, const char *workspace_id, bool no_links, struct cell__store **ret_store, struct cell_error *err)
-{
 	const struct cell__backend *backend;
 	if (!base[0])
 		return cell_fail(err, CELL_E_INVALID, 0, "the storage folder's name is empty");
@@ -62,7 +57,6 @@ int cell__store_open_for(const char *base, const char *workspace_id, bool no_lin
 	if (!store)
 		return cell_fail(err, CELL_E_NOMEM, 0, "open storage");
 	store->backend = backend;
-	store->no_links = no_links;
 	store->base_fd = store->root_fd = store->watch.fd = -1;
 	pthread_mutex_init(&store->search_lock, NULL);
 	pthread_mutex_init(&store->notice_lock, NULL);
@@ -101,6 +95,11 @@ const char *cell__store_root(const struct cell__store *store)
 const char *cell__store_folder(const struct cell__store *store)
 {
 	return store->backend == &cell__file_backend ? store->root : NULL;
+}
+
+const char *cell__store_base(const struct cell__store *store)
+{
+	return store->backend == &cell__file_backend ? store->base : NULL;
 }
 
 const char *cell__store_artifacts_path(const struct cell__store *store)

@@ -58,9 +58,10 @@
 
 struct cell__store;
 
-/* Makes base where it is missing.  workspace_id NULL: none; else 1-128 of A-Z a-z 0-9 _ -. */
-/* no_links: for a folder that code which is not trusted can write to; for Redis it means nothing. */
-int cell__store_open_for(const char *base, const char *workspace_id, bool no_links, struct cell__store **ret_store, struct cell_error *err);
+/*
+ * Makes base where it is missing.  workspace_id NULL: none; else 1-128 of A-Z a-z 0-9 _ -.  base itself may be reached through
+ * links; below it neither links are followed nor other mounts entered.
+ */
 int cell__store_open(const char *base, const char *workspace_id, struct cell__store **ret_store,
 		     struct cell_error *err);
 /* NULL is fine.  No call on it may be under way; its readers and writers must be gone. */
@@ -71,6 +72,8 @@ bool cell__store_is_redis(const char *base);
 const char *cell__store_root(const struct cell__store *store);
 /* The folder, where the store is one; else NULL. */
 const char *cell__store_folder(const struct cell__store *store);
+/* The folder with everything, also that of the other workspaces; NULL: the store is not a folder. */
+const char *cell__store_base(const struct cell__store *store);
 /* Where its artifacts are: a folder, or the beginning of their keys. */
 const char *cell__store_artifacts_path(const struct cell__store *store);
 /* Before the first search: a folder under which a store that is no folder keeps what searching needs. */

@@ -101,10 +101,10 @@ static int add_file(struct files *files, const char *name, size_t size, bool old
 
 static int scan_folder(struct cell__store *store, bool old, struct files *files, struct cell_error *err)
 {
-	int fd = cell__dir_open(store->root_fd, old ? OLD_FOLDER : FOLDER, false, store->no_links);
-	if (fd < 0 && errno == ENOENT)
-		return 0;
-	DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+	int fd = cell__dir_open(store->root_fd, old ? OLD_FOLDER : FOLDER, false);
+	if (fd < 0)
+		return errno == ENOENT ? 0 : cell__dir_fail(err, old ? OLD_FOLDER : FOLDER, errno);
+	DIR *dir = fdopendir(fd);
 	if (!dir) {
 		int saved = errno;
 		cell__close_fd(&fd);
@@ -392,8 +392,8 @@ int cell__workflow_refresh_files(struct cell__store *store, struct cell_error *e
 		return 0;
 	if (changed && cell__workflow_load_stamps(store, err) < 0)
 		return -1;
-	r.folders[0] = cell__dir_open(store->root_fd, FOLDER, false, store->no_links);
-	r.folders[1] = cell__dir_open(store->root_fd, OLD_FOLDER, false, store->no_links);
+	r.folders[0] = cell__dir_open(store->root_fd, FOLDER, false);
+	r.folders[1] = cell__dir_open(store->root_fd, OLD_FOLDER, false);
 	watch(store, r.folders);
 	int rc = check_index(&r, err);
 	if (rc == 0)
@@ -421,7 +421,7 @@ int cell__store_cache_path(struct cell__store *store, const char *name, char *ou
 	size_t size = strlen(name) + 1;
 	CELL_AUTO_FD int there = cell__path_open(store->root_fd, CACHE_FOLDER, O_RDONLY | O_DIRECTORY, 0);
 	if (there < 0 && errno == ENOENT) {
-		CELL_AUTO_FD int made = cell__dir_open(store->root_fd, CACHE_FOLDER, true, true);
+		CELL_AUTO_FD int made = cell__dir_open(store->root_fd, CACHE_FOLDER, true);
 		if (made >= 0) /* so that nobody commits it by accident */
 			cell__file_replace(made, ".gitignore", "*\n", 2);
 	}

@@ -131,12 +131,12 @@ static int read_pair(struct cell__store *store, const char *name, struct cell__w
 	struct stat st;
 	cell__workflow_file(name, file);
 	for (size_t i = 0; i < 2; i++) {
-		CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, folders[i], false, store->no_links);
+		CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, folders[i], false);
 		CELL_AUTO_FD int lock = -1;
 		if (dir_fd < 0 && errno == ENOENT)
 			continue;
 		if (dir_fd < 0)
-			return cell__workflow_fail_read(err, name, errno);
+			return cell__dir_fail(err, folders[i], errno);
 		if (cell__index_lock(dir_fd, false, &lock, err) < 0)
 			return cell_fail_wrap(err, "Cannot read workflow '%s'", name);
 		if (cell__file_read(dir_fd, file, CELL__STORE_SOURCE_BYTES, &ret_kept->source, &st) < 0) {
@@ -159,7 +159,7 @@ static int read_pair(struct cell__store *store, const char *name, struct cell__w
 static bool file_exists(struct cell__store *store, const char *folder, const char *file)
 {
 	struct stat st;
-	CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, folder, false, store->no_links);
+	CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, folder, false);
 	return dir_fd >= 0 && fstatat(dir_fd, file, &st, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
@@ -179,8 +179,10 @@ static int write_pair(struct cell__store *store, const char *name, const char *s
 	cell__workflow_file(name, file);
 	if (!overwrite && file_exists(store, OLD_FOLDER, file))
 		return cell__workflow_fail_exists(err, name);
-	CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, FOLDER, true, store->no_links);
+	CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, FOLDER, true);
 	struct cell__temp temp = CELL__TEMP_INIT;
+	if (dir_fd < 0 && (errno == ELOOP || errno == EXDEV))
+		return cell__dir_fail(err, FOLDER, errno);
 	if (dir_fd < 0 || cell__temp_create(&temp, dir_fd) < 0)
 		return cell_fail(err, CELL_E_IO, errno, "Cannot write workflow '%s'", name);
 	struct cell__index_change change = { .path = file, .key = name, .entry = entry, .temp = &temp,
@@ -211,8 +213,12 @@ static int delete_pair(struct cell__store *store, const char *name, bool *ret_de
 	char file[FILE_NAME_SIZE];
 	struct cell__index_outcome outcome = { 0 };
 	cell__workflow_file(name, file);
-	CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, FOLDER, false, store->no_links);
-	CELL_AUTO_FD int old_fd = cell__dir_open(store->root_fd, OLD_FOLDER, false, store->no_links);
+	CELL_AUTO_FD int dir_fd = cell__dir_open(store->root_fd, FOLDER, false);
+	if (dir_fd < 0 && errno != ENOENT)
+		return cell__dir_fail(err, FOLDER, errno);
+	CELL_AUTO_FD int old_fd = cell__dir_open(store->root_fd, OLD_FOLDER, false);
+	if (old_fd < 0 && errno != ENOENT)
+		return cell__dir_fail(err, OLD_FOLDER, errno);
 	struct cell__index_change change = { .path = file, .key = name };
 	if (file_exists(store, FOLDER, file) &&
 	    cell__index_apply(dir_fd, INDEX, &store->workflows, &change, &outcome, err) < 0)

@@ -71,9 +71,15 @@ def socks(host, port):
 '''
 
 
+def policy_file(cwd, text):
+    """Beside the workspace: one that the code could write to is refused."""
+    file = cwd.parent / (cwd.name + "-p.yaml")
+    file.write_text(text)
+    return str(file)
+
+
 def cells(tmp_path, policy, *codes, python="/usr/bin/python3", flags=()):
-    (tmp_path / "p.yaml").write_text(policy)
-    argv = [support.BIN, "run", "--executor", "sandbox", "--json", "--keep-going", "--sandbox-policy", "./p.yaml", "--python",
+    argv = [support.BIN, "run", "--executor", "sandbox", "--json", "--keep-going", "--sandbox-policy", policy_file(tmp_path, policy), "--python",
             python, *flags, "-e", PRELUDE]
     for code in codes:
         argv += ["-e", code]
@@ -183,8 +189,8 @@ def test_without_an_audit_log_nothing_gets_out(drive, tmp_path, server):
     """A log that cannot be written (fail closed): connections are refused like calls."""
     for name in ("work", "log"):
         (tmp_path / name).mkdir()
-    (tmp_path / "work" / "p.yaml").write_text("network:\n  allow: ['127.0.0.1:%d']\n" % server)
-    driver = drive("--audit", tmp_path / "log" / "audit.jsonl", "--sandbox-policy", "./p.yaml", executor="sandbox",
+    policy = policy_file(tmp_path / "work", "network:\n  allow: ['127.0.0.1:%d']\n" % server)
+    driver = drive("--audit", tmp_path / "log" / "audit.jsonl", "--sandbox-policy", policy, executor="sandbox",
                    cwd=tmp_path / "work", python="/usr/bin/python3")
     driver.run(PRELUDE)
     assert driver.value("tunnel('127.0.0.1', %d)" % server) == "/through "
@@ -203,9 +209,8 @@ def test_the_audit_log_is_out_of_the_code_s_reach(tmp_path):
 
 
 def command(cwd, policy, *argv, python=None, flags=()):
-    (cwd / "p.yaml").write_text(policy)
     flags = [*flags, "--python", python] if python else flags
-    return subprocess.run([support.BIN, "sandbox", "run", "--policy", "./p.yaml", *flags, "--", *argv], cwd=cwd,
+    return subprocess.run([support.BIN, "sandbox", "run", "--policy", policy_file(cwd, policy), *flags, "--", *argv], cwd=cwd,
                           env=support.host_environment(), capture_output=True, text=True, timeout=support.DEADLINE)
 
 

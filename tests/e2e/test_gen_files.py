@@ -153,11 +153,12 @@ def test_links_are_not_followed(tmp_path):
     os.unlink(str(tmp_path / "mcptools" / "demo"))
     os.symlink(str(victim), str(tmp_path / "mcptools" / ".cell-gen-demo"))
     refused(tmp_path, tools("u"), "io")
-    # The folder itself is the user's word: he may have put it on another disk.
+    # Nor is one in the place of the folder: it often lies in a workspace, where code may have put the link.
     os.symlink(str(victim / "mcptools"), str(tmp_path / "linked"))
     done = support.workcell("gen", "mcp", "--name", "more", "--schema", "-", "--out", str(tmp_path / "linked"),
                             stdin=json.dumps({"tools": tools("t")}).encode())
-    assert done.status == 0 and (victim / "mcptools" / "more" / "t.py").exists()
+    assert (done.status, done.error_code) == (support.EXIT["invalid"], "invalid") and "symbolic link" in done.err
+    assert not (victim / "mcptools" / "more").exists()
 
 
 def test_pycache_link(tmp_path):

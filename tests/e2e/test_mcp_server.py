@@ -494,7 +494,7 @@ def test_what_mcp_servers_say_reaches_the_client(connect, tmp_path):
 
 
 def test_root_env_file_and_kernel_variables(connect, tmp_path):
-    spaces.write_files(tmp_path / "root", {".env": """\
+    spaces.write_files(tmp_path / "settings", {"env": """\
         # comment
         KERNEL_ENV_FROM_FILE='in file'
         export KERNEL_ENV_BOTH=file
@@ -502,7 +502,7 @@ def test_root_env_file_and_kernel_variables(connect, tmp_path):
         PRIVATE=secret
         """})
     env = support.host_environment(KERNEL_ENV_BOTH="environment", KERNEL_ENV_FLAG="environment")
-    client = connect("--root", "root", "--env", "FLAG=flag", env=env, cwd=tmp_path)
+    client = connect("--root", "root", "--env-file", "settings/env", "--env", "FLAG=flag", env=env, cwd=tmp_path)
     names = ["FROM_FILE", "BOTH", "QUOTED", "FLAG", "PRIVATE", "KERNEL_ENV_BOTH"]
     values = client.value("run_code", code="import os\n[os.environ.get(n) for n in %r]" % names)["value"]
     assert values == ["in file", "environment", "a\nb", "flag", None, None]
@@ -524,10 +524,14 @@ def test_log_level(connect, tmp_path):
 
 
 def test_a_bad_env_file_is_refused(tmp_path):
-    (tmp_path / ".env").write_text("A=1\nnot a variable: s3cret\n")
-    done = support.workcell("mcp", "--root", tmp_path)
+    (tmp_path / "env").write_text("A=1\nnot a variable: s3cret\n")
+    done = support.workcell("mcp", "--root", tmp_path, "--env-file", tmp_path / "env")
     assert (done.status, done.error_code) == (support.EXIT["invalid"], "invalid")
-    assert ".env:2" in done.err and "s3cret" not in done.err and done.out == ""
+    assert "env:2" in done.err and "s3cret" not in done.err and done.out == ""
+    done = support.workcell("mcp", "--root", tmp_path, "--env-file", tmp_path / "none")
+    assert (done.status, done.error_code) == (support.EXIT["not_found"], "not_found"), done.err
+    done = support.workcell("mcp", "--root", tmp_path, "--env-file", tmp_path)
+    assert (done.status, done.error_code) == (support.EXIT["invalid"], "invalid"), done.err
 
 
 def test_closing_stdin_ends_everything(connect, tmp_path):

@@ -320,8 +320,8 @@ def test_file_without_permission(tmp_path):
 
 
 @pytest.mark.parametrize("executor", ["nosuch", "sandbox"])
-def test_executor_that_is_not_there(executor):
-    done = run_cells("1", flags=["--executor", executor])
+def test_executor_that_is_not_there(executor, tmp_path):
+    done = run_cells("1", flags=["--executor", executor, "--cwd", tmp_path])
     if executor == "sandbox" and done.status == 0:
         return  # this build has it
     assert done.error_code in ("executor_unavailable", "invalid"), done

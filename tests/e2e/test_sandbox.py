@@ -29,6 +29,14 @@ def cells(cwd, *codes, flags=()):
     return [json.loads(line) for line in done.stdout.splitlines()], done
 
 
+def policy(tmp_path, text, name="p"):
+    """Flags with a policy that lies beside the workspace: one that the code could write to is refused."""
+    file = tmp_path.parent / ("%s-%s.yaml" % (tmp_path.name, name))
+    file.write_text(text)
+    file.chmod(0o644)
+    return ["--sandbox-policy", str(file)]
+
+
 def limit_of(result):
     assert result["error"]["code"] == "limit_exceeded", result["error"]
     limit = result["error"]["limit"]
@@ -94,8 +102,7 @@ OVER = {
 
 @pytest.mark.parametrize("name", sorted(OVER))
 def test_going_over_a_limit(tmp_path, name):
-    (tmp_path / "p.yaml").write_text(LIMITS)
-    results, done = cells(tmp_path, OVER[name], "1 + 1", flags=["--sandbox-policy", "./p.yaml"])
+    results, done = cells(tmp_path, OVER[name], "1 + 1", flags=policy(tmp_path, LIMITS))
     assert limit_of(results[0]) == name, done
     assert results[1]["value"] == 2, "the session goes on"
     support.forget(results[0])
@@ -106,9 +113,8 @@ def test_going_over_a_limit(tmp_path, name):
 
 def test_a_flood_that_does_not_stop_is_not_kept(tmp_path):
     """Past the limit nothing goes to the disk, also while the code ignores that it is interrupted."""
-    (tmp_path / "p.yaml").write_text("limits: {output: 2M}\n")
     results, _ = cells(tmp_path, "while True:\n    try:\n        while True: print('y' * 10000)\n    except BaseException: pass",
-                       flags=["--sandbox-policy", "./p.yaml"])
+                       flags=policy(tmp_path, "limits: {output: 2M}\n"))
     spill = results[0]["spill"]
     size = os.path.getsize(spill)
     os.unlink(spill)
@@ -132,8 +138,7 @@ def test_a_lower_limit_of_the_host_is_the_one_that_holds(tmp_path):
 
 
 def test_wall_time(tmp_path):
-    (tmp_path / "p.yaml").write_text("limits: {wall_time: 0.5}\n")
-    results, _ = cells(tmp_path, "import time\ntime.sleep(60)", "1 + 1", flags=["--sandbox-policy", "./p.yaml"])
+    results, _ = cells(tmp_path, "import time\ntime.sleep(60)", "1 + 1", flags=policy(tmp_path, "limits: {wall_time: 0.5}\n"))
     assert limit_of(results[0]) == "wall_time" and results[0]["state"] == "lost" and results[1]["value"] == 2
 
 
@@ -141,16 +146,18 @@ def test_wall_time(tmp_path):
 def open_folder():
     """For everybody; pytest's own folders are root's alone again whenever another run of it begins."""
     with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o777)
-        yield pathlib.Path(folder)
+        os.chmod(folder, 0o755)
+        work = pathlib.Path(folder, "work")
+        work.mkdir()
+        work.chmod(0o777)
+        yield work
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody without cgroups")
 def test_memory_without_cgroups(open_folder):
     """An ordinary user without delegation: the limit is one of each process, and says so."""
-    (open_folder / "p.yaml").write_text(LIMITS)
     done = subprocess.run(["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", support.BIN, "run", "--executor",
-                           "sandbox", "--json", "--sandbox-policy", "./p.yaml", "--python", "/usr/bin/python3", "-e",
+                           "sandbox", "--json", *policy(open_folder, LIMITS), "--python", "/usr/bin/python3", "-e",
                            "x = bytearray(500 << 20)"], cwd=open_folder, env=support.host_environment(), capture_output=True,
                           text=True, timeout=support.DEADLINE)
     result = json.loads(done.stdout)
@@ -208,18 +215,19 @@ def test_a_policy_shows_and_hides(tmp_path):
     for folder in (work, shown, kept, hidden):
         folder.mkdir()
         (folder / "f").write_text("x")
-    (work / "inner").mkdir()
-    (work / "inner" / "f").write_text("x")
-    (work / "p.yaml").write_text("preset: untrusted\nfilesystem:\n  read: [%s]\n  write: [%s]\n  hide: [%s]\nenv: {WORD: hello}\n"
-                                 % (shown, kept, work / "inner"))
+    (shown / "inner").mkdir()
+    (shown / "inner" / "f").write_text("x")
+    flags = policy(work, "preset: untrusted\nfilesystem:\n  read: [%s]\n  write: [%s]\n  hide: [%s]\nenv: {WORD: hello}\n"
+                   % (shown, kept, shown / "inner"))
     code = ("import os\nresults = []\n"
             "for p in (%r, %r, %r, %r):\n"
             "    try:\n        os.listdir(p); read = bool(os.listdir(p))\n    except OSError as e:\n        read = type(e).__name__\n"
             "    try:\n        open(p + '/new', 'w'); write = True\n    except OSError as e:\n        write = False\n"
             "    results.append([read, write])\nresults.append(os.environ['WORD'])\nresults"
-            % tuple(map(str, (shown, kept, hidden, work / "inner"))))
-    results, _ = cells(work, code, flags=["--sandbox-policy", "./p.yaml"])
-    assert results[0]["value"] == [[True, False], [True, True], ["FileNotFoundError", False], [False, False], "hello"], results
+            % tuple(map(str, (shown, kept, hidden, shown / "inner"))))
+    results, _ = cells(work, code, flags=flags)
+    assert results[0]["value"] == [[True, False], [True, True], ["FileNotFoundError", False], ["FileNotFoundError", False],
+                                   "hello"], results
 
 
 @pytest.mark.parametrize("lists,words", [
@@ -227,7 +235,10 @@ def test_a_policy_shows_and_hides(tmp_path):
     ("write: [/etc]", "system"),
     ("hide: [/usr]", "nothing runs"),
     ("write: [{0}/work/inner]", "writable already"),
-    ("read: [{0}/work/link]", "link in the writable workspace"),
+    ("write: [{0}]", "host trusts"),
+    ("read: [{0}/work/inner]", "lies in the writable workspace; use workspace: ro"),
+    ("read: [{0}/work/link]", "lies in the writable workspace; use workspace: ro"),
+    ("hide: [{0}/work/inner]", "lies in the writable workspace; use workspace: ro"),
     ("hide: [{0}]", "workspace lies in it"),
     ("write: [{0}/base]", "host trusts"),
 ])
@@ -241,12 +252,9 @@ def test_policies_that_contradict_the_session_are_refused_with_the_line(tmp_path
     assert done.returncode == support.EXIT["invalid"] and "line 2" in done.stderr and words in done.stderr, done.stderr
 
 
-def test_what_a_policy_shows_in_the_workspace(tmp_path):
-    """Read-only stays so in a writable workspace, also when a folder above is moved; writable, in a read-only one."""
+def test_a_writable_folder_in_a_read_only_workspace(tmp_path):
     inner = tmp_path / "a" / "inner"
     inner.mkdir(parents=True)
-    (tmp_path / "p.yaml").write_text("filesystem:\n  read: [%s]\n" % inner)
-    (tmp_path / "q.yaml").write_text("filesystem:\n  write: [%s]\n" % inner)
     code = """def tried(fn, *args):
     try:
         fn(*args)
@@ -255,16 +263,13 @@ def test_what_a_policy_shows_in_the_workspace(tmp_path):
         return type(e).__name__ + str(e.errno)
 import os
 [tried(open, %r, 'w'), tried(os.rename, 'a', 'b'), tried(open, 'beside', 'w')]""" % str(inner / "new")
-    results, _ = cells(tmp_path, code, flags=["--sandbox-policy", "./p.yaml"])
-    assert results[0]["value"] == ["OSError30", "OSError16", "ok"], results
-    results, _ = cells(tmp_path, code, flags=["--sandbox-policy", "./q.yaml", "--workspace-mode", "ro"])
+    results, _ = cells(tmp_path, code, flags=[*policy(tmp_path, "filesystem:\n  write: [%s]\n" % inner), "--workspace-mode", "ro"])
     assert results[0]["value"][0] == "ok" and results[0]["value"][2] == "OSError30", results
     assert (inner / "new").exists()
 
 
 def test_the_receipt_names_what_the_policy_asks_for_and_is_not_there(tmp_path):
-    (tmp_path / "p.yaml").write_text("filesystem:\n  read: [/no/such/folder]\n")
-    results, _ = cells(tmp_path, "1", flags=["--sandbox-policy", "./p.yaml"])
+    results, _ = cells(tmp_path, "1", flags=policy(tmp_path, "filesystem:\n  read: [/no/such/folder]\n"))
     assert any("/no/such/folder" in line for line in results[0]["isolation"]["skipped"]), results
 
 
@@ -338,10 +343,10 @@ def test_sandbox_run(tmp_path):
 
 
 def test_the_wall_time_of_a_command(tmp_path):
-    (tmp_path / "p.yaml").write_text("limits: {wall_time: 0.3}\n")
-    done = run("sandbox", "run", "--policy", "./p.yaml", "--", "sh", "-c", "sleep 1000 & sleep 1000", cwd=tmp_path)
+    file = policy(tmp_path, "limits: {wall_time: 0.3}\n")[1]
+    done = run("sandbox", "run", "--policy", file, "--", "sh", "-c", "sleep 1000 & sleep 1000", cwd=tmp_path)
     assert done.returncode == support.EXIT["limit_exceeded"] and "wall_time: 300 of 300 ms" in done.stderr, done
-    assert run("sandbox", "run", "--policy", "./p.yaml", "--", "sh", "-c", "exit 3", cwd=tmp_path).returncode == 3
+    assert run("sandbox", "run", "--policy", file, "--", "sh", "-c", "exit 3", cwd=tmp_path).returncode == 3
 
 
 # ---- with a space --------------------------------------------------------------------------------------------
@@ -357,38 +362,6 @@ def test_namespaces_work_inside(tmp_path):
                           "if hasattr(workflows, 'invoke') else workflows.w(x=1)", flags=["--base", str(base)])
     assert [r["error"] for r in results] == [None] * 3, (results, done.stderr)
     assert results[1]["value"] == [1, 2] and results[2]["value"] == 2
-
-
-@pytest.mark.parametrize("there", [True, False], ids=["there", "missing"])
-@pytest.mark.parametrize("where", ["outer/inner/base", "base", "."])
-def test_what_the_host_trusts_stays_as_it_is(tmp_path, where, there):
-    """Tool definitions in the workspace: code that could write one would have the host run any command."""
-    base = tmp_path / where
-    spaces.write_files(base, {"tools/e.yaml": "name: e\ncommand: echo\nrecipes: {say: }\n"})
-    if there:
-        spaces.write_files(base, {"requirements.txt": "", "workflows/w.py": "def run(): pass\n"})
-    code = ("import os\nfound = []\n"
-            "for path in ('tools/evil.yaml', 'tools/e.yaml', 'workflows/evil.py', 'skills/evil.py', 'requirements.txt'):\n"
-            "    try:\n        os.makedirs(os.path.dirname(os.path.join(%r, path)), exist_ok=True)\n    except OSError: pass\n"
-            "    try:\n        open(os.path.join(%r, path), 'w')\n        found.append(path)\n    except OSError:\n        pass\n"
-            "for a, b in (('tools', 'moved'), ('workflows', 'moved2'), ('.', '../moved3'), ('..', '../../moved4'))[:%d]:\n"
-            "    try:\n        os.rename(*(os.path.normpath(os.path.join(%r, x)) for x in (a, b)))\n        found.append(a)\n"
-            "    except OSError:\n        pass\nfound" % (str(base), str(base), 3 if where == "." else 4, str(base)))  # above the workspace nothing is the host's
-    results, done = cells(tmp_path, code, flags=["--base", str(base)])
-    assert results and results[0]["value"] == [], (results, done.stderr)
-
-
-def test_an_interpreter_in_the_workspace_stays_as_it_is(tmp_path):
-    venv = tmp_path / "deep" / "venv"
-    subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", str(venv)], check=True)
-    code = ("import os, sys\ntry:\n    open(os.path.join(sys.prefix, 'lib', 'evil.pth'), 'w')\n    r = 'written'\n"
-            "except OSError as e:\n    r = type(e).__name__\nopen('fine', 'w')\nr")
-    code += "\ntry:\n    os.rename(%r, 'moved')\n    r = 'moved'\nexcept OSError:\n    pass\nr" % str(venv.parent)
-    argv = ["run", "--executor", "sandbox", "--json", "--python", str(venv / "bin" / "python"), "-e", code]
-    result = json.loads(run(*argv, cwd=tmp_path).stdout)
-    assert result["value"] in ("OSError", "PermissionError") and (tmp_path / "fine").exists()
-    refused = run(*argv, cwd=venv)
-    assert refused.returncode == support.EXIT["invalid"] and "interpreter" in refused.stderr
 
 
 # ---- life and death ------------------------------------------------------------------------------------------
@@ -494,8 +467,7 @@ def test_a_long_cell_yields_while_others_are_quick(tmp_path):
 
 def test_offenders_do_not_starve_others(drive, tmp_path):
     """Five sandboxes do their worst; another session still answers, and each of them can be ended."""
-    flags = ["--sandbox-policy", str(tmp_path / "p.yaml")]
-    (tmp_path / "p.yaml").write_text("limits: {memory: 128M, pids: 64, files: 64, output: none}\n")
+    flags = policy(tmp_path, "limits: {memory: 128M, pids: 64, files: 64, output: none}\n")
     worst = {
         "forks": "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass",
         "memory": "kept = []\nwhile True: kept.append(bytearray(1 << 20))",

@@ -39,7 +39,13 @@ TESTS = {
     "path-links": ("escape/test_host_programs.py", "path_parameters or path_to_write"),
     "path-kind": ("escape/test_host_programs.py", "path_parameters"),
     "uid": ("escape/test_host_uid.py", "nobody or others or of_root"),
-    "pins": ("e2e/test_sandbox.py", "interpreter_in_the_workspace or outer")}
+    "places": ("escape/test_host_places.py", "refused"),
+    "homes": ("escape/test_host_places.py", "home"),
+    "links": ("escape/test_host_places.py", "link"),
+    "hidden": ("escape/test_host_places.py", "hidden"),
+    "sitecheck": ("escape/test_host_places.py", "pth"),
+    "user-site": ("escape/test_host_places.py", "isolated"),
+}
 
 
 def attempts_that_notice(hole):

@@ -1,0 +1,201 @@
+/*
+ * --env-file: NAME=value lines, `export` before them allowed, # comments, 'as it is' and "with \n".
+ *
+ * They are for ${VAR} in tool definitions and for KERNEL_ENV_X, and never become the environment of this process: neither it nor
+ * anything it starts takes a PATH, a proxy or a token from there.  What the environment has already counts more.
+ */
+#define _GNU_SOURCE 1
+#include "cli.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MAX_BYTES (1024u * 1024u)
+
+static bool is_name(const char *name)
+{
+	if (!isalpha((unsigned char)*name) && *name != '_')
+		return false;
+	while (isalnum((unsigned char)*name) || *name == '_')
+		name++;
+	return !*name;
+}
+
+/* In place.  False: a quote is not closed, or something follows it. */
+static bool unquote(char *value)
+{
+	char quote = *value, *from = value + 1, *to = value, *end;
+
+	if (quote != '\'' && quote != '"') {
+		end = strstr(value, " #");
+		if (end)
+			*end = '\0';
+		for (end = value + strlen(value); end > value && isspace((unsigned char)end[-1]); end--)
+			;
+		*end = '\0';
+		return true;
+	}
+	for (; *from && *from != quote; from++) {
+		if (quote == '"' && *from == '\\' && from[1]) {
+			from++;
+			*to++ = *from == 'n' ? '\n' : *from == 't' ? '\t' : *from;
+		} else {
+			*to++ = *from;
+		}
+	}
+	if (!*from)
+		return false;
+	for (from++; isspace((unsigned char)*from); from++)
+		;
+	*to = '\0';
+	return !*from || *from == '#';
+}
+
+/* Written before any thread is started, read by all after that; lives as long as the program. */
+static char **entries; /* "NAME=value"; NULL-terminated */
+static size_t n_entries;
+
+static int keep(const char *name, const char *value)
+{
+	char **more = reallocarray(entries, n_entries + 2, sizeof(*more));
+
+	if (!more)
+		return -1;
+	entries = more;
+	if (asprintf(&entries[n_entries], "%s=%s", name, value) < 0) {
+		entries[n_entries] = NULL;
+		return -1;
+	}
+	entries[++n_entries] = NULL;
+	return 0;
+}
+
+const char *cell__cli_getenv(const char *name)
+{
+	const char *value = getenv(name);
+	size_t size = strlen(name);
+
+	/* The last one counts, as it does in a shell. */
+	for (size_t i = n_entries; !value && i--;) {
+		if (!strncmp(entries[i], name, size) && entries[i][size] == '=')
+			value = entries[i] + size + 1;
+	}
+	return value;
+}
+
+char *const *cell__cli_env_entries(void)
+{
+	static char *const none[] = { NULL };
+
+	return entries ? entries : none;
+}
+
+static int take_line(char *line, const char *path, int number, struct cell_error *err)
+{
+	char *equals, *end;
+
+	while (isspace((unsigned char)*line))
+		line++;
+	if (!*line || *line == '#')
+		return 0;
+	if (!strncmp(line, "export ", 7))
+		line += 7;
+	while (isspace((unsigned char)*line))
+		line++;
+	equals = strchr(line, '=');
+	if (equals) {
+		*equals = '\0';
+		for (end = equals; end > line && isspace((unsigned char)end[-1]); end--)
+			;
+		*end = '\0';
+		for (equals++; *equals == ' ' || *equals == '\t'; equals++)
+			;
+	}
+	/* The value may be a secret and is not repeated. */
+	if (!equals || !is_name(line) || !unquote(equals))
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "%s:%d: expected NAME=value", path, number);
+	return keep(line, equals) < 0 ? cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for %s", path) : 0;
+}
+
+int cell__cli_load_env_file(const char *path, struct cell_error *err)
+{
+	static bool loaded;
+	char *text, *next, *line;
+	struct stat st;
+	ssize_t size;
+	int fd, status = 0;
+
+	if (!path || loaded)
+		return 0;
+	/* A FIFO must not hold us up. */
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
+		status = errno;
+		if (fd >= 0) {
+			close(fd);
+			return cell__cli_fail(err, CELL_E_INVALID, 0, "--env-file %s is not a file", path);
+		}
+		return cell__cli_fail(err, status == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, status, "cannot open --env-file %s", path);
+	}
+	text = malloc(MAX_BYTES + 1);
+	size = text ? read(fd, text, MAX_BYTES + 1) : -1;
+	close(fd);
+	if (size < 0 || size > (ssize_t)MAX_BYTES) {
+		free(text);
+		return cell__cli_fail(err, size < 0 ? CELL_E_IO : CELL_E_LIMIT, size < 0 ? errno : 0, "cannot read %s", path);
+	}
+	text[size] = '\0';
+	next = text;
+	for (int number = 1; !status && (line = strsep(&next, "\n")); number++)
+		status = take_line(line, path, number, err);
+	loaded = true;
+	free(text);
+	return status;
+}
+
+/* ---- what the host trusts ------------------------------------------------- */
+
+static int add_path(char ***list, size_t *count, const char *path, struct cell_error *err)
+{
+	char **more = reallocarray(*list, *count + 2, sizeof(*more));
+
+	if (!more)
+		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+	*list = more;
+	more[*count] = strdup(path);
+	if (!more[*count])
+		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+	more[++*count] = NULL;
+	return 0;
+}
+
+int cell__cli_trusted(const char *const *files, char ***ret_list, struct cell_error *err)
+{
+	const char *home = getenv("HOME"), *path = getenv("PATH");
+	char *copy = strdup(path ? path : ""), *rest = copy, *folder;
+	size_t count = 0;
+	int status = copy ? 0 : cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+
+	/* An empty entry of PATH is the current directory. */
+	while (!status && path && (folder = strsep(&rest, ":")))
+		status = add_path(ret_list, &count, *folder ? folder : ".", err);
+	if (!status && home && *home == '/')
+		status = add_path(ret_list, &count, home, err);
+	for (; !status && *files; files++)
+		status = **files ? add_path(ret_list, &count, *files, err) : 0;
+	free(copy);
+	return status;
+}
+
+void cell__cli_trusted_free(char **list)
+{
+	for (char **at = list; at && *at; at++)
+		free(*at);
+	free(list);
+}

@@ -1,0 +1,80 @@
+/*
+ * Where things lie: what the host trusts, against where confined code can write.
+ *
+ * Code that can write to a file that the host trusts (a tool's definition, a package, an interpreter, a policy) runs outside
+ * of its sandbox at the host's next use of it.  A mount over such a file does not help: it vanishes as soon as the host renames
+ * another file to that name.  So the two must not meet: an open session with a writable place, and something trusted that lies
+ * in that place or is reached through it, are refused together, whichever comes second.
+ *
+ * A struct cell__places belongs to an engine and to its loop's thread.  Lists are made on any thread.
+ */
+#ifndef CELL_SANDBOX_PLACES_H
+#define CELL_SANDBOX_PLACES_H
+
+#include "core/core.h"
+#include "sandbox/policy.h"
+
+/* Something that the host trusts. */
+struct cell__place {
+	const char *what; /* for messages: "the storage folder"; static */
+	bool whole;       /* nothing in it may be writable either; else a writable folder may lie in it */
+	bool unlinked;    /* it may lie in a writable folder, but no link there may lead to it: the host writes to it by descriptors */
+	char *path;       /* as it was given, absolute */
+	char **points;    /* real paths: each link on the way to it, then the place itself; NULL-terminated */
+};
+
+struct cell__place_list {
+	struct cell__place *items;
+	size_t count;
+};
+#define CELL_PLACE_LIST_INIT { NULL, 0 }
+
+/* Resolves path, which need not exist; relative to the current directory.  NULL adds nothing. */
+int cell__place_add(struct cell__place_list *list, const char *what, bool whole, const char *path, struct cell_error *err);
+int cell__place_add_unlinked(struct cell__place_list *list, const char *what, const char *path, struct cell_error *err);
+/* An interpreter with what it loads by itself: its venv, and where the program behind it is installed. */
+int cell__place_add_python(struct cell__place_list *list, const char *python, struct cell_error *err);
+void cell__place_list_finish(struct cell__place_list *list);
+
+/* Where one session can write: real paths, with what messages call each. */
+struct cell__writable {
+	char *path;
+	char *name; /* "the writable workspace", "the writable folder of the policy's line 4," */
+};
+
+struct cell__writable_list {
+	struct cell__writable *items;
+	size_t count;
+	struct cell__writable_list *next; /* of the engine's */
+	bool held;
+};
+#define CELL_WRITABLE_LIST_INIT { NULL, 0, NULL, false }
+
+/*
+ * The places that sessions with this policy write to; workspace: real path, used when it is writable.  Refuses the system's
+ * folders, homes and what is executed or read from there at the next login, at boot or by cron.
+ */
+int cell__writable_init(struct cell__writable_list *list, const struct cell__policy *policy, const char *workspace,
+			struct cell_error *err);
+void cell__writable_finish(struct cell__writable_list *list);
+
+/* Refuses what of `trusted` confined code could change. */
+int cell__places_check(const struct cell__place_list *trusted, const struct cell__writable_list *writable,
+		       struct cell_error *err);
+
+/* ---- all of an engine ---- */
+
+struct cell__places;
+struct cell__places *cell__places_create(void);
+void cell__places_destroy(struct cell__places *places);
+
+/* Trusts these until cell__places_untrust() of the same; counted.  Refuses what an open session can write to. */
+int cell__places_trust(struct cell__places *places, const struct cell__place_list *list, struct cell_error *err);
+void cell__places_untrust(struct cell__places *places, const struct cell__place_list *list);
+/* A session that writes there is opened; the list is linked in until cell__places_unwrite(). */
+int cell__places_write(struct cell__places *places, struct cell__writable_list *list, struct cell_error *err);
+/* What open sessions write to, all of them; NULL: nothing. */
+const struct cell__writable_list *cell__places_writable(const struct cell__places *places);
+void cell__places_unwrite(struct cell__places *places, struct cell__writable_list *list);
+
+#endif
