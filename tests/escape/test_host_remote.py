@@ -1,0 +1,117 @@
+"""A session server that means harm: that of a container, whose code has taken it over, or one elsewhere."""
+import contextlib
+import socket
+import threading
+
+import pytest
+
+import support
+
+SESSION = b'{"session_id":"%s","workspace_id":null,"owner":"x","created_at":"2026-01-01T00:00:00Z","idle_seconds":0,"state":"idle","runs":0,"pending":0}' % (b"a" * 32)
+
+
+def answer(body, status=b"201 Created", *headers):
+    return b"HTTP/1.1 %s\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n%s\r\n%s" % (
+        status, len(body), b"".join(each + b"\r\n" for each in headers), body)
+
+
+@contextlib.contextmanager
+def hostile(script):
+    """script(method, path) -> bytes, or an iterator of them. Yields the URL and the heads that came."""
+    heads = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        def serve():
+            while True:
+                try:
+                    sock, _ = listener.accept()
+                except OSError:
+                    return
+                with sock, contextlib.suppress(OSError):
+                    sock.settimeout(support.DEADLINE)
+                    data = b""
+                    while b"\r\n\r\n" not in data:
+                        piece = sock.recv(65536)
+                        if not piece:
+                            break
+                        data += piece
+                    else:
+                        heads.append(data.decode("latin-1"))
+                        method, path = data.split(b" ", 2)[:2]
+                        said = script(method.decode(), path.decode())
+                        for each in [said] if isinstance(said, bytes) else said:
+                            sock.sendall(each)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield "http://127.0.0.1:%d" % listener.getsockname()[1], heads
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def run(url, *flags):
+    return support.workcell("run", "--json", "--executor", "remote", "--remote-url", url, "--timeout", "5", *flags, "-e", "1")
+
+
+def opens(events):
+    """A server that opens sessions, and answers runs with these."""
+    def script(method, path):
+        if path.endswith("/runs"):
+            return events() if callable(events) else events
+        return answer(SESSION)
+
+    return script
+
+
+STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+
+
+def floods():
+    yield STREAM + b"id: 1\nevent: chunk\ndata: "
+    while True:
+        yield b"x" * (1 << 20)
+
+
+ANSWERS = {
+    "a redirect to another place": lambda m, p: answer(b"", b"302 Found", b"Location: http://127.0.0.1:1/elsewhere"),
+    "a redirect to a file": lambda m, p: answer(b"", b"302 Found", b"Location: file:///etc/passwd"),
+    "no JSON": lambda m, p: answer(b"<html>"),
+    "deep JSON": lambda m, p: answer(b"[" * 500000),
+    "an answer without end": lambda m, p: iter([b"HTTP/1.1 201 Created\r\n\r\n"] + [b"x" * (1 << 20)] * 8),
+    "heads without end": lambda m, p: iter([b"HTTP/1.1 201 Created\r\n"] + [b"X-H: " + b"y" * 60000 + b"\r\n"] * 100),
+    "an id that is a path": lambda m, p: answer(SESSION.replace(b"a" * 32, b"../../etc/passwd")),
+    "an id with a header in it": lambda m, p: answer(SESSION.replace(b"a" * 32, b"a\\r\\nX-Injected: yes")),
+    "an id of another type": lambda m, p: answer(b'{"session_id": 5}'),
+    "no HTTP": lambda m, p: b"\x16\x03\x01\x02\x00" * 100,
+    "nothing": lambda m, p: b"",
+    "a result that is none": opens(STREAM + b"id: 1\nevent: result\ndata: [1]\n\n"),
+    "a chunk of no stream": opens(STREAM + b'id: 1\nevent: chunk\ndata: {"stream": 1}\n\n'),
+    "too many parts": opens(STREAM + b'id: 1\nevent: display\ndata: {"parts": [%s]}\n\n' % b",".join([b'{"type":"a","text":"b"}'] * 5000)),
+}
+
+
+@pytest.mark.parametrize("what", sorted(ANSWERS))
+def test_a_hostile_answer_is_an_error_and_no_more(what):
+    """It is told with a code, nothing is followed, and the program ends in order."""
+    with hostile(ANSWERS[what]) as (url, heads):
+        done = run(url)
+    assert done.status in set(support.EXIT.values()) - {0}, done
+    assert "root:" not in done.out + done.err
+    assert not [head for head in heads if "X-Injected" in head or "passwd" in head or "elsewhere" in head], heads
+
+
+def test_the_token_goes_nowhere_else(tmp_path):
+    """A redirect to another server, which would be sent the token."""
+    (tmp_path / "token").write_text("t0ken-of-the-tests")
+    with hostile(lambda m, p: answer(b"{}")) as (other, seen):
+        with hostile(lambda m, p: answer(b"", b"307 Temporary Redirect", b"Location: %s/v1/sessions" % other.encode())) as (url, _):
+            done = run(url, "--auth-token-file", tmp_path / "token")
+    assert done.status != 0 and not seen, (done, seen)
+
+
+def test_an_event_without_end_does_not_stay():
+    """The cell's own time ends it, whatever the server sends."""
+    with hostile(opens(floods)) as (url, _):
+        done = support.workcell("run", "--json", "--executor", "remote", "--remote-url", url, "--timeout", "1", "-e", "1")
+    assert done.status in set(support.EXIT.values()) - {0}, done
