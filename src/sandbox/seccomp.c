@@ -51,7 +51,7 @@ static const struct group groups[] = {
 		"pwritev", "pwritev2", "read", "readahead", "readlink", "readlinkat", "readv", "removexattr", "rename",
 		"renameat", "renameat2", "rmdir", "sendfile", "setxattr", "stat", "statfs", "statx", "symlink", "symlinkat",
 		"sync_file_range", "syncfs", "sync", "truncate", "umask", "unlink", "unlinkat", "utime", "utimensat",
-		"utimes", "write", "writev", "cachestat") },
+		"utimes", "write", "writev") },
 	{ "memory of the process itself", ALLOWED, 0,
 	  CALLS("brk", "madvise", "membarrier", "memfd_create", "mincore", "mlock", "mlock2", "mlockall", "mmap", "mprotect",
 		"mremap", "msync", "munlock", "munlockall", "munmap", "pkey_alloc", "pkey_free", "pkey_mprotect", "mseal",
@@ -123,6 +123,7 @@ static const struct group groups[] = {
 	{ "flags in memory, where a filter cannot look: the C library falls back to clone", UNKNOWN, 0, CALLS("clone3") },
 	{ "attributes of files by structures in memory: the older calls do what programs need", UNKNOWN, 0,
 	  CALLS("file_getattr", "file_setattr", "getxattrat", "setxattrat", "listxattrat", "removexattrat") },
+	{ "what of a file is in memory: it tells who else has read it", UNKNOWN, 0, CALLS("cachestat") },
 	{ "names without a call behind them", UNKNOWN, 0,
 	  CALLS("afs_syscall", "epoll_ctl_old", "epoll_wait_old", "getpmsg", "putpmsg", "security", "tuxcall", "vserver") },
 };
@@ -340,6 +341,8 @@ static const struct refusal refusals[] = {
 	/* A lease on a file of the host makes whoever opens it there wait; a notice tells that somebody has. */
 	{ "leases", "fcntl", EPERM, 1, { IS(1, F_SETLEASE) } },
 	{ "leases", "fcntl", EPERM, 1, { IS(1, F_NOTIFY) } },
+	/* Reading what is in memory and nothing else, which tells the same as cachestat. */
+	{ "cached", "preadv2", EOPNOTSUPP, 1, { HAS(5, 8 /* RWF_NOWAIT */) } },
 	/* Pages shared with whoever has the same content: how long a write takes says who has. */
 	{ "merging", "madvise", EINVAL, 1, { IS(2, MADV_MERGEABLE) } },
 	{ "merging", "prctl", EINVAL, 1, { IS(0, 67 /* PR_SET_MEMORY_MERGE */) } },

@@ -111,6 +111,7 @@ FILES = [
     A("remount /usr writable", "out = sc(165, b'none', b'/usr', 0, 32 | 4096, 0)", NO, layer="seccomp"),
     A("make a folder in the root", "out = tr(os.mkdir, '/evil-dir')", "EROFS EACCES"),
     A("the old root", "out = tr(os.listdir, '/.host')", GONE, layer="detach"),
+    A("the caller's files, all of them", "out = tr(os.listdir, '/.mapped')", GONE, layer="detach"),
     A("/proc/1/root", "out = tr(os.listdir, '/proc/1/root/home')", "EACCES EPERM ENOENT"),
     A("/proc/1/root of pid 1 leads nowhere else", "out = tr(read, '/proc/1/root' + %(secret)r)", "EACCES EPERM ENOENT"),
     A("/proc/1/cwd", "out = tr(os.listdir, '/proc/1/cwd/')", "EACCES EPERM"),
@@ -159,6 +160,10 @@ FILES = [
     A("notices of a folder's use", "import fcntl; out = in_child(lambda: tr(fcntl.fcntl, os.open('/usr/bin', 0), 1026, 1 << 5))", NO, control="ok", layer="leases"),
     A("watch what others run", "out = sc(294, 0)", "ENOSYS", control="ok", layer="watch"),
     A("watch by the old call", "out = sc(253)", "ENOSYS", control="ok", layer="watch"),
+    A("what of a file is in memory", "F = os.open('/usr/bin/env', 0); out = sc(451, F, struct.pack('QQ', 0, 4096), ctypes.create_string_buffer(40), 0); os.close(F)",
+      "ENOSYS", root_control="ok"),
+    A("read what is in memory", "F = os.open('/usr/bin/env', 0); out = tr(os.preadv, F, [bytearray(16)], 0, os.RWF_NOWAIT); os.close(F)", "ENOTSUP", control="ok",
+      layer="cached"),
     A("what /proc tells of the machine", "out = ' '.join(n for n in sorted(os.listdir('/proc')) if not n.isdigit() and n not in "
       "('self', 'thread-self')) or 'none'", "none", layer="subset"),
     A("the kernel's command line", "out = tr(read, '/proc/cmdline')", "ENOENT", control="ok", layer="subset"),
@@ -461,6 +466,9 @@ LOWER = {
     "capabilities by exec": None, "TIOCSTI": None, "TIOCSTI with high bits": None,
 }
 LOWER_ONLY = [
+    A("a setuid bit on a file of the host", "out = sc(452, -100, %(secret)r.encode(), 0o4755, 0)", NO),
+    A("a setuid bit on a file of the host by chmod", "out = tr(os.chmod, %(secret)r, 0o4755)", NO),
+    A("a lease on a file of the host", "import fcntl; out = in_child(lambda: tr(fcntl.fcntl, os.open('/usr/bin/env', 0), 1024, 0))", NO),
     A("kernel symbols", "out = tr(read, '/proc/kallsyms')", "EACCES"),
     A("memory of another process", "out = tr(read, '/proc/%(host_pid)d/environ')", "EACCES"),
     A("datagrams to a socket of the host", "out = tr(socket.socketpair, socket.AF_UNIX, socket.SOCK_DGRAM)", NO, control="ok"),

@@ -13,7 +13,7 @@ BUILD = os.path.join(ROOT, "build")
 # What attempts.py notices ...
 ATTEMPTS = ["seccomp", "landlock", "caps", "bounds", "detach", "seal", "read-only", "fds", "mask", "rlimits", "nnp", "dumpable",
             "net", "ipc", "cgroup", "setuid", "leases", "watch", "subset", "nsfs", "splice", "merging", "options", "urgent", "protocols",
-            "pairs"]
+            "pairs", "cached"]
 # ... and what other tests do.
 ASKING = "escape/test_host_asking.py"
 TESTS = {

@@ -330,6 +330,9 @@ static void arguments_are_looked_at(void **state)
 		{ "prctl", { 15 /* PR_SET_NAME */ }, 0 },
 		{ "splice", { 0 }, EINVAL },
 		{ "inotify_init1", { 0 }, ENOSYS },
+		{ "cachestat", { 0 }, ENOSYS },
+		{ "preadv2", { 3, 0, 1, 0, 0, 0 }, 0 },
+		{ "preadv2", { 3, 0, 1, 0, 0, 8 /* RWF_NOWAIT */ }, EOPNOTSUPP },
 	};
 	struct filters f;
 	filters_init(&f, &usual);

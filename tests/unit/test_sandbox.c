@@ -22,6 +22,7 @@
 #include "sandbox/build.h"
 #include "sandbox/cgroup.h"
 #include "sandbox/egress.h"
+#include "sandbox/mapped.h"
 
 static int parse(const char *text, struct cell__policy *policy, struct cell_error *err)
 {
@@ -657,9 +658,28 @@ static void turns_taken(void **state)
 	assert_int_equal(uv_loop_close(&loop), 0);
 }
 
+/* Which mounts a session needs: the one below each path, and what is mounted below that; some cannot be. */
+static void mounts(void **state)
+{
+	(void)state;
+	char why[160];
+	if (!cell__mapped_possible())
+		skip(); /* an ordinary user's sandboxes have the user's uid */
+	struct cell__mounts *list = cell__mounts_create();
+	assert_non_null(list);
+	assert_null(cell__mounts_of(list, (const char *const[]){ "/proc/self", NULL }, why));
+	assert_string_equal(why, "/proc");
+	assert_null(cell__mounts_of(list, (const char *const[]){ "/", NULL }, why)); /* /proc lies below it */
+	const char *const *none = cell__mounts_of(list, (const char *const[]){ NULL }, why);
+	assert_true(none && !none[0]);
+	cell__mounts_destroy(list);
+	cell__mounts_destroy(NULL);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(mounts),
 		cmocka_unit_test(policies),        cmocka_unit_test(bad_policies),   cmocka_unit_test(levels),
 		cmocka_unit_test(damaged_plans),   cmocka_unit_test(cgroup_places),  cmocka_unit_test(cgroup_v2_files),
 		cmocka_unit_test(cgroup_v2_life),  cmocka_unit_test(turns_taken), cmocka_unit_test(links_in_the_way),
