@@ -169,6 +169,32 @@ def test_no_network(rig):
         assert rig.run("out = tools.sh.run(c=%r)" % text) == "out\n"
 
 
+ASK = r"""import socket, sys
+for port in (%d, %d):
+    with socket.create_connection(("127.0.0.1", 3128)) as s:
+        s.sendall(b"CONNECT 127.0.0.1:%%d HTTP/1.1\r\n\r\n" %% port)
+        print(s.recv(99).split()[1].decode())
+"""
+
+
+def test_a_filtered_network_is_the_codes(rig):
+    """Where the policy lets some hosts through, a tool reaches these by the proxy, no other, and the audit log has each connection."""
+    with socket.create_server(("127.0.0.1", 0)) as allowed, socket.create_server(("127.0.0.1", 0)) as other:
+        ports = allowed.getsockname()[1], other.getsockname()[1]
+        policy, log = os.path.join(rig.folder, "policy.yaml"), os.path.join(rig.hidden, "audit.jsonl")
+        with open(policy, "w") as file:
+            file.write("network:\n  allow: ['127.0.0.1:%d']\n" % ports[0])
+        os.chmod(policy, 0o644)
+        rig.flags = ("--sandbox-policy", policy, "--audit", log)
+        rig.tool("py", "command: python3\nschema: {positional: [{name: file, type: path, required: true}]}\nrecipes: {run: {}}\n")
+        assert rig.run("open('ask.py', 'w').write(%r)\nout = tools.py.run(file='ask.py')" % (ASK % ports)) == "200\n403\n"
+        rig.close()
+        rig.driver = None
+        with open(log) as file:
+            told = file.read()
+        assert all(str(port) in told for port in ports), told
+
+
 # ---- its environment ----
 
 def test_the_environment_is_the_definitions(rig):
