@@ -365,6 +365,11 @@ bool cell__utf8_ok(const char *bytes, size_t size)
 {
 	size_t bad;
 	for (size_t i = 0; i < size;) {
+		uint64_t eight; /* of ASCII at once: most texts are long stretches of it */
+		while (size - i >= sizeof eight && (memcpy(&eight, bytes + i, sizeof eight), (eight & UINT64_C(0x8080808080808080)) == 0))
+			i += sizeof eight;
+		if (i == size)
+			break;
 		size_t n = utf8_char((const unsigned char *)bytes + i, size - i, &bad);
 		if (n == 0)
 			return false;

@@ -1,12 +1,9 @@
 #include "executor/reader.h"
 
-#include "core/hole.h"
-
 bool cell__reader_wants(const struct cell_frame *frame)
 {
 	return (size_t)frame->json_size + frame->raw_size > CELL_LIMIT_LARGE_BYTES &&
-	       (frame->type == CELL_FRAME_CALL || frame->type == CELL_FRAME_RESULT || frame->type == CELL_FRAME_DISPLAY) &&
-	       !is_hole("large");
+	       (frame->type == CELL_FRAME_CALL || frame->type == CELL_FRAME_RESULT || frame->type == CELL_FRAME_DISPLAY);
 }
 
 /* On a thread of the pool. */

@@ -9,6 +9,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "wire/json_check.h"
+
 #define HEAD_PARTS 3 /* of HEAD_OF that go to the beginning of what is shown, the rest to its end */
 #define HEAD_OF 5
 
@@ -313,7 +315,9 @@ void cell__mcp_cell_answer(struct cell__mcp_job *job, struct cell_result *result
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT, shown = CELL_BUF_INIT;
 	const char *json = cell_result_value_json(result);
 	struct cell__mcp_answer_out out = { .failed = view.error != NULL };
-	json_t *value = json ? json_loads(json, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL) : NULL, *words = value_text(result, value);
+	/* A value that takes too much as a tree is shown by its repr alone. */
+	bool fits = json && cell__json_weigh(json, strlen(json)) <= CELL_LIMIT_TREE_BYTES;
+	json_t *value = fits ? json_loads(json, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL) : NULL, *words = value_text(result, value);
 
 	view.content = json_array();
 	view.images = json_array();

@@ -21,10 +21,13 @@ static void emit_call(void *owner, const struct cell_event *event)
 	struct cell__seat *seat = owner;
 	struct cell_session *session = seat->session;
 	struct cell__run *run = cell__seat_run(seat);
-	if (run)
+	if (run) {
 		cell__run_call_event(run, event);
-	else
+		if (!seat->leaving)
+			cell__seat_update_pause(session);
+	} else {
 		cell__session_emit(session, event);
+	}
 }
 
 /* While somebody is asked, the timeout of the run stands still, if that was asked for. */

@@ -310,7 +310,7 @@ const char *cell__calls_handle(struct cell__calls *calls, const struct cell__ask
 		return NULL;
 	}
 	size_t weight = asked->weight ? asked->weight : cell__json_weigh(asked->json, asked->json_size);
-	if (weight > CELL_LIMIT_TREE_BYTES && !is_hole("tree")) {
+	if (weight > CELL_LIMIT_TREE_BYTES && !is_hole("json-tree")) {
 		if (is_taken(calls, asked->id))
 			return TAKEN;
 		refuse(calls, asked->id, "the arguments have too many values: they would take %zu MiB of the host's memory, a call may "

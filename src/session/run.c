@@ -134,8 +134,10 @@ static void emit(struct cell__run *run, const struct cell_event *event, const st
 		return;
 	item->event = *event;
 	item->bytes = event->size + text_size + sizeof *item;
-	if (event->call)
+	if (event->call) {
 		cell__card_ref(event->call);
+		item->bytes += event->call->args_size;
+	}
 	if (event->size > 0) {
 		memcpy(item->data, event->data, event->size);
 		item->event.data = item->data;

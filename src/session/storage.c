@@ -6,6 +6,9 @@
  *     op ──handle idle──▶ on the pool ──done──▶ answered
  *      └──handle busy──▶ queued in the handle ──the op before is done──▶ all that are queued go to the pool as one piece
  *
+ * One session has at most CELL_LIMIT_SESSION_WORK pieces of work on the pool, which is everybody's; the others wait in the
+ * order they came, and go when their call is cancelled.
+ *
  * A chunk that is in the page cache is read on the loop's thread, without the way to the pool and back.
  *
  * Invariants: a handle that is not busy has no queue; an op on the pool owns all it touches, or holds a reference to it
@@ -17,7 +20,10 @@
 #include <errno.h>
 #include <string.h>
 
+#include "calls/principal.h"
 #include "calls/table.h"
+#include "core/hole.h"
+#include "session/usage.h"
 
 /* An artifact being read or written. */
 struct handle {
@@ -51,8 +57,14 @@ struct op {
 	struct op *then;       /* the next on the same handle, done in the same piece of work */
 	struct handle *handle; /* the open artifact it works on, or made */
 	bool closes;           /* the handle is over afterwards */
+	bool trusted;          /* who asks */
+	char session_id[33];   /* "": the host */
+	bool waits;            /* for a place on the pool */
+	struct op *next;       /* on the pool, or waiting for it */
 	/* the outcome */
 	json_t *result;
+	bool wants_text;       /* the result is wanted as text, and made here: the loop has no time for a long one */
+	char *text;
 	void *out;
 	size_t out_size;
 	struct cell_error err;
@@ -65,7 +77,10 @@ struct cell__storage {
 	struct handle *handles;
 	size_t n_handles;
 	int64_t next_handle;
-	int under_way;
+	int under_way; /* on the pool, or waiting for it */
+	struct op *at_work;
+	struct op *wait_first, *wait_last;
+	struct cell__usage usage;
 	uv_idle_t idle; /* so that closing always ends in a later turn */
 	void (*closed)(void *arg);
 	void *closed_arg;
@@ -107,6 +122,12 @@ static void finish_op(struct op *op, int rc)
 		op->error_type = ""; /* named on the loop's thread */
 }
 
+/* Something is going to be kept.  What is trusted may keep what it likes. */
+static int take_room(struct op *op, size_t artifacts, int64_t bytes, int64_t index_bytes)
+{
+	return op->trusted ? 0 : cell__usage_take(&op->storage->usage, op->storage->store, artifacts, bytes, index_bytes, &op->err);
+}
+
 /* ---- workflows ---- */
 
 static void workflow_list(struct op *op)
@@ -138,6 +159,10 @@ static void workflow_get(struct op *op)
 static void workflow_create(struct op *op)
 {
 	json_t *source = json_object_get(op->args, "source");
+	if (!op->trusted && cell__usage_check_workflows(op->storage->store, &op->err) < 0) {
+		finish_op(op, -1);
+		return;
+	}
 	finish_op(op, cell__workflow_create(op->storage->store, text_arg(op, "name", ""), json_string_value(source),
 					    json_string_length(source), text_arg(op, "description", NULL),
 					    json_is_true(json_object_get(op->args, "overwrite")), &op->result, &op->err));
@@ -186,6 +211,12 @@ static void artifact_delete(struct op *op)
 static void artifact_begin(struct op *op)
 {
 	struct handle *handle = op->handle;
+	int64_t index_bytes = (handle->description ? (int64_t)strlen(handle->description) : 0) +
+			      (handle->metadata ? (int64_t)json_dumpb(handle->metadata, NULL, 0, JSON_COMPACT) : 0);
+	if (take_room(op, 1, 0, index_bytes) < 0) {
+		finish_op(op, -1);
+		return;
+	}
 	finish_op(op, cell__artifact_begin(op->storage->store, text_arg(op, "name", ""), &handle->writer, &op->err));
 	if (!op->error_type)
 		op->result = json_pack("{s:I}", "handle", (json_int_t)handle->id);
@@ -193,7 +224,8 @@ static void artifact_begin(struct op *op)
 
 static void artifact_chunk(struct op *op)
 {
-	finish_op(op, cell__artifact_write(op->handle->writer, op->bytes, op->size, &op->err));
+	int rc = take_room(op, 0, (int64_t)op->size, 0);
+	finish_op(op, rc < 0 ? rc : cell__artifact_write(op->handle->writer, op->bytes, op->size, &op->err));
 	if (!op->error_type)
 		op->result = json_null();
 }
@@ -298,6 +330,13 @@ static struct handle *create_handle(struct cell__storage *storage, struct cell__
 		cell_fail(err, CELL_E_LIMIT, 0, "more than %u artifacts are open", CELL_LIMIT_OPEN_ARTIFACTS);
 		return NULL;
 	}
+	size_t mine = 0;
+	for (const struct handle *h = call->session_id[0] ? storage->handles : NULL; h; h = h->next)
+		mine += strcmp(h->session_id, call->session_id) == 0;
+	if (mine >= CELL_LIMIT_SESSION_ARTIFACTS) {
+		cell_fail(err, CELL_E_LIMIT, 0, "this session has %u artifacts open: close some", CELL_LIMIT_SESSION_ARTIFACTS);
+		return NULL;
+	}
 	struct handle *handle = cell__alloc(1, sizeof *handle);
 	json_t *type = json_object_get(call->args, "type");
 	json_t *description = json_object_get(call->args, "description");
@@ -349,20 +388,45 @@ static void maybe_closed(struct cell__storage *storage);
 
 static void run_op(uv_work_t *work)
 {
-	for (struct op *op = work->data; op; op = op->then)
+	for (struct op *op = work->data; op; op = op->then) {
 		op->fn(op);
+		if (op->wants_text && op->result && !op->error_type && (op->text = json_dumps(op->result, JSON_COMPACT | JSON_ENCODE_ANY))) {
+			json_decref(op->result);
+			op->result = NULL;
+		}
+	}
+}
+
+static void end_op(struct op *op);
+
+static void stop_waiting(struct cell__storage *storage, struct op *op)
+{
+	struct op *before = NULL;
+	for (struct op *at = storage->wait_first; at != op; at = at->next)
+		before = at;
+	*(before ? &before->next : &storage->wait_first) = op->next;
+	if (storage->wait_last == op)
+		storage->wait_last = before;
+	op->waits = false;
 }
 
 static void handle_cancel(struct cell__call *call)
 {
 	struct op *op = call->handler;
 	op->call = NULL; /* the work goes on to its end; its answer has nowhere to go */
+	if (op->waits && !op->handle) {
+		stop_waiting(op->storage, op);
+		op->storage->under_way--;
+		end_op(op);
+	}
 }
 
 static void answer_op(struct op *op)
 {
 	struct cell__call *call = op->call;
-	if (!op->error_type)
+	if (!op->error_type && op->text)
+		call->answer_text(call, op->text, op->out, op->out_size);
+	else if (!op->error_type)
 		call->answer(call, cell__take_ptr(op->result), op->out, op->out_size);
 	else
 		call->fail(call, op->err.sys == EEXIST ? CELL_E_EXISTS : op->err.code, error_type(call->operation, &op->err),
@@ -374,6 +438,7 @@ static void end_op(struct op *op)
 	if (op->call)
 		answer_op(op);
 	json_decref(op->result);
+	free(op->text);
 	json_decref(op->args);
 	cell__bulk_unref(op->bulk);
 	free(op->raw);
@@ -383,14 +448,60 @@ static void end_op(struct op *op)
 
 static void handle_done(uv_work_t *work, int status);
 
-static void start_work(struct op *op)
+static void go_to_work(struct op *op)
 {
 	struct cell__storage *storage = op->storage;
 	op->work.data = op;
+	op->next = storage->at_work;
+	storage->at_work = op;
+	uv_queue_work(&storage->loop->uv, &op->work, run_op, handle_done);
+}
+
+static void leave_work(struct op *op)
+{
+	for (struct op **at = &op->storage->at_work; *at; at = &(*at)->next)
+		if (*at == op) {
+			*at = op->next;
+			break;
+		}
+}
+
+/* The pool is everybody's: has this session its part of it? */
+static bool has_its_part(const struct cell__storage *storage, const struct op *op)
+{
+	unsigned n = 0;
+	for (const struct op *at = op->session_id[0] ? storage->at_work : NULL; at; at = at->next)
+		n += strcmp(at->session_id, op->session_id) == 0;
+	return n >= CELL_LIMIT_SESSION_WORK && !is_hole("pool");
+}
+
+static void start_work(struct op *op)
+{
+	struct cell__storage *storage = op->storage;
 	if (op->handle)
 		op->handle->busy = true;
 	storage->under_way++;
-	uv_queue_work(&storage->loop->uv, &op->work, run_op, handle_done);
+	if (!has_its_part(storage, op)) {
+		go_to_work(op);
+		return;
+	}
+	op->waits = true;
+	op->next = NULL;
+	if (storage->wait_last)
+		storage->wait_last->next = op;
+	else
+		storage->wait_first = op;
+	storage->wait_last = op;
+}
+
+static void start_waiting(struct cell__storage *storage)
+{
+	for (struct op *op = storage->wait_first; op; op = op->next)
+		if (!has_its_part(storage, op)) {
+			stop_waiting(storage, op);
+			go_to_work(op);
+			return;
+		}
 }
 
 /* Takes what waits out of the handle, as one piece of work; nothing that comes after its end. */
@@ -429,6 +540,7 @@ static void handle_done(uv_work_t *work, int status)
 	struct cell__storage *storage = op->storage;
 	struct handle *handle = op->handle;
 	bool over = false;
+	leave_work(op);
 	if (handle) {
 		handle->busy = false;
 		over = handle->dropped || (!handle->writer && !handle->reader); /* or it never was opened */
@@ -444,6 +556,7 @@ static void handle_done(uv_work_t *work, int status)
 		give_up(storage, handle);
 	else if (handle && handle->first)
 		start_work(take_waiting(handle));
+	start_waiting(storage);
 	storage->under_way--;
 	maybe_closed(storage);
 }
@@ -514,7 +627,10 @@ static struct op *make_op(struct cell__storage *storage, struct cell__call *call
 	}
 	*op = (struct op){
 		.storage = storage, .call = call, .fn = methods[which].fn, .handle = handle, .closes = methods[which].what == CLOSES,
+		.trusted = cell__principal_is_trusted(call->principal),
+		.wants_text = call->answer_text && methods[which].use == NONE,
 	};
+	strncpy(op->session_id, call->session_id, sizeof op->session_id - 1);
 	if (methods[which].what == CHUNK && place_chunk(op, call, methods[which].use, err) < 0) {
 		free(op);
 		return NULL;
@@ -577,6 +693,7 @@ int cell__storage_create(struct cell__loop *loop, struct cell__store *store, str
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	storage->loop = loop;
 	storage->store = store;
+	cell__usage_init(&storage->usage);
 	uv_idle_init(&loop->uv, &storage->idle);
 	storage->idle.data = storage;
 	*ret_storage = storage;
@@ -588,6 +705,7 @@ static void handle_closed(uv_handle_t *idle)
 	struct cell__storage *storage = idle->data;
 	void (*closed)(void *) = storage->closed;
 	void *arg = storage->closed_arg;
+	cell__usage_finish(&storage->usage);
 	free(storage);
 	closed(arg);
 }

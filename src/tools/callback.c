@@ -18,6 +18,7 @@ struct cell__host_gate {
 	pthread_mutex_t lock; /* guards all below */
 	struct cell__loop *loop; /* NULL: closed */
 	size_t refs;
+	size_t bytes; /* of calls that functions have not answered, also of those that nobody waits for any more */
 };
 
 struct host_timer {
@@ -39,6 +40,7 @@ struct cell__host_call {
 	enum host_answer kind;
 	struct cell__buf answer;
 	bool no_memory;
+	size_t size; /* of text */
 	char text[];
 };
 
@@ -80,6 +82,9 @@ static void destroy_call(struct cell__host_call *call)
 {
 	if (call->gone)
 		*call->gone = true;
+	pthread_mutex_lock(&call->gate->lock);
+	call->gate->bytes -= call->size;
+	pthread_mutex_unlock(&call->gate->lock);
 	unref_gate(call->gate);
 	cell__buf_finish(&call->answer);
 	free(call);
@@ -223,10 +228,11 @@ static struct cell__host_call *make_call(struct cell__tool_run *run, const char 
 	const char *group = run->tool->name, *name = run->callable->name;
 	const char *session_id = run->call->session_id ? run->call->session_id : "";
 	bool grouped = strcmp(group, name) != 0;
-	struct cell__host_call *call =
-		cell__alloc(1, sizeof *call + strlen(group) + strlen(name) + args_size + strlen(session_id) + 4);
+	const size_t size = strlen(group) + strlen(name) + args_size + strlen(session_id) + 4;
+	struct cell__host_call *call = cell__alloc(1, sizeof *call + size);
 	if (!call)
 		return NULL;
+	call->size = size;
 	char *at = call->text;
 	call->name = at;
 	if (grouped)
@@ -238,14 +244,29 @@ static struct cell__host_call *make_call(struct cell__tool_run *run, const char 
 	call->gate = run->tools->gate;
 	pthread_mutex_lock(&call->gate->lock);
 	call->gate->refs++;
+	call->gate->bytes += size;
 	pthread_mutex_unlock(&call->gate->lock);
 	call->timeout_ms = run->callable->timeout_ms;
 	call->run = run;
 	return call;
 }
 
+/* Cancelling a call does not end the function that works on it: code must not pile those up. */
+static bool is_full(struct cell__host_gate *gate, size_t args_size)
+{
+	pthread_mutex_lock(&gate->lock);
+	bool full = gate->refs > CELL_TOOL_LIMIT_RUNS || args_size > CELL_LIMIT_ENGINE_BYTES - gate->bytes;
+	pthread_mutex_unlock(&gate->lock);
+	return full;
+}
+
 void cell__host_start(struct cell__tool_run *run, const char *args, size_t args_size)
 {
+	if (is_full(run->tools->gate, args_size)) {
+		cell__tool_run_fail(run, CELL_E_LIMIT, "functions of the host still work on %u calls, or %u MiB of arguments: wait for some",
+				    CELL_TOOL_LIMIT_RUNS, CELL_LIMIT_ENGINE_BYTES >> 20);
+		return;
+	}
 	struct cell__host_call *call = make_call(run, args, args_size);
 	if (!call) {
 		cell__tool_run_fail(run, CELL_E_NOMEM, "out of memory");

@@ -3,6 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "wire/json_check.h"
+
 /* Memory that an empty reader of lines holds on to. */
 #define KEPT_BYTES (256u * 1024u)
 
@@ -45,6 +47,11 @@ static bool has_nul(const char *text, size_t size)
 static int load(const char *text, size_t size, json_t **ret_root, struct cell_error *err)
 {
 	json_error_t problem;
+	if (cell__json_weigh(text, size) > CELL_LIMIT_TREE_BYTES) {
+		cell_fail(err, CELL_E_LIMIT, 0, "a message with so many values that it takes more than %u MiB of memory",
+			  CELL_LIMIT_TREE_BYTES >> 20);
+		return CELL_RPC_PARSE_ERROR;
+	}
 	json_t *root = json_loadb(text, size, JSON_DECODE_ANY | JSON_ALLOW_NUL, &problem);
 	if (!root && json_error_code(&problem) == json_error_numeric_overflow)
 		root = json_loadb(text, size, JSON_DECODE_ANY | JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &problem);

@@ -6,6 +6,8 @@
 #include <openssl/params.h>
 #include <string.h>
 
+#include "wire/json_check.h"
+
 #define PARTS_AFTER_DELIMITER 5 /* signature and the four that it signs */
 
 /* False: OpenSSL failed, which is for lack of memory. */
@@ -51,6 +53,9 @@ static bool was_seen(struct cell__jupyter_seen *seen, const uint8_t digest[CELL_
 
 static json_t *load(const struct cell__jupyter_part *part)
 {
+	/* No kernel publishes so many values that they take more as a tree. */
+	if (cell__json_weigh(part->data, part->size) > CELL_LIMIT_TREE_BYTES)
+		return NULL;
 	json_t *value = json_loadb(part->data, part->size, JSON_ALLOW_NUL, NULL);
 	if (json_is_object(value))
 		return value;

@@ -289,3 +289,82 @@ threading.Thread(target=fill).start()
 """)["error"] is None
     support.wait_until(lambda: "limit" in str(driver.run("1")["error"]), "the workspace to be found full")
     fill(driver, "1", "workspace")
+
+
+# ---- the storage
+
+
+def test_metadata_does_not_fill_the_index(drive, tmp_path, base):
+    """Every save writes the whole index anew: a few dozen artifacts with a megabyte of metadata made each take seconds, for all."""
+    driver = start(drive, tmp_path, base)
+    result = driver.run("""
+code = None
+for i in range(30):
+    try:
+        artifacts.save('m%d' % i, b'x', metadata={'m': 'y' * 900000})
+    except Exception as exc:
+        code = exc.code
+        break
+[i, code]""", deadline=240)
+    assert result["error"] is None, result
+    saved, code = result["value"]
+    assert code == "limit" and saved < 15, result
+    again = driver.run("artifacts.delete('m0'); artifacts.delete('m1'); artifacts.save('small', b'x').name", deadline=120)
+    assert again["value"] == "small", again
+
+
+def test_open_artifacts_are_counted_for_a_session(drive, tmp_path, base):
+    """Handles that are never closed: other sessions of the storage must still get some."""
+    driver = start(drive, tmp_path, base)
+    result = driver.run("""
+idents = [call('artifacts.save_begin', {'name': 'a%d' % i, 'type': 'bytes'}) for i in range(300)]
+answer(idents[-1])['error']['code']""", deadline=120)
+    assert result["value"] == "limit", result
+
+
+def test_calls_that_are_cancelled_at_once_are_not_kept(drive, tmp_path, base):
+    """A call with 10 MB, and its cancel: what nobody waits for any more is not worked off one by one."""
+    driver = start(drive, tmp_path, base)
+    assert driver.run("for i in range(300): artifacts.save('a%d' % i, b'x', metadata={'m': 'y' * 10000})")["error"] is None
+    result, growth = grown(driver, """
+pad = b'p' * (10 << 20)
+for _ in range(150):
+    ident = call('artifacts.list', None, text=b'{"pad":"%s"}' % pad)
+    call('cancel', {'id': ident})
+answer(call('artifacts.exists', {'name': 'a1'}))""", deadline=240)
+    assert result["error"] is None and result["value"] == {"result": True}, result
+    assert growth < support.memory(KERNEL_MIB), growth >> 20
+
+
+# ---- others
+
+
+FLOODS = {
+    "large JSON": "while True: answer(call('artifacts.get', None, text=b'{\"name\":[%s]}' % (b'[],' * 250000 + b'1')))",
+    "long texts": "while True: answer(call('artifacts.get', None, text=b'{\"name\":\"%s\"}' % (b'x' * (15 << 20))))",
+    "lists": """
+for i in range(150): artifacts.save('a%d' % i, b'x', metadata={'m': 'y' * 30000})
+while True:
+    for _ in range(200): ident = call('artifacts.list', {})
+    answer(ident)""",
+    "displays": "while True: send(frame(DISPLAY, b'{\"mime\": [[\"text/plain\", 1000000]]}', b'x' * 1000000))",
+    "values": "while True: send(frame(DISPLAY, b'{\"mime\": [[\"text/plain\", 60000000]]}', b'x' * 60000000))",
+    "output": "while True: print('y' * 60000)",
+    "refused calls": "while True:\n    for _ in range(1000): ident = call('nosuch.method', {})\n    answer(ident)",
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+def test_others_get_their_cells_during_a_flood(tmp_path, base, flood):
+    """One session of a server floods it; another one runs its cells and saves its artifacts meanwhile."""
+    server = serving.Server("--executor", "sandbox", "--base", base, python="/usr/bin/python3", cwd=str(tmp_path))
+    try:
+        loud, quiet = server.session(), server.session()
+        server.execute(PRELUDE, session=loud)
+        begun = server.ask("POST", "/v1/sessions/%s/runs" % loud, {"code": FLOODS[flood], "timeout": 600})
+        assert begun.status == 202, begun
+        for number in range(12):
+            done = server.execute("artifacts.save('q%d', b'%d'); %d" % (number, number, number), session=quiet)
+            assert done["value"] == number, done
+    finally:
+        server.close()

@@ -165,6 +165,38 @@ static void test_huge_int(void **state)
 	free(text);
 }
 
+/* What a tree takes is never more than was weighed, and not absurdly less. */
+static void test_weight(void **state)
+{
+	(void)state;
+	assert_true(cell__json_weigh("", 0) > 0);
+	static const struct {
+		const char *text;
+		size_t least, most;
+	} rows[] = {
+		{ "1", 24, 200 },
+		{ "[]", 100, 300 },
+		{ "[[],[],[]]", 4 * 100, 4 * 300 },
+		{ "{\"a\":{},\"b\":{}}", 3 * 200, 3 * 500 },
+		/* brackets in strings are text, whatever is escaped */
+		{ "\"[[[[[[[[[[[[[[[[{{{{{{{{{{,,,,,,,,,,::::::::\"", 24, 200 },
+		{ "\"\\\"[[[[[[[[[[[[[[[[\\\\\"", 24, 200 },
+		{ "\"never ended [[[[[[[[[[[[[[[[[[[[", 24, 200 },
+		{ "\"never ended \\\"", 24, 200 },
+	};
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+		size_t weight = cell__json_weigh(rows[i].text, strlen(rows[i].text));
+		assert_in_range(weight, rows[i].least, rows[i].most);
+	}
+	/* A few megabytes of brackets. */
+	size_t size = 3u << 20;
+	char *text = malloc(size);
+	for (size_t i = 0; i < size; i += 3)
+		memcpy(text + i, "[],", 3);
+	assert_true(cell__json_weigh(text, size) > size / 3 * 150);
+	free(text);
+}
+
 int main(int argc, char **argv)
 {
 	support_init(argc, argv);
@@ -175,6 +207,7 @@ int main(int argc, char **argv)
 		TEST(test_depth),
 		TEST(test_depth_of_empty),
 		TEST(test_huge_int),
+		TEST(test_weight),
 	};
 	return cmocka_run_group_tests_name("json_check", tests, NULL, NULL);
 }

@@ -603,6 +603,27 @@ static void test_drain(void **state)
 	rig_finish(&rig);
 }
 
+/* The kernel dies, or the link is closed, while a frame of it is read on the pool. */
+static void test_end_while_a_frame_is_read(void **state)
+{
+	(void)state;
+	size_t size = 8 * 1024 * 1024;
+	char *raw = malloc(size);
+	memset(raw, 'r', size);
+	for (int i = 0; i < 20; i++) {
+		struct rig rig;
+		rig_init(&rig);
+		send_frame_at(&rig, CELL_FRAME_DISPLAY, 1, "{\"mime\":[[\"text/plain\",8388608]]}", raw, size, 0);
+		send_frame(&rig, CELL_FRAME_RESULT, 2, "", "");
+		if (i % 2) { /* what was sent before death still counts */
+			cell__loop_call(&rig.loop, do_drain, &rig);
+			expect(&rig, "[67 1 {\"mime\":[[\"text/plain\",8388608]]} ][66 2  ]");
+		}
+		rig_finish(&rig);
+	}
+	free(raw);
+}
+
 /* ---- a kernel that wants the loop to itself ---- */
 
 struct call {
@@ -693,6 +714,7 @@ int main(int argc, char **argv)
 		TEST(test_broken),
 		TEST(test_broken_ring),
 		TEST(test_drain),
+		TEST(test_end_while_a_frame_is_read),
 		TEST(test_hostile_position),
 		TEST(test_hostile_sync),
 	};
