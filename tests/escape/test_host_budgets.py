@@ -117,7 +117,7 @@ def test_small_answers_that_nobody_reads_end_the_kernel(drive, tmp_path, base):
 n = 1 << 30
 while True:
     n += 1
-    send(frame(CALL, b'{"method":"nosuch.%s","args":{}}' % (b'x' * 20000), b'', n))
+    send(frame(CALL, b'{"method":"nosuch.%s","args":{}}' % (b'x' * 60000), b'', n))
 """)
     assert result["error"]["code"] == "kernel_died", result
     assert growth < support.memory(KERNEL_MIB + SLACK_MIB), growth >> 20
@@ -135,7 +135,7 @@ def test_parked_calls_fail_past_the_budget(drive, tmp_path, base):
 raw = bytes(60 << 20)
 idents = [call('tools.call', {'name': 'echo.say', 'args': {'text': 'x'}}, raw) for _ in range(20)]
 answer(idents[-1])['error']
-""")
+""", timeout=60)
     assert result["error"] is None, result
     assert result["value"]["code"] == "limit", result
     assert growth < support.memory(KERNEL_MIB + 64 + SLACK_MIB), growth >> 20
@@ -325,10 +325,10 @@ answer(idents[-1])['error']['code']""", deadline=120)
 def test_calls_that_are_cancelled_at_once_are_not_kept(drive, tmp_path, base):
     """A call with 10 MB, and its cancel: what nobody waits for any more is not worked off one by one."""
     driver = start(drive, tmp_path, base)
-    assert driver.run("for i in range(300): artifacts.save('a%d' % i, b'x', metadata={'m': 'y' * 10000})")["error"] is None
+    assert driver.run("for i in range(100): artifacts.save('a%d' % i, b'x', metadata={'m': 'y' * 10000})")["error"] is None
     result, growth = grown(driver, """
 pad = b'p' * (10 << 20)
-for _ in range(150):
+for _ in range(40):
     ident = call('artifacts.list', None, text=b'{"pad":"%s"}' % pad)
     call('cancel', {'id': ident})
 answer(call('artifacts.exists', {'name': 'a1'}))""", deadline=240)
