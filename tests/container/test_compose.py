@@ -19,6 +19,19 @@ services:
 """
 
 
+# What code in a session tries: the server's token and the password, Redis, the other server, the proxy, the machine.
+ATTACKS = [
+    "open('/run/secrets/token').read()",
+    "import subprocess; subprocess.run(['cat', '/run/secrets/token'], check=True)",
+    "open('/proc/1/environ').read()",
+    "import os; open('/proc/%d/environ' % os.getppid()).read()",
+    "import socket; socket.create_connection(('redis', 6379), 5)",
+    "import socket; socket.create_connection(('a', 8080), 5)",
+    "import socket; socket.create_connection(('127.0.0.1', 8080), 5)",
+    "import os; os.kill(1, 9)",
+]
+
+
 class Composed(serving.Server):
     """The proxy; what is asked of it as of a server."""
 
@@ -31,7 +44,7 @@ class Composed(serving.Server):
         self.argv = [*client, "--project-name", "workcelltest%d" % os.getpid(), "--file", os.path.join(PACKAGING, "compose.yaml"), "--file",
                      str(folder / "others.yaml")]
         self.env = dict(os.environ, DOCKER_HOST=containers.HOST, WORKCELL_PORT=str(self.port), WORKCELL_IMAGE=containers.IMAGE,
-                        WORKCELL_TOKEN_FILE=str(token))
+                        WORKCELL_TOKEN_FILE=str(token), WORKCELL_REDIS_PASSWORD="passw0rd-of-the-tests")
         for path in (folder, folder.parent, folder.parent.parent):
             os.chmod(path, 0o755)
 
@@ -79,6 +92,9 @@ def test_compose(composed):
         assert found["HostConfig"]["ReadonlyRootfs"] and found["HostConfig"]["CapDrop"] == ["ALL"] and found["Config"]["User"] == "10001:10001"
         assert not found["HostConfig"]["PortBindings"]
     assert composed.ask("POST", "/execute", {"code": "1"}, token="other").status == 401
+    for attack in ATTACKS:
+        found = composed.execute(attack, session=next(iter(sessions.values())))
+        assert found["error"] is not None and serving.TOKEN not in found["stdout"], (attack, found)
     (gone, left), (stays, kept) = sessions.items()
     saved = composed.execute("x = artifacts.save('a', 'kept')", session=left)
     assert saved["error"] is None, saved
