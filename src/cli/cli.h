@@ -348,11 +348,11 @@ struct cell_cli_container_flags {
 	  CELL_FLAG_STRING, CELL_CLI_CONTAINER_AT(at, isolation) },                       \
 	{ 0, "network-disabled", NULL, "sandbox, container, deno: no network",                           \
 	  CELL_FLAG_SWITCH, CELL_CLI_CONTAINER_AT(at, network_disabled) },                \
-	{ 0, "memory-limit", "BYTES", "sandbox, container: of memory; 0: no limit (default: the policy's, container 512M)", \
+	{ 0, "memory-limit", "BYTES", "sandbox, container: of memory; 0: no limit (default: policy's, container 512M)", \
 	  CELL_FLAG_BYTES, CELL_CLI_CONTAINER_AT(at, memory) },                           \
-	{ 0, "cpu-quota", "N", "sandbox, container: microseconds of CPU in each 100 ms; 0: no limit (default: the policy's, container 0)", \
+	{ 0, "cpu-quota", "N", "sandbox, container: us of CPU in each 100 ms; 0: no limit (default: the policy's)", \
 	  CELL_FLAG_BYTES, CELL_CLI_CONTAINER_AT(at, cpu_quota) },                        \
-	{ 0, "pids-limit", "N", "sandbox, container: processes and threads; 0: no limit (default: the policy's, container 512)", \
+	{ 0, "pids-limit", "N", "sandbox, container: processes, threads; 0: none (default: policy's, container 512)", \
 	  CELL_FLAG_BYTES, CELL_CLI_CONTAINER_AT(at, pids) },                             \
 	{ 0, "startup-timeout", "SEC", "container: until its server answers (default 60)", \
 	  CELL_FLAG_SECONDS, CELL_CLI_CONTAINER_AT(at, startup_ms) }
