@@ -235,11 +235,11 @@ class Completed:
                                                           self.err[:4000])
 
 
-def workcell(*args, stdin=None, env=None, cwd=None, deadline=DEADLINE, bin_path=None):
+def workcell(*args, stdin=None, env=None, cwd=None, deadline=DEADLINE, bin_path=None, preexec_fn=None):
     """Runs the program to its end.  stdin: bytes, or None for an empty one."""
     argv = [bin_path or BIN] + [str(arg) for arg in args]
     process = popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                    env=env if env is not None else host_environment(), cwd=cwd)
+                    env=env if env is not None else host_environment(), cwd=cwd, preexec_fn=preexec_fn)
     try:
         out, err = process.communicate(stdin or b"", timeout=deadline)
     except subprocess.TimeoutExpired:

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/hole.h"
 #include "session/deps_op.h"
 
 #define WANTED CELL__DEP_WANTED
@@ -79,6 +80,15 @@ static int add_limits(struct cell__dep_op *op, struct cell__buf *out)
 	return rc;
 }
 
+/* Before uv works on a venv that kernels can see into. */
+static int move_lock(struct cell__dep_op *op)
+{
+	CELL_AUTO_BUF struct cell__buf file = CELL_BUF_INIT;
+	if (!op->deps->confined || !op->uv || is_hole("deps-lock"))
+		return 0;
+	return cell__buf_printf(&file, "%s/cache/venv.lock", op->deps->project) < 0 ? -1 : cell__venv_move_lock(op->deps->dir, file.data);
+}
+
 static void begin_work(struct cell__dep_op *op)
 {
 	CELL_AUTO_BUF struct cell__buf wanted = CELL_BUF_INIT, limits = CELL_BUF_INIT;
@@ -96,6 +106,8 @@ static void begin_work(struct cell__dep_op *op)
 		rc = cell__dep_write_lock(op->book, NULL, notes, WANTED);
 	else
 		rc = cell__venv_write(notes, WANTED, wanted.data, wanted.size);
+	if (rc == 0)
+		rc = move_lock(op);
 	if (rc < 0 || (op->limited && cell__venv_write(notes, LIMITS, limits.data, limits.size) < 0) || cell__venv_set_busy(notes, true) < 0)
 		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "write to the venv %s", notes);
 }
@@ -136,7 +148,7 @@ static int record(struct cell__dep_op *op)
 	struct cell__deps *deps = op->deps;
 	const char *spec = op->kind == CELL__DEP_ADD ? op->spec : NULL;
 	int rc = 0;
-	if (deps->confined) {
+	if (deps->confined && !is_hole("deps-book")) {
 		/* One by one, the package itself comes last: only then is it installed. */
 		bool with_spec = spec && (json_array_size(op->wanted) == 0 || contains(op->wanted, spec));
 		if (json_array_size(op->wanted) > 0 && !op->locked && cell__dep_read_report(op) < 0)
@@ -298,7 +310,8 @@ void cell__dep_run_installer(struct cell__dep_op *op)
 	}
 	bool chosen = op->locking || op->locked;
 	if (chosen) {
-		argv[n++] = "--require-hashes";
+		if (!is_hole("deps-hashes"))
+			argv[n++] = "--require-hashes";
 		argv[n++] = "--no-deps";
 	} else if (deps->confined) {
 		argv[n++] = "--report";
@@ -453,7 +466,7 @@ static void run_uninstaller(struct cell__dep_op *op)
 
 static void mark_work(struct cell__dep_op *op)
 {
-	if (cell__venv_set_busy(op->deps->notes, true) < 0)
+	if (move_lock(op) < 0 || cell__venv_set_busy(op->deps->notes, true) < 0)
 		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "write to the venv %s", op->deps->notes);
 }
 

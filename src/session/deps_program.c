@@ -435,7 +435,8 @@ static int make_program_env(const struct cell__dep_op *op, const struct cell__co
 			    put_entry(env->list, &at, &env->pip_cache, "PIP_CACHE_DIR", deps->project, "/cache/pip") < 0))
 		return -1;
 	for (size_t i = 0; more && more[i]; i++)
-		if (strncmp(more[i], "HOME=", 5) != 0) /* the person's, where settings are shown */
+		/* HOME is the person's, where settings are shown; an index at 127.0.0.1 is the host's, and behind the proxy. */
+		if (strncmp(more[i], "HOME=", 5) != 0 && strncasecmp(more[i], "no_proxy=", 9) != 0)
 			env->list[at++] = more[i];
 	for (char **entry = deps->env; *entry; entry++)
 		if (!folder || strncmp(*entry, "TMPDIR=", 7) != 0)

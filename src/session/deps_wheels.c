@@ -98,7 +98,7 @@ static int read_whole(const char *folder, const char *name, struct cell__buf *ou
 	CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT;
 	if (cell__buf_printf(&path, "%s/%s", folder, name) < 0)
 		return -1;
-	CELL_AUTO_FD int fd = open(path.data, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	CELL_AUTO_FD int fd = open(path.data, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	struct stat st;
 	if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
 		return -1;

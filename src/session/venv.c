@@ -345,25 +345,36 @@ static int write_all(int fd, const char *bytes, size_t size)
 	return 0;
 }
 
-int cell__venv_write(const char *dir, const char *name, const void *bytes, size_t size)
+static int write_in(int dir_fd, const char *name, const void *bytes, size_t size)
 {
-	CELL_AUTO_FREE char *file = join(dir, name);
 	CELL_AUTO_BUF struct cell__buf temp = CELL_BUF_INIT;
 	char hex[SHORT_HEX + 1];
 	cell__random_hex(hex, SHORT_HEX);
-	if (!file || cell__buf_printf(&temp, "%s.%s", file, hex) < 0) {
+	if (cell__buf_printf(&temp, "%s.%s", name, hex) < 0) {
 		errno = ENOMEM;
 		return -1;
 	}
-	CELL_AUTO_FD int fd = open(temp.data, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	CELL_AUTO_FD int fd = openat(dir_fd, temp.data, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return -1;
-	if (write_all(fd, bytes, size) == 0 && rename(temp.data, file) == 0)
+	if (write_all(fd, bytes, size) == 0 && renameat(dir_fd, temp.data, dir_fd, name) == 0)
 		return 0;
 	int error = errno;
-	unlink(temp.data);
+	unlinkat(dir_fd, temp.data, 0);
 	errno = error;
 	return -1;
+}
+
+int cell__venv_write(const char *dir, const char *name, const void *bytes, size_t size)
+{
+	CELL_AUTO_FD int fd = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	return fd < 0 ? -1 : write_in(fd, name, bytes, size);
+}
+
+int cell__venv_write_hostile(const char *dir, const char *name, const void *bytes, size_t size)
+{
+	CELL_AUTO_FD int fd = open(dir, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	return fd < 0 ? -1 : write_in(fd, name, bytes, size);
 }
 
 int cell__venv_read(const char *dir, const char *name, size_t max, struct cell__buf *out)
@@ -423,6 +434,20 @@ bool cell__venv_is_sealed(const char *notes, const char *dir)
 	CELL_AUTO_BUF struct cell__buf seal = CELL_BUF_INIT, noted = CELL_BUF_INIT;
 	return make_seal(dir, &seal) == 0 && cell__venv_read(notes, SEAL, CELL__VENV_SETTINGS_BYTES + 2 * PATH_MAX + 2, &noted) == 0 &&
 	       seal.size == noted.size && memcmp(seal.data, noted.data, seal.size) == 0;
+}
+
+int cell__venv_move_lock(const char *dir, const char *file)
+{
+	/* Confined installers write to that folder: whatever they left in its place goes. */
+	CELL_AUTO_FD int made = open(file, O_RDONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600);
+	if (made < 0 && cell__venv_remove_tree(file) == 0)
+		made = open(file, O_RDONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	CELL_AUTO_FD int fd = open(dir, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (made < 0 || fd < 0)
+		return -1;
+	if (unlinkat(fd, ".lock", 0) < 0 && errno == EISDIR && cell__tree_remove(fd, ".lock") < 0)
+		return -1;
+	return symlinkat(file, fd, ".lock");
 }
 
 /* ---- a new venv takes its place ---- */

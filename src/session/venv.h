@@ -82,8 +82,16 @@ int cell__venv_set_busy(const char *notes, bool busy);
 /* How its interpreter is found, noted when it was made: is it still that?  Packages can bring a bin/python or pyvenv.cfg. */
 int cell__venv_set_seal(const char *notes, const char *dir);
 bool cell__venv_is_sealed(const char *notes, const char *dir);
+/*
+ * uv locks a file in the venv, and whoever can read a file can hold its lock: it becomes a link to `file`, which kernels are not
+ * shown.  0, or -1 with errno.
+ */
+int cell__venv_move_lock(const char *dir, const char *file);
 /* Small files of ours. */
 int cell__venv_write(const char *dir, const char *name, const void *bytes, size_t size);
+
+/* The same in a folder whose name confined code may have given to a link. */
+int cell__venv_write_hostile(const char *dir, const char *name, const void *bytes, size_t size);
 
 /*
  * With the lock: the whole venv in made becomes dir, its scripts naming dir, and notes say that it is ours; what was there is
