@@ -212,8 +212,8 @@ out = tools.%s.run()""" % name).split()
 
 
 def test_a_program_planted_in_path(rig):
-    """A folder of PATH that the code can write to, with a program named like the tool's: not run, confined or on the host."""
-    rig.env["PATH"] = "%s/bin:.::%s" % (rig.work, rig.env["PATH"])
+    """A tool's PATH with a folder that the code can write to: a program there named like the tool's is not run, confined or on the host.
+    (With such a folder on the host's own PATH no session is opened.)"""
     for name, host in (("a", ""), ("b", "host: true\n")):
         rig.tool(name, "command: id\n%senv: {PATH: '%s/bin:.::/usr/bin:/bin'}\nschema: {}\nrecipes: {run: {}}\n" % (host, rig.work))
     got = rig.run("""import os
