@@ -22,7 +22,6 @@
 
 #include "calls/principal.h"
 #include "calls/table.h"
-#include "core/hole.h"
 #include "session/usage.h"
 
 /* An artifact being read or written. */
@@ -472,7 +471,7 @@ static bool has_its_part(const struct cell__storage *storage, const struct op *o
 	unsigned n = 0;
 	for (const struct op *at = op->session_id[0] ? storage->at_work : NULL; at; at = at->next)
 		n += strcmp(at->session_id, op->session_id) == 0;
-	return n >= CELL_LIMIT_SESSION_WORK && !is_hole("pool");
+	return n >= CELL_LIMIT_SESSION_WORK;
 }
 
 static void start_work(struct op *op)

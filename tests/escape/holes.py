@@ -52,7 +52,6 @@ TESTS = {
     "user-site": ("escape/test_host_places.py", "isolated"),
     "budget": ("escape/test_host_budgets.py", "nobody_reads or parked_calls"),
     "json-tree": ("escape/test_host_budgets.py", "huge_tree_is_refused"),
-    "pool": ("escape/test_host_budgets.py", "cancelled_at_once"),
     "storage": ("escape/test_host_budgets.py", "metadata_does_not"),
     "workspace": ("escape/test_host_budgets.py", "over_its_limit and (many or links)"),
 }

@@ -214,7 +214,7 @@ def small(tmp_path):
 
 
 def fill(driver, code, limit):
-    result = driver.run(code, deadline=120)
+    result = driver.run(code, timeout=60, deadline=120)
     assert result["error"]["code"] == "limit_exceeded", result
     assert result["error"]["limit"]["name"] == limit, result
     return result
@@ -357,7 +357,8 @@ while True:
 @pytest.mark.parametrize("flood", FLOODS)
 def test_others_get_their_cells_during_a_flood(tmp_path, base, flood):
     """One session of a server floods it; another one runs its cells and saves its artifacts meanwhile."""
-    server = serving.Server("--executor", "sandbox", "--base", base, python="/usr/bin/python3", cwd=str(tmp_path))
+    (tmp_path / "workspace").mkdir()
+    server = serving.Server("--executor", "sandbox", "--base", base, python="/usr/bin/python3", cwd=str(tmp_path / "workspace"))
     try:
         loud, quiet = server.session(), server.session()
         server.execute(PRELUDE, session=loud)
