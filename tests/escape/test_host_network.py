@@ -256,12 +256,19 @@ def test_another_client_finds_no_session_by_its_id(server):
             answer = server.ask(method, url, BODIES if method in ("POST", "PUT") else None, token=token,
                                 session=session if by_header else None)
             if by_path:
-                assert answer.status == 404 and answer.code == "not_found", (method, path, answer)
+                assert answer.code == ("forbidden" if path.endswith("/approvals/{id}") else "not_found"), (method, path, answer)
                 tried += 1
             elif answer.status < 300:
                 assert session not in answer.body.decode() and answer.headers["X-Session-ID"] != session, (method, path, answer)
     assert tried >= 27
     assert server.execute("x", session=session, token=AGENT)["value"] == "of the agent"
+
+
+@pytest.mark.parametrize("token", [AGENT, RUNNER, READER, TEAM])
+def test_the_agents_own_token_approves_nothing(server, token):
+    """Not even in its own session: that is the scope approve."""
+    session = server.session(token=AGENT)
+    assert server.ask("POST", "/v1/sessions/%s/approvals/1" % session, {"accept": True}, token=token).code == "forbidden"
 
 
 @pytest.mark.parametrize("token, status", [(AGENT, 403), (RUNNER, 403), (TEAM, 201), (TEAM_ADMIN, 201), (BRIDGE, 201), (OPS, 201)])
