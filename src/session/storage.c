@@ -53,6 +53,7 @@ struct op {
 	struct cell__bulk *bulk; /* where `bytes` stand when they are not raw */
 	char *bytes;             /* of a chunk: to be written, or read into */
 	size_t size;
+	bool by_code;          /* who asks is a session's code */
 	struct op *then;       /* the next on the same handle, done in the same piece of work */
 	struct handle *handle; /* the open artifact it works on, or made */
 	bool closes;           /* the handle is over afterwards */
@@ -145,6 +146,30 @@ static void workflow_search(struct op *op)
 					    &op->err));
 }
 
+/*
+ * A workflow is code that others run.  What an untrusted principal made carries a mark in its first line, which moves with the file
+ * between storages and which no source of such a principal can lack, and is not run by code that nothing confines.
+ */
+#define MARK "# workcell: untrusted, made by confined code\n"
+#define MARK_BYTES (sizeof MARK - 1)
+
+static bool is_marked(const char *source, size_t size)
+{
+	return size >= MARK_BYTES && memcmp(source, MARK, MARK_BYTES) == 0;
+}
+
+static int refuse_marked(struct op *op)
+{
+	json_t *source = json_object_get(op->result, "source");
+	if (!op->by_code || !op->trusted || !source || !is_marked(json_string_value(source), json_string_length(source)) ||
+	    is_hole("workflow-mark"))
+		return 0;
+	json_decref(cell__take_ptr(op->result));
+	return cell_fail(&op->err, CELL_OUT_REJECTED, 0,
+			 "workflow '%.60s' was made by confined code, and nothing confines this session: read it (workcell workflows show) and trust "
+			 "it (workcell workflows trust), or use --executor sandbox", text_arg(op, "name", ""));
+}
+
 static void workflow_get(struct op *op)
 {
 	int rc = cell__workflow_get(op->storage->store, text_arg(op, "name", ""), &op->result, &op->err);
@@ -152,18 +177,34 @@ static void workflow_get(struct op *op)
 		op->result = json_null();
 		rc = 0;
 	}
+	if (rc == 0)
+		rc = refuse_marked(op);
 	finish_op(op, rc);
 }
 
 static void workflow_create(struct op *op)
 {
-	json_t *source = json_object_get(op->args, "source");
+	CELL_AUTO_BUF struct cell__buf marked = CELL_BUF_INIT;
+	json_t *value = json_object_get(op->args, "source");
+	const char *source = json_string_value(value);
+	size_t size = json_string_length(value);
 	if (!op->trusted && cell__usage_check_workflows(op->storage->store, &op->err) < 0) {
 		finish_op(op, -1);
 		return;
 	}
-	finish_op(op, cell__workflow_create(op->storage->store, text_arg(op, "name", ""), json_string_value(source),
-					    json_string_length(source), text_arg(op, "description", NULL),
+	if (is_marked(source, size)) { /* whoever is trusted vouches for what they keep */
+		source += MARK_BYTES;
+		size -= MARK_BYTES;
+	}
+	if (!op->trusted) {
+		if (cell__buf_add_str(&marked, MARK) < 0 || cell__buf_add(&marked, source, size) < 0) {
+			finish_op(op, cell_fail(&op->err, CELL_E_NOMEM, 0, "out of memory for a workflow"));
+			return;
+		}
+		source = marked.data;
+		size = marked.size;
+	}
+	finish_op(op, cell__workflow_create(op->storage->store, text_arg(op, "name", ""), source, size, text_arg(op, "description", NULL),
 					    json_is_true(json_object_get(op->args, "overwrite")), &op->result, &op->err));
 }
 
@@ -625,7 +666,7 @@ static struct op *make_op(struct cell__storage *storage, struct cell__call *call
 		return NULL;
 	}
 	*op = (struct op){
-		.storage = storage, .call = call, .fn = methods[which].fn, .handle = handle, .closes = methods[which].what == CLOSES,
+		.storage = storage, .call = call, .by_code = call->principal->kind == CELL__PRINCIPAL_CODE, .fn = methods[which].fn, .handle = handle, .closes = methods[which].what == CLOSES,
 		.trusted = cell__principal_is_trusted(call->principal),
 		.wants_text = call->answer_text && methods[which].use == NONE,
 	};
