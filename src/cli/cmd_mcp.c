@@ -41,7 +41,7 @@ static const struct cell_cli_flag mcp_flag_table[] = {
 	  CELL_FLAG_LIST, offsetof(struct mcp_flags, origins) },
 	{ 0, "allow-host", "HOST", "a further value of the Host header, as behind a proxy; may be repeated", CELL_FLAG_LIST,
 	  offsetof(struct mcp_flags, hosts) },
-	{ 0, "allow-register", NULL, "offer register_mcp_server: the agent names a program that is run on this machine, or a URL",
+	{ 0, "allow-register", NULL, "offer register_mcp_server: the agent names a program to run here, or a URL",
 	  CELL_FLAG_SWITCH, offsetof(struct mcp_flags, allow_register) },
 	{ 0, "no-sync-deps", NULL, "do not first install what requirements.txt names and is not there", CELL_FLAG_SWITCH,
 	  offsetof(struct mcp_flags, no_sync_deps) },

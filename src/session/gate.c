@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/hole.h"
 #include "session/passage.h"
 #include "session/space.h"
 
@@ -618,7 +619,9 @@ void cell__gate_submit(struct cell__gate *gate, const struct cell__principal *pr
 	const struct cell__operation *operation = call->operation;
 	if (operation->part != CELL__PART_KERNEL && !gate->space) {
 		fail_without_space(call);
-	} else if (operation->kind == CELL__GATE_NONE || (operation->part != CELL__PART_KERNEL && cell__gate_is_open(gate))) {
+	} else if (operation->kind == CELL__GATE_NONE || (operation->part != CELL__PART_KERNEL && cell__gate_is_open(gate)) ||
+		   (is_hole("door-clients") && principal->kind != CELL__PRINCIPAL_CODE) ||
+		   (is_hole("door-kinds") && operation->kind >= CELL__GATE_REMOVE && operation->kind <= CELL__GATE_SERVER)) {
 		cell__space_handle(gate->space, gate->cwd, call);
 	} else {
 		struct cell__passage *passage = let_in(gate, call);

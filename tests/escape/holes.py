@@ -54,6 +54,11 @@ TESTS = {
     "json-tree": ("escape/test_host_budgets.py", "huge_tree_is_refused"),
     "storage": ("escape/test_host_budgets.py", "metadata_does_not"),
     "workspace": ("escape/test_host_budgets.py", "over_its_limit and (many or links)"),
+    "door-clients": ("escape/test_host_door.py", "under_deny or past_the_gate"),
+    "door-kinds": ("escape/test_host_door.py", "removals_pass"),
+    "workflow-mark": ("escape/test_host_door.py", "not_run_unconfined"),
+    "door-who": ("escape/test_host_door.py", "code_does_not_register"),
+    "door-approve": ("escape/test_host_door.py", "run_token"),
 }
 
 

@@ -199,6 +199,42 @@ def test_a_sync_is_asked_with_its_packages(drive, tmp_path):
     driver.answer()
 
 
+@pytest.mark.parametrize("again", ["trust", "overwrite"])
+def test_a_workflow_of_confined_code_is_not_run_unconfined(tmp_path, again):
+    """Write now, executed later by the host: a workflow that sandboxed code keeps must not run in an unconfined session without a word."""
+    base = base_of(tmp_path)
+    source = "open(%r, 'w')\ndef run():\n    return 'ran'" % str(tmp_path / "x")
+    made = support.run_cells("workflows.create('evil', %r, 'd')" % source, "workflows.evil()",
+                             flags=("--executor", "sandbox", "--base", base, "--cwd", tmp_path / "work"))
+    assert made.results[0]["error"] is None and not (tmp_path / "x").exists()
+    here = ("--base", base, "--cwd", tmp_path / "work", "--python", support.bare_python())
+    done = support.workcell("workflows", "run", "evil", *here)
+    assert done.status == 1 and "workcell workflows trust" in done.err, done
+    refused = support.run_cells("workflows.evil()", flags=("--base", base)).results[0]
+    assert "made by confined code" in refused["error"]["message"]
+    assert not (tmp_path / "x").exists()
+    shown = support.workcell("workflows", "show", "evil", "--base", base).out
+    assert shown.startswith("# workcell: untrusted") and source in shown
+    if again == "trust":
+        assert support.workcell("workflows", "trust", "evil", "--base", base).status == 0
+    else:
+        (tmp_path / "w.py").write_text(shown)
+        assert support.workcell("workflows", "add", "evil", tmp_path / "w.py", "--overwrite", "--base", base).status == 0
+    assert support.workcell("workflows", "show", "evil", "--base", base).out == source
+    assert support.workcell("workflows", "run", "evil", *here).status == 0
+    assert (tmp_path / "x").exists()
+
+
+def test_confined_code_does_not_unmark_a_workflow(tmp_path):
+    """A source that brings the mark itself, or replaces a trusted workflow, is marked all the same."""
+    base = base_of(tmp_path)
+    cells = ("workflows.create('kept', '# workcell: untrusted, made by confined code\\ndef run():\\n    return 2', 'd', overwrite=True)",
+             "workflows.kept()")
+    done = support.run_cells(*cells, flags=("--executor", "sandbox", "--base", base, "--cwd", tmp_path / "work"))
+    assert done.results[1]["value"] == 2, done
+    assert "made by confined code" in support.run_cells("workflows.kept()", flags=("--base", base)).results[0]["error"]["message"]
+
+
 # ---- HTTP clients --------------------------------------------------------------------------------------------
 
 
@@ -227,15 +263,6 @@ def test_a_run_token_does_not_approve(server, tmp_path):
     assert (listed["id"], listed["session_id"]) == (number, session)
     assert http.ask("POST", path, {"accept": True}, token=PERSON).status == 204
     support.wait_until(lambda: not (tmp_path / "base" / "workflows" / "kept.py").exists(), "the workflow to go")
-
-
-def test_nobody_approves_without_authentication(server, tmp_path):
-    """With --auth-disabled code could approve itself over loopback: nobody has the scope."""
-    http = server("--approve", "ask", "--auth-disabled", tokens=None)
-    session, number = run_asking(http, token=None)
-    refused = http.ask("POST", "/v1/sessions/%s/approvals/%d" % (session, number), {"accept": True}, token=None)
-    assert (refused.status, refused.code) == (403, "forbidden")
-    assert (tmp_path / "base" / "workflows" / "kept.py").exists()
 
 
 REQUESTS = [("POST", "/api/deps/add", {"package": "nothing-of-ours"}), ("POST", "/api/deps/remove", {"package": "six"}),
