@@ -22,6 +22,7 @@
 
 #include "calls/principal.h"
 #include "calls/table.h"
+#include "core/hole.h"
 #include "session/usage.h"
 
 /* An artifact being read or written. */
