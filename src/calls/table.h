@@ -1,8 +1,7 @@
 /*
  * The table of operations: everything that can be asked of a space, a row each.  Never changes; any thread.
  *
- * From it come dispatch, argument checks and their messages, which kind of call the gate sees, the schemas of the MCP server's tools and
- * of /openapi.json, and the table in docs/namespaces.md (scripts/operations.py).
+ * From it come dispatch, argument checks and their messages, and which kind of call the gate sees.
  */
 #ifndef CELL_CALLS_TABLE_H
 #define CELL_CALLS_TABLE_H
