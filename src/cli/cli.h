@@ -383,11 +383,14 @@ struct cell_cli_session_flags {
 	struct cell_cli_container_flags container;
 	const char *zygote_per; /* of servers */
 	int64_t zygote_forks;
+	const char *secrets[4]; /* of servers: files with tokens, keys and settings; NULL or "": none */
 };
 
 extern const struct cell_session_options cell__cli_session_defaults;
 /* Refuses the first flag that this executor would ignore; NULL: subprocess (limits.c). */
 int cell__cli_check_executor(const struct cell_cli_session_flags *flags, const char *executor, struct cell_error *err);
+/* Files with a server's secrets must not lie in the folder that the code of its sessions is shown, writable or not. */
+int cell__cli_check_secrets(const struct cell_cli_session_flags *flags, const char *executor, const char *workspace, struct cell_error *err);
 /* Those of a session; a container has its own. */
 void cell__cli_fill_limits(const struct cell_cli_container_flags *flags, const char *executor, struct cell_session_options *options);
 #define CELL_CLI_SESSION_FLAGS_INIT(pool_size)                                            \

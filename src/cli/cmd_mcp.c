@@ -365,8 +365,10 @@ int cell__cmd_mcp(int argc, char **argv)
 		return status;
 	}
 	status = -1;
-	if (!cell__cli_check_executor(&flags.session, flags.session.executor, &err) && !apply_root(&flags, &err) && !kernel_env(&flags.session.env, environ, &err) &&
-	    !kernel_env(&flags.session.env, cell__cli_env_entries(), &err) && !take_stdio(&in, &out, &err) &&
+	flags.session.secrets[0] = flags.token_file;
+	if (!cell__cli_check_executor(&flags.session, flags.session.executor, &err) && !apply_root(&flags, &err) &&
+	    !cell__cli_check_secrets(&flags.session, flags.session.executor, flags.session.cwd ? flags.session.cwd : ".", &err) &&
+	    !kernel_env(&flags.session.env, environ, &err) && !kernel_env(&flags.session.env, cell__cli_env_entries(), &err) && !take_stdio(&in, &out, &err) &&
 	    !cell__cli_open_host(&flags.session, true, &host, &options, &err)) {
 		status = serve(&flags, &host, &options, in, out, &err);
 		cell__cli_close(&host);

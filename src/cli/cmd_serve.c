@@ -537,12 +537,16 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 	struct cell_cli_space_flags *space = &flags->session.space;
 	int status = -1;
 
+	const char *secrets[] = { flags->token_file, flags->tls_cert, flags->tls_key, flags->config };
+
+	memcpy(flags->session.secrets, secrets, sizeof(secrets));
 	if (guard_storage(flags, &live.tools, err) < 0)
 		return -1;
 	if (cell__cli_open_host(&flags->session, true, &host, &session, err) < 0)
 		return -1;
 	session.options.executor = choose_executor(host.engine, session.options.executor);
-	if (cell__cli_check_executor(&flags->session, session.options.executor, err) < 0)
+	if (cell__cli_check_executor(&flags->session, session.options.executor, err) < 0 ||
+	    (session.options.cwd && cell__cli_check_secrets(&flags->session, session.options.executor, session.options.cwd, err) < 0))
 		goto out;
 	/*
 	 * Code that runs as our user must not find tokens and passwords in our memory.  Not before the sandbox was tried: a

@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -628,6 +629,28 @@ static bool wants_space(const struct cell_cli_session_flags *flags)
 	return cell__cli_has_space(&space);
 }
 
+int cell__cli_check_secrets(const struct cell_cli_session_flags *flags, const char *executor, const char *workspace, struct cell_error *err)
+{
+	char folder[PATH_MAX], file[PATH_MAX];
+
+	if (!executor || strcmp(executor, "sandbox") || (flags->workspace_mode && !strcmp(flags->workspace_mode, "none")) ||
+	    !realpath(workspace, folder))
+		return 0;
+	for (size_t i = 0; i < sizeof(flags->secrets) / sizeof(flags->secrets[0]); i++) {
+		const char *name = flags->secrets[i];
+		size_t size = strlen(folder);
+
+		if (!name || !*name || !realpath(name, file))
+			continue;
+		if (!strncmp(file, folder, size) && (file[size] == '/' || size == 1))
+			return cell__cli_fail(err, CELL_E_INVALID, 0,
+					      "%.100s lies in %.100s, where the code of sessions can read it: keep it elsewhere, or give --cwd another "
+					      "folder",
+					      name, folder);
+	}
+	return 0;
+}
+
 /* Engine, space and gate; what was opened before a failure is the caller's to close. */
 static int open_parts(const struct cell_cli_session_flags *flags, bool with_space, struct cell_cli_host *host,
 		      struct cell_cli_session_options *all, struct cell_error *err)
@@ -636,7 +659,9 @@ static int open_parts(const struct cell_cli_session_flags *flags, bool with_spac
 	struct cell_session_options *options = &all->options;
 
 	const char *const files[] = { flags->space.env_file ? flags->space.env_file : "", flags->gate.policy ? flags->gate.policy : "",
-				      flags->remote_token_file ? flags->remote_token_file : "", NULL };
+				      flags->remote_token_file ? flags->remote_token_file : "",
+				      flags->secrets[0] ? flags->secrets[0] : "", flags->secrets[1] ? flags->secrets[1] : "",
+				      flags->secrets[2] ? flags->secrets[2] : "", flags->secrets[3] ? flags->secrets[3] : "", NULL };
 
 	if (cell__cli_load_env_file(flags->space.env_file, err) < 0 || cell__cli_trusted(files, &all->trusted, err) < 0 ||
 	    env_strings(&flags->env, &all->env, err) < 0 ||

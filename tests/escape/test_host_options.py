@@ -145,3 +145,18 @@ def test_deno_refuses_a_network_that_is_both_on_and_off():
     """Two flags that contradict each other."""
     status, words = refusal("run", "--executor", "deno", "--network", "full", "--network-disabled", "-e", "1")
     assert status == support.EXIT["invalid"], words
+
+
+@pytest.mark.parametrize("command, flag", [("mcp", "--auth-token-file"), ("serve", "--auth-token-file"), ("serve", "--tls-key")])
+@pytest.mark.parametrize("mode", ["rw", "ro"])
+def test_a_servers_secrets_do_not_lie_where_its_sessions_look(tmp_path, command, flag, mode):
+    """Code that reads the token of its own server is a client of it."""
+    secret = tmp_path / "work" / "secret"
+    secret.parent.mkdir()
+    secret.write_text("0123456789abcdef0123456789abcdef")
+    (tmp_path / "token").write_text("0123456789abcdef0123456789abcdef")
+    flags = {flag: str(secret)} if flag == "--auth-token-file" else {"--auth-token-file": str(tmp_path / "token"), flag: str(secret),
+                                                                     "--tls-cert": str(tmp_path / "token")}
+    status, words = refusal(command, "--executor", "sandbox", "--workspace-mode", mode, "--listen", "127.0.0.1:0", "--cwd",
+                            str(tmp_path / "work"), *[each for pair in flags.items() for each in pair])
+    assert status == support.EXIT["invalid"] and "where the code of sessions can read it" in words, words
