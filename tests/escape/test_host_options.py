@@ -1,6 +1,7 @@
 """A limit that was asked for is kept or refused: every flag that only some executors know, with every executor."""
 import json
 import socket
+import subprocess
 
 import pytest
 
@@ -151,12 +152,14 @@ def test_deno_refuses_a_network_that_is_both_on_and_off():
 @pytest.mark.parametrize("mode", ["rw", "ro"])
 def test_a_servers_secrets_do_not_lie_where_its_sessions_look(tmp_path, command, flag, mode):
     """Code that reads the token of its own server is a client of it."""
-    secret = tmp_path / "work" / "secret"
-    secret.parent.mkdir()
-    secret.write_text("0123456789abcdef0123456789abcdef")
-    (tmp_path / "token").write_text("0123456789abcdef0123456789abcdef")
-    flags = {flag: str(secret)} if flag == "--auth-token-file" else {"--auth-token-file": str(tmp_path / "token"), flag: str(secret),
-                                                                     "--tls-cert": str(tmp_path / "token")}
-    status, words = refusal(command, "--executor", "sandbox", "--workspace-mode", mode, "--listen", "127.0.0.1:0", "--cwd",
-                            str(tmp_path / "work"), *[each for pair in flags.items() for each in pair])
+    work = tmp_path / "work"
+    work.mkdir()
+    token = (work if flag == "--auth-token-file" else tmp_path) / "token"
+    token.write_text("0123456789abcdef0123456789abcdef")
+    flags = ["--auth-token-file", str(token)]
+    if flag == "--tls-key":
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=x",
+                        "-keyout", work / "key", "-out", tmp_path / "cert"], check=True, capture_output=True)
+        flags += [flag, str(work / "key"), "--tls-cert", str(tmp_path / "cert")]
+    status, words = refusal(command, "--executor", "sandbox", "--workspace-mode", mode, "--listen", "127.0.0.1:0", "--cwd", str(work), *flags)
     assert status == support.EXIT["invalid"] and "where the code of sessions can read it" in words, words
