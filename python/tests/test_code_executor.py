@@ -322,15 +322,16 @@ def test_d14_a_timeout_says_so(tmp_path):
 
 
 def test_d14_a_relative_root_and_a_venv_without_pip(tmp_path):
-    """Of the MCP server that stands beside CodeExecutor: `.env` is found, and what installs packages is not the code's pip."""
+    """Of the MCP server that stands beside CodeExecutor: a file of variables is read when it is named, and what installs packages is not the code's pip."""
     root, wheels = tmp_path / "up" / "root", tmp_path / "wheels"
     root.mkdir(parents=True)
     wheels.mkdir()
-    (root / ".env").write_text("KERNEL_ENV_MARK=found\n")
+    (root / ".env").write_text("KERNEL_ENV_MARK=not asked for\n")
+    (root.parent / "named.env").write_text("KERNEL_ENV_MARK=found\n")
     spaces.make_wheel(str(wheels), "wc-alpha", source="value = 5")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
     env = {"PATH": os.path.dirname(sys.executable) + ":/usr/bin:/bin", "HOME": str(tmp_path)}
-    argv = [os.path.join(BUILD, "workcell"), "mcp", "--root", "root", "--python", str(tmp_path / "bare/bin/python"), "--wheel-dir",
+    argv = [os.path.join(BUILD, "workcell"), "mcp", "--root", "root", "--env-file", "named.env", "--python", str(tmp_path / "bare/bin/python"), "--wheel-dir",
             str(wheels)]
     code = ("import os, importlib.util as find, wc_alpha\nprint(os.environ['MARK'], os.getcwd(), wc_alpha.value, "
             "find.find_spec('pip') is None)")

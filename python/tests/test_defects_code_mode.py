@@ -318,7 +318,8 @@ def test_security_2_ids_are_the_librarys_and_nothing_listens(storage):
 
 def test_security_3_limits_are_real(storage, tmp_path):
     async def main():
-        made = workcell.SandboxExecutor(workcell.SandboxConfig(cwd=tmp_path, memory_limit="256m"))
+        (tmp_path / "work").mkdir()
+        made = workcell.SandboxExecutor(workcell.SandboxConfig(cwd=tmp_path / "work", memory_limit="256m"))
         async with Session(storage, made) as session:
             result = await session.run("import os\nx = bytearray(1 << 30)\nlen(x)")
             assert not result.is_ok and ("MemoryError" in result.error or result.error_info.code == "limit_exceeded")

@@ -105,7 +105,8 @@ def test_options_that_the_seeds_name_work(tmp_path, storage):
     from workcell import SandboxConfig, SandboxExecutor, Session, SubprocessConfig, SubprocessExecutor
 
     async def main():
-        config = SandboxConfig(memory_limit="300m", network_disabled=True, cpu_quota=50000, cwd=tmp_path,
+        (tmp_path / "work").mkdir()
+        config = SandboxConfig(memory_limit="300m", network_disabled=True, cpu_quota=50000, cwd=tmp_path / "work",
                                default_timeout=20.0)
         async with Session(storage, SandboxExecutor(config)) as session:
             result = await session.run("x = bytearray(600 << 20)")

@@ -352,7 +352,7 @@ struct cell_cli_container_flags {
 	  CELL_FLAG_BYTES, CELL_CLI_CONTAINER_AT(at, memory) },                           \
 	{ 0, "cpu-quota", "N", "sandbox, container: us of CPU in each 100 ms; 0: no limit (default: the policy's)", \
 	  CELL_FLAG_BYTES, CELL_CLI_CONTAINER_AT(at, cpu_quota) },                        \
-	{ 0, "pids-limit", "N", "sandbox, container: processes, threads; 0: none (default: policy's, container 512)", \
+	{ 0, "pids-limit", "N", "sandbox, container: processes; 0: no limit (default: policy's, container 512)", \
 	  CELL_FLAG_BYTES, CELL_CLI_CONTAINER_AT(at, pids) },                             \
 	{ 0, "startup-timeout", "SEC", "container: until its server answers (default 60)", \
 	  CELL_FLAG_SECONDS, CELL_CLI_CONTAINER_AT(at, startup_ms) }

@@ -377,7 +377,7 @@ void cell__sub_zygote_exited(struct cell__sub_env *env, int64_t status, int64_t 
 			  env->python, words);
 	else if (failure)
 		cell_fail(&err, CELL_E_PYTHON, (int)failure, "start interpreter %s", env->python);
-	else if (words[0])
+	else if (words[0] && !strstr(words, "-h' for more information")) /* so says one that does not know our flags */
 		cell_fail(&err, CELL_E_PYTHON, 0, "%s %s before it was ready: %s", env->python, how, words);
 	else
 		cell_fail(&err, CELL_E_PYTHON, 0, "%s %s before it was ready; is it a CPython 3.9 or later?", env->python,

@@ -123,7 +123,7 @@ static int build(struct cell__confinement *confinement, struct cell__spawn_hub *
 	return confinement->session ? 0 : -1;
 }
 
-static int check_machine(struct cell_error *err)
+int cell__confinement_check_machine(struct cell_error *err)
 {
 	const struct cell__machine *machine = cell__machine_here();
 	if (machine->level == CELL_LEVEL_FULL)
@@ -135,7 +135,7 @@ static int check_machine(struct cell_error *err)
 int cell__confinement_create(struct cell__spawn_hub *hub, const struct cell__confinement_options *options,
 			     struct cell__confinement **ret_confinement, struct cell_error *err)
 {
-	if (check_machine(err) < 0)
+	if (cell__confinement_check_machine(err) < 0)
 		return -1;
 	struct cell__confinement *confinement = start_making(options->policy, options->index_hosts, err);
 	if (!confinement)
@@ -153,8 +153,6 @@ int cell__confinement_create_like(const struct cell__policy *policy, struct cell
 				  struct cell__confinement **ret_confinement, struct cell_error *err)
 {
 	CELL_AUTO_BUF struct cell__buf bytes = CELL_BUF_INIT;
-	if (check_machine(err) < 0)
-		return -1;
 	struct cell__confinement *confinement = start_making(policy, index_hosts, err);
 	if (!confinement)
 		return -1;

@@ -74,6 +74,11 @@ bool cell__confinement_equal(const struct cell__confinement *a, const struct cel
 
 /* ---- for process.c ---- */
 
+/*
+ * CELL_E_UNAVAILABLE where programs cannot be confined.  Asked once more when one starts: a confinement that was made like a
+ * kernel's says also what such code can write to, for programs that run on the host.
+ */
+int cell__confinement_check_machine(struct cell_error *err);
 int cell__confinement_plan_fd(const struct cell__confinement *confinement);
 int cell__confinement_session_fd(const struct cell__confinement *confinement);
 /* The proxy behind a program's listening socket, which is taken over. */

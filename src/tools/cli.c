@@ -257,7 +257,7 @@ static void close_paths(int fds[CELL_PROCESS_FDS])
 		cell__close_fd(&fds[i]);
 }
 
-static int start_in(struct cli *cli, const char *cwd, char **env, const int *fds, size_t n_fds, struct cell__buf *why)
+static int start_in(struct cli *cli, const char *cwd, char **env, const int *fds, size_t n_fds, struct cell__buf *why, int *ret_code)
 {
 	struct cell__tool_run *run = cli->run;
 	struct cell__process_spec spec = {
@@ -277,6 +277,7 @@ static int start_in(struct cli *cli, const char *cwd, char **env, const int *fds
 	int rc = cell__process_start(run->tools->opts.hub, &spec, &cli->process, &err);
 	if (rc < 0)
 		cell__buf_add_str(why, err.msg);
+	*ret_code = err.code == CELL_E_UNAVAILABLE ? CELL_E_UNAVAILABLE : CELL_TOOL_E_FAILED;
 	return rc;
 }
 
@@ -301,10 +302,8 @@ static int start_process(struct cli *cli, struct cell__buf *why, int *ret_code)
 	*ret_code = CELL_TOOL_E_ARGS;
 	size_t n_fds = 0;
 	int rc = open_paths(cli, fds, &n_fds, why);
-	if (rc == 0) {
-		*ret_code = CELL_TOOL_E_FAILED;
-		rc = start_in(cli, cwd, env, fds, n_fds, why);
-	}
+	if (rc == 0)
+		rc = start_in(cli, cwd, env, fds, n_fds, why, ret_code);
 	close_paths(fds);
 	free_env(env);
 	return rc;

@@ -8,6 +8,7 @@ import base64
 import os
 import re
 import shutil
+import textwrap
 
 import pytest
 
@@ -65,6 +66,10 @@ class Target:
                 shutil.rmtree(path)
             else:
                 os.unlink(path)
+        if self.executor == "no-userns":
+            # Programs are confined by namespaces: without them a tool runs where its definition says so, or not at all.
+            files = {name: "host: true\ncwd: workspace\n" + textwrap.dedent(text) if name.startswith("tools/") else text
+                     for name, text in files.items()}
         spaces.write_files(self.base, files)
         if self.executor == "container":
             os.makedirs(os.path.join(self.base, "tools"), exist_ok=True)

@@ -388,7 +388,7 @@ def test_what_cannot_be(tmp_path):
     # Calls are made inside: what would look at them here must not be thought to.
     assert "would see none of them" in refused("invalid", *containers.FLAGS[2:], "--approve", "deny")
     done = support.workcell("run", "--image", "x", "-e", "1")
-    assert done.status == 0  # a flag of another executor, as with --kernel
+    assert done.status == support.EXIT["invalid"] and "--image is for --executor container" in done.err, done
     no_token_is_left()
 
 

@@ -35,12 +35,18 @@ def pending(driver):
 
 
 def answer(driver, **keys):
-    """The code's result, with what was answered meanwhile before it."""
+    """The code's result; that the answer was taken is told before or after it, by another thread."""
     driver.send(dict({"op": "answer"}, **keys))
-    while True:
+    result, taken = None, False
+    while result is None or not taken:
         got = driver.answer()
-        if "op" not in got:
-            return got
+        if "op" in got:
+            taken = True
+        elif "value" not in got:
+            return got  # the answer was refused
+        else:
+            result = got
+    return result
 
 
 def ask(driver, code="tools.s.ask(message='Who is it?')"):

@@ -6,6 +6,8 @@ import subprocess
 
 import pytest
 
+import shim
+import spaces
 import support
 
 NOBODY = 65534
@@ -476,3 +478,19 @@ def test_a_client_cannot_ask_for_the_host():
     answer = [json.loads(line) for line in done.stdout.splitlines() if json.loads(line).get("id") == 2]
     assert answer and ("error" in answer[0] or answer[0]["result"]["isError"]), (done.stdout, done.stderr)
     assert not os.path.exists(rig.mark)
+
+
+def test_without_namespaces_a_program_runs_only_where_its_definition_says_so(drive, tmp_path):
+    """A machine that forbids user namespaces: Landlock and seccomp hold the code, and would not hold a program."""
+    work = tmp_path / "work"
+    work.mkdir()
+    base = spaces.write_files(tmp_path / "base", {
+        "tools/plain.yaml": "name: plain\ncommand: touch\nschema: {positional: [{name: path, type: string}]}\nrecipes: {run: {}}\n",
+        "tools/told.yaml": "name: told\nhost: true\ncommand: echo\nschema: {positional: [{name: path, type: string}]}\nrecipes: {run: {}}\n"})
+    policy = spaces.write_files(tmp_path / "policy", {"p.yaml": "level: no-userns\n"})
+    driver = drive("--base", base, "--sandbox-policy", os.path.join(policy, "p.yaml"), executor="sandbox", cwd=str(work),
+                   preexec_fn=lambda: shim.take_away("userns", "EPERM"))
+    code = "try:\n    tools.plain(path=%r)\nexcept ToolError as e:\n    seen = e.code\nseen" % str(tmp_path / "made")
+    assert driver.value(code) == "executor_unavailable"
+    assert not os.path.exists(tmp_path / "made")
+    assert driver.value("tools.told(path='x')") == "x\n"
