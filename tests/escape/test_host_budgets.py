@@ -5,6 +5,7 @@ done meanwhile. No test looks at a clock.
 """
 import json
 import os
+import threading
 
 import pytest
 
@@ -84,11 +85,28 @@ def start(drive, tmp_path, base=None, *flags, executor="sandbox"):
     return driver
 
 
+FAR_TOO_MUCH = 2 << 30
+
+
 def grown(driver, code, deadline=120, timeout=None):
-    """The result of a cell, and by how much the host's peak memory grew."""
+    """The result of a cell, and by how much the host's peak memory grew. A host without bounds is ended: the machine has others."""
     before = support.peak_rss_bytes(driver.pid)
-    driver.start(code, timeout=timeout)
-    result = driver.answer(deadline)
+    over = threading.Event()
+
+    def watch():
+        while not over.wait(0.05):
+            if support.peak_rss_bytes(driver.pid) - before > FAR_TOO_MUCH:
+                driver.process.kill()
+                return
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        driver.start(code, timeout=timeout)
+        result = driver.answer(deadline)
+    finally:
+        over.set()
+        watcher.join()
     return result, support.peak_rss_bytes(driver.pid) - before
 
 
@@ -358,13 +376,13 @@ while True:
 def test_others_get_their_cells_during_a_flood(tmp_path, base, flood):
     """One session of a server floods it; another one runs its cells and saves its artifacts meanwhile."""
     (tmp_path / "workspace").mkdir()
-    server = serving.Server("--executor", "sandbox", "--base", base, python="/usr/bin/python3", cwd=str(tmp_path / "workspace"))
+    server = serving.Server("--executor", "sandbox", "--base", base, "--drain", "0", python="/usr/bin/python3", cwd=str(tmp_path / "workspace"))
     try:
         loud, quiet = server.session(), server.session()
         server.execute(PRELUDE, session=loud)
         begun = server.ask("POST", "/v1/sessions/%s/runs" % loud, {"code": FLOODS[flood], "timeout": 600})
         assert begun.status == 202, begun
-        for number in range(12):
+        for number in range(60):
             done = server.execute("artifacts.save('q%d', b'%d'); %d" % (number, number, number), session=quiet)
             assert done["value"] == number, done
     finally:

@@ -510,7 +510,7 @@ for folder, folders, files in os.walk(mine):
         except OSError:
             pass
 len(held) > 2""")
-    fresh = project.session("--install-timeout", "100")
+    fresh = project.session("--install-timeout", "40")
     slow(fresh, "deps.add('wc-other'); None")
     assert driver.run("open(wc_good.__file__, 'a')")["error"]["type"] in ("OSError", "PermissionError")
 
