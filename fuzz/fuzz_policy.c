@@ -54,7 +54,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	static const char *const names[] = { NULL, "a", "git", "grep" };
 	for (size_t i = 0; policy && i < sizeof kinds / sizeof *kinds; i++)
 		for (size_t k = 0; k < sizeof names / sizeof *names; k++)
-			check_verdict(policy, &(struct cell__subject){ kinds[i], names[k], names[(k + i) % 4], "cli", args });
+			check_verdict(policy, &(struct cell__subject){ .kind = kinds[i], .tool = names[k], .callable = names[(k + i) % 4],
+									     .adapter = "cli", .args = args });
 	cell_policy_destroy(policy);
 	cell__problems_finish(&problems);
 	json_decref(args);

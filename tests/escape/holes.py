@@ -7,6 +7,7 @@ import concurrent.futures
 import os
 import subprocess
 import sys
+import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -83,13 +84,20 @@ def attempts_that_notice(hole):
 
 
 def tests_that_notice(hole):
+    """Names of tests that fail."""
     path, chosen = TESTS[hole]
-    # One red test is enough.
-    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", chosen,
-                           os.path.join(ROOT, "tests", path)], env=dict(os.environ, WORKCELL_PLANTED_HOLE=hole),
-                          capture_output=True, text=True)
-    red = [line.split(" - ")[0] for line in done.stdout.splitlines() if line.startswith("FAILED")]
-    return red if done.returncode in (0, 1) else ["pytest ended with %d: %s" % (done.returncode, done.stdout[-500:])]
+    # What a program with a hole leaves behind goes with its folder.
+    folder = tempfile.mkdtemp(prefix="workcell-hole-")
+    try:
+        # One red test is enough.
+        done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", chosen,
+                               os.path.join(ROOT, "tests", path)],
+                              env=dict(os.environ, WORKCELL_PLANTED_HOLE=hole, TMPDIR=folder), capture_output=True, text=True)
+    finally:
+        subprocess.run(["rm", "-rf", folder], check=True)
+    if done.returncode not in (0, 1):
+        sys.exit("%s: pytest ended with %d: %s" % (hole, done.returncode, done.stdout[-500:]))
+    return [line.split(" - ")[0] for line in done.stdout.splitlines() if line.startswith("FAILED")]
 
 
 def main():
