@@ -30,6 +30,7 @@ struct handle {
 	int64_t id;
 	json_int_t key; /* what the code called it when it asked, and may close it by: it may not have got our answer; 0: nothing */
 	char session_id[33];
+	bool writes; /* known before there is a writer or reader, which the pool makes */
 	struct cell__artifact_writer *writer;
 	struct cell__artifact_reader *reader;
 	char type[CELL__STORE_DATA_TYPE_BYTES + 1];
@@ -411,6 +412,7 @@ static struct handle *create_handle(struct cell__storage *storage, struct cell__
 		return NULL;
 	}
 	handle->id = ++storage->next_handle;
+	handle->writes = call->operation->id == CELL__OP_ARTIFACTS_SAVE_BEGIN;
 	handle->key = json_integer_value(json_object_get(call->args, "key"));
 	strncpy(handle->session_id, call->session_id, sizeof handle->session_id - 1);
 	strcpy(handle->type, json_is_string(type) ? json_string_value(type) : "bytes");
@@ -433,7 +435,7 @@ static struct handle *find_handle(struct cell__storage *storage, struct cell__ca
 	json_int_t key = json_integer_value(json_object_get(call->args, "key"));
 	for (struct handle *h = storage->handles; h; h = h->next)
 		if ((id ? h->id == id : key && h->key == key) && strcmp(h->session_id, call->session_id) == 0 && !h->dropped &&
-		    (use == WRITES ? h->writer != NULL : h->reader != NULL))
+		    h->writes == (use == WRITES))
 			return h;
 	fail_unknown(id, err);
 	return NULL;
@@ -706,7 +708,8 @@ static void start_op(struct cell__storage *storage, struct cell__call *call, siz
 		handle = create_handle(storage, call, err);
 	else if (use != NONE)
 		handle = find_handle(storage, call, use, err);
-	if (handle && handle->n_waiting >= CELL_LIMIT_ARTIFACT_CALLS) {
+	/* What ends it is always taken: nothing comes behind it. */
+	if (handle && handle->n_waiting >= CELL_LIMIT_ARTIFACT_CALLS && methods[which].what != CLOSES) {
 		cell_fail(err, CELL_E_LIMIT, 0, "more than %u calls wait for one artifact", CELL_LIMIT_ARTIFACT_CALLS);
 		handle = NULL;
 	}
