@@ -30,6 +30,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	uint8_t *text = fuzz_copy(data, size);
 	bool accepted = cell__json_check((const char *)text, size);
+	MUST(cell__json_weigh((const char *)text, size) <= (size + 1) * 512);
 	check_walk((const char *)text, size);
 	json_error_t problem;
 	json_t *json = json_loadb((const char *)text, size, JSON_DECODE_ANY | JSON_ALLOW_NUL, &problem);
