@@ -311,7 +311,8 @@ def run_stages(wanted, tmp):
                 build_ahead()
             stage()
             if private:
-                check_tmp(before, name, failed + flaky == bad)
+                # Programs with a planted hole fail their tests on purpose, and may leave what those would have removed.
+                check_tmp(before, name, failed + flaky == bad and stage is not stage_holes)
             say("%s: %.0f s" % (name, time.time() - begin))
     say("in all %.0f s" % (time.time() - start))
     for note in notes_not_run:
