@@ -46,6 +46,7 @@ struct cell__call {
 	size_t raw_size;
 	struct cell__bulk *bulk; /* where args may place data; NULL: nowhere.  A handler that works elsewhere takes a reference */
 	const char *session_id;
+	const void *origin;    /* the kernel that asks, by any pointer of its own: a session may have an old and a new one; or NULL */
 	const struct cell__operation *operation; /* the row of the method (calls/table.h); set when it is submitted */
 	const struct cell__principal *principal; /* who asks (calls/principal.h); lives as long as the call */
 	void *client; /* the asker's own, for events about the call (cell_session_call()) */

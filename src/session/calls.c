@@ -208,7 +208,7 @@ static struct cell__kernel_call *begin(struct cell__calls *calls, const struct c
 	const struct cell__executor *executor = calls->kernel->executor;
 	*call = (struct cell__kernel_call){
 		.base = { .raw = copy, .raw_size = asked->raw_size, .bulk = executor->bulk ? executor->bulk(calls->kernel) : NULL,
-			  .session_id = calls->session_id, .principal = calls->principal, .answer = answer_call, .answer_text = answer_call_text,
+			  .session_id = calls->session_id, .origin = calls, .principal = calls->principal, .answer = answer_call, .answer_text = answer_call_text,
 			  .fail = fail_call, .progress = progress_call },
 		.calls = calls,
 		.id = asked->id,

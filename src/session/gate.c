@@ -589,7 +589,7 @@ static struct cell__passage *let_in(struct cell__gate *gate, struct cell__call *
 	passage->principal = *call->principal;
 	passage->inner = (struct cell__call){
 		.method = call->method, .args = json_incref(call->args), .raw = call->raw, .raw_size = call->raw_size,
-		.session_id = call->session_id, .operation = call->operation,
+		.session_id = call->session_id, .origin = call->origin, .operation = call->operation,
 		.principal = &passage->principal, .client = call->client, .answer = handle_answer, .fail = handle_fail,
 		.progress = call->progress ? handle_progress : NULL, .again = handle_again,
 	};

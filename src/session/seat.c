@@ -157,14 +157,19 @@ int cell__seat_open(struct cell_session *session, struct cell_error *err)
 }
 
 /* Nobody waits for answers any more, and what was open of artifacts is dropped. */
-static void end_calls(struct cell__seat *seat)
+static void end_own_calls(struct cell__seat *seat)
 {
 	struct cell_session *session = seat->session;
 	cell__calls_cancel(&seat->calls);
 	cell__gate_drop(&seat->gate);
-	cell__gate_drop_waiting(&session->clients);
 	if (session->options.space)
-		cell__space_session_ended(session->options.space, session->id);
+		cell__space_session_ended(session->options.space, session->id, &seat->calls);
+}
+
+static void end_calls(struct cell__seat *seat)
+{
+	end_own_calls(seat);
+	cell__gate_drop_waiting(&seat->session->clients);
 }
 
 void cell__seat_leave(struct cell_session *session, int64_t grace_ms)
@@ -356,8 +361,7 @@ static void handle_exited(void *owner, const struct cell__exit *how)
 		session->seat = NULL;
 		uv_timer_stop(&session->wall);
 	} else {
-		cell__calls_cancel(&seat->calls); /* those of its exit handlers */
-		cell__gate_drop(&seat->gate);
+		end_own_calls(seat); /* of its exit handlers, and what it asked for before it heard that it ends */
 		session->leaving--;
 	}
 	if (how->error.code == CELL_E_SPAWNER)

@@ -165,10 +165,10 @@ const char *cell__space_artifacts_path(const struct cell_space *space)
 	return space->store ? cell__store_artifacts_path(space->store) : "";
 }
 
-void cell__space_session_ended(struct cell_space *space, const char *session_id)
+void cell__space_session_ended(struct cell_space *space, const char *session_id, const void *origin)
 {
 	if (space->storage)
-		cell__storage_session_ended(space->storage, session_id);
+		cell__storage_session_ended(space->storage, session_id, origin);
 }
 
 void cell__space_ref(struct cell_space *space)

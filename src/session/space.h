@@ -35,8 +35,8 @@ bool cell__space_fits_function(struct cell_space *space, const char *cwd, const 
 void cell__space_call_function(struct cell_space *space, const struct cell__host_ask *ask, struct cell__call *call);
 /* Where its artifacts are, in words and without secrets; "": it has no storage. */
 const char *cell__space_artifacts_path(const struct cell_space *space);
-/* Drops the artifacts that a session had open. */
-void cell__space_session_ended(struct cell_space *space, const char *session_id);
+/* Drops the artifacts that a kernel of a session had open. */
+void cell__space_session_ended(struct cell_space *space, const char *session_id, const void *origin);
 /* Is there one session only? */
 bool cell__space_is_alone(const struct cell_space *space);
 /* Ends its MCP servers; done(arg) from a later turn of the loop. */

@@ -30,6 +30,7 @@ struct handle {
 	int64_t id;
 	json_int_t key; /* what the code called it when it asked, and may close it by: it may not have got our answer; 0: nothing */
 	char session_id[33];
+	const void *origin; /* whose it is in that session */
 	bool writes; /* known before there is a writer or reader, which the pool makes */
 	struct cell__artifact_writer *writer;
 	struct cell__artifact_reader *reader;
@@ -412,6 +413,7 @@ static struct handle *create_handle(struct cell__storage *storage, struct cell__
 		return NULL;
 	}
 	handle->id = ++storage->next_handle;
+	handle->origin = call->origin;
 	handle->writes = call->operation->id == CELL__OP_ARTIFACTS_SAVE_BEGIN;
 	handle->key = json_integer_value(json_object_get(call->args, "key"));
 	strncpy(handle->session_id, call->session_id, sizeof handle->session_id - 1);
@@ -731,11 +733,11 @@ void cell__storage_handle(struct cell__storage *storage, struct cell__call *call
 	start_op(storage, call, call->operation->id, &err);
 }
 
-void cell__storage_session_ended(struct cell__storage *storage, const char *session_id)
+void cell__storage_session_ended(struct cell__storage *storage, const char *session_id, const void *origin)
 {
 	for (struct handle *h = storage->handles, *next; h; h = next) {
 		next = h->next;
-		if (strcmp(h->session_id, session_id) != 0)
+		if (h->origin != origin || strcmp(h->session_id, session_id) != 0)
 			continue;
 		h->dropped = true;
 		if (!h->busy)
