@@ -58,6 +58,7 @@ struct builder {
 	uint32_t n_steps;
 	bool failed;
 	uint64_t rights; /* Landlock's that this machine has */
+	bool own_root;   /* paths are those of the sandbox's new root */
 	bool mapped;     /* the caller's files are shown as the sandbox's own */
 	char **hidden;   /* names that are not shown, in folders that are real; NULL-terminated */
 };
@@ -451,8 +452,11 @@ static uint64_t rights_of_abi(int abi)
 	return abi >= 5 ? (1ull << 16) - 1 : abi >= 3 ? (1ull << 15) - 1 : abi >= 2 ? (1ull << 14) - 1 : (1ull << 13) - 1;
 }
 
+/* The new root's /var/tmp is a link to /tmp, and a session's rules follow no links. */
 static void allow(struct builder *b, enum cell_plan_stage stage, const char *path, uint64_t rights)
 {
+	if (b->own_root && is_under(path, "/var/tmp"))
+		path += strlen("/var");
 	if (b->rights)
 		step(b, stage, CELL_OP_ALLOW, 0, rights & b->rights, 0, path, "");
 }
@@ -704,6 +708,7 @@ int cell__plan_build_session(const struct cell__machine *machine, const struct c
 	begin(b, out);
 	b->rights = machine->landlock_abi > 0 ? rights_of_abi(machine->landlock_abi) : 0;
 	b->mapped = session->mapped;
+	b->own_root = machine->level == CELL_LEVEL_FULL;
 	if (check_places(session, err) < 0)
 		return -1;
 	list_hidden(b, session->policy);

@@ -80,6 +80,13 @@ def test_a_link_as_workspace(tmp_path):
     assert results[0]["error"] is None and (tmp_path / "real" / "f").exists()
 
 
+def test_a_workspace_below_var_tmp():
+    """/var/tmp is a link in the sandbox: the workspace is still found and writable, under both names."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        results, _ = cells(folder, "import os\nopen('made', 'w').write('x')\nos.listdir(%r)" % folder)
+        assert results[0]["error"] is None and results[0]["value"] == ["made"] == os.listdir(folder)
+
+
 def test_other_executors_have_no_policy(tmp_path):
     done = run("run", "--sandbox-policy", "untrusted", "-e", "1", cwd=tmp_path)
     assert done.returncode == support.EXIT["invalid"] and "sandbox" in done.stderr
