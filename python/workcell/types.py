@@ -8,6 +8,8 @@ import decimal
 import html
 import io
 import json
+import os
+import stat
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,8 +32,27 @@ class ErrorInfo(NamedTuple):
     limit_used: int
 
 
+#: More than a kernel can send as one picture: a larger file is not what the session wrote.
+_IMAGE_BYTES = 64 << 20
+
+
+def _read_image(path: Path) -> bytes:
+    """The file that a session wrote. It may lie in the workspace, where the code can put a link, a FIFO or another file in its place."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError("%s is not the picture that was written: it is not a regular file" % path)
+        data = file.read(_IMAGE_BYTES + 1)
+    if len(data) > _IMAGE_BYTES:
+        raise OSError("%s is not the picture that was written: it has more than %d bytes" % (path, _IMAGE_BYTES))
+    return data
+
+
 class Image:
-    """A picture that a cell showed: bytes, and a file where the session writes them."""
+    """A picture that a cell showed: bytes, and a file where the session writes them.
+
+    ``data`` reads the file at its first use; OSError where it is gone, or where something else was put in its place.
+    """
 
     def __init__(self, data: Optional[bytes] = None, path: Optional[Path] = None, mime: str = "image/png") -> None:
         self._data = data
@@ -42,7 +63,7 @@ class Image:
     def data(self) -> bytes:
         if self._data is None:
             assert self.path is not None
-            self._data = self.path.read_bytes()
+            self._data = _read_image(self.path)
         return self._data
 
     def pil(self) -> Any:
@@ -74,15 +95,37 @@ _CALLS: Dict[str, Any] = {
 _NAMES: Dict[str, Any] = {"nan": float("nan"), "inf": float("inf"), "datetime.timezone.utc": datetime.timezone.utc}
 
 
+#: As long as a kernel's own values get; a longer text would become gigabytes of nodes.
+_LITERAL_BYTES = 8 << 20
+_FEW_KEYS = 1000
+
+
+def _check_keys(keys: List[Any]) -> List[Any]:
+    """The keys of a set or dict. Numbers whose hashes are equal are easily made, and a table of them takes quadratic time."""
+    if len(keys) > _FEW_KEYS and len(set(map(hash, keys))) < len(keys) // 2:
+        raise ValueError("too many keys have the same hash")
+    return keys
+
+
+def _call_node(node: ast.Call) -> Any:
+    make = _CALLS[ast.unparse(node.func)]
+    parts = [_read_node(each) for each in node.args]
+    if make in (set, frozenset):
+        parts = [_check_keys(list(each)) for each in parts]
+    return make(*parts, **{str(each.arg): _read_node(each.value) for each in node.keywords})
+
+
 def _read_node(node: ast.AST) -> Any:
+    if isinstance(node, ast.Constant):
+        return node.value
     if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
-        parts = map(_read_node, node.elts)
-        return list(parts) if isinstance(node, ast.List) else tuple(parts) if isinstance(node, ast.Tuple) else set(parts)
+        parts = [_read_node(each) for each in node.elts]
+        return parts if isinstance(node, ast.List) else tuple(parts) if isinstance(node, ast.Tuple) else set(_check_keys(parts))
     if isinstance(node, ast.Dict) and None not in node.keys:
-        return {_read_node(key): _read_node(value) for key, value in zip(node.keys, node.values) if key is not None}
+        keys = _check_keys([_read_node(key) for key in node.keys if key is not None])
+        return dict(zip(keys, map(_read_node, node.values)))
     if isinstance(node, ast.Call):
-        make = _CALLS[ast.unparse(node.func)]
-        return make(*map(_read_node, node.args), **{str(each.arg): _read_node(each.value) for each in node.keywords})
+        return _call_node(node)
     if isinstance(node, (ast.Name, ast.Attribute)):
         return _NAMES[ast.unparse(node)]
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Name):
@@ -92,23 +135,26 @@ def _read_node(node: ast.AST) -> Any:
 
 def read_literal(text: str) -> Any:
     """The value of a text such as repr() gives for data; ValueError where it is something else."""
+    if len(text) > _LITERAL_BYTES:
+        raise ValueError("a value's text has at most %d characters" % _LITERAL_BYTES)
     try:
-        try:
-            return ast.literal_eval(text)
-        except ValueError:
-            return _read_node(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, TypeError, KeyError, ArithmeticError, OverflowError, MemoryError, RecursionError) as error:
+        return _read_node(ast.parse(text.strip(), mode="eval").body)
+    except ValueError:
+        raise
+    except Exception as error:  # whatever the constructors above raise for arguments that no kernel of ours writes
         raise ValueError(str(error)) from None
 
 
 def read_portable(mime: str, data: bytes) -> Any:
-    """The value that a kernel wrote in one of its portable forms; ValueError or ImportError where that cannot be."""
+    """The value that a kernel wrote in one of its portable forms. Raises anything where it is not such a form."""
     kind = mime[len(PORTABLE):]
     if kind == "literal":
         return read_literal(data.decode("utf-8"))
     if kind == "npy":
         import numpy
 
+        if not data.startswith(b"\x93NUMPY"):  # load() takes archives and pickles too
+            raise ValueError("not an array")
         return numpy.load(io.BytesIO(data), allow_pickle=False)
     from .artifacts.tables import table_from_bytes
 
@@ -117,6 +163,13 @@ def read_portable(mime: str, data: bytes) -> Any:
 
 #: The beginning of the MIME types of portable values.
 PORTABLE = "application/vnd.workcell.value."
+
+#: Executors whose code may do what the host may: its HTML is as good as the host's own.
+_UNCONFINED = ("subprocess", "inprocess", "jupyter")
+#: Else it must neither run scripts in the notebook's page, which can run code in the notebook's kernel, nor fetch anything.
+_FRAME = ('<iframe sandbox srcdoc="%s" style="width: 100%%; height: 24em; border: 0; resize: vertical; overflow: auto"></iframe>')
+_FRAME_POLICY = ("<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; img-src data:; font-src data:; "
+                 "style-src 'unsafe-inline'\">")
 
 
 class ExecutionResult:
@@ -173,17 +226,16 @@ class ExecutionResult:
         native = self._native
         assert native is not None
         text = native.value_json
-        if text is not None:
-            return json.loads(text)
         shown = native.repr
-        if shown is None:
-            return None
-        for mime, data in native.mime:
-            if mime.startswith(PORTABLE):
-                try:
+        # What a kernel sends is the code's choice: a number of too many digits, an array that is none, a table that no pandas reads.
+        try:
+            if text is not None:
+                return json.loads(text)
+            for mime, data in native.mime if shown is not None else ():
+                if mime.startswith(PORTABLE):
                     return read_portable(mime, data)
-                except (ValueError, ImportError):
-                    break
+        except Exception:
+            pass
         return shown
 
     @property
@@ -323,6 +375,12 @@ class ExecutionResult:
             parts.append(self.repr)
         return "\n".join(parts)
 
+    def _framed(self, text: str) -> str:
+        """HTML of the code, in a frame of its own where the code is not trusted."""
+        if self.isolation.get("executor") in _UNCONFINED:
+            return text
+        return _FRAME % html.escape(_FRAME_POLICY + text)
+
     def _html(self) -> str:
         import base64
 
@@ -330,13 +388,16 @@ class ExecutionResult:
         if self.text:
             parts.append("<pre>%s</pre>" % html.escape(self.text))
         for image in self.images:
-            parts.append('<img src="data:%s;base64,%s">' % (image.mime, base64.b64encode(image.data).decode("ascii")))
+            try:
+                parts.append('<img src="data:%s;base64,%s">' % (image.mime, base64.b64encode(image.data).decode("ascii")))
+            except OSError as error:
+                parts.append("<pre>%s</pre>" % html.escape(str(error)))
         if self.error is not None:
             parts.append('<pre style="color: #b00">%s</pre>' % html.escape(self.error))
         elif self.repr is not None:
             mime = self.mime
             if "text/html" in mime:
-                parts.append(mime["text/html"].decode("utf-8", "replace"))
+                parts.append(self._framed(mime["text/html"].decode("utf-8", "replace")))
             elif not {"image/png", "image/jpeg"} & set(mime):
                 parts.append("<pre>%s</pre>" % html.escape(self.repr))
         return "\n".join(parts)
