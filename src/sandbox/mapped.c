@@ -164,6 +164,8 @@ bool cell__mapped_possible(void)
 
 struct mount_point {
 	char *path;
+	char *device; /* "8:1" */
+	char *root;   /* what of the device is seen at the path */
 	unsigned long id;
 	bool covered; /* by one mounted at the same place later */
 	bool tried, possible;
@@ -187,8 +189,11 @@ struct cell__mounts *cell__mounts_create(void)
 
 static void forget(struct cell__mounts *mounts)
 {
-	for (size_t i = 0; i < mounts->count; i++)
+	for (size_t i = 0; i < mounts->count; i++) {
 		free(mounts->list[i].path);
+		free(mounts->list[i].device);
+		free(mounts->list[i].root);
+	}
 	free(mounts->list);
 	mounts->list = NULL;
 	mounts->count = 0;
@@ -226,18 +231,18 @@ static int add_line(struct cell__mounts *mounts, char *line)
 		fields[n++] = word;
 	if (n < 5)
 		return 0;
+	unescape(fields[3]);
 	unescape(fields[4]);
 	struct mount_point *more = cell__realloc(mounts->list, (mounts->count + 1) * sizeof *more);
 	if (!more)
 		return -1;
 	mounts->list = more;
-	more[mounts->count] = (struct mount_point){ .path = cell__strdup(fields[4]), .id = strtoul(fields[0], NULL, 10) };
-	if (!more[mounts->count].path)
-		return -1;
-	for (size_t i = 0; i < mounts->count; i++)
+	struct mount_point *point = &more[mounts->count++];
+	*point = (struct mount_point){ .path = cell__strdup(fields[4]), .device = cell__strdup(fields[2]),
+				       .root = cell__strdup(fields[3]), .id = strtoul(fields[0], NULL, 10) };
+	for (size_t i = 0; i + 1 < mounts->count; i++)
 		more[i].covered |= strcmp(more[i].path, fields[4]) == 0;
-	mounts->count++;
-	return 0;
+	return point->path && point->device && point->root ? 0 : -1;
 }
 
 static int read_mounts(struct cell__mounts *mounts)
@@ -261,6 +266,13 @@ static int read_mounts(struct cell__mounts *mounts)
 	return 0;
 }
 
+/* As they are now. */
+static int refresh(struct cell__mounts *mounts)
+{
+	struct pollfd changed = { .fd = mounts->fd, .events = POLLPRI };
+	return !mounts->read || poll(&changed, 1, 0) != 0 ? read_mounts(mounts) : 0;
+}
+
 static bool is_under(const char *path, const char *folder)
 {
 	size_t n = strlen(folder);
@@ -278,8 +290,8 @@ static bool can_be_mapped(struct mount_point *point)
 	return point->possible;
 }
 
-/* Marks what a path needs: the mount it lies on, and every mount below it. */
-static bool choose(struct cell__mounts *mounts, const char *path, bool *chosen, char *ret_why)
+/* The mount that a path lies on; mounts->count: there is none. */
+static size_t find_mount(const struct cell__mounts *mounts, const char *path)
 {
 	size_t on = mounts->count;
 	for (size_t i = 0; i < mounts->count; i++) {
@@ -287,6 +299,13 @@ static bool choose(struct cell__mounts *mounts, const char *path, bool *chosen, 
 		if (!point->covered && is_under(path, point->path) && (on == mounts->count || strlen(point->path) > strlen(mounts->list[on].path)))
 			on = i;
 	}
+	return on;
+}
+
+/* Marks what a path needs: the mount it lies on, and every mount below it. */
+static bool choose(struct cell__mounts *mounts, const char *path, bool *chosen, char *ret_why)
+{
+	size_t on = find_mount(mounts, path);
 	for (size_t i = 0; i < mounts->count; i++) {
 		struct mount_point *point = &mounts->list[i];
 		if (point->covered || (i != on && !is_under(point->path, path)))
@@ -309,10 +328,9 @@ static int compare_names(const void *a, const void *b)
 
 const char *const *cell__mounts_of(struct cell__mounts *mounts, const char *const *paths, char ret_why[static 160])
 {
-	struct pollfd changed = { .fd = mounts->fd, .events = POLLPRI };
 	size_t n = 0;
 	snprintf(ret_why, 160, "/proc/self/mountinfo");
-	if ((!mounts->read || poll(&changed, 1, 0) != 0) && read_mounts(mounts) < 0)
+	if (refresh(mounts) < 0)
 		return NULL;
 	bool *chosen = cell__alloc(mounts->count + 1, sizeof *chosen);
 	bool ok = chosen != NULL;
@@ -333,4 +351,66 @@ const char *const *cell__mounts_of(struct cell__mounts *mounts, const char *cons
 	qsort(mounts->chosen, n, sizeof *mounts->chosen, compare_names);
 	free(chosen);
 	return ok ? mounts->chosen : NULL;
+}
+
+/* ---- other names ---- */
+
+/* What follows the folder in a path that is under it: "" or "/rest". */
+static const char *below(const char *path, const char *folder)
+{
+	return strcmp(folder, "/") == 0 ? strcmp(path, "/") == 0 ? "" : path : path + strlen(folder);
+}
+
+struct naming {
+	const struct cell__mounts *mounts;
+	const char *path; /* known already, and all below it */
+	int (*each)(void *arg, const char *name);
+	void *arg;
+};
+
+/* Where mounts show the folder `root` of a device, or a part of it. */
+static int name_root(const struct naming *naming, const char *device, const char *root)
+{
+	for (size_t i = 0; i < naming->mounts->count; i++) {
+		const struct mount_point *point = &naming->mounts->list[i];
+		CELL_AUTO_BUF struct cell__buf name = CELL_BUF_INIT;
+		bool holds = is_under(root, point->root);
+		if (point->covered || strcmp(point->device, device) != 0 || (!holds && !is_under(point->root, root)))
+			continue;
+		const char *rest = holds ? below(root, point->root) : "";
+		if (cell__buf_printf(&name, "%s%s", strcmp(point->path, "/") == 0 && *rest ? "" : point->path, rest) < 0) {
+			errno = ENOMEM;
+			return -1;
+		}
+		int rc = is_under(name.data, naming->path) ? 0 : naming->each(naming->arg, name.data);
+		if (rc < 0)
+			return rc;
+	}
+	return 0;
+}
+
+int cell__mounts_names(struct cell__mounts *mounts, const char *path, int (*each)(void *arg, const char *name), void *arg)
+{
+	const struct naming naming = { mounts, path, each, arg };
+	CELL_AUTO_BUF struct cell__buf root = CELL_BUF_INIT;
+	if (refresh(mounts) < 0)
+		return -1;
+	size_t on = find_mount(mounts, path);
+	if (on == mounts->count) {
+		errno = ENOENT;
+		return -1;
+	}
+	const struct mount_point *point = &mounts->list[on];
+	const char *rest = below(path, point->path);
+	if (cell__buf_printf(&root, "%s%s", strcmp(point->root, "/") == 0 && *rest ? "" : point->root, rest) < 0) {
+		errno = ENOMEM;
+		return -1;
+	}
+	int rc = name_root(&naming, point->device, root.data);
+	for (size_t i = 0; rc >= 0 && i < mounts->count; i++) {
+		point = &mounts->list[i];
+		if (i != on && !point->covered && is_under(point->path, path))
+			rc = name_root(&naming, point->device, point->root);
+	}
+	return rc;
 }

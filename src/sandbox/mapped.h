@@ -34,5 +34,10 @@ void cell__mounts_destroy(struct cell__mounts *mounts);
  * them cannot be idmapped, and ret_why has its path; or there is no memory.
  */
 const char *const *cell__mounts_of(struct cell__mounts *mounts, const char *const *paths, char ret_why[static 160]);
+/*
+ * Tells every other name of what is seen at a real path and below it: a bind mount shows the same files elsewhere, whole or in part.
+ * 0, what `each` returned if that was negative, or -1 with errno.
+ */
+int cell__mounts_names(struct cell__mounts *mounts, const char *path, int (*each)(void *arg, const char *name), void *arg);
 
 #endif

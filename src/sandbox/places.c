@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "core/hole.h"
+#include "sandbox/mapped.h"
 
 #define LINKS_MAX 40 /* as the kernel's own limit */
 #define HOMES_MAX 1024
@@ -333,6 +334,42 @@ int cell__writable_init(struct cell__writable_list *list, const struct cell__pol
 	return 0;
 }
 
+struct more_names {
+	struct cell__writable_list *list;
+	size_t of; /* the item that is named */
+	struct cell_error *err;
+};
+
+static int add_name(void *arg, const char *path)
+{
+	struct more_names *more = arg;
+	const struct cell__writable *item = &more->list->items[more->of];
+	const char *why = refusal(path);
+	struct cell__buf name = CELL_BUF_INIT;
+	if (why)
+		return cell_fail(more->err, CELL_E_INVALID, 0, "%s %.70s is also mounted at %.70s: %s", item->name, item->path, path, why);
+	(void)cell__buf_printf(&name, "%s, also mounted at", item->name);
+	return add_writable(more->list, path, cell__buf_take(&name), more->err);
+}
+
+/* A bind mount shows the same files under another name, by which something may be trusted. */
+static int add_names(struct cell__writable_list *list, struct cell__mounts *mounts, struct cell_error *err)
+{
+	struct cell_error said = { 0 };
+	struct more_names more = { .list = list, .err = &said };
+	size_t count = list->count;
+	for (; more.of < count && !is_hole("mounts"); more.of++) {
+		if (mounts && cell__mounts_names(mounts, list->items[more.of].path, add_name, &more) == 0)
+			continue;
+		if (!said.code)
+			return cell_fail(err, CELL_E_SANDBOX, errno, "find where %.120s is mounted", list->items[more.of].path);
+		if (err)
+			*err = said;
+		return -1;
+	}
+	return 0;
+}
+
 void cell__writable_finish(struct cell__writable_list *list)
 {
 	for (size_t i = 0; i < list->count; i++) {
@@ -389,9 +426,13 @@ static int check_place(const struct cell__place *place, const struct cell__writa
 	return 0;
 }
 
-int cell__places_check(const struct cell__place_list *trusted, const struct cell__writable_list *writable,
-		       struct cell_error *err)
+int cell__places_check(const struct cell__place_list *trusted, struct cell__writable_list *writable, struct cell_error *err)
 {
+	struct cell__mounts *mounts = cell__mounts_create();
+	int rc = add_names(writable, mounts, err);
+	cell__mounts_destroy(mounts);
+	if (rc < 0)
+		return -1;
 	for (size_t i = 0; i < trusted->count; i++)
 		if (check_place(&trusted->items[i], writable, err) < 0)
 			return -1;
@@ -410,6 +451,7 @@ struct trusted {
 struct cell__places {
 	struct trusted *trusted;
 	struct cell__writable_list *writable;
+	struct cell__mounts *mounts; /* made when the first session wants to write */
 };
 
 struct cell__places *cell__places_create(void)
@@ -425,6 +467,8 @@ void cell__places_destroy(struct cell__places *places)
 		free(places->trusted);
 		places->trusted = next;
 	}
+	if (places)
+		cell__mounts_destroy(places->mounts);
 	free(places);
 }
 
@@ -506,6 +550,10 @@ void cell__places_untrust(struct cell__places *places, const struct cell__place_
 
 int cell__places_write(struct cell__places *places, struct cell__writable_list *list, struct cell_error *err)
 {
+	if (!places->mounts)
+		places->mounts = cell__mounts_create();
+	if (add_names(list, places->mounts, err) < 0)
+		return -1;
 	for (const struct trusted *at = places->trusted; at; at = at->next)
 		if (check_place(&at->place, list, err) < 0)
 			return -1;

@@ -58,9 +58,8 @@ int cell__writable_init(struct cell__writable_list *list, const struct cell__pol
 			struct cell_error *err);
 void cell__writable_finish(struct cell__writable_list *list);
 
-/* Refuses what of `trusted` confined code could change. */
-int cell__places_check(const struct cell__place_list *trusted, const struct cell__writable_list *writable,
-		       struct cell_error *err);
+/* Refuses what of `trusted` confined code could change.  Adds the other names that mounts give to what is writable. */
+int cell__places_check(const struct cell__place_list *trusted, struct cell__writable_list *writable, struct cell_error *err);
 
 /* ---- all of an engine ---- */
 
@@ -71,7 +70,7 @@ void cell__places_destroy(struct cell__places *places);
 /* Trusts these until cell__places_untrust() of the same; counted.  Refuses what an open session can write to. */
 int cell__places_trust(struct cell__places *places, const struct cell__place_list *list, struct cell_error *err);
 void cell__places_untrust(struct cell__places *places, const struct cell__place_list *list);
-/* A session that writes there is opened; the list is linked in until cell__places_unwrite(). */
+/* A session that writes there is opened; the list gets other names, as above, and is linked in until cell__places_unwrite(). */
 int cell__places_write(struct cell__places *places, struct cell__writable_list *list, struct cell_error *err);
 /* What open sessions write to, all of them; NULL: nothing. */
 const struct cell__writable_list *cell__places_writable(const struct cell__places *places);

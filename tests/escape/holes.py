@@ -27,6 +27,8 @@ TESTS = {
     "markup": (ASKING, "mcp_markup"),
     "cut-notice": (ASKING, "cut_in_the_middle or mcp_long"),
     "policy-url": (ASKING, "only_looks_like"),
+    "policy-query": ("escape/test_host_more.py", "query"),
+    "mounts": ("escape/test_host_more.py", "mounted"),
     "zygote-owner": (ASKING, "share_neither"),
     "tree": ("escape/test_host_removal.py", "goes_with_it"),
     "deps-trust": ("escape/test_host_deps.py", "recorded_apart"),
