@@ -17,6 +17,7 @@
 
 struct cell__url_glob {
 	struct cell__glob *scheme, *host, *port, *path; /* port NULL: the scheme's own; path NULL: none, or "/" */
+	struct cell__glob *before_query; /* of the path, for the path alone; NULL where path is */
 	bool odd; /* nothing matches it for certain */
 };
 
@@ -24,6 +25,7 @@ struct url {
 	const char *scheme, *host, *port; /* port NULL: not given */
 	size_t scheme_size, host_size, port_size;
 	struct cell__buf path; /* begins with a slash; the query is part of it */
+	size_t before_query;   /* bytes of the path alone */
 };
 
 static bool is_alpha(char c)
@@ -66,7 +68,19 @@ void cell__url_glob_destroy(struct cell__url_glob *url)
 	cell__glob_destroy(url->host);
 	cell__glob_destroy(url->port);
 	cell__glob_destroy(url->path);
+	cell__glob_destroy(url->before_query);
 	free(url);
+}
+
+/*
+ * No wildcard may reach into the query for what follows it: with / ** /info the path of /delete?x=/info is another.  So the path
+ * alone has to match as well, by the pattern up to its own "?" if it has one.
+ */
+static void take_path(struct cell__url_glob *url, const char *text)
+{
+	size_t size = strcspn(text, "?");
+	url->path = part(url, text, strlen(text), false);
+	url->before_query = part(url, text, size > 0 && text[size] && text[size - 1] == '\\' ? size - 1 : size, false);
 }
 
 int cell__url_glob_create(const char *pattern, struct cell__url_glob **ret_url)
@@ -88,9 +102,9 @@ int cell__url_glob_create(const char *pattern, struct cell__url_glob **ret_url)
 	url->scheme = part(url, pattern, (size_t)(slash - 1 - pattern), true);
 	url->host = part(url, host, host_size, true);
 	if (host[size])
-		url->path = part(url, host + size, strlen(host + size), false);
+		take_path(url, host + size);
 	else if (size >= 2 && memcmp(host + size - 2, "**", 2) == 0)
-		url->path = part(url, "**", 2, false);
+		take_path(url, "**");
 	url->odd |= memchr(host, '@', size) != NULL || memchr(host, '\\', size) != NULL;
 	*ret_url = url;
 	return 0;
@@ -161,7 +175,11 @@ static int take_url(const char *text, size_t size, struct url *url)
 		return 0;
 	if ((n == left || at[n] != '/') && cell__buf_add_str(&url->path, "/") < 0)
 		return 0;
-	return cell__buf_add(&url->path, at + n, left - n) < 0 ? 0 : 1;
+	if (cell__buf_add(&url->path, at + n, left - n) < 0)
+		return 0;
+	const char *query = memchr(url->path.data, '?', url->path.size);
+	url->before_query = query ? (size_t)(query - url->path.data) : url->path.size;
+	return 1;
 }
 
 /* ---- comparing ---- */
@@ -194,6 +212,15 @@ static bool port_matches(const struct cell__url_glob *glob, const struct url *ur
 	return url->port && matches(glob->port, url->port, url->port_size, steps);
 }
 
+static bool path_matches(const struct cell__url_glob *glob, const struct url *url, uint64_t *steps)
+{
+	if (!glob->path)
+		return url->path.size == 1;
+	return cell__glob_match(glob->path, CELL__GLOB_PATH, url->path.data, url->path.size, steps) &&
+	       (url->before_query == url->path.size || is_hole("policy-query") ||
+		cell__glob_match(glob->before_query, CELL__GLOB_PATH, url->path.data, url->before_query, steps));
+}
+
 enum cell__url_verdict cell__url_match(const struct cell__url_glob *glob, const char *text, size_t size, uint64_t *steps)
 {
 	struct url url = { .path = CELL_BUF_INIT };
@@ -205,9 +232,7 @@ enum cell__url_verdict cell__url_match(const struct cell__url_glob *glob, const 
 		verdict = kind < 0 ? CELL__URL_NONE : CELL__URL_ODD;
 	else if (!glob->odd && matches(glob->scheme, url.scheme, url.scheme_size, steps) &&
 		 matches(glob->host, url.host, url.host_size, steps)) {
-		bool path = glob->path ? cell__glob_match(glob->path, CELL__GLOB_PATH, url.path.data, url.path.size, steps)
-				       : url.path.size == 1;
-		verdict = !path ? CELL__URL_DIFFERS : port_matches(glob, &url, steps) ? CELL__URL_MATCHES : CELL__URL_PORT;
+		verdict = !path_matches(glob, &url, steps) ? CELL__URL_DIFFERS : port_matches(glob, &url, steps) ? CELL__URL_MATCHES : CELL__URL_PORT;
 	}
 	cell__buf_finish(&url.path);
 	return verdict;

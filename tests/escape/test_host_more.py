@@ -1,0 +1,103 @@
+"""More attacks on the host side: other ways to the ends of test_host_places.py, test_host_asking.py and their kin."""
+import json
+import os
+import subprocess
+
+import pytest
+
+import support
+
+PYTHON = "/usr/bin/python3"
+root_only = pytest.mark.skipif(os.getuid() != 0, reason="only root mounts")
+
+
+# ---- the same folder by another name ---------------------------------------------------------------------------
+
+
+class Mounted:
+    """A workspace, a base folder, and a mount namespace of the test's own in which one is mounted at the other."""
+
+    def __init__(self):
+        self.top = support.temporary_folder("workcell-mounted-")
+        os.chmod(self.top, 0o755)
+        for name in ("work/inside/tools", "base/tools", "work/empty", "other"):
+            os.makedirs(self.at(name))
+
+    def at(self, name):
+        return os.path.join(self.top, name)
+
+    def run(self, mounts, *argv):
+        """mounts: [(from, to)]; argv with {names} of the folders."""
+        script = "".join('mount --bind "%s" "%s" && ' % (self.at(a), self.at(b)) for a, b in mounts) + 'exec "$@"'
+        return subprocess.run(["unshare", "-m", "sh", "-c", script, "sh", support.BIN, *argv], cwd=self.at("work"), text=True,
+                              env=support.host_environment(), capture_output=True, timeout=support.DEADLINE)
+
+    def sandbox(self, mounts, *flags):
+        return self.run(mounts, "run", "--executor", "sandbox", "--python", PYTHON, *flags, "-e", "1 + 1")
+
+
+@pytest.fixture
+def mounted():
+    return Mounted()
+
+
+@root_only
+@pytest.mark.parametrize("mounts, cwd, base", [
+    ([("work/inside", "other")], "work", "other"), ([("base", "work/empty")], "work", "base"),
+    ([("work", "other")], "other", "work/inside"), ([("work", "other")], "work", "other/inside"),
+    ([("base", "other"), ("other/tools", "work/empty")], "work", "base"),
+], ids=["a part of it elsewhere", "in it", "the workspace elsewhere", "all of it elsewhere", "twice"])
+def test_storage_that_is_mounted_where_code_writes_is_refused(mounted, mounts, cwd, base):
+    """A volume at two places: the paths differ, the tools that the host loads are the code's."""
+    done = mounted.sandbox(mounts, "--cwd", mounted.at(cwd), "--base", mounted.at(base))
+    assert done.returncode == support.EXIT["invalid"] and "also mounted at" in done.stderr, done
+
+
+@root_only
+def test_a_home_that_is_mounted_elsewhere_is_refused(mounted):
+    """/workspace is the person's home."""
+    done = mounted.run([("/root", "other")], "run", "--executor", "sandbox", "--python", PYTHON, "--cwd", mounted.at("other"), "-e", "1")
+    assert done.returncode == support.EXIT["invalid"] and "home" in done.stderr, done
+
+
+@root_only
+def test_settings_that_are_mounted_elsewhere_are_refused(mounted):
+    done = mounted.run([("work", "other")], "sandbox", "run", "--audit", mounted.at("other/log"), "--", "true")
+    assert done.returncode == support.EXIT["invalid"] and "audit log" in done.stderr, done
+    done = mounted.sandbox([("work", "other")], "--base", mounted.at("base"), "--audit", mounted.at("other/log"))
+    assert done.returncode == support.EXIT["invalid"] and "audit log" in done.stderr, done
+
+
+@root_only
+def test_other_mounts_are_no_reason_to_refuse(mounted):
+    done = mounted.sandbox([("work/empty", "other")], "--base", mounted.at("base"))
+    assert done.returncode == 0 and done.stdout == "2\n", done
+
+
+# ---- policies ---------------------------------------------------------------------------------------------------
+
+POLICY = """
+default: deny
+rules:
+  - {decision: allow, tool: info, args: {url: "https://example.org/**/info"}}
+  - {decision: allow, tool: json, args: {url: "https://example.org/public/*.json"}}
+  - {decision: allow, tool: find, args: {url: "https://example.org/find?q=*"}}
+  - {decision: allow, tool: word, args: {url: 'https://example.org/find\\?q=[a-z]*'}}
+  - {decision: allow, tool: any, args: {url: "https://example.org/**"}}
+"""
+
+
+@pytest.mark.parametrize("tool, url, decision", [
+    ("info", "https://example.org/a/info", "allow"), ("info", "https://example.org/delete?x=/info", "deny"),
+    ("info", "https://example.org/a/delete?/info", "deny"), ("info", "https://example.org?x/info", "deny"),
+    ("json", "https://example.org/public/a.json", "allow"), ("json", "https://example.org/public/a?.json", "deny"),
+    ("find", "https://example.org/find?q=a", "allow"), ("find", "https://example.org/find/x?q=a", "deny"),
+    ("word", "https://example.org/find?q=a", "allow"), ("word", "https://example.org/find?q=?q=a", "deny"),
+    ("any", "https://example.org/a?b=c", "allow"), ("any", "https://example.org?b=c", "allow"),
+])
+def test_a_query_is_not_taken_for_the_end_of_a_path(tmp_path, tool, url, decision):
+    """The pattern names the end of the path; the program that opens the URL sees it in the query, after another path."""
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(POLICY)
+    done = support.workcell("policy", "test", policy, "--tool", tool, "--args", json.dumps({"url": url}), "--json")
+    assert json.loads(done.out)["decision"] == decision, done
