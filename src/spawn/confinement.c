@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "sandbox/machine.h"
+#include "sandbox/places.h"
 #include "spawn/hub.h"
 
 struct cell__confinement {
@@ -205,6 +206,16 @@ bool cell__confinement_can_write(const struct cell__confinement *confinement, co
 		if (cell__path_lies_in(path, policy->write.items[i]))
 			return true;
 	return false;
+}
+
+bool cell__confinement_can_redirect(const struct cell__confinement *confinement, const char *path)
+{
+	struct cell__place_list list = CELL_PLACE_LIST_INIT;
+	bool found = cell__place_add(&list, "the program", false, path, NULL) < 0; /* links without end, no memory: on the careful side */
+	for (char **point = found ? NULL : list.items[0].points; point && *point && !found; point++)
+		found = cell__confinement_can_write(confinement, *point);
+	cell__place_list_finish(&list);
+	return found;
 }
 
 const char *const *cell__confinement_env(const struct cell__confinement *confinement)

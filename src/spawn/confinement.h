@@ -67,6 +67,8 @@ bool cell__confinement_has_workspace(const struct cell__confinement *confinement
 bool cell__confinement_shows(const struct cell__confinement *confinement, const char *path);
 /* Can code that is confined so write to this file, or put another in its place?  The path is absolute, without links. */
 bool cell__confinement_can_write(const struct cell__confinement *confinement, const char *path);
+/* The same for what any path leads to, and for each link on the way there, wherever that leads just now. */
+bool cell__confinement_can_redirect(const struct cell__confinement *confinement, const char *path);
 /* "K=V", NULL-terminated: HOME and, where the network is filtered, the way to the proxy. */
 const char *const *cell__confinement_env(const struct cell__confinement *confinement);
 /* Do they confine alike?  NULL, which confines nothing, equals NULL. */

@@ -27,8 +27,7 @@ int cell__tools_confine(struct cell__tools *tools, const struct cell__call *call
 
 bool cell__program_is_codes(const struct cell__confinement *code, const char *path)
 {
-	char real[PATH_MAX];
-	return cell__confinement_can_write(code, path) || (realpath(path, real) && cell__confinement_can_write(code, real));
+	return cell__confinement_can_write(code, path) || cell__confinement_can_redirect(code, path);
 }
 
 void cell__program_clean_path(const struct cell__confinement *code, char *path)

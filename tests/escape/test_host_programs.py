@@ -240,6 +240,23 @@ def test_a_program_in_the_workspace_is_refused(rig, how, host):
     assert not os.path.exists(rig.mark)
 
 
+@pytest.mark.parametrize("host", ["", "host: true\n"])
+@pytest.mark.parametrize("how", ["absolute", "path", "folder"])
+def test_a_program_behind_a_link_of_the_workspace_is_refused(rig, how, host):
+    """A link outside leads to a name in the workspace, which the code makes a link to a program of the system while that is looked at."""
+    os.mkdir(os.path.join(rig.folder, "bin"))
+    os.symlink(os.path.join(rig.work, "tool"), os.path.join(rig.folder, "bin", "mine"))
+    os.symlink(os.path.join(rig.work, "folder"), os.path.join(rig.folder, "linked"))
+    command, path = {"absolute": (rig.folder + "/bin/mine", "/usr/bin"), "path": ("mine", rig.folder + "/bin:/usr/bin"),
+                     "folder": (rig.folder + "/linked/touch", "/usr/bin")}[how]
+    rig.tool("t", "command: %s\n%senv: {PATH: '%s'}\nschema: {positional: [{name: f, type: string}]}\nrecipes: {run: {params: {f: {}}}}\n"
+             % (command, host, path))
+    rig.run("import os\nos.symlink('/usr/bin/touch', 'tool')\nos.symlink('/usr/bin', 'folder')")
+    code, words = rig.refusal("tools.t.run(f=%r)" % rig.mark)
+    assert code == "invalid" and "where the code can write" in words, words
+    assert not os.path.exists(rig.mark)
+
+
 @pytest.mark.parametrize("value", ["-o/tmp/x", "--output=x", "-", "--", "-\u2013x"])
 def test_values_never_become_options(rig, value):
     """A value that begins with a dash, where the definition allows no options."""
