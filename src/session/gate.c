@@ -404,9 +404,8 @@ static int check_shell(struct cell__passage *passage)
 	return -1;
 }
 
-static void judge(struct cell__passage *passage)
+static void consult(const struct cell__passage *passage, struct cell_policy_verdict *ret_verdict)
 {
-	struct cell__gate *gate = passage->gate;
 	const char *callable = shown_callable(passage);
 	struct cell__subject subject = {
 		.kind = cell__gate_kind_word(passage->kind),
@@ -416,9 +415,15 @@ static void judge(struct cell__passage *passage)
 		.args = shown_args(passage),
 		.principal = passage->principal.kind,
 	};
+	cell__policy_decide(passage->gate->policy, &subject, ret_verdict);
+}
+
+static void judge(struct cell__passage *passage)
+{
+	struct cell__gate *gate = passage->gate;
 	bool host = passage->principal.kind == CELL__PRINCIPAL_HOST;
 	struct cell_policy_verdict verdict = CELL_POLICY_VERDICT_INIT;
-	cell__policy_decide(gate->policy, &subject, &verdict);
+	consult(passage, &verdict);
 	passage->rule = verdict.rule;
 	if (verdict.rule > 0 && verdict.decision != CELL_ASK)
 		passage->by = CELL__AUDIT_BY_POLICY;
@@ -754,6 +759,39 @@ static int edit(struct cell__passage *passage, const char *text, struct cell_err
 	return rc;
 }
 
+static void put_back(json_t **place, json_t *value)
+{
+	json_decref(*place);
+	*place = json_incref(value);
+}
+
+/* The same, unless the policy denies what came of it: then all is as it was, and the request waits on. */
+static int edit_within_policy(struct cell__passage *passage, const char *text, struct cell_error *err)
+{
+	struct cell_policy_verdict verdict = CELL_POLICY_VERDICT_INIT;
+	json_t *args = json_incref(passage->inner.args), *shown = json_incref(passage->shown), *chosen = json_incref(passage->choice.args);
+	json_t *before = json_incref(passage->args_before);
+	int rc = edit(passage, text, err);
+	verdict.decision = CELL_ALLOW;
+	if (rc == 0 && !is_hole("edited"))
+		consult(passage, &verdict);
+	if (verdict.decision == CELL_DENY) {
+		rc = cell_fail(err, CELL_E_INVALID, 0, "the policy denies the edited arguments%s%.150s", verdict.reason ? ": " : "",
+			       verdict.reason ? verdict.reason : "");
+		put_back(&passage->inner.args, args);
+		put_back(&passage->shown, shown);
+		put_back(&passage->choice.args, chosen);
+		put_back(&passage->args_before, before);
+		if (make_card(passage) < 0) /* no memory: nobody may say yes to a card of other arguments */
+			let_lapse(passage, "cancelled");
+	}
+	json_decref(args);
+	json_decref(shown);
+	json_decref(chosen);
+	json_decref(before);
+	return rc;
+}
+
 /* What a server is told when its question is accepted. */
 static int take_content(struct cell__passage *passage, const struct cell_approval_answer *answer, struct cell_error *err)
 {
@@ -798,7 +836,7 @@ static int answer_one(struct cell__passage *passage, const struct cell_approval_
 {
 	if (passage->kind == CELL__GATE_QUESTION)
 		return answer_question(passage, answer, err);
-	if (answer->accept && answer->args && edit(passage, answer->args, err) < 0)
+	if (answer->accept && answer->args && edit_within_policy(passage, answer->args, err) < 0)
 		return -1;
 	if (answer->accept && answer->always && remember(passage) < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");

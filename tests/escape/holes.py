@@ -27,6 +27,7 @@ TESTS = {
     "markup": (ASKING, "mcp_markup"),
     "cut-notice": (ASKING, "cut_in_the_middle or mcp_long"),
     "policy-url": (ASKING, "only_looks_like"),
+    "edited": ("escape/test_host_more.py", "edited"),
     "policy-query": ("escape/test_host_more.py", "query"),
     "mounts": ("escape/test_host_more.py", "mounted"),
     "zygote-owner": (ASKING, "share_neither"),

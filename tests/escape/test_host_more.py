@@ -101,3 +101,38 @@ def test_a_query_is_not_taken_for_the_end_of_a_path(tmp_path, tool, url, decisio
     policy.write_text(POLICY)
     done = support.workcell("policy", "test", policy, "--tool", tool, "--args", json.dumps({"url": url}), "--json")
     assert json.loads(done.out)["decision"] == decision, done
+
+
+# ---- approvals ----------------------------------------------------------------------------------------------------
+
+EDITS = """
+default: ask
+rules:
+  - {decision: deny, kind: shell, args: {cmd: "rm *"}, reason: nothing is removed}
+  - {decision: deny, tool: say, args: {word: "bad*"}}
+  - {decision: deny, kind: workflow, args: {name: "secret*"}}
+"""
+SAY = "name: say\ncommand: echo\nhost: true\nschema: {positional: [{name: word, type: string}]}\nrecipes: {it: {params: {word: {}}}}\n"
+
+
+@pytest.mark.parametrize("code, args", [
+    ("x = !echo asked", {"cmd": "rm -f x; echo edited"}), ("x = tools.say.it(word='asked')", {"word": "badly"}),
+    ("x = workflows.create('asked', 'def run(): pass')", {"name": "secret", "source": "def run(): pass"}),
+], ids=["shell", "tool", "workflow"])
+def test_edited_arguments_pass_the_policy(drive, tmp_path, code, args):
+    """Who may answer may not do what the policy denies: what was asked for stays, and waits."""
+    (tmp_path / "base" / "tools").mkdir(parents=True)
+    (tmp_path / "base" / "tools" / "say.yaml").write_text(SAY)
+    (tmp_path / "policy.yaml").write_text(EDITS)
+    (tmp_path / "work").mkdir()
+    driver = drive("--base", tmp_path / "base", "--policy", tmp_path / "policy.yaml", "--approve-shell", cwd=tmp_path / "work")
+    driver.start(code + "\nstr(x)")
+    request = driver.next_event(lambda event: event["event"] == "approval")
+    for _ in range(2):
+        driver.send({"op": "answer", "id": request["id"], "accept": True, "args": args})
+        assert "the policy denies the edited arguments" in driver.answer()["error"]["message"]
+    driver.send({"op": "answer", "id": request["id"], "accept": True})
+    assert driver.answer() == {"op": "answer", "ok": True}
+    result = driver.answer()
+    assert result["error"] is None and "asked" in result["value"], result
+    assert os.listdir(tmp_path / "work") == [] and not (tmp_path / "base" / "workflows" / "secret.py").exists()
