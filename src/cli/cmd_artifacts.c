@@ -43,8 +43,8 @@ const struct cell_cli_command cell__cli_artifacts_command = {
 	.about = "Artifacts are kept in the artifacts/ of --storage DIR; a name may have folders.\n\n"
 		 "  list                names, types, sizes, times and descriptions\n"
 		 "  put NAME FILE|-     keeps a file, or stdin\n"
-		 "  get NAME [FILE|-]   writes it to a file, or to stdout; with --json and no FILE only what\n"
-		 "                      is known of it\n"
+		 "  get NAME [FILE|-]   writes it to a file, or to stdout, to a terminal without control\n"
+		 "                      characters; with --json and no FILE only what is known of it\n"
 		 "  rm NAME...          removes it",
 	.examples = "  workcell artifacts put reports/q3.csv q3.csv --description 'Third quarter' --base ./data\n"
 		    "  tar c src | workcell artifacts put src.tar - --base ./data\n"
@@ -236,6 +236,18 @@ static int run_put(const void *values, struct cell_space *space, const struct ce
 
 /* ---- get ------------------------------------------------------------------------- */
 
+/* Code may have saved it: nothing of it may act on a terminal.  bytes NULL: the end. */
+static int show(struct cell_shown_carry *carry, const char *bytes, size_t size, struct cell_error *err)
+{
+	char *text = cell_shown_output(carry, bytes, size, &size);
+
+	if (!text)
+		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory to show the artifact");
+	cell__cli_write(STDOUT_FILENO, text, size);
+	free(text);
+	return 0;
+}
+
 static int write_all(int fd, const char *bytes, size_t size, const char *path, struct cell_error *err)
 {
 	if (fd == STDOUT_FILENO) {
@@ -260,6 +272,8 @@ static int fetch_pieces(struct cell_space *space, const json_t *opened, int fd, 
 {
 	json_t *handle = json_object_get(opened, "handle");
 	json_int_t size = json_integer_value(json_object_get(opened, "size")), offset = 0;
+	struct cell_shown_carry carry = { .size = 0 };
+	bool shown = fd == STDOUT_FILENO && isatty(fd);
 	int status = 0;
 
 	while (!status && offset < size && !cell__cli_stop_status()) {
@@ -274,11 +288,11 @@ static int fetch_pieces(struct cell_space *space, const json_t *opened, int fd, 
 		if (!n)
 			status = cell__cli_fail(err, CELL_E_IO, 0, "the artifact ends before its size");
 		else
-			status = write_all(fd, bytes, n, path, err);
+			status = shown ? show(&carry, bytes, n, err) : write_all(fd, bytes, n, path, err);
 		free(bytes);
 		offset += (json_int_t)n;
 	}
-	return status;
+	return shown && !status ? show(&carry, NULL, 0, err) : status;
 }
 
 /* A new file beside path, to take its place when it is whole; *ret_temporary stays NULL where path is no file. */
