@@ -7,6 +7,7 @@
 #include <linux/openat2.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/file.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -32,6 +33,9 @@ static const char *component_problem(const char *part, size_t size)
 		return "has a part longer than 255 bytes";
 	if (has_prefix(part, CELL__OWN_PREFIX) || has_prefix(part, ".artifacts.json"))
 		return "is reserved";
+	/* A folder that people keep in git: a .git in it would have its fsmonitor run by their next `git status`. */
+	if (size == 4 && strncasecmp(part, ".git", 4) == 0)
+		return "has a part that git would take for a repository";
 	return NULL;
 }
 

@@ -6,6 +6,7 @@ import subprocess
 import pytest
 
 import support
+from test_host_asking import EVIL, HARMFUL, Once
 
 PYTHON = "/usr/bin/python3"
 root_only = pytest.mark.skipif(os.getuid() != 0, reason="only root mounts")
@@ -136,3 +137,34 @@ def test_edited_arguments_pass_the_policy(drive, tmp_path, code, args):
     result = driver.answer()
     assert result["error"] is None and "asked" in result["value"], result
     assert os.listdir(tmp_path / "work") == [] and not (tmp_path / "base" / "workflows" / "secret.py").exists()
+
+
+# ---- what code keeps in the storage ----------------------------------------------------------------------------------
+
+# The code leaves these beside its honest artifacts: git of the person who keeps the folder, or the index itself, would read them.
+NAMES = [".git", ".git/config", "a/.git/hooks/post-checkout", ".GIT/config", ".artifacts.json", "a/.artifacts.json", ".cell-lock", "../tools/evil.yaml",
+         "/etc/cron.d/evil", "a/../../tools/evil.yaml", "./a", "a//b", "a\nb", "a\x1b[2J", "a\x00b", "x" * 300, "d/" * 40 + "x", "\udc80"]
+
+
+def test_names_that_somebody_else_would_read_are_refused(drive, tmp_path):
+    """Written now, read later by another program, or by ourselves as something else."""
+    (tmp_path / "base").mkdir()
+    (tmp_path / "work").mkdir()
+    driver = drive("--base", tmp_path / "base", executor="sandbox", cwd=tmp_path / "work")
+    code = ("kept = []\nfor name in %s:\n    try:\n        kept.append(artifacts.save(name, 'x').name)\n    except Exception:\n        pass\n"
+            "artifacts.save('fine/.gitignore', 'x')\nkept" % ascii(NAMES))
+    assert driver.value(code) == []
+    found = sorted(os.path.join(folder, name) for folder, _, files in os.walk(tmp_path / "base") for name in files)
+    assert [name for name in found if "/.cache/" not in name] == [
+        str(tmp_path / "base" / "artifacts" / name) for name in (".artifacts.json", ".cell-lock", "fine/.gitignore")], found
+
+
+@pytest.mark.parametrize("name", ["evil.txt", "evil.json"])
+def test_an_artifact_does_not_act_on_a_terminal(tmp_path, name):
+    """`workcell artifacts get` of what code has saved; a pipe gets the bytes as they are."""
+    code = "artifacts.save('evil.txt', %r); artifacts.save('evil.json', [%r])" % ("text" + EVIL, "text" + EVIL)
+    assert support.workcell("run", "--python", support.bare_python(), "--base", tmp_path, "-e", code).status == 0
+    with Once("artifacts", "get", name, "--base", tmp_path) as term:
+        raw = term.all()
+    assert "text" in raw and not HARMFUL.findall(raw), raw
+    assert "\u202e" in support.workcell("artifacts", "get", name, "--base", tmp_path).out
