@@ -13,7 +13,9 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 
 /* Between what systemd gives to containers and what it calls foreign: nobody hands these out. */
@@ -389,26 +391,43 @@ static int name_root(const struct naming *naming, const char *device, const char
 	return 0;
 }
 
-int cell__mounts_names(struct cell__mounts *mounts, const char *path, int (*each)(void *arg, const char *name), void *arg)
+/* In a chroot whose root is no mount nobody says what of the device it is: each mount of the device may be a part of the path. */
+static int name_device(const struct naming *naming)
 {
-	const struct naming naming = { mounts, path, each, arg };
-	CELL_AUTO_BUF struct cell__buf root = CELL_BUF_INIT;
-	if (refresh(mounts) < 0)
+	struct stat st;
+	char device[32];
+	if (stat(naming->path, &st) < 0)
 		return -1;
-	size_t on = find_mount(mounts, path);
-	if (on == mounts->count) {
-		errno = ENOENT;
-		return -1;
+	snprintf(device, sizeof device, "%u:%u", major(st.st_dev), minor(st.st_dev));
+	int rc = 0;
+	for (size_t i = 0; rc >= 0 && i < naming->mounts->count; i++) {
+		const struct mount_point *point = &naming->mounts->list[i];
+		if (!point->covered && strcmp(point->device, device) == 0 && !is_under(point->path, naming->path))
+			rc = naming->each(naming->arg, point->path);
 	}
-	const struct mount_point *point = &mounts->list[on];
-	const char *rest = below(path, point->path);
+	return rc;
+}
+
+static int name_path(const struct naming *naming, const struct mount_point *point)
+{
+	CELL_AUTO_BUF struct cell__buf root = CELL_BUF_INIT;
+	const char *rest = below(naming->path, point->path);
 	if (cell__buf_printf(&root, "%s%s", strcmp(point->root, "/") == 0 && *rest ? "" : point->root, rest) < 0) {
 		errno = ENOMEM;
 		return -1;
 	}
-	int rc = name_root(&naming, point->device, root.data);
+	return name_root(naming, point->device, root.data);
+}
+
+int cell__mounts_names(struct cell__mounts *mounts, const char *path, int (*each)(void *arg, const char *name), void *arg)
+{
+	const struct naming naming = { mounts, path, each, arg };
+	if (refresh(mounts) < 0)
+		return -1;
+	size_t on = find_mount(mounts, path);
+	int rc = on < mounts->count ? name_path(&naming, &mounts->list[on]) : name_device(&naming);
 	for (size_t i = 0; rc >= 0 && i < mounts->count; i++) {
-		point = &mounts->list[i];
+		const struct mount_point *point = &mounts->list[i];
 		if (i != on && !point->covered && is_under(point->path, path))
 			rc = name_root(&naming, point->device, point->root);
 	}
