@@ -891,6 +891,7 @@ CELL_API int cell_shown_args(const char *json, size_t size, enum cell_shown how,
 struct cell_shown_carry {
 	char bytes[64];
 	size_t size;
+	int redraws; /* set it where no question is asked: a carriage return and a backspace stay, as progress bars need them */
 };
 /*
  * A chunk of a stream of output for a terminal, with colours left in; bytes NULL: the end, what was carried over comes out.

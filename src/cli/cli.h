@@ -486,6 +486,7 @@ struct cell_cli_host {
 	struct cell_policy *policy; /* NULL: none */
 	struct cell_audit *audit; /* NULL: none */
 	struct cell_session *session;
+	bool confined; /* its code is not trusted with the terminal */
 };
 
 /* free() it; NULL: it has been said why in *err. */

@@ -725,6 +725,18 @@ int cell__cli_open_host(const struct cell_cli_session_flags *flags, bool with_sp
 	return 0;
 }
 
+/* Code of these runs with this user's rights, so that nothing is gained by keeping it from the terminal. */
+static bool is_trusted(const char *executor)
+{
+	static const char *const trusted[] = { "subprocess", "inprocess", "jupyter" };
+
+	for (size_t i = 0; executor && i < sizeof(trusted) / sizeof(*trusted); i++) {
+		if (!strcmp(executor, trusted[i]))
+			return true;
+	}
+	return !executor;
+}
+
 int cell__cli_open(const struct cell_cli_session_flags *flags, bool shows, cell_event_fn on_event, void *event_arg,
 		   struct cell_cli_host *ret_host, struct cell_error *err)
 {
@@ -737,6 +749,7 @@ int cell__cli_open(const struct cell_cli_session_flags *flags, bool shows, cell_
 	all.options.on_event = on_event;
 	all.options.event_arg = event_arg;
 	all.options.no_spill = shows;
+	host.confined = !is_trusted(flags->executor);
 	status = cell_session_open(host.engine, &all.options, &host.session, err);
 	cell__cli_options_finish(&all);
 	if (status < 0) {

@@ -205,7 +205,7 @@ struct cell_cli_printer {
 	struct outlet now;   /* main thread */
 	struct outlet later; /* engine's thread */
 	bool mid_line;       /* stdout does not stand at the start of a line */
-	bool guarded[2];     /* stdout, stderr: a terminal on which questions are asked, so that nothing of the code may act on it */
+	bool guarded[2];     /* stdout, stderr: a terminal that the code must not act on, because it asks questions there or is confined */
 	struct cell_shown_carry shown[2];
 	struct cell_cli_asker *asker; /* NULL: nobody is asked here */
 	struct cell_session *session;
@@ -612,9 +612,12 @@ int cell__cli_printer_ask(struct cell_cli_printer *printer, const struct cell_cl
 {
 	printer->asker = cell__cli_asker_create(stdin_is_taken, printer->format == CELL_CLI_EVENTS);
 	printer->session = host->session;
-	/* Without a policy nobody is asked, and the code may draw what it likes. */
-	for (int i = 0; i < 2; i++)
-		printer->guarded[i] = host->policy && printer->format == CELL_CLI_TEXT && isatty(i ? STDERR_FILENO : STDOUT_FILENO);
+	/* Trusted code that asks nobody may draw what it likes; confined code may redraw its line, and no more. */
+	for (int i = 0; i < 2; i++) {
+		printer->guarded[i] = (host->policy || host->confined) && printer->format == CELL_CLI_TEXT &&
+				      isatty(i ? STDERR_FILENO : STDOUT_FILENO);
+		printer->shown[i].redraws = !host->policy;
+	}
 	return printer->asker ? 0 : cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory to ask with");
 }
 

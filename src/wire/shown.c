@@ -173,13 +173,15 @@ static int look_size(const char *at, size_t size)
 }
 
 /* How many bytes stay as they are; 0: more bytes decide; -n: the first n bytes are escaped. */
-static int stream_step(const char *at, size_t size)
+static int stream_step(const char *at, size_t size, bool redraws)
 {
 	uint32_t c;
 	if (*at == '\x1b') {
 		int look = look_size(at, size);
 		return look >= 0 ? look : -1;
 	}
+	if (redraws && (*at == '\r' || *at == '\b'))
+		return 1;
 	if (*at == '\r')
 		return size < 2 ? 0 : at[1] == '\n' ? 2 : -1;
 	int length = decode((const unsigned char *)at, size, &c);
@@ -190,11 +192,11 @@ static int stream_step(const char *at, size_t size)
 	return -length;
 }
 
-size_t cell__shown_stream(const char *bytes, size_t size, bool last, char *out, size_t *ret_used)
+size_t cell__shown_stream(const char *bytes, size_t size, bool last, bool redraws, char *out, size_t *ret_used)
 {
 	size_t used = 0, filled = 0;
 	while (used < size) {
-		int step = is_hole("stream") ? 1 : stream_step(bytes + used, size - used);
+		int step = is_hole("stream") ? 1 : stream_step(bytes + used, size - used, redraws);
 		if (step == 0 && !last)
 			break;
 		size_t n = step > 0 ? (size_t)step : step < 0 ? (size_t)-step : 1;
@@ -221,7 +223,7 @@ char *cell_shown_output(struct cell_shown_carry *carry, const char *bytes, size_
 	memcpy(joined, carry->bytes, carry->size);
 	if (!last)
 		memcpy(joined + carry->size, bytes, size);
-	filled = cell__shown_stream(joined, all, last, out, &used);
+	filled = cell__shown_stream(joined, all, last, carry->redraws != 0, out, &used);
 	carry->size = all - used;
 	memcpy(carry->bytes, joined + used, carry->size);
 	memmove(joined, out, filled);

@@ -13,8 +13,8 @@
 size_t cell__shown_bytes(const char *bytes, size_t size, enum cell_shown how, char *out);
 /*
  * Output of code for a terminal: as CELL_SHOWN_LINES, with colours left in.  Stops before a sequence or character that is not
- * all there, unless `last`.
+ * all there, unless `last`.  redraws: a carriage return and a backspace stay.
  */
-size_t cell__shown_stream(const char *bytes, size_t size, bool last, char *out, size_t *ret_used);
+size_t cell__shown_stream(const char *bytes, size_t size, bool last, bool redraws, char *out, size_t *ret_used);
 
 #endif

@@ -259,6 +259,16 @@ def test_colours_stay_and_plain_terminals_are_not_guarded():
         assert "\x1b[2Jx" in term.raw
 
 
+def test_confined_code_does_not_steer_a_terminal_that_asks_nobody():
+    """Without a policy: the clipboard (OSC 52), the title and the screen are the person's; a line may be drawn again."""
+    code = "print('\\x1b]52;c;ZXZpbA==\\x07\\x1b]0;t\\x07\\x1b[2J 10%\\r 20%\\x1b[32m done\\x1b[0m')"
+    with RawTerminal("run", "--executor", "sandbox", "--workspace-mode", "none", "--python", support.bare_python(), "-e", code) as term:
+        raw_until(term, "done")
+        assert term.wait_end() == 0
+        assert not HARMFUL.findall(term.raw.replace("10%\r", "")), term.raw
+        assert " 10%\r 20%\x1b[32m done\x1b[0m" in term.raw, term.raw
+
+
 def test_long_arguments_are_cut_in_the_middle_and_can_be_seen_whole():
     """Padding pushes the harmful end of a command out of sight."""
     code = "!echo " + "a" * 5000 + "; echo ev''il"
