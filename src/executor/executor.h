@@ -62,6 +62,7 @@ struct cell__exit {
 	int status;       /* as waitpid() gives it */
 	bool oom;
 	bool asked;       /* we closed it */
+	bool suspect;     /* remote: the server says that it is broken itself, or did not say that its session is gone */
 	bool abandoned;   /* inprocess: its thread would not end, and still runs */
 	uint64_t memory_max, memory_used; /* the group's limit and its highest use; 0: not known */
 	struct cell_error error; /* code != 0: why it ended or never began, in words */

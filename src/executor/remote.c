@@ -133,14 +133,17 @@ void cell__remote_open_session(struct cell__remote_kernel *kernel)
 
 static void session_closed(struct cell__remote_exchange *exchange, CURLcode code, long status)
 {
-	(void)code;
-	(void)status; /* gone either way: what cannot be deleted expires */
+	/* What cannot be deleted expires, with a server that can be believed. */
+	exchange->kernel->how.suspect |= code != CURLE_OK || (status >= 300 && status != 404 && status != 410);
 	leave(exchange->kernel);
 }
 
 static void handle_close_timeout(uv_timer_t *timer)
 {
-	leave(timer->data);
+	struct cell__remote_kernel *kernel = timer->data;
+
+	kernel->how.suspect = true;
+	leave(kernel);
 }
 
 static void end_session(struct cell__remote_kernel *kernel)

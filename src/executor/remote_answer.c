@@ -82,6 +82,8 @@ const char *cell__remote_handle_event(struct cell__remote_kernel *kernel, const 
 		return "that events are missing";
 	if (strcmp(event->type, "chunk") && strcmp(event->type, "image") && strcmp(event->type, "display"))
 		return NULL;
+	if (cell__json_weigh(event->data, event->size) > CELL_LIMIT_TREE_BYTES)
+		return "an event that would take too much memory";
 	data = json_loadb(event->data, event->size, JSON_ALLOW_NUL, NULL);
 	if (!json_is_object(data))
 		problem = "an event that is no object";
@@ -152,6 +154,17 @@ int cell__remote_code(const char *word)
 	return code < CELL_CODE_COUNT ? code : 0;
 }
 
+/* What its own engine said of itself is of no meaning for ours. */
+int cell__remote_own_code(struct cell__remote_kernel *kernel, int code)
+{
+	if (code == CELL_E_CLOSED)
+		return CELL_E_EXPIRED;
+	if (code != CELL_E_SPAWNER)
+		return code;
+	kernel->how.suspect = true;
+	return CELL_E_KERNEL;
+}
+
 static const char *take_error(struct cell__answer *answer, const json_t *error, int *ret_code)
 {
 	const json_t *limit = json_object_get(error, "limit");
@@ -193,6 +206,8 @@ static json_t *load_result(const struct cell__remote_kernel *kernel, const char 
 			memset(at + 4, ' ', size - 4);
 		}
 	}
+	if (cell__json_weigh(text.data, text.size) > CELL_LIMIT_TREE_BYTES)
+		return NULL;
 	root = json_loadb(text.data, text.size, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
 	return root;
 }
@@ -211,7 +226,7 @@ static const char *read_result(struct cell__remote_kernel *kernel, struct result
 	if (!result->root)
 		result->root = load_result(kernel, fewer);
 	if (!json_is_object(result->root))
-		return "a result that is no object";
+		return "a result that is no object, or would take too much memory";
 	if (cell__json_find(kernel->result, kernel->result_size, isolation_path, &place, &size) &&
 	    asprintf(&result->isolation, "{%s,\"server\":%.*s}", kernel->receipt ? kernel->receipt : "\"executor\":\"remote\"", (int)size,
 		     place) < 0)
@@ -244,7 +259,7 @@ void cell__remote_deliver(struct cell__remote_kernel *kernel)
 	if (problem) {
 		cell__remote_protocol_error(kernel, problem);
 	} else if (code && code < CELL_OUT_EXCEPTION) {
-		cell_fail(&err, code == CELL_E_CLOSED ? CELL_E_EXPIRED : code, 0, "the server: %s", result.answer.error_message);
+		cell_fail(&err, cell__remote_own_code(kernel, code), 0, "the server: %s", result.answer.error_message);
 		cell__remote_fail(kernel, &err);
 	} else {
 		kernel->state = CELL_REMOTE_IDLE;

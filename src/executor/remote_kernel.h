@@ -101,6 +101,8 @@ void cell__remote_start_run(struct cell__remote_kernel *kernel);
 
 /* The code that a server's word stands for; 0: none that is known. */
 int cell__remote_code(const char *word);
+/* The code that ours has for what the server says with this one. */
+int cell__remote_own_code(struct cell__remote_kernel *kernel, int code);
 /* NULL, or what is wrong with it: words for cell__remote_protocol_error(). */
 const char *cell__remote_handle_event(struct cell__remote_kernel *kernel, const struct cell__sse_event *event);
 /* The run is over: its session gets the result. */
