@@ -265,6 +265,11 @@ struct cell_space_options {
 	 * opened.  Who can write there can run commands here.  Default 0.
 	 */
 	int tools_from_storage;
+	/*
+	 * 1: this process is confined itself, as the server in a container is.  Workflows that anybody keeps are marked as confined code's,
+	 * marked ones can be used, and packages that are added are not the host's.  Default 0.
+	 */
+	int confined;
 };
 #define CELL_SPACE_OPTIONS_INIT                                                   \
 	{ .size = sizeof(struct cell_space_options), .allow_runtime_deps = 1, .cache_venv = 1, \

@@ -145,7 +145,7 @@ struct cell_cli_space_flags {
 	const char *python_version;
 	const char *venv_dir;
 	int64_t install_timeout_ms; /* 0: as the library has it */
-	bool no_runtime_deps, no_cache_venv, cleanup_venv, sync_deps, quiet, tools_from_storage;
+	bool no_runtime_deps, no_cache_venv, cleanup_venv, sync_deps, quiet, tools_from_storage, confined;
 	const char *embeddings_url;
 	const char *embeddings_model;
 	const char *embeddings_key_env;

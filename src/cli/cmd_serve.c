@@ -32,7 +32,7 @@ struct serve_flags {
 	const char *config, *listen, *token_file, *tls_cert, *tls_key, *log, *log_level;
 	int64_t max_sessions, idle_ms, max_runs, max_queue, max_timeout_ms, max_body, max_artifact, stream_bytes, resume_ms, head_ms;
 	int64_t silent_ms, drain_ms, max_connections, max_header;
-	bool auth_disabled, check_config;
+	bool auth_disabled, check_config, in_container;
 };
 
 static const struct cell_server_limits defaults = CELL_SERVER_LIMITS_INIT;
@@ -74,6 +74,8 @@ static const struct cell_cli_flag serve_flag_table[] = {
 	CELL_CLI_ZYGOTE_FLAGS(offsetof(struct serve_flags, session)),
 	{ 0, "dep", "SPEC", "a package that is added to the storage's and installed before anybody is served; may be repeated", CELL_FLAG_LIST,
 	  AT(deps) },
+	{ 0, "in-container", NULL, "this server is in a container, as its host made it: what its code keeps is marked as confined code's, and the\n"
+	  "configuration and the token's file are removed once they are read", CELL_FLAG_SWITCH, AT(in_container) },
 	{ 0, "check-config", NULL, "say whether the configuration is good, and exit", CELL_FLAG_SWITCH, AT(check_config) },
 	CELL_CLI_SESSION_FLAGS(offsetof(struct serve_flags, session)),
 	{ 0 },
@@ -101,7 +103,7 @@ static struct {
 	struct cell_cli_host *host;
 	struct cell_cli_session_options *session;
 	const json_t *servers; /* of MCP, by name */
-	char *cert, *key, *work_dir, *tools;
+	char *cert, *key, *work_dir, *tools, *token;
 	int work_fd;
 } live = { .work_fd = -1 };
 
@@ -283,9 +285,14 @@ static void say_listening(void *arg, const char *url)
 
 static volatile sig_atomic_t has_to_end; /* before there is a server to say it to */
 
-static void handle_signal(int number)
+/*
+ * The first process of a container gets only signals that it handles, and the code beside it sends them as we would.  Those from outside
+ * have no sender that could be named in there.
+ */
+static void handle_signal(int number, siginfo_t *info, void *context)
 {
-	if (number == SIGPIPE)
+	(void)context;
+	if (number == SIGPIPE || (live.flags && live.flags->in_container && info->si_pid))
 		return;
 	if (!live.server)
 		has_to_end |= number != SIGHUP;
@@ -295,17 +302,23 @@ static void handle_signal(int number)
 		cell_server_drain(live.server);
 }
 
-static void ignore_signal(int number)
+static void ignore_signal(int number, siginfo_t *info, void *context)
 {
 	(void)number;
+	(void)info;
+	(void)context;
 }
 
 /* Handlers, not a mask and not SIG_IGN: what we start must not inherit it. */
-static void set_signals(void (*handler)(int number))
+static void set_signals(void (*handler)(int number, siginfo_t *info, void *context))
 {
 	static const int numbers[] = { SIGINT, SIGTERM, SIGHUP, SIGPIPE };
-	struct sigaction action = { .sa_handler = handler, .sa_flags = SA_RESTART };
+	struct sigaction action = { .sa_flags = SA_RESTART | SA_SIGINFO };
 
+	if (handler)
+		action.sa_sigaction = handler;
+	else
+		action = (struct sigaction){ .sa_handler = SIG_DFL };
 	sigemptyset(&action.sa_mask);
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
 		if (handler == handle_signal || numbers[i] != SIGPIPE)
@@ -529,6 +542,28 @@ static int guard_storage(struct serve_flags *flags, char **ret_tools, struct cel
 	return 0;
 }
 
+/*
+ * In a container packages are installed, and code is run, by the user to whom these files belong: they are gone before.  Those of the
+ * host have one token in them.
+ */
+static int take_secrets(struct serve_flags *flags, struct cell_server_options *options, struct cell_error *err)
+{
+	if (!flags->in_container)
+		return 0;
+	flags->session.space.confined = true;
+	if (options->token_file) {
+		if (read_text(options->token_file, &live.token, err) < 0)
+			return -1;
+		live.token[strcspn(live.token, "\r\n")] = '\0';
+		options->token = live.token;
+		options->token_file = NULL;
+	}
+	if ((flags->token_file && unlink(flags->token_file) < 0) || (flags->config && unlink(flags->config) < 0))
+		return cell__cli_fail(err, CELL_E_IO, errno, "remove %.100s and %.100s", flags->token_file ? flags->token_file : "no token",
+				      flags->config ? flags->config : "no configuration");
+	return 0;
+}
+
 static int serve(struct serve_flags *flags, struct cell_server_options *options, struct cell_error *err)
 {
 	const char **deps = NULL;
@@ -540,7 +575,7 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 	const char *secrets[] = { flags->token_file, flags->tls_cert, flags->tls_key, flags->config };
 
 	memcpy(flags->session.secrets, secrets, sizeof(secrets));
-	if (guard_storage(flags, &live.tools, err) < 0)
+	if (guard_storage(flags, &live.tools, err) < 0 || take_secrets(flags, options, err) < 0)
 		return -1;
 	if (cell__cli_open_host(&flags->session, true, &host, &session, err) < 0)
 		return -1;
@@ -601,7 +636,7 @@ out:
 	if (live.work_fd >= 0)
 		close(live.work_fd);
 	free(live.work_dir);
-	set_signals(SIG_DFL);
+	set_signals(NULL);
 	return status;
 }
 
@@ -637,6 +672,7 @@ int cell__cmd_serve(int argc, char **argv)
 	free((void *)options.origins);
 	free((void *)options.hosts);
 	free(live.tools);
+	free(live.token);
 	free(live.cert);
 	free(live.key);
 	flags_finish(&flags);

@@ -4,7 +4,6 @@
 #define _GNU_SOURCE 1
 #include "cli.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -481,41 +480,7 @@ static bool has_server(const struct cell_cli_session_flags *flags)
 	return is_executor(flags, "remote") || is_executor(flags, "container");
 }
 
-/*
- * A storage is made when it is missing, as everywhere.  Root's own is given to the container's user, who is never root, where there
- * is nothing in it that somebody else may want to keep: nothing, or tools, which are read-only inside.
- */
-static int make_storage(const char *path, const char *user, struct cell_error *err)
-{
-	unsigned uid = CELL_CONTAINER_UID, gid = CELL_CONTAINER_UID, others = 0;
-	struct dirent *entry;
-	struct stat st;
-	int status = 0;
-	DIR *dir;
-
-	if (mkdir(path, 0700) < 0 && errno != EEXIST)
-		return cell__cli_fail(err, CELL_E_IO, errno, "make %s", path);
-	dir = opendir(path);
-	if (!dir)
-		return cell__cli_fail(err, CELL_E_IO, errno, "open %s", path);
-	while ((entry = readdir(dir)))
-		others += strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..") && strcmp(entry->d_name, "tools");
-	if (user)
-		(void)sscanf(user, "%9u:%9u", &uid, &gid); /* who that cannot be is refused with the session */
-	if (geteuid() || fstat(dirfd(dir), &st) < 0 || st.st_uid || (st.st_mode & 07) == 07)
-		; /* it is theirs, or open to all */
-	else if (others)
-		status = cell__cli_fail(err, CELL_E_FORBIDDEN, 0,
-			       "the storage %.100s is root's, and the container's user is not root; give it to them: chown -R %u:%u %.60s", path, uid,
-			       gid, path);
-	else if (fchown(dirfd(dir), uid, gid) < 0)
-		status = cell__cli_fail(err, CELL_E_IO, errno, "give %s to the container's user", path);
-	closedir(dir);
-	return status;
-}
-
-static int fill_folders(const struct cell_cli_space_flags *space, const char *user, struct cell_cli_session_options *all,
-			struct cell_error *err)
+static int fill_folders(const struct cell_cli_space_flags *space, struct cell_cli_session_options *all, struct cell_error *err)
 {
 	const char *storage = space->redis ? space->redis : space->storage ? space->storage : space->base;
 	char *base = NULL, *inner = NULL;
@@ -523,8 +488,6 @@ static int fill_folders(const struct cell_cli_space_flags *space, const char *us
 	if (storage) {
 		all->storage = cell__cli_storage(storage, space->prefix, space->redis != NULL, err);
 		if (!all->storage)
-			return -1;
-		if (!cell__cli_is_redis(all->storage) && make_storage(all->storage, user, err) < 0)
 			return -1;
 	}
 	if (space->tools || space->base) {
@@ -587,7 +550,7 @@ int cell__cli_fill_container(const struct cell_cli_container_flags *flags, struc
 static int fill_container(const struct cell_cli_session_flags *flags, struct cell_cli_session_options *all, struct cell_error *err)
 {
 	if (cell__cli_fill_container(&flags->container, &all->container, &all->context, err) < 0 ||
-	    fill_folders(&flags->space, flags->container.user, all, err) < 0)
+	    fill_folders(&flags->space, all, err) < 0)
 		return -1;
 	all->container.auth_token = all->token;
 	all->container.no_runtime_deps = flags->space.no_runtime_deps;

@@ -260,6 +260,7 @@ int cell__cli_space_create(const struct cell_cli_space_flags *flags, struct cell
 		options.workspace_id = flags->workspace;
 		options.tools_dir = places.tools;
 		options.tools_from_storage = flags->tools_from_storage;
+		options.confined = flags->confined;
 		options.cwd = cwd;
 		options.getenv_fn = host_getenv;
 		options.allow_runtime_deps = !flags->no_runtime_deps;

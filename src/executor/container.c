@@ -30,7 +30,6 @@
 #define SAY_EVERY_US 2000000
 #define MAX_LOG_BYTES (32u << 10) /* its end: there it says why it ended */
 #define LOG_LINES "100"
-#define PROGRAM "workcell: " /* as its errors begin */
 
 #define LOG(container, level, ...) (container)->all->host->log((container)->all->host->log_arg, level, __VA_ARGS__)
 
@@ -63,6 +62,7 @@ struct container {
 	bool has_built, creating;
 	struct cell__container_place place;
 	char id[65];
+	pid_t pid;             /* of the server, which is its first process; 0: the engine does not say */
 	char *url, *receipt;
 	int socket;            /* O_PATH: the server's own, whatever the code inside puts in its place */
 	json_t *orphans;       /* of others, still to be removed */
@@ -258,9 +258,7 @@ static void become_ready(struct container *container)
 	struct cell_error err;
 
 	container->receipt = cell__container_receipt(container->config, container->id);
-	container->socket = open(container->server.socket, O_PATH | O_NOFOLLOW | O_CLOEXEC);
-	if (container->socket < 0) {
-		cell_fail(&err, CELL_E_IO, errno, "open %s", container->server.socket);
+	if (cell__container_keep_socket(container->server.socket, container->pid, &container->socket, &err) < 0) {
 		fail(container, &err);
 		return;
 	}
@@ -299,57 +297,16 @@ static bool take_log(void *arg, const char *bytes, size_t size)
 	return true;
 }
 
-/* "WORD: message", as our programs end that fail: the code of that word; 0: it is none. */
-static int code_of(const char *words, size_t *ret_skip)
-{
-	const char *colon = strstr(words, ": ");
-	size_t size = colon ? (size_t)(colon - words) : 0;
-
-	for (int code = CELL_E_INVALID; size && code < CELL_OUT_EXCEPTION; code++) {
-		if (strlen(cell_code_word(code)) == size && !strncmp(cell_code_word(code), words, size)) {
-			*ret_skip = size + 2;
-			return code;
-		}
-	}
-	return 0;
-}
-
-/* A log is frames of 8 bytes and text.  What our program said last it died of; of another one it is the last line. */
 static void handle_log(void *arg, long status, json_t *answer, const struct cell_error *err)
 {
 	struct container *container = arg;
-	char *log = container->log, *line, *said = NULL;
 	struct cell_error why;
-	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
-	size_t skip = 0;
-	int code = 0;
 
 	(void)answer;
 	(void)status;
 	(void)err;
 	container->request = NULL;
-	while (container->log_size && strchr("\r\n", log[container->log_size - 1]))
-		container->log_size--;
-	log[container->log_size] = '\0';
-	for (char *at = log; (at = memmem(at, container->log_size - (size_t)(at - log), PROGRAM, strlen(PROGRAM)));) {
-		at += strlen(PROGRAM);
-		if (code_of(at, &skip))
-			said = at;
-	}
-	line = memrchr(log, '\n', container->log_size);
-	line = line ? line + 1 : log;
-	if (container->log_size - (size_t)(line - log) > 8 && (unsigned char)*line < 3)
-		line += 8;
-	if (said) {
-		code = code_of(said, &skip);
-		line = said + skip;
-	}
-	if (cell__buf_add_utf8(&text, line, container->log_size - (size_t)(line - log)) < 0 || !text.data)
-		cell_fail(&why, CELL_E_KERNEL, 0, "%s", container->err.msg);
-	else if (code)
-		cell_fail(&why, code, 0, "in the container: %.200s", text.data);
-	else
-		cell_fail(&why, CELL_E_KERNEL, 0, "%.80s: %.150s", container->err.msg, text.data);
+	cell__container_read_log(container->log, container->log_size, container->err.msg, &why);
 	fail(container, &why);
 }
 
@@ -445,8 +402,9 @@ static void handle_first_look(void *arg, long status, json_t *answer, const stru
 		fail(container, &why);
 		return;
 	}
-	if (status == 200 && pid > 0 && container->lender)
-		cell__lender_serve(container->lender, (pid_t)pid);
+	container->pid = status == 200 && pid > 0 ? (pid_t)pid : 0;
+	if (container->pid && container->lender)
+		cell__lender_serve(container->lender, container->pid);
 	handle_inspected(arg, status, answer, err);
 }
 
@@ -712,7 +670,7 @@ static struct container *find_container(struct cell__containers *all, const char
 	return container;
 }
 
-/* A server that cannot be reached any more gets no further sessions; one container of a session goes with it. */
+/* A server that does not do as it should, for whatever reason, gets no further sessions; one container of a session goes with it. */
 static void handle_gone(void *arg, const struct cell__exit *how)
 {
 	struct seat *seat = arg, **at = &seat->container->seats;
@@ -722,7 +680,8 @@ static void handle_gone(void *arg, const struct cell__exit *how)
 		at = &(*at)->next;
 	*at = seat->next;
 	free(seat);
-	if (container->state == READY && how->error.code == CELL_E_IO)
+	if (container->state == READY && (how->suspect || how->error.code == CELL_E_IO || how->error.code == CELL_E_PROTOCOL ||
+					  how->error.code == CELL_E_AUTH))
 		container->state = FAILED;
 	if (!container->seats && (container->state == FAILED || json_is_true(json_object_get(container->config, "each"))))
 		remove_container(container);

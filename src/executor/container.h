@@ -37,6 +37,13 @@ int cell__container_make_place(const json_t *config, struct cell__container_plac
 /* The server is up: nobody inside should find the token, or put something there. */
 void cell__container_close_place(const char *folder);
 void cell__container_remove_place(const char *folder);
+/*
+ * Holds the socket as it is now (O_PATH), whatever the code inside puts in its place, and sees that it is the server's, which is the
+ * container's first process (pid; 0: the engine does not say): a package that was installed before may have run code that listens there.
+ */
+int cell__container_keep_socket(const char *path, pid_t pid, int *ret_fd, struct cell_error *err);
+/* Why it ended, by the end of its log, which has room for a NUL; else what `otherwise` says. */
+void cell__container_read_log(char *log, size_t size, const char *otherwise, struct cell_error *ret_why);
 /* How long its server may take to answer. */
 int64_t cell__container_startup_ms(const json_t *config);
 /* Adds to config what the answer to GET /info says of the engine.  -1: out of memory. */

@@ -10,7 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 
 #define MIN_MEMORY (64ll << 20)
 #define MIN_CPU_QUOTA 1000
@@ -25,6 +27,8 @@
 #define INSIDE_TOOLS "/app/tools"
 #define INSIDE_WHEELS "/app/wheels"
 #define INSIDE_HOME "/home/workcell"
+#define PROGRAM "workcell: " /* as its errors begin */
+#define HOST_FOLDER ".host" /* in the storage: what the host vouches for (store/shared.h) */
 
 /* ---- options ---- */
 
@@ -250,23 +254,26 @@ static int write_file(const char *folder, const char *name, const char *text, ui
 	return geteuid() == uid ? 0 : fchown(fd, uid, gid);
 }
 
-/* Where the tools are inside: in the storage, when they are in it outside, so that it shows them read-only too. */
-static int tools_inside(const json_t *config, char *to, size_t size)
+/* In the storage, which has this folder read-only in any case? */
+static bool are_tools_stored(const json_t *config)
 {
 	const char *tools = text_of(config, "tools"), *storage = text_of(config, "storage");
 	size_t n = storage ? strlen(storage) : 0;
 
-	if (storage && !strncmp(tools, storage, n) && tools[n] == '/')
-		return snprintf(to, size, "%s%s", INSIDE_STORAGE, tools + n);
-	return snprintf(to, size, "%s", INSIDE_TOOLS);
+	return storage && tools && !strncmp(tools, storage, n) && !strcmp(tools + n, "/tools");
+}
+
+static const char *tools_inside(const json_t *config)
+{
+	return are_tools_stored(config) ? INSIDE_STORAGE "/tools" : INSIDE_TOOLS;
 }
 
 /* A configuration for `workcell serve`: JSON is YAML. */
 static char *server_config(const json_t *config)
 {
-	char tools[PATH_MAX], seconds[32];
+	char seconds[32];
 	const char *redis = text_of(json_object_get(config, "redis"), "url");
-	json_t *root = json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:O*,s:s*}", "listen", "unix:" INSIDE_FOLDER "/server.sock", "executor", "subprocess",
+	json_t *root = json_pack("{s:b,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:O*,s:s*}", "in-container", 1, "listen", "unix:" INSIDE_FOLDER "/server.sock", "executor", "subprocess",
 				 "python", "/usr/bin/python3", "max-timeout", "0", "session-idle", "0", "log-level", "warning", "pool", "2",
 				 "storage", redis ? redis : INSIDE_STORAGE, "dep",
 				 json_object_get(config, "deps"), "index-url", text_of(config, "index"));
@@ -291,8 +298,8 @@ static char *server_config(const json_t *config)
 		json_object_set_new(root, "auth-token-file", json_string(INSIDE_FOLDER "/token"));
 	if (is_set(config, "no_runtime_deps"))
 		json_object_set_new(root, "no-runtime-deps", json_true());
-	if (text_of(config, "tools") && tools_inside(config, tools, sizeof(tools)) < PATH_MAX)
-		json_object_set_new(root, "tools", json_string(tools));
+	if (text_of(config, "tools"))
+		json_object_set_new(root, "tools", json_string(tools_inside(config)));
 	text = root ? json_dumps(root, JSON_COMPACT) : NULL;
 	json_decref(root);
 	return text;
@@ -344,19 +351,78 @@ void cell__container_close_place(const char *folder)
 
 void cell__container_remove_place(const char *folder)
 {
-	CELL_AUTO_FD int fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	(void)cell__tree_remove(AT_FDCWD, folder); /* what resists stays */
+}
 
-	if (fd < 0)
-		return;
-	if (geteuid()) {
-		(void)cell__tree_remove(AT_FDCWD, folder); /* what resists stays */
-		return;
+/* Who listens cannot be seen from another pid namespace; then the pid is 0. */
+int cell__container_keep_socket(const char *path, pid_t pid, int *ret_fd, struct cell_error *err)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	struct ucred peer = { 0 };
+	socklen_t size = sizeof(peer);
+	CELL_AUTO_FD int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	CELL_AUTO_FD int kept = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+
+	if (kept < 0)
+		return cell_fail(err, CELL_E_IO, errno, "open %s", path);
+	snprintf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d", kept);
+	if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0 ||
+	    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0)
+		return cell_fail(err, CELL_E_IO, errno, "connect to %s", path);
+	if (peer.pid && pid && peer.pid != pid)
+		return cell_fail(err, CELL_E_PROTOCOL, 0, "process %d listens in the place of the container's server, which is process %d: code of a package "
+				 "that was installed has taken it", (int)peer.pid, (int)pid);
+	*ret_fd = cell__take_fd(&kept);
+	return 0;
+}
+
+/* ---- why it ended ---- */
+
+/* "WORD: message", as our programs end that fail: the code of that word; 0: it is none. */
+static int code_of(const char *words, size_t *ret_skip)
+{
+	const char *colon = strstr(words, ": ");
+	size_t size = colon ? (size_t)(colon - words) : 0;
+
+	for (int code = CELL_E_INVALID; size && code < CELL_OUT_EXCEPTION; code++) {
+		if (strlen(cell_code_word(code)) == size && !strncmp(cell_code_word(code), words, size)) {
+			*ret_skip = size + 2;
+			return code;
+		}
 	}
-	(void)unlinkat(fd, "token", 0);
-	(void)unlinkat(fd, "serve.yaml", 0);
-	(void)unlinkat(fd, "server.sock", 0);
-	(void)unlinkat(fd, CELL_CONTAINER_LENDER, 0);
-	(void)rmdir(folder);
+	return 0;
+}
+
+/* A log is frames of 8 bytes and text.  What our program said last it died of; of another one it is the last line. */
+void cell__container_read_log(char *log, size_t size, const char *otherwise, struct cell_error *ret_why)
+{
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	char *line, *said = NULL;
+	size_t skip = 0;
+	int code = 0;
+
+	while (size && strchr("\r\n", log[size - 1]))
+		size--;
+	log[size] = '\0';
+	for (char *at = log; (at = memmem(at, size - (size_t)(at - log), PROGRAM, strlen(PROGRAM)));) {
+		at += strlen(PROGRAM);
+		if (code_of(at, &skip))
+			said = at;
+	}
+	line = memrchr(log, '\n', size);
+	line = line ? line + 1 : log;
+	if (size - (size_t)(line - log) > 8 && (unsigned char)*line < 3)
+		line += 8;
+	if (said) {
+		code = code_of(said, &skip);
+		line = said + skip;
+	}
+	if (cell__buf_add_utf8(&text, line, size - (size_t)(line - log)) < 0 || !text.data)
+		cell_fail(ret_why, CELL_E_KERNEL, 0, "%s", otherwise);
+	else if (code)
+		cell_fail(ret_why, code, 0, "in the container: %.200s", text.data);
+	else
+		cell_fail(ret_why, CELL_E_KERNEL, 0, "%.80s: %.150s", otherwise, text.data);
 }
 
 /* ---- whose it is ---- */
@@ -425,17 +491,30 @@ static json_t *bind_mount(const char *from, const char *to, bool read_only)
 	return json_pack("{s:s,s:s,s:s,s:b}", "Type", "bind", "Source", from, "Target", to, "ReadOnly", read_only);
 }
 
+/*
+ * Folders of the storage that the code must not write to.  Mounted, none can be renamed or removed in there; both are directly in the
+ * storage, so that no folder above can be either.
+ */
+static const char *const kept_back[] = { "tools", HOST_FOLDER };
+#define N_KEPT_BACK (sizeof(kept_back) / sizeof(kept_back[0]))
+
 static json_t *mounts(const json_t *config, const char *folder)
 {
-	const char *ca = text_of(json_object_get(config, "redis"), "ca");
+	const char *ca = text_of(json_object_get(config, "redis"), "ca"), *storage = text_of(config, "storage");
 	json_t *list = json_array();
-	char tools[PATH_MAX];
 
 	json_array_append_new(list, bind_mount(folder, INSIDE_FOLDER, false));
-	if (text_of(config, "storage"))
-		json_array_append_new(list, bind_mount(text_of(config, "storage"), INSIDE_STORAGE, false));
-	if (text_of(config, "tools") && tools_inside(config, tools, sizeof(tools)) < PATH_MAX)
-		json_array_append_new(list, bind_mount(text_of(config, "tools"), tools, true));
+	if (storage)
+		json_array_append_new(list, bind_mount(storage, INSIDE_STORAGE, false));
+	for (size_t i = 0; storage && i < N_KEPT_BACK; i++) {
+		char from[PATH_MAX + 16], to[64];
+
+		snprintf(from, sizeof(from), "%s/%s", storage, kept_back[i]);
+		snprintf(to, sizeof(to), INSIDE_STORAGE "/%s", kept_back[i]);
+		json_array_append_new(list, bind_mount(from, to, true));
+	}
+	if (text_of(config, "tools") && !are_tools_stored(config))
+		json_array_append_new(list, bind_mount(text_of(config, "tools"), INSIDE_TOOLS, true));
 	if (text_of(config, "wheels"))
 		json_array_append_new(list, bind_mount(text_of(config, "wheels"), INSIDE_WHEELS, true));
 	if (ca)
@@ -555,6 +634,22 @@ int cell__container_take_info(json_t *config, const json_t *info)
 	return json_object_set_new(config, "as_root", json_true()) < 0 ? -1 : json_object_set_new(config, "lacks", json_integer(lacks));
 }
 
+static bool is_kept_back(const json_t *found, const char *name)
+{
+	const json_t *mount;
+	char to[64];
+	size_t i;
+
+	snprintf(to, sizeof(to), INSIDE_STORAGE "/%s", name);
+	json_array_foreach(json_object_get(found, "Mounts"), i, mount) {
+		const char *at = text_of(mount, "Destination");
+
+		if (at && !strcmp(at, to))
+			return json_is_false(json_object_get(mount, "RW"));
+	}
+	return false;
+}
+
 /* Engines that cannot apply a limit say so in a warning, or nowhere; what they show of a container is true, but for the one above. */
 int cell__container_check(const json_t *config, const json_t *found, struct cell_error *err)
 {
@@ -572,6 +667,10 @@ int cell__container_check(const json_t *config, const json_t *found, struct cell
 		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "the container engine does not switch the network off");
 	if (!is_set(host, "ReadonlyRootfs"))
 		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "the container engine does not make the container's files read-only");
+	for (size_t i = 0; text_of(config, "storage") && i < N_KEPT_BACK; i++) {
+		if (!is_kept_back(found, kept_back[i]))
+			return cell_fail(err, CELL_E_UNAVAILABLE, 0, "the container engine does not make the storage's folder %s read-only", kept_back[i]);
+	}
 	return 0;
 }
 

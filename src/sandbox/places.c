@@ -255,8 +255,7 @@ static void find_homes(void)
 		fclose(file);
 }
 
-/* Why code must not write to this folder; NULL: it may. */
-static const char *refusal(const char *path)
+const char *cell__place_refusal(const char *path)
 {
 	char part[PATH_MAX];
 	for (size_t i = 0; i < sizeof of_the_system / sizeof *of_the_system; i++)
@@ -305,7 +304,7 @@ int cell__writable_init(struct cell__writable_list *list, const struct cell__pol
 {
 	*list = (struct cell__writable_list)CELL_WRITABLE_LIST_INIT;
 	if (policy->workspace == CELL_WORKSPACE_RW) {
-		const char *why = refusal(workspace);
+		const char *why = cell__place_refusal(workspace);
 		if (why) {
 			return cell_fail(err, CELL_E_INVALID, 0,
 					 "%.80s cannot be a writable workspace: %s; give --cwd a folder of its own, or "
@@ -317,7 +316,7 @@ int cell__writable_init(struct cell__writable_list *list, const struct cell__pol
 	for (size_t i = 0; i < policy->write.count; i++) {
 		char real[PATH_MAX];
 		const char *path = realpath(policy->write.items[i], real) ? real : policy->write.items[i];
-		const char *why = refusal(path);
+		const char *why = cell__place_refusal(path);
 		struct cell__buf name = CELL_BUF_INIT;
 		if (why) {
 			cell_fail(err, CELL_E_INVALID, 0, "policy %.60s, line %d: %.70s cannot be writable: %s", policy->name,

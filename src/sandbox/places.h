@@ -50,6 +50,8 @@ struct cell__writable_list {
 };
 #define CELL_WRITABLE_LIST_INIT { NULL, 0, NULL, false }
 
+/* Why code must not write to this folder, a real path; NULL: it may. */
+const char *cell__place_refusal(const char *path);
 /*
  * The places that sessions with this policy write to; workspace: real path, used when it is writable.  Refuses the system's
  * folders, homes and what is executed or read from there at the next login, at boot or by cron.

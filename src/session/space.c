@@ -250,7 +250,7 @@ const char *cell__space_workspace(const struct cell_space *space)
  */
 static int list_storage(struct cell_space *space, struct cell_error *err)
 {
-	static const char *const parts[] = { "artifacts", "workflows", "skills", "deps", "requirements.txt", "workspaces", ".cache" };
+	static const char *const parts[] = { "artifacts", "workflows", "skills", "deps", "requirements.txt", "workspaces", ".cache", ".host" };
 	const char *folder = space->store ? cell__store_base(space->store) : NULL; /* what lies in Redis, code cannot write to */
 	for (size_t i = 0; folder && i < sizeof parts / sizeof *parts; i++) {
 		CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT;
@@ -439,6 +439,8 @@ static int make_parts(struct cell_space *space, const struct cell_space_options 
 	CELL_AUTO_BUF struct cell__buf cache = CELL_BUF_INIT;
 	if (opts->storage && cell__store_open(opts->storage, opts->workspace_id, &space->store, err) < 0)
 		return -1;
+	if (space->store && opts->confined)
+		cell__store_set_confined(space->store);
 	if (opts->workspace_id && !(space->workspace = cell__strdup(opts->workspace_id)))
 		return cell_fail(err, CELL_E_NOMEM, 0, "open storage");
 	if (find_cache(opts, &cache, err) < 0 || trust_places(space, opts, cache.data, err) < 0)

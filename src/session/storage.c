@@ -149,16 +149,12 @@ static void workflow_search(struct op *op)
 					    &op->err));
 }
 
-/*
- * A workflow is code that others run.  What an untrusted principal made carries a mark in its first line, which moves with the file
- * between storages and which no source of such a principal can lack, and is not run by code that nothing confines.
- */
-#define MARK "# workcell: untrusted, made by confined code\n"
-#define MARK_BYTES (sizeof MARK - 1)
+#define MARK_BYTES (sizeof CELL__WORKFLOW_MARK - 1)
 
-static bool is_marked(const char *source, size_t size)
+/* Is what this principal keeps confined code's?  In a container that of everybody is. */
+static bool is_confined(const struct op *op)
 {
-	return size >= MARK_BYTES && memcmp(source, MARK, MARK_BYTES) == 0;
+	return !op->trusted || cell__store_is_confined(op->storage->store);
 }
 
 /* Confined code sees its workflows as it wrote them: the same code gives the same on every executor. */
@@ -167,7 +163,7 @@ static int unmark(struct op *op)
 	json_t *source = json_object_get(op->result, "source");
 	const char *text = json_string_value(source);
 	size_t size = json_string_length(source);
-	if (op->trusted || !text || !is_marked(text, size))
+	if (!is_confined(op) || !text || !cell__workflow_is_marked(text, size))
 		return 0;
 	if (json_object_set_new(op->result, "source", json_stringn(text + MARK_BYTES, size - MARK_BYTES)) < 0)
 		return cell_fail(&op->err, CELL_E_NOMEM, 0, "out of memory for a workflow");
@@ -177,8 +173,8 @@ static int unmark(struct op *op)
 static int refuse_marked(struct op *op)
 {
 	json_t *source = json_object_get(op->result, "source");
-	if (!op->by_code || !op->trusted || !source || !is_marked(json_string_value(source), json_string_length(source)) ||
-	    is_hole("workflow-mark"))
+	if (!op->by_code || is_confined(op) || !source ||
+	    !cell__workflow_is_marked(json_string_value(source), json_string_length(source)) || is_hole("workflow-mark"))
 		return 0;
 	json_decref(cell__take_ptr(op->result));
 	return cell_fail(&op->err, CELL_OUT_REJECTED, 0,
@@ -210,12 +206,12 @@ static void workflow_create(struct op *op)
 		finish_op(op, -1);
 		return;
 	}
-	if (is_marked(source, size)) { /* whoever is trusted vouches for what they keep */
+	if (cell__workflow_is_marked(source, size)) { /* whoever is trusted vouches for what they keep */
 		source += MARK_BYTES;
 		size -= MARK_BYTES;
 	}
-	if (!op->trusted) {
-		if (cell__buf_add_str(&marked, MARK) < 0 || cell__buf_add(&marked, source, size) < 0) {
+	if (is_confined(op)) {
+		if (cell__buf_add_str(&marked, CELL__WORKFLOW_MARK) < 0 || cell__buf_add(&marked, source, size) < 0) {
 			finish_op(op, cell_fail(&op->err, CELL_E_NOMEM, 0, "out of memory for a workflow"));
 			return;
 		}

@@ -125,6 +125,7 @@ struct cell__store {
 	char *root;     /* file: base, or base/workspaces/<id>; redis: the URL without secrets and with prefix and workspace */
 	char *artifacts_path; /* where artifacts are, in words */
 	int root_fd;    /* its caches are beneath this folder; redis: -1 until it is told one */
+	bool confined;  /* cell__store_set_confined() */
 	/* file */
 	char *base;     /* as given, absolute */
 	int base_fd;
@@ -133,7 +134,8 @@ struct cell__store {
 	/* redis */
 	struct cell__redis *redis;
 	/* both */
-	pthread_mutex_t search_lock; /* guards the six below */
+	pthread_mutex_t search_lock; /* guards the seven below */
+	bool search_shared;     /* the index lies in a folder that no container can write to (shared.h) */
 	bool unreadable;        /* the last refresh failed for what it reads: making the index anew would not help */
 	char *model;            /* whose vectors the index has; NULL: none */
 	struct cell__search *search;

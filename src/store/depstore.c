@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "store/file.h"
+#include "store/shared.h"
 #include "store/store.h"
 
 #define FILE_NAME "requirements.txt"
@@ -359,32 +359,49 @@ static int write_lines(int dir_fd, const struct lines *lines, struct cell_error 
 	return 0;
 }
 
-/* ---- both files: ours, and deps/ of older storages, which is read and taken from but not added to ---- */
+/*
+ * ---- the files: ours, and deps/ of older storages, which is read and taken from but not added to ----
+ *
+ * Where a container can write to the storage, ours is that of .host (shared.h), and there is no older one.  In the container that file
+ * is the host's, and only read.
+ */
 
 struct deps {
 	int lock;
-	int old_fd;
-	struct lines ours, old;
+	int fd, host_fd, old_fd; /* the folders; -1: there is none */
+	struct lines ours, hosts, old;
 };
 
 static void deps_finish(struct deps *deps)
 {
+	cell__close_fd(&deps->fd);
+	cell__close_fd(&deps->host_fd);
 	cell__close_fd(&deps->old_fd);
 	lines_finish(&deps->ours);
+	lines_finish(&deps->hosts);
 	lines_finish(&deps->old);
 	cell__close_fd(&deps->lock);
 }
 #define AUTO_DEPS __attribute__((cleanup(deps_finish)))
-#define DEPS_INIT { .lock = -1, .old_fd = -1 }
+#define DEPS_INIT { .lock = -1, .fd = -1, .host_fd = -1, .old_fd = -1 }
 
 static int deps_read(struct cell__store *store, bool lock, struct deps *deps, struct cell_error *err)
 {
-	if (lock && cell__dir_lock(store->base_fd, true, &deps->lock, err) < 0)
+	if (cell__shared_open(store, &deps->fd, err) < 0)
+		return -1;
+	bool shared = deps->fd >= 0;
+	if (!shared && (deps->fd = fcntl(store->base_fd, F_DUPFD_CLOEXEC, 3)) < 0)
+		return cell_fail(err, CELL_E_IO, errno, "read " FILE_NAME);
+	if (lock && cell__dir_lock(deps->fd, true, &deps->lock, err) < 0)
 		return cell_fail_wrap(err, "change " FILE_NAME);
-	deps->old_fd = cell__dir_open(store->base_fd, OLD_FOLDER, false);
-	if (deps->old_fd < 0 && errno != ENOENT)
+	deps->old_fd = shared ? -1 : cell__dir_open(store->base_fd, OLD_FOLDER, false);
+	if (!shared && deps->old_fd < 0 && errno != ENOENT)
 		return cell__dir_fail(err, OLD_FOLDER, errno);
-	return read_lines(store->base_fd, &deps->ours, err) < 0 ? -1 : read_lines(deps->old_fd, &deps->old, err);
+	if (store->confined) /* which is a mount */
+		deps->host_fd = openat(store->base_fd, CELL__SHARED_FOLDER, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (read_lines(deps->fd, &deps->ours, err) < 0 || read_lines(deps->host_fd, &deps->hosts, err) < 0)
+		return -1;
+	return read_lines(deps->old_fd, &deps->old, err);
 }
 
 int cell__deps_tell(json_t *list, const char *spec)
@@ -446,6 +463,7 @@ static int list_deps(struct cell__store *store, json_t **ret_list, json_t **ret_
 		return -1;
 	json_t *list = json_array(), *problems = json_array(), *out = NULL;
 	if (list && problems && tell_lines(&deps.ours, FILE_NAME, list, problems) == 0 &&
+	    tell_lines(&deps.hosts, CELL__SHARED_FOLDER "/" FILE_NAME, list, problems) == 0 &&
 	    tell_lines(&deps.old, OLD_FOLDER "/" FILE_NAME, list, problems) == 0)
 		out = cell__deps_sorted(list);
 	json_decref(list);
@@ -524,7 +542,7 @@ static int add_dep(struct cell__store *store, const char *normal, struct cell_er
 	CELL_AUTO_BUF struct cell__buf replaced = CELL_BUF_INIT;
 	if (deps_read(store, true, &deps, err) < 0)
 		return -1;
-	if (put_spec(&deps.ours, normal, &replaced, err) < 0 || write_lines(store->base_fd, &deps.ours, err) < 0)
+	if (put_spec(&deps.ours, normal, &replaced, err) < 0 || write_lines(deps.fd, &deps.ours, err) < 0)
 		return -1;
 	/* Ours counts where both name a package, so dying between the two writes does no harm. */
 	return drop_lines(&deps.old, normal, NULL) ? write_lines(deps.old_fd, &deps.old, err) : 0;
@@ -539,7 +557,7 @@ static int drop_all(struct cell__store *store, const char *spec, bool *ret_dropp
 	bool old = drop_lines(&deps.old, spec, NULL), ours = drop_lines(&deps.ours, spec, NULL);
 	if (old && write_lines(deps.old_fd, &deps.old, err) < 0)
 		return -1;
-	if (ours && write_lines(store->base_fd, &deps.ours, err) < 0)
+	if (ours && write_lines(deps.fd, &deps.ours, err) < 0)
 		return -1;
 	*ret_dropped = old || ours;
 	return 0;

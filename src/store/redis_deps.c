@@ -1,4 +1,7 @@
-/* Dependencies in Redis: a set of specifiers, and the one of older versions, which is read and taken from. */
+/*
+ * Dependencies in Redis: a set of specifiers, and the one of older versions, which is read and taken from.  In a container it is a set of
+ * its own, and the host's, which is only read: what stands in that the host installs.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
@@ -24,8 +27,17 @@ static const char replace[] =
 
 struct sets {
 	struct cell__redis_replies replies;
-	const redisReply *of[2]; /* ours, the older one */
+	const redisReply *of[2]; /* ours; the older one, or in a container the host's */
 };
+
+static const char *set_key(const struct cell__store *store, size_t which)
+{
+	const struct cell__redis *redis = store->redis;
+	if (store->confined)
+		return which ? redis->deps_key : redis->inner_deps_key;
+	return which ? redis->old_deps_key : redis->deps_key;
+}
+
 #define AUTO_SETS __attribute__((cleanup(sets_finish)))
 
 static void sets_finish(struct sets *sets)
@@ -40,15 +52,16 @@ static int compare_members(const void *a, const void *b)
 	return order ? order : (x->len > y->len) - (x->len < y->len);
 }
 
-static int read_sets(struct cell__redis *redis, struct sets *ret_sets, struct cell_error *err)
+static int read_sets(struct cell__store *store, struct sets *ret_sets, struct cell_error *err)
 {
+	struct cell__redis *redis = store->redis;
 	CELL_AUTO_BATCH struct cell__redis_batch count = CELL__REDIS_BATCH_INIT, batch = CELL__REDIS_BATCH_INIT;
 	CELL_AUTO_REPLIES struct cell__redis_replies counted = CELL__REDIS_REPLIES_INIT;
 	long long n[2] = { 0 };
-	cell__redis_add(&count, "SCARD %s", redis->deps_key);
-	cell__redis_add(&count, "SCARD %s", redis->old_deps_key);
-	cell__redis_add(&batch, "SMEMBERS %s", redis->deps_key);
-	cell__redis_add(&batch, "SMEMBERS %s", redis->old_deps_key);
+	cell__redis_add(&count, "SCARD %s", set_key(store, 0));
+	cell__redis_add(&count, "SCARD %s", set_key(store, 1));
+	cell__redis_add(&batch, "SMEMBERS %s", set_key(store, 0));
+	cell__redis_add(&batch, "SMEMBERS %s", set_key(store, 1));
 	if (cell__redis_run(redis, &count, CELL__REDIS_AGAIN, false, &counted, err) < 0 ||
 	    cell__redis_integer(redis, counted.list[0], &n[0], err) < 0 ||
 	    cell__redis_integer(redis, counted.list[1], &n[1], err) < 0)
@@ -80,7 +93,7 @@ static bool normalise(const redisReply *member, char out[static CELL__STORE_DEP_
 	return cell__dep_normalise(member->str, out, err) == 0;
 }
 
-static int tell(struct cell__redis *redis, const struct sets *sets, json_t *list, json_t *problems)
+static int tell(const struct cell__store *store, const struct sets *sets, json_t *list, json_t *problems)
 {
 	int rc = 0;
 	for (size_t i = 0; i < 2; i++)
@@ -91,7 +104,7 @@ static int tell(struct cell__redis *redis, const struct sets *sets, json_t *list
 			if (normalise(member, spec, &problem))
 				rc = cell__deps_tell(list, spec);
 			else
-				rc = cell__deps_tell_problem(problems, i ? redis->old_deps_key : redis->deps_key, k + 1, member->str,
+				rc = cell__deps_tell_problem(problems, set_key(store, i), k + 1, member->str,
 							     member->len < CELL__STORE_DEP_BYTES ? member->len : CELL__STORE_DEP_BYTES,
 							     &problem);
 		}
@@ -101,10 +114,10 @@ static int tell(struct cell__redis *redis, const struct sets *sets, json_t *list
 static int list_deps(struct cell__store *store, json_t **ret_list, json_t **ret_problems, struct cell_error *err)
 {
 	AUTO_SETS struct sets sets = { 0 };
-	if (read_sets(store->redis, &sets, err) < 0)
+	if (read_sets(store, &sets, err) < 0)
 		return cell_fail_wrap(err, "Cannot read dependencies");
 	json_t *list = json_array(), *problems = json_array(), *out = NULL;
-	if (list && problems && tell(store->redis, &sets, list, problems) == 0)
+	if (list && problems && tell(store, &sets, list, problems) == 0)
 		out = cell__deps_sorted(list);
 	json_decref(list);
 	if (!out) {
@@ -142,7 +155,7 @@ static size_t choose(const redisReply *set, const char *spec, const redisReply *
 }
 
 /* Takes a package out of both sets and puts `added` (may be NULL) into ours.  *ret_done false: somebody else was faster. */
-static int change(struct cell__redis *redis, const struct sets *sets, const char *spec, const char *added,
+static int change(struct cell__store *store, const struct sets *sets, const char *spec, const char *added,
 		  enum cell__redis_retry retry, bool *ret_done, size_t *ret_dropped, struct cell_error *err)
 {
 	CELL_AUTO_BATCH struct cell__redis_batch batch = CELL__REDIS_BATCH_INIT;
@@ -150,7 +163,7 @@ static int change(struct cell__redis *redis, const struct sets *sets, const char
 	const redisReply *gone[2][CELL__STORE_DEPS];
 	size_t n[2];
 	for (size_t i = 0; i < 2; i++)
-		n[i] = choose(sets->of[i], spec, gone[i]);
+		n[i] = i && store->confined ? 0 : choose(sets->of[i], spec, gone[i]);
 	*ret_dropped = n[0] + n[1];
 	if (added && sets->of[0]->elements + sets->of[1]->elements - *ret_dropped >= CELL__STORE_DEPS)
 		return cell_fail(err, CELL_E_LIMIT, 0, "more than %u dependencies", CELL__STORE_DEPS);
@@ -159,8 +172,8 @@ static int change(struct cell__redis *redis, const struct sets *sets, const char
 	put_text(&batch, "EVAL");
 	put_text(&batch, replace);
 	put_text(&batch, "2");
-	put_text(&batch, redis->deps_key);
-	put_text(&batch, redis->old_deps_key);
+	put_text(&batch, set_key(store, 0));
+	put_text(&batch, set_key(store, 1));
 	for (size_t i = 0; i < 2; i++) {
 		CELL_AUTO_BUF struct cell__buf was = CELL_BUF_INIT;
 		for (size_t k = 0; k < sets->of[i]->elements; k++)
@@ -180,8 +193,8 @@ static int change(struct cell__redis *redis, const struct sets *sets, const char
 		put_text(&batch, added);
 	batch.n = 1;
 	long long done = 0;
-	if (cell__redis_run(redis, &batch, retry, false, &replies, err) < 0 ||
-	    cell__redis_integer(redis, replies.list[0], &done, err) < 0)
+	if (cell__redis_run(store->redis, &batch, retry, false, &replies, err) < 0 ||
+	    cell__redis_integer(store->redis, replies.list[0], &done, err) < 0)
 		return -1;
 	*ret_done = done != 0;
 	return 0;
@@ -193,10 +206,10 @@ static int change_until(struct cell__store *store, const char *spec, const char 
 	for (int i = 0; i < CELL__REDIS_CAS_TRIES; i++) {
 		AUTO_SETS struct sets sets = { 0 };
 		bool done;
-		if (read_sets(store->redis, &sets, err) < 0)
+		if (read_sets(store, &sets, err) < 0)
 			return cell_fail_wrap(err, "Cannot change dependencies");
 		/* Adding twice comes to the same; whether something was taken out can be said once. */
-		if (change(store->redis, &sets, spec, added, added ? CELL__REDIS_AGAIN : CELL__REDIS_ONCE, &done, ret_dropped,
+		if (change(store, &sets, spec, added, added ? CELL__REDIS_AGAIN : CELL__REDIS_ONCE, &done, ret_dropped,
 			   err) < 0)
 			return cell_fail_wrap(err, "Cannot change dependencies");
 		if (done)

@@ -70,6 +70,16 @@ int cell__store_open(const char *base, const char *workspace_id, struct cell__st
 	return 0;
 }
 
+void cell__store_set_confined(struct cell__store *store)
+{
+	store->confined = true;
+}
+
+bool cell__store_is_confined(const struct cell__store *store)
+{
+	return store->confined;
+}
+
 void cell__store_close(struct cell__store *store)
 {
 	if (!store)

@@ -11,6 +11,7 @@
  *     <root>/requirements-sandbox.json  what untrusted principals added, and the lock of all they get (depbook.c)
  *     <root>/requirements-locked.json   the lock where they may add nothing
  *     <base>/.cache/                    what searching needs; a cache: delete it and it comes back
+ *     <base>/.host/                     what the host vouches for, where containers can write to the rest (shared.h)
  *     <base>/workspaces/<id>/           workflows, artifacts and cache of a workspace; deps are the base's
  *
  * Everything is synchronous and may be called from any thread and from several processes on one folder at once.
@@ -64,6 +65,14 @@ struct cell__store;
  */
 int cell__store_open(const char *base, const char *workspace_id, struct cell__store **ret_store,
 		     struct cell_error *err);
+/*
+ * The code of a container will be able to write to this folder: what is in it now is vouched for, and from now on nothing else is
+ * trusted that no person keeps (shared.h).  Once done it stays so.
+ */
+int cell__store_share(const char *base, struct cell_error *err);
+/* This process is in such a container itself: what is kept is confined code's.  Before the store is used. */
+void cell__store_set_confined(struct cell__store *store);
+bool cell__store_is_confined(const struct cell__store *store);
 /* NULL is fine.  No call on it may be under way; its readers and writers must be gone. */
 void cell__store_close(struct cell__store *store);
 /* Is it the URL of a Redis server, not a folder? */
@@ -144,6 +153,13 @@ int cell__artifact_delete(struct cell__store *store, const char *name, bool *ret
  * What is told of a workflow, as a JSON object: name, description, params {name: type}, parameters [{name, type,
  * description, required, default}], async, created_at, path; get and create add source.
  */
+
+/*
+ * A workflow is code that others run.  What confined code made begins with this line, which moves with the source between storages,
+ * and is not run by code that nothing confines.
+ */
+#define CELL__WORKFLOW_MARK "# workcell: untrusted, made by confined code\n"
+bool cell__workflow_is_marked(const char *source, size_t size);
 
 int cell__workflow_check_name(const char *name, struct cell_error *err);
 /* description NULL or "": the first line of the docstring.  ret_info may be NULL. */

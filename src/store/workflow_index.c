@@ -19,12 +19,12 @@
 #include <string.h>
 #include <time.h>
 
+#include "store/shared.h"
 #include "store/workflows.h"
 
 #define FOLDER CELL__WORKFLOWS_FOLDER
 #define OLD_FOLDER CELL__SKILLS_FOLDER
 #define INDEX CELL__WORKFLOWS_INDEX
-#define CACHE_FOLDER ".cache"
 #define CACHE_FILE "search.sqlite"
 #define VECTORS_FILE "vectors.sqlite"
 #define INDEX_ID ".index"      /* the item whose stamp is that of INDEX; no workflow has such a name */
@@ -419,13 +419,8 @@ int cell__workflow_refresh_files(struct cell__store *store, struct cell_error *e
 int cell__store_cache_path(struct cell__store *store, const char *name, char *out)
 {
 	size_t size = strlen(name) + 1;
-	CELL_AUTO_FD int there = cell__path_open(store->root_fd, CACHE_FOLDER, O_RDONLY | O_DIRECTORY, 0);
-	if (there < 0 && errno == ENOENT) {
-		CELL_AUTO_FD int made = cell__dir_open(store->root_fd, CACHE_FOLDER, true);
-		if (made >= 0) /* so that nobody commits it by accident */
-			cell__file_replace(made, ".gitignore", "*\n", 2);
-	}
-	CELL_AUTO_FD int fd = cell__path_open(store->root_fd, CACHE_FOLDER, O_RDONLY | O_DIRECTORY, 0);
+	bool shared;
+	CELL_AUTO_FD int fd = cell__shared_open_cache(store, &shared);
 	char link[64];
 	if (fd < 0)
 		return -1;
@@ -440,7 +435,8 @@ int cell__store_cache_path(struct cell__store *store, const char *name, char *ou
 
 static void remove_cache(struct cell__store *store)
 {
-	CELL_AUTO_FD int fd = cell__path_open(store->root_fd, CACHE_FOLDER, O_RDONLY | O_DIRECTORY, 0);
+	bool shared;
+	CELL_AUTO_FD int fd = cell__shared_open_cache(store, &shared);
 	if (fd < 0)
 		return;
 	unlinkat(fd, CACHE_FILE, 0);
@@ -470,6 +466,12 @@ static int add_vectors(struct cell__store *store, struct cell_error *err)
 /* With search_lock held.  First as it is, then made anew, then in memory: the first two may fail for any reason. */
 static int open_fresh(struct cell__store *store, int first_try, struct cell_error *err)
 {
+	CELL_AUTO_FD int host = -1;
+	if (cell__shared_open(store, &host, err) < 0)
+		return -1;
+	if (store->search && store->search_shared != (host >= 0)) /* a container can write to it since */
+		cell__store_close_search(store);
+	store->search_shared = host >= 0;
 	for (int try = first_try; try < 3; try++) {
 		char path[PATH_MAX];
 		if (try > 0)

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "store/shared.h"
 #include "store/store.h"
 
 #define FOLDER CELL__WORKFLOWS_FOLDER
@@ -47,6 +48,12 @@ int cell__workflow_check_name(const char *name, struct cell_error *err)
 		if (strcmp(name, reserved[i]) == 0)
 			return cell_fail(err, CELL_E_INVALID, 0, "Reserved workflow name: '%s'", name);
 	return 0;
+}
+
+bool cell__workflow_is_marked(const char *source, size_t size)
+{
+	const size_t mark = sizeof CELL__WORKFLOW_MARK - 1;
+	return size >= mark && memcmp(source, CELL__WORKFLOW_MARK, mark) == 0;
 }
 
 void cell__workflow_file(const char *name, char out[static FILE_NAME_SIZE])
@@ -151,7 +158,7 @@ static int read_pair(struct cell__store *store, const char *name, struct cell__w
 		json_decref(index);
 		ret_kept->when = st.st_mtim;
 		ret_kept->old = i == 1;
-		return 0;
+		return cell__shared_mark(store, name, &ret_kept->source, err);
 	}
 	return cell__workflow_fail_read(err, name, ENOENT);
 }
@@ -192,6 +199,8 @@ static int write_pair(struct cell__store *store, const char *name, const char *s
 	int rc = 0;
 	if (cell__temp_write(&temp, source, size) < 0 || cell__temp_sync(&temp) < 0) {
 		rc = cell_fail(err, CELL_E_IO, errno, "Cannot write workflow '%s'", name);
+	} else if (cell__shared_vouch(store, name, source, size, err) < 0) {
+		rc = -1;
 	} else if (cell__index_apply(dir_fd, INDEX, &store->workflows, &change, &outcome, &why) < 0) {
 		if (why.sys == EEXIST && !overwrite) {
 			rc = cell__workflow_fail_exists(err, name);
@@ -226,6 +235,8 @@ static int delete_pair(struct cell__store *store, const char *name, bool *ret_de
 	if (outcome.broken)
 		cell__store_put_notice(store, &outcome.notice);
 	*ret_deleted = outcome.existed;
+	if (cell__shared_vouch(store, name, NULL, 0, err) < 0)
+		return -1;
 	/* Else the one it hid would come back. */
 	if (old_fd >= 0 && unlinkat(old_fd, file, 0) == 0)
 		*ret_deleted = true;

@@ -62,6 +62,7 @@ TESTS = {
     "door-clients": ("escape/test_host_door.py", "under_deny or past_the_gate"),
     "door-kinds": ("escape/test_host_door.py", "removals_pass"),
     "workflow-mark": ("escape/test_host_door.py", "not_run_unconfined"),
+    "shared": ("escape/test_host_containers.py", "vouched_for or lists_are or journal"),
     "door-who": ("escape/test_host_door.py", "code_does_not_register"),
     "door-approve": ("escape/test_host_door.py", "run_token"),
 }
