@@ -254,7 +254,8 @@ def test_a_session_server_of_roots_with_a_folder(tmp_path):
 
     # Tools of its own are nobody else's, and no tool is called outside.
     evil = "name: evil\ntype: mcp\ncommand: touch\nargs: [%s]\n" % (tmp_path / "evil")
-    assert server.execute("os.mkdir('/workspace/tools'); open('/workspace/tools/e.yaml', 'w').write(%r)" % evil, session=session)["error"] is None
+    assert "Read-only" in server.execute("open('/workspace/tools/e.yaml', 'w').write(%r)" % evil, session=session)["error"]
+    assert server.execute("os.mkdir('/workspace/mcptools'); open('/workspace/mcptools/e.yaml', 'w').write(%r)" % evil, session=session)["error"] is None
     assert server.ask("GET", "/api/tools").json == [] and not (tmp_path / "evil").exists()
     answer = server.ask("POST", "/api/tools/evil/call", session=session)
     assert answer.status == 501 and answer.code == "executor_unavailable", answer

@@ -1,6 +1,10 @@
 /* executor/container_config.c: what engines are told, and what is believed of what they show. */
 #include "executor/container.h"
 
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
 #include "support.h"
 
 static json_t *describe(const struct cell_container_options *options)
@@ -116,9 +120,69 @@ static void test_what_is_not_applied(void **state)
 	json_decref(config);
 }
 
+/* A socket that another process has put there is not taken for the server's. */
+static void test_whose_socket_it_is(void **state)
+{
+	char folder[] = "/tmp/workcell-test-XXXXXX";
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	struct cell_error err = { 0 };
+	int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), kept = -1;
+
+	(void)state;
+	assert_non_null(mkdtemp(folder));
+	snprintf(address.sun_path, sizeof(address.sun_path), "%s/server.sock", folder);
+	assert_int_equal(cell__container_keep_socket(address.sun_path, getpid(), &kept, &err), -1);
+	assert_int_equal(bind(listener, (struct sockaddr *)&address, sizeof(address)), 0);
+	assert_int_equal(listen(listener, 4), 0);
+	assert_int_equal(cell__container_keep_socket(address.sun_path, getpid(), &kept, &err), 0);
+	close(kept);
+	assert_int_equal(cell__container_keep_socket(address.sun_path, 0, &kept, &err), 0);
+	close(kept);
+	kept = -1;
+	assert_int_equal(cell__container_keep_socket(address.sun_path, getppid(), &kept, &err), -1);
+	assert_int_equal(err.code, CELL_E_PROTOCOL);
+	assert_int_equal(kept, -1);
+	unlink(address.sun_path);
+	assert_int_equal(symlink("other", address.sun_path), 0);
+	assert_int_equal(cell__container_keep_socket(address.sun_path, getpid(), &kept, &err), -1);
+	unlink(address.sun_path);
+	rmdir(folder);
+	close(listener);
+}
+
+/* With a storage: two folders of it are read-only, and an engine that shows them otherwise is not used. */
+static void test_what_is_kept_back(void **state)
+{
+	static const struct { const char *host; int tools, own; bool good; } cases[] = {
+		{ "/workspace/.host", 0, 0, true }, { "/workspace/.host", 1, 0, false }, { "/workspace/.host", 0, 1, false }, { "/workspace/x", 0, 0, false },
+	};
+	char folder[] = "/tmp/workcell-test-XXXXXX";
+	struct cell_container_options options = CELL_CONTAINER_OPTIONS_INIT;
+	struct cell_error err = { 0 };
+	json_t *config;
+
+	(void)state;
+	assert_non_null(mkdtemp(folder));
+	if (!geteuid())
+		assert_int_equal(chown(folder, 10001, 10001), 0);
+	options.storage = folder;
+	options.memory_limit = options.pids_limit = -1;
+	config = describe(&options);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		json_t *shown = json_pack("{s:{s:b},s:[{s:s,s:b},{s:s,s:b}]}", "HostConfig", "ReadonlyRootfs", 1, "Mounts", "Destination",
+					  "/workspace/tools", "RW", cases[i].tools, "Destination", cases[i].host, "RW", cases[i].own);
+
+		assert_int_equal(cell__container_check(config, shown, &err), cases[i].good ? 0 : -1);
+		json_decref(shown);
+	}
+	json_decref(config);
+	rmdir(folder);
+}
+
 int main(int argc, char **argv)
 {
 	support_init(argc, argv);
-	const struct CMUnitTest tests[] = { TEST(test_rootless_engines), TEST(test_what_is_not_applied) };
+	const struct CMUnitTest tests[] = { TEST(test_rootless_engines), TEST(test_what_is_not_applied), TEST(test_whose_socket_it_is),
+					  TEST(test_what_is_kept_back) };
 	return cmocka_run_group_tests_name("container", tests, NULL, NULL);
 }
