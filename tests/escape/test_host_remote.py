@@ -1,5 +1,6 @@
 """A session server that means harm: that of a container, whose code has taken it over, or one elsewhere."""
 import contextlib
+import resource
 import socket
 import threading
 
@@ -115,3 +116,74 @@ def test_an_event_without_end_does_not_stay():
     with hostile(opens(floods)) as (url, _):
         done = support.workcell("run", "--json", "--executor", "remote", "--remote-url", url, "--timeout", "1", "-e", "1")
     assert done.status in set(support.EXIT.values()) - {0}, done
+
+
+def bounded():
+    if not support.is_asan():  # which maps terabytes
+        resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+
+
+def result(body):
+    return STREAM + b"id: 1\nevent: result\ndata: " + body + b"\n\n"
+
+
+RESULT = b'{"session_id":"%s","value":1,"repr":"1","mime":{},"error":null,"state":"kept","isolation":{}%s}'
+BRACKETS = b"[" + b",".join([b"[]"] * (8 << 20)) + b"]"  # some gigabytes as a tree
+
+HEAVY = {
+    "a value's parts": lambda: result(b'{"repr":null,"error":null,"state":"kept","mime":{"a/b":%s}}' % BRACKETS),
+    "what a result does not have": lambda: result(RESULT % (b"a" * 32, b',"other":' + BRACKETS)),
+    "a receipt": lambda: result(RESULT.replace(b'"isolation":{}', b'"isolation":%s' % BRACKETS) % (b"a" * 32, b"")),
+    "a chunk": lambda: STREAM + b'id: 1\nevent: chunk\ndata: {"stream":"stdout","text":"x","other":%s}\n\n' % BRACKETS,
+    "a display": lambda: STREAM + b'id: 1\nevent: display\ndata: {"parts":%s}\n\n' % BRACKETS,
+}
+
+
+@pytest.mark.parametrize("what", sorted(HEAVY))
+def test_a_few_bytes_that_would_be_gigabytes(what):
+    with hostile(opens(HEAVY[what]())) as (url, _):
+        done = support.workcell("run", "--json", "--executor", "remote", "--remote-url", url, "-e", "1", preexec_fn=bounded)
+    if what == "a value's parts":  # without which it is a result
+        assert done.result["mime"] == {} and done.result["error"] is None, done
+    else:
+        assert done.status == support.EXIT["kernel_died"] and "too much memory" in done.out + done.err, done
+
+
+def test_a_server_that_says_it_is_broken_breaks_nothing_here():
+    """Its codes are those of its own engine; what it lost is a kernel."""
+    answers = [result(b'{"repr":null,"mime":{},"state":"lost","error":{"code":"spawner_failed","type":"","message":"\x1b[2J\x1b]0;x\x07","traceback":""}}'.replace(
+        b"\x1b", b"\\u001b").replace(b"\x07", b"\\u0007")), result(RESULT % (b"a" * 32, b""))]
+    with hostile(opens(lambda: iter([answers.pop(0)]))) as (url, _):
+        done = support.workcell("run", "--executor", "remote", "--remote-url", url, "--keep-going", "-e", "first", "-e", "second")
+    assert "kernel_died" in done.err and done.out.strip() == "1", done
+    assert "\x1b" not in done.out + done.err and "\x07" not in done.out + done.err, done
+
+
+def test_questions_that_a_server_makes_up_are_not_asked():
+    """Nor are calls that it asks for made: nothing of it reaches this machine's tools, whatever its events are called."""
+    words = b"".join(b'id: %d\nevent: %s\ndata: {"id":"1","name":"tools.x","call":"tools.call","method":"tools.call","args":{}}\n\n' % (i, name)
+                     for i, name in enumerate((b"approval", b"approval_waiting", b"approval_requested", b"call", b"ask", b"tool", b"message")))
+    with hostile(opens(STREAM + words + b"id: 9\nevent: result\ndata: " + RESULT % (b"a" * 32, b"") + b"\n\n")) as (url, heads):
+        with support.Terminal("run", "--executor", "remote", "--remote-url", url, "-e", "1") as terminal:
+            assert terminal.wait_end() == 0
+            while terminal._fill(0.1):
+                pass
+            text = terminal.plain
+    assert "1" in text and "approv" not in text.lower() and "tools" not in text, text
+    assert not [head for head in heads if "approv" in head.split("\r\n")[0]], heads
+
+
+def test_a_flood_of_events():
+    """What a cell may print is bounded here, and so is the time."""
+    def flood():
+        yield STREAM
+        piece = b"".join(b'id: %d\nevent: chunk\ndata: {"stream":"stdout","text":"%s"}\n\n' % (i, b"y" * 1000) for i in range(1000))
+        while True:
+            yield piece
+
+    with hostile(opens(flood)) as (url, _):
+        done = support.workcell("run", "--json", "--executor", "remote", "--remote-url", url, "--timeout", "3", "-e", "1",
+                                preexec_fn=bounded)
+    found = done.results[0]
+    support.forget(found)
+    assert found["error"]["code"] == "timeout" and len(found["stdout"]) < 64 << 20, found["error"]
