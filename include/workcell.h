@@ -670,7 +670,10 @@ struct cell_container_options {
 	const char *name;        /* of the container; NULL: one of ours */
 	const char *user;        /* "UID:GID" inside; NULL: the caller's; where that is root the storage's owner, else CELL_CONTAINER_UID */
 	const char *tools;       /* a folder of tool definitions, read-only inside; NULL: none */
-	/* For workflows, artifacts and deps: a folder, read-write inside, or the URL of Redis; NULL: inside, gone with it. */
+	/*
+	 * For workflows, artifacts and deps: a folder, made when missing, read-write inside but for its `tools` and `.host`, or the URL of
+	 * Redis; NULL: inside, gone with it.
+	 */
 	const char *storage;
 	const char *auth_token;  /* of its server; NULL: one is made up */
 	int auth_disabled;       /* 1: the server asks for none */

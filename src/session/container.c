@@ -47,13 +47,19 @@ static int check_trusted(const char *what, const char *path, const char *storage
 static char *real_storage(const char *path)
 {
 	char *real = realpath(path, NULL);
-	const char *name = strrchr(path, '/');
 	struct cell__buf made = CELL_BUF_INIT;
-	if (real || errno != ENOENT || !name || !name[1])
+	size_t size = strlen(path);
+	if (real || errno != ENOENT)
 		return real;
-	CELL_AUTO_FREE char *above = cell__strndup(path, name > path ? (size_t)(name - path) : 1);
-	CELL_AUTO_FREE char *parent = above ? realpath(above, NULL) : NULL;
-	if (!parent || cell__buf_printf(&made, "%s%s", strcmp(parent, "/") ? parent : "", name) < 0)
+	while (size > 1 && path[size - 1] == '/')
+		size--;
+	CELL_AUTO_FREE char *above = cell__strndup(path, size);
+	char *name = above ? strrchr(above, '/') : NULL;
+	if (!name)
+		return NULL;
+	*name = '\0';
+	CELL_AUTO_FREE char *parent = realpath(name > above ? above : "/", NULL);
+	if (!parent || cell__buf_printf(&made, "%s/%s", strcmp(parent, "/") ? parent : "", name + 1) < 0)
 		return NULL;
 	return cell__buf_take(&made);
 }
@@ -92,7 +98,11 @@ static int make_storage(const char *path, const char *user, struct cell_error *e
 /* From now on nothing in the folder is trusted but what the host vouches for. */
 static int describe_shared(const struct cell_container_options *options, const char *const *env, char **ret_json, struct cell_error *err)
 {
-	CELL_AUTO_FREE char *storage = real_storage(options->storage), *text = NULL;
+	bool has_wheels = options->size >= offsetof(struct cell_container_options, install_timeout_ms);
+	CELL_AUTO_FREE char *storage = NULL, *text = NULL;
+	if (options->storage[0] != '/') /* which is refused there */
+		return cell__container_describe(options, NULL, env, ret_json, err);
+	storage = real_storage(options->storage);
 	if (!storage)
 		return cell_fail(err, CELL_E_NOT_FOUND, errno, "the storage %.150s", options->storage);
 	const char *why = cell__place_refusal(storage);
@@ -100,7 +110,9 @@ static int describe_shared(const struct cell_container_options *options, const c
 		return cell_fail(err, CELL_E_INVALID, 0, "%.100s cannot be the storage of a container, which writes to it: %s; give it a folder of its own",
 				 storage, why);
 	if (check_trusted("the tools folder", options->tools, storage, true, err) < 0 ||
-	    check_trusted("the build context", options->context, storage, false, err) < 0 || make_storage(storage, options->user, err) < 0 ||
+	    check_trusted("the build context", options->context, storage, false, err) < 0 ||
+	    check_trusted("the wheel folder", has_wheels ? options->wheel_dir : NULL, storage, false, err) < 0 ||
+	    make_storage(storage, options->user, err) < 0 ||
 	    cell__container_describe(options, NULL, env, &text, err) < 0 || cell__store_share(storage, err) < 0)
 		return -1;
 	*ret_json = cell__take_ptr(text);

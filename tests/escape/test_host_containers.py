@@ -236,9 +236,20 @@ def test_places_that_code_must_not_write_to(base, tmp_path):
     assert "can write to the storage" in refused("--storage", base, "--tools", tmp_path)
     (base / "sub" / "packaging").mkdir()
     assert "can write to the storage" in refused("--storage", base, "--container-context", base / "sub")
+    assert "can write to the storage" in refused("--storage", base, "--wheel-dir", base / "sub")
     os.rmdir(base / "tools")
     os.symlink(tmp_path / "elsewhere", base / "tools")
     assert "symbolic link" in refused("--storage", base)
+
+
+def test_a_new_storage_is_made_closed_to_others(tmp_path):
+    """Setuid files that the code leaves in it are nobody's else to run."""
+    for path in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        os.chmod(path, 0o755)
+    share("%s/new/" % tmp_path)
+    assert stat.S_IMODE(os.stat(tmp_path / "new").st_mode) == 0o700
+    assert os.stat(tmp_path / "new").st_uid == (os.getuid() or containers.USER)
+    assert sorted(os.listdir(tmp_path / "new" / ".host")) == ["requirements.txt", "workflows.json"]
 
 
 def test_the_storage_has_its_tools_before_any_code(base):
