@@ -185,7 +185,8 @@ def stage_containers():
                 pytests("build", "tests/container", "tests/conformance/test_conformance.py::test_cell", WORKCELL_EXECUTORS="container", **env)
                 say("the executor container with Podman: what engines do in their own way")
                 with docker_engine.podman(env, say) as other:
-                    pytests("build", "tests/container/test_container.py", "tests/container/test_container_storage.py", "-m", "engine", **other)
+                    pytests("build", "tests/container/test_container.py", "tests/container/test_container_storage.py", "tests/container/test_hostile.py", "-m",
+                            "engine", **other)
             else:
                 notes_not_run.append("tests/container, with Docker and with Podman")
     except (OSError, AssertionError, subprocess.CalledProcessError) as error:
