@@ -74,8 +74,8 @@ static const struct cell_cli_flag serve_flag_table[] = {
 	CELL_CLI_ZYGOTE_FLAGS(offsetof(struct serve_flags, session)),
 	{ 0, "dep", "SPEC", "a package that is added to the storage's and installed before anybody is served; may be repeated", CELL_FLAG_LIST,
 	  AT(deps) },
-	{ 0, "in-container", NULL, "this server is in a container, as its host made it: what its code keeps is marked as confined code's, and the\n"
-	  "configuration and the token's file are removed once they are read", CELL_FLAG_SWITCH, AT(in_container) },
+	{ 0, "in-container", NULL, "for the host's own containers: mark what is kept as confined code's; token and configuration are removed when read",
+	  CELL_FLAG_SWITCH, AT(in_container) },
 	{ 0, "check-config", NULL, "say whether the configuration is good, and exit", CELL_FLAG_SWITCH, AT(check_config) },
 	CELL_CLI_SESSION_FLAGS(offsetof(struct serve_flags, session)),
 	{ 0 },
