@@ -97,7 +97,7 @@ static int splice_link(int at, const char *part, const char *rest, char *out, si
  * Links are followed where they are our own, that is on the root's own file system: one in a folder of the host may be the
  * work of code that could write there, and would lead what is made here to the host's files below the old root.
  */
-static int open_parent(const char *path, char *last, size_t last_size)
+static int open_parent(const char *path, char *last, size_t last_size, bool *ret_own)
 {
 	char rest[4096], next[4096];
 	struct stat root_st, st;
@@ -143,6 +143,8 @@ static int open_parent(const char *path, char *last, size_t last_size)
 			if (fd >= 0)
 				close(fd);
 			close(root);
+			/* On the root's own file system, where the path says: nobody but us makes or renames anything there. */
+			*ret_own = links == 0 && fstat(at, &st) == 0 && st.st_dev == root_st.st_dev;
 			return at;
 		}
 		if (fd < 0 && ((mkdirat(at, last, 0755) < 0 && errno != EEXIST) ||
@@ -176,16 +178,52 @@ static int make_file(int parent, const char *name, const char *content, size_t s
 	return n == (ssize_t)size ? 0 : -1;
 }
 
+static void forget_parent(struct cell_apply *apply)
+{
+	if (apply->has_parent)
+		close(apply->parent_fd);
+	apply->has_parent = false;
+}
+
+/*
+ * A shell makes dozens of things in a few folders of its root, one after the other: the last folder stays open.  Not one of the host's,
+ * where others may be renaming, and not past a mount that could cover it (run_step()).
+ */
+static int find_parent(struct cell_apply *apply, const char *path, char *last, size_t last_size)
+{
+	const char *name = strrchr(path, '/') + 1; /* of absolute paths */
+	size_t n = (size_t)(name - path);
+	struct stat st;
+	if (apply->has_parent && *name && strlen(name) < last_size && strlen(apply->parent) == n && memcmp(apply->parent, path, n) == 0) {
+		strcpy(last, name);
+		/* A link of ours at that name is followed: below. */
+		if (fstatat(apply->parent_fd, last, &st, AT_SYMLINK_NOFOLLOW) < 0 ? errno == ENOENT : !S_ISLNK(st.st_mode))
+			return apply->parent_fd;
+	}
+	forget_parent(apply);
+	bool own;
+	int fd = open_parent(path, last, last_size, &own);
+	if (fd >= 0 && own && apply->keeps_parent && *name && n < sizeof apply->parent) {
+		memcpy(apply->parent, path, n);
+		apply->parent[n] = '\0';
+		apply->parent_fd = fd;
+		apply->has_parent = true;
+	}
+	return fd;
+}
+
 /* Makes one thing at a path inside: `make` is told the folder it comes into and its name. */
-static int make_at(const char *path, int (*make)(int parent, const char *name, const void *arg), const void *arg)
+static int make_at(struct cell_apply *apply, const char *path, int (*make)(int parent, const char *name, const void *arg),
+		   const void *arg)
 {
 	char last[NAME_MAX + 1];
-	int parent = open_parent(path, last, sizeof last);
+	int parent = find_parent(apply, path, last, sizeof last);
 	if (parent < 0)
 		return -1;
 	int rc = make(parent, last, arg);
 	int error = errno;
-	close(parent);
+	if (!apply->has_parent)
+		close(parent);
 	errno = error;
 	return rc;
 }
@@ -206,26 +244,40 @@ static int make_content(int parent, const char *name, const void *arg)
 	return make_file(parent, name, cell__step_b(step), step->b_size);
 }
 
-/* A folder or a file for something to be mounted on. */
-static int make_mount_point(int parent, const char *name, const void *arg)
+struct mounting {
+	const struct cell_apply *apply;
+	int tree;
+	const struct stat *like;
+};
+
+/* Mounts a tree on a folder or a file of that name, which is made where it does not exist. */
+static int mount_at(int parent, const char *name, const void *arg)
 {
-	const struct stat *like = arg;
+	const struct mounting *what = arg;
+	bool folder = S_ISDIR(what->like->st_mode);
 	struct stat there;
+	/* In a folder of the shell's own root nobody else can put a link there. */
+	if (what->apply->has_parent) {
+		if ((folder ? mkdirat(parent, name, 0755) : mknodat(parent, name, S_IFREG | 0644, 0)) < 0 && errno != EEXIST)
+			return -1;
+		return (int)syscall(SYS_move_mount, what->tree, "", parent, name, MOVE_MOUNT_F_EMPTY_PATH); /* follows no link */
+	}
 	if (fstatat(parent, name, &there, AT_SYMLINK_NOFOLLOW) < 0 &&
-	    (S_ISDIR(like->st_mode) ? mkdirat(parent, name, 0755) : make_file(parent, name, "", 0)) < 0 && errno != EEXIST)
+	    (folder ? mkdirat(parent, name, 0755) : make_file(parent, name, "", 0)) < 0 && errno != EEXIST)
 		return -1;
 	int fd = openat(parent, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
-	if (fd >= 0 && fstat(fd, &there) == 0 && S_ISLNK(there.st_mode)) {
-		close(fd);
+	int rc = fd < 0 ? -1 : fstat(fd, &there);
+	if (rc == 0 && S_ISLNK(there.st_mode)) {
 		errno = ELOOP;
-		return -1;
+		rc = -1;
 	}
-	return fd;
-}
-
-static int attach(int tree, int target)
-{
-	return (int)syscall(SYS_move_mount, tree, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
+	if (rc == 0)
+		rc = (int)syscall(SYS_move_mount, what->tree, "", fd, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
+	int error = errno;
+	if (fd >= 0)
+		close(fd);
+	errno = error;
+	return rc;
 }
 
 static int set_attributes(int fd, const char *path, uint64_t set)
@@ -234,16 +286,14 @@ static int set_attributes(int fd, const char *path, uint64_t set)
 	return (int)syscall(SYS_mount_setattr, fd, path, (path[0] ? 0 : AT_EMPTY_PATH) | AT_RECURSIVE, &attr, sizeof attr);
 }
 
-static int bind_tree(const char *source, const char *target, unsigned flags, bool real)
+static int bind_tree(struct cell_apply *apply, const char *source, const char *target, unsigned flags, bool real)
 {
 	int from = open_on_host(flags & CELL_BIND_MAPPED ? CELL_PLAN_MAPPED_ROOT : CELL_PLAN_OLD_ROOT, source, real);
 	if (from < 0)
 		return -1;
 	struct stat st;
-	int tree = -1, there = -1, rc = -1;
-	if (fstat(from, &st) < 0 || (there = make_at(target, make_mount_point, &st)) < 0)
-		goto out;
-	tree = (int)syscall(SYS_open_tree, from, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE);
+	int rc = -1;
+	int tree = (int)syscall(SYS_open_tree, from, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE);
 	uint64_t set = MOUNT_ATTR_NOSUID;
 	if (flags & CELL_BIND_READ_ONLY)
 		set |= MOUNT_ATTR_RDONLY;
@@ -251,15 +301,11 @@ static int bind_tree(const char *source, const char *target, unsigned flags, boo
 		set |= MOUNT_ATTR_NODEV;
 	if (flags & CELL_BIND_NO_EXEC)
 		set |= MOUNT_ATTR_NOEXEC;
-	if (tree < 0 || set_attributes(tree, "", set) < 0 || attach(tree, there) < 0)
-		goto out;
-	rc = 0;
-out:;
+	if (tree >= 0 && fstat(from, &st) == 0 && set_attributes(tree, "", set) == 0)
+		rc = make_at(apply, target, mount_at, &(struct mounting){ .apply = apply, .tree = tree, .like = &st });
 	int error = errno;
 	if (tree >= 0)
 		close(tree);
-	if (there >= 0)
-		close(there);
 	close(from);
 	errno = error;
 	return rc;
@@ -274,12 +320,14 @@ static int mount_tmpfs(const char *path, uint64_t bytes, uint64_t mode)
 	return mount("tmpfs", path, "tmpfs", MS_BITS_NOSUID | MS_BITS_NODEV, options);
 }
 
-static int mount_proc(const char *path, bool processes_alone)
+static int mount_proc(struct cell_apply *apply, const char *path, bool processes_alone)
 {
 	char status[4096];
 	if ((size_t)snprintf(status, sizeof status, "%s/self/status", path) < sizeof status && access(status, F_OK) == 0)
 		return 0;
-	return mount("proc", path, "proc", MS_BITS_NOSUID | MS_BITS_NODEV | MS_BITS_NOEXEC, processes_alone ? "subset=pid" : NULL);
+	int rc = mount("proc", path, "proc", MS_BITS_NOSUID | MS_BITS_NODEV | MS_BITS_NOEXEC, processes_alone ? "subset=pid" : NULL);
+	apply->processes_alone |= rc == 0 && processes_alone;
+	return rc;
 }
 
 /*
@@ -392,11 +440,10 @@ static int attach_tree(struct cell_apply *apply, const char *path)
 	int tree = apply->trees[apply->next_tree++];
 	snprintf(target, sizeof target, CELL_PLAN_MAPPED_ROOT "%s", strcmp(path, "/") == 0 ? "" : path);
 	struct stat st; /* what is mounted may be a file */
-	int there = fstat(tree, &st) < 0 ? -1 : make_at(target, make_mount_point, &st);
-	int rc = there < 0 ? -1 : attach(tree, there);
+	int rc = fstat(tree, &st);
+	if (rc == 0)
+		rc = make_at(apply, target, mount_at, &(struct mounting){ .apply = apply, .tree = tree, .like = &st });
 	int error = errno;
-	if (there >= 0)
-		close(there);
 	close(tree);
 	errno = error;
 	return rc;
@@ -571,6 +618,9 @@ static int load_filter(const struct cell_plan_step *step)
 static int run_step(struct cell_apply *apply, const struct cell_plan_step *step, struct cell_plan_report *report)
 {
 	const char *a = cell__step_a(step), *b = cell__step_b(step);
+	/* These make what they mount on, or mount nothing; others may cover the folder. */
+	if (step->op < CELL_OP_TREE || step->op > CELL_OP_TMPFS)
+		forget_parent(apply);
 	switch ((enum cell_plan_op)step->op) {
 	case CELL_OP_NAMESPACES:
 		return unshare((int)step->arg & ~cell__apply_birth_flags(apply->plan));
@@ -581,23 +631,23 @@ static int run_step(struct cell_apply *apply, const struct cell_plan_step *step,
 	case CELL_OP_ROOT:
 		return make_root(step->arg);
 	case CELL_OP_DIR:
-		return make_at(a, make_folder, &(mode_t){ (mode_t)step->arg });
+		return make_at(apply, a, make_folder, &(mode_t){ (mode_t)step->arg });
 	case CELL_OP_LINK:
-		return make_at(b, make_link, a);
+		return make_at(apply, b, make_link, a);
 	case CELL_OP_FILE:
-		return make_at(a, make_content, step);
+		return make_at(apply, a, make_content, step);
 	case CELL_OP_BIND:
-		return bind_tree(a, b, step->flags, step->stage == CELL_STAGE_SESSION_FILES);
+		return bind_tree(apply, a, b, step->flags, step->stage == CELL_STAGE_SESSION_FILES);
 	case CELL_OP_TMPFS:
-		if (make_at(a, make_folder, &(mode_t){ 0755 }) < 0)
+		if (make_at(apply, a, make_folder, &(mode_t){ 0755 }) < 0)
 			return -1;
 		return mount_tmpfs(a, step->arg, step->arg2);
 	case CELL_OP_PROC:
-		return mount_proc(a, step->arg == 1);
+		return mount_proc(apply, a, step->arg == 1);
 	case CELL_OP_PTS:
 		return mount("devpts", a, "devpts", MS_BITS_NOSUID | MS_BITS_NOEXEC, "newinstance,ptmxmode=0666,mode=620");
 	case CELL_OP_MASK:
-		return mask(a);
+		return step->arg == 1 && apply->processes_alone ? 0 : mask(a);
 	case CELL_OP_LOOPBACK:
 		return loopback_up();
 	case CELL_OP_HOSTNAME:
@@ -646,6 +696,7 @@ int cell__apply_stage(struct cell_apply *apply, enum cell_plan_stage stage, stru
 	const struct cell_plan_step *step = cell__plan_first(apply->plan);
 	/* A session's steps are few and none is optional but links; their skips are not told apart. */
 	bool inner = stage >= CELL_STAGE_SESSION_FILES;
+	apply->keeps_parent = stage == CELL_STAGE_SHELL;
 	for (uint32_t i = 0; i < apply->plan->n_steps; i++, step = cell__plan_next(step)) {
 		if (step->stage != stage)
 			continue;
@@ -660,8 +711,10 @@ int cell__apply_stage(struct cell_apply *apply, enum cell_plan_stage stage, stru
 		report->sys = errno;
 		if (report->step < 0)
 			report->step = (int32_t)i + (inner ? (int32_t)CELL_PLAN_MAX_STEPS : 0);
+		forget_parent(apply);
 		return -1;
 	}
+	forget_parent(apply);
 	return 0;
 }
 

@@ -20,6 +20,10 @@ struct cell_apply {
 	int start_fd;                    /* of a plan that is mapped: where cell__mapped_start() is heard */
 	int trees[CELL_PLAN_MAX_TREES];  /* from there; OP_TREE takes them in order */
 	uint32_t n_trees, next_tree;
+	bool processes_alone;            /* /proc was mounted so */
+	bool keeps_parent, has_parent;   /* the folder that something was made in last */
+	int parent_fd;
+	char parent[256];
 };
 
 /* Every step of a stage, in order.  0, or -1 with *report filled; report->skipped is filled in both cases. */

@@ -354,7 +354,7 @@ static void mask_proc(struct builder *b, const char *name)
 {
 	char path[sizeof "/proc/" + NAME_MAX];
 	snprintf(path, sizeof path, "/proc/%s", name);
-	SHELL(CELL_OP_MASK, 0, 0, 0, path, "");
+	SHELL(CELL_OP_MASK, 0, 1, 0, path, "");
 }
 
 /*
@@ -491,8 +491,12 @@ static void landlock(struct builder *b, const struct cell__policy *policy, const
 	if (scope && machine->landlock_abi < 6)
 		scope = 0;
 	EARLY(CELL_OP_LANDLOCK, 0, b->rights, net | scope << 32, "", "");
-	for (size_t i = 0; i < sizeof seen / sizeof *seen; i++)
-		allow(b, EARLY_STAGE, seen[i], FS_READ);
+	for (size_t i = 0; i < sizeof seen / sizeof *seen; i++) {
+		char real[PATH_MAX];
+		/* Where they are links into the first one, it has said all. */
+		if (i == 0 || (realpath(seen[i], real) && !is_under(real, seen[0])))
+			allow(b, EARLY_STAGE, seen[i], FS_READ);
+	}
 	if (full) {
 		/* The root holds nothing but what was put there; names may be seen, contents are granted one by one. */
 		allow(b, EARLY_STAGE, "/", FS_READ_DIR);

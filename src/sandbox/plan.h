@@ -54,7 +54,7 @@ enum cell_plan_op {
 	CELL_OP_TMPFS,          /* a: path, arg: bytes, arg2: mode */
 	CELL_OP_PROC,           /* a: path, arg: 1: processes and nothing else; nothing is done where one is mounted already */
 	CELL_OP_PTS,            /* a: path */
-	CELL_OP_MASK,           /* a: path that must show nothing */
+	CELL_OP_MASK,           /* a: path that must show nothing; arg: 1: nothing is there where /proc has processes alone */
 	CELL_OP_LOOPBACK,       /* brings lo up */
 	CELL_OP_HOSTNAME,       /* a: name */
 	CELL_OP_LISTEN,         /* a socket at 127.0.0.1, handed to the host's proxy; arg: port */
