@@ -420,6 +420,16 @@ int cell__cgroup_join(const struct cell_cgroup *group)
 	return 0;
 }
 
+void cell__cgroup_close(const struct cell_cgroup *group)
+{
+	/* Either may be missing; the caller kills what it finds in any case. */
+	if (group->path[CELL_CG_PIDS][0])
+		(void)write_in(group->path[CELL_CG_PIDS], "pids.max", "0");
+	for (int c = 0; group->version == 2 && c < CELL_CG_COUNT; c++)
+		if (group->path[c][0])
+			(void)write_in(group->path[c], "cgroup.kill", "1");
+}
+
 void cell__cgroup_usage(const struct cell_cgroup *group, struct cell_cgroup_usage *ret_usage)
 {
 	const char *memory = group->path[CELL_CG_MEMORY], *pids = group->path[CELL_CG_PIDS];

@@ -55,6 +55,8 @@ int cell__cgroup_make(const struct cell_cgroups *groups, const char *name, const
 		      struct cell_cgroup *ret_group);
 /* Puts the calling process (which must have one thread) into it. */
 int cell__cgroup_join(const struct cell_cgroup *group);
+/* Nothing more starts in it, and what is in it is killed, as far as this machine's groups can do that (pids; Linux 5.14). */
+void cell__cgroup_close(const struct cell_cgroup *group);
 /* False: it cannot be had. */
 bool cell__cgroup_set_share(const struct cell_cgroup *group, enum cell_cgroup_share share);
 void cell__cgroup_usage(const struct cell_cgroup *group, struct cell_cgroup_usage *ret_usage);

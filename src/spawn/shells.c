@@ -19,14 +19,21 @@
 #include "core/core.h"
 #include "sandbox/mapped.h"
 #include "spawn/message.h"
+#include "spawn/spawner.h"
 
 #define PLANS_KEPT 8
 #define OLD_MOUNTS 8 /* then they go at once */
+#define SHELL_FDS 3  /* a program's process, the mounts, the way out */
 
 /* Plans seen lately, mapped. */
 struct known_plan {
 	const struct cell_plan *plan;
-	size_t spares_wanted;
+	size_t spares_wanted[CELL_SHELL_USES];
+};
+
+static const size_t spares_for[CELL_SHELL_USES] = {
+	[CELL_SHELL_FOR_KERNEL] = 1,
+	[CELL_SHELL_FOR_PROGRAM] = 2, /* programs come one after the other, and each is over sooner than a shell is made */
 };
 
 static struct known_plan plans[PLANS_KEPT];
@@ -44,6 +51,13 @@ static bool groups_found;
  * What runs as pid 1: it reaps what the code leaves behind, and is there to be killed.  While it has its capabilities the
  * kernel, which has none, cannot trace it; before it gives them up it makes itself untraceable.
  */
+static void lock_up(void)
+{
+	if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || cell__bound_capabilities() < 0 ||
+	    cell__drop_capabilities() < 0)
+		_exit(1);
+}
+
 static void __attribute__((noreturn)) keep_namespaces(void)
 {
 	sigset_t wanted;
@@ -52,16 +66,51 @@ static void __attribute__((noreturn)) keep_namespaces(void)
 	sigaddset(&wanted, SIGUSR1);
 	for (;;) {
 		int signal = sigwaitinfo(&wanted, NULL);
-		if (signal == SIGUSR1 &&
-		    (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 ||
-		     cell__bound_capabilities() < 0 || cell__drop_capabilities() < 0))
-			_exit(1);
+		if (signal == SIGUSR1)
+			lock_up();
 		while (waitpid(-1, NULL, WNOHANG | __WALL) > 0) {
 		}
 	}
 }
 
-static void __attribute__((noreturn)) run_shell(const struct cell_plan *plan, const struct cell_cgroup *group, int ready_fd)
+/* Nobody else comes in: it locks up at once, and is over when its program is.  With it goes whatever that left behind. */
+static void __attribute__((noreturn)) keep_program(pid_t program, int fd)
+{
+	sigset_t wanted;
+	lock_up();
+	sigemptyset(&wanted);
+	sigaddset(&wanted, SIGCHLD);
+	for (;;) {
+		pid_t pid;
+		int status;
+		(void)sigwaitinfo(&wanted, NULL);
+		while ((pid = waitpid(-1, &status, WNOHANG | __WALL)) > 0) {
+			struct cell_spawn_msg head = { .version = CELL_SPAWN_VERSION, .a = status };
+			if (pid != program)
+				continue;
+			(void)cell__spawn_send(fd, &head, NULL, 0, NULL, 0, MSG_DONTWAIT);
+			_exit(0);
+		}
+	}
+}
+
+/* Forks what will become a program, and fills fds[]: its pidfd, the mounts.  -1 with errno set. */
+static pid_t fork_program(const struct cell_plan *plan, int fd, int fds[static 2], size_t *n)
+{
+	int pidfd = -1;
+	long pid = syscall(SYS_clone, CLONE_PIDFD | SIGCHLD, NULL, &pidfd, NULL, NULL);
+	if (pid == 0)
+		cell__program_wait(plan, fd);
+	if (pid < 0)
+		return -1;
+	fds[(*n)++] = pidfd;
+	int mounts = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC); /* not there: they go with us */
+	if (mounts >= 0)
+		fds[(*n)++] = mounts;
+	return (pid_t)pid;
+}
+
+static void __attribute__((noreturn)) run_shell(const struct cell_plan *plan, const struct shell *shell, int ready_fd)
 {
 	struct cell_plan_report report = { .step = -1 };
 	struct cell_apply apply = { .plan = plan, .landlock_fd = -1, .start_fd = 3 };
@@ -72,18 +121,30 @@ static void __attribute__((noreturn)) run_shell(const struct cell_plan *plan, co
 	int rc = prctl(PR_SET_PDEATHSIG, SIGKILL);
 	int kept = rc == 0 ? dup2(ready_fd, 3) : -1;
 	if (kept != 3 || fcntl(3, F_SETFD, FD_CLOEXEC) < 0 || syscall(SYS_close_range, 4, ~0u, 0) < 0 ||
-	    cell__cgroup_join(group) < 0) {
+	    cell__cgroup_join(&shell->group) < 0) {
 		report.step = CELL_PLAN_MAX_STEPS - 1; /* before any step */
 		report.sys = errno;
 	} else {
 		(void)cell__apply_stage(&apply, CELL_STAGE_SHELL, &report);
 	}
 	struct cell_spawn_msg head = { .version = CELL_SPAWN_VERSION };
-	if (cell__spawn_send(3, &head, &report, sizeof report, &apply.listen_fd, apply.has_listener, 0) < 0 || report.step >= 0)
-		_exit(1);
-	close(3);
+	int fds[SHELL_FDS];
+	size_t n = 0;
+	pid_t program = 0;
+	if (report.step < 0 && shell->use == CELL_SHELL_FOR_PROGRAM && (program = fork_program(plan, 3, fds, &n)) < 0) {
+		report.step = CELL_PLAN_MAX_STEPS - 1;
+		report.sys = errno;
+	}
+	head.a = (int64_t)n;
 	if (apply.has_listener)
-		close(apply.listen_fd);
+		fds[n++] = apply.listen_fd;
+	if (cell__spawn_send(3, &head, &report, sizeof report, fds, n, 0) < 0 || report.step >= 0)
+		_exit(1);
+	while (n > 0)
+		close(fds[--n]);
+	if (program > 0)
+		keep_program(program, 3);
+	close(3);
 	keep_namespaces();
 }
 
@@ -122,11 +183,11 @@ const struct cell_plan *cell__shell_plan(int fd)
 	return plan;
 }
 
-static void want_spares(uint64_t plan_id, size_t wanted)
+static void want_spares(uint64_t plan_id, enum cell_shell_use use, size_t wanted)
 {
 	for (size_t i = 0; i < PLANS_KEPT; i++)
 		if (plans[i].plan && plans[i].plan->id == plan_id)
-			plans[i].spares_wanted = wanted;
+			plans[i].spares_wanted[use] = wanted;
 }
 
 /* ---- making ---- */
@@ -161,15 +222,39 @@ static int make_group(struct shell *shell, const struct cell_plan *plan)
 	return rc;
 }
 
+/*
+ * A program is its pid 1's child and has its groups, which cannot be left any more in a user namespace of one's own.  Only root may leave
+ * them; everybody else keeps groups that the new namespace does not know.
+ */
+static int leave_groups(const struct shell *shell, const struct cell_plan *plan, gid_t **ret_had, int *ret_n)
+{
+	if (shell->use != CELL_SHELL_FOR_PROGRAM || plan->mapped || geteuid() != 0)
+		return 0;
+	int n = getgroups(0, NULL);
+	CELL_AUTO_FREE gid_t *had = n > 0 ? cell__alloc((size_t)n, sizeof *had) : NULL;
+	if (n == 0)
+		return 0;
+	if (!had || getgroups(n, had) != n || (syscall(SYS_setgroups, 0, NULL) < 0 && errno != EPERM))
+		return -1;
+	*ret_n = n;
+	*ret_had = cell__take_ptr(had);
+	return 0;
+}
+
 static int start_process(struct shell *shell, const struct cell_plan *plan)
 {
-	int ready[2];
+	int ready[2], n_had = 0;
+	CELL_AUTO_FREE gid_t *had = NULL;
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ready) < 0)
 		return -1;
-	long pid = syscall(SYS_clone, cell__apply_birth_flags(plan) | SIGCHLD, NULL, NULL, NULL, NULL);
+	long pid = leave_groups(shell, plan, &had, &n_had);
 	if (pid == 0)
-		run_shell(plan, &shell->group, ready[1]);
+		pid = syscall(SYS_clone, cell__apply_birth_flags(plan) | SIGCHLD, NULL, NULL, NULL, NULL);
+	if (pid == 0)
+		run_shell(plan, shell, ready[1]);
 	int error = errno;
+	if (had && syscall(SYS_setgroups, n_had, had) < 0 && errno != EPERM)
+		_exit(1); /* what comes next would have other rights than the host */
 	close(ready[1]);
 	/* Shared with the child, which closes all that is not its own first: whoever is last takes the mounts down. */
 	cell__shells_drop_mounts();
@@ -187,7 +272,7 @@ static int start_process(struct shell *shell, const struct cell_plan *plan)
 	return shell->pidfd < 0 ? -1 : 0;
 }
 
-static struct shell *make_shell(const struct cell_plan *plan)
+static struct shell *make_shell(const struct cell_plan *plan, enum cell_shell_use use)
 {
 	struct shell *shell = cell__alloc(1, sizeof *shell);
 	if (!shell) {
@@ -195,7 +280,8 @@ static struct shell *make_shell(const struct cell_plan *plan)
 		return NULL;
 	}
 	*shell = (struct shell){
-		.serial = next_serial++, .plan_id = plan->id, .pidfd = -1, .ready_fd = -1, .listen_fd = -1, .mounts_fd = -1, .report.step = -1, .next = shells
+		.serial = next_serial++, .plan_id = plan->id, .use = use, .pidfd = -1, .ready_fd = -1, .listen_fd = -1, .mounts_fd = -1,
+		.program_fd = -1, .program_pidfd = -1, .report.step = -1, .next = shells
 	};
 	shells = shell;
 	bool bare = plan->level != CELL_LEVEL_FULL;
@@ -212,7 +298,7 @@ static struct shell *make_shell(const struct cell_plan *plan)
 	return shell;
 }
 
-struct shell *cell__shell_take(int plan_fd, size_t spares)
+struct shell *cell__shell_take(int plan_fd, enum cell_shell_use use)
 {
 	const struct cell_plan *plan = cell__shell_plan(plan_fd);
 	if (!plan)
@@ -226,42 +312,44 @@ struct shell *cell__shell_take(int plan_fd, size_t spares)
 			s->failed = true; /* somebody killed it, and we have not heard of it yet */
 	}
 	for (struct shell *s = shells; s; s = s->next)
-		if (!s->taken && !s->failed && s->plan_id == plan->id && (s->ready || !best))
+		if (!s->taken && !s->failed && s->use == use && s->plan_id == plan->id && (s->ready || !best))
 			best = s;
 	if (!best)
-		best = make_shell(plan);
+		best = make_shell(plan, use);
 	if (!best)
 		return NULL;
 	best->taken = true;
-	want_spares(plan->id, plan->level == CELL_LEVEL_FULL ? spares : 0);
+	want_spares(plan->id, use, plan->level == CELL_LEVEL_FULL ? spares_for[use] : 0);
 	return best;
 }
 
-static const struct known_plan *plan_without_spare(void)
+static const struct known_plan *plan_without_spare(enum cell_shell_use use)
 {
 	for (size_t i = 0; i < PLANS_KEPT; i++) {
-		if (!plans[i].plan || !plans[i].spares_wanted)
+		if (!plans[i].plan || !plans[i].spares_wanted[use])
 			continue;
 		size_t has = 0;
 		for (struct shell *s = shells; s; s = s->next)
-			has += !s->taken && !s->failed && s->plan_id == plans[i].plan->id;
-		if (has < plans[i].spares_wanted)
+			has += !s->taken && !s->failed && s->use == use && s->plan_id == plans[i].plan->id;
+		if (has < plans[i].spares_wanted[use])
 			return &plans[i];
 	}
 	return NULL;
 }
 
-size_t cell__shell_spares_wanted(void)
+bool cell__shell_spare_wanted(enum cell_shell_use use)
 {
-	const struct known_plan *known = plan_without_spare();
-	return known ? known->spares_wanted : 0;
+	return plan_without_spare(use) != NULL;
 }
 
-void cell__shell_make_spare(void)
+void cell__shell_make_spare(enum cell_shell_use use)
 {
-	const struct known_plan *known = plan_without_spare();
-	if (known && !make_shell(known->plan))
-		want_spares(known->plan->id, 0); /* the next kernel will be told why */
+	const struct known_plan *known = plan_without_spare(use);
+	struct shell *shell = known ? make_shell(known->plan, use) : NULL;
+	if (known && !shell)
+		want_spares(known->plan->id, use, 0); /* the next one will be told why */
+	else if (shell && use == CELL_SHELL_FOR_PROGRAM)
+		cell__spawner_watch_shell(shell); /* so that it is read before it is needed */
 }
 
 /* ---- life ---- */
@@ -282,6 +370,29 @@ struct shell *cell__shell_by_pid(pid_t pid)
 	return shell;
 }
 
+/* As this process's /proc names it. */
+static pid_t number_of(int pidfd)
+{
+	char path[64], text[256] = "";
+	snprintf(path, sizeof path, "/proc/self/fdinfo/%d", pidfd);
+	CELL_AUTO_FD int fd = open(path, O_RDONLY | O_CLOEXEC);
+	const char *line = fd >= 0 && read(fd, text, sizeof text - 1) > 0 ? strstr(text, "Pid:") : NULL;
+	int pid = 0;
+	return line && sscanf(line, "Pid: %d", &pid) == 1 ? pid : 0;
+}
+
+/* The descriptors of a program's shell: its process, its mounts; then the socket of the way out. */
+static bool take_fds(struct shell *shell, int64_t n_own, const int *fds, size_t n)
+{
+	bool good = n_own >= (shell->use == CELL_SHELL_FOR_PROGRAM) && (size_t)n_own <= n && n <= (size_t)n_own + 1;
+	int *const own[] = { &shell->program_pidfd, &shell->mounts_fd };
+	for (size_t i = 0; i < n; i++)
+		*(i < (size_t)n_own && i < 2 ? own[i] : &shell->listen_fd) = fds[i];
+	if (good && shell->program_pidfd >= 0)
+		shell->program_pid = number_of(shell->program_pidfd);
+	return good && (shell->program_pidfd < 0 || shell->program_pid > 0);
+}
+
 void cell__shell_read(struct shell *shell)
 {
 	struct {
@@ -289,31 +400,37 @@ void cell__shell_read(struct shell *shell)
 		char report[sizeof(struct cell_plan_report)];
 	} message;
 	size_t n_fds;
-	ssize_t n = cell__spawn_receive(shell->ready_fd, &message, sizeof message, &shell->listen_fd, 1, &n_fds, MSG_DONTWAIT);
+	int fds[SHELL_FDS];
+	ssize_t n = cell__spawn_receive(shell->ready_fd, &message, sizeof message, fds, SHELL_FDS, &n_fds, MSG_DONTWAIT);
 	if (n < 0 && errno == EAGAIN)
 		return;
-	cell__close_fd(&shell->ready_fd);
-	if (n == (ssize_t)(sizeof message.head + sizeof message.report))
-		memcpy(&shell->report, message.report, sizeof shell->report);
-	else
+	if (n != (ssize_t)(sizeof message.head + sizeof message.report))
 		shell->report = (struct cell_plan_report){ .step = CELL_PLAN_MAX_STEPS - 1, .sys = ECHILD };
+	else
+		memcpy(&shell->report, message.report, sizeof shell->report);
+	if (n > 0 && !take_fds(shell, message.head.a, fds, n_fds) && shell->report.step < 0)
+		shell->report = (struct cell_plan_report){ .step = CELL_PLAN_MAX_STEPS - 1, .sys = EPROTO };
 	shell->ready = shell->report.step < 0;
 	shell->failed = !shell->ready;
+	if (shell->ready && shell->use == CELL_SHELL_FOR_PROGRAM)
+		shell->program_fd = cell__take_fd(&shell->ready_fd);
+	cell__close_fd(&shell->ready_fd);
 	if (shell->failed && !shell->taken)
-		want_spares(shell->plan_id, 0);
+		want_spares(shell->plan_id, shell->use, 0);
+}
+
+int cell__shell_program_status(struct shell *shell)
+{
+	struct cell_spawn_msg head;
+	size_t n_fds;
+	ssize_t n = shell->program_fd < 0 ? -1 : cell__spawn_receive(shell->program_fd, &head, sizeof head, NULL, 0, &n_fds, MSG_DONTWAIT);
+	return n == (ssize_t)sizeof head ? (int)head.a : SIGKILL;
 }
 
 void cell__shell_joined(struct shell *shell)
 {
 	if (shell->pidfd >= 0)
 		syscall(SYS_pidfd_send_signal, shell->pidfd, SIGUSR1, NULL, 0);
-}
-
-void cell__shell_keep_mounts(struct shell *shell)
-{
-	char path[64];
-	snprintf(path, sizeof path, "/proc/%d/ns/mnt", (int)shell->pid);
-	shell->mounts_fd = open(path, O_RDONLY | O_CLOEXEC); /* -1: they go with it */
 }
 
 bool cell__shells_have_mounts(void)
@@ -364,11 +481,24 @@ bool cell__shell_remove(struct shell *shell)
 	cell__close_fd(&shell->ready_fd);
 	cell__close_fd(&shell->listen_fd);
 	cell__close_fd(&shell->pidfd);
+	cell__close_fd(&shell->program_fd);
+	cell__close_fd(&shell->program_pidfd);
 	if (shell->mounts_fd >= 0 && n_old_mounts < OLD_MOUNTS)
 		old_mounts[n_old_mounts++] = cell__take_fd(&shell->mounts_fd);
 	cell__close_fd(&shell->mounts_fd);
 	free(shell);
 	return true;
+}
+
+bool cell__shells_tidy(void)
+{
+	bool left = false;
+	for (struct shell *shell = shells, *next; shell; shell = next) {
+		next = shell->next;
+		if (!shell->taken && shell->failed && shell->pid == 0)
+			left |= !cell__shell_remove(shell);
+	}
+	return left;
 }
 
 void cell__shells_remove_all(void)

@@ -5,6 +5,9 @@
  *     made ──steps done──▶ ready (spare, or for a kernel that waits) ──▶ taken ──kernel gone──▶ killed ──▶ removed
  *               └──a step failed──▶ failed, and the kernel that waits is told
  *
+ * A shell for a program has one more process, which has done all of the plan that does not need the session (EARLY) and waits to be
+ * told what to become (spawner_programs.c).  pid 1 is its parent: it tells how it ended and is over with it.
+ *
  * A shell of a plan without namespaces has no process: it is a cgroup only, and ready at once.
  */
 #ifndef CELL_SPAWN_SHELLS_H
@@ -16,32 +19,39 @@
 #include "sandbox/apply.h"
 #include "sandbox/cgroup.h"
 
+enum cell_shell_use {
+	CELL_SHELL_FOR_KERNEL,
+	CELL_SHELL_FOR_PROGRAM,
+	CELL_SHELL_USES
+};
+
 struct shell {
 	uint64_t serial;
 	uint64_t plan_id;
+	enum cell_shell_use use;
 	pid_t pid;     /* of pid 1; 0: there is none (any more) */
 	int pidfd;
 	int ready_fd;  /* -1 once it has spoken */
 	int listen_fd; /* of the way out, for the host; -1: none */
-	int mounts_fd; /* its mount namespace, see cell__shell_keep_mounts(); -1: not kept */
+	int mounts_fd; /* its mount namespace, see cell__shells_drop_mounts(); -1: not kept */
+	int program_fd;    /* to the process that waits in it; -1: there is none */
+	int program_pidfd;
+	pid_t program_pid;
 	bool ready, failed, taken, has_group;
 	struct cell_cgroup group;
 	struct cell_plan_report report;
 	struct shell *next;
 };
 
-#define CELL_SHELL_SPARES_KERNEL 1
-#define CELL_SHELL_SPARES_PROGRAM 2 /* programs come one after the other, and each is over sooner than a shell is made */
-
-/* A spare one of this plan, or a new one; NULL with errno set.  It is taken from now on; so many are to be there for the next. */
-struct shell *cell__shell_take(int plan_fd, size_t spares);
+/* A spare one of this plan, or a new one; NULL with errno set.  It is taken from now on, and others are made for the next. */
+struct shell *cell__shell_take(int plan_fd, enum cell_shell_use use);
 /* The plan in this memfd, mapped until other plans have taken its place; NULL with errno set. */
 const struct cell_plan *cell__shell_plan(int plan_fd);
 /* Whoever took it does not use it: it goes, as it may be broken. */
 void cell__shell_give_up(struct shell *shell);
-/* Makes a spare for a plan that has too few; called when nothing else is to be done.  How many that plan wants; 0: no plan does. */
-size_t cell__shell_spares_wanted(void);
-void cell__shell_make_spare(void);
+/* Makes a spare for a plan that has too few; called when nothing else is to be done. */
+bool cell__shell_spare_wanted(enum cell_shell_use use);
+void cell__shell_make_spare(enum cell_shell_use use);
 struct shell *cell__shell_by_serial(uint64_t serial);
 struct shell *cell__shell_by_pid(pid_t pid);
 /* Reads what it has to say.  After that it is ready or failed. */
@@ -49,10 +59,13 @@ void cell__shell_read(struct shell *shell);
 /* The kernel is in: the shell locks itself up. */
 void cell__shell_joined(struct shell *shell);
 /*
- * Its mounts are not taken down with its pid 1, which would keep the report of a short program's end waiting, but afterwards: by the
- * next shell that is made, or by cell__shells_drop_mounts() when nothing else is to be done.  Before it is joined.
+ * The wait status of its program, once its pid 1 is gone.  SIGKILL where that ended first, with all that is in it.
  */
-void cell__shell_keep_mounts(struct shell *shell);
+int cell__shell_program_status(struct shell *shell);
+/*
+ * A program's mounts are not taken down with its pid 1, which would keep the report of its end waiting, but afterwards: by the
+ * next shell that is made, or by cell__shells_drop_mounts() when nothing else is to be done.
+ */
 bool cell__shells_have_mounts(void);
 void cell__shells_drop_mounts(void);
 void cell__shell_kill(struct shell *shell);
@@ -60,6 +73,8 @@ void cell__shell_kill(struct shell *shell);
 void cell__shell_reaped(struct shell *shell);
 /* Removes the cgroup and forgets it; only when its process is gone.  False: not yet, something is in the cgroup. */
 bool cell__shell_remove(struct shell *shell);
+/* Removes those that nobody has and whose process is gone.  True: not all of them yet. */
+bool cell__shells_tidy(void);
 /* For the end of everything. */
 void cell__shells_remove_all(void);
 

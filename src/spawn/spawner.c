@@ -26,7 +26,7 @@
  * Sandboxed kernels (a KERNEL_FORK with a plan) are forked into a shell: namespaces with a pid 1 of ours (shells.h).  The
  * zygote forks them through a process that enters the namespaces first and ends at once, so they are children of ours from
  * the start.  A child of ours in another pid namespace is therefore never an orphan; it goes with its shell, and "closed"
- * waits for that.
+ * waits for that.  Confined programs are their shell's own (spawner_programs.c).
  *
  * States of a kernel: (waiting for its shell ──▶) forking ──FORKED──▶ alive ──exit──▶ dead, orphans being swept ──▶ reported, forgotten.
  * The host's socket closing, for whatever reason, ends everything.
@@ -52,6 +52,7 @@
 #include "spawn/proc.h"
 
 #define SWEEP_LIMIT_US 2000000 /* a child in uninterruptible sleep does not hold the report up longer */
+#define SWEEP_AGAIN_MS 20
 #define SHELL_EVENT (1ull << 63) /* with the shell's serial, in an epoll event */
 #define LONG_SLICE_NS 100000000u /* the longest that Linux takes */
 #define SPARE_DELAY_MS 3 /* a kernel that has just taken a shell goes first; programs do not wait */
@@ -59,6 +60,7 @@
 struct cell__spawner cell__spawner;
 static int signal_fd;
 static uint64_t oom_seen;
+static bool unswept; /* the last sweep found somebody */
 
 /* ---- messages ---- */
 
@@ -98,7 +100,7 @@ static bool is_known(pid_t pid)
 		if (k->pid == pid)
 			return true;
 	for (struct program *p = cell__spawner.programs; p; p = p->next)
-		if (p->pid == pid && !p->dead)
+		if (p->pid == pid && p->is_child && !p->dead)
 			return true;
 	return false;
 }
@@ -151,17 +153,35 @@ static bool shell_gone(struct shell **shell, struct cell_cgroup_usage *usage)
 	return true;
 }
 
+/* Of what is dead, is nothing left?  clean: nothing was found to be swept. */
+static bool program_gone(struct program *program, bool clean)
+{
+	struct shell *shell = program->shell;
+	if (program->is_child)
+		return shell_gone(&program->shell, NULL) && clean;
+	/* All of it ended with its pid 1.  What holds an empty cgroup up does not hold the report up. */
+	shell->taken = false;
+	program->shell = NULL;
+	return true;
+}
+
+static bool anybody_dead(void)
+{
+	for (struct kernel *k = cell__spawner.kernels; k; k = k->next)
+		if (k->dead)
+			return true;
+	for (struct program *p = cell__spawner.programs; p; p = p->next)
+		if (p->dead && p->is_child)
+			return true;
+	return false;
+}
+
 /* Reports the dead whose orphans are gone (or will not go). */
 static void report_dead(void)
 {
-	bool any = false;
-	for (struct kernel *k = cell__spawner.kernels; k; k = k->next)
-		any |= k->dead;
-	for (struct program *p = cell__spawner.programs; p; p = p->next)
-		any |= p->dead;
-	if (!any)
-		return;
-	bool clean = cell__spawner_sweep() == 0;
+	/* Who forks faster than it is killed is killed also after the report. */
+	bool clean = !(anybody_dead() || unswept) || cell__spawner_sweep() == 0;
+	unswept = !clean;
 	for (struct kernel *k = cell__spawner.kernels, *next; k; k = next) {
 		next = k->next;
 		if (!k->dead)
@@ -173,11 +193,13 @@ static void report_dead(void)
 			k->flags |= CELL_SPAWN_EXIT_OOM;
 		sandboxed |= k->usage.memory_max > 0 || k->usage.pids_peak > 0;
 		cell__spawner_tell(CELL_SPAWN_KERNEL_EXITED, k->id, k->status, k->flags, &k->usage, sandboxed ? sizeof k->usage : 0);
+		if (k->shell)
+			cell__shell_give_up(k->shell);
 		forget_kernel(k);
 	}
 	for (struct program *p = cell__spawner.programs, *next; p; p = next) {
 		next = p->next;
-		if (p->dead && ((shell_gone(&p->shell, NULL) && clean) || cell__now_us() - p->dead_us >= SWEEP_LIMIT_US))
+		if (p->dead && (program_gone(p, clean) || cell__now_us() - p->dead_us >= SWEEP_LIMIT_US))
 			cell__program_report(p);
 	}
 }
@@ -263,7 +285,8 @@ static void pass_on(struct kernel *kernel, const struct cell_spawn_msg *head, co
 
 void cell__spawner_watch_shell(struct shell *shell)
 {
-	struct epoll_event event = { .events = EPOLLIN, .data.u64 = SHELL_EVENT | shell->serial };
+	/* Once: what a shell says after that is asked for when it has ended. */
+	struct epoll_event event = { .events = EPOLLIN | EPOLLONESHOT, .data.u64 = SHELL_EVENT | shell->serial };
 	epoll_ctl(cell__spawner.epoll_fd, EPOLL_CTL_ADD, shell->ready_fd, &event);
 }
 
@@ -281,7 +304,7 @@ static void fork_kernel(const struct cell_spawn_msg *head, int *fds, size_t n_fd
 	*kernel = (struct kernel){ .id = id, .zygote = zygote_id, .pidfd = -1, .next = cell__spawner.kernels };
 	cell__spawner.kernels = kernel;
 	if (sandboxed) {
-		kernel->shell = cell__shell_take(fds[CELL_SPAWN_PLAN_FD], CELL_SHELL_SPARES_KERNEL);
+		kernel->shell = cell__shell_take(fds[CELL_SPAWN_PLAN_FD], CELL_SHELL_FOR_KERNEL);
 		if (!kernel->shell) {
 			cell__spawner_fork_failed(kernel, errno);
 			return;
@@ -397,6 +420,8 @@ static void handle_host_message(ssize_t size, int *fds, size_t n_fds)
 		}
 	for (size_t i = 0; i < n_fds; i++)
 		cell__close_fd(&fds[i]);
+	/* A program's environment may hold secrets: shells that are forked later have nothing of it in their memory. */
+	explicit_bzero(cell__spawner.message, (size_t)size);
 }
 
 /* ---- life and death ---- */
@@ -432,9 +457,12 @@ static void shell_exited(struct shell *shell)
 {
 	if (shell->ready_fd >= 0)
 		shell_spoke(shell); /* what it said last still counts */
+	int status = cell__shell_program_status(shell);
 	cell__shell_reaped(shell);
-	if (!shell->taken)
-		(void)cell__shell_remove(shell);
+	for (struct program *p = cell__spawner.programs; p; p = p->next)
+		if (p->shell == shell && p->pid > 0 && !p->is_child)
+			cell__program_exited(p, status);
+	/* What nobody has is tidied up by serve(). */
 }
 
 static void reap(void)
@@ -463,7 +491,7 @@ static void reap(void)
 				break;
 			}
 		for (struct program *p = cell__spawner.programs; p; p = p->next)
-			if (p->pid == pid && !p->dead) {
+			if (p->pid == pid && p->is_child && !p->dead) {
 				cell__program_exited(p, status);
 				break;
 			}
@@ -484,27 +512,19 @@ static void read_host(void)
 		end_everything();
 }
 
-static bool anybody_dead(void)
-{
-	for (struct kernel *k = cell__spawner.kernels; k; k = k->next)
-		if (k->dead)
-			return true;
-	for (struct program *p = cell__spawner.programs; p; p = p->next)
-		if (p->dead)
-			return true;
-	return false;
-}
-
 static void serve(void)
 {
 	for (;;) {
 		struct epoll_event events[16];
-		size_t spares = cell__shell_spares_wanted();
-		int delay = spares > CELL_SHELL_SPARES_KERNEL ? 0 : SPARE_DELAY_MS;
-		int rest = cell__shells_have_mounts() ? SPARE_DELAY_MS : anybody_dead() ? 20 : -1;
-		int n = epoll_wait(cell__spawner.epoll_fd, events, 16, spares ? delay : rest);
-		if (n == 0 && spares)
-			cell__shell_make_spare();
+		bool for_program = cell__shell_spare_wanted(CELL_SHELL_FOR_PROGRAM);
+		bool for_kernel = cell__shell_spare_wanted(CELL_SHELL_FOR_KERNEL);
+		int rest = cell__shells_tidy() || anybody_dead() || unswept ? SWEEP_AGAIN_MS : -1;
+		int delay = for_kernel || cell__shells_have_mounts() ? SPARE_DELAY_MS : rest;
+		int n = epoll_wait(cell__spawner.epoll_fd, events, 16, for_program ? 0 : delay);
+		if (n == 0 && for_program)
+			cell__shell_make_spare(CELL_SHELL_FOR_PROGRAM);
+		else if (n == 0 && for_kernel)
+			cell__shell_make_spare(CELL_SHELL_FOR_KERNEL);
 		else if (n == 0)
 			cell__shells_drop_mounts();
 		for (int i = 0; i < n; i++) {

@@ -45,11 +45,12 @@ struct kernel {
 	struct kernel *next;
 };
 
-/* A program of process.h: a session of its own, and a subreaper like kernels are unless it has a shell. */
+/* A program of process.h: a session of its own, and a subreaper like kernels are unless it has a shell with processes. */
 struct program {
 	uint64_t id;
 	pid_t pid;  /* 0 while it waits for its shell */
 	bool dead;  /* its orphans are being swept; the number is not its own any more */
+	bool is_child; /* ours; else it is its shell's, which is over with it */
 	int64_t argc, flags; /* of its message */
 	struct shell *shell; /* NULL: not confined */
 	char *payload;       /* of its message, and the fds that came with it: while it waits */
@@ -97,6 +98,8 @@ void cell__zygote_died(struct zygote *zygote, int status);
 void cell__spawner_child_failed(int fd, int stage) __attribute__((noreturn));
 /* The strings of a payload, each with its NUL; out has room for max and a NULL. */
 void cell__spawner_split(char *payload, size_t size, char **out, size_t max, size_t *ret_n);
+/* In a shell: becomes the program that it is told by this socket. */
+void cell__program_wait(const struct cell_plan *plan, int fd) __attribute__((noreturn));
 /* fds that it keeps are -1 afterwards. */
 void cell__program_start(const struct cell_spawn_msg *head, char *payload, size_t size, int *fds, size_t n_fds);
 /* The shell that it waits for has said how far it got. */

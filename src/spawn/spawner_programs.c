@@ -1,16 +1,19 @@
 /*
  * The spawner's programs: those that the host runs by process.h; and what starting any program from a message takes.
  *
- * A program with a plan is forked into a shell (shells.h) by an usher, as kernels are (kernel/ext/confine.c), but with
- * CLONE_PARENT, so that it is our child from its first moment:
+ * A program with a plan runs in a shell (shells.h), in a process that waits there: pid 1 forked it, it is in all the namespaces and
+ * the cgroup, and has done the EARLY steps.  What to become it is told by a message, with the descriptors:
  *
- *     spawner ──vfork──▶ usher: joins the shell's cgroup and namespaces ──clone──▶ program: EARLY and KERNEL steps, exec
- *                          └── ends
+ *     spawner ──PROCESS_START──▶ waiting process: KERNEL steps, exec ──exit──▶ pid 1: tells the status, ends ──▶ spawner reaps it
  *
  * It has all capabilities inside its user namespace until the KERNEL steps, and has run nothing but this file by then.  A step
- * that fails is told by the pipe that exec closes; there is no way past it.
+ * that fails is told by a pipe that exec closes; there is no way past it.
  *
- *     (waits for its shell ──▶) started ──exit──▶ dead: its shell is killed ──shell reaped──▶ reported, forgotten
+ *     (waits for its shell ──▶) started ──▶ dead, with its shell ──▶ reported, forgotten
+ *
+ * Without namespaces (level no-userns) there is no pid 1: the program is our child, as one without a plan is, and does all steps itself.
+ * A subreaper like kernels are, it keeps what it starts below it; what it leaves behind becomes our child and is swept (spawner.c), and
+ * where it has a cgroup that can count processes, nothing in there can start any more once the program has ended.
  */
 #define _GNU_SOURCE
 #include "spawn/spawner.h"
@@ -24,6 +27,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -42,7 +46,8 @@ struct launch {
 	bool has_stdin;
 	int report_fd;
 	const struct cell_plan *plan, *session; /* NULL: not confined */
-	char (*names)[4096];                    /* of a plan that is mapped: what the host calls the files behind fds */
+	const struct cell_cgroup *group;        /* to be joined; NULL: it is in there */
+	char **names;                           /* of a plan that is mapped: what the host calls the files from number 3 on */
 };
 
 static void __attribute__((noreturn)) fail_at(int fd, int stage, int sys, int step)
@@ -114,25 +119,21 @@ static void exec_found(const struct launch *launch)
 	errno = error;
 }
 
+/* Landlock does not mind where a process stands: without a root of its own, a folder is entered only where it can be read. */
+static int enter_folder(const struct launch *launch)
+{
+	if (!launch->plan || launch->plan->level == CELL_LEVEL_FULL)
+		return chdir(launch->cwd);
+	int fd = open(launch->cwd, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	return fd < 0 ? -1 : fchdir(fd); /* exec closes it */
+}
+
 static void __attribute__((noreturn)) become_program(struct launch *launch)
 {
-	if (chdir(launch->cwd) < 0)
+	if (enter_folder(launch) < 0)
 		cell__spawner_child_failed(launch->report_fd, CELL_SPAWN_AT_CWD);
 	exec_found(launch);
 	cell__spawner_child_failed(launch->report_fd, CELL_SPAWN_AT_EXEC);
-}
-
-static void __attribute__((noreturn)) run_plain(struct launch *launch, pid_t parent)
-{
-	int keep[CELL_APPLY_MAX_KEEP], n_keep;
-	sigset_t none;
-	sigemptyset(&none);
-	sigprocmask(SIG_SETMASK, &none, NULL);
-	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent || prctl(PR_SET_CHILD_SUBREAPER, 1) < 0 ||
-	    setsid() < 0)
-		cell__spawner_child_failed(launch->report_fd, CELL_SPAWN_AT_BEGIN);
-	take_fds(launch, keep, &n_keep);
-	become_program(launch);
 }
 
 /*
@@ -142,15 +143,15 @@ static void __attribute__((noreturn)) run_plain(struct launch *launch, pid_t par
 static void take_as_own(const struct launch *launch, const int *keep)
 {
 	size_t n_std = launch->has_stdin ? 3 : 2;
-	int root = open(CELL_PLAN_MAPPED_ROOT, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	int root = launch->n_fds == n_std ? -1 : open(CELL_PLAN_MAPPED_ROOT, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	for (size_t i = n_std; root >= 0 && i < launch->n_fds; i++) {
 		struct stat theirs, ours;
 		int had = keep[i - n_std], flags = fcntl(had, F_GETFL);
-		if (flags < 0 || launch->names[i][0] != '/' || fstat(had, &theirs) < 0 || !(S_ISREG(theirs.st_mode) || S_ISDIR(theirs.st_mode)))
+		if (flags < 0 || launch->names[i - n_std][0] != '/' || fstat(had, &theirs) < 0 || !(S_ISREG(theirs.st_mode) || S_ISDIR(theirs.st_mode)))
 			continue;
 		struct open_how how = { .flags = (uint64_t)(flags & (O_ACCMODE | O_APPEND | O_PATH | O_DIRECTORY)) | O_CLOEXEC,
 					.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_SYMLINKS };
-		int fd = (int)syscall(SYS_openat2, root, launch->names[i] + 1, &how, sizeof how);
+		int fd = (int)syscall(SYS_openat2, root, launch->names[i - n_std] + 1, &how, sizeof how);
 		if (fd >= 0 && fstat(fd, &ours) == 0 && ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino)
 			(void)dup2(fd, had); /* of numbers that are open already it cannot fail */
 		if (fd >= 0)
@@ -160,102 +161,172 @@ static void take_as_own(const struct launch *launch, const int *keep)
 		close(root);
 }
 
-/* It dies with its shell, and that with us. */
-static void __attribute__((noreturn)) run_confined(struct launch *launch)
+static void __attribute__((noreturn)) run_steps(struct launch *launch, struct cell_apply *apply, enum cell_plan_stage first)
 {
-	struct cell_apply apply = { .plan = launch->plan, .session = launch->session, .landlock_fd = -1 };
 	struct cell_plan_report report = { .step = -1 };
 	sigset_t none;
-	if (setsid() < 0)
-		cell__spawner_child_failed(launch->report_fd, CELL_SPAWN_AT_BEGIN);
-	take_fds(launch, apply.keep, &apply.n_keep);
-	if (launch->plan->mapped)
-		take_as_own(launch, apply.keep);
-	if (cell__apply_stage(&apply, CELL_STAGE_EARLY, &report) < 0 || cell__apply_stage(&apply, CELL_STAGE_KERNEL, &report) < 0)
+	apply->plan = launch->plan;
+	apply->session = launch->session;
+	if ((first == CELL_STAGE_EARLY && cell__apply_stage(apply, CELL_STAGE_EARLY, &report) < 0) ||
+	    cell__apply_stage(apply, CELL_STAGE_KERNEL, &report) < 0)
 		fail_at(launch->report_fd, CELL_SPAWN_AT_PLAN, report.sys, report.step);
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	become_program(launch);
 }
 
+/* A child of ours: without a plan, or with one that has no namespaces. */
+static void __attribute__((noreturn)) run_here(struct launch *launch, pid_t parent)
+{
+	static struct cell_apply apply = { .landlock_fd = -1 };
+	sigset_t none;
+	sigemptyset(&none);
+	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent || prctl(PR_SET_CHILD_SUBREAPER, 1) < 0 ||
+	    setsid() < 0)
+		cell__spawner_child_failed(launch->report_fd, CELL_SPAWN_AT_BEGIN);
+	take_fds(launch, apply.keep, &apply.n_keep);
+	if (launch->plan) {
+		/* Only root may leave its groups. */
+		if (cell__cgroup_join(launch->group) < 0 || (geteuid() == 0 && syscall(SYS_setgroups, 0, NULL) < 0 && errno != EPERM))
+			cell__spawner_child_failed(launch->report_fd, CELL_SPAWN_AT_PLAN);
+		run_steps(launch, &apply, CELL_STAGE_EARLY);
+	}
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	become_program(launch);
+}
+
+/* ---- messages ---- */
+
+/* The message's strings into a launch; false: it is not one. */
+static bool read_launch(int64_t argc, size_t n_names, char *payload, size_t size, struct launch *launch)
+{
+	static char *strings[8192 + 1], *envp[8192 + 1];
+	size_t n, words = n_names + 2;
+	if (size == 0 || payload[size - 1] != '\0')
+		return false;
+	cell__spawner_split(payload, size, strings, 8192, &n);
+	if (argc < 1 || n < words || (size_t)argc > n - words)
+		return false;
+	launch->names = strings;
+	launch->cwd = strings[n_names];
+	launch->path = strings[n_names + 1];
+	launch->argv = strings + words;
+	memcpy(envp, launch->argv + argc, (n - words - (size_t)argc + 1) * sizeof *envp);
+	launch->argv[argc] = NULL;
+	launch->envp = envp;
+	return true;
+}
+
+/* The process that waits in a shell.  What it is told comes from us, but a mistake of ours must not run a program. */
+void cell__program_wait(const struct cell_plan *plan, int fd)
+{
+	static struct cell_apply apply = { .landlock_fd = -1 };
+	struct cell_plan_report report = { .step = -1 };
+	struct cell_spawn_msg head;
+	int fds[CELL_SPAWN_MAX_FDS];
+	size_t n_fds;
+	apply.plan = plan;
+	apply.keep[apply.n_keep++] = fd = fcntl(fd, F_DUPFD_CLOEXEC, HIGH_FD);
+	if (fd < 0 || setsid() < 0)
+		_exit(1);
+	int rc = cell__apply_stage(&apply, CELL_STAGE_EARLY, &report);
+	/* Out of the way of the numbers that the program gets. */
+	int rules = apply.landlock_fd < 0 ? -1 : fcntl(apply.landlock_fd, F_DUPFD_CLOEXEC, HIGH_FD);
+	if (apply.landlock_fd >= 0 && (rules < 0 || close(apply.landlock_fd) < 0))
+		_exit(1);
+	apply.landlock_fd = rules;
+	ssize_t size = cell__spawn_receive(fd, cell__spawner.message, sizeof cell__spawner.message, fds, CELL_SPAWN_MAX_FDS, &n_fds, 0);
+	if (size < (ssize_t)sizeof head || n_fds < 4)
+		_exit(1);
+	memcpy(&head, cell__spawner.message, sizeof head);
+	struct launch launch = { .plan = plan, .fds = fds, .n_fds = n_fds - 2, .has_stdin = head.b & CELL_SPAWN_WITH_STDIN,
+				 .report_fd = fds[n_fds - 1] };
+	size_t n_names = launch.n_fds - (launch.has_stdin ? 3 : 2);
+	if (rc < 0)
+		fail_at(launch.report_fd, CELL_SPAWN_AT_PLAN, report.sys, report.step);
+	launch.session = cell__plan_map(fds[n_fds - 2]);
+	if (!launch.session)
+		cell__spawner_child_failed(launch.report_fd, CELL_SPAWN_AT_PLAN);
+	errno = EINVAL;
+	if (!read_launch(head.a, n_names, cell__spawner.message + sizeof head, (size_t)size - sizeof head, &launch))
+		cell__spawner_child_failed(launch.report_fd, CELL_SPAWN_AT_BEGIN);
+	take_fds(&launch, apply.keep, &apply.n_keep);
+	if (plan->mapped)
+		take_as_own(&launch, apply.keep);
+	run_steps(&launch, &apply, CELL_STAGE_KERNEL);
+}
+
+/* What the host calls a file, or nothing. */
+static void name_file(int fd, char name[static 4096])
+{
+	char link[32];
+	snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+	ssize_t n = readlink(link, name, 4095);
+	name[n > 0 ? n : 0] = '\0';
+}
+
+/* Tells the process that waits in a shell what to become. */
+static int tell_waiting(const struct program *program, const char *payload, size_t size, const int *fds, size_t n_fds, int report_fd)
+{
+	size_t n_std = program->flags & CELL_SPAWN_WITH_STDIN ? 3 : 2, n_names = n_fds - 2 - n_std, at = 0;
+	struct cell_spawn_msg head = { .version = CELL_SPAWN_VERSION, .type = CELL_SPAWN_PROCESS_START, .a = program->argc, .b = program->flags };
+	int all[CELL_SPAWN_MAX_FDS];
+	CELL_AUTO_FREE char *text = n_names > 0 ? cell__alloc(1, n_names * 4096 + size) : NULL;
+	if (n_names > 0) {
+		if (!text) {
+			errno = ENOMEM;
+			return -1;
+		}
+		for (size_t i = 0; i < n_names; i++, at += strlen(text + at) + 1)
+			name_file(fds[n_std + i], text + at);
+		memcpy(text + at, payload, size);
+	}
+	/* Its own descriptors, the session's plan, and in the place of the shell's plan the pipe. */
+	memcpy(all, fds, (n_fds - 2) * sizeof *all);
+	all[n_fds - 2] = fds[n_fds - 1];
+	all[n_fds - 1] = report_fd;
+	int rc = cell__spawn_send(program->shell->program_fd, &head, text ? text : payload, at + size, all, n_fds, MSG_DONTWAIT);
+	if (text)
+		explicit_bzero(text, at + size);
+	errno = -rc;
+	return rc;
+}
+
 /* ---- forking ---- */
 
-/* Written by the usher, read by us: we share memory, and stand still meanwhile. */
-static struct {
-	pid_t program;
-	int error;
-} usher;
-
-static void run_usher(struct launch *launch, struct shell *shell)
+/* A child of ours, with launch filled but for the report. */
+static pid_t fork_here(struct launch *launch, int report_fd)
 {
-	if (cell__cgroup_join(&shell->group) < 0 ||
-	    /* Only root may; everybody else keeps groups that the new namespace does not know. */
-	    (geteuid() == 0 && syscall(SYS_setgroups, 0, NULL) < 0 && errno != EPERM) ||
-	    cell__apply_join(shell->pidfd, launch->plan) < 0) {
-		usher.error = errno;
-		return;
-	}
-	usher.program = (pid_t)syscall(SYS_clone, CLONE_PARENT | SIGCHLD, NULL, NULL, NULL, NULL);
-	if (usher.program == 0)
-		run_confined(launch);
-	usher.error = errno;
-}
-
-static void name_files(struct launch *launch)
-{
-	static char names[CELL_SPAWN_MAX_FDS][4096];
-	launch->names = names;
-	for (size_t i = 0; i < launch->n_fds; i++) {
-		char link[32];
-		snprintf(link, sizeof link, "/proc/self/fd/%d", launch->fds[i]);
-		ssize_t n = readlink(link, names[i], sizeof names[i] - 1);
-		names[i][n > 0 ? n : 0] = '\0';
-	}
-}
-
-static pid_t fork_into(struct launch *launch, struct shell *shell)
-{
-	if (launch->plan->mapped)
-		name_files(launch);
-	usher.program = -1;
-	usher.error = 0;
-	pid_t pid = vfork();
+	pid_t self = getpid();
+	pid_t pid = fork();
 	if (pid == 0) {
-		run_usher(launch, shell);
-		_exit(0);
+		launch->report_fd = report_fd;
+		run_here(launch, self);
 	}
-	if (pid < 0)
-		return -1;
-	while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
-	}
-	if (usher.program < 0) {
-		errno = usher.error ? usher.error : EIO;
-		return -1;
-	}
-	cell__shell_keep_mounts(shell);
-	cell__shell_joined(shell);
-	return usher.program;
+	return pid;
 }
 
-/* Its number, or -1 with *ret_failure filled. */
-static pid_t start(struct launch *launch, struct shell *shell, struct cell_spawn_failure *ret_failure)
+/* Waits until it is a program.  Its number, or -1 with *ret_failure filled. */
+static pid_t start(struct program *program, struct launch *launch, const char *payload, size_t size, const int *fds, size_t n_fds,
+		   struct cell_spawn_failure *ret_failure)
 {
 	int report[2];
-	*ret_failure = (struct cell_spawn_failure){ .stage = shell ? CELL_SPAWN_AT_PLAN : CELL_SPAWN_AT_BEGIN, .step = -1 };
+	*ret_failure = (struct cell_spawn_failure){ .stage = program->shell ? CELL_SPAWN_AT_PLAN : CELL_SPAWN_AT_BEGIN, .step = -1 };
 	if (pipe2(report, O_CLOEXEC) < 0) {
 		ret_failure->sys = errno;
 		return -1;
 	}
-	launch->report_fd = report[1];
-	pid_t self = getpid();
-	pid_t pid = shell ? fork_into(launch, shell) : fork();
-	if (pid == 0)
-		run_plain(launch, self);
+	pid_t pid;
+	if (program->is_child)
+		pid = fork_here(launch, report[1]);
+	else
+		pid = tell_waiting(program, payload, size, fds, n_fds, report[1]) < 0 ? -1 : program->shell->program_pid;
 	ret_failure->sys = errno;
 	close(report[1]);
 	struct cell_spawn_failure told;
 	if (pid > 0 && read(report[0], &told, sizeof told) == sizeof told) {
-		waitpid(pid, NULL, 0);
+		if (program->is_child)
+			waitpid(pid, NULL, 0);
 		*ret_failure = told;
 		pid = -1;
 	}
@@ -264,6 +335,14 @@ static pid_t start(struct launch *launch, struct shell *shell, struct cell_spawn
 }
 
 /* ---- programs ---- */
+
+/* There may be secrets in it. */
+static void free_payload(char *payload, size_t size)
+{
+	if (payload)
+		explicit_bzero(payload, size);
+	free(payload);
+}
 
 static void forget(struct program *program)
 {
@@ -274,7 +353,7 @@ static void forget(struct program *program)
 		}
 	for (size_t i = 0; i < program->n_fds; i++)
 		cell__close_fd(&program->fds[i]);
-	free(program->payload);
+	free_payload(program->payload, program->payload_size);
 	free(program);
 }
 
@@ -299,39 +378,26 @@ static void tell_started(struct program *program)
 		cell__close_fd(&shell->listen_fd);
 }
 
-/* The message's strings into a launch; false: it is not one. */
-static bool read_launch(struct program *program, char *payload, size_t size, struct launch *launch)
-{
-	static char *strings[8192 + 1], *envp[8192 + 1];
-	size_t n, argc = (size_t)program->argc;
-	if (size == 0 || payload[size - 1] != '\0')
-		return false;
-	cell__spawner_split(payload, size, strings, 8192, &n);
-	if (program->argc < 1 || argc + 2 > n)
-		return false;
-	launch->argv = strings + 2;
-	memcpy(envp, launch->argv + argc, (n - 2 - argc + 1) * sizeof *envp);
-	launch->argv[argc] = NULL;
-	launch->envp = envp;
-	launch->cwd = strings[0];
-	launch->path = strings[1];
-	return true;
-}
-
 /* fds: those of the message; they stay the caller's. */
 static void launch_program(struct program *program, char *payload, size_t size, const int *fds, size_t n_fds)
 {
 	struct cell_spawn_failure failure = { .stage = CELL_SPAWN_AT_BEGIN, .sys = EINVAL, .step = -1 };
 	struct launch launch = { .fds = fds, .n_fds = n_fds, .has_stdin = program->flags & CELL_SPAWN_WITH_STDIN };
-	pid_t pid = -1;
-	if (program->shell) {
+	bool good = true;
+	program->is_child = !program->shell || program->shell->program_fd < 0;
+	if (program->shell)
+		failure.stage = CELL_SPAWN_AT_PLAN;
+	if (program->shell && program->is_child) {
 		launch.n_fds -= 2;
 		launch.plan = cell__shell_plan(fds[n_fds - 2]);
 		launch.session = launch.plan ? cell__plan_map(fds[n_fds - 1]) : NULL;
-		failure.stage = CELL_SPAWN_AT_PLAN;
+		launch.group = &program->shell->group;
+		/* A plan with namespaces is done in them, or not at all. */
+		good = launch.session && launch.plan->level == CELL_LEVEL_NO_USERNS;
 	}
-	if (read_launch(program, payload, size, &launch) && (!program->shell || launch.session))
-		pid = start(&launch, program->shell, &failure);
+	if (program->is_child)
+		good = good && read_launch(program->argc, 0, payload, size, &launch);
+	pid_t pid = good ? start(program, &launch, payload, size, fds, n_fds, &failure) : -1;
 	if (launch.session)
 		munmap((void *)launch.session, launch.session->bytes);
 	if (pid < 0) {
@@ -356,7 +422,7 @@ void cell__program_start(const struct cell_spawn_msg *head, char *payload, size_
 	}
 	*program = (struct program){ .id = head->id, .argc = head->a, .flags = head->b, .next = cell__spawner.programs };
 	cell__spawner.programs = program;
-	if (confined && !(program->shell = cell__shell_take(fds[n_fds - 2], CELL_SHELL_SPARES_PROGRAM))) {
+	if (confined && !(program->shell = cell__shell_take(fds[n_fds - 2], CELL_SHELL_FOR_PROGRAM))) {
 		failure.sys = errno;
 		fail(program, &failure);
 		return;
@@ -383,12 +449,13 @@ void cell__program_shell_spoke(struct program *program)
 {
 	struct shell *shell = program->shell;
 	if (shell->ready) {
-		CELL_AUTO_FREE char *payload = cell__take_ptr(program->payload);
+		char *payload = cell__take_ptr(program->payload);
 		int fds[CELL_SPAWN_MAX_FDS];
-		size_t n_fds = program->n_fds;
+		size_t n_fds = program->n_fds, size = program->payload_size;
 		memcpy(fds, program->fds, sizeof fds);
 		program->n_fds = 0;
-		launch_program(program, payload, program->payload_size, fds, n_fds);
+		launch_program(program, payload, size, fds, n_fds);
+		free_payload(payload, size);
 		for (size_t i = 0; i < n_fds; i++)
 			cell__close_fd(&fds[i]);
 		return;
@@ -409,19 +476,24 @@ void cell__program_signal(uint64_t id, int signal_number, bool group)
 		cell__spawner_tell(CELL_SPAWN_PROCESS_EXITED, p->id, SIGKILL, 0, NULL, 0);
 		cell__shell_give_up(p->shell);
 		forget(p);
-	} else if (p->pid > 0) {
+	} else if (p->pid > 0 && p->is_child) {
 		kill(group ? -p->pid : p->pid, signal_number);
-		if (p->shell && group && signal_number == SIGKILL)
-			cell__shell_kill(p->shell); /* with all that is in it, whatever group it has gone to */
+	} else if (group && signal_number == SIGKILL) {
+		cell__shell_kill(p->shell); /* with all that is in it, whatever group it has gone to */
+	} else if (p->pid > 0) {
+		/* Its number may be another's by now.  The group since Linux 6.9; before that it alone. */
+		int fd = p->shell->program_pidfd;
+		if (!group || syscall(SYS_pidfd_send_signal, fd, signal_number, NULL, 4 /* PIDFD_SIGNAL_PROCESS_GROUP */) < 0)
+			syscall(SYS_pidfd_send_signal, fd, signal_number, NULL, 0);
 	}
 }
 
 void cell__program_exited(struct program *program, int status)
 {
-	if (program->shell)
-		cell__shell_kill(program->shell);
-	else
+	if (program->is_child)
 		kill(-program->pid, SIGKILL); /* what it left in its group */
+	if (program->is_child && program->shell)
+		cell__cgroup_close(&program->shell->group);
 	program->dead = true;
 	program->status = status;
 	program->dead_us = cell__now_us();
@@ -430,5 +502,7 @@ void cell__program_exited(struct program *program, int status)
 void cell__program_report(struct program *program)
 {
 	cell__spawner_tell(CELL_SPAWN_PROCESS_EXITED, program->id, program->status, 0, NULL, 0);
+	if (program->shell)
+		cell__shell_give_up(program->shell);
 	forget(program);
 }
