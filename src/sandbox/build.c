@@ -524,7 +524,8 @@ static int filters(struct builder *b, const struct cell__policy *policy, bool fu
 {
 	CELL_AUTO_BUF struct cell__buf list = CELL_BUF_INIT, refusals = CELL_BUF_INIT, last = CELL_BUF_INIT;
 	/* Without a network namespace there is no way to let some of the network through but not to have it. */
-	struct cell__filter_options options = { .internet = full || policy->network == CELL_NET_FULL, .shared = !full,
+	struct cell__filter_options options = { .internet = full || policy->network == CELL_NET_FULL || is_hole("lower-network"),
+						.shared = !full && !is_hole("lower-sockets"),
 						.cuts = !full && abi < 3, .watch = policy->shows_machine || is_hole("watch") };
 	if (cell__filter_refusals(&options, &refusals, err) < 0 || cell__filter_build(&options, &list, err) < 0 ||
 	    cell__filter_last(&last, err) < 0)

@@ -124,20 +124,9 @@ static int build(struct cell__confinement *confinement, struct cell__spawn_hub *
 	return confinement->session ? 0 : -1;
 }
 
-int cell__confinement_check_machine(struct cell_error *err)
-{
-	const struct cell__machine *machine = cell__machine_here();
-	if (machine->level == CELL_LEVEL_FULL)
-		return 0;
-	return cell_fail(err, CELL_E_UNAVAILABLE, 0, "programs cannot be confined here (%s): %.90s; %.90s",
-			 cell__level_word(machine->level), machine->reason, machine->advice);
-}
-
 int cell__confinement_create(struct cell__spawn_hub *hub, const struct cell__confinement_options *options,
 			     struct cell__confinement **ret_confinement, struct cell_error *err)
 {
-	if (cell__confinement_check_machine(err) < 0)
-		return -1;
 	struct cell__confinement *confinement = start_making(options->policy, options->index_hosts, err);
 	if (!confinement)
 		return -1;

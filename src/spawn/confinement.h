@@ -3,8 +3,9 @@
  *
  * A confinement is a plan of a policy (shared by all of that policy, so that the spawner has spare shells for it) and a small
  * session plan with the folders of this one.  It is made once and used for any number of programs, each in a shell of its own:
- * new namespaces, its own /tmp and cgroup, and a pid 1 with which all that the program left behind ends.  Counted; belongs to
- * the loop's thread.
+ * new namespaces, its own /tmp and cgroup, and a pid 1 with which all that the program left behind ends.  At the level no-userns a
+ * program has what the code has there (Landlock, seccomp, limits), and what it left behind is swept by the spawner before its end is
+ * reported.  Counted; belongs to the loop's thread.
  *
  *     struct cell__confinement_options options = { .policy = &policy, .mode = CELL_WORKSPACE_NONE, .write = folders };
  *     cell__confinement_create(hub, &options, &confinement, err);
@@ -44,8 +45,8 @@ struct cell__confinement_options {
 };
 
 /*
- * CELL_E_UNAVAILABLE where the machine cannot confine programs (it takes namespaces: level full), CELL_E_INVALID for folders that
- * cannot be shown so.
+ * CELL_E_UNAVAILABLE where the machine cannot confine programs as the policy asks for (its level; a network that needs namespaces),
+ * CELL_E_INVALID for folders that cannot be shown so.
  */
 int cell__confinement_create(struct cell__spawn_hub *hub, const struct cell__confinement_options *options,
 			     struct cell__confinement **ret_confinement, struct cell_error *err);
@@ -76,11 +77,6 @@ bool cell__confinement_equal(const struct cell__confinement *a, const struct cel
 
 /* ---- for process.c ---- */
 
-/*
- * CELL_E_UNAVAILABLE where programs cannot be confined.  Asked once more when one starts: a confinement that was made like a
- * kernel's says also what such code can write to, for programs that run on the host.
- */
-int cell__confinement_check_machine(struct cell_error *err);
 int cell__confinement_plan_fd(const struct cell__confinement *confinement);
 int cell__confinement_session_fd(const struct cell__confinement *confinement);
 /* The proxy behind a program's listening socket, which is taken over. */

@@ -392,8 +392,6 @@ int cell__process_start(struct cell__spawn_hub *hub, const struct cell__process_
 {
 	CELL_AUTO_BUF struct cell__buf payload = CELL_BUF_INIT;
 	int64_t argc;
-	if (spec->confine && cell__confinement_check_machine(err) < 0)
-		return -1;
 	if (make_payload(spec, &payload, &argc) != 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	if (cell__spawn_hub_start(hub, err) < 0)

@@ -44,6 +44,8 @@ TESTS = {
     "self-approval": ("escape/test_host_network.py", "approve_itself or hosts_network"),
     "tools": ("escape/test_host_programs.py", "link_leads or git_in"),
     "servers": ("escape/test_host_programs.py", "server_is_confined"),
+    "lower-network": ("escape/test_host_programs.py", "no_network and userns"),
+    "lower-sockets": ("escape/test_host_programs.py", "sockets_of_the_host"),
     "host-cwd": ("escape/test_host_programs.py", "git_on_the_host or cwd_on"),
     "program-place": ("escape/test_host_programs.py", "program_in_the_workspace"),
     "path-links": ("escape/test_host_programs.py", "path_parameters or path_to_write"),

@@ -7,11 +7,12 @@ import subprocess
 import pytest
 
 import shim
-import spaces
 import support
 
 NOBODY = 65534
-UIDS = [pytest.param(None, id="as-it-is")] + ([pytest.param(NOBODY, id="as-nobody")] if os.getuid() == 0 else [])
+USERS = [(None, "as-it-is")] + ([(NOBODY, "as-nobody")] if os.getuid() == 0 else [])
+FULL = [pytest.param((uid, False), id=name) for uid, name in USERS]
+LOWER = [pytest.param((uid, True), id=name + "-no-userns") for uid, name in USERS]
 
 # A server on its standard streams, in one word of a command line. `look` runs Python that it is given.
 SERVER = r'''
@@ -43,10 +44,10 @@ SHELL = "schema: {options: {c: {short: c, type: string}}}\nrecipes: {run: {}}\n"
 
 
 class Rig:
-    """A workspace, tools, and things on the host that none of them should reach."""
+    """A workspace, tools, and things on the host that none of them should reach. lower: the system forbids user namespaces."""
 
-    def __init__(self, uid, *flags, env=None):
-        self.uid, self.flags = uid, flags
+    def __init__(self, uid, lower=False, env=None):
+        self.uid, self.lower, self.flags = uid, lower, ()
         self.folder = support.temporary_folder("workcell-programs-")
         self.hidden = support.temporary_folder("workcell-hidden-")
         self.work, self.tools = os.path.join(self.folder, "work"), os.path.join(self.folder, "tools")
@@ -63,6 +64,15 @@ class Rig:
             os.chown(self.work, uid, uid)
         self.env = dict(support.host_environment(), **(env or {}))
         self.driver = None
+        if lower:
+            self.policy("level: no-userns\n")
+
+    def policy(self, text):
+        path = os.path.join(self.folder, "policy.yaml")
+        with open(path, "w") as file:
+            file.write(text)
+        os.chmod(path, 0o644)
+        self.flags = ("--sandbox-policy", path)
 
     def tool(self, name, text):
         path = os.path.join(self.tools, name + ".yaml")
@@ -79,6 +89,8 @@ class Rig:
                 os.setgroups([])
                 os.setgid(self.uid)
                 os.setuid(self.uid)
+            if self.lower:
+                shim.take_away("userns", "EPERM")
 
         self.driver = support.Driver("--tools", self.tools, *self.flags, python="/usr/bin/python3", executor="sandbox", cwd=self.work,
                                      env=self.env, preexec_fn=before)
@@ -101,11 +113,15 @@ class Rig:
             self.driver.close()
 
 
-@pytest.fixture(params=UIDS)
-def rig(request):
-    made = Rig(request.param)
+def make_rig(request):
+    made = Rig(*request.param)
     yield made
     made.close()
+
+
+rig = pytest.fixture(params=FULL + LOWER, name="rig")(make_rig)
+full = pytest.fixture(params=FULL, name="full")(make_rig)
+lower = pytest.fixture(params=LOWER, name="lower")(make_rig)
 
 
 GIT = """import os
@@ -154,8 +170,9 @@ def test_a_link_leads_nowhere(rig):
         assert code == "tool_failed" and "host secret" not in words, (name, words)
 
 
-def test_the_tool_sees_what_the_code_sees(rig):
+def test_the_tool_sees_what_the_code_sees(full):
     """The same files, the same user, no network, no processes of the host."""
+    rig = full
     rig.tool("sh", "command: sh\n" + SHELL)
     look = "cat %s 2>&1; ls -A /tmp | wc -l; ls /proc | grep -c '^[0-9]*$'; cat /proc/net/dev | grep -c eth" % rig.secret
     lines = rig.run("out = tools.sh.run(c=%r + '; true')" % look).split("\n")
@@ -179,15 +196,13 @@ for port in (%d, %d):
 """
 
 
-def test_a_filtered_network_is_the_codes(rig):
+def test_a_filtered_network_is_the_codes(full):
     """Where the policy lets some hosts through, a tool reaches these by the proxy, no other, and the audit log has each connection."""
     with socket.create_server(("127.0.0.1", 0)) as allowed, socket.create_server(("127.0.0.1", 0)) as other:
         ports = allowed.getsockname()[1], other.getsockname()[1]
-        policy, log = os.path.join(rig.folder, "policy.yaml"), os.path.join(rig.hidden, "audit.jsonl")
-        with open(policy, "w") as file:
-            file.write("network:\n  allow: ['127.0.0.1:%d']\n" % ports[0])
-        os.chmod(policy, 0o644)
-        rig.flags = ("--sandbox-policy", policy, "--audit", log)
+        rig, log = full, os.path.join(full.hidden, "audit.jsonl")
+        rig.policy("network:\n  allow: ['127.0.0.1:%d']\n" % ports[0])
+        rig.flags += ("--audit", log)
         rig.tool("py", "command: python3\nschema: {positional: [{name: file, type: path, required: true}]}\nrecipes: {run: {}}\n")
         assert rig.run("open('ask.py', 'w').write(%r)\nout = tools.py.run(file='ask.py')" % (ASK % ports)) == "200\n403\n"
         rig.close()
@@ -268,8 +283,37 @@ def test_values_never_become_options(rig, value):
 
 def test_no_descriptors_of_the_host(rig):
     """Descriptors of the host or the spawner in a tool: sockets, plans, pipes of others."""
-    rig.tool("sh", "command: sh\n" + SHELL)
-    assert rig.run("out = tools.sh.run(c='ls /proc/self/fd')").split() == ["0", "1", "2", "3"]
+    rig.tool("ls", LS)
+    assert rig.run("out = tools.ls.show(file='/proc/self/fd')").split() == ["0", "1", "2", "3"]
+
+
+def memory_holds(pid, marker):
+    """Does a process have these bytes anywhere in memory that it could write to?"""
+    with open("/proc/%d/maps" % pid) as maps, open("/proc/%d/mem" % pid, "rb", buffering=0) as memory:
+        for line in maps:
+            start, end = (int(number, 16) for number in line.split()[0].split("-"))
+            if line.split()[1][1] == "w" and end - start < 1 << 26:
+                memory.seek(start)
+                if marker in (memory.read(end - start) or b""):
+                    return True
+    return False
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root reads the memory of these processes")
+def test_sandboxes_made_ahead_hold_no_secrets_of_others():
+    """A tool's environment passes through the spawner, from which the sandboxes of all callers are forked."""
+    rig, marker = Rig(None), "secret-%d-of-a-tool" % os.getpid()
+    try:
+        rig.tool("env", "command: env\nenv: {TOKEN: %s}\nschema: {}\nrecipes: {run: {}}\n" % marker)
+        for _ in range(4):
+            assert marker in rig.run("out = tools.env.run()")
+        rig.driver.locate()
+        waiting = lambda: [p for p in support.descendants(rig.driver.spawner) if p.cmdline.endswith("spawner serve")]
+        support.wait_until(lambda: len(waiting()) >= 4, "spare sandboxes")  # two of them, each with a pid 1 and a process that waits
+        assert memory_holds(os.getpid(), marker.encode())
+        assert not [p for p in waiting() if memory_holds(p.pid, marker.encode())]
+    finally:
+        rig.close()
 
 
 @pytest.mark.parametrize("host", ["", "host: true\n"])
@@ -497,17 +541,143 @@ def test_a_client_cannot_ask_for_the_host():
     assert not os.path.exists(rig.mark)
 
 
-def test_without_namespaces_a_program_runs_only_where_its_definition_says_so(drive, tmp_path):
-    """A machine that forbids user namespaces: Landlock and seccomp hold the code, and would not hold a program."""
-    work = tmp_path / "work"
-    work.mkdir()
-    base = spaces.write_files(tmp_path / "base", {
-        "tools/plain.yaml": "name: plain\ncommand: touch\nschema: {positional: [{name: path, type: string}]}\nrecipes: {run: {}}\n",
-        "tools/told.yaml": "name: told\nhost: true\ncommand: echo\nschema: {positional: [{name: path, type: string}]}\nrecipes: {run: {}}\n"})
-    policy = spaces.write_files(tmp_path / "policy", {"p.yaml": "level: no-userns\n"})
-    driver = drive("--base", base, "--sandbox-policy", os.path.join(policy, "p.yaml"), executor="sandbox", cwd=str(work),
-                   preexec_fn=lambda: shim.take_away("userns", "EPERM"))
-    code = "try:\n    tools.plain(path=%r)\nexcept ToolError as e:\n    seen = e.code\nseen" % str(tmp_path / "made")
-    assert driver.value(code) == "executor_unavailable"
-    assert not os.path.exists(tmp_path / "made")
-    assert driver.value("tools.told(path='x')") == "x\n"
+# ---- without user namespaces: Landlock, seccomp, limits, and what is left is swept ----
+
+LS = "command: ls\nschema: {positional: [{name: file, type: string}]}\nrecipes: {show: {}}\n"
+CAT = LS.replace("ls", "cat")
+
+
+def test_a_program_has_nothing_to_gain(rig):
+    """Capabilities, groups, setuid programs, the session and group of somebody else: of a program at every level."""
+    rig.tool("cat", CAT)
+    status = dict(line.split(":", 1) for line in rig.run("out = tools.cat.show(file='/proc/self/status')").splitlines())
+    assert all(int(status[name], 16) == 0 for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")), status
+    assert status["NoNewPrivs"].strip() == "1" and status["Seccomp"].strip() == "2", status
+    assert not set(status["Groups"].split()) - {"65534"} or rig.uid is None and os.getuid() != 0, status
+    if rig.uid is None and os.getuid() == 0:
+        assert int(status["CapBnd"], 16) == 0, status
+    fields = rig.run("out = tools.cat.show(file='/proc/self/stat')").rpartition(")")[2].split()
+    assert fields[2] == fields[3] != "0"  # its group, its session
+
+
+def test_limits_hold_for_programs(lower):
+    """A program of a session with limits has them."""
+    lower.policy("level: no-userns\nlimits: {files: 77, file_size: 64K, memory: 256M}\n")
+    lower.tool("sh", "command: sh\n" + SHELL)
+    assert lower.run("out = tools.sh.run(c='ulimit -n')") == "77\n"
+    assert lower.refusal("tools.sh.run(c='head -c 200000 /dev/zero > big')")[0] == "tool_failed"
+    assert os.path.getsize(os.path.join(lower.work, "big")) <= 65536
+    lower.tool("py", "command: python3\nschema: {options: {c: {short: c, type: string}}}\nrecipes: {run: {}}\n")
+    assert lower.refusal("tools.py.run(c='x = bytearray(900 << 20); x[::4096] = b\\'1\\' * len(x[::4096]); print(len(x))')")[0] == "tool_failed"
+
+
+WRITES = ["echo x > %(mark)s", "mkdir %(mark)s", "ln -s / %(mark)s", "cp /bin/true %(mark)s", "mkfifo %(mark)s",
+          "echo x >> %(secret)s", "mv %(secret)s %(mark)s", "ln %(secret)s %(mark)s", "rm %(secret)s", "rm -rf %(hidden)s",
+          "echo x > /tmp/workcell-mark-%(pid)d", "echo x > /dev/shm/workcell-mark-%(pid)d", "echo x > /var/tmp/workcell-mark-%(pid)d",
+          "echo x > %(tools)s/evil.yaml", "cat %(secret)s", "ls %(hidden)s", "cat /etc/shadow", "cat /proc/%(pid)d/environ",
+          "ln -s %(hidden)s there; cat there/secret", "cd %(hidden)s && cat secret"]
+
+
+def test_a_program_writes_and_reads_nothing_outside(lower):
+    """Files of the host, world-writable folders among them, the tools' definitions, another process's environment."""
+    lower.tool("sh", "command: sh\n" + SHELL)
+    facts = dict(vars(lower), pid=os.getpid())
+    for words in WRITES:
+        code, said = lower.refusal("tools.sh.run(c=%r)" % (words % facts))
+        assert code == "tool_failed" and "host secret" not in said, (words, said)
+    assert sorted(os.listdir(lower.hidden)) == ["secret"] and os.listdir(lower.tools) == ["sh.yaml"]
+    for folder in ("/tmp", "/dev/shm", "/var/tmp"):
+        assert not os.path.exists("%s/workcell-mark-%d" % (folder, os.getpid()))
+    assert lower.run("out = tools.sh.run(c='echo x > mine; cat mine; rm mine')") == "x\n"
+
+
+def test_a_program_plants_no_setuid_bits(lower):
+    """A copy of a program in the workspace, and a file of the host's user, with the bits that give its owner's rights away."""
+    lower.tool("sh", "command: sh\n" + SHELL)
+    lower.run("open('sh', 'w')")
+    for words in ("chmod 4755 sh", "chmod 2755 sh", "cp /bin/sh x; chmod u+s x", "install -m 4755 /bin/sh y", "mkdir -m 2777 z",
+                  "chmod 4755 %s" % lower.secret):
+        assert lower.refusal("tools.sh.run(c=%r)" % words)[0] == "tool_failed", words
+    modes = [os.lstat(os.path.join(lower.work, name)).st_mode for name in os.listdir(lower.work)] + [os.stat(lower.secret).st_mode]
+    assert not any(mode & 0o6000 for mode in modes)
+
+
+def test_a_program_signals_nobody(lower):
+    """The host, the spawner, the kernel of its own session; before Linux 6.12 the level does not claim to keep it from that."""
+    lower.tool("sh", "command: sh\n" + SHELL)
+    lower.start()
+    for pid in (lower.driver.process.pid, lower.run("import os\nout = os.getpid()"), "$PPID"):
+        code, words = lower.refusal("tools.sh.run(c='kill -0 %s')" % pid)
+        assert code == "tool_failed" and "not permitted" in words, words
+
+
+def test_a_program_reaches_no_sockets_of_the_host(lower):
+    """A Unix socket that the host's user could connect to: an agent for keys, a container engine."""
+    lower.tool("py", "command: python3\nschema: {options: {c: {short: c, type: string}}}\nrecipes: {run: {}}\n")
+    path = os.path.join(lower.hidden, "sock")
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as hidden:
+        listener.bind(path)
+        listener.listen()
+        os.chmod(path, 0o777)
+        hidden.bind("\0workcell-%d" % os.getpid())
+        hidden.listen()
+        for address in ("'%s'" % path, "chr(0) + 'workcell-%d'" % os.getpid()):
+            code, words = lower.refusal("tools.py.run(c=\"import socket; socket.socket(socket.AF_UNIX).connect(%s); print('in')\")" % address)
+            assert code == "tool_failed" and "in\n" not in words, words
+
+
+CHAIN = r"""import os, sys
+if os.fork():
+    os._exit(0)
+os.setsid()
+for fd in range(3):
+    os.close(fd)
+beat = os.open("beat", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+while True:
+    os.write(beat, b".")
+    if os.fork():
+        os._exit(0)
+"""
+
+
+def test_a_chain_of_forks_ends_with_the_tool(rig):
+    """A daemon that is another process at every moment: whoever is found has forked and gone already."""
+    rig.tool("py", "command: python3\nschema: {positional: [{name: file, type: string}]}\nrecipes: {run: {}}\n")
+    rig.tool("cat", CAT)
+    for _ in range(3):
+        rig.run("open('chain.py', 'w').write(%r)\nout = tools.py.run(file='chain.py')" % CHAIN)
+        size = os.path.getsize(os.path.join(rig.work, "beat")) if os.path.exists(os.path.join(rig.work, "beat")) else 0
+        for _ in range(10):
+            rig.run("out = tools.cat.show(file='chain.py')")
+        assert size == (os.path.getsize(os.path.join(rig.work, "beat")) if size else 0)
+
+
+def test_cwd_by_a_link(rig):
+    """A folder below the workspace, as the definition says, that the code has made a link to the host's."""
+    rig.tool("sh", "command: sh\ncwd: sub\n" + SHELL)
+    rig.run("import os; os.mkdir('sub'); open('sub/x', 'w').write('mine')")
+    assert rig.run("out = tools.sh.run(c='cat x')") == "mine"
+    code, words = rig.refusal("[os.rename('sub', 'old'), os.symlink(%r, 'sub'), tools.sh.run(c='pwd; cat secret')][2]" % rig.hidden)
+    assert code == "tool_failed" and "host secret" not in words and "cannot run in" in words, words
+
+
+def test_definitions_say_where_a_program_runs(lower):
+    """host: true is the same word at every level."""
+    lower.tool("a", "command: touch\nschema: {positional: [{name: path, type: string}]}\nrecipes: {run: {}}\n")
+    lower.tool("b", "host: true\ncommand: touch\nschema: {positional: [{name: path, type: string}]}\nrecipes: {run: {}}\n")
+    assert lower.refusal("tools.a.run(path=%r)" % lower.mark)[0] == "tool_failed" and not os.path.exists(lower.mark)
+    assert lower.run("out = tools.b.run(path=%r)" % lower.mark) == "" and os.path.exists(lower.mark)
+
+
+def test_packages_are_refused_without_namespaces(lower):
+    """An installer must reach the index and nobody else, which takes a network namespace: nothing is installed, and nothing runs."""
+    base, cache = os.path.join(lower.folder, "base"), os.path.join(lower.folder, "cache")
+    for folder in (base, cache):
+        os.mkdir(folder)
+        if lower.uid is not None:
+            os.chown(folder, lower.uid, lower.uid)
+    lower.flags += ("--base", base)
+    lower.env["XDG_CACHE_HOME"] = cache
+    code, words = lower.refusal("deps.add('nothing-of-that-name')")
+    assert code == "executor_unavailable" and "packages" in words and "full" in words, (code, words)
+    assert not [name for _, folders, names in os.walk(lower.folder) for name in folders + names if name in ("site-packages", "pyvenv.cfg")]
