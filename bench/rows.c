@@ -681,6 +681,7 @@ static int measure_all(struct cell__bench *b)
 		{ CELL_ROW_SANDBOX_POOL, cell__bench_measure_sandbox_pool, "opening sandboxes from the pool" },
 		{ CELL_ROW_SANDBOX_CELL, cell__bench_measure_sandbox_cell, "cells in a sandbox" },
 		{ CELL_ROW_SANDBOX_CALL, cell__bench_measure_sandbox_call, "calls of a host function from a sandbox" },
+		{ CELL_ROW_SANDBOX_TOOL, cell__bench_measure_sandbox_tool, "calls of a command-line tool from a sandbox" },
 		{ CELL_ROW_SANDBOX_RESET, cell__bench_measure_sandbox_reset, "resets of a sandbox" },
 		{ CELL_ROW_SANDBOX_BWRAP, cell__bench_measure_sandbox_bwrap, "sandboxes and bubblewrap" },
 		{ CELL_ROW_SANDBOX_BWRAP_BARE, cell__bench_measure_sandbox_bwrap_bare, "sandboxes without a pool and bubblewrap" },

@@ -38,6 +38,7 @@
 	X(SANDBOX_POOL, "sandbox-pool", "ns", NULL)                  \
 	X(SANDBOX_CELL, "sandbox-cell", "ns", NULL)                  \
 	X(SANDBOX_CALL, "sandbox-call", "ns", NULL)                  \
+	X(SANDBOX_TOOL, "sandbox-tool", "ns", NULL)                  \
 	X(SANDBOX_RESET, "sandbox-reset", "ns", NULL)                \
 	X(SANDBOX_BWRAP, "sandbox-bwrap", "ns", NULL)                \
 	X(SANDBOX_BWRAP_BARE, "sandbox-bwrap-bare", "ns", NULL)                \
@@ -71,6 +72,7 @@
 	X(APPROVAL_TWO_CPUS, "approval-two-cpus", "ns", NULL)              \
 	X(INPROCESS_LINES, "inprocess-lines", "ns", NULL)            \
 	X(TOOL_GATHER_EACH, "tool-gather-each", "ns", NULL)                \
+	X(SANDBOX_TOOL_BURST, "sandbox-tool-burst", "ns", NULL)            \
 	X(SEARCH_OPEN, "search-open", "ns", NULL)                          \
 	X(SEARCH_FIRST, "search-first", "ns", NULL)                        \
 	X(MCP_ONE_CPU, "mcp-one-cpu", "ns", "mcp-one-cpu")

@@ -72,6 +72,9 @@ int cell__bench_measure_sandbox_bwrap(struct cell__bench *b, struct cell__bench_
 int cell__bench_measure_sandbox_bwrap_bare(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_sandbox_docker(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_sandbox_docker_bare(struct cell__bench *b, struct cell__bench_row *row);
+/* Is there a sandbox at all?  If not, the row is left out and says why. */
+bool cell__bench_has_sandbox(struct cell__bench *b, struct cell__bench_row *row);
+int cell__bench_measure_sandbox_tool(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_sandbox_call(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_sandbox_reset(struct cell__bench *b, struct cell__bench_row *row);
 int cell__bench_measure_container_open(struct cell__bench *b, struct cell__bench_row *row);

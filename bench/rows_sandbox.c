@@ -43,7 +43,7 @@ static int time_open(struct cell__bench *b, struct cell_engine *engine, const ch
 }
 
 /* Is there a sandbox at all?  If not, the row is left out and says why. */
-static bool usable(struct cell__bench *b, struct cell__bench_row *row)
+bool cell__bench_has_sandbox(struct cell__bench *b, struct cell__bench_row *row)
 {
 	struct cell_executor_info info = { .size = sizeof(info) };
 
@@ -71,7 +71,7 @@ static int sample_opens(struct cell__bench *b, struct cell_engine *engine, int n
 
 int cell__bench_measure_sandbox_open(struct cell__bench *b, struct cell__bench_row *row)
 {
-	return usable(b, row) ? sample_opens(b, b->engine, rounds(b, 200), 5000, row) : 0;
+	return cell__bench_has_sandbox(b, row) ? sample_opens(b, b->engine, rounds(b, 200), 5000, row) : 0;
 }
 
 /* As it comes, with a pool, and that is full. */
@@ -95,7 +95,7 @@ int cell__bench_measure_sandbox_pool(struct cell__bench *b, struct cell__bench_r
 	struct cell_engine *engine = NULL;
 	int r;
 
-	if (!usable(b, row))
+	if (!cell__bench_has_sandbox(b, row))
 		return 0;
 	r = create_pooled(b, &engine);
 	if (!r)
@@ -110,7 +110,7 @@ int cell__bench_measure_sandbox_cell(struct cell__bench *b, struct cell__bench_r
 	double ns;
 	int r = -1;
 
-	if (!usable(b, row))
+	if (!cell__bench_has_sandbox(b, row))
 		return 0;
 	if (open_one(b, b->engine, "sandbox", &both[0]) || open_one(b, b->engine, "subprocess", &both[1]))
 		goto out;
@@ -236,7 +236,7 @@ static int measure_docker(struct cell__bench *b, struct cell__bench_row *row, bo
 {
 	struct rival docker = { .time = time_rival_docker, .rounds = 12 };
 
-	if (!usable(b, row) || (row->skipped = find_image(docker.image, sizeof(docker.image))))
+	if (!cell__bench_has_sandbox(b, row) || (row->skipped = find_image(docker.image, sizeof(docker.image))))
 		return 0;
 	return measure_against(b, row, &docker, pooled);
 }
@@ -307,7 +307,7 @@ static int measure_bwrap(struct cell__bench *b, struct cell__bench_row *row, boo
 	struct rival bwrap = { .time = time_rival_bwrap, .rounds = 40 };
 	double ns;
 
-	if (!usable(b, row))
+	if (!cell__bench_has_sandbox(b, row))
 		return 0;
 	if (time_bwrap(b, &ns)) {
 		row->skipped = "bwrap (bubblewrap) does not run here";
@@ -328,17 +328,17 @@ int cell__bench_measure_sandbox_bwrap_bare(struct cell__bench *b, struct cell__b
 
 int cell__bench_measure_sandbox_call(struct cell__bench *b, struct cell__bench_row *row)
 {
-	return usable(b, row) ? cell__bench_executor_call(b, row, "sandbox") : 0;
+	return cell__bench_has_sandbox(b, row) ? cell__bench_executor_call(b, row, "sandbox") : 0;
 }
 
 int cell__bench_measure_sandbox_reset(struct cell__bench *b, struct cell__bench_row *row)
 {
-	return usable(b, row) ? cell__bench_executor_reset(b, row, "sandbox") : 0;
+	return cell__bench_has_sandbox(b, row) ? cell__bench_executor_reset(b, row, "sandbox") : 0;
 }
 
 int cell__bench_measure_sandbox_memory(struct cell__bench *b, struct cell__bench_row *row)
 {
-	return usable(b, row) ? cell__bench_executor_memory(b, row, "sandbox") : 0;
+	return cell__bench_has_sandbox(b, row) ? cell__bench_executor_memory(b, row, "sandbox") : 0;
 }
 
 /* All open at the same time, each answers; the time is that of each open. */
@@ -347,7 +347,7 @@ int cell__bench_measure_sandbox_many(struct cell__bench *b, struct cell__bench_r
 	struct cell_session *sessions[MANY_SANDBOXES] = { NULL };
 	int count = b->quick ? MANY_SANDBOXES / 4 : MANY_SANDBOXES, r = -1;
 
-	if (!usable(b, row))
+	if (!cell__bench_has_sandbox(b, row))
 		return 0;
 	for (int i = 0; i < count; i++) {
 		double began = now_ns();
@@ -383,7 +383,7 @@ int cell__bench_measure_sandbox_starved(struct cell__bench *b, struct cell__benc
 	double ns;
 	int r = -1;
 
-	if (!usable(b, row))
+	if (!cell__bench_has_sandbox(b, row))
 		return 0;
 	if (open_one(b, b->engine, "sandbox", &quiet))
 		return -1;

@@ -474,6 +474,83 @@ int cell__bench_measure_tool_cli(struct cell__bench *b, struct cell__bench_row *
 	return r;
 }
 
+/* A session in a sandbox, with a folder of its own, and the same tool twice: confined as its code is, and on the host. */
+static int open_confined_place(struct cell__bench *b, struct place *place)
+{
+	struct cell_space_options space_opts = CELL_SPACE_OPTIONS_INIT;
+	struct cell_session_options session_opts = CELL_SESSION_OPTIONS_INIT;
+	struct cell_error err = { 0 };
+	char *paths[4] = { NULL }, *text = NULL;
+	static const char *const names[] = { "confined", "confined/nothing.yaml", "confined/host.yaml", "confined-work" };
+	int r = 0;
+
+	*place = (struct place){ 0 };
+	for (int i = 0; !r && i < 4; i++)
+		if (asprintf(&paths[i], "%s/%s", b->folder.path, names[i]) < 0) {
+			paths[i] = NULL;
+			r = complain("out of memory");
+		}
+	r = r || make_folder_at(paths[0]) || make_folder_at(paths[3]);
+	for (int i = 1; !r && i < 3; i++) {
+		if (asprintf(&text, "name: %s\ndescription: Does nothing.\ncommand: %s\n%srecipes:\n  do: {}\n", i == 1 ? "nothing" : "host",
+			     true_program(), i == 1 ? "" : "host: true\n") < 0) {
+			text = NULL;
+			r = complain("out of memory");
+		}
+		r = r || write_file(paths[i], text);
+		free(text);
+	}
+	space_opts.tools_dir = paths[0];
+	session_opts.executor = "sandbox";
+	session_opts.python = b->python;
+	session_opts.cwd = paths[3];
+	if (!r && cell_space_open(b->engine, &space_opts, &place->space, &err))
+		r = complain_err("open a space", &err);
+	session_opts.space = place->space;
+	if (!r && cell_session_open(b->engine, &session_opts, &place->session, &err))
+		r = complain_err("open a session with a space", &err);
+	if (r)
+		close_place(place);
+	for (int i = 0; i < 4; i++)
+		free(paths[i]);
+	return r ? -1 : 0;
+}
+
+/* With pauses, as between calls of an agent; then one after the other, which no number of spare sandboxes keeps up with for long. */
+int cell__bench_measure_sandbox_tool(struct cell__bench *b, struct cell__bench_row *row)
+{
+	static const char code[] =
+		"from time import perf_counter_ns as clock, sleep\n"
+		"def timed(tool, n, pause):\n"
+		"    took = []\n"
+		"    for i in range(n):\n"
+		"        sleep(pause)\n"
+		"        began = clock()\n"
+		"        answer = tool.do()\n"
+		"        took.append(clock() - began)\n"
+		"        assert answer == '', answer\n"
+		"    return took\n";
+	static const char *const calls[2][2] = { { "timed(tools.nothing, 5, 0.005)", "timed(tools.host, 5, 0.005)" },
+						 { "timed(tools.nothing, 20, 0)", "timed(tools.host, 20, 0)" } };
+	static const size_t counts[2] = { 5, 20 };
+	struct cell__bench_row *rows[2] = { row, &b->rows[CELL_ROW_SANDBOX_TOOL_BURST] };
+	struct place place;
+	int r;
+
+	if (!cell__bench_has_sandbox(b, row))
+		return 0;
+	if (open_confined_place(b, &place))
+		return -1;
+	r = run_cell(place.session, code, NULL, NULL, NULL);
+	for (int kind = 0; kind < 2; kind++)
+		for (int round = -1; !r && round < rounds(b, kind ? 20 : 80); round++)
+			for (int side = 0; !r && side < 2; side++)
+				r = run_numbers(place.session, calls[kind][side], NULL, counts[kind],
+						round < 0 ? NULL : side ? &rows[kind]->floor : &rows[kind]->cell);
+	close_place(&place);
+	return r;
+}
+
 /* ---- artifacts --------------------------------------------------------------------- */
 
 /* Writes, syncs and reads a file through one buffer: 0, or an errno. */
