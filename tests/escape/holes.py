@@ -94,6 +94,7 @@ def tests_that_notice(hole):
     path, chosen = TESTS[hole]
     # What a program with a hole leaves behind goes with its folder.
     folder = tempfile.mkdtemp(prefix="workcell-hole-")
+    os.chmod(folder, 0o755)  # or tests as another user would fail whatever the hole
     try:
         # One red test is enough.
         done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", chosen,

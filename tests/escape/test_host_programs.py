@@ -182,10 +182,16 @@ def test_the_tool_sees_what_the_code_sees(full):
 def test_no_network(rig):
     """A tool of a session without a network has none either."""
     rig.tool("sh", "command: sh\n" + SHELL)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
         code = "import socket\ntry:\n socket.create_connection((%r, %d), 5)\n print(\"in\")\nexcept OSError:\n print(\"out\")"
         text = "python3 -c '%s'" % (code.replace("%r", '"127.0.0.1"') % listener.getsockname()[1])
         assert rig.run("out = tools.sh.run(c=%r)" % text) == "out\n"
+        datagrams.bind(("127.0.0.1", 0))
+        datagrams.setblocking(False)
+        code = "import socket\ntry:\n socket.socket(2, 2).sendto(b\"x\", (\"127.0.0.1\", %d))\nexcept OSError:\n pass" % datagrams.getsockname()[1]
+        rig.run("out = tools.sh.run(c=%r)" % ("python3 -c '%s'" % code))
+        with pytest.raises(BlockingIOError):
+            datagrams.recv(9)
 
 
 ASK = r"""import socket, sys
