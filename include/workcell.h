@@ -281,7 +281,7 @@ CELL_API int cell_space_open(struct cell_engine *engine, const struct cell_space
 CELL_API void cell_space_close(struct cell_space *space);
 
 /*
- * One operation: "tools.list", "workflows.create", "artifacts.load_open", "deps.add", ... with a JSON object of
+ * One operation: "tools.list", "workflows.create", "artifacts.save", "deps.add", ... with a JSON object of
  * arguments, as docs/namespaces.md lists them.  Waits for the answer: *ret_json is JSON text, *ret_raw the bytes
  * that came with it (NULL when there are none); free() both.
  */
@@ -306,6 +306,21 @@ struct cell_answer {
 CELL_API int cell_space_call_ex(struct cell_space *space, const char *method, const char *args_json, const void *raw,
 				size_t raw_size, struct cell_answer *ret_answer, struct cell_error *err);
 CELL_API void cell_answer_finish(struct cell_answer *answer);
+
+/*
+ * An artifact of any size: in one operation (artifacts.save, artifacts.load) where it is small, else in chunks, so that no more than one of them
+ * is held in memory.  Both wait, as cell_space_call_ex() does, and fill *ret_answer in the same way, with what is known of the artifact.
+ *
+ * Saving: args_json as of artifacts.save; `bytes` are its first, and more(arg) brings the next ones, 0 at the end; more NULL: these are all.
+ * Loading: args_json as of artifacts.load; take(arg) gets the bytes in order, and knows how many there are in all (`whole`); it is not called for an empty artifact.  Either
+ * function fails with -1 and *err, which ends the transfer; nothing of an artifact that was to be saved is kept then.
+ */
+typedef int (*cell_more_fn)(void *arg, const void **ret_bytes, size_t *ret_size, struct cell_error *err);
+typedef int (*cell_take_fn)(void *arg, const void *bytes, size_t size, int64_t whole, struct cell_error *err);
+CELL_API int cell_artifact_save(struct cell_space *space, const char *args_json, const void *bytes, size_t size, cell_more_fn more, void *arg,
+				struct cell_answer *ret_answer, struct cell_error *err);
+CELL_API int cell_artifact_load(struct cell_space *space, const char *args_json, cell_take_fn take, void *arg,
+				struct cell_answer *ret_answer, struct cell_error *err);
 /*
  * Operations that belong to no session are recorded in this session's audit log, and its policy sees them: a rule can deny what the
  * program does itself where it names the principal "host"; nobody is asked, since the program is who would answer.  policy, gate and

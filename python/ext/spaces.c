@@ -138,6 +138,71 @@ static PyObject *space_call(PyObject *self, PyObject *args)
 	return value;
 }
 
+/* save_artifact(args_json, bytes) -> json */
+static PyObject *space_save_artifact(PyObject *self, PyObject *args)
+{
+	struct cell_answer answer = CELL_ANSWER_INIT;
+	struct cell_error err = { 0 };
+	const char *json, *bytes;
+	Py_ssize_t size;
+	PyObject *value = NULL;
+	int rc;
+	if (!PyArg_ParseTuple(args, "sy#", &json, &bytes, &size) || enter(self) < 0)
+		return NULL;
+	rc = INSIDE(self, cell_artifact_save(HANDLE(self)->pointer, json, bytes, (size_t)size, NULL, NULL, &answer, &err));
+	if (rc < 0)
+		raise_message(err.code, err.sys, answer.message ? answer.message : err.msg);
+	else
+		value = text_of(answer.json, strlen(answer.json));
+	cell_answer_finish(&answer);
+	return value;
+}
+
+struct loading {
+	char *bytes;
+	size_t size;
+};
+
+/* Without the GIL. */
+static int take_bytes(void *arg, const void *bytes, size_t size, int64_t whole, struct cell_error *err)
+{
+	struct loading *loading = arg;
+	if (!loading->bytes)
+		loading->bytes = malloc((size_t)whole);
+	if (!loading->bytes) {
+		if (err) {
+			*err = (struct cell_error){ .code = CELL_E_NOMEM };
+			snprintf(err->msg, sizeof err->msg, "no memory for an artifact of %lld bytes", (long long)whole);
+		}
+		return -1;
+	}
+	memcpy(loading->bytes + loading->size, bytes, size);
+	loading->size += size;
+	return 0;
+}
+
+/* load_artifact(args_json) -> (json, bytes) */
+static PyObject *space_load_artifact(PyObject *self, PyObject *args)
+{
+	struct cell_answer answer = CELL_ANSWER_INIT;
+	struct cell_error err = { 0 };
+	struct loading loading = { NULL, 0 };
+	const char *json;
+	PyObject *value = NULL;
+	int rc;
+	if (!PyArg_ParseTuple(args, "s", &json) || enter(self) < 0)
+		return NULL;
+	rc = INSIDE(self, cell_artifact_load(HANDLE(self)->pointer, json, take_bytes, &loading, &answer, &err));
+	if (rc < 0)
+		raise_message(err.code, err.sys, answer.message ? answer.message : err.msg);
+	else
+		value = Py_BuildValue("(Ny#)", text_of(answer.json, strlen(answer.json)), loading.bytes ? loading.bytes : "",
+				      (Py_ssize_t)loading.size);
+	cell_answer_finish(&answer);
+	free(loading.bytes);
+	return value;
+}
+
 /* add_tool(name, description, parameters, timeout_ms, port, token) */
 static PyObject *space_add_tool(PyObject *self, PyObject *args)
 {
@@ -222,6 +287,8 @@ static PyObject *space_on_tool_event(PyObject *self, PyObject *args)
 PyMethodDef space_methods[] = {
 	{ "close", handle_close, METH_NOARGS, NULL },
 	{ "call", space_call, METH_VARARGS, NULL },
+	{ "save_artifact", space_save_artifact, METH_VARARGS, NULL },
+	{ "load_artifact", space_load_artifact, METH_VARARGS, NULL },
 	{ "add_tool", space_add_tool, METH_VARARGS, NULL },
 	{ "add_middleware", space_add_middleware, METH_VARARGS, NULL },
 	{ "add_mcp", space_add_mcp, METH_VARARGS, NULL },

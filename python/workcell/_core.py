@@ -32,8 +32,6 @@ SESSION_MASK = _engine.mask_of(_engine.KERNEL_DIED, _engine.APPROVAL, _engine.AP
 RUN_MASK = _engine.mask_of(_engine.APPROVAL, _engine.APPROVAL_ENDED)
 STREAM_MASK = RUN_MASK | _engine.mask_of(_engine.CHUNK, _engine.DISPLAY, _engine.CALL_STARTED, _engine.CALL_ENDED,
                                          _engine.IMAGE)
-#: Of an artifact, in one message.
-CHUNK_BYTES = 1 << 20
 # A thread stays at most so long with what it has started, and with a call that it approved only where the one before was
 # followed by the next request within PROMPT seconds.
 LOOK_US, PROMPT = 5000, 0.001
@@ -179,29 +177,20 @@ class SpaceHandle:
     # -- artifacts
 
     def save_artifact(self, name: str, kind: str, data: bytes, description: str, metadata: Mapping[str, Any]) -> Any:
-        handle = self.call("artifacts.save_begin", name=name, type=kind, description=description,
-                           metadata=dict(metadata))["handle"]
+        args = {"name": name, "type": kind, "description": description, "metadata": dict(metadata)}
         try:
-            for at in range(0, len(data), CHUNK_BYTES):
-                self.call("artifacts.save_chunk", data[at:at + CHUNK_BYTES], handle=handle)
-            return self.call("artifacts.save_commit", handle=handle)
-        except BaseException:
-            self.call("artifacts.save_abort", handle=handle)
-            raise
+            return json.loads(self.native.save_artifact(json.dumps(args), data))
+        except _native.NativeError as error:
+            raise from_operation(error, "artifacts.save", args) from None
 
     def load_artifact(self, name: str) -> Tuple[str, bytes]:
         """(type, bytes)"""
-        opened = self.call("artifacts.load_open", name=name)
-        pieces = []
+        args = {"name": name}
         try:
-            for at in range(0, opened["size"], CHUNK_BYTES):
-                n = min(CHUNK_BYTES, opened["size"] - at)
-                _, piece = self.call_raw("artifacts.load_chunk", None,
-                                         {"handle": opened["handle"], "offset": at, "size": n})
-                pieces.append(piece or b"")
-        finally:
-            self.call("artifacts.load_close", handle=opened["handle"])
-        return opened.get("type") or "", b"".join(pieces)
+            info, data = self.native.load_artifact(json.dumps(args))
+        except _native.NativeError as error:
+            raise from_operation(error, "artifacts.load", args) from None
+        return json.loads(info).get("type") or "", data
 
     def close(self) -> None:
         self.close_native()

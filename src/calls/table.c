@@ -38,33 +38,44 @@ unsigned cell__gate_kind_of(const char *word)
 
 #define OBJECT(properties, required) "{\"type\":\"object\",\"properties\":{" properties "},\"required\":[" required "]}"
 #define NOTHING OBJECT("", "")
+#define OF(name, type) "\"" name "\":{\"type\":\"" type "\"}"
 #define FIELD(name, type, words) "\"" name "\":{\"type\":\"" type "\",\"description\":\"" words "\"}"
 #define TEXT(name, words) "\"" name "\":{\"type\":\"string\",\"minLength\":1,\"description\":\"" words "\"}"
 /* Known to our kernels and programs alone: not in schemas that others are shown. */
 #define INTERNAL(name, type) "\"" name "\":{\"type\":\"" type "\",\"x-internal\":true}"
-#define STRINGS "{\"type\":\"array\",\"items\":{\"type\":\"string\"}}"
-#define TAGS "\"tags\":{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"description\":\"Only tools with one of these tags\"}"
 #define LIST_OF(item) "{\"type\":\"array\",\"items\":" item "}"
+#define STRINGS LIST_OF("{\"type\":\"string\"}")
 #define NULL_OR(fields) "{\"type\":[\"object\",\"null\"],\"properties\":{" fields "}}"
+#define NO_ANSWER "{\"type\":\"null\"}"
 
+#define TAGS "\"tags\":{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"description\":\"Only tools with at least one of these tags\"}"
+#define AWAIT "\"await\":{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"x-internal\":true}"
+#define SEARCH(bounds)                                                                                       \
+	FIELD("query", "string", "Description of the task") ",\"limit\":{\"type\":\"integer\",\"minimum\":1," bounds    \
+	",\"description\":\"Maximum number of results\"}"
 #define PARAMETER                                                                                            \
-	"{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"},\"type\":{\"type\":\"string\"},"   \
-	"\"required\":{\"type\":\"boolean\"},\"default\":{},\"description\":{\"type\":\"string\"}},\"required\":[\"name\"]}"
+	OBJECT(OF("name", "string") "," OF("type", "string") "," OF("required", "boolean") ",\"default\":{}," OF("description", "string"), \
+	       "\"name\"")
+#define CALLABLE_FIELDS OF("name", "string") "," OF("description", "string") ",\"parameters\":" LIST_OF(PARAMETER)
 #define TOOL                                                                                                 \
-	"{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"},\"description\":{\"type\":\"string\"},\"tags\":" STRINGS "," \
-	"\"callables\":{\"type\":\"array\",\"items\":{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"}," \
-	"\"description\":{\"type\":\"string\"},\"parameters\":{\"type\":\"array\",\"items\":" PARAMETER "}},"   \
-	"\"required\":[\"name\",\"description\",\"parameters\"]}}},\"required\":[\"name\",\"description\",\"callables\"]}"
+	OBJECT(OF("name", "string") "," OF("description", "string") ",\"tags\":" STRINGS ",\"callables\":"       \
+	       LIST_OF(OBJECT(CALLABLE_FIELDS, "\"name\",\"description\",\"parameters\"")),                      \
+	       "\"name\",\"description\",\"tags\",\"callables\"")
 #define WORKFLOW_FIELDS                                                                                      \
-	"\"name\":{\"type\":\"string\"},\"description\":{\"type\":\"string\"},\"parameters\":{\"type\":[\"array\",\"object\"]}," \
-	"\"async\":{\"type\":\"boolean\"}"
+	OF("name", "string") "," OF("description", "string") "," OF("params", "object") ",\"parameters\":{\"type\":[\"array\",\"object\"]}," \
+	OF("async", "boolean") ",\"created_at\":{\"type\":[\"string\",\"null\"]}," OF("path", "string")
+#define SOURCE ",\"source\":{\"type\":\"string\"}"
 #define WORKFLOW OBJECT(WORKFLOW_FIELDS, "\"name\",\"description\",\"parameters\"")
-#define WHOLE_WORKFLOW                                                                                       \
-	OBJECT(WORKFLOW_FIELDS ",\"source\":{\"type\":\"string\"}", "\"name\",\"description\",\"parameters\",\"source\"")
+#define WHOLE_WORKFLOW OBJECT(WORKFLOW_FIELDS SOURCE, "\"name\",\"description\",\"parameters\",\"source\"")
 #define ARTIFACT_FIELDS                                                                                      \
-	"\"name\":{\"type\":\"string\"},\"path\":{\"type\":\"string\"},\"description\":{\"type\":\"string\"},"  \
-	"\"created_at\":{\"type\":[\"string\",\"number\",\"null\"]},\"metadata\":{\"type\":[\"object\",\"null\"]},\"size\":{\"type\":\"integer\"}"
-#define ARTIFACT OBJECT(ARTIFACT_FIELDS, "\"name\"")
+	OF("name", "string") "," OF("path", "string") "," OF("description", "string") "," OF("created_at", "string") ","     \
+	OF("metadata", "object") "," OF("size", "integer") "," OF("derived", "boolean")
+#define ARTIFACT_REQUIRED "\"name\",\"description\",\"created_at\",\"metadata\",\"size\",\"derived\""
+#define ARTIFACT OBJECT(ARTIFACT_FIELDS, ARTIFACT_REQUIRED)
+#define ARTIFACT_NAME TEXT("name", "Artifact name; may contain folders, like reports/q3.csv")
+#define SAVED                                                                                                \
+	ARTIFACT_NAME "," FIELD("type", "string", "text, json, bytes, or a type of the kernel's; bytes when missing") "," \
+	FIELD("description", "string", "Description of the artifact") "," FIELD("metadata", "object", "Any JSON object, stored with it")
 #define INSTALLED                                                                                            \
 	OBJECT("\"installed\":" STRINGS ",\"already_present\":" STRINGS ",\"failed\":" STRINGS,                 \
 	       "\"installed\",\"already_present\",\"failed\"")
@@ -82,91 +93,92 @@ unsigned cell__gate_kind_of(const char *word)
 			    .who = open_to, .shown = gate_name, .about = words, .args = takes, .result = gives }
 
 const struct cell__operation cell__operations[CELL__OPS] = {
-	ROW(TOOLS_LIST, "tools.list", NONE, TOOLS, ALL, NULL, "The tools there are",
-	    OBJECT(TAGS ",\"await\":{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"x-internal\":true}", ""), LIST_OF(TOOL)),
-	ROW(TOOLS_SEARCH, "tools.search", NONE, SEARCH, ALL, NULL, "Tools that fit a description of what is to be done, best first",
-	    OBJECT(TEXT("query", "What is to be done, in words") ","
-		   "\"limit\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":1000,\"default\":10,\"description\":\"At most so many\"}," TAGS
-		   ",\"await\":{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"x-internal\":true}", "\"query\""), LIST_OF(TOOL)),
-	ROW(TOOLS_CALL, "tools.call", TOOL, TOOLS, ALL, NULL, "Calls a tool, or a callable of one",
-	    OBJECT(TEXT("name", "TOOL or TOOL.CALLABLE") "," FIELD("args", "object", "Its arguments by name"), "\"name\""),
+	ROW(TOOLS_LIST, "tools.list", NONE, TOOLS, ALL, NULL, "Lists the available tools", OBJECT(TAGS "," AWAIT, ""), LIST_OF(TOOL)),
+	ROW(TOOLS_SEARCH, "tools.search", NONE, SEARCH, ALL, NULL, "Searches tools by a description of the task, best match first",
+	    OBJECT(SEARCH("\"maximum\":1000,\"default\":10") "," TAGS "," AWAIT, "\"query\""), LIST_OF(TOOL)),
+	ROW(TOOLS_CALL, "tools.call", TOOL, TOOLS, ALL, NULL, "Calls a tool or one of its callables",
+	    OBJECT(TEXT("name", "TOOL or TOOL.CALLABLE") "," FIELD("args", "object", "Arguments by name"), "\"name\""),
 	    OBJECT("\"value\":{},\"raw\":{\"type\":\"string\",\"enum\":[\"text\",\"json\",\"parts\"]},\"parts\":{\"type\":\"array\"}", "")),
-	ROW(TOOLS_DESCRIBE, "tools.describe", NONE, TOOLS, ALL, NULL, "A tool or a callable of one, with signatures",
-	    NAMED("TOOL or TOOL.CALLABLE"), TOOL),
-	ROW(TOOLS_LIST_RECIPES, "tools.list_recipes", NONE, TOOLS, ALL, NULL, "The callables of a tool", NAMED("The tool's"),
-	    LIST_OF(OBJECT("\"name\":{\"type\":\"string\"},\"description\":{\"type\":\"string\"}", "\"name\",\"description\""))),
-	ROW(TOOLS_SCHEMA, "tools.schema", NONE, TOOLS, ALL, NULL, "An MCP server and its tools, as it says it",
-	    NAMED("Of an MCP server"),
-	    OBJECT("\"name\":{\"type\":\"string\"},\"server\":{},\"instructions\":{},\"tools\":{\"type\":\"array\"}", "\"name\",\"tools\"")),
-	ROW(TOOLS_PROBLEMS, "tools.problems", NONE, TOOLS, ALL, NULL, "What is wrong with tool definitions", NOTHING,
-	    LIST_OF(OBJECT("\"file\":{\"type\":\"string\"},\"line\":{\"type\":\"integer\"},\"message\":{\"type\":\"string\"}",
-			   "\"file\",\"line\",\"message\""))),
-	ROW(TOOLS_REGISTER, "tools.register", SERVER, SERVERS, HOST | MCP, "register", "Adds an MCP server, whose tools code can then call",
-	    OBJECT(TEXT("name", "Its name in the code") ","
-		   FIELD("params", "object", "{command, args, env} of a program or {url, headers} of an HTTP server"),
-		   "\"name\",\"params\""), "{\"type\":\"null\"}"),
-	ROW(TOOLS_UNREGISTER, "tools.unregister", SERVER, SERVERS, HOST | MCP, "unregister", "Removes an MCP server that was added so",
-	    NAMED("As it was registered"), "{\"type\":\"null\"}"),
+	ROW(TOOLS_DESCRIBE, "tools.describe", NONE, TOOLS, ALL, NULL, "Describes a tool or one of its callables, with signatures",
+	    NAMED("TOOL or TOOL.CALLABLE"),
+	    OBJECT(CALLABLE_FIELDS "," OF("signature", "string") ",\"tags\":" STRINGS ",\"callables\":{\"type\":\"array\"}",
+		   "\"name\",\"description\"")),
+	ROW(TOOLS_LIST_RECIPES, "tools.list_recipes", NONE, TOOLS, ALL, NULL, "Lists the callables of a tool", NAMED("Tool name"),
+	    LIST_OF(OBJECT(OF("name", "string") "," OF("description", "string"), "\"name\",\"description\""))),
+	ROW(TOOLS_SCHEMA, "tools.schema", NONE, TOOLS, ALL, NULL, "Returns an MCP server's own description of itself and its tools",
+	    NAMED("Name of an MCP server"),
+	    OBJECT(OF("name", "string") ",\"server\":{},\"instructions\":{}," OF("tools", "array"), "\"name\",\"tools\"")),
+	ROW(TOOLS_PROBLEMS, "tools.problems", NONE, TOOLS, ALL, NULL, "Lists the problems found in tool definitions", NOTHING,
+	    LIST_OF(OBJECT(OF("file", "string") "," OF("line", "integer") "," OF("message", "string"), "\"file\",\"line\",\"message\""))),
+	ROW(TOOLS_REGISTER, "tools.register", SERVER, SERVERS, HOST | MCP, "register", "Registers an MCP server, so that code can call its tools",
+	    OBJECT(TEXT("name", "Name of the server in the code") ","
+		   FIELD("params", "object", "{command, args, env} of a program, or {url, headers} of an HTTP server"),
+		   "\"name\",\"params\""), NO_ANSWER),
+	ROW(TOOLS_UNREGISTER, "tools.unregister", SERVER, SERVERS, HOST | MCP, "unregister", "Removes a registered MCP server",
+	    NAMED("Name it was registered under"), NO_ANSWER),
 
-	ROW(WORKFLOWS_LIST, "workflows.list", NONE, WORKFLOWS, ALL, NULL, "The workflows that are kept", NOTHING, LIST_OF(WORKFLOW)),
-	ROW(WORKFLOWS_SEARCH, "workflows.search", NONE, SEARCH, ALL, NULL, "Workflows that fit a description of what is to be done, best first",
-	    OBJECT("\"query\":{\"type\":\"string\",\"description\":\"What is to be done, in words\"},"
-		   "\"limit\":{\"type\":\"integer\",\"default\":5,\"description\":\"At most so many\"}", ""), LIST_OF(WORKFLOW)),
-	ROW(WORKFLOWS_GET, "workflows.get", NONE, WORKFLOWS, ALL, NULL, "One workflow with its source; null where there is none",
-	    NAMED("Its name"), NULL_OR(WORKFLOW_FIELDS ",\"source\":{\"type\":\"string\"}")),
-	ROW(WORKFLOWS_CREATE, "workflows.create", WORKFLOW, WORKFLOWS, ALL, NULL, "Keeps a workflow, which code calls as workflows.NAME(...)",
-	    OBJECT(TEXT("name", "A Python identifier") "," TEXT("source", "Python source that defines run(...)") ","
-		   FIELD("description", "string", "What it does, for searches") ","
-		   "\"overwrite\":{\"type\":\"boolean\",\"default\":false,\"description\":\"Replace one of this name\"},"
+	ROW(WORKFLOWS_LIST, "workflows.list", NONE, WORKFLOWS, ALL, NULL, "Lists the stored workflows", NOTHING, LIST_OF(WORKFLOW)),
+	ROW(WORKFLOWS_SEARCH, "workflows.search", NONE, SEARCH, ALL, NULL, "Searches workflows by a description of the task, best match first",
+	    OBJECT(SEARCH("\"default\":5"), "\"query\""), LIST_OF(WORKFLOW)),
+	ROW(WORKFLOWS_GET, "workflows.get", NONE, WORKFLOWS, ALL, NULL, "Returns a workflow with its source, or null when it does not exist",
+	    NAMED("Workflow name"), NULL_OR(WORKFLOW_FIELDS SOURCE)),
+	ROW(WORKFLOWS_CREATE, "workflows.create", WORKFLOW, WORKFLOWS, ALL, NULL, "Stores a workflow, which code calls as workflows.NAME(...)",
+	    OBJECT(TEXT("name", "A Python identifier") ","
+		   "\"source\":{\"type\":\"string\",\"minLength\":1,\"x-nul\":true,\"description\":\"Python source that defines run(...)\"},"
+		   FIELD("description", "string", "What it does; searches look at it") ","
+		   "\"overwrite\":{\"type\":\"boolean\",\"default\":false,\"description\":\"Replace an existing workflow of this name\"},"
 		   "\"parameters\":{\"type\":[\"array\",\"object\"],\"x-internal\":true}", "\"name\",\"source\""), WHOLE_WORKFLOW),
-	ROW(WORKFLOWS_DELETE, "workflows.delete", WORKFLOW, WORKFLOWS, ALL, NULL, "Removes a workflow; whether there was one",
-	    NAMED("Its name"), "{\"type\":\"boolean\"}"),
+	ROW(WORKFLOWS_DELETE, "workflows.delete", WORKFLOW, WORKFLOWS, ALL, NULL, "Deletes a workflow and returns whether it existed",
+	    NAMED("Workflow name"), "{\"type\":\"boolean\"}"),
 
-	ROW(ARTIFACTS_PATH, "artifacts.path", NONE, ARTIFACTS, ALL, NULL, "Where artifacts are kept, in words", NOTHING, "{\"type\":\"string\"}"),
-	ROW(ARTIFACTS_LIST, "artifacts.list", NONE, ARTIFACTS, ALL, NULL, "The artifacts that are kept", NOTHING, LIST_OF(ARTIFACT)),
-	ROW(ARTIFACTS_GET, "artifacts.get", NONE, ARTIFACTS, ALL, NULL, "One of them; null where there is none", NAMED("Its name"),
-	    NULL_OR(ARTIFACT_FIELDS)),
-	ROW(ARTIFACTS_EXISTS, "artifacts.exists", NONE, ARTIFACTS, ALL, NULL, "Whether there is one", NAMED("Its name"),
+	ROW(ARTIFACTS_PATH, "artifacts.path", NONE, ARTIFACTS, ALL, NULL, "Returns the location where artifacts are stored", NOTHING,
+	    "{\"type\":\"string\"}"),
+	ROW(ARTIFACTS_LIST, "artifacts.list", NONE, ARTIFACTS, ALL, NULL, "Lists the stored artifacts", NOTHING, LIST_OF(ARTIFACT)),
+	ROW(ARTIFACTS_GET, "artifacts.get", NONE, ARTIFACTS, ALL, NULL, "Returns the description of an artifact, or null when it does not exist",
+	    NAMED("Artifact name"), NULL_OR(ARTIFACT_FIELDS)),
+	ROW(ARTIFACTS_EXISTS, "artifacts.exists", NONE, ARTIFACTS, ALL, NULL, "Returns whether an artifact exists", NAMED("Artifact name"),
 	    "{\"type\":\"boolean\"}"),
-	ROW(ARTIFACTS_DELETE, "artifacts.delete", ARTIFACT, ARTIFACTS, ALL, NULL, "Removes one", NAMED("Its name"), "{\"type\":\"null\"}"),
-	ROW(ARTIFACTS_SAVE_BEGIN, "artifacts.save_begin", ARTIFACT, ARTIFACTS, ALL, "save", "Begins to save one",
-	    OBJECT(TEXT("name", "Its name; may have folders, like reports/q3.csv") ","
-		   FIELD("type", "string", "text, json, bytes, or a word of the kernel's") ","
-		   FIELD("description", "string", "What it is") "," FIELD("metadata", "object", "Anything") ","
-		   INTERNAL("key", "integer") "," INTERNAL("size", "integer"), "\"name\""),
-	    OBJECT("\"handle\":{\"type\":\"integer\"}", "\"handle\"")),
-	ROW(ARTIFACTS_SAVE_CHUNK, "artifacts.save_chunk", NONE, ARTIFACTS, ALL, NULL, "Adds bytes",
-	    OBJECT("\"handle\":{\"type\":\"integer\"}," INTERNAL("at", "integer") "," INTERNAL("size", "integer"), "\"handle\""),
-	    "{\"type\":\"null\"}"),
-	ROW(ARTIFACTS_SAVE_COMMIT, "artifacts.save_commit", NONE, ARTIFACTS, ALL, NULL, "Ends it; from now on the artifact is there",
-	    OBJECT("\"handle\":{\"type\":\"integer\"}", "\"handle\""), ARTIFACT),
-	ROW(ARTIFACTS_SAVE_ABORT, "artifacts.save_abort", NONE, ARTIFACTS, ALL, NULL, "Drops what was not committed", HANDLE,
-	    "{\"type\":\"null\"}"),
-	ROW(ARTIFACTS_LOAD_OPEN, "artifacts.load_open", NONE, ARTIFACTS, ALL, NULL, "Opens one for reading",
-	    OBJECT(TEXT("name", "Its name") "," INTERNAL("key", "integer"), "\"name\""),
-	    OBJECT(ARTIFACT_FIELDS ",\"handle\":{\"type\":\"integer\"},\"type\":{\"type\":\"string\"}", "\"handle\",\"size\"")),
-	ROW(ARTIFACTS_LOAD_CHUNK, "artifacts.load_chunk", NONE, ARTIFACTS, ALL, NULL, "How many bytes there are, and the bytes; at most 4 MiB",
-	    OBJECT("\"handle\":{\"type\":\"integer\"},\"offset\":{\"type\":\"integer\"},\"size\":{\"type\":\"integer\"}," INTERNAL("at", "integer"),
-		   "\"handle\""), "{\"type\":\"integer\"}"),
-	ROW(ARTIFACTS_LOAD_CLOSE, "artifacts.load_close", NONE, ARTIFACTS, ALL, NULL, "Ends reading", HANDLE, "{\"type\":\"null\"}"),
+	ROW(ARTIFACTS_DELETE, "artifacts.delete", ARTIFACT, ARTIFACTS, ALL, NULL, "Deletes an artifact", NAMED("Artifact name"), NO_ANSWER),
+	/* Whole: not for kernels, which may not make the host hold so much for them. */
+	ROW(ARTIFACTS_SAVE, "artifacts.save", ARTIFACT, ARTIFACTS, HOST | HTTP | MCP, NULL,
+	    "Saves bytes as an artifact and replaces an existing one of this name", OBJECT(SAVED, "\"name\""), ARTIFACT),
+	ROW(ARTIFACTS_LOAD, "artifacts.load", NONE, ARTIFACTS, HOST | HTTP | MCP, NULL, "Returns an artifact with its bytes",
+	    OBJECT(TEXT("name", "Artifact name") ",\"max_bytes\":{\"type\":\"integer\",\"minimum\":0,\"x-internal\":true}", "\"name\""),
+	    OBJECT(ARTIFACT_FIELDS "," OF("type", "string"), ARTIFACT_REQUIRED)),
+	ROW(ARTIFACTS_SAVE_BEGIN, "artifacts.save_begin", ARTIFACT, ARTIFACTS, ALL, "save", "Starts saving an artifact in chunks",
+	    OBJECT(SAVED "," INTERNAL("key", "integer") "," INTERNAL("size", "integer"), "\"name\""),
+	    OBJECT(OF("handle", "integer"), "\"handle\"")),
+	ROW(ARTIFACTS_SAVE_CHUNK, "artifacts.save_chunk", NONE, ARTIFACTS, ALL, NULL, "Appends the bytes of the call, at most 4 MiB",
+	    OBJECT(OF("handle", "integer") "," INTERNAL("at", "integer") "," INTERNAL("size", "integer"), "\"handle\""), NO_ANSWER),
+	ROW(ARTIFACTS_SAVE_COMMIT, "artifacts.save_commit", NONE, ARTIFACTS, ALL, NULL, "Completes saving: from now on the artifact exists",
+	    OBJECT(OF("handle", "integer"), "\"handle\""), ARTIFACT),
+	ROW(ARTIFACTS_SAVE_ABORT, "artifacts.save_abort", NONE, ARTIFACTS, ALL, NULL, "Discards what was not committed", HANDLE, NO_ANSWER),
+	ROW(ARTIFACTS_LOAD_OPEN, "artifacts.load_open", NONE, ARTIFACTS, ALL, NULL, "Opens an artifact for reading in chunks",
+	    OBJECT(TEXT("name", "Artifact name") "," INTERNAL("key", "integer"), "\"name\""),
+	    OBJECT(ARTIFACT_FIELDS "," OF("handle", "integer") "," OF("type", "string"), "\"handle\",\"size\"")),
+	ROW(ARTIFACTS_LOAD_CHUNK, "artifacts.load_chunk", NONE, ARTIFACTS, ALL, NULL,
+	    "Returns the number of bytes read, and the bytes, at most 4 MiB",
+	    OBJECT(OF("handle", "integer") "," OF("offset", "integer") "," OF("size", "integer") "," INTERNAL("at", "integer"), "\"handle\""),
+	    "{\"type\":\"integer\"}"),
+	ROW(ARTIFACTS_LOAD_CLOSE, "artifacts.load_close", NONE, ARTIFACTS, ALL, NULL, "Closes an artifact that was opened for reading", HANDLE,
+	    NO_ANSWER),
 
-	ROW(DEPS_LIST, "deps.list", NONE, DEPS, ALL, NULL, "The packages that are configured", NOTHING, STRINGS),
-	ROW(DEPS_ADD, "deps.add", INSTALL, DEPS, ALL, NULL, "Installs a package and keeps it in the configuration",
+	ROW(DEPS_LIST, "deps.list", NONE, DEPS, ALL, NULL, "Lists the configured packages", NOTHING, STRINGS),
+	ROW(DEPS_ADD, "deps.add", INSTALL, DEPS, ALL, NULL, "Installs a package and adds it to the configuration",
 	    OBJECT(TEXT("package", "A requirement, like pandas>=2") "," INTERNAL("pyodide", "boolean"), "\"package\""), INSTALLED),
-	ROW(DEPS_REMOVE, "deps.remove", REMOVE, DEPS, ALL, NULL, "Takes a package out of the configuration; whether it was there",
-	    OBJECT("\"package\":{\"type\":\"string\",\"description\":\"Its name\"}," INTERNAL("pyodide", "boolean"), "\"package\""),
-	    "{\"type\":\"boolean\"}"),
-	ROW(DEPS_SYNC, "deps.sync", INSTALL, DEPS, ALL, NULL, "Installs what is configured and is not there",
-	    OBJECT("\"quick\":{\"type\":\"boolean\",\"description\":\"Believe what this space has seen of its environment\"},"
-		   INTERNAL("pyodide", "boolean"), ""), INSTALLED),
+	ROW(DEPS_REMOVE, "deps.remove", REMOVE, DEPS, ALL, NULL, "Removes a package from the configuration and returns whether it was there",
+	    OBJECT(FIELD("package", "string", "Package name") "," INTERNAL("pyodide", "boolean"), "\"package\""), "{\"type\":\"boolean\"}"),
+	ROW(DEPS_SYNC, "deps.sync", INSTALL, DEPS, ALL, NULL, "Installs the configured packages that are missing",
+	    OBJECT(FIELD("quick", "boolean", "Trust what this space has already seen of its environment") "," INTERNAL("pyodide", "boolean"), ""),
+	    INSTALLED),
 
-	ROW(SEARCH_STATUS, "search.status", NONE, SEARCH, ALL, NULL, "How searches by meaning do", NOTHING,
+	ROW(SEARCH_STATUS, "search.status", NONE, SEARCH, ALL, NULL, "Returns the state of searches by meaning", NOTHING,
 	    OBJECT("\"embeddings\":{\"type\":[\"object\",\"null\"]}", "\"embeddings\"")),
-	ROW(SHELL_APPROVE, "shell.approve", SHELL, KERNEL, CODE, "", "The code's kernel asks whether it may run a command",
-	    OBJECT(TEXT("name", "shell or shell_magic") "," FIELD("args", "object", "{cmd}"), "\"name\",\"args\""), "{\"type\":\"object\"}"),
-	ROW(QUESTION, "question", QUESTION, NONE, 0, NULL, "An MCP server asks a person",
-	    OBJECT("\"tool\":{\"type\":\"string\"},\"callable\":{\"type\":\"string\"},\"params\":{\"type\":\"object\"}", "\"tool\",\"params\""),
+	ROW(SHELL_APPROVE, "shell.approve", SHELL, KERNEL, CODE, "", "Asks on behalf of a kernel whether it may run a command",
+	    OBJECT("\"name\":{\"type\":\"string\",\"enum\":[\"shell\",\"shell_magic\"]}," FIELD("args", "object", "{cmd}"), "\"name\",\"args\""),
 	    "{\"type\":\"object\"}"),
+	ROW(QUESTION, "question", QUESTION, NONE, 0, NULL, "Puts a question of an MCP server to a person",
+	    OBJECT(OF("tool", "string") "," OF("callable", "string") "," OF("params", "object"), "\"tool\",\"params\""), "{\"type\":\"object\"}"),
 };
 
 const struct cell__operation *cell__operation_find(const char *method)

@@ -58,6 +58,8 @@ enum cell__op {
 	CELL__OP_ARTIFACTS_GET,
 	CELL__OP_ARTIFACTS_EXISTS,
 	CELL__OP_ARTIFACTS_DELETE,
+	CELL__OP_ARTIFACTS_SAVE,
+	CELL__OP_ARTIFACTS_LOAD,
 	CELL__OP_ARTIFACTS_SAVE_BEGIN,
 	CELL__OP_ARTIFACTS_SAVE_CHUNK,
 	CELL__OP_ARTIFACTS_SAVE_COMMIT,
@@ -106,8 +108,8 @@ const struct cell__operation *cell__operation_find(const char *method);
 bool cell__operation_is_open_to(const struct cell__operation *operation, const struct cell__principal *principal);
 /* What follows the dot; "" when there is no dot. */
 const char *cell__operation_shown(const struct cell__operation *operation);
-/* Checks types, what is required, ranges and NULs in texts.  -1: *why says what is wrong. */
-int cell__operation_check(const struct cell__operation *operation, const json_t *args, struct cell__buf *why);
+/* Checks arguments by the schema of the row (schema.h).  -1: *why says what is wrong. */
+int cell__operation_check(const struct cell__operation *operation, json_t *args, struct cell__buf *why);
 /* The first step of every call: who asks, for what, and are the arguments right?  -1: the call has failed. */
 int cell__call_prepare(struct cell__call *call, const struct cell__principal *principal);
 

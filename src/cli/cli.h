@@ -256,6 +256,8 @@ struct cell_cli_job {
 };
 /* Finds the operation that the operands name, opens the space, runs it and reports; answers the exit status. */
 int cell__cli_do(const struct cell_cli_job *job, const struct cell_cli_list *operands);
+/* An operation failed: what it said is kept for cell__cli_whole_message(). */
+void cell__cli_keep_message(struct cell_answer *answer);
 /* The last operation's message, where *err is its error and begins it; else NULL. */
 const char *cell__cli_whole_message(const struct cell_error *err);
 /* A copy of the first line, without what would steer a terminal; free() it.  NULL: no memory. */

@@ -1,5 +1,5 @@
 /*
- * `workcell artifacts`: data kept in the storage.  Bytes go through in pieces, so size does not matter.
+ * `workcell artifacts`: data kept in the storage.  Large ones go through in pieces, so size does not matter.
  */
 #define _GNU_SOURCE 1
 #include "cli.h"
@@ -144,60 +144,79 @@ static const char *type_by_name(const char *name)
 	return "bytes";
 }
 
-static int begin(const struct artifacts_flags *flags, struct cell_space *space, const char *name, json_t **ret_handle,
-		 struct cell_error *err)
+/* The arguments of artifacts.save as JSON text; free() it.  NULL: *err. */
+static char *save_args(const struct artifacts_flags *flags, const char *name, struct cell_error *err)
 {
 	static const char *const types[] = { "text", "json", "bytes", NULL };
 	const char *type = flags->type ? flags->type : type_by_name(name);
-	json_t *metadata = NULL, *args, *answer;
+	json_t *metadata = NULL, *args;
+	char *text;
 	size_t i = 0;
 
 	while (types[i] && strcmp(types[i], type))
 		i++;
-	if (!types[i])
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "--type is text, json or bytes, not '%s'", type);
+	if (!types[i]) {
+		cell__cli_fail(err, CELL_E_INVALID, 0, "--type is text, json or bytes, not '%s'", type);
+		return NULL;
+	}
 	if (flags->metadata)
 		metadata = json_loads(flags->metadata, JSON_REJECT_DUPLICATES, NULL);
 	if (flags->metadata && !json_is_object(metadata)) {
 		json_decref(metadata);
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "--metadata wants a JSON object");
+		cell__cli_fail(err, CELL_E_INVALID, 0, "--metadata wants a JSON object");
+		return NULL;
 	}
 	args = json_pack("{s:s, s:s, s:s, s:o*}", "name", name, "type", type, "description",
 			 flags->description ? flags->description : "", "metadata", metadata);
-	if (cell__cli_call(space, "artifacts.save_begin", args, NULL, &answer, err) < 0)
-		return -1;
-	*ret_handle = json_incref(json_object_get(answer, "handle"));
-	json_decref(answer);
+	text = args ? json_dumps(args, JSON_COMPACT) : NULL;
+	if (!text)
+		cell__cli_fail(err, CELL_E_INVALID, 0, "names and descriptions are UTF-8");
+	json_decref(args);
+	return text;
+}
+
+struct input {
+	int fd;
+	const char *where; /* for messages */
+	char *piece;
+};
+
+/* The next piece, which is short only at the end. */
+static int read_piece(void *arg, const void **ret_bytes, size_t *ret_size, struct cell_error *err)
+{
+	struct input *input = arg;
+	size_t size = 0;
+	ssize_t n = 1;
+
+	while (size < PIECE_BYTES && n) {
+		n = read(input->fd, input->piece + size, PIECE_BYTES - size);
+		if (n < 0 && errno == EINTR) {
+			n = 1;
+			continue;
+		}
+		if (n < 0)
+			return cell__cli_fail(err, CELL_E_IO, errno, "cannot read %s", input->where);
+		size += (size_t)n;
+	}
+	*ret_bytes = input->piece;
+	*ret_size = size;
 	return 0;
 }
 
-/* Pieces until the end of the input; `where` names it. */
-static int send_pieces(struct cell_space *space, json_t *handle, int fd, const char *where, struct cell_error *err)
+static int put(struct cell_space *space, const char *args, struct input *input, struct cell_answer *answer, struct cell_error *err)
 {
-	char *piece = malloc(PIECE_BYTES);
-	int status = piece ? 0 : cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a piece of %s", where);
+	const void *bytes;
+	size_t size;
 
-	while (!status) {
-		size_t size = 0;
-		ssize_t n = 1;
-
-		while (size < PIECE_BYTES && n) {
-			n = read(fd, piece + size, PIECE_BYTES - size);
-			if (n < 0 && errno == EINTR)
-				continue;
-			if (n < 0) {
-				status = cell__cli_fail(err, CELL_E_IO, errno, "cannot read %s", where);
-				break;
-			}
-			size += (size_t)n;
-		}
-		if (status || !size)
-			break;
-		status = cell__cli_call_raw(space, "artifacts.save_chunk", json_pack("{s:O}", "handle", handle),
-					    piece, size, NULL, NULL, NULL, err);
-	}
-	free(piece);
-	return status;
+	input->piece = malloc(PIECE_BYTES);
+	if (!input->piece)
+		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a piece of %s", input->where);
+	if (read_piece(input, &bytes, &size, err) < 0)
+		return -1;
+	if (cell_artifact_save(space, args, bytes, size, size == PIECE_BYTES ? read_piece : NULL, input, answer, err) == 0)
+		return 0;
+	cell__cli_keep_message(answer);
+	return -1;
 }
 
 static int run_put(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
@@ -206,32 +225,25 @@ static int run_put(const void *values, struct cell_space *space, const struct ce
 	const struct artifacts_flags *flags = values;
 	const char *name = operands->items[1].value, *path = operands->items[2].value;
 	bool from_stdin = !strcmp(path, "-");
-	int fd = from_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC), status;
-	json_t *handle = NULL;
-	char *text;
+	struct input input = { .fd = from_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC), .where = from_stdin ? "stdin" : path };
+	struct cell_answer answer = CELL_ANSWER_INIT;
+	char *args;
+	int status = -1;
 
-	if (fd < 0)
+	if (input.fd < 0)
 		return cell__cli_fail(err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, errno, "cannot open %s",
 				      path);
-	status = begin(flags, space, name, &handle, err);
-	if (!status) {
-		status = send_pieces(space, handle, fd, from_stdin ? "stdin" : path, err);
-		if (status < 0)
-			cell__cli_call(space, "artifacts.save_abort", json_pack("{s:O}", "handle", handle), NULL,
-				       NULL, NULL);
-		else
-			status = cell__cli_call(space, "artifacts.save_commit",
-						json_pack("{s:O}", "handle", handle), &text, NULL, err);
-		json_decref(handle);
-	}
+	args = save_args(flags, name, err);
+	if (args)
+		status = put(space, args, &input, &answer, err);
 	if (!from_stdin)
-		close(fd);
-	if (status < 0)
-		return -1;
-	if (flags->json)
-		cell__cli_line(text);
-	free(text);
-	return 0;
+		close(input.fd);
+	if (!status && flags->json)
+		cell__cli_line(answer.json);
+	cell_answer_finish(&answer);
+	free(input.piece);
+	free(args);
+	return status;
 }
 
 /* ---- get ------------------------------------------------------------------------- */
@@ -267,32 +279,42 @@ static int write_all(int fd, const char *bytes, size_t size, const char *path, s
 	return 0;
 }
 
-static int fetch_pieces(struct cell_space *space, const json_t *opened, int fd, const char *path,
-			struct cell_error *err)
+struct output {
+	int fd;
+	const char *path;
+	bool shown; /* on a terminal, which its bytes must not act on */
+	struct cell_shown_carry carry;
+};
+
+static int write_piece(void *arg, const void *bytes, size_t size, int64_t whole, struct cell_error *err)
 {
-	json_t *handle = json_object_get(opened, "handle");
-	json_int_t size = json_integer_value(json_object_get(opened, "size")), offset = 0;
-	struct cell_shown_carry carry = { .size = 0 };
-	bool shown = fd == STDOUT_FILENO && isatty(fd);
-	int status = 0;
+	struct output *output = arg;
 
-	while (!status && offset < size && !cell__cli_stop_status()) {
-		void *bytes;
-		size_t n;
+	(void)whole;
+	if (cell__cli_stop_status())
+		return cell__cli_fail(err, CELL_E_CANCELLED, 0, "stopped");
+	return output->shown ? show(&output->carry, bytes, size, err) : write_all(output->fd, bytes, size, output->path, err);
+}
 
-		status = cell__cli_call_raw(space, "artifacts.load_chunk",
-					    json_pack("{s:O, s:I, s:i}", "handle", handle, "offset", offset, "size",
-						      (int)PIECE_BYTES), NULL, 0, NULL, &bytes, &n, err);
-		if (status < 0)
-			break;
-		if (!n)
-			status = cell__cli_fail(err, CELL_E_IO, 0, "the artifact ends before its size");
-		else
-			status = shown ? show(&carry, bytes, n, err) : write_all(fd, bytes, n, path, err);
-		free(bytes);
-		offset += (json_int_t)n;
-	}
-	return shown && !status ? show(&carry, NULL, 0, err) : status;
+static int fetch_pieces(struct cell_space *space, const char *name, int fd, const char *path, struct cell_error *err)
+{
+	struct output output = { .fd = fd, .path = path, .shown = fd == STDOUT_FILENO && isatty(fd) };
+	struct cell_answer answer = CELL_ANSWER_INIT;
+	json_t *named = json_pack("{s:s}", "name", name);
+	char *args = named ? json_dumps(named, JSON_COMPACT) : NULL;
+	int status;
+
+	json_decref(named);
+	if (!args)
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "the name of an artifact is UTF-8");
+	status = cell_artifact_load(space, args, write_piece, &output, &answer, err);
+	if (status < 0)
+		cell__cli_keep_message(&answer);
+	else if (output.shown)
+		status = show(&output.carry, NULL, 0, err);
+	cell_answer_finish(&answer);
+	free(args);
+	return status;
 }
 
 /* A new file beside path, to take its place when it is whole; *ret_temporary stays NULL where path is no file. */
@@ -323,17 +345,17 @@ static int open_target(const char *path, char **ret_temporary, struct cell_error
 	return fd;
 }
 
-static int fetch(struct cell_space *space, const json_t *opened, const char *path, struct cell_error *err)
+static int fetch(struct cell_space *space, const char *name, const char *path, struct cell_error *err)
 {
 	char *temporary = NULL;
 	int fd, status;
 
 	if (!strcmp(path, "-"))
-		return fetch_pieces(space, opened, STDOUT_FILENO, path, err);
+		return fetch_pieces(space, name, STDOUT_FILENO, path, err);
 	fd = open_target(path, &temporary, err);
 	if (fd < 0)
 		return -1;
-	status = fetch_pieces(space, opened, fd, path, err);
+	status = fetch_pieces(space, name, fd, path, err);
 	if (close(fd) < 0 && !status)
 		status = cell__cli_fail(err, CELL_E_IO, errno, "cannot write %s", path);
 	if (!status && temporary && rename(temporary, path) < 0)
@@ -366,19 +388,13 @@ static int run_get(const void *values, struct cell_space *space, const struct ce
 {
 	const struct artifacts_flags *flags = values;
 	const char *name = operands->items[1].value, *path = operands->count > 2 ? operands->items[2].value : "-";
-	json_t *opened;
 	int status;
 
 	if (flags->json && operands->count > 2 && !strcmp(path, "-"))
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "--json and the data cannot both go to stdout");
 	if (flags->json && operands->count == 2)
 		return describe(space, name, err);
-	if (cell__cli_call(space, "artifacts.load_open", json_pack("{s:s}", "name", name), NULL, &opened, err) < 0)
-		return -1;
-	status = fetch(space, opened, path, err);
-	cell__cli_call(space, "artifacts.load_close", json_pack("{s:O}", "handle", json_object_get(opened, "handle")),
-		       NULL, NULL, NULL);
-	json_decref(opened);
+	status = fetch(space, name, path, err);
 	if (!status && flags->json)
 		status = describe(space, name, err);
 	return status;

@@ -340,6 +340,13 @@ out:
 /* Of the last operation that failed; stays to the end. */
 static char *last_message;
 
+void cell__cli_keep_message(struct cell_answer *answer)
+{
+	free(last_message);
+	last_message = answer->message;
+	answer->message = NULL;
+}
+
 int cell__cli_call_raw(struct cell_space *space, const char *method, json_t *args, const void *raw, size_t raw_size,
 		       char **ret_text, void **ret_raw, size_t *ret_raw_size, struct cell_error *err)
 {
@@ -353,9 +360,7 @@ int cell__cli_call_raw(struct cell_space *space, const char *method, json_t *arg
 	status = cell_space_call_ex(space, method, text, raw, raw_size, &answer, err);
 	free(text);
 	if (status < 0) {
-		free(last_message);
-		last_message = answer.message;
-		answer.message = NULL;
+		cell__cli_keep_message(&answer);
 	} else if (ret_text) {
 		*ret_text = answer.json;
 		answer.json = NULL;

@@ -53,6 +53,7 @@ int cell_fail_wrap(struct cell_error *err, const char *fmt, ...) __attribute__((
 #define CELL_LIMIT_STORAGE_INDEX_BYTES (8 * 1024 * 1024)
 #define CELL_LIMIT_STORAGE_WORKFLOWS 2000u
 #define CELL_LIMIT_ARTIFACT_CHUNK (4u * 1024u * 1024u)
+#define CELL_LIMIT_ARTIFACT_WHOLE (1024u * 1024u * 1024u) /* saved or loaded by one call */
 #define CELL_LIMIT_ARTIFACT_CALLS 16u                /* under way on one open artifact */
 #define CELL_LIMIT_MIME_PARTS 64u
 #define CELL_LIMIT_SPAWN_MESSAGE (128u * 1024u)      /* spawner protocol, one datagram */

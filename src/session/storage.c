@@ -233,6 +233,20 @@ static void workflow_delete(struct op *op)
 
 /* ---- artifacts ---- */
 
+static int check_type(const char *type, struct cell_error *err)
+{
+	if (strlen(type) <= CELL__STORE_DATA_TYPE_BYTES)
+		return 0;
+	return cell_fail(err, CELL_E_LIMIT, 0, "the type of an artifact has at most %u bytes", CELL__STORE_DATA_TYPE_BYTES);
+}
+
+static void add_type(json_t *info)
+{
+	const char *type = NULL;
+	if (json_unpack(info, "{s:{s:s}}", "metadata", "_data_type", &type) == 0)
+		json_object_set_new(info, "type", json_string(type));
+}
+
 static void artifact_list(struct op *op)
 {
 	finish_op(op, cell__artifact_list(op->storage->store, &op->result, &op->err));
@@ -263,12 +277,38 @@ static void artifact_delete(struct op *op)
 		op->result = json_null();
 }
 
+static int64_t index_bytes(const char *description, const json_t *metadata)
+{
+	return (description ? (int64_t)strlen(description) : 0) + (metadata ? (int64_t)json_dumpb(metadata, NULL, 0, JSON_COMPACT) : 0);
+}
+
+static void artifact_save(struct op *op)
+{
+	const char *type = text_arg(op, "type", "bytes"), *description = text_arg(op, "description", NULL);
+	json_t *given = json_object_get(op->args, "metadata"), *metadata = json_is_object(given) ? given : NULL;
+	int rc = check_type(type, &op->err);
+	if (rc == 0)
+		rc = take_room(op, 1, (int64_t)op->size, index_bytes(description, metadata));
+	if (rc == 0)
+		rc = cell__artifact_save(op->storage->store, text_arg(op, "name", ""), op->bytes, op->size, type, description, metadata,
+					 &op->result, &op->err);
+	finish_op(op, rc);
+}
+
+static void artifact_load(struct op *op)
+{
+	json_t *max = json_object_get(op->args, "max_bytes");
+	int64_t most = json_is_integer(max) && json_integer_value(max) < CELL_LIMIT_ARTIFACT_WHOLE ? json_integer_value(max) :
+												     CELL_LIMIT_ARTIFACT_WHOLE;
+	finish_op(op, cell__artifact_load(op->storage->store, text_arg(op, "name", ""), most, &op->result, &op->out, &op->out_size, &op->err));
+	if (!op->error_type)
+		add_type(op->result);
+}
+
 static void artifact_begin(struct op *op)
 {
 	struct handle *handle = op->handle;
-	int64_t index_bytes = (handle->description ? (int64_t)strlen(handle->description) : 0) +
-			      (handle->metadata ? (int64_t)json_dumpb(handle->metadata, NULL, 0, JSON_COMPACT) : 0);
-	if (take_room(op, 1, 0, index_bytes) < 0) {
+	if (take_room(op, 1, 0, index_bytes(handle->description, handle->metadata)) < 0) {
 		finish_op(op, -1);
 		return;
 	}
@@ -307,9 +347,7 @@ static void artifact_open(struct op *op)
 	op->result = json_deep_copy(cell__artifact_reader_info(handle->reader));
 	json_object_set_new(op->result, "handle", json_integer(handle->id));
 	json_object_set_new(op->result, "size", json_integer(cell__artifact_reader_size(handle->reader)));
-	const char *type = NULL;
-	if (json_unpack(op->result, "{s:{s:s}}", "metadata", "_data_type", &type) == 0)
-		json_object_set_new(op->result, "type", json_string(type));
+	add_type(op->result);
 }
 
 static void artifact_read(struct op *op)
@@ -336,11 +374,13 @@ static void artifact_close(struct op *op)
 }
 
 enum handle_use { NONE, OPENS, WRITES, READS };
+/* WHOLE: carries bytes without a handle; CHUNK: carries or wants them; CLOSES: the handle is over afterwards */
+enum handle_what { PLAIN, WHOLE, CHUNK, CLOSES };
 
 static const struct {
 	op_fn fn;
 	enum handle_use use;
-	enum { PLAIN, CHUNK, CLOSES } what; /* CHUNK: carries or wants bytes; CLOSES: the handle is over afterwards */
+	enum handle_what what;
 } methods[CELL__OPS] = {
 	[CELL__OP_WORKFLOWS_LIST] = { workflow_list, NONE, PLAIN },
 	[CELL__OP_WORKFLOWS_SEARCH] = { workflow_search, NONE, PLAIN },
@@ -352,6 +392,8 @@ static const struct {
 	[CELL__OP_ARTIFACTS_GET] = { artifact_get, NONE, PLAIN },
 	[CELL__OP_ARTIFACTS_EXISTS] = { artifact_exists, NONE, PLAIN },
 	[CELL__OP_ARTIFACTS_DELETE] = { artifact_delete, NONE, PLAIN },
+	[CELL__OP_ARTIFACTS_SAVE] = { artifact_save, NONE, WHOLE },
+	[CELL__OP_ARTIFACTS_LOAD] = { artifact_load, NONE, PLAIN },
 	[CELL__OP_ARTIFACTS_SAVE_BEGIN] = { artifact_begin, OPENS, PLAIN },
 	[CELL__OP_ARTIFACTS_SAVE_CHUNK] = { artifact_chunk, WRITES, CHUNK },
 	[CELL__OP_ARTIFACTS_SAVE_COMMIT] = { artifact_commit, WRITES, CLOSES },
@@ -396,9 +438,8 @@ static struct handle *create_handle(struct cell__storage *storage, struct cell__
 	json_t *type = json_object_get(call->args, "type");
 	json_t *description = json_object_get(call->args, "description");
 	json_t *metadata = json_object_get(call->args, "metadata");
-	if (json_is_string(type) && json_string_length(type) > CELL__STORE_DATA_TYPE_BYTES) {
+	if (json_is_string(type) && check_type(json_string_value(type), err) < 0) {
 		free(handle);
-		cell_fail(err, CELL_E_LIMIT, 0, "the type of an artifact has at most %u bytes", CELL__STORE_DATA_TYPE_BYTES);
 		return NULL;
 	}
 	if (handle && json_is_string(description))
@@ -618,20 +659,24 @@ static void handle_done(uv_work_t *work, int status)
 	maybe_closed(storage);
 }
 
+/* The bytes that came with the call. */
+static int take_bytes(struct op *op, const struct cell__call *call, size_t max, struct cell_error *err)
+{
+	if (call->raw_size > max)
+		return cell_fail(err, CELL_E_LIMIT, 0, "%s takes at most %zu bytes", call->method, max);
+	op->bytes = op->raw = call->raw_size > 0 ? cell__strndup(call->raw, call->raw_size) : NULL;
+	op->size = call->raw_size;
+	return call->raw_size > 0 && !op->raw ? cell_fail(err, CELL_E_NOMEM, 0, "the host is out of memory") : 0;
+}
+
 /* Where the bytes of a chunk are, or are to be.  -1: nowhere that could be. */
 static int place_chunk(struct op *op, const struct cell__call *call, enum handle_use use, struct cell_error *err)
 {
 	json_t *at = json_object_get(call->args, "at");
 	json_t *size = json_object_get(call->args, "size");
 	json_int_t from = json_integer_value(at), n = json_integer_value(size);
-	if (use == WRITES && !at && call->raw_size > CELL_LIMIT_ARTIFACT_CHUNK)
-		return cell_fail(err, CELL_E_LIMIT, 0, "a chunk has at most %u bytes", CELL_LIMIT_ARTIFACT_CHUNK);
-	if (use == WRITES && !at) {
-		op->raw = call->raw_size > 0 ? cell__strndup(call->raw, call->raw_size) : NULL;
-		op->bytes = op->raw;
-		op->size = call->raw_size;
-		return call->raw_size > 0 && !op->raw ? cell_fail(err, CELL_E_NOMEM, 0, "the host is out of memory") : 0;
-	}
+	if (use == WRITES && !at)
+		return take_bytes(op, call, CELL_LIMIT_ARTIFACT_CHUNK, err);
 	if (n <= 0 || n > (json_int_t)CELL_LIMIT_ARTIFACT_CHUNK ||
 	    (use == READS && json_integer_value(json_object_get(call->args, "offset")) < 0))
 		return cell_fail(err, CELL_E_INVALID, 0, "a chunk has an offset and 1 to %u bytes", CELL_LIMIT_ARTIFACT_CHUNK);
@@ -688,7 +733,8 @@ static struct op *make_op(struct cell__storage *storage, struct cell__call *call
 		.wants_text = call->answer_text && methods[which].use == NONE,
 	};
 	strncpy(op->session_id, call->session_id, sizeof op->session_id - 1);
-	if (methods[which].what == CHUNK && place_chunk(op, call, methods[which].use, err) < 0) {
+	if ((methods[which].what == CHUNK && place_chunk(op, call, methods[which].use, err) < 0) ||
+	    (methods[which].what == WHOLE && take_bytes(op, call, CELL_LIMIT_ARTIFACT_WHOLE, err) < 0)) {
 		free(op);
 		return NULL;
 	}

@@ -243,6 +243,65 @@ void cell__artifact_reader_close(struct cell__artifact_reader *reader)
 	reader->backend->artifacts->close(reader);
 }
 
+int cell__artifact_save(struct cell__store *store, const char *name, const void *bytes, size_t size, const char *data_type,
+			const char *description, json_t *metadata, json_t **ret_info, struct cell_error *err)
+{
+	struct cell__artifact_writer *writer;
+	int rc = cell__artifact_begin(store, name, &writer, err);
+	if (rc < 0)
+		return rc;
+	for (size_t at = 0, n; rc == 0 && at < size; at += n) {
+		n = size - at < CELL_LIMIT_ARTIFACT_CHUNK ? size - at : CELL_LIMIT_ARTIFACT_CHUNK;
+		rc = cell__artifact_write(writer, (const char *)bytes + at, n, err);
+	}
+	if (rc == 0)
+		return cell__artifact_commit(writer, data_type, description, metadata, ret_info, err);
+	cell__artifact_abort(writer);
+	return rc;
+}
+
+static int read_all(struct cell__artifact_reader *reader, const char *name, char *bytes, size_t size, struct cell_error *err)
+{
+	for (size_t at = 0; at < size;) {
+		size_t want = size - at < CELL_LIMIT_ARTIFACT_CHUNK ? size - at : CELL_LIMIT_ARTIFACT_CHUNK;
+		ssize_t n = cell__artifact_pread(reader, bytes + at, want, (int64_t)at, err);
+		if (n < 0)
+			return -1;
+		if (n == 0)
+			return cell_fail(err, CELL_E_IO, 0, "artifact '%.120s' ends before its size", name);
+		at += (size_t)n;
+	}
+	return 0;
+}
+
+int cell__artifact_load(struct cell__store *store, const char *name, int64_t max_bytes, json_t **ret_info, void **ret_bytes, size_t *ret_size,
+			struct cell_error *err)
+{
+	struct cell__artifact_reader *reader;
+	if (cell__artifact_open(store, name, &reader, err) < 0)
+		return -1;
+	int64_t size = cell__artifact_reader_size(reader);
+	CELL_AUTO_FREE char *bytes = NULL;
+	json_t *info = NULL;
+	int rc = 0;
+	if (size > max_bytes)
+		rc = cell_fail(err, CELL_E_LIMIT, 0, "artifact '%.120s' has %lld bytes, more than the %lld of one answer", name, (long long)size,
+			       (long long)max_bytes);
+	else if ((size > 0 && !(bytes = cell__alloc(1, (size_t)size))) || !(info = json_deep_copy(cell__artifact_reader_info(reader))))
+		rc = cell_fail(err, CELL_E_NOMEM, 0, "load artifact '%.120s'", name);
+	else
+		rc = read_all(reader, name, bytes, (size_t)size, err);
+	cell__artifact_reader_close(reader);
+	if (rc < 0) {
+		json_decref(info);
+		return rc;
+	}
+	*ret_info = info;
+	*ret_bytes = cell__take_ptr(bytes);
+	*ret_size = (size_t)size;
+	return 0;
+}
+
 int cell__artifact_get(struct cell__store *store, const char *name, json_t **ret_info, struct cell_error *err)
 {
 	if (cell__path_check(name, "artifact", err) < 0)

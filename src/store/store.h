@@ -139,6 +139,13 @@ ssize_t cell__artifact_pread(struct cell__artifact_reader *reader, void *buf, si
 ssize_t cell__artifact_pread_cached(struct cell__artifact_reader *reader, void *buf, size_t size, int64_t offset);
 void cell__artifact_reader_close(struct cell__artifact_reader *reader); /* NULL is fine */
 
+/* Begin, write and commit in one. */
+int cell__artifact_save(struct cell__store *store, const char *name, const void *bytes, size_t size, const char *data_type,
+			const char *description, json_t *metadata, json_t **ret_info, struct cell_error *err);
+/* All of it; free() the bytes, which are NULL where there are none.  CELL_E_LIMIT where there are more than max_bytes. */
+int cell__artifact_load(struct cell__store *store, const char *name, int64_t max_bytes, json_t **ret_info, void **ret_bytes, size_t *ret_size,
+			struct cell_error *err);
+
 /* CELL_E_NOT_FOUND where there is none. */
 int cell__artifact_get(struct cell__store *store, const char *name, json_t **ret_info, struct cell_error *err);
 /* An array, sorted by name; also files that a person put there, but not those whose name begins with a dot. */
