@@ -7,8 +7,8 @@
  *     server.c         a peer, which is one client: its messages, its calls, what it is asked
  *     server_cells.c   its session: cells in order, their events, approvals
  *     server_result.c  what a cell came to, as a tool's result
- *     server_tools.c   the tools, and those on the space
- *     server_schema.c  checking of their arguments
+ *     server_table.c   the tools: a table, their schemas, checking of their arguments
+ *     server_tools.c   what those on the space do
  *
  * Threads.  The transport's thread feeds a peer with what came in, and never waits for a call:
  *
@@ -25,6 +25,7 @@
 #include <jansson.h>
 #include <pthread.h>
 
+#include "calls/table.h"
 #include "core/core.h"
 #include "wire/jsonrpc.h"
 
@@ -138,8 +139,12 @@ typedef int (*cell__mcp_tool_fn)(struct cell__mcp_job *job, const json_t *args, 
 				 struct cell__buf *message);
 
 struct cell__mcp_tool {
-	const char *name, *title, *description;
-	const char *input, *output; /* schemas, JSON */
+	const char *name, *title;
+	const struct cell__operation *operation; /* NULL: it is none */
+	const char *about;  /* an operation: what is to be said besides its row; or NULL */
+	const char *input;  /* its arguments, a schema; an operation: changes to those of the row (calls/schema.h), or NULL */
+	const char *output; /* an operation: changes to the row's answer, or NULL */
+	const char *answer; /* a schema, where it is no operation or answers something else */
 	unsigned flags;
 	/* On the space; NULL: a cell.  Fails with -1 and words for the client in *message. */
 	cell__mcp_tool_fn run;
@@ -203,14 +208,27 @@ char *cell__mcp_keep_text(struct cell_mcp_server *server, const char *text, size
 /* From now on the file is removed when the server goes, or when there are too many. */
 void cell__mcp_keep_file(struct cell_mcp_server *server, const char *path);
 
-/* server_tools.c */
+/* server_table.c */
 /* tools/list's array; NULL: no memory. */
 json_t *cell__mcp_tools_list(const struct cell_mcp_server_options *opts);
 /* NULL: there is none of this name. */
 const struct cell__mcp_tool *cell__mcp_tools_find(const struct cell_mcp_server_options *opts, const char *name);
-
-/* server_schema.c */
-/* Checks arguments by the tool's schema and adds defaults; args may be NULL.  NULL: *message says what is wrong. */
+/* Its schemas: of arguments, borrowed, and of the answer, new.  NULL: no memory. */
+const json_t *cell__mcp_tool_input(const struct cell__mcp_tool *tool);
+json_t *cell__mcp_tool_output(const struct cell__mcp_tool *tool);
+/*
+ * Checks arguments by the tool's schema, adds defaults and gives members the names of the operation; args may be NULL.  NULL: *message
+ * says what is wrong.
+ */
 json_t *cell__mcp_tools_check(const struct cell__mcp_tool *tool, const json_t *args, struct cell__buf *message);
+
+/* server_tools.c */
+int cell__mcp_operate(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
+int cell__mcp_get_workflow(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
+int cell__mcp_save_artifact(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
+int cell__mcp_load_artifact(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
+int cell__mcp_add_dep(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
+int cell__mcp_remove_dep(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
+int cell__mcp_register_server(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
 
 #endif
