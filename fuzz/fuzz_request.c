@@ -11,13 +11,14 @@
 
 static void check_body(const struct cell__route *route, const char *body, size_t size)
 {
+	const json_t *schema = cell__route_body(route), *required = json_object_get(schema, "required");
 	json_t *object = json_loadb(body, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL);
-	json_t *problems = object && route->body ? cell__fields_check(route->body, object, "body") : NULL;
+	json_t *problems = object && schema ? cell__fields_check(schema, object, "body") : NULL;
 
 	/* What passes has every required member. */
 	if (problems && !json_array_size(problems)) {
-		for (const struct cell__field *field = route->body; field->name; field++)
-			MUST(!field->required || json_object_get(object, field->name));
+		for (size_t i = 0; i < json_array_size(required); i++)
+			MUST(json_object_get(object, json_string_value(json_array_get(required, i))));
 	}
 	json_decref(problems);
 	json_decref(object);

@@ -129,12 +129,12 @@ static void info_tools(struct cell__request *request, json_t *result, const void
 	(void)raw;
 	(void)raw_size;
 	request->json = json_pack("{s:o}", "tools", names_of(result));
-	cell__ask(request, "workflows.list", json_object(), NULL, 0, info_workflows);
+	cell__ask(request, CELL__OP_WORKFLOWS_LIST, json_object(), NULL, 0, info_workflows);
 }
 
 static void info_of(struct cell__request *request)
 {
-	cell__ask(request, "tools.list", json_object(), NULL, 0, info_tools);
+	cell__ask(request, CELL__OP_TOOLS_LIST, json_object(), NULL, 0, info_tools);
 }
 
 void cell__handle_info(struct cell__request *request)
@@ -142,35 +142,19 @@ void cell__handle_info(struct cell__request *request)
 	cell__with_space(request, info_of);
 }
 
+/* ---- operations ---- */
+
+static void ask_operation(struct cell__request *request)
+{
+	cell__ask(request, request->route->operation->id, cell__request_args(request), NULL, 0, request->route->then);
+}
+
+void cell__handle_operation(struct cell__request *request)
+{
+	cell__with_space(request, ask_operation);
+}
+
 /* ---- tools and workflows ---- */
-
-static void list_tools(struct cell__request *request)
-{
-	cell__ask(request, "tools.list", json_object(), NULL, 0, NULL);
-}
-
-void cell__handle_tools(struct cell__request *request)
-{
-	cell__with_space(request, list_tools);
-}
-
-static json_t *search_args(struct cell__request *request, int fallback)
-{
-	json_t *limit = json_object_get(request->query, "limit");
-
-	return json_pack("{s:O,s:o}", "query", json_object_get(request->query, "query"), "limit",
-			 limit ? json_incref(limit) : json_integer(fallback));
-}
-
-static void search_tools(struct cell__request *request)
-{
-	cell__ask(request, "tools.search", search_args(request, 10), NULL, 0, NULL);
-}
-
-void cell__handle_tools_search(struct cell__request *request)
-{
-	cell__with_space(request, search_tools);
-}
 
 /* {type, size, ...} with the bytes: as `workcell tools call --json` has them. */
 static json_t *part_with(json_t *part, const char *bytes, size_t size)
@@ -216,9 +200,10 @@ static void tool_called(struct cell__request *request, json_t *result, const voi
 
 static void begin_tool_call(struct cell__request *request)
 {
-	json_t *args = json_object_get(request->json, "args");
-	json_t *call = json_pack("{s:s,s:o}", "name", request->params[0], "args", json_is_object(args) ? json_incref(args) : json_object());
+	json_t *call = cell__request_args(request);
 
+	if (!json_object_get(call, "args"))
+		json_object_set_new(call, "args", json_object());
 	cell__ask_session(request, call, tool_called);
 }
 
@@ -256,7 +241,7 @@ static json_t *workflow_of(const json_t *found)
 	return item;
 }
 
-static void answer_workflows(struct cell__request *request, json_t *result, const void *raw, size_t raw_size)
+void cell__answer_workflows(struct cell__request *request, json_t *result, const void *raw, size_t raw_size)
 {
 	json_t *list = json_array(), *item;
 	size_t i;
@@ -268,7 +253,7 @@ static void answer_workflows(struct cell__request *request, json_t *result, cons
 	cell__answer_json(request, MHD_HTTP_OK, list);
 }
 
-static void answer_workflow(struct cell__request *request, json_t *result, const void *raw, size_t raw_size)
+void cell__answer_workflow(struct cell__request *request, json_t *result, const void *raw, size_t raw_size)
 {
 	(void)raw;
 	(void)raw_size;
@@ -278,31 +263,7 @@ static void answer_workflow(struct cell__request *request, json_t *result, const
 		cell__answer_json(request, request->route->status, workflow_of(result));
 }
 
-static void list_workflows(struct cell__request *request)
-{
-	cell__ask(request, "workflows.list", json_object(), NULL, 0, answer_workflows);
-}
-
-static void search_workflows(struct cell__request *request)
-{
-	cell__ask(request, "workflows.search", search_args(request, 5), NULL, 0, answer_workflows);
-}
-
-static void get_workflow(struct cell__request *request)
-{
-	cell__ask(request, "workflows.get", json_pack("{s:s}", "name", request->params[0]), NULL, 0, answer_workflow);
-}
-
-static void create_workflow(struct cell__request *request)
-{
-	json_t *args = json_pack("{s:O,s:O,s:O,s:b}", "name", json_object_get(request->json, "name"), "source",
-				 json_object_get(request->json, "source"), "description", json_object_get(request->json, "description"),
-				 "overwrite", 1);
-
-	cell__ask(request, "workflows.create", args, NULL, 0, answer_workflow);
-}
-
-static void answer_deleted(struct cell__request *request, json_t *result, const void *raw, size_t raw_size)
+void cell__answer_deleted(struct cell__request *request, json_t *result, const void *raw, size_t raw_size)
 {
 	(void)raw;
 	(void)raw_size;
@@ -310,36 +271,6 @@ static void answer_deleted(struct cell__request *request, json_t *result, const 
 			  json_is_true(result) ? json_true() :
 						 json_pack("{s:o,s:s}", "detail", json_sprintf("Workflow '%s' not found", request->params[0]),
 							   "code", cell_code_word(CELL_E_NOT_FOUND)));
-}
-
-static void delete_workflow(struct cell__request *request)
-{
-	cell__ask(request, "workflows.delete", json_pack("{s:s}", "name", request->params[0]), NULL, 0, answer_deleted);
-}
-
-void cell__handle_workflows(struct cell__request *request)
-{
-	cell__with_space(request, list_workflows);
-}
-
-void cell__handle_workflows_search(struct cell__request *request)
-{
-	cell__with_space(request, search_workflows);
-}
-
-void cell__handle_workflow_get(struct cell__request *request)
-{
-	cell__with_space(request, get_workflow);
-}
-
-void cell__handle_workflow_create(struct cell__request *request)
-{
-	cell__with_space(request, create_workflow);
-}
-
-void cell__handle_workflow_delete(struct cell__request *request)
-{
-	cell__with_space(request, delete_workflow);
 }
 
 /* ---- deps ---- */
@@ -358,29 +289,14 @@ static json_t *sync_of(const json_t *result)
 	return answer;
 }
 
-static void answer_sync(struct cell__request *request, json_t *result, const void *raw, size_t raw_size)
+void cell__answer_sync(struct cell__request *request, json_t *result, const void *raw, size_t raw_size)
 {
 	(void)raw;
 	(void)raw_size;
 	cell__answer_json(request, MHD_HTTP_OK, sync_of(result));
 }
 
-static void list_deps(struct cell__request *request)
-{
-	cell__ask(request, "deps.list", json_object(), NULL, 0, NULL);
-}
-
-static void add_dep(struct cell__request *request)
-{
-	cell__ask(request, "deps.add", json_pack("{s:O}", "package", json_object_get(request->json, "package")), NULL, 0, answer_sync);
-}
-
-static void sync_deps(struct cell__request *request)
-{
-	cell__ask(request, "deps.sync", json_object(), NULL, 0, answer_sync);
-}
-
-static void answer_removed(struct cell__request *request, json_t *result, const void *raw, size_t raw_size)
+void cell__answer_removed(struct cell__request *request, json_t *result, const void *raw, size_t raw_size)
 {
 	json_t *package = json_object_get(request->json, "package"), *removed = json_array(), *missing = json_array();
 
@@ -389,31 +305,6 @@ static void answer_removed(struct cell__request *request, json_t *result, const 
 	json_array_append(json_is_true(result) ? removed : missing, package);
 	cell__answer_json(request, MHD_HTTP_OK, json_pack("{s:o,s:o,s:[],s:b}", "removed", removed, "not_found", missing, "failed",
 							  "removed_from_config", json_is_true(result)));
-}
-
-static void remove_dep(struct cell__request *request)
-{
-	cell__ask(request, "deps.remove", json_pack("{s:O}", "package", json_object_get(request->json, "package")), NULL, 0, answer_removed);
-}
-
-void cell__handle_deps(struct cell__request *request)
-{
-	cell__with_space(request, list_deps);
-}
-
-void cell__handle_dep_add(struct cell__request *request)
-{
-	cell__with_space(request, add_dep);
-}
-
-void cell__handle_dep_remove(struct cell__request *request)
-{
-	cell__with_space(request, remove_dep);
-}
-
-void cell__handle_deps_sync(struct cell__request *request)
-{
-	cell__with_space(request, sync_deps);
 }
 
 /* Several packages, one after the other.  request->query holds the answer as it grows. */
@@ -459,17 +350,18 @@ static void package_invalid(struct cell__request *request)
 static void next_package(struct cell__request *request)
 {
 	json_t *package = json_array_get(json_object_get(request->json, "packages"), 0);
-	bool removes = !strcmp(request->route->path, "/uninstall_deps");
+	bool removes = request->removes;
 
 	if (!package)
 		cell__answer_json(request, MHD_HTTP_OK, json_incref(request->query));
 	else
-		cell__ask(request, removes ? "deps.remove" : "deps.add", json_pack("{s:O}", "package", package), NULL, 0,
+		cell__ask(request, removes ? CELL__OP_DEPS_REMOVE : CELL__OP_DEPS_ADD, json_pack("{s:O}", "package", package), NULL, 0,
 			  removes ? package_removed : package_installed);
 }
 
-void cell__handle_packages(struct cell__request *request)
+static void handle_packages(struct cell__request *request, bool removes)
 {
+	request->removes = removes;
 	if (json_array_size(json_object_get(request->json, "packages")) > CELL_SERVER_MAX_PACKAGES) {
 		cell__answer_fail(request, MHD_HTTP_CONTENT_TOO_LARGE, CELL_E_LIMIT, "a request has at most %u packages",
 				  CELL_SERVER_MAX_PACKAGES);
@@ -479,4 +371,14 @@ void cell__handle_packages(struct cell__request *request)
 	request->query = json_pack("{s:[],s:[],s:[],s:[],s:[]}", "installed", "already_present", "removed", "not_found", "failed");
 	request->invalid = package_invalid;
 	cell__with_space(request, next_package);
+}
+
+void cell__handle_install(struct cell__request *request)
+{
+	handle_packages(request, false);
+}
+
+void cell__handle_uninstall(struct cell__request *request)
+{
+	handle_packages(request, true);
 }

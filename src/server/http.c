@@ -417,19 +417,11 @@ struct query {
 	bool bad;
 };
 
-static const struct cell__field *field_of(const struct cell__field *fields, const char *name)
-{
-	for (; fields && fields->name; fields++) {
-		if (!strcmp(fields->name, name))
-			return fields;
-	}
-	return NULL;
-}
-
 static enum MHD_Result take_argument(void *arg, enum MHD_ValueKind kind, const char *name, const char *value)
 {
 	struct query *query = arg;
-	const struct cell__field *field = field_of(query->request->route->query, name);
+	const json_t *field = json_object_get(json_object_get(cell__route_query(query->request->route), "properties"), name);
+	const char *type = json_string_value(json_object_get(field, "type"));
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	json_t *item = NULL;
 
@@ -441,7 +433,7 @@ static enum MHD_Result take_argument(void *arg, enum MHD_ValueKind kind, const c
 		query->bad = true;
 		return MHD_NO;
 	}
-	if (field->kind == CELL_KIND_INTEGER || field->kind == CELL_KIND_COUNT || field->kind == CELL_KIND_BOOL)
+	if (type && strcmp(type, "string"))
 		item = json_loads(text.data, JSON_DECODE_ANY, NULL);
 	json_object_set_new(query->request->query, name, item ? item : json_string(text.data));
 	return MHD_YES;
@@ -453,30 +445,10 @@ static void answer_problems(struct cell__request *request, json_t *problems)
 			  json_pack("{s:o,s:s}", "detail", problems, "code", cell_code_word(CELL_E_INVALID)));
 }
 
-static bool check_fields(struct cell__request *request, const struct cell__field *fields, const json_t *object, const char *where)
+static bool check_fields(struct cell__request *request, const json_t *schema, json_t *object, const char *where)
 {
-	json_t *problems = cell__fields_check(fields, object, where);
+	json_t *problems = cell__fields_check(schema, object, where);
 
-	if (json_array_size(problems)) {
-		answer_problems(request, problems);
-		return false;
-	}
-	json_decref(problems);
-	return true;
-}
-
-/* Members that the route does not know. */
-static bool check_closed(struct cell__request *request)
-{
-	json_t *problems = json_array(), *value;
-	const char *name;
-
-	json_object_foreach(request->json, name, value) {
-		if (!field_of(request->route->body, name))
-			json_array_append_new(problems, json_pack("{s:[s,s],s:s,s:s}", "loc", "body", name, "msg",
-								  "Extra inputs are not permitted: the server's operator decides this", "type",
-								  "extra_forbidden"));
-	}
 	if (json_array_size(problems)) {
 		answer_problems(request, problems);
 		return false;
@@ -490,23 +462,24 @@ static bool read_query(struct cell__request *request)
 	struct query query = { .request = request };
 
 	request->query = json_object();
-	if (!request->route->query)
+	if (!cell__route_query(request->route))
 		return true;
 	MHD_get_connection_values(request->connection, MHD_GET_ARGUMENT_KIND, take_argument, &query);
 	if (query.bad) {
 		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "the query is not percent-encoded UTF-8");
 		return false;
 	}
-	return check_fields(request, request->route->query, request->query, "query");
+	return check_fields(request, cell__route_query(request->route), request->query, "query");
 }
 
 static bool read_body(struct cell__request *request)
 {
 	const struct cell__route *route = request->route;
+	const json_t *schema = route->raw ? NULL : cell__route_body(route);
 	const struct cell__buf *body = &request->body;
 	json_error_t problem;
 
-	if (!route->body || route->raw)
+	if (!schema)
 		return true;
 	if (!body->size && route->optional_body) {
 		request->json = json_object();
@@ -520,7 +493,7 @@ static bool read_body(struct cell__request *request)
 						   body->size ? "json_invalid" : "missing"));
 		return false;
 	}
-	return check_fields(request, route->body, request->json, "body") && (!route->closed || check_closed(request));
+	return check_fields(request, schema, request->json, "body");
 }
 
 /* ---- libmicrohttpd's calls ---- */
@@ -562,7 +535,7 @@ static enum MHD_Result handle_request(void *arg, struct MHD_Connection *mhd, con
 	if (request->thrown_away)
 		return throw_away(request, data_size);
 	/* Nobody keeps what no route reads; a client without a token could fill the memory with it. */
-	if (*data_size && request->route && !request->route->body && !request->route->raw) {
+	if (*data_size && request->route && !request->route->raw && !cell__route_body(request->route)) {
 		*data_size = 0;
 		return MHD_YES;
 	}

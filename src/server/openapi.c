@@ -4,50 +4,23 @@
 #include <ctype.h>
 #include <string.h>
 
+#include "calls/schema.h"
+
 static json_t *reference(const char *name)
 {
 	return json_pack("{s:s+}", "$ref", "#/components/schemas/", name);
 }
 
-static json_t *schema_of(const struct cell__field *field)
-{
-	static const char *const types[] = {
-		[CELL_KIND_STRING] = "string", [CELL_KIND_NUMBER] = "number", [CELL_KIND_INTEGER] = "integer",
-		[CELL_KIND_BOOL] = "boolean", [CELL_KIND_OBJECT] = "object", [CELL_KIND_STRINGS] = "array",
-		[CELL_KIND_NAME] = "string", [CELL_KIND_SECONDS] = "number", [CELL_KIND_COUNT] = "integer",
-	};
-	json_t *schema = json_object();
-
-	if (field->kind != CELL_KIND_ANY)
-		json_object_set_new(schema, "type", field->nullable ? json_pack("[s,s]", types[field->kind], "null") :
-								      json_string(types[field->kind]));
-	if (field->kind == CELL_KIND_STRINGS)
-		json_object_set_new(schema, "items", json_pack("{s:s}", "type", "string"));
-	if (field->kind == CELL_KIND_SECONDS || field->kind == CELL_KIND_COUNT)
-		json_object_set_new(schema, "minimum", json_integer(field->kind == CELL_KIND_COUNT));
-	if (field->about)
-		json_object_set_new(schema, "description", json_string(field->about));
-	return schema;
-}
-
 static json_t *body_of(const struct cell__route *route)
 {
-	json_t *properties = json_object(), *required = json_array(), *schema, *content;
+	json_t *schema, *content;
 
 	if (route->raw) {
-		json_decref(properties);
-		json_decref(required);
 		content = json_pack("{s:{s:{s:s,s:s}}}", "application/octet-stream", "schema", "type", "string", "format", "binary");
 	} else {
-		for (const struct cell__field *field = route->body; field->name; field++) {
-			json_object_set_new(properties, field->name, schema_of(field));
-			if (field->required)
-				json_array_append_new(required, json_string(field->name));
-		}
-		schema = json_pack("{s:s,s:o}", "type", "object", "properties", properties);
-		if (json_array_size(required))
-			json_object_set(schema, "required", required);
-		json_decref(required);
+		schema = cell__schema_shown(cell__route_body(route));
+		if (!json_array_size(json_object_get(schema, "required")))
+			json_object_del(schema, "required");
 		content = json_pack("{s:{s:o}}", "application/json", "schema", schema);
 	}
 	return json_pack("{s:b,s:o}", "required", !route->optional_body, "content", content);
@@ -60,7 +33,9 @@ static void add_parameter(json_t *list, const char *name, const char *in, bool r
 
 static json_t *parameters_of(const struct cell__route *route)
 {
-	json_t *list = json_array();
+	json_t *list = json_array(), *query = cell__schema_shown(cell__route_query(route)), *property, *one;
+	const char *field;
+	size_t i;
 
 	for (const char *at = strchr(route->path, '{'); at; at = strchr(at + 1, '{')) {
 		char name[32];
@@ -70,8 +45,14 @@ static json_t *parameters_of(const struct cell__route *route)
 		name[size] = '\0';
 		add_parameter(list, name, "path", true, json_pack("{s:s,s:i}", "type", "string", "minLength", 1));
 	}
-	for (const struct cell__field *field = route->query; field && field->name; field++)
-		add_parameter(list, field->name, "query", field->required, schema_of(field));
+	json_object_foreach(json_object_get(query, "properties"), field, property) {
+		bool required = false;
+
+		json_array_foreach(json_object_get(query, "required"), i, one)
+			required |= !strcmp(json_string_value(one), field);
+		add_parameter(list, field, "query", required, json_incref(property));
+	}
+	json_decref(query);
 	if (route->session_header)
 		add_parameter(list, "X-Session-ID", "header", false, json_pack("{s:s}", "type", "string"));
 	if (route->answer && !strcmp(route->answer, "events"))
@@ -83,8 +64,11 @@ static json_t *success_of(const struct cell__route *route)
 {
 	const char *words = route->status == MHD_HTTP_ACCEPTED ? "begun" : "done";
 
-	if (!route->answer)
+	if (!route->answer && !route->operation)
 		return json_pack("{s:s}", "description", words);
+	if (!route->answer)
+		return json_pack("{s:s,s:{s:{s:o}}}", "description", words, "content", "application/json", "schema",
+				 reference(route->operation->method));
 	if (!strcmp(route->answer, "bytes"))
 		return json_pack("{s:s,s:{s:{s:{}},s:{s:{s:s,s:s}}}}", "description", words, "content", "application/json", "schema",
 				 "application/octet-stream", "schema", "type", "string", "format", "binary");
@@ -111,10 +95,11 @@ static json_t *operation_of(const struct cell__route *route)
 			id[n++] = '_';
 	}
 	id[n && id[n - 1] == '_' ? n - 1 : n] = '\0';
-	json_object_set_new(operation, "summary", json_string(route->summary));
+	json_object_set_new(operation, "summary", json_sprintf("%s%s", route->summary ? route->summary : route->operation->about,
+							       route->former ? " (former name)" : ""));
 	json_object_set_new(operation, "operationId", json_string(id));
 	json_object_set_new(operation, "parameters", parameters_of(route));
-	if (route->body || route->raw)
+	if (route->raw || cell__route_body(route))
 		json_object_set_new(operation, "requestBody", body_of(route));
 	snprintf(status, sizeof(status), "%u", route->status);
 	json_object_set_new(responses, status, success_of(route));
@@ -157,6 +142,8 @@ char *cell__openapi(void)
 			json_object_set_new(paths, path, item);
 		}
 		json_object_set_new(item, method, operation_of(route));
+		if (route->operation && !route->answer)
+			json_object_set_new(schemas, route->operation->method, cell__operation_gives(route->operation, NULL));
 	}
 	for (const struct cell__schema *schema = cell__schemas; schema->name; schema++)
 		json_object_set_new(schemas, schema->name, json_loads(schema->text, JSON_REJECT_DUPLICATES, NULL));

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "calls/schema.h"
+
 /* Does the path fit, and where are its parameters? */
 static bool fits(const char *pattern, const char *path, struct cell__match *match)
 {
@@ -50,84 +52,162 @@ void cell__route_find(const char *method, const char *path, struct cell__match *
 	*ret_match = match;
 }
 
+/* ---- schemas ---- */
+
+/* Members that the path or the route itself has are nobody else's to give. */
+static void leave_out(json_t *schema, const char *name)
+{
+	json_t *required = json_object_get(schema, "required");
+
+	json_object_del(json_object_get(schema, "properties"), name);
+	for (size_t i = json_array_size(required); i > 0; i--) {
+		if (!strcmp(json_string_value(json_array_get(required, i - 1)), name))
+			json_array_remove(required, i - 1);
+	}
+}
+
+static bool is_body(const struct cell__route *route)
+{
+	return !route->raw && strcmp(route->method, "GET");
+}
+
+static json_t *make_arguments(const struct cell__route *route)
+{
+	json_t *schema = cell__operation_takes(route->operation, route->takes);
+	json_t *sets = route->sets ? json_loads(route->sets, JSON_REJECT_DUPLICATES, NULL) : NULL, *value;
+	const char *name;
+
+	for (const char *at = strchr(route->path, '{'); at; at = strchr(at + 1, '{')) {
+		char param[32];
+
+		snprintf(param, sizeof(param), "%.*s", (int)strcspn(at + 1, ".}"), at + 1);
+		leave_out(schema, param);
+	}
+	json_object_foreach(sets, name, value)
+		leave_out(schema, name);
+	/* A query has no null. */
+	if (!schema || (route->sets && !sets) || (is_body(route) && cell__schema_allow_null(schema) < 0)) {
+		json_decref(schema);
+		schema = NULL;
+	}
+	json_decref(sets);
+	return schema;
+}
+
+static json_t *make_schema(const struct cell__route *route, bool body)
+{
+	const char *text = body ? route->body : route->query;
+
+	if (route->operation && body == is_body(route) && !text)
+		return make_arguments(route);
+	return text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : json_object();
+}
+
+static json_t *make_body(const void *route)
+{
+	return make_schema(route, true);
+}
+
+static json_t *make_query(const void *route)
+{
+	return make_schema(route, false);
+}
+
+static const json_t *schema_of(const struct cell__route *route, bool body)
+{
+	static json_t *made[CELL_SERVER_MAX_ROUTES][2];
+
+	return cell__schema_once(&made[route - cell__routes][body], body ? make_body : make_query, route);
+}
+
+int cell__routes_prepare(struct cell_error *err)
+{
+	for (const struct cell__route *route = cell__routes; route->path; route++) {
+		if (!schema_of(route, true) || !schema_of(route, false))
+			return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the schemas of %s", route->path);
+	}
+	return 0;
+}
+
+static const json_t *unless_empty(const json_t *schema)
+{
+	return json_object_size(json_object_get(schema, "properties")) ? schema : NULL;
+}
+
+const json_t *cell__route_body(const struct cell__route *route)
+{
+	return unless_empty(schema_of(route, true));
+}
+
+const json_t *cell__route_query(const struct cell__route *route)
+{
+	return unless_empty(schema_of(route, false));
+}
+
+json_t *cell__request_args(const struct cell__request *request)
+{
+	const struct cell__route *route = request->route;
+	const json_t *schema = schema_of(route, is_body(route)), *given = is_body(route) ? request->json : request->query;
+	json_t *args = route->sets ? json_loads(route->sets, 0, NULL) : json_object(), *property, *value;
+	size_t n = 0;
+	const char *name;
+
+	json_object_foreach(json_object_get(schema, "properties"), name, property) {
+		value = json_object_get(given, name);
+		if (value && !json_is_null(value))
+			json_object_set(args, name, value);
+	}
+	(void)cell__schema_add_defaults(schema, args);
+	for (const char *at = strchr(route->path, '{'); at; at = strchr(at + 1, '{')) {
+		char param[32];
+
+		snprintf(param, sizeof(param), "%.*s", (int)strcspn(at + 1, ".}"), at + 1);
+		json_object_set_new(args, param, json_string(request->params[n++]));
+	}
+	return args;
+}
+
 /* ---- fields ---- */
 
-static bool is_kind(enum cell__kind kind, const json_t *value)
-{
-	size_t i;
-	json_t *item;
+struct problems {
+	json_t *list;
+	const char *where;
+};
 
-	switch (kind) {
-	case CELL_KIND_STRING:
-		return json_is_string(value);
-	case CELL_KIND_NUMBER:
-		return json_is_number(value);
-	case CELL_KIND_INTEGER:
-		return json_is_integer(value);
-	case CELL_KIND_BOOL:
-		return json_is_boolean(value);
-	case CELL_KIND_OBJECT:
-		return json_is_object(value);
-	case CELL_KIND_STRINGS:
-		if (!json_is_array(value))
-			return false;
-		json_array_foreach(value, i, item) {
-			if (!json_is_string(item))
-				return false;
-		}
-		return true;
-	case CELL_KIND_NAME:
-		return json_is_string(value) && strlen(json_string_value(value)) == json_string_length(value);
-	case CELL_KIND_SECONDS:
-		return json_is_number(value) && json_number_value(value) >= 0;
-	case CELL_KIND_COUNT:
-		return json_is_integer(value) && json_integer_value(value) > 0;
-	case CELL_KIND_ANY:
-		return true;
+static void add_problem(void *arg, const struct cell__misfit *problem)
+{
+	const struct problems *problems = arg;
+	const json_t *type = json_object_get(problem->schema, "type");
+	const char *word = json_string_value(json_is_array(type) ? json_array_get(type, 0) : type);
+	const char *kind = problem->wrong == CELL__WRONG_MISSING ? "missing" : problem->wrong == CELL__WRONG_UNKNOWN ? "extra_forbidden" : "type_error";
+	CELL_AUTO_BUF struct cell__buf words = CELL_BUF_INIT;
+
+	if (problem->wrong == CELL__WRONG_MISSING) {
+		cell__buf_add_str(&words, "Field required");
+	} else if (problem->wrong == CELL__WRONG_UNKNOWN) {
+		cell__buf_add_str(&words, "Extra inputs are not permitted: the server's operator decides this");
+	} else if (problem->wrong == CELL__WRONG_EMPTY) {
+		cell__buf_add_str(&words, "Input should not be empty");
+	} else if (word && !strcmp(word, "array")) {
+		cell__buf_add_str(&words, "Input should be a list of strings");
+	} else if (word && (!strcmp(word, "string") || !strcmp(word, "boolean")) && !json_object_get(problem->schema, "enum")) {
+		cell__buf_printf(&words, "Input should be a valid %s", word);
+	} else {
+		cell__buf_add_str(&words, "Input should be ");
+		cell__schema_add_words(&words, problem->schema);
 	}
-	return false;
+	json_array_append_new(problems->list, json_pack("{s:[s,s],s:s,s:s}", "loc", problems->where, problem->name, "msg", words.data ? words.data : "",
+							"type", kind));
 }
 
-static const char *kind_words(enum cell__kind kind)
+json_t *cell__fields_check(const json_t *schema, json_t *object, const char *where)
 {
-	static const char *const words[] = {
-		[CELL_KIND_STRING] = "Input should be a valid string",
-		[CELL_KIND_NUMBER] = "Input should be a valid number",
-		[CELL_KIND_INTEGER] = "Input should be a valid integer",
-		[CELL_KIND_BOOL] = "Input should be a valid boolean",
-		[CELL_KIND_OBJECT] = "Input should be an object",
-		[CELL_KIND_STRINGS] = "Input should be a list of strings",
-		[CELL_KIND_ANY] = "",
-		[CELL_KIND_NAME] = "Input should be a valid string",
-		[CELL_KIND_SECONDS] = "Input should be a number of 0 or more",
-		[CELL_KIND_COUNT] = "Input should be an integer of 1 or more",
-	};
+	struct problems problems = { .list = json_array(), .where = where };
 
-	return words[kind];
-}
-
-json_t *cell__fields_check(const struct cell__field *fields, const json_t *object, const char *where)
-{
-	json_t *problems = json_array();
-
-	if (!json_is_object(object)) {
-		json_array_append_new(problems, json_pack("{s:[s],s:s,s:s}", "loc", where, "msg", "Input should be an object", "type",
-							  "model_attributes_type"));
-		return problems;
-	}
-	for (; fields->name; fields++) {
-		const json_t *value = json_object_get(object, fields->name);
-		const char *words = NULL, *type = "missing";
-
-		if (!value && fields->required) {
-			words = "Field required";
-		} else if (value && !(json_is_null(value) && fields->nullable) && !is_kind(fields->kind, value)) {
-			words = kind_words(fields->kind);
-			type = "type_error";
-		}
-		if (words)
-			json_array_append_new(problems, json_pack("{s:[s,s],s:s,s:s}", "loc", where, fields->name, "msg", words, "type",
-								  type));
-	}
-	return problems;
+	if (!json_is_object(object))
+		json_array_append_new(problems.list, json_pack("{s:[s],s:s,s:s}", "loc", where, "msg", "Input should be an object", "type",
+							       "model_attributes_type"));
+	else
+		cell__members_check(schema, object, add_problem, &problems);
+	return problems.list;
 }

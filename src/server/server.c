@@ -515,7 +515,7 @@ static int read_options(const struct cell_server_options *opts, struct cell_serv
 	memcpy(&all, opts, opts->size);
 	if (!all.listen)
 		return cell_fail(err, CELL_E_INVALID, 0, "where shall it listen?");
-	if (check_limits(&all.limits, err) < 0 || cell__address_parse(all.listen, ret_address, err) < 0)
+	if (cell__routes_prepare(err) < 0 || check_limits(&all.limits, err) < 0 || cell__address_parse(all.listen, ret_address, err) < 0)
 		return -1;
 	if (!all.tls_cert != !all.tls_key)
 		return cell_fail(err, CELL_E_INVALID, 0, "TLS needs both a certificate and its key");

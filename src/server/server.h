@@ -17,6 +17,7 @@
 #include <jansson.h>
 #include <microhttpd.h>
 
+#include "calls/table.h"
 #include "loop/guests.h"
 #include "loop/listen.h"
 #include "session/engine.h"
@@ -45,33 +46,32 @@ struct cell__workspace;
 
 enum cell__scope { CELL_SCOPE_OPEN = 0, CELL_SCOPE_READ = 1, CELL_SCOPE_RUN = 2, CELL_SCOPE_ADMIN = 4, CELL_SCOPE_APPROVE = 8 };
 
-enum cell__kind { CELL_KIND_STRING, CELL_KIND_NUMBER, CELL_KIND_INTEGER, CELL_KIND_BOOL, CELL_KIND_OBJECT, CELL_KIND_STRINGS, CELL_KIND_ANY,
-		  CELL_KIND_NAME /* a text without a zero byte */, CELL_KIND_SECONDS /* a number, 0 or more */,
-		  CELL_KIND_COUNT /* an integer, 1 or more */ };
-
-/* A member of a body, or a parameter of a query. */
-struct cell__field {
-	const char *name; /* NULL ends the list */
-	enum cell__kind kind;
-	bool required, nullable;
-	const char *about;
-};
+/* What becomes of an operation's answer: its reference is borrowed, and so are the bytes. */
+typedef void (*cell__ask_fn)(struct cell__request *request, json_t *result, const void *raw, size_t raw_size);
 
 struct cell__route {
 	const char *method;
 	const char *path;    /* "/v1/sessions/{session}"; "{name...}" takes what is left, slashes too */
 	unsigned scope;      /* one of enum cell__scope */
 	void (*handle)(struct cell__request *request);
-	const struct cell__field *body;  /* NULL: none is read */
-	const struct cell__field *query; /* NULL: none */
+	/*
+	 * An operation: its arguments come from the path, and the others from the query (GET, or a body of bytes) or the body; `takes` are changes
+	 * to them (calls/schema.h), `sets` those that the route sets itself, a JSON object.  then: makes the answer; NULL: the operation's.
+	 */
+	const struct cell__operation *operation;
+	const char *takes, *sets;
+	cell__ask_fn then;
+	const char *body;    /* no operation: the schema of an object; NULL: none is read */
+	const char *query;   /* the same of its parameters */
 	bool raw;            /* the body is bytes, not JSON */
-	bool closed;         /* the body has no other members: one that is ignored could be a limit that was asked for */
 	bool optional_body;
 	bool session_header; /* X-Session-ID is looked at */
+	bool former;         /* a former name of another route */
 	unsigned status;     /* of success */
-	const char *answer;  /* the name of a schema in table.c; NULL: no body; "bytes"; "events"; "text" */
-	const char *summary;
+	const char *answer;  /* the name of a schema in table.c; NULL: the operation's, or no body; "bytes"; "events"; "text" */
+	const char *summary; /* NULL: the operation's */
 };
+#define CELL_SERVER_MAX_ROUTES 64u
 extern const struct cell__route cell__routes[];
 
 /* Schemas of answers, name and JSON text; ends with NULL. */
@@ -89,8 +89,13 @@ struct cell__match {
 };
 /* Pure. */
 void cell__route_find(const char *method, const char *path, struct cell__match *ret_match);
+/* Makes the schemas of all routes.  Any thread; before the first of the following. */
+int cell__routes_prepare(struct cell_error *err);
+/* What its body and its query have; NULL: nothing. */
+const json_t *cell__route_body(const struct cell__route *route);
+const json_t *cell__route_query(const struct cell__route *route);
 /* What is wrong with an object, as FastAPI would say it: a new array, empty when nothing is; NULL: no memory.  Pure. */
-json_t *cell__fields_check(const struct cell__field *fields, const json_t *object, const char *where);
+json_t *cell__fields_check(const json_t *schema, json_t *object, const char *where);
 /* The document, as text; NULL: no memory. */
 char *cell__openapi(void);
 
@@ -163,6 +168,7 @@ struct cell__request {
 	/* the handler's own */
 	struct cell__served *served;
 	struct cell__workspace *workspace;
+	bool removes;            /* packages are removed, not added */
 	void (*invalid)(struct cell__request *request); /* an operation's arguments are bad; NULL: that is the answer */
 };
 
@@ -241,15 +247,14 @@ void cell__workspace_put(struct cell__workspace *workspace);
 void cell__workspaces_close(struct cell_server *server, void (*done)(void *arg), void *arg);
 
 /*
- * One operation on the space of the request.  then() gets the result, its reference borrowed, and the bytes; without then()
- * the result is the answer.  A failure is answered.  Takes args over.
+ * One operation on the space of the request; without then() the result is the answer.  A failure is answered.  Takes args over; raw stays until
+ * the answer.
  */
-typedef void (*cell__ask_fn)(struct cell__request *request, json_t *result, const void *raw, size_t raw_size);
-void cell__ask(struct cell__request *request, const char *method, json_t *args, const void *raw, size_t raw_size, cell__ask_fn then);
+void cell__ask(struct cell__request *request, enum cell__op op, json_t *args, const void *raw, size_t raw_size, cell__ask_fn then);
 /* tools.call {name, args} of request->served, as its code would make it; the result is the answer.  Takes args over. */
 void cell__ask_session(struct cell__request *request, json_t *args, cell__ask_fn then);
-/* The same when nobody waits for the answer. */
-void cell__tell(struct cell__request *request, const char *method, json_t *args);
+/* The arguments of the route's operation that the request brings, checked already, with defaults. */
+json_t *cell__request_args(const struct cell__request *request);
 /* The space that X-Session-ID or the token's workspace names, then fn(request); a failure is answered. */
 void cell__with_space(struct cell__request *request, void (*fn)(struct cell__request *request));
 

@@ -288,25 +288,11 @@ static void handle_answer_text(struct cell__call *call, const char *text, const 
 	handle_answer(call, json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL), raw, raw_size);
 }
 
-static void tell(struct cell__workspace *workspace, const struct cell__principal *principal, const char *method, json_t *args);
-
-/* What a failed step leaves open is closed. */
-static void undo(struct asked *asked)
-{
-	json_t *handle = json_object_get(asked->args, "handle");
-
-	if (!strcmp(asked->call.method, "artifacts.save_chunk"))
-		tell(asked->workspace, &asked->principal, "artifacts.save_abort", json_pack("{s:O}", "handle", handle));
-	else if (!strcmp(asked->call.method, "artifacts.load_chunk"))
-		tell(asked->workspace, &asked->principal, "artifacts.load_close", json_pack("{s:O}", "handle", handle));
-}
-
 static void handle_failure(struct cell__call *call, int code, const char *type, const char *message)
 {
 	struct asked *asked = (struct asked *)call;
 
 	(void)type;
-	undo(asked);
 	if (asked->request && asked->request->invalid && code == CELL_E_INVALID)
 		asked->request->invalid(asked->request);
 	else if (asked->request)
@@ -315,7 +301,7 @@ static void handle_failure(struct cell__call *call, int code, const char *type, 
 	asked_done(asked);
 }
 
-static struct asked *ask(struct cell__workspace *workspace, const struct cell__principal *principal, const char *method, json_t *args)
+static struct asked *ask(struct cell__workspace *workspace, const struct cell__principal *principal, enum cell__op op, json_t *args)
 {
 	struct asked *asked = args ? cell__alloc(1, sizeof(*asked)) : NULL;
 
@@ -324,7 +310,7 @@ static struct asked *ask(struct cell__workspace *workspace, const struct cell__p
 		return NULL;
 	}
 	*asked = (struct asked){
-		.call = { .method = method, .args = args, .session_id = "", .answer = handle_answer, .answer_text = handle_answer_text,
+		.call = { .method = cell__operations[op].method, .args = args, .session_id = "", .answer = handle_answer, .answer_text = handle_answer_text,
 			  .fail = handle_failure },
 		.principal = *principal,
 		.workspace = workspace,
@@ -334,18 +320,10 @@ static struct asked *ask(struct cell__workspace *workspace, const struct cell__p
 	return asked;
 }
 
-static void tell(struct cell__workspace *workspace, const struct cell__principal *principal, const char *method, json_t *args)
-{
-	struct asked *asked = ask(workspace, principal, method, args);
-
-	if (asked)
-		cell__space_submit(workspace->space, &asked->principal, &asked->call);
-}
-
-void cell__ask(struct cell__request *request, const char *method, json_t *args, const void *raw, size_t raw_size, cell__ask_fn then)
+void cell__ask(struct cell__request *request, enum cell__op op, json_t *args, const void *raw, size_t raw_size, cell__ask_fn then)
 {
 	struct cell__principal principal = principal_of(request);
-	struct asked *asked = ask(request->workspace, &principal, method, args);
+	struct asked *asked = ask(request->workspace, &principal, op, args);
 
 	if (!asked) {
 		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "no memory for the request");
@@ -365,7 +343,7 @@ void cell__ask(struct cell__request *request, const char *method, json_t *args, 
 void cell__ask_session(struct cell__request *request, json_t *args, cell__ask_fn then)
 {
 	struct cell__principal principal = principal_of(request);
-	struct asked *asked = ask(request->served->workspace, &principal, "tools.call", args);
+	struct asked *asked = ask(request->served->workspace, &principal, CELL__OP_TOOLS_CALL, args);
 
 	if (!asked) {
 		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "no memory for the request");
@@ -376,13 +354,6 @@ void cell__ask_session(struct cell__request *request, json_t *args, cell__ask_fn
 	asked->request = request;
 	asked->then = then;
 	cell__session_call(request->served->session, &asked->principal, &asked->call);
-}
-
-void cell__tell(struct cell__request *request, const char *method, json_t *args)
-{
-	struct cell__principal principal = principal_of(request);
-
-	tell(request->workspace, &principal, method, args);
 }
 
 struct wanting {
