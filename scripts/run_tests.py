@@ -147,7 +147,7 @@ def stage_gcc():
 def stage_checks():
     global passed
     say("checks")
-    for argv in (["scripts/check-includes.py", "--self-test"], ["scripts/check-includes.py"]):
+    for argv in (["scripts/check-includes.py", "--self-test"], ["scripts/check-includes.py"], ["scripts/operations.py", "--check"]):
         if run(PYTHON, *argv) == 0:
             passed += 1
         else:

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import _engine, _native
 from ._engine import Background, Channel, Engine, Item, default_engine, log
@@ -130,7 +130,13 @@ def installer_env() -> List[str]:
     return ["%s=%s" % item for item in os.environ.items() if item[0] in _INSTALLER or item[0].startswith(("PIP_", "UV_"))]
 
 
-class SpaceHandle:
+if TYPE_CHECKING:
+    from ._operations import Operations
+else:
+    Operations = object
+
+
+class SpaceHandle(Operations):
     """A space of the library: storage and tools, without a session."""
 
     close_order = 1
@@ -149,9 +155,10 @@ class SpaceHandle:
             raise from_native(error) from None
         engine.owned.add(self)
 
-    def call(self, method: str, raw: Optional[bytes] = None, **args: Any) -> Any:
-        """One operation of docs/namespaces.md."""
-        return self.call_raw(method, raw, args)[0]
+    if not TYPE_CHECKING:  # its types are in _operations.pyi, an overload for each method
+        def call(self, method: str, raw: Optional[bytes] = None, **args: Any) -> Any:
+            """One operation of docs/namespaces.md."""
+            return self.call_raw(method, raw, args)[0]
 
     def call_raw(self, method: str, raw: Optional[bytes], args: Dict[str, Any]) -> Tuple[Any, Optional[bytes]]:
         try:

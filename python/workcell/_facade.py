@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 def list_tools(space: "SpaceHandle") -> List[Dict[str, Any]]:
-    return list(space.call("tools.list"))
+    return [dict(each) for each in space.call("tools.list")]
 
 
 def search_tools(space: "SpaceHandle", query: str, limit: int = 10) -> List[Dict[str, Any]]:
-    return list(space.call("tools.search", query=query, limit=limit))
+    return [dict(each) for each in space.call("tools.search", query=query, limit=limit)]
 
 
 def call_tool(space: "SpaceHandle", name: str, args: Mapping[str, Any]) -> Any:

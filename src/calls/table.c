@@ -155,7 +155,7 @@ const struct cell__operation cell__operations[CELL__OPS] = {
 	ROW(ARTIFACTS_SAVE_ABORT, "artifacts.save_abort", NONE, ARTIFACTS, ALL, NULL, "Discards what was not committed", HANDLE, NO_ANSWER),
 	ROW(ARTIFACTS_LOAD_OPEN, "artifacts.load_open", NONE, ARTIFACTS, ALL, NULL, "Opens an artifact for reading in chunks",
 	    OBJECT(TEXT("name", "Artifact name") "," INTERNAL("key", "integer"), "\"name\""),
-	    OBJECT(ARTIFACT_FIELDS "," OF("handle", "integer") "," OF("type", "string"), "\"handle\",\"size\"")),
+	    OBJECT(ARTIFACT_FIELDS "," OF("handle", "integer") "," OF("type", "string"), ARTIFACT_REQUIRED ",\"handle\"")),
 	ROW(ARTIFACTS_LOAD_CHUNK, "artifacts.load_chunk", NONE, ARTIFACTS, ALL, NULL,
 	    "Returns the number of bytes read, and the bytes, at most 4 MiB",
 	    OBJECT(OF("handle", "integer") "," OF("offset", "integer") "," OF("size", "integer") "," INTERNAL("at", "integer"), "\"handle\""),

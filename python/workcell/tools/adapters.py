@@ -45,7 +45,7 @@ class SpaceAdapter:
 
     def problems(self) -> List[Dict[str, Any]]:
         """Definitions that were left out: ``[{file, line, message}]``."""
-        return list(self._space.call("tools.problems"))
+        return [dict(each) for each in self._space.call("tools.problems")]
 
     async def call_tool(self, name: str, callable_name: Optional[str], args: Dict[str, Any]) -> Any:
         """Calls one; ToolCallError, ToolTimeoutError, ToolNotFoundError."""
