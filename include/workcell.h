@@ -312,8 +312,9 @@ CELL_API void cell_answer_finish(struct cell_answer *answer);
  * is held in memory.  Both wait, as cell_space_call_ex() does, and fill *ret_answer in the same way, with what is known of the artifact.
  *
  * Saving: args_json as of artifacts.save; `bytes` are its first, and more(arg) brings the next ones, 0 at the end; more NULL: these are all.
- * Loading: args_json as of artifacts.load; take(arg) gets the bytes in order, and knows how many there are in all (`whole`); it is not called for an empty artifact.  Either
- * function fails with -1 and *err, which ends the transfer; nothing of an artifact that was to be saved is kept then.
+ * Loading: args_json as of artifacts.load; take(arg) gets the bytes in order, and knows how many there are in all (`whole`); it is not called for an empty artifact.  A
+ * single piece stays in ret_answer->raw.  Either function fails with -1 and *err (never NULL), which ends the transfer; nothing of an artifact
+ * that was to be saved is kept then.
  */
 typedef int (*cell_more_fn)(void *arg, const void **ret_bytes, size_t *ret_size, struct cell_error *err);
 typedef int (*cell_take_fn)(void *arg, const void *bytes, size_t size, int64_t whole, struct cell_error *err);

@@ -409,28 +409,28 @@ class ArtifactsNamespace:
     # -- the rest
 
     def get(self, name):
-        """What is known about an artifact, or None."""
+        """Returns the description of an artifact, or None."""
         check(name, None)
         found = self._channel.call("artifacts.get", {"name": name})[0]
         return None if found is None else ArtifactMeta(found)
 
     def list(self):
-        """What is known about each artifact."""
+        """Lists the stored artifacts."""
         return [ArtifactMeta(each) for each in self._channel.call("artifacts.list")[0]]
 
     def exists(self, name):
-        """Is there an artifact of this name?"""
+        """Returns whether an artifact exists."""
         check(name, None)
         return bool(self._channel.call("artifacts.exists", {"name": name})[0])
 
     def delete(self, name):
-        """Removes an artifact; one that is not there is fine."""
+        """Deletes an artifact; one that does not exist is fine."""
         check(name, None)
         self._channel.call("artifacts.delete", {"name": name})
 
     @property
     def path(self):
-        """Where the host keeps them."""
+        """Returns the location where artifacts are stored."""
         return self._channel.call("artifacts.path")[0]
 
     def __getattr__(self, name):

@@ -70,15 +70,15 @@ class DepsNamespace:
         self._channel = channel
 
     def add(self, package):
-        """Installs a package and keeps it configured: SyncResult(installed, already_present, failed)."""
+        """Installs a package and adds it to the configuration: SyncResult(installed, already_present, failed)."""
         return self._change("deps.add", {"package": package_text(package)})
 
     def sync(self):
-        """Installs what is configured and not there."""
+        """Installs the configured packages that are missing."""
         return self._change("deps.sync", {})
 
     def remove(self, package):
-        """Removes a package from the configuration and the environment; whether it was configured."""
+        """Removes a package from the configuration and the environment, and returns whether it was there."""
         answer = self._channel.call("deps.remove", {"package": package_text(package), **extra})[0]
         invalidate_caches()
         if isinstance(answer, dict):
@@ -86,7 +86,7 @@ class DepsNamespace:
         return bool(answer)
 
     def list(self):
-        """The configured packages."""
+        """Lists the configured packages."""
         return self._channel.call("deps.list")[0]
 
     def _change(self, method, args):

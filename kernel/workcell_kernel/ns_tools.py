@@ -392,12 +392,12 @@ class ToolsNamespace(_Named):
         self._generation = None
 
     def list(self):
-        """All tools, as a list of dicts: name, description, tags, callables."""
+        """Lists the available tools, as dicts: name, description, tags, callables."""
         result = self._channel.call("tools.list")[0]
         return result["tools"] if isinstance(result, dict) else result
 
     def search(self, query, limit=5):
-        """The tools that fit the query best, as list() shows them."""
+        """Searches tools by a description of the task, best match first, as list() shows them."""
         result = self._channel.call("tools.search", {"query": query, "limit": limit})[0]
         return result["tools"] if isinstance(result, dict) else result
 

@@ -242,15 +242,15 @@ class WorkflowsNamespace:
         self._compiled = {}
 
     def list(self):
-        """All workflows: [{name, description, params}]."""
+        """Lists the stored workflows: [{name, description, params}]."""
         return [summary(each) for each in self._channel.call("workflows.list")[0]]
 
     def search(self, query, limit=5):
-        """The workflows that fit the query best, as list() shows them."""
+        """Searches workflows by a description of the task, best match first, as list() shows them."""
         return [summary(each) for each in self._channel.call("workflows.search", {"query": query, "limit": limit})[0]]
 
     def get(self, name):
-        """{name, description, source, params, parameters}, or None."""
+        """Returns a workflow with its source, {name, description, source, params, parameters}, or None."""
         record = self._fetch(name)
         if record is None:
             return None
@@ -260,7 +260,7 @@ class WorkflowsNamespace:
         return found
 
     def create(self, name, source, description="", overwrite=False):
-        """Keeps a workflow. The source must define run(); it is read, not executed."""
+        """Stores a workflow, which code calls as workflows.NAME(...). The source must define run(); it is read, not executed."""
         check_name(name)
         words, parameters = describe(source, "<workflow:%s>" % name)
         request = {"name": name, "source": source, "description": description or words, "parameters": parameters,
@@ -269,7 +269,7 @@ class WorkflowsNamespace:
         return summary(result if isinstance(result, dict) else request)
 
     def delete(self, name):
-        """Whether there was one."""
+        """Deletes a workflow, and returns whether it existed."""
         return bool(self._channel.call("workflows.delete", {"name": name})[0])
 
     def invoke(self, /, *args, **kwargs):

@@ -159,7 +159,7 @@ static PyObject *space_save_artifact(PyObject *self, PyObject *args)
 }
 
 struct loading {
-	char *bytes;
+	char *bytes; /* NULL: in the answer */
 	size_t size;
 };
 
@@ -167,13 +167,13 @@ struct loading {
 static int take_bytes(void *arg, const void *bytes, size_t size, int64_t whole, struct cell_error *err)
 {
 	struct loading *loading = arg;
+	if ((int64_t)size == whole) /* the only piece stays in the answer */
+		return 0;
 	if (!loading->bytes)
 		loading->bytes = malloc((size_t)whole);
 	if (!loading->bytes) {
-		if (err) {
-			*err = (struct cell_error){ .code = CELL_E_NOMEM };
-			snprintf(err->msg, sizeof err->msg, "no memory for an artifact of %lld bytes", (long long)whole);
-		}
+		*err = (struct cell_error){ .code = CELL_E_NOMEM };
+		snprintf(err->msg, sizeof err->msg, "no memory for an artifact of %lld bytes", (long long)whole);
 		return -1;
 	}
 	memcpy(loading->bytes + loading->size, bytes, size);
@@ -196,8 +196,9 @@ static PyObject *space_load_artifact(PyObject *self, PyObject *args)
 	if (rc < 0)
 		raise_message(err.code, err.sys, answer.message ? answer.message : err.msg);
 	else
-		value = Py_BuildValue("(Ny#)", text_of(answer.json, strlen(answer.json)), loading.bytes ? loading.bytes : "",
-				      (Py_ssize_t)loading.size);
+		value = Py_BuildValue("(Ny#)", text_of(answer.json, strlen(answer.json)),
+				      loading.bytes ? loading.bytes : answer.raw ? (const char *)answer.raw : "",
+				      (Py_ssize_t)(loading.bytes ? loading.size : answer.raw_size));
 	cell_answer_finish(&answer);
 	free(loading.bytes);
 	return value;

@@ -264,7 +264,7 @@ class Operations:
 
     @overload
     def call(self, method: Literal['workflows.delete'], raw: Optional[bytes] = ..., *, name: str) -> bool:
-        """Deletes a workflow and returns whether it existed."""
+        """Deletes a workflow, and returns whether it existed."""
 
     @overload
     def call(self, method: Literal['artifacts.path'], raw: Optional[bytes] = ...) -> str:
@@ -332,7 +332,7 @@ class Operations:
 
     @overload
     def call(self, method: Literal['deps.remove'], raw: Optional[bytes] = ..., *, package: str) -> bool:
-        """Removes a package from the configuration and returns whether it was there."""
+        """Removes a package from the configuration and the environment, and returns whether it was there."""
 
     @overload
     def call(self, method: Literal['deps.sync'], raw: Optional[bytes] = ..., *, quick: Optional[bool] = ...) -> Installed:

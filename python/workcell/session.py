@@ -184,11 +184,11 @@ class Session(_Session):
         return await in_thread(_facade.get_workflow, await self._space(), name)
 
     async def add_workflow(self, name: str, source: str, description: str = "") -> Dict[str, Any]:
-        """Keeps a workflow; ValueError or SyntaxError where it is none. Nothing of it runs."""
+        """Stores a workflow, which code calls as workflows.NAME(...); ValueError or SyntaxError where it is none. Nothing of it runs."""
         return await in_thread(_facade.create_workflow, await self._space(), name, source, description)
 
     async def remove_workflow(self, name: str) -> bool:
-        """Whether there was one."""
+        """Deletes a workflow, and returns whether it existed."""
         return await in_thread(_facade.remove_workflow, await self._space(), name)
 
     list_skills, search_skills, get_skill = list_workflows, search_workflows, get_workflow

@@ -128,7 +128,7 @@ const struct cell__operation cell__operations[CELL__OPS] = {
 		   FIELD("description", "string", "What it does; searches look at it") ","
 		   "\"overwrite\":{\"type\":\"boolean\",\"default\":false,\"description\":\"Replace an existing workflow of this name\"},"
 		   "\"parameters\":{\"type\":[\"array\",\"object\"],\"x-internal\":true}", "\"name\",\"source\""), WHOLE_WORKFLOW),
-	ROW(WORKFLOWS_DELETE, "workflows.delete", WORKFLOW, WORKFLOWS, ALL, NULL, "Deletes a workflow and returns whether it existed",
+	ROW(WORKFLOWS_DELETE, "workflows.delete", WORKFLOW, WORKFLOWS, ALL, NULL, "Deletes a workflow, and returns whether it existed",
 	    NAMED("Workflow name"), "{\"type\":\"boolean\"}"),
 
 	ROW(ARTIFACTS_PATH, "artifacts.path", NONE, ARTIFACTS, ALL, NULL, "Returns the location where artifacts are stored", NOTHING,
@@ -166,7 +166,7 @@ const struct cell__operation cell__operations[CELL__OPS] = {
 	ROW(DEPS_LIST, "deps.list", NONE, DEPS, ALL, NULL, "Lists the configured packages", NOTHING, STRINGS),
 	ROW(DEPS_ADD, "deps.add", INSTALL, DEPS, ALL, NULL, "Installs a package and adds it to the configuration",
 	    OBJECT(TEXT("package", "A requirement, like pandas>=2") "," INTERNAL("pyodide", "boolean"), "\"package\""), INSTALLED),
-	ROW(DEPS_REMOVE, "deps.remove", REMOVE, DEPS, ALL, NULL, "Removes a package from the configuration and returns whether it was there",
+	ROW(DEPS_REMOVE, "deps.remove", REMOVE, DEPS, ALL, NULL, "Removes a package from the configuration and the environment, and returns whether it was there",
 	    OBJECT(FIELD("package", "string", "Package name") "," INTERNAL("pyodide", "boolean"), "\"package\""), "{\"type\":\"boolean\"}"),
 	ROW(DEPS_SYNC, "deps.sync", INSTALL, DEPS, ALL, NULL, "Installs the configured packages that are missing",
 	    OBJECT(FIELD("quick", "boolean", "Trust what this space has already seen of its environment") "," INTERNAL("pyodide", "boolean"), ""),

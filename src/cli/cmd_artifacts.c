@@ -41,11 +41,12 @@ const struct cell_cli_command cell__cli_artifacts_command = {
 	.summary = "list, put, get and remove artifacts",
 	.synopsis = "list | put NAME FILE|- | get NAME [FILE|-] | rm NAME...",
 	.about = "Artifacts are kept in the artifacts/ of --storage DIR; a name may have folders.\n\n"
-		 "  list                names, types, sizes, times and descriptions\n"
-		 "  put NAME FILE|-     keeps a file, or stdin\n"
-		 "  get NAME [FILE|-]   writes it to a file, or to stdout, to a terminal without control\n"
-		 "                      characters; with --json and no FILE only what is known of it\n"
-		 "  rm NAME...          removes it",
+		 "  list                Lists the stored artifacts, with type, size, time and description\n"
+		 "  put NAME FILE|-     Saves bytes as an artifact and replaces an existing one of this name; the\n"
+		 "                      bytes are those of a file, or of stdin\n"
+		 "  get NAME [FILE|-]   Returns an artifact with its bytes: in a file, or on stdout (on a terminal\n"
+		 "                      without control characters); with --json and no FILE only its description\n"
+		 "  rm NAME...          Deletes an artifact",
 	.examples = "  workcell artifacts put reports/q3.csv q3.csv --description 'Third quarter' --base ./data\n"
 		    "  tar c src | workcell artifacts put src.tar - --base ./data\n"
 		    "  workcell artifacts get reports/q3.csv - --base ./data | head\n"

@@ -33,10 +33,11 @@ const struct cell_cli_command cell__cli_deps_command = {
 	.synopsis = "list | add SPEC... | rm NAME... | sync",
 	.about = "Packages are listed in the requirements.txt of --storage DIR and installed into an environment\n"
 		 "of their own under the user's cache, from where sessions with this storage import them.\n\n"
-		 "  list          what is configured\n"
-		 "  add SPEC...   installs and configures: requests, 'pandas>=2,<3', 'uvicorn[standard]'\n"
-		 "  rm NAME...    removes from both\n"
-		 "  sync          installs what is configured and not there yet",
+		 "  list          Lists the configured packages\n"
+		 "  add SPEC...   Installs a package and adds it to the configuration: requests, 'pandas>=2,<3',\n"
+		 "                'uvicorn[standard]'\n"
+		 "  rm NAME...    Removes a package from the configuration and the environment\n"
+		 "  sync          Installs the configured packages that are missing",
 	.examples = "  workcell deps add 'pandas>=2' --base ./data\n"
 		    "  workcell deps add mypackage --wheel-dir ./wheels --base ./data\n"
 		    "  workcell deps list --base ./data\n"

@@ -38,14 +38,14 @@ const struct cell_cli_command cell__cli_tools_command = {
 	.synopsis = "list | search QUERY | show NAME | call NAME[.RECIPE] [K=V]... | check [DIR]",
 	.about =
 		"Tools are described by YAML files in --tools DIR, or in the tools/ of --base DIR.\n\n"
-		"  list                     their names, callables and descriptions\n"
-		"  search QUERY             the best matches, best first\n"
-		"  show NAME                signatures and parameters\n"
-		"  call NAME[.RECIPE] K=V   calls one and prints what it says.  V is read by the parameter's\n"
-		"                           type: text as it is, numbers and booleans as JSON, a list by\n"
-		"                           repeating K\n"
-		"  check [DIR]              prints every problem of the files as FILE:LINE: message; exit\n"
-		"                           status 1 when there is one",
+		"  list                     Lists the available tools\n"
+		"  search QUERY             Searches tools by a description of the task, best match first\n"
+		"  show NAME                Describes a tool or one of its callables, with signatures\n"
+		"  call NAME[.RECIPE] K=V   Calls a tool or one of its callables and prints its output.  V is read\n"
+		"                           by the parameter's type: text as it is, numbers and booleans as JSON,\n"
+		"                           a list by repeating K\n"
+		"  check [DIR]              Lists the problems found in tool definitions as FILE:LINE: message;\n"
+		"                           exit status 1 when there is one",
 	.examples = "  workcell tools list --base examples/base\n"
 		    "  workcell tools call wc.words file=README.md --base examples/base\n"
 		    "  workcell tools call wc.words --args '{\"file\": \"README.md\"}' --base examples/base --json\n"

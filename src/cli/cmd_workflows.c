@@ -38,15 +38,16 @@ const struct cell_cli_command cell__cli_workflows_command = {
 	.synopsis = "list | search QUERY | show|trust|rm NAME | add NAME FILE|- | run NAME [K=V]...",
 	.about =
 		"A workflow is a Python file with a function `run`, kept in the workflows/ of --storage DIR.\n\n"
-		"  list                 names, parameters and descriptions\n"
-		"  search QUERY         the best matches, best first\n"
-		"  show NAME            its source\n"
-		"  add NAME FILE|-      keeps a source; nothing of it is executed\n"
-		"  trust NAME...        lets code that nothing confines use what confined code made; read it first\n"
-		"  run NAME [K=V]...    calls it in a session of its own; output and exit status as\n"
+		"  list                 Lists the stored workflows\n"
+		"  search QUERY         Searches workflows by a description of the task, best match first\n"
+		"  show NAME            Returns a workflow with its source\n"
+		"  add NAME FILE|-      Stores a workflow, which code calls as workflows.NAME(...); nothing of it\n"
+		"                       is executed\n"
+		"  trust NAME...        Lets code that nothing confines use what confined code made; read it first\n"
+		"  run NAME [K=V]...    Calls a workflow in a session of its own; output and exit status as\n"
 		"                       `workcell run`.  V is read by the parameter's type: text as it is,\n"
 		"                       numbers and booleans as JSON, a list by repeating K\n"
-		"  rm NAME...           removes it",
+		"  rm NAME...           Deletes a workflow",
 	.examples = "  workcell workflows list --base examples/base\n"
 		    "  workcell workflows run word_count path=README.md --base examples/base\n"
 		    "  workcell workflows add greet greet.py --description 'Says hello' --storage ./data\n"

@@ -112,11 +112,14 @@ static int load_large(struct transfer *transfer, const char *args, cell_take_fn 
 	CELL_AUTO_FREE char *info = cell__take_ptr(transfer->answer->json);
 	int rc = take_pieces(transfer, size, take, arg);
 	give_up(transfer, "artifacts.load_close");
-	if (rc == 0) {
+	if (rc < 0)
+		return rc;
+	/* It may have been replaced by a small one meanwhile: then its only piece stays. */
+	if (transfer->answer->raw_size < (size_t)size)
 		cell_answer_finish(transfer->answer);
-		transfer->answer->json = cell__take_ptr(info);
-	}
-	return rc;
+	free(transfer->answer->json);
+	transfer->answer->json = cell__take_ptr(info);
+	return 0;
 }
 
 int cell_artifact_load(struct cell_space *space, const char *args_json, cell_take_fn take, void *arg, struct cell_answer *ret_answer,

@@ -2,6 +2,7 @@
 and audit, and has no more trust than its executor gives to code."""
 import json
 import os
+import subprocess
 import sys
 import threading
 
@@ -161,6 +162,42 @@ def test_code_does_not_register_servers(drive, tmp_path):
                         % (tmp_path / "x"))
     assert "there is no method" in answer["error"]["message"]
     assert not (tmp_path / "x").exists()
+
+
+def operations():
+    """The rows of src/calls/table.c."""
+    program = os.path.join(os.path.dirname(support.BIN), "operations")
+    return json.loads(subprocess.run([program], check=True, capture_output=True).stdout)
+
+
+def test_code_asks_for_what_is_codes(drive, tmp_path):
+    """Every operation by the raw channel: those whose row does not name code do not exist for it, nor do names beside the table."""
+    driver = drive("--base", base_of(tmp_path))
+    driver.value("""
+def ask(method):
+    try:
+        return repr(deps._channel.call(method, {})[0])
+    except Exception as error:
+        return str(error)
+None""")
+    rows = operations()
+    assert [row["method"] for row in rows if "code" not in row["who"]] == \
+        ["tools.register", "tools.unregister", "artifacts.save", "artifacts.load", "question"]
+    for row in rows:
+        answer = driver.value("ask(%r)" % row["method"])
+        assert ("there is no method" in answer) == ("code" not in row["who"]), (row["method"], answer)
+    for method in ("", "tools", "tools.", ".list", "TOOLS.LIST", "tools.list ", "cancel.x"):
+        assert "there is no method" in driver.value("ask(%r)" % method), method
+
+
+@pytest.mark.parametrize("method, args", [("deps.add", {"package": "six\0==0"}), ("workflows.delete", {"name": "kept\0x"}),
+                                          ("artifacts.save_begin", {"name": "a\0b"}), ("workflows.get", {"name": "kept\0x"})])
+def test_texts_do_not_end_early(drive, tmp_path, method, args):
+    """What is judged and shown with a NUL in it would be done without what follows."""
+    base = base_of(tmp_path)
+    driver = drive("--base", base)
+    assert "must not contain NUL" in driver.run("deps._channel.call(%r, %r)" % (method, args))["error"]["message"]
+    assert (base / "workflows" / "kept.py").exists()
 
 
 @pytest.mark.parametrize("kind, code", [

@@ -5,7 +5,10 @@
 #include <ftw.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+
+#include "core/core.h"
 
 struct place {
 	struct cell_engine *engine;
@@ -79,6 +82,144 @@ static void test_sizes(void **state)
 		       "artifacts.save_file('f', '/proc/self/status') and artifacts.load('f')[:5], "
 		       "artifacts.save('g', 'é' * 400000) and artifacts.load('g') == 'é' * 400000",
 		       "(b'Name:', True)");
+	close_place(&place);
+}
+
+/* ---- whole ones, by the host ---- */
+
+struct stream {
+	char *bytes; /* all that came */
+	size_t size, calls;
+	size_t left, fail_at; /* to be given; where it fails */
+	char piece[100000];
+};
+
+static int take(void *arg, const void *bytes, size_t size, int64_t whole, struct cell_error *err)
+{
+	struct stream *stream = arg;
+	stream->calls++;
+	if (stream->fail_at && stream->size + size >= stream->fail_at) {
+		*err = (struct cell_error){ .code = CELL_E_IO, .msg = "the disk is full" };
+		return -1;
+	}
+	assert_true(size > 0 && stream->size + size <= (size_t)whole);
+	stream->bytes = stream->bytes ? stream->bytes : malloc((size_t)whole);
+	memcpy(stream->bytes + stream->size, bytes, size);
+	stream->size += size;
+	return 0;
+}
+
+static int more(void *arg, const void **ret_bytes, size_t *ret_size, struct cell_error *err)
+{
+	struct stream *stream = arg;
+	if (stream->fail_at && stream->left <= stream->fail_at) {
+		*err = (struct cell_error){ .code = CELL_E_IO, .msg = "cannot read any more" };
+		return -1;
+	}
+	*ret_size = stream->left < sizeof stream->piece ? stream->left : sizeof stream->piece;
+	stream->left -= *ret_size;
+	memset(stream->piece, 'm', sizeof stream->piece);
+	*ret_bytes = stream->piece;
+	return 0;
+}
+
+static void expect_loaded(struct place *place, const char *args, const char *bytes, size_t size, bool in_pieces)
+{
+	struct cell_answer answer = CELL_ANSWER_INIT;
+	struct cell_error err = { 0 };
+	struct stream *stream = calloc(1, sizeof *stream);
+	if (cell_artifact_load(place->space, args, take, stream, &answer, &err) < 0)
+		fail_msg("%s", err.msg);
+	assert_non_null(strstr(answer.json, "\"type\":\"text\""));
+	assert_int_equal(stream->size, size);
+	assert_true(size == 0 || memcmp(stream->bytes, bytes, size) == 0);
+	assert_int_equal(stream->calls > 1, in_pieces);
+	/* A single piece stays. */
+	assert_int_equal(answer.raw_size, in_pieces ? 0 : size);
+	cell_answer_finish(&answer);
+	free(stream->bytes);
+	free(stream);
+}
+
+static void test_whole(void **state)
+{
+	(void)state;
+	static struct place place;
+	static const size_t small = 16u << 20;
+	static const size_t sizes[] = { 0, 1, 1 << 20, (16u << 20) - 1, 16u << 20, (16u << 20) + 1 };
+	open_place(&place);
+	char *bytes = malloc(small + 1);
+	for (size_t i = 0; i <= small; i++)
+		bytes[i] = (char)(i * 31 + i / 4099);
+	for (size_t i = 0; i < COUNT(sizes); i++) {
+		struct cell_answer answer = CELL_ANSWER_INIT;
+		struct cell_error err = { 0 };
+		if (cell_artifact_save(place.space, "{\"name\":\"d/w\",\"type\":\"text\",\"metadata\":{\"k\":1}}", bytes, sizes[i], NULL, NULL, &answer, &err) < 0)
+			fail_msg("%s", err.msg);
+		assert_non_null(strstr(answer.json, "\"k\":1"));
+		cell_answer_finish(&answer);
+		expect_loaded(&place, "{\"name\":\"d/w\"}", bytes, sizes[i], sizes[i] > small);
+	}
+	/* With more to come it is saved in chunks, however little there is. */
+	struct stream *stream = calloc(1, sizeof *stream);
+	struct cell_answer answer = CELL_ANSWER_INIT;
+	struct cell_error err = { 0 };
+	stream->left = 250000;
+	assert_int_equal(cell_artifact_save(place.space, "{\"name\":\"m\",\"type\":\"text\"}", "m", 1, more, stream, &answer, &err), 0);
+	cell_answer_finish(&answer);
+	memset(bytes, 'm', 250001);
+	expect_loaded(&place, "{\"name\":\"m\"}", bytes, 250001, false);
+	free(stream);
+	free(bytes);
+	close_place(&place);
+}
+
+static void expect_call(struct place *place, const char *method, const char *args, const void *raw, size_t size, int code, const char *words)
+{
+	struct cell_answer answer = CELL_ANSWER_INIT;
+	struct cell_error err = { 0 };
+	int rc = cell_space_call_ex(place->space, method, args, raw, size, &answer, &err);
+	if (rc < 0 ? err.code != code || !strstr(answer.message, words) : code != 0)
+		fail_msg("%s %s: %d %s", method, args, rc, rc < 0 ? answer.message : answer.json);
+	cell_answer_finish(&answer);
+}
+
+static void test_whole_refused(void **state)
+{
+	(void)state;
+	static struct place place;
+	struct cell_answer answer = CELL_ANSWER_INIT;
+	struct cell_error err = { 0 };
+	struct stream *stream = calloc(1, sizeof *stream);
+	open_place(&place);
+	expect_call(&place, "artifacts.save", "{\"name\":\"a\"}", "12345", 5, 0, "");
+	expect_call(&place, "artifacts.load", "{\"name\":\"a\",\"max_bytes\":5}", NULL, 0, 0, "");
+	expect_call(&place, "artifacts.load", "{\"name\":\"a\",\"max_bytes\":4}", NULL, 0, CELL_E_LIMIT, "5 bytes, more than the 4");
+	expect_call(&place, "artifacts.load", "{\"name\":\"b\"}", NULL, 0, CELL_E_NOT_FOUND, "b");
+	expect_call(&place, "artifacts.save", "{\"name\":\"../a\"}", "x", 1, CELL_E_INVALID, "");
+	expect_call(&place, "artifacts.save", "{\"name\":\"a\\u0000b\"}", "x", 1, CELL_E_INVALID, "NUL");
+	/* One byte past what a call carries: refused before any of it is looked at. */
+	size_t past = (size_t)CELL_LIMIT_ARTIFACT_WHOLE + 1;
+	void *huge = mmap(NULL, past, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	assert_true(huge != MAP_FAILED);
+	expect_call(&place, "artifacts.save", "{\"name\":\"h\"}", huge, past, CELL_E_LIMIT, "at most 1073741824 bytes");
+	munmap(huge, past);
+	/* Who gives or takes fails: that is what is told, and nothing is kept. */
+	stream->left = 250000;
+	stream->fail_at = 100000;
+	assert_int_equal(cell_artifact_save(place.space, "{\"name\":\"m\"}", "m", 1, more, stream, &answer, &err), -1);
+	assert_int_equal(err.code, CELL_E_IO);
+	assert_string_equal(answer.message, "cannot read any more");
+	cell_answer_finish(&answer);
+	expect_call(&place, "artifacts.load", "{\"name\":\"m\"}", NULL, 0, CELL_E_NOT_FOUND, "m");
+	stream->fail_at = 1;
+	assert_int_equal(cell_artifact_load(place.space, "{\"name\":\"a\"}", take, stream, &answer, &err), -1);
+	assert_string_equal(answer.message, "the disk is full");
+	cell_answer_finish(&answer);
+	/* Kernels have none of it: the host would hold their artifacts in memory. */
+	support_expect(place.session, "failure('artifacts.save', name='x'), failure('artifacts.load', name='a')",
+		       "('invalid: there is no method \"artifacts.save\"', 'invalid: there is no method \"artifacts.load\"')");
+	free(stream);
 	close_place(&place);
 }
 
@@ -311,7 +452,7 @@ int main(int argc, char **argv)
 {
 	support_init(argc, argv);
 	const struct CMUnitTest tests[] = {
-		TEST(test_sizes),	  TEST(test_order),	  TEST(test_reads_overlap), TEST(test_refused),
+		TEST(test_sizes),	  TEST(test_whole),	  TEST(test_whole_refused),	  TEST(test_order),	  TEST(test_reads_overlap), TEST(test_refused),
 		TEST(test_closed_under_pieces), TEST(test_interrupted), TEST(test_threads),
 #ifndef SANITIZED
 		TEST(test_memory),

@@ -50,11 +50,11 @@ class DepsStore(StoragePart):
         return list(self._space().call("deps.list"))
 
     def add(self, package: str) -> SyncResult:
-        """Installs it, then records it; DepsError with the installer's words where that fails."""
+        """Installs a package and adds it to the configuration; DepsError with the installer's words where that fails."""
         return _result(self._space().call("deps.add", package=package))
 
     def remove(self, package: str) -> bool:
-        """From the list and the environment; whether it was there."""
+        """Removes a package from the configuration and the environment, and returns whether it was there."""
         return bool(self._space().call("deps.remove", package=package))
 
     def exists(self, package: str) -> bool:

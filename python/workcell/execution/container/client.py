@@ -186,7 +186,7 @@ class SessionClient:
         return dict(await self._ask("workflows.create", "POST", "/api/workflows", body))
 
     async def delete_workflow(self, name: str) -> bool:
-        """Whether there was one."""
+        """Deletes a workflow, and returns whether it existed."""
         await self._session()
         return bool(await self._ask("workflows.delete", "DELETE", "/api/workflows/" + quote(name, safe="")))
 
