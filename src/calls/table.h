@@ -1,7 +1,8 @@
 /*
  * The table of operations: everything that can be asked of a space, a row each.  Never changes; any thread.
  *
- * From it come dispatch, argument checks and their messages, and which kind of call the gate sees.
+ * From it come dispatch, argument checks and their messages, which kind of call the gate sees, the schemas of MCP tools and HTTP routes
+ * (schema.h), and by dump.c and scripts/operations.py documentation and the SDK's types.
  */
 #ifndef CELL_CALLS_TABLE_H
 #define CELL_CALLS_TABLE_H

@@ -8,8 +8,8 @@
  *                                                                              ├── runs.c      cells: turns, events, readers
  *                                                                              └── spaces.c    operations on a space
  *
- * One table (table.c) has every route with who may use it, what it takes and what it answers.  From it come dispatch,
- * the checks of bodies and queries, and /openapi.json.
+ * One table (table.c) has every route with who may use it, what it takes and what it answers, or the operation (calls/table.h) whose
+ * arguments and answer these are.  From it come dispatch, the checks of bodies and queries, and /openapi.json.
  */
 #ifndef CELL_SERVER_H
 #define CELL_SERVER_H

@@ -2,8 +2,8 @@
  * Workflows and artifacts as namespace calls: each call is one piece of work on libuv's pool.  Belongs to the loop's
  * thread; only the work itself runs elsewhere.
  *
- * Artifacts travel in chunks, so that neither side holds a whole one: save_begin, save_chunk..., save_commit and
- * load_open, load_chunk..., load_close.  An open artifact belongs to the session that opened it.  The bytes of a chunk
+ * Programs and clients save and load a whole artifact by one call.  Between kernel and host artifacts travel in chunks, so that
+ * neither side holds a whole one: save_begin, save_chunk..., save_commit and load_open, load_chunk..., load_close.  An open artifact belongs to the session that opened it.  The bytes of a chunk
  * stand in the call's raw part, or in the memory that kernel and host share: then "at" and "size" say where.  Several
  * calls on one artifact may be under way; they are carried out in the order in which they came.
  */
