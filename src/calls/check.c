@@ -50,8 +50,7 @@ static bool in_range(const json_t *schema, const json_t *value)
 	if (json_is_integer(value) && (!least || json_is_integer(least)) && (!most || json_is_integer(most)))
 		return (!least || json_integer_value(value) >= json_integer_value(least)) &&
 		       (!most || json_integer_value(value) <= json_integer_value(most));
-	return !json_is_number(value) || ((!least || json_number_value(value) >= json_number_value(least)) &&
-					  (!most || json_number_value(value) <= json_number_value(most)));
+	return (!least || json_number_value(value) >= json_number_value(least)) && (!most || json_number_value(value) <= json_number_value(most));
 }
 
 static bool is_chosen(const json_t *schema, const json_t *value)
@@ -67,7 +66,7 @@ static bool is_chosen(const json_t *schema, const json_t *value)
 /* Texts are C strings from here on: one with a NUL in it would mean another.  Those that are handled with their length have x-nul. */
 static bool has_nul(const json_t *schema, const json_t *value)
 {
-	return json_is_string(value) && strlen(json_string_value(value)) != json_string_length(value) && !json_object_get(schema, "x-nul");
+	return strlen(json_string_value(value)) != json_string_length(value) && !json_object_get(schema, "x-nul");
 }
 
 static bool is_required(const json_t *schema, const char *name)
@@ -80,16 +79,9 @@ static bool is_required(const json_t *schema, const char *name)
 	return false;
 }
 
-/* Only for a value that is there.  False: nothing is. */
-static bool find_wrong(const json_t *schema, const json_t *value, enum cell__wrong *ret_wrong)
+static bool find_wrong_text(const json_t *schema, const json_t *value, enum cell__wrong *ret_wrong)
 {
-	if (!fits(schema, value))
-		*ret_wrong = CELL__WRONG_TYPE;
-	else if (json_is_null(value))
-		return false;
-	else if (!in_range(schema, value))
-		*ret_wrong = CELL__WRONG_RANGE;
-	else if (json_is_string(value) && json_string_length(value) == 0 && json_object_get(schema, "minLength"))
+	if (json_string_length(value) == 0 && json_object_get(schema, "minLength"))
 		*ret_wrong = CELL__WRONG_EMPTY;
 	else if (has_nul(schema, value) && !is_hole("door-nul"))
 		*ret_wrong = CELL__WRONG_NUL;
@@ -98,6 +90,19 @@ static bool find_wrong(const json_t *schema, const json_t *value, enum cell__wro
 	else
 		return false;
 	return true;
+}
+
+/* Only for a value that is there.  False: nothing is. */
+static bool find_wrong(const json_t *schema, const json_t *value, enum cell__wrong *ret_wrong)
+{
+	if (!fits(schema, value)) {
+		*ret_wrong = CELL__WRONG_TYPE;
+		return true;
+	}
+	if (json_is_string(value))
+		return find_wrong_text(schema, value, ret_wrong);
+	*ret_wrong = CELL__WRONG_RANGE;
+	return json_is_number(value) && !in_range(schema, value);
 }
 
 static bool takes_integers(const json_t *schema)

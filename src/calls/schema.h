@@ -1,7 +1,7 @@
 /*
  * JSON Schemas of arguments and answers: the one checker, and the schemas that faces show.  Pure; any thread.
  *
- * The schemas are our own and use few keywords: type (a word or an array of them), properties, required, items, enum, default, minimum,
+ * The schemas are our own and use few keywords: type (a word or an array of them), properties, required, items, enum (of texts), default, minimum,
  * maximum, minLength 1, additionalProperties false, description.  Two are ours: "x-internal", a member that only our kernels and
  * programs know, and "x-nul", a text that may contain NUL.  Members of members are described, but not checked here.
  */
