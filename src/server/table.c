@@ -36,18 +36,17 @@
 	"{\"properties\":{\"data\":{\"x-nul\":true,\"description\":\"a text, or any JSON value\"},\"type\":null},\"required\":[\"name\",\"data\"]}"
 #define METADATA_TEXT "{\"properties\":{\"metadata\":{\"type\":\"string\",\"description\":\"a JSON object\"}}}"
 
-/* Workflows were called skills once. */
-#define WORKFLOW_ROUTES(path, ...)                                                                           \
-	{ GET, path, CELL_SCOPE_READ, cell__handle_operation, OF(WORKFLOWS_LIST), .then = cell__answer_workflows, .answer = "Workflows", \
-	  __VA_ARGS__ },                                                                                        \
-	{ POST, path, CELL_SCOPE_RUN, cell__handle_operation, OF(WORKFLOWS_CREATE), .takes = DESCRIBED, .sets = OVERWRITES, \
-	  .then = cell__answer_workflow, .answer = "Workflow", .summary = "Creates or replaces a workflow", __VA_ARGS__ }, \
-	{ GET, path "/search", CELL_SCOPE_READ, cell__handle_operation, OF(WORKFLOWS_SEARCH), .then = cell__answer_workflows, \
-	  .answer = "Workflows", __VA_ARGS__ },                                                                 \
-	{ GET, path "/{name}", CELL_SCOPE_READ, cell__handle_operation, OF(WORKFLOWS_GET), .then = cell__answer_workflow, .answer = "Workflow", \
-	  .summary = "Returns a workflow with its source", __VA_ARGS__ },                                       \
-	{ DELETE, path "/{name}", CELL_SCOPE_RUN, cell__handle_operation, OF(WORKFLOWS_DELETE), .then = cell__answer_deleted, .answer = "True", \
-	  .summary = "Deletes a workflow", __VA_ARGS__ }
+/* Workflows were called skills once: the same routes under two names. */
+#define LISTED cell__handle_operation, OF(WORKFLOWS_LIST), .then = cell__answer_workflows, .answer = "Workflows"
+#define FOUND cell__handle_operation, OF(WORKFLOWS_SEARCH), .then = cell__answer_workflows, .answer = "Workflows"
+#define CREATED                                                                                              \
+	cell__handle_operation, OF(WORKFLOWS_CREATE), .takes = DESCRIBED, .sets = OVERWRITES, .then = cell__answer_workflow, .answer = "Workflow", \
+	.summary = "Creates or replaces a workflow"
+#define SHOWN                                                                                                \
+	cell__handle_operation, OF(WORKFLOWS_GET), .then = cell__answer_workflow, .answer = "Workflow",        \
+	.summary = "Returns a workflow with its source"
+#define DELETED                                                                                              \
+	cell__handle_operation, OF(WORKFLOWS_DELETE), .then = cell__answer_deleted, .answer = "True", .summary = "Deletes a workflow"
 
 const struct cell__route cell__routes[] = {
 	{ GET, "/health", CELL_SCOPE_OPEN, cell__handle_health, .status = 200, .answer = "Health", .summary = "Is it up?" },
@@ -67,8 +66,16 @@ const struct cell__route cell__routes[] = {
 	{ GET, "/api/tools/search", CELL_SCOPE_READ, cell__handle_operation, OF(TOOLS_SEARCH), .takes = NO_TAGS },
 	{ POST, "/api/tools/{name}/call", CELL_SCOPE_RUN, cell__handle_tool_call, OF(TOOLS_CALL), .optional_body = true, .answer = "Called",
 	  .summary = "Calls a tool, or \"tool.callable\", as code in the session would; without X-Session-ID in one for this call" },
-	WORKFLOW_ROUTES("/api/workflows", .former = false),
-	WORKFLOW_ROUTES("/api/skills", .former = true),
+	{ GET, "/api/workflows", CELL_SCOPE_READ, LISTED },
+	{ POST, "/api/workflows", CELL_SCOPE_RUN, CREATED },
+	{ GET, "/api/workflows/search", CELL_SCOPE_READ, FOUND },
+	{ GET, "/api/workflows/{name}", CELL_SCOPE_READ, SHOWN },
+	{ DELETE, "/api/workflows/{name}", CELL_SCOPE_RUN, DELETED },
+	{ GET, "/api/skills", CELL_SCOPE_READ, LISTED, .former = true },
+	{ POST, "/api/skills", CELL_SCOPE_RUN, CREATED, .former = true },
+	{ GET, "/api/skills/search", CELL_SCOPE_READ, FOUND, .former = true },
+	{ GET, "/api/skills/{name}", CELL_SCOPE_READ, SHOWN, .former = true },
+	{ DELETE, "/api/skills/{name}", CELL_SCOPE_RUN, DELETED, .former = true },
 	{ GET, "/api/artifacts", CELL_SCOPE_READ, cell__handle_operation, OF(ARTIFACTS_LIST) },
 	{ POST, "/api/artifacts", CELL_SCOPE_RUN, cell__handle_artifact_save, OF(ARTIFACTS_SAVE), .takes = ANY_DATA,
 	  .summary = "Saves a text or a JSON value as an artifact and replaces an existing one of this name" },

@@ -23,6 +23,7 @@
 #include "calls/principal.h"
 #include "calls/table.h"
 #include "core/hole.h"
+#include "session/mark.h"
 #include "session/usage.h"
 
 /* An artifact being read or written. */
@@ -141,15 +142,8 @@ static void workflow_list(struct op *op)
 static void workflow_search(struct op *op)
 {
 	json_int_t limit = json_integer_value(json_object_get(op->args, "limit"));
-	if (limit <= 0)
-		limit = 5;
-	if (limit > (json_int_t)CELL__SEARCH_LIMIT)
-		limit = CELL__SEARCH_LIMIT;
-	finish_op(op, cell__workflow_search(op->storage->store, text_arg(op, "query", ""), (size_t)limit, &op->result,
-					    &op->err));
+	finish_op(op, cell__workflow_search(op->storage->store, text_arg(op, "query", ""), limit > 0 ? (size_t)limit : 5, &op->result, &op->err));
 }
-
-#define MARK_BYTES (sizeof CELL__WORKFLOW_MARK - 1)
 
 /* Is what this principal keeps confined code's?  In a container that of everybody is. */
 static bool is_confined(const struct op *op)
@@ -157,24 +151,9 @@ static bool is_confined(const struct op *op)
 	return !op->trusted || cell__store_is_confined(op->storage->store);
 }
 
-/* Confined code sees its workflows as it wrote them: the same code gives the same on every executor. */
-static int unmark(struct op *op)
-{
-	json_t *source = json_object_get(op->result, "source");
-	const char *text = json_string_value(source);
-	size_t size = json_string_length(source);
-	if (!is_confined(op) || !text || !cell__workflow_is_marked(text, size))
-		return 0;
-	if (json_object_set_new(op->result, "source", json_stringn(text + MARK_BYTES, size - MARK_BYTES)) < 0)
-		return cell_fail(&op->err, CELL_E_NOMEM, 0, "out of memory for a workflow");
-	return 0;
-}
-
 static int refuse_marked(struct op *op)
 {
-	json_t *source = json_object_get(op->result, "source");
-	if (!op->by_code || is_confined(op) || !source ||
-	    !cell__workflow_is_marked(json_string_value(source), json_string_length(source)) || is_hole("workflow-mark"))
+	if (!op->by_code || is_confined(op) || !cell__mark_is_on(json_object_get(op->result, "source")) || is_hole("workflow-mark"))
 		return 0;
 	json_decref(cell__take_ptr(op->result));
 	return cell_fail(&op->err, CELL_OUT_REJECTED, 0,
@@ -191,8 +170,8 @@ static void workflow_get(struct op *op)
 	}
 	if (rc == 0)
 		rc = refuse_marked(op);
-	if (rc == 0)
-		rc = unmark(op);
+	if (rc == 0 && is_confined(op))
+		rc = cell__mark_hide(op->result, &op->err);
 	finish_op(op, rc);
 }
 
@@ -206,12 +185,12 @@ static void workflow_create(struct op *op)
 		finish_op(op, -1);
 		return;
 	}
-	if (cell__workflow_is_marked(source, size)) { /* whoever is trusted vouches for what they keep */
-		source += MARK_BYTES;
-		size -= MARK_BYTES;
+	if (cell__mark_is_on(value)) { /* whoever is trusted vouches for what they keep */
+		source += CELL__MARK_BYTES;
+		size -= CELL__MARK_BYTES;
 	}
 	if (is_confined(op)) {
-		if (cell__buf_add_str(&marked, CELL__WORKFLOW_MARK) < 0 || cell__buf_add(&marked, source, size) < 0) {
+		if (cell__buf_add_str(&marked, CELL__MARK) < 0 || cell__buf_add(&marked, source, size) < 0) {
 			finish_op(op, cell_fail(&op->err, CELL_E_NOMEM, 0, "out of memory for a workflow"));
 			return;
 		}
@@ -220,7 +199,7 @@ static void workflow_create(struct op *op)
 	}
 	int rc = cell__workflow_create(op->storage->store, text_arg(op, "name", ""), source, size, text_arg(op, "description", NULL),
 				       json_is_true(json_object_get(op->args, "overwrite")), &op->result, &op->err);
-	finish_op(op, rc == 0 ? unmark(op) : rc);
+	finish_op(op, rc == 0 && is_confined(op) ? cell__mark_hide(op->result, &op->err) : rc);
 }
 
 static void workflow_delete(struct op *op)
@@ -297,10 +276,9 @@ static void artifact_save(struct op *op)
 
 static void artifact_load(struct op *op)
 {
-	json_t *max = json_object_get(op->args, "max_bytes");
-	int64_t most = json_is_integer(max) && json_integer_value(max) < CELL_LIMIT_ARTIFACT_WHOLE ? json_integer_value(max) :
-												     CELL_LIMIT_ARTIFACT_WHOLE;
-	finish_op(op, cell__artifact_load(op->storage->store, text_arg(op, "name", ""), most, &op->result, &op->out, &op->out_size, &op->err));
+	int64_t max = CELL_LIMIT_ARTIFACT_WHOLE, given = json_integer_value(json_object_get(op->args, "max_bytes"));
+	max = json_is_integer(json_object_get(op->args, "max_bytes")) && given < max ? given : max;
+	finish_op(op, cell__artifact_load(op->storage->store, text_arg(op, "name", ""), max, &op->result, &op->out, &op->out_size, &op->err));
 	if (!op->error_type)
 		add_type(op->result);
 }
