@@ -343,7 +343,7 @@ static int add_name(void *arg, const char *path)
 {
 	struct more_names *more = arg;
 	const struct cell__writable *item = &more->list->items[more->of];
-	const char *why = refusal(path);
+	const char *why = cell__place_refusal(path);
 	struct cell__buf name = CELL_BUF_INIT;
 	if (why)
 		return cell_fail(more->err, CELL_E_INVALID, 0, "%s %.70s is also mounted at %.70s: %s", item->name, item->path, path, why);
