@@ -5,9 +5,10 @@
 
 const struct cell__principal cell__principal_host = { .kind = CELL__PRINCIPAL_HOST, .trusted = true };
 
-void cell__principal_init(struct cell__principal *principal, enum cell__principal_kind kind, bool trusted, const char *name)
+void cell__principal_init(struct cell__principal *principal, enum cell__principal_kind kind, bool trusted,
+			  const struct cell__storage_limits *storage, const char *name)
 {
-	*principal = (struct cell__principal){ .kind = kind, .trusted = trusted };
+	*principal = (struct cell__principal){ .kind = kind, .trusted = trusted, .storage = *storage };
 	snprintf(principal->name, sizeof principal->name, "%s", name ? name : "");
 }
 

@@ -13,6 +13,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 enum cell__principal_kind {
 	CELL__PRINCIPAL_NONE,
@@ -22,17 +23,27 @@ enum cell__principal_kind {
 	CELL__PRINCIPAL_MCP,      /* a client of the MCP server: an agent */
 };
 
+/* How much a storage may hold before an untrusted principal may keep no more in it; 0: nothing, UINT64_MAX: no limit. */
+struct cell__storage_limits {
+	uint64_t bytes, artifacts; /* artifacts, and what is in them */
+	uint64_t index_bytes;      /* their descriptions and metadata */
+	uint64_t workflows;
+};
+
 struct cell__principal {
 	enum cell__principal_kind kind;
 	bool trusted;    /* its executor does not confine, or it is the host itself */
 	unsigned scopes; /* HTTP: of its token (server.h) */
+	struct cell__storage_limits storage; /* of one that is not trusted */
 	char name[72];   /* for the audit log: the token's, the client's; "": it has none */
 };
 
 /* The host program itself. */
 extern const struct cell__principal cell__principal_host;
 
-void cell__principal_init(struct cell__principal *principal, enum cell__principal_kind kind, bool trusted, const char *name);
+/* storage is copied; name may be NULL. */
+void cell__principal_init(struct cell__principal *principal, enum cell__principal_kind kind, bool trusted,
+			  const struct cell__storage_limits *storage, const char *name);
 /* NULL is not trusted. */
 bool cell__principal_is_trusted(const struct cell__principal *principal);
 /* "host", "code", "http", "mcp". */

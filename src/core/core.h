@@ -47,11 +47,6 @@ int cell_fail_wrap(struct cell_error *err, const char *fmt, ...) __attribute__((
 #define CELL_LIMIT_OPEN_ARTIFACTS 256u               /* being read or written in one space */
 #define CELL_LIMIT_SESSION_ARTIFACTS 64u             /* the same by one session */
 #define CELL_LIMIT_SESSION_WORK 2u                   /* calls of one session that the storage works on at once; more wait */
-/* What code that is not trusted may have in a storage: artifacts, their bytes, descriptions and metadata; workflows. */
-#define CELL_LIMIT_STORAGE_ARTIFACTS 50000u
-#define CELL_LIMIT_STORAGE_BYTES (INT64_C(16) << 30)
-#define CELL_LIMIT_STORAGE_INDEX_BYTES (8 * 1024 * 1024)
-#define CELL_LIMIT_STORAGE_WORKFLOWS 2000u
 #define CELL_LIMIT_ARTIFACT_CHUNK (4u * 1024u * 1024u)
 #define CELL_LIMIT_ARTIFACT_WHOLE (1024u * 1024u * 1024u) /* saved or loaded by one call */
 #define CELL_LIMIT_ARTIFACT_CALLS 16u                /* under way on one open artifact */

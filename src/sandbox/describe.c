@@ -186,6 +186,10 @@ static int add_limits(const struct cell__policy *policy, const struct cell__mach
 		add_limit(out, &first, "workspace_bytes", policy->workspace_bytes, "watched", &rc);
 		add_limit(out, &first, "workspace_files", policy->workspace_files, "watched", &rc);
 	}
+	add_limit(out, &first, "storage_bytes", policy->storage_bytes, "host", &rc);
+	add_limit(out, &first, "storage_artifacts", policy->storage_artifacts, "host", &rc);
+	add_limit(out, &first, "storage_descriptions_bytes", policy->storage_index_bytes, "host", &rc);
+	add_limit(out, &first, "storage_workflows", policy->storage_workflows, "host", &rc);
 	return rc;
 }
 

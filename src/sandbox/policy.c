@@ -16,17 +16,20 @@
 #define GIB (1024ull * MIB)
 #define LARGEST_BYTES (1ull << 50)
 #define LARGEST_COUNT 1000000ull
+#define LARGEST_FILES 1000000000ull
 #define LARGEST_SECONDS 1e7
 
 static const struct cell__policy presets[] = {
 	/* Code of unknown intent: enough to compute with, nothing to reach. */
 	{ .name = "untrusted", .level = CELL_LEVEL_FULL, .workspace = CELL_WORKSPACE_RW, .network = CELL_NET_NONE,
 	  .memory_bytes = 2 * GIB, .pids = 256, .files = 512, .file_size_bytes = 1 * GIB, .tmp_bytes = 256 * MIB,
-	  .output_bytes = 64 * MIB, .workspace_bytes = 4 * GIB, .workspace_files = 500000 },
+	  .output_bytes = 64 * MIB, .workspace_bytes = 4 * GIB, .workspace_files = 500000, .storage_bytes = 16 * GIB,
+	  .storage_artifacts = 50000, .storage_index_bytes = 8 * MIB, .storage_workflows = 2000 },
 	/* Large tables, packages from the index. */
 	{ .name = "data-science", .level = CELL_LEVEL_FULL, .workspace = CELL_WORKSPACE_RW, .network = CELL_NET_DEPS,
 	  .shows_machine = true, .memory_bytes = 16 * GIB, .pids = 1024, .files = 4096, .file_size_bytes = 16 * GIB, .tmp_bytes = 4 * GIB,
-	  .output_bytes = 256 * MIB, .workspace_bytes = 64 * GIB, .workspace_files = 2000000 },
+	  .output_bytes = 256 * MIB, .workspace_bytes = 64 * GIB, .workspace_files = 2000000, .storage_bytes = 64 * GIB,
+	  .storage_artifacts = 50000, .storage_index_bytes = 8 * MIB, .storage_workflows = 2000 },
 	/* A person's own code that should not reach their other files. */
 	{ .name = "developer", .level = CELL_LEVEL_NO_USERNS, .workspace = CELL_WORKSPACE_RW, .network = CELL_NET_FULL,
 	  .shows_machine = true, .memory_bytes = 0, .pids = 4096, .files = 65536, .file_size_bytes = 0, .tmp_bytes = 4 * GIB,
@@ -69,6 +72,19 @@ int cell__workspace_from_word(const char *word, enum cell__workspace_mode *ret_m
 		return cell_fail(err, CELL_E_INVALID, 0, "a workspace is rw, ro or none, not \"%.60s\"", word);
 	*ret_mode = (enum cell__workspace_mode)found;
 	return 0;
+}
+
+static uint64_t or_no_limit(uint64_t max)
+{
+	return max ? max : UINT64_MAX;
+}
+
+struct cell__storage_limits cell__policy_storage(const struct cell__policy *policy)
+{
+	return (struct cell__storage_limits){
+		.bytes = or_no_limit(policy->storage_bytes), .artifacts = or_no_limit(policy->storage_artifacts),
+		.index_bytes = or_no_limit(policy->storage_index_bytes), .workflows = or_no_limit(policy->storage_workflows),
+	};
 }
 
 bool cell__path_is_under(const char *path, const char *folder)
@@ -194,7 +210,7 @@ static int read_bytes(struct reader *r, const struct cell__yaml *node, uint64_t 
 	return 0;
 }
 
-static int read_count(struct reader *r, const struct cell__yaml *node, uint64_t *ret)
+static int read_count(struct reader *r, const struct cell__yaml *node, unsigned long long largest, uint64_t *ret)
 {
 	const char *text = node->kind == CELL_YAML_SCALAR ? node->text : "";
 	char *end;
@@ -204,8 +220,8 @@ static int read_count(struct reader *r, const struct cell__yaml *node, uint64_t 
 	}
 	errno = 0;
 	unsigned long long number = strtoull(text, &end, 10);
-	if (*text < '0' || *text > '9' || *end || errno || number == 0 || number > LARGEST_COUNT)
-		return bad(r, node, "\"%.40s\" is no number from 1 to %llu, nor none", text, LARGEST_COUNT);
+	if (*text < '0' || *text > '9' || *end || errno || number == 0 || number > largest)
+		return bad(r, node, "\"%.40s\" is no number from 1 to %llu, nor none", text, largest);
 	*ret = number;
 	return 0;
 }
@@ -358,7 +374,7 @@ static int read_limits(struct reader *r, const struct cell__yaml *node)
 	struct cell__policy *p = r->policy;
 	const struct {
 		const char *name;
-		int kind; /* 0: bytes, 1: count, 2: real */
+		int kind; /* 0: bytes, 1: count, 2: real, 3: count of files */
 		double scale;
 		uint64_t *value;
 	} rows[] = {
@@ -367,7 +383,10 @@ static int read_limits(struct reader *r, const struct cell__yaml *node)
 		{ "pids", 1, 0, &p->pids },             { "files", 1, 0, &p->files },
 		{ "cpus", 2, 100, &p->cpu_percent },    { "cpu_time", 2, 1000, &p->cpu_time_ms },
 		{ "wall_time", 2, 1000, &p->wall_ms },  { "workspace", 0, 0, &p->workspace_bytes },
-		{ "workspace_files", 1, 0, &p->workspace_files },
+		{ "workspace_files", 3, 0, &p->workspace_files },
+		{ "storage", 0, 0, &p->storage_bytes }, { "storage_artifacts", 3, 0, &p->storage_artifacts },
+		{ "storage_descriptions", 0, 0, &p->storage_index_bytes },
+		{ "storage_workflows", 3, 0, &p->storage_workflows },
 	};
 	if (node->kind != CELL_YAML_MAPPING)
 		return bad(r, node, "limits are names with values");
@@ -379,8 +398,8 @@ static int read_limits(struct reader *r, const struct cell__yaml *node)
 		if (k == sizeof rows / sizeof *rows)
 			return bad(r, key, "unknown limit '%.40s'", key->text);
 		int rc = rows[k].kind == 0   ? read_bytes(r, value, rows[k].value)
-			 : rows[k].kind == 1 ? read_count(r, value, rows[k].value)
-					     : read_real(r, value, rows[k].scale, rows[k].value);
+			 : rows[k].kind == 2 ? read_real(r, value, rows[k].scale, rows[k].value)
+					     : read_count(r, value, rows[k].kind == 3 ? LARGEST_FILES : LARGEST_COUNT, rows[k].value);
 		if (rc < 0)
 			return -1;
 		p->pids_asked |= strcmp(key->text, "pids") == 0;
@@ -592,4 +611,14 @@ int cell__policy_load(struct cell__policy *policy, const char *name, struct cell
 	if (n < 0)
 		return cell_fail(err, CELL_E_IO, errno, "policy %.120s", name);
 	return cell__policy_parse(policy, name, text.data ? text.data : "", text.size, err);
+}
+
+int cell__policy_load_storage(const char *name_or_path, struct cell__storage_limits *ret_limits, struct cell_error *err)
+{
+	struct cell__policy policy;
+	if (cell__policy_load(&policy, name_or_path ? name_or_path : CELL_POLICY_DEFAULT, err) < 0)
+		return -1;
+	*ret_limits = cell__policy_storage(&policy);
+	cell__policy_finish(&policy);
+	return 0;
 }

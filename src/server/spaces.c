@@ -252,7 +252,8 @@ static struct cell__principal principal_of(const struct cell__request *request)
 	const struct cell__executor *executor = session && session->executor ? cell__executor_find(session->executor) : NULL;
 	struct cell__principal principal;
 
-	cell__principal_init(&principal, CELL__PRINCIPAL_HTTP, !executor || cell__executor_is_trusted(executor), request->who.name);
+	cell__principal_init(&principal, CELL__PRINCIPAL_HTTP, !executor || cell__executor_is_trusted(executor),
+			     &request->server->storage, request->who.name);
 	principal.scopes = request->who.scopes;
 	return principal;
 }

@@ -248,6 +248,10 @@ static int explain_rest(const struct command *command, struct cell__buf *out)
 		  p->workspace == CELL_WORKSPACE_RW },
 		{ "host: at most %llu files in the workspace of a session, watched\n", p->workspace_files,
 		  p->workspace == CELL_WORKSPACE_RW },
+		{ "host: at most %llu bytes of artifacts in the storage of a session\n", p->storage_bytes, true },
+		{ "host: at most %llu artifacts in it\n", p->storage_artifacts, true },
+		{ "host: at most %llu bytes of their descriptions and metadata\n", p->storage_index_bytes, true },
+		{ "host: at most %llu workflows in it\n", p->storage_workflows, true },
 	};
 	int rc = cell__buf_add_str(out, "around it\n");
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)

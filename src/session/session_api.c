@@ -37,7 +37,8 @@ static struct cell_session *make_session(struct cell_engine *engine, const struc
 		return NULL;
 	}
 	session->executor = session->options.executor;
-	cell__principal_init(&session->principal, CELL__PRINCIPAL_CODE, cell__executor_is_trusted(session->executor), NULL);
+	cell__principal_init(&session->principal, CELL__PRINCIPAL_CODE, cell__executor_is_trusted(session->executor),
+			     &session->options.storage, NULL);
 	return session;
 }
 

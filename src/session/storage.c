@@ -38,6 +38,7 @@ struct handle {
 	char type[CELL__STORE_DATA_TYPE_BYTES + 1];
 	char *description;
 	json_t *metadata;
+	struct cell__taken taken; /* while it is written */
 	bool busy;    /* on the pool */
 	bool dropped; /* its session is gone, or has given it up */
 	struct op *first, *last; /* ops that wait */
@@ -61,7 +62,8 @@ struct op {
 	struct op *then;       /* the next on the same handle, done in the same piece of work */
 	struct handle *handle; /* the open artifact it works on, or made */
 	bool closes;           /* the handle is over afterwards */
-	bool trusted;          /* who asks */
+	bool trusted;          /* who asks, ... */
+	struct cell__storage_limits max; /* ... and what they may fill the storage up to, if not */
 	char session_id[33];   /* "": the host */
 	bool waits;            /* for a place on the pool */
 	struct op *next;       /* on the pool, or waiting for it */
@@ -126,10 +128,10 @@ static void finish_op(struct op *op, int rc)
 		op->error_type = ""; /* named on the loop's thread */
 }
 
-/* Something is going to be kept.  What is trusted may keep what it likes. */
-static int take_room(struct op *op, size_t artifacts, int64_t bytes, int64_t index_bytes)
+/* An artifact is going to take more than it has taken.  What is trusted may keep what it likes. */
+static int take_room(struct op *op, struct cell__taken more, struct cell__taken *taken)
 {
-	return op->trusted ? 0 : cell__usage_take(&op->storage->usage, op->storage->store, artifacts, bytes, index_bytes, &op->err);
+	return op->trusted ? 0 : cell__usage_take(&op->storage->usage, op->storage->store, &op->max, &more, taken, &op->err);
 }
 
 /* ---- workflows ---- */
@@ -181,10 +183,6 @@ static void workflow_create(struct op *op)
 	json_t *value = json_object_get(op->args, "source");
 	const char *source = json_string_value(value);
 	size_t size = json_string_length(value);
-	if (!op->trusted && cell__usage_check_workflows(op->storage->store, &op->err) < 0) {
-		finish_op(op, -1);
-		return;
-	}
 	if (cell__mark_is_on(value)) { /* whoever is trusted vouches for what they keep */
 		source += CELL__MARK_BYTES;
 		size -= CELL__MARK_BYTES;
@@ -197,8 +195,14 @@ static void workflow_create(struct op *op)
 		source = marked.data;
 		size = marked.size;
 	}
+	if (!op->trusted && cell__usage_begin_workflow(&op->storage->usage, op->storage->store, &op->max, &op->err) < 0) {
+		finish_op(op, -1);
+		return;
+	}
 	int rc = cell__workflow_create(op->storage->store, text_arg(op, "name", ""), source, size, text_arg(op, "description", NULL),
 				       json_is_true(json_object_get(op->args, "overwrite")), &op->result, &op->err);
+	if (!op->trusted)
+		cell__usage_workflow_made(&op->storage->usage);
 	finish_op(op, rc == 0 && is_confined(op) ? cell__mark_hide(op->result, &op->err) : rc);
 }
 
@@ -265,12 +269,18 @@ static void artifact_save(struct op *op)
 {
 	const char *type = text_arg(op, "type", "bytes"), *description = text_arg(op, "description", NULL);
 	json_t *given = json_object_get(op->args, "metadata"), *metadata = json_is_object(given) ? given : NULL;
+	const struct cell__taken more = { .artifacts = 1, .bytes = (int64_t)op->size, .index_bytes = index_bytes(description, metadata) };
+	struct cell__taken taken = { 0 };
 	int rc = check_type(type, &op->err);
 	if (rc == 0)
-		rc = take_room(op, 1, (int64_t)op->size, index_bytes(description, metadata));
+		rc = take_room(op, more, &taken);
 	if (rc == 0)
 		rc = cell__artifact_save(op->storage->store, text_arg(op, "name", ""), op->bytes, op->size, type, description, metadata,
 					 &op->result, &op->err);
+	if (rc == 0)
+		cell__usage_keep(&op->storage->usage, &taken);
+	else
+		cell__usage_drop(&op->storage->usage, &taken);
 	finish_op(op, rc);
 }
 
@@ -286,7 +296,8 @@ static void artifact_load(struct op *op)
 static void artifact_begin(struct op *op)
 {
 	struct handle *handle = op->handle;
-	if (take_room(op, 1, 0, index_bytes(handle->description, handle->metadata)) < 0) {
+	if (take_room(op, (struct cell__taken){ .artifacts = 1, .index_bytes = index_bytes(handle->description, handle->metadata) },
+		      &handle->taken) < 0) {
 		finish_op(op, -1);
 		return;
 	}
@@ -297,7 +308,7 @@ static void artifact_begin(struct op *op)
 
 static void artifact_chunk(struct op *op)
 {
-	int rc = take_room(op, 0, (int64_t)op->size, 0);
+	int rc = take_room(op, (struct cell__taken){ .bytes = (int64_t)op->size }, &op->handle->taken);
 	finish_op(op, rc < 0 ? rc : cell__artifact_write(op->handle->writer, op->bytes, op->size, &op->err));
 	if (!op->error_type)
 		op->result = json_null();
@@ -308,6 +319,8 @@ static void artifact_commit(struct op *op)
 	struct handle *handle = op->handle;
 	finish_op(op, cell__artifact_commit(cell__take_ptr(handle->writer), handle->type, handle->description, handle->metadata,
 					    &op->result, &op->err));
+	if (!op->error_type)
+		cell__usage_keep(&op->storage->usage, &handle->taken);
 }
 
 static void artifact_abort(struct op *op)
@@ -394,6 +407,7 @@ static void destroy_handle(struct cell__storage *storage, struct handle *handle)
 	/* Closing and unlinking a temporary file: short enough for the loop. */
 	cell__artifact_abort(handle->writer);
 	cell__artifact_reader_close(handle->reader);
+	cell__usage_drop(&storage->usage, &handle->taken);
 	free(handle->description);
 	json_decref(handle->metadata);
 	free(handle);
@@ -707,7 +721,7 @@ static struct op *make_op(struct cell__storage *storage, struct cell__call *call
 	}
 	*op = (struct op){
 		.storage = storage, .call = call, .by_code = call->principal->kind == CELL__PRINCIPAL_CODE, .fn = methods[which].fn, .handle = handle, .closes = methods[which].what == CLOSES,
-		.trusted = cell__principal_is_trusted(call->principal),
+		.trusted = cell__principal_is_trusted(call->principal), .max = call->principal->storage,
 		.wants_text = call->answer_text && methods[which].use == NONE,
 	};
 	strncpy(op->session_id, call->session_id, sizeof op->session_id - 1);

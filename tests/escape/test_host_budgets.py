@@ -331,6 +331,66 @@ for i in range(30):
     assert again["value"] == "small", again
 
 
+STORAGE = "limits: {storage: 1M, storage_artifacts: 10, storage_descriptions: 20K, storage_workflows: 3}\n"
+STORAGE_FLOODS = {
+    "bytes": ("storage", "artifacts.save('a%d' % i, b'x' * 200000)", 5),
+    "one large": ("storage", "artifacts.save('big', b'x' * 1100000); i = 99", 0),
+    "number": ("storage_artifacts", "artifacts.save('a%d' % i, b'x')", 10),
+    "descriptions": ("storage_descriptions", "artifacts.save('a%d' % i, b'x', description='d' * 9000)", 2),
+    "workflows": ("storage_workflows", "workflows.create('w%d' % i, 'def run():\\n    return 1\\n', 'd')", 3),
+    # Nothing of these is in the list of the storage, from which is measured.
+    "never committed": ("storage", """
+if i == 0: h = answer(call('artifacts.save_begin', {'name': 'open', 'type': 'bytes'}))['result']['handle']
+got = answer(call('artifacts.save_chunk', {'handle': h}, b'x' * 100000))
+if 'error' in got: raise Refused(got['error']['code'], got['error']['message'])""", 10),
+    "never committed, many": ("storage_artifacts", """
+got = answer(call('artifacts.save_begin', {'name': 'open%d' % i, 'type': 'bytes'}))
+if 'error' in got: raise Refused(got['error']['code'], got['error']['message'])""", 10),
+}
+
+
+@pytest.mark.parametrize("way", STORAGE_FLOODS)
+def test_a_storage_is_filled_as_far_as_the_policy_says(drive, tmp_path, base, way):
+    limit, code, fits = STORAGE_FLOODS[way]
+    policy = os.path.join(spaces.write_files(tmp_path / "policy", {"storage.yaml": STORAGE}), "storage.yaml")
+    driver = start(drive, tmp_path, base, "--sandbox-policy", policy)
+    result = driver.run("""
+class Refused(Exception):
+    def __init__(self, code, text): super().__init__(text); self.code = code
+refusal = None
+for i in range(40):
+    try:
+%s
+    except Exception as exc:
+        refusal = [i if i != 99 else 0, exc.code, str(exc)]
+        break
+refusal""" % "\n".join("        " + line for line in code.strip().splitlines()), deadline=120)
+    assert result["error"] is None, result
+    done, word, message = result["value"]
+    assert (done, word) == (fits, "limit"), result
+    assert "limits.%s in the sandbox policy" % limit in message, message
+    held = result["isolation"]["limits"]
+    assert held["storage_bytes"] == {"max": 1 << 20, "by": "host"} and held["storage_workflows"]["max"] == 3, held
+
+
+def test_room_in_a_storage_comes_back(drive, tmp_path, base):
+    """What was given up, deleted or replaced takes no room any more, and what is trusted is not limited."""
+    policy = os.path.join(spaces.write_files(tmp_path / "policy", {"storage.yaml": STORAGE}), "storage.yaml")
+    driver = start(drive, tmp_path, base, "--sandbox-policy", policy)
+    result = driver.run("""
+for i in range(30):
+    artifacts.save('same', b'x' * 500000)
+    h = answer(call('artifacts.save_begin', {'name': 'given up', 'type': 'bytes'}))['result']['handle']
+    answer(call('artifacts.save_chunk', {'handle': h}, b'x' * 400000))
+    answer(call('artifacts.save_abort', {'handle': h}))
+    artifacts.save('gone%d' % i, b'x' * 400000)
+    artifacts.delete('gone%d' % i)
+[a.name for a in artifacts.list()]""", deadline=120)
+    assert result["value"] == ["same"], result
+    free = drive("--base", base, executor="subprocess", cwd=str(tmp_path / "workspace"), python="/usr/bin/python3", events=False)
+    assert free.run("artifacts.save('much', b'x' * 3000000).name")["value"] == "much"
+
+
 def test_open_artifacts_are_counted_for_a_session(drive, tmp_path, base):
     """Handles that are never closed: other sessions of the storage must still get some."""
     driver = start(drive, tmp_path, base)

@@ -51,6 +51,13 @@ static void policies(void **state)
 	cell__policy_finish(&p);
 	assert_string_equal(copy.hosts.items[1], "*.c:*");
 	cell__policy_finish(&copy);
+	assert_int_equal(parse("limits: {storage: 5M, storage_artifacts: 7, storage_workflows: none, workspace_files: 2000000}\n", &p, &err), 0);
+	struct cell__storage_limits storage = cell__policy_storage(&p);
+	assert_int_equal(storage.bytes, 5ull << 20);
+	assert_int_equal(storage.artifacts, 7);
+	assert_true(storage.workflows == UINT64_MAX);
+	assert_int_equal(storage.index_bytes, 8ull << 20); /* the preset's */
+	cell__policy_finish(&p);
 	assert_int_equal(parse("limits: {memory: 99999999999G}\n", &p, &err), -1);
 	assert_int_equal(err.code, CELL_E_INVALID);
 	assert_non_null(strstr(err.msg, "line 1"));
@@ -94,6 +101,11 @@ static void bad_policies(void **state)
 		{ "limits: {wall_time: 1e99}\n", 1, "number" },
 		{ "limits: {tmp: none}\n", 1, "tmp" },
 		{ "limits: {files: 3}\n", 1, "32" },
+		{ "limits:\n  storage: much\n", 2, "bytes" },
+		{ "limits:\n  storage: 1G\n  storage_artifacts: 1G\n", 3, "number" },
+		{ "limits:\n  storage_workflows: 0\n", 2, "number" },
+		{ "limits:\n  storage_descriptions: -1\n", 2, "bytes" },
+		{ "limits: {storage_files: 1}\n", 1, "unknown limit 'storage_files'" },
 		{ "env: [A=B]\n", 1, "env" },
 		{ "env: {'A=B': c}\n", 1, "env" },
 		{ "env: {A: \"x\\0y\"}\n", 1, "NUL" },
