@@ -182,7 +182,7 @@ static int add_limits(const struct cell__policy *policy, const struct cell__mach
 	add_limit(out, &first, "tmp_bytes", machine->level == CELL_LEVEL_FULL ? policy->tmp_bytes : 0, "tmpfs", &rc);
 	add_limit(out, &first, "output_bytes", policy->output_bytes, "host", &rc);
 	add_limit(out, &first, "wall_ms", policy->wall_ms, "host", &rc);
-	if (policy->workspace == CELL_WORKSPACE_RW) {
+	if (policy->workspace == CELL_WORKSPACE_RW || policy->write.count > 0) {
 		add_limit(out, &first, "workspace_bytes", policy->workspace_bytes, "watched", &rc);
 		add_limit(out, &first, "workspace_files", policy->workspace_files, "watched", &rc);
 	}

@@ -33,7 +33,7 @@ struct cell__policy {
 	struct cell__policy_list env;   /* "K=V" */
 	/* 0: none */
 	uint64_t memory_bytes, pids, files, file_size_bytes, tmp_bytes, output_bytes;
-	uint64_t workspace_bytes, workspace_files; /* what a writable workspace holds; watched (session/quota.h) */
+	uint64_t workspace_bytes, workspace_files; /* what a writable workspace and `write` hold; watched (session/quota.h) */
 	uint64_t storage_bytes, storage_artifacts, storage_index_bytes, storage_workflows; /* what code may keep (session/usage.h) */
 	uint64_t cpu_percent, cpu_time_ms, wall_ms;
 	bool pids_asked; /* somebody said `pids`: it is kept or refused.  A preset's is kept where that can be */

@@ -68,9 +68,9 @@ void cell__outcome_describe_excess(const struct cell__excess *excess, char *out,
 {
 	bool files = strcmp(excess->limit, "workspace_files") == 0;
 	if (excess->reason)
-		snprintf(out, size, "the workspace cannot be measured against its limit: %s", excess->reason);
+		snprintf(out, size, "what the code may write to cannot be measured against the limit on the workspace: %s", excess->reason);
 	else
-		snprintf(out, size, "the workspace holds more than its limit: %llu of %llu %s", (unsigned long long)excess->used,
+		snprintf(out, size, "the workspace and other writable folders hold more than their limit: %llu of %llu %s", (unsigned long long)excess->used,
 			 (unsigned long long)excess->max, files ? "files" : "bytes");
 }
 

@@ -7,6 +7,7 @@
 #include <linux/openat2.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 
 #include "core/hole.h"
@@ -16,9 +17,15 @@
 #define SHARE 20u          /* a measurement takes at most one part in so many of the time, ... */
 #define IDLE_SHARE 100u    /* ... or so many between cells */
 
+struct folder {
+	char *path;
+	int fd; /* -1: it is not there yet, or not a folder */
+};
+
 struct cell__quota {
 	struct cell__quota_config config;
-	int fd;
+	struct folder *folders; /* the pool's, while it measures */
+	size_t n_folders;
 	uv_timer_t timer;
 	uv_work_t work;
 	bool measuring, closing, closed;
@@ -35,11 +42,21 @@ struct cell__quota {
 
 /* ---- measuring; on the pool ---- */
 
+/* What is mounted below is writable for the code, too, unless it is mounted read-only: then ENOENT. */
 static DIR *open_folder(int fd, const char *name)
 {
 	struct open_how how = { .flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK,
 				.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV };
 	CELL_AUTO_FD int found = (int)syscall(SYS_openat2, fd, name, &how, sizeof how);
+	if (found < 0 && errno == EXDEV) {
+		struct statvfs fs;
+		how.resolve &= ~(uint64_t)RESOLVE_NO_XDEV;
+		found = (int)syscall(SYS_openat2, fd, name, &how, sizeof how);
+		if (found >= 0 && fstatvfs(found, &fs) == 0 && (fs.f_flag & ST_RDONLY)) {
+			errno = ENOENT;
+			return NULL;
+		}
+	}
 	DIR *dir = found >= 0 ? fdopendir(found) : NULL;
 	if (dir)
 		(void)cell__take_fd(&found);
@@ -68,12 +85,12 @@ static DIR *count_entry(struct tally *tally, DIR *dir, const struct dirent *entr
 	if (!S_ISDIR(st.st_mode))
 		return NULL;
 	if (is_deep) {
-		tally->reason = "its folders are nested too deeply";
+		tally->reason = "folders are nested too deeply";
 		return NULL;
 	}
 	DIR *inner = open_folder(dirfd(dir), entry->d_name);
-	if (!inner && errno != ENOENT && errno != ENOTDIR && errno != EXDEV && errno != ELOOP)
-		tally->reason = "a folder in it cannot be read";
+	if (!inner && errno != ENOENT && errno != ENOTDIR && errno != ELOOP)
+		tally->reason = "a folder cannot be read";
 	return inner;
 }
 
@@ -83,7 +100,7 @@ static void walk(int folder_fd, struct tally *tally)
 	size_t depth = 0;
 	levels[0] = open_folder(folder_fd, ".");
 	if (!levels[0]) {
-		tally->reason = "it cannot be read";
+		tally->reason = "a folder cannot be read";
 		return;
 	}
 	depth = 1;
@@ -103,24 +120,44 @@ static void walk(int folder_fd, struct tally *tally)
 	}
 }
 
-bool cell__quota_measure(int folder_fd, uint64_t max_bytes, uint64_t max_files, struct cell__excess *ret_excess)
+/* Not a folder: nothing is held, or what the host deletes would stay on the disk. */
+static void count_file(const struct folder *file, struct tally *tally)
 {
-	struct tally tally = { .max_bytes = max_bytes, .max_files = max_files };
-	walk(folder_fd, &tally);
-	bool many = max_files && tally.files > max_files;
-	*ret_excess = (struct cell__excess){
-		.limit = many ? "workspace_files" : "workspace", .max = many ? max_files : max_bytes,
-		.used = many ? tally.files : tally.bytes, .reason = tally.reason,
-	};
-	return is_over(&tally);
+	struct stat st;
+	if (stat(file->path, &st) == 0) {
+		tally->files++;
+		tally->bytes += (uint64_t)st.st_blocks * 512;
+	} else if (errno != ENOENT && errno != ENOTDIR) { /* what is not there, the sandbox does not show either */
+		tally->reason = "a file cannot be read";
+	}
+}
+
+static void measure_folder(struct folder *folder, struct tally *tally)
+{
+	struct stat st;
+	if (folder->fd >= 0 && fstat(folder->fd, &st) == 0 && st.st_nlink == 0)
+		cell__close_fd(&folder->fd); /* the host has deleted it, and perhaps made another */
+	if (folder->fd < 0)
+		folder->fd = open(folder->path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (folder->fd >= 0)
+		walk(folder->fd, tally);
+	else
+		count_file(folder, tally);
 }
 
 static void do_measure(uv_work_t *work)
 {
 	struct cell__quota *quota = work->data;
 	int64_t began_us = cell__now_us();
-	quota->found_over = cell__quota_measure(quota->fd, quota->config.max_bytes, quota->config.max_files, &quota->found) &&
-			    !is_hole("workspace");
+	struct tally tally = { .max_bytes = quota->config.max_bytes, .max_files = quota->config.max_files };
+	for (size_t i = 0; i < (is_hole("workspace-write") ? 1 : quota->n_folders) && !is_over(&tally); i++)
+		measure_folder(&quota->folders[i], &tally);
+	bool many = tally.max_files && tally.files > tally.max_files;
+	quota->found = (struct cell__excess){
+		.limit = many ? "workspace_files" : "workspace", .max = many ? tally.max_files : tally.max_bytes,
+		.used = many ? tally.files : tally.bytes, .reason = tally.reason,
+	};
+	quota->found_over = is_over(&tally) && !is_hole("workspace");
 	quota->took_ms = (uint64_t)(cell__now_us() - began_us) / 1000;
 }
 
@@ -132,8 +169,11 @@ static void free_quota(struct cell__quota *quota)
 {
 	if (!quota->closed || quota->measuring)
 		return;
-	cell__close_fd(&quota->fd);
-	free((char *)quota->config.folder);
+	for (size_t i = 0; i < quota->n_folders; i++) {
+		cell__close_fd(&quota->folders[i].fd);
+		free(quota->folders[i].path);
+	}
+	free(quota->folders);
 	free(quota);
 }
 
@@ -214,24 +254,39 @@ const struct cell__excess *cell__quota_excess(const struct cell__quota *quota)
 
 /* ---- life ---- */
 
+static int add_folder(struct cell__quota *quota, const char *path, struct cell_error *err)
+{
+	struct folder folder = { .path = cell__strdup(path), .fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC) };
+	if (folder.fd < 0 && errno != ENOENT && errno != ENOTDIR) {
+		int error = errno;
+		free(folder.path);
+		return cell_fail(err, CELL_E_IO, error, "open %.180s, to watch its limit", path);
+	}
+	if (!folder.path) {
+		cell__close_fd(&folder.fd);
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	}
+	quota->folders[quota->n_folders++] = folder;
+	return 0;
+}
+
 int cell__quota_create(const struct cell__quota_config *config, struct cell__quota **ret_quota, struct cell_error *err)
 {
 	struct cell__quota *quota = cell__alloc(1, sizeof *quota);
-	char *folder = cell__strdup(config->folder);
-	if (!quota || !folder) {
+	if (quota)
+		quota->folders = cell__alloc(config->n_folders, sizeof *quota->folders);
+	if (!quota || !quota->folders) {
 		free(quota);
-		free(folder);
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	}
 	quota->config = *config;
-	quota->config.folder = folder;
-	quota->fd = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
-	if (quota->fd < 0) {
-		int error = errno;
-		free(folder);
-		free(quota);
-		return cell_fail(err, CELL_E_IO, error, "open the workspace %.180s, to watch its limit", config->folder);
-	}
+	quota->config.folders = NULL;
+	for (size_t i = 0; i < config->n_folders; i++)
+		if (add_folder(quota, config->folders[i], err) < 0) {
+			quota->closed = true;
+			free_quota(quota);
+			return -1;
+		}
 	uv_timer_init(&config->loop->uv, &quota->timer);
 	quota->timer.data = quota;
 	*ret_quota = quota;

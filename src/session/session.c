@@ -113,7 +113,7 @@ static void start_run(struct cell_session *session)
 	}
 }
 
-/* ---- its workspace ---- */
+/* ---- what it writes to ---- */
 
 static void handle_over_quota(void *owner)
 {
@@ -137,14 +137,21 @@ static void handle_quota_measured(void *owner)
 	cell__session_advance(owner);
 }
 
-static int watch_workspace(struct cell_session *session, struct cell_error *err)
+static int watch_folders(struct cell_session *session, struct cell_error *err)
 {
 	const struct cell__policy *policy = &session->options.confine;
-	if (!session->options.confined || policy->workspace != CELL_WORKSPACE_RW ||
-	    (!policy->workspace_bytes && !policy->workspace_files))
+	const char *folders[1 + CELL_POLICY_LIMIT_PATHS];
+	size_t n = 0;
+	if (!session->options.confined || (!policy->workspace_bytes && !policy->workspace_files))
+		return 0;
+	if (policy->workspace == CELL_WORKSPACE_RW)
+		folders[n++] = session->options.cwd;
+	for (size_t i = 0; i < policy->write.count; i++)
+		folders[n++] = policy->write.items[i];
+	if (n == 0)
 		return 0;
 	struct cell__quota_config config = {
-		.loop = &session->engine->loop, .folder = session->options.cwd, .max_bytes = policy->workspace_bytes,
+		.loop = &session->engine->loop, .folders = folders, .n_folders = n, .max_bytes = policy->workspace_bytes,
 		.max_files = policy->workspace_files, .over = handle_over_quota, .measured = handle_quota_measured, .owner = session,
 	};
 	return cell__quota_create(&config, &session->quota, err);
@@ -306,7 +313,7 @@ void cell__session_do_open(struct cell__task *task)
 	waiting->next = session->resets;
 	session->resets = waiting; /* opening is a reset from nothing */
 	struct cell_error err;
-	if (watch_workspace(session, &err) < 0)
+	if (watch_folders(session, &err) < 0)
 		end_resets(session, &err);
 	cell__session_advance(session);
 }

@@ -61,6 +61,7 @@ TESTS = {
     "json-tree": ("escape/test_host_budgets.py", "huge_tree_is_refused"),
     "storage": ("escape/test_host_budgets.py", "metadata_does_not or filled_as_far"),
     "workspace": ("escape/test_host_budgets.py", "over_its_limit and (many or links)"),
+    "workspace-write": ("escape/test_host_budgets.py", "folders_of_a_policy"),
     "door-clients": ("escape/test_host_door.py", "under_deny or past_the_gate"),
     "door-kinds": ("escape/test_host_door.py", "removals_pass"),
     "workflow-mark": ("escape/test_host_door.py", "not_run_unconfined"),

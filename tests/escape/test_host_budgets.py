@@ -5,6 +5,7 @@ done meanwhile. No test looks at a clock.
 """
 import json
 import os
+import subprocess
 import threading
 
 import pytest
@@ -267,6 +268,52 @@ def test_a_workspace_over_its_limit_ends_the_cell(drive, tmp_path, small, way):
     for entry in os.scandir(tmp_path / "workspace"):
         support.shutil.rmtree(entry.path) if entry.is_dir(follow_symlinks=False) else os.unlink(entry.path)
     check_alive(driver)
+
+
+WRITES = {
+    "one folder": ("rw", "open('%(out)s/x', 'wb').write(bytes(40 << 20))"),
+    "read-only workspace": ("ro", "open('%(out)s/x', 'wb').write(bytes(40 << 20))"),
+    "no workspace": ("none", "open('%(out)s/x', 'wb').write(bytes(40 << 20))"),
+    "together": ("rw", "open('%(out)s/x', 'wb').write(bytes(20 << 20)); open('y', 'wb').write(bytes(20 << 20))"),
+    "two folders": ("ro", "[open(p, 'wb').write(bytes(20 << 20)) for p in ('%(out)s/x', '%(more)s/y')]"),
+    "a file": ("ro", "open('%(file)s', 'wb').write(bytes(40 << 20))"),
+    "many files": ("ro", "for i in range(300): open('%(out)s/%%d' %% i, 'wb').close()"),
+}
+
+
+@pytest.mark.parametrize("way", WRITES)
+def test_writable_folders_of_a_policy_count_with_the_workspace(drive, tmp_path, way):
+    """`write:` of a policy is a disk to fill as much as the workspace is."""
+    mode, code = WRITES[way]
+    places = {"out": tmp_path / "out", "more": tmp_path / "more", "file": tmp_path / "file"}
+    for place in places.values():
+        place.touch() if place.name == "file" else place.mkdir()
+    policy = spaces.write_files(tmp_path / "policy", {"small.yaml": "preset: untrusted\nworkspace: %s\nfilesystem: {write: [%s]}\n"
+                                "limits: {workspace: 32M, workspace_files: 200}\n" % (mode, ", ".join(map(str, places.values())))})
+    driver = start(drive, tmp_path, None, "--sandbox-policy", os.path.join(policy, "small.yaml"))
+    limit = "workspace_files" if way == "many files" else "workspace"
+    fill(driver, "import time\n%s\ntime.sleep(600)" % (code % places), limit)
+    refused = fill(driver, "open('%(out)s/more', 'wb').write(b'x')" % places, limit)
+    assert refused["state"] == "kept" and not (tmp_path / "out" / "more").exists()
+    assert "limits.%s in the sandbox policy" % limit in refused["error"]["message"], refused
+    for place in places.values():
+        place.unlink() if place.name == "file" else support.shutil.rmtree(place)
+    check_alive(driver)
+
+
+def test_what_is_mounted_in_a_workspace_counts(drive, tmp_path, small):
+    """The code sees what the host has mounted there, and can fill it."""
+    inner = tmp_path / "workspace" / "inner"
+    inner.mkdir(parents=True)
+    if subprocess.run(["mount", "-t", "tmpfs", "none", str(inner)], capture_output=True).returncode:
+        pytest.skip("this machine's tests may not mount")
+    try:
+        driver = start(drive, tmp_path, None, "--sandbox-policy", small)
+        fill(driver, "import time\nopen('inner/x', 'wb').write(bytes(40 << 20))\ntime.sleep(600)", "workspace")
+        subprocess.run(["mount", "-o", "remount,ro", str(inner)], check=True)
+        check_alive(driver)
+    finally:
+        subprocess.run(["umount", "-l", str(inner)], check=True)
 
 
 def test_a_folder_that_cannot_be_read_counts_as_over(drive, tmp_path, small):
