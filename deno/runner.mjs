@@ -97,9 +97,12 @@ worker.onerror = (event) => {
 };
 
 let roomWanted;
+const loaded = Promise.withResolvers();
 worker.onmessage = ({ data }) => {
 	if (data.room) {
 		roomWanted?.();
+	} else if (data.loaded) {
+		loaded.resolve();
 	} else if (data.net) {
 		net?.handle(data.net);
 	} else if (data.exit !== undefined) {
@@ -118,6 +121,7 @@ async function begin() {
 	const { info } = JSON.parse(lock);
 	const key = await keyOf(kernel, [Deno.version.v8, info.version, info.abi_version, String(wasm.length), preload]);
 	const snapshot = whole && same(whole.key, key) ? whole.body : undefined;
+	await loaded.promise; // its imports are read with our permission, and on a busy machine later than all that is read here
 	Deno.permissions.revokeSync({ name: "read" });
 	const head = snapshot || !snapshotPath ? undefined : join([new TextEncoder().encode(MAGIC), key]);
 	worker.postMessage({ wasm, stdlib, info, kernel, snapshot, head, preload, control, ring, interrupt, netData: net?.data }, [

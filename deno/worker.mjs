@@ -14,6 +14,7 @@ const OUTPUT_HELD = 8192; // a line that has not ended waits up to this size
 let message = new Promise((resolve) => {
 	globalThis.onmessage = ({ data }) => resolve(data);
 });
+post({ loaded: true });
 let { wasm, stdlib, info, kernel, snapshot, head, preload, control, ring, interrupt, netData } = await message;
 globalThis.onmessage = null;
 const restored = snapshot !== undefined;

@@ -2,7 +2,10 @@
 import glob
 import hashlib
 import os
+import select
+import shutil
 import signal
+import subprocess
 
 import pytest
 
@@ -162,3 +165,34 @@ def test_snapshots_are_made_checked_and_made_anew():
         support.wait_until(lambda: os.path.getsize(path) > len(body) + HEAD and is_whole(path), "and again")
     finally:
         os.unlink(path)
+
+
+def test_a_worker_that_is_loaded_late_still_starts(session, tmp_path):
+    """Its imports are read with the permission of the main isolate, which gives it up: not before the worker has them all."""
+    with open("/proc/%d/cmdline" % session.kernel_pid(), encoding="utf-8") as file:
+        command = file.read().split("\0")[:-1]
+    runner = os.path.dirname(next(arg for arg in command if arg.endswith("/runner.mjs")))
+    slow = tmp_path / "deno"
+    shutil.copytree(runner, slow, ignore=shutil.ignore_patterns("node_modules"))
+    worker = (slow / "worker.mjs").read_bytes()
+    os.unlink(slow / "worker.mjs")
+    os.mkfifo(slow / "worker.mjs")  # it is loaded when we say so
+    command = [arg.replace(runner, str(slow)) for arg in command]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            read = []
+
+            def has_read_all():
+                with open("/proc/%d/io" % process.pid, encoding="utf-8") as file:
+                    read.append(int(file.readline().split()[1]))
+                return len(read) > 20 and read[-1] == read[-20] > 10 << 20
+
+            support.wait_until(has_read_all, "the main isolate to have read its files")
+            with open(slow / "worker.mjs", "wb") as file:
+                file.write(worker)
+            os.unlink(slow / "worker.mjs")
+            (slow / "worker.mjs").write_bytes(worker)  # should it be read again
+            assert select.select([process.stdout], [], [], support.DEADLINE)[0], os.listdir("/proc/%d/task" % process.pid)
+            assert process.stdout.read(1) == b"\x57", process.stderr.read()
+        finally:
+            process.kill()
