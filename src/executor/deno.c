@@ -39,16 +39,9 @@
 #define PLAIN_START_TIMES 4                 /* that much longer may a start take that has no snapshot */
 #define HOSTS_BYTES 65536u
 #define SNAPSHOT_HEAD_BYTES 72u
-#define DENO_PROGRAM "/node_modules/@deno/linux-x64-glibc/deno"
 /* Exit statuses of runner.mjs. */
 #define RUNNER_FAILED 70
 #define RUNNER_PRELOAD 71
-
-struct cell__deno {
-	struct cell__spawn_hub *hub;
-	char *runner_dir, *kernel_dir, *folder;
-	int64_t start_timeout_ms;
-};
 
 enum state { ASKING, STARTING, OPENING, LIVE, ENDING };
 
@@ -489,7 +482,7 @@ static int start_process(struct kernel *kernel, struct cell_error *err)
 	struct cell__deno *deno = kernel->deno;
 	CELL_AUTO_BUF struct cell__buf program = CELL_BUF_INIT, pyodide = CELL_BUF_INIT, read = CELL_BUF_INIT,
 				       map = CELL_BUF_INIT, v8 = CELL_BUF_INIT, runner = CELL_BUF_INIT, shell = CELL_BUF_INIT;
-	int rc = cell__buf_printf(&program, "%s" DENO_PROGRAM, deno->folder);
+	int rc = cell__buf_printf(&program, "%s" CELL_DENO_PROGRAM, deno->folder);
 	rc |= cell__buf_printf(&pyodide, "%s/node_modules/pyodide", deno->folder);
 	rc |= cell__buf_add_str(&read, "--allow-read=");
 	for (size_t i = 0; i < sizeof pyodide_files / sizeof *pyodide_files; i++)
@@ -584,76 +577,12 @@ static int ask_hosts(struct kernel *kernel, const char *python, struct cell_erro
 
 /* ---- the executor ---- */
 
-static bool is_there(const char *folder, const char *name, int mode)
-{
-	char path[PATH_MAX];
-	int n = snprintf(path, sizeof path, "%s%s", folder, name);
-	return n > 0 && (size_t)n < sizeof path && access(path, mode) == 0;
-}
-
-/* 'text', for a shell. */
-static void add_quoted(struct cell__buf *out, const char *text, int *rc)
-{
-	*rc |= cell__buf_add_str(out, "'");
-	for (; *text; text++)
-		*rc |= *text == '\'' ? cell__buf_add_str(out, "'\\''") : cell__buf_add(out, text, 1);
-	*rc |= cell__buf_add_str(out, "'");
-}
-
-static void say_fix(const struct cell__deno *deno, struct cell_executor_info *info)
-{
-	CELL_AUTO_BUF struct cell__buf command = CELL_BUF_INIT, script = CELL_BUF_INIT;
-	int rc = cell__buf_printf(&script, "%s/install.sh", deno->runner_dir);
-	rc |= cell__buf_add_str(&command, "sh ");
-	if (rc == 0)
-		add_quoted(&command, script.data, &rc);
-	rc |= cell__buf_add_str(&command, " ");
-	add_quoted(&command, deno->folder, &rc);
-	if (rc == 0 && command.size < sizeof info->fix)
-		memcpy(info->fix, command.data, command.size + 1);
-}
-
-static void deno_probe(struct cell__executor_host *host, struct cell_executor_info *info)
-{
-	const struct cell__deno *deno = host->deno;
-	cell__subprocess_probe(host, info); /* the spawner */
-	if (!info->available)
-		return;
-#ifndef __x86_64__
-	info->available = 0;
-	snprintf(info->reason, sizeof info->reason, "Deno is pinned for x86-64 only");
-	snprintf(info->advice, sizeof info->advice, "use another executor");
-	return;
-#endif
-	if (is_there(deno->folder, DENO_PROGRAM, X_OK) && is_there(deno->folder, "/node_modules/pyodide/pyodide.asm.wasm", R_OK))
-		return;
-	info->available = 0;
-	snprintf(info->reason, sizeof info->reason, "Deno " CELL_DENO_VERSION " and Pyodide " CELL_PYODIDE_VERSION
-		 " are not in %.120s", deno->folder);
-	snprintf(info->advice, sizeof info->advice, "run `workcell doctor --fix deno` (it needs npm)");
-	say_fix(deno, info);
-}
-
-/* Where the snapshot of these parts and preloads is: one name for each, so that they do not take turns at one file. */
-static char *snapshot_path(const struct cell__deno *deno, const char *preload)
-{
-	uint64_t hash = 14695981039346656037u; /* FNV-1a */
-	const char *parts[] = { deno->runner_dir, "\n", deno->kernel_dir, "\n", preload };
-	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-		for (const char *c = parts[i]; *c; c++)
-			hash = (hash ^ (unsigned char)*c) * 1099511628211u;
-	struct cell__buf path = CELL_BUF_INIT;
-	if (cell__buf_printf(&path, "%s/%016llx.snapshot", deno->folder, (unsigned long long)hash) < 0)
-		return NULL;
-	return cell__buf_take(&path);
-}
-
 static int deno_open(struct cell__executor_host *host, const struct cell__kernel_spec *spec,
 		     const struct cell__kernel_events *events, void *owner, struct cell__kernel **ret_kernel,
 		     struct cell_error *err)
 {
 	struct cell_executor_info info = { 0 };
-	deno_probe(host, &info);
+	cell__deno_probe(host, &info);
 	if (!info.available)
 		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "%.150s; %.80s", info.reason, info.advice);
 	struct kernel *kernel = cell__alloc(1, sizeof *kernel);
@@ -671,7 +600,7 @@ static int deno_open(struct cell__executor_host *host, const struct cell__kernel
 	kernel->init = cell__subprocess_init_json(&own);
 	kernel->preload = cell__strdup(spec->preload);
 	kernel->network = cell__strdup(spec->network ? spec->network : "none");
-	kernel->snapshot = snapshot_path(host->deno, spec->preload);
+	kernel->snapshot = cell__deno_snapshot_path(host->deno, spec->preload);
 	uv_timer_init(&host->loop->uv, &kernel->timer);
 	kernel->timer.data = kernel;
 	int rc = 0;
@@ -817,7 +746,7 @@ const struct cell__executor cell__deno_executor = {
 	.takes = CELL_TAKES_NETWORK | CELL_TAKES_OFFLINE,
 	.untrusted = true,
 	.wants_wheels = true,
-	.probe = deno_probe,
+	.probe = cell__deno_probe,
 	.check = deno_check,
 	.open = deno_open,
 	.look = deno_look,
@@ -831,52 +760,3 @@ const struct cell__executor cell__deno_executor = {
 	.receipt = RECEIPT("none"),
 	.receipt_of = deno_receipt_of,
 };
-
-/* ---- life of the whole ---- */
-
-/* Without links: Deno looks at what a path comes to. */
-static char *real_folder(const char *folder, const char *name)
-{
-	char path[PATH_MAX], real[PATH_MAX];
-	int n = snprintf(path, sizeof path, "%s%s", folder, name);
-	if (n < 0 || (size_t)n >= sizeof path)
-		return NULL;
-	return cell__strdup(realpath(path, real) ? real : path);
-}
-
-int cell__deno_create(const struct cell__deno_config *config, struct cell__deno **ret_deno, struct cell_error *err)
-{
-	struct cell__deno *deno = cell__alloc(1, sizeof *deno);
-	if (!deno)
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	char folder[PATH_MAX];
-	static const char name[] = "deno-" CELL_DENO_VERSION "-" CELL_PYODIDE_VERSION;
-	int n = config->cache_dir ? snprintf(folder, sizeof folder, "%s/%s", config->cache_dir, name)
-				  : snprintf(folder, sizeof folder, "%s/.cache/workcell/%s", cell__home_dir(), name);
-	deno->hub = config->hub;
-	deno->start_timeout_ms = config->start_timeout_ms;
-	deno->runner_dir = real_folder(config->lib_dir, "/deno");
-	deno->kernel_dir = real_folder(config->lib_dir, "/kernel/workcell_kernel");
-	deno->folder = n > 0 && (size_t)n < sizeof folder ? real_folder(folder, "") : NULL;
-	if (!deno->runner_dir || !deno->kernel_dir || !deno->folder) {
-		cell__deno_destroy(deno);
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	}
-	*ret_deno = deno;
-	return 0;
-}
-
-void cell__deno_destroy(struct cell__deno *deno)
-{
-	if (!deno)
-		return;
-	free(deno->runner_dir);
-	free(deno->kernel_dir);
-	free(deno->folder);
-	free(deno);
-}
-
-const char *cell__deno_folder(const struct cell__deno *deno)
-{
-	return deno->folder;
-}
