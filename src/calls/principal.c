@@ -6,9 +6,9 @@
 const struct cell__principal cell__principal_host = { .kind = CELL__PRINCIPAL_HOST, .trusted = true };
 
 void cell__principal_init(struct cell__principal *principal, enum cell__principal_kind kind, bool trusted,
-			  const struct cell__storage_limits *storage, const char *name)
+			  const struct cell__host_limits *limits, const char *name)
 {
-	*principal = (struct cell__principal){ .kind = kind, .trusted = trusted, .storage = *storage };
+	*principal = (struct cell__principal){ .kind = kind, .trusted = trusted, .limits = *limits };
 	snprintf(principal->name, sizeof principal->name, "%s", name ? name : "");
 }
 

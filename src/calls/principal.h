@@ -23,27 +23,29 @@ enum cell__principal_kind {
 	CELL__PRINCIPAL_MCP,      /* a client of the MCP server: an agent */
 };
 
-/* How much a storage may hold before an untrusted principal may keep no more in it; 0: nothing, UINT64_MAX: no limit. */
-struct cell__storage_limits {
+/* What an untrusted principal may make the host keep; 0: nothing, UINT64_MAX: no limit. */
+struct cell__host_limits {
+	/* how much a storage may hold before it may keep no more in it */
 	uint64_t bytes, artifacts; /* artifacts, and what is in them */
 	uint64_t index_bytes;      /* their descriptions and metadata */
 	uint64_t workflows;
+	uint64_t audit_bytes;      /* of records in the audit log, a second (session/pace.h) */
 };
 
 struct cell__principal {
 	enum cell__principal_kind kind;
 	bool trusted;    /* its executor does not confine, or it is the host itself */
 	unsigned scopes; /* HTTP: of its token (server.h) */
-	struct cell__storage_limits storage; /* of one that is not trusted */
+	struct cell__host_limits limits; /* of one that is not trusted */
 	char name[72];   /* for the audit log: the token's, the client's; "": it has none */
 };
 
 /* The host program itself. */
 extern const struct cell__principal cell__principal_host;
 
-/* storage is copied; name may be NULL. */
+/* limits are copied; name may be NULL. */
 void cell__principal_init(struct cell__principal *principal, enum cell__principal_kind kind, bool trusted,
-			  const struct cell__storage_limits *storage, const char *name);
+			  const struct cell__host_limits *limits, const char *name);
 /* NULL is not trusted. */
 bool cell__principal_is_trusted(const struct cell__principal *principal);
 /* "host", "code", "http", "mcp". */

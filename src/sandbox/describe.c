@@ -190,6 +190,7 @@ static int add_limits(const struct cell__policy *policy, const struct cell__mach
 	add_limit(out, &first, "storage_artifacts", policy->storage_artifacts, "host", &rc);
 	add_limit(out, &first, "storage_descriptions_bytes", policy->storage_index_bytes, "host", &rc);
 	add_limit(out, &first, "storage_workflows", policy->storage_workflows, "host", &rc);
+	add_limit(out, &first, "audit_bytes_per_s", policy->audit_bytes, "host", &rc);
 	return rc;
 }
 

@@ -16,9 +16,12 @@
 #include <string.h>
 #include <strings.h>
 
+#include "core/hole.h"
+
 #define REQUEST_BYTES 16384u
 #define PIPE_BYTES 32768u
 #define HANDSHAKE_MS 30000
+#define SECOND_US 1000000
 
 struct half {
 	struct conn *conn;
@@ -55,12 +58,15 @@ struct conn {
 struct cell__egress {
 	struct cell__loop *loop;
 	uv_tcp_t server;
+	uv_timer_t pace;    /* the next connection is taken when it fires */
+	int64_t credit_us, credit_at_us; /* SECOND_US / CELL_EGRESS_RATE buys a connection */
 	char **hosts; /* NULL-terminated */
 	int (*tell)(void *arg, const struct cell__egress_event *event, struct cell_error *err);
 	void *arg;
 	struct conn *conns;
 	size_t count;
-	bool closing, server_closed;
+	bool closing;
+	int handles; /* of its own */
 };
 
 /* ---- pure ---- */
@@ -227,7 +233,7 @@ int cell__egress_parse_socks(const uint8_t *b, size_t size, struct cell__egress_
 
 static void maybe_free(struct cell__egress *egress)
 {
-	if (!egress->closing || !egress->server_closed || egress->conns)
+	if (!egress->closing || egress->handles > 0 || egress->conns)
 		return;
 	for (char **host = egress->hosts; host && *host; host++)
 		free(*host);
@@ -564,9 +570,38 @@ static void handle_slow(uv_timer_t *timer)
 	close_conn(conn);
 }
 
+static void handle_connection(uv_stream_t *server, int status);
+
+static void handle_pace(uv_timer_t *timer)
+{
+	struct cell__egress *egress = timer->data;
+	handle_connection((uv_stream_t *)&egress->server, 0);
+}
+
+/*
+ * Every connection leaves lines in the logs.  One that comes too soon is not taken yet: libuv takes no other before it, and the
+ * system makes the code wait.
+ */
+static bool is_too_soon(struct cell__egress *egress)
+{
+	const int64_t price = SECOND_US / CELL_EGRESS_RATE, now_us = cell__now_us();
+	egress->credit_us += now_us - egress->credit_at_us;
+	egress->credit_at_us = now_us;
+	if (egress->credit_us > CELL_EGRESS_BURST * price)
+		egress->credit_us = CELL_EGRESS_BURST * price;
+	if (egress->credit_us < price && !is_hole("egress-pace")) {
+		uv_timer_start(&egress->pace, handle_pace, (uint64_t)(price - egress->credit_us) / 1000 + 1, 0);
+		return true;
+	}
+	egress->credit_us -= price;
+	return false;
+}
+
 static void handle_connection(uv_stream_t *server, int status)
 {
 	struct cell__egress *egress = server->data;
+	if (status == 0 && is_too_soon(egress))
+		return;
 	struct conn *conn = status < 0 ? NULL : cell__alloc(1, sizeof *conn);
 	if (!conn)
 		return;
@@ -603,10 +638,10 @@ static int copy_hosts(struct cell__egress *egress, const struct cell__egress_opt
 	return egress->hosts ? 0 : -1;
 }
 
-static void handle_server_closed(uv_handle_t *handle)
+static void handle_own_closed(uv_handle_t *handle)
 {
 	struct cell__egress *egress = handle->data;
-	egress->server_closed = true;
+	egress->handles--;
 	maybe_free(egress);
 }
 
@@ -619,7 +654,11 @@ int cell__egress_create(const struct cell__egress_options *options, struct cell_
 	}
 	*egress = (struct cell__egress){ .loop = options->loop, .tell = options->tell, .arg = options->arg };
 	uv_tcp_init(&egress->loop->uv, &egress->server);
-	egress->server.data = egress;
+	uv_timer_init(&egress->loop->uv, &egress->pace);
+	egress->server.data = egress->pace.data = egress;
+	egress->handles = 2;
+	egress->credit_us = CELL_EGRESS_BURST * (SECOND_US / CELL_EGRESS_RATE);
+	egress->credit_at_us = cell__now_us();
 	int rc = uv_tcp_open(&egress->server, options->listen_fd);
 	if (rc < 0)
 		close(options->listen_fd);
@@ -640,5 +679,6 @@ void cell__egress_close(struct cell__egress *egress)
 	egress->closing = true;
 	for (struct conn *conn = egress->conns; conn; conn = conn->next)
 		close_conn(conn);
-	uv_close((uv_handle_t *)&egress->server, handle_server_closed);
+	uv_close((uv_handle_t *)&egress->server, handle_own_closed);
+	uv_close((uv_handle_t *)&egress->pace, handle_own_closed);
 }

@@ -23,6 +23,8 @@
 	"all_proxy=socks5h://" CELL_EGRESS_AT, "ALL_PROXY=socks5h://" CELL_EGRESS_AT,                         \
 	"no_proxy=localhost,127.0.0.1", "NO_PROXY=localhost,127.0.0.1"
 #define CELL_EGRESS_CONNECTIONS 64u /* of one sandbox at once */
+#define CELL_EGRESS_RATE 100        /* that are taken in a second; more wait, ... */
+#define CELL_EGRESS_BURST 1000      /* ... but for so many at first */
 
 struct cell__egress;
 

@@ -24,12 +24,12 @@ static const struct cell__policy presets[] = {
 	{ .name = "untrusted", .level = CELL_LEVEL_FULL, .workspace = CELL_WORKSPACE_RW, .network = CELL_NET_NONE,
 	  .memory_bytes = 2 * GIB, .pids = 256, .files = 512, .file_size_bytes = 1 * GIB, .tmp_bytes = 256 * MIB,
 	  .output_bytes = 64 * MIB, .workspace_bytes = 4 * GIB, .workspace_files = 500000, .storage_bytes = 16 * GIB,
-	  .storage_artifacts = 50000, .storage_index_bytes = 8 * MIB, .storage_workflows = 2000 },
+	  .storage_artifacts = 50000, .storage_index_bytes = 8 * MIB, .storage_workflows = 2000, .audit_bytes = 256 * KIB },
 	/* Large tables, packages from the index. */
 	{ .name = "data-science", .level = CELL_LEVEL_FULL, .workspace = CELL_WORKSPACE_RW, .network = CELL_NET_DEPS,
 	  .shows_machine = true, .memory_bytes = 16 * GIB, .pids = 1024, .files = 4096, .file_size_bytes = 16 * GIB, .tmp_bytes = 4 * GIB,
 	  .output_bytes = 256 * MIB, .workspace_bytes = 64 * GIB, .workspace_files = 2000000, .storage_bytes = 64 * GIB,
-	  .storage_artifacts = 50000, .storage_index_bytes = 8 * MIB, .storage_workflows = 2000 },
+	  .storage_artifacts = 50000, .storage_index_bytes = 8 * MIB, .storage_workflows = 2000, .audit_bytes = 1 * MIB },
 	/* A person's own code that should not reach their other files. */
 	{ .name = "developer", .level = CELL_LEVEL_NO_USERNS, .workspace = CELL_WORKSPACE_RW, .network = CELL_NET_FULL,
 	  .shows_machine = true, .memory_bytes = 0, .pids = 4096, .files = 65536, .file_size_bytes = 0, .tmp_bytes = 4 * GIB,
@@ -79,11 +79,12 @@ static uint64_t or_no_limit(uint64_t max)
 	return max ? max : UINT64_MAX;
 }
 
-struct cell__storage_limits cell__policy_storage(const struct cell__policy *policy)
+struct cell__host_limits cell__policy_host_limits(const struct cell__policy *policy)
 {
-	return (struct cell__storage_limits){
+	return (struct cell__host_limits){
 		.bytes = or_no_limit(policy->storage_bytes), .artifacts = or_no_limit(policy->storage_artifacts),
 		.index_bytes = or_no_limit(policy->storage_index_bytes), .workflows = or_no_limit(policy->storage_workflows),
+		.audit_bytes = or_no_limit(policy->audit_bytes),
 	};
 }
 
@@ -386,7 +387,7 @@ static int read_limits(struct reader *r, const struct cell__yaml *node)
 		{ "workspace_files", 3, 0, &p->workspace_files },
 		{ "storage", 0, 0, &p->storage_bytes }, { "storage_artifacts", 3, 0, &p->storage_artifacts },
 		{ "storage_descriptions", 0, 0, &p->storage_index_bytes },
-		{ "storage_workflows", 3, 0, &p->storage_workflows },
+		{ "storage_workflows", 3, 0, &p->storage_workflows }, { "audit", 0, 0, &p->audit_bytes },
 	};
 	if (node->kind != CELL_YAML_MAPPING)
 		return bad(r, node, "limits are names with values");
@@ -405,6 +406,8 @@ static int read_limits(struct reader *r, const struct cell__yaml *node)
 		p->pids_asked |= strcmp(key->text, "pids") == 0;
 		if (strcmp(key->text, "tmp") == 0 && p->tmp_bytes == 0)
 			return bad(r, value, "tmp needs a size: what is in /tmp is held in memory");
+		if (strcmp(key->text, "audit") == 0 && p->audit_bytes && p->audit_bytes < 4 * KIB)
+			return bad(r, value, "audit must be 4K or more: a call's record takes about 1K");
 		if (strcmp(key->text, "files") == 0 && p->files && p->files < 32)
 			return bad(r, value, "files must be 32 or more, or Python does not start");
 		if (strcmp(key->text, "memory") == 0 && p->memory_bytes && p->memory_bytes < 16 * MIB)
@@ -613,12 +616,12 @@ int cell__policy_load(struct cell__policy *policy, const char *name, struct cell
 	return cell__policy_parse(policy, name, text.data ? text.data : "", text.size, err);
 }
 
-int cell__policy_load_storage(const char *name_or_path, struct cell__storage_limits *ret_limits, struct cell_error *err)
+int cell__policy_load_host_limits(const char *name_or_path, struct cell__host_limits *ret_limits, struct cell_error *err)
 {
 	struct cell__policy policy;
 	if (cell__policy_load(&policy, name_or_path ? name_or_path : CELL_POLICY_DEFAULT, err) < 0)
 		return -1;
-	*ret_limits = cell__policy_storage(&policy);
+	*ret_limits = cell__policy_host_limits(&policy);
 	cell__policy_finish(&policy);
 	return 0;
 }

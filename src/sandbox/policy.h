@@ -35,6 +35,7 @@ struct cell__policy {
 	uint64_t memory_bytes, pids, files, file_size_bytes, tmp_bytes, output_bytes;
 	uint64_t workspace_bytes, workspace_files; /* what a writable workspace and `write` hold; watched (session/quota.h) */
 	uint64_t storage_bytes, storage_artifacts, storage_index_bytes, storage_workflows; /* what code may keep (session/usage.h) */
+	uint64_t audit_bytes; /* of records in the audit log that calls may cause, a second (session/pace.h) */
 	uint64_t cpu_percent, cpu_time_ms, wall_ms;
 	bool pids_asked; /* somebody said `pids`: it is kept or refused.  A preset's is kept where that can be */
 };
@@ -48,10 +49,10 @@ bool cell__policy_is_file(const char *name_or_path);
 int cell__policy_parse(struct cell__policy *policy, const char *file, const char *text, size_t size,
 		       struct cell_error *err);
 int cell__policy_copy(struct cell__policy *out, const struct cell__policy *in, struct cell_error *err);
-/* What the code under this policy may keep in a storage. */
-struct cell__storage_limits cell__policy_storage(const struct cell__policy *policy);
+/* What the code under this policy may make the host keep. */
+struct cell__host_limits cell__policy_host_limits(const struct cell__policy *policy);
 /* The same of a policy by its name; NULL: the default. */
-int cell__policy_load_storage(const char *name_or_path, struct cell__storage_limits *ret_limits, struct cell_error *err);
+int cell__policy_load_host_limits(const char *name_or_path, struct cell__host_limits *ret_limits, struct cell_error *err);
 /* Is it this folder, or below it?  By the names alone. */
 bool cell__path_is_under(const char *path, const char *folder);
 /* The same, also where links lead. */

@@ -576,7 +576,8 @@ int cell_server_create(struct cell_engine *engine, const struct cell_server_opti
 	if (read_options(opts, &server->opts, &server->address, &server->tokens, err) < 0)
 		goto failed;
 	if (check_session(&server->opts, &server->address, err) < 0 ||
-	    cell__policy_load_storage(server->opts.session ? server->opts.session->sandbox_policy : NULL, &server->storage, err) < 0)
+	    cell__policy_load_host_limits(server->opts.session ? server->opts.session->sandbox_policy : NULL, &server->host_limits,
+					  err) < 0)
 		goto failed;
 	server->limits = server->opts.limits;
 	server->tokens_changed = time_of_change(server->opts.token_file);

@@ -385,7 +385,7 @@ struct cell_server {
 	/* spaces.c */
 	struct cell__workspace *workspaces;
 	size_t n_workspaces;
-	struct cell__storage_limits storage; /* for clients, as for the code of their sessions */
+	struct cell__host_limits host_limits; /* for clients, as for the code of their sessions */
 	bool opening_space;
 	/* sessions.c */
 	struct cell__served *sessions;

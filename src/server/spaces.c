@@ -253,7 +253,7 @@ static struct cell__principal principal_of(const struct cell__request *request)
 	struct cell__principal principal;
 
 	cell__principal_init(&principal, CELL__PRINCIPAL_HTTP, !executor || cell__executor_is_trusted(executor),
-			     &request->server->storage, request->who.name);
+			     &request->server->host_limits, request->who.name);
 	principal.scopes = request->who.scopes;
 	return principal;
 }

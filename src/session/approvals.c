@@ -99,6 +99,7 @@ static struct cell__gate gate_of(struct cell_session *session)
 		.kinds = session->options.gate_kinds,
 		.timeout_ms = session->options.approval_timeout_ms,
 		.audit = session->options.audit ? cell__audit_of(session->options.audit) : NULL,
+		.pace = session->pace,
 		.next_id = &session->next_call_id,
 		.remembered = &session->remembered,
 	};

@@ -372,6 +372,17 @@ int cell__audit_write(struct cell__audit *audit, const struct cell__audit_record
 	return 0;
 }
 
+int cell__audit_write_withdrawn(struct cell__audit *audit, const char *session_id, uint64_t count)
+{
+	bool full = audit->cost > 2 * audit->queue_bytes;
+	struct cell__audit_item *item = full || audit->closing ? NULL : cell__audit_item_create_withdrawn(session_id, count);
+	if (!item)
+		return -1;
+	add_item(audit, item);
+	start_job(audit);
+	return 0;
+}
+
 void cell__audit_stats(const struct cell__audit *audit, struct cell__audit_stats *ret)
 {
 	*ret = audit->stats;

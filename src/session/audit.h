@@ -125,6 +125,15 @@ struct cell__audit_record {
 int cell__audit_write(struct cell__audit *audit, const struct cell__audit_record *record,
 		      void (*written)(void *arg, int rc), void *arg, struct cell_error *err);
 
+/*
+ * A record of calls of a session that were withdrawn while they waited for room in the log (session/pace.h).  -1: not now.
+ */
+int cell__audit_write_withdrawn(struct cell__audit *audit, const char *session_id, uint64_t count);
+/* At least what these arguments take in a record, and at most about CELL__AUDIT_LIMIT_ARGS.  Quick, however large they are. */
+size_t cell__audit_size_of(const json_t *args);
+/* The same of an error's message; NULL is fine. */
+size_t cell__audit_size_of_error(const char *error);
+
 struct cell__egress_event;
 /*
  * A connection of a sandbox, as the same kind of record: kind "network", callable "connect", and "close" for its end.  One
@@ -189,6 +198,8 @@ struct cell__audit_item {
 struct cell__audit_item *cell__audit_item_create(const struct cell__audit_record *record);
 /* A record that says how many are missing. */
 struct cell__audit_item *cell__audit_item_create_lost(uint64_t lost, int error);
+/* One that says how many calls of a session were withdrawn before anybody looked at them. */
+struct cell__audit_item *cell__audit_item_create_withdrawn(const char *session_id, uint64_t count);
 /* Loop's thread. */
 void cell__audit_item_destroy(struct cell__audit_item *item);
 /* Loop's thread: once the line is made, what it was made of can go. */

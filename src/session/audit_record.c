@@ -142,6 +142,72 @@ struct cell__audit_item *cell__audit_item_create_lost(uint64_t lost, int error)
 	return item;
 }
 
+struct cell__audit_item *cell__audit_item_create_withdrawn(const char *session_id, uint64_t count)
+{
+	struct cell__audit_item *item = cell__alloc(1, sizeof *item);
+	if (!item)
+		return NULL;
+	if (add_now(&item->line) < 0 || add_word(&item->line, "session", session_id) < 0 ||
+	    cell__buf_printf(&item->line,
+			     ",\"kind\":\"audit\",\"withdrawn\":%llu,\"outcome\":\"cancelled\",\"code\":\"limit\",\"error\":\"%llu calls were "
+			     "withdrawn while they waited: the session's calls fill the log too fast\"}\n",
+			     (unsigned long long)count, (unsigned long long)count) < 0) {
+		cell__audit_item_destroy(item);
+		return NULL;
+	}
+	item->cost = ITEM_COST;
+	return item;
+}
+
+/* ---- how much ---- */
+
+#define LEAST_VALUE 14u /* "[redacted]", and what separates it */
+
+#define SCANNED_TEXT (64u * 1024u)
+
+/* As JSON.  Redaction may leave any part of it, and cuts what is then longer than CELL__REDACT_LIMIT_STRING. */
+static size_t size_of_text(const char *text, size_t size)
+{
+	size_t most = CELL__REDACT_LIMIT_STRING, escapes = 0;
+	if (size > SCANNED_TEXT)
+		return 6 * most;
+	for (size_t i = 0; i < size; i++)
+		escapes += (unsigned char)text[i] < ' ' || text[i] == '"' || text[i] == '\\' || text[i] == 127;
+	return (size < most ? size : most) + 5 * (escapes < most ? escapes : most);
+}
+
+static size_t size_of_value(const json_t *value, size_t left, size_t depth)
+{
+	size_t sum = LEAST_VALUE, i;
+	const char *key;
+	json_t *item;
+	if (json_is_string(value))
+		return sum + size_of_text(json_string_value(value), json_string_length(value));
+	if (json_is_number(value))
+		return sum + 16;
+	for (i = 0; json_is_array(value) && i < json_array_size(value) && sum <= left && depth < CELL__REDACT_LIMIT_DEPTH; i++)
+		sum += size_of_value(json_array_get(value, i), left - sum, depth + 1);
+	json_object_foreach((json_t *)value, key, item) {
+		if (sum > left || depth >= CELL__REDACT_LIMIT_DEPTH)
+			break;
+		sum += 4 + size_of_text(key, strlen(key));
+		if (sum <= left)
+			sum += size_of_value(item, left - sum, depth + 1);
+	}
+	return sum;
+}
+
+size_t cell__audit_size_of(const json_t *args)
+{
+	size_t size = args ? size_of_value(args, CELL__AUDIT_LIMIT_ARGS, 0) : 0;
+	return size < CELL__AUDIT_LIMIT_ARGS ? size : CELL__AUDIT_LIMIT_ARGS;
+}
+
+size_t cell__audit_size_of_error(const char *error)
+{
+	return error ? size_of_text(error, strnlen(error, CELL__AUDIT_LIMIT_ERROR)) : 0;
+}
+
 void cell__audit_item_destroy(struct cell__audit_item *item)
 {
 	if (!item)

@@ -252,6 +252,7 @@ static int explain_rest(const struct command *command, struct cell__buf *out)
 		{ "host: at most %llu artifacts in it\n", p->storage_artifacts, true },
 		{ "host: at most %llu bytes of their descriptions and metadata\n", p->storage_index_bytes, true },
 		{ "host: at most %llu workflows in it\n", p->storage_workflows, true },
+		{ "host: at most %llu bytes a second in the audit log by calls of a session\n", p->audit_bytes, true },
 	};
 	int rc = cell__buf_add_str(out, "around it\n");
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)

@@ -211,6 +211,7 @@ static int record(struct cell__passage *passage, enum cell__audit_outcome outcom
 		.code = passage->outcome.code,
 		.error = outcome == CELL__AUDIT_ERROR ? passage->outcome.message : NULL,
 	};
+	cell__pace_charge(gate->pace, cell__audit_size_of(entry.args_before) + cell__audit_size_of_error(entry.error));
 	return cell__audit_write(gate->audit, &entry, written, passage, err);
 }
 
@@ -550,8 +551,8 @@ static void handle_cancel(struct cell__call *outer)
 		unpark(passage, "cancelled", NULL);
 	if (passage->inner.cancel)
 		passage->inner.cancel(&passage->inner);
-	bool over = passage->recording;
-	if (!over) {
+	bool over = passage->recording, counted = cell__pace_withdraw(passage->gate->pace, &passage->wait);
+	if (!over && !counted) {
 		/* Nobody said yes: the log must not read as if the policy had. */
 		if (!passage->ran && !passage->decision && passage->by == CELL__AUDIT_BY_POLICY) {
 			passage->audited = CELL__AUDIT_WITHDRAWN;
@@ -614,6 +615,21 @@ static struct cell__passage *let_in(struct cell__gate *gate, struct cell__call *
 	return passage;
 }
 
+static void handle_turn(struct cell__pace_wait *wait)
+{
+	cell__passage_walk((struct cell__passage *)((char *)wait - offsetof(struct cell__passage, wait)));
+}
+
+/* Is there room for it in the audit log?  If not, it goes on later. */
+static bool may_go_on(struct cell__passage *passage)
+{
+	struct cell__gate *gate = passage->gate;
+	if (!gate->audit || !gate->pace || cell__principal_is_trusted(&passage->principal))
+		return true;
+	passage->wait.go = handle_turn;
+	return cell__pace_enter(gate->pace, &passage->wait, CELL__PACE_RECORD_BYTES + cell__audit_size_of(passage->inner.args));
+}
+
 void cell__gate_submit(struct cell__gate *gate, const struct cell__principal *principal, struct cell__call *call)
 {
 	if (cell__call_prepare(call, principal) < 0)
@@ -627,7 +643,7 @@ void cell__gate_submit(struct cell__gate *gate, const struct cell__principal *pr
 		cell__space_handle(gate->space, gate->cwd, call);
 	} else {
 		struct cell__passage *passage = let_in(gate, call);
-		if (passage)
+		if (passage && may_go_on(passage))
 			cell__passage_walk(passage);
 	}
 }

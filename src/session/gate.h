@@ -31,6 +31,7 @@
 #include "loop/door.h"
 #include "session/audit.h"
 #include "session/card.h"
+#include "session/pace.h"
 #include "session/policy.h"
 
 struct cell__passage; /* one call on its way */
@@ -51,6 +52,7 @@ struct cell__gate {
 	unsigned kinds; /* CELL_GATE_*: those the policy is asked about */
 	int64_t timeout_ms; /* -1: none */
 	struct cell__audit *audit; /* NULL: none */
+	struct cell__pace *pace; /* NULL: its calls may fill the log as fast as they like */
 	const char *cannot_ask; /* why nobody can be asked, and what to do; NULL: somebody can */
 	const char *cell_hash; /* of the running cell; "" between cells; NULL: none */
 	uint64_t *next_id;

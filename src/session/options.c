@@ -134,11 +134,11 @@ static int replace_limits(struct cell__policy *policy, const struct cell_session
 static int copy_confinement(struct cell__options *options, const struct cell_session_options *opts, struct cell_error *err)
 {
 	if (!(options->executor->takes & CELL_TAKES_POLICY))
-		return cell__policy_load_storage(NULL, &options->storage, err);
+		return cell__policy_load_host_limits(NULL, &options->limits, err);
 	if (cell__policy_load(&options->confine, opts->sandbox_policy ? opts->sandbox_policy : CELL_POLICY_DEFAULT, err) < 0)
 		return -1;
 	options->confined = true;
-	options->storage = cell__policy_storage(&options->confine);
+	options->limits = cell__policy_host_limits(&options->confine);
 	if (replace_limits(&options->confine, opts, err) < 0)
 		return -1;
 	return opts->workspace_mode ? cell__workspace_from_word(opts->workspace_mode, &options->confine.workspace, err) : 0;

@@ -33,7 +33,7 @@ struct cell__options {
 	char *container; /* what cell__container_describe() made */
 	struct cell__policy confine;
 	bool confined; /* confine holds */
-	struct cell__storage_limits storage; /* for code that is not trusted */
+	struct cell__host_limits limits; /* for code that is not trusted */
 	struct cell__place_list places; /* files that this session is judged by, and what else its host trusts */
 };
 

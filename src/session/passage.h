@@ -42,6 +42,7 @@ struct cell__passage {
 	bool was_parked;
 	json_t *args_before; /* as the code gave them, where somebody changed them */
 	json_t *content; /* a question: what it was answered with */
+	struct cell__pace_wait wait; /* for room in the audit log */
 	struct cell__passage *next, *prev;
 	struct cell__passage *parked_next, *parked_prev;
 	/* middleware.c's */

@@ -206,6 +206,7 @@ static void handle_session_closed(uv_handle_t *handle)
 {
 	struct cell_session *session = handle->data;
 	cell__quota_destroy(session->quota);
+	cell__pace_destroy(session->pace);
 	void (*closed)(void *) = session->closed;
 	void *arg = session->closed_arg;
 	if (session->options.space)
@@ -301,6 +302,11 @@ void cell__session_do_open(struct cell__task *task)
 	session->timer.data = session;
 	uv_timer_init(&session->engine->loop.uv, &session->approval_timer);
 	session->approval_timer.data = session;
+	struct cell_error err = { 0 };
+	const struct cell__principal *code = &session->principal;
+	if (session->options.audit && !cell__principal_is_trusted(code))
+		(void)cell__pace_create(&session->engine->loop, cell__audit_of(session->options.audit), session->id,
+					code->limits.audit_bytes, &session->pace, &err);
 	cell__approvals_init_clients(session);
 	uv_timer_init(&session->engine->loop.uv, &session->wall);
 	session->wall.data = session;
@@ -312,8 +318,7 @@ void cell__session_do_open(struct cell__task *task)
 	}
 	waiting->next = session->resets;
 	session->resets = waiting; /* opening is a reset from nothing */
-	struct cell_error err;
-	if (watch_folders(session, &err) < 0)
+	if (err.code || watch_folders(session, &err) < 0)
 		end_resets(session, &err);
 	cell__session_advance(session);
 }

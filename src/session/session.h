@@ -59,6 +59,7 @@ struct cell_session {
 	const struct cell__executor *executor; /* that of the options */
 	char id[33];
 	struct cell__principal principal; /* its code */
+	struct cell__pace *pace; /* or NULL */
 	struct cell__gate clients; /* what others than its code ask for in its name */
 	struct cell__options options;
 	struct cell__image_folder images;

@@ -38,7 +38,7 @@ static struct cell_session *make_session(struct cell_engine *engine, const struc
 	}
 	session->executor = session->options.executor;
 	cell__principal_init(&session->principal, CELL__PRINCIPAL_CODE, cell__executor_is_trusted(session->executor),
-			     &session->options.storage, NULL);
+			     &session->options.limits, NULL);
 	return session;
 }
 

@@ -331,6 +331,8 @@ void cell__space_close(struct cell_space *space, void (*done)(void *arg), void *
 			*at = space->next;
 			break;
 		}
+	cell__gate_drop(&space->gate);
+	cell__pace_destroy(cell__take_ptr(space->gate.pace));
 	space->pending = 1 + (space->deps != NULL) + (space->sandbox_deps != NULL) + (space->storage != NULL) + (space->seeker != NULL);
 	if (space->seeker)
 		cell__seeker_close(cell__take_ptr(space->seeker), part_closed, space);
@@ -583,6 +585,13 @@ void cell_space_close(struct cell_space *space)
 
 void cell__space_submit(struct cell_space *space, const struct cell__principal *principal, struct cell__call *call)
 {
+	struct cell__gate *gate = &space->gate;
+	struct cell_error err;
+	if (gate->audit && !gate->pace && !cell__principal_is_trusted(principal) &&
+	    cell__pace_create(&space->engine->loop, gate->audit, "", principal->limits.audit_bytes, &gate->pace, &err) < 0) {
+		call->fail(call, err.code, "MemoryError", err.msg);
+		return;
+	}
 	cell__gate_submit(&space->gate, principal, call);
 }
 

@@ -293,7 +293,7 @@ int cell_session_call(struct cell_session *session, const char *name, void *clie
 {
 	struct cell__principal principal;
 	cell__principal_init(&principal, CELL__PRINCIPAL_MCP, cell__executor_is_trusted(session->executor),
-			     &session->options.storage, name);
+			     &session->options.limits, name);
 	struct asking_for who = { .space = session->options.space, .session = session, .principal = &principal, .client = client };
 	if (!who.space)
 		return cell_fail(err, CELL_E_NOT_FOUND, 0, "the session has no space: there are no tools and no storage");

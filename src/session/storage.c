@@ -63,7 +63,7 @@ struct op {
 	struct handle *handle; /* the open artifact it works on, or made */
 	bool closes;           /* the handle is over afterwards */
 	bool trusted;          /* who asks, ... */
-	struct cell__storage_limits max; /* ... and what they may fill the storage up to, if not */
+	struct cell__host_limits max; /* ... and what they may fill the storage up to, if not */
 	char session_id[33];   /* "": the host */
 	bool waits;            /* for a place on the pool */
 	struct op *next;       /* on the pool, or waiting for it */
@@ -721,7 +721,7 @@ static struct op *make_op(struct cell__storage *storage, struct cell__call *call
 	}
 	*op = (struct op){
 		.storage = storage, .call = call, .by_code = call->principal->kind == CELL__PRINCIPAL_CODE, .fn = methods[which].fn, .handle = handle, .closes = methods[which].what == CLOSES,
-		.trusted = cell__principal_is_trusted(call->principal), .max = call->principal->storage,
+		.trusted = cell__principal_is_trusted(call->principal), .max = call->principal->limits,
 		.wants_text = call->answer_text && methods[which].use == NONE,
 	};
 	strncpy(op->session_id, call->session_id, sizeof op->session_id - 1);

@@ -37,7 +37,7 @@ static int measure(struct cell__usage *usage, struct cell__store *store, struct 
 }
 
 /* Under the lock: is there room for what is asked for?  What is not asked for may be past its limit. */
-static int check(const struct cell__usage *usage, const struct cell__storage_limits *max, const struct cell__taken *more,
+static int check(const struct cell__usage *usage, const struct cell__host_limits *max, const struct cell__taken *more,
 		 struct cell_error *err)
 {
 	const struct {
@@ -59,7 +59,7 @@ static int check(const struct cell__usage *usage, const struct cell__storage_lim
 	return 0;
 }
 
-int cell__usage_take(struct cell__usage *usage, struct cell__store *store, const struct cell__storage_limits *max,
+int cell__usage_take(struct cell__usage *usage, struct cell__store *store, const struct cell__host_limits *max,
 		     const struct cell__taken *more, struct cell__taken *taken, struct cell_error *err)
 {
 	struct cell__taken add = *more;
@@ -104,7 +104,7 @@ void cell__usage_keep(struct cell__usage *usage, struct cell__taken *taken)
 	cell__usage_drop(usage, taken);
 }
 
-int cell__usage_begin_workflow(struct cell__usage *usage, struct cell__store *store, const struct cell__storage_limits *max,
+int cell__usage_begin_workflow(struct cell__usage *usage, struct cell__store *store, const struct cell__host_limits *max,
 			       struct cell_error *err)
 {
 	json_t *list = NULL;

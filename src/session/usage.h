@@ -29,14 +29,14 @@ struct cell__taken {
 void cell__usage_init(struct cell__usage *usage);
 void cell__usage_finish(struct cell__usage *usage);
 /* The artifact takes so much more (index_bytes: description and metadata); CELL_E_LIMIT: there is no room. */
-int cell__usage_take(struct cell__usage *usage, struct cell__store *store, const struct cell__storage_limits *max,
+int cell__usage_take(struct cell__usage *usage, struct cell__store *store, const struct cell__host_limits *max,
 		     const struct cell__taken *more, struct cell__taken *taken, struct cell_error *err);
 /* It is in the storage now.  Waits for whoever measures. */
 void cell__usage_keep(struct cell__usage *usage, struct cell__taken *taken);
 /* It was given up.  Never waits. */
 void cell__usage_drop(struct cell__usage *usage, struct cell__taken *taken);
 /* May there be one workflow more?  0: yes, and nobody else makes one before cell__usage_workflow_made(). */
-int cell__usage_begin_workflow(struct cell__usage *usage, struct cell__store *store, const struct cell__storage_limits *max,
+int cell__usage_begin_workflow(struct cell__usage *usage, struct cell__store *store, const struct cell__host_limits *max,
 			       struct cell_error *err);
 void cell__usage_workflow_made(struct cell__usage *usage);
 

@@ -287,7 +287,8 @@ def test_explain_does_nothing(tmp_path):
     for words in ("new namespaces: user mount pid net ipc uts cgroup", "detach the host's files", "drop all capabilities",
                   "seccomp filter", "show %s writable" % tmp_path, '"level":"full"'):
         assert words in done.stdout, words
-    for words in ("17179869184 bytes of artifacts in the storage", "50000 artifacts", "8388608 bytes of their descriptions", "2000 workflows"):
+    for words in ("17179869184 bytes of artifacts in the storage", "50000 artifacts", "8388608 bytes of their descriptions", "2000 workflows",
+                  "262144 bytes a second in the audit log"):
         assert "host: at most " + words in done.stdout, words
     assert os.listdir(tmp_path) == []
     if before is not None:

@@ -1,12 +1,13 @@
 """What code in the sandbox may cost the host: memory, time of the loop, disk, processes.
 
 Each test floods one thing and looks at the host's own memory (VmHWM of the process that holds the engine), or at what others get
-done meanwhile. No test looks at a clock.
+done meanwhile. No test looks at a clock but those of the audit log, whose limit is of bytes a second.
 """
 import json
 import os
 import subprocess
 import threading
+import time
 
 import pytest
 
@@ -459,6 +460,99 @@ for _ in range(40):
 answer(call('artifacts.exists', {'name': 'a1'}))""", deadline=240)
     assert result["error"] is None and result["value"] == {"result": True}, result
     assert growth < support.memory(KERNEL_MIB), growth >> 20
+
+
+# ---- the audit log
+
+AUDIT_RATE = 8192
+AUDIT_FLOODS = {
+    "calls": "call('tools.call', {'name': 'echo.say', 'args': {'text': 'x' * 1500}})",
+    "escapes": "call('tools.call', {'name': 'echo.say', 'args': {'text': '\\x01' * 1900}})",
+    "many texts": "call('tools.call', {'name': 'echo.say', 'args': {'t%d' % i: '\\x02' * 400 for i in range(5)}})",
+    "unknown tools": "call('tools.call', {'name': '\\x03' * 3000, 'args': {}})",
+    "denied": "call('tools.call', {'name': 'echo.say', 'args': {'text': 'never' + 'x' * 1500}})",
+    "artifacts": "call('artifacts.delete', {'name': 'n' * 200})",
+    "withdrawn": "call('cancel', {'id': call('tools.call', {'name': 'echo.say', 'args': {'text': 'x' * 1500}})})",
+}
+
+
+def read_log(path):
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+@pytest.mark.parametrize("flood", AUDIT_FLOODS)
+def test_calls_fill_the_audit_log_only_so_fast(drive, tmp_path, base, flood):
+    """A loop of calls is slowed down to what the policy allows; no call that was decided on lacks its record."""
+    files = spaces.write_files(tmp_path / "policy", {
+        "sandbox.yaml": "limits: {audit: %d, workspace: none}\n" % AUDIT_RATE,
+        "calls.yaml": "default: allow\nrules:\n- {name: watched, decision: deny, tool: echo.say, args: {text: 'never**'}}\n"})
+    log = tmp_path / "audit.jsonl"
+    began = time.monotonic()
+    driver = start(drive, tmp_path, base, "--sandbox-policy", os.path.join(files, "sandbox.yaml"), "--policy",
+                   os.path.join(files, "calls.yaml"), "--audit", str(log))
+    result = driver.run("""
+asked = 0
+while True:
+    for _ in range(200):
+        %s
+        asked += 1
+    while select.select([sock], [], [], 0)[0]: sock.recv(1 << 20)
+""" % AUDIT_FLOODS[flood], timeout=4, deadline=120)
+    assert result["error"]["code"] in ("timeout", "kernel_died"), result
+    driver.reset()
+    # What matters comes through afterwards, and is there.
+    watched = driver.run("""
+try: tools.echo.say(text='never, says the policy')
+except Exception as exc: said = str(exc)
+said""", timeout=60, deadline=180)
+    assert "denies" in str(watched["value"]), watched
+    driver.close()
+    elapsed = time.monotonic() - began
+    assert os.path.getsize(log) <= 60 * AUDIT_RATE + elapsed * AUDIT_RATE, (os.path.getsize(log), elapsed)
+    assert os.path.getsize(log) > 8 * AUDIT_RATE, "that was no flood"
+    records = read_log(log)
+    mine = [record for record in records if record.get("args") == {"text": "never, says the policy"}]
+    assert len(mine) == 1 and (mine[0]["decision"], mine[0]["rule_name"]) == ("deny", "watched"), mine
+    if flood == "withdrawn":
+        assert sum(record.get("withdrawn", 0) for record in records) > 1000, records[-1]
+    assert not [record for record in records if "lost" in record]
+
+
+def test_a_slowed_call_has_its_answer(drive, tmp_path, base):
+    """More calls than the log takes at once: all are made, in order, and none fails."""
+    files = spaces.write_files(tmp_path / "policy", {"sandbox.yaml": "limits: {audit: 64K}\n"})
+    log = tmp_path / "audit.jsonl"
+    driver = start(drive, tmp_path, base, "--sandbox-policy", os.path.join(files, "sandbox.yaml"), "--audit", str(log))
+    result = driver.run("""
+import json
+for i in range(800): artifacts.save('a', b'x', description=str(i) + 'x' * 6000)
+artifacts.get('a').description[:3]""", timeout=120, deadline=180)
+    assert result["value"] == "799", result
+    saved = [record for record in read_log(log) if record["tool"] == "artifacts"]
+    assert [record["args"]["description"]["[cut]"][:3] for record in saved[-2:]] == ["798", "799"], saved[-1]
+    assert len(saved) == 800
+
+
+def test_connections_fill_the_audit_log_only_so_fast(drive, tmp_path):
+    """Each leaves a record: past the first thousand, so many a second are taken from the code, and the others wait."""
+    files = spaces.write_files(tmp_path / "policy", {"sandbox.yaml": "network: {allow: ['example.org:443']}\n"})
+    log = tmp_path / "audit.jsonl"
+    began = time.monotonic()
+    driver = start(drive, tmp_path, None, "--sandbox-policy", os.path.join(files, "sandbox.yaml"), "--audit", str(log))
+    result = driver.run("""
+while True:
+    with socket.create_connection(('127.0.0.1', 3128)) as s:
+        s.sendall(b'CONNECT elsewhere.example:443 HTTP/1.1\\r\\n\\r\\n')
+        s.recv(100)
+""", timeout=6, deadline=120)
+    assert result["error"]["code"] in ("timeout", "kernel_died"), result
+    driver.close()
+    records = [record for record in read_log(log) if record["kind"] == "network"]
+    elapsed = time.monotonic() - began
+    assert len(records) > 1000, "that was no flood"
+    assert len(records) <= 1000 + 100 * elapsed, (len(records), elapsed)
+    assert {record["decision"] for record in records[:100]} == {"deny"}
 
 
 # ---- others

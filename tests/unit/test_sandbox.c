@@ -52,7 +52,7 @@ static void policies(void **state)
 	assert_string_equal(copy.hosts.items[1], "*.c:*");
 	cell__policy_finish(&copy);
 	assert_int_equal(parse("limits: {storage: 5M, storage_artifacts: 7, storage_workflows: none, workspace_files: 2000000}\n", &p, &err), 0);
-	struct cell__storage_limits storage = cell__policy_storage(&p);
+	struct cell__host_limits storage = cell__policy_host_limits(&p);
 	assert_int_equal(storage.bytes, 5ull << 20);
 	assert_int_equal(storage.artifacts, 7);
 	assert_true(storage.workflows == UINT64_MAX);
@@ -105,6 +105,7 @@ static void bad_policies(void **state)
 		{ "limits:\n  storage: 1G\n  storage_artifacts: 1G\n", 3, "number" },
 		{ "limits:\n  storage_workflows: 0\n", 2, "number" },
 		{ "limits:\n  storage_descriptions: -1\n", 2, "bytes" },
+		{ "limits:\n  audit: 1K\n", 2, "4K or more" },
 		{ "limits: {storage_files: 1}\n", 1, "unknown limit 'storage_files'" },
 		{ "env: [A=B]\n", 1, "env" },
 		{ "env: {'A=B': c}\n", 1, "env" },
