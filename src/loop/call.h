@@ -56,6 +56,11 @@ struct cell__call {
 	void (*answer_text)(struct cell__call *call, const char *result, const void *raw, size_t raw_size);
 	void (*fail)(struct cell__call *call, int code, const char *type, const char *message);
 	/*
+	 * NULL, or is asked before its answer has to wait for something (the audit log, a function of the host): false when it has no
+	 * room for so many bytes meanwhile, and it has to fail instead.
+	 */
+	bool (*hold)(struct cell__call *call, size_t bytes);
+	/*
 	 * NULL, or wants to know what is being done meanwhile: a line at a time, without its end, NUL-terminated well-formed
 	 * UTF-8; never after the answer.
 	 */

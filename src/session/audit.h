@@ -129,6 +129,8 @@ int cell__audit_write(struct cell__audit *audit, const struct cell__audit_record
  * A record of calls of a session that were withdrawn while they waited for room in the log (session/pace.h).  -1: not now.
  */
 int cell__audit_write_withdrawn(struct cell__audit *audit, const char *session_id, uint64_t count);
+/* What a value takes in memory, roughly. */
+size_t cell__audit_memory_of(const json_t *value);
 /* At least what these arguments take in a record, and at most about CELL__AUDIT_LIMIT_ARGS.  Quick, however large they are. */
 size_t cell__audit_size_of(const json_t *args);
 /* The same of an error's message; NULL is fine. */

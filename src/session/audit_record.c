@@ -106,6 +106,11 @@ static size_t estimate(const json_t *value, size_t depth)
 	return cost;
 }
 
+size_t cell__audit_memory_of(const json_t *value)
+{
+	return estimate(value, 0);
+}
+
 struct cell__audit_item *cell__audit_item_create(const struct cell__audit_record *record)
 {
 	struct cell__audit_item *item = cell__alloc(1, sizeof *item);

@@ -1,8 +1,8 @@
 /*
  * What the host keeps in memory for its kernels, counted.  Belongs to the loop's thread.
  *
- * A kernel has a budget for the bytes that are kept on its behalf: calls under way (arguments as a tree, raw bytes) and
- * answers that it has not read.  So has the engine for all of
+ * A kernel has a budget for the bytes that are kept on its behalf: calls under way (arguments as a tree, raw bytes),
+ * answers that wait for a middleware or the audit log, and answers that it has not read.  So has the engine for all of
  * its kernels together; there a kernel that costs next to nothing is still served, so that one flood does not stop the others.
  * Nothing is read ahead of need: output, displays and results are bounded by pausing the kernel (run.c).
  *

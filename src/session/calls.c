@@ -147,6 +147,16 @@ static void fail_call(struct cell__call *base, int code, const char *type, const
 	forget(call);
 }
 
+static bool hold_call(struct cell__call *base, size_t bytes)
+{
+	struct cell__kernel_call *call = (struct cell__kernel_call *)base;
+	if (!cell__budget_fits(&call->calls->budget, bytes))
+		return false;
+	call->calls->budget.used += bytes;
+	call->cost += bytes;
+	return true;
+}
+
 static void progress_call(struct cell__call *base, const char *line, size_t size)
 {
 	struct cell__calls *calls = ((struct cell__kernel_call *)base)->calls;
@@ -209,7 +219,7 @@ static struct cell__kernel_call *begin(struct cell__calls *calls, const struct c
 	*call = (struct cell__kernel_call){
 		.base = { .raw = copy, .raw_size = asked->raw_size, .bulk = executor->bulk ? executor->bulk(calls->kernel) : NULL,
 			  .session_id = calls->session_id, .origin = calls, .principal = calls->principal, .answer = answer_call, .answer_text = answer_call_text,
-			  .fail = fail_call, .progress = progress_call },
+			  .fail = fail_call, .hold = hold_call, .progress = progress_call },
 		.calls = calls,
 		.id = asked->id,
 		.raw = copy,

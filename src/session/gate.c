@@ -243,10 +243,25 @@ static struct cell__passage *of_inner(struct cell__call *call)
 	return (struct cell__passage *)call;
 }
 
+/* The answer waits for middlewares and the audit log: may it? */
+static bool has_room(const struct cell__passage *passage, const json_t *result, size_t raw_size)
+{
+	struct cell__call *outer = passage->outer;
+	bool waits = passage->door || (passage->gate && passage->gate->audit);
+	return !outer || !outer->hold || !waits || outer->hold(outer, raw_size + cell__audit_memory_of(result));
+}
+
 static void handle_answer(struct cell__call *call, json_t *result, const void *raw, size_t raw_size)
 {
 	struct cell__passage *passage = of_inner(call);
-	cell__passage_answer(passage, result, raw, raw_size);
+	if (has_room(passage, result, raw_size)) {
+		cell__passage_answer(passage, result, raw, raw_size);
+	} else {
+		json_decref(result);
+		cell__passage_fail(passage, CELL_E_LIMIT, "RuntimeError",
+				   "the call was made, but its answer was dropped: the answers under way in this session take too much of the "
+				   "host's memory; make fewer calls at once");
+	}
 	conclude(passage);
 }
 
