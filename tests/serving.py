@@ -191,3 +191,13 @@ def parse_events(text):
         if "data" in lines:
             found.append((int(lines.get("id", 0)), lines.get("event"), json.loads(lines["data"])))
     return found
+
+
+def shared(made):
+    """What a fixture of a module yields from: a server for all its tests, which is well at the end."""
+    made.adopt()
+    support.shared_drivers.append(made)
+    yield made
+    assert made.ask("GET", "/health", token=None).status == 200
+    support.shared_drivers.remove(made)
+    made.close()

@@ -684,3 +684,52 @@ def end_process(process, sig=signal.SIGKILL):
             os.kill(process.pid, sig)
         except ProcessLookupError:
             pass
+
+
+# In a kernel: frames past the kernel's own package. `frame` makes one, `fd` is the frame socket.
+FRAMES = r'''
+import json, os, select, socket, stat, struct, sys
+def find_socket():
+    for name in sorted(os.listdir('/proc/self/fd'), key=int):
+        try:
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                return int(name)
+        except OSError:
+            pass
+fd = find_socket()
+RESULT, DISPLAY, DOORBELL, CALL, READY = 66, 67, 68, 69, 65
+def frame(kind, text=b'', raw=b'', ident=0, magic=0x57, version=1, flags=0, ring=0, json_size=None, raw_size=None):
+    return struct.pack('<BBBBIIIQ', magic, version, kind, flags, ident, len(text) if json_size is None else json_size,
+                       len(raw) if raw_size is None else raw_size, ring) + text + raw
+def send(data):
+    view = memoryview(data)
+    while view:
+        select.select([], [fd], [])
+        try:
+            view = view[os.write(fd, view):]
+        except BlockingIOError:
+            pass
+'''
+
+INSTALL_SECONDS = 240
+
+
+def find_uv():
+    """uv stands in scripts/test-requirements.txt, so the tests' own venv has it."""
+    folders = [os.environ.get("WORKCELL_TEST_UV", ""), os.path.dirname(PYTHON)]
+    found = shutil.which("uv", path=os.pathsep.join(filter(None, folders))) or shutil.which("uv")
+    assert found, "there is no uv; scripts/setup.sh test makes a venv that has it"
+    return os.path.realpath(found)
+
+
+def slow(driver, code):
+    """The value of a cell that installs something."""
+    result = driver.run(code, deadline=INSTALL_SECONDS)
+    assert result["error"] is None, result
+    return result["value"]
+
+
+def slow_error(driver, code):
+    result = driver.run(code, deadline=INSTALL_SECONDS)
+    assert result["error"] is not None, result
+    return result["error"]

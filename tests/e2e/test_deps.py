@@ -2,7 +2,6 @@
 import base64
 import http.server
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -11,8 +10,7 @@ import pytest
 
 import spaces
 import support
-
-INSTALL_SECONDS = 120
+from support import INSTALL_SECONDS, find_uv, slow, slow_error
 
 
 @pytest.fixture(scope="module")
@@ -25,14 +23,6 @@ def wheels(tmp_path_factory):
     spaces.make_wheel(folder, "wc-gadget", "1.0", "def main():\n    print('gadget')\n",
                       files={"entry_points.txt": "[console_scripts]\nwc-gadget = wc_gadget:main\n"})
     return str(folder)
-
-
-def find_uv():
-    """uv stands in scripts/test-requirements.txt, so the tests' own venv has it."""
-    folders = [os.environ.get("WORKCELL_TEST_UV", ""), os.path.dirname(support.PYTHON)]
-    found = shutil.which("uv", path=os.pathsep.join(filter(None, folders))) or shutil.which("uv")
-    assert found, "there is no uv; scripts/setup.sh test makes a venv that has it"
-    return found
 
 
 def path_without_uv():
@@ -70,18 +60,6 @@ def open_driver(drive, wheels, environment):
     def make(base, *flags, **options):
         return drive("--base", base, "--wheel-dir", wheels, "--timeout", "100", *flags, env=environment, **options)
     return make
-
-
-def slow(driver, code):
-    result = driver.run(code, deadline=INSTALL_SECONDS)
-    assert result["error"] is None, result
-    return result["value"]
-
-
-def slow_error(driver, code):
-    result = driver.run(code, deadline=INSTALL_SECONDS)
-    assert result["error"] is not None, result
-    return result["error"]
 
 
 def venvs(cache):

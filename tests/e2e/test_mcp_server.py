@@ -24,16 +24,7 @@ FORMS = {"elicitation": {}}
 
 @pytest.fixture
 def connect():
-    made = []
-
-    def make(*flags, **options):
-        made.append(mcp_client.Client(*flags, **options))
-        return made[-1]
-
-    yield make
-    for client in made:
-        if client.process.poll() is None:
-            assert client.close() == 0
+    yield from mcp_client.clients(mcp_client.Client)
 
 
 @pytest.fixture

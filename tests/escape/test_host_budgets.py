@@ -3,6 +3,7 @@
 Each test floods one thing and looks at the host's own memory (VmHWM of the process that holds the engine), or at what others get
 done meanwhile. No test looks at a clock but those of the audit log, whose limit is of bytes a second.
 """
+import fcntl
 import json
 import os
 import subprocess
@@ -16,25 +17,9 @@ import spaces
 import support
 
 # In the kernel: frames past the kernel's own package. `call` sends one, `drain` throws away what the host has sent.
-PRELUDE = r'''
-import json, os, select, socket, stat, struct
-def find_socket():
-    for name in sorted(os.listdir('/proc/self/fd'), key=int):
-        try:
-            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
-                return int(name)
-        except OSError:
-            pass
-sock = socket.socket(fileno=os.dup(find_socket()))
-RESULT, DISPLAY, CALL = 66, 67, 69
+PRELUDE = support.FRAMES + r'''
+sock = socket.socket(fileno=os.dup(fd))
 next_id = 1 << 30
-def frame(kind, text=b'', raw=b'', ident=0):
-    return struct.pack('<BBBBIIIQ', 0x57, 1, kind, 0, ident, len(text), len(raw), 0) + text + raw
-def send(data):
-    view = memoryview(data)
-    while view:
-        select.select([], [sock], [])
-        view = view[sock.send(view, socket.MSG_NOSIGNAL):]
 def call(method, args, raw=b'', text=None):
     global next_id
     next_id += 1
@@ -460,6 +445,37 @@ for _ in range(40):
 answer(call('artifacts.exists', {'name': 'a1'}))""", deadline=240)
     assert result["error"] is None and result["value"] == {"result": True}, result
     assert growth < support.memory(KERNEL_MIB), growth >> 20
+
+
+def test_answers_that_wait_for_the_audit_log_count(drive, tmp_path, base):
+    """Somebody else has the log locked: answers of some megabytes each wait for their record, and no more of them than the budget allows."""
+    spaces.write_files(base, {"tools/count.yaml": """\
+        name: count
+        description: Counts
+        command: seq
+        schema:
+          options: {}
+          positional: [{name: last, type: integer}]
+        recipes:
+          to: {description: Counts, params: {last: {type: integer}}}
+        """})
+    log = tmp_path / "audit.jsonl"
+    driver = start(drive, tmp_path, base, "--audit", str(log))
+    with open(log, "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        result, growth = grown(driver, """
+idents = {call('tools.call', {'name': 'count.to', 'args': {'last': 1900000}}) for _ in range(60)}
+codes = []
+while idents:
+    head = struct.unpack('<BBBBIIIQ', take(24))
+    text, raw = json.loads(take(head[5])), len(take(head[6]))
+    if head[2] == 3 and head[4] in idents:
+        idents.remove(head[4])
+        codes.append(text.get('error', {}).get('code', raw))
+sorted(set(codes), key=str)""", deadline=240, timeout=200)
+    assert result["error"] is None, result
+    assert set(result["value"]) <= {"limit", "io"} and result["value"], result
+    assert growth < support.memory(KERNEL_MIB + SLACK_MIB), growth >> 20
 
 
 # ---- the audit log

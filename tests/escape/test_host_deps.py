@@ -20,17 +20,10 @@ import pytest
 
 import spaces
 import support
+from support import INSTALL_SECONDS, find_uv, slow, slow_error
 
 NOBODY = 65534
 PYTHON = "/usr/bin/python3"  # everybody may read it
-INSTALL_SECONDS = 240
-
-
-def find_uv():
-    folders = [os.environ.get("WORKCELL_TEST_UV", ""), os.path.dirname(support.PYTHON)]
-    found = shutil.which("uv", path=os.pathsep.join(filter(None, folders))) or shutil.which("uv")
-    assert found, "there is no uv; scripts/setup.sh test makes a venv that has it"
-    return os.path.realpath(found)
 
 
 def wheel(folder, name, files, version="1.0", metadata="", record=None, links=()):
@@ -138,18 +131,6 @@ def make_project(tmp_path):
 @pytest.fixture
 def project(make_project):
     return make_project()
-
-
-def slow(driver, code):
-    result = driver.run(code, deadline=INSTALL_SECONDS)
-    assert result["error"] is None, result
-    return result["value"]
-
-
-def slow_error(driver, code):
-    result = driver.run(code, deadline=INSTALL_SECONDS)
-    assert result["error"] is not None, result
-    return result["error"]
 
 
 def what_people_do_next(project, driver=None, broken=False):

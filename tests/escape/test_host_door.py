@@ -45,18 +45,12 @@ def records(log):
 @pytest.fixture
 def agent(tmp_path):
     """An agent that speaks MCP, with the executor sandbox."""
-    made = []
-
     def make(*flags, executor="sandbox", **options):
         base = tmp_path / "base" if (tmp_path / "base").exists() else base_of(tmp_path)
-        made.append(mcp_client.Client("--base", base, "--cwd", tmp_path / "work", "--executor", executor, "--no-sync-deps", "--audit",
-                                      tmp_path / "audit.jsonl", *flags, **options))
-        return made[-1]
+        return mcp_client.Client("--base", base, "--cwd", tmp_path / "work", "--executor", executor, "--no-sync-deps", "--audit",
+                                 tmp_path / "audit.jsonl", *flags, **options)
 
-    yield make
-    for client in made:
-        if client.process.poll() is None:
-            assert client.close() == 0
+    yield from mcp_client.clients(make)
 
 
 @pytest.fixture

@@ -36,12 +36,7 @@ def server(tmp_path_factory):
     (base.parent / "outside.txt").write_text("the secret outside")
     made = serving.Server("--executor", "subprocess", "--base", base, tokens=TOKENS)
     made.base = base
-    made.adopt()
-    support.shared_drivers.append(made)
-    yield made
-    assert made.ask("GET", "/health", token=None).status == 200
-    support.shared_drivers.remove(made)
-    made.close()
+    yield from serving.shared(made)
 
 
 @contextlib.contextmanager

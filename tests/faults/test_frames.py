@@ -8,27 +8,8 @@ import pytest
 import support
 
 # Runs before each forgery: `frame` makes one, `sock` is the descriptor of the frame socket.
-PRELUDE = r'''
-import json, os, socket, stat, struct, sys
-def find_socket():
-    for name in sorted(os.listdir('/proc/self/fd'), key=int):
-        try:
-            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
-                return int(name)
-        except OSError:
-            pass
-sock = find_socket()
-RESULT, DISPLAY, DOORBELL, CALL, READY = 66, 67, 68, 69, 65
-def frame(kind, text=b'', raw=b'', ident=0, magic=0x57, version=1, flags=0, ring=0, json_size=None, raw_size=None):
-    return struct.pack('<BBBBIIIQ', magic, version, kind, flags, ident, len(text) if json_size is None else json_size,
-                       len(raw) if raw_size is None else raw_size, ring) + text + raw
-def send(data):
-    view = memoryview(data)
-    while view:
-        try:
-            view = view[os.write(sock, view):]
-        except BlockingIOError:
-            pass
+PRELUDE = support.FRAMES + r'''
+sock = fd
 def hang():
     import time
     while True: time.sleep(1)

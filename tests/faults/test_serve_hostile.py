@@ -19,12 +19,7 @@ AUTH = b"Authorization: Bearer " + serving.TOKEN.encode() + b"\r\n"
 def server(tmp_path_factory):
     made = serving.Server("--executor", "subprocess", "--base", tmp_path_factory.mktemp("base"), "--head-timeout", "1", "--max-body", "1M",
                           "--max-header", "8k", "--log-level", "warning")
-    made.adopt()
-    support.shared_drivers.append(made)
-    yield made
-    assert made.ask("GET", "/health", token=None).status == 200
-    support.shared_drivers.remove(made)
-    made.close()
+    yield from serving.shared(made)
 
 
 def status_of(data):

@@ -117,3 +117,17 @@ class Client:
         for sign in ("AddressSanitizer", "LeakSanitizer", "runtime error:"):
             assert sign not in text, text
         return status
+
+
+def clients(make):
+    """What a fixture yields from: a function that makes clients as make() does; those that are left are closed at the end."""
+    made = []
+
+    def make_one(*flags, **options):
+        made.append(make(*flags, **options))
+        return made[-1]
+
+    yield make_one
+    for client in made:
+        if client.process.poll() is None:
+            assert client.close() == 0
