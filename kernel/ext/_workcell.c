@@ -1034,25 +1034,47 @@ static PyObject *wc_zygote_next(PyObject *self, PyObject *args)
 	return zygote_receive();
 }
 
-/* zygote_send(type, id, a, b, payload) */
+static void attach_fd(struct msghdr *msg, void *space, size_t size, int fd)
+{
+	msg->msg_control = space;
+	msg->msg_controllen = size;
+	struct cmsghdr *c = CMSG_FIRSTHDR(msg);
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof fd);
+	memcpy(CMSG_DATA(c), &fd, sizeof fd);
+}
+
+/* zygote_send(type, id, a, b, payload, pid=0): with the pidfd of that process, unless it is gone */
 static PyObject *wc_zygote_send(PyObject *self, PyObject *args)
 {
 	(void)self;
-	int type;
+	int type, pid = 0;
 	unsigned long long id;
 	long long a, b;
 	const char *payload;
 	Py_ssize_t size;
-	if (!PyArg_ParseTuple(args, "iKLLy#", &type, &id, &a, &b, &payload, &size))
+	union {
+		struct cmsghdr align;
+		char space[CMSG_SPACE(sizeof(int))];
+	} control = { 0 };
+	if (!PyArg_ParseTuple(args, "iKLLy#|i", &type, &id, &a, &b, &payload, &size, &pid))
 		return NULL;
 	struct cell_spawn_msg head = {
 		.version = CELL_SPAWN_VERSION, .type = (uint32_t)type, .id = id, .a = a, .b = b
 	};
 	struct iovec iov[2] = { { &head, sizeof head }, { (void *)payload, (size_t)size } };
 	struct msghdr msg = { .msg_iov = iov, .msg_iovlen = 2 };
-	while (sendmsg(zygote_fd, &msg, MSG_NOSIGNAL) < 0)
-		if (errno != EINTR)
-			return PyErr_SetFromErrno(PyExc_OSError);
+	int pidfd = pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1, error = 0;
+	if (pidfd >= 0)
+		attach_fd(&msg, &control, sizeof control, pidfd);
+	while (!error && sendmsg(zygote_fd, &msg, MSG_NOSIGNAL) < 0)
+		error = errno == EINTR ? 0 : errno;
+	if (pidfd >= 0)
+		close(pidfd);
+	errno = error;
+	if (error)
+		return PyErr_SetFromErrno(PyExc_OSError);
 	Py_RETURN_NONE;
 }
 
@@ -1079,14 +1101,14 @@ static PyMethodDef methods[] = {
 	{ "join_kernel", wc_join_kernel, METH_VARARGS, "join_kernel(socket, stdout, stderr, ring) -> socket" },
 	{ "become_kernel", wc_become_kernel, METH_VARARGS, "become_kernel(socket, stdout, stderr, ring, lifeline) -> socket" },
 	{ "fds", wc_fds, METH_NOARGS, "fds() -> [socket, stdout, stderr]" },
-	{ "fork_into", wc_fork_into, METH_VARARGS, "fork_into(shell, flags, group) -> pid, 0 in the kernel" },
-	{ "join_group", wc_join_group, METH_O, "join_group(group)" },
+	{ "fork_into", wc_fork_into, METH_VARARGS, "fork_into(fds, join) -> pid, 0 in the kernel" },
+	{ "join_group", wc_join_group, METH_VARARGS, "join_group(fds, join)" },
 	{ "confine_early", wc_confine_early, METH_VARARGS, "confine_early(plan, keep) -> (step, errno, skipped)" },
 	{ "confine", wc_confine, METH_O, "confine(session) -> (step, errno, skipped)" },
 	{ "zygote_open", wc_zygote_open, METH_O, "zygote_open(fd)" },
 	{ "zygote_leave", wc_zygote_leave, METH_NOARGS, "zygote_leave()" },
 	{ "zygote_next", wc_zygote_next, METH_VARARGS, "zygote_next(timeout_ms)" },
-	{ "zygote_send", wc_zygote_send, METH_VARARGS, "zygote_send(type, id, a, b, payload)" },
+	{ "zygote_send", wc_zygote_send, METH_VARARGS, "zygote_send(type, id, a, b, payload, pid=0)" },
 	{ NULL, NULL, 0, NULL }
 };
 

@@ -7,7 +7,9 @@
  *   serves other sessions.  So there is a third process for a moment:
  *
  *       zygote ──vfork──▶ usher: joins the shell's cgroup and namespaces ──fork──▶ kernel
- *                            └── ends; the kernel becomes a child of the spawner (a subreaper)
+ *                            └── ends; the kernel becomes a child of pid 1 of the zone (spawn/zone.h)
+ *
+ *   The zygote is confined itself: it sees neither the cgroup nor the shell's process, and gets handles of both for this one fork.
  *
  *   The usher shares the zygote's memory, and the zygote stands still meanwhile, so this costs no second copy of the
  *   page tables.  fork() is the C library's: what libraries registered with pthread_atfork() runs.
@@ -20,7 +22,6 @@
 #include "confine.h"
 
 #include <errno.h>
-#include <grp.h>
 #include <sched.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -29,62 +30,78 @@
 
 #include "sandbox/apply.h"
 #include "sandbox/cgroup.h"
+#include "wire/spawn_msg.h"
 
 /* Written by the usher, read by the zygote: they share memory. */
 static struct {
 	pid_t kernel;
 	int error;
-	const char *step;
 } usher;
 
-static int enter(int shell_fd, const struct cell_plan *plan, const struct cell_cgroup *group)
+/* Of a list of numbers, those from `from` on; -1: an exception is set. */
+static int copy_fds(PyObject *list, size_t from, size_t n, int *out)
 {
-	usher.step = "join the cgroup";
-	if (cell__cgroup_join(group) < 0)
-		return -1;
-	/* Only root may; everybody else keeps groups that the new namespace does not know. */
-	usher.step = "leave the groups";
-	if (geteuid() == 0 && syscall(SYS_setgroups, 0, NULL) < 0 && errno != EPERM)
-		return -1;
-	usher.step = "enter the namespaces";
-	return cell__apply_join(shell_fd, plan);
+	for (size_t i = 0; i < n; i++) {
+		PyObject *item = PyList_GetItem(list, (Py_ssize_t)(from + i));
+		long fd = item ? PyLong_AsLong(item) : -1;
+		if (PyErr_Occurred())
+			return -1;
+		out[i] = (int)fd;
+	}
+	return 0;
 }
 
-static int copy_group(PyObject *bytes, struct cell_cgroup *out)
+/* What the spawner says of the way in, and the descriptors that it counts. */
+struct way_in {
+	struct cell_spawn_join join;
+	int namespaces[CELL_SPAWN_MAX_FDS], groups[CELL_SPAWN_MAX_FDS];
+};
+
+static int read_way_in(PyObject *fds, PyObject *bytes, struct way_in *out)
 {
 	char *data;
 	Py_ssize_t size;
 	if (PyBytes_AsStringAndSize(bytes, &data, &size) < 0)
 		return -1;
-	if ((size_t)size != sizeof *out) {
-		PyErr_SetString(PyExc_ValueError, "not a cgroup: spawner and kernel are of different versions");
+	if ((size_t)size == sizeof out->join)
+		memcpy(&out->join, data, sizeof out->join);
+	if ((size_t)size != sizeof out->join || out->join.n_namespaces > CELL_SPAWN_MAX_FDS || out->join.n_groups > CELL_SPAWN_MAX_FDS ||
+	    (size_t)PyList_Size(fds) != CELL_SPAWN_KERNEL_FDS + out->join.n_namespaces + out->join.n_groups) {
+		PyErr_SetString(PyExc_ValueError, "not a way into a sandbox: spawner and kernel are of different versions");
 		return -1;
 	}
-	memcpy(out, data, sizeof *out);
-	for (int c = 0; c < CELL_CG_COUNT; c++)
-		out->path[c][sizeof out->path[c] - 1] = '\0';
-	return 0;
+	size_t from = CELL_SPAWN_KERNEL_FDS;
+	return copy_fds(fds, from, out->join.n_namespaces, out->namespaces) < 0 ||
+			       copy_fds(fds, from + out->join.n_namespaces, out->join.n_groups, out->groups) < 0
+		       ? -1
+		       : 0;
+}
+
+static int enter(const struct way_in *way, const struct cell_plan *plan)
+{
+	return cell__cgroup_join_by(way->groups, way->join.n_groups) < 0
+		       ? -1
+		       : cell__apply_join(way->namespaces, way->join.n_namespaces, plan, way->join.becomes);
 }
 
 PyObject *wc_fork_into(PyObject *self, PyObject *args)
 {
 	(void)self;
-	int shell_fd, plan_fd;
-	PyObject *bytes;
-	static struct cell_cgroup group;
+	PyObject *fds, *bytes;
+	static struct way_in way;
+	int plan_fd;
 	struct cell_plan plan;
-	if (!PyArg_ParseTuple(args, "iiO", &shell_fd, &plan_fd, &bytes) || copy_group(bytes, &group) < 0)
+	if (!PyArg_ParseTuple(args, "O!O", &PyList_Type, &fds, &bytes) || read_way_in(fds, bytes, &way) < 0 ||
+	    copy_fds(fds, CELL_SPAWN_PLAN_FD, 1, &plan_fd) < 0)
 		return NULL;
 	if (pread(plan_fd, &plan, sizeof plan, 0) != (ssize_t)sizeof plan)
 		return PyErr_SetFromErrno(PyExc_OSError);
 	PyOS_BeforeFork();
 	usher.kernel = -1;
 	usher.error = 0;
-	usher.step = "start";
 	pid_t pid = vfork();
 	if (pid == 0) {
-		if (enter(shell_fd, &plan, &group) == 0) {
-			usher.step = "fork";
+		if (enter(&way, &plan) == 0) {
 			usher.kernel = fork();
 			if (usher.kernel == 0) {
 				/* The kernel: a copy of the zygote, on a stack of its own from here on. */
@@ -106,13 +123,14 @@ PyObject *wc_fork_into(PyObject *self, PyObject *args)
 	return PyLong_FromLong(usher.kernel);
 }
 
-PyObject *wc_join_group(PyObject *self, PyObject *bytes)
+PyObject *wc_join_group(PyObject *self, PyObject *args)
 {
 	(void)self;
-	static struct cell_cgroup group;
-	if (copy_group(bytes, &group) < 0)
+	PyObject *fds, *bytes;
+	static struct way_in way;
+	if (!PyArg_ParseTuple(args, "O!O", &PyList_Type, &fds, &bytes) || read_way_in(fds, bytes, &way) < 0)
 		return NULL;
-	if (cell__cgroup_join(&group) < 0)
+	if (cell__cgroup_join_by(way.groups, way.join.n_groups) < 0)
 		return PyErr_SetFromErrno(PyExc_OSError);
 	Py_RETURN_NONE;
 }

@@ -83,10 +83,10 @@ def reseed():
 class Confinement:
     """How this kernel is confined: a plan, and whether it was forked into namespaces of its own."""
 
-    def __init__(self, plan, in_shell, group):
-        self.plan, self.in_shell, self.finished = plan, in_shell, False
+    def __init__(self, fds, in_shell, way_in):
+        self.plan, self.in_shell, self.finished = fds[4], in_shell, False
         if not in_shell:
-            _workcell.join_group(group)
+            _workcell.join_group(fds, way_in)
 
     def begin(self):
         """As soon as the kernel has its descriptors."""

@@ -2,8 +2,8 @@
 # Any Python must be able to read this file, even 2.7: the zygote says that it is too old.
 """Run as ``python -I -S sitecheck.py FOLDERS PYTHON ARGS...`` where FOLDERS is a JSON list of what confined code can write to.
 
-A zygote is not confined, and Python loads much by itself: the lines of .pth files, sitecustomize, what a preload names. So
-before it is started, what it would look for modules in is found out without loading anything of it (-S). When some of that lies
+Kernels of other sessions are forked from a zygote, and Python loads much by itself: the lines of .pth files, sitecustomize, what a
+preload names. So before it is started, what it would look for modules in is found out without loading anything of it (-S). When some of that lies
 where confined code can write, this program says so and ends with REFUSED; else it becomes ``PYTHON ARGS...``.
 """
 

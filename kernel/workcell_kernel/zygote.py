@@ -108,11 +108,11 @@ class Zygote:
         return False
 
     def fork(self, ident, pooled, fds, payload):
-        # socket, stdout, stderr, ring; for a sandboxed kernel also its plan, and the shell to be forked into.
+        # socket, stdout, stderr, ring; for a sandboxed kernel also its plan, and the way in: payload says how many of what (spawn_msg.h).
         plan = fds[4] if len(fds) > 4 else -1
-        shell = fds[5] if len(fds) > 5 else -1
+        into = plan >= 0 and payload[:4] != bytes(4)
         try:
-            pid = _workcell.fork_into(shell, plan, payload) if shell >= 0 else os.fork()
+            pid = _workcell.fork_into(fds, payload) if into else os.fork()
         except OSError as exc:
             for fd in fds:
                 os.close(fd)
@@ -122,13 +122,13 @@ class Zygote:
             _workcell.zygote_leave()
             gc.enable()
             # A kernel for the pool has time: it touches the memory a first cell needs before anybody waits for it.
-            confinement = kernel.Confinement(plan, shell >= 0, payload) if plan >= 0 else None
+            confinement = kernel.Confinement(fds, into, payload) if plan >= 0 else None
             kernel.main(self.kernel, fds[:4], self.lifeline, rehearse_once_more if pooled else None, confinement)
         for fd in fds:
             os.close(fd)
-        if shell < 0:
+        if not into:
             self.children[pid] = ident
-        _workcell.zygote_send(_workcell.KERNEL_FORKED, ident, pid, 0, b"")
+        _workcell.zygote_send(_workcell.KERNEL_FORKED, ident, pid, 0, b"", pid if into else 0)
 
     def serve(self):
         warming = True

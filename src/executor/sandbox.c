@@ -1,5 +1,5 @@
 /*
- * The `sandbox` executor: the same kernels, forked from the same zygotes (subprocess.c), confined by a plan.
+ * The `sandbox` executor: the same kernels, forked from zygotes of the same kind (subprocess.c), both confined by plans.
  *
  * A plan depends on the policy and on where the interpreter's files are, so the sessions of one kind share it, and with it
  * the pool and the spawner's spare shells.  What differs from session to session (workspace, packages) is the session's own
@@ -134,6 +134,8 @@ static struct cell__sandbox_request *request_create(struct cell__executor_host *
 	if (cell__policy_copy(&request->policy, spec->policy, err) < 0)
 		goto fail;
 	cell__policy_obey(&request->policy);
+	if (cell__machine_here()->level == CELL_LEVEL_FULL)
+		request->base.zygote = request->policy.network == CELL_NET_FULL ? CELL_ZYGOTE_ONLINE : CELL_ZYGOTE_CONFINED;
 	/* Where the session will stand does not depend on the interpreter; what is wrong with it is said now. */
 	if (cell__plan_workspace(spec->cwd, request->policy.workspace, &request->cwd, err) < 0 ||
 	    cell__writable_init(&request->writable, &request->policy, request->cwd, err) < 0 ||
@@ -191,7 +193,7 @@ int cell__sandbox_listen(struct cell__sandbox_request *base, int fd, const char 
 }
 
 void cell__sandbox_ready(struct cell__sandbox_request *base, const void *shell_report, size_t size, const unsigned *skipped,
-			 size_t n_skipped)
+			 size_t n_skipped, const struct cell__zygote_state *zygote)
 {
 	struct request *request = (struct request *)base;
 	struct cell_plan_report report;
@@ -201,7 +203,7 @@ void cell__sandbox_ready(struct cell__sandbox_request *base, const void *shell_r
 		if (skipped[i] < CELL_PLAN_MAX_STEPS)
 			report.skipped[skipped[i] / 8] |= (uint8_t)(1u << (skipped[i] % 8));
 	if (cell__plan_receipt(&request->policy, cell__machine_here(), (const struct cell_plan *)base->plan->bytes, &report,
-			       request->policy.workspace, &text) == 0)
+			       request->policy.workspace, zygote, &text) == 0)
 		request->receipt = cell__buf_take(&text);
 }
 

@@ -77,7 +77,7 @@ int cell__subprocess_open(struct cell__executor_host *host, const struct cell__e
 		cell_fail(err, CELL_E_INVALID, 0, "working directory or environment is not valid UTF-8");
 		goto fail;
 	}
-	if (cell__sub_env_find(sub, spec->python, spec->preload, spec->zygote_owner, &env, err) < 0)
+	if (cell__sub_env_find(sub, spec->python, spec->preload, spec->zygote_owner, request ? request->zygote : CELL_ZYGOTE_ISOLATED, &env, err) < 0)
 		goto fail;
 	/* With the zygote there the plan is known, and with it the pool. */
 	if (request && env->state == CELL_ENV_READY && request->prepare(request, &env->files, err) < 0)

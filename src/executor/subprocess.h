@@ -16,6 +16,13 @@ struct cell__subprocess_config {
 	int64_t zygote_forks; /* 0: no limit */
 };
 
+/* How a zygote is confined: sessions share one only where they want the same. */
+enum cell__zygote_kind {
+	CELL_ZYGOTE_ISOLATED, /* from the user's settings, and not confined */
+	CELL_ZYGOTE_CONFINED,
+	CELL_ZYGOTE_ONLINE,   /* confined but for the network, which its kernels have as well */
+};
+
 /*
  * What the `sandbox` executor wants of a kernel; NULL members for the others.  `prepare` is called once the interpreter's
  * paths are known, before the fork, and fills plan (a reference) and session; they and the request are the kernel's.
@@ -23,6 +30,7 @@ struct cell__subprocess_config {
 struct cell__sandbox_request {
 	int (*prepare)(struct cell__sandbox_request *request, const struct cell__plan_env *env, struct cell_error *err);
 	void (*destroy)(struct cell__sandbox_request *request);
+	enum cell__zygote_kind zygote;
 	struct cell__sandbox_plan *plan;
 	struct cell__buf session; /* the session's plan */
 	struct cell__buf files;   /* which files its paths name at this moment: another file there is another sandbox */
@@ -32,7 +40,7 @@ struct cell__sandbox_request {
 void cell__sandbox_failure(const struct cell__sandbox_request *request, int step, int sys, struct cell_error *err);
 /* A kernel is ready; shell and skipped say which steps were passed over. */
 void cell__sandbox_ready(struct cell__sandbox_request *request, const void *shell_report, size_t size,
-			 const unsigned *skipped, size_t n_skipped);
+			 const unsigned *skipped, size_t n_skipped, const struct cell__zygote_state *zygote);
 /* Before that, where the plan has a way out: fd is taken over.  An error ends the session. */
 int cell__sandbox_listen(struct cell__sandbox_request *request, int fd, const char *const *index_hosts,
 			 struct cell_error *err);

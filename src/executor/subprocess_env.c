@@ -1,6 +1,6 @@
 /*
  * Environments of the `subprocess` executor: an interpreter with its preloads, and the zygote that its kernels are forked
- * from, from its start to its end.
+ * from, from its start to its end.  Sandboxed kernels have a zygote that is confined itself, and of their own.
  */
 #define _GNU_SOURCE
 #include "executor/subprocess_kernel.h"
@@ -13,7 +13,9 @@
 #include <sys/wait.h>
 
 #include "core/hole.h"
-#include "sandbox/plan.h"
+#include "sandbox/build.h"
+#include "sandbox/machine.h"
+#include "sandbox/plans.h"
 
 #define SITE_REFUSED 77   /* what sitecheck.py ends with */
 #define WRITABLE_NAMED 64 /* folders that it is told by name */
@@ -61,10 +63,10 @@ static int trust_files(struct cell__sub_env *env, struct cell_error *err)
 }
 
 int cell__sub_env_find(struct cell__subprocess *sub, const char *python, const char *preload, const char *owner,
-		       struct cell__sub_env **ret_env, struct cell_error *err)
+		       enum cell__zygote_kind kind, struct cell__sub_env **ret_env, struct cell_error *err)
 {
 	for (struct cell__sub_env *env = sub->envs; env; env = env->next)
-		if (!env->ending && strcmp(env->python, python) == 0 && strcmp(env->preload, preload) == 0 &&
+		if (!env->ending && env->kind == kind && strcmp(env->python, python) == 0 && strcmp(env->preload, preload) == 0 &&
 		    (strcmp(env->owner, owner) == 0 || is_hole("zygote-owner"))) {
 			*ret_env = env;
 			return 0;
@@ -85,6 +87,7 @@ int cell__sub_env_find(struct cell__subprocess *sub, const char *python, const c
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	}
 	env->sub = sub;
+	env->kind = kind;
 	if (trust_python(env, err) < 0) {
 		free(env->owner);
 		free(env->python);
@@ -237,6 +240,21 @@ static int zygote_payload(struct cell__sub_env *env, struct cell__buf *payload, 
 	return 0;
 }
 
+/* The plan of its zygote, made anew for each: mounts and installs may have changed. */
+static int plan_zygote(struct cell__sub_env *env, struct cell_error *err)
+{
+	struct cell__plans *plans = &env->sub->hub->plans;
+	CELL_AUTO_BUF struct cell__buf bytes = CELL_BUF_INIT;
+	cell__sandbox_plan_unref(cell__take_ptr(env->plan));
+	if (env->kind == CELL_ZYGOTE_ISOLATED)
+		return 0;
+	if (!plans->mounts && cell__machine_here()->own_uid)
+		plans->mounts = cell__mounts_create();
+	if (cell__plans_zygote(plans->mounts, env->python, env->sub->kernel_dir, env->kind == CELL_ZYGOTE_ONLINE, &bytes, err) == 0)
+		env->plan = cell__sandbox_plan_create(&bytes, err);
+	return env->plan ? 0 : -1;
+}
+
 int cell__sub_zygote_start(struct cell__sub_env *env, struct cell_error *err)
 {
 	struct cell__subprocess *sub = env->sub;
@@ -248,9 +266,11 @@ int cell__sub_zygote_start(struct cell__sub_env *env, struct cell_error *err)
 		return -1;
 	if (zygote_payload(env, &payload, &argc) < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	if (plan_zygote(env, err) < 0)
+		return -1;
 	env->zygote_id = sub->hub->next_id++;
 	if (cell__spawn_client_send(&sub->hub->client, CELL_SPAWN_ZYGOTE_START, env->zygote_id, argc, 0, payload.data,
-				    payload.size, NULL, 0, err) < 0)
+				    payload.size, env->plan ? &env->plan->fd : NULL, env->plan ? 1 : 0, err) < 0)
 		return -1;
 	env->state = CELL_ENV_STARTING;
 	env->warm = false;
@@ -298,11 +318,12 @@ static void take_hosts(struct cell__sub_env *env, json_t *list)
 	}
 }
 
-void cell__sub_zygote_ready(struct cell__sub_env *env, int64_t pid, const char *payload, size_t size)
+void cell__sub_zygote_ready(struct cell__sub_env *env, int64_t pid, int64_t missed, const char *payload, size_t size)
 {
 	const char *version = "", *ipython = "", *preload_error = NULL;
 	struct cell_error untrusted;
 	json_t *ready = json_loadb(payload, size, 0, NULL);
+	env->missed = (int)missed;
 	take_paths(env, json_object_get(ready, "paths"));
 	take_hosts(env, json_object_get(ready, "index"));
 	if (ready)
@@ -367,6 +388,11 @@ void cell__sub_zygote_exited(struct cell__sub_env *env, int64_t status, int64_t 
 	bool starting = env->state == CELL_ENV_STARTING;
 	struct cell_error err = { 0 };
 	char words[120], how[48];
+	struct cell_spawn_failure told = { 0 };
+	if (failure && size == sizeof told) {
+		memcpy(&told, payload, sizeof told);
+		size = 0;
+	}
 	last_words(payload, size, words, sizeof words);
 	if (status >= 0 && WIFSIGNALED((int)status))
 		snprintf(how, sizeof how, "died of signal %d", WTERMSIG((int)status));
@@ -375,6 +401,11 @@ void cell__sub_zygote_exited(struct cell__sub_env *env, int64_t status, int64_t 
 	if (status >= 0 && WIFEXITED((int)status) && WEXITSTATUS((int)status) == SITE_REFUSED)
 		cell_fail(&err, CELL_E_INVALID, 0, "the interpreter %.60s %s; use another interpreter or workspace, or --workspace-mode ro",
 			  env->python, words);
+	else if (failure && told.stage == CELL_SPAWN_AT_PLAN && env->plan && told.step >= 0)
+		cell__plan_failure((const struct cell_plan *)env->plan->bytes, NULL,
+				   &(struct cell_plan_report){ .step = told.step, .sys = told.sys }, &err);
+	else if (failure && told.stage == CELL_SPAWN_AT_PLAN)
+		cell_fail(&err, CELL_E_SANDBOX, (int)failure, "confine the zygote of %s", env->python);
 	else if (failure)
 		cell_fail(&err, CELL_E_PYTHON, (int)failure, "start interpreter %s", env->python);
 	else if (words[0] && !strstr(words, "-h' for more information")) /* so says one that does not know our flags */
@@ -476,6 +507,7 @@ void cell__sub_handle_env_closed(uv_handle_t *handle)
 	free(env->preload);
 	free(env->owner);
 	cell__plan_env_finish(&env->files);
+	cell__sandbox_plan_unref(env->plan);
 	cell__places_untrust(sub->host->places, &env->places);
 	cell__place_list_finish(&env->places);
 	free_hosts(env);

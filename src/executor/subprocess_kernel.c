@@ -252,8 +252,11 @@ void cell__sub_kernel_maybe_live(struct cell__sub_kernel *kernel)
 	}
 	kernel->state = CELL_KERNEL_LIVE;
 	free(cell__take_ptr(kernel->init));
-	if (kernel->request)
-		cell__sandbox_ready(kernel->request, &kernel->report, sizeof kernel->report, kernel->skipped, kernel->n_skipped);
+	if (kernel->request) {
+		struct cell__zygote_state zygote = { .plan = kernel->env->plan ? (const struct cell_plan *)kernel->env->plan->bytes : NULL,
+						     .missed = kernel->env->missed };
+		cell__sandbox_ready(kernel->request, &kernel->report, sizeof kernel->report, kernel->skipped, kernel->n_skipped, &zygote);
+	}
 	kernel->events->ready(kernel->owner);
 }
 

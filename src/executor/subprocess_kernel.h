@@ -45,6 +45,9 @@ struct cell__sub_prewarm {
 struct cell__sub_env {
 	struct cell__subprocess *sub;
 	char *python, *preload, *owner; /* owner "": of all who do not want one of their own */
+	enum cell__zygote_kind kind;
+	struct cell__sandbox_plan *plan; /* of its zygote; NULL: not confined, or never started */
+	int missed;                      /* 1 + a step of it that was passed over and is missed */
 	enum cell__sub_env_state state;
 	uint64_t zygote_id;
 	bool warm;
@@ -130,7 +133,7 @@ void cell__sub_maybe_destroyed(struct cell__subprocess *sub);
 /* ---- subprocess_env.c ---- */
 
 int cell__sub_env_find(struct cell__subprocess *sub, const char *python, const char *preload, const char *owner,
-		       struct cell__sub_env **ret_env, struct cell_error *err);
+		       enum cell__zygote_kind kind, struct cell__sub_env **ret_env, struct cell_error *err);
 /* A kernel of it is gone, or its pool is full: an owner's zygote that nobody uses ends after a while. */
 void cell__sub_env_rest(struct cell__sub_env *env);
 /* Replaces a zygote that has forked as many kernels as one may, once the last fork is done. */
@@ -139,7 +142,7 @@ void cell__sub_zygote_rotate(struct cell__sub_env *env);
 void cell__sub_handle_env_closed(uv_handle_t *handle);
 /* Does nothing where there is one, or where one starts. */
 int cell__sub_zygote_start(struct cell__sub_env *env, struct cell_error *err);
-void cell__sub_zygote_ready(struct cell__sub_env *env, int64_t pid, const char *payload, size_t size);
+void cell__sub_zygote_ready(struct cell__sub_env *env, int64_t pid, int64_t missed, const char *payload, size_t size);
 void cell__sub_zygote_exited(struct cell__sub_env *env, int64_t status, int64_t failure, const char *payload, size_t size);
 /* Forks the kernels that wait, as many as the zygote takes now. */
 void cell__sub_fork_waiting(struct cell__sub_env *env);

@@ -218,7 +218,8 @@ int cell__subprocess_prewarm(struct cell__subprocess *sub, const char *python, c
 	struct cell__sub_prewarm *prewarm = cell__alloc(1, sizeof *prewarm);
 	if (!prewarm)
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	if (!prewarm || cell__sub_env_find(sub, python, preload, zygote_owner, &env, err) < 0 || cell__sub_zygote_start(env, err) < 0) {
+	enum cell__zygote_kind kind = request ? request->zygote : CELL_ZYGOTE_ISOLATED;
+	if (!prewarm || cell__sub_env_find(sub, python, preload, zygote_owner, kind, &env, err) < 0 || cell__sub_zygote_start(env, err) < 0) {
 		cell__sub_request_destroy(request);
 		free(prewarm);
 		return -1;

@@ -114,7 +114,7 @@ void cell__sub_handle_message(void *arg, const struct cell_spawn_msg *head, cons
 	switch (head->type) {
 	case CELL_SPAWN_ZYGOTE_READY:
 		if (env && env->state == CELL_ENV_STARTING)
-			cell__sub_zygote_ready(env, head->a, payload, size);
+			cell__sub_zygote_ready(env, head->a, head->b, payload, size);
 		break;
 	case CELL_SPAWN_ZYGOTE_WARMED:
 		if (env && env->state == CELL_ENV_READY) {

@@ -320,14 +320,24 @@ static int mount_tmpfs(const char *path, uint64_t bytes, uint64_t mode)
 	return mount("tmpfs", path, "tmpfs", MS_BITS_NOSUID | MS_BITS_NODEV, options);
 }
 
-static int mount_proc(struct cell_apply *apply, const char *path, bool processes_alone)
+static int mount_proc(struct cell_apply *apply, const char *path, uint64_t how)
 {
 	char status[4096];
+	unsigned long flags = MS_BITS_NOSUID | MS_BITS_NODEV | MS_BITS_NOEXEC;
 	if ((size_t)snprintf(status, sizeof status, "%s/self/status", path) < sizeof status && access(status, F_OK) == 0)
 		return 0;
-	int rc = mount("proc", path, "proc", MS_BITS_NOSUID | MS_BITS_NODEV | MS_BITS_NOEXEC, processes_alone ? "subset=pid" : NULL);
-	apply->processes_alone |= rc == 0 && processes_alone;
-	return rc;
+	if (how != CELL_PROC_READ_ONLY) {
+		int rc = mount("proc", path, "proc", flags, how == CELL_PROC_PROCESSES ? "subset=pid" : NULL);
+		apply->processes_alone |= rc == 0 && how == CELL_PROC_PROCESSES;
+		return rc;
+	}
+	if (mount("proc", path, "proc", flags | MS_BITS_RDONLY, NULL) == 0)
+		return 0;
+	/* Programs find their libraries by /proc/self/exe: the host's serves for that, and the step counts as passed over. */
+	int error = errno;
+	(void)bind_tree(apply, "/proc", path, CELL_BIND_READ_ONLY | CELL_BIND_NO_EXEC, false);
+	errno = error;
+	return -1;
 }
 
 /*
@@ -407,27 +417,29 @@ static int take_trees(struct cell_apply *apply)
 	return 0;
 }
 
-static int become(const struct cell_plan *plan)
+int cell__become(uid_t uid, gid_t gid)
 {
-	return syscall(SYS_setgroups, 0, NULL) < 0 || syscall(SYS_setresgid, plan->gid, plan->gid, plan->gid) < 0 ||
-			       syscall(SYS_setresuid, plan->uid, plan->uid, plan->uid) < 0
+	return syscall(SYS_setgroups, 0, NULL) < 0 || syscall(SYS_setresgid, gid, gid, gid) < 0 || syscall(SYS_setresuid, uid, uid, uid) < 0
 		       ? -1
 		       : 0;
 }
 
 static int take_ids(struct cell_apply *apply)
 {
-	if (take_trees(apply) < 0 || become(apply->plan) < 0)
+	if (take_trees(apply) < 0 || cell__become(apply->plan->uid, apply->plan->gid) < 0)
 		return -1;
 	/* That a process ends with its parent is forgotten when it becomes another user. */
 	return prctl(PR_SET_PDEATHSIG, SIGKILL);
 }
 
-int cell__apply_join(int shell_fd, const struct cell_plan *plan)
+int cell__apply_join(const int *fds, size_t n, const struct cell_plan *plan, bool becomes)
 {
-	if (setns(shell_fd, (int)plan->clone_flags) < 0)
+	if (n == 1 && setns(fds[0], (int)plan->clone_flags) < 0)
 		return -1;
-	return plan->mapped ? become(plan) : 0;
+	for (size_t i = 0; n > 1 && i < n; i++)
+		if (setns(fds[i], 0) < 0)
+			return -1;
+	return becomes ? cell__become(plan->uid, plan->gid) : 0;
 }
 
 static int attach_tree(struct cell_apply *apply, const char *path)
@@ -625,7 +637,7 @@ static int run_step(struct cell_apply *apply, const struct cell_plan_step *step,
 	case CELL_OP_NAMESPACES:
 		return unshare((int)step->arg & ~cell__apply_birth_flags(apply->plan));
 	case CELL_OP_IDS:
-		return apply->plan->mapped ? take_ids(apply) : map_ids((uid_t)step->arg, (gid_t)step->arg2);
+		return apply->ids_come ? take_ids(apply) : map_ids((uid_t)step->arg, (gid_t)step->arg2);
 	case CELL_OP_TREE:
 		return attach_tree(apply, a);
 	case CELL_OP_ROOT:
@@ -643,7 +655,7 @@ static int run_step(struct cell_apply *apply, const struct cell_plan_step *step,
 			return -1;
 		return mount_tmpfs(a, step->arg, step->arg2);
 	case CELL_OP_PROC:
-		return mount_proc(apply, a, step->arg == 1);
+		return mount_proc(apply, a, step->arg);
 	case CELL_OP_PTS:
 		return mount("devpts", a, "devpts", MS_BITS_NOSUID | MS_BITS_NOEXEC, "newinstance,ptmxmode=0666,mode=620");
 	case CELL_OP_MASK:

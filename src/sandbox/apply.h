@@ -5,6 +5,8 @@
 #ifndef CELL_SANDBOX_APPLY_H
 #define CELL_SANDBOX_APPLY_H
 
+#include <sys/types.h>
+
 #include "sandbox/plan.h"
 
 #define CELL_APPLY_MAX_KEEP 20
@@ -17,7 +19,8 @@ struct cell_apply {
 	int landlock_fd;                 /* -1 */
 	int listen_fd;                   /* made by OP_LISTEN, valid when has_listener */
 	bool has_listener;
-	int start_fd;                    /* of a plan that is mapped: where cell__mapped_start() is heard */
+	bool ids_come;                   /* the maps are written by who started us, as for a plan that is mapped */
+	int start_fd;                    /* then: where cell__mapped_start() is heard */
 	int trees[CELL_PLAN_MAX_TREES];  /* from there; OP_TREE takes them in order */
 	uint32_t n_trees, next_tree;
 	bool processes_alone;            /* /proc was mounted so */
@@ -30,8 +33,14 @@ struct cell_apply {
 int cell__apply_stage(struct cell_apply *apply, enum cell_plan_stage stage, struct cell_plan_report *report);
 /* The namespaces that a shell is born with: for clone(). */
 int cell__apply_birth_flags(const struct cell_plan *plan);
-/* Enters the namespaces of a shell and becomes who the plan says, with raw system calls: the caller may be a child of vfork(). */
-int cell__apply_join(int shell_fd, const struct cell_plan *plan);
+/*
+ * Enters the namespaces of a shell, with raw system calls: the caller may be a child of vfork().  fds: its pidfd, or handles of the
+ * namespaces, that of users first, so that nothing but rights in that one is needed.  becomes: who the plan says, where the caller is
+ * somebody else.
+ */
+int cell__apply_join(const int *fds, size_t n, const struct cell_plan *plan, bool becomes);
+/* Becomes this user and group, without other groups. */
+int cell__become(uid_t uid, gid_t gid);
 /* Maps a sealed plan; NULL with errno set.  It stays mapped. */
 const struct cell_plan *cell__plan_map(int fd);
 /* No capabilities to be had by exec, and uid 0 means nothing. */

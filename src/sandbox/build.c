@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "sandbox/build.h"
+#include "sandbox/builder.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -52,16 +52,13 @@ static bool is_left_out(enum cell_plan_op op)
 #define is_left_out(op) false
 #endif
 
-struct builder {
-	struct cell__buf *out;
-	size_t start;
-	uint32_t n_steps;
-	bool failed;
-	uint64_t rights; /* Landlock's that this machine has */
-	bool own_root;   /* paths are those of the sandbox's new root */
-	bool mapped;     /* the caller's files are shown as the sandbox's own */
-	char **hidden;   /* names that are not shown, in folders that are real; NULL-terminated */
-};
+#define builder cell__builder
+#define begin cell__builder_begin
+#define head_of cell__builder_head
+#define step cell__builder_step
+#define step_bytes cell__builder_step_bytes
+#define finish cell__builder_finish
+#define bind_own cell__builder_bind_own
 
 /* Room for each entry of the policy twice: its name, and what that leads to. */
 static void list_hidden(struct builder *b, const struct cell__policy *policy)
@@ -96,44 +93,44 @@ static void free_hidden(struct builder *b)
 	free(cell__take_ptr(b->hidden));
 }
 
-static void begin(struct builder *b, struct cell__buf *out)
+void begin(struct builder *b, struct cell__buf *out)
 {
 	struct cell_plan head = { .magic = CELL_PLAN_MAGIC, .version = CELL_PLAN_VERSION };
 	*b = (struct builder){ .out = out, .start = out->size };
 	b->failed = cell__buf_add(out, &head, sizeof head) < 0;
 }
 
-static struct cell_plan *head_of(struct builder *b)
+struct cell_plan *head_of(struct builder *b)
 {
 	return (struct cell_plan *)(b->out->data + b->start);
 }
 
-static void step_bytes(struct builder *b, enum cell_plan_stage stage, enum cell_plan_op op, unsigned flags, uint64_t arg,
+void step_bytes(struct builder *b, enum cell_plan_stage stage, enum cell_plan_op op, unsigned flags, uint64_t arg,
 		       uint64_t arg2, const void *a, size_t a_size, const char *text)
 {
 	static const char zeros[8];
 	size_t b_size = strlen(text), size = sizeof(struct cell_plan_step) + a_size + 1 + b_size + 1;
 	size_t pad = (8 - size % 8) % 8;
-	struct cell_plan_step step = {
+	struct cell_plan_step made = {
 		.bytes = (uint32_t)(size + pad), .op = (uint16_t)op, .stage = (uint8_t)stage, .flags = (uint8_t)flags,
 		.arg = arg, .arg2 = arg2, .a_size = (uint32_t)a_size, .b_size = (uint32_t)b_size,
 	};
 	if (b->failed || is_left_out(op))
 		return;
-	int rc = cell__buf_add(b->out, &step, sizeof step) | cell__buf_add(b->out, a, a_size) |
+	int rc = cell__buf_add(b->out, &made, sizeof made) | cell__buf_add(b->out, a, a_size) |
 		 cell__buf_add(b->out, zeros, 1) | cell__buf_add(b->out, text, b_size + 1) |
 		 cell__buf_add(b->out, zeros, pad);
 	b->failed = rc < 0;
 	b->n_steps++;
 }
 
-static void step(struct builder *b, enum cell_plan_stage stage, enum cell_plan_op op, unsigned flags, uint64_t arg,
+void step(struct builder *b, enum cell_plan_stage stage, enum cell_plan_op op, unsigned flags, uint64_t arg,
 		 uint64_t arg2, const char *a, const char *text)
 {
 	step_bytes(b, stage, op, flags, arg, arg2, a, strlen(a), text);
 }
 
-static int finish(struct builder *b, struct cell_error *err)
+int finish(struct builder *b, struct cell_error *err)
 {
 	bool hides = b->hidden != NULL;
 	free_hidden(b);
@@ -178,7 +175,7 @@ static void bind_as(struct builder *b, enum cell_plan_stage stage, const char *f
 }
 
 /* What is the caller's, or the caller wants to be shown: where the sandbox is nobody's, it is shown as the sandbox's own. */
-static void bind_own(struct builder *b, enum cell_plan_stage stage, const char *path, unsigned flags)
+void bind_own(struct builder *b, enum cell_plan_stage stage, const char *path, unsigned flags)
 {
 	bind_as(b, stage, path, path, flags | (b->mapped ? CELL_BIND_MAPPED : 0));
 }
@@ -365,8 +362,8 @@ static void own_proc(struct builder *b, const struct cell__policy *policy)
 {
 	SHELL(CELL_OP_DIR, 0, 0755, 0, "/proc", "");
 	if (!policy->shows_machine && !is_hole("subset") && !is_hole("mask"))
-		SHELL(CELL_OP_PROC, CELL_STEP_OPTIONAL, 1, 0, "/proc", "");
-	SHELL(CELL_OP_PROC, CELL_STEP_OPTIONAL, 0, 0, "/proc", "");
+		SHELL(CELL_OP_PROC, CELL_STEP_OPTIONAL, CELL_PROC_PROCESSES, 0, "/proc", "");
+	SHELL(CELL_OP_PROC, CELL_STEP_OPTIONAL, CELL_PROC_WHOLE, 0, "/proc", "");
 	for (size_t i = 0; i < sizeof masked / sizeof *masked; i++)
 		mask_proc(b, masked[i]);
 	DIR *dir = opendir("/proc");
@@ -383,6 +380,28 @@ static void own_proc(struct builder *b, const struct cell__policy *policy)
 			SHELL(CELL_OP_MASK, 0, 0, 0, policy->hide.items[i], "");
 }
 
+/* A root with the system's folders and the interpreter's, without /proc. */
+void cell__builder_root(struct builder *b, const struct cell__policy *policy, const struct cell__machine *machine,
+			const struct cell__plan_env *env)
+{
+	SHELL(CELL_OP_ROOT, 0, ROOT_BYTES, 0, "", "");
+	/* One mount, so that all goes at once: the first of them, or one for all. */
+	if (b->mapped && machine->trees[0] && strcmp(machine->trees[0], "/") != 0)
+		SHELL(CELL_OP_TMPFS, 0, TREES_BYTES, 0700, CELL_PLAN_MAPPED_ROOT, "");
+	for (size_t i = 0; b->mapped && machine->trees[i]; i++)
+		SHELL(CELL_OP_TREE, 0, 0, 0, machine->trees[i], "");
+	SHELL(CELL_OP_TMPFS, 0, policy->tmp_bytes, 01777, "/tmp", "");
+	system_folders(b);
+	own_settings(b, policy);
+	devices(b, policy);
+	SHELL(CELL_OP_DIR, 0, 0755, 0, "/run", "");
+	SHELL(CELL_OP_LINK, 0, 0, 0, "/tmp", "/var/tmp");
+	for (size_t i = 0; env->folders && env->folders[i]; i++)
+		bind_own(b, CELL_STAGE_SHELL, env->folders[i], CELL_BIND_READ_ONLY);
+	for (size_t i = 0; env->links && env->links[i]; i += 2)
+		SHELL(CELL_OP_LINK, CELL_STEP_OPTIONAL, 0, 0, env->links[i + 1], env->links[i]);
+}
+
 static void shell_stage(struct builder *b, const struct cell__policy *policy, const struct cell__machine *machine,
 			const struct cell__plan_env *env)
 {
@@ -395,23 +414,8 @@ static void shell_stage(struct builder *b, const struct cell__policy *policy, co
 		flags &= ~(unsigned)CLONE_NEWCGROUP;
 	SHELL(CELL_OP_NAMESPACES, 0, flags, 0, "", "");
 	SHELL(CELL_OP_IDS, b->mapped ? CELL_BIND_MAPPED : 0, geteuid(), getegid(), "", "");
-	SHELL(CELL_OP_ROOT, 0, ROOT_BYTES, 0, "", "");
-	/* One mount, so that all goes at once: the first of them, or one for all. */
-	if (b->mapped && machine->trees[0] && strcmp(machine->trees[0], "/") != 0)
-		SHELL(CELL_OP_TMPFS, 0, TREES_BYTES, 0700, CELL_PLAN_MAPPED_ROOT, "");
-	for (size_t i = 0; b->mapped && machine->trees[i]; i++)
-		SHELL(CELL_OP_TREE, 0, 0, 0, machine->trees[i], "");
-	SHELL(CELL_OP_TMPFS, 0, policy->tmp_bytes, 01777, "/tmp", "");
-	system_folders(b);
-	own_settings(b, policy);
-	devices(b, policy);
+	cell__builder_root(b, policy, machine, env);
 	own_proc(b, policy);
-	SHELL(CELL_OP_DIR, 0, 0755, 0, "/run", "");
-	SHELL(CELL_OP_LINK, 0, 0, 0, "/tmp", "/var/tmp");
-	for (size_t i = 0; env->folders && env->folders[i]; i++)
-		bind_own(b, CELL_STAGE_SHELL, env->folders[i], CELL_BIND_READ_ONLY);
-	for (size_t i = 0; env->links && env->links[i]; i += 2)
-		SHELL(CELL_OP_LINK, CELL_STEP_OPTIONAL, 0, 0, env->links[i + 1], env->links[i]);
 	for (size_t i = 0; i < policy->read.count; i++)
 		bind_known(b, CELL_STAGE_SHELL, policy->read.items[i], CELL_BIND_READ_ONLY);
 	for (size_t i = 0; i < policy->write.count; i++)

@@ -40,6 +40,20 @@ int cell__plan_build(const struct cell__policy *policy, const struct cell__machi
 int cell__plan_build_session(const struct cell__machine *machine, const struct cell__plan_session *session,
 			     struct cell__buf *out, struct cell_error *err);
 
+/* ---- zygotes ---- */
+
+/*
+ * What an interpreter needs before it has said what it needs: its venv and what that was made from, folders that .pth files name,
+ * kernel_dir, the configuration of its package index in `home`.
+ */
+int cell__plan_env_of(struct cell__plan_env *ret_env, const char *python, const char *kernel_dir, const char *home, struct cell_error *err);
+/*
+ * The plan of a zygote: as kernels see the system, nothing of the session, no network unless `online` (a kernel has its zygote's where
+ * it has none of its own), a filter that leaves it what kernels need before they are confined.  machine: as for cell__plan_build().
+ */
+int cell__plan_build_zygote(const struct cell__machine *machine, const struct cell__plan_env *env, bool online, struct cell__buf *out,
+			    struct cell_error *err);
+
 /* Is the limit on processes kept?  Without a cgroup, by an rlimit, which means nothing to the host's root. */
 bool cell__plan_holds_pids(const struct cell__machine *machine, bool mapped);
 
@@ -50,8 +64,15 @@ int cell__plan_print(const struct cell_plan *plan, struct cell__buf *out);
 /* The error of a step that failed, with advice where we know some. */
 void cell__plan_failure(const struct cell_plan *plan, const struct cell_plan *session, const struct cell_plan_report *report,
 			struct cell_error *err);
+/* The zygote of a kernel, for its receipt. */
+struct cell__zygote_state {
+	const struct cell_plan *plan; /* NULL: not confined */
+	int missed;                   /* 1 + a step that was passed over and is missed */
+};
+
 /* The isolation receipt, a JSON object. */
 int cell__plan_receipt(const struct cell__policy *policy, const struct cell__machine *machine, const struct cell_plan *plan,
-		       const struct cell_plan_report *report, enum cell__workspace_mode mode, struct cell__buf *out);
+		       const struct cell_plan_report *report, enum cell__workspace_mode mode, const struct cell__zygote_state *zygote,
+		       struct cell__buf *out);
 
 #endif

@@ -430,6 +430,35 @@ void cell__cgroup_close(const struct cell_cgroup *group)
 			(void)write_in(group->path[c], "cgroup.kill", "1");
 }
 
+int cell__cgroup_open_join(const struct cell_cgroup *group, int fds[static CELL_CG_COUNT])
+{
+	int n = 0;
+	for (int c = 0; c < CELL_CG_COUNT && !(group->version == 2 && n > 0); c++) {
+		char path[CELL_CGROUP_PATH + 128];
+		if (!group->path[c][0])
+			continue;
+		snprintf(path, sizeof path, "%s/%s", group->path[c], group->version == 1 ? "tasks" : "cgroup.procs");
+		fds[n] = open(path, O_WRONLY | O_CLOEXEC);
+		if (fds[n] < 0) {
+			int error = errno;
+			while (n > 0)
+				close(fds[--n]);
+			errno = error;
+			return -1;
+		}
+		n++;
+	}
+	return n;
+}
+
+int cell__cgroup_join_by(const int *fds, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (write(fds[i], "0", 1) < 0)
+			return -1;
+	return 0;
+}
+
 void cell__cgroup_usage(const struct cell_cgroup *group, struct cell_cgroup_usage *ret_usage)
 {
 	const char *memory = group->path[CELL_CG_MEMORY], *pids = group->path[CELL_CG_PIDS];

@@ -57,6 +57,12 @@ int cell__cgroup_make(const struct cell_cgroups *groups, const char *name, const
 int cell__cgroup_join(const struct cell_cgroup *group);
 /* Nothing more starts in it, and what is in it is killed, as far as this machine's groups can do that (pids; Linux 5.14). */
 void cell__cgroup_close(const struct cell_cgroup *group);
+/*
+ * The same for one that must not see the group: files to be written "0" to, opened here and good for whoever has them.  How many, or -1
+ * with errno and none is open.
+ */
+int cell__cgroup_open_join(const struct cell_cgroup *group, int fds[static CELL_CG_COUNT]);
+int cell__cgroup_join_by(const int *fds, size_t n);
 /* False: it cannot be had. */
 bool cell__cgroup_set_share(const struct cell_cgroup *group, enum cell_cgroup_share share);
 void cell__cgroup_usage(const struct cell_cgroup *group, struct cell_cgroup_usage *ret_usage);

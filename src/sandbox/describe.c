@@ -72,7 +72,7 @@ int cell__plan_describe(const struct cell_plan_step *step, struct cell__buf *out
 	case CELL_OP_TMPFS:
 		return cell__buf_printf(out, "private %s of %llu MiB", a, arg >> 20);
 	case CELL_OP_PROC:
-		return cell__buf_printf(out, "%s of the new pid namespace%s", a, arg ? ", processes alone" : "");
+		return cell__buf_printf(out, "%s of the new pid namespace%s", a, arg == CELL_PROC_PROCESSES ? ", processes alone" : arg == CELL_PROC_READ_ONLY ? ", read-only" : "");
 	case CELL_OP_PTS:
 		return cell__buf_printf(out, "terminals of its own in %s", a);
 	case CELL_OP_MASK:
@@ -194,8 +194,22 @@ static int add_limits(const struct cell__policy *policy, const struct cell__mach
 	return rc;
 }
 
+/* What a zygote's plan says of one step. */
+static int describe_missed(const struct cell__zygote_state *zygote, char *out, size_t size)
+{
+	CELL_AUTO_BUF struct cell__buf words = CELL_BUF_INIT;
+	const struct cell_plan_step *step = zygote->plan ? cell__plan_first(zygote->plan) : NULL;
+	if (!step || zygote->missed < 1 || zygote->missed > (int)zygote->plan->n_steps)
+		return 0;
+	for (int i = 1; i < zygote->missed; i++)
+		step = cell__plan_next(step);
+	int rc = cell__plan_describe(step, &words);
+	snprintf(out, size, "of the zygote: %.200s", words.data ? words.data : "");
+	return rc;
+}
+
 static int add_skipped(const struct cell__policy *policy, const struct cell__machine *machine, const struct cell_plan *plan,
-		       const struct cell_plan_report *report, struct cell__buf *out)
+		       const struct cell_plan_report *report, const struct cell__zygote_state *zygote, struct cell__buf *out)
 {
 	const struct cell_plan_step *step = cell__plan_first(plan);
 	bool first = true;
@@ -209,7 +223,13 @@ static int add_skipped(const struct cell__policy *policy, const struct cell__mac
 		      cell__buf_add_json_string(out, words.data ? words.data : "", words.size);
 		first = false;
 	}
-	char uid[256];
+	char uid[256], zygote_uid[256] = "", missed[256] = "";
+	const struct cell_plan *warm = zygote ? zygote->plan : NULL;
+	if (warm && warm->not_mapped[0])
+		snprintf(zygote_uid, sizeof zygote_uid, "of the zygote: a uid that is nobody's: %.100s cannot be mounted with other owners",
+			 warm->not_mapped);
+	if (zygote)
+		rc |= describe_missed(zygote, missed, sizeof missed);
 	snprintf(uid, sizeof uid, "a uid that is nobody's: %.100s cannot be mounted with other owners", plan->not_mapped);
 	const struct {
 		bool missing;
@@ -223,6 +243,10 @@ static int add_skipped(const struct cell__policy *policy, const struct cell__mac
 		{ policy->pids && !cell__plan_holds_pids(machine, plan->mapped),
 		  "the limit on processes: no cgroup for it, and an rlimit does not count for root" },
 		{ plan->not_mapped[0] != '\0', uid },
+		{ zygote && !warm, "confining the zygote: no namespaces; it is isolated from the user's settings alone" },
+		{ zygote_uid[0] != '\0', zygote_uid },
+		{ missed[0] != '\0', missed },
+		{ warm && !(warm->clone_flags & CLONE_NEWNET), "of the zygote: no network; a kernel with all of the network has its zygote's" },
 		{ machine->level != CELL_LEVEL_FULL && policy->tmp_bytes, "the limit on space in /tmp: no mount namespace" },
 	};
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
@@ -235,7 +259,8 @@ static int add_skipped(const struct cell__policy *policy, const struct cell__mac
 }
 
 int cell__plan_receipt(const struct cell__policy *policy, const struct cell__machine *machine, const struct cell_plan *plan,
-		       const struct cell_plan_report *report, enum cell__workspace_mode mode, struct cell__buf *out)
+		       const struct cell_plan_report *report, enum cell__workspace_mode mode, const struct cell__zygote_state *zygote,
+		       struct cell__buf *out)
 {
 	bool full = plan->level == CELL_LEVEL_FULL, first = true;
 	int rc = cell__buf_printf(out, "{\"executor\":\"sandbox\",\"level\":\"%s\",\"policy\":",
@@ -251,8 +276,10 @@ int cell__plan_receipt(const struct cell__policy *policy, const struct cell__mac
 	rc |= cell__buf_printf(out, ",\"seccomp\":true,\"landlock\":%d,\"capabilities\":[],\"no_new_privs\":true,\"limits\":{",
 			       machine->landlock_abi);
 	rc |= add_limits(policy, machine, plan, out);
-	rc |= cell__buf_printf(out, "},\"network\":\"%s\",\"filesystem\":\"%s\",\"workspace\":\"%s\",\"skipped\":[",
+	if (zygote)
+		rc |= cell__buf_printf(out, "},\"zygote\":\"%s\"", zygote->plan ? "confined" : "isolated");
+	rc |= cell__buf_printf(out, "%s,\"network\":\"%s\",\"filesystem\":\"%s\",\"workspace\":\"%s\",\"skipped\":[", zygote ? "" : "}",
 			       cell__network_word(policy->network), full ? "private" : "landlock", cell__workspace_word(mode));
-	rc |= add_skipped(policy, machine, plan, report, out);
+	rc |= add_skipped(policy, machine, plan, report, zygote, out);
 	return rc | cell__buf_add_str(out, "]}");
 }

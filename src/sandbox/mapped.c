@@ -21,35 +21,80 @@
 /* Between what systemd gives to containers and what it calls foreign: nobody hands these out. */
 #define FIRST_ID 0x70000000u
 #define N_IDS 0x0ffe0000u
+#define N_ZONE_IDS 0x10000u /* the first of them are for zones (spawn/zone.h), so that a zone maps its own and all of sandboxes */
 #define STACK_BYTES 16384u
 
-static unsigned choose_id(void)
+static unsigned choose(unsigned first, unsigned count)
 {
 	unsigned number = 0;
 	/* Two sandboxes with the same one are no less apart from the host. */
 	if (getrandom(&number, sizeof number, GRND_NONBLOCK) != (ssize_t)sizeof number)
 		number = (unsigned)getpid();
-	return FIRST_ID + number % N_IDS;
+	return first + number % count;
+}
+
+static unsigned choose_id(void)
+{
+	return choose(FIRST_ID + N_ZONE_IDS, N_IDS - N_ZONE_IDS);
+}
+
+/* Raw system calls alone: the caller may be a child of vfork(). */
+static int write_to(pid_t pid, const char *name, const char *text)
+{
+	char path[64];
+	snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, name);
+	CELL_AUTO_FD int fd = open(path, O_WRONLY | O_CLOEXEC);
+	return fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text) ? -1 : 0;
 }
 
 static int write_map(pid_t pid, const char *name, unsigned inside, unsigned outside)
 {
-	char path[64], line[64];
-	snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, name);
-	int n = snprintf(line, sizeof line, "%u %u 1", inside, outside);
-	CELL_AUTO_FD int fd = open(path, O_WRONLY | O_CLOEXEC);
-	return fd < 0 || write(fd, line, (size_t)n) != n ? -1 : 0;
+	char line[64];
+	snprintf(line, sizeof line, "%u %u 1", inside, outside);
+	return write_to(pid, name, line);
 }
 
-/* The user namespace of this process, with these ids inside. */
-static int map_process(pid_t pid, unsigned uid, unsigned gid)
+static int write_maps(pid_t pid, unsigned uid, unsigned gid, unsigned outside)
+{
+	return write_map(pid, "uid_map", uid, outside) < 0 || write_map(pid, "gid_map", gid, outside) < 0 ? -1 : 0;
+}
+
+static int open_userns(pid_t pid)
 {
 	char path[64];
-	unsigned id = choose_id();
-	if (write_map(pid, "uid_map", uid, id) < 0 || write_map(pid, "gid_map", gid, id) < 0)
-		return -1;
 	snprintf(path, sizeof path, "/proc/%d/ns/user", (int)pid);
 	return open(path, O_RDONLY | O_CLOEXEC);
+}
+
+int cell__mapped_ids(const struct cell_plan *plan, pid_t pid)
+{
+	if (plan->mapped)
+		return write_maps(pid, plan->uid, plan->gid, choose_id());
+	return write_map(pid, "uid_map", plan->uid, plan->uid) < 0 || write_map(pid, "gid_map", plan->gid, plan->gid) < 0 ? -1 : 0;
+}
+
+/* Every number means the same inside and outside. */
+static int write_zone_map(pid_t pid, const char *name, unsigned caller, unsigned nobody)
+{
+	char text[160];
+	snprintf(text, sizeof text, "%u %u 1\n%u %u 1\n%u %u %u\n", caller, caller, nobody, nobody, FIRST_ID + N_ZONE_IDS,
+		 FIRST_ID + N_ZONE_IDS, N_IDS - N_ZONE_IDS);
+	return write_to(pid, name, text);
+}
+
+int cell__mapped_zone(pid_t pid, unsigned *ret_nobody)
+{
+	unsigned nobody = choose(FIRST_ID, N_ZONE_IDS);
+	*ret_nobody = 0;
+	if (write_zone_map(pid, "uid_map", geteuid(), nobody) == 0) {
+		*ret_nobody = nobody;
+		return write_zone_map(pid, "gid_map", getegid(), nobody);
+	}
+	/* Without privileges one may map oneself. */
+	return write_to(pid, "setgroups", "deny") < 0 || write_map(pid, "uid_map", geteuid(), geteuid()) < 0 ||
+			       write_map(pid, "gid_map", getegid(), getegid()) < 0
+		       ? -1
+		       : 0;
 }
 
 /* A copy of what is mounted there, without what is mounted below it. */
@@ -84,25 +129,37 @@ static void send_trees(int fd, int error, const int *trees, size_t n)
 			return; /* it is gone, and its end will be seen */
 }
 
-void cell__mapped_start(const struct cell_plan *plan, pid_t pid, int fd)
+/* How many there are, or -1 and none is left open. */
+static int copy_trees(const struct cell_plan *plan, int userns_fd, int trees[static CELL_PLAN_MAX_TREES])
 {
-	int trees[CELL_PLAN_MAX_TREES], error = 0;
-	size_t n = 0;
+	int n = 0, error = 0;
 	const struct cell_plan_step *step = cell__plan_first(plan);
-	CELL_AUTO_FD int userns_fd = map_process(pid, plan->uid, plan->gid);
-	if (userns_fd < 0)
-		error = errno ? errno : EIO;
 	for (uint32_t i = 0; !error && i < plan->n_steps; i++, step = cell__plan_next(step)) {
 		if (step->op != CELL_OP_TREE)
 			continue;
-		if (n == CELL_PLAN_MAX_TREES)
+		if (n == (int)CELL_PLAN_MAX_TREES)
 			error = E2BIG;
 		else if ((trees[n] = copy_mount(cell__step_a(step), userns_fd)) < 0)
 			error = errno;
 		else
 			n++;
 	}
-	send_trees(fd, error, trees, error ? 0 : n);
+	if (!error)
+		return n;
+	while (n > 0)
+		close(trees[--n]);
+	errno = error;
+	return -1;
+}
+
+void cell__mapped_start(const struct cell_plan *plan, pid_t pid, int fd, bool has_ids)
+{
+	int trees[CELL_PLAN_MAX_TREES], n = -1;
+	if (has_ids || cell__mapped_ids(plan, pid) == 0) {
+		CELL_AUTO_FD int userns_fd = open_userns(pid);
+		n = userns_fd < 0 ? -1 : copy_trees(plan, userns_fd, trees);
+	}
+	send_trees(fd, n < 0 ? (errno ? errno : EIO) : 0, trees, n < 0 ? 0 : (size_t)n);
 	while (n > 0)
 		close(trees[--n]);
 }
@@ -116,8 +173,8 @@ static int wait_for_the_end(void *arg)
 	return arg != NULL;
 }
 
-/* A user namespace to try with; its process is gone again. */
-static int make_userns(void)
+/* A user namespace in which the caller's ids are this one outside; its process is gone again. */
+static int make_userns(unsigned id)
 {
 	void *stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
 	if (stack == MAP_FAILED)
@@ -127,7 +184,7 @@ static int make_userns(void)
 	pthread_sigmask(SIG_SETMASK, &all, &before); /* no handler of the host's runs in it */
 	pid_t pid = clone(wait_for_the_end, (char *)stack + STACK_BYTES, CLONE_VM | CLONE_NEWUSER, NULL);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	int fd = pid < 0 ? -1 : map_process(pid, geteuid(), getegid()), error = errno;
+	int fd = pid < 0 || write_maps(pid, geteuid(), getegid(), id) < 0 ? -1 : open_userns(pid), error = errno;
 	if (pid > 0) {
 		kill(pid, SIGKILL);
 		while (waitpid(pid, NULL, __WCLONE) < 0 && errno == EINTR) {
@@ -136,6 +193,12 @@ static int make_userns(void)
 	munmap(stack, STACK_BYTES);
 	errno = error;
 	return fd;
+}
+
+int cell__mapped_trees(const struct cell_plan *plan, unsigned nobody, int trees[static CELL_PLAN_MAX_TREES])
+{
+	CELL_AUTO_FD int userns_fd = make_userns(nobody);
+	return userns_fd < 0 ? -1 : copy_trees(plan, userns_fd, trees);
 }
 
 bool cell__mapped_is_root(void)
@@ -158,7 +221,7 @@ bool cell__mapped_possible(void)
 	for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
 		if (!(caps[0].effective & (1u << needed[i])))
 			return false;
-	CELL_AUTO_FD int fd = make_userns();
+	CELL_AUTO_FD int fd = make_userns(choose_id());
 	return fd >= 0;
 }
 
@@ -284,7 +347,7 @@ static bool is_under(const char *path, const char *folder)
 static bool can_be_mapped(struct mount_point *point)
 {
 	if (!point->tried) {
-		CELL_AUTO_FD int userns_fd = make_userns();
+		CELL_AUTO_FD int userns_fd = make_userns(choose_id());
 		CELL_AUTO_FD int tree = userns_fd < 0 ? -1 : copy_mount(point->path, userns_fd);
 		point->possible = tree >= 0;
 		point->tried = userns_fd >= 0;
@@ -305,7 +368,7 @@ static size_t find_mount(const struct cell__mounts *mounts, const char *path)
 }
 
 /* Marks what a path needs: the mount it lies on, and every mount below it. */
-static bool choose(struct cell__mounts *mounts, const char *path, bool *chosen, char *ret_why)
+static bool choose_mounts(struct cell__mounts *mounts, const char *path, bool *chosen, char *ret_why)
 {
 	size_t on = find_mount(mounts, path);
 	for (size_t i = 0; i < mounts->count; i++) {
@@ -337,7 +400,7 @@ const char *const *cell__mounts_of(struct cell__mounts *mounts, const char *cons
 	bool *chosen = cell__alloc(mounts->count + 1, sizeof *chosen);
 	bool ok = chosen != NULL;
 	for (size_t i = 0; ok && paths[i]; i++)
-		ok = choose(mounts, paths[i], chosen, ret_why);
+		ok = choose_mounts(mounts, paths[i], chosen, ret_why);
 	for (size_t i = 0; ok && i < mounts->count; i++) {
 		if (!chosen[i])
 			continue;

@@ -19,8 +19,20 @@
 bool cell__mapped_possible(void);
 /* Is this process the host's root, to whom RLIMIT_NPROC means nothing? */
 bool cell__mapped_is_root(void);
-/* The starter's part, for a shell that was just cloned and waits at the other end of fd.  An error is told to it, and there it ends it. */
-void cell__mapped_start(const struct cell_plan *plan, pid_t pid, int fd);
+/*
+ * The starter's part, for a shell that was just cloned and waits at the other end of fd.  An error is told to it, and there it ends it.
+ * has_ids: its maps are written already.
+ */
+void cell__mapped_start(const struct cell_plan *plan, pid_t pid, int fd, bool has_ids);
+/* Writes the maps of a shell; the caller is in the parent of its user namespace.  Also of a plan that is not mapped: the caller's ids. */
+int cell__mapped_ids(const struct cell_plan *plan, pid_t pid);
+/*
+ * Writes the maps of a zone (spawn/zone.h): the caller, and for root also a number of its own and those of all sandboxes.  *ret_nobody: that
+ * number, good for uid and gid; 0: there is none.
+ */
+int cell__mapped_zone(pid_t pid, unsigned *ret_nobody);
+/* The copies of mounts that a plan names (OP_TREE), in which the caller's files are nobody's; how many, or -1 with errno. */
+int cell__mapped_trees(const struct cell_plan *plan, unsigned nobody, int trees[static CELL_PLAN_MAX_TREES]);
 
 /* ---- which mounts ---- */
 

@@ -52,7 +52,7 @@ enum cell_plan_op {
 	CELL_OP_FILE,           /* a: path, b: content */
 	CELL_OP_BIND,           /* a: path on the host, b: path inside, CELL_BIND_* */
 	CELL_OP_TMPFS,          /* a: path, arg: bytes, arg2: mode */
-	CELL_OP_PROC,           /* a: path, arg: 1: processes and nothing else; nothing is done where one is mounted already */
+	CELL_OP_PROC,           /* a: path, arg: CELL_PROC_*; nothing is done where one is mounted already */
 	CELL_OP_PTS,            /* a: path */
 	CELL_OP_MASK,           /* a: path that must show nothing; arg: 1: nothing is there where /proc has processes alone */
 	CELL_OP_LOOPBACK,       /* brings lo up */
@@ -73,6 +73,11 @@ enum cell_plan_op {
 	CELL_OP_RESTRICT,       /* the rule set comes into force */
 	CELL_OP_SECCOMP,        /* a: the filter's instructions */
 };
+
+/* arg of OP_PROC */
+#define CELL_PROC_WHOLE 0u
+#define CELL_PROC_PROCESSES 1u /* and nothing else */
+#define CELL_PROC_READ_ONLY 2u /* where that cannot be had, the host's, read-only */
 
 /* flags of a step */
 #define CELL_STEP_OPTIONAL 1u

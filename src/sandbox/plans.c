@@ -133,6 +133,24 @@ int cell__plans_map(struct cell__mounts *mounts, const struct cell__plan_session
 	return rc;
 }
 
+int cell__plans_zygote(struct cell__mounts *mounts, const char *python, const char *kernel_dir, bool online, struct cell__buf *out,
+		       struct cell_error *err)
+{
+	struct cell__machine machine = *cell__machine_here();
+	struct cell__policy policy = { 0 };
+	struct cell__plan_env files;
+	struct cell__plan_session session = { .mode = CELL_WORKSPACE_NONE, .env = &files, .policy = &policy };
+	if (cell__plan_env_of(&files, python, kernel_dir, cell__home_dir(), err) < 0)
+		return -1;
+	int rc = cell__plans_map(mounts, &session, &machine);
+	if (rc < 0)
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a zygote");
+	else
+		rc = cell__plan_build_zygote(&machine, &files, online, out, err);
+	cell__plan_env_finish(&files);
+	return rc;
+}
+
 /* The oldest plans that nobody uses go. */
 static void trim(struct cell__plans *plans)
 {

@@ -428,6 +428,36 @@ int cell__filter_last(struct cell__buf *out, struct cell_error *err)
 	return export_filter(ctx, rc, out, err);
 }
 
+/* Kernels enter their namespaces and get a keyring of their own while the zygote's filter is the only one. */
+static bool is_needed_by_zygotes(const char *call)
+{
+	return strcmp(call, "setns") == 0 || strcmp(call, "keyctl") == 0;
+}
+
+int cell__filter_zygote(struct cell__buf *out, struct cell_error *err)
+{
+	static const int families[] = { AF_NETLINK, AF_PACKET, AF_ALG, AF_VSOCK, AF_XDP, AF_RXRPC, AF_KEY, AF_TIPC, AF_BLUETOOTH, AF_CAN, AF_NFC };
+	scmp_filter_ctx ctx = seccomp_init(SCMP_ACT_ALLOW);
+	if (!ctx)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the system call filter");
+	int rc = seccomp_attr_set(ctx, SCMP_FLTATR_ACT_BADARCH, EPERM_ACTION);
+	for (size_t g = 0; rc == 0 && g < sizeof groups / sizeof *groups; g++)
+		for (size_t i = 0; rc == 0 && groups[g].what == REFUSED && groups[g].calls[i]; i++) {
+			int nr = cell__filter_number(groups[g].calls[i]);
+			if (nr >= 0 && !is_needed_by_zygotes(groups[g].calls[i]))
+				rc = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(error_of(&groups[g])), nr, 0);
+		}
+	for (unsigned bit = 0; rc == 0 && bit < 32; bit++)
+		if (NEW_NAMESPACES & (1u << bit))
+			rc = seccomp_rule_add(ctx, EPERM_ACTION, SCMP_SYS(clone), 1, masked(0, 1u << bit, 1u << bit));
+	/* Flags in memory, where a filter cannot look: the C library falls back to clone. */
+	if (rc == 0)
+		rc = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0);
+	for (size_t i = 0; rc == 0 && i < sizeof families / sizeof *families; i++)
+		rc = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EAFNOSUPPORT), SCMP_SYS(socket), 1, compared(0, SCMP_CMP_EQ, (uint64_t)families[i]));
+	return export_filter(ctx, rc, out, err);
+}
+
 int cell__filter_refusals(const struct cell__filter_options *options, struct cell__buf *out, struct cell_error *err)
 {
 	scmp_filter_ctx ctx = seccomp_init(SCMP_ACT_ALLOW);

@@ -17,6 +17,8 @@ int cell__filter_build(const struct cell__filter_options *options, struct cell__
 int cell__filter_refusals(const struct cell__filter_options *options, struct cell__buf *out, struct cell_error *err);
 /* The last one: what the confinement itself needs and nobody after it. */
 int cell__filter_last(struct cell__buf *out, struct cell_error *err);
+/* That of a zygote: refuses what neither it nor a kernel needs before that has filters of its own. */
+int cell__filter_zygote(struct cell__buf *out, struct cell_error *err);
 /* A call's number on this machine; -1: it has none. */
 int cell__filter_number(const char *call);
 /*

@@ -265,16 +265,36 @@ static int explain_rest(const struct command *command, struct cell__buf *out)
 	return rc;
 }
 
+/* What kernels of such sessions are forked from.  Where it is not confined, *out stays empty. */
+static int plan_zygote(const struct command *command, const char *python, struct cell__buf *out, struct cell_error *err)
+{
+	char dir[PATH_MAX], kernel_dir[PATH_MAX + 8];
+	const struct cell__machine *machine = cell__machine_here();
+	if (machine->level != CELL_LEVEL_FULL)
+		return 0;
+	if (cell__engine_find_parts(NULL, dir, sizeof dir, err) < 0)
+		return -1;
+	snprintf(kernel_dir, sizeof kernel_dir, "%s/kernel", dir);
+	struct cell__mounts *mounts = machine->own_uid ? cell__mounts_create() : NULL;
+	int rc = cell__plans_zygote(mounts, python, kernel_dir, command->policy.network == CELL_NET_FULL, out, err);
+	cell__mounts_destroy(mounts);
+	return rc;
+}
+
 int cell_sandbox_explain(const struct cell_sandbox_options *opts, char **ret_text, struct cell_error *err)
 {
 	struct cell_sandbox_options all;
 	struct command command = { 0 };
 	CELL_AUTO_BUF struct cell__buf out = CELL_BUF_INIT;
+	CELL_AUTO_BUF struct cell__buf zygote_plan = CELL_BUF_INIT;
 	struct cell_plan_report nothing = { .step = -1 };
 	if (take_options(opts, &all, err) < 0)
 		return -1;
 	int rc = command_init(&command, &all, true, err);
+	if (rc == 0)
+		rc = plan_zygote(&command, all.python ? all.python : CELL_DEFAULT_PYTHON, &zygote_plan, err);
 	if (rc == 0) {
+		struct cell__zygote_state zygote = { .plan = zygote_plan.size ? (const struct cell_plan *)zygote_plan.data : NULL };
 		const struct cell_plan *plan = (const struct cell_plan *)command.plan.data;
 		rc |= cell__buf_add_str(&out, "shell: made ahead; early: in the kernel, before it knows its session; kernel: the last "
 					      "thing before the code\n");
@@ -282,8 +302,10 @@ int cell_sandbox_explain(const struct cell_sandbox_options *opts, char **ret_tex
 		rc |= cell__buf_add_str(&out, "the session's own steps\n");
 		rc |= cell__plan_print((const struct cell_plan *)command.session.data, &out);
 		rc |= explain_rest(&command, &out);
+		if (zygote.plan)
+			rc |= cell__buf_add_str(&out, "the zygote, which kernels are forked from\n") | cell__plan_print(zygote.plan, &out);
 		rc |= cell__buf_add_str(&out, "receipt\n");
-		rc |= cell__plan_receipt(&command.policy, cell__machine_here(), plan, &nothing, command.policy.workspace, &out);
+		rc |= cell__plan_receipt(&command.policy, cell__machine_here(), plan, &nothing, command.policy.workspace, &zygote, &out);
 		rc |= cell__buf_add_str(&out, "\n");
 		if (rc < 0)
 			cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
@@ -375,6 +397,7 @@ static int start_child(struct child *child, struct cell_error *err)
 			return cell_fail(err, CELL_E_SANDBOX, errno, "start a sandbox");
 		ours = ends[0];
 		child->apply.start_fd = theirs = ends[1];
+		child->apply.ids_come = true;
 	}
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, &before);
@@ -390,7 +413,7 @@ static int start_child(struct child *child, struct cell_error *err)
 	sigprocmask(SIG_SETMASK, &before, NULL);
 	if (pid > 0 && plan->mapped) {
 		cell__close_fd(&theirs); /* should it end before it has heard, sending fails */
-		cell__mapped_start(plan, (pid_t)pid, ours);
+		cell__mapped_start(plan, (pid_t)pid, ours, false);
 	}
 	return pid < 0 ? cell_fail(err, CELL_E_SANDBOX, error, "start a sandbox") : (int)pid;
 }

@@ -229,3 +229,17 @@ bool cell__proc_has_own_pids(pid_t pid)
 	int numbers[2];
 	return line && sscanf(line, "\nNSpid: %d %d", &numbers[0], &numbers[1]) == 2;
 }
+
+pid_t cell__proc_pid_of(int pidfd)
+{
+	char path[64], text[512];
+	snprintf(path, sizeof path, "/proc/self/fdinfo/%d", pidfd);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+	if (fd >= 0)
+		close(fd);
+	text[n > 0 ? n : 0] = '\0';
+	const char *line = strstr(text, "\nPid:");
+	long pid = line ? strtol(line + 5, NULL, 10) : 0;
+	return pid > 0 ? (pid_t)pid : 0;
+}

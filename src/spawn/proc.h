@@ -23,4 +23,7 @@ void cell__proc_slice_tree(pid_t pid, uint64_t slice_ns);
  */
 uint64_t cell__proc_oom_kills(void);
 
+/* The number of a process in the pid namespace of /proc, which another may number otherwise; 0: it has ended.  Allocates nothing. */
+pid_t cell__proc_pid_of(int pidfd);
+
 #endif

@@ -19,7 +19,9 @@
 #include "core/core.h"
 #include "sandbox/mapped.h"
 #include "spawn/message.h"
+#include "spawn/proc.h"
 #include "spawn/spawner.h"
+#include "spawn/zone.h"
 
 #define PLANS_KEPT 8
 #define OLD_MOUNTS 8 /* then they go at once */
@@ -29,6 +31,7 @@
 struct known_plan {
 	const struct cell_plan *plan;
 	size_t spares_wanted[CELL_SHELL_USES];
+	enum shell_place place; /* of those for kernels */
 };
 
 static const size_t spares_for[CELL_SHELL_USES] = {
@@ -44,6 +47,8 @@ static size_t n_old_mounts;
 static uint64_t next_serial = 1;
 static struct cell_cgroups groups;
 static bool groups_found;
+static int group_fds[CELL_CG_COUNT]; /* of the shell that is being made */
+static size_t n_group_fds;
 
 /* ---- pid 1 ---- */
 
@@ -110,18 +115,23 @@ static pid_t fork_program(const struct cell_plan *plan, int fd, int fds[static 2
 	return (pid_t)pid;
 }
 
-static void __attribute__((noreturn)) run_shell(const struct cell_plan *plan, const struct shell *shell, int ready_fd)
+static void __attribute__((noreturn)) run_shell(const struct shell *shell, const struct cell_plan *plan, int ready_fd)
 {
 	struct cell_plan_report report = { .step = -1 };
-	struct cell_apply apply = { .plan = plan, .landlock_fd = -1, .start_fd = 3 };
+	struct cell_apply apply = { .plan = plan, .landlock_fd = -1, .start_fd = 3, .ids_come = cell__shell_becomes(shell, plan) };
 	sigset_t all;
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, NULL);
+	/* In the zone our parent is an usher until the spawner says that it is gone. */
+	char go;
+	int rc = shell->place != SHELL_OF_SPAWNER && read(ready_fd, &go, 1) != 1 ? -1 : 0;
 	/* The spawner's end is ours.  If it is gone already, there is nobody to read our report, and that ends us. */
-	int rc = prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (rc == 0)
+		rc = prctl(PR_SET_PDEATHSIG, SIGKILL);
 	int kept = rc == 0 ? dup2(ready_fd, 3) : -1;
-	if (kept != 3 || fcntl(3, F_SETFD, FD_CLOEXEC) < 0 || syscall(SYS_close_range, 4, ~0u, 0) < 0 ||
-	    cell__cgroup_join(&shell->group) < 0) {
+	/* By descriptors: one that has the zone's uid could not open the files any more. */
+	if (kept != 3 || cell__cgroup_join_by(group_fds, n_group_fds) < 0 || fcntl(3, F_SETFD, FD_CLOEXEC) < 0 ||
+	    syscall(SYS_close_range, 4, ~0u, 0) < 0) {
 		report.step = CELL_PLAN_MAX_STEPS - 1; /* before any step */
 		report.sys = errno;
 	} else {
@@ -183,11 +193,14 @@ const struct cell_plan *cell__shell_plan(int fd)
 	return plan;
 }
 
-static void want_spares(uint64_t plan_id, enum cell_shell_use use, size_t wanted)
+static void want_spares(uint64_t plan_id, enum cell_shell_use use, size_t wanted, enum shell_place place)
 {
 	for (size_t i = 0; i < PLANS_KEPT; i++)
-		if (plans[i].plan && plans[i].plan->id == plan_id)
+		if (plans[i].plan && plans[i].plan->id == plan_id) {
 			plans[i].spares_wanted[use] = wanted;
+			if (use == CELL_SHELL_FOR_KERNEL)
+				plans[i].place = place;
+		}
 }
 
 /* ---- making ---- */
@@ -241,27 +254,112 @@ static int leave_groups(const struct shell *shell, const struct cell_plan *plan,
 	return 0;
 }
 
+bool cell__shell_becomes(const struct shell *shell, const struct cell_plan *plan)
+{
+	return plan->mapped || shell->place == SHELL_OF_NOBODY;
+}
+
+/* Written by the ushers, read by us: we share memory, and stand still meanwhile. */
+static struct {
+	long pid;
+	int error;
+} usher;
+
+/*
+ * A pid namespace can only be made by one who is in its parent, and of a process that is cloned into another one only its children are:
+ *
+ *     spawner ──vfork──▶ usher: enters the zone ──vfork──▶ usher in the zone ──clone, as the first usher's child──▶ shell
+ *
+ * So the shell becomes ours when the first usher ends.
+ */
+static void clone_shell(const struct shell *shell, const struct cell_plan *plan, int ready_fd)
+{
+	int pidfd = -1;
+	long pid = syscall(SYS_clone, cell__apply_birth_flags(plan) | CLONE_PARENT | CLONE_PIDFD | SIGCHLD, NULL, &pidfd, NULL, NULL);
+	if (pid == 0)
+		run_shell(shell, plan, ready_fd);
+	usher.error = errno;
+	usher.pid = pid > 0 ? cell__proc_pid_of(pidfd) : -1;
+	/* Only one who is in the parent namespace may write the maps.  Without them the shell ends, as becoming somebody fails. */
+	if (usher.pid > 0 && cell__shell_becomes(shell, plan))
+		(void)cell__mapped_ids(plan, (pid_t)usher.pid);
+}
+
+static void run_usher(const struct shell *shell, const struct cell_plan *plan, int ready_fd)
+{
+	if (cell__zone_enter(shell->place == SHELL_OF_NOBODY) < 0) {
+		usher.error = errno;
+		return;
+	}
+	pid_t pid = vfork();
+	if (pid == 0) {
+		clone_shell(shell, plan, ready_fd);
+		_exit(0);
+	}
+	if (pid < 0)
+		usher.error = errno;
+	while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
+	}
+}
+
+static long clone_process(const struct shell *shell, const struct cell_plan *plan, int ready_fd)
+{
+	if (shell->place == SHELL_OF_SPAWNER) {
+		long pid = syscall(SYS_clone, cell__apply_birth_flags(plan) | SIGCHLD, NULL, NULL, NULL, NULL);
+		if (pid == 0)
+			run_shell(shell, plan, ready_fd);
+		return pid;
+	}
+	usher.pid = -1;
+	usher.error = 0;
+	pid_t pid = vfork();
+	if (pid == 0) {
+		run_usher(shell, plan, ready_fd);
+		_exit(0);
+	}
+	while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
+	}
+	if (pid > 0)
+		errno = usher.error;
+	return pid > 0 ? usher.pid : -1;
+}
+
+/* The usher is gone; whoever is not there any more to hear it ends by itself. */
+static void tell_go(const struct shell *shell, int fd)
+{
+	char go = 1;
+	if (shell->place != SHELL_OF_SPAWNER)
+		(void)send(fd, &go, 1, MSG_NOSIGNAL);
+}
+
 static int start_process(struct shell *shell, const struct cell_plan *plan)
 {
-	int ready[2], n_had = 0;
+	int ready[2], n_had = 0, n = cell__cgroup_open_join(&shell->group, group_fds);
 	CELL_AUTO_FREE gid_t *had = NULL;
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ready) < 0)
+	if (n < 0)
 		return -1;
-	long pid = leave_groups(shell, plan, &had, &n_had);
+	n_group_fds = (size_t)n;
+	long pid = socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ready) < 0 ? -1 : 0;
+	if (pid < 0)
+		ready[0] = ready[1] = -1;
+	else
+		pid = leave_groups(shell, plan, &had, &n_had);
 	if (pid == 0)
-		pid = syscall(SYS_clone, cell__apply_birth_flags(plan) | SIGCHLD, NULL, NULL, NULL, NULL);
-	if (pid == 0)
-		run_shell(plan, shell, ready[1]);
+		pid = clone_process(shell, plan, ready[1]);
 	int error = errno;
 	if (had && syscall(SYS_setgroups, n_had, had) < 0 && errno != EPERM)
 		_exit(1); /* what comes next would have other rights than the host */
-	close(ready[1]);
+	while (n > 0)
+		close(group_fds[--n]);
+	cell__close_fd(&ready[1]);
 	/* Shared with the child, which closes all that is not its own first: whoever is last takes the mounts down. */
 	cell__shells_drop_mounts();
-	if (pid > 0 && plan->mapped)
-		cell__mapped_start(plan, (pid_t)pid, ready[0]);
+	if (pid > 0)
+		tell_go(shell, ready[0]);
+	if (pid > 0 && cell__shell_becomes(shell, plan))
+		cell__mapped_start(plan, (pid_t)pid, ready[0], shell->place != SHELL_OF_SPAWNER);
 	if (pid < 0) {
-		close(ready[0]);
+		cell__close_fd(&ready[0]);
 		errno = error;
 		return -1;
 	}
@@ -272,7 +370,7 @@ static int start_process(struct shell *shell, const struct cell_plan *plan)
 	return shell->pidfd < 0 ? -1 : 0;
 }
 
-static struct shell *make_shell(const struct cell_plan *plan, enum cell_shell_use use)
+static struct shell *make_shell(const struct cell_plan *plan, enum cell_shell_use use, enum shell_place place)
 {
 	struct shell *shell = cell__alloc(1, sizeof *shell);
 	if (!shell) {
@@ -280,8 +378,8 @@ static struct shell *make_shell(const struct cell_plan *plan, enum cell_shell_us
 		return NULL;
 	}
 	*shell = (struct shell){
-		.serial = next_serial++, .plan_id = plan->id, .use = use, .pidfd = -1, .ready_fd = -1, .listen_fd = -1, .mounts_fd = -1,
-		.program_fd = -1, .program_pidfd = -1, .report.step = -1, .next = shells
+		.serial = next_serial++, .plan_id = plan->id, .use = use, .flags = plan->clone_flags, .place = place, .pidfd = -1, .ready_fd = -1,
+		.listen_fd = -1, .mounts_fd = -1, .program_fd = -1, .program_pidfd = -1, .report.step = -1, .next = shells
 	};
 	shells = shell;
 	bool bare = plan->level != CELL_LEVEL_FULL;
@@ -298,7 +396,7 @@ static struct shell *make_shell(const struct cell_plan *plan, enum cell_shell_us
 	return shell;
 }
 
-struct shell *cell__shell_take(int plan_fd, enum cell_shell_use use)
+struct shell *cell__shell_take(int plan_fd, enum cell_shell_use use, enum shell_place place)
 {
 	const struct cell_plan *plan = cell__shell_plan(plan_fd);
 	if (!plan)
@@ -312,15 +410,21 @@ struct shell *cell__shell_take(int plan_fd, enum cell_shell_use use)
 			s->failed = true; /* somebody killed it, and we have not heard of it yet */
 	}
 	for (struct shell *s = shells; s; s = s->next)
-		if (!s->taken && !s->failed && s->use == use && s->plan_id == plan->id && (s->ready || !best))
+		if (!s->taken && !s->failed && s->use == use && s->place == place && s->plan_id == plan->id && (s->ready || !best))
 			best = s;
 	if (!best)
-		best = make_shell(plan, use);
+		best = make_shell(plan, use, place);
 	if (!best)
 		return NULL;
 	best->taken = true;
-	want_spares(plan->id, use, plan->level == CELL_LEVEL_FULL ? spares_for[use] : 0);
+	want_spares(plan->id, use, plan->level == CELL_LEVEL_FULL ? spares_for[use] : 0, place);
 	return best;
+}
+
+/* The spawner enters those of programs itself. */
+static enum shell_place place_of(const struct known_plan *known, enum cell_shell_use use)
+{
+	return use == CELL_SHELL_FOR_KERNEL ? known->place : SHELL_OF_SPAWNER;
 }
 
 static const struct known_plan *plan_without_spare(enum cell_shell_use use)
@@ -330,7 +434,7 @@ static const struct known_plan *plan_without_spare(enum cell_shell_use use)
 			continue;
 		size_t has = 0;
 		for (struct shell *s = shells; s; s = s->next)
-			has += !s->taken && !s->failed && s->use == use && s->plan_id == plans[i].plan->id;
+			has += !s->taken && !s->failed && s->use == use && s->place == place_of(&plans[i], use) && s->plan_id == plans[i].plan->id;
 		if (has < plans[i].spares_wanted[use])
 			return &plans[i];
 	}
@@ -345,9 +449,9 @@ bool cell__shell_spare_wanted(enum cell_shell_use use)
 void cell__shell_make_spare(enum cell_shell_use use)
 {
 	const struct known_plan *known = plan_without_spare(use);
-	struct shell *shell = known ? make_shell(known->plan, use) : NULL;
+	struct shell *shell = known ? make_shell(known->plan, use, place_of(known, use)) : NULL;
 	if (known && !shell)
-		want_spares(known->plan->id, use, 0); /* the next one will be told why */
+		want_spares(known->plan->id, use, 0, known->place); /* the next one will be told why */
 	else if (shell && use == CELL_SHELL_FOR_PROGRAM)
 		cell__spawner_watch_shell(shell); /* so that it is read before it is needed */
 }
@@ -370,17 +474,6 @@ struct shell *cell__shell_by_pid(pid_t pid)
 	return shell;
 }
 
-/* As this process's /proc names it. */
-static pid_t number_of(int pidfd)
-{
-	char path[64], text[256] = "";
-	snprintf(path, sizeof path, "/proc/self/fdinfo/%d", pidfd);
-	CELL_AUTO_FD int fd = open(path, O_RDONLY | O_CLOEXEC);
-	const char *line = fd >= 0 && read(fd, text, sizeof text - 1) > 0 ? strstr(text, "Pid:") : NULL;
-	int pid = 0;
-	return line && sscanf(line, "Pid: %d", &pid) == 1 ? pid : 0;
-}
-
 /* The descriptors of a program's shell: its process, its mounts; then the socket of the way out. */
 static bool take_fds(struct shell *shell, int64_t n_own, const int *fds, size_t n)
 {
@@ -389,8 +482,37 @@ static bool take_fds(struct shell *shell, int64_t n_own, const int *fds, size_t 
 	for (size_t i = 0; i < n; i++)
 		*(i < (size_t)n_own && i < 2 ? own[i] : &shell->listen_fd) = fds[i];
 	if (good && shell->program_pidfd >= 0)
-		shell->program_pid = number_of(shell->program_pidfd);
+		shell->program_pid = cell__proc_pid_of(shell->program_pidfd);
 	return good && (shell->program_pidfd < 0 || shell->program_pid > 0);
+}
+
+void cell__shell_close_namespaces(struct shell *shell)
+{
+	while (shell->n_namespaces > 0)
+		cell__close_fd(&shell->namespaces[--shell->n_namespaces]);
+}
+
+/* A zygote has no rights over the shell's process, but over its namespaces. */
+static int open_namespaces(struct shell *shell)
+{
+	static const struct {
+		unsigned flag;
+		const char *name;
+	} kinds[CELL_SHELL_NAMESPACES] = {
+		{ CLONE_NEWUSER, "user" }, { CLONE_NEWPID, "pid" },       { CLONE_NEWNET, "net" }, { CLONE_NEWIPC, "ipc" },
+		{ CLONE_NEWUTS, "uts" },   { CLONE_NEWCGROUP, "cgroup" }, { CLONE_NEWNS, "mnt" },
+	};
+	for (size_t i = 0; i < CELL_SHELL_NAMESPACES; i++) {
+		char path[64];
+		if (!(shell->flags & kinds[i].flag))
+			continue;
+		snprintf(path, sizeof path, "/proc/%d/ns/%s", (int)shell->pid, kinds[i].name);
+		int fd = open(path, O_RDONLY | O_CLOEXEC);
+		if (fd < 0)
+			return -1;
+		shell->namespaces[shell->n_namespaces++] = fd;
+	}
+	return 0;
 }
 
 void cell__shell_read(struct shell *shell)
@@ -410,13 +532,15 @@ void cell__shell_read(struct shell *shell)
 		memcpy(&shell->report, message.report, sizeof shell->report);
 	if (n > 0 && !take_fds(shell, message.head.a, fds, n_fds) && shell->report.step < 0)
 		shell->report = (struct cell_plan_report){ .step = CELL_PLAN_MAX_STEPS - 1, .sys = EPROTO };
+	if (shell->report.step < 0 && shell->place != SHELL_OF_SPAWNER && open_namespaces(shell) < 0)
+		shell->report = (struct cell_plan_report){ .step = CELL_PLAN_MAX_STEPS - 1, .sys = errno };
 	shell->ready = shell->report.step < 0;
 	shell->failed = !shell->ready;
 	if (shell->ready && shell->use == CELL_SHELL_FOR_PROGRAM)
 		shell->program_fd = cell__take_fd(&shell->ready_fd);
 	cell__close_fd(&shell->ready_fd);
 	if (shell->failed && !shell->taken)
-		want_spares(shell->plan_id, shell->use, 0);
+		want_spares(shell->plan_id, shell->use, 0, shell->place);
 }
 
 int cell__shell_program_status(struct shell *shell)
@@ -486,6 +610,7 @@ bool cell__shell_remove(struct shell *shell)
 	if (shell->mounts_fd >= 0 && n_old_mounts < OLD_MOUNTS)
 		old_mounts[n_old_mounts++] = cell__take_fd(&shell->mounts_fd);
 	cell__close_fd(&shell->mounts_fd);
+	cell__shell_close_namespaces(shell);
 	free(shell);
 	return true;
 }

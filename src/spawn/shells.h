@@ -25,10 +25,21 @@ enum cell_shell_use {
 	CELL_SHELL_USES
 };
 
+/* Whose child may enter it. */
+enum shell_place {
+	SHELL_OF_SPAWNER,
+	SHELL_IN_ZONE, /* of zygotes of the zone (zone.h) with the caller's uid ... */
+	SHELL_OF_NOBODY, /* ... with the zone's own */
+};
+
+#define CELL_SHELL_NAMESPACES 7
+
 struct shell {
 	uint64_t serial;
 	uint64_t plan_id;
 	enum cell_shell_use use;
+	unsigned flags; /* its namespaces */
+	enum shell_place place;
 	pid_t pid;     /* of pid 1; 0: there is none (any more) */
 	int pidfd;
 	int ready_fd;  /* -1 once it has spoken */
@@ -37,14 +48,23 @@ struct shell {
 	int program_fd;    /* to the process that waits in it; -1: there is none */
 	int program_pidfd;
 	pid_t program_pid;
+	int namespaces[CELL_SHELL_NAMESPACES]; /* handles, for a zygote, that of users first; in the zone only, once it is ready */
+	size_t n_namespaces;
 	bool ready, failed, taken, has_group;
 	struct cell_cgroup group;
 	struct cell_plan_report report;
 	struct shell *next;
 };
 
-/* A spare one of this plan, or a new one; NULL with errno set.  It is taken from now on, and others are made for the next. */
-struct shell *cell__shell_take(int plan_fd, enum cell_shell_use use);
+/*
+ * A spare one of this plan, or a new one; NULL with errno set.  It is taken from now on, and others are made for the next.  place: who will
+ * enter it.
+ */
+struct shell *cell__shell_take(int plan_fd, enum cell_shell_use use, enum shell_place place);
+/* The handles were handed on. */
+void cell__shell_close_namespaces(struct shell *shell);
+/* Who joins it has to become who the plan says. */
+bool cell__shell_becomes(const struct shell *shell, const struct cell_plan *plan);
 /* The plan in this memfd, mapped until other plans have taken its place; NULL with errno set. */
 const struct cell_plan *cell__shell_plan(int plan_fd);
 /* Whoever took it does not use it: it goes, as it may be broken. */

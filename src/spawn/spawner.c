@@ -23,10 +23,11 @@
  *
  *   KERNEL_EXITED goes to the host only when no orphan is left: "closed" means gone.
  *
- * Sandboxed kernels (a KERNEL_FORK with a plan) are forked into a shell: namespaces with a pid 1 of ours (shells.h).  The
- * zygote forks them through a process that enters the namespaces first and ends at once, so they are children of ours from
- * the start.  A child of ours in another pid namespace is therefore never an orphan; it goes with its shell, and "closed"
- * waits for that.  Confined programs are their shell's own (spawner_programs.c).
+ * Sandboxed kernels (a KERNEL_FORK with a plan) are forked into a shell: namespaces with a pid 1 of ours (shells.h).  Their zygote
+ * is confined itself, in the zone (zone.h).  It forks them through a process that enters the namespaces first and ends at once, so they
+ * are children of the zone's pid 1 from the start, and that one tells us of their end.  A child of ours in another pid namespace (zygotes
+ * and shells of the zone) is never an orphan; it goes with its shell, and "closed" waits for that.  Confined programs are their shell's own
+ * (spawner_programs.c).
  *
  * States of a kernel: (waiting for its shell ──▶) forking ──FORKED──▶ alive ──exit──▶ dead, orphans being swept ──▶ reported, forgotten.
  * The host's socket closing, for whatever reason, ends everything.
@@ -50,10 +51,12 @@
 
 #include "spawn/message.h"
 #include "spawn/proc.h"
+#include "spawn/zone.h"
 
 #define SWEEP_LIMIT_US 2000000 /* a child in uninterruptible sleep does not hold the report up longer */
 #define SWEEP_AGAIN_MS 20
 #define SHELL_EVENT (1ull << 63) /* with the shell's serial, in an epoll event */
+#define ZONE_EVENT (1ull << 62)
 #define LONG_SLICE_NS 100000000u /* the longest that Linux takes */
 #define SPARE_DELAY_MS 3 /* a kernel that has just taken a shell goes first; programs do not wait */
 
@@ -110,7 +113,7 @@ static bool is_known(pid_t pid)
 static void kill_unknown(pid_t pid, void *arg)
 {
 	size_t *count = arg;
-	if (is_known(pid) || cell__shell_by_pid(pid) || cell__proc_has_own_pids(pid))
+	if (is_known(pid) || pid == cell__zone_pid() || cell__shell_by_pid(pid) || cell__proc_has_own_pids(pid))
 		return;
 	kill(pid, SIGKILL); /* a child of ours that nobody has reaped: the number cannot have been reused */
 	(*count)++;
@@ -270,15 +273,29 @@ static void pass_on(struct kernel *kernel, const struct cell_spawn_msg *head, co
 {
 	struct zygote *zygote = cell__zygote_find(kernel->zygote);
 	struct shell *shell = kernel->shell;
-	int all[CELL_SPAWN_MAX_FDS];
+	int all[CELL_SPAWN_MAX_FDS], n_groups = 0;
 	size_t n = shell ? CELL_SPAWN_KERNEL_FDS : CELL_SPAWN_KERNEL_FDS - 1;
+	struct cell_spawn_join join = { 0 };
 	memcpy(all, fds, n * sizeof *all);
-	if (shell && shell->pidfd >= 0)
-		all[n++] = shell->pidfd;
+	if (shell) {
+		const struct cell_plan *plan = cell__shell_plan(fds[CELL_SPAWN_PLAN_FD]);
+		memcpy(all + n, shell->namespaces, shell->n_namespaces * sizeof *all);
+		n += shell->n_namespaces;
+		n_groups = plan ? cell__cgroup_open_join(&shell->group, all + n) : -1;
+		join = (struct cell_spawn_join){ .n_namespaces = (uint32_t)shell->n_namespaces, .n_groups = (uint32_t)n_groups,
+						 .becomes = plan && cell__shell_becomes(shell, plan) };
+	}
+	if (n_groups < 0) {
+		cell__spawner_fork_failed(kernel, errno);
+		return;
+	}
 	/* The host bounds what it has in flight far below the socket's buffer; full means the zygote hangs. */
-	int rc = zygote ? cell__spawn_send(zygote->fd, head, shell ? &shell->group : NULL, shell ? sizeof shell->group : 0, all, n,
-					   MSG_DONTWAIT)
+	int rc = zygote ? cell__spawn_send(zygote->fd, head, &join, shell ? sizeof join : 0, all, n + (size_t)n_groups, MSG_DONTWAIT)
 			: -ESRCH;
+	while (n_groups > 0)
+		close(all[n + (size_t)--n_groups]);
+	if (shell)
+		cell__shell_close_namespaces(shell);
 	if (rc < 0)
 		cell__spawner_fork_failed(kernel, -rc);
 }
@@ -288,6 +305,50 @@ void cell__spawner_watch_shell(struct shell *shell)
 	/* Once: what a shell says after that is asked for when it has ended. */
 	struct epoll_event event = { .events = EPOLLIN | EPOLLONESHOT, .data.u64 = SHELL_EVENT | shell->serial };
 	epoll_ctl(cell__spawner.epoll_fd, EPOLL_CTL_ADD, shell->ready_fd, &event);
+}
+
+int cell__spawner_need_zone(void)
+{
+	if (cell__zone_pid() > 0)
+		return 0;
+	if (cell__zone_make() < 0)
+		return -1;
+	struct epoll_event event = { .events = EPOLLIN, .data.u64 = ZONE_EVENT };
+	if (epoll_ctl(cell__spawner.epoll_fd, EPOLL_CTL_ADD, cell__zone_fd(), &event) == 0)
+		return 0;
+	int error = errno; /* without it no end of a kernel would be heard of */
+	kill(cell__zone_pid(), SIGKILL);
+	waitpid(cell__zone_pid(), NULL, 0);
+	cell__zone_reaped();
+	errno = error;
+	return -1;
+}
+
+/* Kernels in the zone that ended.  A zygote tells of a kernel before its end is read here, or finds that it has ended already. */
+static void read_zone(void)
+{
+	struct cell_zone_end end;
+	while (cell__zone_read(&end)) {
+		for (struct zygote *z = cell__spawner.zygotes, *next; z; z = next) {
+			next = z->next;
+			cell__zygote_read(z);
+		}
+		for (struct kernel *k = cell__spawner.kernels; k; k = k->next)
+			if (k->zone_pid == end.pid && k->pid > 0) {
+				cell__spawner_kernel_died(k, end.status);
+				break;
+			}
+	}
+}
+
+/* Somebody killed its pid 1: nothing that was in it lives. */
+static void zone_exited(void)
+{
+	read_zone();
+	cell__zone_reaped();
+	for (struct kernel *k = cell__spawner.kernels; k; k = k->next)
+		if (k->zone_pid > 0 && k->pid > 0)
+			cell__spawner_kernel_died(k, -1);
 }
 
 static void fork_kernel(const struct cell_spawn_msg *head, int *fds, size_t n_fds)
@@ -304,7 +365,7 @@ static void fork_kernel(const struct cell_spawn_msg *head, int *fds, size_t n_fd
 	*kernel = (struct kernel){ .id = id, .zygote = zygote_id, .pidfd = -1, .next = cell__spawner.kernels };
 	cell__spawner.kernels = kernel;
 	if (sandboxed) {
-		kernel->shell = cell__shell_take(fds[CELL_SPAWN_PLAN_FD], CELL_SHELL_FOR_KERNEL);
+		kernel->shell = cell__shell_take(fds[CELL_SPAWN_PLAN_FD], CELL_SHELL_FOR_KERNEL, zygote->place);
 		if (!kernel->shell) {
 			cell__spawner_fork_failed(kernel, errno);
 			return;
@@ -384,7 +445,7 @@ static void handle_host_message(ssize_t size, int *fds, size_t n_fds)
 	if (head.version == CELL_SPAWN_VERSION)
 		switch (head.type) {
 		case CELL_SPAWN_ZYGOTE_START:
-			cell__zygote_start(head.id, head.a, payload, payload_size);
+			cell__zygote_start(head.id, head.a, payload, payload_size, n_fds > 0 ? fds[0] : -1);
 			break;
 		case CELL_SPAWN_ZYGOTE_STOP:
 			zygote = cell__zygote_find(head.id);
@@ -498,6 +559,8 @@ static void reap(void)
 		struct shell *shell = cell__shell_by_pid(pid);
 		if (shell)
 			shell_exited(shell);
+		if (pid == cell__zone_pid())
+			zone_exited();
 	}
 }
 
@@ -529,7 +592,7 @@ static void serve(void)
 			cell__shells_drop_mounts();
 		for (int i = 0; i < n; i++) {
 			uint64_t which = events[i].data.u64;
-			struct zygote *zygote = which > 1 ? cell__zygote_find(which) : NULL;
+			struct zygote *zygote = which > 1 && which < ZONE_EVENT ? cell__zygote_find(which) : NULL;
 			struct shell *shell = which & SHELL_EVENT ? cell__shell_by_serial(which & ~SHELL_EVENT) : NULL;
 			if (shell && shell->ready_fd >= 0)
 				shell_spoke(shell);
@@ -537,6 +600,8 @@ static void serve(void)
 				read_host();
 			else if (which == 1)
 				reap();
+			else if (which == ZONE_EVENT)
+				read_zone();
 			else if (zygote)
 				cell__zygote_read(zygote);
 		}

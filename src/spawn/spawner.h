@@ -23,6 +23,8 @@ struct zygote {
 	pid_t pid;
 	int fd;
 	int stderr_fd; /* a memfd: what it said before it died */
+	enum shell_place place; /* of shells for its kernels; SHELL_OF_SPAWNER: it is not confined */
+	int missed;             /* 1 + a step of its plan, see ZYGOTE_READY */
 	struct zygote *next;
 };
 
@@ -30,6 +32,7 @@ struct kernel {
 	uint64_t id;
 	uint64_t zygote;
 	pid_t pid; /* 0 while forking */
+	pid_t zone_pid; /* as its zone numbers it; 0: its zygote is in none */
 	int pidfd;
 	bool kill_wanted;
 	bool dead;
@@ -84,11 +87,14 @@ void cell__spawner_kernel_died(struct kernel *kernel, int64_t status);
 void cell__spawner_tell_forked(struct kernel *kernel);
 void cell__spawner_fork_failed(struct kernel *kernel, int error);
 void cell__spawner_watch_shell(struct shell *shell);
+/* Makes the zone unless it is there; -1 with errno. */
+int cell__spawner_need_zone(void);
 
 /* ---- spawner_zygotes.c ---- */
 
 struct zygote *cell__zygote_find(uint64_t id);
-void cell__zygote_start(uint64_t id, int64_t argc, char *payload, size_t size);
+/* plan_fd: -1: it is not confined. */
+void cell__zygote_start(uint64_t id, int64_t argc, char *payload, size_t size, int plan_fd);
 void cell__zygote_read(struct zygote *zygote);
 void cell__zygote_died(struct zygote *zygote, int status);
 
@@ -96,6 +102,8 @@ void cell__zygote_died(struct zygote *zygote, int status);
 
 /* In a child that cannot become its program: tells the parent why, and ends. */
 void cell__spawner_child_failed(int fd, int stage) __attribute__((noreturn));
+/* The same of a step of its plan. */
+void cell__spawner_failed_at(int fd, int stage, int sys, int step) __attribute__((noreturn));
 /* The strings of a payload, each with its NUL; out has room for max and a NULL. */
 void cell__spawner_split(char *payload, size_t size, char **out, size_t max, size_t *ret_n);
 /* In a shell: becomes the program that it is told by this socket. */

@@ -50,7 +50,7 @@ struct launch {
 	char **names;                           /* of a plan that is mapped: what the host calls the files from number 3 on */
 };
 
-static void __attribute__((noreturn)) fail_at(int fd, int stage, int sys, int step)
+void cell__spawner_failed_at(int fd, int stage, int sys, int step)
 {
 	struct cell_spawn_failure failure = { .stage = stage, .sys = sys, .step = step };
 	/* The parent reads it or is gone; either way this process ends. */
@@ -61,7 +61,7 @@ static void __attribute__((noreturn)) fail_at(int fd, int stage, int sys, int st
 
 void cell__spawner_child_failed(int fd, int stage)
 {
-	fail_at(fd, stage, errno, -1);
+	cell__spawner_failed_at(fd, stage, errno, -1);
 }
 
 void cell__spawner_split(char *payload, size_t size, char **out, size_t max, size_t *ret_n)
@@ -169,7 +169,7 @@ static void __attribute__((noreturn)) run_steps(struct launch *launch, struct ce
 	apply->session = launch->session;
 	if ((first == CELL_STAGE_EARLY && cell__apply_stage(apply, CELL_STAGE_EARLY, &report) < 0) ||
 	    cell__apply_stage(apply, CELL_STAGE_KERNEL, &report) < 0)
-		fail_at(launch->report_fd, CELL_SPAWN_AT_PLAN, report.sys, report.step);
+		cell__spawner_failed_at(launch->report_fd, CELL_SPAWN_AT_PLAN, report.sys, report.step);
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	become_program(launch);
@@ -243,7 +243,7 @@ void cell__program_wait(const struct cell_plan *plan, int fd)
 				 .report_fd = fds[n_fds - 1] };
 	size_t n_names = launch.n_fds - (launch.has_stdin ? 3 : 2);
 	if (rc < 0)
-		fail_at(launch.report_fd, CELL_SPAWN_AT_PLAN, report.sys, report.step);
+		cell__spawner_failed_at(launch.report_fd, CELL_SPAWN_AT_PLAN, report.sys, report.step);
 	launch.session = cell__plan_map(fds[n_fds - 2]);
 	if (!launch.session)
 		cell__spawner_child_failed(launch.report_fd, CELL_SPAWN_AT_PLAN);
@@ -422,7 +422,7 @@ void cell__program_start(const struct cell_spawn_msg *head, char *payload, size_
 	}
 	*program = (struct program){ .id = head->id, .argc = head->a, .flags = head->b, .next = cell__spawner.programs };
 	cell__spawner.programs = program;
-	if (confined && !(program->shell = cell__shell_take(fds[n_fds - 2], CELL_SHELL_FOR_PROGRAM))) {
+	if (confined && !(program->shell = cell__shell_take(fds[n_fds - 2], CELL_SHELL_FOR_PROGRAM, SHELL_OF_SPAWNER))) {
 		failure.sys = errno;
 		fail(program, &failure);
 		return;

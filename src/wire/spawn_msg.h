@@ -12,18 +12,19 @@
 
 #include <stdint.h>
 
-#define CELL_SPAWN_VERSION 2u
+#define CELL_SPAWN_VERSION 3u
 #define CELL_SPAWN_MAX_FDS 21 /* three streams, 16 more of a program, two plans */
 #define CELL_SPAWN_KERNEL_FDS 5 /* socket, stdout, stderr, ring, and the plan of a sandboxed one */
 #define CELL_SPAWN_PLAN_FD 4
 
 enum cell_spawn_type {
 	/* host to spawner */
-	CELL_SPAWN_ZYGOTE_START = 1, /* id: zygote; payload: a = argc strings, then environment strings, each NUL-terminated */
+	/* id: zygote; payload: a = argc strings, then environment strings, each NUL-terminated; fd: its plan, where it is confined */
+	CELL_SPAWN_ZYGOTE_START = 1,
 	CELL_SPAWN_ZYGOTE_STOP,      /* id: zygote */
 	/*
 	 * id: kernel, a: zygote, b: 1 for the pool; fds: socket, stdout, stderr, ring[, plan].  Spawner to zygote, with a
-	 * plan: payload: struct cell_cgroup; fds: the same[, pidfd of the shell].
+	 * plan: payload: struct cell_spawn_join; fds: the same, then those that it counts.
 	 */
 	CELL_SPAWN_KERNEL_FORK,
 	CELL_SPAWN_KERNEL_SIGNAL,    /* id: kernel, a: signal */
@@ -38,16 +39,32 @@ enum cell_spawn_type {
 	CELL_SPAWN_PROCESS_SIGNAL,   /* id: process, a: signal, b: 1 for its whole group */
 	CELL_SPAWN_KERNEL_SHARE,     /* id: sandboxed kernel, a: enum cell_cgroup_share */
 	/* spawner to host (the zygote's own messages are passed on) */
-	CELL_SPAWN_ZYGOTE_READY = 64, /* id: zygote, a: pid; payload: JSON {"version", "ipython", "preload_error"?} */
+	/*
+	 * id: zygote, a: pid, b: 1 + a step of its plan that was passed over and is missed; payload: JSON {"version", "ipython",
+	 * "preload_error"?}
+	 */
+	CELL_SPAWN_ZYGOTE_READY = 64,
 	CELL_SPAWN_ZYGOTE_WARMED,     /* id: zygote */
-	CELL_SPAWN_ZYGOTE_EXITED,     /* id: zygote, a: wait status, b: errno when it never started; payload: end of its stderr */
-	/* id: kernel, a: pid (0: fork failed, b: errno); payload with a plan: struct cell_plan_report of its shell */
+	/* id: zygote, a: wait status, b: errno when it never started; payload: end of its stderr, or why one with a plan never did: struct
+	 * cell_spawn_failure */
+	CELL_SPAWN_ZYGOTE_EXITED,
+	/*
+	 * id: kernel, a: pid (0: fork failed, b: errno); payload with a plan: struct cell_plan_report of its shell.  Zygote to spawner: pid as the
+	 * zygote sees it; fd: of a sandboxed one its pidfd, unless it has ended already
+	 */
 	CELL_SPAWN_KERNEL_FORKED,
 	/* id: kernel, a: wait status (-1: unknown), b: CELL_SPAWN_EXIT_*; payload with a plan: struct cell_cgroup_usage */
 	CELL_SPAWN_KERNEL_EXITED,
 	CELL_SPAWN_PROCESS_STARTED,   /* id: process, a: pid; fd: the socket for its way out, where its plan has one */
 	/* id: process, a: wait status, b: errno when it never started; payload then: struct cell_spawn_failure */
 	CELL_SPAWN_PROCESS_EXITED,
+};
+
+/* How a sandboxed kernel comes into its sandbox. */
+struct cell_spawn_join {
+	uint32_t n_namespaces; /* handles; 0: the sandbox has none */
+	uint32_t n_groups;     /* files of cgroups */
+	uint32_t becomes;      /* 1: the plan's uid, as the zygote has another */
 };
 
 #define CELL_SPAWN_WITH_STDIN 1

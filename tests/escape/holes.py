@@ -50,6 +50,7 @@ TESTS = {
     "program-place": ("escape/test_host_programs.py", "program_in_the_workspace"),
     "path-links": ("escape/test_host_programs.py", "path_parameters or path_to_write"),
     "path-kind": ("escape/test_host_programs.py", "path_parameters"),
+    "zygote": ("escape/test_host_zygote.py", "reaches_nothing"),
     "uid": ("escape/test_host_uid.py", "nobody or others or of_root"),
     "places": ("escape/test_host_places.py", "refused"),
     "homes": ("escape/test_host_places.py", "home"),

@@ -480,7 +480,15 @@ static long status_number(const char *text, const char *key)
 	return at ? strtol(at + strlen(key), NULL, 10) : -1;
 }
 
-/* Kernels (children of the spawner, which is ours) that have all three of the sandbox's filters. */
+/* The parent that a text of /proc/PID/status names, as the same text of its own. */
+static bool read_parent(const struct cell__buf *text, struct cell__buf *ret_parent)
+{
+	char path[64];
+	snprintf(path, sizeof path, "/proc/%ld/status", status_number(text->data, "\nPPid:"));
+	return support_read_file(path, ret_parent) && ret_parent->size > 0;
+}
+
+/* Kernels (children of the zone's pid 1, whose parent is the spawner, which is ours) that have their zygote's filter and their own three. */
 static bool find_confined(void *arg)
 {
 	struct confined *found = arg;
@@ -489,13 +497,12 @@ static bool find_confined(void *arg)
 	found->count = 0;
 	while (proc && (entry = readdir(proc))) {
 		char path[300];
-		CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT, parent = CELL_BUF_INIT;
+		CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT, zone = CELL_BUF_INIT, spawner = CELL_BUF_INIT;
 		snprintf(path, sizeof path, "/proc/%s/status", entry->d_name);
 		if (strtol(entry->d_name, NULL, 10) <= 0 || !support_read_file(path, &text) || text.size == 0)
 			continue;
-		snprintf(path, sizeof path, "/proc/%ld/status", status_number(text.data, "\nPPid:"));
-		if (support_read_file(path, &parent) && parent.size > 0 && status_number(parent.data, "\nPPid:") == getpid() &&
-		    status_number(text.data, "\nSeccomp_filters:") >= 3 && found->count < COUNT(found->pids))
+		if (read_parent(&text, &zone) && read_parent(&zone, &spawner) && status_number(spawner.data, "\nPPid:") == getpid() &&
+		    status_number(text.data, "\nSeccomp_filters:") >= 4 && found->count < COUNT(found->pids))
 			found->pids[found->count++] = (pid_t)strtol(entry->d_name, NULL, 10);
 	}
 	if (proc)

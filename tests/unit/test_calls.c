@@ -244,7 +244,7 @@ static void test_principals(void **state)
 			struct cell__principal principal;
 			struct cell__call call = { .method = cell__operations[i].method, .args = json_object(), .session_id = "", .fail = take_failure };
 			bool open = cell__operations[i].who & (1u << kind);
-			cell__principal_init(&principal, kind, true, NULL, NULL);
+			cell__principal_init(&principal, kind, true, &(struct cell__host_limits){ 0 }, NULL);
 			failed_code = 0;
 			failed_words[0] = '\0';
 			int rc = cell__call_prepare(&call, &principal);

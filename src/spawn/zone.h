@@ -1,0 +1,45 @@
+/*
+ * The zone: the user and pid namespaces that confined zygotes live in, kept by a pid 1 of ours.  Part of the spawner, which has one
+ * thread; made with the first confined zygote, one for all of them.
+ *
+ *     spawner ──clone──▶ pid 1 of the zone: reaps, and tells the spawner of each process that ended
+ *        ├──usher: enters the zone──clone──▶ zygote (a child of the spawner's; mounts and network of its own, no capabilities)
+ *        └──usher: enters the zone──clone──▶ pid 1 of a shell (a child of the spawner's once the usher is gone; namespaces below the zone's)
+ *
+ * A zygote's child may enter a shell since a process has all capabilities in a user namespace whose parent is its own and whose owner it
+ * is.  So shells for kernels are made inside of the zone, by the same user as the zygote's; and as pid namespaces can only be entered
+ * downwards, their pids are below the zone's too.
+ *
+ * Started by root, the zone has a uid that is nobody's on the host; its zygotes have it where their files can be shown to it (mapped.h).
+ * Kernels outlive their zygote, so the zone outlives all of them.  It ends with the spawner, and everything in it with it.
+ */
+#ifndef CELL_SPAWN_ZONE_H
+#define CELL_SPAWN_ZONE_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+struct cell_zone_end {
+	int32_t pid; /* as the zone numbers it */
+	int32_t status;
+};
+
+/* Makes it unless it is there; -1 with errno. */
+int cell__zone_make(void);
+/* The uid and gid that are nobody's; 0: it has none. */
+unsigned cell__zone_nobody(void);
+/*
+ * In an usher, a child of vfork() that shares the spawner's memory: it and its children are in the zone from now on, with all
+ * capabilities there.  as_nobody: with the zone's own uid.
+ */
+int cell__zone_enter(bool as_nobody);
+/* pid 1; 0: there is no zone. */
+pid_t cell__zone_pid(void);
+/* Where its pid 1 speaks: one struct cell_zone_end a message. */
+int cell__zone_fd(void);
+/* The next process that ended; false: none is known of now. */
+bool cell__zone_read(struct cell_zone_end *ret_end);
+/* Its pid 1 was reaped, and with it went all that was in the zone. */
+void cell__zone_reaped(void);
+
+#endif
