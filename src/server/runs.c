@@ -3,38 +3,15 @@
  *
  *     turn:  waiting (for room among the running ones, and for those of its session before it) ──▶ running ──▶ ended
  *
- * A turn answers the request that waits for it, or keeps its events for readers.  An event is kept as the text that is sent.
- *
- *     first ... │ given to all readers, kept to be taken up again │ wanted ... │ last
- *               └── dropped when these are more than stream_bytes └── more than HOLD_BYTES of these: the kernel is held
- *
- * A reader whose connection broke is waited for: what it has not had is kept for resume_ms.  After that, and for a run that
- * nobody reads, the oldest events go, and who comes later is told of the gap.  The result is the last event and never goes
- * before its turn does.
+ * A turn answers the request that waits for it, or keeps its events for readers (events.c).  Where the slowest of them is more than
+ * HOLD_BYTES behind, the kernel is held.  Who comes too late is told of the gap.  The result is the last event.
  */
 #include "server/server.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "wire/sse.h"
-
-#define BLOCK_BYTES (32u * 1024u)
-#define ALIVE_US 15000000
 #define HOLD_BYTES (1u << 20)
-
-struct cell__reader {
-	struct cell__turn *turn;
-	struct MHD_Connection *connection;
-	struct cell__turn_event *at; /* the next event; NULL: there is none yet */
-	uint64_t next;               /* its number */
-	size_t sent;                 /* of it */
-	uint64_t at_bytes;           /* where it begins, in bytes of all events there ever were */
-	struct cell__buf before;     /* a gap, a comment: sent first */
-	bool suspended, released;
-	int64_t moved_us;
-	struct cell__reader *sibling, **at_list;
-};
 
 static void start_waiting(struct cell_server *server);
 
@@ -42,14 +19,9 @@ static void start_waiting(struct cell_server *server);
 
 static void turn_unref(struct cell__turn *turn)
 {
-	struct cell__turn_event *event;
-
 	if (--turn->refs)
 		return;
-	while ((event = turn->first)) {
-		turn->first = event->next;
-		free(event);
-	}
+	cell__events_finish(&turn->events);
 	free(turn->code);
 	free(turn);
 }
@@ -81,7 +53,7 @@ static void forget_ended(struct cell_server *server, struct cell__turn *turn)
 	*at = turn->ended_next;
 	if (server->ended_last == turn)
 		server->ended_last = before;
-	server->ended_bytes -= turn->bytes;
+	cell__events_forget(&turn->events);
 	if (turn->served)
 		unkeep(turn->served, turn);
 	turn_unref(turn);
@@ -98,7 +70,7 @@ static void keep_ended(struct cell_server *server, struct cell__turn *turn)
 	else
 		server->ended_first = turn;
 	server->ended_last = turn;
-	server->ended_bytes += turn->bytes;
+	cell__events_keep(&turn->events);
 	turn->refs++;
 	for (struct cell__turn *at = turn->served->kept; at; at = at->kept_next) {
 		if (at->state == CELL_TURN_ENDED) {
@@ -140,71 +112,26 @@ struct cell__turn *cell__turn_find(struct cell__served *served, const char *numb
 
 /* ---- events ---- */
 
-static void wake(struct cell__reader *reader)
+static void handle_moved(struct cell__events *events)
 {
-	if (!reader->suspended)
-		return;
-	reader->suspended = false;
-	MHD_resume_connection(reader->connection);
-	cell__http_kick(reader->turn->server);
-}
+	struct cell__turn *turn = (struct cell__turn *)events;
+	bool held = events->behind_bytes > HOLD_BYTES && turn->state == CELL_TURN_RUNNING;
 
-/* Drops what nobody wants, and holds the kernel when that is not enough. */
-static void trim(struct cell__turn *turn)
-{
-	uint64_t end = turn->dropped_bytes + turn->bytes, wanted = turn->awaited ? turn->wanted_bytes : end;
-	bool held;
-
-	for (struct cell__reader *reader = turn->readers; reader; reader = reader->sibling) {
-		if (reader->at_bytes < wanted)
-			wanted = reader->at_bytes;
-	}
-	/* What was given to a connection that broke may not have arrived: that is kept for longer than it is wanted. */
-	while (wanted > turn->dropped_bytes + (uint64_t)turn->server->limits.stream_bytes && turn->first != turn->last) {
-		struct cell__turn_event *event = turn->first;
-
-		turn->first = event->next;
-		turn->dropped_bytes += event->size;
-		turn->first_number++;
-		turn->bytes -= event->size;
-		if (turn->state == CELL_TURN_ENDED)
-			turn->server->ended_bytes -= event->size;
-		free(event);
-	}
-	held = end - wanted > HOLD_BYTES && turn->state == CELL_TURN_RUNNING;
 	if (held != turn->held && turn->served && turn->served->session) {
 		turn->held = held;
 		cell__session_hold(turn->served->session, turn->run_id, held);
 	}
 }
 
-/* Memory that is gone costs an event, and the reader sees that a number is missing. */
-static struct cell__turn_event *add_event(struct cell__turn *turn, const char *type, const char *json, size_t size)
+static void handle_reader_gone(struct cell__events *events)
 {
-	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
-	struct cell__turn_event *event;
-	char id[24];
+	turn_unref((struct cell__turn *)events);
+}
 
-	snprintf(id, sizeof(id), "%llu", (unsigned long long)turn->next_number);
-	if (cell__sse_add_event(&text, type, id, json, size) < 0 || !(event = cell__alloc(1, sizeof(*event) + text.size)))
-		return NULL;
-	event->size = text.size;
-	event->next = NULL;
-	memcpy(event->text, text.data, text.size);
-	turn->next_number++;
-	if (turn->last)
-		turn->last->next = event;
-	else
-		turn->first = event;
-	turn->last = event;
-	turn->bytes += event->size;
-	for (struct cell__reader *reader = turn->readers; reader; reader = reader->sibling) {
-		if (!reader->at)
-			reader->at = event;
-		wake(reader);
-	}
-	trim(turn);
-	return event;
+/* Memory that is gone costs an event, and the reader sees that a number is missing. */
+static struct cell__events_item *add_event(struct cell__turn *turn, const char *type, const char *json, size_t size)
+{
+	return cell__events_add(&turn->events, type, json, size);
 }
 
 static int add_bytes(struct cell__buf *out, const char *bytes, size_t size)
@@ -295,7 +222,7 @@ static void add_result(struct cell__turn *turn, const struct cell_result *result
 	static const char none[] = "{\"error\":{\"code\":\"no_memory\",\"message\":\"out of memory for the result\"}}";
 	CELL_AUTO_FREE char *json = result ? cell_result_json(result) : failure_json(err);
 	size_t size = json ? strlen(json) : sizeof(none) - 1;
-	struct cell__turn_event *event = add_event(turn, "result", json ? json : none, size);
+	struct cell__events_item *event = add_event(turn, "result", json ? json : none, size);
 
 	/* "...data: JSON\n\n" */
 	if (event) {
@@ -331,8 +258,7 @@ static void turn_ended(struct cell__turn *turn, struct cell_result *result, cons
 	} else {
 		add_result(turn, result, err);
 		keep_ended(server, turn);
-		for (struct cell__reader *reader = turn->readers; reader; reader = reader->sibling)
-			wake(reader);
+		cell__events_end(&turn->events);
 	}
 	cell_result_destroy(result);
 	turn_unref(turn);
@@ -448,12 +374,14 @@ bool cell__turn_begin(struct cell__request *request, const char *code, size_t si
 		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "no memory for the cell");
 		return false;
 	}
+	cell__events_init(&turn->events, server);
+	turn->events.moved = handle_moved;
+	turn->events.unref = handle_reader_gone;
 	turn->served = served;
 	turn->server = server;
 	turn->number = served->next_turn++;
 	turn->code_size = size;
 	turn->timeout_ms = timeout_ms;
-	turn->first_number = turn->next_number = 1;
 	turn->refs = 1; /* until it has ended */
 	served->turns++;
 	if (answer) {
@@ -501,156 +429,32 @@ void cell__turns_cancel(struct cell_server *server, struct cell__served *served)
 
 /* ---- readers ---- */
 
-static void fill_before(struct cell__reader *reader, int64_t now_us)
-{
-	if (now_us - reader->moved_us > ALIVE_US) {
-		(void)cell__sse_add_comment(&reader->before, "still here");
-		reader->moved_us = now_us;
-	}
-}
-
-static ssize_t read_events(void *arg, uint64_t position, char *out, size_t max)
-{
-	struct cell__reader *reader = arg;
-	struct cell__turn *turn = reader->turn;
-	size_t used = 0, n;
-
-	(void)position;
-	if (reader->before.size) {
-		used = reader->before.size < max ? reader->before.size : max;
-		memcpy(out, reader->before.data, used);
-		cell__buf_shift(&reader->before, used);
-	}
-	while (reader->at && used < max && !reader->before.size) {
-		n = reader->at->size - reader->sent;
-		n = n < max - used ? n : max - used;
-		memcpy(out + used, reader->at->text + reader->sent, n);
-		used += n;
-		reader->sent += n;
-		if (reader->sent == reader->at->size) {
-			reader->at_bytes += reader->at->size;
-			reader->at = reader->at->next;
-			reader->next++;
-			reader->sent = 0;
-		}
-	}
-	if (used) {
-		reader->moved_us = cell__now_us();
-		trim(turn);
-		return (ssize_t)used;
-	}
-	if (turn->state == CELL_TURN_ENDED || reader->released)
-		return MHD_CONTENT_READER_END_OF_STREAM;
-	reader->suspended = true;
-	MHD_suspend_connection(reader->connection);
-	return 0;
-}
-
-static void reader_free(void *arg)
-{
-	struct cell__reader *reader = arg;
-	struct cell__turn *turn = reader->turn;
-
-	*reader->at_list = reader->sibling;
-	if (reader->sibling)
-		reader->sibling->at_list = reader->at_list;
-	if (!--turn->n_readers && turn->state != CELL_TURN_ENDED) {
-		/* An event that was sent in part has not been had. */
-		turn->awaited = true;
-		turn->wanted_bytes = reader->at_bytes;
-		turn->left_us = cell__now_us();
-	}
-	trim(turn);
-	turn_unref(turn);
-	cell__buf_finish(&reader->before);
-	free(reader);
-}
-
-/* Where a reader goes on, and what it is told when that is not there any more. */
-static void find_place(struct cell__reader *reader, uint64_t after)
-{
-	struct cell__turn *turn = reader->turn;
-	uint64_t number = turn->first_number;
-	char text[64];
-
-	if (after + 1 < number) {
-		int n = snprintf(text, sizeof(text), "{\"missed\":%llu}", (unsigned long long)(number - after - 1));
-		(void)cell__sse_add_event(&reader->before, "gap", NULL, text, (size_t)n);
-	}
-	reader->at = turn->first;
-	reader->at_bytes = turn->dropped_bytes;
-	for (; reader->at && number <= after; number++) {
-		reader->at_bytes += reader->at->size;
-		reader->at = reader->at->next;
-	}
-	reader->next = number;
-}
-
 void cell__turn_stream(struct cell__request *request, struct cell__turn *turn, uint64_t after)
 {
-	struct cell__reader *reader;
-	struct MHD_Response *response;
+	struct MHD_Response *response = cell__events_read(request, &turn->events, after, true);
 	char number[24];
 
-	if (turn->n_readers == CELL_SERVER_MAX_READERS) {
-		cell__answer_busy(request, 5, "too many clients read this run");
+	if (!response)
 		return;
-	}
-	reader = cell__alloc(1, sizeof(*reader));
-	response = reader ? MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK_BYTES, read_events, reader, reader_free) : NULL;
-	if (!response) {
-		free(reader);
-		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "no memory for a reader");
-		return;
-	}
-	*reader = (struct cell__reader){ .turn = turn, .connection = request->connection, .moved_us = cell__now_us(),
-					 .sibling = turn->readers, .at_list = &turn->readers };
-	if (reader->sibling)
-		reader->sibling->at_list = &reader->sibling;
-	turn->readers = reader;
-	turn->n_readers++;
 	turn->refs++;
-	turn->awaited = false;
-	turn->left_us = 0;
-	find_place(reader, after);
-	MHD_add_response_header(response, "Content-Type", "text/event-stream");
-	MHD_add_response_header(response, "Cache-Control", "no-store");
-	MHD_add_response_header(response, "X-Accel-Buffering", "no");
 	snprintf(number, sizeof(number), "%llu", (unsigned long long)turn->number);
 	MHD_add_response_header(response, "X-Run-ID", number);
 	cell__answer_response(request, MHD_HTTP_OK, response);
-}
-
-static void sweep_turn(struct cell__turn *turn, int64_t now_us)
-{
-	for (struct cell__reader *reader = turn->readers; reader; reader = reader->sibling) {
-		fill_before(reader, now_us);
-		if (reader->before.size)
-			wake(reader);
-	}
-	if (turn->awaited && (turn->server->draining || now_us - turn->left_us > turn->server->limits.resume_ms * 1000)) {
-		turn->awaited = false;
-		trim(turn);
-	}
 }
 
 void cell__turns_sweep(struct cell_server *server, int64_t now_us)
 {
 	for (struct cell__served *served = server->sessions; served; served = served->next) {
 		for (struct cell__turn *turn = served->kept; turn; turn = turn->kept_next)
-			sweep_turn(turn, now_us);
+			cell__events_sweep(&turn->events, now_us);
 	}
 }
 
 void cell__turns_release(struct cell_server *server)
 {
 	for (struct cell__served *served = server->sessions; served; served = served->next) {
-		for (struct cell__turn *turn = served->kept; turn; turn = turn->kept_next) {
-			for (struct cell__reader *reader = turn->readers; reader; reader = reader->sibling) {
-				reader->released = true;
-				wake(reader);
-			}
-		}
+		for (struct cell__turn *turn = served->kept; turn; turn = turn->kept_next)
+			cell__events_release(&turn->events);
 	}
 }
 
@@ -660,7 +464,7 @@ char *cell__turn_describe(const struct cell__turn *turn)
 	CELL_AUTO_BUF struct cell__buf out = CELL_BUF_INIT;
 	int rc = cell__buf_printf(&out, "{\"run_id\":%llu,\"session_id\":\"%s\",\"state\":\"%s\",\"last_event\":%llu,\"result\":",
 				  (unsigned long long)turn->number, turn->served ? turn->served->id : "", states[turn->state],
-				  (unsigned long long)turn->next_number - 1);
+				  (unsigned long long)turn->events.next_number - 1);
 
 	rc |= turn->result ? cell__buf_add(&out, turn->result, turn->result_size) : cell__buf_add_str(&out, "null");
 	rc |= cell__buf_add_str(&out, "}");

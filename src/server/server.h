@@ -293,17 +293,66 @@ void cell__served_end(struct cell__served *served);
 void cell__served_sweep(struct cell_server *server, int64_t now_us);
 json_t *cell__served_describe(const struct cell__served *served);
 
+/* ---- events (events.c) ---- */
+
+struct cell__events_reader;
+
+struct cell__events_item {
+	size_t size;
+	struct cell__events_item *next;
+	char text[]; /* as it is sent */
+};
+
+/* Embedded in its owner. */
+struct cell__events {
+	struct cell_server *server;
+	char prefix[24];              /* of the events' ids, before their numbers */
+	struct cell__events_item *first, *last;
+	uint64_t first_number, next_number; /* they count from 1 */
+	size_t bytes;
+	struct cell__events_reader *readers;
+	unsigned n_readers;
+	int64_t left_us;              /* when the last reader went; 0: there is one, or never was */
+	bool ended;                   /* readers that have had all of it leave */
+	bool kept;                    /* its bytes count among those of the server's ended ones */
+	bool awaited;                 /* a reader was here and may come back: what it has not had is kept */
+	bool patient;                 /* ... for as long as the log */
+	uint64_t wanted_bytes;        /* by it: where in all events there ever were */
+	uint64_t dropped_bytes;       /* of events that are gone */
+	uint64_t behind_bytes;        /* what the slowest reader, or the awaited one, has not had */
+	/* behind_bytes may have changed; NULL: nobody wants to know */
+	void (*moved)(struct cell__events *events);
+	/* a reader is gone */
+	void (*unref)(struct cell__events *events);
+};
+
+void cell__events_init(struct cell__events *events, struct cell_server *server);
+/* There is no reader any more. */
+void cell__events_finish(struct cell__events *events);
+/* NULL: no memory, and nothing was added. */
+struct cell__events_item *cell__events_add(struct cell__events *events, const char *type, const char *json, size_t size);
+void cell__events_end(struct cell__events *events);
+/* Its bytes are counted as those of an ended one from now on, or not any more. */
+void cell__events_keep(struct cell__events *events);
+void cell__events_forget(struct cell__events *events);
+/* Readers go when they have had what there is. */
+void cell__events_release(struct cell__events *events);
+/* All events go, and readers at once, without an end. */
+void cell__events_cut(struct cell__events *events);
+/* Once a second. */
+void cell__events_sweep(struct cell__events *events, int64_t now_us);
+/*
+ * A response with the events after `after`; its reader holds a reference to the owner, which `unref` gives back.  NULL: the
+ * request was answered.
+ */
+struct MHD_Response *cell__events_read(struct cell__request *request, struct cell__events *events, uint64_t after, bool tell_gaps);
+
 /* ---- runs (runs.c) ---- */
 
 enum cell__turn_state { CELL_TURN_WAITING, CELL_TURN_RUNNING, CELL_TURN_ENDED };
 
-struct cell__turn_event {
-	size_t size;
-	struct cell__turn_event *next;
-	char text[]; /* as it is sent */
-};
-
 struct cell__turn {
+	struct cell__events events;   /* first */
 	struct cell__served *served; /* NULL: its session is gone */
 	struct cell_server *server;
 	uint64_t number;
@@ -315,16 +364,7 @@ struct cell__turn {
 	struct cell__request *waiter; /* that is answered with the result; or NULL */
 	void (*answer)(struct cell__request *request, struct cell_result *result);
 	bool streams;                 /* events are kept */
-	struct cell__turn_event *first, *last;
-	uint64_t first_number, next_number; /* of events; they count from 1 */
-	size_t bytes;
-	struct cell__reader *readers;
-	unsigned n_readers;
-	int64_t left_us;              /* when the last reader went; 0: there is one, or never was */
 	bool held;
-	bool awaited;                 /* a reader was here and may come back: what it has not had is kept */
-	uint64_t wanted_bytes;        /* by it: where in all events there ever were */
-	uint64_t dropped_bytes;       /* of events that are gone */
 	const char *result;           /* JSON in the last event, when it ended */
 	size_t result_size;
 	struct cell__turn *queue_next;

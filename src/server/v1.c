@@ -129,7 +129,7 @@ void cell__handle_v1_events(struct cell__request *request)
 
 	if (!turn)
 		return;
-	if (last && (!digits || digits > 18 || last[digits] || after >= turn->next_number))
+	if (last && (!digits || digits > 18 || last[digits] || after >= turn->events.next_number))
 		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "Last-Event-ID is none of this run's");
 	else
 		cell__turn_stream(request, turn, after);

@@ -1,0 +1,281 @@
+/*
+ * A log of server-sent events with its readers: the events of a run, or of a stream of the MCP server.  An event is kept as the
+ * text that is sent.
+ *
+ *     first ... │ given to all readers, kept to be taken up again │ wanted ... │ last
+ *               └── dropped when these are more than stream_bytes └── behind_bytes: the owner holds back what makes more
+ *
+ * A reader whose connection broke is waited for: what it has not had is kept for resume_ms (for as long as the log where it is
+ * patient).  After that, and for a log that nobody reads, the oldest events go.  The last event never goes before the log does.
+ */
+#include "server/server.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "wire/sse.h"
+
+#define BLOCK_BYTES (32u * 1024u)
+#define ALIVE_US 15000000
+
+struct cell__events_reader {
+	struct cell__events *events;
+	struct MHD_Connection *connection;
+	struct cell__events_item *at; /* the next event; NULL: there is none yet */
+	size_t sent;                  /* of it */
+	uint64_t at_bytes;            /* where it begins, in bytes of all events there ever were */
+	struct cell__buf before;      /* a gap, a comment: sent first */
+	bool suspended, released, cut;
+	int64_t moved_us;
+	struct cell__events_reader *sibling, **at_list;
+};
+
+static void wake(struct cell__events_reader *reader)
+{
+	if (!reader->suspended)
+		return;
+	reader->suspended = false;
+	MHD_resume_connection(reader->connection);
+	cell__http_kick(reader->events->server);
+}
+
+static void drop_first(struct cell__events *events)
+{
+	struct cell__events_item *item = events->first;
+
+	events->first = item->next;
+	if (!events->first)
+		events->last = NULL;
+	events->dropped_bytes += item->size;
+	events->first_number++;
+	events->bytes -= item->size;
+	if (events->kept)
+		events->server->ended_bytes -= item->size;
+	free(item);
+}
+
+/* Drops what nobody wants, and says how far the slowest reader is behind. */
+static void trim(struct cell__events *events)
+{
+	uint64_t end = events->dropped_bytes + events->bytes, wanted = events->awaited ? events->wanted_bytes : end;
+
+	for (struct cell__events_reader *reader = events->readers; reader; reader = reader->sibling) {
+		if (reader->at_bytes < wanted)
+			wanted = reader->at_bytes;
+	}
+	/* What was given to a connection that broke may not have arrived: that is kept for longer than it is wanted. */
+	while (wanted > events->dropped_bytes + (uint64_t)events->server->limits.stream_bytes && events->first != events->last)
+		drop_first(events);
+	events->behind_bytes = end - wanted;
+	if (events->moved)
+		events->moved(events);
+}
+
+void cell__events_init(struct cell__events *events, struct cell_server *server)
+{
+	*events = (struct cell__events){ .server = server, .first_number = 1, .next_number = 1 };
+}
+
+void cell__events_finish(struct cell__events *events)
+{
+	cell__events_forget(events);
+	while (events->first)
+		drop_first(events);
+}
+
+struct cell__events_item *cell__events_add(struct cell__events *events, const char *type, const char *json, size_t size)
+{
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	struct cell__events_item *item;
+	char id[64];
+
+	snprintf(id, sizeof(id), "%s%llu", events->prefix, (unsigned long long)events->next_number);
+	if (cell__sse_add_event(&text, type, id, json, size) < 0 || !(item = cell__alloc(1, sizeof(*item) + text.size)))
+		return NULL;
+	item->size = text.size;
+	item->next = NULL;
+	memcpy(item->text, text.data, text.size);
+	events->next_number++;
+	if (events->last)
+		events->last->next = item;
+	else
+		events->first = item;
+	events->last = item;
+	events->bytes += item->size;
+	if (events->kept)
+		events->server->ended_bytes += item->size;
+	for (struct cell__events_reader *reader = events->readers; reader; reader = reader->sibling) {
+		if (!reader->at)
+			reader->at = item;
+		wake(reader);
+	}
+	trim(events);
+	return item;
+}
+
+void cell__events_end(struct cell__events *events)
+{
+	events->ended = true;
+	for (struct cell__events_reader *reader = events->readers; reader; reader = reader->sibling)
+		wake(reader);
+}
+
+void cell__events_keep(struct cell__events *events)
+{
+	if (!events->kept)
+		events->server->ended_bytes += events->bytes;
+	events->kept = true;
+}
+
+void cell__events_forget(struct cell__events *events)
+{
+	if (events->kept)
+		events->server->ended_bytes -= events->bytes;
+	events->kept = false;
+}
+
+void cell__events_release(struct cell__events *events)
+{
+	for (struct cell__events_reader *reader = events->readers; reader; reader = reader->sibling) {
+		reader->released = true;
+		wake(reader);
+	}
+}
+
+void cell__events_cut(struct cell__events *events)
+{
+	for (struct cell__events_reader *reader = events->readers; reader; reader = reader->sibling) {
+		reader->cut = true;
+		reader->at = NULL;
+		wake(reader);
+	}
+	while (events->first)
+		drop_first(events);
+}
+
+void cell__events_sweep(struct cell__events *events, int64_t now_us)
+{
+	for (struct cell__events_reader *reader = events->readers; reader; reader = reader->sibling) {
+		if (now_us - reader->moved_us > ALIVE_US) {
+			(void)cell__sse_add_comment(&reader->before, "still here");
+			reader->moved_us = now_us;
+		}
+		if (reader->before.size)
+			wake(reader);
+	}
+	if (events->awaited && !events->patient &&
+	    (events->server->draining || now_us - events->left_us > events->server->limits.resume_ms * 1000)) {
+		events->awaited = false;
+		trim(events);
+	}
+}
+
+/* ---- readers ---- */
+
+static ssize_t read_events(void *arg, uint64_t position, char *out, size_t max)
+{
+	struct cell__events_reader *reader = arg;
+	struct cell__events *events = reader->events;
+	size_t used = 0, n;
+
+	(void)position;
+	if (reader->cut)
+		return MHD_CONTENT_READER_END_WITH_ERROR;
+	if (reader->before.size) {
+		used = reader->before.size < max ? reader->before.size : max;
+		memcpy(out, reader->before.data, used);
+		cell__buf_shift(&reader->before, used);
+	}
+	while (reader->at && used < max && !reader->before.size) {
+		n = reader->at->size - reader->sent;
+		n = n < max - used ? n : max - used;
+		memcpy(out + used, reader->at->text + reader->sent, n);
+		used += n;
+		reader->sent += n;
+		if (reader->sent == reader->at->size) {
+			reader->at_bytes += reader->at->size;
+			reader->at = reader->at->next;
+			reader->sent = 0;
+		}
+	}
+	if (used) {
+		reader->moved_us = cell__now_us();
+		trim(events);
+		return (ssize_t)used;
+	}
+	if (events->ended || reader->released)
+		return MHD_CONTENT_READER_END_OF_STREAM;
+	reader->suspended = true;
+	MHD_suspend_connection(reader->connection);
+	return 0;
+}
+
+static void reader_free(void *arg)
+{
+	struct cell__events_reader *reader = arg;
+	struct cell__events *events = reader->events;
+
+	*reader->at_list = reader->sibling;
+	if (reader->sibling)
+		reader->sibling->at_list = reader->at_list;
+	if (!--events->n_readers && !events->ended) {
+		/* An event that was sent in part has not been had. */
+		events->awaited = true;
+		events->wanted_bytes = reader->at_bytes;
+		events->left_us = cell__now_us();
+	}
+	trim(events);
+	cell__buf_finish(&reader->before);
+	free(reader);
+	events->unref(events);
+}
+
+/* Where a reader goes on, and what it is told when that is not there any more. */
+static void find_place(struct cell__events_reader *reader, uint64_t after, bool tell_gaps)
+{
+	struct cell__events *events = reader->events;
+	uint64_t number = events->first_number;
+	char text[64];
+
+	if (tell_gaps && after + 1 < number) {
+		int n = snprintf(text, sizeof(text), "{\"missed\":%llu}", (unsigned long long)(number - after - 1));
+		(void)cell__sse_add_event(&reader->before, "gap", NULL, text, (size_t)n);
+	}
+	reader->at = events->first;
+	reader->at_bytes = events->dropped_bytes;
+	for (; reader->at && number <= after; number++) {
+		reader->at_bytes += reader->at->size;
+		reader->at = reader->at->next;
+	}
+}
+
+struct MHD_Response *cell__events_read(struct cell__request *request, struct cell__events *events, uint64_t after, bool tell_gaps)
+{
+	struct cell__events_reader *reader = NULL;
+	struct MHD_Response *response;
+
+	if (events->n_readers == CELL_SERVER_MAX_READERS) {
+		cell__answer_busy(request, 5, "too many clients read these events");
+		return NULL;
+	}
+	reader = cell__alloc(1, sizeof(*reader));
+	response = reader ? MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK_BYTES, read_events, reader, reader_free) : NULL;
+	if (!response) {
+		free(reader);
+		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "no memory for a reader");
+		return NULL;
+	}
+	*reader = (struct cell__events_reader){ .events = events, .connection = request->connection, .moved_us = cell__now_us(),
+					 .sibling = events->readers, .at_list = &events->readers };
+	if (reader->sibling)
+		reader->sibling->at_list = &reader->sibling;
+	events->readers = reader;
+	events->n_readers++;
+	events->awaited = false;
+	events->left_us = 0;
+	find_place(reader, after, tell_gaps);
+	MHD_add_response_header(response, "Content-Type", "text/event-stream");
+	MHD_add_response_header(response, "Cache-Control", "no-store");
+	MHD_add_response_header(response, "X-Accel-Buffering", "no");
+	return response;
+}
