@@ -8,6 +8,8 @@
 #define _GNU_SOURCE 1
 #include "serve.h"
 
+#include "listen.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -28,48 +30,35 @@
 
 struct serve_flags {
 	struct cell_cli_session_flags session;
-	struct cell_cli_list origins, hosts, deps;
-	const char *config, *listen, *token_file, *tls_cert, *tls_key, *log, *log_level;
-	int64_t max_sessions, idle_ms, max_runs, max_queue, max_timeout_ms, max_body, max_artifact, stream_bytes, resume_ms, head_ms;
-	int64_t silent_ms, drain_ms, max_connections, max_header;
-	bool auth_disabled, check_config, in_container;
+	struct cell_cli_listen_flags http;
+	struct cell_cli_list deps;
+	const char *config, *log_level;
+	int64_t max_runs, max_queue, max_timeout_ms, max_artifact, drain_ms;
+	bool check_config, in_container;
 };
 
-static const struct cell_server_limits defaults = CELL_SERVER_LIMITS_INIT;
+#define DEFAULTS cell__cli_server_defaults
 #define SERVE_FLAGS_INIT                                                                       \
-	{ .session = CELL_CLI_SESSION_FLAGS_INIT(4), .max_sessions = defaults.max_sessions, .idle_ms = defaults.idle_ms, \
-	  .max_runs = defaults.max_runs, .max_queue = defaults.max_queue, .max_timeout_ms = defaults.max_timeout_ms, \
-	  .max_body = defaults.max_body_bytes, .max_artifact = defaults.max_artifact_bytes, .stream_bytes = defaults.stream_bytes, \
-	  .resume_ms = defaults.resume_ms, .head_ms = defaults.head_ms, .silent_ms = defaults.silent_ms, .drain_ms = defaults.drain_ms, \
-	  .max_connections = defaults.max_connections, .max_header = defaults.max_header_bytes }
+	{ .session = CELL_CLI_SESSION_FLAGS_INIT(4),                                           \
+	  .http = CELL_CLI_LISTEN_FLAGS_INIT(DEFAULTS.max_sessions, DEFAULTS.max_connections),  \
+	  .max_runs = DEFAULTS.max_runs, .max_queue = DEFAULTS.max_queue, .max_timeout_ms = DEFAULTS.max_timeout_ms, \
+	  .max_artifact = DEFAULTS.max_artifact_bytes, .drain_ms = DEFAULTS.drain_ms }
 
 #define AT(member) offsetof(struct serve_flags, member)
 static const struct cell_cli_flag serve_flag_table[] = {
 	{ 0, "config", "FILE", "YAML with these flags as keys, without the dashes", CELL_FLAG_STRING, AT(config) },
-	{ 0, "listen", "ADDRESS", "HOST:PORT or unix:PATH (default 127.0.0.1:8080)", CELL_FLAG_STRING, AT(listen) },
+	{ 0, "listen", "ADDRESS", "HOST:PORT or unix:PATH (default 127.0.0.1:8080)", CELL_FLAG_STRING, AT(http.listen) },
 	{ 0, "auth-token-file", "FILE", "a token, or a list of tokens with scopes (default: $" TOKEN_VARIABLE ")", CELL_FLAG_STRING,
-	  AT(token_file) },
-	{ 0, "auth-disabled", NULL, "let everybody on this machine in; for a loopback address or a Unix socket only", CELL_FLAG_SWITCH,
-	  AT(auth_disabled) },
-	{ 0, "tls-cert", "FILE", "serve HTTPS with this certificate (PEM)", CELL_FLAG_STRING, AT(tls_cert) },
-	{ 0, "tls-key", "FILE", "and this key (PEM)", CELL_FLAG_STRING, AT(tls_key) },
-	{ 0, "allow-origin", "ORIGIN", "a web page's origin that may connect; may be repeated", CELL_FLAG_LIST, AT(origins) },
-	{ 0, "allow-host", "HOST", "with --auth-disabled: a further value of the Host header; may be repeated", CELL_FLAG_LIST, AT(hosts) },
-	{ 0, "max-sessions", "N", "sessions at once", CELL_FLAG_COUNT, AT(max_sessions) },
-	{ 0, "session-idle", "SEC", "a session that nobody uses ends after this long; 0: never", CELL_FLAG_SECONDS, AT(idle_ms) },
+	  AT(http.token_file) },
+	{ 0, "allow-host", "HOST", "with --auth-disabled: a further value of the Host header; may be repeated", CELL_FLAG_LIST,
+	  AT(http.hosts) },
+	CELL_CLI_LISTEN_FLAGS(AT(http)),
+	{ 0, "session-idle", "SEC", "a session that nobody uses ends after this long; 0: never", CELL_FLAG_SECONDS, AT(http.idle_ms) },
 	{ 0, "max-runs", "N", "cells that run at once", CELL_FLAG_COUNT, AT(max_runs) },
 	{ 0, "max-queue", "N", "cells that wait for their turn; more are refused", CELL_FLAG_COUNT, AT(max_queue) },
 	{ 0, "max-timeout", "SEC", "the longest timeout of a cell that a client gets; 0: any", CELL_FLAG_SECONDS, AT(max_timeout_ms) },
-	{ 0, "max-body", "BYTES", "of a request", CELL_FLAG_BYTES, AT(max_body) },
 	{ 0, "max-artifact", "BYTES", "of an artifact that is handed out", CELL_FLAG_BYTES, AT(max_artifact) },
-	{ 0, "max-header", "BYTES", "of a request's head", CELL_FLAG_BYTES, AT(max_header) },
-	{ 0, "max-connections", "N", "at once", CELL_FLAG_COUNT, AT(max_connections) },
-	{ 0, "stream-buffer", "BYTES", "events of a run that are kept for its readers", CELL_FLAG_BYTES, AT(stream_bytes) },
-	{ 0, "resume-window", "SEC", "a run waits this long for a reader whose connection broke", CELL_FLAG_SECONDS, AT(resume_ms) },
-	{ 0, "head-timeout", "SEC", "a new connection sends its first request within this", CELL_FLAG_SECONDS, AT(head_ms) },
-	{ 0, "silent-timeout", "SEC", "a connection on which nothing moves is closed", CELL_FLAG_SECONDS, AT(silent_ms) },
 	{ 0, "drain", "SEC", "when stopped, cells may take this long to end", CELL_FLAG_SECONDS, AT(drain_ms) },
-	{ 0, "log", "FORM", "text, json or off (default text)", CELL_FLAG_STRING, AT(log) },
 	{ 0, "log-level", "LEVEL", "info (a line a request), warning or error (default info)", CELL_FLAG_STRING, AT(log_level) },
 	CELL_CLI_ZYGOTE_FLAGS(offsetof(struct serve_flags, session)),
 	{ 0, "dep", "SPEC", "a package that is added to the storage's and installed before anybody is served; may be repeated", CELL_FLAG_LIST,
@@ -103,35 +92,25 @@ static struct {
 	struct cell_cli_host *host;
 	struct cell_cli_session_options *session;
 	const json_t *servers; /* of MCP, by name */
-	char *cert, *key, *work_dir, *tools, *token;
+	char *work_dir, *tools, *token;
 	int work_fd;
 } live = { .work_fd = -1 };
 
 static void limits_of(const struct serve_flags *flags, struct cell_server_limits *limits)
 {
 	*limits = (struct cell_server_limits)CELL_SERVER_LIMITS_INIT;
-	limits->max_sessions = flags->max_sessions;
-	limits->idle_ms = flags->idle_ms;
+	cell__cli_listen_limits(&flags->http, limits);
 	limits->max_runs = flags->max_runs;
 	limits->max_queue = flags->max_queue;
 	limits->max_timeout_ms = flags->max_timeout_ms;
-	limits->max_body_bytes = flags->max_body;
 	limits->max_artifact_bytes = flags->max_artifact;
-	limits->max_header_bytes = flags->max_header;
-	limits->max_connections = flags->max_connections;
-	limits->stream_bytes = flags->stream_bytes;
-	/* 0 s became -1, which is no time at all where it does not mean "none". */
-	limits->resume_ms = flags->resume_ms < 0 ? 0 : flags->resume_ms;
-	limits->drain_ms = flags->drain_ms < 0 ? 0 : flags->drain_ms;
-	limits->head_ms = flags->head_ms;
-	limits->silent_ms = flags->silent_ms;
+	limits->drain_ms = flags->drain_ms < 0 ? 0 : flags->drain_ms; /* 0 s became -1 */
 }
 
 static void flags_finish(struct serve_flags *flags)
 {
 	cell__cli_list_finish(&flags->session.env);
-	cell__cli_list_finish(&flags->origins);
-	cell__cli_list_finish(&flags->hosts);
+	cell__cli_listen_flags_finish(&flags->http);
 	cell__cli_list_finish(&flags->deps);
 }
 
@@ -271,12 +250,6 @@ static int open_space(void *arg, const char *workspace_id, struct cell_space **r
 	return 0;
 }
 
-static void write_log(void *arg, const char *lines, size_t size)
-{
-	(void)arg;
-	cell__cli_write(STDERR_FILENO, lines, size);
-}
-
 static void say_listening(void *arg, const char *url)
 {
 	(void)arg;
@@ -387,27 +360,6 @@ static int make_work_dir(struct cell_error *err)
 
 /* ---- serve --------------------------------------------------------------------------- */
 
-static int fill_log(const struct serve_flags *flags, struct cell_server_options *options, struct cell_error *err)
-{
-	static const struct {
-		const char *word;
-		enum cell_log_level level;
-	} levels[] = { { "debug", CELL_LOG_DEBUG }, { "info", CELL_LOG_INFO }, { "warning", CELL_LOG_WARN }, { "error", CELL_LOG_ERROR } };
-	const char *form = flags->log ? flags->log : "text", *level = flags->log_level ? flags->log_level : "info";
-	size_t i = 0;
-
-	while (i < 4 && strcmp(levels[i].word, level))
-		i++;
-	if (i == 4)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "--log-level is info, warning or error, not '%s'", level);
-	if (strcmp(form, "text") && strcmp(form, "json") && strcmp(form, "off"))
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "--log is text, json or off, not '%s'", form);
-	options->log_level = levels[i].level;
-	options->log_json = !strcmp(form, "json");
-	options->log = strcmp(form, "off") ? write_log : NULL;
-	return 0;
-}
-
 /* From the file or the environment; a token is never on the command line. */
 static int fill_auth(const struct serve_flags *flags, struct cell_server_options *options, struct cell_error *err)
 {
@@ -415,62 +367,23 @@ static int fill_auth(const struct serve_flags *flags, struct cell_server_options
 
 	if (!token)
 		token = cell__serve_variable(OLD_TOKEN_VARIABLE);
-	options->auth_disabled = flags->auth_disabled || (disabled && !strcasecmp(disabled, "true") && !token && !flags->token_file);
-	options->token_file = flags->token_file;
-	options->token = flags->token_file ? NULL : token;
+	options->auth_disabled = flags->http.auth_disabled || (disabled && !strcasecmp(disabled, "true") && !token && !flags->http.token_file);
+	options->token = flags->http.token_file ? NULL : token;
 	if (!options->auth_disabled && !options->token && !options->token_file)
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "Server authentication requires --auth-token-file FILE, " TOKEN_VARIABLE " or "
 							      OLD_TOKEN_VARIABLE "; or --auth-disabled on a loopback address");
 	return 0;
 }
 
-static int read_text(const char *path, char **ret_text, struct cell_error *err)
-{
-	char *bytes;
-	size_t size;
-
-	if (!path)
-		return 0;
-	if (cell__cli_read_file(path, &bytes, &size, err) < 0)
-		return -1;
-	*ret_text = strndup(bytes, size);
-	free(bytes);
-	return *ret_text ? 0 : cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for %s", path);
-}
-
-/* On a thread of the pool; the flags do not change. */
-static int reload_tls(void *arg, char **ret_cert, char **ret_key, struct cell_error *err)
-{
-	const struct serve_flags *flags = arg;
-
-	if (read_text(flags->tls_cert, ret_cert, err) < 0)
-		return -1;
-	return read_text(flags->tls_key, ret_key, err);
-}
-
-static int fill_tls(const struct serve_flags *flags, struct cell_server_options *options, struct cell_error *err)
-{
-	if (read_text(flags->tls_cert, &live.cert, err) < 0 || read_text(flags->tls_key, &live.key, err) < 0)
-		return -1;
-	options->tls_cert = live.cert;
-	options->tls_key = live.key;
-	options->reload_tls = reload_tls;
-	options->reload_arg = (void *)flags;
-	return 0;
-}
-
 static int fill_options(const struct serve_flags *flags, struct cell_server_options *options, struct cell_error *err)
 {
-	options->listen = flags->listen ? flags->listen : "127.0.0.1:8080";
-	limits_of(flags, &options->limits);
+	options->listen = flags->http.listen ? flags->http.listen : "127.0.0.1:8080";
 	options->reload = reload;
 	options->listening = say_listening;
-	if (fill_log(flags, options, err) < 0 || fill_auth(flags, options, err) < 0 || fill_tls(flags, options, err) < 0)
+	if (cell__cli_listen_options(&flags->http, flags->log_level ? flags->log_level : "info", options, err) < 0 ||
+	    fill_auth(flags, options, err) < 0)
 		return -1;
-	options->origins = cell__cli_list_values(&flags->origins);
-	options->hosts = cell__cli_list_values(&flags->hosts);
-	if (!options->origins || !options->hosts)
-		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the configuration");
+	limits_of(flags, &options->limits);
 	return cell_server_check(options, err);
 }
 
@@ -558,8 +471,8 @@ static int take_secrets(struct serve_flags *flags, struct cell_server_options *o
 		options->token = live.token;
 		options->token_file = NULL;
 	}
-	if ((flags->token_file && unlink(flags->token_file) < 0) || (flags->config && unlink(flags->config) < 0))
-		return cell__cli_fail(err, CELL_E_IO, errno, "remove %.100s and %.100s", flags->token_file ? flags->token_file : "no token",
+	if ((flags->http.token_file && unlink(flags->http.token_file) < 0) || (flags->config && unlink(flags->config) < 0))
+		return cell__cli_fail(err, CELL_E_IO, errno, "remove %.100s and %.100s", flags->http.token_file ? flags->http.token_file : "no token",
 				      flags->config ? flags->config : "no configuration");
 	return 0;
 }
@@ -572,7 +485,7 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 	struct cell_cli_space_flags *space = &flags->session.space;
 	int status = -1;
 
-	const char *secrets[] = { flags->token_file, flags->tls_cert, flags->tls_key, flags->config };
+	const char *secrets[] = { flags->http.token_file, flags->http.tls_cert, flags->http.tls_key, flags->config };
 
 	memcpy(flags->session.secrets, secrets, sizeof(secrets));
 	if (guard_storage(flags, &live.tools, err) < 0 || take_secrets(flags, options, err) < 0)
@@ -669,12 +582,9 @@ int cell__cmd_serve(int argc, char **argv)
 		printf("the configuration is good\n");
 	else if (!status)
 		status = serve(&flags, &options, &err);
-	free((void *)options.origins);
-	free((void *)options.hosts);
+	cell__cli_listen_options_finish(&options);
 	free(live.tools);
 	free(live.token);
-	free(live.cert);
-	free(live.key);
 	flags_finish(&flags);
 	cell__serve_arguments_finish(&arguments);
 	return status < 0 ? cell__cli_report(&err, false) : 0;

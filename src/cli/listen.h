@@ -1,0 +1,56 @@
+/* The flags of commands that listen for clients of HTTP (`workcell serve`, `workcell mcp --listen`), and the options they become. */
+#ifndef CELL_CLI_LISTEN_H
+#define CELL_CLI_LISTEN_H
+
+#include "cli.h"
+
+struct cell_cli_listen_flags {
+	struct cell_cli_list origins, hosts;
+	const char *listen, *token_file, *tls_cert, *tls_key, *log;
+	int64_t max_sessions, idle_ms, max_body, stream_bytes, resume_ms, head_ms, silent_ms, max_connections, max_header;
+	bool auth_disabled;
+};
+
+extern const struct cell_server_limits cell__cli_server_defaults;
+#define CELL_CLI_LISTEN_FLAGS_INIT(sessions, connections)                                         \
+	{ .max_sessions = (sessions), .idle_ms = cell__cli_server_defaults.idle_ms,               \
+	  .max_body = cell__cli_server_defaults.max_body_bytes, .stream_bytes = cell__cli_server_defaults.stream_bytes, \
+	  .resume_ms = cell__cli_server_defaults.resume_ms, .head_ms = cell__cli_server_defaults.head_ms, \
+	  .silent_ms = cell__cli_server_defaults.silent_ms, .max_connections = (connections),     \
+	  .max_header = cell__cli_server_defaults.max_header_bytes }
+
+/* The rows of a flag table; `at` is the offset of the struct above.  --listen, the token and --allow-host have words of their own. */
+#define CELL_CLI_LISTEN_AT(at, member) ((at) + offsetof(struct cell_cli_listen_flags, member))
+#define CELL_CLI_LISTEN_FLAGS(at)                                                                 \
+	{ 0, "auth-disabled", NULL, "let everybody on this machine in; for a loopback address or a Unix socket only", \
+	  CELL_FLAG_SWITCH, CELL_CLI_LISTEN_AT(at, auth_disabled) },                              \
+	{ 0, "tls-cert", "FILE", "serve HTTPS with this certificate (PEM)", CELL_FLAG_STRING, CELL_CLI_LISTEN_AT(at, tls_cert) }, \
+	{ 0, "tls-key", "FILE", "and this key (PEM)", CELL_FLAG_STRING, CELL_CLI_LISTEN_AT(at, tls_key) }, \
+	{ 0, "allow-origin", "ORIGIN", "a web page's origin that may connect, like https://example.org; may be repeated", \
+	  CELL_FLAG_LIST, CELL_CLI_LISTEN_AT(at, origins) },                                      \
+	{ 0, "max-sessions", "N", "sessions at once", CELL_FLAG_COUNT, CELL_CLI_LISTEN_AT(at, max_sessions) }, \
+	{ 0, "max-body", "BYTES", "of a request", CELL_FLAG_BYTES, CELL_CLI_LISTEN_AT(at, max_body) }, \
+	{ 0, "max-header", "BYTES", "of a request's head", CELL_FLAG_BYTES, CELL_CLI_LISTEN_AT(at, max_header) }, \
+	{ 0, "max-connections", "N", "at once", CELL_FLAG_COUNT, CELL_CLI_LISTEN_AT(at, max_connections) }, \
+	{ 0, "stream-buffer", "BYTES", "events that were sent and are kept for readers that come back", \
+	  CELL_FLAG_BYTES, CELL_CLI_LISTEN_AT(at, stream_bytes) },                                \
+	{ 0, "resume-window", "SEC", "a reader whose connection broke is waited for this long",   \
+	  CELL_FLAG_SECONDS, CELL_CLI_LISTEN_AT(at, resume_ms) },                                 \
+	{ 0, "head-timeout", "SEC", "a new connection sends its first request within this",       \
+	  CELL_FLAG_SECONDS, CELL_CLI_LISTEN_AT(at, head_ms) },                                   \
+	{ 0, "silent-timeout", "SEC", "a connection on which nothing moves is closed",            \
+	  CELL_FLAG_SECONDS, CELL_CLI_LISTEN_AT(at, silent_ms) },                                 \
+	{ 0, "log", "FORM", "text, json or off (default text)", CELL_FLAG_STRING, CELL_CLI_LISTEN_AT(at, log) }
+
+/* The limits that are flags here. */
+void cell__cli_listen_limits(const struct cell_cli_listen_flags *flags, struct cell_server_limits *limits);
+/*
+ * All that is here but --listen and the token.  log_level: debug, info, warning or error.  Files are read, and those with the
+ * certificate again on reload; the flags must outlive the server.  The options are to be finished in any case.
+ */
+int cell__cli_listen_options(const struct cell_cli_listen_flags *flags, const char *log_level, struct cell_server_options *options,
+			     struct cell_error *err);
+void cell__cli_listen_options_finish(struct cell_server_options *options);
+void cell__cli_listen_flags_finish(struct cell_cli_listen_flags *flags);
+
+#endif
