@@ -2,13 +2,14 @@
  * mcp/server: what a client sends, line by line, and what an HTTP request says of itself.  The first byte chooses.
  *
  * The peer has no session and no room for calls, so that nothing is run: every request is answered in the call that brings
- * it, once, with a line of JSON.  Nobody gets in without the token, or by a Host that is not ours.
+ * it, once, with a line of JSON.  No request comes in by a Host or an Origin that is not ours.
  */
 #include <strings.h>
 
 #include "fuzz.h"
 #include "mcp/server.h"
 #include "wire/access.h"
+#include "wire/sse.h"
 
 static struct cell_mcp_server server;
 
@@ -105,35 +106,21 @@ static const char *take(const char **at, const char *end)
 static void test_access(const uint8_t *data, size_t size)
 {
 	static const char *const origins[] = { "https://example.org", NULL }, *const hosts[] = { "proxy.example", NULL };
-	struct cell_mcp_http_options opts = CELL_MCP_HTTP_OPTIONS_INIT;
 	char *text = malloc(size + 1);
-	const char *at = text, *end = text + size, *words = NULL;
+	const char *at = text, *end = text + size;
 	uint64_t stream, event;
 	MUST(text);
 	if (size)
 		memcpy(text, data, size);
 	text[size] = '\0';
-	unsigned char hash[CELL_ACCESS_HASH_BYTES];
-	cell__access_hash("token", 5, hash);
-	opts.origins = origins;
-	opts.hosts = hosts;
-	struct cell__mcp_head head = { .authorization = take(&at, end) };
-	head.host = take(&at, end);
-	head.origin = take(&at, end);
-	head.version = take(&at, end);
-	head.url = take(&at, end);
-	if (!head.url)
-		head.url = "/mcp";
-	unsigned status = cell__mcp_access(&opts, hash, 80, &head, &words);
-	MUST(words);
-	if (status == 0) {
-		MUST(head.authorization && !strcmp(head.authorization + 7, "token") && head.host && !strcmp(head.url, "/mcp"));
-		MUST(!head.origin || !strcasecmp(head.origin, origins[0]) || !strcasecmp(head.origin + 7, head.host));
-		MUST(!strncasecmp(head.host, "localhost", 9) || !strncmp(head.host, "127.0.0.1", 9) || !strncmp(head.host, "[::1]", 5) ||
-		     !strcasecmp(head.host, hosts[0]));
-	}
-	const char *last = take(&at, end);
-	if (last && cell__mcp_event_id(last, &stream, &event)) {
+	const char *authorization = take(&at, end), *host = take(&at, end), *origin = take(&at, end), *last = take(&at, end);
+	const char *given = cell__access_bearer(authorization);
+	MUST(!given || (given >= authorization + 7 && *given && !strncasecmp(authorization, "bearer ", 7)));
+	if (cell__access_host(host, "127.0.0.1", 80, hosts))
+		MUST(!strncasecmp(host, "localhost", 9) || !strncmp(host, "127.0.0.1", 9) || !strncmp(host, "[::1]", 5) || !strcasecmp(host, hosts[0]));
+	if (host && origin && cell__access_origin(origin, host, origins))
+		MUST(!strcasecmp(origin, origins[0]) || !strcasecmp(origin + 7, host) || !strcasecmp(origin + 8, host));
+	if (last && cell__sse_read_id(last, &stream, &event)) {
 		char again[64];
 		snprintf(again, sizeof again, "%llu-%llu", (unsigned long long)stream, (unsigned long long)event);
 		MUST(strlen(again) <= strlen(last));

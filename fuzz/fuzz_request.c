@@ -50,7 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	method[space - text] = '\0';
 	memcpy(path, space + 1, (size_t)(end - space - 1));
 	path[end - space - 1] = '\0';
-	cell__route_find(method, path, &match);
+	cell__route_find(cell__routes, method, path, &match);
 	if (!match.route)
 		return 0;
 	MUST(!strcmp(match.route->method, method));

@@ -1008,24 +1008,10 @@ CELL_API int cell_mcp_server_create(struct cell_engine *engine, const struct cel
  */
 CELL_API int cell_mcp_server_run(struct cell_mcp_server *server, int in_fd, int out_fd, struct cell_error *err);
 
-struct cell_mcp_http_options {
-	size_t size;               /* sizeof(struct cell_mcp_http_options) */
-	const char *host;          /* an address, or "localhost" */
-	int port;                  /* 0: any */
-	const char *token;         /* what clients send as `Authorization: Bearer TOKEN`; NULL: anybody, on a loopback address only */
-	const char *const *origins; /* further values of Origin that are let in, NULL-terminated; NULL: none */
-	const char *const *hosts;  /* further values of Host; NULL: none */
-	void (*listening)(void *arg, int port); /* may be NULL */
-	void *listening_arg;
-};
-#define CELL_MCP_HTTP_OPTIONS_INIT { .size = sizeof(struct cell_mcp_http_options), .host = "127.0.0.1" }
-
-/* Streamable HTTP at /mcp, until cell_mcp_server_stop().  CELL_E_UNAVAILABLE: left out of this build. */
-CELL_API int cell_mcp_server_listen(struct cell_mcp_server *server, const struct cell_mcp_http_options *opts,
-				    struct cell_error *err);
 /* Any thread, and signal handlers. */
 CELL_API void cell_mcp_server_stop(struct cell_mcp_server *server);
 CELL_API void cell_mcp_server_destroy(struct cell_mcp_server *server); /* NULL is fine */
+/* cell_mcp_server_listen() is with the session server, below: it takes the same options. */
 
 /* ---- the session server ----------------------------------------------------- */
 
@@ -1116,6 +1102,16 @@ CELL_API void cell_server_reload(struct cell_server *server);
 CELL_API void cell_server_destroy(struct cell_server *server);
 /* Can these tokens be read?  What cell_server_create() would say, without listening. */
 CELL_API int cell_server_check(const struct cell_server_options *opts, struct cell_error *err);
+
+/*
+ * The MCP server by Streamable HTTP, at /mcp of an address of its own, until cell_mcp_server_stop().  Its space, sessions and
+ * folders are those that it was created with; max_sessions are its clients, and idle_ms is how long one must have been silent to
+ * make room for another.  CELL_E_TIMEOUT: as cell_mcp_server_run().  CELL_E_UNAVAILABLE: left out of this build.
+ */
+CELL_API int cell_mcp_server_listen(struct cell_mcp_server *server, const struct cell_server_options *opts,
+				    struct cell_error *err);
+/* As cell_server_reload(); does nothing for a server that does not listen.  Any thread, and signal handlers. */
+CELL_API void cell_mcp_server_reload(struct cell_mcp_server *server);
 
 #ifdef __cplusplus
 }

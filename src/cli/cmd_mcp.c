@@ -5,7 +5,7 @@
  * stderr; 0 becomes /dev/null, so that nothing we start can read the client's messages.
  */
 #define _GNU_SOURCE 1
-#include "cli.h"
+#include "listen.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,34 +18,34 @@
 
 #define KERNEL_PREFIX "KERNEL_ENV_"
 #define TOKEN_VARIABLE "WORKCELL_MCP_TOKEN"
-#define MAX_TOKEN_BYTES 4096
+#define MAX_SESSIONS 64 /* two threads each */
+#define MAX_CONNECTIONS 256
 #define DEFAULT_PREFIX "py-code-mode"
 
 struct mcp_flags {
 	struct cell_cli_session_flags session;
-	struct cell_cli_list origins, hosts;
-	const char *root, *listen, *token_file;
-	bool auth_disabled, no_sync_deps, allow_register;
+	struct cell_cli_listen_flags http;
+	const char *root;
+	bool no_sync_deps, allow_register;
 };
 
 static const struct cell_cli_flag mcp_flag_table[] = {
 	{ 0, "root", "DIR", "the folder to work in, made when missing: --cwd, images in DIR/images, and a --base of its own",
 	  CELL_FLAG_STRING, offsetof(struct mcp_flags, root) },
-	{ 0, "listen", "HOST:PORT", "serve Streamable HTTP at http://HOST:PORT/mcp instead of stdin and stdout", CELL_FLAG_STRING,
-	  offsetof(struct mcp_flags, listen) },
-	{ 0, "auth-token-file", "FILE", "clients must send its content as bearer token (default: $" TOKEN_VARIABLE ")",
-	  CELL_FLAG_STRING, offsetof(struct mcp_flags, token_file) },
-	{ 0, "auth-disabled", NULL, "let everybody on this machine in; for a loopback address only", CELL_FLAG_SWITCH,
-	  offsetof(struct mcp_flags, auth_disabled) },
-	{ 0, "allow-origin", "ORIGIN", "a web page's origin that may connect, like https://example.org; may be repeated",
-	  CELL_FLAG_LIST, offsetof(struct mcp_flags, origins) },
+	{ 0, "listen", "ADDRESS", "serve Streamable HTTP at http://HOST:PORT/mcp, or at unix:PATH, instead of stdin and stdout",
+	  CELL_FLAG_STRING, offsetof(struct mcp_flags, http.listen) },
+	{ 0, "auth-token-file", "FILE", "a token, or a list of tokens with scopes, for clients of --listen (default: $" TOKEN_VARIABLE ")",
+	  CELL_FLAG_STRING, offsetof(struct mcp_flags, http.token_file) },
 	{ 0, "allow-host", "HOST", "a further value of the Host header, as behind a proxy; may be repeated", CELL_FLAG_LIST,
-	  offsetof(struct mcp_flags, hosts) },
+	  offsetof(struct mcp_flags, http.hosts) },
+	CELL_CLI_LISTEN_FLAGS(offsetof(struct mcp_flags, http)),
+	{ 0, "session-idle", "SEC", "a client that was silent for this long makes room for another; 0: never", CELL_FLAG_SECONDS,
+	  offsetof(struct mcp_flags, http.idle_ms) },
 	{ 0, "allow-register", NULL, "offer register_mcp_server: the agent names a program to run here, or a URL",
 	  CELL_FLAG_SWITCH, offsetof(struct mcp_flags, allow_register) },
 	{ 0, "no-sync-deps", NULL, "do not first install what requirements.txt names and is not there", CELL_FLAG_SWITCH,
 	  offsetof(struct mcp_flags, no_sync_deps) },
-	{ 0, "log-level", "LEVEL", "tell on stderr what goes on: debug, info, warning, error or critical (default: nothing)",
+	{ 0, "log-level", "LEVEL", "tell on stderr what goes on: debug, info, warning, error or critical (default: nothing, by HTTP warning)",
 	  CELL_FLAG_STRING, offsetof(struct mcp_flags, session.log_level) },
 	CELL_CLI_ZYGOTE_FLAGS(offsetof(struct mcp_flags, session)),
 	CELL_CLI_SESSION_FLAGS(offsetof(struct mcp_flags, session)),
@@ -89,7 +89,7 @@ static int make_dirs(char *path, struct cell_error *err)
 
 /* What the flags point to besides argv; it lives as long as the program. */
 static struct {
-	char *root, *images, *base, *token;
+	char *root, *images, *base;
 } kept;
 
 static int join(const char *folder, const char *name, char **ret_path, struct cell_error *err)
@@ -221,23 +221,27 @@ static int take_stdio(int *ret_in, int *ret_out, struct cell_error *err)
 }
 
 static struct cell_mcp_server *live_server;
+static bool live_listens;
 
 static void handle_signal(int number)
 {
 	int saved = errno;
 
-	if (number != SIGPIPE)
+	if (number == SIGHUP && live_listens)
+		cell_mcp_server_reload(live_server);
+	else if (number != SIGPIPE)
 		cell_mcp_server_stop(live_server);
 	errno = saved;
 }
 
 /* Handlers, not a mask: what we start must not inherit it. */
-static void catch_signals(struct cell_mcp_server *server)
+static void catch_signals(struct cell_mcp_server *server, bool listens)
 {
 	static const int numbers[] = { SIGINT, SIGTERM, SIGHUP, SIGPIPE };
 	struct sigaction action = { .sa_handler = handle_signal, .sa_flags = SA_RESTART };
 
 	live_server = server;
+	live_listens = listens;
 	sigemptyset(&action.sa_mask);
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
 		sigaction(numbers[i], &action, NULL);
@@ -245,82 +249,50 @@ static void catch_signals(struct cell_mcp_server *server)
 
 /* ---- HTTP --------------------------------------------------------------------------- */
 
-static int read_token(const struct mcp_flags *flags, const char **ret_token, struct cell_error *err)
+/* From the file or the environment; a token is never on the command line. */
+static int fill_token(const struct cell_cli_listen_flags *flags, struct cell_server_options *options, struct cell_error *err)
 {
 	const char *token = getenv(TOKEN_VARIABLE);
-	char *text = NULL;
-	size_t size;
 
-	if (flags->token_file) {
-		if (cell__cli_read_file(flags->token_file, &text, &size, err) < 0)
-			return -1;
-		while (size && strchr(" \t\r\n", text[size - 1]))
-			size--;
-		token = kept.token = strndup(text, size);
-		free(text);
-		if (!token)
-			return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the token");
-	}
-	if (flags->auth_disabled && token)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "a token and --auth-disabled cannot be used together");
-	if (!flags->auth_disabled && (!token || !*token || strlen(token) > MAX_TOKEN_BYTES))
+	options->token = flags->token_file || !token || !*token ? NULL : token;
+	if (!flags->auth_disabled && !flags->token_file && !options->token)
 		return cell__cli_fail(err, CELL_E_INVALID, 0,
 				      "--listen needs a token: give --auth-token-file FILE or set " TOKEN_VARIABLE
 				      ", or --auth-disabled on a loopback address");
-	*ret_token = token;
 	return 0;
 }
 
-static void say_listening(void *arg, int port)
+/* What clients of HTTP are asked for would be asked of nobody. */
+static int check_stdio(const struct cell_cli_listen_flags *flags, struct cell_error *err)
 {
-	fprintf(stderr, "workcell: listening on http://%s:%d/mcp\n", (const char *)arg, port);
+	const char *name = flags->token_file ? "auth-token-file" : flags->auth_disabled ? "auth-disabled" : flags->tls_cert ? "tls-cert" :
+			   flags->tls_key ? "tls-key" : flags->origins.count ? "allow-origin" : flags->hosts.count ? "allow-host" : NULL;
+
+	return name && !flags->listen ? cell__cli_fail(err, CELL_E_INVALID, 0, "--%s is for clients of HTTP: give --listen HOST:PORT too", name) : 0;
 }
 
-static int parse_listen(const char *text, char **ret_host, int *ret_port, struct cell_error *err)
+static void say_listening(void *arg, const char *url)
 {
-	const char *colon = strrchr(text, ':');
-	char *end = NULL;
-	long port = colon ? strtol(colon + 1, &end, 10) : -1;
-
-	if (!colon || colon == text || end == colon + 1 || *end || port < 0 || port > 65535)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "--listen wants HOST:PORT, like 127.0.0.1:8765, not '%s'", text);
-	/* [::1]:80 */
-	if (*text == '[' && colon[-1] == ']')
-		*ret_host = strndup(text + 1, (size_t)(colon - text) - 2);
-	else
-		*ret_host = strndup(text, (size_t)(colon - text));
-	*ret_port = (int)port;
-	return *ret_host ? 0 : cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for an address");
+	(void)arg;
+	dprintf(STDERR_FILENO, "workcell: listening on %s%s\n", url, strncmp(url, "unix:", 5) ? "/mcp" : "");
 }
 
-static int serve_http(const struct mcp_flags *flags, struct cell_mcp_server *server, struct cell_error *err)
+static int fill_options(const struct mcp_flags *flags, struct cell_server_options *options, struct cell_error *err)
 {
-	struct cell_mcp_http_options options = CELL_MCP_HTTP_OPTIONS_INIT;
-	char *host;
-	int status;
+	const char *level = flags->session.log_level ? flags->session.log_level : "warning";
 
-	if (parse_listen(flags->listen, &host, &options.port, err) < 0)
+	options->listen = flags->http.listen;
+	options->listening = say_listening;
+	if (fill_token(&flags->http, options, err) < 0 ||
+	    cell__cli_listen_options(&flags->http, strcmp(level, "critical") ? level : "error", options, err) < 0)
 		return -1;
-	if (read_token(flags, &options.token, err) < 0) {
-		free(host);
-		return -1;
-	}
-	options.host = host;
-	options.origins = cell__cli_list_values(&flags->origins);
-	options.hosts = cell__cli_list_values(&flags->hosts);
-	options.listening = say_listening;
-	options.listening_arg = host;
-	status = cell_mcp_server_listen(server, &options, err);
-	free((void *)options.origins);
-	free((void *)options.hosts);
-	free(host);
-	return status;
+	return cell_server_check(options, err);
 }
 
 /* ---- mcp ------------------------------------------------------------------------------ */
 
-static int serve(struct mcp_flags *flags, struct cell_cli_host *host, const struct cell_cli_session_options *session, int in,
-		 int out, struct cell_error *err)
+static int serve(struct mcp_flags *flags, const struct cell_server_options *http, struct cell_cli_host *host,
+		 const struct cell_cli_session_options *session, int in, int out, struct cell_error *err)
 {
 	struct cell_mcp_server_options options = CELL_MCP_SERVER_OPTIONS_INIT;
 	struct cell_mcp_server *server;
@@ -338,8 +310,8 @@ static int serve(struct mcp_flags *flags, struct cell_cli_host *host, const stru
 	options.zygote_per_session = zygote_per == CELL_ZYGOTE_PER_SESSION;
 	if (cell_mcp_server_create(host->engine, &options, &server, err) < 0)
 		return -1;
-	catch_signals(server);
-	status = flags->listen ? serve_http(flags, server, err) : cell_mcp_server_run(server, in, out, err);
+	catch_signals(server, http->listen);
+	status = http->listen ? cell_mcp_server_listen(server, http, err) : cell_mcp_server_run(server, in, out, err);
 	/* A package that is being installed, say: the spawner ends it when we are gone. */
 	if (status < 0 && err->code == CELL_E_TIMEOUT)
 		_exit(0);
@@ -350,32 +322,48 @@ static int serve(struct mcp_flags *flags, struct cell_cli_host *host, const stru
 	return status;
 }
 
+static void flags_finish(struct mcp_flags *flags)
+{
+	cell__cli_list_finish(&flags->session.env);
+	cell__cli_listen_flags_finish(&flags->http);
+}
+
+/* Everything that can be refused before anything is started. */
+static int prepare(struct mcp_flags *flags, struct cell_server_options *http, int *ret_in, int *ret_out, struct cell_error *err)
+{
+	struct cell_cli_session_flags *session = &flags->session;
+
+	if (check_stdio(&flags->http, err) < 0 || (flags->http.listen && fill_options(flags, http, err) < 0) ||
+	    cell__cli_check_executor(session, session->executor, err) < 0 || apply_root(flags, err) < 0 ||
+	    cell__cli_check_secrets(session, session->executor, session->cwd ? session->cwd : ".", err) < 0 ||
+	    kernel_env(&session->env, environ, err) < 0 || kernel_env(&session->env, cell__cli_env_entries(), err) < 0)
+		return -1;
+	return take_stdio(ret_in, ret_out, err);
+}
+
 int cell__cmd_mcp(int argc, char **argv)
 {
-	struct mcp_flags flags = { .session = CELL_CLI_SESSION_FLAGS_INIT(1) };
+	struct mcp_flags flags = { .session = CELL_CLI_SESSION_FLAGS_INIT(1), .http = CELL_CLI_LISTEN_FLAGS_INIT(MAX_SESSIONS, MAX_CONNECTIONS) };
+	struct cell_server_options http = CELL_SERVER_OPTIONS_INIT;
 	struct cell_cli_session_options options;
 	struct cell_cli_host host = { 0 };
 	struct cell_error err;
 	int status, in = -1, out = -1;
 
 	if (!cell__cli_parse(&cell__cli_mcp_command, argc, argv, &flags, NULL, &status)) {
-		cell__cli_list_finish(&flags.session.env);
-		cell__cli_list_finish(&flags.origins);
-		cell__cli_list_finish(&flags.hosts);
+		flags_finish(&flags);
 		return status;
 	}
-	status = -1;
-	flags.session.secrets[0] = flags.token_file;
-	if (!cell__cli_check_executor(&flags.session, flags.session.executor, &err) && !apply_root(&flags, &err) &&
-	    !cell__cli_check_secrets(&flags.session, flags.session.executor, flags.session.cwd ? flags.session.cwd : ".", &err) &&
-	    !kernel_env(&flags.session.env, environ, &err) && !kernel_env(&flags.session.env, cell__cli_env_entries(), &err) && !take_stdio(&in, &out, &err) &&
-	    !cell__cli_open_host(&flags.session, true, &host, &options, &err)) {
-		status = serve(&flags, &host, &options, in, out, &err);
+	const char *secrets[] = { flags.http.token_file, flags.http.tls_cert, flags.http.tls_key };
+
+	memcpy(flags.session.secrets, secrets, sizeof(secrets));
+	status = prepare(&flags, &http, &in, &out, &err);
+	if (!status && !(status = cell__cli_open_host(&flags.session, true, &host, &options, &err))) {
+		status = serve(&flags, &http, &host, &options, in, out, &err);
 		cell__cli_close(&host);
 		cell__cli_options_finish(&options);
 	}
-	cell__cli_list_finish(&flags.session.env);
-	cell__cli_list_finish(&flags.origins);
-	cell__cli_list_finish(&flags.hosts);
+	cell__cli_listen_options_finish(&http);
+	flags_finish(&flags);
 	return status < 0 ? cell__cli_report(&err, false) : 0;
 }

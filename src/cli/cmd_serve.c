@@ -465,7 +465,9 @@ static int take_secrets(struct serve_flags *flags, struct cell_server_options *o
 		return 0;
 	flags->session.space.confined = true;
 	if (options->token_file) {
-		if (read_text(options->token_file, &live.token, err) < 0)
+		size_t size;
+
+		if (cell__cli_read_file(options->token_file, &live.token, &size, err) < 0)
 			return -1;
 		live.token[strcspn(live.token, "\r\n")] = '\0';
 		options->token = live.token;

@@ -2,13 +2,13 @@
  * The MCP server: what its files share.
  *
  *     server_stdio.c   the public functions; one client on two descriptors
- *     server_http.c    many clients by Streamable HTTP
- *     server_access.c  which of them are let in
  *     server.c         a peer, which is one client: its messages, its calls, what it is asked
  *     server_cells.c   its session: cells in order, their events, approvals
  *     server_result.c  what a cell came to, as a tool's result
  *     server_table.c   the tools: a table, their schemas, checking of their arguments
  *     server_tools.c   what those on the space do
+ *
+ * Many clients by Streamable HTTP are server/mcp.c's.
  *
  * Threads.  The transport's thread feeds a peer with what came in, and never waits for a call:
  *
@@ -24,6 +24,7 @@
 
 #include <jansson.h>
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "calls/table.h"
 #include "core/core.h"
@@ -40,6 +41,9 @@
 #define CELL_MCP_MAX_ARTIFACT_BYTES (4u * 1024u * 1024u) /* loaded or saved by one call */
 #define CELL_MCP_MAX_FILES 100u              /* of long output that are kept */
 #define CELL_MCP_MAX_OUTBOX_BYTES (8u * 1024u * 1024u) /* a client that has not read so much gets no progress and log */
+
+#define CELL_MCP_TELL_RELOAD UINT64_C(1)
+#define CELL_MCP_TELL_STOP (UINT64_C(1) << 32)
 
 /* Where a peer's messages go.  Any thread; never waits. */
 struct cell__mcp_sink {
@@ -60,7 +64,8 @@ struct cell_mcp_server {
 	size_t n_files;
 	pthread_mutex_t lock;   /* temp_dir, files, peers */
 	struct cell__mcp_peer *peers;
-	int stop_fd;            /* an eventfd that is readable once it is to stop */
+	int stop_fd;            /* an eventfd: what it is told by CELL_MCP_TELL_* */
+	atomic_bool listening;  /* where it is told to read again */
 };
 
 /* What came in as one text: one message, or a batch, whose answers leave together. */
@@ -117,6 +122,7 @@ struct cell__mcp_peer {
 	struct cell_error open_error;
 	char client[64];        /* its name, as it said */
 	const char *version;
+	atomic_bool cannot_approve; /* its token does not have that scope: approvals are rejected without asking it */
 
 	pthread_mutex_t out_lock;
 	pthread_cond_t done;
@@ -178,18 +184,6 @@ void cell__mcp_peer_notify(struct cell__mcp_peer *peer, void *stream, const char
 bool cell__mcp_peer_ask(struct cell__mcp_peer *peer, void *stream, json_t *params, uint64_t approval, bool is_question);
 /* The approval does not wait any more. */
 void cell__mcp_peer_forget(struct cell__mcp_peer *peer, void *stream, uint64_t approval, const char *why);
-
-/* server_access.c */
-/* What a request says of itself; NULL: it says nothing. */
-struct cell__mcp_head {
-	const char *url, *authorization, *host, *origin, *version;
-};
-/* 0, or the HTTP status to refuse with, and why. */
-/* hash: of the token, see wire/access.h; NULL: none is needed. */
-unsigned cell__mcp_access(const struct cell_mcp_http_options *opts, const unsigned char *hash, int port,
-			  const struct cell__mcp_head *head, const char **ret_words);
-/* The id of an event, "STREAM-EVENT"; false: it is none of ours. */
-bool cell__mcp_event_id(const char *text, uint64_t *ret_stream, uint64_t *ret_event);
 
 /* server_cells.c */
 /* Waits until the session is there; NULL: it could not be opened, or the peer goes.  Any thread but the cells'. */

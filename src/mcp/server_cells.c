@@ -72,6 +72,8 @@ static void reject(struct cell_session *session, uint64_t id, const char *reason
 	cell_session_answer(session, id, &answer, NULL); /* fails where it does not wait any more */
 }
 
+static const char no_scope[] = "this needs an approval, and the token of the MCP client does not have the scope approve";
+
 /* A line of text for a page of the client, which may render Markdown or HTML; NULL: no memory. */
 static char *page_text(const char *text)
 {
@@ -165,6 +167,10 @@ static void ask_approval(struct cell__mcp_peer *peer, void *stream, const struct
 			reject(peer->session, call->id, NULL);
 		return;
 	}
+	if (atomic_load(&peer->cannot_approve)) {
+		reject(peer->session, call->id, no_scope);
+		return;
+	}
 	form = approval_form(event, &err);
 	if (!form) {
 		CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
@@ -188,7 +194,9 @@ void cell__mcp_cells_approval(struct cell__mcp_peer *peer, uint64_t approval, co
 
 	if (!peer->session)
 		return;
-	if (!result) {
+	if (atomic_load(&peer->cannot_approve)) {
+		reject(peer->session, approval, no_scope);
+	} else if (!result) {
 		reject(peer->session, approval, "the MCP client failed to ask its user");
 	} else if (action && decision && !strcmp(action, "accept") && (!strcmp(decision, "accept") || !strcmp(decision, "always"))) {
 		answer.accept = 1;

@@ -93,13 +93,22 @@ int cell_mcp_server_create(struct cell_engine *engine, const struct cell_mcp_ser
 	return 0;
 }
 
-void cell_mcp_server_stop(struct cell_mcp_server *server)
+static void tell(struct cell_mcp_server *server, uint64_t what)
 {
-	uint64_t one = 1;
-
-	if (write(server->stop_fd, &one, sizeof(one)) < 0) {
+	if (write(server->stop_fd, &what, sizeof(what)) < 0) {
 		/* The counter is full: it has been told. */
 	}
+}
+
+void cell_mcp_server_stop(struct cell_mcp_server *server)
+{
+	tell(server, CELL_MCP_TELL_STOP);
+}
+
+void cell_mcp_server_reload(struct cell_mcp_server *server)
+{
+	if (atomic_load(&server->listening))
+		tell(server, CELL_MCP_TELL_RELOAD);
 }
 
 void cell_mcp_server_destroy(struct cell_mcp_server *server)

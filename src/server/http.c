@@ -313,8 +313,8 @@ static bool check_origin(struct cell__request *request)
 	struct cell_server *server = request->server;
 	const char *host = cell__request_header(request, "Host"), *origin = cell__request_header(request, "Origin");
 
-	/* Without tokens everything stands and falls with who the browser thinks we are. */
-	if (server->opts.auth_disabled && *server->address.host &&
+	/* Without tokens everything stands and falls with who the browser thinks we are; MCP's clients are to be checked always. */
+	if ((server->opts.auth_disabled || server->mcp) && *server->address.host &&
 	    !cell__access_host(host, server->address.host, server->address.port, server->opts.hosts)) {
 		cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN, "this Host is not ours (--allow-host)");
 		return false;
@@ -373,7 +373,7 @@ static bool check_head(struct cell__request *request, const char *path, const ch
 		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "%s", wrong);
 		return false;
 	}
-	cell__route_find(request->method, path, &request->match);
+	cell__route_find(request->server->routes, request->method, path, &request->match);
 	request->route = request->match.route;
 	if (!check_origin(request))
 		return false;

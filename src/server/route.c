@@ -31,12 +31,12 @@ static bool fits(const char *pattern, const char *path, struct cell__match *matc
 	return !*path;
 }
 
-void cell__route_find(const char *method, const char *path, struct cell__match *ret_match)
+void cell__route_find(const struct cell__route *routes, const char *method, const char *path, struct cell__match *ret_match)
 {
 	struct cell__match match = { 0 };
 	size_t used = 0;
 
-	for (const struct cell__route *route = cell__routes; route->path; route++) {
+	for (const struct cell__route *route = routes; route->path; route++) {
 		if (!fits(route->path, path, &match))
 			continue;
 		if (!strcmp(route->method, method)) {
@@ -113,17 +113,25 @@ static json_t *make_query(const void *route)
 	return make_schema(route, false);
 }
 
+/* Routes of the MCP server, which are not in our table, have none. */
+static bool has_schema(const struct cell__route *route)
+{
+	return route->operation || route->body || route->query;
+}
+
 static const json_t *schema_of(const struct cell__route *route, bool body)
 {
 	static json_t *made[CELL_SERVER_MAX_ROUTES][2];
 
+	if (!has_schema(route))
+		return NULL;
 	return cell__schema_once(&made[route - cell__routes][body], body ? make_body : make_query, route);
 }
 
 int cell__routes_prepare(struct cell_error *err)
 {
 	for (const struct cell__route *route = cell__routes; route->path; route++) {
-		if (!schema_of(route, true) || !schema_of(route, false))
+		if (has_schema(route) && (!schema_of(route, true) || !schema_of(route, false)))
 			return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the schemas of %s", route->path);
 	}
 	return 0;

@@ -51,6 +51,12 @@ void cell_server_destroy(struct cell_server *server)
 	(void)server;
 }
 
+int cell_mcp_server_listen(struct cell_mcp_server *mcp, const struct cell_server_options *opts, struct cell_error *err)
+{
+	(void)mcp;
+	return cell_server_check(opts, err);
+}
+
 #else
 
 #include <errno.h>
@@ -334,6 +340,8 @@ static void handle_spaces_closed(void *arg)
 	close_handle(server, (uv_handle_t *)&server->again);
 	close_handle(server, (uv_handle_t *)&server->tell);
 	close_handle(server, (uv_handle_t *)&server->tick);
+	if (server->told)
+		close_handle(server, server->told);
 }
 
 static void stop(struct cell_server *server)
@@ -348,6 +356,8 @@ static void stop(struct cell_server *server)
 		next = served->next;
 		cell__served_end(served);
 	}
+	if (server->mcp)
+		cell__mcp_end(server);
 }
 
 /* Requests that still wait are those whose sessions open or close, and operations on spaces. */
@@ -373,7 +383,7 @@ void cell__server_step(struct cell_server *server)
 	server->advancing = false;
 	if (!server->stopping && ((!server->n_running && !server->n_queued) || cell__now_us() >= server->drain_until_us))
 		stop(server);
-	if (!server->stopping || server->n_sessions || server->opening_space || server->reloading || is_working(server))
+	if (!server->stopping || (server->mcp && !cell__mcp_ended(server)) || server->n_sessions || server->opening_space || server->reloading || is_working(server))
 		return;
 	/* Answers that are ready may leave first: the next turn of the loop is soon enough. */
 	if (server->due) {
@@ -427,6 +437,8 @@ static void handle_tick(uv_timer_t *timer)
 		cell__http_hang_up(server);
 	cell__served_sweep(server, now_us);
 	cell__turns_sweep(server, now_us);
+	if (server->mcp)
+		cell__mcp_sweep(server, now_us);
 	cell__tls_sweep(server, now_us);
 	if (server->opts.token_file)
 		begin_reload(server, false);
@@ -456,6 +468,8 @@ static void do_start(struct cell__task *task)
 	server->tell.data = server->tick.data = server;
 	uv_poll_start(&server->tell, UV_READABLE, handle_told);
 	uv_timer_start(&server->tick, handle_tick, TICK_MS, TICK_MS);
+	if (server->mcp)
+		server->told = cell__mcp_start(server);
 	cell__tokens_warn(server);
 	server->running = true;
 	server->started_us = cell__now_us();
@@ -571,6 +585,7 @@ int cell_server_create(struct cell_engine *engine, const struct cell_server_opti
 	if (!server)
 		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the server");
 	server->engine = engine;
+	server->routes = cell__routes;
 	server->listen_fd = server->tell_fd[0] = server->tell_fd[1] = -1;
 	cell__random_hex(server->request_prefix, 8);
 	if (read_options(opts, &server->opts, &server->address, &server->tokens, err) < 0)

@@ -5,11 +5,14 @@
  *                                  │                                           │
  *                                  └── suspended while the handler works ◀─────┤
  *                                                                              ├── sessions.c  opens, finds, expires sessions
- *                                                                              ├── runs.c      cells: turns, events, readers
- *                                                                              └── spaces.c    operations on a space
+ *                                                                              ├── runs.c      cells: turns and their events
+ *                                                                              ├── spaces.c    operations on a space
+ *                                                                              └── mcp.c       clients of the MCP server, which has a
+ *                                                                                              front end of its own with these routes alone
  *
- * One table (table.c) has every route with who may use it, what it takes and what it answers, or the operation (calls/table.h) whose
- * arguments and answer these are.  From it come dispatch, the checks of bodies and queries, and /openapi.json.
+ * events.c keeps events for readers of SSE.  One table (table.c) has every route of the session server with who may use it, what it takes
+ * and what it answers, or the operation (calls/table.h) whose arguments and answer these are.  From it come dispatch, the checks of bodies
+ * and queries, and /openapi.json.
  */
 #ifndef CELL_SERVER_H
 #define CELL_SERVER_H
@@ -87,8 +90,8 @@ struct cell__match {
 	size_t sizes[CELL_SERVER_MAX_PARAMS];
 	char allow[64];                  /* methods of the path, when only the method is wrong */
 };
-/* Pure. */
-void cell__route_find(const char *method, const char *path, struct cell__match *ret_match);
+/* The routes end with one without a path.  Pure. */
+void cell__route_find(const struct cell__route *routes, const char *method, const char *path, struct cell__match *ret_match);
 /* Makes the schemas of all routes.  Any thread; before the first of the following. */
 int cell__routes_prepare(struct cell_error *err);
 /* What its body and its query have; NULL: nothing. */
@@ -391,6 +394,16 @@ char *cell__turn_describe(const struct cell__turn *turn);
 /* What POST /execute answers; NULL: no memory. */
 char *cell__execute_answer(const struct cell_result *result, const char *session_id);
 
+/* ---- clients of the MCP server (mcp.c) ---- */
+
+struct cell__mcp_http;
+/* Watches for what the MCP server is told; the handle, to be closed in the end. */
+uv_handle_t *cell__mcp_start(struct cell_server *server);
+void cell__mcp_sweep(struct cell_server *server, int64_t now_us);
+/* All clients end, and then cell__server_advance() is called. */
+void cell__mcp_end(struct cell_server *server);
+bool cell__mcp_ended(const struct cell_server *server);
+
 /* ---- the server (server.c) ---- */
 
 struct cell__counts {
@@ -406,6 +419,8 @@ struct cell_server {
 	struct cell_engine *engine;
 	struct cell_server_options opts;
 	struct cell_server_limits limits;
+	const struct cell__route *routes;
+	struct cell__mcp_http *mcp; /* NULL: it is the session server */
 	struct cell__address address;
 	int listen_fd;
 	char *url;
@@ -444,6 +459,7 @@ struct cell_server {
 	int tell_fd[2];
 	uv_poll_t tell;
 	uv_timer_t tick;
+	uv_handle_t *told; /* cell__mcp_start()'s, or NULL */
 	struct cell__waiter over;
 	unsigned handles;
 	bool running, draining, stopping, closing, advancing, reloading, reload_again;

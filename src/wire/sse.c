@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#define MAX_DIGITS 19 /* of a number that certainly fits */
+
 void cell__sse_init(struct cell__sse *sse, size_t max_bytes)
 {
 	*sse = (struct cell__sse){ .max_bytes = max_bytes, .retry_ms = -1 };
@@ -244,4 +246,25 @@ int cell__sse_add_comment(struct cell__buf *buf, const char *text)
 int cell__sse_add_retry(struct cell__buf *buf, int64_t retry_ms)
 {
 	return retry_ms < 0 ? -1 : cell__buf_printf(buf, "retry: %lld\n\n", (long long)retry_ms);
+}
+
+/* Digits and nothing else; where they end. */
+static const char *read_number(const char *text, uint64_t *ret_number)
+{
+	size_t size = strspn(text, "0123456789");
+
+	*ret_number = 0;
+	if (!size || size > MAX_DIGITS)
+		return NULL;
+	for (size_t i = 0; i < size; i++)
+		*ret_number = *ret_number * 10 + (uint64_t)(text[i] - '0');
+	return text + size;
+}
+
+bool cell__sse_read_id(const char *text, uint64_t *ret_stream, uint64_t *ret_event)
+{
+	const char *rest = read_number(text, ret_stream);
+
+	rest = rest && *rest == '-' ? read_number(rest + 1, ret_event) : NULL;
+	return rest && !*rest;
 }

@@ -57,5 +57,7 @@ int cell__sse_add_event(struct cell__buf *buf, const char *type, const char *id,
 /* A comment: keeps a connection alive.  text without line breaks. */
 int cell__sse_add_comment(struct cell__buf *buf, const char *text);
 int cell__sse_add_retry(struct cell__buf *buf, int64_t retry_ms);
+/* The id of an event of a server with several streams, "STREAM-EVENT"; false: it is something else. */
+bool cell__sse_read_id(const char *text, uint64_t *ret_stream, uint64_t *ret_event);
 
 #endif

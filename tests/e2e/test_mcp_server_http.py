@@ -199,7 +199,7 @@ def test_one_reader_of_what_belongs_to_no_request(listen):
     (["--listen", "127.0.0.1:0"], None, "needs a token"),
     (["--listen", "0.0.0.0:0", "--auth-disabled"], None, "a token is needed"),
     (["--listen", "127.0.0.1:0", "--auth-disabled"], TOKEN, "cannot be used together"),
-    (["--listen", "127.0.0.1"], TOKEN, "wants HOST:PORT"),
+    (["--listen", "127.0.0.1"], TOKEN, "an address is HOST:PORT"),
     (["--listen", "nowhere:0"], TOKEN, "no address"),
 ])
 def test_it_does_not_start_unsafe(flags, token, words):

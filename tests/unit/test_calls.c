@@ -381,7 +381,7 @@ static void test_document(void **state)
 static void fields(const char *method, const char *path, const char *object, const char *wanted)
 {
 	struct cell__match match;
-	cell__route_find(method, path, &match);
+	cell__route_find(cell__routes, method, path, &match);
 	assert_non_null(match.route);
 	bool has_body = cell__route_body(match.route) != NULL;
 	json_t *value = json_loads(object, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "mcp/server.h"
-#include "wire/access.h"
 
 /* ---- a peer that runs nothing ---- */
 
@@ -178,65 +177,6 @@ static void test_questions(void **state)
 	finish();
 }
 
-/* ---- who may come in ---- */
-
-static void test_access(void **state)
-{
-	(void)state;
-	static const char *const origins[] = { "https://page.example", NULL }, *const hosts[] = { "proxy.example", NULL };
-	static const struct {
-		const char *authorization, *host, *origin, *version, *url;
-		unsigned status;
-	} cases[] = {
-		{ "Bearer s3cret", "127.0.0.1:8765", NULL, NULL, "/mcp", 0 },
-		{ "bearer s3cret", "localhost", "http://localhost", "2025-06-18", "/mcp", 0 },
-		{ "Bearer s3cret", "[::1]:8765", "https://page.example", NULL, "/mcp", 0 },
-		{ "Bearer s3cret", "PROXY.example", NULL, NULL, "/mcp", 0 },
-		{ NULL, "127.0.0.1:8765", NULL, NULL, "/mcp", 401 },
-		{ "Bearer s3cre", "127.0.0.1:8765", NULL, NULL, "/mcp", 401 },
-		{ "Bearer s3cret2", "127.0.0.1:8765", NULL, NULL, "/mcp", 401 },
-		{ "Bearer  s3cret", "127.0.0.1:8765", NULL, NULL, "/mcp", 0 },
-		{ "Bearers3cret", "127.0.0.1:8765", NULL, NULL, "/mcp", 401 },
-		{ "Basic s3cret", "127.0.0.1:8765", NULL, NULL, "/mcp", 401 },
-		{ "Bearer s3cret", NULL, NULL, NULL, "/mcp", 403 },
-		{ "Bearer s3cret", "127.0.0.1:80", NULL, NULL, "/mcp", 403 },
-		{ "Bearer s3cret", "127.0.0.1.evil.example", NULL, NULL, "/mcp", 403 },
-		{ "Bearer s3cret", "evil.example:8765", NULL, NULL, "/mcp", 403 },
-		{ "Bearer s3cret", "localhost:8765", "http://evil.example", NULL, "/mcp", 403 },
-		{ "Bearer s3cret", "localhost:8765", "https://localhost:8765", NULL, "/mcp", 0 },
-		{ "Bearer s3cret", "localhost:8765", "null", NULL, "/mcp", 403 },
-		{ "Bearer s3cret", "localhost:8765", NULL, NULL, "/mcp/", 404 },
-		{ "Bearer s3cret", "localhost:8765", NULL, "1999-01-01", "/mcp", 400 },
-	};
-	struct cell_mcp_http_options opts = CELL_MCP_HTTP_OPTIONS_INIT;
-	const char *words;
-	unsigned char hash[CELL_ACCESS_HASH_BYTES];
-	cell__access_hash("s3cret", 6, hash);
-	opts.origins = origins;
-	opts.hosts = hosts;
-	for (size_t i = 0; i < COUNT(cases); i++) {
-		struct cell__mcp_head head = { cases[i].url, cases[i].authorization, cases[i].host, cases[i].origin, cases[i].version };
-		if (cell__mcp_access(&opts, hash, 8765, &head, &words) != cases[i].status)
-			fail_msg("case %zu: %s", i, words);
-	}
-	opts.host = "::1";
-	struct cell__mcp_head head = { .url = "/mcp", .host = "[::1]" };
-	assert_int_equal(cell__mcp_access(&opts, NULL, 1, &head, &words), 0);
-}
-
-static void test_event_ids(void **state)
-{
-	(void)state;
-	uint64_t stream = 9, event = 9;
-	assert_true(cell__mcp_event_id("0-0", &stream, &event));
-	assert_true(cell__mcp_event_id("12-9999999999999999999", &stream, &event));
-	assert_true(stream == 12 && event == 9999999999999999999u);
-	static const char *const bad[] = { "", "-", "1", "1-", "-1", "1-2-3", "1-2 ", " 1-2", "1--2", "+1-2", "0x1-2", "1-99999999999999999999" };
-	for (size_t i = 0; i < COUNT(bad); i++)
-		if (cell__mcp_event_id(bad[i], &stream, &event))
-			fail_msg("'%s' is taken for an id", bad[i]);
-}
-
 /* ---- one client on two pipes ---- */
 
 struct serving {
@@ -303,7 +243,7 @@ int main(int argc, char **argv)
 {
 	support_init(argc, argv);
 	const struct CMUnitTest tests[] = {
-		TEST(test_messages), TEST(test_calls), TEST(test_questions), TEST(test_access), TEST(test_event_ids), TEST(test_pipes),
+		TEST(test_messages), TEST(test_calls), TEST(test_questions), TEST(test_pipes),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

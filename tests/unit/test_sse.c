@@ -237,12 +237,26 @@ static void test_writing(void **state)
 	assert_int_equal(buf.size, before);
 }
 
+static void test_event_ids(void **state)
+{
+	(void)state;
+	uint64_t stream = 9, event = 9;
+	assert_true(cell__sse_read_id("0-0", &stream, &event));
+	assert_true(cell__sse_read_id("12-9999999999999999999", &stream, &event));
+	assert_true(stream == 12 && event == 9999999999999999999u);
+	static const char *const bad[] = { "", "-", "1", "1-", "-1", "1-2-3", "1-2 ", " 1-2", "1--2", "+1-2", "0x1-2", "1-99999999999999999999" };
+	for (size_t i = 0; i < COUNT(bad); i++)
+		if (cell__sse_read_id(bad[i], &stream, &event))
+			fail_msg("'%s' is taken for an id", bad[i]);
+}
+
 int main(int argc, char **argv)
 {
 	support_init(argc, argv);
 	const struct CMUnitTest tests[] = {
 		TEST(test_events),  TEST(test_line_breaks), TEST(test_mark),    TEST(test_nul),
 		TEST(test_retry),   TEST(test_bounds),      TEST(test_restart), TEST(test_writing),
+		TEST(test_event_ids),
 	};
 	return cmocka_run_group_tests_name("sse", tests, NULL, NULL);
 }
