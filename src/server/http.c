@@ -261,53 +261,6 @@ static enum MHD_Result throw_away(struct cell__request *request, size_t *data_si
 
 /* ---- heads ---- */
 
-struct head {
-	unsigned lengths, encodings, hosts, authorizations;
-	bool odd_encoding, bad_length, bad_name;
-};
-
-#define NAME_CHARACTERS "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-
-static enum MHD_Result count_header(void *arg, enum MHD_ValueKind kind, const char *name, const char *value)
-{
-	struct head *head = arg;
-
-	(void)kind;
-	/* libmicrohttpd takes "Content-Length : 3" for a header of another name; others do not. */
-	head->bad_name |= !*name || name[strspn(name, NAME_CHARACTERS)];
-	if (!strcasecmp(name, "Content-Length")) {
-		head->lengths++;
-		head->bad_length |= !value || !*value || value[strspn(value, "0123456789")];
-	} else if (!strcasecmp(name, "Transfer-Encoding")) {
-		head->encodings++;
-		head->odd_encoding |= !value || strcasecmp(value, "chunked");
-	} else if (!strcasecmp(name, "Host")) {
-		head->hosts++;
-	} else if (!strcasecmp(name, "Authorization")) {
-		head->authorizations++;
-	}
-	return MHD_YES;
-}
-
-/* What two programs in a row might read differently is read by none: NULL, or what is wrong. */
-static const char *ambiguous(struct MHD_Connection *connection, const char *version)
-{
-	struct head head = { 0 };
-
-	MHD_get_connection_values(connection, MHD_HEADER_KIND, count_header, &head);
-	if (head.lengths > 1 || head.bad_length || (head.lengths && head.encodings))
-		return "the length of the body is said in more than one way";
-	if (head.bad_name)
-		return "the name of a header has characters that no name has";
-	if (head.encodings > 1 || head.odd_encoding)
-		return "the only Transfer-Encoding is chunked, once";
-	if (head.hosts > 1 || (!head.hosts && !strcmp(version, "HTTP/1.1")))
-		return "there must be one Host";
-	if (head.authorizations > 1)
-		return "there is more than one Authorization";
-	return NULL;
-}
-
 static bool check_origin(struct cell__request *request)
 {
 	struct cell_server *server = request->server;
@@ -364,12 +317,14 @@ static bool decode_params(struct cell__request *request)
 }
 
 /* Everything that can be decided before the body.  False: it is answered. */
-static bool check_head(struct cell__request *request, const char *path, const char *version)
+static bool check_head(struct cell__request *request, const char *method, const char *path, const char *version)
 {
 	const char *length = cell__request_header(request, "Content-Length");
-	const char *wrong = ambiguous(request->connection, version);
+	struct cell__connection *connection = connection_of(request->connection);
+	const char *wrong = cell__head_wrong(request->connection, method, path, connection->url_size, version, &request->is_last);
 
 	if (wrong) {
+		request->is_last = true;
 		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "%s", wrong);
 		return false;
 	}
@@ -504,7 +459,7 @@ static enum MHD_Result send_answer(struct cell__request *request)
 
 	if (!request->response)
 		return MHD_NO; /* memory is gone: the connection ends */
-	if (request->server->draining)
+	if (request->server->draining || request->is_last)
 		MHD_add_response_header(request->response, "Connection", "close");
 	queued = MHD_queue_response(request->connection, request->status, request->response);
 	MHD_destroy_response(request->response);
@@ -530,7 +485,7 @@ static enum MHD_Result handle_request(void *arg, struct MHD_Connection *mhd, con
 		connection->request = request;
 		connection->in_body = true;
 		connection->since_us = request->begun_us;
-		return check_head(request, path, version) ? MHD_YES : send_answer(request);
+		return check_head(request, method, path, version) ? MHD_YES : send_answer(request);
 	}
 	if (request->thrown_away)
 		return throw_away(request, data_size);
@@ -624,6 +579,17 @@ static size_t leave_escapes(void *arg, struct MHD_Connection *connection, char *
 	(void)arg;
 	(void)connection;
 	return strlen(text);
+}
+
+/* What is asked for, before it is cut into pieces; no state for the request yet. */
+static void *note_url(void *arg, const char *url, struct MHD_Connection *mhd)
+{
+	struct cell__connection *connection = connection_of(mhd);
+
+	(void)arg;
+	if (connection)
+		connection->url_size = strlen(url);
+	return NULL;
 }
 
 /* libmicrohttpd sees the end and cleans up. */
@@ -731,7 +697,7 @@ int cell__http_open(struct cell_server *server, struct cell_error *err)
 		MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)limits->max_header_bytes,
 		MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)(limits->silent_ms / 1000),
 		MHD_OPTION_NOTIFY_COMPLETED, request_done, NULL, MHD_OPTION_NOTIFY_CONNECTION, handle_connection, server,
-		MHD_OPTION_UNESCAPE_CALLBACK, leave_escapes, NULL, MHD_OPTION_STRICT_FOR_CLIENT, 1,
+		MHD_OPTION_URI_LOG_CALLBACK, note_url, NULL, MHD_OPTION_UNESCAPE_CALLBACK, leave_escapes, NULL, MHD_OPTION_STRICT_FOR_CLIENT, 1,
 		MHD_OPTION_ARRAY, opts->tls_cert ? tls : none, MHD_OPTION_END);
 	info = server->daemon ? MHD_get_daemon_info(server->daemon, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
 	if (!info)

@@ -160,6 +160,7 @@ struct cell__request {
 	enum cell__request_state state;
 	bool suspended, counted;
 	bool ends_session;       /* with the answer: it was opened for this request alone */
+	bool is_last;            /* of its connection: where it ends might be read differently by others */
 	bool thrown_away;        /* its body is too large, and that has been said */
 	size_t thrown_bytes;
 	struct cell__buf body;
@@ -180,9 +181,14 @@ struct cell__connection {
 	struct cell__request *request;
 	int64_t since_us;  /* when what it does now began */
 	bool in_body, rested;
+	size_t url_size;   /* of the request that comes in, with its query */
 	struct cell__guest guest;
 	struct cell__connection *next, **at;
 };
+
+/* head.c: NULL, or why the request is not read any further.  chunked: with a Transfer-Encoding. */
+const char *cell__head_wrong(struct MHD_Connection *connection, const char *method, const char *url, size_t url_size, const char *version,
+			     bool *ret_chunked);
 
 const char *cell__request_header(const struct cell__request *request, const char *name);
 /* The answer, exactly one; text is taken over, NULL: out of memory. */
