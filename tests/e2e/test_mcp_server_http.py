@@ -1,97 +1,25 @@
 """`workcell mcp --listen`: Streamable HTTP, and who is let in."""
-import http.client
 import json
 import os
-import re
+import signal
+import socket
+import ssl
 import subprocess
 import sys
-import tempfile
 import textwrap
+import time
 
 import pytest
 
+import listening
+import serving
 import support
+from listening import INITIALIZE, PING, Listening, parse
 
 sys.path.insert(0, os.path.join(support.ROOT, "tests", "mcp"))
 import peers  # noqa: E402
 
-TOKEN = "t0ken-of-the-tests"
-INITIALIZE = {"jsonrpc": "2.0", "id": 0, "method": "initialize",
-              "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}}
-
-
-class Listening:
-    def __init__(self, *flags, token=TOKEN):
-        env = support.host_environment(**({"WORKCELL_MCP_TOKEN": token} if token else {}))
-        self.stderr = tempfile.TemporaryFile()
-        self.process = support.popen([support.BIN, "mcp", "--python", support.bare_python(), "--pool", "0", "--listen", "127.0.0.1:0",
-                                      *map(str, flags)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.stderr, env=env)
-        found = support.wait_until(lambda: re.search(r"http://127\.0\.0\.1:(\d+)/mcp", self.text()) or self.process.poll(), self.text)
-        assert not isinstance(found, int), self.text()
-        self.port = int(found.group(1))
-
-    def text(self):
-        self.stderr.seek(0)
-        return self.stderr.read().decode("utf-8", "replace")
-
-    def open(self, method, body=None, path="/mcp", session=None, token=TOKEN, **headers):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=support.DEADLINE)
-        every = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
-        if token:
-            every["Authorization"] = "Bearer " + token
-        if session:
-            every["Mcp-Session-Id"] = session
-        every.update({name.replace("_", "-"): value for name, value in headers.items()})
-        connection.request(method, path, body=json.dumps(body) if body is not None else None, headers=every)
-        return connection, connection.getresponse()
-
-    def status(self, *args, **options):
-        connection, response = self.open(*args, **options)
-        connection.close()
-        return response.status
-
-    def events(self, *args, **options):
-        """[(id, message)] of a response that ends."""
-        connection, response = self.open(*args, **options)
-        assert response.status == 200, (response.status, response.read())
-        assert response.headers["Content-Type"] == "text/event-stream"
-        found = parse(response.read().decode())
-        connection.close()
-        return found
-
-    def session(self):
-        connection, response = self.open("POST", INITIALIZE)
-        (_, message), = parse(response.read().decode())
-        assert message["result"]["protocolVersion"] == "2025-06-18"
-        connection.close()
-        session = response.headers["Mcp-Session-Id"]
-        assert self.status("POST", {"jsonrpc": "2.0", "method": "notifications/initialized"}, session=session) == 202
-        return session
-
-    def run(self, session, code, **meta):
-        return self.events("POST", {"jsonrpc": "2.0", "id": 5, "method": "tools/call",
-                                    "params": {"name": "run_code", "arguments": {"code": code}, "_meta": meta}}, session=session)
-
-    def value(self, session, code):
-        return self.run(session, code)[-1][1]["result"]["structuredContent"]["value"]
-
-    def close(self):
-        if self.process.poll() is None:
-            self.process.terminate()
-        assert self.process.wait(support.DEADLINE) == 0, self.text()
-        text = self.text()
-        self.stderr.close()
-        for sign in ("AddressSanitizer", "LeakSanitizer", "runtime error:"):
-            assert sign not in text, text
-
-
-def parse(text):
-    found = []
-    for block in text.split("\n\n"):
-        lines = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
-        if "data" in lines:
-            found.append((lines.get("id"), json.loads(lines["data"])))
-    return found
+TOKEN = listening.TOKEN
 
 
 @pytest.fixture
@@ -147,6 +75,7 @@ def test_what_is_refused(listen):
     assert server.status("GET") == 400 and server.status("GET", session="0" * 32) == 404
     assert server.status("GET", session=session, Last_Event_ID="nonsense") == 400
     assert server.status("GET", session=session, Last_Event_ID="999-1") == 404
+    assert server.ask("POST", PING, token=None).code == "unauthorized"
     (_, message), = server.events("POST", [], session=session)
     assert message["error"]["code"] == -32600
     assert server.events("POST", ping, session=session, MCP_Protocol_Version="2025-06-18")[0][1]["result"] == {}
@@ -214,6 +143,117 @@ def test_no_token_on_loopback_and_a_token_from_a_file(listen, tmp_path):
     (tmp_path / "token").write_text("other\n")
     server = listen("--auth-token-file", tmp_path / "token")
     assert server.status("POST", INITIALIZE, token="other") == 200 and server.status("POST", INITIALIZE) == 401
+
+
+def test_several_tokens_and_the_file_read_again(listen):
+    server = listen(tokens="tokens:\n  - {name: one, token: t0ken-of-the-first-1, scopes: [run]}\n")
+    server.token = "t0ken-of-the-first-1"
+    session = server.session()
+    with open(server.tokens, "w", encoding="utf-8") as file:
+        file.write("tokens:\n  - {name: one, token: t0ken-of-the-second}\n  - {name: two, token: t0ken-of-another-1}\n")
+    server.process.send_signal(signal.SIGHUP)
+    support.wait_until(lambda: server.status("POST", PING, session=session, token="t0ken-of-the-second") == 200, server.text)
+    assert server.status("POST", PING, session=session) == 401  # the secret is another, the name and so the session the same
+    assert server.status("POST", PING, session=session, token="t0ken-of-another-1") == 404
+    with open(server.tokens, "w", encoding="utf-8") as file:
+        file.write("tokens: nonsense")
+    server.process.send_signal(signal.SIGHUP)
+    support.wait_until(lambda: "not reloaded" in server.text(), server.text)
+    assert server.status("POST", PING, session=session, token="t0ken-of-the-second") == 200
+
+
+def test_tls(listen, tmp_path):
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", tmp_path / "k",
+                    "-out", tmp_path / "c", "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"],
+                   check=True, stderr=subprocess.DEVNULL)
+    server = listen("--tls-cert", tmp_path / "c", "--tls-key", tmp_path / "k", "--cwd", "/")
+    assert server.scheme == "https"
+    context = ssl.create_default_context(cafile=str(tmp_path / "c"))
+
+    def connect():
+        sock = socket.create_connection(("127.0.0.1", server.port), timeout=support.DEADLINE)
+        connection = serving.http.client.HTTPConnection("localhost", server.port)
+        connection.sock = context.wrap_socket(sock, server_hostname="localhost")
+        return connection
+
+    server.connect, plain = connect, server.connect
+    assert server.value(server.session(), "6 * 7") == 42
+    with pytest.raises((OSError, serving.http.client.HTTPException)):
+        server.open("POST", INITIALIZE, connection=plain())
+
+
+def test_a_unix_socket(listen, tmp_path):
+    server = listen(listen="unix:%s/socket" % tmp_path)
+    assert server.value(server.session(), "6 * 7") == 42
+    assert server.status("GET", token="another") == 401
+
+
+def test_as_many_sessions_as_there_can_be(listen):
+    server = listen("--max-sessions", "2")
+    one, _ = server.session(), server.session()
+    answer = server.ask("POST", INITIALIZE)
+    assert (answer.status, answer.code) == (429, "busy") and int(answer.headers["Retry-After"]) >= 1
+    assert server.status("DELETE", session=one) == 204
+    server.session()
+
+
+def test_who_was_silent_makes_room(listen):
+    server = listen("--max-sessions", "2", "--session-idle", "0.2")
+    one, two = server.session(), server.session()
+    connection, response = server.open("GET", session=two)  # who reads is not silent
+    support.wait_until(lambda: server.status("POST", INITIALIZE) == 200, server.text)
+    assert server.status("POST", PING, session=one) == 404 and server.status("POST", PING, session=two) == 200
+    connection.close()
+    response.close()
+
+
+def test_messages_of_a_client_are_read_in_their_order(listen):
+    """Cells that were sent at once, on connections of their own."""
+    server = listen()
+    session = server.session()
+    server.value(session, "seen = []")
+    opened = []
+    for i in range(12):
+        connection = server.connect()
+        connection.putrequest("POST", "/mcp")
+        body = json.dumps(listening.call("run_code", ident=100 + i, code="seen.append(%d)" % i)).encode()
+        for name, value in (("Authorization", "Bearer " + TOKEN), ("Mcp-Session-Id", session), ("Content-Length", str(len(body)))):
+            connection.putheader(name, value)
+        connection.endheaders(body)
+        opened.append(connection)
+        time.sleep(0.002)  # the order of arrival, not of answers, is what counts
+    for connection in opened:
+        assert parse(connection.getresponse().read().decode())[-1][1]["result"]["isError"] is False
+        connection.close()
+    assert server.value(session, "seen") == list(range(12))
+
+
+def test_the_end_with_streams_open_and_a_cell_that_runs(listen, tmp_path):
+    server = listen()
+    session = server.session()
+    quiet, empty = server.open("GET", session=session)
+    running, response = server.open("POST", listening.call("run_code", code="open(%r, 'w').close()\nwhile True: pass" % str(tmp_path / "runs")),
+                                    session=session)
+    waiting, later = server.open("POST", listening.call("run_code", ident=6, code="1"), session=session)
+    support.wait_until((tmp_path / "runs").exists, server.text)
+    server.process.send_signal(signal.SIGTERM)
+    assert empty.read() == b"" and "structuredContent" not in later.read().decode()
+    response.read()
+    assert server.process.wait(support.DEADLINE) == 0
+    for connection in (quiet, running, waiting):
+        connection.close()
+
+
+@pytest.mark.parametrize("flags, words", [
+    (["--tls-cert", "c"], "--listen"), (["--auth-disabled"], "--listen"), (["--allow-host", "x"], "--listen"),
+    (["--listen", "127.0.0.1:0", "--log", "xml"], "--log is"),
+    (["--listen", "127.0.0.1:0", "--max-header", "100"], "max_header_bytes"),
+    (["--listen", "127.0.0.1:0", "--tls-cert", "/dev/null"], "both"),
+    (["--listen", "unix:" + "x" * 200], "path of a socket"),
+])
+def test_flags_that_do_nothing_or_do_not_fit_are_refused(flags, words):
+    done = support.workcell("mcp", "--python", support.bare_python(), *flags, env=support.host_environment(WORKCELL_MCP_TOKEN=TOKEN))
+    assert done.error_code == "invalid" and words in done.err, done
 
 
 PYTHON_SDK = textwrap.dedent("""\

@@ -9,6 +9,7 @@ import tempfile
 
 import pytest
 
+import listening
 import serving
 import support
 
@@ -26,7 +27,7 @@ TOKENS = """tokens:
 OPS, RUNNER, READER = "t0ken-of-the-tests", "t0ken-of-the-runner", "t0ken-of-the-reader"
 AGENT, OTHER, TEAM, TEAM_ADMIN, BRIDGE = ("t0ken-of-the-agent-1", "t0ken-of-the-agent-2", "t0ken-of-the-team-a1", "t0ken-of-the-team-ad",
                                          "t0ken-of-the-bridge1")
-MCP_TOKEN = "t0ken-of-the-mcp-client"
+MCP_TOKEN = listening.TOKEN
 
 
 @pytest.fixture(scope="module")
@@ -49,24 +50,32 @@ def serve(*flags, **options):
 
 
 @contextlib.contextmanager
-def listen(*flags, token=MCP_TOKEN):
-    """`workcell mcp --listen`; its port."""
-    env = support.host_environment(**({"WORKCELL_MCP_TOKEN": token} if token else {}))
-    with tempfile.TemporaryFile() as stderr:
-        process = support.popen([support.BIN, "mcp", "--python", support.bare_python(), "--pool", "0", "--listen", "127.0.0.1:0",
-                                 *map(str, flags)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr, env=env)
+def listen(*flags, **options):
+    """`workcell mcp --listen`."""
+    made = listening.Listening(*flags, **options)
+    try:
+        yield made
+    finally:
+        made.close()
 
-        def text():
-            stderr.seek(0)
-            return stderr.read().decode("utf-8", "replace")
 
-        try:
-            found = support.wait_until(lambda: re.search(r"http://127\.0\.0\.1:(\d+)/mcp", text()) or process.poll(), text)
-            assert not isinstance(found, int), text()
-            yield int(found.group(1))
-        finally:
-            process.terminate()
-            assert process.wait(support.DEADLINE) == 0, text()
+@pytest.fixture(scope="module")
+def mcp(tmp_path_factory):
+    """The MCP server by HTTP, with tokens like those of the session server."""
+    made = listening.Listening("--base", tmp_path_factory.mktemp("base"), "--cwd", tmp_path_factory.mktemp("cwd"), tokens=TOKENS)
+    made.token = AGENT
+    support.shared_drivers.append(made)
+    made.adopt()
+    yield made
+    support.shared_drivers.remove(made)
+    assert made.status("POST", listening.INITIALIZE) == 200
+    made.close()
+
+
+@pytest.fixture(params=["serve", "mcp"])
+def either(request, server, mcp):
+    """Both servers, which share a front end."""
+    return server if request.param == "serve" else mcp
 
 
 def exchange(port, head, body=b""):
@@ -82,11 +91,9 @@ def exchange(port, head, body=b""):
         return int(data.split(b" ", 2)[1])
 
 
-def mcp_initialize(port, token=MCP_TOKEN):
-    body = json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize",
-                       "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}}).encode()
-    return exchange(port, b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nAccept: application/json, text/event-stream\r\n"
-                    b"Authorization: Bearer %s\r\nContent-Length: %d\r\n" % (port, token.encode(), len(body)), body)
+def mcp_initialize(made, token=True):
+    body = json.dumps(listening.INITIALIZE).encode()
+    return exchange(made.port, made.head(token=token) + b"Content-Length: %d\r\n" % len(body), body)
 
 
 def is_closed(sock):
@@ -121,13 +128,13 @@ def test_slow_heads_keep_no_client_with_a_token_out_of_serve(what):
 
 @pytest.mark.parametrize("what", sorted(SLOW))
 def test_slow_heads_keep_no_client_with_a_token_out_of_mcp(what):
-    """The same against `workcell mcp --listen`, which has a thread for each connection."""
-    with listen() as port, contextlib.ExitStack() as stack:
+    """The same against `workcell mcp --listen`."""
+    with listen() as made, contextlib.ExitStack() as stack:
         for _ in range(300):
-            sock = stack.enter_context(contextlib.closing(socket.create_connection(("127.0.0.1", port), timeout=support.DEADLINE)))
+            sock = stack.enter_context(contextlib.closing(socket.create_connection(("127.0.0.1", made.port), timeout=support.DEADLINE)))
             with contextlib.suppress(OSError):
                 sock.sendall(SLOW[what])
-        assert mcp_initialize(port) == 200
+        assert mcp_initialize(made) == 200
 
 
 def test_a_connection_with_a_token_is_not_evicted():
@@ -187,11 +194,67 @@ def test_a_right_guess_of_a_short_token_is_refused_while_others_fail():
         assert made.ask("GET", "/openapi.json", token="abc").status == 429
 
 
+def test_who_shows_no_token_does_not_stay_at_mcp():
+    """Silent, with half a head, or refused and silent: gone after --head-timeout."""
+    with listen("--head-timeout", "1") as made, contextlib.ExitStack() as stack:
+        socks = []
+        for data in (b"", b"POST /mcp HTTP/1.1\r\nX-Slow: ", b"GET /mcp HTTP/1.1\r\nHost: localhost\r\n\r\n"):
+            socks.append(stack.enter_context(contextlib.closing(socket.create_connection(("127.0.0.1", made.port), timeout=support.DEADLINE))))
+            socks[-1].sendall(data)
+        for sock in socks:
+            support.wait_until(lambda: is_closed(sock), "the guest is still there")  # pylint: disable=cell-var-from-loop
+
+
+def test_a_connection_with_a_token_is_not_evicted_from_mcp():
+    """Neither one that rests nor one that reads a stream."""
+    with listen("--max-connections", "40") as made, contextlib.ExitStack() as stack:
+        session = made.session()
+        resting, response = made.open("POST", listening.PING, session=session)
+        response.read()
+        reading, events = made.open("GET", session=session)
+        for _ in range(120):
+            stack.enter_context(contextlib.closing(socket.create_connection(("127.0.0.1", made.port), timeout=support.DEADLINE)))
+        assert made.open("POST", listening.PING, session=session, connection=resting)[1].status == 200
+        assert not is_closed(events.fp.raw._sock)  # pylint: disable=protected-access
+        resting.close()
+        reading.close()
+
+
+def test_bad_tokens_lock_no_good_client_out_of_mcp():
+    """A neighbour behind the same proxy guesses, whatever address it says it has."""
+    with listen(tokens=TOKENS) as made:
+        statuses = [made.status("GET", token="guess-of-a-neighbour-%04d" % i, X_Forwarded_For="10.0.0.%d" % i) for i in range(60)]
+        assert statuses[0] == 401 and statuses[-1] == 429
+        for token in (OPS, AGENT, RUNNER):
+            assert made.status("POST", listening.INITIALIZE, token=token) == 200
+
+
+def test_a_right_guess_of_a_short_token_of_mcp_is_refused_while_others_fail():
+    """What slows a guesser down."""
+    with listen(token="abc") as made:
+        while made.status("GET", token="aaa") != 429:
+            pass
+        assert made.status("POST", listening.INITIALIZE) == 429
+
+
+def test_bodies_without_a_token_do_not_fill_the_memory_of_mcp():
+    """Eight of them, each of 8 MB."""
+    with listen() as made, contextlib.ExitStack() as stack:
+        assert made.status("GET", token=None) == 401
+        before = support.peak_rss_bytes(made.pid)
+        for _ in range(8):
+            sock = stack.enter_context(contextlib.closing(socket.create_connection(("127.0.0.1", made.port), timeout=support.DEADLINE)))
+            with contextlib.suppress(OSError):
+                sock.sendall(b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8000001\r\n\r\n" + b"x" * 8000000)
+        assert made.status("GET", token=None) == 401
+        assert support.peak_rss_bytes(made.pid) - before < 16 << 20
+
+
 @pytest.mark.parametrize("given", ["", "t", MCP_TOKEN[:-1], MCP_TOKEN + "x", MCP_TOKEN.upper(), "x" * 4000, MCP_TOKEN + " ", "\x00" + MCP_TOKEN])
 def test_a_token_is_whole_or_wrong(given):
     """Prefixes, longer ones, other cases: compared by hash, so none is nearer than another."""
-    with listen() as port:
-        assert mcp_initialize(port, given) in (400, 401, None)
+    with listen() as made:
+        assert mcp_initialize(made, given) in (400, 401, None)
 
 
 # ---- approving oneself ----
@@ -258,6 +321,86 @@ def test_another_client_finds_no_session_by_its_id(server):
                 assert session not in answer.body.decode() and answer.headers["X-Session-ID"] != session, (method, path, answer)
     assert tried >= 27
     assert server.execute("x", session=session, token=AGENT)["value"] == "of the agent"
+
+
+def test_another_token_finds_no_session_of_mcp(mcp):
+    """By its id, to call, to listen, to replay what was answered, to end it; an admin's neither."""
+    session = mcp.session()
+    (ident, _), = mcp.run(session, "secret = 'of the agent'")
+    for token in (OTHER, RUNNER, OPS, BRIDGE):
+        assert mcp.status("POST", listening.call("run_code", code="secret"), session=session, token=token) == 404
+        for headers in ({}, {"Last_Event_ID": ident}, {"Last_Event_ID": ident.split("-")[0] + "-0"}, {"Last_Event_ID": "0-0"}):
+            answer = mcp.ask("GET", session=session, token=token, **headers)
+            assert answer.status == 404 and b"result" not in answer.body, answer
+        assert mcp.status("DELETE", session=session, token=token) == 404
+    assert mcp.value(session, "secret") == "of the agent"
+    # The ids of events are the client's own, too.
+    other = mcp.session(token=OTHER)
+    answer = mcp.ask("GET", session=other, token=OTHER, Last_Event_ID=ident.split("-")[0] + "-999999")
+    assert b"of the agent" not in answer.body
+
+
+def test_a_token_without_the_scope_or_the_workspace_does_not_enter_mcp(mcp):
+    """read is not enough, nor is a token of another workspace."""
+    for token in (READER, TEAM, TEAM_ADMIN):
+        answer = mcp.ask("POST", listening.INITIALIZE, token=token)
+        assert (answer.status, answer.code) == (403, "forbidden"), answer
+
+
+def test_a_workspace_that_a_token_is_bound_to_is_closed_for_others_of_mcp(tmp_path):
+    """`--workspace team-a`: its own token, "*" and an unbound admin."""
+    with listen("--base", tmp_path, "--workspace", "team-a", tokens=TOKENS) as made:
+        found = {token: made.status("POST", listening.INITIALIZE, token=token) for token in (TEAM, TEAM_ADMIN, BRIDGE, OPS, AGENT, RUNNER)}
+        assert found == {TEAM: 200, TEAM_ADMIN: 200, BRIDGE: 200, OPS: 200, AGENT: 403, RUNNER: 403}
+
+
+ELICITS = json.loads(json.dumps(listening.INITIALIZE).replace('"capabilities": {}', '"capabilities": {"elicitation": {}}'))
+
+
+@pytest.mark.parametrize("scopes, accepted", [("run, approve", True), ("run", False)])
+def test_an_mcp_client_is_asked_only_with_the_scope_approve(tmp_path, scopes, accepted):
+    """What an agent asks for, its own token does not approve."""
+    tokens = "tokens:\n  - {name: agent, token: t0ken-of-the-agent-1, scopes: [%s]}\n" % scopes
+    with listen("--base", tmp_path, "--approve", "ask", tokens=tokens) as made:
+        made.token = AGENT
+        session = made.session(initialize=ELICITS)
+        connection, response = made.open("POST", listening.call("create_workflow", name="w", source="def run():\n    return 1\n", description="d"),
+                                         session=session)
+        (_, message), *_ = listening.parse(read_block(response))
+        assert (message.get("method") == "elicitation/create") is accepted, message
+        if accepted:
+            answer = {"jsonrpc": "2.0", "id": message["id"], "result": {"action": "accept", "content": {"decision": "accept"}}}
+            assert made.status("POST", answer, session=session) == 202
+            (_, message), *_ = listening.parse(read_block(response))
+        assert message["result"]["isError"] is not accepted and (accepted or "scope approve" in json.dumps(message)), message
+        connection.close()
+
+
+def read_block(response):
+    """One event of a stream that may stay open."""
+    lines = []
+    while not lines or lines[-1].strip():
+        lines.append(response.readline().decode())
+        assert lines[-1], lines
+    return "".join(lines)
+
+
+def test_answers_that_nobody_reads_do_not_fill_the_memory_of_mcp():
+    """Calls with large answers, on connections whose client never reads."""
+    with listen() as made, contextlib.ExitStack() as stack:
+        session = made.session()
+        made.value(session, "import sys; text = 'x' * 999000")
+        before = support.peak_rss_bytes(made.pid)
+        body = json.dumps(listening.call("execute_ipython_cell", code="print(text)", max_output_chars=1000000)).encode()
+        for i in range(100):
+            sock = stack.enter_context(contextlib.closing(socket.socket()))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect(("127.0.0.1", made.port))
+            each = body.replace(b'"id": 5', b'"id": %d' % (1000 + i))
+            sock.sendall(made.head() + b"Mcp-Session-Id: %s\r\nContent-Length: %d\r\n\r\n" % (session.encode(), len(each)) + each)
+        assert made.value(session, "6 * 7") == 42  # in its turn, after all of them
+        grown = support.peak_rss_bytes(made.pid) - before
+        assert grown < 160 << 20, grown
 
 
 @pytest.mark.parametrize("token", [AGENT, RUNNER, READER, TEAM])
@@ -414,15 +557,74 @@ def test_no_other_protocol_is_switched_to(server, headers):
     assert answer.status in (200, 400) and "Upgrade" not in answer.headers
 
 
-@pytest.mark.parametrize("framing", [b"Content-Length: 0\r\nTransfer-Encoding: chunked", b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity",
-                                     b"Transfer-Encoding: \tchunked, identity", b"Content-Length: 5\r\nContent-Length: 0",
-                                     b"Transfer-Encoding : chunked", b"Content-Length: 0x5", b"Content-Length: 5,5"])
-def test_a_second_request_is_not_smuggled_in_a_body(server, framing):
+# What stands between two good headers, and what a proxy may make of it.
+HEADS = {
+    "two lengths": b"Content-Length: 5\r\nContent-Length: 0", "a length and an encoding": b"Content-Length: 0\r\nTransfer-Encoding: chunked",
+    "two encodings": b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity", "a list of encodings": b"Transfer-Encoding: \tchunked, identity",
+    "a space before the colon": b"Transfer-Encoding : chunked", "a length in hex": b"Content-Length: 0x5", "a list of lengths": b"Content-Length: 5,5",
+    "a sign": b"Content-Length: +5", "a tab after the encoding": b"Transfer-Encoding: chunked\t", "an encoding of another name": b"Transfer-Encoding: xchunked",
+    "a folded line": b"X-A: b\r\n Transfer-Encoding: chunked", "a folded value": b"Transfer-Encoding:\r\n chunked",
+    "a folded length": b"Content-Length:\r\n 5", "a bare LF": b"X-A: b\nTransfer-Encoding: chunked", "a bare CR": b"X-A: b\rTransfer-Encoding: chunked",
+    "a NUL in a value": b"X-A: b\0c", "a NUL in a length": b"Content-Length: 5\0", "a NUL in a name": b"X\0A: b", "a NUL first": b"\0X: b",
+    "no name": b": x\r\nContent-Length: 5", "no colon": b"Nonsense", "a control character": b"X-A: \x0b", "a name beyond ASCII": b"X-\xff: a",
+    "two hosts": b"Host: other", "two authorizations": b"Authorization: Bearer other", "two origins": b"Origin: http://a\r\nOrigin: http://b",
+    "two sessions": b"Mcp-Session-Id: a\r\nMcp-Session-Id: b\r\nX-Session-ID: a\r\nX-Session-ID: b",
+}
+
+
+def post(made, lines=b"", body=b"", request=None, token=RUNNER):
+    """A request that is good but for these lines."""
+    path = b"/mcp" if isinstance(made, listening.Listening) else b"/execute"
+    return b"%s\r\nHost: 127.0.0.1:%d\r\nAuthorization: Bearer %s\r\n%sX-Last: 1\r\n\r\n%s" % (
+        (request or b"POST PATH HTTP/1.1").replace(b"PATH", path), made.port, token.encode(), lines + b"\r\n" if lines else b"", body)
+
+
+def statuses(data):
+    return [int(found) for found in re.findall(rb"HTTP/1\.[01] (\d+)", data)]
+
+
+@pytest.mark.parametrize("what", sorted(HEADS))
+def test_a_second_request_is_not_smuggled_in_a_body(either, what):
     """A proxy with one token for many clients reads one request, and the server two."""
-    inner = b"0\r\n\r\nGET /v1/sessions?all=true HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n" % OPS.encode()
-    data = server.raw(b"POST /execute HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n%s\r\n\r\n%s" % (RUNNER.encode(), framing, inner))
-    assert b'"sessions"' not in data, data
-    assert not data or data.startswith(b"HTTP/1.1 4"), data
+    inner = b"0\r\n\r\n" + post(either, request=b"GET PATH?smuggled HTTP/1.1", token=OPS)
+    data = either.raw(post(either, HEADS[what], inner))
+    assert set(statuses(data)) <= {400}, data
+    assert b"session" not in data.lower().replace(b"x-session-id", b""), data
+
+
+@pytest.mark.parametrize("line", [b"POST PATH HTTP/1.2", b"POST PATH HTTP/2.0", b"POST PATH", b"POST  PATH  HTTP/1.1", b"POST\tPATH\tHTTP/1.1",
+                                  b"POST PATH\0x HTTP/1.1", b"POST PATH x HTTP/1.1", b"POST http://evil.example/PATH HTTP/1.1", b"POST /PATH HTTP/1.1",
+                                  b"post PATH HTTP/1.1", b"CONNECT 127.0.0.1:1 HTTP/1.1", b"TRACE PATH HTTP/1.1", b"OPTIONS * HTTP/1.1"])
+def test_odd_request_lines_are_refused(either, line):
+    """Other versions, absolute forms, spaces, NULs, methods."""
+    data = either.raw(post(either, b"Content-Length: 2", b"{}", request=line))
+    assert not data or statuses(data)[0] in (400, 403, 404, 405, 505), data
+
+
+@pytest.mark.parametrize("version", [b"HTTP/1.1", b"HTTP/1.0"])
+@pytest.mark.parametrize("line", [b"2\r\n{}\r\n", b"2;a=b\r\n{}\r\n", b"2;a\n{}\r\n", b"2\n{}\r\n", b"2\r\n{}\n"])
+def test_what_follows_a_chunked_body_is_not_read(either, line, version):
+    """Where it ends is seen differently by proxies that take LF in an extension, or after a chunk, for something else."""
+    inner = post(either, request=b"GET PATH?smuggled HTTP/1.1")
+    data = either.raw(post(either, b"Transfer-Encoding: chunked", line + b"0\r\n\r\n" + inner, request=b"POST PATH " + version))
+    assert len(statuses(data)) == 1 and statuses(data)[0] in (400, 422), data
+    assert version == b"HTTP/1.1" or b"HTTP/1.0 without" in data
+
+
+def test_good_requests_in_pieces_and_in_a_row_are_read(either):
+    """What the check of heads must let through: pipelining, long heads, single bytes, odd but good spaces."""
+    lines = b"X-Tab:\tx\r\nX-None:\r\nX-Spaces:   y  z  \r\nContent-Length: 2"
+    short, long = post(either, lines, b"{}"), post(either, b"X-Long: %s\r\n" % (b"v" * 9000) + lines, b"{}")
+    refusal = 400 if isinstance(either, listening.Listening) else 422  # the body, not the head
+    for step in (1, 37, 1000, 1 << 20):
+        with contextlib.closing(socket.create_connection(("127.0.0.1", either.port), timeout=support.DEADLINE)) as sock:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            data = short if step == 1 else (short + long) * 2
+            for at in range(0, len(data), step):
+                sock.sendall(data[at:at + step])
+            sock.shutdown(socket.SHUT_WR)
+            found = serving.read_all(sock)
+        assert statuses(found) == [refusal] * (1 if step == 1 else 4) and b"line of the head" not in found, found
 
 
 # ---- browsers ----
@@ -434,8 +636,8 @@ def test_an_open_listener_answers_to_its_own_names_only(host):
     with serve("--executor", "subprocess", "--auth-disabled", tokens=None, pool=0) as made:
         head = b"POST /execute HTTP/1.1\r\nHost: %s\r\nContent-Length: 14\r\n" % host.encode()
         assert exchange(made.port, head, b'{"code":"1+1"}') in (400, 403)
-    with listen("--auth-disabled", token=None) as port:
-        assert exchange(port, b"POST /mcp HTTP/1.1\r\nHost: %s\r\nContent-Length: 2\r\n" % host.encode(), b"{}") in (400, 403)
+    with listen("--auth-disabled", token=None) as made:
+        assert exchange(made.port, b"POST /mcp HTTP/1.1\r\nHost: %s\r\nContent-Length: 2\r\n" % host.encode(), b"{}") in (400, 403)
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://localhost.evil.example", "http://127.0.0.1:1", "file://", "chrome-extension://x"])
@@ -445,9 +647,21 @@ def test_a_page_of_another_origin_is_refused(server, origin):
     assert answer.code == "forbidden" and "Access-Control-Allow-Origin" not in answer.headers
 
 
-def test_no_preflight_is_answered(server):
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://localhost.evil.example", "http://127.0.0.1:1", "file://", "chrome-extension://x"])
+def test_a_page_of_another_origin_is_refused_by_mcp(mcp, origin):
+    """With a token, and on every method."""
+    for method in ("POST", "GET", "DELETE"):
+        answer = mcp.ask(method, listening.INITIALIZE if method == "POST" else None, Origin=origin, Content_Type="text/plain")
+        assert answer.code == "forbidden" and "Access-Control-Allow-Origin" not in answer.headers
+
+
+@pytest.mark.parametrize("path", ["/execute", "/mcp"])
+def test_no_preflight_is_answered(server, mcp, path):
     """OPTIONS without a token says nothing about routes or origins."""
-    answer = server.ask("OPTIONS", "/execute", token=None, headers={"Access-Control-Request-Method": "POST"})
+    if path == "/mcp":
+        answer = mcp.ask("OPTIONS", token=None, Access_Control_Request_Method="POST")
+    else:
+        answer = server.ask("OPTIONS", path, token=None, headers={"Access-Control-Request-Method": "POST"})
     assert answer.status in (401, 405) and not [name for name in answer.headers if name.lower().startswith("access-control")]
 
 
