@@ -379,7 +379,7 @@ static struct client *client_create(struct cell__request *request, struct cell_e
 		cell_fail(err, CELL_E_NOMEM, 0, "no memory for a client");
 		return NULL;
 	}
-	*client = (struct client){ .http = http, .over.fn = handle_over, .inbox_end = &client->inbox };
+	*client = (struct client){ .http = http, .over.fn = handle_over, .inbox_end = &client->inbox, .seen_us = cell__now_us() };
 	pthread_mutex_init(&client->lock, NULL);
 	pthread_cond_init(&client->changed, NULL);
 	cell__random_hex(client->id, ID_CHARS);
