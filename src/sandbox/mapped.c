@@ -14,6 +14,7 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
@@ -166,11 +167,14 @@ void cell__mapped_start(const struct cell_plan *plan, pid_t pid, int fd, bool ha
 
 /* ---- trying ---- */
 
-static int wait_for_the_end(void *arg)
+/* The caller ends it; or it goes with the caller, which a signal may end first. */
+static int wait_for_the_end(void *parent)
 {
+	if (syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0 || syscall(SYS_getppid) != *(const pid_t *)parent)
+		return 1;
 	while (syscall(SYS_ppoll, NULL, 0, NULL, NULL, 0) < 0) {
 	}
-	return arg != NULL;
+	return 0;
 }
 
 /* A user namespace in which the caller's ids are this one outside; its process is gone again. */
@@ -180,9 +184,10 @@ static int make_userns(unsigned id)
 	if (stack == MAP_FAILED)
 		return -1;
 	sigset_t all, before;
+	pid_t self = getpid();
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before); /* no handler of the host's runs in it */
-	pid_t pid = clone(wait_for_the_end, (char *)stack + STACK_BYTES, CLONE_VM | CLONE_NEWUSER, NULL);
+	pid_t pid = clone(wait_for_the_end, (char *)stack + STACK_BYTES, CLONE_VM | CLONE_NEWUSER, &self);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	int fd = pid < 0 || write_maps(pid, geteuid(), getegid(), id) < 0 ? -1 : open_userns(pid), error = errno;
 	if (pid > 0) {
