@@ -235,8 +235,35 @@ REQUESTS = {
     "tokens": b"tokens:\n- {name: a, token: long-enough, scopes: [run, read]}\n- {name: b, sha256: " + b"0f" * 32 + b", workspace: w}\n",
 }
 
+UV_LOCK = b"""version = 1
+revision = 5
+requires-python = "==3.11.*"
+
+[[package]]
+name = "rich"
+version = "13.0"
+source = { registry = "https://index.example/simple" }
+dependencies = [
+    { name = "six" },
+]
+sdist = { url = "https://x/rich.tar.gz", hash = "sha256:00", size = 1 }
+wheels = [
+    { url = "https://x/rich-13.0-py3-none-any.whl", hash = "sha256:aa", size = 12, upload-time = "2024-01-01T00:00:00Z" },
+    { path = "/wheels/rich-13.0-py3-none-any.whl" },
+    { url = "https://x/rich.whl" },
+]
+
+[[package]]
+name = "wanted"
+version = "0"
+source = { virtual = "." }
+
+[package.metadata]
+requires-dist = [{ name = "rich" }]
+"""
+
 for target, seeds in (
-    ("frame", frames()), ("json_check", JSON.items()), ("ring", rings()), ("answer", answers()), ("output", outputs()),
+    ("uvlock", (("whole", UV_LOCK), ("other", b"version = 2\n"))), ("frame", frames()), ("json_check", JSON.items()), ("ring", rings()), ("answer", answers()), ("output", outputs()),
     ("text", TEXTS.items()), ("jsonrpc", calls()), ("embeddings", EMBEDDINGS.items()), ("gen", schemas()),
     ("json_find", ((name, data) for name, data in JSON.items() if name != "deep")),
     ("mcp_tools", ((name, json.dumps(value).encode()) for name, value in TOOL_LISTS.items())),
