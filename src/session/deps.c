@@ -450,7 +450,7 @@ static void free_deps(struct cell__deps *deps)
 {
 	char *texts[] = { deps->python, deps->python_real, deps->venvs, deps->venv_dir, deps->private_name,
 			  deps->wheel_dir, deps->path, deps->dir, deps->site, deps->bin, deps->notes, deps->lock_file,
-			  deps->project, deps->sandboxes, deps->folder, deps->kernel_dir, deps->executable };
+			  deps->project, deps->sandboxes, deps->folder, deps->kernel_dir, deps->executable, deps->base };
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
 		free(texts[i]);
 	for (char **entry = deps->env; entry && *entry; entry++)

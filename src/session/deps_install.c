@@ -6,7 +6,8 @@
  *     keep (pool) ──▶ who needs it? (program) ──nobody──▶ mark (pool) ──▶ uninstaller (program) ──▶ unmark (pool) ──▶ on
  *                                              └─others─────────────────────────────────────────────────────────▲
  *
- * Confined: before the installer, uv chooses versions and hashes (deps_lock.c); pip chooses them itself and reports.
+ * Confined: uv chooses versions, hashes and installs in one run (deps_project.c), or chooses before it installs (deps_lock.c);
+ * pip chooses them itself and reports.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -142,6 +143,31 @@ static void note_configured(struct cell__dep_op *op)
 	json_decref(book);
 }
 
+/* Confined: what is new in the venv is what the installer's record says, or what was locked before. */
+static int check_new(struct cell__dep_op *op)
+{
+	json_t *book = NULL;
+	int rc = cell__depbook_load(op->deps->store, op->deps->book, &book, &op->err);
+	const char *at = op->after.data ? op->after.data : "", *end;
+	for (; rc == 0 && *at && (end = strchr(at, '\n')); at = end + 1) {
+		const char *version = memmem(at, (size_t)(end - at), "==", 2), *before;
+		size_t name = (size_t)(version - at), size, before_size;
+		version += 2;
+		size = (size_t)(end - version);
+		before = cell__venv_listed(&op->before, at, name, &before_size);
+		if (before && before_size == size && memcmp(before, version, size) == 0)
+			continue;
+		json_t *entry = json_object_getn(op->locked, at, name);
+		entry = entry ? entry : json_object_getn(json_object_get(book, "locked"), at, name);
+		const char *locked = cell__dep_text(entry, 0);
+		if (!locked || !cell__dep_same_version(locked, strlen(locked), version, size))
+			rc = cell_fail(&op->err, CELL_E_INSTALL, 0, "%s installed %.*s, which is not in its record", op->program,
+				       (int)(end - at < 100 ? end - at : 100), at);
+	}
+	json_decref(book);
+	return rc;
+}
+
 /* What was installed is what is configured, and locked, from now on. */
 static int record(struct cell__dep_op *op)
 {
@@ -152,6 +178,8 @@ static int record(struct cell__dep_op *op)
 		/* One by one, the package itself comes last: only then is it installed. */
 		bool with_spec = spec && (json_array_size(op->wanted) == 0 || contains(op->wanted, spec));
 		if (json_array_size(op->wanted) > 0 && !op->locked && cell__dep_read_report(op) < 0)
+			return -1;
+		if (json_array_size(op->wanted) > 0 && !is_hole("deps-record") && check_new(op) < 0)
 			return -1;
 		rc = cell__depbook_add(deps->store, deps->book, with_spec ? spec : NULL, op->wanted, op->locked, &op->err);
 	} else if (spec) {
@@ -313,6 +341,8 @@ void cell__dep_run_installer(struct cell__dep_op *op)
 		if (!is_hole("deps-hashes"))
 			argv[n++] = "--require-hashes";
 		argv[n++] = "--no-deps";
+		if (op->again && !op->locking)
+			argv[n++] = "--reinstall";
 	} else if (deps->confined) {
 		argv[n++] = "--report";
 		argv[n++] = report.data;
@@ -334,7 +364,7 @@ void cell__dep_run_installer(struct cell__dep_op *op)
 static void handle_begun(struct cell__dep_op *op)
 {
 	if (op->deps->confined && op->uv && !op->locking)
-		cell__dep_resolve(op);
+		cell__dep_project(op);
 	else
 		cell__dep_run_installer(op);
 }

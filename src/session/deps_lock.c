@@ -1,7 +1,8 @@
 /*
  * What is locked for untrusted principals: exact versions, and the hashes of their wheels (store.h, the book).
  *
- *     uv:  wanted ──▶ uv pip compile (program) ──▶ check (pool) ──▶ uv pip install --require-hashes --no-deps
+ *     uv:  wanted ──▶ one run (deps_project.c)
+ *             └─where that will not do─▶ uv pip compile (program) ──▶ check (pool) ──▶ uv pip install --require-hashes --no-deps
  *     pip: wanted ──▶ pip install --report ──▶ check (pool): one program, because starting pip twice costs half an install
  *
  * The first resolution decides.  Later ones prefer what is locked, and a file whose hash is not the locked one is refused.
@@ -49,8 +50,8 @@ static bool next_part(const char **at, const char *end, const char **ret_part, s
 	return *ret_size > 0;
 }
 
-/* One release may be written in several ways ("1.0.0", "1", "2024.01"), and a package's folder is named as its maker did. */
-static bool same_version(const char *a, size_t a_size, const char *b, size_t b_size)
+/* A package's folder is named as its maker did. */
+bool cell__dep_same_version(const char *a, size_t a_size, const char *b, size_t b_size)
 {
 	const char *a_end = a + a_size, *b_end = b + b_size, *x, *y;
 	for (;;) {
@@ -78,7 +79,7 @@ int cell__dep_compare_lock(struct cell__dep_op *op)
 	json_object_foreach(locked, name, entry) {
 		size_t size;
 		const char *version = cell__dep_text(entry, 0), *there = cell__venv_listed(&op->before, name, strlen(name), &size);
-		if (!there || !same_version(version, strlen(version), there, size))
+		if (!there || !cell__dep_same_version(version, strlen(version), there, size))
 			op->missing = json_array_size(op->configured) > 0 && !op->relocked;
 	}
 	return op->unresolved ? rc : -1;
@@ -117,11 +118,10 @@ static int fail_odd(struct cell__dep_op *op, const char *what, const char *text,
 	return cell_fail(&op->err, CELL_E_INSTALL, 0, "%s names something that cannot be locked: %s", what, shown);
 }
 
-static int put_entry(struct cell__dep_op *op, const char *what, const char *given, const char *version, size_t version_size,
-		     json_t **ret_entry)
+int cell__dep_lock_entry(struct cell__dep_op *op, const char *what, const char *given, const char *version, json_t **ret_entry)
 {
 	char name[CELL__STORE_DEP_BYTES + 1];
-	json_t *entry = json_pack("[s%]", version, version_size);
+	json_t *entry = json_pack("[s]", version);
 	if (!entry || cell__dep_normalise(given, name, NULL) < 0 || cell__dep_base_size(name) != strlen(name)) {
 		json_decref(entry);
 		return fail_odd(op, what, given, strlen(given));
@@ -130,7 +130,7 @@ static int put_entry(struct cell__dep_op *op, const char *what, const char *give
 	return json_object_set_new(op->locked, name, entry);
 }
 
-static int check_entries(struct cell__dep_op *op, const char *what)
+int cell__dep_check_entries(struct cell__dep_op *op, const char *what)
 {
 	json_t *entry;
 	const char *name;
@@ -161,10 +161,10 @@ static int parse_resolved(struct cell__dep_op *op, char *text)
 		if (!equals)
 			return fail_odd(op, "uv", at, size);
 		*equals = '\0';
-		if (put_entry(op, "uv", at, equals + 2, strlen(equals + 2), &entry) < 0)
+		if (cell__dep_lock_entry(op, "uv", at, equals + 2, &entry) < 0)
 			return -1;
 	}
-	return check_entries(op, "uv");
+	return cell__dep_check_entries(op, "uv");
 }
 
 static void resolved_work(struct cell__dep_op *op)
@@ -263,10 +263,10 @@ int cell__dep_read_report(struct cell__dep_op *op)
 		if (!name || !version)
 			rc = cell_fail(&op->err, CELL_E_INSTALL, 0, "pip's report of what it installed lacks a name or version");
 		else
-			rc = put_entry(op, "pip", name, version, strlen(version), &entry);
+			rc = cell__dep_lock_entry(op, "pip", name, version, &entry);
 		if (rc == 0)
 			rc = take_hash(op, json_object_get(json_object_get(one, "download_info"), "archive_info"), entry, name);
 	}
 	json_decref(report);
-	return rc == 0 ? check_entries(op, "pip") : -1;
+	return rc == 0 ? cell__dep_check_entries(op, "pip") : -1;
 }

@@ -1,9 +1,12 @@
 /*
- * Inside of deps: what deps.c (calls and their queue), deps_steps.c (the way to a venv that works), deps_install.c (what
- * is done to it) and deps_program.c (the programs that are run) share.  Loop's thread, but for what is marked "pool".
+ * Inside of deps: what deps.c (calls and their queue), deps_steps.c and deps_python.c (the way to a venv that works),
+ * deps_install.c, deps_lock.c and deps_project.c (what is done to it) and deps_program.c (the programs that are run) share.
+ * Loop's thread, but for what is marked "pool".
  */
 #ifndef CELL_SESSION_DEPS_OP_H
 #define CELL_SESSION_DEPS_OP_H
+
+#include <time.h>
 
 #include "session/deps.h"
 #include "session/venv.h"
@@ -42,7 +45,9 @@ struct cell__deps {
 	char *notes;    /* where we keep what we know of it: the venv itself, unless it is confined */
 	char *lock_file;
 	char *executable; /* confined: the interpreter as it calls itself; NULL: not asked yet */
+	char *base;     /* confined: the program that a venv of it links to; NULL: not asked yet */
 	json_t *paths;  /* confined: folders that the interpreter needs; NULL: not asked yet */
+	bool unhashed;  /* confined: uv's index does not say hashes, as far as is known */
 	json_t *hosts;  /* confined: "host:port" of the index, as the interpreter's pip has it; NULL: not asked yet */
 	bool asked;     /* the interpreter said its version to this object */
 	bool proved;    /* the venv's python ran */
@@ -88,6 +93,10 @@ struct cell__dep_op {
 	bool missing;            /* confined: the venv lacks something that is locked */
 	bool locking;            /* confined: what is locked is being installed */
 	bool relocked;           /* it has been */
+	struct timespec began;   /* confined: when uv's one run did */
+	bool unhashed;           /* confined: not all that it installed has a hash that can be relied upon */
+	bool bare;               /* because its index says none */
+	bool again;              /* confined: it has been tried, and may have installed something */
 	int64_t until_us;        /* for its installers together */
 	int64_t lock_until_us;
 	int64_t lock_pause_ms;
@@ -178,11 +187,18 @@ json_t *cell__deps_env_hosts(const struct cell__deps *deps);
 /* The environment of all programs; NULL when memory is gone. */
 char **cell__deps_make_env(const struct cell__deps_options *opts);
 
+/* ---- deps_python.c ---- */
+
+#define CELL__DEP_ASK_MS 30000 /* an interpreter that says its version */
+extern const char cell__dep_ask_script[];
+/* Asks the interpreter for its version and, confined, for its folders and index, where that is not known yet. */
+void cell__dep_know_python(struct cell__dep_op *op, cell__dep_step known);
+/* "cpython-3.11.2\n" as it was printed, first; false when it is no such thing. */
+bool cell__dep_take_version(struct cell__dep_op *op, char out[static CELL__VENV_VERSION_SIZE]);
+
 /* ---- deps_steps.c ---- */
 
 void cell__dep_begin(struct cell__dep_op *op);
-/* Asks the interpreter for its version and, confined, for its folders and index, where that is not known yet. */
-void cell__dep_know_python(struct cell__dep_op *op, cell__dep_step known);
 /* Finds out what is in the venv, and goes on from there. */
 void cell__dep_look_inside(struct cell__dep_op *op);
 /* The answer of an add or a sync. */
@@ -201,11 +217,22 @@ void cell__dep_run_installer(struct cell__dep_op *op);
 int cell__dep_compare_lock(struct cell__dep_op *op);
 /* Pool.  Requirements of all that is locked, or of the named ones (an object's keys), with their hashes. */
 int cell__dep_write_lock(json_t *book, json_t *names, const char *folder, const char *file);
+/* One release may be written in several ways ("1.0.0", "1", "2024.01"). */
+bool cell__dep_same_version(const char *a, size_t a_size, const char *b, size_t b_size);
+/* Pool.  Puts a package into op->locked; *ret_entry, which that owns, is then to be given its hashes. */
+int cell__dep_lock_entry(struct cell__dep_op *op, const char *what, const char *name, const char *version, json_t **ret_entry);
+/* Pool.  Is everything in op->locked fit to be recorded?  what: who chose it. */
+int cell__dep_check_entries(struct cell__dep_op *op, const char *what);
 /* Has uv choose versions for op->wanted, then goes on with the installer. */
 void cell__dep_resolve(struct cell__dep_op *op);
 /* Pool.  After an installer that chose versions itself: reads what it chose. */
 int cell__dep_read_report(struct cell__dep_op *op);
 #define CELL__DEP_REPORT "report.json"
+
+/* ---- deps_project.c ---- */
+
+/* Has uv choose versions for op->wanted and install them, in one run where that will do. */
+void cell__dep_project(struct cell__dep_op *op);
 
 /* ---- deps_wheels.c ---- */
 

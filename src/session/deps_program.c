@@ -404,7 +404,7 @@ static int put_entry(const char **env, size_t *at, struct cell__buf *buf, const 
 
 struct program_env {
 	const char **list;
-	struct cell__buf temp, uv_cache, pip_cache;
+	struct cell__buf temp, uv_cache, pip_cache, venv;
 };
 
 static void program_env_finish(struct program_env *env)
@@ -413,6 +413,7 @@ static void program_env_finish(struct program_env *env)
 	cell__buf_finish(&env->temp);
 	cell__buf_finish(&env->uv_cache);
 	cell__buf_finish(&env->pip_cache);
+	cell__buf_finish(&env->venv);
 }
 
 /* An installer that is killed leaves its downloads where it had them: in a folder of ours they go.  Wheels have one already. */
@@ -426,13 +427,15 @@ static int make_program_env(const struct cell__dep_op *op, const struct cell__co
 		n++;
 	for (size_t i = 0; more && more[i]; i++)
 		n++;
-	env->list = cell__alloc(n + 4, sizeof *env->list);
+	env->list = cell__alloc(n + 5, sizeof *env->list);
 	if (!env->list)
 		return -1;
 	if (folder && put_entry(env->list, &at, &env->temp, "TMPDIR", folder, "") < 0)
 		return -1;
 	if (confinement && (put_entry(env->list, &at, &env->uv_cache, "UV_CACHE_DIR", deps->project, "/cache/uv") < 0 ||
 			    put_entry(env->list, &at, &env->pip_cache, "PIP_CACHE_DIR", deps->project, "/cache/pip") < 0))
+		return -1;
+	if (confinement && deps->dir && put_entry(env->list, &at, &env->venv, "UV_PROJECT_ENVIRONMENT", deps->dir, "") < 0)
 		return -1;
 	for (size_t i = 0; more && more[i]; i++)
 		/* HOME is the person's, where settings are shown; an index at 127.0.0.1 is the host's, and behind the proxy. */

@@ -2,12 +2,12 @@
  * What an operation does, step by step.  "pool" steps touch files, "program" steps run something.
  *
  *     prepare (pool) ──list, or nothing to sync──▶ answer
- *        │ ask the interpreter's version (program), unless it is known
+ *        │ ask the interpreter's version (program), unless it is known (deps_python.c)
  *     lock (pool) ◀──timer, while somebody else has it
  *        │
- *     look (pool) ──no venv──▶ make it (program), adopt it (pool) ──┐
- *        │                                                          │
- *     probe (program) ◀─────────────────────────────────────────────┘
+ *     look (pool) ──no venv──▶ make it (program, or pool), adopt it (pool) ──┐
+ *        │                                                                   │
+ *     probe (program) ◀──────────────────────────────────────────────────────┘
  *        │  it does not run: make another
  *        │  an installer was killed in it: repair (program); confined: make another
  *     contents (pool) ── no pip and no uv: ensurepip (program) ──▶ contents
@@ -26,29 +26,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/hole.h"
 #include "session/deps_op.h"
 
-#define ASK_MS 30000         /* an interpreter that says its version */
 #define LOCK_PAUSE_MS 10     /* between tries, at first and */
 #define LOCK_PAUSE_MAX_MS 500 /* at most */
-
-/* Without site: packages in the venv get no chance to run code here. */
-static const char ask_script[] =
-	"import sys; print('%s-%d.%d.%d' % ((sys.implementation.name,) + tuple(sys.version_info[:3])))";
-
-/* The same, and the folders that it cannot do without: what a confined program is shown. */
-static const char ask_more_script[] =
-	"import json, os, sys\n"
-	"print('%s-%d.%d.%d' % ((sys.implementation.name,) + tuple(sys.version_info[:3])))\n"
-	"program = os.path.abspath(sys.executable)\n"
-	"venv = os.path.dirname(os.path.dirname(program))\n"
-	"paths = sys.path + [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix,\n"
-	"                    os.path.dirname(os.path.realpath(program))]\n"
-	"if os.path.exists(venv + '/pyvenv.cfg'):\n"
-	"    paths.append(venv)\n" /* without site, sys.prefix does not say */
-	"else:\n"
-	"    program = os.path.realpath(program)\n"
-	"print(json.dumps([program, sorted({os.path.abspath(path) for path in paths if path and os.path.exists(path)})]))\n";
 
 /*
  * After an installer was killed: a package whose files are not all there is made unknown to installers, so that the
@@ -212,109 +194,6 @@ static void prepare_work(struct cell__dep_op *op)
 		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "make the folder %s", deps->project);
 }
 
-/* "cpython-3.11.2\n" as it was printed, first; false when it is no such thing. */
-static bool take_version(struct cell__dep_op *op, char out[static CELL__VENV_VERSION_SIZE])
-{
-	const char *end = op->captured.size ? memchr(op->captured.data, '\n', op->captured.size) : NULL;
-	size_t n = end ? (size_t)(end - op->captured.data) : op->captured.size;
-	while (n > 0 && strchr(" \r\n", op->captured.data[n - 1]))
-		n--;
-	if (op->how.error || op->how.signalled || op->how.status != 0 || n == 0 || n >= CELL__VENV_VERSION_SIZE)
-		return false;
-	char version[CELL__VENV_VERSION_SIZE];
-	memcpy(version, op->captured.data, n);
-	version[n] = '\0';
-	if (!cell__venv_version_ok(version))
-		return false;
-	memcpy(out, version, sizeof version);
-	return true;
-}
-
-/* After the version: ["/usr/bin/python3", ["/usr/lib/python3.11", ...]]. */
-static int take_paths(struct cell__dep_op *op)
-{
-	struct cell__deps *deps = op->deps;
-	const char *text = memchr(op->captured.data, '\n', op->captured.size);
-	json_t *answer = text ? json_loadb(text, op->captured.size - (size_t)(text - op->captured.data), 0, NULL) : NULL;
-	const char *executable = json_string_value(json_array_get(answer, 0));
-	json_t *paths = json_array_get(answer, 1);
-	bool ok = executable && executable[0] == '/' && json_is_array(paths);
-	if (ok) {
-		json_decref(deps->paths);
-		deps->paths = json_incref(paths);
-		free(deps->executable);
-		deps->executable = cell__strdup(executable);
-	}
-	json_decref(answer);
-	return ok && deps->executable ? 0 : -1;
-}
-
-static void handle_hosts(struct cell__dep_op *op)
-{
-	struct cell__deps *deps = op->deps;
-	const char *at = op->captured.data, *end = at + op->captured.size;
-	if (op->how.error || op->how.signalled || op->how.status != 0) {
-		cell__dep_fail_program(op, CELL_E_PYTHON, "find out which package index is configured", NULL);
-		return;
-	}
-	deps->hosts = json_array();
-	while (at < end) {
-		const char *stop = memchr(at, '\n', (size_t)(end - at));
-		size_t size = (size_t)((stop ? stop : end) - at);
-		if (size > 0)
-			json_array_append_new(deps->hosts, json_stringn(at, size));
-		at += size + 1;
-	}
-	op->known(op);
-}
-
-/* Confined installers reach the index and nothing else: which one is it? */
-static void ask_hosts(struct cell__dep_op *op)
-{
-	struct cell__deps *deps = op->deps;
-	CELL_AUTO_BUF struct cell__buf script = CELL_BUF_INIT;
-	if (!deps->confined || deps->hosts || !cell__deps_has_network(deps) || !deps->kernel_dir) {
-		op->known(op);
-		return;
-	}
-	json_t *hosts = cell__deps_env_hosts(deps);
-	if (json_array_size(hosts) > 0) {
-		deps->hosts = hosts;
-		op->known(op);
-		return;
-	}
-	json_decref(hosts);
-	if (cell__buf_printf(&script, "%s/workcell_kernel/index_hosts.py", deps->kernel_dir) < 0) {
-		cell__dep_fail(op, CELL_E_NOMEM, "out of memory");
-		return;
-	}
-	op->program = deps->python;
-	const char *argv[] = { deps->python, "-I", script.data, NULL };
-	cell__dep_run_trusted(op, argv, ASK_MS, handle_hosts);
-}
-
-static void handle_asked(struct cell__dep_op *op)
-{
-	char version[CELL__VENV_VERSION_SIZE] = "";
-	if (!take_version(op, version)) {
-		cell__dep_fail_program(op, CELL_E_PYTHON, "ask the interpreter for its version", NULL);
-		return;
-	}
-	struct cell__deps *deps = op->deps;
-	if (deps->confined && take_paths(op) < 0) {
-		cell__dep_fail_program(op, CELL_E_PYTHON, "ask the interpreter where its files are", NULL);
-		return;
-	}
-	/* Remembered from another time, and no longer so: the venv is another one. */
-	if (strcmp(deps->version, version) != 0) {
-		cell__deps_forget_place(deps);
-		deps->proved = false;
-		memcpy(deps->version, version, sizeof version);
-	}
-	op->asked = deps->asked = true;
-	ask_hosts(op);
-}
-
 static void handle_prepared(struct cell__dep_op *op)
 {
 	struct cell__deps *deps = op->deps;
@@ -345,20 +224,6 @@ static void handle_prepared(struct cell__dep_op *op)
 	cell__dep_know_python(op, want_lock);
 }
 
-void cell__dep_know_python(struct cell__dep_op *op, cell__dep_step known)
-{
-	struct cell__deps *deps = op->deps;
-	op->known = known;
-	(void)cell__deps_site(deps); /* may find the version that another process asked for */
-	if (deps->version[0] && (deps->asked || !deps->script) && (!deps->confined || deps->paths)) {
-		known(op);
-		return;
-	}
-	op->program = deps->python;
-	const char *argv[] = { deps->python, "-I", "-S", "-c", deps->confined ? ask_more_script : ask_script, NULL };
-	cell__dep_run_trusted(op, argv, ASK_MS, handle_asked);
-}
-
 void cell__dep_begin(struct cell__dep_op *op)
 {
 	cell__dep_pool(op, prepare_work, handle_prepared);
@@ -379,6 +244,29 @@ static void look_work(struct cell__dep_op *op)
 
 static void handle_looked(struct cell__dep_op *op);
 
+/* Confined: not where kernels can see it, because installers lock files in it, and whoever can read a file can hold its lock. */
+static char *make_temp(const struct cell__deps *deps)
+{
+	CELL_AUTO_BUF struct cell__buf beside = CELL_BUF_INIT;
+	if (!deps->confined || is_hole("deps-temp"))
+		return cell__venv_sibling(deps->dir, "new", true);
+	if (cell__buf_printf(&beside, "%s/cache/temp", deps->project) < 0)
+		return NULL;
+	cell__venv_sweep(beside.data);
+	return cell__venv_sibling(beside.data, "new", true);
+}
+
+/* The lock is ours. */
+static void locked_work(struct cell__dep_op *op)
+{
+	struct cell__deps *deps = op->deps;
+	cell__venv_sweep(deps->dir);
+	op->temp = make_temp(deps);
+	look_work(op);
+	if (op->rc == 0 && (!op->temp || cell__venv_mkdir_all(op->temp) < 0))
+		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "make a folder beside %.160s", deps->dir);
+}
+
 static void lock_work(struct cell__dep_op *op)
 {
 	struct cell__deps *deps = op->deps;
@@ -388,13 +276,8 @@ static void lock_work(struct cell__dep_op *op)
 		cell__venv_sweep_private(deps->confined ? deps->sandboxes : deps->venvs, deps->confined);
 	op->rc = cell__venv_lock(deps->lock_file, &op->lock_fd, &op->err);
 	op->busy_lock = op->rc > 0;
-	if (op->rc == 0) {
-		cell__venv_sweep(deps->dir);
-		op->temp = cell__venv_sibling(deps->dir, "new", true);
-		look_work(op);
-	}
-	if (op->rc == 0 && (!op->temp || cell__venv_mkdir_all(op->temp) < 0))
-		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "make a folder beside %.160s", deps->dir);
+	if (op->rc == 0)
+		locked_work(op);
 }
 
 static void handle_lock_tried(struct cell__dep_op *op);
@@ -446,7 +329,7 @@ static void want_lock(struct cell__dep_op *op)
 	op->lock_until_us = cell__now_us() + deps->timeout_ms * 1000;
 	op->lock_pause_ms = LOCK_PAUSE_MS;
 	if (deps->lock_fd >= 0)
-		cell__dep_pool(op, look_work, handle_looked);
+		cell__dep_pool(op, locked_work, handle_looked);
 	else
 		cell__dep_pool(op, lock_work, handle_lock_tried);
 }
@@ -512,7 +395,7 @@ static void handle_probed(struct cell__dep_op *op)
 {
 	struct cell__deps *deps = op->deps;
 	char version[CELL__VENV_VERSION_SIZE] = "";
-	bool runs = take_version(op, version);
+	bool runs = cell__dep_take_version(op, version);
 	/* Neither says anything about the venv. */
 	if (op->how.timed_out || op->how.error == ECONNRESET) {
 		cell__dep_fail_program(op, CELL_E_INSTALL, "look at the venv", NULL);
@@ -543,8 +426,8 @@ static void handle_probed(struct cell__dep_op *op)
 static void probe(struct cell__dep_op *op)
 {
 	op->program = "the venv's python";
-	const char *argv[] = { op->python, "-I", "-S", "-c", ask_script, NULL };
-	cell__dep_run(op, argv, ASK_MS, true, handle_probed);
+	const char *argv[] = { op->python, "-I", "-S", "-c", cell__dep_ask_script, NULL };
+	cell__dep_run(op, argv, CELL__DEP_ASK_MS, true, handle_probed);
 }
 
 /* ---- make one ---- */
@@ -568,6 +451,15 @@ static void handle_adopted(struct cell__dep_op *op)
 		probe(op);
 }
 
+static void make_work(struct cell__dep_op *op)
+{
+	struct cell__deps *deps = op->deps;
+	if (cell__venv_make(op->made, deps->version, deps->base, strrchr(deps->dir, '/') + 1) < 0)
+		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "make the venv %s", op->made);
+	else
+		adopt_work(op);
+}
+
 static void handle_made(struct cell__dep_op *op)
 {
 	if (!op->how.error && !op->how.signalled && op->how.status == 0) {
@@ -589,6 +481,12 @@ static void make(struct cell__dep_op *op)
 	op->made = cell__venv_sibling(deps->dir, "new", true);
 	if (!op->made) {
 		cell__dep_fail(op, CELL_E_NOMEM, "out of memory");
+		return;
+	}
+	/* pip comes into a venv with the interpreter's own program; uv needs none in it. */
+	if (deps->confined && op->uv && cell__venv_can_make(deps->version, deps->base)) {
+		cell__dep_say(op, "making an environment");
+		cell__dep_pool(op, make_work, handle_adopted);
 		return;
 	}
 	const char *name = strrchr(deps->dir, '/') + 1;

@@ -156,6 +156,36 @@ void cell__venv_version_save(const char *dir, const char *stamp, const char *ver
 		(void)cell__venv_write(dir, name.data, version, strlen(version));
 }
 
+/* The stamp is that of the file behind the name; a venv's own settings say more, and may change without it. */
+static int answer_name(const char *python, const char *stamp, struct cell__buf *out)
+{
+	struct stat st = { 0 };
+	char key[CELL__VENV_KEY_SIZE];
+	const char *slash = strrchr(python, '/');
+	CELL_AUTO_BUF struct cell__buf settings = CELL_BUF_INIT;
+	if (!slash || cell__buf_printf(&settings, "%.*s/../pyvenv.cfg", (int)(slash - python), python) < 0)
+		return -1;
+	(void)stat(settings.data, &st); /* most have none */
+	const int64_t numbers[] = { (int64_t)st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec, (int64_t)st.st_ino };
+	const void *parts[] = { python, stamp, numbers };
+	const size_t sizes[] = { strlen(python), strlen(stamp), sizeof numbers };
+	hash_parts(parts, sizes, 3, key, sizeof key - 1);
+	return cell__buf_printf(out, ".files-%s", key);
+}
+
+int cell__venv_answer_load(const char *dir, const char *python, const char *stamp, struct cell__buf *out)
+{
+	CELL_AUTO_BUF struct cell__buf name = CELL_BUF_INIT;
+	return answer_name(python, stamp, &name) < 0 ? -1 : cell__venv_read(dir, name.data, CELL__VENV_ANSWER_BYTES, out);
+}
+
+void cell__venv_answer_save(const char *dir, const char *python, const char *stamp, const struct cell__buf *answer)
+{
+	CELL_AUTO_BUF struct cell__buf name = CELL_BUF_INIT;
+	if (answer_name(python, stamp, &name) == 0)
+		(void)cell__venv_write(dir, name.data, answer->data, answer->size);
+}
+
 /* ---- folders ---- */
 
 int cell__venv_mkdir_all(const char *path)

@@ -10,6 +10,7 @@
  *     <parent>/.<name>.new-<hex>/         being made
  *     <parent>/.<name>.old-<hex>/         being removed
  *     <cache>/venvs/.python-<hash>        version of an interpreter that was asked once
+ *     <cache>/venvs/.files-<hash>         the same, and where its files are: for confined programs
  *
  * A venv that untrusted principals fill lies in a folder of its project, with all that the host trusts beside it:
  *
@@ -36,6 +37,7 @@
 #define CELL__VENV_SETTINGS_BYTES 65536u /* pyvenv.cfg */
 #define CELL__VENV_SCRIPT_BYTES (1024u * 1024u) /* a file in bin/ that may name its venv */
 #define CELL__VENV_CONFIGURED_BYTES (4u * 1024u * 1024u) /* what was configured, as we wrote it */
+#define CELL__VENV_ANSWER_BYTES 65536u /* what an interpreter says of itself */
 #define CELL__VENV_PRIVATE "private-"
 #define CELL__VENV_LOCK "lock"      /* of a project's folder of the sandbox */
 
@@ -51,6 +53,12 @@ int cell__venv_identify(const char *python, char **ret_real, char ret_stamp[stat
 bool cell__venv_version_ok(const char *version);
 bool cell__venv_version_load(const char *dir, const char *stamp, char out[static CELL__VENV_VERSION_SIZE]);
 void cell__venv_version_save(const char *dir, const char *stamp, const char *version);
+/*
+ * What an interpreter said of itself and its files when it was asked last: for the program of this name, which may be a venv's.
+ * load: 0, or -1 when nothing is known, or something of it has changed since.
+ */
+int cell__venv_answer_load(const char *dir, const char *python, const char *stamp, struct cell__buf *out);
+void cell__venv_answer_save(const char *dir, const char *python, const char *stamp, const struct cell__buf *answer);
 void cell__venv_key(const char *real, const char *version, const char *root, char out[static CELL__VENV_KEY_SIZE]);
 
 /* ---- folders ---- */
@@ -100,6 +108,13 @@ int cell__venv_write_hostile(const char *dir, const char *name, const void *byte
 int cell__venv_adopt(const char *made, const char *dir, const char *notes, struct cell_error *err);
 /* With the lock. */
 int cell__venv_remove(const char *dir);
+
+/* ---- venv_make.c ---- */
+
+/* Can a venv of this version be made without running anything?  base: the interpreter's program, not that of a venv. */
+bool cell__venv_can_make(const char *version, const char *base);
+/* Makes it, in a folder that is not there yet.  0, or -1 with errno and part of it there. */
+int cell__venv_make(const char *made, const char *version, const char *base, const char *prompt);
 
 /* ---- what is in it ---- */
 
