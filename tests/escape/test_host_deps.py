@@ -9,6 +9,7 @@ import http.server
 import io
 import json
 import os
+import re
 import shutil
 import socket
 import stat
@@ -594,30 +595,321 @@ def test_a_newer_version_does_not_come_by_itself(project):
 # ---- the index -------------------------------------------------------------------------------------------------
 
 
-def test_packages_come_from_an_index_through_the_proxy(project):
-    """Confined installers reach the index that is configured, and what is locked comes from it."""
-    folder = os.path.join(project.folder, "index")
-    spaces.write_files(folder, {"simple/wc-good/index.html": '<a href="../../w.whl/wc_good-1.0-py3-none-any.whl">x</a>'})
-    shutil.copytree(project.wheels, os.path.join(folder, "w.whl"))
-    asked = []
+class Index:
+    """An index on the loopback. `pages` and `files` are what it serves, and may change while it runs; `asked` is what was asked for."""
 
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def __init__(self, *args, **options):
-            super().__init__(*args, directory=folder, **options)
+    def __init__(self, project, hashes=True):
+        self.hashes, self.pages, self.files, self.asked, self.lie = hashes, {}, {}, [], None
+        index = self
 
-        def log_message(self, *args):
-            asked.append(self.path)
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                if self.command == "GET":
+                    index.asked.append(self.path)
+                data = index.answer(re.sub("^http://[^/]*", "", self.path))
+                self.send_response(404 if data is None else 200)
+                self.send_header("Content-Type", "text/html" if "/simple/" in self.path else "application/octet-stream")
+                self.send_header("Content-Length", str(len(data or b"")))
+                self.end_headers()
+                if self.command == "GET":
+                    self.wfile.write(data or b"")
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-        thread.start()
+            do_HEAD = do_GET
+
+            def log_message(self, *args):
+                pass
+
+        for name in os.listdir(project.wheels):
+            self.put(os.path.join(project.wheels, name))
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True)
+        self.thread.start()
+        self.url = "http://127.0.0.1:%d/simple" % self.server.server_address[1]
+
+    def put(self, path):
+        name, package = os.path.basename(path), os.path.basename(path).split("-")[0].replace("_", "-")
+        with open(path, "rb") as file:
+            self.files[name] = file.read()
+        self.pages.setdefault(package, {})[name] = hashlib.sha256(self.files[name]).hexdigest()
+
+    def answer(self, path):
+        """lie(name, times): the bytes of a file, the times-th time it is asked for."""
+        name = path.strip("/").split("/")[-1]
+        if name.endswith(".whl"):
+            return self.lie(name, sum(each.endswith(name) for each in self.asked)) if self.lie else self.files.get(name)
+        page = self.pages.get(name)
+        return None if page is None else "".join('<a href="/files/%s%s">%s</a>' % (
+            file, "#sha256=" + digest if self.hashes else "", file) for file, digest in page.items()).encode()
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+@pytest.fixture
+def make_index():
+    made = []
+
+    def make(project, **options):
+        made.append(Index(project, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def open_on(project, index, *flags):
+    driver = support.Driver("--base", project.base, "--index-url", index.url, "--timeout", "200", *flags, executor="sandbox", python=PYTHON,
+                            cwd=project.work, env=project.env, preexec_fn=project.become)
+    project.drivers.append(driver)
+    return driver
+
+
+def digest_of(project, file="wc_good-1.0-py3-none-any.whl"):
+    with open(os.path.join(project.wheels, file), "rb") as wheel_file:
+        return hashlib.sha256(wheel_file.read()).hexdigest()
+
+
+@pytest.mark.parametrize("installer", ["uv", "pip"])
+@pytest.mark.parametrize("hashes", [True, False], ids=["hashes", "no-hashes"])
+def test_packages_come_from_an_index_through_the_proxy(make_project, make_index, installer, hashes):
+    """Confined installers reach the index that is configured, and what is locked is its file, whether it says its hash or not."""
+    project = make_project(installer)
+    wheel(project.wheels, "wc-needs", {"wc_needs.py": ""}, metadata="Requires-Dist: wc-good>=1\n")
+    index = make_index(project, hashes=hashes)
+    driver = open_on(project, index)
+    slow(driver, "deps.add('wc-needs'); None")
+    slow(driver, "deps.add('wc-other'); None")
+    assert driver.value("import wc_good, wc_other, wc_needs\nwc_good.who") == "good" and index.asked
+    assert project.book()["locked"] == {name: ["1.0", digest_of(project, file)] for name, file in (
+        ("wc-good", "wc_good-1.0-py3-none-any.whl"), ("wc-needs", "wc_needs-1.0-py3-none-any.whl"),
+        ("wc-other", "wc_other-1.0-py3-none-any.whl"))}
+    assert project.book()["resolved"] == project.book()["packages"] == ["wc-needs", "wc-other"]
+
+
+def evil_bytes(folder):
+    wheel(folder, "wc-good", {"wc_good.py": "who = 'evil'\n"})
+    with open(os.path.join(folder, "wc_good-1.0-py3-none-any.whl"), "rb") as file:
+        return file.read()
+
+
+@pytest.mark.parametrize("installer", ["uv", "pip"])
+def test_an_index_that_serves_other_bytes_than_it_says_is_refused(make_project, make_index, tmp_path, installer):
+    """The page names the hash of one file, and another is sent: at once, or from the second request on."""
+    project = make_project(installer)
+    index, evil = make_index(project), evil_bytes(str(tmp_path))
+    index.lie = lambda name, times: evil
+    driver = open_on(project, index)
+    problem = slow_error(driver, "deps.add('wc-good')")
+    assert problem["type"] == "DepsError", problem
+    assert not os.path.exists(os.path.join(project.base, "requirements-sandbox.json"))
+    assert driver.run("import wc_good")["error"]["type"] == "ModuleNotFoundError"
+
+
+@pytest.mark.parametrize("hashes", [True, False], ids=["hashes", "no-hashes"])
+def test_an_index_that_changes_its_mind_between_two_requests_installs_what_is_locked(project, make_index, tmp_path, hashes):
+    """One file is sent to whoever chooses versions, another to whoever installs: what is installed is what was locked, or nothing."""
+    index, evil = make_index(project, hashes=hashes), evil_bytes(str(tmp_path))
+    for honest in range(1, 4):
+        index.asked.clear()
+        index.lie = lambda name, times: index.files[name] if times <= honest else evil
+        driver = open_on(project, index)
+        result = driver.run("deps.add('wc-good'); import wc_good; wc_good.who", deadline=INSTALL_SECONDS)
+        if result["error"] is None:
+            there = evil if result["value"] == "evil" else index.files["wc_good-1.0-py3-none-any.whl"]
+            assert project.book()["locked"]["wc-good"] == ["1.0", hashlib.sha256(there).hexdigest()]
+            assert not hashes or result["value"] == "good"
+            slow(driver, "deps.remove('wc-good')")
+        driver.close()
+        shutil.rmtree(project.cache)
+
+
+@pytest.mark.parametrize("installer", ["uv", "pip"])
+def test_an_index_that_exchanges_a_file_and_its_hash_is_refused(make_project, make_index, tmp_path, installer):
+    """Page and file agree, but are no longer what was locked: for a fresh environment, and for a package that needs it."""
+    project = make_project(installer)
+    wheel(project.wheels, "wc-needs", {"wc_needs.py": ""}, metadata="Requires-Dist: wc-good\n")
+    index = make_index(project)
+    driver = open_on(project, index)
+    slow(driver, "deps.add('wc-good'); None")
+    locked = project.book()["locked"]
+    evil_bytes(str(tmp_path))
+    index.put(str(tmp_path / "wc_good-1.0-py3-none-any.whl"))
+    driver.run("deps.add('wc-needs')", deadline=INSTALL_SECONDS)
+    assert project.book()["locked"]["wc-good"] == locked["wc-good"] and driver.value("import wc_good\nwc_good.who") == "good"
+    driver.close()
+    shutil.rmtree(project.cache)
+    problem = slow_error(open_on(project, index), "deps.sync()")
+    assert problem["type"] == "DepsError" and "exactly the files" in problem["message"], problem
+
+
+def test_a_file_that_is_exchanged_while_uv_works_is_not_taken_for_the_installed_one(project):
+    """The host hashes wheels of the folder itself: only those that nobody has touched since uv began."""
+    path = os.path.join(project.wheels, "wc_good-1.0-py3-none-any.whl")
+    stop = threading.Event()
+
+    def touch():
+        while not stop.is_set():
+            os.utime(path)
+
+    thread = threading.Thread(target=touch)
+    thread.start()
+    try:
+        driver = project.session()
+        result = driver.run("deps.add('wc-good'); None", deadline=INSTALL_SECONDS)
+    finally:
+        stop.set()
+        thread.join()
+    assert result["error"] is None and project.book()["locked"]["wc-good"][1:] == [digest_of(project)], result
+    # uv pip compile, and an install of what is there already.
+    assert "~ wc-good==1.0" in result["stderr"], result
+
+
+# ---- what installers leave for the host to read ----------------------------------------------------------------
+
+ENTRY = '[[package]]\nname = "%s"\nversion = "1.0"\nsource = { registry = "x" }\nwheels = [{ hash = "sha256:%s" }]\n'
+FORGED = {
+    "uv.lock": "version = 1\n" + ENTRY % ("--index-url", "0" * 64) + ENTRY % ("wc-other", "--pre"),
+    "report.json": json.dumps({"install": [{"metadata": {"name": "wc-other --pre", "version": "1.0 --hash"}, "download_info": {
+        "archive_info": {"hashes": {"sha256": "0" * 64}}}}]}),
+}
+FORGED["lie"] = FORGED["uv.lock"].replace("--index-url", "wc-good").replace("0" * 64, "0" * 63 + "\u00e9")
+
+
+def check_book(project):
+    """Nothing but names, versions and hashes has got into it, and each package is locked by what it is."""
+    book = os.path.join(project.base, "requirements-sandbox.json")
+    if not os.path.exists(book):
+        return
+    assert set(project.book()["locked"]) <= {"wc-evil", "wc-good"}
+    for name, (version, *hashes) in project.book()["locked"].items():
+        assert version == "1.0" and hashes == [digest_of(project, name.replace("-", "_") + "-1.0-py3-none-any.whl")]
+
+
+# What is put in the place of the record, by a shell that stands beside it; and what becomes of the call then.
+LEFT = {
+    "link": ("ln -s {precious} uv.lock", "read what uv installed"),
+    "link-to-forged": ("ln -s {forged} uv.lock", "read what uv installed"),
+    "pipe": ("mkfifo uv.lock", None),  # no pipes with names in a sandbox; uv is asked again
+    "folder": ("mkdir uv.lock", "read what uv installed"),
+    "none": (":", "read what uv installed"),
+    "huge": ("truncate -s 1G uv.lock", "read what uv installed"),
+    "empty": (": >uv.lock", None),  # then uv is asked again, in another way
+    "noise": ("head -c 100000 /dev/urandom >uv.lock", None),
+    "options": ("cp {forged} uv.lock", "is not in its record"),
+    "lie": ("cp {lie} uv.lock", "cannot be locked"),
+}
+
+
+@pytest.mark.parametrize("left", sorted(LEFT))
+def test_what_stands_in_the_place_of_uv_s_record_is_not_believed(project, left):
+    """Code that runs beside uv replaces what the host will read: links, pipes, gigabytes, options in the place of names."""
+    action, message = LEFT[left]
+    uv = os.path.join(project.folder, "bin", "uv")
+    real, forged, lie = (os.path.join(project.wheels, name) for name in ("real-uv", "forged", "lie"))  # a folder that installers see
+    os.rename(uv, real)
+    script = '#!/bin/sh\n%s "$@" || exit $?\nif [ "$1" = sync ]; then cd "$TMPDIR" && rm uv.lock && %s; fi\n' % (
+        real, action.format(precious=project.precious, forged=forged, lie=lie))
+    for path, text in ((forged, FORGED["uv.lock"]), (lie, FORGED["lie"]), (uv, script)):
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    os.chmod(uv, 0o755)
+    result = project.session().run("deps.add('wc-good')", deadline=INSTALL_SECONDS)
+    assert (result["error"] is None) == (message is None), result
+    assert message is None or message in result["error"]["message"], result
+    assert "precious" not in json.dumps(result["error"]) and open(project.precious).read() == "precious"
+    check_book(project)
+    os.rename(real, uv)
+    driver = project.session()
+    slow(driver, "deps.add('wc-good'); None")
+    assert driver.value("import wc_good\nwc_good.who") == "good" and "wc-good" in project.book()["locked"]
+    check_book(project)
+
+
+# Runs in pip once its package is there: a process of its own puts something in the place of what pip writes.
+RACER = """
+import os, sys
+place = os.environ.get("TMPDIR")
+if place and not os.fork():
+    open(sys.prefix + "/ran", "w").close()
+    while True:
         try:
-            driver = support.Driver("--base", project.base, "--index-url", "http://127.0.0.1:%d/simple" % server.server_address[1],
-                                    "--timeout", "200", executor="sandbox", python=PYTHON, cwd=project.work, env=project.env)
-            project.drivers.append(driver)
-            slow(driver, "deps.add('wc-good'); None")
-            assert driver.value("import wc_good\nwc_good.who") == "good" and asked
-        finally:
-            server.shutdown()
-            thread.join()
-    assert len(project.book()["locked"]["wc-good"]) == 2
+            temp = place + "/evil"
+            %s
+            os.rename(temp, place + "/report.json")
+        except OSError:
+            pass
+"""
+
+
+@pytest.mark.parametrize("left", ["os.symlink(%(precious)r, temp)", "open(temp, 'wb').truncate(1 << 30)",
+                                  "open(temp, 'w').write(%(forged)r)"], ids=["link", "huge", "options"])
+def test_what_a_package_puts_in_the_place_of_pip_s_report_is_not_believed(make_project, left):
+    """The same with pip, in which a package's code does run."""
+    project = make_project("pip")
+    wheel(project.wheels, "wc-evil", {"wc_evil.py": "", "zz_evil.pth": one_line(
+        RACER % (left % {"precious": project.precious, "forged": FORGED["report.json"]}))})
+    driver = project.session()
+    slow(driver, "deps.add('wc-evil'); None")
+    result = driver.run("deps.add('wc-good')", deadline=INSTALL_SECONDS)
+    assert os.path.exists(os.path.join(project.venv(), "ran")), "the attack was not run"
+    assert "precious" not in json.dumps(result["error"]) and open(project.precious).read() == "precious"
+    check_book(project)
+    assert project.person("deps", "list").out == ""
+
+
+@pytest.mark.parametrize("installer", ["uv", "pip"])
+def test_an_environment_of_one_session_is_locked_alike(make_project, installer):
+    """--no-cache-venv: one call after another, and nothing of it is left."""
+    project = make_project(installer)
+    driver = project.session("--no-cache-venv")
+    slow(driver, "deps.add('wc-good'); deps.add('wc-other'); None")
+    assert driver.value("import wc_good, wc_other\nwc_good.who") == "good"
+    assert project.book()["locked"] == {name: ["1.0", digest_of(project, name.replace("-", "_") + "-1.0-py3-none-any.whl")]
+                                        for name in ("wc-good", "wc-other")}
+    driver.close()
+    assert project.environments() == []
+
+
+def test_a_cache_that_a_package_poisoned_does_not_change_what_is_locked(project):
+    """A package's code, in an installer, rewrites what uv keeps of another package: what comes of it is not what was locked."""
+    poison = """
+import os
+for folder, _, names in os.walk(os.environ.get("UV_CACHE_DIR", "/nonexistent")):
+    for name in names:
+        if name == "wc_good.py":
+            open(os.path.join(folder, name), "w").write("who = 'evil'\\n")
+"""
+    driver = project.session()
+    slow(driver, "deps.add('wc-good'); None")
+    locked = project.book()["locked"]["wc-good"]
+    wheel(project.wheels, "wc-evil", {"wc_evil.py": "", "zz_evil.pth": one_line(poison)})
+    driver.run("deps.add('wc-evil')", deadline=INSTALL_SECONDS)
+    driver.run("deps.add('wc-other')", deadline=INSTALL_SECONDS)
+    assert project.book()["locked"]["wc-good"] == locked
+    # Another project, and the host, have caches of their own.
+    other = project.session(base=os.path.join(project.folder, "base2"))
+    assert slow(other, "deps.add('wc-good'); import wc_good; wc_good.who") == "good"
+    assert project.person("deps", "add", "wc-good").status == 0
+    trusted = project.session(executor="subprocess")
+    assert trusted.value("import wc_good\nwc_good.who") == "good"
+
+
+def test_what_installers_lock_is_not_shown_to_kernels(project):
+    """uv locks files where it keeps what is temporary; whoever can open a file can hold its lock for ever."""
+    driver, other = project.session(), project.session()
+    slow(driver, "deps.add('wc-good'); None")
+    wheel(project.wheels, "wc-slow", {"wc_slow.py": ""})
+    other.value("""
+import os, threading
+env, seen, stop = %r, set(), False
+def watch():
+    while not stop:
+        seen.update(os.listdir(env))
+thread = threading.Thread(target=watch)
+thread.start()""" % project.environments()[0])
+    slow(driver, "deps.add('wc-slow'); deps.add('wc-other'); None")
+    seen = other.value("stop = True\nthread.join()\nsorted(seen)")
+    assert len(seen) == 1 and not seen[0].startswith("."), seen
