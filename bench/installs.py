@@ -1,18 +1,19 @@
 """What installs cost in two builds of Workcell, measured in turns: the one before a change, and the one after it.
 
-    python3 bench/installs.py [--rounds N] [--only TEXT] [--python PATH] [--uv PATH] [--json FILE] OLD NEW
+    python3 bench/installs.py [--rounds N] [--only TEXT] [--folder] [--python PATH] [--uv PATH] [--json FILE] OLD NEW
 
 OLD and NEW are programs `workcell`. Each round opens a session of either, on a storage and a workspace of its own, and has it do
 
     fresh     deps.add() of a package where there is no environment yet
-    second    deps.add() of a package that needs three more
+    second    deps.add() of another, which needs nothing
+    larger    deps.add() of one that needs three more
     present   deps.add() of the same again
     sync      deps.sync() with nothing to do
 
 by `uv` and by `pip`, with the executor `sandbox` (untrusted principals) and `subprocess` (trusted ones). Packages are made here and
-come from an index on the loopback, which says their SHA-256 as public ones do. Either build keeps its caches from round to round, as
-a person's are kept from day to day, but each round has packages that were never installed before. The first round, in which the
-caches are made, is not counted. Times are taken in the cell. Ratios are NEW to OLD.
+come from an index on the loopback, which says their SHA-256 as public ones do, or with --folder from a folder of wheels. Either
+build keeps its caches from round to round, as a person's are kept from day to day, but each round has packages that were never
+installed before. The first round, in which the caches are made, is not counted. Times are taken in the cell. Ratios are NEW to OLD.
 """
 import argparse
 import base64
@@ -29,8 +30,8 @@ import sys
 import tempfile
 import zipfile
 
-CALLS = {"fresh": "deps.add('wc-small-%d')", "second": "deps.add('wc-large-%d')", "present": "deps.add('wc-large-%d')",
-         "sync": "deps.sync()"}
+CALLS = {"fresh": "deps.add('wc-small-%d')", "second": "deps.add('wc-other-%d')", "larger": "deps.add('wc-large-%d')",
+         "present": "deps.add('wc-large-%d')", "sync": "deps.sync()"}
 # pip takes seconds to make an environment, uv a fraction of one.
 SECONDS = 300
 
@@ -64,6 +65,7 @@ def make_index(folder, rounds):
     for i in range(rounds):
         needed = ["wc-%s-%d" % (name, i) for name in ("one", "two", "three")]
         make_wheel(folder, "wc-small-%d" % i, 1)
+        make_wheel(folder, "wc-other-%d" % i, 1)
         make_wheel(folder, "wc-large-%d" % i, 40, requires=needed)
         for name in needed:
             make_wheel(folder, name, 20)
@@ -91,12 +93,12 @@ def serve(folder, ports):
 
 
 class Session:
-    def __init__(self, program, executor, python, folder, cache, path, url):
+    def __init__(self, program, executor, python, folder, cache, path, source):
         for name in ("base", "work"):
             os.makedirs(os.path.join(folder, name))
         self.process = subprocess.Popen(
             [program, "run", "--json", "--cells", "--pool", "0", "--python", python, "--executor", executor, "--base",
-             os.path.join(folder, "base"), "--index-url", url, "--timeout", str(SECONDS)],
+             os.path.join(folder, "base"), *source, "--timeout", str(SECONDS)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=os.path.join(folder, "work"),
             env={"PATH": path, "HOME": cache, "XDG_CACHE_HOME": os.path.join(cache, "cache"), "LANG": "C.UTF-8"})
         self.run("import time")
@@ -119,9 +121,9 @@ class Session:
         self.process.wait(60)
 
 
-def one_round(i, program, executor, python, folder, cache, path, url):
+def one_round(i, program, executor, python, folder, cache, path, source):
     os.makedirs(cache, exist_ok=True)
-    session = Session(program, executor, python, folder, cache, path, url)
+    session = Session(program, executor, python, folder, cache, path, source)
     try:
         found = {name: session.measure(call % i if "%" in call else call) for name, call in CALLS.items()}
         if not session.run("import wc_small_%d as a, wc_large_%d as b, wc_three_%d as c; [a.who, b.who, c.who] == "
@@ -146,17 +148,17 @@ def paths(folder, uv):
     return found
 
 
-def measure(options, folder, url):
+def measure(options, folder, source):
     rows, turn = {}, 0
     for installer, path in paths(folder, options.uv).items():
         for executor in ("sandbox", "subprocess"):
             if options.only not in "%s %s" % (installer, executor):
                 continue
             for i in range(options.rounds + 1):
-                for side, program in (("old", options.old), ("new", options.new)) if i % 2 else (("new", options.new), ("old", options.old)):
+                for side in ("old", "new") if i % 2 else ("new", "old"):
                     turn += 1
-                    found = one_round(i, program, executor, options.python, os.path.join(folder, str(turn)),
-                                      os.path.join(folder, side + installer + executor), path, url)
+                    found = one_round(i, getattr(options, side), executor, options.python, os.path.join(folder, str(turn)),
+                                      os.path.join(folder, side + installer + executor), path, source)
                     for name, value in found.items() if i > 0 else ():
                         rows.setdefault((installer, executor, name), {"old": [], "new": []})[side].append(value)
             show({key: values for key, values in rows.items() if key[:2] == (installer, executor)})
@@ -178,6 +180,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--only", default="", help='part of "INSTALLER EXECUTOR", as "uv sandbox"')
+    parser.add_argument("--folder", action="store_true", help="packages come from a folder of wheels")
     parser.add_argument("--python", default="/usr/bin/python3")
     parser.add_argument("--uv", default=shutil.which("uv", path=os.path.dirname(sys.executable)) or shutil.which("uv"))
     parser.add_argument("--json", metavar="FILE")
@@ -191,7 +194,8 @@ def main():
         server = multiprocessing.Process(target=serve, args=(os.path.join(folder, "index"), ports), daemon=True)
         server.start()
         try:
-            rows = measure(options, folder, "http://127.0.0.1:%d/simple" % ports.get())
+            index = "http://127.0.0.1:%d/simple" % ports.get()
+            rows = measure(options, folder, ("--wheel-dir", os.path.join(folder, "index")) if options.folder else ("--index-url", index))
         finally:
             server.terminate()
             server.join()
