@@ -255,6 +255,11 @@ int leftovers(const char *dir)
 	return shell("ls -A %s | grep -q -E '[.](new|old)-'", dir) == 0;
 }
 
+bool nothing_is_left(void *dir)
+{
+	return !leftovers(dir);
+}
+
 bool nobody_runs_in(void *folder)
 {
 	DIR *proc = opendir("/proc");

@@ -70,6 +70,8 @@ bool venv_says(struct project *project, const char *code);
 void write_requirements(const char *base, const char *text);
 /* Are there folders that are being made or removed? */
 int leftovers(const char *dir);
+/* The same for support_wait(): what an operation made goes after its answer. */
+bool nothing_is_left(void *dir);
 /* No process has this folder in its command line. */
 bool nobody_runs_in(void *folder);
 /* cell-alpha 1.0 and 2.0 with the extra "more", cell-beta 1.5, cell-gamma 0.1 that needs cell-alpha>=2. */

@@ -311,7 +311,7 @@ static void test_chosen_folder(void **state)
 	shell("printf '#!/bin/sh\\nexit 3\\n' > %s/x; chmod +x %s/x; ln -sf %s/x %s/bin/python", chosen, chosen, chosen, chosen);
 	remove_is(&project, "cell-beta", true); /* nothing to uninstall from */
 	do_sync(&project, "deps.sync", NULL, "[\"cell-alpha\"]", "[]", "[]");
-	assert_false(leftovers(tmp));
+	assert_true(support_wait(nothing_is_left, tmp));
 	project_close(&project);
 
 	/* What a person made is not thrown away. */
@@ -456,7 +456,7 @@ static void test_maker_fails(void **state)
 	do_fail(&project, "deps.add", "cell-alpha", CELL_E_INSTALL, "DepsError", "ensurepip is not available");
 	char venvs[200];
 	snprintf(venvs, sizeof venvs, "%s/venvs", project.cache);
-	assert_false(leftovers(venvs));
+	assert_true(support_wait(nothing_is_left, venvs));
 	project_close(&project);
 }
 
@@ -780,7 +780,7 @@ static void test_concurrent_makers(void **state)
 	assert_int_equal(json_array_size(list), 3);
 	json_decref(list);
 	snprintf(venvs, sizeof venvs, "%s/venvs", project.cache);
-	assert_false(leftovers(venvs));
+	assert_true(support_wait(nothing_is_left, venvs));
 	assert_int_equal(shell("test $(ls %s | wc -l) = 1", venvs), 0);
 	project_close(&project);
 }
@@ -820,7 +820,7 @@ static void test_killed_maker(void **state)
 		do_sync(&project, "deps.add", "cell-beta", "[\"cell-beta\"]", "[]", "[]");
 		assert_true(venv_says(&project, "import cell_beta"));
 		remove_is(&project, "cell-beta", true);
-		assert_false(leftovers(venvs));
+		assert_true(support_wait(nothing_is_left, venvs));
 		project_close(&project);
 	}
 }
