@@ -33,7 +33,7 @@
 #include "wire/spawn_msg.h"
 
 /* Written by the usher, read by the zygote: they share memory. */
-static struct {
+static volatile struct {
 	pid_t kernel;
 	int error;
 } usher;

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Tuple, Union
 
-from . import _native
+from . import _json, _native
 
 _UNSET: Any = object()
 
@@ -230,7 +230,7 @@ class ExecutionResult:
         # What a kernel sends is the code's choice: a number of too many digits, an array that is none, a table that no pandas reads.
         try:
             if text is not None:
-                return json.loads(text)
+                return _json.loads(text)
             for mime, data in native.mime if shown is not None else ():
                 if mime.startswith(PORTABLE):
                     return read_portable(mime, data)

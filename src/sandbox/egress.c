@@ -16,7 +16,6 @@
 #include <string.h>
 #include <strings.h>
 
-#include "core/hole.h"
 
 #define REQUEST_BYTES 16384u
 #define PIPE_BYTES 32768u
@@ -589,7 +588,7 @@ static bool is_too_soon(struct cell__egress *egress)
 	egress->credit_at_us = now_us;
 	if (egress->credit_us > CELL_EGRESS_BURST * price)
 		egress->credit_us = CELL_EGRESS_BURST * price;
-	if (egress->credit_us < price && !is_hole("egress-pace")) {
+	if (egress->credit_us < price) {
 		uv_timer_start(&egress->pace, handle_pace, (uint64_t)(price - egress->credit_us) / 1000 + 1, 0);
 		return true;
 	}

@@ -604,6 +604,17 @@ void cell__http_hang_up(struct cell_server *server)
 		hang_up(at);
 }
 
+/*
+ * Has the client of a connection at rest closed its side?  libmicrohttpd learns of that by an edge of epoll, and has none left when the end
+ * came together with the last bytes that it read.
+ */
+static bool has_left(const struct cell__connection *connection)
+{
+	char byte;
+
+	return connection->rested && !connection->request && recv(descriptor_of(connection->connection), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
 void cell__http_sweep(struct cell_server *server, int64_t now_us)
 {
 	for (struct cell__connection *at = server->connections; at; at = at->next) {
@@ -612,6 +623,10 @@ void cell__http_sweep(struct cell_server *server, int64_t now_us)
 
 		if (at->request && !at->in_body)
 			continue;
+		if (has_left(at)) {
+			hang_up(at);
+			continue;
+		}
 		if (at->in_body)
 			allowed_us = at->request->thrown_away ? LINGER_US
 							      : BODY_GRACE_US + (int64_t)at->request->body.size * 1000000 / BODY_MIN_RATE;

@@ -260,7 +260,7 @@ bool cell__shell_becomes(const struct shell *shell, const struct cell_plan *plan
 }
 
 /* Written by the ushers, read by us: we share memory, and stand still meanwhile. */
-static struct {
+static volatile struct {
 	long pid;
 	int error;
 } usher;
@@ -268,7 +268,7 @@ static struct {
 /*
  * A pid namespace can only be made by one who is in its parent, and of a process that is cloned into another one only its children are:
  *
- *     spawner ──vfork──▶ usher: enters the zone ──vfork──▶ usher in the zone ──clone, as the first usher's child──▶ shell
+ *     spawner ──▶ usher: enters the zone ──▶ usher in the zone ──clone, as the first usher's child──▶ shell
  *
  * So the shell becomes ours when the first usher ends.
  */
@@ -285,21 +285,38 @@ static void clone_shell(const struct shell *shell, const struct cell_plan *plan,
 		(void)cell__mapped_ids(plan, (pid_t)usher.pid);
 }
 
-static void run_usher(const struct shell *shell, const struct cell_plan *plan, int ready_fd)
+/* On stacks of their own: a function that returned twice, as vfork() does, would find its variables changed. */
+#define USHER_STACK 65536
+static _Alignas(16) char usher_stacks[2][USHER_STACK];
+
+struct usher_job {
+	const struct shell *shell;
+	const struct cell_plan *plan;
+	int ready_fd;
+};
+
+/* Runs fn as a process that shares our memory, and waits for its end; -1 with errno. */
+static int usher_in(int (*fn)(void *arg), char *stack, struct usher_job *job)
 {
-	if (cell__zone_enter(shell->place == SHELL_OF_NOBODY) < 0) {
-		usher.error = errno;
-		return;
-	}
-	pid_t pid = vfork();
-	if (pid == 0) {
-		clone_shell(shell, plan, ready_fd);
-		_exit(0);
-	}
-	if (pid < 0)
-		usher.error = errno;
+	pid_t pid = clone(fn, stack + USHER_STACK, CLONE_VM | CLONE_VFORK | SIGCHLD, job);
 	while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
 	}
+	return pid > 0 ? 0 : -1;
+}
+
+static int run_inner_usher(void *arg)
+{
+	const struct usher_job *job = arg;
+	clone_shell(job->shell, job->plan, job->ready_fd);
+	_exit(0);
+}
+
+static int run_usher(void *arg)
+{
+	struct usher_job *job = arg;
+	if (cell__zone_enter(job->shell->place == SHELL_OF_NOBODY) < 0 || usher_in(run_inner_usher, usher_stacks[1], job) < 0)
+		usher.error = errno;
+	_exit(0);
 }
 
 static long clone_process(const struct shell *shell, const struct cell_plan *plan, int ready_fd)
@@ -310,18 +327,13 @@ static long clone_process(const struct shell *shell, const struct cell_plan *pla
 			run_shell(shell, plan, ready_fd);
 		return pid;
 	}
+	struct usher_job job = { shell, plan, ready_fd };
 	usher.pid = -1;
 	usher.error = 0;
-	pid_t pid = vfork();
-	if (pid == 0) {
-		run_usher(shell, plan, ready_fd);
-		_exit(0);
-	}
-	while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
-	}
-	if (pid > 0)
-		errno = usher.error;
-	return pid > 0 ? usher.pid : -1;
+	if (usher_in(run_usher, usher_stacks[0], &job) < 0)
+		return -1;
+	errno = usher.error;
+	return usher.pid;
 }
 
 /* The usher is gone; whoever is not there any more to hear it ends by itself. */

@@ -36,16 +36,19 @@ def reply(driver, **answer):
 def run_answering(driver, code, **answer):
     """Runs a cell, gives the same answer to each request, and returns the result and the requests."""
     driver.start(code)
-    requests = []
-    while True:
+    requests, taken, result = [], 0, None
+    # That an answer was taken may be said after the result that it led to.
+    while result is None or taken < len(requests):
         obj = driver.read()
         if obj.get("event") == "approval":
             requests.append(obj)
             reply(driver, id=obj["id"], **answer)
         elif obj.get("event") == "result":
-            return obj, requests
+            result = obj
         elif "event" not in obj:
             assert obj == {"op": "answer", "ok": True}, obj
+            taken += 1
+    return result, requests
 
 
 # ---- the conversation ----------------------------------------------------------------------------------------

@@ -70,7 +70,6 @@ TESTS = {
     "storage": ("escape/test_host_budgets.py", "metadata_does_not or filled_as_far"),
     "workspace": ("escape/test_host_budgets.py", "over_its_limit and (many or links)"),
     "audit-pace": ("escape/test_host_budgets.py", "calls_fill_the_audit_log and (calls or unknown or withdrawn)"),
-    "egress-pace": ("escape/test_host_budgets.py", "connections_fill"),
     "workspace-write": ("escape/test_host_budgets.py", "folders_of_a_policy"),
     "door-clients": ("escape/test_host_door.py", "under_deny or past_the_gate"),
     "door-kinds": ("escape/test_host_door.py", "removals_pass"),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import io
-import json
 from typing import Any, Tuple
 
+from .. import _json
 from .._kernel import kernel_module
 
 
@@ -16,9 +16,9 @@ def to_bytes(value: Any) -> Tuple[str, bytes]:
 
 
 def from_bytes(kind: str, data: bytes) -> Any:
-    """The value of what was saved. Code may have saved it: an int of more digits than Python reads by itself stays a ValueError."""
+    """The value of what was saved. Code may have saved it: an int of too many digits is a ValueError."""
     if kind == "json":
-        return json.loads(data.decode("utf-8"))
+        return _json.loads(data.decode("utf-8"))
     return kernel_module("ns_artifacts").from_bytes(kind, data)
 
 
