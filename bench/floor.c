@@ -38,8 +38,7 @@ static int fail(struct cell_error *err, int sys, const char *what)
 	if (err) {
 		err->code = CELL_E_IO;
 		err->sys = sys;
-		snprintf(err->msg, sizeof(err->msg), "floor: %s: %s", what,
-			 sys ? strerror(sys) : "the other process is gone");
+		snprintf(err->msg, sizeof(err->msg), "floor: %s: %s", what, sys ? strerror(sys) : "the other process is gone");
 	}
 	return -1;
 }
@@ -197,13 +196,12 @@ int cell__floor_start(struct cell__floor *floor, struct cell_error *err)
 	return 0;
 }
 
-static int ask_forker(struct cell__floor *floor, const struct fork_request *request, double *ret_ns,
-		      const char *what, struct cell_error *err)
+static int ask_forker(struct cell__floor *floor, const struct fork_request *request, double *ret_ns, const char *what,
+		      struct cell_error *err)
 {
 	struct fork_reply reply;
 
-	if (write_all(floor->fork_fd, request, sizeof(*request)) ||
-	    read_all(floor->fork_fd, &reply, sizeof(reply)))
+	if (write_all(floor->fork_fd, request, sizeof(*request)) || read_all(floor->fork_fd, &reply, sizeof(reply)))
 		return fail(err, errno, what);
 	if (reply.sys)
 		return fail(err, reply.sys, what);
@@ -211,8 +209,7 @@ static int ask_forker(struct cell__floor *floor, const struct fork_request *requ
 	return 0;
 }
 
-int cell__floor_inflate(struct cell__floor *floor, size_t anon_bytes, size_t file_bytes,
-			struct cell_error *err)
+int cell__floor_inflate(struct cell__floor *floor, size_t anon_bytes, size_t file_bytes, struct cell_error *err)
 {
 	struct fork_request request = { .anon_bytes = anon_bytes, .file_bytes = file_bytes };
 	double unused;

@@ -26,8 +26,7 @@ struct cell__floor {
 /* The process must have one thread.  After a failure cell__floor_stop() is still to be called. */
 int cell__floor_start(struct cell__floor *floor, struct cell_error *err);
 /* Makes the forking process as large as another one: that much memory of its own, that much file-backed. */
-int cell__floor_inflate(struct cell__floor *floor, size_t anon_bytes, size_t file_bytes,
-			struct cell_error *err);
+int cell__floor_inflate(struct cell__floor *floor, size_t anon_bytes, size_t file_bytes, struct cell_error *err);
 int cell__floor_ping(struct cell__floor *floor, double *ret_ns, struct cell_error *err);
 int cell__floor_fork(struct cell__floor *floor, double *ret_ns, struct cell_error *err);
 /* Ends and reaps both processes.  Fine in any state. */

@@ -56,9 +56,11 @@ static int open_connection(struct connection *c, int port, const char *body, con
 	c->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (c->fd < 0 || setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) || connect(c->fd, (struct sockaddr *)&to, sizeof(to)))
 		return fail("connect");
-	c->request_size = (size_t)snprintf(c->request, sizeof(c->request),
-					   "POST /execute HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n%s%sContent-Length: "
-					   "%zu\r\n\r\n%s", header, *header ? "\r\n" : "", strlen(body), body);
+	c->request_size = (size_t)snprintf(
+		c->request, sizeof(c->request),
+		"POST /execute HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n%s%sContent-Length: "
+		"%zu\r\n\r\n%s",
+		header, *header ? "\r\n" : "", strlen(body), body);
 	return c->request_size < sizeof(c->request) ? 0 : fail("the request is too long");
 }
 
@@ -92,7 +94,8 @@ static int read_answer(struct connection *c)
 
 int main(int argc, char **argv)
 {
-	int port = argc > 4 ? atoi(argv[1]) : 0, count = argc > 4 ? atoi(argv[2]) : 0, headers = argc - 5, epoll = epoll_create1(EPOLL_CLOEXEC);
+	int port = argc > 4 ? atoi(argv[1]) : 0, count = argc > 4 ? atoi(argv[2]) : 0, headers = argc - 5,
+	    epoll = epoll_create1(EPOLL_CLOEXEC);
 	struct connection *connections = calloc((size_t)count + 1, sizeof(*connections));
 	double *samples = malloc(MAX_SAMPLES * sizeof(*samples)), began, end;
 	struct epoll_event events[MAX_EVENTS];

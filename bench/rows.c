@@ -120,17 +120,15 @@ static unsigned long long start_ticks(int64_t pid)
 	if (!f)
 		return 0;
 	if (fgets(line, sizeof(line), f) && (p = strrchr(line, ')')))
-		sscanf(p + 1,
-		       " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
-		       &ticks);
+		sscanf(p + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &ticks);
 	fclose(f);
 	return ticks;
 }
 
 /* ---- what every row does ------------------------------------------------------ */
 
-int cell__bench_run_cell(struct cell_session *session, const char *code, const char *want,
-			 const struct cell_run_options *opts, double *ret_ns)
+int cell__bench_run_cell(struct cell_session *session, const char *code, const char *want, const struct cell_run_options *opts,
+			 double *ret_ns)
 {
 	struct cell_result *result = NULL;
 	const struct cell_outcome *outcome;
@@ -145,11 +143,10 @@ int cell__bench_run_cell(struct cell_session *session, const char *code, const c
 	outcome = cell_result_error(result);
 	got = cell_result_value_json(result);
 	if (outcome)
-		r = complain("`%s` ended with %s: %s", code, outcome->type[0] ? outcome->type :
-			     cell_code_word(outcome->code), outcome->message);
+		r = complain("`%s` ended with %s: %s", code, outcome->type[0] ? outcome->type : cell_code_word(outcome->code),
+			     outcome->message);
 	else if (want ? !got || strcmp(got, want) : cell_result_repr(result) != NULL)
-		r = complain("`%s` gave %s, not %s", code, got ? got : "no JSON value",
-			     want ? want : "nothing");
+		r = complain("`%s` gave %s, not %s", code, got ? got : "no JSON value", want ? want : "nothing");
 	else if (!cell_result_state_kept(result))
 		r = complain("`%s` lost the session's state", code);
 	cell_result_destroy(result);
@@ -158,8 +155,7 @@ int cell__bench_run_cell(struct cell_session *session, const char *code, const c
 	return r;
 }
 
-static int open_session(struct cell__bench *b, struct cell_engine *engine, const char *preload,
-			struct cell_session **ret_session)
+static int open_session(struct cell__bench *b, struct cell_engine *engine, const char *preload, struct cell_session **ret_session)
 {
 	struct cell_session_options opts = CELL_SESSION_OPTIONS_INIT;
 	struct cell_error err = { 0 };
@@ -172,8 +168,7 @@ static int open_session(struct cell__bench *b, struct cell_engine *engine, const
 }
 
 /* From the wish for a session to the answer of its first cell. */
-static int open_to_result(struct cell__bench *b, struct cell_engine *engine,
-			  struct cell_session **ret_session, double *ret_ns)
+static int open_to_result(struct cell__bench *b, struct cell_engine *engine, struct cell_session **ret_session, double *ret_ns)
 {
 	struct cell_session *session = NULL;
 	double began = now_ns();
@@ -213,8 +208,7 @@ static int create_engine(int pool_size, struct cell_engine **ret_engine)
 	return 0;
 }
 
-static int prewarm(struct cell__bench *b, struct cell_engine *engine, const char *preload,
-		   struct cell_env_info *ret_info)
+static int prewarm(struct cell__bench *b, struct cell_engine *engine, const char *preload, struct cell_env_info *ret_info)
 {
 	struct cell_error err = { 0 };
 
@@ -314,15 +308,13 @@ static int measure_first_chunk(struct cell__bench *b, struct cell__bench_row *ro
 	return r;
 }
 
-static int sample_cells(struct cell__bench *b, struct cell_session *session, int n_rounds,
-			struct cell__bench_row *row)
+static int sample_cells(struct cell__bench *b, struct cell_session *session, int n_rounds, struct cell__bench_row *row)
 {
 	double ns;
 
 	for (int round = -1; round < n_rounds; round++) {
 		for (int i = 0; i < 100; i++)
-			if (run_cell(session, "1+1", "2", NULL, &ns) ||
-			    (round >= 0 && add_sample(&row->cell, ns)))
+			if (run_cell(session, "1+1", "2", NULL, &ns) || (round >= 0 && add_sample(&row->cell, ns)))
 				return -1;
 		if (round >= 0 && sample_floor(b, row, 100, cell__floor_ping))
 			return -1;
@@ -331,8 +323,7 @@ static int sample_cells(struct cell__bench *b, struct cell_session *session, int
 }
 
 /* All threads of this process to one set of CPUs, the processes that answer it to another. */
-static int place(struct cell__bench *b, struct cell_session *session, const cpu_set_t *here,
-		 const cpu_set_t *there)
+static int place(struct cell__bench *b, struct cell_session *session, const cpu_set_t *here, const cpu_set_t *there)
 {
 	DIR *dir = opendir("/proc/self/task");
 	struct dirent *entry;
@@ -348,9 +339,8 @@ static int place(struct cell__bench *b, struct cell_session *session, const cpu_
 	return failed ? -1 : 0;
 }
 
-int cell__bench_sample_placed(struct cell__bench *b, struct cell_session *session,
-			      cell__bench_sample_fn sample, struct cell__bench_row *one_cpu,
-			      struct cell__bench_row *two_cpus)
+int cell__bench_sample_placed(struct cell__bench *b, struct cell_session *session, cell__bench_sample_fn sample,
+			      struct cell__bench_row *one_cpu, struct cell__bench_row *two_cpus)
 {
 	cpu_set_t all, cpus[2];
 	int r = 0, found = 0;
@@ -377,11 +367,12 @@ static int measure_cell(struct cell__bench *b, struct cell__bench_row *row)
 	int r = open_session(b, b->engine, NULL, &session);
 
 	if (!r)
-		r = run_cell(session, "kept = 41", NULL, NULL, NULL) ||
-		    sample_cells(b, session, rounds(b, 40), row) ||
-		    cell__bench_sample_placed(b, session, sample_cells, &b->rows[CELL_ROW_CELL_ONE_CPU],
-					      &b->rows[CELL_ROW_CELL_TWO_CPUS]) ||
-		    run_cell(session, "kept + 1", "42", NULL, NULL) ? -1 : 0;
+		r = run_cell(session, "kept = 41", NULL, NULL, NULL) || sample_cells(b, session, rounds(b, 40), row) ||
+				    cell__bench_sample_placed(b, session, sample_cells, &b->rows[CELL_ROW_CELL_ONE_CPU],
+							      &b->rows[CELL_ROW_CELL_TWO_CPUS]) ||
+				    run_cell(session, "kept + 1", "42", NULL, NULL)
+			    ? -1
+			    : 0;
 	cell_session_close(session);
 	return r;
 }
@@ -408,8 +399,7 @@ static int measure_reset(struct cell__bench *b, struct cell__bench_row *row)
 			if (run_cell(session, "1+1", "2", NULL, NULL))
 				goto out;
 			ns = now_ns() - began;
-			if (run_cell(session, "'kept' in globals()", "false", NULL, NULL) ||
-			    (round >= 0 && add_sample(&row->cell, ns)))
+			if (run_cell(session, "'kept' in globals()", "false", NULL, NULL) || (round >= 0 && add_sample(&row->cell, ns)))
 				goto out;
 		}
 		if (round >= 0 && sample_floor(b, row, 5, cell__floor_fork))
@@ -461,8 +451,7 @@ static int measure_memory(struct cell__bench *b, struct cell__bench_row *row)
 		return -1;
 	/* Session 0 is there first and not counted: the question is what one *more* costs. */
 	for (int i = 0; i <= MEMORY_SESSIONS; i++) {
-		if (open_session(b, b->engine, "numpy,pandas", &sessions[i]) ||
-		    run_cell(sessions[i], "x = 1", NULL, NULL, NULL))
+		if (open_session(b, b->engine, "numpy,pandas", &sessions[i]) || run_cell(sessions[i], "x = 1", NULL, NULL, NULL))
 			goto out;
 		if (i == 0)
 			before = cell__bench_private_bytes(getpid());
@@ -505,8 +494,7 @@ static int measure_stdout_once(struct cell_session *session, struct cell__bench_
 	char code[128];
 	double began, took;
 
-	snprintf(code, sizeof(code), "line = 'x' * %d\nfor i in range(%d): print(line)",
-		 STDOUT_LINE_BYTES - 1, STDOUT_LINES);
+	snprintf(code, sizeof(code), "line = 'x' * %d\nfor i in range(%d): print(line)", STDOUT_LINE_BYTES - 1, STDOUT_LINES);
 	opts.on_event = handle_stdout;
 	opts.event_arg = &bytes;
 	began = now_ns();
@@ -520,9 +508,8 @@ static int measure_stdout_once(struct cell_session *session, struct cell__bench_
 	}
 	cell_result_destroy(result);
 	if (bytes != want || text.total != want)
-		return complain("%llu bytes were printed; %llu came as chunks, the result counts %llu",
-				(unsigned long long)want, (unsigned long long)bytes,
-				(unsigned long long)text.total);
+		return complain("%llu bytes were printed; %llu came as chunks, the result counts %llu", (unsigned long long)want,
+				(unsigned long long)bytes, (unsigned long long)text.total);
 	return add_sample(&row->cell, (double)bytes / (took / 1e9));
 }
 
@@ -551,8 +538,7 @@ static int count_alive(const struct kernel_mark *marks, int n)
 	return alive;
 }
 
-static int use_many(struct cell__bench *b, struct cell_session **sessions, struct kernel_mark *marks,
-		    struct cell__bench_row *row)
+static int use_many(struct cell__bench *b, struct cell_session **sessions, struct kernel_mark *marks, struct cell__bench_row *row)
 {
 	char code[64], want[32];
 	double ns;
@@ -568,8 +554,7 @@ static int use_many(struct cell__bench *b, struct cell_session **sessions, struc
 			return complain("session %d has no kernel", i + 1);
 		snprintf(code, sizeof(code), "mine = %d", i);
 		/* A floor that grew as well tells a machine that got busy from sessions that got slow. */
-		if (run_cell(sessions[i], code, NULL, NULL, NULL) ||
-		    sample_floor(b, row, 1, cell__floor_fork))
+		if (run_cell(sessions[i], code, NULL, NULL, NULL) || sample_floor(b, row, 1, cell__floor_fork))
 			return -1;
 	}
 	/* All are open now: each must still be itself. */
@@ -582,8 +567,7 @@ static int use_many(struct cell__bench *b, struct cell_session **sessions, struc
 	return 0;
 }
 
-static int many_round(struct cell__bench *b, struct cell_session **sessions, struct kernel_mark *marks,
-		      struct cell__bench_row *row)
+static int many_round(struct cell__bench *b, struct cell_session **sessions, struct kernel_mark *marks, struct cell__bench_row *row)
 {
 	int fds = count_fds(), left_processes, left_fds, r;
 	double began, deadline;
@@ -645,8 +629,7 @@ static int start_engine(struct cell__bench *b)
 	anon = proc_sum(b->env.zygote_pid, "status", "RssAnon:", "RssAnon:");
 	file = proc_sum(b->env.zygote_pid, "status", "RssFile:", "RssShmem:");
 	if (anon <= 0 || file < 0)
-		return complain("cannot read how large the zygote (pid %lld) is",
-				(long long)b->env.zygote_pid);
+		return complain("cannot read how large the zygote (pid %lld) is", (long long)b->env.zygote_pid);
 	b->zygote_anon_bytes = (size_t)anon;
 	b->zygote_file_bytes = (size_t)file;
 	if (cell__floor_inflate(&b->floor, b->zygote_anon_bytes, b->zygote_file_bytes, &err))
@@ -721,8 +704,7 @@ static int measure_all(struct cell__bench *b)
 			continue;
 		fprintf(stderr, "workcell: %s\n", steps[i].says);
 		if (steps[i].measure(b, &b->rows[steps[i].id]))
-			return complain("row %s failed: no report",
-					cell__bench_row_specs[steps[i].id].name);
+			return complain("row %s failed: no report", cell__bench_row_specs[steps[i].id].name);
 	}
 	return 0;
 }
@@ -785,14 +767,15 @@ void cell__bench_write(const struct cell__bench *b, FILE *f)
 	write_string(f, b->env.version);
 	fputs(", \"ipython\": ", f);
 	write_string(f, b->env.ipython);
-	fprintf(f, ", \"zygote_start_ms\": %.0f, \"zygote_anon_bytes\": %zu, \"zygote_file_bytes\": %zu"
-		   ", \"host_bytes_per_session\": %.0f, \"quick\": %s",
-		b->env.start_ms, b->zygote_anon_bytes, b->zygote_file_bytes, b->host_bytes_per_session,
-		b->quick ? "true" : "false");
-	fprintf(f, ", \"load_percent\": %.0f, \"sessions\": {\"asked\": %d, \"rounds\": %d, \"answered\": %d"
-		   ", \"left_processes\": %d, \"left_fds\": %d, \"close_all_ns\": %.0f}, \"rows\": {",
-		b->load * 100, b->sessions, b->many.rounds, b->many.answered, b->many.left_processes,
-		b->many.left_fds, b->many.close_all_ns);
+	fprintf(f,
+		", \"zygote_start_ms\": %.0f, \"zygote_anon_bytes\": %zu, \"zygote_file_bytes\": %zu"
+		", \"host_bytes_per_session\": %.0f, \"quick\": %s",
+		b->env.start_ms, b->zygote_anon_bytes, b->zygote_file_bytes, b->host_bytes_per_session, b->quick ? "true" : "false");
+	fprintf(f,
+		", \"load_percent\": %.0f, \"sessions\": {\"asked\": %d, \"rounds\": %d, \"answered\": %d"
+		", \"left_processes\": %d, \"left_fds\": %d, \"close_all_ns\": %.0f}, \"rows\": {",
+		b->load * 100, b->sessions, b->many.rounds, b->many.answered, b->many.left_processes, b->many.left_fds,
+		b->many.close_all_ns);
 	for (int i = 0; i < CELL_ROW_COUNT; i++) {
 		const struct cell__bench_row_spec *spec = &cell__bench_row_specs[i];
 		const struct cell__bench_row *row = &b->rows[i];

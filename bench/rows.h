@@ -17,71 +17,71 @@
 #include "floor.h"
 
 /* Name, unit, and the row that answers it at the peer. */
-#define CELL_BENCH_ROW_TABLE(X)                                            \
-	X(OPEN, "open", "ns", "open")                                      \
-	X(OPEN_POOL, "open-pool", "ns", "open")                            \
-	X(CELL, "cell", "ns", "cell")                                      \
-	X(RESET, "reset", "ns", "reset")                                   \
-	X(MEMORY, "memory", "bytes", "memory")                             \
-	X(STDOUT, "stdout", "bytes_per_s", "stdout")                       \
-	X(FIRST_CHUNK, "first-chunk", "ns", "first-chunk")                 \
-	X(SESSIONS, "sessions", "ns", NULL)                                \
-	X(TOOL_CALL, "tool-call", "ns", NULL)                              \
-	X(APPROVAL, "approval", "ns", NULL)                                \
-	X(TOOL_GATHER, "tool-gather", "ns", NULL)                          \
-	X(TOOL_CLI, "tool-cli", "ns", NULL)                                \
-	X(ARTIFACT, "artifact", "bytes_per_s", NULL)                       \
-	X(SEARCH, "search", "ns", NULL)                                    \
-	X(MCP, "mcp", "ns", "mcp")                                         \
-	X(GEN, "gen", "ns", NULL)                                          \
-	X(SANDBOX_OPEN, "sandbox-open", "ns", NULL)                  \
-	X(SANDBOX_POOL, "sandbox-pool", "ns", NULL)                  \
-	X(SANDBOX_CELL, "sandbox-cell", "ns", NULL)                  \
-	X(SANDBOX_CALL, "sandbox-call", "ns", NULL)                  \
-	X(SANDBOX_TOOL, "sandbox-tool", "ns", NULL)                  \
-	X(SANDBOX_RESET, "sandbox-reset", "ns", NULL)                \
-	X(SANDBOX_BWRAP, "sandbox-bwrap", "ns", NULL)                \
-	X(SANDBOX_BWRAP_BARE, "sandbox-bwrap-bare", "ns", NULL)                \
-	X(SANDBOX_DOCKER, "sandbox-docker", "ns", NULL)              \
-	X(SANDBOX_DOCKER_BARE, "sandbox-docker-bare", "ns", NULL)              \
-	X(CONTAINER_OPEN, "container-open", "ns", NULL)              \
-	X(SANDBOX_MEMORY, "sandbox-memory", "bytes", NULL)              \
-	X(SANDBOX_MANY, "sandbox-many", "ns", NULL)                  \
-	X(SANDBOX_STARVED, "sandbox-starved", "ns", NULL)            \
-	X(JUPYTER_OPEN, "jupyter-open", "ns", NULL)                \
-	X(JUPYTER_CELL, "jupyter-cell", "ns", NULL)                \
-	X(JUPYTER_CALL, "jupyter-call", "ns", NULL)                \
-	X(JUPYTER_RESET, "jupyter-reset", "ns", NULL)              \
+#define CELL_BENCH_ROW_TABLE(X)                                       \
+	X(OPEN, "open", "ns", "open")                                 \
+	X(OPEN_POOL, "open-pool", "ns", "open")                       \
+	X(CELL, "cell", "ns", "cell")                                 \
+	X(RESET, "reset", "ns", "reset")                              \
+	X(MEMORY, "memory", "bytes", "memory")                        \
+	X(STDOUT, "stdout", "bytes_per_s", "stdout")                  \
+	X(FIRST_CHUNK, "first-chunk", "ns", "first-chunk")            \
+	X(SESSIONS, "sessions", "ns", NULL)                           \
+	X(TOOL_CALL, "tool-call", "ns", NULL)                         \
+	X(APPROVAL, "approval", "ns", NULL)                           \
+	X(TOOL_GATHER, "tool-gather", "ns", NULL)                     \
+	X(TOOL_CLI, "tool-cli", "ns", NULL)                           \
+	X(ARTIFACT, "artifact", "bytes_per_s", NULL)                  \
+	X(SEARCH, "search", "ns", NULL)                               \
+	X(MCP, "mcp", "ns", "mcp")                                    \
+	X(GEN, "gen", "ns", NULL)                                     \
+	X(SANDBOX_OPEN, "sandbox-open", "ns", NULL)                   \
+	X(SANDBOX_POOL, "sandbox-pool", "ns", NULL)                   \
+	X(SANDBOX_CELL, "sandbox-cell", "ns", NULL)                   \
+	X(SANDBOX_CALL, "sandbox-call", "ns", NULL)                   \
+	X(SANDBOX_TOOL, "sandbox-tool", "ns", NULL)                   \
+	X(SANDBOX_RESET, "sandbox-reset", "ns", NULL)                 \
+	X(SANDBOX_BWRAP, "sandbox-bwrap", "ns", NULL)                 \
+	X(SANDBOX_BWRAP_BARE, "sandbox-bwrap-bare", "ns", NULL)       \
+	X(SANDBOX_DOCKER, "sandbox-docker", "ns", NULL)               \
+	X(SANDBOX_DOCKER_BARE, "sandbox-docker-bare", "ns", NULL)     \
+	X(CONTAINER_OPEN, "container-open", "ns", NULL)               \
+	X(SANDBOX_MEMORY, "sandbox-memory", "bytes", NULL)            \
+	X(SANDBOX_MANY, "sandbox-many", "ns", NULL)                   \
+	X(SANDBOX_STARVED, "sandbox-starved", "ns", NULL)             \
+	X(JUPYTER_OPEN, "jupyter-open", "ns", NULL)                   \
+	X(JUPYTER_CELL, "jupyter-cell", "ns", NULL)                   \
+	X(JUPYTER_CALL, "jupyter-call", "ns", NULL)                   \
+	X(JUPYTER_RESET, "jupyter-reset", "ns", NULL)                 \
 	X(JUPYTER_MEMORY, "jupyter-memory", "bytes", NULL)            \
-	X(INPROCESS_OPEN, "inprocess-open", "ns", NULL)              \
-	X(INPROCESS_CELL, "inprocess-cell", "ns", NULL)              \
-	X(INPROCESS_TOOL, "inprocess-call", "ns", NULL)              \
-	X(INPROCESS_RESET, "inprocess-reset", "ns", NULL)            \
-	X(INPROCESS_MEMORY, "inprocess-memory", "bytes", NULL)          \
-	X(DENO_OPEN, "deno-open", "ns", NULL) \
-	X(DENO_CELL, "deno-cell", "ns", NULL) \
-	X(DENO_TOOL_CALL, "deno-call", "ns", NULL) \
-	X(DENO_RESET, "deno-reset", "ns", NULL) \
-	X(DENO_MEMORY, "deno-memory", "bytes", NULL) \
-	/* Not asked for by name: they come along with the others. */      \
-	X(CELL_ONE_CPU, "cell-one-cpu", "ns", NULL)                        \
-	X(CELL_TWO_CPUS, "cell-two-cpus", "ns", NULL)                      \
-	X(TOOL_CALL_ONE_CPU, "tool-call-one-cpu", "ns", NULL)              \
-	X(TOOL_CALL_TWO_CPUS, "tool-call-two-cpus", "ns", NULL)            \
-	X(APPROVAL_ONE_CPU, "approval-one-cpu", "ns", NULL)                \
-	X(APPROVAL_TWO_CPUS, "approval-two-cpus", "ns", NULL)              \
-	X(INPROCESS_LINES, "inprocess-lines", "ns", NULL)            \
-	X(TOOL_GATHER_EACH, "tool-gather-each", "ns", NULL)                \
-	X(SANDBOX_TOOL_BURST, "sandbox-tool-burst", "ns", NULL)            \
-	X(SEARCH_OPEN, "search-open", "ns", NULL)                          \
-	X(SEARCH_FIRST, "search-first", "ns", NULL)                        \
+	X(INPROCESS_OPEN, "inprocess-open", "ns", NULL)               \
+	X(INPROCESS_CELL, "inprocess-cell", "ns", NULL)               \
+	X(INPROCESS_TOOL, "inprocess-call", "ns", NULL)               \
+	X(INPROCESS_RESET, "inprocess-reset", "ns", NULL)             \
+	X(INPROCESS_MEMORY, "inprocess-memory", "bytes", NULL)        \
+	X(DENO_OPEN, "deno-open", "ns", NULL)                         \
+	X(DENO_CELL, "deno-cell", "ns", NULL)                         \
+	X(DENO_TOOL_CALL, "deno-call", "ns", NULL)                    \
+	X(DENO_RESET, "deno-reset", "ns", NULL)                       \
+	X(DENO_MEMORY, "deno-memory", "bytes", NULL)                  \
+	/* Not asked for by name: they come along with the others. */ \
+	X(CELL_ONE_CPU, "cell-one-cpu", "ns", NULL)                   \
+	X(CELL_TWO_CPUS, "cell-two-cpus", "ns", NULL)                 \
+	X(TOOL_CALL_ONE_CPU, "tool-call-one-cpu", "ns", NULL)         \
+	X(TOOL_CALL_TWO_CPUS, "tool-call-two-cpus", "ns", NULL)       \
+	X(APPROVAL_ONE_CPU, "approval-one-cpu", "ns", NULL)           \
+	X(APPROVAL_TWO_CPUS, "approval-two-cpus", "ns", NULL)         \
+	X(INPROCESS_LINES, "inprocess-lines", "ns", NULL)             \
+	X(TOOL_GATHER_EACH, "tool-gather-each", "ns", NULL)           \
+	X(SANDBOX_TOOL_BURST, "sandbox-tool-burst", "ns", NULL)       \
+	X(SEARCH_OPEN, "search-open", "ns", NULL)                     \
+	X(SEARCH_FIRST, "search-first", "ns", NULL)                   \
 	X(MCP_ONE_CPU, "mcp-one-cpu", "ns", "mcp-one-cpu")
 
 enum cell__bench_row_id {
 #define CELL_BENCH_ROW_ENUM(id, name, unit, peer) CELL_ROW_##id,
 	CELL_BENCH_ROW_TABLE(CELL_BENCH_ROW_ENUM)
 #undef CELL_BENCH_ROW_ENUM
-	CELL_ROW_COUNT,
+		CELL_ROW_COUNT,
 	CELL_ROW_CHOICES = CELL_ROW_CELL_ONE_CPU, /* rows before this one can be chosen */
 };
 
@@ -133,9 +133,7 @@ struct cell__bench {
 	struct cell__bench_many many;
 	struct cell__bench_row rows[CELL_ROW_COUNT];
 };
-#define CELL_BENCH_INIT                                             \
-	{ .only = -1, .sessions = 500, .floor = CELL_FLOOR_INIT,    \
-	  .folder = { .keeper_fd = -1, .keeper_pid = -1 } }
+#define CELL_BENCH_INIT { .only = -1, .sessions = 500, .floor = CELL_FLOOR_INIT, .folder = { .keeper_fd = -1, .keeper_pid = -1 } }
 
 /* 0, or -1 after a complaint.  Either way no process and no file of it is left. */
 int cell__bench_measure(struct cell__bench *bench);

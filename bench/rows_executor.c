@@ -9,8 +9,8 @@
 #define CALLS 1000 /* in one cell */
 #define MEMORY_SESSIONS 3
 
-int cell__bench_open(struct cell__bench *b, struct cell_engine *engine, const char *executor, const char *preload,
-		     struct cell_space *space, struct cell_session **ret_session)
+int cell__bench_open(struct cell__bench *b, struct cell_engine *engine, const char *executor, const char *preload, struct cell_space *space,
+		     struct cell_session **ret_session)
 {
 	struct cell_session_options opts = CELL_SESSION_OPTIONS_INIT;
 	struct cell_error err = { 0 };

@@ -44,8 +44,8 @@ static char *list_text(void)
 	for (int i = 0; i < TOOLS && schema && result && tools; i++) {
 		snprintf(name, sizeof(name), "tool-%03d", i);
 		json_array_append_new(tools, json_pack("{s:s, s:s, s:O, s:O}", "name", name, "description",
-						       "Finds what was asked for, page by page.\n\nOlder entries come last.",
-						       "inputSchema", schema, "outputSchema", result));
+						       "Finds what was asked for, page by page.\n\nOlder entries come last.", "inputSchema",
+						       schema, "outputSchema", result));
 	}
 	if (json_array_size(tools) == TOOLS)
 		list = json_pack("{s:O}", "tools", tools);

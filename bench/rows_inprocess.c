@@ -75,8 +75,8 @@ int cell__bench_measure_inprocess_open(struct cell__bench *b, struct cell__bench
 }
 
 /* Cells of two kinds, in turns with the same code compiled and evaluated by hand. */
-static int sample_cells(struct cell__bench *b, struct cell_session *session, const char *code, const char *want,
-			const char *bare, struct cell__bench_row *row)
+static int sample_cells(struct cell__bench *b, struct cell_session *session, const char *code, const char *want, const char *bare,
+			struct cell__bench_row *row)
 {
 	double ns;
 
@@ -99,8 +99,8 @@ static const char bare_functions[] =
 	"    for i in range(n):\n"
 	"        eval(compile(source, '<bare>', mode), names)\n"
 	"    return (clock() - began) // n\n"
-	"ten_lines = 'total = 0\\nfor i in range(10):\\n    total += i\\n" \
-	"words = [w.upper() for w in \"a b c d\".split()]\\n" \
+	"ten_lines = 'total = 0\\nfor i in range(10):\\n    total += i\\n"
+	"words = [w.upper() for w in \"a b c d\".split()]\\n"
 	"def f(x, y=2):\\n    return x * y\\nz = f(total)\\nd = {\"a\": 1, \"b\": [1, 2]}\\nd[\"c\"] = z\\n'\n";
 
 int cell__bench_measure_inprocess_cell(struct cell__bench *b, struct cell__bench_row *row)
@@ -155,22 +155,21 @@ int cell__bench_measure_inprocess_tool(struct cell__bench *b, struct cell__bench
 		complain_err("open a space", &err);
 		goto out;
 	}
-	if (open_one(b, space, &session) ||
-	    run_cell(session,
-		     "from time import perf_counter_ns as clock\n"
-		     "def calls(n):\n"
-		     "    add, began = tools.add, clock()\n"
-		     "    for i in range(n):\n"
-		     "        answer = add(a=i)\n"
-		     "    took = clock() - began\n"
-		     "    assert answer == n, answer\n"
-		     "    return took / n\n",
-		     NULL, NULL, NULL))
+	if (open_one(b, space, &session) || run_cell(session,
+						     "from time import perf_counter_ns as clock\n"
+						     "def calls(n):\n"
+						     "    add, began = tools.add, clock()\n"
+						     "    for i in range(n):\n"
+						     "        answer = add(a=i)\n"
+						     "    took = clock() - began\n"
+						     "    assert answer == n, answer\n"
+						     "    return took / n\n",
+						     NULL, NULL, NULL))
 		goto out;
 	for (int round = -3; round < rounds(b, 100); round++) {
 		spent_ns = 0;
-		if (run_number(session, "calls(1000)", &ns) || (round >= 0 && (add_sample(&row->cell, ns) ||
-									add_sample(&row->floor, spent_ns / CALLS))))
+		if (run_number(session, "calls(1000)", &ns) ||
+		    (round >= 0 && (add_sample(&row->cell, ns) || add_sample(&row->floor, spent_ns / CALLS))))
 			goto out;
 	}
 	r = 0;

@@ -18,8 +18,8 @@ int cell__bench_complain_err(const char *what, const struct cell_error *err);
 double cell__bench_now_ns(void);
 int cell__bench_add_sample(struct cell__bench_samples *samples, double value);
 /* Runs a cell and checks its value; want NULL: it must have none.  ret_ns may be NULL. */
-int cell__bench_run_cell(struct cell_session *session, const char *code, const char *want,
-			 const struct cell_run_options *opts, double *ret_ns);
+int cell__bench_run_cell(struct cell_session *session, const char *code, const char *want, const struct cell_run_options *opts,
+			 double *ret_ns);
 int cell__bench_sample_floor(struct cell__bench *b, struct cell__bench_row *row, int count,
 			     int (*measure)(struct cell__floor *, double *, struct cell_error *));
 /* How many rounds there are where a full run has that many. */
@@ -29,15 +29,13 @@ static inline int rounds(const struct cell__bench *b, int full)
 }
 
 /* Fills a row, Workcell and floor in turns.  One round more than counts: the first warms up. */
-typedef int (*cell__bench_sample_fn)(struct cell__bench *b, struct cell_session *session, int n_rounds,
-				     struct cell__bench_row *row);
+typedef int (*cell__bench_sample_fn)(struct cell__bench *b, struct cell_session *session, int n_rounds, struct cell__bench_row *row);
 /*
  * Waking a process on another CPU can cost ten times one on the same, and the scheduler is free to do either:
  * these rows compare Workcell and floor where both have the same.  Left out where placing is not permitted.
  */
-int cell__bench_sample_placed(struct cell__bench *b, struct cell_session *session,
-			      cell__bench_sample_fn sample, struct cell__bench_row *one_cpu,
-			      struct cell__bench_row *two_cpus);
+int cell__bench_sample_placed(struct cell__bench *b, struct cell_session *session, cell__bench_sample_fn sample,
+			      struct cell__bench_row *one_cpu, struct cell__bench_row *two_cpus);
 
 /* The process must have one thread; the keeper is forked from it. */
 int cell__bench_make_folder(struct cell__bench_folder *folder);
@@ -56,8 +54,8 @@ int cell__bench_measure_gen(struct cell__bench *b, struct cell__bench_row *row);
 int64_t cell__bench_private_bytes(int64_t pid);
 
 /* What is measured alike in each executor: rows_executor.c. */
-int cell__bench_open(struct cell__bench *b, struct cell_engine *engine, const char *executor, const char *preload,
-		     struct cell_space *space, struct cell_session **ret_session);
+int cell__bench_open(struct cell__bench *b, struct cell_engine *engine, const char *executor, const char *preload, struct cell_space *space,
+		     struct cell_session **ret_session);
 /* To the result of 1+1. */
 int cell__bench_time_reset(struct cell_session *session, double *ret_ns);
 int cell__bench_executor_cell(struct cell__bench *b, struct cell__bench_row *row, const char *executor);

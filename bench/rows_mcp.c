@@ -65,7 +65,8 @@ static int call_bare(struct bare *bare, int i, double *ret_ns)
 	char line[256], want[64];
 	size_t size = (size_t)snprintf(line, sizeof(line),
 				       "{\"jsonrpc\":\"2.0\",\"id\":%d,\"method\":\"tools/call\",\"params\":{\"name\":\"add\","
-				       "\"arguments\":{\"a\":%d,\"b\":1}}}\n", i + 1, i);
+				       "\"arguments\":{\"a\":%d,\"b\":1}}}\n",
+				       i + 1, i);
 	double began = now_ns();
 	ssize_t n = write(bare->in_fd, line, size);
 

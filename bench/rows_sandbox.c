@@ -156,12 +156,16 @@ static int time_program(char *const argv[], char *const envp[], double *ret_ns)
 /* bwrap with the same namespaces and much the same mounts, and a plain python3 in it. */
 static int time_bwrap(struct cell__bench *b, double *ret_ns)
 {
-	char *argv[] = { (char *)"bwrap", (char *)"--unshare-all", (char *)"--die-with-parent", (char *)"--ro-bind", (char *)"/usr",
-			 (char *)"/usr", (char *)"--symlink", (char *)"usr/lib", (char *)"/lib", (char *)"--symlink",
-			 (char *)"usr/lib64", (char *)"/lib64", (char *)"--symlink", (char *)"usr/bin", (char *)"/bin",
-			 (char *)"--proc", (char *)"/proc", (char *)"--dev", (char *)"/dev", (char *)"--tmpfs", (char *)"/tmp",
-			 (char *)"--bind", b->folder.path, (char *)"/work", (char *)"--chdir", (char *)"/work",
-			 (char *)"/usr/bin/python3", (char *)"-c", (char *)"print(1 + 1)", NULL };
+	char *argv[] = { (char *)"bwrap",     (char *)"--unshare-all", (char *)"--die-with-parent",
+			 (char *)"--ro-bind", (char *)"/usr",          (char *)"/usr",
+			 (char *)"--symlink", (char *)"usr/lib",       (char *)"/lib",
+			 (char *)"--symlink", (char *)"usr/lib64",     (char *)"/lib64",
+			 (char *)"--symlink", (char *)"usr/bin",       (char *)"/bin",
+			 (char *)"--proc",    (char *)"/proc",         (char *)"--dev",
+			 (char *)"/dev",      (char *)"--tmpfs",       (char *)"/tmp",
+			 (char *)"--bind",    b->folder.path,          (char *)"/work",
+			 (char *)"--chdir",   (char *)"/work",         (char *)"/usr/bin/python3",
+			 (char *)"-c",        (char *)"print(1 + 1)",  NULL };
 	char *const envp[] = { (char *)"PATH=/usr/bin:/bin", NULL };
 
 	return time_program(argv, envp, ret_ns);
@@ -169,8 +173,19 @@ static int time_bwrap(struct cell__bench *b, double *ret_ns)
 
 static int time_docker(char *image, double *ret_ns)
 {
-	char *argv[] = { (char *)"docker", (char *)"run", (char *)"--rm", (char *)"--pull", (char *)"never", (char *)"--network",
-			 (char *)"none", (char *)"--entrypoint", (char *)"python3", image, (char *)"-c", (char *)"print(1 + 1)", NULL };
+	char *argv[] = { (char *)"docker",
+			 (char *)"run",
+			 (char *)"--rm",
+			 (char *)"--pull",
+			 (char *)"never",
+			 (char *)"--network",
+			 (char *)"none",
+			 (char *)"--entrypoint",
+			 (char *)"python3",
+			 image,
+			 (char *)"-c",
+			 (char *)"print(1 + 1)",
+			 NULL };
 
 	return time_program(argv, environ, ret_ns); /* $DOCKER_HOST says where the engine is */
 }

@@ -166,8 +166,7 @@ static void close_place(struct place *place)
  * `name` is that of the storage in the benchmark's folder.  policy may be NULL.  ret_ns: from here to the first cell's
  * answer.
  */
-static int open_place(struct cell__bench *b, const char *name, const struct cell_policy *policy, struct place *place,
-		      double *ret_ns)
+static int open_place(struct cell__bench *b, const char *name, const struct cell_policy *policy, struct place *place, double *ret_ns)
 {
 	struct cell_space_options space_opts = CELL_SPACE_OPTIONS_INIT;
 	struct cell_session_options session_opts = CELL_SESSION_OPTIONS_INIT;
@@ -178,8 +177,7 @@ static int open_place(struct cell__bench *b, const char *name, const struct cell
 	int r = -1;
 
 	*place = (struct place){ 0 };
-	if (asprintf(&storage, "%s/%s", b->folder.path, name) < 0 ||
-	    asprintf(&tools, "%s/tools", b->folder.path) < 0 ||
+	if (asprintf(&storage, "%s/%s", b->folder.path, name) < 0 || asprintf(&tools, "%s/tools", b->folder.path) < 0 ||
 	    asprintf(&cache, "%s/cache", b->folder.path) < 0) {
 		complain("out of memory");
 		goto out;
@@ -195,8 +193,7 @@ static int open_place(struct cell__bench *b, const char *name, const struct cell
 	tool.fn = handle_add;
 	session_opts.python = b->python;
 	began = now_ns();
-	if (cell_space_open(b->engine, &space_opts, &place->space, &err) ||
-	    cell_space_add_tool(place->space, &tool, &err)) {
+	if (cell_space_open(b->engine, &space_opts, &place->space, &err) || cell_space_add_tool(place->space, &tool, &err)) {
 		complain_err("open a space", &err);
 		goto out;
 	}
@@ -228,8 +225,7 @@ static int open_common_place(struct cell__bench *b, const struct cell_policy *po
 		return complain("out of memory");
 	if (asprintf(&file, "%s/nothing.yaml", tools) < 0)
 		file = NULL;
-	if (asprintf(&text, "name: nothing\ndescription: Does nothing.\ncommand: %s\nrecipes:\n  do: {}\n",
-		     true_program()) < 0)
+	if (asprintf(&text, "name: nothing\ndescription: Does nothing.\ncommand: %s\nrecipes:\n  do: {}\n", true_program()) < 0)
 		text = NULL;
 	if (!file || !text)
 		complain("out of memory");
@@ -242,8 +238,8 @@ static int open_common_place(struct cell__bench *b, const struct cell_policy *po
 }
 
 /* Runs a cell whose value is a list of `count` numbers and adds them; samples NULL: they do not count. */
-static int run_numbers(struct cell_session *session, const char *code, const struct cell_run_options *opts,
-		       size_t count, struct cell__bench_samples *samples)
+static int run_numbers(struct cell_session *session, const char *code, const struct cell_run_options *opts, size_t count,
+		       struct cell__bench_samples *samples)
 {
 	struct cell_result *result = NULL;
 	const struct cell_outcome *outcome;
@@ -257,8 +253,8 @@ static int run_numbers(struct cell_session *session, const char *code, const str
 	outcome = cell_result_error(result);
 	value = cell_result_value_json(result);
 	if (outcome)
-		r = complain("`%s` ended with %s: %s", code, outcome->type[0] ? outcome->type :
-			     cell_code_word(outcome->code), outcome->message);
+		r = complain("`%s` ended with %s: %s", code, outcome->type[0] ? outcome->type : cell_code_word(outcome->code),
+			     outcome->message);
 	else if (!value || !(list = json_loads(value, 0, NULL)) || json_array_size(list) != count)
 		r = complain("`%s` gave %.100s, not %zu numbers", code, value ? value : "no JSON value", count);
 	for (size_t i = 0; !r && samples && i < count; i++)
@@ -270,8 +266,7 @@ static int run_numbers(struct cell_session *session, const char *code, const str
 
 /* ---- tools ------------------------------------------------------------------------- */
 
-static int sample_tool_calls(struct cell__bench *b, struct cell_session *session, int n_rounds,
-			     struct cell__bench_row *row)
+static int sample_tool_calls(struct cell__bench *b, struct cell_session *session, int n_rounds, struct cell__bench_row *row)
 {
 	for (int round = -1; round < n_rounds; round++) {
 		if (run_numbers(session, "timed_calls(100)", NULL, 100, round >= 0 ? &row->cell : NULL) ||
@@ -281,16 +276,15 @@ static int sample_tool_calls(struct cell__bench *b, struct cell_session *session
 	return 0;
 }
 
-static const char timed_calls[] =
-	"from time import perf_counter_ns as clock\n"
-	"def timed_calls(n):\n"
-	"    took = []\n"
-	"    for i in range(n):\n"
-	"        began = clock()\n"
-	"        answer = tools.add(a=i)\n"
-	"        took.append(clock() - began)\n"
-	"        assert answer == i + 1, answer\n"
-	"    return took\n";
+static const char timed_calls[] = "from time import perf_counter_ns as clock\n"
+				  "def timed_calls(n):\n"
+				  "    took = []\n"
+				  "    for i in range(n):\n"
+				  "        began = clock()\n"
+				  "        answer = tools.add(a=i)\n"
+				  "        took.append(clock() - began)\n"
+				  "        assert answer == i + 1, answer\n"
+				  "    return took\n";
 
 static void accept_at_once(void *arg, const struct cell_event *event)
 {
@@ -300,8 +294,7 @@ static void accept_at_once(void *arg, const struct cell_event *event)
 		cell_session_answer(arg, event->call->id, &yes, NULL); /* a refusal would fail the cell */
 }
 
-static int sample_approvals(struct cell__bench *b, struct cell_session *session, int n_rounds,
-			    struct cell__bench_row *row)
+static int sample_approvals(struct cell__bench *b, struct cell_session *session, int n_rounds, struct cell__bench_row *row)
 {
 	struct cell_run_options opts = { .size = sizeof(opts), .on_event = accept_at_once, .event_arg = session };
 
@@ -322,11 +315,11 @@ int cell__bench_measure_approval(struct cell__bench *b, struct cell__bench_row *
 	if (!policy)
 		return complain("out of memory");
 	if (!open_common_place(b, policy, &place)) {
-		r = run_cell(place.session, timed_calls, NULL, NULL, NULL) ||
-		    sample_approvals(b, place.session, rounds(b, 40), row) ||
-		    cell__bench_sample_placed(b, place.session, sample_approvals,
-					      &b->rows[CELL_ROW_APPROVAL_ONE_CPU],
-					      &b->rows[CELL_ROW_APPROVAL_TWO_CPUS]) ? -1 : 0;
+		r = run_cell(place.session, timed_calls, NULL, NULL, NULL) || sample_approvals(b, place.session, rounds(b, 40), row) ||
+				    cell__bench_sample_placed(b, place.session, sample_approvals, &b->rows[CELL_ROW_APPROVAL_ONE_CPU],
+							      &b->rows[CELL_ROW_APPROVAL_TWO_CPUS])
+			    ? -1
+			    : 0;
 		close_place(&place);
 	}
 	cell_policy_destroy(policy);
@@ -340,26 +333,25 @@ int cell__bench_measure_tool_call(struct cell__bench *b, struct cell__bench_row 
 
 	if (open_common_place(b, NULL, &place))
 		return -1;
-	r = run_cell(place.session, timed_calls, NULL, NULL, NULL) ||
-	    sample_tool_calls(b, place.session, rounds(b, 40), row) ||
-	    cell__bench_sample_placed(b, place.session, sample_tool_calls,
-				      &b->rows[CELL_ROW_TOOL_CALL_ONE_CPU],
-				      &b->rows[CELL_ROW_TOOL_CALL_TWO_CPUS]) ? -1 : 0;
+	r = run_cell(place.session, timed_calls, NULL, NULL, NULL) || sample_tool_calls(b, place.session, rounds(b, 40), row) ||
+			    cell__bench_sample_placed(b, place.session, sample_tool_calls, &b->rows[CELL_ROW_TOOL_CALL_ONE_CPU],
+						      &b->rows[CELL_ROW_TOOL_CALL_TWO_CPUS])
+		    ? -1
+		    : 0;
 	close_place(&place);
 	return r;
 }
 
 int cell__bench_measure_tool_gather(struct cell__bench *b, struct cell__bench_row *row)
 {
-	static const char code[] =
-		"import asyncio\n"
-		"from time import perf_counter_ns as clock\n"
-		"async def timed_gather(n):\n"
-		"    began = clock()\n"
-		"    answers = await asyncio.gather(*[tools.add.call_async(a=i) for i in range(n)])\n"
-		"    took = clock() - began\n"
-		"    assert answers == list(range(1, n + 1)), answers\n"
-		"    return [took]\n";
+	static const char code[] = "import asyncio\n"
+				   "from time import perf_counter_ns as clock\n"
+				   "async def timed_gather(n):\n"
+				   "    began = clock()\n"
+				   "    answers = await asyncio.gather(*[tools.add.call_async(a=i) for i in range(n)])\n"
+				   "    took = clock() - began\n"
+				   "    assert answers == list(range(1, n + 1)), answers\n"
+				   "    return [took]\n";
 	struct cell__bench_row *each = &b->rows[CELL_ROW_TOOL_GATHER_EACH];
 	struct place place;
 	char call[64];
@@ -449,16 +441,15 @@ static int spawn_program(struct cell__floor *floor, double *ret_ns, struct cell_
 
 int cell__bench_measure_tool_cli(struct cell__bench *b, struct cell__bench_row *row)
 {
-	static const char code[] =
-		"from time import perf_counter_ns as clock\n"
-		"def timed_programs(n):\n"
-		"    took = []\n"
-		"    for i in range(n):\n"
-		"        began = clock()\n"
-		"        answer = tools.nothing.do()\n"
-		"        took.append(clock() - began)\n"
-		"        assert answer == '', answer\n"
-		"    return took\n";
+	static const char code[] = "from time import perf_counter_ns as clock\n"
+				   "def timed_programs(n):\n"
+				   "    took = []\n"
+				   "    for i in range(n):\n"
+				   "        began = clock()\n"
+				   "        answer = tools.nothing.do()\n"
+				   "        took.append(clock() - began)\n"
+				   "        assert answer == '', answer\n"
+				   "    return took\n";
 	struct place place;
 	int r;
 
@@ -492,8 +483,8 @@ static int open_confined_place(struct cell__bench *b, struct place *place)
 		}
 	r = r || make_folder_at(paths[0]) || make_folder_at(paths[3]);
 	for (int i = 1; !r && i < 3; i++) {
-		if (asprintf(&text, "name: %s\ndescription: Does nothing.\ncommand: %s\n%srecipes:\n  do: {}\n", i == 1 ? "nothing" : "host",
-			     true_program(), i == 1 ? "" : "host: true\n") < 0) {
+		if (asprintf(&text, "name: %s\ndescription: Does nothing.\ncommand: %s\n%srecipes:\n  do: {}\n",
+			     i == 1 ? "nothing" : "host", true_program(), i == 1 ? "" : "host: true\n") < 0) {
 			text = NULL;
 			r = complain("out of memory");
 		}
@@ -519,17 +510,16 @@ static int open_confined_place(struct cell__bench *b, struct place *place)
 /* With pauses, as between calls of an agent; then one after the other, which no number of spare sandboxes keeps up with for long. */
 int cell__bench_measure_sandbox_tool(struct cell__bench *b, struct cell__bench_row *row)
 {
-	static const char code[] =
-		"from time import perf_counter_ns as clock, sleep\n"
-		"def timed(tool, n, pause):\n"
-		"    took = []\n"
-		"    for i in range(n):\n"
-		"        sleep(pause)\n"
-		"        began = clock()\n"
-		"        answer = tool.do()\n"
-		"        took.append(clock() - began)\n"
-		"        assert answer == '', answer\n"
-		"    return took\n";
+	static const char code[] = "from time import perf_counter_ns as clock, sleep\n"
+				   "def timed(tool, n, pause):\n"
+				   "    took = []\n"
+				   "    for i in range(n):\n"
+				   "        sleep(pause)\n"
+				   "        began = clock()\n"
+				   "        answer = tool.do()\n"
+				   "        took.append(clock() - began)\n"
+				   "        assert answer == '', answer\n"
+				   "    return took\n";
 	static const char *const calls[2][2] = { { "timed(tools.nothing, 5, 0.005)", "timed(tools.host, 5, 0.005)" },
 						 { "timed(tools.nothing, 20, 0)", "timed(tools.host, 20, 0)" } };
 	static const size_t counts[2] = { 5, 20 };
@@ -546,7 +536,9 @@ int cell__bench_measure_sandbox_tool(struct cell__bench *b, struct cell__bench_r
 		for (int round = -1; !r && round < rounds(b, kind ? 20 : 80); round++)
 			for (int side = 0; !r && side < 2; side++)
 				r = run_numbers(place.session, calls[kind][side], NULL, counts[kind],
-						round < 0 ? NULL : side ? &rows[kind]->floor : &rows[kind]->cell);
+						round < 0 ? NULL
+						: side    ? &rows[kind]->floor
+							  : &rows[kind]->cell);
 	close_place(&place);
 	return r;
 }
@@ -602,18 +594,17 @@ static int sample_disk(const struct cell__bench *b, struct cell__bench_samples *
 
 int cell__bench_measure_artifact(struct cell__bench *b, struct cell__bench_row *row)
 {
-	static const char code[] =
-		"import os\n"
-		"from time import perf_counter_ns as clock\n"
-		"data = os.urandom(1000000) * 100\n"
-		"def rate_of_artifact():\n"
-		"    began = clock()\n"
-		"    artifacts.save('data.bin', data)\n"
-		"    loaded = artifacts.load('data.bin')\n"
-		"    took = clock() - began\n"
-		"    assert loaded == data\n"
-		"    artifacts.delete('data.bin')\n"
-		"    return [len(data) * 10**9 / took]\n";
+	static const char code[] = "import os\n"
+				   "from time import perf_counter_ns as clock\n"
+				   "data = os.urandom(1000000) * 100\n"
+				   "def rate_of_artifact():\n"
+				   "    began = clock()\n"
+				   "    artifacts.save('data.bin', data)\n"
+				   "    loaded = artifacts.load('data.bin')\n"
+				   "    took = clock() - began\n"
+				   "    assert loaded == data\n"
+				   "    artifacts.delete('data.bin')\n"
+				   "    return [len(data) * 10**9 / took]\n";
 	struct place place;
 	int r;
 
@@ -622,23 +613,24 @@ int cell__bench_measure_artifact(struct cell__bench *b, struct cell__bench_row *
 	r = run_cell(place.session, code, NULL, NULL, NULL);
 	for (int round = -1; !r && round < rounds(b, 8); round++)
 		r = run_numbers(place.session, "rate_of_artifact()", NULL, 1, round >= 0 ? &row->cell : NULL) ||
-		    sample_disk(b, round >= 0 ? &row->floor : NULL) ? -1 : 0;
+				    sample_disk(b, round >= 0 ? &row->floor : NULL)
+			    ? -1
+			    : 0;
 	close_place(&place);
 	return r;
 }
 
 /* ---- workflows --------------------------------------------------------------------- */
 
-static const char *const verbs[] = { "fetch", "parse", "merge", "filter", "convert", "upload", "rank",
-				     "compress", "translate", "schedule", "validate", "plot", "archive",
-				     "cluster", "encrypt", "forecast", "render", "sample", "split", "verify" };
-static const char *const things[] = { "invoice", "weather", "ticket", "customer", "photo", "recipe", "ledger",
-				      "contract", "sensor", "flight", "budget", "payroll", "survey", "patient",
-				      "podcast", "shipment", "warehouse", "tweet", "commit", "genome", "poem",
-				      "mortgage", "auction", "tournament", "vaccine" };
-static const char *const places[] = { "london", "tokyo", "kafka", "postgres", "s3", "github", "slack", "excel",
-				      "jira", "mars", "oslo", "redis", "stripe", "gmail", "hadoop", "lisbon",
-				      "quito", "spark", "notion", "cairo" };
+static const char *const verbs[] = { "fetch",    "parse",     "merge",    "filter",   "convert", "upload",  "rank",
+				     "compress", "translate", "schedule", "validate", "plot",    "archive", "cluster",
+				     "encrypt",  "forecast",  "render",   "sample",   "split",   "verify" };
+static const char *const things[] = { "invoice",  "weather",  "ticket",     "customer", "photo",   "recipe", "ledger",
+				      "contract", "sensor",   "flight",     "budget",   "payroll", "survey", "patient",
+				      "podcast",  "shipment", "warehouse",  "tweet",    "commit",  "genome", "poem",
+				      "mortgage", "auction",  "tournament", "vaccine" };
+static const char *const places[] = { "london", "tokyo", "kafka",  "postgres", "s3",     "github", "slack", "excel", "jira",   "mars",
+				      "oslo",   "redis", "stripe", "gmail",    "hadoop", "lisbon", "quito", "spark", "notion", "cairo" };
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 #define WORKFLOWS (COUNT(verbs) * COUNT(things) * COUNT(places))
 _Static_assert(WORKFLOWS == 10000, "the row is about ten thousand workflows");
@@ -661,9 +653,11 @@ static const char *place_of(size_t i)
 
 static int write_workflow(const char *dir, size_t i)
 {
-	static const char *const remarks[] = { "Gives a list of rows.", "Retries when the network is down.",
+	static const char *const remarks[] = { "Gives a list of rows.",
+					       "Retries when the network is down.",
 					       "Takes about a minute for a large input.",
-					       "Numbers are rounded to cents.", "Runs every night.",
+					       "Numbers are rounded to cents.",
+					       "Runs every night.",
 					       "The result is sorted by date, newest first.",
 					       "Asks before it overwrites anything." };
 	char path[512], text[1024];
@@ -674,8 +668,8 @@ static int write_workflow(const char *dir, size_t i)
 		 "    \"\"\"%s one %s in %s. %s\n\n    %s\n    \"\"\"\n"
 		 "    rows = [{'%s': %s_id, 'step': step} for step in range(limit)]\n"
 		 "    return sorted(rows, key=lambda row: row['step'])\n",
-		 thing_of(i), i % 97, verb_of(i), thing_of(i), place_of(i), remarks[i % COUNT(remarks)],
-		 remarks[i / 7 % COUNT(remarks)], place_of(i), thing_of(i));
+		 thing_of(i), i % 97, verb_of(i), thing_of(i), place_of(i), remarks[i % COUNT(remarks)], remarks[i / 7 % COUNT(remarks)],
+		 place_of(i), thing_of(i));
 	return write_file(path, text);
 }
 
@@ -705,8 +699,7 @@ static int search_once(struct cell_space *space, size_t i, double *ret_ns)
 	double began;
 	int r = 0;
 
-	snprintf(args, sizeof(args), "{\"query\": \"%s %s %s\", \"limit\": %d}", place_of(i), verb_of(i),
-		 thing_of(i), SEARCH_HITS);
+	snprintf(args, sizeof(args), "{\"query\": \"%s %s %s\", \"limit\": %d}", place_of(i), verb_of(i), thing_of(i), SEARCH_HITS);
 	snprintf(want, sizeof(want), "%s_%s_%s", verb_of(i), thing_of(i), place_of(i));
 	began = now_ns();
 	if (cell_space_call(space, "workflows.search", args, NULL, 0, &answer, NULL, NULL, &err))
@@ -715,8 +708,7 @@ static int search_once(struct cell_space *space, size_t i, double *ret_ns)
 	hits = json_loads(answer, 0, NULL);
 	got = json_string_value(json_object_get(json_array_get(hits, 0), "name"));
 	if (!got || strcmp(got, want) || json_array_size(hits) != SEARCH_HITS)
-		r = complain("a search with %s found %s first, of %zu", args, got ? got : "nothing",
-			     json_array_size(hits));
+		r = complain("a search with %s found %s first, of %zu", args, got ? got : "nothing", json_array_size(hits));
 	json_decref(hits);
 	free(answer);
 	return r;

@@ -72,8 +72,8 @@ static int run(struct program *program, const char *code, const char *want)
 	return ok ? 0 : -1;
 }
 
-static int open_all(struct program *program, struct cell_engine *engine, const struct cell_policy *policy,
-		    struct cell_space **ret_space, struct cell_error *err)
+static int open_all(struct program *program, struct cell_engine *engine, const struct cell_policy *policy, struct cell_space **ret_space,
+		    struct cell_error *err)
 {
 	struct cell_space_options space_options = CELL_SPACE_OPTIONS_INIT;
 	struct cell_session_options options = CELL_SESSION_OPTIONS_INIT;
@@ -93,8 +93,7 @@ static int open_all(struct program *program, struct cell_engine *engine, const s
 	if (cell_space_open(engine, &space_options, ret_space, err) < 0)
 		return -1;
 	options.space = *ret_space;
-	if (cell_space_add_tool(*ret_space, &tool, err) < 0 ||
-	    cell_space_add_middleware(*ret_space, &middleware, err) < 0)
+	if (cell_space_add_tool(*ret_space, &tool, err) < 0 || cell_space_add_middleware(*ret_space, &middleware, err) < 0)
 		return -1;
 	return cell_session_open(engine, &options, &program->session, err);
 }
@@ -108,13 +107,11 @@ int main(void)
 	struct cell_error err;
 	int status = 1;
 
-	if (!policy || cell_engine_create(NULL, &engine, &err) < 0 ||
-	    open_all(&program, engine, policy, &space, &err) < 0)
+	if (!policy || cell_engine_create(NULL, &engine, &err) < 0 || open_all(&program, engine, policy, &space, &err) < 0)
 		fprintf(stderr, "approve: %s\n", policy ? err.msg : "out of memory");
 	else if (!run(&program, "tools.mail.send(to='ann', text='hello')", "True") &&
 		 !run(&program, "tools.mail.send(to='all', text='hello')", "rejected") &&
-		 !run(&program, "tools.mail.send(to='bob', text='hello')", "True") && program.sent == 2 &&
-		 program.seen == 3)
+		 !run(&program, "tools.mail.send(to='bob', text='hello')", "True") && program.sent == 2 && program.seen == 3)
 		status = 0;
 	cell_session_close(program.session);
 	cell_space_close(space);

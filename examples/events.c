@@ -110,8 +110,7 @@ static int start_and_interrupt(struct cell_session *session, struct cell_error *
 	while (!started.ended)
 		pthread_cond_wait(&started.changed, &started.mutex);
 	pthread_mutex_unlock(&started.mutex);
-	printf("it ended: %s, variables %s\n", cell_code_word(started.code),
-	       started.state_kept ? "kept" : "lost");
+	printf("it ended: %s, variables %s\n", cell_code_word(started.code), started.state_kept ? "kept" : "lost");
 	return started.code == CELL_OUT_INTERRUPTED && started.state_kept ? 0 : 1;
 }
 

@@ -23,11 +23,8 @@ struct stop {
 };
 
 static const struct stop stops[] = {
-	{ .title = "variables live from cell to cell",
-	  .code = "prices = {'tea': 3.5, 'cake': 4.25, 'soup': 6.0}" },
-	{ .title = "the last expression is the cell's value",
-	  .code = "sum(prices.values())",
-	  .repr = "13.75" },
+	{ .title = "variables live from cell to cell", .code = "prices = {'tea': 3.5, 'cake': 4.25, 'soup': 6.0}" },
+	{ .title = "the last expression is the cell's value", .code = "sum(prices.values())", .repr = "13.75" },
 	{ .title = "output comes while it is written",
 	  .code = "import time\n"
 		  "for name, price in prices.items():\n"
@@ -41,9 +38,7 @@ static const struct stop stops[] = {
 		  "total(['tea', 'pie'])",
 	  .outcome = CELL_OUT_EXCEPTION,
 	  .in_text = "KeyError: 'pie'" },
-	{ .title = "shell commands work",
-	  .code = "!echo hello from $(uname -s)",
-	  .in_text = "hello from Linux" },
+	{ .title = "shell commands work", .code = "!echo hello from $(uname -s)", .in_text = "hello from Linux" },
 	{ .title = "and so does await",
 	  .code = "import asyncio\n"
 		  "await asyncio.sleep(0, result='awaited')",
@@ -125,8 +120,7 @@ static void check_result(const struct stop *stop, const struct cell_result *resu
 		problem("the outcome is %s, not %s", cell_code_word(code), cell_code_word(stop->outcome));
 	if (!!repr != !!stop->repr || (repr && strcmp(repr, stop->repr)))
 		problem("the value is %s, not %s", repr ? repr : "none", stop->repr ? stop->repr : "none");
-	if (stop->in_text && !strstr(text.data, stop->in_text) &&
-	    !(outcome && strstr(outcome->traceback, stop->in_text)))
+	if (stop->in_text && !strstr(text.data, stop->in_text) && !(outcome && strstr(outcome->traceback, stop->in_text)))
 		problem("'%s' was not printed", stop->in_text);
 	while (stop->mime && i < n && strcmp(parts[i].type, stop->mime))
 		i++;
@@ -177,8 +171,8 @@ static int run_stop(struct cell_session *session, const struct stop *stop, struc
 }
 
 /* Opens a session, runs a first cell, and says what the two took together. */
-static int open_timed(struct cell_engine *engine, const char *python, const char *what,
-		      struct cell_session **ret_session, struct cell_error *err)
+static int open_timed(struct cell_engine *engine, const char *python, const char *what, struct cell_session **ret_session,
+		      struct cell_error *err)
 {
 	struct cell_session_options options = CELL_SESSION_OPTIONS_INIT;
 	struct cell_session *session;
@@ -205,8 +199,7 @@ static int tour(struct cell_engine *engine, const char *python, struct cell_erro
 	int status;
 
 	printf("workcell %s\n\n", cell_version());
-	status = open_timed(engine, python, "a first session and its first cell (starts Python)", &session,
-			    err);
+	status = open_timed(engine, python, "a first session and its first cell (starts Python)", &session, err);
 	if (!status)
 		status = cell_engine_prewarm(engine, python, NULL, NULL, err);
 	if (!status)

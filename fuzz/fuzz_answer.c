@@ -2,8 +2,8 @@
  * executor/answer, and the result that is made of it.  Input: a byte that says which frame, two for the size of the
  * json part, the json part, the raw part.
  */
-#include "core/core.h"
-#include "executor/answer.h"
+#include "base/base.h"
+#include "executors/answer.h"
 #include "fuzz.h"
 #include "session/result.h"
 #include "wire/json_check.h"
@@ -31,7 +31,7 @@ static void check_json(const struct cell_result *result)
 	free(line);
 }
 
-static void check_result(const struct cell__answer *answer, const struct cell_frame *frame)
+static void check_result(const struct cell__kernel_answer *answer, const struct cell_frame *frame)
 {
 	const char *at = (const char *)frame->raw;
 	if (answer->value_json) {
@@ -69,12 +69,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	uint8_t *raw = fuzz_copy(data + 3 + json_size, raw_size);
 	const struct cell_frame frame = {
 		.type = data[0] % 2 ? CELL_FRAME_DISPLAY : CELL_FRAME_RESULT,
-		.json = json, .json_size = (uint32_t)json_size,
-		.raw = raw, .raw_size = (uint32_t)raw_size,
+		.json = json,
+		.json_size = (uint32_t)json_size,
+		.raw = raw,
+		.raw_size = (uint32_t)raw_size,
 	};
 	json_t *memory = NULL;
 	if (frame.type == CELL_FRAME_RESULT) {
-		struct cell__answer answer;
+		struct cell__kernel_answer answer;
 		if (!cell__answer_result(&frame, &answer, &memory))
 			check_result(&answer, &frame);
 	} else {

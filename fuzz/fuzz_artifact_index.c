@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 
 #include "fuzz.h"
-#include "store/file.h"
-#include "store/store.h"
+#include "storage/file.h"
+#include "storage/store.h"
 
 static char base[] = "/dev/shm/cell-fuzz-XXXXXX";
 static struct cell__store *store;

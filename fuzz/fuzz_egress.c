@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "fuzz.h"
-#include "sandbox/egress.h"
+#include "egress/egress.h"
 
 static void check(const struct cell__egress_wish *wish, size_t size)
 {

@@ -3,8 +3,8 @@
  * that consist of nothing but imports, classes, fields, constants and the two functions, whatever the schema says.
  */
 #include "fuzz.h"
-#include "mcp/gen.h"
-#include "store/pysource.h"
+#include "mcp/codegen/gen.h"
+#include "storage/pysource.h"
 
 static bool is_one_of(const char *source, const struct cell__py_token *token, const char *const *words)
 {
@@ -88,7 +88,7 @@ static void check_package(const struct cell__gen_package *package, const json_t 
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	struct cell__gen_options opts = { .server = "demo", .async_api = size % 2 };
+	struct cell__codegen_options opts = { .server = "demo", .async_api = size % 2 };
 	struct cell__gen_package package, again;
 	struct cell_error err = { 0 };
 	uint8_t *copy = fuzz_copy(data, size);

@@ -4,7 +4,7 @@
  */
 #include <jansson.h>
 
-#include "core/core.h"
+#include "base/base.h"
 #include "fuzz.h"
 #include "wire/json_check.h"
 

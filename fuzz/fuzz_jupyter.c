@@ -44,12 +44,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	CELL_AUTO_BUF struct cell__buf header = CELL_BUF_INIT;
 	char signature[CELL_JUPYTER_SIGNATURE_BYTES + 1];
 	const struct cell__jupyter_out out = {
-		.type = "status", .id = "1", .session = "2", .date = "3", .metadata = "{}",
-		.content = n ? parts[n - 1].data : "{}", .content_size = n ? parts[n - 1].size : 2,
+		.type = "status",
+		.id = "1",
+		.session = "2",
+		.date = "3",
+		.metadata = "{}",
+		.content = n ? parts[n - 1].data : "{}",
+		.content_size = n ? parts[n - 1].size : 2,
 	};
 	MUST(cell__jupyter_encode(&out, KEY, &header, signature) == 0);
 	const struct cell__jupyter_part signed_parts[] = {
-		{ CELL_JUPYTER_DELIMITER, 9 }, { signature, 64 }, { header.data, header.size }, { "{}", 2 }, { "{}", 2 },
+		{ CELL_JUPYTER_DELIMITER, 9 },     { signature, 64 }, { header.data, header.size }, { "{}", 2 }, { "{}", 2 },
 		{ out.content, out.content_size },
 	};
 	check(signed_parts, 6, &seen, true);

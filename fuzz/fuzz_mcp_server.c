@@ -7,7 +7,7 @@
 #include <strings.h>
 
 #include "fuzz.h"
-#include "mcp/server.h"
+#include "mcp/server/server.h"
 #include "wire/access.h"
 #include "wire/sse.h"
 
@@ -117,7 +117,8 @@ static void test_access(const uint8_t *data, size_t size)
 	const char *given = cell__access_bearer(authorization);
 	MUST(!given || (given >= authorization + 7 && *given && !strncasecmp(authorization, "bearer ", 7)));
 	if (cell__access_host(host, "127.0.0.1", 80, hosts))
-		MUST(!strncasecmp(host, "localhost", 9) || !strncmp(host, "127.0.0.1", 9) || !strncmp(host, "[::1]", 5) || !strcasecmp(host, hosts[0]));
+		MUST(!strncasecmp(host, "localhost", 9) || !strncmp(host, "127.0.0.1", 9) || !strncmp(host, "[::1]", 5) ||
+		     !strcasecmp(host, hosts[0]));
 	if (host && origin && cell__access_origin(origin, host, origins))
 		MUST(!strcasecmp(origin, origins[0]) || !strcasecmp(origin + 7, host) || !strcasecmp(origin + 8, host));
 	if (last && cell__sse_read_id(last, &stream, &event)) {

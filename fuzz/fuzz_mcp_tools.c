@@ -14,7 +14,7 @@ static void check_alias(const char *alias)
 		MUST(isalnum((unsigned char)*alias) || *alias == '_' || (*alias & 0x80));
 }
 
-static void check_callable(const struct cell__tool *tool, const struct cell__callable *callable, const json_t *given)
+static void check_callable(const struct cell__tool_entry *tool, const struct cell__callable *callable, const json_t *given)
 {
 	MUST(strlen(callable->name) <= CELL_MCP_LIMIT_NAME && *callable->name);
 	MUST(cell__tool_callable(tool, callable->name) == callable);
@@ -48,7 +48,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		json_decref(json);
 		json = list;
 	}
-	struct cell__tool *tool = calloc(1, sizeof *tool);
+	struct cell__tool_entry *tool = calloc(1, sizeof *tool);
 	char problem[160] = "";
 	MUST(tool);
 	tool->adapter = &cell__tool_mcp;

@@ -2,7 +2,7 @@
  * session/output: the capped buffer against a model that keeps everything.  Input: two bytes for the cap, then writes: a
  * byte below 128 is the length of what follows it, one above it repeats the byte behind it a few thousand times.
  */
-#include "core/core.h"
+#include "base/base.h"
 #include "fuzz.h"
 #include "session/output.h"
 

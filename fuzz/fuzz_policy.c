@@ -6,7 +6,7 @@
 #define _GNU_SOURCE
 #include "fuzz.h"
 
-#include "session/policy.h"
+#include "gate/policy.h"
 
 static int count_lines(const char *bytes, size_t size)
 {
@@ -19,8 +19,8 @@ static int count_lines(const char *bytes, size_t size)
 static void check_verdict(const struct cell_policy *policy, const struct cell__subject *subject)
 {
 	struct cell_policy_verdict verdict = CELL_POLICY_VERDICT_INIT, again = CELL_POLICY_VERDICT_INIT;
-	cell__policy_decide(policy, subject, &verdict);
-	cell__policy_decide(policy, subject, &again);
+	cell__policy_judge(policy, subject, &verdict);
+	cell__policy_judge(policy, subject, &again);
 	MUST(memcmp(&verdict, &again, sizeof verdict) == 0);
 	MUST(verdict.rule >= 0 && (size_t)verdict.rule <= policy->count);
 	MUST((verdict.doubt != NULL) == (verdict.doubt_why != NULL));
@@ -48,14 +48,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct cell_policy *policy = cell__policy_read("f.yaml", bytes, yaml_size, &problems);
 	MUST((policy != NULL) == (problems.count == 0));
 	for (size_t i = 0; i < problems.count; i++)
-		MUST(problems.list[i].message && problems.list[i].line >= 1 &&
-		     problems.list[i].line <= count_lines(bytes, yaml_size));
+		MUST(problems.list[i].message && problems.list[i].line >= 1 && problems.list[i].line <= count_lines(bytes, yaml_size));
 	static const char *const kinds[] = { NULL, "tool", "shell", "install", "workflow" };
 	static const char *const names[] = { NULL, "a", "git", "grep" };
 	for (size_t i = 0; policy && i < sizeof kinds / sizeof *kinds; i++)
 		for (size_t k = 0; k < sizeof names / sizeof *names; k++)
-			check_verdict(policy, &(struct cell__subject){ .kind = kinds[i], .tool = names[k], .callable = names[(k + i) % 4],
-									     .adapter = "cli", .args = args });
+			check_verdict(policy, &(struct cell__subject){ .kind = kinds[i],
+								       .tool = names[k],
+								       .callable = names[(k + i) % 4],
+								       .adapter = "cli",
+								       .args = args });
 	cell_policy_destroy(policy);
 	cell__problems_finish(&problems);
 	json_decref(args);

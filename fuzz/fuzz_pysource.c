@@ -1,6 +1,6 @@
 /* Any bytes as a workflow's source: an error of ours, or a description in which everything that must be there is. */
 #include "fuzz.h"
-#include "store/pysource.h"
+#include "storage/pysource.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

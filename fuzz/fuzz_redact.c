@@ -5,7 +5,7 @@
 #define _GNU_SOURCE
 #include "fuzz.h"
 
-#include "session/redact.h"
+#include "gate/redact.h"
 #include "wire/json_check.h"
 
 #define KEY "AKIAABCDEFGHIJKLMNO7"

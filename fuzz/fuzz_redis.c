@@ -4,7 +4,7 @@
  */
 #define _GNU_SOURCE
 #include "fuzz.h"
-#include "store/redis.h"
+#include "storage/redis.h"
 
 static void check_url(const char *text)
 {

@@ -39,7 +39,8 @@ static void check_tokens(const char *text, size_t size)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	const char *text = (const char *)data, *end = memchr(text, '\n', size), *space = end ? memchr(text, ' ', (size_t)(end - text)) : NULL;
+	const char *text = (const char *)data, *end = memchr(text, '\n', size),
+		   *space = end ? memchr(text, ' ', (size_t)(end - text)) : NULL;
 	char method[16], path[512];
 	struct cell__match match;
 

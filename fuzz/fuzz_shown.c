@@ -17,9 +17,9 @@ static void check_stream(const char *text, size_t size)
 {
 	for (size_t i = 0; i < size; i++) {
 		if (text[i] != 0x1b) {
-			MUST((unsigned char)text[i] >= 0x20 ? text[i] != 0x7f :
-							      text[i] == '\n' || text[i] == '\t' ||
-								      (text[i] == '\r' && i + 1 < size && text[i + 1] == '\n'));
+			MUST((unsigned char)text[i] >= 0x20
+				     ? text[i] != 0x7f
+				     : text[i] == '\n' || text[i] == '\t' || (text[i] == '\r' && i + 1 < size && text[i + 1] == '\n'));
 			continue;
 		}
 		MUST(i + 2 < size && text[i + 1] == '[');

@@ -2,7 +2,7 @@
  * wire/sse.  Input: two bytes that say where the stream is split, then the stream.  Whole or in two pieces the same events
  * come out, within the bound; an event that is written again is read as the same.
  */
-#include "core/core.h"
+#include "base/base.h"
 #include "fuzz.h"
 #include "wire/sse.h"
 

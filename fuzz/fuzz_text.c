@@ -1,7 +1,7 @@
 /* core: any bytes become valid UTF-8, valid UTF-8 stays as it is, and as a JSON string it comes back the same. */
 #include <jansson.h>
 
-#include "core/core.h"
+#include "base/base.h"
 #include "fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

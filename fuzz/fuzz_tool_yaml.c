@@ -10,13 +10,13 @@
 
 #include "tools/mcp.h"
 
-#define CHECK(condition)             \
-	do {                         \
-		if (!(condition))    \
-			abort();     \
+#define CHECK(condition)          \
+	do {                      \
+		if (!(condition)) \
+			abort();  \
 	} while (0)
 
-static bool is_flag(const struct cell__tool *tool, const char *word)
+static bool is_flag(const struct cell__tool_entry *tool, const char *word)
 {
 	for (size_t i = 0; i < tool->schema.count; i++) {
 		const struct cell__param *param = &tool->schema.list[i];
@@ -30,7 +30,7 @@ static bool is_flag(const struct cell__tool *tool, const char *word)
 	return false;
 }
 
-static void check_argv(const struct cell__tool *tool, const json_t *args)
+static void check_argv(const struct cell__tool_entry *tool, const json_t *args)
 {
 	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
 	struct cell__argv argv = { 0 };
@@ -55,7 +55,7 @@ static size_t count_slashes(const char *text)
 	return n;
 }
 
-static void check_request(const struct cell__tool *tool, const struct cell__callable *endpoint, const json_t *args)
+static void check_request(const struct cell__tool_entry *tool, const struct cell__callable *endpoint, const json_t *args)
 {
 	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
 	struct cell__httpreq req = { 0 };
@@ -71,7 +71,7 @@ static void check_request(const struct cell__tool *tool, const struct cell__call
 	cell__httpreq_finish(&req);
 }
 
-static void check_call(const struct cell__tool *tool, const struct cell__callable *callable, const json_t *given)
+static void check_call(const struct cell__tool_entry *tool, const struct cell__callable *callable, const json_t *given)
 {
 	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
 	json_t *args = NULL;
@@ -86,7 +86,7 @@ static void check_call(const struct cell__tool *tool, const struct cell__callabl
 	json_decref(args);
 }
 
-static void check_tool(const struct cell__tool *tool, const json_t *given)
+static void check_tool(const struct cell__tool_entry *tool, const json_t *given)
 {
 	json_t *shown = cell__tool_to_json(tool);
 	CHECK(shown && cell__tool_name_ok(tool->name));
@@ -124,11 +124,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		given = json_object();
 	}
 	struct cell__problems problems = { 0 };
-	struct cell__tool *tool = cell__tool_load("f.yaml", bytes, yaml_size, &problems);
+	struct cell__tool_entry *tool = cell__tool_load("f.yaml", bytes, yaml_size, &problems);
 	CHECK((tool != NULL) == (problems.count == 0));
 	for (size_t i = 0; i < problems.count; i++)
-		CHECK(problems.list[i].message && problems.list[i].line >= 1 &&
-		      problems.list[i].line <= count_lines(bytes, yaml_size));
+		CHECK(problems.list[i].message && problems.list[i].line >= 1 && problems.list[i].line <= count_lines(bytes, yaml_size));
 	if (tool)
 		check_tool(tool, given);
 	cell__tool_unref(tool);

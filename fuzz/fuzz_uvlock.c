@@ -1,6 +1,6 @@
 /* session/uvlock: whatever confined programs left in its place, what is found are names, versions, hashes and paths as texts. */
 #include "fuzz.h"
-#include "session/uvlock.h"
+#include "deps/uvlock.h"
 
 static void check_texts(json_t *list)
 {

@@ -44,46 +44,46 @@ extern "C" {
  * status, Python exception.  The second part are outcomes of the agent's code;
  * they appear in results, never in a struct cell_error.
  */
-#define CELL_CODE_TABLE(X)                                                        \
-	X(OK, "ok", 200, 0, 0, "")                                                \
-	X(E_INVALID, "invalid", 400, -32602, 2, "ValueError")                     \
-	X(E_NOMEM, "no_memory", 500, -32000, 125, "MemoryError")                  \
-	X(E_IO, "io", 500, -32001, 125, "OSError")                                \
-	X(E_NOT_FOUND, "not_found", 404, -32002, 125, "LookupError")              \
-	X(E_LIMIT, "limit", 413, -32003, 125, "LimitError")                       \
-	X(E_PYTHON, "python_unusable", 500, -32004, 125, "EnvironmentError")      \
-	X(E_PRELOAD, "preload_failed", 500, -32005, 125, "EnvironmentError")      \
-	X(E_KERNEL, "kernel_failed", 500, -32006, 125, "KernelError")             \
-	X(E_SPAWNER, "spawner_failed", 503, -32007, 125, "KernelError")           \
-	X(E_PROTOCOL, "protocol", 502, -32008, 125, "ProtocolError")              \
-	X(E_VERSION, "version_mismatch", 502, -32009, 125, "ProtocolError")       \
-	X(E_CLOSED, "closed", 410, -32010, 125, "SessionClosedError")             \
-	X(E_CANCELLED, "cancelled", 499, -32011, 125, "CancelledError")           \
+#define CELL_CODE_TABLE(X)                                                          \
+	X(OK, "ok", 200, 0, 0, "")                                                  \
+	X(E_INVALID, "invalid", 400, -32602, 2, "ValueError")                       \
+	X(E_NOMEM, "no_memory", 500, -32000, 125, "MemoryError")                    \
+	X(E_IO, "io", 500, -32001, 125, "OSError")                                  \
+	X(E_NOT_FOUND, "not_found", 404, -32002, 125, "LookupError")                \
+	X(E_LIMIT, "limit", 413, -32003, 125, "LimitError")                         \
+	X(E_PYTHON, "python_unusable", 500, -32004, 125, "EnvironmentError")        \
+	X(E_PRELOAD, "preload_failed", 500, -32005, 125, "EnvironmentError")        \
+	X(E_KERNEL, "kernel_failed", 500, -32006, 125, "KernelError")               \
+	X(E_SPAWNER, "spawner_failed", 503, -32007, 125, "KernelError")             \
+	X(E_PROTOCOL, "protocol", 502, -32008, 125, "ProtocolError")                \
+	X(E_VERSION, "version_mismatch", 502, -32009, 125, "ProtocolError")         \
+	X(E_CLOSED, "closed", 410, -32010, 125, "SessionClosedError")               \
+	X(E_CANCELLED, "cancelled", 499, -32011, 125, "CancelledError")             \
 	X(E_UNAVAILABLE, "executor_unavailable", 501, -32012, 125, "ExecutorError") \
-	X(E_TIMEOUT, "start_timeout", 504, -32013, 125, "TimeoutError")           \
-	X(E_TOOL, "tool_failed", 502, -32014, 125, "ToolCallError")               \
-	X(E_TOOL_TIMEOUT, "tool_timeout", 504, -32015, 125, "ToolTimeoutError")   \
-	X(E_EXISTS, "exists", 409, -32016, 125, "FileExistsError")                \
-	X(E_DISABLED, "disabled", 403, -32017, 125, "RuntimeDepsDisabledError")   \
-	X(E_INSTALL, "install_failed", 502, -32018, 125, "DepsError")             \
-	X(E_SANDBOX, "sandbox_failed", 500, -32019, 125, "SandboxError")          \
-	X(E_AUTH, "unauthorized", 401, -32030, 125, "PermissionError")            \
-	X(E_FORBIDDEN, "forbidden", 403, -32031, 125, "PermissionError")          \
-	X(E_BUSY, "busy", 429, -32032, 125, "BusyError")                          \
-	X(E_EXPIRED, "session_expired", 410, -32033, 125, "SessionClosedError")   \
-	X(E_STORAGE, "storage_unavailable", 503, -32034, 125, "OSError")          \
-	X(OUT_EXCEPTION, "exception", 200, -32100, 1, "CodeExecutionError")       \
-	X(OUT_TIMEOUT, "timeout", 200, -32101, 124, "TimeoutError")               \
-	X(OUT_INTERRUPTED, "interrupted", 200, -32102, 1, "InterruptedError")     \
-	X(OUT_KERNEL_DIED, "kernel_died", 200, -32103, 137, "KernelDiedError")    \
-	X(OUT_REJECTED, "rejected", 200, -32104, 1, "ApprovalRejectedError")      \
+	X(E_TIMEOUT, "start_timeout", 504, -32013, 125, "TimeoutError")             \
+	X(E_TOOL, "tool_failed", 502, -32014, 125, "ToolCallError")                 \
+	X(E_TOOL_TIMEOUT, "tool_timeout", 504, -32015, 125, "ToolTimeoutError")     \
+	X(E_EXISTS, "exists", 409, -32016, 125, "FileExistsError")                  \
+	X(E_DISABLED, "disabled", 403, -32017, 125, "RuntimeDepsDisabledError")     \
+	X(E_INSTALL, "install_failed", 502, -32018, 125, "DepsError")               \
+	X(E_SANDBOX, "sandbox_failed", 500, -32019, 125, "SandboxError")            \
+	X(E_AUTH, "unauthorized", 401, -32030, 125, "PermissionError")              \
+	X(E_FORBIDDEN, "forbidden", 403, -32031, 125, "PermissionError")            \
+	X(E_BUSY, "busy", 429, -32032, 125, "BusyError")                            \
+	X(E_EXPIRED, "session_expired", 410, -32033, 125, "SessionClosedError")     \
+	X(E_STORAGE, "storage_unavailable", 503, -32034, 125, "OSError")            \
+	X(OUT_EXCEPTION, "exception", 200, -32100, 1, "CodeExecutionError")         \
+	X(OUT_TIMEOUT, "timeout", 200, -32101, 124, "TimeoutError")                 \
+	X(OUT_INTERRUPTED, "interrupted", 200, -32102, 1, "InterruptedError")       \
+	X(OUT_KERNEL_DIED, "kernel_died", 200, -32103, 137, "KernelDiedError")      \
+	X(OUT_REJECTED, "rejected", 200, -32104, 1, "ApprovalRejectedError")        \
 	X(OUT_LIMIT, "limit_exceeded", 200, -32105, 137, "LimitExceededError")
 
 enum cell_code {
 #define CELL_CODE_ENUM(name, word, http, rpc, exit_status, py) CELL_##name,
 	CELL_CODE_TABLE(CELL_CODE_ENUM)
 #undef CELL_CODE_ENUM
-	CELL_CODE_COUNT
+		CELL_CODE_COUNT
 };
 
 /* By value, on the caller's stack: works after fork and when memory is gone. */
@@ -120,12 +120,10 @@ struct cell_engine_options {
 	const char *cache_dir;  /* holds Deno, Pyodide and their snapshots; NULL: ~/.cache/workcell */
 	int64_t zygote_forks;   /* a zygote is replaced after so many kernels; 0: never */
 };
-#define CELL_ENGINE_OPTIONS_INIT                                                  \
-	{ .size = sizeof(struct cell_engine_options), .pool_size = 2, .start_timeout_ms = 60000 }
+#define CELL_ENGINE_OPTIONS_INIT { .size = sizeof(struct cell_engine_options), .pool_size = 2, .start_timeout_ms = 60000 }
 
 /* opts may be NULL.  Starts the engine's thread; processes start on first use. */
-CELL_API int cell_engine_create(const struct cell_engine_options *opts, struct cell_engine **ret_engine,
-				struct cell_error *err);
+CELL_API int cell_engine_create(const struct cell_engine_options *opts, struct cell_engine **ret_engine, struct cell_error *err);
 /*
  * Ends all sessions and processes and waits for them.  NULL is fine.  Sessions of this engine must not
  * be in use by other threads; their handles are closed by this call and must not be used again.
@@ -152,8 +150,8 @@ struct cell_env_info {
  * Starts the zygote of an environment, waits until it is fully warm and its pool is full.  python NULL:
  * the default interpreter; preload NULL: none, else "numpy,pandas".  ret_info may be NULL, else set .size.
  */
-CELL_API int cell_engine_prewarm(struct cell_engine *engine, const char *python, const char *preload,
-				 struct cell_env_info *ret_info, struct cell_error *err);
+CELL_API int cell_engine_prewarm(struct cell_engine *engine, const char *python, const char *preload, struct cell_env_info *ret_info,
+				 struct cell_error *err);
 
 /* ---- executors ---------------------------------------------------------- */
 
@@ -201,8 +199,7 @@ CELL_API int cell_sandbox_explain(const struct cell_sandbox_options *opts, char 
  * Runs a command in a sandbox, with the caller's stdin, stdout and stderr, and waits.  *ret_status is as waitpid() gives
  * it.  Forks: for programs with one thread.
  */
-CELL_API int cell_sandbox_run(const struct cell_sandbox_options *opts, char *const argv[], int *ret_status,
-			      struct cell_error *err);
+CELL_API int cell_sandbox_run(const struct cell_sandbox_options *opts, char *const argv[], int *ret_status, struct cell_error *err);
 
 /* ---- spaces: what the code in sessions can use --------------------------- */
 
@@ -271,12 +268,15 @@ struct cell_space_options {
 	 */
 	int confined;
 };
-#define CELL_SPACE_OPTIONS_INIT                                                   \
-	{ .size = sizeof(struct cell_space_options), .allow_runtime_deps = 1, .cache_venv = 1, \
-	  .cleanup_venv_on_close = -1, .install_timeout_ms = 300000 }
+#define CELL_SPACE_OPTIONS_INIT                      \
+	{ .size = sizeof(struct cell_space_options), \
+	  .allow_runtime_deps = 1,                   \
+	  .cache_venv = 1,                           \
+	  .cleanup_venv_on_close = -1,               \
+	  .install_timeout_ms = 300000 }
 
-CELL_API int cell_space_open(struct cell_engine *engine, const struct cell_space_options *opts,
-			     struct cell_space **ret_space, struct cell_error *err);
+CELL_API int cell_space_open(struct cell_engine *engine, const struct cell_space_options *opts, struct cell_space **ret_space,
+			     struct cell_error *err);
 /* Its sessions must have been closed.  NULL is fine. */
 CELL_API void cell_space_close(struct cell_space *space);
 
@@ -285,9 +285,8 @@ CELL_API void cell_space_close(struct cell_space *space);
  * arguments, as docs/namespaces.md lists them.  Waits for the answer: *ret_json is JSON text, *ret_raw the bytes
  * that came with it (NULL when there are none); free() both.
  */
-CELL_API int cell_space_call(struct cell_space *space, const char *method, const char *args_json, const void *raw,
-			     size_t raw_size, char **ret_json, void **ret_raw, size_t *ret_raw_size,
-			     struct cell_error *err);
+CELL_API int cell_space_call(struct cell_space *space, const char *method, const char *args_json, const void *raw, size_t raw_size,
+			     char **ret_json, void **ret_raw, size_t *ret_raw_size, struct cell_error *err);
 
 /*
  * What an operation came to.  A failure may have much to say (what a tool wrote, what pip said), more than a struct
@@ -303,8 +302,8 @@ struct cell_answer {
 #define CELL_ANSWER_INIT { .size = sizeof(struct cell_answer) }
 
 /* As cell_space_call().  Fills *ret_answer in either case; cell_answer_finish() frees what is in it. */
-CELL_API int cell_space_call_ex(struct cell_space *space, const char *method, const char *args_json, const void *raw,
-				size_t raw_size, struct cell_answer *ret_answer, struct cell_error *err);
+CELL_API int cell_space_call_ex(struct cell_space *space, const char *method, const char *args_json, const void *raw, size_t raw_size,
+				struct cell_answer *ret_answer, struct cell_error *err);
 CELL_API void cell_answer_finish(struct cell_answer *answer);
 
 /*
@@ -318,8 +317,8 @@ CELL_API void cell_answer_finish(struct cell_answer *answer);
  */
 typedef int (*cell_more_fn)(void *arg, const void **ret_bytes, size_t *ret_size, struct cell_error *err);
 typedef int (*cell_take_fn)(void *arg, const void *bytes, size_t size, int64_t whole, struct cell_error *err);
-CELL_API int cell_artifact_save(struct cell_space *space, const char *args_json, const void *bytes, size_t size, cell_more_fn more, void *arg,
-				struct cell_answer *ret_answer, struct cell_error *err);
+CELL_API int cell_artifact_save(struct cell_space *space, const char *args_json, const void *bytes, size_t size, cell_more_fn more,
+				void *arg, struct cell_answer *ret_answer, struct cell_error *err);
 CELL_API int cell_artifact_load(struct cell_space *space, const char *args_json, cell_take_fn take, void *arg,
 				struct cell_answer *ret_answer, struct cell_error *err);
 /*
@@ -339,9 +338,8 @@ CELL_API struct cell_canceller *cell_canceller_create(void); /* NULL: no memory 
 CELL_API void cell_canceller_cancel(struct cell_canceller *canceller); /* any thread */
 CELL_API void cell_canceller_destroy(struct cell_canceller *canceller); /* not in use any more; NULL is fine */
 /* As cell_space_call_ex().  One operation at a time with one canceller, which may be NULL. */
-CELL_API int cell_space_call_with(struct cell_space *space, const char *method, const char *args_json, const void *raw,
-				  size_t raw_size, struct cell_canceller *canceller, struct cell_answer *ret_answer,
-				  struct cell_error *err);
+CELL_API int cell_space_call_with(struct cell_space *space, const char *method, const char *args_json, const void *raw, size_t raw_size,
+				  struct cell_canceller *canceller, struct cell_answer *ret_answer, struct cell_error *err);
 
 /*
  * Moves what one storage holds to another, or tells how they differ.  Talks to files and the network itself: it waits, and
@@ -402,8 +400,7 @@ CELL_API void cell_tool_call_fail(struct cell_tool_call *call, const char *messa
  * which is when it is first used.  A server of this name that was added before is replaced, and takes its place at
  * once.
  */
-CELL_API int cell_space_add_mcp(struct cell_space *space, const char *name, const char *params_json,
-				struct cell_error *err);
+CELL_API int cell_space_add_mcp(struct cell_space *space, const char *name, const char *params_json, struct cell_error *err);
 /* CELL_E_NOT_FOUND unless cell_space_add_mcp() added it. */
 CELL_API int cell_space_remove_mcp(struct cell_space *space, const char *name, struct cell_error *err);
 /*
@@ -435,14 +432,12 @@ typedef void (*cell_tool_event_fn)(void *arg, const struct cell_tool_event *even
  * as events, and those that take questions (CELL_GATE_QUESTIONS) are asked instead of this function; where neither is
  * there every question is declined.  While a question is open, timeouts of the server's calls stand still.
  */
-CELL_API int cell_space_on_tool_event(struct cell_space *space, cell_tool_event_fn fn, void *arg,
-				      struct cell_error *err);
+CELL_API int cell_space_on_tool_event(struct cell_space *space, cell_tool_event_fn fn, void *arg, struct cell_error *err);
 /*
  * Any thread, now or later, before the engine is destroyed.  action: "accept", "decline" or "cancel"; content_json: for
  * "accept" the JSON object that was asked for, else NULL.  When it fails the question is still open.
  */
-CELL_API int cell_question_answer(struct cell_question *question, const char *action, const char *content_json,
-				  struct cell_error *err);
+CELL_API int cell_question_answer(struct cell_question *question, const char *action, const char *content_json, struct cell_error *err);
 
 /* ---- policies: which calls are made, asked about, refused ---------------- */
 
@@ -506,8 +501,7 @@ struct cell_middleware {
 };
 #define CELL_MIDDLEWARE_INIT { .size = sizeof(struct cell_middleware) }
 
-CELL_API int cell_space_add_middleware(struct cell_space *space, const struct cell_middleware *middleware,
-				       struct cell_error *err);
+CELL_API int cell_space_add_middleware(struct cell_space *space, const struct cell_middleware *middleware, struct cell_error *err);
 CELL_API const char *cell_middleware_tool(const struct cell_middleware_call *call);
 CELL_API const char *cell_middleware_callable(const struct cell_middleware_call *call); /* "" when none was named */
 CELL_API const char *cell_middleware_session_id(const struct cell_middleware_call *call); /* "": the host's own call */
@@ -516,8 +510,7 @@ CELL_API const char *cell_middleware_request_id(const struct cell_middleware_cal
 /* A JSON object: as the code gave them; valid until the arguments are set or the call goes on. */
 CELL_API const char *cell_middleware_args(struct cell_middleware_call *call);
 /* before: the call goes on with these. */
-CELL_API int cell_middleware_set_args(struct cell_middleware_call *call, const char *json, size_t size,
-				      struct cell_error *err);
+CELL_API int cell_middleware_set_args(struct cell_middleware_call *call, const char *json, size_t size, struct cell_error *err);
 /* after: the message of a failed call, or NULL. */
 CELL_API const char *cell_middleware_error(struct cell_middleware_call *call);
 /* after: what the tool answered, JSON text or (*ret_is_text) plain text; NULL when it failed. */
@@ -544,18 +537,22 @@ struct cell_audit_options {
 	size_t size;               /* sizeof(struct cell_audit_options) */
 	const char *path;          /* made when missing, 0600; several processes may write to it */
 	int64_t max_bytes;         /* rotated before it gets larger; 0: never; default 64 MiB */
-	int keep;                  /* rotated files, path.1 the newest; default 5 */
+	int keep;		  /* rotated files, path.1 the newest; default 5 */
 	enum cell_audit_sync sync; /* default: interval */
 	int64_t sync_ms;           /* default 1000 */
 	const char *const *redact; /* names and paths of arguments whose values are not written, besides the usual ones */
 	int fail_closed;           /* 1: calls are refused while the log cannot be written; default 1 */
 };
-#define CELL_AUDIT_OPTIONS_INIT                                                   \
-	{ .size = sizeof(struct cell_audit_options), .max_bytes = 64 << 20, .keep = 5, \
-	  .sync = CELL_AUDIT_SYNC_INTERVAL, .sync_ms = 1000, .fail_closed = 1 }
+#define CELL_AUDIT_OPTIONS_INIT                      \
+	{ .size = sizeof(struct cell_audit_options), \
+	  .max_bytes = 64 << 20,                     \
+	  .keep = 5,                                 \
+	  .sync = CELL_AUDIT_SYNC_INTERVAL,          \
+	  .sync_ms = 1000,                           \
+	  .fail_closed = 1 }
 
-CELL_API int cell_audit_open(struct cell_engine *engine, const struct cell_audit_options *opts,
-			     struct cell_audit **ret_audit, struct cell_error *err);
+CELL_API int cell_audit_open(struct cell_engine *engine, const struct cell_audit_options *opts, struct cell_audit **ret_audit,
+			     struct cell_error *err);
 /* Writes what waits.  Its sessions must have been closed.  NULL is fine. */
 CELL_API void cell_audit_close(struct cell_audit *audit);
 
@@ -585,14 +582,13 @@ struct cell_audit_entry {
 #define CELL_AUDIT_ENTRY_INIT { .size = sizeof(struct cell_audit_entry) }
 
 /* filter may be NULL. */
-CELL_API int cell_audit_reader_open(const char *path, const struct cell_audit_filter *filter,
-			     struct cell_audit_reader **ret_reader, struct cell_error *err);
+CELL_API int cell_audit_reader_open(const char *path, const struct cell_audit_filter *filter, struct cell_audit_reader **ret_reader,
+				    struct cell_error *err);
 /*
  * 1: *ret_entry is the next record or bad line, valid until the next call; 0: there is no more for now, and a later call
  * finds what was written since; -1: failed.  Does not wait for writers.  One thread at a time.
  */
-CELL_API int cell_audit_reader_next(struct cell_audit_reader *reader, struct cell_audit_entry *ret_entry,
-			     struct cell_error *err);
+CELL_API int cell_audit_reader_next(struct cell_audit_reader *reader, struct cell_audit_entry *ret_entry, struct cell_error *err);
 CELL_API void cell_audit_reader_close(struct cell_audit_reader *reader); /* NULL is fine */
 
 /* ---- typed Python modules for the tools of an MCP server ------------------- */
@@ -644,92 +640,97 @@ struct cell_mime_part {
 struct cell_call_info {
 	uint64_t id;             /* of the session's requests; never used twice */
 	const char *request_id;  /* the same, unique among all sessions */
-	const char *kind;        /* "tool", "shell", "install", "remove", "workflow", "artifact", "server"; "question": an MCP server asks a person */
-	const char *tool;        /* "curl"; "shell" or "shell_magic"; "deps"; "workflows"; "artifacts"; "tools" */
-	const char *callable;    /* "get"; "" when the tool itself is called */
-	const char *adapter;     /* "cli", "http", "host", "mcp"; "kernel" for shell commands; "space" */
+	const char
+		*kind; /* "tool", "shell", "install", "remove", "workflow", "artifact", "server"; "question": an MCP server asks a person */
+	const char *tool; /* "curl"; "shell" or "shell_magic"; "deps"; "workflows"; "artifacts"; "tools" */
+	const char *callable; /* "get"; "" when the tool itself is called */
+	const char *adapter; /* "cli", "http", "host", "mcp"; "kernel" for shell commands; "space" */
 	const char *session_id;
-	const char *args;        /* a JSON object, complete: exactly what runs; question: {"message", "requestedSchema", ...} */
+	const char *args; /* a JSON object, complete: exactly what runs; question: {"message", "requestedSchema", ...} */
 	size_t args_size;
-	const char *principal;   /* who asks: "code", "mcp" or "http" (a client), "host" (the program itself) */
-	void *client;            /* that cell_session_call() was given; else NULL */
+	const char *principal; /* who asks: "code", "mcp" or "http" (a client), "host" (the program itself) */
+	void *client; /* that cell_session_call() was given; else NULL */
 };
 
 struct cell_event {
 	enum cell_event_type type;
-	uint64_t run_id;                   /* 0: between runs (background threads, left-over children) */
-	enum cell_stream stream;           /* CHUNK */
-	const char *data;                  /* CHUNK: not NUL-terminated, may split a UTF-8 character; TOOL_*: JSON text */
+	uint64_t run_id; /* 0: between runs (background threads, left-over children) */
+	enum cell_stream stream; /* CHUNK */
+	const char *data; /* CHUNK: not NUL-terminated, may split a UTF-8 character; TOOL_*: JSON text */
 	size_t size;
 	const struct cell_mime_part *parts; /* DISPLAY */
 	size_t n_parts;
-	struct cell_result *result;        /* RESULT: owned by the receiver for cell_session_start(), else borrowed */
-	const char *message;               /* KERNEL_DIED: the cause; CALL_ENDED: the error; APPROVAL: the policy's reason;
+	struct cell_result *result; /* RESULT: owned by the receiver for cell_session_start(), else borrowed */
+	const char *message; /* KERNEL_DIED: the cause; CALL_ENDED: the error; APPROVAL: the policy's reason;
 					      APPROVAL_ENDED: the reason given; IMAGE without path: why it was not written */
 	const struct cell_call_info *call; /* CALL_*, APPROVAL*; TOOL_*: id 0 where it is not known which */
-	const char *decision;              /* APPROVAL_ENDED: "accepted", "edited", "rejected", "expired", "cancelled";
+	const char *decision; /* APPROVAL_ENDED: "accepted", "edited", "rejected", "expired", "cancelled";
 					      CALL_ENDED: "ok", "error", "denied", "rejected", "expired", "cancelled" */
-	double duration_ms;                /* CALL_ENDED */
-	const char *path;                  /* IMAGE: absolute; the file is complete */
-	size_t index;                      /* IMAGE: of the path among those of the result */
+	double duration_ms; /* CALL_ENDED */
+	const char *path; /* IMAGE: absolute; the file is complete */
+	size_t index; /* IMAGE: of the path among those of the result */
 };
 typedef void (*cell_event_fn)(void *arg, const struct cell_event *event);
 
 /* The executor `container`: a session server in a container of Docker or Podman (docs/executors.md). */
 #define CELL_CONTAINER_UID 10001 /* and group: of the user that packaging/Dockerfile makes */
 struct cell_container_options {
-	size_t size;             /* sizeof(struct cell_container_options) */
-	const char *engine;      /* as DOCKER_HOST has it: "unix:///PATH", "tcp://HOST:PORT"; NULL: unix:///var/run/docker.sock */
-	const char *image;       /* NULL: "workcell:" and cell_version() */
-	const char *context;     /* a folder with packaging/Dockerfile, to build an image that is missing from; NULL: that is an error */
-	const char *base_image;  /* what it stands on; NULL: as the Dockerfile says */
-	const char *name;        /* of the container; NULL: one of ours */
-	const char *user;        /* "UID:GID" inside; NULL: the caller's; where that is root the storage's owner, else CELL_CONTAINER_UID */
-	const char *tools;       /* a folder of tool definitions, read-only inside; NULL: none */
+	size_t size; /* sizeof(struct cell_container_options) */
+	const char *engine; /* as DOCKER_HOST has it: "unix:///PATH", "tcp://HOST:PORT"; NULL: unix:///var/run/docker.sock */
+	const char *image; /* NULL: "workcell:" and cell_version() */
+	const char *context; /* a folder with packaging/Dockerfile, to build an image that is missing from; NULL: that is an error */
+	const char *base_image; /* what it stands on; NULL: as the Dockerfile says */
+	const char *name; /* of the container; NULL: one of ours */
+	const char *user; /* "UID:GID" inside; NULL: the caller's; where that is root the storage's owner, else CELL_CONTAINER_UID */
+	const char *tools; /* a folder of tool definitions, read-only inside; NULL: none */
 	/*
 	 * For workflows, artifacts and deps: a folder, made when missing, read-write inside but for its `tools` and `.host`, or the URL of
 	 * Redis; NULL: inside, gone with it.
 	 */
 	const char *storage;
-	const char *auth_token;  /* of its server; NULL: one is made up */
-	int auth_disabled;       /* 1: the server asks for none */
-	int session_isolation;   /* 1: a container for each session; 0: one for all sessions with the same options */
-	int network_disabled;    /* 1: no network */
-	int no_runtime_deps;     /* 1: deps.add and deps.remove are refused */
-	int64_t memory_limit;    /* bytes, at least 64 MiB; -1: none */
-	int64_t cpu_quota;       /* microseconds in each 100 ms, at least 1000; 0: no limit */
-	int64_t pids_limit;      /* processes and threads, at least 16; -1: none */
+	const char *auth_token; /* of its server; NULL: one is made up */
+	int auth_disabled; /* 1: the server asks for none */
+	int session_isolation; /* 1: a container for each session; 0: one for all sessions with the same options */
+	int network_disabled; /* 1: no network */
+	int no_runtime_deps; /* 1: deps.add and deps.remove are refused */
+	int64_t memory_limit; /* bytes, at least 64 MiB; -1: none */
+	int64_t cpu_quota; /* microseconds in each 100 ms, at least 1000; 0: no limit */
+	int64_t pids_limit; /* processes and threads, at least 16; -1: none */
 	int64_t startup_timeout_ms; /* until its server answers; installing comes on top */
 	/* Packages, installed by the image's own Python before the first session; NULL-terminated; NULL: none. */
 	const char *const *deps;
-	int sync_deps;           /* 1: so is what the storage lists */
-	const char *index_url;   /* where from; NULL: as pip in the image is configured */
-	const char *wheel_dir;   /* a folder to install from instead, read-only inside; NULL: none */
+	int sync_deps; /* 1: so is what the storage lists */
+	const char *index_url; /* where from; NULL: as pip in the image is configured */
+	const char *wheel_dir; /* a folder to install from instead, read-only inside; NULL: none */
 	int64_t install_timeout_ms;
 };
-#define CELL_CONTAINER_OPTIONS_INIT                                               \
-	{ .size = sizeof(struct cell_container_options), .memory_limit = 512ll << 20, .pids_limit = 512, .startup_timeout_ms = 60000, \
+#define CELL_CONTAINER_OPTIONS_INIT                      \
+	{ .size = sizeof(struct cell_container_options), \
+	  .memory_limit = 512ll << 20,                   \
+	  .pids_limit = 512,                             \
+	  .startup_timeout_ms = 60000,                   \
 	  .install_timeout_ms = 300000 }
 
 struct cell_session_options {
-	size_t size;              /* sizeof(struct cell_session_options) */
-	const char *executor;     /* NULL: "subprocess" */
-	const char *python;       /* path of the interpreter; NULL: the space's, else /usr/bin/python3 */
-	const char *preload;      /* "numpy,pandas"; NULL: none */
-	const char *cwd;          /* NULL: the caller's */
-	const char *const *env;   /* "K=V", NULL-terminated; added to PATH, HOME, LANG; nothing is inherited */
-	int64_t timeout_ms;       /* of a run; -1: none; default 120000 */
-	int64_t grace_ms;         /* between interrupt and kill; default 2000 */
+	size_t size; /* sizeof(struct cell_session_options) */
+	const char *executor; /* NULL: "subprocess" */
+	const char *python; /* path of the interpreter; NULL: the space's, else /usr/bin/python3 */
+	const char *preload; /* "numpy,pandas"; NULL: none */
+	const char *cwd; /* NULL: the caller's */
+	const char *const *env; /* "K=V", NULL-terminated; added to PATH, HOME, LANG; nothing is inherited */
+	int64_t timeout_ms; /* of a run; -1: none; default 120000 */
+	int64_t grace_ms; /* between interrupt and kill; default 2000 */
 	int64_t max_output_bytes; /* a result keeps at most this of each of stdout, stderr, text; default 1 MiB */
-	cell_event_fn on_event;   /* events between runs; engine's thread; may be NULL */
+	cell_event_fn on_event; /* events between runs; engine's thread; may be NULL */
 	void *event_arg;
 	struct cell_space *space; /* tools and storage for the code; NULL: none; must outlive the session */
 	const struct cell_policy *policy; /* what is allowed, asked for, denied; NULL: all is allowed; must outlive it */
-	unsigned gate;            /* CELL_GATE_*: what the policy is asked about; 0: all for one that was read, all but artifacts for cell_policy_of() */
+	unsigned
+		gate; /* CELL_GATE_*: what the policy is asked about; 0: all for one that was read, all but artifacts for cell_policy_of() */
 	int64_t approval_timeout_ms; /* unanswered is rejected; -1: waits for ever; default 60000 */
 	int approval_stops_clock; /* 1: while an approval is waited for, the run's timeout stands still; default 0 */
 	int require_shell_escape; /* 1: processes are started by `!cmd` and its like only; a guard rail, no wall */
-	int restore_cwd;          /* 1: after each cell the working directory is `cwd` again */
+	int restore_cwd; /* 1: after each cell the working directory is `cwd` again */
 	struct cell_audit *audit; /* where calls are recorded; NULL: nowhere; must outlive the session */
 	/*
 	 * PNGs that cells show go into this folder, made with the first one, and results list their paths instead of
@@ -739,14 +740,14 @@ struct cell_session_options {
 	const char *images_dir;
 	const char *sandbox_policy; /* sandbox: a preset's name or the path of a YAML file; NULL: "untrusted" */
 	const char *workspace_mode; /* sandbox: "rw", "ro" or "none"; NULL: as the policy says */
-	const char *kernel;       /* jupyter: the name of a kernelspec; NULL: ipykernel of `python` */
+	const char *kernel; /* jupyter: the name of a kernelspec; NULL: ipykernel of `python` */
 	const char *jupyter_path; /* jupyter: folders to look for kernelspecs in first, with ":" between; NULL: none */
 	const char *network_profile; /* deno: "none", "deps-only" (the package index) or "full"; NULL: "none" */
 	/* remote: a session server (docs/server.md); python, preload, cwd, env and space are that server's */
-	const char *remote_url;   /* "http://HOST:PORT", "https://..." or "unix:PATH" */
+	const char *remote_url; /* "http://HOST:PORT", "https://..." or "unix:PATH" */
 	const char *remote_token; /* NULL: none is sent */
 	const char *remote_workspace; /* NULL: none */
-	int remote_reopen;        /* 1: a cell whose session has expired runs in a new one; 0: it fails with CELL_E_EXPIRED */
+	int remote_reopen; /* 1: a cell whose session has expired runs in a new one; 0: it fails with CELL_E_EXPIRED */
 	/*
 	 * 1: values that JSON cannot say have a further MIME part, "application/vnd.workcell.value.KIND", that another Python can
 	 * read: KIND is literal (tuples, sets, ...), npy (numpy), dataframe.parquet, series.json, ...  For hosts in Python.
@@ -759,10 +760,10 @@ struct cell_session_options {
 	 * sandbox: these replace what the policy says; 0: as the policy says; -1: no limit.  deno: network_disabled only.  A container
 	 * has them in its own options.  Other executors cannot keep them and refuse them (CELL_E_INVALID).
 	 */
-	int network_disabled;  /* 1: no network */
-	int64_t memory_limit;  /* bytes, at least 16 MiB */
-	int64_t cpu_quota;     /* microseconds of CPU in each 100 ms, at least 1000 */
-	int64_t pids_limit;    /* processes and threads, at least 1 */
+	int network_disabled; /* 1: no network */
+	int64_t memory_limit; /* bytes, at least 16 MiB */
+	int64_t cpu_quota; /* microseconds of CPU in each 100 ms, at least 1000 */
+	int64_t pids_limit; /* processes and threads, at least 1 */
 	/*
 	 * subprocess, sandbox: sessions with different owners are forked from different zygotes, and share neither address layout, stack
 	 * canary nor hash seed.  NULL or "": the engine's common zygote.
@@ -774,23 +775,26 @@ struct cell_session_options {
 	 */
 	const char *const *trusted;
 };
-#define CELL_SESSION_OPTIONS_INIT                                                 \
-	{ .size = sizeof(struct cell_session_options), .timeout_ms = 120000, .grace_ms = 2000, \
-	  .max_output_bytes = 1 << 20, .approval_timeout_ms = 60000 }
+#define CELL_SESSION_OPTIONS_INIT                      \
+	{ .size = sizeof(struct cell_session_options), \
+	  .timeout_ms = 120000,                        \
+	  .grace_ms = 2000,                            \
+	  .max_output_bytes = 1 << 20,                 \
+	  .approval_timeout_ms = 60000 }
 
 /* Kinds of calls that the gate looks at. */
 #define CELL_GATE_TOOLS 1u
-#define CELL_GATE_SHELL 2u     /* !cmd, %%bash and their like */
-#define CELL_GATE_INSTALLS 4u  /* deps.add, deps.sync */
+#define CELL_GATE_SHELL 2u /* !cmd, %%bash and their like */
+#define CELL_GATE_INSTALLS 4u /* deps.add, deps.sync */
 #define CELL_GATE_WORKFLOWS 8u /* workflows.create, workflows.delete */
 /*
  * What MCP servers ask a person (elicitation) waits for cell_session_answer() too: kind "question".  Needs no policy; a
  * policy that can ask brings it along.  Without it questions go to cell_space_on_tool_event(), or are declined.
  */
 #define CELL_GATE_QUESTIONS 16u
-#define CELL_GATE_REMOVES 32u   /* deps.remove */
+#define CELL_GATE_REMOVES 32u /* deps.remove */
 #define CELL_GATE_ARTIFACTS 64u /* artifacts.save, artifacts.delete */
-#define CELL_GATE_SERVERS 128u  /* an MCP server is registered */
+#define CELL_GATE_SERVERS 128u /* an MCP server is registered */
 
 /*
  * Are these options good?  Nothing is started.  is_open: a listener on this machine asks for no token; refused where calls may
@@ -798,14 +802,13 @@ struct cell_session_options {
  */
 CELL_API int cell_session_check(const struct cell_session_options *opts, int is_open, struct cell_error *err);
 /* opts may be NULL. */
-CELL_API int cell_session_open(struct cell_engine *engine, const struct cell_session_options *opts,
-			       struct cell_session **ret_session, struct cell_error *err);
+CELL_API int cell_session_open(struct cell_engine *engine, const struct cell_session_options *opts, struct cell_session **ret_session,
+			       struct cell_error *err);
 /*
  * Makes kernels for sessions with these options in advance and waits until the pool is full, as cell_engine_prewarm() does
  * for `subprocess`.  Kernels of a sandbox are confined for its policy and workspace already.  opts may be NULL.
  */
-CELL_API int cell_session_prewarm(struct cell_engine *engine, const struct cell_session_options *opts,
-				  struct cell_error *err);
+CELL_API int cell_session_prewarm(struct cell_engine *engine, const struct cell_session_options *opts, struct cell_error *err);
 CELL_API const char *cell_session_id(const struct cell_session *session);
 /* Pid of the current kernel, 0 when there is none. */
 CELL_API int64_t cell_session_kernel_pid(struct cell_session *session);
@@ -813,17 +816,17 @@ CELL_API int64_t cell_session_kernel_pid(struct cell_session *session);
 CELL_API char *cell_session_connection_file(struct cell_session *session);
 
 struct cell_run_options {
-	size_t size;           /* sizeof(struct cell_run_options) */
-	int64_t timeout_ms;    /* 0: the session's; -1: none */
+	size_t size; /* sizeof(struct cell_run_options) */
+	int64_t timeout_ms; /* 0: the session's; -1: none */
 	cell_event_fn on_event; /* may be NULL */
 	void *event_arg;
 	/*
 	 * cell_session_start(): up to how many microseconds it stays, and runs the engine on this thread, so that a short cell
-	 * costs no change of threads.  Callbacks then come from inside the call too.  It ends as soon as *look_end is not 0:
+	 * costs no change of threads.  Callbacks then come from inside the call too.  It ends as soon as *spin_end is not 0:
 	 * a callback sets that when it has got what the caller wants to see.  0: it returns at once; at most 10000.
 	 */
-	int look_us;
-	const int *look_end;
+	int spin_us;
+	const int *spin_end;
 };
 #define CELL_RUN_OPTIONS_INIT { .size = sizeof(struct cell_run_options) }
 
@@ -831,16 +834,14 @@ struct cell_run_options {
  * Runs one cell and waits.  Events come on this thread while it waits; a slow callback slows the kernel
  * and nobody else.  Cells of one session run one at a time, in the order of the calls.  opts may be NULL.
  */
-CELL_API int cell_session_run(struct cell_session *session, const char *code, size_t size,
-			      const struct cell_run_options *opts, struct cell_result **ret_result,
-			      struct cell_error *err);
+CELL_API int cell_session_run(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
+			      struct cell_result **ret_result, struct cell_error *err);
 /*
  * Queues one cell and returns.  If this fails the callback never runs; otherwise it gets exactly one
  * CELL_EVENT_RESULT, on the engine's thread, and owns the result in it.
  */
-CELL_API int cell_session_start(struct cell_session *session, const char *code, size_t size,
-				const struct cell_run_options *opts, uint64_t *ret_run_id,
-				struct cell_error *err);
+CELL_API int cell_session_start(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
+				uint64_t *ret_run_id, struct cell_error *err);
 /* Interrupts the running cell (KeyboardInterrupt in the code).  Nothing running: 0, no effect. */
 CELL_API int cell_session_interrupt(struct cell_session *session, struct cell_error *err);
 /*
@@ -859,15 +860,15 @@ CELL_API void cell_session_close(struct cell_session *session);
 /* ---- approvals ---------------------------------------------------------- */
 
 struct cell_approval_answer {
-	size_t size;       /* sizeof(struct cell_approval_answer) */
-	int accept;        /* 1: it runs; 0: it fails with ApprovalRejectedError */
+	size_t size; /* sizeof(struct cell_approval_answer) */
+	int accept; /* 1: it runs; 0: it fails with ApprovalRejectedError */
 	const char *reason; /* rejected: what the code is told; NULL: nothing */
-	const char *args;  /* accepted: a JSON object to run with instead; NULL: as asked; question: the content, NULL: {} */
-	int always;        /* accepted: and so is every later call of this tool and callable in this session */
+	const char *args; /* accepted: a JSON object to run with instead; NULL: as asked; question: the content, NULL: {} */
+	int always; /* accepted: and so is every later call of this tool and callable in this session */
 	int from_terminal; /* for the audit log: a person at the command line, not a program through this function */
-	int dismiss;       /* rejected question: the server is told that nobody decided ("cancel"), not that they declined */
-	int look_us;       /* as in cell_run_options: this thread may stay for what follows the answer */
-	const int *look_end;
+	int dismiss; /* rejected question: the server is told that nobody decided ("cancel"), not that they declined */
+	int spin_us; /* as in cell_run_options: this thread may stay for what follows the answer */
+	const int *spin_end;
 };
 #define CELL_APPROVAL_ANSWER_INIT { .size = sizeof(struct cell_approval_answer) }
 
@@ -897,11 +898,11 @@ CELL_API int cell_session_approvals(struct cell_session *session, char **ret_jso
  * Any thread.
  */
 enum cell_shown {
-	CELL_SHOWN_LINES,    /* line breaks and tabs stay */
-	CELL_SHOWN_LINE,     /* they do not */
-	CELL_SHOWN_ASCII,    /* nor does any character that is not ASCII; a backslash is written twice: for names */
+	CELL_SHOWN_LINES, /* line breaks and tabs stay */
+	CELL_SHOWN_LINE, /* they do not */
+	CELL_SHOWN_ASCII, /* nor does any character that is not ASCII; a backslash is written twice: for names */
 	CELL_SHOWN_MARKDOWN, /* a line without anything that Markdown or HTML would take for its own; arguments in ASCII */
-	CELL_SHOWN_ALL,      /* cell_shown_args(): as ASCII, nothing is cut */
+	CELL_SHOWN_ALL, /* cell_shown_args(): as ASCII, nothing is cut */
 };
 /* free() it; NULL: no memory. */
 CELL_API char *cell_shown_text(const char *bytes, size_t size, enum cell_shown how);
@@ -926,20 +927,20 @@ CELL_API char *cell_shown_output(struct cell_shown_carry *carry, const char *byt
 /* ---- results ------------------------------------------------------------ */
 
 struct cell_outcome {
-	int code;               /* CELL_OUT_*, or the CELL_E_* that ended the session under it */
-	const char *type;       /* "ZeroDivisionError"; "" when no exception */
+	int code; /* CELL_OUT_*, or the CELL_E_* that ended the session under it */
+	const char *type; /* "ZeroDivisionError"; "" when no exception */
 	const char *message;
-	const char *traceback;  /* plain text; "" when none */
-	const char *limit;      /* CELL_OUT_LIMIT: "memory", "pids", ...; else NULL */
+	const char *traceback; /* plain text; "" when none */
+	const char *limit; /* CELL_OUT_LIMIT: "memory", "pids", ...; else NULL */
 	uint64_t limit_max, limit_used;
 };
 
 struct cell_text {
-	const char *data;       /* valid UTF-8, NUL-terminated; invalid bytes became U+FFFD */
+	const char *data; /* valid UTF-8, NUL-terminated; invalid bytes became U+FFFD */
 	size_t size;
-	const char *raw;        /* the bytes as written */
+	const char *raw; /* the bytes as written */
 	size_t raw_size;
-	uint64_t total;         /* bytes written, also those past the cap */
+	uint64_t total; /* bytes written, also those past the cap */
 };
 
 CELL_API void cell_result_destroy(struct cell_result *result);
@@ -966,8 +967,7 @@ CELL_API const char *cell_result_spill_path(const struct cell_result *result);
 CELL_API void cell_result_keep_spill(struct cell_result *result);
 /* Displayed objects, in order. */
 CELL_API size_t cell_result_display_count(const struct cell_result *result);
-CELL_API size_t cell_result_display(const struct cell_result *result, size_t i,
-				    const struct cell_mime_part **ret_parts);
+CELL_API size_t cell_result_display(const struct cell_result *result, size_t i, const struct cell_mime_part **ret_parts);
 /* Files written to images_dir, in the order shown; the value's own is the last.  The i-th path; NULL past the end. */
 CELL_API size_t cell_result_image_count(const struct cell_result *result);
 CELL_API const char *cell_result_image(const struct cell_result *result, size_t i);
@@ -986,18 +986,17 @@ CELL_API char *cell_result_json(const struct cell_result *result);
 struct cell_mcp_server;
 
 struct cell_mcp_server_options {
-	size_t size;                /* sizeof(struct cell_mcp_server_options) */
-	struct cell_space *space;   /* must outlive the server, as all that is here */
+	size_t size; /* sizeof(struct cell_mcp_server_options) */
+	struct cell_space *space; /* must outlive the server, as all that is here */
 	const struct cell_session_options *session; /* of each client; its space and its events are the server's to set */
-	int storage;                /* 1: the space has a storage, and its tools are offered; default 1 */
-	int runtime_deps;           /* 1: add_dep, remove_dep and install_package are offered; default 1 */
-	const char *temp_dir;       /* for output that is longer than an answer; NULL: /tmp */
-	int64_t grace_ms;           /* how long calls under way may take to end when the server does; default 2000 */
-	int zygote_per_session;     /* 1: no two clients share a zygote, see zygote_owner of cell_session_options */
-	int allow_register;         /* 1: register_mcp_server is offered: the agent names programs that are run here; default 0 */
+	int storage; /* 1: the space has a storage, and its tools are offered; default 1 */
+	int runtime_deps; /* 1: add_dep, remove_dep and install_package are offered; default 1 */
+	const char *temp_dir; /* for output that is longer than an answer; NULL: /tmp */
+	int64_t grace_ms; /* how long calls under way may take to end when the server does; default 2000 */
+	int zygote_per_session; /* 1: no two clients share a zygote, see zygote_owner of cell_session_options */
+	int allow_register; /* 1: register_mcp_server is offered: the agent names programs that are run here; default 0 */
 };
-#define CELL_MCP_SERVER_OPTIONS_INIT                                              \
-	{ .size = sizeof(struct cell_mcp_server_options), .storage = 1, .runtime_deps = 1, .grace_ms = 2000 }
+#define CELL_MCP_SERVER_OPTIONS_INIT { .size = sizeof(struct cell_mcp_server_options), .storage = 1, .runtime_deps = 1, .grace_ms = 2000 }
 
 CELL_API int cell_mcp_server_create(struct cell_engine *engine, const struct cell_mcp_server_options *opts,
 				    struct cell_mcp_server **ret_server, struct cell_error *err);
@@ -1020,28 +1019,40 @@ struct cell_server;
 
 /* Everything here can be changed while it runs, by `reload`, unless it says otherwise. */
 struct cell_server_limits {
-	size_t size;               /* sizeof(struct cell_server_limits) */
-	int64_t max_sessions;      /* default 1024 */
-	int64_t idle_ms;           /* a session without a request for so long ends; -1: never; default 3600000 */
-	int64_t max_runs;          /* cells that run at once; default 64 */
-	int64_t max_queue;         /* cells that wait for their turn; more are refused with 429; default 1024 */
-	int64_t max_timeout_ms;    /* what a client may ask for as the timeout of a cell; -1: anything; default 3600000 */
-	int64_t max_body_bytes;    /* of a request; default 64 MiB */
+	size_t size; /* sizeof(struct cell_server_limits) */
+	int64_t max_sessions; /* default 1024 */
+	int64_t idle_ms; /* a session without a request for so long ends; -1: never; default 3600000 */
+	int64_t max_runs; /* cells that run at once; default 64 */
+	int64_t max_queue; /* cells that wait for their turn; more are refused with 429; default 1024 */
+	int64_t max_timeout_ms; /* what a client may ask for as the timeout of a cell; -1: anything; default 3600000 */
+	int64_t max_body_bytes; /* of a request; default 64 MiB */
 	int64_t max_artifact_bytes; /* that is handed out; default 256 MiB */
-	int64_t stream_bytes;      /* events of a run that were sent and are kept for readers that come back; default 4 MiB */
-	int64_t kept_bytes;        /* events of ended runs, of all sessions together; default 64 MiB */
-	int64_t resume_ms;         /* a run waits so long for a reader whose connection broke; default 30000 */
-	int64_t head_ms;           /* a client that has not sent its request's head by then is let go; default 15000 */
-	int64_t silent_ms;         /* a connection on which nothing moves is closed; not changed by reload; default 75000 */
-	int64_t drain_ms;          /* how long cells may take to end when the server stops; default 30000 */
-	int64_t max_connections;   /* not changed by reload; default 4096 */
-	int64_t max_header_bytes;  /* not changed by reload; default 32 KiB */
+	int64_t stream_bytes; /* events of a run that were sent and are kept for readers that come back; default 4 MiB */
+	int64_t kept_bytes; /* events of ended runs, of all sessions together; default 64 MiB */
+	int64_t resume_ms; /* a run waits so long for a reader whose connection broke; default 30000 */
+	int64_t head_ms; /* a client that has not sent its request's head by then is let go; default 15000 */
+	int64_t silent_ms; /* a connection on which nothing moves is closed; not changed by reload; default 75000 */
+	int64_t drain_ms; /* how long cells may take to end when the server stops; default 30000 */
+	int64_t max_connections; /* not changed by reload; default 4096 */
+	int64_t max_header_bytes; /* not changed by reload; default 32 KiB */
 };
-#define CELL_SERVER_LIMITS_INIT                                                   \
-	{ .size = sizeof(struct cell_server_limits), .max_sessions = 1024, .idle_ms = 3600000, .max_runs = 64, \
-	  .max_queue = 1024, .max_timeout_ms = 3600000, .max_body_bytes = 64 << 20, .max_artifact_bytes = 256 << 20, \
-	  .stream_bytes = 4 << 20, .kept_bytes = 64 << 20, .resume_ms = 30000, .head_ms = 15000, .silent_ms = 75000, \
-	  .drain_ms = 30000, .max_connections = 4096, .max_header_bytes = 32 << 10 }
+#define CELL_SERVER_LIMITS_INIT                      \
+	{ .size = sizeof(struct cell_server_limits), \
+	  .max_sessions = 1024,                      \
+	  .idle_ms = 3600000,                        \
+	  .max_runs = 64,                            \
+	  .max_queue = 1024,                         \
+	  .max_timeout_ms = 3600000,                 \
+	  .max_body_bytes = 64 << 20,                \
+	  .max_artifact_bytes = 256 << 20,           \
+	  .stream_bytes = 4 << 20,                   \
+	  .kept_bytes = 64 << 20,                    \
+	  .resume_ms = 30000,                        \
+	  .head_ms = 15000,                          \
+	  .silent_ms = 75000,                        \
+	  .drain_ms = 30000,                         \
+	  .max_connections = 4096,                   \
+	  .max_header_bytes = 32 << 10 }
 
 /* Who shares a zygote: see zygote_owner of cell_session_options. */
 enum cell_zygote_per {
@@ -1051,16 +1062,16 @@ enum cell_zygote_per {
 };
 
 struct cell_server_options {
-	size_t size;               /* sizeof(struct cell_server_options); all that is here must outlive the server */
-	const char *listen;        /* "HOST:PORT" (port 0: any) or "unix:PATH" */
-	struct cell_space *space;  /* of sessions without a workspace id */
+	size_t size; /* sizeof(struct cell_server_options); all that is here must outlive the server */
+	const char *listen; /* "HOST:PORT" (port 0: any) or "unix:PATH" */
+	struct cell_space *space; /* of sessions without a workspace id */
 	/*
 	 * Opens the space of a workspace id; on a thread that may wait.  NULL: workspaces are refused.  The server closes it.
 	 */
 	int (*open_space)(void *arg, const char *workspace_id, struct cell_space **ret_space, struct cell_error *err);
 	void *space_arg;
 	const struct cell_session_options *session; /* of each session; its space and events are the server's to set */
-	const char *work_dir;      /* each session works in a folder of its own in here, removed at its end; NULL: session->cwd */
+	const char *work_dir; /* each session works in a folder of its own in here, removed at its end; NULL: session->cwd */
 	const char *artifacts_path; /* what GET /info tells; NULL: where the storage keeps them, without secrets */
 	/*
 	 * Who is let in: a token, a file of tokens that is read again when it changes (docs/server.md), or (auth_disabled)
@@ -1069,7 +1080,7 @@ struct cell_server_options {
 	const char *token, *token_file;
 	int auth_disabled;
 	const char *const *origins; /* further values of Origin that are let in, NULL-terminated; NULL: none */
-	const char *const *hosts;  /* further values of Host where authentication is disabled; NULL: none */
+	const char *const *hosts; /* further values of Host where authentication is disabled; NULL: none */
 	const char *tls_cert, *tls_key; /* PEM; NULL: no TLS */
 	struct cell_server_limits limits;
 	/* cell_server_reload() asks for new limits; on a thread that may wait; NULL: only the tokens are read again */
@@ -1079,19 +1090,19 @@ struct cell_server_options {
 	void (*log)(void *arg, const char *lines, size_t size);
 	void *log_arg;
 	enum cell_log_level log_level; /* default: info, a line a request */
-	int log_json;              /* 1: each line is a JSON object */
+	int log_json; /* 1: each line is a JSON object */
 	void (*listening)(void *arg, const char *url); /* once, before the first request; may be NULL */
 	void *listening_arg;
 	/* cell_server_reload() asks for the certificate and its key too, which the server frees; as reload; NULL: they stay */
 	int (*reload_tls)(void *arg, char **ret_cert, char **ret_key, struct cell_error *err);
 	enum cell_zygote_per zygote_per; /* whose sessions share a zygote; default: all of the engine */
 };
-#define CELL_SERVER_OPTIONS_INIT                                                  \
+#define CELL_SERVER_OPTIONS_INIT \
 	{ .size = sizeof(struct cell_server_options), .limits = CELL_SERVER_LIMITS_INIT, .log_level = CELL_LOG_INFO }
 
 /* Binds its address.  CELL_E_UNAVAILABLE: left out of this build. */
-CELL_API int cell_server_create(struct cell_engine *engine, const struct cell_server_options *opts,
-				struct cell_server **ret_server, struct cell_error *err);
+CELL_API int cell_server_create(struct cell_engine *engine, const struct cell_server_options *opts, struct cell_server **ret_server,
+				struct cell_error *err);
 /* Serves until cell_server_drain(), and returns when all sessions are closed. */
 CELL_API int cell_server_run(struct cell_server *server, struct cell_error *err);
 /* Nothing new is begun, cells under way may end; the second time they are stopped.  Any thread, and signal handlers. */
@@ -1108,8 +1119,7 @@ CELL_API int cell_server_check(const struct cell_server_options *opts, struct ce
  * folders are those that it was created with; max_sessions are its clients, and idle_ms is how long one must have been silent to
  * make room for another.  CELL_E_TIMEOUT: as cell_mcp_server_run().  CELL_E_UNAVAILABLE: left out of this build.
  */
-CELL_API int cell_mcp_server_listen(struct cell_mcp_server *server, const struct cell_server_options *opts,
-				    struct cell_error *err);
+CELL_API int cell_mcp_server_listen(struct cell_mcp_server *server, const struct cell_server_options *opts, struct cell_error *err);
 /* As cell_server_reload(); does nothing for a server that does not listen.  Any thread, and signal handlers. */
 CELL_API void cell_mcp_server_reload(struct cell_mcp_server *server);
 

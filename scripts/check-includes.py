@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
-"""check-includes.py [--self-test] [ROOT]: do the #include lines of src/ point the way they should?
+"""check-includes.py [--self-test] [ROOT]: do the sources of src/ depend on each other in one direction only?
 
-    core <- loop <- wire <- calls <- sandbox <- spawn <- mcp <- executor, tools, store <- session <- server, cli
+The rooms of src/ stand in the order of LEVELS. A room may include and call what stands before it, and itself; rooms of one
+level do not know each other. wire is pure (no loop). The programs in cli/ stand on base and the public header alone, as
+anybody's program would. Checked are
 
-A folder includes what stands left of it and itself; folders at the same level do not include each other. wire is pure
-(no loop), and the programs in cli/ stand on the public header alone, as anybody's program would; they share headers
-with bench/. Prints each violation as FILE:LINE: what, and exits 1 when there was one. --self-test proves that every
-rule can fail.
+    #include lines,
+    calls of public functions (include/workcell.h) that a later room defines: they would be includes that nobody sees,
+    a struct tag that two files define,
+    private names that differ from a public one by an underscore only (cell__policy beside cell_policy).
+
+Prints each violation as FILE:LINE: what, and exits 1 when there was one. --self-test proves that every rule can fail.
 """
 
 import os
@@ -14,21 +18,56 @@ import re
 import sys
 import tempfile
 
-LEVELS = [["core"], ["loop"], ["wire"], ["calls"], ["sandbox"], ["spawn"], ["mcp"], ["executor", "tools", "store"], ["session"], ["server"]]
+# Folders that hold rooms of their own.
+NESTED = {"executors", "mcp"}
+LEVELS = [
+    ["base"],
+    ["wire"],
+    ["loop"],
+    ["calls"],
+    ["sandbox"],
+    ["egress"],
+    ["spawn"],
+    ["mcp/client"],
+    ["executors", "tools", "storage"],
+    ["executors/subprocess", "executors/remote", "executors/inprocess"],
+    ["executors/sandbox", "executors/deno", "executors/jupyter", "executors/container"],
+    ["search", "mcp/codegen"],
+    ["gate"],
+    ["deps"],
+    ["space"],
+    ["session"],
+    ["engine"],
+    ["mcp/server"],
+    ["server"],
+]
 PUBLIC = "workcell.h"
 
-# Folder -> folders it may include. What is not named here may not be included.
+# Room -> rooms it may include. What is not named here may not be included.
 ALLOWED = {}
 below = []
 for level in LEVELS:
-    for folder in level:
-        ALLOWED[folder] = {folder, *below}
+    for name in level:
+        ALLOWED[name] = {name, *below}
     below += level
 ALLOWED["wire"].discard("loop")
-ALLOWED["cli"] = {"cli", "bench"}
-ANYWHERE = {os.path.join("include", PUBLIC), os.path.join("src", "core", "hole.h")}  # the second one is nothing but a test's switch
+ALLOWED["cli"] = {"cli", "base", "bench"}
+ANYWHERE = {os.path.join("include", PUBLIC)}
 
 INCLUDE = re.compile(r'\s*#\s*include\s*([<"])([^>"]+)[>"]')
+DEFINITION = re.compile(r"^(?!static|typedef|return|extern|#)[a-z][\w \t*]*?\b(cell_[a-z]\w*)\(", re.M)
+CALL = re.compile(r"\b(cell_[a-z]\w*)\(")
+STRUCT = re.compile(r"^struct (\w+) \{", re.M)
+COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
+STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
+
+
+def room_of(path):
+    """The room of src/ROOM/FILE or src/NESTED/ROOM/FILE; None: it lies in no room."""
+    parts = path.split(os.sep)[1:-1]
+    if len(parts) == 1:
+        return parts[0]
+    return "/".join(parts) if len(parts) == 2 and parts[0] in NESTED else None
 
 
 def resolve(root, path, name, quoted):
@@ -45,106 +84,179 @@ def resolve(root, path, name, quoted):
 
 def check_include(root, path, name, quoted):
     """What is wrong with this line, or None."""
-    folder = path.split(os.sep)[1]
+    room = room_of(path)
     target = resolve(root, path, name, quoted)
     if target is None:
         return 'there is no "%s" of ours' % name if quoted else None
-    parts = target.split(os.sep)
     if target in ANYWHERE:
         return None
     if not quoted:
         return 'our own header <%s> is included as if it were the system\'s' % name
-    to = parts[1] if parts[0] == "src" and len(parts) > 2 else parts[0]
-    if to in ALLOWED[folder]:
+    to = room_of(target) if target.startswith("src" + os.sep) else target.split(os.sep)[0]
+    if to in ALLOWED[room]:
         return None
-    return '%s/ must not include "%s": it may include %s' % (folder, target, ", ".join(sorted(ALLOWED[folder])))
+    return '%s/ must not include "%s": it may include %s' % (room, target, ", ".join(sorted(ALLOWED[room])))
 
 
-def check_file(root, path):
-    parts = path.split(os.sep)
-    if len(parts) != 3:
-        return [(1, "sources lie in src/FOLDER/")]
-    if parts[1] not in ALLOWED:
+def blank(text, pattern):
+    """The text without these parts, every line where it was."""
+    return pattern.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+
+
+class Tree:
+    def __init__(self, root):
+        self.root, self.problems, self.texts = root, [], {}
+        for folder, folders, names in os.walk(os.path.join(root, "src")):
+            folders.sort()
+            for name in sorted(names):
+                if name.endswith((".c", ".h")):
+                    path = os.path.relpath(os.path.join(folder, name), root)
+                    with open(os.path.join(root, path), encoding="utf-8") as file:
+                        self.texts[path] = file.read()
+        if not self.texts:
+            self.problems.append("%s: no sources found" % os.path.join(root, "src"))
+        header = os.path.join(root, "include", PUBLIC)
+        self.public = set()
+        if os.path.exists(header):
+            with open(header, encoding="utf-8") as file:
+                self.public = set(re.findall(r"\bcell_[a-z]\w*", blank(file.read(), COMMENT)))
+
+    def tell(self, path, line, what):
+        self.problems.append("%s:%d: %s" % (path, line, what))
+
+    def check_rooms(self):
         this = os.path.basename(__file__)
-        return [(1, "src/%s/ has no place in the order of folders; give it one in %s" % (parts[1], this))]
-    problems = []
-    with open(os.path.join(root, path), encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            match = INCLUDE.match(line)
-            problem = match and check_include(root, path, match[2], match[1] == '"')
-            if problem:
-                problems.append((number, problem))
-    return problems
+        for path in list(self.texts):
+            room = room_of(path)
+            if room not in ALLOWED:
+                what = "src/%s/ has no place in the order of rooms; give it one in %s" % (room, this) if room else \
+                    "sources lie in src/ROOM/, or in src/%s/ROOM/" % "|".join(sorted(NESTED))
+                self.tell(path, 1, what)
+                del self.texts[path]
+
+    def check_includes(self):
+        for path, text in self.texts.items():
+            for number, line in enumerate(text.split("\n"), 1):
+                match = INCLUDE.match(line)
+                problem = match and check_include(self.root, path, match[2], match[1] == '"')
+                if problem:
+                    self.tell(path, number, problem)
+
+    def check_calls(self):
+        code = {path: blank(blank(text, COMMENT), STRING) for path, text in self.texts.items() if path.endswith(".c")}
+        defined = {}
+        for path, text in code.items():
+            for match in DEFINITION.finditer(text):
+                if match[1] in self.public and not text[match.end():].split("{")[0].rstrip().endswith(";"):
+                    defined[match[1]] = path
+        for path, text in code.items():
+            if room_of(path) == "cli":
+                continue
+            for match in CALL.finditer(text):
+                where = defined.get(match[1])
+                if where and room_of(where) not in ALLOWED[room_of(path)]:
+                    self.tell(path, text.count("\n", 0, match.start()) + 1,
+                              "%s/ must not call %s(), which is defined in %s" % (room_of(path), match[1], where))
+
+    def check_tags(self):
+        first = {}
+        for path, text in self.texts.items():
+            for match in STRUCT.finditer(blank(text, COMMENT)):
+                # In a .c file a tag without our prefix is the file's own.
+                if path.endswith(".c") and not match[1].startswith("cell_"):
+                    continue
+                if first.setdefault(match[1], path) != path:
+                    self.tell(path, text.count("\n", 0, match.start()) + 1,
+                              "struct %s is defined in %s as well" % (match[1], first[match[1]]))
+
+    def check_names(self):
+        for path, text in self.texts.items():
+            seen = set()
+            for match in re.finditer(r"\bcell__(\w+)", blank(text, COMMENT)):
+                if "cell_" + match[1] in self.public and match[0] not in seen:
+                    seen.add(match[0])
+                    self.tell(path, text.count("\n", 0, match.start()) + 1,
+                              "%s differs from the public cell_%s by an underscore only" % (match[0], match[1]))
 
 
 def check_tree(root):
-    problems, count = [], 0
-    for folder, folders, names in os.walk(os.path.join(root, "src")):
-        folders.sort()
-        for name in sorted(names):
-            if name.endswith((".c", ".h")):
-                path = os.path.relpath(os.path.join(folder, name), root)
-                count += 1
-                problems += ["%s:%d: %s" % (path, line, what) for line, what in check_file(root, path)]
-    if not count:
-        problems.append("%s: no sources found" % os.path.join(root, "src"))
-    return problems
+    tree = Tree(root)
+    tree.check_rooms()
+    tree.check_includes()
+    tree.check_calls()
+    tree.check_tags()
+    tree.check_names()
+    return tree.problems
 
 
-# (file, include line, is it right?)
+# (room, include line, is it right?)
 SELF_TEST = [
-    ("core", '"core/a.h"', True),
-    ("core", '"workcell.h"', True),
-    ("core", "<workcell.h>", True),
-    ("core", "<stdio.h>", True),
-    ("core", '"loop/a.h"', False),
-    ("core", "<loop/a.h>", False),
-    ("core", '"../loop/a.h"', False),
-    ("core", '"missing.h"', False),
-    ("loop", '"core/a.h"', True),
-    ("loop", '"wire/a.h"', False),
-    ("wire", '"core/a.h"', True),
+    ("base", '"base/a.h"', True),
+    ("base", '"workcell.h"', True),
+    ("base", "<workcell.h>", True),
+    ("base", "<stdio.h>", True),
+    ("base", '"loop/a.h"', False),
+    ("base", "<loop/a.h>", False),
+    ("base", '"../loop/a.h"', False),
+    ("base", '"missing.h"', False),
+    ("loop", '"base/a.h"', True),
+    ("loop", '"calls/a.h"', False),
+    ("wire", '"base/a.h"', True),
     ("wire", '"loop/a.h"', False),
-    ("wire", '"spawn/a.h"', False),
-    ("wire", '"calls/a.h"', False),
     ("calls", '"loop/a.h"', True),
     ("calls", '"tools/a.h"', False),
     ("tools", '"calls/a.h"', True),
-    ("spawn", '"wire/a.h"', True),
-    ("spawn", '"loop/a.h"', True),
     ("spawn", '"sandbox/a.h"', True),
-    ("spawn", '"executor/a.h"', False),
+    ("spawn", '"executors/a.h"', False),
     ("sandbox", '"spawn/a.h"', False),
-    ("executor", '"spawn/a.h"', True),
-    ("executor", '"sandbox/a.h"', True),
-    ("executor", '"tools/a.h"', False),
-    ("executor", '"session/a.h"', False),
-    ("tools", '"executor/a.h"', False),
-    ("tools", '"store/a.h"', False),
-    ("mcp", '"tools/a.h"', False),
-    ("mcp", '"spawn/a.h"', True),
-    ("tools", '"mcp/a.h"', True),
-    ("store", '"wire/a.h"', True),
-    ("store", '"tools/a.h"', False),
-    ("session", '"executor/a.h"', True),
-    ("session", '"store/a.h"', True),
-    ("session", '"core/a.h"', True),
-    ("session", '"server/a.h"', False),
-    ("session", '"cli/a.h"', False),
+    ("sandbox", '"egress/a.h"', False),
+    ("executors", '"executors/subprocess/a.h"', False),
+    ("executors/subprocess", '"executors/a.h"', True),
+    ("executors/subprocess", '"executors/remote/a.h"', False),
+    ("executors/sandbox", '"executors/subprocess/a.h"', True),
+    ("executors/deno", '"executors/jupyter/a.h"', False),
+    ("executors/container", '"executors/remote/a.h"', True),
+    ("tools", '"executors/a.h"', False),
+    ("tools", '"storage/a.h"', False),
+    ("tools", '"mcp/client/a.h"', True),
+    ("mcp/client", '"tools/a.h"', False),
+    ("mcp/client", '"mcp/server/a.h"', False),
+    ("storage", '"wire/a.h"', True),
+    ("search", '"storage/a.h"', True),
+    ("gate", '"space/a.h"', False),
+    ("gate", '"tools/a.h"', True),
+    ("space", '"session/a.h"', False),
+    ("session", '"space/a.h"', True),
+    ("session", '"engine/a.h"', False),
     ("session", '"a.h"', True),
     ("session", '"bench.h"', False),
     ("session", '"../../bench/bench.h"', False),
-    ("server", '"session/a.h"', True),
+    ("engine", '"session/a.h"', True),
+    ("server", '"engine/a.h"', True),
     ("server", '"cli/a.h"', False),
+    ("mcp/server", '"server/a.h"', False),
+    ("server", '"mcp/server/a.h"', True),
     ("cli", '"a.h"', True),
     ("cli", '"workcell.h"', True),
     ("cli", '"bench.h"', True),
-    ("cli", '"../../bench/bench.h"', True),
-    ("cli", '"core/a.h"', False),
-    ("cli", '"../core/a.h"', False),
+    ("cli", '"base/a.h"', True),
     ("cli", '"session/a.h"', False),
     ("cli", '"server/a.h"', False),
-    ("newcomer", '"core/a.h"', False),
+    ("newcomer", '"base/a.h"', False),
+    ("base/inner", '"base/a.h"', False),
+]
+# (files, how many problems)
+SELF_TEST_TREES = [
+    ({"include/workcell.h": "int cell_thing_do(void);\n", "src/engine/a.c": "int cell_thing_do(void)\n{\n}\n",
+      "src/session/a.c": "int x(void)\n{\n\treturn cell_thing_do();\n}\n"}, 1),
+    ({"include/workcell.h": "int cell_thing_do(void);\n", "src/engine/a.c": "int cell_thing_do(void)\n{\n}\n",
+      "src/server/a.c": "int x(void)\n{\n\treturn cell_thing_do();\n}\n"}, 0),
+    ({"include/workcell.h": "int cell_thing_do(void);\n", "src/engine/a.c": "int cell_thing_do(void)\n{\n}\n",
+      "src/session/a.c": "/* cell_thing_do() */\nconst char *x = \"cell_thing_do()\";\n"}, 0),
+    ({"src/base/a.h": "struct cell__x {\n};\n", "src/loop/a.h": "struct cell__x {\n};\n"}, 1),
+    ({"src/base/a.c": "struct own {\n};\n", "src/loop/a.c": "struct own {\n};\n"}, 0),
+    ({"include/workcell.h": "struct cell_policy;\n", "src/base/a.c": "struct cell__policy *x;\n"}, 1),
+    ({"include/workcell.h": "struct cell_policy;\n", "src/base/a.c": "struct cell__policy_x *x;\n"}, 0),
 ]
 
 
@@ -156,26 +268,33 @@ def write(path, text):
 
 def self_test():
     wrong = 0
-    for number, (folder, include, right) in enumerate(SELF_TEST):
+    for number, (room, include, right) in enumerate(SELF_TEST):
         with tempfile.TemporaryDirectory() as root:
             for name in ALLOWED:
                 write(os.path.join(root, "src", name, "a.h"), "\n")
             write(os.path.join(root, "include", PUBLIC), "\n")
             write(os.path.join(root, "bench", "bench.h"), "\n")
-            write(os.path.join(root, "src", folder, "b.c"), "/* a comment */\n  #  include %s\nint x;\n" % include)
+            write(os.path.join(root, "src", room, "b.c"), "/* a comment */\n  #  include %s\nint x;\n" % include)
             problems = check_tree(root)
-        line = 1 if folder not in ALLOWED else 2
+        line = 1 if room not in ALLOWED else 2
         expected = 0 if right else 1
-        place = os.path.join("src", folder, "b.c") + ":%d: " % line
+        place = os.path.join("src", room, "b.c") + ":%d: " % line
         if len(problems) != expected or (problems and not problems[0].startswith(place)):
-            print("self-test %d: %s includes %s: expected %d problem(s), found %s"
-                  % (number, folder, include, expected, problems))
+            print("self-test %d: %s includes %s: expected %d problem(s), found %s" % (number, room, include, expected, problems))
+            wrong += 1
+    for number, (files, expected) in enumerate(SELF_TEST_TREES):
+        with tempfile.TemporaryDirectory() as root:
+            for path, text in files.items():
+                write(os.path.join(root, path), text)
+            problems = check_tree(root)
+        if len(problems) != expected:
+            print("self-test of tree %d: expected %d problem(s), found %s" % (number, expected, problems))
             wrong += 1
     with tempfile.TemporaryDirectory() as root:
         if not check_tree(root):
             print("self-test: an empty tree passed")
             wrong += 1
-    print("self-test: %d rules tried, %d wrong" % (len(SELF_TEST) + 1, wrong))
+    print("self-test: %d rules tried, %d wrong" % (len(SELF_TEST) + len(SELF_TEST_TREES) + 1, wrong))
     return wrong
 
 

@@ -147,7 +147,8 @@ def stage_gcc():
 def stage_checks():
     global passed
     say("checks")
-    for argv in (["scripts/check-includes.py", "--self-test"], ["scripts/check-includes.py"], ["scripts/operations.py", "--check"]):
+    for argv in (["scripts/check-includes.py", "--self-test"], ["scripts/check-includes.py"], ["scripts/operations.py", "--check"],
+                 ["scripts/check-format.py"]):
         if run(PYTHON, *argv) == 0:
             passed += 1
         else:

@@ -169,8 +169,8 @@ make_node() {
 
 # Deno and Pyodide for the `deno` executor, where the library looks for them.  Whoever only builds can do without.
 make_deno() {
-	version=$(sed -n 's/^#define CELL_DENO_VERSION "\(.*\)".*/\1/p' src/executor/deno.h)
-	pyodide=$(sed -n 's/^#define CELL_PYODIDE_VERSION "\(.*\)"/\1/p' src/executor/deno.h)
+	version=$(sed -n 's/^#define CELL_DENO_VERSION "\(.*\)".*/\1/p' src/executors/deno/deno.h)
+	pyodide=$(sed -n 's/^#define CELL_PYODIDE_VERSION "\(.*\)"/\1/p' src/executors/deno/deno.h)
 	home=$(getent passwd "$(id -u)" | cut -d: -f6)
 	if PATH="$PWD/build/node/bin:$PATH" sh deno/install.sh "${home:-$HOME}/.cache/workcell/deno-$version-$pyodide"; then
 		return 0

@@ -40,7 +40,7 @@
 
 #include "confine.h"
 #include "wire/ring_abi.h"
-#include "wire/spin.h"
+#include "wire/ring_spin.h"
 #include "wire/spawn_msg.h"
 
 #define RECV_BYTES 65536u
@@ -73,7 +73,7 @@ static pthread_mutex_t send_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static uint8_t recv_buf[RECV_BYTES];
 static size_t recv_start, recv_end;
-static struct cell_spin spin;
+static struct cell_ring_spin spin;
 static bool has_asked; /* the frame that was sent last is a call: its answer may take longer than the next cell */
 
 static int ring_sync(void);
@@ -108,7 +108,7 @@ static int send_all(struct iovec *iov, int count)
 		}
 	}
 	if (error == 0)
-		cell_spin_beat(&ring->kernel_beat);
+		cell_ring_spin_beat(&ring->kernel_beat);
 	pthread_mutex_unlock(&send_lock);
 	return error;
 }
@@ -141,11 +141,8 @@ static int send_frame(const struct outgoing *out)
 			{ (void *)out->more, out->more_size },
 		};
 		int error;
-		Py_BEGIN_ALLOW_THREADS
-		error = send_all(iov, 4);
-		Py_END_ALLOW_THREADS
-		if (error == 0)
-			return 0;
+		Py_BEGIN_ALLOW_THREADS error = send_all(iov, 4);
+		Py_END_ALLOW_THREADS if (error == 0) return 0;
 		if (error != EINTR) {
 			errno = error;
 			PyErr_SetFromErrno(PyExc_OSError);
@@ -185,8 +182,7 @@ static PyObject *wc_send(PyObject *self, PyObject *args)
 	if (bytes_or_none(json, &out.json, &out.json_size) < 0 || bytes_or_none(raw, &out.raw, &out.raw_size) < 0)
 		return NULL;
 	if (out.json_size > CELL_FRAME_MAX_JSON || out.raw_size > CELL_FRAME_MAX_RAW)
-		return PyErr_Format(PyExc_OverflowError, "a frame carries at most %u + %u bytes",
-				    CELL_FRAME_MAX_JSON, CELL_FRAME_MAX_RAW);
+		return PyErr_Format(PyExc_OverflowError, "a frame carries at most %u + %u bytes", CELL_FRAME_MAX_JSON, CELL_FRAME_MAX_RAW);
 	/* What is displayed after a child wrote comes after what the child wrote. */
 	if (type == CELL_FRAME_DISPLAY && ring_sync() < 0)
 		return NULL;
@@ -204,10 +200,9 @@ static PyObject *wc_send(PyObject *self, PyObject *args)
 static int look_first(void)
 {
 	bool answer = has_asked, found;
-	Py_BEGIN_ALLOW_THREADS
-	found = answer ? cell_spin_look_for_answer(&ring->host_beat, &spin) : cell_spin_look(&ring->host_beat, &spin);
-	Py_END_ALLOW_THREADS
-	return !found ? PyErr_CheckSignals() : 0;
+	Py_BEGIN_ALLOW_THREADS found = answer ? cell_ring_spin_wait_answer(&ring->host_beat, &spin)
+					      : cell_ring_spin_wait(&ring->host_beat, &spin);
+	Py_END_ALLOW_THREADS return !found ? PyErr_CheckSignals() : 0;
 }
 
 /*
@@ -217,13 +212,13 @@ static int look_first(void)
  */
 static ssize_t recv_asleep(void *out, size_t size)
 {
-	ssize_t n = cell_spin_has_come(&ring->host_beat, &spin) ? recv(sock_fd, out, size, MSG_DONTWAIT) : -1;
+	ssize_t n = cell_ring_spin_has_come(&ring->host_beat, &spin) ? recv(sock_fd, out, size, MSG_DONTWAIT) : -1;
 	if (n >= 0)
 		return n;
 	struct pollfd p = { .fd = sock_fd, .events = POLLIN };
 	if (poll(&p, 1, -1) < 0)
 		return -1;
-	cell_spin_has_slept(&ring->host_beat, &spin);
+	cell_ring_spin_has_slept(&ring->host_beat, &spin);
 	return recv(sock_fd, out, size, 0);
 }
 
@@ -238,12 +233,9 @@ static ssize_t read_some(void *out, size_t size, bool begun)
 	for (;;) {
 		ssize_t n;
 		int error = 0;
-		Py_BEGIN_ALLOW_THREADS
-		n = recv_asleep(out, size);
+		Py_BEGIN_ALLOW_THREADS n = recv_asleep(out, size);
 		error = errno;
-		Py_END_ALLOW_THREADS
-		if (n >= 0)
-			return n;
+		Py_END_ALLOW_THREADS if (n >= 0) return n;
 		if (error == ECONNRESET)
 			return 0;
 		if (error != EINTR) {
@@ -344,24 +336,20 @@ bool wc_is_quiet(void)
 
 enum wc_exchange wc_exchange(uint32_t id, const char *json, size_t size)
 {
-	struct cell_frame frame = {
-		.type = CELL_FRAME_CALL, .id = id, .ring_pos = ring_head, .json_size = (uint32_t)size
-	};
+	struct cell_frame frame = { .type = CELL_FRAME_CALL, .id = id, .ring_pos = ring_head, .json_size = (uint32_t)size };
 	uint8_t header[CELL_FRAME_HEADER_BYTES];
 	cell__frame_encode_header(&frame, header);
 	struct iovec iov[2] = { { header, sizeof header }, { (void *)json, size } };
 	enum wc_exchange end = WC_NOT_SENT;
 	recv_start = recv_end = 0;
-	Py_BEGIN_ALLOW_THREADS
-	if (json && send_all(iov, 2) == 0)
-		end = cell_spin_look_for_answer(&ring->host_beat, &spin) ? WC_SENT : WC_INTERRUPTED;
+	Py_BEGIN_ALLOW_THREADS if (json && send_all(iov, 2) == 0)
+		end = cell_ring_spin_wait_answer(&ring->host_beat, &spin) ? WC_SENT : WC_INTERRUPTED;
 	if (!json || end == WC_SENT) {
 		ssize_t n = recv_asleep(recv_buf, RECV_BYTES);
 		end = n < 0 && errno == EINTR ? WC_INTERRUPTED : WC_SENT;
 		recv_end = n > 0 ? (size_t)n : 0;
 	}
-	Py_END_ALLOW_THREADS
-	return end;
+	Py_END_ALLOW_THREADS return end;
 }
 
 bool wc_peek(struct cell_frame *ret_frame)
@@ -398,8 +386,7 @@ static int ring_wait(uint64_t tail)
 	uint32_t seen = atomic_load((_Atomic uint32_t *)&ring->space_futex);
 	if (ring_tail() == tail) {
 		struct timespec timeout = { .tv_nsec = 100 * 1000 * 1000 };
-		Py_BEGIN_ALLOW_THREADS
-		syscall(SYS_futex, &ring->space_futex, FUTEX_WAIT, seen, &timeout, NULL, 0);
+		Py_BEGIN_ALLOW_THREADS syscall(SYS_futex, &ring->space_futex, FUTEX_WAIT, seen, &timeout, NULL, 0);
 		Py_END_ALLOW_THREADS
 	}
 	atomic_store((_Atomic uint32_t *)&ring->kernel_waits, 0);
@@ -631,9 +618,7 @@ static PyObject *stream_write(PyObject *self, PyObject *text)
 	return rc < 0 ? NULL : PyLong_FromSsize_t(PyUnicode_GetLength(text));
 }
 
-static PyMethodDef stream_write_def = {
-	"write", stream_write, METH_O, "write(text) -> number of characters written"
-};
+static PyMethodDef stream_write_def = { "write", stream_write, METH_O, "write(text) -> number of characters written" };
 
 /* writer(stream) -> a write(str) function */
 static PyObject *wc_writer(PyObject *self, PyObject *stream)
@@ -714,8 +699,7 @@ static PyObject *wc_interrupt_wanted(PyObject *self, PyObject *unused)
 {
 	(void)self;
 	(void)unused;
-	return PyBool_FromLong(!detached && current_run != 0 &&
-			       atomic_load((_Atomic uint32_t *)&ring->interrupt_id) == current_run);
+	return PyBool_FromLong(!detached && current_run != 0 && atomic_load((_Atomic uint32_t *)&ring->interrupt_id) == current_run);
 }
 
 /* take_interrupt() -> True when there is an interrupt for this run that has not been raised yet; now it counts as raised. */
@@ -776,8 +760,7 @@ static PyObject *wc_fill(PyObject *self, PyObject *args)
 	PyObject *blank, *source;
 	Py_ssize_t offset, size, whole, have = CELL_BULK_BYTES;
 	char *to, *from = NULL;
-	if (!PyArg_ParseTuple(args, "SnOn", &blank, &offset, &source, &size) ||
-	    PyBytes_AsStringAndSize(blank, &to, &whole) < 0)
+	if (!PyArg_ParseTuple(args, "SnOn", &blank, &offset, &source, &size) || PyBytes_AsStringAndSize(blank, &to, &whole) < 0)
 		return NULL;
 	if (PyBytes_Check(source)) {
 		if (PyBytes_AsStringAndSize(source, &from, &have) < 0)
@@ -793,11 +776,9 @@ static PyObject *wc_fill(PyObject *self, PyObject *args)
 		PyErr_SetString(PyExc_ValueError, "bytes that do not fit");
 		return NULL;
 	}
-	Py_BEGIN_ALLOW_THREADS
-	populate(to + offset, (size_t)size);
+	Py_BEGIN_ALLOW_THREADS populate(to + offset, (size_t)size);
 	memcpy(to + offset, from, (size_t)size);
-	Py_END_ALLOW_THREADS
-	Py_RETURN_NONE;
+	Py_END_ALLOW_THREADS Py_RETURN_NONE;
 }
 
 static PyObject *wc_is_kernel(PyObject *self, PyObject *unused)
@@ -834,8 +815,7 @@ static int tie_lifeline(int lifeline)
 		return -1;
 	struct pollfd p = { .fd = fd };
 	if (fcntl(fd, F_SETSIG, SIGKILL) < 0 || fcntl(fd, F_SETOWN, -getpid()) < 0 ||
-	    fcntl(fd, F_SETFL, O_RDONLY | O_NONBLOCK | O_ASYNC) < 0 || poll(&p, 1, 0) < 0 ||
-	    (p.revents & POLLHUP)) {
+	    fcntl(fd, F_SETFL, O_RDONLY | O_NONBLOCK | O_ASYNC) < 0 || poll(&p, 1, 0) < 0 || (p.revents & POLLHUP)) {
 		close(fd);
 		return -1;
 	}
@@ -983,8 +963,7 @@ static PyObject *zygote_receive(void)
 		return PyErr_Format(PyExc_ConnectionError, "short message from the spawner");
 	memcpy(&head, bytes, sizeof head);
 	if (head.version != CELL_SPAWN_VERSION)
-		return PyErr_Format(PyExc_ConnectionError, "spawner protocol version %u, expected %u", head.version,
-				    CELL_SPAWN_VERSION);
+		return PyErr_Format(PyExc_ConnectionError, "spawner protocol version %u, expected %u", head.version, CELL_SPAWN_VERSION);
 	PyObject *fds = PyList_New(0);
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); fds && c; c = CMSG_NXTHDR(&msg, c)) {
 		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
@@ -1004,8 +983,8 @@ static PyObject *zygote_receive(void)
 	}
 	if (!fds)
 		return NULL;
-	return Py_BuildValue("siKLNy#", "message", (int)head.type, (unsigned long long)head.id, (long long)head.b, fds,
-			     bytes + sizeof head, (Py_ssize_t)((size_t)n - sizeof head));
+	return Py_BuildValue("siKLNy#", "message", (int)head.type, (unsigned long long)head.id, (long long)head.b, fds, bytes + sizeof head,
+			     (Py_ssize_t)((size_t)n - sizeof head));
 }
 
 /*
@@ -1060,9 +1039,7 @@ static PyObject *wc_zygote_send(PyObject *self, PyObject *args)
 	} control = { 0 };
 	if (!PyArg_ParseTuple(args, "iKLLy#|i", &type, &id, &a, &b, &payload, &size, &pid))
 		return NULL;
-	struct cell_spawn_msg head = {
-		.version = CELL_SPAWN_VERSION, .type = (uint32_t)type, .id = id, .a = a, .b = b
-	};
+	struct cell_spawn_msg head = { .version = CELL_SPAWN_VERSION, .type = (uint32_t)type, .id = id, .a = a, .b = b };
 	struct iovec iov[2] = { { &head, sizeof head }, { (void *)payload, (size_t)size } };
 	struct msghdr msg = { .msg_iov = iov, .msg_iovlen = 2 };
 	int pidfd = pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1, error = 0;
@@ -1112,9 +1089,7 @@ static PyMethodDef methods[] = {
 	{ NULL, NULL, 0, NULL }
 };
 
-static struct PyModuleDef module = {
-	PyModuleDef_HEAD_INIT, "_workcell", "The kernel's C part.", -1, methods, NULL, NULL, NULL, NULL
-};
+static struct PyModuleDef module = { PyModuleDef_HEAD_INIT, "_workcell", "The kernel's C part.", -1, methods, NULL, NULL, NULL, NULL };
 
 PyMODINIT_FUNC PyInit__workcell(void)
 {

@@ -166,8 +166,8 @@ static bool add_dict(struct text *text, PyObject *dict, int depth)
 	if (!add(text, "{", 1))
 		return false;
 	while (PyDict_Next(dict, &at, &key, &value)) {
-		if (!PyUnicode_CheckExact(key) || (!first && !add(text, ",", 1)) || !add_string(text, key, true) ||
-		    !add(text, ":", 1) || !add_value(text, value, depth + 1))
+		if (!PyUnicode_CheckExact(key) || (!first && !add(text, ",", 1)) || !add_string(text, key, true) || !add(text, ":", 1) ||
+		    !add_value(text, value, depth + 1))
 			return false;
 		first = false;
 	}
@@ -287,8 +287,8 @@ PyObject *wc_attach(PyObject *self, PyObject *args)
 	(void)self;
 	PyObject **parts[] = { &channel, &leader, &inbox, &parked, &watches, &ids, &loads };
 	PyObject *given[7];
-	if (!PyArg_ParseTuple(args, "OO!OO!O!OO", &given[0], &PyDict_Type, &given[1], &given[2], &PyDict_Type, &given[3],
-			      &PyDict_Type, &given[4], &given[5], &given[6]))
+	if (!PyArg_ParseTuple(args, "OO!OO!O!OO", &given[0], &PyDict_Type, &given[1], &given[2], &PyDict_Type, &given[3], &PyDict_Type,
+			      &given[4], &given[5], &given[6]))
 		return NULL;
 	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
 		PyObject *old = *parts[i];
@@ -389,8 +389,7 @@ static PyObject *lead_on(PyObject *id)
 /* ---- callers ---- */
 
 struct caller {
-	PyObject_HEAD
-	PyObject *head; /* bytes: the call up to its arguments */
+	PyObject_HEAD PyObject *head; /* bytes: the call up to its arguments */
 	PyObject *link; /* a Link, where calls are direct */
 	char quick;     /* its channel is the attached one */
 };
@@ -400,10 +399,8 @@ static const char answer_json[] = "{\"result\":{\"raw\":\"json\"}}", answer_text
 /* The answer that was peeked at: the value, or what Python makes of the frame. */
 static PyObject *take_answer(PyObject *self, const struct cell_frame *frame)
 {
-	bool is_json = frame->json_size == sizeof answer_json - 1 &&
-		       memcmp(frame->json, answer_json, sizeof answer_json - 1) == 0;
-	bool is_text = frame->json_size == sizeof answer_text - 1 &&
-		       memcmp(frame->json, answer_text, sizeof answer_text - 1) == 0;
+	bool is_json = frame->json_size == sizeof answer_json - 1 && memcmp(frame->json, answer_json, sizeof answer_json - 1) == 0;
+	bool is_text = frame->json_size == sizeof answer_text - 1 && memcmp(frame->json, answer_text, sizeof answer_text - 1) == 0;
 	/* Copied before anything else: code that runs from here on may read the socket. */
 	struct text all;
 	text_init(&all);
@@ -482,9 +479,7 @@ static PyObject *call_directly(PyObject *self, PyObject *kwargs)
 		text_finish(&text);
 		return NULL;
 	}
-	struct cell_frame call = {
-		.type = CELL_FRAME_CALL, .json = (const uint8_t *)text.data, .json_size = (uint32_t)text.size
-	};
+	struct cell_frame call = { .type = CELL_FRAME_CALL, .json = (const uint8_t *)text.data, .json_size = (uint32_t)text.size };
 	enum cell_inproc_status status = wc_link_ask(caller->link, &call, &reply);
 	text_finish(&text);
 	if (status != CELL_INPROC_OK)
@@ -496,8 +491,8 @@ static PyObject *call_directly(PyObject *self, PyObject *kwargs)
 	else if (is_answer(reply, answer_text, sizeof answer_text - 1))
 		made = PyUnicode_DecodeUTF8(raw, (Py_ssize_t)reply->raw_size, "replace");
 	else
-		made = PyObject_CallMethod(self, "_settle", "((iIy#y#))", (int)reply->type, (unsigned int)reply->id,
-					   reply->data, (Py_ssize_t)reply->json_size, raw, (Py_ssize_t)reply->raw_size);
+		made = PyObject_CallMethod(self, "_settle", "((iIy#y#))", (int)reply->type, (unsigned int)reply->id, reply->data,
+					   (Py_ssize_t)reply->json_size, raw, (Py_ssize_t)reply->raw_size);
 	free(reply);
 	return made;
 }
@@ -558,26 +553,19 @@ static int caller_set_link(PyObject *self, PyObject *value, void *unused)
 	return 0;
 }
 
-static PyGetSetDef caller_getset[] = {
-	{ "_link", NULL, caller_set_link, NULL, NULL },
-	{ NULL, NULL, NULL, NULL, NULL }
-};
+static PyGetSetDef caller_getset[] = { { "_link", NULL, caller_set_link, NULL, NULL }, { NULL, NULL, NULL, NULL, NULL } };
 
-static PyMemberDef caller_members[] = {
-	{ "_head", T_OBJECT, offsetof(struct caller, head), 0, NULL },
-	{ "_quick", T_BOOL, offsetof(struct caller, quick), 0, NULL },
-	{ NULL, 0, 0, 0, NULL }
-};
+static PyMemberDef caller_members[] = { { "_head", T_OBJECT, offsetof(struct caller, head), 0, NULL },
+					{ "_quick", T_BOOL, offsetof(struct caller, quick), 0, NULL },
+					{ NULL, 0, 0, 0, NULL } };
 
-static PyType_Slot caller_slots[] = {
-	{ Py_tp_call, caller_call },
-	{ Py_tp_traverse, caller_traverse },
-	{ Py_tp_clear, caller_clear },
-	{ Py_tp_dealloc, caller_dealloc },
-	{ Py_tp_members, caller_members },
-	{ Py_tp_getset, caller_getset },
-	{ 0, NULL }
-};
+static PyType_Slot caller_slots[] = { { Py_tp_call, caller_call },
+				      { Py_tp_traverse, caller_traverse },
+				      { Py_tp_clear, caller_clear },
+				      { Py_tp_dealloc, caller_dealloc },
+				      { Py_tp_members, caller_members },
+				      { Py_tp_getset, caller_getset },
+				      { 0, NULL } };
 
 static PyType_Spec caller_spec = {
 	.name = "_workcell.Caller",

@@ -1,15 +1,15 @@
 /*
- * Forking into a shell, and the last steps before the agent's code.
+ * Forking into a jail, and the last steps before the agent's code.
  *
  * Theory of operation
  *
  *   A process cannot change its own pid namespace, only that of its children, and the zygote must not change at all: it
  *   serves other sessions.  So there is a third process for a moment:
  *
- *       zygote ──vfork──▶ usher: joins the shell's cgroup and namespaces ──fork──▶ kernel
+ *       zygote ──vfork──▶ usher: joins the jail's cgroup and namespaces ──fork──▶ kernel
  *                            └── ends; the kernel becomes a child of pid 1 of the zone (spawn/zone.h)
  *
- *   The zygote is confined itself: it sees neither the cgroup nor the shell's process, and gets handles of both for this one fork.
+ *   The zygote is confined itself: it sees neither the cgroup nor the jail's process, and gets handles of both for this one fork.
  *
  *   The usher shares the zygote's memory, and the zygote stands still meanwhile, so this costs no second copy of the
  *   page tables.  fork() is the C library's: what libraries registered with pthread_atfork() runs.

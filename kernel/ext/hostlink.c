@@ -12,8 +12,7 @@
 #include <string.h>
 
 struct link {
-	PyObject_HEAD
-	struct cell_inproc *kernel;
+	PyObject_HEAD struct cell_inproc *kernel;
 };
 
 static struct cell_inproc *kernel_of(PyObject *self)
@@ -56,10 +55,8 @@ enum cell_inproc_status wc_link_ask(PyObject *link, const struct cell_frame *cal
 	enum cell_inproc_status status;
 	int main = is_main(kernel);
 	kernel->main_asks += main;
-	Py_BEGIN_ALLOW_THREADS
-	status = kernel->ask(kernel, call, ret_reply);
-	Py_END_ALLOW_THREADS
-	kernel->main_asks -= main;
+	Py_BEGIN_ALLOW_THREADS status = kernel->ask(kernel, call, ret_reply);
+	Py_END_ALLOW_THREADS kernel->main_asks -= main;
 	return status;
 }
 
@@ -90,8 +87,7 @@ static int bytes_or_none(PyObject *object, const uint8_t **ret_data, uint32_t *r
 	if (object != Py_None && PyBytes_AsStringAndSize(object, &data, &size) < 0)
 		return -1;
 	if ((size_t)size > max) {
-		PyErr_Format(PyExc_OverflowError, "a frame carries at most %u + %u bytes", CELL_FRAME_MAX_JSON,
-			     CELL_FRAME_MAX_RAW);
+		PyErr_Format(PyExc_OverflowError, "a frame carries at most %u + %u bytes", CELL_FRAME_MAX_JSON, CELL_FRAME_MAX_RAW);
 		return -1;
 	}
 	*ret_data = (const uint8_t *)data;
@@ -105,11 +101,8 @@ static PyObject *send_frame(PyObject *self, const struct cell_frame *frame)
 {
 	struct cell_inproc *kernel = kernel_of(self);
 	enum cell_inproc_status status;
-	Py_BEGIN_ALLOW_THREADS
-	status = kernel->send(kernel, frame);
-	Py_END_ALLOW_THREADS
-	if (status == CELL_INPROC_OK)
-		Py_RETURN_TRUE;
+	Py_BEGIN_ALLOW_THREADS status = kernel->send(kernel, frame);
+	Py_END_ALLOW_THREADS if (status == CELL_INPROC_OK) Py_RETURN_TRUE;
 	if (status == CELL_INPROC_FORKED)
 		Py_RETURN_FALSE;
 	return wc_link_fail(status);
@@ -135,8 +128,7 @@ static PyObject *link_ask(PyObject *self, PyObject *args)
 	PyObject *json, *raw = Py_None;
 	struct cell_frame call = { .type = CELL_FRAME_CALL };
 	struct cell_inproc_message *reply = NULL;
-	if (!PyArg_ParseTuple(args, "S|O", &json, &raw) ||
-	    bytes_or_none(json, &call.json, &call.json_size, CELL_FRAME_MAX_JSON) < 0 ||
+	if (!PyArg_ParseTuple(args, "S|O", &json, &raw) || bytes_or_none(json, &call.json, &call.json_size, CELL_FRAME_MAX_JSON) < 0 ||
 	    bytes_or_none(raw, &call.raw, &call.raw_size, CELL_FRAME_MAX_RAW) < 0)
 		return NULL;
 	enum cell_inproc_status status = wc_link_ask(self, &call, &reply);
@@ -148,10 +140,8 @@ static PyObject *link_recv(PyObject *self, PyObject *unused)
 	(void)unused;
 	struct cell_inproc *kernel = kernel_of(self);
 	struct cell_inproc_message *message;
-	Py_BEGIN_ALLOW_THREADS
-	message = kernel->receive(kernel);
-	Py_END_ALLOW_THREADS
-	return message ? take_message(message) : PyErr_NoMemory();
+	Py_BEGIN_ALLOW_THREADS message = kernel->receive(kernel);
+	Py_END_ALLOW_THREADS return message ? take_message(message) : PyErr_NoMemory();
 }
 
 static PyObject *link_pending(PyObject *self, PyObject *unused)
@@ -174,8 +164,7 @@ static PyObject *link_answer(PyObject *self, PyObject *args)
 	const uint8_t *texts[2];
 	uint32_t sizes[2];
 	char head[64] = "", small[512], *raw = small;
-	if (!PyArg_ParseTuple(args, "IOO", &id, &value, &repr) ||
-	    bytes_or_none(value, &texts[0], &sizes[0], CELL_FRAME_MAX_RAW) < 0 ||
+	if (!PyArg_ParseTuple(args, "IOO", &id, &value, &repr) || bytes_or_none(value, &texts[0], &sizes[0], CELL_FRAME_MAX_RAW) < 0 ||
 	    bytes_or_none(repr, &texts[1], &sizes[1], CELL_FRAME_MAX_RAW) < 0)
 		return NULL;
 	size_t size = (size_t)sizes[0] + sizes[1];
@@ -192,8 +181,12 @@ static PyObject *link_answer(PyObject *self, PyObject *args)
 	else if (repr != Py_None)
 		snprintf(head, sizeof head, "{\"r\":%u}", sizes[1]);
 	struct cell_frame frame = {
-		.type = CELL_FRAME_RESULT, .id = id, .json = (const uint8_t *)head, .json_size = (uint32_t)strlen(head),
-		.raw = (const uint8_t *)raw, .raw_size = (uint32_t)size,
+		.type = CELL_FRAME_RESULT,
+		.id = id,
+		.json = (const uint8_t *)head,
+		.json_size = (uint32_t)strlen(head),
+		.raw = (const uint8_t *)raw,
+		.raw_size = (uint32_t)size,
 	};
 	PyObject *done = send_frame(self, &frame);
 	if (raw != small)
@@ -250,11 +243,10 @@ static int put_output(PyObject *self, int stream, const char *bytes, size_t size
 			bytes += part;
 			size -= part;
 		} else if (status == CELL_INPROC_FULL) {
-			Py_BEGIN_ALLOW_THREADS
-			kernel->wait(kernel);
-			Py_END_ALLOW_THREADS
-			if (is_main(kernel) && kernel->interrupted_run(kernel) != 0 &&
-			    kernel->interrupted_run(kernel) == kernel->run) {
+			Py_BEGIN_ALLOW_THREADS kernel->wait(kernel);
+			Py_END_ALLOW_THREADS if (is_main(kernel) && kernel->interrupted_run(kernel) != 0 &&
+						 kernel->interrupted_run(kernel) == kernel->run)
+			{
 				wc_link_fail(CELL_INPROC_INTERRUPTED);
 				return -1;
 			}
@@ -346,30 +338,26 @@ static void link_dealloc(PyObject *self)
 	Py_DECREF(type);
 }
 
-static PyMethodDef link_methods[] = {
-	{ "send", link_send, METH_VARARGS, "send(type, id, json=None, raw=None) -> False in a forked child" },
-	{ "ask", link_ask, METH_VARARGS, "ask(json, raw=None) -> (type, id, json, raw)" },
-	{ "recv", link_recv, METH_NOARGS, "recv() -> (type, id, json, raw)" },
-	{ "pending", link_pending, METH_NOARGS, "pending() -> bool" },
-	{ "watch", link_watch, METH_NOARGS, "watch() -> a descriptor that is readable while a message waits" },
-	{ "answer", link_answer, METH_VARARGS, "answer(id, value, repr) -> bool" },
-	{ "begin_run", link_begin_run, METH_O, "begin_run(id)" },
-	{ "end_run", link_end_run, METH_NOARGS, "end_run()" },
-	{ "interrupted_run", link_interrupted_run, METH_NOARGS, "interrupted_run() -> id" },
-	{ "is_kernel", link_is_kernel, METH_NOARGS, "is_kernel() -> bool" },
-	{ "write_out", link_write_out, METH_O, "write_out(text) -> number of characters written" },
-	{ "write_err", link_write_err, METH_O, "write_err(text) -> number of characters written" },
-	{ "writer", link_writer, METH_O, "writer(stream) -> write function" },
-	{ "write_bytes", link_write_bytes, METH_VARARGS, "write_bytes(stream, bytes) -> size" },
-	{ "pipe", link_pipe, METH_O, "pipe(stream) -> descriptor" },
-	{ NULL, NULL, 0, NULL }
-};
+static PyMethodDef link_methods[] = { { "send", link_send, METH_VARARGS, "send(type, id, json=None, raw=None) -> False in a forked child" },
+				      { "ask", link_ask, METH_VARARGS, "ask(json, raw=None) -> (type, id, json, raw)" },
+				      { "recv", link_recv, METH_NOARGS, "recv() -> (type, id, json, raw)" },
+				      { "pending", link_pending, METH_NOARGS, "pending() -> bool" },
+				      { "watch", link_watch, METH_NOARGS,
+					"watch() -> a descriptor that is readable while a message waits" },
+				      { "answer", link_answer, METH_VARARGS, "answer(id, value, repr) -> bool" },
+				      { "begin_run", link_begin_run, METH_O, "begin_run(id)" },
+				      { "end_run", link_end_run, METH_NOARGS, "end_run()" },
+				      { "interrupted_run", link_interrupted_run, METH_NOARGS, "interrupted_run() -> id" },
+				      { "is_kernel", link_is_kernel, METH_NOARGS, "is_kernel() -> bool" },
+				      { "write_out", link_write_out, METH_O, "write_out(text) -> number of characters written" },
+				      { "write_err", link_write_err, METH_O, "write_err(text) -> number of characters written" },
+				      { "writer", link_writer, METH_O, "writer(stream) -> write function" },
+				      { "write_bytes", link_write_bytes, METH_VARARGS, "write_bytes(stream, bytes) -> size" },
+				      { "pipe", link_pipe, METH_O, "pipe(stream) -> descriptor" },
+				      { NULL, NULL, 0, NULL } };
 
 static PyType_Slot link_slots[] = {
-	{ Py_tp_new, link_new },
-	{ Py_tp_dealloc, link_dealloc },
-	{ Py_tp_methods, link_methods },
-	{ 0, NULL }
+	{ Py_tp_new, link_new }, { Py_tp_dealloc, link_dealloc }, { Py_tp_methods, link_methods }, { 0, NULL }
 };
 
 static PyType_Spec link_spec = {

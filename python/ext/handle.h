@@ -11,8 +11,7 @@
  * more, and closed for new users from the moment that somebody wants to close it.
  */
 struct handle {
-	PyObject_HEAD
-	void *pointer;
+	PyObject_HEAD void *pointer;
 	pid_t pid;
 	int users;
 	bool closing;
@@ -41,14 +40,12 @@ int enter(PyObject *object);
 void leave(PyObject *object);
 
 /* A call of the library that may wait, by who has entered: without the GIL, and then he leaves. */
-#define INSIDE(object, call)                    \
-	({                                      \
-		__typeof__(call) answer_;       \
-		Py_BEGIN_ALLOW_THREADS          \
-		answer_ = (call);               \
-		Py_END_ALLOW_THREADS            \
-		leave(object);                  \
-		answer_;                        \
+#define INSIDE(object, call)                             \
+	({                                               \
+		__typeof__(call) answer_;                \
+		Py_BEGIN_ALLOW_THREADS answer_ = (call); \
+		Py_END_ALLOW_THREADS leave(object);      \
+		answer_;                                 \
 	})
 
 PyObject *none_or_error(int rc, const struct cell_error *err);

@@ -23,8 +23,7 @@ struct handle *new_handle(PyTypeObject *type, PyObject *engine)
 int usable(struct handle *self)
 {
 	if (self->pid != getpid()) {
-		raise_message(CELL_E_CLOSED, 0,
-			      "this belongs to the process that was forked: in a child open a session of its own");
+		raise_message(CELL_E_CLOSED, 0, "this belongs to the process that was forked: in a child open a session of its own");
 		return -1;
 	}
 	if (!self->pointer || self->closing)
@@ -88,9 +87,7 @@ static bool wait_for_users(struct handle *self)
 	bool session = Py_TYPE(self) == session_type;
 	for (int round = 0; self->users > 0 && (session || round < 2000); round++) {
 		void *pointer = self->pointer;
-		Py_BEGIN_ALLOW_THREADS
-		if (session)
-			(void)cell_session_reset(pointer, &err);
+		Py_BEGIN_ALLOW_THREADS if (session)(void) cell_session_reset(pointer, &err);
 		usleep(1000);
 		Py_END_ALLOW_THREADS
 	}
@@ -122,8 +119,7 @@ static void close_handle(struct handle *self)
 		if (!wait_for_users(self))
 			return;
 		void *pointer = self->pointer;
-		Py_BEGIN_ALLOW_THREADS
-		close_pointer(Py_TYPE(self), pointer);
+		Py_BEGIN_ALLOW_THREADS close_pointer(Py_TYPE(self), pointer);
 		Py_END_ALLOW_THREADS
 	}
 	self->pointer = NULL;
@@ -223,10 +219,8 @@ static PyObject *engine_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 		Py_XDECREF(keep);
 		return NULL;
 	}
-	Py_BEGIN_ALLOW_THREADS
-	rc = cell_engine_create(&options, &engine, &err);
-	Py_END_ALLOW_THREADS
-	Py_XDECREF(keep);
+	Py_BEGIN_ALLOW_THREADS rc = cell_engine_create(&options, &engine, &err);
+	Py_END_ALLOW_THREADS Py_XDECREF(keep);
 	return finish_new(self, rc, engine, &err);
 }
 
@@ -240,11 +234,8 @@ static PyObject *engine_executors(PyObject *self, PyObject *args)
 	for (size_t i = 0; list; i++) {
 		struct cell_executor_info info = { .size = sizeof info };
 		int rc;
-		Py_BEGIN_ALLOW_THREADS
-		rc = cell_executor_probe(HANDLE(self)->pointer, i, &info);
-		Py_END_ALLOW_THREADS
-		if (rc < 0)
-			break;
+		Py_BEGIN_ALLOW_THREADS rc = cell_executor_probe(HANDLE(self)->pointer, i, &info);
+		Py_END_ALLOW_THREADS if (rc < 0) break;
 		PyObject *row = Py_BuildValue("(ssNNN)", info.name, info.isolation, PyBool_FromLong(info.available),
 					      text_or_none(info.reason), text_or_none(info.advice));
 		if (!row || PyList_Append(list, row) < 0)
@@ -293,20 +284,23 @@ static PyObject *policy_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 	struct handle *self = new_handle(type, NULL);
 	if (!self)
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS
-	if (strcmp(kind, "load") == 0) {
+	Py_BEGIN_ALLOW_THREADS if (strcmp(kind, "load") == 0)
+	{
 		rc = cell_policy_load(text, &policy, &err);
-	} else if (strcmp(kind, "parse") == 0) {
+	}
+	else if (strcmp(kind, "parse") == 0)
+	{
 		rc = cell_policy_parse(text, (size_t)size, name ? name : "policy", &policy, &err);
-	} else {
+	}
+	else
+	{
 		policy = cell_policy_of(strcmp(text, "allow") == 0 ? CELL_ALLOW : strcmp(text, "deny") == 0 ? CELL_DENY : CELL_ASK);
 		if (!policy) {
 			err.code = CELL_E_NOMEM;
 			rc = -1;
 		}
 	}
-	Py_END_ALLOW_THREADS
-	return finish_new(self, rc, policy, &err);
+	Py_END_ALLOW_THREADS return finish_new(self, rc, policy, &err);
 }
 
 /* decide(kind, tool, callable, adapter, args_json) -> (decision, rule, line, name, reason, doubt, doubt_why) */
@@ -315,13 +309,12 @@ static PyObject *policy_decide(PyObject *self, PyObject *args)
 	struct cell_policy_subject subject = CELL_POLICY_SUBJECT_INIT;
 	struct cell_policy_verdict verdict = CELL_POLICY_VERDICT_INIT;
 	struct cell_error err;
-	if (!PyArg_ParseTuple(args, "zzzzz", &subject.kind, &subject.tool, &subject.callable, &subject.adapter,
-			      &subject.args_json))
+	if (!PyArg_ParseTuple(args, "zzzzz", &subject.kind, &subject.tool, &subject.callable, &subject.adapter, &subject.args_json))
 		return NULL;
 	if (cell_policy_decide(HANDLE(self)->pointer, &subject, &verdict, &err) < 0)
 		return raise_error(&err), NULL;
-	return Py_BuildValue("(siizzzz)", cell_decision_word(verdict.decision), verdict.rule, verdict.line, verdict.name,
-			     verdict.reason, verdict.doubt, verdict.doubt_why);
+	return Py_BuildValue("(siizzzz)", cell_decision_word(verdict.decision), verdict.rule, verdict.line, verdict.name, verdict.reason,
+			     verdict.doubt, verdict.doubt_why);
 }
 
 static PyMethodDef policy_methods[] = {
@@ -378,7 +371,10 @@ static PyTypeObject *make_type(const char *name, newfunc new, PyMethodDef *metho
 		{ 0, NULL },
 	};
 	PyType_Spec spec = {
-		.name = name, .basicsize = sizeof(struct handle), .flags = Py_TPFLAGS_DEFAULT, .slots = slots,
+		.name = name,
+		.basicsize = sizeof(struct handle),
+		.flags = Py_TPFLAGS_DEFAULT,
+		.slots = slots,
 	};
 	return (PyTypeObject *)PyType_FromSpec(&spec);
 }

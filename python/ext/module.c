@@ -171,10 +171,8 @@ static PyObject *gen_mcp(PyObject *self, PyObject *args)
 	(void)self;
 	if (!PyArg_ParseTuple(args, "sszp", &options.server, &options.tools_json, &options.out_dir, &options.async_api))
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS
-	rc = cell_gen_mcp(&options, &json, &err);
-	Py_END_ALLOW_THREADS
-	return rc < 0 ? (raise_error(&err), NULL) : taken_text(json);
+	Py_BEGIN_ALLOW_THREADS rc = cell_gen_mcp(&options, &json, &err);
+	Py_END_ALLOW_THREADS return rc < 0 ? (raise_error(&err), NULL) : taken_text(json);
 }
 
 /* find_python(version, path) -> path */
@@ -187,10 +185,8 @@ static PyObject *find_python(PyObject *self, PyObject *args)
 	(void)self;
 	if (!PyArg_ParseTuple(args, "sz", &wanted, &path))
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS
-	rc = cell_find_python(wanted, path, &found, &err);
-	Py_END_ALLOW_THREADS
-	return rc < 0 ? (raise_error(&err), NULL) : taken_text(found);
+	Py_BEGIN_ALLOW_THREADS rc = cell_find_python(wanted, path, &found, &err);
+	Py_END_ALLOW_THREADS return rc < 0 ? (raise_error(&err), NULL) : taken_text(found);
 }
 
 /* policy_check(path) -> json */
@@ -203,10 +199,8 @@ static PyObject *policy_check(PyObject *self, PyObject *args)
 	(void)self;
 	if (!PyArg_ParseTuple(args, "s", &path))
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS
-	rc = cell_policy_check(path, &json, &err);
-	Py_END_ALLOW_THREADS
-	return rc < 0 ? (raise_error(&err), NULL) : taken_text(json);
+	Py_BEGIN_ALLOW_THREADS rc = cell_policy_check(path, &json, &err);
+	Py_END_ALLOW_THREADS return rc < 0 ? (raise_error(&err), NULL) : taken_text(json);
 }
 
 /* sandbox_explain(policy, workspace_mode, cwd, python) -> text */
@@ -219,10 +213,8 @@ static PyObject *sandbox_explain(PyObject *self, PyObject *args)
 	(void)self;
 	if (!PyArg_ParseTuple(args, "zzzz", &options.policy, &options.workspace_mode, &options.cwd, &options.python))
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS
-	rc = cell_sandbox_explain(&options, &text, &err);
-	Py_END_ALLOW_THREADS
-	return rc < 0 ? (raise_error(&err), NULL) : taken_text(text);
+	Py_BEGIN_ALLOW_THREADS rc = cell_sandbox_explain(&options, &text, &err);
+	Py_END_ALLOW_THREADS return rc < 0 ? (raise_error(&err), NULL) : taken_text(text);
 }
 
 static PyMethodDef functions[] = {
@@ -235,11 +227,8 @@ static PyMethodDef functions[] = {
 };
 
 static struct PyModuleDef definition = {
-	PyModuleDef_HEAD_INIT,
-	.m_name = "workcell._native",
-	.m_doc = "libworkcell for Python; use the package workcell.",
-	.m_size = -1,
-	.m_methods = functions,
+	PyModuleDef_HEAD_INIT, .m_name = "workcell._native", .m_doc = "libworkcell for Python; use the package workcell.",
+	.m_size = -1,          .m_methods = functions,
 };
 
 PyMODINIT_FUNC PyInit__native(void)
@@ -251,8 +240,7 @@ PyMODINIT_FUNC PyInit__native(void)
 	if (!native_error || PyModule_AddObject(module, "NativeError", native_error) < 0)
 		goto fail;
 	Py_INCREF(native_error);
-	if (add_port_type(module) < 0 || add_result_type(module) < 0 || add_call_types(module) < 0 ||
-	    add_handle_types(module) < 0)
+	if (add_port_type(module) < 0 || add_result_type(module) < 0 || add_call_types(module) < 0 || add_handle_types(module) < 0)
 		goto fail;
 	return module;
 fail:

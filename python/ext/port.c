@@ -516,8 +516,7 @@ PyObject *event_tuple(const struct cell_event *event)
 /* ---- the Python type ---- */
 
 struct port_object {
-	PyObject_HEAD
-	struct port *port;
+	PyObject_HEAD struct port *port;
 };
 
 struct port *port_of(PyObject *object)
@@ -594,11 +593,8 @@ static PyObject *port_wait(PyObject *self, PyObject *args)
 	struct pollfd poller = { .fd = port_of(self)->fd, .events = POLLIN };
 	for (;;) {
 		int n;
-		Py_BEGIN_ALLOW_THREADS
-		n = poll(&poller, 1, timeout);
-		Py_END_ALLOW_THREADS
-		if (n >= 0)
-			return PyBool_FromLong(n > 0);
+		Py_BEGIN_ALLOW_THREADS n = poll(&poller, 1, timeout);
+		Py_END_ALLOW_THREADS if (n >= 0) return PyBool_FromLong(n > 0);
 		if (errno != EINTR)
 			return PyErr_SetFromErrno(PyExc_OSError);
 		if (PyErr_CheckSignals() < 0)

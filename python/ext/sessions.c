@@ -99,10 +99,8 @@ PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 	int rc;
 	(void)kwargs;
 	if (!PyArg_ParseTuple(args, "OOOOOOKI", &engine, &dict, &space, &policy, &audit, &port, &token, &mask) ||
-	    check_type(engine, engine_type, "an Engine") < 0 ||
-	    optional(space, space_type, "a Space", &options.space) < 0 ||
-	    optional(policy, policy_type, "a Policy", &options.policy) < 0 ||
-	    optional(audit, audit_type, "an Audit", &options.audit) < 0 ||
+	    check_type(engine, engine_type, "an Engine") < 0 || optional(space, space_type, "a Space", &options.space) < 0 ||
+	    optional(policy, policy_type, "a Policy", &options.policy) < 0 || optional(audit, audit_type, "an Audit", &options.audit) < 0 ||
 	    take_container(dict, &container, &options, &kept) < 0 ||
 	    fill_options(dict, session_options, COUNT(session_options), &options, &keep) < 0) {
 		Py_XDECREF(kept);
@@ -144,10 +142,8 @@ static PyObject *session_kernel_pid(PyObject *self, PyObject *args)
 	(void)args;
 	if (enter(self) < 0)
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS
-	pid = cell_session_kernel_pid(HANDLE(self)->pointer);
-	Py_END_ALLOW_THREADS
-	leave(self);
+	Py_BEGIN_ALLOW_THREADS pid = cell_session_kernel_pid(HANDLE(self)->pointer);
+	Py_END_ALLOW_THREADS leave(self);
 	return PyLong_FromLongLong(pid);
 }
 
@@ -170,7 +166,7 @@ static PyObject *session_run(PyObject *self, PyObject *args)
 	return result_wrap(result);
 }
 
-/* start(code, timeout_ms, port, token, mask, look_us) -> run id, or the result of a cell that was over within look_us */
+/* start(code, timeout_ms, port, token, mask, spin_us) -> run id, or the result of a cell that was over within spin_us */
 static PyObject *session_start(PyObject *self, PyObject *args)
 {
 	struct cell_run_options options = CELL_RUN_OPTIONS_INIT;
@@ -183,7 +179,7 @@ static PyObject *session_start(PyObject *self, PyObject *args)
 	unsigned mask;
 	uint64_t id = 0;
 	int rc;
-	if (!PyArg_ParseTuple(args, "s#LOKIi", &code, &size, &timeout_ms, &port, &token, &mask, &options.look_us) ||
+	if (!PyArg_ParseTuple(args, "s#LOKIi", &code, &size, &timeout_ms, &port, &token, &mask, &options.spin_us) ||
 	    check_type(port, port_type, "a Port") < 0 || enter(self) < 0)
 		return NULL;
 	struct reg *reg = reg_create(port_of(port), token, mask, true);
@@ -194,8 +190,8 @@ static PyObject *session_start(PyObject *self, PyObject *args)
 	options.timeout_ms = timeout_ms;
 	options.on_event = on_run_event;
 	options.event_arg = reg;
-	options.look_end = &stay.heard;
-	stay = (struct stay){ .reg = options.look_us > 0 ? reg : NULL };
+	options.spin_end = &stay.heard;
+	stay = (struct stay){ .reg = options.spin_us > 0 ? reg : NULL };
 	rc = INSIDE(self, cell_session_start(HANDLE(self)->pointer, code, (size_t)size, &options, &id, &err));
 	stay.reg = NULL;
 	if (rc < 0) {
@@ -235,16 +231,16 @@ static PyObject *session_reset(PyObject *self, PyObject *args)
 	return none_or_error(INSIDE(self, cell_session_reset(HANDLE(self)->pointer, &err)), &err);
 }
 
-/* answer(id, accept, reason, args_json, always, look_us) */
+/* answer(id, accept, reason, args_json, always, spin_us) */
 static PyObject *session_answer(PyObject *self, PyObject *args)
 {
 	struct cell_approval_answer answer = CELL_APPROVAL_ANSWER_INIT;
 	struct cell_error err;
 	unsigned long long id;
-	if (!PyArg_ParseTuple(args, "Kpzzpi", &id, &answer.accept, &answer.reason, &answer.args, &answer.always, &answer.look_us) ||
+	if (!PyArg_ParseTuple(args, "Kpzzpi", &id, &answer.accept, &answer.reason, &answer.args, &answer.always, &answer.spin_us) ||
 	    enter(self) < 0)
 		return NULL;
-	answer.look_end = &stay.heard;
+	answer.spin_end = &stay.heard;
 	stay = (struct stay){ 0 };
 	return none_or_error(INSIDE(self, cell_session_answer(HANDLE(self)->pointer, id, &answer, &err)), &err);
 }

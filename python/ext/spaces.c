@@ -92,8 +92,7 @@ PyObject *space_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 	PyObject *engine, *dict, *variables, *progress, *keep = NULL;
 	int rc;
 	(void)kwargs;
-	if (!PyArg_ParseTuple(args, "OOOO", &engine, &dict, &variables, &progress) ||
-	    check_type(engine, engine_type, "an Engine") < 0 ||
+	if (!PyArg_ParseTuple(args, "OOOO", &engine, &dict, &variables, &progress) || check_type(engine, engine_type, "an Engine") < 0 ||
 	    fill_options(dict, space_options, COUNT(space_options), &options, &keep) < 0)
 		return NULL;
 	struct handle *self = new_handle(type, engine);
@@ -197,7 +196,9 @@ static PyObject *space_load_artifact(PyObject *self, PyObject *args)
 		raise_message(err.code, err.sys, answer.message ? answer.message : err.msg);
 	else
 		value = Py_BuildValue("(Ny#)", text_of(answer.json, strlen(answer.json)),
-				      loading.bytes ? loading.bytes : answer.raw ? (const char *)answer.raw : "",
+				      loading.bytes ? loading.bytes
+				      : answer.raw  ? (const char *)answer.raw
+						    : "",
 				      (Py_ssize_t)(loading.bytes ? loading.size : answer.raw_size));
 	cell_answer_finish(&answer);
 	free(loading.bytes);
@@ -276,8 +277,7 @@ static PyObject *space_on_tool_event(PyObject *self, PyObject *args)
 	struct cell_error err;
 	PyObject *port;
 	unsigned long long token;
-	if (!PyArg_ParseTuple(args, "OK", &port, &token) || check_type(port, port_type, "a Port") < 0 ||
-	    usable(HANDLE(self)) < 0)
+	if (!PyArg_ParseTuple(args, "OK", &port, &token) || check_type(port, port_type, "a Port") < 0 || usable(HANDLE(self)) < 0)
 		return NULL;
 	struct reg *reg = add_reg(HANDLE(self), port, token, 0);
 	if (!reg || enter(self) < 0)

@@ -8,8 +8,7 @@
 PyTypeObject *port_type, *result_type, *call_type, *before_type, *question_type;
 
 struct wrapper {
-	PyObject_HEAD
-	void *pointer; /* NULL: answered */
+	PyObject_HEAD void *pointer; /* NULL: answered */
 	pid_t pid;
 };
 
@@ -98,8 +97,7 @@ static PyObject *get_totals(PyObject *self, void *closure)
 	cell_result_stdout(RESULT(self), &out);
 	cell_result_stderr(RESULT(self), &err);
 	cell_result_text(RESULT(self), &text);
-	return Py_BuildValue("(KKK)", (unsigned long long)out.total, (unsigned long long)err.total,
-			     (unsigned long long)text.total);
+	return Py_BuildValue("(KKK)", (unsigned long long)out.total, (unsigned long long)err.total, (unsigned long long)text.total);
 }
 
 /* (code word, type, message, traceback, limit, max, used) or None */
@@ -109,9 +107,9 @@ static PyObject *get_error(PyObject *self, void *closure)
 	const struct cell_outcome *outcome = cell_result_error(RESULT(self));
 	if (!outcome)
 		Py_RETURN_NONE;
-	return Py_BuildValue("(sNNNzKK)", cell_code_word(outcome->code), text_or_none(outcome->type),
-			     text_or_none(outcome->message), text_or_none(outcome->traceback), outcome->limit,
-			     (unsigned long long)outcome->limit_max, (unsigned long long)outcome->limit_used);
+	return Py_BuildValue("(sNNNzKK)", cell_code_word(outcome->code), text_or_none(outcome->type), text_or_none(outcome->message),
+			     text_or_none(outcome->traceback), outcome->limit, (unsigned long long)outcome->limit_max,
+			     (unsigned long long)outcome->limit_used);
 }
 
 static PyObject *get_duration(PyObject *self, void *closure)
@@ -178,8 +176,7 @@ static PyObject *get_displays(PyObject *self, void *closure)
 	return list;
 }
 
-static PyObject *text_list(const struct cell_result *result, size_t n,
-			   const char *(*get)(const struct cell_result *result, size_t i))
+static PyObject *text_list(const struct cell_result *result, size_t n, const char *(*get)(const struct cell_result *result, size_t i))
 {
 	PyObject *list = PyList_New((Py_ssize_t)n);
 	for (size_t i = 0; list && i < n; i++) {
@@ -224,22 +221,14 @@ static PyObject *result_keep_spill(PyObject *self, PyObject *args)
 }
 
 static PyGetSetDef result_getset[] = {
-	{ "value_json", get_value_json, NULL, NULL, NULL },
-	{ "repr", get_repr, NULL, NULL, NULL },
-	{ "stdout", get_text, NULL, NULL, (void *)1 },
-	{ "stderr", get_text, NULL, NULL, (void *)2 },
-	{ "text", get_text, NULL, NULL, (void *)3 },
-	{ "totals", get_totals, NULL, NULL, NULL },
-	{ "error", get_error, NULL, NULL, NULL },
-	{ "duration_ms", get_duration, NULL, NULL, NULL },
-	{ "state_kept", get_kept, NULL, NULL, NULL },
-	{ "isolation", get_isolation, NULL, NULL, NULL },
-	{ "spill_path", get_spill, NULL, NULL, NULL },
-	{ "mime", get_mime, NULL, NULL, NULL },
-	{ "displays", get_displays, NULL, NULL, NULL },
-	{ "images", get_images, NULL, NULL, NULL },
-	{ "notices", get_notices, NULL, NULL, NULL },
-	{ NULL, NULL, NULL, NULL, NULL },
+	{ "value_json", get_value_json, NULL, NULL, NULL }, { "repr", get_repr, NULL, NULL, NULL },
+	{ "stdout", get_text, NULL, NULL, (void *)1 },      { "stderr", get_text, NULL, NULL, (void *)2 },
+	{ "text", get_text, NULL, NULL, (void *)3 },        { "totals", get_totals, NULL, NULL, NULL },
+	{ "error", get_error, NULL, NULL, NULL },           { "duration_ms", get_duration, NULL, NULL, NULL },
+	{ "state_kept", get_kept, NULL, NULL, NULL },       { "isolation", get_isolation, NULL, NULL, NULL },
+	{ "spill_path", get_spill, NULL, NULL, NULL },      { "mime", get_mime, NULL, NULL, NULL },
+	{ "displays", get_displays, NULL, NULL, NULL },     { "images", get_images, NULL, NULL, NULL },
+	{ "notices", get_notices, NULL, NULL, NULL },       { NULL, NULL, NULL, NULL, NULL },
 };
 
 static PyMethodDef result_methods[] = {
@@ -249,10 +238,7 @@ static PyMethodDef result_methods[] = {
 };
 
 static PyType_Slot result_slots[] = {
-	{ Py_tp_new, no_new },
-	{ Py_tp_dealloc, result_dealloc },
-	{ Py_tp_getset, result_getset },
-	{ Py_tp_methods, result_methods },
+	{ Py_tp_new, no_new }, { Py_tp_dealloc, result_dealloc }, { Py_tp_getset, result_getset }, { Py_tp_methods, result_methods },
 	{ 0, NULL },
 };
 

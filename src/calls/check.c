@@ -4,7 +4,7 @@
 
 #include "calls/schema.h"
 #include "calls/table.h"
-#include "core/hole.h"
+#include "base/hole.h"
 
 #define MAX_WHOLE 9007199254740992.0 /* 2^53: larger reals do not say which integer they are */
 
@@ -50,7 +50,8 @@ static bool in_range(const json_t *schema, const json_t *value)
 	if (json_is_integer(value) && (!least || json_is_integer(least)) && (!most || json_is_integer(most)))
 		return (!least || json_integer_value(value) >= json_integer_value(least)) &&
 		       (!most || json_integer_value(value) <= json_integer_value(most));
-	return (!least || json_number_value(value) >= json_number_value(least)) && (!most || json_number_value(value) <= json_number_value(most));
+	return (!least || json_number_value(value) >= json_number_value(least)) &&
+	       (!most || json_number_value(value) <= json_number_value(most));
 }
 
 static bool is_chosen(const json_t *schema, const json_t *value)
@@ -132,7 +133,8 @@ size_t cell__members_check(const json_t *schema, json_t *object, cell__misfit_fn
 	json_object_foreach(properties, name, property) {
 		value = json_object_get(object, name);
 		struct cell__misfit problem = { .name = name, .schema = property, .value = value, .required = is_required(schema, name) };
-		if (value ? find_wrong(property, value, &problem.wrong) || settle(property, object, name, value, &problem.wrong) : problem.required) {
+		if (value ? find_wrong(property, value, &problem.wrong) || settle(property, object, name, value, &problem.wrong)
+			  : problem.required) {
 			n++;
 			if (fn)
 				fn(arg, &problem);
@@ -185,8 +187,11 @@ void cell__schema_add_words(struct cell__buf *out, const json_t *schema)
 		const char *word = json_string_value(json_is_array(type) ? json_array_get(type, i) : type);
 		if (!word || strcmp(word, "null") == 0)
 			continue;
-		(void)cell__buf_printf(out, "%s%s%s", n ? " or " : strchr("aio", *word) ? "an " : "a ", word,
-				       strcmp(word, "array") == 0 && json_object_get(schema, "items") ? " of strings" : "");
+		(void)cell__buf_printf(out, "%s%s%s",
+				       n                      ? " or "
+				       : strchr("aio", *word) ? "an "
+							      : "a ",
+				       word, strcmp(word, "array") == 0 && json_object_get(schema, "items") ? " of strings" : "");
 		n++;
 	}
 	add_range(out, schema);
@@ -209,7 +214,8 @@ static void add_problem(void *arg, const struct cell__misfit *problem)
 	} else if (problem->wrong == CELL__WRONG_EMPTY) {
 		(void)cell__buf_printf(words->why, "%s: '%s' must not be empty", words->method, problem->name);
 	} else {
-		(void)cell__buf_printf(words->why, problem->required ? "%s needs '%s', " : "%s: '%s' must be ", words->method, problem->name);
+		(void)cell__buf_printf(words->why, problem->required ? "%s needs '%s', " : "%s: '%s' must be ", words->method,
+				       problem->name);
 		cell__schema_add_words(words->why, problem->schema);
 	}
 }

@@ -17,10 +17,10 @@ int main(void)
 	json_t *all = json_array();
 	for (size_t i = 0; i < CELL__OPS; i++) {
 		const struct cell__operation *operation = &cell__operations[i];
-		json_t *row = json_pack("{s:s, s:s, s:s?, s:s, s:o, s:o, s:o}", "method", operation->method, "about", operation->about, "kind",
-					cell__gate_kind_word(operation->kind), "shown", cell__operation_shown(operation), "who",
-					principals(operation->who), "args", json_loads(operation->args, JSON_REJECT_DUPLICATES, NULL), "result",
-					json_loads(operation->result, JSON_REJECT_DUPLICATES, NULL));
+		json_t *row = json_pack("{s:s, s:s, s:s?, s:s, s:o, s:o, s:o}", "method", operation->method, "about", operation->about,
+					"kind", cell__gate_kind_word(operation->kind), "shown", cell__operation_shown(operation), "who",
+					principals(operation->who), "args", json_loads(operation->args, JSON_REJECT_DUPLICATES, NULL),
+					"result", json_loads(operation->result, JSON_REJECT_DUPLICATES, NULL));
 		if (!row || json_array_append_new(all, row) < 0) {
 			fprintf(stderr, "%s: its schemas are not JSON\n", operation->method);
 			json_decref(all);

@@ -17,8 +17,11 @@ bool cell__principal_is_trusted(const struct cell__principal *principal)
 	return principal && principal->kind && principal->trusted;
 }
 
-static const char *const words[] = { [CELL__PRINCIPAL_NONE] = "nobody", [CELL__PRINCIPAL_HOST] = "host", [CELL__PRINCIPAL_CODE] = "code",
-				     [CELL__PRINCIPAL_HTTP] = "http", [CELL__PRINCIPAL_MCP] = "mcp" };
+static const char *const words[] = { [CELL__PRINCIPAL_NONE] = "nobody",
+				     [CELL__PRINCIPAL_HOST] = "host",
+				     [CELL__PRINCIPAL_CODE] = "code",
+				     [CELL__PRINCIPAL_HTTP] = "http",
+				     [CELL__PRINCIPAL_MCP] = "mcp" };
 
 const char *cell__principal_word(const struct cell__principal *principal)
 {

@@ -29,7 +29,7 @@ struct cell__host_limits {
 	uint64_t bytes, artifacts; /* artifacts, and what is in them */
 	uint64_t index_bytes;      /* their descriptions and metadata */
 	uint64_t workflows;
-	uint64_t audit_bytes;      /* of records in the audit log, a second (session/pace.h) */
+	uint64_t audit_bytes;      /* of records in the audit log, a second (gate/pace.h) */
 };
 
 struct cell__principal {

@@ -10,7 +10,7 @@
 
 #include <jansson.h>
 
-#include "core/core.h"
+#include "base/base.h"
 
 struct cell__operation;
 

@@ -50,34 +50,36 @@ unsigned cell__gate_kind_of(const char *word)
 
 #define TAGS "\"tags\":{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"description\":\"Only tools with at least one of these tags\"}"
 #define AWAIT "\"await\":{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"x-internal\":true}"
-#define SEARCH(bounds)                                                                                       \
-	FIELD("query", "string", "Description of the task") ",\"limit\":{\"type\":\"integer\",\"minimum\":1," bounds    \
-	",\"description\":\"Maximum number of results\"}"
-#define PARAMETER                                                                                            \
+#define SEARCH(bounds)                                      \
+	FIELD("query", "string", "Description of the task") \
+	",\"limit\":{\"type\":\"integer\",\"minimum\":1," bounds ",\"description\":\"Maximum number of results\"}"
+#define PARAMETER                                                                                                                          \
 	OBJECT(OF("name", "string") "," OF("type", "string") "," OF("required", "boolean") ",\"default\":{}," OF("description", "string"), \
 	       "\"name\"")
 #define CALLABLE_FIELDS OF("name", "string") "," OF("description", "string") ",\"parameters\":" LIST_OF(PARAMETER)
-#define TOOL                                                                                                 \
-	OBJECT(OF("name", "string") "," OF("description", "string") ",\"tags\":" STRINGS ",\"callables\":"       \
-	       LIST_OF(OBJECT(CALLABLE_FIELDS, "\"name\",\"description\",\"parameters\"")),                      \
+#define TOOL                                                                                                        \
+	OBJECT(OF("name", "string") "," OF("description", "string") ",\"tags\":" STRINGS ",\"callables\":" LIST_OF( \
+		       OBJECT(CALLABLE_FIELDS, "\"name\",\"description\",\"parameters\"")),                         \
 	       "\"name\",\"description\",\"tags\",\"callables\"")
-#define WORKFLOW_FIELDS                                                                                      \
-	OF("name", "string") "," OF("description", "string") "," OF("params", "object") ",\"parameters\":{\"type\":[\"array\",\"object\"]}," \
-	OF("async", "boolean") ",\"created_at\":{\"type\":[\"string\",\"null\"]}," OF("path", "string")
+#define WORKFLOW_FIELDS                                                                                                     \
+	OF("name", "string")                                                                                                \
+	"," OF("description", "string") "," OF("params", "object") ",\"parameters\":{\"type\":[\"array\",\"object\"]}," OF( \
+		"async", "boolean") ",\"created_at\":{\"type\":[\"string\",\"null\"]}," OF("path", "string")
 #define SOURCE ",\"source\":{\"type\":\"string\"}"
 #define WORKFLOW OBJECT(WORKFLOW_FIELDS, "\"name\",\"description\",\"parameters\"")
 #define WHOLE_WORKFLOW OBJECT(WORKFLOW_FIELDS SOURCE, "\"name\",\"description\",\"parameters\",\"source\"")
-#define ARTIFACT_FIELDS                                                                                      \
-	OF("name", "string") "," OF("path", "string") "," OF("description", "string") "," OF("created_at", "string") ","     \
-	OF("metadata", "object") "," OF("size", "integer") "," OF("derived", "boolean")
+#define ARTIFACT_FIELDS                                                                                                              \
+	OF("name", "string")                                                                                                         \
+	"," OF("path", "string") "," OF("description", "string") "," OF("created_at", "string") "," OF("metadata", "object") "," OF( \
+		"size", "integer") "," OF("derived", "boolean")
 #define ARTIFACT_REQUIRED "\"name\",\"description\",\"created_at\",\"metadata\",\"size\",\"derived\""
 #define ARTIFACT OBJECT(ARTIFACT_FIELDS, ARTIFACT_REQUIRED)
 #define ARTIFACT_NAME TEXT("name", "Artifact name; may contain folders, like reports/q3.csv")
-#define SAVED                                                                                                \
-	ARTIFACT_NAME "," FIELD("type", "string", "text, json, bytes, or a type of the kernel's; bytes when missing") "," \
-	FIELD("description", "string", "Description of the artifact") "," FIELD("metadata", "object", "Any JSON object, stored with it")
-#define INSTALLED                                                                                            \
-	OBJECT("\"installed\":" STRINGS ",\"already_present\":" STRINGS ",\"failed\":" STRINGS,                 \
+#define SAVED                                                                                                                    \
+	ARTIFACT_NAME "," FIELD("type", "string", "text, json, bytes, or a type of the kernel's; bytes when missing") "," FIELD( \
+		"description", "string", "Description of the artifact") "," FIELD("metadata", "object", "Any JSON object, stored with it")
+#define INSTALLED                                                                               \
+	OBJECT("\"installed\":" STRINGS ",\"already_present\":" STRINGS ",\"failed\":" STRINGS, \
 	       "\"installed\",\"already_present\",\"failed\"")
 #define NAMED(words) OBJECT(TEXT("name", words), "\"name\"")
 #define HANDLE OBJECT("\"handle\":{\"type\":\"integer\"}," INTERNAL("key", "integer"), "")
@@ -88,10 +90,18 @@ unsigned cell__gate_kind_of(const char *word)
 #define MCP (1u << CELL__PRINCIPAL_MCP)
 #define ALL (HOST | CODE | HTTP | MCP)
 
-#define ROW(op, name, gate, where, open_to, gate_name, words, takes, gives)                                      \
-	[CELL__OP_##op] = { .method = name, .id = CELL__OP_##op, .kind = CELL__GATE_##gate, .part = CELL__PART_##where, \
-			    .who = open_to, .shown = gate_name, .about = words, .args = takes, .result = gives }
+#define ROW(op, name, gate, where, open_to, gate_name, words, takes, gives) \
+	[CELL__OP_##op] = { .method = name,                                 \
+			    .id = CELL__OP_##op,                            \
+			    .kind = CELL__GATE_##gate,                      \
+			    .part = CELL__PART_##where,                     \
+			    .who = open_to,                                 \
+			    .shown = gate_name,                             \
+			    .about = words,                                 \
+			    .args = takes,                                  \
+			    .result = gives }
 
+/* clang-format off */
 const struct cell__operation cell__operations[CELL__OPS] = {
 	ROW(TOOLS_LIST, "tools.list", NONE, TOOLS, ALL, NULL, "Lists the available tools", OBJECT(TAGS "," AWAIT, ""), LIST_OF(TOOL)),
 	ROW(TOOLS_SEARCH, "tools.search", NONE, SEARCH, ALL, NULL, "Searches tools by a description of the task, best match first",
@@ -180,6 +190,7 @@ const struct cell__operation cell__operations[CELL__OPS] = {
 	ROW(QUESTION, "question", QUESTION, NONE, 0, NULL, "Puts a question of an MCP server to a person",
 	    OBJECT(OF("tool", "string") "," OF("callable", "string") "," OF("params", "object"), "\"tool\",\"params\""), "{\"type\":\"object\"}"),
 };
+/* clang-format on */
 
 const struct cell__operation *cell__operation_find(const char *method)
 {

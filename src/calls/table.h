@@ -10,8 +10,8 @@
 #include <jansson.h>
 
 #include "calls/principal.h"
-#include "core/core.h"
-#include "loop/call.h"
+#include "base/base.h"
+#include "calls/call.h"
 
 /* What a gate is about: policies, questions to a person and the audit log name it by its word. */
 enum cell__gate_kind {
@@ -34,7 +34,7 @@ unsigned cell__gate_kind_bit(enum cell__gate_kind kind);
 /* The bit of a word that policies know; 0: there is no such kind. */
 unsigned cell__gate_kind_of(const char *word);
 /* All kinds that a policy can decide on, and those that it is asked about where nobody wrote rules: all but artifacts. */
-#define CELL__GATE_ALL                                                                                                           \
+#define CELL__GATE_ALL                                                                                                            \
 	(CELL_GATE_TOOLS | CELL_GATE_SHELL | CELL_GATE_INSTALLS | CELL_GATE_WORKFLOWS | CELL_GATE_REMOVES | CELL_GATE_ARTIFACTS | \
 	 CELL_GATE_SERVERS)
 #define CELL__GATE_USUAL (CELL__GATE_ALL & ~CELL_GATE_ARTIFACTS)

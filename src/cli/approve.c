@@ -14,7 +14,7 @@
  */
 #define _GNU_SOURCE 1
 #include "cli.h"
-#include "core/hole.h"
+#include "base/hole.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -35,15 +35,14 @@
 
 /* ---- the flags ---------------------------------------------------------------- */
 
-int cell__cli_gate_open(const struct cell_cli_gate_flags *flags, struct cell_cli_host *host,
-			struct cell_session_options *options, struct cell_error *err)
+int cell__cli_gate_open(const struct cell_cli_gate_flags *flags, struct cell_cli_host *host, struct cell_session_options *options,
+			struct cell_error *err)
 {
 	bool more = flags->shell || flags->installs || flags->workflows; /* --approve means these too */
 
 	if (flags->policy && flags->approve)
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "--policy and --approve: give one of them");
-	if (flags->approve && strcmp(flags->approve, "auto") && strcmp(flags->approve, "ask") &&
-	    strcmp(flags->approve, "deny"))
+	if (flags->approve && strcmp(flags->approve, "auto") && strcmp(flags->approve, "ask") && strcmp(flags->approve, "deny"))
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "--approve is auto, ask or deny, not '%s'", flags->approve);
 	if (flags->approve && strcmp(flags->approve, "auto"))
 		host->policy = cell_policy_of(!strcmp(flags->approve, "ask") ? CELL_ASK : CELL_DENY);
@@ -255,13 +254,12 @@ int cell__cli_answer_json(struct cell_session *session, const json_t *root, uint
 	int status;
 
 	json_object_foreach((json_t *)root, key, value)
-		if (strcmp(key, "op") && strcmp(key, "id") && strcmp(key, "accept") && strcmp(key, "reason") &&
-		    strcmp(key, "args") && strcmp(key, "always") && strcmp(key, "content"))
-			return cell__cli_fail(err, CELL_E_INVALID, 0,
-					      "an answer has id, accept, reason, args or content, always; not '%s'", key);
+		if (strcmp(key, "op") && strcmp(key, "id") && strcmp(key, "accept") && strcmp(key, "reason") && strcmp(key, "args") &&
+		    strcmp(key, "always") && strcmp(key, "content"))
+			return cell__cli_fail(err, CELL_E_INVALID, 0, "an answer has id, accept, reason, args or content, always; not '%s'",
+					      key);
 	if (!json_is_boolean(accept) || (id && (!json_is_integer(id) || json_integer_value(id) < 0)))
-		return cell__cli_fail(err, CELL_E_INVALID, 0,
-				      "an answer is {\"id\": N, \"accept\": true or false, ...}");
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "an answer is {\"id\": N, \"accept\": true or false, ...}");
 	answer.accept = json_is_true(accept);
 	answer.reason = json_string_value(json_object_get(root, "reason"));
 	answer.always = json_is_true(json_object_get(root, "always"));

@@ -112,8 +112,8 @@ extern const struct cell_cli_command cell__cli_container_command;
  * flags that share the list; NULL: the command takes none.  False: there is nothing to run, because help was
  * printed or the arguments are wrong (which has been said); *ret_status is the exit status.
  */
-bool cell__cli_parse(const struct cell_cli_command *command, int argc, char **argv, void *values,
-		     struct cell_cli_list *operands, int *ret_status);
+bool cell__cli_parse(const struct cell_cli_command *command, int argc, char **argv, void *values, struct cell_cli_list *operands,
+		     int *ret_status);
 /* The values, NULL-terminated; the texts are the list's.  free() it.  NULL: no memory. */
 const char **cell__cli_list_values(const struct cell_cli_list *list);
 void cell__cli_list_finish(struct cell_cli_list *list);
@@ -121,8 +121,7 @@ void cell__cli_list_finish(struct cell_cli_list *list);
 /* ---- errors (opts.c) ---------------------------------------------------- */
 
 /* Fills *err and returns -1.  `sys` is an errno, appended in words, or 0. */
-int cell__cli_fail(struct cell_error *err, int code, int sys, const char *format, ...)
-	__attribute__((format(printf, 4, 5)));
+int cell__cli_fail(struct cell_error *err, int code, int sys, const char *format, ...) __attribute__((format(printf, 4, 5)));
 /*
  * `workcell: WORD: message` on stderr, with json also an object on stdout; answers the exit status.  Where the error is
  * that of the last operation on a space, all of its message is told, which may be many lines.
@@ -154,6 +153,7 @@ struct cell_cli_space_flags {
 
 /* The rows of a flag table; `at` is the offset of the struct above. */
 #define CELL_CLI_SPACE_AT(at, member) ((at) + offsetof(struct cell_cli_space_flags, member))
+/* clang-format off */
 #define CELL_CLI_SPACE_FLAGS(at)                                                          \
 	{ 0, "base", "DIR", "short for --storage DIR --tools DIR/tools",                  \
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, base) },                                \
@@ -171,6 +171,8 @@ struct cell_cli_space_flags {
 	  CELL_FLAG_SWITCH, CELL_CLI_SPACE_AT(at, tools_from_storage) },                  \
 	{ 0, "env-file", "FILE", "NAME=value lines for ${NAME} in tool definitions; the environment wins", \
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, env_file) }
+/* clang-format on */
+/* clang-format off */
 #define CELL_CLI_DEPS_FLAGS(at)                                                           \
 	{ 0, "no-runtime-deps", NULL, "refuse deps.add and deps.remove",                  \
 	  CELL_FLAG_SWITCH, CELL_CLI_SPACE_AT(at, no_runtime_deps) },                     \
@@ -184,6 +186,8 @@ struct cell_cli_space_flags {
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, venv_dir) },                            \
 	{ 0, "install-timeout", "SEC", "of pip or uv, in seconds; 0: none",               \
 	  CELL_FLAG_SECONDS, CELL_CLI_SPACE_AT(at, install_timeout_ms) }
+/* clang-format on */
+/* clang-format off */
 #define CELL_CLI_VENV_FLAGS(at)                                                           \
 	{ 0, "sync-deps", NULL, "first install what requirements.txt names and is not there", \
 	  CELL_FLAG_SWITCH, CELL_CLI_SPACE_AT(at, sync_deps) },                           \
@@ -191,6 +195,8 @@ struct cell_cli_space_flags {
 	  CELL_FLAG_SWITCH, CELL_CLI_SPACE_AT(at, no_cache_venv) },                       \
 	{ 0, "cleanup-venv", NULL, "remove the venv at the end, if it is one we made",    \
 	  CELL_FLAG_SWITCH, CELL_CLI_SPACE_AT(at, cleanup_venv) }
+/* clang-format on */
+/* clang-format off */
 #define CELL_CLI_EMBEDDINGS_FLAGS(at)                                                     \
 	{ 0, "embeddings-url", "URL", "search by meaning too: an OpenAI-compatible .../v1/embeddings", \
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, embeddings_url) },                      \
@@ -198,6 +204,7 @@ struct cell_cli_space_flags {
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, embeddings_model) },                    \
 	{ 0, "embeddings-key-env", "VAR", "the environment variable that has the endpoint's key", \
 	  CELL_FLAG_STRING, CELL_CLI_SPACE_AT(at, embeddings_key_env) }
+/* clang-format on */
 #define CELL_CLI_SPACE_FLAGS_INIT { .install_timeout_ms = cell__cli_space_defaults.install_timeout_ms }
 extern const struct cell_space_options cell__cli_space_defaults;
 
@@ -220,8 +227,8 @@ bool cell__cli_has_space(const struct cell_cli_space_flags *flags);
 int cell__cli_space_log(const struct cell_cli_space_flags *flags, const char *level, struct cell_engine_options *options,
 			struct cell_error *err);
 /* python and cwd may be NULL; both are absolute paths. */
-int cell__cli_space_create(const struct cell_cli_space_flags *flags, struct cell_engine *engine, const char *python,
-			   const char *cwd, struct cell_space **ret_space, struct cell_error *err);
+int cell__cli_space_create(const struct cell_cli_space_flags *flags, struct cell_engine *engine, const char *python, const char *cwd,
+			   struct cell_space **ret_space, struct cell_error *err);
 /*
  * One operation; takes over args, which must not be NULL unless there was no memory for them.  *ret_text is the answer
  * as it came and *ret_answer the same parsed; either may be NULL when it is not wanted.
@@ -229,8 +236,8 @@ int cell__cli_space_create(const struct cell_cli_space_flags *flags, struct cell
 int cell__cli_call(struct cell_space *space, const char *method, json_t *args, char **ret_text, json_t **ret_answer,
 		   struct cell_error *err);
 /* The same with bytes both ways. */
-int cell__cli_call_raw(struct cell_space *space, const char *method, json_t *args, const void *raw, size_t raw_size,
-		       char **ret_text, void **ret_raw, size_t *ret_raw_size, struct cell_error *err);
+int cell__cli_call_raw(struct cell_space *space, const char *method, json_t *args, const void *raw, size_t raw_size, char **ret_text,
+		       void **ret_raw, size_t *ret_raw_size, struct cell_error *err);
 
 /* What may follow the name of a command that has several operations. */
 struct cell_cli_verb {
@@ -238,8 +245,7 @@ struct cell_cli_verb {
 	const char *operands; /* as in the usage line */
 	size_t min, max;      /* how many of them */
 	/* operands[0] is the verb; answers the exit status, or a negative value. */
-	int (*run)(const void *flags, struct cell_space *space, const struct cell_cli_list *operands,
-		   struct cell_error *err);
+	int (*run)(const void *flags, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err);
 };
 /* A command with several operations, once its flags are read. */
 struct cell_cli_job {
@@ -269,8 +275,8 @@ void cell__cli_note(const char *text);
  * `parameters` is the array that describes them, [{name, type, ...}]; a K that it does not know is JSON where it can
  * be, else text.
  */
-int cell__cli_arguments(const char *args, const struct cell_cli_list *operands, size_t first, const json_t *parameters,
-			json_t **ret_args, struct cell_error *err);
+int cell__cli_arguments(const char *args, const struct cell_cli_list *operands, size_t first, const json_t *parameters, json_t **ret_args,
+			struct cell_error *err);
 /* Text that code may have made: as it is to a file or a pipe, and without what would steer it to a terminal. */
 void cell__cli_show(const char *text, size_t size);
 /* A text on a line of stdout. */
@@ -331,9 +337,10 @@ struct cell_cli_container_flags {
 	int64_t memory, cpu_quota, pids, startup_ms;
 };
 #define CELL_CLI_NOT_GIVEN INT64_MIN /* a number that the help shows no default of */
-#define CELL_CLI_CONTAINER_FLAGS_INIT                                                      \
+#define CELL_CLI_CONTAINER_FLAGS_INIT \
 	{ .memory = CELL_CLI_NOT_GIVEN, .pids = CELL_CLI_NOT_GIVEN, .cpu_quota = CELL_CLI_NOT_GIVEN, .startup_ms = CELL_CLI_NOT_GIVEN }
 #define CELL_CLI_CONTAINER_AT(at, member) ((at) + offsetof(struct cell_cli_container_flags, member))
+/* clang-format off */
 #define CELL_CLI_CONTAINER_IMAGE_FLAGS(at)                                                \
 	{ 0, "container-host", "URL", "container: its engine, unix:///PATH or tcp://HOST:PORT (default $DOCKER_HOST)", \
 	  CELL_FLAG_STRING, CELL_CLI_CONTAINER_AT(at, host) },                            \
@@ -343,6 +350,8 @@ struct cell_cli_container_flags {
 	  CELL_FLAG_STRING, CELL_CLI_CONTAINER_AT(at, context) },                         \
 	{ 0, "container-base", "NAME", "container: the image to build on (default debian:bookworm-slim)", \
 	  CELL_FLAG_STRING, CELL_CLI_CONTAINER_AT(at, base) }
+/* clang-format on */
+/* clang-format off */
 #define CELL_CLI_CONTAINER_FLAGS(at)                                                      \
 	{ 0, "container-user", "UID:GID", "container: who the code is (default: you, or 10001:10001)", \
 	  CELL_FLAG_STRING, CELL_CLI_CONTAINER_AT(at, user) },                            \
@@ -358,6 +367,7 @@ struct cell_cli_container_flags {
 	  CELL_FLAG_BYTES, CELL_CLI_CONTAINER_AT(at, pids) },                             \
 	{ 0, "startup-timeout", "SEC", "container: until its server answers (default 60)", \
 	  CELL_FLAG_SECONDS, CELL_CLI_CONTAINER_AT(at, startup_ms) }
+/* clang-format on */
 /* Fills *options; *ret_context is memory that it points to, free() it. */
 int cell__cli_fill_container(const struct cell_cli_container_flags *flags, struct cell_container_options *options, char **ret_context,
 			     struct cell_error *err);
@@ -392,18 +402,22 @@ extern const struct cell_session_options cell__cli_session_defaults;
 /* Refuses the first flag that this executor would ignore; NULL: subprocess (limits.c). */
 int cell__cli_check_executor(const struct cell_cli_session_flags *flags, const char *executor, struct cell_error *err);
 /* Files with a server's secrets must not lie in the folder that the code of its sessions is shown, writable or not. */
-int cell__cli_check_secrets(const struct cell_cli_session_flags *flags, const char *executor, const char *workspace, struct cell_error *err);
+int cell__cli_check_secrets(const struct cell_cli_session_flags *flags, const char *executor, const char *workspace,
+			    struct cell_error *err);
 /* Those of a session; a container has its own. */
 void cell__cli_fill_limits(const struct cell_cli_container_flags *flags, const char *executor, struct cell_session_options *options);
-#define CELL_CLI_SESSION_FLAGS_INIT(pool_size)                                            \
-	{ .space = CELL_CLI_SPACE_FLAGS_INIT, .timeout_ms = cell__cli_session_defaults.timeout_ms, \
-	  .grace_ms = cell__cli_session_defaults.grace_ms,                                \
-	  .max_output_bytes = cell__cli_session_defaults.max_output_bytes, .pool = (pool_size),  \
-	  .gate.approval_timeout_ms = cell__cli_session_defaults.approval_timeout_ms,     \
+#define CELL_CLI_SESSION_FLAGS_INIT(pool_size)                                        \
+	{ .space = CELL_CLI_SPACE_FLAGS_INIT,                                         \
+	  .timeout_ms = cell__cli_session_defaults.timeout_ms,                        \
+	  .grace_ms = cell__cli_session_defaults.grace_ms,                            \
+	  .max_output_bytes = cell__cli_session_defaults.max_output_bytes,            \
+	  .pool = (pool_size),                                                        \
+	  .gate.approval_timeout_ms = cell__cli_session_defaults.approval_timeout_ms, \
 	  .container = CELL_CLI_CONTAINER_FLAGS_INIT }
 
 /* The rows of a flag table; `at` is the offset of the struct above. */
 #define CELL_CLI_AT(at, member) ((at) + offsetof(struct cell_cli_session_flags, member))
+/* clang-format off */
 #define CELL_CLI_SESSION_FLAGS(at)                                                        \
 	{ 0, "executor", "NAME", "where the kernel lives; see `workcell doctor` (default subprocess)", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, executor) },                                  \
@@ -465,22 +479,31 @@ void cell__cli_fill_limits(const struct cell_cli_container_flags *flags, const c
 	CELL_CLI_DEPS_FLAGS(CELL_CLI_AT(at, space)),                                      \
 	CELL_CLI_VENV_FLAGS(CELL_CLI_AT(at, space)),                                      \
 	CELL_CLI_EMBEDDINGS_FLAGS(CELL_CLI_AT(at, space))
+/* clang-format on */
 
 /* For servers, whose clients may not trust each other. */
+/* clang-format off */
 #define CELL_CLI_ZYGOTE_FLAGS(at)                                                         \
 	{ 0, "zygote-per", "WHOM", "sessions share a zygote per engine, workspace or session (default engine)", \
 	  CELL_FLAG_STRING, CELL_CLI_AT(at, zygote_per) },                                \
 	{ 0, "zygote-forks", "N", "a zygote is replaced after so many sessions; 0: never (default 0)", \
 	  CELL_FLAG_COUNT, CELL_CLI_AT(at, zygote_forks) }
+/* clang-format on */
 /* What --zygote-per says. */
 int cell__cli_zygote_per(const struct cell_cli_session_flags *flags, enum cell_zygote_per *ret_per, struct cell_error *err);
 
 /* For commands that are no servers themselves, which have a flag of this name for their own clients. */
-#define CELL_CLI_REMOTE_TOKEN_FLAG(at)                                                    \
-	{ 0, "auth-token-file", "FILE", "remote, container: the token for the session server", \
-	  CELL_FLAG_STRING, CELL_CLI_AT(at, remote_token_file) },                         \
-	{ 0, "auth-disabled", NULL, "container: its server asks for no token",             \
-	  CELL_FLAG_SWITCH, CELL_CLI_AT(at, container.auth_disabled) }
+#define CELL_CLI_REMOTE_TOKEN_FLAG(at)                                                                 \
+	{ 0,                                                                                           \
+	  "auth-token-file",                                                                           \
+	  "FILE",                                                                                      \
+	  "remote, container: the token for the session server",                                       \
+	  CELL_FLAG_STRING,                                                                            \
+	  CELL_CLI_AT(at, remote_token_file) },                                                        \
+	{                                                                                              \
+		0, "auth-disabled", NULL, "container: its server asks for no token", CELL_FLAG_SWITCH, \
+			CELL_CLI_AT(at, container.auth_disabled)                                       \
+	}
 
 struct cell_cli_host {
 	struct cell_engine *engine;
@@ -553,12 +576,10 @@ enum cell_cli_format { CELL_CLI_TEXT, CELL_CLI_JSON, CELL_CLI_EVENTS };
 struct cell_cli_printer;
 
 /* `wake` is called on the engine's thread when late output waits; it may be NULL and must not block. */
-struct cell_cli_printer *cell__cli_printer_create(enum cell_cli_format format, void (*wake)(void *arg),
-						  void *arg);
+struct cell_cli_printer *cell__cli_printer_create(enum cell_cli_format format, void (*wake)(void *arg), void *arg);
 void cell__cli_printer_destroy(struct cell_cli_printer *printer);
 /* From now on approval requests of runs of the host's session are asked (approve.c), where it has a policy. */
-int cell__cli_printer_ask(struct cell_cli_printer *printer, const struct cell_cli_host *host, bool stdin_is_taken,
-			  struct cell_error *err);
+int cell__cli_printer_ask(struct cell_cli_printer *printer, const struct cell_cli_host *host, bool stdin_is_taken, struct cell_error *err);
 /* For cell_session_run(): prints as it comes.  arg is the printer. */
 void cell__cli_print_event(void *arg, const struct cell_event *event);
 /* For the session: keeps what comes between runs, on the engine's thread.  arg is the printer. */
@@ -574,8 +595,7 @@ void cell__cli_print_fresh_line(struct cell_cli_printer *printer);
  * Prints a result and answers the cell's exit status.  In text `prefix` stands before the value, and with
  * goes_on, when another cell may follow, it is said that variables are lost.
  */
-int cell__cli_print_result(struct cell_cli_printer *printer, struct cell_result *result, const char *prefix,
-			   bool goes_on);
+int cell__cli_print_result(struct cell_cli_printer *printer, struct cell_result *result, const char *prefix, bool goes_on);
 /* Writes all of it.  A reader that went away stops the program quietly, another failure with a message. */
 void cell__cli_write(int fd, const void *data, size_t size);
 
@@ -586,8 +606,8 @@ void cell__cli_write(int fd, const void *data, size_t size);
 struct cell_cli_asker;
 
 /* Policy and audit log of the flags, into the host and the options of its session. */
-int cell__cli_gate_open(const struct cell_cli_gate_flags *flags, struct cell_cli_host *host,
-			struct cell_session_options *options, struct cell_error *err);
+int cell__cli_gate_open(const struct cell_cli_gate_flags *flags, struct cell_cli_host *host, struct cell_session_options *options,
+			struct cell_error *err);
 void cell__cli_gate_close(struct cell_cli_host *host);
 /* stdin_is_taken: answers come from the terminal, else from stdin; json: as lines of JSON.  NULL: no memory. */
 struct cell_cli_asker *cell__cli_asker_create(bool stdin_is_taken, bool json);
@@ -603,8 +623,8 @@ int cell__cli_answer_json(struct cell_session *session, const json_t *root, uint
  * Runs a cell for which cell__cli_run_begin() was called, and prints its result.  ended (may be NULL) is called when it
  * is over, before anybody can have read the result.
  */
-int cell__cli_run_cell(struct cell_cli_host *host, struct cell_cli_printer *printer, const char *code, size_t size,
-		       int64_t timeout_ms, bool goes_on, void (*ended)(void), int *ret_status, struct cell_error *err);
+int cell__cli_run_cell(struct cell_cli_host *host, struct cell_cli_printer *printer, const char *code, size_t size, int64_t timeout_ms,
+		       bool goes_on, void (*ended)(void), int *ret_status, struct cell_error *err);
 /* All of a file, or of stdin for "-", at most CELL_CLI_MAX_CODE_BYTES; free() it. */
 int cell__cli_read_file(const char *path, char **ret_text, size_t *ret_size, struct cell_error *err);
 

@@ -24,14 +24,11 @@ struct artifacts_flags {
 };
 
 static const struct cell_cli_flag artifacts_flag_table[] = {
-	{ 0, "json", NULL, "the answer as JSON on one line", CELL_FLAG_SWITCH,
-	  offsetof(struct artifacts_flags, json) },
+	{ 0, "json", NULL, "the answer as JSON on one line", CELL_FLAG_SWITCH, offsetof(struct artifacts_flags, json) },
 	{ 0, "type", "TYPE", "put: text, json or bytes (default: by the name's ending)", CELL_FLAG_STRING,
 	  offsetof(struct artifacts_flags, type) },
-	{ 0, "description", "TEXT", "put: what it is", CELL_FLAG_STRING,
-	  offsetof(struct artifacts_flags, description) },
-	{ 0, "metadata", "JSON", "put: an object to keep with it", CELL_FLAG_STRING,
-	  offsetof(struct artifacts_flags, metadata) },
+	{ 0, "description", "TEXT", "put: what it is", CELL_FLAG_STRING, offsetof(struct artifacts_flags, description) },
+	{ 0, "metadata", "JSON", "put: an object to keep with it", CELL_FLAG_STRING, offsetof(struct artifacts_flags, metadata) },
 	CELL_CLI_SPACE_FLAGS(offsetof(struct artifacts_flags, space)),
 	{ 0 },
 };
@@ -64,8 +61,7 @@ static const char *type_of(const json_t *artifact)
 	return *type ? type : cell__cli_text(json_object_get(artifact, "metadata"), "_data_type");
 }
 
-static int run_list(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
-		    struct cell_error *err)
+static int run_list(const void *values, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
 {
 	const struct artifacts_flags *flags = values;
 	struct cell_cli_table table = { .columns = 5 };
@@ -79,13 +75,11 @@ static int run_list(const void *values, struct cell_space *space, const struct c
 	if (cell__cli_call(space, "artifacts.list", json_object(), &text, &artifacts, err) < 0)
 		return -1;
 	json_array_foreach(artifacts, i, artifact) {
-		snprintf(size, sizeof(size), "%" JSON_INTEGER_FORMAT,
-			 json_integer_value(json_object_get(artifact, "size")));
+		snprintf(size, sizeof(size), "%" JSON_INTEGER_FORMAT, json_integer_value(json_object_get(artifact, "size")));
 		if (!flags->json)
-			cell__cli_table_add(&table,
-					    (const char *[]){ cell__cli_text(artifact, "name"), type_of(artifact),
-							      size, cell__cli_text(artifact, "created_at"),
-							      cell__cli_text(artifact, "description") });
+			cell__cli_table_add(&table, (const char *[]){ cell__cli_text(artifact, "name"), type_of(artifact), size,
+								      cell__cli_text(artifact, "created_at"),
+								      cell__cli_text(artifact, "description") });
 	}
 	if (flags->json)
 		cell__cli_line(text);
@@ -96,8 +90,7 @@ static int run_list(const void *values, struct cell_space *space, const struct c
 	return status;
 }
 
-static int run_rm(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
-		  struct cell_error *err)
+static int run_rm(const void *values, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
 {
 	const struct artifacts_flags *flags = values;
 	json_t *removed = json_array(), *answer;
@@ -107,15 +100,13 @@ static int run_rm(const void *values, struct cell_space *space, const struct cel
 		const char *name = operands->items[i].value;
 
 		/* Code may delete what is not there; a person who mistyped a name wants to know. */
-		status = cell__cli_call(space, "artifacts.exists", json_pack("{s:s}", "name", name), NULL, &answer,
-					err);
+		status = cell__cli_call(space, "artifacts.exists", json_pack("{s:s}", "name", name), NULL, &answer, err);
 		if (status < 0)
 			break;
 		if (json_is_false(answer))
 			status = cell__cli_fail(err, CELL_E_NOT_FOUND, 0, "there is no artifact '%s'", name);
 		else
-			status = cell__cli_call(space, "artifacts.delete", json_pack("{s:s}", "name", name), NULL,
-						NULL, err);
+			status = cell__cli_call(space, "artifacts.delete", json_pack("{s:s}", "name", name), NULL, NULL, err);
 		json_decref(answer);
 		if (!status)
 			json_array_append_new(removed, json_string(name));
@@ -130,8 +121,8 @@ static int run_rm(const void *values, struct cell_space *space, const struct cel
 
 static const char *type_by_name(const char *name)
 {
-	static const char *const texts[] = { "txt", "md", "rst", "csv", "tsv", "log", "html", "xml", "svg", "yaml",
-					     "yml", "toml", "ini", "sql", "py", "js", "sh", NULL };
+	static const char *const texts[] = { "txt",  "md",  "rst",  "csv", "tsv", "log", "html", "xml", "svg",
+					     "yaml", "yml", "toml", "ini", "sql", "py",  "js",   "sh",  NULL };
 	const char *dot = strrchr(name, '.');
 
 	if (!dot || strchr(dot, '/'))
@@ -167,8 +158,8 @@ static char *save_args(const struct artifacts_flags *flags, const char *name, st
 		cell__cli_fail(err, CELL_E_INVALID, 0, "--metadata wants a JSON object");
 		return NULL;
 	}
-	args = json_pack("{s:s, s:s, s:s, s:o*}", "name", name, "type", type, "description",
-			 flags->description ? flags->description : "", "metadata", metadata);
+	args = json_pack("{s:s, s:s, s:s, s:o*}", "name", name, "type", type, "description", flags->description ? flags->description : "",
+			 "metadata", metadata);
 	text = args ? json_dumps(args, JSON_COMPACT) : NULL;
 	if (!text)
 		cell__cli_fail(err, CELL_E_INVALID, 0, "names and descriptions are UTF-8");
@@ -220,8 +211,7 @@ static int put(struct cell_space *space, const char *args, struct input *input, 
 	return -1;
 }
 
-static int run_put(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
-		   struct cell_error *err)
+static int run_put(const void *values, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
 {
 	const struct artifacts_flags *flags = values;
 	const char *name = operands->items[1].value, *path = operands->items[2].value;
@@ -232,8 +222,7 @@ static int run_put(const void *values, struct cell_space *space, const struct ce
 	int status = -1;
 
 	if (input.fd < 0)
-		return cell__cli_fail(err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, errno, "cannot open %s",
-				      path);
+		return cell__cli_fail(err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, errno, "cannot open %s", path);
 	args = save_args(flags, name, err);
 	if (args)
 		status = put(space, args, &input, &answer, err);
@@ -384,8 +373,7 @@ static int describe(struct cell_space *space, const char *name, struct cell_erro
 	return status;
 }
 
-static int run_get(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
-		   struct cell_error *err)
+static int run_get(const void *values, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
 {
 	const struct artifacts_flags *flags = values;
 	const char *name = operands->items[1].value, *path = operands->count > 2 ? operands->items[2].value : "-";
@@ -418,9 +406,13 @@ int cell__cmd_artifacts(int argc, char **argv)
 	int status;
 
 	if (cell__cli_parse(&cell__cli_artifacts_command, argc, argv, &flags, &operands, &status))
-		status = cell__cli_do(&(struct cell_cli_job){ .command = "artifacts", .verbs = verbs, .flags = &flags,
-							      .space = &flags.space, .needs_storage = true,
-							      .json = flags.json }, &operands);
+		status = cell__cli_do(&(struct cell_cli_job){ .command = "artifacts",
+							      .verbs = verbs,
+							      .flags = &flags,
+							      .space = &flags.space,
+							      .needs_storage = true,
+							      .json = flags.json },
+				      &operands);
 	cell__cli_list_finish(&operands);
 	return status;
 }

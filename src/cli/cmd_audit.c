@@ -32,8 +32,7 @@ static const struct cell_cli_flag audit_flag_table[] = {
 	{ 'f', "follow", NULL, "tail: wait for more", CELL_FLAG_SWITCH, offsetof(struct audit_flags, follow) },
 	{ 0, "session", "ID", "only of this session; the beginning of an id is enough", CELL_FLAG_STRING,
 	  offsetof(struct audit_flags, session) },
-	{ 0, "tool", "NAME", "only this TOOL or TOOL.CALLABLE; may hold * and ?", CELL_FLAG_STRING,
-	  offsetof(struct audit_flags, tool) },
+	{ 0, "tool", "NAME", "only this TOOL or TOOL.CALLABLE; may hold * and ?", CELL_FLAG_STRING, offsetof(struct audit_flags, tool) },
 	{ 0, "decision", "WORD", "only allow, deny, accepted, edited, rejected or timeout", CELL_FLAG_STRING,
 	  offsetof(struct audit_flags, decision) },
 	{ 0, "since", "TIME", "only from then on: 2026-11-15T05:06:40Z, 2026-11-15, or 90s, 15m, 2h, 7d ago", CELL_FLAG_STRING,
@@ -66,8 +65,8 @@ static char *decision_text(const json_t *record)
 	int n;
 
 	if (rule > 0)
-		n = asprintf(&text, "%s (rule %" JSON_INTEGER_FORMAT "%s%s)", cell__cli_text(record, "decision"), rule,
-			     *name ? ": " : "", name);
+		n = asprintf(&text, "%s (rule %" JSON_INTEGER_FORMAT "%s%s)", cell__cli_text(record, "decision"), rule, *name ? ": " : "",
+			     name);
 	else if (*by)
 		n = asprintf(&text, "%s (%s)", cell__cli_text(record, "decision"), by);
 	else
@@ -94,8 +93,7 @@ static char *detail_text(const json_t *record)
 {
 	const char *error = cell__cli_text(record, "error");
 	const json_t *args = json_object_get(record, "args");
-	char *text = *error ? strdup(error) : args && !json_is_null(args) ? json_dumps(args, JSON_COMPACT | JSON_ENCODE_ANY)
-									   : strdup("");
+	char *text = *error ? strdup(error) : args && !json_is_null(args) ? json_dumps(args, JSON_COMPACT | JSON_ENCODE_ANY) : strdup("");
 	size_t size = text ? strlen(text) : 0;
 
 	if (size > SHORT_DETAIL) {
@@ -117,8 +115,7 @@ static void add_row(struct cell_cli_table *table, const json_t *record)
 	if (asprintf(&name, "%s%s%s", *tool ? tool : cell__cli_text(record, "kind"), *callable ? "." : "", callable) < 0)
 		name = NULL;
 	if (name && decision && outcome && detail)
-		cell__cli_table_add(table, (const char *[]){ cell__cli_text(record, "time"), session, name, decision, outcome,
-							     detail });
+		cell__cli_table_add(table, (const char *[]){ cell__cli_text(record, "time"), session, name, decision, outcome, detail });
 	else
 		table->failed = true;
 	free(name);
@@ -199,8 +196,7 @@ static int read_log(const struct audit_flags *flags, const char *file, int64_t l
 	return status;
 }
 
-static int run_tail(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
-		    struct cell_error *err)
+static int run_tail(const void *values, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
 {
 	const struct audit_flags *flags = values;
 
@@ -208,8 +204,7 @@ static int run_tail(const void *values, struct cell_space *space, const struct c
 	return read_log(flags, operands->items[1].value, flags->last ? flags->last : -1, err);
 }
 
-static int run_show(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
-		    struct cell_error *err)
+static int run_show(const void *values, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
 {
 	const struct audit_flags *flags = values;
 

@@ -244,10 +244,14 @@ static int parse_row(const char *name)
 static int parse_args(struct command *c, int argc, char **argv)
 {
 	static const struct option options[] = {
-		{ "python", required_argument, NULL, 'p' }, { "json", required_argument, NULL, 'j' },
-		{ "svg", required_argument, NULL, 's' },    { "quick", no_argument, NULL, 'q' },
-		{ "sessions", required_argument, NULL, 'n' }, { "no-peer", no_argument, NULL, 'P' },
-		{ "only", required_argument, NULL, 'o' },   { "help", no_argument, NULL, 'h' },
+		{ "python", required_argument, NULL, 'p' },
+		{ "json", required_argument, NULL, 'j' },
+		{ "svg", required_argument, NULL, 's' },
+		{ "quick", no_argument, NULL, 'q' },
+		{ "sessions", required_argument, NULL, 'n' },
+		{ "no-peer", no_argument, NULL, 'P' },
+		{ "only", required_argument, NULL, 'o' },
+		{ "help", no_argument, NULL, 'h' },
 		{ NULL, 0, NULL, 0 },
 	};
 	struct cell_error err = { 0 };

@@ -18,8 +18,9 @@ const struct cell_cli_command cell__cli_container_command = {
 	.name = "container",
 	.summary = "build the image of the executor container",
 	.synopsis = "build",
-	.about = "Builds the image from a source tree's packaging/Dockerfile (docs/executors.md).  An image that is missing when a session\n"
-		 "is opened is built the same way.",
+	.about =
+		"Builds the image from a source tree's packaging/Dockerfile (docs/executors.md).  An image that is missing when a session\n"
+		"is opened is built the same way.",
 	.examples = "  workcell container build\n"
 		    "  workcell container build --container-context ~/src/workcell --image registry.example/workcell:1",
 	.flags = container_flag_table,
@@ -56,7 +57,8 @@ int cell__cmd_container(int argc, char **argv)
 
 	if (cell__cli_parse(&cell__cli_container_command, argc, argv, &flags, &operands, &status)) {
 		if (operands.count != 1 || strcmp(operands.items[0].value, "build"))
-			status = cell__cli_report((cell__cli_fail(&err, CELL_E_INVALID, 0, "usage: workcell container build"), &err), false);
+			status = cell__cli_report((cell__cli_fail(&err, CELL_E_INVALID, 0, "usage: workcell container build"), &err),
+						  false);
 		else
 			status = build(&flags, &err) == 0 ? 0 : cell__cli_report(&err, false);
 	}

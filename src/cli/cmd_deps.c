@@ -16,12 +16,9 @@ struct deps_flags {
 };
 
 static const struct cell_cli_flag deps_flag_table[] = {
-	{ 0, "json", NULL, "the answer as JSON, one line a package", CELL_FLAG_SWITCH,
-	  offsetof(struct deps_flags, json) },
-	{ 0, "quiet", NULL, "do not show what pip or uv say while they work", CELL_FLAG_SWITCH,
-	  offsetof(struct deps_flags, space.quiet) },
-	{ 0, "python", "PATH", "install for this interpreter (default python3)", CELL_FLAG_STRING,
-	  offsetof(struct deps_flags, python) },
+	{ 0, "json", NULL, "the answer as JSON, one line a package", CELL_FLAG_SWITCH, offsetof(struct deps_flags, json) },
+	{ 0, "quiet", NULL, "do not show what pip or uv say while they work", CELL_FLAG_SWITCH, offsetof(struct deps_flags, space.quiet) },
+	{ 0, "python", "PATH", "install for this interpreter (default python3)", CELL_FLAG_STRING, offsetof(struct deps_flags, python) },
 	CELL_CLI_SPACE_FLAGS(offsetof(struct deps_flags, space)),
 	CELL_CLI_DEPS_FLAGS(offsetof(struct deps_flags, space)),
 	{ 0 },
@@ -46,8 +43,7 @@ const struct cell_cli_command cell__cli_deps_command = {
 	.run = cell__cmd_deps,
 };
 
-static int run_list(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
-		    struct cell_error *err)
+static int run_list(const void *values, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
 {
 	const struct deps_flags *flags = values;
 	struct cell_cli_table table = { .columns = 1 };
@@ -87,8 +83,7 @@ static void print_remarks(const json_t *answer)
 	}
 	json_array_foreach(json_object_get(answer, "problems"), i, problem) {
 		if (asprintf(&line, "%s:%" JSON_INTEGER_FORMAT ": %s", cell__cli_text(problem, "file"),
-			     json_integer_value(json_object_get(problem, "line")),
-			     cell__cli_text(problem, "message")) < 0)
+			     json_integer_value(json_object_get(problem, "line")), cell__cli_text(problem, "message")) < 0)
 			return;
 		cell__cli_note(line);
 		free(line);
@@ -106,14 +101,12 @@ static int print_synced(const json_t *answer, struct cell_error *err)
 
 	for (size_t k = 0; k < sizeof(keys) / sizeof(keys[0]); k++) {
 		json_array_foreach(json_object_get(answer, keys[k]), i, spec)
-			cell__cli_table_add(&table, (const char *[]){ words[k], json_is_string(spec)
-									       ? json_string_value(spec) : "" });
+			cell__cli_table_add(&table, (const char *[]){ words[k], json_is_string(spec) ? json_string_value(spec) : "" });
 	}
 	return cell__cli_table_print(&table, err);
 }
 
-static int sync_answer(const struct deps_flags *flags, struct cell_space *space, const char *method, json_t *args,
-		       struct cell_error *err)
+static int sync_answer(const struct deps_flags *flags, struct cell_space *space, const char *method, json_t *args, struct cell_error *err)
 {
 	json_t *answer;
 	char *text;
@@ -134,19 +127,16 @@ static int sync_answer(const struct deps_flags *flags, struct cell_space *space,
 	return status;
 }
 
-static int run_add(const void *flags, struct cell_space *space, const struct cell_cli_list *operands,
-		   struct cell_error *err)
+static int run_add(const void *flags, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
 {
 	int status = 0;
 
 	for (size_t i = 1; i < operands->count && !status; i++)
-		status = sync_answer(flags, space, "deps.add", json_pack("{s:s}", "package", operands->items[i].value),
-				     err);
+		status = sync_answer(flags, space, "deps.add", json_pack("{s:s}", "package", operands->items[i].value), err);
 	return status;
 }
 
-static int run_rm(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
-		  struct cell_error *err)
+static int run_rm(const void *values, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
 {
 	const struct deps_flags *flags = values;
 	json_t *answer;
@@ -169,8 +159,7 @@ static int run_rm(const void *values, struct cell_space *space, const struct cel
 	return status;
 }
 
-static int run_sync(const void *flags, struct cell_space *space, const struct cell_cli_list *operands,
-		    struct cell_error *err)
+static int run_sync(const void *flags, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
 {
 	(void)operands;
 	return sync_answer(flags, space, "deps.sync", json_object(), err);
@@ -191,10 +180,15 @@ int cell__cmd_deps(int argc, char **argv)
 	int status;
 
 	if (cell__cli_parse(&cell__cli_deps_command, argc, argv, &flags, &operands, &status))
-		status = cell__cli_do(&(struct cell_cli_job){ .command = "deps", .verbs = verbs, .flags = &flags,
-							      .space = &flags.space, .installs = true,
-							      .python = flags.python, .needs_storage = true,
-							      .json = flags.json }, &operands);
+		status = cell__cli_do(&(struct cell_cli_job){ .command = "deps",
+							      .verbs = verbs,
+							      .flags = &flags,
+							      .space = &flags.space,
+							      .installs = true,
+							      .python = flags.python,
+							      .needs_storage = true,
+							      .json = flags.json },
+				      &operands);
 	cell__cli_list_finish(&operands);
 	return status;
 }

@@ -95,8 +95,7 @@ static void check_user_namespaces(json_t *facts)
 		return;
 	}
 	if (!WEXITSTATUS(status)) {
-		add_fact(facts, "user namespaces", true,
-			 getuid() ? "allowed without privileges" : "allowed (tried as root)");
+		add_fact(facts, "user namespaces", true, getuid() ? "allowed without privileges" : "allowed (tried as root)");
 		return;
 	}
 	if (read_sysctl("/proc/sys/user/max_user_namespaces") == 0)
@@ -117,8 +116,7 @@ static void check_landlock(json_t *facts)
 	if (abi >= 0)
 		snprintf(detail, sizeof(detail), "ABI %ld", abi);
 	else if (errno == EOPNOTSUPP)
-		snprintf(detail, sizeof(detail),
-			 "switched off at boot; add landlock to the lsm= boot parameter");
+		snprintf(detail, sizeof(detail), "switched off at boot; add landlock to the lsm= boot parameter");
 	else
 		snprintf(detail, sizeof(detail), "%s", strerror(errno));
 	add_fact(facts, "landlock", abi >= 0, detail);
@@ -165,17 +163,15 @@ static void check_cgroup(json_t *facts)
 		} else if (!strcmp(mount->mnt_type, "cgroup") && used < sizeof(v1)) {
 			const char *slash = strrchr(mount->mnt_dir, '/');
 
-			used += (size_t)snprintf(v1 + used, sizeof(v1) - used, "%s%s", used ? " " : "",
-						 slash ? slash + 1 : mount->mnt_dir);
+			used += (size_t)snprintf(v1 + used, sizeof(v1) - used, "%s%s", used ? " " : "", slash ? slash + 1 : mount->mnt_dir);
 		}
 	}
 	if (mounts)
 		endmntent(mounts);
 	find_holder(holder, sizeof(holder));
 	bool useless = strcmp(holder, "rlimit") == 0;
-	snprintf(detail, sizeof(detail), "%s%s%s%s%s%s%s%s", v2 ? "v2" : "", v2 && *v1 ? " and " : "",
-		 *v1 ? "v1 (" : "", v1, *v1 ? ")" : "", *holder && !useless ? "; limits of sandboxes by " : "",
-		 useless ? "" : holder,
+	snprintf(detail, sizeof(detail), "%s%s%s%s%s%s%s%s", v2 ? "v2" : "", v2 && *v1 ? " and " : "", *v1 ? "v1 (" : "", v1,
+		 *v1 ? ")" : "", *holder && !useless ? "; limits of sandboxes by " : "", useless ? "" : holder,
 		 useless ? "; no group that we may use: limits of sandboxes by rlimits.  With systemd, start workcell by "
 			   "`systemd-run --user --scope`, or as a service with Delegate=yes"
 			 : "");
@@ -286,10 +282,8 @@ static json_t *probe_executors(struct cell_engine *engine, bool *ret_default_ok)
 			return list;
 		if (!strcmp(info.name, DEFAULT_EXECUTOR))
 			*ret_default_ok = info.available;
-		json_array_append_new(list,
-				      json_pack("{s:s, s:s, s:b, s:s, s:s}", "name", info.name, "isolation",
-						info.isolation, "available", info.available, "reason",
-						info.reason, "advice", info.advice));
+		json_array_append_new(list, json_pack("{s:s, s:s, s:b, s:s, s:s}", "name", info.name, "isolation", info.isolation,
+						      "available", info.available, "reason", info.reason, "advice", info.advice));
 	}
 }
 
@@ -322,9 +316,7 @@ static int try_cell(struct cell_engine *engine, const char *path, json_t *python
 		json_object_set_new(python, "cell_ms", json_real(now_ms() - opened));
 		value = cell_result_repr(result);
 		if (!value || strcmp(value, "42"))
-			status = cell__cli_fail(err, CELL_E_KERNEL, 0,
-						"a cell that computes 6 * 7 answered %s",
-						value ? value : "nothing");
+			status = cell__cli_fail(err, CELL_E_KERNEL, 0, "a cell that computes 6 * 7 answered %s", value ? value : "nothing");
 		cell_result_destroy(result);
 	}
 	cell_session_close(session);
@@ -354,9 +346,7 @@ static json_t *check_python(struct cell_engine *engine, const char *name, int64_
 	free(path);
 	json_object_set_new(python, "ok", json_boolean(!status));
 	if (status)
-		json_object_set_new(
-			python, "error",
-			json_pack("{s:s, s:s}", "code", cell_code_word(err.code), "message", err.msg));
+		json_object_set_new(python, "error", json_pack("{s:s, s:s}", "code", cell_code_word(err.code), "message", err.msg));
 	return python;
 }
 
@@ -377,14 +367,11 @@ static void print_python(const json_t *python)
 	printf("python\n  %-16s %s\n", "path", text_of(python, "path"));
 	if (*text_of(python, "version")) {
 		printf("  %-16s %s\n", "version", text_of(python, "version"));
-		printf("  %-16s %s%s\n", "cells run by",
-		       *ipython ? "IPython " : "our own shell (no IPython in this environment)", ipython);
-		printf("  %-16s %.0f ms\n", "zygote start",
-		       json_real_value(json_object_get(python, "start_ms")));
+		printf("  %-16s %s%s\n", "cells run by", *ipython ? "IPython " : "our own shell (no IPython in this environment)", ipython);
+		printf("  %-16s %.0f ms\n", "zygote start", json_real_value(json_object_get(python, "start_ms")));
 	}
 	if (json_object_get(python, "cell_ms"))
-		printf("  %-16s open %.2f ms, cell %.2f ms\n", "session",
-		       json_real_value(json_object_get(python, "open_ms")),
+		printf("  %-16s open %.2f ms, cell %.2f ms\n", "session", json_real_value(json_object_get(python, "open_ms")),
 		       json_real_value(json_object_get(python, "cell_ms")));
 	if (error)
 		printf("  %-16s %s: %s\n", "FAILED", text_of(error, "code"), text_of(error, "message"));
@@ -403,8 +390,7 @@ static void print_text(json_t *report)
 	json_array_foreach(json_object_get(report, "executors"), i, item) {
 		bool available = json_is_true(json_object_get(item, "available"));
 
-		printf("  %-16s %-3s isolation: %s\n", text_of(item, "name"), available ? "ok" : "no",
-		       text_of(item, "isolation"));
+		printf("  %-16s %-3s isolation: %s\n", text_of(item, "name"), available ? "ok" : "no", text_of(item, "isolation"));
 		if (!available && *text_of(item, "reason"))
 			printf("  %-16s     why: %s\n", "", text_of(item, "reason"));
 		if (!available && *text_of(item, "advice"))
@@ -414,11 +400,10 @@ static void print_text(json_t *report)
 	print_python(json_object_get(report, "python"));
 	printf("\nthis machine\n");
 	json_array_foreach(json_object_get(report, "machine"), i, item)
-		printf("  %-16s %-3s %s\n", text_of(item, "name"),
-		       json_is_true(json_object_get(item, "ok")) ? "ok" : "no", text_of(item, "detail"));
-	printf("\n%s\n", json_is_true(json_object_get(report, "ok"))
-				 ? "The default executor works."
-				 : "The default executor does not work here; see above.");
+		printf("  %-16s %-3s %s\n", text_of(item, "name"), json_is_true(json_object_get(item, "ok")) ? "ok" : "no",
+		       text_of(item, "detail"));
+	printf("\n%s\n", json_is_true(json_object_get(report, "ok")) ? "The default executor works."
+								     : "The default executor does not work here; see above.");
 }
 
 /* ---- mending -------------------------------------------------------------------- */
@@ -457,8 +442,7 @@ static int fix_executor(struct cell_engine *engine, const char *name, struct cel
 	if (cell_executor_probe(engine, i, &info) < 0)
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "there is no executor '%s'", name);
 	if (!info.available && !info.fix[0])
-		return cell__cli_fail(err, CELL_E_UNAVAILABLE, 0, "%s cannot be mended from here: %s; %s", name, info.reason,
-				      info.advice);
+		return cell__cli_fail(err, CELL_E_UNAVAILABLE, 0, "%s cannot be mended from here: %s; %s", name, info.reason, info.advice);
 	fflush(stdout);
 	if (!info.available) {
 		int status = system(info.fix);
@@ -480,12 +464,11 @@ struct doctor_flags {
 };
 
 static const struct cell_cli_flag doctor_flag_table[] = {
-	{ 0, "json", NULL, "one JSON object instead of text", CELL_FLAG_SWITCH,
-	  offsetof(struct doctor_flags, json) },
+	{ 0, "json", NULL, "one JSON object instead of text", CELL_FLAG_SWITCH, offsetof(struct doctor_flags, json) },
 	{ 0, "fix", "EXECUTOR", "install what this executor lacks (deno: from npm), try it, and stop", CELL_FLAG_STRING,
 	  offsetof(struct doctor_flags, fix) },
-	{ 0, "python", "PATH", "the interpreter to look at, a path or a name on $PATH (default python3)",
-	  CELL_FLAG_STRING, offsetof(struct doctor_flags, python) },
+	{ 0, "python", "PATH", "the interpreter to look at, a path or a name on $PATH (default python3)", CELL_FLAG_STRING,
+	  offsetof(struct doctor_flags, python) },
 	{ 0 },
 };
 
@@ -529,9 +512,8 @@ int cell__cmd_doctor(int argc, char **argv)
 	executors = probe_executors(engine, &executor_ok);
 	python = check_python(engine, flags.python, &zygote_pid);
 	ok = executor_ok && json_is_true(json_object_get(python, "ok"));
-	report = json_pack("{s:s, s:b, s:o, s:o, s:o, s:o}", "version", cell_version(), "ok", ok, "parts",
-			   find_parts(zygote_pid), "executors", executors, "python", python, "machine",
-			   machine);
+	report = json_pack("{s:s, s:b, s:o, s:o, s:o, s:o}", "version", cell_version(), "ok", ok, "parts", find_parts(zygote_pid),
+			   "executors", executors, "python", python, "machine", machine);
 	cell_engine_destroy(engine);
 	if (!report) {
 		cell__cli_fail(&err, CELL_E_NOMEM, 0, "no memory for the report");

@@ -19,17 +19,14 @@ struct gen_flags {
 };
 
 static const struct cell_cli_flag gen_flag_table[] = {
-	{ 0, "name", "NAME", "the server's name among the tools of a session", CELL_FLAG_STRING,
-	  offsetof(struct gen_flags, name) },
+	{ 0, "name", "NAME", "the server's name among the tools of a session", CELL_FLAG_STRING, offsetof(struct gen_flags, name) },
 	{ 0, "command", "'CMD ARGS…'", "start this server, on its standard streams, and ask it; words may be quoted as in a shell",
 	  CELL_FLAG_STRING, offsetof(struct gen_flags, command) },
 	{ 0, "url", "URL", "ask the server there", CELL_FLAG_STRING, offsetof(struct gen_flags, url) },
 	{ 0, "schema", "FILE", "take the tools from this file, a saved answer to tools/list; - is stdin", CELL_FLAG_STRING,
 	  offsetof(struct gen_flags, schema) },
-	{ 0, "out", "DIR", "the package becomes a folder in DIR (default mcptools)", CELL_FLAG_STRING,
-	  offsetof(struct gen_flags, out) },
-	{ 0, "async", NULL, "run() is a coroutine function, and run_sync() waits", CELL_FLAG_SWITCH,
-	  offsetof(struct gen_flags, is_async) },
+	{ 0, "out", "DIR", "the package becomes a folder in DIR (default mcptools)", CELL_FLAG_STRING, offsetof(struct gen_flags, out) },
+	{ 0, "async", NULL, "run() is a coroutine function, and run_sync() waits", CELL_FLAG_SWITCH, offsetof(struct gen_flags, is_async) },
 	{ 0, "json", NULL, "what was made, as JSON", CELL_FLAG_SWITCH, offsetof(struct gen_flags, json) },
 	{ 0 },
 };
@@ -167,8 +164,7 @@ static int list_tools(const struct gen_flags *flags, char **ret_text, struct cel
 	int status;
 
 	if (!!flags->schema + !!flags->command + !!flags->url != 1)
-		return cell__cli_fail(err, CELL_E_INVALID, 0,
-				      "where are the tools listed? give one of --command, --url and --schema");
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "where are the tools listed? give one of --command, --url and --schema");
 	if (flags->schema)
 		return read_schema(flags->schema, ret_text, err);
 	if (server_params(flags, &params, err) < 0)

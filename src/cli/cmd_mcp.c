@@ -41,12 +41,13 @@ static const struct cell_cli_flag mcp_flag_table[] = {
 	CELL_CLI_LISTEN_FLAGS(offsetof(struct mcp_flags, http)),
 	{ 0, "session-idle", "SEC", "a client that was silent for this long makes room for another; 0: never", CELL_FLAG_SECONDS,
 	  offsetof(struct mcp_flags, http.idle_ms) },
-	{ 0, "allow-register", NULL, "offer register_mcp_server: the agent names a program to run here, or a URL",
-	  CELL_FLAG_SWITCH, offsetof(struct mcp_flags, allow_register) },
+	{ 0, "allow-register", NULL, "offer register_mcp_server: the agent names a program to run here, or a URL", CELL_FLAG_SWITCH,
+	  offsetof(struct mcp_flags, allow_register) },
 	{ 0, "no-sync-deps", NULL, "do not first install what requirements.txt names and is not there", CELL_FLAG_SWITCH,
 	  offsetof(struct mcp_flags, no_sync_deps) },
-	{ 0, "log-level", "LEVEL", "tell on stderr what goes on: debug, info, warning, error or critical (default: nothing, by HTTP warning)",
-	  CELL_FLAG_STRING, offsetof(struct mcp_flags, session.log_level) },
+	{ 0, "log-level", "LEVEL",
+	  "tell on stderr what goes on: debug, info, warning, error or critical (default: nothing, by HTTP warning)", CELL_FLAG_STRING,
+	  offsetof(struct mcp_flags, session.log_level) },
 	CELL_CLI_ZYGOTE_FLAGS(offsetof(struct mcp_flags, session)),
 	CELL_CLI_SESSION_FLAGS(offsetof(struct mcp_flags, session)),
 	{ 0 },
@@ -116,8 +117,9 @@ static int choose_base(const struct mcp_flags *flags, struct cell_error *err)
 	if (!confined)
 		return join(kept.root, ".workcell", &kept.base, err);
 	if ((!state || *state != '/') && (!home || *home != '/'))
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "--root keeps its storage in $XDG_STATE_HOME or $HOME/.local/state, "
-							      "and neither is set; give --base DIR");
+		return cell__cli_fail(err, CELL_E_INVALID, 0,
+				      "--root keeps its storage in $XDG_STATE_HOME or $HOME/.local/state, "
+				      "and neither is set; give --base DIR");
 	real = realpath(kept.root, NULL);
 	if (!real)
 		return cell__cli_fail(err, CELL_E_IO, errno, "cannot open %s", kept.root);
@@ -128,8 +130,10 @@ static int choose_base(const struct mcp_flags *flags, struct cell_error *err)
 	} else if (!join(kept.base, "tools", &tools, err) && !make_dirs(tools, err)) {
 		status = join(real, ".workcell", &inside, err);
 		if (!status && access(inside, F_OK) == 0)
-			fprintf(stderr, "workcell: %s is not used with --executor sandbox, whose code can write there; the storage is "
-					"%s\n", inside, kept.base);
+			fprintf(stderr,
+				"workcell: %s is not used with --executor sandbox, whose code can write there; the storage is "
+				"%s\n",
+				inside, kept.base);
 	}
 	free(real);
 	free(inside);
@@ -265,10 +269,17 @@ static int fill_token(const struct cell_cli_listen_flags *flags, struct cell_ser
 /* What clients of HTTP are asked for would be asked of nobody. */
 static int check_stdio(const struct cell_cli_listen_flags *flags, struct cell_error *err)
 {
-	const char *name = flags->token_file ? "auth-token-file" : flags->auth_disabled ? "auth-disabled" : flags->tls_cert ? "tls-cert" :
-			   flags->tls_key ? "tls-key" : flags->origins.count ? "allow-origin" : flags->hosts.count ? "allow-host" : NULL;
+	const char *name = flags->token_file      ? "auth-token-file"
+			   : flags->auth_disabled ? "auth-disabled"
+			   : flags->tls_cert      ? "tls-cert"
+			   : flags->tls_key       ? "tls-key"
+			   : flags->origins.count ? "allow-origin"
+			   : flags->hosts.count   ? "allow-host"
+						  : NULL;
 
-	return name && !flags->listen ? cell__cli_fail(err, CELL_E_INVALID, 0, "--%s is for clients of HTTP: give --listen HOST:PORT too", name) : 0;
+	return name && !flags->listen
+		       ? cell__cli_fail(err, CELL_E_INVALID, 0, "--%s is for clients of HTTP: give --listen HOST:PORT too", name)
+		       : 0;
 }
 
 static void say_listening(void *arg, const char *url)
@@ -343,7 +354,8 @@ static int prepare(struct mcp_flags *flags, struct cell_server_options *http, in
 
 int cell__cmd_mcp(int argc, char **argv)
 {
-	struct mcp_flags flags = { .session = CELL_CLI_SESSION_FLAGS_INIT(1), .http = CELL_CLI_LISTEN_FLAGS_INIT(MAX_SESSIONS, MAX_CONNECTIONS) };
+	struct mcp_flags flags = { .session = CELL_CLI_SESSION_FLAGS_INIT(1),
+				   .http = CELL_CLI_LISTEN_FLAGS_INIT(MAX_SESSIONS, MAX_CONNECTIONS) };
 	struct cell_server_options http = CELL_SERVER_OPTIONS_INIT;
 	struct cell_cli_session_options options;
 	struct cell_cli_host host = { 0 };

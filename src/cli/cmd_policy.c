@@ -29,10 +29,8 @@ static const struct cell_cli_flag policy_flag_table[] = {
 	  offsetof(struct policy_flags, kind) },
 	{ 0, "principal", "WHO", "test: who asks: code, mcp, http or host (default code)", CELL_FLAG_STRING,
 	  offsetof(struct policy_flags, principal) },
-	{ 0, "adapter", "NAME", "test: what serves the tool: cli, http, ...", CELL_FLAG_STRING,
-	  offsetof(struct policy_flags, adapter) },
-	{ 0, "args", "JSON", "test: the arguments as an object (default {})", CELL_FLAG_STRING,
-	  offsetof(struct policy_flags, args) },
+	{ 0, "adapter", "NAME", "test: what serves the tool: cli, http, ...", CELL_FLAG_STRING, offsetof(struct policy_flags, adapter) },
+	{ 0, "args", "JSON", "test: the arguments as an object (default {})", CELL_FLAG_STRING, offsetof(struct policy_flags, args) },
 	{ 0 },
 };
 
@@ -59,12 +57,11 @@ static json_t *text_or_null(const char *text)
 
 static int print_verdict_json(const struct cell_policy_verdict *verdict, struct cell_error *err)
 {
-	json_t *doubt = verdict->doubt ? json_pack("{s:s, s:s}", "what", verdict->doubt, "why", verdict->doubt_why)
-				       : json_null();
+	json_t *doubt = verdict->doubt ? json_pack("{s:s, s:s}", "what", verdict->doubt, "why", verdict->doubt_why) : json_null();
 	json_t *root = json_pack("{s:s, s:o, s:o, s:o, s:o, s:o}", "decision", cell_decision_word(verdict->decision), "rule",
 				 verdict->rule ? json_integer(verdict->rule) : json_null(), "line",
-				 verdict->rule ? json_integer(verdict->line) : json_null(), "name",
-				 text_or_null(verdict->name), "reason", text_or_null(verdict->reason), "doubt", doubt);
+				 verdict->rule ? json_integer(verdict->line) : json_null(), "name", text_or_null(verdict->name), "reason",
+				 text_or_null(verdict->reason), "doubt", doubt);
 	int status = root ? cell__cli_print_json(root, err) : cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a verdict");
 
 	json_decref(root);
@@ -105,8 +102,7 @@ static const char *usual_name(const char *kind)
 	return !strcmp(kind, "workflow") ? "workflows.create" : NULL;
 }
 
-static int run_test(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
-		    struct cell_error *err)
+static int run_test(const void *values, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
 {
 	const struct policy_flags *flags = values;
 	const char *file = operands->items[1].value, *name = flags->tool ? flags->tool : usual_name(flags->kind);
@@ -145,8 +141,7 @@ static int run_test(const void *values, struct cell_space *space, const struct c
 
 /* ---- check ---------------------------------------------------------------------- */
 
-static int run_check(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
-		     struct cell_error *err)
+static int run_check(const void *values, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
 {
 	const struct policy_flags *flags = values;
 	char *text;

@@ -30,16 +30,13 @@ struct run_flags {
 };
 
 static const struct cell_cli_flag run_flag_table[] = {
-	{ 'e', NULL, "CODE", "run this as a cell; may be repeated", CELL_FLAG_LIST,
-	  offsetof(struct run_flags, cells) },
-	{ 0, "json", NULL, "one JSON object a cell, on one line, instead of text", CELL_FLAG_SWITCH,
-	  offsetof(struct run_flags, json) },
+	{ 'e', NULL, "CODE", "run this as a cell; may be repeated", CELL_FLAG_LIST, offsetof(struct run_flags, cells) },
+	{ 0, "json", NULL, "one JSON object a cell, on one line, instead of text", CELL_FLAG_SWITCH, offsetof(struct run_flags, json) },
 	{ 0, "events", NULL, "JSON lines for output as it comes, displays and results", CELL_FLAG_SWITCH,
 	  offsetof(struct run_flags, events) },
-	{ 0, "cells", NULL, "read cells from stdin as JSON lines, answer each with a JSON line",
-	  CELL_FLAG_SWITCH, offsetof(struct run_flags, conversation) },
-	{ 0, "keep-going", NULL, "run the remaining cells after one has failed", CELL_FLAG_SWITCH,
-	  offsetof(struct run_flags, keep_going) },
+	{ 0, "cells", NULL, "read cells from stdin as JSON lines, answer each with a JSON line", CELL_FLAG_SWITCH,
+	  offsetof(struct run_flags, conversation) },
+	{ 0, "keep-going", NULL, "run the remaining cells after one has failed", CELL_FLAG_SWITCH, offsetof(struct run_flags, keep_going) },
 	{ 0, "print-connection-file", NULL, "jupyter: say on stderr with which file others can attach", CELL_FLAG_SWITCH,
 	  offsetof(struct run_flags, connection_file) },
 	CELL_CLI_SESSION_FLAGS(offsetof(struct run_flags, session)),
@@ -51,12 +48,11 @@ const struct cell_cli_command cell__cli_run_command = {
 	.name = "run",
 	.summary = "run cells in one session, print what they did",
 	.synopsis = "[flags] [-e CODE]... [FILE|-]",
-	.about =
-		"Runs cells in one session, in the order given: each -e is a cell, FILE is one, - is stdin\n"
-		"as one.  Prints output as it comes and then the cell's value; stops at the first cell that\n"
-		"fails.\n\n"
-		"exit status: 0 done, 1 the code raised, 124 timed out, 137 the kernel died, 2 usage,\n"
-		"125 Workcell itself failed.  Ctrl-C interrupts the cell; twice within 2 s ends the program.",
+	.about = "Runs cells in one session, in the order given: each -e is a cell, FILE is one, - is stdin\n"
+		 "as one.  Prints output as it comes and then the cell's value; stops at the first cell that\n"
+		 "fails.\n\n"
+		 "exit status: 0 done, 1 the code raised, 124 timed out, 137 the kernel died, 2 usage,\n"
+		 "125 Workcell itself failed.  Ctrl-C interrupts the cell; twice within 2 s ends the program.",
 	.examples = "  workcell run -e 'x = 6' -e 'x * 7'\n"
 		    "  workcell run --preload pandas --timeout 30 analysis.py\n"
 		    "  echo 'print(1)' | workcell run --json -\n"
@@ -101,8 +97,7 @@ static int read_all(int fd, const char *name, char **ret_text, size_t *ret_size,
 	}
 	free(text);
 	if (size == CELL_CLI_MAX_CODE_BYTES)
-		return cell__cli_fail(err, CELL_E_LIMIT, 0, "%s is longer than a cell can be, %u bytes", name,
-				      CELL_CLI_MAX_CODE_BYTES);
+		return cell__cli_fail(err, CELL_E_LIMIT, 0, "%s is longer than a cell can be, %u bytes", name, CELL_CLI_MAX_CODE_BYTES);
 	return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for %s", name);
 }
 
@@ -114,8 +109,7 @@ int cell__cli_read_file(const char *path, char **ret_text, size_t *ret_size, str
 		return read_all(STDIN_FILENO, "stdin", ret_text, ret_size, err);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
-		return cell__cli_fail(err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, errno, "cannot open %s",
-				      path);
+		return cell__cli_fail(err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, errno, "cannot open %s", path);
 	status = read_all(fd, path, ret_text, ret_size, err);
 	close(fd);
 	return status;
@@ -131,8 +125,8 @@ static int read_cell(const struct cell_cli_item *item, struct code *ret_code, st
 	return cell__cli_read_file(item->value, &ret_code->text, &ret_code->size, err);
 }
 
-int cell__cli_run_cell(struct cell_cli_host *host, struct cell_cli_printer *printer, const char *code, size_t size,
-		       int64_t timeout_ms, bool goes_on, void (*ended)(void), int *ret_status, struct cell_error *err)
+int cell__cli_run_cell(struct cell_cli_host *host, struct cell_cli_printer *printer, const char *code, size_t size, int64_t timeout_ms,
+		       bool goes_on, void (*ended)(void), int *ret_status, struct cell_error *err)
 {
 	struct cell_run_options options = CELL_RUN_OPTIONS_INIT;
 	struct cell_result *result;
@@ -158,8 +152,8 @@ int cell__cli_run_cell(struct cell_cli_host *host, struct cell_cli_printer *prin
 	return 0;
 }
 
-static int run_cells(struct cell_cli_host *host, struct cell_cli_printer *printer,
-		     const struct run_flags *flags, const struct code *cells, struct cell_error *err)
+static int run_cells(struct cell_cli_host *host, struct cell_cli_printer *printer, const struct run_flags *flags, const struct code *cells,
+		     struct cell_error *err)
 {
 	int first_failure = 0;
 
@@ -169,8 +163,7 @@ static int run_cells(struct cell_cli_host *host, struct cell_cli_printer *printe
 
 		if (!cell__cli_run_begin())
 			break;
-		if (cell__cli_run_cell(host, printer, cells[i].text, cells[i].size, 0, goes_on, NULL, &status,
-				       err) < 0)
+		if (cell__cli_run_cell(host, printer, cells[i].text, cells[i].size, 0, goes_on, NULL, &status, err) < 0)
 			return -1;
 		if (status && !first_failure)
 			first_failure = status;
@@ -297,13 +290,11 @@ static int parse_cell(json_t *root, struct line *line, struct cell_error *err)
 	if (!json_is_string(code))
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "a line needs \"code\", a string, or \"op\"");
 	if (json_object_size(root) != (timeout ? 2 : 1))
-		return cell__cli_fail(err, CELL_E_INVALID, 0,
-				      "a cell has \"code\" and \"timeout\", nothing else");
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "a cell has \"code\" and \"timeout\", nothing else");
 	if (timeout && !json_is_null(timeout)) {
 		seconds = json_number_value(timeout);
 		if (!json_is_number(timeout) || seconds < 0 || seconds > 1e9)
-			return cell__cli_fail(err, CELL_E_INVALID, 0,
-					      "\"timeout\" is seconds, 0 for no limit");
+			return cell__cli_fail(err, CELL_E_INVALID, 0, "\"timeout\" is seconds, 0 for no limit");
 		line->timeout_ms = seconds == 0 ? -1 : (int64_t)ceil(seconds * 1000);
 	}
 	line->code.size = json_string_length(code);
@@ -349,16 +340,14 @@ static int parse_line(const char *text, size_t size, struct line *line, struct c
 	int status = 0;
 
 	if (!json_is_object(root))
-		status = cell__cli_fail(err, CELL_E_INVALID, 0, "a line must be a JSON object%s%s",
-					root ? "" : ": ", root ? "" : bad.text);
+		status = cell__cli_fail(err, CELL_E_INVALID, 0, "a line must be a JSON object%s%s", root ? "" : ": ", root ? "" : bad.text);
 	else if (!op)
 		status = parse_cell(root, line, err);
 	else if (json_is_string(op) && !strcmp(json_string_value(op), "answer"))
 		status = answer_request(root);
 	else if (!json_is_string(op) || json_object_size(root) != 1 ||
 		 (strcmp(json_string_value(op), "reset") && strcmp(json_string_value(op), "interrupt")))
-		status = cell__cli_fail(err, CELL_E_INVALID, 0,
-					"an op is \"reset\", \"interrupt\" or \"answer\"");
+		status = cell__cli_fail(err, CELL_E_INVALID, 0, "an op is \"reset\", \"interrupt\" or \"answer\"");
 	else if (!strcmp(json_string_value(op), "reset"))
 		line->type = LINE_RESET;
 	else
@@ -383,8 +372,7 @@ static void handle_line(const char *text, size_t size)
 		return;
 	}
 	if (size > CELL_CLI_MAX_CODE_BYTES)
-		status = cell__cli_fail(&line->err, CELL_E_LIMIT, 0, "a line is at most %u bytes",
-					CELL_CLI_MAX_CODE_BYTES);
+		status = cell__cli_fail(&line->err, CELL_E_LIMIT, 0, "a line is at most %u bytes", CELL_CLI_MAX_CODE_BYTES);
 	else
 		status = parse_line(text, size, line, &line->err);
 	if (status < 0)
@@ -443,24 +431,21 @@ static int print_connection_file(struct cell_session *session, struct cell_error
 	char *path = cell_session_connection_file(session);
 
 	if (!path)
-		return cell__cli_fail(err, CELL_E_INVALID, 0,
-				      "only the executor \"jupyter\" has a connection file to print");
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "only the executor \"jupyter\" has a connection file to print");
 	dprintf(STDERR_FILENO, "workcell: connection file: %s\n", path);
 	free(path);
 	return 0;
 }
 
 /* Answers one line.  Negative: the session is of no more use. */
-static int answer_line(struct cell_cli_host *host, struct cell_cli_printer *printer, const struct line *line,
-		       struct cell_error *err)
+static int answer_line(struct cell_cli_host *host, struct cell_cli_printer *printer, const struct line *line, struct cell_error *err)
 {
 	int status = 0, cell_status;
 
 	switch (line->type) {
 	case LINE_CELL:
-		if (!cell__cli_stop_status() &&
-		    cell__cli_run_cell(host, printer, line->code.text, line->code.size, line->timeout_ms, true,
-				       queue_done, &cell_status, err) < 0)
+		if (!cell__cli_stop_status() && cell__cli_run_cell(host, printer, line->code.text, line->code.size, line->timeout_ms, true,
+								   queue_done, &cell_status, err) < 0)
 			status = -1;
 		break;
 	case LINE_RESET:
@@ -475,8 +460,7 @@ static int answer_line(struct cell_cli_host *host, struct cell_cli_printer *prin
 		break;
 	}
 	/* The session can refuse one cell, for its size, and take the next. */
-	if (status < 0 &&
-	    (err->code == CELL_E_INVALID || err->code == CELL_E_LIMIT || err->code == CELL_E_NOMEM)) {
+	if (status < 0 && (err->code == CELL_E_INVALID || err->code == CELL_E_LIMIT || err->code == CELL_E_NOMEM)) {
 		print_error_line(printer, err);
 		status = 0;
 	}
@@ -516,11 +500,9 @@ static int check_flags(const struct run_flags *flags, struct cell_error *err)
 	for (size_t i = 0; i < flags->cells.count; i++)
 		operands += !flags->cells.items[i].letter;
 	if (flags->conversation && flags->cells.count)
-		return cell__cli_fail(err, CELL_E_INVALID, 0,
-				      "--cells reads the cells from stdin; leave out -e and FILE");
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "--cells reads the cells from stdin; leave out -e and FILE");
 	if (!flags->conversation && !flags->cells.count)
-		return cell__cli_fail(err, CELL_E_INVALID, 0,
-				      "nothing to run; give -e CODE, a FILE, - for stdin, or --cells");
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "nothing to run; give -e CODE, a FILE, - for stdin, or --cells");
 	if (operands > 1)
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "only one FILE can be given");
 	return 0;

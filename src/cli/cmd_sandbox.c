@@ -21,12 +21,12 @@ struct sandbox_flags {
 #define AT(member) offsetof(struct sandbox_flags, member)
 
 static const struct cell_cli_flag flags[] = {
-	{ 0, "policy", "NAME", "untrusted, data-science, developer, or a YAML file (default untrusted)", CELL_FLAG_STRING,
-	  AT(policy) },
+	{ 0, "policy", "NAME", "untrusted, data-science, developer, or a YAML file (default untrusted)", CELL_FLAG_STRING, AT(policy) },
 	{ 0, "workspace-mode", "MODE", "the working directory is rw, ro or none (default as the policy says)", CELL_FLAG_STRING,
 	  AT(workspace_mode) },
 	{ 0, "cwd", "DIR", "the working directory (default: this one)", CELL_FLAG_STRING, AT(cwd) },
-	{ 0, "python", "PATH", "the interpreter whose files are to be seen, and whose package index is that of deps-only", CELL_FLAG_STRING, AT(python) },
+	{ 0, "python", "PATH", "the interpreter whose files are to be seen, and whose package index is that of deps-only", CELL_FLAG_STRING,
+	  AT(python) },
 	{ 0, "audit", "FILE", "run: append a line of JSON about each connection of a filtered network", CELL_FLAG_STRING, AT(audit) },
 	{ 0, "env", "K=V", "set a variable; nothing is inherited; may be repeated", CELL_FLAG_LIST, AT(env) },
 	{ 0 },
@@ -97,7 +97,8 @@ int cell__cmd_sandbox(int argc, char **argv)
 		cell__cli_fail(&err, CELL_E_INVALID, 0, "workcell sandbox has explain and run, but no '%s'", verb);
 	} else if (explains ? operands->count > 2 : operands->count < 2) {
 		cell__cli_fail(&err, CELL_E_INVALID, 0, explains ? "explain takes one policy" : "run wants a command after --");
-	} else if (!cell__cli_trusted((const char *[]){ NULL }, &trusted, &err) && (!values.cwd || (cwd = cell__cli_absolute(values.cwd, &err))) &&
+	} else if (!cell__cli_trusted((const char *[]){ NULL }, &trusted, &err) &&
+		   (!values.cwd || (cwd = cell__cli_absolute(values.cwd, &err))) &&
 		   ((!explains && !values.python) || cell__cli_find_python(values.python, &python, &err) == 0)) {
 		options.policy = explains && operands->count == 2 ? operands->items[1].value : values.policy;
 		options.workspace_mode = values.workspace_mode;

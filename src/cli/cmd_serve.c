@@ -40,9 +40,12 @@ struct serve_flags {
 #define DEFAULTS cell__cli_server_defaults
 #define SERVE_FLAGS_INIT                                                                       \
 	{ .session = CELL_CLI_SESSION_FLAGS_INIT(4),                                           \
-	  .http = CELL_CLI_LISTEN_FLAGS_INIT(DEFAULTS.max_sessions, DEFAULTS.max_connections),  \
-	  .max_runs = DEFAULTS.max_runs, .max_queue = DEFAULTS.max_queue, .max_timeout_ms = DEFAULTS.max_timeout_ms, \
-	  .max_artifact = DEFAULTS.max_artifact_bytes, .drain_ms = DEFAULTS.drain_ms }
+	  .http = CELL_CLI_LISTEN_FLAGS_INIT(DEFAULTS.max_sessions, DEFAULTS.max_connections), \
+	  .max_runs = DEFAULTS.max_runs,                                                       \
+	  .max_queue = DEFAULTS.max_queue,                                                     \
+	  .max_timeout_ms = DEFAULTS.max_timeout_ms,                                           \
+	  .max_artifact = DEFAULTS.max_artifact_bytes,                                         \
+	  .drain_ms = DEFAULTS.drain_ms }
 
 #define AT(member) offsetof(struct serve_flags, member)
 static const struct cell_cli_flag serve_flag_table[] = {
@@ -61,9 +64,10 @@ static const struct cell_cli_flag serve_flag_table[] = {
 	{ 0, "drain", "SEC", "when stopped, cells may take this long to end", CELL_FLAG_SECONDS, AT(drain_ms) },
 	{ 0, "log-level", "LEVEL", "info (a line a request), warning or error (default info)", CELL_FLAG_STRING, AT(log_level) },
 	CELL_CLI_ZYGOTE_FLAGS(offsetof(struct serve_flags, session)),
-	{ 0, "dep", "SPEC", "a package that is added to the storage's and installed before anybody is served; may be repeated", CELL_FLAG_LIST,
-	  AT(deps) },
-	{ 0, "in-container", NULL, "for the host's own containers: mark what is kept as confined code's; token and configuration are removed when read",
+	{ 0, "dep", "SPEC", "a package that is added to the storage's and installed before anybody is served; may be repeated",
+	  CELL_FLAG_LIST, AT(deps) },
+	{ 0, "in-container", NULL,
+	  "for the host's own containers: mark what is kept as confined code's; token and configuration are removed when read",
 	  CELL_FLAG_SWITCH, AT(in_container) },
 	{ 0, "check-config", NULL, "say whether the configuration is good, and exit", CELL_FLAG_SWITCH, AT(check_config) },
 	CELL_CLI_SESSION_FLAGS(offsetof(struct serve_flags, session)),
@@ -74,8 +78,9 @@ const struct cell_cli_command cell__cli_serve_command = {
 	.name = "serve",
 	.summary = "the session server: sessions over HTTP",
 	.synopsis = "[flags]",
-	.about = "Serves sessions to clients with a token (docs/server.md).  The executor is sandbox where it works.\n"
-		 "SIGHUP reads tokens, limits and the certificate again, SIGTERM lets running cells end and stops, a second one stops at once.",
+	.about =
+		"Serves sessions to clients with a token (docs/server.md).  The executor is sandbox where it works.\n"
+		"SIGHUP reads tokens, limits and the certificate again, SIGTERM lets running cells end and stops, a second one stops at once.",
 	.examples = "  workcell serve --base ~/agent --auth-token-file token\n"
 		    "  workcell serve --config serve.yaml --check-config",
 	.flags = serve_flag_table,
@@ -200,7 +205,8 @@ static int add_servers(struct cell_space *space, struct cell_error *err)
 	json_object_foreach((json_t *)live.servers, name, params) {
 		char *text = json_dumps(params, JSON_COMPACT);
 
-		status = text ? cell_space_add_mcp(space, name, text, err) : cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for %.60s", name);
+		status = text ? cell_space_add_mcp(space, name, text, err)
+			      : cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for %.60s", name);
 		free(text);
 		if (status < 0)
 			return cell__cli_fail(err, err->code, 0, "MCP server '%.60s' of TOOLS_CONFIG: %s", name, strdupa(err->msg));
@@ -367,11 +373,13 @@ static int fill_auth(const struct serve_flags *flags, struct cell_server_options
 
 	if (!token)
 		token = cell__serve_variable(OLD_TOKEN_VARIABLE);
-	options->auth_disabled = flags->http.auth_disabled || (disabled && !strcasecmp(disabled, "true") && !token && !flags->http.token_file);
+	options->auth_disabled = flags->http.auth_disabled ||
+				 (disabled && !strcasecmp(disabled, "true") && !token && !flags->http.token_file);
 	options->token = flags->http.token_file ? NULL : token;
 	if (!options->auth_disabled && !options->token && !options->token_file)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "Server authentication requires --auth-token-file FILE, " TOKEN_VARIABLE " or "
-							      OLD_TOKEN_VARIABLE "; or --auth-disabled on a loopback address");
+		return cell__cli_fail(err, CELL_E_INVALID, 0,
+				      "Server authentication requires --auth-token-file FILE, " TOKEN_VARIABLE " or " OLD_TOKEN_VARIABLE
+				      "; or --auth-disabled on a loopback address");
 	return 0;
 }
 
@@ -474,7 +482,8 @@ static int take_secrets(struct serve_flags *flags, struct cell_server_options *o
 		options->token_file = NULL;
 	}
 	if ((flags->http.token_file && unlink(flags->http.token_file) < 0) || (flags->config && unlink(flags->config) < 0))
-		return cell__cli_fail(err, CELL_E_IO, errno, "remove %.100s and %.100s", flags->http.token_file ? flags->http.token_file : "no token",
+		return cell__cli_fail(err, CELL_E_IO, errno, "remove %.100s and %.100s",
+				      flags->http.token_file ? flags->http.token_file : "no token",
 				      flags->config ? flags->config : "no configuration");
 	return 0;
 }
@@ -512,9 +521,10 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 		goto out;
 	if (json_object_size(live.servers) &&
 	    (!strcmp(session.options.executor, "container") || !strcmp(session.options.executor, "remote"))) {
-		cell__cli_fail(err, CELL_E_INVALID, 0,
-			       "with the executor %s calls are made elsewhere, where the MCP servers of TOOLS_CONFIG are not known: define them there",
-			       session.options.executor);
+		cell__cli_fail(
+			err, CELL_E_INVALID, 0,
+			"with the executor %s calls are made elsewhere, where the MCP servers of TOOLS_CONFIG are not known: define them there",
+			session.options.executor);
 		goto out;
 	}
 	if (add_servers(host.space, err) < 0)

@@ -68,12 +68,18 @@ struct part {
 	const char *ends[2]; /* either; "" for the whole itself */
 };
 static const struct part folder_parts[] = {
-	{ "WORKFLOWS_PATH", { "/workflows", NULL } }, { "SKILLS_PATH", { "/skills", "/workflows" } }, { "ARTIFACTS_PATH", { "/artifacts", NULL } },
-	{ "DEPS_PATH", { "/deps", "" } }, { NULL, { NULL, NULL } },
+	{ "WORKFLOWS_PATH", { "/workflows", NULL } },
+	{ "SKILLS_PATH", { "/skills", "/workflows" } },
+	{ "ARTIFACTS_PATH", { "/artifacts", NULL } },
+	{ "DEPS_PATH", { "/deps", "" } },
+	{ NULL, { NULL, NULL } },
 };
 static const struct part redis_parts[] = {
-	{ "REDIS_WORKFLOWS_PREFIX", { ":workflows", NULL } }, { "REDIS_SKILLS_PREFIX", { ":skills", NULL } },
-	{ "REDIS_ARTIFACTS_PREFIX", { ":artifacts", NULL } }, { "REDIS_DEPS_PREFIX", { ":deps", "" } }, { NULL, { NULL, NULL } },
+	{ "REDIS_WORKFLOWS_PREFIX", { ":workflows", NULL } },
+	{ "REDIS_SKILLS_PREFIX", { ":skills", NULL } },
+	{ "REDIS_ARTIFACTS_PREFIX", { ":artifacts", NULL } },
+	{ "REDIS_DEPS_PREFIX", { ":deps", "" } },
+	{ NULL, { NULL, NULL } },
 };
 
 static size_t trimmed(const char *text)
@@ -112,15 +118,15 @@ static int whole_of(const struct part *parts, const char *known, const char *kno
 		if (!value)
 			continue;
 		if (!head)
-			return cell__cli_fail(err, CELL_E_INVALID, 0, "%s is '%.60s', expected STORAGE%s; or set %s=STORAGE", parts->variable, value,
-					      parts->ends[0], known_name);
+			return cell__cli_fail(err, CELL_E_INVALID, 0, "%s is '%.60s', expected STORAGE%s; or set %s=STORAGE",
+					      parts->variable, value, parts->ends[0], known_name);
 		if (!whole) {
 			whole = value;
 			size = head;
 			name = parts->variable;
 		} else if (head != size || memcmp(value, whole, size)) {
-			return cell__cli_fail(err, CELL_E_INVALID, 0, "%s and %s are not of one storage: %.60s, %.60s", name, parts->variable, whole,
-					      value);
+			return cell__cli_fail(err, CELL_E_INVALID, 0, "%s and %s are not of one storage: %.60s, %.60s", name,
+					      parts->variable, whole, value);
 		}
 	}
 	if (whole && !(*ret_whole = strndup(whole, size)))
@@ -319,7 +325,8 @@ static int add_tools_config(struct cell_serve_arguments *arguments, yaml_documen
 	int status = 0;
 
 	if (root && root->type != YAML_MAPPING_NODE)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "%s: TOOLS_CONFIG is a mapping: mcp_servers: [...], python_deps: [...]", path);
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "%s: TOOLS_CONFIG is a mapping: mcp_servers: [...], python_deps: [...]",
+				      path);
 	for (yaml_node_pair_t *pair = root ? root->data.mapping.pairs.start : NULL; !status && pair && pair < root->data.mapping.pairs.top;
 	     pair++) {
 		yaml_node_t *value = yaml_document_get_node(document, pair->value);
@@ -330,7 +337,8 @@ static int add_tools_config(struct cell_serve_arguments *arguments, yaml_documen
 		else if (!strcmp(name, "mcp_servers"))
 			status = add_servers(arguments, document, value, path, err);
 		else
-			warn(arguments, "TOOLS_CONFIG", "has more than mcp_servers and python_deps, which is not read: tools are files in TOOLS_PATH");
+			warn(arguments, "TOOLS_CONFIG",
+			     "has more than mcp_servers and python_deps, which is not read: tools are files in TOOLS_PATH");
 	}
 	return status;
 }
@@ -379,9 +387,12 @@ static int read_tools_config(struct cell_serve_arguments *arguments, const char 
 static int add_variables(struct cell_serve_arguments *arguments, struct cell_error *err)
 {
 	static const char *const plain[][2] = {
-		{ "DEFAULT_TIMEOUT", "timeout" }, { "MAX_EXECUTION_TIME", "max-timeout" }, { "TOOLS_PATH", "tools" },
+		{ "DEFAULT_TIMEOUT", "timeout" },
+		{ "MAX_EXECUTION_TIME", "max-timeout" },
+		{ "TOOLS_PATH", "tools" },
 	};
-	const char *host = cell__serve_variable("HOST"), *port = cell__serve_variable("PORT"), *allow = cell__serve_variable("ALLOW_RUNTIME_DEPS");
+	const char *host = cell__serve_variable("HOST"), *port = cell__serve_variable("PORT"),
+		   *allow = cell__serve_variable("ALLOW_RUNTIME_DEPS");
 	const char *packages = cell__serve_variable("CONTAINER_DEPS"), *tools = cell__serve_variable("TOOLS_CONFIG");
 	int status = 0;
 

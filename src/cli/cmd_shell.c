@@ -31,7 +31,7 @@ enum input {
 	INPUT_END,     /* end of input, or the program is being stopped */
 };
 
-struct shell {
+struct jail {
 	struct cell_cli_host host;
 	struct cell_cli_printer *printer;
 	bool terminal, colour;
@@ -70,8 +70,7 @@ static size_t skip_string(const char *code, size_t size, size_t at, bool *ret_op
 			at++;
 		else if (!triple && (code[at] == quote || code[at] == '\n'))
 			return code[at] == quote ? at + 1 : at;
-		else if (triple && at + 2 < size && code[at] == quote && code[at + 1] == quote &&
-			 code[at + 2] == quote)
+		else if (triple && at + 2 < size && code[at] == quote && code[at + 1] == quote && code[at + 2] == quote)
 			return at + 3;
 	}
 	*ret_open = triple;
@@ -137,28 +136,27 @@ static enum completeness code_completeness(const char *code, size_t size)
 /* On the signal thread and the engine's thread. */
 static void wake(void *arg)
 {
-	struct shell *shell = arg;
+	struct jail *shell = arg;
 
 	eventfd_write(shell->wake_fd, 1);
 }
 
 static char *prompt(EditLine *editor)
 {
-	struct shell *shell;
+	struct jail *shell;
 
 	el_get(editor, EL_CLIENTDATA, &shell);
 	/* \1 encloses what takes no room on the line; libedit loses it at the very end, so the space is there. */
 	if (shell->continued)
 		snprintf(shell->prompt, sizeof(shell->prompt), "   ...: ");
 	else if (shell->colour)
-		snprintf(shell->prompt, sizeof(shell->prompt), "\1\033[32m\1In [%u]:\1\033[0m\1 ",
-			 shell->count);
+		snprintf(shell->prompt, sizeof(shell->prompt), "\1\033[32m\1In [%u]:\1\033[0m\1 ", shell->count);
 	else
 		snprintf(shell->prompt, sizeof(shell->prompt), "In [%u]: ", shell->count);
 	return shell->prompt;
 }
 
-static void show_kept(struct shell *shell)
+static void show_kept(struct jail *shell)
 {
 	if (!cell__cli_has_kept(shell->printer))
 		return;
@@ -169,7 +167,7 @@ static void show_kept(struct shell *shell)
 }
 
 /* False: the line being edited is over. */
-static bool handle_wake(struct shell *shell)
+static bool handle_wake(struct jail *shell)
 {
 	eventfd_t value;
 
@@ -195,7 +193,7 @@ static bool handle_wake(struct shell *shell)
 /* libedit's source of characters: 1 with a character, 0 at the end, -1 on an error. */
 static int read_char(EditLine *editor, wchar_t *ret_char)
 {
-	struct shell *shell;
+	struct jail *shell;
 
 	el_get(editor, EL_CLIENTDATA, &shell);
 	for (;;) {
@@ -239,15 +237,9 @@ static unsigned char insert_indent(EditLine *editor, int key)
 static void bind_keys(EditLine *editor)
 {
 	static const char *const keys[][2] = {
-		{ "^I", "cell-indent" },
-		{ "^R", "em-inc-search-prev" },
-		{ "\\e[3~", "ed-delete-next-char" },
-		{ "\\e[H", "ed-move-to-beg" },
-		{ "\\e[1~", "ed-move-to-beg" },
-		{ "\\e[F", "ed-move-to-end" },
-		{ "\\e[4~", "ed-move-to-end" },
-		{ "\\e[1;5D", "ed-prev-word" },
-		{ "\\e[1;5C", "em-next-word" },
+		{ "^I", "cell-indent" },        { "^R", "em-inc-search-prev" }, { "\\e[3~", "ed-delete-next-char" },
+		{ "\\e[H", "ed-move-to-beg" },  { "\\e[1~", "ed-move-to-beg" }, { "\\e[F", "ed-move-to-end" },
+		{ "\\e[4~", "ed-move-to-end" }, { "\\e[1;5D", "ed-prev-word" }, { "\\e[1;5C", "em-next-word" },
 	};
 
 	/* The wide call, because the other one never frees the copies it makes of the names. */
@@ -284,7 +276,7 @@ static char *history_path(void)
 }
 
 /* Written beside and renamed, so that a crash or a second shell leaves one whole history or the other. */
-static void save_history(struct shell *shell)
+static void save_history(struct jail *shell)
 {
 	char *temporary;
 	HistEvent event;
@@ -295,8 +287,7 @@ static void save_history(struct shell *shell)
 	fd = mkostemp(temporary, O_CLOEXEC); /* 0600 */
 	if (fd >= 0) {
 		close(fd);
-		if (history(shell->history, &event, H_SAVE, temporary) < 0 ||
-		    rename(temporary, shell->history_path) < 0)
+		if (history(shell->history, &event, H_SAVE, temporary) < 0 || rename(temporary, shell->history_path) < 0)
 			unlink(temporary);
 	}
 	free(temporary);
@@ -304,7 +295,7 @@ static void save_history(struct shell *shell)
 
 /* ---- opening and closing -------------------------------------------------------- */
 
-static int open_terminal(struct shell *shell, struct cell_error *err)
+static int open_terminal(struct jail *shell, struct cell_error *err)
 {
 	HistEvent event;
 
@@ -328,7 +319,7 @@ static int open_terminal(struct shell *shell, struct cell_error *err)
 	return 0;
 }
 
-static int open_shell(struct shell *shell, const struct cell_cli_session_flags *flags, struct cell_error *err)
+static int open_shell(struct jail *shell, const struct cell_cli_session_flags *flags, struct cell_error *err)
 {
 	shell->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (shell->wake_fd < 0)
@@ -345,7 +336,7 @@ static int open_shell(struct shell *shell, const struct cell_cli_session_flags *
 	return shell->terminal ? open_terminal(shell, err) : 0;
 }
 
-static void close_shell(struct shell *shell)
+static void close_shell(struct jail *shell)
 {
 	/* The engine's thread wakes us until the session is closed, so that comes first. */
 	if (shell->host.engine)
@@ -364,7 +355,7 @@ static void close_shell(struct shell *shell)
 
 /* ---- reading ------------------------------------------------------------------- */
 
-static enum input read_terminal(struct shell *shell, const char **ret_line)
+static enum input read_terminal(struct jail *shell, const char **ret_line)
 {
 	const char *line;
 	HistEvent event;
@@ -387,7 +378,7 @@ static enum input read_terminal(struct shell *shell, const char **ret_line)
 	return INPUT_LINE;
 }
 
-static enum input read_pipe(struct shell *shell, const char **ret_line)
+static enum input read_pipe(struct jail *shell, const char **ret_line)
 {
 	ssize_t size;
 
@@ -401,7 +392,7 @@ static enum input read_pipe(struct shell *shell, const char **ret_line)
 	return INPUT_LINE;
 }
 
-static int append_line(struct shell *shell, const char *line)
+static int append_line(struct jail *shell, const char *line)
 {
 	size_t size = strlen(line), need = shell->cell_size + size + 2;
 
@@ -427,7 +418,7 @@ static int append_line(struct shell *shell, const char *line)
  * Collects the lines of one cell.  A block ends with an empty line; from a pipe it goes on when the line
  * after that is indented, because a file has empty lines inside its functions and a person types none.
  */
-static enum input read_cell(struct shell *shell, struct cell_error *err)
+static enum input read_cell(struct jail *shell, struct cell_error *err)
 {
 	bool blank = false;
 
@@ -467,7 +458,7 @@ static enum input read_cell(struct shell *shell, struct cell_error *err)
 
 /* ---- the loop -------------------------------------------------------------------- */
 
-static bool cell_is(const struct shell *shell, const char *const *words)
+static bool cell_is(const struct jail *shell, const char *const *words)
 {
 	const char *start = shell->cell + strspn(shell->cell, " \t");
 	size_t size = strlen(start);
@@ -481,7 +472,7 @@ static bool cell_is(const struct shell *shell, const char *const *words)
 	return false;
 }
 
-static int reset(struct shell *shell, struct cell_error *err)
+static int reset(struct jail *shell, struct cell_error *err)
 {
 	if (cell_session_reset(shell->host.session, err) < 0)
 		return -1;
@@ -492,7 +483,7 @@ static int reset(struct shell *shell, struct cell_error *err)
 }
 
 /* Negative: the session is of no more use. */
-static int run_cell(struct shell *shell, struct cell_error *err)
+static int run_cell(struct jail *shell, struct cell_error *err)
 {
 	struct cell_run_options options = CELL_RUN_OPTIONS_INIT;
 	struct cell_result *result;
@@ -506,8 +497,7 @@ static int run_cell(struct shell *shell, struct cell_error *err)
 	cell__cli_print_kept(shell->printer);
 	status = cell_session_run(shell->host.session, shell->cell, shell->cell_size, &options, &result, err);
 	cell__cli_run_end();
-	if (status < 0 && err->code != CELL_E_INVALID && err->code != CELL_E_LIMIT &&
-	    err->code != CELL_E_NOMEM)
+	if (status < 0 && err->code != CELL_E_INVALID && err->code != CELL_E_LIMIT && err->code != CELL_E_NOMEM)
 		return -1;
 	if (status < 0) {
 		cell__cli_report(err, false);
@@ -515,8 +505,7 @@ static int run_cell(struct shell *shell, struct cell_error *err)
 	}
 	cell__cli_print_kept(shell->printer);
 	if (!cell__cli_stop_status()) {
-		snprintf(prefix, sizeof(prefix),
-			 shell->colour ? "\033[31mOut[%u]: \033[0m" : "Out[%u]: ", shell->count);
+		snprintf(prefix, sizeof(prefix), shell->colour ? "\033[31mOut[%u]: \033[0m" : "Out[%u]: ", shell->count);
 		cell__cli_print_result(shell->printer, result, prefix, true);
 		shell->count = cell_result_state_kept(result) ? shell->count + 1 : 1;
 	}
@@ -528,7 +517,7 @@ static int run_cell(struct shell *shell, struct cell_error *err)
 	return 0;
 }
 
-static int loop(struct shell *shell, struct cell_error *err)
+static int loop(struct jail *shell, struct cell_error *err)
 {
 	static const char *const leave[] = { "exit", "quit", "exit()", "quit()", NULL };
 	static const char *const fresh[] = { "%reset", "%reset -f", NULL };
@@ -562,10 +551,9 @@ const struct cell_cli_command cell__cli_shell_command = {
 	.name = "shell",
 	.summary = "the same, interactive",
 	.synopsis = "[flags]",
-	.about =
-		"A session at a prompt.  A block ends with an empty line.  Ctrl-C interrupts the cell or\n"
-		"clears the input, %reset gives a fresh kernel, Ctrl-D or exit leaves.  Without a terminal it\n"
-		"reads stdin and prints no prompts.",
+	.about = "A session at a prompt.  A block ends with an empty line.  Ctrl-C interrupts the cell or\n"
+		 "clears the input, %reset gives a fresh kernel, Ctrl-D or exit leaves.  Without a terminal it\n"
+		 "reads stdin and prints no prompts.",
 	.examples = "  workcell shell\n"
 		    "  workcell shell --python ./venv/bin/python --preload numpy\n"
 		    "  workcell shell < session.txt",
@@ -577,7 +565,7 @@ int cell__cmd_shell(int argc, char **argv)
 {
 	struct cell_cli_session_flags flags = CELL_CLI_SESSION_FLAGS_INIT(1);
 	/* The signal thread outlives this function, and wake() uses what it is given. */
-	static struct shell shell = { .wake_fd = -1, .count = 1 };
+	static struct jail shell = { .wake_fd = -1, .count = 1 };
 	const char *no_colour = getenv("NO_COLOR");
 	struct cell_error err;
 	int status;
@@ -593,8 +581,7 @@ int cell__cmd_shell(int argc, char **argv)
 		setlocale(LC_CTYPE, "C.UTF-8");
 	status = open_shell(&shell, &flags, &err);
 	if (!status && shell.terminal)
-		printf("Workcell %s. Ctrl-C interrupts, %%reset gives a fresh kernel, Ctrl-D leaves.\n\n",
-		       cell_version());
+		printf("Workcell %s. Ctrl-C interrupts, %%reset gives a fresh kernel, Ctrl-D leaves.\n\n", cell_version());
 	fflush(stdout);
 	if (!status)
 		status = loop(&shell, &err);

@@ -129,7 +129,9 @@ static char *place_of(const struct job *job, const char *name)
 		n = asprintf(&path, "%s/%s.yaml", job->flags->tools, name);
 	else
 		n = asprintf(&path, "%s%s%s/%s/%s%s", job->folder, scoped ? "/workspaces/" : "", scoped ? workspace : "", kind, name,
-			     !strcmp(kind, "workflows") ? ".py" : !strcmp(kind, "tools") ? ".yaml" : "");
+			     !strcmp(kind, "workflows") ? ".py"
+			     : !strcmp(kind, "tools")   ? ".yaml"
+							: "");
 	return n < 0 ? NULL : path;
 }
 
@@ -160,8 +162,10 @@ static void print_difference(const char *what, const char *name)
 {
 	static const struct {
 		const char *what, *before, *after;
-	} lines[] = { { "extra", "+ ", " (agent-created)" }, { "added", "- ", " (removed from store)" },
-		      { "changed", "~ ", " (modified)" }, { "same", "= ", "" } };
+	} lines[] = { { "extra", "+ ", " (agent-created)" },
+		      { "added", "- ", " (removed from store)" },
+		      { "changed", "~ ", " (modified)" },
+		      { "same", "= ", "" } };
 
 	for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
 		if (!strcmp(what, lines[i].what))

@@ -20,13 +20,10 @@ struct tools_flags {
 
 static const struct cell_cli_flag tools_flag_table[] = {
 	{ 0, "json", NULL, "the answer as JSON on one line", CELL_FLAG_SWITCH, offsetof(struct tools_flags, json) },
-	{ 0, "args", "JSON", "call: the arguments as an object; K=V go over it", CELL_FLAG_STRING,
-	  offsetof(struct tools_flags, args) },
-	{ 0, "tag", "TAG", "list: only tools with this tag; may be repeated", CELL_FLAG_LIST,
-	  offsetof(struct tools_flags, tags) },
+	{ 0, "args", "JSON", "call: the arguments as an object; K=V go over it", CELL_FLAG_STRING, offsetof(struct tools_flags, args) },
+	{ 0, "tag", "TAG", "list: only tools with this tag; may be repeated", CELL_FLAG_LIST, offsetof(struct tools_flags, tags) },
 	{ 0, "limit", "N", "search: at most so many", CELL_FLAG_COUNT, offsetof(struct tools_flags, limit) },
-	{ 0, "cwd", "DIR", "where command-line tools run (default: here)", CELL_FLAG_STRING,
-	  offsetof(struct tools_flags, cwd) },
+	{ 0, "cwd", "DIR", "where command-line tools run (default: here)", CELL_FLAG_STRING, offsetof(struct tools_flags, cwd) },
 	CELL_CLI_SPACE_FLAGS(offsetof(struct tools_flags, space)),
 	CELL_CLI_EMBEDDINGS_FLAGS(offsetof(struct tools_flags, space)),
 	{ 0 },
@@ -36,16 +33,15 @@ const struct cell_cli_command cell__cli_tools_command = {
 	.name = "tools",
 	.summary = "list, search, show, call and check tools",
 	.synopsis = "list | search QUERY | show NAME | call NAME[.RECIPE] [K=V]... | check [DIR]",
-	.about =
-		"Tools are described by YAML files in --tools DIR, or in the tools/ of --base DIR.\n\n"
-		"  list                     Lists the available tools\n"
-		"  search QUERY             Searches tools by a description of the task, best match first\n"
-		"  show NAME                Describes a tool or one of its callables, with signatures\n"
-		"  call NAME[.RECIPE] K=V   Calls a tool or one of its callables and prints its output.  V is read\n"
-		"                           by the parameter's type: text as it is, numbers and booleans as JSON,\n"
-		"                           a list by repeating K\n"
-		"  check [DIR]              Lists the problems found in tool definitions as FILE:LINE: message;\n"
-		"                           exit status 1 when there is one",
+	.about = "Tools are described by YAML files in --tools DIR, or in the tools/ of --base DIR.\n\n"
+		 "  list                     Lists the available tools\n"
+		 "  search QUERY             Searches tools by a description of the task, best match first\n"
+		 "  show NAME                Describes a tool or one of its callables, with signatures\n"
+		 "  call NAME[.RECIPE] K=V   Calls a tool or one of its callables and prints its output.  V is read\n"
+		 "                           by the parameter's type: text as it is, numbers and booleans as JSON,\n"
+		 "                           a list by repeating K\n"
+		 "  check [DIR]              Lists the problems found in tool definitions as FILE:LINE: message;\n"
+		 "                           exit status 1 when there is one",
 	.examples = "  workcell tools list --base examples/base\n"
 		    "  workcell tools call wc.words file=README.md --base examples/base\n"
 		    "  workcell tools call wc.words --args '{\"file\": \"README.md\"}' --base examples/base --json\n"
@@ -63,9 +59,7 @@ static int print_tools(const json_t *tools, struct cell_error *err)
 	size_t i, j;
 
 	json_array_foreach(tools, i, tool) {
-		cell__cli_table_add(&table,
-				    (const char *[]){ cell__cli_text(tool, "name"),
-						      cell__cli_text(tool, "description") });
+		cell__cli_table_add(&table, (const char *[]){ cell__cli_text(tool, "name"), cell__cli_text(tool, "description") });
 		/* A server that could not be asked, or not for all. */
 		if (json_object_get(tool, "problem"))
 			cell__cli_table_add(&table, (const char *[]){ "  problem", cell__cli_text(tool, "problem") });
@@ -76,16 +70,14 @@ static int print_tools(const json_t *tools, struct cell_error *err)
 				table.failed = true;
 				break;
 			}
-			cell__cli_table_add(&table,
-					    (const char *[]){ name, cell__cli_text(callable, "description") });
+			cell__cli_table_add(&table, (const char *[]){ name, cell__cli_text(callable, "description") });
 			free(name);
 		}
 	}
 	return cell__cli_table_print(&table, err);
 }
 
-static int answer_tools(const struct tools_flags *flags, struct cell_space *space, const char *method, json_t *args,
-			struct cell_error *err)
+static int answer_tools(const struct tools_flags *flags, struct cell_space *space, const char *method, json_t *args, struct cell_error *err)
 {
 	json_t *tools = NULL;
 	char *text = NULL;
@@ -103,8 +95,7 @@ static int answer_tools(const struct tools_flags *flags, struct cell_space *spac
 	return status;
 }
 
-static int run_list(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
-		    struct cell_error *err)
+static int run_list(const void *values, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
 {
 	const struct tools_flags *flags = values;
 	json_t *args = json_object(), *tags = json_array();
@@ -118,14 +109,12 @@ static int run_list(const void *values, struct cell_space *space, const struct c
 	return answer_tools(flags, space, "tools.list", args, err);
 }
 
-static int run_search(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
-		      struct cell_error *err)
+static int run_search(const void *values, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
 {
 	const struct tools_flags *flags = values;
 
 	return answer_tools(flags, space, "tools.search",
-			    json_pack("{s:s, s:I}", "query", operands->items[1].value, "limit",
-				      (json_int_t)flags->limit), err);
+			    json_pack("{s:s, s:I}", "query", operands->items[1].value, "limit", (json_int_t)flags->limit), err);
 }
 
 /* The tool of this name, or of the part of it before a dot, in an answer of tools.list; NULL: none. */
@@ -190,10 +179,8 @@ static int print_parameters(const json_t *callable, struct cell_error *err)
 	json_array_foreach(json_object_get(callable, "parameters"), i, parameter) {
 		char *value = default_text(parameter);
 
-		cell__cli_table_add(&table,
-				    (const char *[]){ "   ", cell__cli_text(parameter, "name"),
-						      cell__cli_text(parameter, "type"), value ? value : "",
-						      cell__cli_text(parameter, "description") });
+		cell__cli_table_add(&table, (const char *[]){ "   ", cell__cli_text(parameter, "name"), cell__cli_text(parameter, "type"),
+							      value ? value : "", cell__cli_text(parameter, "description") });
 		free(value);
 	}
 	return cell__cli_table_print(&table, err);
@@ -223,8 +210,7 @@ static int print_head(const json_t *tool, struct cell_error *err)
 	struct cell_cli_table table = { .columns = 2 };
 	char *tags = tags_text(tool);
 
-	cell__cli_table_add(&table, (const char *[]){ cell__cli_text(tool, "name"),
-						      cell__cli_text(tool, "description") });
+	cell__cli_table_add(&table, (const char *[]){ cell__cli_text(tool, "name"), cell__cli_text(tool, "description") });
 	if (tags && *tags)
 		cell__cli_table_add(&table, (const char *[]){ "  tags", tags });
 	free(tags);
@@ -252,8 +238,7 @@ static int print_tool(const json_t *tool, struct cell_error *err)
 	return status;
 }
 
-static int run_show(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
-		    struct cell_error *err)
+static int run_show(const void *values, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
 {
 	const struct tools_flags *flags = values;
 	const char *name = operands->items[1].value;
@@ -353,8 +338,7 @@ static int print_parts(bool json, const json_t *answer, const char *bytes, size_
 	return status;
 }
 
-static int call_tool(const struct tools_flags *flags, struct cell_space *space, const char *name, json_t *args,
-		     struct cell_error *err)
+static int call_tool(const struct tools_flags *flags, struct cell_space *space, const char *name, json_t *args, struct cell_error *err)
 {
 	json_t *answer;
 	const char *kind;
@@ -363,8 +347,8 @@ static int call_tool(const struct tools_flags *flags, struct cell_space *space, 
 	size_t size;
 	int status;
 
-	if (cell__cli_call_raw(space, "tools.call", json_pack("{s:s, s:o}", "name", name, "args", args), NULL, 0,
-			       &text, &bytes, &size, err) < 0)
+	if (cell__cli_call_raw(space, "tools.call", json_pack("{s:s, s:o}", "name", name, "args", args), NULL, 0, &text, &bytes, &size,
+			       err) < 0)
 		return -1;
 	answer = json_loads(text, JSON_ALLOW_NUL, NULL);
 	kind = cell__cli_text(answer, "raw");
@@ -384,8 +368,7 @@ static int call_tool(const struct tools_flags *flags, struct cell_space *space, 
 	return status;
 }
 
-static int run_call(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
-		    struct cell_error *err)
+static int run_call(const void *values, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
 {
 	const struct tools_flags *flags = values;
 	const char *name = operands->items[1].value, *dot = strchr(name, '.');
@@ -405,8 +388,7 @@ static int run_call(const void *values, struct cell_space *space, const struct c
 
 /* ---- check -------------------------------------------------------------------- */
 
-static int run_check(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
-		     struct cell_error *err)
+static int run_check(const void *values, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
 {
 	const struct tools_flags *flags = values;
 	json_t *problems;
@@ -421,12 +403,9 @@ static int run_check(const void *values, struct cell_space *space, const struct 
 /* ---- the command --------------------------------------------------------------- */
 
 static const struct cell_cli_verb verbs[] = {
-	{ "list", "[--tag TAG]...", 0, 0, run_list },
-	{ "search", "QUERY [--limit N]", 1, 1, run_search },
-	{ "show", "NAME", 1, 1, run_show },
-	{ "call", "NAME[.RECIPE] [K=V]... [--args JSON]", 1, SIZE_MAX, run_call },
-	{ "check", "[DIR]", 0, 1, run_check },
-	{ 0 },
+	{ "list", "[--tag TAG]...", 0, 0, run_list }, { "search", "QUERY [--limit N]", 1, 1, run_search },
+	{ "show", "NAME", 1, 1, run_show },           { "call", "NAME[.RECIPE] [K=V]... [--args JSON]", 1, SIZE_MAX, run_call },
+	{ "check", "[DIR]", 0, 1, run_check },        { 0 },
 };
 
 int cell__cmd_tools(int argc, char **argv)
@@ -438,9 +417,13 @@ int cell__cmd_tools(int argc, char **argv)
 	if (cell__cli_parse(&cell__cli_tools_command, argc, argv, &flags, &operands, &status)) {
 		if (operands.count == 2 && !strcmp(operands.items[0].value, "check"))
 			flags.space = (struct cell_cli_space_flags){ .tools = operands.items[1].value };
-		status = cell__cli_do(&(struct cell_cli_job){ .command = "tools", .verbs = verbs, .flags = &flags,
-							      .space = &flags.space, .cwd = flags.cwd,
-							      .json = flags.json }, &operands);
+		status = cell__cli_do(&(struct cell_cli_job){ .command = "tools",
+							      .verbs = verbs,
+							      .flags = &flags,
+							      .space = &flags.space,
+							      .cwd = flags.cwd,
+							      .json = flags.json },
+				      &operands);
 	}
 	cell__cli_list_finish(&operands);
 	cell__cli_list_finish(&flags.tags);

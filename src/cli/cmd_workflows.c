@@ -19,14 +19,11 @@ struct workflows_flags {
 };
 
 static const struct cell_cli_flag workflows_flag_table[] = {
-	{ 0, "json", NULL, "the answer as JSON on one line", CELL_FLAG_SWITCH,
-	  offsetof(struct workflows_flags, json) },
-	{ 0, "args", "JSON", "run: the arguments as an object; K=V go over it", CELL_FLAG_STRING,
-	  offsetof(struct workflows_flags, args) },
+	{ 0, "json", NULL, "the answer as JSON on one line", CELL_FLAG_SWITCH, offsetof(struct workflows_flags, json) },
+	{ 0, "args", "JSON", "run: the arguments as an object; K=V go over it", CELL_FLAG_STRING, offsetof(struct workflows_flags, args) },
 	{ 0, "description", "TEXT", "add: what it is for (default: the docstring's first line)", CELL_FLAG_STRING,
 	  offsetof(struct workflows_flags, description) },
-	{ 0, "overwrite", NULL, "add: replace a workflow of this name", CELL_FLAG_SWITCH,
-	  offsetof(struct workflows_flags, overwrite) },
+	{ 0, "overwrite", NULL, "add: replace a workflow of this name", CELL_FLAG_SWITCH, offsetof(struct workflows_flags, overwrite) },
 	{ 0, "limit", "N", "search: at most so many", CELL_FLAG_COUNT, offsetof(struct workflows_flags, limit) },
 	CELL_CLI_SESSION_FLAGS(offsetof(struct workflows_flags, session)),
 	{ 0 },
@@ -36,18 +33,17 @@ const struct cell_cli_command cell__cli_workflows_command = {
 	.name = "workflows",
 	.summary = "list, search, show, add, trust, run and remove workflows",
 	.synopsis = "list | search QUERY | show|trust|rm NAME | add NAME FILE|- | run NAME [K=V]...",
-	.about =
-		"A workflow is a Python file with a function `run`, kept in the workflows/ of --storage DIR.\n\n"
-		"  list                 Lists the stored workflows\n"
-		"  search QUERY         Searches workflows by a description of the task, best match first\n"
-		"  show NAME            Returns a workflow with its source\n"
-		"  add NAME FILE|-      Stores a workflow, which code calls as workflows.NAME(...); nothing of it\n"
-		"                       is executed\n"
-		"  trust NAME...        Lets code that nothing confines use what confined code made; read it first\n"
-		"  run NAME [K=V]...    Calls a workflow in a session of its own; output and exit status as\n"
-		"                       `workcell run`.  V is read by the parameter's type: text as it is,\n"
-		"                       numbers and booleans as JSON, a list by repeating K\n"
-		"  rm NAME...           Deletes a workflow",
+	.about = "A workflow is a Python file with a function `run`, kept in the workflows/ of --storage DIR.\n\n"
+		 "  list                 Lists the stored workflows\n"
+		 "  search QUERY         Searches workflows by a description of the task, best match first\n"
+		 "  show NAME            Returns a workflow with its source\n"
+		 "  add NAME FILE|-      Stores a workflow, which code calls as workflows.NAME(...); nothing of it\n"
+		 "                       is executed\n"
+		 "  trust NAME...        Lets code that nothing confines use what confined code made; read it first\n"
+		 "  run NAME [K=V]...    Calls a workflow in a session of its own; output and exit status as\n"
+		 "                       `workcell run`.  V is read by the parameter's type: text as it is,\n"
+		 "                       numbers and booleans as JSON, a list by repeating K\n"
+		 "  rm NAME...           Deletes a workflow",
 	.examples = "  workcell workflows list --base examples/base\n"
 		    "  workcell workflows run word_count path=README.md --base examples/base\n"
 		    "  workcell workflows add greet greet.py --description 'Says hello' --storage ./data\n"
@@ -107,8 +103,8 @@ static int print_workflows(const json_t *workflows, struct cell_error *err)
 	return cell__cli_table_print(&table, err);
 }
 
-static int answer_workflows(const struct workflows_flags *flags, struct cell_space *space, const char *method,
-			    json_t *args, struct cell_error *err)
+static int answer_workflows(const struct workflows_flags *flags, struct cell_space *space, const char *method, json_t *args,
+			    struct cell_error *err)
 {
 	json_t *workflows = NULL;
 	char *text = NULL;
@@ -125,26 +121,22 @@ static int answer_workflows(const struct workflows_flags *flags, struct cell_spa
 	return status;
 }
 
-static int run_list(const void *flags, struct cell_space *space, const struct cell_cli_list *operands,
-		    struct cell_error *err)
+static int run_list(const void *flags, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
 {
 	(void)operands;
 	return answer_workflows(flags, space, "workflows.list", json_object(), err);
 }
 
-static int run_search(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
-		      struct cell_error *err)
+static int run_search(const void *values, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
 {
 	const struct workflows_flags *flags = values;
 
 	return answer_workflows(flags, space, "workflows.search",
-				json_pack("{s:s, s:I}", "query", operands->items[1].value, "limit",
-					  (json_int_t)flags->limit), err);
+				json_pack("{s:s, s:I}", "query", operands->items[1].value, "limit", (json_int_t)flags->limit), err);
 }
 
 /* ret_text may be NULL. */
-static int get_workflow(struct cell_space *space, const char *name, char **ret_text, json_t **ret_workflow,
-			struct cell_error *err)
+static int get_workflow(struct cell_space *space, const char *name, char **ret_text, json_t **ret_workflow, struct cell_error *err)
 {
 	json_t *workflow;
 	char *text;
@@ -164,8 +156,7 @@ static int get_workflow(struct cell_space *space, const char *name, char **ret_t
 	return 0;
 }
 
-static int run_show(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
-		    struct cell_error *err)
+static int run_show(const void *values, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
 {
 	const struct workflows_flags *flags = values;
 	const json_t *source;
@@ -186,8 +177,7 @@ static int run_show(const void *values, struct cell_space *space, const struct c
 
 /* ---- add, rm ---------------------------------------------------------------------- */
 
-static int run_add(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
-		   struct cell_error *err)
+static int run_add(const void *values, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
 {
 	const struct workflows_flags *flags = values;
 	const char *name = operands->items[1].value;
@@ -213,8 +203,7 @@ static int run_add(const void *values, struct cell_space *space, const struct ce
 }
 
 /* Keeps it once more, as this person's: the mark of who made it goes with that. */
-static int run_trust(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
-		     struct cell_error *err)
+static int run_trust(const void *values, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
 {
 	(void)values;
 	for (size_t i = 1; i < operands->count; i++) {
@@ -223,7 +212,8 @@ static int run_trust(const void *values, struct cell_space *space, const struct 
 		if (get_workflow(space, operands->items[i].value, NULL, &workflow, err) < 0)
 			return -1;
 		args = json_pack("{s:O, s:O, s:O?, s:b}", "name", json_object_get(workflow, "name"), "source",
-				 json_object_get(workflow, "source"), "description", json_object_get(workflow, "description"), "overwrite", 1);
+				 json_object_get(workflow, "source"), "description", json_object_get(workflow, "description"), "overwrite",
+				 1);
 		json_decref(workflow);
 		if (cell__cli_call(space, "workflows.create", args, NULL, NULL, err) < 0)
 			return -1;
@@ -231,8 +221,7 @@ static int run_trust(const void *values, struct cell_space *space, const struct 
 	return 0;
 }
 
-static int run_rm(const void *values, struct cell_space *space, const struct cell_cli_list *operands,
-		  struct cell_error *err)
+static int run_rm(const void *values, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
 {
 	const struct workflows_flags *flags = values;
 	json_t *removed = json_array(), *answer;
@@ -241,8 +230,7 @@ static int run_rm(const void *values, struct cell_space *space, const struct cel
 	for (size_t i = 1; i < operands->count && !status; i++) {
 		const char *name = operands->items[i].value;
 
-		status = cell__cli_call(space, "workflows.delete", json_pack("{s:s}", "name", name), NULL, &answer,
-					err);
+		status = cell__cli_call(space, "workflows.delete", json_pack("{s:s}", "name", name), NULL, &answer, err);
 		if (status < 0)
 			break;
 		if (json_is_false(answer))
@@ -284,8 +272,8 @@ static bool is_name(const char *text)
 	return !*text;
 }
 
-static int run_in(const struct workflows_flags *flags, const struct cell_cli_list *operands,
-		  struct cell_cli_host *host, struct cell_cli_printer *printer, struct cell_error *err)
+static int run_in(const struct workflows_flags *flags, const struct cell_cli_list *operands, struct cell_cli_host *host,
+		  struct cell_cli_printer *printer, struct cell_error *err)
 {
 	const char *name = operands->items[1].value;
 	json_t *workflow, *args;
@@ -302,16 +290,14 @@ static int run_in(const struct workflows_flags *flags, const struct cell_cli_lis
 	json_decref(args);
 	if (!code)
 		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the call");
-	if (cell__cli_run_begin() &&
-	    cell__cli_run_cell(host, printer, code, strlen(code), 0, false, NULL, &status, err) < 0)
+	if (cell__cli_run_begin() && cell__cli_run_cell(host, printer, code, strlen(code), 0, false, NULL, &status, err) < 0)
 		status = -1;
 	cell__cli_print_kept(printer);
 	free(code);
 	return status;
 }
 
-static int run_run(const void *values, struct cell_space *none, const struct cell_cli_list *operands,
-		   struct cell_error *err)
+static int run_run(const void *values, struct cell_space *none, const struct cell_cli_list *operands, struct cell_error *err)
 {
 	const struct workflows_flags *flags = values;
 	struct cell_cli_printer *printer;
@@ -320,8 +306,7 @@ static int run_run(const void *values, struct cell_space *none, const struct cel
 
 	(void)none;
 	if (!is_name(operands->items[1].value))
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "'%s' is no name of a workflow",
-				      operands->items[1].value);
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "'%s' is no name of a workflow", operands->items[1].value);
 	if (!cell__cli_has_storage(&flags->session.space))
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "where? give --base DIR or --storage DIR");
 	if (cell__cli_signals_start(false, NULL, NULL, err) < 0)
@@ -358,9 +343,14 @@ int cell__cmd_workflows(int argc, char **argv)
 	int status;
 
 	if (cell__cli_parse(&cell__cli_workflows_command, argc, argv, &flags, &operands, &status))
-		status = cell__cli_do(&(struct cell_cli_job){ .command = "workflows", .verbs = verbs, .flags = &flags,
-							      .space = &flags.session.space, .alone = "run",
-							      .needs_storage = true, .json = flags.json }, &operands);
+		status = cell__cli_do(&(struct cell_cli_job){ .command = "workflows",
+							      .verbs = verbs,
+							      .flags = &flags,
+							      .space = &flags.session.space,
+							      .alone = "run",
+							      .needs_storage = true,
+							      .json = flags.json },
+				      &operands);
 	cell__cli_list_finish(&operands);
 	cell__cli_list_finish(&flags.session.env);
 	return status;

@@ -12,15 +12,20 @@ struct cell_cli_listen_flags {
 };
 
 extern const struct cell_server_limits cell__cli_server_defaults;
-#define CELL_CLI_LISTEN_FLAGS_INIT(sessions, connections)                                         \
-	{ .max_sessions = (sessions), .idle_ms = cell__cli_server_defaults.idle_ms,               \
-	  .max_body = cell__cli_server_defaults.max_body_bytes, .stream_bytes = cell__cli_server_defaults.stream_bytes, \
-	  .resume_ms = cell__cli_server_defaults.resume_ms, .head_ms = cell__cli_server_defaults.head_ms, \
-	  .silent_ms = cell__cli_server_defaults.silent_ms, .max_connections = (connections),     \
+#define CELL_CLI_LISTEN_FLAGS_INIT(sessions, connections)         \
+	{ .max_sessions = (sessions),                             \
+	  .idle_ms = cell__cli_server_defaults.idle_ms,           \
+	  .max_body = cell__cli_server_defaults.max_body_bytes,   \
+	  .stream_bytes = cell__cli_server_defaults.stream_bytes, \
+	  .resume_ms = cell__cli_server_defaults.resume_ms,       \
+	  .head_ms = cell__cli_server_defaults.head_ms,           \
+	  .silent_ms = cell__cli_server_defaults.silent_ms,       \
+	  .max_connections = (connections),                       \
 	  .max_header = cell__cli_server_defaults.max_header_bytes }
 
 /* The rows of a flag table; `at` is the offset of the struct above.  --listen, the token and --allow-host have words of their own. */
 #define CELL_CLI_LISTEN_AT(at, member) ((at) + offsetof(struct cell_cli_listen_flags, member))
+/* clang-format off */
 #define CELL_CLI_LISTEN_FLAGS(at)                                                                 \
 	{ 0, "auth-disabled", NULL, "let everybody on this machine in; for a loopback address or a Unix socket only", \
 	  CELL_FLAG_SWITCH, CELL_CLI_LISTEN_AT(at, auth_disabled) },                              \
@@ -41,6 +46,7 @@ extern const struct cell_server_limits cell__cli_server_defaults;
 	{ 0, "silent-timeout", "SEC", "a connection on which nothing moves is closed",            \
 	  CELL_FLAG_SECONDS, CELL_CLI_LISTEN_AT(at, silent_ms) },                                 \
 	{ 0, "log", "FORM", "text, json or off (default text)", CELL_FLAG_STRING, CELL_CLI_LISTEN_AT(at, log) }
+/* clang-format on */
 
 /* The limits that are flags here. */
 void cell__cli_listen_limits(const struct cell_cli_listen_flags *flags, struct cell_server_limits *limits);

@@ -179,8 +179,7 @@ void cell__cli_stop(int status)
 
 static void end_everything(void)
 {
-	static const struct itimerval kicks = { .it_interval.tv_usec = KICK_MS * 1000,
-						.it_value.tv_usec = KICK_MS * 1000 };
+	static const struct itimerval kicks = { .it_interval.tv_usec = KICK_MS * 1000, .it_value.tv_usec = KICK_MS * 1000 };
 
 	setitimer(ITIMER_REAL, &kicks, NULL);
 	pthread_mutex_lock(&live.mutex);
@@ -263,8 +262,7 @@ int cell__cli_signals_start(bool interactive, void (*wake)(void *arg), void *arg
 		if (!interactive && (numbers[i] == SIGWINCH || numbers[i] == SIGCONT))
 			continue;
 		/* nohup, and a shell's background jobs, rely on what they ignored staying ignored. */
-		if (!sigaction(numbers[i], NULL, &old) && old.sa_handler == SIG_IGN &&
-		    (numbers[i] == SIGHUP || numbers[i] == SIGINT))
+		if (!sigaction(numbers[i], NULL, &old) && old.sa_handler == SIG_IGN && (numbers[i] == SIGHUP || numbers[i] == SIGINT))
 			continue;
 		action.sa_flags = numbers[i] == SIGPIPE || numbers[i] == SIGALRM ? 0 : SA_RESTART;
 		sigaction(numbers[i], &action, NULL);
@@ -287,8 +285,7 @@ static int run_missing_shell(int argc, char **argv)
 
 	(void)argc;
 	(void)argv;
-	cell__cli_fail(&err, CELL_E_UNAVAILABLE, 0,
-		       "this workcell was built without libedit and has no shell");
+	cell__cli_fail(&err, CELL_E_UNAVAILABLE, 0, "this workcell was built without libedit and has no shell");
 	return cell__cli_report(&err, false);
 }
 
@@ -300,22 +297,10 @@ const struct cell_cli_command cell__cli_shell_command = {
 #endif
 
 static const struct cell_cli_command *const commands[] = {
-	&cell__cli_run_command,
-	&cell__cli_shell_command,
-	&cell__cli_tools_command,
-	&cell__cli_workflows_command,
-	&cell__cli_artifacts_command,
-	&cell__cli_deps_command,
-	&cell__cli_policy_command,
-	&cell__cli_audit_command,
-	&cell__cli_sandbox_command,
-	&cell__cli_gen_command,
-	&cell__cli_mcp_command,
-	&cell__cli_store_command,
-	&cell__cli_serve_command,
-	&cell__cli_container_command,
-	&cell__cli_doctor_command,
-	&bench_command,
+	&cell__cli_run_command,       &cell__cli_shell_command,     &cell__cli_tools_command,  &cell__cli_workflows_command,
+	&cell__cli_artifacts_command, &cell__cli_deps_command,      &cell__cli_policy_command, &cell__cli_audit_command,
+	&cell__cli_sandbox_command,   &cell__cli_gen_command,       &cell__cli_mcp_command,    &cell__cli_store_command,
+	&cell__cli_serve_command,     &cell__cli_container_command, &cell__cli_doctor_command, &bench_command,
 };
 #define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
 
@@ -376,8 +361,7 @@ int main(int argc, char **argv)
 		if (!strcmp(argv[1], commands[i]->name))
 			return commands[i]->run(argc - 1, argv + 1);
 	}
-	cell__cli_fail(&err, CELL_E_INVALID, 0, "unknown %s %s", argv[1][0] == '-' ? "flag" : "command",
-		       argv[1]);
+	cell__cli_fail(&err, CELL_E_INVALID, 0, "unknown %s %s", argv[1][0] == '-' ? "flag" : "command", argv[1]);
 	status = cell__cli_report(&err, false);
 	fprintf(stderr, "workcell: `workcell --help` lists the commands\n");
 	return status;

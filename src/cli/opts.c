@@ -66,8 +66,7 @@ static char *error_json(int code, const char *message)
 	/* A message may quote bytes that are not UTF-8: they are shown as they would be on stderr. */
 	if (!root) {
 		shown = show_bytes(message, is_not_ascii);
-		root = json_pack("{s:{s:s, s:s}}", "error", "code", cell_code_word(code), "message",
-				 shown ? shown : "");
+		root = json_pack("{s:{s:s, s:s}}", "error", "code", cell_code_word(code), "message", shown ? shown : "");
 		free(shown);
 	}
 	line = root ? json_dumps(root, JSON_COMPACT) : NULL;
@@ -132,9 +131,9 @@ static void print_help(const struct cell_cli_command *command, const void *value
 	for (const struct cell_cli_flag *flag = command->flags; flag->kind; flag++) {
 		char left[64];
 
-		snprintf(left, sizeof(left), "  %c%c%s%s%s %s", flag->letter ? '-' : ' ',
-			 flag->letter ? flag->letter : ' ', flag->letter && flag->name ? "," : " ",
-			 flag->name ? " --" : "", flag->name ? flag->name : "", flag->arg ? flag->arg : "");
+		snprintf(left, sizeof(left), "  %c%c%s%s%s %s", flag->letter ? '-' : ' ', flag->letter ? flag->letter : ' ',
+			 flag->letter && flag->name ? "," : " ", flag->name ? " --" : "", flag->name ? flag->name : "",
+			 flag->arg ? flag->arg : "");
 		if (!flag->name && flag->arg)
 			snprintf(left, sizeof(left), "  -%c %s", flag->letter, flag->arg);
 		printf("%-*s %s", HELP_COLUMN, left, flag->help);
@@ -187,8 +186,7 @@ static const char *flag_text(const struct cell_cli_flag *flag, char text[64])
 	return text;
 }
 
-static int parse_whole(const struct cell_cli_flag *flag, const char *value, int64_t *ret,
-		       struct cell_error *err)
+static int parse_whole(const struct cell_cli_flag *flag, const char *value, int64_t *ret, struct cell_error *err)
 {
 	static const char units[] = "kMG", small[] = "kmg"; /* as Docker writes them */
 	char text[64], *end;
@@ -205,25 +203,21 @@ static int parse_whole(const struct cell_cli_flag *flag, const char *value, int6
 		end++;
 	}
 	if (*value < '0' || *value > '9' || *end || errno || number > INT64_MAX >> shift)
-		return cell__cli_fail(
-			err, CELL_E_INVALID, 0, "%s wants a whole number%s, not '%s'", flag_text(flag, text),
-			flag->kind == CELL_FLAG_BYTES ? " of bytes, like 65536 or 16M" : "", value);
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "%s wants a whole number%s, not '%s'", flag_text(flag, text),
+				      flag->kind == CELL_FLAG_BYTES ? " of bytes, like 65536 or 16M" : "", value);
 	if (flag->kind == CELL_FLAG_COUNT && number > MAX_POOL)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "%s is at most %d", flag_text(flag, text),
-				      MAX_POOL);
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "%s is at most %d", flag_text(flag, text), MAX_POOL);
 	*ret = (int64_t)number << shift;
 	return 0;
 }
 
-static int parse_seconds(const struct cell_cli_flag *flag, const char *value, int64_t *ret_ms,
-			 struct cell_error *err)
+static int parse_seconds(const struct cell_cli_flag *flag, const char *value, int64_t *ret_ms, struct cell_error *err)
 {
 	char text[64], *end;
 	double seconds = strtod(value, &end);
 
 	if (end == value || *end || !isfinite(seconds) || seconds < 0 || seconds > MAX_SECONDS)
-		return cell__cli_fail(err, CELL_E_INVALID, 0,
-				      "%s wants seconds, like 2.5, or 0 for no limit, not '%s'",
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "%s wants seconds, like 2.5, or 0 for no limit, not '%s'",
 				      flag_text(flag, text), value);
 	*ret_ms = seconds == 0 ? -1 : (int64_t)ceil(seconds * 1000);
 	return 0;
@@ -251,12 +245,10 @@ static int set_flag(const struct cell_cli_flag *flag, const char *value, void *v
 	return 0;
 }
 
-static const struct cell_cli_flag *find_flag(const struct cell_cli_flag *flags, char letter, const char *name,
-					     size_t size)
+static const struct cell_cli_flag *find_flag(const struct cell_cli_flag *flags, char letter, const char *name, size_t size)
 {
 	for (; flags->kind; flags++) {
-		if (letter ? flags->letter == letter
-			   : flags->name && strlen(flags->name) == size && !memcmp(flags->name, name, size))
+		if (letter ? flags->letter == letter : flags->name && strlen(flags->name) == size && !memcmp(flags->name, name, size))
 			return flags;
 	}
 	return NULL;
@@ -266,8 +258,7 @@ static const struct cell_cli_flag *find_flag(const struct cell_cli_flag *flags, 
  * Reads argv[*at], a flag, and its argument; moves *at to the last argument used.  1: help was asked for.
  * values NULL: sets nothing.
  */
-static int parse_flag(const struct cell_cli_command *command, int argc, char **argv, int *at, void *values,
-		      struct cell_error *err)
+static int parse_flag(const struct cell_cli_command *command, int argc, char **argv, int *at, void *values, struct cell_error *err)
 {
 	const char *word = argv[*at], *value = NULL;
 	const struct cell_cli_flag *flag;
@@ -281,26 +272,23 @@ static int parse_flag(const struct cell_cli_command *command, int argc, char **a
 	else
 		flag = find_flag(command->flags, word[1], NULL, 0);
 	if (!flag)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "unknown flag %.*s",
-				      is_long ? (int)size + 2 : 2, word);
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "unknown flag %.*s", is_long ? (int)size + 2 : 2, word);
 	if (is_long && word[2 + size] == '=')
 		value = word + 2 + size + 1;
 	else if (!is_long && word[2])
 		value = word + 2;
 	if (!flag->arg && value)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "%.*s takes no argument",
-				      is_long ? (int)size + 2 : 2, word);
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "%.*s takes no argument", is_long ? (int)size + 2 : 2, word);
 	if (flag->arg && !value) {
 		if (*at + 1 >= argc)
-			return cell__cli_fail(err, CELL_E_INVALID, 0, "%s wants an argument: %s", word,
-					      flag->arg);
+			return cell__cli_fail(err, CELL_E_INVALID, 0, "%s wants an argument: %s", word, flag->arg);
 		value = argv[++*at];
 	}
 	return values ? set_flag(flag, value, values, err) : 0;
 }
 
-static int parse_all(const struct cell_cli_command *command, int argc, char **argv, void *values,
-		     struct cell_cli_list *operands, struct cell_error *err)
+static int parse_all(const struct cell_cli_command *command, int argc, char **argv, void *values, struct cell_cli_list *operands,
+		     struct cell_error *err)
 {
 	bool only_operands = false;
 
@@ -325,8 +313,8 @@ static int parse_all(const struct cell_cli_command *command, int argc, char **ar
 	return 0;
 }
 
-bool cell__cli_parse(const struct cell_cli_command *command, int argc, char **argv, void *values,
-		     struct cell_cli_list *operands, int *ret_status)
+bool cell__cli_parse(const struct cell_cli_command *command, int argc, char **argv, void *values, struct cell_cli_list *operands,
+		     int *ret_status)
 {
 	struct cell_error err;
 	bool json = false;
@@ -396,8 +384,7 @@ int cell__cli_find_python(const char *name, char **ret_path, struct cell_error *
 		char *candidate;
 
 		next = strchrnul(path, ':');
-		if (asprintf(&candidate, "%.*s%s%s", (int)(next - path), path, next > path ? "/" : "", name) <
-		    0)
+		if (asprintf(&candidate, "%.*s%s%s", (int)(next - path), path, next > path ? "/" : "", name) < 0)
 			return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
 		if (!stat(candidate, &st) && S_ISREG(st.st_mode) && !access(candidate, X_OK)) {
 			found = cell__cli_absolute(candidate, err);
@@ -409,9 +396,7 @@ int cell__cli_find_python(const char *name, char **ret_path, struct cell_error *
 		}
 		free(candidate);
 	}
-	return cell__cli_fail(err, CELL_E_PYTHON, 0,
-			      "there is no '%s' on $PATH; install Python 3.9 or newer, or give --python PATH",
-			      name);
+	return cell__cli_fail(err, CELL_E_PYTHON, 0, "there is no '%s' on $PATH; install Python 3.9 or newer, or give --python PATH", name);
 }
 
 int cell__cli_choose_python(const char *name, const char *version, char **ret_path, struct cell_error *err)
@@ -421,8 +406,7 @@ int cell__cli_choose_python(const char *name, const char *version, char **ret_pa
 	if (!version)
 		return cell__cli_find_python(name, ret_path, err);
 	if (name)
-		return cell__cli_fail(err, CELL_E_INVALID, 0,
-				      "--python and --python-version both name the interpreter; give one");
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "--python and --python-version both name the interpreter; give one");
 	return cell_find_python(version, path ? path : "", ret_path, err);
 }
 
@@ -431,8 +415,7 @@ int cell__cli_check_dir(const char *flag, const char *path, struct cell_error *e
 	struct stat st;
 
 	if (stat(path, &st))
-		return cell__cli_fail(err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, errno, "%s %s",
-				      flag, path);
+		return cell__cli_fail(err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, errno, "%s %s", flag, path);
 	if (!S_ISDIR(st.st_mode))
 		return cell__cli_fail(err, CELL_E_IO, ENOTDIR, "%s %s", flag, path);
 	return 0;
@@ -606,10 +589,11 @@ int cell__cli_check_secrets(const struct cell_cli_session_flags *flags, const ch
 		if (!name || !*name || !realpath(name, file))
 			continue;
 		if (!strncmp(file, folder, size) && (file[size] == '/' || size == 1))
-			return cell__cli_fail(err, CELL_E_INVALID, 0,
-					      "%.100s lies in %.100s, where the code of sessions can read it: keep it elsewhere, or give --cwd another "
-					      "folder",
-					      name, folder);
+			return cell__cli_fail(
+				err, CELL_E_INVALID, 0,
+				"%.100s lies in %.100s, where the code of sessions can read it: keep it elsewhere, or give --cwd another "
+				"folder",
+				name, folder);
 	}
 	return 0;
 }
@@ -621,10 +605,14 @@ static int open_parts(const struct cell_cli_session_flags *flags, bool with_spac
 	struct cell_engine_options engine_options = CELL_ENGINE_OPTIONS_INIT;
 	struct cell_session_options *options = &all->options;
 
-	const char *const files[] = { flags->space.env_file ? flags->space.env_file : "", flags->gate.policy ? flags->gate.policy : "",
+	const char *const files[] = { flags->space.env_file ? flags->space.env_file : "",
+				      flags->gate.policy ? flags->gate.policy : "",
 				      flags->remote_token_file ? flags->remote_token_file : "",
-				      flags->secrets[0] ? flags->secrets[0] : "", flags->secrets[1] ? flags->secrets[1] : "",
-				      flags->secrets[2] ? flags->secrets[2] : "", flags->secrets[3] ? flags->secrets[3] : "", NULL };
+				      flags->secrets[0] ? flags->secrets[0] : "",
+				      flags->secrets[1] ? flags->secrets[1] : "",
+				      flags->secrets[2] ? flags->secrets[2] : "",
+				      flags->secrets[3] ? flags->secrets[3] : "",
+				      NULL };
 
 	if (cell__cli_load_env_file(flags->space.env_file, err) < 0 || cell__cli_trusted(files, &all->trusted, err) < 0 ||
 	    env_strings(&flags->env, &all->env, err) < 0 ||

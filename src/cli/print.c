@@ -41,8 +41,7 @@ void cell__cli_write(int fd, const void *data, size_t size)
 			cell__cli_stop(128 + SIGPIPE);
 		} else if (errno != EINTR) {
 			if (fd == STDOUT_FILENO) {
-				dprintf(STDERR_FILENO, "workcell: io: cannot write to stdout: %s\n",
-					strerror(errno));
+				dprintf(STDERR_FILENO, "workcell: io: cannot write to stdout: %s\n", strerror(errno));
 				cell__cli_stop(cell_code_exit_status(CELL_E_IO));
 			}
 			return;
@@ -156,8 +155,7 @@ static bool is_json_type(const char *type)
 /* By type, not by looking: a consumer must be able to know which it is. */
 static bool is_binary_type(const char *type)
 {
-	static const char *const starts[] = { "image/", "audio/", "video/", "application/pdf",
-					      "application/octet-stream" };
+	static const char *const starts[] = { "image/", "audio/", "video/", "application/pdf", "application/octet-stream" };
 
 	for (size_t i = 0; i < sizeof(starts) / sizeof(starts[0]); i++) {
 		if (!strncmp(type, starts[i], strlen(starts[i])))
@@ -205,7 +203,7 @@ struct cell_cli_printer {
 	struct outlet now;   /* main thread */
 	struct outlet later; /* engine's thread */
 	bool mid_line;       /* stdout does not stand at the start of a line */
-	bool guarded[2];     /* stdout, stderr: a terminal that the code must not act on, because it asks questions there or is confined */
+	bool guarded[2]; /* stdout, stderr: a terminal that the code must not act on, because it asks questions there or is confined */
 	struct cell_shown_carry shown[2];
 	struct cell_cli_asker *asker; /* NULL: nobody is asked here */
 	struct cell_session *session;
@@ -217,8 +215,7 @@ struct cell_cli_printer {
 	uint64_t dropped;
 };
 
-struct cell_cli_printer *cell__cli_printer_create(enum cell_cli_format format, void (*wake)(void *arg),
-						  void *arg)
+struct cell_cli_printer *cell__cli_printer_create(enum cell_cli_format format, void (*wake)(void *arg), void *arg)
 {
 	struct cell_cli_printer *printer = calloc(1, sizeof(*printer));
 	pthread_mutexattr_t recursive;
@@ -343,8 +340,7 @@ void cell__cli_print_kept(struct cell_cli_printer *printer)
 	}
 	pthread_mutex_unlock(&printer->out);
 	if (dropped)
-		dprintf(STDERR_FILENO, "workcell: %llu bytes of output between cells were dropped\n",
-			(unsigned long long)dropped);
+		dprintf(STDERR_FILENO, "workcell: %llu bytes of output between cells were dropped\n", (unsigned long long)dropped);
 	free(bytes);
 }
 
@@ -409,9 +405,8 @@ static void emit_chunk_json(struct outlet *outlet, int stream, const char *data,
 	carry->size = size - used; /* at most 3: a character's start */
 	memcpy(carry->bytes, joined + used, carry->size);
 	if (filled)
-		emit_json(outlet,
-			  json_pack("{s:s, s:s, s:s%}", "event", "chunk", "stream",
-				    stream == CELL_STDERR ? "stderr" : "stdout", "data", text, filled));
+		emit_json(outlet, json_pack("{s:s, s:s, s:s%}", "event", "chunk", "stream", stream == CELL_STDERR ? "stderr" : "stdout",
+					    "data", text, filled));
 	free(joined);
 }
 
@@ -455,10 +450,9 @@ static void emit_image(struct outlet *outlet, const struct cell_event *event)
 {
 	if (outlet->printer->format == CELL_CLI_EVENTS) {
 		flush_carry(outlet);
-		emit_json(outlet, event->path ? json_pack("{s:s, s:s, s:I}", "event", "image", "path", event->path,
-							  "index", (json_int_t)event->index)
-					      : json_pack("{s:s, s:n, s:s}", "event", "image", "path", "message",
-							  event->message));
+		emit_json(outlet, event->path ? json_pack("{s:s, s:s, s:I}", "event", "image", "path", event->path, "index",
+							  (json_int_t)event->index)
+					      : json_pack("{s:s, s:n, s:s}", "event", "image", "path", "message", event->message));
 	} else if (outlet->printer->format == CELL_CLI_TEXT && event->path) {
 		cell__cli_print_fresh_line(outlet->printer);
 		emit(outlet, STDOUT_FILENO, "image: ", 7);
@@ -493,9 +487,8 @@ static void emit_call_json(struct outlet *outlet, const struct cell_event *event
 	const struct cell_call_info *call = event->call;
 	json_t *args = json_loadb(call->args, call->args_size, JSON_ALLOW_NUL, NULL);
 	json_t *object = json_pack("{s:s, s:I, s:s, s:s, s:s, s:s, s:s, s:s, s:o?}", "event", names[event->type], "id",
-				   (json_int_t)call->id, "request_id", call->request_id, "kind", call->kind, "tool",
-				   call->tool, "callable", call->callable, "adapter", call->adapter, "session_id",
-				   call->session_id, "args", args);
+				   (json_int_t)call->id, "request_id", call->request_id, "kind", call->kind, "tool", call->tool, "callable",
+				   call->callable, "adapter", call->adapter, "session_id", call->session_id, "args", args);
 
 	if (object && event->decision)
 		json_object_set_new(object, "decision", json_string(event->decision));
@@ -512,8 +505,8 @@ static void emit_background_request(struct outlet *outlet, const struct cell_cal
 {
 	char *tool = cell_shown_text(call->tool, strlen(call->tool), CELL_SHOWN_ASCII);
 	char *callable = cell_shown_text(call->callable, strlen(call->callable), CELL_SHOWN_ASCII), line[320];
-	int size = snprintf(line, sizeof(line), "workcell: a background call of %.100s%s%.100s waits for an approval\n",
-			    tool ? tool : "", *call->callable ? "." : "", callable ? callable : "");
+	int size = snprintf(line, sizeof(line), "workcell: a background call of %.100s%s%.100s waits for an approval\n", tool ? tool : "",
+			    *call->callable ? "." : "", callable ? callable : "");
 
 	emit(outlet, STDERR_FILENO, line, (size_t)size < sizeof(line) ? (size_t)size : sizeof(line) - 1);
 	free(tool);
@@ -549,10 +542,10 @@ static void emit_news(struct outlet *outlet, const struct cell_event *event)
 
 	if (outlet->printer->format == CELL_CLI_EVENTS) {
 		flush_carry(outlet);
-		emit_json(outlet, json_pack("{s:s, s:I, s:s, s:s, s:s, s:o?}", "event",
-					    event->type == CELL_EVENT_TOOL_LOG ? "tool_log" : "tool_progress", "id",
-					    (json_int_t)call->id, "tool", call->tool, "callable", call->callable, "session_id",
-					    call->session_id, "params", said));
+		emit_json(outlet,
+			  json_pack("{s:s, s:I, s:s, s:s, s:s, s:o?}", "event",
+				    event->type == CELL_EVENT_TOOL_LOG ? "tool_log" : "tool_progress", "id", (json_int_t)call->id, "tool",
+				    call->tool, "callable", call->callable, "session_id", call->session_id, "params", said));
 		return;
 	}
 	text = outlet->printer->format == CELL_CLI_TEXT ? news_text(event, said) : NULL;
@@ -577,8 +570,7 @@ static void emit_event(struct outlet *outlet, const struct cell_event *event)
 		if (format == CELL_CLI_EVENTS)
 			emit_chunk_json(outlet, event->stream, event->data, event->size, false);
 		else if (format == CELL_CLI_TEXT)
-			emit(outlet, event->stream == CELL_STDERR ? STDERR_FILENO : STDOUT_FILENO,
-			     event->data, event->size);
+			emit(outlet, event->stream == CELL_STDERR ? STDERR_FILENO : STDOUT_FILENO, event->data, event->size);
 		break;
 	case CELL_EVENT_DISPLAY:
 		emit_display(outlet, event->parts, event->n_parts);
@@ -607,8 +599,7 @@ static void emit_event(struct outlet *outlet, const struct cell_event *event)
 	}
 }
 
-int cell__cli_printer_ask(struct cell_cli_printer *printer, const struct cell_cli_host *host, bool stdin_is_taken,
-			  struct cell_error *err)
+int cell__cli_printer_ask(struct cell_cli_printer *printer, const struct cell_cli_host *host, bool stdin_is_taken, struct cell_error *err)
 {
 	printer->asker = cell__cli_asker_create(stdin_is_taken, printer->format == CELL_CLI_EVENTS);
 	printer->session = host->session;
@@ -676,8 +667,7 @@ static void print_result_json(struct cell_cli_printer *printer, const struct cel
 	free(line);
 }
 
-static void print_value(struct cell_cli_printer *printer, const struct cell_result *result,
-			const char *prefix)
+static void print_value(struct cell_cli_printer *printer, const struct cell_result *result, const char *prefix)
 {
 	const struct cell_mime_part *parts;
 	size_t n = cell_result_mime(result, &parts), size = 0;
@@ -729,8 +719,7 @@ static void print_notice(const char *text)
 	free(shown);
 }
 
-int cell__cli_print_result(struct cell_cli_printer *printer, struct cell_result *result, const char *prefix,
-			   bool goes_on)
+int cell__cli_print_result(struct cell_cli_printer *printer, struct cell_result *result, const char *prefix, bool goes_on)
 {
 	const struct cell_outcome *outcome = cell_result_error(result);
 
@@ -743,8 +732,7 @@ int cell__cli_print_result(struct cell_cli_printer *printer, struct cell_result 
 		for (size_t i = 0; i < cell_result_notice_count(result); i++)
 			print_notice(cell_result_notice(result, i));
 		if (goes_on && !cell_result_state_kept(result))
-			dprintf(STDERR_FILENO,
-				"workcell: the variables are lost; the next cell starts on a fresh kernel\n");
+			dprintf(STDERR_FILENO, "workcell: the variables are lost; the next cell starts on a fresh kernel\n");
 	} else {
 		print_result_json(printer, result);
 	}

@@ -51,8 +51,8 @@ int cell__cli_space_log(const struct cell_cli_space_flags *flags, const char *le
 		options->log = print_log;
 	for (int i = 0; level; i++) {
 		if (i == sizeof(log_words) / sizeof(*log_words))
-			return cell__cli_fail(err, CELL_E_INVALID, 0,
-					      "--log-level is debug, info, warning, error or critical, not '%s'", level);
+			return cell__cli_fail(err, CELL_E_INVALID, 0, "--log-level is debug, info, warning, error or critical, not '%s'",
+					      level);
 		log_from = i;
 		if (!strcasecmp(level, log_words[i]))
 			break;
@@ -90,12 +90,12 @@ static int check_embeddings(const struct cell_cli_space_flags *flags, struct cel
 	const char *name = flags->embeddings_key_env;
 
 	if (!flags->embeddings_url && (flags->embeddings_model || name))
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "--embeddings-%s needs --embeddings-url URL",
-				      name ? "key-env" : "model");
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "--embeddings-%s needs --embeddings-url URL", name ? "key-env" : "model");
 	if (flags->embeddings_url && !flags->embeddings_model)
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "--embeddings-url needs --embeddings-model NAME");
 	if (flags->embeddings_url && !cell__cli_has_storage(flags) && !flags->tools)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "--embeddings-url needs something to search: --base DIR, "
+		return cell__cli_fail(err, CELL_E_INVALID, 0,
+				      "--embeddings-url needs something to search: --base DIR, "
 				      "--storage DIR or --tools DIR");
 	/* A key that was given by mistake is not repeated. */
 	if (name && (!*name || strspn(name, NAME_LETTERS) != strlen(name)))
@@ -107,13 +107,15 @@ static int check_flags(const struct cell_cli_space_flags *flags, struct cell_err
 {
 	/* The URL may hold a password and is not repeated. */
 	if (cell__cli_is_redis(flags->base))
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "--base is a folder; give --storage with the URL of Redis, and "
-							      "--tools DIR");
+		return cell__cli_fail(err, CELL_E_INVALID, 0,
+				      "--base is a folder; give --storage with the URL of Redis, and "
+				      "--tools DIR");
 	if (flags->workspace && !cell__cli_has_storage(flags))
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "--workspace needs --storage DIR or --base DIR");
 	if (flags->venv_dir && flags->no_cache_venv)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "--venv-dir and --no-cache-venv both say where packages "
-							      "go; give one");
+		return cell__cli_fail(err, CELL_E_INVALID, 0,
+				      "--venv-dir and --no-cache-venv both say where packages "
+				      "go; give one");
 	return check_embeddings(flags, err);
 }
 
@@ -137,9 +139,9 @@ const struct cell_space_options cell__cli_space_defaults = CELL_SPACE_OPTIONS_IN
 static bool is_for_installers(const char *entry)
 {
 	static const char *const starts[] = {
-		"PIP_", "UV_", "SSL_CERT_FILE=", "SSL_CERT_DIR=", "REQUESTS_CA_BUNDLE=", "CURL_CA_BUNDLE=", "NETRC=",
-		"HOME=", "TMPDIR=", "XDG_CONFIG_HOME=", "XDG_CONFIG_DIRS=", "XDG_CACHE_HOME=", "http_proxy=",
-		"https_proxy=", "all_proxy=", "no_proxy=", "HTTP_PROXY=", "HTTPS_PROXY=", "ALL_PROXY=", "NO_PROXY=",
+		"PIP_",       "UV_",       "SSL_CERT_FILE=",   "SSL_CERT_DIR=",    "REQUESTS_CA_BUNDLE=", "CURL_CA_BUNDLE=", "NETRC=",
+		"HOME=",      "TMPDIR=",   "XDG_CONFIG_HOME=", "XDG_CONFIG_DIRS=", "XDG_CACHE_HOME=",     "http_proxy=",     "https_proxy=",
+		"all_proxy=", "no_proxy=", "HTTP_PROXY=",      "HTTPS_PROXY=",     "ALL_PROXY=",          "NO_PROXY=",
 	};
 
 	for (size_t i = 0; i < sizeof(starts) / sizeof(starts[0]); i++) {
@@ -199,8 +201,9 @@ char *cell__cli_storage(const char *storage, const char *prefix, bool redis, str
 	if (!cell__cli_is_redis(place)) {
 		/* What should have been a URL may hold a password and is not repeated. */
 		if (redis || prefix) {
-			cell__cli_fail(err, CELL_E_INVALID, 0, redis ? "--redis is a URL: redis://[user:password@]host[:port][/db]"
-								      : "--prefix is for storage in Redis");
+			cell__cli_fail(err, CELL_E_INVALID, 0,
+				       redis ? "--redis is a URL: redis://[user:password@]host[:port][/db]"
+					     : "--prefix is for storage in Redis");
 			return NULL;
 		}
 		return cell__cli_absolute(place, err);
@@ -247,8 +250,8 @@ static int find_places(const struct cell_cli_space_flags *flags, struct places *
 	return 0;
 }
 
-int cell__cli_space_create(const struct cell_cli_space_flags *flags, struct cell_engine *engine, const char *python,
-			   const char *cwd, struct cell_space **ret_space, struct cell_error *err)
+int cell__cli_space_create(const struct cell_cli_space_flags *flags, struct cell_engine *engine, const char *python, const char *cwd,
+			   struct cell_space **ret_space, struct cell_error *err)
 {
 	struct cell_space_options options = CELL_SPACE_OPTIONS_INIT;
 	const char **env = installer_env();
@@ -313,8 +316,7 @@ static int open_space(const struct cell_cli_job *job, struct open_space *ret_spa
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "where? give --base DIR or --storage DIR");
 	if (!job->needs_storage && !flags->tools && !flags->base && !flags->tools_from_storage)
 		return cell__cli_fail(err, CELL_E_INVALID, 0, "where? give --base DIR or --tools DIR");
-	if (job->cwd &&
-	    (!(folder = cell__cli_absolute(job->cwd, err)) || cell__cli_check_dir("--cwd", folder, err) < 0))
+	if (job->cwd && (!(folder = cell__cli_absolute(job->cwd, err)) || cell__cli_check_dir("--cwd", folder, err) < 0))
 		goto out;
 	if (job->installs && cell__cli_choose_python(job->python, flags->python_version, &interpreter, err) < 0)
 		goto out;
@@ -347,8 +349,8 @@ void cell__cli_keep_message(struct cell_answer *answer)
 	answer->message = NULL;
 }
 
-int cell__cli_call_raw(struct cell_space *space, const char *method, json_t *args, const void *raw, size_t raw_size,
-		       char **ret_text, void **ret_raw, size_t *ret_raw_size, struct cell_error *err)
+int cell__cli_call_raw(struct cell_space *space, const char *method, json_t *args, const void *raw, size_t raw_size, char **ret_text,
+		       void **ret_raw, size_t *ret_raw_size, struct cell_error *err)
 {
 	char *text = args ? json_dumps(args, JSON_COMPACT) : NULL;
 	struct cell_answer answer = CELL_ANSWER_INIT;
@@ -381,8 +383,7 @@ const char *cell__cli_whole_message(const struct cell_error *err)
 	return size && last_message && !strncmp(last_message, err->msg, size) ? last_message : NULL;
 }
 
-int cell__cli_call(struct cell_space *space, const char *method, json_t *args, char **ret_text, json_t **ret_answer,
-		   struct cell_error *err)
+int cell__cli_call(struct cell_space *space, const char *method, json_t *args, char **ret_text, json_t **ret_answer, struct cell_error *err)
 {
 	json_t *answer = NULL;
 	json_error_t bad;
@@ -394,8 +395,7 @@ int cell__cli_call(struct cell_space *space, const char *method, json_t *args, c
 		answer = json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, &bad);
 		if (!answer) {
 			free(text);
-			return cell__cli_fail(err, CELL_E_PROTOCOL, 0, "the answer of %s is not JSON: %s", method,
-					      bad.text);
+			return cell__cli_fail(err, CELL_E_PROTOCOL, 0, "the answer of %s is not JSON: %s", method, bad.text);
 		}
 		*ret_answer = answer;
 	}
@@ -407,8 +407,8 @@ int cell__cli_call(struct cell_space *space, const char *method, json_t *args, c
 }
 
 /* NULL: it is not there or its operands are too few or too many, which is said in *err. */
-static const struct cell_cli_verb *find_verb(const struct cell_cli_verb *verbs, const char *command,
-					     const struct cell_cli_list *operands, struct cell_error *err)
+static const struct cell_cli_verb *find_verb(const struct cell_cli_verb *verbs, const char *command, const struct cell_cli_list *operands,
+					     struct cell_error *err)
 {
 	char known[200] = "";
 	const struct cell_cli_verb *verb = verbs;
@@ -418,15 +418,13 @@ static const struct cell_cli_verb *find_verb(const struct cell_cli_verb *verbs, 
 		verb++;
 	if (!n || !verb->name) {
 		for (verb = verbs; verb->name; verb++)
-			snprintf(known + strlen(known), sizeof(known) - strlen(known), "%s%s", *known ? ", " : "",
-				 verb->name);
-		cell__cli_fail(err, CELL_E_INVALID, 0, n ? "workcell %s has %s, but no '%s'" : "workcell %s what? %s%s",
-			       command, known, n ? operands->items[0].value : "");
+			snprintf(known + strlen(known), sizeof(known) - strlen(known), "%s%s", *known ? ", " : "", verb->name);
+		cell__cli_fail(err, CELL_E_INVALID, 0, n ? "workcell %s has %s, but no '%s'" : "workcell %s what? %s%s", command, known,
+			       n ? operands->items[0].value : "");
 		return NULL;
 	}
 	if (n - 1 < verb->min || n - 1 > verb->max) {
-		cell__cli_fail(err, CELL_E_INVALID, 0, "usage: workcell %s %s %s", command, verb->name,
-			       verb->operands);
+		cell__cli_fail(err, CELL_E_INVALID, 0, "usage: workcell %s %s %s", command, verb->name, verb->operands);
 		return NULL;
 	}
 	return verb;
@@ -500,8 +498,7 @@ static json_t *read_value(enum value_kind kind, const char *text)
 }
 
 /* given: what earlier K=V have set; another one of the same name adds to a list. */
-static int set_argument(json_t *object, json_t *given, const json_t *parameters, const char *word,
-			struct cell_error *err)
+static int set_argument(json_t *object, json_t *given, const json_t *parameters, const char *word, struct cell_error *err)
 {
 	const char *equals = strchr(word, '=');
 	char *name = equals && equals > word ? strndup(word, (size_t)(equals - word)) : NULL;
@@ -532,8 +529,8 @@ out:
 	return status;
 }
 
-int cell__cli_arguments(const char *args, const struct cell_cli_list *operands, size_t first, const json_t *parameters,
-			json_t **ret_args, struct cell_error *err)
+int cell__cli_arguments(const char *args, const struct cell_cli_list *operands, size_t first, const json_t *parameters, json_t **ret_args,
+			struct cell_error *err)
 {
 	json_t *object, *given;
 	json_error_t bad;
@@ -542,8 +539,7 @@ int cell__cli_arguments(const char *args, const struct cell_cli_list *operands, 
 	object = args ? json_loads(args, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &bad) : json_object();
 	if (!json_is_object(object)) {
 		json_decref(object);
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "--args wants a JSON object%s%s", object ? "" : ": ",
-				      object ? "" : bad.text);
+		return cell__cli_fail(err, CELL_E_INVALID, 0, "--args wants a JSON object%s%s", object ? "" : ": ", object ? "" : bad.text);
 	}
 	given = json_object();
 	for (size_t i = first; i < operands->count && !status; i++)
@@ -688,8 +684,7 @@ static void print_problems(const json_t *problems)
 		char *words;
 
 		if (asprintf(&words, "%s:%" JSON_INTEGER_FORMAT ": %s", cell__cli_text(problem, "file"),
-			     json_integer_value(json_object_get(problem, "line")),
-			     cell__cli_text(problem, "message")) < 0)
+			     json_integer_value(json_object_get(problem, "line")), cell__cli_text(problem, "message")) < 0)
 			break;
 		cell__cli_table_add(&line, (const char *[]){ words });
 		cell__cli_table_print(&line, NULL);

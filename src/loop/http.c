@@ -66,7 +66,7 @@ static void take_finished(struct cell__http *http)
 		if (msg->msg != CURLMSG_DONE)
 			continue;
 		CURLcode code = msg->data.result;
-		struct cell__transfer *transfer = NULL;
+		struct cell__http_transfer *transfer = NULL;
 		curl_easy_getinfo(msg->easy_handle, CURLINFO_PRIVATE, &transfer);
 		curl_multi_remove_handle(http->multi, msg->easy_handle);
 		transfer->done(transfer, code);
@@ -170,8 +170,7 @@ static void init_curl(void)
 	curl_global_init(CURL_GLOBAL_DEFAULT);
 }
 
-int cell__http_create(struct cell__loop *loop, long max_connections, struct cell__http **ret_http,
-		      struct cell_error *err)
+int cell__http_create(struct cell__loop *loop, long max_connections, struct cell__http **ret_http, struct cell_error *err)
 {
 	pthread_once(&curl_once, init_curl);
 	struct cell__http *http = cell__alloc(1, sizeof *http);
@@ -205,13 +204,13 @@ void cell__http_close(struct cell__http *http, void (*closed)(void *arg), void *
 
 /* ---- transfers ---- */
 
-int cell__http_start(struct cell__http *http, struct cell__transfer *transfer)
+int cell__http_start(struct cell__http *http, struct cell__http_transfer *transfer)
 {
 	curl_easy_setopt(transfer->easy, CURLOPT_PRIVATE, transfer);
 	return curl_multi_add_handle(http->multi, transfer->easy) == CURLM_OK ? 0 : -1;
 }
 
-void cell__http_cancel(struct cell__http *http, struct cell__transfer *transfer)
+void cell__http_cancel(struct cell__http *http, struct cell__http_transfer *transfer)
 {
 	struct pipe_guard guard;
 	guard_pipe(&guard);

@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include "core/core.h"
+#include "base/base.h"
 
 struct cell__address {
 	union {

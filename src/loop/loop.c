@@ -13,8 +13,8 @@
 #define RECENT_MS 50
 #define VISIT_POLL_US 1000
 /* How long one who waits looks before it sleeps: for another thread, and for a program that was told something. */
-#define LENT_LOOK_NS 50000
-#define EVENT_LOOK_NS 100000
+#define LENT_SPIN_NS 50000
+#define EVENT_SPIN_NS 100000
 
 static void run_tasks(struct cell__loop *loop)
 {
@@ -342,13 +342,13 @@ static void look_for_events(void *arg)
 {
 	struct cell__loop *loop = arg;
 	int fd = uv_backend_fd(&loop->uv);
-	(void)cell_look(&loop->event_look, EVENT_LOOK_NS, false, has_events, &fd);
+	(void)cell_spin(&loop->event_spin, EVENT_SPIN_NS, false, has_events, &fd);
 }
 
 void cell__loop_expect(struct cell__loop *loop)
 {
-	loop->look = look_for_events;
-	loop->look_arg = loop;
+	loop->spin = look_for_events;
+	loop->spin_arg = loop;
 }
 
 static void wait_done(struct cell__waiter *waiter)
@@ -388,14 +388,14 @@ static void run_for(struct cell__loop *loop, struct cell__task *task, struct cel
 		if (lent) {
 			loop->driven_for = NULL;
 			leave(loop);
-			(void)cell_look(&loop->lent_look, LENT_LOOK_NS, false, is_announced, waiter);
+			(void)cell_spin(&loop->lent_spin, LENT_SPIN_NS, false, is_announced, waiter);
 			wait_done(waiter);
 			return;
 		}
-		if (loop->look && is_quiet(loop))
-			loop->look(loop->look_arg);
+		if (loop->spin && is_quiet(loop))
+			loop->spin(loop->spin_arg);
 		uv_run(&loop->uv, UV_RUN_ONCE);
-		cell_look_has_slept(&loop->event_look, EVENT_LOOK_NS, true);
+		cell_spin_has_slept(&loop->event_spin, EVENT_SPIN_NS, true);
 	}
 	loop->driven_for = NULL;
 	leave(loop);
@@ -418,15 +418,15 @@ void cell__loop_visit(struct cell__loop *loop, struct cell__task *task, struct c
 static void run_briefly(struct cell__loop *loop, const int *end, int64_t until_us)
 {
 	while (!__atomic_load_n(end, __ATOMIC_RELAXED)) {
-		if (loop->look && is_quiet(loop))
-			loop->look(loop->look_arg);
+		if (loop->spin && is_quiet(loop))
+			loop->spin(loop->spin_arg);
 		int64_t left_us = until_us - cell__now_us();
 		if (left_us <= 0)
 			return;
 		struct pollfd poller = { .fd = uv_backend_fd(&loop->uv), .events = POLLIN };
 		struct timespec left = { .tv_sec = left_us / 1000000, .tv_nsec = left_us % 1000000 * 1000 };
 		(void)ppoll(&poller, 1, &left, NULL); /* whatever it says: the loop looks itself */
-		cell_look_has_slept(&loop->event_look, EVENT_LOOK_NS, true);
+		cell_spin_has_slept(&loop->event_spin, EVENT_SPIN_NS, true);
 		uv_run(&loop->uv, UV_RUN_NOWAIT);
 	}
 }

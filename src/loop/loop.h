@@ -20,8 +20,8 @@
 #include <stdbool.h>
 #include <uv.h>
 
-#include "core/core.h"
-#include "core/look.h"
+#include "base/base.h"
+#include "base/spin.h"
 
 /* Embedded in what is handed over; must stay until fn has run. */
 struct cell__task {
@@ -37,8 +37,8 @@ struct cell__loop {
 	uv_prepare_t before_poll;
 	struct cell__waiter *driven_for; /* loop's thread: what the caller that runs the loop waits for */
 	/* loop's thread: looks for a moment whether something comes, before a caller that runs the loop sleeps; or NULL */
-	void (*look)(void *arg);
-	void *look_arg;
+	void (*spin)(void *arg);
+	void *spin_arg;
 	pthread_t thread;
 	pthread_mutex_t lock; /* guards all below */
 	pthread_cond_t free_cond;   /* the loop became free: for callers */
@@ -53,7 +53,7 @@ struct cell__loop {
 	bool stopping;
 	int busy;          /* loop's thread: things under way that nobody waits for */
 	int64_t polled_us; /* loop's thread: when a visit last looked for events */
-	struct cell_look lent_look, event_look;
+	struct cell_spin lent_spin, event_spin;
 	sigset_t mask;     /* of the thread that started the loop, for threads that are to be like the host's */
 };
 

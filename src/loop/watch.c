@@ -10,7 +10,7 @@
 #include <sys/inotify.h>
 #include <sys/vfs.h>
 
-#include "core/core.h"
+#include "base/base.h"
 
 #define MOVED (IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR | IN_MASK_ADD)
 #define CONTENTS (IN_CREATE | IN_DELETE | IN_MODIFY | IN_ATTRIB | IN_CLOSE_WRITE | IN_MOVED_FROM | IN_MOVED_TO)
@@ -31,9 +31,8 @@ void cell__watch_end(struct cell__watch *watch)
 /* On these, changes made on another machine are not told. */
 static bool is_remote(int fd)
 {
-	static const unsigned long kinds[] = { NFS_SUPER_MAGIC, SMB_SUPER_MAGIC, CIFS_SUPER_MAGIC, SMB2_SUPER_MAGIC,
-					       FUSE_SUPER_MAGIC, V9FS_MAGIC, CEPH_SUPER_MAGIC, AFS_SUPER_MAGIC,
-					       CODA_SUPER_MAGIC };
+	static const unsigned long kinds[] = { NFS_SUPER_MAGIC, SMB_SUPER_MAGIC,  CIFS_SUPER_MAGIC, SMB2_SUPER_MAGIC, FUSE_SUPER_MAGIC,
+					       V9FS_MAGIC,      CEPH_SUPER_MAGIC, AFS_SUPER_MAGIC,  CODA_SUPER_MAGIC };
 	struct statfs fs;
 	if (fstatfs(fd, &fs) < 0)
 		return true;

@@ -186,7 +186,7 @@ static void forget_parent(struct cell_apply *apply)
 }
 
 /*
- * A shell makes dozens of things in a few folders of its root, one after the other: the last folder stays open.  Not one of the host's,
+ * A jail makes dozens of things in a few folders of its root, one after the other: the last folder stays open.  Not one of the host's,
  * where others may be renaming, and not past a mount that could cover it (run_step()).
  */
 static int find_parent(struct cell_apply *apply, const char *path, char *last, size_t last_size)
@@ -213,8 +213,7 @@ static int find_parent(struct cell_apply *apply, const char *path, char *last, s
 }
 
 /* Makes one thing at a path inside: `make` is told the folder it comes into and its name. */
-static int make_at(struct cell_apply *apply, const char *path, int (*make)(int parent, const char *name, const void *arg),
-		   const void *arg)
+static int make_at(struct cell_apply *apply, const char *path, int (*make)(int parent, const char *name, const void *arg), const void *arg)
 {
 	char last[NAME_MAX + 1];
 	int parent = find_parent(apply, path, last, sizeof last);
@@ -256,7 +255,7 @@ static int mount_at(int parent, const char *name, const void *arg)
 	const struct mounting *what = arg;
 	bool folder = S_ISDIR(what->like->st_mode);
 	struct stat there;
-	/* In a folder of the shell's own root nobody else can put a link there. */
+	/* In a folder of the jail's own root nobody else can put a link there. */
 	if (what->apply->has_parent) {
 		if ((folder ? mkdirat(parent, name, 0755) : mknodat(parent, name, S_IFREG | 0644, 0)) < 0 && errno != EEXIST)
 			return -1;
@@ -346,8 +345,8 @@ static int mount_proc(struct cell_apply *apply, const char *path, uint64_t how)
  */
 static int make_root(uint64_t bytes)
 {
-	if (mount(NULL, "/", NULL, MS_BITS_REC | MS_BITS_PRIVATE, NULL) < 0 || mount_tmpfs("/tmp", bytes, 0755) < 0 ||
-	    chdir("/tmp") < 0 || mkdir(&CELL_PLAN_OLD_ROOT[1], 0700) < 0)
+	if (mount(NULL, "/", NULL, MS_BITS_REC | MS_BITS_PRIVATE, NULL) < 0 || mount_tmpfs("/tmp", bytes, 0755) < 0 || chdir("/tmp") < 0 ||
+	    mkdir(&CELL_PLAN_OLD_ROOT[1], 0700) < 0)
 		return -1;
 	if (syscall(SYS_pivot_root, ".", &CELL_PLAN_OLD_ROOT[1]) < 0)
 		return -1;
@@ -486,8 +485,7 @@ static int loopback_up(void)
 
 static int listen_at(struct cell_apply *apply, uint64_t port)
 {
-	struct sockaddr_in here = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port),
-				    .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct sockaddr_in here = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return -1;
@@ -569,28 +567,24 @@ struct ruleset {
 
 static int landlock_begin(struct cell_apply *apply, const struct cell_plan_step *step)
 {
-	struct ruleset rules = {
-		.fs = step->arg, .net = step->arg2 & 0xffffffffu, .scoped = step->arg2 >> 32
-	};
+	struct ruleset rules = { .fs = step->arg, .net = step->arg2 & 0xffffffffu, .scoped = step->arg2 >> 32 };
 	size_t size = rules.scoped ? 24 : rules.net ? 16 : 8;
 	apply->landlock_fd = (int)syscall(SYS_landlock_create_ruleset, &rules, size, 0);
 	return apply->landlock_fd < 0 ? -1 : 0;
 }
 
 /* Rights that only a folder can have. */
-#define FOLDER_RIGHTS                                                                                        \
-	(LANDLOCK_ACCESS_FS_READ_DIR | LANDLOCK_ACCESS_FS_REMOVE_DIR | LANDLOCK_ACCESS_FS_REMOVE_FILE |      \
-	 LANDLOCK_ACCESS_FS_MAKE_CHAR | LANDLOCK_ACCESS_FS_MAKE_DIR | LANDLOCK_ACCESS_FS_MAKE_REG |          \
-	 LANDLOCK_ACCESS_FS_MAKE_SOCK | LANDLOCK_ACCESS_FS_MAKE_FIFO | LANDLOCK_ACCESS_FS_MAKE_BLOCK |       \
-	 LANDLOCK_ACCESS_FS_MAKE_SYM | (1ull << 13) /* REFER */)
+#define FOLDER_RIGHTS                                                                                                                  \
+	(LANDLOCK_ACCESS_FS_READ_DIR | LANDLOCK_ACCESS_FS_REMOVE_DIR | LANDLOCK_ACCESS_FS_REMOVE_FILE | LANDLOCK_ACCESS_FS_MAKE_CHAR | \
+	 LANDLOCK_ACCESS_FS_MAKE_DIR | LANDLOCK_ACCESS_FS_MAKE_REG | LANDLOCK_ACCESS_FS_MAKE_SOCK | LANDLOCK_ACCESS_FS_MAKE_FIFO |     \
+	 LANDLOCK_ACCESS_FS_MAKE_BLOCK | LANDLOCK_ACCESS_FS_MAKE_SYM | (1ull << 13) /* REFER */)
 
 static int landlock_allow(struct cell_apply *apply, const struct cell_plan_step *step)
 {
 	struct landlock_path_beneath_attr rule = { .allowed_access = step->arg };
 	struct stat st;
 	/* A session's paths are real ones: a link that another session put there since then leads nowhere. */
-	struct open_how how = { .flags = O_PATH | O_CLOEXEC,
-				.resolve = step->stage == CELL_STAGE_SESSION_RULES ? RESOLVE_NO_SYMLINKS : 0 };
+	struct open_how how = { .flags = O_PATH | O_CLOEXEC, .resolve = step->stage == CELL_STAGE_SESSION_RULES ? RESOLVE_NO_SYMLINKS : 0 };
 	rule.parent_fd = (int)syscall(SYS_openat2, AT_FDCWD, cell__step_a(step), &how, sizeof how);
 	if (rule.parent_fd < 0)
 		return errno == ENOENT || errno == EACCES ? 0 : -1; /* a right to nothing */
@@ -708,7 +702,7 @@ int cell__apply_stage(struct cell_apply *apply, enum cell_plan_stage stage, stru
 	const struct cell_plan_step *step = cell__plan_first(apply->plan);
 	/* A session's steps are few and none is optional but links; their skips are not told apart. */
 	bool inner = stage >= CELL_STAGE_SESSION_FILES;
-	apply->keeps_parent = stage == CELL_STAGE_SHELL;
+	apply->keeps_parent = stage == CELL_STAGE_JAIL;
 	for (uint32_t i = 0; i < apply->plan->n_steps; i++, step = cell__plan_next(step)) {
 		if (step->stage != stage)
 			continue;
@@ -761,8 +755,8 @@ const struct cell_plan *cell__plan_map(int fd)
 bool cell__plan_check(const void *bytes, size_t size)
 {
 	const struct cell_plan *plan = bytes;
-	if (size < sizeof *plan || size > CELL_PLAN_MAX_BYTES || plan->magic != CELL_PLAN_MAGIC ||
-	    plan->version != CELL_PLAN_VERSION || plan->bytes != size || plan->n_steps > CELL_PLAN_MAX_STEPS)
+	if (size < sizeof *plan || size > CELL_PLAN_MAX_BYTES || plan->magic != CELL_PLAN_MAGIC || plan->version != CELL_PLAN_VERSION ||
+	    plan->bytes != size || plan->n_steps > CELL_PLAN_MAX_STEPS)
 		return false;
 	size_t at = sizeof *plan;
 	for (uint32_t i = 0; i < plan->n_steps; i++) {
@@ -770,8 +764,8 @@ bool cell__plan_check(const void *bytes, size_t size)
 			return false;
 		const struct cell_plan_step *step = (const struct cell_plan_step *)((const char *)bytes + at);
 		uint64_t need = sizeof *step + (uint64_t)step->a_size + 1 + (uint64_t)step->b_size + 1;
-		if (step->bytes % 8 != 0 || step->bytes < need || step->bytes > size - at ||
-		    step->text[step->a_size] != '\0' || step->text[(size_t)step->a_size + 1 + step->b_size] != '\0')
+		if (step->bytes % 8 != 0 || step->bytes < need || step->bytes > size - at || step->text[step->a_size] != '\0' ||
+		    step->text[(size_t)step->a_size + 1 + step->b_size] != '\0')
 			return false;
 		at += step->bytes;
 	}

@@ -31,10 +31,10 @@ struct cell_apply {
 
 /* Every step of a stage, in order.  0, or -1 with *report filled; report->skipped is filled in both cases. */
 int cell__apply_stage(struct cell_apply *apply, enum cell_plan_stage stage, struct cell_plan_report *report);
-/* The namespaces that a shell is born with: for clone(). */
+/* The namespaces that a jail is born with: for clone(). */
 int cell__apply_birth_flags(const struct cell_plan *plan);
 /*
- * Enters the namespaces of a shell, with raw system calls: the caller may be a child of vfork().  fds: its pidfd, or handles of the
+ * Enters the namespaces of a jail, with raw system calls: the caller may be a child of vfork().  fds: its pidfd, or handles of the
  * namespaces, that of users first, so that nothing but rights in that one is needed.  becomes: who the plan says, where the caller is
  * somebody else.
  */

@@ -11,16 +11,14 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include "core/hole.h"
-#include "sandbox/egress.h"
+#include "base/hole.h"
 #include "sandbox/seccomp.h"
 
 #define ROOT_BYTES (16ull << 20)
 #define TREES_BYTES (1ull << 20)
 #define HIDING_BYTES (1ull << 20) /* of a folder that is made for what lies beside something hidden: names alone */
 
-#define ALL_NAMESPACES                                                                                       \
-	(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP)
+#define ALL_NAMESPACES (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP)
 
 /* Landlock's rights by number: older headers lack the last ones. */
 #define FS_EXECUTE (1ull << 0)
@@ -40,10 +38,18 @@
 static bool is_left_out(enum cell_plan_op op)
 {
 	static const char *const names[CELL_OP_SECCOMP + 1] = {
-		[CELL_OP_SECCOMP] = "seccomp", [CELL_OP_RESTRICT] = "landlock", [CELL_OP_CAPS] = "caps",
-		[CELL_OP_BOUNDS] = "bounds",   [CELL_OP_DETACH] = "detach",     [CELL_OP_SEAL] = "seal",
-		[CELL_OP_CLOSE_FDS] = "fds",   [CELL_OP_MASK] = "mask",         [CELL_OP_RLIMIT] = "rlimits",
-		[CELL_OP_NO_NEW_PRIVS] = "nnp", [CELL_OP_NOT_DUMPABLE] = "dumpable", [CELL_OP_LANDLOCK] = "landlock",
+		[CELL_OP_SECCOMP] = "seccomp",
+		[CELL_OP_RESTRICT] = "landlock",
+		[CELL_OP_CAPS] = "caps",
+		[CELL_OP_BOUNDS] = "bounds",
+		[CELL_OP_DETACH] = "detach",
+		[CELL_OP_SEAL] = "seal",
+		[CELL_OP_CLOSE_FDS] = "fds",
+		[CELL_OP_MASK] = "mask",
+		[CELL_OP_RLIMIT] = "rlimits",
+		[CELL_OP_NO_NEW_PRIVS] = "nnp",
+		[CELL_OP_NOT_DUMPABLE] = "dumpable",
+		[CELL_OP_LANDLOCK] = "landlock",
 		[CELL_OP_ALLOW] = "landlock",
 	};
 	return names[op] && is_hole(names[op]);
@@ -61,7 +67,7 @@ static bool is_left_out(enum cell_plan_op op)
 #define bind_own cell__builder_bind_own
 
 /* Room for each entry of the policy twice: its name, and what that leads to. */
-static void list_hidden(struct builder *b, const struct cell__policy *policy)
+static void list_hidden(struct builder *b, const struct cell__sandbox_policy *policy)
 {
 	size_t n = 0;
 	if (policy->hide.count == 0)
@@ -105,27 +111,32 @@ struct cell_plan *head_of(struct builder *b)
 	return (struct cell_plan *)(b->out->data + b->start);
 }
 
-void step_bytes(struct builder *b, enum cell_plan_stage stage, enum cell_plan_op op, unsigned flags, uint64_t arg,
-		       uint64_t arg2, const void *a, size_t a_size, const char *text)
+void step_bytes(struct builder *b, enum cell_plan_stage stage, enum cell_plan_op op, unsigned flags, uint64_t arg, uint64_t arg2,
+		const void *a, size_t a_size, const char *text)
 {
 	static const char zeros[8];
 	size_t b_size = strlen(text), size = sizeof(struct cell_plan_step) + a_size + 1 + b_size + 1;
 	size_t pad = (8 - size % 8) % 8;
 	struct cell_plan_step made = {
-		.bytes = (uint32_t)(size + pad), .op = (uint16_t)op, .stage = (uint8_t)stage, .flags = (uint8_t)flags,
-		.arg = arg, .arg2 = arg2, .a_size = (uint32_t)a_size, .b_size = (uint32_t)b_size,
+		.bytes = (uint32_t)(size + pad),
+		.op = (uint16_t)op,
+		.stage = (uint8_t)stage,
+		.flags = (uint8_t)flags,
+		.arg = arg,
+		.arg2 = arg2,
+		.a_size = (uint32_t)a_size,
+		.b_size = (uint32_t)b_size,
 	};
 	if (b->failed || is_left_out(op))
 		return;
-	int rc = cell__buf_add(b->out, &made, sizeof made) | cell__buf_add(b->out, a, a_size) |
-		 cell__buf_add(b->out, zeros, 1) | cell__buf_add(b->out, text, b_size + 1) |
-		 cell__buf_add(b->out, zeros, pad);
+	int rc = cell__buf_add(b->out, &made, sizeof made) | cell__buf_add(b->out, a, a_size) | cell__buf_add(b->out, zeros, 1) |
+		 cell__buf_add(b->out, text, b_size + 1) | cell__buf_add(b->out, zeros, pad);
 	b->failed = rc < 0;
 	b->n_steps++;
 }
 
-void step(struct builder *b, enum cell_plan_stage stage, enum cell_plan_op op, unsigned flags, uint64_t arg,
-		 uint64_t arg2, const char *a, const char *text)
+void step(struct builder *b, enum cell_plan_stage stage, enum cell_plan_op op, unsigned flags, uint64_t arg, uint64_t arg2, const char *a,
+	  const char *text)
 {
 	step_bytes(b, stage, op, flags, arg, arg2, a, strlen(a), text);
 }
@@ -139,7 +150,8 @@ int finish(struct builder *b, struct cell_error *err)
 	if (b->n_steps > CELL_PLAN_MAX_STEPS && hides)
 		return cell_fail(err, CELL_E_LIMIT, 0,
 				 "what is hidden lies among too many files: a sandbox has at most %u steps, and each file beside a hidden "
-				 "one is shown by one; move what is hidden into a folder of its own", CELL_PLAN_MAX_STEPS);
+				 "one is shown by one; move what is hidden into a folder of its own",
+				 CELL_PLAN_MAX_STEPS);
 	if (b->out->size - b->start > CELL_PLAN_MAX_BYTES || b->n_steps > CELL_PLAN_MAX_STEPS)
 		return cell_fail(err, CELL_E_LIMIT, 0, "a sandbox has at most %u steps; this one needs %u", CELL_PLAN_MAX_STEPS,
 				 b->n_steps);
@@ -148,7 +160,7 @@ int finish(struct builder *b, struct cell_error *err)
 	return 0;
 }
 
-#define SHELL(...) step(b, CELL_STAGE_SHELL, __VA_ARGS__)
+#define JAIL(...) step(b, CELL_STAGE_JAIL, __VA_ARGS__)
 #define KERNEL(...) step(b, CELL_STAGE_KERNEL, __VA_ARGS__)
 #define EARLY_STAGE CELL_STAGE_EARLY
 #define EARLY(...) step(b, CELL_STAGE_EARLY, __VA_ARGS__)
@@ -252,7 +264,7 @@ static void bind_known(struct builder *b, enum cell_plan_stage stage, const char
 	char real[PATH_MAX];
 	if (!realpath(path, real)) {
 		/* Gone: there is nothing to show.  Where the policy asks for it, the receipt says that it is not there. */
-		if (stage == CELL_STAGE_SHELL)
+		if (stage == CELL_STAGE_JAIL)
 			bind_own(b, stage, path, flags | CELL_STEP_OPTIONAL);
 		return;
 	}
@@ -264,7 +276,7 @@ static void bind_known(struct builder *b, enum cell_plan_stage stage, const char
 static void system_folders(struct builder *b)
 {
 	static const char *const links[] = { "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32" };
-	bind_as(b, CELL_STAGE_SHELL, "/usr", "/usr", CELL_BIND_READ_ONLY);
+	bind_as(b, CELL_STAGE_JAIL, "/usr", "/usr", CELL_BIND_READ_ONLY);
 	for (size_t i = 0; i < sizeof links / sizeof *links; i++) {
 		struct stat st;
 		char target[PATH_MAX];
@@ -273,53 +285,56 @@ static void system_folders(struct builder *b)
 		ssize_t n = S_ISLNK(st.st_mode) ? readlink(links[i], target, sizeof target - 1) : -1;
 		if (n > 0) {
 			target[n] = '\0';
-			SHELL(CELL_OP_LINK, 0, 0, 0, target, links[i]);
+			JAIL(CELL_OP_LINK, 0, 0, 0, target, links[i]);
 		} else if (S_ISDIR(st.st_mode)) {
-			bind_as(b, CELL_STAGE_SHELL, links[i], links[i], CELL_BIND_READ_ONLY);
+			bind_as(b, CELL_STAGE_JAIL, links[i], links[i], CELL_BIND_READ_ONLY);
 		}
 	}
 	static const char *const settings[] = {
-		"/etc/alternatives", "/etc/ca-certificates", "/etc/ca-certificates.conf", "/etc/fonts", "/etc/ld.so.cache",
-		"/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime", "/etc/magic", "/etc/mime.types", "/etc/os-release",
-		"/etc/pki/tls/certs", "/etc/protocols", "/etc/python3", "/etc/services", "/etc/ssl/certs",
-		"/etc/ssl/openssl.cnf", "/etc/terminfo", "/etc/timezone",
+		"/etc/alternatives", "/etc/ca-certificates", "/etc/ca-certificates.conf",
+		"/etc/fonts",        "/etc/ld.so.cache",     "/etc/ld.so.conf",
+		"/etc/ld.so.conf.d", "/etc/localtime",       "/etc/magic",
+		"/etc/mime.types",   "/etc/os-release",      "/etc/pki/tls/certs",
+		"/etc/protocols",    "/etc/python3",         "/etc/services",
+		"/etc/ssl/certs",    "/etc/ssl/openssl.cnf", "/etc/terminfo",
+		"/etc/timezone",
 	};
 	for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
 		if (access(settings[i], F_OK) == 0)
-			bind_as(b, CELL_STAGE_SHELL, settings[i], settings[i], CELL_BIND_READ_ONLY);
+			bind_as(b, CELL_STAGE_JAIL, settings[i], settings[i], CELL_BIND_READ_ONLY);
 }
 
-static void own_settings(struct builder *b, const struct cell__policy *policy)
+static void own_settings(struct builder *b, const struct cell__sandbox_policy *policy)
 {
 	char text[512];
 	unsigned uid = geteuid(), gid = getegid();
 	snprintf(text, sizeof text, "%ssandbox:x:%u:%u:sandbox:" CELL_PLAN_HOME ":/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
 		 uid ? "root:x:0:0:root:/:/bin/false\n" : "", uid, gid);
-	SHELL(CELL_OP_FILE, 0, 0, 0, "/etc/passwd", text);
+	JAIL(CELL_OP_FILE, 0, 0, 0, "/etc/passwd", text);
 	snprintf(text, sizeof text, "%ssandbox:x:%u:\nnogroup:x:65534:\n", gid ? "root:x:0:\n" : "", gid);
-	SHELL(CELL_OP_FILE, 0, 0, 0, "/etc/group", text);
-	SHELL(CELL_OP_FILE, 0, 0, 0, "/etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n");
-	SHELL(CELL_OP_FILE, 0, 0, 0, "/etc/hostname", "sandbox\n");
-	SHELL(CELL_OP_FILE, 0, 0, 0, "/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n");
+	JAIL(CELL_OP_FILE, 0, 0, 0, "/etc/group", text);
+	JAIL(CELL_OP_FILE, 0, 0, 0, "/etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n");
+	JAIL(CELL_OP_FILE, 0, 0, 0, "/etc/hostname", "sandbox\n");
+	JAIL(CELL_OP_FILE, 0, 0, 0, "/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n");
 	if (policy->network == CELL_NET_FULL && access("/etc/resolv.conf", F_OK) == 0)
-		bind_as(b, CELL_STAGE_SHELL, "/etc/resolv.conf", "/etc/resolv.conf", CELL_BIND_READ_ONLY);
+		bind_as(b, CELL_STAGE_JAIL, "/etc/resolv.conf", "/etc/resolv.conf", CELL_BIND_READ_ONLY);
 	else
-		SHELL(CELL_OP_FILE, 0, 0, 0, "/etc/resolv.conf", "");
+		JAIL(CELL_OP_FILE, 0, 0, 0, "/etc/resolv.conf", "");
 }
 
-static void devices(struct builder *b, const struct cell__policy *policy)
+static void devices(struct builder *b, const struct cell__sandbox_policy *policy)
 {
 	static const char *const names[] = { "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom" };
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-		bind_as(b, CELL_STAGE_SHELL, names[i], names[i], CELL_BIND_DEVICES | CELL_BIND_NO_EXEC);
-	SHELL(CELL_OP_LINK, 0, 0, 0, "/proc/self/fd", "/dev/fd");
-	SHELL(CELL_OP_LINK, 0, 0, 0, "/proc/self/fd/0", "/dev/stdin");
-	SHELL(CELL_OP_LINK, 0, 0, 0, "/proc/self/fd/1", "/dev/stdout");
-	SHELL(CELL_OP_LINK, 0, 0, 0, "/proc/self/fd/2", "/dev/stderr");
-	SHELL(CELL_OP_TMPFS, 0, policy->tmp_bytes, 01777, "/dev/shm", "");
-	SHELL(CELL_OP_DIR, 0, 0755, 0, "/dev/pts", "");
-	SHELL(CELL_OP_PTS, CELL_STEP_OPTIONAL, 0, 0, "/dev/pts", "");
-	SHELL(CELL_OP_LINK, 0, 0, 0, "pts/ptmx", "/dev/ptmx");
+		bind_as(b, CELL_STAGE_JAIL, names[i], names[i], CELL_BIND_DEVICES | CELL_BIND_NO_EXEC);
+	JAIL(CELL_OP_LINK, 0, 0, 0, "/proc/self/fd", "/dev/fd");
+	JAIL(CELL_OP_LINK, 0, 0, 0, "/proc/self/fd/0", "/dev/stdin");
+	JAIL(CELL_OP_LINK, 0, 0, 0, "/proc/self/fd/1", "/dev/stdout");
+	JAIL(CELL_OP_LINK, 0, 0, 0, "/proc/self/fd/2", "/dev/stderr");
+	JAIL(CELL_OP_TMPFS, 0, policy->tmp_bytes, 01777, "/dev/shm", "");
+	JAIL(CELL_OP_DIR, 0, 0755, 0, "/dev/pts", "");
+	JAIL(CELL_OP_PTS, CELL_STEP_OPTIONAL, 0, 0, "/dev/pts", "");
+	JAIL(CELL_OP_LINK, 0, 0, 0, "pts/ptmx", "/dev/ptmx");
 }
 
 /*
@@ -327,11 +342,10 @@ static void devices(struct builder *b, const struct cell__policy *policy)
  * files believe in the host's root by number alone.  These are hidden also where they are not there yet.
  */
 static const char *const masked[] = {
-	"acpi",    "asound",    "bus",       "config.gz",  "driver",       "fs",          "irq",         "kallsyms",
-	"kcore",   "key-users", "keys",      "kmsg",       "kpagecgroup",  "kpagecount",  "kpageflags",  "latency_stats",
-	"modules", "mtrr",      "pagetypeinfo", "sched_debug", "scsi",     "slabinfo",    "swaps",       "sys",
-	"sysrq-trigger", "sysvipc", "timer_list", "timer_stats", "vmallocinfo", "zoneinfo", "iomem",     "ioports",
-	"interrupts", "diskstats", "partitions",
+	"acpi",         "asound",      "bus",      "config.gz",   "driver",     "fs",         "irq",           "kallsyms",   "kcore",
+	"key-users",    "keys",        "kmsg",     "kpagecgroup", "kpagecount", "kpageflags", "latency_stats", "modules",    "mtrr",
+	"pagetypeinfo", "sched_debug", "scsi",     "slabinfo",    "swaps",      "sys",        "sysrq-trigger", "sysvipc",    "timer_list",
+	"timer_stats",  "vmallocinfo", "zoneinfo", "iomem",       "ioports",    "interrupts", "diskstats",     "partitions",
 };
 
 /* What programs cannot do without, and that tells little. */
@@ -351,19 +365,19 @@ static void mask_proc(struct builder *b, const char *name)
 {
 	char path[sizeof "/proc/" + NAME_MAX];
 	snprintf(path, sizeof path, "/proc/%s", name);
-	SHELL(CELL_OP_MASK, 0, 1, 0, path, "");
+	JAIL(CELL_OP_MASK, 0, 1, 0, path, "");
 }
 
 /*
  * Processes alone where nobody needs more; else what there is now is hidden name by name, all but the list above.  Where the kernel
  * cannot (before Linux 5.8), the first step is passed over and the rest serves both.
  */
-static void own_proc(struct builder *b, const struct cell__policy *policy)
+static void own_proc(struct builder *b, const struct cell__sandbox_policy *policy)
 {
-	SHELL(CELL_OP_DIR, 0, 0755, 0, "/proc", "");
+	JAIL(CELL_OP_DIR, 0, 0755, 0, "/proc", "");
 	if (!policy->shows_machine && !is_hole("subset") && !is_hole("mask"))
-		SHELL(CELL_OP_PROC, CELL_STEP_OPTIONAL, CELL_PROC_PROCESSES, 0, "/proc", "");
-	SHELL(CELL_OP_PROC, CELL_STEP_OPTIONAL, CELL_PROC_WHOLE, 0, "/proc", "");
+		JAIL(CELL_OP_PROC, CELL_STEP_OPTIONAL, CELL_PROC_PROCESSES, 0, "/proc", "");
+	JAIL(CELL_OP_PROC, CELL_STEP_OPTIONAL, CELL_PROC_WHOLE, 0, "/proc", "");
 	for (size_t i = 0; i < sizeof masked / sizeof *masked; i++)
 		mask_proc(b, masked[i]);
 	DIR *dir = opendir("/proc");
@@ -377,32 +391,32 @@ static void own_proc(struct builder *b, const struct cell__policy *policy)
 	/* Nobody renames what is there. */
 	for (size_t i = 0; i < policy->hide.count; i++)
 		if (is_under(policy->hide.items[i], "/proc"))
-			SHELL(CELL_OP_MASK, 0, 0, 0, policy->hide.items[i], "");
+			JAIL(CELL_OP_MASK, 0, 0, 0, policy->hide.items[i], "");
 }
 
 /* A root with the system's folders and the interpreter's, without /proc. */
-void cell__builder_root(struct builder *b, const struct cell__policy *policy, const struct cell__machine *machine,
+void cell__builder_root(struct builder *b, const struct cell__sandbox_policy *policy, const struct cell__machine *machine,
 			const struct cell__plan_env *env)
 {
-	SHELL(CELL_OP_ROOT, 0, ROOT_BYTES, 0, "", "");
+	JAIL(CELL_OP_ROOT, 0, ROOT_BYTES, 0, "", "");
 	/* One mount, so that all goes at once: the first of them, or one for all. */
 	if (b->mapped && machine->trees[0] && strcmp(machine->trees[0], "/") != 0)
-		SHELL(CELL_OP_TMPFS, 0, TREES_BYTES, 0700, CELL_PLAN_MAPPED_ROOT, "");
+		JAIL(CELL_OP_TMPFS, 0, TREES_BYTES, 0700, CELL_PLAN_MAPPED_ROOT, "");
 	for (size_t i = 0; b->mapped && machine->trees[i]; i++)
-		SHELL(CELL_OP_TREE, 0, 0, 0, machine->trees[i], "");
-	SHELL(CELL_OP_TMPFS, 0, policy->tmp_bytes, 01777, "/tmp", "");
+		JAIL(CELL_OP_TREE, 0, 0, 0, machine->trees[i], "");
+	JAIL(CELL_OP_TMPFS, 0, policy->tmp_bytes, 01777, "/tmp", "");
 	system_folders(b);
 	own_settings(b, policy);
 	devices(b, policy);
-	SHELL(CELL_OP_DIR, 0, 0755, 0, "/run", "");
-	SHELL(CELL_OP_LINK, 0, 0, 0, "/tmp", "/var/tmp");
+	JAIL(CELL_OP_DIR, 0, 0755, 0, "/run", "");
+	JAIL(CELL_OP_LINK, 0, 0, 0, "/tmp", "/var/tmp");
 	for (size_t i = 0; env->folders && env->folders[i]; i++)
-		bind_own(b, CELL_STAGE_SHELL, env->folders[i], CELL_BIND_READ_ONLY);
+		bind_own(b, CELL_STAGE_JAIL, env->folders[i], CELL_BIND_READ_ONLY);
 	for (size_t i = 0; env->links && env->links[i]; i += 2)
-		SHELL(CELL_OP_LINK, CELL_STEP_OPTIONAL, 0, 0, env->links[i + 1], env->links[i]);
+		JAIL(CELL_OP_LINK, CELL_STEP_OPTIONAL, 0, 0, env->links[i + 1], env->links[i]);
 }
 
-static void shell_stage(struct builder *b, const struct cell__policy *policy, const struct cell__machine *machine,
+static void shell_stage(struct builder *b, const struct cell__sandbox_policy *policy, const struct cell__machine *machine,
 			const struct cell__plan_env *env)
 {
 	unsigned flags = ALL_NAMESPACES & ~(policy->network == CELL_NET_FULL ? (unsigned)CLONE_NEWNET : 0u);
@@ -412,19 +426,19 @@ static void shell_stage(struct builder *b, const struct cell__policy *policy, co
 		flags &= ~(unsigned)CLONE_NEWIPC;
 	if (is_hole("cgroup"))
 		flags &= ~(unsigned)CLONE_NEWCGROUP;
-	SHELL(CELL_OP_NAMESPACES, 0, flags, 0, "", "");
-	SHELL(CELL_OP_IDS, b->mapped ? CELL_BIND_MAPPED : 0, geteuid(), getegid(), "", "");
+	JAIL(CELL_OP_NAMESPACES, 0, flags, 0, "", "");
+	JAIL(CELL_OP_IDS, b->mapped ? CELL_BIND_MAPPED : 0, geteuid(), getegid(), "", "");
 	cell__builder_root(b, policy, machine, env);
 	own_proc(b, policy);
 	for (size_t i = 0; i < policy->read.count; i++)
-		bind_known(b, CELL_STAGE_SHELL, policy->read.items[i], CELL_BIND_READ_ONLY);
+		bind_known(b, CELL_STAGE_JAIL, policy->read.items[i], CELL_BIND_READ_ONLY);
 	for (size_t i = 0; i < policy->write.count; i++)
-		bind_known(b, CELL_STAGE_SHELL, policy->write.items[i], 0);
+		bind_known(b, CELL_STAGE_JAIL, policy->write.items[i], 0);
 	if (flags & CLONE_NEWNET)
-		SHELL(CELL_OP_LOOPBACK, 0, 0, 0, "", "");
+		JAIL(CELL_OP_LOOPBACK, 0, 0, 0, "", "");
 	if (policy->network == CELL_NET_ALLOW || policy->network == CELL_NET_DEPS)
-		SHELL(CELL_OP_LISTEN, 0, CELL_EGRESS_PORT, 0, "", "");
-	SHELL(CELL_OP_HOSTNAME, 0, 0, 0, "sandbox", "");
+		JAIL(CELL_OP_LISTEN, 0, CELL_EGRESS_PORT, 0, "", "");
+	JAIL(CELL_OP_HOSTNAME, 0, 0, 0, "sandbox", "");
 	if (!b->failed)
 		head_of(b)->clone_flags = flags;
 }
@@ -436,7 +450,7 @@ static void rlimit(struct builder *b, int resource, uint64_t value)
 	KERNEL(CELL_OP_RLIMIT, 0, (uint64_t)resource, value, "", "");
 }
 
-static void rlimits(struct builder *b, const struct cell__policy *policy, const struct cell__machine *machine)
+static void rlimits(struct builder *b, const struct cell__sandbox_policy *policy, const struct cell__machine *machine)
 {
 	rlimit(b, RLIMIT_CORE, 0);
 	if (policy->files)
@@ -474,17 +488,17 @@ static void allow_known(struct builder *b, enum cell_plan_stage stage, const cha
 		allow(b, stage, real, rights);
 }
 
-static void landlock(struct builder *b, const struct cell__policy *policy, const struct cell__machine *machine,
+static void landlock(struct builder *b, const struct cell__sandbox_policy *policy, const struct cell__machine *machine,
 		     const struct cell__plan_env *env, bool full)
 {
 	static const char *const seen[] = { "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32" };
 	static const char *const settings[] = {
-		"/etc/alternatives", "/etc/ca-certificates", "/etc/fonts", "/etc/ld.so.cache", "/etc/ld.so.conf",
-		"/etc/ld.so.conf.d", "/etc/localtime", "/etc/mime.types", "/etc/os-release", "/etc/pki/tls/certs",
-		"/etc/protocols", "/etc/python3", "/etc/services", "/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/terminfo",
-		"/etc/timezone", "/etc/nsswitch.conf", "/etc/passwd", "/etc/group", "/etc/hosts", "/etc/resolv.conf",
-		"/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/self", "/proc/uptime", "/proc/loadavg", "/proc/version",
-		"/proc/filesystems",
+		"/etc/alternatives", "/etc/ca-certificates", "/etc/fonts",         "/etc/ld.so.cache", "/etc/ld.so.conf",
+		"/etc/ld.so.conf.d", "/etc/localtime",       "/etc/mime.types",    "/etc/os-release",  "/etc/pki/tls/certs",
+		"/etc/protocols",    "/etc/python3",         "/etc/services",      "/etc/ssl/certs",   "/etc/ssl/openssl.cnf",
+		"/etc/terminfo",     "/etc/timezone",        "/etc/nsswitch.conf", "/etc/passwd",      "/etc/group",
+		"/etc/hosts",        "/etc/resolv.conf",     "/proc/cpuinfo",      "/proc/meminfo",    "/proc/stat",
+		"/proc/self",        "/proc/uptime",         "/proc/loadavg",      "/proc/version",    "/proc/filesystems",
 	};
 	if (machine->landlock_abi < 1)
 		return;
@@ -524,13 +538,14 @@ static void landlock(struct builder *b, const struct cell__policy *policy, const
 		allow_known(b, EARLY_STAGE, policy->write.items[i], FS_WRITE);
 }
 
-static int filters(struct builder *b, const struct cell__policy *policy, bool full, int abi, struct cell_error *err)
+static int filters(struct builder *b, const struct cell__sandbox_policy *policy, bool full, int abi, struct cell_error *err)
 {
 	CELL_AUTO_BUF struct cell__buf list = CELL_BUF_INIT, refusals = CELL_BUF_INIT, last = CELL_BUF_INIT;
 	/* Without a network namespace there is no way to let some of the network through but not to have it. */
 	struct cell__filter_options options = { .internet = full || policy->network == CELL_NET_FULL || is_hole("lower-network"),
 						.shared = !full && !is_hole("lower-sockets"),
-						.cuts = !full && abi < 3, .watch = policy->shows_machine || is_hole("watch") };
+						.cuts = !full && abi < 3,
+						.watch = policy->shows_machine || is_hole("watch") };
 	if (cell__filter_refusals(&options, &refusals, err) < 0 || cell__filter_build(&options, &list, err) < 0 ||
 	    cell__filter_last(&last, err) < 0)
 		return -1;
@@ -540,7 +555,7 @@ static int filters(struct builder *b, const struct cell__policy *policy, bool fu
 	return 0;
 }
 
-static int kernel_stage(struct builder *b, const struct cell__policy *policy, const struct cell__machine *machine,
+static int kernel_stage(struct builder *b, const struct cell__sandbox_policy *policy, const struct cell__machine *machine,
 			const struct cell__plan_env *env, bool full, struct cell_error *err)
 {
 	/* Early: what does not depend on the session, and what does not keep the rest from being done. */
@@ -565,15 +580,14 @@ static int kernel_stage(struct builder *b, const struct cell__policy *policy, co
 	return filters(b, policy, full, machine->landlock_abi, err);
 }
 
-static int refuse_entry(const struct cell__policy *policy, const struct cell__policy_list *list, size_t i, const char *why,
+static int refuse_entry(const struct cell__sandbox_policy *policy, const struct cell__sandbox_policy_list *list, size_t i, const char *why,
 			struct cell_error *err)
 {
-	return cell_fail(err, CELL_E_INVALID, 0, "policy %.60s, line %d: %.70s %.80s", policy->name, list->lines[i], list->items[i],
-			 why);
+	return cell_fail(err, CELL_E_INVALID, 0, "policy %.60s, line %d: %.70s %.80s", policy->name, list->lines[i], list->items[i], why);
 }
 
 /* What may be written to is checked against all that the host trusts (places.h). */
-static int check_lists(const struct cell__policy *policy, const struct cell__plan_env *env, struct cell_error *err)
+static int check_lists(const struct cell__sandbox_policy *policy, const struct cell__plan_env *env, struct cell_error *err)
 {
 	for (size_t i = 0; i < policy->hide.count; i++) {
 		bool needed = is_under("/usr", policy->hide.items[i]) || is_under("/lib64", policy->hide.items[i]);
@@ -593,8 +607,8 @@ bool cell__plan_holds_pids(const struct cell__machine *machine, bool mapped)
 	return machine->cgroups.parent[CELL_CG_PIDS][0] || mapped || !machine->is_root;
 }
 
-int cell__plan_build(const struct cell__policy *policy, const struct cell__machine *machine,
-		     const struct cell__plan_env *env, uint64_t id, struct cell__buf *out, struct cell_error *err)
+int cell__plan_build(const struct cell__sandbox_policy *policy, const struct cell__machine *machine, const struct cell__plan_env *env,
+		     uint64_t id, struct cell__buf *out, struct cell_error *err)
 {
 	struct builder builder, *b = &builder;
 	enum cell_plan_level level = machine->level;
@@ -609,10 +623,11 @@ int cell__plan_build(const struct cell__policy *policy, const struct cell__machi
 		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "hide needs mount namespaces: %.76s; %.105s", machine->reason,
 				 machine->advice);
 	if (policy->pids && policy->pids_asked && !cell__plan_holds_pids(machine, machine->trees))
-		return cell_fail(err, CELL_E_UNAVAILABLE, 0,
-				 "the limit of %llu processes cannot be kept: there is no cgroup for it and root is exempt from rlimits; run as "
-				 "another user or where a pids cgroup can be made, or ask for none",
-				 (unsigned long long)policy->pids);
+		return cell_fail(
+			err, CELL_E_UNAVAILABLE, 0,
+			"the limit of %llu processes cannot be kept: there is no cgroup for it and root is exempt from rlimits; run as "
+			"another user or where a pids cgroup can be made, or ask for none",
+			(unsigned long long)policy->pids);
 	if (check_lists(policy, env, err) < 0)
 		return -1;
 	begin(b, out);
@@ -631,10 +646,13 @@ int cell__plan_build(const struct cell__policy *policy, const struct cell__machi
 		head->uid = geteuid();
 		head->gid = getegid();
 		head->mapped = b->mapped;
-		snprintf(head->not_mapped, sizeof head->not_mapped, "%.*s", (int)sizeof head->not_mapped - 1, full ? machine->no_trees : "");
+		snprintf(head->not_mapped, sizeof head->not_mapped, "%.*s", (int)sizeof head->not_mapped - 1,
+			 full ? machine->no_trees : "");
 		head->limits = (struct cell_plan_limits){
-			.memory_bytes = policy->memory_bytes, .cpu_percent = policy->cpu_percent,
-			.cpu_weight = CELL_PLAN_WEIGHT, .pids = policy->pids,
+			.memory_bytes = policy->memory_bytes,
+			.cpu_percent = policy->cpu_percent,
+			.cpu_weight = CELL_PLAN_WEIGHT,
+			.pids = policy->pids,
 		};
 	}
 	return finish(b, err);
@@ -648,7 +666,7 @@ int cell__plan_build(const struct cell__policy *policy, const struct cell__machi
  */
 static int check_places(const struct cell__plan_session *session, struct cell_error *err)
 {
-	const struct cell__policy *policy = session->policy;
+	const struct cell__sandbox_policy *policy = session->policy;
 	const char *workspace = session->cwd;
 	if (session->mode == CELL_WORKSPACE_NONE)
 		return 0;
@@ -657,7 +675,8 @@ static int check_places(const struct cell__plan_session *session, struct cell_er
 			return refuse_entry(policy, &policy->hide, i, "is hidden, but the workspace lies in it", err);
 	for (size_t i = 0; i < policy->write.count; i++)
 		if (cell__path_lies_in(workspace, policy->write.items[i]))
-			return refuse_entry(policy, &policy->write, i, "is writable, and the workspace lies in it: name the workspace alone", err);
+			return refuse_entry(policy, &policy->write, i,
+					    "is writable, and the workspace lies in it: name the workspace alone", err);
 	if (session->mode != CELL_WORKSPACE_RW)
 		return 0;
 	for (size_t i = 0; i < policy->write.count; i++)
@@ -710,8 +729,8 @@ int cell__plan_workspace(const char *workspace, enum cell__workspace_mode mode, 
 	return *ret_cwd ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
 }
 
-int cell__plan_build_session(const struct cell__machine *machine, const struct cell__plan_session *session,
-			     struct cell__buf *out, struct cell_error *err)
+int cell__plan_build_session(const struct cell__machine *machine, const struct cell__plan_session *session, struct cell__buf *out,
+			     struct cell_error *err)
 {
 	struct builder builder, *b = &builder;
 	begin(b, out);

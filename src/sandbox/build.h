@@ -5,7 +5,7 @@
 #ifndef CELL_SANDBOX_BUILD_H
 #define CELL_SANDBOX_BUILD_H
 
-#include "core/core.h"
+#include "base/base.h"
 #include "sandbox/machine.h"
 #include "sandbox/policy.h"
 
@@ -28,17 +28,17 @@ struct cell__plan_session {
 	const char *const *read;    /* folders to be seen, read-only; NULL-terminated */
 	const char *const *write;   /* folders to be written to, beside the workspace and the policy's; NULL-terminated */
 	const struct cell__plan_env *env;
-	const struct cell__policy *policy; /* that of the plan */
-	bool mapped;                       /* as the plan is */
+	const struct cell__sandbox_policy *policy; /* that of the plan */
+	bool mapped;		       /* as the plan is */
 };
 
 /* Where a session with this workspace stands inside; free() it. */
 int cell__plan_workspace(const char *workspace, enum cell__workspace_mode mode, char **ret_cwd, struct cell_error *err);
 /* Both append a plan to out. */
-int cell__plan_build(const struct cell__policy *policy, const struct cell__machine *machine,
-		     const struct cell__plan_env *env, uint64_t id, struct cell__buf *out, struct cell_error *err);
-int cell__plan_build_session(const struct cell__machine *machine, const struct cell__plan_session *session,
-			     struct cell__buf *out, struct cell_error *err);
+int cell__plan_build(const struct cell__sandbox_policy *policy, const struct cell__machine *machine, const struct cell__plan_env *env,
+		     uint64_t id, struct cell__buf *out, struct cell_error *err);
+int cell__plan_build_session(const struct cell__machine *machine, const struct cell__plan_session *session, struct cell__buf *out,
+			     struct cell_error *err);
 
 /* ---- zygotes ---- */
 
@@ -71,7 +71,7 @@ struct cell__zygote_state {
 };
 
 /* The isolation receipt, a JSON object. */
-int cell__plan_receipt(const struct cell__policy *policy, const struct cell__machine *machine, const struct cell_plan *plan,
+int cell__plan_receipt(const struct cell__sandbox_policy *policy, const struct cell__machine *machine, const struct cell_plan *plan,
 		       const struct cell_plan_report *report, enum cell__workspace_mode mode, const struct cell__zygote_state *zygote,
 		       struct cell__buf *out);
 

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "core/hole.h"
+#include "base/hole.h"
 #include "sandbox/builder.h"
 #include "sandbox/places.h"
 #include "sandbox/seccomp.h"
@@ -44,7 +44,8 @@ static void free_paths(struct paths *paths)
 /* A folder that holds more than one interpreter: a home, or a folder of folders. */
 static bool is_shared(const char *folder, const char *home)
 {
-	static const char *const folders[] = { "/", "/home", "/root", "/tmp", "/var", "/var/tmp", "/run", "/srv", "/mnt", "/media", "/opt", "/etc" };
+	static const char *const folders[] = { "/",    "/home", "/root", "/tmp",   "/var", "/var/tmp",
+					       "/run", "/srv",  "/mnt",  "/media", "/opt", "/etc" };
 	char real[PATH_MAX];
 	for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
 		if (strcmp(folder, folders[i]) == 0)
@@ -211,29 +212,37 @@ int cell__plan_env_of(struct cell__plan_env *ret_env, const char *python, const 
 static void more_of_the_system(struct cell__builder *b)
 {
 	static const char *const paths[] = {
-		"/opt", "/nix/store", "/gnu/store", "/snap", "/home/linuxbrew/.linuxbrew", "/sys/devices/system/cpu", "/sys/devices/system/node",
-		"/etc/pip.conf", "/etc/xdg/pip/pip.conf", "/etc/uv/uv.toml",
+		"/opt",
+		"/nix/store",
+		"/gnu/store",
+		"/snap",
+		"/home/linuxbrew/.linuxbrew",
+		"/sys/devices/system/cpu",
+		"/sys/devices/system/node",
+		"/etc/pip.conf",
+		"/etc/xdg/pip/pip.conf",
+		"/etc/uv/uv.toml",
 	};
 	for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
 		if (access(paths[i], F_OK) == 0)
-			STEP(SHELL, CELL_OP_BIND, CELL_BIND_READ_ONLY | CELL_STEP_OPTIONAL, 0, 0, paths[i], paths[i]);
+			STEP(JAIL, CELL_OP_BIND, CELL_BIND_READ_ONLY | CELL_STEP_OPTIONAL, 0, 0, paths[i], paths[i]);
 }
 
 /* /proc last: until then the steps need nothing of it. */
 static void own_files(struct cell__builder *b, const struct cell__machine *machine, const struct cell__plan_env *env)
 {
-	struct cell__policy policy = { .network = CELL_NET_NONE, .tmp_bytes = TMP_BYTES };
+	struct cell__sandbox_policy policy = { .network = CELL_NET_NONE, .tmp_bytes = TMP_BYTES };
 	struct cell__plan_env none = { 0 };
 	cell__builder_root(b, &policy, machine, &none);
 	more_of_the_system(b);
 	for (size_t i = 0; env->folders && env->folders[i]; i++)
-		cell__builder_bind_own(b, CELL_STAGE_SHELL, env->folders[i], CELL_BIND_READ_ONLY);
+		cell__builder_bind_own(b, CELL_STAGE_JAIL, env->folders[i], CELL_BIND_READ_ONLY);
 	for (size_t i = 0; env->links && env->links[i]; i += 2)
-		STEP(SHELL, CELL_OP_LINK, CELL_STEP_OPTIONAL, 0, 0, env->links[i + 1], env->links[i]);
-	STEP(SHELL, CELL_OP_DIR, 0, 0755, 0, "/proc", "");
-	STEP(SHELL, CELL_OP_PROC, CELL_STEP_OPTIONAL, CELL_PROC_READ_ONLY, 0, "/proc", "");
-	STEP(SHELL, CELL_OP_DETACH, 0, 0, 0, "", "");
-	STEP(SHELL, CELL_OP_SEAL, 0, 0, 0, "", "");
+		STEP(JAIL, CELL_OP_LINK, CELL_STEP_OPTIONAL, 0, 0, env->links[i + 1], env->links[i]);
+	STEP(JAIL, CELL_OP_DIR, 0, 0755, 0, "/proc", "");
+	STEP(JAIL, CELL_OP_PROC, CELL_STEP_OPTIONAL, CELL_PROC_READ_ONLY, 0, "/proc", "");
+	STEP(JAIL, CELL_OP_DETACH, 0, 0, 0, "", "");
+	STEP(JAIL, CELL_OP_SEAL, 0, 0, 0, "", "");
 }
 
 int cell__plan_build_zygote(const struct cell__machine *machine, const struct cell__plan_env *env, bool online, struct cell__buf *out,
@@ -251,8 +260,8 @@ int cell__plan_build_zygote(const struct cell__machine *machine, const struct ce
 		b->mapped = false;
 		flags = 0;
 	} else {
-		STEP(SHELL, CELL_OP_NAMESPACES, 0, flags, 0, "", "");
-		STEP(SHELL, CELL_OP_HOSTNAME, 0, 0, 0, "sandbox", "");
+		STEP(JAIL, CELL_OP_NAMESPACES, 0, flags, 0, "", "");
+		STEP(JAIL, CELL_OP_HOSTNAME, 0, 0, 0, "sandbox", "");
 		own_files(b, machine, env);
 	}
 	STEP(EARLY, CELL_OP_SESSION_KEYS, CELL_STEP_OPTIONAL, 0, 0, "", "");

@@ -23,7 +23,7 @@ void cell__builder_step_bytes(struct cell__builder *b, enum cell_plan_stage stag
 			      uint64_t arg2, const void *a, size_t a_size, const char *text);
 /* What is the caller's, or the caller wants to be shown: where the sandbox is nobody's, it is shown as the sandbox's own. */
 void cell__builder_bind_own(struct cell__builder *b, enum cell_plan_stage stage, const char *path, unsigned flags);
-void cell__builder_root(struct cell__builder *b, const struct cell__policy *policy, const struct cell__machine *machine,
+void cell__builder_root(struct cell__builder *b, const struct cell__sandbox_policy *policy, const struct cell__machine *machine,
 			const struct cell__plan_env *env);
 int cell__builder_finish(struct cell__builder *b, struct cell_error *err);
 

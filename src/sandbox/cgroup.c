@@ -150,8 +150,7 @@ bool cell__cgroup_locate(char *mountinfo, char *groups, const char *controller, 
 static bool find_folder(const char *controller, char *out, size_t size)
 {
 	static char mounts[262144], groups[8192]; /* one thread, or under the host's lock */
-	return read_file("/proc/self/mountinfo", mounts, sizeof mounts) > 0 &&
-	       read_file("/proc/self/cgroup", groups, sizeof groups) > 0 &&
+	return read_file("/proc/self/mountinfo", mounts, sizeof mounts) > 0 && read_file("/proc/self/cgroup", groups, sizeof groups) > 0 &&
 	       cell__cgroup_locate(mounts, groups, controller, out, size);
 }
 
@@ -177,8 +176,7 @@ static bool controllers_on(const char *folder, bool on[CELL_CG_COUNT])
 	snprintf(path, sizeof path, "%s/cgroup.subtree_control", folder);
 	if (read_file(path, text, sizeof text) < 0)
 		return false;
-	if (!(has_word(text, "memory") && has_word(text, "pids")) &&
-	    write_in(folder, "cgroup.subtree_control", "+memory +pids") < 0)
+	if (!(has_word(text, "memory") && has_word(text, "pids")) && write_in(folder, "cgroup.subtree_control", "+memory +pids") < 0)
 		return false;
 	on[CELL_CG_MEMORY] = on[CELL_CG_PIDS] = true;
 	/* Not always delegated. */
@@ -230,8 +228,7 @@ static bool step_aside(const char *folder, bool on[CELL_CG_COUNT])
 {
 	char path[CELL_CGROUP_PATH + 64], text[1024];
 	snprintf(path, sizeof path, "%s/cgroup.controllers", folder);
-	if (access(folder, W_OK) < 0 || read_file(path, text, sizeof text) < 0 || !has_word(text, "memory") ||
-	    !has_word(text, "pids"))
+	if (access(folder, W_OK) < 0 || read_file(path, text, sizeof text) < 0 || !has_word(text, "memory") || !has_word(text, "pids"))
 		return false;
 	snprintf(path, sizeof path, "%s/" HOST_GROUP, folder);
 	if (mkdir(path, 0755) < 0 && errno != EEXIST)
@@ -253,8 +250,7 @@ static bool step_aside(const char *folder, bool on[CELL_CG_COUNT])
 static bool is_delegated(const char *folder)
 {
 	char mark[8];
-	return getxattr(folder, "user.delegate", mark, sizeof mark) > 0 ||
-	       getxattr(folder, "trusted.delegate", mark, sizeof mark) > 0;
+	return getxattr(folder, "user.delegate", mark, sizeof mark) > 0 || getxattr(folder, "trusted.delegate", mark, sizeof mark) > 0;
 }
 
 /* The group above; false at the root of what is mounted. */
@@ -345,8 +341,7 @@ static int limit_v2(const struct cell_cgroup *group, const struct cell_plan_limi
 	if (rc == 0 && pids[0] && limits->pids)
 		rc = set_number(pids, "pids.max", limits->pids + 1);
 	if (rc == 0 && cpu[0] && limits->cpu_percent) {
-		snprintf(text, sizeof text, "%llu %llu", (unsigned long long)(limits->cpu_percent * CPU_PERIOD_US / 100),
-			 CPU_PERIOD_US);
+		snprintf(text, sizeof text, "%llu %llu", (unsigned long long)(limits->cpu_percent * CPU_PERIOD_US / 100), CPU_PERIOD_US);
 		rc = write_in(cpu, "cpu.max", text);
 	}
 	if (rc == 0 && cpu[0] && limits->cpu_weight)
@@ -469,8 +464,8 @@ void cell__cgroup_usage(const struct cell_cgroup *group, struct cell_cgroup_usag
 		ret_usage->oom_kills = read_key_in(memory, "memory.events", "oom_kill");
 		/* Before Linux 5.19 the highest use is not kept: who was killed for it had reached the limit. */
 		if (ret_usage->memory_peak == 0)
-			ret_usage->memory_peak =
-				ret_usage->oom_kills > 0 ? ret_usage->memory_max : read_number_in(memory, "memory.current");
+			ret_usage->memory_peak = ret_usage->oom_kills > 0 ? ret_usage->memory_max
+									  : read_number_in(memory, "memory.current");
 	} else if (memory[0]) {
 		ret_usage->memory_peak = read_number_in(memory, "memory.max_usage_in_bytes");
 		ret_usage->memory_max = read_number_in(memory, "memory.limit_in_bytes");

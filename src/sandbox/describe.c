@@ -12,7 +12,7 @@ static const struct {
 	unsigned flag;
 	const char *name;
 } namespaces[] = {
-	{ CLONE_NEWUSER, "user" }, { CLONE_NEWNS, "mount" }, { CLONE_NEWPID, "pid" }, { CLONE_NEWNET, "net" },
+	{ CLONE_NEWUSER, "user" }, { CLONE_NEWNS, "mount" }, { CLONE_NEWPID, "pid" },       { CLONE_NEWNET, "net" },
 	{ CLONE_NEWIPC, "ipc" },   { CLONE_NEWUTS, "uts" },  { CLONE_NEWCGROUP, "cgroup" },
 };
 #define N_NAMESPACES (sizeof namespaces / sizeof *namespaces)
@@ -72,7 +72,10 @@ int cell__plan_describe(const struct cell_plan_step *step, struct cell__buf *out
 	case CELL_OP_TMPFS:
 		return cell__buf_printf(out, "private %s of %llu MiB", a, arg >> 20);
 	case CELL_OP_PROC:
-		return cell__buf_printf(out, "%s of the new pid namespace%s", a, arg == CELL_PROC_PROCESSES ? ", processes alone" : arg == CELL_PROC_READ_ONLY ? ", read-only" : "");
+		return cell__buf_printf(out, "%s of the new pid namespace%s", a,
+					arg == CELL_PROC_PROCESSES   ? ", processes alone"
+					: arg == CELL_PROC_READ_ONLY ? ", read-only"
+								     : "");
 	case CELL_OP_PTS:
 		return cell__buf_printf(out, "terminals of its own in %s", a);
 	case CELL_OP_MASK:
@@ -119,7 +122,7 @@ int cell__plan_describe(const struct cell_plan_step *step, struct cell__buf *out
 
 int cell__plan_print(const struct cell_plan *plan, struct cell__buf *out)
 {
-	static const char *const stages[] = { "", "shell", "early", "kernel", "session", "session" };
+	static const char *const stages[] = { "", "jail", "early", "kernel", "session", "session" };
 	const struct cell_plan_step *step = cell__plan_first(plan);
 	int rc = 0;
 	for (uint32_t i = 0; i < plan->n_steps; i++, step = cell__plan_next(step)) {
@@ -164,7 +167,7 @@ static void add_limit(struct cell__buf *out, bool *first, const char *name, uint
 	*first = false;
 }
 
-static int add_limits(const struct cell__policy *policy, const struct cell__machine *machine, const struct cell_plan *plan,
+static int add_limits(const struct cell__sandbox_policy *policy, const struct cell__machine *machine, const struct cell_plan *plan,
 		      struct cell__buf *out)
 {
 	const struct cell_cgroups *groups = &machine->cgroups;
@@ -208,7 +211,7 @@ static int describe_missed(const struct cell__zygote_state *zygote, char *out, s
 	return rc;
 }
 
-static int add_skipped(const struct cell__policy *policy, const struct cell__machine *machine, const struct cell_plan *plan,
+static int add_skipped(const struct cell__sandbox_policy *policy, const struct cell__machine *machine, const struct cell_plan *plan,
 		       const struct cell_plan_report *report, const struct cell__zygote_state *zygote, struct cell__buf *out)
 {
 	const struct cell_plan_step *step = cell__plan_first(plan);
@@ -219,8 +222,7 @@ static int add_skipped(const struct cell__policy *policy, const struct cell__mac
 		if (!(report->skipped[i / 8] & (1u << (i % 8))))
 			continue;
 		rc |= cell__plan_describe(step, &words);
-		rc |= cell__buf_add_str(out, first ? "" : ",") |
-		      cell__buf_add_json_string(out, words.data ? words.data : "", words.size);
+		rc |= cell__buf_add_str(out, first ? "" : ",") | cell__buf_add_json_string(out, words.data ? words.data : "", words.size);
 		first = false;
 	}
 	char uid[256], zygote_uid[256] = "", missed[256] = "";
@@ -246,7 +248,8 @@ static int add_skipped(const struct cell__policy *policy, const struct cell__mac
 		{ zygote && !warm, "confining the zygote: no namespaces; it is isolated from the user's settings alone" },
 		{ zygote_uid[0] != '\0', zygote_uid },
 		{ missed[0] != '\0', missed },
-		{ warm && !(warm->clone_flags & CLONE_NEWNET), "of the zygote: no network; a kernel with all of the network has its zygote's" },
+		{ warm && !(warm->clone_flags & CLONE_NEWNET),
+		  "of the zygote: no network; a kernel with all of the network has its zygote's" },
 		{ machine->level != CELL_LEVEL_FULL && policy->tmp_bytes, "the limit on space in /tmp: no mount namespace" },
 	};
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
@@ -258,13 +261,13 @@ static int add_skipped(const struct cell__policy *policy, const struct cell__mac
 	return rc;
 }
 
-int cell__plan_receipt(const struct cell__policy *policy, const struct cell__machine *machine, const struct cell_plan *plan,
+int cell__plan_receipt(const struct cell__sandbox_policy *policy, const struct cell__machine *machine, const struct cell_plan *plan,
 		       const struct cell_plan_report *report, enum cell__workspace_mode mode, const struct cell__zygote_state *zygote,
 		       struct cell__buf *out)
 {
 	bool full = plan->level == CELL_LEVEL_FULL, first = true;
-	int rc = cell__buf_printf(out, "{\"executor\":\"sandbox\",\"level\":\"%s\",\"policy\":",
-				  cell__level_word((enum cell_plan_level)plan->level));
+	int rc = cell__buf_printf(
+		out, "{\"executor\":\"sandbox\",\"level\":\"%s\",\"policy\":", cell__level_word((enum cell_plan_level)plan->level));
 	rc |= cell__buf_add_json_string(out, policy->name, strlen(policy->name));
 	rc |= cell__buf_add_str(out, ",\"namespaces\":[");
 	for (size_t i = 0; i < N_NAMESPACES; i++)

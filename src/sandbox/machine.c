@@ -19,8 +19,7 @@
 #include "sandbox/mapped.h"
 
 #define STACK_BYTES (64u * 1024u)
-#define ALL_NAMESPACES                                                                                       \
-	(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP)
+#define ALL_NAMESPACES (CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP)
 
 /* A plan of the steps that fail where user namespaces are forbidden in one way or another. */
 struct trial {
@@ -40,8 +39,9 @@ static void trial_init(struct trial *trial)
 	trial->report.step = -1;
 	memcpy(trial->bytes, &head, sizeof head);
 	for (int i = 0; i < 2; i++) {
-		const struct cell_plan_step step = { .bytes = sizeof step + 8, .op = steps[i].op, .stage = CELL_STAGE_SHELL,
-						     .arg = steps[i].arg, .arg2 = steps[i].arg2 };
+		const struct cell_plan_step step = {
+			.bytes = sizeof step + 8, .op = steps[i].op, .stage = CELL_STAGE_JAIL, .arg = steps[i].arg, .arg2 = steps[i].arg2
+		};
 		memcpy(trial->bytes + at, &step, sizeof step);
 		at += step.bytes;
 	}
@@ -51,7 +51,7 @@ static int try_confinement(void *arg)
 {
 	struct trial *trial = arg;
 	struct cell_apply apply = { .plan = (const struct cell_plan *)trial->bytes, .landlock_fd = -1 };
-	return cell__apply_stage(&apply, CELL_STAGE_SHELL, &trial->report) < 0 ? 1 : 0;
+	return cell__apply_stage(&apply, CELL_STAGE_JAIL, &trial->report) < 0 ? 1 : 0;
 }
 
 static long read_number(const char *path, long missing)

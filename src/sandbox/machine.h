@@ -2,7 +2,7 @@
 #ifndef CELL_SANDBOX_MACHINE_H
 #define CELL_SANDBOX_MACHINE_H
 
-#include "core/core.h"
+#include "base/base.h"
 #include "sandbox/cgroup.h"
 #include "sandbox/plan.h"
 
@@ -21,7 +21,7 @@ struct cell__machine {
 };
 
 /* What is to be done comes first: an error has little room. */
-#define CELL_ADVICE_APPARMOR                                                                                  \
+#define CELL_ADVICE_APPARMOR                                                                                    \
 	"as root, `sysctl kernel.apparmor_restrict_unprivileged_userns=0` (AppArmor, Ubuntu 23.10 and later), " \
 	"or give workcell-spawner an AppArmor profile with `userns,`"
 

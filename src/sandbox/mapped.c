@@ -308,8 +308,10 @@ static int add_line(struct cell__mounts *mounts, char *line)
 		return -1;
 	mounts->list = more;
 	struct mount_point *point = &more[mounts->count++];
-	*point = (struct mount_point){ .path = cell__strdup(fields[4]), .device = cell__strdup(fields[2]),
-				       .root = cell__strdup(fields[3]), .id = strtoul(fields[0], NULL, 10) };
+	*point = (struct mount_point){ .path = cell__strdup(fields[4]),
+				       .device = cell__strdup(fields[2]),
+				       .root = cell__strdup(fields[3]),
+				       .id = strtoul(fields[0], NULL, 10) };
 	for (size_t i = 0; i + 1 < mounts->count; i++)
 		more[i].covered |= strcmp(more[i].path, fields[4]) == 0;
 	return point->path && point->device && point->root ? 0 : -1;
@@ -366,7 +368,8 @@ static size_t find_mount(const struct cell__mounts *mounts, const char *path)
 	size_t on = mounts->count;
 	for (size_t i = 0; i < mounts->count; i++) {
 		const struct mount_point *point = &mounts->list[i];
-		if (!point->covered && is_under(path, point->path) && (on == mounts->count || strlen(point->path) > strlen(mounts->list[on].path)))
+		if (!point->covered && is_under(path, point->path) &&
+		    (on == mounts->count || strlen(point->path) > strlen(mounts->list[on].path)))
 			on = i;
 	}
 	return on;

@@ -1,10 +1,10 @@
 /*
  * A uid that is nobody's: what the code does, it does as a user of the host that owns nothing there.
  *
- *     starter (root) ──clone──▶ shell, waits at OP_IDS
+ *     starter (root) ──clone──▶ jail, waits at OP_IDS
  *        │ writes its maps: the caller's ids inside are H outside, a number of its own for each sandbox
  *        │ copies the mounts that the plan names (OP_TREE), idmapped: there the caller's files are H's
- *        └──the copies──▶ shell becomes H, attaches them below CELL_PLAN_MAPPED_ROOT; binds are taken from there
+ *        └──the copies──▶ jail becomes H, attaches them below CELL_PLAN_MAPPED_ROOT; binds are taken from there
  *
  * So the code may do with the caller's files what the mounts let through, and what it makes there is the caller's; anywhere else
  * H has no rights but everybody's.  Needs privileges that root has and a file system that can (ext4, xfs, btrfs, tmpfs; not overlayfs).
@@ -12,7 +12,7 @@
 #ifndef CELL_SANDBOX_MAPPED_H
 #define CELL_SANDBOX_MAPPED_H
 
-#include "core/core.h"
+#include "base/base.h"
 #include "sandbox/plan.h"
 
 /* Has this process the privileges?  Starts another one for a moment, without a SIGCHLD. */
@@ -20,11 +20,11 @@ bool cell__mapped_possible(void);
 /* Is this process the host's root, to whom RLIMIT_NPROC means nothing? */
 bool cell__mapped_is_root(void);
 /*
- * The starter's part, for a shell that was just cloned and waits at the other end of fd.  An error is told to it, and there it ends it.
+ * The starter's part, for a jail that was just cloned and waits at the other end of fd.  An error is told to it, and there it ends it.
  * has_ids: its maps are written already.
  */
 void cell__mapped_start(const struct cell_plan *plan, pid_t pid, int fd, bool has_ids);
-/* Writes the maps of a shell; the caller is in the parent of its user namespace.  Also of a plan that is not mapped: the caller's ids. */
+/* Writes the maps of a jail; the caller is in the parent of its user namespace.  Also of a plan that is not mapped: the caller's ids. */
 int cell__mapped_ids(const struct cell_plan *plan, pid_t pid);
 /*
  * Writes the maps of a zone (spawn/zone.h): the caller, and for root also a number of its own and those of all sandboxes.  *ret_nobody: that

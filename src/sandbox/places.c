@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "core/hole.h"
+#include "base/hole.h"
 #include "sandbox/mapped.h"
 
 #define LINKS_MAX 40 /* as the kernel's own limit */
@@ -128,8 +128,7 @@ static char *absolute(const char *path)
 {
 	struct cell__buf out = CELL_BUF_INIT;
 	CELL_AUTO_FREE char *here = path[0] == '/' ? NULL : get_current_dir_name();
-	if ((path[0] != '/' && !here) ||
-	    cell__buf_printf(&out, "%s%s%s", here ? here : "", here ? "/" : "", path) < 0)
+	if ((path[0] != '/' && !here) || cell__buf_printf(&out, "%s%s%s", here ? here : "", here ? "/" : "", path) < 0)
 		return NULL;
 	return cell__buf_take(&out);
 }
@@ -211,18 +210,43 @@ void cell__place_list_finish(struct cell__place_list *list)
 
 /* Read and executed by the system, or by programs that any user starts. */
 static const char *const of_the_system[] = {
-	"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/boot", "/efi", "/proc", "/sys", "/dev",
-	"/run/systemd", "/run/udev", "/run/dbus", "/var/spool/cron", "/var/spool/at", "/var/spool/anacron", "/var/lib/systemd",
-	"/var/lib/dpkg", "/var/lib/apt", "/var/lib/rpm", "/var/lib/dbus", "/var/lib/polkit-1", "/var/lib/snapd", "/snap",
+	"/usr",
+	"/bin",
+	"/sbin",
+	"/lib",
+	"/lib32",
+	"/lib64",
+	"/libx32",
+	"/etc",
+	"/boot",
+	"/efi",
+	"/proc",
+	"/sys",
+	"/dev",
+	"/run/systemd",
+	"/run/udev",
+	"/run/dbus",
+	"/var/spool/cron",
+	"/var/spool/at",
+	"/var/spool/anacron",
+	"/var/lib/systemd",
+	"/var/lib/dpkg",
+	"/var/lib/apt",
+	"/var/lib/rpm",
+	"/var/lib/dbus",
+	"/var/lib/polkit-1",
+	"/var/lib/snapd",
+	"/snap",
 };
 /* Folders of folders, each with an owner of its own. */
 static const char *const shared[] = { "/", "/home", "/opt", "/srv", "/var", "/run", "/var/lib", "/var/spool", "/var/cache" };
 
-/* In a home: what the person's next login, shell, editor or Python reads or runs, and keys. */
+/* In a home: what the person's next login, jail, editor or Python reads or runs, and keys. */
 static const char *const of_a_home[] = {
-	"bin", ".aws", ".azure", ".bashrc.d", ".cargo", ".config", ".cursor", ".docker", ".emacs.d", ".gnupg", ".ipython",
-	".jupyter", ".kube", ".local/bin", ".local/lib", ".local/share", ".mozilla", ".npm", ".nvm", ".oh-my-zsh", ".pki",
-	".profile.d", ".pyenv", ".rbenv", ".rustup", ".ssh", ".vim", ".vscode", ".vscode-server", ".zshrc.d", "go/bin",
+	"bin",      ".aws",   ".azure",   ".bashrc.d",  ".cargo",         ".config",    ".cursor",    ".docker",
+	".emacs.d", ".gnupg", ".ipython", ".jupyter",   ".kube",          ".local/bin", ".local/lib", ".local/share",
+	".mozilla", ".npm",   ".nvm",     ".oh-my-zsh", ".pki",           ".profile.d", ".pyenv",     ".rbenv",
+	".rustup",  ".ssh",   ".vim",     ".vscode",    ".vscode-server", ".zshrc.d",   "go/bin",
 };
 
 static char *homes[HOMES_MAX + 1]; /* real paths; NULL-terminated */
@@ -299,7 +323,7 @@ static int add_writable(struct cell__writable_list *list, const char *path, char
 	return 0;
 }
 
-int cell__writable_init(struct cell__writable_list *list, const struct cell__policy *policy, const char *workspace,
+int cell__writable_init(struct cell__writable_list *list, const struct cell__sandbox_policy *policy, const char *workspace,
 			struct cell_error *err)
 {
 	*list = (struct cell__writable_list)CELL_WRITABLE_LIST_INIT;
@@ -308,7 +332,8 @@ int cell__writable_init(struct cell__writable_list *list, const struct cell__pol
 		if (why) {
 			return cell_fail(err, CELL_E_INVALID, 0,
 					 "%.80s cannot be a writable workspace: %s; give --cwd a folder of its own, or "
-					 "--workspace-mode ro or none", workspace, why);
+					 "--workspace-mode ro or none",
+					 workspace, why);
 		}
 		if (add_writable(list, workspace, cell__strdup("the writable workspace"), err) < 0)
 			return -1;
@@ -405,13 +430,15 @@ static int check_pair(const struct cell__place *place, const struct cell__writab
 	}
 	if (holds)
 		return cell_fail(err, CELL_E_INVALID, 0,
-				 "%s %s lies in %s %s, which the host trusts: use another --cwd, or --workspace-mode ro",
-				 writable->name, shown(writable->path, a), place->what, shown(place->path, b));
+				 "%s %s lies in %s %s, which the host trusts: use another --cwd, or --workspace-mode ro", writable->name,
+				 shown(writable->path, a), place->what, shown(place->path, b));
 	if (!point)
 		return 0;
 	if (place->unlinked)
-		return cell_fail(err, CELL_E_INVALID, 0, "%s %s is reached through a link in %s %s, which the code could have made: remove it, "
-				 "or use another folder", place->what, shown(place->path, a), writable->name, shown(writable->path, b));
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "%s %s is reached through a link in %s %s, which the code could have made: remove it, "
+				 "or use another folder",
+				 place->what, shown(place->path, a), writable->name, shown(writable->path, b));
 	return cell_fail(err, CELL_E_INVALID, 0,
 			 "%s %s lies in %s %s, and the host trusts it: move it, use another --cwd, or --workspace-mode ro", place->what,
 			 shown(place->path, a), writable->name, shown(writable->path, b));
@@ -503,8 +530,9 @@ static int trust_one(struct cell__places *places, const struct cell__place *plac
 	struct walk counted = { .real = "" };
 	bool ok = made != NULL;
 	if (made)
-		made->place = (struct cell__place){ .what = place->what, .whole = place->whole, .unlinked = place->unlinked,
-						    .path = cell__strdup(place->path) };
+		made->place = (struct cell__place){
+			.what = place->what, .whole = place->whole, .unlinked = place->unlinked, .path = cell__strdup(place->path)
+		};
 	ok = ok && made->place.path;
 	for (char **point = place->points; ok && *point; point++)
 		ok = add_point(&made->place, &counted, *point) == 0;

@@ -11,7 +11,7 @@
 #ifndef CELL_SANDBOX_PLACES_H
 #define CELL_SANDBOX_PLACES_H
 
-#include "core/core.h"
+#include "base/base.h"
 #include "sandbox/policy.h"
 
 /* Something that the host trusts. */
@@ -56,7 +56,7 @@ const char *cell__place_refusal(const char *path);
  * The places that sessions with this policy write to; workspace: real path, used when it is writable.  Refuses the system's
  * folders, homes and what is executed or read from there at the next login, at boot or by cron.
  */
-int cell__writable_init(struct cell__writable_list *list, const struct cell__policy *policy, const char *workspace,
+int cell__writable_init(struct cell__writable_list *list, const struct cell__sandbox_policy *policy, const char *workspace,
 			struct cell_error *err);
 void cell__writable_finish(struct cell__writable_list *list);
 

@@ -4,10 +4,10 @@
  * policy.c says what is wanted, plan.c turns that into steps on the host, apply.c does the steps.  Between the two a plan
  * is one block of bytes in a sealed memfd: no pointers, so that the spawner and the kernel read what the host wrote.
  *
- *     host: policy ──▶ plan ──memfd──▶ spawner ── SHELL steps ──▶ shell: namespaces, mounts, pid 1
- *                       └──────memfd──▶ zygote ── fork into the shell ──▶ kernel ── EARLY, KERNEL ──▶ agent's code
+ *     host: policy ──▶ plan ──memfd──▶ spawner ── JAIL steps ──▶ jail: namespaces, mounts, pid 1
+ *                       └──────memfd──▶ zygote ── fork into the jail ──▶ kernel ── EARLY, KERNEL ──▶ agent's code
  *
- * The SHELL and EARLY steps know nothing of a session, so shells and pooled kernels are made ahead.  What only the session knows (its workspace, its
+ * The SHELL and EARLY steps know nothing of a session, so jails and pooled kernels are made ahead.  What only the session knows (its workspace, its
  * packages) is a second, small plan that comes with INIT; its steps run where the first plan says OP_SESSION.
  *
  * A step that fails ends the open.  Only a step marked CELL_STEP_OPTIONAL is passed over, and the receipt names it.
@@ -27,6 +27,7 @@
 #define CELL_PLAN_OLD_ROOT "/.host" /* where the host's files are until OP_DETACH */
 #define CELL_PLAN_MAPPED_ROOT "/.mapped" /* where those of the caller are, as the sandbox's own, until then (mapped.h) */
 #define CELL_PLAN_MAX_TREES 16u
+#define CELL_EGRESS_PORT 3128 /* of the proxy (egress/), on the loopback interface inside */
 
 enum cell_plan_level {
 	CELL_LEVEL_UNAVAILABLE,
@@ -35,7 +36,7 @@ enum cell_plan_level {
 };
 
 enum cell_plan_stage {
-	CELL_STAGE_SHELL = 1,     /* in pid 1 of the new namespaces, made ahead */
+	CELL_STAGE_JAIL = 1,     /* in pid 1 of the new namespaces, made ahead */
 	CELL_STAGE_EARLY,         /* in the process that will run the agent's code, as soon as it is there */
 	CELL_STAGE_KERNEL,        /* in the same, when it knows its session; the last thing before the agent's code */
 	CELL_STAGE_SESSION_FILES, /* of the session's plan */
@@ -112,7 +113,7 @@ struct cell_plan {
 	uint32_t level;
 	uint32_t clone_flags; /* what OP_NAMESPACES says, for those who join */
 	uint32_t uid, gid;    /* inside */
-	uint32_t mapped;      /* 1: outside they are nobody's; who starts a shell calls cell__mapped_start() */
+	uint32_t mapped;      /* 1: outside they are nobody's; who starts a jail calls cell__mapped_start() */
 	uint32_t unused;
 	char not_mapped[96];  /* why not, where root asked: the mount that cannot be */
 	struct cell_plan_limits limits;

@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include "core/hole.h"
+#include "base/hole.h"
 
 struct cell__cached_plan {
 	char *key;
@@ -50,7 +50,7 @@ void cell__sandbox_plan_unref(struct cell__sandbox_plan *plan)
 }
 
 /* What lies beside something hidden is shown name by name: another list of names is another plan. */
-static int add_hidden(const struct cell__policy *p, struct cell__buf *out)
+static int add_hidden(const struct cell__sandbox_policy *p, struct cell__buf *out)
 {
 	int rc = 0;
 	for (size_t i = 0; i < p->hide.count; i++) {
@@ -67,15 +67,14 @@ static int add_hidden(const struct cell__policy *p, struct cell__buf *out)
 	return rc;
 }
 
-static int make_key(const struct cell__policy *p, const struct cell__plan_env *env, const struct cell__machine *machine,
+static int make_key(const struct cell__sandbox_policy *p, const struct cell__plan_env *env, const struct cell__machine *machine,
 		    struct cell__buf *out)
 {
-	const struct cell__policy_list *lists[] = { &p->read, &p->write, &p->hide, &p->hosts };
+	const struct cell__sandbox_policy_list *lists[] = { &p->read, &p->write, &p->hide, &p->hosts };
 	int rc = cell__buf_printf(out, "%s|%d|%d|%d|%d|%llu|%llu|%llu|%llu|%llu|%llu|%llu", p->name, (int)p->level, (int)p->network,
-				  (int)p->shows_machine, (int)p->pids_asked,
-				  (unsigned long long)p->memory_bytes, (unsigned long long)p->pids, (unsigned long long)p->files,
-				  (unsigned long long)p->file_size_bytes, (unsigned long long)p->tmp_bytes,
-				  (unsigned long long)p->cpu_percent, (unsigned long long)p->cpu_time_ms);
+				  (int)p->shows_machine, (int)p->pids_asked, (unsigned long long)p->memory_bytes,
+				  (unsigned long long)p->pids, (unsigned long long)p->files, (unsigned long long)p->file_size_bytes,
+				  (unsigned long long)p->tmp_bytes, (unsigned long long)p->cpu_percent, (unsigned long long)p->cpu_time_ms);
 	rc |= add_hidden(p, out);
 	for (size_t l = 0; l < 4; l++) {
 		rc |= cell__buf_add_str(out, "\n");
@@ -103,7 +102,7 @@ static int add_path(char **paths, size_t *n, const char *path)
 
 int cell__plans_map(struct cell__mounts *mounts, const struct cell__plan_session *session, struct cell__machine *machine)
 {
-	const struct cell__policy *policy = session->policy;
+	const struct cell__sandbox_policy *policy = session->policy;
 	const char *const *lists[] = { (const char *const *)session->env->folders, session->read, session->write };
 	size_t count = policy->read.count + policy->write.count + 2, n = 0;
 	for (size_t l = 0; l < 3; l++)
@@ -137,7 +136,7 @@ int cell__plans_zygote(struct cell__mounts *mounts, const char *python, const ch
 		       struct cell_error *err)
 {
 	struct cell__machine machine = *cell__machine_here();
-	struct cell__policy policy = { 0 };
+	struct cell__sandbox_policy policy = { 0 };
 	struct cell__plan_env files;
 	struct cell__plan_session session = { .mode = CELL_WORKSPACE_NONE, .env = &files, .policy = &policy };
 	if (cell__plan_env_of(&files, python, kernel_dir, cell__home_dir(), err) < 0)

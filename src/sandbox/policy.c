@@ -19,20 +19,55 @@
 #define LARGEST_FILES 1000000000ull
 #define LARGEST_SECONDS 1e7
 
-static const struct cell__policy presets[] = {
+static const struct cell__sandbox_policy presets[] = {
 	/* Code of unknown intent: enough to compute with, nothing to reach. */
-	{ .name = "untrusted", .level = CELL_LEVEL_FULL, .workspace = CELL_WORKSPACE_RW, .network = CELL_NET_NONE,
-	  .memory_bytes = 2 * GIB, .pids = 256, .files = 512, .file_size_bytes = 1 * GIB, .tmp_bytes = 256 * MIB,
-	  .output_bytes = 64 * MIB, .workspace_bytes = 4 * GIB, .workspace_files = 500000, .storage_bytes = 16 * GIB,
-	  .storage_artifacts = 50000, .storage_index_bytes = 8 * MIB, .storage_workflows = 2000, .audit_bytes = 256 * KIB },
+	{ .name = "untrusted",
+	  .level = CELL_LEVEL_FULL,
+	  .workspace = CELL_WORKSPACE_RW,
+	  .network = CELL_NET_NONE,
+	  .memory_bytes = 2 * GIB,
+	  .pids = 256,
+	  .files = 512,
+	  .file_size_bytes = 1 * GIB,
+	  .tmp_bytes = 256 * MIB,
+	  .output_bytes = 64 * MIB,
+	  .workspace_bytes = 4 * GIB,
+	  .workspace_files = 500000,
+	  .storage_bytes = 16 * GIB,
+	  .storage_artifacts = 50000,
+	  .storage_index_bytes = 8 * MIB,
+	  .storage_workflows = 2000,
+	  .audit_bytes = 256 * KIB },
 	/* Large tables, packages from the index. */
-	{ .name = "data-science", .level = CELL_LEVEL_FULL, .workspace = CELL_WORKSPACE_RW, .network = CELL_NET_DEPS,
-	  .shows_machine = true, .memory_bytes = 16 * GIB, .pids = 1024, .files = 4096, .file_size_bytes = 16 * GIB, .tmp_bytes = 4 * GIB,
-	  .output_bytes = 256 * MIB, .workspace_bytes = 64 * GIB, .workspace_files = 2000000, .storage_bytes = 64 * GIB,
-	  .storage_artifacts = 50000, .storage_index_bytes = 8 * MIB, .storage_workflows = 2000, .audit_bytes = 1 * MIB },
+	{ .name = "data-science",
+	  .level = CELL_LEVEL_FULL,
+	  .workspace = CELL_WORKSPACE_RW,
+	  .network = CELL_NET_DEPS,
+	  .shows_machine = true,
+	  .memory_bytes = 16 * GIB,
+	  .pids = 1024,
+	  .files = 4096,
+	  .file_size_bytes = 16 * GIB,
+	  .tmp_bytes = 4 * GIB,
+	  .output_bytes = 256 * MIB,
+	  .workspace_bytes = 64 * GIB,
+	  .workspace_files = 2000000,
+	  .storage_bytes = 64 * GIB,
+	  .storage_artifacts = 50000,
+	  .storage_index_bytes = 8 * MIB,
+	  .storage_workflows = 2000,
+	  .audit_bytes = 1 * MIB },
 	/* A person's own code that should not reach their other files. */
-	{ .name = "developer", .level = CELL_LEVEL_NO_USERNS, .workspace = CELL_WORKSPACE_RW, .network = CELL_NET_FULL,
-	  .shows_machine = true, .memory_bytes = 0, .pids = 4096, .files = 65536, .file_size_bytes = 0, .tmp_bytes = 4 * GIB,
+	{ .name = "developer",
+	  .level = CELL_LEVEL_NO_USERNS,
+	  .workspace = CELL_WORKSPACE_RW,
+	  .network = CELL_NET_FULL,
+	  .shows_machine = true,
+	  .memory_bytes = 0,
+	  .pids = 4096,
+	  .files = 65536,
+	  .file_size_bytes = 0,
+	  .tmp_bytes = 4 * GIB,
 	  .output_bytes = 0 },
 };
 
@@ -79,11 +114,13 @@ static uint64_t or_no_limit(uint64_t max)
 	return max ? max : UINT64_MAX;
 }
 
-struct cell__host_limits cell__policy_host_limits(const struct cell__policy *policy)
+struct cell__host_limits cell__policy_host_limits(const struct cell__sandbox_policy *policy)
 {
 	return (struct cell__host_limits){
-		.bytes = or_no_limit(policy->storage_bytes), .artifacts = or_no_limit(policy->storage_artifacts),
-		.index_bytes = or_no_limit(policy->storage_index_bytes), .workflows = or_no_limit(policy->storage_workflows),
+		.bytes = or_no_limit(policy->storage_bytes),
+		.artifacts = or_no_limit(policy->storage_artifacts),
+		.index_bytes = or_no_limit(policy->storage_index_bytes),
+		.workflows = or_no_limit(policy->storage_workflows),
 		.audit_bytes = or_no_limit(policy->audit_bytes),
 	};
 }
@@ -104,16 +141,16 @@ bool cell__path_lies_in(const char *path, const char *folder)
 
 /* ---- memory ---- */
 
-static void list_finish(struct cell__policy_list *list)
+static void list_finish(struct cell__sandbox_policy_list *list)
 {
 	for (size_t i = 0; i < list->count; i++)
 		free(list->items[i]);
 	free(list->items);
 	free(list->lines);
-	*list = (struct cell__policy_list){ 0 };
+	*list = (struct cell__sandbox_policy_list){ 0 };
 }
 
-static int list_add(struct cell__policy_list *list, const char *text, int line)
+static int list_add(struct cell__sandbox_policy_list *list, const char *text, int line)
 {
 	char **items = cell__realloc(list->items, (list->count + 1) * sizeof *items);
 	if (items)
@@ -131,7 +168,7 @@ static int list_add(struct cell__policy_list *list, const char *text, int line)
 	return 0;
 }
 
-void cell__policy_finish(struct cell__policy *policy)
+void cell__sandbox_policy_finish(struct cell__sandbox_policy *policy)
 {
 	list_finish(&policy->read);
 	list_finish(&policy->write);
@@ -140,17 +177,17 @@ void cell__policy_finish(struct cell__policy *policy)
 	list_finish(&policy->env);
 }
 
-int cell__policy_copy(struct cell__policy *out, const struct cell__policy *in, struct cell_error *err)
+int cell__sandbox_policy_copy(struct cell__sandbox_policy *out, const struct cell__sandbox_policy *in, struct cell_error *err)
 {
-	struct cell__policy copy = *in;
-	struct cell__policy_list *to[] = { &copy.read, &copy.write, &copy.hide, &copy.hosts, &copy.env };
-	const struct cell__policy_list *from[] = { &in->read, &in->write, &in->hide, &in->hosts, &in->env };
+	struct cell__sandbox_policy copy = *in;
+	struct cell__sandbox_policy_list *to[] = { &copy.read, &copy.write, &copy.hide, &copy.hosts, &copy.env };
+	const struct cell__sandbox_policy_list *from[] = { &in->read, &in->write, &in->hide, &in->hosts, &in->env };
 	for (size_t i = 0; i < 5; i++)
-		*to[i] = (struct cell__policy_list){ 0 };
+		*to[i] = (struct cell__sandbox_policy_list){ 0 };
 	for (size_t i = 0; i < 5; i++)
 		for (size_t k = 0; k < from[i]->count; k++)
 			if (list_add(to[i], from[i]->items[k], from[i]->lines[k]) < 0) {
-				cell__policy_finish(&copy);
+				cell__sandbox_policy_finish(&copy);
 				return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a policy");
 			}
 	*out = copy;
@@ -160,7 +197,7 @@ int cell__policy_copy(struct cell__policy *out, const struct cell__policy *in, s
 /* ---- the file ---- */
 
 struct reader {
-	struct cell__policy *policy;
+	struct cell__sandbox_policy *policy;
 	const char *file;
 	struct cell_error *err;
 };
@@ -176,15 +213,13 @@ static int bad(struct reader *r, const struct cell__yaml *at, const char *fmt, .
 	return cell_fail(r->err, CELL_E_INVALID, 0, "policy %.60s, line %d: %s", r->file, at->line, message);
 }
 
-static int one_of(struct reader *r, const struct cell__yaml *node, const char *what, const char *const *words, size_t count,
-		  int *ret)
+static int one_of(struct reader *r, const struct cell__yaml *node, const char *what, const char *const *words, size_t count, int *ret)
 {
 	*ret = node->kind == CELL_YAML_SCALAR ? find_word(words, count, node->text) : -1;
 	if (*ret >= 0)
 		return 0;
-	return bad(r, node, "%s is \"%.40s\"; it may be %s, %s%s%s%s%s", what, node->kind == CELL_YAML_SCALAR ? node->text : "",
-		   words[0], words[1], count > 2 ? ", " : "", count > 2 ? words[2] : "", count > 3 ? ", " : "",
-		   count > 3 ? words[3] : "");
+	return bad(r, node, "%s is \"%.40s\"; it may be %s, %s%s%s%s%s", what, node->kind == CELL_YAML_SCALAR ? node->text : "", words[0],
+		   words[1], count > 2 ? ", " : "", count > 2 ? words[2] : "", count > 3 ? ", " : "", count > 3 ? words[3] : "");
 }
 
 /* 512M, 4G, 65536; "none" is no limit. */
@@ -243,7 +278,7 @@ static int read_real(struct reader *r, const struct cell__yaml *node, double sca
 }
 
 static int read_list(struct reader *r, const struct cell__yaml *node, const char *what, unsigned max,
-		     struct cell__policy_list *list)
+		     struct cell__sandbox_policy_list *list)
 {
 	if (node->kind != CELL_YAML_SEQUENCE)
 		return bad(r, node, "%s is a list", what);
@@ -285,7 +320,7 @@ static bool is_of_the_machine(const char *path)
 	return cell__path_is_under(path, "/proc") || cell__path_is_under(path, "/dev") || strcmp(path, "/sys") == 0;
 }
 
-static int read_paths(struct reader *r, const struct cell__yaml *node, const char *what, struct cell__policy_list *list)
+static int read_paths(struct reader *r, const struct cell__yaml *node, const char *what, struct cell__sandbox_policy_list *list)
 {
 	size_t before = list->count;
 	if (read_list(r, node, what, CELL_POLICY_LIMIT_PATHS, list) < 0)
@@ -372,22 +407,29 @@ static int read_network(struct reader *r, const struct cell__yaml *node)
 
 static int read_limits(struct reader *r, const struct cell__yaml *node)
 {
-	struct cell__policy *p = r->policy;
+	struct cell__sandbox_policy *p = r->policy;
 	const struct {
 		const char *name;
 		int kind; /* 0: bytes, 1: count, 2: real, 3: count of files */
 		double scale;
 		uint64_t *value;
 	} rows[] = {
-		{ "memory", 0, 0, &p->memory_bytes },   { "file_size", 0, 0, &p->file_size_bytes },
-		{ "tmp", 0, 0, &p->tmp_bytes },         { "output", 0, 0, &p->output_bytes },
-		{ "pids", 1, 0, &p->pids },             { "files", 1, 0, &p->files },
-		{ "cpus", 2, 100, &p->cpu_percent },    { "cpu_time", 2, 1000, &p->cpu_time_ms },
-		{ "wall_time", 2, 1000, &p->wall_ms },  { "workspace", 0, 0, &p->workspace_bytes },
+		{ "memory", 0, 0, &p->memory_bytes },
+		{ "file_size", 0, 0, &p->file_size_bytes },
+		{ "tmp", 0, 0, &p->tmp_bytes },
+		{ "output", 0, 0, &p->output_bytes },
+		{ "pids", 1, 0, &p->pids },
+		{ "files", 1, 0, &p->files },
+		{ "cpus", 2, 100, &p->cpu_percent },
+		{ "cpu_time", 2, 1000, &p->cpu_time_ms },
+		{ "wall_time", 2, 1000, &p->wall_ms },
+		{ "workspace", 0, 0, &p->workspace_bytes },
 		{ "workspace_files", 3, 0, &p->workspace_files },
-		{ "storage", 0, 0, &p->storage_bytes }, { "storage_artifacts", 3, 0, &p->storage_artifacts },
+		{ "storage", 0, 0, &p->storage_bytes },
+		{ "storage_artifacts", 3, 0, &p->storage_artifacts },
 		{ "storage_descriptions", 0, 0, &p->storage_index_bytes },
-		{ "storage_workflows", 3, 0, &p->storage_workflows }, { "audit", 0, 0, &p->audit_bytes },
+		{ "storage_workflows", 3, 0, &p->storage_workflows },
+		{ "audit", 0, 0, &p->audit_bytes },
 	};
 	if (node->kind != CELL_YAML_MAPPING)
 		return bad(r, node, "limits are names with values");
@@ -427,17 +469,16 @@ static int read_env(struct reader *r, const struct cell__yaml *node)
 			return bad(r, key, "env is names with values that are texts");
 		if (r->policy->env.count >= CELL_POLICY_LIMIT_ENV)
 			return bad(r, key, "env has more than %u entries", CELL_POLICY_LIMIT_ENV);
-		if (cell__buf_printf(&text, "%s=%s", key->text, value->text) < 0 ||
-		    list_add(&r->policy->env, text.data, key->line) < 0)
+		if (cell__buf_printf(&text, "%s=%s", key->text, value->text) < 0 || list_add(&r->policy->env, text.data, key->line) < 0)
 			return cell_fail(r->err, CELL_E_NOMEM, 0, "out of memory for a policy");
 	}
 	return 0;
 }
 
 /* What is shown lies in what is hidden. */
-static int check_hidden(struct reader *r, const struct cell__policy_list *shown)
+static int check_hidden(struct reader *r, const struct cell__sandbox_policy_list *shown)
 {
-	const struct cell__policy_list *hide = &r->policy->hide;
+	const struct cell__sandbox_policy_list *hide = &r->policy->hide;
 	for (size_t h = 0; h < hide->count; h++)
 		for (size_t i = 0; i < shown->count; i++) {
 			struct cell__yaml at = { .line = hide->lines[h] };
@@ -451,17 +492,17 @@ static int check_hidden(struct reader *r, const struct cell__policy_list *shown)
  * What lies in a writable folder cannot be read-only, and the code could put a link there that leads the next session
  * somewhere else.
  */
-static int check_writable(struct reader *r, const struct cell__policy_list *shown)
+static int check_writable(struct reader *r, const struct cell__sandbox_policy_list *shown)
 {
-	const struct cell__policy_list *write = &r->policy->write;
+	const struct cell__sandbox_policy_list *write = &r->policy->write;
 	for (size_t i = 0; i < shown->count; i++)
 		for (size_t w = 0; w < write->count; w++) {
 			int line = shown->lines[i], other = write->lines[w];
 			struct cell__yaml at = { .line = line > other ? line : other };
 			if ((shown == write && w == i) || !cell__path_lies_in(shown->items[i], write->items[w]))
 				continue;
-			return bad(r, &at, "%.40s (line %d) cannot be %s: it lies in %.40s (line %d), which is writable",
-				   shown->items[i], line, shown == write ? "named again" : "read-only", write->items[w], other);
+			return bad(r, &at, "%.40s (line %d) cannot be %s: it lies in %.40s (line %d), which is writable", shown->items[i],
+				   line, shown == write ? "named again" : "read-only", write->items[w], other);
 		}
 	return 0;
 }
@@ -469,8 +510,7 @@ static int check_writable(struct reader *r, const struct cell__policy_list *show
 /* What cannot all be true. */
 static int check_whole(struct reader *r)
 {
-	if (check_hidden(r, &r->policy->read) < 0 || check_hidden(r, &r->policy->write) < 0 ||
-	    check_writable(r, &r->policy->read) < 0)
+	if (check_hidden(r, &r->policy->read) < 0 || check_hidden(r, &r->policy->write) < 0 || check_writable(r, &r->policy->read) < 0)
 		return -1;
 	return check_writable(r, &r->policy->write);
 }
@@ -511,7 +551,7 @@ static int read_key(struct reader *r, const struct cell__yaml *key, const struct
 		   key->text);
 }
 
-static const struct cell__policy *find_preset(const char *name)
+static const struct cell__sandbox_policy *find_preset(const char *name)
 {
 	for (size_t i = 0; i < sizeof presets / sizeof *presets; i++)
 		if (strcmp(presets[i].name, name) == 0)
@@ -525,7 +565,7 @@ static int read_root(struct reader *r, const struct cell__yaml *root)
 		return bad(r, root, "a policy is names with values");
 	const struct cell__yaml *preset = cell__yaml_get(root, "preset");
 	if (preset) {
-		const struct cell__policy *base = preset->kind == CELL_YAML_SCALAR ? find_preset(preset->text) : NULL;
+		const struct cell__sandbox_policy *base = preset->kind == CELL_YAML_SCALAR ? find_preset(preset->text) : NULL;
 		if (!base)
 			return bad(r, preset, "preset is one of untrusted, data-science, developer");
 		*r->policy = *base;
@@ -537,15 +577,14 @@ static int read_root(struct reader *r, const struct cell__yaml *root)
 	return check_whole(r);
 }
 
-int cell__policy_parse(struct cell__policy *policy, const char *file, const char *text, size_t size, struct cell_error *err)
+int cell__sandbox_policy_parse(struct cell__sandbox_policy *policy, const char *file, const char *text, size_t size, struct cell_error *err)
 {
-	struct cell__policy made = presets[0];
+	struct cell__sandbox_policy made = presets[0];
 	struct cell__problems problems = { 0 };
 	struct cell__yaml *root = cell__yaml_parse(file, text, size, &problems);
 	int rc;
 	if (!root) {
-		rc = cell_fail(err, CELL_E_INVALID, 0, "policy %.60s, line %d: %s", file,
-			       problems.count ? problems.list[0].line : 1,
+		rc = cell_fail(err, CELL_E_INVALID, 0, "policy %.60s, line %d: %s", file, problems.count ? problems.list[0].line : 1,
 			       problems.count && problems.list[0].message ? problems.list[0].message : "cannot be read");
 	} else {
 		struct reader reader = { .policy = &made, .file = file, .err = err };
@@ -554,13 +593,13 @@ int cell__policy_parse(struct cell__policy *policy, const char *file, const char
 	cell__yaml_destroy(root);
 	cell__problems_finish(&problems);
 	if (rc < 0)
-		cell__policy_finish(&made);
+		cell__sandbox_policy_finish(&made);
 	else
 		*policy = made;
 	return rc;
 }
 
-void cell__policy_obey(struct cell__policy *policy)
+void cell__sandbox_policy_obey(struct cell__sandbox_policy *policy)
 {
 	const struct {
 		int resource;
@@ -580,19 +619,19 @@ void cell__policy_obey(struct cell__policy *policy)
 	}
 }
 
-bool cell__policy_is_file(const char *name)
+bool cell__sandbox_policy_is_file(const char *name)
 {
 	size_t size = strlen(name);
 	return !find_preset(name) && (strchr(name, '/') || (size > 5 && strcmp(name + size - 5, ".yaml") == 0) ||
 				      (size > 4 && strcmp(name + size - 4, ".yml") == 0));
 }
 
-int cell__policy_load(struct cell__policy *policy, const char *name, struct cell_error *err)
+int cell__sandbox_policy_load(struct cell__sandbox_policy *policy, const char *name, struct cell_error *err)
 {
-	const struct cell__policy *preset = find_preset(name);
+	const struct cell__sandbox_policy *preset = find_preset(name);
 	if (preset)
-		return cell__policy_copy(policy, preset, err);
-	if (!cell__policy_is_file(name))
+		return cell__sandbox_policy_copy(policy, preset, err);
+	if (!cell__sandbox_policy_is_file(name))
 		return cell_fail(err, CELL_E_INVALID, 0,
 				 "there is no policy \"%.60s\"; presets are untrusted, data-science and developer, a file ends in .yaml",
 				 name);
@@ -613,15 +652,15 @@ int cell__policy_load(struct cell__policy *policy, const char *name, struct cell
 	} while (n > 0 && text.size <= CELL_YAML_LIMIT_FILE_BYTES);
 	if (n < 0)
 		return cell_fail(err, CELL_E_IO, errno, "policy %.120s", name);
-	return cell__policy_parse(policy, name, text.data ? text.data : "", text.size, err);
+	return cell__sandbox_policy_parse(policy, name, text.data ? text.data : "", text.size, err);
 }
 
 int cell__policy_load_host_limits(const char *name_or_path, struct cell__host_limits *ret_limits, struct cell_error *err)
 {
-	struct cell__policy policy;
-	if (cell__policy_load(&policy, name_or_path ? name_or_path : CELL_POLICY_DEFAULT, err) < 0)
+	struct cell__sandbox_policy policy;
+	if (cell__sandbox_policy_load(&policy, name_or_path ? name_or_path : CELL_POLICY_DEFAULT, err) < 0)
 		return -1;
 	*ret_limits = cell__policy_host_limits(&policy);
-	cell__policy_finish(&policy);
+	cell__sandbox_policy_finish(&policy);
 	return 0;
 }

@@ -5,7 +5,7 @@
 #define CELL_SANDBOX_POLICY_H
 
 #include "calls/principal.h"
-#include "core/core.h"
+#include "base/base.h"
 #include "sandbox/plan.h"
 
 #define CELL_POLICY_LIMIT_PATHS 64u /* in one list */
@@ -16,41 +16,41 @@
 enum cell__workspace_mode { CELL_WORKSPACE_RW, CELL_WORKSPACE_RO, CELL_WORKSPACE_NONE };
 enum cell__network { CELL_NET_NONE, CELL_NET_DEPS, CELL_NET_ALLOW, CELL_NET_FULL };
 
-struct cell__policy_list {
+struct cell__sandbox_policy_list {
 	char **items;
 	int *lines; /* where each was written */
 	size_t count;
 };
 
-struct cell__policy {
+struct cell__sandbox_policy {
 	char name[64];  /* of the preset, or the file */
 	enum cell_plan_level level; /* the least that will do */
 	enum cell__workspace_mode workspace;
-	struct cell__policy_list read, write, hide; /* absolute paths */
+	struct cell__sandbox_policy_list read, write, hide; /* absolute paths */
 	bool shows_machine; /* files in /proc about all of it, and inotify, which tells of everybody's use of a file */
 	enum cell__network network;
-	struct cell__policy_list hosts; /* "name:port"; "*.name", ":*" and addresses are fine */
-	struct cell__policy_list env;   /* "K=V" */
+	struct cell__sandbox_policy_list hosts; /* "name:port"; "*.name", ":*" and addresses are fine */
+	struct cell__sandbox_policy_list env;   /* "K=V" */
 	/* 0: none */
 	uint64_t memory_bytes, pids, files, file_size_bytes, tmp_bytes, output_bytes;
 	uint64_t workspace_bytes, workspace_files; /* what a writable workspace and `write` hold; watched (session/quota.h) */
-	uint64_t storage_bytes, storage_artifacts, storage_index_bytes, storage_workflows; /* what code may keep (session/usage.h) */
-	uint64_t audit_bytes; /* of records in the audit log that calls may cause, a second (session/pace.h) */
+	uint64_t storage_bytes, storage_artifacts, storage_index_bytes, storage_workflows; /* what code may keep (storage/usage.h) */
+	uint64_t audit_bytes; /* of records in the audit log that calls may cause, a second (gate/pace.h) */
 	uint64_t cpu_percent, cpu_time_ms, wall_ms;
 	bool pids_asked; /* somebody said `pids`: it is kept or refused.  A preset's is kept where that can be */
 };
 
-void cell__policy_finish(struct cell__policy *policy);
+void cell__sandbox_policy_finish(struct cell__sandbox_policy *policy);
 /* A preset's name, or the path of a file (with a slash or ending in .yaml or .yml). */
-int cell__policy_load(struct cell__policy *policy, const char *name_or_path, struct cell_error *err);
+int cell__sandbox_policy_load(struct cell__sandbox_policy *policy, const char *name_or_path, struct cell_error *err);
 /* Is it the path of a file, and not a preset's name? */
-bool cell__policy_is_file(const char *name_or_path);
+bool cell__sandbox_policy_is_file(const char *name_or_path);
 /* YAML text; `file` is what messages call it. */
-int cell__policy_parse(struct cell__policy *policy, const char *file, const char *text, size_t size,
-		       struct cell_error *err);
-int cell__policy_copy(struct cell__policy *out, const struct cell__policy *in, struct cell_error *err);
+int cell__sandbox_policy_parse(struct cell__sandbox_policy *policy, const char *file, const char *text, size_t size,
+			       struct cell_error *err);
+int cell__sandbox_policy_copy(struct cell__sandbox_policy *out, const struct cell__sandbox_policy *in, struct cell_error *err);
 /* What the code under this policy may make the host keep. */
-struct cell__host_limits cell__policy_host_limits(const struct cell__policy *policy);
+struct cell__host_limits cell__policy_host_limits(const struct cell__sandbox_policy *policy);
 /* The same of a policy by its name; NULL: the default. */
 int cell__policy_load_host_limits(const char *name_or_path, struct cell__host_limits *ret_limits, struct cell_error *err);
 /* Is it this folder, or below it?  By the names alone. */
@@ -58,7 +58,7 @@ bool cell__path_is_under(const char *path, const char *folder);
 /* The same, also where links lead. */
 bool cell__path_lies_in(const char *path, const char *folder);
 /* Limits that this process is under already, and everything that it starts, are lower where they are lower. */
-void cell__policy_obey(struct cell__policy *policy);
+void cell__sandbox_policy_obey(struct cell__sandbox_policy *policy);
 const char *cell__workspace_word(enum cell__workspace_mode mode);
 const char *cell__network_word(enum cell__network network);
 const char *cell__level_word(enum cell_plan_level level);

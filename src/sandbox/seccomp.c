@@ -19,7 +19,7 @@
 #include <sys/stat.h>
 #include <termios.h>
 
-#include "core/hole.h"
+#include "base/hole.h"
 
 enum what {
 	ALLOWED,
@@ -37,51 +37,51 @@ struct group {
 	const char *const *calls;
 };
 
-#define CALLS(...) (const char *const[]){ __VA_ARGS__, NULL }
+#define CALLS(...)                \
+	(const char *const[])     \
+	{                         \
+		__VA_ARGS__, NULL \
+	}
 
 /* Every call that libseccomp, the headers and the running kernel know is named here: tests/unit/test_filter.c sees to it. */
 static const struct group groups[] = {
 	{ "files: reading, writing and asking about what the mounts and Landlock let a path reach", ALLOWED, 0,
-	  CALLS("access", "chdir", "chmod", "close", "close_range", "copy_file_range", "creat", "dup", "dup2", "dup3",
-		"faccessat", "faccessat2", "fadvise64", "fallocate", "fchdir", "fchmod", "fchmodat", "fchmodat2", "fchown",
-		"fchownat", "chown", "lchown", "fcntl", "fdatasync", "fgetxattr", "flistxattr", "flock", "fremovexattr",
-		"fsetxattr", "fstat", "fstatfs", "fsync", "ftruncate", "futimesat", "getcwd", "getdents", "getdents64",
-		"getxattr", "lgetxattr", "link", "linkat", "listxattr", "llistxattr", "lremovexattr", "lseek", "lsetxattr",
-		"lstat", "mkdir", "mkdirat", "newfstatat", "open", "openat", "pread64", "preadv", "preadv2", "pwrite64",
-		"pwritev", "pwritev2", "read", "readahead", "readlink", "readlinkat", "readv", "removexattr", "rename",
-		"renameat", "renameat2", "rmdir", "sendfile", "setxattr", "stat", "statfs", "statx", "symlink", "symlinkat",
-		"sync_file_range", "syncfs", "sync", "truncate", "umask", "unlink", "unlinkat", "utime", "utimensat",
-		"utimes", "write", "writev") },
+	  CALLS("access", "chdir", "chmod", "close", "close_range", "copy_file_range", "creat", "dup", "dup2", "dup3", "faccessat",
+		"faccessat2", "fadvise64", "fallocate", "fchdir", "fchmod", "fchmodat", "fchmodat2", "fchown", "fchownat", "chown",
+		"lchown", "fcntl", "fdatasync", "fgetxattr", "flistxattr", "flock", "fremovexattr", "fsetxattr", "fstat", "fstatfs",
+		"fsync", "ftruncate", "futimesat", "getcwd", "getdents", "getdents64", "getxattr", "lgetxattr", "link", "linkat",
+		"listxattr", "llistxattr", "lremovexattr", "lseek", "lsetxattr", "lstat", "mkdir", "mkdirat", "newfstatat", "open",
+		"openat", "pread64", "preadv", "preadv2", "pwrite64", "pwritev", "pwritev2", "read", "readahead", "readlink", "readlinkat",
+		"readv", "removexattr", "rename", "renameat", "renameat2", "rmdir", "sendfile", "setxattr", "stat", "statfs", "statx",
+		"symlink", "symlinkat", "sync_file_range", "syncfs", "sync", "truncate", "umask", "unlink", "unlinkat", "utime",
+		"utimensat", "utimes", "write", "writev") },
 	{ "memory of the process itself", ALLOWED, 0,
-	  CALLS("brk", "madvise", "membarrier", "memfd_create", "mincore", "mlock", "mlock2", "mlockall", "mmap", "mprotect",
-		"mremap", "msync", "munlock", "munlockall", "munmap", "pkey_alloc", "pkey_free", "pkey_mprotect", "mseal",
-		"map_shadow_stack") },
+	  CALLS("brk", "madvise", "membarrier", "memfd_create", "mincore", "mlock", "mlock2", "mlockall", "mmap", "mprotect", "mremap",
+		"msync", "munlock", "munlockall", "munmap", "pkey_alloc", "pkey_free", "pkey_mprotect", "mseal", "map_shadow_stack") },
 	{ "processes and threads, without new namespaces", ALLOWED, 0,
-	  CALLS("execve", "execveat", "exit", "exit_group", "fork", "get_robust_list", "get_thread_area", "getegid", "geteuid",
-		"getgid", "getgroups", "getpgid", "getpgrp", "getpid", "getppid", "getpriority", "getresgid", "getresuid",
-		"getrlimit", "getrusage", "getsid", "gettid", "getuid", "ioprio_get", "ioprio_set", "prlimit64", "rseq",
-		"sched_get_priority_max", "sched_get_priority_min", "sched_getaffinity", "sched_getattr", "sched_getparam",
-		"sched_getscheduler", "sched_rr_get_interval", "sched_setaffinity", "sched_yield", "set_robust_list",
-		"set_tid_address", "setpgid", "setpriority", "setrlimit", "setsid", "times", "uname", "vfork", "wait4",
-		"waitid", "arch_prctl", "prctl", "capget", "getcpu", "restart_syscall", "pidfd_open", "pidfd_send_signal",
-		"riscv_flush_icache", "setfsgid", "setfsuid", "setgid", "setgroups", "setregid", "setresgid", "setresuid",
-		"setreuid", "setuid", "capset", "sysinfo", "ioctl", "process_mrelease") },
+	  CALLS("execve", "execveat", "exit", "exit_group", "fork", "get_robust_list", "get_thread_area", "getegid", "geteuid", "getgid",
+		"getgroups", "getpgid", "getpgrp", "getpid", "getppid", "getpriority", "getresgid", "getresuid", "getrlimit", "getrusage",
+		"getsid", "gettid", "getuid", "ioprio_get", "ioprio_set", "prlimit64", "rseq", "sched_get_priority_max",
+		"sched_get_priority_min", "sched_getaffinity", "sched_getattr", "sched_getparam", "sched_getscheduler",
+		"sched_rr_get_interval", "sched_setaffinity", "sched_yield", "set_robust_list", "set_tid_address", "setpgid", "setpriority",
+		"setrlimit", "setsid", "times", "uname", "vfork", "wait4", "waitid", "arch_prctl", "prctl", "capget", "getcpu",
+		"restart_syscall", "pidfd_open", "pidfd_send_signal", "riscv_flush_icache", "setfsgid", "setfsuid", "setgid", "setgroups",
+		"setregid", "setresgid", "setresuid", "setreuid", "setuid", "capset", "sysinfo", "ioctl", "process_mrelease") },
 	{ "signals, to what the pid namespace shows", ALLOWED, 0,
-	  CALLS("kill", "pause", "rt_sigaction", "rt_sigpending", "rt_sigprocmask", "rt_sigqueueinfo", "rt_sigreturn",
-		"rt_sigsuspend", "rt_sigtimedwait", "rt_tgsigqueueinfo", "sigaltstack", "signalfd", "signalfd4", "tgkill",
-		"tkill", "alarm", "getitimer", "setitimer") },
+	  CALLS("kill", "pause", "rt_sigaction", "rt_sigpending", "rt_sigprocmask", "rt_sigqueueinfo", "rt_sigreturn", "rt_sigsuspend",
+		"rt_sigtimedwait", "rt_tgsigqueueinfo", "sigaltstack", "signalfd", "signalfd4", "tgkill", "tkill", "alarm", "getitimer",
+		"setitimer") },
 	{ "time, reading it only", ALLOWED, 0,
-	  CALLS("clock_getres", "clock_gettime", "clock_nanosleep", "gettimeofday", "nanosleep", "time", "timer_create",
-		"timer_delete", "timer_getoverrun", "timer_gettime", "timer_settime", "timerfd_create", "timerfd_gettime",
-		"timerfd_settime") },
+	  CALLS("clock_getres", "clock_gettime", "clock_nanosleep", "gettimeofday", "nanosleep", "time", "timer_create", "timer_delete",
+		"timer_getoverrun", "timer_gettime", "timer_settime", "timerfd_create", "timerfd_gettime", "timerfd_settime") },
 	{ "waiting and synchronising", ALLOWED, 0,
-	  CALLS("epoll_create", "epoll_create1", "epoll_ctl", "epoll_pwait", "epoll_pwait2", "epoll_wait", "eventfd", "eventfd2",
-		"futex", "futex_waitv", "futex_wait", "futex_wake", "futex_requeue", "poll", "ppoll", "pselect6", "select") },
+	  CALLS("epoll_create", "epoll_create1", "epoll_ctl", "epoll_pwait", "epoll_pwait2", "epoll_wait", "eventfd", "eventfd2", "futex",
+		"futex_waitv", "futex_wait", "futex_wake", "futex_requeue", "poll", "ppoll", "pselect6", "select") },
 	{ "pipes, sockets of the families below, System V and POSIX IPC of the ipc namespace", ALLOWED, 0,
-	  CALLS("accept", "accept4", "bind", "connect", "getpeername", "getsockname", "getsockopt", "listen", "pipe", "pipe2",
-		"recvfrom", "recvmmsg", "recvmsg", "sendmmsg", "sendmsg", "sendto", "setsockopt", "shutdown",
-		"mq_getsetattr", "mq_notify", "mq_open", "mq_timedreceive", "mq_timedsend", "mq_unlink", "msgctl", "msgget",
-		"msgrcv", "msgsnd", "semctl", "semget", "semop", "semtimedop", "shmat", "shmctl", "shmdt", "shmget") },
+	  CALLS("accept", "accept4", "bind", "connect", "getpeername", "getsockname", "getsockopt", "listen", "pipe", "pipe2", "recvfrom",
+		"recvmmsg", "recvmsg", "sendmmsg", "sendmsg", "sendto", "setsockopt", "shutdown", "mq_getsetattr", "mq_notify", "mq_open",
+		"mq_timedreceive", "mq_timedsend", "mq_unlink", "msgctl", "msgget", "msgrcv", "msgsnd", "semctl", "semget", "semop",
+		"semtimedop", "shmat", "shmctl", "shmdt", "shmget") },
 	{ "randomness, Landlock on oneself, more seccomp on oneself", ALLOWED, 0,
 	  CALLS("getrandom", "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self", "seccomp") },
 	{ "asynchronous file I/O of the old kind", ALLOWED, 0,
@@ -93,32 +93,29 @@ static const struct group groups[] = {
 	  CALLS("inotify_init", "inotify_init1", "inotify_add_watch", "inotify_rm_watch") },
 
 	{ "namespaces: a new user namespace brings back every capability in it", REFUSED, 0, CALLS("unshare", "setns") },
-	{ "mounts: the file system is as it was made", LAST, 0,
-	  CALLS("mount", "umount2", "open_tree", "move_mount", "mount_setattr") },
+	{ "mounts: the file system is as it was made", LAST, 0, CALLS("mount", "umount2", "open_tree", "move_mount", "mount_setattr") },
 	{ "modes in memory, where a filter cannot look: open and openat do the same", LAST, ENOSYS, CALLS("openat2") },
 	{ "more of mounts and roots", REFUSED, 0,
 	  CALLS("umount", "pivot_root", "chroot", "fsopen", "fsconfig", "fsmount", "fspick", "statmount", "listmount", "listns",
-		"open_tree_attr", "swapon", "swapoff", "quotactl", "quotactl_fd", "name_to_handle_at", "open_by_handle_at",
-		"mknod", "mknodat") },
+		"open_tree_attr", "swapon", "swapoff", "quotactl", "quotactl_fd", "name_to_handle_at", "open_by_handle_at", "mknod",
+		"mknodat") },
 	{ "pages of files that can only be read, handed on without a copy: Dirty Pipe and what came after it.  EINVAL is what a file "
 	  "answers that cannot be spliced, so programs copy",
 	  REFUSED, EINVAL, CALLS("splice", "tee", "vmsplice") },
 	{ "other processes' memory and state", REFUSED, 0,
-	  CALLS("ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "kcmp", "pidfd_getfd", "move_pages",
-		"migrate_pages", "mbind", "set_mempolicy", "set_mempolicy_home_node", "get_mempolicy") },
+	  CALLS("ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "kcmp", "pidfd_getfd", "move_pages", "migrate_pages",
+		"mbind", "set_mempolicy", "set_mempolicy_home_node", "get_mempolicy") },
 	{ "the kernel's programmable parts, where its bugs are found", REFUSED, 0,
 	  CALLS("bpf", "perf_event_open", "userfaultfd", "io_uring_setup", "io_uring_enter", "io_uring_register", "modify_ldt",
-		"set_thread_area", "memfd_secret", "remap_file_pages", "uselib", "lookup_dcookie", "vhangup", "uprobe",
-		"uretprobe") },
+		"set_thread_area", "memfd_secret", "remap_file_pages", "uselib", "lookup_dcookie", "vhangup", "uprobe", "uretprobe") },
 	{ "slices and classes of the scheduler: who asks for short ones comes before everybody else", REFUSED, 0,
 	  CALLS("sched_setattr", "sched_setparam", "sched_setscheduler", "rseq_slice_yield") },
 	{ "keyrings: shared with the user's other processes", REFUSED, 0, CALLS("keyctl", "add_key", "request_key") },
 	{ "the machine: modules, boot, clock, names, logs, accounting", REFUSED, 0,
-	  CALLS("init_module", "finit_module", "delete_module", "create_module", "query_module", "get_kernel_syms",
-		"kexec_load", "kexec_file_load", "reboot", "settimeofday", "clock_settime", "clock_adjtime", "adjtimex", "stime",
-		"sethostname", "setdomainname", "syslog", "acct", "iopl", "ioperm", "nfsservctl", "ustat", "sysfs", "_sysctl",
-		"fanotify_init", "fanotify_mark", "lsm_get_self_attr", "lsm_set_self_attr", "lsm_list_modules", "vm86",
-		"vm86old") },
+	  CALLS("init_module", "finit_module", "delete_module", "create_module", "query_module", "get_kernel_syms", "kexec_load",
+		"kexec_file_load", "reboot", "settimeofday", "clock_settime", "clock_adjtime", "adjtimex", "stime", "sethostname",
+		"setdomainname", "syslog", "acct", "iopl", "ioperm", "nfsservctl", "ustat", "sysfs", "_sysctl", "fanotify_init",
+		"fanotify_mark", "lsm_get_self_attr", "lsm_set_self_attr", "lsm_list_modules", "vm86", "vm86old") },
 
 	{ "flags in memory, where a filter cannot look: the C library falls back to clone", UNKNOWN, 0, CALLS("clone3") },
 	{ "attributes of files by structures in memory: the older calls do what programs need", UNKNOWN, 0,
@@ -133,11 +130,27 @@ static const struct {
 	const char *name;
 	int nr;
 } numbers[] = {
-	{ "set_mempolicy_home_node", 450 }, { "cachestat", 451 }, { "fchmodat2", 452 }, { "map_shadow_stack", 453 },
-	{ "futex_wake", 454 }, { "futex_wait", 455 }, { "futex_requeue", 456 }, { "statmount", 457 }, { "listmount", 458 },
-	{ "lsm_get_self_attr", 459 }, { "lsm_set_self_attr", 460 }, { "lsm_list_modules", 461 }, { "mseal", 462 },
-	{ "setxattrat", 463 }, { "getxattrat", 464 }, { "listxattrat", 465 }, { "removexattrat", 466 },
-	{ "open_tree_attr", 467 }, { "file_getattr", 468 }, { "file_setattr", 469 }, { "listns", 470 },
+	{ "set_mempolicy_home_node", 450 },
+	{ "cachestat", 451 },
+	{ "fchmodat2", 452 },
+	{ "map_shadow_stack", 453 },
+	{ "futex_wake", 454 },
+	{ "futex_wait", 455 },
+	{ "futex_requeue", 456 },
+	{ "statmount", 457 },
+	{ "listmount", 458 },
+	{ "lsm_get_self_attr", 459 },
+	{ "lsm_set_self_attr", 460 },
+	{ "lsm_list_modules", 461 },
+	{ "mseal", 462 },
+	{ "setxattrat", 463 },
+	{ "getxattrat", 464 },
+	{ "listxattrat", 465 },
+	{ "removexattrat", 466 },
+	{ "open_tree_attr", 467 },
+	{ "file_getattr", 468 },
+	{ "file_setattr", 469 },
+	{ "listns", 470 },
 	{ "rseq_slice_yield", 471 },
 };
 
@@ -176,7 +189,7 @@ bool cell__filter_judgement(const char *call, const struct cell__filter_options 
 }
 
 #define EPERM_ACTION SCMP_ACT_ERRNO(EPERM)
-#define NEW_NAMESPACES                                                                                          \
+#define NEW_NAMESPACES                                                                                               \
 	(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP | \
 	 0x80u /* CLONE_NEWTIME */)
 
@@ -229,12 +242,11 @@ static int add_internet(scmp_filter_ctx ctx, int family)
 			continue;
 		}
 		for (unsigned protocol = 0; protocol <= known[k].protocol; protocol++)
-			rc |= seccomp_rule_add(ctx,
-					       protocol == 0 || protocol == known[k].protocol ? SCMP_ACT_ALLOW : SCMP_ACT_ERRNO(EPROTONOSUPPORT),
-					       SCMP_SYS(socket), 3, is_family, masked(1, 0xf, known[k].type),
-					       compared(2, SCMP_CMP_EQ, protocol));
-		rc |= seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EPROTONOSUPPORT), SCMP_SYS(socket), 3, is_family,
-				       masked(1, 0xf, known[k].type), compared(2, SCMP_CMP_GT, known[k].protocol));
+			rc |= seccomp_rule_add(
+				ctx, protocol == 0 || protocol == known[k].protocol ? SCMP_ACT_ALLOW : SCMP_ACT_ERRNO(EPROTONOSUPPORT),
+				SCMP_SYS(socket), 3, is_family, masked(1, 0xf, known[k].type), compared(2, SCMP_CMP_EQ, protocol));
+		rc |= seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EPROTONOSUPPORT), SCMP_SYS(socket), 3, is_family, masked(1, 0xf, known[k].type),
+				       compared(2, SCMP_CMP_GT, known[k].protocol));
 	}
 	for (unsigned type = 0; type < 16; type++)
 		if (type != SOCK_STREAM && type != SOCK_DGRAM)
@@ -278,8 +290,7 @@ static int add_conditions(scmp_filter_ctx ctx, const struct cell__filter_options
 	rc |= seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(clone), 1, masked(0, NEW_NAMESPACES, 0));
 	for (unsigned bit = 0; bit < 32; bit++)
 		if (NEW_NAMESPACES & (1u << bit))
-			rc |= seccomp_rule_add(ctx, EPERM_ACTION, SCMP_SYS(clone), 1,
-					       masked(0, 1u << bit, 1u << bit));
+			rc |= seccomp_rule_add(ctx, EPERM_ACTION, SCMP_SYS(clone), 1, masked(0, 1u << bit, 1u << bit));
 	/* Asking for the personality, and the two that everybody has. */
 	rc |= seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(personality), 1, compared(0, SCMP_CMP_EQ, 0));
 	rc |= seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(personality), 1, compared(0, SCMP_CMP_EQ, 0xffffffffu));
@@ -406,8 +417,7 @@ static int export_filter(scmp_filter_ctx ctx, int rc, struct cell__buf *out, str
 	if (rc < 0)
 		return cell_fail(err, CELL_E_SANDBOX, -rc, "build the system call filter");
 	off_t size = lseek(fd, 0, SEEK_END);
-	if (size <= 0 || cell__buf_reserve(out, (size_t)size) < 0 ||
-	    pread(fd, out->data + out->size, (size_t)size, 0) != (ssize_t)size)
+	if (size <= 0 || cell__buf_reserve(out, (size_t)size) < 0 || pread(fd, out->data + out->size, (size_t)size, 0) != (ssize_t)size)
 		return cell_fail(err, CELL_E_SANDBOX, 0, "build the system call filter: it cannot be read back");
 	out->size += (size_t)size;
 	return 0;
@@ -436,7 +446,8 @@ static bool is_needed_by_zygotes(const char *call)
 
 int cell__filter_zygote(struct cell__buf *out, struct cell_error *err)
 {
-	static const int families[] = { AF_NETLINK, AF_PACKET, AF_ALG, AF_VSOCK, AF_XDP, AF_RXRPC, AF_KEY, AF_TIPC, AF_BLUETOOTH, AF_CAN, AF_NFC };
+	static const int families[] = { AF_NETLINK, AF_PACKET, AF_ALG,       AF_VSOCK, AF_XDP, AF_RXRPC,
+					AF_KEY,     AF_TIPC,   AF_BLUETOOTH, AF_CAN,   AF_NFC };
 	scmp_filter_ctx ctx = seccomp_init(SCMP_ACT_ALLOW);
 	if (!ctx)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the system call filter");
@@ -454,7 +465,8 @@ int cell__filter_zygote(struct cell__buf *out, struct cell_error *err)
 	if (rc == 0)
 		rc = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0);
 	for (size_t i = 0; rc == 0 && i < sizeof families / sizeof *families; i++)
-		rc = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EAFNOSUPPORT), SCMP_SYS(socket), 1, compared(0, SCMP_CMP_EQ, (uint64_t)families[i]));
+		rc = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EAFNOSUPPORT), SCMP_SYS(socket), 1,
+				      compared(0, SCMP_CMP_EQ, (uint64_t)families[i]));
 	return export_filter(ctx, rc, out, err);
 }
 

@@ -2,7 +2,7 @@
 #ifndef CELL_SANDBOX_SECCOMP_H
 #define CELL_SANDBOX_SECCOMP_H
 
-#include "core/core.h"
+#include "base/base.h"
 
 struct cell__filter_options {
 	bool internet; /* AF_INET and AF_INET6 sockets may be made */

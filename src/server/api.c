@@ -37,7 +37,7 @@ static void begin_execute(struct cell__request *request)
 {
 	const json_t *code = json_object_get(request->json, "code");
 
-	(void)cell__turn_begin(request, json_string_value(code), json_string_length(code), cell__timeout_of(request), answer_execute, NULL);
+	(void)cell__job_begin(request, json_string_value(code), json_string_length(code), cell__timeout_of(request), answer_execute, NULL);
 }
 
 void cell__handle_execute(struct cell__request *request)
@@ -163,7 +163,8 @@ static json_t *part_with(json_t *part, const char *bytes, size_t size)
 	json_t *whole = json_copy(part);
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 
-	if (type && (!strcmp(type, "text") || !strcmp(type, "json") || !strcmp(type, "structured") || json_is_true(json_object_get(part, "text"))))
+	if (type &&
+	    (!strcmp(type, "text") || !strcmp(type, "json") || !strcmp(type, "structured") || json_is_true(json_object_get(part, "text"))))
 		json_object_set_new(whole, "text", json_stringn(bytes, size));
 	else if (!cell__buf_add_base64(&text, bytes, size))
 		json_object_set_new(whole, "data", json_string(text.data ? text.data : ""));
@@ -268,9 +269,10 @@ void cell__answer_deleted(struct cell__request *request, json_t *result, const v
 	(void)raw;
 	(void)raw_size;
 	cell__answer_json(request, json_is_true(result) ? MHD_HTTP_OK : MHD_HTTP_NOT_FOUND,
-			  json_is_true(result) ? json_true() :
-						 json_pack("{s:o,s:s}", "detail", json_sprintf("Workflow '%s' not found", request->params[0]),
-							   "code", cell_code_word(CELL_E_NOT_FOUND)));
+			  json_is_true(result)
+				  ? json_true()
+				  : json_pack("{s:o,s:s}", "detail", json_sprintf("Workflow '%s' not found", request->params[0]), "code",
+					      cell_code_word(CELL_E_NOT_FOUND)));
 }
 
 /* ---- deps ---- */
@@ -303,8 +305,9 @@ void cell__answer_removed(struct cell__request *request, json_t *result, const v
 	(void)raw;
 	(void)raw_size;
 	json_array_append(json_is_true(result) ? removed : missing, package);
-	cell__answer_json(request, MHD_HTTP_OK, json_pack("{s:o,s:o,s:[],s:b}", "removed", removed, "not_found", missing, "failed",
-							  "removed_from_config", json_is_true(result)));
+	cell__answer_json(request, MHD_HTTP_OK,
+			  json_pack("{s:o,s:o,s:[],s:b}", "removed", removed, "not_found", missing, "failed", "removed_from_config",
+				    json_is_true(result)));
 }
 
 /* Several packages, one after the other.  request->query holds the answer as it grows. */

@@ -57,8 +57,8 @@ void cell__handle_artifact_get(struct cell__request *request)
 /* The bytes are the body's, the arguments those in request->query. */
 static void save_artifact(struct cell__request *request)
 {
-	cell__ask(request, CELL__OP_ARTIFACTS_SAVE, json_incref(json_object_get(request->query, "save")), request->body.data, request->body.size,
-		  NULL);
+	cell__ask(request, CELL__OP_ARTIFACTS_SAVE, json_incref(json_object_get(request->query, "save")), request->body.data,
+		  request->body.size, NULL);
 }
 
 static void begin_save(struct cell__request *request, json_t *args)
@@ -75,8 +75,14 @@ void cell__handle_artifact_save(struct cell__request *request)
 	char *dumped = text ? NULL : json_dumps(data, JSON_COMPACT | JSON_ENCODE_ANY);
 
 	request->body.size = 0;
-	if (cell__buf_add(&request->body, text ? json_string_value(data) : dumped ? dumped : "",
-			  text ? json_string_length(data) : dumped ? strlen(dumped) : 0) < 0 || (!text && !dumped)) {
+	if (cell__buf_add(&request->body,
+			  text     ? json_string_value(data)
+			  : dumped ? dumped
+				   : "",
+			  text     ? json_string_length(data)
+			  : dumped ? strlen(dumped)
+				   : 0) < 0 ||
+	    (!text && !dumped)) {
 		free(dumped);
 		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "no memory for the artifact");
 		return;

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "core/hole.h"
+#include "base/hole.h"
 #include "wire/access.h"
 #include "wire/yaml.h"
 
@@ -113,8 +113,9 @@ static unsigned read_scopes(struct cell__loader *loader, const struct cell__yaml
 	static const struct {
 		const char *word;
 		unsigned scope;
-	} words[] = { { "read", CELL_SCOPE_READ }, { "run", CELL_SCOPE_RUN }, { "admin", CELL_SCOPE_ADMIN },
-		      { "approve", CELL_SCOPE_APPROVE } };
+	} words[] = {
+		{ "read", CELL_SCOPE_READ }, { "run", CELL_SCOPE_RUN }, { "admin", CELL_SCOPE_ADMIN }, { "approve", CELL_SCOPE_APPROVE }
+	};
 	unsigned scopes = 0;
 
 	if (!list)
@@ -256,8 +257,10 @@ void cell__tokens_warn(struct cell_server *server)
 {
 	for (size_t i = 0; !server->address.loopback && i < server->tokens.count; i++) {
 		if (server->tokens.list[i].is_short)
-			cell__server_log(server, CELL_LOG_WARN, "the token \"%s\" has fewer than %u characters, and %s can be reached from other "
-					 "machines: it can be guessed", server->tokens.list[i].name, SHORT_TOKEN_BYTES, server->url);
+			cell__server_log(server, CELL_LOG_WARN,
+					 "the token \"%s\" has fewer than %u characters, and %s can be reached from other "
+					 "machines: it can be guessed",
+					 server->tokens.list[i].name, SHORT_TOKEN_BYTES, server->url);
 	}
 }
 
@@ -303,7 +306,8 @@ unsigned cell__auth_check(struct cell_server *server, const char *header, const 
 
 	if (server->opts.auth_disabled) {
 		/* A server whose code could reach it, and approve itself, does not start without tokens. */
-		*ret_token = (struct cell__token){ .name = "anybody", .scopes = CELL_SCOPE_READ | CELL_SCOPE_RUN | CELL_SCOPE_ADMIN | CELL_SCOPE_APPROVE };
+		*ret_token = (struct cell__token){ .name = "anybody",
+						   .scopes = CELL_SCOPE_READ | CELL_SCOPE_RUN | CELL_SCOPE_ADMIN | CELL_SCOPE_APPROVE };
 		return 0;
 	}
 	count = count_of(server, from);

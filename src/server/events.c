@@ -265,8 +265,11 @@ struct MHD_Response *cell__events_read(struct cell__request *request, struct cel
 		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "no memory for a reader");
 		return NULL;
 	}
-	*reader = (struct cell__events_reader){ .events = events, .connection = request->connection, .moved_us = cell__now_us(),
-					 .sibling = events->readers, .at_list = &events->readers };
+	*reader = (struct cell__events_reader){ .events = events,
+						.connection = request->connection,
+						.moved_us = cell__now_us(),
+						.sibling = events->readers,
+						.at_list = &events->readers };
 	if (reader->sibling)
 		reader->sibling->at_list = &reader->sibling;
 	events->readers = reader;

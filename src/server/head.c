@@ -12,7 +12,7 @@
  * Later versions refuse them by themselves (MHD_OPTION_STRICT_FOR_CLIENT).
  */
 #define _GNU_SOURCE /* strverscmp */
-#include "core/hole.h"
+#include "base/hole.h"
 #include "server/server.h"
 
 #include <string.h>
@@ -22,7 +22,8 @@
 #define LINE_END 2 /* bytes of CRLF */
 
 /* Headers that we look at, and that have one value. */
-static const char *const single[] = { "Host", "Authorization", "Origin", "Content-Length", "Transfer-Encoding", "X-Session-ID",
+static const char *const single[] = { "Host",           "Authorization",        "Origin",
+				      "Content-Length", "Transfer-Encoding",    "X-Session-ID",
 				      "Mcp-Session-Id", "MCP-Protocol-Version", "Last-Event-ID" };
 #define N_SINGLE (sizeof(single) / sizeof(single[0]))
 
@@ -67,7 +68,8 @@ static enum MHD_Result check_header(void *arg, enum MHD_ValueKind kind, const ch
 		head->bad_length |= !value || !*value || value[strspn(value, "0123456789")];
 	else if (!strcasecmp(name, "Transfer-Encoding"))
 		head->odd_encoding |= !value || strcasecmp(value, "chunked");
-	head->gaps |= !value || name != head->end + LINE_END || value < after || (size_t)(value - after) > head->size || !is_space(after, value);
+	head->gaps |= !value || name != head->end + LINE_END || value < after || (size_t)(value - after) > head->size ||
+		      !is_space(after, value);
 	for (const char *at = value; at && *at; at++)
 		head->bad_value |= (unsigned char)*at < ' ' && *at != '\t';
 	head->end = value ? value + strlen(value) : after;

@@ -1,6 +1,6 @@
 /*
- * libmicrohttpd on the engine's loop.  Its epoll descriptor is watched by libuv, and MHD_run() is called once a turn, after
- * everything else of that turn: answers of several kernels leave together.
+ * libmicrohttpd on the engine's loop.  Its epoll descriptor is watched by libuv, and MHD_run() is called once a job, after
+ * everything else of that job: answers of several kernels leave together.
  *
  *     request:  head ──auth, route──▶ reading ──body──▶ handler ──┬── answered at once
  *                  └── refused ──▶ answered                       └── working (suspended) ──answer──▶ resumed ──▶ answered
@@ -9,7 +9,7 @@
  * timeout is about silence; who sends a byte now and then is let go by cell__http_sweep().
  */
 #define _GNU_SOURCE
-#include "core/hole.h"
+#include "base/hole.h"
 #include "server/server.h"
 
 #include <errno.h>
@@ -66,8 +66,8 @@ void cell__answer_response(struct cell__request *request, unsigned status, struc
 
 static struct MHD_Response *response_of(void *bytes, size_t size, const char *type)
 {
-	struct MHD_Response *response = MHD_create_response_from_buffer(size, bytes ? bytes : "", bytes ? MHD_RESPMEM_MUST_FREE
-												      : MHD_RESPMEM_PERSISTENT);
+	struct MHD_Response *response = MHD_create_response_from_buffer(size, bytes ? bytes : "",
+									bytes ? MHD_RESPMEM_MUST_FREE : MHD_RESPMEM_PERSISTENT);
 
 	if (!response)
 		free(bytes);
@@ -234,11 +234,14 @@ static void refuse_body(struct cell__request *request)
 	struct cell__connection *connection = connection_of(request->connection);
 	ssize_t sent;
 
-	size = snprintf(text, sizeof(text), "HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Type: application/json\r\n"
-			"Content-Length: %d\r\nX-Request-ID: %s\r\n\r\n%s", size, request->id, body);
+	size = snprintf(text, sizeof(text),
+			"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Type: application/json\r\n"
+			"Content-Length: %d\r\nX-Request-ID: %s\r\n\r\n%s",
+			size, request->id, body);
 	/* A client that has not even read what came before it does not read this. */
 	sent = tls && tls->tls_session ? cell__tls_send(tls->tls_session, text, (size_t)size)
-	       : fd ? send(fd->connect_fd, text, (size_t)size, MSG_DONTWAIT | MSG_NOSIGNAL) : -1;
+	       : fd                    ? send(fd->connect_fd, text, (size_t)size, MSG_DONTWAIT | MSG_NOSIGNAL)
+				       : -1;
 	(void)sent;
 	if (connection)
 		connection->since_us = cell__now_us();
@@ -296,7 +299,11 @@ static bool check_client(struct cell__request *request, unsigned scope)
 		cell__answer_fail(request, status, CELL_E_AUTH, "%s", words);
 	else if (!(request->who.scopes & scope) && !(is_hole("door-approve") && scope == CELL_SCOPE_APPROVE))
 		cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN, "the token \"%s\" does not have the scope \"%s\"",
-				  request->who.name, scope == CELL_SCOPE_APPROVE ? "approve" : scope == CELL_SCOPE_ADMIN ? "admin" : scope == CELL_SCOPE_RUN ? "run" : "read");
+				  request->who.name,
+				  scope == CELL_SCOPE_APPROVE ? "approve"
+				  : scope == CELL_SCOPE_ADMIN ? "admin"
+				  : scope == CELL_SCOPE_RUN   ? "run"
+							      : "read");
 	else
 		return true;
 	return false;
@@ -443,9 +450,9 @@ static bool read_body(struct cell__request *request)
 	request->json = body->size ? json_loadb(body->data, body->size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, &problem)
 				   : NULL;
 	if (!request->json) {
-		answer_problems(request, json_pack("[{s:[s],s:s,s:s}]", "loc", "body", "msg",
-						   body->size ? "JSON decode error" : "Field required", "type",
-						   body->size ? "json_invalid" : "missing"));
+		answer_problems(request,
+				json_pack("[{s:[s],s:s,s:s}]", "loc", "body", "msg", body->size ? "JSON decode error" : "Field required",
+					  "type", body->size ? "json_invalid" : "missing"));
 		return false;
 	}
 	return check_fields(request, schema, request->json, "body");
@@ -555,8 +562,9 @@ static void handle_connection(void *arg, struct MHD_Connection *mhd, void **stat
 		*state = connection;
 		if (!connection)
 			return;
-		*connection = (struct cell__connection){ .connection = mhd, .since_us = cell__now_us(), .next = server->connections,
-							 .at = &server->connections };
+		*connection = (struct cell__connection){
+			.connection = mhd, .since_us = cell__now_us(), .next = server->connections, .at = &server->connections
+		};
 		if (connection->next)
 			connection->next->at = &connection->next;
 		server->connections = connection;
@@ -612,7 +620,8 @@ static bool has_left(const struct cell__connection *connection)
 {
 	char byte;
 
-	return connection->rested && !connection->request && recv(descriptor_of(connection->connection), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+	return connection->rested && !connection->request &&
+	       recv(descriptor_of(connection->connection), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
 }
 
 void cell__http_sweep(struct cell_server *server, int64_t now_us)
@@ -649,7 +658,7 @@ static void run_daemon(struct cell_server *server)
 		server->due = false;
 		cell__tls_run(server);
 	} while (++rounds < MAX_ROUNDS && (server->due || (MHD_get_timeout(server->daemon, &timeout) == MHD_YES && !timeout)));
-	/* Still not done: others have their turn first. */
+	/* Still not done: others have their job first. */
 	if (rounds == MAX_ROUNDS)
 		server->due = true;
 }
@@ -706,14 +715,13 @@ int cell__http_open(struct cell_server *server, struct cell_error *err)
 	unsigned guests = (unsigned)limits->max_connections / 2;
 
 	cell__guests_init(&server->guests, guests < MAX_GUESTS ? guests : MAX_GUESTS);
-	server->daemon = MHD_start_daemon(
-		flags, 0, NULL, NULL, handle_request, server, MHD_OPTION_LISTEN_SOCKET, server->listen_fd,
-		MHD_OPTION_CONNECTION_LIMIT, (unsigned)limits->max_connections,
-		MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)limits->max_header_bytes,
-		MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)(limits->silent_ms / 1000),
-		MHD_OPTION_NOTIFY_COMPLETED, request_done, NULL, MHD_OPTION_NOTIFY_CONNECTION, handle_connection, server,
-		MHD_OPTION_URI_LOG_CALLBACK, note_url, NULL, MHD_OPTION_UNESCAPE_CALLBACK, leave_escapes, NULL, MHD_OPTION_STRICT_FOR_CLIENT, 1,
-		MHD_OPTION_ARRAY, opts->tls_cert ? tls : none, MHD_OPTION_END);
+	server->daemon = MHD_start_daemon(flags, 0, NULL, NULL, handle_request, server, MHD_OPTION_LISTEN_SOCKET, server->listen_fd,
+					  MHD_OPTION_CONNECTION_LIMIT, (unsigned)limits->max_connections,
+					  MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)limits->max_header_bytes,
+					  MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)(limits->silent_ms / 1000), MHD_OPTION_NOTIFY_COMPLETED,
+					  request_done, NULL, MHD_OPTION_NOTIFY_CONNECTION, handle_connection, server,
+					  MHD_OPTION_URI_LOG_CALLBACK, note_url, NULL, MHD_OPTION_UNESCAPE_CALLBACK, leave_escapes, NULL,
+					  MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_ARRAY, opts->tls_cert ? tls : none, MHD_OPTION_END);
 	info = server->daemon ? MHD_get_daemon_info(server->daemon, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
 	if (!info)
 		return cell_fail(err, CELL_E_IO, errno, "start the HTTP%s server", opts->tls_cert ? "S" : "");

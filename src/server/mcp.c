@@ -6,7 +6,7 @@
  *     DELETE /mcp  the end of the client's session
  *
  * A client is made by an initialize, known by Mcp-Session-Id, and found by requests with the same token alone.  It has a peer
- * (mcp/server.h), and streams: stream 0 is that of GET.
+ * (mcp/server/server.h), and streams: stream 0 is that of GET.
  *
  * Threads.  All of this belongs to the loop's thread, which never waits.  A peer may: its lock is held by others that wait for the
  * loop.  So each client has a thread of its own that feeds the peer with what came in, in the order in which it came, and
@@ -20,14 +20,14 @@
  * past MAX_CLIENT_BYTES cost the client its oldest finished stream.  Finished streams without a reader are kept to be taken up again:
  * MAX_STREAMS a client, kept_bytes in all.
  */
-#include "core/hole.h"
+#include "base/hole.h"
 #include "server/server.h"
 
 #include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
 
-#include "mcp/server.h"
+#include "mcp/server/server.h"
 #include "wire/sse.h"
 
 #define MAX_STREAMS 16u
@@ -41,7 +41,7 @@ struct stream {
 	uint64_t number;
 	uint64_t finished;          /* 0: not yet; else its place among all that were */
 	unsigned refs;              /* the client's, the peer's until it has finished, a reader's each */
-	bool fed;                   /* the peer has what it is for, and the request was answered */
+	bool fed;		   /* the peer has what it is for, and the request was answered */
 	_Atomic size_t pending;     /* bytes on their way to the loop */
 	_Atomic size_t behind;      /* bytes that the reader has not had */
 	struct cell__task end;
@@ -145,7 +145,8 @@ static struct stream *oldest_finished(struct client *client, bool all, bool read
 
 	for (; client; client = all ? client->next : NULL) {
 		for (struct stream *stream = client->streams; stream; stream = stream->next) {
-			if (stream->finished && stream->fed && (read || !stream->events.n_readers) && (!oldest || stream->finished < oldest->finished))
+			if (stream->finished && stream->fed && (read || !stream->events.n_readers) &&
+			    (!oldest || stream->finished < oldest->finished))
 				oldest = stream;
 		}
 	}
@@ -198,7 +199,9 @@ static struct stream *stream_create(struct client *client)
 
 	if (!stream)
 		return NULL;
-	*stream = (struct stream){ .client = client, .number = client->next_number++, .refs = 1, .end.fn = handle_end, .next = client->streams };
+	*stream = (struct stream){
+		.client = client, .number = client->next_number++, .refs = 1, .end.fn = handle_end, .next = client->streams
+	};
 	cell__events_init(&stream->events, client->http->server);
 	snprintf(stream->events.prefix, sizeof(stream->events.prefix), "%llu-", (unsigned long long)stream->number);
 	stream->events.moved = handle_moved;
@@ -525,8 +528,9 @@ static bool is_initialize(const struct cell__buf *body)
 	CELL_AUTO_RPC_DOC struct cell__rpc_doc doc = CELL__RPC_DOC_INIT;
 	struct cell__rpc_message message;
 
-	return body->size && body->size <= MAX_INITIALIZE_BYTES && !cell__rpc_read(body->data, body->size, false, &doc, NULL) && doc.count == 1 &&
-	       !cell__rpc_get(&doc, 0, &message, NULL) && message.kind == CELL__RPC_REQUEST && !strcmp(message.method, "initialize");
+	return body->size && body->size <= MAX_INITIALIZE_BYTES && !cell__rpc_read(body->data, body->size, false, &doc, NULL) &&
+	       doc.count == 1 && !cell__rpc_get(&doc, 0, &message, NULL) && message.kind == CELL__RPC_REQUEST &&
+	       !strcmp(message.method, "initialize");
 }
 
 static void begin_session(struct cell__request *request)

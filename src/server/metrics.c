@@ -28,7 +28,8 @@ void cell__metrics_count(struct cell__request *request, int64_t now_us)
 
 static int add(struct cell__buf *out, const char *name, const char *type, const char *help, double value)
 {
-	return cell__buf_printf(out, "# HELP workcell_%s %s\n# TYPE workcell_%s %s\nworkcell_%s %.17g\n", name, help, name, type, name, value);
+	return cell__buf_printf(out, "# HELP workcell_%s %s\n# TYPE workcell_%s %s\nworkcell_%s %.17g\n", name, help, name, type, name,
+				value);
 }
 
 char *cell__metrics(struct cell_server *server)
@@ -43,16 +44,18 @@ char *cell__metrics(struct cell_server *server)
 	rc |= add(&out, "sessions_opened_total", "counter", "sessions that were opened", (double)counts->sessions_opened);
 	rc |= add(&out, "sessions_expired_total", "counter", "sessions that nobody used", (double)counts->sessions_expired);
 	rc |= add(&out, "runs_running", "gauge", "cells that run now", (double)server->n_running);
-	rc |= add(&out, "runs_waiting", "gauge", "cells that wait for their turn", (double)server->n_queued);
+	rc |= add(&out, "runs_waiting", "gauge", "cells that wait for their job", (double)server->n_queued);
 	rc |= add(&out, "runs_total", "counter", "cells that ended", (double)counts->runs);
 	rc |= add(&out, "runs_failed_total", "counter", "of these, with an error", (double)counts->runs_failed);
 	rc |= add(&out, "requests_in_flight", "gauge", "requests under way", (double)counts->in_flight);
 	rc |= add(&out, "auth_failures_total", "counter", "requests without a good token", (double)counts->auth_failures);
 	rc |= add(&out, "busy_total", "counter", "requests refused because of a limit", (double)counts->busy);
 	rc |= add(&out, "slow_clients_total", "counter", "connections closed because they were slow", (double)counts->slow_clients);
-	rc |= add(&out, "evicted_guests_total", "counter", "connections without a token that made room for others", (double)server->guests.evicted);
+	rc |= add(&out, "evicted_guests_total", "counter", "connections without a token that made room for others",
+		  (double)server->guests.evicted);
 	rc |= add(&out, "kept_event_bytes", "gauge", "events of ended runs", (double)server->ended_bytes);
-	rc |= cell__buf_add_str(&out, "# HELP workcell_requests_total requests by class of status\n# TYPE workcell_requests_total counter\n");
+	rc |= cell__buf_add_str(&out,
+				"# HELP workcell_requests_total requests by class of status\n# TYPE workcell_requests_total counter\n");
 	for (int i = 1; i < 6; i++)
 		rc |= cell__buf_printf(&out, "workcell_requests_total{status=\"%dxx\"} %llu\n", i, (unsigned long long)counts->by_class[i]);
 	rc |= cell__buf_add_str(&out, "# HELP workcell_request_seconds from head to answer\n# TYPE workcell_request_seconds histogram\n");

@@ -80,8 +80,11 @@ static json_t *success_of(const struct cell__route *route)
 
 static json_t *operation_of(const struct cell__route *route)
 {
-	static const char *const scopes[] = { [CELL_SCOPE_OPEN] = "", [CELL_SCOPE_READ] = "read", [CELL_SCOPE_RUN] = "run",
-					      [CELL_SCOPE_ADMIN] = "admin", [CELL_SCOPE_APPROVE] = "approve" };
+	static const char *const scopes[] = { [CELL_SCOPE_OPEN] = "",
+					      [CELL_SCOPE_READ] = "read",
+					      [CELL_SCOPE_RUN] = "run",
+					      [CELL_SCOPE_ADMIN] = "admin",
+					      [CELL_SCOPE_APPROVE] = "approve" };
 	char status[8], id[128];
 	json_t *operation = json_object(), *responses = json_object();
 	size_t n = 0;
@@ -95,8 +98,9 @@ static json_t *operation_of(const struct cell__route *route)
 			id[n++] = '_';
 	}
 	id[n && id[n - 1] == '_' ? n - 1 : n] = '\0';
-	json_object_set_new(operation, "summary", json_sprintf("%s%s", route->summary ? route->summary : route->operation->about,
-							       route->former ? " (former name)" : ""));
+	json_object_set_new(
+		operation, "summary",
+		json_sprintf("%s%s", route->summary ? route->summary : route->operation->about, route->former ? " (former name)" : ""));
 	json_object_set_new(operation, "operationId", json_string(id));
 	json_object_set_new(operation, "parameters", parameters_of(route));
 	if (route->raw || cell__route_body(route))
@@ -105,10 +109,12 @@ static json_t *operation_of(const struct cell__route *route)
 	json_object_set_new(responses, status, success_of(route));
 	/* A run that is asked for with Accept: text/event-stream is answered with its events. */
 	if (route->status == MHD_HTTP_ACCEPTED)
-		json_object_set_new(responses, "200", json_pack("{s:s,s:{s:{s:{s:s}}}}", "description", "its events", "content",
-								"text/event-stream", "schema", "type", "string"));
-	json_object_set_new(responses, "default", json_pack("{s:s,s:{s:{s:o}}}", "description", "it failed", "content", "application/json",
-							    "schema", reference("Error")));
+		json_object_set_new(responses, "200",
+				    json_pack("{s:s,s:{s:{s:{s:s}}}}", "description", "its events", "content", "text/event-stream",
+					      "schema", "type", "string"));
+	json_object_set_new(
+		responses, "default",
+		json_pack("{s:s,s:{s:{s:o}}}", "description", "it failed", "content", "application/json", "schema", reference("Error")));
 	json_object_set_new(operation, "responses", responses);
 	if (route->scope == CELL_SCOPE_OPEN)
 		json_object_set_new(operation, "security", json_array());
@@ -148,8 +154,8 @@ char *cell__openapi(void)
 	for (const struct cell__schema *schema = cell__schemas; schema->name; schema++)
 		json_object_set_new(schemas, schema->name, json_loads(schema->text, JSON_REJECT_DUPLICATES, NULL));
 	root = json_pack("{s:s,s:{s:s,s:s,s:s},s:[{s:[]}],s:o,s:{s:{s:{s:s,s:s}},s:o}}", "openapi", "3.1.0", "info", "title", "workcell",
-			 "version", cell_version(), "description", "Sessions that run the code of agents.", "security", "bearer", "paths", paths,
-			 "components", "securitySchemes", "bearer", "type", "http", "scheme", "bearer", "schemas", schemas);
+			 "version", cell_version(), "description", "Sessions that run the code of agents.", "security", "bearer", "paths",
+			 paths, "components", "securitySchemes", "bearer", "type", "http", "scheme", "bearer", "schemas", schemas);
 	text = root ? json_dumps(root, JSON_COMPACT) : NULL;
 	json_decref(root);
 	return text;

@@ -187,7 +187,9 @@ static void add_problem(void *arg, const struct cell__misfit *problem)
 	const struct problems *problems = arg;
 	const json_t *type = json_object_get(problem->schema, "type");
 	const char *word = json_string_value(json_is_array(type) ? json_array_get(type, 0) : type);
-	const char *kind = problem->wrong == CELL__WRONG_MISSING ? "missing" : problem->wrong == CELL__WRONG_UNKNOWN ? "extra_forbidden" : "type_error";
+	const char *kind = problem->wrong == CELL__WRONG_MISSING   ? "missing"
+			   : problem->wrong == CELL__WRONG_UNKNOWN ? "extra_forbidden"
+								   : "type_error";
 	CELL_AUTO_BUF struct cell__buf words = CELL_BUF_INIT;
 
 	if (problem->wrong == CELL__WRONG_MISSING) {
@@ -204,8 +206,8 @@ static void add_problem(void *arg, const struct cell__misfit *problem)
 		cell__buf_add_str(&words, "Input should be ");
 		cell__schema_add_words(&words, problem->schema);
 	}
-	json_array_append_new(problems->list, json_pack("{s:[s,s],s:s,s:s}", "loc", problems->where, problem->name, "msg", words.data ? words.data : "",
-							"type", kind));
+	json_array_append_new(problems->list, json_pack("{s:[s,s],s:s,s:s}", "loc", problems->where, problem->name, "msg",
+							words.data ? words.data : "", "type", kind));
 }
 
 json_t *cell__fields_check(const json_t *schema, json_t *object, const char *where)

@@ -12,7 +12,7 @@
 #define _GNU_SOURCE
 #include "workcell.h"
 
-#include "core/core.h"
+#include "base/base.h"
 
 #ifndef CELL_HAVE_LISTEN
 
@@ -164,7 +164,8 @@ void cell__server_log_request(struct cell__request *request)
 		add_words(out, request->method);
 		(void)cell__buf_add_str(out, ",\"path\":");
 		add_words(out, request->path);
-		(void)cell__buf_printf(out, ",\"status\":%u,\"duration_ms\":%.3f,\"session_id\":\"%s\",\"token\":", request->status, ms, session);
+		(void)cell__buf_printf(out, ",\"status\":%u,\"duration_ms\":%.3f,\"session_id\":\"%s\",\"token\":", request->status, ms,
+				       session);
 		add_words(out, request->who.name);
 		(void)cell__buf_add_str(out, "}\n");
 	} else {
@@ -210,11 +211,19 @@ static int check_limits(const struct cell_server_limits *limits, struct cell_err
 		const char *name;
 		int64_t value, min;
 	} all[] = {
-		{ "max_sessions", limits->max_sessions, 1 }, { "max_runs", limits->max_runs, 1 }, { "max_queue", limits->max_queue, 0 },
-		{ "max_body_bytes", limits->max_body_bytes, 1024 }, { "max_artifact_bytes", limits->max_artifact_bytes, 1024 },
-		{ "stream_bytes", limits->stream_bytes, 4096 }, { "kept_bytes", limits->kept_bytes, 0 }, { "resume_ms", limits->resume_ms, 0 },
-		{ "head_ms", limits->head_ms, 100 }, { "silent_ms", limits->silent_ms, 1000 }, { "drain_ms", limits->drain_ms, 0 },
-		{ "max_connections", limits->max_connections, 1 }, { "max_header_bytes", limits->max_header_bytes, 4096 },
+		{ "max_sessions", limits->max_sessions, 1 },
+		{ "max_runs", limits->max_runs, 1 },
+		{ "max_queue", limits->max_queue, 0 },
+		{ "max_body_bytes", limits->max_body_bytes, 1024 },
+		{ "max_artifact_bytes", limits->max_artifact_bytes, 1024 },
+		{ "stream_bytes", limits->stream_bytes, 4096 },
+		{ "kept_bytes", limits->kept_bytes, 0 },
+		{ "resume_ms", limits->resume_ms, 0 },
+		{ "head_ms", limits->head_ms, 100 },
+		{ "silent_ms", limits->silent_ms, 1000 },
+		{ "drain_ms", limits->drain_ms, 0 },
+		{ "max_connections", limits->max_connections, 1 },
+		{ "max_header_bytes", limits->max_header_bytes, 4096 },
 		{ "idle_ms", limits->idle_ms < 0 ? 1 : limits->idle_ms, 1 },
 		{ "max_timeout_ms", limits->max_timeout_ms < 0 ? 1 : limits->max_timeout_ms, 1 },
 	};
@@ -287,7 +296,8 @@ static void handle_reloaded(uv_work_t *work, int status)
 		server->tokens = reloading->tokens;
 		if (reloading->tls)
 			cell__tls_replace(server, reloading->tls);
-		cell__server_log(server, CELL_LOG_INFO, "reloaded: %zu token%s", server->tokens.count, server->tokens.count == 1 ? "" : "s");
+		cell__server_log(server, CELL_LOG_INFO, "reloaded: %zu token%s", server->tokens.count,
+				 server->tokens.count == 1 ? "" : "s");
 		cell__tokens_warn(server);
 	}
 	free(reloading);
@@ -307,8 +317,9 @@ static void begin_reload(struct cell_server *server, bool all)
 	reloading = cell__alloc(1, sizeof(*reloading));
 	if (!reloading)
 		return; /* the next tick looks again */
-	*reloading = (struct reloading){ .work.data = reloading, .server = server, .all = all, .limits = server->limits,
-					 .changed = server->tokens_changed };
+	*reloading = (struct reloading){
+		.work.data = reloading, .server = server, .all = all, .limits = server->limits, .changed = server->tokens_changed
+	};
 	server->reloading = true;
 	uv_queue_work(&server->engine->loop.uv, &reloading->work, do_reload, handle_reloaded);
 }
@@ -350,8 +361,8 @@ static void stop(struct cell_server *server)
 
 	server->stopping = true;
 	server->stopping_us = cell__now_us();
-	cell__turns_cancel(server, NULL);
-	cell__turns_release(server);
+	cell__jobs_cancel(server, NULL);
+	cell__jobs_release(server);
 	for (struct cell__served *served = server->sessions; served; served = next) {
 		next = served->next;
 		cell__served_end(served);
@@ -383,7 +394,8 @@ void cell__server_step(struct cell_server *server)
 	server->advancing = false;
 	if (!server->stopping && ((!server->n_running && !server->n_queued) || cell__now_us() >= server->drain_until_us))
 		stop(server);
-	if (!server->stopping || (server->mcp && !cell__mcp_ended(server)) || server->n_sessions || server->opening_space || server->reloading || is_working(server))
+	if (!server->stopping || (server->mcp && !cell__mcp_ended(server)) || server->n_sessions || server->opening_space ||
+	    server->reloading || is_working(server))
 		return;
 	/* Answers that are ready may leave first: the next turn of the loop is soon enough. */
 	if (server->due) {
@@ -402,7 +414,7 @@ static void begin_drain(struct cell_server *server)
 		server->draining = true;
 		server->drain_until_us = cell__now_us() + server->limits.drain_ms * 1000;
 		cell__http_quiesce(server);
-		cell__turns_sweep(server, cell__now_us()); /* nobody can come back any more */
+		cell__jobs_sweep(server, cell__now_us()); /* nobody can come back any more */
 		cell__server_log(server, CELL_LOG_INFO, "stopping: %zu cells run, %zu wait", server->n_running, server->n_queued);
 	}
 	cell__server_advance(server);
@@ -436,7 +448,7 @@ static void handle_tick(uv_timer_t *timer)
 	if (server->stopping && now_us - server->stopping_us > LAST_WORDS_US)
 		cell__http_hang_up(server);
 	cell__served_sweep(server, now_us);
-	cell__turns_sweep(server, now_us);
+	cell__jobs_sweep(server, now_us);
 	if (server->mcp)
 		cell__mcp_sweep(server, now_us);
 	cell__tls_sweep(server, now_us);
@@ -555,8 +567,10 @@ static int check_session(const struct cell_server_options *opts, const struct ce
 	if (opts->work_dir)
 		session.cwd = opts->work_dir;
 	else if (opts->auth_disabled && !*address->host && session.cwd && cell__path_lies_in(address->at.local.sun_path, session.cwd))
-		return cell_fail(err, CELL_E_INVALID, 0, "%.100s lies in the folder of the sessions, whose code could connect to it without a token; "
-				 "listen elsewhere", address->at.local.sun_path);
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "%.100s lies in the folder of the sessions, whose code could connect to it without a token; "
+				 "listen elsewhere",
+				 address->at.local.sun_path);
 	return cell_session_check(&session, opts->auth_disabled, err);
 }
 
@@ -591,8 +605,8 @@ int cell_server_create(struct cell_engine *engine, const struct cell_server_opti
 	if (read_options(opts, &server->opts, &server->address, &server->tokens, err) < 0)
 		goto failed;
 	if (check_session(&server->opts, &server->address, err) < 0 ||
-	    cell__policy_load_host_limits(server->opts.session ? server->opts.session->sandbox_policy : NULL, &server->host_limits,
-					  err) < 0)
+	    cell__policy_load_host_limits(server->opts.session ? server->opts.session->sandbox_policy : NULL, &server->host_limits, err) <
+		    0)
 		goto failed;
 	server->limits = server->opts.limits;
 	server->tokens_changed = time_of_change(server->opts.token_file);

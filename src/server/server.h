@@ -5,7 +5,7 @@
  *                                  │                                           │
  *                                  └── suspended while the handler works ◀─────┤
  *                                                                              ├── sessions.c  opens, finds, expires sessions
- *                                                                              ├── runs.c      cells: turns and their events
+ *                                                                              ├── runs.c      cells: jobs and their events
  *                                                                              ├── spaces.c    operations on a space
  *                                                                              └── mcp.c       clients of the MCP server, which has a
  *                                                                                              front end of its own with these routes alone
@@ -21,10 +21,10 @@
 #include <microhttpd.h>
 
 #include "calls/table.h"
-#include "loop/guests.h"
+#include "server/guests.h"
 #include "loop/listen.h"
-#include "session/engine.h"
-#include "session/space.h"
+#include "session/on_loop.h"
+#include "space/space.h"
 
 #define CELL_SERVER_MAX_TOKENS 1024u
 #define CELL_SERVER_MAX_TOKEN_BYTES 4096u
@@ -41,7 +41,7 @@
 #define CELL_SERVER_BUCKETS 4096u
 
 struct cell__served;
-struct cell__turn;
+struct cell__job;
 struct cell__request;
 struct cell__workspace;
 
@@ -211,7 +211,7 @@ void cell__http_shut(struct cell_server *server);
 void cell__http_hang_up(struct cell_server *server);
 /* Once a second: slow clients go. */
 void cell__http_sweep(struct cell_server *server, int64_t now_us);
-/* The loop has another turn at once. */
+/* The loop has another job at once. */
 void cell__http_soon(struct cell_server *server);
 /* libmicrohttpd has something to do. */
 void cell__http_kick(struct cell_server *server);
@@ -279,11 +279,11 @@ struct cell__served {
 	int64_t created_us, used_us;
 	int64_t created_s;            /* of the calendar */
 	unsigned requests;            /* that hold it */
-	unsigned turns;               /* waiting and running */
+	unsigned jobs;               /* waiting and running */
 	uint64_t next_turn;
 	uint64_t cells;
-	struct cell__turn *running;
-	struct cell__turn *kept;      /* newest first: running, waiting and ended */
+	struct cell__job *running;
+	struct cell__job *kept;      /* newest first: running, waiting and ended */
 	bool closing, listed;
 	struct cell__served *bucket_next;
 	struct cell__served *next, **at; /* all of them */
@@ -323,7 +323,7 @@ struct cell__events {
 	unsigned n_readers;
 	int64_t left_us;              /* when the last reader went; 0: there is one, or never was */
 	bool ended;                   /* readers that have had all of it leave */
-	bool kept;                    /* its bytes count among those of the server's ended ones */
+	bool kept;		    /* its bytes count among those of the server's ended ones */
 	bool awaited;                 /* a reader was here and may come back: what it has not had is kept */
 	bool patient;                 /* ... for as long as the log */
 	uint64_t wanted_bytes;        /* by it: where in all events there ever were */
@@ -358,14 +358,14 @@ struct MHD_Response *cell__events_read(struct cell__request *request, struct cel
 
 /* ---- runs (runs.c) ---- */
 
-enum cell__turn_state { CELL_TURN_WAITING, CELL_TURN_RUNNING, CELL_TURN_ENDED };
+enum cell__job_state { CELL_JOB_WAITING, CELL_JOB_RUNNING, CELL_JOB_ENDED };
 
-struct cell__turn {
+struct cell__job {
 	struct cell__events events;   /* first */
 	struct cell__served *served; /* NULL: its session is gone */
 	struct cell_server *server;
 	uint64_t number;
-	enum cell__turn_state state;
+	enum cell__job_state state;
 	char *code;
 	size_t code_size;
 	int64_t timeout_ms;
@@ -376,27 +376,27 @@ struct cell__turn {
 	bool held;
 	const char *result;           /* JSON in the last event, when it ended */
 	size_t result_size;
-	struct cell__turn *queue_next;
-	struct cell__turn *kept_next; /* of the session */
-	struct cell__turn *ended_next; /* of the server, oldest first */
+	struct cell__job *queue_next;
+	struct cell__job *kept_next; /* of the session */
+	struct cell__job *ended_next; /* of the server, oldest first */
 	unsigned refs;
 };
 
 /* The cell of a request on request->served.  answer NULL: it is a run whose events are kept, *ret_turn; else it is answered. */
-bool cell__turn_begin(struct cell__request *request, const char *code, size_t size, int64_t timeout_ms,
-		      void (*answer)(struct cell__request *request, struct cell_result *result), struct cell__turn **ret_turn);
-struct cell__turn *cell__turn_find(struct cell__served *served, const char *number);
+bool cell__job_begin(struct cell__request *request, const char *code, size_t size, int64_t timeout_ms,
+		     void (*answer)(struct cell__request *request, struct cell_result *result), struct cell__job **ret_turn);
+struct cell__job *cell__job_find(struct cell__served *served, const char *number);
 /* Answers with its events, from the one after `after` on. */
-void cell__turn_stream(struct cell__request *request, struct cell__turn *turn, uint64_t after);
-void cell__turns_sweep(struct cell_server *server, int64_t now_us);
+void cell__job_stream(struct cell__request *request, struct cell__job *job, uint64_t after);
+void cell__jobs_sweep(struct cell_server *server, int64_t now_us);
 /* The session goes: its runs are nobody's. */
-void cell__turns_forget(struct cell__served *served);
+void cell__jobs_forget(struct cell__served *served);
 /* The waiting ones of a session, or of all (NULL), end with an error. */
-void cell__turns_cancel(struct cell_server *server, struct cell__served *served);
+void cell__jobs_cancel(struct cell_server *server, struct cell__served *served);
 /* Readers go: the server stops. */
-void cell__turns_release(struct cell_server *server);
+void cell__jobs_release(struct cell_server *server);
 /* As JSON text; NULL: no memory. */
-char *cell__turn_describe(const struct cell__turn *turn);
+char *cell__job_describe(const struct cell__job *job);
 /* What POST /execute answers; NULL: no memory. */
 char *cell__execute_answer(const struct cell_result *result, const char *session_id);
 
@@ -457,9 +457,9 @@ struct cell_server {
 	} ended[CELL_SERVER_ENDED];
 	size_t next_ended;
 	/* runs.c */
-	struct cell__turn *queue, *queue_last;
+	struct cell__job *queue, *queue_last;
 	size_t n_queued, n_running;
-	struct cell__turn *ended_first, *ended_last;
+	struct cell__job *ended_first, *ended_last;
 	size_t ended_bytes;
 	/* server.c */
 	int tell_fd[2];
@@ -479,8 +479,7 @@ struct cell_server {
 void cell__server_advance(struct cell_server *server);
 void cell__server_step(struct cell_server *server);
 /* fields: pairs for the JSON form; the text form is words alone. */
-void cell__server_log(struct cell_server *server, enum cell_log_level level, const char *fmt, ...)
-	__attribute__((format(printf, 3, 4)));
+void cell__server_log(struct cell_server *server, enum cell_log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void cell__server_log_request(struct cell__request *request);
 void cell__server_flush_log(struct cell_server *server);
 void cell__metrics_count(struct cell__request *request, int64_t now_us);

@@ -5,7 +5,7 @@
  *
  * A session belongs to the token that made it, by its name: no other client finds it, but one with the scope "admin", and for its
  * approvals one with the scope "approve".
- * `requests` and `turns` keep it from expiring; closing does not wait for them: their cells end with `closed`.
+ * `requests` and `jobs` keep it from expiring; closing does not wait for them: their cells end with `closed`.
  */
 #define _GNU_SOURCE
 #include "server/server.h"
@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#include "session/venv.h"
+#include "deps/venv.h"
 
 static size_t bucket_of(const char *id)
 {
@@ -79,7 +79,7 @@ static void served_free(struct cell__served *served)
 	if (served->workspace)
 		cell__workspace_put(served->workspace);
 	remove_folder(server, cell__take_ptr(served->folder));
-	cell__turns_forget(served);
+	cell__jobs_forget(served);
 	server->n_sessions--;
 	free(served);
 	cell__server_advance(server);
@@ -175,7 +175,7 @@ static void handle_workspace(void *arg, struct cell__workspace *workspace, const
 		opening->options.no_spill = 1; /* a client cannot read a file here, and its result is gone once it is answered */
 		if (served->folder)
 			opening->options.cwd = served->folder;
-		if (!cell__session_open(server->engine, &opening->options, handle_opened, opening, &why))
+		if (!cell__session_open_on_loop(server->engine, &opening->options, handle_opened, opening, &why))
 			return;
 	}
 	cell__answer_error(opening->request, &why);
@@ -294,10 +294,9 @@ json_t *cell__served_describe(const struct cell__served *served)
 	gmtime_r(&at, &tm);
 	strftime(created, sizeof(created), "%Y-%m-%dT%H:%M:%SZ", &tm);
 	return json_pack("{s:s,s:o,s:s,s:s,s:f,s:s,s:I,s:I}", "session_id", served->id, "workspace_id",
-			 *served->workspace->id ? json_string(served->workspace->id) : json_null(), "owner", served->owner, "created_at", created,
-			 "idle_seconds", served->turns ? 0.0 : (double)(cell__now_us() - served->used_us) / 1e6, "state",
-			 served->turns ? "busy" : "idle", "runs", (json_int_t)served->cells, "pending",
-			 (json_int_t)served->turns);
+			 *served->workspace->id ? json_string(served->workspace->id) : json_null(), "owner", served->owner, "created_at",
+			 created, "idle_seconds", served->jobs ? 0.0 : (double)(cell__now_us() - served->used_us) / 1e6, "state",
+			 served->jobs ? "busy" : "idle", "runs", (json_int_t)served->cells, "pending", (json_int_t)served->jobs);
 }
 
 /* ---- the end ---- */
@@ -319,7 +318,7 @@ void cell__served_end(struct cell__served *served)
 	if (served->closing)
 		return;
 	served->closing = true;
-	cell__turns_cancel(server, served);
+	cell__jobs_cancel(server, served);
 	while (*at != served)
 		at = &(*at)->bucket_next;
 	*at = served->bucket_next;
@@ -327,7 +326,7 @@ void cell__served_end(struct cell__served *served)
 	if (served->next)
 		served->next->at = served->at;
 	memcpy(server->ended[server->next_ended++ % CELL_SERVER_ENDED].id, served->id, sizeof(served->id));
-	cell__session_close(served->session, handle_closed, served);
+	cell__session_close_on_loop(served->session, handle_closed, served);
 }
 
 void cell__served_sweep(struct cell_server *server, int64_t now_us)
@@ -338,7 +337,7 @@ void cell__served_sweep(struct cell_server *server, int64_t now_us)
 		return;
 	for (struct cell__served *served = server->sessions; served; served = next) {
 		next = served->next;
-		if (served->turns || served->requests || now_us - served->used_us < server->limits.idle_ms * 1000)
+		if (served->jobs || served->requests || now_us - served->used_us < server->limits.idle_ms * 1000)
 			continue;
 		server->counts.sessions_expired++;
 		cell__server_log(server, CELL_LOG_INFO, "session %s of \"%s\" expired", served->id, served->owner);

@@ -65,7 +65,8 @@ static void guard(struct cell__workspace *workspace)
 	const struct cell_session_options *session = workspace->server->opts.session;
 
 	if (session)
-		cell__space_guard(workspace->space, session, "nobody can be asked without a session; send X-Session-ID, and answer at /v1/approvals");
+		cell__space_guard_on_loop(workspace->space, session,
+					  "nobody can be asked without a session; send X-Session-ID, and answer at /v1/approvals");
 }
 
 static void handle_opened(uv_work_t *work, int status)
@@ -133,7 +134,7 @@ static bool make_room(struct cell_server *server)
 	}
 	if (!oldest)
 		return false;
-	cell__space_close(oldest->space, space_gone, NULL);
+	cell__space_close_on_loop(oldest->space, space_gone, NULL);
 	forget(oldest);
 	return true;
 }
@@ -228,7 +229,7 @@ void cell__workspaces_close(struct cell_server *server, void (*done)(void *arg),
 		forget(workspace);
 		if (space) {
 			all->left++;
-			cell__space_close(space, one_closed, all);
+			cell__space_close_on_loop(space, one_closed, all);
 		}
 	}
 	one_closed(all);
@@ -297,8 +298,9 @@ static void handle_failure(struct cell__call *call, int code, const char *type, 
 	if (asked->request && asked->request->invalid && code == CELL_E_INVALID)
 		asked->request->invalid(asked->request);
 	else if (asked->request)
-		cell__answer_fail(asked->request, cell_code_http_status(code) >= 400 ? (unsigned)cell_code_http_status(code) : MHD_HTTP_FORBIDDEN,
-				  code, "%s", message); /* the only outcome of code that is one of calls too: rejected */
+		cell__answer_fail(asked->request,
+				  cell_code_http_status(code) >= 400 ? (unsigned)cell_code_http_status(code) : MHD_HTTP_FORBIDDEN, code,
+				  "%s", message); /* the only outcome of code that is one of calls too: rejected */
 	asked_done(asked);
 }
 
@@ -311,7 +313,11 @@ static struct asked *ask(struct cell__workspace *workspace, const struct cell__p
 		return NULL;
 	}
 	*asked = (struct asked){
-		.call = { .method = cell__operations[op].method, .args = args, .session_id = "", .answer = handle_answer, .answer_text = handle_answer_text,
+		.call = { .method = cell__operations[op].method,
+			  .args = args,
+			  .session_id = "",
+			  .answer = handle_answer,
+			  .answer_text = handle_answer_text,
 			  .fail = handle_failure },
 		.principal = *principal,
 		.workspace = workspace,
@@ -336,7 +342,7 @@ void cell__ask(struct cell__request *request, enum cell__op op, json_t *args, co
 	asked->call.raw_size = raw_size;
 	/* In the name of a session where there is one: its policy holds, and somebody can be asked. */
 	if (request->served && request->served->session)
-		cell__session_call(request->served->session, &asked->principal, &asked->call);
+		cell__session_call_on_loop(request->served->session, &asked->principal, &asked->call);
 	else
 		cell__space_submit(asked->workspace->space, &asked->principal, &asked->call);
 }
@@ -354,7 +360,7 @@ void cell__ask_session(struct cell__request *request, json_t *args, cell__ask_fn
 	}
 	asked->request = request;
 	asked->then = then;
-	cell__session_call(request->served->session, &asked->principal, &asked->call);
+	cell__session_call_on_loop(request->served->session, &asked->principal, &asked->call);
 }
 
 struct wanting {

@@ -13,39 +13,41 @@
 #define BODY(properties, required) "{\"type\":\"object\",\"properties\":{" properties "},\"required\":[" required "]}"
 #define FIELD(name, type, words) "\"" name "\":{\"type\":" type ",\"description\":\"" words "\"}"
 
-#define EXECUTE_BODY                                                                                         \
-	BODY("\"code\":{\"type\":\"string\",\"x-nul\":true,\"description\":\"Python, one cell\"},"             \
-	     "\"timeout\":{\"type\":[\"number\",\"null\"],\"minimum\":0,\"description\":\"seconds; 0 or null: the server's default\"}", "\"code\"")
+#define EXECUTE_BODY                                                                                                                    \
+	BODY("\"code\":{\"type\":\"string\",\"x-nul\":true,\"description\":\"Python, one cell\"},"                                      \
+	     "\"timeout\":{\"type\":[\"number\",\"null\"],\"minimum\":0,\"description\":\"seconds; 0 or null: the server's default\"}", \
+	     "\"code\"")
 /* No other members: one that is ignored could be a limit that was asked for. */
-#define SESSION_BODY                                                                                         \
-	"{\"type\":\"object\",\"properties\":{"                                                                 \
-	FIELD("workspace_id", "[\"string\",\"null\"]", "1-128 letters, digits, underscores or hyphens") "},\"additionalProperties\":false}"
+#define SESSION_BODY                                                                           \
+	"{\"type\":\"object\",\"properties\":{" FIELD("workspace_id", "[\"string\",\"null\"]", \
+						      "1-128 letters, digits, underscores or hyphens") "},\"additionalProperties\":false}"
 #define PACKAGES_BODY BODY("\"packages\":{\"type\":\"array\",\"items\":{\"type\":\"string\"}}", "\"packages\"")
-#define ANSWER_BODY                                                                                          \
-	BODY("\"accept\":{\"type\":\"boolean\"}," FIELD("reason", "[\"string\",\"null\"]", "for the code, when it is rejected") ","  \
-	     FIELD("args", "[\"object\",\"null\"]", "accepted: run with these instead") ","                        \
-	     FIELD("always", "\"boolean\"", "accepted: and every later call of this tool in this session"), "\"accept\"")
-#define ALL_QUERY                                                                                            \
-	BODY(FIELD("all", "\"boolean\"", "those of everybody; needs the scope admin, for approvals also approve"), "")
+#define ANSWER_BODY                                                                                                                        \
+	BODY("\"accept\":{\"type\":\"boolean\"}," FIELD("reason", "[\"string\",\"null\"]", "for the code, when it is rejected") "," FIELD( \
+		     "args", "[\"object\",\"null\"]",                                                                                      \
+		     "accepted: run with these instead") "," FIELD("always", "\"boolean\"",                                                \
+								   "accepted: and every later call of this tool in this session"),         \
+	     "\"accept\"")
+#define ALL_QUERY BODY(FIELD("all", "\"boolean\"", "those of everybody; needs the scope admin, for approvals also approve"), "")
 
 #define NO_TAGS "{\"properties\":{\"tags\":null}}"
 /* Creates or replaces. */
 #define DESCRIBED "{\"required\":[\"name\",\"source\",\"description\"]}"
 #define OVERWRITES "{\"overwrite\":true}"
-#define ANY_DATA                                                                                             \
+#define ANY_DATA \
 	"{\"properties\":{\"data\":{\"x-nul\":true,\"description\":\"a text, or any JSON value\"},\"type\":null},\"required\":[\"name\",\"data\"]}"
 #define METADATA_TEXT "{\"properties\":{\"metadata\":{\"type\":\"string\",\"description\":\"a JSON object\"}}}"
 
 /* Workflows were called skills once: the same routes under two names. */
 #define LISTED cell__handle_operation, OF(WORKFLOWS_LIST), .then = cell__answer_workflows, .answer = "Workflows"
 #define FOUND cell__handle_operation, OF(WORKFLOWS_SEARCH), .then = cell__answer_workflows, .answer = "Workflows"
-#define CREATED                                                                                              \
-	cell__handle_operation, OF(WORKFLOWS_CREATE), .takes = DESCRIBED, .sets = OVERWRITES, .then = cell__answer_workflow, .answer = "Workflow", \
-	.summary = "Creates or replaces a workflow"
-#define SHOWN                                                                                                \
-	cell__handle_operation, OF(WORKFLOWS_GET), .then = cell__answer_workflow, .answer = "Workflow",        \
-	.summary = "Returns a workflow with its source"
-#define DELETED                                                                                              \
+#define CREATED                                                                                                              \
+	cell__handle_operation, OF(WORKFLOWS_CREATE), .takes = DESCRIBED, .sets = OVERWRITES, .then = cell__answer_workflow, \
+		.answer = "Workflow", .summary = "Creates or replaces a workflow"
+#define SHOWN                                                                                           \
+	cell__handle_operation, OF(WORKFLOWS_GET), .then = cell__answer_workflow, .answer = "Workflow", \
+		.summary = "Returns a workflow with its source"
+#define DELETED \
 	cell__handle_operation, OF(WORKFLOWS_DELETE), .then = cell__answer_deleted, .answer = "True", .summary = "Deletes a workflow"
 
 const struct cell__route cell__routes[] = {
@@ -81,18 +83,21 @@ const struct cell__route cell__routes[] = {
 	  .summary = "Saves a text or a JSON value as an artifact and replaces an existing one of this name" },
 	{ GET, "/api/artifacts/{name...}", CELL_SCOPE_READ, cell__handle_artifact_get, OF(ARTIFACTS_LOAD), .answer = "bytes",
 	  .summary = "Returns the data of an artifact: JSON for texts and JSON values, else bytes" },
-	{ PUT, "/api/artifacts/{name...}", CELL_SCOPE_RUN, cell__handle_artifact_put, OF(ARTIFACTS_SAVE), .takes = METADATA_TEXT, .raw = true },
+	{ PUT, "/api/artifacts/{name...}", CELL_SCOPE_RUN, cell__handle_artifact_put, OF(ARTIFACTS_SAVE), .takes = METADATA_TEXT,
+	  .raw = true },
 	{ DELETE, "/api/artifacts/{name...}", CELL_SCOPE_RUN, cell__handle_artifact_delete, OF(ARTIFACTS_DELETE) },
 	{ GET, "/api/deps", CELL_SCOPE_READ, cell__handle_operation, OF(DEPS_LIST) },
 	{ POST, "/api/deps/add", CELL_SCOPE_RUN, cell__handle_operation, OF(DEPS_ADD), .then = cell__answer_sync },
-	{ POST, "/api/deps/remove", CELL_SCOPE_RUN, cell__handle_operation, OF(DEPS_REMOVE), .then = cell__answer_removed, .answer = "Removed" },
+	{ POST, "/api/deps/remove", CELL_SCOPE_RUN, cell__handle_operation, OF(DEPS_REMOVE), .then = cell__answer_removed,
+	  .answer = "Removed" },
 	{ POST, "/api/deps/sync", CELL_SCOPE_RUN, cell__handle_operation, OF(DEPS_SYNC), .takes = "{\"properties\":{\"quick\":null}}",
 	  .then = cell__answer_sync },
 	{ GET, "/v1/sessions", CELL_SCOPE_READ, cell__handle_v1_list, .query = ALL_QUERY, .status = 200, .answer = "Sessions",
 	  .summary = "The client's own sessions" },
 	{ POST, "/v1/sessions", CELL_SCOPE_RUN, cell__handle_v1_open, .body = SESSION_BODY, .optional_body = true, .status = 201,
 	  .answer = "Session", .summary = "Opens a session" },
-	{ GET, "/v1/sessions/{session}", CELL_SCOPE_READ, cell__handle_v1_get, .status = 200, .answer = "Session", .summary = "One session" },
+	{ GET, "/v1/sessions/{session}", CELL_SCOPE_READ, cell__handle_v1_get, .status = 200, .answer = "Session",
+	  .summary = "One session" },
 	{ DELETE, "/v1/sessions/{session}", CELL_SCOPE_RUN, cell__handle_v1_delete, .status = 204, .summary = "Ends a session" },
 	{ POST, "/v1/sessions/{session}/interrupt", CELL_SCOPE_RUN, cell__handle_v1_interrupt, .status = 204,
 	  .summary = "Interrupts the running cell" },
@@ -103,7 +108,8 @@ const struct cell__route cell__routes[] = {
 	{ GET, "/v1/sessions/{session}/runs/{run}", CELL_SCOPE_READ, cell__handle_v1_run_get, .status = 200, .answer = "Run",
 	  .summary = "One run, with its result when it has ended" },
 	{ GET, "/v1/sessions/{session}/runs/{run}/events", CELL_SCOPE_READ, cell__handle_v1_events, .status = 200, .answer = "events",
-	  .summary = "Its events: chunk, image, display, approval, approval_ended, call_started, call_ended, result; from Last-Event-ID on" },
+	  .summary =
+		  "Its events: chunk, image, display, approval, approval_ended, call_started, call_ended, result; from Last-Event-ID on" },
 	{ GET, "/v1/sessions/{session}/approvals", CELL_SCOPE_READ, cell__handle_v1_approvals, .status = 200, .answer = "Approvals",
 	  .summary = "Calls that wait for an answer" },
 	{ POST, "/v1/sessions/{session}/approvals/{id}", CELL_SCOPE_APPROVE, cell__handle_v1_answer, .body = ANSWER_BODY, .status = 204,
@@ -146,10 +152,11 @@ const struct cell__schema cell__schemas[] = {
 			    ",\"removed_from_config\":{\"type\":\"boolean\"}") },
 	{ "True", "{\"const\":true}" },
 	{ "Object", "{\"type\":\"object\"}" },
-	{ "Session", OBJECT("\"session_id\",\"workspace_id\",\"owner\",\"created_at\",\"idle_seconds\",\"state\",\"runs\",\"pending\"",
-			    "\"session_id\":" TEXT ",\"workspace_id\":" OR_NULL ",\"owner\":" TEXT ",\"created_at\":" TEXT
-			    ",\"idle_seconds\":{\"type\":\"number\"},\"state\":{\"enum\":[\"idle\",\"busy\"]},\"runs\":{\"type\":\"integer\"},"
-			    "\"pending\":{\"type\":\"integer\"}") },
+	{ "Session",
+	  OBJECT("\"session_id\",\"workspace_id\",\"owner\",\"created_at\",\"idle_seconds\",\"state\",\"runs\",\"pending\"",
+		 "\"session_id\":" TEXT ",\"workspace_id\":" OR_NULL ",\"owner\":" TEXT ",\"created_at\":" TEXT
+		 ",\"idle_seconds\":{\"type\":\"number\"},\"state\":{\"enum\":[\"idle\",\"busy\"]},\"runs\":{\"type\":\"integer\"},"
+		 "\"pending\":{\"type\":\"integer\"}") },
 	{ "Sessions", OBJECT("\"sessions\"", "\"sessions\":" LIST(REF("Session"))) },
 	{ "Run", OBJECT("\"run_id\",\"session_id\",\"state\",\"last_event\",\"result\"",
 			"\"run_id\":{\"type\":\"integer\"},\"session_id\":" TEXT

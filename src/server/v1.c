@@ -73,7 +73,7 @@ void cell__handle_v1_reset(struct cell__request *request)
 
 	if (!cell__served_find(request, request->params[0], false))
 		return;
-	if (cell__session_reset(request->served->session, handle_reset, request, &err) < 0)
+	if (cell__session_reset_on_loop(request->served->session, handle_reset, request, &err) < 0)
 		cell__answer_error(request, &err);
 }
 
@@ -89,50 +89,50 @@ static bool wants_events(const struct cell__request *request)
 void cell__handle_v1_run(struct cell__request *request)
 {
 	const json_t *code = json_object_get(request->json, "code");
-	struct cell__turn *turn;
+	struct cell__job *job;
 
 	if (!cell__served_find(request, request->params[0], false) ||
-	    !cell__turn_begin(request, json_string_value(code), json_string_length(code), cell__timeout_of(request), NULL, &turn))
+	    !cell__job_begin(request, json_string_value(code), json_string_length(code), cell__timeout_of(request), NULL, &job))
 		return;
 	if (wants_events(request))
-		cell__turn_stream(request, turn, 0);
+		cell__job_stream(request, job, 0);
 	else
-		cell__answer_text(request, MHD_HTTP_ACCEPTED, cell__turn_describe(turn));
+		cell__answer_text(request, MHD_HTTP_ACCEPTED, cell__job_describe(job));
 }
 
-static struct cell__turn *find_turn(struct cell__request *request)
+static struct cell__job *find_turn(struct cell__request *request)
 {
-	struct cell__turn *turn;
+	struct cell__job *job;
 
 	if (!cell__served_find(request, request->params[0], false))
 		return NULL;
-	turn = cell__turn_find(request->served, request->params[1]);
-	if (!turn)
+	job = cell__job_find(request->served, request->params[1]);
+	if (!job)
 		cell__answer_fail(request, MHD_HTTP_NOT_FOUND, CELL_E_NOT_FOUND, "there is no such run, or it is not kept any more");
-	return turn;
+	return job;
 }
 
 void cell__handle_v1_run_get(struct cell__request *request)
 {
-	struct cell__turn *turn = find_turn(request);
+	struct cell__job *job = find_turn(request);
 
-	if (turn)
-		cell__answer_text(request, MHD_HTTP_OK, cell__turn_describe(turn));
+	if (job)
+		cell__answer_text(request, MHD_HTTP_OK, cell__job_describe(job));
 }
 
 void cell__handle_v1_events(struct cell__request *request)
 {
 	const char *last = cell__request_header(request, "Last-Event-ID");
 	size_t digits = last ? strspn(last, "0123456789") : 0;
-	struct cell__turn *turn = find_turn(request);
+	struct cell__job *job = find_turn(request);
 	uint64_t after = last ? strtoull(last, NULL, 10) : 0;
 
-	if (!turn)
+	if (!job)
 		return;
-	if (last && (!digits || digits > 18 || last[digits] || after >= turn->events.next_number))
+	if (last && (!digits || digits > 18 || last[digits] || after >= job->events.next_number))
 		cell__answer_fail(request, MHD_HTTP_BAD_REQUEST, CELL_E_INVALID, "Last-Event-ID is none of this run's");
 	else
-		cell__turn_stream(request, turn, after);
+		cell__job_stream(request, job, after);
 }
 
 /* ---- approvals ---- */

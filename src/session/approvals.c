@@ -1,30 +1,30 @@
 /*
- * Between a seat's gate and whoever answers for the session: calls that are parked and what they do to the clock, questions
+ * Between a slot's gate and whoever answers for the session: calls that are parked and what they do to the clock, questions
  * of MCP servers, answers.
  */
 #include <string.h>
 
 #include "session/session.h"
-#include "session/space.h"
+#include "space/space.h"
 
 /* ---- what the gate asks of us ---- */
 
 static bool somebody_listens(void *owner)
 {
-	struct cell__seat *seat = owner;
-	struct cell__run *run = cell__seat_run(seat);
-	return run ? run->on_event != NULL : seat->session->options.on_event != NULL;
+	struct cell__slot *slot = owner;
+	struct cell__run *run = cell__slot_run(slot);
+	return run ? run->on_event != NULL : slot->session->options.on_event != NULL;
 }
 
 static void emit_call(void *owner, const struct cell_event *event)
 {
-	struct cell__seat *seat = owner;
-	struct cell_session *session = seat->session;
-	struct cell__run *run = cell__seat_run(seat);
+	struct cell__slot *slot = owner;
+	struct cell_session *session = slot->session;
+	struct cell__run *run = cell__slot_run(slot);
 	if (run) {
 		cell__run_call_event(run, event);
-		if (!seat->leaving)
-			cell__seat_update_pause(session);
+		if (!slot->leaving)
+			cell__slot_update_pause(session);
 	} else {
 		cell__session_emit(session, event);
 	}
@@ -57,7 +57,7 @@ static void handle_approval_timer(uv_timer_t *timer);
 /* The timer is for the first of all that wait. */
 static void start_approval_timer(struct cell_session *session)
 {
-	int64_t deadline = session->seat ? cell__gate_deadline(&session->seat->gate) : -1, now = cell__now_us() / 1000;
+	int64_t deadline = session->slot ? cell__gate_deadline(&session->slot->gate) : -1, now = cell__now_us() / 1000;
 	int64_t other = cell__gate_deadline(&session->clients);
 	if (deadline < 0 || (other >= 0 && other < deadline))
 		deadline = other;
@@ -72,25 +72,26 @@ static void start_approval_timer(struct cell_session *session)
 static void handle_approval_timer(uv_timer_t *timer)
 {
 	struct cell_session *session = timer->data;
-	if (session->seat)
-		cell__gate_expire(&session->seat->gate);
+	if (session->slot)
+		cell__gate_expire(&session->slot->gate);
 	cell__gate_expire(&session->clients);
 	start_approval_timer(session);
 }
 
 static void handle_parked(void *owner)
 {
-	struct cell__seat *seat = owner;
-	struct cell_session *session = seat->session;
-	if (session->seat != seat)
+	struct cell__slot *slot = owner;
+	struct cell_session *session = slot->session;
+	if (session->slot != slot)
 		return; /* it is leaving: nothing of it expires any more */
 	start_approval_timer(session);
-	update_clock(session, seat->gate.n_parked);
+	update_clock(session, slot->gate.n_parked);
 }
 
 static struct cell__gate gate_of(struct cell_session *session)
 {
 	return (struct cell__gate){
+		.target = &cell__space_target,
 		.space = session->options.space,
 		.session_id = session->id,
 		.executor = session->executor->name,
@@ -105,14 +106,14 @@ static struct cell__gate gate_of(struct cell_session *session)
 	};
 }
 
-void cell__approvals_init_gate(struct cell__seat *seat)
+void cell__approvals_init_gate(struct cell__slot *slot)
 {
-	seat->gate = gate_of(seat->session);
-	seat->gate.cell_hash = seat->session->cell_hash;
-	seat->gate.listens = somebody_listens;
-	seat->gate.emit = emit_call;
-	seat->gate.parked = handle_parked;
-	seat->gate.owner = seat;
+	slot->gate = gate_of(slot->session);
+	slot->gate.cell_hash = slot->session->cell_hash;
+	slot->gate.listens = somebody_listens;
+	slot->gate.emit = emit_call;
+	slot->gate.parked = handle_parked;
+	slot->gate.owner = slot;
 }
 
 /* ---- clients ---- */
@@ -163,7 +164,7 @@ struct cell_session *cell__session_of(struct cell_engine *engine, const struct c
 
 bool cell__session_takes_questions(const struct cell_session *session)
 {
-	return session->options.takes_questions && session->seat && !session->closing;
+	return session->options.takes_questions && session->slot && !session->closing;
 }
 
 bool cell__session_any_takes_questions(struct cell_engine *engine, const struct cell_space *space)
@@ -176,10 +177,10 @@ bool cell__session_any_takes_questions(struct cell_engine *engine, const struct 
 
 void cell__session_ask(struct cell_session *session, struct cell__call *question)
 {
-	cell__gate_ask(&session->seat->gate, &session->principal, question);
+	cell__gate_ask(&session->slot->gate, &session->principal, question);
 }
 
-void cell__session_call(struct cell_session *session, const struct cell__principal *principal, struct cell__call *call)
+void cell__session_call_on_loop(struct cell_session *session, const struct cell__principal *principal, struct cell__call *call)
 {
 	const struct cell__operation *operation = cell__operation_find(call->method);
 	bool tool = operation && operation->kind == CELL__GATE_TOOL;
@@ -198,11 +199,11 @@ void cell__session_call(struct cell_session *session, const struct cell__princip
 	cell__gate_submit(&session->clients, principal, call);
 }
 
-void cell__session_tell(struct cell_session *session, enum cell_event_type type, const struct cell__call *call,
-			const char *tool, const char *json)
+void cell__session_tell(struct cell_session *session, enum cell_event_type type, const struct cell__call *call, const char *tool,
+			const char *json)
 {
-	if (session->seat)
-		cell__gate_tell(&session->seat->gate, type, call, tool, json);
+	if (session->slot)
+		cell__gate_tell(&session->slot->gate, type, call, tool, json);
 }
 
 /* ---- public: any thread ---- */
@@ -220,10 +221,10 @@ static void do_answer(void *arg)
 {
 	struct answering *answering = arg;
 	struct cell_session *session = answering->session;
-	struct cell__seat *seat = session->seat;
+	struct cell__slot *slot = session->slot;
 	bool is_client = answering->id != 0 && cell__gate_waits(&session->clients, answering->id);
 	if (!answering->answer) {
-		answering->list = seat ? cell__gate_list(&seat->gate) : json_array();
+		answering->list = slot ? cell__gate_list(&slot->gate) : json_array();
 		json_t *more = cell__gate_list(&session->clients);
 		if (json_array_extend(answering->list, more) < 0)
 			json_decref(cell__take_ptr(answering->list));
@@ -234,29 +235,27 @@ static void do_answer(void *arg)
 		answering->rc = cell__gate_answer(&session->clients, answering->id, answering->answer, &answering->err);
 	if (is_client || answering->rc < 0)
 		return;
-	if (seat)
-		answering->rc = cell__gate_answer(&seat->gate, answering->id, answering->answer, &answering->err);
+	if (slot)
+		answering->rc = cell__gate_answer(&slot->gate, answering->id, answering->answer, &answering->err);
 	else if (answering->id != 0)
 		answering->rc = cell_fail(&answering->err, CELL_E_NOT_FOUND, 0, "request %llu is gone with its kernel",
 					  (unsigned long long)answering->id);
 }
 
-int cell_session_answer(struct cell_session *session, uint64_t id, const struct cell_approval_answer *answer,
-			struct cell_error *err)
+int cell_session_answer(struct cell_session *session, uint64_t id, const struct cell_approval_answer *answer, struct cell_error *err)
 {
 	struct cell_approval_answer all = CELL_APPROVAL_ANSWER_INIT;
 	if (answer->size < sizeof(size_t) || answer->size > sizeof all)
-		return cell_fail(err, CELL_E_INVALID, 0, "cell_approval_answer.size is %zu, expected up to %zu", answer->size,
-				 sizeof all);
+		return cell_fail(err, CELL_E_INVALID, 0, "cell_approval_answer.size is %zu, expected up to %zu", answer->size, sizeof all);
 	memcpy(&all, answer, answer->size);
 	if (all.args && (!all.accept || id == 0))
 		return cell_fail(err, CELL_E_INVALID, 0, "edited arguments go with the acceptance of one request");
 	if (all.reason && !cell__utf8_ok(all.reason, strlen(all.reason)))
 		return cell_fail(err, CELL_E_INVALID, 0, "the reason is not UTF-8");
-	if (cell__session_check_look(session, &all.look_us, all.look_end, err) < 0)
+	if (cell__session_check_spin(session, &all.spin_us, all.spin_end, err) < 0)
 		return -1;
 	struct answering answering = { .session = session, .id = id, .answer = &all };
-	cell__loop_call_and_stay(&session->engine->loop, do_answer, &answering, all.look_end, all.look_us);
+	cell__loop_call_and_stay(&session->engine->loop, do_answer, &answering, all.spin_end, all.spin_us);
 	if (answering.rc < 0 && err)
 		*err = answering.err;
 	return answering.rc;

@@ -1,6 +1,6 @@
 #include "session/budget.h"
 
-#include "core/hole.h"
+#include "base/hole.h"
 
 void cell__budget_join(struct cell__budget *budget, struct cell__budget **all)
 {

@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "core/core.h"
+#include "base/base.h"
 
 struct cell__budget {
 	size_t used;

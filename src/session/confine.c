@@ -1,25 +1,23 @@
 #define _GNU_SOURCE
-#include "session/confine.h"
+#include "session/session.h"
 
 #include <string.h>
 
-#include "session/engine.h"
-#include "session/session.h"
-#include "session/servers.h"
-#include "session/space.h"
+#include "space/servers.h"
+#include "space/space.h"
+#include "spawn/confinement.h"
 
 /*
  * Connections of confined programs are those of a session that is confined alike: of the one that called, or, for a server that
  * sessions share, of any.  Without one there is nobody to answer for them.
  */
-static int tell(void *arg, const struct cell__confinement *confinement, const struct cell__egress_event *event,
-		struct cell_error *err)
+static int tell(void *arg, const struct cell__confinement *confinement, const struct cell__egress_event *event, struct cell_error *err)
 {
 	struct cell_space *space = arg;
 	struct cell_engine *engine = cell__space_engine(space);
 	for (const struct cell_session *session = engine->sessions; session; session = session->next) {
-		if (session->options.space != space || !session->seat || !session->seat->confinement ||
-		    !cell__confinement_equal(session->seat->confinement, confinement))
+		if (session->options.space != space || !session->slot || !session->slot->confinement ||
+		    !cell__confinement_equal(session->slot->confinement, confinement))
 			continue;
 		if (!session->options.audit)
 			return 0;
@@ -33,8 +31,8 @@ static int tell(void *arg, const struct cell__confinement *confinement, const st
 static int confine_strictly(struct cell__spawn_hub *hub, const char *workspace, struct cell__confinement **ret_confinement,
 			    struct cell_error *err)
 {
-	struct cell__policy policy;
-	if (cell__policy_load(&policy, CELL_POLICY_DEFAULT, err) < 0)
+	struct cell__sandbox_policy policy;
+	if (cell__sandbox_policy_load(&policy, CELL_POLICY_DEFAULT, err) < 0)
 		return -1;
 	const struct cell__confinement_options options = {
 		.policy = &policy,
@@ -43,22 +41,22 @@ static int confine_strictly(struct cell__spawn_hub *hub, const char *workspace, 
 		.network = CELL_CONFINED_OFFLINE,
 	};
 	int rc = cell__confinement_create(hub, &options, ret_confinement, err);
-	cell__policy_finish(&policy);
+	cell__sandbox_policy_finish(&policy);
 	return rc;
 }
 
-/* Made with the first call that needs it; it goes with the seat. */
+/* Made with the first call that needs it; it goes with the slot. */
 static int confinement_of(struct cell_session *session, struct cell__confinement **ret_confinement, struct cell_error *err)
 {
-	struct cell__seat *seat = session->seat;
+	struct cell__slot *slot = session->slot;
 	struct cell__spawn_hub *hub = &session->engine->hub;
 	struct cell__confinement *confinement = NULL;
-	if (seat->confinement) {
-		*ret_confinement = seat->confinement;
+	if (slot->confinement) {
+		*ret_confinement = slot->confinement;
 		return 0;
 	}
 	if (session->executor->confine) {
-		if (session->executor->confine(seat->kernel, &confinement, err) < 0)
+		if (session->executor->confine(slot->kernel, &confinement, err) < 0)
 			return -1;
 		if (!confinement)
 			return cell_fail(err, CELL_E_BUSY, 0, "the session's kernel is not up yet; try again");
@@ -66,19 +64,17 @@ static int confinement_of(struct cell_session *session, struct cell__confinement
 		return -1;
 	}
 	cell__confinement_watch(confinement, tell, session->options.space);
-	*ret_confinement = seat->confinement = confinement;
+	*ret_confinement = slot->confinement = confinement;
 	return 0;
 }
 
-int cell__space_confine(void *arg, const struct cell__call *call, struct cell__confinement **ret_confinement,
-			struct cell_error *err)
+int cell__session_confine(void *arg, const struct cell__call *call, struct cell__confinement **ret_confinement, struct cell_error *err)
 {
 	struct cell_space *space = arg;
 	struct cell_engine *engine = cell__space_engine(space);
 	struct cell__confinement *confinement = NULL;
-	struct cell_session *session = call->session_id && *call->session_id ?
-					       cell__session_of(engine, space, call->session_id) : NULL;
-	if (session && session->seat) {
+	struct cell_session *session = call->session_id && *call->session_id ? cell__session_of(engine, space, call->session_id) : NULL;
+	if (session && session->slot) {
 		if (confinement_of(session, &confinement, err) < 0)
 			return -1;
 		*ret_confinement = cell__confinement_ref(confinement);
@@ -87,7 +83,7 @@ int cell__space_confine(void *arg, const struct cell__call *call, struct cell__c
 	/* A client's own call, outside of any session: with what one of the space's sessions has, or with nothing at all. */
 	bool outside = !call->session_id || !*call->session_id;
 	for (session = engine->sessions; outside && session; session = session->next)
-		if (session->options.space == space && session->seat && session->seat->ready && session->executor->untrusted &&
+		if (session->options.space == space && session->slot && session->slot->ready && session->executor->untrusted &&
 		    confinement_of(session, &confinement, NULL) == 0) {
 			*ret_confinement = cell__confinement_ref(confinement);
 			return 0;

@@ -61,8 +61,7 @@ static char *resolve(const char *path, struct cell_error *err)
 	return cell__buf_take(&out);
 }
 
-int cell__image_folder_init(struct cell__image_folder *folder, const char *path, const char *session_id,
-			    struct cell_error *err)
+int cell__image_folder_init(struct cell__image_folder *folder, const char *path, const char *session_id, struct cell_error *err)
 {
 	*folder = (struct cell__image_folder){ 0 };
 	if (!path)
@@ -84,8 +83,7 @@ void cell__image_folder_finish(struct cell__image_folder *folder)
 	free(cell__take_ptr(folder->real));
 }
 
-void cell__image_name(struct cell__image_folder *folder, int64_t wall_ms, const char *type,
-		      char out[static CELL__IMAGE_NAME_BYTES])
+void cell__image_name(struct cell__image_folder *folder, int64_t wall_ms, const char *type, char out[static CELL__IMAGE_NAME_BYTES])
 {
 	struct tm tm;
 	if (wall_ms < folder->last_ms)
@@ -94,8 +92,7 @@ void cell__image_name(struct cell__image_folder *folder, int64_t wall_ms, const 
 	time_t seconds = (time_t)(wall_ms / 1000);
 	gmtime_r(&seconds, &tm);
 	size_t size = strftime(out, CELL__IMAGE_NAME_BYTES, "%Y%m%dT%H%M%S", &tm);
-	snprintf(out + size, CELL__IMAGE_NAME_BYTES - size, "%03dZ-%s-%04u.%s", (int)(wall_ms % 1000), folder->tag,
-		 ++folder->count, type);
+	snprintf(out + size, CELL__IMAGE_NAME_BYTES - size, "%03dZ-%s-%04u.%s", (int)(wall_ms % 1000), folder->tag, ++folder->count, type);
 }
 
 const char *cell__image_type(const void *bytes, size_t size)
@@ -245,14 +242,12 @@ static void start_job(struct cell__image_queue *queue)
 	struct cell__image_job *job = queue->first;
 	struct timespec now;
 	clock_gettime(CLOCK_REALTIME, &now);
-	cell__image_name(queue->folder, (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000, job->type,
-			 job->path + job->name_at);
+	cell__image_name(queue->folder, (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000, job->type, job->path + job->name_at);
 	/* Fails for want of a function only. */
 	(void)uv_queue_work(&queue->loop->uv, &queue->work, write_job, handle_written);
 }
 
-void cell__image_queue_init(struct cell__image_queue *queue, struct cell__loop *loop,
-			    struct cell__image_folder *folder,
+void cell__image_queue_init(struct cell__image_queue *queue, struct cell__loop *loop, struct cell__image_folder *folder,
 			    void (*written)(void *arg, size_t number, char *path, int error), void *arg)
 {
 	*queue = (struct cell__image_queue){ .loop = loop, .folder = folder, .written = written, .arg = arg };
@@ -272,8 +267,7 @@ int cell__image_queue_add(struct cell__image_queue *queue, size_t number, const 
 	}
 	sprintf(path, "%s/", folder);
 	*job = (struct cell__image_job){
-		.number = number, .bytes = bytes, .size = size, .type = cell__image_type(bytes, size), .path = path,
-		.name_at = name_at
+		.number = number, .bytes = bytes, .size = size, .type = cell__image_type(bytes, size), .path = path, .name_at = name_at
 	};
 	if (!job->type)
 		job->type = "png";

@@ -9,7 +9,7 @@
 #ifndef CELL_SESSION_IMAGES_H
 #define CELL_SESSION_IMAGES_H
 
-#include "core/core.h"
+#include "base/base.h"
 #include "loop/loop.h"
 
 struct cell__image_folder {
@@ -21,14 +21,12 @@ struct cell__image_folder {
 };
 
 /* path may be NULL: none.  A relative one is relative to the caller's working directory. */
-int cell__image_folder_init(struct cell__image_folder *folder, const char *path, const char *session_id,
-			    struct cell_error *err);
+int cell__image_folder_init(struct cell__image_folder *folder, const char *path, const char *session_id, struct cell_error *err);
 void cell__image_folder_finish(struct cell__image_folder *folder);
 
 #define CELL__IMAGE_NAME_BYTES 64
 /* "20261115T093015123Z-1f3a9c02-0001.png"; a clock that was set back does not bring an earlier name. */
-void cell__image_name(struct cell__image_folder *folder, int64_t wall_ms, const char *type,
-		      char out[static CELL__IMAGE_NAME_BYTES]);
+void cell__image_name(struct cell__image_folder *folder, int64_t wall_ms, const char *type, char out[static CELL__IMAGE_NAME_BYTES]);
 /* By the first bytes: "png", "jpg", "gif" or "webp", which is also the end of a file's name; NULL: none of them. */
 const char *cell__image_type(const void *bytes, size_t size);
 /* Any thread.  real: see above.  0, or -1 with errno; EEXIST: the name is taken. */
@@ -40,7 +38,7 @@ struct cell__image_queue {
 	struct cell__loop *loop;
 	struct cell__image_folder *folder;
 	struct cell__image_job *first, *last; /* the first is being written */
-	size_t bytes;                         /* of all of them */
+	size_t bytes;			 /* of all of them */
 	int error; /* the pool's; looked at when it is done */
 	int tries;
 	uv_work_t work;
@@ -49,8 +47,7 @@ struct cell__image_queue {
 	void *arg;
 };
 
-void cell__image_queue_init(struct cell__image_queue *queue, struct cell__loop *loop,
-			    struct cell__image_folder *folder,
+void cell__image_queue_init(struct cell__image_queue *queue, struct cell__loop *loop, struct cell__image_folder *folder,
 			    void (*written)(void *arg, size_t number, char *path, int error), void *arg);
 /* The bytes must stay where they are until written() has been called with this number.  -1: out of memory. */
 int cell__image_queue_add(struct cell__image_queue *queue, size_t number, const void *bytes, size_t size);

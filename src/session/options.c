@@ -7,11 +7,11 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "core/hole.h"
-#include "executor/container.h"
-#include "session/audit.h"
-#include "session/policy.h"
-#include "session/space.h"
+#include "base/hole.h"
+#include "gate/audit.h"
+#include "gate/policy.h"
+#include "space/space.h"
+#include "storage/store.h"
 
 static int copy_env(struct cell__options *options, const char *const *extra, struct cell_error *err)
 {
@@ -21,8 +21,8 @@ static int copy_env(struct cell__options *options, const char *const *extra, str
 		if (!equals || equals == extra[n_extra])
 			return cell_fail(err, CELL_E_INVALID, 0, "environment entry \"%.80s\" is not K=V", extra[n_extra]);
 		if (!cell__utf8_ok(extra[n_extra], strlen(extra[n_extra])))
-			return cell_fail(err, CELL_E_INVALID, 0, "environment entry %.*s is not UTF-8",
-					 (int)(equals - extra[n_extra]), extra[n_extra]);
+			return cell_fail(err, CELL_E_INVALID, 0, "environment entry %.*s is not UTF-8", (int)(equals - extra[n_extra]),
+					 extra[n_extra]);
 		n_extra++;
 	}
 	options->env = cell__alloc(n_extra + 4, sizeof *options->env);
@@ -33,8 +33,8 @@ static int copy_env(struct cell__options *options, const char *const *extra, str
 	const char *slash = strrchr(options->python, '/');
 	int dir = slash ? (int)(slash - options->python) : 0;
 	bool usual = dir == 0 || (dir == 8 && strncmp(options->python, "/usr/bin", 8) == 0);
-	int rc = cell__buf_printf(&path, "PATH=%.*s%s/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-				  usual ? 0 : dir, options->python, usual ? "" : ":");
+	int rc = cell__buf_printf(&path, "PATH=%.*s%s/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", usual ? 0 : dir,
+				  options->python, usual ? "" : ":");
 	rc |= cell__buf_printf(&home, "HOME=%s", cell__home_dir());
 	if (rc == 0) {
 		options->env[0] = cell__buf_take(&path);
@@ -78,8 +78,7 @@ static int copy_gate(struct cell__options *options, const struct cell_session_op
 		options->gate_kinds = calls ? calls : cell__policy_kinds(opts->policy);
 	options->takes_questions = opts->gate & CELL_GATE_QUESTIONS || (opts->policy && cell__policy_can_ask(opts->policy));
 	if (opts->require_shell_escape && !(options->gate_kinds & CELL_GATE_SHELL))
-		return cell_fail(err, CELL_E_INVALID, 0,
-				 "require_shell_escape needs a policy and a gate with shell commands in it");
+		return cell_fail(err, CELL_E_INVALID, 0, "require_shell_escape needs a policy and a gate with shell commands in it");
 	options->approval_timeout_ms = opts->approval_timeout_ms;
 	options->approval_stops_clock = opts->approval_stops_clock != 0;
 	options->require_shell_escape = opts->require_shell_escape != 0;
@@ -92,10 +91,9 @@ static int copy_gate(struct cell__options *options, const struct cell_session_op
 static int list_places(struct cell__options *options, const struct cell_session_options *opts, struct cell_error *err)
 {
 	struct cell__place_list *places = &options->places;
-	if (options->audit &&
-	    cell__place_add(places, "the audit log", false, cell__audit_path(cell__audit_of(options->audit)), err) < 0)
+	if (options->audit && cell__place_add(places, "the audit log", false, cell__audit_path(cell__audit_of(options->audit)), err) < 0)
 		return -1;
-	if (options->confined && opts->sandbox_policy && cell__policy_is_file(opts->sandbox_policy) &&
+	if (options->confined && opts->sandbox_policy && cell__sandbox_policy_is_file(opts->sandbox_policy) &&
 	    cell__place_add(places, "the policy file", false, opts->sandbox_policy, err) < 0)
 		return -1;
 	if (cell__place_add_unlinked(places, "the images folder", opts->images_dir, err) < 0)
@@ -117,7 +115,7 @@ static int replace_limit(const char *name, int64_t value, int64_t least, int64_t
 	return 0;
 }
 
-static int replace_limits(struct cell__policy *policy, const struct cell_session_options *opts, struct cell_error *err)
+static int replace_limits(struct cell__sandbox_policy *policy, const struct cell_session_options *opts, struct cell_error *err)
 {
 	if (is_hole("limits"))
 		return 0;
@@ -135,7 +133,7 @@ static int copy_confinement(struct cell__options *options, const struct cell_ses
 {
 	if (!(options->executor->takes & CELL_TAKES_POLICY))
 		return cell__policy_load_host_limits(NULL, &options->limits, err);
-	if (cell__policy_load(&options->confine, opts->sandbox_policy ? opts->sandbox_policy : CELL_POLICY_DEFAULT, err) < 0)
+	if (cell__sandbox_policy_load(&options->confine, opts->sandbox_policy ? opts->sandbox_policy : CELL_POLICY_DEFAULT, err) < 0)
 		return -1;
 	options->confined = true;
 	options->limits = cell__policy_host_limits(&options->confine);
@@ -159,13 +157,6 @@ static int copy_texts(struct cell__options *options, const struct cell_session_o
 		{ python, &options->python },
 		{ opts->preload ? opts->preload : "", &options->preload },
 		{ opts->zygote_owner ? opts->zygote_owner : "", &options->zygote_owner },
-		{ opts->kernel, &options->kernel },
-		{ opts->jupyter_path, &options->jupyter_path },
-		{ opts->network_profile, &options->network },
-		{ opts->remote_url, &options->remote_url },
-		{ opts->remote_token, &options->remote_token },
-		{ opts->remote_workspace, &options->remote_workspace },
-		{ opts->remote_ca, &options->remote_ca },
 	};
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
 		if (texts[i].text && !(*texts[i].copy = cell__strdup(texts[i].text)))
@@ -176,24 +167,32 @@ static int copy_texts(struct cell__options *options, const struct cell_session_o
 static int check_calls(const struct cell__executor *executor, const struct cell_session_options *opts, struct cell_error *err)
 {
 	if (executor->calls_there && (opts->policy || opts->audit || opts->require_shell_escape))
-		return cell_fail(err, CELL_E_INVALID, 0,
-				 "with the executor \"%s\" calls are made where the code runs: a policy, approvals and an audit log here would see "
-				 "none of them",
-				 executor->name);
+		return cell_fail(
+			err, CELL_E_INVALID, 0,
+			"with the executor \"%s\" calls are made where the code runs: a policy, approvals and an audit log here would see "
+			"none of them",
+			executor->name);
 	return 0;
 }
 
-/* The workspace is the space's where none is named. */
-static int copy_container(struct cell__options *options, const struct cell_session_options *opts, struct cell_error *err)
+/* What is the executor's own.  The workspace is the space's where none is named. */
+static int copy_own(struct cell__options *options, const struct cell_session_options *opts, struct cell_error *err)
 {
-	if (!(options->executor->takes & CELL_TAKES_CONTAINER))
+	const struct cell__executor *executor = options->executor;
+	struct cell_session_options all = *opts;
+	if (!executor->read_options)
 		return 0;
+	if (!(executor->takes & CELL_TAKES_CONTAINER))
+		return executor->read_options(&all, &options->own, err);
 	if (opts->space && cell__space_has_storage(opts->space) && !(opts->container && opts->container->storage))
 		return cell_fail(err, CELL_E_INVALID, 0, "the storage of the code in a container is given in its options");
-	const char *workspace = opts->space && !opts->remote_workspace ? cell__space_workspace(opts->space) : NULL;
-	if (workspace && !(options->remote_workspace = cell__strdup(workspace)))
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	return cell__session_describe_container(opts->container, opts->env, &options->container, err);
+	if (opts->space && !all.remote_workspace)
+		all.remote_workspace = cell__space_workspace(opts->space);
+	CELL_AUTO_FREE char *storage = NULL;
+	if (cell__options_make_storage(opts->container, &storage, err) < 0 || executor->read_options(&all, &options->own, err) < 0)
+		return -1;
+	/* From now on nothing in the folder is trusted but what the host vouches for. */
+	return storage ? cell__store_share(storage, err) : 0;
 }
 
 static int check_numbers(const struct cell_session_options *opts, struct cell_error *err)
@@ -204,8 +203,8 @@ static int check_numbers(const struct cell_session_options *opts, struct cell_er
 	if (opts->grace_ms < 0)
 		return cell_fail(err, CELL_E_INVALID, 0, "grace_ms is %lld, expected 0 or more", (long long)opts->grace_ms);
 	if (opts->max_output_bytes < CELL_LIMIT_MIN_OUTPUT)
-		return cell_fail(err, CELL_E_INVALID, 0, "max_output_bytes is %lld, expected %d or more",
-				 (long long)opts->max_output_bytes, CELL_LIMIT_MIN_OUTPUT);
+		return cell_fail(err, CELL_E_INVALID, 0, "max_output_bytes is %lld, expected %d or more", (long long)opts->max_output_bytes,
+				 CELL_LIMIT_MIN_OUTPUT);
 	return 0;
 }
 
@@ -221,15 +220,13 @@ int cell__options_init(struct cell__options *options, const struct cell_session_
 		.on_event = opts->on_event,
 		.event_arg = opts->event_arg,
 		.space = opts->space,
-		.remote_reopen = opts->remote_reopen != 0,
 		.no_spill = opts->no_spill != 0,
 	};
 	if (!executor)
 		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "there is no executor \"%.60s\"; `workcell doctor` lists them", name);
-	if (cell__executor_check(executor, opts, err) < 0 || check_calls(executor, opts, err) < 0 || check_numbers(opts, err) < 0 || copy_gate(options, opts, err) < 0 ||
-	    copy_texts(options, opts, err) < 0 || copy_confinement(options, opts, err) < 0 ||
-	    copy_container(options, opts, err) < 0 ||
-	    copy_cwd(options, opts->cwd, err) < 0 || list_places(options, opts, err) < 0)
+	if (cell__executor_check(executor, opts, err) < 0 || check_calls(executor, opts, err) < 0 || check_numbers(opts, err) < 0 ||
+	    copy_gate(options, opts, err) < 0 || copy_texts(options, opts, err) < 0 || copy_confinement(options, opts, err) < 0 ||
+	    copy_own(options, opts, err) < 0 || copy_cwd(options, opts->cwd, err) < 0 || list_places(options, opts, err) < 0)
 		return -1;
 	return copy_env(options, opts->env, err);
 }
@@ -241,22 +238,18 @@ bool cell__options_reach_host(const struct cell__options *options)
 	/* A list of hosts may name this machine. */
 	if (options->confined)
 		return options->confine.network == CELL_NET_FULL || options->confine.network == CELL_NET_ALLOW;
-	if (options->executor->takes & CELL_TAKES_NETWORK)
-		return options->network && strcmp(options->network, "none") != 0;
-	return true;
+	return !options->executor->reaches_host || options->executor->reaches_host(options->own);
 }
 
 void cell__options_finish(struct cell__options *options)
 {
-	char *const texts[] = {
-		options->python,     options->preload,      options->cwd,              options->kernel,    options->jupyter_path,
-		options->remote_url, options->remote_token, options->remote_workspace, options->container, options->network,
-		options->remote_ca,  options->zygote_owner,
-	};
+	char *const texts[] = { options->python, options->preload, options->cwd, options->zygote_owner };
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
 		free(texts[i]);
+	if (options->own)
+		options->executor->free_options(options->own);
 	if (options->confined)
-		cell__policy_finish(&options->confine);
+		cell__sandbox_policy_finish(&options->confine);
 	cell__place_list_finish(&options->places);
 	for (char **e = options->env; e && *e; e++)
 		free(*e);

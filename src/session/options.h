@@ -5,7 +5,7 @@
 #ifndef CELL_SESSION_OPTIONS_H
 #define CELL_SESSION_OPTIONS_H
 
-#include "executor/executor.h"
+#include "executors/executor.h"
 #include "sandbox/places.h"
 #include "sandbox/policy.h"
 
@@ -24,14 +24,9 @@ struct cell__options {
 	int64_t approval_timeout_ms;
 	bool approval_stops_clock, require_shell_escape, restore_cwd, portable, no_spill;
 	bool takes_questions; /* of MCP servers */
-	/* What only some executors take, see enum cell__takes; NULL: not given. */
-	char *kernel, *jupyter_path;
 	char *zygote_owner; /* "": nobody's */
-	char *network;
-	char *remote_url, *remote_token, *remote_workspace, *remote_ca;
-	bool remote_reopen;
-	char *container; /* what cell__container_describe() made */
-	struct cell__policy confine;
+	void *own; /* what only its executor knows, see read_options(); NULL: nothing */
+	struct cell__sandbox_policy confine;
 	bool confined; /* confine holds */
 	struct cell__host_limits limits; /* for code that is not trusted */
 	struct cell__place_list places; /* files that this session is judged by, and what else its host trusts */
@@ -40,6 +35,11 @@ struct cell__options {
 /* On failure, too, finish() must follow. */
 int cell__options_init(struct cell__options *options, const struct cell_session_options *opts, struct cell_error *err);
 void cell__options_finish(struct cell__options *options);
+/*
+ * container.c: checks the folder that a container is to write to, and makes it.  *ret_storage is its real path, to be shared
+ * (cell__store_share()) once all else is fine; NULL: the storage is not a folder.  free() it.
+ */
+int cell__options_make_storage(const struct cell_container_options *options, char **ret_storage, struct cell_error *err);
 /* Can the code connect to what listens on this machine's own addresses? */
 bool cell__options_reach_host(const struct cell__options *options);
 

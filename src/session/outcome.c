@@ -18,12 +18,10 @@ static void end_timed_out(struct cell__run *run, const struct cell__exit *how, c
 {
 	char message[240];
 	bool kept = how == NULL;
-	snprintf(message, sizeof message, "the cell ran longer than its timeout of %.3g s; %s",
-		 (double)run->timeout_ms / 1000.0,
-		 kept ? "it was interrupted and the session's variables are kept"
-		 : how->abandoned
-			 ? "it did not stop when interrupted: its thread was abandoned and still runs in this process, and the "
-			   "session's variables are lost"
+	snprintf(message, sizeof message, "the cell ran longer than its timeout of %.3g s; %s", (double)run->timeout_ms / 1000.0,
+		 kept             ? "it was interrupted and the session's variables are kept"
+		 : how->abandoned ? "it did not stop when interrupted: its thread was abandoned and still runs in this process, and the "
+				    "session's variables are lost"
 		 : run->session->executor->takes_loop
 			 ? "it did not stop in time when interrupted, and the session's variables are lost"
 			 : "it did not stop when interrupted, so its kernel was killed and the session's variables are lost");
@@ -31,16 +29,15 @@ static void end_timed_out(struct cell__run *run, const struct cell__exit *how, c
 	cell__run_end(run, kept);
 }
 
-static int failure_code(const struct cell__run *run, bool refused, bool limited,
-			const struct cell__answer *answer)
+static int failure_code(const struct cell__run *run, bool refused, bool limited, const struct cell__kernel_answer *answer)
 {
 	if (answer->interrupted && run->interrupt_asked)
 		return CELL_OUT_INTERRUPTED;
 	if (answer->code)
 		return answer->code;
 	/* Only a run that was refused something can have ended with it. */
-	if (refused && (strcmp(answer->error_type, "ApprovalRejectedError") == 0 ||
-			strcmp(answer->error_type, "ApprovalTimeoutError") == 0))
+	if (refused &&
+	    (strcmp(answer->error_type, "ApprovalRejectedError") == 0 || strcmp(answer->error_type, "ApprovalTimeoutError") == 0))
 		return CELL_OUT_REJECTED;
 	return limited ? CELL_OUT_LIMIT : CELL_OUT_EXCEPTION;
 }
@@ -58,7 +55,9 @@ static void end_over_limit(struct cell__run *run, bool kept, const char *traceba
 	char message[240];
 	snprintf(message, sizeof message, "the cell went over the limit on %s: %llu of %llu %s; %s", run->over,
 		 (unsigned long long)run->over_used, (unsigned long long)run->over_max,
-		 strcmp(run->over, "wall_time") == 0 ? "ms" : strcmp(run->over, "workspace_files") == 0 ? "files" : "bytes",
+		 strcmp(run->over, "wall_time") == 0         ? "ms"
+		 : strcmp(run->over, "workspace_files") == 0 ? "files"
+							     : "bytes",
 		 kept ? "it was interrupted and the session's variables are kept"
 		      : "its kernel was killed and the session's variables are lost");
 	end_limited(run, kept, run->over, run->over_max, run->over_used, message, traceback);
@@ -70,8 +69,8 @@ void cell__outcome_describe_excess(const struct cell__excess *excess, char *out,
 	if (excess->reason)
 		snprintf(out, size, "what the code may write to cannot be measured against the limit on the workspace: %s", excess->reason);
 	else
-		snprintf(out, size, "the workspace and other writable folders hold more than their limit: %llu of %llu %s", (unsigned long long)excess->used,
-			 (unsigned long long)excess->max, files ? "files" : "bytes");
+		snprintf(out, size, "the workspace and other writable folders hold more than their limit: %llu of %llu %s",
+			 (unsigned long long)excess->used, (unsigned long long)excess->max, files ? "files" : "bytes");
 }
 
 void cell__outcome_refused(struct cell__run *run, const struct cell__excess *excess)
@@ -82,7 +81,7 @@ void cell__outcome_refused(struct cell__run *run, const struct cell__excess *exc
 	end_limited(run, true, excess->limit, excess->max, excess->used, message, "");
 }
 
-void cell__outcome_answered(struct cell__run *run, bool refused, const struct cell__answer *answer)
+void cell__outcome_answered(struct cell__run *run, bool refused, const struct cell__kernel_answer *answer)
 {
 	if (run->timed_out) {
 		end_timed_out(run, answer->lost ? &(struct cell__exit){ 0 } : NULL, answer->failed ? answer->error_traceback : "");
@@ -96,8 +95,8 @@ void cell__outcome_answered(struct cell__run *run, bool refused, const struct ce
 	bool limited = answer->limit && (run->session->options.confined || answer->code == CELL_OUT_LIMIT);
 	int rc = 0;
 	if (answer->failed)
-		rc = cell__result_set_error(result, failure_code(run, refused, limited, answer), answer->error_type,
-					    answer->error_message, answer->error_traceback);
+		rc = cell__result_set_error(result, failure_code(run, refused, limited, answer), answer->error_type, answer->error_message,
+					    answer->error_traceback);
 	if (answer->failed && limited && result->outcome.code == CELL_OUT_LIMIT)
 		rc |= cell__result_set_limit(result, answer->limit, answer->limit_max, answer->limit_used);
 	else
@@ -126,7 +125,7 @@ void cell__outcome_describe_death(const struct cell__exit *how, const char *viol
 		snprintf(out, size, "the kernel exited with status %d", WEXITSTATUS(how->status));
 }
 
-void cell__outcome_dead(struct cell__run *run, const struct cell__seat *seat, const struct cell__exit *how)
+void cell__outcome_dead(struct cell__run *run, const struct cell__slot *slot, const struct cell__exit *how)
 {
 	struct cell_session *session = run->session;
 	uint64_t cpu_ms = session->options.confine.cpu_time_ms;
@@ -152,7 +151,7 @@ void cell__outcome_dead(struct cell__run *run, const struct cell__seat *seat, co
 	} else if (cpu_ms && how->known && WIFSIGNALED(how->status) && WTERMSIG(how->status) == SIGXCPU) {
 		end_limited(run, false, "cpu_time", cpu_ms, cpu_ms,
 			    "the code went over the limit on CPU time; its kernel was killed and the session's variables are lost", "");
-	} else if (how->asked && !seat->violation) {
+	} else if (how->asked && !slot->violation) {
 		(void)cell__result_set_error(run->result, CELL_OUT_INTERRUPTED, "KeyboardInterrupt",
 					     run->cancelled ? "the cell was cancelled and did not stop when interrupted, so its kernel was "
 							      "killed and the session's variables are lost"
@@ -160,7 +159,7 @@ void cell__outcome_dead(struct cell__run *run, const struct cell__seat *seat, co
 					     "");
 		cell__run_end(run, false);
 	} else {
-		cell__outcome_describe_death(how, seat->violation, message, sizeof message);
+		cell__outcome_describe_death(how, slot->violation, message, sizeof message);
 		(void)cell__result_set_error(run->result, CELL_OUT_KERNEL_DIED, "KernelDied", message, "");
 		cell__run_end(run, false);
 	}

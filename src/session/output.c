@@ -59,8 +59,7 @@ int cell__capped_add(struct cell__capped *capped, const char *bytes, size_t size
 	} else {
 		if (!capped->tail.data) {
 			size_t fits = capped->cap - (size_t)capped->total;
-			if (cell__buf_reserve(&capped->head, fits) < 0 ||
-			    cell__buf_reserve(&capped->tail, half_of(capped)) < 0)
+			if (cell__buf_reserve(&capped->head, fits) < 0 || cell__buf_reserve(&capped->tail, half_of(capped)) < 0)
 				return -1;
 			(void)cell__buf_add(&capped->head, bytes, fits); /* reserved */
 			make_tail(capped);
@@ -98,16 +97,16 @@ int cell__capped_join(const struct cell__capped *capped, const char *spill, uint
 		snprintf(where, sizeof where, "; the first %llu are in ", (unsigned long long)spilled);
 	else if (spill)
 		snprintf(where, sizeof where, "; all of it is in ");
-	if (missing > 0 && cell__buf_printf(out, "\n[... %llu bytes left out%s%s ...]\n", (unsigned long long)missing, where,
-					    spill ? spill : "") < 0)
+	if (missing > 0 &&
+	    cell__buf_printf(out, "\n[... %llu bytes left out%s%s ...]\n", (unsigned long long)missing, where, spill ? spill : "") < 0)
 		return -1;
 	return cell__buf_add(out, tail.data + skip, tail.size - skip);
 }
 
 /* ---- spill ---- */
 
-void cell__spill_init(struct cell__spill *spill, struct cell__loop *loop, void (*progress)(void *arg),
-		      void (*finished)(void *arg), void *arg)
+void cell__spill_init(struct cell__spill *spill, struct cell__loop *loop, void (*progress)(void *arg), void (*finished)(void *arg),
+		      void *arg)
 {
 	*spill = (struct cell__spill){ .loop = loop, .fd = -1, .progress = progress, .finished = finished, .arg = arg };
 	spill->work.data = spill;

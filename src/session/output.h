@@ -5,7 +5,7 @@
 #ifndef CELL_SESSION_OUTPUT_H
 #define CELL_SESSION_OUTPUT_H
 
-#include "core/core.h"
+#include "base/base.h"
 #include "loop/loop.h"
 
 /* Keeps the first and the last half of cap once there is more than cap. */
@@ -49,8 +49,8 @@ struct cell__spill {
 	void *arg;
 };
 
-void cell__spill_init(struct cell__spill *spill, struct cell__loop *loop, void (*progress)(void *arg),
-		      void (*finished)(void *arg), void *arg);
+void cell__spill_init(struct cell__spill *spill, struct cell__loop *loop, void (*progress)(void *arg), void (*finished)(void *arg),
+		      void *arg);
 /* Creates the file, 0600, in dir. */
 void cell__spill_open(struct cell__spill *spill, const char *dir, const char *name);
 /* What is past the limit is not written, nor anything after that. */

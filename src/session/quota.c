@@ -10,7 +10,7 @@
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 
-#include "core/hole.h"
+#include "base/hole.h"
 
 #define DUE_MS 500u        /* after a cell has begun, and while one runs */
 #define IDLE_MS 60000u     /* between cells: what they left running may write on */
@@ -154,8 +154,10 @@ static void do_measure(uv_work_t *work)
 		measure_folder(&quota->folders[i], &tally);
 	bool many = tally.max_files && tally.files > tally.max_files;
 	quota->found = (struct cell__excess){
-		.limit = many ? "workspace_files" : "workspace", .max = many ? tally.max_files : tally.max_bytes,
-		.used = many ? tally.files : tally.bytes, .reason = tally.reason,
+		.limit = many ? "workspace_files" : "workspace",
+		.max = many ? tally.max_files : tally.max_bytes,
+		.used = many ? tally.files : tally.bytes,
+		.reason = tally.reason,
 	};
 	quota->found_over = is_over(&tally) && !is_hole("workspace");
 	quota->took_ms = (uint64_t)(cell__now_us() - began_us) / 1000;

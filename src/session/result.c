@@ -76,7 +76,7 @@ void cell__result_add_notice(struct cell_result *result, const char *text)
 		result->notices[result->n_notices++] = copy;
 }
 
-int cell__result_take_answer(struct cell_result *result, const struct cell__answer *answer)
+int cell__result_take_answer(struct cell_result *result, const struct cell__kernel_answer *answer)
 {
 	if (answer->value_json) {
 		result->value_json = cell__strndup(answer->value_json, answer->value_size);
@@ -99,8 +99,7 @@ int cell__result_take_answer(struct cell_result *result, const struct cell__answ
 	return result->repr ? cell__owned_bundle_copy(&result->mime, &all) : -1;
 }
 
-int cell__result_set_error(struct cell_result *result, int code, const char *type, const char *message,
-			   const char *traceback)
+int cell__result_set_error(struct cell_result *result, int code, const char *type, const char *message, const char *traceback)
 {
 	result->failed = true;
 	result->error_type = cell__strdup(type);
@@ -124,7 +123,7 @@ int cell__result_set_limit(struct cell_result *result, const char *name, uint64_
 	return result->error_limit ? 0 : -1;
 }
 
-static void finish_text(struct cell__result_text *text)
+static void finish_text(struct cell__kept_text *text)
 {
 	cell__buf_finish(&text->raw);
 	cell__buf_finish(&text->clean);
@@ -204,7 +203,7 @@ size_t cell_result_mime(const struct cell_result *result, const struct cell_mime
 	return result->mime.n_parts;
 }
 
-static void get_text(const struct cell__result_text *text, struct cell_text *ret_text)
+static void get_text(const struct cell__kept_text *text, struct cell_text *ret_text)
 {
 	const struct cell__buf *clean = text->clean.data ? &text->clean : &text->raw;
 	*ret_text = (struct cell_text){
@@ -333,7 +332,7 @@ static int add_mime(struct cell__buf *out, const struct cell__owned_bundle *bund
 	return rc | cell__buf_add_str(out, "}");
 }
 
-static int add_text(struct cell__buf *out, const char *key, const struct cell__result_text *text)
+static int add_text(struct cell__buf *out, const char *key, const struct cell__kept_text *text)
 {
 	struct cell_text t;
 	get_text(text, &t);
@@ -383,8 +382,7 @@ char *cell_result_json(const struct cell_result *result)
 	CELL_AUTO_BUF struct cell__buf out = CELL_BUF_INIT;
 	int rc = cell__buf_printf(&out, "{\"value\":%s", result->value_json ? result->value_json : "null");
 	rc |= cell__buf_add_str(&out, ",\"repr\":");
-	rc |= result->repr ? cell__buf_add_json_string(&out, result->repr, result->repr_size)
-			   : cell__buf_add_str(&out, "null");
+	rc |= result->repr ? cell__buf_add_json_string(&out, result->repr, result->repr_size) : cell__buf_add_str(&out, "null");
 	rc |= cell__buf_add_str(&out, ",\"mime\":");
 	rc |= add_mime(&out, &result->mime);
 	rc |= add_text(&out, "stdout", &result->out);

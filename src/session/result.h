@@ -2,9 +2,9 @@
 #ifndef CELL_SESSION_RESULT_H
 #define CELL_SESSION_RESULT_H
 
-#include "executor/executor.h"
+#include "executors/executor.h"
 
-struct cell__result_text {
+struct cell__kept_text {
 	struct cell__buf raw;
 	struct cell__buf clean; /* empty when raw is valid UTF-8 already */
 	uint64_t total;
@@ -28,7 +28,7 @@ struct cell_result {
 	size_t n_images;
 	char *notices[CELL_LIMIT_NOTICES];
 	size_t n_notices;
-	struct cell__result_text out, err, text;
+	struct cell__kept_text out, err, text;
 	bool failed;
 	struct cell_outcome outcome;
 	char *error_type, *error_message, *error_traceback, *error_limit;
@@ -48,10 +48,9 @@ void cell__owned_bundle_remove(struct cell__owned_bundle *bundle, size_t at);
 /* Something of the run's that is not as it should be, and nobody's error.  The last that there is room for says so. */
 void cell__result_add_notice(struct cell_result *result, const char *text);
 /* Takes a value, repr and MIME parts over from an answer. */
-int cell__result_take_answer(struct cell_result *result, const struct cell__answer *answer);
+int cell__result_take_answer(struct cell_result *result, const struct cell__kernel_answer *answer);
 /* Sets the outcome; strings are copied. */
-int cell__result_set_error(struct cell_result *result, int code, const char *type, const char *message,
-			   const char *traceback);
+int cell__result_set_error(struct cell_result *result, int code, const char *type, const char *message, const char *traceback);
 /* The outcome is that a limit was passed; after cell__result_set_error(). */
 int cell__result_set_limit(struct cell_result *result, const char *name, uint64_t max, uint64_t used);
 

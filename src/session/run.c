@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "session/card.h"
-#include "session/redact.h"
+#include "gate/call_info.h"
+#include "gate/redact.h"
 
 #define SPILL_BACKLOG (1u << 20)
 #define IMAGE_BACKLOG (16u << 20)
@@ -51,8 +51,8 @@ struct cell__run *cell__run_create(const char *code, size_t size, const struct c
 	run->timeout_ms = opts->timeout_ms;
 	run->on_event = opts->on_event;
 	run->event_arg = opts->event_arg;
-	run->look_us = opts->look_us;
-	run->look_end = opts->look_end;
+	run->spin_us = opts->spin_us;
+	run->spin_end = opts->spin_end;
 	run->progress = config->progress;
 	run->finished = config->finished;
 	memcpy(result->session_id, config->session_id, sizeof result->session_id);
@@ -69,7 +69,7 @@ struct cell__run *cell__run_create(const char *code, size_t size, const struct c
 static void destroy_item(struct cell__run_item *item)
 {
 	cell__owned_bundle_finish(&item->bundle);
-	cell__card_unref(item->event.call);
+	cell__call_info_unref(item->event.call);
 	free(item);
 }
 
@@ -135,7 +135,7 @@ static void emit(struct cell__run *run, const struct cell_event *event, const st
 	item->event = *event;
 	item->bytes = event->size + text_size + sizeof *item;
 	if (event->call) {
-		cell__card_ref(event->call);
+		cell__call_info_ref(event->call);
 		item->bytes += event->call->args_size;
 	}
 	if (event->size > 0) {
@@ -181,8 +181,7 @@ static struct cell__run_item *take_item(struct cell__run *run, bool *ret_deliver
 	return item;
 }
 
-struct cell_result *cell__run_wait(struct cell__run *run, struct cell__loop *loop,
-				   void (*resume)(struct cell__run *run))
+struct cell_result *cell__run_wait(struct cell__run *run, struct cell__loop *loop, void (*resume)(struct cell__run *run))
 {
 	struct cell__task *task = &run->task;
 	for (;;) {
@@ -221,8 +220,7 @@ bool cell__run_wants_pause(struct cell__run *run)
 	return throttled;
 }
 
-void cell__run_output(struct cell__run *run, const char *spill_dir, enum cell_stream stream, const char *bytes,
-		      size_t size)
+void cell__run_output(struct cell__run *run, const char *spill_dir, enum cell_stream stream, const char *bytes, size_t size)
 {
 	/* Until the cap is passed, `text` holds everything: that is what the file starts with. */
 	if (!run->spilling && spill_dir && !run->over && run->text.total + size > run->text.cap) {
@@ -237,9 +235,7 @@ void cell__run_output(struct cell__run *run, const char *spill_dir, enum cell_st
 	/* Out of memory loses output only from the result; the events and the file have it. */
 	(void)cell__capped_add(&run->text, bytes, size);
 	(void)cell__capped_add(stream == CELL_STDERR ? &run->err : &run->out, bytes, size);
-	struct cell_event event = {
-		.type = CELL_EVENT_CHUNK, .run_id = run->id, .stream = stream, .data = bytes, .size = size
-	};
+	struct cell_event event = { .type = CELL_EVENT_CHUNK, .run_id = run->id, .stream = stream, .data = bytes, .size = size };
 	emit(run, &event, NULL);
 }
 
@@ -377,8 +373,7 @@ static void handle_image_written(void *arg, size_t number, char *path, int error
 {
 	struct cell__run *run = arg;
 	struct cell_result *result = run->result;
-	struct cell__tool_image *image =
-		number >= OF_TOOLS && number != OF_VALUE ? &run->tool_images[number - OF_TOOLS] : NULL;
+	struct cell__tool_image *image = number >= OF_TOOLS && number != OF_VALUE ? &run->tool_images[number - OF_TOOLS] : NULL;
 	if (image)
 		free(cell__take_ptr(image->bytes));
 	if (path) {
@@ -411,8 +406,7 @@ void cell__run_display(struct cell__run *run, const struct cell__bundle *bundle)
 	bool kept = false;
 	if (result->n_displays < CELL_LIMIT_DISPLAYS && run->display_bytes + bytes <= CELL_LIMIT_DISPLAY_BYTES) {
 		struct cell__owned_bundle copy;
-		struct cell__owned_bundle *more =
-			cell__realloc(result->displays, (result->n_displays + 1) * sizeof *more);
+		struct cell__owned_bundle *more = cell__realloc(result->displays, (result->n_displays + 1) * sizeof *more);
 		if (more)
 			result->displays = more;
 		if (more && cell__owned_bundle_copy(&copy, bundle) == 0) {
@@ -428,9 +422,7 @@ void cell__run_display(struct cell__run *run, const struct cell__bundle *bundle)
 		cell__result_add_notice(result, message);
 		run->told_displays = true;
 	}
-	struct cell_event event = {
-		.type = CELL_EVENT_DISPLAY, .run_id = run->id, .parts = bundle->parts, .n_parts = bundle->n_parts
-	};
+	struct cell_event event = { .type = CELL_EVENT_DISPLAY, .run_id = run->id, .parts = bundle->parts, .n_parts = bundle->n_parts };
 	emit(run, &event, bundle);
 	if (kept)
 		save_image(run, result->n_displays - 1);
@@ -449,7 +441,7 @@ void cell__run_call_event(struct cell__run *run, const struct cell_event *event)
 
 /* ---- the end ---- */
 
-static void complete_text(struct cell__result_text *text, const struct cell__capped *capped, const char *spill, uint64_t spilled)
+static void complete_text(struct cell__kept_text *text, const struct cell__capped *capped, const char *spill, uint64_t spilled)
 {
 	text->total = capped->total;
 	if (capped->total == 0)
@@ -505,9 +497,7 @@ void cell__run_deliver(struct cell__run *run)
 		pthread_mutex_unlock(&run->waiter.lock);
 		return;
 	}
-	struct cell_event event = {
-		.type = CELL_EVENT_RESULT, .run_id = run->id, .result = cell__take_ptr(run->result)
-	};
+	struct cell_event event = { .type = CELL_EVENT_RESULT, .run_id = run->id, .result = cell__take_ptr(run->result) };
 	if (run->on_event)
 		run->on_event(run->event_arg, &event);
 	else

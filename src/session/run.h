@@ -23,8 +23,8 @@ struct cell__run {
 	int64_t timeout_ms; /* -1: none */
 	cell_event_fn on_event;
 	void *event_arg;
-	int look_us;
-	const int *look_end;
+	int spin_us;
+	const int *spin_end;
 	bool waited; /* a thread waits in cell_session_run(); else callbacks come from the loop */
 
 	/* the waiting caller's side */
@@ -72,8 +72,7 @@ struct cell__run *cell__run_create(const char *code, size_t size, const struct c
 void cell__run_destroy(struct cell__run *run);
 
 /* spill_dir NULL: what does not fit is in no file. */
-void cell__run_output(struct cell__run *run, const char *spill_dir, enum cell_stream stream, const char *bytes,
-		      size_t size);
+void cell__run_output(struct cell__run *run, const char *spill_dir, enum cell_stream stream, const char *bytes, size_t size);
 void cell__run_display(struct cell__run *run, const struct cell__bundle *bundle);
 /* An image in the answer of a tool: it goes to the folder; one that is then shown is the same file. */
 void cell__run_tool_image(struct cell__run *run, const void *bytes, size_t size);
@@ -89,7 +88,6 @@ void cell__run_deliver(struct cell__run *run);
  * Caller's thread: submits the run (run->task), hands events on until the result is there.  resume() is called when
  * it has caught up.  Callbacks run while others run the loop, so a slow one slows nobody else.
  */
-struct cell_result *cell__run_wait(struct cell__run *run, struct cell__loop *loop,
-				   void (*resume)(struct cell__run *run));
+struct cell_result *cell__run_wait(struct cell__run *run, struct cell__loop *loop, void (*resume)(struct cell__run *run));
 
 #endif

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "session/session.h"
-#include "session/space.h"
+#include "space/space.h"
 
 void cell__session_emit(struct cell_session *session, const struct cell_event *event)
 {
@@ -47,16 +47,16 @@ static void handle_timer(uv_timer_t *timer)
 {
 	struct cell_session *session = timer->data;
 	struct cell__run *run = session->current;
-	if (!run || !run->started || run->ending || !session->seat)
+	if (!run || !run->started || run->ending || !session->slot)
 		return;
 	if (run->over || run->cancelled) {
-		cell__seat_leave(session, 0);
+		cell__slot_leave(session, 0);
 	} else if (!run->timed_out) {
 		run->timed_out = true;
-		session->executor->interrupt(session->seat->kernel, run->id);
+		session->executor->interrupt(session->slot->kernel, run->id);
 		cell__session_start_timer(session, (uint64_t)session->options.grace_ms);
 	} else {
-		cell__seat_leave(session, 0);
+		cell__slot_leave(session, 0);
 	}
 }
 
@@ -65,17 +65,16 @@ void cell__session_start_timer(struct cell_session *session, uint64_t ms)
 	uv_timer_start(&session->timer, handle_timer, ms, 0);
 }
 
-void cell__session_stop_run(struct cell_session *session, struct cell__run *run, const char *limit, uint64_t max,
-			    uint64_t used)
+void cell__session_stop_run(struct cell_session *session, struct cell__run *run, const char *limit, uint64_t max, uint64_t used)
 {
-	if (run->timed_out || !session->seat)
+	if (run->timed_out || !session->slot)
 		return;
 	run->over_used = used;
 	if (run->over)
 		return;
 	run->over = limit;
 	run->over_max = max;
-	session->executor->interrupt(session->seat->kernel, run->id);
+	session->executor->interrupt(session->slot->kernel, run->id);
 	cell__session_start_timer(session, (uint64_t)session->options.grace_ms);
 }
 
@@ -83,29 +82,29 @@ static void start_run(struct cell_session *session)
 {
 	struct cell__run *run = session->current;
 	struct cell_error err;
-	session->executor->look(session->seat->kernel);
-	session->running_on = session->seat;
-	session->seat->gate.refused = 0;
-	session->parked_before = session->seat->gate.n_parked;
+	session->executor->drain(session->slot->kernel);
+	session->running_on = session->slot;
+	session->slot->gate.refused = 0;
+	session->parked_before = session->slot->gate.n_parked;
 	session->clock_stopped = false;
 	session->cell_hash[0] = '\0';
 	if (session->options.audit)
 		(void)cell__sha256_hex(run->code, run->size, session->cell_hash); /* without one the record says null */
 	if (session->executor->receipt_of) {
-		run->result->own_isolation = cell__strdup(session->executor->receipt_of(session->seat->kernel));
+		run->result->own_isolation = cell__strdup(session->executor->receipt_of(session->slot->kernel));
 		if (run->result->own_isolation)
 			run->result->isolation = run->result->own_isolation;
 	}
 	run->started = true;
 	run->started_us = cell__now_us();
 	cell__quota_touch(session->quota, true);
-	if (session->executor->run(session->seat->kernel, run->id, run->code, run->size, &err) < 0) {
+	if (session->executor->run(session->slot->kernel, run->id, run->code, run->size, &err) < 0) {
 		cell__outcome_fail(run, &err);
 		return;
 	}
 	free(cell__take_ptr(run->code));
 	if (run->interrupt_asked)
-		session->executor->interrupt(session->seat->kernel, run->id);
+		session->executor->interrupt(session->slot->kernel, run->id);
 	int64_t patience_ms = run->cancelled ? session->options.grace_ms : run->timeout_ms;
 	if (patience_ms >= 0) {
 		uv_update_time(&session->engine->loop.uv);
@@ -122,12 +121,12 @@ static void handle_over_quota(void *owner)
 	struct cell__run *run = session->current;
 	if (run && run->started && !run->ending) {
 		cell__session_stop_run(session, run, excess->limit, excess->max, excess->used);
-	} else if (session->seat && session->seat->ready && !run) {
+	} else if (session->slot && session->slot->ready && !run) {
 		/* What earlier cells left running writes on. */
 		char message[160];
 		cell__outcome_describe_excess(excess, message, sizeof message);
 		struct cell_event event = { .type = CELL_EVENT_KERNEL_DIED, .message = message };
-		cell__seat_leave(session, 0);
+		cell__slot_leave(session, 0);
 		cell__session_emit(session, &event);
 	}
 }
@@ -139,7 +138,7 @@ static void handle_quota_measured(void *owner)
 
 static int watch_folders(struct cell_session *session, struct cell_error *err)
 {
-	const struct cell__policy *policy = &session->options.confine;
+	const struct cell__sandbox_policy *policy = &session->options.confine;
 	const char *folders[1 + CELL_POLICY_LIMIT_PATHS];
 	size_t n = 0;
 	if (!session->options.confined || (!policy->workspace_bytes && !policy->workspace_files))
@@ -151,8 +150,14 @@ static int watch_folders(struct cell_session *session, struct cell_error *err)
 	if (n == 0)
 		return 0;
 	struct cell__quota_config config = {
-		.loop = &session->engine->loop, .folders = folders, .n_folders = n, .max_bytes = policy->workspace_bytes,
-		.max_files = policy->workspace_files, .over = handle_over_quota, .measured = handle_quota_measured, .owner = session,
+		.loop = &session->engine->loop,
+		.folders = folders,
+		.n_folders = n,
+		.max_bytes = policy->workspace_bytes,
+		.max_files = policy->workspace_files,
+		.over = handle_over_quota,
+		.measured = handle_quota_measured,
+		.owner = session,
 	};
 	return cell__quota_create(&config, &session->quota, err);
 }
@@ -180,7 +185,7 @@ void cell__session_run_finished(struct cell__run *run)
 		session->current = NULL;
 		session->running_on = NULL;
 		cell__quota_touch(session->quota, false);
-		cell__seat_update_pause(session); /* its last output may have come together with its end */
+		cell__slot_update_pause(session); /* its last output may have come together with its end */
 	}
 	session->engine->loop.busy -= keeps_loop_busy(run);
 	cell__run_deliver(run);
@@ -211,7 +216,7 @@ static void handle_session_closed(uv_handle_t *handle)
 	void *arg = session->closed_arg;
 	if (session->options.space)
 		cell__space_unref(session->options.space);
-	cell__seat_distrust(session);
+	cell__slot_distrust(session);
 	cell__session_free(session);
 	closed(arg);
 }
@@ -230,7 +235,7 @@ static void handle_approval_timer_closed(uv_handle_t *handle)
 
 static void finish_close(struct cell_session *session)
 {
-	if (session->seat || session->leaving > 0 || session->current || session->stopping > 0 ||
+	if (session->slot || session->leaving > 0 || session->current || session->stopping > 0 ||
 	    uv_is_closing((uv_handle_t *)&session->approval_timer))
 		return;
 	for (struct cell_session **at = &session->engine->sessions; *at; at = &(*at)->next)
@@ -271,9 +276,9 @@ void cell__session_advance(struct cell_session *session)
 		flush_queue(session, &session->broken);
 		return;
 	}
-	if (session->resets && !session->seat && session->leaving == 0 && cell__seat_open(session, &err) < 0)
+	if (session->resets && !session->slot && session->leaving == 0 && cell__slot_open(session, &err) < 0)
 		end_resets(session, &err);
-	if (session->resets && session->leaving == 0 && session->stopping == 0 && session->seat && session->seat->ready)
+	if (session->resets && session->leaving == 0 && session->stopping == 0 && session->slot && session->slot->ready)
 		end_resets(session, NULL);
 	if (!session->current && session->first) {
 		session->current = session->first;
@@ -286,9 +291,9 @@ void cell__session_advance(struct cell_session *session)
 	struct cell__run *run = session->current;
 	if (!run || run->started || run->ending)
 		return;
-	if (!session->seat && cell__seat_open(session, &err) < 0)
+	if (!session->slot && cell__slot_open(session, &err) < 0)
 		cell__outcome_fail(run, &err);
-	else if (session->seat->ready)
+	else if (session->slot->ready)
 		admit_run(session);
 }
 
@@ -334,45 +339,45 @@ void cell__session_do_reset(struct cell__task *task)
 {
 	struct cell__waiting *waiting = (struct cell__waiting *)task;
 	struct cell_session *session = waiting->session;
-	if (session->seat) {
+	if (session->slot) {
 		bool running = session->current && session->current->started && !session->current->ending;
 		uv_timer_stop(&session->timer);
-		cell__seat_leave(session, running ? 0 : CELL_CLOSE_GRACE_MS);
+		cell__slot_leave(session, running ? 0 : CELL_CLOSE_GRACE_MS);
 	}
 	waiting->next = session->resets;
 	session->resets = waiting;
 	struct cell_error err;
 	/* The new kernel comes up while the old one goes. */
-	if (!session->closing && !session->broken.code && cell__seat_open(session, &err) < 0)
+	if (!session->closing && !session->broken.code && cell__slot_open(session, &err) < 0)
 		end_resets(session, &err);
 	/* What its code had started goes too, and comes back with its first use; others' servers are theirs. */
 	if (session->options.space && !session->closing && cell__space_is_alone(session->options.space)) {
 		session->stopping++;
-		cell__space_stop_servers(session->options.space, handle_servers_stopped, session);
+		cell__space_stop_servers_on_loop(session->options.space, handle_servers_stopped, session);
 	}
 	cell__session_advance(session);
 }
 
-void cell__session_interrupt(struct cell_session *session)
+void cell__session_interrupt_on_loop(struct cell_session *session)
 {
 	struct cell__run *run = session->current;
 	if (!run || run->ending)
 		return;
 	run->interrupt_asked = true;
-	if (run->started && session->seat)
-		session->executor->interrupt(session->seat->kernel, run->id);
+	if (run->started && session->slot)
+		session->executor->interrupt(session->slot->kernel, run->id);
 }
 
-void cell__session_cancel(struct cell_session *session, uint64_t run_id)
+void cell__session_cancel_on_loop(struct cell_session *session, uint64_t run_id)
 {
 	struct cell__run *run = session->current;
 	if (run && run->id == run_id) {
 		if (run->ending || run->cancelled)
 			return;
 		run->cancelled = run->interrupt_asked = true;
-		if (!run->started || !session->seat || run->timed_out || run->over)
+		if (!run->started || !session->slot || run->timed_out || run->over)
 			return; /* it ends in another way already, or will be stopped when it starts */
-		session->executor->interrupt(session->seat->kernel, run->id);
+		session->executor->interrupt(session->slot->kernel, run->id);
 		uv_update_time(&session->engine->loop.uv);
 		cell__session_start_timer(session, (uint64_t)session->options.grace_ms);
 		return;
@@ -386,8 +391,7 @@ void cell__session_cancel(struct cell_session *session, uint64_t run_id)
 	if (session->last == run)
 		session->last = before;
 	session->queued--;
-	(void)cell__result_set_error(run->result, CELL_OUT_INTERRUPTED, "KeyboardInterrupt",
-				     "the cell was cancelled before it began", "");
+	(void)cell__result_set_error(run->result, CELL_OUT_INTERRUPTED, "KeyboardInterrupt", "the cell was cancelled before it began", "");
 	cell__run_end(run, true);
 }
 
@@ -412,16 +416,16 @@ void cell__session_submit(struct cell__task *task)
 	cell__session_advance(session);
 }
 
-void cell__session_close(struct cell_session *session, void (*done)(void *arg), void *arg)
+void cell__session_close_on_loop(struct cell_session *session, void (*done)(void *arg), void *arg)
 {
 	session->closed = done;
 	session->closed_arg = arg;
 	session->closing = true;
 	uv_timer_stop(&session->timer);
 	cell__gate_drop(&session->clients);
-	if (session->seat) {
+	if (session->slot) {
 		bool running = session->current && session->current->started && !session->current->ending;
-		cell__seat_leave(session, running ? 0 : CELL_CLOSE_GRACE_MS);
+		cell__slot_leave(session, running ? 0 : CELL_CLOSE_GRACE_MS);
 	}
 	if (session->current && !session->current->started && !session->current->ending) {
 		struct cell_error err;
@@ -431,3 +435,16 @@ void cell__session_close(struct cell_session *session, void (*done)(void *arg), 
 	}
 	cell__session_advance(session);
 }
+
+/* ---- for the spaces ---- */
+
+const struct cell__session_ops cell__session_ops = {
+	.find = cell__session_of,
+	.packages_changed = cell__session_tell_packages,
+	.takes_questions = cell__session_takes_questions,
+	.any_takes_questions = cell__session_any_takes_questions,
+	.ask = cell__session_ask,
+	.tell = cell__session_tell,
+	.call = cell__session_call_on_loop,
+	.confine = cell__session_confine,
+};

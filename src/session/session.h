@@ -2,29 +2,29 @@
  * A session from inside.  Its files:
  *
  *     options.c      what it was opened with
- *     seat.c         its kernel: opening, leaving, and what the kernel says
+ *     slot.c         its kernel: opening, leaving, and what the kernel says
  *     outcome.c      how a run ends: what the result says
  *     session.c      the queue, the clocks, open, reset and close
  *     approvals.c    what the gate asks of its owner, and what the owner answers
  *     session_api.c  the public functions, and their like for callers on the loop's thread
  *
- * A kernel sits in a seat.  The session has at most one current seat; after a reset or a kill the old one is
+ * A kernel sits in a slot.  The session has at most one current slot; after a reset or a kill the old one is
  * `leaving` until its process and everything it started are gone.
  *
- *     seat:     opening ──ready──▶ ready ──exited──▶ gone
- *     session:  open ──▶ (runs, resets) ──close──▶ closing ──no seat left──▶ gone
+ *     slot:     opening ──ready──▶ ready ──exited──▶ gone
+ *     session:  open ──▶ (runs, resets) ──close──▶ closing ──no slot left──▶ gone
  *               any ──the spawner dies──▶ broken: every run answers CELL_E_SPAWNER
  *     run:      started ──timeout──▶ interrupted ──grace over──▶ kernel killed
  *
- * Invariants: `current` is the only started run; a run waits for a ready seat; a seat is opened only when a run
+ * Invariants: `current` is the only started run; a run waits for a ready slot; a slot is opened only when a run
  * needs one, at open and at reset.  Everything but the public functions runs on the loop's thread.
  */
-#ifndef CELL_SESSION_SESSION_H
-#define CELL_SESSION_SESSION_H
+#ifndef CELL_SESSION_H
+#define CELL_SESSION_H
 
-#include "session/calls.h"
-#include "session/engine.h"
-#include "session/gate.h"
+#include "session/kernel_calls.h"
+#include "session/on_loop.h"
+#include "gate/gate.h"
 #include "session/images.h"
 #include "session/options.h"
 #include "session/quota.h"
@@ -32,7 +32,7 @@
 
 #define CELL_CLOSE_GRACE_MS 1000 /* for exit handlers and unflushed files of an idle kernel, also on a busy machine */
 
-struct cell__seat {
+struct cell__slot {
 	struct cell_session *session;
 	struct cell__kernel *kernel;
 	bool ready, leaving, paused;
@@ -64,16 +64,16 @@ struct cell_session {
 	struct cell__options options;
 	struct cell__image_folder images;
 	struct cell__stored_tools *stored_tools; /* until it is open; or NULL */
-	bool trusts;                             /* options.places are the engine's */
+	bool trusts;			     /* options.places are the engine's */
 
-	struct cell__seat *seat;
+	struct cell__slot *slot;
 	int leaving;
 	uint32_t next_run_id;
 	struct cell__run *current;
-	struct cell__seat *running_on; /* where `current` was started; only compared */
+	struct cell__slot *running_on; /* where `current` was started; only compared */
 	struct cell__run *first, *last; /* queue */
 	size_t queued;
-	struct cell__waiting *resets; /* waiting for: no seat leaving, the current one ready */
+	struct cell__waiting *resets; /* waiting for: no slot leaving, the current one ready */
 	bool closing;
 	struct cell_error broken;
 	uv_timer_t timer; /* of the current run: timeout, then grace */
@@ -92,26 +92,26 @@ struct cell_session {
 	struct cell_session *next;
 };
 
-/* ---- seat.c ---- */
+/* ---- slot.c ---- */
 
 /* What the session asks of an executor.  read is memory for a list, with room for two folders and its end. */
-void cell__seat_spec(struct cell_session *session, struct cell__kernel_spec *ret_spec, const char *read[static 3]);
+void cell__slot_spec(struct cell_session *session, struct cell__kernel_spec *ret_spec, const char *read[static 3]);
 /* Files that the session is judged by: trusted from its first kernel to its end.  Refuses what another session can write to. */
-int cell__seat_trust(struct cell_session *session, struct cell_error *err);
-void cell__seat_distrust(struct cell_session *session);
+int cell__slot_trust(struct cell_session *session, struct cell_error *err);
+void cell__slot_distrust(struct cell_session *session);
 /* Would opening it now be refused for where its code can write? */
-int cell__seat_check_places(struct cell_session *session, struct cell_error *err);
-int cell__seat_open(struct cell_session *session, struct cell_error *err);
+int cell__slot_check_places(struct cell_session *session, struct cell_error *err);
+int cell__slot_open(struct cell_session *session, struct cell_error *err);
 /* The current kernel goes; its end comes later, from the executor. */
-void cell__seat_leave(struct cell_session *session, int64_t grace_ms);
-void cell__seat_update_pause(struct cell_session *session);
+void cell__slot_leave(struct cell_session *session, int64_t grace_ms);
+void cell__slot_update_pause(struct cell_session *session);
 /* The run that this kernel works on, also while it is being killed under it; NULL: none. */
-struct cell__run *cell__seat_run(const struct cell__seat *seat);
+struct cell__run *cell__slot_run(const struct cell__slot *slot);
 
 /* ---- session_api.c ---- */
 
 /* How long a caller may stay with what it starts; 0 where the executor's kernels need the loop themselves.  Any thread. */
-int cell__session_check_look(const struct cell_session *session, int *look_us, const int *look_end, struct cell_error *err);
+int cell__session_check_spin(const struct cell_session *session, int *spin_us, const int *spin_end, struct cell_error *err);
 
 /* ---- outcome.c ---- */
 
@@ -122,9 +122,9 @@ void cell__outcome_describe_excess(const struct cell__excess *excess, char *out,
 /* Our failure, not the code's. */
 void cell__outcome_fail(struct cell__run *run, const struct cell_error *err);
 /* The kernel has told how the cell ended.  refused: something that it asked for was. */
-void cell__outcome_answered(struct cell__run *run, bool refused, const struct cell__answer *answer);
+void cell__outcome_answered(struct cell__run *run, bool refused, const struct cell__kernel_answer *answer);
 /* The kernel under a started run is gone. */
-void cell__outcome_dead(struct cell__run *run, const struct cell__seat *seat, const struct cell__exit *how);
+void cell__outcome_dead(struct cell__run *run, const struct cell__slot *slot, const struct cell__exit *how);
 void cell__outcome_describe_death(const struct cell__exit *how, const char *violation, char *out, size_t size);
 
 /* ---- session.c ---- */
@@ -138,8 +138,7 @@ void cell__session_end_opening(struct cell_session *session, const struct cell_e
 /* The current run's clock: what happens when it has run down depends on what happened before. */
 void cell__session_start_timer(struct cell_session *session, uint64_t ms);
 /* A limit that the host itself keeps was passed: as with a timeout, interrupt, grace, kill. */
-void cell__session_stop_run(struct cell_session *session, struct cell__run *run, const char *limit, uint64_t max,
-			    uint64_t used);
+void cell__session_stop_run(struct cell_session *session, struct cell__run *run, const char *limit, uint64_t max, uint64_t used);
 /* For a run's task: it comes to the end of the queue. */
 void cell__session_submit(struct cell__task *task);
 /* The result is complete: hand it over, go on with the next. */
@@ -147,15 +146,20 @@ void cell__session_run_finished(struct cell__run *run);
 /* For a waiting's task: see struct cell__waiting. */
 void cell__session_do_open(struct cell__task *task);
 void cell__session_do_reset(struct cell__task *task);
-void cell__session_interrupt(struct cell_session *session);
-void cell__session_cancel(struct cell_session *session, uint64_t run_id);
+void cell__session_interrupt_on_loop(struct cell_session *session);
+void cell__session_cancel_on_loop(struct cell_session *session, uint64_t run_id);
 /* One that is not open, or not any more. */
 void cell__session_free(struct cell_session *session);
 
 /* ---- approvals.c ---- */
 
-/* The gate of a seat whose kernel has been opened. */
-void cell__approvals_init_gate(struct cell__seat *seat);
+/* The gate of a slot whose kernel has been opened. */
+void cell__approvals_init_gate(struct cell__slot *slot);
 void cell__approvals_init_clients(struct cell_session *session);
+
+/* ---- confine.c ---- */
+
+/* For a call in this space (arg) by an untrusted principal: what confines its session; a new reference. */
+int cell__session_confine(void *arg, const struct cell__call *call, struct cell__confinement **ret_confinement, struct cell_error *err);
 
 #endif

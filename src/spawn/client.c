@@ -12,8 +12,7 @@
 #include "spawn/message.h"
 
 void cell__spawn_client_init(struct cell__spawn_client *client, struct cell__loop *loop,
-			     void (*message)(void *arg, const struct cell_spawn_msg *head, const char *payload,
-					     size_t size),
+			     void (*message)(void *arg, const struct cell_spawn_msg *head, const char *payload, size_t size),
 			     void (*ended)(void *arg), void *arg)
 {
 	*client = (struct cell__spawn_client){
@@ -152,15 +151,14 @@ int cell__spawn_client_start(struct cell__spawn_client *client, const char *prog
 	return 0;
 }
 
-int cell__spawn_client_send(struct cell__spawn_client *client, uint32_t type, uint64_t id, int64_t a, int64_t b,
-			    const void *payload, size_t size, const int *fds, size_t n_fds, struct cell_error *err)
+int cell__spawn_client_send(struct cell__spawn_client *client, uint32_t type, uint64_t id, int64_t a, int64_t b, const void *payload,
+			    size_t size, const int *fds, size_t n_fds, struct cell_error *err)
 {
 	struct cell_spawn_msg head = { .version = CELL_SPAWN_VERSION, .type = type, .id = id, .a = a, .b = b };
 	if (client->fd < 0)
 		return cell_fail(err, CELL_E_SPAWNER, 0, "the spawner does not run");
 	if (sizeof head + size > CELL_LIMIT_SPAWN_MESSAGE)
-		return cell_fail(err, CELL_E_LIMIT, 0, "arguments and environment are larger than %u bytes",
-				 CELL_LIMIT_SPAWN_MESSAGE);
+		return cell_fail(err, CELL_E_LIMIT, 0, "arguments and environment are larger than %u bytes", CELL_LIMIT_SPAWN_MESSAGE);
 	int rc = cell__spawn_send(client->fd, &head, payload, size, fds, n_fds, 0);
 	return rc < 0 ? cell_fail(err, CELL_E_SPAWNER, -rc, "ask the spawner") : 0;
 }

@@ -21,14 +21,13 @@ struct cell__spawn_client {
 };
 
 void cell__spawn_client_init(struct cell__spawn_client *client, struct cell__loop *loop,
-			     void (*message)(void *arg, const struct cell_spawn_msg *head, const char *payload,
-					     size_t size),
+			     void (*message)(void *arg, const struct cell_spawn_msg *head, const char *payload, size_t size),
 			     void (*ended)(void *arg), void *arg);
 /* Does nothing while it runs already. */
 int cell__spawn_client_start(struct cell__spawn_client *client, const char *program, struct cell_error *err);
 bool cell__spawn_client_running(const struct cell__spawn_client *client);
-int cell__spawn_client_send(struct cell__spawn_client *client, uint32_t type, uint64_t id, int64_t a, int64_t b,
-			    const void *payload, size_t size, const int *fds, size_t n_fds, struct cell_error *err);
+int cell__spawn_client_send(struct cell__spawn_client *client, uint32_t type, uint64_t id, int64_t a, int64_t b, const void *payload,
+			    size_t size, const int *fds, size_t n_fds, struct cell_error *err);
 /* For messages of three numbers, where a spawner that is gone needs no answer: its end is reported anyway. */
 void cell__spawn_client_tell(struct cell__spawn_client *client, uint32_t type, uint64_t id, int64_t a);
 /* Asks the spawner to end all it started and itself; ended() comes when it is gone. */

@@ -12,7 +12,7 @@ struct cell__confinement {
 	int refs;
 	struct cell__sandbox_plan *plan, *session;
 	char *cwd;
-	struct cell__policy policy;
+	struct cell__sandbox_policy policy;
 	bool has_policy;
 	char **index_hosts; /* NULL-terminated; NULL: none */
 	cell__confinement_tell_fn tell;
@@ -36,7 +36,7 @@ void cell__confinement_unref(struct cell__confinement *confinement)
 	cell__sandbox_plan_unref(confinement->plan);
 	cell__sandbox_plan_unref(confinement->session);
 	if (confinement->has_policy)
-		cell__policy_finish(&confinement->policy);
+		cell__sandbox_policy_finish(&confinement->policy);
 	for (char **host = confinement->index_hosts; host && *host; host++)
 		free(*host);
 	free(confinement->index_hosts);
@@ -58,7 +58,7 @@ static int copy_hosts(struct cell__confinement *confinement, const char *const *
 	return 0;
 }
 
-static struct cell__confinement *start_making(const struct cell__policy *policy, const char *const *index_hosts,
+static struct cell__confinement *start_making(const struct cell__sandbox_policy *policy, const char *const *index_hosts,
 					      struct cell_error *err)
 {
 	struct cell__confinement *confinement = cell__alloc(1, sizeof *confinement);
@@ -67,7 +67,7 @@ static struct cell__confinement *start_making(const struct cell__policy *policy,
 		return NULL;
 	}
 	confinement->refs = 1;
-	if (cell__policy_copy(&confinement->policy, policy, err) == 0) {
+	if (cell__sandbox_policy_copy(&confinement->policy, policy, err) == 0) {
 		confinement->has_policy = true;
 		if (copy_hosts(confinement, index_hosts) == 0)
 			return confinement;
@@ -87,7 +87,7 @@ static int check_writable(const char *const *folders, struct cell_error *err)
 	return 0;
 }
 
-static void apply_network(struct cell__policy *policy, enum cell__confinement_network network)
+static void apply_network(struct cell__sandbox_policy *policy, enum cell__confinement_network network)
 {
 	if (network == CELL_CONFINED_AS_POLICY)
 		return;
@@ -97,22 +97,25 @@ static void apply_network(struct cell__policy *policy, enum cell__confinement_ne
 	policy->hosts.count = 0;
 }
 
-static int build(struct cell__confinement *confinement, struct cell__spawn_hub *hub,
-		 const struct cell__confinement_options *options, struct cell_error *err)
+static int build(struct cell__confinement *confinement, struct cell__spawn_hub *hub, const struct cell__confinement_options *options,
+		 struct cell_error *err)
 {
 	static const struct cell__plan_env no_env;
 	const struct cell__machine *machine = cell__machine_here();
 	CELL_AUTO_BUF struct cell__buf bytes = CELL_BUF_INIT;
 	struct cell__sandbox_plan *plan;
 	struct cell__plan_session session = {
-		.workspace = options->workspace, .mode = options->mode, .read = options->read, .write = options->write,
-		.env = options->env ? options->env : &no_env, .policy = &confinement->policy,
+		.workspace = options->workspace,
+		.mode = options->mode,
+		.read = options->read,
+		.write = options->write,
+		.env = options->env ? options->env : &no_env,
+		.policy = &confinement->policy,
 	};
 	confinement->policy.workspace = options->mode;
 	apply_network(&confinement->policy, options->network);
-	cell__policy_obey(&confinement->policy);
-	if (cell__plan_workspace(options->workspace, options->mode, &confinement->cwd, err) < 0 ||
-	    check_writable(options->write, err) < 0)
+	cell__sandbox_policy_obey(&confinement->policy);
+	if (cell__plan_workspace(options->workspace, options->mode, &confinement->cwd, err) < 0 || check_writable(options->write, err) < 0)
 		return -1;
 	session.cwd = confinement->cwd;
 	if (cell__plans_find(&hub->plans, &session, &plan, err) < 0)
@@ -138,7 +141,7 @@ int cell__confinement_create(struct cell__spawn_hub *hub, const struct cell__con
 	return 0;
 }
 
-int cell__confinement_create_like(const struct cell__policy *policy, struct cell__sandbox_plan *plan,
+int cell__confinement_create_like(const struct cell__sandbox_policy *policy, struct cell__sandbox_plan *plan,
 				  const struct cell__buf *session, const char *cwd, const char *const *index_hosts,
 				  struct cell__confinement **ret_confinement, struct cell_error *err)
 {
@@ -178,7 +181,7 @@ bool cell__confinement_has_workspace(const struct cell__confinement *confinement
 
 bool cell__confinement_shows(const struct cell__confinement *confinement, const char *path)
 {
-	const struct cell__policy_list *lists[] = { &confinement->policy.read, &confinement->policy.write };
+	const struct cell__sandbox_policy_list *lists[] = { &confinement->policy.read, &confinement->policy.write };
 	for (size_t l = 0; l < 2; l++)
 		for (size_t i = 0; i < lists[l]->count; i++)
 			if (cell__path_lies_in(path, lists[l]->items[i]))
@@ -188,7 +191,7 @@ bool cell__confinement_shows(const struct cell__confinement *confinement, const 
 
 bool cell__confinement_can_write(const struct cell__confinement *confinement, const char *path)
 {
-	const struct cell__policy *policy = &confinement->policy;
+	const struct cell__sandbox_policy *policy = &confinement->policy;
 	if (policy->workspace == CELL_WORKSPACE_RW && cell__path_is_under(path, confinement->cwd))
 		return true;
 	for (size_t i = 0; i < policy->write.count; i++)
@@ -252,7 +255,7 @@ static int tell(void *arg, const struct cell__egress_event *event, struct cell_e
 int cell__confinement_open_proxy(struct cell__confinement *confinement, struct cell__loop *loop, int listen_fd,
 				 struct cell__egress **ret_egress, struct cell_error *err)
 {
-	const struct cell__policy *policy = &confinement->policy;
+	const struct cell__sandbox_policy *policy = &confinement->policy;
 	struct cell__egress_options options = {
 		.loop = loop,
 		.listen_fd = listen_fd,

@@ -1,8 +1,8 @@
 /*
  * Confinements: what a program of process.h runs in when it must do no more than sandboxed code could.
  *
- * A confinement is a plan of a policy (shared by all of that policy, so that the spawner has spare shells for it) and a small
- * session plan with the folders of this one.  It is made once and used for any number of programs, each in a shell of its own:
+ * A confinement is a plan of a policy (shared by all of that policy, so that the spawner has spare jails for it) and a small
+ * session plan with the folders of this one.  It is made once and used for any number of programs, each in a jail of its own:
  * new namespaces, its own /tmp and cgroup, and a pid 1 with which all that the program left behind ends.  At the level no-userns a
  * program has what the code has there (Landlock, seccomp, limits), and what it left behind is swept by the spawner before its end is
  * reported.  Counted; belongs to the loop's thread.
@@ -21,7 +21,7 @@
 #ifndef CELL_SPAWN_CONFINEMENT_H
 #define CELL_SPAWN_CONFINEMENT_H
 
-#include "sandbox/egress.h"
+#include "egress/egress.h"
 #include "sandbox/plans.h"
 
 struct cell__confinement;
@@ -34,7 +34,7 @@ enum cell__confinement_network {
 };
 
 struct cell__confinement_options {
-	const struct cell__policy *policy; /* limits, folders, network; copied.  Its workspace mode does not count: `mode` does */
+	const struct cell__sandbox_policy *policy; /* limits, folders, network; copied.  Its workspace mode does not count: `mode` does */
 	const char *workspace;             /* absolute; with CELL_WORKSPACE_NONE it may be NULL */
 	enum cell__workspace_mode mode;
 	const char *const *read;           /* more folders to be seen, read-only; NULL-terminated or NULL */
@@ -51,15 +51,15 @@ struct cell__confinement_options {
 int cell__confinement_create(struct cell__spawn_hub *hub, const struct cell__confinement_options *options,
 			     struct cell__confinement **ret_confinement, struct cell_error *err);
 /* As a kernel is confined: its plan, and its session's as bytes.  `cwd`: where that session stands inside. */
-int cell__confinement_create_like(const struct cell__policy *policy, struct cell__sandbox_plan *plan,
+int cell__confinement_create_like(const struct cell__sandbox_policy *policy, struct cell__sandbox_plan *plan,
 				  const struct cell__buf *session, const char *cwd, const char *const *index_hosts,
 				  struct cell__confinement **ret_confinement, struct cell_error *err);
 struct cell__confinement *cell__confinement_ref(struct cell__confinement *confinement);
 /* NULL is fine. */
 void cell__confinement_unref(struct cell__confinement *confinement);
 /* Who is asked and told of connections through the proxy (egress.h); arg must live as long as the confinement. */
-typedef int (*cell__confinement_tell_fn)(void *arg, const struct cell__confinement *confinement,
-					 const struct cell__egress_event *event, struct cell_error *err);
+typedef int (*cell__confinement_tell_fn)(void *arg, const struct cell__confinement *confinement, const struct cell__egress_event *event,
+					 struct cell_error *err);
 void cell__confinement_watch(struct cell__confinement *confinement, cell__confinement_tell_fn tell, void *arg);
 /* The workspace as it is called inside; CELL_PLAN_HOME without one. */
 const char *cell__confinement_cwd(const struct cell__confinement *confinement);
@@ -82,7 +82,7 @@ int cell__confinement_session_fd(const struct cell__confinement *confinement);
 /* The proxy behind a program's listening socket, which is taken over. */
 int cell__confinement_open_proxy(struct cell__confinement *confinement, struct cell__loop *loop, int listen_fd,
 				 struct cell__egress **ret_egress, struct cell_error *err);
-/* Words for a step that failed; step -1: the fork into the shell. */
+/* Words for a step that failed; step -1: the fork into the jail. */
 void cell__confinement_failure(const struct cell__confinement *confinement, int step, int sys, struct cell_error *err);
 
 #endif

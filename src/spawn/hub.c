@@ -30,8 +30,7 @@ static void handle_ended(void *arg)
 	cell__spawn_client_stop(&hub->client); /* lets go of the lifeline */
 }
 
-int cell__spawn_hub_init(struct cell__spawn_hub *hub, struct cell__loop *loop, const char *program,
-			 struct cell_error *err)
+int cell__spawn_hub_init(struct cell__spawn_hub *hub, struct cell__loop *loop, const char *program, struct cell_error *err)
 {
 	*hub = (struct cell__spawn_hub){ .loop = loop, .next_id = 2 };
 	hub->program = cell__strdup(program);

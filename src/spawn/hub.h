@@ -29,8 +29,7 @@ struct cell__spawn_hub {
 	void *destroyed_arg;
 };
 
-int cell__spawn_hub_init(struct cell__spawn_hub *hub, struct cell__loop *loop, const char *program,
-			 struct cell_error *err);
+int cell__spawn_hub_init(struct cell__spawn_hub *hub, struct cell__loop *loop, const char *program, struct cell_error *err);
 /* Starts the spawner unless it runs. */
 int cell__spawn_hub_start(struct cell__spawn_hub *hub, struct cell_error *err);
 /* Ends the spawner and with it everything it started; done(arg) when it is gone.  No process may be left. */

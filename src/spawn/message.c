@@ -5,8 +5,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-int cell__spawn_send(int fd, const struct cell_spawn_msg *head, const void *payload, size_t size, const int *fds,
-		     size_t n_fds, int flags)
+int cell__spawn_send(int fd, const struct cell_spawn_msg *head, const void *payload, size_t size, const int *fds, size_t n_fds, int flags)
 {
 	struct iovec iov[2] = { { (void *)head, sizeof *head }, { (void *)payload, size } };
 	union {
@@ -37,7 +36,9 @@ ssize_t cell__spawn_receive(int fd, void *room, size_t size, int *fds, size_t ma
 		char space[CMSG_SPACE(CELL_SPAWN_MAX_FDS * sizeof(int))];
 	} control;
 	/* CMSG_LEN, not CMSG_SPACE: padding would be room for one more. */
-	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_LEN(max_fds * sizeof(int)) };
+	struct msghdr msg = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_LEN(max_fds * sizeof(int))
+	};
 	ssize_t n;
 	do
 		n = recvmsg(fd, &msg, MSG_CMSG_CLOEXEC | flags);

@@ -237,8 +237,8 @@ static void kill_group(struct cell__process *process)
 void cell__process_signal(struct cell__process *process, int signal_number, bool group)
 {
 	if (!process->exited)
-		cell__spawn_client_send(&process->hub->client, CELL_SPAWN_PROCESS_SIGNAL, process->id, signal_number, group, NULL, 0,
-					NULL, 0, NULL);
+		cell__spawn_client_send(&process->hub->client, CELL_SPAWN_PROCESS_SIGNAL, process->id, signal_number, group, NULL, 0, NULL,
+					0, NULL);
 }
 
 static void handle_timeout(uv_timer_t *timer)
@@ -264,8 +264,7 @@ void cell__process_abandon(struct cell__process *process)
 	cell__process_kill(process);
 }
 
-static void process_exited(struct cell__process *process, int64_t status, int64_t error,
-			   const struct cell_spawn_failure *failure)
+static void process_exited(struct cell__process *process, int64_t status, int64_t error, const struct cell_spawn_failure *failure)
 {
 	process->exited = true;
 	process->how.error = (int)error;
@@ -387,8 +386,8 @@ static void give_up(struct cell__process *process)
 		uv_close((uv_handle_t *)&process->stdin_poll, handle_closed);
 }
 
-int cell__process_start(struct cell__spawn_hub *hub, const struct cell__process_spec *spec,
-			struct cell__process **ret_process, struct cell_error *err)
+int cell__process_start(struct cell__spawn_hub *hub, const struct cell__process_spec *spec, struct cell__process **ret_process,
+			struct cell_error *err)
 {
 	CELL_AUTO_BUF struct cell__buf payload = CELL_BUF_INIT;
 	int64_t argc;

@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "core/core.h"
+#include "base/base.h"
 #include "loop/loop.h"
 
 struct cell__confinement;
@@ -49,8 +49,8 @@ struct cell__process_spec {
 	void *owner;
 };
 
-int cell__process_start(struct cell__spawn_hub *hub, const struct cell__process_spec *spec,
-			struct cell__process **ret_process, struct cell_error *err);
+int cell__process_start(struct cell__spawn_hub *hub, const struct cell__process_spec *spec, struct cell__process **ret_process,
+			struct cell_error *err);
 /* 0 until it is known. */
 int64_t cell__process_pid(const struct cell__process *process);
 /* Queues bytes for its stdin; closing ends it. */

@@ -23,13 +23,13 @@
  *
  *   KERNEL_EXITED goes to the host only when no orphan is left: "closed" means gone.
  *
- * Sandboxed kernels (a KERNEL_FORK with a plan) are forked into a shell: namespaces with a pid 1 of ours (shells.h).  Their zygote
+ * Sandboxed kernels (a KERNEL_FORK with a plan) are forked into a jail: namespaces with a pid 1 of ours (jails.h).  Their zygote
  * is confined itself, in the zone (zone.h).  It forks them through a process that enters the namespaces first and ends at once, so they
  * are children of the zone's pid 1 from the start, and that one tells us of their end.  A child of ours in another pid namespace (zygotes
- * and shells of the zone) is never an orphan; it goes with its shell, and "closed" waits for that.  Confined programs are their shell's own
+ * and jails of the zone) is never an orphan; it goes with its jail, and "closed" waits for that.  Confined programs are their jail's own
  * (spawner_programs.c).
  *
- * States of a kernel: (waiting for its shell ──▶) forking ──FORKED──▶ alive ──exit──▶ dead, orphans being swept ──▶ reported, forgotten.
+ * States of a kernel: (waiting for its jail ──▶) forking ──FORKED──▶ alive ──exit──▶ dead, orphans being swept ──▶ reported, forgotten.
  * The host's socket closing, for whatever reason, ends everything.
  */
 #define _GNU_SOURCE
@@ -55,10 +55,10 @@
 
 #define SWEEP_LIMIT_US 2000000 /* a child in uninterruptible sleep does not hold the report up longer */
 #define SWEEP_AGAIN_MS 20
-#define SHELL_EVENT (1ull << 63) /* with the shell's serial, in an epoll event */
+#define JAIL_EVENT (1ull << 63) /* with the jail's serial, in an epoll event */
 #define ZONE_EVENT (1ull << 62)
 #define LONG_SLICE_NS 100000000u /* the longest that Linux takes */
-#define SPARE_DELAY_MS 3 /* a kernel that has just taken a shell goes first; programs do not wait */
+#define SPARE_DELAY_MS 3 /* a kernel that has just taken a jail goes first; programs do not wait */
 
 struct cell__spawner cell__spawner;
 static int signal_fd;
@@ -113,7 +113,7 @@ static bool is_known(pid_t pid)
 static void kill_unknown(pid_t pid, void *arg)
 {
 	size_t *count = arg;
-	if (is_known(pid) || pid == cell__zone_pid() || cell__shell_by_pid(pid) || cell__proc_has_own_pids(pid))
+	if (is_known(pid) || pid == cell__zone_pid() || cell__jail_by_pid(pid) || cell__proc_has_own_pids(pid))
 		return;
 	kill(pid, SIGKILL); /* a child of ours that nobody has reaped: the number cannot have been reused */
 	(*count)++;
@@ -139,32 +139,32 @@ static void forget_kernel(struct kernel *kernel)
 	free(kernel);
 }
 
-/* The shell of a dead kernel or program: false while something of it is left.  usage: NULL, or to be filled. */
-static bool shell_gone(struct shell **shell, struct cell_cgroup_usage *usage)
+/* The jail of a dead kernel or program: false while something of it is left.  usage: NULL, or to be filled. */
+static bool shell_gone(struct jail **jail, struct cell_cgroup_usage *usage)
 {
-	if (!*shell)
+	if (!*jail)
 		return true;
-	if ((*shell)->pid != 0) {
-		cell__shell_kill(*shell);
+	if ((*jail)->pid != 0) {
+		cell__jail_kill(*jail);
 		return false;
 	}
 	if (usage)
-		cell__cgroup_usage(&(*shell)->group, usage);
-	if (!cell__shell_remove(*shell))
+		cell__cgroup_usage(&(*jail)->group, usage);
+	if (!cell__jail_remove(*jail))
 		return false;
-	*shell = NULL;
+	*jail = NULL;
 	return true;
 }
 
 /* Of what is dead, is nothing left?  clean: nothing was found to be swept. */
 static bool program_gone(struct program *program, bool clean)
 {
-	struct shell *shell = program->shell;
+	struct jail *jail = program->jail;
 	if (program->is_child)
-		return shell_gone(&program->shell, NULL) && clean;
+		return shell_gone(&program->jail, NULL) && clean;
 	/* All of it ended with its pid 1.  What holds an empty cgroup up does not hold the report up. */
-	shell->taken = false;
-	program->shell = NULL;
+	jail->taken = false;
+	program->jail = NULL;
 	return true;
 }
 
@@ -189,15 +189,15 @@ static void report_dead(void)
 		next = k->next;
 		if (!k->dead)
 			continue;
-		bool sandboxed = k->shell != NULL;
-		if (!(shell_gone(&k->shell, &k->usage) && clean) && cell__now_us() - k->dead_us < SWEEP_LIMIT_US)
+		bool sandboxed = k->jail != NULL;
+		if (!(shell_gone(&k->jail, &k->usage) && clean) && cell__now_us() - k->dead_us < SWEEP_LIMIT_US)
 			continue;
 		if (k->usage.oom_kills > 0 && !k->kill_wanted)
 			k->flags |= CELL_SPAWN_EXIT_OOM;
 		sandboxed |= k->usage.memory_max > 0 || k->usage.pids_peak > 0;
 		cell__spawner_tell(CELL_SPAWN_KERNEL_EXITED, k->id, k->status, k->flags, &k->usage, sandboxed ? sizeof k->usage : 0);
-		if (k->shell)
-			cell__shell_give_up(k->shell);
+		if (k->jail)
+			cell__jail_give_up(k->jail);
 		forget_kernel(k);
 	}
 	for (struct program *p = cell__spawner.programs, *next; p; p = next) {
@@ -212,17 +212,17 @@ static void report_dead(void)
 /* Where there is no group for it, each process of the sandbox lets others go first, as far as anybody may ask for that. */
 static void set_share(struct kernel *kernel, int64_t share)
 {
-	struct shell *shell = kernel ? kernel->shell : NULL;
-	if (!shell || kernel->pid <= 0 || kernel->share == share || share < CELL_SHARE_USUAL || share > CELL_SHARE_REST)
+	struct jail *jail = kernel ? kernel->jail : NULL;
+	if (!jail || kernel->pid <= 0 || kernel->share == share || share < CELL_SHARE_USUAL || share > CELL_SHARE_REST)
 		return;
 	kernel->share = share;
-	if (shell->has_group && cell__cgroup_set_share(&shell->group, (enum cell_cgroup_share)share))
+	if (jail->has_group && cell__cgroup_set_share(&jail->group, (enum cell_cgroup_share)share))
 		return;
 	/* Twice: what is started meanwhile has its slice from who started it.  Orphans are below pid 1. */
 	for (int i = 0; i < 2; i++) {
 		cell__proc_slice_tree(kernel->pid, share != CELL_SHARE_USUAL ? LONG_SLICE_NS : 0);
-		if (shell->pid > 0)
-			cell__proc_slice_tree(shell->pid, share != CELL_SHARE_USUAL ? LONG_SLICE_NS : 0);
+		if (jail->pid > 0)
+			cell__proc_slice_tree(jail->pid, share != CELL_SHARE_USUAL ? LONG_SLICE_NS : 0);
 	}
 }
 
@@ -235,8 +235,8 @@ void cell__spawner_kernel_died(struct kernel *kernel, int64_t status)
 	kernel->status = status;
 	kernel->dead_us = cell__now_us();
 	kernel->pid = -1; /* not ours to know any more */
-	if (kernel->shell)
-		cell__shell_kill(kernel->shell);
+	if (kernel->jail)
+		cell__jail_kill(kernel->jail);
 	else if (status >= 0 && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && !kernel->kill_wanted) {
 		uint64_t now = cell__proc_oom_kills();
 		if (now > oom_seen)
@@ -247,24 +247,24 @@ void cell__spawner_kernel_died(struct kernel *kernel, int64_t status)
 
 void cell__spawner_tell_forked(struct kernel *kernel)
 {
-	struct shell *shell = kernel->shell;
+	struct jail *jail = kernel->jail;
 	struct cell_spawn_msg head = {
 		.version = CELL_SPAWN_VERSION, .type = CELL_SPAWN_KERNEL_FORKED, .id = kernel->id, .a = kernel->pid
 	};
-	(void)cell__spawn_send(CELL_SPAWNER_HOST_FD, &head, shell ? &shell->report : NULL, shell ? sizeof shell->report : 0,
-			       shell ? &shell->listen_fd : NULL, shell && shell->listen_fd >= 0, 0);
-	if (shell)
-		cell__close_fd(&shell->listen_fd);
+	(void)cell__spawn_send(CELL_SPAWNER_HOST_FD, &head, jail ? &jail->report : NULL, jail ? sizeof jail->report : 0,
+			       jail ? &jail->listen_fd : NULL, jail && jail->listen_fd >= 0, 0);
+	if (jail)
+		cell__close_fd(&jail->listen_fd);
 }
 
-/* A kernel that never was.  Its shell, if there is one, may be broken: it goes too. */
+/* A kernel that never was.  Its jail, if there is one, may be broken: it goes too. */
 void cell__spawner_fork_failed(struct kernel *kernel, int error)
 {
-	struct shell *shell = kernel->shell;
-	cell__spawner_tell(CELL_SPAWN_KERNEL_FORKED, kernel->id, 0, error ? error : EIO, shell ? &shell->report : NULL,
-			   shell ? sizeof shell->report : 0);
-	if (shell)
-		cell__shell_give_up(shell);
+	struct jail *jail = kernel->jail;
+	cell__spawner_tell(CELL_SPAWN_KERNEL_FORKED, kernel->id, 0, error ? error : EIO, jail ? &jail->report : NULL,
+			   jail ? sizeof jail->report : 0);
+	if (jail)
+		cell__jail_give_up(jail);
 	forget_kernel(kernel);
 }
 
@@ -272,39 +272,40 @@ void cell__spawner_fork_failed(struct kernel *kernel, int error)
 static void pass_on(struct kernel *kernel, const struct cell_spawn_msg *head, const int *fds)
 {
 	struct zygote *zygote = cell__zygote_find(kernel->zygote);
-	struct shell *shell = kernel->shell;
+	struct jail *jail = kernel->jail;
 	int all[CELL_SPAWN_MAX_FDS], n_groups = 0;
-	size_t n = shell ? CELL_SPAWN_KERNEL_FDS : CELL_SPAWN_KERNEL_FDS - 1;
+	size_t n = jail ? CELL_SPAWN_KERNEL_FDS : CELL_SPAWN_KERNEL_FDS - 1;
 	struct cell_spawn_join join = { 0 };
 	memcpy(all, fds, n * sizeof *all);
-	if (shell) {
-		const struct cell_plan *plan = cell__shell_plan(fds[CELL_SPAWN_PLAN_FD]);
-		memcpy(all + n, shell->namespaces, shell->n_namespaces * sizeof *all);
-		n += shell->n_namespaces;
-		n_groups = plan ? cell__cgroup_open_join(&shell->group, all + n) : -1;
-		join = (struct cell_spawn_join){ .n_namespaces = (uint32_t)shell->n_namespaces, .n_groups = (uint32_t)n_groups,
-						 .becomes = plan && cell__shell_becomes(shell, plan) };
+	if (jail) {
+		const struct cell_plan *plan = cell__jail_plan(fds[CELL_SPAWN_PLAN_FD]);
+		memcpy(all + n, jail->namespaces, jail->n_namespaces * sizeof *all);
+		n += jail->n_namespaces;
+		n_groups = plan ? cell__cgroup_open_join(&jail->group, all + n) : -1;
+		join = (struct cell_spawn_join){ .n_namespaces = (uint32_t)jail->n_namespaces,
+						 .n_groups = (uint32_t)n_groups,
+						 .becomes = plan && cell__jail_becomes(jail, plan) };
 	}
 	if (n_groups < 0) {
 		cell__spawner_fork_failed(kernel, errno);
 		return;
 	}
 	/* The host bounds what it has in flight far below the socket's buffer; full means the zygote hangs. */
-	int rc = zygote ? cell__spawn_send(zygote->fd, head, &join, shell ? sizeof join : 0, all, n + (size_t)n_groups, MSG_DONTWAIT)
+	int rc = zygote ? cell__spawn_send(zygote->fd, head, &join, jail ? sizeof join : 0, all, n + (size_t)n_groups, MSG_DONTWAIT)
 			: -ESRCH;
 	while (n_groups > 0)
 		close(all[n + (size_t)--n_groups]);
-	if (shell)
-		cell__shell_close_namespaces(shell);
+	if (jail)
+		cell__jail_close_namespaces(jail);
 	if (rc < 0)
 		cell__spawner_fork_failed(kernel, -rc);
 }
 
-void cell__spawner_watch_shell(struct shell *shell)
+void cell__spawner_watch_jail(struct jail *jail)
 {
-	/* Once: what a shell says after that is asked for when it has ended. */
-	struct epoll_event event = { .events = EPOLLIN | EPOLLONESHOT, .data.u64 = SHELL_EVENT | shell->serial };
-	epoll_ctl(cell__spawner.epoll_fd, EPOLL_CTL_ADD, shell->ready_fd, &event);
+	/* Once: what a jail says after that is asked for when it has ended. */
+	struct epoll_event event = { .events = EPOLLIN | EPOLLONESHOT, .data.u64 = JAIL_EVENT | jail->serial };
+	epoll_ctl(cell__spawner.epoll_fd, EPOLL_CTL_ADD, jail->ready_fd, &event);
 }
 
 int cell__spawner_need_zone(void)
@@ -365,40 +366,40 @@ static void fork_kernel(const struct cell_spawn_msg *head, int *fds, size_t n_fd
 	*kernel = (struct kernel){ .id = id, .zygote = zygote_id, .pidfd = -1, .next = cell__spawner.kernels };
 	cell__spawner.kernels = kernel;
 	if (sandboxed) {
-		kernel->shell = cell__shell_take(fds[CELL_SPAWN_PLAN_FD], CELL_SHELL_FOR_KERNEL, zygote->place);
-		if (!kernel->shell) {
+		kernel->jail = cell__jail_take(fds[CELL_SPAWN_PLAN_FD], CELL_JAIL_FOR_KERNEL, zygote->place);
+		if (!kernel->jail) {
 			cell__spawner_fork_failed(kernel, errno);
 			return;
 		}
-		if (!kernel->shell->ready) {
+		if (!kernel->jail->ready) {
 			kernel->waits = true;
 			kernel->request = *head;
 			memcpy(kernel->fds, fds, sizeof kernel->fds);
 			memset(fds, -1, n_fds * sizeof *fds); /* kept */
-			cell__spawner_watch_shell(kernel->shell);
+			cell__spawner_watch_jail(kernel->jail);
 			return;
 		}
 	}
 	pass_on(kernel, head, fds);
 }
 
-/* A shell has said how far it got. */
-static void shell_spoke(struct shell *shell)
+/* A jail has said how far it got. */
+static void shell_spoke(struct jail *jail)
 {
 	struct kernel *kernel = cell__spawner.kernels;
-	cell__shell_read(shell);
-	if (shell->ready_fd >= 0)
+	cell__jail_read(jail);
+	if (jail->ready_fd >= 0)
 		return;
 	for (struct program *p = cell__spawner.programs; p; p = p->next)
-		if (p->shell == shell && p->pid == 0) {
+		if (p->jail == jail && p->pid == 0) {
 			cell__program_shell_spoke(p);
 			return;
 		}
-	while (kernel && kernel->shell != shell)
+	while (kernel && kernel->jail != jail)
 		kernel = kernel->next;
 	if (!kernel || !kernel->waits || kernel->dead)
 		return;
-	if (shell->ready && !kernel->kill_wanted) {
+	if (jail->ready && !kernel->kill_wanted) {
 		pass_on(kernel, &kernel->request, kernel->fds);
 		/* pass_on() may have ended it */
 		struct kernel *still = cell__spawner.kernels;
@@ -412,7 +413,7 @@ static void shell_spoke(struct shell *shell)
 	} else if (kernel->kill_wanted) {
 		cell__spawner_kernel_died(kernel, -1);
 	} else {
-		cell__spawner_fork_failed(kernel, shell->report.sys);
+		cell__spawner_fork_failed(kernel, jail->report.sys);
 	}
 }
 
@@ -423,9 +424,9 @@ static void signal_kernel(uint64_t id, int signal)
 		return;
 	if (signal == SIGKILL)
 		kernel->kill_wanted = true;
-	if (signal == SIGKILL && kernel->shell && kernel->pid > 0) {
+	if (signal == SIGKILL && kernel->jail && kernel->pid > 0) {
 		set_share(kernel, CELL_SHARE_USUAL);
-		cell__shell_kill(kernel->shell); /* with all that is in it */
+		cell__jail_kill(kernel->jail); /* with all that is in it */
 	}
 	if (kernel->pidfd >= 0)
 		syscall(SYS_pidfd_send_signal, kernel->pidfd, signal, NULL, 0);
@@ -481,7 +482,7 @@ static void handle_host_message(ssize_t size, int *fds, size_t n_fds)
 		}
 	for (size_t i = 0; i < n_fds; i++)
 		cell__close_fd(&fds[i]);
-	/* A program's environment may hold secrets: shells that are forked later have nothing of it in their memory. */
+	/* A program's environment may hold secrets: jails that are forked later have nothing of it in their memory. */
 	explicit_bzero(cell__spawner.message, (size_t)size);
 }
 
@@ -510,18 +511,18 @@ static void end_everything(void)
 		if (pid == 0)
 			usleep(1000);
 	}
-	cell__shells_remove_all();
+	cell__jails_remove_all();
 	_exit(0);
 }
 
-static void shell_exited(struct shell *shell)
+static void shell_exited(struct jail *jail)
 {
-	if (shell->ready_fd >= 0)
-		shell_spoke(shell); /* what it said last still counts */
-	int status = cell__shell_program_status(shell);
-	cell__shell_reaped(shell);
+	if (jail->ready_fd >= 0)
+		shell_spoke(jail); /* what it said last still counts */
+	int status = cell__jail_program_status(jail);
+	cell__jail_reaped(jail);
 	for (struct program *p = cell__spawner.programs; p; p = p->next)
-		if (p->shell == shell && p->pid > 0 && !p->is_child)
+		if (p->jail == jail && p->pid > 0 && !p->is_child)
 			cell__program_exited(p, status);
 	/* What nobody has is tidied up by serve(). */
 }
@@ -556,9 +557,9 @@ static void reap(void)
 				cell__program_exited(p, status);
 				break;
 			}
-		struct shell *shell = cell__shell_by_pid(pid);
-		if (shell)
-			shell_exited(shell);
+		struct jail *jail = cell__jail_by_pid(pid);
+		if (jail)
+			shell_exited(jail);
 		if (pid == cell__zone_pid())
 			zone_exited();
 	}
@@ -579,23 +580,23 @@ static void serve(void)
 {
 	for (;;) {
 		struct epoll_event events[16];
-		bool for_program = cell__shell_spare_wanted(CELL_SHELL_FOR_PROGRAM);
-		bool for_kernel = cell__shell_spare_wanted(CELL_SHELL_FOR_KERNEL);
-		int rest = cell__shells_tidy() || anybody_dead() || unswept ? SWEEP_AGAIN_MS : -1;
-		int delay = for_kernel || cell__shells_have_mounts() ? SPARE_DELAY_MS : rest;
+		bool for_program = cell__jail_spare_wanted(CELL_JAIL_FOR_PROGRAM);
+		bool for_kernel = cell__jail_spare_wanted(CELL_JAIL_FOR_KERNEL);
+		int rest = cell__jails_tidy() || anybody_dead() || unswept ? SWEEP_AGAIN_MS : -1;
+		int delay = for_kernel || cell__jails_have_mounts() ? SPARE_DELAY_MS : rest;
 		int n = epoll_wait(cell__spawner.epoll_fd, events, 16, for_program ? 0 : delay);
 		if (n == 0 && for_program)
-			cell__shell_make_spare(CELL_SHELL_FOR_PROGRAM);
+			cell__jail_make_spare(CELL_JAIL_FOR_PROGRAM);
 		else if (n == 0 && for_kernel)
-			cell__shell_make_spare(CELL_SHELL_FOR_KERNEL);
+			cell__jail_make_spare(CELL_JAIL_FOR_KERNEL);
 		else if (n == 0)
-			cell__shells_drop_mounts();
+			cell__jails_drop_mounts();
 		for (int i = 0; i < n; i++) {
 			uint64_t which = events[i].data.u64;
 			struct zygote *zygote = which > 1 && which < ZONE_EVENT ? cell__zygote_find(which) : NULL;
-			struct shell *shell = which & SHELL_EVENT ? cell__shell_by_serial(which & ~SHELL_EVENT) : NULL;
-			if (shell && shell->ready_fd >= 0)
-				shell_spoke(shell);
+			struct jail *jail = which & JAIL_EVENT ? cell__jail_by_serial(which & ~JAIL_EVENT) : NULL;
+			if (jail && jail->ready_fd >= 0)
+				shell_spoke(jail);
 			else if (which == 0)
 				read_host();
 			else if (which == 1)

@@ -10,8 +10,8 @@
 #ifndef CELL_SPAWN_SPAWNER_H
 #define CELL_SPAWN_SPAWNER_H
 
-#include "core/core.h"
-#include "spawn/shells.h"
+#include "base/base.h"
+#include "spawn/jails.h"
 #include "wire/spawn_msg.h"
 
 #define CELL_SPAWNER_HOST_FD 3
@@ -23,7 +23,7 @@ struct zygote {
 	pid_t pid;
 	int fd;
 	int stderr_fd; /* a memfd: what it said before it died */
-	enum shell_place place; /* of shells for its kernels; SHELL_OF_SPAWNER: it is not confined */
+	enum jail_place place; /* of jails for its kernels; JAIL_OF_SPAWNER: it is not confined */
 	int missed;             /* 1 + a step of its plan, see ZYGOTE_READY */
 	struct zygote *next;
 };
@@ -39,23 +39,23 @@ struct kernel {
 	int64_t status;
 	int64_t flags;
 	int64_t dead_us;
-	struct shell *shell; /* NULL: not sandboxed */
+	struct jail *jail; /* NULL: not sandboxed */
 	int64_t share;       /* enum cell_cgroup_share */
-	struct cell_spawn_msg request; /* while it waits for its shell */
+	struct cell_spawn_msg request; /* while it waits for its jail */
 	int fds[CELL_SPAWN_KERNEL_FDS];
 	bool waits;
 	struct cell_cgroup_usage usage;
 	struct kernel *next;
 };
 
-/* A program of process.h: a session of its own, and a subreaper like kernels are unless it has a shell with processes. */
+/* A program of process.h: a session of its own, and a subreaper like kernels are unless it has a jail with processes. */
 struct program {
 	uint64_t id;
-	pid_t pid;  /* 0 while it waits for its shell */
+	pid_t pid;  /* 0 while it waits for its jail */
 	bool dead;  /* its orphans are being swept; the number is not its own any more */
-	bool is_child; /* ours; else it is its shell's, which is over with it */
+	bool is_child; /* ours; else it is its jail's, which is over with it */
 	int64_t argc, flags; /* of its message */
-	struct shell *shell; /* NULL: not confined */
+	struct jail *jail; /* NULL: not confined */
 	char *payload;       /* of its message, and the fds that came with it: while it waits */
 	size_t payload_size;
 	int fds[CELL_SPAWN_MAX_FDS];
@@ -86,7 +86,7 @@ struct kernel *cell__spawner_find_kernel(uint64_t id);
 void cell__spawner_kernel_died(struct kernel *kernel, int64_t status);
 void cell__spawner_tell_forked(struct kernel *kernel);
 void cell__spawner_fork_failed(struct kernel *kernel, int error);
-void cell__spawner_watch_shell(struct shell *shell);
+void cell__spawner_watch_jail(struct jail *jail);
 /* Makes the zone unless it is there; -1 with errno. */
 int cell__spawner_need_zone(void);
 
@@ -106,11 +106,11 @@ void cell__spawner_child_failed(int fd, int stage) __attribute__((noreturn));
 void cell__spawner_failed_at(int fd, int stage, int sys, int step) __attribute__((noreturn));
 /* The strings of a payload, each with its NUL; out has room for max and a NULL. */
 void cell__spawner_split(char *payload, size_t size, char **out, size_t max, size_t *ret_n);
-/* In a shell: becomes the program that it is told by this socket. */
+/* In a jail: becomes the program that it is told by this socket. */
 void cell__program_wait(const struct cell_plan *plan, int fd) __attribute__((noreturn));
 /* fds that it keeps are -1 afterwards. */
 void cell__program_start(const struct cell_spawn_msg *head, char *payload, size_t size, int *fds, size_t n_fds);
-/* The shell that it waits for has said how far it got. */
+/* The jail that it waits for has said how far it got. */
 void cell__program_shell_spoke(struct program *program);
 void cell__program_signal(uint64_t id, int signal_number, bool group);
 void cell__program_exited(struct program *program, int status);

@@ -1,7 +1,7 @@
 /*
  * The spawner's programs: those that the host runs by process.h; and what starting any program from a message takes.
  *
- * A program with a plan runs in a shell (shells.h), in a process that waits there: pid 1 forked it, it is in all the namespaces and
+ * A program with a plan runs in a jail (jails.h), in a process that waits there: pid 1 forked it, it is in all the namespaces and
  * the cgroup, and has done the EARLY steps.  What to become it is told by a message, with the descriptors:
  *
  *     spawner ──PROCESS_START──▶ waiting process: KERNEL steps, exec ──exit──▶ pid 1: tells the status, ends ──▶ spawner reaps it
@@ -9,7 +9,7 @@
  * It has all capabilities inside its user namespace until the KERNEL steps, and has run nothing but this file by then.  A step
  * that fails is told by a pipe that exec closes; there is no way past it.
  *
- *     (waits for its shell ──▶) started ──▶ dead, with its shell ──▶ reported, forgotten
+ *     (waits for its jail ──▶) started ──▶ dead, with its jail ──▶ reported, forgotten
  *
  * Without namespaces (level no-userns) there is no pid 1: the program is our child, as one without a plan is, and does all steps itself.
  * A subreaper like kernels are, it keeps what it starts below it; what it leaves behind becomes our child and is swept (spawner.c), and
@@ -47,7 +47,7 @@ struct launch {
 	int report_fd;
 	const struct cell_plan *plan, *session; /* NULL: not confined */
 	const struct cell_cgroup *group;        /* to be joined; NULL: it is in there */
-	char **names;                           /* of a plan that is mapped: what the host calls the files from number 3 on */
+	char **names;			   /* of a plan that is mapped: what the host calls the files from number 3 on */
 };
 
 void cell__spawner_failed_at(int fd, int stage, int sys, int step)
@@ -95,7 +95,7 @@ static void take_fds(struct launch *launch, int keep[CELL_APPLY_MAX_KEEP], int *
 	*ret_n_keep = n_keep;
 }
 
-/* As execvpe(), without a shell for files that are no programs.  The most telling error stays. */
+/* As execvpe(), without a jail for files that are no programs.  The most telling error stays. */
 static void exec_found(const struct launch *launch)
 {
 	char file[4096];
@@ -147,7 +147,8 @@ static void take_as_own(const struct launch *launch, const int *keep)
 	for (size_t i = n_std; root >= 0 && i < launch->n_fds; i++) {
 		struct stat theirs, ours;
 		int had = keep[i - n_std], flags = fcntl(had, F_GETFL);
-		if (flags < 0 || launch->names[i - n_std][0] != '/' || fstat(had, &theirs) < 0 || !(S_ISREG(theirs.st_mode) || S_ISDIR(theirs.st_mode)))
+		if (flags < 0 || launch->names[i - n_std][0] != '/' || fstat(had, &theirs) < 0 ||
+		    !(S_ISREG(theirs.st_mode) || S_ISDIR(theirs.st_mode)))
 			continue;
 		struct open_how how = { .flags = (uint64_t)(flags & (O_ACCMODE | O_APPEND | O_PATH | O_DIRECTORY)) | O_CLOEXEC,
 					.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_SYMLINKS };
@@ -181,8 +182,7 @@ static void __attribute__((noreturn)) run_here(struct launch *launch, pid_t pare
 	static struct cell_apply apply = { .landlock_fd = -1 };
 	sigset_t none;
 	sigemptyset(&none);
-	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent || prctl(PR_SET_CHILD_SUBREAPER, 1) < 0 ||
-	    setsid() < 0)
+	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent || prctl(PR_SET_CHILD_SUBREAPER, 1) < 0 || setsid() < 0)
 		cell__spawner_child_failed(launch->report_fd, CELL_SPAWN_AT_BEGIN);
 	take_fds(launch, apply.keep, &apply.n_keep);
 	if (launch->plan) {
@@ -217,7 +217,7 @@ static bool read_launch(int64_t argc, size_t n_names, char *payload, size_t size
 	return true;
 }
 
-/* The process that waits in a shell.  What it is told comes from us, but a mistake of ours must not run a program. */
+/* The process that waits in a jail.  What it is told comes from us, but a mistake of ours must not run a program. */
 void cell__program_wait(const struct cell_plan *plan, int fd)
 {
 	static struct cell_apply apply = { .landlock_fd = -1 };
@@ -239,8 +239,9 @@ void cell__program_wait(const struct cell_plan *plan, int fd)
 	if (size < (ssize_t)sizeof head || n_fds < 4)
 		_exit(1);
 	memcpy(&head, cell__spawner.message, sizeof head);
-	struct launch launch = { .plan = plan, .fds = fds, .n_fds = n_fds - 2, .has_stdin = head.b & CELL_SPAWN_WITH_STDIN,
-				 .report_fd = fds[n_fds - 1] };
+	struct launch launch = {
+		.plan = plan, .fds = fds, .n_fds = n_fds - 2, .has_stdin = head.b & CELL_SPAWN_WITH_STDIN, .report_fd = fds[n_fds - 1]
+	};
 	size_t n_names = launch.n_fds - (launch.has_stdin ? 3 : 2);
 	if (rc < 0)
 		cell__spawner_failed_at(launch.report_fd, CELL_SPAWN_AT_PLAN, report.sys, report.step);
@@ -265,11 +266,13 @@ static void name_file(int fd, char name[static 4096])
 	name[n > 0 ? n : 0] = '\0';
 }
 
-/* Tells the process that waits in a shell what to become. */
+/* Tells the process that waits in a jail what to become. */
 static int tell_waiting(const struct program *program, const char *payload, size_t size, const int *fds, size_t n_fds, int report_fd)
 {
 	size_t n_std = program->flags & CELL_SPAWN_WITH_STDIN ? 3 : 2, n_names = n_fds - 2 - n_std, at = 0;
-	struct cell_spawn_msg head = { .version = CELL_SPAWN_VERSION, .type = CELL_SPAWN_PROCESS_START, .a = program->argc, .b = program->flags };
+	struct cell_spawn_msg head = {
+		.version = CELL_SPAWN_VERSION, .type = CELL_SPAWN_PROCESS_START, .a = program->argc, .b = program->flags
+	};
 	int all[CELL_SPAWN_MAX_FDS];
 	CELL_AUTO_FREE char *text = n_names > 0 ? cell__alloc(1, n_names * 4096 + size) : NULL;
 	if (n_names > 0) {
@@ -281,11 +284,11 @@ static int tell_waiting(const struct program *program, const char *payload, size
 			name_file(fds[n_std + i], text + at);
 		memcpy(text + at, payload, size);
 	}
-	/* Its own descriptors, the session's plan, and in the place of the shell's plan the pipe. */
+	/* Its own descriptors, the session's plan, and in the place of the jail's plan the pipe. */
 	memcpy(all, fds, (n_fds - 2) * sizeof *all);
 	all[n_fds - 2] = fds[n_fds - 1];
 	all[n_fds - 1] = report_fd;
-	int rc = cell__spawn_send(program->shell->program_fd, &head, text ? text : payload, at + size, all, n_fds, MSG_DONTWAIT);
+	int rc = cell__spawn_send(program->jail->program_fd, &head, text ? text : payload, at + size, all, n_fds, MSG_DONTWAIT);
 	if (text)
 		explicit_bzero(text, at + size);
 	errno = -rc;
@@ -311,7 +314,7 @@ static pid_t start(struct program *program, struct launch *launch, const char *p
 		   struct cell_spawn_failure *ret_failure)
 {
 	int report[2];
-	*ret_failure = (struct cell_spawn_failure){ .stage = program->shell ? CELL_SPAWN_AT_PLAN : CELL_SPAWN_AT_BEGIN, .step = -1 };
+	*ret_failure = (struct cell_spawn_failure){ .stage = program->jail ? CELL_SPAWN_AT_PLAN : CELL_SPAWN_AT_BEGIN, .step = -1 };
 	if (pipe2(report, O_CLOEXEC) < 0) {
 		ret_failure->sys = errno;
 		return -1;
@@ -320,7 +323,7 @@ static pid_t start(struct program *program, struct launch *launch, const char *p
 	if (program->is_child)
 		pid = fork_here(launch, report[1]);
 	else
-		pid = tell_waiting(program, payload, size, fds, n_fds, report[1]) < 0 ? -1 : program->shell->program_pid;
+		pid = tell_waiting(program, payload, size, fds, n_fds, report[1]) < 0 ? -1 : program->jail->program_pid;
 	ret_failure->sys = errno;
 	close(report[1]);
 	struct cell_spawn_failure told;
@@ -361,8 +364,8 @@ static void forget(struct program *program)
 static void fail(struct program *program, const struct cell_spawn_failure *failure)
 {
 	cell__spawner_tell(CELL_SPAWN_PROCESS_EXITED, program->id, -1, failure->sys ? failure->sys : EIO, failure, sizeof *failure);
-	if (program->shell)
-		cell__shell_give_up(program->shell);
+	if (program->jail)
+		cell__jail_give_up(program->jail);
 	forget(program);
 }
 
@@ -371,11 +374,10 @@ static void tell_started(struct program *program)
 	struct cell_spawn_msg head = {
 		.version = CELL_SPAWN_VERSION, .type = CELL_SPAWN_PROCESS_STARTED, .id = program->id, .a = program->pid
 	};
-	struct shell *shell = program->shell;
-	(void)cell__spawn_send(CELL_SPAWNER_HOST_FD, &head, NULL, 0, shell ? &shell->listen_fd : NULL,
-			       shell && shell->listen_fd >= 0, 0);
-	if (shell)
-		cell__close_fd(&shell->listen_fd);
+	struct jail *jail = program->jail;
+	(void)cell__spawn_send(CELL_SPAWNER_HOST_FD, &head, NULL, 0, jail ? &jail->listen_fd : NULL, jail && jail->listen_fd >= 0, 0);
+	if (jail)
+		cell__close_fd(&jail->listen_fd);
 }
 
 /* fds: those of the message; they stay the caller's. */
@@ -384,14 +386,14 @@ static void launch_program(struct program *program, char *payload, size_t size, 
 	struct cell_spawn_failure failure = { .stage = CELL_SPAWN_AT_BEGIN, .sys = EINVAL, .step = -1 };
 	struct launch launch = { .fds = fds, .n_fds = n_fds, .has_stdin = program->flags & CELL_SPAWN_WITH_STDIN };
 	bool good = true;
-	program->is_child = !program->shell || program->shell->program_fd < 0;
-	if (program->shell)
+	program->is_child = !program->jail || program->jail->program_fd < 0;
+	if (program->jail)
 		failure.stage = CELL_SPAWN_AT_PLAN;
-	if (program->shell && program->is_child) {
+	if (program->jail && program->is_child) {
 		launch.n_fds -= 2;
-		launch.plan = cell__shell_plan(fds[n_fds - 2]);
+		launch.plan = cell__jail_plan(fds[n_fds - 2]);
 		launch.session = launch.plan ? cell__plan_map(fds[n_fds - 1]) : NULL;
-		launch.group = &program->shell->group;
+		launch.group = &program->jail->group;
 		/* A plan with namespaces is done in them, or not at all. */
 		good = launch.session && launch.plan->level == CELL_LEVEL_NO_USERNS;
 	}
@@ -422,12 +424,12 @@ void cell__program_start(const struct cell_spawn_msg *head, char *payload, size_
 	}
 	*program = (struct program){ .id = head->id, .argc = head->a, .flags = head->b, .next = cell__spawner.programs };
 	cell__spawner.programs = program;
-	if (confined && !(program->shell = cell__shell_take(fds[n_fds - 2], CELL_SHELL_FOR_PROGRAM, SHELL_OF_SPAWNER))) {
+	if (confined && !(program->jail = cell__jail_take(fds[n_fds - 2], CELL_JAIL_FOR_PROGRAM, JAIL_OF_SPAWNER))) {
 		failure.sys = errno;
 		fail(program, &failure);
 		return;
 	}
-	if (!program->shell || program->shell->ready) {
+	if (!program->jail || program->jail->ready) {
 		launch_program(program, payload, size, fds, n_fds);
 		return;
 	}
@@ -442,13 +444,13 @@ void cell__program_start(const struct cell_spawn_msg *head, char *payload, size_
 	memcpy(program->fds, fds, n_fds * sizeof *fds);
 	program->n_fds = n_fds;
 	memset(fds, -1, n_fds * sizeof *fds); /* kept */
-	cell__spawner_watch_shell(program->shell);
+	cell__spawner_watch_jail(program->jail);
 }
 
 void cell__program_shell_spoke(struct program *program)
 {
-	struct shell *shell = program->shell;
-	if (shell->ready) {
+	struct jail *jail = program->jail;
+	if (jail->ready) {
 		char *payload = cell__take_ptr(program->payload);
 		int fds[CELL_SPAWN_MAX_FDS];
 		size_t n_fds = program->n_fds, size = program->payload_size;
@@ -460,7 +462,7 @@ void cell__program_shell_spoke(struct program *program)
 			cell__close_fd(&fds[i]);
 		return;
 	}
-	struct cell_spawn_failure failure = { .stage = CELL_SPAWN_AT_PLAN, .sys = shell->report.sys, .step = shell->report.step };
+	struct cell_spawn_failure failure = { .stage = CELL_SPAWN_AT_PLAN, .sys = jail->report.sys, .step = jail->report.step };
 	fail(program, &failure);
 }
 
@@ -472,17 +474,17 @@ void cell__program_signal(uint64_t id, int signal_number, bool group)
 	if (!p || p->dead)
 		return;
 	if (p->pid == 0 && signal_number == SIGKILL) {
-		/* It waits for its shell still: then it ended before it began. */
+		/* It waits for its jail still: then it ended before it began. */
 		cell__spawner_tell(CELL_SPAWN_PROCESS_EXITED, p->id, SIGKILL, 0, NULL, 0);
-		cell__shell_give_up(p->shell);
+		cell__jail_give_up(p->jail);
 		forget(p);
 	} else if (p->pid > 0 && p->is_child) {
 		kill(group ? -p->pid : p->pid, signal_number);
 	} else if (group && signal_number == SIGKILL) {
-		cell__shell_kill(p->shell); /* with all that is in it, whatever group it has gone to */
+		cell__jail_kill(p->jail); /* with all that is in it, whatever group it has gone to */
 	} else if (p->pid > 0) {
 		/* Its number may be another's by now.  The group since Linux 6.9; before that it alone. */
-		int fd = p->shell->program_pidfd;
+		int fd = p->jail->program_pidfd;
 		if (!group || syscall(SYS_pidfd_send_signal, fd, signal_number, NULL, 4 /* PIDFD_SIGNAL_PROCESS_GROUP */) < 0)
 			syscall(SYS_pidfd_send_signal, fd, signal_number, NULL, 0);
 	}
@@ -492,8 +494,8 @@ void cell__program_exited(struct program *program, int status)
 {
 	if (program->is_child)
 		kill(-program->pid, SIGKILL); /* what it left in its group */
-	if (program->is_child && program->shell)
-		cell__cgroup_close(&program->shell->group);
+	if (program->is_child && program->jail)
+		cell__cgroup_close(&program->jail->group);
 	program->dead = true;
 	program->status = status;
 	program->dead_us = cell__now_us();
@@ -502,7 +504,7 @@ void cell__program_exited(struct program *program, int status)
 void cell__program_report(struct program *program)
 {
 	cell__spawner_tell(CELL_SPAWN_PROCESS_EXITED, program->id, program->status, 0, NULL, 0);
-	if (program->shell)
-		cell__shell_give_up(program->shell);
+	if (program->jail)
+		cell__jail_give_up(program->jail);
 	forget(program);
 }

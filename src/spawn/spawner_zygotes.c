@@ -86,7 +86,7 @@ static void confine(struct launch *launch)
 	struct cell_plan_report report = { .step = -1 };
 	unsigned nobody = cell__zone_nobody();
 	memcpy(apply.trees, launch->trees, sizeof apply.trees);
-	if (cell__apply_stage(&apply, CELL_STAGE_SHELL, &report) < 0 || cell__apply_stage(&apply, CELL_STAGE_EARLY, &report) < 0)
+	if (cell__apply_stage(&apply, CELL_STAGE_JAIL, &report) < 0 || cell__apply_stage(&apply, CELL_STAGE_EARLY, &report) < 0)
 		cell__spawner_failed_at(launch->report_fd, CELL_SPAWN_AT_PLAN, report.sys, report.step);
 	if (launch->as_nobody && cell__become(nobody, nobody) < 0)
 		cell__spawner_failed_at(launch->report_fd, CELL_SPAWN_AT_PLAN, errno, -1);
@@ -232,16 +232,23 @@ void cell__zygote_start(uint64_t id, int64_t argc, char *payload, size_t size, i
 	launch.stderr_fd = stderr_fd;
 	pid = launch_zygote(&launch, &missed, &failure);
 	if (pid > 0) {
-		*zygote = (struct zygote){ .id = id, .pid = pid, .fd = cell__take_fd(&pair[0]), .stderr_fd = cell__take_fd(&stderr_fd),
-					   .place = launch.as_nobody ? SHELL_OF_NOBODY : launch.plan ? SHELL_IN_ZONE : SHELL_OF_SPAWNER,
-					   .missed = missed, .next = cell__spawner.zygotes };
+		*zygote = (struct zygote){ .id = id,
+					   .pid = pid,
+					   .fd = cell__take_fd(&pair[0]),
+					   .stderr_fd = cell__take_fd(&stderr_fd),
+					   .place = launch.as_nobody ? JAIL_OF_NOBODY
+						    : launch.plan    ? JAIL_IN_ZONE
+								     : JAIL_OF_SPAWNER,
+					   .missed = missed,
+					   .next = cell__spawner.zygotes };
 		cell__spawner.zygotes = zygote;
 		struct epoll_event event = { .events = EPOLLIN, .data.u64 = id };
 		epoll_ctl(cell__spawner.epoll_fd, EPOLL_CTL_ADD, zygote->fd, &event);
 	}
 out:
 	if (pid <= 0) {
-		cell__spawner_tell(CELL_SPAWN_ZYGOTE_EXITED, id, -1, failure.sys ? failure.sys : EIO, &failure, plan_fd >= 0 ? sizeof failure : 0);
+		cell__spawner_tell(CELL_SPAWN_ZYGOTE_EXITED, id, -1, failure.sys ? failure.sys : EIO, &failure,
+				   plan_fd >= 0 ? sizeof failure : 0);
 		free(zygote);
 	}
 	while (launch.n_trees > 0)
@@ -256,20 +263,20 @@ out:
 
 static void kernel_forked(struct zygote *zygote, struct kernel *kernel, const struct cell_spawn_msg *head, int *pidfd)
 {
-	bool in_zone = zygote->place != SHELL_OF_SPAWNER;
+	bool in_zone = zygote->place != JAIL_OF_SPAWNER;
 	kernel->pid = in_zone ? (*pidfd >= 0 ? cell__proc_pid_of(*pidfd) : 0) : (pid_t)head->a;
 	kernel->zone_pid = in_zone ? (pid_t)head->a : 0;
 	kernel->pidfd = in_zone ? cell__take_fd(pidfd) : (int)syscall(SYS_pidfd_open, kernel->pid, 0);
 	bool gone = in_zone ? kernel->pid == 0 : kernel->pidfd < 0 && errno == ESRCH;
 	/* The host wants a number before it hears of the end: that of pid 1, with which all of the sandbox goes. */
-	if (gone && in_zone && kernel->shell)
-		kernel->pid = kernel->shell->pid;
+	if (gone && in_zone && kernel->jail)
+		kernel->pid = kernel->jail->pid;
 	if (kernel->pid <= 0) {
 		cell__spawner_fork_failed(kernel, ECHILD);
 		return;
 	}
-	if (kernel->shell)
-		cell__shell_joined(kernel->shell);
+	if (kernel->jail)
+		cell__jail_joined(kernel->jail);
 	cell__spawner_tell_forked(kernel);
 	if (gone)
 		cell__spawner_kernel_died(kernel, -1); /* sandboxed, and reaped before we knew it */

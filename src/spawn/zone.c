@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/core.h"
+#include "base/base.h"
 #include "sandbox/apply.h"
 #include "sandbox/mapped.h"
 

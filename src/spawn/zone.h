@@ -4,10 +4,10 @@
  *
  *     spawner ──clone──▶ pid 1 of the zone: reaps, and tells the spawner of each process that ended
  *        ├──usher: enters the zone──clone──▶ zygote (a child of the spawner's; mounts and network of its own, no capabilities)
- *        └──usher: enters the zone──clone──▶ pid 1 of a shell (a child of the spawner's once the usher is gone; namespaces below the zone's)
+ *        └──usher: enters the zone──clone──▶ pid 1 of a jail (a child of the spawner's once the usher is gone; namespaces below the zone's)
  *
- * A zygote's child may enter a shell since a process has all capabilities in a user namespace whose parent is its own and whose owner it
- * is.  So shells for kernels are made inside of the zone, by the same user as the zygote's; and as pid namespaces can only be entered
+ * A zygote's child may enter a jail since a process has all capabilities in a user namespace whose parent is its own and whose owner it
+ * is.  So jails for kernels are made inside of the zone, by the same user as the zygote's; and as pid namespaces can only be entered
  * downwards, their pids are below the zone's too.
  *
  * Started by root, the zone has a uid that is nobody's on the host; its zygotes have it where their files can be shown to it (mapped.h).

@@ -62,8 +62,7 @@ static int add_text(struct cell__argv *argv, const char *text, struct cell__buf 
 }
 
 /* The text of one value; -1 also for texts that no command can be given. */
-static int value_text(const struct cell__param *param, const json_t *value, struct cell__buf *out,
-		      struct cell__buf *why)
+static int value_text(const struct cell__param *param, const json_t *value, struct cell__buf *out, struct cell__buf *why)
 {
 	if (cell__arg_text(value, out) < 0)
 		return out_of_memory(why);
@@ -77,7 +76,7 @@ static int value_text(const struct cell__param *param, const json_t *value, stru
 enum dash { DASH_NONE, DASH_JOIN, DASH_REFUSE };
 
 /* What to do with a value's leading dash. */
-static enum dash dash_of(const struct cell__tool *tool, const struct cell__param *param, const struct cell__buf *text)
+static enum dash dash_of(const struct cell__tool_entry *tool, const struct cell__param *param, const struct cell__buf *text)
 {
 	if (text->size == 0 || text->data[0] != '-' || param->allow_dash || param->under)
 		return DASH_NONE;
@@ -90,12 +89,12 @@ static int refuse_dash(const struct cell__param *param, struct cell__buf *why)
 {
 	cell__buf_printf(why,
 			 "Argument '%s' must not begin with '-': the command could take it for an option "
-			 "(allow_dash in the tool's schema permits it)", param->name);
+			 "(allow_dash in the tool's schema permits it)",
+			 param->name);
 	return -1;
 }
 
-static int check_one(const struct cell__tool *tool, const struct cell__param *param, const json_t *value,
-		     struct cell__buf *why)
+static int check_one(const struct cell__tool_entry *tool, const struct cell__param *param, const json_t *value, struct cell__buf *why)
 {
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	if (value_text(param, value, &text, why) < 0)
@@ -103,8 +102,7 @@ static int check_one(const struct cell__tool *tool, const struct cell__param *pa
 	return dash_of(tool, param, &text) == DASH_REFUSE ? refuse_dash(param, why) : 0;
 }
 
-int cell__argv_check(const struct cell__tool *tool, const struct cell__param *param, const json_t *value,
-		     struct cell__buf *why)
+int cell__argv_check(const struct cell__tool_entry *tool, const struct cell__param *param, const json_t *value, struct cell__buf *why)
 {
 	if (!json_is_array(value))
 		return check_one(tool, param, value, why);
@@ -114,8 +112,8 @@ int cell__argv_check(const struct cell__tool *tool, const struct cell__param *pa
 	return 0;
 }
 
-static int add_value(const struct cell__tool *tool, const struct cell__param *param, const json_t *value,
-		     struct cell__argv *argv, struct cell__buf *why)
+static int add_value(const struct cell__tool_entry *tool, const struct cell__param *param, const json_t *value, struct cell__argv *argv,
+		     struct cell__buf *why)
 {
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	if (value_text(param, value, &text, why) < 0)
@@ -129,8 +127,7 @@ static int add_value(const struct cell__tool *tool, const struct cell__param *pa
 			return out_of_memory(why);
 		return add_word(argv, &joined, why);
 	}
-	if (param->place == CELL_IN_OPTION &&
-	    add_text(argv, param->short_flag ? param->short_flag : param->long_flag, why) < 0)
+	if (param->place == CELL_IN_OPTION && add_text(argv, param->short_flag ? param->short_flag : param->long_flag, why) < 0)
 		return -1;
 	if (param->under) {
 		if (argv->n_paths == CELL_PROCESS_FDS) {
@@ -143,8 +140,8 @@ static int add_value(const struct cell__tool *tool, const struct cell__param *pa
 	return add_word(argv, &text, why);
 }
 
-static int add_param(const struct cell__tool *tool, const struct cell__param *param, const json_t *value,
-		     struct cell__argv *argv, struct cell__buf *why)
+static int add_param(const struct cell__tool_entry *tool, const struct cell__param *param, const json_t *value, struct cell__argv *argv,
+		     struct cell__buf *why)
 {
 	if (param->place == CELL_IN_OPTION && json_is_boolean(value)) {
 		if (json_is_false(value))
@@ -159,8 +156,8 @@ static int add_param(const struct cell__tool *tool, const struct cell__param *pa
 	return 0;
 }
 
-static int add_params(const struct cell__tool *tool, enum cell__arg_place place, const json_t *args,
-		      struct cell__argv *argv, struct cell__buf *why)
+static int add_params(const struct cell__tool_entry *tool, enum cell__arg_place place, const json_t *args, struct cell__argv *argv,
+		      struct cell__buf *why)
 {
 	for (size_t i = 0; i < tool->schema.count; i++) {
 		const struct cell__param *param = &tool->schema.list[i];
@@ -171,17 +168,15 @@ static int add_params(const struct cell__tool *tool, enum cell__arg_place place,
 	return 0;
 }
 
-static bool has_positional(const struct cell__tool *tool, const json_t *args)
+static bool has_positional(const struct cell__tool_entry *tool, const json_t *args)
 {
 	for (size_t i = 0; i < tool->schema.count; i++)
-		if (tool->schema.list[i].place == CELL_IN_POSITIONAL &&
-		    json_object_get(args, tool->schema.list[i].name))
+		if (tool->schema.list[i].place == CELL_IN_POSITIONAL && json_object_get(args, tool->schema.list[i].name))
 			return true;
 	return false;
 }
 
-int cell__argv_build(const struct cell__tool *tool, const json_t *args, struct cell__argv *ret_argv,
-		     struct cell__buf *why)
+int cell__argv_build(const struct cell__tool_entry *tool, const json_t *args, struct cell__argv *ret_argv, struct cell__buf *why)
 {
 	struct cell__argv argv = { 0 };
 	int rc = add_text(&argv, tool->command, why);

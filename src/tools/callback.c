@@ -138,8 +138,7 @@ static void handle_answer(struct cell__task *task)
 static void finish_call(struct cell__host_call *call, enum host_answer kind, const char *bytes, size_t size)
 {
 	call->kind = kind;
-	int rc = kind == HOST_JSON ? cell__buf_add(&call->answer, bytes, size)
-				   : cell__buf_add_utf8(&call->answer, bytes, size);
+	int rc = kind == HOST_JSON ? cell__buf_add(&call->answer, bytes, size) : cell__buf_add_utf8(&call->answer, bytes, size);
 	/* The empty text too has memory behind it. */
 	call->no_memory = rc < 0 || cell__buf_add(&call->answer, "", 0) < 0;
 	struct cell__host_gate *gate = call->gate;
@@ -263,7 +262,8 @@ static bool is_full(struct cell__host_gate *gate, size_t args_size)
 void cell__host_start(struct cell__tool_run *run, const char *args, size_t args_size)
 {
 	if (is_full(run->tools->gate, args_size)) {
-		cell__tool_run_fail(run, CELL_E_LIMIT, "functions of the host still work on %u calls, or %u MiB of arguments: wait for some",
+		cell__tool_run_fail(run, CELL_E_LIMIT,
+				    "functions of the host still work on %u calls, or %u MiB of arguments: wait for some",
 				    CELL_TOOL_LIMIT_RUNS, CELL_LIMIT_ENGINE_BYTES >> 20);
 		return;
 	}
@@ -303,8 +303,7 @@ const struct cell__tool_adapter cell__tool_host = { .name = "host", .start = sta
 
 /* ---- registration ---- */
 
-static int fill_callable(struct cell__callable *callable, const char *name, const struct cell__host_tool *spec,
-			 struct cell_error *err)
+static int fill_callable(struct cell__callable *callable, const char *name, const struct cell__host_tool *spec, struct cell_error *err)
 {
 	callable->fn = spec->fn;
 	callable->arg = spec->arg;
@@ -323,7 +322,7 @@ static int fill_callable(struct cell__callable *callable, const char *name, cons
 	return rc;
 }
 
-static struct cell__tool *find_host_tool(struct cell__tools *tools, const char *name)
+static struct cell__tool_entry *find_host_tool(struct cell__tools *tools, const char *name)
 {
 	for (size_t i = 0; i < tools->n_host_tools; i++)
 		if (strcmp(tools->host_tools[i]->name, name) == 0)
@@ -331,14 +330,14 @@ static struct cell__tool *find_host_tool(struct cell__tools *tools, const char *
 	return NULL;
 }
 
-static struct cell__tool *make_host_tool(struct cell__tools *tools, const char *name, bool grouped,
-					 const struct cell__host_tool *spec)
+static struct cell__tool_entry *make_host_tool(struct cell__tools *tools, const char *name, bool grouped,
+					       const struct cell__host_tool *spec)
 {
-	struct cell__tool **list = cell__realloc(tools->host_tools, (tools->n_host_tools + 1) * sizeof *list);
+	struct cell__tool_entry **list = cell__realloc(tools->host_tools, (tools->n_host_tools + 1) * sizeof *list);
 	if (!list)
 		return NULL;
 	tools->host_tools = list;
-	struct cell__tool *tool = cell__alloc(1, sizeof *tool);
+	struct cell__tool_entry *tool = cell__alloc(1, sizeof *tool);
 	if (!tool)
 		return NULL;
 	tool->adapter = &cell__tool_host;
@@ -357,7 +356,7 @@ static struct cell__tool *make_host_tool(struct cell__tools *tools, const char *
 	return tool;
 }
 
-static int add_tags(struct cell__tool *tool, const char *const *tags)
+static int add_tags(struct cell__tool_entry *tool, const char *const *tags)
 {
 	for (; tags && *tags; tags++) {
 		const char *const one[] = { *tags, NULL };
@@ -375,14 +374,12 @@ static int add_tags(struct cell__tool *tool, const char *const *tags)
 	return 0;
 }
 
-static int add_callable(struct cell__tool *tool, const char *name, const struct cell__host_tool *spec,
-			struct cell_error *err)
+static int add_callable(struct cell__tool_entry *tool, const char *name, const struct cell__host_tool *spec, struct cell_error *err)
 {
 	if (cell__tool_callable(tool, name))
 		return cell_fail(err, CELL_E_INVALID, 0, "Tool '%s' already registered", spec->name);
 	if (tool->n_callables >= CELL_TOOL_LIMIT_CALLABLES)
-		return cell_fail(err, CELL_E_LIMIT, 0, "more than %u functions in tool %s", CELL_TOOL_LIMIT_CALLABLES,
-				 tool->name);
+		return cell_fail(err, CELL_E_LIMIT, 0, "more than %u functions in tool %s", CELL_TOOL_LIMIT_CALLABLES, tool->name);
 	struct cell__callable *list = cell__realloc(tool->callables, (tool->n_callables + 1) * sizeof *list);
 	if (!list)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a tool");
@@ -400,11 +397,10 @@ int cell__tools_add_host(struct cell__tools *tools, const struct cell__host_tool
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a tool");
 	const char *name = dot ? dot + 1 : group;
 	if (!cell__tool_name_ok(group) || !cell__tool_name_ok(name) || !spec->fn)
-		return cell_fail(err, CELL_E_INVALID, 0, "'%.80s' is no name for a tool, or it has no function",
-				 spec->name);
+		return cell_fail(err, CELL_E_INVALID, 0, "'%.80s' is no name for a tool, or it has no function", spec->name);
 	if (tools->n_host_tools >= CELL_TOOL_LIMIT_TOOLS)
 		return cell_fail(err, CELL_E_LIMIT, 0, "more than %u tools", CELL_TOOL_LIMIT_TOOLS);
-	struct cell__tool *tool = find_host_tool(tools, group);
+	struct cell__tool_entry *tool = find_host_tool(tools, group);
 	if (tool && tool->adapter != &cell__tool_host)
 		return cell_fail(err, CELL_E_EXISTS, 0, "Tool '%.80s' already registered as an MCP server", group);
 	bool made = !tool;

@@ -14,7 +14,7 @@
 #include <signal.h>
 #include <string.h>
 
-#include "core/hole.h"
+#include "base/hole.h"
 #include "spawn/confinement.h"
 #include "tools/internal.h"
 
@@ -54,8 +54,7 @@ static void free_env(char **env)
 static int set_var(char **env, size_t *count, const char *key, const char *value)
 {
 	struct cell__buf line = CELL_BUF_INIT;
-	if (cell__buf_reserve(&line, strlen(key) + strlen(value) + 1) < 0 ||
-	    cell__buf_printf(&line, "%s=%s", key, value) < 0) {
+	if (cell__buf_reserve(&line, strlen(key) + strlen(value) + 1) < 0 || cell__buf_printf(&line, "%s=%s", key, value) < 0) {
 		cell__buf_finish(&line);
 		return -1;
 	}
@@ -88,7 +87,7 @@ static char *env_path(char *const *env)
 
 static int build_env(struct cell__tool_run *run, char ***ret_env, struct cell__buf *why)
 {
-	const struct cell__tool *tool = run->tool;
+	const struct cell__tool_entry *tool = run->tool;
 	size_t count = 0, n_more = 0;
 	const char *const *more = is_confined(run) ? cell__confinement_env(run->code) : NULL;
 	while (more && more[n_more])
@@ -96,8 +95,8 @@ static int build_env(struct cell__tool_run *run, char ***ret_env, struct cell__b
 	char **env = cell__alloc(tool->env.count + n_more + 4, sizeof *env);
 	int rc = env ? 0 : -1;
 	if (rc == 0)
-		rc = set_var(env, &count, "PATH", run->tools->path) |
-		     set_var(env, &count, "HOME", cell__home_dir()) | set_var(env, &count, "LANG", "C.UTF-8");
+		rc = set_var(env, &count, "PATH", run->tools->path) | set_var(env, &count, "HOME", cell__home_dir()) |
+		     set_var(env, &count, "LANG", "C.UTF-8");
 	for (size_t i = 0; rc == 0 && i < n_more; i++)
 		rc = add_line(env, &count, more[i]);
 	for (size_t i = 0; rc == 0 && i < tool->env.count; i++) {
@@ -138,8 +137,7 @@ static int add_stream(struct cell__buf *text, const struct cli *cli, int i, size
 	size_t kept = cli->out[i].size < limit ? cli->out[i].size : limit;
 	int rc = add(text, cli->out[i].data, kept);
 	if (cli->total[i] > kept)
-		rc |= cell__buf_printf(text, "\n[... %llu bytes left out ...]\n",
-				       (unsigned long long)(cli->total[i] - kept));
+		rc |= cell__buf_printf(text, "\n[... %llu bytes left out ...]\n", (unsigned long long)(cli->total[i] - kept));
 	return rc;
 }
 
@@ -168,8 +166,7 @@ static void fail_command(struct cell__tool_run *run, const struct cli *cli, cons
 	else
 		rc = cell__buf_printf(&text, "Command failed with exit code %d", how->status);
 	if (cli->total[1] > 0)
-		rc |= cell__buf_add_str(&text, ": ") |
-		      add_stream(&text, cli, 1, CELL_TOOL_LIMIT_ERROR_TEXT, cell__buf_add_quote);
+		rc |= cell__buf_add_str(&text, ": ") | add_stream(&text, cli, 1, CELL_TOOL_LIMIT_ERROR_TEXT, cell__buf_add_quote);
 	if (cli->total[0] > 0)
 		rc |= cell__buf_add_str(&text, text.data[text.size - 1] == '\n' ? "stdout:\n" : "\nstdout:\n") |
 		      add_stream(&text, cli, 0, CELL_TOOL_LIMIT_ERROR_TEXT, cell__buf_add_quote);

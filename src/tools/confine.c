@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "calls/principal.h"
-#include "core/hole.h"
+#include "base/hole.h"
 #include "spawn/confinement.h"
 #include "tools/internal.h"
 
@@ -49,8 +49,7 @@ void cell__program_clean_path(const struct cell__confinement *code, char *path)
 	*to = '\0';
 }
 
-int cell__program_check(const struct cell__confinement *code, const char *command, const char *path, const char *cwd,
-			struct cell__buf *why)
+int cell__program_check(const struct cell__confinement *code, const char *command, const char *path, const char *cwd, struct cell__buf *why)
 {
 	char file[PATH_MAX];
 	bool bad = false;
@@ -69,9 +68,10 @@ int cell__program_check(const struct cell__confinement *code, const char *comman
 	}
 	bad &= !is_hole("program-place");
 	if (bad)
-		cell__buf_printf(why,
-				 "its program '%s' lies where the code can write; move it out of the workspace, and name it by its absolute path",
-				 command);
+		cell__buf_printf(
+			why,
+			"its program '%s' lies where the code can write; move it out of the workspace, and name it by its absolute path",
+			command);
 	return bad ? -1 : 0;
 }
 
@@ -83,8 +83,7 @@ static char *join(const char *folder, const char *name)
 	return path.data;
 }
 
-char *cell__program_cwd(const struct cell__confinement *code, bool host, const char *defined, const char *workspace,
-			struct cell__buf *why)
+char *cell__program_cwd(const struct cell__confinement *code, bool host, const char *defined, const char *workspace, struct cell__buf *why)
 {
 	bool confined = code && !host;
 	const char *base = confined ? cell__confinement_cwd(code) : workspace;

@@ -44,17 +44,16 @@ void cell__tool_dir_finish(struct cell__tool_dir *dir)
 
 static bool same_stat(const struct stat *a, const struct stat *b)
 {
-	return a->st_ino == b->st_ino && a->st_dev == b->st_dev && a->st_size == b->st_size &&
-	       a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec &&
-	       a->st_ctim.tv_sec == b->st_ctim.tv_sec && a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
+	return a->st_ino == b->st_ino && a->st_dev == b->st_dev && a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
+	       a->st_mtim.tv_nsec == b->st_mtim.tv_nsec && a->st_ctim.tv_sec == b->st_ctim.tv_sec &&
+	       a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
 }
 
 static bool is_racy(const struct stat *st)
 {
 	struct timespec now;
 	clock_gettime(CLOCK_REALTIME, &now);
-	int64_t age_ms = (int64_t)(now.tv_sec - st->st_mtim.tv_sec) * 1000 +
-			 (now.tv_nsec - st->st_mtim.tv_nsec) / 1000000;
+	int64_t age_ms = (int64_t)(now.tv_sec - st->st_mtim.tv_sec) * 1000 + (now.tv_nsec - st->st_mtim.tv_nsec) / 1000000;
 	return age_ms < RACY_MS;
 }
 
@@ -118,8 +117,7 @@ static int by_path(const void *a, const void *b)
 /* What was read before stays read. */
 static void take_old(struct cell__tool_dir *dir, struct cell__tool_file *file)
 {
-	struct cell__tool_file *old =
-		dir->n_files ? bsearch(file, dir->files, dir->n_files, sizeof *file, by_path) : NULL;
+	struct cell__tool_file *old = dir->n_files ? bsearch(file, dir->files, dir->n_files, sizeof *file, by_path) : NULL;
 	if (!old)
 		return;
 	file->seen = old->seen;
@@ -217,8 +215,7 @@ static void scan(struct cell__tool_dir *dir)
 		if (!cell__tool_file_wanted(entry->d_name))
 			continue;
 		if (next.n_files >= CELL_TOOL_LIMIT_FILES) {
-			cell__problem_add(&dir->problems, dir->path, 1, "more than %u YAML files",
-					  CELL_TOOL_LIMIT_FILES);
+			cell__problem_add(&dir->problems, dir->path, 1, "more than %u YAML files", CELL_TOOL_LIMIT_FILES);
 			break;
 		}
 		if (add_entry(&next, dir->path, entry->d_name) < 0) {

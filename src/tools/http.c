@@ -14,7 +14,7 @@
 #include "tools/internal.h"
 
 struct request {
-	struct cell__transfer transfer;
+	struct cell__http_transfer transfer;
 	struct cell__tool_run *run;
 	struct cell__httpreq req;
 	struct curl_slist *headers;
@@ -27,7 +27,7 @@ struct request {
 
 /* ---- one request ---- */
 
-static void handle_done(struct cell__transfer *transfer, CURLcode code);
+static void handle_done(struct cell__http_transfer *transfer, CURLcode code);
 
 static void free_headers(struct curl_slist *headers)
 {
@@ -157,8 +157,7 @@ static int prepare(struct request *request, json_t *args, struct cell__buf *why)
 		cell__buf_add_str(why, err.msg);
 		return -1;
 	}
-	if (cell__httpreq_build(run->tool, run->callable, args, &request->req, why) < 0 ||
-	    set_headers(request, why) < 0)
+	if (cell__httpreq_build(run->tool, run->callable, args, &request->req, why) < 0 || set_headers(request, why) < 0)
 		return -1;
 	request->transfer.easy = curl_easy_init();
 	if (!request->transfer.easy)
@@ -267,14 +266,13 @@ static void fail_transfer(struct cell__tool_run *run, const struct request *requ
 	if (code == CURLE_OPERATION_TIMEDOUT)
 		cell__tool_run_timed_out(run, cell__tool_run_timeout_ms(run));
 	else if (request->too_big)
-		cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "the response is larger than %zu bytes (max_output)",
-				    run->tool->max_output);
+		cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "the response is larger than %zu bytes (max_output)", run->tool->max_output);
 	else
 		cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "request to %s failed: %s", run->tool->base_url,
 				    request->message[0] ? request->message : curl_easy_strerror(code));
 }
 
-static void handle_done(struct cell__transfer *transfer, CURLcode code)
+static void handle_done(struct cell__http_transfer *transfer, CURLcode code)
 {
 	struct request *request = (struct request *)transfer;
 	struct cell__tool_run *run = request->run;

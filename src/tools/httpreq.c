@@ -155,8 +155,7 @@ static int check_segments(const char *path, struct cell__buf *why)
 	return 0;
 }
 
-static int add_path(const struct cell__callable *endpoint, const json_t *args, struct cell__buf *url,
-		    struct cell__buf *why)
+static int add_path(const struct cell__callable *endpoint, const json_t *args, struct cell__buf *url, struct cell__buf *why)
 {
 	size_t start = url->size;
 	for (const char *at = endpoint->path; *at;) {
@@ -188,8 +187,7 @@ static int add_query_one(const char *name, const json_t *value, char *sep, struc
 	return rc < 0 ? out_of_memory(why) : 0;
 }
 
-static int add_query_value(const char *name, const json_t *value, char *sep, struct cell__buf *url,
-			   struct cell__buf *why)
+static int add_query_value(const char *name, const json_t *value, char *sep, struct cell__buf *url, struct cell__buf *why)
 {
 	if (!json_is_array(value))
 		return add_query_one(name, value, sep, url, why);
@@ -199,8 +197,7 @@ static int add_query_value(const char *name, const json_t *value, char *sep, str
 	return 0;
 }
 
-static int add_query(const struct cell__callable *endpoint, const json_t *args, struct cell__buf *url,
-		     struct cell__buf *why)
+static int add_query(const struct cell__callable *endpoint, const json_t *args, struct cell__buf *url, struct cell__buf *why)
 {
 	char sep = '?';
 	const char *name;
@@ -235,8 +232,7 @@ static int add_header(struct cell__httpreq *req, const char *name, const char *v
 	return 0;
 }
 
-static int add_header_arg(const struct cell__param *param, const json_t *value, struct cell__httpreq *req,
-			  struct cell__buf *why)
+static int add_header_arg(const struct cell__param *param, const json_t *value, struct cell__httpreq *req, struct cell__buf *why)
 {
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	CELL_AUTO_FREE char *name = cell__strdup(param->name);
@@ -253,8 +249,7 @@ static int add_header_arg(const struct cell__param *param, const json_t *value, 
 	return add_header(req, name, text.data, why);
 }
 
-static int add_headers(const struct cell__callable *endpoint, const json_t *args, struct cell__httpreq *req,
-		       struct cell__buf *why)
+static int add_headers(const struct cell__callable *endpoint, const json_t *args, struct cell__httpreq *req, struct cell__buf *why)
 {
 	for (size_t i = 0; i < endpoint->params.count; i++) {
 		const struct cell__param *param = &endpoint->params.list[i];
@@ -280,7 +275,7 @@ static json_t *merged_body(const struct cell__callable *endpoint, const json_t *
 	return body;
 }
 
-static int add_body(const struct cell__tool *tool, const struct cell__callable *endpoint, const json_t *args,
+static int add_body(const struct cell__tool_entry *tool, const struct cell__callable *endpoint, const json_t *args,
 		    struct cell__httpreq *req, struct cell__buf *why)
 {
 	json_t *body = merged_body(endpoint, args);
@@ -301,7 +296,7 @@ static int add_body(const struct cell__tool *tool, const struct cell__callable *
 	return add_header(req, "Content-Type", "application/json", why);
 }
 
-int cell__httpreq_build(const struct cell__tool *tool, const struct cell__callable *endpoint, const json_t *args,
+int cell__httpreq_build(const struct cell__tool_entry *tool, const struct cell__callable *endpoint, const json_t *args,
 			struct cell__httpreq *ret_req, struct cell__buf *why)
 {
 	struct cell__httpreq req = { 0 };

@@ -94,7 +94,7 @@ struct cell__tool_adapter {
 
 extern const struct cell__tool_adapter cell__tool_cli, cell__tool_http, cell__tool_host, cell__tool_mcp;
 
-struct cell__tool {
+struct cell__tool_entry {
 	const struct cell__tool_adapter *adapter;
 	unsigned refs;
 	char *name;
@@ -118,34 +118,33 @@ struct cell__tool {
 	struct cell__pairs headers;
 	/* MCP */
 	struct cell__mcp_params *mcp;
-	struct cell__mcp_server *server; /* once it is in the registry */
+	struct cell__tool_server *server; /* once it is in the registry */
 	bool described;                  /* the description was made of its callables */
 };
 
-struct cell__tool *cell__tool_ref(struct cell__tool *tool);
-void cell__tool_unref(struct cell__tool *tool);
+struct cell__tool_entry *cell__tool_ref(struct cell__tool_entry *tool);
+void cell__tool_unref(struct cell__tool_entry *tool);
 void cell__callable_finish(struct cell__callable *callable);
 /* By its name, or by its alias. */
-const struct cell__callable *cell__tool_callable(const struct cell__tool *tool, const char *name);
+const struct cell__callable *cell__tool_callable(const struct cell__tool_entry *tool, const char *name);
 bool cell__tool_name_ok(const char *name);
 /* One of the tags is among the tool's; NULL: true. */
-bool cell__tool_in_scope(const struct cell__tool *tool, const char *const *scope);
+bool cell__tool_in_scope(const struct cell__tool_entry *tool, const char *const *scope);
 
 /* The tool in one file's text; NULL when it is bad, and then there is a problem. */
-struct cell__tool *cell__tool_load(const char *file, const char *bytes, size_t size, struct cell__problems *problems);
+struct cell__tool_entry *cell__tool_load(const char *file, const char *bytes, size_t size, struct cell__problems *problems);
 
 /* Value NULL or YAML null: what is pointed at stays as it is.  `what` names it in the problem. */
 void cell__load_bool(struct cell__loader *loader, const struct cell__yaml *value, const char *what, bool *ret);
 void cell__load_timeout(struct cell__loader *loader, const struct cell__yaml *value, int64_t *ret_ms);
-void cell__load_pairs(struct cell__loader *loader, const struct cell__yaml *value, const char *what,
-		      struct cell__pairs *ret);
+void cell__load_pairs(struct cell__loader *loader, const struct cell__yaml *value, const char *what, struct cell__pairs *ret);
 void cell__load_json(struct cell__loader *loader, const struct cell__yaml *value, json_t **ret);
 /* type, description, required, default, enum: what every parameter may have. */
 void cell__load_param(struct cell__loader *loader, const struct cell__yaml *spec, struct cell__param *param);
 /* Room for one more at the end of an array, zeroed; NULL: no memory, and a problem. */
 void *cell__load_more(struct cell__loader *loader, const struct cell__yaml *at, void *list, size_t *count, size_t size);
-void cell__load_cli(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool *tool);
-void cell__load_http(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool *tool);
+void cell__load_cli(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool_entry *tool);
+void cell__load_http(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool_entry *tool);
 
 /* ---- schema.c ---- */
 
@@ -162,8 +161,8 @@ int cell__arg_check(const struct cell__param *param, const json_t *value, struct
  * Call arguments over preset over defaults, checked: names, required, types, enums.  callable NULL: a CLI tool called
  * by its schema alone.
  */
-int cell__args_merge(const struct cell__tool *tool, const struct cell__callable *callable, const json_t *given,
-		     json_t **ret_args, struct cell__buf *why);
+int cell__args_merge(const struct cell__tool_entry *tool, const struct cell__callable *callable, const json_t *given, json_t **ret_args,
+		     struct cell__buf *why);
 /* Would merging give the same object again?  Says false also where only the merge itself can tell. */
 bool cell__args_fit(const struct cell__callable *callable, const char *args, size_t args_size);
 /* A scalar as text: numbers in decimal, true and false. */
@@ -173,12 +172,11 @@ int cell__buf_add_quote(struct cell__buf *out, const char *bytes, size_t size);
 /* Line breaks between the parts of a JSON text become blanks; false when it is no JSON value. */
 bool cell__json_one_line(struct cell__buf *text);
 /* From a JSON Schema of an object. */
-int cell__params_from_schema(const json_t *schema, struct cell__params *ret_params, bool *ret_open,
-			     struct cell_error *err);
+int cell__params_from_schema(const json_t *schema, struct cell__params *ret_params, bool *ret_open, struct cell_error *err);
 /* "get(url: str, header: list = None)". */
 int cell__callable_signature(const struct cell__callable *callable, struct cell__buf *out);
 json_t *cell__callable_to_json(const struct cell__callable *callable);
-json_t *cell__tool_to_json(const struct cell__tool *tool);
+json_t *cell__tool_to_json(const struct cell__tool_entry *tool);
 
 /* ---- argv.c ---- */
 
@@ -194,19 +192,17 @@ struct cell__argv {
 };
 void cell__argv_finish(struct cell__argv *argv);
 /* Can this value be passed without ever being taken for an option? */
-int cell__argv_check(const struct cell__tool *tool, const struct cell__param *param, const json_t *value,
-		     struct cell__buf *why);
+int cell__argv_check(const struct cell__tool_entry *tool, const struct cell__param *param, const json_t *value, struct cell__buf *why);
 /* args as cell__args_merge() made them. */
-int cell__argv_build(const struct cell__tool *tool, const json_t *args, struct cell__argv *ret_argv,
-		     struct cell__buf *why);
+int cell__argv_build(const struct cell__tool_entry *tool, const json_t *args, struct cell__argv *ret_argv, struct cell__buf *why);
 
 struct cell__tool_run;
 /*
  * paths.c: the file that a parameter's value names, for this caller: a descriptor, or, untouched before, a name to be freed.  -1: `why`
  * has the reason, or memory is gone.
  */
-int cell__path_arg_open(const struct cell__tool_run *run, const struct cell__param *param, const char *value, int *ret_fd,
-		    char **ret_name, struct cell__buf *why);
+int cell__path_arg_open(const struct cell__tool_run *run, const struct cell__param *param, const char *value, int *ret_fd, char **ret_name,
+			struct cell__buf *why);
 
 /* ---- vars.c: ${VAR} ---- */
 
@@ -219,8 +215,8 @@ void cell__secrets_finish(struct cell__secrets *secrets);
 /* Puts *** where a secret stands. */
 int cell__secrets_redact(const struct cell__secrets *secrets, struct cell__buf *text);
 /* "$${" is a literal "${".  A missing variable is named in `why`; *ret_text is zeroed by whoever frees it. */
-int cell__vars_expand(const char *text, const struct cell__tools_options *opts, struct cell__secrets *secrets,
-		      char **ret_text, struct cell__buf *why);
+int cell__vars_expand(const char *text, const struct cell__tools_options *opts, struct cell__secrets *secrets, char **ret_text,
+		      struct cell__buf *why);
 /* Is every "${" a well-formed reference? */
 bool cell__vars_ok(const char *text);
 void cell__secret_free(char *text);
@@ -236,7 +232,7 @@ struct cell__httpreq {
 };
 void cell__httpreq_finish(struct cell__httpreq *req);
 /* Leaves out the tool's own headers, which are resolved at the last moment. */
-int cell__httpreq_build(const struct cell__tool *tool, const struct cell__callable *callable, const json_t *args,
+int cell__httpreq_build(const struct cell__tool_entry *tool, const struct cell__callable *callable, const json_t *args,
 			struct cell__httpreq *ret_req, struct cell__buf *why);
 bool cell__http_header_name_ok(const char *name);
 /* Name of the placeholder that begins at path[0] == '{', its length with braces in *ret_size; NULL: none begins here. */
@@ -250,7 +246,7 @@ bool cell__http_is_json(const char *content_type);
 /* Lives from the check of the arguments to the answer. */
 struct cell__tool_run {
 	struct cell__tools *tools;
-	struct cell__tool *tool;
+	struct cell__tool_entry *tool;
 	const struct cell__callable *callable; /* NULL: by the schema alone */
 	struct cell__call *call;
 	char *cwd; /* the session's; NULL for functions of the host, which have their own */
@@ -276,16 +272,14 @@ int cell__program_check(const struct cell__confinement *code, const char *comman
  * Where a program runs, as its definition says (NULL: it does not): the word workspace, a path, or a path in the workspace.  code
  * NULL: for a trusted caller.  NULL: not there, for the reason in `why`, or for want of memory.
  */
-char *cell__program_cwd(const struct cell__confinement *code, bool host, const char *defined, const char *workspace,
-			struct cell__buf *why);
+char *cell__program_cwd(const struct cell__confinement *code, bool host, const char *defined, const char *workspace, struct cell__buf *why);
 
 /* Each ends the run: its memory is gone.  result is taken over. */
 void cell__tool_run_answer(struct cell__tool_run *run, json_t *result, const void *raw, size_t raw_size);
 /* {"raw": kind}, "text" or "json". */
 void cell__tool_run_answer_raw(struct cell__tool_run *run, const char *kind, const void *raw, size_t raw_size);
 /* "Tool 'x' failed: ..." with secrets cut out. */
-void cell__tool_run_fail(struct cell__tool_run *run, int code, const char *fmt, ...)
-	__attribute__((format(printf, 3, 4)));
+void cell__tool_run_fail(struct cell__tool_run *run, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void cell__tool_run_timed_out(struct cell__tool_run *run, int64_t timeout_ms);
 int64_t cell__tool_run_timeout_ms(const struct cell__tool_run *run);
 
@@ -295,7 +289,7 @@ struct cell__tool_file {
 	char *path;
 	struct stat seen;
 	bool racy;  /* changed so shortly before it was read that another change may look the same */
-	struct cell__tool *tool; /* NULL: bad */
+	struct cell__tool_entry *tool; /* NULL: bad */
 	struct cell__problems problems;
 };
 
@@ -324,12 +318,11 @@ bool cell__tool_file_wanted(const char *name);
 /* ---- search.c ---- */
 
 /* A new array of tools, best first.  NULL: no memory. */
-json_t *cell__tools_search(struct cell__tools *tools, const char *query, size_t limit, const char *const *scope,
-			   const json_t *tags);
+json_t *cell__tools_search(struct cell__tools *tools, const char *query, size_t limit, const char *const *scope, const json_t *tags);
 /* Calls the ranking with an empty query. */
 void cell__tools_prepare_rank(struct cell__tools *tools);
 /* One of the tags (an array of texts) is among the tool's; NULL: true. */
-bool cell__tool_has_tag(const struct cell__tool *tool, const json_t *tags);
+bool cell__tool_has_tag(const struct cell__tool_entry *tool, const json_t *tags);
 
 /* ---- callback.c: what it keeps in the registry ---- */
 
@@ -349,9 +342,9 @@ struct cell__tools {
 	json_t *stored_texts;
 	struct cell__watch watch;       /* on all of them, or on none */
 	uint64_t looks, watch_at;       /* how often they were looked at; when watching is tried */
-	struct cell__tool **host_tools; /* registered ones, in the order of registration */
+	struct cell__tool_entry **host_tools; /* registered ones, in the order of registration */
 	size_t n_host_tools;
-	struct cell__tool **index;      /* all that exist, host's first; borrowed */
+	struct cell__tool_entry **index;      /* all that exist, host's first; borrowed */
 	size_t n_index;
 	json_t *names;                  /* name: place in the index */
 	uint64_t generation;
@@ -364,7 +357,7 @@ struct cell__tools {
 	size_t n_processes;
 	struct cell__http *http; /* made with the first request */
 	struct cell__host_gate *gate;
-	struct cell__mcp_server *servers; /* mcp.c: those that a tool has */
+	struct cell__tool_server *servers; /* mcp.c: those that a tool has */
 	unsigned mcp_closing;             /* servers that are not gone yet */
 	void (*mcp_closed)(struct cell__tools *tools);
 	void (*mcp_event)(void *arg, const struct cell__mcp_event *event);

@@ -67,8 +67,7 @@ void *cell__load_more(struct cell__loader *loader, const struct cell__yaml *at, 
 	return grown;
 }
 
-void cell__load_pairs(struct cell__loader *loader, const struct cell__yaml *value, const char *what,
-		      struct cell__pairs *ret)
+void cell__load_pairs(struct cell__loader *loader, const struct cell__yaml *value, const char *what, struct cell__pairs *ret)
 {
 	if (!cell__yaml_is_given(value))
 		return;
@@ -83,8 +82,7 @@ void cell__load_pairs(struct cell__loader *loader, const struct cell__yaml *valu
 			continue;
 		}
 		if (!cell__vars_ok(text->text))
-			cell__load_problem(loader, text, "'%.100s' in %s: a variable is written ${NAME}", key->text,
-					   what);
+			cell__load_problem(loader, text, "'%.100s' in %s: a variable is written ${NAME}", key->text, what);
 		struct cell__pair *list = cell__load_more(loader, key, ret->list, &ret->count, sizeof *list);
 		if (!list)
 			return;
@@ -114,8 +112,7 @@ static json_t *guided_json(const struct cell__yaml *node, enum cell__arg_type ty
 	return cell__yaml_to_json(node);
 }
 
-static json_t *load_value(struct cell__loader *loader, const struct cell__yaml *node, const struct cell__param *param,
-			  const char *what)
+static json_t *load_value(struct cell__loader *loader, const struct cell__yaml *node, const struct cell__param *param, const char *what)
 {
 	json_t *value = guided_json(node, param->type);
 	if (!value) {
@@ -178,8 +175,7 @@ void cell__load_param(struct cell__loader *loader, const struct cell__yaml *spec
 
 /* ---- command-line tools ---- */
 
-static bool name_taken(struct cell__loader *loader, const struct cell__yaml *at, const struct cell__params *params,
-		       const char *name)
+static bool name_taken(struct cell__loader *loader, const struct cell__yaml *at, const struct cell__params *params, const char *name)
 {
 	if (*name == '\0' || *name == '-')
 		cell__load_problem(loader, at, "'%.60s' is no name for a parameter", name);
@@ -192,8 +188,8 @@ static bool name_taken(struct cell__loader *loader, const struct cell__yaml *at,
 	return true;
 }
 
-static struct cell__param *add_param(struct cell__loader *loader, const struct cell__yaml *at,
-				     struct cell__params *params, const char *name)
+static struct cell__param *add_param(struct cell__loader *loader, const struct cell__yaml *at, struct cell__params *params,
+				     const char *name)
 {
 	if (name_taken(loader, at, params, name))
 		return NULL;
@@ -254,8 +250,8 @@ static void load_path(struct cell__loader *loader, const struct cell__yaml *spec
 static void load_option(struct cell__loader *loader, const struct cell__yaml *key, const struct cell__yaml *spec,
 			struct cell__params *schema)
 {
-	static const char *const known[] = { "type", "short", "long", "description", "required", "default", "enum",
-					     "allow_dash", "under", "mode", "directory", NULL };
+	static const char *const known[] = { "type", "short",      "long",  "description", "required",  "default",
+					     "enum", "allow_dash", "under", "mode",        "directory", NULL };
 	struct cell__param *param = add_param(loader, key, schema, key->text);
 	if (!param)
 		return;
@@ -275,8 +271,8 @@ static void load_option(struct cell__loader *loader, const struct cell__yaml *ke
 
 static void load_positional(struct cell__loader *loader, const struct cell__yaml *spec, struct cell__params *schema)
 {
-	static const char *const known[] = { "name", "type", "description", "required", "default", "enum",
-					     "allow_dash", "under", "mode", "directory", NULL };
+	static const char *const known[] = { "name",       "type",  "description", "required",  "default", "enum",
+					     "allow_dash", "under", "mode",        "directory", NULL };
 	if (!cell__load_keys(loader, spec, "a positional", known))
 		return;
 	const struct cell__yaml *name = cell__yaml_get(spec, "name");
@@ -292,11 +288,10 @@ static void load_positional(struct cell__loader *loader, const struct cell__yaml
 	cell__load_param(loader, spec, param);
 	cell__load_bool(loader, cell__yaml_get(spec, "allow_dash"), "allow_dash", &param->allow_dash);
 	if (param->type == CELL_ARG_OBJECT || param->type == CELL_ARG_BOOLEAN)
-		cell__load_problem(loader, spec, "positional '%.60s' cannot be %s", name->text,
-				   cell__arg_type_word(param->type));
+		cell__load_problem(loader, spec, "positional '%.60s' cannot be %s", name->text, cell__arg_type_word(param->type));
 }
 
-static void load_schema(struct cell__loader *loader, const struct cell__yaml *schema, struct cell__tool *tool)
+static void load_schema(struct cell__loader *loader, const struct cell__yaml *schema, struct cell__tool_entry *tool)
 {
 	static const char *const known[] = { "options", "positional", NULL };
 	if (!cell__yaml_is_given(schema) || !cell__load_keys(loader, schema, "schema", known))
@@ -320,7 +315,7 @@ static void load_schema(struct cell__loader *loader, const struct cell__yaml *sc
 }
 
 /* What no call could ever pass on is better told here. */
-static void check_dash(struct cell__loader *loader, const struct cell__yaml *at, const struct cell__tool *tool,
+static void check_dash(struct cell__loader *loader, const struct cell__yaml *at, const struct cell__tool_entry *tool,
 		       const struct cell__param *param, const json_t *value)
 {
 	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
@@ -329,8 +324,7 @@ static void check_dash(struct cell__loader *loader, const struct cell__yaml *at,
 }
 
 /* A parameter as the schema has it, for a recipe to change. */
-static void inherit(struct cell__loader *loader, const struct cell__yaml *at, const struct cell__param *from,
-		    struct cell__param *to)
+static void inherit(struct cell__loader *loader, const struct cell__yaml *at, const struct cell__param *from, struct cell__param *to)
 {
 	to->type = from->type;
 	to->required = from->required;
@@ -342,13 +336,12 @@ static void inherit(struct cell__loader *loader, const struct cell__yaml *at, co
 }
 
 static void load_recipe_param(struct cell__loader *loader, const struct cell__yaml *key, const struct cell__yaml *spec,
-			      const struct cell__tool *tool, struct cell__callable *recipe)
+			      const struct cell__tool_entry *tool, struct cell__callable *recipe)
 {
 	static const char *const known[] = { "type", "description", "required", "default", "enum", NULL };
 	const struct cell__param *base = cell__params_find(&tool->schema, key->text);
 	if (!base) {
-		cell__load_problem(loader, key, "recipe '%.60s': parameter '%.60s' is not in the schema", recipe->name,
-				   key->text);
+		cell__load_problem(loader, key, "recipe '%.60s': parameter '%.60s' is not in the schema", recipe->name, key->text);
 		return;
 	}
 	struct cell__param *param = add_param(loader, key, &recipe->params, base->name);
@@ -359,11 +352,11 @@ static void load_recipe_param(struct cell__loader *loader, const struct cell__ya
 		cell__load_param(loader, spec, param);
 	check_dash(loader, key, tool, base, param->fallback);
 	if (base->type != CELL_ARG_UNTYPED && param->type != base->type)
-		cell__load_problem(loader, key, "recipe '%.60s': parameter '%.60s' is %s in the schema", recipe->name,
-				   key->text, cell__arg_type_word(base->type));
+		cell__load_problem(loader, key, "recipe '%.60s': parameter '%.60s' is %s in the schema", recipe->name, key->text,
+				   cell__arg_type_word(base->type));
 }
 
-static void load_preset(struct cell__loader *loader, const struct cell__yaml *preset, const struct cell__tool *tool,
+static void load_preset(struct cell__loader *loader, const struct cell__yaml *preset, const struct cell__tool_entry *tool,
 			struct cell__callable *recipe)
 {
 	if (!cell__yaml_is_given(preset))
@@ -377,8 +370,7 @@ static void load_preset(struct cell__loader *loader, const struct cell__yaml *pr
 		const struct cell__yaml *key = preset->items[i];
 		const struct cell__param *param = cell__params_find(&tool->schema, key->text);
 		if (!param) {
-			cell__load_problem(loader, key, "recipe '%.60s': preset '%.60s' is not in the schema",
-					   recipe->name, key->text);
+			cell__load_problem(loader, key, "recipe '%.60s': preset '%.60s' is not in the schema", recipe->name, key->text);
 			continue;
 		}
 		if (cell__yaml_is_null(preset->items[i + 1]))
@@ -406,7 +398,7 @@ static void settle_required(struct cell__callable *recipe)
 }
 
 /* Without `params` a recipe has those of the schema: positionals first. */
-static void advertise_schema(struct cell__loader *loader, const struct cell__yaml *at, const struct cell__tool *tool,
+static void advertise_schema(struct cell__loader *loader, const struct cell__yaml *at, const struct cell__tool_entry *tool,
 			     struct cell__callable *recipe)
 {
 	for (int pass = 0; pass < 2; pass++)
@@ -421,15 +413,14 @@ static void advertise_schema(struct cell__loader *loader, const struct cell__yam
 }
 
 static void load_recipe(struct cell__loader *loader, const struct cell__yaml *key, const struct cell__yaml *spec,
-			struct cell__tool *tool)
+			struct cell__tool_entry *tool)
 {
 	static const char *const known[] = { "description", "preset", "params", NULL };
 	if (!cell__tool_name_ok(key->text)) {
 		cell__load_problem(loader, key, "'%.60s' is no name for a recipe", key->text);
 		return;
 	}
-	struct cell__callable *list =
-		cell__load_more(loader, key, tool->callables, &tool->n_callables, sizeof *list);
+	struct cell__callable *list = cell__load_more(loader, key, tool->callables, &tool->n_callables, sizeof *list);
 	if (!list)
 		return;
 	tool->callables = list;
@@ -456,13 +447,14 @@ static void load_recipe(struct cell__loader *loader, const struct cell__yaml *ke
 	settle_required(recipe);
 }
 
-static void load_recipes(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool *tool)
+static void load_recipes(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool_entry *tool)
 {
 	const struct cell__yaml *recipes = cell__yaml_get(doc, "recipes");
 	if (!cell__yaml_is_given(recipes) || (recipes->kind == CELL_YAML_MAPPING && recipes->count == 0)) {
 		cell__load_problem(loader, recipes ? recipes : doc,
 				   "Tool '%s' has no recipes defined. Old-format YAML with 'args' template is no longer "
-				   "supported. Use schema + recipes format.", tool->name);
+				   "supported. Use schema + recipes format.",
+				   tool->name);
 		return;
 	}
 	if (recipes->kind != CELL_YAML_MAPPING) {
@@ -477,12 +469,12 @@ static void load_recipes(struct cell__loader *loader, const struct cell__yaml *d
 		load_recipe(loader, recipes->items[i], recipes->items[i + 1], tool);
 }
 
-void cell__load_cli(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool *tool)
+void cell__load_cli(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool_entry *tool)
 {
-	static const char *const known[] = { "name", "type", "command", "description", "timeout", "tags", "schema",
-					     "recipes", "env", "cwd", "end_of_options", "max_output", "host", NULL };
-	static const char *const old[] = { "name", "type", "command", "description", "timeout", "tags", "schema",
-					   "args", "env", "cwd", "end_of_options", "max_output", "host", NULL };
+	static const char *const known[] = { "name",    "type", "command", "description",    "timeout",    "tags", "schema",
+					     "recipes", "env",  "cwd",     "end_of_options", "max_output", "host", NULL };
+	static const char *const old[] = { "name", "type", "command", "description",    "timeout",    "tags", "schema",
+					   "args", "env",  "cwd",     "end_of_options", "max_output", "host", NULL };
 	tool->adapter = &cell__tool_cli;
 	/* The old format has `args` in the place of recipes: one problem says it. */
 	cell__load_keys(loader, doc, "a tool of type cli", cell__yaml_get(doc, "recipes") ? known : old);
@@ -515,7 +507,7 @@ bool cell__tool_name_ok(const char *name)
 	return true;
 }
 
-static void load_name(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool *tool)
+static void load_name(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool_entry *tool)
 {
 	const struct cell__yaml *name = cell__yaml_get(doc, "name");
 	if (!cell__yaml_is_given(name)) {
@@ -529,13 +521,13 @@ static void load_name(struct cell__loader *loader, const struct cell__yaml *doc,
 	if (!cell__tool_name_ok(tool->name))
 		cell__load_problem(loader, name,
 				   "'%.100s' is no name for a tool: letters, digits, _ and -, at most %u, beginning with "
-				   "a letter", tool->name, CELL_TOOL_LIMIT_NAME);
+				   "a letter",
+				   tool->name, CELL_TOOL_LIMIT_NAME);
 	else if (strcmp(tool->name, "list") == 0 || strcmp(tool->name, "search") == 0)
-		cell__load_problem(loader, name, "'%s' is no name for a tool: tools.%s() is taken", tool->name,
-				   tool->name);
+		cell__load_problem(loader, name, "'%s' is no name for a tool: tools.%s() is taken", tool->name, tool->name);
 }
 
-static void load_tags(struct cell__loader *loader, const struct cell__yaml *tags, struct cell__tool *tool)
+static void load_tags(struct cell__loader *loader, const struct cell__yaml *tags, struct cell__tool_entry *tool)
 {
 	if (!cell__yaml_is_given(tags))
 		return;
@@ -560,7 +552,7 @@ static void load_tags(struct cell__loader *loader, const struct cell__yaml *tags
 	}
 }
 
-static void load_max_output(struct cell__loader *loader, const struct cell__yaml *value, struct cell__tool *tool)
+static void load_max_output(struct cell__loader *loader, const struct cell__yaml *value, struct cell__tool_entry *tool)
 {
 	json_t *json = NULL;
 	cell__load_json(loader, value, &json);
@@ -568,14 +560,13 @@ static void load_max_output(struct cell__loader *loader, const struct cell__yaml
 		return;
 	json_int_t bytes = json_integer_value(json);
 	if (bytes < 1 || bytes > CELL_TOOL_LIMIT_OUTPUT)
-		cell__load_problem(loader, value, "max_output must be a number of bytes from 1 to %u",
-				   CELL_TOOL_LIMIT_OUTPUT);
+		cell__load_problem(loader, value, "max_output must be a number of bytes from 1 to %u", CELL_TOOL_LIMIT_OUTPUT);
 	else
 		tool->max_output = (size_t)bytes;
 	json_decref(json);
 }
 
-static void load_kind(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool *tool)
+static void load_kind(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool_entry *tool)
 {
 	const struct cell__yaml *type = cell__yaml_get(doc, "type");
 	const char *word = !cell__yaml_is_given(type) ? "cli" : type->kind == CELL_YAML_SCALAR ? type->text : "";
@@ -589,7 +580,7 @@ static void load_kind(struct cell__loader *loader, const struct cell__yaml *doc,
 		cell__load_problem(loader, type, "unknown type '%.60s': cli, http or mcp", word);
 }
 
-static void load_document(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool *tool)
+static void load_document(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool_entry *tool)
 {
 	if (doc->kind != CELL_YAML_MAPPING) {
 		cell__load_problem(loader, doc, "a tool is a mapping");
@@ -607,13 +598,13 @@ static void load_document(struct cell__loader *loader, const struct cell__yaml *
 	load_kind(loader, doc, tool);
 }
 
-struct cell__tool *cell__tool_load(const char *file, const char *bytes, size_t size, struct cell__problems *problems)
+struct cell__tool_entry *cell__tool_load(const char *file, const char *bytes, size_t size, struct cell__problems *problems)
 {
 	struct cell__loader loader = { .file = file, .problems = problems };
 	struct cell__yaml *doc = cell__yaml_parse(file, bytes, size, problems);
 	if (!doc)
 		return NULL;
-	struct cell__tool *tool = cell__alloc(1, sizeof *tool);
+	struct cell__tool_entry *tool = cell__alloc(1, sizeof *tool);
 	if (!tool) {
 		cell__load_problem(&loader, NULL, "out of memory");
 	} else {
@@ -633,7 +624,7 @@ struct cell__tool *cell__tool_load(const char *file, const char *bytes, size_t s
 	return tool;
 }
 
-struct cell__tool *cell__tool_ref(struct cell__tool *tool)
+struct cell__tool_entry *cell__tool_ref(struct cell__tool_entry *tool)
 {
 	tool->refs++;
 	return tool;
@@ -661,7 +652,7 @@ static void finish_pairs(struct cell__pairs *pairs)
 	free(pairs->list);
 }
 
-void cell__tool_unref(struct cell__tool *tool)
+void cell__tool_unref(struct cell__tool_entry *tool)
 {
 	if (!tool || --tool->refs > 0)
 		return;
@@ -681,11 +672,11 @@ void cell__tool_unref(struct cell__tool *tool)
 	free(tool->cwd);
 	free(tool->base_url);
 	cell__mcp_params_unref(tool->mcp);
-	cell__mcp_server_unref(tool->server);
+	cell__tool_server_unref(tool->server);
 	free(tool);
 }
 
-const struct cell__callable *cell__tool_callable(const struct cell__tool *tool, const char *name)
+const struct cell__callable *cell__tool_callable(const struct cell__tool_entry *tool, const char *name)
 {
 	for (size_t i = 0; i < tool->n_callables; i++)
 		if (strcmp(tool->callables[i].name, name) == 0)
@@ -696,7 +687,7 @@ const struct cell__callable *cell__tool_callable(const struct cell__tool *tool, 
 	return NULL;
 }
 
-bool cell__tool_in_scope(const struct cell__tool *tool, const char *const *scope)
+bool cell__tool_in_scope(const struct cell__tool_entry *tool, const char *const *scope)
 {
 	if (!scope)
 		return true;

@@ -22,14 +22,13 @@ static bool has_body(const char *method)
 	return strcmp(method, "POST") == 0 || strcmp(method, "PUT") == 0 || strcmp(method, "PATCH") == 0;
 }
 
-static void load_place(struct cell__loader *loader, const struct cell__yaml *where,
-		       const struct cell__callable *endpoint, struct cell__param *param)
+static void load_place(struct cell__loader *loader, const struct cell__yaml *where, const struct cell__callable *endpoint,
+		       struct cell__param *param)
 {
 	static const struct {
 		const char *word;
 		enum cell__arg_place place;
-	} places[] = { { "path", CELL_IN_PATH }, { "query", CELL_IN_QUERY }, { "body", CELL_IN_BODY },
-		       { "header", CELL_IN_HEADER } };
+	} places[] = { { "path", CELL_IN_PATH }, { "query", CELL_IN_QUERY }, { "body", CELL_IN_BODY }, { "header", CELL_IN_HEADER } };
 	if (in_path(endpoint->path, param->name))
 		param->place = CELL_IN_PATH;
 	else
@@ -47,8 +46,8 @@ static void load_place(struct cell__loader *loader, const struct cell__yaml *whe
 	cell__load_problem(loader, where, "'in' must be path, query, body or header");
 }
 
-static struct cell__param *add_param(struct cell__loader *loader, const struct cell__yaml *at,
-				     struct cell__callable *endpoint, const char *name)
+static struct cell__param *add_param(struct cell__loader *loader, const struct cell__yaml *at, struct cell__callable *endpoint,
+				     const char *name)
 {
 	struct cell__params *params = &endpoint->params;
 	if (params->count >= CELL_TOOL_LIMIT_PARAMS) {
@@ -68,12 +67,11 @@ static struct cell__param *add_param(struct cell__loader *loader, const struct c
 }
 
 /* No argument may take the place of a header that the definition sets. */
-static bool is_fixed_header(const struct cell__tool *tool, const char *name)
+static bool is_fixed_header(const struct cell__tool_entry *tool, const char *name)
 {
 	for (size_t i = 0; i < tool->headers.count; i++) {
 		const char *fixed = tool->headers.list[i].key, *at = name;
-		while (fixed && *fixed && *at &&
-		       tolower((unsigned char)*fixed) == tolower((unsigned char)(*at == '_' ? '-' : *at))) {
+		while (fixed && *fixed && *at && tolower((unsigned char)*fixed) == tolower((unsigned char)(*at == '_' ? '-' : *at))) {
 			fixed++;
 			at++;
 		}
@@ -83,9 +81,8 @@ static bool is_fixed_header(const struct cell__tool *tool, const char *name)
 	return false;
 }
 
-static void load_endpoint_param(struct cell__loader *loader, const struct cell__yaml *key,
-				const struct cell__yaml *spec, const struct cell__tool *tool,
-				struct cell__callable *endpoint)
+static void load_endpoint_param(struct cell__loader *loader, const struct cell__yaml *key, const struct cell__yaml *spec,
+				const struct cell__tool_entry *tool, struct cell__callable *endpoint)
 {
 	static const char *const known[] = { "type", "required", "default", "description", "enum", "in", NULL };
 	if (!*key->text || cell__params_find(&endpoint->params, key->text)) {
@@ -108,10 +105,8 @@ static void load_endpoint_param(struct cell__loader *loader, const struct cell__
 	else if (param->place == CELL_IN_HEADER && is_fixed_header(tool, param->name))
 		cell__load_problem(loader, key, "header '%.60s' is set by the tool", param->name);
 	bool list_ok = param->place == CELL_IN_BODY || param->place == CELL_IN_QUERY;
-	if ((param->type == CELL_ARG_OBJECT && param->place != CELL_IN_BODY) ||
-	    (param->type == CELL_ARG_ARRAY && !list_ok))
-		cell__load_problem(loader, key, "parameter '%.60s' cannot be %s there", param->name,
-				   cell__arg_type_word(param->type));
+	if ((param->type == CELL_ARG_OBJECT && param->place != CELL_IN_BODY) || (param->type == CELL_ARG_ARRAY && !list_ok))
+		cell__load_problem(loader, key, "parameter '%.60s' cannot be %s there", param->name, cell__arg_type_word(param->type));
 }
 
 /* A placeholder that nothing describes is a required text. */
@@ -157,8 +152,7 @@ static void load_path(struct cell__loader *loader, const struct cell__yaml *at, 
 {
 	cell__load_text(loader, path, "path", &endpoint->path);
 	if (!endpoint->path || endpoint->path[0] != '/') {
-		cell__load_problem(loader, path ? path : at, "endpoint '%.60s' needs a path that begins with /",
-				   endpoint->name);
+		cell__load_problem(loader, path ? path : at, "endpoint '%.60s' needs a path that begins with /", endpoint->name);
 		free(endpoint->path);
 		endpoint->path = cell__strdup("/");
 	}
@@ -184,10 +178,9 @@ static void load_fixed(struct cell__loader *loader, const struct cell__yaml *spe
 }
 
 static void load_endpoint(struct cell__loader *loader, const struct cell__yaml *key, const struct cell__yaml *spec,
-			  struct cell__tool *tool)
+			  struct cell__tool_entry *tool)
 {
-	static const char *const known[] = { "method", "path", "description", "parameters", "query", "body", "timeout",
-					     NULL };
+	static const char *const known[] = { "method", "path", "description", "parameters", "query", "body", "timeout", NULL };
 	if (!cell__tool_name_ok(key->text)) {
 		cell__load_problem(loader, key, "'%.60s' is no name for an endpoint", key->text);
 		return;
@@ -218,7 +211,7 @@ static void load_endpoint(struct cell__loader *loader, const struct cell__yaml *
 	load_fixed(loader, spec, endpoint);
 }
 
-static void load_base_url(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool *tool)
+static void load_base_url(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool_entry *tool)
 {
 	const struct cell__yaml *url = cell__yaml_get(doc, "base_url");
 	cell__load_text(loader, url, "base_url", &tool->base_url);
@@ -229,7 +222,8 @@ static void load_base_url(struct cell__loader *loader, const struct cell__yaml *
 	if (!web || !clean || !cell__http_same_origin(text, text)) {
 		cell__load_problem(loader, url ? url : doc,
 				   "Tool '%s' needs a base_url: http:// or https://, a host, perhaps a path; secrets "
-				   "belong in headers", tool->name);
+				   "belong in headers",
+				   tool->name);
 		return;
 	}
 	size_t n = strlen(text);
@@ -237,7 +231,7 @@ static void load_base_url(struct cell__loader *loader, const struct cell__yaml *
 		tool->base_url[--n] = '\0';
 }
 
-static void check_headers(struct cell__loader *loader, const struct cell__yaml *headers, const struct cell__tool *tool)
+static void check_headers(struct cell__loader *loader, const struct cell__yaml *headers, const struct cell__tool_entry *tool)
 {
 	for (size_t i = 0; i < tool->headers.count; i++) {
 		const struct cell__pair *pair = &tool->headers.list[i];
@@ -248,10 +242,10 @@ static void check_headers(struct cell__loader *loader, const struct cell__yaml *
 	}
 }
 
-void cell__load_http(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool *tool)
+void cell__load_http(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool_entry *tool)
 {
-	static const char *const known[] = { "name", "type", "description", "timeout", "tags", "max_output", "base_url",
-					     "headers", "endpoints", NULL };
+	static const char *const known[] = { "name",       "type",     "description", "timeout",   "tags",
+					     "max_output", "base_url", "headers",     "endpoints", NULL };
 	tool->adapter = &cell__tool_http;
 	cell__load_keys(loader, doc, "a tool of type http", known);
 	load_base_url(loader, doc, tool);

@@ -75,8 +75,11 @@ static int settle_kind(struct cell__mcp_params *params, const char *transport, s
 		const char *word;
 		enum cell__mcp_kind kind;
 	} words[] = {
-		{ "stdio", CELL_MCP_STDIO }, { "streamable_http", CELL_MCP_HTTP }, { "streamable-http", CELL_MCP_HTTP },
-		{ "http", CELL_MCP_HTTP },   { "sse", CELL_MCP_SSE },
+		{ "stdio", CELL_MCP_STDIO },
+		{ "streamable_http", CELL_MCP_HTTP },
+		{ "streamable-http", CELL_MCP_HTTP },
+		{ "http", CELL_MCP_HTTP },
+		{ "sse", CELL_MCP_SSE },
 	};
 	if (transport) {
 		for (size_t i = 0; i < sizeof words / sizeof *words; i++)
@@ -194,10 +197,10 @@ static void load_args(struct cell__loader *loader, const struct cell__yaml *valu
 	}
 }
 
-void cell__load_mcp(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool *tool)
+void cell__load_mcp(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool_entry *tool)
 {
-	static const char *const known[] = { "name", "type", "description", "timeout", "tags", "max_output", "transport",
-					     "command", "args", "env", "cwd", "url", "headers", "start_timeout", "host", NULL };
+	static const char *const known[] = { "name", "type", "description", "timeout", "tags",    "max_output",    "transport", "command",
+					     "args", "env",  "cwd",         "url",     "headers", "start_timeout", "host",      NULL };
 	tool->adapter = &cell__tool_mcp;
 	if (!cell__yaml_get(doc, "max_output"))
 		tool->max_output = CELL_TOOL_LIMIT_OUTPUT;
@@ -223,8 +226,11 @@ void cell__load_mcp(struct cell__loader *loader, const struct cell__yaml *doc, s
 	if (cell__mcp_params_settle(params, transport, &why) < 0) {
 		const struct cell__yaml *at = cell__yaml_get(doc, params->url ? "url" : "command");
 		const struct cell__yaml *named = cell__yaml_get(doc, "transport");
-		cell__load_problem(loader, named ? named : at ? at : doc, "Tool '%s': %s", tool->name,
-				   why.size ? why.data : "out of memory");
+		cell__load_problem(loader,
+				   named ? named
+				   : at  ? at
+					 : doc,
+				   "Tool '%s': %s", tool->name, why.size ? why.data : "out of memory");
 	}
 }
 
@@ -302,8 +308,8 @@ static int seconds_from(const json_t *json, const char *key, int64_t *ret_ms, st
 
 static int check_keys(const json_t *json, struct cell_error *err)
 {
-	static const char *const known[] = { "command", "args", "env", "cwd", "url", "headers", "type", "transport", "timeout",
-					     "start_timeout", "description", "tags", "host", NULL };
+	static const char *const known[] = { "command",   "args",    "env",           "cwd",         "url",  "headers", "type",
+					     "transport", "timeout", "start_timeout", "description", "tags", "host",    NULL };
 	const char *name;
 	json_t *value;
 	json_object_foreach((json_t *)json, name, value) {
@@ -316,7 +322,7 @@ static int check_keys(const json_t *json, struct cell_error *err)
 	return 0;
 }
 
-static int tags_from(const json_t *json, struct cell__tool *tool, struct cell_error *err)
+static int tags_from(const json_t *json, struct cell__tool_entry *tool, struct cell_error *err)
 {
 	json_t *list = json_object_get(json, "tags"), *value;
 	size_t i;
@@ -343,32 +349,33 @@ static int bool_from(const json_t *json, const char *key, bool *ret, struct cell
 	return 0;
 }
 
-static int fill_from(const json_t *json, struct cell__tool *tool, struct cell_error *err)
+static int fill_from(const json_t *json, struct cell__tool_entry *tool, struct cell_error *err)
 {
 	struct cell__mcp_params *params = tool->mcp;
 	CELL_AUTO_FREE char *transport = NULL;
 	CELL_AUTO_FREE char *type = NULL;
 	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
-	if (check_keys(json, err) < 0 || text_from(json, "command", &params->command, err) < 0 ||
-	    args_from(json, params, err) < 0 || pairs_from(json, "env", &params->env, err) < 0 ||
-	    text_from(json, "cwd", &params->cwd, err) < 0 || text_from(json, "url", &params->url, err) < 0 ||
-	    pairs_from(json, "headers", &params->headers, err) < 0 || text_from(json, "type", &type, err) < 0 ||
-	    text_from(json, "transport", &transport, err) < 0 || seconds_from(json, "timeout", &tool->timeout_ms, err) < 0 ||
+	if (check_keys(json, err) < 0 || text_from(json, "command", &params->command, err) < 0 || args_from(json, params, err) < 0 ||
+	    pairs_from(json, "env", &params->env, err) < 0 || text_from(json, "cwd", &params->cwd, err) < 0 ||
+	    text_from(json, "url", &params->url, err) < 0 || pairs_from(json, "headers", &params->headers, err) < 0 ||
+	    text_from(json, "type", &type, err) < 0 || text_from(json, "transport", &transport, err) < 0 ||
+	    seconds_from(json, "timeout", &tool->timeout_ms, err) < 0 ||
 	    seconds_from(json, "start_timeout", &params->start_timeout_ms, err) < 0 ||
-	    text_from(json, "description", &tool->description, err) < 0 || bool_from(json, "host", &params->host, err) < 0 || tags_from(json, tool, err) < 0)
+	    text_from(json, "description", &tool->description, err) < 0 || bool_from(json, "host", &params->host, err) < 0 ||
+	    tags_from(json, tool, err) < 0)
 		return -1;
 	if (cell__mcp_params_settle(params, transport ? transport : type, &why) < 0)
 		return cell_fail(err, CELL_E_INVALID, 0, "%s", why.size ? why.data : "out of memory");
 	return 0;
 }
 
-struct cell__tool *cell__mcp_tool_from_json(const char *name, const json_t *json, struct cell_error *err)
+struct cell__tool_entry *cell__mcp_tool_from_json(const char *name, const json_t *json, struct cell_error *err)
 {
 	if (!json_is_object(json)) {
 		cell_fail(err, CELL_E_INVALID, 0, "the parameters of an MCP server must be a JSON object");
 		return NULL;
 	}
-	struct cell__tool *tool = cell__alloc(1, sizeof *tool);
+	struct cell__tool_entry *tool = cell__alloc(1, sizeof *tool);
 	if (!tool) {
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 		return NULL;

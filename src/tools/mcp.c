@@ -10,27 +10,27 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/hole.h"
+#include "base/hole.h"
 #include "spawn/confinement.h"
 #include "tools/mcp.h"
 
 struct mcp_run {
 	struct cell__mcp_request request;
 	struct cell__tool_run *run;
-	struct cell__mcp_server *server; /* that serves it; a reference */
+	struct cell__tool_server *server; /* that serves it; a reference */
 	char *task; /* that the server works on; NULL: none */
 };
 
 static void free_run(struct mcp_run *mcp)
 {
-	cell__mcp_server_unref(mcp->server);
+	cell__tool_server_unref(mcp->server);
 	free(mcp->task);
 	free(mcp);
 }
 
 /* ---- versions of a tool ---- */
 
-static char **copy_tags(const struct cell__tool *tool)
+static char **copy_tags(const struct cell__tool_entry *tool)
 {
 	char **tags = cell__alloc(tool->n_tags, sizeof *tags);
 	for (size_t i = 0; tags && i < tool->n_tags; i++)
@@ -39,12 +39,12 @@ static char **copy_tags(const struct cell__tool *tool)
 }
 
 /* The same definition, without callables. */
-static struct cell__tool *copy_tool(const struct cell__tool *tool)
+static struct cell__tool_entry *copy_tool(const struct cell__tool_entry *tool)
 {
-	struct cell__tool *copy = cell__alloc(1, sizeof *copy);
+	struct cell__tool_entry *copy = cell__alloc(1, sizeof *copy);
 	if (!copy)
 		return NULL;
-	*copy = (struct cell__tool){
+	*copy = (struct cell__tool_entry){
 		.adapter = tool->adapter,
 		.refs = 1,
 		.line = tool->line,
@@ -70,12 +70,12 @@ static struct cell__tool *copy_tool(const struct cell__tool *tool)
 	return NULL;
 }
 
-static void set_problem(struct cell__mcp_server *server, int code, const char *text, const char *tail);
+static void set_problem(struct cell__tool_server *server, int code, const char *text, const char *tail);
 
-static void fill(struct cell__tool *tool)
+static void fill(struct cell__tool_entry *tool)
 {
 	char problem[160] = "";
-	struct cell__mcp_server *server = tool->server;
+	struct cell__tool_server *server = tool->server;
 	cell__mcp_fill_callables(tool, cell__mcp_client_tools(server->client), problem);
 	const char *cut = cell__mcp_client_list_problem(server->client);
 	char all[330];
@@ -84,11 +84,11 @@ static void fill(struct cell__tool *tool)
 		set_problem(server, CELL_E_LIMIT, all, NULL);
 }
 
-static bool renew(struct cell__tool **slot, const struct cell__mcp_server *server)
+static bool renew(struct cell__tool_entry **slot, const struct cell__tool_server *server)
 {
 	if (!*slot || (*slot)->server != server)
 		return false;
-	struct cell__tool *next = copy_tool(*slot);
+	struct cell__tool_entry *next = copy_tool(*slot);
 	if (!next)
 		return false;
 	fill(next);
@@ -98,7 +98,7 @@ static bool renew(struct cell__tool **slot, const struct cell__mcp_server *serve
 }
 
 /* The server told what it has: its tool gets these callables. */
-static void renew_tools(struct cell__mcp_server *server)
+static void renew_tools(struct cell__tool_server *server)
 {
 	struct cell__tools *tools = server->tools;
 	bool changed = false;
@@ -113,7 +113,7 @@ static void renew_tools(struct cell__mcp_server *server)
 
 /* ---- servers ---- */
 
-static void set_problem(struct cell__mcp_server *server, int code, const char *text, const char *tail)
+static void set_problem(struct cell__tool_server *server, int code, const char *text, const char *tail)
 {
 	CELL_AUTO_BUF struct cell__buf problem = CELL_BUF_INIT;
 	free(cell__take_ptr(server->problem));
@@ -131,7 +131,7 @@ static void set_problem(struct cell__mcp_server *server, int code, const char *t
 
 static void handle_listed(void *arg, const struct cell__mcp_failure *failure)
 {
-	struct cell__mcp_server *server = arg;
+	struct cell__tool_server *server = arg;
 	server->settling = false;
 	server->refs++;
 	if (failure) {
@@ -142,11 +142,11 @@ static void handle_listed(void *arg, const struct cell__mcp_failure *failure)
 		renew_tools(server);
 	}
 	cell__mcp_wake(server->tools);
-	cell__mcp_server_unref(server);
+	cell__tool_server_unref(server);
 }
 
 /* What the server says may belong to: the only call under way, or calls that are all of one session. */
-static void set_origin(const struct cell__mcp_server *server, struct cell__mcp_event *event)
+static void set_origin(const struct cell__tool_server *server, struct cell__mcp_event *event)
 {
 	size_t n = 0;
 	for (const struct cell__tool_run *run = server->tools->runs; run; run = run->next) {
@@ -162,7 +162,7 @@ static void set_origin(const struct cell__mcp_server *server, struct cell__mcp_e
 
 static void handle_log(void *arg, const json_t *params)
 {
-	struct cell__mcp_server *server = arg;
+	struct cell__tool_server *server = arg;
 	struct cell__tools *tools = server->tools;
 	struct cell__mcp_event event = { .type = CELL_MCP_LOG, .tool = server->name, .params = params };
 	set_origin(server, &event);
@@ -170,14 +170,11 @@ static void handle_log(void *arg, const json_t *params)
 		tools->mcp_event(tools->mcp_event_arg, &event);
 }
 
-static void handle_elicit(void *arg, struct cell__mcp_elicitation *elicitation, struct cell__mcp_request *request,
-			  const json_t *params)
+static void handle_elicit(void *arg, struct cell__mcp_elicitation *elicitation, struct cell__mcp_request *request, const json_t *params)
 {
-	struct cell__mcp_server *server = arg;
+	struct cell__tool_server *server = arg;
 	struct cell__tools *tools = server->tools;
-	struct cell__mcp_event event = {
-		.type = CELL_MCP_QUESTION, .tool = server->name, .params = params, .elicitation = elicitation
-	};
+	struct cell__mcp_event event = { .type = CELL_MCP_QUESTION, .tool = server->name, .params = params, .elicitation = elicitation };
 	(void)request;
 	set_origin(server, &event);
 	if (tools->mcp_event)
@@ -188,13 +185,13 @@ static void handle_elicit(void *arg, struct cell__mcp_elicitation *elicitation, 
 
 static bool handle_elicits(void *arg)
 {
-	struct cell__tools *tools = ((struct cell__mcp_server *)arg)->tools;
+	struct cell__tools *tools = ((struct cell__tool_server *)arg)->tools;
 	return tools->mcp_elicits && tools->mcp_elicits(tools->mcp_event_arg);
 }
 
 static void handle_ended(void *arg);
 
-static int need_client(struct cell__mcp_server *server, struct cell_error *err)
+static int need_client(struct cell__tool_server *server, struct cell_error *err)
 {
 	if (server->client)
 		return 0;
@@ -215,13 +212,13 @@ static int need_client(struct cell__mcp_server *server, struct cell_error *err)
 	return cell__mcp_client_create(&opts, &server->client, err);
 }
 
-bool cell__mcp_known(const struct cell__mcp_server *server)
+bool cell__mcp_known(const struct cell__tool_server *server)
 {
 	return server->client && cell__mcp_client_tools(server->client);
 }
 
 /* What has to confine the program for this call: nothing where it is not ours, or the definition says so. */
-static int find_confinement(const struct cell__mcp_server *server, const struct cell__call *call,
+static int find_confinement(const struct cell__tool_server *server, const struct cell__call *call,
 			    struct cell__confinement **ret_confinement, struct cell_error *err)
 {
 	*ret_confinement = NULL;
@@ -231,7 +228,7 @@ static int find_confinement(const struct cell__mcp_server *server, const struct 
 }
 
 /* With its first use it is settled whom a server serves. */
-static int need_client_for(struct cell__mcp_server *server, const struct cell__call *call, struct cell_error *err)
+static int need_client_for(struct cell__tool_server *server, const struct cell__call *call, struct cell_error *err)
 {
 	if (server->client)
 		return 0;
@@ -243,7 +240,7 @@ static int need_client_for(struct cell__mcp_server *server, const struct cell__c
 	return need_client(server, err);
 }
 
-void cell__mcp_ask(struct cell__mcp_server *server, const struct cell__call *call)
+void cell__mcp_ask(struct cell__tool_server *server, const struct cell__call *call)
 {
 	struct cell_error err;
 	if (cell__mcp_known(server) || server->settling)
@@ -273,7 +270,7 @@ struct cell__mcp_stop {
 static void tell_stopped(struct cell__tools *tools)
 {
 	bool lives = tools->mcp_closing > 0;
-	for (const struct cell__mcp_server *server = tools->servers; server; server = server->next)
+	for (const struct cell__tool_server *server = tools->servers; server; server = server->next)
 		lives |= server->client && cell__mcp_client_lives(server->client);
 	while (!lives && tools->stops) {
 		struct cell__mcp_stop *stop = tools->stops;
@@ -285,10 +282,10 @@ static void tell_stopped(struct cell__tools *tools)
 
 static void handle_ended(void *arg)
 {
-	tell_stopped(((struct cell__mcp_server *)arg)->tools);
+	tell_stopped(((struct cell__tool_server *)arg)->tools);
 }
 
-static void free_server(struct cell__mcp_server *server)
+static void free_server(struct cell__tool_server *server)
 {
 	cell__mcp_params_unref(server->params);
 	cell__secrets_finish(&server->secrets);
@@ -300,7 +297,7 @@ static void free_server(struct cell__mcp_server *server)
 
 static void handle_client_closed(void *arg)
 {
-	struct cell__mcp_server *server = arg;
+	struct cell__tool_server *server = arg;
 	struct cell__tools *tools = server->tools;
 	free_server(server);
 	if (--tools->mcp_closing > 0)
@@ -310,7 +307,7 @@ static void handle_client_closed(void *arg)
 		tools->mcp_closed(tools);
 }
 
-void cell__mcp_server_unref(struct cell__mcp_server *server)
+void cell__tool_server_unref(struct cell__tool_server *server)
 {
 	if (!server || --server->refs > 0)
 		return;
@@ -323,9 +320,9 @@ void cell__mcp_server_unref(struct cell__mcp_server *server)
 	cell__mcp_client_close(cell__take_ptr(server->client), handle_client_closed, server);
 }
 
-static struct cell__mcp_server *make_server(struct cell__tools *tools, const struct cell__tool *tool)
+static struct cell__tool_server *make_server(struct cell__tools *tools, const struct cell__tool_entry *tool)
 {
-	struct cell__mcp_server *server = cell__alloc(1, sizeof *server);
+	struct cell__tool_server *server = cell__alloc(1, sizeof *server);
 	char *name = cell__strdup(tool->name);
 	if (!server || !name) {
 		free(server);
@@ -342,19 +339,19 @@ static struct cell__mcp_server *make_server(struct cell__tools *tools, const str
 	return server;
 }
 
-static bool is_defined_by(const struct cell__mcp_server *server, const struct cell__tool *tool)
+static bool is_defined_by(const struct cell__tool_server *server, const struct cell__tool_entry *tool)
 {
 	return tool->adapter == &cell__tool_mcp && strcmp(server->name, tool->name) == 0 &&
 	       cell__mcp_params_equal(server->params, tool->mcp);
 }
 
 /* One more server of a definition: those that nobody calls make room, the oldest first. */
-static struct cell__mcp_server *make_another(const struct cell__tool *tool, struct cell_error *err)
+static struct cell__tool_server *make_another(const struct cell__tool_entry *tool, struct cell_error *err)
 {
 	struct cell__tools *tools = tool->server->tools;
-	struct cell__mcp_server **idle = NULL;
+	struct cell__tool_server **idle = NULL;
 	size_t count = 0;
-	for (struct cell__mcp_server **at = &tools->servers; *at; at = &(*at)->next)
+	for (struct cell__tool_server **at = &tools->servers; *at; at = &(*at)->next)
 		if (is_defined_by(*at, tool)) {
 			count++;
 			idle = *at != tool->server && (*at)->refs == 1 ? at : idle;
@@ -364,21 +361,21 @@ static struct cell__mcp_server *make_another(const struct cell__tool *tool, stru
 		return NULL;
 	}
 	if (count >= CELL_MCP_LIMIT_LIKE) {
-		struct cell__mcp_server *oldest = *idle;
+		struct cell__tool_server *oldest = *idle;
 		*idle = oldest->next;
-		cell__mcp_server_unref(oldest);
+		cell__tool_server_unref(oldest);
 	}
-	struct cell__mcp_server *server = make_server(tools, tool);
+	struct cell__tool_server *server = make_server(tools, tool);
 	if (!server)
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	return server;
 }
 
 /* The server for this call, with a client: the tool's, or one that is confined as the caller.  NULL: err says why not. */
-static struct cell__mcp_server *server_for(const struct cell__tool *tool, const struct cell__call *call, struct cell_error *err)
+static struct cell__tool_server *server_for(const struct cell__tool_entry *tool, const struct cell__call *call, struct cell_error *err)
 {
 	struct cell__confinement *confinement;
-	struct cell__mcp_server *server = tool->server;
+	struct cell__tool_server *server = tool->server;
 	if (!server->client)
 		return need_client_for(server, call, err) < 0 ? NULL : server;
 	if (find_confinement(server, call, &confinement, err) < 0)
@@ -394,11 +391,11 @@ static struct cell__mcp_server *server_for(const struct cell__tool *tool, const 
 	return server && need_client(server, err) == 0 ? server : NULL;
 }
 
-static void attach(struct cell__tools *tools, struct cell__tool *tool)
+static void attach(struct cell__tools *tools, struct cell__tool_entry *tool)
 {
 	if (tool->server)
 		return;
-	struct cell__mcp_server *server = tools->servers;
+	struct cell__tool_server *server = tools->servers;
 	while (server && !is_defined_by(server, tool))
 		server = server->next;
 	if (!server)
@@ -416,8 +413,8 @@ void cell__mcp_attach(struct cell__tools *tools)
 	for (size_t i = 0; i < tools->n_index; i++)
 		if (tools->index[i]->adapter == &cell__tool_mcp)
 			attach(tools, tools->index[i]);
-	for (struct cell__mcp_server **at = &tools->servers; *at;) {
-		struct cell__mcp_server *server = *at;
+	for (struct cell__tool_server **at = &tools->servers; *at;) {
+		struct cell__tool_server *server = *at;
 		bool used = false;
 		for (size_t i = 0; i < tools->n_index && !used; i++)
 			used = tools->index[i]->server == server || is_defined_by(server, tools->index[i]);
@@ -426,7 +423,7 @@ void cell__mcp_attach(struct cell__tools *tools)
 			continue;
 		}
 		*at = server->next;
-		cell__mcp_server_unref(server);
+		cell__tool_server_unref(server);
 	}
 }
 
@@ -434,16 +431,16 @@ void cell__mcp_close_all(struct cell__tools *tools, void (*done)(struct cell__to
 {
 	/* Whatever versions of tools still have them: they are used no more. */
 	while (tools->servers) {
-		struct cell__mcp_server *server = tools->servers;
+		struct cell__tool_server *server = tools->servers;
 		tools->servers = server->next;
-		cell__mcp_server_unref(server);
+		cell__tool_server_unref(server);
 	}
 	for (size_t i = 0; i < tools->n_host_tools; i++)
-		cell__mcp_server_unref(cell__take_ptr(tools->host_tools[i]->server));
+		cell__tool_server_unref(cell__take_ptr(tools->host_tools[i]->server));
 	for (size_t i = 0; i < tools->n_dirs; i++)
 		for (size_t k = 0; k < tools->dirs[i].n_files; k++)
 			if (tools->dirs[i].files[k].tool)
-				cell__mcp_server_unref(cell__take_ptr(tools->dirs[i].files[k].tool->server));
+				cell__tool_server_unref(cell__take_ptr(tools->dirs[i].files[k].tool->server));
 	if (tools->mcp_closing == 0)
 		done(tools);
 	else
@@ -453,7 +450,7 @@ void cell__mcp_close_all(struct cell__tools *tools, void (*done)(struct cell__to
 void cell__mcp_add_problems(const struct cell__tools *tools, json_t *list)
 {
 	for (size_t i = 0; i < tools->n_index; i++) {
-		const struct cell__tool *tool = tools->index[i];
+		const struct cell__tool_entry *tool = tools->index[i];
 		if (tool->server && tool->server->problem)
 			json_array_append_new(list, json_pack("{s:s, s:i, s:s}", "file", tool->file ? tool->file : tool->name, "line",
 							      tool->line > 0 ? tool->line : 1, "message", tool->server->problem));
@@ -469,7 +466,7 @@ static void handle_task_cancelled(struct cell__mcp_request *request, const struc
 }
 
 /* Nobody waits for the task any more. */
-static void cancel_task(struct cell__mcp_server *server, const char *task)
+static void cancel_task(struct cell__tool_server *server, const char *task)
 {
 	struct cell__mcp_request *request = cell__alloc(1, sizeof *request);
 	if (!request)
@@ -501,8 +498,7 @@ static bool follow_task(struct mcp_run *mcp, const struct cell__mcp_answer *answ
 		.timeout_ms = cell__tool_run_timeout_ms(run),
 		.done = handle_done,
 	};
-	if (mcp->task && mcp->request.params &&
-	    cell__mcp_request_start(mcp->server->client, &mcp->request, NULL) == 0)
+	if (mcp->task && mcp->request.params && cell__mcp_request_start(mcp->server->client, &mcp->request, NULL) == 0)
 		return true;
 	json_decref(mcp->request.params);
 	return false;
@@ -596,11 +592,11 @@ int cell__tools_add_mcp(struct cell__tools *tools, const char *name, const json_
 		return cell_fail(err, CELL_E_EXISTS, 0, "Tool '%s' already registered by the host program", name);
 	if (tools->n_host_tools >= CELL_TOOL_LIMIT_TOOLS)
 		return cell_fail(err, CELL_E_LIMIT, 0, "more than %u tools", CELL_TOOL_LIMIT_TOOLS);
-	struct cell__tool **list = cell__realloc(tools->host_tools, (tools->n_host_tools + 1) * sizeof *list);
+	struct cell__tool_entry **list = cell__realloc(tools->host_tools, (tools->n_host_tools + 1) * sizeof *list);
 	if (!list)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a tool");
 	tools->host_tools = list;
-	struct cell__tool *tool = cell__mcp_tool_from_json(name, params, err);
+	struct cell__tool_entry *tool = cell__mcp_tool_from_json(name, params, err);
 	if (!tool)
 		return cell_fail_wrap(err, "MCP server '%s'", name);
 	if (at < tools->n_host_tools)
@@ -617,9 +613,8 @@ int cell__tools_remove_mcp(struct cell__tools *tools, const char *name, struct c
 	for (size_t i = 0; i < tools->n_host_tools; i++) {
 		if (!is_added(tools, i, name))
 			continue;
-		struct cell__tool *tool = tools->host_tools[i];
-		memmove(&tools->host_tools[i], &tools->host_tools[i + 1],
-			(tools->n_host_tools - i - 1) * sizeof *tools->host_tools);
+		struct cell__tool_entry *tool = tools->host_tools[i];
+		memmove(&tools->host_tools[i], &tools->host_tools[i + 1], (tools->n_host_tools - i - 1) * sizeof *tools->host_tools);
 		tools->n_host_tools--;
 		cell__tool_unref(tool);
 		cell__tools_reindex(tools);
@@ -631,16 +626,16 @@ int cell__tools_remove_mcp(struct cell__tools *tools, const char *name, struct c
 static void stop_servers(struct cell__tools *tools)
 {
 	/* A stopped server fails its calls, and what that leads to may change the list. */
-	struct cell__mcp_server *server = tools->servers;
+	struct cell__tool_server *server = tools->servers;
 	while (server) {
 		server->refs++;
 		if (server->client)
 			cell__mcp_client_stop(server->client);
-		struct cell__mcp_server *next = server->next;
+		struct cell__tool_server *next = server->next;
 		bool listed = false;
-		for (struct cell__mcp_server *each = tools->servers; each; each = each->next)
+		for (struct cell__tool_server *each = tools->servers; each; each = each->next)
 			listed |= each == server;
-		cell__mcp_server_unref(server);
+		cell__tool_server_unref(server);
 		server = listed ? next : tools->servers;
 	}
 }
@@ -660,7 +655,7 @@ void cell__tools_stop_mcp(struct cell__tools *tools, void (*done)(void *arg), vo
 
 json_t *cell__tools_mcp_schema(struct cell__tools *tools, const char *name)
 {
-	for (const struct cell__mcp_server *server = tools->servers; server; server = server->next) {
+	for (const struct cell__tool_server *server = tools->servers; server; server = server->next) {
 		if (strcmp(server->name, name) != 0 || !cell__mcp_known(server))
 			continue;
 		json_t *info = cell__mcp_client_server_info(server->client);

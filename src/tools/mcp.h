@@ -2,7 +2,7 @@
  * MCP servers as tools: what load_mcp.c (definitions), mcp.c (servers and calls), mcp_launch.c (starting them), mcp_tools.c (their
  * tools as callables), mcp_result.c (what they answer) and mcp_wait.c (calls that wait for a server to say what it has) share.
  *
- *     tool (a version of the definition) ──▶ server ──▶ client (mcp/client.h) ──▶ the program or the web service
+ *     tool (a version of the definition) ──▶ server ──▶ client (mcp/client/client.h) ──▶ the program or the web service
  *
  * A server lives as long as a definition with its parameters does, however often its file is read; one with other
  * parameters is another server.  When it says what tools it has, the tool is replaced by a new version with these
@@ -15,7 +15,7 @@
 #ifndef CELL_TOOLS_MCP_H
 #define CELL_TOOLS_MCP_H
 
-#include "mcp/client.h"
+#include "mcp/client/client.h"
 #include "tools/internal.h"
 
 #define CELL_MCP_LIMIT_LIKE 8u                /* servers of one definition at once, differently confined */
@@ -49,11 +49,11 @@ bool cell__mcp_params_equal(const struct cell__mcp_params *a, const struct cell_
  * all. `why` gets what is wrong.
  */
 int cell__mcp_params_settle(struct cell__mcp_params *params, const char *transport, struct cell__buf *why);
-void cell__load_mcp(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool *tool);
+void cell__load_mcp(struct cell__loader *loader, const struct cell__yaml *doc, struct cell__tool_entry *tool);
 /* The same from {"command", "args", "env", "cwd"} or {"url", "headers"}; a tool without a file. */
-struct cell__tool *cell__mcp_tool_from_json(const char *name, const json_t *json, struct cell_error *err);
+struct cell__tool_entry *cell__mcp_tool_from_json(const char *name, const json_t *json, struct cell_error *err);
 
-struct cell__mcp_server {
+struct cell__tool_server {
 	unsigned refs; /* versions of its tool, and the registry while a tool has it */
 	struct cell__tools *tools;
 	struct cell__mcp_params *params;
@@ -66,35 +66,34 @@ struct cell__mcp_server {
 	int problem_code;
 	int64_t failed_us;               /* when that was */
 	bool closing;
-	struct cell__mcp_server *next;
+	struct cell__tool_server *next;
 };
 
 /* After the set of tools changed: every tool of this kind gets its server, and servers that no tool has any more go. */
 void cell__mcp_attach(struct cell__tools *tools);
 /* A version of a tool is gone. */
-void cell__mcp_server_unref(struct cell__mcp_server *server);
+void cell__tool_server_unref(struct cell__tool_server *server);
 /* Ends all; then done(tools). */
 void cell__mcp_close_all(struct cell__tools *tools, void (*done)(struct cell__tools *tools));
-bool cell__mcp_known(const struct cell__mcp_server *server); /* what tools it has */
+bool cell__mcp_known(const struct cell__tool_server *server); /* what tools it has */
 /* Asks it what it has, for this call, unless that is known or being asked or would be too early after failures. */
-void cell__mcp_ask(struct cell__mcp_server *server, const struct cell__call *call);
+void cell__mcp_ask(struct cell__tool_server *server, const struct cell__call *call);
 void cell__mcp_add_problems(const struct cell__tools *tools, json_t *list);
 
 /* mcp_launch.c: for the client of a server, arg. */
 int cell__mcp_launch(void *arg, struct cell__mcp_launch *ret_launch, struct cell_error *err);
 
 /* mcp_tools.c: fills tool->callables; what is left out is told in `problem` (may stay empty). */
-void cell__mcp_fill_callables(struct cell__tool *tool, const json_t *list, char problem[160]);
+void cell__mcp_fill_callables(struct cell__tool_entry *tool, const json_t *list, char problem[160]);
 
 /* mcp_result.c: ends the run with what the server answered to tools/call. */
 void cell__mcp_finish_run(struct cell__tool_run *run, const struct cell__mcp_answer *answer);
 
 /* mcp_wait.c */
 /* True: the call waits, and cell__tools_handle() handles it again.  tool NULL: it is about all tools, or args.await. */
-bool cell__mcp_park(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call,
-		    struct cell__tool *tool);
+bool cell__mcp_park(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call, struct cell__tool_entry *tool);
 /* True: the tool's server could not be asked, and the call has failed with the reason. */
-bool cell__mcp_explain(const struct cell__tool *tool, struct cell__call *call);
+bool cell__mcp_explain(const struct cell__tool_entry *tool, struct cell__call *call);
 /* A server is settled. */
 void cell__mcp_wake(struct cell__tools *tools);
 void cell__mcp_fail_parked(struct cell__tools *tools);

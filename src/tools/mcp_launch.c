@@ -6,14 +6,14 @@
 #include "tools/mcp.h"
 
 struct launching {
-	struct cell__mcp_server *server;
+	struct cell__tool_server *server;
 	struct cell__buf why;
 };
 
 static char *expand(struct launching *launching, const char *text)
 {
 	char *value = NULL;
-	struct cell__mcp_server *server = launching->server;
+	struct cell__tool_server *server = launching->server;
 	return cell__vars_expand(text, &server->tools->opts, &server->secrets, &value, &launching->why) < 0 ? NULL : value;
 }
 
@@ -47,7 +47,7 @@ static int set_var(struct cell__mcp_launch *launch, size_t *count, const char *k
 
 static int launch_env(struct launching *launching, struct cell__mcp_launch *launch)
 {
-	const struct cell__mcp_server *server = launching->server;
+	const struct cell__tool_server *server = launching->server;
 	const struct cell__mcp_params *params = server->params;
 	const char *const *more = server->confine ? cell__confinement_env(server->confine) : NULL;
 	size_t count = 0, n_more = 0;
@@ -78,7 +78,7 @@ static int launch_env(struct launching *launching, struct cell__mcp_launch *laun
 /* On the host for everybody, a server is not started in a folder that may be some code's, unless its definition says so. */
 static int launch_cwd(struct launching *launching, struct cell__mcp_launch *launch)
 {
-	const struct cell__mcp_server *server = launching->server;
+	const struct cell__tool_server *server = launching->server;
 	const char *home = server->params->host || !server->tools->opts.cwd ? "/" : server->tools->opts.cwd;
 	char *cwd = NULL;
 	if (server->params->cwd && !(cwd = expand(launching, server->params->cwd)))

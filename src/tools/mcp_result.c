@@ -122,8 +122,7 @@ static int add_bytes(struct parts *parts, const json_t *data, json_t *part)
 {
 	size_t start = parts->raw.size;
 	parts->why = "it sent an image, sound or file that is not base64";
-	if (!json_is_string(data) ||
-	    cell__buf_add_unbase64(&parts->raw, json_string_value(data), json_string_length(data)) < 0) {
+	if (!json_is_string(data) || cell__buf_add_unbase64(&parts->raw, json_string_value(data), json_string_length(data)) < 0) {
 		json_decref(part);
 		return -1;
 	}
@@ -202,15 +201,13 @@ static void answer_parts(struct cell__tool_run *run, const json_t *content, cons
 	struct parts parts = { 0 };
 	size_t limit = run->tool->max_output;
 	if (make_parts(&parts, content, structured, limit) < 0) {
-		cell__tool_run_fail(run, parts.why ? CELL_TOOL_E_FAILED : CELL_E_NOMEM, "%s",
-				    parts.why ? parts.why : "out of memory");
+		cell__tool_run_fail(run, parts.why ? CELL_TOOL_E_FAILED : CELL_E_NOMEM, "%s", parts.why ? parts.why : "out of memory");
 		json_decref(parts.list);
 	} else if (parts.raw.size > limit) {
 		cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "the answer is larger than %zu bytes (max_output)", limit);
 		json_decref(parts.list);
 	} else {
-		cell__tool_run_answer(run, json_pack("{s:s, s:o}", "raw", "parts", "parts", parts.list), parts.raw.data,
-				      parts.raw.size);
+		cell__tool_run_answer(run, json_pack("{s:s, s:o}", "raw", "parts", "parts", parts.list), parts.raw.data, parts.raw.size);
 	}
 	cell__buf_finish(&parts.raw);
 }
@@ -220,15 +217,13 @@ static void answer_parts(struct cell__tool_run *run, const json_t *content, cons
 static void answer_raw(struct cell__tool_run *run, const char *kind, const char *bytes, size_t size)
 {
 	if (size > run->tool->max_output)
-		cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "the answer is larger than %zu bytes (max_output)",
-				    run->tool->max_output);
+		cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "the answer is larger than %zu bytes (max_output)", run->tool->max_output);
 	else
 		cell__tool_run_answer(run, json_pack("{s:s}", "raw", kind), bytes ? bytes : "", size);
 }
 
 /* As it stands in the message where it can be found there, so that no number is rounded. */
-static void answer_structured(struct cell__tool_run *run, const struct cell__mcp_answer *answer,
-			      const json_t *structured)
+static void answer_structured(struct cell__tool_run *run, const struct cell__mcp_answer *answer, const json_t *structured)
 {
 	static const char *const path[] = { "result", "structuredContent", NULL };
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;

@@ -21,9 +21,9 @@ struct budget {
 static bool is_keyword(const char *name)
 {
 	static const char *const words[] = {
-		"False", "None", "True", "and", "as", "assert", "async", "await", "break", "class", "continue", "def", "del", "elif",
-		"else", "except", "finally", "for", "from", "global", "if", "import", "in", "is", "lambda", "nonlocal", "not", "or",
-		"pass", "raise", "return", "try", "while", "with", "yield",
+		"False",  "None",     "True", "and",    "as",      "assert", "async",  "await",  "break", "class",  "continue", "def",
+		"del",    "elif",     "else", "except", "finally", "for",    "from",   "global", "if",    "import", "in",       "is",
+		"lambda", "nonlocal", "not",  "or",     "pass",    "raise",  "return", "try",    "while", "with",   "yield",
 	};
 	for (size_t i = 0; i < sizeof words / sizeof *words; i++)
 		if (strcmp(name, words[i]) == 0)
@@ -77,8 +77,8 @@ static int add_identifier(struct cell__buf *out, const char *name, bool attribut
 }
 
 /* Another name for it in Python where it needs one; *ret_alias stays NULL where not. */
-static int make_alias(const char *name, bool attribute, bool (*is_used)(const void *owner, const char *alias),
-		      const void *owner, char **ret_alias)
+static int make_alias(const char *name, bool attribute, bool (*is_used)(const void *owner, const char *alias), const void *owner,
+		      char **ret_alias)
 {
 	struct cell__buf alias = CELL_BUF_INIT;
 	if (add_identifier(&alias, name, attribute) < 0) {
@@ -213,14 +213,12 @@ static bool param_used(const void *owner, const char *alias)
 {
 	const struct cell__params *params = owner;
 	for (size_t i = 0; i < params->count; i++)
-		if (strcmp(params->list[i].name, alias) == 0 ||
-		    (params->list[i].alias && strcmp(params->list[i].alias, alias) == 0))
+		if (strcmp(params->list[i].name, alias) == 0 || (params->list[i].alias && strcmp(params->list[i].alias, alias) == 0))
 			return true;
 	return false;
 }
 
-static int read_param(struct cell__param *param, const char *name, const json_t *property, const json_t *schema,
-		      struct budget *budget)
+static int read_param(struct cell__param *param, const char *name, const json_t *property, const json_t *schema, struct budget *budget)
 {
 	param->place = CELL_IN_BODY;
 	read_type(param, property);
@@ -285,7 +283,7 @@ static int read_params(struct cell__callable *callable, const json_t *schema, st
 
 static bool callable_used(const void *owner, const char *alias)
 {
-	const struct cell__tool *tool = owner;
+	const struct cell__tool_entry *tool = owner;
 	for (size_t i = 0; i < tool->n_callables; i++)
 		if (strcmp(tool->callables[i].name, alias) == 0 ||
 		    (tool->callables[i].alias && strcmp(tool->callables[i].alias, alias) == 0))
@@ -312,7 +310,7 @@ static int read_callable(struct cell__callable *callable, const char *name, cons
 }
 
 /* "a: what a does; b: what b does", as far as it is short. */
-static void describe(struct cell__tool *tool)
+static void describe(struct cell__tool_entry *tool)
 {
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	for (size_t i = 0; i < tool->n_callables && text.size < DESCRIPTION_BYTES; i++) {
@@ -332,7 +330,7 @@ static void describe(struct cell__tool *tool)
 	tool->described = true;
 }
 
-void cell__mcp_fill_callables(struct cell__tool *tool, const json_t *list, char problem[160])
+void cell__mcp_fill_callables(struct cell__tool_entry *tool, const json_t *list, char problem[160])
 {
 	struct budget budget = { CELL_MCP_LIMIT_TEXTS };
 	size_t i, left_out = 0;
@@ -357,8 +355,7 @@ void cell__mcp_fill_callables(struct cell__tool *tool, const json_t *list, char 
 	for (i = 0; i < tool->n_callables; i++)
 		(void)make_alias(tool->callables[i].name, true, callable_used, tool, &tool->callables[i].alias);
 	if (left_out > 0)
-		snprintf(problem, 160, "%zu of the server's tools are left out: their names cannot be used, or it says too much",
-			 left_out);
+		snprintf(problem, 160, "%zu of the server's tools are left out: their names cannot be used, or it says too much", left_out);
 	if (!tool->description || tool->described)
 		describe(tool);
 }

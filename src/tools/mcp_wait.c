@@ -93,7 +93,7 @@ static void handle_cancel(struct cell__call *call)
 
 /* ---- which servers ---- */
 
-static bool awaited(const struct cell__call *call, const char *only, const struct cell__tool *tool)
+static bool awaited(const struct cell__call *call, const char *only, const struct cell__tool_entry *tool)
 {
 	if (only)
 		return strcmp(only, tool->name) == 0;
@@ -108,12 +108,11 @@ static bool awaited(const struct cell__call *call, const char *only, const struc
 }
 
 /* Asks those that are not known; true when one of them has not answered yet.  *ret_longest_ms: what it may take them. */
-static bool must_wait(struct cell__tools *tools, const struct cell__call *call, const char *only, bool ask,
-		      int64_t *ret_longest_ms)
+static bool must_wait(struct cell__tools *tools, const struct cell__call *call, const char *only, bool ask, int64_t *ret_longest_ms)
 {
 	bool waits = false;
 	for (size_t i = 0; i < tools->n_index; i++) {
-		const struct cell__tool *tool = tools->index[i];
+		const struct cell__tool_entry *tool = tools->index[i];
 		if (!tool->server || !awaited(call, only, tool))
 			continue;
 		if (ask)
@@ -164,8 +163,8 @@ static char **copy_scope(const char *const *scope, bool *ret_ok)
 	return copy;
 }
 
-static struct parked *make_parked(struct cell__tools *tools, const struct cell__tools_view *view,
-				  struct cell__call *call, const struct cell__tool *tool)
+static struct parked *make_parked(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call,
+				  const struct cell__tool_entry *tool)
 {
 	struct parked *parked = cell__alloc(1, sizeof *parked);
 	if (!parked)
@@ -188,8 +187,7 @@ static struct parked *make_parked(struct cell__tools *tools, const struct cell__
 	return NULL;
 }
 
-bool cell__mcp_park(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call,
-		    struct cell__tool *tool)
+bool cell__mcp_park(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call, struct cell__tool_entry *tool)
 {
 	if (tools->settled == call || !tools->servers || (tool && !tool->server))
 		return false;
@@ -211,9 +209,9 @@ bool cell__mcp_park(struct cell__tools *tools, const struct cell__tools_view *vi
 	return true;
 }
 
-bool cell__mcp_explain(const struct cell__tool *tool, struct cell__call *call)
+bool cell__mcp_explain(const struct cell__tool_entry *tool, struct cell__call *call)
 {
-	const struct cell__mcp_server *server = tool->server;
+	const struct cell__tool_server *server = tool->server;
 	if (!server || cell__mcp_known(server))
 		return false;
 	CELL_AUTO_BUF struct cell__buf message = CELL_BUF_INIT;

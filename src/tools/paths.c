@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
-#include "core/hole.h"
+#include "base/hole.h"
 #include "sandbox/policy.h"
 #include "spawn/confinement.h"
 #include "tools/internal.h"
@@ -25,7 +25,8 @@
 
 static int open_below(int folder, const char *name, int flags, mode_t mode)
 {
-	struct open_how how = { .flags = (uint64_t)(unsigned)(flags | O_CLOEXEC), .mode = mode,
+	struct open_how how = { .flags = (uint64_t)(unsigned)(flags | O_CLOEXEC),
+				.mode = mode,
 				.resolve = is_hole("path-links") ? 0 : BENEATH };
 	return (int)syscall(SYS_openat2, folder, name, &how, sizeof how);
 }
@@ -60,7 +61,8 @@ static int refuse(const struct cell__param *param, const char *value, const char
 static int explain(const struct cell__param *param, const char *value, int error, struct cell__buf *why)
 {
 	if (error == ELOOP || error == EXDEV)
-		return refuse(param, value, "leads through a link or to another file system; it has to be a plain path below its folder", why);
+		return refuse(param, value, "leads through a link or to another file system; it has to be a plain path below its folder",
+			      why);
 	cell__buf_printf(why, "Argument '%s': '%s' cannot be opened: %s", param->name, value,
 			 strerrordesc_np(error) ? strerrordesc_np(error) : "unknown error");
 	return -1;
@@ -102,7 +104,8 @@ static const char *folder_of(const struct cell__tool_run *run, const struct cell
 		return param->under;
 	else
 		refuse(param, param->under,
-		       "is not shown in the sandbox of the code; let the policy show it (read:), or say host: true in the tool's definition", why);
+		       "is not shown in the sandbox of the code; let the policy show it (read:), or say host: true in the tool's definition",
+		       why);
 	return NULL;
 }
 
@@ -115,8 +118,8 @@ static bool goes_by_name(const struct cell__tool_run *run, const struct cell__pa
 	return run->code && !run->tool->host && (param->directory || !cell__confinement_can_write(run->code, real));
 }
 
-int cell__path_arg_open(const struct cell__tool_run *run, const struct cell__param *param, const char *value, int *ret_fd,
-		    char **ret_name, struct cell__buf *why)
+int cell__path_arg_open(const struct cell__tool_run *run, const struct cell__param *param, const char *value, int *ret_fd, char **ret_name,
+			struct cell__buf *why)
 {
 	char real[PATH_MAX];
 	const char *folder = folder_of(run, param, why);

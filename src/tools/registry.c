@@ -21,18 +21,17 @@
 
 /* ---- the set of tools ---- */
 
-static void add_to_index(struct cell__tools *tools, struct cell__tool *tool)
+static void add_to_index(struct cell__tools *tools, struct cell__tool_entry *tool)
 {
 	json_t *taken = json_object_get(tools->names, tool->name);
 	if (taken && tool->file) {
-		const struct cell__tool *first = tools->index[json_integer_value(taken)];
-		cell__problem_add(&tools->clashes, tool->file, tool->line,
-				  "Tool '%s' already registered (%s). Use unique names.", tool->name,
-				  first->file ? first->file : "by the host program");
+		const struct cell__tool_entry *first = tools->index[json_integer_value(taken)];
+		cell__problem_add(&tools->clashes, tool->file, tool->line, "Tool '%s' already registered (%s). Use unique names.",
+				  tool->name, first->file ? first->file : "by the host program");
 	}
 	if (taken || tools->n_index >= CELL_TOOL_LIMIT_TOOLS)
 		return;
-	struct cell__tool **index = cell__realloc(tools->index, (tools->n_index + 1) * sizeof *index);
+	struct cell__tool_entry **index = cell__realloc(tools->index, (tools->n_index + 1) * sizeof *index);
 	if (!index)
 		return;
 	tools->index = index;
@@ -59,7 +58,7 @@ void cell__tools_reindex(struct cell__tools *tools)
 	cell__mcp_attach(tools);
 }
 
-static struct cell__tool *find_tool(const struct cell__tools *tools, const char *name)
+static struct cell__tool_entry *find_tool(const struct cell__tools *tools, const char *name)
 {
 	const json_t *at = json_object_get(tools->names, name);
 	return at ? tools->index[json_integer_value(at)] : NULL;
@@ -96,9 +95,9 @@ static void refresh(struct cell__tools *tools, bool all, const char *only)
 }
 
 /* A tool by name, as its file is now; a name that is not there may have come with any file. */
-static struct cell__tool *find_fresh(struct cell__tools *tools, const char *name)
+static struct cell__tool_entry *find_fresh(struct cell__tools *tools, const char *name)
 {
-	struct cell__tool *tool = find_tool(tools, name);
+	struct cell__tool_entry *tool = find_tool(tools, name);
 	if (tool && !tool->file)
 		return tool;
 	CELL_AUTO_FREE char *file = tool ? cell__strdup(tool->file) : NULL;
@@ -318,9 +317,8 @@ static void handle_cancel(struct cell__call *call)
 	destroy_run(run);
 }
 
-static struct cell__tool_run *make_run(struct cell__tools *tools, const struct cell__tools_view *view,
-				       struct cell__tool *tool, const struct cell__callable *callable,
-				       struct cell__call *call)
+static struct cell__tool_run *make_run(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__tool_entry *tool,
+				       const struct cell__callable *callable, struct cell__call *call)
 {
 	struct cell__tool_run *run = cell__alloc(1, sizeof *run);
 	bool has_cwd = tool->adapter != &cell__tool_host;
@@ -347,8 +345,7 @@ static struct cell__tool_run *make_run(struct cell__tools *tools, const struct c
 
 /* ---- methods ---- */
 
-static void fail_call(struct cell__call *call, int code, const char *type, const char *fmt, ...)
-	__attribute__((format(printf, 4, 5)));
+static void fail_call(struct cell__call *call, int code, const char *type, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 
 static void fail_call(struct cell__call *call, int code, const char *type, const char *fmt, ...)
 {
@@ -375,8 +372,7 @@ static const char *const *scope_of(const struct cell__tools_view *view)
 	return view ? view->scope : NULL;
 }
 
-static void fail_not_found(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call,
-			   const char *name)
+static void fail_not_found(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call, const char *name)
 {
 	CELL_AUTO_BUF struct cell__buf message = CELL_BUF_INIT;
 	CELL_AUTO_FREE const char **names = cell__alloc(tools->n_index, sizeof *names);
@@ -393,8 +389,8 @@ static void fail_not_found(struct cell__tools *tools, const struct cell__tools_v
 }
 
 /* The tool that args.name speaks of; what comes after the first dot is *ret_callable, "" when there is none. */
-static struct cell__tool *tool_asked_for(struct cell__tools *tools, const struct cell__tools_view *view,
-					 struct cell__call *call, const char **ret_callable)
+static struct cell__tool_entry *tool_asked_for(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call,
+					       const char **ret_callable)
 {
 	const char *name = json_string_value(json_object_get(call->args, "name"));
 	size_t n = strcspn(name, ".");
@@ -403,7 +399,7 @@ static struct cell__tool *tool_asked_for(struct cell__tools *tools, const struct
 		fail_call(call, CELL_E_NOMEM, "MemoryError", "out of memory");
 		return NULL;
 	}
-	struct cell__tool *tool = find_fresh(tools, tool_name);
+	struct cell__tool_entry *tool = find_fresh(tools, tool_name);
 	if (!tool || !cell__tool_in_scope(tool, scope_of(view))) {
 		fail_not_found(tools, view, call, tool_name);
 		return NULL;
@@ -418,7 +414,7 @@ static json_t *list_json(struct cell__tools *tools, const char *const *scope, co
 {
 	json_t *list = json_array();
 	for (size_t i = 0; list && i < tools->n_index; i++) {
-		const struct cell__tool *tool = tools->index[i];
+		const struct cell__tool_entry *tool = tools->index[i];
 		if (!cell__tool_in_scope(tool, scope) || !cell__tool_has_tag(tool, tags))
 			continue;
 		if (json_array_append_new(list, cell__tool_to_json(tool)) < 0) {
@@ -469,7 +465,7 @@ void cell__tools_prepare_search(struct cell__tools *tools)
 	cell__tools_prepare_rank(tools);
 }
 
-static void add_available(struct cell__buf *out, const struct cell__tool *tool)
+static void add_available(struct cell__buf *out, const struct cell__tool_entry *tool)
 {
 	cell__buf_add_str(out, ". Available: ");
 	for (size_t i = 0; i < tool->n_callables; i++)
@@ -488,7 +484,7 @@ static json_t *described(const struct cell__callable *callable)
 	return out;
 }
 
-static json_t *described_all(const struct cell__tool *tool)
+static json_t *described_all(const struct cell__tool_entry *tool)
 {
 	json_t *list = json_array();
 	for (size_t i = 0; list && i < tool->n_callables; i++)
@@ -502,7 +498,7 @@ static json_t *described_all(const struct cell__tool *tool)
 static void handle_describe(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call)
 {
 	const char *name;
-	const struct cell__tool *tool = tool_asked_for(tools, view, call, &name);
+	const struct cell__tool_entry *tool = tool_asked_for(tools, view, call, &name);
 	if (!tool)
 		return;
 	const struct cell__callable *callable = cell__tool_callable(tool, name);
@@ -529,7 +525,7 @@ static void handle_describe(struct cell__tools *tools, const struct cell__tools_
 static void handle_schema(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call)
 {
 	const char *name;
-	const struct cell__tool *tool = tool_asked_for(tools, view, call, &name);
+	const struct cell__tool_entry *tool = tool_asked_for(tools, view, call, &name);
 	if (!tool)
 		return;
 	if (!tool->server)
@@ -541,14 +537,13 @@ static void handle_schema(struct cell__tools *tools, const struct cell__tools_vi
 static void handle_list_recipes(struct cell__tools *tools, const struct cell__tools_view *view, struct cell__call *call)
 {
 	const char *name;
-	const struct cell__tool *tool = tool_asked_for(tools, view, call, &name);
+	const struct cell__tool_entry *tool = tool_asked_for(tools, view, call, &name);
 	if (!tool)
 		return;
 	json_t *list = json_array();
 	for (size_t i = 0; i < tool->n_callables; i++) {
 		const char *description = tool->callables[i].description;
-		json_t *one = json_pack("{s:s, s:s}", "name", tool->callables[i].name, "description",
-					description ? description : "");
+		json_t *one = json_pack("{s:s, s:s}", "name", tool->callables[i].name, "description", description ? description : "");
 		if (json_array_append_new(list, one) < 0) {
 			json_decref(list);
 			list = NULL;
@@ -562,8 +557,8 @@ static void handle_list_recipes(struct cell__tools *tools, const struct cell__to
  * The callable a call means.  Without a name it is the one called like the tool; a command may also be called by its
  * schema alone, which *ret_raw says.
  */
-static const struct cell__callable *callable_asked_for(const struct cell__tool *tool, const char *name,
-						       struct cell__call *call, bool *ret_raw)
+static const struct cell__callable *callable_asked_for(const struct cell__tool_entry *tool, const char *name, struct cell__call *call,
+						       bool *ret_raw)
 {
 	const struct cell__callable *callable = cell__tool_callable(tool, *name ? name : tool->name);
 	*ret_raw = !callable && !*name && tool->adapter == &cell__tool_cli;
@@ -589,7 +584,7 @@ int cell__tools_choose(struct cell__tools *tools, const struct cell__tools_view 
 		call->fail(call, CELL_E_CLOSED, "ToolCallError", "the session's tools are closed");
 		return -1;
 	}
-	struct cell__tool *tool = tool_asked_for(tools, view, call, &name);
+	struct cell__tool_entry *tool = tool_asked_for(tools, view, call, &name);
 	if (!tool)
 		return -1;
 	const struct cell__callable *callable = callable_asked_for(tool, name, call, &raw);
@@ -648,17 +643,17 @@ const char *cell__tool_choice_adapter(const struct cell__tool_choice *choice)
 	return choice->tool->adapter->name;
 }
 
-void cell__tools_run(struct cell__tools *tools, const struct cell__tools_view *view,
-		     const struct cell__tool_choice *choice, struct cell__call *call)
+void cell__tools_run(struct cell__tools *tools, const struct cell__tools_view *view, const struct cell__tool_choice *choice,
+		     struct cell__call *call)
 {
-	struct cell__tool *tool = choice->tool;
+	struct cell__tool_entry *tool = choice->tool;
 	if (tools->closing) {
 		call->fail(call, CELL_E_CLOSED, "ToolCallError", "the session's tools are closed");
 		return;
 	}
 	if (tools->n_runs >= CELL_TOOL_LIMIT_RUNS) {
-		fail_call(call, CELL_E_LIMIT, "ToolCallError", "Tool '%s' failed: more than %u calls are under way",
-			  tool->name, CELL_TOOL_LIMIT_RUNS);
+		fail_call(call, CELL_E_LIMIT, "ToolCallError", "Tool '%s' failed: more than %u calls are under way", tool->name,
+			  CELL_TOOL_LIMIT_RUNS);
 		return;
 	}
 	struct cell__tool_run *run = make_run(tools, view, tool, choice->callable, call);
@@ -685,8 +680,7 @@ static void handle_call(struct cell__tools *tools, const struct cell__tools_view
 	cell__tool_choice_finish(&choice);
 }
 
-bool cell__tools_fits_host(struct cell__tools *tools, const struct cell__tools_view *view, const char *name,
-			   struct cell__host_ask *ask)
+bool cell__tools_fits_host(struct cell__tools *tools, const struct cell__tools_view *view, const char *name, struct cell__host_ask *ask)
 {
 	char tool_name[CELL_TOOL_LIMIT_NAME + 1];
 	size_t n = strcspn(name, ".");
@@ -736,8 +730,8 @@ static int add_problems(json_t *list, const struct cell__problems *problems)
 		CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 		const char *message = p->message ? p->message : "out of memory";
 		rc |= cell__buf_add_utf8(&text, message, strlen(message));
-		rc |= json_array_append_new(list, json_pack("{s:s, s:i, s:s}", "file", p->file ? p->file : "?", "line",
-							    p->line, "message", text.data ? text.data : ""));
+		rc |= json_array_append_new(list, json_pack("{s:s, s:i, s:s}", "file", p->file ? p->file : "?", "line", p->line, "message",
+							    text.data ? text.data : ""));
 	}
 	return rc;
 }

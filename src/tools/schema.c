@@ -13,14 +13,10 @@ static const struct {
 	const char *python; /* in signatures */
 	const char *noun;   /* in errors */
 } types[] = {
-	[CELL_ARG_UNTYPED] = { "string", "str", "a string" },
-	[CELL_ARG_STRING] = { "string", "str", "a string" },
-	[CELL_ARG_BOOLEAN] = { "boolean", "bool", "a boolean" },
-	[CELL_ARG_INTEGER] = { "integer", "int", "an integer" },
-	[CELL_ARG_NUMBER] = { "number", "float", "a number" },
-	[CELL_ARG_ARRAY] = { "array", "list", "an array" },
-	[CELL_ARG_OBJECT] = { "object", "dict", "an object" },
-	[CELL_ARG_ANY] = { "any", "Any", "a value" },
+	[CELL_ARG_UNTYPED] = { "string", "str", "a string" },    [CELL_ARG_STRING] = { "string", "str", "a string" },
+	[CELL_ARG_BOOLEAN] = { "boolean", "bool", "a boolean" }, [CELL_ARG_INTEGER] = { "integer", "int", "an integer" },
+	[CELL_ARG_NUMBER] = { "number", "float", "a number" },   [CELL_ARG_ARRAY] = { "array", "list", "an array" },
+	[CELL_ARG_OBJECT] = { "object", "dict", "an object" },   [CELL_ARG_ANY] = { "any", "Any", "a value" },
 };
 
 enum cell__arg_type cell__arg_type_parse(const char *word, bool *ret_ok)
@@ -163,8 +159,7 @@ int cell__arg_check(const struct cell__param *param, const json_t *value, struct
 	if (param->nullable && json_is_null(value))
 		return 0;
 	if (!type_fits(param->type, value)) {
-		cell__buf_printf(why, "Argument '%s' must be %s, not %s", param->name, types[param->type].noun,
-				 noun_of(value));
+		cell__buf_printf(why, "Argument '%s' must be %s, not %s", param->name, types[param->type].noun, noun_of(value));
 		return -1;
 	}
 	bool scalars = param->place != CELL_IN_BODY;
@@ -172,8 +167,8 @@ int cell__arg_check(const struct cell__param *param, const json_t *value, struct
 	for (size_t i = 0; i < n; i++) {
 		const json_t *item = json_array_get(value, i);
 		if (scalars && !json_is_string(item) && !json_is_number(item) && !json_is_boolean(item)) {
-			cell__buf_printf(why, "Argument '%s' must be an array of strings or numbers, item %zu is %s",
-					 param->name, i, noun_of(item));
+			cell__buf_printf(why, "Argument '%s' must be an array of strings or numbers, item %zu is %s", param->name, i,
+					 noun_of(item));
 			return -1;
 		}
 		if (param->choices && check_choice(param, item, why) < 0)
@@ -186,14 +181,13 @@ int cell__arg_check(const struct cell__param *param, const json_t *value, struct
 
 /* ---- merging ---- */
 
-static const struct cell__param *find_param(const struct cell__tool *tool, const struct cell__callable *callable,
-					    const char *name)
+static const struct cell__param *find_param(const struct cell__tool_entry *tool, const struct cell__callable *callable, const char *name)
 {
 	const struct cell__param *param = callable ? cell__params_find(&callable->params, name) : NULL;
 	return param ? param : cell__params_find(&tool->schema, name);
 }
 
-static void add_signature(const struct cell__tool *tool, const struct cell__callable *callable, struct cell__buf *why)
+static void add_signature(const struct cell__tool_entry *tool, const struct cell__callable *callable, struct cell__buf *why)
 {
 	if (callable) {
 		cell__buf_printf(why, "\nSignature: %s.", tool->name);
@@ -205,7 +199,7 @@ static void add_signature(const struct cell__tool *tool, const struct cell__call
 	}
 }
 
-static void add_known(struct cell__buf *why, const struct cell__tool *tool, const struct cell__callable *callable)
+static void add_known(struct cell__buf *why, const struct cell__tool_entry *tool, const struct cell__callable *callable)
 {
 	const char *comma = "";
 	for (size_t i = 0; callable && i < callable->params.count; i++, comma = ", ")
@@ -222,8 +216,8 @@ static void add_known(struct cell__buf *why, const struct cell__tool *tool, cons
 }
 
 /* Call arguments under the names that the definition uses. */
-static int take_given(const struct cell__tool *tool, const struct cell__callable *callable, const json_t *given,
-		      json_t *out, struct cell__buf *why)
+static int take_given(const struct cell__tool_entry *tool, const struct cell__callable *callable, const json_t *given, json_t *out,
+		      struct cell__buf *why)
 {
 	const char *name;
 	json_t *value;
@@ -249,8 +243,7 @@ static int take_given(const struct cell__tool *tool, const struct cell__callable
 	return 0;
 }
 
-static int fill_params(const struct cell__params *params, const struct cell__callable *callable, json_t *out,
-		       struct cell__buf *why)
+static int fill_params(const struct cell__params *params, const struct cell__callable *callable, json_t *out, struct cell__buf *why)
 {
 	for (size_t i = 0; i < params->count; i++) {
 		const struct cell__param *param = &params->list[i];
@@ -263,8 +256,7 @@ static int fill_params(const struct cell__params *params, const struct cell__cal
 				return -1;
 		} else if (param->required) {
 			/* A recipe may have said that the schema's required parameter is optional here. */
-			const struct cell__param *own =
-				callable ? cell__params_find(&callable->params, param->name) : NULL;
+			const struct cell__param *own = callable ? cell__params_find(&callable->params, param->name) : NULL;
 			if (own && !own->required)
 				continue;
 			cell__buf_printf(why, "Required parameter '%s' is missing", param->name);
@@ -274,7 +266,7 @@ static int fill_params(const struct cell__params *params, const struct cell__cal
 	return 0;
 }
 
-static int merge(const struct cell__tool *tool, const struct cell__callable *callable, const json_t *given, json_t *out,
+static int merge(const struct cell__tool_entry *tool, const struct cell__callable *callable, const json_t *given, json_t *out,
 		 struct cell__buf *why)
 {
 	if (take_given(tool, callable, given, out, why) < 0)
@@ -286,8 +278,8 @@ static int merge(const struct cell__tool *tool, const struct cell__callable *cal
 	return fill_params(&tool->schema, callable, out, why);
 }
 
-int cell__args_merge(const struct cell__tool *tool, const struct cell__callable *callable, const json_t *given,
-		     json_t **ret_args, struct cell__buf *why)
+int cell__args_merge(const struct cell__tool_entry *tool, const struct cell__callable *callable, const json_t *given, json_t **ret_args,
+		     struct cell__buf *why)
 {
 	json_t *out = json_object();
 	if (!out) {
@@ -405,8 +397,7 @@ bool cell__json_one_line(struct cell__buf *text)
 
 /* ---- JSON Schema ---- */
 
-static int param_from_schema(const char *name, const json_t *property, struct cell__param *param,
-			     struct cell_error *err)
+static int param_from_schema(const char *name, const json_t *property, struct cell__param *param, struct cell_error *err)
 {
 	const char *description = json_string_value(json_object_get(property, "description"));
 	const char *type = json_string_value(json_object_get(property, "type"));
@@ -437,15 +428,14 @@ static int mark_required(const json_t *required, struct cell__params *params, st
 		const char *text = json_string_value(name);
 		struct cell__param *param = text ? (struct cell__param *)cell__params_find(params, text) : NULL;
 		if (!param)
-			return cell_fail(err, CELL_E_INVALID, 0,
-					 "parameters: required '%.60s' is not among the properties", text ? text : "?");
+			return cell_fail(err, CELL_E_INVALID, 0, "parameters: required '%.60s' is not among the properties",
+					 text ? text : "?");
 		param->required = !param->fallback;
 	}
 	return 0;
 }
 
-int cell__params_from_schema(const json_t *schema, struct cell__params *ret_params, bool *ret_open,
-			     struct cell_error *err)
+int cell__params_from_schema(const json_t *schema, struct cell__params *ret_params, bool *ret_open, struct cell_error *err)
 {
 	json_t *properties = json_object_get(schema, "properties");
 	if (!json_is_object(schema) || (properties && !json_is_object(properties)))
@@ -587,7 +577,7 @@ json_t *cell__callable_to_json(const struct cell__callable *callable)
 	return out;
 }
 
-json_t *cell__tool_to_json(const struct cell__tool *tool)
+json_t *cell__tool_to_json(const struct cell__tool_entry *tool)
 {
 	json_t *tags = json_array(), *callables = json_array();
 	int rc = 0;
@@ -595,8 +585,8 @@ json_t *cell__tool_to_json(const struct cell__tool *tool)
 		rc |= json_array_append_new(tags, json_string(tool->tags[i]));
 	for (size_t i = 0; i < tool->n_callables; i++)
 		rc |= json_array_append_new(callables, cell__callable_to_json(&tool->callables[i]));
-	json_t *out = json_pack("{s:s, s:s, s:o, s:o}", "name", tool->name, "description",
-				tool->description ? tool->description : "", "tags", tags, "callables", callables);
+	json_t *out = json_pack("{s:s, s:s, s:o, s:o}", "name", tool->name, "description", tool->description ? tool->description : "",
+				"tags", tags, "callables", callables);
 	if (out && tool->server && tool->server->problem)
 		json_object_set_new(out, "problem", json_string(tool->server->problem));
 	if (rc < 0 && out) {

@@ -20,7 +20,7 @@ void cell__tools_free_docs(struct cell__tools *tools)
 	tools->docs = NULL;
 }
 
-bool cell__tool_has_tag(const struct cell__tool *tool, const json_t *tags)
+bool cell__tool_has_tag(const struct cell__tool_entry *tool, const json_t *tags)
 {
 	if (!tags)
 		return true;
@@ -37,7 +37,7 @@ static const char *or_empty(const char *text)
 	return text ? text : "";
 }
 
-static char *doc_text(const struct cell__tool *tool)
+static char *doc_text(const struct cell__tool_entry *tool)
 {
 	struct cell__buf text = CELL_BUF_INIT;
 	int rc = 0;
@@ -63,7 +63,7 @@ static int make_docs(struct cell__tools *tools)
 	tools->doc_texts = cell__alloc(tools->n_index, sizeof *tools->doc_texts);
 	bool ok = tools->docs && tools->doc_texts;
 	for (size_t i = 0; ok && i < tools->n_index; i++) {
-		const struct cell__tool *tool = tools->index[i];
+		const struct cell__tool_entry *tool = tools->index[i];
 		tools->doc_texts[i] = doc_text(tool);
 		ok = tools->doc_texts[i] != NULL;
 		tools->docs[i] = (struct cell__rank_doc){
@@ -82,7 +82,7 @@ static bool contains(const char *text, const char *query)
 	return text && strcasestr(text, query) != NULL;
 }
 
-static int plain_score(const struct cell__tool *tool, const char *query)
+static int plain_score(const struct cell__tool_entry *tool, const char *query)
 {
 	int score = 0;
 	if (strcasecmp(tool->name, query) == 0)
@@ -140,8 +140,7 @@ void cell__tools_prepare_rank(struct cell__tools *tools)
 		(void)tools->opts.rank(tools->opts.rank_arg, "", tools->docs, tools->n_index, tools->generation, 0, NULL);
 }
 
-json_t *cell__tools_search(struct cell__tools *tools, const char *query, size_t limit, const char *const *scope,
-			   const json_t *tags)
+json_t *cell__tools_search(struct cell__tools *tools, const char *query, size_t limit, const char *const *scope, const json_t *tags)
 {
 	CELL_AUTO_FREE size_t *order = cell__alloc(tools->n_index, sizeof *order);
 	json_t *found = json_array();
@@ -150,12 +149,11 @@ json_t *cell__tools_search(struct cell__tools *tools, const char *query, size_t 
 		goto no_memory;
 	/* All are ranked and then cut: the scope is not the index's business. */
 	if (tools->opts.rank && make_docs(tools) == 0)
-		n = tools->opts.rank(tools->opts.rank_arg, query, tools->docs, tools->n_index, tools->generation,
-				     tools->n_index, order);
+		n = tools->opts.rank(tools->opts.rank_arg, query, tools->docs, tools->n_index, tools->generation, tools->n_index, order);
 	if (n < 0 && (n = plain_rank(tools, query, order)) < 0)
 		goto no_memory;
 	for (int i = 0; i < n && json_array_size(found) < limit; i++) {
-		const struct cell__tool *tool = order[i] < tools->n_index ? tools->index[order[i]] : NULL;
+		const struct cell__tool_entry *tool = order[i] < tools->n_index ? tools->index[order[i]] : NULL;
 		if (!tool || !cell__tool_in_scope(tool, scope) || !cell__tool_has_tag(tool, tags))
 			continue;
 		if (json_array_append_new(found, cell__tool_to_json(tool)) < 0)

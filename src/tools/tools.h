@@ -20,8 +20,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/core.h"
-#include "loop/call.h"
+#include "base/base.h"
+#include "calls/call.h"
 #include "loop/loop.h"
 #include "spawn/process.h"
 #include "wire/yaml.h"
@@ -63,7 +63,7 @@
 /* ---- the registry ---- */
 
 struct cell__tools;
-struct cell__tool;
+struct cell__tool_entry;
 struct cell__callable;
 
 /*
@@ -76,8 +76,8 @@ struct cell__rank_doc {
 	const char *description;
 	const char *text; /* tags, and the callables with their descriptions and parameters */
 };
-typedef int (*cell__rank_fn)(void *arg, const char *query, const struct cell__rank_doc *docs, size_t n_docs,
-			     uint64_t generation, size_t limit, size_t *ret_order);
+typedef int (*cell__rank_fn)(void *arg, const char *query, const struct cell__rank_doc *docs, size_t n_docs, uint64_t generation,
+			     size_t limit, size_t *ret_order);
 
 struct cell__confinement;
 
@@ -136,7 +136,7 @@ void cell__tools_handle(struct cell__tools *tools, const struct cell__tools_view
 
 /* tools.call in two steps, for somebody who has to agree in between: what is called, and with exactly what. */
 struct cell__tool_choice {
-	struct cell__tool *tool; /* NULL: nothing was chosen */
+	struct cell__tool_entry *tool; /* NULL: nothing was chosen */
 	const struct cell__callable *callable;
 	json_t *args; /* complete and checked */
 };
@@ -152,8 +152,8 @@ const char *cell__tool_choice_tool(const struct cell__tool_choice *choice);
 const char *cell__tool_choice_callable(const struct cell__tool_choice *choice); /* "": the tool itself */
 const char *cell__tool_choice_adapter(const struct cell__tool_choice *choice);
 /* Answers the call. */
-void cell__tools_run(struct cell__tools *tools, const struct cell__tools_view *view,
-		     const struct cell__tool_choice *choice, struct cell__call *call);
+void cell__tools_run(struct cell__tools *tools, const struct cell__tools_view *view, const struct cell__tool_choice *choice,
+		     struct cell__call *call);
 void cell__tool_choice_finish(struct cell__tool_choice *choice);
 /*
  * The short way of tools.call to a function of the host, for arguments as text.  The asker sets args to the text of an
@@ -164,11 +164,10 @@ void cell__tool_choice_finish(struct cell__tool_choice *choice);
 struct cell__host_ask {
 	const char *args; /* borrowed */
 	size_t args_size;
-	struct cell__tool *tool; /* from here on: the registry's, until the loop is left */
+	struct cell__tool_entry *tool; /* from here on: the registry's, until the loop is left */
 	const struct cell__callable *callable;
 };
-bool cell__tools_fits_host(struct cell__tools *tools, const struct cell__tools_view *view, const char *name,
-			   struct cell__host_ask *ask);
+bool cell__tools_fits_host(struct cell__tools *tools, const struct cell__tools_view *view, const char *name, struct cell__host_ask *ask);
 void cell__tools_call_host(struct cell__tools *tools, const struct cell__host_ask *ask, struct cell__call *call);
 
 /* Has the ranking look at the tools as they are now: it is called with an empty query and a limit of 0. */
@@ -201,7 +200,7 @@ json_t *cell__tools_mcp_schema(struct cell__tools *tools, const char *name);
 /* What servers tell beside their answers. */
 enum cell__mcp_event_type { CELL_MCP_PROGRESS = 1, CELL_MCP_LOG, CELL_MCP_QUESTION };
 
-struct cell__mcp_elicitation; /* mcp/client.h */
+struct cell__mcp_elicitation; /* mcp/client/client.h */
 
 struct cell__mcp_event {
 	enum cell__mcp_event_type type;

@@ -94,8 +94,8 @@ bool cell__vars_ok(const char *text)
 	return true;
 }
 
-static int add_var(const char *name, const struct cell__tools_options *opts, struct cell__secrets *secrets,
-		   struct cell__buf *out, struct cell__buf *why)
+static int add_var(const char *name, const struct cell__tools_options *opts, struct cell__secrets *secrets, struct cell__buf *out,
+		   struct cell__buf *why)
 {
 	const char *value = opts->getenv_fn ? opts->getenv_fn(opts->getenv_arg, name) : NULL;
 	if (!value) {
@@ -109,8 +109,8 @@ static int add_var(const char *name, const struct cell__tools_options *opts, str
 	return 0;
 }
 
-static int expand(const char *text, const struct cell__tools_options *opts, struct cell__secrets *secrets,
-		  struct cell__buf *out, struct cell__buf *why)
+static int expand(const char *text, const struct cell__tools_options *opts, struct cell__secrets *secrets, struct cell__buf *out,
+		  struct cell__buf *why)
 {
 	int rc = 0;
 	while (*text && rc == 0) {
@@ -134,8 +134,8 @@ static int expand(const char *text, const struct cell__tools_options *opts, stru
 	return rc;
 }
 
-int cell__vars_expand(const char *text, const struct cell__tools_options *opts, struct cell__secrets *secrets,
-		      char **ret_text, struct cell__buf *why)
+int cell__vars_expand(const char *text, const struct cell__tools_options *opts, struct cell__secrets *secrets, char **ret_text,
+		      struct cell__buf *why)
 {
 	/* Room for all at once where that is likely, so that growing leaves no copies behind. */
 	struct cell__buf out = CELL_BUF_INIT;

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "core/core.h"
+#include "base/base.h"
 
 #define CELL_ACCESS_HASH_BYTES 32
 

@@ -232,8 +232,7 @@ static int read_item(struct walk *w, struct answer *answer, size_t turn, struct 
 	if (answer->dimensions == 0) {
 		answer->dimensions = count_values(list);
 		if (answer->dimensions == 0 || answer->dimensions > CELL__EMBED_DIMENSIONS)
-			return cell_fail(err, CELL_E_PROTOCOL, 0, "a vector has no numbers, or more than %u",
-					 CELL__EMBED_DIMENSIONS);
+			return cell_fail(err, CELL_E_PROTOCOL, 0, "a vector has no numbers, or more than %u", CELL__EMBED_DIMENSIONS);
 		answer->vectors = cell__alloc(answer->n * answer->dimensions, sizeof *answer->vectors);
 		if (!answer->vectors)
 			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for vectors");
@@ -261,8 +260,7 @@ static int read_data(const char *text, struct answer *answer, struct cell_error 
 	return 0;
 }
 
-int cell__embed_parse(char *text, size_t size, size_t n, float **ret_vectors, size_t *ret_dimensions,
-		      struct cell_error *err)
+int cell__embed_parse(char *text, size_t size, size_t n, float **ret_vectors, size_t *ret_dimensions, struct cell_error *err)
 {
 	CELL_AUTO_FREE bool *seen = cell__alloc(n, sizeof *seen);
 	struct answer answer = { .seen = seen, .n = n };

@@ -10,7 +10,7 @@
 
 #include <stddef.h>
 
-#include "core/core.h"
+#include "base/base.h"
 
 #define CELL__EMBED_BATCH 64u            /* texts in one request */
 #define CELL__EMBED_DIMENSIONS 8192u     /* numbers of one vector */
@@ -23,7 +23,6 @@ int cell__embed_request(struct cell__buf *out, const char *model, const char *co
  * is).  Line breaks in `text` become blanks.  CELL_E_PROTOCOL for everything that is not n vectors of one number of
  * finite numbers; free() *ret_vectors.
  */
-int cell__embed_parse(char *text, size_t size, size_t n, float **ret_vectors, size_t *ret_dimensions,
-		      struct cell_error *err);
+int cell__embed_parse(char *text, size_t size, size_t n, float **ret_vectors, size_t *ret_dimensions, struct cell_error *err);
 
 #endif

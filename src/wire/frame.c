@@ -28,12 +28,10 @@ void cell__frame_encode_header(const struct cell_frame *frame, uint8_t out[CELL_
 
 static int type_known(uint8_t type)
 {
-	return (type >= CELL_FRAME_INIT && type <= CELL_FRAME_INTERRUPT) ||
-	       (type >= CELL_FRAME_READY && type <= CELL_FRAME_SNAPSHOT);
+	return (type >= CELL_FRAME_INIT && type <= CELL_FRAME_INTERRUPT) || (type >= CELL_FRAME_READY && type <= CELL_FRAME_SNAPSHOT);
 }
 
-enum cell_frame_status cell__frame_decode(const uint8_t *bytes, size_t size, struct cell_frame *ret_frame,
-					  size_t *ret_used)
+enum cell_frame_status cell__frame_decode(const uint8_t *bytes, size_t size, struct cell_frame *ret_frame, size_t *ret_used)
 {
 	/* Noise is recognised from its first byte, without waiting for a whole header that may never come. */
 	if (size >= 1 && bytes[0] != CELL_FRAME_MAGIC)

@@ -67,8 +67,7 @@ void cell__frame_encode_header(const struct cell_frame *frame, uint8_t out[CELL_
  * Looks at the start of bytes[0..size).  OK: *ret_frame points into bytes and *ret_used says how many were
  * the frame.  MORE: *ret_used is how many bytes are needed at least to get further.
  */
-enum cell_frame_status cell__frame_decode(const uint8_t *bytes, size_t size, struct cell_frame *ret_frame,
-					  size_t *ret_used);
+enum cell_frame_status cell__frame_decode(const uint8_t *bytes, size_t size, struct cell_frame *ret_frame, size_t *ret_used);
 const char *cell__frame_status_word(enum cell_frame_status status);
 
 #endif

@@ -45,8 +45,7 @@ struct cell_inproc {
 	/* Returns once the host has taken it. */
 	enum cell_inproc_status (*send)(struct cell_inproc *kernel, const struct cell_frame *frame);
 	/* A CALL and its REPLY. */
-	enum cell_inproc_status (*ask)(struct cell_inproc *kernel, const struct cell_frame *call,
-				       struct cell_inproc_message **ret_reply);
+	enum cell_inproc_status (*ask)(struct cell_inproc *kernel, const struct cell_frame *call, struct cell_inproc_message **ret_reply);
 	/* The next message; waits for it.  Once the session is over it is SHUTDOWN.  NULL: no memory. */
 	struct cell_inproc_message *(*receive)(struct cell_inproc *kernel);
 	bool (*pending)(struct cell_inproc *kernel);

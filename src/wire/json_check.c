@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "core/core.h"
+#include "base/base.h"
 
 struct cursor {
 	const char *at;
@@ -62,10 +62,7 @@ static int hex4(const char *at)
 	int v = 0;
 	for (int i = 0; i < 4; i++) {
 		char d = at[i];
-		int digit = d >= '0' && d <= '9'   ? d - '0'
-			    : d >= 'a' && d <= 'f' ? d - 'a' + 10
-			    : d >= 'A' && d <= 'F' ? d - 'A' + 10
-						   : -1;
+		int digit = d >= '0' && d <= '9' ? d - '0' : d >= 'a' && d <= 'f' ? d - 'a' + 10 : d >= 'A' && d <= 'F' ? d - 'A' + 10 : -1;
 		if (digit < 0)
 			return -1;
 		v = v * 16 + digit;

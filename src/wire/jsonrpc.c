@@ -90,8 +90,7 @@ int cell__rpc_read(const char *text, size_t size, bool batches, struct cell__rpc
 		else if (doc.count == 0)
 			cell_fail(err, CELL_E_PROTOCOL, 0, "an empty batch");
 		else if (doc.count > CELL_RPC_MAX_BATCH)
-			cell_fail(err, CELL_E_LIMIT, 0, "a batch of %zu messages is past the limit of %u", doc.count,
-				  CELL_RPC_MAX_BATCH);
+			cell_fail(err, CELL_E_LIMIT, 0, "a batch of %zu messages is past the limit of %u", doc.count, CELL_RPC_MAX_BATCH);
 		if (!batches || doc.count == 0 || doc.count > CELL_RPC_MAX_BATCH) {
 			json_decref(root);
 			return CELL_RPC_INVALID_REQUEST;
@@ -190,8 +189,7 @@ static int get_answer(json_t *object, struct cell__rpc_message *message, struct 
 	return 0;
 }
 
-int cell__rpc_get(const struct cell__rpc_doc *doc, size_t i, struct cell__rpc_message *ret_message,
-		  struct cell_error *err)
+int cell__rpc_get(const struct cell__rpc_doc *doc, size_t i, struct cell__rpc_message *ret_message, struct cell_error *err)
 {
 	json_t *object = doc->batch ? json_array_get(doc->root, i) : doc->root;
 	*ret_message = (struct cell__rpc_message){ 0 };

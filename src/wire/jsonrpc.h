@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/core.h"
+#include "base/base.h"
 
 #define CELL_RPC_MAX_BYTES (32u * 1024u * 1024u) /* one message, or one batch */
 #define CELL_RPC_MAX_BATCH 1000u                 /* messages in it */
@@ -68,8 +68,7 @@ void cell__rpc_doc_finish(struct cell__rpc_doc *doc);
  * The i-th message.  Fails as above with CELL_RPC_INVALID_REQUEST; ret_message->id is then what could be read of its id
  * (NULL: nothing), for the answer.
  */
-int cell__rpc_get(const struct cell__rpc_doc *doc, size_t i, struct cell__rpc_message *ret_message,
-		  struct cell_error *err);
+int cell__rpc_get(const struct cell__rpc_doc *doc, size_t i, struct cell__rpc_message *ret_message, struct cell_error *err);
 
 /*
  * Append one message as one line of JSON, without the line break; 0, or -1 when memory is gone or it would be longer

@@ -94,8 +94,7 @@ enum cell__jupyter_status cell__jupyter_decode(const struct cell__jupyter_part *
 	if (!sign(key, parts + 1, digest))
 		return CELL_JUPYTER_BAD_SIGNATURE;
 	to_hex(digest, expected);
-	if (parts[0].size != CELL_JUPYTER_SIGNATURE_BYTES ||
-	    CRYPTO_memcmp(parts[0].data, expected, CELL_JUPYTER_SIGNATURE_BYTES) != 0)
+	if (parts[0].size != CELL_JUPYTER_SIGNATURE_BYTES || CRYPTO_memcmp(parts[0].data, expected, CELL_JUPYTER_SIGNATURE_BYTES) != 0)
 		return CELL_JUPYTER_BAD_SIGNATURE;
 	if (was_seen(seen, digest))
 		return CELL_JUPYTER_REPLAYED;
@@ -164,7 +163,9 @@ int cell__jupyter_encode(const struct cell__jupyter_out *out, const char *key, s
 			     out->id, out->type, out->session, out->date) < 0)
 		return -1;
 	struct cell__jupyter_part parts[4] = {
-		{ ret_header->data, ret_header->size }, { "{}", 2 }, { out->metadata, strlen(out->metadata) },
+		{ ret_header->data, ret_header->size },
+		{ "{}", 2 },
+		{ out->metadata, strlen(out->metadata) },
 		{ out->content, out->content_size },
 	};
 	if (!sign(key, parts, digest))

@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/core.h"
+#include "base/base.h"
 
 #define CELL_JUPYTER_VERSION "5.3"
 #define CELL_JUPYTER_MAX_PARTS 64u

@@ -29,8 +29,7 @@ static void copy_out(const struct cell__ring *ring, uint64_t at, void *out, size
 	memcpy((uint8_t *)out + first, ring->data, size - first);
 }
 
-enum cell__ring_status cell__ring_next(struct cell__ring *ring, uint64_t upto, uint32_t *ret_type, uint8_t *out,
-				       uint32_t *ret_size)
+enum cell__ring_status cell__ring_next(struct cell__ring *ring, uint64_t upto, uint32_t *ret_type, uint8_t *out, uint32_t *ret_size)
 {
 	uint64_t head = cell__ring_head(ring);
 	uint64_t used = head - ring->tail;

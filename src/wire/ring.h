@@ -32,8 +32,7 @@ enum cell__ring_status {
  * Takes the next record that starts before `upto`.  out has room for CELL_RING_MAX_RECORD bytes.  The space is
  * given back to the kernel by cell__ring_release().
  */
-enum cell__ring_status cell__ring_next(struct cell__ring *ring, uint64_t upto, uint32_t *ret_type, uint8_t *out,
-				       uint32_t *ret_size);
+enum cell__ring_status cell__ring_next(struct cell__ring *ring, uint64_t upto, uint32_t *ret_type, uint8_t *out, uint32_t *ret_size);
 /* True when the kernel sleeps for space and must be woken (futex on ctl->space_futex). */
 bool cell__ring_release(struct cell__ring *ring);
 /* "I sleep": false when something came meanwhile, then look again. */

@@ -17,7 +17,7 @@
 #include <jansson.h>
 #include <openssl/evp.h>
 
-#include "core/hole.h"
+#include "base/hole.h"
 
 #define MAX_ARGUMENTS 40u         /* of one call; a person cannot survey more */
 #define MAX_NAME 120u             /* characters of an argument's name as it is shown */
@@ -149,8 +149,8 @@ static bool is_harmless_look(const char *at, size_t size)
 			i += 2;
 		else if ((n == 38 || n == 48) && i + 4 <= count && numbers[i + 1] == 2)
 			i += 4;
-		else if (!(n <= 4 || n == 7 || n == 9 || (n >= 21 && n <= 24) || n == 27 || n == 29 || (n >= 30 && n <= 37) ||
-			   n == 39 || (n >= 40 && n <= 47) || n == 49 || (n >= 90 && n <= 97) || (n >= 100 && n <= 107)))
+		else if (!(n <= 4 || n == 7 || n == 9 || (n >= 21 && n <= 24) || n == 27 || n == 29 || (n >= 30 && n <= 37) || n == 39 ||
+			   (n >= 40 && n <= 47) || n == 49 || (n >= 90 && n <= 97) || (n >= 100 && n <= 107)))
 			return false;
 	}
 	return true;
@@ -332,8 +332,7 @@ static size_t count_lines(const char *text)
 	return n;
 }
 
-static int put_argument(FILE *out, const char *name, const json_t *value, size_t room, enum cell_shown how,
-			struct cell_error *err)
+static int put_argument(FILE *out, const char *name, const json_t *value, size_t room, enum cell_shown how, struct cell_error *err)
 {
 	json_t *key = json_string(name);
 	CELL_AUTO_FREE char *shown = json_text(key, 0, how, "");

@@ -2,7 +2,7 @@
 #ifndef CELL_WIRE_SHOWN_H
 #define CELL_WIRE_SHOWN_H
 
-#include "core/core.h"
+#include "base/base.h"
 
 #define CELL__SHOWN_GROWTH 4u                   /* bytes that one byte becomes, at most */
 #define CELL__SHOWN_LOOK_MAX 40u                /* bytes of an escape sequence that may pass */

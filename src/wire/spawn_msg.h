@@ -55,7 +55,7 @@ enum cell_spawn_type {
 	CELL_SPAWN_KERNEL_FORKED,
 	/* id: kernel, a: wait status (-1: unknown), b: CELL_SPAWN_EXIT_*; payload with a plan: struct cell_cgroup_usage */
 	CELL_SPAWN_KERNEL_EXITED,
-	CELL_SPAWN_PROCESS_STARTED,   /* id: process, a: pid; fd: the socket for its way out, where its plan has one */
+	CELL_SPAWN_PROCESS_STARTED, /* id: process, a: pid; fd: the socket for its way out, where its plan has one */
 	/* id: process, a: wait status, b: errno when it never started; payload then: struct cell_spawn_failure */
 	CELL_SPAWN_PROCESS_EXITED,
 };
@@ -63,8 +63,8 @@ enum cell_spawn_type {
 /* How a sandboxed kernel comes into its sandbox. */
 struct cell_spawn_join {
 	uint32_t n_namespaces; /* handles; 0: the sandbox has none */
-	uint32_t n_groups;     /* files of cgroups */
-	uint32_t becomes;      /* 1: the plan's uid, as the zygote has another */
+	uint32_t n_groups; /* files of cgroups */
+	uint32_t becomes; /* 1: the plan's uid, as the zygote has another */
 };
 
 #define CELL_SPAWN_WITH_STDIN 1
@@ -75,14 +75,14 @@ enum cell_spawn_stage {
 	CELL_SPAWN_AT_FDS,
 	CELL_SPAWN_AT_CWD,
 	CELL_SPAWN_AT_EXEC,
-	CELL_SPAWN_AT_PLAN,      /* its shell, or a step of its plan */
+	CELL_SPAWN_AT_PLAN, /* its shell, or a step of its plan */
 };
 
 /* Where a start ended. */
 struct cell_spawn_failure {
 	int32_t stage; /* enum cell_spawn_stage */
-	int32_t sys;   /* errno */
-	int32_t step;  /* AT_PLAN: as in struct cell_plan_report; -1: none of them */
+	int32_t sys; /* errno */
+	int32_t step; /* AT_PLAN: as in struct cell_plan_report; -1: none of them */
 };
 
 #define CELL_SPAWN_EXIT_OOM 1 /* the machine's OOM killer struck while it lived */

@@ -59,8 +59,7 @@ static void set_retry(struct cell__sse *sse, const char *value, size_t size)
 	sse->retry_ms = ms;
 }
 
-static int set_text(struct cell__sse *sse, char *out, size_t max, const char *value, size_t size,
-		    struct cell_error *err)
+static int set_text(struct cell__sse *sse, char *out, size_t max, const char *value, size_t size, struct cell_error *err)
 {
 	if (size > max)
 		return fail(sse, err, CELL_E_LIMIT, "the type or the id of an event is too long");
@@ -155,8 +154,7 @@ static int skip_mark(struct cell__sse *sse, const char **bytes, size_t *size)
 	return 0;
 }
 
-int cell__sse_next(struct cell__sse *sse, const char **bytes, size_t *size, struct cell__sse_event *ret_event,
-		   struct cell_error *err)
+int cell__sse_next(struct cell__sse *sse, const char **bytes, size_t *size, struct cell__sse_event *ret_event, struct cell_error *err)
 {
 	if (sse->failed)
 		return cell_fail(err, CELL_E_PROTOCOL, 0, "event stream: it went wrong before");
@@ -226,8 +224,7 @@ static int add_data_lines(struct cell__buf *buf, const char *data, size_t size)
 
 int cell__sse_add_event(struct cell__buf *buf, const char *type, const char *id, const char *data, size_t size)
 {
-	if ((type && (!one_line(type) || strlen(type) > CELL_SSE_MAX_NAME)) ||
-	    (id && (!one_line(id) || strlen(id) > CELL_SSE_MAX_ID)))
+	if ((type && (!one_line(type) || strlen(type) > CELL_SSE_MAX_NAME)) || (id && (!one_line(id) || strlen(id) > CELL_SSE_MAX_ID)))
 		return -1;
 	size_t start = buf->size;
 	if ((type && add_field(buf, "event", type, strlen(type)) < 0) || (id && add_field(buf, "id", id, strlen(id)) < 0) ||

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/core.h"
+#include "base/base.h"
 
 #define CELL_SSE_MAX_NAME 256u           /* bytes of an event's type */
 #define CELL_SSE_MAX_ID 4096u            /* bytes of an event's id */
@@ -46,8 +46,7 @@ void cell__sse_restart(struct cell__sse *sse);
  * Reads from *bytes, moves it on, and returns 1 with an event, 0 when all is read and no event is complete, or -1
  * when the stream is past a bound or memory is gone (and from then on).
  */
-int cell__sse_next(struct cell__sse *sse, const char **bytes, size_t *size, struct cell__sse_event *ret_event,
-		   struct cell_error *err);
+int cell__sse_next(struct cell__sse *sse, const char **bytes, size_t *size, struct cell__sse_event *ret_event, struct cell_error *err);
 
 /*
  * Append to what is sent.  0, or -1 when memory is gone or type or id have a line break or a NUL (nothing is appended

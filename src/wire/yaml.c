@@ -69,8 +69,7 @@ static struct cell__yaml *no_memory(struct parse *parse, struct cell__yaml *node
 	return NULL;
 }
 
-static struct cell__yaml *complain(struct parse *parse, const yaml_mark_t *at, struct cell__yaml *node,
-				   const char *message)
+static struct cell__yaml *complain(struct parse *parse, const yaml_mark_t *at, struct cell__yaml *node, const char *message)
 {
 	cell__problem_add(parse->problems, parse->file, (int)at->line + 1, "%s", message);
 	cell__yaml_destroy(node);
@@ -149,8 +148,8 @@ static bool key_ok(struct parse *parse, const struct cell__yaml *map)
 	}
 	for (size_t i = 0; i + 1 < map->count; i += 2)
 		if (strcmp(map->items[i]->text, key->text) == 0) {
-			cell__problem_add(parse->problems, parse->file, key->line,
-					  "key '%s' is there twice, first in line %d", key->text, map->items[i]->line);
+			cell__problem_add(parse->problems, parse->file, key->line, "key '%s' is there twice, first in line %d", key->text,
+					  map->items[i]->line);
 			return false;
 		}
 	return true;
@@ -363,8 +362,7 @@ void cell__load_text(struct cell__loader *loader, const struct cell__yaml *value
 	*ret = copy;
 }
 
-bool cell__load_keys(struct cell__loader *loader, const struct cell__yaml *map, const char *what,
-		     const char *const *known)
+bool cell__load_keys(struct cell__loader *loader, const struct cell__yaml *map, const char *what, const char *const *known)
 {
 	if (map->kind != CELL_YAML_MAPPING) {
 		cell__load_problem(loader, map, "%s must be a mapping", what);

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "core/core.h"
+#include "base/base.h"
 
 #define CELL_YAML_LIMIT_FILE_BYTES (256u * 1024u)
 #define CELL_YAML_LIMIT_DEPTH 32u
@@ -77,7 +77,6 @@ void cell__load_problem(struct cell__loader *loader, const struct cell__yaml *at
 /* Value NULL or YAML null: what is pointed at stays as it is.  `what` names it in the problem. */
 void cell__load_text(struct cell__loader *loader, const struct cell__yaml *value, const char *what, char **ret);
 /* Is it a mapping with these keys only? */
-bool cell__load_keys(struct cell__loader *loader, const struct cell__yaml *map, const char *what,
-		     const char *const *known);
+bool cell__load_keys(struct cell__loader *loader, const struct cell__yaml *map, const char *what, const char *const *known);
 
 #endif

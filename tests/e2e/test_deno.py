@@ -148,7 +148,7 @@ def test_doctor_knows_it():
 def test_versions_are_the_same_everywhere():
     with open(os.path.join(support.ROOT, "deno", "package.json"), encoding="utf-8") as file:
         wanted = json.load(file)["dependencies"]
-    with open(os.path.join(support.ROOT, "src", "executor", "deno.h"), encoding="utf-8") as file:
+    with open(os.path.join(support.ROOT, "src", "executors", "deno", "deno.h"), encoding="utf-8") as file:
         known = dict(re.findall(r'#define CELL_(DENO|PYODIDE)_VERSION "([^"]+)"', file.read()))
     assert known == {"DENO": wanted["@deno/linux-x64-glibc"], "PYODIDE": wanted["pyodide"]}
 

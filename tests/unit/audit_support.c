@@ -94,7 +94,7 @@ static void take_log(void *arg, enum cell_log_level level, const char *fmt, ...)
 static void do_open(void *arg)
 {
 	struct rig *rig = arg;
-	rig->rc = cell__audit_open(&rig->opts, &rig->audit, &rig->err);
+	rig->rc = cell__audit_log_open(&rig->opts, &rig->audit, &rig->err);
 }
 
 void rig_init(struct rig *rig)
@@ -193,7 +193,7 @@ static void handle_closed(void *arg)
 static void do_close(struct cell__task *task)
 {
 	struct close_call *call = (struct close_call *)task;
-	cell__audit_close(call->rig->audit, handle_closed, call);
+	cell__audit_log_close(call->rig->audit, handle_closed, call);
 }
 
 void rig_finish(struct rig *rig)
@@ -227,8 +227,8 @@ json_t *audit_read(const struct cell_audit_filter *filter, json_t **ret_problems
 		if (entry.json)
 			json_array_append_new(records, json_loads(entry.json, JSON_ALLOW_NUL, NULL));
 		else
-			json_array_append_new(problems, json_pack("{s:s, s:I, s:s}", "file", entry.file, "line",
-								  (json_int_t)entry.line, "problem", entry.problem));
+			json_array_append_new(problems, json_pack("{s:s, s:I, s:s}", "file", entry.file, "line", (json_int_t)entry.line,
+								  "problem", entry.problem));
 	}
 	assert_int_equal(rc, 0);
 	cell_audit_reader_close(reader);

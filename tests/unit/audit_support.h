@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
-#include "session/audit.h"
+#include "gate/audit.h"
 #include "support.h"
 
 extern atomic_int audit_syncs, audit_dir_syncs, audit_sync_error;
@@ -19,8 +19,8 @@ extern char audit_dir[64], audit_live[128];
 
 struct rig {
 	struct cell__loop loop;
-	struct cell__audit_options opts;
-	struct cell__audit *audit;
+	struct cell__audit_log_options opts;
+	struct cell__audit_log *audit;
 	struct cell_error err;
 	int rc;
 	const struct cell__audit_record *record;

@@ -168,8 +168,7 @@ json_t *do_ok(struct project *project, const char *method, const char *package)
 	return result;
 }
 
-void do_fail(struct project *project, const char *method, const char *package, int code, const char *type,
-		    const char *words)
+void do_fail(struct project *project, const char *method, const char *package, int code, const char *type, const char *words)
 {
 	struct ask ask;
 	ask_init(&ask, project, method, package);
@@ -196,8 +195,8 @@ void expect_sync(json_t *result, const char *installed, const char *present, con
 	assert_true(json_is_array(json_object_get(result, "site")));
 }
 
-void do_sync(struct project *project, const char *method, const char *package, const char *installed,
-		    const char *present, const char *failed)
+void do_sync(struct project *project, const char *method, const char *package, const char *installed, const char *present,
+	     const char *failed)
 {
 	json_t *result = do_ok(project, method, package);
 	expect_sync(result, installed, present, failed);

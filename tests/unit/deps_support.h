@@ -7,7 +7,7 @@
 
 #include "support.h"
 
-#include "session/deps.h"
+#include "deps/deps.h"
 
 extern char tmp[64];          /* of this run */
 extern char wheels[96];       /* in it */
@@ -56,12 +56,11 @@ void ask_finish(struct ask *ask);
 void handle_where(void *arg);
 
 json_t *do_ok(struct project *project, const char *method, const char *package);
-void do_fail(struct project *project, const char *method, const char *package, int code, const char *type,
-	     const char *words);
+void do_fail(struct project *project, const char *method, const char *package, int code, const char *type, const char *words);
 void expect_array(json_t *array, const char *expected);
 void expect_sync(json_t *result, const char *installed, const char *present, const char *failed);
-void do_sync(struct project *project, const char *method, const char *package, const char *installed,
-	     const char *present, const char *failed);
+void do_sync(struct project *project, const char *method, const char *package, const char *installed, const char *present,
+	     const char *failed);
 void expect_list(struct project *project, const char *expected);
 void remove_is(struct project *project, const char *package, bool expected);
 int shell(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

@@ -83,8 +83,23 @@ int redis_restart(void)
 {
 	server = fork();
 	if (server == 0) {
-		char *argv[] = { "redis-server", "--port", "0", "--unixsocket", socket_path, "--dir", folder, "--save", "",
-				 "--appendonly", "yes", "--appendfsync", "always", "--auto-aof-rewrite-percentage", "0", "--logfile", "log",
+		char *argv[] = { "redis-server",
+				 "--port",
+				 "0",
+				 "--unixsocket",
+				 socket_path,
+				 "--dir",
+				 folder,
+				 "--save",
+				 "",
+				 "--appendonly",
+				 "yes",
+				 "--appendfsync",
+				 "always",
+				 "--auto-aof-rewrite-percentage",
+				 "0",
+				 "--logfile",
+				 "log",
 				 NULL };
 		const char *other = getenv("WORKCELL_TEST_REDIS"); /* one that speaks the same: Valkey */
 

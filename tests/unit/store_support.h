@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 
 #include "redis_support.h"
-#include "store/store.h"
+#include "storage/store.h"
 #include "support.h"
 
 struct folder {
@@ -50,8 +50,7 @@ static inline int folder_begin(void **state)
 		snprintf(folder->url, sizeof folder->url, "redis+unix://%s?prefix=%s", redis_socket(), folder->path + 5);
 		folder->base = folder->url;
 	}
-	if (cell__store_open(folder->base, NULL, &folder->store, NULL) < 0 ||
-	    cell__store_use_cache(folder->store, folder->path, NULL) < 0)
+	if (cell__store_open(folder->base, NULL, &folder->store, NULL) < 0 || cell__store_use_cache(folder->store, folder->path, NULL) < 0)
 		return -1;
 	*state = folder;
 	return 0;
@@ -154,19 +153,19 @@ static inline const char *text_of(json_t *object, const char *key)
 }
 
 /* Must succeed; else the error is told. */
-#define OK(call)                                                                                  \
-	do {                                                                                      \
-		struct cell_error err = { 0 };                                                    \
-		if ((call) < 0)                                                                   \
+#define OK(call)                                                                                          \
+	do {                                                                                              \
+		struct cell_error err = { 0 };                                                            \
+		if ((call) < 0)                                                                           \
 			fail_msg("%s:%d: %s: %s", __FILE__, __LINE__, cell_code_word(err.code), err.msg); \
 	} while (0)
 
 /* Must fail with this code, and say this (a part of it; "" for anything). */
-#define FAILS(expected, part, call)                                                               \
-	do {                                                                                      \
-		struct cell_error err = { 0 };                                                    \
-		assert_int_equal((call), -1);                                                     \
-		if (err.code != (expected) || !strstr(err.msg, (part)))                           \
+#define FAILS(expected, part, call)                                                                       \
+	do {                                                                                              \
+		struct cell_error err = { 0 };                                                            \
+		assert_int_equal((call), -1);                                                             \
+		if (err.code != (expected) || !strstr(err.msg, (part)))                                   \
 			fail_msg("%s:%d: %s: %s", __FILE__, __LINE__, cell_code_word(err.code), err.msg); \
 	} while (0)
 

@@ -19,15 +19,15 @@
 
 #include <cmocka.h>
 
-#include "core/core.h"
+#include "base/base.h"
 
 /* For threads other than the test's own: cmocka's assertions jump, which only that one may do. */
-#define CHECK(condition)                                                                          \
-	do {                                                                                      \
-		if (!(condition)) {                                                               \
-			fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);   \
-			abort();                                                                  \
-		}                                                                                 \
+#define CHECK(condition)                                                                        \
+	do {                                                                                    \
+		if (!(condition)) {                                                             \
+			fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+			abort();                                                                \
+		}                                                                               \
 	} while (0)
 
 /* A sanitizer keeps what is freed: memory cannot be measured under one. */

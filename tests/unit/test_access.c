@@ -11,8 +11,16 @@ static void test_bearer(void **state)
 	static const struct {
 		const char *header, *token;
 	} cases[] = {
-		{ "Bearer s3cret", "s3cret" }, { "bearer s3cret", "s3cret" }, { "Bearer  s3cret", "s3cret" }, { "Bearer s3cret ", "s3cret " },
-		{ NULL, NULL }, { "", NULL }, { "Bearer", NULL }, { "Bearer ", NULL }, { "Bearers3cret", NULL }, { "Basic s3cret", NULL },
+		{ "Bearer s3cret", "s3cret" },
+		{ "bearer s3cret", "s3cret" },
+		{ "Bearer  s3cret", "s3cret" },
+		{ "Bearer s3cret ", "s3cret " },
+		{ NULL, NULL },
+		{ "", NULL },
+		{ "Bearer", NULL },
+		{ "Bearer ", NULL },
+		{ "Bearers3cret", NULL },
+		{ "Basic s3cret", NULL },
 		{ "\tBearer s3cret", NULL },
 	};
 	for (size_t i = 0; i < COUNT(cases); i++) {
@@ -44,11 +52,22 @@ static void test_hosts(void **state)
 		const char *host, *bound;
 		bool ours;
 	} cases[] = {
-		{ "127.0.0.1:8765", "127.0.0.1", true }, { "localhost", "127.0.0.1", true }, { "LOCALHOST:8765", "127.0.0.1", true },
-		{ "[::1]:8765", "127.0.0.1", true }, { "PROXY.example", "127.0.0.1", true }, { "[::1]", "::1", true }, { "10.0.0.7:8765", "10.0.0.7", true },
-		{ NULL, "127.0.0.1", false }, { "", "127.0.0.1", false }, { "127.0.0.1:80", "127.0.0.1", false },
-		{ "127.0.0.1.evil.example", "127.0.0.1", false }, { "evil.example:8765", "127.0.0.1", false }, { "localhost.evil.example", "127.0.0.1", false },
-		{ "proxy.example.evil", "127.0.0.1", false }, { "localhost:8765:8765", "127.0.0.1", false }, { "10.0.0.8", "10.0.0.7", false },
+		{ "127.0.0.1:8765", "127.0.0.1", true },
+		{ "localhost", "127.0.0.1", true },
+		{ "LOCALHOST:8765", "127.0.0.1", true },
+		{ "[::1]:8765", "127.0.0.1", true },
+		{ "PROXY.example", "127.0.0.1", true },
+		{ "[::1]", "::1", true },
+		{ "10.0.0.7:8765", "10.0.0.7", true },
+		{ NULL, "127.0.0.1", false },
+		{ "", "127.0.0.1", false },
+		{ "127.0.0.1:80", "127.0.0.1", false },
+		{ "127.0.0.1.evil.example", "127.0.0.1", false },
+		{ "evil.example:8765", "127.0.0.1", false },
+		{ "localhost.evil.example", "127.0.0.1", false },
+		{ "proxy.example.evil", "127.0.0.1", false },
+		{ "localhost:8765:8765", "127.0.0.1", false },
+		{ "10.0.0.8", "10.0.0.7", false },
 	};
 	for (size_t i = 0; i < COUNT(cases); i++)
 		if (cell__access_host(cases[i].host, cases[i].bound, 8765, more) != cases[i].ours)
@@ -63,9 +82,18 @@ static void test_origins(void **state)
 		const char *origin;
 		bool ours;
 	} cases[] = {
-		{ NULL, true }, { "http://localhost:8765", true }, { "https://localhost:8765", true }, { "https://page.example", true },
-		{ "http://page.example", false }, { "http://evil.example", false }, { "null", false }, { "", false }, { "localhost:8765", false },
-		{ "http://localhost", false }, { "http://localhost:8765.evil", false }, { "file://localhost:8765", false },
+		{ NULL, true },
+		{ "http://localhost:8765", true },
+		{ "https://localhost:8765", true },
+		{ "https://page.example", true },
+		{ "http://page.example", false },
+		{ "http://evil.example", false },
+		{ "null", false },
+		{ "", false },
+		{ "localhost:8765", false },
+		{ "http://localhost", false },
+		{ "http://localhost:8765.evil", false },
+		{ "file://localhost:8765", false },
 	};
 	for (size_t i = 0; i < COUNT(cases); i++)
 		if (cell__access_origin(cases[i].origin, "localhost:8765", more) != cases[i].ours)

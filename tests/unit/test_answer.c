@@ -1,12 +1,12 @@
 /* executor/answer: what RESULT and DISPLAY frames may say.  The kernel is hostile: everything else is a named problem. */
 #include "support.h"
 
-#include "executor/answer.h"
+#include "executors/answer.h"
 
 struct rig {
 	struct cell_frame frame;
 	uint8_t *json, *raw; /* of exactly the frame's sizes, so that a sanitizer sees a look past the end */
-	struct cell__answer answer;
+	struct cell__kernel_answer answer;
 	struct cell__bundle bundle;
 	json_t *memory;
 };
@@ -20,8 +20,10 @@ static void rig_init(struct rig *rig, const char *json, size_t json_size, const 
 	memcpy(rig->raw, raw, raw_size);
 	rig->frame = (struct cell_frame){
 		.type = CELL_FRAME_RESULT,
-		.json = rig->json, .json_size = (uint32_t)json_size,
-		.raw = rig->raw, .raw_size = (uint32_t)raw_size,
+		.json = rig->json,
+		.json_size = (uint32_t)json_size,
+		.raw = rig->raw,
+		.raw_size = (uint32_t)raw_size,
 	};
 }
 
@@ -90,8 +92,8 @@ static void test_mime(void **state)
 {
 	(void)state;
 	struct rig rig;
-	assert_null(result_of(&rig, "{\"v\":2,\"r\":3,\"mime\":[[\"text/html\",4],[\"image/png\",3],[\"text/plain\",0]]}",
-			      "[]abc<b/>\x89PN"));
+	assert_null(
+		result_of(&rig, "{\"v\":2,\"r\":3,\"mime\":[[\"text/html\",4],[\"image/png\",3],[\"text/plain\",0]]}", "[]abc<b/>\x89PN"));
 	assert_bytes(rig.answer.value_json, rig.answer.value_size, "[]");
 	assert_bytes(rig.answer.repr, rig.answer.repr_size, "abc");
 	assert_int_equal(rig.answer.mime.n_parts, 3);
@@ -109,22 +111,28 @@ static void test_error(void **state)
 {
 	(void)state;
 	struct rig rig;
-	assert_null(result_of(&rig, "{\"error\":{\"type\":\"E\",\"message\":\"m\\u00e9\",\"traceback\":\"t\","
-				    "\"code\":\"exception\"}}", ""));
+	assert_null(result_of(&rig,
+			      "{\"error\":{\"type\":\"E\",\"message\":\"m\\u00e9\",\"traceback\":\"t\","
+			      "\"code\":\"exception\"}}",
+			      ""));
 	assert_true(rig.answer.failed);
 	assert_false(rig.answer.interrupted);
 	assert_string_equal(rig.answer.error_type, "E");
 	assert_string_equal(rig.answer.error_message, "m\xc3\xa9");
 	assert_string_equal(rig.answer.error_traceback, "t");
 	rig_finish(&rig);
-	assert_null(result_of(&rig, "{\"error\":{\"type\":\"K\",\"message\":\"\",\"traceback\":\"\","
-				    "\"code\":\"interrupted\",\"x\":1}}", ""));
+	assert_null(result_of(&rig,
+			      "{\"error\":{\"type\":\"K\",\"message\":\"\",\"traceback\":\"\","
+			      "\"code\":\"interrupted\",\"x\":1}}",
+			      ""));
 	assert_true(rig.answer.failed);
 	assert_true(rig.answer.interrupted);
 	rig_finish(&rig);
 	/* Whatever the kernel claims, only these two words mean something. */
-	assert_null(result_of(&rig, "{\"error\":{\"type\":\"K\",\"message\":\"\",\"traceback\":\"\","
-				    "\"code\":\"timeout\"}}", ""));
+	assert_null(result_of(&rig,
+			      "{\"error\":{\"type\":\"K\",\"message\":\"\",\"traceback\":\"\","
+			      "\"code\":\"timeout\"}}",
+			      ""));
 	assert_true(rig.answer.failed);
 	assert_false(rig.answer.interrupted);
 	rig_finish(&rig);
@@ -134,8 +142,10 @@ static void test_display(void **state)
 {
 	(void)state;
 	struct rig rig;
-	assert_null(display_of(&rig, "{\"mime\":[[\"text/plain\",2],[\"image/svg+xml\",3]],\"metadata\":{\"a\":1},"
-				     "\"update\":true}", "hi<s>"));
+	assert_null(display_of(&rig,
+			       "{\"mime\":[[\"text/plain\",2],[\"image/svg+xml\",3]],\"metadata\":{\"a\":1},"
+			       "\"update\":true}",
+			       "hi<s>"));
 	assert_int_equal(rig.bundle.n_parts, 2);
 	assert_bytes(rig.bundle.parts[0].data, rig.bundle.parts[0].size, "hi");
 	assert_bytes(rig.bundle.parts[1].data, rig.bundle.parts[1].size, "<s>");
@@ -279,8 +289,10 @@ static void test_nul_bytes(void **state)
 	rig_init(&rig, "{}\0", 3, "", 0);
 	assert_non_null(cell__answer_result(&rig.frame, &rig.answer, &rig.memory));
 	rig_finish(&rig);
-	assert_null(result_of(&rig, "{\"error\":{\"type\":\"E\\u0000\",\"message\":\"a\\u0000b\","
-				    "\"traceback\":\"\",\"code\":\"\"}}", ""));
+	assert_null(result_of(&rig,
+			      "{\"error\":{\"type\":\"E\\u0000\",\"message\":\"a\\u0000b\","
+			      "\"traceback\":\"\",\"code\":\"\"}}",
+			      ""));
 	assert_string_equal(rig.answer.error_type, "E");
 	rig_finish(&rig);
 }

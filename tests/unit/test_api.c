@@ -38,8 +38,7 @@ static void test_open_run_close(void **state)
 	cell_engine_destroy(NULL);
 }
 
-static void assert_text(void (*get)(const struct cell_result *, struct cell_text *), const struct cell_result *result,
-			const char *wanted)
+static void assert_text(void (*get)(const struct cell_result *, struct cell_text *), const struct cell_result *result, const char *wanted)
 {
 	struct cell_text text;
 	get(result, &text);
@@ -56,10 +55,8 @@ static void test_result_parts(void **state)
 	struct cell_result *result = support_run(session, "import sys\nprint('out')\nprint('err', file=sys.stderr)\n"
 							  "print('again')\n{'a': [1, 2.5, None, 10**30], 'b': 'é'}");
 	assert_null(cell_result_error(result));
-	assert_string_equal(cell_result_value_json(result),
-			    "{\"a\":[1,2.5,null,1000000000000000000000000000000],\"b\":\"\xc3\xa9\"}");
-	assert_string_equal(cell_result_repr(result),
-			    "{'a': [1, 2.5, None, 1000000000000000000000000000000], 'b': '\xc3\xa9'}");
+	assert_string_equal(cell_result_value_json(result), "{\"a\":[1,2.5,null,1000000000000000000000000000000],\"b\":\"\xc3\xa9\"}");
+	assert_string_equal(cell_result_repr(result), "{'a': [1, 2.5, None, 1000000000000000000000000000000], 'b': '\xc3\xa9'}");
 	const struct cell_mime_part *parts;
 	assert_int_equal(cell_result_mime(result, &parts), 1);
 	assert_string_equal(parts[0].type, "text/plain");
@@ -139,7 +136,11 @@ static void test_exception(void **state)
 	assert_int_equal(cell_session_run(session, "'\xff'", 3, NULL, &result, &err), 0);
 	assert_int_equal(support_outcome(result), CELL_OUT_EXCEPTION);
 	cell_result_destroy(result);
-	assert_int_equal(cell_session_run(session, "1\0" "2", 3, NULL, &result, &err), 0);
+	assert_int_equal(cell_session_run(session,
+					  "1\0"
+					  "2",
+					  3, NULL, &result, &err),
+			 0);
 	assert_int_equal(support_outcome(result), CELL_OUT_EXCEPTION);
 	cell_result_destroy(result);
 	support_expect(session, "kept", "1");
@@ -310,12 +311,12 @@ static void test_session_misuse(void **state)
 		const char *word; /* in the message */
 	} rows[30];
 	size_t n = 0;
-#define ROW(field, value, wanted, in_message)                                                          \
-	do {                                                                                           \
-		rows[n].options = good;                                                                \
-		rows[n].options.field = (value);                                                       \
-		rows[n].code = (wanted);                                                               \
-		rows[n++].word = (in_message);                                                         \
+#define ROW(field, value, wanted, in_message)    \
+	do {                                     \
+		rows[n].options = good;          \
+		rows[n].options.field = (value); \
+		rows[n].code = (wanted);         \
+		rows[n++].word = (in_message);   \
 	} while (0)
 	ROW(size, 0, CELL_E_INVALID, "size");
 	ROW(size, 3, CELL_E_INVALID, "size");
@@ -380,14 +381,14 @@ static void test_run_misuse(void **state)
 	assert_int_equal(err.code, CELL_E_INVALID);
 	assert_non_null(strstr(err.msg, "timeout_ms"));
 	assert_ptr_equal(result, (void *)1);
-	const int looks[] = { -1, 1, CELL_LIMIT_LOOK_US + 1 }, never = 0;
+	const int looks[] = { -1, 1, CELL_LIMIT_SPIN_US + 1 }, never = 0;
 	for (size_t i = 0; i < COUNT(looks); i++) {
 		options = (struct cell_run_options)CELL_RUN_OPTIONS_INIT;
-		options.look_us = looks[i];
-		options.look_end = looks[i] == 1 ? NULL : &never;
+		options.spin_us = looks[i];
+		options.spin_end = looks[i] == 1 ? NULL : &never;
 		assert_int_equal(cell_session_start(session, "1", 1, &options, NULL, &err), -1);
 		assert_int_equal(err.code, CELL_E_INVALID);
-		assert_non_null(strstr(err.msg, "look_us"));
+		assert_non_null(strstr(err.msg, "spin_us"));
 	}
 	support_expect(session, "1", "1");
 	cell_session_close(session);
@@ -725,9 +726,15 @@ static void test_bytes(void **state)
 	struct cell_text text;
 	cell_result_stdout(result, &text);
 	assert_int_equal(text.raw_size, 6);
-	assert_memory_equal(text.raw, "a\xff" "b\0c\xc3", 7);
+	assert_memory_equal(text.raw,
+			    "a\xff"
+			    "b\0c\xc3",
+			    7);
 	assert_int_equal(text.size, 10);
-	assert_memory_equal(text.data, "a\xef\xbf\xbd" "b\0c\xef\xbf\xbd", 11);
+	assert_memory_equal(text.data,
+			    "a\xef\xbf\xbd"
+			    "b\0c\xef\xbf\xbd",
+			    11);
 	cell_result_destroy(result);
 	result = support_run(session, "import os\nprint('one')\n_ = os.system('echo two')\nprint('three')\n"
 				      "_ = os.write(2, b'four\\n')\nprint('five')");

@@ -22,8 +22,26 @@ static void test_record(void **state)
 	json_t *args = json_pack("{s:s, s:s}", "file", "a.txt", "password", "hunter2");
 	json_t *before = json_pack("{s:s}", "file", "b.txt");
 	struct cell__audit_record full = {
-		"session-1", hash, "17", "tool", "grep", "find", "cli", "subprocess", "code", "agent", args, before, CELL__AUDIT_EDITED,
-		CELL__AUDIT_BY_PERSON, 3, "a rule", 12345, CELL__AUDIT_ERROR, CELL_E_TOOL, "exit status 1 with hunter2 \xff",
+		"session-1",
+		hash,
+		"17",
+		"tool",
+		"grep",
+		"find",
+		"cli",
+		"subprocess",
+		"code",
+		"agent",
+		args,
+		before,
+		CELL__AUDIT_EDITED,
+		CELL__AUDIT_BY_PERSON,
+		3,
+		"a rule",
+		12345,
+		CELL__AUDIT_ERROR,
+		CELL_E_TOOL,
+		"exit status 1 with hunter2 \xff",
 	};
 	assert_int_equal(rig_write(&rig, &full), 0);
 	json_decref(args); /* the log has its own */
@@ -39,11 +57,11 @@ static void test_record(void **state)
 	assert_true(time[10] == 'T' && time[19] == '.' && time[23] == 'Z');
 	json_object_del(first, "time");
 	json_t *wanted = json_pack(
-		"{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:{s:s, s:s}, s:{s:s}, s:s, s:s, s:i, s:s, s:f, s:s, s:s, s:s}", "session",
-		"session-1", "cell", hash, "request", "17", "kind", "tool", "tool", "grep", "callable", "find", "adapter", "cli",
-		"executor", "subprocess", "principal", "code", "client", "agent", "args", "file", "a.txt", "password", "[redacted]", "args_before", "file", "b.txt",
-		"decision", "edited", "by", "person", "rule", 3, "rule_name", "a rule", "duration_ms", 12.345, "outcome", "error",
-		"code", "tool_failed", "error", "exit status 1 with [redacted] \xef\xbf\xbd");
+		"{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:{s:s, s:s}, s:{s:s}, s:s, s:s, s:i, s:s, s:f, s:s, s:s, s:s}",
+		"session", "session-1", "cell", hash, "request", "17", "kind", "tool", "tool", "grep", "callable", "find", "adapter", "cli",
+		"executor", "subprocess", "principal", "code", "client", "agent", "args", "file", "a.txt", "password", "[redacted]",
+		"args_before", "file", "b.txt", "decision", "edited", "by", "person", "rule", 3, "rule_name", "a rule", "duration_ms",
+		12.345, "outcome", "error", "code", "tool_failed", "error", "exit status 1 with [redacted] \xef\xbf\xbd");
 	if (!json_equal(first, wanted))
 		fail_msg("%s", json_dumps(first, 0));
 	json_decref(wanted);
@@ -391,18 +409,10 @@ int main(int argc, char **argv)
 {
 	support_init(argc, argv);
 	const struct CMUnitTest tests[] = {
-		AUDIT_TEST(test_record),
-		AUDIT_TEST(test_words),
-		AUDIT_TEST(test_cuts),
-		AUDIT_TEST(test_bad_paths),
-		AUDIT_TEST(test_bad_options),
-		AUDIT_TEST(test_existing_file),
-		AUDIT_TEST(test_file_removed),
-		AUDIT_TEST(test_torn_line),
-		AUDIT_TEST(test_rotation),
-		AUDIT_TEST(test_never_rotated),
-		AUDIT_TEST(test_rotation_fails),
-		AUDIT_TEST(test_several_processes),
+		AUDIT_TEST(test_record),        AUDIT_TEST(test_words),          AUDIT_TEST(test_cuts),
+		AUDIT_TEST(test_bad_paths),     AUDIT_TEST(test_bad_options),    AUDIT_TEST(test_existing_file),
+		AUDIT_TEST(test_file_removed),  AUDIT_TEST(test_torn_line),      AUDIT_TEST(test_rotation),
+		AUDIT_TEST(test_never_rotated), AUDIT_TEST(test_rotation_fails), AUDIT_TEST(test_several_processes),
 		AUDIT_TEST(test_killed_writer),
 	};
 	return cmocka_run_group_tests_name("audit", tests, NULL, NULL);

@@ -322,7 +322,7 @@ static void write_again(void *arg, int rc)
 	if (again->left-- > 0)
 		CHECK(cell__audit_write(again->rig->audit, &record, write_again, again, NULL) == 0);
 	else
-		cell__audit_close(again->rig->audit, handle_again_closed, again);
+		cell__audit_log_close(again->rig->audit, handle_again_closed, again);
 }
 
 static void do_write_again(struct cell__task *task)

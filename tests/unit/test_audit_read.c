@@ -8,8 +8,9 @@
 
 /* ---- reading ---- */
 
-#define LINE(time, session, tool, callable, decision)                                                             \
-	"{\"time\":\"" time "\",\"session\":\"" session "\",\"tool\":\"" tool "\",\"callable\":\"" callable "\",\"decision\":\"" decision "\"}\n"
+#define LINE(time, session, tool, callable, decision)                                                                                     \
+	"{\"time\":\"" time "\",\"session\":\"" session "\",\"tool\":\"" tool "\",\"callable\":\"" callable "\",\"decision\":\"" decision \
+	"\"}\n"
 
 static void test_filters(void **state)
 {
@@ -51,9 +52,18 @@ static void test_filters(void **state)
 		json_decref(records);
 	}
 	static const struct cell_audit_filter bads[] = {
-		{ .since = "yesterday" }, { .since = "2026-1-1" }, { .since = "2026-01-01T00:00" }, { .since = "5" },
-		{ .since = "2026-01-01T00:00:00+1" }, { .since = "2026-01-01T00:00:00." }, { .since = "-5m" }, { .since = "5mm" },
-		{ .since = "" }, { .tool = "a[" }, { .tool = "a.[" }, { .last = -2 },
+		{ .since = "yesterday" },
+		{ .since = "2026-1-1" },
+		{ .since = "2026-01-01T00:00" },
+		{ .since = "5" },
+		{ .since = "2026-01-01T00:00:00+1" },
+		{ .since = "2026-01-01T00:00:00." },
+		{ .since = "-5m" },
+		{ .since = "5mm" },
+		{ .since = "" },
+		{ .tool = "a[" },
+		{ .tool = "a.[" },
+		{ .last = -2 },
 	};
 	for (size_t i = 0; i < COUNT(bads); i++) {
 		struct cell_audit_filter filter = bads[i];
@@ -92,7 +102,7 @@ static void test_bad_lines(void **state)
 		int file, line;
 		const char *problem;
 	} wanted[] = {
-		{ 1, 1, "not a JSON object" }, { 1, 3, "not a JSON object" }, { 1, 4, "not a JSON object" },
+		{ 1, 1, "not a JSON object" },         { 1, 3, "not a JSON object" },           { 1, 4, "not a JSON object" },
 		{ 1, 6, "torn: the line has no end" }, { 0, 1, "longer than a record can be" }, { 0, 3, "not a JSON object" },
 		{ 0, 5, "torn: the line has no end" },
 	};
@@ -273,12 +283,8 @@ int main(int argc, char **argv)
 {
 	support_init(argc, argv);
 	const struct CMUnitTest tests[] = {
-		AUDIT_TEST(test_filters),
-		AUDIT_TEST(test_bad_lines),
-		AUDIT_TEST(test_long_line),
-		AUDIT_TEST(test_follow),
-		AUDIT_TEST(test_read_while_written),
-		AUDIT_TEST(test_reader_edge),
+		AUDIT_TEST(test_filters), AUDIT_TEST(test_bad_lines),          AUDIT_TEST(test_long_line),
+		AUDIT_TEST(test_follow),  AUDIT_TEST(test_read_while_written), AUDIT_TEST(test_reader_edge),
 	};
 	return cmocka_run_group_tests_name("audit_read", tests, NULL, NULL);
 }

@@ -3,7 +3,7 @@
 
 #include "calls/schema.h"
 #include "calls/table.h"
-#include "mcp/server.h"
+#include "mcp/server/server.h"
 #include "server/server.h"
 
 /* ---- the checker ---- */
@@ -200,9 +200,11 @@ static void test_rows(void **state)
 static void test_changes(void **state)
 {
 	(void)state;
-	const char *changes = "{\"rename\":{\"package\":\"package_name\"},\"properties\":{\"more\":{\"type\":\"string\"}},\"required\":[\"package_name\",\"more\"]}";
+	const char *changes =
+		"{\"rename\":{\"package\":\"package_name\"},\"properties\":{\"more\":{\"type\":\"string\"}},\"required\":[\"package_name\",\"more\"]}";
 	json_t *schema = cell__operation_takes(&cell__operations[CELL__OP_DEPS_ADD], changes);
-	json_t *args = json_pack("{s:s, s:s}", "package_name", "six", "more", "x"), *wanted = json_pack("{s:s, s:s}", "package", "six", "more", "x");
+	json_t *args = json_pack("{s:s, s:s}", "package_name", "six", "more", "x"),
+	       *wanted = json_pack("{s:s, s:s}", "package", "six", "more", "x");
 	json_t *properties = json_object_get(schema, "properties");
 	assert_non_null(schema);
 	assert_int_equal(json_object_size(properties), 2);
@@ -242,19 +244,23 @@ static void test_principals(void **state)
 	for (size_t i = 0; i < CELL__OPS; i++)
 		for (enum cell__principal_kind kind = CELL__PRINCIPAL_NONE; kind <= CELL__PRINCIPAL_MCP; kind++) {
 			struct cell__principal principal;
-			struct cell__call call = { .method = cell__operations[i].method, .args = json_object(), .session_id = "", .fail = take_failure };
+			struct cell__call call = {
+				.method = cell__operations[i].method, .args = json_object(), .session_id = "", .fail = take_failure
+			};
 			bool open = cell__operations[i].who & (1u << kind);
 			cell__principal_init(&principal, kind, true, &(struct cell__host_limits){ 0 }, NULL);
 			failed_code = 0;
 			failed_words[0] = '\0';
 			int rc = cell__call_prepare(&call, &principal);
 			bool unknown = strstr(failed_words, "there is no method") != NULL;
-			if (open == unknown || (!open && rc == 0) || (rc < 0) != (failed_code == CELL_E_INVALID) || (kind == CELL__PRINCIPAL_NONE && open))
+			if (open == unknown || (!open && rc == 0) || (rc < 0) != (failed_code == CELL_E_INVALID) ||
+			    (kind == CELL__PRINCIPAL_NONE && open))
 				fail_msg("%s for %s: %d, %s", call.method, cell__principal_word(&principal), rc, failed_words);
 			json_decref(call.args);
 		}
 	/* What runs programs on the host, or makes it hold a whole artifact, is not for code. */
-	static const enum cell__op not_code[] = { CELL__OP_TOOLS_REGISTER, CELL__OP_TOOLS_UNREGISTER, CELL__OP_ARTIFACTS_SAVE, CELL__OP_ARTIFACTS_LOAD };
+	static const enum cell__op not_code[] = { CELL__OP_TOOLS_REGISTER, CELL__OP_TOOLS_UNREGISTER, CELL__OP_ARTIFACTS_SAVE,
+						  CELL__OP_ARTIFACTS_LOAD };
 	for (size_t i = 0; i < COUNT(not_code); i++)
 		assert_false(cell__operations[not_code[i]].who & (1u << CELL__PRINCIPAL_CODE));
 }
@@ -281,7 +287,8 @@ static bool is_required(const json_t *schema, const char *name)
  * The row's members as a face has them, by their new names: of the same type, required where they are there.  `others` names members that are
  * given in another way, or in another form; `given` ones come from elsewhere (a path).
  */
-static void agree(const char *where, const struct cell__operation *row, const json_t *face, const json_t *names, const char *given, const char *others)
+static void agree(const char *where, const struct cell__operation *row, const json_t *face, const json_t *names, const char *given,
+		  const char *others)
 {
 	json_t *takes = cell__operation_takes(row, NULL), *property;
 	const char *name;
@@ -322,7 +329,9 @@ static void test_tools_agree(void **state)
 		n++;
 		json_t *changes = tool->input ? json_loads(tool->input, 0, NULL) : NULL;
 		assert_true(tool->operation->who & (1u << CELL__PRINCIPAL_MCP));
-		assert_int_equal(strncmp(json_string_value(json_object_get(entry, "description")), tool->operation->about, strlen(tool->operation->about)), 0);
+		assert_int_equal(strncmp(json_string_value(json_object_get(entry, "description")), tool->operation->about,
+					 strlen(tool->operation->about)),
+				 0);
 		/* What changes the host says so. */
 		assert_int_equal(tool->operation->kind == CELL__GATE_NONE, (tool->flags & CELL_MCP_READ_ONLY) != 0);
 		agree(name, tool->operation, input, json_object_get(changes, "rename"), "", "");
@@ -348,7 +357,8 @@ static void test_routes_agree(void **state)
 		assert_int_equal(route->scope, route->operation->kind == CELL__GATE_NONE ? CELL_SCOPE_READ : CELL_SCOPE_RUN);
 		assert_true(!body || !query);
 		/* In a query, metadata is JSON text. */
-		agree(route->path, route->operation, body ? body : query, NULL, strchr(route->path, '{') ? route->path : "", route->raw ? "metadata" : "");
+		agree(route->path, route->operation, body ? body : query, NULL, strchr(route->path, '{') ? route->path : "",
+		      route->raw ? "metadata" : "");
 	}
 	assert_int_equal(n, 22);
 }
@@ -385,7 +395,8 @@ static void fields(const char *method, const char *path, const char *object, con
 	assert_non_null(match.route);
 	bool has_body = cell__route_body(match.route) != NULL;
 	json_t *value = json_loads(object, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
-	json_t *found = cell__fields_check(has_body ? cell__route_body(match.route) : cell__route_query(match.route), value, has_body ? "body" : "query");
+	json_t *found = cell__fields_check(has_body ? cell__route_body(match.route) : cell__route_query(match.route), value,
+					   has_body ? "body" : "query");
 	char *text = json_dumps(found, JSON_COMPACT);
 	if (strcmp(text, wanted) != 0)
 		fail_msg("%s %s: %s, expected %s", path, object, text, wanted);
@@ -402,8 +413,10 @@ static void test_details(void **state)
 	fields("POST", "/execute", "[]", "[{\"loc\":[\"body\"],\"msg\":\"Input should be an object\",\"type\":\"model_attributes_type\"}]");
 	fields("POST", "/execute", "{}", ONE("body", "code", "Field required", "missing"));
 	fields("POST", "/execute", "{\"code\":\"a\\u0000\",\"timeout\":null}", "[]");
-	fields("POST", "/execute", "{\"code\":\"1\",\"timeout\":-1}", ONE("body", "timeout", "Input should be a number of 0 or more", "type_error"));
-	fields("POST", "/sessions", "{\"workspace_id\":\"a\\u0000\"}", ONE("body", "workspace_id", "Input should be a valid string", "type_error"));
+	fields("POST", "/execute", "{\"code\":\"1\",\"timeout\":-1}",
+	       ONE("body", "timeout", "Input should be a number of 0 or more", "type_error"));
+	fields("POST", "/sessions", "{\"workspace_id\":\"a\\u0000\"}",
+	       ONE("body", "workspace_id", "Input should be a valid string", "type_error"));
 	fields("POST", "/sessions", "{\"timeout\":1}",
 	       ONE("body", "timeout", "Extra inputs are not permitted: the server's operator decides this", "extra_forbidden"));
 	fields("POST", "/install_deps", "{\"packages\":[1]}", ONE("body", "packages", "Input should be a list of strings", "type_error"));
@@ -413,17 +426,20 @@ static void test_details(void **state)
 	fields("POST", "/api/artifacts", "{\"name\":\"a\",\"data\":\"x\\u0000\",\"description\":null,\"metadata\":null}", "[]");
 	fields("POST", "/api/artifacts", "{\"name\":\"a\"}", ONE("body", "data", "Field required", "missing"));
 	fields("POST", "/api/workflows", "{\"name\":\"a\",\"source\":\"x\"}", ONE("body", "description", "Field required", "missing"));
-	fields("GET", "/api/workflows/search", "{\"query\":\"x\",\"limit\":0}", ONE("query", "limit", "Input should be an integer of 1 or more", "type_error"));
-	fields("GET", "/api/workflows/search", "{\"query\":\"x\",\"limit\":null}", ONE("query", "limit", "Input should be an integer of 1 or more", "type_error"));
-	fields("POST", "/v1/sessions/x/approvals/1", "{\"accept\":1}", ONE("body", "accept", "Input should be a valid boolean", "type_error"));
+	fields("GET", "/api/workflows/search", "{\"query\":\"x\",\"limit\":0}",
+	       ONE("query", "limit", "Input should be an integer of 1 or more", "type_error"));
+	fields("GET", "/api/workflows/search", "{\"query\":\"x\",\"limit\":null}",
+	       ONE("query", "limit", "Input should be an integer of 1 or more", "type_error"));
+	fields("POST", "/v1/sessions/x/approvals/1", "{\"accept\":1}",
+	       ONE("body", "accept", "Input should be a valid boolean", "type_error"));
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_types),	   cmocka_unit_test(test_keywords),	  cmocka_unit_test(test_whole_numbers),
-		cmocka_unit_test(test_defaults),   cmocka_unit_test(test_words),	  cmocka_unit_test(test_messages),
-		cmocka_unit_test(test_rows),	   cmocka_unit_test(test_changes),	  cmocka_unit_test(test_principals),
+		cmocka_unit_test(test_types),       cmocka_unit_test(test_keywords),     cmocka_unit_test(test_whole_numbers),
+		cmocka_unit_test(test_defaults),    cmocka_unit_test(test_words),        cmocka_unit_test(test_messages),
+		cmocka_unit_test(test_rows),        cmocka_unit_test(test_changes),      cmocka_unit_test(test_principals),
 		cmocka_unit_test(test_tools_agree), cmocka_unit_test(test_routes_agree), cmocka_unit_test(test_document),
 		cmocka_unit_test(test_details),
 	};

@@ -17,7 +17,7 @@
 struct rig {
 	struct cell__loop loop;
 	struct cell__spawn_hub hub;
-	struct cell__policy policy;
+	struct cell__sandbox_policy policy;
 	struct cell__confinement *confine;
 	struct cell__confinement_options options;
 	char folder[64], other[64];
@@ -69,7 +69,7 @@ static void rig_start(struct rig *rig)
 	snprintf(rig->other, sizeof rig->other, "/tmp/wc-confine-XXXXXX");
 	assert_non_null(mkdtemp(rig->folder));
 	assert_non_null(mkdtemp(rig->other));
-	assert_int_equal(cell__policy_load(&rig->policy, "untrusted", NULL), 0);
+	assert_int_equal(cell__sandbox_policy_load(&rig->policy, "untrusted", NULL), 0);
 	assert_int_equal(cell__loop_start(&rig->loop, NULL), 0);
 	assert_int_equal(cell__spawn_hub_init(&rig->hub, &rig->loop, TEST_LIB_DIR "/workcell-spawner", NULL), 0);
 	rig->options = (struct cell__confinement_options){ .workspace = rig->folder, .mode = CELL_WORKSPACE_RW };
@@ -95,7 +95,7 @@ static void rig_end(struct rig *rig)
 	cell__loop_do(&rig->loop, &end.task, &end.over);
 	cell__waiter_finish(&end.over);
 	cell__loop_stop(&rig->loop);
-	cell__policy_finish(&rig->policy);
+	cell__sandbox_policy_finish(&rig->policy);
 	snprintf(command, sizeof command, "rm -rf %s %s", rig->folder, rig->other);
 	assert_int_equal(system(command), 0);
 }
@@ -142,8 +142,15 @@ static void program_init(struct program *program, struct rig *rig, const char *c
 {
 	*program = (struct program){ .rig = rig, .task.fn = do_start };
 	program->spec = (struct cell__process_spec){
-		.argv = argv, .env = plain_env, .path = "/usr/bin:/bin", .cwd = rig->folder, .timeout_ms = 20000,
-		.started = handle_started, .output = handle_output, .exited = handle_exited, .owner = program,
+		.argv = argv,
+		.env = plain_env,
+		.path = "/usr/bin:/bin",
+		.cwd = rig->folder,
+		.timeout_ms = 20000,
+		.started = handle_started,
+		.output = handle_output,
+		.exited = handle_exited,
+		.owner = program,
 	};
 }
 
@@ -161,7 +168,7 @@ static void program_finish(struct program *program)
 	cell__buf_finish(&program->errors);
 }
 
-/* Runs a shell script; its output is out. */
+/* Runs a jail script; its output is out. */
 static void script(struct program *program, struct rig *rig, const char *text)
 {
 	static const char *argv[4] = { "/bin/sh", "-c", NULL, NULL };
@@ -302,7 +309,8 @@ static void test_orphans_go_with_it(void **state)
 	static struct rig rig;
 	rig_start(&rig);
 	make(&rig);
-	expect(&rig, "setsid sleep 4711.25 >/dev/null 2>&1 & setsid sh -c 'sleep 4711.25 & sleep 4711.25' >/dev/null 2>&1 & echo ok", "ok\n");
+	expect(&rig, "setsid sleep 4711.25 >/dev/null 2>&1 & setsid sh -c 'sleep 4711.25 & sleep 4711.25' >/dev/null 2>&1 & echo ok",
+	       "ok\n");
 	assert_true(nobody_sleeps("4711.25"));
 	rig_end(&rig);
 }
@@ -451,8 +459,8 @@ static void do_watch(void *arg)
 }
 
 /* A CONNECT through the proxy; prints the status. */
-#define CONNECT(port)                                                                                         \
-	"python3 -c \"import socket\ns=socket.create_connection(('127.0.0.1',3128))\n"                        \
+#define CONNECT(port)                                                                  \
+	"python3 -c \"import socket\ns=socket.create_connection(('127.0.0.1',3128))\n" \
 	"s.sendall(b'CONNECT 127.0.0.1:" port " HTTP/1.1\\r\\n\\r\\n')\nprint(s.recv(99).split()[1].decode())\""
 
 static void test_networks(void **state)
@@ -499,9 +507,16 @@ int main(int argc, char **argv)
 		return 77;
 	}
 	const struct CMUnitTest tests[] = {
-		TEST(test_it_sees_what_it_is_shown), TEST(test_modes_and_folders), TEST(test_its_environment_and_descriptors),
-		TEST(test_exit_statuses), TEST(test_orphans_go_with_it), TEST(test_kill_and_timeout), TEST(test_many_at_once),
-		TEST(test_what_is_not_shown_is_not_found), TEST(test_a_step_that_fails), TEST(test_what_is_refused_at_once),
+		TEST(test_it_sees_what_it_is_shown),
+		TEST(test_modes_and_folders),
+		TEST(test_its_environment_and_descriptors),
+		TEST(test_exit_statuses),
+		TEST(test_orphans_go_with_it),
+		TEST(test_kill_and_timeout),
+		TEST(test_many_at_once),
+		TEST(test_what_is_not_shown_is_not_found),
+		TEST(test_a_step_that_fails),
+		TEST(test_what_is_refused_at_once),
 		TEST(test_networks),
 	};
 	return cmocka_run_group_tests_name("confinement", tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* executor/container_config.c: what engines are told, and what is believed of what they show. */
-#include "executor/container.h"
+/* executors/container/config.c: what engines are told, and what is believed of what they show. */
+#include "executors/container/container.h"
 
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -13,7 +13,7 @@ static json_t *describe(const struct cell_container_options *options)
 	char *text = NULL;
 	json_t *config;
 
-	if (cell__container_describe(options, NULL, NULL, &text, &err) < 0)
+	if (cell__container_describe(options, NULL, &text, &err) < 0)
 		fail_msg("%s", err.msg);
 	config = json_loads(text, 0, NULL);
 	free(text);
@@ -45,8 +45,11 @@ static json_t *body_for(const char *info)
 
 static void test_rootless_engines(void **state)
 {
-	static const struct { const char *info, *user, *mode; } cases[] = {
-		{ "{\"SecurityOptions\":[\"name=seccomp,profile=default\"],\"Rootless\":false}", "1000:1001", NULL }, /* Podman's, Docker's */
+	static const struct {
+		const char *info, *user, *mode;
+	} cases[] = {
+		{ "{\"SecurityOptions\":[\"name=seccomp,profile=default\"],\"Rootless\":false}", "1000:1001",
+		  NULL }, /* Podman's, Docker's */
 		{ "{\"SecurityOptions\":[\"name=seccomp,profile=default\"],\"Rootless\":true}", "1000:1001", "keep-id" },
 		{ "{\"SecurityOptions\":[\"name=seccomp,profile=default\",\"name=rootless\"]}", "0:0", NULL },
 		{ "{\"SecurityOptions\":[7,\"name=rootless2\"],\"Rootless\":\"true\"}", "1000:1001", NULL },
@@ -66,7 +69,12 @@ static void test_rootless_engines(void **state)
 
 static void test_what_is_not_applied(void **state)
 {
-	static const struct { json_int_t memory, cpu, pids; const char *network; bool read_only; const char *word; } cases[] = {
+	static const struct {
+		json_int_t memory, cpu, pids;
+		const char *network;
+		bool read_only;
+		const char *word;
+	} cases[] = {
 		{ 256 << 20, 50000, 64, "none", true, NULL },
 		{ 0, 50000, 64, "none", true, "memory_limit" },
 		{ (256 << 20) + 1, 50000, 64, "none", true, "memory_limit" },
@@ -88,7 +96,8 @@ static void test_what_is_not_applied(void **state)
 	config = describe(&options);
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		json_t *shown = json_pack("{s:{s:I,s:I,s:I,s:s*,s:b}}", "HostConfig", "Memory", cases[i].memory, "CpuQuota", cases[i].cpu,
-					  "PidsLimit", cases[i].pids, "NetworkMode", cases[i].network, "ReadonlyRootfs", cases[i].read_only);
+					  "PidsLimit", cases[i].pids, "NetworkMode", cases[i].network, "ReadonlyRootfs",
+					  cases[i].read_only);
 
 		assert_non_null(shown);
 		assert_int_equal(cell__container_check(config, shown, &err), cases[i].word ? -1 : 0);
@@ -153,8 +162,15 @@ static void test_whose_socket_it_is(void **state)
 /* With a storage: two folders of it are read-only, and an engine that shows them otherwise is not used. */
 static void test_what_is_kept_back(void **state)
 {
-	static const struct { const char *host; int tools, own; bool good; } cases[] = {
-		{ "/workspace/.host", 0, 0, true }, { "/workspace/.host", 1, 0, false }, { "/workspace/.host", 0, 1, false }, { "/workspace/x", 0, 0, false },
+	static const struct {
+		const char *host;
+		int tools, own;
+		bool good;
+	} cases[] = {
+		{ "/workspace/.host", 0, 0, true },
+		{ "/workspace/.host", 1, 0, false },
+		{ "/workspace/.host", 0, 1, false },
+		{ "/workspace/x", 0, 0, false },
 	};
 	char folder[] = "/tmp/workcell-test-XXXXXX";
 	struct cell_container_options options = CELL_CONTAINER_OPTIONS_INIT;
@@ -183,6 +199,6 @@ int main(int argc, char **argv)
 {
 	support_init(argc, argv);
 	const struct CMUnitTest tests[] = { TEST(test_rootless_engines), TEST(test_what_is_not_applied), TEST(test_whose_socket_it_is),
-					  TEST(test_what_is_kept_back) };
+					    TEST(test_what_is_kept_back) };
 	return cmocka_run_group_tests_name("container", tests, NULL, NULL);
 }

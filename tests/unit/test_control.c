@@ -365,8 +365,10 @@ static void test_run_while_the_old_kernel_leaves(void **state)
 	struct cell_session *session = support_session(engine);
 	assert_int_equal(cell_engine_prewarm(engine, TEST_PYTHON, NULL, NULL, NULL), 0);
 	for (int round = 0; round < 3; round++) {
-		support_expect(session, "import atexit, time\ndef slow():\n    time.sleep(0.15)\n    print('last words')\n"
-					"_ = atexit.register(slow)", NULL);
+		support_expect(session,
+			       "import atexit, time\ndef slow():\n    time.sleep(0.15)\n    print('last words')\n"
+			       "_ = atexit.register(slow)",
+			       NULL);
 		pid_t old = (pid_t)cell_session_kernel_pid(session);
 		struct cell reset = { .session = session };
 		assert_int_equal(pthread_create(&reset.thread, NULL, do_reset, &reset), 0);

@@ -376,10 +376,14 @@ static void test_utf8_table(void **state)
 		{ "\xc3\xa9", 2, "\xc3\xa9" },
 		{ "\x80", 1, R },
 		{ "\xc3", 1, R },
-		{ "\xc3" "A", 2, R "A" },
+		{ "\xc3"
+		  "A",
+		  2, R "A" },
 		{ "\xe2\x82\xac", 3, "\xe2\x82\xac" },
 		{ "\xe2\x82", 2, R },
-		{ "\xe2\x82" "A", 3, R "A" },
+		{ "\xe2\x82"
+		  "A",
+		  3, R "A" },
 		{ "\xc0\xaf", 2, R R },                                      /* overlong */
 		{ "\xe0\x80\xaf", 3, R R R },                                /* overlong */
 		{ "\xe0\x9f\xbf", 3, R R R },                                /* overlong */
@@ -387,15 +391,22 @@ static void test_utf8_table(void **state)
 		{ "\xed\xa0\x80", 3, R R R },                                /* a surrogate */
 		{ "\xf0\x9f\x98\x80", 4, "\xf0\x9f\x98\x80" },
 		{ "\xf0\x9f\x98", 3, R },
-		{ "\xf0\x9f" "A", 3, R "A" },
+		{ "\xf0\x9f"
+		  "A",
+		  3, R "A" },
 		{ "\xf0\x80\x80\xaf", 4, R R R R },                          /* overlong */
 		{ "\xf4\x8f\xbf\xbf", 4, "\xf4\x8f\xbf\xbf" },
 		{ "\xf4\x90\x80\x80", 4, R R R R },                          /* past U+10FFFF */
 		{ "\xf5\x80\x80\x80", 4, R R R R },
 		{ "\xf8\x88\x80\x80\x80", 5, R R R R R },
 		{ "\xfe\xff", 2, R R },
-		{ "a\xff" "b\xff" "c", 5, "a" R "b" R "c" },
-		{ "\xe1\x80\xe2\xf0\x91\x92\xf1\xbf" "A", 9, R R R R "A" },  /* the Unicode standard's example */
+		{ "a\xff"
+		  "b\xff"
+		  "c",
+		  5, "a" R "b" R "c" },
+		{ "\xe1\x80\xe2\xf0\x91\x92\xf1\xbf"
+		  "A",
+		  9, R R R R "A" },  /* the Unicode standard's example */
 	};
 	for (size_t i = 0; i < COUNT(rows); i++) {
 		CELL_AUTO_BUF struct cell__buf buf = CELL_BUF_INIT;
@@ -484,24 +495,11 @@ int main(int argc, char **argv)
 {
 	support_init(argc, argv);
 	const struct CMUnitTest tests[] = {
-		TEST(test_codes),
-		TEST(test_fail),
-		TEST(test_fail_truncates),
-		TEST(test_fail_cuts_between_characters),
-		TEST(test_fail_wrap),
-		TEST(test_alloc),
-		TEST(test_alloc_fail_after),
-		TEST(test_take),
-		TEST(test_buf),
-		TEST(test_buf_grows),
-		TEST(test_buf_refuses_overflow),
-		TEST(test_buf_without_memory),
-		TEST(test_json_escape),
-		TEST(test_base64),
-		TEST(test_utf8_table),
-		TEST(test_utf8_like_python),
-		TEST(test_random_hex),
-		TEST(test_home_and_clock),
+		TEST(test_codes),       TEST(test_fail),           TEST(test_fail_truncates),       TEST(test_fail_cuts_between_characters),
+		TEST(test_fail_wrap),   TEST(test_alloc),          TEST(test_alloc_fail_after),     TEST(test_take),
+		TEST(test_buf),         TEST(test_buf_grows),      TEST(test_buf_refuses_overflow), TEST(test_buf_without_memory),
+		TEST(test_json_escape), TEST(test_base64),         TEST(test_utf8_table),           TEST(test_utf8_like_python),
+		TEST(test_random_hex),  TEST(test_home_and_clock),
 	};
 	return cmocka_run_group_tests_name("core", tests, NULL, NULL);
 }

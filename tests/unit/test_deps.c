@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "session/venv.h"
+#include "deps/venv.h"
 
 #define MANY_S 300 /* a test with several real venvs on a busy machine */
 
@@ -49,8 +49,17 @@ static void test_refused(void **state)
 	(void)state;
 	static struct project project;
 	project_open(&project, "refused", NULL);
-	static const char *const bad[] = { "", "  ", "-e .", "git+https://x/y", "six @ https://x/y.whl", "six; python_version>'3'",
-					   "six\n--index-url=http://x", "--index-url=http://x", "a b", "requests>", "./six.whl" };
+	static const char *const bad[] = { "",
+					   "  ",
+					   "-e .",
+					   "git+https://x/y",
+					   "six @ https://x/y.whl",
+					   "six; python_version>'3'",
+					   "six\n--index-url=http://x",
+					   "--index-url=http://x",
+					   "a b",
+					   "requests>",
+					   "./six.whl" };
 	for (size_t i = 0; i < COUNT(bad); i++)
 		do_fail(&project, "deps.add", bad[i], CELL_E_INVALID, "ValueError", "");
 	do_fail(&project, "deps.add", NULL, CELL_E_INVALID, "ValueError", "needs 'package', a string");
@@ -87,8 +96,8 @@ static void test_versions_and_listings(void **state)
 {
 	(void)state;
 	static const char *const good[] = { "cpython-3.11.2", "pypy-7.3.12" };
-	static const char *const bad[] = { "", "3.11.2", "cpython-3.11", "cpython-3.11.2.1", "cpython-3.11.x", "-3.1.1",
-					   "cpython-3.11.2\n", "../x-1.1.1", "cpython-3.11.12345678" };
+	static const char *const bad[] = { "",       "3.11.2",           "cpython-3.11", "cpython-3.11.2.1",     "cpython-3.11.x",
+					   "-3.1.1", "cpython-3.11.2\n", "../x-1.1.1",   "cpython-3.11.12345678" };
 	for (size_t i = 0; i < COUNT(good); i++)
 		assert_true(cell__venv_version_ok(good[i]));
 	for (size_t i = 0; i < COUNT(bad); i++)
@@ -252,8 +261,8 @@ static void test_needed(void **state)
 	do_sync(&project, "deps.sync", NULL, "[]", "[]", "[]");
 	assert_false(venv_says(&project, "import cell_beta"));
 	/* What code in a session wrote there is not believed. */
-	assert_int_equal(shell("for v in %s/venvs/*; do echo '[\"-r /etc/passwd\", 5, \"pip\"]' > $v/.workcell-configured; done",
-			       project.cache), 0);
+	assert_int_equal(
+		shell("for v in %s/venvs/*; do echo '[\"-r /etc/passwd\", 5, \"pip\"]' > $v/.workcell-configured; done", project.cache), 0);
 	write_requirements(project.base, "cell-alpha\n");
 	do_sync(&project, "deps.sync", NULL, "[\"cell-alpha\"]", "[]", "[]");
 	project_close(&project);
@@ -361,8 +370,7 @@ static void test_repair(void **state)
 	assert_int_equal(shell("for v in %s/venvs/*; do touch $v/.workcell-busy; done", project.cache), 0);
 	do_sync(&project, "deps.sync", NULL, "[\"cell-alpha\"]", "[\"cell-beta\"]", "[]");
 	assert_true(venv_says(&project, "import cell_alpha, cell_beta"));
-	assert_int_not_equal(shell("ls -d %s/venvs/*/.workcell-busy %s/venvs/*/lib/*/*/~* 2>/dev/null", project.cache,
-				   project.cache), 0);
+	assert_int_not_equal(shell("ls -d %s/venvs/*/.workcell-busy %s/venvs/*/lib/*/*/~* 2>/dev/null", project.cache, project.cache), 0);
 	project_close(&project);
 }
 
@@ -413,8 +421,7 @@ static void test_script_interpreter(void **state)
 	/* A script counts only where there is no real one. */
 	char path[256], *found = NULL;
 	snprintf(path, sizeof path, "%s/shims:/usr/bin", tmp);
-	assert_int_equal(shell("mkdir %s/shims; cp %s %s/shims/python3.11; cp %s %s/shims/python3.97", tmp, python, tmp, python,
-			       tmp), 0);
+	assert_int_equal(shell("mkdir %s/shims; cp %s %s/shims/python3.11; cp %s %s/shims/python3.97", tmp, python, tmp, python, tmp), 0);
 	assert_int_equal(cell__deps_find_python("3.11", path, &found, NULL), 0);
 	assert_string_equal(found, "/usr/bin/python3.11");
 	free(found);
@@ -448,7 +455,8 @@ static void test_maker_fails(void **state)
 	snprintf(python, sizeof python, "%s/python-without-venv", tmp);
 	FILE *out = fopen(python, "w");
 	fputs("#!/bin/sh\ncase \"$*\" in *' venv '*) echo 'not created because ensurepip is not available'; mkdir -p \"$6\"; "
-	      "exit 1;; esac\nexec " TEST_PYTHON " \"$@\"\n", out);
+	      "exit 1;; esac\nexec " TEST_PYTHON " \"$@\"\n",
+	      out);
 	fclose(out);
 	chmod(python, 0755);
 	project_open(&project, "maker", configure_python);
@@ -487,8 +495,8 @@ static void test_private(void **state)
 	assert_int_equal(shell("ls -d %s/venvs/private-live >/dev/null", project.cache), 0);
 	close(fd);
 	project_close(&project);
-	assert_int_equal(shell("test \"$(cd %s/venvs; ls -dA *private-[0-9a-f]* .private* 2>/dev/null)\" = .private-live.lock",
-			       project.cache), 0);
+	assert_int_equal(
+		shell("test \"$(cd %s/venvs; ls -dA *private-[0-9a-f]* .private* 2>/dev/null)\" = .private-live.lock", project.cache), 0);
 }
 
 /* ---- installers that take too long ---- */
@@ -863,9 +871,8 @@ int main(int argc, char **argv)
 	CHECK(mkdtemp(tmp) != NULL);
 	make_wheels();
 	const struct CMUnitTest installers[] = {
-		TEST(test_versions_and_listings), TEST(test_add_and_remove), TEST(test_failures),
-		TEST(test_maker_fails),           TEST(test_cancel),         TEST(test_concurrent_makers),
-		TEST(test_index),
+		TEST(test_versions_and_listings), TEST(test_add_and_remove), TEST(test_failures), TEST(test_maker_fails), TEST(test_cancel),
+		TEST(test_concurrent_makers),     TEST(test_index),
 	};
 	/* Nothing in these depends on who installs, and a venv with pip takes seconds to make. */
 	const struct CMUnitTest ours[] = {

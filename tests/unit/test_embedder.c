@@ -1,8 +1,8 @@
 /*
- * session/embedder.c against a real endpoint (tests/embeddings_server.py) that misbehaves on request, with short times.
+ * search/embedder.c against a real endpoint (tests/embeddings_server.py) that misbehaves on request, with short times.
  */
 #define _GNU_SOURCE
-#include "session/embedder.h"
+#include "search/embedder.h"
 
 #include <curl/curl.h>
 #include <errno.h>
@@ -173,9 +173,16 @@ static struct cell__embedder_options options(void)
 {
 	static char url[128];
 	snprintf(url, sizeof url, "%s/v1/embeddings", server_url);
-	return (struct cell__embedder_options){ .loop = &bench.loop, .url = url, .model = "m", .log = take_log,
-						.getenv_fn = fake_getenv, .getenv_arg = (void *)"k-secret-1",
-						.wait_ms = 2000, .request_ms = 5000, .rest_ms = 200, .rest_max_ms = 800 };
+	return (struct cell__embedder_options){ .loop = &bench.loop,
+						.url = url,
+						.model = "m",
+						.log = take_log,
+						.getenv_fn = fake_getenv,
+						.getenv_arg = (void *)"k-secret-1",
+						.wait_ms = 2000,
+						.request_ms = 5000,
+						.rest_ms = 200,
+						.rest_max_ms = 800 };
 }
 
 static void start_with(struct cell__embedder_options opts)
@@ -456,8 +463,7 @@ static void test_back_off(void **state)
 		snprintf(text, sizeof text, "query %zu", i);
 		bench.log[0] = '\0';
 		assert_int_equal(ask(text), 0);
-		snprintf(expected, sizeof expected, "2 embeddings: HTTP 500: told to fail; searching by words alone for %s\n",
-			 rests[i]);
+		snprintf(expected, sizeof expected, "2 embeddings: HTTP 500: told to fail; searching by words alone for %s\n", rests[i]);
 		assert_string_equal(bench.log, expected);
 		expect_state("failing", "HTTP 500: told to fail");
 		assert_int_equal(count_requests(), i + 1);
@@ -847,10 +853,8 @@ static void test_refused_options(void **state)
 	static const struct {
 		const char *url, *model, *message;
 	} rows[] = {
-		{ "", "m", "http:// or https://" },
-		{ "ftp://user:hunter2@x/", "m", "http:// or https://" },
-		{ "http://x", NULL, "name of a model" },
-		{ "http://x", "", "name of a model" },
+		{ "", "m", "http:// or https://" },        { "ftp://user:hunter2@x/", "m", "http:// or https://" },
+		{ "http://x", NULL, "name of a model" },   { "http://x", "", "name of a model" },
 		{ "http://x", "\xff", "name of a model" },
 	};
 	for (size_t i = 0; i < COUNT(rows); i++) {
@@ -872,14 +876,22 @@ int main(int argc, char **argv)
 	pthread_mutex_init(&bench.log_lock, NULL);
 	curl_global_init(CURL_GLOBAL_DEFAULT);
 	const struct CMUnitTest tests[] = {
-		SERVED(test_queries),      SERVED(test_too_many_queries),
-		SERVED(test_cancel),       SERVED(test_back_off),
-		SERVED(test_resting),      SERVED(test_retry_after),  SERVED(test_faults),
-		SERVED(test_slow),         SERVED(test_hanging),
+		SERVED(test_queries),
+		SERVED(test_too_many_queries),
+		SERVED(test_cancel),
+		SERVED(test_back_off),
+		SERVED(test_resting),
+		SERVED(test_retry_after),
+		SERVED(test_faults),
+		SERVED(test_slow),
+		SERVED(test_hanging),
 		SERVED(test_close_at_any_time),
-		SERVED(test_documents),    SERVED(test_documents_fail),
-		SERVED(test_documents_that_take_too_long), SERVED(test_refusals),
-		SERVED(test_dimensions),   SERVED(test_keys),
+		SERVED(test_documents),
+		SERVED(test_documents_fail),
+		SERVED(test_documents_that_take_too_long),
+		SERVED(test_refusals),
+		SERVED(test_dimensions),
+		SERVED(test_keys),
 		SERVED(test_refused_options),
 	};
 	return cmocka_run_group_tests_name("embedder", tests, NULL, NULL);

@@ -72,8 +72,7 @@ static void test_answers(void **state)
 	expect_vectors("{'data':[{'embedding':[300000000000000000000000000000,4e29]}]}", 1, 2, (float[]){ 0.6f, 0.8f });
 	expect_vectors("{'data':[{'embedding':[1e-99999999999999999999,1]}]}", 1, 2, (float[]){ 0, 1 });
 	/* The last of several keys counts; braces in strings do not. */
-	expect_vectors("{'data':7,'x':'}]\\\\\\'{','data':[{'embedding':[],'embedding':[2],'e':'\\\\'}]}", 1, 1,
-		       (float[]){ 1 });
+	expect_vectors("{'data':7,'x':'}]\\\\\\'{','data':[{'embedding':[],'embedding':[2],'e':'\\\\'}]}", 1, 1, (float[]){ 1 });
 	/* The point is a point, whatever the host's language. */
 	if (setlocale(LC_NUMERIC, "de_DE.UTF-8"))
 		expect_vectors("{'data':[{'embedding':[0.3,0.4]}]}", 1, 2, (float[]){ 0.6f, 0.8f });

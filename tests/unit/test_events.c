@@ -52,9 +52,7 @@ static void hear(void *arg, const struct cell_event *event)
 	pthread_mutex_lock(&ear->lock);
 	CHECK(ear->n < COUNT(ear->event));
 	struct heard *heard = &ear->event[ear->n++];
-	*heard = (struct heard){
-		.type = event->type, .run_id = event->run_id, .stream = event->stream, .thread = pthread_self()
-	};
+	*heard = (struct heard){ .type = event->type, .run_id = event->run_id, .stream = event->stream, .thread = pthread_self() };
 	if (event->type == CELL_EVENT_CHUNK)
 		CHECK(event->data && event->size > 0 && cell__buf_add(&ear->text, event->data, event->size) == 0);
 	if (event->type == CELL_EVENT_KERNEL_DIED)
@@ -309,8 +307,8 @@ static void test_start_and_look(void **state)
 	struct cell_run_options options = CELL_RUN_OPTIONS_INIT;
 	options.on_event = hear_and_end;
 	options.event_arg = &looker;
-	options.look_us = CELL_LIMIT_LOOK_US;
-	options.look_end = &looker.end;
+	options.spin_us = CELL_LIMIT_SPIN_US;
+	options.spin_end = &looker.end;
 	size_t cells = 0;
 	bool here = false;
 	for (; cells < 200 && !here; cells++) { /* a busy machine may need some */
@@ -588,8 +586,7 @@ static void close_in_callback(const char *closing, const char *log)
 static void test_close_in_a_callback_aborts(void **state)
 {
 	(void)state;
-	static const char *const names[CLOSINGS] = { "cell_session_close", "cell_space_close", "cell_audit_close",
-						     "cell_engine_destroy" };
+	static const char *const names[CLOSINGS] = { "cell_session_close", "cell_space_close", "cell_audit_close", "cell_engine_destroy" };
 	char log[] = "/tmp/test_events.XXXXXX";
 	close(mkstemp(log));
 	for (int i = 0; i < CLOSINGS; i++) {

@@ -162,12 +162,50 @@ static bool is_elsewhere(const char *name)
 {
 	static const char *const same[] = { "newfstat", "newlstat", "newstat", "newuname", "sendfile64", "ni_syscall" };
 	static const char *const i386[] = {
-		"fadvise64_64", "fstatfs64", "gethostname", "ipc", "llseek", "mmap_pgoff", "nice", "old_getrlimit", "old_msgctl",
-		"old_readdir", "old_semctl", "old_shmctl", "oldumount", "olduname", "recv", "send", "sgetmask", "signal",
-		"sigpending", "sigprocmask", "sigsuspend", "socketcall", "ssetmask", "statfs64", "sync_file_range2", "waitpid",
-		"old_select", "old_mmap", "old_sigaction", "sigaction", "sigreturn", "readdir", "oldstat",
-		"spu_create", "spu_run", "rtas", "subpage_prot", "pciconfig_iobase", "pciconfig_read", "pciconfig_write",
-		"s390_ipc", "s390_pci_mmio_read", "s390_pci_mmio_write", "bdflush",
+		"fadvise64_64",
+		"fstatfs64",
+		"gethostname",
+		"ipc",
+		"llseek",
+		"mmap_pgoff",
+		"nice",
+		"old_getrlimit",
+		"old_msgctl",
+		"old_readdir",
+		"old_semctl",
+		"old_shmctl",
+		"oldumount",
+		"olduname",
+		"recv",
+		"send",
+		"sgetmask",
+		"signal",
+		"sigpending",
+		"sigprocmask",
+		"sigsuspend",
+		"socketcall",
+		"ssetmask",
+		"statfs64",
+		"sync_file_range2",
+		"waitpid",
+		"old_select",
+		"old_mmap",
+		"old_sigaction",
+		"sigaction",
+		"sigreturn",
+		"readdir",
+		"oldstat",
+		"spu_create",
+		"spu_run",
+		"rtas",
+		"subpage_prot",
+		"pciconfig_iobase",
+		"pciconfig_read",
+		"pciconfig_write",
+		"s390_ipc",
+		"s390_pci_mmio_read",
+		"s390_pci_mmio_write",
+		"bdflush",
 	};
 	for (size_t i = 0; i < sizeof same / sizeof *same; i++)
 		if (strcmp(name, same[i]) == 0)
@@ -372,9 +410,9 @@ int main(int argc, char **argv)
 	}
 	headers = argv[1];
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(every_call_of_libseccomp),   cmocka_unit_test(every_call_of_the_headers),
-		cmocka_unit_test(every_call_of_this_kernel),  cmocka_unit_test(answers_are_as_decided),
-		cmocka_unit_test(arguments_are_looked_at),    cmocka_unit_test(other_machines_are_refused),
+		cmocka_unit_test(every_call_of_libseccomp),  cmocka_unit_test(every_call_of_the_headers),
+		cmocka_unit_test(every_call_of_this_kernel), cmocka_unit_test(answers_are_as_decided),
+		cmocka_unit_test(arguments_are_looked_at),   cmocka_unit_test(other_machines_are_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

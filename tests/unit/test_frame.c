@@ -3,9 +3,9 @@
 #include "wire/frame.h"
 
 static const uint8_t types[] = {
-	CELL_FRAME_INIT,   CELL_FRAME_RUN,     CELL_FRAME_REPLY,    CELL_FRAME_SHUTDOWN, CELL_FRAME_READY,
-	CELL_FRAME_RESULT, CELL_FRAME_DISPLAY, CELL_FRAME_DOORBELL, CELL_FRAME_CALL,     CELL_FRAME_HELLO,
-	CELL_FRAME_INTERRUPT, CELL_FRAME_OUTPUT, CELL_FRAME_SNAPSHOT,
+	CELL_FRAME_INIT,      CELL_FRAME_RUN,     CELL_FRAME_REPLY,    CELL_FRAME_SHUTDOWN, CELL_FRAME_READY,
+	CELL_FRAME_RESULT,    CELL_FRAME_DISPLAY, CELL_FRAME_DOORBELL, CELL_FRAME_CALL,     CELL_FRAME_HELLO,
+	CELL_FRAME_INTERRUPT, CELL_FRAME_OUTPUT,  CELL_FRAME_SNAPSHOT,
 };
 
 static size_t encode(const struct cell_frame *frame, uint8_t *out)
@@ -59,7 +59,11 @@ static void test_layout(void **state)
 {
 	(void)state;
 	const struct cell_frame frame = {
-		.type = CELL_FRAME_RESULT, .flags = 1, .id = 0x04030201, .json_size = 0x00030201, .raw_size = 0x01020304,
+		.type = CELL_FRAME_RESULT,
+		.flags = 1,
+		.id = 0x04030201,
+		.json_size = 0x00030201,
+		.raw_size = 0x01020304,
 		.ring_pos = 0x0807060504030201u,
 	};
 	const uint8_t wanted[CELL_FRAME_HEADER_BYTES] = {
@@ -74,9 +78,12 @@ static void test_byte_by_byte(void **state)
 {
 	(void)state;
 	const struct cell_frame in = {
-		.type = CELL_FRAME_DISPLAY, .id = 3,
-		.json = (const uint8_t *)"{}", .json_size = 2,
-		.raw = (const uint8_t *)"0123456789", .raw_size = 10,
+		.type = CELL_FRAME_DISPLAY,
+		.id = 3,
+		.json = (const uint8_t *)"{}",
+		.json_size = 2,
+		.raw = (const uint8_t *)"0123456789",
+		.raw_size = 10,
 	};
 	uint8_t bytes[64];
 	size_t size = encode(&in, bytes);
@@ -140,8 +147,7 @@ static void test_bad_type(void **state)
 		struct cell_frame in = { .type = (uint8_t)type };
 		uint8_t bytes[CELL_FRAME_HEADER_BYTES];
 		cell__frame_encode_header(&in, bytes);
-		assert_int_equal(cell__frame_decode(bytes, sizeof bytes, &out, &used),
-				 known ? CELL_FRAME_OK : CELL_FRAME_BAD_TYPE);
+		assert_int_equal(cell__frame_decode(bytes, sizeof bytes, &out, &used), known ? CELL_FRAME_OK : CELL_FRAME_BAD_TYPE);
 		assert_int_equal(cell__frame_decode(bytes, 3, &out, &used), known ? CELL_FRAME_MORE : CELL_FRAME_BAD_TYPE);
 	}
 }

@@ -336,8 +336,7 @@ static void test_hostile_calls(void **state)
 		struct cell_result *result = support_run(place.session, code.data);
 		int outcome = support_outcome(result);
 		if (outcome != (rows[i].dies ? CELL_OUT_KERNEL_DIED : 0))
-			fail_msg("%s: %s", rows[i].call,
-				 cell_result_error(result) ? cell_result_error(result)->message : "went well");
+			fail_msg("%s: %s", rows[i].call, cell_result_error(result) ? cell_result_error(result)->message : "went well");
 		cell_result_destroy(result);
 		support_expect(place.session, "tools.show(i=3)['i']", "3");
 	}
@@ -348,8 +347,8 @@ int main(int argc, char **argv)
 {
 	support_init(argc, argv);
 	const struct CMUnitTest tests[] = {
-		TEST(test_arguments),	 TEST(test_wrong_arguments), TEST(test_answers), TEST(test_many_at_once),
-		TEST(test_interrupt),	 TEST(test_reset),	     TEST(test_hostile_calls),
+		TEST(test_arguments), TEST(test_wrong_arguments), TEST(test_answers),       TEST(test_many_at_once),
+		TEST(test_interrupt), TEST(test_reset),           TEST(test_hostile_calls),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

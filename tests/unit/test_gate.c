@@ -78,8 +78,7 @@ static void hear(void *arg, const struct cell_event *event)
 		desk->on_approval(desk, event);
 }
 
-static int answer(struct desk *desk, uint64_t id, int accept, const char *reason, const char *args,
-		  struct cell_error *err)
+static int answer(struct desk *desk, uint64_t id, int accept, const char *reason, const char *args, struct cell_error *err)
 {
 	struct cell_approval_answer said = CELL_APPROVAL_ANSWER_INIT;
 	said.accept = accept;
@@ -195,8 +194,8 @@ struct runner {
 static void *runner_main(void *arg)
 {
 	struct runner *runner = arg;
-	runner->rc = cell_session_run(runner->desk->session, runner->code, strlen(runner->code), &runner->desk->run,
-				      &runner->result, &runner->err);
+	runner->rc = cell_session_run(runner->desk->session, runner->code, strlen(runner->code), &runner->desk->run, &runner->result,
+				      &runner->err);
 	return NULL;
 }
 
@@ -266,8 +265,7 @@ static void rejected_raises_and_may_be_caught(void **state)
 	expect(desk, "try:\n    tools.math.add(a=1)\nexcept ApprovalRejectedError as e:\n    got = str(e)\ngot",
 	       "'Approval request for math.add rejected: not today'");
 	/* Another error after a caught refusal is that error. */
-	expect_error(desk, "try:\n    tools.math.add(a=1)\nexcept ToolError:\n    1/0", CELL_OUT_EXCEPTION,
-		     "ZeroDivisionError", "");
+	expect_error(desk, "try:\n    tools.math.add(a=1)\nexcept ToolError:\n    1/0", CELL_OUT_EXCEPTION, "ZeroDivisionError", "");
 	/* The name alone makes no refusal. */
 	expect_error(desk, "raise ApprovalRejectedError('made up')", CELL_OUT_EXCEPTION, "ApprovalRejectedError", "made up");
 	desk_close(desk);
@@ -329,8 +327,7 @@ static void unanswered_is_rejected(void **state)
 	struct cell_session_options opts = CELL_SESSION_OPTIONS_INIT;
 	opts.approval_timeout_ms = 30;
 	struct desk *desk = desk_open(&opts);
-	expect_error(desk, "tools.math.add(a=1)", CELL_OUT_REJECTED, "ApprovalTimeoutError",
-		     "Approval request for math.add expired");
+	expect_error(desk, "tools.math.add(a=1)", CELL_OUT_REJECTED, "ApprovalTimeoutError", "Approval request for math.add expired");
 	struct cell_error err;
 	assert_int_equal(answer(desk, desk->ids[0], 1, NULL, NULL, &err), -1);
 	assert_int_equal(err.code, CELL_E_NOT_FOUND);
@@ -365,8 +362,8 @@ static void many_wait_and_are_answered_in_any_order(void **state)
 	pthread_join(runner.thread, NULL);
 	assert_int_equal(runner.rc, 0);
 	assert_int_equal(support_outcome(runner.result), 0);
-	json_t *value = json_loads(cell_result_value_json(runner.result) ? cell_result_value_json(runner.result) : "null",
-				   JSON_DECODE_ANY, NULL);
+	json_t *value = json_loads(cell_result_value_json(runner.result) ? cell_result_value_json(runner.result) : "null", JSON_DECODE_ANY,
+				   NULL);
 	json_decref(value);
 	cell_result_destroy(runner.result);
 	assert_int_equal(desk->called, 150);
@@ -441,14 +438,14 @@ static void races_end_each_call_once(void **state)
 		assert_int_equal(pthread_create(&threads[i], NULL, answer_all_the_time, desk), 0);
 	for (int round = 0; round < 20; round++) {
 		desk->asked = 0;
-		struct cell_result *result =
-			run(desk, "import asyncio\n"
-				  "async def one(i):\n"
-				  "    try:\n"
-				  "        return await asyncio.wait_for(tools.math.add.call_async(a=i), 0.001 * (i % 3) or 9)\n"
-				  "    except (ApprovalRejectedError, asyncio.TimeoutError) as e:\n"
-				  "        return type(e).__name__\n"
-				  "len(await asyncio.gather(*map(one, range(20))))");
+		struct cell_result *result = run(
+			desk, "import asyncio\n"
+			      "async def one(i):\n"
+			      "    try:\n"
+			      "        return await asyncio.wait_for(tools.math.add.call_async(a=i), 0.001 * (i % 3) or 9)\n"
+			      "    except (ApprovalRejectedError, asyncio.TimeoutError) as e:\n"
+			      "        return type(e).__name__\n"
+			      "len(await asyncio.gather(*map(one, range(20))))");
 		assert_int_equal(support_outcome(result), 0);
 		assert_string_equal(cell_result_repr(result), "20");
 		cell_result_destroy(result);
@@ -720,10 +717,20 @@ static void shell_commands_ask_too(void **state)
 	assert_string_equal(desk->last_tool, "shell/shell_magic//kernel");
 	desk->on_approval = say_no;
 	size_t asked = desk->asked;
-	static const char *const all[] = { "!true", "x = !true", "!!true", "%sx true", "%system true", "%%sh\ntrue",
-					   "%%bash\ntrue", "%%script bash\ntrue", "%%python3\n1", "%%!\ntrue",
-					   "get_ipython().system('true')", "get_ipython().getoutput('true')",
-					   "get_ipython().system_piped('true')", "get_ipython().system_raw('true')",
+	static const char *const all[] = { "!true",
+					   "x = !true",
+					   "!!true",
+					   "%sx true",
+					   "%system true",
+					   "%%sh\ntrue",
+					   "%%bash\ntrue",
+					   "%%script bash\ntrue",
+					   "%%python3\n1",
+					   "%%!\ntrue",
+					   "get_ipython().system('true')",
+					   "get_ipython().getoutput('true')",
+					   "get_ipython().system_piped('true')",
+					   "get_ipython().system_raw('true')",
 					   "%pip --version" };
 	for (size_t i = 0; i < COUNT(all); i++) {
 		expect_error(desk, all[i], CELL_OUT_REJECTED, "ApprovalRejectedError", "rejected: not today");
@@ -945,8 +952,7 @@ static void the_hosts_own_calls_pass_middlewares_too(void **state)
 	add_middleware(desk, NULL, see_error);
 	char *json;
 	struct cell_error err;
-	if (cell_space_call(desk->space, "tools.call", "{\"name\":\"math.add\",\"args\":{\"a\":1}}", NULL, 0, &json, NULL,
-			    NULL, &err) < 0)
+	if (cell_space_call(desk->space, "tools.call", "{\"name\":\"math.add\",\"args\":{\"a\":1}}", NULL, 0, &json, NULL, NULL, &err) < 0)
 		fail_msg("%s", err.msg);
 	free(json);
 	assert_string_equal(desk->order, "(none)");

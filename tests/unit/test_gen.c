@@ -1,14 +1,14 @@
-/* mcp/gen*.c and session/genfiles.c: limits, text that a parser refuses, memory that is gone, the public function. */
+/* mcp/gen*.c and mcp/codegen/files.c: limits, text that a parser refuses, memory that is gone, the public function. */
 #define _GNU_SOURCE
-#include "mcp/gen_internal.h"
+#include "mcp/codegen/internal.h"
 
-#include "session/genfiles.h"
-#include "store/pysource.h"
+#include "mcp/codegen/files.h"
+#include "storage/pysource.h"
 #include "store_support.h"
 
 static void generate(const char *server, json_t *tools, struct cell__gen_package *ret)
 {
-	struct cell__gen_options opts = { .server = server };
+	struct cell__codegen_options opts = { .server = server };
 	OK(cell__gen_package(&opts, tools, ret, &err));
 }
 
@@ -24,8 +24,7 @@ static const char *file_of(const struct cell__gen_package *package, const char *
 /* A package of one tool "t" with a property "x" of this schema, which is taken over. */
 static void generate_one(json_t *schema, struct cell__gen_package *ret)
 {
-	json_t *tools = json_pack("[{s:s, s:{s:s, s:{s:o}}}]", "name", "t", "inputSchema", "type", "object", "properties", "x",
-				  schema);
+	json_t *tools = json_pack("[{s:s, s:{s:s, s:{s:o}}}]", "name", "t", "inputSchema", "type", "object", "properties", "x", schema);
 	assert_non_null(tools);
 	generate("demo", tools, ret);
 	json_decref(tools);
@@ -45,7 +44,7 @@ static void test_server_names(void **state)
 	(void)state;
 	char name[CELL_GEN_LIMIT_SERVER + 2];
 	struct cell__gen_package package = { 0 };
-	struct cell__gen_options opts = { .server = name };
+	struct cell__codegen_options opts = { .server = name };
 	json_t *tools = json_array();
 	memset(name, 'a', sizeof name);
 	name[CELL_GEN_LIMIT_SERVER] = '\0';
@@ -74,7 +73,7 @@ static void test_tool_limits(void **state)
 {
 	(void)state;
 	struct cell__gen_package package = { 0 };
-	struct cell__gen_options opts = { .server = "x" };
+	struct cell__codegen_options opts = { .server = "x" };
 	json_t *tools = named_tools(CELL_GEN_LIMIT_TOOLS);
 	generate("x", tools, &package);
 	assert_int_equal(package.n_files, CELL_GEN_LIMIT_TOOLS + 2);
@@ -86,8 +85,7 @@ static void test_tool_limits(void **state)
 	char name[CELL_GEN_LIMIT_NAME + 2];
 	memset(name, 'n', sizeof name);
 	name[CELL_GEN_LIMIT_NAME + 1] = '\0';
-	tools = json_pack("[{s:s%}, {s:s}, {s:s%}]", "name", name, (size_t)CELL_GEN_LIMIT_NAME, "name", name, "name", "a\0b",
-			  (size_t)3);
+	tools = json_pack("[{s:s%}, {s:s}, {s:s%}]", "name", name, (size_t)CELL_GEN_LIMIT_NAME, "name", name, "name", "a\0b", (size_t)3);
 	generate("x", tools, &package);
 	assert_int_equal(json_array_size(package.tools), 1);
 	assert_int_equal(strlen(text_of(json_array_get(package.tools, 0), "module")), CELL_GEN_LIMIT_IDENTIFIER);
@@ -109,8 +107,8 @@ static json_t *objects(size_t n)
 {
 	json_t *list = json_array();
 	for (size_t i = 0; i < n; i++)
-		json_array_append_new(list, json_pack("{s:s, s:{s:{s:o}}}", "type", "object", "properties", "k", "const",
-						      json_integer((json_int_t)i)));
+		json_array_append_new(
+			list, json_pack("{s:s, s:{s:{s:o}}}", "type", "object", "properties", "k", "const", json_integer((json_int_t)i)));
 	return list;
 }
 
@@ -127,8 +125,7 @@ static void test_schema_limits(void **state)
 	(void)state;
 	struct cell__gen_package package;
 	for (int past = 0; past < 2; past++) {
-		generate_one(json_pack("{s:s, s:o}", "type", "string", "enum", words(CELL_GEN_LIMIT_MEMBERS + (size_t)past)),
-			     &package);
+		generate_one(json_pack("{s:s, s:o}", "type", "string", "enum", words(CELL_GEN_LIMIT_MEMBERS + (size_t)past)), &package);
 		assert_has(&package, "class X(StrEnum)", !past);
 		assert_has(&package, "x: Optional[str]", past);
 		cell__gen_package_finish(&package);
@@ -296,7 +293,7 @@ static void test_out_of_memory(void **state)
 {
 	struct folder *folder = *state;
 	json_t *tools = sample();
-	struct cell__gen_options opts = { .server = "demo" };
+	struct cell__codegen_options opts = { .server = "demo" };
 	struct cell__gen_package package = { 0 };
 	struct cell_error err = { 0 };
 	for (long n = 1;; n++) {
@@ -370,9 +367,9 @@ int main(int argc, char **argv)
 {
 	support_init(argc, argv);
 	const struct CMUnitTest tests[] = {
-		TEST(test_server_names), TEST(test_tool_limits), TEST(test_schema_limits), TEST(test_default_limits),
-		TEST(test_descriptions_are_cut), TEST(test_soften), TEST(test_parse_depth), TEST(test_parse_size),
-		STORE_TEST(test_out_of_memory), TEST(test_tokens), STORE_TEST(test_public),
+		TEST(test_server_names),         TEST(test_tool_limits), TEST(test_schema_limits), TEST(test_default_limits),
+		TEST(test_descriptions_are_cut), TEST(test_soften),      TEST(test_parse_depth),   TEST(test_parse_size),
+		STORE_TEST(test_out_of_memory),  TEST(test_tokens),      STORE_TEST(test_public),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

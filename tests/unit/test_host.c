@@ -326,8 +326,7 @@ static void test_descriptors_do_not_leak(void **state)
 	cell__proc_children(getpid(), check_process, &count);
 	assert_in_range(count, 5, 999); /* spawner, zygote, kernel, two in the pool */
 	/* And of ours it has what it needs: nothing below the high numbers but the three standard ones. */
-	support_expect(session, "import os\nsorted(int(f) for f in os.listdir('/proc/self/fd') if int(f) < 64)[:3]",
-		       "[0, 1, 2]");
+	support_expect(session, "import os\nsorted(int(f) for f in os.listdir('/proc/self/fd') if int(f) < 64)[:3]", "[0, 1, 2]");
 	support_expect(session, "os.readlink('/proc/self/fd/0')", "'/dev/null'");
 	cell_session_close(session);
 	cell_engine_destroy(engine);
@@ -377,8 +376,7 @@ static void test_closed_standard_streams(void **state)
 		int status = 1;
 		static const char code[] = "import subprocess\nprint('out')\n"
 					   "subprocess.run('echo child; exit 4', shell=True).returncode";
-		if (cell_engine_create(&options, &engine, &err) == 0 &&
-		    cell_session_open(engine, &session_options, &session, &err) == 0 &&
+		if (cell_engine_create(&options, &engine, &err) == 0 && cell_session_open(engine, &session_options, &session, &err) == 0 &&
 		    cell_session_run(session, code, sizeof code - 1, NULL, &result, &err) == 0) {
 			struct cell_text text;
 			cell_result_stdout(result, &text);

@@ -139,8 +139,8 @@ static void tell_session(void *arg, struct cell_tool_call *call)
 }
 
 #define NUMBER "{\"type\": \"object\", \"properties\": {\"n\": {\"type\": \"integer\"}}, \"required\": [\"n\"]}"
-#define ADD                                                                                                      \
-	"{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\", \"description\": \"one\"}, "        \
+#define ADD                                                                                                  \
+	"{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\", \"description\": \"one\"}, " \
 	"\"b\": {\"type\": \"integer\", \"default\": 1}}, \"required\": [\"a\"]}"
 
 static const struct cell_tool tools[] = {
@@ -149,7 +149,11 @@ static const struct cell_tool tools[] = {
 	{ .name = "hasty", .parameters = NUMBER, .fn = hold, .timeout_ms = 200 },
 	{ .name = "greet", .description = "Greets", .fn = say_text, .arg = "gr\xc3\xbc\xc3\x9f dich\n", .timeout_ms = -1 },
 	{ .name = "empty", .fn = say_text, .arg = "", .timeout_ms = -1 },
-	{ .name = "bytes", .fn = say_text, .arg = "a\xff" "b", .timeout_ms = -1 },
+	{ .name = "bytes",
+	  .fn = say_text,
+	  .arg = "a\xff"
+		 "b",
+	  .timeout_ms = -1 },
 	{ .name = "big", .fn = say_json, .arg = "{\"n\": 123456789012345678901234567890, \"l\": [null, 1.5]}", .timeout_ms = -1 },
 	{ .name = "garbage", .fn = say_json, .arg = "{no json", .timeout_ms = -1 },
 	{ .name = "refuse", .fn = refuse, .arg = "out of paper,\nsorry", .timeout_ms = -1 },
@@ -205,7 +209,9 @@ static void test_answers(void **state)
 	support_expect(session, "tools.math.add(a=2)", "{'sum': 3, 'given': 2}"); /* the default has been filled in */
 	support_expect(session, "tools.greet()", "'gr\xc3\xbc\xc3\x9f dich\\n'");
 	support_expect(session, "tools.empty()", "''");
-	support_expect(session, "tools.bytes()", "'a\xef\xbf\xbd" "b'");
+	support_expect(session, "tools.bytes()",
+		       "'a\xef\xbf\xbd"
+		       "b'");
 	support_expect(session, "tools.big()", "{'n': 123456789012345678901234567890, 'l': [None, 1.5]}");
 	expect_error(session, "tools.garbage()", "ToolCallError", "not JSON");
 	expect_error(session, "tools.refuse()", "ToolCallError", "out of paper,\nsorry");
@@ -274,9 +280,10 @@ static void test_another_thread(void **state)
 	size_t one = 1;
 	start_answerers(threads, 1, &one);
 	support_expect(session, "tools.math.later(n=21)", "42");
-	support_expect(session, "from concurrent.futures import ThreadPoolExecutor\n"
-				"with ThreadPoolExecutor(4) as pool:\n"
-				"    got = list(pool.map(lambda i: tools.math.later(n=i), range(20)))\ngot == list(range(0, 40, 2))",
+	support_expect(session,
+		       "from concurrent.futures import ThreadPoolExecutor\n"
+		       "with ThreadPoolExecutor(4) as pool:\n"
+		       "    got = list(pool.map(lambda i: tools.math.later(n=i), range(20)))\ngot == list(range(0, 40, 2))",
 		       "True");
 	stop_answerers(threads, 1);
 	cell_session_close(session);
@@ -291,9 +298,11 @@ static void test_many_at_once(void **state)
 	pthread_t threads[4];
 	size_t all = MANY;
 	start_answerers(threads, COUNT(threads), &all);
-	support_expect(session, "import asyncio\n"
-				"got = await asyncio.gather(*(tools.math.later.call_async(n=i) for i in range(1000)))\n"
-				"got == list(range(0, 2000, 2))", "True");
+	support_expect(session,
+		       "import asyncio\n"
+		       "got = await asyncio.gather(*(tools.math.later.call_async(n=i) for i in range(1000)))\n"
+		       "got == list(range(0, 2000, 2))",
+		       "True");
 	assert_int_equal(held.most, MANY);
 	stop_answerers(threads, COUNT(threads));
 	cell_session_close(session);

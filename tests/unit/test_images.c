@@ -411,11 +411,11 @@ static void forget(void)
 }
 
 /* A class with a picture; the tests need no library for that. */
-#define PICTURE                                                                                   \
-	"class P:\n"                                                                              \
-	"    def __init__(self, tail=b''): self.tail = tail\n"                                    \
-	"    def _repr_png_(self): return b'\\x89PNG\\r\\n\\x1a\\n' + self.tail\n"                \
-	"    def _repr_html_(self): return '<img>'\n"                                             \
+#define PICTURE                                                                    \
+	"class P:\n"                                                               \
+	"    def __init__(self, tail=b''): self.tail = tail\n"                     \
+	"    def _repr_png_(self): return b'\\x89PNG\\r\\n\\x1a\\n' + self.tail\n" \
+	"    def _repr_html_(self): return '<img>'\n"                              \
 	"    def __repr__(self): return 'P'\n"
 
 static struct cell_session *open_with(struct cell_engine *engine, const char *images_dir)

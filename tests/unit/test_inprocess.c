@@ -10,7 +10,7 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include "executor/libpython.h"
+#include "executors/inprocess/libpython.h"
 
 #define THREADS 4
 #define CELLS 50
@@ -79,8 +79,7 @@ static void test_host_as_before(void **state)
 		struct cell_session *session = open_one(engine, NULL);
 		assert_int_equal(cell_session_kernel_pid(session), getpid());
 		support_expect(session, "import os\nos.environ['WC_CANARY']", "'here'");
-		support_expect(session,
-			       "os.chdir('/')\nos.environ['WC_CANARY'] = 'gone'\nos.environ['WC_MORE'] = '1'\nos.getcwd()", "'/'");
+		support_expect(session, "os.chdir('/')\nos.environ['WC_CANARY'] = 'gone'\nos.environ['WC_MORE'] = '1'\nos.getcwd()", "'/'");
 		assert_int_equal(cell_session_reset(session, NULL), 0);
 		support_expect(session, "import os\nos.environ['WC_CANARY'], 'WC_MORE' in os.environ", "('here', False)");
 		support_expect(session, "os.chdir('/')", NULL);
@@ -227,8 +226,10 @@ static void test_tools(void **state)
 	/* On a quiet engine the function runs on the thread that calls it. */
 	support_expect(session, "[tools.add(a=i) for i in range(3)]", "[1, 2, 3]");
 	assert_string_equal(called_on, "workcell-cells");
-	support_expect(session, "import asyncio\nawait asyncio.gather(*(tools.add.call_async(a=i) for i in range(50))) == "
-				"list(range(1, 51))", "True");
+	support_expect(session,
+		       "import asyncio\nawait asyncio.gather(*(tools.add.call_async(a=i) for i in range(50))) == "
+		       "list(range(1, 51))",
+		       "True");
 	assert_int_equal(pthread_create(&thread, NULL, answer_held, NULL), 0);
 	support_expect(session, "tools.hold()", "'late'");
 	pthread_join(thread, NULL);
@@ -384,8 +385,8 @@ int main(int argc, char **argv)
 {
 	support_init(argc, argv);
 	const struct CMUnitTest tests[] = {
-		TEST(test_libraries),      TEST(test_host_as_before),     TEST(test_two_sessions), TEST(test_several_threads),
-		TEST(test_tools),          TEST(test_waiting_for_a_tool), TEST(test_abandoned),    TEST(test_refused),
+		TEST(test_libraries), TEST(test_host_as_before),     TEST(test_two_sessions), TEST(test_several_threads),
+		TEST(test_tools),     TEST(test_waiting_for_a_tool), TEST(test_abandoned),    TEST(test_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, collect);
 }

@@ -78,7 +78,10 @@ static void test_invalid_messages(void **state)
 		const char *text;
 		int id; /* what could be read of it; 0: nothing */
 	} bad[] = {
-		{ "1", 0 }, { "null", 0 }, { "\"x\"", 0 }, { "{}", 0 },
+		{ "1", 0 },
+		{ "null", 0 },
+		{ "\"x\"", 0 },
+		{ "{}", 0 },
 		{ "{\"id\":1,\"method\":\"m\"}", 1 },
 		{ "{\"jsonrpc\":\"1.0\",\"id\":1,\"method\":\"m\"}", 1 },
 		{ "{\"jsonrpc\":2.0,\"id\":1,\"method\":\"m\"}", 1 },
@@ -117,8 +120,9 @@ static void test_invalid_messages(void **state)
 static void test_not_json(void **state)
 {
 	(void)state;
-	static const char *const bad[] = { "", " ", "{", "{\"a\":}", "nonsense", "{} {}", "\xff", "\"\xed\xa0\x80\"", "NaN", "{\"a\":1e999}",
-					   "{\"\\u0000\":1}" };
+	static const char *const bad[] = {
+		"", " ", "{", "{\"a\":}", "nonsense", "{} {}", "\xff", "\"\xed\xa0\x80\"", "NaN", "{\"a\":1e999}", "{\"\\u0000\":1}"
+	};
 	for (size_t i = 0; i < COUNT(bad); i++) {
 		struct cell__rpc_doc doc = CELL__RPC_DOC_INIT;
 		struct cell_error err = { 0 };
@@ -341,16 +345,11 @@ int main(int argc, char **argv)
 {
 	support_init(argc, argv);
 	const struct CMUnitTest tests[] = {
-		TEST(test_kinds),
-		TEST(test_invalid_messages),
-		TEST(test_not_json),
-		TEST(test_numbers_past_64_bits),
-		TEST(test_depth),
-		TEST(test_size),
-		TEST(test_batches),
-		TEST(test_writing),
-		TEST(test_lines),
-		TEST(test_lines_too_long),
+		TEST(test_kinds),    TEST(test_invalid_messages),
+		TEST(test_not_json), TEST(test_numbers_past_64_bits),
+		TEST(test_depth),    TEST(test_size),
+		TEST(test_batches),  TEST(test_writing),
+		TEST(test_lines),    TEST(test_lines_too_long),
 	};
 	return cmocka_run_group_tests_name("jsonrpc", tests, NULL, NULL);
 }

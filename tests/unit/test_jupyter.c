@@ -14,7 +14,12 @@ struct made {
 static void make(struct made *made, const char *type, const char *content)
 {
 	const struct cell__jupyter_out out = {
-		.type = type, .id = "m-1", .session = "s-1", .date = "2026-01-01T00:00:00Z", .metadata = "{}", .content = content,
+		.type = type,
+		.id = "m-1",
+		.session = "s-1",
+		.date = "2026-01-01T00:00:00Z",
+		.metadata = "{}",
+		.content = content,
 		.content_size = strlen(content),
 	};
 	*made = (struct made){ 0 };
@@ -60,8 +65,13 @@ static void test_known_signature(void **state)
 	static struct cell__jupyter_seen seen;
 	static const char header[] = "{\"msg_id\":\"a\",\"msg_type\":\"status\"}";
 	static const char signature[] = "fc1ff528719637e05090529230256381697f065f27acd61dcf654d6c8d6a6840";
-	struct cell__jupyter_part parts[] = { { CELL_JUPYTER_DELIMITER, 9 }, { signature, 64 }, { header, sizeof header - 1 },
-					      { "{\"msg_id\":\"p\",\"session\":\"q\"}", 28 }, { "{}", 2 }, { "{}", 2 }, { "buffer", 6 } };
+	struct cell__jupyter_part parts[] = { { CELL_JUPYTER_DELIMITER, 9 },
+					      { signature, 64 },
+					      { header, sizeof header - 1 },
+					      { "{\"msg_id\":\"p\",\"session\":\"q\"}", 28 },
+					      { "{}", 2 },
+					      { "{}", 2 },
+					      { "buffer", 6 } };
 	struct cell__jupyter_message message;
 	assert_int_equal(cell__jupyter_decode(parts, COUNT(parts), KEY, &seen, &message), CELL_JUPYTER_OK);
 	assert_string_equal(message.parent_id, "p");

@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
-#include "executor/link.h"
+#include "executors/link.h"
 
 struct rig {
 	struct cell__loop loop;
@@ -42,8 +42,8 @@ static void handle_frame(void *owner, const struct cell_frame *frame, const stru
 	pthread_mutex_lock(&rig->lock);
 	int json_size = frame->json_size < 100 ? (int)frame->json_size : 0;
 	int raw_size = frame->raw_size < 100 ? (int)frame->raw_size : 0;
-	cell__buf_printf(&rig->log, "[%d %u %.*s %.*s]", frame->type, frame->id, json_size, (const char *)frame->json,
-			 raw_size, (const char *)frame->raw);
+	cell__buf_printf(&rig->log, "[%d %u %.*s %.*s]", frame->type, frame->id, json_size, (const char *)frame->json, raw_size,
+			 (const char *)frame->raw);
 	rig->last_stream = 0;
 	rig->last_raw_size = frame->raw_size;
 	pthread_mutex_unlock(&rig->lock);
@@ -154,8 +154,7 @@ static void send_bytes(struct rig *rig, const void *bytes, size_t size)
 	}
 }
 
-static void send_frame_at(struct rig *rig, uint8_t type, uint32_t id, const char *json, const char *raw, size_t raw_size,
-			  uint64_t pos)
+static void send_frame_at(struct rig *rig, uint8_t type, uint32_t id, const char *json, const char *raw, size_t raw_size, uint64_t pos)
 {
 	struct cell_frame frame = {
 		.type = type,
@@ -495,8 +494,7 @@ struct sending {
 static void do_send(void *arg)
 {
 	struct sending *sending = arg;
-	sending->rc = cell__link_send(sending->rig->link, CELL_FRAME_RUN, 5, "{}", 2, sending->raw, sending->size,
-				      &sending->err);
+	sending->rc = cell__link_send(sending->rig->link, CELL_FRAME_RUN, 5, "{}", 2, sending->raw, sending->size, &sending->err);
 }
 
 static void test_send(void **state)

@@ -36,7 +36,8 @@ static void finish(void)
 static char *scripted(const char *behaviour, const char *more)
 {
 	struct cell__buf text = CELL_BUF_INIT;
-	assert_int_equal(cell__buf_printf(&text, "{\"command\":\"/usr/bin/python3\",\"args\":[\"-IS\",\"%s/tests/mcp/scripted.py\"%s%s%s]%s}",
+	assert_int_equal(cell__buf_printf(&text,
+					  "{\"command\":\"/usr/bin/python3\",\"args\":[\"-IS\",\"%s/tests/mcp/scripted.py\"%s%s%s]%s}",
 					  TEST_SOURCE_DIR, *behaviour ? ",\"" : "", behaviour, *behaviour ? "\"" : "", more),
 			 0);
 	return text.data;

@@ -14,7 +14,7 @@
 #include <jansson.h>
 #include <uv.h>
 
-#include "mcp/client.h"
+#include "mcp/client/client.h"
 #include "spawn/confinement.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -70,8 +70,8 @@ void cell__confinement_unref(struct cell__confinement *confinement)
 	assert_null(confinement);
 }
 
-int cell__process_start(struct cell__spawn_hub *hub, const struct cell__process_spec *spec,
-			struct cell__process **ret_process, struct cell_error *err)
+int cell__process_start(struct cell__spawn_hub *hub, const struct cell__process_spec *spec, struct cell__process **ret_process,
+			struct cell_error *err)
 {
 	(void)hub;
 	if (start_error)
@@ -244,8 +244,7 @@ static void handle_log(void *arg, const json_t *params)
 static struct cell__mcp_elicitation *question;
 static struct cell__mcp_request *question_of;
 
-static void handle_elicit(void *arg, struct cell__mcp_elicitation *elicitation, struct cell__mcp_request *request,
-			  const json_t *params)
+static void handle_elicit(void *arg, struct cell__mcp_elicitation *elicitation, struct cell__mcp_request *request, const json_t *params)
 {
 	(void)arg;
 	assert_string_equal(json_string_value(json_object_get(params, "message")), "who?");
@@ -340,7 +339,10 @@ static void handle_progress(struct cell__mcp_request *request, const json_t *par
 static void ask(struct asked *asked, int64_t timeout_ms)
 {
 	*asked = (struct asked){
-		.request = { .method = "tools/call", .params = json_pack("{s:s}", "name", "t"), .timeout_ms = timeout_ms, .done = handle_done },
+		.request = { .method = "tools/call",
+			     .params = json_pack("{s:s}", "name", "t"),
+			     .timeout_ms = timeout_ms,
+			     .done = handle_done },
 	};
 	assert_int_equal(cell__mcp_request_start(client, &asked->request, NULL), 0);
 	assert_int_equal(asked->done, 0);
@@ -450,7 +452,10 @@ static void test_initialize_that_is_not_answered(void **state)
 	n_closed = 0;
 	closing = false;
 	struct cell__mcp_client_options opts = {
-		.loop = &loop, .start_timeout_ms = 50, .launch = handle_launch, .listed = handle_listed,
+		.loop = &loop,
+		.start_timeout_ms = 50,
+		.launch = handle_launch,
+		.listed = handle_listed,
 	};
 	assert_int_equal(cell__mcp_client_create(&opts, &client, NULL), 0);
 	ask(&late, -1);
@@ -723,12 +728,14 @@ static void test_progress_and_log(void **state)
 	struct asked a;
 	begin();
 	make_ready();
-	a = (struct asked){ .request = { .method = "tools/call", .params = json_pack("{s:s}", "name", "t"), .timeout_ms = -1,
-					 .done = handle_done, .progress = handle_progress } };
+	a = (struct asked){ .request = { .method = "tools/call",
+					 .params = json_pack("{s:s}", "name", "t"),
+					 .timeout_ms = -1,
+					 .done = handle_done,
+					 .progress = handle_progress } };
 	assert_int_equal(cell__mcp_request_start(client, &a.request, NULL), 0);
 	json_t *call = heard();
-	int token = (int)json_integer_value(
-		json_object_get(json_object_get(json_object_get(call, "params"), "_meta"), "progressToken"));
+	int token = (int)json_integer_value(json_object_get(json_object_get(json_object_get(call, "params"), "_meta"), "progressToken"));
 	assert_int_equal(token, json_integer_value(json_object_get(call, "id")));
 	json_decref(call);
 	sayf("{'jsonrpc':'2.0','method':'notifications/progress','params':{'progressToken':%d,'progress':1}}", token);
@@ -788,8 +795,7 @@ static void test_elicitation(void **state)
 	cell__mcp_client_list(client);
 	json_t *init = heard();
 	assert_non_null(json_object_get(json_object_get(json_object_get(init, "params"), "capabilities"), "elicitation"));
-	sayf("{'jsonrpc':'2.0','id':%d,'result':{'protocolVersion':'2025-06-18'}}",
-	     (int)json_integer_value(json_object_get(init, "id")));
+	sayf("{'jsonrpc':'2.0','id':%d,'result':{'protocolVersion':'2025-06-18'}}", (int)json_integer_value(json_object_get(init, "id")));
 	json_decref(init);
 	expect("notifications/initialized");
 	list_nothing();

@@ -10,7 +10,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include "mcp/server.h"
+#include "mcp/server/server.h"
 
 /* ---- a peer that runs nothing ---- */
 
@@ -82,8 +82,9 @@ static void expect(const char *text, size_t n, const char *wanted)
 		assert_string_equal(shown, wanted);
 }
 
-#define HELLO(version, capabilities) \
-	"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"initialize\",\"params\":{\"protocolVersion\":\"" version "\",\"capabilities\":" capabilities "}}"
+#define HELLO(version, capabilities)                                                                         \
+	"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"initialize\",\"params\":{\"protocolVersion\":\"" version \
+	"\",\"capabilities\":" capabilities "}}"
 #define ERROR(id, code, words) "[{\"error\":{\"code\":" code ",\"message\":\"" words "\"},\"id\":" id ",\"jsonrpc\":\"2.0\"}]"
 
 static void test_messages(void **state)
@@ -132,7 +133,8 @@ static void test_calls(void **state)
 	       "[{\"id\":2,\"jsonrpc\":\"2.0\",\"result\":{\"content\":[{\"text\":\"too many calls are under way; wait for some of them\","
 	       "\"type\":\"text\"}],\"isError\":true}}]");
 	/* A cell waits; its id is taken, it can be cancelled, and then it is not answered. */
-	const char *cell = "{\"jsonrpc\":\"2.0\",\"id\":\"c\",\"method\":\"tools/call\",\"params\":{\"name\":\"run_code\",\"arguments\":{\"code\":\"1\"}}}";
+	const char *cell =
+		"{\"jsonrpc\":\"2.0\",\"id\":\"c\",\"method\":\"tools/call\",\"params\":{\"name\":\"run_code\",\"arguments\":{\"code\":\"1\"}}}";
 	json_array_clear(sent);
 	n_last = 0;
 	assert_int_equal(cell__mcp_peer_feed(peer, cell, strlen(cell), NULL), 1);
@@ -173,7 +175,9 @@ static void test_questions(void **state)
 	cell__mcp_peer_forget(peer, NULL, 3, "expired");
 	cell__mcp_peer_forget(peer, NULL, 3, "expired");
 	CELL_AUTO_FREE char *shown = json_dumps(sent, JSON_COMPACT | JSON_SORT_KEYS);
-	assert_string_equal(shown, "[{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{\"reason\":\"expired\",\"requestId\":3}}]");
+	assert_string_equal(
+		shown,
+		"[{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{\"reason\":\"expired\",\"requestId\":3}}]");
 	finish();
 }
 
@@ -215,8 +219,10 @@ static void test_pipes(void **state)
 	serving.out = out[1];
 	assert_int_equal(pthread_create(&thread, NULL, serve, &serving), 0);
 	static const char *const lines[] = {
-		HELLO("2025-11-25", "{}") "\n{\"jsonrpc\":\"2.0\",", ("\"id\":2,\"method\":\"tools/call\",\"params\":{\"name\":\"run_code\","
-		"\"arguments\":{\"code\":\"6 * 7\"}}}\n\n"), "{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"ping\"}\n",
+		HELLO("2025-11-25", "{}") "\n{\"jsonrpc\":\"2.0\",",
+		("\"id\":2,\"method\":\"tools/call\",\"params\":{\"name\":\"run_code\","
+		 "\"arguments\":{\"code\":\"6 * 7\"}}}\n\n"),
+		"{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"ping\"}\n",
 	};
 	for (size_t i = 0; i < COUNT(lines); i++)
 		assert_int_equal(write(in[1], lines[i], strlen(lines[i])), strlen(lines[i]));
@@ -243,7 +249,10 @@ int main(int argc, char **argv)
 {
 	support_init(argc, argv);
 	const struct CMUnitTest tests[] = {
-		TEST(test_messages), TEST(test_calls), TEST(test_questions), TEST(test_pipes),
+		TEST(test_messages),
+		TEST(test_calls),
+		TEST(test_questions),
+		TEST(test_pipes),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -64,8 +64,7 @@ static void test_below_at_and_past(void **state)
 {
 	(void)state;
 	const size_t cap = 1024;
-	const size_t totals[] = { 0,         1,         cap - 1,   cap,     cap + 1,      cap + 2,
-				  cap + 511, cap + 512, cap + 513, 2 * cap, 10 * cap + 3 };
+	const size_t totals[] = { 0, 1, cap - 1, cap, cap + 1, cap + 2, cap + 511, cap + 512, cap + 513, 2 * cap, 10 * cap + 3 };
 	for (size_t i = 0; i < COUNT(totals); i++)
 		for (size_t k = 0; k < COUNT(pieces); k++)
 			check_capped(cap, totals[i], pieces[k]);

@@ -55,7 +55,7 @@ static struct cell__place_list trusts(const char *path, bool whole)
 static struct cell__writable_list writes(const char *path)
 {
 	struct cell__writable_list list;
-	struct cell__policy policy = { .workspace = CELL_WORKSPACE_RW };
+	struct cell__sandbox_policy policy = { .workspace = CELL_WORKSPACE_RW };
 	struct cell_error err;
 	assert_int_equal(cell__writable_init(&list, &policy, path, &err), 0);
 	return list;
@@ -152,7 +152,7 @@ static void test_folders_that_nobody_writes_to(void **state)
 	static const char *const folders[] = { "/", "/etc", "/etc/cron.d", "/usr/local/x", "/home", "/var", "/var/spool/cron", "/boot" };
 	for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
 		struct cell__writable_list list;
-		struct cell__policy policy = { .workspace = CELL_WORKSPACE_RW };
+		struct cell__sandbox_policy policy = { .workspace = CELL_WORKSPACE_RW };
 		struct cell_error err;
 		assert_int_equal(cell__writable_init(&list, &policy, folders[i], &err), -1);
 		assert_int_equal(err.code, CELL_E_INVALID);
@@ -162,8 +162,11 @@ static void test_folders_that_nobody_writes_to(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_meeting), cmocka_unit_test(test_unlinked), cmocka_unit_test(test_counted),
-		cmocka_unit_test(test_a_loop_of_links), cmocka_unit_test(test_folders_that_nobody_writes_to),
+		cmocka_unit_test(test_meeting),
+		cmocka_unit_test(test_unlinked),
+		cmocka_unit_test(test_counted),
+		cmocka_unit_test(test_a_loop_of_links),
+		cmocka_unit_test(test_folders_that_nobody_writes_to),
 	};
 	return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -6,7 +6,7 @@
 #include <jansson.h>
 #include <sys/stat.h>
 
-#include "session/policy.h"
+#include "gate/policy.h"
 #include "tools/tools.h"
 
 /* ---- files ---- */
@@ -52,7 +52,8 @@ static const struct {
 	{ "rules:\n  - {decision: allow, tool: a.b, callable: c}\n", 2, "names a callable, and there is a callable besides" },
 	{ "rules:\n  - {decision: allow, tool: 'a['}\n", 2, "tool: the pattern 'a[': a [ has no ]" },
 	{ "rules:\n  - {decision: allow, tool: 'a.{x,y}'}\n", 2, "alternatives are a list" },
-	{ "rules:\n  - {decision: allow, kind: program}\n", 2, "kind must be tool, shell, install, remove, workflow, artifact, server or any" },
+	{ "rules:\n  - {decision: allow, kind: program}\n", 2,
+	  "kind must be tool, shell, install, remove, workflow, artifact, server or any" },
 	{ "rules:\n  - {decision: allow, kind: [tool, 1]}\n", 2, "kind must be" },
 	{ R "    callable: [a, {b: c}]\n", 4, "callable must be a pattern" },
 	{ R "    name: [a]\n", 4, "name must be a text" },
@@ -93,8 +94,7 @@ static void test_problems(void **state)
 			fail_msg("taken: %s", bads[i].yaml);
 		if (problems.list[0].line != bads[i].line || !strstr(problems.list[0].message, bads[i].part) ||
 		    strcmp(problems.list[0].file, "p.yaml") != 0)
-			fail_msg("%s\n%s:%d: %s", bads[i].yaml, problems.list[0].file, problems.list[0].line,
-				 problems.list[0].message);
+			fail_msg("%s\n%s:%d: %s", bads[i].yaml, problems.list[0].file, problems.list[0].line, problems.list[0].message);
 		cell__problems_finish(&problems);
 	}
 }
@@ -164,8 +164,7 @@ static void decide(const char *yaml, const struct call *call, struct cell_policy
 		return;
 	if (cell_policy_parse(yaml, strlen(yaml), "p", &kept, &err) < 0)
 		fail_msg("%s\n%s", yaml, err.msg);
-	struct cell_policy_subject subject = { sizeof subject,  call->kind,    call->tool,
-					       call->callable, call->adapter, call->args, NULL };
+	struct cell_policy_subject subject = { sizeof subject, call->kind, call->tool, call->callable, call->adapter, call->args, NULL };
 	*ret = (struct cell_policy_verdict)CELL_POLICY_VERDICT_INIT;
 	if (cell_policy_decide(kept, &subject, ret, &err) < 0)
 		fail_msg("%s: %s", call->args, err.msg);
@@ -202,7 +201,10 @@ static const struct {
 	{ "x: abc", "{\"x\":\"ABC\"}", DIFFERS },
 	{ "x: abc", "{\"x\":\"abc\\u0000\"}", UNTOLD },
 	{ "x: '*'", "{\"x\":\"a\\u0000b\"}", UNTOLD },
-	{ "x: 'a?c'", "{\"x\":\"a\xc3\xa9" "c\"}", MATCHES },
+	{ "x: 'a?c'",
+	  "{\"x\":\"a\xc3\xa9"
+	  "c\"}",
+	  MATCHES },
 	{ "x: '5'", "{\"x\":\"5\"}", MATCHES },
 	{ "x: '5'", "{\"x\":5}", UNTOLD },
 	{ "x: {is: 'a*'}", "{\"x\":\"a*\"}", MATCHES },
@@ -458,19 +460,18 @@ static void test_long_and_many(void **state)
 	decide(NULL, NULL, NULL);
 }
 
-static const char by_name[] =
-	"default: ask\n"
-	"rules:\n"
-	"  - {name: r1, decision: allow, tool: grep}\n"
-	"  - {name: r2, decision: allow, tool: git.log}\n"
-	"  - {name: r3, decision: deny, tool: [git.push, 'rm*'], reason: no}\n"
-	"  - {name: r4, decision: allow, tool: web, callable: ['get_*', list]}\n"
-	"  - {name: r5, decision: deny, adapter: http}\n"
-	"  - {name: r6, decision: allow, tool: bare, callable: ''}\n"
-	"  - {name: r7, decision: allow, kind: install, args: {package: ['numpy', 'pandas[>=]*']}}\n"
-	"  - {name: r8, decision: deny, kind: [install, workflow]}\n"
-	"  - {name: r9, decision: allow, tool: '*', callable: read}\n"
-	"  - {name: r10, decision: deny, tool: '*', args: {path: {not: '/data/**'}}}\n";
+static const char by_name[] = "default: ask\n"
+			      "rules:\n"
+			      "  - {name: r1, decision: allow, tool: grep}\n"
+			      "  - {name: r2, decision: allow, tool: git.log}\n"
+			      "  - {name: r3, decision: deny, tool: [git.push, 'rm*'], reason: no}\n"
+			      "  - {name: r4, decision: allow, tool: web, callable: ['get_*', list]}\n"
+			      "  - {name: r5, decision: deny, adapter: http}\n"
+			      "  - {name: r6, decision: allow, tool: bare, callable: ''}\n"
+			      "  - {name: r7, decision: allow, kind: install, args: {package: ['numpy', 'pandas[>=]*']}}\n"
+			      "  - {name: r8, decision: deny, kind: [install, workflow]}\n"
+			      "  - {name: r9, decision: allow, tool: '*', callable: read}\n"
+			      "  - {name: r10, decision: deny, tool: '*', args: {path: {not: '/data/**'}}}\n";
 
 static const struct {
 	struct call call;
@@ -516,8 +517,7 @@ static void test_names(void **state)
 	for (size_t i = 0; i < COUNT(names); i++) {
 		decide(by_name, &names[i].call, &verdict);
 		if (verdict.rule != names[i].rule)
-			fail_msg("%s.%s: rule %d, not %d", names[i].call.tool, names[i].call.callable, verdict.rule,
-				 names[i].rule);
+			fail_msg("%s.%s: rule %d, not %d", names[i].call.tool, names[i].call.callable, verdict.rule, names[i].rule);
 		assert_int_equal(verdict.line, verdict.rule ? verdict.rule + 2 : 0);
 		char name[16];
 		snprintf(name, sizeof name, "r%d", verdict.rule);
@@ -603,7 +603,7 @@ static void test_first_match_and_default(void **state)
 		struct cell_policy *policy = cell_policy_of(decision);
 		struct cell__subject subject = { .kind = "shell" };
 		verdict = (struct cell_policy_verdict)CELL_POLICY_VERDICT_INIT;
-		cell__policy_decide(policy, &subject, &verdict);
+		cell__policy_judge(policy, &subject, &verdict);
 		assert_int_equal(verdict.decision, decision);
 		assert_int_equal(verdict.rule, 0);
 		cell_policy_destroy(policy);
@@ -674,7 +674,8 @@ static void test_files(void **state)
 	free(json);
 	file = fopen(path, "w");
 	fputs("default: deny\nrules:\n- {decision: allow, tool: [a, \"\xc3\xa9"
-	      "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\xc3\xa9[\"]}\n", file);
+	      "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\xc3\xa9[\"]}\n",
+	      file);
 	fclose(file);
 	assert_int_equal(cell_policy_check(path, &json, &err), 0);
 	json_t *problems = json_loads(json, 0, NULL);
@@ -718,18 +719,10 @@ int main(int argc, char **argv)
 {
 	support_init(argc, argv);
 	const struct CMUnitTest tests[] = {
-		TEST(test_problems),
-		TEST(test_all_problems),
-		TEST(test_limits),
-		TEST(test_conditions),
-		TEST(test_shell),
-		TEST(test_long_and_many),
-		TEST(test_names),
-		TEST(test_absent),
-		TEST(test_first_match_and_default),
-		TEST(test_api),
-		TEST(test_files),
-		TEST(test_without_memory),
+		TEST(test_problems),   TEST(test_all_problems), TEST(test_limits),
+		TEST(test_conditions), TEST(test_shell),        TEST(test_long_and_many),
+		TEST(test_names),      TEST(test_absent),       TEST(test_first_match_and_default),
+		TEST(test_api),        TEST(test_files),        TEST(test_without_memory),
 	};
 	return cmocka_run_group_tests_name("policy", tests, NULL, NULL);
 }

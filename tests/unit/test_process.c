@@ -50,8 +50,16 @@ static void do_start(struct cell__task *task)
 	struct program *program = (struct program *)((char *)task - offsetof(struct program, task));
 	static const char *const env[] = { "LANG=C", NULL };
 	struct cell__process_spec spec = {
-		.argv = program->argv, .env = env, .path = "/usr/bin:/bin", .cwd = "/", .timeout_ms = 20000, .want_stdin = true,
-		.started = handle_started, .output = handle_output, .exited = handle_exited, .owner = program,
+		.argv = program->argv,
+		.env = env,
+		.path = "/usr/bin:/bin",
+		.cwd = "/",
+		.timeout_ms = 20000,
+		.want_stdin = true,
+		.started = handle_started,
+		.output = handle_output,
+		.exited = handle_exited,
+		.owner = program,
 	};
 	CHECK(cell__process_start(&program->hub, &spec, &program->process, &program->err) == 0);
 	/* In two pieces, the second behind the first. */
@@ -163,7 +171,10 @@ int main(int argc, char **argv)
 {
 	support_init(argc, argv);
 	const struct CMUnitTest tests[] = {
-		TEST(test_the_pid_is_told), TEST(test_all_of_it_arrives), TEST(test_a_reader_that_goes), TEST(test_back_and_forth),
+		TEST(test_the_pid_is_told),
+		TEST(test_all_of_it_arrives),
+		TEST(test_a_reader_that_goes),
+		TEST(test_back_and_forth),
 	};
 	return cmocka_run_group_tests_name("process", tests, NULL, NULL);
 }

@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include "support.h"
 
-#include "session/redact.h"
+#include "gate/redact.h"
 
 static struct cell__redactor *make(const char *const *more)
 {
@@ -37,7 +37,7 @@ static const struct {
 	{ "key sk-" KEY20 " end", "key " R " end" },
 	{ "sk-" KEY20, R },
 	{ "sk-proj-abc_def-0123456789", R },
-	{ "ghp_" KEY20 "," , R "," },
+	{ "ghp_" KEY20 ",", R "," },
 	{ "github_pat_" KEY20 "_" KEY20, R },
 	{ "AKIAABCDEFGHIJKLMNO7", R },
 	{ "xAKIAABCDEFGHIJKLMNO7", "xAKIAABCDEFGHIJKLMNO7" }, /* the middle of a word */
@@ -257,8 +257,10 @@ static void test_work(void **state)
 {
 	(void)state;
 	struct cell__redactor *redactor = make(NULL);
-	static const char *const units[] = { "sk-", "eyJ.", "-----BEGIN ", "-----BEGIN x PRIVATE KEY", "password=\"", "://:", "a=",
-					     "--token ", "bearer ", "\\\"", "password:", "-----END ", "xoxb-xoxb-" };
+	static const char *const units[] = { "sk-",         "eyJ.", "-----BEGIN ", "-----BEGIN x PRIVATE KEY",
+					     "password=\"", "://:", "a=",          "--token ",
+					     "bearer ",     "\\\"", "password:",   "-----END ",
+					     "xoxb-xoxb-" };
 	for (size_t i = 0; i < COUNT(units); i++) {
 		CELL_AUTO_BUF struct cell__buf in = CELL_BUF_INIT, out = CELL_BUF_INIT;
 		while (in.size < 4u << 20)
@@ -300,7 +302,7 @@ int main(int argc, char **argv)
 {
 	support_init(argc, argv);
 	const struct CMUnitTest tests[] = {
-		TEST(test_texts), TEST(test_values), TEST(test_own_patterns), TEST(test_no_length), TEST(test_cut),
+		TEST(test_texts), TEST(test_values), TEST(test_own_patterns), TEST(test_no_length),      TEST(test_cut),
 		TEST(test_deep),  TEST(test_found),  TEST(test_work),         TEST(test_without_memory),
 	};
 	return cmocka_run_group_tests_name("redact", tests, NULL, NULL);

@@ -4,7 +4,7 @@
 #include <fcntl.h>
 #include <jansson.h>
 
-#include "executor/answer.h"
+#include "executors/answer.h"
 #include "session/result.h"
 
 static struct cell_result *make(void)
@@ -31,7 +31,7 @@ static json_t *load(const struct cell_result *result)
 	return json;
 }
 
-static void set_text(struct cell__result_text *text, const char *bytes, size_t size)
+static void set_text(struct cell__kept_text *text, const char *bytes, size_t size)
 {
 	assert_int_equal(cell__buf_add(&text->raw, bytes, size), 0);
 	text->total = size;
@@ -64,10 +64,13 @@ static void test_empty(void **state)
 	cell_result_destroy(NULL);
 }
 
-static void fill_answer(struct cell__answer *answer)
+static void fill_answer(struct cell__kernel_answer *answer)
 {
-	*answer = (struct cell__answer){
-		.value_json = "{\"a\":123456789012345678901234567890}", .value_size = 36, .repr = "{'a': 1}", .repr_size = 8,
+	*answer = (struct cell__kernel_answer){
+		.value_json = "{\"a\":123456789012345678901234567890}",
+		.value_size = 36,
+		.repr = "{'a': 1}",
+		.repr_size = 8,
 	};
 	answer->mime.n_parts = 4;
 	answer->mime.parts[0] = (struct cell_mime_part){ "text/html", "<b>\"x\"</b>", 10 };
@@ -80,7 +83,7 @@ static void test_answer(void **state)
 {
 	(void)state;
 	struct cell_result *result = make();
-	struct cell__answer answer;
+	struct cell__kernel_answer answer;
 	fill_answer(&answer);
 	assert_int_equal(cell__result_take_answer(result, &answer), 0);
 	assert_string_equal(cell_result_value_json(result), "{\"a\":123456789012345678901234567890}");
@@ -108,13 +111,13 @@ static void test_answer(void **state)
 static void test_answer_kinds(void **state)
 {
 	(void)state;
-	struct cell__answer answer = { .value_json = NULL };
+	struct cell__kernel_answer answer = { .value_json = NULL };
 	struct cell_result *none = make();
 	assert_int_equal(cell__result_take_answer(none, &answer), 0);
 	assert_null(cell_result_repr(none));
 	cell_result_destroy(none);
 	/* The kernel's own text/plain wins over the repr. */
-	answer = (struct cell__answer){ .repr = "<repr>", .repr_size = 6 };
+	answer = (struct cell__kernel_answer){ .repr = "<repr>", .repr_size = 6 };
 	answer.mime.n_parts = 1;
 	answer.mime.parts[0] = (struct cell_mime_part){ "text/plain", "pretty", 6 };
 	struct cell_result *own = make();
@@ -124,7 +127,7 @@ static void test_answer_kinds(void **state)
 	assert_string_equal(parts[0].data, "pretty");
 	cell_result_destroy(own);
 	/* As many parts as an answer may have, and text/plain besides. */
-	answer = (struct cell__answer){ .repr = "r", .repr_size = 1 };
+	answer = (struct cell__kernel_answer){ .repr = "r", .repr_size = 1 };
 	answer.mime.n_parts = CELL_LIMIT_MIME_PARTS;
 	char types[CELL_LIMIT_MIME_PARTS][16];
 	for (size_t i = 0; i < CELL_LIMIT_MIME_PARTS; i++) {
@@ -153,10 +156,12 @@ static void test_repeated_types(void **state)
 	for (size_t i = 0; i < COUNT(heads); i++) {
 		const struct cell_frame frame = {
 			.type = CELL_FRAME_RESULT,
-			.json = (const uint8_t *)heads[i], .json_size = (uint32_t)strlen(heads[i]),
-			.raw = (const uint8_t *)"123", .raw_size = 3,
+			.json = (const uint8_t *)heads[i],
+			.json_size = (uint32_t)strlen(heads[i]),
+			.raw = (const uint8_t *)"123",
+			.raw_size = 3,
 		};
-		struct cell__answer answer;
+		struct cell__kernel_answer answer;
 		json_t *memory = NULL;
 		if (!cell__answer_result(&frame, &answer, &memory)) {
 			struct cell_result *result = make();
@@ -183,8 +188,9 @@ static void test_error(void **state)
 	assert_int_equal(cell_result_state_kept(result), 0);
 	json_t *json = load(result);
 	const char *code, *type, *message, *traceback, *kept;
-	assert_int_equal(json_unpack(json, "{s:{s:s,s:s,s:s,s:s},s:s}", "error", "code", &code, "type", &type, "message",
-				     &message, "traceback", &traceback, "state", &kept), 0);
+	assert_int_equal(json_unpack(json, "{s:{s:s,s:s,s:s,s:s},s:s}", "error", "code", &code, "type", &type, "message", &message,
+				     "traceback", &traceback, "state", &kept),
+			 0);
 	assert_string_equal(code, "exception");
 	assert_string_equal(type, "ValueError");
 	assert_string_equal(message, "bad \"x\"\n");
@@ -343,7 +349,7 @@ static void test_without_memory(void **state)
 	int failures = 0;
 	for (long n = 1; n < 40; n++) {
 		struct cell_result *result = make();
-		struct cell__answer answer;
+		struct cell__kernel_answer answer;
 		fill_answer(&answer);
 		cell__alloc_fail_after(n);
 		int rc = cell__result_take_answer(result, &answer);
@@ -368,7 +374,7 @@ static void test_without_memory(void **state)
 		cell_result_destroy(result);
 	}
 	struct cell_result *result = make();
-	struct cell__answer answer;
+	struct cell__kernel_answer answer;
 	fill_answer(&answer);
 	assert_int_equal(cell__result_take_answer(result, &answer), 0);
 	char *whole = cell_result_json(result);
@@ -391,18 +397,10 @@ int main(int argc, char **argv)
 {
 	support_init(argc, argv);
 	const struct CMUnitTest tests[] = {
-		TEST(test_empty),
-		TEST(test_answer),
-		TEST(test_answer_kinds),
-		TEST(test_repeated_types),
-		TEST(test_error),
-		TEST(test_error_codes),
-		TEST(test_text),
-		TEST(test_displays),
-		TEST(test_images_and_notices),
-		TEST(test_bundle_parts),
-		TEST(test_spill_path),
-		TEST(test_without_memory),
+		TEST(test_empty),          TEST(test_answer),     TEST(test_answer_kinds),
+		TEST(test_repeated_types), TEST(test_error),      TEST(test_error_codes),
+		TEST(test_text),           TEST(test_displays),   TEST(test_images_and_notices),
+		TEST(test_bundle_parts),   TEST(test_spill_path), TEST(test_without_memory),
 	};
 	return cmocka_run_group_tests_name("result", tests, NULL, NULL);
 }

@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 
 #include "wire/ring.h"
-#include "wire/spin.h"
+#include "wire/ring_spin.h"
 
 struct rig {
 	struct cell__ring ring;
@@ -217,11 +217,11 @@ static void test_bad_head(void **state)
 	static const struct {
 		uint64_t tail, head;
 	} rows[] = {
-		{ 0, 4 },                                  /* not on a boundary */
+		{ 0, 4 },				  /* not on a boundary */
 		{ 0, CELL_RING_DATA_BYTES + 8 },           /* more than fits */
 		{ 0, UINT64_MAX - 7 },                     /* before the tail */
 		{ 0, UINT64_MAX },
-		{ 64, 56 },                                /* backwards */
+		{ 64, 56 },				/* backwards */
 		{ 64, 0 },
 		{ 800000, 800000 + CELL_RING_DATA_BYTES + 8 },
 		{ 0, (uint64_t)1 << 63 },
@@ -243,7 +243,7 @@ static void test_bad_record(void **state)
 	static const struct {
 		uint32_t type, said, size;
 	} rows[] = {
-		{ 0, 8, 8 },                               /* unknown types */
+		{ 0, 8, 8 },			       /* unknown types */
 		{ 4, 8, 8 },
 		{ UINT32_MAX, 8, 8 },
 		{ CELL_RING_STDOUT, 9, 8 },                /* longer than what is there */
@@ -358,8 +358,7 @@ static void test_flood(void **state)
 	assert_int_equal(pthread_create(&thread, NULL, produce, &rig), 0);
 	unsigned i = 0;
 	while (i < FLOOD_RECORDS) {
-		enum cell__ring_status status =
-			cell__ring_next(&rig.ring, cell__ring_head(&rig.ring), &rig.type, rig.out, &rig.size);
+		enum cell__ring_status status = cell__ring_next(&rig.ring, cell__ring_head(&rig.ring), &rig.type, rig.out, &rig.size);
 		if (status == CELL__RING_EMPTY) {
 			cell__ring_release(&rig.ring);
 			sched_yield();
@@ -378,83 +377,83 @@ static void test_flood(void **state)
 
 #define ELSEWHERE 0xffffu /* a CPU that nobody runs on */
 
-static void test_look(void **state)
+static void test_spin(void **state)
 {
 	(void)state;
 	struct cell_ring_beat beat = { .cpu = ELSEWHERE };
-	struct cell_spin spin = { 0 };
+	struct cell_ring_spin spin = { 0 };
 	/* There already: nothing is looked for. */
-	cell_spin_beat(&beat);
+	cell_ring_spin_beat(&beat);
 	assert_int_equal(beat.cpu < ELSEWHERE, 1);
-	assert_true(cell_spin_look(&beat, &spin));
+	assert_true(cell_ring_spin_wait(&beat, &spin));
 	spin.received++;
 	beat.cpu = ELSEWHERE;
 	/* In vain, and then rarer and rarer. */
-	for (uint32_t i = 1; i <= CELL_LOOK_VAIN; i++) {
-		assert_false(cell_spin_look(&beat, &spin));
-		assert_int_equal(spin.look.vain, i);
-		assert_int_equal(spin.look.rest, 0);
+	for (uint32_t i = 1; i <= CELL_SPIN_MISSES; i++) {
+		assert_false(cell_ring_spin_wait(&beat, &spin));
+		assert_int_equal(spin.cell.misses, i);
+		assert_int_equal(spin.cell.rest, 0);
 	}
 	unsigned looks = 0;
 	for (int i = 0; i < 2000; i++)
-		looks += !cell_spin_look(&beat, &spin);
+		looks += !cell_ring_spin_wait(&beat, &spin);
 	assert_true(looks >= 10 && looks <= 20);
-	assert_int_equal(spin.look.rest < CELL_LOOK_REST_MAX, 1);
+	assert_int_equal(spin.cell.rest < CELL_SPIN_REST_MAX, 1);
 	/* What the other side says of itself may be wrong in any way. */
 	beat.sent = spin.received - 1;
-	spin.look.rest = 0;
-	assert_false(cell_spin_look(&beat, &spin));
+	spin.cell.rest = 0;
+	assert_false(cell_ring_spin_wait(&beat, &spin));
 	beat.sent = spin.received + 1;
-	assert_true(cell_spin_look(&beat, &spin));
+	assert_true(cell_ring_spin_wait(&beat, &spin));
 }
 
 /* A short wait without a look says that looking is worth it again; a long one, or one for this CPU, says nothing. */
-static void test_look_again(void **state)
+static void test_spin_again(void **state)
 {
 	(void)state;
 	struct cell_ring_beat beat = { .cpu = ELSEWHERE };
-	const struct cell_look resting = { .vain = CELL_LOOK_VAIN + 3, .rest = 100 };
-	struct cell_spin spin = { .look = resting };
-	assert_true(cell_spin_look(&beat, &spin));
-	assert_int_equal(spin.look.rest, 99);
-	assert_int_not_equal(spin.look.since, 0);
-	spin.look.since = cell_look_now() + 1000000000; /* however long this test is kept waiting, the wait was short */
-	cell_spin_has_slept(&beat, &spin);
-	assert_int_equal(spin.look.rest, 0);
-	assert_int_equal(spin.look.vain, 0);
+	const struct cell_spin resting = { .misses = CELL_SPIN_MISSES + 3, .rest = 100 };
+	struct cell_ring_spin spin = { .cell = resting };
+	assert_true(cell_ring_spin_wait(&beat, &spin));
+	assert_int_equal(spin.cell.rest, 99);
+	assert_int_not_equal(spin.cell.since, 0);
+	spin.cell.since = cell_spin_now() + 1000000000; /* however long this test is kept waiting, the wait was short */
+	cell_ring_spin_has_slept(&beat, &spin);
+	assert_int_equal(spin.cell.rest, 0);
+	assert_int_equal(spin.cell.misses, 0);
 	/* After a look nothing is left to learn from. */
-	spin.look = resting;
-	spin.look.rest = 0;
-	assert_false(cell_spin_look(&beat, &spin));
-	struct cell_look before = spin.look;
-	cell_spin_has_slept(&beat, &spin);
-	assert_memory_equal(&spin.look, &before, sizeof before);
+	spin.cell = resting;
+	spin.cell.rest = 0;
+	assert_false(cell_ring_spin_wait(&beat, &spin));
+	struct cell_spin before = spin.cell;
+	cell_ring_spin_has_slept(&beat, &spin);
+	assert_memory_equal(&spin.cell, &before, sizeof before);
 	/* Too long. */
-	assert_true(cell_spin_look(&beat, &spin));
-	spin.look.since -= 2 * CELL_SPIN_NS;
-	cell_spin_has_slept(&beat, &spin);
-	assert_int_equal(spin.look.rest, before.rest - 1);
-	assert_int_equal(spin.look.since, 0);
+	assert_true(cell_ring_spin_wait(&beat, &spin));
+	spin.cell.since -= 2 * CELL_RING_SPIN_NS;
+	cell_ring_spin_has_slept(&beat, &spin);
+	assert_int_equal(spin.cell.rest, before.rest - 1);
+	assert_int_equal(spin.cell.since, 0);
 	/* Answers to calls are learnt apart. */
-	spin = (struct cell_spin){ .look = resting, .call = resting };
-	assert_true(cell_spin_look_for_answer(&beat, &spin));
-	spin.call.since = cell_look_now() + 1000000000;
-	cell_spin_has_slept(&beat, &spin);
+	spin = (struct cell_ring_spin){ .cell = resting, .call = resting };
+	assert_true(cell_ring_spin_wait_answer(&beat, &spin));
+	spin.call.since = cell_spin_now() + 1000000000;
+	cell_ring_spin_has_slept(&beat, &spin);
 	assert_int_equal(spin.call.rest, 0);
-	assert_int_equal(spin.look.rest, 100);
+	assert_int_equal(spin.cell.rest, 100);
 }
 
-static void test_look_again_on_one_cpu(void **state)
+static void test_spin_again_on_one_cpu(void **state)
 {
 	(void)state;
-	struct cell_look look = { .vain = CELL_LOOK_VAIN + 3, .rest = 7, .since = cell_look_now() + 1000000000 };
-	cell_look_has_slept(&look, CELL_SPIN_NS, false);
+	struct cell_spin look = { .misses = CELL_SPIN_MISSES + 3, .rest = 7, .since = cell_spin_now() + 1000000000 };
+	cell_spin_has_slept(&look, CELL_RING_SPIN_NS, false);
 	assert_int_equal(look.rest, 7);
 	assert_int_equal(look.since, 0);
 }
 
 /* On the same CPU nobody looks: the other would have to wait for it. */
-static void test_look_on_one_cpu(void **state)
+static void test_spin_on_one_cpu(void **state)
 {
 	(void)state;
 	cpu_set_t before, one;
@@ -463,12 +462,12 @@ static void test_look_on_one_cpu(void **state)
 	CPU_SET(sched_getcpu(), &one);
 	assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
 	struct cell_ring_beat beat = { 0 };
-	struct cell_spin spin = { 0 };
-	cell_spin_beat(&beat);
+	struct cell_ring_spin spin = { 0 };
+	cell_ring_spin_beat(&beat);
 	spin.received++;
 	for (int i = 0; i < 100; i++)
-		assert_true(cell_spin_look(&beat, &spin));
-	assert_int_equal(spin.look.vain, 0);
+		assert_true(cell_ring_spin_wait(&beat, &spin));
+	assert_int_equal(spin.cell.misses, 0);
 	assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
 }
 
@@ -490,21 +489,21 @@ static bool is_sanitized(void)
 	return false;
 }
 
-static void test_look_in_time(void **state)
+static void test_spin_in_time(void **state)
 {
 	(void)state;
 	int found = 0;
 	for (int i = 0; i < 20000 && !found; i++) {
 		struct cell_ring_beat beat = { .cpu = ELSEWHERE };
-		struct cell_spin spin = { .look.vain = 1 };
+		struct cell_ring_spin spin = { .cell.misses = 1 };
 		pthread_t thread;
 		assert_int_equal(pthread_create(&thread, NULL, beat_later, &beat), 0);
-		bool came = cell_spin_look(&beat, &spin);
+		bool came = cell_ring_spin_wait(&beat, &spin);
 		/* Found while looking, or there before the first look, or too late. */
-		found += came && spin.look.vain == 0;
-		assert_true(came || spin.look.vain == 2);
+		found += came && spin.cell.misses == 0;
+		assert_true(came || spin.cell.misses == 2);
 		pthread_join(thread, NULL);
-		assert_true(cell_spin_has_come(&beat, &spin));
+		assert_true(cell_ring_spin_has_come(&beat, &spin));
 	}
 	/* None in 20,000 times is too seldom, except where a look has less time than a thread needs: under a sanitizer. */
 	assert_true(found > 0 || is_sanitized() || sysconf(_SC_NPROCESSORS_ONLN) == 1);
@@ -527,11 +526,11 @@ int main(int argc, char **argv)
 		TEST(test_release_and_arm),
 		TEST(test_pipe_counters),
 		TEST(test_flood),
-		TEST(test_look),
-		TEST(test_look_again),
-		TEST(test_look_again_on_one_cpu),
-		TEST(test_look_on_one_cpu),
-		TEST(test_look_in_time),
+		TEST(test_spin),
+		TEST(test_spin_again),
+		TEST(test_spin_again_on_one_cpu),
+		TEST(test_spin_on_one_cpu),
+		TEST(test_spin_in_time),
 	};
 	return cmocka_run_group_tests_name("ring", tests, NULL, NULL);
 }

@@ -17,22 +17,22 @@
 
 #include <cmocka.h>
 
-#include "executor/turns.h"
+#include "executors/subprocess/cpu_share.h"
 #include "sandbox/apply.h"
 #include "sandbox/build.h"
 #include "sandbox/cgroup.h"
-#include "sandbox/egress.h"
+#include "egress/egress.h"
 #include "sandbox/mapped.h"
 
-static int parse(const char *text, struct cell__policy *policy, struct cell_error *err)
+static int parse(const char *text, struct cell__sandbox_policy *policy, struct cell_error *err)
 {
-	return cell__policy_parse(policy, "p.yaml", text, strlen(text), err);
+	return cell__sandbox_policy_parse(policy, "p.yaml", text, strlen(text), err);
 }
 
 static void policies(void **state)
 {
 	(void)state;
-	struct cell__policy p;
+	struct cell__sandbox_policy p;
 	struct cell_error err;
 	assert_int_equal(parse("preset: data-science\nlimits: {memory: 3G, cpus: 1.5, cpu_time: 2.5, files: none}\n"
 			       "network: {allow: ['a.b:1', '*.c:*']}\nenv: {A: '1'}\nfilesystem: {read: [/x/]}\n",
@@ -46,23 +46,24 @@ static void policies(void **state)
 	assert_int_equal(p.hosts.count, 2);
 	assert_string_equal(p.env.items[0], "A=1");
 	assert_string_equal(p.read.items[0], "/x");
-	struct cell__policy copy;
-	assert_int_equal(cell__policy_copy(&copy, &p, &err), 0);
-	cell__policy_finish(&p);
+	struct cell__sandbox_policy copy;
+	assert_int_equal(cell__sandbox_policy_copy(&copy, &p, &err), 0);
+	cell__sandbox_policy_finish(&p);
 	assert_string_equal(copy.hosts.items[1], "*.c:*");
-	cell__policy_finish(&copy);
-	assert_int_equal(parse("limits: {storage: 5M, storage_artifacts: 7, storage_workflows: none, workspace_files: 2000000}\n", &p, &err), 0);
+	cell__sandbox_policy_finish(&copy);
+	assert_int_equal(
+		parse("limits: {storage: 5M, storage_artifacts: 7, storage_workflows: none, workspace_files: 2000000}\n", &p, &err), 0);
 	struct cell__host_limits storage = cell__policy_host_limits(&p);
 	assert_int_equal(storage.bytes, 5ull << 20);
 	assert_int_equal(storage.artifacts, 7);
 	assert_true(storage.workflows == UINT64_MAX);
 	assert_int_equal(storage.index_bytes, 8ull << 20); /* the preset's */
-	cell__policy_finish(&p);
+	cell__sandbox_policy_finish(&p);
 	assert_int_equal(parse("limits: {memory: 99999999999G}\n", &p, &err), -1);
 	assert_int_equal(err.code, CELL_E_INVALID);
 	assert_non_null(strstr(err.msg, "line 1"));
-	assert_int_equal(cell__policy_load(&p, "no-such-preset", &err), -1);
-	assert_int_equal(cell__policy_load(&p, "/no/such/file.yaml", &err), -1);
+	assert_int_equal(cell__sandbox_policy_load(&p, "no-such-preset", &err), -1);
+	assert_int_equal(cell__sandbox_policy_load(&p, "/no/such/file.yaml", &err), -1);
 	assert_int_equal(err.code, CELL_E_NOT_FOUND);
 }
 
@@ -135,7 +136,7 @@ static void bad_policies(void **state)
 		{ "filesystem:\n  write: [/x, /x/y]\n", 2, "again" },
 	};
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-		struct cell__policy p;
+		struct cell__sandbox_policy p;
 		struct cell_error err = { 0 };
 		char line[16];
 		if (strstr(rows[i].text, "/usr/bin") && readlink("/bin", line, sizeof line) < 0)
@@ -153,14 +154,14 @@ static void build(enum cell_plan_level level, struct cell__buf *out, enum cell_p
 {
 	struct cell__machine machine = { .level = level, .landlock_abi = 7, .seccomp = true };
 	struct cell__plan_env env = { 0 };
-	struct cell__policy p;
+	struct cell__sandbox_policy p;
 	struct cell_error err = { 0 };
-	assert_int_equal(cell__policy_load(&p, "untrusted", &err), 0);
+	assert_int_equal(cell__sandbox_policy_load(&p, "untrusted", &err), 0);
 	p.level = least;
 	assert_int_equal(cell__plan_build(&p, &machine, &env, 7, out, &err), want);
 	if (want < 0)
 		assert_int_equal(err.code, CELL_E_UNAVAILABLE);
-	cell__policy_finish(&p);
+	cell__sandbox_policy_finish(&p);
 }
 
 static bool has_op(const struct cell_plan *plan, int op, int stage)
@@ -179,19 +180,20 @@ static void levels(void **state)
 	build(CELL_LEVEL_FULL, &full, CELL_LEVEL_FULL, 0);
 	const struct cell_plan *plan = (const struct cell_plan *)full.data;
 	assert_true(cell__plan_check(full.data, full.size));
-	static const int needed[] = { CELL_OP_DETACH, CELL_OP_SEAL, CELL_OP_RESTRICT, CELL_OP_CAPS, CELL_OP_SECCOMP,
-				      CELL_OP_NOT_DUMPABLE };
+	static const int needed[] = { CELL_OP_DETACH, CELL_OP_SEAL, CELL_OP_RESTRICT, CELL_OP_CAPS, CELL_OP_SECCOMP, CELL_OP_NOT_DUMPABLE };
 	for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
 		assert_true(has_op(plan, needed[i], CELL_STAGE_KERNEL));
-	assert_true(has_op(plan, CELL_OP_NAMESPACES, CELL_STAGE_SHELL));
+	assert_true(has_op(plan, CELL_OP_NAMESPACES, CELL_STAGE_JAIL));
 	assert_int_equal(cell__plan_print(plan, &text), 0);
 	assert_non_null(strstr(text.data, "drop all capabilities"));
 	/* Less than asked for is refused, with what is to be done. */
-	struct cell__machine ubuntu = { .level = CELL_LEVEL_NO_USERNS, .landlock_abi = 5, .seccomp = true,
+	struct cell__machine ubuntu = { .level = CELL_LEVEL_NO_USERNS,
+					.landlock_abi = 5,
+					.seccomp = true,
 					.reason = "a user namespace was made but nothing can be mounted in it: Permission denied",
 					.advice = CELL_ADVICE_APPARMOR };
 	struct cell__plan_env no_env = { 0 };
-	struct cell__policy p;
+	struct cell__sandbox_policy p;
 	struct cell_error err = { 0 };
 	assert_int_equal(parse("filesystem: {hide: [/x]}\nnetwork: deps-only\n", &p, &err), 0);
 	for (int i = 0; i < 3; i++) {
@@ -203,12 +205,12 @@ static void levels(void **state)
 		p.level = CELL_LEVEL_NO_USERNS;
 		p.network = i == 0 ? CELL_NET_DEPS : CELL_NET_NONE;
 	}
-	cell__policy_finish(&p);
+	cell__sandbox_policy_finish(&p);
 	build(CELL_LEVEL_NO_USERNS, &none, CELL_LEVEL_FULL, -1);
 	build(CELL_LEVEL_UNAVAILABLE, &none, CELL_LEVEL_NO_USERNS, -1);
 	build(CELL_LEVEL_NO_USERNS, &lower, CELL_LEVEL_NO_USERNS, 0);
 	plan = (const struct cell_plan *)lower.data;
-	assert_false(has_op(plan, CELL_OP_NAMESPACES, CELL_STAGE_SHELL));
+	assert_false(has_op(plan, CELL_OP_NAMESPACES, CELL_STAGE_JAIL));
 	assert_true(has_op(plan, CELL_OP_RESTRICT, CELL_STAGE_KERNEL));
 }
 
@@ -242,7 +244,7 @@ static void rules(void **state)
 		unsigned port;
 		bool matches;
 	} rows[] = {
-		{ "a.org:443", "a.org", 443, true },    { "a.org:443", "A.ORG.", 443, true }, { "a.org:443", "a.org", 80, false },
+		{ "a.org:443", "a.org", 443, true },    { "a.org:443", "A.ORG.", 443, true },  { "a.org:443", "a.org", 80, false },
 		{ "a.org:443", "b.a.org", 443, false }, { "a.org:443", "xa.org", 443, false }, { "*.a.org:*", "b.a.org", 1, true },
 		{ "*.a.org:*", "a.org", 1, false },     { "*.a.org:*", "xa.org", 1, false },   { "[::1]:80", "::1", 80, true },
 		{ "10.0.0.1:5", "10.0.0.1", 5, true },  { "a.org", "a.org", 443, false },
@@ -255,12 +257,36 @@ static void addresses(void **state)
 {
 	(void)state;
 	static const char *const private[] = {
-		"127.0.0.1", "10.1.2.3", "172.16.0.1", "172.31.255.255", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0",
-		"224.0.0.1", "255.255.255.255", "::1", "::", "fe80::1", "fd00::1", "ff02::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1",
-		"64:ff9b::a9fe:a9fe", "2002:7f00:1::", "fd00:ec2::254", "::127.0.0.1", "168.63.129.16",
-		"::ffff:168.63.129.16", "100.100.100.200", "192.0.0.192", "2001:0:4136:e378::1",
+		"127.0.0.1",
+		"10.1.2.3",
+		"172.16.0.1",
+		"172.31.255.255",
+		"192.168.1.1",
+		"169.254.169.254",
+		"100.64.0.1",
+		"0.0.0.0",
+		"224.0.0.1",
+		"255.255.255.255",
+		"::1",
+		"::",
+		"fe80::1",
+		"fd00::1",
+		"ff02::1",
+		"::ffff:127.0.0.1",
+		"::ffff:10.0.0.1",
+		"64:ff9b::a9fe:a9fe",
+		"2002:7f00:1::",
+		"fd00:ec2::254",
+		"::127.0.0.1",
+		"168.63.129.16",
+		"::ffff:168.63.129.16",
+		"100.100.100.200",
+		"192.0.0.192",
+		"2001:0:4136:e378::1",
 	};
-	static const char *const public[] = { "1.1.1.1", "172.32.0.1", "100.128.0.1", "2606:4700::1111", "::ffff:1.1.1.1", "168.63.129.17" };
+	static const char *const public[] = {
+		"1.1.1.1", "172.32.0.1", "100.128.0.1", "2606:4700::1111", "::ffff:1.1.1.1", "168.63.129.17"
+	};
 	for (int side = 0; side < 2; side++)
 		for (size_t i = 0; i < (side ? sizeof public : sizeof private) / sizeof *private; i++) {
 			const char *text = side ? public[i] : private[i];
@@ -402,8 +428,9 @@ static void cgroup_places(void **state)
 static void cgroup_v2_files(void **state)
 {
 	(void)state;
-	static const char *const files[] = { "memory.max", "memory.swap.max", "memory.oom.group", "pids.max", "cpu.max", "cpu.weight",
-					     "cgroup.procs", "memory.peak", "memory.current", "memory.events", "pids.peak", "pids.events" };
+	static const char *const files[] = { "memory.max",     "memory.swap.max", "memory.oom.group", "pids.max",
+					     "cpu.max",        "cpu.weight",      "cgroup.procs",     "memory.peak",
+					     "memory.current", "memory.events",   "pids.peak",        "pids.events" };
 	char parent[] = "/tmp/workcell-cgroup-XXXXXX", folder[64], path[160];
 	const struct cell_plan_limits limits = { .memory_bytes = 64 << 20, .pids = 20, .cpu_percent = 150, .cpu_weight = 100 };
 	struct cell_cgroup group;
@@ -516,7 +543,7 @@ static void cgroup_v2_life(void **state)
 	assert_int_equal(cell__cgroup_remove(&group), 0); /* gone already is fine */
 }
 
-/* ---- turns ---- */
+/* ---- shares ---- */
 
 /* ---- mount points ---- */
 
@@ -524,8 +551,13 @@ static void add_step(struct cell__buf *plan, int op, int stage, unsigned flags, 
 {
 	size_t a_size = strlen(a), b_size = strlen(b);
 	struct cell_plan_step step = {
-		.bytes = (uint32_t)((sizeof step + a_size + b_size + 2 + 7) & ~(size_t)7), .op = (uint16_t)op, .stage = (uint8_t)stage,
-		.flags = (uint8_t)flags, .arg = arg, .a_size = (uint32_t)a_size, .b_size = (uint32_t)b_size,
+		.bytes = (uint32_t)((sizeof step + a_size + b_size + 2 + 7) & ~(size_t)7),
+		.op = (uint16_t)op,
+		.stage = (uint8_t)stage,
+		.flags = (uint8_t)flags,
+		.arg = arg,
+		.a_size = (uint32_t)a_size,
+		.b_size = (uint32_t)b_size,
 	};
 	char text[2 * PATH_MAX] = { 0 };
 	memcpy(text, a, a_size);
@@ -549,9 +581,10 @@ static int apply_in_child(const struct cell__buf *bytes)
 		struct cell_apply apply = { .plan = plan, .landlock_fd = -1 };
 		if (unshare(CLONE_NEWUSER | CLONE_NEWNS) < 0)
 			_exit(255);
-		_exit(cell__apply_stage(&apply, CELL_STAGE_SHELL, &report) < 0 ||
-				      cell__apply_stage(&apply, CELL_STAGE_SESSION_FILES, &report) < 0 ?
-			      report.sys : 0);
+		_exit(cell__apply_stage(&apply, CELL_STAGE_JAIL, &report) < 0 ||
+				      cell__apply_stage(&apply, CELL_STAGE_SESSION_FILES, &report) < 0
+			      ? report.sys
+			      : 0);
 	}
 	int status;
 	assert_int_equal(waitpid(pid, &status, 0), pid);
@@ -580,20 +613,18 @@ static void links_in_the_way(void **state)
 		const char *source, *target;
 		int stage, error;
 	} rows[] = {
-		{ "shown", "work/x/made", CELL_STAGE_SHELL, ELOOP },
-		{ "shown", "work/x", CELL_STAGE_SHELL, ELOOP },
-		{ "shown", "elsewhere/made", CELL_STAGE_SHELL, 0 },
-		{ "work/x", "elsewhere/made", CELL_STAGE_SESSION_FILES, ELOOP },
+		{ "shown", "work/x/made", CELL_STAGE_JAIL, ELOOP },         { "shown", "work/x", CELL_STAGE_JAIL, ELOOP },
+		{ "shown", "elsewhere/made", CELL_STAGE_JAIL, 0 },          { "work/x", "elsewhere/made", CELL_STAGE_SESSION_FILES, ELOOP },
 		{ "shown", "elsewhere/made", CELL_STAGE_SESSION_FILES, 0 },
 	};
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
 		CELL_AUTO_BUF struct cell__buf plan = CELL_BUF_INIT;
 		struct cell_plan head = { .magic = CELL_PLAN_MAGIC, .version = CELL_PLAN_VERSION };
 		assert_int_equal(cell__buf_add(&plan, &head, sizeof head), 0);
-		add_step(&plan, CELL_OP_IDS, CELL_STAGE_SHELL, 0, geteuid(), "", "");
-		add_step(&plan, CELL_OP_ROOT, CELL_STAGE_SHELL, 0, 1 << 20, "", "");
+		add_step(&plan, CELL_OP_IDS, CELL_STAGE_JAIL, 0, geteuid(), "", "");
+		add_step(&plan, CELL_OP_ROOT, CELL_STAGE_JAIL, 0, 1 << 20, "", "");
 		snprintf(path, sizeof path, "%s/work", folder);
-		add_step(&plan, CELL_OP_BIND, CELL_STAGE_SHELL, 0, 0, path, path);
+		add_step(&plan, CELL_OP_BIND, CELL_STAGE_JAIL, 0, 0, path, path);
 		snprintf(path, sizeof path, "%s/%s", folder, rows[i].source);
 		snprintf(target, sizeof target, "%s/%s", folder, rows[i].target);
 		add_step(&plan, CELL_OP_BIND, rows[i].stage, 0, 0, path, target);
@@ -610,20 +641,20 @@ static void links_in_the_way(void **state)
 
 static int told;
 
-static void count_told(struct cell__turn *turn, enum cell_cgroup_share share)
+static void count_told(struct cell__cpu_share *entry, enum cell_cgroup_share share)
 {
-	(void)turn;
+	(void)entry;
 	(void)share;
 	told++;
 }
 
-static void pass(struct cell__turns *turns, uint64_t ms, bool quick)
+static void pass(struct cell__cpu_shares *shares, uint64_t ms, bool quick)
 {
-	turns->loop->time += ms;
+	shares->loop->time += ms;
 	if (quick)
-		cell__turns_quick(turns);
-	if (turns->busy)
-		turns->timer.timer_cb(&turns->timer);
+		cell__cpu_shares_quick(shares);
+	if (shares->busy)
+		shares->timer.timer_cb(&shares->timer);
 }
 
 /* Who runs long yields while cells begin; in turn each has a second; all of it in a time of its own. */
@@ -631,42 +662,42 @@ static void turns_taken(void **state)
 {
 	(void)state;
 	uv_loop_t loop;
-	struct cell__turns turns;
-	struct cell__turn one = { 0 }, two = { 0 };
+	struct cell__cpu_shares shares;
+	struct cell__cpu_share one = { 0 }, two = { 0 };
 	assert_int_equal(uv_loop_init(&loop), 0);
-	cell__turns_init(&turns, &loop, count_told);
+	cell__cpu_shares_init(&shares, &loop, count_told);
 	told = 0;
-	cell__turns_quick(&turns);
-	assert_false(turns.busy);
+	cell__cpu_shares_quick(&shares);
+	assert_false(shares.busy);
 	loop.time += 500;
-	cell__turns_long(&turns, &one); /* its own beginning is too long ago to count */
+	cell__cpu_shares_long(&shares, &one); /* its own beginning is too long ago to count */
 	assert_int_equal(one.share, CELL_SHARE_HALF);
 	assert_int_equal(told, 1);
-	cell__turns_quick(&turns);
+	cell__cpu_shares_quick(&shares);
 	assert_int_equal(one.share, CELL_SHARE_REST);
-	cell__turns_long(&turns, &two);
+	cell__cpu_shares_long(&shares, &two);
 	assert_int_equal(two.share, CELL_SHARE_REST);
 	unsigned rested[2] = { 0, 0 };
 	for (int second = 0; second < 40; second++) {
-		pass(&turns, 1000, true);
+		pass(&shares, 1000, true);
 		rested[0] += one.share == CELL_SHARE_HALF;
 		rested[1] += two.share == CELL_SHARE_HALF;
 		assert_false(one.share == CELL_SHARE_HALF && two.share == CELL_SHARE_HALF);
 	}
 	assert_true(rested[0] >= 3 && rested[1] >= 3 && rested[0] + rested[1] <= 8);
-	pass(&turns, 1000, false);
-	assert_false(turns.busy);
+	pass(&shares, 1000, false);
+	assert_false(shares.busy);
 	assert_int_equal(one.share, CELL_SHARE_HALF);
 	assert_int_equal(two.share, CELL_SHARE_HALF);
-	cell__turns_leave(&turns, &one, false);
+	cell__cpu_shares_leave(&shares, &one, false);
 	assert_int_equal(one.share, CELL_SHARE_USUAL);
 	told = 0;
-	cell__turns_leave(&turns, &two, true); /* nobody is there to be told */
-	cell__turns_leave(&turns, &one, false);
+	cell__cpu_shares_leave(&shares, &two, true); /* nobody is there to be told */
+	cell__cpu_shares_leave(&shares, &one, false);
 	assert_int_equal(told, 0);
-	cell__turns_quick(&turns);
-	assert_false(turns.busy);
-	uv_close((uv_handle_t *)&turns.timer, NULL);
+	cell__cpu_shares_quick(&shares);
+	assert_false(shares.busy);
+	uv_close((uv_handle_t *)&shares.timer, NULL);
 	uv_run(&loop, UV_RUN_DEFAULT);
 	assert_int_equal(uv_loop_close(&loop), 0);
 }
@@ -692,11 +723,11 @@ static void mounts(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(mounts),
-		cmocka_unit_test(policies),        cmocka_unit_test(bad_policies),   cmocka_unit_test(levels),
-		cmocka_unit_test(damaged_plans),   cmocka_unit_test(cgroup_places),  cmocka_unit_test(cgroup_v2_files),
-		cmocka_unit_test(cgroup_v2_life),  cmocka_unit_test(turns_taken), cmocka_unit_test(links_in_the_way),
-		cmocka_unit_test(rules),         cmocka_unit_test(addresses), cmocka_unit_test(requests),
+		cmocka_unit_test(mounts),           cmocka_unit_test(policies),       cmocka_unit_test(bad_policies),
+		cmocka_unit_test(levels),           cmocka_unit_test(damaged_plans),  cmocka_unit_test(cgroup_places),
+		cmocka_unit_test(cgroup_v2_files),  cmocka_unit_test(cgroup_v2_life), cmocka_unit_test(turns_taken),
+		cmocka_unit_test(links_in_the_way), cmocka_unit_test(rules),          cmocka_unit_test(addresses),
+		cmocka_unit_test(requests),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

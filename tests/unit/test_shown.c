@@ -26,10 +26,16 @@ static void texts(void **state)
 		{ "a\nb\tc", CELL_SHOWN_LINES, "a\nb\tc" },
 		{ "a\nb\tc\r", CELL_SHOWN_LINE, "a\\x0ab\\x09c\\x0d" },
 		{ "\x1b[2J\x07\x7f\b", CELL_SHOWN_LINES, "\\x1b[2J\\x07\\x7f\\x08" },
-		{ "\xc2\x9b" "2J", CELL_SHOWN_LINES, "\\u009b2J" },
+		{ "\xc2\x9b"
+		  "2J",
+		  CELL_SHOWN_LINES, "\\u009b2J" },
 		{ "\x9b\xff\xc3", CELL_SHOWN_LINES, "\\x9b\\xff\\xc3" },
-		{ "\xe2\x80\xae" "x\xe2\x81\xa6", CELL_SHOWN_LINES, "\\u202ex\\u2066" },
-		{ "a\xe2\x80\x8b" "b\xef\xbb\xbf\xc2\xad", CELL_SHOWN_LINES, "a\\u200bb\\ufeff\\u00ad" },
+		{ "\xe2\x80\xae"
+		  "x\xe2\x81\xa6",
+		  CELL_SHOWN_LINES, "\\u202ex\\u2066" },
+		{ "a\xe2\x80\x8b"
+		  "b\xef\xbb\xbf\xc2\xad",
+		  CELL_SHOWN_LINES, "a\\u200bb\\ufeff\\u00ad" },
 		{ "\xf3\xa0\x81\x81", CELL_SHOWN_LINES, "\\U000e0041" },
 		{ "\xe2\x80\xa8", CELL_SHOWN_LINES, "\\u2028" },
 		{ "\xed\xa0\x80", CELL_SHOWN_LINES, "\\xed\\xa0\\x80" }, /* a surrogate is not UTF-8 */
@@ -57,7 +63,9 @@ static void streams(void **state)
 		{ "\x1b[8mx", "\\x1b[8mx" },
 		{ "\x1b[38;5mx\x1b[1;8m", "\\x1b[38;5mx\\x1b[1;8m" },
 		{ "\x1b[2J\x1b]0;t\x07", "\\x1b[2J\\x1b]0;t\\x07" },
-		{ "\x1b[?1049h\x1b" "c", "\\x1b[?1049h\\x1bc" },
+		{ "\x1b[?1049h\x1b"
+		  "c",
+		  "\\x1b[?1049h\\x1bc" },
 		{ "\x1b\x1b[31m", "\\x1b\x1b[31m" },
 		{ "done\rx", "done\\x0dx" },
 		{ "\xe2\x80\xae\xc3\xa9\x9b", "\\u202e\xc3\xa9\\x9b" },

@@ -27,8 +27,8 @@ static void handle_progress(void *arg, const char *line)
 
 static struct progress seen;
 
-static int open_space(const char *name, void (*configure)(struct cell_space_options *options),
-		      struct cell_space **ret_space, struct cell_error *err)
+static int open_space(const char *name, void (*configure)(struct cell_space_options *options), struct cell_space **ret_space,
+		      struct cell_error *err)
 {
 	static char base[160], cache[160];
 	struct cell_space_options options = CELL_SPACE_OPTIONS_INIT;
@@ -191,7 +191,9 @@ static void test_sync_on_start(void **state)
 	/* Nothing changed: nobody is asked, not even the venv's python.  Then something does. */
 	size_t lines = seen.lines;
 	assert_int_equal(shell("cd %s/start-cache/venvs/*/bin && mv python real && printf '#!/bin/sh\\ntouch %s/asked\\n"
-			       "exec \"${0%%%%/*}/real\" \"$@\"\\n' > python && chmod +x python", tmp, tmp), 0);
+			       "exec \"${0%%%%/*}/real\" \"$@\"\\n' > python && chmod +x python",
+			       tmp, tmp),
+			 0);
 	struct cell_session *second = session_of(space, NULL);
 	assert_int_equal(seen.lines, lines);
 	assert_int_not_equal(shell("test -e %s/asked", tmp), 0);
@@ -345,8 +347,9 @@ static void test_where_and_how_long(void **state)
 
 /* ---- what installers get ---- */
 
-static const char *const installer_env[] = { "SSL_CERT_FILE=/some/where", "UV_SYSTEM_PYTHON=1", "PIP_USER=1",
-					     "UV_FIND_LINKS=/else/where", "HOME=/my/home", "nonsense", NULL };
+static const char *const installer_env[] = {
+	"SSL_CERT_FILE=/some/where", "UV_SYSTEM_PYTHON=1", "PIP_USER=1", "UV_FIND_LINKS=/else/where", "HOME=/my/home", "nonsense", NULL
+};
 static char fake_path[200];
 
 static void configure_fake(struct cell_space_options *options)
@@ -457,7 +460,7 @@ int main(int argc, char **argv)
 	CHECK(mkdtemp(tmp) != NULL);
 	make_wheels();
 	const struct CMUnitTest tests[] = {
-		TEST(test_interpreter),   TEST(test_sync_on_start),      TEST(test_running_session), TEST(test_another_interpreter),
+		TEST(test_interpreter),        TEST(test_sync_on_start), TEST(test_running_session), TEST(test_another_interpreter),
 		TEST(test_where_and_how_long), TEST(test_installers),    TEST(test_long_message),
 	};
 	int failures = cmocka_run_group_tests(tests, NULL, NULL);

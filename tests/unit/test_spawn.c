@@ -362,8 +362,8 @@ struct send {
 static void do_send(void *arg)
 {
 	struct send *send = arg;
-	send->rc = cell__spawn_client_send(&send->rig->client, send->type, send->id, send->a, 0, send->payload, send->size,
-					   send->fds, send->n_fds, &send->err);
+	send->rc = cell__spawn_client_send(&send->rig->client, send->type, send->id, send->a, 0, send->payload, send->size, send->fds,
+					   send->n_fds, &send->err);
 }
 
 static void test_client_limit(void **state)
@@ -412,21 +412,38 @@ static void test_spawner(void **state)
 		const char *payload;
 	} rows[] = {
 		{ { .type = CELL_SPAWN_ZYGOTE_START, .a = 1, .payload = no_such, .size = sizeof no_such },
-		  CELL_SPAWN_ZYGOTE_EXITED, -1, ENOENT, "" },
+		  CELL_SPAWN_ZYGOTE_EXITED,
+		  -1,
+		  ENOENT,
+		  "" },
 		{ { .type = CELL_SPAWN_ZYGOTE_START, .a = 3, .payload = fails, .size = sizeof fails },
-		  CELL_SPAWN_ZYGOTE_EXITED, W_EXITCODE(3, 0), 0, "last words\n" },
+		  CELL_SPAWN_ZYGOTE_EXITED,
+		  W_EXITCODE(3, 0),
+		  0,
+		  "last words\n" },
 		{ { .type = CELL_SPAWN_ZYGOTE_START, .a = 3, .payload = dies, .size = sizeof dies },
-		  CELL_SPAWN_ZYGOTE_EXITED, W_EXITCODE(0, 9), 0, "" },
+		  CELL_SPAWN_ZYGOTE_EXITED,
+		  W_EXITCODE(0, 9),
+		  0,
+		  "" },
 		/* What makes no sense is answered, not believed. */
 		{ { .type = CELL_SPAWN_ZYGOTE_START, .a = 0, .payload = fails, .size = sizeof fails },
-		  CELL_SPAWN_ZYGOTE_EXITED, -1, EINVAL, "" },
+		  CELL_SPAWN_ZYGOTE_EXITED,
+		  -1,
+		  EINVAL,
+		  "" },
 		{ { .type = CELL_SPAWN_ZYGOTE_START, .a = 100, .payload = fails, .size = sizeof fails },
-		  CELL_SPAWN_ZYGOTE_EXITED, -1, EINVAL, "" },
+		  CELL_SPAWN_ZYGOTE_EXITED,
+		  -1,
+		  EINVAL,
+		  "" },
 		{ { .type = CELL_SPAWN_ZYGOTE_START, .a = 1, .payload = fails, .size = sizeof fails - 1 },
-		  CELL_SPAWN_ZYGOTE_EXITED, -1, EINVAL, "" },
+		  CELL_SPAWN_ZYGOTE_EXITED,
+		  -1,
+		  EINVAL,
+		  "" },
 		{ { .type = CELL_SPAWN_ZYGOTE_START, .a = 1 }, CELL_SPAWN_ZYGOTE_EXITED, -1, EINVAL, "" },
-		{ { .type = CELL_SPAWN_KERNEL_FORK, .a = 4711, .fds = fds, .n_fds = 4 },
-		  CELL_SPAWN_KERNEL_FORKED, 0, ESRCH, "" },
+		{ { .type = CELL_SPAWN_KERNEL_FORK, .a = 4711, .fds = fds, .n_fds = 4 }, CELL_SPAWN_KERNEL_FORKED, 0, ESRCH, "" },
 	};
 	for (size_t i = 0; i < COUNT(rows); i++) {
 		/* Noise and questions about nobody in between are passed over. */
@@ -464,9 +481,7 @@ static void test_spawner_leaves_nothing(void **state)
 	rig_start(&rig, TEST_LIB_DIR "/workcell-spawner");
 	assert_int_equal(rig.rc, 0);
 	static const char tree[] = "/bin/sh\0-c\0setsid sleep 1000 & trap '' TERM HUP INT; sleep 1000\0PATH=/bin:/usr/bin";
-	struct send wish = {
-		.rig = &rig, .type = CELL_SPAWN_ZYGOTE_START, .id = 7, .a = 3, .payload = tree, .size = sizeof tree
-	};
+	struct send wish = { .rig = &rig, .type = CELL_SPAWN_ZYGOTE_START, .id = 7, .a = 3, .payload = tree, .size = sizeof tree };
 	cell__loop_call(&rig.loop, do_send, &wish);
 	assert_int_equal(wish.rc, 0);
 	cell__loop_call(&rig.loop, do_finish, &rig);

@@ -42,10 +42,10 @@ static void expect(const char *stream, const struct wanted *wanted, size_t n)
 		expect_stepwise(stream, strlen(stream), step, wanted, n);
 }
 
-#define EXPECT(stream, ...)                                                                       \
-	do {                                                                                      \
-		static const struct wanted list[] = { __VA_ARGS__ };                              \
-		expect(stream, list, COUNT(list));                                                \
+#define EXPECT(stream, ...)                                          \
+	do {                                                         \
+		static const struct wanted list[] = { __VA_ARGS__ }; \
+		expect(stream, list, COUNT(list));                   \
 	} while (0)
 
 static void test_events(void **state)
@@ -79,10 +79,16 @@ static void test_line_breaks(void **state)
 static void test_mark(void **state)
 {
 	(void)state;
-	EXPECT("\xef\xbb\xbf" "data: a\n\n", { "message", "a", "" });
+	EXPECT("\xef\xbb\xbf"
+	       "data: a\n\n",
+	       { "message", "a", "" });
 	/* Only one, and only at the start; what begins like one is part of a field's name. */
-	EXPECT("\xef\xbb" "data: a\n\ndata: b\n\n", { "message", "b", "" });
-	EXPECT("\xef\xbb\xbf\xef\xbb\xbf" "data: a\n\ndata: b\n\n", { "message", "b", "" });
+	EXPECT("\xef\xbb"
+	       "data: a\n\ndata: b\n\n",
+	       { "message", "b", "" });
+	EXPECT("\xef\xbb\xbf\xef\xbb\xbf"
+	       "data: a\n\ndata: b\n\n",
+	       { "message", "b", "" });
 }
 
 static void test_nul(void **state)
@@ -244,7 +250,8 @@ static void test_event_ids(void **state)
 	assert_true(cell__sse_read_id("0-0", &stream, &event));
 	assert_true(cell__sse_read_id("12-9999999999999999999", &stream, &event));
 	assert_true(stream == 12 && event == 9999999999999999999u);
-	static const char *const bad[] = { "", "-", "1", "1-", "-1", "1-2-3", "1-2 ", " 1-2", "1--2", "+1-2", "0x1-2", "1-99999999999999999999" };
+	static const char *const bad[] = { "",     "-",    "1",    "1-",   "-1",    "1-2-3",
+					   "1-2 ", " 1-2", "1--2", "+1-2", "0x1-2", "1-99999999999999999999" };
 	for (size_t i = 0; i < COUNT(bad); i++)
 		if (cell__sse_read_id(bad[i], &stream, &event))
 			fail_msg("'%s' is taken for an id", bad[i]);
@@ -254,9 +261,8 @@ int main(int argc, char **argv)
 {
 	support_init(argc, argv);
 	const struct CMUnitTest tests[] = {
-		TEST(test_events),  TEST(test_line_breaks), TEST(test_mark),    TEST(test_nul),
-		TEST(test_retry),   TEST(test_bounds),      TEST(test_restart), TEST(test_writing),
-		TEST(test_event_ids),
+		TEST(test_events), TEST(test_line_breaks), TEST(test_mark),    TEST(test_nul),       TEST(test_retry),
+		TEST(test_bounds), TEST(test_restart),     TEST(test_writing), TEST(test_event_ids),
 	};
 	return cmocka_run_group_tests_name("sse", tests, NULL, NULL);
 }

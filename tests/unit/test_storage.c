@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include "core/core.h"
+#include "base/base.h"
 
 struct place {
 	struct cell_engine *engine;
@@ -67,16 +67,17 @@ static void test_sizes(void **state)
 	(void)state;
 	static struct place place;
 	open_place(&place);
-	support_expect(place.session,
-		       "bad = []\n"
-		       "sizes = [0, 1, rpc.SMALL, rpc.SMALL + 1, rpc.CHUNK - 1, rpc.CHUNK, rpc.CHUNK + 1, 4 * rpc.CHUNK, 9 * rpc.CHUNK + 7]\n"
-		       "for size in sizes:\n"
-		       "    data = os.urandom(size)\n"
-		       "    for kind in (bytes, bytearray, memoryview):\n"
-		       "        artifacts.save('x', kind(data))\n"
-		       "        if artifacts.load('x') != data: bad.append((size, kind))\n"
-		       "bad, len(channel.places)",
-		       "([], 4)");
+	support_expect(
+		place.session,
+		"bad = []\n"
+		"sizes = [0, 1, rpc.SMALL, rpc.SMALL + 1, rpc.CHUNK - 1, rpc.CHUNK, rpc.CHUNK + 1, 4 * rpc.CHUNK, 9 * rpc.CHUNK + 7]\n"
+		"for size in sizes:\n"
+		"    data = os.urandom(size)\n"
+		"    for kind in (bytes, bytearray, memoryview):\n"
+		"        artifacts.save('x', kind(data))\n"
+		"        if artifacts.load('x') != data: bad.append((size, kind))\n"
+		"bad, len(channel.places)",
+		"([], 4)");
 	support_expect(place.session,
 		       "big = os.urandom(3 * rpc.CHUNK + 5)\n"
 		       "artifacts.save_file('f', '/proc/self/status') and artifacts.load('f')[:5], "
@@ -154,7 +155,8 @@ static void test_whole(void **state)
 	for (size_t i = 0; i < COUNT(sizes); i++) {
 		struct cell_answer answer = CELL_ANSWER_INIT;
 		struct cell_error err = { 0 };
-		if (cell_artifact_save(place.space, "{\"name\":\"d/w\",\"type\":\"text\",\"metadata\":{\"k\":1}}", bytes, sizes[i], NULL, NULL, &answer, &err) < 0)
+		if (cell_artifact_save(place.space, "{\"name\":\"d/w\",\"type\":\"text\",\"metadata\":{\"k\":1}}", bytes, sizes[i], NULL,
+				       NULL, &answer, &err) < 0)
 			fail_msg("%s", err.msg);
 		assert_non_null(strstr(answer.json, "\"k\":1"));
 		cell_answer_finish(&answer);
@@ -174,7 +176,8 @@ static void test_whole(void **state)
 	close_place(&place);
 }
 
-static void expect_call(struct place *place, const char *method, const char *args, const void *raw, size_t size, int code, const char *words)
+static void expect_call(struct place *place, const char *method, const char *args, const void *raw, size_t size, int code,
+			const char *words)
 {
 	struct cell_answer answer = CELL_ANSWER_INIT;
 	struct cell_error err = { 0 };
@@ -264,19 +267,20 @@ static void test_reads_overlap(void **state)
 	(void)state;
 	static struct place place;
 	open_place(&place);
-	support_expect(place.session,
-		       "data = os.urandom(3000000)\n"
-		       "artifacts.save('d', data)\n"
-		       "handle = channel.call('artifacts.load_open', {'name': 'd'})[0]['handle']\n"
-		       "slots = [channel.submit('artifacts.load_chunk', {'handle': handle, 'offset': n * 100000, 'size': 100000}) for n in range(12)]\n"
-		       "frames = [channel.wait(slot)[1] for slot in slots]\n"
-		       "places = [channel.call('artifacts.load_chunk', {'handle': handle, 'offset': 5, 'size': 1000, 'at': at})[0] for at in (0, 2000, 2097152 - 1000)]\n"
-		       "views = [bytes(channel.bulk[at:at + 1000]) == data[5:1005] for at in (0, 2000, 2097152 - 1000)]\n"
-		       "end = channel.call('artifacts.load_chunk', {'handle': handle, 'offset': 2999999, 'size': 1000, 'at': 0})[0]\n"
-		       "past = channel.call('artifacts.load_chunk', {'handle': handle, 'offset': 3000001, 'size': 1000, 'at': 0})[0]\n"
-		       "channel.call('artifacts.load_close', {'handle': handle})\n"
-		       "b''.join(frames) == data[:1200000], places, views, end, past",
-		       "(True, [1000, 1000, 1000], [True, True, True], 1, 0)");
+	support_expect(
+		place.session,
+		"data = os.urandom(3000000)\n"
+		"artifacts.save('d', data)\n"
+		"handle = channel.call('artifacts.load_open', {'name': 'd'})[0]['handle']\n"
+		"slots = [channel.submit('artifacts.load_chunk', {'handle': handle, 'offset': n * 100000, 'size': 100000}) for n in range(12)]\n"
+		"frames = [channel.wait(slot)[1] for slot in slots]\n"
+		"places = [channel.call('artifacts.load_chunk', {'handle': handle, 'offset': 5, 'size': 1000, 'at': at})[0] for at in (0, 2000, 2097152 - 1000)]\n"
+		"views = [bytes(channel.bulk[at:at + 1000]) == data[5:1005] for at in (0, 2000, 2097152 - 1000)]\n"
+		"end = channel.call('artifacts.load_chunk', {'handle': handle, 'offset': 2999999, 'size': 1000, 'at': 0})[0]\n"
+		"past = channel.call('artifacts.load_chunk', {'handle': handle, 'offset': 3000001, 'size': 1000, 'at': 0})[0]\n"
+		"channel.call('artifacts.load_close', {'handle': handle})\n"
+		"b''.join(frames) == data[:1200000], places, views, end, past",
+		"(True, [1000, 1000, 1000], [True, True, True], 1, 0)");
 	close_place(&place);
 }
 
@@ -286,25 +290,27 @@ static void test_refused(void **state)
 	(void)state;
 	static struct place place;
 	open_place(&place);
-	support_expect(place.session,
-		       "handle = begin('w')\n"
-		       "bad = []\n"
-		       "for at, size in ((-1, 10), (2097152, 1), (2097151, 2), (0, 2097153), (2**62, 10), (0, 0), (0, -5), ('0', 10), (None, 10), (0.5, 10), (0, None), (2**63 - 1, 2**63 - 1)):\n"
-		       "    said = failure('artifacts.save_chunk', handle=handle, at=at, size=size)\n"
-		       "    if 'invalid: ' not in str(said): bad.append((at, size, said))\n"
-		       "bad",
-		       "[]");
-	support_expect(place.session,
-		       "channel.call('artifacts.save_chunk', {'handle': handle}, b'all')\n"
-		       "channel.call('artifacts.save_commit', {'handle': handle})\n"
-		       "reader = channel.call('artifacts.load_open', {'name': 'w'})[0]['handle']\n"
-		       "bad = []\n"
-		       "for args in ({'offset': -1, 'size': 1}, {'offset': 0, 'size': 0}, {'offset': 0, 'size': 2**40}, {'offset': 0, 'size': 1, 'at': 2097152},\n"
-		       "             {'offset': 0, 'size': 1, 'at': -1}, {'offset': 0, 'size': 1, 'at': 'x'}, {'size': 1, 'at': 2**63 - 1, 'offset': 0}):\n"
-		       "    said = failure('artifacts.load_chunk', handle=reader, **args)\n"
-		       "    if 'invalid: ' not in str(said): bad.append((args, said))\n"
-		       "bad, failure('artifacts.load_chunk', handle=reader + 1, offset=0, size=1), failure('artifacts.save_chunk', handle=reader)",
-		       "([], 'invalid: this session has no open artifact with handle 3', 'invalid: this session has no open artifact with handle 2')");
+	support_expect(
+		place.session,
+		"handle = begin('w')\n"
+		"bad = []\n"
+		"for at, size in ((-1, 10), (2097152, 1), (2097151, 2), (0, 2097153), (2**62, 10), (0, 0), (0, -5), ('0', 10), (None, 10), (0.5, 10), (0, None), (2**63 - 1, 2**63 - 1)):\n"
+		"    said = failure('artifacts.save_chunk', handle=handle, at=at, size=size)\n"
+		"    if 'invalid: ' not in str(said): bad.append((at, size, said))\n"
+		"bad",
+		"[]");
+	support_expect(
+		place.session,
+		"channel.call('artifacts.save_chunk', {'handle': handle}, b'all')\n"
+		"channel.call('artifacts.save_commit', {'handle': handle})\n"
+		"reader = channel.call('artifacts.load_open', {'name': 'w'})[0]['handle']\n"
+		"bad = []\n"
+		"for args in ({'offset': -1, 'size': 1}, {'offset': 0, 'size': 0}, {'offset': 0, 'size': 2**40}, {'offset': 0, 'size': 1, 'at': 2097152},\n"
+		"             {'offset': 0, 'size': 1, 'at': -1}, {'offset': 0, 'size': 1, 'at': 'x'}, {'size': 1, 'at': 2**63 - 1, 'offset': 0}):\n"
+		"    said = failure('artifacts.load_chunk', handle=reader, **args)\n"
+		"    if 'invalid: ' not in str(said): bad.append((args, said))\n"
+		"bad, failure('artifacts.load_chunk', handle=reader + 1, offset=0, size=1), failure('artifacts.save_chunk', handle=reader)",
+		"([], 'invalid: this session has no open artifact with handle 3', 'invalid: this session has no open artifact with handle 2')");
 	support_expect(place.session,
 		       "try:\n"
 		       "    channel.call('artifacts.save_chunk', {'handle': begin('v')}, bytes(4 * 1024 * 1024 + 1))\n"
@@ -452,8 +458,9 @@ int main(int argc, char **argv)
 {
 	support_init(argc, argv);
 	const struct CMUnitTest tests[] = {
-		TEST(test_sizes),	  TEST(test_whole),	  TEST(test_whole_refused),	  TEST(test_order),	  TEST(test_reads_overlap), TEST(test_refused),
-		TEST(test_closed_under_pieces), TEST(test_interrupted), TEST(test_threads),
+		TEST(test_sizes),         TEST(test_whole),   TEST(test_whole_refused),       TEST(test_order),
+		TEST(test_reads_overlap), TEST(test_refused), TEST(test_closed_under_pieces), TEST(test_interrupted),
+		TEST(test_threads),
 #ifndef SANITIZED
 		TEST(test_memory),
 #endif

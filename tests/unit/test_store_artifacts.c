@@ -1,4 +1,4 @@
-/* store/artifacts.c and index.c: saving, loading, the index, and what happens when things go wrong on the way. */
+/* storage/artifacts.c and index.c: saving, loading, the index, and what happens when things go wrong on the way. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <signal.h>
@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "store/file.h"
+#include "storage/file.h"
 #include "store_support.h"
 
 static int save_bytes(struct cell__store *store, const char *name, const void *bytes, size_t size, const char *type,
@@ -87,8 +87,8 @@ static void test_save_and_load(void **state)
 	assert_int_equal(json_integer_value(json_object_get(json_object_get(info, "metadata"), "rows")), 3);
 	assert_int_equal(json_integer_value(json_object_get(info, "size")), 5);
 	assert_true(json_is_false(json_object_get(info, "derived")));
-	assert_string_equal(text_of(info, "path"), on_files(folder) ? in(folder, "artifacts/a/b/report.txt")
-							 : redis_key(folder, "artifacts:a/b/report.txt"));
+	assert_string_equal(text_of(info, "path"),
+			    on_files(folder) ? in(folder, "artifacts/a/b/report.txt") : redis_key(folder, "artifacts:a/b/report.txt"));
 	const char *when = text_of(info, "created_at");
 	assert_int_equal(strlen(when), strlen("2026-11-15T05:06:40.123456+00:00"));
 	assert_string_equal(when + 26, "+00:00");
@@ -398,8 +398,8 @@ static void save_for_ever(const char *path)
 		/* Everything about one version follows from its first byte. */
 		char c = (char)('a' + i % 26), description[2] = { c, '\0' };
 		memset(block, c, sizeof block);
-		CHECK(save_bytes(store, "sub/x", block, 1000 + 7 * (size_t)c * (size_t)c, i % 2 ? "text" : "bytes", description,
-				 NULL, NULL) == 0);
+		CHECK(save_bytes(store, "sub/x", block, 1000 + 7 * (size_t)c * (size_t)c, i % 2 ? "text" : "bytes", description, NULL,
+				 NULL) == 0);
 		if (i % 5 == 4)
 			CHECK(cell__artifact_delete(store, "sub/x", NULL, NULL) == 0);
 	}
@@ -530,7 +530,7 @@ static void test_killed_at_every_call(void **state)
 				assert_string_equal(entry, "(none)");
 			}
 			old += text && strcmp(text, "old") == 0;
-			new += text && strcmp(text, "new") == 0;
+			new += text &&strcmp(text, "new") == 0;
 			gone += !text;
 			json_decref(info);
 			json_decref(index);
@@ -567,11 +567,15 @@ static void test_journal(void **state)
 			}
 			assert_int_equal(stat(in(folder, path), &st), 0);
 			snprintf(path, sizeof path, "artifacts/%s", index);
-			write_text(folder, path, remove_it ? "{}" : "{\"x\": {\"description\": \"new\", \"created_at\": \"\","
-								    " \"metadata\": {\"_data_type\": \"bytes\"}}}");
-			snprintf(journal, sizeof journal, "{\"index\":\".artifacts.json\",\"index_temp\":\"%s\",\"path\":\"x\","
-				 "%s%s%s\"ino\":%llu}", index, remove_it ? "" : "\"temp\":\"", remove_it ? "" : data,
-				 remove_it ? "" : "\",", (unsigned long long)st.st_ino);
+			write_text(folder, path,
+				   remove_it ? "{}"
+					     : "{\"x\": {\"description\": \"new\", \"created_at\": \"\","
+					       " \"metadata\": {\"_data_type\": \"bytes\"}}}");
+			snprintf(journal, sizeof journal,
+				 "{\"index\":\".artifacts.json\",\"index_temp\":\"%s\",\"path\":\"x\","
+				 "%s%s%s\"ino\":%llu}",
+				 index, remove_it ? "" : "\"temp\":\"", remove_it ? "" : data, remove_it ? "" : "\",",
+				 (unsigned long long)st.st_ino);
 			char from[256];
 			if (step > 0 && !remove_it) {
 				strcpy(from, in(folder, "artifacts/.cell-tmp-00000000000000aa"));
@@ -609,12 +613,15 @@ static void test_hostile_journal(void **state)
 	static const char *const paths[] = { "../victim", "/etc/hostname", ".artifacts.json", "" };
 	for (size_t i = 0; i < COUNT(paths); i++) {
 		char journal[512];
-		snprintf(journal, sizeof journal, "{\"index\":\".artifacts.json\",\"index_temp\":\".cell-tmp-00000000000000bb\","
-			 "\"path\":\"%s\",\"ino\":%llu}", paths[i], (unsigned long long)st.st_ino);
+		snprintf(journal, sizeof journal,
+			 "{\"index\":\".artifacts.json\",\"index_temp\":\".cell-tmp-00000000000000bb\","
+			 "\"path\":\"%s\",\"ino\":%llu}",
+			 paths[i], (unsigned long long)st.st_ino);
 		write_text(folder, "artifacts/" CELL__JOURNAL_FILE, journal);
 		expect(folder->store, "x", "old");
 	}
-	static const char *const others[] = { "", "{}", "[1]", "\xff", "{\"index\":\"../victim\",\"index_temp\":\"x\",\"path\":\"x\",\"ino\":1}" };
+	static const char *const others[] = { "", "{}", "[1]", "\xff",
+					      "{\"index\":\"../victim\",\"index_temp\":\"x\",\"path\":\"x\",\"ino\":1}" };
 	for (size_t i = 0; i < COUNT(others); i++) {
 		write_text(folder, "artifacts/" CELL__JOURNAL_FILE, others[i]);
 		expect(folder->store, "x", "old");
@@ -832,13 +839,15 @@ int main(int argc, char **argv)
 {
 	support_init(argc, argv);
 	const struct CMUnitTest tests[] = {
-		BOTH_TEST(test_save_and_load), BOTH_TEST(test_replace_get_delete), BOTH_TEST(test_refused),
-		STORE_TEST(test_symlinks),      STORE_TEST(test_unindexed),          STORE_TEST(test_existing_index),
-		STORE_TEST(test_corrupt_index), BOTH_TEST(test_workspaces),         BOTH_TEST(test_eight_processes),
-		BOTH_TEST(test_kill_9),        TEST(test_killed_at_every_call),
-		STORE_TEST(test_journal),            STORE_TEST(test_hostile_journal),
-		STORE_TEST(test_full_disk),     STORE_TEST(test_read_only),          BOTH_TEST(test_large_needs_no_memory),
-		TEST(test_index_is_kept),       STORE_TEST(test_out_of_memory),
+		BOTH_TEST(test_save_and_load),    BOTH_TEST(test_replace_get_delete),
+		BOTH_TEST(test_refused),          STORE_TEST(test_symlinks),
+		STORE_TEST(test_unindexed),       STORE_TEST(test_existing_index),
+		STORE_TEST(test_corrupt_index),   BOTH_TEST(test_workspaces),
+		BOTH_TEST(test_eight_processes),  BOTH_TEST(test_kill_9),
+		TEST(test_killed_at_every_call),  STORE_TEST(test_journal),
+		STORE_TEST(test_hostile_journal), STORE_TEST(test_full_disk),
+		STORE_TEST(test_read_only),       BOTH_TEST(test_large_needs_no_memory),
+		TEST(test_index_is_kept),         STORE_TEST(test_out_of_memory),
 	};
 	return RUN_STORE_TESTS(tests);
 }

@@ -1,4 +1,4 @@
-/* store/depstore.c: which specifiers are taken, and what happens to requirements.txt. */
+/* storage/depstore.c: which specifiers are taken, and what happens to requirements.txt. */
 #define _GNU_SOURCE
 #include <sys/wait.h>
 
@@ -272,9 +272,8 @@ int main(int argc, char **argv)
 {
 	support_init(argc, argv);
 	const struct CMUnitTest tests[] = {
-		TEST(test_accepted),          TEST(test_refused),         BOTH_TEST(test_add_remove),
-		STORE_TEST(test_hand_written), STORE_TEST(test_old_file), BOTH_TEST(test_limits),
-		BOTH_TEST(test_processes),   STORE_TEST(test_out_of_memory),
+		TEST(test_accepted),       TEST(test_refused),     BOTH_TEST(test_add_remove), STORE_TEST(test_hand_written),
+		STORE_TEST(test_old_file), BOTH_TEST(test_limits), BOTH_TEST(test_processes),  STORE_TEST(test_out_of_memory),
 	};
 	return RUN_STORE_TESTS(tests);
 }

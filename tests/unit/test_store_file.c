@@ -1,10 +1,10 @@
-/* store/file.c: names, paths that stay inside, locks, temporary files, opening a store. */
+/* storage/file.c: names, paths that stay inside, locks, temporary files, opening a store. */
 #define _GNU_SOURCE
 #include <sys/file.h>
 #include <sys/wait.h>
 #include <time.h>
 
-#include "store/file.h"
+#include "storage/file.h"
 #include "store_support.h"
 
 static void test_names(void **state)
@@ -219,8 +219,10 @@ static void test_store_open(void **state)
 	id[129] = '\0';
 	const char *const bad[] = { "", "a/b", "..", "a b", "\xc3\xa9", id };
 	for (size_t i = 0; i < COUNT(bad); i++)
-		FAILS(CELL_E_INVALID, "workspace_id must be 1-128 characters using only ASCII letters, digits, underscores, "
-				      "or hyphens", cell__store_open(folder->path, bad[i], &store, &err));
+		FAILS(CELL_E_INVALID,
+		      "workspace_id must be 1-128 characters using only ASCII letters, digits, underscores, "
+		      "or hyphens",
+		      cell__store_open(folder->path, bad[i], &store, &err));
 	FAILS(CELL_E_INVALID, "empty", cell__store_open("", NULL, &store, &err));
 	write_text(folder, "plain", "");
 	FAILS(CELL_E_IO, "", cell__store_open(in(folder, "plain"), NULL, &store, &err));
@@ -252,9 +254,15 @@ int main(int argc, char **argv)
 {
 	support_init(argc, argv);
 	const struct CMUnitTest tests[] = {
-		TEST(test_names),          TEST(test_name_limits),  STORE_TEST(test_open_beneath),
-		STORE_TEST(test_read_kinds), STORE_TEST(test_sweep), STORE_TEST(test_lock),
-		STORE_TEST(test_lock_is_bounded), STORE_TEST(test_store_open), STORE_TEST(test_out_of_memory),
+		TEST(test_names),
+		TEST(test_name_limits),
+		STORE_TEST(test_open_beneath),
+		STORE_TEST(test_read_kinds),
+		STORE_TEST(test_sweep),
+		STORE_TEST(test_lock),
+		STORE_TEST(test_lock_is_bounded),
+		STORE_TEST(test_store_open),
+		STORE_TEST(test_out_of_memory),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* store/pysource.c and pylex.c: what is read from Python source, and what is refused. */
+/* storage/pysource.c and pylex.c: what is read from Python source, and what is refused. */
 #define _GNU_SOURCE
-#include "store/pysource.h"
+#include "storage/pysource.h"
 #include "store_support.h"
 
 static int scan(const char *text, struct cell__py_source *out, struct cell_error *err)
@@ -60,10 +60,13 @@ static void test_params(void **state)
 		  "a:integer b:string=\"x # no comment\"" },
 		{ "def run[T: (int, str)](a: T) -> T: pass", "a:string" },
 		{ "@decorate(x='def run(')\ndef run(a): pass", "a:string" },
-		{ "\xef\xbb\xbf" "def run(a): pass", "a:string" },
+		{ "\xef\xbb\xbf"
+		  "def run(a): pass",
+		  "a:string" },
 		{ "def run(a): pass\r\n", "a:string" },
 		{ "def \\\n  run(a): pass", "a:string" },
-		{ "x = '''\ndef run(z): pass\n'''\nclass A:\n    def run(self): pass\nif x:\n  def run(q): pass\ndef run(a): pass", "a:string" },
+		{ "x = '''\ndef run(z): pass\n'''\nclass A:\n    def run(self): pass\nif x:\n  def run(q): pass\ndef run(a): pass",
+		  "a:string" },
 		{ "x = f\"{d['k']}{'}'!r:>{w}} {{}} \\N{DASH}\"\ndef run(a): pass", "a:string" },
 		{ "x = f\"{d[\"k\"]}\"\ndef run(a): pass", "a:string" },
 		{ "def run(a): return f'{a:{\"x\"}}'", "a:string" },
@@ -83,7 +86,8 @@ static void test_docstrings(void **state)
 	} rows[] = {
 		{ "def run(): pass", NULL, NULL },
 		{ "'''Module.'''\ndef run():\n    \"One.\"\n", "Module.", "One." },
-		{ "# comment\n\n\"\"\"\n  First.\n\n    Indented.\n  Last.\n\"\"\"\ndef run(): 'short'", "First.\n\n  Indented.\nLast.", "short" },
+		{ "# comment\n\n\"\"\"\n  First.\n\n    Indented.\n  Last.\n\"\"\"\ndef run(): 'short'", "First.\n\n  Indented.\nLast.",
+		  "short" },
 		{ "'a' 'b'; x = 1\ndef run():\n  r'\\d'; pass", "ab", "\\d" },
 		{ "f'no'\ndef run():\n  b'no'\n", NULL, NULL },
 		{ "'no'.join([])\ndef run():\n  'no' % 1\n", NULL, NULL },

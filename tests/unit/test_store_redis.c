@@ -12,12 +12,13 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
-#include "store/redis.h"
+#include "storage/redis.h"
 #include "store_support.h"
 
 #define SOURCE "async def run(city: str):\n    \"\"\"Forecasts the weather.\"\"\"\n    return city\n"
-#define VALUE(words) "{\"name\": \"w\", \"description\": \"" words "\", \"source\": \"async def run(n: int = 3):\\n    pass\\n\", " \
-		     "\"parameters\": [{\"name\": \"wrong\"}]}"
+#define VALUE(words)                                                                                                   \
+	"{\"name\": \"w\", \"description\": \"" words "\", \"source\": \"async def run(n: int = 3):\\n    pass\\n\", " \
+	"\"parameters\": [{\"name\": \"wrong\"}]}"
 
 static int create(struct cell__store *store, const char *name, const char *description, struct cell_error *err)
 {
@@ -87,7 +88,7 @@ static void test_urls(void **state)
 		{ "redis+unix:///run/redis.sock?db=4", "/run/redis.sock", NULL, NULL, "py_code_mode", 4 },
 		{ "unix://me:pw@/run/a", "/run/a", "me", "pw", "py_code_mode", 0 },
 		{ "redis://", "localhost:6379", NULL, NULL, "py_code_mode", 0 },
-		{ "redis://h?via=/run/lender", "h:6379", NULL, NULL, "py_code_mode", 0 },
+		{ "redis://h?via=/run/dialer", "h:6379", NULL, NULL, "py_code_mode", 0 },
 	};
 	for (size_t i = 0; i < COUNT(good); i++) {
 		struct cell__redis_url url;
@@ -100,10 +101,23 @@ static void test_urls(void **state)
 		cell__redis_url_finish(&url);
 	}
 	static const char *const bad[] = {
-		"redis://me@h", "redis://:secret@h:x", "redis://:secret@h:70000", "redis://:secret@h/x", "redis://:secret@h?prefix=", "redis://:secret@h?tools_prefix=",
-		"redis://:secret@h?what=secret", "redis://:secret@h?ssl_ca_certs=x", "redis+unix://:secret@rel", "redis://:secret@[::1",
-		"rediss://:secret@h?ssl_cert_reqs=maybe", "redis://:secret@h\n", "redis://:secret@h?prefix=%ff", "redis://:secret%00@h",
-		"http://:secret@h", "redis:/:secret@h", "redis://:secret@h?via=relative",
+		"redis://me@h",
+		"redis://:secret@h:x",
+		"redis://:secret@h:70000",
+		"redis://:secret@h/x",
+		"redis://:secret@h?prefix=",
+		"redis://:secret@h?tools_prefix=",
+		"redis://:secret@h?what=secret",
+		"redis://:secret@h?ssl_ca_certs=x",
+		"redis+unix://:secret@rel",
+		"redis://:secret@[::1",
+		"rediss://:secret@h?ssl_cert_reqs=maybe",
+		"redis://:secret@h\n",
+		"redis://:secret@h?prefix=%ff",
+		"redis://:secret%00@h",
+		"http://:secret@h",
+		"redis:/:secret@h",
+		"redis://:secret@h?via=relative",
 	};
 	for (size_t i = 0; i < COUNT(bad); i++) {
 		struct cell__redis_url url;
@@ -139,8 +153,7 @@ static void test_data_of_others(void **state)
 	assert_null(json_object_get(json_object_get(info, "params"), "wrong"));
 	assert_true(json_is_null(json_object_get(info, "created_at")));
 	json_decref(info);
-	FAILS(CELL_E_INVALID, "already exists",
-	      cell__workflow_create(store, "older", SOURCE, strlen(SOURCE), NULL, false, NULL, &err));
+	FAILS(CELL_E_INVALID, "already exists", cell__workflow_create(store, "older", SOURCE, strlen(SOURCE), NULL, false, NULL, &err));
 	OK(cell__workflow_delete(store, "forecast", NULL, &err));
 	expect_workflows(store, "older");
 	redis_do("SET %s %s", redis_key(folder, "artifacts:report.txt"), "hello");
@@ -360,8 +373,16 @@ static void test_broken_values(void **state)
 	struct folder *folder = *state;
 	struct cell__store *store = folder->store;
 	CELL_AUTO_FREE char *workflows = strdup(redis_key(folder, "workflows:__workflows__"));
-	static const char *const broken[] = { "", "{", "null", "[]", "{}", "{\"source\": 5}", "{\"source\": \"\"}", "\xff\xfe",
-					      "{\"source\": \"def run(): pass\\u0000\"}", "{\"source\": \"x = 1\"}" };
+	static const char *const broken[] = { "",
+					      "{",
+					      "null",
+					      "[]",
+					      "{}",
+					      "{\"source\": 5}",
+					      "{\"source\": \"\"}",
+					      "\xff\xfe",
+					      "{\"source\": \"def run(): pass\\u0000\"}",
+					      "{\"source\": \"x = 1\"}" };
 	for (size_t i = 0; i < COUNT(broken); i++) {
 		char name[8];
 		json_t *info = NULL;
@@ -384,7 +405,9 @@ static void test_broken_values(void **state)
 	json_decref(problems);
 
 	CELL_AUTO_FREE char *index = strdup(redis_key(folder, "artifacts:__index__"));
-	static const char *const entries[] = { "", "{", "[]", "5", "{\"metadata\": 5}", "{\"description\": [], \"metadata\": {\"_data_type\": 1}}" };
+	static const char *const entries[] = {
+		"", "{", "[]", "5", "{\"metadata\": 5}", "{\"description\": [], \"metadata\": {\"_data_type\": 1}}"
+	};
 	for (size_t i = 0; i < COUNT(entries); i++) {
 		char key[32], name[8];
 		snprintf(name, sizeof name, "a%zu", i);
@@ -402,7 +425,8 @@ static void test_broken_values(void **state)
 	redis_do("EVAL %s 1 %s", "return redis.call('HSET', KEYS[1], 'wide', string.rep('x', 9 * 1024 * 1024))", index);
 	redis_do("HSET %s listed {} zset {}", index);
 	redis_do("LPUSH %s x", redis_key(folder, "artifacts:listed"));
-	static const char *const chunked[] = { "size 5", "size x chunk_bytes 1 version v", "size -1 chunk_bytes 1 version 0123456789abcdef0123456789abcdef",
+	static const char *const chunked[] = { "size 5", "size x chunk_bytes 1 version v",
+					       "size -1 chunk_bytes 1 version 0123456789abcdef0123456789abcdef",
 					       "size 5 chunk_bytes 0 version 0123456789abcdef0123456789abcdef",
 					       "size 99999999999999999999 chunk_bytes 1 version 0123456789abcdef0123456789abcdef" };
 	for (size_t i = 0; i < COUNT(chunked); i++) {
@@ -548,7 +572,8 @@ static void test_users(void **state)
 		{ "", "wants a password" },
 	};
 	char rule[300];
-	snprintf(rule, sizeof rule, "ACL SETUSER bob on >s3cret@ ~%s:* resetchannels +@read +@write +@connection +@transaction +@scripting", folder->path + 5);
+	snprintf(rule, sizeof rule, "ACL SETUSER bob on >s3cret@ ~%s:* resetchannels +@read +@write +@connection +@transaction +@scripting",
+		 folder->path + 5);
 	redis_do(rule);
 	snprintf(rule, sizeof rule, "ACL SETUSER reader on >s3cret@ ~%s:* +@read +@connection +@transaction", folder->path + 5);
 	redis_do(rule);
@@ -563,8 +588,8 @@ static void test_users(void **state)
 		assert_null(strstr(cell__store_root(store), "s3cret"));
 		int rc = create(store, "w", "x", &err);
 		assert_int_equal(rc, rows[i].says ? -1 : 0);
-		if (rc < 0 && (err.code != CELL_E_IO || !strstr(err.msg, rows[i].says) || strstr(err.msg, "s3cret") ||
-			       strstr(err.msg, "wrong")))
+		if (rc < 0 &&
+		    (err.code != CELL_E_IO || !strstr(err.msg, rows[i].says) || strstr(err.msg, "s3cret") || strstr(err.msg, "wrong")))
 			fail_msg("%s: %s", rows[i].login, err.msg);
 		if (rc == 0)
 			expect_found(store, "forecasts", "w");
@@ -668,10 +693,16 @@ static void test_lies(void **state)
 {
 	(void)state;
 	static const char *const says[] = {
-		"+OK\r\n+OK\r\n+OK\r\n+OK\r\n+OK\r\n+OK\r\n", ":1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n", "*1000000000\r\n", "$-5\r\n$-5\r\n$-5\r\n$-5\r\n$-5\r\n$-5\r\n", "what?\r\n",
+		"+OK\r\n+OK\r\n+OK\r\n+OK\r\n+OK\r\n+OK\r\n",
+		":1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n",
+		"*1000000000\r\n",
+		"$-5\r\n$-5\r\n$-5\r\n$-5\r\n$-5\r\n$-5\r\n",
+		"what?\r\n",
 		"*2\r\n*2\r\n*2\r\n*2\r\n*2\r\n*2\r\n*2\r\n*2\r\n*2\r\n:1\r\n",
-		"-ERR \x1b[31m\xff what\r\n-ERR x\r\n-ERR x\r\n-ERR x\r\n-ERR x\r\n-ERR x\r\n", "*-1\r\n*-1\r\n*-1\r\n*-1\r\n*-1\r\n*-1\r\n",
-		"*0\r\n*0\r\n*0\r\n*0\r\n*0\r\n*0\r\n", "$-1\r\n$-1\r\n$-1\r\n$-1\r\n$-1\r\n$-1\r\n",
+		"-ERR \x1b[31m\xff what\r\n-ERR x\r\n-ERR x\r\n-ERR x\r\n-ERR x\r\n-ERR x\r\n",
+		"*-1\r\n*-1\r\n*-1\r\n*-1\r\n*-1\r\n*-1\r\n",
+		"*0\r\n*0\r\n*0\r\n*0\r\n*0\r\n*0\r\n",
+		"$-1\r\n$-1\r\n$-1\r\n$-1\r\n$-1\r\n$-1\r\n",
 	};
 	for (size_t i = 0; i < COUNT(says); i++) {
 		struct liar liar;

@@ -1,4 +1,4 @@
-/* store/search.c: words, ranking, the cache file, fusion. */
+/* storage/search.c: words, ranking, the cache file, fusion. */
 #define _GNU_SOURCE
 #include "store_support.h"
 
@@ -25,8 +25,12 @@ static void test_expand(void **state)
 static struct cell__search *tools(const char *path)
 {
 	static const struct cell__search_doc docs[] = {
-		{ .id = "curl", .name = "curl", .description = "Fetches web pages over HTTP", .tags = "network web",
-		  .extra = "get post download", .payload = "{\"n\":1}" },
+		{ .id = "curl",
+		  .name = "curl",
+		  .description = "Fetches web pages over HTTP",
+		  .tags = "network web",
+		  .extra = "get post download",
+		  .payload = "{\"n\":1}" },
 		{ .id = "fetchWeather", .name = "fetchWeather", .description = "Forecasts for a city" },
 		{ .id = "jq", .name = "jq", .description = "Queries JSON documents", .body = "def weather(): pass" },
 		{ .id = "run_report", .name = "run_report", .description = "Running totals by month" },
@@ -84,9 +88,11 @@ static void test_no_syntax(void **state)
 {
 	(void)state;
 	struct cell__search *search = tools(NULL);
-	static const char *const queries[] = { "\"", "weather\"", "AND", "NOT OR AND", "(", "weather)", "name:weather", "^weather",
-					       "a*b*", "NEAR(weather, 2)", "-weather", "'; DROP TABLE items; --", "{weather}", "+",
-					       "\xc3\xa9", "weather\n\t", "*" };
+	static const char *const queries[] = {
+		"\"",           "weather\"", "AND",      "NOT OR AND",       "(",        "weather)",
+		"name:weather", "^weather",  "a*b*",     "NEAR(weather, 2)", "-weather", "'; DROP TABLE items; --",
+		"{weather}",    "+",         "\xc3\xa9", "weather\n\t",      "*"
+	};
 	for (size_t i = 0; i < COUNT(queries); i++) {
 		struct cell__search_hit *hits = NULL;
 		size_t n = 0;

@@ -1,11 +1,11 @@
-/* store/vectors.c and near.c: documents that get vectors, the cache file behind them, ranking and fusion. */
+/* storage/vectors.c and near.c: documents that get vectors, the cache file behind them, ranking and fusion. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <pthread.h>
 #include <sqlite3.h>
 
 #include "store_support.h"
-#include "store/search_internal.h"
+#include "storage/search_internal.h"
 
 #define DIM 4
 
@@ -88,8 +88,7 @@ static size_t fill(struct cell__search *search, size_t batch_size)
 	}
 }
 
-static void expect_near(struct cell__search *search, const char *query, const float *vector, size_t limit,
-			const char *expected)
+static void expect_near(struct cell__search *search, const char *query, const float *vector, size_t limit, const char *expected)
 {
 	struct cell__search_hit *hits = NULL;
 	size_t n = 0;
@@ -219,8 +218,9 @@ static void test_texts(void **state)
 	for (size_t i = 0; i + 2 < sizeof body; i += 2)
 		memcpy(body + i, "\xc3\xa9", 2);
 	body[sizeof body - 2] = '\0';
-	const struct cell__search_doc doc = { .id = "a", .name = "a", .description = "what", .tags = "t", .params = "p q",
-					      .extra = "docs", .body = body };
+	const struct cell__search_doc doc = {
+		.id = "a", .name = "a", .description = "what", .tags = "t", .params = "p q", .extra = "docs", .body = body
+	};
 	OK(cell__search_update(search, &doc, 1, NULL, 0, &err));
 	for (size_t bytes = 20; bytes < 24; bytes++) {
 		struct cell__vector_batch batch;
@@ -614,10 +614,9 @@ int main(int argc, char **argv)
 {
 	support_init(argc, argv);
 	const struct CMUnitTest tests[] = {
-		STORE_TEST(test_ranking),       STORE_TEST(test_changes),    STORE_TEST(test_texts),
-		STORE_TEST(test_cache),         STORE_TEST(test_torn_cache), STORE_TEST(test_hostile_cache),
-		STORE_TEST(test_dimensions),    STORE_TEST(test_refused),    STORE_TEST(test_tidying),
-		STORE_TEST(test_nearest),       STORE_TEST(test_threads),    STORE_TEST(test_out_of_memory),
+		STORE_TEST(test_ranking),    STORE_TEST(test_changes),       STORE_TEST(test_texts),      STORE_TEST(test_cache),
+		STORE_TEST(test_torn_cache), STORE_TEST(test_hostile_cache), STORE_TEST(test_dimensions), STORE_TEST(test_refused),
+		STORE_TEST(test_tidying),    STORE_TEST(test_nearest),       STORE_TEST(test_threads),    STORE_TEST(test_out_of_memory),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

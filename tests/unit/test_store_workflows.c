@@ -1,4 +1,4 @@
-/* store/workflows.c and workflow_index.c: files, descriptions, listing and searching. */
+/* storage/workflows.c and workflow_index.c: files, descriptions, listing and searching. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "store/file.h"
+#include "storage/file.h"
 #include "store_support.h"
 
 #define SOURCE "def run(city: str, days: int = 3):\n    \"\"\"Forecasts the weather.\n\n    More.\n    \"\"\"\n    return city\n"
@@ -97,7 +97,7 @@ static void test_create_and_get(void **state)
 	assert_string_equal(text_of(info, "description"), "For the trip");
 	assert_string_equal(text_of(info, "source"), SOURCE);
 	assert_string_equal(text_of(info, "path"), on_files(folder) ? in(folder, "workflows/forecast.py")
-							 : redis_key(folder, "workflows:__workflows__[forecast]"));
+								    : redis_key(folder, "workflows:__workflows__[forecast]"));
 	assert_string_equal(text_of(json_object_get(info, "params"), "days"), "integer");
 	json_t *days = json_array_get(json_object_get(info, "parameters"), 1);
 	assert_int_equal(json_integer_value(json_object_get(days, "default")), 3);
@@ -268,7 +268,8 @@ static void test_search_fields(void **state)
 	struct folder *folder = *state;
 	struct cell__store *store = folder->store;
 	OK(create(store, "fetch_weather_data", "def run(station): return requests.get(station)", "Reads thermometers", false, &err));
-	OK(create(store, "summarise", "'''Module words: aardvark.'''\ndef run(paragraphs):\n  '''Shortens texts.'''\n  return zebra\n", NULL, false, &err));
+	OK(create(store, "summarise", "'''Module words: aardvark.'''\ndef run(paragraphs):\n  '''Shortens texts.'''\n  return zebra\n",
+		  NULL, false, &err));
 	expect_found(store, "weather", "fetch_weather_data");
 	expect_found(store, "fetch weather data", "fetch_weather_data");
 	expect_found(store, "thermometer", "fetch_weather_data");
@@ -514,9 +515,11 @@ static void test_ten_thousand(void **state)
 		char name[64], source[600];
 		const char *verb = verbs[i % 10], *noun = nouns[i / 10 % 10];
 		snprintf(name, sizeof name, "workflows/%s_%s_%d.py", verb, noun, i);
-		snprintf(source, sizeof source, "\"\"\"%s the %s number %d of the collection.\"\"\"\nimport json\n\n"
+		snprintf(source, sizeof source,
+			 "\"\"\"%s the %s number %d of the collection.\"\"\"\nimport json\n\n"
 			 "def run(path: str, limit: int = 10, unique%d: bool = False):\n    data = tools.curl.get(url=path)\n"
-			 "    items = json.loads(data)[:limit]\n    return [%s_%s(item) for item in items]\n", verb, noun, i, i, verb, noun);
+			 "    items = json.loads(data)[:limit]\n    return [%s_%s(item) for item in items]\n",
+			 verb, noun, i, i, verb, noun);
 		write_text(folder, name, source);
 	}
 	int64_t start = cell__now_us();
@@ -534,8 +537,9 @@ static void test_ten_thousand(void **state)
 	OK(cell__workflow_search(store, "weather", 10, &list, &err));
 	json_decref(list);
 	printf("    first search, indexed    %8.3f ms\n", ms_since(start));
-	static const char *const queries[] = { "weather", "fetch weather data", "unique4711", "collection", "send_email_1234",
-					       "how do I rank the prices of a user", "nothinglikethis" };
+	static const char *const queries[] = { "weather",        "fetch weather data", "unique4711",
+					       "collection",     "send_email_1234",    "how do I rank the prices of a user",
+					       "nothinglikethis" };
 	for (size_t q = 0; q < COUNT(queries); q++) {
 		double times[51], cpu = cpu_ms();
 		for (size_t i = 0; i < COUNT(times); i++) {
@@ -647,12 +651,21 @@ int main(int argc, char **argv)
 {
 	support_init(argc, argv);
 	const struct CMUnitTest tests[] = {
-		STORE_TEST(test_hard_links),    STORE_TEST(test_by_meaning),
-		TEST(test_names),              BOTH_TEST(test_create_and_get), BOTH_TEST(test_overwrite_and_delete),
-		BOTH_TEST(test_nothing_runs), STORE_TEST(test_hand_edited),    STORE_TEST(test_same_tick),
+		STORE_TEST(test_hard_links),
+		STORE_TEST(test_by_meaning),
+		TEST(test_names),
+		BOTH_TEST(test_create_and_get),
+		BOTH_TEST(test_overwrite_and_delete),
+		BOTH_TEST(test_nothing_runs),
+		STORE_TEST(test_hand_edited),
+		STORE_TEST(test_same_tick),
 		STORE_TEST(test_skills),
-		BOTH_TEST(test_search_fields), STORE_TEST(test_cache),         STORE_TEST(test_read_only),
-		BOTH_TEST(test_eight_processes), BOTH_TEST(test_threads),    STORE_TEST(test_kill_9),
+		BOTH_TEST(test_search_fields),
+		STORE_TEST(test_cache),
+		STORE_TEST(test_read_only),
+		BOTH_TEST(test_eight_processes),
+		BOTH_TEST(test_threads),
+		STORE_TEST(test_kill_9),
 		STORE_TEST(test_ten_thousand),
 	};
 	return RUN_STORE_TESTS(tests);

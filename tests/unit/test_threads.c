@@ -176,8 +176,8 @@ static void *append(void *arg)
 	for (int i = 0; i < 50; i++) {
 		char code[200];
 		/* Between the two looks at `inside` another cell would show. */
-		snprintf(code, sizeof code, "inside.append(1); n = len(inside); log.append((%d, %d)); _ = inside.pop(); n",
-			 worker->number, i);
+		snprintf(code, sizeof code, "inside.append(1); n = len(inside); log.append((%d, %d)); _ = inside.pop(); n", worker->number,
+			 i);
 		run_and_check(worker->session, code, "1");
 	}
 	return NULL;
@@ -197,8 +197,7 @@ static void test_one_session_from_many_threads(void **state)
 	for (int i = 0; i < 8; i++)
 		pthread_join(workers[i].thread, NULL);
 	/* All of them, and those of each thread in its order. */
-	support_expect(session,
-		       "len(log), [[i for t, i in log if t == n] == list(range(50)) for n in range(8)] == [True] * 8",
+	support_expect(session, "len(log), [[i for t, i in log if t == n] == list(range(50)) for n in range(8)] == [True] * 8",
 		       "(400, True)");
 	cell_session_close(session);
 	cell_engine_destroy(engine);
@@ -223,8 +222,7 @@ static void test_sessions_run_in_parallel(void **state)
 	assert_true(fd >= 0);
 	close(fd);
 	char code[256];
-	snprintf(code, sizeof code,
-		 "import os\nclass Go:\n    def __bool__(self): return not os.path.exists('%s')\ngo = Go()", path);
+	snprintf(code, sizeof code, "import os\nclass Go:\n    def __bool__(self): return not os.path.exists('%s')\ngo = Go()", path);
 	support_expect(slow, code, NULL);
 	struct worker worker = { .session = slow };
 	assert_int_equal(pthread_create(&worker.thread, NULL, run_long, &worker), 0);

@@ -3,62 +3,59 @@
 #include "tools_support.h"
 
 /* The tool of the reference's examples, and some more. */
-static const char *const plain =
-	"name: t\n"
-	"command: cmd\n"
-	"schema:\n"
-	"  options:\n"
-	"    v: {type: boolean, short: v}\n"
-	"    hdr: {type: array, short: H}\n"
-	"    n: {type: integer}\n"
-	"    s: {type: string}\n"
-	"    ratio: {type: number}\n"
-	"    level: {type: string, enum: [low, high]}\n"
-	"    many: {type: array, enum: [a, b]}\n"
-	"    max-time: {type: integer, short: m, long: max-time}\n"
-	"    free: {short: f, allow_dash: true}\n"
-	"    single: {long: -single}\n"
-	"  positional:\n"
-	"    - {name: a, required: true}\n"
-	"    - {name: b}\n"
-	"    - {name: rest, type: array}\n"
-	"recipes:\n"
-	"  plain: {}\n"
-	"  set:\n"
-	"    preset: {v: true, n: 3}\n"
-	"    params:\n"
-	"      n: {default: 9}\n"
-	"      s: {default: x}\n"
-	"  strict:\n"
-	"    params:\n"
-	"      a: {}\n"
-	"      s: {required: true}\n"
-	"  short:\n"
-	"    params:\n"
-	"      a: {required: false}\n";
+static const char *const plain = "name: t\n"
+				 "command: cmd\n"
+				 "schema:\n"
+				 "  options:\n"
+				 "    v: {type: boolean, short: v}\n"
+				 "    hdr: {type: array, short: H}\n"
+				 "    n: {type: integer}\n"
+				 "    s: {type: string}\n"
+				 "    ratio: {type: number}\n"
+				 "    level: {type: string, enum: [low, high]}\n"
+				 "    many: {type: array, enum: [a, b]}\n"
+				 "    max-time: {type: integer, short: m, long: max-time}\n"
+				 "    free: {short: f, allow_dash: true}\n"
+				 "    single: {long: -single}\n"
+				 "  positional:\n"
+				 "    - {name: a, required: true}\n"
+				 "    - {name: b}\n"
+				 "    - {name: rest, type: array}\n"
+				 "recipes:\n"
+				 "  plain: {}\n"
+				 "  set:\n"
+				 "    preset: {v: true, n: 3}\n"
+				 "    params:\n"
+				 "      n: {default: 9}\n"
+				 "      s: {default: x}\n"
+				 "  strict:\n"
+				 "    params:\n"
+				 "      a: {}\n"
+				 "      s: {required: true}\n"
+				 "  short:\n"
+				 "    params:\n"
+				 "      a: {required: false}\n";
 
-static const char *const dashed =
-	"name: t\n"
-	"command: cmd\n"
-	"end_of_options: true\n"
-	"schema:\n"
-	"  options:\n"
-	"    v: {type: boolean}\n"
-	"    depth: {type: integer, default: 2}\n"
-	"  positional:\n"
-	"    - {name: a}\n"
-	"    - {name: rest, type: array}\n"
-	"recipes:\n"
-	"  plain: {}\n";
+static const char *const dashed = "name: t\n"
+				  "command: cmd\n"
+				  "end_of_options: true\n"
+				  "schema:\n"
+				  "  options:\n"
+				  "    v: {type: boolean}\n"
+				  "    depth: {type: integer, default: 2}\n"
+				  "  positional:\n"
+				  "    - {name: a}\n"
+				  "    - {name: rest, type: array}\n"
+				  "recipes:\n"
+				  "  plain: {}\n";
 
-static const char *const allowed =
-	"name: t\n"
-	"command: cmd\n"
-	"schema:\n"
-	"  positional:\n"
-	"    - {name: a, allow_dash: true, default: '-'}\n"
-	"recipes:\n"
-	"  plain: {preset: {a: -x}}\n";
+static const char *const allowed = "name: t\n"
+				   "command: cmd\n"
+				   "schema:\n"
+				   "  positional:\n"
+				   "    - {name: a, allow_dash: true, default: '-'}\n"
+				   "recipes:\n"
+				   "  plain: {preset: {a: -x}}\n";
 
 struct row {
 	const char *const *yaml;
@@ -131,8 +128,7 @@ static const struct row rows[] = {
 	{ &allowed, NULL, "{}", "cmd|-" },
 	{ &allowed, "plain", "{}", "cmd|-x" },
 	/* what looks like a shell's business is none */
-	{ &plain, NULL, "{'a':'; rm -rf / #','s':'$(id) `id` | x > y\\n'}",
-	  "cmd|--s|$(id) `id` | x > y\n|; rm -rf / #" },
+	{ &plain, NULL, "{'a':'; rm -rf / #','s':'$(id) `id` | x > y\\n'}", "cmd|--s|$(id) `id` | x > y\n|; rm -rf / #" },
 	{ &plain, NULL, "{'a':''}", "cmd|" },
 	{ &plain, NULL, "{'a':'A','s':''}", "cmd|--s||A" },
 	{ &plain, NULL, "{'a':'x\\u0000y'}", "!'a' holds a NUL character" },
@@ -150,7 +146,7 @@ static void join(const struct cell__argv *argv, struct cell__buf *out)
 
 static void check_row(const struct row *row)
 {
-	struct cell__tool *tool = load_ok(*row->yaml);
+	struct cell__tool_entry *tool = load_ok(*row->yaml);
 	json_t *given = quick_json(row->args), *args = NULL;
 	struct cell__argv argv = { 0 };
 	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT, words = CELL_BUF_INIT;
@@ -187,7 +183,7 @@ static void test_rows(void **state)
 static void test_limits(void **state)
 {
 	(void)state;
-	struct cell__tool *tool = load_ok(plain);
+	struct cell__tool_entry *tool = load_ok(plain);
 	for (int past = 0; past < 2; past++) {
 		json_t *list = json_array(), *args = json_pack("{s:s, s:o}", "a", "A", "rest", list);
 		for (size_t i = 0; i < CELL_TOOL_LIMIT_ARGV - 2 + (size_t)past; i++)
@@ -215,7 +211,7 @@ static void test_limits(void **state)
 	cell__tool_unref(tool);
 }
 
-static void check_signature(const struct cell__tool *tool, const char *recipe, const char *text)
+static void check_signature(const struct cell__tool_entry *tool, const char *recipe, const char *text)
 {
 	CELL_AUTO_BUF struct cell__buf out = CELL_BUF_INIT;
 	assert_int_equal(cell__callable_signature(cell__tool_callable(tool, recipe), &out), 0);
@@ -225,7 +221,7 @@ static void check_signature(const struct cell__tool *tool, const char *recipe, c
 static void test_signature(void **state)
 {
 	(void)state;
-	struct cell__tool *tool = load_ok(plain);
+	struct cell__tool_entry *tool = load_ok(plain);
 	check_signature(tool, "plain",
 			"plain(a: str, b: str | None = None, rest: list | None = None, v: bool | None = None, "
 			"hdr: list | None = None, n: int | None = None, s: str | None = None, ratio: float | None = None, "
@@ -244,25 +240,24 @@ static void test_signature(void **state)
 static void test_inheritance(void **state)
 {
 	(void)state;
-	struct cell__tool *tool =
-		load_ok("name: curl\ncommand: curl\ndescription: Fetch\ntags: [net, web]\n"
-			"schema:\n  options:\n    silent: {type: boolean, short: s, description: Quiet}\n"
-			"    t: {type: integer, default: 30}\n"
-			"  positional:\n    - {name: url, required: true, description: Where}\n"
-			"recipes:\n"
-			"  get:\n    description: GET it\n    preset: {silent: yes}\n    params: {url: {}, t: }\n"
-			"  loud:\n    params: {url: {description: What, default: http://x}, silent: {default: off}}\n");
+	struct cell__tool_entry *tool = load_ok(
+		"name: curl\ncommand: curl\ndescription: Fetch\ntags: [net, web]\n"
+		"schema:\n  options:\n    silent: {type: boolean, short: s, description: Quiet}\n"
+		"    t: {type: integer, default: 30}\n"
+		"  positional:\n    - {name: url, required: true, description: Where}\n"
+		"recipes:\n"
+		"  get:\n    description: GET it\n    preset: {silent: yes}\n    params: {url: {}, t: }\n"
+		"  loud:\n    params: {url: {description: What, default: http://x}, silent: {default: off}}\n");
 	json_t *json = cell__tool_to_json(tool);
 	char *text = json_dumps(json, JSON_COMPACT);
 	assert_string_equal(
-		text,
-		"{\"name\":\"curl\",\"description\":\"Fetch\",\"tags\":[\"net\",\"web\"],\"callables\":["
-		"{\"name\":\"get\",\"description\":\"GET it\",\"parameters\":["
-		"{\"name\":\"url\",\"type\":\"string\",\"required\":true,\"default\":null,\"description\":\"Where\"},"
-		"{\"name\":\"t\",\"type\":\"integer\",\"required\":false,\"default\":30,\"description\":\"\"}]},"
-		"{\"name\":\"loud\",\"description\":\"\",\"parameters\":["
-		"{\"name\":\"url\",\"type\":\"string\",\"required\":false,\"default\":\"http://x\",\"description\":\"What\"},"
-		"{\"name\":\"silent\",\"type\":\"boolean\",\"required\":false,\"default\":false,\"description\":\"Quiet\"}]}]}");
+		text, "{\"name\":\"curl\",\"description\":\"Fetch\",\"tags\":[\"net\",\"web\"],\"callables\":["
+		      "{\"name\":\"get\",\"description\":\"GET it\",\"parameters\":["
+		      "{\"name\":\"url\",\"type\":\"string\",\"required\":true,\"default\":null,\"description\":\"Where\"},"
+		      "{\"name\":\"t\",\"type\":\"integer\",\"required\":false,\"default\":30,\"description\":\"\"}]},"
+		      "{\"name\":\"loud\",\"description\":\"\",\"parameters\":["
+		      "{\"name\":\"url\",\"type\":\"string\",\"required\":false,\"default\":\"http://x\",\"description\":\"What\"},"
+		      "{\"name\":\"silent\",\"type\":\"boolean\",\"required\":false,\"default\":false,\"description\":\"Quiet\"}]}]}");
 	free(text);
 	json_decref(json);
 	check_signature(tool, "get", "get(url: str, t: int = 30)");

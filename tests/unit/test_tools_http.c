@@ -14,33 +14,32 @@
 
 /* ---- requests as data ---- */
 
-static const char *const api =
-	"name: api\n"
-	"type: http\n"
-	"base_url: https://h.example/v1/\n"
-	"headers: {Authorization: 'Bearer ${TOKEN}'}\n"
-	"endpoints:\n"
-	"  repo:\n"
-	"    path: /repos/{owner}/{repo_name}\n"
-	"    parameters:\n"
-	"      owner: {type: string}\n"
-	"      page: {type: integer, default: 1}\n"
-	"      flag: {type: boolean}\n"
-	"      label: {type: array}\n"
-	"      x_trace: {in: header}\n"
-	"    query: {fixed: a b, page: 7}\n"
-	"  make:\n"
-	"    method: post\n"
-	"    path: /items/{id}.json\n"
-	"    parameters:\n"
-	"      id: {type: integer}\n"
-	"      title: {type: string, required: true}\n"
-	"      meta: {type: object}\n"
-	"      dry: {in: query, type: boolean}\n"
-	"    body: {kind: thing, title: none}\n"
-	"  bare: {method: PUT, path: /bare}\n"
-	"  kill: {method: DELETE, path: /x, parameters: {why: {}, note: {in: body}}}\n"
-	"  fixed: {method: POST, path: /f, body: [1, 'two', null]}\n";
+static const char *const api = "name: api\n"
+			       "type: http\n"
+			       "base_url: https://h.example/v1/\n"
+			       "headers: {Authorization: 'Bearer ${TOKEN}'}\n"
+			       "endpoints:\n"
+			       "  repo:\n"
+			       "    path: /repos/{owner}/{repo_name}\n"
+			       "    parameters:\n"
+			       "      owner: {type: string}\n"
+			       "      page: {type: integer, default: 1}\n"
+			       "      flag: {type: boolean}\n"
+			       "      label: {type: array}\n"
+			       "      x_trace: {in: header}\n"
+			       "    query: {fixed: a b, page: 7}\n"
+			       "  make:\n"
+			       "    method: post\n"
+			       "    path: /items/{id}.json\n"
+			       "    parameters:\n"
+			       "      id: {type: integer}\n"
+			       "      title: {type: string, required: true}\n"
+			       "      meta: {type: object}\n"
+			       "      dry: {in: query, type: boolean}\n"
+			       "    body: {kind: thing, title: none}\n"
+			       "  bare: {method: PUT, path: /bare}\n"
+			       "  kill: {method: DELETE, path: /x, parameters: {why: {}, note: {in: body}}}\n"
+			       "  fixed: {method: POST, path: /f, body: [1, 'two', null]}\n";
 
 struct row {
 	const char *endpoint;
@@ -64,11 +63,9 @@ static const struct row rows[] = {
 	{ "repo", "{'owner':5,'repo_name':'r'}", "!'owner' must be a string" },
 	{ "repo", "{'owner':'a\\u0000','repo_name':'r'}", "!'owner' holds a NUL" },
 	{ "repo", "{'owner':'o','repo_name':5}", "GET " U "/repos/o/5?fixed=a%20b&page=1\n\n" },
-	{ "repo", "{'owner':'o','repo_name':'r','x_trace':'t1'}",
-	  "GET " U "/repos/o/r?fixed=a%20b&page=1\nx-trace: t1\n\n" },
+	{ "repo", "{'owner':'o','repo_name':'r','x_trace':'t1'}", "GET " U "/repos/o/r?fixed=a%20b&page=1\nx-trace: t1\n\n" },
 	{ "repo", "{'owner':'o','repo_name':'r','x_trace':'a\\r\\nHost: evil'}", "!'x_trace' holds a control character" },
-	{ "repo", "{'owner':'o','repo_name':'r','x_trace':'${TOKEN}'}",
-	  "GET " U "/repos/o/r?fixed=a%20b&page=1\nx-trace: ${TOKEN}\n\n" },
+	{ "repo", "{'owner':'o','repo_name':'r','x_trace':'${TOKEN}'}", "GET " U "/repos/o/r?fixed=a%20b&page=1\nx-trace: ${TOKEN}\n\n" },
 	{ "repo", "{'owner':'o','repo_name':'r','label':[{}]}", "!item 0 is an object" },
 	{ "repo", "{'owner':'o','repo_name':'r','body':1}", "!Unknown argument 'body'. Known: owner, page, flag" },
 	{ "make", "{'id':4,'title':'t'}", "POST " U "/items/4.json\n" JSON_HEADER "\n{\"kind\":\"thing\",\"title\":\"t\"}" },
@@ -82,7 +79,7 @@ static const struct row rows[] = {
 	{ "fixed", "{}", "POST " U "/f\n" JSON_HEADER "\n[1,\"two\",null]" },
 };
 
-static void check_row(const struct cell__tool *tool, const struct row *row)
+static void check_row(const struct cell__tool_entry *tool, const struct row *row)
 {
 	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT, text = CELL_BUF_INIT;
 	struct cell__httpreq req = { 0 };
@@ -111,7 +108,7 @@ static void check_row(const struct cell__tool *tool, const struct row *row)
 static void test_requests(void **state)
 {
 	(void)state;
-	struct cell__tool *tool = load_ok(api);
+	struct cell__tool_entry *tool = load_ok(api);
 	for (size_t i = 0; i < COUNT(rows); i++)
 		check_row(tool, &rows[i]);
 	cell__tool_unref(tool);
@@ -277,8 +274,7 @@ static void *accept_all(void *arg)
 {
 	(void)arg;
 	for (;;) {
-		struct pollfd p[2] = { { .fd = server.listen_fd, .events = POLLIN },
-				       { .fd = server.stop_fd[0], .events = POLLIN } };
+		struct pollfd p[2] = { { .fd = server.listen_fd, .events = POLLIN }, { .fd = server.stop_fd[0], .events = POLLIN } };
 		poll(p, 2, -1);
 		if (p[1].revents)
 			return NULL;
@@ -411,12 +407,15 @@ static void test_errors(void **state)
 	(void)state;
 	static struct bench bench;
 	start(&bench);
-	bench_write(&bench, "evil.yaml", "name: evil\ntype: http\nbase_url: http://127.0.0.1:1\n"
-					 "headers: {X: '${EVIL}'}\nendpoints: {e: {path: /}}\n");
-	bench_write(&bench, "unset.yaml", "name: unset\ntype: http\nbase_url: http://127.0.0.1:1\n"
-					  "headers: {X: '${NOT_SET}'}\nendpoints: {e: {path: /}}\n");
-	bench_write(&bench, "shut.yaml", "name: shut\ntype: http\nbase_url: http://127.0.0.1:1\n"
-					 "endpoints: {e: {path: /}}\n");
+	bench_write(&bench, "evil.yaml",
+		    "name: evil\ntype: http\nbase_url: http://127.0.0.1:1\n"
+		    "headers: {X: '${EVIL}'}\nendpoints: {e: {path: /}}\n");
+	bench_write(&bench, "unset.yaml",
+		    "name: unset\ntype: http\nbase_url: http://127.0.0.1:1\n"
+		    "headers: {X: '${NOT_SET}'}\nendpoints: {e: {path: /}}\n");
+	bench_write(&bench, "shut.yaml",
+		    "name: shut\ntype: http\nbase_url: http://127.0.0.1:1\n"
+		    "endpoints: {e: {path: /}}\n");
 	const char *type = "ToolCallError";
 	int code = CELL_TOOL_E_FAILED;
 	expect_fail(&bench, "srv.any", "{'what':'missing'}", code, type, "Tool 'srv' failed: HTTP 404: no such thing");
@@ -426,8 +425,7 @@ static void test_errors(void **state)
 	expect_fail(&bench, "shut.e", "{}", code, type, "request to http://127.0.0.1:1 failed");
 	expect_fail(&bench, "unset.e", "{}", code, type, "environment variable NOT_SET is not set");
 	expect_fail(&bench, "evil.e", "{}", code, type, "header X: the resolved value holds a line break");
-	expect_fail(&bench, "srv.slow", "{}", CELL_TOOL_E_TIMEOUT, "ToolTimeoutError",
-		    "Tool 'srv' timed out after 0.2s");
+	expect_fail(&bench, "srv.slow", "{}", CELL_TOOL_E_TIMEOUT, "ToolTimeoutError", "Tool 'srv' timed out after 0.2s");
 	expect_fail(&bench, "srv.any", "{'what':'..'}", CELL_TOOL_E_ARGS, type, "must not be '.' or '..'");
 	expect_fail(&bench, "srv", "{}", CELL_TOOL_E_UNKNOWN, type, "Available: any, post, head, slow");
 	/* a server that repeats the header in its error does not give it to the kernel */
@@ -522,9 +520,8 @@ static void test_no_proxy(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_requests),	cmocka_unit_test(test_words),
-		cmocka_unit_test(test_exchange),	cmocka_unit_test(test_errors),
-		cmocka_unit_test(test_redirects),	cmocka_unit_test(test_many_and_cancel),
+		cmocka_unit_test(test_requests), cmocka_unit_test(test_words),     cmocka_unit_test(test_exchange),
+		cmocka_unit_test(test_errors),   cmocka_unit_test(test_redirects), cmocka_unit_test(test_many_and_cancel),
 		cmocka_unit_test(test_no_proxy),
 	};
 	return cmocka_run_group_tests_name("tools_http", tests, NULL, NULL);

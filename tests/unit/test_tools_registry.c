@@ -15,10 +15,9 @@ static const char *const echo_yaml =
 	"recipes:\n  say: {description: Say words, preset: {n: true}, params: {words: {required: true}}}\n";
 
 /* A script is a value of an option here: tests need all kinds of behaviour, and no tool gets a shell by itself. */
-static const char *const sh_yaml =
-	"name: sh\ncommand: sh\ntimeout: 20\nmax_output: 1000\n"
-	"env: {TOKEN: '${SECRET}', PLAIN: yes}\ntags: [system]\n"
-	"schema:\n  options:\n    c: {short: c}\nrecipes:\n  run: {params: {c: {required: true}}}\n";
+static const char *const sh_yaml = "name: sh\ncommand: sh\ntimeout: 20\nmax_output: 1000\n"
+				   "env: {TOKEN: '${SECRET}', PLAIN: yes}\ntags: [system]\n"
+				   "schema:\n  options:\n    c: {short: c}\nrecipes:\n  run: {params: {c: {required: true}}}\n";
 
 static const char *const env[] = { "SECRET=hunter2hunter2", "HOME=/nowhere", NULL };
 
@@ -47,11 +46,12 @@ static void test_commands(void **state)
 	expect_text(&bench, "sh.run", "{'c':'pwd'}", "/usr\n");
 	/* stdin is empty; the environment is ours and nothing of the host's */
 	expect_text(&bench, "sh.run", "{'c':'cat | wc -c'}", "0\n");
-	expect_text(&bench, "sh.run", "{'c':'env | grep -v ^PWD= | cut -d= -f1 | sort | tr \\\\\\\\n ,'}",
-		    "HOME,LANG,PATH,PLAIN,TOKEN,");
+	expect_text(&bench, "sh.run", "{'c':'env | grep -v ^PWD= | cut -d= -f1 | sort | tr \\\\\\\\n ,'}", "HOME,LANG,PATH,PLAIN,TOKEN,");
 	expect_text(&bench, "sh.run", "{'c':'test $TOKEN = hunter2hunter2 && test $PLAIN = yes && echo ok'}", "ok\n");
 	/* bytes that are no UTF-8 */
-	expect_text(&bench, "sh.run", "{'c':'printf a\\\\\\\\377b'}", "a\xef\xbf\xbd" "b");
+	expect_text(&bench, "sh.run", "{'c':'printf a\\\\\\\\377b'}",
+		    "a\xef\xbf\xbd"
+		    "b");
 	bench_stop(&bench);
 }
 
@@ -64,21 +64,19 @@ static void test_command_failures(void **state)
 	bench_write(&bench, "slash.yaml", "name: slash\ncommand: /no/such/program\nrecipes: {r: }\n");
 	bench_write(&bench, "away.yaml", "name: away\ncommand: echo\ncwd: /no/such/dir\nrecipes: {r: }\n");
 	bench_write(&bench, "unset.yaml", "name: unset\ncommand: echo\nenv: {A: '${NOT_SET}'}\nrecipes: {r: }\n");
-	bench_write(&bench, "slow.yaml", "name: slow\ncommand: sh\ntimeout: 0.2\nschema:\n  options: {c: {short: c}}\n"
-					 "recipes: {r: }\n");
+	bench_write(&bench, "slow.yaml",
+		    "name: slow\ncommand: sh\ntimeout: 0.2\nschema:\n  options: {c: {short: c}}\n"
+		    "recipes: {r: }\n");
 	expect_fail(&bench, "sh.run", "{'c':'echo out; echo err >&2; exit 3'}", CELL_TOOL_E_FAILED, "ToolCallError",
 		    "Tool 'sh' failed: Command failed with exit code 3: err\nstdout:\nout");
 	expect_fail(&bench, "sh.run", "{'c':'exit 4'}", CELL_TOOL_E_FAILED, "ToolCallError", "exit code 4");
-	expect_fail(&bench, "sh.run", "{'c':'kill -9 $$'}", CELL_TOOL_E_FAILED, "ToolCallError",
-		    "Command was killed by signal 9 (Killed)");
+	expect_fail(&bench, "sh.run", "{'c':'kill -9 $$'}", CELL_TOOL_E_FAILED, "ToolCallError", "Command was killed by signal 9 (Killed)");
 	expect_fail(&bench, "gone.r", "{}", CELL_TOOL_E_FAILED, "ToolCallError",
 		    "command 'no-such-program' not found in PATH (/usr/local/sbin:");
 	expect_fail(&bench, "slash.r", "{}", CELL_TOOL_E_FAILED, "ToolCallError",
 		    "command '/no/such/program' cannot be started: No such file or directory");
-	expect_fail(&bench, "away.r", "{}", CELL_TOOL_E_FAILED, "ToolCallError",
-		    "the working directory '/no/such/dir' does not exist");
-	expect_fail(&bench, "unset.r", "{}", CELL_TOOL_E_FAILED, "ToolCallError",
-		    "environment variable NOT_SET is not set");
+	expect_fail(&bench, "away.r", "{}", CELL_TOOL_E_FAILED, "ToolCallError", "the working directory '/no/such/dir' does not exist");
+	expect_fail(&bench, "unset.r", "{}", CELL_TOOL_E_FAILED, "ToolCallError", "environment variable NOT_SET is not set");
 	/* what the tool says of its secret does not stand in the error */
 	expect_fail(&bench, "sh.run", "{'c':'echo token $TOKEN. >&2; exit 1'}", CELL_TOOL_E_FAILED, "ToolCallError",
 		    "exit code 1: token ***.");
@@ -108,8 +106,9 @@ static void test_output_is_capped(void **state)
 	assert_true(ask.message.size < 2000);
 	ask_finish(&ask);
 	/* a NUL does not end the message */
-	expect_fail(&bench, "sh.run", "{'c':'head -c 1 /dev/zero >&2; echo end >&2; exit 1'}", CELL_TOOL_E_FAILED,
-		    "ToolCallError", "\xef\xbf\xbd" "end");
+	expect_fail(&bench, "sh.run", "{'c':'head -c 1 /dev/zero >&2; echo end >&2; exit 1'}", CELL_TOOL_E_FAILED, "ToolCallError",
+		    "\xef\xbf\xbd"
+		    "end");
 	bench_stop(&bench);
 }
 
@@ -118,8 +117,7 @@ static void test_wrong_calls(void **state)
 	(void)state;
 	static struct bench bench;
 	start(&bench);
-	expect_fail(&bench, "nope.x", "{}", CELL_TOOL_E_UNKNOWN, "ToolNotFoundError",
-		    "Tool 'nope' not found. Available: echo, sh");
+	expect_fail(&bench, "nope.x", "{}", CELL_TOOL_E_UNKNOWN, "ToolNotFoundError", "Tool 'nope' not found. Available: echo, sh");
 	expect_fail(&bench, "echo.nope", "{}", CELL_TOOL_E_UNKNOWN, "ToolCallError",
 		    "Tool 'echo' failed: Recipe 'nope' not found. Available: say");
 	expect_fail(&bench, "echo.say", "{}", CELL_TOOL_E_ARGS, "ToolCallError",
@@ -159,8 +157,7 @@ static void test_cancel(void **state)
 	struct ask ask[3];
 	start(&bench);
 	for (int i = 0; i < 3; i++)
-		ask_start(&ask[i], &bench, "tools.call",
-			  quick_json("{'name':'sh.run','args':{'c':'sleep 1000 & sleep 1000'}}"));
+		ask_start(&ask[i], &bench, "tools.call", quick_json("{'name':'sh.run','args':{'c':'sleep 1000 & sleep 1000'}}"));
 	expect_text(&bench, "echo.say", "{'words':['x']}", "x");
 	ask_cancel(&ask[1]);
 	ask_cancel(&ask[0]);
@@ -185,8 +182,7 @@ static void test_many_at_once(void **state)
 	for (int i = 0; i < N_AT_ONCE; i++) {
 		char text[32];
 		snprintf(text, sizeof text, "%d", i);
-		ask_start(&ask[i], &bench, "tools.call",
-			  json_pack("{s:s, s:{s:[s]}}", "name", "echo.say", "args", "words", text));
+		ask_start(&ask[i], &bench, "tools.call", json_pack("{s:s, s:{s:[s]}}", "name", "echo.say", "args", "words", text));
 	}
 	ask_wait(&ask[3]);
 	for (int i = 0; i < N_AT_ONCE; i++) {
@@ -220,8 +216,7 @@ static char *names(struct bench *bench, const char *method, const char *args)
 		fail_msg("%s", ask.message.data);
 	struct cell__buf out = CELL_BUF_INIT;
 	for (size_t i = 0; i < json_array_size(ask.result); i++)
-		cell__buf_printf(&out, "%s%s", i ? "," : "",
-				 json_string_value(json_object_get(json_array_get(ask.result, i), "name")));
+		cell__buf_printf(&out, "%s%s", i ? "," : "", json_string_value(json_object_get(json_array_get(ask.result, i), "name")));
 	ask_finish(&ask);
 	return cell__buf_take(&out);
 }
@@ -271,15 +266,14 @@ static void test_list_and_search(void **state)
 	expect_names(&bench, "tools.list", "{}", "echo");
 	expect_names(&bench, "tools.search", "{'query':'s'}", "echo");
 	expect_text(&bench, "echo.say", "{'words':['x']}", "x");
-	expect_fail(&bench, "sh.run", "{'c':'id'}", CELL_TOOL_E_UNKNOWN, "ToolNotFoundError",
-		    "Tool 'sh' not found. Available: echo");
+	expect_fail(&bench, "sh.run", "{'c':'id'}", CELL_TOOL_E_UNKNOWN, "ToolNotFoundError", "Tool 'sh' not found. Available: echo");
 	bench_stop(&bench);
 }
 
 static uint64_t last_generation;
 
-static int backwards(void *arg, const char *query, const struct cell__rank_doc *docs, size_t n_docs, uint64_t generation,
-		     size_t limit, size_t *ret_order)
+static int backwards(void *arg, const char *query, const struct cell__rank_doc *docs, size_t n_docs, uint64_t generation, size_t limit,
+		     size_t *ret_order)
 {
 	(void)arg;
 	last_generation = generation;
@@ -328,8 +322,7 @@ static void expect_problems(struct bench *bench, const char *expected)
 		json_t *p = json_array_get(list, i);
 		const char *file = json_string_value(json_object_get(p, "file"));
 		assert_memory_equal(file, bench->dir, strlen(bench->dir));
-		cell__buf_printf(&text, "%s:%d: %s\n", file + strlen(bench->dir) + 1,
-				 (int)json_integer_value(json_object_get(p, "line")),
+		cell__buf_printf(&text, "%s:%d: %s\n", file + strlen(bench->dir) + 1, (int)json_integer_value(json_object_get(p, "line")),
 				 json_string_value(json_object_get(p, "message")));
 	}
 	json_decref(list);
@@ -347,8 +340,10 @@ static void check_reload(bool watched)
 	/* changed in place, same size, at once: the clock's grain must not hide it */
 	for (int i = 0; i < 20; i++) {
 		char text[128], expected[16];
-		snprintf(text, sizeof text, "name: v\ncommand: echo\nschema: {positional: [{name: a, default: %c}]}\n"
-					    "recipes: {r: }\n", 'a' + i);
+		snprintf(text, sizeof text,
+			 "name: v\ncommand: echo\nschema: {positional: [{name: a, default: %c}]}\n"
+			 "recipes: {r: }\n",
+			 'a' + i);
 		snprintf(expected, sizeof expected, "%c\n", 'a' + i);
 		bench_write(&bench, "v.yaml", text);
 		expect_text(&bench, "v.r", "{}", expected);
@@ -401,8 +396,7 @@ static void test_linked_files(void **state)
 		bench_start(&bench);
 		char other[80], command[300];
 		snprintf(other, sizeof other, "%s.elsewhere", bench.dir);
-		snprintf(command, sizeof command, "mkdir %s && echo '{name: one, command: c, recipes: {r: }}' >%s/x.yaml", other,
-			 other);
+		snprintf(command, sizeof command, "mkdir %s && echo '{name: one, command: c, recipes: {r: }}' >%s/x.yaml", other, other);
 		assert_int_equal(system(command), 0);
 		snprintf(command, sizeof command, "%s/x.yaml", other);
 		link_in(&bench, "x.yaml", command, hard ? link : symlink);
@@ -477,7 +471,8 @@ static void test_problems(void **state)
 		 "a.yaml:5: unknown key 'worse' in a tool of type cli\n"
 		 "a.yaml:4: unknown key 'bad' in a recipe\n"
 		 "m.yaml:1: Tool 'm': Neither a \"command\" nor a \"url\"\n"
-		 "zz.yaml:2: Tool 'echo' already registered (%s/echo.yaml). Use unique names.\n", bench.dir);
+		 "zz.yaml:2: Tool 'echo' already registered (%s/echo.yaml). Use unique names.\n",
+		 bench.dir);
 	expect_problems(&bench, expected);
 	bench_remove(&bench, "echo.yaml");
 	expect_names(&bench, "tools.list", "{}", "sh,echo");
@@ -568,13 +563,18 @@ static void do_register(void *arg)
 	r->rc = cell__tools_add_host(r->bench->tools, &r->tool, &r->err);
 }
 
-static int try_register(struct bench *bench, const char *name, const char *parameters, int64_t timeout_ms,
-			cell__host_fn fn, char *ret_message)
+static int try_register(struct bench *bench, const char *name, const char *parameters, int64_t timeout_ms, cell__host_fn fn,
+			char *ret_message)
 {
 	static const char *const tags[] = { "host", NULL };
 	struct registration r = { .bench = bench,
-				  .tool = { .name = name, .description = "A function", .parameters = parameters,
-					    .tags = tags, .timeout_ms = timeout_ms, .fn = fn, .arg = &answer_thread } };
+				  .tool = { .name = name,
+					    .description = "A function",
+					    .parameters = parameters,
+					    .tags = tags,
+					    .timeout_ms = timeout_ms,
+					    .fn = fn,
+					    .arg = &answer_thread } };
 	bench_call(bench, do_register, &r);
 	if (r.rc < 0 && ret_message)
 		strcpy(ret_message, r.err.msg);
@@ -614,8 +614,7 @@ static void test_host_functions(void **state)
 	expect_names(&bench, "tools.list", "{'tags':['host']}", "add,math,bad");
 
 	/* too late: the answer is dropped */
-	expect_fail(&bench, "math.keep", "{}", CELL_TOOL_E_TIMEOUT, "ToolTimeoutError",
-		    "Tool 'math' timed out after 0.05s");
+	expect_fail(&bench, "math.keep", "{}", CELL_TOOL_E_TIMEOUT, "ToolTimeoutError", "Tool 'math' timed out after 0.05s");
 	assert_true(cell__host_call_cancelled(kept));
 	cell__host_call_answer_text(kept, "x", 1);
 	/* the host's names come first */

@@ -42,8 +42,9 @@ static const struct bad bads[] = {
 	{ "name: t\n" OK_RECIPE, 1, "Tool 't' has no command" },
 	{ "name: t\ncommand:\n" OK_RECIPE, 2, "Tool 't' has no command" },
 	{ "name: t\ncommand: {a: b}\n" OK_RECIPE, 2, "command must be a text" },
-	{ CLI, 1, "Tool 't' has no recipes defined. Old-format YAML with 'args' template is no longer supported. "
-		  "Use schema + recipes format." },
+	{ CLI, 1,
+	  "Tool 't' has no recipes defined. Old-format YAML with 'args' template is no longer supported. "
+	  "Use schema + recipes format." },
 	{ CLI "args: --x {y}\n", 1, "Tool 't' has no recipes defined. Old-format YAML" },
 	{ CLI "recipes: {}\n", 3, "Tool 't' has no recipes defined" },
 	{ CLI "recipes: [a]\n", 3, "recipes must be a mapping" },
@@ -77,8 +78,7 @@ static const struct bad bads[] = {
 	{ CLI OK_RECIPE "schema:\n  options:\n    a: {short: '-a'}\n", 6, "is no short flag" },
 	{ CLI OK_RECIPE "schema:\n  options:\n    a: {long: 'a b'}\n", 6, "is no long flag" },
 	{ CLI OK_RECIPE "schema:\n  options:\n    -a: {}\n", 6, "no name for a parameter" },
-	{ CLI OK_RECIPE "schema:\n  options:\n    a: {type: integer, default: x}\n", 6,
-	  "default: Argument 'a' must be an integer" },
+	{ CLI OK_RECIPE "schema:\n  options:\n    a: {type: integer, default: x}\n", 6, "default: Argument 'a' must be an integer" },
 	{ CLI OK_RECIPE "schema:\n  options:\n    a: {enum: x}\n", 6, "enum must be a list" },
 	{ CLI OK_RECIPE "schema:\n  options:\n    a: {enum: [x], default: y}\n", 6, "must be one of" },
 	{ CLI OK_RECIPE "schema:\n  positional: {a: {}}\n", 5, "positional must be a list" },
@@ -96,8 +96,7 @@ static const struct bad bads[] = {
 	  "preset: Argument 'a' must be an integer" },
 	{ CLI "schema: {options: {a: {type: integer}}}\nrecipes:\n  r:\n    params:\n      a: {type: string}\n", 7,
 	  "is integer in the schema" },
-	{ CLI "schema: {options: {a: {short: a}}}\nrecipes:\n  r:\n    preset:\n      a: -x\n", 7,
-	  "must not begin with '-'" },
+	{ CLI "schema: {options: {a: {short: a}}}\nrecipes:\n  r:\n    preset:\n      a: -x\n", 7, "must not begin with '-'" },
 	/* HTTP */
 	{ "name: t\ntype: http\nendpoints: {e: {path: /}}\n", 1, "needs a base_url" },
 	{ "name: t\ntype: http\nbase_url: ftp://h\nendpoints: {e: {path: /}}\n", 3, "needs a base_url" },
@@ -112,14 +111,12 @@ static const struct bad bads[] = {
 	{ HTTP "endpoints:\n  e: {path: '/a/{b'}\n", 5, "a placeholder is written {name}" },
 	{ HTTP "endpoints:\n  e: {path: /, method: FETCH}\n", 5, "unknown method 'FETCH'" },
 	{ HTTP "endpoints:\n  e: {path: /, url: x}\n", 5, "unknown key 'url' in an endpoint" },
-	{ HTTP "endpoints:\n  e:\n    path: /\n    parameters:\n      p: {in: cookie}\n", 8,
-	  "'in' must be path, query, body or header" },
+	{ HTTP "endpoints:\n  e:\n    path: /\n    parameters:\n      p: {in: cookie}\n", 8, "'in' must be path, query, body or header" },
 	{ HTTP "endpoints:\n  e:\n    path: /\n    parameters:\n      p: {in: path}\n", 8, "'p' is not in the path" },
 	{ HTTP "endpoints:\n  e:\n    path: /{p}\n    parameters:\n      p: {in: query}\n", 8, "'p' is in the path" },
 	{ HTTP "endpoints:\n  e:\n    path: /{p}\n    parameters:\n      p: {type: array}\n", 8, "cannot be array" },
 	{ HTTP "endpoints:\n  e:\n    path: /\n    query: [a]\n", 7, "query must be a mapping" },
-	{ HTTP "endpoints:\n  e:\n    path: /\n    method: POST\n    body: [1]\n    parameters: {p: }\n", 8,
-	  "body must be a mapping" },
+	{ HTTP "endpoints:\n  e:\n    path: /\n    method: POST\n    body: [1]\n    parameters: {p: }\n", 8, "body must be a mapping" },
 	{ HTTP "headers:\n  'A B': x\nendpoints: {e: {path: /}}\n", 5, "'A B' is no header" },
 	{ HTTP "headers: {X-Key: '${K'}\nendpoints: {e: {path: /}}\n", 4, "a variable is written ${NAME}" },
 	{ HTTP "headers: {X-Key: k}\nendpoints:\n  e:\n    path: /\n    parameters:\n      x_key: {in: header}\n", 9,
@@ -132,7 +129,7 @@ static void test_bad(void **state)
 	int wrong = 0;
 	for (size_t i = 0; i < COUNT(bads); i++) {
 		struct cell__problems problems = { 0 };
-		struct cell__tool *tool = cell__tool_load("dir/x.yaml", bads[i].yaml, strlen(bads[i].yaml), &problems);
+		struct cell__tool_entry *tool = cell__tool_load("dir/x.yaml", bads[i].yaml, strlen(bads[i].yaml), &problems);
 		if (tool || problems.count == 0)
 			fail_msg("accepted:\n%s", bads[i].yaml);
 		const struct cell__problem *p = &problems.list[0];
@@ -165,7 +162,7 @@ static void test_several(void **state)
 static size_t count_problems(const struct cell__buf *yaml, const char *part)
 {
 	struct cell__problems problems = { 0 };
-	struct cell__tool *tool = cell__tool_load("x.yaml", yaml->data, yaml->size, &problems);
+	struct cell__tool_entry *tool = cell__tool_load("x.yaml", yaml->data, yaml->size, &problems);
 	size_t n = problems.count;
 	assert_int_equal(tool == NULL, n > 0);
 	if (n > 0 && part && !strstr(problems.list[0].message, part))
@@ -238,15 +235,14 @@ static void test_limits(void **state)
 static void test_values(void **state)
 {
 	(void)state;
-	struct cell__tool *tool =
-		load_ok("name: t\ncommand: c\ntimeout: 1.5\nmax_output: 10\nenv: {A: 1, B: , C: 'x ${V} $${W}'}\n"
-			"cwd: sub\nschema:\n  options:\n"
-			"    s: {type: str, default: 010, enum: [010, no, null]}\n"
-			"    b: {type: bool, default: on}\n"
-			"    i: {type: int, default: -3}\n"
-			"    f: {type: float, default: 1e3}\n"
-			"    l: {type: list, default: [1, \"2\", x]}\n"
-			"recipes:\n  r:\n");
+	struct cell__tool_entry *tool = load_ok("name: t\ncommand: c\ntimeout: 1.5\nmax_output: 10\nenv: {A: 1, B: , C: 'x ${V} $${W}'}\n"
+						"cwd: sub\nschema:\n  options:\n"
+						"    s: {type: str, default: 010, enum: [010, no, null]}\n"
+						"    b: {type: bool, default: on}\n"
+						"    i: {type: int, default: -3}\n"
+						"    f: {type: float, default: 1e3}\n"
+						"    l: {type: list, default: [1, \"2\", x]}\n"
+						"recipes:\n  r:\n");
 	assert_int_equal(tool->timeout_ms, 1500);
 	assert_int_equal(tool->max_output, 10);
 	assert_string_equal(tool->cwd, "sub");
@@ -321,7 +317,7 @@ static void test_no_memory(void **state)
 		for (long n = 1; n < 400; n++) {
 			struct cell__problems problems = { 0 };
 			cell__alloc_fail_after(n);
-			struct cell__tool *tool = cell__tool_load("x.yaml", text, strlen(text), &problems);
+			struct cell__tool_entry *tool = cell__tool_load("x.yaml", text, strlen(text), &problems);
 			cell__alloc_fail_after(0);
 			cell__tool_unref(tool);
 			cell__problems_finish(&problems);

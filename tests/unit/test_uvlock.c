@@ -2,12 +2,13 @@
 #define _GNU_SOURCE
 #include "support.h"
 
-#include "session/uvlock.h"
+#include "deps/uvlock.h"
 
 #define HEAD "version = 1\nrevision = 5\nrequires-python = \"==3.11.*\"\nresolution-markers = [\n    \"sys_platform == 'linux'\",\n]\n\n"
 #define MANIFEST "[manifest]\nconstraints = [\n    { name = \"x\", specifier = \"==3\" },\n]\n\n"
-#define SELF "[[package]]\nname = \"workcell-wanted\"\nversion = \"0\"\nsource = { virtual = \".\" }\ndependencies = [\n    { name = \"a\" },\n]\n\n" \
-	     "[package.metadata]\nrequires-dist = [{ name = \"a\" }]\n"
+#define SELF                                                                                                                                     \
+	"[[package]]\nname = \"workcell-wanted\"\nversion = \"0\"\nsource = { virtual = \".\" }\ndependencies = [\n    { name = \"a\" },\n]\n\n" \
+	"[package.metadata]\nrequires-dist = [{ name = \"a\" }]\n"
 #define FROM "source = { registry = \"https://index.example/simple\" }\n"
 #define A "[[package]]\nname = \"a\"\nversion = \"1.0\"\n" FROM
 
@@ -35,7 +36,8 @@ static void test_files(void **state)
 	      "wheels = [\n    { url = \"https://x/a-1.0-py3-none-any.whl\", hash = \"sha256:aa\", size = 12 },\n"
 	      "    { url = \"https://x/a-1.0-cp311-cp311-linux_x86_64.whl\", hash = \"sha256:bb\" },\n]\n\n" SELF,
 	      "[{\"bare\":0,\"files\":[],\"hashes\":[\"aa\",\"bb\"],\"name\":\"a\",\"version\":\"1.0\"}]");
-	check(HEAD A "wheels = [{ url = \"https://x/a]},{.whl\", hash = \"sha256:aa\" }, { path = \"/w/a.whl\" }, { url = \"https://x/b\" }]\n"
+	check(HEAD A
+	      "wheels = [{ url = \"https://x/a]},{.whl\", hash = \"sha256:aa\" }, { path = \"/w/a.whl\" }, { url = \"https://x/b\" }]\n"
 	      "[[package]]\nname = \"b\"\nversion = \"2\"\n" FROM,
 	      "[{\"bare\":1,\"files\":[\"/w/a.whl\"],\"hashes\":[\"aa\"],\"name\":\"a\",\"version\":\"1.0\"},"
 	      "{\"bare\":0,\"files\":[],\"hashes\":[],\"name\":\"b\",\"version\":\"2\"}]");
@@ -45,13 +47,18 @@ static void test_files(void **state)
 	/* What does not come from an index or folder is not locked. */
 	check(HEAD "[[package]]\nname = \"a\"\nversion = \"1\"\nsource = { git = \"https://x/a\" }\n", "[]");
 	/* Names in other tables are none of a package's. */
-	check(HEAD A "[package.metadata]\nname = \"b\"\nwheels = [\n", "[{\"bare\":0,\"files\":[],\"hashes\":[],\"name\":\"a\",\"version\":\"1.0\"}]");
+	check(HEAD A "[package.metadata]\nname = \"b\"\nwheels = [\n",
+	      "[{\"bare\":0,\"files\":[],\"hashes\":[],\"name\":\"a\",\"version\":\"1.0\"}]");
 }
 
 static void test_damaged(void **state)
 {
 	static const char *const texts[] = {
-		"", "\n", "version = 2\n", "version = 1", "x" HEAD,
+		"",
+		"\n",
+		"version = 2\n",
+		"version = 1",
+		"x" HEAD,
 		HEAD "[[package]]\nname = \"a\"\n" FROM,
 		HEAD "[[package]]\nname = \"a\nversion = \"1.0\"\n" FROM,
 		HEAD "[[package]]\nname = \"a\\u0041\"\nversion = \"1.0\"\n" FROM,

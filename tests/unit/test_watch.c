@@ -46,10 +46,21 @@ static void test_contents(void **state)
 {
 	(void)state;
 	static const char *const changes[] = {
-		"echo 1 >d/a.yaml", "echo 2 >>d/a.yaml", "touch -d 1999-01-01 d/a.yaml", "chmod 600 d/a.yaml",
-		"mv d/a.yaml d/b.yaml", "mv d/b.yaml d/b.txt", "mv d/b.txt d/b.yaml", "ln d/b.yaml d/c.yaml",
-		"rm d/c.yaml", "echo 3 >x; mv x d/b.yaml", "ln -s nowhere d/l.yaml", "mkdir d/f.yaml",
-		"chmod 711 d", "mv d e; mkdir d; mv e/* d", "rm -r d",
+		"echo 1 >d/a.yaml",
+		"echo 2 >>d/a.yaml",
+		"touch -d 1999-01-01 d/a.yaml",
+		"chmod 600 d/a.yaml",
+		"mv d/a.yaml d/b.yaml",
+		"mv d/b.yaml d/b.txt",
+		"mv d/b.txt d/b.yaml",
+		"ln d/b.yaml d/c.yaml",
+		"rm d/c.yaml",
+		"echo 3 >x; mv x d/b.yaml",
+		"ln -s nowhere d/l.yaml",
+		"mkdir d/f.yaml",
+		"chmod 711 d",
+		"mv d e; mkdir d; mv e/* d",
+		"rm -r d",
 	};
 	static const char *const others[] = { "echo 1 >d/log", "echo 2 >>d/log", "mv d/log d/more", "echo >x", "mkdir y" };
 	struct cell__watch watch = CELL__WATCH_INIT;

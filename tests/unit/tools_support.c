@@ -223,8 +223,8 @@ static int fake_spawn(const struct cell__process_spec *spec, int in, int out, in
 	return rc;
 }
 
-int cell__process_start(struct cell__spawn_hub *hub, const struct cell__process_spec *spec,
-			struct cell__process **ret_process, struct cell_error *err)
+int cell__process_start(struct cell__spawn_hub *hub, const struct cell__process_spec *spec, struct cell__process **ret_process,
+			struct cell_error *err)
 {
 	(void)err;
 	struct cell__process *process = calloc(1, sizeof *process);
@@ -252,8 +252,7 @@ int cell__process_start(struct cell__spawn_hub *hub, const struct cell__process_
 	uv_poll_init(uv, &process->stream[1].poll, bad[0]);
 	uv_poll_init(uv, &process->exit_poll, process->pidfd);
 	uv_timer_init(uv, &process->timer);
-	process->stream[0].poll.data = process->stream[1].poll.data = process->exit_poll.data = process->timer.data =
-		process;
+	process->stream[0].poll.data = process->stream[1].poll.data = process->exit_poll.data = process->timer.data = process;
 	*ret_process = process;
 	if (!runs) {
 		uv_timer_start(&process->timer, fake_never_started, 0, 0);
@@ -344,8 +343,7 @@ static void make_tools(void *arg)
 		.getenv_fn = bench_getenv,
 		.getenv_arg = bench,
 	};
-	if (cell__tools_create(&opts, &bench->tools, &err) < 0 ||
-	    cell__tools_add_dir(bench->tools, bench->dir, &err) < 0) {
+	if (cell__tools_create(&opts, &bench->tools, &err) < 0 || cell__tools_add_dir(bench->tools, bench->dir, &err) < 0) {
 		fprintf(stderr, "%s\n", err.msg);
 		abort();
 	}
@@ -471,9 +469,9 @@ static void run_ask(struct cell__task *task)
 
 void ask_start(struct ask *ask, struct bench *bench, const char *method, json_t *args)
 {
-	*ask = (struct ask){ .call = { .method = method, .args = args, .session_id = "s1", .answer = take_answer,
-				       .fail = take_failure },
-			     .task.fn = run_ask, .bench = bench };
+	*ask = (struct ask){ .call = { .method = method, .args = args, .session_id = "s1", .answer = take_answer, .fail = take_failure },
+			     .task.fn = run_ask,
+			     .bench = bench };
 	cell__waiter_init(&ask->waiter);
 	cell__loop_post(&bench->loop, &ask->task);
 }
@@ -560,10 +558,10 @@ char *ask_json(struct bench *bench, const char *method, json_t *args)
 	return text;
 }
 
-struct cell__tool *load_ok(const char *yaml)
+struct cell__tool_entry *load_ok(const char *yaml)
 {
 	struct cell__problems problems = { 0 };
-	struct cell__tool *tool = cell__tool_load("t.yaml", yaml, strlen(yaml), &problems);
+	struct cell__tool_entry *tool = cell__tool_load("t.yaml", yaml, strlen(yaml), &problems);
 	for (size_t i = 0; i < problems.count; i++)
 		fprintf(stderr, "%s:%d: %s\n", problems.list[i].file, problems.list[i].line, problems.list[i].message);
 	assert_int_equal(problems.count, 0);

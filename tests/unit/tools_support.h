@@ -71,7 +71,7 @@ char *ask_json(struct bench *bench, const char *method, json_t *args);
 /* JSON from text with ' for ". */
 json_t *quick_json(const char *text);
 /* A tool from YAML text that must be right. */
-struct cell__tool *load_ok(const char *yaml);
+struct cell__tool_entry *load_ok(const char *yaml);
 
 /* How many processes the fake layer has started, and the most at once. */
 extern size_t fake_started, fake_most, fake_alive;

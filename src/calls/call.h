@@ -1,0 +1,78 @@
+/*
+ * A namespace call: what code in a kernel asks of the host (`tools.call`, `artifacts.save`, ...), answered exactly
+ * once.  Belongs to the loop's thread.
+ *
+ * The asker owns the call; whoever handles it may keep the pointer until it answers.  When the asker goes first (the
+ * session is closed, the kernel died) it calls cancel(), if the handler has set it; after that the handler must not
+ * touch the call again, and neither answer() nor fail().
+ */
+#ifndef CELL_CALLS_CALL_H
+#define CELL_CALLS_CALL_H
+
+#include <jansson.h>
+#include <stddef.h>
+
+#include "base/base.h"
+
+/* Memory that asker and handler share, counted; all of it on the loop's thread. */
+struct cell__bulk {
+	char *data;
+	size_t size;
+	unsigned refs;
+	void (*release)(struct cell__bulk *bulk);
+};
+
+static inline struct cell__bulk *cell__bulk_ref(struct cell__bulk *bulk)
+{
+	if (bulk)
+		bulk->refs++;
+	return bulk;
+}
+
+static inline void cell__bulk_unref(struct cell__bulk *bulk)
+{
+	if (bulk && --bulk->refs == 0)
+		bulk->release(bulk);
+}
+
+struct cell__operation;
+struct cell__principal;
+
+struct cell__call {
+	/* the question, valid until it is answered */
+	const char *method;    /* "tools.call" */
+	json_t *args;          /* an object; NULL where the handler was given them as text */
+	const void *raw;       /* bytes that belong to it */
+	size_t raw_size;
+	struct cell__bulk *bulk; /* where args may place data; NULL: nowhere.  A handler that works elsewhere takes a reference */
+	const char *session_id;
+	const void *origin;    /* the kernel that asks, by any pointer of its own: a session may have an old and a new one; or NULL */
+	const struct cell__operation *operation; /* the row of the method (calls/table.h); set when it is submitted */
+	const struct cell__principal *principal; /* who asks (calls/principal.h); lives as long as the call */
+	void *client; /* the asker's own, for events about the call (cell_session_call()) */
+	/* the answer: one of these, once; result is taken over, raw is copied */
+	void (*answer)(struct cell__call *call, json_t *result, const void *raw, size_t raw_size);
+	/* The same with the result as JSON text; an asker need not have it. */
+	void (*answer_text)(struct cell__call *call, const char *result, const void *raw, size_t raw_size);
+	void (*fail)(struct cell__call *call, int code, const char *type, const char *message);
+	/*
+	 * NULL, or is asked before its answer has to wait for something (the audit log, a function of the host): false when it has no
+	 * room for so many bytes meanwhile, and it has to fail instead.
+	 */
+	bool (*hold)(struct cell__call *call, size_t bytes);
+	/*
+	 * NULL, or wants to know what is being done meanwhile: a line at a time, without its end, NUL-terminated well-formed
+	 * UTF-8; never after the answer.
+	 */
+	void (*progress)(struct cell__call *call, const char *line, size_t size);
+	/*
+	 * NULL, or wants to ask itself once more when the handler had to find something out first: then it is called instead
+	 * of an answer.
+	 */
+	void (*again)(struct cell__call *call);
+	/* the handler's own */
+	void (*cancel)(struct cell__call *call);
+	void *handler;
+};
+
+#endif

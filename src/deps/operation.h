@@ -1,0 +1,251 @@
+/*
+ * Inside of deps: what deps.c (calls and their queue), deps_steps.c and deps_python.c (the way to a venv that works),
+ * deps_install.c, deps_lock.c and deps_project.c (what is done to it) and deps_program.c (the programs that are run) share.
+ * Loop's thread, but for what is marked "pool".
+ */
+#ifndef CELL_DEPS_OPERATION_H
+#define CELL_DEPS_OPERATION_H
+
+#include <time.h>
+
+#include "deps/deps.h"
+#include "deps/venv.h"
+
+enum cell__dep_kind { CELL__DEP_LIST, CELL__DEP_ADD, CELL__DEP_REMOVE, CELL__DEP_SYNC };
+
+struct cell__dep_op;
+typedef void (*cell__dep_step)(struct cell__dep_op *op);
+
+struct cell__deps {
+	/* never changed after create: the pool reads them too */
+	struct cell__loop *loop;
+	struct cell__spawn_hub *hub;
+	struct cell__store *store;
+	char *python, *python_real; /* as found in path; the file behind it */
+	char stamp[CELL__VENV_KEY_SIZE];
+	struct cell_error no_python; /* why there is none, where code is not 0 */
+	char *venvs;    /* <cache_dir>/venvs */
+	char *venv_dir; /* as asked for, absolute, or NULL */
+	char *private_name; /* or NULL */
+	bool confined;
+	enum cell__depbook book; /* confined */
+	char *sandboxes; /* <cache_dir>/sandbox */
+	char *project;  /* confined: the folder of its venv, lock and notes; NULL without an interpreter */
+	char *kernel_dir;
+	char *wheel_dir, *path;
+	bool has_index, allow_runtime, cleanup;
+	bool script;    /* python is one, and what it leads to may change without it */
+	int64_t timeout_ms;
+	char **env; /* of the programs, NULL-terminated */
+	void (*changed)(void *arg);
+	void *changed_arg;
+
+	char version[CELL__VENV_VERSION_SIZE]; /* "": not asked yet; set once, before dir */
+	char *dir;      /* NULL while not known; set on the loop's thread while the pool does nothing, as are the next two */
+	char *notes;    /* where we keep what we know of it: the venv itself, unless it is confined */
+	char *lock_file;
+	char *executable; /* confined: the interpreter as it calls itself; NULL: not asked yet */
+	char *base;     /* confined: the program that a venv of it links to; NULL: not asked yet */
+	json_t *paths;  /* confined: folders that the interpreter needs; NULL: not asked yet */
+	bool unhashed;  /* confined: uv's index does not say hashes, as far as is known */
+	json_t *hosts;  /* confined: "host:port" of the index, as the interpreter's pip has it; NULL: not asked yet */
+	bool asked;     /* the interpreter said its version to this object */
+	bool proved;    /* the venv's python ran */
+	char *site, *bin, *folder; /* loop's thread only */
+	int lock_fd;    /* the venv's lock */
+
+	struct cell__dep_op *current, *first, *last; /* the current one is not in the queue */
+	size_t queued;
+	uv_timer_t timer; /* the current operation waits for the lock */
+	uv_work_t work;   /* of close */
+	struct cell__process *process;
+	bool waiting;     /* the timer runs */
+
+	bool closing;
+	void (*closed)(void *arg);
+	void *closed_arg;
+};
+
+/*
+ * One call.  At any moment exactly one of these holds for the current operation: the pool works for it, a program
+ * runs for it, the timer runs for it, or one of its steps is on the stack.
+ */
+struct cell__dep_op {
+	struct cell__deps *deps;
+	struct cell__call *call; /* NULL once it is answered or its asker has gone */
+	enum cell__dep_kind kind;
+	bool wheels_only;        /* asked by sandboxed code: no source distribution is built on the host */
+	bool stopped;            /* ends as soon as the pool or the program lets it */
+	bool quick;
+	bool pyodide;            /* wheels are wanted, no venv */
+	struct cell__dep_op *next;
+
+	char spec[CELL__STORE_DEP_BYTES + 1];
+	size_t name_size;        /* the package's name in it */
+	char *uv;                /* NULL: pip */
+	char *python;            /* the venv's */
+	json_t *configured, *problems;
+	json_t *others;          /* configured, without the package itself */
+	json_t *book;            /* confined: as it was when the lock was taken */
+	json_t *unresolved;      /* confined: what of configured the lock was not made for */
+	json_t *locked;          /* confined: what the resolver or the installer chose */
+	bool theirs, hosts;      /* confined: the package is one that they added; that the host configured */
+	bool missing;            /* confined: the venv lacks something that is locked */
+	bool locking;            /* confined: what is locked is being installed */
+	bool relocked;           /* it has been */
+	struct timespec began;   /* confined: when uv's one run did */
+	bool unhashed;           /* confined: not all that it installed has a hash that can be relied upon */
+	bool bare;               /* because its index says none */
+	bool again;              /* confined: it has been tried, and may have installed something */
+	int64_t until_us;        /* for its installers together */
+	int64_t lock_until_us;
+	int64_t lock_pause_ms;
+
+	/* what the pool found */
+	int rc;
+	struct cell_error err;
+	bool asked;              /* the version is new */
+	bool busy_lock;
+	int lock_fd;
+	enum cell__venv_state state;
+	bool ours, dirty, synced, removed;
+	char *site;
+	struct cell__buf before, after; /* listings */
+	struct cell__buf first;  /* confined: the one before anything was done */
+	bool has_first;
+
+	char *made;              /* being made; removed again unless it is adopted */
+	char *temp;              /* where programs keep what is temporary: it goes with the operation, also when they are killed */
+	bool fresh;              /* the venv is new or was repaired: it may lack what is configured */
+	bool remade;             /* by this operation */
+	json_t *wanted;          /* specifiers of the installer that runs */
+	bool limited;            /* by what else is configured */
+	json_t *stale;           /* names of packages that are to leave the venv */
+	json_t *leaving;         /* the same, before those went that others need */
+	bool gone;               /* the package that is removed was uninstalled */
+	bool pruned;             /* they have been dealt with */
+	bool one_by_one;
+	size_t at;               /* which of pending then */
+	bool installed_ok;
+	json_t *done;            /* specifiers that are installed now */
+	json_t *failed, *errors;
+
+	cell__dep_step known;    /* the interpreter has said what we must know */
+	/* what the program said */
+	cell__dep_step exited;
+	struct cell__process_exit how;
+	int64_t limit_ms;        /* it may run so long */
+	bool quiet;              /* what it says is for us */
+	bool online;             /* the next one may have to reach the index */
+	struct cell__buf captured;
+	struct cell__buf line[2], words[2]; /* stdout, stderr */
+	const char *program;     /* "pip", "uv", ... */
+	size_t told;             /* bytes handed on */
+};
+
+/* A text of a list of them. */
+static inline const char *cell__dep_text(json_t *array, size_t i)
+{
+	return json_string_value(json_array_get(array, i));
+}
+
+/* ---- deps.c ---- */
+
+/* Runs work on the pool, then step on the loop; when work sets rc below 0 the operation fails with op->err instead. */
+void cell__dep_pool(struct cell__dep_op *op, void (*work)(struct cell__dep_op *op), cell__dep_step step);
+/* Both answer the call where it still wants one, end the operation and start the next.  result is taken over. */
+void cell__dep_answer(struct cell__dep_op *op, json_t *result);
+void cell__dep_fail(struct cell__dep_op *op, int code, const char *message);
+/* As cell__dep_fail(), with op->err. */
+void cell__dep_fail_err(struct cell__dep_op *op);
+/* Sets dir, notes and lock_file, as far as they can be known now; false where they cannot. */
+bool cell__deps_locate(struct cell__deps *deps);
+void cell__deps_forget_place(struct cell__deps *deps);
+/* Confined: makes the project's folders.  0, or -1 with errno.  Any thread. */
+int cell__deps_make_project(const struct cell__deps *deps);
+
+/* ---- deps_program.c ---- */
+
+/*
+ * Runs argv (NULL-terminated) with the time that is left, or limit_ms when that is less; exited is the next step, with
+ * op->how and what it said.
+ */
+void cell__dep_run(struct cell__dep_op *op, const char *const *argv, int64_t limit_ms, bool quiet, cell__dep_step exited);
+/* The same for the host's own interpreter, given nothing that others wrote: it runs unconfined, and what it says is for us. */
+void cell__dep_run_trusted(struct cell__dep_op *op, const char *const *argv, int64_t limit_ms, cell__dep_step exited);
+/* A line of our own among those of the programs. */
+void cell__dep_say(struct cell__dep_op *op, const char *line);
+/* The end of what the last program said: its errors, else its output.  Never NULL; *buf owns it. */
+const char *cell__dep_words(struct cell__dep_op *op, struct cell__buf *buf);
+/* Where it did not end with status 0: how it ended, and its words. */
+void cell__dep_fail_program(struct cell__dep_op *op, int code, const char *doing, const char *advice);
+/* May packages come from elsewhere than the wheel folder? */
+bool cell__deps_has_network(const struct cell__deps *deps);
+/* "host:port" of the indexes that the environment names; NULL when memory is gone. */
+json_t *cell__deps_env_hosts(const struct cell__deps *deps);
+/* The environment of all programs; NULL when memory is gone. */
+char **cell__deps_make_env(const struct cell__deps_options *opts);
+
+/* ---- deps_python.c ---- */
+
+#define CELL__DEP_ASK_MS 30000 /* an interpreter that says its version */
+extern const char cell__dep_ask_script[];
+/* Asks the interpreter for its version and, confined, for its folders and index, where that is not known yet. */
+void cell__dep_know_python(struct cell__dep_op *op, cell__dep_step known);
+/* "cpython-3.11.2\n" as it was printed, first; false when it is no such thing. */
+bool cell__dep_take_version(struct cell__dep_op *op, char out[static CELL__VENV_VERSION_SIZE]);
+
+/* ---- deps_steps.c ---- */
+
+void cell__dep_begin(struct cell__dep_op *op);
+/* Finds out what is in the venv, and goes on from there. */
+void cell__dep_look_inside(struct cell__dep_op *op);
+/* The answer of an add or a sync. */
+void cell__dep_done(struct cell__dep_op *op);
+
+/* Resolved, or tried to: goes on as if an installer had ended. */
+void cell__dep_installed(struct cell__dep_op *op);
+void cell__dep_run_installer(struct cell__dep_op *op);
+
+/* ---- deps_lock.c: what is locked for untrusted principals ---- */
+
+#define CELL__DEP_WANTED ".workcell-wanted.txt"
+#define CELL__DEP_LIMITS ".workcell-limits.txt"
+
+/* Pool.  Once the listing is known: what the venv lacks of the lock, and what the lock was not made for. */
+int cell__dep_compare_lock(struct cell__dep_op *op);
+/* Pool.  Requirements of all that is locked, or of the named ones (an object's keys), with their hashes. */
+int cell__dep_write_lock(json_t *book, json_t *names, const char *folder, const char *file);
+/* One release may be written in several ways ("1.0.0", "1", "2024.01"). */
+bool cell__dep_same_version(const char *a, size_t a_size, const char *b, size_t b_size);
+/* Pool.  Puts a package into op->locked; *ret_entry, which that owns, is then to be given its hashes. */
+int cell__dep_lock_entry(struct cell__dep_op *op, const char *what, const char *name, const char *version, json_t **ret_entry);
+/* Pool.  Is everything in op->locked fit to be recorded?  what: who chose it. */
+int cell__dep_check_entries(struct cell__dep_op *op, const char *what);
+/* Has uv choose versions for op->wanted, then goes on with the installer. */
+void cell__dep_resolve(struct cell__dep_op *op);
+/* Pool.  After an installer that chose versions itself: reads what it chose. */
+int cell__dep_read_report(struct cell__dep_op *op);
+#define CELL__DEP_REPORT "report.json"
+
+/* ---- deps_project.c ---- */
+
+/* Has uv choose versions for op->wanted and install them, in one run where that will do. */
+void cell__dep_project(struct cell__dep_op *op);
+
+/* ---- deps_wheels.c ---- */
+
+void cell__dep_begin_wheels(struct cell__dep_op *op);
+
+/* ---- deps_install.c ---- */
+
+/* Installs op->wanted. */
+void cell__dep_install(struct cell__dep_op *op);
+/* Confined, and nothing is left to install: notes that, records an add, and answers. */
+void cell__dep_settle(struct cell__dep_op *op);
+/* Uninstalls what of op->stale nothing else that is configured needs. */
+void cell__dep_uninstall(struct cell__dep_op *op);
+/* Removes the package from what is configured, and answers. */
+void cell__dep_forget(struct cell__dep_op *op);
+
+#endif

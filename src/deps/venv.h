@@ -1,0 +1,136 @@
+/*
+ * A venv on disk: its names, its lock, what is in it.  Synchronous file work, any thread, no state; nothing is run.
+ *
+ *     <parent>/<name>/                    the venv; whole from the moment it is there
+ *     <parent>/<name>/.workcell           we made it
+ *     <parent>/<name>/.workcell-busy      an installer is at work, or was killed at it
+ *     <parent>/<name>/.workcell-synced    hash of what was configured and installed when both agreed
+ *     <parent>/<name>/.workcell-configured  what was configured and installed last
+ *     <parent>/.<name>.lock               flock()ed by whoever works on it
+ *     <parent>/.<name>.new-<hex>/         being made
+ *     <parent>/.<name>.old-<hex>/         being removed
+ *     <cache>/venvs/.python-<hash>        version of an interpreter that was asked once
+ *     <cache>/venvs/.files-<hash>         the same, and where its files are: for confined programs
+ *
+ * A venv that untrusted principals fill lies in a folder of its project, with all that the host trusts beside it:
+ *
+ *     <cache>/sandbox/<key>/lock          as above
+ *     <cache>/sandbox/<key>/notes/        the files above that begin with ".workcell", and what installers are told
+ *     <cache>/sandbox/<key>/cache/        the installers' own; confined installers write to this and the next folder
+ *     <cache>/sandbox/<key>/env/          shown to confined kernels
+ *     <cache>/sandbox/<key>/env/<version>/  the venv
+ *
+ * `hostile` below: confined code filled it, so no link in it is followed.
+ */
+#ifndef CELL_DEPS_VENV_H
+#define CELL_DEPS_VENV_H
+
+#include <jansson.h>
+
+#include "base/base.h"
+
+#define CELL__VENV_KEY_SIZE 17      /* 16 hex digits */
+#define CELL__VENV_HASH_SIZE 65
+#define CELL__VENV_VERSION_SIZE 48  /* "cpython-3.11.2" */
+#define CELL__VENV_DISTS 20000u     /* packages in one site-packages */
+#define CELL__VENV_ENTRIES 200000u  /* files and folders in one that is hostile */
+#define CELL__VENV_SETTINGS_BYTES 65536u /* pyvenv.cfg */
+#define CELL__VENV_SCRIPT_BYTES (1024u * 1024u) /* a file in bin/ that may name its venv */
+#define CELL__VENV_CONFIGURED_BYTES (4u * 1024u * 1024u) /* what was configured, as we wrote it */
+#define CELL__VENV_ANSWER_BYTES 65536u /* what an interpreter says of itself */
+#define CELL__VENV_PRIVATE "private-"
+#define CELL__VENV_LOCK "lock"      /* of a project's folder of the sandbox */
+
+/* ---- interpreters ---- */
+
+/* The absolute name of a program, looked up in path when it has no slash; NULL with errno. */
+char *cell__venv_find_program(const char *name, const char *path);
+/* Does it begin with "#!"? */
+bool cell__venv_is_script(const char *file);
+/* The interpreter's file, and a key that changes when that file does.  0, or -1 with errno. */
+int cell__venv_identify(const char *python, char **ret_real, char ret_stamp[static CELL__VENV_KEY_SIZE]);
+/* "<implementation>-<major>.<minor>.<micro>" and nothing else. */
+bool cell__venv_version_ok(const char *version);
+bool cell__venv_version_load(const char *dir, const char *stamp, char out[static CELL__VENV_VERSION_SIZE]);
+void cell__venv_version_save(const char *dir, const char *stamp, const char *version);
+/*
+ * What an interpreter said of itself and its files when it was asked last: for the program of this name, which may be a venv's.
+ * load: 0, or -1 when nothing is known, or something of it has changed since.
+ */
+int cell__venv_answer_load(const char *dir, const char *python, const char *stamp, struct cell__buf *out);
+void cell__venv_answer_save(const char *dir, const char *python, const char *stamp, const struct cell__buf *answer);
+void cell__venv_key(const char *real, const char *version, const char *root, char out[static CELL__VENV_KEY_SIZE]);
+
+/* ---- folders ---- */
+
+/* Makes path with all above it, for this user alone.  0, or -1 with errno. */
+int cell__venv_mkdir_all(const char *path);
+/* Removes a folder and all in it, following no symbolic link.  0, or -1 with errno. */
+int cell__venv_remove_tree(const char *path);
+/* "<parent>/.<name>.<kind>-<hex>" or, without hex, "<parent>/.<name>.<kind>"; NULL when memory is gone. */
+char *cell__venv_sibling(const char *dir, const char *kind, bool unique);
+/* 0: *ret_fd holds the lock in this file until it is closed.  1: somebody else has it.  -1: error. */
+int cell__venv_lock(const char *file, int *ret_fd, struct cell_error *err);
+/* With the lock: removes what dead makers left beside it. */
+void cell__venv_sweep(const char *dir);
+/* Removes private venvs below parent whose owners are gone; of the sandbox: each lies in a folder with its lock. */
+void cell__venv_sweep_private(const char *parent, bool sandbox);
+
+enum cell__venv_state {
+	CELL__VENV_ABSENT,
+	CELL__VENV_FOREIGN, /* something is there that is no venv */
+	CELL__VENV_PRESENT,
+};
+enum cell__venv_state cell__venv_look(const char *dir, bool hostile);
+bool cell__venv_is_ours(const char *dir);
+/* These, and cell__venv_set_synced() and its like below, are about a folder of notes, which may be the venv itself. */
+bool cell__venv_is_busy(const char *notes);
+/* 0, or -1 with errno. */
+int cell__venv_set_busy(const char *notes, bool busy);
+/* How its interpreter is found, noted when it was made: is it still that?  Packages can bring a bin/python or pyvenv.cfg. */
+int cell__venv_set_seal(const char *notes, const char *dir);
+bool cell__venv_is_sealed(const char *notes, const char *dir);
+/*
+ * uv locks a file in the venv, and whoever can read a file can hold its lock: it becomes a link to `file`, which kernels are not
+ * shown.  0, or -1 with errno.
+ */
+int cell__venv_move_lock(const char *dir, const char *file);
+/* Small files of ours. */
+int cell__venv_write(const char *dir, const char *name, const void *bytes, size_t size);
+
+/* The same in a folder whose name confined code may have given to a link. */
+int cell__venv_write_hostile(const char *dir, const char *name, const void *bytes, size_t size);
+
+/*
+ * With the lock: the whole venv in made becomes dir, its scripts naming dir, and notes say that it is ours; what was there is
+ * removed.  Leaves nothing behind when it fails.
+ */
+int cell__venv_adopt(const char *made, const char *dir, const char *notes, struct cell_error *err);
+/* With the lock. */
+int cell__venv_remove(const char *dir);
+
+/* ---- venv_make.c ---- */
+
+/* Can a venv of this version be made without running anything?  base: the interpreter's program, not that of a venv. */
+bool cell__venv_can_make(const char *version, const char *base);
+/* Makes it, in a folder that is not there yet.  0, or -1 with errno and part of it there. */
+int cell__venv_make(const char *made, const char *version, const char *base, const char *prompt);
+
+/* ---- what is in it ---- */
+
+/* <dir>/lib/python<major.minor>/site-packages; NULL with errno when there is no such folder. */
+char *cell__venv_site(const char *dir, const char *version, bool hostile);
+/* "name==version" for every package installed in dir, site being within; names as in PEP 503, sorted, each with a newline. */
+int cell__venv_listing(const char *dir, const char *site, bool hostile, struct cell__buf *out, struct cell_error *err);
+/* A regular file of at most max bytes in a folder, which and whose parents are ours; no link is followed.  0, or -1 with errno. */
+int cell__venv_read(const char *dir, const char *name, size_t max, struct cell__buf *out);
+/* The version in a listing, not terminated; NULL: it is not installed. */
+const char *cell__venv_listed(const struct cell__buf *listing, const char *name, size_t name_size, size_t *ret_size);
+/* Remembers, and tells, that everything configured (an array of specifiers) was installed. */
+int cell__venv_set_synced(const char *notes, const struct cell__buf *listing, json_t *configured);
+bool cell__venv_is_synced(const char *notes, const struct cell__buf *listing, json_t *configured);
+/* Remembers what is configured, and tells it: an array of specifiers, empty where nothing is known. */
+int cell__venv_set_configured(const char *dir, json_t *configured);
+int cell__venv_configured(const char *dir, json_t **ret_configured);
+
+#endif

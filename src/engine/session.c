@@ -1,0 +1,508 @@
+/* The public functions of a session, and the same for callers on the loop's thread, which do not wait. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "session/session.h"
+#include "space/space.h"
+
+/* ---- open ---- */
+
+static int wait_for(struct cell_session *session, void (*fn)(struct cell__task *), struct cell_error *err)
+{
+	struct cell__waiting waiting = { .task.fn = fn, .session = session };
+	cell__waiter_init(&waiting.waiter);
+	cell__loop_do(&session->engine->loop, &waiting.task, &waiting.waiter);
+	cell__waiter_finish(&waiting.waiter);
+	if (waiting.failed && err)
+		*err = waiting.err;
+	return waiting.failed ? -1 : 0;
+}
+
+/* Looks at files: any thread but the loop's. */
+static struct cell_session *make_session(struct cell_engine *engine, const struct cell_session_options *opts, struct cell_error *err)
+{
+	struct cell_session *session = cell__alloc(1, sizeof *session);
+	if (!session) {
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a session");
+		return NULL;
+	}
+	session->engine = engine;
+	session->next_run_id = session->next_call_id = 1;
+	cell__random_hex(session->id, 32);
+	if (cell__options_init(&session->options, opts, err) < 0 ||
+	    cell__image_folder_init(&session->images, opts->images_dir, session->id, err) < 0 ||
+	    (opts->space && cell__space_read_tools(opts->space, &session->stored_tools, err) < 0)) {
+		cell__session_free(session);
+		return NULL;
+	}
+	session->executor = session->options.executor;
+	cell__principal_init(&session->principal, CELL__PRINCIPAL_CODE, cell__executor_is_trusted(session->executor),
+			     &session->options.limits, NULL);
+	return session;
+}
+
+/* Options of this version or a former one; *all has the defaults. */
+static int take_options(const struct cell_session_options *opts, struct cell_session_options *all, struct cell_error *err)
+{
+	if (!opts)
+		return 0;
+	if (opts->size < sizeof(size_t) || opts->size > sizeof *all)
+		return cell_fail(err, CELL_E_INVALID, 0, "cell_session_options.size is %zu, expected up to %zu", opts->size, sizeof *all);
+	memcpy(all, opts, opts->size);
+	return 0;
+}
+
+int cell_session_check(const struct cell_session_options *opts, int is_open, struct cell_error *err)
+{
+	struct cell_session_options all = CELL_SESSION_OPTIONS_INIT;
+	struct cell__options options;
+	if (take_options(opts, &all, err) < 0)
+		return -1;
+	int rc = cell__options_init(&options, &all, err);
+	if (rc == 0 && is_open && all.policy && cell__policy_can_ask(all.policy) && cell__options_reach_host(&options))
+		rc = cell_fail(
+			err, CELL_E_INVALID, 0,
+			"calls may have to be approved, and with the executor \"%s\" the code can reach a listener that asks for no token, "
+			"and approve its own; give a token, or use the sandbox without a network",
+			options.executor->name);
+	cell__options_finish(&options);
+	return rc;
+}
+
+struct place_question {
+	struct cell_session *session;
+	struct cell_error err;
+	int rc;
+};
+
+static void do_check_places(void *arg)
+{
+	struct place_question *question = arg;
+	question->rc = cell__slot_check_places(question->session, &question->err);
+}
+
+/* Packages are installed before there is a kernel: what names them must be out of the code's reach already then. */
+static int sync_packages(struct cell_session *session, struct cell_error *err)
+{
+	struct cell_space *space = session->options.space;
+	struct place_question question = { .session = session };
+	if (!space || !cell__space_syncs(space))
+		return 0;
+	cell__loop_call(&session->engine->loop, do_check_places, &question);
+	if (question.rc < 0) {
+		if (err)
+			*err = question.err;
+		return -1;
+	}
+	return cell__space_sync(space, &session->principal, session->executor->wants_wheels, err);
+}
+
+/* As it is made for callers that wait; it is not open yet. */
+static int create(struct cell_engine *engine, const struct cell_session_options *opts, const char *caller,
+		  struct cell_session **ret_session, struct cell_error *err)
+{
+	struct cell_session_options all = CELL_SESSION_OPTIONS_INIT;
+	if (take_options(opts, &all, err) < 0)
+		return -1;
+	if (cell__engine_may_wait(engine, caller, err) < 0)
+		return -1;
+	struct cell_session *session = make_session(engine, &all, err);
+	if (!session)
+		return -1;
+	if (sync_packages(session, err) < 0) {
+		cell__session_free(session);
+		return -1;
+	}
+	*ret_session = session;
+	return 0;
+}
+
+int cell_session_open(struct cell_engine *engine, const struct cell_session_options *opts, struct cell_session **ret_session,
+		      struct cell_error *err)
+{
+	struct cell_session *session = NULL;
+	if (create(engine, opts, "cell_session_open", &session, err) < 0)
+		return -1;
+	if (wait_for(session, cell__session_do_open, err) < 0) {
+		cell_session_close(session);
+		return -1;
+	}
+	*ret_session = session;
+	return 0;
+}
+
+static void handle_prewarmed(void *arg, const struct cell_env_info *info, const struct cell_error *err)
+{
+	struct cell__waiting *waiting = arg;
+	(void)info;
+	cell__slot_distrust(waiting->session);
+	waiting->failed = err != NULL;
+	if (err)
+		waiting->err = *err;
+	cell__waiter_signal(&waiting->waiter);
+}
+
+static void do_prewarm(struct cell__task *task)
+{
+	struct cell__waiting *waiting = (struct cell__waiting *)task;
+	struct cell_session *session = waiting->session;
+	struct cell__kernel_spec spec;
+	const char *read[3] = { NULL };
+	struct cell_error err;
+	if (!session->executor->prewarm) {
+		cell_fail(&err, CELL_E_UNAVAILABLE, 0, "the executor \"%s\" makes no kernels in advance", session->executor->name);
+		handle_prewarmed(waiting, NULL, &err);
+		return;
+	}
+	if (cell__slot_trust(session, &err) < 0) {
+		handle_prewarmed(waiting, NULL, &err);
+		return;
+	}
+	cell__slot_spec(session, &spec, read);
+	if (session->executor->prewarm(&session->engine->host, &spec, handle_prewarmed, waiting, &err) < 0)
+		handle_prewarmed(waiting, NULL, &err);
+}
+
+int cell_session_prewarm(struct cell_engine *engine, const struct cell_session_options *opts, struct cell_error *err)
+{
+	struct cell_session *session = NULL;
+	if (create(engine, opts, "cell_session_prewarm", &session, err) < 0)
+		return -1;
+	int rc = wait_for(session, do_prewarm, err);
+	cell__session_free(session);
+	return rc;
+}
+
+/* ---- the same without waiting ---- */
+
+struct asking {
+	struct cell__waiting waiting; /* first */
+	uv_work_t work;
+	struct cell_engine *engine;
+	struct cell_session_options opts;
+	cell__session_done done;
+	void *arg;
+};
+
+static void end_asking(struct asking *asking)
+{
+	asking->done(asking->arg, asking->waiting.failed ? NULL : asking->waiting.session, &asking->waiting.err);
+	free(asking);
+}
+
+static void handle_half_open_closed(void *arg)
+{
+	end_asking(arg);
+}
+
+static void handle_opened(struct cell__waiting *waiting)
+{
+	struct asking *asking = (struct asking *)waiting;
+	/* Called by cell__session_advance(), which goes on with the session: it is closed from there. */
+	if (waiting->failed)
+		cell__session_close_on_loop(waiting->session, handle_half_open_closed, asking);
+	else
+		end_asking(asking);
+}
+
+static void do_prepare(uv_work_t *work)
+{
+	struct asking *asking = work->data;
+	asking->waiting.session = make_session(asking->engine, &asking->opts, &asking->waiting.err);
+}
+
+static void handle_prepared(uv_work_t *work, int status)
+{
+	struct asking *asking = work->data;
+	(void)status;
+	if (asking->waiting.session) {
+		cell__session_do_open(&asking->waiting.task);
+	} else {
+		asking->waiting.failed = true;
+		end_asking(asking);
+	}
+}
+
+static struct asking *make_asking(struct cell_engine *engine, cell__session_done done, void *arg, struct cell_error *err)
+{
+	struct asking *asking = cell__alloc(1, sizeof *asking);
+	if (!asking) {
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a session");
+		return NULL;
+	}
+	asking->engine = engine;
+	asking->work.data = asking;
+	asking->done = done;
+	asking->arg = arg;
+	return asking;
+}
+
+int cell__session_open_on_loop(struct cell_engine *engine, const struct cell_session_options *opts, cell__session_done done, void *arg,
+			       struct cell_error *err)
+{
+	struct asking *asking = make_asking(engine, done, arg, err);
+	if (!asking)
+		return -1;
+	asking->opts = *opts;
+	asking->waiting.done = handle_opened;
+	uv_queue_work(&engine->loop.uv, &asking->work, do_prepare, handle_prepared);
+	return 0;
+}
+
+static void handle_reset(struct cell__waiting *waiting)
+{
+	end_asking((struct asking *)waiting);
+}
+
+int cell__session_reset_on_loop(struct cell_session *session, cell__session_done done, void *arg, struct cell_error *err)
+{
+	struct asking *asking = make_asking(session->engine, done, arg, err);
+	if (!asking)
+		return -1;
+	asking->waiting.session = session;
+	asking->waiting.done = handle_reset;
+	cell__session_do_reset(&asking->waiting.task);
+	return 0;
+}
+
+/* ---- questions ---- */
+
+const char *cell_session_id(const struct cell_session *session)
+{
+	return session->id;
+}
+
+struct pid_question {
+	struct cell_session *session;
+	int64_t pid;
+};
+
+static void do_pid(void *arg)
+{
+	struct pid_question *question = arg;
+	struct cell__slot *slot = question->session->slot;
+	question->pid = slot ? question->session->executor->pid(slot->kernel) : 0;
+}
+
+int64_t cell_session_kernel_pid(struct cell_session *session)
+{
+	struct pid_question question = { .session = session };
+	cell__loop_call(&session->engine->loop, do_pid, &question);
+	return question.pid;
+}
+
+struct file_question {
+	struct cell_session *session;
+	char *path;
+};
+
+static void do_connection_file(void *arg)
+{
+	struct file_question *question = arg;
+	struct cell__slot *slot = question->session->slot;
+	const struct cell__executor *executor = question->session->executor;
+	const char *path = slot && slot->ready && executor->connection_file ? executor->connection_file(slot->kernel) : NULL;
+	question->path = path ? cell__strdup(path) : NULL;
+}
+
+char *cell_session_connection_file(struct cell_session *session)
+{
+	struct file_question question = { .session = session };
+	cell__loop_call(&session->engine->loop, do_connection_file, &question);
+	return question.path;
+}
+
+/* ---- runs ---- */
+
+static void handle_spill_progress(void *arg)
+{
+	struct cell__run *run = arg;
+	if (run->session->current == run)
+		cell__slot_update_pause(run->session);
+}
+
+int cell__session_check_spin(const struct cell_session *session, int *spin_us, const int *spin_end, struct cell_error *err)
+{
+	if (*spin_us < 0 || *spin_us > CELL_LIMIT_SPIN_US || (*spin_us > 0 && !spin_end))
+		return cell_fail(err, CELL_E_INVALID, 0, "spin_us is %d, expected 0 to %d, and spin_end with it", *spin_us,
+				 CELL_LIMIT_SPIN_US);
+	if (session->executor->takes_loop)
+		*spin_us = 0;
+	return 0;
+}
+
+static struct cell__run *make_run(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
+				  struct cell_error *err)
+{
+	struct cell_run_options all = CELL_RUN_OPTIONS_INIT;
+	if (opts) {
+		if (opts->size < sizeof(size_t) || opts->size > sizeof all) {
+			cell_fail(err, CELL_E_INVALID, 0, "cell_run_options.size is %zu, expected up to %zu", opts->size, sizeof all);
+			return NULL;
+		}
+		memcpy(&all, opts, opts->size);
+	}
+	if (all.timeout_ms == 0)
+		all.timeout_ms = session->options.timeout_ms;
+	if (all.timeout_ms < -1) {
+		cell_fail(err, CELL_E_INVALID, 0, "timeout_ms is %lld, expected more than 0, 0 for the session's, or -1",
+			  (long long)all.timeout_ms);
+		return NULL;
+	}
+	if (cell__session_check_spin(session, &all.spin_us, all.spin_end, err) < 0)
+		return NULL;
+	if (size > CELL_LIMIT_CODE_BYTES) {
+		cell_fail(err, CELL_E_LIMIT, 0, "a cell has at most %u bytes, this one %zu", CELL_LIMIT_CODE_BYTES, size);
+		return NULL;
+	}
+	struct cell__run_config config = {
+		.loop = &session->engine->loop,
+		.session_id = session->id,
+		.isolation = session->executor->receipt,
+		.max_output = session->options.max_output,
+		.images = &session->images,
+		.progress = handle_spill_progress,
+		.finished = cell__session_run_finished,
+	};
+	struct cell__run *run = cell__run_create(code, size, &all, &config, err);
+	if (!run)
+		return NULL;
+	run->session = session;
+	run->task.fn = cell__session_submit;
+	do
+		run->id = __atomic_fetch_add(&session->next_run_id, 1, __ATOMIC_RELAXED);
+	while (run->id == 0); /* 0 means no run */
+	return run;
+}
+
+static void do_resume(void *arg)
+{
+	struct cell__run *run = arg;
+	if (run->session->current == run)
+		cell__slot_update_pause(run->session);
+}
+
+static void resume(struct cell__run *run)
+{
+	cell__loop_call(&run->session->engine->loop, do_resume, run);
+}
+
+int cell_session_run(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
+		     struct cell_result **ret_result, struct cell_error *err)
+{
+	if (cell__engine_may_wait(session->engine, "cell_session_run", err) < 0)
+		return -1;
+	struct cell__run *run = make_run(session, code, size, opts, err);
+	if (!run)
+		return -1;
+	run->waited = true;
+	run->waiter.lent = session->executor->takes_loop;
+	struct cell_result *result = cell__run_wait(run, &session->engine->loop, resume);
+	cell__run_destroy(run);
+	/* Our failure is an error, not an outcome of the code. */
+	if (result->failed && result->outcome.code < CELL_OUT_EXCEPTION) {
+		cell_fail(err, result->outcome.code, 0, "%s", result->outcome.message);
+		cell_result_destroy(result);
+		return -1;
+	}
+	*ret_result = result;
+	return 0;
+}
+
+int cell_session_start(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
+		       uint64_t *ret_run_id, struct cell_error *err)
+{
+	struct cell__run *run = make_run(session, code, size, opts, err);
+	if (!run)
+		return -1;
+	uint64_t id = run->id; /* the run may be over before we return */
+	cell__loop_drive(&session->engine->loop, &run->task, run->spin_end, run->spin_us);
+	if (ret_run_id)
+		*ret_run_id = id;
+	return 0;
+}
+
+int cell__session_start_on_loop(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
+				uint64_t *ret_run_id, struct cell_error *err)
+{
+	struct cell__run *run = make_run(session, code, size, opts, err);
+	if (!run)
+		return -1;
+	*ret_run_id = run->id;
+	cell__session_submit(&run->task);
+	return 0;
+}
+
+void cell__session_hold(struct cell_session *session, uint64_t run_id, bool held)
+{
+	struct cell__run *run = session->current;
+	if (!run || run->id != run_id)
+		return;
+	run->held = held;
+	cell__slot_update_pause(session);
+}
+
+static void do_interrupt(void *arg)
+{
+	cell__session_interrupt_on_loop(arg);
+}
+
+int cell_session_interrupt(struct cell_session *session, struct cell_error *err)
+{
+	(void)err;
+	cell__loop_call(&session->engine->loop, do_interrupt, session);
+	return 0;
+}
+
+struct cancelling {
+	struct cell_session *session;
+	uint64_t id;
+};
+
+static void do_cancel(void *arg)
+{
+	struct cancelling *cancelling = arg;
+	cell__session_cancel_on_loop(cancelling->session, cancelling->id);
+}
+
+int cell_session_cancel(struct cell_session *session, uint64_t run_id, struct cell_error *err)
+{
+	struct cancelling cancelling = { .session = session, .id = run_id };
+	(void)err;
+	cell__loop_call(&session->engine->loop, do_cancel, &cancelling);
+	return 0;
+}
+
+/* ---- reset and close ---- */
+
+int cell_session_reset(struct cell_session *session, struct cell_error *err)
+{
+	if (cell__engine_may_wait(session->engine, "cell_session_reset", err) < 0)
+		return -1;
+	return wait_for(session, cell__session_do_reset, err);
+}
+
+static void start_close(void *session, void (*done)(void *arg), void *arg)
+{
+	cell__session_close_on_loop(session, done, arg);
+}
+
+void cell_session_close(struct cell_session *session)
+{
+	if (!session)
+		return;
+	cell__engine_must_wait(session->engine, "cell_session_close");
+	cell__engine_wait(session->engine, start_close, session);
+}
+
+int cell_session_call(struct cell_session *session, const char *name, void *client, const char *method, const char *args_json,
+		      const void *raw, size_t raw_size, struct cell_canceller *canceller, struct cell_answer *ret_answer,
+		      struct cell_error *err)
+{
+	struct cell__principal principal;
+	cell__principal_init(&principal, CELL__PRINCIPAL_MCP, cell__executor_is_trusted(session->executor), &session->options.limits, name);
+	struct cell__asking_for who = { .space = session->options.space, .session = session, .principal = &principal, .client = client };
+	if (!who.space)
+		return cell_fail(err, CELL_E_NOT_FOUND, 0, "the session has no space: there are no tools and no storage");
+	return cell__space_answer_for(&who, method, args_json, raw, raw_size, canceller, ret_answer, err);
+}

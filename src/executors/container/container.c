@@ -1,0 +1,824 @@
+/*
+ * A kernel here is a session of a server that runs in a container: remote.c speaks with it, over a Unix socket in a folder that
+ * both sides see.  The container is made with the first session that wants one with its options, and serves all that follow.
+ *
+ *     sweep ──▶ info ──▶ create ──no such image──▶ build ──▶ create ──▶ start ──▶ look ──▶ /health, again and again ──▶ ready
+ *       └─────────┴────────┴────────────────────────┴─────────┴─────────┴────────┴──────────┴──▶ failed: those who wait are told why
+ *     ready ──it ended, or its server cannot be reached──▶ failed (the next session gets a new one) ──last session gone──▶ removed
+ *
+ * A container has one request under way at most, or its timer; one that is ready waits for the engine to tell its end.  `slots` are the kernels that use it or wait for it.
+ */
+#define _GNU_SOURCE
+#include "executors/container/container.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "executors/container/dialer.h"
+#include "executors/remote/remote.h"
+
+#define MAX_CONNECTIONS 1024   /* one each, to learn of its end */
+#define WATCH_AGAIN_MS 2000
+#define FIRST_PAUSE_MS 10
+#define LONGEST_PAUSE_MS 200
+#define HEALTH_TIMEOUT_MS 2000L
+#define LOOK_EVERY_US 500000   /* at the container itself, while its server does not answer */
+#define SAY_EVERY_US 2000000
+#define MAX_LOG_BYTES (32u << 10) /* its end: there it says why it ended */
+#define LOG_LINES "100"
+
+#define LOG(container, level, ...) (container)->all->host->log((container)->all->host->log_arg, level, __VA_ARGS__)
+
+struct cell__containers {
+	struct cell__executor_host *host;
+	struct cell__http *http;
+	struct container *first;
+	void (*done)(void *arg); /* not NULL: all are being removed */
+	void *done_arg;
+};
+
+enum state { STARTING, READY, FAILED, REMOVING };
+
+/* Options of a session that are this executor's own. */
+struct own_options {
+	char *config; /* what cell__container_describe() made: sessions with the same one may share a container */
+	struct cell__remote_options *remote;
+};
+
+struct slot {
+	struct container *container;
+	struct cell__kernel *kernel;
+	struct slot *next;
+};
+
+struct container {
+	struct cell__containers *all;
+	struct container *next;
+	enum state state;
+	char *key;
+	json_t *config;
+	struct cell__docker docker, server; /* the engine, and the server inside */
+	struct cell__docker_request *request;
+	struct cell__image_build *build;
+	struct cell__dialer *dialer; /* NULL: its storage is not in Redis */
+	bool has_built, creating;
+	struct cell__container_place place;
+	char id[65];
+	pid_t pid;             /* of the server, which is its first process; 0: the engine does not say */
+	char *url, *receipt;
+	int socket;            /* O_PATH: the server's own, whatever the code inside puts in its place */
+	json_t *orphans;       /* of others, still to be removed */
+	size_t orphan;
+	struct slot *slots;
+	uv_timer_t timer;
+	int64_t began_us, looked_us, said_us, pause_ms;
+	struct cell_error err; /* FAILED: why */
+	char log[MAX_LOG_BYTES];
+	size_t log_size;
+};
+
+static void remove_container(struct container *container);
+static void create(struct container *container);
+static void ask_health(struct container *container);
+
+/* ---- the end ---- */
+
+static void handle_http_gone(void *arg)
+{
+	struct cell__containers *all = arg;
+	void (*done)(void *) = all->done;
+	void *done_arg = all->done_arg;
+
+	free(all);
+	done(done_arg);
+}
+
+static void container_free(struct container *container)
+{
+	struct cell__containers *all = container->all;
+	struct container **at = &all->first;
+
+	while (*at != container)
+		at = &(*at)->next;
+	*at = container->next;
+	cell__close_fd(&container->socket);
+	if (*container->place.folder)
+		cell__container_remove_place(container->place.folder);
+	cell__docker_finish(&container->docker);
+	cell__docker_finish(&container->server);
+	json_decref(container->config);
+	json_decref(container->orphans);
+	free(container->key);
+	free(container->url);
+	free(container->receipt);
+	free(container);
+	if (!all->first && all->done)
+		cell__http_close(all->http, handle_http_gone, all);
+}
+
+static void handle_dialer_closed(void *arg)
+{
+	container_free(arg);
+}
+
+static void handle_timer_closed(uv_handle_t *handle)
+{
+	struct container *container = handle->data;
+
+	cell__dialer_close(cell__take_ptr(container->dialer), handle_dialer_closed, container);
+}
+
+static void handle_removed(void *arg, long status, json_t *answer, const struct cell_error *err)
+{
+	struct container *container = arg;
+
+	(void)answer;
+	container->request = NULL;
+	if (!status || (status >= 400 && status != 404))
+		LOG(container, CELL_LOG_WARN,
+		    "container %.12s could not be removed and will be by the next program that uses containers: %s", container->id,
+		    err->msg);
+	uv_close((uv_handle_t *)&container->timer, handle_timer_closed);
+}
+
+static struct cell__docker_request *ask(struct container *container, const char *method, const char *path, char *body,
+					void (*done)(void *arg, long status, json_t *answer, const struct cell_error *err))
+{
+	struct cell__docker_call call = {
+		.method = method, .path = path, .body = body, .size = body ? strlen(body) : 0, .done = done, .arg = container
+	};
+
+	container->request = cell__docker_start(&container->docker, &call);
+	return container->request;
+}
+
+static void remove_container(struct container *container)
+{
+	char path[128];
+
+	container->state = REMOVING;
+	if (container->creating) /* what it is called must be known first */
+		return;
+	if (container->request)
+		cell__docker_cancel(cell__take_ptr(container->request));
+	if (container->build)
+		cell__image_cancel(cell__take_ptr(container->build));
+	uv_timer_stop(&container->timer);
+	/* Before it: should we be killed meanwhile, the next program finds the container, and would not find the folder without it. */
+	if (*container->place.folder)
+		cell__container_remove_place(container->place.folder);
+	container->place.folder[0] = '\0';
+	snprintf(path, sizeof(path), "/containers/%s?force=true&v=true", container->id);
+	if (!*container->id || !ask(container, "DELETE", path, NULL, handle_removed))
+		uv_close((uv_handle_t *)&container->timer, handle_timer_closed);
+}
+
+/* Those who use it see their connections break; those who wait are told here. */
+static void fail(struct container *container, const struct cell_error *err)
+{
+	struct slot *next;
+
+	if (container->state >= FAILED)
+		return;
+	container->state = FAILED;
+	container->err = *err;
+	if (!container->slots) /* nobody else is told */
+		LOG(container, CELL_LOG_WARN, "container: %s", err->msg);
+	for (struct slot *slot = container->slots; slot; slot = next) {
+		next = slot->next;
+		cell__remote_refuse(slot->kernel, &container->err);
+	}
+	if (!container->slots)
+		remove_container(container);
+}
+
+static void out_of_memory(struct container *container)
+{
+	struct cell_error err;
+
+	cell_fail(&err, CELL_E_NOMEM, 0, "out of memory for a container");
+	fail(container, &err);
+}
+
+/* ---- health ---- */
+
+static void watch(struct container *container);
+
+static void handle_watch_again(uv_timer_t *timer)
+{
+	watch(timer->data);
+}
+
+static void handle_end_known(void *arg, long status, json_t *answer, const struct cell_error *err)
+{
+	struct container *container = arg;
+	json_t *state = json_object_get(answer, "State");
+	struct cell_error why;
+
+	(void)err;
+	container->request = NULL;
+	if (status == 200)
+		cell_fail(&why, CELL_E_KERNEL, 0, "the container ended with status %d%s",
+			  (int)json_integer_value(json_object_get(state, "ExitCode")),
+			  json_is_true(json_object_get(state, "OOMKilled")) ? ": it was out of memory" : "");
+	else
+		cell_fail(&why, CELL_E_KERNEL, 0, "the container was removed");
+	fail(container, &why);
+}
+
+/* While the engine cannot be reached the container may well live: its sessions will tell. */
+static void handle_ended(void *arg, long status, json_t *answer, const struct cell_error *err)
+{
+	struct container *container = arg;
+	char path[128];
+
+	(void)answer;
+	(void)err;
+	container->request = NULL;
+	snprintf(path, sizeof(path), "/containers/%s/json", container->id);
+	if (status != 200 && status != 404) {
+		uv_update_time(&container->all->host->loop->uv);
+		uv_timer_start(&container->timer, handle_watch_again, WATCH_AGAIN_MS, 0);
+	} else if (!ask(container, "GET", path, NULL, handle_end_known)) {
+		out_of_memory(container);
+	}
+}
+
+/* The engine answers when the container has ended. */
+static void watch(struct container *container)
+{
+	char path[128];
+	struct cell__docker_call call = { .method = "POST", .path = path, .timeout_ms = -1, .done = handle_ended, .arg = container };
+
+	snprintf(path, sizeof(path), "/containers/%s/wait", container->id);
+	container->request = cell__docker_start(&container->docker, &call);
+	if (!container->request)
+		out_of_memory(container);
+}
+
+static void become_ready(struct container *container)
+{
+	struct slot *next;
+
+	struct cell_error err;
+
+	container->receipt = cell__container_receipt(container->config, container->id);
+	if (cell__container_keep_socket(container->server.socket, container->pid, &container->socket, &err) < 0) {
+		fail(container, &err);
+		return;
+	}
+	if (!container->receipt || asprintf(&container->url, "unix:/proc/self/fd/%d", container->socket) < 0) {
+		container->url = NULL;
+		out_of_memory(container);
+		return;
+	}
+	cell__container_close_place(container->place.folder);
+	container->state = READY;
+	watch(container);
+	LOG(container, CELL_LOG_INFO, "container %.12s is ready after %lld ms", container->id,
+	    (long long)(cell__now_us() - container->began_us) / 1000);
+	for (struct slot *slot = container->slots; slot; slot = next) {
+		next = slot->next;
+		cell__remote_connect(slot->kernel, container->url, *container->place.token ? container->place.token : NULL,
+				     container->receipt);
+	}
+}
+
+/* The last of it is kept. */
+static bool take_log(void *arg, const char *bytes, size_t size)
+{
+	struct container *container = arg;
+	size_t room = sizeof(container->log) - 1, kept = container->log_size;
+
+	if (size > room) {
+		bytes += size - room;
+		size = room;
+	}
+	if (kept + size > room) {
+		memmove(container->log, container->log + (kept + size - room), room - size);
+		kept = room - size;
+	}
+	memcpy(container->log + kept, bytes, size);
+	container->log_size = kept + size;
+	return true;
+}
+
+static void handle_log(void *arg, long status, json_t *answer, const struct cell_error *err)
+{
+	struct container *container = arg;
+	struct cell_error why;
+
+	(void)answer;
+	(void)status;
+	(void)err;
+	container->request = NULL;
+	cell__container_read_log(container->log, container->log_size, container->err.msg, &why);
+	fail(container, &why);
+}
+
+static void handle_inspected(void *arg, long status, json_t *answer, const struct cell_error *err)
+{
+	struct container *container = arg;
+	json_t *state = json_object_get(answer, "State");
+	char path[160];
+	struct cell__docker_call call = { .method = "GET", .path = path, .piece = take_log, .done = handle_log, .arg = container };
+
+	container->request = NULL;
+	if (!status || status >= 400) {
+		fail(container, err);
+		return;
+	}
+	if (json_is_true(json_object_get(state, "Running"))) {
+		ask_health(container);
+		return;
+	}
+	cell_fail(&container->err, CELL_E_KERNEL, 0, "the container ended with status %d%s before its server answered",
+		  (int)json_integer_value(json_object_get(state, "ExitCode")),
+		  json_is_true(json_object_get(state, "OOMKilled")) ? " (out of memory)" : "");
+	snprintf(path, sizeof(path), "/containers/%s/logs?stdout=true&stderr=true&tail=" LOG_LINES, container->id);
+	container->request = cell__docker_start(&container->docker, &call);
+	if (!container->request)
+		out_of_memory(container);
+}
+
+static void handle_pause_over(uv_timer_t *timer)
+{
+	struct container *container = timer->data;
+	int64_t now = cell__now_us();
+	char path[128];
+
+	if (now - container->said_us > SAY_EVERY_US) {
+		container->said_us = now;
+		LOG(container, CELL_LOG_INFO, "container %.12s: waiting for its server, %lld s", container->id,
+		    (long long)(now - container->began_us) / 1000000);
+	}
+	if (now - container->looked_us < LOOK_EVERY_US) {
+		ask_health(container);
+		return;
+	}
+	container->looked_us = now;
+	snprintf(path, sizeof(path), "/containers/%s/json", container->id);
+	if (!ask(container, "GET", path, NULL, handle_inspected))
+		out_of_memory(container);
+}
+
+static void handle_health(void *arg, long status, json_t *answer, const struct cell_error *err)
+{
+	struct container *container = arg;
+	int64_t waited = (cell__now_us() - container->began_us) / 1000;
+	int64_t most = cell__container_startup_ms(container->config);
+	struct cell_error late;
+
+	(void)answer;
+	container->request = NULL;
+	if (status == 200) {
+		become_ready(container);
+	} else if (waited > most) {
+		cell_fail(&late, CELL_E_TIMEOUT, 0, "the container did not become healthy within %lld s: %.150s", (long long)most / 1000,
+			  err->msg);
+		fail(container, &late);
+	} else {
+		uv_update_time(&container->all->host->loop->uv);
+		uv_timer_start(&container->timer, handle_pause_over, (uint64_t)container->pause_ms, 0);
+		container->pause_ms = container->pause_ms * 2 < LONGEST_PAUSE_MS ? container->pause_ms * 2 : LONGEST_PAUSE_MS;
+	}
+}
+
+static void ask_health(struct container *container)
+{
+	struct cell__docker_call call = {
+		.method = "GET", .path = "/health", .timeout_ms = HEALTH_TIMEOUT_MS, .done = handle_health, .arg = container
+	};
+
+	container->request = cell__docker_start(&container->server, &call);
+	if (!container->request)
+		out_of_memory(container);
+}
+
+/* ---- making it ---- */
+
+/* Its server, and nobody else in it, is lent connections to Redis. */
+static void handle_first_look(void *arg, long status, json_t *answer, const struct cell_error *err)
+{
+	struct container *container = arg;
+	json_t *state = json_object_get(answer, "State");
+	json_int_t pid = json_integer_value(json_object_get(state, "Pid"));
+	struct cell_error why;
+
+	if (status == 200 && cell__container_check(container->config, answer, &why) < 0) {
+		container->request = NULL;
+		fail(container, &why);
+		return;
+	}
+	container->pid = status == 200 && pid > 0 ? (pid_t)pid : 0;
+	if (container->pid && container->dialer)
+		cell__dialer_serve(container->dialer, container->pid);
+	handle_inspected(arg, status, answer, err);
+}
+
+static void handle_started(void *arg, long status, json_t *answer, const struct cell_error *err)
+{
+	struct container *container = arg;
+	char path[128];
+
+	(void)answer;
+	container->request = NULL;
+	if (!status || status >= 400) {
+		fail(container, err);
+		return;
+	}
+	container->began_us = container->looked_us = container->said_us = cell__now_us();
+	container->pause_ms = FIRST_PAUSE_MS;
+	snprintf(path, sizeof(path), "/containers/%s/json", container->id);
+	if (!ask(container, "GET", path, NULL, handle_first_look))
+		out_of_memory(container);
+}
+
+static void say_line(void *arg, const char *line)
+{
+	struct container *container = arg;
+
+	LOG(container, CELL_LOG_INFO, "build: %s", line);
+}
+
+static void handle_image(void *arg, const struct cell_error *err)
+{
+	struct container *container = arg;
+
+	container->build = NULL;
+	if (err)
+		fail(container, err);
+	else
+		create(container);
+}
+
+static void build_image(struct container *container, const struct cell_error *err)
+{
+	const char *image = json_string_value(json_object_get(container->config, "image"));
+	struct cell_error missing;
+
+	if (!json_object_get(container->config, "context") || container->has_built) {
+		cell_fail(&missing, CELL_E_UNAVAILABLE, 0, "%.120s; build the image: workcell container build --image %.60s", err->msg,
+			  image);
+		fail(container, &missing);
+		return;
+	}
+	LOG(container, CELL_LOG_INFO, "the image %s is not there and is built", image);
+	container->has_built = true;
+	container->build = cell__image_build(container->all->host->loop, &container->docker, container->config, say_line, handle_image,
+					     container);
+	if (!container->build)
+		out_of_memory(container);
+}
+
+static bool is_id(const char *id)
+{
+	return id && *id && strlen(id) <= 64 && !id[strspn(id, "0123456789abcdef")];
+}
+
+static void handle_created(void *arg, long status, json_t *answer, const struct cell_error *err)
+{
+	struct container *container = arg;
+	const char *id = json_string_value(json_object_get(answer, "Id"));
+	struct cell_error odd;
+	char path[128];
+
+	container->request = NULL;
+	container->creating = false;
+	if (status == 404 && container->state == STARTING) {
+		build_image(container, err);
+		return;
+	}
+	if ((!status || status >= 400) && container->state == STARTING) {
+		fail(container, err);
+		return;
+	}
+	if (container->state == STARTING && !is_id(id)) {
+		cell_fail(&odd, CELL_E_PROTOCOL, 0, "the container engine made a container without a proper id");
+		fail(container, &odd);
+		return;
+	}
+	if (is_id(id))
+		strcpy(container->id, id);
+	if (container->state != STARTING) {
+		remove_container(container);
+		return;
+	}
+	snprintf(path, sizeof(path), "/containers/%s/start", id);
+	if (!ask(container, "POST", path, NULL, handle_started))
+		out_of_memory(container);
+}
+
+static void create(struct container *container)
+{
+	const char *name = json_string_value(json_object_get(container->config, "name"));
+	char *body = cell__container_body(container->config, &container->place);
+	char path[256], made[17];
+
+	cell__random_hex(made, sizeof(made) - 1);
+	snprintf(path, sizeof(path), "/containers/create?name=%s%s", name ? name : "workcell-", name ? "" : made);
+	container->creating = body && ask(container, "POST", path, body, handle_created);
+	if (!container->creating)
+		out_of_memory(container);
+}
+
+static void handle_info(void *arg, long status, json_t *answer, const struct cell_error *err)
+{
+	struct container *container = arg;
+
+	container->request = NULL;
+	if (!status || status >= 400)
+		fail(container, err);
+	else if (cell__container_take_info(container->config, answer) < 0)
+		out_of_memory(container);
+	else
+		create(container);
+}
+
+/* Root's engine has root's users. */
+static void learn_engine(struct container *container)
+{
+	if (geteuid() == 0)
+		create(container);
+	else if (!ask(container, "GET", "/info", NULL, handle_info))
+		out_of_memory(container);
+}
+
+/* ---- what others have left ---- */
+
+static void remove_next_orphan(struct container *container);
+
+static void handle_orphan_removed(void *arg, long status, json_t *answer, const struct cell_error *err)
+{
+	struct container *container = arg;
+
+	(void)answer;
+	container->request = NULL;
+	if (status && status < 400)
+		LOG(container, CELL_LOG_INFO, "a container that a dead program had left was removed");
+	else if (status != 404 && status != 409) /* gone, or somebody else is at it */
+		LOG(container, CELL_LOG_WARN, "a container that a dead program had left could not be removed: %s", err->msg);
+	remove_next_orphan(container);
+}
+
+static void remove_next_orphan(struct container *container)
+{
+	const json_t *entry;
+	const char *id, *folder;
+	char path[128];
+
+	while ((entry = json_array_get(container->orphans, container->orphan))) {
+		container->orphan++;
+		id = json_string_value(json_object_get(entry, "Id"));
+		folder = json_string_value(json_object_get(json_object_get(entry, "Labels"), CELL_CONTAINER_FOLDER_LABEL));
+		if (!is_id(id) || !cell__container_is_orphan(entry))
+			continue;
+		if (folder && !strncmp(folder, CELL_CONTAINER_FOLDER, strlen(CELL_CONTAINER_FOLDER)) &&
+		    !strchr(folder + strlen(CELL_CONTAINER_FOLDER), '/'))
+			cell__container_remove_place(folder);
+		snprintf(path, sizeof(path), "/containers/%s?force=true&v=true", id);
+		if (!ask(container, "DELETE", path, NULL, handle_orphan_removed))
+			out_of_memory(container);
+		return;
+	}
+	learn_engine(container);
+}
+
+static void handle_listed(void *arg, long status, json_t *answer, const struct cell_error *err)
+{
+	struct container *container = arg;
+
+	container->request = NULL;
+	if (!status || status >= 400) {
+		fail(container, err);
+		return;
+	}
+	container->orphans = json_incref(answer);
+	remove_next_orphan(container);
+}
+
+/* ---- opening ---- */
+
+static int container_create(struct cell__executor_host *host, const struct cell_engine_options *opts, void **ret_state,
+			    struct cell_error *err)
+{
+	struct cell__containers *all = cell__alloc(1, sizeof(*all));
+
+	(void)opts;
+	if (!all)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	all->host = host;
+	*ret_state = all;
+	return 0;
+}
+
+/* Connections are made ready with the first container. */
+static struct cell__containers *get_all(struct cell__executor_host *host, struct cell_error *err)
+{
+	struct cell__containers *all = *cell__executor_state(host, &cell__container_executor);
+
+	return all->http || cell__http_create(host->loop, MAX_CONNECTIONS, &all->http, err) == 0 ? all : NULL;
+}
+
+static int make_dialer(struct container *container, struct cell_error *err)
+{
+	const json_t *config = container->config, *redis = json_object_get(config, "redis");
+	char at[sizeof(container->place.folder) + 32];
+
+	if (!redis)
+		return 0;
+	snprintf(at, sizeof(at), "%s/" CELL_CONTAINER_DIALER, container->place.folder);
+	return cell__dialer_create(container->all->host->loop, at, (uid_t)json_integer_value(json_object_get(config, "uid")),
+				   (gid_t)json_integer_value(json_object_get(config, "gid")),
+				   json_string_value(json_object_get(redis, "host")),
+				   (int)json_integer_value(json_object_get(redis, "port")),
+				   json_string_value(json_object_get(redis, "path")), &container->dialer, err);
+}
+
+/* Its first request is under way, or it is NULL. */
+static struct container *make_container(struct cell__containers *all, const char *key, struct cell_error *err)
+{
+	struct container *container = cell__alloc(1, sizeof(*container));
+	char server[sizeof(container->place.folder) + 32];
+	int status;
+
+	if (!container) {
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a container");
+		return NULL;
+	}
+	*container = (struct container){
+		.all = all, .key = cell__strdup(key), .config = json_loads(key, 0, NULL), .socket = -1, .next = all->first
+	};
+	all->first = container;
+	uv_timer_init(&all->host->loop->uv, &container->timer);
+	container->timer.data = container;
+	status = !container->key || !container->config ? cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a container") : 0;
+	if (!status)
+		status = cell__docker_init(&container->docker, all->http, json_string_value(json_object_get(container->config, "engine")),
+					   err);
+	if (!status)
+		status = cell__container_make_place(container->config, &container->place, err);
+	if (!status) {
+		snprintf(server, sizeof(server), "unix://%s/server.sock", container->place.folder);
+		status = cell__docker_init(&container->server, all->http, server, err);
+	}
+	if (!status)
+		status = make_dialer(container, err);
+	if (!status && !ask(container, "GET", "/containers/json?all=true&filters=%7B%22label%22%3A%5B%22" CELL_CONTAINER_LABEL "%22%5D%7D",
+			    NULL, handle_listed))
+		status = cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a container");
+	if (status) {
+		container->state = REMOVING;
+		uv_close((uv_handle_t *)&container->timer, handle_timer_closed);
+		return NULL;
+	}
+	return container;
+}
+
+static struct container *find_container(struct cell__containers *all, const char *key)
+{
+	struct container *container = all->first;
+
+	while (container &&
+	       (container->state > READY || json_is_true(json_object_get(container->config, "each")) || strcmp(container->key, key)))
+		container = container->next;
+	return container;
+}
+
+/* A server that does not do as it should, for whatever reason, gets no further sessions; one container of a session goes with it. */
+static void handle_gone(void *arg, const struct cell__exit *how)
+{
+	struct slot *slot = arg, **at = &slot->container->slots;
+	struct container *container = slot->container;
+
+	while (*at != slot)
+		at = &(*at)->next;
+	*at = slot->next;
+	free(slot);
+	if (container->state == READY &&
+	    (how->suspect || how->error.code == CELL_E_IO || how->error.code == CELL_E_PROTOCOL || how->error.code == CELL_E_AUTH))
+		container->state = FAILED;
+	if (!container->slots && (container->state == FAILED || json_is_true(json_object_get(container->config, "each"))))
+		remove_container(container);
+}
+
+static int container_open(struct cell__executor_host *host, const struct cell__kernel_spec *spec, const struct cell__kernel_events *events,
+			  void *owner, struct cell__kernel **ret_kernel, struct cell_error *err)
+{
+	const struct own_options *own = spec->own;
+	struct cell__containers *all = get_all(host, err);
+	struct container *container;
+	struct slot *slot;
+
+	if (!all)
+		return -1;
+	slot = cell__alloc(1, sizeof(*slot));
+	if (!slot)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
+	container = find_container(all, own->config);
+	if (!container)
+		container = make_container(all, own->config, err);
+	if (!container ||
+	    cell__remote_wait(host, &cell__container_executor, own->remote, events, owner, handle_gone, slot, &slot->kernel, err) < 0) {
+		free(slot);
+		return -1; /* a container that was made for it is there for the next one */
+	}
+	slot->container = container;
+	slot->next = container->slots;
+	container->slots = slot;
+	*ret_kernel = slot->kernel;
+	if (container->state == READY)
+		cell__remote_connect(slot->kernel, container->url, *container->place.token ? container->place.token : NULL,
+				     container->receipt);
+	return 0;
+}
+
+/* At the usual place: where else there may be one only the options of a session say. */
+static void container_probe(struct cell__executor_host *host, struct cell_executor_info *info)
+{
+	CELL_AUTO_FD int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	struct sockaddr_un address = { .sun_family = AF_UNIX, .sun_path = CELL_DOCKER_SOCKET_PATH };
+
+	(void)host;
+	info->available = fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
+	if (info->available)
+		return;
+	snprintf(info->reason, sizeof(info->reason), "no container engine at %s: %s", CELL_DOCKER_SOCKET_PATH, strerror(errno));
+	snprintf(info->advice, sizeof(info->advice),
+		 "install Docker or Podman; one elsewhere is used with DOCKER_HOST or --container-host");
+}
+
+static void container_destroy(void *state, void (*done)(void *arg), void *arg)
+{
+	struct cell__containers *all = state;
+	struct container *next;
+
+	if (!all->http) {
+		free(all);
+		done(arg);
+		return;
+	}
+	all->done = done;
+	all->done_arg = arg;
+	if (!all->first)
+		cell__http_close(all->http, handle_http_gone, all);
+	for (struct container *container = all->first; container; container = next) {
+		next = container->next;
+		if (container->state != REMOVING)
+			remove_container(container);
+	}
+}
+
+/* ---- its own options ---- */
+
+static void container_free_options(void *state)
+{
+	struct own_options *own = state;
+
+	if (own->remote)
+		cell__remote_free_options(own->remote);
+	free(own->config);
+	free(own);
+}
+
+static int container_read_options(const struct cell_session_options *opts, void **ret_own, struct cell_error *err)
+{
+	struct own_options *own = cell__alloc(1, sizeof(*own));
+	void *remote = NULL;
+
+	if (!own)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	if (cell__container_describe(opts->container, opts->env, &own->config, err) < 0 ||
+	    cell__remote_read_options(opts, &remote, err) < 0) {
+		container_free_options(own);
+		return -1;
+	}
+	own->remote = remote;
+	*ret_own = own;
+	return 0;
+}
+
+const struct cell__executor cell__container_executor = {
+	.name = "container",
+	.isolation = "container",
+	.takes = CELL_TAKES_CONTAINER | CELL_TAKES_WORKSPACE,
+	.calls_there = true,
+	.create = container_create,
+	.destroy = container_destroy,
+	.read_options = container_read_options,
+	.free_options = container_free_options,
+	.probe = container_probe,
+	.open = container_open,
+	.drain = cell__remote_drain,
+	.run = cell__remote_run,
+	.reply = cell__remote_reply,
+	.interrupt = cell__remote_interrupt,
+	.pause = cell__remote_pause,
+	.close = cell__remote_close,
+	.pid = cell__remote_pid,
+	.receipt = "{\"executor\":\"container\"}",
+};

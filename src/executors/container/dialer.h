@@ -1,0 +1,22 @@
+/*
+ * Connections to one server for one process that cannot reach it itself, as in a container without a network.
+ *
+ * The process connects to a Unix socket of ours and is sent a socket that is connected (SCM_RIGHTS, with one byte), or else the words
+ * why there is none; then we hang up.  Nobody but the process with the given pid is served: the code that runs beside it has the same
+ * user.  Loop's thread; connections are made on libuv's pool.
+ */
+#ifndef CELL_EXECUTORS_CONTAINER_DIALER_H
+#define CELL_EXECUTORS_CONTAINER_DIALER_H
+
+#include "loop/loop.h"
+
+struct cell__dialer;
+
+/* The server: host and port, or the path of a socket.  Copied.  The socket at `at` is the user's; nobody is served yet. */
+int cell__dialer_create(struct cell__loop *loop, const char *at, uid_t uid, gid_t gid, const char *host, int port, const char *path,
+			struct cell__dialer **ret_dialer, struct cell_error *err);
+void cell__dialer_serve(struct cell__dialer *dialer, pid_t pid);
+/* done(arg) when it is gone: from inside where it is NULL. */
+void cell__dialer_close(struct cell__dialer *dialer, void (*done)(void *arg), void *arg);
+
+#endif

@@ -1,0 +1,157 @@
+/* See docker.h. */
+#define _GNU_SOURCE
+#include "executors/container/docker.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define MAX_ANSWER_BYTES (8u << 20)
+#define CONNECT_TIMEOUT_MS 5000L
+#define REQUEST_TIMEOUT_MS 60000L
+#define SILENT_S 1800L /* a build step that says nothing */
+
+struct cell__docker_request {
+	struct cell__http_transfer transfer; /* first */
+	struct cell__docker *docker;
+	struct cell__docker_call call;
+	struct curl_slist *headers;
+	struct cell__buf answer;
+};
+
+/* ---- where it is ---- */
+
+int cell__docker_init(struct cell__docker *docker, struct cell__http *http, const char *address, struct cell_error *err)
+{
+	const char *at = address && *address ? address : CELL_DOCKER_SOCKET;
+
+	*docker = (struct cell__docker){ .http = http };
+	if (!strncmp(at, "unix://", 7) && at[7] == '/') {
+		docker->socket = cell__strdup(at + 7);
+		docker->url = cell__strdup("http://localhost");
+	} else if ((!strncmp(at, "tcp://", 6) && at[6]) || (!strncmp(at, "http://", 7) && at[7])) {
+		if (asprintf(&docker->url, "http://%s", strchr(at, '/') + 2) < 0)
+			docker->url = NULL;
+		else if (docker->url[strlen(docker->url) - 1] == '/')
+			docker->url[strlen(docker->url) - 1] = '\0';
+	} else {
+		return cell_fail(err, CELL_E_INVALID, 0, "'%.100s' is no address of an engine: unix:///PATH or tcp://HOST:PORT", at);
+	}
+	if (!docker->url || (!strncmp(at, "unix://", 7) && !docker->socket)) {
+		cell__docker_finish(docker);
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	}
+	return 0;
+}
+
+void cell__docker_finish(struct cell__docker *docker)
+{
+	free(cell__take_ptr(docker->url));
+	free(cell__take_ptr(docker->socket));
+}
+
+/* ---- requests ---- */
+
+static void request_free(struct cell__docker_request *request)
+{
+	curl_easy_cleanup(request->transfer.easy);
+	curl_slist_free_all(request->headers);
+	cell__buf_finish(&request->answer);
+	free(request->call.body);
+	free(request);
+}
+
+static size_t take_bytes(char *bytes, size_t one, size_t count, void *arg)
+{
+	struct cell__docker_request *request = arg;
+	long status = 0;
+
+	(void)one;
+	curl_easy_getinfo(request->transfer.easy, CURLINFO_RESPONSE_CODE, &status);
+	if (request->call.piece && status < 300)
+		return request->call.piece(request->call.arg, bytes, count) ? count : 0;
+	if (request->answer.size + count > MAX_ANSWER_BYTES)
+		return 0;
+	return cell__buf_add(&request->answer, bytes, count) < 0 ? 0 : count;
+}
+
+static void describe(const struct cell__docker_request *request, CURLcode code, long status, json_t *answer, struct cell_error *err)
+{
+	const struct cell__docker *docker = request->docker;
+	const char *words = json_string_value(json_object_get(answer, "message"));
+
+	if (code != CURLE_OK)
+		cell_fail(err, code == CURLE_COULDNT_CONNECT ? CELL_E_UNAVAILABLE : CELL_E_IO, 0, "the container engine at %.100s: %s",
+			  docker->socket ? docker->socket : docker->url, curl_easy_strerror(code));
+	else
+		cell_fail(err, status == 404 ? CELL_E_NOT_FOUND : CELL_E_IO, 0, "the container engine answered %ld: %.160s", status,
+			  words ? words : "it does not say why");
+}
+
+static void handle_done(struct cell__http_transfer *transfer, CURLcode code)
+{
+	struct cell__docker_request *request = (struct cell__docker_request *)transfer;
+	struct cell_error err = { 0 };
+	json_t *answer = NULL;
+	long status = 0;
+
+	if (code == CURLE_OK)
+		curl_easy_getinfo(transfer->easy, CURLINFO_RESPONSE_CODE, &status);
+	if (request->answer.size)
+		answer = json_loadb(request->answer.data, request->answer.size, 0, NULL);
+	if (code != CURLE_OK || status >= 400)
+		describe(request, code, status, answer, &err);
+	request->call.done(request->call.arg, status, answer, &err);
+	json_decref(answer);
+	request_free(request);
+}
+
+struct cell__docker_request *cell__docker_start(struct cell__docker *docker, const struct cell__docker_call *call)
+{
+	struct cell__docker_request *request = cell__alloc(1, sizeof(*request));
+	CELL_AUTO_BUF struct cell__buf line = CELL_BUF_INIT;
+	CURL *easy = request ? curl_easy_init() : NULL;
+
+	if (!easy) {
+		free(request);
+		free(call->body);
+		return NULL;
+	}
+	*request = (struct cell__docker_request){ .transfer = { easy, handle_done }, .docker = docker, .call = *call };
+	cell__http_set_common(easy);
+	if (!cell__buf_printf(&line, "Content-Type: %s", call->type ? call->type : "application/json") && call->body)
+		request->headers = curl_slist_append(NULL, line.data);
+	line.size = 0;
+	if ((call->body && !request->headers) || cell__buf_printf(&line, "%s%s", docker->url, call->path) < 0) {
+		request_free(request);
+		return NULL;
+	}
+	curl_easy_setopt(easy, CURLOPT_URL, line.data);
+	if (docker->socket)
+		curl_easy_setopt(easy, CURLOPT_UNIX_SOCKET_PATH, docker->socket);
+	curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, call->method);
+	if (call->body || !strcmp(call->method, "POST")) {
+		curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)call->size);
+		curl_easy_setopt(easy, CURLOPT_POSTFIELDS, call->body ? call->body : "");
+	}
+	curl_easy_setopt(easy, CURLOPT_HTTPHEADER, request->headers);
+	curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take_bytes);
+	curl_easy_setopt(easy, CURLOPT_WRITEDATA, request);
+	curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_TIMEOUT_MS);
+	if (call->timeout_ms < 0) {
+		curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
+		curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, SILENT_S);
+	} else {
+		curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, call->timeout_ms ? call->timeout_ms : REQUEST_TIMEOUT_MS);
+	}
+	if (cell__http_start(docker->http, &request->transfer) < 0) {
+		request_free(request);
+		return NULL;
+	}
+	return request;
+}
+
+void cell__docker_cancel(struct cell__docker_request *request)
+{
+	cell__http_cancel(request->docker->http, &request->transfer);
+	request_free(request);
+}

@@ -1,0 +1,32 @@
+/* Files of the `deno` executor: what libuv's pool does for it.  Synchronous, any thread, no state. */
+#ifndef CELL_EXECUTORS_DENO_FILES_H
+#define CELL_EXECUTORS_DENO_FILES_H
+
+#include <jansson.h>
+
+#include "base/base.h"
+
+/* Whole or not at all.  0, or errno. */
+int cell__deno_write_snapshot(const char *path, const char *bytes, size_t size);
+/* The manifest of a folder of wheels (deno.h), and their bytes one after another, each with the hash that it should have. */
+int cell__deno_read_wheels(const char *folder, json_t **ret_manifest, struct cell__buf *bytes, struct cell_error *err);
+
+/* ---- deno_parts.c ---- */
+
+#define CELL_DENO_PROGRAM "/node_modules/@deno/linux-x64-glibc/deno"
+
+struct cell__deno {
+	struct cell__spawn_hub *hub;
+	char *runner_dir, *kernel_dir, *folder;
+	int64_t start_timeout_ms;
+};
+
+struct cell__executor_host;
+/* For the vtable. */
+int cell__deno_create(struct cell__executor_host *host, const struct cell_engine_options *opts, void **ret_state, struct cell_error *err);
+void cell__deno_destroy(void *state, void (*done)(void *arg), void *arg);
+void cell__deno_probe(struct cell__executor_host *host, struct cell_executor_info *info);
+/* Where the snapshot of these parts with these preloads is.  NULL: no memory. */
+char *cell__deno_snapshot_path(const struct cell__deno *deno, const char *preload);
+
+#endif

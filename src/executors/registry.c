@@ -1,0 +1,75 @@
+/* The list of executors, and which options of a session are whose. */
+#include <assert.h>
+#include <string.h>
+
+#include "executors/executor.h"
+
+static const struct cell__executor *const executors[] = {
+#define CELL__EXECUTOR(name) &cell__##name##_executor,
+#include "executors/registry.def"
+#undef CELL__EXECUTOR
+};
+
+const struct cell__executor *cell__executor_at(size_t i)
+{
+	if (i >= sizeof executors / sizeof *executors)
+		return NULL;
+	const struct cell__executor *e = executors[i];
+	assert(e->name && e->isolation && e->probe && e->open && e->drain && e->run && e->reply && e->interrupt && e->pause && e->close &&
+	       e->pid && e->receipt && !e->create == !e->destroy && !e->read_options == !e->free_options);
+	return e;
+}
+
+void **cell__executor_state(const struct cell__executor_host *host, const struct cell__executor *executor)
+{
+	size_t i = 0;
+	while (executors[i] != executor)
+		i++;
+	return &host->states[i];
+}
+
+const struct cell__executor *cell__executor_find(const char *name)
+{
+	const struct cell__executor *e;
+	for (size_t i = 0; (e = cell__executor_at(i)); i++)
+		if (strcmp(e->name, name) == 0)
+			return e;
+	return NULL;
+}
+
+/* What is given to an executor that does not know it would be ignored, and so is refused. */
+int cell__executor_check(const struct cell__executor *executor, const struct cell_session_options *opts, struct cell_error *err)
+{
+	const struct {
+		unsigned takes;
+		bool given;
+		const char *what;
+	} groups[] = {
+		{ CELL_TAKES_KERNEL, opts->kernel, "a kernelspec is" },
+		{ CELL_TAKES_POLICY, opts->sandbox_policy || opts->workspace_mode, "sandbox policy and workspace mode are" },
+		{ CELL_TAKES_NETWORK, opts->network_profile, "a network profile is" },
+		{ CELL_TAKES_CONTAINER, opts->container, "options of a container are" },
+		{ CELL_TAKES_LIMITS, opts->memory_limit || opts->cpu_quota || opts->pids_limit,
+		  "limits of memory, CPU and processes (a container has its own) are" },
+		{ CELL_TAKES_OFFLINE, opts->network_disabled, "a disabled network (a container has its own) is" },
+		{ CELL_TAKES_SERVER, opts->remote_url || opts->remote_token || opts->remote_ca,
+		  "a server's URL, token, workspace and certificates are" },
+		{ CELL_TAKES_WORKSPACE, opts->remote_workspace, "a server's URL, token, workspace and certificates are" },
+	};
+	for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
+		if (!groups[i].given || executor->takes & groups[i].takes)
+			continue;
+		const struct cell__executor *whose = NULL;
+		for (size_t k = 0; (whose = cell__executor_at(k)) && !(whose->takes & groups[i].takes); k++)
+			;
+		assert(whose);
+		return cell_fail(err, CELL_E_INVALID, 0, "%s for the executor \"%s\", not \"%s\"", groups[i].what, whose->name,
+				 executor->name);
+	}
+	return executor->check ? executor->check(opts, err) : 0;
+}
+
+bool cell__executor_is_trusted(const struct cell__executor *executor)
+{
+	return !executor->untrusted && !executor->calls_there;
+}

@@ -1,0 +1,111 @@
+/*
+ * A kernel of the `remote` executor, for its files:
+ *
+ *     remote.c          the executor, sessions, the end; theory of operation
+ *     remote_request.c  requests to the server
+ *     remote_run.c      a run: its stream of events, taken up again where it breaks
+ *     remote_answer.c   what events and results say
+ *
+ * What other executors need of it is in remote.h.
+ */
+#ifndef CELL_EXECUTORS_REMOTE_KERNEL_H
+#define CELL_EXECUTORS_REMOTE_KERNEL_H
+
+#include "executors/remote/remote.h"
+#include "loop/http.h"
+#include "wire/sse.h"
+
+#define CELL_REMOTE_MAX_EVENT_BYTES (512u * 1024u * 1024u) /* the result has all displays in it */
+#define CELL_REMOTE_MAX_WAITING_BYTES (1u << 20)
+
+struct cell__remote {
+	struct cell__executor_host *host;
+	struct cell__http *http;
+};
+
+struct cell__remote_kernel;
+
+struct cell__remote_exchange {
+	struct cell__http_transfer transfer; /* first */
+	struct cell__remote_kernel *kernel;
+	struct curl_slist *headers;
+	char *body;
+	bool streams;
+	struct cell__buf answer;
+	void (*done)(struct cell__remote_exchange *exchange, CURLcode code, long status);
+	struct cell__remote_exchange *next;
+};
+
+enum cell__remote_state { CELL_REMOTE_OPENING, CELL_REMOTE_IDLE, CELL_REMOTE_RUNNING, CELL_REMOTE_BROKEN, CELL_REMOTE_CLOSING };
+
+struct cell__remote_kernel {
+	struct cell__kernel base; /* first */
+	struct cell__remote *remote;
+	const struct cell__kernel_events *events;
+	void *owner;
+	char *url, *socket, *authorization, *workspace, *ca;
+	char *receipt;             /* members of the receipt that are not the server's; NULL: the executor's name */
+	void (*gone)(void *arg, const struct cell__exit *how); /* of whom it was made for, before exited(); may be NULL */
+	void *gone_arg;
+	bool reopen, reopening;
+	char session[65];
+	enum cell__remote_state state;
+	/* the run */
+	uint32_t run_id;
+	char *code;
+	size_t code_size;
+	char run[24];              /* the server's number for it; "" until it is known */
+	bool interrupt_wanted, paused, curl_paused;
+	struct cell__remote_exchange *stream;   /* NULL: there is none now */
+	struct cell__buf in;       /* of the stream, not looked at yet */
+	struct cell__sse sse;
+	char *result;
+	size_t result_size;
+	int64_t broken_us;         /* since when; 0: it is not */
+	int64_t pause_ms;
+	/* the rest */
+	struct cell__remote_exchange *exchanges;
+	struct cell__task task;
+	bool posted, over;
+	uv_timer_t timer;
+	struct cell__exit how;
+};
+
+/* ---- remote.c ---- */
+
+void cell__remote_open_session(struct cell__remote_kernel *kernel);
+void cell__remote_fail(struct cell__remote_kernel *kernel, const struct cell_error *err);
+void cell__remote_out_of_memory(struct cell__remote_kernel *kernel);
+void cell__remote_protocol_error(struct cell__remote_kernel *kernel, const char *problem);
+/* The last step of its end. */
+void cell__remote_handle_timer_closed(uv_handle_t *handle);
+
+/* ---- remote_request.c ---- */
+
+/* Takes body over.  NULL: memory is gone, and so is body. */
+struct cell__remote_exchange *cell__remote_begin(struct cell__remote_kernel *kernel, const char *method, const char *path, char *body,
+						 const char *header, bool streams,
+						 void (*done)(struct cell__remote_exchange *exchange, CURLcode code, long status));
+/* What the server said went wrong, or that it said nothing. */
+void cell__remote_describe(struct cell__remote_kernel *kernel, const struct cell__remote_exchange *exchange, CURLcode code, long status,
+			   struct cell_error *err);
+void cell__remote_drop_exchanges(struct cell__remote_kernel *kernel);
+
+/* ---- remote_run.c ---- */
+
+/* What came will be looked at from a task of the loop. */
+void cell__remote_schedule(struct cell__remote_kernel *kernel);
+void cell__remote_start_run(struct cell__remote_kernel *kernel);
+
+/* ---- remote_answer.c ---- */
+
+/* The code that a server's word stands for; 0: none that is known. */
+int cell__remote_code(const char *word);
+/* The code that ours has for what the server says with this one. */
+int cell__remote_own_code(struct cell__remote_kernel *kernel, int code);
+/* NULL, or what is wrong with it: words for cell__remote_protocol_error(). */
+const char *cell__remote_handle_event(struct cell__remote_kernel *kernel, const struct cell__sse_event *event);
+/* The run is over: its session gets the result. */
+void cell__remote_deliver(struct cell__remote_kernel *kernel);
+
+#endif

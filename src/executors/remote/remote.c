@@ -1,0 +1,473 @@
+/*
+ * A kernel here is a session of a server (docs/server.md): tools, storage and packages are that server's.
+ *
+ *     opening ──POST /v1/sessions──▶ idle ──POST .../runs──▶ running ──event "result"──▶ idle ... ──close──▶ DELETE ──▶ exited
+ *                                                    │  ▲
+ *                                    the stream breaks  │ GET .../events with Last-Event-ID, again and again for RESUME_MS
+ *                                                    ▼  │
+ *                                                  broken ──▶ exited, with an error
+ *
+ * libcurl's callbacks only collect bytes: what they mean is done from a task of the loop, where a receiver may do as it likes
+ * (run, interrupt, close).  Bytes that wait for it are bounded; past that libcurl pauses, TCP fills up, and the server holds
+ * its kernel.  Everything from the server is checked like everything from a kernel.
+ */
+#define _GNU_SOURCE
+#include "executors/remote/kernel.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MAX_CONNECTIONS 1024
+#define CLOSE_MS 5000
+
+/* ---- the end ---- */
+
+static void kernel_free(struct cell__remote_kernel *kernel)
+{
+	cell__sse_finish(&kernel->sse);
+	cell__buf_finish(&kernel->in);
+	free(kernel->result);
+	free(kernel->code);
+	free(kernel->url);
+	free(kernel->socket);
+	free(kernel->authorization);
+	free(kernel->workspace);
+	free(kernel->ca);
+	free(kernel->receipt);
+	free(kernel);
+}
+
+void cell__remote_handle_timer_closed(uv_handle_t *handle)
+{
+	struct cell__remote_kernel *kernel = handle->data;
+	void *owner = kernel->owner;
+	void (*exited)(void *, const struct cell__exit *) = kernel->events->exited;
+	struct cell__exit how = kernel->how;
+
+	if (kernel->posted) { /* the task runs first, and comes back here */
+		kernel->over = true;
+		return;
+	}
+	if (kernel->gone)
+		kernel->gone(kernel->gone_arg, &how);
+	kernel_free(kernel);
+	exited(owner, &how);
+}
+
+/* Nothing more comes but exited(). */
+static void leave(struct cell__remote_kernel *kernel)
+{
+	cell__remote_drop_exchanges(kernel);
+	if (!uv_is_closing((uv_handle_t *)&kernel->timer))
+		uv_close((uv_handle_t *)&kernel->timer, cell__remote_handle_timer_closed);
+}
+
+static void end_session(struct cell__remote_kernel *kernel);
+
+/* Of a server that cannot be reached the session stays to its own expiry. */
+void cell__remote_fail(struct cell__remote_kernel *kernel, const struct cell_error *err)
+{
+	if (kernel->state == CELL_REMOTE_CLOSING)
+		return;
+	kernel->state = CELL_REMOTE_CLOSING;
+	kernel->how.error = *err;
+	if (err->code == CELL_E_IO || err->code == CELL_E_EXPIRED)
+		leave(kernel);
+	else
+		end_session(kernel);
+}
+
+void cell__remote_out_of_memory(struct cell__remote_kernel *kernel)
+{
+	struct cell_error err;
+
+	cell_fail(&err, CELL_E_NOMEM, 0, "out of memory for a request to the server");
+	cell__remote_fail(kernel, &err);
+}
+
+void cell__remote_protocol_error(struct cell__remote_kernel *kernel, const char *problem)
+{
+	struct cell_error err;
+
+	cell_fail(&err, CELL_E_PROTOCOL, 0, "the server at %.100s sent %s", kernel->url, problem);
+	cell__remote_fail(kernel, &err);
+}
+
+/* ---- sessions ---- */
+
+static void session_opened(struct cell__remote_exchange *exchange, CURLcode code, long status)
+{
+	struct cell__remote_kernel *kernel = exchange->kernel;
+	json_t *answer = code == CURLE_OK && status == 201
+				 ? json_loadb(exchange->answer.data ? exchange->answer.data : "", exchange->answer.size, 0, NULL)
+				 : NULL;
+	const char *id = json_string_value(json_object_get(answer, "session_id"));
+	struct cell_error err;
+
+	if (id && *id && strlen(id) < sizeof(kernel->session) && !id[strspn(id, "0123456789abcdefABCDEF-")]) {
+		strcpy(kernel->session, id);
+		kernel->state = CELL_REMOTE_IDLE;
+	}
+	json_decref(answer);
+	if (kernel->state == CELL_REMOTE_IDLE && kernel->reopening) {
+		kernel->reopening = false;
+		kernel->state = CELL_REMOTE_RUNNING;
+		cell__remote_start_run(kernel);
+	} else if (kernel->state == CELL_REMOTE_IDLE) {
+		kernel->events->ready(kernel->owner);
+	} else {
+		cell__remote_describe(kernel, exchange, code, status, &err);
+		cell__remote_fail(kernel, &err);
+	}
+}
+
+void cell__remote_open_session(struct cell__remote_kernel *kernel)
+{
+	json_t *body = kernel->workspace ? json_pack("{s:s}", "workspace_id", kernel->workspace) : json_object();
+	char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
+
+	json_decref(body);
+	if (!text || !cell__remote_begin(kernel, "POST", "/v1/sessions", text, NULL, false, session_opened))
+		cell__remote_out_of_memory(kernel);
+}
+
+static void session_closed(struct cell__remote_exchange *exchange, CURLcode code, long status)
+{
+	/* What cannot be deleted expires, with a server that can be believed. */
+	exchange->kernel->how.suspect |= code != CURLE_OK || (status >= 300 && status != 404 && status != 410);
+	leave(exchange->kernel);
+}
+
+static void handle_close_timeout(uv_timer_t *timer)
+{
+	struct cell__remote_kernel *kernel = timer->data;
+
+	kernel->how.suspect = true;
+	leave(kernel);
+}
+
+static void end_session(struct cell__remote_kernel *kernel)
+{
+	CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT;
+
+	cell__remote_drop_exchanges(kernel);
+	if (*kernel->session && !cell__buf_printf(&path, "/v1/sessions/%s", kernel->session) &&
+	    cell__remote_begin(kernel, "DELETE", path.data, NULL, NULL, false, session_closed)) {
+		uv_timer_start(&kernel->timer, handle_close_timeout, CLOSE_MS, 0);
+		return;
+	}
+	leave(kernel);
+}
+
+/* ---- the vtable ---- */
+
+static void remote_probe(struct cell__executor_host *host, struct cell_executor_info *info)
+{
+	(void)host;
+	info->available = 1;
+}
+
+static char *text_of(const char *format, const char *text)
+{
+	char *made = NULL;
+
+	return asprintf(&made, format, text) < 0 ? NULL : made;
+}
+
+static int set_place(struct cell__remote_kernel *kernel, const char *url, const char *token, struct cell_error *err)
+{
+	size_t size;
+
+	if (!url || (strncmp(url, "http://", 7) && strncmp(url, "https://", 8) && strncmp(url, "unix:", 5)))
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "the executor \"remote\" needs the URL of a server: http://, https:// or unix:PATH");
+	if (!strncmp(url, "unix:", 5)) {
+		kernel->socket = cell__strdup(url + 5);
+		kernel->url = cell__strdup("http://localhost");
+	} else {
+		kernel->url = cell__strdup(url);
+	}
+	size = kernel->url ? strlen(kernel->url) : 0;
+	while (size && kernel->url[size - 1] == '/')
+		kernel->url[--size] = '\0';
+	if (token) {
+		if (strpbrk(token, "\r\n"))
+			return cell_fail(err, CELL_E_INVALID, 0, "the token has a line break in it");
+		kernel->authorization = text_of("Authorization: Bearer %s", token);
+	}
+	if (!kernel->url || (token && !kernel->authorization) || (!strncmp(url, "unix:", 5) && !kernel->socket))
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
+	return 0;
+}
+
+static int remote_create(struct cell__executor_host *host, const struct cell_engine_options *opts, void **ret_state, struct cell_error *err)
+{
+	struct cell__remote *remote = cell__alloc(1, sizeof(*remote));
+
+	(void)opts;
+	if (!remote)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	remote->host = host;
+	*ret_state = remote;
+	return 0;
+}
+
+/* Connections are made ready with the first kernel. */
+static struct cell__remote *get_remote(struct cell__executor_host *host, struct cell_error *err)
+{
+	struct cell__remote *remote = *cell__executor_state(host, &cell__remote_executor);
+
+	return remote->http || cell__http_create(host->loop, MAX_CONNECTIONS, &remote->http, err) == 0 ? remote : NULL;
+}
+
+/* A kernel without a place. */
+static struct cell__remote_kernel *make_kernel(struct cell__executor_host *host, const struct cell__remote_options *own,
+					       const struct cell__kernel_events *events, void *owner, struct cell_error *err)
+{
+	struct cell__remote *remote = get_remote(host, err);
+	struct cell__remote_kernel *kernel;
+
+	if (!remote)
+		return NULL;
+	kernel = cell__alloc(1, sizeof(*kernel));
+	if (kernel) {
+		*kernel = (struct cell__remote_kernel){
+			.base.executor = &cell__remote_executor, .remote = remote, .events = events, .owner = owner, .reopen = own->reopen
+		};
+		kernel->workspace = own->workspace ? cell__strdup(own->workspace) : NULL;
+		kernel->ca = own->ca ? cell__strdup(own->ca) : NULL;
+	}
+	if (!kernel || (own->workspace && !kernel->workspace) || (own->ca && !kernel->ca)) {
+		if (kernel)
+			free(kernel->workspace);
+		free(kernel);
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
+		return NULL;
+	}
+	cell__sse_init(&kernel->sse, CELL_REMOTE_MAX_EVENT_BYTES);
+	return kernel;
+}
+
+static void start_kernel(struct cell__remote_kernel *kernel)
+{
+	uv_timer_init(&kernel->remote->host->loop->uv, &kernel->timer);
+	kernel->timer.data = kernel;
+}
+
+static int remote_open(struct cell__executor_host *host, const struct cell__kernel_spec *spec, const struct cell__kernel_events *events,
+		       void *owner, struct cell__kernel **ret_kernel, struct cell_error *err)
+{
+	const struct cell__remote_options *own = spec->own;
+	struct cell__remote_kernel *kernel;
+
+	if (spec->namespaces)
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "with the executor \"remote\" tools and storage are the server's: none can be given here");
+	kernel = make_kernel(host, own, events, owner, err);
+	if (!kernel)
+		return -1;
+	if (set_place(kernel, own->url, own->token, err) < 0) {
+		kernel_free(kernel);
+		return -1;
+	}
+	start_kernel(kernel);
+	cell__remote_open_session(kernel);
+	*ret_kernel = &kernel->base;
+	return 0;
+}
+
+int cell__remote_wait(struct cell__executor_host *host, const struct cell__executor *executor, const struct cell__remote_options *own,
+		      const struct cell__kernel_events *events, void *owner, void (*gone)(void *arg, const struct cell__exit *how),
+		      void *arg, struct cell__kernel **ret_kernel, struct cell_error *err)
+{
+	struct cell__remote_kernel *kernel = make_kernel(host, own, events, owner, err);
+
+	if (!kernel)
+		return -1;
+	kernel->base.executor = executor;
+	kernel->gone = gone;
+	kernel->gone_arg = arg;
+	start_kernel(kernel);
+	*ret_kernel = &kernel->base;
+	return 0;
+}
+
+void cell__remote_connect(struct cell__kernel *base, const char *url, const char *token, const char *receipt)
+{
+	struct cell__remote_kernel *kernel = (struct cell__remote_kernel *)base;
+	struct cell_error err;
+
+	if (kernel->state != CELL_REMOTE_OPENING)
+		return;
+	kernel->receipt = cell__strdup(receipt);
+	if (!kernel->receipt)
+		cell__remote_out_of_memory(kernel);
+	else if (set_place(kernel, url, token, &err) < 0)
+		cell__remote_fail(kernel, &err);
+	else
+		cell__remote_open_session(kernel);
+}
+
+void cell__remote_refuse(struct cell__kernel *base, const struct cell_error *err)
+{
+	cell__remote_fail((struct cell__remote_kernel *)base, err);
+}
+
+void cell__remote_drain(struct cell__kernel *base)
+{
+	(void)base; /* output between runs stays with the server */
+}
+
+int cell__remote_run(struct cell__kernel *base, uint32_t run_id, const char *code, size_t size, struct cell_error *err)
+{
+	struct cell__remote_kernel *kernel = (struct cell__remote_kernel *)base;
+
+	if (!cell__utf8_ok(code, size))
+		return cell_fail(err, CELL_E_INVALID, 0, "code for a server must be UTF-8");
+	free(kernel->code);
+	free(cell__take_ptr(kernel->result));
+	kernel->code = cell__strndup(code, size);
+	if (!kernel->code)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the cell");
+	kernel->code_size = size;
+	kernel->run_id = run_id;
+	kernel->interrupt_wanted = false;
+	kernel->state = CELL_REMOTE_RUNNING;
+	cell__remote_start_run(kernel);
+	return 0;
+}
+
+int cell__remote_reply(struct cell__kernel *base, uint32_t id, const char *json, size_t json_size, const void *raw, size_t raw_size,
+		       struct cell_error *err)
+{
+	(void)base;
+	(void)id;
+	(void)json;
+	(void)json_size;
+	(void)raw;
+	(void)raw_size;
+	(void)err;
+	return 0; /* its code asks the server, never us */
+}
+
+void cell__remote_interrupt(struct cell__kernel *base, uint32_t run_id)
+{
+	struct cell__remote_kernel *kernel = (struct cell__remote_kernel *)base;
+
+	if (kernel->run_id != run_id || kernel->state == CELL_REMOTE_IDLE || kernel->state == CELL_REMOTE_CLOSING)
+		return;
+	/* Before the server has begun it there is nothing that it would interrupt. */
+	kernel->interrupt_wanted = true;
+	cell__remote_schedule(kernel);
+}
+
+void cell__remote_pause(struct cell__kernel *base, bool paused)
+{
+	struct cell__remote_kernel *kernel = (struct cell__remote_kernel *)base;
+
+	kernel->paused = paused;
+	if (!paused)
+		cell__remote_schedule(kernel);
+}
+
+void cell__remote_close(struct cell__kernel *base, int64_t grace_ms)
+{
+	struct cell__remote_kernel *kernel = (struct cell__remote_kernel *)base;
+
+	(void)grace_ms;
+	if (kernel->state == CELL_REMOTE_CLOSING)
+		return;
+	kernel->state = CELL_REMOTE_CLOSING;
+	kernel->how.asked = true;
+	end_session(kernel);
+}
+
+int64_t cell__remote_pid(const struct cell__kernel *base)
+{
+	(void)base;
+	return 0;
+}
+
+struct destroying {
+	struct cell__remote *remote;
+	void (*done)(void *arg);
+	void *arg;
+};
+
+static void handle_http_closed(void *arg)
+{
+	struct destroying *destroying = arg;
+
+	free(destroying->remote);
+	destroying->done(destroying->arg);
+	free(destroying);
+}
+
+static void remote_destroy(void *state, void (*done)(void *arg), void *arg)
+{
+	struct cell__remote *remote = state;
+	struct destroying *destroying = remote->http ? cell__alloc(1, sizeof(*destroying)) : NULL;
+
+	if (!destroying) {
+		if (!remote->http)
+			free(remote);
+		done(arg); /* without memory its connections go with the process */
+		return;
+	}
+	*destroying = (struct destroying){ remote, done, arg };
+	cell__http_close(remote->http, handle_http_closed, destroying);
+}
+
+/* ---- its own options ---- */
+
+void cell__remote_free_options(void *state)
+{
+	struct cell__remote_options *own = state;
+
+	free(own->url);
+	free(own->token);
+	free(own->workspace);
+	free(own->ca);
+	free(own);
+}
+
+int cell__remote_read_options(const struct cell_session_options *opts, void **ret_own, struct cell_error *err)
+{
+	struct cell__remote_options *own = cell__alloc(1, sizeof(*own));
+	const char *const texts[] = { opts->remote_url, opts->remote_token, opts->remote_workspace, opts->remote_ca };
+	char **copies[] = { own ? &own->url : NULL, own ? &own->token : NULL, own ? &own->workspace : NULL, own ? &own->ca : NULL };
+
+	if (!own)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	own->reopen = opts->remote_reopen != 0;
+	for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
+		if (texts[i] && !(*copies[i] = cell__strdup(texts[i]))) {
+			cell__remote_free_options(own);
+			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+		}
+	}
+	*ret_own = own;
+	return 0;
+}
+
+const struct cell__executor cell__remote_executor = {
+	.name = "remote",
+	.isolation = "server",
+	.takes = CELL_TAKES_SERVER | CELL_TAKES_WORKSPACE,
+	.calls_there = true,
+	.create = remote_create,
+	.destroy = remote_destroy,
+	.read_options = cell__remote_read_options,
+	.free_options = cell__remote_free_options,
+	.probe = remote_probe,
+	.open = remote_open,
+	.drain = cell__remote_drain,
+	.run = cell__remote_run,
+	.reply = cell__remote_reply,
+	.interrupt = cell__remote_interrupt,
+	.pause = cell__remote_pause,
+	.close = cell__remote_close,
+	.pid = cell__remote_pid,
+	.receipt = "{\"executor\":\"remote\"}",
+};

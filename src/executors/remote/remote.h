@@ -1,0 +1,37 @@
+/* The executor "remote": sessions of a session server elsewhere, see remote.c.  Loop's thread. */
+#ifndef CELL_EXECUTORS_REMOTE_H
+#define CELL_EXECUTORS_REMOTE_H
+
+#include "executors/executor.h"
+
+/* Options of a session that are this executor's own; NULL: not given. */
+struct cell__remote_options {
+	char *url, *token, *workspace, *ca;
+	bool reopen;
+};
+
+int cell__remote_read_options(const struct cell_session_options *opts, void **ret_own, struct cell_error *err);
+void cell__remote_free_options(void *own);
+
+/*
+ * The same kernels for an executor that has to make the server first: a kernel that waits until it is told where that is, or why
+ * there is none.  gone(arg) comes once it has ended, right before exited().
+ */
+int cell__remote_wait(struct cell__executor_host *host, const struct cell__executor *executor, const struct cell__remote_options *own,
+		      const struct cell__kernel_events *events, void *owner, void (*gone)(void *arg, const struct cell__exit *how),
+		      void *arg, struct cell__kernel **ret_kernel, struct cell_error *err);
+/* url as the option remote_url; token may be NULL; receipt: members of a JSON object, which the server's receipt is added to. */
+void cell__remote_connect(struct cell__kernel *kernel, const char *url, const char *token, const char *receipt);
+void cell__remote_refuse(struct cell__kernel *kernel, const struct cell_error *err);
+
+/* For the vtable of such an executor. */
+void cell__remote_drain(struct cell__kernel *base);
+int cell__remote_run(struct cell__kernel *base, uint32_t run_id, const char *code, size_t size, struct cell_error *err);
+int cell__remote_reply(struct cell__kernel *base, uint32_t id, const char *json, size_t json_size, const void *raw, size_t raw_size,
+		       struct cell_error *err);
+void cell__remote_interrupt(struct cell__kernel *base, uint32_t run_id);
+void cell__remote_pause(struct cell__kernel *base, bool paused);
+void cell__remote_close(struct cell__kernel *base, int64_t grace_ms);
+int64_t cell__remote_pid(const struct cell__kernel *base);
+
+#endif

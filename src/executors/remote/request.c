@@ -1,0 +1,199 @@
+/*
+ * Requests of the `remote` executor to the server: libcurl's callbacks collect what comes back.
+ */
+#define _GNU_SOURCE
+#include "executors/remote/kernel.h"
+
+#include <jansson.h>
+#include <string.h>
+#include <strings.h>
+
+#define MAX_ANSWER_BYTES (1u << 20) /* of a request that is no stream */
+#define CONNECT_TIMEOUT_MS 10000L
+#define REQUEST_TIMEOUT_MS 30000L
+#define OPEN_TIMEOUT_MS 120000L     /* its first kernel may have to be started */
+#define SILENT_S 45L                /* the server says something every 15 s */
+
+static void exchange_unlink(struct cell__remote_exchange *exchange)
+{
+	struct cell__remote_exchange **at = &exchange->kernel->exchanges;
+
+	while (*at != exchange)
+		at = &(*at)->next;
+	*at = exchange->next;
+	if (exchange->kernel->stream == exchange)
+		exchange->kernel->stream = NULL;
+}
+
+static void exchange_free(struct cell__remote_exchange *exchange)
+{
+	curl_easy_cleanup(exchange->transfer.easy);
+	curl_slist_free_all(exchange->headers);
+	cell__buf_finish(&exchange->answer);
+	free(exchange->body);
+	free(exchange);
+}
+
+static void exchange_destroy(struct cell__remote_exchange *exchange)
+{
+	exchange_unlink(exchange);
+	exchange_free(exchange);
+}
+
+void cell__remote_drop_exchanges(struct cell__remote_kernel *kernel)
+{
+	while (kernel->exchanges) {
+		cell__http_cancel(kernel->remote->http, &kernel->exchanges->transfer);
+		exchange_destroy(kernel->exchanges);
+	}
+}
+
+static size_t take_bytes(char *bytes, size_t one, size_t count, void *arg)
+{
+	struct cell__remote_exchange *exchange = arg;
+	struct cell__remote_kernel *kernel = exchange->kernel;
+	struct cell__buf *to = exchange->streams ? &kernel->in : &exchange->answer;
+	long status = 0;
+
+	(void)one;
+	curl_easy_getinfo(exchange->transfer.easy, CURLINFO_RESPONSE_CODE, &status);
+	if (exchange->streams && status == 200) {
+		if (to->size > CELL_REMOTE_MAX_WAITING_BYTES) {
+			kernel->curl_paused = true;
+			return CURL_WRITEFUNC_PAUSE;
+		}
+		cell__remote_schedule(kernel);
+	} else {
+		to = &exchange->answer;
+		if (to->size + count > MAX_ANSWER_BYTES)
+			return 0;
+	}
+	return cell__buf_add(to, bytes, count) < 0 ? 0 : count;
+}
+
+static size_t take_header(char *line, size_t one, size_t count, void *arg)
+{
+	struct cell__remote_exchange *exchange = arg;
+	struct cell__remote_kernel *kernel = exchange->kernel;
+	const char *at = line + 9, *end = line + count;
+	size_t size = 0;
+
+	(void)one;
+	if (exchange->streams && count > 9 && !strncasecmp(line, "X-Run-ID:", 9)) {
+		while (at < end && *at == ' ')
+			at++;
+		while (at + size < end && at[size] >= '0' && at[size] <= '9' && size < sizeof(kernel->run) - 1)
+			size++;
+		memcpy(kernel->run, at, size);
+		kernel->run[size] = '\0';
+		cell__remote_schedule(kernel);
+	}
+	return count;
+}
+
+static void handle_done(struct cell__http_transfer *transfer, CURLcode code)
+{
+	struct cell__remote_exchange *exchange = (struct cell__remote_exchange *)transfer;
+	long status = 0;
+
+	curl_easy_getinfo(transfer->easy, CURLINFO_RESPONSE_CODE, &status);
+	exchange_unlink(exchange); /* done() may drop all that there are */
+	exchange->done(exchange, code, status);
+	exchange_free(exchange);
+}
+
+static bool set_headers(struct cell__remote_exchange *exchange, const char *more)
+{
+	const char *const lines[] = { exchange->kernel->authorization, exchange->body ? "Content-Type: application/json" : NULL,
+				      "Expect:", more };
+
+	for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
+		struct curl_slist *list = lines[i] ? curl_slist_append(exchange->headers, lines[i]) : exchange->headers;
+
+		if (lines[i] && !list)
+			return false;
+		exchange->headers = list;
+	}
+	return true;
+}
+
+/* Takes body over.  NULL: memory is gone, and so is body. */
+struct cell__remote_exchange *cell__remote_begin(struct cell__remote_kernel *kernel, const char *method, const char *path, char *body,
+						 const char *header, bool streams,
+						 void (*done)(struct cell__remote_exchange *exchange, CURLcode code, long status))
+{
+	struct cell__remote_exchange *exchange = cell__alloc(1, sizeof(*exchange));
+	CELL_AUTO_BUF struct cell__buf url = CELL_BUF_INIT;
+	CURL *easy = exchange ? curl_easy_init() : NULL;
+
+	if (!easy) {
+		free(exchange);
+		free(body);
+		return NULL;
+	}
+	*exchange = (struct cell__remote_exchange){ .transfer = { easy, handle_done },
+						    .kernel = kernel,
+						    .body = body,
+						    .streams = streams,
+						    .done = done,
+						    .next = kernel->exchanges };
+	kernel->exchanges = exchange;
+	cell__http_set_common(easy);
+	if (cell__buf_printf(&url, "%s%s", kernel->url, path) < 0 || !set_headers(exchange, header)) {
+		exchange_destroy(exchange);
+		return NULL;
+	}
+	curl_easy_setopt(easy, CURLOPT_URL, url.data);
+	if (kernel->socket)
+		curl_easy_setopt(easy, CURLOPT_UNIX_SOCKET_PATH, kernel->socket);
+	if (kernel->ca)
+		curl_easy_setopt(easy, CURLOPT_CAINFO, kernel->ca);
+	curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, method);
+	if (body) {
+		curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(body));
+		curl_easy_setopt(easy, CURLOPT_POSTFIELDS, body);
+	}
+	curl_easy_setopt(easy, CURLOPT_HTTPHEADER, exchange->headers);
+	curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take_bytes);
+	curl_easy_setopt(easy, CURLOPT_WRITEDATA, exchange);
+	curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, take_header);
+	curl_easy_setopt(easy, CURLOPT_HEADERDATA, exchange);
+	curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_TIMEOUT_MS);
+	curl_easy_setopt(easy, CURLOPT_TCP_NODELAY, 1L);
+	if (streams) {
+		curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
+		curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, SILENT_S);
+	} else {
+		curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, kernel->state == CELL_REMOTE_OPENING ? OPEN_TIMEOUT_MS : REQUEST_TIMEOUT_MS);
+	}
+	if (cell__http_start(kernel->remote->http, &exchange->transfer) < 0) {
+		exchange_destroy(exchange);
+		return NULL;
+	}
+	return exchange;
+}
+
+/* What the server said went wrong, or that it said nothing. */
+void cell__remote_describe(struct cell__remote_kernel *kernel, const struct cell__remote_exchange *exchange, CURLcode code, long status,
+			   struct cell_error *err)
+{
+	json_t *answer = exchange->answer.size ? json_loadb(exchange->answer.data, exchange->answer.size, 0, NULL) : NULL;
+	const char *words = json_string_value(json_object_get(answer, "detail"));
+	const char *word = json_string_value(json_object_get(answer, "code"));
+	int said = word ? cell__remote_code(word) : 0;
+	int found = status == 401                    ? CELL_E_AUTH
+		    : status == 403                  ? CELL_E_FORBIDDEN
+		    : status == 429 || status == 503 ? CELL_E_BUSY
+						     : CELL_E_PROTOCOL;
+
+	if (said && said < CELL_OUT_EXCEPTION)
+		found = said == CELL_E_CLOSED ? said : cell__remote_own_code(kernel, said);
+	if (status == 404 || status == 410)
+		found = CELL_E_EXPIRED;
+	if (code != CURLE_OK)
+		cell_fail(err, CELL_E_IO, 0, "the server at %.100s: %s", kernel->url, curl_easy_strerror(code));
+	else
+		cell_fail(err, found, 0, "the server at %.80s answered %ld: %.100s", kernel->url, status,
+			  words ? words : "it does not say why");
+	json_decref(answer);
+}

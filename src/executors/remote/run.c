@@ -1,0 +1,175 @@
+/*
+ * A run of the `remote` executor: it is started, its events are read as they come, and a stream that breaks is taken up again.
+ */
+#define _GNU_SOURCE
+#include "executors/remote/kernel.h"
+
+#include <string.h>
+
+#define RESUME_MS 30000
+#define FIRST_PAUSE_MS 50
+#define LONGEST_PAUSE_MS 2000
+#define NO_TIMEOUT "1e9" /* the host's session keeps the time */
+
+static void process(struct cell__task *task);
+
+void cell__remote_schedule(struct cell__remote_kernel *kernel)
+{
+	if (kernel->posted)
+		return;
+	kernel->posted = true;
+	kernel->task.fn = process;
+	cell__loop_post(kernel->remote->host->loop, &kernel->task);
+}
+
+static void handle_retry(uv_timer_t *timer);
+
+static void try_again(struct cell__remote_kernel *kernel, const struct cell_error *err)
+{
+	int64_t now = cell__now_us();
+
+	if (!kernel->broken_us) {
+		kernel->broken_us = now;
+		kernel->pause_ms = FIRST_PAUSE_MS;
+	}
+	if (!*kernel->run || now - kernel->broken_us > (int64_t)RESUME_MS * 1000) {
+		cell__remote_fail(kernel, err);
+		return;
+	}
+	kernel->state = CELL_REMOTE_BROKEN;
+	uv_update_time(&kernel->remote->host->loop->uv);
+	uv_timer_start(&kernel->timer, handle_retry, (uint64_t)kernel->pause_ms, 0);
+	kernel->pause_ms = kernel->pause_ms * 2 < LONGEST_PAUSE_MS ? kernel->pause_ms * 2 : LONGEST_PAUSE_MS;
+}
+
+/* The stream is over: with a result, or it broke. */
+static void stream_done(struct cell__remote_exchange *exchange, CURLcode code, long status)
+{
+	struct cell__remote_kernel *kernel = exchange->kernel;
+	struct cell_error err;
+
+	kernel->curl_paused = false;
+	if (status == 200) {
+		/* Whether there is a result is known when all of it was looked at. */
+		cell__remote_schedule(kernel);
+		return;
+	}
+	cell__remote_describe(kernel, exchange, code, status, &err);
+	if (err.code == CELL_E_EXPIRED && !*kernel->run && kernel->reopen) {
+		kernel->reopening = true;
+		kernel->state = CELL_REMOTE_OPENING;
+		cell__remote_open_session(kernel);
+	} else if (code != CURLE_OK || status >= 500) {
+		try_again(kernel, &err);
+	} else {
+		cell__remote_fail(kernel, &err);
+	}
+}
+
+void cell__remote_start_run(struct cell__remote_kernel *kernel)
+{
+	CELL_AUTO_BUF struct cell__buf body = CELL_BUF_INIT, path = CELL_BUF_INIT;
+	int rc = cell__buf_add_str(&body, "{\"timeout\":" NO_TIMEOUT ",\"code\":");
+
+	rc |= cell__buf_add_json_string(&body, kernel->code, kernel->code_size);
+	rc |= cell__buf_add_str(&body, "}");
+	rc |= cell__buf_printf(&path, "/v1/sessions/%s/runs", kernel->session);
+	kernel->run[0] = '\0';
+	kernel->broken_us = 0;
+	cell__sse_finish(&kernel->sse);
+	cell__sse_init(&kernel->sse, CELL_REMOTE_MAX_EVENT_BYTES);
+	if (!rc)
+		kernel->stream = cell__remote_begin(kernel, "POST", path.data, cell__buf_take(&body), "Accept: text/event-stream", true,
+						    stream_done);
+	if (!kernel->stream)
+		cell__remote_out_of_memory(kernel);
+}
+
+static void handle_retry(uv_timer_t *timer)
+{
+	struct cell__remote_kernel *kernel = timer->data;
+	CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT, header = CELL_BUF_INIT;
+
+	kernel->state = CELL_REMOTE_RUNNING;
+	cell__sse_restart(&kernel->sse);
+	if (!cell__buf_printf(&path, "/v1/sessions/%s/runs/%s/events", kernel->session, kernel->run) &&
+	    !cell__buf_printf(&header, "Last-Event-ID: %s", *kernel->sse.id ? kernel->sse.id : "0"))
+		kernel->stream = cell__remote_begin(kernel, "GET", path.data, NULL, header.data, true, stream_done);
+	if (!kernel->stream)
+		cell__remote_out_of_memory(kernel);
+}
+
+static void request_done(struct cell__remote_exchange *exchange, CURLcode code, long status)
+{
+	(void)exchange;
+	(void)code;
+	(void)status; /* an interrupt that did not arrive: the session's timer goes on to kill */
+}
+
+static void send_interrupt(struct cell__remote_kernel *kernel)
+{
+	CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT;
+
+	kernel->interrupt_wanted = false;
+	if (!cell__buf_printf(&path, "/v1/sessions/%s/interrupt", kernel->session))
+		(void)cell__remote_begin(kernel, "POST", path.data, cell__strdup("{}"), NULL, false, request_done);
+}
+
+/* ---- what came, one after the other ---- */
+
+static void read_stream(struct cell__remote_kernel *kernel)
+{
+	struct cell__buf in = kernel->in;
+	const char *at = in.data;
+	size_t left = in.size;
+	struct cell__sse_event event;
+	struct cell_error err;
+	const char *problem = NULL;
+	int found = 0;
+
+	/* A receiver may close the kernel: the bytes are ours meanwhile. */
+	kernel->in = (struct cell__buf)CELL_BUF_INIT;
+	while (!problem && left && kernel->state == CELL_REMOTE_RUNNING && !kernel->paused &&
+	       (found = cell__sse_next(&kernel->sse, &at, &left, &event, &err)) > 0) {
+		kernel->broken_us = 0;
+		problem = cell__remote_handle_event(kernel, &event);
+	}
+	if (found < 0)
+		problem = "a stream that is past its bounds";
+	if (left && !problem && (kernel->state == CELL_REMOTE_RUNNING) && cell__buf_add(&kernel->in, at, left) < 0)
+		problem = "more than there is memory for";
+	cell__buf_finish(&in);
+	if (problem && kernel->state == CELL_REMOTE_RUNNING)
+		cell__remote_protocol_error(kernel, problem);
+}
+
+static void process(struct cell__task *task)
+{
+	struct cell__remote_kernel *kernel = (struct cell__remote_kernel *)((char *)task - offsetof(struct cell__remote_kernel, task));
+	struct cell_error err;
+
+	kernel->posted = false;
+	if (kernel->over) {
+		cell__remote_handle_timer_closed((uv_handle_t *)&kernel->timer);
+		return;
+	}
+	if (kernel->interrupt_wanted && *kernel->run && kernel->state == CELL_REMOTE_RUNNING)
+		send_interrupt(kernel);
+	if (kernel->state == CELL_REMOTE_RUNNING)
+		read_stream(kernel);
+	if (kernel->state != CELL_REMOTE_RUNNING || kernel->paused)
+		return;
+	if (kernel->stream && kernel->curl_paused && kernel->in.size <= CELL_REMOTE_MAX_WAITING_BYTES) {
+		kernel->curl_paused = false;
+		curl_easy_pause(kernel->stream->transfer.easy, CURLPAUSE_CONT);
+		return;
+	}
+	if (kernel->stream)
+		return;
+	if (kernel->result) {
+		cell__remote_deliver(kernel);
+		return;
+	}
+	cell_fail(&err, CELL_E_IO, 0, "the server at %.100s ended a run's events before its result", kernel->url);
+	try_again(kernel, &err);
+}

@@ -1,0 +1,318 @@
+/*
+ * The `sandbox` executor: the same kernels, forked from zygotes of the same kind (subprocess.c), both confined by plans.
+ *
+ * A plan depends on the policy and on where the interpreter's files are, so the sessions of one kind share it, and with it
+ * the pool and the spawner's spare jails.  What differs from session to session (workspace, packages) is the session's own
+ * small plan, which travels with INIT.
+ */
+#define _GNU_SOURCE
+#include "executors/subprocess/subprocess.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "sandbox/build.h"
+#include "egress/egress.h"
+#include "sandbox/machine.h"
+#include "sandbox/places.h"
+#include "spawn/confinement.h"
+#include "spawn/hub.h"
+
+struct request {
+	struct cell__sandbox_request base;
+	struct cell__sandbox_policy policy;
+	char *workspace, *cwd;
+	char **read;
+	struct cell__writable_list writable; /* the engine's, as long as the code could run */
+	char *receipt;
+	struct cell__executor_host *host;
+	char session_id[33];
+	struct cell__egress *egress;
+	const struct cell__kernel_events *events; /* NULL: it is for no session */
+	void *owner;
+};
+
+/* ---- one kernel ---- */
+
+static void free_list(char **list)
+{
+	for (char **at = list; at && *at; at++)
+		free(*at);
+	free(list);
+}
+
+static int copy_list(const char *const *list, char ***ret)
+{
+	size_t n = 0;
+	while (list && list[n])
+		n++;
+	char **copy = cell__alloc(n + 1, sizeof *copy);
+	for (size_t i = 0; copy && i < n; i++)
+		if (!(copy[i] = cell__strdup(list[i]))) {
+			free_list(copy);
+			return -1;
+		}
+	*ret = copy;
+	return copy ? 0 : -1;
+}
+
+static void request_destroy(struct cell__sandbox_request *base)
+{
+	struct request *request = (struct request *)base;
+	cell__sandbox_policy_finish(&request->policy);
+	free_list(request->read);
+	cell__places_unwrite(request->host->places, &request->writable);
+	cell__writable_finish(&request->writable);
+	free(request->workspace);
+	free(request->cwd);
+	free(request->receipt);
+	cell__egress_close(request->egress);
+	free(request);
+}
+
+/* A kernel that is confined ahead has bound what the paths named then; a folder that was made anew is not that one. */
+static int name_files(const struct cell_plan *session, struct cell__buf *out)
+{
+	const struct cell_plan_step *step = cell__plan_first(session);
+	out->size = 0;
+	for (uint32_t i = 0; i < session->n_steps; i++, step = cell__plan_next(step)) {
+		struct statx st = { 0 };
+		if (step->op != CELL_OP_BIND && step->op != CELL_OP_ALLOW)
+			continue;
+		(void)statx(AT_FDCWD, cell__step_a(step), 0, STATX_INO | STATX_BTIME, &st); /* nothing there: all zero */
+		uint64_t name[5] = { st.stx_dev_major, st.stx_dev_minor, st.stx_ino, (uint64_t)st.stx_btime.tv_sec, st.stx_btime.tv_nsec };
+		if (cell__buf_add(out, name, sizeof name) < 0)
+			return -1;
+	}
+	return 0;
+}
+
+static int request_prepare(struct cell__sandbox_request *base, const struct cell__plan_env *env, struct cell_error *err)
+{
+	struct request *request = (struct request *)base;
+	struct cell__sandbox_plan *plan = NULL;
+	struct cell__plan_session session = {
+		.workspace = request->workspace,
+		.cwd = request->cwd,
+		.mode = request->policy.workspace,
+		.read = (const char *const *)request->read,
+		.env = env,
+		.policy = &request->policy,
+	};
+	if (cell__plans_find(&request->host->hub->plans, &session, &plan, err) < 0)
+		return -1;
+	base->session.size = 0;
+	if (cell__plan_build_session(cell__machine_here(), &session, &base->session, err) < 0)
+		return -1;
+	if (name_files((const struct cell_plan *)base->session.data, &base->files) < 0)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
+	base->plan = cell__sandbox_plan_ref(plan);
+	return 0;
+}
+
+/* What sessions like this one need.  NULL: said why. */
+static struct cell__sandbox_request *request_create(struct cell__executor_host *host, const struct cell__kernel_spec *spec,
+						    struct cell_error *err)
+{
+	struct request *request = cell__alloc(1, sizeof *request);
+	if (request) {
+		request->base.prepare = request_prepare;
+		request->base.destroy = request_destroy;
+		request->host = host;
+		snprintf(request->session_id, sizeof request->session_id, "%s", spec->session_id);
+		request->workspace = cell__strdup(spec->cwd);
+	}
+	if (!request || !request->workspace || copy_list(spec->read, &request->read) < 0) {
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
+		goto fail;
+	}
+	if (cell__sandbox_policy_copy(&request->policy, spec->policy, err) < 0)
+		goto fail;
+	cell__sandbox_policy_obey(&request->policy);
+	if (cell__machine_here()->level == CELL_LEVEL_FULL)
+		request->base.zygote = request->policy.network == CELL_NET_FULL ? CELL_ZYGOTE_ONLINE : CELL_ZYGOTE_CONFINED;
+	/* Where the session will stand does not depend on the interpreter; what is wrong with it is said now. */
+	if (cell__plan_workspace(spec->cwd, request->policy.workspace, &request->cwd, err) < 0 ||
+	    cell__writable_init(&request->writable, &request->policy, request->cwd, err) < 0 ||
+	    cell__places_write(host->places, &request->writable, err) < 0)
+		goto fail;
+	return &request->base;
+fail:
+	if (request)
+		request_destroy(&request->base);
+	return NULL;
+}
+
+void cell__sandbox_failure(const struct cell__sandbox_request *base, int step, int sys, struct cell_error *err)
+{
+	struct cell_plan_report report = { .step = step, .sys = sys };
+	const struct cell_plan *session = base->session.size > 0 ? (const struct cell_plan *)base->session.data : NULL;
+	if (!base->plan) {
+		cell_fail(err, CELL_E_SANDBOX, sys, "the sandbox could not be made");
+		return;
+	}
+	if (step < 0)
+		cell_fail(err, CELL_E_SANDBOX, sys, "fork into the sandbox (cgroup, namespaces)");
+	else
+		cell__plan_failure((const struct cell_plan *)base->plan->bytes, session, &report, err);
+}
+
+static int tell(void *arg, const struct cell__egress_event *event, struct cell_error *err)
+{
+	struct request *request = arg;
+	request->host->log(request->host->log_arg, CELL_LOG_INFO, "session %s: egress to %s:%u: %s", request->session_id,
+			   event->host ? event->host : "?", event->port,
+			   event->refusal ? event->refusal
+			   : event->ended ? "ended"
+					  : "let through");
+	return request->events && request->events->connection ? request->events->connection(request->owner, event, err) : 0;
+}
+
+void cell__sandbox_silence(struct cell__sandbox_request *base)
+{
+	struct request *request = (struct request *)base;
+	cell__egress_close(cell__take_ptr(request->egress));
+}
+
+int cell__sandbox_listen(struct cell__sandbox_request *base, int fd, const char *const *index_hosts, struct cell_error *err)
+{
+	struct request *request = (struct request *)base;
+	struct cell__egress_options options = {
+		.loop = request->host->loop,
+		.listen_fd = fd,
+		.hosts = &request->policy.hosts,
+		.more_hosts = request->policy.network == CELL_NET_DEPS ? index_hosts : NULL,
+		.tell = tell,
+		.arg = request,
+	};
+	return cell__egress_create(&options, &request->egress, err);
+}
+
+void cell__sandbox_ready(struct cell__sandbox_request *base, const void *jail_report, size_t size, const unsigned *skipped,
+			 size_t n_skipped, const struct cell__zygote_state *zygote)
+{
+	struct request *request = (struct request *)base;
+	struct cell_plan_report report;
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	memcpy(&report, jail_report, size < sizeof report ? size : sizeof report);
+	for (size_t i = 0; i < n_skipped; i++)
+		if (skipped[i] < CELL_PLAN_MAX_STEPS)
+			report.skipped[skipped[i] / 8] |= (uint8_t)(1u << (skipped[i] % 8));
+	if (cell__plan_receipt(&request->policy, cell__machine_here(), (const struct cell_plan *)base->plan->bytes, &report,
+			       request->policy.workspace, zygote, &text) == 0)
+		request->receipt = cell__buf_take(&text);
+}
+
+/* ---- the executor ---- */
+
+static void sandbox_probe(struct cell__executor_host *host, struct cell_executor_info *info)
+{
+	cell__subprocess_probe(host, info);
+	if (!info->available)
+		return;
+	const struct cell__machine *found = cell__machine_here();
+	if (found->level == CELL_LEVEL_FULL)
+		return;
+	info->available = found->level != CELL_LEVEL_UNAVAILABLE;
+	snprintf(info->reason, sizeof info->reason, "%s%.200s", info->available ? "only level no-userns: " : "", found->reason);
+	snprintf(info->advice, sizeof info->advice, "%s", found->advice);
+}
+
+static const char *const proxy_env[] = { CELL_EGRESS_ENV };
+#define PROXY_VARIABLES (sizeof proxy_env / sizeof *proxy_env)
+
+static int sandbox_open(struct cell__executor_host *host, const struct cell__kernel_spec *spec, const struct cell__kernel_events *events,
+			void *owner, struct cell__kernel **ret_kernel, struct cell_error *err)
+{
+	CELL_AUTO_FREE const char **env = NULL;
+	size_t n = 0, at = 0;
+	struct cell__sandbox_request *request = request_create(host, spec, err);
+	if (!request)
+		return -1;
+	struct request *mine = (struct request *)request;
+	mine->events = events;
+	mine->owner = owner;
+	while (spec->env[n])
+		n++;
+	env = cell__alloc(n + mine->policy.env.count + PROXY_VARIABLES + 1, sizeof *env);
+	if (!env) {
+		request_destroy(request);
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a sandbox");
+	}
+	/* The caller's home is not in there.  What the caller set by hand comes later in the list, and counts. */
+	bool home = false;
+	for (size_t i = 0; i < n; i++) {
+		bool first_home = !home && strncmp(spec->env[i], "HOME=", 5) == 0;
+		env[at++] = first_home ? "HOME=" CELL_PLAN_HOME : spec->env[i];
+		home |= first_home;
+	}
+	bool filtered = mine->policy.network == CELL_NET_ALLOW || mine->policy.network == CELL_NET_DEPS;
+	for (size_t i = 0; filtered && i < PROXY_VARIABLES; i++)
+		env[at++] = proxy_env[i];
+	for (size_t i = 0; i < mine->policy.env.count; i++)
+		env[at++] = mine->policy.env.items[i];
+	char limits[400];
+	snprintf(limits, sizeof limits, "{\"memory\":%llu,\"pids\":%llu,\"files\":%llu,\"file_size\":%llu,\"tmp\":%llu}",
+		 (unsigned long long)mine->policy.memory_bytes, (unsigned long long)mine->policy.pids,
+		 (unsigned long long)mine->policy.files, (unsigned long long)mine->policy.file_size_bytes,
+		 (unsigned long long)(cell__machine_here()->level == CELL_LEVEL_FULL ? mine->policy.tmp_bytes : 0));
+	struct cell__kernel_spec inside = *spec;
+	inside.limits_json = limits;
+	inside.cwd = mine->cwd;
+	inside.env = env;
+	return cell__subprocess_open(host, &cell__sandbox_executor, &inside, request, events, owner, ret_kernel, err);
+}
+
+static int sandbox_prewarm(struct cell__executor_host *host, const struct cell__kernel_spec *spec, cell__prewarmed_fn done, void *arg,
+			   struct cell_error *err)
+{
+	struct cell__sandbox_request *request = request_create(host, spec, err);
+	return request ? cell__subprocess_prewarm(cell__subprocess_of(host), spec->python, spec->preload, spec->zygote_owner, request, done,
+						  arg, err)
+		       : -1;
+}
+
+/* The same plan, and the same session's: what the code sees, they see. */
+static int sandbox_confine(struct cell__kernel *kernel, struct cell__confinement **ret_confinement, struct cell_error *err)
+{
+	const struct request *request = (const struct request *)cell__subprocess_request(kernel);
+	if (!request || !request->base.plan || request->base.session.size == 0) {
+		*ret_confinement = NULL;
+		return 0;
+	}
+	return cell__confinement_create_like(&request->policy, request->base.plan, &request->base.session, request->cwd,
+					     cell__subprocess_index_hosts(kernel), ret_confinement, err);
+}
+
+static const char *sandbox_receipt_of(const struct cell__kernel *kernel)
+{
+	const struct request *request = (const struct request *)cell__subprocess_request(kernel);
+	return request && request->receipt ? request->receipt : cell__sandbox_executor.receipt;
+}
+
+const struct cell__executor cell__sandbox_executor = {
+	.name = "sandbox",
+	.isolation = "sandbox",
+	.takes = CELL_TAKES_POLICY | CELL_TAKES_LIMITS | CELL_TAKES_OFFLINE,
+	.untrusted = true,
+	.probe = sandbox_probe,
+	.prewarm = sandbox_prewarm,
+	.open = sandbox_open,
+	.drain = cell__subprocess_drain,
+	.run = cell__subprocess_run,
+	.reply = cell__subprocess_reply,
+	.unread = cell__subprocess_unread,
+	.bulk = cell__subprocess_bulk,
+	.confine = sandbox_confine,
+	.interrupt = cell__subprocess_interrupt,
+	.pause = cell__subprocess_pause,
+	.close = cell__subprocess_close,
+	.pid = cell__subprocess_pid,
+	.receipt = "{\"executor\":\"sandbox\",\"level\":\"none\",\"namespaces\":[],\"seccomp\":false,\"landlock\":0,"
+		   "\"limits\":{},\"network\":\"none\",\"filesystem\":\"none\",\"skipped\":[\"no kernel was opened\"]}",
+	.receipt_of = sandbox_receipt_of,
+};

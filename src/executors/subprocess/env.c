@@ -1,0 +1,521 @@
+/*
+ * Environments of the `subprocess` executor: an interpreter with its preloads, and the zygote that its kernels are forked
+ * from, from its start to its end.  Sandboxed kernels have a zygote that is confined itself, and of their own.
+ */
+#define _GNU_SOURCE
+#include "executors/subprocess/kernel.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "base/hole.h"
+#include "sandbox/build.h"
+#include "sandbox/machine.h"
+#include "sandbox/plans.h"
+
+#define SITE_REFUSED 77   /* what sitecheck.py ends with */
+#define WRITABLE_NAMED 64 /* folders that it is told by name */
+#define FORKS_IN_FLIGHT 64 /* per zygote; far below what its socket takes */
+
+/* Takes `list` over, which is what this environment trusts from now on; on failure it is freed, and nothing has changed. */
+static int trust(struct cell__sub_env *env, struct cell__place_list *list, struct cell_error *err)
+{
+	struct cell__places *places = env->sub->host->places;
+	if (cell__places_trust(places, list, err) < 0) {
+		cell__place_list_finish(list);
+		return -1;
+	}
+	cell__places_untrust(places, &env->places);
+	cell__place_list_finish(&env->places);
+	env->places = *list;
+	return 0;
+}
+
+/* What can be told of the interpreter before it is started. */
+static int trust_python(struct cell__sub_env *env, struct cell_error *err)
+{
+	struct cell__place_list list = CELL_PLACE_LIST_INIT;
+	if (cell__place_add_python(&list, env->python, err) < 0) {
+		cell__place_list_finish(&list);
+		return -1;
+	}
+	return trust(env, &list, err);
+}
+
+/* And what it looks for modules in, with the names by which it knows those folders. */
+static int trust_files(struct cell__sub_env *env, struct cell_error *err)
+{
+	struct cell__place_list list = CELL_PLACE_LIST_INIT;
+	int rc = cell__place_add_python(&list, env->python, err);
+	for (char **folder = env->files.folders; rc == 0 && folder && *folder; folder++)
+		rc = cell__place_add(&list, "the interpreter's", true, *folder, err);
+	for (char **link = env->files.links; rc == 0 && link && *link; link += 2)
+		rc = cell__place_add(&list, "the interpreter's", false, *link, err);
+	if (rc < 0) {
+		cell__place_list_finish(&list);
+		return -1;
+	}
+	return trust(env, &list, err);
+}
+
+int cell__sub_env_find(struct cell__subprocess *sub, const char *python, const char *preload, const char *owner,
+		       enum cell__zygote_kind kind, struct cell__sub_env **ret_env, struct cell_error *err)
+{
+	for (struct cell__sub_env *env = sub->envs; env; env = env->next)
+		if (!env->ending && env->kind == kind && strcmp(env->python, python) == 0 && strcmp(env->preload, preload) == 0 &&
+		    (strcmp(env->owner, owner) == 0 || is_hole("zygote-owner"))) {
+			*ret_env = env;
+			return 0;
+		}
+	struct cell__sub_env *env = cell__alloc(1, sizeof *env);
+	if (env) {
+		env->python = cell__strdup(python);
+		env->preload = cell__strdup(preload);
+		env->owner = cell__strdup(owner);
+	}
+	if (!env || !env->python || !env->preload || !env->owner) {
+		if (env) {
+			free(env->owner);
+			free(env->python);
+			free(env->preload);
+		}
+		free(env);
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	}
+	env->sub = sub;
+	env->kind = kind;
+	if (trust_python(env, err) < 0) {
+		free(env->owner);
+		free(env->python);
+		free(env->preload);
+		free(env);
+		return -1;
+	}
+	uv_timer_init(&sub->host->loop->uv, &env->timer);
+	env->timer.data = env;
+	sub->open_handles++;
+	if (!sub->shares.loop) {
+		cell__cpu_shares_init(&sub->shares, &sub->host->loop->uv, cell__sub_tell_share);
+		sub->open_handles++;
+	}
+	env->next = sub->envs;
+	sub->envs = env;
+	*ret_env = env;
+	return 0;
+}
+
+/* Everybody who waits for this environment's zygote gets the reason. */
+static void fail_waiting(struct cell__sub_env *env, const struct cell_error *err)
+{
+	for (struct cell__sub_kernel *k = env->sub->kernels; k; k = k->next)
+		if (k->env == env && k->state == CELL_KERNEL_WAITING) {
+			k->error = *err;
+			cell__sub_kernel_gone_later(k);
+		}
+	cell__sub_end_prewarms(env, err);
+}
+
+/* Has its zygote forked as many kernels as one may? */
+static bool is_worn(const struct cell__sub_env *env)
+{
+	return env->sub->zygote_forks > 0 && env->forks >= env->sub->zygote_forks;
+}
+
+void cell__sub_fork_waiting(struct cell__sub_env *env)
+{
+	if (env->state != CELL_ENV_READY)
+		return;
+	/* The list is newest first; who waited longest goes first. */
+	while (env->in_flight < FORKS_IN_FLIGHT && !is_worn(env)) {
+		struct cell__sub_kernel *oldest = NULL;
+		for (struct cell__sub_kernel *k = env->sub->kernels; k; k = k->next)
+			if (k->env == env && k->state == CELL_KERNEL_WAITING)
+				oldest = k;
+		if (!oldest)
+			return;
+		if (cell__sub_kernel_fork(oldest, &oldest->error) < 0)
+			cell__sub_kernel_gone_later(oldest);
+		else if (oldest->init)
+			cell__sub_kernel_configure(oldest); /* the socket holds it until the kernel is up */
+	}
+}
+
+/* ---- its zygote ---- */
+
+static void handle_start_timeout(uv_timer_t *timer)
+{
+	struct cell__sub_env *env = timer->data;
+	struct cell_error err;
+	cell_fail(&err, CELL_E_TIMEOUT, 0, "%s was not ready after %lld s; is it Python, and do its preloads end?", env->python,
+		  (long long)(env->sub->start_timeout_ms / 1000));
+	env->state = CELL_ENV_NONE;
+	cell__spawn_client_tell(&env->sub->hub->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
+	env->zygote_id = 0;
+	fail_waiting(env, &err);
+}
+
+static int check_python(const char *python, struct cell_error *err)
+{
+	struct stat st;
+	if (stat(python, &st) < 0) {
+		struct stat link;
+		if (errno == ENOENT && lstat(python, &link) == 0)
+			return cell_fail(err, CELL_E_PYTHON, 0,
+					 "%s is a link to nothing: the Python its venv was made from is gone; make the venv anew", python);
+		return cell_fail(err, CELL_E_PYTHON, errno, "interpreter %s", python);
+	}
+	if (!S_ISREG(st.st_mode) || access(python, X_OK) < 0)
+		return cell_fail(err, CELL_E_PYTHON, 0, "interpreter %s is not a program; give the path of a python3", python);
+	return 0;
+}
+
+static int add_once(json_t *list, const char *path, size_t size)
+{
+	const char *known;
+	for (size_t i = 0; (known = json_string_value(json_array_get(list, i))); i++)
+		if (strncmp(known, path, size) == 0 && known[size] == '\0')
+			return 0;
+	return json_array_append_new(list, json_stringn(path, size));
+}
+
+/*
+ * Where sandboxed code can write now, as a JSON list; "" where there is none.  When there are many, the folders above them are
+ * named instead: sessions of a server have theirs side by side.
+ */
+static char *writable_folders(struct cell__sub_env *env)
+{
+	const struct cell__writable_list *all = cell__places_writable(env->sub->host->places);
+	size_t count = 0;
+	json_t *list = json_array();
+	int rc = list ? 0 : -1;
+	if (!all) {
+		json_decref(list);
+		return cell__strdup("");
+	}
+	for (const struct cell__writable_list *at = all; at; at = at->next)
+		count += at->count;
+	for (const struct cell__writable_list *at = all; at; at = at->next)
+		for (size_t i = 0; i < at->count; i++) {
+			const char *path = at->items[i].path, *slash = strrchr(path, '/');
+			bool above = count > WRITABLE_NAMED && slash != path;
+			rc |= add_once(list, path, above ? (size_t)(slash - path) : strlen(path));
+		}
+	char *text = rc == 0 ? json_dumps(list, JSON_COMPACT) : NULL;
+	json_decref(list);
+	return text;
+}
+
+/*
+ * argv and environment of a zygote: NUL-terminated strings, one after another.  -I: no variables, no folder of the person's own
+ * packages, no script's or current folder on the path.
+ */
+static int zygote_payload(struct cell__sub_env *env, struct cell__buf *payload, int *ret_argc)
+{
+	struct cell__subprocess *sub = env->sub;
+	CELL_AUTO_BUF struct cell__buf script = CELL_BUF_INIT, check = CELL_BUF_INIT;
+	CELL_AUTO_FREE char *writable = writable_folders(env);
+	if (!writable || cell__buf_printf(&script, "%s/workcell_kernel/zygote.py", sub->kernel_dir) < 0 ||
+	    cell__buf_printf(&check, "%s/workcell_kernel/sitecheck.py", sub->kernel_dir) < 0)
+		return -1;
+	bool checks = writable[0] && !is_hole("sitecheck");
+	const char *const first[] = { env->python, "-I", "-S", check.data, writable };
+	for (size_t i = 0; checks && i < sizeof first / sizeof *first; i++)
+		if (cell__buf_add(payload, first[i], strlen(first[i]) + 1) < 0)
+			return -1;
+	*ret_argc = checks ? 11 : 6;
+	/* The zygote's own settings; sessions get theirs in INIT. */
+	CELL_AUTO_BUF struct cell__buf home = CELL_BUF_INIT;
+	if (cell__buf_printf(&home, "HOME=%s", cell__home_dir()) < 0)
+		return -1;
+	const char *const strings[] = { env->python,    is_hole("user-site") ? "-E" : "-I",  script.data, "3", "4", env->preload,
+					"LANG=C.UTF-8", "PATH=/usr/local/bin:/usr/bin:/bin", home.data };
+	for (size_t i = 0; i < sizeof strings / sizeof *strings; i++)
+		if (cell__buf_add(payload, strings[i], strlen(strings[i]) + 1) < 0)
+			return -1;
+	return 0;
+}
+
+/* The plan of its zygote, made anew for each: mounts and installs may have changed. */
+static int plan_zygote(struct cell__sub_env *env, struct cell_error *err)
+{
+	struct cell__plans *plans = &env->sub->hub->plans;
+	CELL_AUTO_BUF struct cell__buf bytes = CELL_BUF_INIT;
+	cell__sandbox_plan_unref(cell__take_ptr(env->plan));
+	if (env->kind == CELL_ZYGOTE_ISOLATED)
+		return 0;
+	if (!plans->mounts && cell__machine_here()->own_uid)
+		plans->mounts = cell__mounts_create();
+	if (cell__plans_zygote(plans->mounts, env->python, env->sub->kernel_dir, env->kind == CELL_ZYGOTE_ONLINE, &bytes, err) == 0)
+		env->plan = cell__sandbox_plan_create(&bytes, err);
+	return env->plan ? 0 : -1;
+}
+
+int cell__sub_zygote_start(struct cell__sub_env *env, struct cell_error *err)
+{
+	struct cell__subprocess *sub = env->sub;
+	CELL_AUTO_BUF struct cell__buf payload = CELL_BUF_INIT;
+	int argc = 0;
+	if (env->state != CELL_ENV_NONE)
+		return 0;
+	if (check_python(env->python, err) < 0 || cell__spawn_hub_start(sub->hub, err) < 0)
+		return -1;
+	if (zygote_payload(env, &payload, &argc) < 0)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	if (plan_zygote(env, err) < 0)
+		return -1;
+	env->zygote_id = sub->hub->next_id++;
+	if (cell__spawn_client_send(&sub->hub->client, CELL_SPAWN_ZYGOTE_START, env->zygote_id, argc, 0, payload.data, payload.size,
+				    env->plan ? &env->plan->fd : NULL, env->plan ? 1 : 0, err) < 0)
+		return -1;
+	env->state = CELL_ENV_STARTING;
+	env->warm = false;
+	env->forks = 0;
+	for (struct cell__sub_pool *pool = env->pools; pool; pool = pool->next)
+		pool->deaths = 0;
+	env->started_us = cell__now_us();
+	if (sub->start_timeout_ms > 0)
+		uv_timer_start(&env->timer, handle_start_timeout, (uint64_t)sub->start_timeout_ms, 0);
+	return 0;
+}
+
+static void take_paths(struct cell__sub_env *env, json_t *list)
+{
+	size_t n = json_array_size(list), kept = 0;
+	const char **paths = cell__alloc(n + 1, sizeof *paths);
+	for (size_t i = 0; paths && i < n; i++) {
+		const char *path = json_string_value(json_array_get(list, i));
+		if (path && path[0] == '/')
+			paths[kept++] = path;
+	}
+	cell__plan_env_finish(&env->files);
+	/* Without memory a sandboxed kernel does not find its files, and says so. */
+	if (paths)
+		(void)cell__plan_env_init(&env->files, paths);
+	free(paths);
+}
+
+static void free_hosts(struct cell__sub_env *env)
+{
+	for (char **host = env->index_hosts; host && *host; host++)
+		free(*host);
+	free(cell__take_ptr(env->index_hosts));
+}
+
+static void take_hosts(struct cell__sub_env *env, json_t *list)
+{
+	size_t n = json_array_size(list), kept = 0;
+	free_hosts(env);
+	env->index_hosts = cell__alloc(n + 1, sizeof *env->index_hosts);
+	for (size_t i = 0; env->index_hosts && i < n; i++) {
+		const char *host = json_string_value(json_array_get(list, i));
+		if (host && (env->index_hosts[kept] = cell__strdup(host)))
+			kept++;
+	}
+}
+
+void cell__sub_zygote_ready(struct cell__sub_env *env, int64_t pid, int64_t missed, const char *payload, size_t size)
+{
+	const char *version = "", *ipython = "", *preload_error = NULL;
+	struct cell_error untrusted;
+	json_t *ready = json_loadb(payload, size, 0, NULL);
+	env->missed = (int)missed;
+	take_paths(env, json_object_get(ready, "paths"));
+	take_hosts(env, json_object_get(ready, "index"));
+	if (ready)
+		json_unpack(ready, "{s?s, s?s, s?s}", "version", &version, "ipython", &ipython, "preload_error", &preload_error);
+	uv_timer_stop(&env->timer);
+	bool refused = trust_files(env, &untrusted) < 0;
+	if (preload_error || refused) {
+		struct cell_error err;
+		cell_fail(&err, CELL_E_PRELOAD, 0, "%s cannot preload %.160s", env->python, preload_error ? preload_error : "");
+		if (refused)
+			err = untrusted;
+		env->state = CELL_ENV_NONE;
+		cell__spawn_client_tell(&env->sub->hub->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
+		env->zygote_id = 0;
+		fail_waiting(env, &err);
+	} else {
+		env->state = CELL_ENV_READY;
+		env->info = (struct cell_env_info){
+			.size = sizeof env->info,
+			.zygote_pid = pid,
+			.start_ms = (double)(cell__now_us() - env->started_us) / 1000.0,
+		};
+		snprintf(env->info.python, sizeof env->info.python, "%s", env->python);
+		snprintf(env->info.version, sizeof env->info.version, "%s", version);
+		snprintf(env->info.ipython, sizeof env->info.ipython, "%s", ipython);
+		CELL_SUB_LOG(env->sub, CELL_LOG_INFO, "%s (Python %s) is ready", env->python, env->info.version);
+		uv_timer_start(&env->timer, cell__sub_handle_refill, CELL_SUB_REFILL_DELAY_MS, 0);
+		if (env->prewarms)
+			cell__spawn_client_tell(&env->sub->hub->client, CELL_SPAWN_ZYGOTE_WARM, env->zygote_id, 0);
+		cell__sub_fork_waiting(env);
+	}
+	json_decref(ready);
+}
+
+/* The last line of what a zygote wrote before it died that speaks of an error, or else the last one. */
+static void last_words(const char *text, size_t size, char *out, size_t out_size)
+{
+	const char *best = NULL;
+	size_t best_size = 0;
+	bool best_is_error = false;
+	for (const char *at = text; at < text + size;) {
+		const char *end = memchr(at, '\n', (size_t)(text + size - at));
+		size_t n = (size_t)((end ? end : text + size) - at);
+		bool is_error = memmem(at, n, "rror", 4) || memmem(at, n, "too old", 7);
+		if (n > 0 && (is_error || !best_is_error)) {
+			best = at;
+			best_size = n;
+			best_is_error = is_error;
+		}
+		at += n + 1;
+	}
+	size_t n = 0;
+	for (size_t i = 0; i < best_size && n + 1 < out_size; i++)
+		out[n++] = (unsigned char)best[i] >= 0x20 && (unsigned char)best[i] < 0x7f ? best[i] : '?';
+	out[n] = '\0';
+}
+
+void cell__sub_zygote_exited(struct cell__sub_env *env, int64_t status, int64_t failure, const char *payload, size_t size)
+{
+	bool starting = env->state == CELL_ENV_STARTING;
+	struct cell_error err = { 0 };
+	char words[120], how[48];
+	struct cell_spawn_failure told = { 0 };
+	if (failure && size == sizeof told) {
+		memcpy(&told, payload, sizeof told);
+		size = 0;
+	}
+	last_words(payload, size, words, sizeof words);
+	if (status >= 0 && WIFSIGNALED((int)status))
+		snprintf(how, sizeof how, "died of signal %d", WTERMSIG((int)status));
+	else
+		snprintf(how, sizeof how, "ended with status %d", status >= 0 ? WEXITSTATUS((int)status) : -1);
+	if (status >= 0 && WIFEXITED((int)status) && WEXITSTATUS((int)status) == SITE_REFUSED)
+		cell_fail(&err, CELL_E_INVALID, 0, "the interpreter %.60s %s; use another interpreter or workspace, or --workspace-mode ro",
+			  env->python, words);
+	else if (failure && told.stage == CELL_SPAWN_AT_PLAN && env->plan && told.step >= 0)
+		cell__plan_failure((const struct cell_plan *)env->plan->bytes, NULL,
+				   &(struct cell_plan_report){ .step = told.step, .sys = told.sys }, &err);
+	else if (failure && told.stage == CELL_SPAWN_AT_PLAN)
+		cell_fail(&err, CELL_E_SANDBOX, (int)failure, "confine the zygote of %s", env->python);
+	else if (failure)
+		cell_fail(&err, CELL_E_PYTHON, (int)failure, "start interpreter %s", env->python);
+	else if (words[0] && !strstr(words, "-h' for more information")) /* so says one that does not know our flags */
+		cell_fail(&err, CELL_E_PYTHON, 0, "%s %s before it was ready: %s", env->python, how, words);
+	else
+		cell_fail(&err, CELL_E_PYTHON, 0, "%s %s before it was ready; is it a CPython 3.9 or later?", env->python, how);
+	env->state = CELL_ENV_NONE;
+	env->zygote_id = 0;
+	uv_timer_stop(&env->timer);
+	if (starting) {
+		fail_waiting(env, &err);
+		return;
+	}
+	CELL_SUB_LOG(env->sub, CELL_LOG_WARN, "the zygote of %s %s; the next use starts another", env->python, how);
+	/* Whoever still waits is served by a new one. */
+	bool wanted = env->prewarms != NULL;
+	for (struct cell__sub_kernel *k = env->sub->kernels; k; k = k->next)
+		wanted |= k->env == env && k->state == CELL_KERNEL_WAITING;
+	if (wanted && cell__sub_zygote_start(env, &err) < 0)
+		fail_waiting(env, &err);
+}
+
+/* ---- its end ---- */
+
+static void stop_zygote(struct cell__sub_env *env)
+{
+	if (env->zygote_id)
+		cell__spawn_client_tell(&env->sub->hub->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
+	env->state = CELL_ENV_NONE;
+	env->zygote_id = 0;
+	env->warm = false;
+}
+
+void cell__sub_zygote_rotate(struct cell__sub_env *env)
+{
+	struct cell_error err;
+	if (env->state != CELL_ENV_READY || env->in_flight > 0 || env->ending || !is_worn(env))
+		return;
+	/* Its kernels live on, also those in the pool. */
+	stop_zygote(env);
+	if (cell__sub_zygote_start(env, &err) < 0)
+		fail_waiting(env, &err);
+}
+
+/* Does a session use it, or wait for it? */
+static bool is_used(const struct cell__sub_env *env, bool also_pooled)
+{
+	for (const struct cell__sub_kernel *k = env->sub->kernels; k; k = k->next)
+		if (k->env == env && (also_pooled || !k->pooled))
+			return true;
+	return env->prewarms != NULL;
+}
+
+static void close_env(struct cell__sub_env *env)
+{
+	struct cell__sub_env **at = &env->sub->envs;
+	while (*at != env)
+		at = &(*at)->next;
+	*at = env->next;
+	uv_close((uv_handle_t *)&env->timer, cell__sub_handle_env_closed);
+}
+
+static void handle_idle(uv_timer_t *timer)
+{
+	struct cell__sub_env *env = timer->data;
+	bool any = false;
+	if (is_used(env, false))
+		return;
+	env->ending = true;
+	stop_zygote(env);
+	for (struct cell__sub_kernel *k = env->sub->kernels; k; k = k->next) {
+		any |= k->env == env;
+		if (k->env != env || k->asked)
+			continue;
+		k->asked = true;
+		if (k->state == CELL_KERNEL_WAITING)
+			cell__sub_kernel_gone_later(k);
+		else
+			cell__sub_kernel_kill(k);
+	}
+	if (!any)
+		close_env(env);
+}
+
+void cell__sub_env_rest(struct cell__sub_env *env)
+{
+	if (env->ending && !is_used(env, true) && !uv_is_closing((uv_handle_t *)&env->timer))
+		close_env(env);
+	else if (!env->ending && *env->owner && env->state != CELL_ENV_STARTING && !is_used(env, false))
+		uv_timer_start(&env->timer, handle_idle, CELL_SUB_ZYGOTE_IDLE_MS, 0);
+}
+
+void cell__sub_handle_env_closed(uv_handle_t *handle)
+{
+	struct cell__sub_env *env = handle->data;
+	struct cell__subprocess *sub = env->sub;
+	free(env->python);
+	free(env->preload);
+	free(env->owner);
+	cell__plan_env_finish(&env->files);
+	cell__sandbox_plan_unref(env->plan);
+	cell__places_untrust(sub->host->places, &env->places);
+	cell__place_list_finish(&env->places);
+	free_hosts(env);
+	while (env->pools) {
+		struct cell__sub_pool *next = env->pools->next;
+		cell__sandbox_plan_unref(env->pools->plan);
+		cell__buf_finish(&env->pools->session);
+		cell__buf_finish(&env->pools->files);
+		free(env->pools);
+		env->pools = next;
+	}
+	free(env);
+	sub->open_handles--;
+	cell__sub_maybe_destroyed(sub);
+}

@@ -1,0 +1,187 @@
+/*
+ * The `subprocess` executor, for its files:
+ *
+ *     subprocess.c          the executor: opening, its vtable, its life; theory of operation
+ *     subprocess_env.c      environments: interpreters with their preloads, and the zygote of each
+ *     subprocess_pool.c     kernels made ahead, and who waits for them
+ *     subprocess_kernel.c   one kernel: its fork, its cells, what it says, its end
+ *     subprocess_spawner.c  what the spawner says
+ *
+ * What other executors need of it is in subprocess.h.
+ */
+#ifndef CELL_EXECUTORS_SUBPROCESS_KERNEL_H
+#define CELL_EXECUTORS_SUBPROCESS_KERNEL_H
+
+#include "executors/link.h"
+#include "executors/subprocess/subprocess.h"
+#include "executors/subprocess/cpu_share.h"
+#include "sandbox/places.h"
+#include "spawn/hub.h"
+
+#define CELL_SUB_REFILL_DELAY_MS 5 /* the session that emptied the pool goes first */
+#define CELL_SUB_ZYGOTE_IDLE_MS 10000 /* an owner's zygote without a session ends */
+#define CELL_SUB_POOL_DEATHS_MAX 3 /* pooled kernels that die in a row: stop making more */
+
+enum cell__sub_env_state { CELL_ENV_NONE, CELL_ENV_STARTING, CELL_ENV_READY };
+
+/* Kernels made ahead, all with the same plan. */
+struct cell__sub_pool {
+	struct cell__sandbox_plan *plan; /* NULL: not sandboxed */
+	int deaths;
+	/* What the last session was, and how many in a row were the same. */
+	struct cell__buf session, files;
+	unsigned in_a_row;
+	uint64_t kind; /* grows with every change */
+	struct cell__sub_pool *next;
+};
+
+struct cell__sub_prewarm {
+	struct cell__sandbox_request *request; /* or NULL */
+	void (*done)(void *arg, const struct cell_env_info *info, const struct cell_error *err);
+	void *arg;
+	struct cell__sub_prewarm *next;
+};
+
+struct cell__sub_env {
+	struct cell__subprocess *sub;
+	char *python, *preload, *owner; /* owner "": of all who do not want one of their own */
+	enum cell__zygote_kind kind;
+	struct cell__sandbox_plan *plan; /* of its zygote; NULL: not confined, or never started */
+	int missed;		      /* 1 + a step of it that was passed over and is missed */
+	enum cell__sub_env_state state;
+	uint64_t zygote_id;
+	bool warm;
+	bool ending; /* nobody finds it any more; it goes with its last kernel */
+	int in_flight;
+	int64_t forks; /* of this zygote */
+	struct cell__sub_pool *pools; /* those that somebody has used */
+	struct cell__plan_env files; /* the interpreter's; known when the zygote is ready */
+	struct cell__place_list places; /* the same and more, trusted: no session that can write there is opened */
+	char **index_hosts;          /* "host:port" of the package index that its installer uses; NULL-terminated */
+	int64_t started_us;
+	struct cell_env_info info;
+	struct cell__sub_prewarm *prewarms;
+	uv_timer_t timer;  /* start timeout while starting, pool refill while ready */
+	struct cell__sub_env *next;
+};
+
+enum cell__sub_kernel_state {
+	CELL_KERNEL_WAITING,
+	CELL_KERNEL_FORKING,
+	CELL_KERNEL_POOLED,
+	CELL_KERNEL_OPENING,
+	CELL_KERNEL_LIVE,
+	CELL_KERNEL_DYING,
+};
+
+struct cell__sub_kernel {
+	struct cell__kernel base;
+	struct cell__subprocess *sub;
+	struct cell__sub_env *env;
+	uint64_t id;
+	enum cell__sub_kernel_state state;
+	struct cell__link *link;
+	pid_t pid;
+	bool forking; /* counted in env->in_flight */
+	bool up;      /* HELLO seen */
+	bool ready;   /* READY seen */
+	bool pooled;  /* made for the pool and not taken yet */
+	bool asked;   /* we closed it */
+	bool timing;  /* the timer waits for a cell to become a long one, or for it to hear of its interrupt */
+	int unheard;  /* signals that were sent again */
+	struct cell__cpu_share entry;
+	int tries;
+	struct cell_error error;
+	struct cell__sandbox_request *request; /* NULL: not sandboxed, or in the pool */
+	struct cell__sandbox_plan *plan;       /* NULL: not sandboxed, or not prepared yet */
+	uint64_t kind;			 /* of its pool, that it is confined for already; 0: none */
+	struct cell_plan_report report;        /* of its jail */
+	int listen_fd;			 /* of its way out; -1: none */
+	unsigned skipped[16];                  /* steps that it passed over itself */
+	size_t n_skipped;
+	const struct cell__kernel_events *events; /* NULL: nobody owns it */
+	void *owner;
+	char *init; /* the INIT frame's JSON; kept until READY, in case the fork has to be repeated */
+	uv_timer_t timer;
+	struct cell__task gone;
+	struct cell__sub_kernel *next;
+};
+
+struct cell__subprocess {
+	struct cell__executor_host *host;
+	struct cell__spawn_hub *hub;
+	const char *kernel_dir;
+	int pool_size;
+	int64_t start_timeout_ms;
+	int64_t zygote_forks; /* 0: no limit */
+	struct cell__sub_env *envs;
+	struct cell__sub_kernel *kernels;
+	bool destroying;
+	struct cell__cpu_shares shares;
+	int open_handles;
+	void (*destroyed)(void *arg);
+	void *destroyed_arg;
+};
+
+#define CELL_SUB_LOG(sub, level, ...) (sub)->host->log((sub)->host->log_arg, level, __VA_ARGS__)
+
+/* ---- subprocess.c ---- */
+
+/* A handle was closed: it may have been the last. */
+void cell__sub_maybe_destroyed(struct cell__subprocess *sub);
+
+/* ---- subprocess_env.c ---- */
+
+int cell__sub_env_find(struct cell__subprocess *sub, const char *python, const char *preload, const char *owner,
+		       enum cell__zygote_kind kind, struct cell__sub_env **ret_env, struct cell_error *err);
+/* A kernel of it is gone, or its pool is full: an owner's zygote that nobody uses ends after a while. */
+void cell__sub_env_rest(struct cell__sub_env *env);
+/* Replaces a zygote that has forked as many kernels as one may, once the last fork is done. */
+void cell__sub_zygote_rotate(struct cell__sub_env *env);
+/* Its timer is closed: the rest goes too. */
+void cell__sub_handle_env_closed(uv_handle_t *handle);
+/* Does nothing where there is one, or where one starts. */
+int cell__sub_zygote_start(struct cell__sub_env *env, struct cell_error *err);
+void cell__sub_zygote_ready(struct cell__sub_env *env, int64_t pid, int64_t missed, const char *payload, size_t size);
+void cell__sub_zygote_exited(struct cell__sub_env *env, int64_t status, int64_t failure, const char *payload, size_t size);
+/* Forks the kernels that wait, as many as the zygote takes now. */
+void cell__sub_fork_waiting(struct cell__sub_env *env);
+
+/* ---- subprocess_pool.c ---- */
+
+void cell__sub_request_destroy(struct cell__sandbox_request *request);
+/* NULL: nobody has used kernels of this plan. */
+struct cell__sub_pool *cell__sub_pool_find(const struct cell__sub_env *env, const struct cell__sandbox_plan *plan);
+struct cell__sub_pool *cell__sub_pool_use(struct cell__sub_env *env, struct cell__sandbox_plan *plan);
+void cell__sub_pool_confine(struct cell__sub_env *env, struct cell__sub_pool *pool);
+void cell__sub_pool_learn(struct cell__sub_env *env, struct cell__sub_pool *pool, const struct cell__sandbox_request *request,
+			  unsigned times);
+void cell__sub_pool_fill(struct cell__sub_env *env);
+struct cell__sub_kernel *cell__sub_pool_take(struct cell__sub_env *env, const struct cell__sandbox_request *request);
+/* The environment's timer, once its zygote is ready. */
+void cell__sub_handle_refill(uv_timer_t *timer);
+/* Answers those whose pool is there. */
+void cell__sub_check_prewarms(struct cell__sub_env *env);
+/* Answers all of them; err: NULL, or why there is no pool. */
+void cell__sub_end_prewarms(struct cell__sub_env *env, const struct cell_error *err);
+
+/* ---- subprocess_kernel.c ---- */
+
+struct cell__sub_kernel *cell__sub_kernel_create(struct cell__sub_env *env, struct cell_error *err);
+int cell__sub_kernel_fork(struct cell__sub_kernel *kernel, struct cell_error *err);
+/* Its fork is done, or will not be. */
+void cell__sub_kernel_not_forking(struct cell__sub_kernel *kernel);
+void cell__sub_kernel_configure(struct cell__sub_kernel *kernel);
+void cell__sub_kernel_maybe_live(struct cell__sub_kernel *kernel);
+void cell__sub_kernel_kill(struct cell__sub_kernel *kernel);
+void cell__sub_kernel_gone(struct cell__sub_kernel *kernel, const struct cell__exit *how);
+void cell__sub_kernel_gone_later(struct cell__sub_kernel *kernel);
+/* Of the shares that sandboxes take. */
+void cell__sub_tell_share(struct cell__cpu_share *entry, enum cell_cgroup_share share);
+
+/* ---- subprocess_spawner.c ---- */
+
+void cell__sub_handle_message(void *arg, const struct cell_spawn_msg *head, const char *payload, size_t size);
+void cell__sub_handle_spawner_end(void *arg);
+
+#endif

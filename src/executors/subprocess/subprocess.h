@@ -1,0 +1,75 @@
+/*
+ * Zygotes and pools: the part of the `subprocess` executor that outlives single kernels.  Belongs to the loop's
+ * thread.
+ */
+#ifndef CELL_EXECUTORS_SUBPROCESS_H
+#define CELL_EXECUTORS_SUBPROCESS_H
+
+#include "executors/executor.h"
+#include "sandbox/plans.h"
+
+/* Zygotes and pools of an engine. */
+struct cell__subprocess;
+
+struct cell__subprocess *cell__subprocess_of(const struct cell__executor_host *host);
+
+/* How a zygote is confined: sessions share one only where they want the same. */
+enum cell__zygote_kind {
+	CELL_ZYGOTE_ISOLATED, /* from the user's settings, and not confined */
+	CELL_ZYGOTE_CONFINED,
+	CELL_ZYGOTE_ONLINE,   /* confined but for the network, which its kernels have as well */
+};
+
+/*
+ * What the `sandbox` executor wants of a kernel; NULL members for the others.  `prepare` is called once the interpreter's
+ * paths are known, before the fork, and fills plan (a reference) and session; they and the request are the kernel's.
+ */
+struct cell__sandbox_request {
+	int (*prepare)(struct cell__sandbox_request *request, const struct cell__plan_env *env, struct cell_error *err);
+	void (*destroy)(struct cell__sandbox_request *request);
+	enum cell__zygote_kind zygote;
+	struct cell__sandbox_plan *plan;
+	struct cell__buf session; /* the session's plan */
+	struct cell__buf files;   /* which files its paths name at this moment: another file there is another sandbox */
+};
+
+/* What a kernel's end says of its plan: words for a step that failed. */
+void cell__sandbox_failure(const struct cell__sandbox_request *request, int step, int sys, struct cell_error *err);
+/* A kernel is ready; jail and skipped say which steps were passed over. */
+void cell__sandbox_ready(struct cell__sandbox_request *request, const void *jail_report, size_t size, const unsigned *skipped,
+			 size_t n_skipped, const struct cell__zygote_state *zygote);
+/* Before that, where the plan has a way out: fd is taken over.  An error ends the session. */
+int cell__sandbox_listen(struct cell__sandbox_request *request, int fd, const char *const *index_hosts, struct cell_error *err);
+
+/* The kernel is gone: connections end, and the session hears no more of them. */
+void cell__sandbox_silence(struct cell__sandbox_request *request);
+
+/* The executors' vtables are made of these.  request: NULL, or what is to be done first; it is taken over. */
+int cell__subprocess_open(struct cell__executor_host *host, const struct cell__executor *executor, const struct cell__kernel_spec *spec,
+			  struct cell__sandbox_request *request, const struct cell__kernel_events *events, void *owner,
+			  struct cell__kernel **ret_kernel, struct cell_error *err);
+/* The INIT frame's JSON; NULL: something in it is not UTF-8. */
+char *cell__subprocess_init_json(const struct cell__kernel_spec *spec);
+void cell__subprocess_probe(struct cell__executor_host *host, struct cell_executor_info *info);
+void cell__subprocess_drain(struct cell__kernel *base);
+int cell__subprocess_run(struct cell__kernel *base, uint32_t run_id, const char *code, size_t size, struct cell_error *err);
+size_t cell__subprocess_unread(const struct cell__kernel *base);
+struct cell__bulk *cell__subprocess_bulk(struct cell__kernel *base);
+int cell__subprocess_reply(struct cell__kernel *base, uint32_t id, const char *json, size_t json_size, const void *raw, size_t raw_size,
+			   struct cell_error *err);
+void cell__subprocess_interrupt(struct cell__kernel *base, uint32_t run_id);
+void cell__subprocess_pause(struct cell__kernel *base, bool paused);
+void cell__subprocess_close(struct cell__kernel *base, int64_t grace_ms);
+int64_t cell__subprocess_pid(const struct cell__kernel *base);
+/* "host:port" of the package index that its interpreter's installer uses; NULL-terminated, or NULL. */
+const char *const *cell__subprocess_index_hosts(const struct cell__kernel *base);
+const struct cell__sandbox_request *cell__subprocess_request(const struct cell__kernel *base);
+
+/*
+ * Starts the environment, warms it, fills its pool; then done(arg, info, NULL), or done(arg, NULL, err).  A
+ * returned error means done() never runs.  request: as for open.
+ */
+int cell__subprocess_prewarm(struct cell__subprocess *sub, const char *python, const char *preload, const char *zygote_owner,
+			     struct cell__sandbox_request *request, cell__prewarmed_fn done, void *arg, struct cell_error *err);
+
+#endif

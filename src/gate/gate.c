@@ -1,0 +1,946 @@
+#define _GNU_SOURCE
+#include "gate/gate.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/hole.h"
+#include "gate/gated_call.h"
+
+/* ---- memory ---- */
+
+static void clear_outcome(struct cell__call_outcome *outcome)
+{
+	json_decref(outcome->result);
+	free(outcome->raw);
+	free(outcome->type);
+	free(outcome->message);
+	*outcome = (struct cell__call_outcome){ 0 };
+}
+
+void cell__gated_call_destroy(struct cell__gated_call *gated)
+{
+	clear_outcome(&gated->outcome);
+	cell__tool_choice_finish(&gated->choice);
+	json_decref(gated->inner.args);
+	json_decref(gated->args_before);
+	json_decref(gated->content);
+	json_decref(gated->shown);
+	cell__call_info_unref(gated->call_info);
+	if (gated->loop_ref)
+		cell__loop_ref_unref(gated->loop_ref);
+	free(gated->text);
+	cell__buf_finish(&gated->reply);
+	free(gated);
+}
+
+static void leave_gate(struct cell__gated_call *gated)
+{
+	struct cell__gate *gate = gated->gate;
+	if (gated->prev)
+		gated->prev->next = gated->next;
+	else
+		gate->first = gated->next;
+	if (gated->next)
+		gated->next->prev = gated->prev;
+	gated->gate = NULL;
+}
+
+/* ---- events ---- */
+
+static void emit(struct cell__gated_call *gated, enum cell_event_type type, const char *decision, const char *message)
+{
+	struct cell__gate *gate = gated->gate;
+	if (!gated->call_info || !gate->emit)
+		return;
+	struct cell_event event = { .type = type, .call = gated->call_info, .decision = decision, .message = message };
+	if (type == CELL_EVENT_CALL_ENDED)
+		event.duration_ms = (double)(cell__now_us() - gated->started_us) / 1000.0;
+	gate->emit(gate->owner, &event);
+}
+
+static const char *shown_tool(const struct cell__gated_call *gated)
+{
+	static const char *const tools[CELL__GATE_KINDS] = {
+		[CELL__GATE_INSTALL] = "deps",       [CELL__GATE_REMOVE] = "deps",  [CELL__GATE_WORKFLOW] = "workflows",
+		[CELL__GATE_ARTIFACT] = "artifacts", [CELL__GATE_SERVER] = "tools",
+	};
+	if (gated->kind == CELL__GATE_TOOL)
+		return cell__tool_choice_tool(&gated->choice);
+	if (gated->kind == CELL__GATE_SHELL)
+		return json_string_value(json_object_get(gated->inner.args, "name"));
+	if (gated->kind == CELL__GATE_QUESTION)
+		return json_string_value(json_object_get(gated->inner.args, "tool"));
+	return tools[gated->kind];
+}
+
+static const char *shown_callable(const struct cell__gated_call *gated)
+{
+	if (gated->kind == CELL__GATE_TOOL)
+		return cell__tool_choice_callable(&gated->choice);
+	if (gated->kind == CELL__GATE_QUESTION)
+		return json_string_value(json_object_get(gated->inner.args, "callable"));
+	return cell__operation_shown(gated->inner.operation);
+}
+
+static const char *shown_adapter(const struct cell__gated_call *gated)
+{
+	if (gated->kind == CELL__GATE_TOOL)
+		return cell__tool_choice_adapter(&gated->choice);
+	return gated->kind == CELL__GATE_SHELL ? "kernel" : gated->kind == CELL__GATE_QUESTION ? "mcp" : "space";
+}
+
+/* The arguments as they are shown, judged and recorded: those that run. */
+static json_t *shown_args(const struct cell__gated_call *gated)
+{
+	if (gated->kind == CELL__GATE_TOOL)
+		return gated->choice.args;
+	if (gated->kind == CELL__GATE_SHELL)
+		return json_object_get(gated->inner.args, "args");
+	if (gated->kind == CELL__GATE_QUESTION)
+		return json_object_get(gated->inner.args, "params");
+	return gated->shown ? gated->shown : gated->inner.args;
+}
+
+static int make_call_info(struct cell__gated_call *gated)
+{
+	char *args = json_dumps(shown_args(gated), JSON_COMPACT | JSON_SORT_KEYS);
+	struct cell_call_info info = {
+		.id = gated->id,
+		.request_id = gated->request_id,
+		.kind = cell__gate_kind_word(gated->kind),
+		.tool = shown_tool(gated),
+		.callable = shown_callable(gated),
+		.adapter = shown_adapter(gated),
+		.session_id = gated->session_id,
+		.principal = cell__principal_word(&gated->principal),
+		.client = gated->inner.client,
+	};
+	const struct cell_call_info *call_info = args ? cell__call_info_create(&info, args) : NULL;
+	if (!call_info)
+		return -1;
+	cell__call_info_unref(gated->call_info);
+	gated->call_info = call_info;
+	return 0;
+}
+
+/* ---- outcomes ---- */
+
+void cell__gated_call_answer(struct cell__gated_call *gated, json_t *result, const void *raw, size_t raw_size)
+{
+	clear_outcome(&gated->outcome);
+	char *copy = raw_size > 0 ? cell__strndup(raw, raw_size) : NULL;
+	if (!result || (raw_size > 0 && !copy)) {
+		json_decref(result);
+		free(copy);
+		cell__gated_call_fail(gated, CELL_E_NOMEM, "MemoryError", "the host is out of memory");
+		return;
+	}
+	gated->outcome = (struct cell__call_outcome){ .result = result, .raw = copy, .raw_size = raw_size };
+}
+
+void cell__gated_call_fail(struct cell__gated_call *gated, int code, const char *type, const char *message)
+{
+	clear_outcome(&gated->outcome);
+	gated->outcome = (struct cell__call_outcome){
+		.failed = true, .code = code, .type = cell__strdup(type), .message = cell__strdup(message)
+	};
+}
+
+static const char *outcome_word(const struct cell__gated_call *gated)
+{
+	return gated->decision ? gated->decision : gated->outcome.failed ? "error" : "ok";
+}
+
+/* The asker gets the outcome and the gated is gone. */
+static void hand_over(struct cell__gated_call *gated)
+{
+	struct cell__call *outer = gated->outer;
+	struct cell__call_outcome *outcome = &gated->outcome;
+	if (gated->gate)
+		leave_gate(gated);
+	if (outer && outcome->failed)
+		outer->fail(outer, outcome->code, outcome->type ? outcome->type : "MemoryError",
+			    outcome->message ? outcome->message : "the host is out of memory");
+	else if (outer)
+		outer->answer(outer, cell__take_ptr(outcome->result), outcome->raw, outcome->raw_size);
+	cell__gated_call_destroy(gated);
+}
+
+static void handle_recorded(void *arg, int rc)
+{
+	struct cell__gated_call *gated = arg;
+	if (rc < 0 && gated->outer)
+		cell__gated_call_fail(gated, CELL_E_IO, "RuntimeError", "the call was made, but it could not be written to the audit log");
+	hand_over(gated);
+}
+
+/* 1: there is no log. */
+static int record(struct cell__gated_call *gated, enum cell__audit_outcome outcome, void (*written)(void *arg, int rc),
+		  struct cell_error *err)
+{
+	struct cell__gate *gate = gated->gate;
+	if (!gate->audit)
+		return 1;
+	/* A function of the host may be changing the arguments just now: then those count that were asked with. */
+	json_t *asked = gated->held && gated->outer ? gated->outer->args : gated->inner.args;
+	bool named = gated->kind == CELL__GATE_TOOL || gated->kind == CELL__GATE_SHELL;
+	const char *name = named ? json_string_value(json_object_get(asked, "name")) : shown_tool(gated);
+	const struct cell_call_info *call_info = gated->call_info;
+	struct cell__audit_record entry = {
+		.session_id = gated->session_id,
+		.cell_hash = gate->cell_hash && *gate->cell_hash ? gate->cell_hash : NULL,
+		.request_id = gated->request_id,
+		.kind = cell__gate_kind_word(gated->kind),
+		.tool = call_info ? call_info->tool : name,
+		.callable = call_info ? call_info->callable : NULL,
+		.adapter = call_info ? call_info->adapter : NULL,
+		.executor = gated->executor,
+		.principal = cell__principal_word(&gated->principal),
+		.client = *gated->principal.name ? gated->principal.name : NULL,
+		.args = call_info ? shown_args(gated)
+			: named   ? json_object_get(asked, "args")
+				  : asked,
+		.args_before = gated->args_before,
+		.decision = gated->audited,
+		.by = gated->by,
+		.rule = gated->rule,
+		.rule_name = gated->rule_name,
+		.duration_us = cell__now_us() - gated->started_us,
+		.outcome = outcome,
+		.code = gated->outcome.code,
+		.error = outcome == CELL__AUDIT_ERROR ? gated->outcome.message : NULL,
+	};
+	cell__pace_charge(gate->pace, cell__audit_size_of(entry.args_before) + cell__audit_size_of_error(entry.error));
+	return cell__audit_write(gate->audit, &entry, written, gated, err);
+}
+
+void cell__gated_call_deliver(struct cell__gated_call *gated)
+{
+	struct cell_error err;
+	if (!gated->gate) {
+		hand_over(gated);
+		return;
+	}
+	emit(gated, CELL_EVENT_CALL_ENDED, outcome_word(gated), gated->outcome.failed ? gated->outcome.message : NULL);
+	gated->recording = true;
+	int rc = record(gated, gated->outcome.failed ? CELL__AUDIT_ERROR : CELL__AUDIT_OK, handle_recorded, &err);
+	if (rc < 0)
+		cell__gated_call_fail(gated, err.code, "RuntimeError", err.msg);
+	if (rc != 0)
+		hand_over(gated);
+}
+
+static void conclude(struct cell__gated_call *gated)
+{
+	gated->inner.cancel = NULL;
+	gated->going_out = true;
+	cell__gated_call_walk(gated);
+}
+
+static struct cell__gated_call *of_inner(struct cell__call *call)
+{
+	return (struct cell__gated_call *)call;
+}
+
+/* The answer waits for middlewares and the audit log: may it? */
+static bool has_room(const struct cell__gated_call *gated, const json_t *result, size_t raw_size)
+{
+	struct cell__call *outer = gated->outer;
+	bool waits = gated->loop_ref || (gated->gate && gated->gate->audit);
+	return !outer || !outer->hold || !waits || outer->hold(outer, raw_size + cell__audit_memory_of(result));
+}
+
+static void handle_answer(struct cell__call *call, json_t *result, const void *raw, size_t raw_size)
+{
+	struct cell__gated_call *gated = of_inner(call);
+	if (has_room(gated, result, raw_size)) {
+		cell__gated_call_answer(gated, result, raw, raw_size);
+	} else {
+		json_decref(result);
+		cell__gated_call_fail(
+			gated, CELL_E_LIMIT, "RuntimeError",
+			"the call was made, but its answer was dropped: the answers under way in this session take too much of the "
+			"host's memory; make fewer calls at once");
+	}
+	conclude(gated);
+}
+
+static void handle_fail(struct cell__call *call, int code, const char *type, const char *message)
+{
+	struct cell__gated_call *gated = of_inner(call);
+	cell__gated_call_fail(gated, code, type, message);
+	conclude(gated);
+}
+
+static void handle_progress(struct cell__call *call, const char *line, size_t size)
+{
+	struct cell__call *outer = of_inner(call)->outer;
+	if (outer)
+		outer->progress(outer, line, size);
+}
+
+/* A server's tools had to be listed first. */
+static void handle_again(struct cell__call *call)
+{
+	cell__gated_call_decide(of_inner(call));
+}
+
+/* ---- what is shown ---- */
+
+static bool look_up(struct cell__gated_call *gated);
+
+/* Without what only our own kernels understand. */
+static int make_shown(struct cell__gated_call *gated)
+{
+	json_t *shown = json_copy(gated->inner.args);
+	if (!shown)
+		return -1;
+	json_object_del(shown, "key");
+	json_object_del(shown, "size");
+	json_decref(gated->shown);
+	gated->shown = shown;
+	return 0;
+}
+
+/* ---- running ---- */
+
+static void run(struct cell__gated_call *gated)
+{
+	struct cell__gate *gate = gated->gate;
+	struct cell__call *inner = &gated->inner;
+	gated->ran = true;
+	if (gated->kind == CELL__GATE_SHELL)
+		inner->answer(inner, json_incref(shown_args(gated)), NULL, 0);
+	else if (gated->kind == CELL__GATE_QUESTION)
+		inner->answer(inner, json_incref(gated->content), NULL, 0);
+	else if (gated->kind == CELL__GATE_TOOL)
+		gate->target->run(gate->space, gate->cwd, &gated->choice, inner);
+	else
+		gate->target->handle(gate->space, gate->cwd, inner);
+}
+
+static void add_name(struct cell__buf *out, const struct cell__gated_call *gated)
+{
+	const char *callable = shown_callable(gated);
+	(void)cell__buf_printf(out, "%s%s%s", shown_tool(gated), *callable ? "." : "", callable);
+}
+
+static void refuse(struct cell__gated_call *gated, const char *decision, const char *type, const char *before, const char *after,
+		   const char *reason)
+{
+	CELL_AUTO_BUF struct cell__buf message = CELL_BUF_INIT;
+	gated->decision = decision;
+	gated->gate->refused += gated->kind != CELL__GATE_QUESTION;
+	(void)cell__buf_add_str(&message, before);
+	add_name(&message, gated);
+	(void)cell__buf_add_str(&message, after);
+	if (reason && *reason)
+		(void)cell__buf_printf(&message, ": %s", reason);
+	cell__gated_call_fail(gated, CELL_OUT_REJECTED, type, message.data ? message.data : "refused");
+	conclude(gated);
+}
+
+/* ---- parking ---- */
+
+static bool is_remembered(const struct cell__gated_call *gated)
+{
+	if (!gated->gate->remembered)
+		return false;
+	CELL_AUTO_BUF struct cell__buf name = CELL_BUF_INIT;
+	add_name(&name, gated);
+	for (struct cell__remembered *one = *gated->gate->remembered; one; one = one->next)
+		if (strcmp(one->kind, cell__gate_kind_word(gated->kind)) == 0 && name.data && strcmp(one->name, name.data) == 0)
+			return true;
+	return false;
+}
+
+static int remember(struct cell__gated_call *gated)
+{
+	CELL_AUTO_BUF struct cell__buf name = CELL_BUF_INIT;
+	add_name(&name, gated);
+	struct cell__remembered *one = name.data ? cell__alloc(1, sizeof *one + name.size + 1) : NULL;
+	if (!one)
+		return -1;
+	one->kind = cell__gate_kind_word(gated->kind);
+	memcpy(one->name, name.data, name.size + 1);
+	one->next = *gated->gate->remembered;
+	*gated->gate->remembered = one;
+	return 0;
+}
+
+static void park(struct cell__gated_call *gated, const char *reason)
+{
+	struct cell__gate *gate = gated->gate;
+	gated->deadline_ms = gate->timeout_ms < 0 ? -1 : cell__now_us() / 1000 + gate->timeout_ms;
+	gated->parked = gated->was_parked = true;
+	gated->parked_prev = gate->parked_last;
+	if (gate->parked_last)
+		gate->parked_last->parked_next = gated;
+	else
+		gate->parked_first = gated;
+	gate->parked_last = gated;
+	gate->n_parked++;
+	gate->parked(gate->owner);
+	emit(gated, CELL_EVENT_APPROVAL, NULL, reason && *reason ? reason : NULL);
+}
+
+static void unpark(struct cell__gated_call *gated, const char *decision, const char *reason)
+{
+	struct cell__gate *gate = gated->gate;
+	if (gated->parked_prev)
+		gated->parked_prev->parked_next = gated->parked_next;
+	else
+		gate->parked_first = gated->parked_next;
+	if (gated->parked_next)
+		gated->parked_next->parked_prev = gated->parked_prev;
+	else
+		gate->parked_last = gated->parked_prev;
+	gated->parked = false;
+	gate->n_parked--;
+	gate->parked(gate->owner);
+	emit(gated, CELL_EVENT_APPROVAL_ENDED, decision, reason);
+}
+
+/* ---- the decision ---- */
+
+static bool is_watched(const struct cell__gate *gate)
+{
+	return gate->policy || gate->audit || (gate->listens && gate->listens(gate->owner));
+}
+
+static int check_shell(struct cell__gated_call *gated)
+{
+	struct cell__call *inner = &gated->inner;
+	if (json_is_string(json_object_get(json_object_get(inner->args, "args"), "cmd")))
+		return 0;
+	inner->fail(inner, CELL_E_INVALID, "ValueError", "shell.approve needs a string 'cmd' in its 'args'");
+	return -1;
+}
+
+static void consult(const struct cell__gated_call *gated, struct cell_policy_verdict *ret_verdict)
+{
+	const char *callable = shown_callable(gated);
+	struct cell__subject subject = {
+		.kind = cell__gate_kind_word(gated->kind),
+		.tool = shown_tool(gated),
+		.callable = *callable ? callable : NULL,
+		.adapter = shown_adapter(gated),
+		.args = shown_args(gated),
+		.principal = gated->principal.kind,
+	};
+	cell__policy_judge(gated->gate->policy, &subject, ret_verdict);
+}
+
+static void judge(struct cell__gated_call *gated)
+{
+	struct cell__gate *gate = gated->gate;
+	bool host = gated->principal.kind == CELL__PRINCIPAL_HOST;
+	struct cell_policy_verdict verdict = CELL_POLICY_VERDICT_INIT;
+	consult(gated, &verdict);
+	gated->rule = verdict.rule;
+	if (verdict.rule > 0 && verdict.decision != CELL_ASK)
+		gated->by = CELL__AUDIT_BY_POLICY;
+	gated->rule_name = verdict.name;
+	if (verdict.decision == CELL_DENY) {
+		gated->audited = CELL__AUDIT_DENY;
+		refuse(gated, "denied", "ApprovalRejectedError", "The policy denies ", "", verdict.reason);
+	} else if (verdict.decision == CELL_ALLOW || host) {
+		run(gated);
+	} else if (gate->cannot_ask) {
+		gated->audited = CELL__AUDIT_DENY;
+		refuse(gated, "denied", "ApprovalRejectedError", "Somebody would have to approve ", "", gate->cannot_ask);
+	} else if (is_remembered(gated)) {
+		gated->by = CELL__AUDIT_BY_PERSON;
+		gated->audited = CELL__AUDIT_ACCEPTED;
+		run(gated);
+	} else {
+		park(gated, verdict.reason);
+	}
+}
+
+void cell__gated_call_decide(struct cell__gated_call *gated)
+{
+	struct cell__gate *gate = gated->gate;
+	struct cell__call *inner = &gated->inner;
+	if (!gate) { /* nobody waits: a middleware held it until now */
+		cell__gated_call_destroy(gated);
+		return;
+	}
+	if (gated->kind == CELL__GATE_TOOL) {
+		if (gate->target->choose(gate->space, gate->cwd, inner, &gated->choice) < 0)
+			return;
+	} else if (gated->kind == CELL__GATE_SHELL && check_shell(gated) < 0) {
+		return;
+	} else if (inner->operation->id == CELL__OP_DEPS_SYNC && is_watched(gate) && !gated->shown) {
+		look_up(gated);
+		return;
+	} else if (gated->kind == CELL__GATE_ARTIFACT && make_shown(gated) < 0) {
+		inner->fail(inner, CELL_E_NOMEM, "MemoryError", "the host is out of memory");
+		return;
+	}
+	if (is_watched(gate) && make_call_info(gated) < 0) {
+		inner->fail(inner, CELL_E_NOMEM, "MemoryError", "the host is out of memory");
+		return;
+	}
+	struct cell_error err;
+	if (gate->audit && cell__audit_admit(gate->audit, &err) < 0) {
+		inner->fail(inner, err.code, "RuntimeError", err.msg);
+		return;
+	}
+	emit(gated, CELL_EVENT_CALL_STARTED, NULL, NULL);
+	if (gate->policy && (gate->kinds & cell__gate_kind_bit(gated->kind)))
+		judge(gated);
+	else
+		run(gated);
+}
+
+/* ---- what a sync would install ---- */
+
+static struct cell__gated_call *of_look(struct cell__call *look)
+{
+	return (struct cell__gated_call *)((char *)look - offsetof(struct cell__gated_call, look));
+}
+
+static void end_look(struct cell__gated_call *gated)
+{
+	json_decref(gated->look.args);
+	gated->look = (struct cell__call){ 0 };
+	gated->inner.cancel = NULL;
+}
+
+static void handle_packages(struct cell__call *look, json_t *result, const void *raw, size_t raw_size)
+{
+	(void)raw, (void)raw_size;
+	struct cell__gated_call *gated = of_look(look);
+	json_t *shown = json_copy(gated->inner.args);
+	if (!shown || !result || json_object_set_new(shown, "packages", result) < 0)
+		json_decref(cell__take_ptr(shown));
+	end_look(gated);
+	if (!shown) {
+		gated->inner.fail(&gated->inner, CELL_E_NOMEM, "MemoryError", "the host is out of memory");
+		return;
+	}
+	bool same = gated->shown && json_equal(shown, gated->shown);
+	json_decref(gated->shown);
+	gated->shown = shown;
+	gated->was_parked = false;
+	if (same) /* as it was approved */
+		run(gated);
+	else
+		cell__gated_call_decide(gated);
+}
+
+static void handle_no_packages(struct cell__call *look, int code, const char *type, const char *message)
+{
+	struct cell__gated_call *gated = of_look(look);
+	end_look(gated);
+	gated->inner.fail(&gated->inner, code, type, message);
+}
+
+static void cancel_look(struct cell__call *inner)
+{
+	struct cell__gated_call *gated = of_inner(inner);
+	if (gated->look.cancel)
+		gated->look.cancel(&gated->look);
+	end_look(gated);
+}
+
+/* Asks what is configured, and then decides, or runs what was approved if that is still the same.  Always true. */
+static bool look_up(struct cell__gated_call *gated)
+{
+	gated->look = (struct cell__call){
+		.method = "deps.list",
+		.operation = &cell__operations[CELL__OP_DEPS_LIST],
+		.args = json_object(),
+		.session_id = gated->session_id,
+		.principal = &gated->principal,
+		.answer = handle_packages,
+		.fail = handle_no_packages,
+	};
+	gated->inner.cancel = cancel_look;
+	gated->gate->target->handle(gated->gate->space, gated->gate->cwd, &gated->look);
+	return true;
+}
+
+/* ---- cancelling ---- */
+
+static void handle_cancel(struct cell__call *outer)
+{
+	struct cell__gated_call *gated = outer->handler;
+	if (gated->parked)
+		unpark(gated, "cancelled", NULL);
+	if (gated->inner.cancel)
+		gated->inner.cancel(&gated->inner);
+	bool over = gated->recording, counted = cell__pace_withdraw(gated->gate->pace, &gated->wait);
+	if (!over && !counted) {
+		/* Nobody said yes: the log must not read as if the policy had. */
+		if (!gated->ran && !gated->decision && gated->by == CELL__AUDIT_BY_POLICY) {
+			gated->audited = CELL__AUDIT_WITHDRAWN;
+			gated->by = CELL__AUDIT_BY_SESSION;
+		}
+		emit(gated, CELL_EVENT_CALL_ENDED, "cancelled", NULL);
+		/* Nobody is there to be told when it cannot be written; the log itself says so. */
+		(void)record(gated, CELL__AUDIT_CANCELLED, NULL, NULL);
+	}
+	gated->outer = NULL;
+	leave_gate(gated);
+	if (!gated->held && !over)
+		cell__gated_call_destroy(gated);
+}
+
+/* ---- the front ---- */
+
+static void fail_without_space(struct cell__call *call)
+{
+	call->fail(call, CELL_E_NOT_FOUND, "RuntimeError",
+		   "this session has no tools and no storage; open it with a space (--base, --storage, --tools)");
+}
+
+bool cell__gate_is_open(const struct cell__gate *gate)
+{
+	return gate->space && gate->target->middlewares(gate->space)->count == 0 && !is_watched(gate);
+}
+
+/* NULL: no memory, and the call has failed. */
+static struct cell__gated_call *let_in(struct cell__gate *gate, struct cell__call *call)
+{
+	struct cell__gated_call *gated = cell__alloc(1, sizeof *gated);
+	if (!gated) {
+		call->fail(call, CELL_E_NOMEM, "MemoryError", "the host is out of memory");
+		return NULL;
+	}
+	gated->principal = *call->principal;
+	gated->inner = (struct cell__call){
+		.method = call->method,
+		.args = json_incref(call->args),
+		.raw = call->raw,
+		.raw_size = call->raw_size,
+		.session_id = call->session_id,
+		.origin = call->origin,
+		.operation = call->operation,
+		.principal = &gated->principal,
+		.client = call->client,
+		.answer = handle_answer,
+		.fail = handle_fail,
+		.progress = call->progress ? handle_progress : NULL,
+		.again = handle_again,
+	};
+	gated->outer = call;
+	gated->gate = gate;
+	gated->kind = call->operation->kind;
+	gated->id = (*gate->next_id)++;
+	gated->started_us = cell__now_us();
+	snprintf(gated->session_id, sizeof gated->session_id, "%s", gate->session_id);
+	snprintf(gated->executor, sizeof gated->executor, "%s", gate->executor);
+	snprintf(gated->request_id, sizeof gated->request_id, "%.8s-%llu", *gate->session_id ? gate->session_id : "host",
+		 (unsigned long long)gated->id);
+	gated->by = call->principal->kind == CELL__PRINCIPAL_HOST ? CELL__AUDIT_BY_HOST : CELL__AUDIT_BY_POLICY;
+	call->handler = gated;
+	call->cancel = handle_cancel;
+	gated->next = gate->first;
+	if (gate->first)
+		gate->first->prev = gated;
+	gate->first = gated;
+	return gated;
+}
+
+static void handle_turn(struct cell__pace_wait *wait)
+{
+	cell__gated_call_walk((struct cell__gated_call *)((char *)wait - offsetof(struct cell__gated_call, wait)));
+}
+
+/* Is there room for it in the audit log?  If not, it goes on later. */
+static bool may_go_on(struct cell__gated_call *gated)
+{
+	struct cell__gate *gate = gated->gate;
+	if (!gate->audit || !gate->pace || cell__principal_is_trusted(&gated->principal))
+		return true;
+	gated->wait.go = handle_turn;
+	return cell__pace_enter(gate->pace, &gated->wait, CELL__PACE_RECORD_BYTES + cell__audit_size_of(gated->inner.args));
+}
+
+void cell__gate_submit(struct cell__gate *gate, const struct cell__principal *principal, struct cell__call *call)
+{
+	if (cell__call_prepare(call, principal) < 0)
+		return;
+	const struct cell__operation *operation = call->operation;
+	if (operation->part != CELL__PART_KERNEL && !gate->space) {
+		fail_without_space(call);
+	} else if (operation->kind == CELL__GATE_NONE || (operation->part != CELL__PART_KERNEL && cell__gate_is_open(gate)) ||
+		   (is_hole("door-clients") && principal->kind != CELL__PRINCIPAL_CODE) ||
+		   (is_hole("door-kinds") && operation->kind >= CELL__GATE_REMOVE && operation->kind <= CELL__GATE_SERVER)) {
+		gate->target->handle(gate->space, gate->cwd, call);
+	} else {
+		struct cell__gated_call *gated = let_in(gate, call);
+		if (gated && may_go_on(gated))
+			cell__gated_call_walk(gated);
+	}
+}
+
+/* ---- questions of MCP servers, and what else they say ---- */
+
+void cell__gate_ask(struct cell__gate *gate, const struct cell__principal *principal, struct cell__call *question)
+{
+	question->principal = principal;
+	question->operation = &cell__operations[CELL__OP_QUESTION];
+	struct cell__gated_call *gated = let_in(gate, question);
+	struct cell_error err;
+	if (!gated)
+		return;
+	struct cell__call *inner = &gated->inner;
+	if (make_call_info(gated) < 0) {
+		inner->fail(inner, CELL_E_NOMEM, "MemoryError", "the host is out of memory");
+	} else if (gate->audit && cell__audit_admit(gate->audit, &err) < 0) {
+		inner->fail(inner, err.code, "RuntimeError", err.msg);
+	} else {
+		emit(gated, CELL_EVENT_CALL_STARTED, NULL, NULL);
+		park(gated, NULL);
+	}
+}
+
+static void drop(struct cell__gated_call *gated, const char *why)
+{
+	struct cell__call *outer = gated->outer;
+	handle_cancel(outer);
+	outer->fail(outer, CELL_E_CANCELLED, "RuntimeError", why);
+}
+
+void cell__gate_drop(struct cell__gate *gate)
+{
+	while (gate->first)
+		drop(gate->first, "the session is gone");
+}
+
+void cell__gate_drop_waiting(struct cell__gate *gate)
+{
+	struct cell__gated_call *gated = gate->first;
+	while (gated) {
+		bool goes = gated->parked || gated->kind == CELL__GATE_TOOL;
+		if (goes)
+			drop(gated, "the session's kernel is gone");
+		gated = goes ? gate->first : gated->next;
+	}
+}
+
+void cell__gate_tell(struct cell__gate *gate, enum cell_event_type type, const struct cell__call *call, const char *tool, const char *json)
+{
+	if (!gate->emit || !gate->listens || !gate->listens(gate->owner))
+		return;
+	const struct cell_call_info *call_info = NULL;
+	for (const struct cell__gated_call *gated = call ? gate->first : NULL; gated && !call_info; gated = gated->next)
+		if (&gated->inner == call && gated->call_info)
+			call_info = cell__call_info_ref(gated->call_info);
+	if (!call_info) {
+		char *args = cell__strdup("{}");
+		struct cell_call_info info = {
+			.request_id = "", .kind = "tool", .tool = tool, .callable = "", .adapter = "mcp", .session_id = gate->session_id
+		};
+		call_info = args ? cell__call_info_create(&info, args) : NULL;
+	}
+	struct cell_event event = { .type = type, .call = call_info, .data = json, .size = strlen(json) };
+	if (call_info)
+		gate->emit(gate->owner, &event); /* without memory a little less is heard of it */
+	cell__call_info_unref(call_info);
+}
+
+/* ---- answers ---- */
+
+int64_t cell__gate_deadline(const struct cell__gate *gate)
+{
+	return gate->parked_first ? gate->parked_first->deadline_ms : -1;
+}
+
+static void let_lapse(struct cell__gated_call *gated, const char *decision)
+{
+	gated->by = CELL__AUDIT_BY_TIMEOUT;
+	gated->audited = CELL__AUDIT_TIMEOUT;
+	unpark(gated, decision, NULL);
+	refuse(gated, decision, "ApprovalTimeoutError", "Approval request for ", " expired", NULL);
+}
+
+void cell__gate_expire(struct cell__gate *gate)
+{
+	int64_t now = cell__now_us() / 1000;
+	while (gate->parked_first && gate->parked_first->deadline_ms >= 0 && gate->parked_first->deadline_ms <= now) {
+		let_lapse(gate->parked_first, "expired");
+	}
+}
+
+/* Puts other arguments into a parked call, in place of those that were shown. */
+static int edit(struct cell__gated_call *gated, const char *text, struct cell_error *err)
+{
+	json_t *args = json_loads(text, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
+	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
+	int rc = 0;
+	json_t *before = json_incref(shown_args(gated));
+	if (!json_is_object(args))
+		rc = cell_fail(err, CELL_E_INVALID, 0, "the edited arguments are not a JSON object");
+	else if (gated->kind == CELL__GATE_TOOL) {
+		if (cell__tool_choice_edit(&gated->choice, args, &why) < 0)
+			rc = cell_fail(err, CELL_E_INVALID, 0, "the edited arguments do not fit: %.180s",
+				       why.data ? why.data : "out of memory");
+	} else if (gated->kind == CELL__GATE_SHELL && !json_is_string(json_object_get(args, "cmd"))) {
+		rc = cell_fail(err, CELL_E_INVALID, 0, "the edited arguments have no cmd, a string");
+	} else if (gated->kind == CELL__GATE_SHELL) {
+		json_t *both = json_pack("{s:s, s:O}", "name", shown_tool(gated), "args", args);
+		json_decref(gated->inner.args);
+		gated->inner.args = both;
+	} else if (cell__operation_check(gated->inner.operation, args, &why) < 0) {
+		rc = cell_fail(err, CELL_E_INVALID, 0, "the edited arguments do not fit: %.180s", why.data ? why.data : "out of memory");
+	} else {
+		json_decref(gated->inner.args);
+		gated->inner.args = json_incref(args);
+		json_decref(cell__take_ptr(gated->shown));
+	}
+	json_decref(args);
+	if (rc == 0 && make_call_info(gated) < 0)
+		rc = cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	if (rc == 0 && !gated->args_before)
+		gated->args_before = json_incref(before);
+	json_decref(before);
+	return rc;
+}
+
+static void put_back(json_t **place, json_t *value)
+{
+	json_decref(*place);
+	*place = json_incref(value);
+}
+
+/* The same, unless the policy denies what came of it: then all is as it was, and the request waits on. */
+static int edit_within_policy(struct cell__gated_call *gated, const char *text, struct cell_error *err)
+{
+	struct cell_policy_verdict verdict = CELL_POLICY_VERDICT_INIT;
+	json_t *args = json_incref(gated->inner.args), *shown = json_incref(gated->shown), *chosen = json_incref(gated->choice.args);
+	json_t *before = json_incref(gated->args_before);
+	int rc = edit(gated, text, err);
+	verdict.decision = CELL_ALLOW;
+	if (rc == 0 && !is_hole("edited"))
+		consult(gated, &verdict);
+	if (verdict.decision == CELL_DENY) {
+		rc = cell_fail(err, CELL_E_INVALID, 0, "the policy denies the edited arguments%s%.150s", verdict.reason ? ": " : "",
+			       verdict.reason ? verdict.reason : "");
+		put_back(&gated->inner.args, args);
+		put_back(&gated->shown, shown);
+		put_back(&gated->choice.args, chosen);
+		put_back(&gated->args_before, before);
+		if (make_call_info(gated) < 0) /* no memory: nobody may say yes to a call_info of other arguments */
+			let_lapse(gated, "cancelled");
+	}
+	json_decref(args);
+	json_decref(shown);
+	json_decref(chosen);
+	json_decref(before);
+	return rc;
+}
+
+/* What a server is told when its question is accepted. */
+static int take_content(struct cell__gated_call *gated, const struct cell_approval_answer *answer, struct cell_error *err)
+{
+	const json_t *schema = json_object_get(shown_args(gated), "requestedSchema");
+	CELL_AUTO_BUF struct cell__buf why = CELL_BUF_INIT;
+	json_t *content = json_loads(answer->args ? answer->args : "{}", JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
+	int rc = 0;
+	if (answer->always)
+		rc = cell_fail(err, CELL_E_INVALID, 0, "a question is answered once, not always");
+	else if (!json_is_object(content))
+		rc = cell_fail(err, CELL_E_INVALID, 0, "the answer to a question is a JSON object");
+	else if (cell__schema_check(schema, content, &why) < 0)
+		rc = cell_fail(err, CELL_E_INVALID, 0, "the answer does not fit the question: %.180s",
+			       why.data ? why.data : "out of memory");
+	if (rc < 0) {
+		json_decref(content);
+		return rc;
+	}
+	gated->content = content;
+	return 0;
+}
+
+static int answer_question(struct cell__gated_call *gated, const struct cell_approval_answer *answer, struct cell_error *err)
+{
+	if (answer->accept && take_content(gated, answer, err) < 0)
+		return -1;
+	if (!answer->accept && answer->dismiss) {
+		let_lapse(gated, "cancelled");
+		return 0;
+	}
+	gated->by = answer->from_terminal ? CELL__AUDIT_BY_CLI : CELL__AUDIT_BY_PERSON;
+	gated->audited = answer->accept ? CELL__AUDIT_ACCEPTED : CELL__AUDIT_REJECTED;
+	unpark(gated, answer->accept ? "accepted" : "rejected", answer->accept ? NULL : answer->reason);
+	if (answer->accept)
+		run(gated);
+	else
+		refuse(gated, "rejected", "ApprovalRejectedError", "The question of ", " was declined", answer->reason);
+	return 0;
+}
+
+static int answer_one(struct cell__gated_call *gated, const struct cell_approval_answer *answer, struct cell_error *err)
+{
+	if (gated->kind == CELL__GATE_QUESTION)
+		return answer_question(gated, answer, err);
+	if (answer->accept && answer->args && edit_within_policy(gated, answer->args, err) < 0)
+		return -1;
+	if (answer->accept && answer->always && remember(gated) < 0)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	gated->by = answer->from_terminal ? CELL__AUDIT_BY_CLI : CELL__AUDIT_BY_PERSON;
+	if (answer->accept) {
+		gated->audited = answer->args ? CELL__AUDIT_EDITED : CELL__AUDIT_ACCEPTED;
+		unpark(gated, answer->args ? "edited" : "accepted", NULL);
+		run(gated);
+	} else {
+		gated->audited = CELL__AUDIT_REJECTED;
+		unpark(gated, "rejected", answer->reason);
+		refuse(gated, "rejected", "ApprovalRejectedError", "Approval request for ", " rejected", answer->reason);
+	}
+	return 0;
+}
+
+int cell__gate_answer(struct cell__gate *gate, uint64_t id, const struct cell_approval_answer *answer, struct cell_error *err)
+{
+	if (id == 0) {
+		/* Those that wait now; an answer may let the code ask again.  A question wants more than a yes. */
+		uint64_t last = *gate->next_id;
+		struct cell__gated_call *gated = gate->parked_first;
+		while (gated && gated->id < last) {
+			if (answer->accept && gated->kind == CELL__GATE_QUESTION) {
+				gated = gated->parked_next;
+				continue;
+			}
+			if (answer_one(gated, answer, err) < 0)
+				return -1;
+			gated = gate->parked_first;
+		}
+		return 0;
+	}
+	for (struct cell__gated_call *gated = gate->parked_first; gated; gated = gated->parked_next)
+		if (gated->id == id)
+			return answer_one(gated, answer, err);
+	return cell_fail(err, CELL_E_NOT_FOUND, 0, "request %llu does not wait: it was answered, has expired or is gone",
+			 (unsigned long long)id);
+}
+
+bool cell__gate_waits(const struct cell__gate *gate, uint64_t id)
+{
+	const struct cell__gated_call *gated = gate->parked_first;
+	while (gated && gated->id != id)
+		gated = gated->parked_next;
+	return gated != NULL;
+}
+
+json_t *cell__gate_list(const struct cell__gate *gate)
+{
+	json_t *list = json_array();
+	for (const struct cell__gated_call *gated = gate->parked_first; gated && list; gated = gated->parked_next) {
+		const struct cell_call_info *call_info = gated->call_info;
+		json_t *one = json_pack("{s:I, s:s, s:s, s:s, s:s, s:s, s:s, s:O}", "id", (json_int_t)call_info->id, "request_id",
+					call_info->request_id, "kind", call_info->kind, "tool", call_info->tool, "callable",
+					call_info->callable, "adapter", call_info->adapter, "session_id", call_info->session_id, "args",
+					shown_args(gated));
+		if (!one || json_array_append_new(list, one) < 0) {
+			json_decref(list);
+			return NULL;
+		}
+	}
+	return list;
+}

@@ -1,0 +1,85 @@
+/* A call on its way through the gate: what gate.c and middleware.c share. */
+#ifndef CELL_GATE_GATED_CALL_H
+#define CELL_GATE_GATED_CALL_H
+
+#include "gate/gate.h"
+#include "tools/tools.h"
+
+/* What came of a call. */
+struct cell__call_outcome {
+	bool failed;
+	json_t *result;
+	char *raw;
+	size_t raw_size;
+	int code;
+	char *type, *message; /* failed; NULL: no memory */
+};
+
+struct cell__gated_call {
+	struct cell__call inner; /* what runs; its args are a reference of ours */
+	struct cell__call *outer; /* who asked; NULL: nobody waits any more */
+	struct cell__gate *gate;  /* NULL: as above */
+	enum cell__gate_kind kind;
+	uint64_t id;
+	char request_id[32];
+	char session_id[40], executor[24]; /* for those who hold the call past the session's end */
+	int64_t started_us;
+	int64_t deadline_ms; /* parked; -1: none */
+	bool parked;
+	struct cell__principal principal; /* of inner: who asked may be gone before the call is */
+	bool ran; /* it was let through */
+	bool recording; /* its record is being written, and that will end it */
+	struct cell__tool_choice choice;
+	const struct cell_call_info *call_info; /* NULL: nobody wants one */
+	struct cell__call_outcome outcome;
+	const char *decision; /* "denied", "rejected", "expired" when it was refused; else NULL */
+	enum cell__audit_decision audited;
+	enum cell__audit_by by;
+	int rule; /* of the policy */
+	const char *rule_name; /* the policy's, or a middleware's; or NULL */
+	json_t *shown; /* what stands for the arguments where they say too little, or too much; or NULL */
+	struct cell__call look; /* deps.sync: what would be installed */
+	bool was_parked;
+	json_t *args_before; /* as the code gave them, where somebody changed them */
+	json_t *content; /* a question: what it was answered with */
+	struct cell__pace_wait wait; /* for room in the audit log */
+	struct cell__gated_call *next, *prev;
+	struct cell__gated_call *parked_next, *parked_prev;
+	/* middleware.c's */
+	struct cell__task task;
+	struct cell__loop_ref *loop_ref;
+	size_t at;      /* how many `before` functions were passed */
+	bool going_out; /* the outcome is there */
+	bool held;      /* by a function of the host */
+	char *text;     /* of arguments or result, for the host */
+	char tool_name[128];
+	int action;
+	struct cell__buf reply;
+};
+
+/* ---- gate.c ---- */
+
+/* All `before` functions were passed. */
+void cell__gated_call_decide(struct cell__gated_call *gated);
+/* All `after` functions were passed: the asker gets the outcome. */
+void cell__gated_call_deliver(struct cell__gated_call *gated);
+/* Replaces the outcome. */
+void cell__gated_call_answer(struct cell__gated_call *gated, json_t *result, const void *raw, size_t raw_size);
+void cell__gated_call_fail(struct cell__gated_call *gated, int code, const char *type, const char *message);
+void cell__gated_call_destroy(struct cell__gated_call *gated);
+
+/* ---- middleware.c ---- */
+
+struct cell__middlewares {
+	struct cell_middleware *list;
+	size_t count;
+	struct cell__loop_ref *loop_ref; /* made with the first one */
+};
+
+int cell__middlewares_add(struct cell__middlewares *all, const struct cell_middleware *middleware, struct cell__loop *loop,
+			  struct cell_error *err);
+void cell__middlewares_finish(struct cell__middlewares *all);
+/* Goes on inwards, or once there is an outcome outwards. */
+void cell__gated_call_walk(struct cell__gated_call *gated);
+
+#endif

@@ -1,0 +1,46 @@
+/*
+ * How fast code that is not trusted may fill the audit log: so many bytes a second on average, a minute's worth at once.  Calls
+ * beyond that wait for their turn, in the order they came, before anybody looks at them: a log that is rotated would
+ * otherwise lose what matters to a loop of calls.  So every call that is decided on still has its record.
+ *
+ *     call ──▶ is there credit? ──yes──▶ middlewares, policy, ... its record
+ *                    └──no──▶ waits ──credit comes──▶ (the same)
+ *                               └──withdrawn──▶ counted; a record a second says how many
+ *
+ * What a call will take is charged when it is let in, by the size of its arguments, and the rest with its record.  Belongs to the
+ * loop's thread.
+ */
+#ifndef CELL_GATE_PACE_H
+#define CELL_GATE_PACE_H
+
+#include <jansson.h>
+
+#include "loop/loop.h"
+
+#define CELL__PACE_BURST_S 60       /* so many seconds' bytes may come at once */
+#define CELL__PACE_RECORD_BYTES 1024 /* of a record, besides arguments and error */
+
+struct cell__audit_log;
+struct cell__pace;
+
+/* A call on its way in. */
+struct cell__pace_wait {
+	struct cell__pace_wait *next, *prev;
+	size_t bytes;
+	bool waits;
+	void (*go)(struct cell__pace_wait *wait);
+};
+
+/* session_id lives as long; bytes_per_s may be UINT64_MAX. */
+int cell__pace_create(struct cell__loop *loop, struct cell__audit_log *audit, const char *session_id, uint64_t bytes_per_s,
+		      struct cell__pace **ret_pace, struct cell_error *err);
+/* Nothing waits any more; NULL is fine. */
+void cell__pace_destroy(struct cell__pace *pace);
+/* True: go on.  False: wait->go() comes from a later turn of the loop, unless cell__pace_withdraw() does. */
+bool cell__pace_enter(struct cell__pace *pace, struct cell__pace_wait *wait, size_t bytes);
+/* True: it waited, and does not any more. */
+bool cell__pace_withdraw(struct cell__pace *pace, struct cell__pace_wait *wait);
+/* A record takes more than was known.  NULL is fine. */
+void cell__pace_charge(struct cell__pace *pace, size_t bytes);
+
+#endif

@@ -1,0 +1,141 @@
+/*
+ * The client's side of one MCP server: connects when there is something to ask, keeps the connection, and makes a new
+ * one when it was lost.  Belongs to the loop's thread.
+ *
+ *     idle ──a request──▶ starting ──initialize answered──▶ ready ──lost──▶ idle
+ *      ▲  └─soon after a failure─▶ waiting ──▲   │
+ *      └────────────── failed, stopped ──────────┘
+ *
+ *     request:  new ──start()──▶ waiting (for the connection) ──▶ sent ──▶ done()
+ *                                    └──────── cancel() ──────────┘ never done()
+ *
+ * Everything that a server says is hostile: answers to what was not asked count for nothing, floods and messages past
+ * CELL_RPC_MAX_BYTES end the connection, and no server makes the loop wait.
+ *
+ * Contract: start() returning an error means done() never comes; else it comes exactly once, not from inside start(),
+ * unless the request is cancelled first.
+ */
+#ifndef CELL_MCP_CLIENT_H
+#define CELL_MCP_CLIENT_H
+
+#include <jansson.h>
+
+#include "mcp/client/transport.h"
+#include "wire/jsonrpc.h"
+
+/* ---- limits ---- */
+
+#define CELL_MCP_LIMIT_REQUESTS 4096u      /* of one server, waiting or sent */
+#define CELL_MCP_LIMIT_SENT 256u           /* sent and not answered; more wait */
+#define CELL_MCP_LIMIT_PAGES 64u           /* of a list of tools */
+#define CELL_MCP_LIMIT_TOOLS 512u          /* in it */
+#define CELL_MCP_LIMIT_ELICITATIONS 32u    /* questions of one server to a person at once */
+#define CELL_MCP_LIMIT_IDLE_BYTES (64u * 1024u * 1024u) /* that answer nothing; so much is a flood, ... */
+#define CELL_MCP_LIMIT_IDLE_MESSAGES 50000u
+#define CELL_MCP_FORGIVEN_BYTES (1024u * 1024u)         /* ... of which so much is forgotten in a second */
+#define CELL_MCP_FORGIVEN_MESSAGES 1000u
+#define CELL_MCP_LIST_TIMEOUT_MS 30000     /* for one page */
+#define CELL_MCP_PING_TIMEOUT_MS 10000
+#define CELL_MCP_DEFAULT_START_MS 30000    /* from the start of a server to its answer to initialize */
+#define CELL_MCP_BACKOFF_MS 250            /* before the third start in a row, then doubled */
+#define CELL_MCP_BACKOFF_MAX_MS 30000
+#define CELL_MCP_HEALTHY_MS 10000          /* a connection that lived so long was a good one */
+
+/* The newest that we speak; the older ones are accepted. */
+#define CELL_MCP_VERSION "2025-11-25"
+
+struct cell__mcp_client;
+struct cell__mcp_request;
+struct cell__mcp_elicitation;
+
+struct cell__mcp_failure {
+	struct cell_error err;
+	const char *tail; /* what the server last wrote to stderr, UTF-8; NULL: nothing, or it has no part in this */
+};
+
+struct cell__mcp_client_options {
+	struct cell__loop *loop;
+	struct cell__spawn_hub *hub;
+	int64_t start_timeout_ms;
+	/* Fills what is then the client's to finish; at every start. */
+	int (*launch)(void *arg, struct cell__mcp_launch *ret_launch, struct cell_error *err);
+	/* Exactly one of these after each cell__mcp_client_list(), and whenever the list came anew: NULL for good news. */
+	void (*listed)(void *arg, const struct cell__mcp_failure *failure);
+	/* The last of its processes or connections is gone.  May be NULL, as the next ones. */
+	void (*ended)(void *arg);
+	/* params of notifications/message */
+	void (*log)(void *arg, const json_t *params);
+	/*
+	 * A server asks a person; params of elicitation/create.  Answer with cell__mcp_elicitation_answer(), once, in
+	 * this call or later.  request: of the one call under way, or NULL where it cannot be told.  NULL: every
+	 * question is declined.
+	 */
+	void (*elicit)(void *arg, struct cell__mcp_elicitation *elicitation, struct cell__mcp_request *request, const json_t *params);
+	/* At each start: is the server told that a person can be asked?  NULL: yes, where there is elicit(). */
+	bool (*elicits)(void *arg);
+	void *arg;
+};
+
+int cell__mcp_client_create(const struct cell__mcp_client_options *opts, struct cell__mcp_client **ret_client, struct cell_error *err);
+/* Requests end without done().  closed() comes from a later turn of the loop, when the server is gone too. */
+void cell__mcp_client_close(struct cell__mcp_client *client, void (*closed)(void *arg), void *arg);
+/* Ends the server; requests fail with CELL_E_CLOSED.  The next request starts it again. */
+void cell__mcp_client_stop(struct cell__mcp_client *client);
+/* Is there a process or a connection, be it one that is about to go? */
+bool cell__mcp_client_lives(const struct cell__mcp_client *client);
+
+/* ---- tools ---- */
+
+/* Connects when it must, and gets the list of tools. */
+void cell__mcp_client_list(struct cell__mcp_client *client);
+/* An array of tools as the server described them, or NULL when it was never got.  Borrowed. */
+json_t *cell__mcp_client_tools(const struct cell__mcp_client *client);
+/* What is wrong with the list ("more than ..."), or NULL. */
+const char *cell__mcp_client_list_problem(const struct cell__mcp_client *client);
+/* {"name", "version", ...}, or NULL before the first connection. */
+json_t *cell__mcp_client_server_info(const struct cell__mcp_client *client);
+const char *cell__mcp_client_instructions(const struct cell__mcp_client *client); /* NULL: none */
+/* Would a start now have to wait because the last ones failed? */
+bool cell__mcp_client_backing_off(const struct cell__mcp_client *client);
+
+/* ---- requests ---- */
+
+struct cell__mcp_answer {
+	const struct cell__rpc_message *message; /* a result or an error; NULL: none came, see failure */
+	const char *text;                        /* what it was read from */
+	size_t size;
+	const struct cell__mcp_failure *failure; /* CELL_E_TOOL_TIMEOUT, CELL_E_CLOSED, ...; NULL: see message */
+};
+
+/* The caller's memory; zeroed, then filled up to `owner`. */
+struct cell__mcp_request {
+	const char *method;
+	json_t *params;      /* taken over by start() when that succeeds */
+	int64_t timeout_ms;  /* from the moment it is sent; -1: none */
+	void (*done)(struct cell__mcp_request *request, const struct cell__mcp_answer *answer);
+	/* params of notifications/progress; NULL: none wanted */
+	void (*progress)(struct cell__mcp_request *request, const json_t *params);
+	void *owner;
+	/* the client's own */
+	struct cell__mcp_client *client;
+	int64_t id;          /* 0: not sent */
+	int64_t deadline_us;
+	bool own;            /* initialize, ping, tools/list */
+	bool again;          /* was sent on a connection that had expired */
+	struct cell__mcp_requests *list; /* NULL: over */
+	struct cell__mcp_request *prev, *next;
+};
+
+int cell__mcp_request_start(struct cell__mcp_client *client, struct cell__mcp_request *request, struct cell_error *err);
+/* The server is told.  Does nothing to one that is over. */
+void cell__mcp_request_cancel(struct cell__mcp_request *request, const char *reason);
+
+/* action: "accept", "decline", "cancel"; content: an object for accept, taken over; NULL otherwise. */
+void cell__mcp_elicitation_answer(struct cell__mcp_elicitation *elicitation, const char *action, json_t *content);
+/*
+ * Who has it to answer hears by gone(arg) when there is no more use in it: the server took it back, its connection is
+ * lost, or the call that it belongs to is over.  It must be answered all the same, which may be done from there.
+ */
+void cell__mcp_elicitation_watch(struct cell__mcp_elicitation *elicitation, void (*gone)(void *arg), void *arg);
+
+#endif

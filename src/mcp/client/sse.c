@@ -1,0 +1,214 @@
+/*
+ * The transport of revision 2024-11-05: one event stream by which everything comes, and a URL named in it that
+ * messages are sent to.
+ *
+ *     GET ──event "endpoint"──▶ connected: events are messages, messages are POSTs ──stream ends──▶ lost()
+ *
+ * What is sent before the endpoint is known waits for it.
+ */
+#define _GNU_SOURCE
+#include <string.h>
+
+#include "mcp/client/web.h"
+#include "wire/jsonrpc.h"
+
+enum { STREAM, POST };
+
+struct sse {
+	struct cell__mcp_transport base;
+	struct cell__web web;
+	char *endpoint; /* NULL: not known yet */
+	bool closed;
+};
+
+static struct sse *of(struct cell__web *web)
+{
+	return (struct sse *)((char *)web - offsetof(struct sse, web));
+}
+
+static int add_headers(struct cell__web *web, struct cell__exchange *exchange)
+{
+	(void)web;
+	(void)exchange;
+	return 0;
+}
+
+static void lose(struct sse *sse, const struct cell_error *err)
+{
+	if (sse->closed)
+		return;
+	sse->closed = true;
+	cell__web_close(&sse->web);
+	sse->base.events->lost(sse->base.owner, err);
+}
+
+static void refuse(struct sse *sse, struct cell__exchange *exchange, const struct cell_error *err)
+{
+	int64_t id = exchange->id;
+	cell__exchange_drop(exchange);
+	if (!sse->closed)
+		sse->base.events->refused(sse->base.owner, id, err);
+}
+
+static void start_waiting(struct sse *sse)
+{
+	struct cell_error err;
+	/* New ones are put at the head of the list, and what is sent first should come first. */
+	for (;;) {
+		struct cell__exchange *oldest = NULL;
+		for (struct cell__exchange *exchange = sse->web.list; exchange; exchange = exchange->next)
+			if (exchange->kind == POST && exchange->status == 0 && !exchange->running && !exchange->dead && !exchange->ended)
+				oldest = exchange;
+		if (!oldest || sse->closed)
+			return;
+		if (cell__exchange_start(oldest, sse->endpoint, 0, &err) < 0)
+			refuse(sse, oldest, &err);
+	}
+}
+
+static void handle_endpoint(struct sse *sse, const struct cell__sse_event *event)
+{
+	struct cell_error err;
+	if (sse->endpoint)
+		return;
+	sse->endpoint = cell__web_resolve(sse->web.url, event->data);
+	if (sse->endpoint) {
+		start_waiting(sse);
+		return;
+	}
+	cell_fail(&err, CELL_E_PROTOCOL, 0, "the server's endpoint is no URL, or one of another host: %.100s", event->data);
+	lose(sse, &err);
+}
+
+static void handle_event(struct cell__web *web, struct cell__exchange *exchange, const struct cell__sse_event *event)
+{
+	struct sse *sse = of(web);
+	if (exchange->kind != STREAM || sse->closed || event->size == 0)
+		return;
+	if (strcmp(event->type, "endpoint") == 0)
+		handle_endpoint(sse, event);
+	else if (strcmp(event->type, "message") == 0)
+		sse->base.events->message(sse->base.owner, event->data, event->size);
+}
+
+static void handle_end(struct cell__web *web, struct cell__exchange *exchange)
+{
+	struct sse *sse = of(web);
+	struct cell_error err;
+	bool fine = exchange->code == CURLE_OK && exchange->status >= 200 && exchange->status < 300;
+	if (exchange->kind == STREAM) {
+		if (fine && exchange->is_sse)
+			cell_fail(&err, CELL_E_TOOL, 0, "the server ended its event stream");
+		else if (fine)
+			cell_fail(&err, CELL_E_PROTOCOL, 0, "the server's answer is no event stream");
+		else
+			cell__exchange_explain(exchange, &err);
+		lose(sse, &err);
+	} else if (fine) {
+		cell__exchange_drop(exchange); /* the answer comes by the stream */
+	} else {
+		cell__exchange_explain(exchange, &err);
+		refuse(sse, exchange, &err);
+	}
+}
+
+static void tick(struct cell__web *web, struct cell__exchange *exchange)
+{
+	(void)web;
+	(void)exchange;
+}
+
+static void handle_gone(struct cell__web *web)
+{
+	struct sse *sse = of(web);
+	const struct cell__mcp_transport_events *events = sse->base.events;
+	void *owner = sse->base.owner;
+	free(sse->endpoint);
+	free(sse);
+	if (events)
+		events->gone(owner);
+}
+
+/* ---- the owner's side ---- */
+
+static int send_message(struct cell__mcp_transport *transport, const char *text, size_t size, int64_t id, struct cell_error *err)
+{
+	struct sse *sse = (struct sse *)transport;
+	struct cell__exchange *exchange = cell__exchange_create(&sse->web, "POST", NULL, err);
+	if (!exchange)
+		return -1;
+	exchange->kind = POST;
+	exchange->id = id;
+	if (cell__buf_add(&exchange->body, text, size) < 0) {
+		cell__exchange_drop(exchange);
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	}
+	if (!sse->endpoint)
+		return 0;
+	if (cell__exchange_start(exchange, sse->endpoint, 0, err) < 0) {
+		cell__exchange_drop(exchange);
+		return -1;
+	}
+	return 0;
+}
+
+static void forget(struct cell__mcp_transport *transport, int64_t id)
+{
+	(void)transport;
+	(void)id;
+}
+
+static void agreed(struct cell__mcp_transport *transport, const char *version)
+{
+	(void)transport;
+	(void)version;
+}
+
+static void close_sse(struct cell__mcp_transport *transport)
+{
+	struct sse *sse = (struct sse *)transport;
+	sse->closed = true;
+	cell__web_close(&sse->web);
+}
+
+static const struct cell__mcp_transport_ops ops = {
+	.name = "sse",
+	.send = send_message,
+	.forget = forget,
+	.agreed = agreed,
+	.close = close_sse,
+};
+
+int cell__mcp_sse_open(const struct cell__mcp_transport_spec *spec, struct cell__mcp_transport **ret_transport, struct cell_error *err)
+{
+	struct sse *sse = cell__alloc(1, sizeof *sse);
+	if (!sse)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for an MCP server");
+	sse->base = (struct cell__mcp_transport){
+		.ops = &ops,
+		.events = spec->events,
+		.owner = spec->owner,
+		.tail = spec->tail,
+		.loop = spec->loop,
+	};
+	sse->web.add_headers = add_headers;
+	sse->web.event = handle_event;
+	sse->web.end = handle_end;
+	sse->web.tick = tick;
+	sse->web.gone = handle_gone;
+	if (cell__web_init(&sse->web, spec, err) < 0) {
+		free(sse);
+		return -1;
+	}
+	struct cell__exchange *stream = cell__exchange_create(&sse->web, "GET", "text/event-stream", err);
+	if (stream && cell__exchange_start(stream, sse->web.url, 0, err) == 0) {
+		stream->kind = STREAM;
+		*ret_transport = &sse->base;
+		return 0;
+	}
+	/* Nobody is to hear of what never was. */
+	sse->base.events = NULL;
+	sse->closed = true;
+	cell__web_close(&sse->web);
+	return -1;
+}

@@ -1,0 +1,89 @@
+/*
+ * One connection to an MCP server: messages go in as text and come out as text.  Belongs to the loop's thread.
+ *
+ *     open ──▶ connected ──lost()──▶ going ──gone()──▶ memory free
+ *                  └─────── close() ───┘
+ *
+ * Contract: open() returning an error means no callback ever comes.  Otherwise message() any number of times, lost()
+ * at most once and not after close(), gone() exactly once, last; none of them from inside open(), send(), forget() or
+ * close().  After lost() and close() the pointer must not be used.  message() may close the connection.
+ */
+#ifndef CELL_MCP_CLIENT_TRANSPORT_H
+#define CELL_MCP_CLIENT_TRANSPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/base.h"
+#include "loop/loop.h"
+#include "spawn/process.h"
+
+#define CELL_MCP_LIMIT_TAIL 4096u                      /* of what a server wrote to stderr, for diagnosis */
+#define CELL_MCP_LIMIT_UNREAD (64u * 1024u * 1024u)    /* bytes that a server has not taken */
+#define CELL_MCP_CLOSE_GRACE_MS 2000                   /* from the end of its stdin to the kill; for a goodbye by HTTP */
+
+enum cell__mcp_kind { CELL_MCP_STDIO, CELL_MCP_HTTP, CELL_MCP_SSE };
+
+/* How a server is reached, with every ${VAR} resolved: it may hold secrets and is zeroed when finished. */
+struct cell__mcp_launch {
+	enum cell__mcp_kind kind;
+	char **argv;    /* stdio; NULL-terminated, as env and headers */
+	char **env;
+	char *path;     /* where argv[0] is looked up */
+	char *cwd;
+	struct cell__confinement *confine; /* stdio: a reference; NULL: it runs as the host does */
+	char *url;      /* http, sse */
+	char **headers; /* "Name: value" */
+};
+void cell__mcp_launch_finish(struct cell__mcp_launch *launch);
+
+struct cell__mcp_transport;
+
+struct cell__mcp_transport_events {
+	/* One message, or a batch. */
+	void (*message)(void *owner, const char *text, size_t size);
+	/* A request that was sent will have no answer, for this reason; the connection lives on. */
+	void (*refused)(void *owner, int64_t id, const struct cell_error *err);
+	/* The server has forgotten us; the request with this id (0: none) was not looked at.  Close, and connect anew. */
+	void (*expired)(void *owner, int64_t id);
+	void (*lost)(void *owner, const struct cell_error *err);
+	void (*gone)(void *owner);
+};
+
+struct cell__mcp_transport_ops {
+	const char *name;
+	/* One message.  id: of a request that is to be answered, else 0. */
+	int (*send)(struct cell__mcp_transport *transport, const char *text, size_t size, int64_t id, struct cell_error *err);
+	/* Nobody waits for the answer any more. */
+	void (*forget)(struct cell__mcp_transport *transport, int64_t id);
+	/* The protocol's revision is agreed on; what the server sends unasked is welcome from now on. */
+	void (*agreed)(struct cell__mcp_transport *transport, const char *version);
+	void (*close)(struct cell__mcp_transport *transport);
+};
+
+/* The beginning of every transport's own struct. */
+struct cell__mcp_transport {
+	const struct cell__mcp_transport_ops *ops;
+	const struct cell__mcp_transport_events *events;
+	void *owner;
+	struct cell__buf *tail; /* the owner's: the end of what the server wrote to stderr */
+	struct cell__loop *loop;
+};
+
+/* What an opener is given. */
+struct cell__mcp_transport_spec {
+	struct cell__loop *loop;
+	struct cell__spawn_hub *hub;
+	const struct cell__mcp_launch *launch; /* copied where it is kept */
+	int64_t connect_timeout_ms;
+	const struct cell__mcp_transport_events *events;
+	void *owner;
+	struct cell__buf *tail; /* must live until gone() */
+};
+
+int cell__mcp_stdio_open(const struct cell__mcp_transport_spec *spec, struct cell__mcp_transport **ret_transport, struct cell_error *err);
+int cell__mcp_http_open(const struct cell__mcp_transport_spec *spec, struct cell__mcp_transport **ret_transport, struct cell_error *err);
+int cell__mcp_sse_open(const struct cell__mcp_transport_spec *spec, struct cell__mcp_transport **ret_transport, struct cell_error *err);
+
+#endif

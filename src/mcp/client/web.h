@@ -1,0 +1,94 @@
+/*
+ * The HTTP of one connection: exchanges that are under way, what came by them and is to be looked at, and their end.
+ * Shared by the two transports that use it.  Belongs to the loop's thread.
+ *
+ *     exchange:  made ──start()──▶ running ──event()*──▶ end() ──┬──▶ start() again: a redirect, a stream that goes on
+ *                                     └──────── drop() ──────────┴──▶ free, from a later turn
+ *
+ * libcurl must not be called from its own callbacks: what it hands us is put aside and looked at afterwards.  So
+ * event() and end() may do anything, also close the whole.
+ */
+#ifndef CELL_MCP_CLIENT_WEB_H
+#define CELL_MCP_CLIENT_WEB_H
+
+#include "loop/http.h"
+#include "mcp/client/transport.h"
+#include "wire/sse.h"
+
+#define CELL_WEB_LIMIT_EXCHANGES 1024u          /* of one connection */
+#define CELL_WEB_LIMIT_CONNECTIONS 300          /* open at once; more than CELL_MCP_LIMIT_SENT */
+#define CELL_WEB_LIMIT_ERROR_TEXT 16384u        /* kept of a response that is no success */
+#define CELL_WEB_LIMIT_SESSION 1024u            /* bytes of a session's id */
+#define CELL_WEB_LIMIT_REDIRECTS 5
+
+struct cell__web;
+
+struct cell__exchange {
+	struct cell__http_transfer transfer;
+	struct cell__web *web;
+	/* the question */
+	const char *method;      /* "POST", "GET", "DELETE" */
+	int64_t id;              /* of the request that is to be answered; 0: none, or not any more */
+	struct cell__buf body;
+	struct curl_slist *headers;
+	const char *accept;
+	/* the answer */
+	long status;
+	bool is_sse, is_json, too_big;
+	struct cell__buf text;   /* what is no event stream */
+	struct cell__sse sse;
+	struct cell__buf inbox;  /* of the stream, not looked at yet */
+	char session[CELL_WEB_LIMIT_SESSION + 1]; /* Mcp-Session-Id, or "" */
+	CURLcode code;
+	char message[CURL_ERROR_SIZE];
+	/* the owner's */
+	int kind;
+	unsigned tries;          /* in a row without anything new */
+	unsigned redirects;
+	bool fresh;              /* events came since the last start */
+	bool late;               /* it was sent when all was agreed on */
+	bool held;               /* it is not sent yet */
+	int64_t at_us;           /* when tick() is to look at it; 0: never */
+	/* web.c's */
+	bool running, ended, dead;
+	struct cell__exchange *next;
+};
+
+struct cell__web {
+	struct cell__loop *loop;
+	struct cell__http *http;
+	char *url;
+	char **headers;          /* of every request; may hold secrets */
+	int64_t connect_timeout_ms;
+	/* headers of a request beside those; 0 or -1 */
+	int (*add_headers)(struct cell__web *web, struct cell__exchange *exchange);
+	void (*event)(struct cell__web *web, struct cell__exchange *exchange, const struct cell__sse_event *event);
+	void (*end)(struct cell__web *web, struct cell__exchange *exchange);
+	void (*tick)(struct cell__web *web, struct cell__exchange *exchange); /* its time has come */
+	void (*gone)(struct cell__web *web); /* after close(): the struct's memory is the owner's again */
+	/* web.c's */
+	uv_timer_t timer;
+	int64_t armed_us;
+	struct cell__exchange *list;
+	size_t count;
+	bool closing, timer_closed, http_closed;
+};
+
+/* Copies url and headers.  The functions must be set. */
+int cell__web_init(struct cell__web *web, const struct cell__mcp_transport_spec *spec, struct cell_error *err);
+/* Drops all exchanges; gone() comes from a later turn. */
+void cell__web_close(struct cell__web *web);
+
+struct cell__exchange *cell__exchange_create(struct cell__web *web, const char *method, const char *accept, struct cell_error *err);
+int cell__exchange_add_header(struct cell__exchange *exchange, const char *name, const char *value);
+/* Asks, or asks again: what is known of an earlier answer is forgotten but for the place in the stream. */
+int cell__exchange_start(struct cell__exchange *exchange, const char *url, long timeout_ms, struct cell_error *err);
+void cell__exchange_drop(struct cell__exchange *exchange);
+/* tick() at this time. */
+void cell__exchange_at(struct cell__exchange *exchange, int64_t at_us);
+/* What went wrong, for a person. */
+void cell__exchange_explain(const struct cell__exchange *exchange, struct cell_error *ret_err);
+/* The absolute URL that `target` means at `base`; free() it.  NULL: it is none, or one of another origin, or no memory. */
+char *cell__web_resolve(const char *base, const char *target);
+
+#endif

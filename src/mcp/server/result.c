@@ -1,0 +1,344 @@
+/*
+ * What a cell came to, as the result of run_code or execute_ipython_cell: text for the model, structuredContent for
+ * programs, images.  On the cell thread; files may be read and written here.
+ */
+#include "mcp/server/server.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "wire/json_check.h"
+
+#define HEAD_PARTS 3 /* of HEAD_OF that go to the beginning of what is shown, the rest to its end */
+#define HEAD_OF 5
+
+struct view {
+	struct cell__mcp_job *job;
+	struct cell_result *result;
+	const struct cell_outcome *error;
+	size_t max_chars;
+	char *file;          /* all of the output; NULL: it is all in the answer */
+	bool truncated;
+	json_t *content;     /* images, then; the text comes before them */
+	json_t *images;      /* paths */
+	size_t image_bytes, n_images, left_out;
+};
+
+/* ---- text ------------------------------------------------------------------------------- */
+
+static size_t count_chars(const char *text, size_t size)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < size; i++)
+		n += ((unsigned char)text[i] & 0xc0) != 0x80;
+	return n;
+}
+
+/* Where the n-th character begins. */
+static size_t char_offset(const char *text, size_t size, size_t n)
+{
+	size_t i = 0;
+
+	for (; i < size; i++) {
+		if (((unsigned char)text[i] & 0xc0) != 0x80 && n-- == 0)
+			break;
+	}
+	return i;
+}
+
+/* Beginning and end of a text that is too long, and between them what is missing and where it is. */
+static void add_clipped(struct view *view, struct cell__buf *out, const char *text, size_t size)
+{
+	size_t chars = count_chars(text, size), head = view->max_chars * HEAD_PARTS / HEAD_OF;
+	size_t tail = view->max_chars - head, from, to;
+
+	if (chars <= view->max_chars) {
+		cell__buf_add(out, text, size);
+		return;
+	}
+	view->truncated = true;
+	from = char_offset(text, size, head);
+	to = char_offset(text, size, chars - tail);
+	cell__buf_add(out, text, from);
+	cell__buf_printf(out, "\n\n[Output truncated: exceeded %zu character limit; %zu characters are left out here", view->max_chars,
+			 chars - view->max_chars);
+	if (view->file)
+		cell__buf_printf(out, ". All of it is in %s: read it in pieces, e.g. open('%s').read()[%zu:%zu]", view->file, view->file,
+				 head, head + view->max_chars);
+	cell__buf_add_str(out, "]\n\n");
+	cell__buf_add(out, text + to, size - to);
+}
+
+static json_t *json_text(const struct cell__buf *buf)
+{
+	return json_stringn(buf->size ? buf->data : "", buf->size);
+}
+
+static json_t *clipped_json(struct view *view, const char *text, size_t size)
+{
+	CELL_AUTO_BUF struct cell__buf buf = CELL_BUF_INIT;
+
+	add_clipped(view, &buf, text, size);
+	return json_text(&buf);
+}
+
+/* str() of the value: a string is itself, anything else its repr.  NULL: there is none. */
+static json_t *value_text(const struct cell_result *result, json_t *value)
+{
+	const char *repr = cell_result_repr(result);
+	const struct cell_mime_part *parts;
+
+	if (json_is_string(value))
+		return json_incref(value);
+	if (cell_result_mime(result, &parts) && !strcmp(parts[0].type, "text/plain") && cell__utf8_ok(parts[0].data, parts[0].size))
+		return json_stringn(parts[0].data, parts[0].size);
+	return repr ? json_string(repr) : NULL;
+}
+
+static void add_error(struct view *view, struct cell__buf *text)
+{
+	const struct cell_outcome *error = view->error;
+
+	if (*error->traceback)
+		cell__buf_add_str(text, error->traceback);
+	else
+		cell__buf_printf(text, "%s%s%s", error->type, *error->type && *error->message ? ": " : "", error->message);
+	/* A KeyboardInterrupt in the traceback does not tell that time was up. */
+	if (*error->traceback && error->code != CELL_OUT_EXCEPTION)
+		cell__buf_printf(text, "\n\n%s: %s", cell_code_word(error->code), error->message);
+	if (!*error->type && !*error->message)
+		cell__buf_add_str(text, cell_code_word(error->code));
+	if (!cell_result_state_kept(view->result))
+		cell__buf_add_str(text, "\n\nThe session's variables are lost; the next cell starts on a fresh kernel.");
+}
+
+/* run_code: the value or the error first, then what was printed. */
+static void run_code_text(struct view *view, const json_t *value, struct cell__buf *text)
+{
+	struct cell_text out;
+
+	cell_result_text(view->result, &out);
+	if (view->error) {
+		cell__buf_add_str(text, "Error: ");
+		add_error(view, text);
+	} else if (value && json_string_length(value)) {
+		cell__buf_add(text, json_string_value(value), json_string_length(value));
+	}
+	if (out.size)
+		cell__buf_printf(text, "%sStdout:\n", text->size ? "\n\n" : "");
+	cell__buf_add(text, out.data, out.size);
+	if (!text->size)
+		cell__buf_add_str(text, "(no output)");
+}
+
+/* execute_ipython_cell: as a notebook shows it. */
+static void cell_text(struct view *view, const json_t *value, struct cell__buf *text)
+{
+	struct cell_text out;
+
+	cell_result_text(view->result, &out);
+	cell__buf_add(text, out.data, out.size);
+	if ((view->error || (value && json_string_length(value))) && text->size && text->data[text->size - 1] != '\n')
+		cell__buf_add_str(text, "\n");
+	if (view->error)
+		add_error(view, text);
+	else if (value)
+		cell__buf_add(text, json_string_value(value), json_string_length(value));
+}
+
+/* ---- images ------------------------------------------------------------------------------ */
+
+static void add_image(struct view *view, const char *type, const void *bytes, size_t size)
+{
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+
+	if (view->n_images >= CELL_MCP_MAX_IMAGES || size > CELL_MCP_MAX_IMAGE_BYTES - view->image_bytes ||
+	    cell__buf_add_base64(&text, bytes, size) < 0) {
+		view->left_out++;
+		return;
+	}
+	view->n_images++;
+	view->image_bytes += size;
+	json_array_append_new(view->content, json_pack("{s:s, s:s#, s:s}", "type", "image", "data", text.size ? text.data : "",
+						       (int)text.size, "mimeType", type));
+}
+
+/* The file is the library's own work, but it lies where code can reach it. */
+static void add_image_file(struct view *view, const char *path)
+{
+	CELL_AUTO_FD int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	CELL_AUTO_FREE char *bytes = NULL;
+	const char *dot = strrchr(path, '.'), *type = "image/png";
+	struct stat st;
+	size_t size = 0;
+	ssize_t n = 1;
+
+	if (dot && !strcmp(dot, ".jpg"))
+		type = "image/jpeg";
+	else if (dot && !strcmp(dot, ".gif"))
+		type = "image/gif";
+	else if (dot && !strcmp(dot, ".webp"))
+		type = "image/webp";
+
+	json_array_append_new(view->images, json_string(path));
+	if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size > CELL_MCP_MAX_IMAGE_BYTES ||
+	    !(bytes = cell__alloc((size_t)st.st_size + 1, 1))) {
+		view->left_out++;
+		return;
+	}
+	while (n && size < (size_t)st.st_size) {
+		n = read(fd, bytes + size, (size_t)st.st_size - size);
+		if (n < 0 && errno != EINTR)
+			break;
+		size += n > 0 ? (size_t)n : 0;
+	}
+	add_image(view, type, bytes, size);
+}
+
+static void add_parts(struct view *view, const struct cell_mime_part *parts, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		if (!strcmp(parts[i].type, "image/png") || !strcmp(parts[i].type, "image/jpeg"))
+			add_image(view, parts[i].type, parts[i].data, parts[i].size);
+	}
+}
+
+static void add_images(struct view *view)
+{
+	const struct cell_mime_part *parts;
+	size_t n;
+
+	for (size_t i = 0; i < cell_result_image_count(view->result); i++)
+		add_image_file(view, cell_result_image(view->result, i));
+	for (size_t i = 0; i < cell_result_display_count(view->result); i++) {
+		n = cell_result_display(view->result, i, &parts);
+		add_parts(view, parts, n);
+	}
+	n = cell_result_mime(view->result, &parts);
+	add_parts(view, parts, n);
+}
+
+/* Displays that are text: what a notebook would show of a table, say. */
+static void add_displays(struct view *view, struct cell__buf *text)
+{
+	for (size_t i = 0; i < cell_result_display_count(view->result); i++) {
+		const struct cell_mime_part *parts;
+		size_t n = cell_result_display(view->result, i, &parts);
+
+		for (size_t k = 0; k < n; k++) {
+			if (strcmp(parts[k].type, "text/plain"))
+				continue;
+			if (text->size && text->data[text->size - 1] != '\n')
+				cell__buf_add_str(text, "\n");
+			cell__buf_add_utf8(text, parts[k].data, parts[k].size);
+			break;
+		}
+	}
+}
+
+static void add_image_list(struct view *view, struct cell__buf *text)
+{
+	const json_t *path;
+	size_t i;
+
+	if (json_array_size(view->images))
+		cell__buf_add_str(text, "\n\nGenerated images:\n\n");
+	json_array_foreach(view->images, i, path) {
+		const char *full = json_string_value(path), *name = strrchr(full, '/') + 1, *dot = strrchr(name, '.');
+
+		cell__buf_printf(text, "- [%.*s](%s)\n", (int)(dot ? dot - name : (ptrdiff_t)strlen(name)), name, full);
+	}
+	if (view->left_out)
+		cell__buf_printf(text, "\n\n[%zu images are too large or too many to be part of this answer]", view->left_out);
+	for (i = 0; i < cell_result_notice_count(view->result); i++)
+		cell__buf_printf(text, "\n\n[%s]", cell_result_notice(view->result, i));
+}
+
+/* ---- together ------------------------------------------------------------------------------ */
+
+static json_t *error_json(const struct cell_outcome *error)
+{
+	if (!error)
+		return json_null();
+	return json_pack("{s:s, s:s, s:s, s:s}", "type", error->type, "message", error->message, "traceback", error->traceback, "code",
+			 cell_code_word(error->code));
+}
+
+static json_t *structured(struct view *view, const struct cell__buf *shown, json_t *value)
+{
+	struct cell_text out, err;
+	const char *repr = cell_result_repr(view->result);
+	json_t *object;
+
+	cell_result_stdout(view->result, &out);
+	cell_result_stderr(view->result, &err);
+	object = json_pack("{s:o, s:O?, s:o?, s:o, s:o, s:o, s:O, s:f, s:s}", "result", json_text(shown), "value", value, "repr",
+			   repr ? clipped_json(view, repr, strlen(repr)) : NULL, "stdout", clipped_json(view, out.data, out.size), "stderr",
+			   clipped_json(view, err.data, err.size), "error", error_json(view->error), "images", view->images, "duration_ms",
+			   cell_result_duration_ms(view->result), "state", cell_result_state_kept(view->result) ? "kept" : "lost");
+	if (object) {
+		json_object_set_new(object, "truncated", json_boolean(view->truncated));
+		json_object_set_new(object, "output_file", view->file ? json_string(view->file) : json_null());
+	}
+	return object;
+}
+
+/* Where all of the output is, when it is more than the answer can hold. */
+static void keep_output(struct view *view, const struct cell__buf *text)
+{
+	const char *spill = cell_result_spill_path(view->result);
+
+	if (spill) {
+		view->truncated = true;
+		cell_result_keep_spill(view->result);
+		cell__mcp_keep_file(view->job->peer->server, spill);
+		view->file = cell__strdup(spill);
+	} else if (count_chars(text->data, text->size) > view->max_chars) {
+		view->file = cell__mcp_keep_text(view->job->peer->server, text->data, text->size);
+	}
+}
+
+static size_t max_chars_of(const struct cell__mcp_job *job)
+{
+	const json_t *asked = json_object_get(job->args, "max_output_chars");
+
+	return asked ? (size_t)json_integer_value(asked) : CELL_MCP_RUN_CODE_CHARS;
+}
+
+void cell__mcp_cell_answer(struct cell__mcp_job *job, struct cell_result *result)
+{
+	struct view view = { .job = job, .result = result, .error = cell_result_error(result), .max_chars = max_chars_of(job) };
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT, shown = CELL_BUF_INIT;
+	const char *json = cell_result_value_json(result);
+	struct cell__mcp_answer_out out = { .failed = view.error != NULL };
+	/* A value that takes too much as a tree is shown by its repr alone. */
+	bool fits = json && cell__json_weigh(json, strlen(json)) <= CELL_LIMIT_TREE_BYTES;
+	json_t *value = fits ? json_loads(json, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL) : NULL, *words = value_text(result, value);
+
+	view.content = json_array();
+	view.images = json_array();
+	if (!strcmp(job->tool->name, "run_code")) {
+		run_code_text(&view, words, &text);
+	} else {
+		cell_text(&view, words, &text);
+	}
+	add_displays(&view, &text);
+	add_images(&view);
+	keep_output(&view, &text);
+	add_clipped(&view, &shown, text.data, text.size);
+	if (view.file && count_chars(text.data, text.size) <= view.max_chars)
+		cell__buf_printf(&shown, "\n\n[This is not all of the output, which is in %s]", view.file);
+	add_image_list(&view, &shown);
+	out.structured = structured(&view, &shown, json && strlen(json) <= CELL_MCP_MAX_VALUE_BYTES ? value : NULL);
+	json_array_insert_new(view.content, 0, json_pack("{s:s, s:o}", "type", "text", "text", json_text(&shown)));
+	out.content = view.content;
+	json_decref(view.images);
+	json_decref(value);
+	json_decref(words);
+	free(view.file);
+	cell_result_destroy(result);
+	cell__mcp_job_answer(job, &out);
+}

@@ -1,0 +1,317 @@
+/*
+ * The tools that a client sees.  Most are operations on the space: schemas and descriptions come from their rows (calls/table.c), and only
+ * what differs stands here.  run_code, execute_ipython_cell and reset are the session's (server_cells.c).
+ */
+#include "mcp/server/server.h"
+
+#include <string.h>
+
+#include "calls/schema.h"
+
+#define OBJECT(properties, required) \
+	"{\"type\":\"object\",\"properties\":{" properties "},\"required\":[" required "],\"additionalProperties\":false}"
+/* What comes back may gain fields. */
+#define ANSWER(properties, required) "{\"type\":\"object\",\"properties\":{" properties "},\"required\":[" required "]}"
+#define STRINGS "{\"type\":\"array\",\"items\":{\"type\":\"string\"}}"
+#define OF(id) &cell__operations[CELL__OP_##id]
+#define SOME_QUERY "{\"properties\":{\"query\":{\"minLength\":1}}}"
+#define CELL_RESULT                                                                                                                          \
+	ANSWER("\"result\":{\"type\":\"string\",\"description\":\"The text of the answer\"},"                                                \
+	       "\"value\":{\"description\":\"The value as JSON where that is exact and not too long, else null\"},"                          \
+	       "\"repr\":{\"type\":[\"string\",\"null\"]},\"stdout\":{\"type\":\"string\"},\"stderr\":{\"type\":\"string\"},"                \
+	       "\"error\":{\"type\":[\"object\",\"null\"],\"properties\":{\"type\":{\"type\":\"string\"},\"message\":{\"type\":\"string\"}," \
+	       "\"traceback\":{\"type\":\"string\"},\"code\":{\"type\":\"string\"}},\"required\":[\"type\",\"message\",\"code\"]},"          \
+	       "\"images\":{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"description\":\"Paths of image files\"},"                   \
+	       "\"duration_ms\":{\"type\":\"number\"},\"state\":{\"type\":\"string\",\"enum\":[\"kept\",\"lost\"]},"                         \
+	       "\"truncated\":{\"type\":\"boolean\"},"                                                                                       \
+	       "\"output_file\":{\"type\":[\"string\",\"null\"],\"description\":\"All of the output, when it is too long for the answer\"}", \
+	       "\"result\",\"stdout\",\"stderr\",\"error\",\"images\",\"duration_ms\",\"state\",\"truncated\"")
+
+static const struct cell__mcp_tool table[] = {
+	{ .name = "run_code",
+	  .title = "Run Python code",
+	  .about = "Runs Python code in the session, which keeps its variables. Answers the value of the last expression, then what was "
+		   "printed. The code can use tools, workflows, artifacts and deps.",
+	  .input = OBJECT("\"code\":{\"type\":\"string\",\"x-nul\":true,"
+			  "\"description\":\"Python code; IPython's !cmd, %magic and top-level await work\"}",
+			  "\"code\""),
+	  .answer = CELL_RESULT,
+	  .flags = CELL_MCP_DESTRUCTIVE | CELL_MCP_OPEN_WORLD },
+	{ .name = "execute_ipython_cell",
+	  .title = "Execute an IPython cell",
+	  .about = "Executes Python code in the session's IPython kernel, which keeps its variables, and answers the output as a notebook "
+		   "would show it. Plots come back as images.",
+	  .input = OBJECT(
+		  "\"code\":{\"type\":\"string\",\"x-nul\":true,\"description\":\"Python code to execute in the IPython kernel\"},"
+		  "\"timeout\":{\"type\":\"number\",\"minimum\":0,\"maximum\":1000000,\"default\":120,\"description\":\"Seconds; 0: no limit\"},"
+		  "\"max_output_chars\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":1000000,\"default\":5000,"
+		  "\"description\":\"Longer output is cut in the middle, and kept in a file\"}",
+		  "\"code\""),
+	  .answer = CELL_RESULT,
+	  .flags = CELL_MCP_DESTRUCTIVE | CELL_MCP_OPEN_WORLD },
+	{ .name = "reset",
+	  .title = "Reset the session",
+	  .about = "Gives the session a fresh kernel: variables and imports are gone, files stay.",
+	  .input = OBJECT("", ""),
+	  .answer = ANSWER("\"result\":{\"type\":\"string\"}", "\"result\""),
+	  .flags = CELL_MCP_DESTRUCTIVE | CELL_MCP_IDEMPOTENT },
+	{ .name = "list_tools",
+	  .title = "List tools",
+	  .operation = OF(TOOLS_LIST),
+	  .about = "Code calls them as tools.<name>(...) or tools.<name>.<callable>(...).",
+	  .flags = CELL_MCP_READ_ONLY,
+	  .run = cell__mcp_operate },
+	{ .name = "search_tools",
+	  .title = "Search tools",
+	  .operation = OF(TOOLS_SEARCH),
+	  .input = SOME_QUERY,
+	  .flags = CELL_MCP_READ_ONLY,
+	  .run = cell__mcp_operate },
+	{ .name = "register_mcp_server",
+	  .title = "Register an MCP server",
+	  .operation = OF(TOOLS_REGISTER),
+	  .about =
+		  "Code calls them as tools.<server_name>.<tool>(...), and with types: from mcptools.<server_name>.<tool> import Params, run; "
+		  "run(Params(...)). Answers the names of its tools. When it is registered again, reset makes code see the new package.",
+	  .input =
+		  "{\"rename\":{\"name\":\"server_name\",\"params\":\"server_params\"},\"properties\":{\"server_params\":{\"description\":"
+		  "\"{command, args, env} of a program, or {url, headers} of an HTTP server; ${VAR} is taken from the server's environment\"}}}",
+	  .answer = ANSWER("\"result\":" STRINGS
+			   ",\"package\":{\"type\":[\"string\",\"null\"],\"description\":\"Its name under mcptools\"},"
+			   "\"problems\":" STRINGS,
+			   "\"result\""),
+	  .flags = CELL_MCP_OPEN_WORLD | CELL_MCP_REGISTER,
+	  .run = cell__mcp_register_server },
+	{ .name = "list_workflows",
+	  .title = "List workflows",
+	  .operation = OF(WORKFLOWS_LIST),
+	  .about = "They are Python functions for code to reuse.",
+	  .flags = CELL_MCP_STORAGE | CELL_MCP_READ_ONLY,
+	  .run = cell__mcp_operate },
+	{ .name = "search_workflows",
+	  .title = "Search workflows",
+	  .operation = OF(WORKFLOWS_SEARCH),
+	  .input = "{\"properties\":{\"query\":{\"minLength\":1},\"limit\":{\"maximum\":1000}}}",
+	  .flags = CELL_MCP_STORAGE | CELL_MCP_READ_ONLY,
+	  .run = cell__mcp_operate },
+	{ .name = "get_workflow",
+	  .title = "Get a workflow",
+	  .operation = OF(WORKFLOWS_GET),
+	  .about = "A workflow that does not exist is an error.",
+	  .output = "{\"type\":\"object\",\"required\":[\"name\",\"description\",\"parameters\",\"source\"]}",
+	  .flags = CELL_MCP_STORAGE | CELL_MCP_READ_ONLY,
+	  .run = cell__mcp_get_workflow },
+	{ .name = "create_workflow",
+	  .title = "Create a workflow",
+	  .operation = OF(WORKFLOWS_CREATE),
+	  .about = "The source defines run(...), with def or async def.",
+	  .input = "{\"required\":[\"name\",\"source\",\"description\"]}",
+	  .flags = CELL_MCP_STORAGE | CELL_MCP_DESTRUCTIVE,
+	  .run = cell__mcp_operate },
+	{ .name = "delete_workflow",
+	  .title = "Delete a workflow",
+	  .operation = OF(WORKFLOWS_DELETE),
+	  .flags = CELL_MCP_STORAGE | CELL_MCP_DESTRUCTIVE | CELL_MCP_IDEMPOTENT,
+	  .run = cell__mcp_operate },
+	{ .name = "list_artifacts",
+	  .title = "List artifacts",
+	  .operation = OF(ARTIFACTS_LIST),
+	  .about = "They are data that outlives the session.",
+	  .flags = CELL_MCP_STORAGE | CELL_MCP_READ_ONLY,
+	  .run = cell__mcp_operate },
+	{ .name = "save_artifact",
+	  .title = "Save an artifact",
+	  .operation = OF(ARTIFACTS_SAVE),
+	  .about = "They are given as text, JSON or base64.",
+	  .input =
+		  "{\"properties\":{\"data\":{\"type\":\"string\",\"x-nul\":true,\"description\":\"Text, JSON, or base64, as type says\"},"
+		  "\"type\":{\"enum\":[\"text\",\"json\",\"bytes\"],\"default\":\"text\",\"description\":null},\"description\":{\"default\":\"\"}},"
+		  "\"required\":[\"name\",\"data\"]}",
+	  .flags = CELL_MCP_STORAGE | CELL_MCP_DESTRUCTIVE | CELL_MCP_IDEMPOTENT,
+	  .run = cell__mcp_save_artifact },
+	{ .name = "load_artifact",
+	  .title = "Load an artifact",
+	  .operation = OF(ARTIFACTS_LOAD),
+	  .about = "They are base64 where they are not UTF-8 text.",
+	  .output = "{\"properties\":{\"encoding\":{\"type\":\"string\",\"enum\":[\"utf-8\",\"base64\"]},\"data\":{\"type\":\"string\"}},"
+		    "\"required\":[\"name\",\"encoding\",\"data\"]}",
+	  .flags = CELL_MCP_STORAGE | CELL_MCP_READ_ONLY,
+	  .run = cell__mcp_load_artifact },
+	{ .name = "list_deps",
+	  .title = "List dependencies",
+	  .operation = OF(DEPS_LIST),
+	  .flags = CELL_MCP_STORAGE | CELL_MCP_READ_ONLY,
+	  .run = cell__mcp_operate },
+	{ .name = "add_dep",
+	  .title = "Add a dependency",
+	  .operation = OF(DEPS_ADD),
+	  .flags = CELL_MCP_DEPS | CELL_MCP_OPEN_WORLD | CELL_MCP_IDEMPOTENT,
+	  .run = cell__mcp_add_dep },
+	{ .name = "remove_dep",
+	  .title = "Remove a dependency",
+	  .operation = OF(DEPS_REMOVE),
+	  .input = "{\"properties\":{\"package\":{\"minLength\":1}}}",
+	  .answer = ANSWER("\"removed\":" STRINGS ",\"not_found\":" STRINGS ",\"failed\":" STRINGS
+			   ",\"removed_from_config\":{\"type\":\"boolean\"}",
+			   "\"removed\",\"not_found\",\"failed\",\"removed_from_config\""),
+	  .flags = CELL_MCP_DEPS | CELL_MCP_DESTRUCTIVE | CELL_MCP_IDEMPOTENT,
+	  .run = cell__mcp_remove_dep },
+	{ .name = "install_package",
+	  .title = "Install a package",
+	  .operation = OF(DEPS_ADD),
+	  .about = "The same as add_dep.",
+	  .input = "{\"rename\":{\"package\":\"package_name\"}}",
+	  .flags = CELL_MCP_DEPS | CELL_MCP_OPEN_WORLD | CELL_MCP_IDEMPOTENT,
+	  .run = cell__mcp_add_dep },
+	{ 0 },
+};
+#define N_TOOLS (sizeof(table) / sizeof(table[0]))
+
+static bool is_offered(const struct cell__mcp_tool *tool, const struct cell_mcp_server_options *opts)
+{
+	return (!(tool->flags & (CELL_MCP_STORAGE | CELL_MCP_DEPS)) || opts->storage) &&
+	       (!(tool->flags & CELL_MCP_DEPS) || opts->runtime_deps) && (!(tool->flags & CELL_MCP_REGISTER) || opts->allow_register);
+}
+
+const struct cell__mcp_tool *cell__mcp_tools_find(const struct cell_mcp_server_options *opts, const char *name)
+{
+	for (const struct cell__mcp_tool *tool = table; tool->name; tool++) {
+		if (!strcmp(tool->name, name))
+			return is_offered(tool, opts) ? tool : NULL;
+	}
+	return NULL;
+}
+
+/* ---- schemas ---- */
+
+static json_t *make_input(const void *arg)
+{
+	const struct cell__mcp_tool *tool = arg;
+	json_t *schema;
+
+	if (!tool->operation)
+		return json_loads(tool->input, JSON_REJECT_DUPLICATES, NULL);
+	schema = cell__operation_takes(tool->operation, tool->input);
+	if (schema && json_object_set_new(schema, "additionalProperties", json_false()) < 0) {
+		json_decref(schema);
+		return NULL;
+	}
+	return schema;
+}
+
+const json_t *cell__mcp_tool_input(const struct cell__mcp_tool *tool)
+{
+	static json_t *inputs[N_TOOLS];
+
+	return cell__schema_once(&inputs[tool - table], make_input, tool);
+}
+
+/* A tool answers an object: what is none stands in one. */
+json_t *cell__mcp_tool_output(const struct cell__mcp_tool *tool)
+{
+	json_t *schema = tool->answer ? json_loads(tool->answer, JSON_REJECT_DUPLICATES, NULL)
+				      : cell__operation_gives(tool->operation, tool->output);
+	const char *type = json_string_value(json_object_get(schema, "type"));
+
+	if (!schema || (type && !strcmp(type, "object")))
+		return schema;
+	return json_pack("{s:s, s:{s:o}, s:[s]}", "type", "object", "properties", "result", schema, "required", "result");
+}
+
+static json_t *describe(const struct cell__mcp_tool *tool)
+{
+	if (!tool->operation)
+		return json_string(tool->about);
+	return json_sprintf("%s.%s%s", tool->operation->about, tool->about ? " " : "", tool->about ? tool->about : "");
+}
+
+json_t *cell__mcp_tools_list(const struct cell_mcp_server_options *opts)
+{
+	json_t *list = json_array();
+
+	for (const struct cell__mcp_tool *tool = table; list && tool->name; tool++) {
+		json_t *entry;
+
+		if (!is_offered(tool, opts))
+			continue;
+		entry = json_pack("{s:s, s:s, s:o, s:o, s:o, s:{s:s, s:b, s:b, s:b, s:b}}", "name", tool->name, "title", tool->title,
+				  "description", describe(tool), "inputSchema", cell__schema_shown(cell__mcp_tool_input(tool)),
+				  "outputSchema", cell__mcp_tool_output(tool), "annotations", "title", tool->title, "readOnlyHint",
+				  (tool->flags & CELL_MCP_READ_ONLY) != 0, "destructiveHint", (tool->flags & CELL_MCP_DESTRUCTIVE) != 0,
+				  "idempotentHint", (tool->flags & (CELL_MCP_IDEMPOTENT | CELL_MCP_READ_ONLY)) != 0, "openWorldHint",
+				  (tool->flags & CELL_MCP_OPEN_WORLD) != 0);
+		if (!entry || json_array_append_new(list, entry) < 0) {
+			json_decref(list);
+			list = NULL;
+		}
+	}
+	return list;
+}
+
+/* ---- arguments ---- */
+
+static const char *kind_of(const json_t *value)
+{
+	static const char *const kinds[] = { "an object", "an array", "a string", "an integer", "a number", "true", "false", "null" };
+
+	return kinds[json_typeof(value)];
+}
+
+/* The first one is told. */
+static void add_problem(void *arg, const struct cell__misfit *problem)
+{
+	struct cell__buf *message = arg;
+	const json_t *type = json_object_get(problem->schema, "type");
+	const json_t *choices = json_object_get(problem->schema, "enum"), *choice;
+	size_t i;
+
+	if (message->size)
+		return;
+	switch (problem->wrong) {
+	case CELL__WRONG_MISSING:
+		cell__buf_printf(message, "argument '%s' is missing", problem->name);
+		break;
+	case CELL__WRONG_TYPE:
+		cell__buf_printf(message, "argument '%s' is of type %s, not %s", problem->name,
+				 json_is_string(type) ? json_string_value(type) : "other", kind_of(problem->value));
+		break;
+	case CELL__WRONG_RANGE:
+		cell__buf_printf(message, "argument '%s' is from %g to %g, not %g", problem->name,
+				 json_number_value(json_object_get(problem->schema, "minimum")),
+				 json_number_value(json_object_get(problem->schema, "maximum")), json_number_value(problem->value));
+		break;
+	case CELL__WRONG_EMPTY:
+		cell__buf_printf(message, "argument '%s' is empty", problem->name);
+		break;
+	case CELL__WRONG_NUL:
+		cell__buf_printf(message, "argument '%s' contains NUL", problem->name);
+		break;
+	case CELL__WRONG_CHOICE:
+		cell__buf_printf(message, "argument '%s' is not one of", problem->name);
+		json_array_foreach(choices, i, choice)
+			cell__buf_printf(message, "%s %s", i ? "," : "", json_string_value(choice));
+		break;
+	case CELL__WRONG_UNKNOWN:
+		cell__buf_printf(message, "there is no argument '%.100s'", problem->name);
+		break;
+	}
+}
+
+json_t *cell__mcp_tools_check(const struct cell__mcp_tool *tool, const json_t *args, struct cell__buf *message)
+{
+	const json_t *schema = cell__mcp_tool_input(tool);
+	json_t *all = json_is_object(args) ? json_copy((json_t *)args) : json_object(), *shown;
+	char *text;
+
+	if (schema && all && !cell__members_check(schema, all, add_problem, message) && !cell__schema_add_defaults(schema, all) &&
+	    !(tool->operation && cell__operation_unrename(tool->input, all)))
+		return all;
+	shown = cell__schema_shown(cell__mcp_tool_input(tool));
+	text = shown ? json_dumps(shown, JSON_COMPACT) : NULL;
+	if (message->size && text)
+		cell__buf_printf(message, "; the arguments of %s are %s", tool->name, text);
+	free(text);
+	json_decref(shown);
+	json_decref(all);
+	return NULL;
+}

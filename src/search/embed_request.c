@@ -1,0 +1,271 @@
+/*
+ *     created ──start──▶ sending (libcurl) ──answer──▶ parsing (pool) ──▶ done()
+ *                            └──failure──▶ done()        └─ destroyed meanwhile: freed when the pool is through
+ */
+#define _GNU_SOURCE
+#include "search/embed_request.h"
+
+#include <jansson.h>
+#include <string.h>
+
+#include "wire/embeddings.h"
+
+#define QUERY_ANSWER_BYTES (1024u * 1024u) /* one vector, and what is said around it */
+#define CONNECT_MS 5000L
+#define KEY_NAME_BYTES 128u
+#define SECRET_BYTES 4u /* a shorter key is no secret, and leaving it out would eat ordinary words */
+
+static void secret_free(char *text)
+{
+	if (text)
+		explicit_bzero(text, strlen(text));
+	free(text);
+}
+
+static void free_headers(struct curl_slist *headers)
+{
+	for (struct curl_slist *at = headers; at; at = at->next)
+		explicit_bzero(at->data, strlen(at->data));
+	curl_slist_free_all(headers);
+}
+
+static void free_request(struct cell__embed_request *request)
+{
+	if (request->transfer.easy)
+		curl_easy_cleanup(request->transfer.easy);
+	free_headers(request->headers);
+	secret_free(request->secret);
+	cell__buf_finish(&request->body);
+	cell__buf_finish(&request->answer);
+	free(request->vectors);
+	free(request);
+}
+
+void cell__embed_request_destroy(struct cell__embed_request *request)
+{
+	if (!request)
+		return;
+	if (request->parsing) {
+		request->dropped = true;
+		return;
+	}
+	if (request->sending)
+		cell__http_cancel(request->endpoint->http, &request->transfer);
+	free_request(request);
+}
+
+/* ---- sending ---- */
+
+struct cell__embed_request *cell__embed_request_create(struct cell__embed_endpoint *endpoint, const char *const *texts, size_t n)
+{
+	struct cell__embed_request *request = cell__alloc(1, sizeof *request);
+	if (!request)
+		return NULL;
+	request->endpoint = endpoint;
+	request->n = n;
+	request->answer_limit = n == 1 ? QUERY_ANSWER_BYTES : CELL__EMBED_ANSWER_BYTES;
+	if (cell__embed_request(&request->body, endpoint->model, texts, n) < 0) {
+		free_request(request);
+		return NULL;
+	}
+	return request;
+}
+
+static int add_header(struct cell__embed_request *request, const char *line)
+{
+	struct curl_slist *list = curl_slist_append(request->headers, line);
+	if (!list)
+		return -1;
+	request->headers = list;
+	return 0;
+}
+
+/* "${NAME}" is what the host's environment has now; anything else is the key itself. */
+static const char *find_key(const struct cell__embed_endpoint *endpoint, struct cell_error *err)
+{
+	const char *key = endpoint->key;
+	size_t size = strlen(key);
+	char name[KEY_NAME_BYTES];
+	if (strncmp(key, "${", 2) != 0 || key[size - 1] != '}')
+		return key;
+	if (size - 3 >= sizeof name) {
+		cell_fail(err, CELL_E_INVALID, 0, "the name of the variable that has the key is too long");
+		return NULL;
+	}
+	memcpy(name, key + 2, size - 3);
+	name[size - 3] = '\0';
+	const char *value = endpoint->getenv_fn ? endpoint->getenv_fn(endpoint->getenv_arg, name) : NULL;
+	if (!value)
+		cell_fail(err, CELL_E_INVALID, 0, "environment variable %s, which is to have the key, is not set", name);
+	return value;
+}
+
+static int add_key(struct cell__embed_request *request, struct cell_error *err)
+{
+	static const char start[] = "Authorization: Bearer ";
+	if (!request->endpoint->key)
+		return 0;
+	const char *key = find_key(request->endpoint, err);
+	if (!key)
+		return -1;
+	if (strpbrk(key, "\r\n"))
+		return cell_fail(err, CELL_E_INVALID, 0, "the key holds a line break");
+	char *line = cell__alloc(1, sizeof start + strlen(key));
+	int rc = -1;
+	if (line) {
+		memcpy(line, start, sizeof start);
+		strcat(line, key);
+		rc = add_header(request, line);
+	}
+	secret_free(line);
+	request->secret = cell__strdup(key);
+	return rc < 0 || !request->secret ? cell_fail(err, CELL_E_NOMEM, 0, "out of memory") : 0;
+}
+
+static size_t body_came(char *bytes, size_t one, size_t n, void *arg)
+{
+	(void)one;
+	struct cell__embed_request *request = arg;
+	if (n > request->answer_limit - request->answer.size) {
+		request->too_big = true;
+		return 0;
+	}
+	return cell__buf_add(&request->answer, bytes, n) < 0 ? 0 : n;
+}
+
+static void handle_done(struct cell__http_transfer *transfer, CURLcode code);
+
+int cell__embed_request_start(struct cell__embed_request *request, struct cell_error *err)
+{
+	const struct cell__embed_endpoint *endpoint = request->endpoint;
+	if (add_key(request, err) < 0)
+		return -1;
+	CURL *easy = request->transfer.easy = curl_easy_init();
+	if (!easy || add_header(request, "Content-Type: application/json") < 0 || add_header(request, "Expect:") < 0)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	cell__http_set_common(easy);
+	curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, request->message);
+	curl_easy_setopt(easy, CURLOPT_URL, endpoint->url);
+	curl_easy_setopt(easy, CURLOPT_POST, 1L);
+	curl_easy_setopt(easy, CURLOPT_POSTFIELDS, request->body.data);
+	curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)request->body.size);
+	curl_easy_setopt(easy, CURLOPT_HTTPHEADER, request->headers);
+	curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_MS);
+	curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, (long)endpoint->request_ms);
+	curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, body_came);
+	curl_easy_setopt(easy, CURLOPT_WRITEDATA, request);
+	request->transfer.done = handle_done;
+	if (cell__http_start(endpoint->http, &request->transfer) < 0)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	request->sending = true;
+	return 0;
+}
+
+/* ---- what went wrong ---- */
+
+/* What the endpoint says in one of the usual places; "" where it says nothing. */
+static const char *find_words(json_t *answer)
+{
+	json_t *error = json_object_get(answer, "error");
+	json_t *const places[] = { json_object_get(error, "message"), error, json_object_get(answer, "message"),
+				   json_object_get(answer, "detail") };
+	for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+		if (json_string_length(places[i]) > 0)
+			return json_string_value(places[i]);
+	return "";
+}
+
+/* Somebody else's words: on one line, not too long, and without the key, which an endpoint may well repeat. */
+static void quote(const struct cell__embed_request *request, const char *words, char *out, size_t size)
+{
+	size_t n = strnlen(words, size - 1);
+	if (request->secret && strlen(request->secret) >= SECRET_BYTES && strstr(words, request->secret)) {
+		strcpy(out, "(its words have the key in them)");
+		return;
+	}
+	memcpy(out, words, n);
+	n -= cell__utf8_cut(out, n);
+	out[n] = '\0';
+	for (size_t i = 0; i < n; i++)
+		if ((unsigned char)out[i] < 0x20 || out[i] == 0x7f)
+			out[i] = ' ';
+}
+
+static void fail_status(struct cell__embed_request *request, long status)
+{
+	char words[CELL__EMBED_ERROR_BYTES] = "";
+	curl_off_t retry_s = 0;
+	json_t *answer = json_loadb(request->answer.data ? request->answer.data : "", request->answer.size, 0, NULL);
+	if (status == 401 || status == 403)
+		strcpy(words, request->secret ? "the key was refused" : "it wants a key");
+	else if (status >= 300 && status < 400)
+		strcpy(words, "it redirects, which is not followed");
+	else
+		quote(request, find_words(answer), words, sizeof words);
+	json_decref(answer);
+	curl_easy_getinfo(request->transfer.easy, CURLINFO_RETRY_AFTER, &retry_s);
+	if (retry_s > 0)
+		request->retry_ms = retry_s < CELL__EMBED_RETRY_MAX_MS / 1000 ? (int64_t)retry_s * 1000 : CELL__EMBED_RETRY_MAX_MS;
+	request->refused = status == 400 || status == 413 || status == 422;
+	cell_fail(&request->err, CELL_E_PROTOCOL, 0, "HTTP %ld%s%s", status, words[0] ? ": " : "", words);
+}
+
+static void fail_transfer(struct cell__embed_request *request, CURLcode code)
+{
+	char words[CELL__EMBED_ERROR_BYTES];
+	if (code == CURLE_OPERATION_TIMEDOUT) {
+		cell_fail(&request->err, CELL_E_TIMEOUT, 0, "no answer within %g s", (double)request->endpoint->request_ms / 1000);
+	} else if (request->too_big) {
+		cell_fail(&request->err, CELL_E_LIMIT, 0, "the answer is larger than %zu bytes", request->answer_limit);
+	} else {
+		quote(request, request->message[0] ? request->message : curl_easy_strerror(code), words, sizeof words);
+		cell_fail(&request->err, CELL_E_IO, 0, "%s", words);
+	}
+}
+
+/* ---- the answer ---- */
+
+static void parse(uv_work_t *work)
+{
+	struct cell__embed_request *request = work->data;
+	struct cell__buf *answer = &request->answer;
+	char nothing[1];
+	cell__embed_parse(answer->data ? answer->data : nothing, answer->size, request->n, &request->vectors, &request->dimensions,
+			  &request->err);
+	cell__buf_finish(answer);
+}
+
+static void handle_parsed(uv_work_t *work, int status)
+{
+	(void)status; /* never cancelled */
+	struct cell__embed_request *request = work->data;
+	struct cell__embed_endpoint *endpoint = request->endpoint;
+	request->parsing = false;
+	endpoint->parsing--;
+	if (!request->dropped) {
+		request->done(request);
+		return;
+	}
+	free_request(request);
+	endpoint->parsed(endpoint->owner);
+}
+
+static void handle_done(struct cell__http_transfer *transfer, CURLcode code)
+{
+	struct cell__embed_request *request = (struct cell__embed_request *)transfer;
+	long status = 0;
+	request->sending = false;
+	curl_easy_getinfo(transfer->easy, CURLINFO_RESPONSE_CODE, &status);
+	if (code != CURLE_OK)
+		fail_transfer(request, code);
+	else if (status < 200 || status > 299)
+		fail_status(request, status);
+	else {
+		request->parsing = true;
+		request->endpoint->parsing++;
+		request->work.data = request;
+		uv_queue_work(&request->endpoint->loop->uv, &request->work, parse, handle_parsed);
+		return;
+	}
+	request->done(request);
+}

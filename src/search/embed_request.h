@@ -1,0 +1,52 @@
+/*
+ * One request to the embeddings endpoint, from the body to the vectors: sent on the loop, parsed on the pool.  Internal
+ * to embedder.c.  Belongs to the loop's thread.
+ */
+#ifndef CELL_SEARCH_EMBED_REQUEST_H
+#define CELL_SEARCH_EMBED_REQUEST_H
+
+#include "loop/http.h"
+#include "search/embedder.h"
+
+struct cell__embed_endpoint {
+	struct cell__loop *loop;
+	struct cell__http *http;
+	char *url, *model, *key;
+	const char *(*getenv_fn)(void *arg, const char *name);
+	void *getenv_arg;
+	int64_t request_ms;
+	int parsing;                    /* requests on the pool */
+	void (*parsed)(void *owner);    /* one that nobody owns any more has left it */
+	void *owner;
+};
+
+struct cell__embed_request {
+	struct cell__http_transfer transfer;
+	uv_work_t work;
+	struct cell__embed_endpoint *endpoint;
+	struct curl_slist *headers;
+	char *secret; /* the key as sent */
+	struct cell__buf body, answer;
+	size_t answer_limit;
+	bool too_big, sending, parsing, dropped;
+	char message[CURL_ERROR_SIZE];
+	/* the outcome */
+	size_t n;             /* texts */
+	float *vectors;       /* NULL: failed */
+	size_t dimensions;
+	struct cell_error err;
+	bool refused;         /* the texts were not to the endpoint's taste, by its own word */
+	int64_t retry_ms;     /* what the endpoint asks for; 0: nothing */
+	/* Once, never from inside start; the request is the owner's to destroy. */
+	void (*done)(struct cell__embed_request *request);
+	void *owner;
+};
+
+/* NULL: no memory.  Texts are copied. */
+struct cell__embed_request *cell__embed_request_create(struct cell__embed_endpoint *endpoint, const char *const *texts, size_t n);
+/* -1: it cannot even be sent, err says why; done() never comes. */
+int cell__embed_request_start(struct cell__embed_request *request, struct cell_error *err);
+/* At any time; NULL is fine.  Where it is on the pool its memory goes when that is over. */
+void cell__embed_request_destroy(struct cell__embed_request *request);
+
+#endif

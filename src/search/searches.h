@@ -1,0 +1,38 @@
+/*
+ * The searches of a space: which tools fit a query, and, where an embeddings endpoint is configured, the way of
+ * workflows.search and tools.search by words and by meaning.  Belongs to the loop's thread.
+ *
+ *     call ──▶ the query's vector ──▶ workflows: search on the pool ──new documents──▶ their vectors ──▶ search again
+ *               (none: by words)  └─▶ tools: new ones get vectors ──▶ ranked here
+ *
+ * Neither ever fails, or waits for long, because of the endpoint.
+ */
+#ifndef CELL_SEARCH_SEARCHES_H
+#define CELL_SEARCH_SEARCHES_H
+
+#include "calls/table.h"
+#include "calls/call.h"
+#include "search/embedder.h"
+#include "storage/store.h"
+#include "tools/tools.h"
+
+struct cell__searches;
+
+struct cell__searches_options {
+	struct cell__embedder_options embeddings; /* without url there are none */
+	struct cell__store *store;                /* NULL: none */
+};
+
+int cell__searches_create(const struct cell__searches_options *opts, struct cell__searches **ret_searches, struct cell_error *err);
+/* Calls under way fail.  done(arg) from a later turn of the loop; the store and the tools may go then. */
+void cell__searches_close(struct cell__searches *searches, void (*done)(void *arg), void *arg);
+/* For cell__tools_options; arg is the searches. */
+int cell__searches_rank_tools(void *searches, const char *query, const struct cell__rank_doc *docs, size_t n_docs, uint64_t generation,
+			      size_t limit, size_t *ret_order);
+/* Is this call ours?  Those that are not need no endpoint. */
+bool cell__searches_takes(const struct cell__searches *searches, enum cell__op op);
+/* Answers a call that is.  What view points to must stay as long as the call. */
+void cell__searches_handle(struct cell__searches *searches, struct cell__tools *tools, const struct cell__tools_view *view,
+			   struct cell__call *call);
+
+#endif

@@ -1,0 +1,503 @@
+/*
+ * Cells on their way through the server.
+ *
+ *     job:  waiting (for room among the running ones, and for those of its session before it) ──▶ running ──▶ ended
+ *
+ * A job answers the request that waits for it, or keeps its events for readers (events.c).  Where the slowest of them is more than
+ * HOLD_BYTES behind, the kernel is held.  Who comes too late is told of the gap.  The result is the last event.
+ */
+#include "server/server.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define HOLD_BYTES (1u << 20)
+
+static void start_waiting(struct cell_server *server);
+
+/* ---- jobs ---- */
+
+static void turn_unref(struct cell__job *job)
+{
+	if (--job->refs)
+		return;
+	cell__events_finish(&job->events);
+	free(job->code);
+	free(job);
+}
+
+/* The session's reference is given up; the caller has another. */
+static void unkeep(struct cell__served *served, struct cell__job *job)
+{
+	struct cell__job **at = &served->kept;
+
+	while (*at && *at != job)
+		at = &(*at)->kept_next;
+	if (!*at)
+		return;
+	*at = job->kept_next;
+	job->refs--;
+}
+
+/* The oldest ended jobs go when a session or the server has too many. */
+static void forget_ended(struct cell_server *server, struct cell__job *job)
+{
+	struct cell__job **at = &server->ended_first, *before = NULL;
+
+	while (*at && *at != job) {
+		before = *at;
+		at = &(*at)->ended_next;
+	}
+	if (!*at)
+		return;
+	*at = job->ended_next;
+	if (server->ended_last == job)
+		server->ended_last = before;
+	cell__events_forget(&job->events);
+	if (job->served)
+		unkeep(job->served, job);
+	turn_unref(job);
+}
+
+static void keep_ended(struct cell_server *server, struct cell__job *job)
+{
+	struct cell__job *oldest = NULL;
+	unsigned ended = 0;
+
+	job->ended_next = NULL;
+	if (server->ended_last)
+		server->ended_last->ended_next = job;
+	else
+		server->ended_first = job;
+	server->ended_last = job;
+	cell__events_keep(&job->events);
+	job->refs++;
+	for (struct cell__job *at = job->served->kept; at; at = at->kept_next) {
+		if (at->state == CELL_JOB_ENDED) {
+			ended++;
+			oldest = at;
+		}
+	}
+	if (ended > CELL_SERVER_MAX_RUNS_KEPT)
+		forget_ended(server, oldest);
+	while ((int64_t)server->ended_bytes > server->limits.kept_bytes && server->ended_first != server->ended_last)
+		forget_ended(server, server->ended_first);
+}
+
+void cell__jobs_forget(struct cell__served *served)
+{
+	struct cell__job *job;
+
+	while ((job = served->kept)) {
+		job->refs++;
+		forget_ended(served->server, job);
+		unkeep(served, job);
+		job->served = NULL;
+		turn_unref(job);
+	}
+}
+
+struct cell__job *cell__job_find(struct cell__served *served, const char *number)
+{
+	char *end;
+	unsigned long long wanted = strtoull(number, &end, 10);
+	struct cell__job *job = served->kept;
+
+	if (*end || *number < '0' || *number > '9')
+		return NULL;
+	while (job && job->number != wanted)
+		job = job->kept_next;
+	return job;
+}
+
+/* ---- events ---- */
+
+static void handle_moved(struct cell__events *events)
+{
+	struct cell__job *job = (struct cell__job *)events;
+	bool held = events->behind_bytes > HOLD_BYTES && job->state == CELL_JOB_RUNNING;
+
+	if (held != job->held && job->served && job->served->session) {
+		job->held = held;
+		cell__session_hold(job->served->session, job->run_id, held);
+	}
+}
+
+static void handle_reader_gone(struct cell__events *events)
+{
+	turn_unref((struct cell__job *)events);
+}
+
+/* Memory that is gone costs an event, and the reader sees that a number is missing. */
+static struct cell__events_item *add_event(struct cell__job *job, const char *type, const char *json, size_t size)
+{
+	return cell__events_add(&job->events, type, json, size);
+}
+
+static int add_bytes(struct cell__buf *out, const char *bytes, size_t size)
+{
+	int rc;
+
+	if (cell__utf8_ok(bytes, size)) {
+		rc = cell__buf_add_str(out, "\"text\":");
+		return rc | cell__buf_add_json_string(out, bytes, size);
+	}
+	rc = cell__buf_add_str(out, "\"base64\":\"");
+	rc |= cell__buf_add_base64(out, bytes, size);
+	return rc | cell__buf_add_str(out, "\"");
+}
+
+static void add_chunk(struct cell__job *job, const struct cell_event *event)
+{
+	CELL_AUTO_BUF struct cell__buf json = CELL_BUF_INIT;
+	int rc = cell__buf_printf(&json, "{\"stream\":\"%s\",", event->stream == CELL_STDERR ? "stderr" : "stdout");
+
+	rc |= add_bytes(&json, event->data, event->size);
+	rc |= cell__buf_add_str(&json, "}");
+	if (!rc)
+		(void)add_event(job, "chunk", json.data, json.size);
+}
+
+static void add_display(struct cell__job *job, const struct cell_event *event)
+{
+	CELL_AUTO_BUF struct cell__buf json = CELL_BUF_INIT;
+	int rc = cell__buf_add_str(&json, "{\"parts\":[");
+	bool image = false;
+
+	for (size_t i = 0; i < event->n_parts; i++) {
+		const struct cell_mime_part *part = &event->parts[i];
+
+		image |= !strncmp(part->type, "image/", 6);
+		rc |= cell__buf_add_str(&json, i ? ",{\"type\":" : "{\"type\":");
+		rc |= cell__buf_add_json_string(&json, part->type, strlen(part->type));
+		rc |= cell__buf_add_str(&json, ",");
+		rc |= add_bytes(&json, part->data, part->size);
+		rc |= cell__buf_add_str(&json, "}");
+	}
+	rc |= cell__buf_add_str(&json, "]}");
+	if (!rc)
+		(void)add_event(job, image ? "image" : "display", json.data, json.size);
+}
+
+static void add_member(json_t *object, const char *name, const char *text)
+{
+	if (text)
+		json_object_set_new(object, name, json_string(text));
+}
+
+static void add_call(struct cell__job *job, const struct cell_event *event, const char *type)
+{
+	const struct cell_call_info *call = event->call;
+	json_t *object = json_pack("{s:I,s:s,s:s,s:s,s:s,s:s}", "id", (json_int_t)call->id, "request_id", call->request_id, "kind",
+				   call->kind, "tool", call->tool, "callable", call->callable, "adapter", call->adapter);
+	char *text;
+
+	if (event->type == CELL_EVENT_APPROVAL || event->type == CELL_EVENT_CALL_STARTED)
+		json_object_set_new(object, "args", json_loadb(call->args, call->args_size, JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL));
+	add_member(object, "decision", event->decision);
+	add_member(object, event->type == CELL_EVENT_CALL_ENDED ? "error" : "reason", event->message);
+	if (event->type == CELL_EVENT_CALL_ENDED)
+		json_object_set_new(object, "duration_ms", json_real(event->duration_ms));
+	text = object ? json_dumps(object, JSON_COMPACT) : NULL;
+	if (text)
+		(void)add_event(job, type, text, strlen(text));
+	free(text);
+	json_decref(object);
+}
+
+/* What a result is when there is none: the cell did not run, or memory is gone. */
+static char *failure_json(const struct cell_error *err)
+{
+	json_t *failure = json_pack("{s:n,s:n,s:{},s:s,s:s,s:s,s:{s:s,s:s,s:s,s:s},s:[],s:[],s:f,s:s}", "value", "repr", "mime", "stdout",
+				    "", "stderr", "", "text", "", "error", "code", cell_code_word(err->code), "type", "", "message",
+				    err->msg, "traceback", "", "images", "displays", "duration_ms", 0.0, "state", "lost");
+	char *text = failure ? json_dumps(failure, JSON_COMPACT) : NULL;
+
+	json_decref(failure);
+	return text;
+}
+
+static void add_result(struct cell__job *job, const struct cell_result *result, const struct cell_error *err)
+{
+	static const char none[] = "{\"error\":{\"code\":\"no_memory\",\"message\":\"out of memory for the result\"}}";
+	CELL_AUTO_FREE char *json = result ? cell_result_json(result) : failure_json(err);
+	size_t size = json ? strlen(json) : sizeof(none) - 1;
+	struct cell__events_item *event = add_event(job, "result", json ? json : none, size);
+
+	/* "...data: JSON\n\n" */
+	if (event) {
+		job->result = event->text + event->size - 2 - size;
+		job->result_size = size;
+	}
+}
+
+/* ---- beginnings and ends ---- */
+
+/* result NULL: it never ran, err says why. */
+static void turn_ended(struct cell__job *job, struct cell_result *result, const struct cell_error *err)
+{
+	struct cell_server *server = job->server;
+	struct cell__served *served = job->served;
+	struct cell__request *waiter = cell__take_ptr(job->waiter);
+
+	server->counts.runs++;
+	server->counts.runs_failed += !result || cell_result_error(result);
+	if (job->state == CELL_JOB_RUNNING) {
+		server->n_running--;
+		served->running = NULL;
+	}
+	job->state = CELL_JOB_ENDED;
+	job->held = false;
+	served->jobs--;
+	served->cells++;
+	served->used_us = cell__now_us();
+	if (waiter && result) {
+		job->answer(waiter, result);
+	} else if (waiter) {
+		cell__answer_error(waiter, err);
+	} else {
+		add_result(job, result, err);
+		keep_ended(server, job);
+		cell__events_end(&job->events);
+	}
+	cell_result_destroy(result);
+	turn_unref(job);
+	if (server->queue)
+		start_waiting(server);
+}
+
+static void handle_event(void *arg, const struct cell_event *event)
+{
+	struct cell__job *job = arg;
+
+	if (event->type == CELL_EVENT_RESULT) {
+		turn_ended(job, event->result, NULL);
+		return;
+	}
+	if (!job->streams)
+		return;
+	switch (event->type) {
+	case CELL_EVENT_CHUNK:
+		add_chunk(job, event);
+		break;
+	case CELL_EVENT_DISPLAY:
+		add_display(job, event);
+		break;
+	case CELL_EVENT_CALL_STARTED:
+		add_call(job, event, "call_started");
+		break;
+	case CELL_EVENT_CALL_ENDED:
+		add_call(job, event, "call_ended");
+		break;
+	case CELL_EVENT_APPROVAL:
+		add_call(job, event, "approval");
+		break;
+	case CELL_EVENT_APPROVAL_ENDED:
+		add_call(job, event, "approval_ended");
+		break;
+	default:
+		break;
+	}
+}
+
+static void turn_start(struct cell__job *job)
+{
+	struct cell__served *served = job->served;
+	struct cell_run_options options = CELL_RUN_OPTIONS_INIT;
+	CELL_AUTO_FREE char *code = cell__take_ptr(job->code);
+	struct cell_error err;
+
+	job->state = CELL_JOB_RUNNING;
+	job->server->n_running++;
+	served->running = job;
+	options.timeout_ms = job->timeout_ms;
+	options.on_event = handle_event;
+	options.event_arg = job;
+	if (cell__session_start_on_loop(served->session, code, job->code_size, &options, &job->run_id, &err) < 0)
+		turn_ended(job, NULL, &err);
+}
+
+/* The first whose session is free. */
+static void start_waiting(struct cell_server *server)
+{
+	struct cell__job **at = &server->queue, *before = NULL;
+
+	while (*at && (int64_t)server->n_running < server->limits.max_runs) {
+		struct cell__job *job = *at;
+
+		if (job->served->running) {
+			before = job;
+			at = &job->queue_next;
+			continue;
+		}
+		*at = job->queue_next;
+		if (server->queue_last == job)
+			server->queue_last = before;
+		server->n_queued--;
+		turn_start(job);
+		/* Starting may have ended others: from the beginning. */
+		at = &server->queue;
+		before = NULL;
+	}
+}
+
+static void enqueue(struct cell_server *server, struct cell__job *job)
+{
+	job->queue_next = NULL;
+	if (server->queue_last)
+		server->queue_last->queue_next = job;
+	else
+		server->queue = job;
+	server->queue_last = job;
+	server->n_queued++;
+}
+
+bool cell__job_begin(struct cell__request *request, const char *code, size_t size, int64_t timeout_ms,
+		     void (*answer)(struct cell__request *request, struct cell_result *result), struct cell__job **ret_turn)
+{
+	struct cell_server *server = request->server;
+	struct cell__served *served = request->served;
+	bool waits = served->jobs || (int64_t)server->n_running >= server->limits.max_runs;
+	struct cell__job *job;
+
+	if (served->closing) {
+		cell__answer_fail(request, MHD_HTTP_GONE, CELL_E_EXPIRED, "this session has ended");
+		return false;
+	}
+	if (waits && (int64_t)server->n_queued >= server->limits.max_queue) {
+		cell__answer_busy(request, 1, "too many cells wait for their job");
+		return false;
+	}
+	job = cell__alloc(1, sizeof(*job));
+	if (!job || !(job->code = cell__strndup(code, size))) {
+		free(job);
+		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "no memory for the cell");
+		return false;
+	}
+	cell__events_init(&job->events, server);
+	job->events.moved = handle_moved;
+	job->events.unref = handle_reader_gone;
+	job->served = served;
+	job->server = server;
+	job->number = served->next_turn++;
+	job->code_size = size;
+	job->timeout_ms = timeout_ms;
+	job->refs = 1; /* until it has ended */
+	served->jobs++;
+	if (answer) {
+		job->waiter = request;
+		job->answer = answer;
+	} else {
+		job->streams = true;
+		job->kept_next = served->kept;
+		served->kept = job;
+		job->refs++;
+		*ret_turn = job;
+	}
+	if (waits)
+		enqueue(server, job);
+	else
+		turn_start(job);
+	return true;
+}
+
+void cell__jobs_cancel(struct cell_server *server, struct cell__served *served)
+{
+	struct cell__job *job = cell__take_ptr(server->queue), *next;
+	struct cell_error err;
+
+	server->queue_last = NULL;
+	server->n_queued = 0;
+	cell_fail(&err, CELL_E_CLOSED, 0, served ? "the session was closed" : "the server is stopping");
+	/* The others stand in line again first: an end may start one of them. */
+	struct cell__job *ends = NULL, **last = &ends;
+	for (; job; job = next) {
+		next = job->queue_next;
+		if (served && job->served != served) {
+			enqueue(server, job);
+		} else {
+			job->queue_next = NULL;
+			*last = job;
+			last = &job->queue_next;
+		}
+	}
+	for (; ends; ends = next) {
+		next = ends->queue_next;
+		turn_ended(ends, NULL, &err);
+	}
+}
+
+/* ---- readers ---- */
+
+void cell__job_stream(struct cell__request *request, struct cell__job *job, uint64_t after)
+{
+	struct MHD_Response *response = cell__events_read(request, &job->events, after, true);
+	char number[24];
+
+	if (!response)
+		return;
+	job->refs++;
+	snprintf(number, sizeof(number), "%llu", (unsigned long long)job->number);
+	MHD_add_response_header(response, "X-Run-ID", number);
+	cell__answer_response(request, MHD_HTTP_OK, response);
+}
+
+void cell__jobs_sweep(struct cell_server *server, int64_t now_us)
+{
+	for (struct cell__served *served = server->sessions; served; served = served->next) {
+		for (struct cell__job *job = served->kept; job; job = job->kept_next)
+			cell__events_sweep(&job->events, now_us);
+	}
+}
+
+void cell__jobs_release(struct cell_server *server)
+{
+	for (struct cell__served *served = server->sessions; served; served = served->next) {
+		for (struct cell__job *job = served->kept; job; job = job->kept_next)
+			cell__events_release(&job->events);
+	}
+}
+
+char *cell__job_describe(const struct cell__job *job)
+{
+	static const char *const states[] = { "waiting", "running", "ended" };
+	CELL_AUTO_BUF struct cell__buf out = CELL_BUF_INIT;
+	int rc = cell__buf_printf(&out, "{\"run_id\":%llu,\"session_id\":\"%s\",\"state\":\"%s\",\"last_event\":%llu,\"result\":",
+				  (unsigned long long)job->number, job->served ? job->served->id : "", states[job->state],
+				  (unsigned long long)job->events.next_number - 1);
+
+	rc |= job->result ? cell__buf_add(&out, job->result, job->result_size) : cell__buf_add_str(&out, "null");
+	rc |= cell__buf_add_str(&out, "}");
+	return rc ? NULL : cell__buf_take(&out);
+}
+
+char *cell__execute_answer(const struct cell_result *result, const char *session_id)
+{
+	CELL_AUTO_BUF struct cell__buf out = CELL_BUF_INIT;
+	const struct cell_outcome *error = cell_result_error(result);
+	const char *value = cell_result_value_json(result), *repr = cell_result_repr(result);
+	struct cell_text text;
+	int rc = cell__buf_add_str(&out, "{\"value\":");
+
+	if (value || !repr || error)
+		rc |= cell__buf_add_str(&out, value && !error ? value : "null");
+	else
+		rc |= cell__buf_add_json_string(&out, repr, strlen(repr));
+	cell_result_stdout(result, &text);
+	rc |= cell__buf_add_str(&out, ",\"stdout\":");
+	rc |= cell__buf_add_json_string(&out, text.data, text.size);
+	cell_result_stderr(result, &text);
+	rc |= cell__buf_add_str(&out, ",\"stderr\":");
+	rc |= cell__buf_add_json_string(&out, text.data, text.size);
+	rc |= cell__buf_add_str(&out, ",\"error\":");
+	if (error && *error->traceback)
+		rc |= cell__buf_add_json_string(&out, error->traceback, strlen(error->traceback));
+	else if (error)
+		rc |= cell__buf_add_json_string(&out, error->message, strlen(error->message));
+	else
+		rc |= cell__buf_add_str(&out, "null");
+	rc |= cell__buf_printf(&out, ",\"error_code\":%s%s%s,\"state\":\"%s\",\"execution_time_ms\":%.3f,\"session_id\":\"%s\"}",
+			       error ? "\"" : "", error ? cell_code_word(error->code) : "null", error ? "\"" : "",
+			       cell_result_state_kept(result) ? "kept" : "lost", cell_result_duration_ms(result), session_id);
+	return rc ? NULL : cell__buf_take(&out);
+}

@@ -1,0 +1,41 @@
+/*
+ * The namespace calls of one kernel that are under way.  Belongs to the loop's thread.
+ *
+ * Everything in them comes from the kernel and is hostile: a call that no honest kernel sends is answered with what is
+ * wrong with it, and ends the kernel.
+ */
+#ifndef CELL_SESSION_KERNEL_CALLS_H
+#define CELL_SESSION_KERNEL_CALLS_H
+
+#include "executors/executor.h"
+#include "calls/call.h"
+#include "session/budget.h"
+
+struct cell__gate;
+struct cell__kernel_call;
+
+struct cell__calls {
+	struct cell__kernel *kernel;
+	const char *session_id;
+	struct cell__gate *gate;
+	const struct cell__principal *principal; /* the session's code */
+	/* Where the lines of progress of a call go, as if the code had written them. */
+	void (*output)(void *owner, enum cell_stream stream, const char *bytes, size_t size);
+	/* An image in the answer of a tool. */
+	void (*image)(void *owner, const void *bytes, size_t size);
+	/* The kernel does not read its answers: it has to be ended. */
+	void (*ignored)(void *owner);
+	void *owner;
+	struct cell__budget budget;
+	bool is_ignored;
+	struct cell__kernel_call *first;
+	size_t count;
+	uint32_t highest_id; /* seen */
+};
+
+/* NULL, or what the kernel did that no honest one does. */
+const char *cell__calls_handle(struct cell__calls *calls, const struct cell__asked *asked);
+/* The kernel is gone: nobody waits for the answers. */
+void cell__calls_cancel(struct cell__calls *calls);
+
+#endif

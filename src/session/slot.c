@@ -1,0 +1,406 @@
+/* The session's kernel: how it is opened and left, and what it says. */
+#include <jansson.h>
+#include <string.h>
+
+#include "sandbox/build.h"
+#include "egress/egress.h"
+#include "spawn/confinement.h"
+#include "session/session.h"
+#include "space/space.h"
+
+static const struct cell__kernel_events kernel_events;
+static void handle_output(void *owner, enum cell_stream stream, const char *bytes, size_t size);
+static void handle_tool_image(void *owner, const void *bytes, size_t size);
+static void handle_ignored(void *owner);
+static size_t unread_of(const void *owner);
+
+/* ---- opening and leaving ---- */
+
+/*
+ * The session's environment with the project's own programs first on PATH.  ret_env borrows all entries but the one
+ * in *ret_path; both are NULL when there is nothing to add.
+ */
+static int env_with_programs(struct cell_session *session, const char ***ret_env, char **ret_path, struct cell_error *err)
+{
+	struct cell_space *space = session->options.space;
+	bool trusted = !session->executor->untrusted;
+	const char *bin = space ? cell__space_bin(space, trusted) : NULL;
+	const char *host_bin = space && !trusted ? cell__space_bin(space, true) : NULL;
+	*ret_env = NULL;
+	*ret_path = NULL;
+	if (!bin && !host_bin)
+		return 0;
+	size_t n = 0, last = 0; /* the first entry is our own PATH; a later one counts, as it does in the kernel */
+	for (; session->options.env[n]; n++)
+		if (strncmp(session->options.env[n], "PATH=", 5) == 0)
+			last = n;
+	const char **env = cell__alloc(n + 1, sizeof *env);
+	CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT;
+	if (!env || cell__buf_printf(&path, "PATH=%s%s%s%s%s", bin ? bin : "", bin ? ":" : "", host_bin ? host_bin : "",
+				     host_bin ? ":" : "", session->options.env[last] + 5) < 0) {
+		free(env);
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+	}
+	memcpy(env, session->options.env, n * sizeof *env);
+	env[last] = path.data;
+	*ret_env = env;
+	*ret_path = cell__buf_take(&path);
+	return 0;
+}
+
+void cell__slot_spec(struct cell_session *session, struct cell__kernel_spec *ret_spec, const char *read[static 3])
+{
+	const struct cell__options *options = &session->options;
+	bool trusted = !session->executor->untrusted, shown = options->confined && options->space;
+	/* Before the sites: those are valid until the next question. */
+	const char *own = shown ? cell__space_packages(options->space, false) : NULL;
+	const char *hosts = shown ? cell__space_packages(options->space, true) : NULL;
+	*ret_spec = (struct cell__kernel_spec){
+		.session_id = session->id,
+		.python = options->python,
+		.preload = options->preload,
+		.zygote_owner = options->zygote_owner,
+		.cwd = options->cwd,
+		.env = (const char *const *)options->env,
+		.namespaces = options->space &&
+			      !(session->executor->takes & CELL_TAKES_CONTAINER), /* there they are those of the server inside */
+		.gate_shell = (options->gate_kinds & CELL_GATE_SHELL) != 0,
+		.shell_escape = options->require_shell_escape,
+		.restore_cwd = options->restore_cwd,
+		.portable = options->portable,
+		.site = options->space ? cell__space_site(options->space, trusted) : NULL,
+		.host_site = options->space && !trusted ? cell__space_site(options->space, true) : NULL,
+		.policy = options->confined ? &options->confine : NULL,
+		.own = options->own,
+	};
+	if (!shown)
+		return;
+	read[0] = own ? own : hosts;
+	read[1] = own ? hosts : NULL;
+	ret_spec->read = read;
+}
+
+int cell__slot_trust(struct cell_session *session, struct cell_error *err)
+{
+	if (!session->trusts && cell__places_trust(session->engine->host.places, &session->options.places, err) < 0)
+		return -1;
+	session->trusts = true;
+	return 0;
+}
+
+void cell__slot_distrust(struct cell_session *session)
+{
+	if (session->trusts)
+		cell__places_untrust(session->engine->host.places, &session->options.places);
+	session->trusts = false;
+}
+
+int cell__slot_check_places(struct cell_session *session, struct cell_error *err)
+{
+	const struct cell__options *options = &session->options;
+	struct cell__places *places = session->engine->host.places;
+	struct cell__writable_list writable = CELL_WRITABLE_LIST_INIT;
+	CELL_AUTO_FREE char *cwd = NULL;
+	if (!options->confined)
+		return 0;
+	if (cell__plan_workspace(options->cwd, options->confine.workspace, &cwd, err) < 0 ||
+	    cell__writable_init(&writable, &options->confine, cwd, err) < 0)
+		return -1;
+	int rc = cell__slot_trust(session, err);
+	if (rc == 0)
+		rc = cell__places_write(places, &writable, err);
+	cell__places_unwrite(places, &writable);
+	cell__slot_distrust(session);
+	cell__writable_finish(&writable);
+	return rc;
+}
+
+int cell__slot_open(struct cell_session *session, struct cell_error *err)
+{
+	CELL_AUTO_FREE const char **env = NULL;
+	CELL_AUTO_FREE char *path = NULL;
+	struct cell_space *space = session->executor->wants_wheels ? session->options.space : NULL;
+	CELL_AUTO_FREE char *wheels = space ? cell__space_wheels(space) : NULL;
+	if (cell__slot_trust(session, err) < 0 || env_with_programs(session, &env, &path, err) < 0)
+		return -1;
+	struct cell__slot *slot = cell__alloc(1, sizeof *slot);
+	if (!slot)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
+	slot->session = session;
+	struct cell__kernel_spec spec;
+	const char *read[3] = { NULL };
+	cell__slot_spec(session, &spec, read);
+	spec.wheels = wheels;
+	if (env)
+		spec.env = (const char *const *)env;
+	if (session->executor->open(&session->engine->host, &spec, &kernel_events, slot, &slot->kernel, err) < 0) {
+		free(slot);
+		return -1;
+	}
+	cell__approvals_init_gate(slot);
+	slot->calls = (struct cell__calls){
+		.kernel = slot->kernel,
+		.session_id = session->id,
+		.gate = &slot->gate,
+		.principal = &session->principal,
+		.output = handle_output,
+		.image = handle_tool_image,
+		.ignored = handle_ignored,
+		.owner = slot,
+		.budget = { .unread = unread_of, .owner = slot->kernel },
+	};
+	cell__budget_join(&slot->calls.budget, &session->engine->budgets);
+	session->slot = slot;
+	return 0;
+}
+
+/* Nobody waits for answers any more, and what was open of artifacts is dropped. */
+static void end_own_calls(struct cell__slot *slot)
+{
+	struct cell_session *session = slot->session;
+	cell__calls_cancel(&slot->calls);
+	cell__gate_drop(&slot->gate);
+	if (session->options.space)
+		cell__space_session_ended(session->options.space, session->id, &slot->calls);
+}
+
+static void end_calls(struct cell__slot *slot)
+{
+	end_own_calls(slot);
+	cell__gate_drop_waiting(&slot->session->clients);
+}
+
+void cell__slot_leave(struct cell_session *session, int64_t grace_ms)
+{
+	struct cell__slot *slot = session->slot;
+	end_calls(slot);
+	session->slot = NULL;
+	uv_timer_stop(&session->wall);
+	slot->leaving = true;
+	session->leaving++;
+	session->executor->close(slot->kernel, grace_ms);
+}
+
+void cell__slot_update_pause(struct cell_session *session)
+{
+	struct cell__slot *slot = session->slot;
+	if (!slot)
+		return;
+	/* A run whose kernel was replaced says nothing about the new one. */
+	struct cell__run *run = session->current;
+	bool paused = run && !run->ending && session->running_on == slot && cell__run_wants_pause(run);
+	if (paused == slot->paused)
+		return;
+	slot->paused = paused;
+	session->executor->pause(slot->kernel, paused);
+}
+
+/* ---- packages that come while it lives ---- */
+
+/* Where packages are now, for a kernel that may have come up before they did. */
+static void tell_packages(struct cell__slot *slot)
+{
+	struct cell_session *session = slot->session;
+	if (session->executor->wants_wheels)
+		return;
+	struct cell_space *space = session->options.space;
+	bool trusted = !session->executor->untrusted;
+	const char *site = cell__space_site(space, trusted), *host_site = trusted ? NULL : cell__space_site(space, true);
+	if (!site && !host_site)
+		return;
+	json_t *news = json_pack("{s:[]}", "site"), *sites = json_object_get(news, "site");
+	if (host_site) /* the last one is looked at first */
+		json_array_append_new(sites, json_string(host_site));
+	if (site)
+		json_array_append_new(sites, json_string(site));
+	const char *bin = cell__space_bin(space, trusted); /* after this, site is gone */
+	if (bin)
+		json_object_set_new(news, "bin", json_string(bin));
+	char *text = news ? json_dumps(news, JSON_COMPACT) : NULL;
+	/* An answer to nobody.  What cannot be sent is no loss to a kernel that asks itself, with deps.sync(). */
+	if (text)
+		(void)session->executor->reply(slot->kernel, 0, text, strlen(text), NULL, 0, NULL);
+	free(text);
+	json_decref(news);
+}
+
+void cell__session_tell_packages(struct cell_engine *engine, struct cell_space *space)
+{
+	for (struct cell_session *session = engine->sessions; session; session = session->next) {
+		if (session->options.space != space || !session->slot)
+			continue;
+		if (session->slot->ready)
+			tell_packages(session->slot);
+		else
+			session->slot->news = true;
+	}
+}
+
+/* ---- what the kernel says ---- */
+
+struct cell__run *cell__slot_run(const struct cell__slot *slot)
+{
+	struct cell__run *run = slot->session->current;
+	return run && run->started && !run->ending && slot->session->running_on == slot ? run : NULL;
+}
+
+/* The kernel has lived as long as it may. */
+static void handle_wall(uv_timer_t *timer)
+{
+	struct cell_session *session = timer->data;
+	struct cell__run *run = session->current;
+	if (!session->slot)
+		return;
+	if (run && run->started && !run->ending && session->running_on == session->slot) {
+		run->over = "wall_time";
+		run->over_max = run->over_used = session->options.confine.wall_ms;
+	}
+	cell__slot_leave(session, 0);
+}
+
+static void handle_ready(void *owner)
+{
+	struct cell__slot *slot = owner;
+	struct cell_session *session = slot->session;
+	slot->ready = true;
+	if (slot->leaving)
+		return;
+	if (session->options.confine.wall_ms)
+		uv_timer_start(&session->wall, handle_wall, session->options.confine.wall_ms, 0);
+	if (slot->news)
+		tell_packages(slot);
+	cell__session_advance(session);
+}
+
+static void handle_output(void *owner, enum cell_stream stream, const char *bytes, size_t size)
+{
+	struct cell__slot *slot = owner;
+	struct cell_session *session = slot->session;
+	struct cell__run *run = cell__slot_run(slot);
+	if (run) {
+		uint64_t most = session->options.confine.output_bytes;
+		cell__run_output(run, session->options.no_spill ? NULL : session->engine->spill_dir, stream, bytes, size);
+		if (most && run->text.total > most)
+			cell__session_stop_run(session, run, "output", most, run->text.total);
+		if (!slot->leaving)
+			cell__slot_update_pause(session);
+	} else {
+		struct cell_event event = { .type = CELL_EVENT_CHUNK, .stream = stream, .data = bytes, .size = size };
+		cell__session_emit(session, &event);
+	}
+}
+
+static void handle_tool_image(void *owner, const void *bytes, size_t size)
+{
+	struct cell__run *run = cell__slot_run(owner);
+	if (run)
+		cell__run_tool_image(run, bytes, size);
+}
+
+static void handle_display(void *owner, const struct cell__bundle *bundle)
+{
+	struct cell__slot *slot = owner;
+	struct cell_session *session = slot->session;
+	struct cell__run *run = cell__slot_run(slot);
+	if (run) {
+		cell__run_display(run, bundle);
+		if (!slot->leaving)
+			cell__slot_update_pause(session);
+	} else {
+		struct cell_event event = { .type = CELL_EVENT_DISPLAY, .parts = bundle->parts, .n_parts = bundle->n_parts };
+		cell__session_emit(session, &event);
+	}
+}
+
+static void handle_result(void *owner, uint32_t run_id, const struct cell__kernel_answer *answer)
+{
+	struct cell__slot *slot = owner;
+	struct cell_session *session = slot->session;
+	struct cell__run *run = cell__slot_run(slot);
+	if (slot->leaving)
+		return; /* too late: it is being killed, and the run ends with that */
+	if (!run || run->id != run_id) {
+		slot->violation = "a result for a run that does not exist";
+		session->executor->close(slot->kernel, 0);
+		return;
+	}
+	uv_timer_stop(&session->timer);
+	cell__outcome_answered(run, slot->gate.refused > 0, answer);
+}
+
+static const char *handle_call(void *owner, const struct cell__asked *asked)
+{
+	struct cell__slot *slot = owner;
+	return cell__calls_handle(&slot->calls, asked);
+}
+
+static void handle_ignored(void *owner)
+{
+	struct cell__slot *slot = owner;
+	slot->violation = "it does not read the answers to its calls, and too many wait for it";
+	slot->session->executor->close(slot->kernel, 0);
+}
+
+static size_t unread_of(const void *owner)
+{
+	const struct cell__kernel *kernel = owner;
+	return kernel->executor->unread ? kernel->executor->unread(kernel) : 0;
+}
+
+static void handle_exited(void *owner, const struct cell__exit *how)
+{
+	struct cell__slot *slot = owner;
+	struct cell_session *session = slot->session;
+	struct cell__run *run = cell__slot_run(slot);
+	bool was_current = session->slot == slot;
+	cell__budget_leave(&slot->calls.budget); /* after this its kernel is gone */
+	if (was_current) {
+		end_calls(slot);
+		session->slot = NULL;
+		uv_timer_stop(&session->wall);
+	} else {
+		end_own_calls(slot); /* of its exit handlers, and what it asked for before it heard that it ends */
+		session->leaving--;
+	}
+	if (how->error.code == CELL_E_SPAWNER)
+		session->broken = how->error;
+	if (run) {
+		uv_timer_stop(&session->timer);
+		cell__outcome_dead(run, slot, how);
+	} else if (was_current && !slot->ready) {
+		struct cell_error err = how->error;
+		char message[320];
+		if (err.code == 0) {
+			cell__outcome_describe_death(how, slot->violation, message, sizeof message);
+			cell_fail(&err, CELL_E_KERNEL, 0, "%.200s before it was ready", message);
+		}
+		cell__session_end_opening(session, &err);
+	} else if (was_current) {
+		char message[320];
+		cell__outcome_describe_death(how, slot->violation, message, sizeof message);
+		struct cell_event event = { .type = CELL_EVENT_KERNEL_DIED, .message = message };
+		cell__session_emit(session, &event);
+	}
+	cell__confinement_unref(slot->confinement);
+	free(slot);
+	cell__session_advance(session);
+}
+
+static int handle_connection(void *owner, const struct cell__egress_event *event, struct cell_error *err)
+{
+	struct cell_session *session = ((struct cell__slot *)owner)->session;
+	if (!session->options.audit)
+		return 0;
+	return cell__audit_connection(cell__audit_of(session->options.audit), session->id, session->cell_hash, session->executor->name,
+				      event, err);
+}
+
+static const struct cell__kernel_events kernel_events = {
+	.connection = handle_connection,
+	.ready = handle_ready,
+	.output = handle_output,
+	.display = handle_display,
+	.result = handle_result,
+	.call = handle_call,
+	.exited = handle_exited,
+};

@@ -1,0 +1,59 @@
+/*
+ * The engine as its spaces and sessions see it: loop, executors, and the lists of both.  src/engine/ makes and ends it.
+ */
+#ifndef CELL_SPACE_ENGINE_H
+#define CELL_SPACE_ENGINE_H
+
+#include "executors/executor.h"
+#include "calls/call.h"
+#include "loop/loop.h"
+#include "sandbox/places.h"
+#include "spawn/hub.h"
+
+/*
+ * What a space asks of the sessions that use it; sessions stand above spaces.  The loop's thread.
+ *
+ * find: the session with this id; id NULL (it is not known): the only one that the space has; NULL: no such session.
+ */
+struct cell__session_ops {
+	struct cell_session *(*find)(struct cell_engine *engine, const struct cell_space *space, const char *id);
+	/* The kernels of this space's sessions learn of packages that were installed. */
+	void (*packages_changed)(struct cell_engine *engine, struct cell_space *space);
+	/* Does somebody answer its questions? */
+	bool (*takes_questions)(const struct cell_session *session);
+	bool (*any_takes_questions)(struct cell_engine *engine, const struct cell_space *space);
+	/* Only where takes_questions(): see cell__gate_ask(). */
+	void (*ask)(struct cell_session *session, struct cell__call *question);
+	/* See cell__gate_tell(). */
+	void (*tell)(struct cell_session *session, enum cell_event_type type, const struct cell__call *call, const char *tool,
+		     const char *json);
+	/* See cell__session_call_on_loop(). */
+	void (*call)(struct cell_session *session, const struct cell__principal *principal, struct cell__call *call);
+	/* For a call in this space (arg) by an untrusted principal: what confines its session; a new reference. */
+	int (*confine)(void *arg, const struct cell__call *call, struct cell__confinement **ret_confinement, struct cell_error *err);
+};
+
+struct cell_engine {
+	struct cell__loop loop;
+	struct cell__spawn_hub hub;
+	struct cell__executor_host host;
+	char *spill_dir;
+	char *lib_dir, *kernel_dir;
+	struct cell__place_list parts; /* our own files, trusted */
+	void (*log)(void *arg, enum cell_log_level level, const char *line);
+	void *log_arg;
+	const struct cell__session_ops *session_ops;
+	struct cell_session *sessions; /* loop's thread */
+	struct cell_space *spaces;     /* loop's thread */
+	struct cell__budget *budgets;  /* loop's thread: of all kernels */
+};
+
+/* For functions that wait, before they do: from a callback of the engine that would be for ever. */
+int cell__engine_may_wait(struct cell_engine *engine, const char *name, struct cell_error *err);
+/* The same for those that cannot say so: says it to the log and aborts. */
+void cell__engine_must_wait(struct cell_engine *engine, const char *name);
+/* Any other thread: runs start(object, done, arg) on the loop's thread and waits until it has called done(arg). */
+typedef void (*cell__engine_start)(void *object, void (*done)(void *arg), void *arg);
+void cell__engine_wait(struct cell_engine *engine, cell__engine_start start, void *object);
+
+#endif

@@ -1,0 +1,24 @@
+/* What a space keeps for its MCP servers (servers.c).  Belongs to the loop's thread. */
+#ifndef CELL_SPACE_SERVERS_H
+#define CELL_SPACE_SERVERS_H
+
+#include "loop/loop.h"
+#include "tools/tools.h"
+
+struct cell__servers {
+	struct cell__loop *loop;
+	struct cell_space *space;
+	cell_tool_event_fn fn; /* who hears of events; NULL: nobody */
+	void *arg;
+};
+
+/* Loop's thread: from now on what the space's servers say reaches its sessions. */
+void cell__servers_init(struct cell__servers *servers, struct cell_space *space);
+
+/* space.c; any thread */
+struct cell_engine *cell__space_engine(struct cell_space *space);
+/* Loop's thread. */
+struct cell__tools *cell__space_tools(struct cell_space *space);
+struct cell__servers *cell__space_servers(struct cell_space *space);
+
+#endif

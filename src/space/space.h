@@ -1,0 +1,75 @@
+/*
+ * A space: tools, storage and deps behind one door, for kernels (calls.c) and for the host (cell_space_call()).
+ * Belongs to the loop's thread.  What touches files runs on libuv's pool.
+ */
+#ifndef CELL_SPACE_H
+#define CELL_SPACE_H
+
+#include "calls/call.h"
+#include "calls/table.h"
+#include "gate/gate.h"
+#include "space/engine.h"
+#include "tools/tools.h"
+
+/* The way to a space's parts, for the gates of its sessions. */
+extern const struct cell__gate_target cell__space_target;
+/* The same for calls that belong to no session, as cell_space_call() makes them: middlewares see them. */
+void cell__space_submit(struct cell_space *space, const struct cell__principal *principal, struct cell__call *call);
+/* What such calls pass and are recorded in: as in these options.  cannot_ask: see struct cell__gate.  Loop's thread. */
+void cell__space_guard_on_loop(struct cell_space *space, const struct cell_session_options *session, const char *cannot_ask);
+/* Any thread but the loop's: makes such a call and waits for it.  canceller may be NULL; the answer is the caller's to finish. */
+int cell__space_wait(struct cell_space *space, const struct cell__principal *principal, const char *method, const char *args_json,
+		     const void *raw, size_t raw_size, struct cell_canceller *canceller, struct cell_answer *ret_answer,
+		     struct cell_error *err);
+/* Who asks; the session, in whose name, or NULL. */
+struct cell__asking_for {
+	struct cell_space *space;
+	struct cell_session *session;
+	const struct cell__principal *principal;
+	void *client;
+};
+/* cell_space_call_with() for others than the host program. */
+int cell__space_answer_for(const struct cell__asking_for *who, const char *method, const char *args_json, const void *raw, size_t raw_size,
+			   struct cell_canceller *canceller, struct cell_answer *ret_answer, struct cell_error *err);
+/* Tells whoever hears of progress, outside the loop; false: nobody does.  line may be NULL. */
+bool cell__space_progress(const struct cell_space *space, const char *line);
+/* The short way to a function of the host, see cell__tools_fits_host(). */
+bool cell__space_fits_function(struct cell_space *space, const char *cwd, const char *name, struct cell__host_ask *ask);
+void cell__space_call_function(struct cell_space *space, const struct cell__host_ask *ask, struct cell__call *call);
+/* Where its artifacts are, in words and without secrets; "": it has no storage. */
+const char *cell__space_artifacts_path(const struct cell_space *space);
+/* Drops the artifacts that a kernel of a session had open. */
+void cell__space_session_ended(struct cell_space *space, const char *session_id, const void *origin);
+/* Is there one session only? */
+bool cell__space_is_alone(const struct cell_space *space);
+/* Ends its MCP servers; done(arg) from a later turn of the loop. */
+void cell__space_stop_servers_on_loop(struct cell_space *space, void (*done)(void *arg), void *arg);
+/* Sessions hold their space; closing waits for nobody, it is refused while somebody holds it. */
+void cell__space_ref(struct cell_space *space);
+void cell__space_unref(struct cell_space *space);
+/* The interpreter of sessions that name none.  Any thread. */
+const char *cell__space_python(const struct cell_space *space);
+bool cell__space_has_storage(const struct cell_space *space);
+const char *cell__space_workspace(const struct cell_space *space); /* NULL: none */
+/* For sync_deps_on_start: waits until what is configured is installed, on behalf of a session's code.  Any thread but the loop's. */
+int cell__space_sync(struct cell_space *space, const struct cell__principal *principal, bool pyodide, struct cell_error *err);
+/* Definitions of tools as the storage has them now, or NULL where none are wanted; may wait.  Any thread but the loop's. */
+struct cell__stored_tools;
+int cell__space_read_tools(struct cell_space *space, struct cell__stored_tools **ret_tools, struct cell_error *err);
+/* Makes them the space's, unless newer ones are, and frees them; NULL is fine.  Loop's thread. */
+void cell__space_take_tools(struct cell_space *space, struct cell__stored_tools *tools);
+/* Frees them untaken.  Any thread. */
+void cell__stored_tools_destroy(struct cell__stored_tools *tools);
+/* A folder of wheels for Pyodide (executors/deno/deno.h), where there is one; free() it. */
+char *cell__space_wheels(struct cell_space *space);
+/* Folders of the project's installed packages and programs, of the host's environment or that of untrusted principals; or NULL. */
+const char *cell__space_site(struct cell_space *space, bool trusted);
+const char *cell__space_bin(struct cell_space *space, bool trusted);
+/* The folder that those of them are in, for code that is shown what it needs; NULL: none. */
+const char *cell__space_packages(struct cell_space *space, bool trusted);
+/* Are packages to be installed before a session opens? */
+bool cell__space_syncs(const struct cell_space *space);
+/* Loop's thread: done(arg) when all memory is free. */
+void cell__space_close_on_loop(struct cell_space *space, void (*done)(void *arg), void *arg);
+
+#endif

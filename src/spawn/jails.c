@@ -1,0 +1,658 @@
+#define _GNU_SOURCE
+#include "spawn/jails.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "base/base.h"
+#include "sandbox/mapped.h"
+#include "spawn/message.h"
+#include "spawn/proc.h"
+#include "spawn/spawner.h"
+#include "spawn/zone.h"
+
+#define PLANS_KEPT 8
+#define OLD_MOUNTS 8 /* then they go at once */
+#define JAIL_FDS 3  /* a program's process, the mounts, the way out */
+
+/* Plans seen lately, mapped. */
+struct known_plan {
+	const struct cell_plan *plan;
+	size_t spares_wanted[CELL_JAIL_USES];
+	enum jail_place place; /* of those for kernels */
+};
+
+static const size_t spares_for[CELL_JAIL_USES] = {
+	[CELL_JAIL_FOR_KERNEL] = 1,
+	[CELL_JAIL_FOR_PROGRAM] = 2, /* programs come one after the other, and each is over sooner than a jail is made */
+};
+
+static struct known_plan plans[PLANS_KEPT];
+static size_t next_plan;
+static struct jail *jails;
+static int old_mounts[OLD_MOUNTS]; /* of jails that are gone */
+static size_t n_old_mounts;
+static uint64_t next_serial = 1;
+static struct cell_cgroups groups;
+static bool groups_found;
+static int group_fds[CELL_CG_COUNT]; /* of the jail that is being made */
+static size_t n_group_fds;
+
+/* ---- pid 1 ---- */
+
+/*
+ * What runs as pid 1: it reaps what the code leaves behind, and is there to be killed.  While it has its capabilities the
+ * kernel, which has none, cannot trace it; before it gives them up it makes itself untraceable.
+ */
+static void lock_up(void)
+{
+	if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || cell__bound_capabilities() < 0 ||
+	    cell__drop_capabilities() < 0)
+		_exit(1);
+}
+
+static void __attribute__((noreturn)) keep_namespaces(void)
+{
+	sigset_t wanted;
+	sigemptyset(&wanted);
+	sigaddset(&wanted, SIGCHLD);
+	sigaddset(&wanted, SIGUSR1);
+	for (;;) {
+		int signal = sigwaitinfo(&wanted, NULL);
+		if (signal == SIGUSR1)
+			lock_up();
+		while (waitpid(-1, NULL, WNOHANG | __WALL) > 0) {
+		}
+	}
+}
+
+/* Nobody else comes in: it locks up at once, and is over when its program is.  With it goes whatever that left behind. */
+static void __attribute__((noreturn)) keep_program(pid_t program, int fd)
+{
+	sigset_t wanted;
+	lock_up();
+	sigemptyset(&wanted);
+	sigaddset(&wanted, SIGCHLD);
+	for (;;) {
+		pid_t pid;
+		int status;
+		(void)sigwaitinfo(&wanted, NULL);
+		while ((pid = waitpid(-1, &status, WNOHANG | __WALL)) > 0) {
+			struct cell_spawn_msg head = { .version = CELL_SPAWN_VERSION, .a = status };
+			if (pid != program)
+				continue;
+			(void)cell__spawn_send(fd, &head, NULL, 0, NULL, 0, MSG_DONTWAIT);
+			_exit(0);
+		}
+	}
+}
+
+/* Forks what will become a program, and fills fds[]: its pidfd, the mounts.  -1 with errno set. */
+static pid_t fork_program(const struct cell_plan *plan, int fd, int fds[static 2], size_t *n)
+{
+	int pidfd = -1;
+	long pid = syscall(SYS_clone, CLONE_PIDFD | SIGCHLD, NULL, &pidfd, NULL, NULL);
+	if (pid == 0)
+		cell__program_wait(plan, fd);
+	if (pid < 0)
+		return -1;
+	fds[(*n)++] = pidfd;
+	int mounts = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC); /* not there: they go with us */
+	if (mounts >= 0)
+		fds[(*n)++] = mounts;
+	return (pid_t)pid;
+}
+
+static void __attribute__((noreturn)) run_jail(const struct jail *jail, const struct cell_plan *plan, int ready_fd)
+{
+	struct cell_plan_report report = { .step = -1 };
+	struct cell_apply apply = { .plan = plan, .landlock_fd = -1, .start_fd = 3, .ids_come = cell__jail_becomes(jail, plan) };
+	sigset_t all;
+	sigfillset(&all);
+	sigprocmask(SIG_SETMASK, &all, NULL);
+	/* In the zone our parent is an usher until the spawner says that it is gone. */
+	char go;
+	int rc = jail->place != JAIL_OF_SPAWNER && read(ready_fd, &go, 1) != 1 ? -1 : 0;
+	/* The spawner's end is ours.  If it is gone already, there is nobody to read our report, and that ends us. */
+	if (rc == 0)
+		rc = prctl(PR_SET_PDEATHSIG, SIGKILL);
+	int kept = rc == 0 ? dup2(ready_fd, 3) : -1;
+	/* By descriptors: one that has the zone's uid could not open the files any more. */
+	if (kept != 3 || cell__cgroup_join_by(group_fds, n_group_fds) < 0 || fcntl(3, F_SETFD, FD_CLOEXEC) < 0 ||
+	    syscall(SYS_close_range, 4, ~0u, 0) < 0) {
+		report.step = CELL_PLAN_MAX_STEPS - 1; /* before any step */
+		report.sys = errno;
+	} else {
+		(void)cell__apply_stage(&apply, CELL_STAGE_JAIL, &report);
+	}
+	struct cell_spawn_msg head = { .version = CELL_SPAWN_VERSION };
+	int fds[JAIL_FDS];
+	size_t n = 0;
+	pid_t program = 0;
+	if (report.step < 0 && jail->use == CELL_JAIL_FOR_PROGRAM && (program = fork_program(plan, 3, fds, &n)) < 0) {
+		report.step = CELL_PLAN_MAX_STEPS - 1;
+		report.sys = errno;
+	}
+	head.a = (int64_t)n;
+	if (apply.has_listener)
+		fds[n++] = apply.listen_fd;
+	if (cell__spawn_send(3, &head, &report, sizeof report, fds, n, 0) < 0 || report.step >= 0)
+		_exit(1);
+	while (n > 0)
+		close(fds[--n]);
+	if (program > 0)
+		keep_program(program, 3);
+	close(3);
+	keep_namespaces();
+}
+
+/* ---- plans ---- */
+
+static const struct cell_plan *find_plan(uint64_t id)
+{
+	for (size_t i = 0; i < PLANS_KEPT; i++)
+		if (plans[i].plan && plans[i].plan->id == id)
+			return plans[i].plan;
+	return NULL;
+}
+
+const struct cell_plan *cell__jail_plan(int fd)
+{
+	struct cell_plan head;
+	if (pread(fd, &head, sizeof head, 0) != (ssize_t)sizeof head) {
+		errno = EINVAL;
+		return NULL;
+	}
+	const struct cell_plan *plan = find_plan(head.id);
+	if (plan)
+		return plan;
+	plan = cell__plan_map(fd);
+	if (!plan)
+		return NULL;
+	struct known_plan *slot = &plans[next_plan++ % PLANS_KEPT];
+	if (slot->plan) {
+		/* Spares of a plan that nobody uses any more go. */
+		for (struct jail *s = jails; s; s = s->next)
+			if (!s->taken && s->plan_id == slot->plan->id)
+				cell__jail_kill(s);
+		munmap((void *)slot->plan, slot->plan->bytes);
+	}
+	*slot = (struct known_plan){ .plan = plan };
+	return plan;
+}
+
+static void want_spares(uint64_t plan_id, enum cell_jail_use use, size_t wanted, enum jail_place place)
+{
+	for (size_t i = 0; i < PLANS_KEPT; i++)
+		if (plans[i].plan && plans[i].plan->id == plan_id) {
+			plans[i].spares_wanted[use] = wanted;
+			if (use == CELL_JAIL_FOR_KERNEL)
+				plans[i].place = place;
+		}
+}
+
+/* ---- making ---- */
+
+/* Groups that a spawner left which was killed: their names say which. */
+static void remove_stale_groups(const char *folder)
+{
+	DIR *dir = folder[0] ? opendir(folder) : NULL;
+	struct dirent *entry;
+	while (dir && (entry = readdir(dir))) {
+		int pid = 0;
+		if (sscanf(entry->d_name, "workcell-%d-", &pid) == 1 && pid > 0 && kill(pid, 0) < 0 && errno == ESRCH)
+			(void)unlinkat(dirfd(dir), entry->d_name, AT_REMOVEDIR);
+	}
+	if (dir)
+		closedir(dir);
+}
+
+static int make_group(struct jail *jail, const struct cell_plan *plan)
+{
+	char name[64];
+	if (!groups_found) {
+		cell__cgroups_find(&groups);
+		groups_found = true;
+		for (int c = 0; c < CELL_CG_COUNT; c++)
+			remove_stale_groups(groups.parent[c]);
+	}
+	snprintf(name, sizeof name, "workcell-%d-%llu", (int)getpid(), (unsigned long long)jail->serial);
+	int rc = cell__cgroup_make(&groups, name, &plan->limits, &jail->group);
+	jail->has_group = rc == 0;
+	errno = -rc;
+	return rc;
+}
+
+/*
+ * A program is its pid 1's child and has its groups, which cannot be left any more in a user namespace of one's own.  Only root may leave
+ * them; everybody else keeps groups that the new namespace does not know.
+ */
+static int leave_groups(const struct jail *jail, const struct cell_plan *plan, gid_t **ret_had, int *ret_n)
+{
+	if (jail->use != CELL_JAIL_FOR_PROGRAM || plan->mapped || geteuid() != 0)
+		return 0;
+	int n = getgroups(0, NULL);
+	CELL_AUTO_FREE gid_t *had = n > 0 ? cell__alloc((size_t)n, sizeof *had) : NULL;
+	if (n == 0)
+		return 0;
+	if (!had || getgroups(n, had) != n || (syscall(SYS_setgroups, 0, NULL) < 0 && errno != EPERM))
+		return -1;
+	*ret_n = n;
+	*ret_had = cell__take_ptr(had);
+	return 0;
+}
+
+bool cell__jail_becomes(const struct jail *jail, const struct cell_plan *plan)
+{
+	return plan->mapped || jail->place == JAIL_OF_NOBODY;
+}
+
+/* Written by the ushers, read by us: we share memory, and stand still meanwhile. */
+static volatile struct {
+	long pid;
+	int error;
+} usher;
+
+/*
+ * A pid namespace can only be made by one who is in its parent, and of a process that is cloned into another one only its children are:
+ *
+ *     spawner ──▶ usher: enters the zone ──▶ usher in the zone ──clone, as the first usher's child──▶ jail
+ *
+ * So the jail becomes ours when the first usher ends.
+ */
+static void clone_jail(const struct jail *jail, const struct cell_plan *plan, int ready_fd)
+{
+	int pidfd = -1;
+	long pid = syscall(SYS_clone, cell__apply_birth_flags(plan) | CLONE_PARENT | CLONE_PIDFD | SIGCHLD, NULL, &pidfd, NULL, NULL);
+	if (pid == 0)
+		run_jail(jail, plan, ready_fd);
+	usher.error = errno;
+	usher.pid = pid > 0 ? cell__proc_pid_of(pidfd) : -1;
+	/* Only one who is in the parent namespace may write the maps.  Without them the jail ends, as becoming somebody fails. */
+	if (usher.pid > 0 && cell__jail_becomes(jail, plan))
+		(void)cell__mapped_ids(plan, (pid_t)usher.pid);
+}
+
+/* On stacks of their own: a function that returned twice, as vfork() does, would find its variables changed. */
+#define USHER_STACK 65536
+static _Alignas(16) char usher_stacks[2][USHER_STACK];
+
+struct usher_job {
+	const struct jail *jail;
+	const struct cell_plan *plan;
+	int ready_fd;
+};
+
+/* Runs fn as a process that shares our memory, and waits for its end; -1 with errno. */
+static int usher_in(int (*fn)(void *arg), char *stack, struct usher_job *job)
+{
+	pid_t pid = clone(fn, stack + USHER_STACK, CLONE_VM | CLONE_VFORK | SIGCHLD, job);
+	while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
+	}
+	return pid > 0 ? 0 : -1;
+}
+
+static int run_inner_usher(void *arg)
+{
+	const struct usher_job *job = arg;
+	clone_jail(job->jail, job->plan, job->ready_fd);
+	_exit(0);
+}
+
+static int run_usher(void *arg)
+{
+	struct usher_job *job = arg;
+	if (cell__zone_enter(job->jail->place == JAIL_OF_NOBODY) < 0 || usher_in(run_inner_usher, usher_stacks[1], job) < 0)
+		usher.error = errno;
+	_exit(0);
+}
+
+static long clone_process(const struct jail *jail, const struct cell_plan *plan, int ready_fd)
+{
+	if (jail->place == JAIL_OF_SPAWNER) {
+		long pid = syscall(SYS_clone, cell__apply_birth_flags(plan) | SIGCHLD, NULL, NULL, NULL, NULL);
+		if (pid == 0)
+			run_jail(jail, plan, ready_fd);
+		return pid;
+	}
+	struct usher_job job = { jail, plan, ready_fd };
+	usher.pid = -1;
+	usher.error = 0;
+	if (usher_in(run_usher, usher_stacks[0], &job) < 0)
+		return -1;
+	errno = usher.error;
+	return usher.pid;
+}
+
+/* The usher is gone; whoever is not there any more to hear it ends by itself. */
+static void tell_go(const struct jail *jail, int fd)
+{
+	char go = 1;
+	if (jail->place != JAIL_OF_SPAWNER)
+		(void)send(fd, &go, 1, MSG_NOSIGNAL);
+}
+
+static int start_process(struct jail *jail, const struct cell_plan *plan)
+{
+	int ready[2], n_had = 0, n = cell__cgroup_open_join(&jail->group, group_fds);
+	CELL_AUTO_FREE gid_t *had = NULL;
+	if (n < 0)
+		return -1;
+	n_group_fds = (size_t)n;
+	long pid = socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ready) < 0 ? -1 : 0;
+	if (pid < 0)
+		ready[0] = ready[1] = -1;
+	else
+		pid = leave_groups(jail, plan, &had, &n_had);
+	if (pid == 0)
+		pid = clone_process(jail, plan, ready[1]);
+	int error = errno;
+	if (had && syscall(SYS_setgroups, n_had, had) < 0 && errno != EPERM)
+		_exit(1); /* what comes next would have other rights than the host */
+	while (n > 0)
+		close(group_fds[--n]);
+	cell__close_fd(&ready[1]);
+	/* Shared with the child, which closes all that is not its own first: whoever is last takes the mounts down. */
+	cell__jails_drop_mounts();
+	if (pid > 0)
+		tell_go(jail, ready[0]);
+	if (pid > 0 && cell__jail_becomes(jail, plan))
+		cell__mapped_start(plan, (pid_t)pid, ready[0], jail->place != JAIL_OF_SPAWNER);
+	if (pid < 0) {
+		cell__close_fd(&ready[0]);
+		errno = error;
+		return -1;
+	}
+	fcntl(ready[0], F_SETFL, O_NONBLOCK);
+	jail->ready_fd = ready[0];
+	jail->pid = (pid_t)pid;
+	jail->pidfd = (int)syscall(SYS_pidfd_open, jail->pid, 0);
+	return jail->pidfd < 0 ? -1 : 0;
+}
+
+static struct jail *make_jail(const struct cell_plan *plan, enum cell_jail_use use, enum jail_place place)
+{
+	struct jail *jail = cell__alloc(1, sizeof *jail);
+	if (!jail) {
+		errno = ENOMEM;
+		return NULL;
+	}
+	*jail = (struct jail){ .serial = next_serial++,
+			       .plan_id = plan->id,
+			       .use = use,
+			       .flags = plan->clone_flags,
+			       .place = place,
+			       .pidfd = -1,
+			       .ready_fd = -1,
+			       .listen_fd = -1,
+			       .mounts_fd = -1,
+			       .program_fd = -1,
+			       .program_pidfd = -1,
+			       .report.step = -1,
+			       .next = jails };
+	jails = jail;
+	bool bare = plan->level != CELL_LEVEL_FULL;
+	if (make_group(jail, plan) < 0 || (!bare && start_process(jail, plan) < 0)) {
+		int error = errno;
+		cell__jail_kill(jail);
+		jail->failed = true;
+		if (jail->pid == 0)
+			(void)cell__jail_remove(jail);
+		errno = error;
+		return NULL;
+	}
+	jail->ready = bare;
+	return jail;
+}
+
+struct jail *cell__jail_take(int plan_fd, enum cell_jail_use use, enum jail_place place)
+{
+	const struct cell_plan *plan = cell__jail_plan(plan_fd);
+	if (!plan)
+		return NULL;
+	struct jail *best = NULL;
+	for (struct jail *s = jails; s; s = s->next) {
+		struct pollfd end = { .fd = s->pidfd, .events = POLLIN };
+		if (!s->taken && s->ready_fd >= 0)
+			cell__jail_read(s); /* spares are not watched: they are asked when they are needed */
+		if (!s->taken && s->pidfd >= 0 && poll(&end, 1, 0) > 0)
+			s->failed = true; /* somebody killed it, and we have not heard of it yet */
+	}
+	for (struct jail *s = jails; s; s = s->next)
+		if (!s->taken && !s->failed && s->use == use && s->place == place && s->plan_id == plan->id && (s->ready || !best))
+			best = s;
+	if (!best)
+		best = make_jail(plan, use, place);
+	if (!best)
+		return NULL;
+	best->taken = true;
+	want_spares(plan->id, use, plan->level == CELL_LEVEL_FULL ? spares_for[use] : 0, place);
+	return best;
+}
+
+/* The spawner enters those of programs itself. */
+static enum jail_place place_of(const struct known_plan *known, enum cell_jail_use use)
+{
+	return use == CELL_JAIL_FOR_KERNEL ? known->place : JAIL_OF_SPAWNER;
+}
+
+static const struct known_plan *plan_without_spare(enum cell_jail_use use)
+{
+	for (size_t i = 0; i < PLANS_KEPT; i++) {
+		if (!plans[i].plan || !plans[i].spares_wanted[use])
+			continue;
+		size_t has = 0;
+		for (struct jail *s = jails; s; s = s->next)
+			has += !s->taken && !s->failed && s->use == use && s->place == place_of(&plans[i], use) &&
+			       s->plan_id == plans[i].plan->id;
+		if (has < plans[i].spares_wanted[use])
+			return &plans[i];
+	}
+	return NULL;
+}
+
+bool cell__jail_spare_wanted(enum cell_jail_use use)
+{
+	return plan_without_spare(use) != NULL;
+}
+
+void cell__jail_make_spare(enum cell_jail_use use)
+{
+	const struct known_plan *known = plan_without_spare(use);
+	struct jail *jail = known ? make_jail(known->plan, use, place_of(known, use)) : NULL;
+	if (known && !jail)
+		want_spares(known->plan->id, use, 0, known->place); /* the next one will be told why */
+	else if (jail && use == CELL_JAIL_FOR_PROGRAM)
+		cell__spawner_watch_jail(jail); /* so that it is read before it is needed */
+}
+
+/* ---- life ---- */
+
+struct jail *cell__jail_by_serial(uint64_t serial)
+{
+	struct jail *jail = jails;
+	while (jail && jail->serial != serial)
+		jail = jail->next;
+	return jail;
+}
+
+struct jail *cell__jail_by_pid(pid_t pid)
+{
+	struct jail *jail = jails;
+	while (jail && jail->pid != pid)
+		jail = jail->next;
+	return jail;
+}
+
+/* The descriptors of a program's jail: its process, its mounts; then the socket of the way out. */
+static bool take_fds(struct jail *jail, int64_t n_own, const int *fds, size_t n)
+{
+	bool good = n_own >= (jail->use == CELL_JAIL_FOR_PROGRAM) && (size_t)n_own <= n && n <= (size_t)n_own + 1;
+	int *const own[] = { &jail->program_pidfd, &jail->mounts_fd };
+	for (size_t i = 0; i < n; i++)
+		*(i < (size_t)n_own && i < 2 ? own[i] : &jail->listen_fd) = fds[i];
+	if (good && jail->program_pidfd >= 0)
+		jail->program_pid = cell__proc_pid_of(jail->program_pidfd);
+	return good && (jail->program_pidfd < 0 || jail->program_pid > 0);
+}
+
+void cell__jail_close_namespaces(struct jail *jail)
+{
+	while (jail->n_namespaces > 0)
+		cell__close_fd(&jail->namespaces[--jail->n_namespaces]);
+}
+
+/* A zygote has no rights over the jail's process, but over its namespaces. */
+static int open_namespaces(struct jail *jail)
+{
+	static const struct {
+		unsigned flag;
+		const char *name;
+	} kinds[CELL_JAIL_NAMESPACES] = {
+		{ CLONE_NEWUSER, "user" }, { CLONE_NEWPID, "pid" },       { CLONE_NEWNET, "net" }, { CLONE_NEWIPC, "ipc" },
+		{ CLONE_NEWUTS, "uts" },   { CLONE_NEWCGROUP, "cgroup" }, { CLONE_NEWNS, "mnt" },
+	};
+	for (size_t i = 0; i < CELL_JAIL_NAMESPACES; i++) {
+		char path[64];
+		if (!(jail->flags & kinds[i].flag))
+			continue;
+		snprintf(path, sizeof path, "/proc/%d/ns/%s", (int)jail->pid, kinds[i].name);
+		int fd = open(path, O_RDONLY | O_CLOEXEC);
+		if (fd < 0)
+			return -1;
+		jail->namespaces[jail->n_namespaces++] = fd;
+	}
+	return 0;
+}
+
+void cell__jail_read(struct jail *jail)
+{
+	struct {
+		struct cell_spawn_msg head;
+		char report[sizeof(struct cell_plan_report)];
+	} message;
+	size_t n_fds;
+	int fds[JAIL_FDS];
+	ssize_t n = cell__spawn_receive(jail->ready_fd, &message, sizeof message, fds, JAIL_FDS, &n_fds, MSG_DONTWAIT);
+	if (n < 0 && errno == EAGAIN)
+		return;
+	if (n != (ssize_t)(sizeof message.head + sizeof message.report))
+		jail->report = (struct cell_plan_report){ .step = CELL_PLAN_MAX_STEPS - 1, .sys = ECHILD };
+	else
+		memcpy(&jail->report, message.report, sizeof jail->report);
+	if (n > 0 && !take_fds(jail, message.head.a, fds, n_fds) && jail->report.step < 0)
+		jail->report = (struct cell_plan_report){ .step = CELL_PLAN_MAX_STEPS - 1, .sys = EPROTO };
+	if (jail->report.step < 0 && jail->place != JAIL_OF_SPAWNER && open_namespaces(jail) < 0)
+		jail->report = (struct cell_plan_report){ .step = CELL_PLAN_MAX_STEPS - 1, .sys = errno };
+	jail->ready = jail->report.step < 0;
+	jail->failed = !jail->ready;
+	if (jail->ready && jail->use == CELL_JAIL_FOR_PROGRAM)
+		jail->program_fd = cell__take_fd(&jail->ready_fd);
+	cell__close_fd(&jail->ready_fd);
+	if (jail->failed && !jail->taken)
+		want_spares(jail->plan_id, jail->use, 0, jail->place);
+}
+
+int cell__jail_program_status(struct jail *jail)
+{
+	struct cell_spawn_msg head;
+	size_t n_fds;
+	ssize_t n = jail->program_fd < 0 ? -1 : cell__spawn_receive(jail->program_fd, &head, sizeof head, NULL, 0, &n_fds, MSG_DONTWAIT);
+	return n == (ssize_t)sizeof head ? (int)head.a : SIGKILL;
+}
+
+void cell__jail_joined(struct jail *jail)
+{
+	if (jail->pidfd >= 0)
+		syscall(SYS_pidfd_send_signal, jail->pidfd, SIGUSR1, NULL, 0);
+}
+
+bool cell__jails_have_mounts(void)
+{
+	return n_old_mounts > 0;
+}
+
+void cell__jails_drop_mounts(void)
+{
+	while (n_old_mounts > 0)
+		close(old_mounts[--n_old_mounts]);
+}
+
+void cell__jail_kill(struct jail *jail)
+{
+	if (jail->pidfd >= 0)
+		syscall(SYS_pidfd_send_signal, jail->pidfd, SIGKILL, NULL, 0);
+	else if (jail->pid > 0)
+		kill(jail->pid, SIGKILL);
+}
+
+void cell__jail_give_up(struct jail *jail)
+{
+	jail->failed = true;
+	cell__jail_kill(jail);
+	jail->taken = false; /* nobody's: it is removed when it is reaped */
+	if (jail->pid == 0)
+		(void)cell__jail_remove(jail);
+}
+
+void cell__jail_reaped(struct jail *jail)
+{
+	jail->pid = 0;
+	jail->ready = false;
+	jail->failed = true;
+	cell__close_fd(&jail->pidfd);
+}
+
+bool cell__jail_remove(struct jail *jail)
+{
+	if (jail->pid != 0 || (jail->has_group && cell__cgroup_remove(&jail->group) == -EBUSY))
+		return false;
+	for (struct jail **at = &jails; *at; at = &(*at)->next)
+		if (*at == jail) {
+			*at = jail->next;
+			break;
+		}
+	cell__close_fd(&jail->ready_fd);
+	cell__close_fd(&jail->listen_fd);
+	cell__close_fd(&jail->pidfd);
+	cell__close_fd(&jail->program_fd);
+	cell__close_fd(&jail->program_pidfd);
+	if (jail->mounts_fd >= 0 && n_old_mounts < OLD_MOUNTS)
+		old_mounts[n_old_mounts++] = cell__take_fd(&jail->mounts_fd);
+	cell__close_fd(&jail->mounts_fd);
+	cell__jail_close_namespaces(jail);
+	free(jail);
+	return true;
+}
+
+bool cell__jails_tidy(void)
+{
+	bool left = false;
+	for (struct jail *jail = jails, *next; jail; jail = next) {
+		next = jail->next;
+		if (!jail->taken && jail->failed && jail->pid == 0)
+			left |= !cell__jail_remove(jail);
+	}
+	return left;
+}
+
+void cell__jails_remove_all(void)
+{
+	for (struct jail *jail = jails, *next; jail; jail = next) {
+		next = jail->next;
+		jail->pid = 0;
+		(void)cell__jail_remove(jail);
+	}
+}

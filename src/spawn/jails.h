@@ -1,0 +1,97 @@
+/*
+ * Jails: the namespaces that sandboxed kernels are forked into, each kept by a pid 1 of ours.  Part of the spawner, which
+ * has one thread.
+ *
+ *     made ──steps done──▶ ready (spare, or for a kernel that waits) ──▶ taken ──kernel gone──▶ killed ──▶ removed
+ *               └──a step failed──▶ failed, and the kernel that waits is told
+ *
+ * A jail for a program has one more process, which has done all of the plan that does not need the session (EARLY) and waits to be
+ * told what to become (spawner_programs.c).  pid 1 is its parent: it tells how it ended and is over with it.
+ *
+ * A jail of a plan without namespaces has no process: it is a cgroup only, and ready at once.
+ */
+#ifndef CELL_SPAWN_JAILS_H
+#define CELL_SPAWN_JAILS_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "sandbox/apply.h"
+#include "sandbox/cgroup.h"
+
+enum cell_jail_use { CELL_JAIL_FOR_KERNEL, CELL_JAIL_FOR_PROGRAM, CELL_JAIL_USES };
+
+/* Whose child may enter it. */
+enum jail_place {
+	JAIL_OF_SPAWNER,
+	JAIL_IN_ZONE, /* of zygotes of the zone (zone.h) with the caller's uid ... */
+	JAIL_OF_NOBODY, /* ... with the zone's own */
+};
+
+#define CELL_JAIL_NAMESPACES 7
+
+struct jail {
+	uint64_t serial;
+	uint64_t plan_id;
+	enum cell_jail_use use;
+	unsigned flags; /* its namespaces */
+	enum jail_place place;
+	pid_t pid;     /* of pid 1; 0: there is none (any more) */
+	int pidfd;
+	int ready_fd;  /* -1 once it has spoken */
+	int listen_fd; /* of the way out, for the host; -1: none */
+	int mounts_fd; /* its mount namespace, see cell__jails_drop_mounts(); -1: not kept */
+	int program_fd;    /* to the process that waits in it; -1: there is none */
+	int program_pidfd;
+	pid_t program_pid;
+	int namespaces[CELL_JAIL_NAMESPACES]; /* handles, for a zygote, that of users first; in the zone only, once it is ready */
+	size_t n_namespaces;
+	bool ready, failed, taken, has_group;
+	struct cell_cgroup group;
+	struct cell_plan_report report;
+	struct jail *next;
+};
+
+/*
+ * A spare one of this plan, or a new one; NULL with errno set.  It is taken from now on, and others are made for the next.  place: who will
+ * enter it.
+ */
+struct jail *cell__jail_take(int plan_fd, enum cell_jail_use use, enum jail_place place);
+/* The handles were handed on. */
+void cell__jail_close_namespaces(struct jail *jail);
+/* Who joins it has to become who the plan says. */
+bool cell__jail_becomes(const struct jail *jail, const struct cell_plan *plan);
+/* The plan in this memfd, mapped until other plans have taken its place; NULL with errno set. */
+const struct cell_plan *cell__jail_plan(int plan_fd);
+/* Whoever took it does not use it: it goes, as it may be broken. */
+void cell__jail_give_up(struct jail *jail);
+/* Makes a spare for a plan that has too few; called when nothing else is to be done. */
+bool cell__jail_spare_wanted(enum cell_jail_use use);
+void cell__jail_make_spare(enum cell_jail_use use);
+struct jail *cell__jail_by_serial(uint64_t serial);
+struct jail *cell__jail_by_pid(pid_t pid);
+/* Reads what it has to say.  After that it is ready or failed. */
+void cell__jail_read(struct jail *jail);
+/* The kernel is in: the jail locks itself up. */
+void cell__jail_joined(struct jail *jail);
+/*
+ * The wait status of its program, once its pid 1 is gone.  SIGKILL where that ended first, with all that is in it.
+ */
+int cell__jail_program_status(struct jail *jail);
+/*
+ * A program's mounts are not taken down with its pid 1, which would keep the report of its end waiting, but afterwards: by the
+ * next jail that is made, or by cell__jails_drop_mounts() when nothing else is to be done.
+ */
+bool cell__jails_have_mounts(void);
+void cell__jails_drop_mounts(void);
+void cell__jail_kill(struct jail *jail);
+/* It was reaped. */
+void cell__jail_reaped(struct jail *jail);
+/* Removes the cgroup and forgets it; only when its process is gone.  False: not yet, something is in the cgroup. */
+bool cell__jail_remove(struct jail *jail);
+/* Removes those that nobody has and whose process is gone.  True: not all of them yet. */
+bool cell__jails_tidy(void);
+/* For the end of everything. */
+void cell__jails_remove_all(void);
+
+#endif

@@ -1,0 +1,148 @@
+/*
+ * Text search over small documents: BM25 by SQLite's FTS5, with stemming, identifiers also split at '_' and camelCase;
+ * and, where the documents were given vectors, by what is near the query's.  Serves workflows (in a cache file) and
+ * tools (in memory).
+ *
+ * A search object owns one database connection.  Any thread may call; calls on one object take turns.
+ */
+#ifndef CELL_STORAGE_SEARCH_H
+#define CELL_STORAGE_SEARCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/base.h"
+
+#define CELL__SEARCH_QUERY_BYTES 4096u
+#define CELL__SEARCH_QUERY_TERMS 32u
+#define CELL__SEARCH_TERM_BYTES 100u    /* longer words are no words */
+#define CELL__SEARCH_COMMON_TERMS 2u    /* of the words that stand nearly everywhere */
+#define CELL__SEARCH_RANKED 1500        /* documents that one word may have ranked */
+#define CELL__SEARCH_LIMIT 1000u
+#define CELL__SEARCH_BUSY_MS 5000
+#define CELL__SEARCH_TEXT_BYTES 2000u   /* of a document, what its vector is made of */
+#define CELL__SEARCH_HASH_BYTES 16u
+#define CELL__SEARCH_FUSED_MIN 50u      /* so many of each ranking are fused, however few are wanted */
+#define CELL__SEARCH_VECTOR_BYTES ((size_t)512 << 20) /* of all vectors in memory; documents past it have none */
+
+struct cell__search;
+
+struct cell__search_stamp {
+	char *id;
+	int64_t stamp[3];
+};
+
+/* Only id and name must be there, the rest may be NULL. */
+struct cell__search_doc {
+	const char *id;
+	const char *name;
+	const char *description;
+	const char *tags;       /* words */
+	const char *params;     /* words */
+	const char *extra;      /* a docstring */
+	const char *body;       /* a source */
+	const char *payload;    /* given back as it is */
+	int64_t stamp[3];       /* given back as they are */
+};
+
+struct cell__search_hit {
+	char *id;
+	double score;           /* more is better */
+};
+
+/* path NULL: in memory.  A file that is not our index, or an older one, is made anew. */
+int cell__search_open(const char *path, struct cell__search **ret_search, struct cell_error *err);
+void cell__search_close(struct cell__search *search); /* NULL is fine */
+/* All or nothing: documents take the place of those with their id, removed ids go. */
+int cell__search_update(struct cell__search *search, const struct cell__search_doc *docs, size_t n_docs, const char *const *removed,
+			size_t n_removed, struct cell_error *err);
+/* True when another connection has changed the index since this was last asked, and the first time. */
+bool cell__search_changed(struct cell__search *search);
+/* Sorted by id; cell__search_stamps_free() them. */
+int cell__search_stamps(struct cell__search *search, struct cell__search_stamp **ret_stamps, size_t *ret_n, struct cell_error *err);
+void cell__search_stamps_free(struct cell__search_stamp *stamps, size_t n);
+/* Calls fn for every document, sorted by id, until it returns non-zero; that is returned.  fn must not call back. */
+int cell__search_each(struct cell__search *search, int (*fn)(void *arg, const char *id, const char *payload), void *arg,
+		      struct cell_error *err);
+/* *ret_payload NULL when there is no such document; free() it. */
+int cell__search_payload(struct cell__search *search, const char *id, char **ret_payload, struct cell_error *err);
+/*
+ * The best at most limit documents for some words, best first; a document whose name is the query stands first.  The
+ * query has no syntax.  cell__search_hits_free() them.
+ */
+int cell__search_query(struct cell__search *search, const char *query, size_t limit, struct cell__search_hit **ret_hits, size_t *ret_n,
+		       struct cell_error *err);
+void cell__search_hits_free(struct cell__search_hit *hits, size_t n);
+
+/* Two rankings, best first, become one by reciprocal rank fusion; scores of the inputs do not matter. */
+int cell__search_fuse(const struct cell__search_hit *first, size_t n_first, const struct cell__search_hit *second, size_t n_second,
+		      size_t limit, struct cell__search_hit **ret_hits, size_t *ret_n);
+
+/* ---- by meaning (vectors.c) ---- */
+
+/*
+ * A vector stands for a document's meaning; it is made elsewhere, by an embeddings endpoint, and has length one.  All
+ * vectors of a search have one number of dimensions.  They are kept in memory once they have been used, and in a cache
+ * file by the model and the hash of what they were made of, so that a document is sent to the endpoint once.
+ *
+ *     document: unknown ──in the cache file──▶ has a vector ◀──put──┐
+ *                  └──not there──▶ missing ──collect──▶ given out ──┤
+ *                                     ▲                 └─ refused: until the document changes
+ *                                     └── the number of dimensions changes: all of them
+ */
+struct cell__vector_doc {
+	char *id;
+	unsigned char hash[CELL__SEARCH_HASH_BYTES];
+	char *text;
+};
+
+struct cell__vector_batch {
+	struct cell__vector_doc *list;
+	size_t n;
+};
+void cell__vector_batch_finish(struct cell__vector_batch *batch);
+
+struct cell__vector_counts {
+	size_t documents;  /* that can have a vector */
+	size_t vectors;    /* that have one */
+	size_t refused;    /* that will get none */
+	size_t dimensions; /* 0: not known yet */
+};
+
+/*
+ * Once, before the functions below.  path NULL: no cache file; one that cannot be used is made anew or done without.  It
+ * is opened by the first function below that is said to read files.
+ */
+int cell__search_add_vectors(struct cell__search *search, const char *path, const char *model, struct cell_error *err);
+bool cell__search_has_vectors(const struct cell__search *search);
+/*
+ * Finds out which documents have no vector, after reading those in the cache file; *ret_missing is how many.  The texts
+ * of at most max of them, cut to text_bytes, are given out.  May take long: reads files.
+ */
+int cell__search_collect(struct cell__search *search, size_t max, size_t text_bytes, struct cell__vector_batch *ret_batch,
+			 size_t *ret_missing, struct cell_error *err);
+/*
+ * The vectors of a batch, one after another.  Writes a file.  CELL_E_PROTOCOL: not as many dimensions as those that are there.
+ * CELL_E_IO: they are in memory, but not in the cache file.
+ */
+int cell__search_put_vectors(struct cell__search *search, const struct cell__vector_batch *batch, const float *vectors, size_t dimensions,
+			     struct cell_error *err);
+/* These documents will not get a vector.  NULL: all that were refused are missing again. */
+void cell__search_refuse_vectors(struct cell__search *search, const struct cell__vector_batch *batch);
+/* From now on; where it is another number than before all vectors are forgotten. */
+void cell__search_set_dimensions(struct cell__search *search, size_t dimensions);
+/* Removes the oldest vectors from the cache file that belong to no document, when there are too many of them.  Reads and writes files. */
+int cell__search_tidy_vectors(struct cell__search *search, struct cell_error *err);
+void cell__search_vector_counts(struct cell__search *search, struct cell__vector_counts *ret_counts);
+/*
+ * As cell__search_query(), fused with the ranking by the vectors in memory.  *ret_fused is false when that could not
+ * be: no vectors, or of another number of dimensions.  A document whose name is the query stands first here too.
+ */
+int cell__search_query_by(struct cell__search *search, const char *query, const float *vector, size_t dimensions, size_t limit,
+			  struct cell__search_hit **ret_hits, size_t *ret_n, bool *ret_fused, struct cell_error *err);
+
+/* text, and after it the parts of its compound identifiers.  For tests. */
+int cell__search_expand(struct cell__buf *out, const char *text);
+
+#endif
