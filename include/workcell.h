@@ -537,7 +537,7 @@ struct cell_audit_options {
 	size_t size;               /* sizeof(struct cell_audit_options) */
 	const char *path;          /* made when missing, 0600; several processes may write to it */
 	int64_t max_bytes;         /* rotated before it gets larger; 0: never; default 64 MiB */
-	int keep;		  /* rotated files, path.1 the newest; default 5 */
+	int keep;    /* rotated files, path.1 the newest; default 5 */
 	enum cell_audit_sync sync; /* default: interval */
 	int64_t sync_ms;           /* default 1000 */
 	const char *const *redact; /* names and paths of arguments whose values are not written, besides the usual ones */

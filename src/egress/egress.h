@@ -41,7 +41,7 @@ struct cell__egress_event {
 
 struct cell__egress_options {
 	struct cell__loop *loop;
-	int listen_fd;		       /* taken over */
+	int listen_fd;         /* taken over */
 	const struct cell__sandbox_policy_list *hosts; /* "name:port"; copied */
 	const char *const *more_hosts;       /* the same, NULL-terminated; copied; may be NULL */
 	/* Strings are valid during the call.  -1 when a connection is about to be made: then it is not, for the reason in err. */

@@ -47,7 +47,7 @@ struct cell__audit_log_options {
 	struct cell__loop *loop;
 	const char *path;
 	int64_t max_bytes;         /* the file is rotated before it gets larger; 0: never */
-	int keep;		  /* rotated files: path.1 (newest) to path.<keep> */
+	int keep;    /* rotated files: path.1 (newest) to path.<keep> */
 	enum cell__audit_log_sync sync;
 	int64_t sync_ms;
 	size_t queue_bytes;        /* more than this is waiting: new calls are refused */

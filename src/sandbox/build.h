@@ -29,7 +29,7 @@ struct cell__plan_session {
 	const char *const *write;   /* folders to be written to, beside the workspace and the policy's; NULL-terminated */
 	const struct cell__plan_env *env;
 	const struct cell__sandbox_policy *policy; /* that of the plan */
-	bool mapped;		       /* as the plan is */
+	bool mapped;         /* as the plan is */
 };
 
 /* Where a session with this workspace stands inside; free() it. */

@@ -41,18 +41,18 @@ struct cell__filling {
 	struct cell__corpus *corpus;
 	struct cell__embed_request *request;
 	bool on_pool, stop;
-	bool many;		       /* so many were missing that nobody waits for them */
-	bool again;		      /* somebody came who may know of new documents */
+	bool many;         /* so many were missing that nobody waits for them */
+	bool again;        /* somebody came who may know of new documents */
 	/* for the pool */
 	size_t max, text_bytes, relearn;
 	float *vectors;                  /* of the batch; NULL: none came */
 	size_t dimensions;
-	bool refuse;		     /* the batch */
+	bool refuse;       /* the batch */
 	bool forgive;                    /* all that were refused */
 	/* from the pool */
 	struct cell__vector_batch batch; /* the next one */
 	size_t missing;
-	bool any;			/* something was put */
+	bool any;   /* something was put */
 	bool odd;
 	struct cell__vector_counts counts;
 	struct cell_error err, warning;

@@ -41,7 +41,7 @@ struct stream {
 	uint64_t number;
 	uint64_t finished;          /* 0: not yet; else its place among all that were */
 	unsigned refs;              /* the client's, the peer's until it has finished, a reader's each */
-	bool fed;		   /* the peer has what it is for, and the request was answered */
+	bool fed;     /* the peer has what it is for, and the request was answered */
 	_Atomic size_t pending;     /* bytes on their way to the loop */
 	_Atomic size_t behind;      /* bytes that the reader has not had */
 	struct cell__task end;

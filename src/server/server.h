@@ -323,7 +323,7 @@ struct cell__events {
 	unsigned n_readers;
 	int64_t left_us;              /* when the last reader went; 0: there is one, or never was */
 	bool ended;                   /* readers that have had all of it leave */
-	bool kept;		    /* its bytes count among those of the server's ended ones */
+	bool kept;      /* its bytes count among those of the server's ended ones */
 	bool awaited;                 /* a reader was here and may come back: what it has not had is kept */
 	bool patient;                 /* ... for as long as the log */
 	uint64_t wanted_bytes;        /* by it: where in all events there ever were */

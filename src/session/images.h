@@ -38,7 +38,7 @@ struct cell__image_queue {
 	struct cell__loop *loop;
 	struct cell__image_folder *folder;
 	struct cell__image_job *first, *last; /* the first is being written */
-	size_t bytes;			 /* of all of them */
+	size_t bytes;    /* of all of them */
 	int error; /* the pool's; looked at when it is done */
 	int tries;
 	uv_work_t work;

@@ -64,7 +64,7 @@ struct cell_session {
 	struct cell__options options;
 	struct cell__image_folder images;
 	struct cell__stored_tools *stored_tools; /* until it is open; or NULL */
-	bool trusts;			     /* options.places are the engine's */
+	bool trusts;        /* options.places are the engine's */
 
 	struct cell__slot *slot;
 	int leaving;

@@ -47,7 +47,7 @@ struct launch {
 	int report_fd;
 	const struct cell_plan *plan, *session; /* NULL: not confined */
 	const struct cell_cgroup *group;        /* to be joined; NULL: it is in there */
-	char **names;			   /* of a plan that is mapped: what the host calls the files from number 3 on */
+	char **names;      /* of a plan that is mapped: what the host calls the files from number 3 on */
 };
 
 void cell__spawner_failed_at(int fd, int stage, int sys, int step)

@@ -164,7 +164,7 @@ static void test_messages(void **state)
 	check_row(CELL__OP_DEPS_ADD, "{\"package\":\"six\"}", NULL);
 	check_row(CELL__OP_DEPS_ADD, "{}", "deps.add needs 'package', a string");
 	check_row(CELL__OP_DEPS_ADD, "{\"package\":null}", "deps.add needs 'package', a string");
-	check_row(CELL__OP_DEPS_ADD, "{\"package\":\"\"}", "deps.add: 'package' must not be empty");
+	check_row(CELL__OP_WORKFLOWS_GET, "{\"name\":\"\"}", "workflows.get: 'name' must not be empty");
 	check_row(CELL__OP_DEPS_ADD, "{\"package\":\"a\\u0000b\"}", "deps.add: 'package' must not contain NUL");
 	check_row(CELL__OP_TOOLS_SEARCH, "{\"query\":\"x\",\"limit\":null}", NULL);
 	check_row(CELL__OP_TOOLS_SEARCH, "{\"query\":\"x\",\"limit\":1001}", "tools.search: 'limit' must be an integer from 1 to 1000");

@@ -217,11 +217,11 @@ static void test_bad_head(void **state)
 	static const struct {
 		uint64_t tail, head;
 	} rows[] = {
-		{ 0, 4 },				  /* not on a boundary */
+		{ 0, 4 },      /* not on a boundary */
 		{ 0, CELL_RING_DATA_BYTES + 8 },           /* more than fits */
 		{ 0, UINT64_MAX - 7 },                     /* before the tail */
 		{ 0, UINT64_MAX },
-		{ 64, 56 },				/* backwards */
+		{ 64, 56 },    /* backwards */
 		{ 64, 0 },
 		{ 800000, 800000 + CELL_RING_DATA_BYTES + 8 },
 		{ 0, (uint64_t)1 << 63 },
@@ -243,7 +243,7 @@ static void test_bad_record(void **state)
 	static const struct {
 		uint32_t type, said, size;
 	} rows[] = {
-		{ 0, 8, 8 },			       /* unknown types */
+		{ 0, 8, 8 },          /* unknown types */
 		{ 4, 8, 8 },
 		{ UINT32_MAX, 8, 8 },
 		{ CELL_RING_STDOUT, 9, 8 },                /* longer than what is there */

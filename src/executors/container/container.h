@@ -18,7 +18,7 @@ int cell__container_describe(const struct cell_container_options *options, const
 
 struct cell__container_place {
 	char folder[sizeof(CELL_CONTAINER_FOLDER) + 6]; /* "" : none */
-	char token[4097];			       /* "": none is asked for */
+	char token[4097];          /* "": none is asked for */
 };
 int cell__container_make_place(const json_t *config, struct cell__container_place *ret_place, struct cell_error *err);
 /* The server is up: nobody inside should find the token, or put something there. */

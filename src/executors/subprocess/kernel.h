@@ -47,7 +47,7 @@ struct cell__sub_env {
 	char *python, *preload, *owner; /* owner "": of all who do not want one of their own */
 	enum cell__zygote_kind kind;
 	struct cell__sandbox_plan *plan; /* of its zygote; NULL: not confined, or never started */
-	int missed;		      /* 1 + a step of it that was passed over and is missed */
+	int missed;        /* 1 + a step of it that was passed over and is missed */
 	enum cell__sub_env_state state;
 	uint64_t zygote_id;
 	bool warm;
@@ -94,9 +94,9 @@ struct cell__sub_kernel {
 	struct cell_error error;
 	struct cell__sandbox_request *request; /* NULL: not sandboxed, or in the pool */
 	struct cell__sandbox_plan *plan;       /* NULL: not sandboxed, or not prepared yet */
-	uint64_t kind;			 /* of its pool, that it is confined for already; 0: none */
+	uint64_t kind;    /* of its pool, that it is confined for already; 0: none */
 	struct cell_plan_report report;        /* of its jail */
-	int listen_fd;			 /* of its way out; -1: none */
+	int listen_fd;    /* of its way out; -1: none */
 	unsigned skipped[16];                  /* steps that it passed over itself */
 	size_t n_skipped;
 	const struct cell__kernel_events *events; /* NULL: nobody owns it */

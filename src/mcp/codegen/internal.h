@@ -48,8 +48,8 @@ struct cell__gen_type {
 	const char **members;
 	size_t n;
 	bool nullable;                 /* null is one of its values */
-	bool any;		      /* nothing is known */
-	bool plain;		    /* values are what JSON has: a literal can be a default as it is */
+	bool any;        /* nothing is known */
+	bool plain;      /* values are what JSON has: a literal can be a default as it is */
 	struct cell__gen_class *named; /* when it is one class and nothing else */
 };
 
