@@ -455,6 +455,8 @@ int cell__filter_zygote(struct cell__buf *out, struct cell_error *err)
 	for (size_t g = 0; rc == 0 && g < sizeof groups / sizeof *groups; g++)
 		for (size_t i = 0; rc == 0 && groups[g].what == REFUSED && groups[g].calls[i]; i++) {
 			int nr = cell__filter_number(groups[g].calls[i]);
+			if (groups[g].error == EINVAL && is_hole("splice"))
+				continue; /* kernels inherit this filter */
 			if (nr >= 0 && !is_needed_by_zygotes(groups[g].calls[i]))
 				rc = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(error_of(&groups[g])), nr, 0);
 		}
