@@ -1,4 +1,4 @@
-/* core: errors, allocation, buffers, text. */
+/* base: errors, allocation, buffers, text. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pwd.h>

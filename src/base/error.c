@@ -1,0 +1,48 @@
+#define _GNU_SOURCE
+#include "base/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/utf8.h"
+
+/* A message that was cut ends with a whole character: it will stand in JSON. */
+static void trim(struct cell_error *err)
+{
+	size_t n = strlen(err->msg);
+	err->msg[n - cell__utf8_cut(err->msg, n)] = '\0';
+}
+
+int cell_fail(struct cell_error *err, int code, int sys, const char *fmt, ...)
+{
+	if (!err)
+		return -1;
+	err->code = code;
+	err->sys = sys;
+	va_list ap;
+	va_start(ap, fmt);
+	int n = vsnprintf(err->msg, sizeof err->msg, fmt, ap);
+	va_end(ap);
+	if (sys != 0 && n >= 0 && (size_t)n < sizeof err->msg - 1)
+		snprintf(err->msg + n, sizeof err->msg - (size_t)n, ": %s", strerrordesc_np(sys));
+	trim(err);
+	return -1;
+}
+
+int cell_fail_wrap(struct cell_error *err, const char *fmt, ...)
+{
+	if (!err)
+		return -1;
+	char old[sizeof err->msg - 2]; /* there is a ": " to add */
+	memcpy(old, err->msg, sizeof old);
+	old[sizeof old - 1] = '\0';
+	va_list ap;
+	va_start(ap, fmt);
+	int n = vsnprintf(err->msg, sizeof err->msg, fmt, ap);
+	va_end(ap);
+	if (n >= 0 && (size_t)n < sizeof err->msg - 1)
+		snprintf(err->msg + n, sizeof err->msg - (size_t)n, ": %s", old);
+	trim(err);
+	return -1;
+}

@@ -1,0 +1,15 @@
+/* Filling struct cell_error.  No allocation: it works after fork() and without memory. */
+#ifndef CELL_BASE_ERROR_H
+#define CELL_BASE_ERROR_H
+
+#include "workcell.h"
+
+/*
+ * Fills *err (may be NULL) and returns -1, so that `return cell_fail(err, CELL_E_IO, errno, "open %s", path)`
+ * is the whole error path.  Where sys is not 0 its text is appended.
+ */
+int cell_fail(struct cell_error *err, int code, int sys, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+/* Puts "prefix: " before what the error says already. */
+int cell_fail_wrap(struct cell_error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+#endif

@@ -1,0 +1,36 @@
+/* The bounds that more than one file keeps, each with its name.  docs/limits.md has them all. */
+#ifndef CELL_BASE_LIMITS_H
+#define CELL_BASE_LIMITS_H
+
+#define CELL_LIMIT_CODE_BYTES (32u * 1024u * 1024u)  /* one cell's source */
+#define CELL_LIMIT_DISPLAYS 1000u                    /* displays kept in one result */
+#define CELL_LIMIT_DISPLAY_BYTES (256u * 1024u * 1024u) /* their bytes together */
+#define CELL_LIMIT_SPILL_BYTES (1024u * 1024u * 1024u) /* of one run's output in its file; more is in no file */
+#define CELL_LIMIT_IMAGES 1000u                      /* files that one run makes in images_dir */
+#define CELL_LIMIT_IMAGE_BYTES (1024u * 1024u * 1024u) /* their bytes together */
+#define CELL_LIMIT_NOTICES 16u                       /* in one result */
+#define CELL_LIMIT_SPIN_US 10000                    /* that a caller of cell_session_start() stays */
+#define CELL_LIMIT_QUEUE 1000u                       /* cells waiting in one session */
+#define CELL_LIMIT_JSON_DEPTH 512u
+#define CELL_LIMIT_CALLS 4096u                       /* namespace calls of one kernel under way */
+#define CELL_LIMIT_KERNEL_BYTES (256u * 1024u * 1024u) /* kept in memory for one kernel (session/budget.h) ... */
+#define CELL_LIMIT_ENGINE_BYTES (1024u * 1024u * 1024u) /* ... and for all kernels of an engine together, ... */
+#define CELL_LIMIT_KERNEL_FAIR_BYTES (1024u * 1024u) /* ... but a kernel with no more than this is served even then */
+#define CELL_LIMIT_REFUSALS_BYTES (1024u * 1024u) /* of refusals that a kernel leaves unread before it is ended */
+#define CELL_LIMIT_TREE_BYTES (64u * 1024u * 1024u)  /* what the JSON of one call may take as a tree, besides its strings */
+#define CELL_LIMIT_LARGE_BYTES (64u * 1024u)         /* a longer message is looked into on the pool, not on the loop */
+#define CELL_LIMIT_HEAD_BYTES (1024u * 1024u)        /* the same of a result's or display's head, which has few values */
+#define CELL_LIMIT_WORKSPACE_DEPTH 128u              /* folders in folders of a workspace with a limit */
+#define CELL_LIMIT_OPEN_ARTIFACTS 256u               /* being read or written in one space */
+#define CELL_LIMIT_SESSION_ARTIFACTS 64u             /* the same by one session */
+#define CELL_LIMIT_SESSION_WORK 2u                   /* calls of one session that the storage works on at once; more wait */
+#define CELL_LIMIT_ARTIFACT_CHUNK (4u * 1024u * 1024u)
+#define CELL_LIMIT_ARTIFACT_WHOLE (1024u * 1024u * 1024u) /* saved or loaded by one call */
+#define CELL_LIMIT_ARTIFACT_CALLS 16u                /* under way on one open artifact */
+#define CELL_LIMIT_MIME_PARTS 64u
+#define CELL_LIMIT_SPAWN_MESSAGE (128u * 1024u)      /* spawner protocol, one datagram */
+#define CELL_LIMIT_POOL 64
+#define CELL_LIMIT_MIN_OUTPUT 1024                   /* smallest max_output_bytes */
+#define CELL_LIMIT_EVENT_QUEUE_BYTES (1u << 20)      /* events a slow reader has not taken yet */
+
+#endif
