@@ -316,7 +316,7 @@ static int read_lines(int dir_fd, struct lines *lines, struct cell_error *err)
 {
 	if (dir_fd < 0)
 		return 0;
-	if (cell__file_read(dir_fd, FILE_NAME, CELL__STORE_DEPS_BYTES, &lines->text, NULL) < 0) {
+	if (cell__path_read(dir_fd, FILE_NAME, CELL__STORE_DEPS_BYTES, &lines->text, NULL) < 0) {
 		if (errno == ENOENT)
 			return 0;
 		return cell_fail(err, errno == EFBIG ? CELL_E_LIMIT : CELL_E_IO, errno, "read " FILE_NAME);
@@ -563,7 +563,7 @@ static int drop_all(struct cell__store *store, const char *spec, bool *ret_dropp
 static int read_book(struct cell__store *store, enum cell__depbook which, struct cell__buf *out, struct cell_error *err)
 {
 	const char *name = cell__depbook_name(which);
-	if (cell__file_read(store->root_fd, name, CELL__DEPBOOK_BYTES, out, NULL) == 0 || errno == ENOENT)
+	if (cell__path_read(store->root_fd, name, CELL__DEPBOOK_BYTES, out, NULL) == 0 || errno == ENOENT)
 		return 0;
 	return cell_fail(err, errno == EFBIG ? CELL_E_LIMIT : CELL_E_IO, errno, "read %s", name);
 }

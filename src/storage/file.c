@@ -12,6 +12,7 @@
 #include <sys/syscall.h>
 #include <time.h>
 
+#include "base/file.h"
 #include "base/hole.h"
 #include "storage/store.h"
 
@@ -278,39 +279,11 @@ int cell__mkdir_all(const char *path)
 
 /* ---- whole files ---- */
 
-int cell__file_read(int dir_fd, const char *path, size_t max, struct cell__buf *out, struct stat *ret_stat)
+int cell__path_read(int dir_fd, const char *path, size_t max, struct cell__buf *out, struct stat *ret_stat)
 {
 	/* O_NONBLOCK: a FIFO that somebody put there must not hold us up. */
 	CELL_AUTO_FD int fd = cell__path_open(dir_fd, path, O_RDONLY | O_NONBLOCK | O_NOCTTY, 0);
-	struct stat st;
-	if (fd < 0 || fstat(fd, &st) < 0)
-		return -1;
-	if (!S_ISREG(st.st_mode)) {
-		errno = S_ISDIR(st.st_mode) ? EISDIR : EINVAL;
-		return -1;
-	}
-	for (;;) {
-		if (cell__buf_reserve(out, 65536) < 0) {
-			errno = ENOMEM;
-			return -1;
-		}
-		ssize_t n = read(fd, out->data + out->size, 65536);
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return -1;
-		out->size += (size_t)n;
-		out->data[out->size] = '\0';
-		if (out->size > max) {
-			errno = EFBIG;
-			return -1;
-		}
-		if (n == 0)
-			break;
-	}
-	if (ret_stat)
-		*ret_stat = st;
-	return 0;
+	return fd < 0 ? -1 : cell__file_read_fd(fd, max, out, ret_stat);
 }
 
 bool cell__temp_is_name(const char *name)

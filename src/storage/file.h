@@ -51,7 +51,7 @@ int cell__mkdir_all(const char *path);
 /* ---- whole files ---- */
 
 /* A regular file of at most max bytes.  -1 with errno; EFBIG: it is larger; ret_stat may be NULL. */
-int cell__file_read(int dir_fd, const char *path, size_t max, struct cell__buf *out, struct stat *ret_stat);
+int cell__path_read(int dir_fd, const char *path, size_t max, struct cell__buf *out, struct stat *ret_stat);
 
 struct cell__temp {
 	int dir_fd; /* borrowed */

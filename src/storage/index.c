@@ -123,7 +123,7 @@ int cell__index_read(int dir_fd, const char *file, struct cell__index_cache *cac
 	json_t *index = find_kept(cache, dir_fd, file, false);
 	if (index) {
 		/* nothing to do */
-	} else if (cell__file_read(dir_fd, file, CELL__STORE_INDEX_BYTES, &text, &st) < 0) {
+	} else if (cell__path_read(dir_fd, file, CELL__STORE_INDEX_BYTES, &text, &st) < 0) {
 		if (errno != ENOENT)
 			return cell_fail(err, errno == EFBIG ? CELL_E_LIMIT : CELL_E_IO, errno, "read index %s", file);
 		index = json_object();
@@ -215,7 +215,7 @@ static void replay(int dir_fd, const struct journal *journal)
 static void recover(int dir_fd)
 {
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
-	if (cell__file_read(dir_fd, CELL__JOURNAL_FILE, JOURNAL_BYTES, &text, NULL) == 0) {
+	if (cell__path_read(dir_fd, CELL__JOURNAL_FILE, JOURNAL_BYTES, &text, NULL) == 0) {
 		json_t *root = json_loadb(text.data, text.size, 0, NULL);
 		struct journal journal = { 0 };
 		json_int_t ino = 0;

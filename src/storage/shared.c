@@ -83,7 +83,7 @@ static void key_of(const struct cell__store *store, const char *name, char out[s
 static int read_book(int host, json_t **ret_book, struct cell_error *err)
 {
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
-	if (cell__file_read(host, BOOK, BOOK_BYTES, &text, NULL) < 0 && errno != ENOENT)
+	if (cell__path_read(host, BOOK, BOOK_BYTES, &text, NULL) < 0 && errno != ENOENT)
 		return cell_fail(err, CELL_E_IO, errno, "read " CELL__SHARED_FOLDER "/" BOOK " of the storage");
 	*ret_book = text.size ? json_loadb(text.data, text.size, 0, NULL) : json_object();
 	if (json_is_object(*ret_book))
@@ -175,7 +175,7 @@ static int vouch_folder(int root_fd, const char *folder, const char *prefix, jso
 		size_t size = strlen(entry->d_name);
 		char key[KEY_SIZE], hash[HASH_SIZE];
 		if (size < 4 || size > CELL__STORE_WORKFLOW_NAME_BYTES + 3 || strcmp(entry->d_name + size - 3, ".py") != 0 ||
-		    cell__file_read(fd, entry->d_name, CELL__STORE_SOURCE_BYTES, &source, NULL) < 0 ||
+		    cell__path_read(fd, entry->d_name, CELL__STORE_SOURCE_BYTES, &source, NULL) < 0 ||
 		    cell__workflow_is_marked(source.data, source.size))
 			continue;
 		snprintf(key, sizeof key, "%s%.*s", prefix, (int)size - 3, entry->d_name);

@@ -238,7 +238,7 @@ static int load_tool_file(struct transfer *t, struct side *side, int dir_fd, con
 {
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	struct cell__problems problems = { 0 };
-	if (cell__file_read(dir_fd, file, CELL_YAML_LIMIT_FILE_BYTES, &text, NULL) < 0)
+	if (cell__path_read(dir_fd, file, CELL_YAML_LIMIT_FILE_BYTES, &text, NULL) < 0)
 		return cell_fail(err, CELL_E_IO, errno, "read tool definition %.120s", file);
 	struct cell__yaml *tree = cell__yaml_parse(file, text.data, text.size, &problems);
 	json_t *definition = tree && tree->kind == CELL_YAML_MAPPING ? cell__yaml_to_json(tree) : NULL;

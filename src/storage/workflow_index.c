@@ -222,7 +222,7 @@ static int make_doc(const int folders[2], const struct file *file, json_t *entry
 	cell__workflow_file(file->name, path);
 	made->doc = (struct cell__search_doc){ .id = file->name, .name = "" };
 	memcpy(made->doc.stamp, file->stamp, sizeof file->stamp);
-	if (cell__file_read(folders[file->old], path, CELL__STORE_SOURCE_BYTES, &made->source, &st) < 0) {
+	if (cell__path_read(folders[file->old], path, CELL__STORE_SOURCE_BYTES, &made->source, &st) < 0) {
 		cell__workflow_fail_read(&why, file->name, errno);
 	} else {
 		stamp_file(&st, made->doc.stamp);

@@ -139,7 +139,7 @@ static int read_pair(struct cell__store *store, const char *name, struct cell__w
 			return cell__dir_fail(err, folders[i], errno);
 		if (cell__index_lock(dir_fd, false, &lock, err) < 0)
 			return cell_fail_wrap(err, "Cannot read workflow '%s'", name);
-		if (cell__file_read(dir_fd, file, CELL__STORE_SOURCE_BYTES, &ret_kept->source, &st) < 0) {
+		if (cell__path_read(dir_fd, file, CELL__STORE_SOURCE_BYTES, &ret_kept->source, &st) < 0) {
 			if (errno == ENOENT)
 				continue;
 			return cell__workflow_fail_read(err, name, errno);

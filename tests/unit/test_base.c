@@ -1,8 +1,12 @@
-/* base: errors, allocation, buffers, text. */
+/* base: errors, allocation, buffers, text, whole files. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
 #include <pwd.h>
+#include <sys/stat.h>
 
+#include "base/file.h"
 #include "support.h"
 
 /* ---- errors ---- */
@@ -491,15 +495,144 @@ static void test_home_and_clock(void **state)
 	assert_true(before > 0 && after >= before);
 }
 
+/* ---- whole files ---- */
+
+static char dir[] = "/tmp/workcell-base-XXXXXX";
+
+static const char *at(const char *name)
+{
+	static char path[256];
+	snprintf(path, sizeof path, "%s/%s", dir, name);
+	return path;
+}
+
+static void put(const char *name, const char *bytes, size_t size)
+{
+	CELL_AUTO_FD int fd = open(at(name), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	assert_true(fd >= 0);
+	assert_int_equal(cell__fd_write_all(fd, bytes, size), 0);
+}
+
+static int make_dir(void **state)
+{
+	(void)state;
+	return mkdtemp(dir) ? 0 : -1;
+}
+
+static int remove_dir(void **state)
+{
+	(void)state;
+	return cell_remove_tree(dir, NULL);
+}
+
+static void test_file_read(void **state)
+{
+	(void)state;
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	struct stat st;
+	put("a", "hello", 5);
+	/* At the limit, and one past it. */
+	assert_int_equal(cell__file_read(AT_FDCWD, at("a"), 0, 5, &text, &st), 0);
+	assert_string_equal(text.data, "hello");
+	assert_int_equal(text.size, 5);
+	assert_int_equal(st.st_size, 5);
+	assert_int_equal(cell__file_read(AT_FDCWD, at("a"), 0, 5, &text, NULL), 0);
+	assert_string_equal(text.data, "hellohello"); /* appended */
+	cell__buf_finish(&text);
+	assert_int_equal(cell__file_read(AT_FDCWD, at("a"), 0, 4, &text, NULL), -1);
+	assert_int_equal(errno, EFBIG);
+	cell__buf_finish(&text);
+	/* Relative to a folder; an empty one still is a string. */
+	CELL_AUTO_FD int dir_fd = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	put("empty", "", 0);
+	assert_int_equal(cell__file_read(dir_fd, "empty", 0, 0, &text, NULL), 0);
+	assert_string_equal(text.data, "");
+	/* A file that does not tell its size. */
+	assert_int_equal(cell__file_read(AT_FDCWD, "/proc/self/status", 0, 1 << 20, &text, NULL), 0);
+	assert_non_null(strstr(text.data, "Pid:"));
+	cell__buf_finish(&text);
+	cell__alloc_fail_after(1);
+	assert_int_equal(cell__file_read(AT_FDCWD, at("a"), 0, 5, &text, NULL), -1);
+	assert_int_equal(errno, ENOMEM);
+	cell__alloc_fail_after(0);
+}
+
+static void test_file_refuses(void **state)
+{
+	(void)state;
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	struct cell_error err;
+	put("a", "hello", 5);
+	assert_int_equal(symlink("a", at("link")), 0);
+	assert_int_equal(mkfifo(at("fifo"), 0600), 0);
+	assert_int_equal(cell__file_read(AT_FDCWD, at("link"), CELL_FILE_NO_LINK, 9, &text, NULL), -1);
+	assert_int_equal(errno, ELOOP);
+	assert_int_equal(cell__file_read(AT_FDCWD, at("link"), 0, 9, &text, NULL), 0);
+	/* A FIFO without a writer does not hold us up. */
+	assert_int_equal(cell__file_load("the settings", at("fifo"), 0, 9, &text, &err), -1);
+	assert_int_equal(err.code, CELL_E_INVALID);
+	assert_non_null(strstr(err.msg, "/fifo is not a regular file"));
+	assert_int_equal(cell__file_load("the settings", dir, 0, 9, &text, &err), -1);
+	assert_int_equal(err.code, CELL_E_INVALID);
+	assert_non_null(strstr(err.msg, "is a directory"));
+	assert_int_equal(cell__file_load("the settings", at("missing"), 0, 9, &text, &err), -1);
+	assert_int_equal(err.code, CELL_E_NOT_FOUND);
+	assert_int_equal(cell__file_load("the settings", at("a"), 0, 4, &text, &err), -1);
+	assert_int_equal(err.code, CELL_E_LIMIT);
+	assert_non_null(strstr(err.msg, "has more than 4 bytes"));
+}
+
+static void *write_pipe(void *arg)
+{
+	static char bytes[200000];
+	memset(bytes, 'x', sizeof bytes);
+	int *fd = arg;
+	cell__fd_write_all(*fd, bytes, sizeof bytes);
+	cell__close_fd(fd);
+	return NULL;
+}
+
+static void test_file_from_pipe(void **state)
+{
+	(void)state;
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	int ends[2];
+	char path[64];
+	pthread_t writer;
+	assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+	assert_int_equal(pthread_create(&writer, NULL, write_pipe, &ends[1]), 0);
+	snprintf(path, sizeof path, "/dev/fd/%d", ends[0]);
+	assert_int_equal(cell__file_read(AT_FDCWD, path, CELL_FILE_ANY, 200000, &text, NULL), 0);
+	assert_int_equal(text.size, 200000);
+	pthread_join(writer, NULL);
+	close(ends[0]);
+}
+
 int main(int argc, char **argv)
 {
 	support_init(argc, argv);
 	const struct CMUnitTest tests[] = {
-		TEST(test_codes),       TEST(test_fail),           TEST(test_fail_truncates),       TEST(test_fail_cuts_between_characters),
-		TEST(test_fail_wrap),   TEST(test_alloc),          TEST(test_alloc_fail_after),     TEST(test_take),
-		TEST(test_buf),         TEST(test_buf_grows),      TEST(test_buf_refuses_overflow), TEST(test_buf_without_memory),
-		TEST(test_json_escape), TEST(test_base64),         TEST(test_utf8_table),           TEST(test_utf8_like_python),
-		TEST(test_random_hex),  TEST(test_home_and_clock),
+		TEST(test_codes),
+		TEST(test_fail),
+		TEST(test_fail_truncates),
+		TEST(test_fail_cuts_between_characters),
+		TEST(test_fail_wrap),
+		TEST(test_alloc),
+		TEST(test_alloc_fail_after),
+		TEST(test_take),
+		TEST(test_buf),
+		TEST(test_buf_grows),
+		TEST(test_buf_refuses_overflow),
+		TEST(test_buf_without_memory),
+		TEST(test_json_escape),
+		TEST(test_base64),
+		TEST(test_utf8_table),
+		TEST(test_utf8_like_python),
+		TEST(test_random_hex),
+		TEST(test_home_and_clock),
+		TEST(test_file_read),
+		TEST(test_file_refuses),
+		TEST(test_file_from_pipe),
 	};
-	return cmocka_run_group_tests_name("core", tests, NULL, NULL);
+	return cmocka_run_group_tests_name("base", tests, make_dir, remove_dir);
 }

@@ -128,14 +128,14 @@ static void test_read_kinds(void **state)
 	assert_int_equal(mkfifo(in(folder, "fifo"), 0666), 0);
 	make_folder(folder, "sub");
 	write_text(folder, "four", "1234");
-	assert_int_equal(cell__file_read(dir_fd, "fifo", 10, &buf, NULL), -1);
+	assert_int_equal(cell__path_read(dir_fd, "fifo", 10, &buf, NULL), -1);
 	assert_int_equal(errno, EINVAL);
-	assert_int_equal(cell__file_read(dir_fd, "sub", 10, &buf, NULL), -1);
+	assert_int_equal(cell__path_read(dir_fd, "sub", 10, &buf, NULL), -1);
 	assert_int_equal(errno, EISDIR);
-	assert_int_equal(cell__file_read(dir_fd, "four", 3, &buf, NULL), -1);
+	assert_int_equal(cell__path_read(dir_fd, "four", 3, &buf, NULL), -1);
 	assert_int_equal(errno, EFBIG);
 	buf.size = 0;
-	assert_int_equal(cell__file_read(dir_fd, "four", 4, &buf, NULL), 0);
+	assert_int_equal(cell__path_read(dir_fd, "four", 4, &buf, NULL), 0);
 	assert_string_equal(buf.data, "1234");
 }
 

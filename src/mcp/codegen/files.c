@@ -157,7 +157,7 @@ static int check_old(const struct place *place, const char *out_dir, int old_fd,
 	size_t size = strlen(package->head);
 	if (is_empty(old_fd))
 		return 0;
-	if (!is_ours(old_fd, INIT_FILE) || cell__file_read(old_fd, INIT_FILE, CELL_GEN_LIMIT_MODULE_BYTES, &text, NULL) < 0)
+	if (!is_ours(old_fd, INIT_FILE) || cell__path_read(old_fd, INIT_FILE, CELL_GEN_LIMIT_MODULE_BYTES, &text, NULL) < 0)
 		return cell_fail(err, CELL_E_EXISTS, 0, "%.80s/%s is there and was not made by `workcell gen mcp`: move it away", out_dir,
 				 package->name);
 	if (text.size < size || memcmp(text.data, package->head, size) != 0)
