@@ -41,9 +41,9 @@ int cell__cli_gate_open(const struct cell_cli_gate_flags *flags, struct cell_cli
 	bool more = flags->shell || flags->installs || flags->workflows; /* --approve means these too */
 
 	if (flags->policy && flags->approve)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "--policy and --approve: give one of them");
+		return cell_fail(err, CELL_E_INVALID, 0, "--policy and --approve: give one of them");
 	if (flags->approve && strcmp(flags->approve, "auto") && strcmp(flags->approve, "ask") && strcmp(flags->approve, "deny"))
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "--approve is auto, ask or deny, not '%s'", flags->approve);
+		return cell_fail(err, CELL_E_INVALID, 0, "--approve is auto, ask or deny, not '%s'", flags->approve);
 	if (flags->approve && strcmp(flags->approve, "auto"))
 		host->policy = cell_policy_of(!strcmp(flags->approve, "ask") ? CELL_ASK : CELL_DENY);
 	if (flags->policy && cell_policy_load(flags->policy, &host->policy, err) < 0)
@@ -56,7 +56,7 @@ int cell__cli_gate_open(const struct cell_cli_gate_flags *flags, struct cell_cli
 			return -1;
 	}
 	if (more && !host->policy)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "--approve-* wants to know how: give --approve ask or deny, or --policy");
+		return cell_fail(err, CELL_E_INVALID, 0, "--approve-* wants to know how: give --approve ask or deny, or --policy");
 	options->policy = host->policy;
 	options->audit = host->audit;
 	options->approval_timeout_ms = flags->approval_timeout_ms;
@@ -126,14 +126,6 @@ void cell__cli_asker_destroy(struct cell_cli_asker *asker)
 
 /* ---- what is heard, and what is not ------------------------------------------ */
 
-static int64_t now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 static bool still_waits(struct cell_session *session, uint64_t id)
 {
 	struct cell_error err;
@@ -166,18 +158,18 @@ static void drop_input(const struct cell_cli_asker *asker)
 static void stay_deaf(const struct cell_cli_asker *asker, struct cell_session *session, uint64_t id)
 {
 	struct pollfd wait = { .fd = asker->fd, .events = POLLIN };
-	int64_t until = now_ms() + CELL_CLI_DEAF_MS, left;
+	int64_t until = cell__now_us() / 1000 + CELL_CLI_DEAF_MS, left;
 
 	drop_input(asker);
 	if (!asker->terminal || is_hole("deaf"))
 		return;
-	while ((left = until - now_ms()) > 0 && still_waits(session, id)) {
+	while ((left = until - cell__now_us() / 1000) > 0 && still_waits(session, id)) {
 		if (poll(&wait, 1, left < LOOK_MS ? (int)left : LOOK_MS) <= 0)
 			continue;
 		if (!(wait.revents & POLLIN))
 			return; /* hung up; reading says so */
 		drop_input(asker);
-		until = now_ms() + CELL_CLI_DEAF_MS;
+		until = cell__now_us() / 1000 + CELL_CLI_DEAF_MS;
 	}
 	drop_input(asker);
 }
@@ -207,13 +199,13 @@ static char *take_line(struct cell_cli_asker *asker, struct cell_session *sessio
 		int ready = poll(&wait, 1, LOOK_MS);
 
 		/* Also while somebody types: half a line for a question that is gone is no line for another. */
-		if (ready <= 0 || now_ms() >= look_at) {
+		if (ready <= 0 || cell__now_us() / 1000 >= look_at) {
 			if (!still_waits(session, id)) {
 				*ret_gone = true;
 				drop_input(asker);
 				return NULL;
 			}
-			look_at = now_ms() + LOOK_MS;
+			look_at = cell__now_us() / 1000 + LOOK_MS;
 		}
 		if (ready <= 0)
 			continue;
@@ -256,17 +248,17 @@ int cell__cli_answer_json(struct cell_session *session, const json_t *root, uint
 	json_object_foreach((json_t *)root, key, value)
 		if (strcmp(key, "op") && strcmp(key, "id") && strcmp(key, "accept") && strcmp(key, "reason") && strcmp(key, "args") &&
 		    strcmp(key, "always") && strcmp(key, "content"))
-			return cell__cli_fail(err, CELL_E_INVALID, 0, "an answer has id, accept, reason, args or content, always; not '%s'",
-					      key);
+			return cell_fail(err, CELL_E_INVALID, 0, "an answer has id, accept, reason, args or content, always; not '%s'",
+					 key);
 	if (!json_is_boolean(accept) || (id && (!json_is_integer(id) || json_integer_value(id) < 0)))
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "an answer is {\"id\": N, \"accept\": true or false, ...}");
+		return cell_fail(err, CELL_E_INVALID, 0, "an answer is {\"id\": N, \"accept\": true or false, ...}");
 	answer.accept = json_is_true(accept);
 	answer.reason = json_string_value(json_object_get(root, "reason"));
 	answer.always = json_is_true(json_object_get(root, "always"));
 	if (args && !json_is_null(args)) {
 		text = json_dumps(args, JSON_COMPACT | JSON_ENCODE_ANY);
 		if (!text)
-			return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the arguments");
+			return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the arguments");
 		answer.args = text;
 	}
 	status = cell_session_answer(session, id ? (uint64_t)json_integer_value(id) : fallback, &answer, err);

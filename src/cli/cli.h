@@ -27,6 +27,7 @@
 
 #include <jansson.h>
 
+#include "base/base.h"
 #include "workcell.h"
 
 /* Code of one cell, from a file, from stdin or from one line of `run --cells`. */
@@ -120,8 +121,6 @@ void cell__cli_list_finish(struct cell_cli_list *list);
 
 /* ---- errors (opts.c) ---------------------------------------------------- */
 
-/* Fills *err and returns -1.  `sys` is an errno, appended in words, or 0. */
-int cell__cli_fail(struct cell_error *err, int code, int sys, const char *format, ...) __attribute__((format(printf, 4, 5)));
 /*
  * `workcell: WORD: message` on stderr, with json also an object on stdout; answers the exit status.  Where the error is
  * that of the last operation on a space, all of its message is told, which may be many lines.

@@ -104,7 +104,7 @@ static int run_rm(const void *values, struct cell_space *space, const struct cel
 		if (status < 0)
 			break;
 		if (json_is_false(answer))
-			status = cell__cli_fail(err, CELL_E_NOT_FOUND, 0, "there is no artifact '%s'", name);
+			status = cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no artifact '%s'", name);
 		else
 			status = cell__cli_call(space, "artifacts.delete", json_pack("{s:s}", "name", name), NULL, NULL, err);
 		json_decref(answer);
@@ -148,21 +148,21 @@ static char *save_args(const struct artifacts_flags *flags, const char *name, st
 	while (types[i] && strcmp(types[i], type))
 		i++;
 	if (!types[i]) {
-		cell__cli_fail(err, CELL_E_INVALID, 0, "--type is text, json or bytes, not '%s'", type);
+		cell_fail(err, CELL_E_INVALID, 0, "--type is text, json or bytes, not '%s'", type);
 		return NULL;
 	}
 	if (flags->metadata)
 		metadata = json_loads(flags->metadata, JSON_REJECT_DUPLICATES, NULL);
 	if (flags->metadata && !json_is_object(metadata)) {
 		json_decref(metadata);
-		cell__cli_fail(err, CELL_E_INVALID, 0, "--metadata wants a JSON object");
+		cell_fail(err, CELL_E_INVALID, 0, "--metadata wants a JSON object");
 		return NULL;
 	}
 	args = json_pack("{s:s, s:s, s:s, s:o*}", "name", name, "type", type, "description", flags->description ? flags->description : "",
 			 "metadata", metadata);
 	text = args ? json_dumps(args, JSON_COMPACT) : NULL;
 	if (!text)
-		cell__cli_fail(err, CELL_E_INVALID, 0, "names and descriptions are UTF-8");
+		cell_fail(err, CELL_E_INVALID, 0, "names and descriptions are UTF-8");
 	json_decref(args);
 	return text;
 }
@@ -187,7 +187,7 @@ static int read_piece(void *arg, const void **ret_bytes, size_t *ret_size, struc
 			continue;
 		}
 		if (n < 0)
-			return cell__cli_fail(err, CELL_E_IO, errno, "cannot read %s", input->where);
+			return cell_fail(err, CELL_E_IO, errno, "cannot read %s", input->where);
 		size += (size_t)n;
 	}
 	*ret_bytes = input->piece;
@@ -202,7 +202,7 @@ static int put(struct cell_space *space, const char *args, struct input *input, 
 
 	input->piece = malloc(PIECE_BYTES);
 	if (!input->piece)
-		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a piece of %s", input->where);
+		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for a piece of %s", input->where);
 	if (read_piece(input, &bytes, &size, err) < 0)
 		return -1;
 	if (cell_artifact_save(space, args, bytes, size, size == PIECE_BYTES ? read_piece : NULL, input, answer, err) == 0)
@@ -222,7 +222,7 @@ static int run_put(const void *values, struct cell_space *space, const struct ce
 	int status = -1;
 
 	if (input.fd < 0)
-		return cell__cli_fail(err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, errno, "cannot open %s", path);
+		return cell_fail(err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, errno, "cannot open %s", path);
 	args = save_args(flags, name, err);
 	if (args)
 		status = put(space, args, &input, &answer, err);
@@ -244,7 +244,7 @@ static int show(struct cell_shown_carry *carry, const char *bytes, size_t size, 
 	char *text = cell_shown_output(carry, bytes, size, &size);
 
 	if (!text)
-		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory to show the artifact");
+		return cell_fail(err, CELL_E_NOMEM, 0, "no memory to show the artifact");
 	cell__cli_write(STDOUT_FILENO, text, size);
 	free(text);
 	return 0;
@@ -262,7 +262,7 @@ static int write_all(int fd, const char *bytes, size_t size, const char *path, s
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0)
-			return cell__cli_fail(err, CELL_E_IO, errno, "cannot write %s", path);
+			return cell_fail(err, CELL_E_IO, errno, "cannot write %s", path);
 		bytes += n;
 		size -= (size_t)n;
 	}
@@ -282,7 +282,7 @@ static int write_piece(void *arg, const void *bytes, size_t size, int64_t whole,
 
 	(void)whole;
 	if (cell__cli_stop_status())
-		return cell__cli_fail(err, CELL_E_CANCELLED, 0, "stopped");
+		return cell_fail(err, CELL_E_CANCELLED, 0, "stopped");
 	return output->shown ? show(&output->carry, bytes, size, err) : write_all(output->fd, bytes, size, output->path, err);
 }
 
@@ -296,7 +296,7 @@ static int fetch_pieces(struct cell_space *space, const char *name, int fd, cons
 
 	json_decref(named);
 	if (!args)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "the name of an artifact is UTF-8");
+		return cell_fail(err, CELL_E_INVALID, 0, "the name of an artifact is UTF-8");
 	status = cell_artifact_load(space, args, write_piece, &output, &answer, err);
 	if (status < 0)
 		cell__cli_keep_message(&answer);
@@ -316,15 +316,15 @@ static int open_target(const char *path, char **ret_temporary, struct cell_error
 
 	if (!stat(path, &st) && !S_ISREG(st.st_mode)) {
 		fd = open(path, O_WRONLY | O_CLOEXEC);
-		return fd < 0 ? cell__cli_fail(err, CELL_E_IO, errno, "cannot write %s", path) : fd;
+		return fd < 0 ? cell_fail(err, CELL_E_IO, errno, "cannot write %s", path) : fd;
 	}
 	if (asprintf(ret_temporary, "%s.XXXXXX", path) < 0) {
 		*ret_temporary = NULL;
-		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
 	}
 	fd = mkostemp(*ret_temporary, O_CLOEXEC);
 	if (fd < 0) {
-		cell__cli_fail(err, CELL_E_IO, errno, "cannot write %s", path);
+		cell_fail(err, CELL_E_IO, errno, "cannot write %s", path);
 		free(*ret_temporary);
 		*ret_temporary = NULL;
 		return -1;
@@ -347,9 +347,9 @@ static int fetch(struct cell_space *space, const char *name, const char *path, s
 		return -1;
 	status = fetch_pieces(space, name, fd, path, err);
 	if (close(fd) < 0 && !status)
-		status = cell__cli_fail(err, CELL_E_IO, errno, "cannot write %s", path);
+		status = cell_fail(err, CELL_E_IO, errno, "cannot write %s", path);
 	if (!status && temporary && rename(temporary, path) < 0)
-		status = cell__cli_fail(err, CELL_E_IO, errno, "cannot write %s", path);
+		status = cell_fail(err, CELL_E_IO, errno, "cannot write %s", path);
 	if (status < 0 && temporary)
 		unlink(temporary);
 	free(temporary);
@@ -367,7 +367,7 @@ static int describe(struct cell_space *space, const char *name, struct cell_erro
 	if (json_is_object(artifact))
 		cell__cli_line(text);
 	else
-		status = cell__cli_fail(err, CELL_E_NOT_FOUND, 0, "there is no artifact '%s'", name);
+		status = cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no artifact '%s'", name);
 	json_decref(artifact);
 	free(text);
 	return status;
@@ -380,7 +380,7 @@ static int run_get(const void *values, struct cell_space *space, const struct ce
 	int status;
 
 	if (flags->json && operands->count > 2 && !strcmp(path, "-"))
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "--json and the data cannot both go to stdout");
+		return cell_fail(err, CELL_E_INVALID, 0, "--json and the data cannot both go to stdout");
 	if (flags->json && operands->count == 2)
 		return describe(space, name, err);
 	status = fetch(space, name, path, err);

@@ -210,7 +210,7 @@ static int run_show(const void *values, struct cell_space *space, const struct c
 
 	(void)space;
 	if (flags->follow)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "-f is for tail");
+		return cell_fail(err, CELL_E_INVALID, 0, "-f is for tail");
 	return read_log(flags, operands->items[1].value, 0, err);
 }
 

@@ -57,8 +57,7 @@ int cell__cmd_container(int argc, char **argv)
 
 	if (cell__cli_parse(&cell__cli_container_command, argc, argv, &flags, &operands, &status)) {
 		if (operands.count != 1 || strcmp(operands.items[0].value, "build"))
-			status = cell__cli_report((cell__cli_fail(&err, CELL_E_INVALID, 0, "usage: workcell container build"), &err),
-						  false);
+			status = cell__cli_report((cell_fail(&err, CELL_E_INVALID, 0, "usage: workcell container build"), &err), false);
 		else
 			status = build(&flags, &err) == 0 ? 0 : cell__cli_report(&err, false);
 	}

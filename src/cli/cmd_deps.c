@@ -121,7 +121,7 @@ static int sync_answer(const struct deps_flags *flags, struct cell_space *space,
 	if (!flags->json)
 		print_remarks(answer);
 	if (!status && json_array_size(json_object_get(answer, "failed")))
-		status = cell__cli_fail(err, CELL_E_INSTALL, 0, "not everything could be installed");
+		status = cell_fail(err, CELL_E_INSTALL, 0, "not everything could be installed");
 	json_decref(answer);
 	free(text);
 	return status;
@@ -150,7 +150,7 @@ static int run_rm(const void *values, struct cell_space *space, const struct cel
 		if (status < 0)
 			break;
 		if (json_is_false(answer))
-			status = cell__cli_fail(err, CELL_E_NOT_FOUND, 0, "'%s' is not configured", name);
+			status = cell_fail(err, CELL_E_NOT_FOUND, 0, "'%s' is not configured", name);
 		else if (flags->json)
 			cell__cli_line(text);
 		json_decref(answer);

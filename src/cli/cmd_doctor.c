@@ -289,10 +289,7 @@ static json_t *probe_executors(struct cell_engine *engine, bool *ret_default_ok)
 
 static double now_ms(void)
 {
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (double)now.tv_sec * 1000 + (double)now.tv_nsec / 1e6;
+	return (double)cell__now_us() / 1e3;
 }
 
 /* Opens a session, runs a cell and adds what they took. */
@@ -316,7 +313,7 @@ static int try_cell(struct cell_engine *engine, const char *path, json_t *python
 		json_object_set_new(python, "cell_ms", json_real(now_ms() - opened));
 		value = cell_result_repr(result);
 		if (!value || strcmp(value, "42"))
-			status = cell__cli_fail(err, CELL_E_KERNEL, 0, "a cell that computes 6 * 7 answered %s", value ? value : "nothing");
+			status = cell_fail(err, CELL_E_KERNEL, 0, "a cell that computes 6 * 7 answered %s", value ? value : "nothing");
 		cell_result_destroy(result);
 	}
 	cell_session_close(session);
@@ -424,7 +421,7 @@ static int try_executor(struct cell_engine *engine, const char *name, struct cel
 	status = cell_session_run(session, "1 + 1", 5, NULL, &result, err);
 	repr = status < 0 ? NULL : cell_result_repr(result);
 	if (status == 0 && (!repr || strcmp(repr, "2")))
-		status = cell__cli_fail(err, CELL_E_KERNEL, 0, "%s runs cells, but wrongly", name);
+		status = cell_fail(err, CELL_E_KERNEL, 0, "%s runs cells, but wrongly", name);
 	if (status == 0)
 		cell_result_destroy(result);
 	cell_session_close(session);
@@ -440,16 +437,16 @@ static int fix_executor(struct cell_engine *engine, const char *name, struct cel
 	while (cell_executor_probe(engine, i, &info) == 0 && strcmp(info.name, name))
 		i++;
 	if (cell_executor_probe(engine, i, &info) < 0)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "there is no executor '%s'", name);
+		return cell_fail(err, CELL_E_INVALID, 0, "there is no executor '%s'", name);
 	if (!info.available && !info.fix[0])
-		return cell__cli_fail(err, CELL_E_UNAVAILABLE, 0, "%s cannot be mended from here: %s; %s", name, info.reason, info.advice);
+		return cell_fail(err, CELL_E_UNAVAILABLE, 0, "%s cannot be mended from here: %s; %s", name, info.reason, info.advice);
 	fflush(stdout);
 	if (!info.available) {
 		int status = system(info.fix);
 
 		if (status != 0)
-			return cell__cli_fail(err, CELL_E_UNAVAILABLE, 0, "%s: its parts could not be installed (status %d)", name,
-					      WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+			return cell_fail(err, CELL_E_UNAVAILABLE, 0, "%s: its parts could not be installed (status %d)", name,
+					 WIFEXITED(status) ? WEXITSTATUS(status) : -1);
 	}
 	if (try_executor(engine, name, err) < 0)
 		return -1;
@@ -516,7 +513,7 @@ int cell__cmd_doctor(int argc, char **argv)
 			   "executors", executors, "python", python, "machine", machine);
 	cell_engine_destroy(engine);
 	if (!report) {
-		cell__cli_fail(&err, CELL_E_NOMEM, 0, "no memory for the report");
+		cell_fail(&err, CELL_E_NOMEM, 0, "no memory for the report");
 		return cell__cli_report(&err, flags.json);
 	}
 	if (flags.json) {

@@ -93,7 +93,7 @@ static int server_params(const struct gen_flags *flags, char **ret_json, struct 
 		words = split_words(flags->command);
 		if (json_array_size(words) == 0) {
 			json_decref(words);
-			return cell__cli_fail(err, CELL_E_INVALID, 0, "--command: no program, or a quote that is not closed");
+			return cell_fail(err, CELL_E_INVALID, 0, "--command: no program, or a quote that is not closed");
 		}
 		params = json_pack("{s:O}", "command", json_array_get(words, 0));
 		json_array_remove(words, 0);
@@ -101,7 +101,7 @@ static int server_params(const struct gen_flags *flags, char **ret_json, struct 
 	}
 	*ret_json = params ? json_dumps(params, JSON_COMPACT) : NULL;
 	json_decref(params);
-	return *ret_json ? 0 : cell__cli_fail(err, CELL_E_INVALID, 0, "the command or address is not UTF-8");
+	return *ret_json ? 0 : cell_fail(err, CELL_E_INVALID, 0, "the command or address is not UTF-8");
 }
 
 /* Some servers list tools that ask a person only for clients that can; nothing is called here, so nobody is asked. */
@@ -130,7 +130,7 @@ static int ask_server(const struct gen_flags *flags, const char *params, char **
 			json_t *list = json_pack("{s:O}", "tools", json_object_get(answer, "tools"));
 
 			*ret_text = list ? json_dumps(list, JSON_COMPACT) : NULL;
-			status = *ret_text ? 0 : cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the tools");
+			status = *ret_text ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "no memory for the tools");
 			json_decref(list);
 		}
 		json_decref(answer);
@@ -150,11 +150,11 @@ static int read_schema(const char *path, char **ret_text, struct cell_error *err
 	*ret_text = strndup(bytes ? bytes : "", bytes ? size : 0);
 	free(bytes);
 	if (!*ret_text)
-		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the list of tools");
+		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the list of tools");
 	if (strlen(*ret_text) == size)
 		return 0;
 	free(*ret_text);
-	return cell__cli_fail(err, CELL_E_INVALID, 0, "%s is no JSON: there is a NUL in it", path);
+	return cell_fail(err, CELL_E_INVALID, 0, "%s is no JSON: there is a NUL in it", path);
 }
 
 /* What the server answered to tools/list, as text to free(). */
@@ -164,7 +164,7 @@ static int list_tools(const struct gen_flags *flags, char **ret_text, struct cel
 	int status;
 
 	if (!!flags->schema + !!flags->command + !!flags->url != 1)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "where are the tools listed? give one of --command, --url and --schema");
+		return cell_fail(err, CELL_E_INVALID, 0, "where are the tools listed? give one of --command, --url and --schema");
 	if (flags->schema)
 		return read_schema(flags->schema, ret_text, err);
 	if (server_params(flags, &params, err) < 0)
@@ -187,8 +187,8 @@ static int print_report(const char *text)
 	json_array_foreach(json_object_get(report, "problems"), i, entry) {
 		struct cell_error err;
 
-		cell__cli_fail(&err, CELL_E_INVALID, 0, "left out a tool that %s: %s", cell__cli_text(entry, "message"),
-			       cell__cli_text(entry, "tool"));
+		cell_fail(&err, CELL_E_INVALID, 0, "left out a tool that %s: %s", cell__cli_text(entry, "message"),
+			  cell__cli_text(entry, "tool"));
 		cell__cli_report(&err, false);
 		status = 1;
 	}
@@ -202,7 +202,7 @@ static int generate(const struct gen_flags *flags, int *ret_status, struct cell_
 	char *tools = NULL, *report;
 
 	if (!flags->name)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "what is the server called? --name NAME");
+		return cell_fail(err, CELL_E_INVALID, 0, "what is the server called? --name NAME");
 	if (list_tools(flags, &tools, err) < 0)
 		return -1;
 	options.server = flags->name;
@@ -237,7 +237,7 @@ int cell__cmd_gen(int argc, char **argv)
 	if (!cell__cli_parse(&cell__cli_gen_command, argc, argv, &flags, &operands, &status))
 		goto out;
 	if (operands.count != 1 || strcmp(operands.items[0].value, "mcp"))
-		cell__cli_fail(&err, CELL_E_INVALID, 0, "workcell gen makes one thing: workcell gen mcp --name NAME");
+		cell_fail(&err, CELL_E_INVALID, 0, "workcell gen makes one thing: workcell gen mcp --name NAME");
 	else if (generate(&flags, &status, &err) == 0)
 		goto out;
 	status = cell__cli_report(&err, flags.json);

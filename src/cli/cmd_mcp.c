@@ -81,7 +81,7 @@ static int make_dirs(char *path, struct cell_error *err)
 			continue;
 		*at = '\0';
 		if (mkdir(path, 0777) < 0 && errno != EEXIST)
-			return cell__cli_fail(err, CELL_E_IO, errno, "cannot make %s", path);
+			return cell_fail(err, CELL_E_IO, errno, "cannot make %s", path);
 		*at = end;
 		if (!end)
 			return 0;
@@ -98,7 +98,7 @@ static int join(const char *folder, const char *name, char **ret_path, struct ce
 	if (asprintf(ret_path, "%s/%s", folder, name) >= 0)
 		return 0;
 	*ret_path = NULL;
-	return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+	return cell_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
 }
 
 /*
@@ -117,16 +117,16 @@ static int choose_base(const struct mcp_flags *flags, struct cell_error *err)
 	if (!confined)
 		return join(kept.root, ".workcell", &kept.base, err);
 	if ((!state || *state != '/') && (!home || *home != '/'))
-		return cell__cli_fail(err, CELL_E_INVALID, 0,
-				      "--root keeps its storage in $XDG_STATE_HOME or $HOME/.local/state, "
-				      "and neither is set; give --base DIR");
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "--root keeps its storage in $XDG_STATE_HOME or $HOME/.local/state, "
+				 "and neither is set; give --base DIR");
 	real = realpath(kept.root, NULL);
 	if (!real)
-		return cell__cli_fail(err, CELL_E_IO, errno, "cannot open %s", kept.root);
+		return cell_fail(err, CELL_E_IO, errno, "cannot open %s", kept.root);
 	if (asprintf(&kept.base, "%s%s/workcell/roots%s/.workcell", state && *state == '/' ? state : home,
 		     state && *state == '/' ? "" : "/.local/state", real) < 0) {
 		kept.base = NULL;
-		cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+		cell_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
 	} else if (!join(kept.base, "tools", &tools, err) && !make_dirs(tools, err)) {
 		status = join(real, ".workcell", &inside, err);
 		if (!status && access(inside, F_OK) == 0)
@@ -200,7 +200,7 @@ static int kernel_env(struct cell_cli_list *env, char *const *entries, struct ce
 			continue;
 		items = reallocarray(env->items, env->count + 1, sizeof(*items));
 		if (!items)
-			return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the environment");
+			return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the environment");
 		env->items = items;
 		env->items[env->count++] = (struct cell_cli_item){ .value = value };
 		env->room = env->count;
@@ -217,7 +217,7 @@ static int take_stdio(int *ret_in, int *ret_out, struct cell_error *err)
 	int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
 
 	if (in < 0 || out < 0 || null < 0 || dup2(null, STDIN_FILENO) < 0 || dup2(STDERR_FILENO, STDOUT_FILENO) < 0)
-		return cell__cli_fail(err, CELL_E_IO, errno, "cannot take over stdin and stdout");
+		return cell_fail(err, CELL_E_IO, errno, "cannot take over stdin and stdout");
 	close(null);
 	*ret_in = in;
 	*ret_out = out;
@@ -260,9 +260,9 @@ static int fill_token(const struct cell_cli_listen_flags *flags, struct cell_ser
 
 	options->token = flags->token_file || !token || !*token ? NULL : token;
 	if (!flags->auth_disabled && !flags->token_file && !options->token)
-		return cell__cli_fail(err, CELL_E_INVALID, 0,
-				      "--listen needs a token: give --auth-token-file FILE or set " TOKEN_VARIABLE
-				      ", or --auth-disabled on a loopback address");
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "--listen needs a token: give --auth-token-file FILE or set " TOKEN_VARIABLE
+				 ", or --auth-disabled on a loopback address");
 	return 0;
 }
 
@@ -277,9 +277,8 @@ static int check_stdio(const struct cell_cli_listen_flags *flags, struct cell_er
 			   : flags->hosts.count   ? "allow-host"
 						  : NULL;
 
-	return name && !flags->listen
-		       ? cell__cli_fail(err, CELL_E_INVALID, 0, "--%s is for clients of HTTP: give --listen HOST:PORT too", name)
-		       : 0;
+	return name && !flags->listen ? cell_fail(err, CELL_E_INVALID, 0, "--%s is for clients of HTTP: give --listen HOST:PORT too", name)
+				      : 0;
 }
 
 static void say_listening(void *arg, const char *url)

@@ -62,7 +62,7 @@ static int print_verdict_json(const struct cell_policy_verdict *verdict, struct 
 				 verdict->rule ? json_integer(verdict->rule) : json_null(), "line",
 				 verdict->rule ? json_integer(verdict->line) : json_null(), "name", text_or_null(verdict->name), "reason",
 				 text_or_null(verdict->reason), "doubt", doubt);
-	int status = root ? cell__cli_print_json(root, err) : cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a verdict");
+	int status = root ? cell__cli_print_json(root, err) : cell_fail(err, CELL_E_NOMEM, 0, "no memory for a verdict");
 
 	json_decref(root);
 	return status;
@@ -81,7 +81,7 @@ static int print_verdict_text(const char *file, const struct cell_policy_verdict
 	else
 		n = asprintf(&by, "the default: no rule matches");
 	if (n < 0)
-		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a verdict");
+		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for a verdict");
 	cell__cli_table_add(&table, (const char *[]){ cell_decision_word(verdict->decision), by });
 	if (verdict->reason)
 		cell__cli_table_add(&table, (const char *[]){ "reason", verdict->reason });
@@ -114,10 +114,10 @@ static int run_test(const void *values, struct cell_space *space, const struct c
 
 	(void)space;
 	if (!name)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "which call? give --tool TOOL or --tool TOOL.CALLABLE");
+		return cell_fail(err, CELL_E_INVALID, 0, "which call? give --tool TOOL or --tool TOOL.CALLABLE");
 	tool = strdup(name);
 	if (!tool)
-		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a name");
+		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for a name");
 	dot = strchr(tool, '.');
 	if (dot)
 		*dot++ = '\0';

@@ -86,7 +86,7 @@ static int read_all(int fd, const char *name, char **ret_text, size_t *ret_size,
 			continue;
 		if (n < 0) {
 			free(text);
-			return cell__cli_fail(err, CELL_E_IO, errno, "cannot read %s", name);
+			return cell_fail(err, CELL_E_IO, errno, "cannot read %s", name);
 		}
 		if (!n) {
 			*ret_text = text;
@@ -97,8 +97,8 @@ static int read_all(int fd, const char *name, char **ret_text, size_t *ret_size,
 	}
 	free(text);
 	if (size == CELL_CLI_MAX_CODE_BYTES)
-		return cell__cli_fail(err, CELL_E_LIMIT, 0, "%s is longer than a cell can be, %u bytes", name, CELL_CLI_MAX_CODE_BYTES);
-	return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for %s", name);
+		return cell_fail(err, CELL_E_LIMIT, 0, "%s is longer than a cell can be, %u bytes", name, CELL_CLI_MAX_CODE_BYTES);
+	return cell_fail(err, CELL_E_NOMEM, 0, "no memory for %s", name);
 }
 
 int cell__cli_read_file(const char *path, char **ret_text, size_t *ret_size, struct cell_error *err)
@@ -109,7 +109,7 @@ int cell__cli_read_file(const char *path, char **ret_text, size_t *ret_size, str
 		return read_all(STDIN_FILENO, "stdin", ret_text, ret_size, err);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
-		return cell__cli_fail(err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, errno, "cannot open %s", path);
+		return cell_fail(err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, errno, "cannot open %s", path);
 	status = read_all(fd, path, ret_text, ret_size, err);
 	close(fd);
 	return status;
@@ -120,7 +120,7 @@ static int read_cell(const struct cell_cli_item *item, struct code *ret_code, st
 	if (item->letter == 'e') {
 		ret_code->text = strdup(item->value);
 		ret_code->size = strlen(item->value);
-		return ret_code->text ? 0 : cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a cell");
+		return ret_code->text ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "no memory for a cell");
 	}
 	return cell__cli_read_file(item->value, &ret_code->text, &ret_code->size, err);
 }
@@ -288,19 +288,19 @@ static int parse_cell(json_t *root, struct line *line, struct cell_error *err)
 	double seconds;
 
 	if (!json_is_string(code))
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "a line needs \"code\", a string, or \"op\"");
+		return cell_fail(err, CELL_E_INVALID, 0, "a line needs \"code\", a string, or \"op\"");
 	if (json_object_size(root) != (timeout ? 2 : 1))
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "a cell has \"code\" and \"timeout\", nothing else");
+		return cell_fail(err, CELL_E_INVALID, 0, "a cell has \"code\" and \"timeout\", nothing else");
 	if (timeout && !json_is_null(timeout)) {
 		seconds = json_number_value(timeout);
 		if (!json_is_number(timeout) || seconds < 0 || seconds > 1e9)
-			return cell__cli_fail(err, CELL_E_INVALID, 0, "\"timeout\" is seconds, 0 for no limit");
+			return cell_fail(err, CELL_E_INVALID, 0, "\"timeout\" is seconds, 0 for no limit");
 		line->timeout_ms = seconds == 0 ? -1 : (int64_t)ceil(seconds * 1000);
 	}
 	line->code.size = json_string_length(code);
 	line->code.text = malloc(line->code.size + 1);
 	if (!line->code.text)
-		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a cell");
+		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for a cell");
 	memcpy(line->code.text, json_string_value(code), line->code.size + 1);
 	return 0;
 }
@@ -340,14 +340,14 @@ static int parse_line(const char *text, size_t size, struct line *line, struct c
 	int status = 0;
 
 	if (!json_is_object(root))
-		status = cell__cli_fail(err, CELL_E_INVALID, 0, "a line must be a JSON object%s%s", root ? "" : ": ", root ? "" : bad.text);
+		status = cell_fail(err, CELL_E_INVALID, 0, "a line must be a JSON object%s%s", root ? "" : ": ", root ? "" : bad.text);
 	else if (!op)
 		status = parse_cell(root, line, err);
 	else if (json_is_string(op) && !strcmp(json_string_value(op), "answer"))
 		status = answer_request(root);
 	else if (!json_is_string(op) || json_object_size(root) != 1 ||
 		 (strcmp(json_string_value(op), "reset") && strcmp(json_string_value(op), "interrupt")))
-		status = cell__cli_fail(err, CELL_E_INVALID, 0, "an op is \"reset\", \"interrupt\" or \"answer\"");
+		status = cell_fail(err, CELL_E_INVALID, 0, "an op is \"reset\", \"interrupt\" or \"answer\"");
 	else if (!strcmp(json_string_value(op), "reset"))
 		line->type = LINE_RESET;
 	else
@@ -372,7 +372,7 @@ static void handle_line(const char *text, size_t size)
 		return;
 	}
 	if (size > CELL_CLI_MAX_CODE_BYTES)
-		status = cell__cli_fail(&line->err, CELL_E_LIMIT, 0, "a line is at most %u bytes", CELL_CLI_MAX_CODE_BYTES);
+		status = cell_fail(&line->err, CELL_E_LIMIT, 0, "a line is at most %u bytes", CELL_CLI_MAX_CODE_BYTES);
 	else
 		status = parse_line(text, size, line, &line->err);
 	if (status < 0)
@@ -431,7 +431,7 @@ static int print_connection_file(struct cell_session *session, struct cell_error
 	char *path = cell_session_connection_file(session);
 
 	if (!path)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "only the executor \"jupyter\" has a connection file to print");
+		return cell_fail(err, CELL_E_INVALID, 0, "only the executor \"jupyter\" has a connection file to print");
 	dprintf(STDERR_FILENO, "workcell: connection file: %s\n", path);
 	free(path);
 	return 0;
@@ -477,7 +477,7 @@ static int converse(struct cell_cli_host *host, struct cell_cli_printer *printer
 	answering.printer = printer;
 	status = pthread_create(&reader, NULL, reader_main, NULL);
 	if (status)
-		return cell__cli_fail(err, CELL_E_IO, status, "cannot start a thread to read stdin");
+		return cell_fail(err, CELL_E_IO, status, "cannot start a thread to read stdin");
 	while (status >= 0 && (line = queue_take(printer))) {
 		status = answer_line(host, printer, line, err);
 		line_destroy(line);
@@ -500,11 +500,11 @@ static int check_flags(const struct run_flags *flags, struct cell_error *err)
 	for (size_t i = 0; i < flags->cells.count; i++)
 		operands += !flags->cells.items[i].letter;
 	if (flags->conversation && flags->cells.count)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "--cells reads the cells from stdin; leave out -e and FILE");
+		return cell_fail(err, CELL_E_INVALID, 0, "--cells reads the cells from stdin; leave out -e and FILE");
 	if (!flags->conversation && !flags->cells.count)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "nothing to run; give -e CODE, a FILE, - for stdin, or --cells");
+		return cell_fail(err, CELL_E_INVALID, 0, "nothing to run; give -e CODE, a FILE, - for stdin, or --cells");
 	if (operands > 1)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "only one FILE can be given");
+		return cell_fail(err, CELL_E_INVALID, 0, "only one FILE can be given");
 	return 0;
 }
 
@@ -530,7 +530,7 @@ static int run_session(const struct run_flags *flags, const struct code *cells, 
 		return -1;
 	printer = cell__cli_printer_create(format, wake, NULL);
 	if (!printer)
-		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory to print with");
+		return cell_fail(err, CELL_E_NOMEM, 0, "no memory to print with");
 	if (!cell__cli_open(&flags->session, format == CELL_CLI_TEXT, cell__cli_keep_event, printer, &host, err)) {
 		printing_connection_file = flags->connection_file;
 		if (flags->connection_file && print_connection_file(host.session, err) < 0)
@@ -558,7 +558,7 @@ int cell__cmd_run(int argc, char **argv)
 	status = check_flags(&flags, &err);
 	cells = calloc(flags.cells.count + 1, sizeof(*cells));
 	if (!status && !cells)
-		status = cell__cli_fail(&err, CELL_E_NOMEM, 0, "no memory for the cells");
+		status = cell_fail(&err, CELL_E_NOMEM, 0, "no memory for the cells");
 	for (size_t i = 0; i < flags.cells.count && !status; i++)
 		status = read_cell(&flags.cells.items[i], &cells[i], &err);
 	if (!status)

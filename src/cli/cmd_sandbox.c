@@ -63,7 +63,7 @@ static int run(const struct cell_sandbox_options *options, const struct cell_cli
 	int status, rc;
 
 	if (!argv)
-		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the command");
+		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the command");
 	for (size_t i = 1; i < operands->count; i++)
 		argv[i - 1] = (char *)operands->items[i].value;
 	rc = cell_sandbox_run(options, argv, &status, err);
@@ -92,11 +92,11 @@ int cell__cmd_sandbox(int argc, char **argv)
 	for (size_t i = 0; env && i < values.env.count; i++)
 		env[i] = values.env.items[i].value;
 	if (!env) {
-		cell__cli_fail(&err, CELL_E_NOMEM, 0, "no memory for the environment");
+		cell_fail(&err, CELL_E_NOMEM, 0, "no memory for the environment");
 	} else if (!explains && strcmp(verb, "run")) {
-		cell__cli_fail(&err, CELL_E_INVALID, 0, "workcell sandbox has explain and run, but no '%s'", verb);
+		cell_fail(&err, CELL_E_INVALID, 0, "workcell sandbox has explain and run, but no '%s'", verb);
 	} else if (explains ? operands->count > 2 : operands->count < 2) {
-		cell__cli_fail(&err, CELL_E_INVALID, 0, explains ? "explain takes one policy" : "run wants a command after --");
+		cell_fail(&err, CELL_E_INVALID, 0, explains ? "explain takes one policy" : "run wants a command after --");
 	} else if (!cell__cli_trusted((const char *[]){ NULL }, &trusted, &err) &&
 		   (!values.cwd || (cwd = cell__cli_absolute(values.cwd, &err))) &&
 		   ((!explains && !values.python) || cell__cli_find_python(values.python, &python, &err) == 0)) {

@@ -134,7 +134,7 @@ static int reload(void *arg, struct cell_server_limits *limits, struct cell_erro
 		limits_of(&flags, limits);
 		status = 0;
 	} else {
-		status = cell__cli_fail(err, CELL_E_INVALID, 0, "the configuration is not good");
+		status = cell_fail(err, CELL_E_INVALID, 0, "the configuration is not good");
 	}
 	flags_finish(&flags);
 	cell__serve_arguments_finish(&arguments);
@@ -145,10 +145,10 @@ static int call_deps(struct cell_space *space, const char *operation, json_t *ar
 {
 	char *text = args ? json_dumps(args, JSON_COMPACT) : NULL, *answer = NULL;
 	int status = text ? cell_space_call(space, operation, text, NULL, 0, &answer, NULL, NULL, err)
-			  : cell__cli_fail(err, CELL_E_INVALID, 0, "a package's name is not UTF-8");
+			  : cell_fail(err, CELL_E_INVALID, 0, "a package's name is not UTF-8");
 
 	if (!status && ret_answer && !(*ret_answer = json_loads(answer, JSON_DECODE_ANY, NULL)))
-		status = cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the packages");
+		status = cell_fail(err, CELL_E_NOMEM, 0, "no memory for the packages");
 	json_decref(args);
 	free(text);
 	free(answer);
@@ -175,7 +175,7 @@ static int check_synced(const json_t *answer, struct cell_error *err)
 
 	if (!spec)
 		return 0;
-	cell__cli_fail(err, CELL_E_INSTALL, 0, "cannot install %.60s: %s", spec, words ? words : "it is not said why");
+	cell_fail(err, CELL_E_INSTALL, 0, "cannot install %.60s: %s", spec, words ? words : "it is not said why");
 	for (char *end = strchr(err->msg, '\n'); end; end = strchr(end, '\n'))
 		*end = ' ';
 	return -1;
@@ -205,11 +205,10 @@ static int add_servers(struct cell_space *space, struct cell_error *err)
 	json_object_foreach((json_t *)live.servers, name, params) {
 		char *text = json_dumps(params, JSON_COMPACT);
 
-		status = text ? cell_space_add_mcp(space, name, text, err)
-			      : cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for %.60s", name);
+		status = text ? cell_space_add_mcp(space, name, text, err) : cell_fail(err, CELL_E_NOMEM, 0, "no memory for %.60s", name);
 		free(text);
 		if (status < 0)
-			return cell__cli_fail(err, err->code, 0, "MCP server '%.60s' of TOOLS_CONFIG: %s", name, strdupa(err->msg));
+			return cell_fail(err, err->code, 0, "MCP server '%.60s' of TOOLS_CONFIG: %s", name, strdupa(err->msg));
 	}
 	return 0;
 }
@@ -343,18 +342,18 @@ static int make_work_dir(struct cell_error *err)
 		free(live.work_dir);
 		if (asprintf(&live.work_dir, "%s/" WORK_PREFIX "XXXXXX", temp) < 0) {
 			live.work_dir = NULL;
-			return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+			return cell_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
 		}
 		if (!mkdtemp(live.work_dir)) {
 			int saved = errno;
 
 			free(live.work_dir);
 			live.work_dir = NULL;
-			return cell__cli_fail(err, CELL_E_IO, saved, "make a folder in %s", temp);
+			return cell_fail(err, CELL_E_IO, saved, "make a folder in %s", temp);
 		}
 		live.work_fd = open(live.work_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 		if (live.work_fd < 0 && errno != ENOENT)
-			return cell__cli_fail(err, CELL_E_IO, errno, "open %s", live.work_dir);
+			return cell_fail(err, CELL_E_IO, errno, "open %s", live.work_dir);
 		/* Until it is locked another server that starts may take it for one that was left. */
 		if (live.work_fd >= 0 && !flock(live.work_fd, LOCK_EX) && !fstat(live.work_fd, &st) && !st.st_nlink) {
 			close(live.work_fd);
@@ -377,9 +376,9 @@ static int fill_auth(const struct serve_flags *flags, struct cell_server_options
 				 (disabled && !strcasecmp(disabled, "true") && !token && !flags->http.token_file);
 	options->token = flags->http.token_file ? NULL : token;
 	if (!options->auth_disabled && !options->token && !options->token_file)
-		return cell__cli_fail(err, CELL_E_INVALID, 0,
-				      "Server authentication requires --auth-token-file FILE, " TOKEN_VARIABLE " or " OLD_TOKEN_VARIABLE
-				      "; or --auth-disabled on a loopback address");
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "Server authentication requires --auth-token-file FILE, " TOKEN_VARIABLE " or " OLD_TOKEN_VARIABLE
+				 "; or --auth-disabled on a loopback address");
 	return 0;
 }
 
@@ -453,7 +452,7 @@ static int guard_storage(struct serve_flags *flags, char **ret_tools, struct cel
 		return 0;
 	if (asprintf(ret_tools, "%s/tools", space->base) < 0) {
 		*ret_tools = NULL;
-		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
 	}
 	if (access(*ret_tools, F_OK) == 0)
 		space->tools = *ret_tools;
@@ -482,9 +481,9 @@ static int take_secrets(struct serve_flags *flags, struct cell_server_options *o
 		options->token_file = NULL;
 	}
 	if ((flags->http.token_file && unlink(flags->http.token_file) < 0) || (flags->config && unlink(flags->config) < 0))
-		return cell__cli_fail(err, CELL_E_IO, errno, "remove %.100s and %.100s",
-				      flags->http.token_file ? flags->http.token_file : "no token",
-				      flags->config ? flags->config : "no configuration");
+		return cell_fail(err, CELL_E_IO, errno, "remove %.100s and %.100s",
+				 flags->http.token_file ? flags->http.token_file : "no token",
+				 flags->config ? flags->config : "no configuration");
 	return 0;
 }
 
@@ -521,7 +520,7 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 		goto out;
 	if (json_object_size(live.servers) &&
 	    (!strcmp(session.options.executor, "container") || !strcmp(session.options.executor, "remote"))) {
-		cell__cli_fail(
+		cell_fail(
 			err, CELL_E_INVALID, 0,
 			"with the executor %s calls are made elsewhere, where the MCP servers of TOOLS_CONFIG are not known: define them there",
 			session.options.executor);
@@ -534,8 +533,8 @@ static int serve(struct serve_flags *flags, struct cell_server_options *options,
 	if (!strcmp(session.options.executor, "container")) {
 		session.container.deps = deps = cell__cli_list_values(&flags->deps); /* installed there */
 	} else if (flags->deps.count && !(cell__cli_has_storage(space) && host.space)) {
-		cell__cli_fail(err, CELL_E_INVALID, 0,
-			       "packages (--dep, CONTAINER_DEPS, TOOLS_CONFIG) need a storage of the server's own: --storage");
+		cell_fail(err, CELL_E_INVALID, 0,
+			  "packages (--dep, CONTAINER_DEPS, TOOLS_CONFIG) need a storage of the server's own: --storage");
 		goto out;
 	} else if (options->open_space && install_deps(flags, &host, err) < 0) {
 		goto out;

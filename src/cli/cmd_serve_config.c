@@ -32,12 +32,12 @@ static int add_argument(struct cell_serve_arguments *arguments, struct cell_erro
 	int n;
 
 	if (arguments->count == CELL_SERVE_MAX_ARGUMENTS)
-		return cell__cli_fail(err, CELL_E_LIMIT, 0, "there are more than %d settings", CELL_SERVE_MAX_ARGUMENTS);
+		return cell_fail(err, CELL_E_LIMIT, 0, "there are more than %d settings", CELL_SERVE_MAX_ARGUMENTS);
 	va_start(ap, format);
 	n = vasprintf(&arguments->list[arguments->count], format, ap);
 	va_end(ap);
 	if (n < 0)
-		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the configuration");
+		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the configuration");
 	arguments->list[++arguments->count] = NULL;
 	return 0;
 }
@@ -118,19 +118,19 @@ static int whole_of(const struct part *parts, const char *known, const char *kno
 		if (!value)
 			continue;
 		if (!head)
-			return cell__cli_fail(err, CELL_E_INVALID, 0, "%s is '%.60s', expected STORAGE%s; or set %s=STORAGE",
-					      parts->variable, value, parts->ends[0], known_name);
+			return cell_fail(err, CELL_E_INVALID, 0, "%s is '%.60s', expected STORAGE%s; or set %s=STORAGE", parts->variable,
+					 value, parts->ends[0], known_name);
 		if (!whole) {
 			whole = value;
 			size = head;
 			name = parts->variable;
 		} else if (head != size || memcmp(value, whole, size)) {
-			return cell__cli_fail(err, CELL_E_INVALID, 0, "%s and %s are not of one storage: %.60s, %.60s", name,
-					      parts->variable, whole, value);
+			return cell_fail(err, CELL_E_INVALID, 0, "%s and %s are not of one storage: %.60s, %.60s", name, parts->variable,
+					 whole, value);
 		}
 	}
 	if (whole && !(*ret_whole = strndup(whole, size)))
-		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the configuration");
+		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the configuration");
 	return 0;
 }
 
@@ -153,7 +153,7 @@ static int add_redis(struct cell_serve_arguments *arguments, const char *url, st
 		prefixed = prefix ? cell__cli_with_option(url, "prefix", prefix) : strdup(url);
 		whole = prefixed && tools ? cell__cli_with_option(prefixed, "tools_prefix", tools) : prefixed ? strdup(prefixed) : NULL;
 		status = whole ? add_argument(arguments, err, "--storage=%s", whole)
-			       : cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the configuration");
+			       : cell_fail(err, CELL_E_NOMEM, 0, "no memory for the configuration");
 	}
 	if (!status && tools)
 		status = add_argument(arguments, err, "--tools-from-storage");
@@ -184,11 +184,11 @@ static int add_storage(struct cell_serve_arguments *arguments, struct cell_error
 	const char *backend = cell__serve_variable("ARTIFACT_BACKEND"), *url = cell__serve_variable("REDIS_URL");
 
 	if (backend && strcmp(backend, "file") && strcmp(backend, "redis"))
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "ARTIFACT_BACKEND is file or redis, not '%s'", backend);
+		return cell_fail(err, CELL_E_INVALID, 0, "ARTIFACT_BACKEND is file or redis, not '%s'", backend);
 	if (url && (!backend || !strcmp(backend, "redis")))
 		return add_redis(arguments, url, err);
 	if (backend && !strcmp(backend, "redis"))
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "ARTIFACT_BACKEND=redis needs REDIS_URL");
+		return cell_fail(err, CELL_E_INVALID, 0, "ARTIFACT_BACKEND=redis needs REDIS_URL");
 	return add_folder(arguments, err);
 }
 
@@ -226,12 +226,12 @@ static int add_python_deps(struct cell_serve_arguments *arguments, yaml_document
 	int status = 0;
 
 	if (list->type != YAML_SEQUENCE_NODE)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "%s:%zu: python_deps is a list", path, list->start_mark.line + 1);
+		return cell_fail(err, CELL_E_INVALID, 0, "%s:%zu: python_deps is a list", path, list->start_mark.line + 1);
 	for (yaml_node_item_t *item = list->data.sequence.items.start; !status && item < list->data.sequence.items.top; item++) {
 		yaml_node_t *spec = yaml_document_get_node(document, *item);
 
 		if (spec->type != YAML_SCALAR_NODE)
-			return cell__cli_fail(err, CELL_E_INVALID, 0, "%s:%zu: a package is a text", path, spec->start_mark.line + 1);
+			return cell_fail(err, CELL_E_INVALID, 0, "%s:%zu: a package is a text", path, spec->start_mark.line + 1);
 		status = add_argument(arguments, err, "--dep=%s", (const char *)spec->data.scalar.value);
 	}
 	return status;
@@ -287,11 +287,11 @@ static int add_server(struct cell_serve_arguments *arguments, yaml_document_t *d
 	if (!name)
 		name = json_string_value(own);
 	if (!params || !name || !*name)
-		cell__cli_fail(err, CELL_E_INVALID, 0, "%s:%zu: an MCP server is a mapping: name, and command or url", path, line);
+		cell_fail(err, CELL_E_INVALID, 0, "%s:%zu: an MCP server is a mapping: name, and command or url", path, line);
 	else if (json_object_get(arguments->servers, name))
-		cell__cli_fail(err, CELL_E_INVALID, 0, "%s:%zu: there are two MCP servers '%.60s'", path, line, name);
+		cell_fail(err, CELL_E_INVALID, 0, "%s:%zu: there are two MCP servers '%.60s'", path, line, name);
 	else if (json_object_set(arguments->servers, name, params) < 0)
-		cell__cli_fail(err, CELL_E_INVALID, 0, "%s:%zu: the name is no UTF-8", path, line);
+		cell_fail(err, CELL_E_INVALID, 0, "%s:%zu: the name is no UTF-8", path, line);
 	else
 		status = 0;
 	json_decref(own);
@@ -305,7 +305,7 @@ static int add_servers(struct cell_serve_arguments *arguments, yaml_document_t *
 	int status = 0;
 
 	if (!arguments->servers && !(arguments->servers = json_object()))
-		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the configuration");
+		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the configuration");
 	if (node->type == YAML_SEQUENCE_NODE) {
 		for (yaml_node_item_t *item = node->data.sequence.items.start; !status && item < node->data.sequence.items.top; item++)
 			status = add_server(arguments, document, NULL, yaml_document_get_node(document, *item), path, err);
@@ -314,7 +314,7 @@ static int add_servers(struct cell_serve_arguments *arguments, yaml_document_t *
 			status = add_server(arguments, document, scalar_of(yaml_document_get_node(document, pair->key)),
 					    yaml_document_get_node(document, pair->value), path, err);
 	} else if (*scalar_of(node)) {
-		status = cell__cli_fail(err, CELL_E_INVALID, 0, "%s:%zu: mcp_servers is a list", path, node->start_mark.line + 1);
+		status = cell_fail(err, CELL_E_INVALID, 0, "%s:%zu: mcp_servers is a list", path, node->start_mark.line + 1);
 	}
 	return status;
 }
@@ -325,8 +325,7 @@ static int add_tools_config(struct cell_serve_arguments *arguments, yaml_documen
 	int status = 0;
 
 	if (root && root->type != YAML_MAPPING_NODE)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "%s: TOOLS_CONFIG is a mapping: mcp_servers: [...], python_deps: [...]",
-				      path);
+		return cell_fail(err, CELL_E_INVALID, 0, "%s: TOOLS_CONFIG is a mapping: mcp_servers: [...], python_deps: [...]", path);
 	for (yaml_node_pair_t *pair = root ? root->data.mapping.pairs.start : NULL; !status && pair && pair < root->data.mapping.pairs.top;
 	     pair++) {
 		yaml_node_t *value = yaml_document_get_node(document, pair->value);
@@ -352,7 +351,7 @@ static int open_yaml(const char *path, yaml_parser_t *parser, char **ret_text, s
 		return -1;
 	if (!yaml_parser_initialize(parser)) {
 		free(*ret_text);
-		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the configuration");
+		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the configuration");
 	}
 	yaml_parser_set_input_string(parser, (const unsigned char *)*ret_text, size);
 	return 0;
@@ -360,8 +359,8 @@ static int open_yaml(const char *path, yaml_parser_t *parser, char **ret_text, s
 
 static int no_yaml(const char *path, const yaml_parser_t *parser, struct cell_error *err)
 {
-	return cell__cli_fail(err, CELL_E_INVALID, 0, "%s:%zu: %s", path, parser->problem_mark.line + 1,
-			      parser->problem ? parser->problem : "this is no YAML");
+	return cell_fail(err, CELL_E_INVALID, 0, "%s:%zu: %s", path, parser->problem_mark.line + 1,
+			 parser->problem ? parser->problem : "this is no YAML");
 }
 
 static int read_tools_config(struct cell_serve_arguments *arguments, const char *path, struct cell_error *err)
@@ -428,7 +427,7 @@ struct reader {
 static int complain(struct reader *reader, const yaml_event_t *event, const char *words)
 {
 	reader->is_bad = true;
-	return cell__cli_fail(reader->err, CELL_E_INVALID, 0, "%s:%zu: %s", reader->path, event->start_mark.line + 1, words);
+	return cell_fail(reader->err, CELL_E_INVALID, 0, "%s:%zu: %s", reader->path, event->start_mark.line + 1, words);
 }
 
 static int take_scalar(struct reader *reader, const yaml_event_t *event)

@@ -302,7 +302,7 @@ static int open_terminal(struct jail *shell, struct cell_error *err)
 	shell->editor = el_init("workcell", stdin, stdout, stderr);
 	shell->history = history_init();
 	if (!shell->editor || !shell->history)
-		return cell__cli_fail(err, CELL_E_IO, 0, "cannot set up line editing; is TERM right?");
+		return cell_fail(err, CELL_E_IO, 0, "cannot set up line editing; is TERM right?");
 	history(shell->history, &event, H_SETSIZE, HISTORY_LINES);
 	history(shell->history, &event, H_SETUNIQUE, 1);
 	shell->history_path = history_path();
@@ -323,12 +323,12 @@ static int open_shell(struct jail *shell, const struct cell_cli_session_flags *f
 {
 	shell->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (shell->wake_fd < 0)
-		return cell__cli_fail(err, CELL_E_IO, errno, "cannot make an eventfd");
+		return cell_fail(err, CELL_E_IO, errno, "cannot make an eventfd");
 	if (cell__cli_signals_start(shell->terminal, wake, shell, err) < 0)
 		return -1;
 	shell->printer = cell__cli_printer_create(CELL_CLI_TEXT, wake, shell);
 	if (!shell->printer)
-		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory to print with");
+		return cell_fail(err, CELL_E_NOMEM, 0, "no memory to print with");
 	if (cell__cli_open(flags, true, cell__cli_keep_event, shell->printer, &shell->host, err) < 0)
 		return -1;
 	if (cell__cli_printer_ask(shell->printer, &shell->host, !shell->terminal, err) < 0)
@@ -447,7 +447,7 @@ static enum input read_cell(struct jail *shell, struct cell_error *err)
 			return INPUT_LINE;
 		}
 		if (append_line(shell, line) < 0) {
-			cell__cli_fail(err, CELL_E_LIMIT, 0, "the input is too long for a cell");
+			cell_fail(err, CELL_E_LIMIT, 0, "the input is too long for a cell");
 			return INPUT_END;
 		}
 		if (code_completeness(shell->cell, shell->cell_size) == CODE_COMPLETE)

@@ -266,16 +266,16 @@ static int run_verb(const struct verb *verb, const struct store_flags *flags, st
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
 		known |= !strcmp(type, "all") || !strcmp(type, kinds[i]);
 	if (!known)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "--type is workflows, tools, deps, artifacts or all");
+		return cell_fail(err, CELL_E_INVALID, 0, "--type is workflows, tools, deps, artifacts or all");
 	if (!target)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "which Redis? give --target redis://...");
+		return cell_fail(err, CELL_E_INVALID, 0, "which Redis? give --target redis://...");
 	if (!verb->lists && !place)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "which folder? give %s DIR", verb->pulls ? "--dest" : "--source");
+		return cell_fail(err, CELL_E_INVALID, 0, "which folder? give %s DIR", verb->pulls ? "--dest" : "--source");
 	if (place && cell__cli_is_redis(place))
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "%s is a folder; Redis is given with --target",
-				      verb->pulls ? "--dest" : "--source");
+		return cell_fail(err, CELL_E_INVALID, 0, "%s is a folder; Redis is given with --target",
+				 verb->pulls ? "--dest" : "--source");
 	if ((flags->clear || flags->dry_run) && (verb->lists || verb->compares))
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "--clear and --dry-run are for push and pull");
+		return cell_fail(err, CELL_E_INVALID, 0, "--clear and --dry-run are for push and pull");
 	if (!(url = cell__cli_storage(target, flags->prefix, true, err)) || (place && !(folder = cell__cli_absolute(place, err))) ||
 	    (flags->tools && !(tools = cell__cli_absolute(flags->tools, err))))
 		status = -1;
@@ -308,7 +308,7 @@ int cell__cmd_store(int argc, char **argv)
 				verb = &verbs[i];
 		}
 		if (!verb)
-			cell__cli_fail(&err, CELL_E_INVALID, 0, "usage: workcell store push|pull|diff|list");
+			cell_fail(&err, CELL_E_INVALID, 0, "usage: workcell store push|pull|diff|list");
 		status = verb && run_verb(verb, &flags, &err) == 0 ? 0 : cell__cli_report(&err, flags.json);
 	}
 	cell__cli_list_finish(&operands);

@@ -144,7 +144,7 @@ static int get_tool(struct cell_space *space, const char *name, json_t **ret_too
 	json_incref(tool);
 	json_decref(tools);
 	if (!tool)
-		return cell__cli_fail(err, CELL_E_NOT_FOUND, 0, "there is no tool '%s'", name);
+		return cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no tool '%s'", name);
 	*ret_tool = tool;
 	return 0;
 }
@@ -246,7 +246,7 @@ static int run_show(const void *values, struct cell_space *space, const struct c
 	int status;
 
 	if (strchr(name, '.'))
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "show wants a tool, not one of its callables");
+		return cell_fail(err, CELL_E_INVALID, 0, "show wants a tool, not one of its callables");
 	if (get_tool(space, name, &tool, err) < 0)
 		return -1;
 	status = flags->json ? cell__cli_print_json(tool, err) : print_tool(tool, err);
@@ -270,7 +270,7 @@ static int print_value_json(const char *kind, const char *bytes, size_t size, st
 	}
 	text = json_pack("{s:s%}", "value", bytes ? bytes : "", size);
 	if (!text)
-		return cell__cli_fail(err, CELL_E_PROTOCOL, 0, "the tool's answer is not UTF-8");
+		return cell_fail(err, CELL_E_PROTOCOL, 0, "the tool's answer is not UTF-8");
 	status = cell__cli_print_json(text, err);
 	json_decref(text);
 	return status;

@@ -146,7 +146,7 @@ static int get_workflow(struct cell_space *space, const char *name, char **ret_t
 	if (!json_is_object(workflow)) {
 		json_decref(workflow);
 		free(text);
-		return cell__cli_fail(err, CELL_E_NOT_FOUND, 0, "there is no workflow '%s'", name);
+		return cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no workflow '%s'", name);
 	}
 	*ret_workflow = workflow;
 	if (ret_text)
@@ -190,7 +190,7 @@ static int run_add(const void *values, struct cell_space *space, const struct ce
 	source = json_stringn(text, size);
 	free(text);
 	if (!source)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "%s is not UTF-8", operands->items[2].value);
+		return cell_fail(err, CELL_E_INVALID, 0, "%s is not UTF-8", operands->items[2].value);
 	args = json_pack("{s:s, s:o, s:b}", "name", name, "source", source, "overwrite", flags->overwrite);
 	if (args && flags->description)
 		json_object_set_new(args, "description", json_string(flags->description));
@@ -234,7 +234,7 @@ static int run_rm(const void *values, struct cell_space *space, const struct cel
 		if (status < 0)
 			break;
 		if (json_is_false(answer))
-			status = cell__cli_fail(err, CELL_E_NOT_FOUND, 0, "there is no workflow '%s'", name);
+			status = cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no workflow '%s'", name);
 		else
 			json_array_append_new(removed, json_string(name));
 		json_decref(answer);
@@ -289,7 +289,7 @@ static int run_in(const struct workflows_flags *flags, const struct cell_cli_lis
 	code = call_code(name, args);
 	json_decref(args);
 	if (!code)
-		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the call");
+		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the call");
 	if (cell__cli_run_begin() && cell__cli_run_cell(host, printer, code, strlen(code), 0, false, NULL, &status, err) < 0)
 		status = -1;
 	cell__cli_print_kept(printer);
@@ -306,14 +306,14 @@ static int run_run(const void *values, struct cell_space *none, const struct cel
 
 	(void)none;
 	if (!is_name(operands->items[1].value))
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "'%s' is no name of a workflow", operands->items[1].value);
+		return cell_fail(err, CELL_E_INVALID, 0, "'%s' is no name of a workflow", operands->items[1].value);
 	if (!cell__cli_has_storage(&flags->session.space))
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "where? give --base DIR or --storage DIR");
+		return cell_fail(err, CELL_E_INVALID, 0, "where? give --base DIR or --storage DIR");
 	if (cell__cli_signals_start(false, NULL, NULL, err) < 0)
 		return -1;
 	printer = cell__cli_printer_create(flags->json ? CELL_CLI_JSON : CELL_CLI_TEXT, NULL, NULL);
 	if (!printer)
-		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory to print with");
+		return cell_fail(err, CELL_E_NOMEM, 0, "no memory to print with");
 	if (!cell__cli_open(&flags->session, !flags->json, cell__cli_keep_event, printer, &host, err)) {
 		if (!cell__cli_printer_ask(printer, &host, false, err))
 			status = run_in(flags, operands, &host, printer, err);

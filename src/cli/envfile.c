@@ -119,8 +119,8 @@ static int take_line(char *line, const char *path, int number, struct cell_error
 	}
 	/* The value may be a secret and is not repeated. */
 	if (!equals || !is_name(line) || !unquote(equals))
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "%s:%d: expected NAME=value", path, number);
-	return keep(line, equals) < 0 ? cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for %s", path) : 0;
+		return cell_fail(err, CELL_E_INVALID, 0, "%s:%d: expected NAME=value", path, number);
+	return keep(line, equals) < 0 ? cell_fail(err, CELL_E_NOMEM, 0, "no memory for %s", path) : 0;
 }
 
 int cell__cli_load_env_file(const char *path, struct cell_error *err)
@@ -139,16 +139,16 @@ int cell__cli_load_env_file(const char *path, struct cell_error *err)
 		status = errno;
 		if (fd >= 0) {
 			close(fd);
-			return cell__cli_fail(err, CELL_E_INVALID, 0, "--env-file %s is not a file", path);
+			return cell_fail(err, CELL_E_INVALID, 0, "--env-file %s is not a file", path);
 		}
-		return cell__cli_fail(err, status == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, status, "cannot open --env-file %s", path);
+		return cell_fail(err, status == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, status, "cannot open --env-file %s", path);
 	}
 	text = malloc(MAX_BYTES + 1);
 	size = text ? read(fd, text, MAX_BYTES + 1) : -1;
 	close(fd);
 	if (size < 0 || size > (ssize_t)MAX_BYTES) {
 		free(text);
-		return cell__cli_fail(err, size < 0 ? CELL_E_IO : CELL_E_LIMIT, size < 0 ? errno : 0, "cannot read %s", path);
+		return cell_fail(err, size < 0 ? CELL_E_IO : CELL_E_LIMIT, size < 0 ? errno : 0, "cannot read %s", path);
 	}
 	text[size] = '\0';
 	next = text;
@@ -166,11 +166,11 @@ static int add_path(char ***list, size_t *count, const char *path, struct cell_e
 	char **more = reallocarray(*list, *count + 2, sizeof(*more));
 
 	if (!more)
-		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
 	*list = more;
 	more[*count] = strdup(path);
 	if (!more[*count])
-		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
 	more[++*count] = NULL;
 	return 0;
 }
@@ -180,7 +180,7 @@ int cell__cli_trusted(const char *const *files, char ***ret_list, struct cell_er
 	const char *home = getenv("HOME"), *path = getenv("PATH");
 	char *copy = strdup(path ? path : ""), *rest = copy, *folder;
 	size_t count = 0;
-	int status = copy ? 0 : cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+	int status = copy ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
 
 	/* An empty entry of PATH is the current directory. */
 	while (!status && path && (folder = strsep(&rest, ":")))

@@ -45,13 +45,13 @@ int cell__cli_check_executor(const struct cell_cli_session_flags *flags, const c
 		while (takers[k] && strcmp(takers[k], executor))
 			k++;
 		if (rows[i].given && !takers[k])
-			return cell__cli_fail(err, CELL_E_INVALID, 0, "%s is for --executor %s%s%s%s%s; %s would ignore it", rows[i].flag,
-					      takers[0], takers[1] ? " or " : "", takers[1] ? takers[1] : "",
-					      takers[1] && takers[2] ? " or " : "", takers[1] && takers[2] ? takers[2] : "", executor);
+			return cell_fail(err, CELL_E_INVALID, 0, "%s is for --executor %s%s%s%s%s; %s would ignore it", rows[i].flag,
+					 takers[0], takers[1] ? " or " : "", takers[1] ? takers[1] : "",
+					 takers[1] && takers[2] ? " or " : "", takers[1] && takers[2] ? takers[2] : "", executor);
 	}
 	if (flags->space.no_runtime_deps && !strcmp(executor, "remote"))
-		return cell__cli_fail(err, CELL_E_INVALID, 0,
-				      "--no-runtime-deps is the server's with --executor remote: give it to that `workcell serve`");
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "--no-runtime-deps is the server's with --executor remote: give it to that `workcell serve`");
 	return 0;
 }
 
@@ -84,5 +84,5 @@ int cell__cli_zygote_per(const struct cell_cli_session_flags *flags, enum cell_z
 			return 0;
 		}
 	}
-	return cell__cli_fail(err, CELL_E_INVALID, 0, "--zygote-per is engine, workspace or session, not '%s'", word);
+	return cell_fail(err, CELL_E_INVALID, 0, "--zygote-per is engine, workspace or session, not '%s'", word);
 }

@@ -40,9 +40,9 @@ static int fill_log(const struct cell_cli_listen_flags *flags, const char *level
 	while (i < 4 && strcmp(levels[i].word, level))
 		i++;
 	if (i == 4)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "--log-level is info, warning or error, not '%s'", level);
+		return cell_fail(err, CELL_E_INVALID, 0, "--log-level is info, warning or error, not '%s'", level);
 	if (strcmp(form, "text") && strcmp(form, "json") && strcmp(form, "off"))
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "--log is text, json or off, not '%s'", form);
+		return cell_fail(err, CELL_E_INVALID, 0, "--log is text, json or off, not '%s'", form);
 	options->log_level = levels[i].level;
 	options->log_json = !strcmp(form, "json");
 	options->log = strcmp(form, "off") ? write_log : NULL;
@@ -60,7 +60,7 @@ static int read_text(const char *path, char **ret_text, struct cell_error *err)
 		return -1;
 	*ret_text = strndup(bytes, size);
 	free(bytes);
-	return *ret_text ? 0 : cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for %s", path);
+	return *ret_text ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "no memory for %s", path);
 }
 
 /* On a thread of the pool; the flags do not change. */
@@ -97,7 +97,7 @@ int cell__cli_listen_options(const struct cell_cli_listen_flags *flags, const ch
 		return -1;
 	options->origins = cell__cli_list_values(&flags->origins);
 	options->hosts = cell__cli_list_values(&flags->hosts);
-	return options->origins && options->hosts ? 0 : cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the configuration");
+	return options->origins && options->hosts ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "no memory for the configuration");
 }
 
 void cell__cli_listen_options_finish(struct cell_server_options *options)

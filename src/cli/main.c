@@ -63,14 +63,6 @@ static atomic_bool sigint_seen, resize_seen, attached;
 static int signal_pipe[2] = { -1, -1 };
 static pthread_t main_thread;
 
-static int64_t now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 static void handle_signal(int number)
 {
 	unsigned char byte = (unsigned char)number;
@@ -103,7 +95,7 @@ bool cell__cli_run_begin(void)
 	pthread_mutex_lock(&live.mutex);
 	begun = live.running = !cell__cli_stop_status();
 	live.serial++;
-	live.begun_ms = now_ms();
+	live.begun_ms = cell__now_us() / 1000;
 	pthread_mutex_unlock(&live.mutex);
 	/* A Ctrl-C that came after the input was entered and before this is meant for the cell. */
 	if (cell__cli_take_sigint())
@@ -126,7 +118,7 @@ static bool under_way(void)
 	int64_t at_ms = live.begun_ms + BEGIN_MS;
 	struct timespec until = { .tv_sec = at_ms / 1000, .tv_nsec = at_ms % 1000 * 1000000 };
 
-	while (live.running && live.serial == serial && now_ms() < at_ms)
+	while (live.running && live.serial == serial && cell__now_us() / 1000 < at_ms)
 		pthread_cond_timedwait(&live.ended, &live.mutex, &until);
 	return live.running && live.serial == serial && live.session;
 }
@@ -192,7 +184,7 @@ static void end_everything(void)
 
 static void handle_sigint(int64_t *last_ms)
 {
-	int64_t now = now_ms();
+	int64_t now = cell__now_us() / 1000;
 	bool running, opened;
 
 	pthread_mutex_lock(&live.mutex);
@@ -252,10 +244,10 @@ int cell__cli_signals_start(bool interactive, void (*wake)(void *arg), void *arg
 	pthread_cond_init(&live.ended, &attr);
 	pthread_condattr_destroy(&attr);
 	if (pipe2(signal_pipe, O_CLOEXEC) < 0 || fcntl(signal_pipe[1], F_SETFL, O_NONBLOCK) < 0)
-		return cell__cli_fail(err, CELL_E_IO, errno, "cannot make a pipe for signals");
+		return cell_fail(err, CELL_E_IO, errno, "cannot make a pipe for signals");
 	status = pthread_create(&thread, NULL, signal_main, NULL);
 	if (status)
-		return cell__cli_fail(err, CELL_E_IO, status, "cannot start a thread for signals");
+		return cell_fail(err, CELL_E_IO, status, "cannot start a thread for signals");
 	pthread_detach(thread);
 	sigemptyset(&action.sa_mask);
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
@@ -285,7 +277,7 @@ static int run_missing_shell(int argc, char **argv)
 
 	(void)argc;
 	(void)argv;
-	cell__cli_fail(&err, CELL_E_UNAVAILABLE, 0, "this workcell was built without libedit and has no shell");
+	cell_fail(&err, CELL_E_UNAVAILABLE, 0, "this workcell was built without libedit and has no shell");
 	return cell__cli_report(&err, false);
 }
 
@@ -361,7 +353,7 @@ int main(int argc, char **argv)
 		if (!strcmp(argv[1], commands[i]->name))
 			return commands[i]->run(argc - 1, argv + 1);
 	}
-	cell__cli_fail(&err, CELL_E_INVALID, 0, "unknown %s %s", argv[1][0] == '-' ? "flag" : "command", argv[1]);
+	cell_fail(&err, CELL_E_INVALID, 0, "unknown %s %s", argv[1][0] == '-' ? "flag" : "command", argv[1]);
 	status = cell__cli_report(&err, false);
 	fprintf(stderr, "workcell: `workcell --help` lists the commands\n");
 	return status;

@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,24 +21,6 @@
 #define HELP_COLUMN 28
 
 /* ---- errors ------------------------------------------------------------- */
-
-int cell__cli_fail(struct cell_error *err, int code, int sys, const char *format, ...)
-{
-	va_list args;
-	size_t used;
-
-	if (!err)
-		return -1;
-	err->code = code;
-	err->sys = sys;
-	va_start(args, format);
-	vsnprintf(err->msg, sizeof(err->msg), format, args);
-	va_end(args);
-	used = strlen(err->msg);
-	if (sys)
-		snprintf(err->msg + used, sizeof(err->msg) - used, ": %s", strerror(sys));
-	return -1;
-}
 
 /* A copy in which the bytes that `hides` picks are shown as \xNN; free() it. */
 static char *show_bytes(const char *text, bool (*hides)(unsigned char byte))
@@ -153,7 +134,7 @@ static int list_append(struct cell_cli_list *list, char letter, const char *valu
 		struct cell_cli_item *items = reallocarray(list->items, room, sizeof(*items));
 
 		if (!items)
-			return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the arguments");
+			return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the arguments");
 		list->items = items;
 		list->room = room;
 	}
@@ -203,10 +184,10 @@ static int parse_whole(const struct cell_cli_flag *flag, const char *value, int6
 		end++;
 	}
 	if (*value < '0' || *value > '9' || *end || errno || number > INT64_MAX >> shift)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "%s wants a whole number%s, not '%s'", flag_text(flag, text),
-				      flag->kind == CELL_FLAG_BYTES ? " of bytes, like 65536 or 16M" : "", value);
+		return cell_fail(err, CELL_E_INVALID, 0, "%s wants a whole number%s, not '%s'", flag_text(flag, text),
+				 flag->kind == CELL_FLAG_BYTES ? " of bytes, like 65536 or 16M" : "", value);
 	if (flag->kind == CELL_FLAG_COUNT && number > MAX_POOL)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "%s is at most %d", flag_text(flag, text), MAX_POOL);
+		return cell_fail(err, CELL_E_INVALID, 0, "%s is at most %d", flag_text(flag, text), MAX_POOL);
 	*ret = (int64_t)number << shift;
 	return 0;
 }
@@ -217,8 +198,8 @@ static int parse_seconds(const struct cell_cli_flag *flag, const char *value, in
 	double seconds = strtod(value, &end);
 
 	if (end == value || *end || !isfinite(seconds) || seconds < 0 || seconds > MAX_SECONDS)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "%s wants seconds, like 2.5, or 0 for no limit, not '%s'",
-				      flag_text(flag, text), value);
+		return cell_fail(err, CELL_E_INVALID, 0, "%s wants seconds, like 2.5, or 0 for no limit, not '%s'", flag_text(flag, text),
+				 value);
 	*ret_ms = seconds == 0 ? -1 : (int64_t)ceil(seconds * 1000);
 	return 0;
 }
@@ -272,16 +253,16 @@ static int parse_flag(const struct cell_cli_command *command, int argc, char **a
 	else
 		flag = find_flag(command->flags, word[1], NULL, 0);
 	if (!flag)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "unknown flag %.*s", is_long ? (int)size + 2 : 2, word);
+		return cell_fail(err, CELL_E_INVALID, 0, "unknown flag %.*s", is_long ? (int)size + 2 : 2, word);
 	if (is_long && word[2 + size] == '=')
 		value = word + 2 + size + 1;
 	else if (!is_long && word[2])
 		value = word + 2;
 	if (!flag->arg && value)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "%.*s takes no argument", is_long ? (int)size + 2 : 2, word);
+		return cell_fail(err, CELL_E_INVALID, 0, "%.*s takes no argument", is_long ? (int)size + 2 : 2, word);
 	if (flag->arg && !value) {
 		if (*at + 1 >= argc)
-			return cell__cli_fail(err, CELL_E_INVALID, 0, "%s wants an argument: %s", word, flag->arg);
+			return cell_fail(err, CELL_E_INVALID, 0, "%s wants an argument: %s", word, flag->arg);
 		value = argv[++*at];
 	}
 	return values ? set_flag(flag, value, values, err) : 0;
@@ -306,7 +287,7 @@ static int parse_all(const struct cell_cli_command *command, int argc, char **ar
 			continue;
 		}
 		if (!operands)
-			return cell__cli_fail(err, CELL_E_INVALID, 0, "unexpected argument '%s'", argv[i]);
+			return cell_fail(err, CELL_E_INVALID, 0, "unexpected argument '%s'", argv[i]);
 		if (values && list_append(operands, 0, argv[i], err) < 0)
 			return -1;
 	}
@@ -353,7 +334,7 @@ char *cell__cli_absolute(const char *path, struct cell_error *err)
 	} else {
 		cwd = getcwd(NULL, 0);
 		if (!cwd) {
-			cell__cli_fail(err, CELL_E_IO, errno, "cannot tell the current directory");
+			cell_fail(err, CELL_E_IO, errno, "cannot tell the current directory");
 			return NULL;
 		}
 		if (asprintf(&joined, "%s/%s", strcmp(cwd, "/") ? cwd : "", path) < 0)
@@ -361,7 +342,7 @@ char *cell__cli_absolute(const char *path, struct cell_error *err)
 	}
 	free(cwd);
 	if (!joined)
-		cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+		cell_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
 	return joined;
 }
 
@@ -385,7 +366,7 @@ int cell__cli_find_python(const char *name, char **ret_path, struct cell_error *
 
 		next = strchrnul(path, ':');
 		if (asprintf(&candidate, "%.*s%s%s", (int)(next - path), path, next > path ? "/" : "", name) < 0)
-			return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+			return cell_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
 		if (!stat(candidate, &st) && S_ISREG(st.st_mode) && !access(candidate, X_OK)) {
 			found = cell__cli_absolute(candidate, err);
 			free(candidate);
@@ -396,7 +377,7 @@ int cell__cli_find_python(const char *name, char **ret_path, struct cell_error *
 		}
 		free(candidate);
 	}
-	return cell__cli_fail(err, CELL_E_PYTHON, 0, "there is no '%s' on $PATH; install Python 3.9 or newer, or give --python PATH", name);
+	return cell_fail(err, CELL_E_PYTHON, 0, "there is no '%s' on $PATH; install Python 3.9 or newer, or give --python PATH", name);
 }
 
 int cell__cli_choose_python(const char *name, const char *version, char **ret_path, struct cell_error *err)
@@ -406,7 +387,7 @@ int cell__cli_choose_python(const char *name, const char *version, char **ret_pa
 	if (!version)
 		return cell__cli_find_python(name, ret_path, err);
 	if (name)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "--python and --python-version both name the interpreter; give one");
+		return cell_fail(err, CELL_E_INVALID, 0, "--python and --python-version both name the interpreter; give one");
 	return cell_find_python(version, path ? path : "", ret_path, err);
 }
 
@@ -415,9 +396,9 @@ int cell__cli_check_dir(const char *flag, const char *path, struct cell_error *e
 	struct stat st;
 
 	if (stat(path, &st))
-		return cell__cli_fail(err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, errno, "%s %s", flag, path);
+		return cell_fail(err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, errno, "%s %s", flag, path);
 	if (!S_ISDIR(st.st_mode))
-		return cell__cli_fail(err, CELL_E_IO, ENOTDIR, "%s %s", flag, path);
+		return cell_fail(err, CELL_E_IO, ENOTDIR, "%s %s", flag, path);
 	return 0;
 }
 
@@ -426,10 +407,10 @@ static int env_strings(const struct cell_cli_list *list, const char ***ret_env, 
 	const char **env = cell__cli_list_values(list);
 
 	if (!env)
-		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the environment");
+		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the environment");
 	for (size_t i = 0; i < list->count; i++) {
 		if (env[i][0] == '=' || !strchr(env[i], '=')) {
-			cell__cli_fail(err, CELL_E_INVALID, 0, "--env wants K=V, not '%s'", env[i]);
+			cell_fail(err, CELL_E_INVALID, 0, "--env wants K=V, not '%s'", env[i]);
 			free(env);
 			return -1;
 		}
@@ -510,7 +491,7 @@ int cell__cli_fill_container(const struct cell_cli_container_flags *flags, struc
 	if (context && !(*ret_context = cell__cli_absolute(context, err)))
 		return -1;
 	if (flags->isolation && strcmp(flags->isolation, "executor") && strcmp(flags->isolation, "session"))
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "--isolation is executor or session, not '%s'", flags->isolation);
+		return cell_fail(err, CELL_E_INVALID, 0, "--isolation is executor or session, not '%s'", flags->isolation);
 	options->engine = flags->host ? flags->host : getenv("DOCKER_HOST");
 	options->image = flags->image;
 	options->context = *ret_context;
@@ -552,7 +533,7 @@ static int fill_remote(const struct cell_cli_session_flags *flags, struct cell_c
 		all->token = strndup(text, size);
 		free(text);
 		if (!all->token)
-			return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for the token");
+			return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the token");
 		all->token[strcspn(all->token, "\r\n")] = '\0';
 	}
 	all->options.remote_url = flags->remote_url;
@@ -589,7 +570,7 @@ int cell__cli_check_secrets(const struct cell_cli_session_flags *flags, const ch
 		if (!name || !*name || !realpath(name, file))
 			continue;
 		if (!strncmp(file, folder, size) && (file[size] == '/' || size == 1))
-			return cell__cli_fail(
+			return cell_fail(
 				err, CELL_E_INVALID, 0,
 				"%.100s lies in %.100s, where the code of sessions can read it: keep it elsewhere, or give --cwd another "
 				"folder",

@@ -18,8 +18,6 @@
 
 #include <jansson.h>
 
-#define REPLACEMENT "\xef\xbf\xbd" /* U+FFFD */
-
 /* ---- writing -------------------------------------------------------------- */
 
 void cell__cli_write(int fd, const void *data, size_t size)
@@ -51,93 +49,11 @@ void cell__cli_write(int fd, const void *data, size_t size)
 
 /* ---- text that JSON can carry ---------------------------------------------- */
 
-/*
- * The character at the start of bytes[0..size): its length when it is valid UTF-8, 0 when it may become valid
- * with more bytes, and -n when the first n bytes can never be (n as in Unicode's "maximal subpart").
- */
-static int utf8_step(const unsigned char *bytes, size_t size)
-{
-	unsigned char low = 0x80, high = 0xbf, first = bytes[0];
-	int length;
-
-	if (first < 0x80)
-		return 1;
-	if (first < 0xc2 || first > 0xf4)
-		return -1;
-	length = first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
-	/* The second byte is narrower after these: overlong forms, surrogates, past U+10FFFF. */
-	if (first == 0xe0)
-		low = 0xa0;
-	else if (first == 0xed)
-		high = 0x9f;
-	else if (first == 0xf0)
-		low = 0x90;
-	else if (first == 0xf4)
-		high = 0x8f;
-	for (int i = 1; i < length; i++) {
-		if ((size_t)i == size)
-			return 0;
-		if (bytes[i] < low || bytes[i] > high)
-			return -i;
-		low = 0x80;
-		high = 0xbf;
-	}
-	return length;
-}
-
-/*
- * Valid UTF-8 out of bytes that may be anything, into out, which has room for 3 * size.  With `last`, an
- * unfinished character at the end is replaced, otherwise it is left.  *ret_used: how many bytes were taken.
- */
-static size_t utf8_clean(const char *bytes, size_t size, bool last, char *out, size_t *ret_used)
-{
-	const unsigned char *in = (const unsigned char *)bytes;
-	size_t used = 0, filled = 0;
-
-	while (used < size) {
-		int step = utf8_step(in + used, size - used);
-
-		if (!step && !last)
-			break;
-		if (!step)
-			step = -(int)(size - used);
-		if (step > 0) {
-			memcpy(out + filled, in + used, (size_t)step);
-			filled += (size_t)step;
-			used += (size_t)step;
-		} else {
-			memcpy(out + filled, REPLACEMENT, 3);
-			filled += 3;
-			used += (size_t)-step;
-		}
-	}
-	*ret_used = used;
-	return filled;
-}
-
 json_t *cell__cli_base64(const unsigned char *data, size_t size)
 {
-	static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-	char *text = malloc((size / 3 + 1) * 4), *out = text;
-	json_t *value;
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 
-	if (!text)
-		return NULL;
-	for (size_t i = 0; i < size; i += 3) {
-		uint32_t bits = (uint32_t)data[i] << 16;
-
-		if (i + 1 < size)
-			bits |= (uint32_t)data[i + 1] << 8;
-		if (i + 2 < size)
-			bits |= data[i + 2];
-		*out++ = digits[bits >> 18];
-		*out++ = digits[bits >> 12 & 63];
-		*out++ = i + 1 < size ? digits[bits >> 6 & 63] : '=';
-		*out++ = i + 2 < size ? digits[bits & 63] : '=';
-	}
-	value = json_stringn_nocheck(text, (size_t)(out - text));
-	free(text);
-	return value;
+	return cell__buf_add_base64(&text, data, size) < 0 ? NULL : json_stringn_nocheck(text.data, text.size);
 }
 
 static bool ends_with(const char *text, const char *end)
@@ -386,28 +302,23 @@ static void emit_json(struct outlet *outlet, json_t *object)
 static void emit_chunk_json(struct outlet *outlet, int stream, const char *data, size_t size, bool last)
 {
 	struct carry *carry = &outlet->carry[stream == CELL_STDERR];
-	char *joined, *text;
-	size_t used, filled;
+	CELL_AUTO_BUF struct cell__buf bytes = CELL_BUF_INIT, text = CELL_BUF_INIT;
+	size_t used;
 
-	size += carry->size;
-	if (!size)
+	if (!carry->size && !size)
 		return;
-	joined = malloc(size * 4);
-	if (!joined) {
+	if (cell__buf_add(&bytes, carry->bytes, carry->size) < 0 || cell__buf_add(&bytes, data, size) < 0) {
 		emit_json(outlet, NULL);
 		return;
 	}
-	text = joined + size;
-	memcpy(joined, carry->bytes, carry->size);
-	if (data)
-		memcpy(joined + carry->size, data, size - carry->size);
-	filled = utf8_clean(joined, size, last, text, &used);
-	carry->size = size - used; /* at most 3: a character's start */
-	memcpy(carry->bytes, joined + used, carry->size);
-	if (filled)
+	used = bytes.size - (last ? 0 : cell__utf8_cut(bytes.data, bytes.size));
+	carry->size = bytes.size - used; /* at most 3: a character's start */
+	memcpy(carry->bytes, bytes.data + used, carry->size);
+	if (cell__buf_add_utf8(&text, bytes.data, used) < 0)
+		emit_json(outlet, NULL);
+	else if (text.size)
 		emit_json(outlet, json_pack("{s:s, s:s, s:s%}", "event", "chunk", "stream", stream == CELL_STDERR ? "stderr" : "stdout",
-					    "data", text, filled));
-	free(joined);
+					    "data", text.data, text.size));
 }
 
 static void flush_carry(struct outlet *outlet)
@@ -609,7 +520,7 @@ int cell__cli_printer_ask(struct cell_cli_printer *printer, const struct cell_cl
 				      isatty(i ? STDERR_FILENO : STDOUT_FILENO);
 		printer->shown[i].redraws = !host->policy;
 	}
-	return printer->asker ? 0 : cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory to ask with");
+	return printer->asker ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "no memory to ask with");
 }
 
 /* On lines of its own, whatever the code left unfinished on either stream. */

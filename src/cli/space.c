@@ -51,8 +51,7 @@ int cell__cli_space_log(const struct cell_cli_space_flags *flags, const char *le
 		options->log = print_log;
 	for (int i = 0; level; i++) {
 		if (i == sizeof(log_words) / sizeof(*log_words))
-			return cell__cli_fail(err, CELL_E_INVALID, 0, "--log-level is debug, info, warning, error or critical, not '%s'",
-					      level);
+			return cell_fail(err, CELL_E_INVALID, 0, "--log-level is debug, info, warning, error or critical, not '%s'", level);
 		log_from = i;
 		if (!strcasecmp(level, log_words[i]))
 			break;
@@ -90,16 +89,16 @@ static int check_embeddings(const struct cell_cli_space_flags *flags, struct cel
 	const char *name = flags->embeddings_key_env;
 
 	if (!flags->embeddings_url && (flags->embeddings_model || name))
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "--embeddings-%s needs --embeddings-url URL", name ? "key-env" : "model");
+		return cell_fail(err, CELL_E_INVALID, 0, "--embeddings-%s needs --embeddings-url URL", name ? "key-env" : "model");
 	if (flags->embeddings_url && !flags->embeddings_model)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "--embeddings-url needs --embeddings-model NAME");
+		return cell_fail(err, CELL_E_INVALID, 0, "--embeddings-url needs --embeddings-model NAME");
 	if (flags->embeddings_url && !cell__cli_has_storage(flags) && !flags->tools)
-		return cell__cli_fail(err, CELL_E_INVALID, 0,
-				      "--embeddings-url needs something to search: --base DIR, "
-				      "--storage DIR or --tools DIR");
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "--embeddings-url needs something to search: --base DIR, "
+				 "--storage DIR or --tools DIR");
 	/* A key that was given by mistake is not repeated. */
 	if (name && (!*name || strspn(name, NAME_LETTERS) != strlen(name)))
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "--embeddings-key-env wants the name of a variable");
+		return cell_fail(err, CELL_E_INVALID, 0, "--embeddings-key-env wants the name of a variable");
 	return 0;
 }
 
@@ -107,15 +106,15 @@ static int check_flags(const struct cell_cli_space_flags *flags, struct cell_err
 {
 	/* The URL may hold a password and is not repeated. */
 	if (cell__cli_is_redis(flags->base))
-		return cell__cli_fail(err, CELL_E_INVALID, 0,
-				      "--base is a folder; give --storage with the URL of Redis, and "
-				      "--tools DIR");
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "--base is a folder; give --storage with the URL of Redis, and "
+				 "--tools DIR");
 	if (flags->workspace && !cell__cli_has_storage(flags))
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "--workspace needs --storage DIR or --base DIR");
+		return cell_fail(err, CELL_E_INVALID, 0, "--workspace needs --storage DIR or --base DIR");
 	if (flags->venv_dir && flags->no_cache_venv)
-		return cell__cli_fail(err, CELL_E_INVALID, 0,
-				      "--venv-dir and --no-cache-venv both say where packages "
-				      "go; give one");
+		return cell_fail(err, CELL_E_INVALID, 0,
+				 "--venv-dir and --no-cache-venv both say where packages "
+				 "go; give one");
 	return check_embeddings(flags, err);
 }
 
@@ -194,23 +193,23 @@ char *cell__cli_storage(const char *storage, const char *prefix, bool redis, str
 	if (!strncmp(storage, ENV_PLACE, strlen(ENV_PLACE))) {
 		place = getenv(storage + strlen(ENV_PLACE));
 		if (!place || !*place) {
-			cell__cli_fail(err, CELL_E_INVALID, 0, "the environment has no %.100s", storage + strlen(ENV_PLACE));
+			cell_fail(err, CELL_E_INVALID, 0, "the environment has no %.100s", storage + strlen(ENV_PLACE));
 			return NULL;
 		}
 	}
 	if (!cell__cli_is_redis(place)) {
 		/* What should have been a URL may hold a password and is not repeated. */
 		if (redis || prefix) {
-			cell__cli_fail(err, CELL_E_INVALID, 0,
-				       redis ? "--redis is a URL: redis://[user:password@]host[:port][/db]"
-					     : "--prefix is for storage in Redis");
+			cell_fail(err, CELL_E_INVALID, 0,
+				  redis ? "--redis is a URL: redis://[user:password@]host[:port][/db]"
+					: "--prefix is for storage in Redis");
 			return NULL;
 		}
 		return cell__cli_absolute(place, err);
 	}
 	copy = prefix ? cell__cli_with_option(place, "prefix", prefix) : strdup(place);
 	if (!copy)
-		cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a URL");
+		cell_fail(err, CELL_E_NOMEM, 0, "no memory for a URL");
 	return copy;
 }
 
@@ -233,7 +232,7 @@ static int find_places(const struct cell_cli_space_flags *flags, struct places *
 			places->tools = NULL;
 		free(base);
 		if (!places->tools)
-			return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+			return cell_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
 	}
 	if (flags->wheel_dir) {
 		places->wheels = cell__cli_absolute(flags->wheel_dir, err);
@@ -245,7 +244,7 @@ static int find_places(const struct cell_cli_space_flags *flags, struct places *
 	places->cache = cache_dir();
 	if (flags->embeddings_key_env && asprintf(&places->key, "${%s}", flags->embeddings_key_env) < 0) {
 		places->key = NULL;
-		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a name");
+		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for a name");
 	}
 	return 0;
 }
@@ -313,9 +312,9 @@ static int open_space(const struct cell_cli_job *job, struct open_space *ret_spa
 	if (cell__cli_load_env_file(flags->env_file, err) < 0)
 		return -1;
 	if (job->needs_storage && !cell__cli_has_storage(flags))
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "where? give --base DIR or --storage DIR");
+		return cell_fail(err, CELL_E_INVALID, 0, "where? give --base DIR or --storage DIR");
 	if (!job->needs_storage && !flags->tools && !flags->base && !flags->tools_from_storage)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "where? give --base DIR or --tools DIR");
+		return cell_fail(err, CELL_E_INVALID, 0, "where? give --base DIR or --tools DIR");
 	if (job->cwd && (!(folder = cell__cli_absolute(job->cwd, err)) || cell__cli_check_dir("--cwd", folder, err) < 0))
 		goto out;
 	if (job->installs && cell__cli_choose_python(job->python, flags->python_version, &interpreter, err) < 0)
@@ -358,7 +357,7 @@ int cell__cli_call_raw(struct cell_space *space, const char *method, json_t *arg
 
 	json_decref(args);
 	if (!text)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "the arguments of %s are not UTF-8", method);
+		return cell_fail(err, CELL_E_INVALID, 0, "the arguments of %s are not UTF-8", method);
 	status = cell_space_call_ex(space, method, text, raw, raw_size, &answer, err);
 	free(text);
 	if (status < 0) {
@@ -395,7 +394,7 @@ int cell__cli_call(struct cell_space *space, const char *method, json_t *args, c
 		answer = json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, &bad);
 		if (!answer) {
 			free(text);
-			return cell__cli_fail(err, CELL_E_PROTOCOL, 0, "the answer of %s is not JSON: %s", method, bad.text);
+			return cell_fail(err, CELL_E_PROTOCOL, 0, "the answer of %s is not JSON: %s", method, bad.text);
 		}
 		*ret_answer = answer;
 	}
@@ -419,12 +418,12 @@ static const struct cell_cli_verb *find_verb(const struct cell_cli_verb *verbs, 
 	if (!n || !verb->name) {
 		for (verb = verbs; verb->name; verb++)
 			snprintf(known + strlen(known), sizeof(known) - strlen(known), "%s%s", *known ? ", " : "", verb->name);
-		cell__cli_fail(err, CELL_E_INVALID, 0, n ? "workcell %s has %s, but no '%s'" : "workcell %s what? %s%s", command, known,
-			       n ? operands->items[0].value : "");
+		cell_fail(err, CELL_E_INVALID, 0, n ? "workcell %s has %s, but no '%s'" : "workcell %s what? %s%s", command, known,
+			  n ? operands->items[0].value : "");
 		return NULL;
 	}
 	if (n - 1 < verb->min || n - 1 > verb->max) {
-		cell__cli_fail(err, CELL_E_INVALID, 0, "usage: workcell %s %s %s", command, verb->name, verb->operands);
+		cell_fail(err, CELL_E_INVALID, 0, "usage: workcell %s %s %s", command, verb->name, verb->operands);
 		return NULL;
 	}
 	return verb;
@@ -507,7 +506,7 @@ static int set_argument(json_t *object, json_t *given, const json_t *parameters,
 	int status = -1;
 
 	if (!name)
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "an argument is K=V, not '%s'", word);
+		return cell_fail(err, CELL_E_INVALID, 0, "an argument is K=V, not '%s'", word);
 	kind = kind_of(parameters, name);
 	value = read_value(kind, equals + 1);
 	before = json_object_get(given, name);
@@ -516,11 +515,11 @@ static int set_argument(json_t *object, json_t *given, const json_t *parameters,
 		json_array_append_new(list, value);
 		value = list;
 	} else if (before) {
-		cell__cli_fail(err, CELL_E_INVALID, 0, "'%s' is given twice", name);
+		cell_fail(err, CELL_E_INVALID, 0, "'%s' is given twice", name);
 		goto out;
 	}
 	if (!value || json_object_set(given, name, value) < 0 || json_object_set(object, name, value) < 0)
-		cell__cli_fail(err, CELL_E_INVALID, 0, "'%s' is not UTF-8", name);
+		cell_fail(err, CELL_E_INVALID, 0, "'%s' is not UTF-8", name);
 	else
 		status = 0;
 out:
@@ -539,7 +538,7 @@ int cell__cli_arguments(const char *args, const struct cell_cli_list *operands, 
 	object = args ? json_loads(args, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &bad) : json_object();
 	if (!json_is_object(object)) {
 		json_decref(object);
-		return cell__cli_fail(err, CELL_E_INVALID, 0, "--args wants a JSON object%s%s", object ? "" : ": ", object ? "" : bad.text);
+		return cell_fail(err, CELL_E_INVALID, 0, "--args wants a JSON object%s%s", object ? "" : ": ", object ? "" : bad.text);
 	}
 	given = json_object();
 	for (size_t i = first; i < operands->count && !status; i++)
@@ -578,7 +577,7 @@ int cell__cli_print_json(const json_t *value, struct cell_error *err)
 	char *line = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
 
 	if (!line)
-		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory to print an answer");
+		return cell_fail(err, CELL_E_NOMEM, 0, "no memory to print an answer");
 	cell__cli_line(line);
 	free(line);
 	return 0;
@@ -667,7 +666,7 @@ int cell__cli_table_print(struct cell_cli_table *table, struct cell_error *err)
 	*table = (struct cell_cli_table){ .columns = table->columns };
 	if (!out || fclose(out)) {
 		free(text);
-		return cell__cli_fail(err, CELL_E_NOMEM, 0, "no memory for a table");
+		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for a table");
 	}
 	cell__cli_write(STDOUT_FILENO, text, size);
 	free(text);
