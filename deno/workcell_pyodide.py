@@ -10,7 +10,7 @@ import sys
 import time
 
 import _workcell
-from workcell_kernel import cell, errors, kernel, ns_deps, shell, streams
+from workcell_kernel import cell, errors, interactive, kernel, ns_deps, streams
 from workcell_kernel import display as display_module
 
 
@@ -159,10 +159,10 @@ def warm(preload):
     time.sleep = sleep
     errors._OURS = os.path.dirname(__file__) + os.sep
     errors.add_library("/lib/python%d%d.zip" % sys.version_info[:2])
-    shell.install_import_hook()
-    for step in shell.warm_steps():
+    interactive.install_import_hook()
+    for step in interactive.warm_steps():
         step()
-    shell.current = None
+    interactive.current = None
     rehearse()
 
 

@@ -141,7 +141,7 @@ struct cell_env_info {
 	size_t size;
 	char python[4096];    /* the interpreter as started */
 	char version[32];     /* "3.11.2" */
-	char ipython[32];     /* IPython's version, "" where the environment has none and our own shell serves */
+	char ipython[32];     /* IPython's version; "": the environment has none, and the kernel's own interactive layer serves */
 	int64_t zygote_pid;
 	double start_ms;      /* from request to ready */
 };

@@ -1,7 +1,7 @@
 """Compiling and running one cell.
 
 A cell is plain Python until the compiler says otherwise: no magic, ``!cmd`` or ``obj?`` is valid Python, so the first
-try costs nothing extra, and only a SyntaxError asks the shell (shell.py) for its reading of the cell.
+try costs nothing extra, and only a SyntaxError asks the interactive layer (interactive.py) for its reading of the cell.
 """
 
 import ast
@@ -15,7 +15,7 @@ from json import dumps  # taken now: code in the session may replace json.dumps
 from _workcell import remember
 
 from . import display as display_module
-from . import errors, figures, shell, values
+from . import errors, figures, interactive, values
 from .awaits import soften
 from .split import CO_COROUTINE, FUTURE_MASK, STATEMENTS, split
 
@@ -53,7 +53,7 @@ class Cells:
         self.name = "<cell %d>"
         self.flags = AWAIT
         self.loop = None
-        self.hooked_shell = None
+        self.hooked = None
         self.home = None  # (cwd, its real name): where each cell ends up again
         self.portable = None  # (value) -> (MIME type, bytes) or None: for values that JSON cannot say
         self.interrupted = bool  # the kernel's: is there an interrupt for this run?
@@ -67,10 +67,10 @@ class Cells:
         for name in ("exit", "quit"):
             ns[name] = Quit(name)
         ns["display"] = display_module.display
-        shell.run_cell_hook = self.run_nested
-        shell.setup(ns, self.module)
-        if shell.current is not None:
-            shell.get_shell()  # made by the zygote: from now on it works on this namespace
+        interactive.run_cell_hook = self.run_nested
+        interactive.setup(ns, self.module)
+        if interactive.current is not None:
+            interactive.get_interactive()  # made by the zygote: from now on it works on this namespace
 
     def install(self):
         """Makes this namespace the process's __main__."""
@@ -85,7 +85,7 @@ class Cells:
         try:
             return compile(source, name, "exec", self.flags | ONLY_AST, True)
         except SyntaxError as plain:
-            changed = shell.transform(source)
+            changed = interactive.transform(source)
             if changed == source or changed == source + "\n":
                 raise plain.with_traceback(None)
         try:
@@ -159,7 +159,7 @@ class Cells:
             del body[-1]
             first = compile(tree, name, "exec", self.flags, True)
             if (first.co_flags | final.co_flags) & CO_COROUTINE:
-                value = self.run_coroutine(self.in_turn(first, final))
+                value = self.run_coroutine(self.run_in_order(first, final))
             else:
                 self.run_code(first)
                 value = self.run_code(final)
@@ -177,7 +177,7 @@ class Cells:
             return self.run_coroutine(eval(code, self.ns))
         return eval(code, self.ns)
 
-    async def in_turn(self, first, final):
+    async def run_in_order(self, first, final):
         """A cell with an await anywhere runs on the loop as a whole: its plain lines may want the loop too."""
         for code in (first, final):
             self.flags |= code.co_flags & FUTURE_MASK
@@ -207,11 +207,11 @@ class Cells:
             raise
 
     def has_hooks(self):
-        """Has anybody registered for a cell's beginning or end? Asking an IPython shell takes it a microsecond."""
-        current = shell.current
-        if current is not self.hooked_shell:
-            self.hooked_shell, self.hooks = current, current.events.callbacks
-            # IPython's own is done by execute() for either shell.
+        """Has anybody registered for a cell's beginning or end? Asking IPython takes a microsecond."""
+        current = interactive.current
+        if current is not self.hooked:
+            self.hooked, self.hooks = current, current.events.callbacks
+            # IPython's own is done by execute() for either interactive layer.
             self.hooks["pre_execute"][:] = [
                 hook for hook in self.hooks["pre_execute"] if getattr(hook, "__name__", "") != "_clear_warning_registry"
             ]
@@ -242,9 +242,9 @@ class Cells:
 
     def run(self, source):
         """Runs a cell; returns (value_json, repr, mime, error): bytes or None, bytes or None, list, dict or None."""
-        if shell.current is not None and self.has_hooks():
-            shell.current.fire("pre_execute")
-            shell.current.fire("pre_run_cell", source)
+        if interactive.current is not None and self.has_hooks():
+            interactive.current.fire("pre_execute")
+            interactive.current.fire("pre_run_cell", source)
         failure = None
         try:
             return self.attempt(source)
@@ -253,9 +253,9 @@ class Cells:
             figures.discard()
             return None, None, (), errors.describe(exc)
         finally:
-            if shell.current is not None and self.has_hooks():
-                shell.current.fire("post_execute")
-                shell.current.fire("post_run_cell", source, self.ns.get("_"), failure)
+            if interactive.current is not None and self.has_hooks():
+                interactive.current.fire("post_execute")
+                interactive.current.fire("post_run_cell", source, self.ns.get("_"), failure)
             if self.home is not None:
                 self.go_home()
             failure = None  # a frame that holds its own exception is a cycle

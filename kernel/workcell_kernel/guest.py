@@ -13,7 +13,7 @@ from json import dumps, loads
 import _workcell
 from workcell_kernel import inproc
 
-from . import errors, kernel, namespaces, ns_deps, portable, rpc, shell, streams
+from . import errors, interactive, kernel, namespaces, ns_deps, portable, rpc, streams
 from .cell import Cells
 
 
@@ -143,9 +143,9 @@ class Guest(kernel.Kernel):
         if options.get("restore_cwd"):
             self.cells.home = options["cwd"], os.getcwd()
         if "IPython" in sys.modules:
-            shell.get_shell()  # its one global instance is that of a session before this one
+            interactive.get_interactive()  # its one global instance is that of a session before this one
         else:
-            shell.install_import_hook()
+            interactive.install_import_hook()
         return {"python": "%d.%d.%d" % sys.version_info[:3], "pid": os.getpid()}
 
     running = 0

@@ -44,7 +44,7 @@ _before = None
 STREAMS = ("stdin", "stdout", "stderr")
 _ORIGINALS = tuple("__%s__" % name for name in STREAMS)
 # Modules that each session has for itself, in the order of their imports; the others keep no state that is a session's.
-_OWN = ("guard", "shell", "cell", "streams", "namespaces", "kernel", "guest")
+_OWN = ("guard", "interactive", "cell", "streams", "namespaces", "kernel", "guest")
 _LATER = ("ipy", "magics")  # where they are needed
 _code = {}
 SHUTDOWN_WAIT = 5  # seconds for the kernel that a reset replaces

@@ -14,7 +14,7 @@ import re
 import sys
 
 from . import display as _display
-from . import shell as _shell
+from . import interactive as _interactive
 
 
 def create(user_ns, user_module):
@@ -29,15 +29,15 @@ def create(user_ns, user_module):
     if store is not None:
         interactiveshell.PickleShareDB = _Store
     try:
-        shell = _bridge_class().instance(user_ns=user_ns, user_module=user_module, config=_config())
+        ip = _bridge_class().instance(user_ns=user_ns, user_module=user_module, config=_config())
     finally:
         if store is not None:
             interactiveshell.PickleShareDB = store
         sys.displayhook, sys.excepthook = saved[:2]
         builtins.display = saved[2] or _display.display
-    atexit.unregister(shell.atexit_operations)
-    _connect(shell)
-    return shell
+    atexit.unregister(ip.atexit_operations)
+    _connect(ip)
+    return ip
 
 
 def _config():
@@ -95,7 +95,7 @@ def _make_class():
             if result is not None:
                 _display.display(result)
 
-    class Bridge(_shell.ShellBase, InteractiveShell):
+    class Bridge(_interactive.InteractiveBase, InteractiveShell):
         displayhook_class = Hook
         _slist = SList
         _db = _Store()  # IPython 9 makes its own store where this is None
@@ -154,12 +154,12 @@ def _make_class():
                     ns[name] = getattr(history, traits[0])
             ns["_ih"], ns["_oh"] = ns["In"], ns["Out"]
             ns.setdefault("_dh", history.dir_hist)
-            ns["get_ipython"] = _shell.get_ipython
+            ns["get_ipython"] = _interactive.get_ipython
             self._hide()
 
         def _hide(self):
             ns = self.user_ns
-            self.user_ns_hidden.update((name, ns[name]) for name in _shell.protected if name in ns)
+            self.user_ns_hidden.update((name, ns[name]) for name in _interactive.protected if name in ns)
 
         def init_magics(self):
             super().init_magics()
@@ -195,7 +195,7 @@ def _make_class():
             # Two frames are ours: this one and _in_magic.
             value = self._in_magic(super().run_line_magic, magic_name, line, _stack_depth + 2)
             if magic_name == "reset" and re.search(r"(^|\s)-[a-z]*s", line):
-                _shell.was_reset(self.user_ns)  # the soft one does not go through reset()
+                _interactive.was_reset(self.user_ns)  # the soft one does not go through reset()
             return value
 
         def run_cell_magic(self, magic_name, line, cell):
@@ -239,27 +239,27 @@ def _make_class():
 
         def reset(self, new_session=True, aggressive=False):
             kept = {name: value for name, value in self.user_ns.items()
-                    if name in _shell.protected or (name.startswith("__") and name.endswith("__"))}
+                    if name in _interactive.protected or (name.startswith("__") and name.endswith("__"))}
             InteractiveShell.reset(self, new_session, aggressive)
             self.user_ns.update(kept)
             self.init_user_ns()
-            _shell.was_reset(self.user_ns)
+            _interactive.was_reset(self.user_ns)
 
     Bridge.__name__ = Bridge.__qualname__ = "InteractiveShell"
     return Bridge
 
 
-def _connect(shell):
+def _connect(ip):
     """Make display() and the values of cells go through what is registered with this IPython."""
-    own = shell.display_pub
+    own = ip.display_pub
 
     def redirect(data, metadata, transient, update):
-        if shell.display_pub is own:
+        if ip.display_pub is own:
             _display.publish(data, metadata, transient, update)
         else:  # somebody captures
-            shell.display_pub.publish(data=data, metadata=metadata, transient=transient, update=update)
+            ip.display_pub.publish(data=data, metadata=metadata, transient=transient, update=update)
 
-    formatter = shell.display_formatter
+    formatter = ip.display_formatter
     formatter.formatters["image/png"].for_type_by_name("matplotlib.figure", "Figure", _display._figure_png)
     plain = formatter.formatters["text/plain"]
     everyone = [formatter.mimebundle_formatter, formatter.ipython_display_formatter]
@@ -285,7 +285,7 @@ def _connect(shell):
 
     _display.redirect = redirect
     _display.formatter = format
-    shell.set_hook("show_in_pager", show_in_pager, 0)
+    ip.set_hook("show_in_pager", show_in_pager, 0)
 
 
 # ---- warming -----------------------------------------------------------------------------------------------
@@ -317,7 +317,7 @@ def _import(name):
 
 
 def _imports_terminal():
-    spec = _shell._ipython_spec()
+    spec = _interactive._ipython_spec()
     try:
         with open(spec.origin, encoding="utf-8") as f:
             return any(line.startswith("from .terminal") for line in f)
@@ -333,30 +333,30 @@ def warm_steps():
     else:
         names = _PIECES + (_TERMINAL_PIECES if _imports_terminal() else ())
         steps = [partial(_import, name) for name in names] + [_import_ipython]
-    return steps + [_shell.get_shell, _warm_transform, _warm_magics, _warm_display]
+    return steps + [_interactive.get_interactive, _warm_transform, _warm_magics, _warm_display]
 
 
 def _import_ipython():
-    # The shell is a step of its own, not part of the import.
-    _shell.remove_import_hook()
+    # The interactive layer is a step of its own, not part of the import.
+    _interactive.remove_import_hook()
     _import("IPython")
 
 
 def _warm_transform():
-    _shell.get_shell().transform_cell("x = !true\n%pwd\nname?\nif x:\n    !true")
+    _interactive.get_interactive().transform_cell("x = !true\n%pwd\nname?\nif x:\n    !true")
 
 
 def _warm_magics():
-    shell = _shell.get_shell()
+    ip = _interactive.get_interactive()
     for name in ("time", "pwd", "cd", "run", "who", "pinfo"):
-        shell.find_line_magic(name)
+        ip.find_line_magic(name)
     for name in ("capture", "time", "timeit", "writefile", "html"):
-        shell.find_cell_magic(name)
+        ip.find_cell_magic(name)
     import signal, select, codecs  # noqa: E401, F401
 
 
 def _warm_display():
-    shell = _shell.get_shell()
+    ip = _interactive.get_interactive()
     _display.mime_bundle([1])
-    if hasattr(shell.display_formatter, "formatters"):
-        shell.display_formatter.format(os.environ.__class__)
+    if hasattr(ip.display_formatter, "formatters"):
+        ip.display_formatter.format(os.environ.__class__)

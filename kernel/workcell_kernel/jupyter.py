@@ -24,11 +24,11 @@ from json import dumps, loads
 import _workcell
 
 from . import display as display_module
-from . import figures, kernel, shell
+from . import figures, interactive, kernel
 from .cell import Cells
 from .streams import TextOut, no_input
 
-PUMP_SECONDS = 0.005  # between turns of the session's loop while no cell runs and tasks of it are pending
+PUMP_SECONDS = 0.005  # between iterations of the session's loop while no cell runs and tasks of it are pending
 
 _swap_task = getattr(asyncio.tasks, "_swap_current_task", None)  # Python 3.12 and later
 
@@ -84,7 +84,7 @@ class JupyterKernel(kernel.Kernel):
         # Not in join(): ipykernel puts builtins back when the request that called it ends.
         self.cells.install()
         builtins.input = no_input
-        shell.get_shell().kernel = self.app
+        interactive.get_interactive().kernel = self.app
         _workcell.send(_workcell.READY, frame[1], dumps(self.configure(frame[2], frame[3])).encode())
 
     def on_signal(self, signum, frame):
@@ -154,7 +154,7 @@ class JupyterKernel(kernel.Kernel):
                     self.take_news(loads(frame[2]))
 
     def pump(self):
-        """One turn of the session's loop, and another one soon while tasks are pending."""
+        """One iteration of the session's loop, and another one soon while tasks are pending."""
         loop = self.cells.loop
         self.pumping = loop is not None and not loop.is_closed() and bool(asyncio.all_tasks(loop))
         if not self.pumping:

@@ -13,7 +13,7 @@ import _signal
 import _workcell
 
 from . import display as display_module
-from . import errors, guard, limits, namespaces, ns_deps, portable, rpc, shell
+from . import errors, guard, interactive, limits, namespaces, ns_deps, portable, rpc
 from .cell import Cells, part_bytes
 from .ns_errors import EXPORTED
 from .streams import TextOut, no_input
@@ -83,9 +83,9 @@ def reseed():
 class Confinement:
     """How this kernel is confined: a plan, and whether it was forked into namespaces of its own."""
 
-    def __init__(self, fds, in_shell, way_in):
-        self.plan, self.in_shell, self.finished = fds[4], in_shell, False
-        if not in_shell:
+    def __init__(self, fds, in_jail, way_in):
+        self.plan, self.in_jail, self.finished = fds[4], in_jail, False
+        if not in_jail:
             _workcell.join_group(fds, way_in)
 
     def begin(self):
@@ -122,8 +122,8 @@ class Kernel:
         global own_stderr
         socket, out, err, ring = fds
         self.confinement = confinement
-        in_shell = confinement is not None and confinement.in_shell
-        self.fd = _workcell.become_kernel(socket, out, err, ring, -1 if in_shell else lifeline)
+        in_jail = confinement is not None and confinement.in_jail
+        self.fd = _workcell.become_kernel(socket, out, err, ring, -1 if in_jail else lifeline)
         os.close(lifeline)
         if confinement is not None:
             confinement.begin()
@@ -187,10 +187,10 @@ class Kernel:
         def approve(name, args):
             return channel.call("shell.approve", {"name": name, "args": args})[0]
 
-        shell.approve = approve
+        interactive.approve = approve
         for name in ("ApprovalRejectedError", "ApprovalTimeoutError"):
             self.cells.ns[name] = EXPORTED[name]
-            shell.protected.add(name)
+            interactive.protected.add(name)
 
     # -- loop
 

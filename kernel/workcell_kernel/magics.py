@@ -1,6 +1,6 @@
-"""The magics of our own shell.
+"""The magics of the built-in interactive layer.
 
-A magic is a function (shell, line) or (shell, line, cell), registered by the decorator below.  `verbatim`
+A magic is a function (ip, line) or (ip, line, cell), registered by the decorator below.  `verbatim`
 ones get their line as written; in the others {expression} and $name have been replaced.  The script magics
 (%%bash and its like) serve the bridge to IPython as well, because IPython's start a thread.
 """
@@ -10,8 +10,8 @@ import re
 import sys
 
 from . import display as _display
-from . import shell as _shell
-from .shell import UsageError
+from . import interactive as _interactive
+from .interactive import UsageError
 
 _magics = {"line": {}, "cell": {}}
 
@@ -109,24 +109,24 @@ def _cpu():
     return usage.ru_utime, usage.ru_stime
 
 
-def _evaluate(shell, source, scope):
+def _evaluate(ip, source, scope):
     """The value of `source` where the magic stands: in a function its variables are visible."""
-    if scope is shell.user_ns or not scope:
-        return shell.run_source(source)
-    source = shell.transform_cell(source)
+    if scope is ip.user_ns or not scope:
+        return ip.run_source(source)
+    source = ip.transform_cell(source)
     try:
         code = compile(source.strip(), "<magic>", "eval")
     except SyntaxError:
-        exec(compile(source, "<magic>", "exec"), shell.user_ns, scope)
+        exec(compile(source, "<magic>", "exec"), ip.user_ns, scope)
         return None
-    return eval(code, shell.user_ns, scope)
+    return eval(code, ip.user_ns, scope)
 
 
 @magic("line cell", "time", verbatim=True)
-def time(shell, line, cell=None):
+def time(ip, line, cell=None):
     """Time the execution of a statement or of a cell."""
     from time import perf_counter
-    scope = _shell._caller_locals()
+    scope = _interactive._caller_locals()
     if cell is not None and line.strip():
         raise UsageError("Can't use statement directly after '%%time'!")
     if cell is None and not line.strip():
@@ -134,7 +134,7 @@ def time(shell, line, cell=None):
     source = line if cell is None else cell
     user, system = _cpu()
     start = perf_counter()
-    value = _evaluate(shell, source, scope)
+    value = _evaluate(ip, source, scope)
     wall = perf_counter() - start
     user, system = (max(after - before, 0.0) for after, before in zip(_cpu(), (user, system)))
     times = tuple(map(format_time, (user, system, user + system)))
@@ -173,21 +173,21 @@ class TimeitResult:
 
 
 @magic("line cell", "timeit", verbatim=True)
-def timeit(shell, line, cell=None):
+def timeit(ip, line, cell=None):
     """%timeit [-n LOOPS] [-r REPEATS] [-p PRECISION] [-q] [-o] [-v VAR] STATEMENT
 
     %%timeit SETUP times the cell.
     """
     import timeit as module
-    scope = _shell._caller_locals()
+    scope = _interactive._caller_locals()
     options, statement = parse(line, "n:r:tcp:qov:")
     if not statement and cell is None:
         return None
     setup = "pass"
     if cell is not None:
         setup, statement = statement or "pass", cell
-    namespace = shell.user_ns if scope is shell.user_ns else {**shell.user_ns, **scope}
-    statement, setup = (shell.transform_cell(s).rstrip("\n") for s in (statement, setup))
+    namespace = ip.user_ns if scope is ip.user_ns else {**ip.user_ns, **scope}
+    statement, setup = (ip.transform_cell(s).rstrip("\n") for s in (statement, setup))
     timer = module.Timer(statement, setup, globals=namespace)
     loops, repeat = int(options.get("n", 0)), int(options.get("r", 7))
     if repeat < 1:
@@ -204,25 +204,25 @@ def timeit(shell, line, cell=None):
                   "intermediate result is being cached." % (result.worst / result.best))
         print(result)
     if "v" in options:
-        shell.user_ns[options["v"]] = result
+        ip.user_ns[options["v"]] = result
     return result if "o" in options else None
 
 
 # ---- directories and environment ---------------------------------------------------------------------------
 
 @magic("line", "pwd")
-def pwd(shell, line):
+def pwd(ip, line):
     """The current directory."""
     return os.getcwd()
 
 
 @magic("line", "cd")
-def cd(shell, line):
+def cd(ip, line):
     """Change the current directory: %cd DIR, %cd - goes back, %cd alone goes home, -q prints nothing."""
     line = line.strip()
     quiet = line == "-q" or line.startswith("-q ")
     target = (line[2:] if quiet else line).strip()
-    history = shell.user_ns.setdefault("_dh", [os.getcwd()])
+    history = ip.user_ns.setdefault("_dh", [os.getcwd()])
     if target == "-":
         if len(history) < 2:
             raise UsageError("%cd -: No previous directory to change to.")
@@ -241,21 +241,21 @@ def cd(shell, line):
 
 
 @magic("line", "env")
-def env(shell, line):
+def env(ip, line):
     """%env lists, %env NAME reads, %env NAME=VALUE sets environment variables."""
     line = line.strip()
     if not line:
         secret = re.compile("key|token|secret|password", re.I)
         return {k: "<hidden>" if secret.search(k) else v for k, v in os.environ.items()}
     if "=" in line or " " in line:
-        return set_env(shell, line)
+        return set_env(ip, line)
     if line not in os.environ:
         raise UsageError("Environment does not have key: %s" % line)
     return os.environ[line]
 
 
 @magic("line", "set_env")
-def set_env(shell, line):
+def set_env(ip, line):
     """%set_env NAME VALUE"""
     line = line.strip()
     name, _, value = line.partition("=" if "=" in line else " ")
@@ -269,8 +269,8 @@ def set_env(shell, line):
 
 
 def _alias(name, command):
-    def run(shell, line):
-        shell.user_ns["_exit_code"] = _shell.run_visible(_shell.shell_argv(command + " " + line))
+    def run(ip, line):
+        ip.user_ns["_exit_code"] = _interactive.run_visible(_interactive.shell_argv(command + " " + line))
     run.__doc__ = "Alias for `!%s`." % command
     magic("line", name)(run)
 
@@ -284,16 +284,16 @@ for _name in ("cat", "cp", "mv", "rm", "mkdir", "rmdir"):
 # ---- the namespace -----------------------------------------------------------------------------------------
 
 @magic("line", "who_ls")
-def who_ls(shell, line):
+def who_ls(ip, line):
     """Sorted list of the user's variables, optionally of the given types only."""
     types = line.split()
-    return sorted(name for name, value in shell.user_ns.items()
-                  if not name.startswith("_") and name not in _shell.protected
+    return sorted(name for name, value in ip.user_ns.items()
+                  if not name.startswith("_") and name not in _interactive.protected
                   and (not types or type(value).__name__ in types))
 
 
-def _who(shell, line):
-    found = who_ls(shell, line)
+def _who(ip, line):
+    found = who_ls(ip, line)
     if not found:
         empty = "Interactive namespace is empty."
         print("No variables match your requested type." if line.strip() else empty)
@@ -301,26 +301,26 @@ def _who(shell, line):
 
 
 @magic("line", "who")
-def who(shell, line):
+def who(ip, line):
     """Print the user's variables."""
-    found = _who(shell, line)
+    found = _who(ip, line)
     for i in range(0, len(found), 10):
         print("".join(name + "\t " for name in found[i:i + 10]))
 
 
 @magic("line", "whos")
-def whos(shell, line):
+def whos(ip, line):
     """Print the user's variables with types and values."""
-    found = _who(shell, line)
+    found = _who(ip, line)
     if not found:
         return
-    types = [type(shell.user_ns[name]).__name__ for name in found]
+    types = [type(ip.user_ns[name]).__name__ for name in found]
     name_width = max(map(len, found + ["Variable"])) + 3
     type_width = max(map(len, types + ["Type"])) + 4
     print("Variable".ljust(name_width) + "Type".ljust(type_width) + "Data/Info")
     print("-" * (name_width + type_width + 9))
     for name, kind in zip(found, types):
-        print(name.ljust(name_width) + kind.ljust(type_width) + _summary(shell.user_ns[name], kind))
+        print(name.ljust(name_width) + kind.ljust(type_width) + _summary(ip.user_ns[name], kind))
 
 
 def _summary(value, kind):
@@ -339,7 +339,7 @@ def _summary(value, kind):
 
 
 @magic("line", "reset")
-def reset(shell, line):
+def reset(ip, line):
     """Delete the user's variables and Out; with -s only the variables.
 
     %reset in, out or dhist clears just that.  -f is accepted; nothing is ever asked.
@@ -351,22 +351,22 @@ def reset(shell, line):
         if name is None:
             raise UsageError("Don't know how to reset %s" % target)
         if name == "In":
-            shell.user_ns["In"][:] = [""] * len(shell.user_ns["In"])
-        elif name in shell.user_ns:
-            shell.user_ns[name].clear()
+            ip.user_ns["In"][:] = [""] * len(ip.user_ns["In"])
+        elif name in ip.user_ns:
+            ip.user_ns[name].clear()
     if "s" in options:
-        for name in who_ls(shell, ""):
-            del shell.user_ns[name]
-        _shell.was_reset(shell.user_ns)
+        for name in who_ls(ip, ""):
+            del ip.user_ns[name]
+        _interactive.was_reset(ip.user_ns)
     elif not targets:
-        shell.reset(new_session=False)
+        ip.reset(new_session=False)
 
 
 @magic("line", "history", "hist")
-def history(shell, line):
+def history(ip, line):
     """Print the cells run so far: %history [-n] [5] [2-4]"""
     options, rest = parse(line, "nopt")
-    cells = list(shell.user_ns.get("In", ()))
+    cells = list(ip.user_ns.get("In", ()))
     first = 1 if cells and not cells[0] else 0
     numbers = [n for n in range(first, len(cells))]
     if rest:
@@ -383,18 +383,18 @@ def history(shell, line):
 
 # ---- inspection --------------------------------------------------------------------------------------------
 
-def _lookup(shell, name):
+def _lookup(ip, name):
     """(found, object) for a dotted name with integer subscripts, or a magic."""
     if name.startswith("%"):
-        function = shell.find_magic(name.lstrip("%"), "cell" if name.startswith("%%") else "line")
+        function = ip.find_magic(name.lstrip("%"), "cell" if name.startswith("%%") else "line")
         return function is not None, getattr(function, "builtin", function)
     import builtins
     if not re.match(r"[^\W\d][\w.]*(\[-?\d+\]|\.[^\W\d]\w*)*$", name):
         return False, None
     try:
-        return True, eval(name, {"__builtins__": builtins, **shell.user_ns}, dict(_shell._caller_locals()))
+        return True, eval(name, {"__builtins__": builtins, **ip.user_ns}, dict(_interactive._caller_locals()))
     except Exception:
-        function = shell.find_magic(name)
+        function = ip.find_magic(name)
         return function is not None, getattr(function, "builtin", function)
 
 
@@ -442,12 +442,12 @@ def _describe(obj, name, source):
     return fields
 
 
-def _pinfo(shell, line, source):
+def _pinfo(ip, line, source):
     name = line.strip()
     if "*" in name:
-        psearch(shell, name)
+        psearch(ip, name)
         return
-    found, obj = _lookup(shell, name)
+    found, obj = _lookup(ip, name)
     if not found:
         print("Object `%s` not found." % name)
         return
@@ -458,29 +458,29 @@ def _pinfo(shell, line, source):
 
 
 @magic("line", "pinfo", verbatim=True)
-def pinfo(shell, line):
+def pinfo(ip, line):
     """Describe an object: name?"""
-    _pinfo(shell, line, False)
+    _pinfo(ip, line, False)
 
 
 @magic("line", "pinfo2", verbatim=True)
-def pinfo2(shell, line):
+def pinfo2(ip, line):
     """Describe an object with its source: name??"""
-    _pinfo(shell, line, True)
+    _pinfo(ip, line, True)
 
 
 @magic("line", "psearch", verbatim=True)
-def psearch(shell, line):
+def psearch(ip, line):
     """Names that match a pattern: str*?, os.*path*?"""
     import builtins
     from fnmatch import fnmatchcase
     _, pattern = parse(line, "aciesl:")
     prefix, dot, last = pattern.rpartition(".")
     if dot:
-        found, obj = _lookup(shell, prefix)
+        found, obj = _lookup(ip, prefix)
         candidates = dir(obj) if found else []
     else:
-        candidates = set(shell.user_ns) | set(dir(builtins))
+        candidates = set(ip.user_ns) | set(dir(builtins))
     hidden = not last.startswith("_")
     for name in sorted(candidates):
         if fnmatchcase(name, last) and not (hidden and name.startswith("_")):
@@ -488,17 +488,17 @@ def psearch(shell, line):
 
 
 @magic("line", "lsmagic")
-def lsmagic(shell, line):
+def lsmagic(ip, line):
     """List the magics."""
     for kind, mark in (("line", "%"), ("cell", "%%")):
         print("Available %s magics:" % kind)
-        print("  ".join(mark + name for name in sorted(set(names(kind)) | set(shell.magics[kind]))))
+        print("  ".join(mark + name for name in sorted(set(names(kind)) | set(ip.magics[kind]))))
         if kind == "line":
             print()
 
 
 @magic("line", "magic")
-def magic_help(shell, line):
+def magic_help(ip, line):
     """Describe the magics."""
     for kind, mark in (("line", "%"), ("cell", "%%")):
         for name in names(kind):
@@ -508,7 +508,7 @@ def magic_help(shell, line):
 # ---- running things ----------------------------------------------------------------------------------------
 
 @magic("line", "run")
-def run(shell, line):
+def run(ip, line):
     """%run [-i] [-n] FILE [ARGS], %run -m MODULE [ARGS]: run a program and keep its variables.
 
     -i runs it in the user's namespace, -n does not call it __main__.
@@ -526,9 +526,9 @@ def run(shell, line):
     try:
         if "m" in options:
             import runpy
-            shell.user_ns.update(_public(runpy.run_module(options["m"], run_name="__main__", alter_sys=True)))
+            ip.user_ns.update(_public(runpy.run_module(options["m"], run_name="__main__", alter_sys=True)))
         else:
-            _run_file(shell, _find_script(argv[0]), "i" in options, None if "n" in options else "__main__")
+            _run_file(ip, _find_script(argv[0]), "i" in options, None if "n" in options else "__main__")
     except SystemExit as e:
         if e.code not in (None, 0) and "e" not in options:
             raise
@@ -554,10 +554,10 @@ def _public(namespace):
     return {k: v for k, v in namespace.items() if not (k.startswith("__") and k.endswith("__"))}
 
 
-def _run_file(shell, path, interactive, name):
+def _run_file(ip, path, interactive, name):
     if path.endswith((".ipy", ".ipynb")):
         for source in _cells(path):
-            shell.run_source(source)
+            ip.run_source(source)
         return
     import types
     with open(path, "rb") as f:
@@ -565,16 +565,16 @@ def _run_file(shell, path, interactive, name):
     sys.path.insert(0, os.path.dirname(path))
     name = name or os.path.splitext(os.path.basename(path))[0]
     if interactive:
-        old = {key: shell.user_ns.get(key) for key in ("__name__", "__file__")}
-        shell.user_ns.update(__name__=name, __file__=path)
+        old = {key: ip.user_ns.get(key) for key in ("__name__", "__file__")}
+        ip.user_ns.update(__name__=name, __file__=path)
         try:
-            exec(code, shell.user_ns)
+            exec(code, ip.user_ns)
         finally:
             for key, value in old.items():
                 if value is None:
-                    shell.user_ns.pop(key, None)
+                    ip.user_ns.pop(key, None)
                 else:
-                    shell.user_ns[key] = value
+                    ip.user_ns[key] = value
         return
     module = types.ModuleType(name)
     module.__file__ = path
@@ -587,7 +587,7 @@ def _run_file(shell, path, interactive, name):
             sys.modules[name] = saved
         else:
             sys.modules.pop(name, None)
-        shell.user_ns.update(_public(module.__dict__))
+        ip.user_ns.update(_public(module.__dict__))
 
 
 def _cells(path):
@@ -599,32 +599,32 @@ def _cells(path):
     return ["".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
 
 
-def _tool(shell, argv):
+def _tool(ip, argv):
     import importlib
-    shell.user_ns["_exit_code"] = _shell.run_visible(_shell.approved_argv(argv))
+    ip.user_ns["_exit_code"] = _interactive.run_visible(_interactive.approved_argv(argv))
     importlib.invalidate_caches()
     print("Note: you may need to restart the kernel to use updated packages.")
 
 
 @magic("line", "pip")
-def pip(shell, line):
+def pip(ip, line):
     """Run pip of this interpreter."""
-    _tool(shell, [sys.executable, "-m", "pip"] + words(line))
+    _tool(ip, [sys.executable, "-m", "pip"] + words(line))
 
 
 @magic("line", "uv")
-def uv(shell, line):
+def uv(ip, line):
     """Run uv; `%uv pip` works on this interpreter's environment."""
     argv = words(line)
     if argv[:1] == ["pip"] and argv[1:] and not any(arg.startswith("--python") for arg in argv):
         argv[2:2] = ["--python", sys.executable]
-    _tool(shell, ["uv"] + argv)
+    _tool(ip, ["uv"] + argv)
 
 
 @magic("line cell", "sx", "system", "!")
-def sx(shell, line, cell=None):
+def sx(ip, line, cell=None):
     """Run a command and answer its output as a list of lines."""
-    return shell.getoutput(line if cell is None else cell)
+    return ip.getoutput(line if cell is None else cell)
 
 
 def script_argv(name, line):
@@ -654,24 +654,24 @@ def script_argv(name, line):
     return [sys.executable if name in ("python", "python3") else name] + argv, options
 
 
-def run_script(shell, name, line, cell):
+def run_script(ip, name, line, cell):
     """Feed the cell to a program.  A failure raises CalledProcessError."""
     argv, options = script_argv(name, line)
-    if _shell.approve is not None:
+    if _interactive.approve is not None:
         import shlex
-        cell, args = _shell.approved("shell_magic", cell, program=" ".join(map(shlex.quote, argv)))
+        cell, args = _interactive.approved("shell_magic", cell, program=" ".join(map(shlex.quote, argv)))
         argv = shlex.split(args.get("program", "")) or argv
     fd = _file_with(cell.encode("utf-8", "surrogateescape"))
     chunks = {"out": [], "err": []}
     try:
-        _shell.flush_streams()
+        _interactive.flush_streams()
         if options["out"] or options["err"]:
             sinks = {}
             for key, stream in (("out", sys.stdout), ("err", sys.stderr)):
-                sinks[key] = chunks[key].append if options[key] else _shell.stream_sink(stream)
-            code = _shell.run_process(argv, sinks["out"], sinks["err"], fd)
+                sinks[key] = chunks[key].append if options[key] else _interactive.stream_sink(stream)
+            code = _interactive.run_process(argv, sinks["out"], sinks["err"], fd)
         else:
-            code = _shell.run_visible(argv, fd)
+            code = _interactive.run_visible(argv, fd)
     except FileNotFoundError:
         raise UsageError("Couldn't find program: %r" % argv[0]) from None
     finally:
@@ -679,8 +679,8 @@ def run_script(shell, name, line, cell):
     texts = {key: b"".join(chunks[key]).decode("utf-8", "replace") for key in chunks}
     for key in ("out", "err"):
         if options[key]:
-            shell.user_ns[options[key]] = texts[key]
-    shell.user_ns["_exit_code"] = code
+            ip.user_ns[options[key]] = texts[key]
+    ip.user_ns["_exit_code"] = code
     if code and options["raise"]:
         from subprocess import CalledProcessError
         raise CalledProcessError(code, cell, texts["out"] or None, texts["err"] or None)
@@ -705,8 +705,8 @@ SCRIPTS = ("script", "bash", "sh", "python", "python3", "perl", "ruby")
 
 
 def _script_magic(name):
-    def run(shell, line, cell):
-        run_script(shell, name, line, cell)
+    def run(ip, line, cell):
+        run_script(ip, name, line, cell)
     run.__doc__ = "Run the cell with %s." % ("a program" if name == "script" else name)
     magic("cell", name)(run)
 
@@ -755,7 +755,7 @@ class CapturedIO:
 
 
 @magic("cell", "capture")
-def capture(shell, line, cell):
+def capture(ip, line, cell):
     """%%capture [--no-stdout] [--no-stderr] [--no-display] [VARIABLE]: run the cell and keep its output."""
     import io
     options, rest = {}, []
@@ -782,15 +782,15 @@ def capture(shell, line, cell):
         if "--no-display" not in options:
             _display.redirect = keep
             _display.clear = lambda wait: outputs.clear()
-        shell.run_cell(cell)
+        ip.run_cell(cell)
     finally:
         sys.stdout, sys.stderr, _display.redirect, _display.clear = saved
         if rest:
-            shell.user_ns[rest[0]] = captured
+            ip.user_ns[rest[0]] = captured
 
 
 @magic("cell", "writefile", "file")
-def writefile(shell, line, cell):
+def writefile(ip, line, cell):
     """%%writefile [-a] FILE: write the cell to a file; -a appends."""
     options, rest = parse(line, "a", ("append",))
     target = words(rest)
@@ -805,7 +805,7 @@ def writefile(shell, line, cell):
 
 
 def _show_as(mime, class_name, *aliases):
-    def show(shell, line, cell):
+    def show(ip, line, cell):
         _display.emit({"text/plain": "<IPython.core.display.%s object>" % class_name, mime: cell})
     show.__doc__ = "Display the cell as %s." % mime
     magic("cell", *aliases)(show)
@@ -821,7 +821,7 @@ _show_as("image/svg+xml", "SVG", "svg", "SVG")
 # ---- settings ----------------------------------------------------------------------------------------------
 
 @magic("line", "matplotlib")
-def matplotlib(shell, line):
+def matplotlib(ip, line):
     """%matplotlib inline: figures are displayed at plt.show() and at the end of a cell, as they are without it."""
     import matplotlib as module
     name = line.strip().lower()
@@ -837,71 +837,71 @@ def _extension(name):
 
 
 @magic("line", "load_ext")
-def load_ext(shell, line):
-    """Load an extension: a module with load_ipython_extension(shell)."""
+def load_ext(ip, line):
+    """Load an extension: a module with load_ipython_extension(ip)."""
     name = line.strip()
     if not name:
         raise UsageError("Missing module name.")
-    if name in shell.loaded_extensions:
+    if name in ip.loaded_extensions:
         print("The %s extension is already loaded. To reload it, use:\n  %%reload_ext %s" % (name, name))
         return
     load = getattr(_extension(name), "load_ipython_extension", None)
     if load is None:
         print("The %s module is not an IPython extension." % name)
         return
-    load(shell)
-    shell.loaded_extensions.add(name)
+    load(ip)
+    ip.loaded_extensions.add(name)
 
 
 @magic("line", "unload_ext")
-def unload_ext(shell, line):
+def unload_ext(ip, line):
     """Unload an extension."""
     name = line.strip()
     if not name:
         raise UsageError("Missing module name.")
-    if name not in shell.loaded_extensions:
+    if name not in ip.loaded_extensions:
         print("The %s extension is not loaded." % name)
         return
     unload = getattr(_extension(name), "unload_ipython_extension", None)
     if unload is None:
         print('The %s extension doesn\'t define how to unload it.' % name)
         return
-    unload(shell)
-    shell.loaded_extensions.discard(name)
+    unload(ip)
+    ip.loaded_extensions.discard(name)
 
 
 @magic("line", "reload_ext")
-def reload_ext(shell, line):
+def reload_ext(ip, line):
     """Reload an extension."""
     import importlib
     name = line.strip()
-    if name in shell.loaded_extensions and hasattr(_extension(name), "unload_ipython_extension"):
-        unload_ext(shell, name)
-    shell.loaded_extensions.discard(name)
+    if name in ip.loaded_extensions and hasattr(_extension(name), "unload_ipython_extension"):
+        unload_ext(ip, name)
+    ip.loaded_extensions.discard(name)
     if name in sys.modules:
         importlib.reload(sys.modules[name])
-    load_ext(shell, name)
+    load_ext(ip, name)
 
 
 @magic("line", "config")
-def config(shell, line):
+def config(ip, line):
     """There is nothing to configure without IPython."""
     print("%config has no effect: this environment has no IPython.")
 
 
 @magic("line", "xmode")
-def xmode(shell, line):
+def xmode(ip, line):
     """Tracebacks have one form here."""
     print("Exception reporting mode: Plain")
 
 
 @magic("line", "colors")
-def colors(shell, line):
+def colors(ip, line):
     """Output has no colours here."""
 
 
 @magic("line", "precision")
-def precision(shell, line):
+def precision(ip, line):
     """%precision 3 or %precision %.3e sets how floats are shown; alone it resets."""
     from . import pretty
     text = line.strip()

@@ -5,7 +5,7 @@ to the host is rpc.py. Here they are put together. Only a channel with call(), c
 needed, so they serve every kind of kernel.
 """
 
-from . import shell
+from . import interactive
 from .ns_artifacts import ArtifactMeta, ArtifactsNamespace
 from .ns_deps import DepsNamespace, SyncResult
 from .ns_errors import EXPORTED
@@ -38,8 +38,8 @@ def install(ns, channel, run_coroutine=None):
     _installed = channel, run_coroutine
     spaces = make(channel, run_coroutine)
     ns.update(spaces)
-    shell.protected.update(spaces)
-    shell.reset_hook = restore
+    interactive.protected.update(spaces)
+    interactive.reset_hook = restore
 
 
 def channel():

@@ -178,7 +178,7 @@ class _Watch:
             self.loop.remove_reader(self.channel.fd)
 
     def rest(self):
-        """Nobody waited a moment ago. Asked a turn later, because the next call often follows at once."""
+        """Nobody waited a moment ago. Asked an iteration of the loop later, because the next call often follows at once."""
         if not self.count and not self.channel.is_idling(self.loop):
             self.disarm()
             self.channel._watches.pop(self.loop, None)

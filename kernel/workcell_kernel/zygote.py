@@ -30,7 +30,7 @@ if sys.implementation.name != "cpython":
 sys.path.insert(0, KERNEL_DIR)
 import _workcell  # noqa: E402
 
-from workcell_kernel import cell, figures, kernel, shell  # noqa: E402
+from workcell_kernel import cell, figures, interactive, kernel  # noqa: E402
 from workcell_kernel.index_hosts import file_paths, index_hosts  # noqa: E402
 
 sys.path.remove(KERNEL_DIR)
@@ -97,7 +97,7 @@ class Zygote:
     def warm_step(self):
         """Does the next bit of warming; False when there is nothing left to do."""
         if self.steps is None:
-            self.steps = list(shell.warm_steps())
+            self.steps = list(interactive.warm_steps())
         if self.steps:
             self.steps.pop(0)()
             if self.steps:
@@ -158,9 +158,9 @@ def main():
     gc.disable()
     figures.install_hook()
     error = preload(names)
-    shell.install_import_hook()
+    interactive.install_import_hook()
     rehearse_start()
-    ready = {"version": "%d.%d.%d" % sys.version_info[:3], "ipython": shell.have_ipython()}
+    ready = {"version": "%d.%d.%d" % sys.version_info[:3], "ipython": interactive.have_ipython()}
     ready["paths"] = file_paths()
     ready["index"] = index_hosts()
     if error:

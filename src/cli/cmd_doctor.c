@@ -364,7 +364,8 @@ static void print_python(const json_t *python)
 	printf("python\n  %-16s %s\n", "path", text_of(python, "path"));
 	if (*text_of(python, "version")) {
 		printf("  %-16s %s\n", "version", text_of(python, "version"));
-		printf("  %-16s %s%s\n", "cells run by", *ipython ? "IPython " : "our own shell (no IPython in this environment)", ipython);
+		printf("  %-16s %s%s\n", "cells run by",
+		       *ipython ? "IPython " : "the built-in interactive layer (no IPython in this environment)", ipython);
 		printf("  %-16s %.0f ms\n", "zygote start", json_real_value(json_object_get(python, "start_ms")));
 	}
 	if (json_object_get(python, "cell_ms"))

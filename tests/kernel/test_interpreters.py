@@ -8,7 +8,7 @@ import sys
 import pytest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-FILES = ("test_pretty.py", "test_transform.py", "test_display.py", "test_shell.py", "test_ipy.py",
+FILES = ("test_pretty.py", "test_transform.py", "test_display.py", "test_interactive.py", "test_ipy.py",
          "test_rpc.py", "test_namespaces.py", "test_mcpmodels.py")
 
 

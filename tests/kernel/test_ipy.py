@@ -16,13 +16,13 @@ HAVE_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
 PRELUDE = """
 import contextlib, io, os, sys, threading, types
 sys.path.insert(0, %r)
-from workcell_kernel import display, shell
+from workcell_kernel import display, interactive
 module = types.ModuleType('__main__')
 ns = module.__dict__
 ns.update(In=[''], Out={}, display=display.display)
 published = []
 display.publish = lambda *a: published.append(a)
-shell.setup(ns, module)
+interactive.setup(ns, module)
 out = err = ''
 
 def run(source):
@@ -31,7 +31,7 @@ def run(source):
     o, e = io.StringIO(), io.StringIO()
     try:
         with contextlib.redirect_stdout(o), contextlib.redirect_stderr(e):
-            return shell.get_shell()._run_plain(source)
+            return interactive.get_interactive()._run_plain(source)
     finally:
         out, err = o.getvalue(), e.getvalue()
 
@@ -79,15 +79,15 @@ def bridge(code):
 def test_create():
     bridge("""
 import atexit, builtins
-assert shell.current is None and 'IPython' not in sys.modules
-version = shell.have_ipython()
+assert interactive.current is None and 'IPython' not in sys.modules
+version = interactive.have_ipython()
 assert 'IPython' not in sys.modules
 import IPython
 assert version == IPython.__version__
 hooks = sys.displayhook, sys.excepthook, sys.stdout, sys.stderr, sys.modules['__main__'], sorted(sys.path)
 before = dict(ns)
-ip = shell.get_shell()
-assert shell.bridge_error == '', shell.bridge_error
+ip = interactive.get_interactive()
+assert interactive.bridge_error == '', interactive.bridge_error
 assert hooks == (sys.displayhook, sys.excepthook, sys.stdout, sys.stderr, sys.modules['__main__'], sorted(sys.path))
 ns['mine'] = 1
 pid = os.fork()
@@ -139,13 +139,13 @@ assert os.getcwd() == '/' and out == '/\n'
 run('def f(x, y=3):\n    "doc"\nf?')
 assert 'Signature:' in out and 'f(x, y=3)' in out and '\x1b' not in out
 run('shell_tools = 1')
-shell.protected.add('shell_tools')
+interactive.protected.add('shell_tools')
 run('%who')
 assert out.split() == ['f', 'x']
 assert run('%who_ls') == ['f', 'x']
 run('%reset -f')
 assert 'x' not in ns and ns['shell_tools'] == 1 and ns['display'] is display.display and ns['get_ipython']
-assert ns['In'][-1] == '%reset -f' and shell.get_shell().history_manager.input_hist_parsed is ns['In']
+assert ns['In'][-1] == '%reset -f' and interactive.get_interactive().history_manager.input_hist_parsed is ns['In']
 run('y = 1')
 run('%reset')
 assert 'y' not in ns
@@ -163,7 +163,7 @@ run('%bookmark here\n%bookmark -l')
 assert 'here' in out
 run('%load_ext autoreload\n%autoreload 2')
 for event in ('pre_execute', 'pre_run_cell', 'post_execute', 'post_run_cell'):
-    shell.get_shell().fire(event, source='x')
+    interactive.get_interactive().fire(event, source='x')
 """)
 
 
@@ -220,7 +220,7 @@ assert ns['c'].stdout == 'went on\n' and 'KeyError' in ns['c'].stderr
 def test_display():
     bridge(r"""
 import base64
-ip = shell.get_shell()
+ip = interactive.get_interactive()
 PNG = base64.b64decode('iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==')
 ns['PNG'] = PNG
 run('from IPython.display import HTML, Image, JSON, display as theirs, update_display, clear_output\n'
@@ -266,7 +266,7 @@ import importlib.util
 if importlib.util.find_spec('matplotlib_inline') is not None:
     published.clear()
     run('%matplotlib inline\nimport matplotlib.pyplot as plt\nplt.plot([1, 2])')
-    shell.get_shell().fire('post_execute')
+    interactive.get_interactive().fire('post_execute')
     assert published[0][0]['image/png'].startswith(b'\x89PNG'), published
     run('plt.plot([1])\nplt.show()')
     assert len(published) == 2
@@ -275,10 +275,10 @@ if importlib.util.find_spec('matplotlib_inline') is not None:
 
 def test_warm_and_fork():
     bridge(r"""
-for step in shell.warm_steps():
+for step in interactive.warm_steps():
     step()
     assert threading.active_count() == 1, step
-assert shell.current is not None and shell.bridge_error == ''
+assert interactive.current is not None and interactive.bridge_error == ''
 def child(check):
     pid = os.fork()
     if not pid:
@@ -297,8 +297,8 @@ def works():
     assert out == 'in bash\n' and threading.active_count() == 1
 def other_namespace():
     other = {'In': [''], 'Out': {}, 'y': 7}
-    ip = shell.get_shell(other)
-    assert ip is shell.current and ip.user_ns is other and ip.history_manager.input_hist_parsed is other['In']
+    ip = interactive.get_interactive(other)
+    assert ip is interactive.current and ip.user_ns is other and ip.history_manager.input_hist_parsed is other['In']
     assert ip.run_line_magic('who_ls', '') == ['y'] and ip.getoutput('echo {y}') == ['7']
 child(works)
 child(other_namespace)
@@ -308,16 +308,16 @@ works()
 
 def test_import_hook():
     bridge(r"""
-shell.install_import_hook()
-shell.install_import_hook()
+interactive.install_import_hook()
+interactive.install_import_hook()
 assert sum(type(f).__name__ == '_ImportHook' for f in sys.meta_path) == 1
 import importlib.util, json.tool
-assert shell.have_ipython() and importlib.util.find_spec('IPython').origin
-assert shell.current is None and 'IPython' not in sys.modules
+assert interactive.have_ipython() and importlib.util.find_spec('IPython').origin
+assert interactive.current is None and 'IPython' not in sys.modules
 exec('from IPython.display import HTML, display', ns)
-assert shell.current is not None and shell.bridge_error == ''
+assert interactive.current is not None and interactive.bridge_error == ''
 import IPython
-assert IPython.get_ipython() is shell.current and shell.get_shell() is shell.current
+assert IPython.get_ipython() is interactive.current and interactive.get_interactive() is interactive.current
 assert all(type(f).__name__ != '_ImportHook' for f in sys.meta_path)
 assert type(IPython.__loader__).__name__ == type(IPython.__spec__.loader).__name__ == 'SourceFileLoader'
 exec('display(HTML("<b>"))', ns)
@@ -325,17 +325,17 @@ assert published[0][0]['text/html'] == '<b>'
 """)
 
 
-def test_plain_syntax_errors_make_no_shell():
+def test_plain_syntax_errors_make_no_interactive_layer():
     bridge(r'''
 for source in ('x =', 'a b c', 'print("a"', 'for', '"""', 'x = 5 5'):
-    assert shell.transform(source) == source
-assert shell.current is None and 'IPython' not in sys.modules
-assert shell.transform('!ls').startswith('get_ipython().system')
-assert shell.current is not None
-assert 'run_line_magic' in shell.transform('pip install x')
+    assert interactive.transform(source) == source
+assert interactive.current is None and 'IPython' not in sys.modules
+assert interactive.transform('!ls').startswith('get_ipython().system')
+assert interactive.current is not None
+assert 'run_line_magic' in interactive.transform('pip install x')
 ''')
     python(r"""
-assert 'run_line_magic' in shell.transform('pip install x')
+assert 'run_line_magic' in interactive.transform('pip install x')
 """)
 
 
@@ -353,12 +353,12 @@ class Hide:
             raise ModuleNotFoundError(name, name=name)
 hide = Hide()
 sys.meta_path.insert(0, hide)
-first = shell.get_shell()
-assert type(first) is shell.Shell and shell.have_ipython() == ''
+first = interactive.get_interactive()
+assert type(first) is interactive.Interactive and interactive.have_ipython() == ''
 sys.meta_path.remove(hide)
-shell.install_import_hook()
+interactive.install_import_hook()
 import IPython
-assert shell.get_shell() is not first and IPython.get_ipython() is shell.get_shell()
+assert interactive.get_interactive() is not first and IPython.get_ipython() is interactive.get_interactive()
 """)
 
 
@@ -368,7 +368,7 @@ with open('IPython.py', 'w') as f:
     f.write('__version__ = "0.1"\n')
 sys.path.insert(0, os.getcwd())
 assert run('x = !echo works\nx') == ['works']
-assert type(shell.current) is shell.Shell and 'IPython' in shell.bridge_error, shell.bridge_error
+assert type(interactive.current) is interactive.Interactive and 'IPython' in interactive.bridge_error, interactive.bridge_error
 """)
 
 
@@ -379,7 +379,7 @@ class Hide:
         if name == 'IPython':
             raise ModuleNotFoundError(name, name=name)
 sys.meta_path.insert(0, Hide())
-shell.install_import_hook()
+interactive.install_import_hook()
 for attempt in range(2):
     try:
         import IPython
@@ -387,7 +387,7 @@ for attempt in range(2):
         pass
     else:
         raise AssertionError
-assert type(shell.get_shell()) is shell.Shell
+assert type(interactive.get_interactive()) is interactive.Interactive
 """)
 
 

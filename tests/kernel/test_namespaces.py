@@ -18,7 +18,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from fake_host import Backend, curl, parameter  # noqa: E402
 from fake_workcell import Host, main, raises  # noqa: E402
-from workcell_kernel import errors, magics, namespaces, ns_artifacts, ns_deps, ns_workflows, shell, values  # noqa: E402
+from workcell_kernel import errors, magics, namespaces, ns_artifacts, ns_deps, ns_workflows, interactive, values  # noqa: E402
 
 HAVE_PANDAS = importlib.util.find_spec("pandas") is not None
 HAVE_PYARROW = importlib.util.find_spec("pyarrow") is not None
@@ -32,11 +32,11 @@ class Session:
         self.host = Host(self.backend)
         self.ns = {"__name__": "__main__"}
         self.loop = None
-        protected = set(shell.protected)
+        protected = set(interactive.protected)
         channel = self.host.channel()
         self.backend.bulk = channel.bulk
         namespaces.install(self.ns, channel, self.run_coroutine)
-        assert shell.protected - protected <= set(self.ns)
+        assert interactive.protected - protected <= set(self.ns)
 
     def run_coroutine(self, coroutine):
         if self.loop is None:
@@ -643,7 +643,7 @@ def test_deps_of_another_python():
 
 def test_overwriting_and_restoring():
     with Session() as s:
-        assert {"tools", "workflows", "skills", "artifacts", "deps", "ToolError", "SkillError"} <= shell.protected
+        assert {"tools", "workflows", "skills", "artifacts", "deps", "ToolError", "SkillError"} <= interactive.protected
         old = s.tools
         s.run("tools = 'mine'")
         assert s.ns["tools"] == "mine"
@@ -660,7 +660,7 @@ def test_overwriting_and_restoring():
 
 def test_a_reset_brings_overwritten_namespaces_back():
     with Session() as s:
-        own = shell.Shell(s.ns)
+        own = interactive.Interactive(s.ns)
         for line in ("-f", "-s", ""):
             s.run("tools = 'mine'\ndel deps\nToolError = Exception\nx = 1")
             magics.find("reset", "line")(own, line)

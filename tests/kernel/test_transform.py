@@ -6,7 +6,7 @@ import sys
 
 sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", "kernel")))
 
-from workcell_kernel.shell import Shell, transform_cell  # noqa: E402
+from workcell_kernel.interactive import Interactive, transform_cell  # noqa: E402
 
 try:
     import IPython
@@ -164,9 +164,9 @@ def test_many_commands_are_fast():
 
 
 def test_automagic():
-    shell = Shell({"x": 1, "cd": 2})
-    assert shell.transform_cell("pip install -q numpy") == LINE % ("pip", "install -q numpy") + "\n"
-    assert shell.transform_cell("cat a.txt\n") == LINE % ("cat", "a.txt") + "\n"
+    ip = Interactive({"x": 1, "cd": 2})
+    assert ip.transform_cell("pip install -q numpy") == LINE % ("pip", "install -q numpy") + "\n"
+    assert ip.transform_cell("cat a.txt\n") == LINE % ("cat", "a.txt") + "\n"
     for source in (
         "cd ..\n",
         "nosuch magic\n",
@@ -175,7 +175,7 @@ def test_automagic():
         "pip install a\npip install b\n",
         "time, = 3 4\n",
     ):
-        assert shell.transform_cell(source) == source
+        assert ip.transform_cell(source) == source
 
 
 def main():

@@ -1,4 +1,4 @@
-"""Our own shell: commands, variables in commands, magics, events.  Needs no IPython and no pytest."""
+"""The built-in interactive layer: commands, variables in commands, magics, events.  Needs no IPython and no pytest."""
 
 import builtins
 import contextlib
@@ -17,20 +17,20 @@ import types
 KERNEL = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", "kernel"))
 sys.path.insert(0, KERNEL)
 
-from workcell_kernel import display, magics, shell as shells  # noqa: E402
-from workcell_kernel.shell import Shell, SList, UsageError  # noqa: E402
+from workcell_kernel import display, magics, interactive  # noqa: E402
+from workcell_kernel.interactive import Interactive, SList, UsageError  # noqa: E402
 
 
 class Session:
-    """A Shell on a fresh namespace, and what running a cell in it printed."""
+    """A Interactive on a fresh namespace, and what running a cell in it printed."""
 
     def __init__(self):
         self.module = types.ModuleType("__main__")
         self.ns = self.module.__dict__
         self.ns.update(In=[""], Out={}, display=display.display)
-        shells.current = None
-        shells.setup(self.ns, self.module)
-        self.shell = shells.current = Shell(self.ns, self.module)
+        interactive.current = None
+        interactive.setup(self.ns, self.module)
+        self.ip = interactive.current = Interactive(self.ns, self.module)
         self.published = []
         self.out = self.err = ""
 
@@ -41,7 +41,7 @@ class Session:
         self.ns["In"].append(source)
         try:
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                return self.shell._run_plain(source)
+                return self.ip._run_plain(source)
         finally:
             display.publish, display.redirect, display.formatter = saved
             self.out, self.err = out.getvalue(), err.getvalue()
@@ -97,10 +97,10 @@ def test_system():
 def test_system_writes_to_the_fds():
     code = """
 import os, sys
-from workcell_kernel import shell
+from workcell_kernel import interactive
 ns = {}
-sh = shell.get_shell(ns)
-assert type(sh) is shell.Shell
+sh = interactive.get_interactive(ns)
+assert type(sh) is interactive.Interactive
 sys.stdout.write('before ')
 sh.system('echo $$0; echo problem >&2; ls -l /proc/self/fd | wc -l')
 print('after', ns['_exit_code'])
@@ -116,11 +116,11 @@ print('after', ns['_exit_code'])
 def test_own_streams():
     s = Session()
     stream = io.StringIO()
-    shells.own_streams = (stream,)
+    interactive.own_streams = (stream,)
     try:
-        assert shells._is_own(stream, 1) and not shells._is_own(io.StringIO(), 1)
+        assert interactive._is_own(stream, 1) and not interactive._is_own(io.StringIO(), 1)
     finally:
-        shells.own_streams = ()
+        interactive.own_streams = ()
     assert s.prints("!echo x") == "x\n"
 
 
@@ -139,7 +139,7 @@ def test_getoutput():
     ]
     assert s.run("!!echo hi") == ["hi"]
     assert s.run("x = !true\nx") == []
-    assert s.shell.getoutput("echo a; echo b", split=False) == "a\nb\n"
+    assert s.ip.getoutput("echo a; echo b", split=False) == "a\nb\n"
     assert len(s.run("x = !seq 100000\nx")) == 100000
 
 
@@ -159,7 +159,7 @@ def test_background():
         time.sleep(0.002)
 
     errors = []
-    assert shells.run_process(shells.shell_argv("yes & sleep 0.2; echo $! >&2"), slow, errors.append) == 0
+    assert interactive.run_process(interactive.shell_argv("yes & sleep 0.2; echo $! >&2"), slow, errors.append) == 0
     os.kill(int(b"".join(errors)), signal.SIGKILL)
 
 
@@ -259,7 +259,7 @@ def test_var_expand():
         ("no variables", "no variables"),
         ("$$", "$$"),
     ):
-        assert s.shell.var_expand(text) == expected, text
+        assert s.ip.var_expand(text) == expected, text
     try:
         from IPython.utils.text import DollarFormatter
     except ImportError:
@@ -276,7 +276,7 @@ def test_var_expand():
         "{{x}}",
         "${x}",
     ):
-        assert s.shell.var_expand(text) == DollarFormatter().vformat(text, [], s.ns), text
+        assert s.ip.var_expand(text) == DollarFormatter().vformat(text, [], s.ns), text
 
 
 def test_local_variables():
@@ -396,12 +396,12 @@ def test_namespace():
         "c          list    n=2",
         "",
     ]
-    shells.protected.add("tools")
+    interactive.protected.add("tools")
     s.ns["tools"] = object()
     try:
         s.run("%reset -f")
     finally:
-        shells.protected.discard("tools")
+        interactive.protected.discard("tools")
     assert "a" not in s.ns and "tools" in s.ns and "display" in s.ns and "get_ipython" in s.ns
     assert s.ns["In"][-1] == "%reset -f" and s.ns["__name__"] == "__main__"
     s.run("a = 1\nOut[1] = 2")
@@ -565,15 +565,15 @@ def test_extensions():
     s = Session()
     extension = types.ModuleType("wc_ext")
     events = []
-    extension.load_ipython_extension = lambda shell: events.append(("load", shell))
-    extension.unload_ipython_extension = lambda shell: events.append(("unload", shell))
+    extension.load_ipython_extension = lambda ip: events.append(("load", ip))
+    extension.unload_ipython_extension = lambda ip: events.append(("unload", ip))
     sys.modules["wc_ext"] = extension
     try:
         s.run("%load_ext wc_ext")
-        assert events == [("load", s.shell)]
+        assert events == [("load", s.ip)]
         assert "already loaded" in s.prints("%load_ext wc_ext")
         s.run("%unload_ext wc_ext")
-        assert events[1:] == [("unload", s.shell)]
+        assert events[1:] == [("unload", s.ip)]
         assert "not an IPython extension" in s.prints("%load_ext json")
         raises(ImportError, s.run, "%load_ext nosuch_extension")
     finally:
@@ -656,7 +656,7 @@ def test_user_magics():
         and s.run("%both a") == ("a", None)
         and s.run("%%both a\nb") == ("a", "b\n")
     )
-    assert s.shell.find_line_magic("up")("q") == "Q" and s.shell.find_cell_magic("up") is None
+    assert s.ip.find_line_magic("up")("q") == "Q" and s.ip.find_cell_magic("up") is None
     assert s.run('get_ipython().magic("%both z")') == ("z", None)
 
 
@@ -673,43 +673,43 @@ def test_run_cell():
     )
     raises(ZeroDivisionError, result.raise_error)
     calls = []
-    shells.run_cell_hook = lambda source: calls.append(source)
+    interactive.run_cell_hook = lambda source: calls.append(source)
     try:
-        s.shell.run_cell("hooked")
+        s.ip.run_cell("hooked")
     finally:
-        shells.run_cell_hook = None
+        interactive.run_cell_hook = None
     assert calls == ["hooked"]
 
 
 def test_events():
     s = Session()
     seen = []
-    s.shell.events.register("pre_run_cell", lambda info: seen.append(info.raw_cell))
-    s.shell.events.register("post_run_cell", lambda result: seen.append(result.success))
+    s.ip.events.register("pre_run_cell", lambda info: seen.append(info.raw_cell))
+    s.ip.events.register("post_run_cell", lambda result: seen.append(result.success))
     after = lambda: seen.append("post")  # noqa: E731
-    s.shell.events.register("post_execute", after)
-    s.shell.fire("pre_execute")
-    s.shell.fire("pre_run_cell", source="x")
-    s.shell.fire("post_execute")
-    s.shell.fire("post_run_cell", source="x", error=ValueError())
+    s.ip.events.register("post_execute", after)
+    s.ip.fire("pre_execute")
+    s.ip.fire("pre_run_cell", source="x")
+    s.ip.fire("post_execute")
+    s.ip.fire("post_run_cell", source="x", error=ValueError())
     assert seen == ["x", "post", False]
-    s.shell.events.unregister("post_execute", after)
-    raises(ValueError, s.shell.events.unregister, "post_execute", after)
+    s.ip.events.unregister("post_execute", after)
+    raises(ValueError, s.ip.events.unregister, "post_execute", after)
 
     def bad():
         raise ZeroDivisionError("in callback")
 
-    s.shell.events.register("post_execute", bad)
+    s.ip.events.register("post_execute", bad)
     err = io.StringIO()
     with contextlib.redirect_stderr(err):
-        s.shell.fire("post_execute")
+        s.ip.fire("post_execute")
     assert "ZeroDivisionError: in callback" in err.getvalue()
 
 
 def test_interface():
     s = Session()
     ip = s.run("get_ipython()")
-    assert ip is s.shell and builtins.get_ipython is shells.get_ipython and ip.get_ipython() is ip
+    assert ip is s.ip and builtins.get_ipython is interactive.get_ipython and ip.get_ipython() is ip
     ip.ex("a = 2")
     assert ip.execution_count == 1 and s.run("get_ipython().execution_count") == 2
     assert ip.ev("a + 1") == 3 and ip.user_ns is s.ns and ip.user_global_ns is s.ns
@@ -735,23 +735,23 @@ def test_namespace_can_change():
     s = Session()
     other = {}
     assert (
-        shells.get_shell(other) is s.shell
-        and s.shell.user_ns is other
-        and other["get_ipython"] is shells.get_ipython
+        interactive.get_interactive(other) is s.ip
+        and s.ip.user_ns is other
+        and other["get_ipython"] is interactive.get_ipython
     )
 
 
 def test_nothing_is_loaded_early():
     code = """
 before = set(sys.modules)
-from workcell_kernel import shell, display, pretty
+from workcell_kernel import interactive, display, pretty
 extra = {m.partition('.')[0] for m in set(sys.modules) - before}
 allowed = {'workcell_kernel', 're', 'sre_compile', 'sre_parse', 'sre_constants', 'enum', 'functools', 'collections', 'operator',
            'reprlib', 'itertools', 'heapq', 'keyword', 'copyreg', 'types', '_collections', '_functools', '_operator', '_sre', '_heapq',
            'builtins', '_collections_abc', '_locale'}
 assert extra <= allowed, extra - allowed
-shell.install_import_hook()
-assert shell.current is None
+interactive.install_import_hook()
+assert interactive.current is None
 """
     run_python(code)
 
@@ -759,13 +759,13 @@ assert shell.current is None
 def test_without_ipython():
     code = """
 import threading
-from workcell_kernel import shell
-assert shell.have_ipython() == ''
-shell.setup({})
-for step in shell.warm_steps():
+from workcell_kernel import interactive
+assert interactive.have_ipython() == ''
+interactive.setup({})
+for step in interactive.warm_steps():
     step()
-sh = shell.get_shell()
-assert type(sh) is shell.Shell and shell.get_ipython() is sh
+sh = interactive.get_interactive()
+assert type(sh) is interactive.Interactive and interactive.get_ipython() is sh
 import os
 pid = os.fork()
 if not pid:
@@ -786,7 +786,7 @@ def test_an_interrupt_right_after_the_start_ends_the_process():
 
     sys.setprofile(interrupt)
     try:
-        raises(KeyboardInterrupt, shells.run_process, ["sleep", "1000"])
+        raises(KeyboardInterrupt, interactive.run_process, ["sleep", "1000"])
     finally:
         sys.setprofile(None)
     raises(ChildProcessError, os.waitpid, -1, os.WNOHANG)

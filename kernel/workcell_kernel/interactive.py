@@ -1,7 +1,7 @@
-"""get_ipython() and what it answers.
+"""The interactive layer: get_ipython() and what it answers.
 
 Where the environment has IPython, ipy.py makes a real InteractiveShell on the user's namespace.  Where it has
-not, Shell below does the same job: it turns `!cmd`, `%magic`, `%%magic` and `name?` into Python, and runs
+not, Interactive below does the same job: it turns `!cmd`, `%magic`, `%%magic` and `name?` into Python, and runs
 commands and magics (magics.py).  In both cases the kernel compiles and runs the cells itself.
 
 What the kernel does: it calls setup() once, sets run_cell_hook, adds the names it put into the namespace to
@@ -18,7 +18,7 @@ import sys
 from . import display as _display
 from . import guard
 
-# The shell in use, None until somebody needs one.  It is not to be kept: `import IPython` may replace it.
+# The interactive layer in use, None until somebody needs one.  It is not to be kept: `import IPython` may replace it.
 current = None
 # Why the bridge to IPython could not be made, although there is an IPython.
 bridge_error = ""
@@ -538,7 +538,7 @@ def run_visible(argv, stdin_fd=None):
         flush_streams()
 
 
-# ---- what both shells share --------------------------------------------------------------------------------
+# ---- what both layers share --------------------------------------------------------------------------------
 
 class ExecutionInfo:
     """What pre_run_cell callbacks get."""
@@ -577,8 +577,8 @@ class ExecutionResult:
         return "<ExecutionResult success=%r result=%r error=%r>" % shown
 
 
-class ShellBase:
-    """Ours in Shell and in the bridge alike: commands, cells run on behalf of magics, events, errors."""
+class InteractiveBase:
+    """Ours in Interactive and in the bridge alike: commands, cells run on behalf of magics, events, errors."""
 
     _magic_depth = 0
     _magic_error = None
@@ -701,7 +701,7 @@ class ShellBase:
         pass  # exit() in a cell is the kernel's business
 
 
-# ---- our own shell -----------------------------------------------------------------------------------------
+# ---- the built-in interactive layer -------------------------------------------------------------------------
 
 class Events:
     NAMES = ("pre_execute", "pre_run_cell", "post_execute", "post_run_cell", "shell_initialized")
@@ -742,7 +742,7 @@ class DisplayFormatter:
         return _display.mime_bundle(obj, include, exclude)
 
 
-class Shell(ShellBase):
+class Interactive(InteractiveBase):
     """The part of IPython's InteractiveShell that code relies on, without IPython."""
 
     def __init__(self, user_ns, user_module=None):
@@ -874,10 +874,10 @@ class Shell(ShellBase):
         was_reset(self.user_ns)
 
 
-# ---- which shell -------------------------------------------------------------------------------------------
+# ---- which one --------------------------------------------------------------------------------------------
 
 def setup(user_ns, user_module=None):
-    """The namespace a shell will work on when one is needed.  Makes no shell yet."""
+    """The namespace that the interactive layer will work on when it is needed.  Makes none yet."""
     global _context
     import builtins
     _context = (user_ns, user_module)
@@ -885,8 +885,8 @@ def setup(user_ns, user_module=None):
     user_ns["get_ipython"] = get_ipython
 
 
-def get_shell(user_ns=None, user_module=None):
-    """The shell of this process; made on first use."""
+def get_interactive(user_ns=None, user_module=None):
+    """The interactive layer of this process; made on first use."""
     global current
     if user_ns is not None:
         setup(user_ns, user_module)
@@ -903,20 +903,20 @@ def was_reset(user_ns):
 
 
 def get_ipython():
-    """The shell, as in IPython."""
-    return get_shell()
+    """The interactive layer, as in IPython."""
+    return get_interactive()
 
 
 def transform(source):
     """For the kernel: what a cell that is no Python means, or the cell unchanged.
 
-    A plain syntax error is the common case and makes no shell: importing IPython takes a third of a second.
+    A plain syntax error is the common case and makes none: importing IPython takes a third of a second.
     """
     if current is None:
         changed = transform_cell(source)
         if changed in (source, source + "\n") and automagic(source, _may_be_magic, {}) is None:
             return source
-    return get_shell().transform_cell(source)
+    return get_interactive().transform_cell(source)
 
 
 def _may_be_magic(name):
@@ -942,7 +942,7 @@ def _create():
             bridge_error = "%s: %s" % (type(e).__name__, e)
         finally:
             _creating = False
-    return Shell(user_ns, user_module)
+    return Interactive(user_ns, user_module)
 
 
 def _ipython_spec():
@@ -981,7 +981,7 @@ def have_ipython():
 
 
 def warm_steps():
-    """Callables for a zygote to call one by one while idle: after the last, a shell exists and is warm."""
+    """Callables for a zygote to call one by one while idle: after the last, the interactive layer exists and is warm."""
     if _ipython_spec() is not None:
         from . import ipy
         return ipy.warm_steps()
@@ -993,7 +993,7 @@ def _warm_own():
     from . import magics
     transform_cell("x = !true\n%pwd")
     magics.find("time", "line")
-    get_shell()
+    get_interactive()
 
 
 class _ImportHook:
@@ -1030,15 +1030,15 @@ class _HookedLoader:
         module.__loader__ = module.__spec__.loader = self.loader
         self.loader.exec_module(module)
         if not _creating:
-            _replace_shell()
+            _replace_interactive()
 
 
-def _replace_shell():
-    """IPython has just been imported: from here on the bridge is the shell."""
+def _replace_interactive():
+    """IPython has just been imported: from here on the bridge is the interactive layer."""
     global current
-    if current is None or type(current) is Shell:
+    if current is None or type(current) is Interactive:
         current = None
-        get_shell()
+        get_interactive()
 
 
 def install_import_hook():
