@@ -8,7 +8,8 @@ anybody's program would. Checked are
     #include lines,
     calls of public functions (include/workcell.h) that a later room defines: they would be includes that nobody sees,
     a struct tag that two files define,
-    private names that differ from a public one by an underscore only (cell__policy beside cell_policy).
+    private names that differ from a public one by an underscore only (cell__policy beside cell_policy),
+    comments that name a file of ours that does not exist (headers of the system are named as <x.h>).
 
 Prints each violation as FILE:LINE: what, and exits 1 when there was one. --self-test proves that every rule can fail.
 """
@@ -59,6 +60,7 @@ DEFINITION = re.compile(r"^(?!static|typedef|return|extern|#)[a-z][\w \t*]*?\b(c
 CALL = re.compile(r"\b(cell_[a-z]\w*)\(")
 STRUCT = re.compile(r"^struct (\w+) \{", re.M)
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
+MENTION = re.compile(r"(?<![\w/.<\"])((?:\w+/)*\w+\.[ch])\b")
 STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 
 
@@ -106,6 +108,10 @@ def blank(text, pattern):
 class Tree:
     def __init__(self, root):
         self.root, self.problems, self.texts = root, [], {}
+        self.files = {"/include/" + PUBLIC}
+        for top in ("kernel", "fuzz", "bench", "tests"):
+            for folder, _, names in os.walk(os.path.join(root, top)):
+                self.files.update("/" + os.path.relpath(os.path.join(folder, name), root) for name in names)
         for folder, folders, names in os.walk(os.path.join(root, "src")):
             folders.sort()
             for name in sorted(names):
@@ -113,6 +119,7 @@ class Tree:
                     path = os.path.relpath(os.path.join(folder, name), root)
                     with open(os.path.join(root, path), encoding="utf-8") as file:
                         self.texts[path] = file.read()
+        self.files.update("/" + path for path in self.texts)
         if not self.texts:
             self.problems.append("%s: no sources found" % os.path.join(root, "src"))
         header = os.path.join(root, "include", PUBLIC)
@@ -178,6 +185,15 @@ class Tree:
                     self.tell(path, text.count("\n", 0, match.start()) + 1,
                               "%s differs from the public cell_%s by an underscore only" % (match[0], match[1]))
 
+    def check_mentions(self):
+        ends = {"/".join(parts[i:]) for parts in (path.split("/") for path in self.files) for i in range(1, len(parts))}
+        for path, text in self.texts.items():
+            for comment in COMMENT.finditer(blank(text, STRING)):
+                for match in MENTION.finditer(comment[0]):
+                    if match[1] not in ends:
+                        self.tell(path, text.count("\n", 0, comment.start() + match.start()) + 1,
+                                  "the comment names %s, which does not exist" % match[1])
+
 
 def check_tree(root):
     tree = Tree(root)
@@ -186,6 +202,7 @@ def check_tree(root):
     tree.check_calls()
     tree.check_tags()
     tree.check_names()
+    tree.check_mentions()
     return tree.problems
 
 
@@ -257,6 +274,8 @@ SELF_TEST_TREES = [
     ({"src/base/a.c": "struct own {\n};\n", "src/loop/a.c": "struct own {\n};\n"}, 0),
     ({"include/workcell.h": "struct cell_policy;\n", "src/base/a.c": "struct cell__policy *x;\n"}, 1),
     ({"include/workcell.h": "struct cell_policy;\n", "src/base/a.c": "struct cell__policy_x *x;\n"}, 0),
+    ({"src/base/a.c": "/* b.c does it, with base/c.h */\n", "src/base/b.c": "\n"}, 1),
+    ({"src/base/a.c": "/* b.c does it, as base/b.c and <sched.h> say */\n", "src/base/b.c": "\n"}, 0),
 ]
 
 

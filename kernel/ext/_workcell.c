@@ -194,10 +194,10 @@ static PyObject *wc_send(PyObject *self, PyObject *args)
 /* ---- frames in ---- */
 
 /*
- * Looks for a frame before we sleep for it.  -1 with an exception set: a signal that came meanwhile found no system call
+ * Spins for a frame before sleeping for it.  -1 with an exception set: a signal that came meanwhile found no system call
  * to interrupt, so its handler runs now.
  */
-static int look_first(void)
+static int spin_first(void)
 {
 	bool answer = has_asked, found;
 	Py_BEGIN_ALLOW_THREADS found = answer ? cell_ring_spin_wait_answer(&ring->host_beat, &spin)
@@ -228,7 +228,7 @@ static ssize_t recv_asleep(void *out, size_t size)
  */
 static ssize_t read_some(void *out, size_t size, bool begun)
 {
-	if (!begun && look_first() < 0)
+	if (!begun && spin_first() < 0)
 		return -1;
 	for (;;) {
 		ssize_t n;
@@ -444,11 +444,11 @@ static int ring_put(uint32_t type, const void *bytes, uint32_t size)
 	ring_copy(ring_head + sizeof record, bytes, size);
 	ring_head += need;
 	/*
-	 * No full fence between this store and the look at `armed`: it would cost more than the rest of a short write.  A
-	 * host that arms at this very moment may then see neither the record nor a bell; it looks once more after arming.
+	 * No full fence between this store and reading `armed`: it would cost more than the rest of a short write.  A
+	 * host that arms at this very moment may then see neither the record nor a bell; it polls once more after arming.
 	 */
 	atomic_store_explicit((_Atomic uint64_t *)&ring->head, ring_head, memory_order_release);
-	/* The host sleeps: wake it.  It is awake but the ring is half full: do not wait for its next look. */
+	/* The host sleeps: wake it.  It is awake but the ring is half full: do not wait for its next poll. */
 	if (atomic_load_explicit((_Atomic uint32_t *)&ring->armed, memory_order_relaxed)) {
 		bool half = type != CELL_RING_SYNC && size > 0 && ((const char *)bytes)[size - 1] != '\n';
 		if (!(half && can_ring_late()) && atomic_exchange((_Atomic uint32_t *)&ring->armed, 0))

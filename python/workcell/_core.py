@@ -34,7 +34,7 @@ STREAM_MASK = RUN_MASK | _engine.mask_of(_engine.CHUNK, _engine.DISPLAY, _engine
                                          _engine.IMAGE)
 # A thread stays at most so long with what it has started, and with a call that it approved only where the one before was
 # followed by the next request within PROMPT seconds.
-LOOK_US, PROMPT = 5000, 0.001
+SPIN_US, PROMPT = 5000, 0.001
 
 
 def milliseconds(seconds: Optional[float]) -> int:
@@ -390,11 +390,11 @@ class Core:
 
     # -- approvals
 
-    def look_us(self) -> int:
+    def spin_us(self) -> int:
         """How long the thread that approves a call stays with what follows; see _runs.py, where cells are started."""
         alone = self.channel is None or len(self.channel.handlers) <= 1
         self.answered = time.monotonic()
-        return LOOK_US if self.prompt and alone else 0
+        return SPIN_US if self.prompt and alone else 0
 
     def handle_approval(self, item: Item) -> Optional[ApprovalRequest]:
         """Any thread; item: (token, APPROVAL or APPROVAL_ENDED, run id, ...). Functions that decide run at home."""

@@ -8,7 +8,7 @@ from collections import deque
 from typing import Any, AsyncIterator, Callable, Deque, Iterator, List, Optional, Tuple, Union
 
 from . import _engine, _native
-from ._core import LOOK_US, RUN_MASK, STREAM_MASK, Core, milliseconds
+from ._core import SPIN_US, RUN_MASK, STREAM_MASK, Core, milliseconds
 from ._engine import Channel, Item, channel_of_loop, channel_of_thread, next_token
 from ._signals import only_ctrl_c, run_watched
 from .errors import from_native
@@ -40,10 +40,10 @@ def _start(core: Core, code: str, timeout: Optional[float], channel: Channel, ma
     On the channel's thread, so that the token's handler may be added afterwards.
     """
     token = next_token()
-    look_us = LOOK_US if core.quick and not channel.handlers else 0
+    spin_us = SPIN_US if core.quick and not channel.handlers else 0
     try:
         return token, core.need_session().start(code, 0 if timeout is None else milliseconds(timeout), channel.port, token,
-                                                mask, look_us)
+                                                mask, spin_us)
     except _native.NativeError as error:
         raise from_native(error) from None
 

@@ -111,7 +111,7 @@ class ApprovalRequest:
                     raise ApprovalGoneError("the session of this request is closed")
                 try:
                     session.answer(self.id, accept, reason, None if args is None else json.dumps(dict(args)), always,
-                                   self._core.look_us())
+                                   self._core.spin_us())
                 except _native.NativeError as error:
                     if error.args[1] in ("not_found", "closed"):
                         raise ApprovalGoneError(str(error.args[0])) from None

@@ -84,7 +84,7 @@ static bool find_wrong_text(const json_t *schema, const json_t *value, enum cell
 {
 	if (json_string_length(value) == 0 && json_object_get(schema, "minLength"))
 		*ret_wrong = CELL__WRONG_EMPTY;
-	else if (has_nul(schema, value) && !is_hole("door-nul"))
+	else if (has_nul(schema, value) && !is_hole("call-nul"))
 		*ret_wrong = CELL__WRONG_NUL;
 	else if (!is_chosen(schema, value))
 		*ret_wrong = CELL__WRONG_CHOICE;
@@ -248,7 +248,7 @@ int cell__call_prepare(struct cell__call *call, const struct cell__principal *pr
 	const struct cell__operation *operation = cell__operation_find(call->method);
 	call->principal = principal;
 	call->operation = operation;
-	if (!operation || (!cell__operation_is_open_to(operation, principal) && !is_hole("door-who")))
+	if (!operation || (!cell__operation_is_open_to(operation, principal) && !is_hole("call-who")))
 		(void)cell__buf_printf(&why, "there is no method \"%.100s\"", call->method);
 	else if (cell__operation_check(operation, call->args, &why) == 0)
 		return 0;

@@ -31,7 +31,7 @@ enum input {
 	INPUT_END,     /* end of input, or the program is being stopped */
 };
 
-struct jail {
+struct shell {
 	struct cell_cli_host host;
 	struct cell_cli_printer *printer;
 	bool terminal, colour;
@@ -136,14 +136,14 @@ static enum completeness code_completeness(const char *code, size_t size)
 /* On the signal thread and the engine's thread. */
 static void wake(void *arg)
 {
-	struct jail *shell = arg;
+	struct shell *shell = arg;
 
 	eventfd_write(shell->wake_fd, 1);
 }
 
 static char *prompt(EditLine *editor)
 {
-	struct jail *shell;
+	struct shell *shell;
 
 	el_get(editor, EL_CLIENTDATA, &shell);
 	/* \1 encloses what takes no room on the line; libedit loses it at the very end, so the space is there. */
@@ -156,7 +156,7 @@ static char *prompt(EditLine *editor)
 	return shell->prompt;
 }
 
-static void show_kept(struct jail *shell)
+static void show_kept(struct shell *shell)
 {
 	if (!cell__cli_has_kept(shell->printer))
 		return;
@@ -167,7 +167,7 @@ static void show_kept(struct jail *shell)
 }
 
 /* False: the line being edited is over. */
-static bool handle_wake(struct jail *shell)
+static bool handle_wake(struct shell *shell)
 {
 	eventfd_t value;
 
@@ -193,7 +193,7 @@ static bool handle_wake(struct jail *shell)
 /* libedit's source of characters: 1 with a character, 0 at the end, -1 on an error. */
 static int read_char(EditLine *editor, wchar_t *ret_char)
 {
-	struct jail *shell;
+	struct shell *shell;
 
 	el_get(editor, EL_CLIENTDATA, &shell);
 	for (;;) {
@@ -276,7 +276,7 @@ static char *history_path(void)
 }
 
 /* Written beside and renamed, so that a crash or a second shell leaves one whole history or the other. */
-static void save_history(struct jail *shell)
+static void save_history(struct shell *shell)
 {
 	char *temporary;
 	HistEvent event;
@@ -295,7 +295,7 @@ static void save_history(struct jail *shell)
 
 /* ---- opening and closing -------------------------------------------------------- */
 
-static int open_terminal(struct jail *shell, struct cell_error *err)
+static int open_terminal(struct shell *shell, struct cell_error *err)
 {
 	HistEvent event;
 
@@ -319,7 +319,7 @@ static int open_terminal(struct jail *shell, struct cell_error *err)
 	return 0;
 }
 
-static int open_shell(struct jail *shell, const struct cell_cli_session_flags *flags, struct cell_error *err)
+static int open_shell(struct shell *shell, const struct cell_cli_session_flags *flags, struct cell_error *err)
 {
 	shell->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (shell->wake_fd < 0)
@@ -336,7 +336,7 @@ static int open_shell(struct jail *shell, const struct cell_cli_session_flags *f
 	return shell->terminal ? open_terminal(shell, err) : 0;
 }
 
-static void close_shell(struct jail *shell)
+static void close_shell(struct shell *shell)
 {
 	/* The engine's thread wakes us until the session is closed, so that comes first. */
 	if (shell->host.engine)
@@ -355,7 +355,7 @@ static void close_shell(struct jail *shell)
 
 /* ---- reading ------------------------------------------------------------------- */
 
-static enum input read_terminal(struct jail *shell, const char **ret_line)
+static enum input read_terminal(struct shell *shell, const char **ret_line)
 {
 	const char *line;
 	HistEvent event;
@@ -378,7 +378,7 @@ static enum input read_terminal(struct jail *shell, const char **ret_line)
 	return INPUT_LINE;
 }
 
-static enum input read_pipe(struct jail *shell, const char **ret_line)
+static enum input read_pipe(struct shell *shell, const char **ret_line)
 {
 	ssize_t size;
 
@@ -392,7 +392,7 @@ static enum input read_pipe(struct jail *shell, const char **ret_line)
 	return INPUT_LINE;
 }
 
-static int append_line(struct jail *shell, const char *line)
+static int append_line(struct shell *shell, const char *line)
 {
 	size_t size = strlen(line), need = shell->cell_size + size + 2;
 
@@ -418,7 +418,7 @@ static int append_line(struct jail *shell, const char *line)
  * Collects the lines of one cell.  A block ends with an empty line; from a pipe it goes on when the line
  * after that is indented, because a file has empty lines inside its functions and a person types none.
  */
-static enum input read_cell(struct jail *shell, struct cell_error *err)
+static enum input read_cell(struct shell *shell, struct cell_error *err)
 {
 	bool blank = false;
 
@@ -458,7 +458,7 @@ static enum input read_cell(struct jail *shell, struct cell_error *err)
 
 /* ---- the loop -------------------------------------------------------------------- */
 
-static bool cell_is(const struct jail *shell, const char *const *words)
+static bool cell_is(const struct shell *shell, const char *const *words)
 {
 	const char *start = shell->cell + strspn(shell->cell, " \t");
 	size_t size = strlen(start);
@@ -472,7 +472,7 @@ static bool cell_is(const struct jail *shell, const char *const *words)
 	return false;
 }
 
-static int reset(struct jail *shell, struct cell_error *err)
+static int reset(struct shell *shell, struct cell_error *err)
 {
 	if (cell_session_reset(shell->host.session, err) < 0)
 		return -1;
@@ -483,7 +483,7 @@ static int reset(struct jail *shell, struct cell_error *err)
 }
 
 /* Negative: the session is of no more use. */
-static int run_cell(struct jail *shell, struct cell_error *err)
+static int run_cell(struct shell *shell, struct cell_error *err)
 {
 	struct cell_run_options options = CELL_RUN_OPTIONS_INIT;
 	struct cell_result *result;
@@ -517,7 +517,7 @@ static int run_cell(struct jail *shell, struct cell_error *err)
 	return 0;
 }
 
-static int loop(struct jail *shell, struct cell_error *err)
+static int loop(struct shell *shell, struct cell_error *err)
 {
 	static const char *const leave[] = { "exit", "quit", "exit()", "quit()", NULL };
 	static const char *const fresh[] = { "%reset", "%reset -f", NULL };
@@ -565,7 +565,7 @@ int cell__cmd_shell(int argc, char **argv)
 {
 	struct cell_cli_session_flags flags = CELL_CLI_SESSION_FLAGS_INIT(1);
 	/* The signal thread outlives this function, and wake() uses what it is given. */
-	static struct jail shell = { .wake_fd = -1, .count = 1 };
+	static struct shell shell = { .wake_fd = -1, .count = 1 };
 	const char *no_colour = getenv("NO_COLOR");
 	struct cell_error err;
 	int status;

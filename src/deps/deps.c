@@ -1,7 +1,7 @@
 /*
  * Calls of the `deps` namespace and their queue.
  *
- *     waiting ──its turn──▶ current ──steps (deps_steps.c)──▶ answered ──▶ gone
+ *     waiting ──its turn──▶ current ──steps (steps.c)──▶ answered ──▶ gone
  *        │                     │
  *        └──cancel──▶ gone     └──cancel──▶ stopped ──pool or program done──▶ gone
  *
@@ -373,7 +373,7 @@ static void refresh(struct cell__deps *deps)
 		(void)cell__deps_locate(deps);
 	free(deps->site);
 	free(cell__take_ptr(deps->bin));
-	deps->site = deps->dir && cell__venv_look(deps->dir, deps->confined) == CELL__VENV_PRESENT
+	deps->site = deps->dir && cell__venv_inspect(deps->dir, deps->confined) == CELL__VENV_PRESENT
 			     ? cell__venv_site(deps->dir, deps->version, deps->confined)
 			     : NULL;
 	if (deps->site && cell__buf_printf(&bin, "%s/bin", deps->dir) == 0)
@@ -537,7 +537,7 @@ int cell__deps_create(const struct cell__deps_options *opts, struct cell__deps *
 	if (!deps)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	deps->loop = opts->loop;
-	deps->hub = opts->hub;
+	deps->supervisor = opts->supervisor;
 	deps->store = opts->store;
 	deps->allow_runtime = opts->allow_runtime;
 	deps->confined = opts->confined;

@@ -17,7 +17,7 @@
 #define CELL_DEPS_H
 
 #include "calls/call.h"
-#include "spawn/hub.h"
+#include "spawn/supervisor.h"
 #include "storage/store.h"
 
 #define CELL__DEPS_TIMEOUT_MS 300000     /* the installers of one operation, unless the options say otherwise */
@@ -37,7 +37,7 @@ enum cell__deps_cleanup {
 
 struct cell__deps_options {
 	struct cell__loop *loop;
-	struct cell__spawn_hub *hub;
+	struct cell__supervisor *supervisor;
 	struct cell__store *store;   /* outlives this */
 	const char *python;          /* looked up in path when it has no slash */
 	const char *venv_dir;        /* NULL: one per project under cache_dir */
@@ -65,7 +65,7 @@ struct cell__deps_options {
 int cell__deps_create(const struct cell__deps_options *opts, struct cell__deps **ret_deps, struct cell_error *err);
 /*
  * Ends calls under way with CELL_E_CLOSED, kills what runs, removes the venv where `cleanup` says so; closed() comes
- * from a later turn of the loop.
+ * from a later iteration of the loop.
  */
 void cell__deps_close(struct cell__deps *deps, void (*closed)(void *arg), void *arg);
 /*
@@ -76,7 +76,7 @@ void cell__deps_close(struct cell__deps *deps, void (*closed)(void *arg), void *
  * deps.remove {package} -> true when it was configured or installed
  *
  * With {"pyodide": true}, add and sync give {"installed", "already_present", "failed", "wheels": [[name, size, hash], ...]} and
- * the bytes of the wheels instead, and no venv is touched (deps_wheels.c).
+ * the bytes of the wheels instead, and no venv is touched (wheels.c).
  *
  * A sync with {"quick": true} believes what earlier operations of this object found out about the venv.  What installers
  * say goes to the call's progress().  May answer before it returns.  An add that fails has recorded nothing.

@@ -6,7 +6,7 @@
  *     keep (pool) ──▶ who needs it? (program) ──nobody──▶ mark (pool) ──▶ uninstaller (program) ──▶ unmark (pool) ──▶ on
  *                                              └─others─────────────────────────────────────────────────────────▲
  *
- * Confined: uv chooses versions, hashes and installs in one run (deps_project.c), or chooses before it installs (deps_lock.c);
+ * Confined: uv chooses versions, hashes and installs in one run (project.c), or chooses before it installs (lock.c);
  * pip chooses them itself and reports.
  */
 #define _GNU_SOURCE
@@ -282,7 +282,7 @@ static void handle_recorded(struct cell__dep_op *op)
 		op->locking = false;
 		op->relocked = true;
 		json_decref(cell__take_ptr(op->wanted));
-		cell__dep_look_inside(op);
+		cell__dep_inspect(op);
 		return;
 	}
 	json_array_extend(op->done, op->wanted);
@@ -416,7 +416,7 @@ void cell__dep_forget(struct cell__dep_op *op)
 static void handle_pruned(struct cell__dep_op *op)
 {
 	op->pruned = true;
-	cell__dep_look_inside(op);
+	cell__dep_inspect(op);
 }
 
 /* The packages are out of the venv, or stay because others need them. */
@@ -433,7 +433,7 @@ static void uninstalled(struct cell__dep_op *op)
 	if (op->kind == CELL__DEP_REMOVE)
 		cell__dep_forget(op);
 	else
-		cell__dep_look_inside(op);
+		cell__dep_inspect(op);
 }
 
 static void fail_uninstall(struct cell__dep_op *op)

@@ -1,7 +1,7 @@
 /*
  * What is locked for untrusted principals: exact versions, and the hashes of their wheels (store.h, the book).
  *
- *     uv:  wanted ──▶ one run (deps_project.c)
+ *     uv:  wanted ──▶ one run (project.c)
  *             └─where that will not do─▶ uv pip compile (program) ──▶ check (pool) ──▶ uv pip install --require-hashes --no-deps
  *     pip: wanted ──▶ pip install --report ──▶ check (pool): one program, because starting pip twice costs half an install
  *

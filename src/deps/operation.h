@@ -1,6 +1,6 @@
 /*
- * Inside of deps: what deps.c (calls and their queue), deps_steps.c and deps_python.c (the way to a venv that works),
- * deps_install.c, deps_lock.c and deps_project.c (what is done to it) and deps_program.c (the programs that are run) share.
+ * Inside of deps: what deps.c (calls and their queue), steps.c and python.c (the way to a venv that works),
+ * install.c, lock.c and project.c (what is done to it) and program.c (the programs that are run) share.
  * Loop's thread, but for what is marked "pool".
  */
 #ifndef CELL_DEPS_OPERATION_H
@@ -19,7 +19,7 @@ typedef void (*cell__dep_step)(struct cell__dep_op *op);
 struct cell__deps {
 	/* never changed after create: the pool reads them too */
 	struct cell__loop *loop;
-	struct cell__spawn_hub *hub;
+	struct cell__supervisor *supervisor;
 	struct cell__store *store;
 	char *python, *python_real; /* as found in path; the file behind it */
 	char stamp[CELL__VENV_KEY_SIZE];
@@ -164,7 +164,7 @@ void cell__deps_forget_place(struct cell__deps *deps);
 /* Confined: makes the project's folders.  0, or -1 with errno.  Any thread. */
 int cell__deps_make_project(const struct cell__deps *deps);
 
-/* ---- deps_program.c ---- */
+/* ---- program.c ---- */
 
 /*
  * Runs argv (NULL-terminated) with the time that is left, or limit_ms when that is less; exited is the next step, with
@@ -186,7 +186,7 @@ json_t *cell__deps_env_hosts(const struct cell__deps *deps);
 /* The environment of all programs; NULL when memory is gone. */
 char **cell__deps_make_env(const struct cell__deps_options *opts);
 
-/* ---- deps_python.c ---- */
+/* ---- python.c ---- */
 
 #define CELL__DEP_ASK_MS 30000 /* an interpreter that says its version */
 extern const char cell__dep_ask_script[];
@@ -195,11 +195,11 @@ void cell__dep_know_python(struct cell__dep_op *op, cell__dep_step known);
 /* "cpython-3.11.2\n" as it was printed, first; false when it is no such thing. */
 bool cell__dep_take_version(struct cell__dep_op *op, char out[static CELL__VENV_VERSION_SIZE]);
 
-/* ---- deps_steps.c ---- */
+/* ---- steps.c ---- */
 
 void cell__dep_begin(struct cell__dep_op *op);
 /* Finds out what is in the venv, and goes on from there. */
-void cell__dep_look_inside(struct cell__dep_op *op);
+void cell__dep_inspect(struct cell__dep_op *op);
 /* The answer of an add or a sync. */
 void cell__dep_done(struct cell__dep_op *op);
 
@@ -207,7 +207,7 @@ void cell__dep_done(struct cell__dep_op *op);
 void cell__dep_installed(struct cell__dep_op *op);
 void cell__dep_run_installer(struct cell__dep_op *op);
 
-/* ---- deps_lock.c: what is locked for untrusted principals ---- */
+/* ---- lock.c: what is locked for untrusted principals ---- */
 
 #define CELL__DEP_WANTED ".workcell-wanted.txt"
 #define CELL__DEP_LIMITS ".workcell-limits.txt"
@@ -228,16 +228,16 @@ void cell__dep_resolve(struct cell__dep_op *op);
 int cell__dep_read_report(struct cell__dep_op *op);
 #define CELL__DEP_REPORT "report.json"
 
-/* ---- deps_project.c ---- */
+/* ---- project.c ---- */
 
 /* Has uv choose versions for op->wanted and install them, in one run where that will do. */
 void cell__dep_project(struct cell__dep_op *op);
 
-/* ---- deps_wheels.c ---- */
+/* ---- wheels.c ---- */
 
 void cell__dep_begin_wheels(struct cell__dep_op *op);
 
-/* ---- deps_install.c ---- */
+/* ---- install.c ---- */
 
 /* Installs op->wanted. */
 void cell__dep_install(struct cell__dep_op *op);

@@ -423,7 +423,7 @@ static int confine(struct cell__dep_op *op, bool network, struct cell__confineme
 			.network = network ? CELL_CONFINED_INDEX : CELL_CONFINED_OFFLINE,
 			.index_hosts = hosts,
 		};
-		rc = cell__confinement_create(deps->hub, &options, ret_confinement, err);
+		rc = cell__confinement_create(deps->supervisor, &options, ret_confinement, err);
 		cell__sandbox_policy_finish(&policy);
 	}
 	cell__plan_env_finish(&files);
@@ -532,7 +532,7 @@ static void start(struct cell__dep_op *op, const char *const *argv, int64_t limi
 		cell_fail(&op->err, CELL_E_NOMEM, 0, "out of memory");
 	spec.env = env.list;
 	if (rc == 0)
-		rc = cell__process_start(deps->hub, &spec, &deps->process, &op->err);
+		rc = cell__process_start(deps->supervisor, &spec, &deps->process, &op->err);
 	program_env_finish(&env);
 	if (rc < 0)
 		cell__dep_fail_err(op);

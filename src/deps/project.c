@@ -1,10 +1,10 @@
 /*
  * One run of uv that chooses versions, writes them down with the hashes of their files, and installs exactly those: what
- * `uv pip` needs two for (deps_lock.c).
+ * `uv pip` needs two for (lock.c).
  *
  *     write a project (pool) ──▶ uv sync (program) ──▶ read uv.lock (pool) ──▶ on, as after any installer
  *                                    │ it fails, or the index does not say hashes
- *                                    └──▶ uv pip compile, uv pip install (deps_lock.c)
+ *                                    └──▶ uv pip compile, uv pip install (lock.c)
  *
  * The project depends on what is wanted, for this kind of machine alone, and is limited to what is locked already.  uv checks
  * every file that it fetches against the hash that it has just written down.  For files of the wheel folder it writes none: the

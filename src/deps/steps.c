@@ -2,21 +2,21 @@
  * What an operation does, step by step.  "pool" steps touch files, "program" steps run something.
  *
  *     prepare (pool) ──list, or nothing to sync──▶ answer
- *        │ ask the interpreter's version (program), unless it is known (deps_python.c)
+ *        │ ask the interpreter's version (program), unless it is known (python.c)
  *     lock (pool) ◀──timer, while somebody else has it
  *        │
- *     look (pool) ──no venv──▶ make it (program, or pool), adopt it (pool) ──┐
+ *     inspect (pool) ──no venv──▶ make it (program, or pool), adopt it (pool) ──┐
  *        │                                                                   │
  *     probe (program) ◀──────────────────────────────────────────────────────┘
  *        │  it does not run: make another
  *        │  an installer was killed in it: repair (program); confined: make another
  *     contents (pool) ── no pip and no uv: ensurepip (program) ──▶ contents
- *        │            ── a line is gone from requirements.txt: uninstall (deps_install.c) ──▶ contents
+ *        │            ── a line is gone from requirements.txt: uninstall (install.c) ──▶ contents
  *        │
- *     install or uninstall (deps_install.c)
+ *     install or uninstall (install.c)
  *
  * Confined: the venv's own python is never asked; that it is still the one the venv was made with is seen from outside
- * (cell__venv_is_sealed()).  Before anything else is installed, what is locked is (deps_lock.c).
+ * (cell__venv_is_sealed()).  Before anything else is installed, what is locked is (lock.c).
  *
  * Invariants: from lock to the end the venv is ours alone; a venv is marked busy before an installer starts, and
  * unmarked only when that ended by itself; requirements.txt changes only after the venv did.
@@ -155,7 +155,7 @@ static bool glance(struct cell__dep_op *op)
 	if (!deps->dir)
 		return false;
 	CELL_AUTO_FREE char *site = cell__venv_site(deps->dir, deps->version, deps->confined);
-	op->synced = site && cell__venv_look(deps->dir, deps->confined) == CELL__VENV_PRESENT && !cell__venv_is_busy(deps->notes) &&
+	op->synced = site && cell__venv_inspect(deps->dir, deps->confined) == CELL__VENV_PRESENT && !cell__venv_is_busy(deps->notes) &&
 		     cell__venv_listing(deps->dir, site, deps->confined, &op->before, NULL) == 0 &&
 		     cell__venv_is_synced(deps->notes, &op->before, op->configured);
 	if (op->synced && deps->confined)
@@ -229,10 +229,10 @@ void cell__dep_begin(struct cell__dep_op *op)
 
 /* ---- the lock ---- */
 
-static void look_work(struct cell__dep_op *op)
+static void inspect_work(struct cell__dep_op *op)
 {
 	const struct cell__deps *deps = op->deps;
-	op->state = cell__venv_look(deps->dir, deps->confined);
+	op->state = cell__venv_inspect(deps->dir, deps->confined);
 	op->ours = deps->confined || cell__venv_is_ours(deps->notes);
 	op->dirty = cell__venv_is_busy(deps->notes);
 	if (deps->confined && op->state == CELL__VENV_PRESENT && !op->dirty)
@@ -240,7 +240,7 @@ static void look_work(struct cell__dep_op *op)
 	op->rc = read_configured(op);
 }
 
-static void handle_looked(struct cell__dep_op *op);
+static void handle_inspected(struct cell__dep_op *op);
 
 /* Confined: not where kernels can see it, because installers lock files in it, and whoever can read a file can hold its lock. */
 static char *make_temp(const struct cell__deps *deps)
@@ -260,7 +260,7 @@ static void locked_work(struct cell__dep_op *op)
 	struct cell__deps *deps = op->deps;
 	cell__venv_sweep(deps->dir);
 	op->temp = make_temp(deps);
-	look_work(op);
+	inspect_work(op);
 	if (op->rc == 0 && (!op->temp || cell__venv_mkdir_all(op->temp) < 0))
 		op->rc = cell_fail(&op->err, CELL_E_IO, errno, "make a folder beside %.160s", deps->dir);
 }
@@ -294,7 +294,7 @@ static void handle_lock_tried(struct cell__dep_op *op)
 		deps->lock_fd = cell__take_fd(&op->lock_fd);
 		/* The time that others took is not ours. */
 		op->until_us = cell__now_us() + deps->timeout_ms * 1000;
-		handle_looked(op);
+		handle_inspected(op);
 		return;
 	}
 	if (cell__now_us() > op->lock_until_us) {
@@ -327,7 +327,7 @@ static void want_lock(struct cell__dep_op *op)
 	op->lock_until_us = cell__now_us() + deps->timeout_ms * 1000;
 	op->lock_pause_ms = LOCK_PAUSE_MS;
 	if (deps->lock_fd >= 0)
-		cell__dep_pool(op, locked_work, handle_looked);
+		cell__dep_pool(op, locked_work, handle_inspected);
 	else
 		cell__dep_pool(op, lock_work, handle_lock_tried);
 }
@@ -343,14 +343,14 @@ static void need_another(struct cell__dep_op *op)
 		make(op);
 }
 
-static void handle_looked(struct cell__dep_op *op)
+static void handle_inspected(struct cell__dep_op *op)
 {
 	if (op->kind == CELL__DEP_SYNC && json_array_size(op->configured) == 0 && op->state != CELL__VENV_PRESENT) {
 		cell__dep_done(op);
 	} else if (op->deps->confined) {
 		/* Whatever packages did to it, or an installer left half done: it is made again from what is locked. */
 		if (op->state == CELL__VENV_PRESENT && !op->dirty && cell__deps_site(op->deps))
-			cell__dep_look_inside(op);
+			cell__dep_inspect(op);
 		else
 			need_another(op);
 	} else if (op->state == CELL__VENV_PRESENT) {
@@ -370,7 +370,7 @@ static void handle_repaired(struct cell__dep_op *op)
 		return;
 	}
 	op->fresh = true;
-	cell__dep_look_inside(op);
+	cell__dep_inspect(op);
 }
 
 static void repair(struct cell__dep_op *op)
@@ -403,7 +403,7 @@ static void handle_probed(struct cell__dep_op *op)
 		if (op->dirty)
 			repair(op);
 		else
-			cell__dep_look_inside(op);
+			cell__dep_inspect(op);
 		return;
 	}
 	if (op->remade) {
@@ -444,7 +444,7 @@ static void handle_adopted(struct cell__dep_op *op)
 	op->fresh = op->remade = op->ours = true;
 	op->dirty = false;
 	if (op->deps->confined)
-		cell__dep_look_inside(op);
+		cell__dep_inspect(op);
 	else
 		probe(op);
 }
@@ -570,7 +570,7 @@ static void handle_has_pip(struct cell__dep_op *op)
 				       "On Debian: apt install python3-venv, or put uv into PATH.");
 		return;
 	}
-	cell__dep_look_inside(op);
+	cell__dep_inspect(op);
 }
 
 /* Whatever is not there of what was locked, then what has left, then what is new. */
@@ -646,7 +646,7 @@ static void handle_contents(struct cell__dep_op *op)
 	cell__dep_install(op);
 }
 
-void cell__dep_look_inside(struct cell__dep_op *op)
+void cell__dep_inspect(struct cell__dep_op *op)
 {
 	const char *site = cell__deps_site(op->deps);
 	json_decref(cell__take_ptr(op->stale));

@@ -316,7 +316,7 @@ static int open_inside(const char *dir, const char *path, int flags, bool hostil
 	return hostile ? cell__path_open(fd, path, flags, 0) : openat(fd, path, flags | O_CLOEXEC);
 }
 
-enum cell__venv_state cell__venv_look(const char *dir, bool hostile)
+enum cell__venv_state cell__venv_inspect(const char *dir, bool hostile)
 {
 	struct stat st;
 	if (lstat(dir, &st) < 0)

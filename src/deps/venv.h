@@ -81,7 +81,7 @@ enum cell__venv_state {
 	CELL__VENV_FOREIGN, /* something is there that is no venv */
 	CELL__VENV_PRESENT,
 };
-enum cell__venv_state cell__venv_look(const char *dir, bool hostile);
+enum cell__venv_state cell__venv_inspect(const char *dir, bool hostile);
 bool cell__venv_is_ours(const char *dir);
 /* These, and cell__venv_set_synced() and its like below, are about a folder of notes, which may be the venv itself. */
 bool cell__venv_is_busy(const char *notes);

@@ -299,7 +299,7 @@ int cell_sandbox_explain(const struct cell_sandbox_options *opts, char **ret_tex
 	if (rc == 0) {
 		struct cell__zygote_state zygote = { .plan = zygote_plan.size ? (const struct cell_plan *)zygote_plan.data : NULL };
 		const struct cell_plan *plan = (const struct cell_plan *)command.plan.data;
-		rc |= cell__buf_add_str(&out, "shell: made ahead; early: in the kernel, before it knows its session; kernel: the last "
+		rc |= cell__buf_add_str(&out, "jail: made ahead; early: in the kernel, before it knows its session; kernel: the last "
 					      "thing before the code\n");
 		rc |= cell__plan_print(plan, &out);
 		rc |= cell__buf_add_str(&out, "the session's own steps\n");

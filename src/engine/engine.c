@@ -118,13 +118,13 @@ static int find_parts(struct cell_engine *engine, const struct cell_engine_optio
 	engine->kernel_dir = cell__strdup(kernel_dir);
 	if (!engine->lib_dir || !engine->kernel_dir)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	engine->host.hub = &engine->hub;
+	engine->host.supervisor = &engine->supervisor;
 	engine->host.lib_dir = engine->lib_dir;
 	engine->host.kernel_dir = engine->kernel_dir;
 	engine->host.spill_dir = engine->spill_dir;
 	if (trust_parts(engine, dir, err) < 0)
 		return -1;
-	return cell__spawn_hub_init(&engine->hub, &engine->loop, spawner, err);
+	return cell__supervisor_init(&engine->supervisor, &engine->loop, spawner, err);
 }
 
 /* Executors and loop are gone, or were never made. */
@@ -201,7 +201,7 @@ static void destroy_executors(void *arg)
 			return;
 		}
 	}
-	cell__spawn_hub_finish(&engine->hub, destroy->done, destroy->arg);
+	cell__supervisor_finish(&engine->supervisor, destroy->done, destroy->arg);
 }
 
 /* Closes one session after another, then the spaces, then the executors. */

@@ -109,12 +109,12 @@ typedef void (*cell__prewarmed_fn)(void *arg, const struct cell_env_info *info, 
 struct cell__places;
 struct cell__confinement;
 struct cell__sandbox_policy;
-struct cell__spawn_hub;
+struct cell__supervisor;
 
 /* What executors need of the engine. */
 struct cell__executor_host {
 	struct cell__loop *loop;
-	struct cell__spawn_hub *hub; /* for programs */
+	struct cell__supervisor *supervisor; /* for programs */
 	const char *lib_dir;         /* holds our other parts: workcell-spawner, kernel/, deno/ */
 	const char *kernel_dir;      /* holds the kernel's package and extension */
 	const char *spill_dir;       /* for files and folders of their own */

@@ -8,10 +8,10 @@
  *     the ring before the next SYNC record was written before them;
  *   - a SYNC record says how many pipe bytes come before what follows; those are taken first.
  *
- * The host is woken by a DOORBELL, or by bytes in a pipe, and hands them on at once.  Then it looks again every few
+ * The host is woken by a DOORBELL, or by bytes in a pipe, and hands them on at once.  Then it polls every few
  * milliseconds on its own ("hot"), which coalesces small writes and saves the kernel a system call per write, until a
- * look finds nothing; then it arms the doorbell again and looks once more, because the kernel does not wait for its own
- * write to be visible before it looks whether it has to ring.  What the pipes bring meanwhile waits for the next look, unless it
+ * poll finds nothing; then it arms the doorbell again and polls once more, because the kernel does not wait for its own
+ * write to be visible before it checks whether it has to ring.  What the pipes bring meanwhile waits for the next poll, unless it
  * is much.  A line without its end may wait too, because print() writes them separately, but the doorbell is armed at
  * once, so that the end does not wait.
  *
@@ -22,7 +22,7 @@
  *
  * Paused (a slow reader): all handles are stopped; ring, pipes and socket fill up and the kernel waits.
  *
- * A kernel that yields (turns.h) and says much is heard at the regular looks only, and waits in between: reading a flood as fast
+ * A kernel that yields (subprocess/cpu_share.h) and says much is heard at the regular polls only, and waits in between: reading a flood as fast
  * as it comes would leave the loop no time for the others.
  */
 #define _GNU_SOURCE
@@ -44,11 +44,11 @@
 
 #define HOT_INTERVAL_MS 4
 #define HALF_LINE_MS 1          /* that long at most */
-#define PIPE_HOLD_BYTES 32768   /* what may wait for the next look */
+#define PIPE_HOLD_BYTES 32768   /* what may wait for the next poll */
 #define PIPE_READ_BYTES 65536
 #define SOCKET_READ_BYTES 65536
-#define READS_PER_TURN 8 /* one kernel does not keep the loop to itself */
-#define MUCH_BYTES 131072 /* between two looks: half a ring */
+#define READS_PER_ITERATION 8 /* one kernel does not keep the loop to itself */
+#define MUCH_BYTES 131072 /* between two polls: half a ring */
 
 struct pipe_end {
 	int fd;
@@ -80,13 +80,13 @@ struct cell__link {
 	bool freed_late; /* all handles are closed, but the reader is at work */
 	bool paused, closed, broken, is_hot;
 	bool yields;
-	bool resting;      /* nothing is read until the next look */
+	bool resting;      /* nothing is read until the next poll */
 	uint64_t received; /* bytes of the socket */
-	uint64_t heard;    /* how much it had said in all at the last look */
+	uint64_t heard;    /* how much it had said in all at the last poll */
 	uint32_t interrupts; /* requests so far */
-	bool last_look; /* the doorbell is armed, the next look is the last unless something comes */
-	bool rung; /* a DOORBELL came and the ring was not looked at since */
-	bool woken; /* it came while nobody looked */
+	bool last_poll; /* the doorbell is armed, the next poll is the last unless something comes */
+	bool rung; /* a DOORBELL came and the ring was not polled since */
+	bool woken; /* it came while the link was not polling */
 	/* Output of one stream on its way to the owner, so that many small records make one call. */
 	enum cell_stream gather_stream;
 	size_t gather_size;
@@ -306,11 +306,11 @@ static void handle_hot(uv_timer_t *timer)
 	if (link->closed || link->broken || is_held(link))
 		return;
 	bool quiet = given_so_far(link) == before && holds_nothing(link) && cell__ring_arm(&link->ring);
-	if (quiet && link->last_look) {
+	if (quiet && link->last_poll) {
 		uv_timer_stop(&link->hot);
 		link->is_hot = false;
 	}
-	link->last_look = quiet;
+	link->last_poll = quiet;
 }
 
 static void rest_after_much(struct cell__link *link)
@@ -320,7 +320,7 @@ static void rest_after_much(struct cell__link *link)
 		return;
 	link->resting = true;
 	link->is_hot = true;
-	link->last_look = false;
+	link->last_poll = false;
 	uv_timer_start(&link->hot, handle_hot, HOT_INTERVAL_MS, HOT_INTERVAL_MS);
 	update_polls(link);
 }
@@ -328,12 +328,12 @@ static void rest_after_much(struct cell__link *link)
 /* Does nothing come at present? */
 static bool is_idle(const struct cell__link *link)
 {
-	return !link->is_hot || link->last_look;
+	return !link->is_hot || link->last_poll;
 }
 
 static void become_hot(struct cell__link *link)
 {
-	link->last_look = false;
+	link->last_poll = false;
 	if (link->is_hot)
 		return;
 	link->is_hot = true;
@@ -344,7 +344,7 @@ static void become_hot(struct cell__link *link)
 static void cool_down(struct cell__link *link)
 {
 	if (link->is_hot && !is_held(link) && holds_nothing(link))
-		link->last_look = cell__ring_arm(&link->ring);
+		link->last_poll = cell__ring_arm(&link->ring);
 }
 
 /*
@@ -362,7 +362,7 @@ static bool answer_bell(struct cell__link *link, uint64_t head)
 		return true;
 	}
 	if (!woken)
-		return true; /* the next look is near */
+		return true; /* the next poll is near */
 	uv_timer_start(&link->hot, handle_hot, HALF_LINE_MS, HOT_INTERVAL_MS);
 	return cell__ring_arm(&link->ring);
 }
@@ -423,7 +423,7 @@ static void go_on(struct cell__link *link)
 {
 	link->resting = false;
 	link->is_hot = true;
-	link->last_look = false;
+	link->last_poll = false;
 	uv_timer_start(&link->hot, handle_hot, 0, HOT_INTERVAL_MS);
 	update_polls(link);
 }
@@ -514,7 +514,7 @@ static void read_socket(struct cell__link *link)
 	bool last = false;
 	if (is_held(link))
 		return;
-	for (int turn = 0; turn < READS_PER_TURN; turn++) {
+	for (int reads = 0; reads < READS_PER_ITERATION; reads++) {
 		while (handle_next_frame(link)) {
 		}
 		if (link->closed || link->broken || is_held(link) || last)
@@ -637,7 +637,7 @@ int cell__link_create(struct cell__loop *loop, const struct cell__link_events *e
 	return 0;
 }
 
-static void look(void *arg)
+static void spin(void *arg)
 {
 	struct cell__link *link = arg;
 	if (!is_held(link) && !link->broken)
@@ -648,7 +648,7 @@ static void look(void *arg)
 static void expect(struct cell__link *link)
 {
 	cell_ring_spin_beat(&link->ring.ctl->host_beat);
-	link->loop->spin = look;
+	link->loop->spin = spin;
 	link->loop->spin_arg = link;
 }
 
@@ -730,7 +730,7 @@ void cell__link_pause(struct cell__link *link, bool paused)
 
 void cell__link_yield(struct cell__link *link, bool yields)
 {
-	link->yields = yields; /* one that rests goes on at its next look */
+	link->yields = yields; /* one that rests goes on at its next poll */
 }
 
 void cell__link_poll(struct cell__link *link)

@@ -70,7 +70,7 @@ struct cell__audit_log *cell__audit_of(struct cell_audit *audit);
 const char *cell__audit_path(const struct cell__audit_log *audit);
 /* Opens or makes the file, 0600, at once: what is wrong with the path is told here. */
 int cell__audit_log_open(const struct cell__audit_log_options *opts, struct cell__audit_log **ret_audit, struct cell_error *err);
-/* Writes what waits, once more where that failed, then closed() from a later turn of the loop; then all memory is gone. */
+/* Writes what waits, once more where that failed, then closed() from a later iteration of the loop; then all memory is gone. */
 void cell__audit_log_close(struct cell__audit_log *audit, void (*closed)(void *arg), void *arg);
 
 /*
@@ -121,7 +121,7 @@ struct cell__audit_record {
 };
 
 /*
- * 0: taken; written() (may be NULL) comes exactly once, from a later turn of the loop, with 0 when the record is in the file
+ * 0: taken; written() (may be NULL) comes exactly once, from a later iteration of the loop, with 0 when the record is in the file
  * (with SYNC_ALWAYS: on the disk) or a negative errno when the first try failed: the record is kept and tried again, and
  * the caller knows that it is not there yet.  -1: CELL_E_LIMIT (see above), CELL_E_NOMEM or CELL_E_CLOSED; written()
  * never comes, and the record counts as lost.

@@ -288,7 +288,7 @@ static void handle_again(struct cell__call *call)
 
 /* ---- what is shown ---- */
 
-static bool look_up(struct cell__gated_call *gated);
+static bool preview_packages(struct cell__gated_call *gated);
 
 /* Without what only our own kernels understand. */
 static int make_shown(struct cell__gated_call *gated)
@@ -473,7 +473,7 @@ void cell__gated_call_decide(struct cell__gated_call *gated)
 	} else if (gated->kind == CELL__GATE_SHELL && check_shell(gated) < 0) {
 		return;
 	} else if (inner->operation->id == CELL__OP_DEPS_SYNC && is_watched(gate) && !gated->shown) {
-		look_up(gated);
+		preview_packages(gated);
 		return;
 	} else if (gated->kind == CELL__GATE_ARTIFACT && make_shown(gated) < 0) {
 		inner->fail(inner, CELL_E_NOMEM, "MemoryError", "the host is out of memory");
@@ -497,26 +497,26 @@ void cell__gated_call_decide(struct cell__gated_call *gated)
 
 /* ---- what a sync would install ---- */
 
-static struct cell__gated_call *of_look(struct cell__call *look)
+static struct cell__gated_call *of_preview(struct cell__call *preview)
 {
-	return (struct cell__gated_call *)((char *)look - offsetof(struct cell__gated_call, look));
+	return (struct cell__gated_call *)((char *)preview - offsetof(struct cell__gated_call, preview));
 }
 
-static void end_look(struct cell__gated_call *gated)
+static void end_preview(struct cell__gated_call *gated)
 {
-	json_decref(gated->look.args);
-	gated->look = (struct cell__call){ 0 };
+	json_decref(gated->preview.args);
+	gated->preview = (struct cell__call){ 0 };
 	gated->inner.cancel = NULL;
 }
 
-static void handle_packages(struct cell__call *look, json_t *result, const void *raw, size_t raw_size)
+static void handle_packages(struct cell__call *preview, json_t *result, const void *raw, size_t raw_size)
 {
 	(void)raw, (void)raw_size;
-	struct cell__gated_call *gated = of_look(look);
+	struct cell__gated_call *gated = of_preview(preview);
 	json_t *shown = json_copy(gated->inner.args);
 	if (!shown || !result || json_object_set_new(shown, "packages", result) < 0)
 		json_decref(cell__take_ptr(shown));
-	end_look(gated);
+	end_preview(gated);
 	if (!shown) {
 		gated->inner.fail(&gated->inner, CELL_E_NOMEM, "MemoryError", "the host is out of memory");
 		return;
@@ -531,25 +531,25 @@ static void handle_packages(struct cell__call *look, json_t *result, const void 
 		cell__gated_call_decide(gated);
 }
 
-static void handle_no_packages(struct cell__call *look, int code, const char *type, const char *message)
+static void handle_no_packages(struct cell__call *preview, int code, const char *type, const char *message)
 {
-	struct cell__gated_call *gated = of_look(look);
-	end_look(gated);
+	struct cell__gated_call *gated = of_preview(preview);
+	end_preview(gated);
 	gated->inner.fail(&gated->inner, code, type, message);
 }
 
-static void cancel_look(struct cell__call *inner)
+static void cancel_preview(struct cell__call *inner)
 {
 	struct cell__gated_call *gated = of_inner(inner);
-	if (gated->look.cancel)
-		gated->look.cancel(&gated->look);
-	end_look(gated);
+	if (gated->preview.cancel)
+		gated->preview.cancel(&gated->preview);
+	end_preview(gated);
 }
 
 /* Asks what is configured, and then decides, or runs what was approved if that is still the same.  Always true. */
-static bool look_up(struct cell__gated_call *gated)
+static bool preview_packages(struct cell__gated_call *gated)
 {
-	gated->look = (struct cell__call){
+	gated->preview = (struct cell__call){
 		.method = "deps.list",
 		.operation = &cell__operations[CELL__OP_DEPS_LIST],
 		.args = json_object(),
@@ -558,8 +558,8 @@ static bool look_up(struct cell__gated_call *gated)
 		.answer = handle_packages,
 		.fail = handle_no_packages,
 	};
-	gated->inner.cancel = cancel_look;
-	gated->gate->target->handle(gated->gate->space, gated->gate->cwd, &gated->look);
+	gated->inner.cancel = cancel_preview;
+	gated->gate->target->handle(gated->gate->space, gated->gate->cwd, &gated->preview);
 	return true;
 }
 
@@ -645,7 +645,7 @@ static struct cell__gated_call *let_in(struct cell__gate *gate, struct cell__cal
 	return gated;
 }
 
-static void handle_turn(struct cell__pace_wait *wait)
+static void handle_pace(struct cell__pace_wait *wait)
 {
 	cell__gated_call_walk((struct cell__gated_call *)((char *)wait - offsetof(struct cell__gated_call, wait)));
 }
@@ -656,7 +656,7 @@ static bool may_go_on(struct cell__gated_call *gated)
 	struct cell__gate *gate = gated->gate;
 	if (!gate->audit || !gate->pace || cell__principal_is_trusted(&gated->principal))
 		return true;
-	gated->wait.go = handle_turn;
+	gated->wait.go = handle_pace;
 	return cell__pace_enter(gate->pace, &gated->wait, CELL__PACE_RECORD_BYTES + cell__audit_size_of(gated->inner.args));
 }
 
@@ -668,8 +668,8 @@ void cell__gate_submit(struct cell__gate *gate, const struct cell__principal *pr
 	if (operation->part != CELL__PART_KERNEL && !gate->space) {
 		fail_without_space(call);
 	} else if (operation->kind == CELL__GATE_NONE || (operation->part != CELL__PART_KERNEL && cell__gate_is_open(gate)) ||
-		   (is_hole("door-clients") && principal->kind != CELL__PRINCIPAL_CODE) ||
-		   (is_hole("door-kinds") && operation->kind >= CELL__GATE_REMOVE && operation->kind <= CELL__GATE_SERVER)) {
+		   (is_hole("call-clients") && principal->kind != CELL__PRINCIPAL_CODE) ||
+		   (is_hole("call-kinds") && operation->kind >= CELL__GATE_REMOVE && operation->kind <= CELL__GATE_SERVER)) {
 		gate->target->handle(gate->space, gate->cwd, call);
 	} else {
 		struct cell__gated_call *gated = let_in(gate, call);

@@ -38,7 +38,7 @@ struct cell__gated_call {
 	int rule; /* of the policy */
 	const char *rule_name; /* the policy's, or a middleware's; or NULL */
 	json_t *shown; /* what stands for the arguments where they say too little, or too much; or NULL */
-	struct cell__call look; /* deps.sync: what would be installed */
+	struct cell__call preview; /* deps.sync: what would be installed */
 	bool was_parked;
 	json_t *args_before; /* as the code gave them, where somebody changed them */
 	json_t *content; /* a question: what it was answered with */

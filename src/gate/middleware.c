@@ -4,7 +4,7 @@
  *     walk: before[0] ──next──▶ before[1] ──next──▶ ... decide ... ──outcome──▶ after[1] ──▶ after[0] ──▶ deliver
  *
  * While a function holds the call (`held`), the gated is its alone but for `gate` and `outer`, which the loop clears
- * when the asker goes.  Its last word comes from any thread and passes through the door to the loop's.
+ * when the asker goes.  Its last word comes from any thread and is posted to the loop's (loop/loop_ref.h).
  */
 #define _GNU_SOURCE
 #include <stdio.h>

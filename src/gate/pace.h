@@ -36,7 +36,7 @@ int cell__pace_create(struct cell__loop *loop, struct cell__audit_log *audit, co
 		      struct cell__pace **ret_pace, struct cell_error *err);
 /* Nothing waits any more; NULL is fine. */
 void cell__pace_destroy(struct cell__pace *pace);
-/* True: go on.  False: wait->go() comes from a later turn of the loop, unless cell__pace_withdraw() does. */
+/* True: go on.  False: wait->go() comes from a later iteration of the loop, unless cell__pace_withdraw() does. */
 bool cell__pace_enter(struct cell__pace *pace, struct cell__pace_wait *wait, size_t bytes);
 /* True: it waited, and does not any more. */
 bool cell__pace_withdraw(struct cell__pace *pace, struct cell__pace_wait *wait);

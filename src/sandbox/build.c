@@ -416,8 +416,8 @@ void cell__builder_root(struct builder *b, const struct cell__sandbox_policy *po
 		JAIL(CELL_OP_LINK, CELL_STEP_OPTIONAL, 0, 0, env->links[i + 1], env->links[i]);
 }
 
-static void shell_stage(struct builder *b, const struct cell__sandbox_policy *policy, const struct cell__machine *machine,
-			const struct cell__plan_env *env)
+static void jail_stage(struct builder *b, const struct cell__sandbox_policy *policy, const struct cell__machine *machine,
+		       const struct cell__plan_env *env)
 {
 	unsigned flags = ALL_NAMESPACES & ~(policy->network == CELL_NET_FULL ? (unsigned)CLONE_NEWNET : 0u);
 	if (is_hole("net"))
@@ -634,7 +634,7 @@ int cell__plan_build(const struct cell__sandbox_policy *policy, const struct cel
 	b->mapped = full && machine->trees;
 	list_hidden(b, policy);
 	if (full)
-		shell_stage(b, policy, machine, env);
+		jail_stage(b, policy, machine, env);
 	if (kernel_stage(b, policy, machine, env, full, err) < 0) {
 		free_hidden(b);
 		return -1;

@@ -1,13 +1,13 @@
 /*
  * A plan: what confining one session comes to, step by step, as data.
  *
- * policy.c says what is wanted, plan.c turns that into steps on the host, apply.c does the steps.  Between the two a plan
+ * policy.c says what is wanted, build.c makes the steps from that on the host, apply.c does the steps.  Between the two a plan
  * is one block of bytes in a sealed memfd: no pointers, so that the spawner and the kernel read what the host wrote.
  *
  *     host: policy ──▶ plan ──memfd──▶ spawner ── JAIL steps ──▶ jail: namespaces, mounts, pid 1
  *                       └──────memfd──▶ zygote ── fork into the jail ──▶ kernel ── EARLY, KERNEL ──▶ agent's code
  *
- * The SHELL and EARLY steps know nothing of a session, so jails and pooled kernels are made ahead.  What only the session knows (its workspace, its
+ * The JAIL and EARLY steps know nothing of a session, so jails and pooled kernels are made ahead.  What only the session knows (its workspace, its
  * packages) is a second, small plan that comes with INIT; its steps run where the first plan says OP_SESSION.
  *
  * A step that fails ends the open.  Only a step marked CELL_STEP_OPTIONAL is passed over, and the receipt names it.

@@ -52,7 +52,7 @@ struct cell__embedder_options {
 };
 
 int cell__embedder_create(const struct cell__embedder_options *opts, struct cell__embedder **ret_embedder, struct cell_error *err);
-/* Nobody may be waiting.  closed() comes from a later turn of the loop, when nothing touches a corpus any more. */
+/* Nobody may be waiting.  closed() comes from a later iteration of the loop, when nothing touches a corpus any more. */
 void cell__embedder_close(struct cell__embedder *embedder, void (*closed)(void *arg), void *arg);
 
 /* Somebody who waits; stays until done() or cancel. */

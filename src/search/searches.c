@@ -42,7 +42,7 @@ struct cell__searches {
 	bool tools_new;                  /* some may have no vector */
 	const float *vector;             /* while tools are ranked: of the query */
 	size_t dimensions;
-	uv_idle_t idle; /* so that closing always ends in a later turn */
+	uv_idle_t idle; /* so that closing always ends in a later iteration of the loop */
 	bool closing, embedder_open;
 	void (*closed)(void *arg);
 	void *closed_arg;

@@ -24,7 +24,7 @@ struct cell__searches_options {
 };
 
 int cell__searches_create(const struct cell__searches_options *opts, struct cell__searches **ret_searches, struct cell_error *err);
-/* Calls under way fail.  done(arg) from a later turn of the loop; the store and the tools may go then. */
+/* Calls under way fail.  done(arg) from a later iteration of the loop; the store and the tools may go then. */
 void cell__searches_close(struct cell__searches *searches, void (*done)(void *arg), void *arg);
 /* For cell__tools_options; arg is the searches. */
 int cell__searches_rank_tools(void *searches, const char *query, const struct cell__rank_doc *docs, size_t n_docs, uint64_t generation,

@@ -25,7 +25,7 @@
 #define LINGER_BYTES (16 * 1024 * 1024) /* of a body that is too large, thrown away so that its sender can hear of it */
 #define LINGER_US 2000000         /* for that */
 #define MAX_GUESTS 512            /* connections without a good token */
-#define MAX_ROUNDS 16             /* of MHD_run() in one turn of the loop */
+#define MAX_ROUNDS 16             /* of MHD_run() in one iteration of the loop */
 
 const char *cell__request_header(const struct cell__request *request, const char *name)
 {
@@ -297,7 +297,7 @@ static bool check_client(struct cell__request *request, unsigned scope)
 		cell__answer_busy(request, retry_s, words);
 	else if (status)
 		cell__answer_fail(request, status, CELL_E_AUTH, "%s", words);
-	else if (!(request->who.scopes & scope) && !(is_hole("door-approve") && scope == CELL_SCOPE_APPROVE))
+	else if (!(request->who.scopes & scope) && !(is_hole("call-approve") && scope == CELL_SCOPE_APPROVE))
 		cell__answer_fail(request, MHD_HTTP_FORBIDDEN, CELL_E_FORBIDDEN, "the token \"%s\" does not have the scope \"%s\"",
 				  request->who.name,
 				  scope == CELL_SCOPE_APPROVE ? "approve"

@@ -17,7 +17,7 @@ static void start_waiting(struct cell_server *server);
 
 /* ---- jobs ---- */
 
-static void turn_unref(struct cell__job *job)
+static void job_unref(struct cell__job *job)
 {
 	if (--job->refs)
 		return;
@@ -56,7 +56,7 @@ static void forget_ended(struct cell_server *server, struct cell__job *job)
 	cell__events_forget(&job->events);
 	if (job->served)
 		unkeep(job->served, job);
-	turn_unref(job);
+	job_unref(job);
 }
 
 static void keep_ended(struct cell_server *server, struct cell__job *job)
@@ -93,7 +93,7 @@ void cell__jobs_forget(struct cell__served *served)
 		forget_ended(served->server, job);
 		unkeep(served, job);
 		job->served = NULL;
-		turn_unref(job);
+		job_unref(job);
 	}
 }
 
@@ -125,7 +125,7 @@ static void handle_moved(struct cell__events *events)
 
 static void handle_reader_gone(struct cell__events *events)
 {
-	turn_unref((struct cell__job *)events);
+	job_unref((struct cell__job *)events);
 }
 
 /* Memory that is gone costs an event, and the reader sees that a number is missing. */
@@ -234,7 +234,7 @@ static void add_result(struct cell__job *job, const struct cell_result *result, 
 /* ---- beginnings and ends ---- */
 
 /* result NULL: it never ran, err says why. */
-static void turn_ended(struct cell__job *job, struct cell_result *result, const struct cell_error *err)
+static void job_ended(struct cell__job *job, struct cell_result *result, const struct cell_error *err)
 {
 	struct cell_server *server = job->server;
 	struct cell__served *served = job->served;
@@ -261,7 +261,7 @@ static void turn_ended(struct cell__job *job, struct cell_result *result, const 
 		cell__events_end(&job->events);
 	}
 	cell_result_destroy(result);
-	turn_unref(job);
+	job_unref(job);
 	if (server->queue)
 		start_waiting(server);
 }
@@ -271,7 +271,7 @@ static void handle_event(void *arg, const struct cell_event *event)
 	struct cell__job *job = arg;
 
 	if (event->type == CELL_EVENT_RESULT) {
-		turn_ended(job, event->result, NULL);
+		job_ended(job, event->result, NULL);
 		return;
 	}
 	if (!job->streams)
@@ -300,7 +300,7 @@ static void handle_event(void *arg, const struct cell_event *event)
 	}
 }
 
-static void turn_start(struct cell__job *job)
+static void job_start(struct cell__job *job)
 {
 	struct cell__served *served = job->served;
 	struct cell_run_options options = CELL_RUN_OPTIONS_INIT;
@@ -314,7 +314,7 @@ static void turn_start(struct cell__job *job)
 	options.on_event = handle_event;
 	options.event_arg = job;
 	if (cell__session_start_on_loop(served->session, code, job->code_size, &options, &job->run_id, &err) < 0)
-		turn_ended(job, NULL, &err);
+		job_ended(job, NULL, &err);
 }
 
 /* The first whose session is free. */
@@ -334,7 +334,7 @@ static void start_waiting(struct cell_server *server)
 		if (server->queue_last == job)
 			server->queue_last = before;
 		server->n_queued--;
-		turn_start(job);
+		job_start(job);
 		/* Starting may have ended others: from the beginning. */
 		at = &server->queue;
 		before = NULL;
@@ -353,7 +353,7 @@ static void enqueue(struct cell_server *server, struct cell__job *job)
 }
 
 bool cell__job_begin(struct cell__request *request, const char *code, size_t size, int64_t timeout_ms,
-		     void (*answer)(struct cell__request *request, struct cell_result *result), struct cell__job **ret_turn)
+		     void (*answer)(struct cell__request *request, struct cell_result *result), struct cell__job **ret_job)
 {
 	struct cell_server *server = request->server;
 	struct cell__served *served = request->served;
@@ -379,7 +379,7 @@ bool cell__job_begin(struct cell__request *request, const char *code, size_t siz
 	job->events.unref = handle_reader_gone;
 	job->served = served;
 	job->server = server;
-	job->number = served->next_turn++;
+	job->number = served->next_job++;
 	job->code_size = size;
 	job->timeout_ms = timeout_ms;
 	job->refs = 1; /* until it has ended */
@@ -392,12 +392,12 @@ bool cell__job_begin(struct cell__request *request, const char *code, size_t siz
 		job->kept_next = served->kept;
 		served->kept = job;
 		job->refs++;
-		*ret_turn = job;
+		*ret_job = job;
 	}
 	if (waits)
 		enqueue(server, job);
 	else
-		turn_start(job);
+		job_start(job);
 	return true;
 }
 
@@ -423,7 +423,7 @@ void cell__jobs_cancel(struct cell_server *server, struct cell__served *served)
 	}
 	for (; ends; ends = next) {
 		next = ends->queue_next;
-		turn_ended(ends, NULL, &err);
+		job_ended(ends, NULL, &err);
 	}
 }
 

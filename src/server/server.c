@@ -397,7 +397,7 @@ void cell__server_step(struct cell_server *server)
 	if (!server->stopping || (server->mcp && !cell__mcp_ended(server)) || server->n_sessions || server->opening_space ||
 	    server->reloading || is_working(server))
 		return;
-	/* Answers that are ready may leave first: the next turn of the loop is soon enough. */
+	/* Answers that are ready may leave first: the next iteration of the loop is soon enough. */
 	if (server->due) {
 		cell__server_advance(server);
 		return;

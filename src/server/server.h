@@ -5,7 +5,7 @@
  *                                  │                                           │
  *                                  └── suspended while the handler works ◀─────┤
  *                                                                              ├── sessions.c  opens, finds, expires sessions
- *                                                                              ├── runs.c      cells: jobs and their events
+ *                                                                              ├── jobs.c      cells: jobs and their events
  *                                                                              ├── spaces.c    operations on a space
  *                                                                              └── mcp.c       clients of the MCP server, which has a
  *                                                                                              front end of its own with these routes alone
@@ -280,7 +280,7 @@ struct cell__served {
 	int64_t created_s;            /* of the calendar */
 	unsigned requests;            /* that hold it */
 	unsigned jobs;               /* waiting and running */
-	uint64_t next_turn;
+	uint64_t next_job;
 	uint64_t cells;
 	struct cell__job *running;
 	struct cell__job *kept;      /* newest first: running, waiting and ended */
@@ -356,7 +356,7 @@ void cell__events_sweep(struct cell__events *events, int64_t now_us);
  */
 struct MHD_Response *cell__events_read(struct cell__request *request, struct cell__events *events, uint64_t after, bool tell_gaps);
 
-/* ---- runs (runs.c) ---- */
+/* ---- runs (jobs.c) ---- */
 
 enum cell__job_state { CELL_JOB_WAITING, CELL_JOB_RUNNING, CELL_JOB_ENDED };
 
@@ -382,9 +382,9 @@ struct cell__job {
 	unsigned refs;
 };
 
-/* The cell of a request on request->served.  answer NULL: it is a run whose events are kept, *ret_turn; else it is answered. */
+/* The cell of a request on request->served.  answer NULL: it is a run whose events are kept, *ret_job; else it is answered. */
 bool cell__job_begin(struct cell__request *request, const char *code, size_t size, int64_t timeout_ms,
-		     void (*answer)(struct cell__request *request, struct cell_result *result), struct cell__job **ret_turn);
+		     void (*answer)(struct cell__request *request, struct cell_result *result), struct cell__job **ret_job);
 struct cell__job *cell__job_find(struct cell__served *served, const char *number);
 /* Answers with its events, from the one after `after` on. */
 void cell__job_stream(struct cell__request *request, struct cell__job *job, uint64_t after);
@@ -456,7 +456,7 @@ struct cell_server {
 		char id[33];
 	} ended[CELL_SERVER_ENDED];
 	size_t next_ended;
-	/* runs.c */
+	/* jobs.c */
 	struct cell__job *queue, *queue_last;
 	size_t n_queued, n_running;
 	struct cell__job *ended_first, *ended_last;

@@ -217,7 +217,7 @@ void cell__served_open(struct cell__request *request, const char *workspace_id, 
 		cell__answer_fail(request, MHD_HTTP_INTERNAL_SERVER_ERROR, CELL_E_NOMEM, "no memory for a session");
 		return;
 	}
-	*served = (struct cell__served){ .server = server, .next_turn = 1 };
+	*served = (struct cell__served){ .server = server, .next_job = 1 };
 	strcpy(served->owner, request->who.name);
 	*opening = (struct opening){ .request = request, .served = served, .opened = opened, .options = CELL_SESSION_OPTIONS_INIT };
 	server->n_sessions++;

@@ -100,7 +100,7 @@ void cell__handle_v1_run(struct cell__request *request)
 		cell__answer_text(request, MHD_HTTP_ACCEPTED, cell__job_describe(job));
 }
 
-static struct cell__job *find_turn(struct cell__request *request)
+static struct cell__job *find_job(struct cell__request *request)
 {
 	struct cell__job *job;
 
@@ -114,7 +114,7 @@ static struct cell__job *find_turn(struct cell__request *request)
 
 void cell__handle_v1_run_get(struct cell__request *request)
 {
-	struct cell__job *job = find_turn(request);
+	struct cell__job *job = find_job(request);
 
 	if (job)
 		cell__answer_text(request, MHD_HTTP_OK, cell__job_describe(job));
@@ -124,7 +124,7 @@ void cell__handle_v1_events(struct cell__request *request)
 {
 	const char *last = cell__request_header(request, "Last-Event-ID");
 	size_t digits = last ? strspn(last, "0123456789") : 0;
-	struct cell__job *job = find_turn(request);
+	struct cell__job *job = find_job(request);
 	uint64_t after = last ? strtoull(last, NULL, 10) : 0;
 
 	if (!job)

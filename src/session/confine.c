@@ -28,7 +28,7 @@ static int tell(void *arg, const struct cell__confinement *confinement, const st
 }
 
 /* Where the executor's own means are none for programs: the strictest policy, and the session's folder to be read. */
-static int confine_strictly(struct cell__spawn_hub *hub, const char *workspace, struct cell__confinement **ret_confinement,
+static int confine_strictly(struct cell__supervisor *supervisor, const char *workspace, struct cell__confinement **ret_confinement,
 			    struct cell_error *err)
 {
 	struct cell__sandbox_policy policy;
@@ -40,7 +40,7 @@ static int confine_strictly(struct cell__spawn_hub *hub, const char *workspace, 
 		.mode = workspace ? CELL_WORKSPACE_RO : CELL_WORKSPACE_NONE,
 		.network = CELL_CONFINED_OFFLINE,
 	};
-	int rc = cell__confinement_create(hub, &options, ret_confinement, err);
+	int rc = cell__confinement_create(supervisor, &options, ret_confinement, err);
 	cell__sandbox_policy_finish(&policy);
 	return rc;
 }
@@ -49,7 +49,7 @@ static int confine_strictly(struct cell__spawn_hub *hub, const char *workspace, 
 static int confinement_of(struct cell_session *session, struct cell__confinement **ret_confinement, struct cell_error *err)
 {
 	struct cell__slot *slot = session->slot;
-	struct cell__spawn_hub *hub = &session->engine->hub;
+	struct cell__supervisor *supervisor = &session->engine->supervisor;
 	struct cell__confinement *confinement = NULL;
 	if (slot->confinement) {
 		*ret_confinement = slot->confinement;
@@ -60,7 +60,7 @@ static int confinement_of(struct cell_session *session, struct cell__confinement
 			return -1;
 		if (!confinement)
 			return cell_fail(err, CELL_E_BUSY, 0, "the session's kernel is not up yet; try again");
-	} else if (confine_strictly(hub, session->options.cwd, &confinement, err) < 0) {
+	} else if (confine_strictly(supervisor, session->options.cwd, &confinement, err) < 0) {
 		return -1;
 	}
 	cell__confinement_watch(confinement, tell, session->options.space);
@@ -88,7 +88,7 @@ int cell__session_confine(void *arg, const struct cell__call *call, struct cell_
 			*ret_confinement = cell__confinement_ref(confinement);
 			return 0;
 		}
-	if (confine_strictly(&engine->hub, NULL, ret_confinement, err) < 0)
+	if (confine_strictly(&engine->supervisor, NULL, ret_confinement, err) < 0)
 		return -1;
 	cell__confinement_watch(*ret_confinement, tell, space);
 	return 0;

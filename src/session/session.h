@@ -6,7 +6,7 @@
  *     outcome.c      how a run ends: what the result says
  *     session.c      the queue, the clocks, open, reset and close
  *     approvals.c    what the gate asks of its owner, and what the owner answers
- *     session_api.c  the public functions, and their like for callers on the loop's thread
+ *     engine/session.c  the public functions, and their like for callers on the loop's thread
  *
  * A kernel sits in a slot.  The session has at most one current slot; after a reset or a kill the old one is
  * `leaving` until its process and everything it started are gone.
@@ -108,7 +108,7 @@ void cell__slot_update_pause(struct cell_session *session);
 /* The run that this kernel works on, also while it is being killed under it; NULL: none. */
 struct cell__run *cell__slot_run(const struct cell__slot *slot);
 
-/* ---- session_api.c ---- */
+/* ---- engine/session.c ---- */
 
 /* How long a caller may stay with what it starts; 0 where the executor's kernels need the loop themselves.  Any thread. */
 int cell__session_check_spin(const struct cell_session *session, int *spin_us, const int *spin_end, struct cell_error *err);

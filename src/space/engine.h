@@ -8,7 +8,7 @@
 #include "calls/call.h"
 #include "loop/loop.h"
 #include "sandbox/places.h"
-#include "spawn/hub.h"
+#include "spawn/supervisor.h"
 
 /*
  * What a space asks of the sessions that use it; sessions stand above spaces.  The loop's thread.
@@ -35,7 +35,7 @@ struct cell__session_ops {
 
 struct cell_engine {
 	struct cell__loop loop;
-	struct cell__spawn_hub hub;
+	struct cell__supervisor supervisor;
 	struct cell__executor_host host;
 	char *spill_dir;
 	char *lib_dir, *kernel_dir;

@@ -10,7 +10,7 @@
 
 /* ---- adding and removing ---- */
 
-/* As any operation of the host program: it passes the door. */
+/* Made as a call of the host program, so policy and audit see it. */
 static int change(struct cell_space *space, const char *method, json_t *args, struct cell_error *err)
 {
 	CELL_AUTO_FREE char *text = args ? json_dumps(args, JSON_COMPACT) : NULL;

@@ -2,10 +2,10 @@
  * Theory of operation
  *
  *     call ──▶ handle_call() ─────┬── tools.*      ──▶ tools/ (loop's thread)
- *                                   ├── *.search     ──▶ seek.c, where an embeddings endpoint is configured
- *                                   ├── deps.*       ──▶ deps.c (loop's thread, installers as programs)
+ *                                   ├── *.search     ──▶ search/, where an embeddings endpoint is configured
+ *                                   ├── deps.*       ──▶ deps/ (loop's thread, installers as programs)
  *                                   └── workflows.*,
- *                                       artifacts.*  ──▶ an op on libuv's pool (storage.c) ──▶ answer
+ *                                       artifacts.*  ──▶ an op on libuv's pool (storage/operations.c) ──▶ answer
  *
  * Closing: tools and deps close, ops under way end, then the store goes.  `pending` counts what is not over.
  */
@@ -387,7 +387,7 @@ static int make_deps(struct cell_space *space, const struct cell_space_options *
 		return -1;
 	struct cell__deps_options deps = {
 		.loop = &space->engine->loop,
-		.hub = &space->engine->hub,
+		.supervisor = &space->engine->supervisor,
 		.store = space->store,
 		.python = space->python,
 		.venv_dir = opts->venv_dir,
@@ -432,7 +432,7 @@ static int make_parts(struct cell_space *space, const struct cell_space_options 
 {
 	struct cell__tools_options tools = {
 		.loop = &space->engine->loop,
-		.hub = &space->engine->hub,
+		.supervisor = &space->engine->supervisor,
 		.getenv_fn = opts->getenv_fn,
 		.getenv_arg = opts->getenv_arg,
 		.cwd = space->cwd,
@@ -586,7 +586,7 @@ void cell_space_close(struct cell_space *space)
 	cell__engine_wait(space->engine, start_close, space);
 }
 
-/* ---- what space_call.c needs ---- */
+/* ---- what call.c needs ---- */
 
 void cell__space_submit(struct cell_space *space, const struct cell__principal *principal, struct cell__call *call)
 {

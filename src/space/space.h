@@ -1,5 +1,5 @@
 /*
- * A space: tools, storage and deps behind one door, for kernels (calls.c) and for the host (cell_space_call()).
+ * A space: tools, storage and deps behind one interface, for kernels (session/kernel_calls.c) and for the host (cell_space_call()).
  * Belongs to the loop's thread.  What touches files runs on libuv's pool.
  */
 #ifndef CELL_SPACE_H
@@ -42,7 +42,7 @@ const char *cell__space_artifacts_path(const struct cell_space *space);
 void cell__space_session_ended(struct cell_space *space, const char *session_id, const void *origin);
 /* Is there one session only? */
 bool cell__space_is_alone(const struct cell_space *space);
-/* Ends its MCP servers; done(arg) from a later turn of the loop. */
+/* Ends its MCP servers; done(arg) from a later iteration of the loop. */
 void cell__space_stop_servers_on_loop(struct cell_space *space, void (*done)(void *arg), void *arg);
 /* Sessions hold their space; closing waits for nobody, it is refused while somebody holds it. */
 void cell__space_ref(struct cell_space *space);

@@ -6,7 +6,7 @@
 
 #include "sandbox/machine.h"
 #include "sandbox/places.h"
-#include "spawn/hub.h"
+#include "spawn/supervisor.h"
 
 struct cell__confinement {
 	int refs;
@@ -97,8 +97,8 @@ static void apply_network(struct cell__sandbox_policy *policy, enum cell__confin
 	policy->hosts.count = 0;
 }
 
-static int build(struct cell__confinement *confinement, struct cell__spawn_hub *hub, const struct cell__confinement_options *options,
-		 struct cell_error *err)
+static int build(struct cell__confinement *confinement, struct cell__supervisor *supervisor,
+		 const struct cell__confinement_options *options, struct cell_error *err)
 {
 	static const struct cell__plan_env no_env;
 	const struct cell__machine *machine = cell__machine_here();
@@ -118,7 +118,7 @@ static int build(struct cell__confinement *confinement, struct cell__spawn_hub *
 	if (cell__plan_workspace(options->workspace, options->mode, &confinement->cwd, err) < 0 || check_writable(options->write, err) < 0)
 		return -1;
 	session.cwd = confinement->cwd;
-	if (cell__plans_find(&hub->plans, &session, &plan, err) < 0)
+	if (cell__plans_find(&supervisor->plans, &session, &plan, err) < 0)
 		return -1;
 	confinement->plan = cell__sandbox_plan_ref(plan);
 	if (cell__plan_build_session(machine, &session, &bytes, err) < 0)
@@ -127,13 +127,13 @@ static int build(struct cell__confinement *confinement, struct cell__spawn_hub *
 	return confinement->session ? 0 : -1;
 }
 
-int cell__confinement_create(struct cell__spawn_hub *hub, const struct cell__confinement_options *options,
+int cell__confinement_create(struct cell__supervisor *supervisor, const struct cell__confinement_options *options,
 			     struct cell__confinement **ret_confinement, struct cell_error *err)
 {
 	struct cell__confinement *confinement = start_making(options->policy, options->index_hosts, err);
 	if (!confinement)
 		return -1;
-	if (build(confinement, hub, options, err) < 0) {
+	if (build(confinement, supervisor, options, err) < 0) {
 		cell__confinement_unref(confinement);
 		return -1;
 	}

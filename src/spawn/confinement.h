@@ -8,9 +8,9 @@
  * reported.  Counted; belongs to the loop's thread.
  *
  *     struct cell__confinement_options options = { .policy = &policy, .mode = CELL_WORKSPACE_NONE, .write = folders };
- *     cell__confinement_create(hub, &options, &confinement, err);
+ *     cell__confinement_create(supervisor, &options, &confinement, err);
  *     spec.confine = confinement;                   // the process keeps a reference of its own
- *     cell__process_start(hub, &spec, &process, err);
+ *     cell__process_start(supervisor, &spec, &process, err);
  *     cell__confinement_unref(confinement);
  *
  * What differs for a confined program: argv[0] is looked up in `path` inside, so what is not shown is not found; `cwd` is a path
@@ -25,7 +25,7 @@
 #include "sandbox/plans.h"
 
 struct cell__confinement;
-struct cell__spawn_hub;
+struct cell__supervisor;
 
 enum cell__confinement_network {
 	CELL_CONFINED_AS_POLICY, /* what the policy says */
@@ -48,7 +48,7 @@ struct cell__confinement_options {
  * CELL_E_UNAVAILABLE where the machine cannot confine programs as the policy asks for (its level; a network that needs namespaces),
  * CELL_E_INVALID for folders that cannot be shown so.
  */
-int cell__confinement_create(struct cell__spawn_hub *hub, const struct cell__confinement_options *options,
+int cell__confinement_create(struct cell__supervisor *supervisor, const struct cell__confinement_options *options,
 			     struct cell__confinement **ret_confinement, struct cell_error *err);
 /* As a kernel is confined: its plan, and its session's as bytes.  `cwd`: where that session stands inside. */
 int cell__confinement_create_like(const struct cell__sandbox_policy *policy, struct cell__sandbox_plan *plan,

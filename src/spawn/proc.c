@@ -107,7 +107,7 @@ void cell__proc_kill_tree(pid_t pid)
 
 /* ---- slices ---- */
 
-/* As in linux/sched/types.h, which cannot be included beside the C library's sched.h. */
+/* As in <linux/sched/types.h>, which cannot be included beside the C library's <sched.h>. */
 struct sched_attributes {
 	uint32_t size, policy;
 	uint64_t flags;

@@ -14,10 +14,10 @@
 #include <sys/wait.h>
 
 #include "spawn/confinement.h"
-#include "spawn/hub.h"
+#include "spawn/supervisor.h"
 
 #define READ_BYTES 65536
-#define READS_PER_TURN 4 /* one flooding program does not keep the loop to itself */
+#define READS_PER_ITERATION 4 /* one flooding program does not keep the loop to itself */
 
 struct stream_end {
 	int fd;
@@ -26,7 +26,7 @@ struct stream_end {
 };
 
 struct cell__process {
-	struct cell__spawn_hub *hub;
+	struct cell__supervisor *supervisor;
 	uint64_t id;
 	int64_t pid;
 	struct cell__process_spec spec; /* callbacks only; strings are not kept */
@@ -74,7 +74,7 @@ static void maybe_over(struct cell__process *process)
 {
 	if (!process->exited || !process->stream[0].ended || !process->stream[1].ended || process->closing)
 		return;
-	for (struct cell__process **at = &process->hub->processes; *at; at = &(*at)->next)
+	for (struct cell__process **at = &process->supervisor->processes; *at; at = &(*at)->next)
 		if (*at == process) {
 			*at = process->next;
 			break;
@@ -102,7 +102,7 @@ static void handle_output(uv_poll_t *poll, int status, int events)
 	int i = poll == &process->stream[0].poll ? 0 : 1;
 	struct stream_end *stream = &process->stream[i];
 	char bytes[READ_BYTES];
-	for (int turn = 0; turn < READS_PER_TURN && !process->paused && !process->closing && !stream->ended; turn++) {
+	for (int reads = 0; reads < READS_PER_ITERATION && !process->paused && !process->closing && !stream->ended; reads++) {
 		ssize_t n = status < 0 ? -1 : read(stream->fd, bytes, sizeof bytes);
 		if (n > 0) {
 			if (process->spec.output)
@@ -231,14 +231,14 @@ void cell__process_close_stdin(struct cell__process *process)
 static void kill_group(struct cell__process *process)
 {
 	if (!process->exited)
-		cell__spawn_client_tell(&process->hub->client, CELL_SPAWN_PROCESS_KILL, process->id, 0);
+		cell__spawn_client_tell(&process->supervisor->client, CELL_SPAWN_PROCESS_KILL, process->id, 0);
 }
 
 void cell__process_signal(struct cell__process *process, int signal_number, bool group)
 {
 	if (!process->exited)
-		cell__spawn_client_send(&process->hub->client, CELL_SPAWN_PROCESS_SIGNAL, process->id, signal_number, group, NULL, 0, NULL,
-					0, NULL);
+		cell__spawn_client_send(&process->supervisor->client, CELL_SPAWN_PROCESS_SIGNAL, process->id, signal_number, group, NULL, 0,
+					NULL, 0, NULL);
 }
 
 static void handle_timeout(uv_timer_t *timer)
@@ -287,19 +287,19 @@ static void process_exited(struct cell__process *process, int64_t status, int64_
 static void open_proxy(struct cell__process *process)
 {
 	struct cell_error err;
-	int fd = cell__take_fd(&process->hub->client.received_fd);
+	int fd = cell__take_fd(&process->supervisor->client.received_fd);
 	if (fd < 0 || !process->confine)
 		return;
-	if (cell__confinement_open_proxy(process->confine, process->hub->loop, fd, &process->egress, &err) < 0) {
+	if (cell__confinement_open_proxy(process->confine, process->supervisor->loop, fd, &process->egress, &err) < 0) {
 		process->how.failure = err;
 		kill_group(process);
 	}
 }
 
-void cell__process_message(struct cell__spawn_hub *hub, const struct cell_spawn_msg *head, const void *payload, size_t size)
+void cell__process_message(struct cell__supervisor *supervisor, const struct cell_spawn_msg *head, const void *payload, size_t size)
 {
 	struct cell_spawn_failure failure;
-	struct cell__process *p = hub->processes;
+	struct cell__process *p = supervisor->processes;
 	while (p && p->id != head->id)
 		p = p->next;
 	if (!p)
@@ -322,9 +322,9 @@ int64_t cell__process_pid(const struct cell__process *process)
 	return process->pid;
 }
 
-void cell__process_spawner_ended(struct cell__spawn_hub *hub)
+void cell__process_spawner_ended(struct cell__supervisor *supervisor)
 {
-	for (struct cell__process *p = hub->processes, *next; p; p = next) {
+	for (struct cell__process *p = supervisor->processes, *next; p; p = next) {
 		next = p->next;
 		process_exited(p, 0, ECONNRESET, NULL);
 	}
@@ -346,7 +346,7 @@ static int make_payload(const struct cell__process_spec *spec, struct cell__buf 
 
 static int init_handles(struct cell__process *process, struct cell_error *err)
 {
-	uv_loop_t *uv = &process->hub->loop->uv;
+	uv_loop_t *uv = &process->supervisor->loop->uv;
 	uv_timer_init(uv, &process->timer);
 	process->timer.data = process;
 	process->handles = 1;
@@ -386,22 +386,22 @@ static void give_up(struct cell__process *process)
 		uv_close((uv_handle_t *)&process->stdin_poll, handle_closed);
 }
 
-int cell__process_start(struct cell__spawn_hub *hub, const struct cell__process_spec *spec, struct cell__process **ret_process,
+int cell__process_start(struct cell__supervisor *supervisor, const struct cell__process_spec *spec, struct cell__process **ret_process,
 			struct cell_error *err)
 {
 	CELL_AUTO_BUF struct cell__buf payload = CELL_BUF_INIT;
 	int64_t argc;
 	if (make_payload(spec, &payload, &argc) != 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	if (cell__spawn_hub_start(hub, err) < 0)
+	if (cell__supervisor_start(supervisor, err) < 0)
 		return -1;
 	struct cell__process *process = cell__alloc(1, sizeof *process);
 	if (!process)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	process->hub = hub;
+	process->supervisor = supervisor;
 	process->spec = *spec;
 	process->confine = cell__confinement_ref(spec->confine);
-	process->id = hub->next_id++;
+	process->id = supervisor->next_id++;
 	process->stream[0].fd = process->stream[1].fd = process->stdin_fd = -1;
 	int theirs[3] = { -1, -1, -1 }, pair[2], all[CELL_SPAWN_MAX_FDS];
 	size_t n_all = spec->want_stdin ? 3 : 2;
@@ -428,7 +428,7 @@ int cell__process_start(struct cell__spawn_hub *hub, const struct cell__process_
 			all[n_all++] = cell__confinement_plan_fd(spec->confine);
 			all[n_all++] = cell__confinement_session_fd(spec->confine);
 		}
-		rc = cell__spawn_client_send(&hub->client, CELL_SPAWN_PROCESS_START, process->id, argc,
+		rc = cell__spawn_client_send(&supervisor->client, CELL_SPAWN_PROCESS_START, process->id, argc,
 					     (spec->want_stdin ? CELL_SPAWN_WITH_STDIN : 0) | (spec->confine ? CELL_SPAWN_WITH_PLAN : 0),
 					     payload.data, payload.size, all, n_all, err);
 	}
@@ -438,11 +438,11 @@ int cell__process_start(struct cell__spawn_hub *hub, const struct cell__process_
 		give_up(process);
 		return -1;
 	}
-	process->next = hub->processes;
-	hub->processes = process;
+	process->next = supervisor->processes;
+	supervisor->processes = process;
 	update_polls(process);
 	if (spec->timeout_ms >= 0) {
-		uv_update_time(&hub->loop->uv);
+		uv_update_time(&supervisor->loop->uv);
 		uv_timer_start(&process->timer, handle_timeout, (uint64_t)spec->timeout_ms, 0);
 	}
 	*ret_process = process;

@@ -19,7 +19,7 @@
 
 struct cell__confinement;
 struct cell__process;
-struct cell__spawn_hub; /* the engine's way to the spawner */
+struct cell__supervisor; /* the engine's way to the spawner */
 
 struct cell__process_exit {
 	int error;        /* errno when it never started, else 0 */
@@ -49,7 +49,7 @@ struct cell__process_spec {
 	void *owner;
 };
 
-int cell__process_start(struct cell__spawn_hub *hub, const struct cell__process_spec *spec, struct cell__process **ret_process,
+int cell__process_start(struct cell__supervisor *supervisor, const struct cell__process_spec *spec, struct cell__process **ret_process,
 			struct cell_error *err);
 /* 0 until it is known. */
 int64_t cell__process_pid(const struct cell__process *process);

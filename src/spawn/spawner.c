@@ -140,7 +140,7 @@ static void forget_kernel(struct kernel *kernel)
 }
 
 /* The jail of a dead kernel or program: false while something of it is left.  usage: NULL, or to be filled. */
-static bool shell_gone(struct jail **jail, struct cell_cgroup_usage *usage)
+static bool jail_gone(struct jail **jail, struct cell_cgroup_usage *usage)
 {
 	if (!*jail)
 		return true;
@@ -161,7 +161,7 @@ static bool program_gone(struct program *program, bool clean)
 {
 	struct jail *jail = program->jail;
 	if (program->is_child)
-		return shell_gone(&program->jail, NULL) && clean;
+		return jail_gone(&program->jail, NULL) && clean;
 	/* All of it ended with its pid 1.  What holds an empty cgroup up does not hold the report up. */
 	jail->taken = false;
 	program->jail = NULL;
@@ -190,7 +190,7 @@ static void report_dead(void)
 		if (!k->dead)
 			continue;
 		bool sandboxed = k->jail != NULL;
-		if (!(shell_gone(&k->jail, &k->usage) && clean) && cell__now_us() - k->dead_us < SWEEP_LIMIT_US)
+		if (!(jail_gone(&k->jail, &k->usage) && clean) && cell__now_us() - k->dead_us < SWEEP_LIMIT_US)
 			continue;
 		if (k->usage.oom_kills > 0 && !k->kill_wanted)
 			k->flags |= CELL_SPAWN_EXIT_OOM;
@@ -384,7 +384,7 @@ static void fork_kernel(const struct cell_spawn_msg *head, int *fds, size_t n_fd
 }
 
 /* A jail has said how far it got. */
-static void shell_spoke(struct jail *jail)
+static void jail_spoke(struct jail *jail)
 {
 	struct kernel *kernel = cell__spawner.kernels;
 	cell__jail_read(jail);
@@ -392,7 +392,7 @@ static void shell_spoke(struct jail *jail)
 		return;
 	for (struct program *p = cell__spawner.programs; p; p = p->next)
 		if (p->jail == jail && p->pid == 0) {
-			cell__program_shell_spoke(p);
+			cell__program_jail_spoke(p);
 			return;
 		}
 	while (kernel && kernel->jail != jail)
@@ -515,10 +515,10 @@ static void end_everything(void)
 	_exit(0);
 }
 
-static void shell_exited(struct jail *jail)
+static void jail_exited(struct jail *jail)
 {
 	if (jail->ready_fd >= 0)
-		shell_spoke(jail); /* what it said last still counts */
+		jail_spoke(jail); /* what it said last still counts */
 	int status = cell__jail_program_status(jail);
 	cell__jail_reaped(jail);
 	for (struct program *p = cell__spawner.programs; p; p = p->next)
@@ -559,7 +559,7 @@ static void reap(void)
 			}
 		struct jail *jail = cell__jail_by_pid(pid);
 		if (jail)
-			shell_exited(jail);
+			jail_exited(jail);
 		if (pid == cell__zone_pid())
 			zone_exited();
 	}
@@ -596,7 +596,7 @@ static void serve(void)
 			struct zygote *zygote = which > 1 && which < ZONE_EVENT ? cell__zygote_find(which) : NULL;
 			struct jail *jail = which & JAIL_EVENT ? cell__jail_by_serial(which & ~JAIL_EVENT) : NULL;
 			if (jail && jail->ready_fd >= 0)
-				shell_spoke(jail);
+				jail_spoke(jail);
 			else if (which == 0)
 				read_host();
 			else if (which == 1)

@@ -111,7 +111,7 @@ void cell__program_wait(const struct cell_plan *plan, int fd) __attribute__((nor
 /* fds that it keeps are -1 afterwards. */
 void cell__program_start(const struct cell_spawn_msg *head, char *payload, size_t size, int *fds, size_t n_fds);
 /* The jail that it waits for has said how far it got. */
-void cell__program_shell_spoke(struct program *program);
+void cell__program_jail_spoke(struct program *program);
 void cell__program_signal(uint64_t id, int signal_number, bool group);
 void cell__program_exited(struct program *program, int status);
 /* Nothing of it is left: tells the host, and forgets it. */

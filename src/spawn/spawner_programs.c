@@ -447,7 +447,7 @@ void cell__program_start(const struct cell_spawn_msg *head, char *payload, size_
 	cell__spawner_watch_jail(program->jail);
 }
 
-void cell__program_shell_spoke(struct program *program)
+void cell__program_jail_spoke(struct program *program)
 {
 	struct jail *jail = program->jail;
 	if (jail->ready) {

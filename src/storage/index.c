@@ -334,7 +334,7 @@ static int carry_out(int dir_fd, const char *file, const struct cell__index_chan
 }
 
 /* What is there under the final name: its inode, or 0. */
-static int look(const struct cell__index_change *change, int parent, const char *last, int64_t *ret_ino)
+static int target_inode(const struct cell__index_change *change, int parent, const char *last, int64_t *ret_ino)
 {
 	struct stat st;
 	if (fstatat(parent, last, &st, AT_SYMLINK_NOFOLLOW) < 0) {
@@ -396,7 +396,7 @@ int cell__index_apply(int dir_fd, const char *file, struct cell__index_cache *ca
 	const char *last;
 	CELL_AUTO_FD int parent = cell__path_open_parent(dir_fd, change->path, false, &last);
 	int64_t old_ino = 0;
-	if (parent < 0 ? errno != ENOENT || change->temp : look(change, parent, last, &old_ino) < 0)
+	if (parent < 0 ? errno != ENOENT || change->temp : target_inode(change, parent, last, &old_ino) < 0)
 		return cell_fail(err, CELL_E_IO, errno, "'%.150s'", change->path);
 	json_t *index = NULL;
 	if (read_or_set_aside(dir_fd, file, cache, &index, &outcome, err) < 0)

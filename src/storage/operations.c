@@ -87,7 +87,7 @@ struct cell__storage {
 	struct op *at_work;
 	struct op *wait_first, *wait_last;
 	struct cell__usage usage;
-	uv_idle_t idle; /* so that closing always ends in a later turn */
+	uv_idle_t idle; /* so that closing always ends in a later iteration of the loop */
 	void (*closed)(void *arg);
 	void *closed_arg;
 };

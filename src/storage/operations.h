@@ -19,7 +19,7 @@ struct cell__storage;
 int cell__storage_create(struct cell__loop *loop, struct cell__store *store, struct cell__storage **ret_storage, struct cell_error *err);
 void cell__storage_handle(struct cell__storage *storage, struct cell__call *call);
 void cell__storage_session_ended(struct cell__storage *storage, const char *session_id, const void *origin);
-/* done(arg) from a later turn of the loop, when no work is under way; the store may be closed then. */
+/* done(arg) from a later iteration of the loop, when no work is under way; the store may be closed then. */
 void cell__storage_close(struct cell__storage *storage, void (*done)(void *arg), void *arg);
 
 #endif

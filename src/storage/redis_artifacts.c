@@ -153,8 +153,8 @@ static json_t *make_info(struct cell__store *store, const char *key, const char 
 }
 
 /* Payload and entry as they belong together.  *ret_text, the entry as it stands there, is the caller's to free. */
-static int look(struct cell__store *store, const char *key, const char *name, struct payload *ret_payload, json_t **ret_entry,
-		char **ret_text, struct cell_error *err)
+static int read_entry(struct cell__store *store, const char *key, const char *name, struct payload *ret_payload, json_t **ret_entry,
+		      char **ret_text, struct cell_error *err)
 {
 	CELL_AUTO_BATCH struct cell__redis_batch batch = CELL__REDIS_BATCH_INIT;
 	CELL_AUTO_REPLIES struct cell__redis_replies replies = CELL__REDIS_REPLIES_INIT;
@@ -190,7 +190,7 @@ static int get(struct cell__store *store, const char *name, json_t **ret_info, s
 	CELL_AUTO_FREE char *text = NULL;
 	struct payload payload;
 	json_t *entry = NULL;
-	if (key_of(store, name, &key, err) < 0 || look(store, key.data, name, &payload, &entry, &text, err) < 0)
+	if (key_of(store, name, &key, err) < 0 || read_entry(store, key.data, name, &payload, &entry, &text, err) < 0)
 		return -1;
 	json_t *info = make_info(store, key.data, name, entry, &payload);
 	json_decref(entry);
@@ -558,7 +558,7 @@ static int open_artifact(struct cell__store *store, const char *name, struct cel
 	for (int try = 0; try < OPEN_TRIES; try++) {
 		free(cell__take_ptr(reader->text));
 		json_decref(cell__take_ptr(entry));
-		rc = look(store, reader->key, name, &reader->payload, &entry, &reader->text, err);
+		rc = read_entry(store, reader->key, name, &reader->payload, &entry, &reader->text, err);
 		if (rc < 0 || reader->payload.kind == CHUNKS || reader->payload.size > (int64_t)CELL__REDIS_WHOLE_BYTES)
 			break;
 		rc = take_whole(reader, &entry, err);

@@ -271,7 +271,7 @@ static int start_in(struct cli *cli, const char *cwd, char **env, const int *fds
 		.owner = cli,
 	};
 	struct cell_error err = { 0 };
-	int rc = cell__process_start(run->tools->opts.hub, &spec, &cli->process, &err);
+	int rc = cell__process_start(run->tools->opts.supervisor, &spec, &cli->process, &err);
 	if (rc < 0)
 		cell__buf_add_str(why, err.msg);
 	*ret_code = err.code == CELL_E_UNAVAILABLE ? CELL_E_UNAVAILABLE : CELL_TOOL_E_FAILED;

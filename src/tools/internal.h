@@ -341,7 +341,7 @@ struct cell__tools {
 	struct cell__tool_dir stored;   /* in no directory */
 	json_t *stored_texts;
 	struct cell__watch watch;       /* on all of them, or on none */
-	uint64_t looks, watch_at;       /* how often they were looked at; when watching is tried */
+	uint64_t refreshes, watch_at;   /* how often they were refreshed; when watching is tried */
 	struct cell__tool_entry **host_tools; /* registered ones, in the order of registration */
 	size_t n_host_tools;
 	struct cell__tool_entry **index;      /* all that exist, host's first; borrowed */

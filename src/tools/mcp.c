@@ -199,7 +199,7 @@ static int need_client(struct cell__tool_server *server, struct cell_error *err)
 		return cell_fail(err, CELL_E_CLOSED, 0, "the server is closed");
 	struct cell__mcp_client_options opts = {
 		.loop = server->tools->opts.loop,
-		.hub = server->tools->opts.hub,
+		.supervisor = server->tools->opts.supervisor,
 		.start_timeout_ms = server->params->start_timeout_ms,
 		.launch = cell__mcp_launch,
 		.listed = handle_listed,

@@ -3,7 +3,7 @@
  *
  *     call:      asked ──▶ run (in `runs`) ──▶ answered | failed | timed out: run gone
  *                            └─ cancelled by the asker: run gone, nothing said
- *     registry:  open ──close()──▶ closing: runs failed ──next turn──▶ MCP servers ended ──▶ HTTP closed ──▶ gone
+ *     registry:  open ──close()──▶ closing: runs failed ──next iteration──▶ MCP servers ended ──▶ HTTP closed ──▶ gone
  *
  * Invariant: call->cancel is set exactly while its run is in `runs`.
  */
@@ -17,7 +17,7 @@
 #include "tools/mcp.h"
 
 #define LOOKS_BEFORE_WATCH 2
-#define LOOKS_BETWEEN_WATCHES 256
+#define REFRESHES_BETWEEN_WATCHES 256
 
 /* ---- the set of tools ---- */
 
@@ -64,10 +64,10 @@ static struct cell__tool_entry *find_tool(const struct cell__tools *tools, const
 	return at ? tools->index[json_integer_value(at)] : NULL;
 }
 
-/* Begins to watch before the directories are looked at.  Not for the first look, which may be the only one. */
+/* Begins to watch before the directories are looked at.  Not for the first refresh, which may be the only one. */
 static bool begin_watch(struct cell__tools *tools)
 {
-	if (++tools->looks < tools->watch_at || cell__watch_begin(&tools->watch) < 0)
+	if (++tools->refreshes < tools->watch_at || cell__watch_begin(&tools->watch) < 0)
 		return false;
 	for (size_t i = 0; i < tools->n_dirs; i++)
 		if (cell__watch_path(&tools->watch, tools->dirs[i].path) < 0)
@@ -88,8 +88,8 @@ static void refresh(struct cell__tools *tools, bool all, const char *only)
 	if (!watching || !watchable)
 		cell__watch_end(&tools->watch);
 	/* What cannot be watched now is not tried with every call. */
-	if (tools->looks >= tools->watch_at && tools->watch.fd < 0)
-		tools->watch_at = tools->looks + LOOKS_BETWEEN_WATCHES;
+	if (tools->refreshes >= tools->watch_at && tools->watch.fd < 0)
+		tools->watch_at = tools->refreshes + REFRESHES_BETWEEN_WATCHES;
 	if (changed)
 		cell__tools_reindex(tools);
 }

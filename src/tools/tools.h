@@ -83,7 +83,7 @@ struct cell__confinement;
 
 struct cell__tools_options {
 	struct cell__loop *loop;
-	struct cell__spawn_hub *hub;
+	struct cell__supervisor *supervisor;
 	const char *(*getenv_fn)(void *arg, const char *name); /* for ${VAR}; NULL: every variable is missing */
 	void *getenv_arg;
 	const char *path;   /* where commands are looked up; NULL: CELL_TOOL_DEFAULT_PATH */
@@ -99,7 +99,7 @@ struct cell__tools_options {
 };
 
 int cell__tools_create(const struct cell__tools_options *opts, struct cell__tools **ret_tools, struct cell_error *err);
-/* Ends calls under way with CELL_E_CLOSED.  closed() comes from a later turn of the loop; then all memory is gone. */
+/* Ends calls under way with CELL_E_CLOSED.  closed() comes from a later iteration of the loop; then all memory is gone. */
 void cell__tools_close(struct cell__tools *tools, void (*closed)(void *arg), void *arg);
 /* The directory need not exist yet. */
 int cell__tools_add_dir(struct cell__tools *tools, const char *path, struct cell_error *err);

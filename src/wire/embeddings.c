@@ -210,8 +210,8 @@ struct answer {
 	size_t n, dimensions;
 };
 
-/* One of "data".  Where it says no index it is the one whose turn it is. */
-static int read_item(struct walk *w, struct answer *answer, size_t turn, struct cell_error *err)
+/* One of "data".  Where it says no index it is the one at `position`. */
+static int read_item(struct walk *w, struct answer *answer, size_t position, struct cell_error *err)
 {
 	if (*w->at != '{')
 		return fail(err, "\"data\" has something that is no object");
@@ -219,7 +219,7 @@ static int read_item(struct walk *w, struct answer *answer, size_t turn, struct 
 	const char *list = find(w, "embedding"), *index = find(&other, "index");
 	if (!list || *list != '[')
 		return fail(err, "an \"embedding\" is no list of numbers");
-	double at = (double)turn;
+	double at = (double)position;
 	if (index) {
 		struct walk number = { index };
 		if (!is_number(&number))

@@ -129,10 +129,10 @@ char *cell_shown_text(const char *bytes, size_t size, enum cell_shown how)
 
 /* ---- output of code, at a terminal ---- */
 
-/* Is it a colour or another look that another sequence takes back?  Not: hidden text, blinking. */
-static bool is_harmless_look(const char *at, size_t size)
+/* Is it a colour or another style that another sequence takes back?  Not: hidden text, blinking. */
+static bool is_harmless_style(const char *at, size_t size)
 {
-	unsigned numbers[CELL__SHOWN_LOOK_MAX], count = 0;
+	unsigned numbers[CELL__SHOWN_STYLE_MAX], count = 0;
 	numbers[0] = 0;
 	for (size_t i = 0; i < size; i++) {
 		if (at[i] == ';') {
@@ -157,15 +157,15 @@ static bool is_harmless_look(const char *at, size_t size)
 }
 
 /* "ESC [ numbers m": its length; 0: more bytes decide; -1: it is something else. */
-static int look_size(const char *at, size_t size)
+static int style_size(const char *at, size_t size)
 {
 	if (size > 1 && at[1] != '[')
 		return -1;
 	for (size_t i = 2; i < size; i++) {
-		if (i >= CELL__SHOWN_LOOK_MAX)
+		if (i >= CELL__SHOWN_STYLE_MAX)
 			return -1;
 		if (at[i] == 'm')
-			return is_harmless_look(at + 2, i - 2) ? (int)i + 1 : -1;
+			return is_harmless_style(at + 2, i - 2) ? (int)i + 1 : -1;
 		if (at[i] != ';' && (at[i] < '0' || at[i] > '9'))
 			return -1;
 	}
@@ -177,8 +177,8 @@ static int stream_step(const char *at, size_t size, bool redraws)
 {
 	uint32_t c;
 	if (*at == '\x1b') {
-		int look = look_size(at, size);
-		return look >= 0 ? look : -1;
+		int style = style_size(at, size);
+		return style >= 0 ? style : -1;
 	}
 	if (redraws && (*at == '\r' || *at == '\b'))
 		return 1;

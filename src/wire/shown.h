@@ -5,7 +5,7 @@
 #include "base/base.h"
 
 #define CELL__SHOWN_GROWTH 4u                   /* bytes that one byte becomes, at most */
-#define CELL__SHOWN_LOOK_MAX 40u                /* bytes of an escape sequence that may pass */
+#define CELL__SHOWN_STYLE_MAX 40u                /* bytes of an escape sequence that may pass */
 #define CELL__SHOWN_MAX_ARGS (16u << 20)        /* bytes of arguments that are looked at for a terminal */
 #define CELL__SHOWN_MAX_PAGE (1u << 20)         /* and for a page, on the loop's thread */
 

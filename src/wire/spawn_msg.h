@@ -49,7 +49,7 @@ enum cell_spawn_type {
 	 * cell_spawn_failure */
 	CELL_SPAWN_ZYGOTE_EXITED,
 	/*
-	 * id: kernel, a: pid (0: fork failed, b: errno); payload with a plan: struct cell_plan_report of its shell.  Zygote to spawner: pid as the
+	 * id: kernel, a: pid (0: fork failed, b: errno); payload with a plan: struct cell_plan_report of its jail.  Zygote to spawner: pid as the
 	 * zygote sees it; fd: of a sandboxed one its pidfd, unless it has ended already
 	 */
 	CELL_SPAWN_KERNEL_FORKED,
@@ -75,7 +75,7 @@ enum cell_spawn_stage {
 	CELL_SPAWN_AT_FDS,
 	CELL_SPAWN_AT_CWD,
 	CELL_SPAWN_AT_EXEC,
-	CELL_SPAWN_AT_PLAN, /* its shell, or a step of its plan */
+	CELL_SPAWN_AT_PLAN, /* its jail, or a step of its plan */
 };
 
 /* Where a start ended. */

@@ -71,13 +71,13 @@ TESTS = {
     "workspace": ("escape/test_host_budgets.py", "over_its_limit and (many or links)"),
     "audit-pace": ("escape/test_host_budgets.py", "calls_fill_the_audit_log and (calls or unknown or withdrawn)"),
     "workspace-write": ("escape/test_host_budgets.py", "folders_of_a_policy"),
-    "door-clients": ("escape/test_host_door.py", "under_deny or past_the_gate"),
-    "door-kinds": ("escape/test_host_door.py", "removals_pass"),
-    "workflow-mark": ("escape/test_host_door.py", "not_run_unconfined"),
+    "call-clients": ("escape/test_host_calls.py", "under_deny or past_the_gate"),
+    "call-kinds": ("escape/test_host_calls.py", "removals_pass"),
+    "workflow-mark": ("escape/test_host_calls.py", "not_run_unconfined"),
     "shared": ("escape/test_host_containers.py", "vouched_for or lists_are or journal"),
-    "door-who": ("escape/test_host_door.py", "code_does_not_register or what_is_codes"),
-    "door-nul": ("escape/test_host_door.py", "end_early"),
-    "door-approve": ("escape/test_host_door.py", "run_token"),
+    "call-who": ("escape/test_host_calls.py", "code_does_not_register or what_is_codes"),
+    "call-nul": ("escape/test_host_calls.py", "end_early"),
+    "call-approve": ("escape/test_host_calls.py", "run_token"),
 }
 
 

@@ -94,11 +94,11 @@ void project_open(struct project *project, const char *name, void (*configure)(s
 	snprintf(project->base, sizeof project->base, "%s/%s", tmp, name);
 	snprintf(project->cache, sizeof project->cache, "%s/%s-cache", tmp, name);
 	CHECK(cell__loop_start(&project->loop, &err) == 0);
-	CHECK(cell__spawn_hub_init(&project->hub, &project->loop, TEST_LIB_DIR "/workcell-spawner", &err) == 0);
+	CHECK(cell__supervisor_init(&project->supervisor, &project->loop, TEST_LIB_DIR "/workcell-spawner", &err) == 0);
 	CHECK(cell__store_open(project->base, NULL, &project->store, &err) == 0);
 	project->options = (struct cell__deps_options){
 		.loop = &project->loop,
-		.hub = &project->hub,
+		.supervisor = &project->supervisor,
 		.store = project->store,
 		.python = TEST_PYTHON,
 		.cache_dir = project->cache,
@@ -119,7 +119,7 @@ static void hub_finished(void *arg)
 static void deps_closed(void *arg)
 {
 	struct project *project = arg;
-	cell__spawn_hub_finish(&project->hub, hub_finished, project);
+	cell__supervisor_finish(&project->supervisor, hub_finished, project);
 }
 
 struct close_task {

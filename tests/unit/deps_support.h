@@ -18,7 +18,7 @@ extern bool with_uv;
 
 struct project {
 	struct cell__loop loop;
-	struct cell__spawn_hub hub;
+	struct cell__supervisor supervisor;
 	struct cell__store *store;
 	struct cell__deps *deps;
 	struct cell__deps_options options;

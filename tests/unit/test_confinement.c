@@ -12,11 +12,11 @@
 
 #include "sandbox/machine.h"
 #include "spawn/confinement.h"
-#include "spawn/hub.h"
+#include "spawn/supervisor.h"
 
 struct rig {
 	struct cell__loop loop;
-	struct cell__spawn_hub hub;
+	struct cell__supervisor supervisor;
 	struct cell__sandbox_policy policy;
 	struct cell__confinement *confine;
 	struct cell__confinement_options options;
@@ -45,7 +45,7 @@ static void do_create(void *arg)
 {
 	struct rig *rig = arg;
 	rig->options.policy = &rig->policy;
-	rig->rc = cell__confinement_create(&rig->hub, &rig->options, &rig->confine, &rig->err);
+	rig->rc = cell__confinement_create(&rig->supervisor, &rig->options, &rig->confine, &rig->err);
 }
 
 static void do_unref(void *arg)
@@ -71,7 +71,7 @@ static void rig_start(struct rig *rig)
 	assert_non_null(mkdtemp(rig->other));
 	assert_int_equal(cell__sandbox_policy_load(&rig->policy, "untrusted", NULL), 0);
 	assert_int_equal(cell__loop_start(&rig->loop, NULL), 0);
-	assert_int_equal(cell__spawn_hub_init(&rig->hub, &rig->loop, TEST_LIB_DIR "/workcell-spawner", NULL), 0);
+	assert_int_equal(cell__supervisor_init(&rig->supervisor, &rig->loop, TEST_LIB_DIR "/workcell-spawner", NULL), 0);
 	rig->options = (struct cell__confinement_options){ .workspace = rig->folder, .mode = CELL_WORKSPACE_RW };
 }
 
@@ -83,7 +83,7 @@ static void handle_hub_gone(void *arg)
 static void do_finish_hub(struct cell__task *task)
 {
 	struct program *program = (struct program *)((char *)task - offsetof(struct program, task));
-	cell__spawn_hub_finish(&program->rig->hub, handle_hub_gone, &program->over);
+	cell__supervisor_finish(&program->rig->supervisor, handle_hub_gone, &program->over);
 }
 
 static void rig_end(struct rig *rig)
@@ -126,7 +126,7 @@ static void do_start(struct cell__task *task)
 	struct program *program = (struct program *)((char *)task - offsetof(struct program, task));
 	struct cell_error err;
 	program->spec.confine = program->plain ? NULL : program->rig->confine;
-	CHECK(cell__process_start(&program->rig->hub, &program->spec, &program->process, &err) == 0);
+	CHECK(cell__process_start(&program->rig->supervisor, &program->spec, &program->process, &err) == 0);
 	if (program->input) {
 		CHECK(cell__process_write(program->process, program->input, strlen(program->input), &err) == 0);
 		cell__process_close_stdin(program->process);

@@ -70,10 +70,10 @@ void cell__confinement_unref(struct cell__confinement *confinement)
 	assert_null(confinement);
 }
 
-int cell__process_start(struct cell__spawn_hub *hub, const struct cell__process_spec *spec, struct cell__process **ret_process,
+int cell__process_start(struct cell__supervisor *supervisor, const struct cell__process_spec *spec, struct cell__process **ret_process,
 			struct cell_error *err)
 {
-	(void)hub;
+	(void)supervisor;
 	if (start_error)
 		return cell_fail(err, CELL_E_IO, start_error, "start it");
 	struct cell__process *process = calloc(1, sizeof *process);

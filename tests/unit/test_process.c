@@ -4,11 +4,11 @@
 
 #include <signal.h>
 
-#include "spawn/hub.h"
+#include "spawn/supervisor.h"
 
 struct program {
 	struct cell__loop loop;
-	struct cell__spawn_hub hub;
+	struct cell__supervisor supervisor;
 	struct cell__waiter over;
 	struct cell__process *process;
 	const char *const *argv;
@@ -61,7 +61,7 @@ static void do_start(struct cell__task *task)
 		.exited = handle_exited,
 		.owner = program,
 	};
-	CHECK(cell__process_start(&program->hub, &spec, &program->process, &program->err) == 0);
+	CHECK(cell__process_start(&program->supervisor, &spec, &program->process, &program->err) == 0);
 	/* In two pieces, the second behind the first. */
 	size_t half = program->input_size / 2;
 	program->rc = cell__process_write(program->process, program->input, half, &program->err);
@@ -81,13 +81,13 @@ static void handle_hub_gone(void *arg)
 static void do_finish_hub(void *arg)
 {
 	struct program *program = arg;
-	cell__spawn_hub_finish(&program->hub, handle_hub_gone, program);
+	cell__supervisor_finish(&program->supervisor, handle_hub_gone, program);
 }
 
 static void run(struct program *program)
 {
 	assert_int_equal(cell__loop_start(&program->loop, NULL), 0);
-	assert_int_equal(cell__spawn_hub_init(&program->hub, &program->loop, TEST_LIB_DIR "/workcell-spawner", NULL), 0);
+	assert_int_equal(cell__supervisor_init(&program->supervisor, &program->loop, TEST_LIB_DIR "/workcell-spawner", NULL), 0);
 	cell__waiter_init(&program->over);
 	program->task.fn = do_start;
 	cell__loop_do(&program->loop, &program->task, &program->over);

@@ -101,10 +101,10 @@ struct cell__process {
 	int handles;
 };
 
-/* The hub of the fake is the loop. */
-static struct cell__loop *loop_of(struct cell__spawn_hub *hub)
+/* The supervisor of the fake is the loop. */
+static struct cell__loop *loop_of(struct cell__supervisor *supervisor)
 {
-	return (struct cell__loop *)hub;
+	return (struct cell__loop *)supervisor;
 }
 
 static void fake_closed(uv_handle_t *handle)
@@ -223,7 +223,7 @@ static int fake_spawn(const struct cell__process_spec *spec, int in, int out, in
 	return rc;
 }
 
-int cell__process_start(struct cell__spawn_hub *hub, const struct cell__process_spec *spec, struct cell__process **ret_process,
+int cell__process_start(struct cell__supervisor *supervisor, const struct cell__process_spec *spec, struct cell__process **ret_process,
 			struct cell_error *err)
 {
 	(void)err;
@@ -245,7 +245,7 @@ int cell__process_start(struct cell__spawn_hub *hub, const struct cell__process_
 	process->pidfd = runs ? (int)syscall(SYS_pidfd_open, process->pid, 0) : eventfd(0, EFD_CLOEXEC);
 	process->stream[0].fd = out[0];
 	process->stream[1].fd = bad[0];
-	uv_loop_t *uv = &loop_of(hub)->uv;
+	uv_loop_t *uv = &loop_of(supervisor)->uv;
 	fcntl(out[0], F_SETFL, O_NONBLOCK);
 	fcntl(bad[0], F_SETFL, O_NONBLOCK);
 	uv_poll_init(uv, &process->stream[0].poll, out[0]);
@@ -339,7 +339,7 @@ static void make_tools(void *arg)
 	struct cell_error err;
 	struct cell__tools_options opts = {
 		.loop = &bench->loop,
-		.hub = (struct cell__spawn_hub *)&bench->loop,
+		.supervisor = (struct cell__supervisor *)&bench->loop,
 		.getenv_fn = bench_getenv,
 		.getenv_arg = bench,
 	};

@@ -177,7 +177,7 @@ static int add_redis(json_t *root, const char *url, const struct cell__redis_url
 {
 	CELL_AUTO_BUF struct cell__buf inside = CELL_BUF_INIT;
 
-	/* The server inside connects to nothing: it is lent connections. */
+	/* The server inside connects to nothing: the host hands it connections. */
 	if (cell__buf_printf(&inside, "%s%cvia=" INSIDE_FOLDER "/" CELL_CONTAINER_DIALER, url, strchr(url, '?') ? '&' : '?') < 0 ||
 	    json_object_set_new(root, "redis",
 				json_pack("{s:s,s:s*,s:s*,s:s*,s:i}", "url", inside.data, "host", redis->host, "path", redis->path, "ca",

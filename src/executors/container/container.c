@@ -2,7 +2,7 @@
  * A kernel here is a session of a server that runs in a container: remote.c speaks with it, over a Unix socket in a folder that
  * both sides see.  The container is made with the first session that wants one with its options, and serves all that follow.
  *
- *     sweep ──▶ info ──▶ create ──no such image──▶ build ──▶ create ──▶ start ──▶ look ──▶ /health, again and again ──▶ ready
+ *     sweep ──▶ info ──▶ create ──no such image──▶ build ──▶ create ──▶ start ──▶ inspect ──▶ /health, again and again ──▶ ready
  *       └─────────┴────────┴────────────────────────┴─────────┴─────────┴────────┴──────────┴──▶ failed: those who wait are told why
  *     ready ──it ended, or its server cannot be reached──▶ failed (the next session gets a new one) ──last session gone──▶ removed
  *
@@ -26,7 +26,7 @@
 #define FIRST_PAUSE_MS 10
 #define LONGEST_PAUSE_MS 200
 #define HEALTH_TIMEOUT_MS 2000L
-#define LOOK_EVERY_US 500000   /* at the container itself, while its server does not answer */
+#define INSPECT_EVERY_US 500000 /* at the container itself, while its server does not answer */
 #define SAY_EVERY_US 2000000
 #define MAX_LOG_BYTES (32u << 10) /* its end: there it says why it ended */
 #define LOG_LINES "100"
@@ -75,7 +75,7 @@ struct container {
 	size_t orphan;
 	struct slot *slots;
 	uv_timer_t timer;
-	int64_t began_us, looked_us, said_us, pause_ms;
+	int64_t began_us, inspected_us, said_us, pause_ms;
 	struct cell_error err; /* FAILED: why */
 	char log[MAX_LOG_BYTES];
 	size_t log_size;
@@ -356,11 +356,11 @@ static void handle_pause_over(uv_timer_t *timer)
 		LOG(container, CELL_LOG_INFO, "container %.12s: waiting for its server, %lld s", container->id,
 		    (long long)(now - container->began_us) / 1000000);
 	}
-	if (now - container->looked_us < LOOK_EVERY_US) {
+	if (now - container->inspected_us < INSPECT_EVERY_US) {
 		ask_health(container);
 		return;
 	}
-	container->looked_us = now;
+	container->inspected_us = now;
 	snprintf(path, sizeof(path), "/containers/%s/json", container->id);
 	if (!ask(container, "GET", path, NULL, handle_inspected))
 		out_of_memory(container);
@@ -401,8 +401,8 @@ static void ask_health(struct container *container)
 
 /* ---- making it ---- */
 
-/* Its server, and nobody else in it, is lent connections to Redis. */
-static void handle_first_look(void *arg, long status, json_t *answer, const struct cell_error *err)
+/* Its server, and nobody else in it, is handed connections to Redis. */
+static void handle_first_inspection(void *arg, long status, json_t *answer, const struct cell_error *err)
 {
 	struct container *container = arg;
 	json_t *state = json_object_get(answer, "State");
@@ -431,10 +431,10 @@ static void handle_started(void *arg, long status, json_t *answer, const struct 
 		fail(container, err);
 		return;
 	}
-	container->began_us = container->looked_us = container->said_us = cell__now_us();
+	container->began_us = container->inspected_us = container->said_us = cell__now_us();
 	container->pause_ms = FIRST_PAUSE_MS;
 	snprintf(path, sizeof(path), "/containers/%s/json", container->id);
-	if (!ask(container, "GET", path, NULL, handle_first_look))
+	if (!ask(container, "GET", path, NULL, handle_first_inspection))
 		out_of_memory(container);
 }
 

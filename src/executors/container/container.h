@@ -8,7 +8,7 @@
 /* Any thread: checks options (NULL: the defaults) and writes them as a JSON object, the same for the same options; free() it. */
 int cell__container_describe(const struct cell_container_options *options, const char *const *env, char **ret_json, struct cell_error *err);
 
-/* ---- container_config.c ---- */
+/* ---- config.c ---- */
 
 /* The folder that engine and host share: socket and, until the server is up, its token and configuration. */
 #define CELL_CONTAINER_FOLDER "/tmp/workcell-container-"

@@ -117,7 +117,7 @@ static void hand_over(int client, int fd, const char *why)
 	(void)sendmsg(client, &message, MSG_NOSIGNAL | MSG_DONTWAIT); /* one that has gone needs none */
 }
 
-static void lend(uv_work_t *work)
+static void connect_for_client(uv_work_t *work)
 {
 	struct job *job = work->data;
 	const char *why = NULL;
@@ -145,7 +145,7 @@ static void free_if_over(struct cell__dialer *dialer)
 
 static void handle_client(uv_poll_t *poll, int status, int events);
 
-static void handle_lent(uv_work_t *work, int status)
+static void handle_handed_over(uv_work_t *work, int status)
 {
 	struct job *job = work->data;
 	struct cell__dialer *dialer = job->dialer;
@@ -181,7 +181,7 @@ static void handle_client(uv_poll_t *poll, int status, int events)
 	*job = (struct job){ .work.data = job, .dialer = dialer, .client = cell__take_fd(&fd) };
 	if (++dialer->jobs == MAX_JOBS)
 		uv_poll_stop(&dialer->poll);
-	uv_queue_work(&dialer->loop->uv, &job->work, lend, handle_lent);
+	uv_queue_work(&dialer->loop->uv, &job->work, connect_for_client, handle_handed_over);
 }
 
 int cell__dialer_create(struct cell__loop *loop, const char *at, uid_t uid, gid_t gid, const char *host, int port, const char *path,
@@ -195,7 +195,7 @@ int cell__dialer_create(struct cell__loop *loop, const char *at, uid_t uid, gid_
 	CELL_AUTO_FD int fd = -1;
 
 	if (!host && (!path || strlen(path) >= sizeof(limit.sun_path)))
-		return cell_fail(err, CELL_E_INVALID, 0, "there is no server to lend connections to");
+		return cell_fail(err, CELL_E_INVALID, 0, "there is no server to hand connections to");
 	if (!dialer || (host && !host_copy) || (path && !path_copy))
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for %.100s", at);
 	snprintf(text, sizeof(text), "unix:%s", at);

@@ -549,7 +549,7 @@ static int start_process(struct kernel *kernel, struct cell_error *err)
 	};
 	kernel->state = STARTING;
 	kernel->tries++;
-	if (cell__process_start(deno->hub, &spec, &kernel->process, err) < 0)
+	if (cell__process_start(deno->supervisor, &spec, &kernel->process, err) < 0)
 		return -1;
 	uv_update_time(&kernel->host->loop->uv);
 	bool plain = access(kernel->snapshot, R_OK) < 0;
@@ -608,7 +608,7 @@ static int ask_hosts(struct kernel *kernel, const char *python, struct cell_erro
 		.owner = kernel,
 	};
 	kernel->state = ASKING;
-	return cell__process_start(kernel->deno->hub, &spec, &kernel->process, err);
+	return cell__process_start(kernel->deno->supervisor, &spec, &kernel->process, err);
 }
 
 /* ---- the executor ---- */

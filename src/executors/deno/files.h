@@ -11,12 +11,12 @@ int cell__deno_write_snapshot(const char *path, const char *bytes, size_t size);
 /* The manifest of a folder of wheels (deno.h), and their bytes one after another, each with the hash that it should have. */
 int cell__deno_read_wheels(const char *folder, json_t **ret_manifest, struct cell__buf *bytes, struct cell_error *err);
 
-/* ---- deno_parts.c ---- */
+/* ---- parts.c ---- */
 
 #define CELL_DENO_PROGRAM "/node_modules/@deno/linux-x64-glibc/deno"
 
 struct cell__deno {
-	struct cell__spawn_hub *hub;
+	struct cell__supervisor *supervisor;
 	char *runner_dir, *kernel_dir, *folder;
 	int64_t start_timeout_ms;
 };

@@ -99,7 +99,7 @@ int cell__deno_create(struct cell__executor_host *host, const struct cell_engine
 	static const char name[] = "deno-" CELL_DENO_VERSION "-" CELL_PYODIDE_VERSION;
 	int n = opts->cache_dir ? snprintf(folder, sizeof folder, "%s/%s", opts->cache_dir, name)
 				: snprintf(folder, sizeof folder, "%s/.cache/workcell/%s", cell__home_dir(), name);
-	deno->hub = host->hub;
+	deno->supervisor = host->supervisor;
 	deno->start_timeout_ms = opts->start_timeout_ms;
 	deno->runner_dir = real_folder(host->lib_dir, "/deno");
 	deno->kernel_dir = real_folder(host->lib_dir, "/kernel/workcell_kernel");

@@ -1,10 +1,10 @@
 /*
  * A kernel of the `inprocess` executor, for its files:
  *
- *     inprocess.c         the executor, interrupts, the end; theory of operation
- *     inprocess_calls.c   messages to the kernel, frames and calls from it
- *     inprocess_output.c  what the code writes, and its children
- *     inprocess_thread.c  the kernel's thread, and which Python it runs
+ *     inprocess.c  the executor, interrupts, the end; theory of operation
+ *     calls.c      messages to the kernel, frames and calls from it
+ *     output.c     what the code writes, and its children
+ *     thread.c     the kernel's thread, and which Python it runs
  */
 #ifndef CELL_EXECUTORS_INPROCESS_H
 #define CELL_EXECUTORS_INPROCESS_H
@@ -109,7 +109,7 @@ void cell__inprocess_finish(struct cell__inprocess *kernel);
 /* Is this process a fork of one that had kernels? */
 bool cell__inprocess_is_forked(void);
 
-/* ---- inprocess_calls.c ---- */
+/* ---- calls.c ---- */
 
 void cell__inprocess_init_calls(struct cell__inprocess *kernel);
 int cell__inprocess_push(struct cell__inprocess *kernel, uint8_t type, uint32_t id, const void *json, size_t json_size, const void *raw,
@@ -123,7 +123,7 @@ void cell__inprocess_take_held(struct cell__inprocess *kernel);
 int cell__inprocess_reply(struct cell__kernel *base, uint32_t id, const char *json, size_t json_size, const void *raw, size_t raw_size,
 			  struct cell_error *err);
 
-/* ---- inprocess_output.c ---- */
+/* ---- output.c ---- */
 
 void cell__inprocess_init_output(struct cell__inprocess *kernel);
 /* Loop's thread: hands on all output so far. */
@@ -131,7 +131,7 @@ void cell__inprocess_deliver_output(struct cell__inprocess *kernel);
 /* It is not paused any more. */
 void cell__inprocess_resume_output(struct cell__inprocess *kernel);
 
-/* ---- inprocess_thread.c ---- */
+/* ---- thread.c ---- */
 
 /* Starts its thread, or, where there is no Python yet, asks the interpreter for its library first. */
 int cell__inprocess_start(struct cell__inprocess *kernel, struct cell__executor_host *host, struct cell_error *err);

@@ -75,7 +75,7 @@ static bool is_initialised(void *handle)
 }
 
 /* Under the lock. */
-static void look_for_host(void)
+static void find_host(void)
 {
 	struct cell_error err;
 	if (!ready && is_initialised(RTLD_DEFAULT) && find_symbols(RTLD_DEFAULT, &python, &err) == 0)
@@ -85,7 +85,7 @@ static void look_for_host(void)
 const struct cell__libpython *cell__libpython_find(void)
 {
 	pthread_mutex_lock(&lock);
-	look_for_host();
+	find_host();
 	bool there = ready;
 	pthread_mutex_unlock(&lock);
 	return there ? &python : NULL;

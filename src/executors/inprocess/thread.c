@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "spawn/hub.h"
+#include "spawn/supervisor.h"
 #include "spawn/process.h"
 
 #define STACK_BYTES (64u << 20) /* deep recursion through C code ends in an exception, not in a crash */
@@ -166,7 +166,7 @@ static int ask_python(struct cell__inprocess *kernel, struct cell__executor_host
 		.exited = handle_asked,
 		.owner = kernel,
 	};
-	return cell__process_start(host->hub, &spec, &kernel->process, err);
+	return cell__process_start(host->supervisor, &spec, &kernel->process, err);
 }
 
 int cell__inprocess_start(struct cell__inprocess *kernel, struct cell__executor_host *host, struct cell_error *err)

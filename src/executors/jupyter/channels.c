@@ -16,7 +16,7 @@
 #include <zmq.h>
 
 #define SOCKETS 4 /* the heartbeat is not used: the spawner tells when the process ends */
-#define MESSAGES_PER_TURN 64
+#define MESSAGES_PER_ITERATION 64
 #define DRAIN_MESSAGES 16384 /* one that writes on and on does not keep us there */
 #define IOPUB_MESSAGES 100000 /* that wait for us; past them the kernel drops what it publishes */
 #define RECONNECT_MS 5 /* until the kernel has bound its sockets */
@@ -141,7 +141,7 @@ static void post_again(struct cell__jupyter_channels *channels)
 	cell__loop_post(channels->loop, &channels->again);
 }
 
-/* At most `most` messages; what is left is for the next turn. */
+/* At most `most` messages; what is left is for the next iteration. */
 static void take(struct cell__jupyter_channels *channels, int most)
 {
 	if (channels->draining)
@@ -168,14 +168,14 @@ static void handle_again(struct cell__task *task)
 	struct cell__jupyter_channels *channels = (struct cell__jupyter_channels *)((char *)task -
 										    offsetof(struct cell__jupyter_channels, again));
 	channels->posted = false;
-	take(channels, MESSAGES_PER_TURN);
+	take(channels, MESSAGES_PER_ITERATION);
 }
 
 static void handle_poll(uv_poll_t *poll, int status, int events)
 {
 	(void)status;
 	(void)events;
-	take(poll->data, MESSAGES_PER_TURN);
+	take(poll->data, MESSAGES_PER_ITERATION);
 }
 
 void cell__jupyter_channels_drain(struct cell__jupyter_channels *channels)
@@ -254,7 +254,7 @@ static int set_options(void *socket, int type)
 	if (zmq_setsockopt(socket, ZMQ_LINGER, &zero, sizeof zero) < 0 || zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &max, sizeof max) < 0 ||
 	    zmq_setsockopt(socket, ZMQ_RECONNECT_IVL, &reconnect, sizeof reconnect) < 0)
 		return -1;
-	/* A kernel that a slow reader should hold up is stopped as a whole, so this is what comes within one turn of the loop. */
+	/* A kernel that a slow reader should hold up is stopped as a whole, so this is what comes within one iteration of the loop. */
 	if (type == ZMQ_SUB)
 		return zmq_setsockopt(socket, ZMQ_RCVHWM, &queue, sizeof queue) < 0 ? -1 : zmq_setsockopt(socket, ZMQ_SUBSCRIBE, "", 0);
 	return 0;

@@ -493,7 +493,7 @@ static int jupyter_create(struct cell__executor_host *host, const struct cell_en
 	jupyter->kernel_dir = host->kernel_dir;
 	jupyter->folder = host->spill_dir;
 	jupyter->host = host;
-	jupyter->hub = host->hub;
+	jupyter->supervisor = host->supervisor;
 	jupyter->pool_size = opts->pool_size;
 	jupyter->start_timeout_ms = opts->start_timeout_ms;
 	*ret_state = jupyter;

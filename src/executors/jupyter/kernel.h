@@ -1,9 +1,9 @@
 /*
  * A kernel of the `jupyter` executor, for its files:
  *
- *     jupyter.c        the executor, spare kernels, the end; theory of operation
- *     jupyter_start.c  from files and a process to a kernel that answers
- *     jupyter_talk.c   what it says, by ZeroMQ and by the link
+ *     jupyter.c  the executor, spare kernels, the end; theory of operation
+ *     start.c    from files and a process to a kernel that answers
+ *     talk.c     what it says, by ZeroMQ and by the link
  */
 #ifndef CELL_EXECUTORS_JUPYTER_KERNEL_H
 #define CELL_EXECUTORS_JUPYTER_KERNEL_H
@@ -75,7 +75,7 @@ struct cell__jupyter_options {
 
 struct cell__jupyter {
 	struct cell__executor_host *host;
-	struct cell__spawn_hub *hub;
+	struct cell__supervisor *supervisor;
 	const char *kernel_dir, *folder; /* the host's */
 	int pool_size;
 	int64_t start_timeout_ms;
@@ -107,13 +107,13 @@ void cell__jupyter_gone(struct cell__jupyter_kernel *kernel);
 /* It answers: it becomes its session's, or a spare. */
 void cell__jupyter_come_up(struct cell__jupyter_kernel *kernel);
 
-/* ---- jupyter_start.c ---- */
+/* ---- start.c ---- */
 
 /* Files in libuv's pool first, then the process. */
 void cell__jupyter_prepare(struct cell__jupyter_kernel *kernel);
 void cell__jupyter_handle_starting(struct cell__jupyter_kernel *kernel, int channel, const struct cell__jupyter_message *message);
 
-/* ---- jupyter_talk.c ---- */
+/* ---- talk.c ---- */
 
 extern const struct cell__jupyter_events cell__jupyter_channel_events;
 extern const struct cell__link_events cell__jupyter_link_events;

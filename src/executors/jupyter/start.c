@@ -176,7 +176,7 @@ static int start_process(struct cell__jupyter_kernel *kernel, struct cell_error 
 		.exited = handle_process_exited,
 		.owner = kernel,
 	};
-	int rc = cell__process_start(jupyter->hub, &process, &kernel->process, err);
+	int rc = cell__process_start(jupyter->supervisor, &process, &kernel->process, err);
 	cell__link_fds_close(&fds);
 	if (rc < 0 || cell__jupyter_channels_create(jupyter->host->loop, jupyter->zmq, &kernel->spec, &cell__jupyter_channel_events, kernel,
 						    &kernel->channels, err) < 0)

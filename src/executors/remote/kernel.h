@@ -1,10 +1,10 @@
 /*
  * A kernel of the `remote` executor, for its files:
  *
- *     remote.c          the executor, sessions, the end; theory of operation
- *     remote_request.c  requests to the server
- *     remote_run.c      a run: its stream of events, taken up again where it breaks
- *     remote_answer.c   what events and results say
+ *     remote.c   the executor, sessions, the end; theory of operation
+ *     request.c  requests to the server
+ *     run.c      a run: its stream of events, taken up again where it breaks
+ *     answer.c   what events and results say
  *
  * What other executors need of it is in remote.h.
  */
@@ -80,7 +80,7 @@ void cell__remote_protocol_error(struct cell__remote_kernel *kernel, const char 
 /* The last step of its end. */
 void cell__remote_handle_timer_closed(uv_handle_t *handle);
 
-/* ---- remote_request.c ---- */
+/* ---- request.c ---- */
 
 /* Takes body over.  NULL: memory is gone, and so is body. */
 struct cell__remote_exchange *cell__remote_begin(struct cell__remote_kernel *kernel, const char *method, const char *path, char *body,
@@ -91,13 +91,13 @@ void cell__remote_describe(struct cell__remote_kernel *kernel, const struct cell
 			   struct cell_error *err);
 void cell__remote_drop_exchanges(struct cell__remote_kernel *kernel);
 
-/* ---- remote_run.c ---- */
+/* ---- run.c ---- */
 
 /* What came will be looked at from a task of the loop. */
 void cell__remote_schedule(struct cell__remote_kernel *kernel);
 void cell__remote_start_run(struct cell__remote_kernel *kernel);
 
-/* ---- remote_answer.c ---- */
+/* ---- answer.c ---- */
 
 /* The code that a server's word stands for; 0: none that is known. */
 int cell__remote_code(const char *word);

@@ -20,7 +20,7 @@
 #include "sandbox/machine.h"
 #include "sandbox/places.h"
 #include "spawn/confinement.h"
-#include "spawn/hub.h"
+#include "spawn/supervisor.h"
 
 struct request {
 	struct cell__sandbox_request base;
@@ -103,7 +103,7 @@ static int request_prepare(struct cell__sandbox_request *base, const struct cell
 		.env = env,
 		.policy = &request->policy,
 	};
-	if (cell__plans_find(&request->host->hub->plans, &session, &plan, err) < 0)
+	if (cell__plans_find(&request->host->supervisor->plans, &session, &plan, err) < 0)
 		return -1;
 	base->session.size = 0;
 	if (cell__plan_build_session(cell__machine_here(), &session, &base->session, err) < 0)

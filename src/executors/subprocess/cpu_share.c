@@ -3,7 +3,7 @@
 #define QUICK_MS 400   /* less than it takes a cell to be long: its own beginning is none of the others' */
 #define TICK_MS 1000
 #define RELIEF_MS 5000 /* between two that have their entry */
-#define TURN_MS 20     /* so short that it shows in few of the others' cells */
+#define RELIEF_SLICE_MS 20 /* so short that it shows in few of the others' cells */
 
 void cell__cpu_shares_init(struct cell__cpu_shares *shares, uv_loop_t *loop,
 			   void (*tell)(struct cell__cpu_share *entry, enum cell_cgroup_share share))
@@ -51,7 +51,7 @@ static void handle_tick(uv_timer_t *timer)
 	if (first && now - shares->relief_ms >= RELIEF_MS) {
 		shares->relief_ms = now;
 		set(shares, first, CELL_SHARE_HALF);
-		uv_timer_start(timer, handle_tick, TURN_MS, TICK_MS);
+		uv_timer_start(timer, handle_tick, RELIEF_SLICE_MS, TICK_MS);
 	}
 }
 

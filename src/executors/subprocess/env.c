@@ -153,7 +153,7 @@ static void handle_start_timeout(uv_timer_t *timer)
 	cell_fail(&err, CELL_E_TIMEOUT, 0, "%s was not ready after %lld s; is it Python, and do its preloads end?", env->python,
 		  (long long)(env->sub->start_timeout_ms / 1000));
 	env->state = CELL_ENV_NONE;
-	cell__spawn_client_tell(&env->sub->hub->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
+	cell__spawn_client_tell(&env->sub->supervisor->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
 	env->zygote_id = 0;
 	fail_waiting(env, &err);
 }
@@ -242,7 +242,7 @@ static int zygote_payload(struct cell__sub_env *env, struct cell__buf *payload, 
 /* The plan of its zygote, made anew for each: mounts and installs may have changed. */
 static int plan_zygote(struct cell__sub_env *env, struct cell_error *err)
 {
-	struct cell__plans *plans = &env->sub->hub->plans;
+	struct cell__plans *plans = &env->sub->supervisor->plans;
 	CELL_AUTO_BUF struct cell__buf bytes = CELL_BUF_INIT;
 	cell__sandbox_plan_unref(cell__take_ptr(env->plan));
 	if (env->kind == CELL_ZYGOTE_ISOLATED)
@@ -261,14 +261,14 @@ int cell__sub_zygote_start(struct cell__sub_env *env, struct cell_error *err)
 	int argc = 0;
 	if (env->state != CELL_ENV_NONE)
 		return 0;
-	if (check_python(env->python, err) < 0 || cell__spawn_hub_start(sub->hub, err) < 0)
+	if (check_python(env->python, err) < 0 || cell__supervisor_start(sub->supervisor, err) < 0)
 		return -1;
 	if (zygote_payload(env, &payload, &argc) < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	if (plan_zygote(env, err) < 0)
 		return -1;
-	env->zygote_id = sub->hub->next_id++;
-	if (cell__spawn_client_send(&sub->hub->client, CELL_SPAWN_ZYGOTE_START, env->zygote_id, argc, 0, payload.data, payload.size,
+	env->zygote_id = sub->supervisor->next_id++;
+	if (cell__spawn_client_send(&sub->supervisor->client, CELL_SPAWN_ZYGOTE_START, env->zygote_id, argc, 0, payload.data, payload.size,
 				    env->plan ? &env->plan->fd : NULL, env->plan ? 1 : 0, err) < 0)
 		return -1;
 	env->state = CELL_ENV_STARTING;
@@ -335,7 +335,7 @@ void cell__sub_zygote_ready(struct cell__sub_env *env, int64_t pid, int64_t miss
 		if (refused)
 			err = untrusted;
 		env->state = CELL_ENV_NONE;
-		cell__spawn_client_tell(&env->sub->hub->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
+		cell__spawn_client_tell(&env->sub->supervisor->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
 		env->zygote_id = 0;
 		fail_waiting(env, &err);
 	} else {
@@ -351,7 +351,7 @@ void cell__sub_zygote_ready(struct cell__sub_env *env, int64_t pid, int64_t miss
 		CELL_SUB_LOG(env->sub, CELL_LOG_INFO, "%s (Python %s) is ready", env->python, env->info.version);
 		uv_timer_start(&env->timer, cell__sub_handle_refill, CELL_SUB_REFILL_DELAY_MS, 0);
 		if (env->prewarms)
-			cell__spawn_client_tell(&env->sub->hub->client, CELL_SPAWN_ZYGOTE_WARM, env->zygote_id, 0);
+			cell__spawn_client_tell(&env->sub->supervisor->client, CELL_SPAWN_ZYGOTE_WARM, env->zygote_id, 0);
 		cell__sub_fork_waiting(env);
 	}
 	json_decref(ready);
@@ -430,7 +430,7 @@ void cell__sub_zygote_exited(struct cell__sub_env *env, int64_t status, int64_t 
 static void stop_zygote(struct cell__sub_env *env)
 {
 	if (env->zygote_id)
-		cell__spawn_client_tell(&env->sub->hub->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
+		cell__spawn_client_tell(&env->sub->supervisor->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
 	env->state = CELL_ENV_NONE;
 	env->zygote_id = 0;
 	env->warm = false;

@@ -11,7 +11,7 @@
 #include "executors/answer.h"
 
 #define SILENT_END_MS 300      /* a kernel that closed its socket but does not exit is killed */
-#define LONG_CELL_MS 500       /* a sandbox's cell that runs longer yields to others from then on (shares.h) */
+#define LONG_CELL_MS 500       /* a sandbox's cell that runs longer yields to others from then on (cpu_share.h) */
 #define INTERRUPT_AGAIN_MS 100 /* an interrupt that the code has not heard of by then is sent again ... */
 #define INTERRUPT_TRIES 3      /* ... so often */
 
@@ -120,7 +120,7 @@ int cell__sub_kernel_fork(struct cell__sub_kernel *kernel, struct cell_error *er
 	if (cell__link_create(sub->host->loop, &link_events, kernel, &kernel->link, &fds, err) < 0)
 		return -1;
 	int all[CELL_SPAWN_KERNEL_FDS] = { fds.fd[0], fds.fd[1], fds.fd[2], fds.fd[3], kernel->plan ? kernel->plan->fd : -1 };
-	int rc = cell__spawn_client_send(&sub->hub->client, CELL_SPAWN_KERNEL_FORK, kernel->id, (int64_t)kernel->env->zygote_id,
+	int rc = cell__spawn_client_send(&sub->supervisor->client, CELL_SPAWN_KERNEL_FORK, kernel->id, (int64_t)kernel->env->zygote_id,
 					 kernel->pooled, NULL, 0, all, kernel->plan ? 5 : 4, err);
 	cell__link_fds_close(&fds);
 	if (rc < 0) {
@@ -147,7 +147,7 @@ struct cell__sub_kernel *cell__sub_kernel_create(struct cell__sub_env *env, stru
 	kernel->base.executor = &cell__subprocess_executor;
 	kernel->sub = sub;
 	kernel->env = env;
-	kernel->id = sub->hub->next_id++;
+	kernel->id = sub->supervisor->next_id++;
 	kernel->state = CELL_KERNEL_WAITING;
 	kernel->listen_fd = -1;
 	uv_timer_init(&sub->host->loop->uv, &kernel->timer);
@@ -160,7 +160,7 @@ struct cell__sub_kernel *cell__sub_kernel_create(struct cell__sub_env *env, stru
 
 void cell__sub_kernel_kill(struct cell__sub_kernel *kernel)
 {
-	cell__spawn_client_tell(&kernel->sub->hub->client, CELL_SPAWN_KERNEL_KILL, kernel->id, 0);
+	cell__spawn_client_tell(&kernel->sub->supervisor->client, CELL_SPAWN_KERNEL_KILL, kernel->id, 0);
 }
 
 /* Hands the session's settings over. */
@@ -188,7 +188,7 @@ static void handle_long_cell(uv_timer_t *timer)
 void cell__sub_tell_share(struct cell__cpu_share *entry, enum cell_cgroup_share share)
 {
 	struct cell__sub_kernel *kernel = (struct cell__sub_kernel *)((char *)entry - offsetof(struct cell__sub_kernel, entry));
-	cell__spawn_client_tell(&kernel->sub->hub->client, CELL_SPAWN_KERNEL_SHARE, kernel->id, share);
+	cell__spawn_client_tell(&kernel->sub->supervisor->client, CELL_SPAWN_KERNEL_SHARE, kernel->id, share);
 	if (kernel->link)
 		cell__link_yield(kernel->link, share == CELL_SHARE_REST);
 }
@@ -408,7 +408,7 @@ static void handle_unheard(uv_timer_t *timer)
 	struct cell__sub_kernel *kernel = timer->data;
 	if (kernel->link && kernel->unheard < INTERRUPT_TRIES && !cell__link_interrupt_taken(kernel->link)) {
 		kernel->unheard++;
-		cell__spawn_client_tell(&kernel->sub->hub->client, CELL_SPAWN_KERNEL_SIGNAL, kernel->id, SIGINT);
+		cell__spawn_client_tell(&kernel->sub->supervisor->client, CELL_SPAWN_KERNEL_SIGNAL, kernel->id, SIGINT);
 		return;
 	}
 	uv_timer_stop(timer);
@@ -422,7 +422,7 @@ void cell__subprocess_interrupt(struct cell__kernel *base, uint32_t run_id)
 	if (!kernel->link)
 		return;
 	cell__link_set_interrupt(kernel->link, run_id);
-	cell__spawn_client_tell(&kernel->sub->hub->client, CELL_SPAWN_KERNEL_SIGNAL, kernel->id, SIGINT);
+	cell__spawn_client_tell(&kernel->sub->supervisor->client, CELL_SPAWN_KERNEL_SIGNAL, kernel->id, SIGINT);
 	if (kernel->asked)
 		return; /* the timer is the grace time's */
 	cell__cpu_shares_leave(&kernel->sub->shares, &kernel->entry, false); /* hearing of it takes time on a core */

@@ -1,11 +1,11 @@
 /*
  * The `subprocess` executor, for its files:
  *
- *     subprocess.c          the executor: opening, its vtable, its life; theory of operation
- *     subprocess_env.c      environments: interpreters with their preloads, and the zygote of each
- *     subprocess_pool.c     kernels made ahead, and who waits for them
- *     subprocess_kernel.c   one kernel: its fork, its cells, what it says, its end
- *     subprocess_spawner.c  what the spawner says
+ *     subprocess.c  the executor: opening, its vtable, its life; theory of operation
+ *     env.c         environments: interpreters with their preloads, and the zygote of each
+ *     pool.c        kernels made ahead, and who waits for them
+ *     kernel.c      one kernel: its fork, its cells, what it says, its end
+ *     spawner.c     what the spawner says
  *
  * What other executors need of it is in subprocess.h.
  */
@@ -16,7 +16,7 @@
 #include "executors/subprocess/subprocess.h"
 #include "executors/subprocess/cpu_share.h"
 #include "sandbox/places.h"
-#include "spawn/hub.h"
+#include "spawn/supervisor.h"
 
 #define CELL_SUB_REFILL_DELAY_MS 5 /* the session that emptied the pool goes first */
 #define CELL_SUB_ZYGOTE_IDLE_MS 10000 /* an owner's zygote without a session ends */
@@ -109,7 +109,7 @@ struct cell__sub_kernel {
 
 struct cell__subprocess {
 	struct cell__executor_host *host;
-	struct cell__spawn_hub *hub;
+	struct cell__supervisor *supervisor;
 	const char *kernel_dir;
 	int pool_size;
 	int64_t start_timeout_ms;
@@ -130,7 +130,7 @@ struct cell__subprocess {
 /* A handle was closed: it may have been the last. */
 void cell__sub_maybe_destroyed(struct cell__subprocess *sub);
 
-/* ---- subprocess_env.c ---- */
+/* ---- env.c ---- */
 
 int cell__sub_env_find(struct cell__subprocess *sub, const char *python, const char *preload, const char *owner,
 		       enum cell__zygote_kind kind, struct cell__sub_env **ret_env, struct cell_error *err);
@@ -147,7 +147,7 @@ void cell__sub_zygote_exited(struct cell__sub_env *env, int64_t status, int64_t 
 /* Forks the kernels that wait, as many as the zygote takes now. */
 void cell__sub_fork_waiting(struct cell__sub_env *env);
 
-/* ---- subprocess_pool.c ---- */
+/* ---- pool.c ---- */
 
 void cell__sub_request_destroy(struct cell__sandbox_request *request);
 /* NULL: nobody has used kernels of this plan. */
@@ -165,7 +165,7 @@ void cell__sub_check_prewarms(struct cell__sub_env *env);
 /* Answers all of them; err: NULL, or why there is no pool. */
 void cell__sub_end_prewarms(struct cell__sub_env *env, const struct cell_error *err);
 
-/* ---- subprocess_kernel.c ---- */
+/* ---- kernel.c ---- */
 
 struct cell__sub_kernel *cell__sub_kernel_create(struct cell__sub_env *env, struct cell_error *err);
 int cell__sub_kernel_fork(struct cell__sub_kernel *kernel, struct cell_error *err);
@@ -179,7 +179,7 @@ void cell__sub_kernel_gone_later(struct cell__sub_kernel *kernel);
 /* Of the shares that sandboxes take. */
 void cell__sub_tell_share(struct cell__cpu_share *entry, enum cell_cgroup_share share);
 
-/* ---- subprocess_spawner.c ---- */
+/* ---- spawner.c ---- */
 
 void cell__sub_handle_message(void *arg, const struct cell_spawn_msg *head, const char *payload, size_t size);
 void cell__sub_handle_spawner_end(void *arg);

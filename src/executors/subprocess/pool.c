@@ -229,7 +229,7 @@ int cell__subprocess_prewarm(struct cell__subprocess *sub, const char *python, c
 	for (struct cell__sub_pool *pool = env->pools; pool; pool = pool->next)
 		pool->deaths = 0;
 	if (env->state == CELL_ENV_READY && !env->warm)
-		cell__spawn_client_tell(&sub->hub->client, CELL_SPAWN_ZYGOTE_WARM, env->zygote_id, 0);
+		cell__spawn_client_tell(&sub->supervisor->client, CELL_SPAWN_ZYGOTE_WARM, env->zygote_id, 0);
 	cell__sub_check_prewarms(env); /* says which pool it is */
 	cell__sub_pool_fill(env);
 	cell__sub_check_prewarms(env);

@@ -77,7 +77,7 @@ static void kernel_forked(struct cell__sub_kernel *kernel, int64_t pid, int64_t 
 		/* The zygote is gone; that it is may not have reached us yet. */
 		if (env->state == CELL_ENV_READY) {
 			env->state = CELL_ENV_NONE;
-			cell__spawn_client_tell(&kernel->sub->hub->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
+			cell__spawn_client_tell(&kernel->sub->supervisor->client, CELL_SPAWN_ZYGOTE_STOP, env->zygote_id, 0);
 			env->zygote_id = 0;
 		}
 		if (try_again(kernel))
@@ -94,7 +94,7 @@ static void kernel_forked(struct cell__sub_kernel *kernel, int64_t pid, int64_t 
 	}
 	kernel->pid = (pid_t)pid;
 	if (kernel->plan)
-		kernel->listen_fd = cell__take_fd(&kernel->sub->hub->client.received_fd);
+		kernel->listen_fd = cell__take_fd(&kernel->sub->supervisor->client.received_fd);
 	if (kernel->state == CELL_KERNEL_FORKING && kernel->pooled) {
 		struct cell__sub_pool *pool = cell__sub_pool_find(kernel->env, kernel->plan);
 		kernel->state = CELL_KERNEL_POOLED;

@@ -41,9 +41,9 @@ void cell__subprocess_probe(struct cell__executor_host *host, struct cell_execut
 {
 	struct cell__subprocess *sub = cell__subprocess_of(host);
 	info->available = 1;
-	if (access(sub->hub->program, X_OK) < 0) {
+	if (access(sub->supervisor->program, X_OK) < 0) {
 		info->available = 0;
-		snprintf(info->reason, sizeof info->reason, "%.200s is missing", sub->hub->program);
+		snprintf(info->reason, sizeof info->reason, "%.200s is missing", sub->supervisor->program);
 		snprintf(info->advice, sizeof info->advice, "install Workcell completely (make install)");
 	}
 }
@@ -140,10 +140,10 @@ static int subprocess_create(struct cell__executor_host *host, const struct cell
 	sub->pool_size = opts->pool_size;
 	sub->start_timeout_ms = opts->start_timeout_ms;
 	sub->zygote_forks = opts->zygote_forks;
-	sub->hub = host->hub;
-	sub->hub->listener = (struct cell__spawn_listener){ .message = cell__sub_handle_message,
-							    .ended = cell__sub_handle_spawner_end,
-							    .arg = sub };
+	sub->supervisor = host->supervisor;
+	sub->supervisor->listener = (struct cell__spawn_listener){ .message = cell__sub_handle_message,
+								   .ended = cell__sub_handle_spawner_end,
+								   .arg = sub };
 	*ret_state = sub;
 	return 0;
 }
@@ -172,7 +172,7 @@ static void subprocess_destroy(void *state, void (*done)(void *arg), void *arg)
 	struct cell_error err;
 	cell_fail(&err, CELL_E_CLOSED, 0, "the engine is closed");
 	sub->destroying = true;
-	sub->hub->listener = (struct cell__spawn_listener){ 0 };
+	sub->supervisor->listener = (struct cell__spawn_listener){ 0 };
 	sub->destroyed = done;
 	sub->destroyed_arg = arg;
 	sub->open_handles++; /* ours, until the lists are walked */

@@ -1,7 +1,7 @@
 /*
  * Theory of operation: requests wait in `waiting` until there is a connection, then stand in `sent` until they are
  * answered, expire or are cancelled.  One timer serves all deadlines, the back-off and what must be told from a later
- * turn; it may fire early and then only looks.  Callbacks may do anything with the client, also close it: its memory
+ * iteration of the loop; it may fire early and then only looks.  Callbacks may do anything with the client, also close it: its memory
  * stays until the timer's handle and all its transports are gone, and whoever calls out looks again before going on.
  *
  * Who ends a connection: the server (lost), we (drop: it floods, lies or is silent), the owner (stop, close).  In
@@ -264,7 +264,7 @@ static const struct cell__mcp_transport_events events = {
 
 /* ---- sending ---- */
 
-/* The connection cannot go on; the owner hears of it from a later turn. */
+/* The connection cannot go on; the owner hears of it from a later iteration of the loop. */
 static void fail_soon(struct cell__mcp_client *client, const struct cell_error *err)
 {
 	client->failure.err = *err;
@@ -305,7 +305,7 @@ static void send_request(struct cell__mcp_client *client, struct cell__mcp_reque
 	if (request->deadline_us)
 		cell__mcp_arm(client, request->deadline_us);
 	if (cell__rpc_add_request(&text, request->id, request->method, request->params) < 0) {
-		/* Too large, or no memory: it expires at once, from a later turn. */
+		/* Too large, or no memory: it expires at once, from a later iteration of the loop. */
 		request->id = 0;
 		request->deadline_us = cell__now_us();
 		cell__mcp_arm(client, request->deadline_us);
@@ -411,7 +411,7 @@ static int open_transport(struct cell__mcp_client *client, struct cell_error *er
 		return -1;
 	struct cell__mcp_transport_spec spec = {
 		.loop = client->opts.loop,
-		.hub = client->opts.hub,
+		.supervisor = client->opts.supervisor,
 		.launch = &launch,
 		.connect_timeout_ms = client->opts.start_timeout_ms,
 		.events = &events,

@@ -55,7 +55,7 @@ struct cell__mcp_failure {
 
 struct cell__mcp_client_options {
 	struct cell__loop *loop;
-	struct cell__spawn_hub *hub;
+	struct cell__supervisor *supervisor;
 	int64_t start_timeout_ms;
 	/* Fills what is then the client's to finish; at every start. */
 	int (*launch)(void *arg, struct cell__mcp_launch *ret_launch, struct cell_error *err);
@@ -77,7 +77,7 @@ struct cell__mcp_client_options {
 };
 
 int cell__mcp_client_create(const struct cell__mcp_client_options *opts, struct cell__mcp_client **ret_client, struct cell_error *err);
-/* Requests end without done().  closed() comes from a later turn of the loop, when the server is gone too. */
+/* Requests end without done().  closed() comes from a later iteration of the loop, when the server is gone too. */
 void cell__mcp_client_close(struct cell__mcp_client *client, void (*closed)(void *arg), void *arg);
 /* Ends the server; requests fail with CELL_E_CLOSED.  The next request starts it again. */
 void cell__mcp_client_stop(struct cell__mcp_client *client);

@@ -46,7 +46,7 @@ struct cell__mcp_client {
 	int64_t retry_at_us;  /* before that no start */
 	int64_t ready_us;     /* since when it is ready */
 	unsigned failures;    /* in a row */
-	bool broken;          /* the connection is to be dropped for `failure`, in the next turn */
+	bool broken;          /* the connection is to be dropped for `failure`, in the next iteration */
 	struct cell__mcp_failure failure;
 	struct cell__buf tail, shown_tail;
 	struct cell__mcp_request init, ping;

@@ -202,7 +202,7 @@ int cell__mcp_stdio_open(const struct cell__mcp_transport_spec *spec, struct cel
 		.exited = handle_exited,
 		.owner = stdio,
 	};
-	if (cell__process_start(spec->hub, &process, &stdio->process, err) < 0) {
+	if (cell__process_start(spec->supervisor, &process, &stdio->process, err) < 0) {
 		free(stdio);
 		return -1;
 	}

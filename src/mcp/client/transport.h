@@ -74,7 +74,7 @@ struct cell__mcp_transport {
 /* What an opener is given. */
 struct cell__mcp_transport_spec {
 	struct cell__loop *loop;
-	struct cell__spawn_hub *hub;
+	struct cell__supervisor *supervisor;
 	const struct cell__mcp_launch *launch; /* copied where it is kept */
 	int64_t connect_timeout_ms;
 	const struct cell__mcp_transport_events *events;

@@ -95,7 +95,7 @@ static void read_stream(struct cell__exchange *exchange)
 	cell__buf_finish(&came);
 }
 
-static void look(struct cell__exchange *exchange)
+static void read_arrived(struct cell__exchange *exchange)
 {
 	if (exchange->dead)
 		return;
@@ -190,7 +190,7 @@ static void work(uv_timer_t *timer)
 	web->armed_us = 0;
 	/* Nothing leaves the list meanwhile; what is added is put at its head. */
 	for (struct cell__exchange *exchange = web->list; exchange; exchange = exchange->next)
-		look(exchange);
+		read_arrived(exchange);
 	int64_t now = cell__now_us(), next = INT64_MAX;
 	for (struct cell__exchange *exchange = web->list; exchange; exchange = exchange->next) {
 		if (!exchange->dead && exchange->at_us && exchange->at_us <= now) {

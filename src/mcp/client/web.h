@@ -3,7 +3,7 @@
  * Shared by the two transports that use it.  Belongs to the loop's thread.
  *
  *     exchange:  made ──start()──▶ running ──event()*──▶ end() ──┬──▶ start() again: a redirect, a stream that goes on
- *                                     └──────── drop() ──────────┴──▶ free, from a later turn
+ *                                     └──────── drop() ──────────┴──▶ free, from a later iteration of the loop
  *
  * libcurl must not be called from its own callbacks: what it hands us is put aside and looked at afterwards.  So
  * event() and end() may do anything, also close the whole.
@@ -76,7 +76,7 @@ struct cell__web {
 
 /* Copies url and headers.  The functions must be set. */
 int cell__web_init(struct cell__web *web, const struct cell__mcp_transport_spec *spec, struct cell_error *err);
-/* Drops all exchanges; gone() comes from a later turn. */
+/* Drops all exchanges; gone() comes from a later iteration of the loop. */
 void cell__web_close(struct cell__web *web);
 
 struct cell__exchange *cell__exchange_create(struct cell__web *web, const char *method, const char *accept, struct cell_error *err);

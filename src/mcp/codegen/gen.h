@@ -14,15 +14,15 @@
  *
  * Any thread; nothing here keeps state.
  *
- *     gen.c         the package: tools, modules, what they begin and end with
- *     gen_schema.c  schemas: references, unions, objects, arrays
- *     gen_flat.c    schemas: where references lead, and allOf as one schema
- *     gen_scalar.c  schemas: single values, enums, limits
- *     gen_value.c   defaults: does a value fit a schema, and how is it written
- *     gen_class.c   classes as text
- *     gen_text.c    memory, strings, numbers, docstrings
- *     gen_names.c   names
- *     gen_json.c    JSON that the parser would refuse as a whole
+ *     gen.c     the package: tools, modules, what they begin and end with
+ *     schema.c  schemas: references, unions, objects, arrays
+ *     flat.c    schemas: where references lead, and allOf as one schema
+ *     scalar.c  schemas: single values, enums, limits
+ *     value.c   defaults: does a value fit a schema, and how is it written
+ *     class.c   classes as text
+ *     text.c    memory, strings, numbers, docstrings
+ *     names.c   names
+ *     json.c    JSON that the parser would refuse as a whole
  */
 #ifndef CELL_MCP_CODEGEN_GEN_H
 #define CELL_MCP_CODEGEN_GEN_H

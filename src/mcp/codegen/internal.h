@@ -114,7 +114,7 @@ struct cell__gen_module {
 	struct cell__gen_ref *refs;
 };
 
-/* ---- gen_text.c ---- */
+/* ---- text.c ---- */
 
 void *cell__gen_alloc(struct cell__gen_module *m, size_t count, size_t size);
 /* Never NULL. */
@@ -135,7 +135,7 @@ int cell__gen_add_literal(struct cell__buf *out, const json_t *value, unsigned d
 /* The same in the module's memory; NULL: it cannot be written. */
 const char *cell__gen_literal(struct cell__gen_module *m, const json_t *value);
 
-/* ---- gen_names.c ---- */
+/* ---- names.c ---- */
 
 bool cell__gen_server_ok(const char *name);
 bool cell__gen_is_keyword(const char *word);
@@ -154,7 +154,7 @@ void cell__gen_name_members(struct cell__gen_module *m, struct cell__gen_class *
 void cell__gen_reserve_names(struct cell__gen_module *m);
 const char *cell__gen_import_name(enum cell__gen_import name);
 
-/* ---- gen_schema.c, gen_flat.c ---- */
+/* ---- schema.c, flat.c ---- */
 
 /* What a schema allows; `hint` names the classes that this needs. */
 struct cell__gen_type cell__gen_type_of(struct cell__gen_module *m, const json_t *schema, const char *hint, unsigned depth);
@@ -176,7 +176,7 @@ void cell__gen_union_add(struct cell__gen_module *m, struct cell__gen_type *into
 struct cell__gen_class *cell__gen_begin_class(struct cell__gen_module *m, enum cell__gen_kind kind, const char *hint, const json_t *schema);
 void cell__gen_end_class(struct cell__gen_module *m, struct cell__gen_class *class);
 
-/* ---- gen_scalar.c ---- */
+/* ---- scalar.c ---- */
 
 /* Of "string", "integer", "number", "boolean" and "null"; false: type is none of them. */
 bool cell__gen_scalar(struct cell__gen_module *m, const json_t *schema, const char *type, struct cell__gen_type *ret);
@@ -190,19 +190,19 @@ int64_t cell__gen_count(const json_t *schema, const char *keyword);
 /* What a "format" stands for; false: just text. */
 bool cell__gen_format(const json_t *schema, enum cell__gen_import *ret);
 
-/* ---- gen_value.c ---- */
+/* ---- value.c ---- */
 
 bool cell__gen_fits(struct cell__gen_module *m, const json_t *schema, const json_t *value, unsigned depth);
 /* The expression of a field's default; NULL: none that can be one. */
 const char *cell__gen_default(struct cell__gen_module *m, const json_t *schema, const struct cell__gen_type *type, const json_t *value);
 
-/* ---- gen_class.c ---- */
+/* ---- class.c ---- */
 
 void cell__gen_add_imports(struct cell__gen_module *m, struct cell__buf *out);
 /* All classes; notes in m->imports what they use. */
 int cell__gen_add_classes(struct cell__gen_module *m, struct cell__buf *out);
 
-/* ---- gen_json.c ---- */
+/* ---- json.c ---- */
 
 int cell__gen_soften(const char *text, size_t size, struct cell__buf *out);
 

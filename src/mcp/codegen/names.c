@@ -112,7 +112,7 @@ const char *cell__gen_import_name(enum cell__gen_import name)
 	return import_names[name];
 }
 
-/* ---- characters: not those of ctype.h, which are the locale's ---- */
+/* ---- characters: not those of <ctype.h>, which are the locale's ---- */
 
 static bool is_digit(uint32_t c)
 {

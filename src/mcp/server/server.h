@@ -1,12 +1,12 @@
 /*
  * The MCP server: what its files share.
  *
- *     server_stdio.c   the public functions; one client on two descriptors
- *     server.c         a peer, which is one client: its messages, its calls, what it is asked
- *     server_cells.c   its session: cells in order, their events, approvals
- *     server_result.c  what a cell came to, as a tool's result
- *     server_table.c   the tools: a table, their schemas, checking of their arguments
- *     server_tools.c   what those on the space do
+ *     stdio.c   the public functions; one client on two descriptors
+ *     server.c  a peer, which is one client: its messages, its calls, what it is asked
+ *     cells.c   its session: cells in order, their events, approvals
+ *     result.c  what a cell came to, as a tool's result
+ *     table.c   the tools: a table, their schemas, checking of their arguments
+ *     tools.c   what those on the space do
  *
  * Many clients by Streamable HTTP are server/mcp.c's.
  *
@@ -184,7 +184,7 @@ bool cell__mcp_peer_ask(struct cell__mcp_peer *peer, void *stream, json_t *param
 /* The approval does not wait any more. */
 void cell__mcp_peer_forget(struct cell__mcp_peer *peer, void *stream, uint64_t approval, const char *why);
 
-/* server_cells.c */
+/* cells.c */
 /* Waits until the session is there; NULL: it could not be opened, or the peer goes.  Any thread but the cells'. */
 struct cell_session *cell__mcp_session(struct cell__mcp_peer *peer, struct cell_error *err);
 void *cell__mcp_cells_main(void *peer);
@@ -192,16 +192,16 @@ void *cell__mcp_cells_main(void *peer);
 void cell__mcp_cells_approval(struct cell__mcp_peer *peer, uint64_t approval, const json_t *result);
 void cell__mcp_cells_question(struct cell__mcp_peer *peer, uint64_t approval, const json_t *result);
 
-/* server_result.c */
+/* result.c */
 void cell__mcp_cell_answer(struct cell__mcp_job *job, struct cell_result *result);
 
-/* server_stdio.c */
+/* stdio.c */
 /* A file with this text for the client's code to read; free() the path.  NULL: it could not be written. */
 char *cell__mcp_keep_text(struct cell_mcp_server *server, const char *text, size_t size);
 /* From now on the file is removed when the server goes, or when there are too many. */
 void cell__mcp_keep_file(struct cell_mcp_server *server, const char *path);
 
-/* server_table.c */
+/* table.c */
 /* tools/list's array; NULL: no memory. */
 json_t *cell__mcp_tools_list(const struct cell_mcp_server_options *opts);
 /* NULL: there is none of this name. */
@@ -215,7 +215,7 @@ json_t *cell__mcp_tool_output(const struct cell__mcp_tool *tool);
  */
 json_t *cell__mcp_tools_check(const struct cell__mcp_tool *tool, const json_t *args, struct cell__buf *message);
 
-/* server_tools.c */
+/* tools.c */
 int cell__mcp_operate(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
 int cell__mcp_get_workflow(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);
 int cell__mcp_save_artifact(struct cell__mcp_job *job, const json_t *args, struct cell__mcp_answer_out *out, struct cell__buf *message);

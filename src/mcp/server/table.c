@@ -1,6 +1,6 @@
 /*
  * The tools that a client sees.  Most are operations on the space: schemas and descriptions come from their rows (calls/table.c), and only
- * what differs stands here.  run_code, execute_ipython_cell and reset are the session's (server_cells.c).
+ * what differs stands here.  run_code, execute_ipython_cell and reset are the session's (cells.c).
  */
 #include "mcp/server/server.h"
 

@@ -1,4 +1,4 @@
-/* What the tools do that are operations on the space (server_table.c): each call on a thread of its own. */
+/* What the tools do that are operations on the space (table.c): each call on a thread of its own. */
 #include "mcp/server/server.h"
 
 #include <string.h>

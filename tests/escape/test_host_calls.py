@@ -1,4 +1,4 @@
-"""Attacks on the one door for calls: whoever asks for a change to the host (code, an MCP client, an HTTP client) passes policy, approval
+"""Attacks on the path that all calls take: whoever asks for a change to the host (code, an MCP client, an HTTP client) passes policy, approval
 and audit, and has no more trust than its executor gives to code."""
 import json
 import os
