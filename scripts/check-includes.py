@@ -9,7 +9,8 @@ anybody's program would. Checked are
     calls of public functions (include/workcell.h) that a later room defines: they would be includes that nobody sees,
     a struct tag that two files define,
     private names that differ from a public one by an underscore only (cell__policy beside cell_policy),
-    comments that name a file of ours that does not exist (headers of the system are named as <x.h>).
+    comments that name a file of ours that does not exist (headers of the system are named as <x.h>),
+    files and names that docs/glossary.md says define a word.
 
 Prints each violation as FILE:LINE: what, and exits 1 when there was one. --self-test proves that every rule can fail.
 """
@@ -61,6 +62,7 @@ CALL = re.compile(r"\b(cell_[a-z]\w*)\(")
 STRUCT = re.compile(r"^struct (\w+) \{", re.M)
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 MENTION = re.compile(r"(?<![\w/.<\"])((?:\w+/)*\w+\.[ch])\b")
+DEFINES = re.compile(r"`((?:src|include|kernel)/[\w/.]+)`(?: \(([^)]*)\))?")
 STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 
 
@@ -194,6 +196,24 @@ class Tree:
                         self.tell(path, text.count("\n", 0, comment.start() + match.start()) + 1,
                                   "the comment names %s, which does not exist" % match[1])
 
+    def check_glossary(self):
+        path = os.path.join("docs", "glossary.md")
+        if not os.path.exists(os.path.join(self.root, path)):
+            return
+        with open(os.path.join(self.root, path), encoding="utf-8") as file:
+            lines = file.read().split("\n")
+        for number, line in enumerate(lines, 1):
+            for match in DEFINES.finditer(line):
+                defining = os.path.join(self.root, match[1])
+                if not os.path.exists(defining):
+                    self.tell(path, number, "%s does not exist" % match[1])
+                elif match[2]:
+                    with open(defining, encoding="utf-8") as file:
+                        text = file.read()
+                    for name in re.findall(r"`(?:struct )?(\w+)`", match[2]):
+                        if not re.search(r"\b%s\b" % name, text):
+                            self.tell(path, number, "%s does not hold %s" % (match[1], name))
+
 
 def check_tree(root):
     tree = Tree(root)
@@ -203,6 +223,7 @@ def check_tree(root):
     tree.check_tags()
     tree.check_names()
     tree.check_mentions()
+    tree.check_glossary()
     return tree.problems
 
 
@@ -276,6 +297,8 @@ SELF_TEST_TREES = [
     ({"include/workcell.h": "struct cell_policy;\n", "src/base/a.c": "struct cell__policy_x *x;\n"}, 0),
     ({"src/base/a.c": "/* b.c does it, with base/c.h */\n", "src/base/b.c": "\n"}, 1),
     ({"src/base/a.c": "/* b.c does it, as base/b.c and <sched.h> say */\n", "src/base/b.c": "\n"}, 0),
+    ({"src/base/a.c": "int x;\n", "docs/glossary.md": "| x | `src/base/a.c` (`x`), `src/base` |\n"}, 0),
+    ({"src/base/a.c": "int x;\n", "docs/glossary.md": "| x | `src/base/a.c` (`y`), `src/base/b.c` |\n"}, 2),
 ]
 
 
