@@ -148,7 +148,7 @@ def stage_checks():
     global passed
     say("checks")
     for argv in (["scripts/check-includes.py", "--self-test"], ["scripts/check-includes.py"], ["scripts/operations.py", "--check"],
-                 ["scripts/check-format.py"]):
+                 ["scripts/check-format.py"], ["scripts/check-docs.py", "--self-test"], ["scripts/check-docs.py"]):
         if run(PYTHON, *argv) == 0:
             passed += 1
         else:
