@@ -30,8 +30,8 @@ struct bare {
 
 static int start_bare(const struct cell__bench *b, struct bare *bare)
 {
-	char *argv[] = { (char *)b->python, "-IS", (char *)b->mcp_server, NULL };
-	char *env[] = { "PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8", NULL };
+	char *argv[] = { (char *)b->python, (char *)"-IS", (char *)b->mcp_server, NULL };
+	char *env[] = { (char *)"PATH=/usr/local/bin:/usr/bin:/bin", (char *)"LANG=C.UTF-8", NULL };
 	posix_spawn_file_actions_t actions;
 	int in[2] = { -1, -1 }, out[2] = { -1, -1 }, sys = 0;
 

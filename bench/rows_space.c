@@ -393,7 +393,7 @@ static int finish_program(pid_t pid, int out_fd, int err_fd)
 static int start_program(int out_fd, int err_fd, pid_t *ret_pid)
 {
 	char *argv[] = { (char *)true_program(), NULL };
-	char *env[] = { "PATH=/usr/local/bin:/usr/bin:/bin", NULL };
+	char *env[] = { (char *)"PATH=/usr/local/bin:/usr/bin:/bin", NULL };
 	posix_spawn_file_actions_t actions;
 	int sys = posix_spawn_file_actions_init(&actions);
 

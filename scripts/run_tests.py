@@ -144,11 +144,23 @@ def stage_gcc():
     build("build")
 
 
+CHECKS = [
+    "scripts/check-includes.py --self-test",
+    "scripts/check-includes.py",
+    "scripts/operations.py --check",
+    "scripts/check-format.py",
+    "scripts/check-docs.py --self-test",
+    "scripts/check-docs.py",
+    "scripts/check-hardening.py --self-test",
+    "scripts/check-hardening.py",
+]
+
+
 def stage_checks():
     global passed
     say("checks")
-    for argv in (["scripts/check-includes.py", "--self-test"], ["scripts/check-includes.py"], ["scripts/operations.py", "--check"],
-                 ["scripts/check-format.py"], ["scripts/check-docs.py", "--self-test"], ["scripts/check-docs.py"]):
+    for check in CHECKS:
+        argv = check.split()
         if run(PYTHON, *argv) == 0:
             passed += 1
         else:

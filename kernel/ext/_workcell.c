@@ -1091,6 +1091,7 @@ static PyMethodDef methods[] = {
 
 static struct PyModuleDef module = { PyModuleDef_HEAD_INIT, "_workcell", "The kernel's C part.", -1, methods, NULL, NULL, NULL, NULL };
 
+PyMODINIT_FUNC PyInit__workcell(void);
 PyMODINIT_FUNC PyInit__workcell(void)
 {
 	main_thread = pthread_self();

@@ -231,6 +231,7 @@ static struct PyModuleDef definition = {
 	.m_size = -1,          .m_methods = functions,
 };
 
+PyMODINIT_FUNC PyInit__native(void);
 PyMODINIT_FUNC PyInit__native(void)
 {
 	PyObject *module = PyModule_Create(&definition);

@@ -46,7 +46,7 @@ static int create_memfd(const char *name)
 }
 
 /* Runs a Python script and waits.  stdout_fd -1: ours.  Returns its exit status, -1 when it did not run. */
-static int run_script(char **argv, int stdout_fd)
+static int run_script(const char *const *argv, int stdout_fd)
 {
 	int status;
 	pid_t pid;
@@ -56,7 +56,7 @@ static int run_script(char **argv, int stdout_fd)
 	if (pid == 0) {
 		if (stdout_fd >= 0 && dup2(stdout_fd, 1) < 0)
 			_exit(127);
-		execv(argv[0], argv);
+		execv(argv[0], (char *const *)argv);
 		_exit(127);
 	}
 	if (pid < 0)
@@ -100,7 +100,8 @@ static char *find_script(const char *name)
 /* Measures what Workcell is compared with: bench/SCRIPT [--quick] MORE..., where more is NULL-terminated. */
 static int run_peer(struct command *c, const char *name, const char *what, const char *const *more, int out_fd)
 {
-	char *script = find_script(name), *argv[6];
+	char *script = find_script(name);
+	const char *argv[6];
 	int n = 0, status;
 
 	if (!script)
@@ -110,7 +111,7 @@ static int run_peer(struct command *c, const char *name, const char *what, const
 	if (c->bench.quick)
 		argv[n++] = "--quick";
 	while (*more)
-		argv[n++] = (char *)*more++;
+		argv[n++] = *more++;
 	argv[n] = NULL;
 	status = run_script(argv, out_fd);
 	free(script);
@@ -133,7 +134,8 @@ static int run_mcp_peer(struct command *c, int out_fd)
 
 static int run_report(struct command *c, int measured_fd, int peer_fd, int mcp_fd)
 {
-	char *script = find_script("report.py"), *argv[14], measured[32], peer[32], mcp[32];
+	char *script = find_script("report.py"), measured[32], peer[32], mcp[32];
+	const char *argv[14];
 	int n = 0, status;
 
 	if (!script)
@@ -155,11 +157,11 @@ static int run_report(struct command *c, int measured_fd, int peer_fd, int mcp_f
 	}
 	if (c->json_path) {
 		argv[n++] = "--json";
-		argv[n++] = (char *)c->json_path;
+		argv[n++] = c->json_path;
 	}
 	if (c->svg_path) {
 		argv[n++] = "--svg";
-		argv[n++] = (char *)c->svg_path;
+		argv[n++] = c->svg_path;
 	}
 	argv[n] = NULL;
 	status = run_script(argv, -1);

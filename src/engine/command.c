@@ -56,7 +56,7 @@ static void command_finish(struct command *command)
 }
 
 /* What the program says, up to size - 1 bytes.  Its errors go where ours do. */
-static int read_program(char *const argv[], char *const envp[], char *out, size_t size, struct cell_error *err)
+static int read_program(const char *const argv[], const char *const envp[], char *out, size_t size, struct cell_error *err)
 {
 	int ends[2], status = 0;
 	pid_t pid;
@@ -67,7 +67,7 @@ static int read_program(char *const argv[], char *const envp[], char *out, size_
 	if (rc == 0) {
 		rc = posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
 		if (rc == 0)
-			rc = posix_spawn(&pid, argv[0], &actions, NULL, argv, envp);
+			rc = posix_spawn(&pid, argv[0], &actions, NULL, (char *const *)argv, (char *const *)envp);
 		posix_spawn_file_actions_destroy(&actions);
 	}
 	close(ends[1]);
@@ -94,8 +94,8 @@ static int ask_python(const char *python, const char *what, char text[static ANS
 		return -1;
 	snprintf(script, sizeof script, "%s/kernel/workcell_kernel/index_hosts.py", dir);
 	snprintf(home, sizeof home, "HOME=%s", cell__home_dir());
-	char *const argv[] = { (char *)python, "-I", script, (char *)what, NULL };
-	char *const envp[] = { "LANG=C.UTF-8", "PATH=/usr/local/bin:/usr/bin:/bin", home, NULL };
+	const char *const argv[] = { python, "-I", script, what, NULL };
+	const char *const envp[] = { "LANG=C.UTF-8", "PATH=/usr/local/bin:/usr/bin:/bin", home, NULL };
 	if (read_program(argv, envp, text, ANSWER_BYTES, err) < 0)
 		return -1;
 	size_t n = 0;

@@ -66,7 +66,7 @@ void cell__answer_response(struct cell__request *request, unsigned status, struc
 
 static struct MHD_Response *response_of(void *bytes, size_t size, const char *type)
 {
-	struct MHD_Response *response = MHD_create_response_from_buffer(size, bytes ? bytes : "",
+	struct MHD_Response *response = MHD_create_response_from_buffer(size, bytes ? bytes : (void *)"",
 									bytes ? MHD_RESPMEM_MUST_FREE : MHD_RESPMEM_PERSISTENT);
 
 	if (!response)

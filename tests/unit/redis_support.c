@@ -83,29 +83,30 @@ int redis_restart(void)
 {
 	server = fork();
 	if (server == 0) {
-		char *argv[] = { "redis-server",
-				 "--port",
-				 "0",
-				 "--unixsocket",
-				 socket_path,
-				 "--dir",
-				 folder,
-				 "--save",
-				 "",
-				 "--appendonly",
-				 "yes",
-				 "--appendfsync",
-				 "always",
-				 "--auto-aof-rewrite-percentage",
-				 "0",
-				 "--logfile",
-				 "log",
-				 NULL };
+		const char *argv[] = { "redis-server",
+				       "--port",
+				       "0",
+				       "--unixsocket",
+				       socket_path,
+				       "--dir",
+				       folder,
+				       "--save",
+				       "",
+				       "--appendonly",
+				       "yes",
+				       "--appendfsync",
+				       "always",
+				       "--auto-aof-rewrite-percentage",
+				       "0",
+				       "--logfile",
+				       "log",
+				       NULL };
 		const char *other = getenv("WORKCELL_TEST_REDIS"); /* one that speaks the same: Valkey */
 
-		execvp(other ? other : "redis-server", argv);
+		execvp(other ? other : "redis-server", (char **)argv);
 		if (!other)
-			execvp("redis-check-rdb", argv); /* the same program, which goes by its name; Debian's redis-tools has it */
+			execvp("redis-check-rdb",
+			       (char **)argv); /* the same program, which goes by its name; Debian's redis-tools has it */
 		fprintf(stderr, "redis-server cannot be started; scripts/setup.sh test installs it\n");
 		_exit(127);
 	}

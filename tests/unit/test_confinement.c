@@ -295,7 +295,7 @@ static void test_exit_statuses(void **state)
 	rig_end(&rig);
 }
 
-static bool nobody_sleeps(void *name)
+static bool nobody_sleeps(const char *name)
 {
 	char command[200];
 	snprintf(command, sizeof command, "! pgrep -f '[s]leep %s' >/dev/null", (char *)name);

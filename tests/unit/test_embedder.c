@@ -327,13 +327,13 @@ static void expect_state(const char *name, const char *error)
 static bool is_rested(void *unused)
 {
 	(void)unused;
-	return !state_is("resting");
+	return !state_is((void *)"resting");
 }
 
 static bool has_failed(void *unused)
 {
 	(void)unused;
-	return state_is("resting") || state_is("failed");
+	return state_is((void *)"resting") || state_is((void *)"failed");
 }
 
 static size_t embedded(void)
@@ -491,13 +491,13 @@ static void test_resting(void **state)
 	start_with(opts);
 	add("car", "x");
 	assert_int_equal(ask("query"), 0);
-	assert_true(state_is("resting"));
+	assert_true(state_is((void *)"resting"));
 	mode("ok");
 	assert_int_equal(ask("query"), 0);
 	assert_int_equal(ask("another"), 0);
 	fill();
 	assert_int_equal(count_requests(), 0);
-	assert_true(state_is("resting"));
+	assert_true(state_is((void *)"resting"));
 	stop();
 }
 

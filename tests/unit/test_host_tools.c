@@ -147,16 +147,16 @@ static const struct cell_tool tools[] = {
 	{ .name = "math.add", .description = "Adds", .parameters = ADD, .fn = add, .timeout_ms = -1 },
 	{ .name = "math.later", .description = "Doubles, some time", .parameters = NUMBER, .fn = hold, .timeout_ms = -1 },
 	{ .name = "hasty", .parameters = NUMBER, .fn = hold, .timeout_ms = 200 },
-	{ .name = "greet", .description = "Greets", .fn = say_text, .arg = "gr\xc3\xbc\xc3\x9f dich\n", .timeout_ms = -1 },
-	{ .name = "empty", .fn = say_text, .arg = "", .timeout_ms = -1 },
+	{ .name = "greet", .description = "Greets", .fn = say_text, .arg = (char *)"gr\xc3\xbc\xc3\x9f dich\n", .timeout_ms = -1 },
+	{ .name = "empty", .fn = say_text, .arg = (char *)"", .timeout_ms = -1 },
 	{ .name = "bytes",
 	  .fn = say_text,
-	  .arg = "a\xff"
-		 "b",
+	  .arg = (char *)"a\xff"
+			 "b",
 	  .timeout_ms = -1 },
-	{ .name = "big", .fn = say_json, .arg = "{\"n\": 123456789012345678901234567890, \"l\": [null, 1.5]}", .timeout_ms = -1 },
-	{ .name = "garbage", .fn = say_json, .arg = "{no json", .timeout_ms = -1 },
-	{ .name = "refuse", .fn = refuse, .arg = "out of paper,\nsorry", .timeout_ms = -1 },
+	{ .name = "big", .fn = say_json, .arg = (char *)"{\"n\": 123456789012345678901234567890, \"l\": [null, 1.5]}", .timeout_ms = -1 },
+	{ .name = "garbage", .fn = say_json, .arg = (char *)"{no json", .timeout_ms = -1 },
+	{ .name = "refuse", .fn = refuse, .arg = (char *)"out of paper,\nsorry", .timeout_ms = -1 },
 	{ .name = "whoami", .fn = tell_session, .timeout_ms = -1 },
 };
 
@@ -250,7 +250,7 @@ static void test_registration(void **state)
 	struct cell_tool tool = CELL_TOOL_INIT;
 	tool.name = "greet";
 	tool.fn = say_text;
-	tool.arg = "again";
+	tool.arg = (char *)"again";
 	assert_int_equal(cell_space_add_tool(space, &tool, &err), -1);
 	assert_int_equal(err.code, CELL_E_INVALID);
 	assert_non_null(strstr(err.msg, "greet"));

@@ -101,7 +101,7 @@ static int connect_unix(const struct cell__dialer *dialer, const char **ret_why)
 static void hand_over(int client, int fd, const char *why)
 {
 	_Alignas(struct cmsghdr) char room[CMSG_SPACE(sizeof(fd))] = { 0 };
-	struct iovec text = { fd < 0 ? (char *)why : "+", fd < 0 ? strlen(why) : 1 };
+	struct iovec text = { (char *)(fd < 0 ? why : "+"), fd < 0 ? strlen(why) : 1 };
 	struct msghdr message = { .msg_iov = &text, .msg_iovlen = 1 };
 	struct cmsghdr *head;
 
