@@ -169,7 +169,7 @@ void cell__dep_pool(struct cell__dep_op *op, void (*work)(struct cell__dep_op *o
 	*job = (struct pool_job){ .op = op, .fn = work, .step = step };
 	job->work.data = job;
 	op->rc = 0;
-	uv_queue_work(&op->deps->loop->uv, &job->work, handle_work, handle_worked);
+	uv_queue_work(cell__loop_uv(op->deps->loop), &job->work, handle_work, handle_worked);
 }
 
 /* ---- calls ---- */
@@ -554,7 +554,7 @@ int cell__deps_create(const struct cell__deps_options *opts, struct cell__deps *
 	}
 	/* Without one there is still a list to show. */
 	(void)find_interpreter(deps, opts->python, &deps->no_python);
-	uv_timer_init(&deps->loop->uv, &deps->timer);
+	uv_timer_init(cell__loop_uv(deps->loop), &deps->timer);
 	deps->timer.data = deps;
 	*ret_deps = deps;
 	return 0;
@@ -598,7 +598,7 @@ static void close_further(struct cell__deps *deps)
 		refresh(deps);
 	if (deps->cleanup && deps->dir && (deps->private_name == NULL || deps->lock_fd >= 0)) {
 		deps->work.data = deps;
-		uv_queue_work(&deps->loop->uv, &deps->work, cleanup_work, handle_cleaned);
+		uv_queue_work(cell__loop_uv(deps->loop), &deps->work, cleanup_work, handle_cleaned);
 		return;
 	}
 	uv_close((uv_handle_t *)&deps->timer, handle_timer_closed);

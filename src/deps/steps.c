@@ -306,7 +306,7 @@ static void handle_lock_tried(struct cell__dep_op *op)
 	if (op->lock_pause_ms == LOCK_PAUSE_MS)
 		cell__dep_say(op, "waiting for another process that works on this environment");
 	deps->waiting = true;
-	uv_update_time(&deps->loop->uv);
+	uv_update_time(cell__loop_uv(deps->loop));
 	uv_timer_start(&deps->timer, handle_timer, (uint64_t)op->lock_pause_ms, 0);
 	op->lock_pause_ms = op->lock_pause_ms * 2 < LOCK_PAUSE_MAX_MS ? op->lock_pause_ms * 2 : LOCK_PAUSE_MAX_MS;
 }

@@ -459,7 +459,7 @@ static void connect_to(struct conn *conn, const struct sockaddr *address)
 		return;
 	}
 	conn->let_through = true;
-	if (uv_tcp_init(&conn->egress->loop->uv, &conn->upstream) < 0) {
+	if (uv_tcp_init(cell__loop_uv(conn->egress->loop), &conn->upstream) < 0) {
 		refuse(conn, "out of memory", 502, 1);
 		return;
 	}
@@ -508,7 +508,7 @@ static void begin_connecting(struct conn *conn)
 	}
 	snprintf(port, sizeof port, "%u", conn->wish.port);
 	conn->resolver.data = conn;
-	if (uv_getaddrinfo(&conn->egress->loop->uv, &conn->resolver, handle_resolved, conn->wish.host, port, &hints) < 0)
+	if (uv_getaddrinfo(cell__loop_uv(conn->egress->loop), &conn->resolver, handle_resolved, conn->wish.host, port, &hints) < 0)
 		refuse(conn, "the name cannot be looked up", 502, 4);
 	else
 		conn->resolving = true;
@@ -606,8 +606,8 @@ static void handle_connection(uv_stream_t *server, int status)
 		return;
 	conn->egress = egress;
 	conn->began_us = cell__now_us();
-	uv_tcp_init(&egress->loop->uv, &conn->client);
-	uv_timer_init(&egress->loop->uv, &conn->timer);
+	uv_tcp_init(cell__loop_uv(egress->loop), &conn->client);
+	uv_timer_init(cell__loop_uv(egress->loop), &conn->timer);
 	conn->client.data = conn->timer.data = conn;
 	conn->handles = 2;
 	conn->next = egress->conns;
@@ -652,8 +652,8 @@ int cell__egress_create(const struct cell__egress_options *options, struct cell_
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a proxy");
 	}
 	*egress = (struct cell__egress){ .loop = options->loop, .tell = options->tell, .arg = options->arg };
-	uv_tcp_init(&egress->loop->uv, &egress->server);
-	uv_timer_init(&egress->loop->uv, &egress->pace);
+	uv_tcp_init(cell__loop_uv(egress->loop), &egress->server);
+	uv_timer_init(cell__loop_uv(egress->loop), &egress->pace);
 	egress->server.data = egress->pace.data = egress;
 	egress->handles = 2;
 	egress->credit_us = CELL_EGRESS_BURST * (SECOND_US / CELL_EGRESS_RATE);

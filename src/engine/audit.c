@@ -40,7 +40,7 @@ int cell_audit_open(struct cell_engine *engine, const struct cell_audit_options 
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	audit->engine = engine;
 	struct opening opening = { .audit = audit, .opts = CELL__AUDIT_OPTIONS_INIT };
-	opening.opts.loop = &engine->loop;
+	opening.opts.loop = engine->loop;
 	opening.opts.path = all.path;
 	opening.opts.max_bytes = all.max_bytes;
 	opening.opts.keep = all.keep;
@@ -50,7 +50,7 @@ int cell_audit_open(struct cell_engine *engine, const struct cell_audit_options 
 	opening.opts.fail_closed = all.fail_closed != 0;
 	opening.opts.log = engine->host.log;
 	opening.opts.log_arg = engine->host.log_arg;
-	cell__loop_call(&engine->loop, do_open, &opening);
+	cell__loop_call(engine->loop, do_open, &opening);
 	if (opening.rc < 0) {
 		free(audit);
 		if (err)

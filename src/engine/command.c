@@ -477,7 +477,7 @@ static int take_listener(int fd)
 struct way_out {
 	struct cell__task closing; /* first */
 	struct cell__waiter closed;
-	struct cell__loop loop;
+	struct cell__loop *loop;
 	struct cell__egress_options options;
 	struct cell__egress *egress;
 	const char *audit_path; /* NULL: no log is kept */
@@ -497,7 +497,7 @@ static void open_way_out(void *arg)
 {
 	struct way_out *way = arg;
 	struct cell__audit_log_options log = CELL__AUDIT_OPTIONS_INIT;
-	log.loop = &way->loop;
+	log.loop = way->loop;
 	log.path = way->audit_path;
 	way->rc = way->audit_path ? cell__audit_log_open(&log, &way->audit, way->err) : 0;
 	if (way->rc < 0)
@@ -537,8 +537,7 @@ static int wait_as_proxy(struct command *command, struct child *child, int pid, 
 			 char *const argv[], int *ret_status, struct cell_error *err)
 {
 	struct way_out way = { .closing.fn = close_way_out,
-			       .options = { .loop = &way.loop,
-					    .listen_fd = listener,
+			       .options = { .listen_fd = listener,
 					    .hosts = &command->policy.hosts,
 					    .more_hosts = command->index_hosts,
 					    .tell = tell,
@@ -547,9 +546,10 @@ static int wait_as_proxy(struct command *command, struct child *child, int pid, 
 			       .err = err };
 	int status;
 	cell__random_hex(way.id, 32);
-	bool looped = cell__loop_start(&way.loop, err) == 0;
+	bool looped = cell__loop_create(&way.loop, err) == 0;
 	if (looped) {
-		cell__loop_call(&way.loop, open_way_out, &way);
+		way.options.loop = way.loop;
+		cell__loop_call(way.loop, open_way_out, &way);
 	} else {
 		close(listener);
 		way.rc = -1;
@@ -561,9 +561,9 @@ static int wait_as_proxy(struct command *command, struct child *child, int pid, 
 		*ret_status = status;
 	if (looped) {
 		cell__waiter_init(&way.closed);
-		cell__loop_do(&way.loop, &way.closing, &way.closed);
+		cell__loop_do(way.loop, &way.closing, &way.closed);
 		cell__waiter_finish(&way.closed);
-		cell__loop_stop(&way.loop);
+		cell__loop_destroy(way.loop);
 	}
 	return way.rc < 0 ? -1 : rc;
 }

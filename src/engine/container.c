@@ -39,7 +39,7 @@ static void handle_line(void *arg, const char *line)
 static void start(struct cell__task *task)
 {
 	struct building *building = (struct building *)task;
-	if (cell__http_create(&building->engine->loop, 2, &building->http, &building->err) < 0) {
+	if (cell__http_create(building->engine->loop, 2, &building->http, &building->err) < 0) {
 		cell__waiter_signal(&building->waiter);
 		return;
 	}
@@ -48,7 +48,7 @@ static void start(struct cell__task *task)
 		cell__http_close(building->http, handle_http_gone, building);
 		return;
 	}
-	if (!cell__image_build(&building->engine->loop, &building->docker, building->config, handle_line, handle_built, building)) {
+	if (!cell__image_build(building->engine->loop, &building->docker, building->config, handle_line, handle_built, building)) {
 		cell_fail(&building->err, CELL_E_NOMEM, 0, "out of memory to build an image");
 		cell__http_close(building->http, handle_http_gone, building);
 	}
@@ -69,7 +69,7 @@ int cell_container_build(struct cell_engine *engine, const struct cell_container
 	if (!building.config)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	cell__waiter_init(&building.waiter);
-	cell__loop_do(&engine->loop, &building.task, &building.waiter);
+	cell__loop_do(engine->loop, &building.task, &building.waiter);
 	cell__waiter_finish(&building.waiter);
 	json_decref(building.config);
 	if (building.err.code && err)

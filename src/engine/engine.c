@@ -124,7 +124,7 @@ static int find_parts(struct cell_engine *engine, const struct cell_engine_optio
 	engine->host.spill_dir = engine->spill_dir;
 	if (trust_parts(engine, dir, err) < 0)
 		return -1;
-	return cell__supervisor_init(&engine->supervisor, &engine->loop, spawner, err);
+	return cell__supervisor_init(&engine->supervisor, engine->loop, spawner, err);
 }
 
 /* Executors and loop are gone, or were never made. */
@@ -158,18 +158,19 @@ int cell_engine_create(const struct cell_engine_options *opts, struct cell_engin
 	engine->spill_dir = cell__strdup(all.spill_dir ? all.spill_dir : "/tmp");
 	engine->log = all.log;
 	engine->log_arg = all.log_arg;
-	engine->host = (struct cell__executor_host){ .loop = &engine->loop, .log = log_line, .log_arg = engine };
+	engine->host = (struct cell__executor_host){ .log = log_line, .log_arg = engine };
 	engine->session_ops = &cell__session_ops;
 	if (!engine->spill_dir) {
 		free_engine(engine);
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	}
-	if (cell__loop_start(&engine->loop, err) < 0) {
+	if (cell__loop_create(&engine->loop, err) < 0) {
 		free_engine(engine);
 		return -1;
 	}
+	engine->host.loop = engine->loop;
 	if (find_parts(engine, &all, err) < 0) {
-		cell__loop_stop(&engine->loop);
+		cell__loop_destroy(engine->loop);
 		free_engine(engine);
 		return -1;
 	}
@@ -234,7 +235,7 @@ void cell_engine_destroy(struct cell_engine *engine)
 	cell__engine_must_wait(engine, "cell_engine_destroy");
 	struct destroy destroy = { .engine = engine };
 	cell__engine_wait(engine, start_destroy, &destroy);
-	cell__loop_stop(&engine->loop);
+	cell__loop_destroy(engine->loop);
 	free_engine(engine);
 }
 
@@ -282,7 +283,7 @@ int cell_engine_prewarm(struct cell_engine *engine, const char *python, const ch
 		.preload = preload ? preload : "",
 	};
 	cell__waiter_init(&prewarm.waiter);
-	cell__loop_do(&engine->loop, &prewarm.task, &prewarm.waiter);
+	cell__loop_do(engine->loop, &prewarm.task, &prewarm.waiter);
 	cell__waiter_finish(&prewarm.waiter);
 	if (prewarm.failed) {
 		if (err)

@@ -11,7 +11,7 @@ static int wait_for(struct cell_session *session, void (*fn)(struct cell__task *
 {
 	struct cell__waiting waiting = { .task.fn = fn, .session = session };
 	cell__waiter_init(&waiting.waiter);
-	cell__loop_do(&session->engine->loop, &waiting.task, &waiting.waiter);
+	cell__loop_do(session->engine->loop, &waiting.task, &waiting.waiter);
 	cell__waiter_finish(&waiting.waiter);
 	if (waiting.failed && err)
 		*err = waiting.err;
@@ -88,7 +88,7 @@ static int sync_packages(struct cell_session *session, struct cell_error *err)
 	struct place_question question = { .session = session };
 	if (!space || !cell__space_syncs(space))
 		return 0;
-	cell__loop_call(&session->engine->loop, do_check_places, &question);
+	cell__loop_call(session->engine->loop, do_check_places, &question);
 	if (question.rc < 0) {
 		if (err)
 			*err = question.err;
@@ -245,7 +245,7 @@ int cell__session_open_on_loop(struct cell_engine *engine, const struct cell_ses
 		return -1;
 	asking->opts = *opts;
 	asking->waiting.done = handle_opened;
-	uv_queue_work(&engine->loop.uv, &asking->work, do_prepare, handle_prepared);
+	uv_queue_work(cell__loop_uv(engine->loop), &asking->work, do_prepare, handle_prepared);
 	return 0;
 }
 
@@ -287,7 +287,7 @@ static void do_pid(void *arg)
 int64_t cell_session_kernel_pid(struct cell_session *session)
 {
 	struct pid_question question = { .session = session };
-	cell__loop_call(&session->engine->loop, do_pid, &question);
+	cell__loop_call(session->engine->loop, do_pid, &question);
 	return question.pid;
 }
 
@@ -308,7 +308,7 @@ static void do_connection_file(void *arg)
 char *cell_session_connection_file(struct cell_session *session)
 {
 	struct file_question question = { .session = session };
-	cell__loop_call(&session->engine->loop, do_connection_file, &question);
+	cell__loop_call(session->engine->loop, do_connection_file, &question);
 	return question.path;
 }
 
@@ -356,7 +356,7 @@ static struct cell__run *make_run(struct cell_session *session, const char *code
 		return NULL;
 	}
 	struct cell__run_config config = {
-		.loop = &session->engine->loop,
+		.loop = session->engine->loop,
 		.session_id = session->id,
 		.isolation = session->executor->receipt,
 		.max_output = session->options.max_output,
@@ -384,7 +384,7 @@ static void do_resume(void *arg)
 
 static void resume(struct cell__run *run)
 {
-	cell__loop_call(&run->session->engine->loop, do_resume, run);
+	cell__loop_call(run->session->engine->loop, do_resume, run);
 }
 
 int cell_session_run(struct cell_session *session, const char *code, size_t size, const struct cell_run_options *opts,
@@ -396,8 +396,8 @@ int cell_session_run(struct cell_session *session, const char *code, size_t size
 	if (!run)
 		return -1;
 	run->waited = true;
-	run->waiter.lent = session->executor->takes_loop;
-	struct cell_result *result = cell__run_wait(run, &session->engine->loop, resume);
+	cell__waiter_set_lent(&run->waiter, session->executor->takes_loop);
+	struct cell_result *result = cell__run_wait(run, session->engine->loop, resume);
 	cell__run_destroy(run);
 	/* Our failure is an error, not an outcome of the code. */
 	if (result->failed && result->outcome.code < CELL_OUT_EXCEPTION) {
@@ -416,7 +416,7 @@ int cell_session_start(struct cell_session *session, const char *code, size_t si
 	if (!run)
 		return -1;
 	uint64_t id = run->id; /* the run may be over before we return */
-	cell__loop_drive(&session->engine->loop, &run->task, run->spin_end, run->spin_us);
+	cell__loop_drive(session->engine->loop, &run->task, run->spin_end, run->spin_us);
 	if (ret_run_id)
 		*ret_run_id = id;
 	return 0;
@@ -450,7 +450,7 @@ static void do_interrupt(void *arg)
 int cell_session_interrupt(struct cell_session *session, struct cell_error *err)
 {
 	(void)err;
-	cell__loop_call(&session->engine->loop, do_interrupt, session);
+	cell__loop_call(session->engine->loop, do_interrupt, session);
 	return 0;
 }
 
@@ -469,7 +469,7 @@ int cell_session_cancel(struct cell_session *session, uint64_t run_id, struct ce
 {
 	struct cancelling cancelling = { .session = session, .id = run_id };
 	(void)err;
-	cell__loop_call(&session->engine->loop, do_cancel, &cancelling);
+	cell__loop_call(session->engine->loop, do_cancel, &cancelling);
 	return 0;
 }
 

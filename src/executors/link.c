@@ -586,19 +586,19 @@ static void update_polls(struct cell__link *link)
 
 static int init_handles(struct cell__link *link, struct cell_error *err)
 {
-	int rc = uv_poll_init(&link->loop->uv, &link->poll, link->fd);
+	int rc = uv_poll_init(cell__loop_uv(link->loop), &link->poll, link->fd);
 	if (rc < 0)
 		return cell_fail(err, CELL_E_IO, -rc, "watch a kernel");
 	link->poll.data = link;
 	link->handles++;
 	for (int i = 0; i < 2; i++) {
-		rc = uv_poll_init(&link->loop->uv, &link->pipe[i].poll, link->pipe[i].fd);
+		rc = uv_poll_init(cell__loop_uv(link->loop), &link->pipe[i].poll, link->pipe[i].fd);
 		if (rc < 0)
 			return cell_fail(err, CELL_E_IO, -rc, "watch a kernel's output");
 		link->pipe[i].poll.data = link;
 		link->handles++;
 	}
-	uv_timer_init(&link->loop->uv, &link->hot);
+	uv_timer_init(cell__loop_uv(link->loop), &link->hot);
 	link->hot.data = link;
 	link->handles++;
 	return 0;
@@ -648,8 +648,7 @@ static void spin(void *arg)
 static void expect(struct cell__link *link)
 {
 	cell_ring_spin_beat(&link->ring.ctl->host_beat);
-	link->loop->spin = spin;
-	link->loop->spin_arg = link;
+	cell__loop_set_spin(link->loop, spin, link);
 }
 
 int cell__link_send(struct cell__link *link, uint8_t type, uint32_t id, const void *json, size_t json_size, const void *raw,
@@ -776,8 +775,7 @@ void cell__link_close(struct cell__link *link)
 	if (!link || link->closed)
 		return;
 	link->closed = true;
-	if (link->loop->spin_arg == link)
-		link->loop->spin = NULL;
+	cell__loop_drop_spin(link->loop, link);
 	if (link->handles == 0) {
 		link->handles = 1;
 		link->poll.data = link;

@@ -35,7 +35,7 @@ int cell__reader_start(struct cell__reader *reader, struct cell__loop *loop, con
 	reader->work.data = reader;
 	reader->frame = *frame;
 	reader->taken = false;
-	if (uv_queue_work(&loop->uv, &reader->work, do_read, handle_over) < 0) {
+	if (uv_queue_work(cell__loop_uv(loop), &reader->work, do_read, handle_over) < 0) {
 		uv_sem_destroy(&reader->done);
 		return -1;
 	}

@@ -257,7 +257,7 @@ static void start_job(struct cell__audit_log *audit)
 	audit->batch_sync = audit->dirty && (audit->sync_due || audit->closing);
 	audit->last_try = audit->closing;
 	audit->busy = true;
-	if (uv_queue_work(&audit->loop->uv, &audit->work, do_job, handle_done) < 0)
+	if (uv_queue_work(cell__loop_uv(audit->loop), &audit->work, do_job, handle_done) < 0)
 		abort(); /* libuv: only without a function to call */
 }
 
@@ -317,8 +317,8 @@ int cell__audit_log_open(const struct cell__audit_log_options *opts, struct cell
 	audit->last = &audit->first;
 	audit->retry_ms = CELL__AUDIT_RETRY_MS;
 	audit->work.data = audit;
-	uv_timer_init(&audit->loop->uv, &audit->retry_timer);
-	uv_timer_init(&audit->loop->uv, &audit->sync_timer);
+	uv_timer_init(cell__loop_uv(audit->loop), &audit->retry_timer);
+	uv_timer_init(cell__loop_uv(audit->loop), &audit->sync_timer);
 	audit->retry_timer.data = audit->sync_timer.data = audit;
 	*ret_audit = audit;
 	return 0;

@@ -116,7 +116,7 @@ int cell__pace_create(struct cell__loop *loop, struct cell__audit_log *audit, co
 	pace->rate = (double)(bytes_per_s ? bytes_per_s : 1) / 1e6;
 	pace->credit = pace->most = (double)bytes_per_s * CELL__PACE_BURST_S;
 	pace->at_us = cell__now_us();
-	uv_timer_init(&loop->uv, &pace->timer);
+	uv_timer_init(cell__loop_uv(loop), &pace->timer);
 	pace->timer.data = pace;
 	*ret_pace = pace;
 	return 0;

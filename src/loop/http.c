@@ -126,7 +126,7 @@ static struct watch *make_watch(struct cell__http *http, curl_socket_t fd)
 	watch->http = http;
 	watch->fd = fd;
 	watch->poll.data = watch;
-	if (uv_poll_init_socket(&http->loop->uv, &watch->poll, fd) < 0) {
+	if (uv_poll_init_socket(cell__loop_uv(http->loop), &watch->poll, fd) < 0) {
 		free(watch);
 		return NULL;
 	}
@@ -181,7 +181,7 @@ int cell__http_create(struct cell__loop *loop, long max_connections, struct cell
 	http->loop = loop;
 	http->timer.data = http;
 	http->handles = 1;
-	uv_timer_init(&loop->uv, &http->timer);
+	uv_timer_init(cell__loop_uv(loop), &http->timer);
 	curl_multi_setopt(http->multi, CURLMOPT_SOCKETFUNCTION, socket_wanted);
 	curl_multi_setopt(http->multi, CURLMOPT_SOCKETDATA, http);
 	curl_multi_setopt(http->multi, CURLMOPT_TIMERFUNCTION, time_wanted);

@@ -8,6 +8,8 @@
 #include <signal.h>
 #include <time.h>
 
+#include "base/spin.h"
+
 /* How long the loop may lie idle between two calls before the engine's own thread takes it back. */
 #define LINGER_MS 2
 #define RECENT_MS 50
@@ -15,6 +17,31 @@
 /* How long one who waits looks before it sleeps: for another thread, and for a program that was told something. */
 #define LENT_SPIN_NS 50000
 #define EVENT_SPIN_NS 100000
+
+struct cell__loop {
+	uv_loop_t uv;
+	uv_async_t wake;
+	uv_prepare_t before_poll;
+	struct cell__waiter *driven_for; /* loop's thread: the waiter of the caller that runs the loop */
+	void (*spin)(void *arg);         /* loop's thread; or NULL */
+	void *spin_arg;
+	int busy;          /* loop's thread: things under way that no caller waits for */
+	int64_t polled_us; /* loop's thread: when a visit last looked for events */
+	struct cell_spin lent_spin, event_spin;
+	sigset_t host_mask; /* of the thread that created the loop */
+	pthread_t thread;
+	pthread_mutex_t lock;       /* guards all below */
+	pthread_cond_t free_cond;   /* the loop became free: for callers */
+	pthread_cond_t engine_cond; /* for the engine's thread */
+	struct cell__task *first, *last;
+	bool owned;
+	pthread_t owner;
+	int wanting;     /* callers that wait to run the loop */
+	int waiting;     /* callers that wait while another thread runs the loop for them */
+	int64_t left_us; /* when a caller last let go of it */
+	bool asleep;     /* the engine's thread sleeps until it is signalled */
+	bool stopping;
+};
 
 static void run_tasks(struct cell__loop *loop)
 {
@@ -45,21 +72,13 @@ static void handle_wake(uv_async_t *wake)
 		uv_stop(&loop->uv);
 }
 
-static bool is_done(struct cell__waiter *waiter)
-{
-	pthread_mutex_lock(&waiter->lock);
-	bool done = waiter->done;
-	pthread_mutex_unlock(&waiter->lock);
-	return done;
-}
-
 /*
  * Timers run before the poll: what the caller waits for may be done by now, and then there may be nothing to poll for.
  */
 static void handle_before_poll(uv_prepare_t *prepare)
 {
 	struct cell__loop *loop = prepare->data;
-	if (loop->driven_for && is_done(loop->driven_for))
+	if (loop->driven_for && cell__waiter_is_done(loop->driven_for))
 		uv_stop(&loop->uv);
 }
 
@@ -213,9 +232,11 @@ static int init_uv(struct cell__loop *loop)
 	return rc;
 }
 
-int cell__loop_start(struct cell__loop *loop, struct cell_error *err)
+int cell__loop_create(struct cell__loop **ret_loop, struct cell_error *err)
 {
-	*loop = (struct cell__loop){ 0 };
+	CELL_AUTO_FREE struct cell__loop *loop = cell__alloc(1, sizeof *loop);
+	if (!loop)
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for the engine's loop");
 	loop->wake.data = loop;
 	int rc = init_uv(loop);
 	if (rc < 0)
@@ -233,9 +254,9 @@ int cell__loop_start(struct cell__loop *loop, struct cell_error *err)
 	pthread_condattr_destroy(&monotonic);
 	sigset_t all;
 	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &loop->mask);
+	pthread_sigmask(SIG_SETMASK, &all, &loop->host_mask);
 	rc = pthread_create(&loop->thread, NULL, thread_main, loop);
-	pthread_sigmask(SIG_SETMASK, &loop->mask, NULL);
+	pthread_sigmask(SIG_SETMASK, &loop->host_mask, NULL);
 	if (rc != 0) {
 		uv_close((uv_handle_t *)&loop->wake, NULL);
 		uv_close((uv_handle_t *)&loop->before_poll, NULL);
@@ -243,11 +264,14 @@ int cell__loop_start(struct cell__loop *loop, struct cell_error *err)
 		uv_loop_close(&loop->uv);
 		return cell_fail(err, CELL_E_IO, rc, "start the engine's thread");
 	}
+	*ret_loop = cell__take_ptr(loop);
 	return 0;
 }
 
-void cell__loop_stop(struct cell__loop *loop)
+void cell__loop_destroy(struct cell__loop *loop)
 {
+	if (!loop)
+		return;
 	pthread_mutex_lock(&loop->lock);
 	loop->stopping = true;
 	pthread_cond_signal(&loop->engine_cond);
@@ -258,6 +282,34 @@ void cell__loop_stop(struct cell__loop *loop)
 	pthread_cond_destroy(&loop->engine_cond);
 	pthread_cond_destroy(&loop->free_cond);
 	pthread_mutex_destroy(&loop->lock);
+	free(loop);
+}
+
+uv_loop_t *cell__loop_uv(struct cell__loop *loop)
+{
+	return &loop->uv;
+}
+
+void cell__loop_add_busy(struct cell__loop *loop, int by)
+{
+	loop->busy += by;
+}
+
+void cell__loop_set_spin(struct cell__loop *loop, void (*spin)(void *arg), void *arg)
+{
+	loop->spin = spin;
+	loop->spin_arg = arg;
+}
+
+void cell__loop_drop_spin(struct cell__loop *loop, const void *arg)
+{
+	if (loop->spin_arg == arg)
+		cell__loop_set_spin(loop, NULL, NULL);
+}
+
+const sigset_t *cell__loop_host_mask(const struct cell__loop *loop)
+{
+	return &loop->host_mask;
 }
 
 /* Under the lock; whether it is the only one. */
@@ -316,13 +368,42 @@ void cell__waiter_finish(struct cell__waiter *waiter)
 	pthread_mutex_destroy(&waiter->lock);
 }
 
+void cell__waiter_set_lent(struct cell__waiter *waiter, bool lent)
+{
+	waiter->lent = lent;
+}
+
+void cell__waiter_lock(struct cell__waiter *waiter)
+{
+	pthread_mutex_lock(&waiter->lock);
+}
+
+void cell__waiter_unlock(struct cell__waiter *waiter)
+{
+	pthread_mutex_unlock(&waiter->lock);
+}
+
+/* Signalled under the lock: the waiter's memory may be gone as soon as its owner has seen `done`. */
+void cell__waiter_set_done(struct cell__waiter *waiter, bool done)
+{
+	__atomic_store_n(&waiter->done, done, __ATOMIC_RELEASE);
+	if (done)
+		pthread_cond_signal(&waiter->cond);
+}
+
 void cell__waiter_signal(struct cell__waiter *waiter)
 {
-	/* Signalled under the lock: the waiter's memory may be gone as soon as it has seen `done`. */
-	pthread_mutex_lock(&waiter->lock);
-	__atomic_store_n(&waiter->done, true, __ATOMIC_RELEASE);
-	pthread_cond_signal(&waiter->cond);
-	pthread_mutex_unlock(&waiter->lock);
+	cell__waiter_lock(waiter);
+	cell__waiter_set_done(waiter, true);
+	cell__waiter_unlock(waiter);
+}
+
+bool cell__waiter_is_done(struct cell__waiter *waiter)
+{
+	cell__waiter_lock(waiter);
+	bool done = waiter->done;
+	cell__waiter_unlock(waiter);
+	return done;
 }
 
 static bool is_announced(const void *arg)
@@ -347,8 +428,7 @@ static void look_for_events(void *arg)
 
 void cell__loop_expect(struct cell__loop *loop)
 {
-	loop->spin = look_for_events;
-	loop->spin_arg = loop;
+	cell__loop_set_spin(loop, look_for_events, loop);
 }
 
 static void wait_done(struct cell__waiter *waiter)
@@ -384,7 +464,7 @@ static void run_for(struct cell__loop *loop, struct cell__task *task, struct cel
 	loop->driven_for = waiter;
 	if (task)
 		task->fn(task);
-	while (!is_done(waiter)) {
+	while (!cell__waiter_is_done(waiter)) {
 		if (lent) {
 			loop->driven_for = NULL;
 			leave(loop);

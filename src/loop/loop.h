@@ -21,7 +21,6 @@
 #include <uv.h>
 
 #include "base/base.h"
-#include "base/spin.h"
 
 /* Embedded in what is handed over; must stay until fn has run. */
 struct cell__task {
@@ -29,58 +28,54 @@ struct cell__task {
 	struct cell__task *next;
 };
 
-struct cell__waiter;
+struct cell__loop;
 
-struct cell__loop {
-	uv_loop_t uv;
-	uv_async_t wake;
-	uv_prepare_t before_poll;
-	struct cell__waiter *driven_for; /* loop's thread: what the caller that runs the loop waits for */
-	/* loop's thread: looks for a moment whether something comes, before a caller that runs the loop sleeps; or NULL */
-	void (*spin)(void *arg);
-	void *spin_arg;
-	pthread_t thread;
-	pthread_mutex_t lock; /* guards all below */
-	pthread_cond_t free_cond;   /* the loop became free: for callers */
-	pthread_cond_t engine_cond; /* for the engine's thread */
-	struct cell__task *first, *last;
-	bool owned;
-	pthread_t owner;
-	int wanting;       /* callers that wait to run the loop */
-	int waiting;       /* callers that wait for somebody else's turn of the loop to serve them */
-	int64_t left_us;   /* when a caller last let go of it */
-	bool asleep;       /* the engine's thread sleeps until it is told */
-	bool stopping;
-	int busy;          /* loop's thread: things under way that nobody waits for */
-	int64_t polled_us; /* loop's thread: when a visit last looked for events */
-	struct cell_spin lent_spin, event_spin;
-	sigset_t mask;     /* of the thread that started the loop, for threads that are to be like the host's */
-};
-
-int cell__loop_start(struct cell__loop *loop, struct cell_error *err);
+/* The caller's signal mask is kept for cell__loop_host_mask(). */
+int cell__loop_create(struct cell__loop **ret_loop, struct cell_error *err);
 /* Any thread but the loop's.  All handles must have been closed; returns when the thread has ended. */
-void cell__loop_stop(struct cell__loop *loop);
+void cell__loop_destroy(struct cell__loop *loop);
+/* The loop's thread: for libuv's own functions. */
+uv_loop_t *cell__loop_uv(struct cell__loop *loop);
+/* The loop's thread: this many more (or fewer) things are under way that no caller waits for. */
+void cell__loop_add_busy(struct cell__loop *loop, int by);
+/*
+ * The loop's thread: called for a caller that runs the loop, before it sleeps.  It spins for a moment in case an event
+ * comes.  The last one that was set counts.
+ */
+void cell__loop_set_spin(struct cell__loop *loop, void (*spin)(void *arg), void *arg);
+/* The loop's thread: arg is about to be freed.  Nothing happens when another spin was set meanwhile. */
+void cell__loop_drop_spin(struct cell__loop *loop, const void *arg);
+/* Any thread: the mask of the thread that created the loop, for threads that are to be like the host's. */
+const sigset_t *cell__loop_host_mask(const struct cell__loop *loop);
 /* Any thread. */
 void cell__loop_post(struct cell__loop *loop, struct cell__task *task);
 /* Any thread.  As cell__loop_post(), but wakes nobody: some thread is going to run the loop within LINGER_MS anyway. */
 void cell__loop_post_lazily(struct cell__loop *loop, struct cell__task *task);
 bool cell__loop_is_current(struct cell__loop *loop);
 
-/* Something that the loop's thread will announce. */
+/* Something that the loop's thread will announce.  Embedded by its owner; only the functions below touch its members. */
 struct cell__waiter {
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
 	bool done;
-	/* Whoever signals it comes with a thread of its own, and needs the loop: who waits must not keep it. */
 	bool lent;
 };
+/* All for any thread. */
 void cell__waiter_init(struct cell__waiter *waiter);
 void cell__waiter_finish(struct cell__waiter *waiter);
-void cell__waiter_signal(struct cell__waiter *waiter); /* any thread */
+void cell__waiter_signal(struct cell__waiter *waiter);
+bool cell__waiter_is_done(struct cell__waiter *waiter);
+/* Before it is waited for.  Lent: the thread that signals it needs the loop for that, so the caller must not keep it. */
+void cell__waiter_set_lent(struct cell__waiter *waiter, bool lent);
+/* The waiter's lock may guard the owner's own members too. */
+void cell__waiter_lock(struct cell__waiter *waiter);
+void cell__waiter_unlock(struct cell__waiter *waiter);
+/* Under the lock: signals it, or makes it ready to be waited for again. */
+void cell__waiter_set_done(struct cell__waiter *waiter, bool done);
 
 /*
- * Any thread but the loop's: runs task (may be NULL) on the loop and returns once the waiter is signalled.  The waiter
- * may be signalled again later: clear `done` under its lock first.
+ * Any thread but the loop's: runs task (may be NULL) on the loop and returns once the waiter is signalled.  To wait
+ * for it again, clear it with cell__waiter_set_done().
  */
 void cell__loop_do(struct cell__loop *loop, struct cell__task *task, struct cell__waiter *waiter);
 /*

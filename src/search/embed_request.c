@@ -264,7 +264,7 @@ static void handle_done(struct cell__http_transfer *transfer, CURLcode code)
 		request->parsing = true;
 		request->endpoint->parsing++;
 		request->work.data = request;
-		uv_queue_work(&request->endpoint->loop->uv, &request->work, parse, handle_parsed);
+		uv_queue_work(cell__loop_uv(request->endpoint->loop), &request->work, parse, handle_parsed);
 		return;
 	}
 	request->done(request);

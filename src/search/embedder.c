@@ -427,7 +427,7 @@ static void queue_filling(struct cell__filling *filling)
 	corpus->forgive = false;
 	filling->on_pool = true;
 	filling->work.data = filling;
-	uv_queue_work(&filling->embedder->opts.loop->uv, &filling->work, fill_work, handle_filled);
+	uv_queue_work(cell__loop_uv(filling->embedder->opts.loop), &filling->work, fill_work, handle_filled);
 }
 
 /* A corpus has vectors of another number of dimensions.  Once is a failure; again and again it is another model. */
@@ -706,7 +706,7 @@ int cell__embedder_create(const struct cell__embedder_options *opts, struct cell
 		free_embedder(embedder);
 		return -1;
 	}
-	uv_timer_init(&opts->loop->uv, &embedder->timer);
+	uv_timer_init(cell__loop_uv(opts->loop), &embedder->timer);
 	embedder->timer.data = embedder;
 	*ret_embedder = embedder;
 	return 0;

@@ -281,7 +281,7 @@ static void search_workflows(struct finding *finding)
 {
 	finding->on_pool = true;
 	finding->work.data = finding;
-	uv_queue_work(&finding->searches->loop->uv, &finding->work, search_work, handle_searched);
+	uv_queue_work(cell__loop_uv(finding->searches->loop), &finding->work, search_work, handle_searched);
 }
 
 /* ---- the way of tools.search ---- */
@@ -446,7 +446,7 @@ int cell__searches_create(const struct cell__searches_options *opts, struct cell
 		return -1;
 	}
 	searches->embedder_open = searches->embedder != NULL;
-	uv_idle_init(&searches->loop->uv, &searches->idle);
+	uv_idle_init(cell__loop_uv(searches->loop), &searches->idle);
 	searches->idle.data = searches;
 	*ret_searches = searches;
 	return 0;

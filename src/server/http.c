@@ -710,7 +710,7 @@ int cell__http_open(struct cell_server *server, struct cell_error *err)
 	};
 	struct MHD_OptionItem none[] = { { MHD_OPTION_END, 0, NULL } };
 	const union MHD_DaemonInfo *info;
-	uv_loop_t *loop = &server->engine->loop.uv;
+	uv_loop_t *loop = cell__loop_uv(server->engine->loop);
 	int buffer = SEND_BUFFER_BYTES;
 	unsigned guests = (unsigned)limits->max_connections / 2;
 

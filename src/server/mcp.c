@@ -227,7 +227,7 @@ static void send_event(void *arg, void *to, const char *text, size_t size, bool 
 {
 	struct client *client = arg;
 	struct stream *stream = to ? to : client->own;
-	struct cell__loop *loop = &client->http->server->engine->loop;
+	struct cell__loop *loop = client->http->server->engine->loop;
 	struct note *note = text ? cell__alloc(1, sizeof(*note) + size) : NULL;
 
 	if (note) {
@@ -273,7 +273,7 @@ static struct message *take_message(struct client *client)
 static void *client_main(void *arg)
 {
 	struct client *client = arg;
-	struct cell__loop *loop = &client->http->server->engine->loop;
+	struct cell__loop *loop = client->http->server->engine->loop;
 	struct message *message;
 	bool busy;
 
@@ -651,7 +651,7 @@ uv_handle_t *cell__mcp_start(struct cell_server *server)
 {
 	struct cell__mcp_http *http = server->mcp;
 
-	uv_poll_init(&server->engine->loop.uv, &http->told, http->mcp->stop_fd);
+	uv_poll_init(cell__loop_uv(server->engine->loop), &http->told, http->mcp->stop_fd);
 	http->told.data = server;
 	uv_poll_start(&http->told, UV_READABLE, handle_told);
 	return (uv_handle_t *)&http->told;

@@ -321,7 +321,7 @@ static void begin_reload(struct cell_server *server, bool all)
 		.work.data = reloading, .server = server, .all = all, .limits = server->limits, .changed = server->tokens_changed
 	};
 	server->reloading = true;
-	uv_queue_work(&server->engine->loop.uv, &reloading->work, do_reload, handle_reloaded);
+	uv_queue_work(cell__loop_uv(server->engine->loop), &reloading->work, do_reload, handle_reloaded);
 }
 
 /* ---- the end ---- */
@@ -468,7 +468,7 @@ static void do_start(struct cell__task *task)
 {
 	struct starting *starting = (struct starting *)task;
 	struct cell_server *server = starting->server;
-	uv_loop_t *loop = &server->engine->loop.uv;
+	uv_loop_t *loop = cell__loop_uv(server->engine->loop);
 
 	starting->status = cell__http_open(server, &starting->err);
 	if (starting->status < 0) {
@@ -493,10 +493,10 @@ int cell_server_run(struct cell_server *server, struct cell_error *err)
 {
 	struct starting starting = { .task.fn = do_start, .server = server };
 
-	if (cell__loop_is_current(&server->engine->loop))
+	if (cell__loop_is_current(server->engine->loop))
 		return cell_fail(err, CELL_E_INVALID, 0, "cell_server_run() waits and must not be called from a callback of the engine");
 	cell__waiter_init(&server->over);
-	cell__loop_do(&server->engine->loop, &starting.task, &server->over);
+	cell__loop_do(server->engine->loop, &starting.task, &server->over);
 	cell__waiter_finish(&server->over);
 	server->running = false;
 	if (starting.status < 0) {

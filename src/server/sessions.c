@@ -59,7 +59,7 @@ static void remove_folder(struct cell_server *server, char *path)
 		return;
 	}
 	*removal = (struct removal){ .work.data = removal, .path = path };
-	uv_queue_work(&server->engine->loop.uv, &removal->work, do_remove, handle_removed);
+	uv_queue_work(cell__loop_uv(server->engine->loop), &removal->work, do_remove, handle_removed);
 }
 
 /* ---- opening ---- */

@@ -113,7 +113,7 @@ static void open_next(struct cell_server *server)
 	}
 	*opening = (struct opening){ .workspace = next, .work.data = opening };
 	server->opening_space = true;
-	uv_queue_work(&server->engine->loop.uv, &opening->work, do_open, handle_opened);
+	uv_queue_work(cell__loop_uv(server->engine->loop), &opening->work, do_open, handle_opened);
 }
 
 static void space_gone(void *arg)

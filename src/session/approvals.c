@@ -43,7 +43,7 @@ static void update_clock(struct cell_session *session, size_t parked)
 	if (stop == session->clock_stopped)
 		return;
 	session->clock_stopped = stop;
-	uv_update_time(&session->engine->loop.uv);
+	uv_update_time(cell__loop_uv(session->engine->loop));
 	if (stop) {
 		session->clock_left_ms = uv_timer_get_due_in(&session->timer);
 		uv_timer_stop(&session->timer);
@@ -65,7 +65,7 @@ static void start_approval_timer(struct cell_session *session)
 		uv_timer_stop(&session->approval_timer);
 		return;
 	}
-	uv_update_time(&session->engine->loop.uv);
+	uv_update_time(cell__loop_uv(session->engine->loop));
 	uv_timer_start(&session->approval_timer, handle_approval_timer, deadline > now ? (uint64_t)(deadline - now) : 0, 0);
 }
 
@@ -255,7 +255,7 @@ int cell_session_answer(struct cell_session *session, uint64_t id, const struct 
 	if (cell__session_check_spin(session, &all.spin_us, all.spin_end, err) < 0)
 		return -1;
 	struct answering answering = { .session = session, .id = id, .answer = &all };
-	cell__loop_call_and_stay(&session->engine->loop, do_answer, &answering, all.spin_end, all.spin_us);
+	cell__loop_call_and_stay(session->engine->loop, do_answer, &answering, all.spin_end, all.spin_us);
 	if (answering.rc < 0 && err)
 		*err = answering.err;
 	return answering.rc;
@@ -264,7 +264,7 @@ int cell_session_answer(struct cell_session *session, uint64_t id, const struct 
 int cell_session_approvals(struct cell_session *session, char **ret_json, struct cell_error *err)
 {
 	struct answering answering = { .session = session };
-	cell__loop_call(&session->engine->loop, do_answer, &answering);
+	cell__loop_call(session->engine->loop, do_answer, &answering);
 	char *text = answering.list ? json_dumps(answering.list, JSON_COMPACT) : NULL;
 	json_decref(answering.list);
 	if (!text)

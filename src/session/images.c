@@ -244,7 +244,7 @@ static void start_job(struct cell__image_queue *queue)
 	clock_gettime(CLOCK_REALTIME, &now);
 	cell__image_name(queue->folder, (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000, job->type, job->path + job->name_at);
 	/* Fails for want of a function only. */
-	(void)uv_queue_work(&queue->loop->uv, &queue->work, write_job, handle_written);
+	(void)uv_queue_work(cell__loop_uv(queue->loop), &queue->work, write_job, handle_written);
 }
 
 void cell__image_queue_init(struct cell__image_queue *queue, struct cell__loop *loop, struct cell__image_folder *folder,

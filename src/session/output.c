@@ -192,7 +192,7 @@ static void start_write(struct cell__spill *spill)
 	spill->waiting = swap;
 	spill->waiting.size = 0;
 	spill->busy = true;
-	int rc = uv_queue_work(&spill->loop->uv, &spill->work, write_out, handle_written);
+	int rc = uv_queue_work(cell__loop_uv(spill->loop), &spill->work, write_out, handle_written);
 	if (rc < 0) {
 		spill->busy = false;
 		fail_spill(spill, -rc);

@@ -213,7 +213,7 @@ static void measure(struct cell__quota *quota)
 		return;
 	quota->work.data = quota;
 	uv_timer_stop(&quota->timer);
-	quota->measuring = uv_queue_work(&quota->config.loop->uv, &quota->work, do_measure, handle_measured) == 0;
+	quota->measuring = uv_queue_work(cell__loop_uv(quota->config.loop), &quota->work, do_measure, handle_measured) == 0;
 	if (!quota->measuring)
 		set_due(quota);
 }
@@ -289,7 +289,7 @@ int cell__quota_create(const struct cell__quota_config *config, struct cell__quo
 			free_quota(quota);
 			return -1;
 		}
-	uv_timer_init(&config->loop->uv, &quota->timer);
+	uv_timer_init(cell__loop_uv(config->loop), &quota->timer);
 	quota->timer.data = quota;
 	*ret_quota = quota;
 	return 0;

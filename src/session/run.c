@@ -101,7 +101,7 @@ void cell__run_destroy(struct cell__run *run)
 
 static void queue_item(struct cell__run *run, struct cell__run_item *item)
 {
-	pthread_mutex_lock(&run->waiter.lock);
+	cell__waiter_lock(&run->waiter);
 	item->next = NULL;
 	if (run->last)
 		run->last->next = item;
@@ -111,7 +111,7 @@ static void queue_item(struct cell__run *run, struct cell__run_item *item)
 	run->queued_bytes += item->bytes;
 	if (run->queued_bytes > CELL_LIMIT_EVENT_QUEUE_BYTES)
 		run->throttled = true;
-	pthread_mutex_unlock(&run->waiter.lock);
+	cell__waiter_unlock(&run->waiter);
 	cell__waiter_signal(&run->waiter);
 }
 
@@ -161,7 +161,7 @@ static void emit(struct cell__run *run, const struct cell_event *event, const st
 /* The next event, or NULL when there is none now; then the waiter is set to wait for more. */
 static struct cell__run_item *take_item(struct cell__run *run, bool *ret_delivered, bool *ret_caught_up)
 {
-	pthread_mutex_lock(&run->waiter.lock);
+	cell__waiter_lock(&run->waiter);
 	struct cell__run_item *item = run->first;
 	*ret_delivered = run->delivered;
 	*ret_caught_up = false;
@@ -175,9 +175,9 @@ static struct cell__run_item *take_item(struct cell__run *run, bool *ret_deliver
 			*ret_caught_up = !run->delivered;
 		}
 	} else {
-		run->waiter.done = run->delivered;
+		cell__waiter_set_done(&run->waiter, run->delivered);
 	}
-	pthread_mutex_unlock(&run->waiter.lock);
+	cell__waiter_unlock(&run->waiter);
 	return item;
 }
 
@@ -214,9 +214,9 @@ bool cell__run_wants_pause(struct cell__run *run)
 		return true;
 	if (!run->waited)
 		return run->held;
-	pthread_mutex_lock(&run->waiter.lock);
+	cell__waiter_lock(&run->waiter);
 	bool throttled = run->throttled;
-	pthread_mutex_unlock(&run->waiter.lock);
+	cell__waiter_unlock(&run->waiter);
 	return throttled;
 }
 
@@ -490,11 +490,10 @@ void cell__run_deliver(struct cell__run *run)
 {
 	if (run->waited) {
 		/* As in cell__waiter_signal(): after the unlock the run may be gone. */
-		pthread_mutex_lock(&run->waiter.lock);
+		cell__waiter_lock(&run->waiter);
 		run->delivered = true;
-		__atomic_store_n(&run->waiter.done, true, __ATOMIC_RELEASE);
-		pthread_cond_signal(&run->waiter.cond);
-		pthread_mutex_unlock(&run->waiter.lock);
+		cell__waiter_set_done(&run->waiter, true);
+		cell__waiter_unlock(&run->waiter);
 		return;
 	}
 	struct cell_event event = { .type = CELL_EVENT_RESULT, .run_id = run->id, .result = cell__take_ptr(run->result) };

@@ -107,7 +107,7 @@ static void start_run(struct cell_session *session)
 		session->executor->interrupt(session->slot->kernel, run->id);
 	int64_t patience_ms = run->cancelled ? session->options.grace_ms : run->timeout_ms;
 	if (patience_ms >= 0) {
-		uv_update_time(&session->engine->loop.uv);
+		uv_update_time(cell__loop_uv(session->engine->loop));
 		cell__session_start_timer(session, (uint64_t)patience_ms);
 	}
 }
@@ -150,7 +150,7 @@ static int watch_folders(struct cell_session *session, struct cell_error *err)
 	if (n == 0)
 		return 0;
 	struct cell__quota_config config = {
-		.loop = &session->engine->loop,
+		.loop = session->engine->loop,
 		.folders = folders,
 		.n_folders = n,
 		.max_bytes = policy->workspace_bytes,
@@ -187,7 +187,7 @@ void cell__session_run_finished(struct cell__run *run)
 		cell__quota_touch(session->quota, false);
 		cell__slot_update_pause(session); /* its last output may have come together with its end */
 	}
-	session->engine->loop.busy -= keeps_loop_busy(run);
+	cell__loop_add_busy(session->engine->loop, -keeps_loop_busy(run));
 	cell__run_deliver(run);
 	cell__session_advance(session);
 }
@@ -303,17 +303,17 @@ void cell__session_do_open(struct cell__task *task)
 {
 	struct cell__waiting *waiting = (struct cell__waiting *)task;
 	struct cell_session *session = waiting->session;
-	uv_timer_init(&session->engine->loop.uv, &session->timer);
+	uv_timer_init(cell__loop_uv(session->engine->loop), &session->timer);
 	session->timer.data = session;
-	uv_timer_init(&session->engine->loop.uv, &session->approval_timer);
+	uv_timer_init(cell__loop_uv(session->engine->loop), &session->approval_timer);
 	session->approval_timer.data = session;
 	struct cell_error err = { 0 };
 	const struct cell__principal *code = &session->principal;
 	if (session->options.audit && !cell__principal_is_trusted(code))
-		(void)cell__pace_create(&session->engine->loop, cell__audit_of(session->options.audit), session->id,
+		(void)cell__pace_create(session->engine->loop, cell__audit_of(session->options.audit), session->id,
 					code->limits.audit_bytes, &session->pace, &err);
 	cell__approvals_init_clients(session);
-	uv_timer_init(&session->engine->loop.uv, &session->wall);
+	uv_timer_init(cell__loop_uv(session->engine->loop), &session->wall);
 	session->wall.data = session;
 	session->next = session->engine->sessions;
 	session->engine->sessions = session;
@@ -378,7 +378,7 @@ void cell__session_cancel_on_loop(struct cell_session *session, uint64_t run_id)
 		if (!run->started || !session->slot || run->timed_out || run->over)
 			return; /* it ends in another way already, or will be stopped when it starts */
 		session->executor->interrupt(session->slot->kernel, run->id);
-		uv_update_time(&session->engine->loop.uv);
+		uv_update_time(cell__loop_uv(session->engine->loop));
 		cell__session_start_timer(session, (uint64_t)session->options.grace_ms);
 		return;
 	}
@@ -399,7 +399,7 @@ void cell__session_submit(struct cell__task *task)
 {
 	struct cell__run *run = (struct cell__run *)task;
 	struct cell_session *session = run->session;
-	session->engine->loop.busy += keeps_loop_busy(run);
+	cell__loop_add_busy(session->engine->loop, keeps_loop_busy(run));
 	if (session->queued >= CELL_LIMIT_QUEUE) {
 		struct cell_error err;
 		cell_fail(&err, CELL_E_LIMIT, 0, "more than %u cells wait in this session", CELL_LIMIT_QUEUE);

@@ -33,10 +33,10 @@ struct cell_canceller {
 static void end_host_call(struct host_call *call)
 {
 	/* As in cell__waiter_signal(): after the unlock the call may be gone. */
-	pthread_mutex_lock(&call->waiter.lock);
-	call->over = call->waiter.done = true;
-	pthread_cond_signal(&call->waiter.cond);
-	pthread_mutex_unlock(&call->waiter.lock);
+	cell__waiter_lock(&call->waiter);
+	call->over = true;
+	cell__waiter_set_done(&call->waiter, true);
+	cell__waiter_unlock(&call->waiter);
 }
 
 static void take_raw(struct host_call *call, const void *raw, size_t raw_size)
@@ -80,22 +80,22 @@ static void host_fail(struct cell__call *base, int code, const char *type, const
 static void host_progress(struct cell__call *base, const char *line, size_t size)
 {
 	struct host_call *call = (struct host_call *)base;
-	pthread_mutex_lock(&call->waiter.lock);
+	cell__waiter_lock(&call->waiter);
 	/* Memory that is gone costs a line of progress. */
 	(void)cell__buf_add(&call->lines, line, size + 1);
-	call->waiter.done = true;
-	pthread_cond_signal(&call->waiter.cond);
-	pthread_mutex_unlock(&call->waiter.lock);
+	cell__waiter_set_done(&call->waiter, true);
+	cell__waiter_unlock(&call->waiter);
 }
 
 /* Hands lines over; false when the call goes on. */
 static bool take_lines(struct host_call *call)
 {
-	pthread_mutex_lock(&call->waiter.lock);
+	cell__waiter_lock(&call->waiter);
 	CELL_AUTO_BUF struct cell__buf lines = call->lines;
 	call->lines = (struct cell__buf)CELL_BUF_INIT;
-	bool over = call->waiter.done = call->over;
-	pthread_mutex_unlock(&call->waiter.lock);
+	bool over = call->over;
+	cell__waiter_set_done(&call->waiter, over);
+	cell__waiter_unlock(&call->waiter);
 	for (size_t at = 0; at < lines.size; at += strlen(lines.data + at) + 1)
 		cell__space_progress(call->space, lines.data + at);
 	return over;
@@ -133,9 +133,9 @@ void cell_canceller_destroy(struct cell_canceller *canceller)
 
 static bool is_over(struct host_call *call)
 {
-	pthread_mutex_lock(&call->waiter.lock);
+	cell__waiter_lock(&call->waiter);
 	bool over = call->over;
-	pthread_mutex_unlock(&call->waiter.lock);
+	cell__waiter_unlock(&call->waiter);
 	return over;
 }
 
@@ -157,7 +157,7 @@ static void do_cancel(void *arg)
 void cell_canceller_cancel(struct cell_canceller *canceller)
 {
 	pthread_mutex_lock(&canceller->lock);
-	struct cell__loop *loop = canceller->call ? &cell__space_engine(canceller->call->space)->loop : NULL;
+	struct cell__loop *loop = canceller->call ? cell__space_engine(canceller->call->space)->loop : NULL;
 	canceller->cancelled = true;
 	pthread_mutex_unlock(&canceller->lock);
 	if (loop)
@@ -220,7 +220,7 @@ static int wait_for(const struct cell__asking_for *who, const char *method, cons
 	cell__waiter_init(&call.waiter);
 	call.cancelled = !set_call(canceller, &call);
 	do {
-		cell__loop_do(&cell__space_engine(space)->loop, task, &call.waiter);
+		cell__loop_do(cell__space_engine(space)->loop, task, &call.waiter);
 		task = NULL;
 	} while (!take_lines(&call));
 	set_call(canceller, NULL);

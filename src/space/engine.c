@@ -3,7 +3,7 @@
 
 int cell__engine_may_wait(struct cell_engine *engine, const char *name, struct cell_error *err)
 {
-	if (cell__loop_is_current(&engine->loop))
+	if (cell__loop_is_current(engine->loop))
 		return cell_fail(err, CELL_E_INVALID, 0, "%s() waits and must not be called from a callback of the engine", name);
 	return 0;
 }
@@ -39,6 +39,6 @@ void cell__engine_wait(struct cell_engine *engine, cell__engine_start start, voi
 {
 	struct wait wait = { .task.fn = start_wait, .start = start, .object = object };
 	cell__waiter_init(&wait.waiter);
-	cell__loop_do(&engine->loop, &wait.task, &wait.waiter);
+	cell__loop_do(engine->loop, &wait.task, &wait.waiter);
 	cell__waiter_finish(&wait.waiter);
 }

@@ -34,7 +34,7 @@ struct cell__session_ops {
 };
 
 struct cell_engine {
-	struct cell__loop loop;
+	struct cell__loop *loop;
 	struct cell__supervisor supervisor;
 	struct cell__executor_host host;
 	char *spill_dir;

@@ -203,7 +203,7 @@ static bool somebody_answers(void *arg)
 
 void cell__servers_init(struct cell__servers *servers, struct cell_space *space)
 {
-	*servers = (struct cell__servers){ .loop = &cell__space_engine(space)->loop, .space = space };
+	*servers = (struct cell__servers){ .loop = cell__space_engine(space)->loop, .space = space };
 	cell__tools_on_mcp(cell__space_tools(space), hear, somebody_answers, servers);
 }
 
@@ -211,7 +211,7 @@ int cell_space_on_tool_event(struct cell_space *space, cell_tool_event_fn fn, vo
 {
 	(void)err;
 	struct listening listening = { space, fn, arg };
-	cell__loop_call(&cell__space_engine(space)->loop, do_listen, &listening);
+	cell__loop_call(cell__space_engine(space)->loop, do_listen, &listening);
 	return 0;
 }
 

@@ -386,7 +386,7 @@ static int make_deps(struct cell_space *space, const struct cell_space_options *
 	if (find_cache(opts, &cache, err) < 0)
 		return -1;
 	struct cell__deps_options deps = {
-		.loop = &space->engine->loop,
+		.loop = space->engine->loop,
 		.supervisor = &space->engine->supervisor,
 		.store = space->store,
 		.python = space->python,
@@ -415,7 +415,7 @@ static int make_searches(struct cell_space *space, const struct cell_space_optio
 	struct cell__searches_options searches = {
 		.store = space->store,
 		.embeddings = {
-			.loop = &space->engine->loop,
+			.loop = space->engine->loop,
 			.url = opts->embeddings_url,
 			.model = opts->embeddings_model,
 			.key = opts->embeddings_key,
@@ -431,7 +431,7 @@ static int make_searches(struct cell_space *space, const struct cell_space_optio
 static int make_parts(struct cell_space *space, const struct cell_space_options *opts, struct cell_error *err)
 {
 	struct cell__tools_options tools = {
-		.loop = &space->engine->loop,
+		.loop = space->engine->loop,
 		.supervisor = &space->engine->supervisor,
 		.getenv_fn = opts->getenv_fn,
 		.getenv_arg = opts->getenv_arg,
@@ -461,7 +461,7 @@ static int make_parts(struct cell_space *space, const struct cell_space_options 
 		return -1;
 	if (!opts->storage)
 		return 0;
-	if (cell__storage_create(&space->engine->loop, space->store, &space->storage, err) < 0)
+	if (cell__storage_create(space->engine->loop, space->store, &space->storage, err) < 0)
 		return -1;
 	return make_deps(space, opts, err);
 }
@@ -555,7 +555,7 @@ int cell_space_open(struct cell_engine *engine, const struct cell_space_options 
 					   .timeout_ms = -1 };
 	struct opening opening = { .task.fn = do_open, .space = space, .opts = &all };
 	cell__waiter_init(&opening.waiter);
-	cell__loop_do(&engine->loop, &opening.task, &opening.waiter);
+	cell__loop_do(engine->loop, &opening.task, &opening.waiter);
 	cell__waiter_finish(&opening.waiter);
 	if (opening.rc < 0) {
 		if (err)
@@ -593,7 +593,7 @@ void cell__space_submit(struct cell_space *space, const struct cell__principal *
 	struct cell__gate *gate = &space->gate;
 	struct cell_error err;
 	if (gate->audit && !gate->pace && !cell__principal_is_trusted(principal) &&
-	    cell__pace_create(&space->engine->loop, gate->audit, "", principal->limits.audit_bytes, &gate->pace, &err) < 0) {
+	    cell__pace_create(space->engine->loop, gate->audit, "", principal->limits.audit_bytes, &gate->pace, &err) < 0) {
 		call->fail(call, err.code, "MemoryError", err.msg);
 		return;
 	}
@@ -629,7 +629,7 @@ int cell_space_guard(struct cell_space *space, const struct cell_session_options
 		return cell_fail(err, CELL_E_INVALID, 0, "cell_session_options.size is %zu, expected up to %zu", session->size, sizeof all);
 	memcpy(&all, session, session->size);
 	struct guarding guarding = { space, &all };
-	cell__loop_call(&space->engine->loop, do_guard, &guarding);
+	cell__loop_call(space->engine->loop, do_guard, &guarding);
 	return 0;
 }
 
@@ -742,7 +742,7 @@ static int first_tools(struct cell_space *space, struct cell_error *err)
 	struct taking taking = { .space = space };
 	if (cell__space_read_tools(space, &taking.tools, err) < 0)
 		return -1;
-	cell__loop_call(&space->engine->loop, do_take_tools, &taking);
+	cell__loop_call(space->engine->loop, do_take_tools, &taking);
 	return 0;
 }
 
@@ -798,7 +798,7 @@ int cell_space_add_tool(struct cell_space *space, const struct cell_tool *tool, 
 	if (!all.name || !all.fn)
 		return cell_fail(err, CELL_E_INVALID, 0, "a tool needs a name and a function");
 	struct adding adding = { .space = space, .tool = &all };
-	cell__loop_call(&space->engine->loop, do_add_tool, &adding);
+	cell__loop_call(space->engine->loop, do_add_tool, &adding);
 	if (adding.rc < 0 && err)
 		*err = adding.err;
 	return adding.rc;
@@ -815,7 +815,7 @@ static void do_add_middleware(void *arg)
 {
 	struct adding_middleware *adding = arg;
 	struct cell_space *space = adding->space;
-	adding->rc = cell__middlewares_add(&space->middlewares, adding->middleware, &space->engine->loop, &adding->err);
+	adding->rc = cell__middlewares_add(&space->middlewares, adding->middleware, space->engine->loop, &adding->err);
 }
 
 int cell_space_add_middleware(struct cell_space *space, const struct cell_middleware *middleware, struct cell_error *err)
@@ -825,7 +825,7 @@ int cell_space_add_middleware(struct cell_space *space, const struct cell_middle
 		return cell_fail(err, CELL_E_INVALID, 0, "cell_middleware.size is %zu, expected up to %zu", middleware->size, sizeof all);
 	memcpy(&all, middleware, middleware->size);
 	struct adding_middleware adding = { .space = space, .middleware = &all };
-	cell__loop_call(&space->engine->loop, do_add_middleware, &adding);
+	cell__loop_call(space->engine->loop, do_add_middleware, &adding);
 	if (adding.rc < 0 && err)
 		*err = adding.err;
 	return adding.rc;

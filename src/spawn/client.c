@@ -138,7 +138,7 @@ int cell__spawn_client_start(struct cell__spawn_client *client, const char *prog
 	uv_poll_t *poll = cell__alloc(1, sizeof *poll);
 	if (!poll)
 		return cell_fail(err, CELL_E_NOMEM, 0, "start the spawner: out of memory");
-	int rc = uv_poll_init(&client->loop->uv, poll, ours);
+	int rc = uv_poll_init(cell__loop_uv(client->loop), poll, ours);
 	if (rc < 0) {
 		free(poll);
 		return cell_fail(err, CELL_E_SPAWNER, -rc, "watch the spawner");

@@ -346,7 +346,7 @@ static int make_payload(const struct cell__process_spec *spec, struct cell__buf 
 
 static int init_handles(struct cell__process *process, struct cell_error *err)
 {
-	uv_loop_t *uv = &process->supervisor->loop->uv;
+	uv_loop_t *uv = cell__loop_uv(process->supervisor->loop);
 	uv_timer_init(uv, &process->timer);
 	process->timer.data = process;
 	process->handles = 1;
@@ -442,7 +442,7 @@ int cell__process_start(struct cell__supervisor *supervisor, const struct cell__
 	supervisor->processes = process;
 	update_polls(process);
 	if (spec->timeout_ms >= 0) {
-		uv_update_time(&supervisor->loop->uv);
+		uv_update_time(cell__loop_uv(supervisor->loop));
 		uv_timer_start(&process->timer, handle_timeout, (uint64_t)spec->timeout_ms, 0);
 	}
 	*ret_process = process;

@@ -547,7 +547,7 @@ static void go_to_work(struct op *op)
 	op->work.data = op;
 	op->next = storage->at_work;
 	storage->at_work = op;
-	uv_queue_work(&storage->loop->uv, &op->work, run_op, handle_done);
+	uv_queue_work(cell__loop_uv(storage->loop), &op->work, run_op, handle_done);
 }
 
 static void leave_work(struct op *op)
@@ -798,7 +798,7 @@ int cell__storage_create(struct cell__loop *loop, struct cell__store *store, str
 	storage->loop = loop;
 	storage->store = store;
 	cell__usage_init(&storage->usage);
-	uv_idle_init(&loop->uv, &storage->idle);
+	uv_idle_init(cell__loop_uv(loop), &storage->idle);
 	storage->idle.data = storage;
 	*ret_storage = storage;
 	return 0;

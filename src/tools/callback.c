@@ -205,8 +205,8 @@ static int start_timer(struct cell__host_call *call, struct cell__loop *loop)
 		return -1;
 	timer->call = call;
 	timer->timer.data = timer;
-	uv_timer_init(&loop->uv, &timer->timer);
-	uv_update_time(&loop->uv);
+	uv_timer_init(cell__loop_uv(loop), &timer->timer);
+	uv_update_time(cell__loop_uv(loop));
 	uv_timer_start(&timer->timer, handle_timeout, (uint64_t)call->timeout_ms, 0);
 	call->timer = timer;
 	return 0;

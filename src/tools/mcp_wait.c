@@ -179,7 +179,7 @@ static struct parked *make_parked(struct cell__tools *tools, const struct cell__
 	if (parked->timer) {
 		parked->timer->parked = parked;
 		parked->timer->timer.data = parked->timer;
-		uv_timer_init(&tools->opts.loop->uv, &parked->timer->timer);
+		uv_timer_init(cell__loop_uv(tools->opts.loop), &parked->timer->timer);
 	}
 	if (ok && parked->cwd && parked->timer && (!tool || parked->only))
 		return parked;
@@ -200,7 +200,7 @@ bool cell__mcp_park(struct cell__tools *tools, const struct cell__tools_view *vi
 	/* Who names the servers it wants waits until they have started or failed, which the client sees to. */
 	bool named = tool || json_is_array(json_object_get(call->args, "await"));
 	wait_ms = named ? wait_ms + CELL_MCP_LIST_TIMEOUT_MS + CELL_MCP_LIST_WAIT_MS : CELL_MCP_LIST_WAIT_MS;
-	uv_update_time(&tools->opts.loop->uv);
+	uv_update_time(cell__loop_uv(tools->opts.loop));
 	uv_timer_start(&parked->timer->timer, handle_late, (uint64_t)wait_ms, 0);
 	parked->next = tools->parked;
 	tools->parked = parked;

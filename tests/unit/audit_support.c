@@ -100,8 +100,8 @@ static void do_open(void *arg)
 void rig_init(struct rig *rig)
 {
 	*rig = (struct rig){ .opts = CELL__AUDIT_OPTIONS_INIT };
-	CHECK(cell__loop_start(&rig->loop, NULL) == 0);
-	rig->opts.loop = &rig->loop;
+	CHECK(cell__loop_create(&rig->loop, NULL) == 0);
+	rig->opts.loop = rig->loop;
 	rig->opts.path = audit_live;
 	rig->opts.log = take_log;
 	rig->opts.log_arg = rig;
@@ -109,7 +109,7 @@ void rig_init(struct rig *rig)
 
 int rig_open(struct rig *rig)
 {
-	cell__loop_call(&rig->loop, do_open, rig);
+	cell__loop_call(rig->loop, do_open, rig);
 	return rig->rc;
 }
 
@@ -134,7 +134,7 @@ static void do_write(void *arg)
 int rig_write(struct rig *rig, const struct cell__audit_record *record)
 {
 	rig->record = record;
-	cell__loop_call(&rig->loop, do_write, rig);
+	cell__loop_call(rig->loop, do_write, rig);
 	return rig->rc;
 }
 
@@ -157,7 +157,7 @@ static void do_admit(void *arg)
 
 int rig_admit(struct rig *rig)
 {
-	cell__loop_call(&rig->loop, do_admit, rig);
+	cell__loop_call(rig->loop, do_admit, rig);
 	return rig->rc;
 }
 
@@ -175,7 +175,7 @@ static void do_stats(void *arg)
 struct cell__audit_stats rig_stats(struct rig *rig)
 {
 	struct stats_call call = { .rig = rig };
-	cell__loop_call(&rig->loop, do_stats, &call);
+	cell__loop_call(rig->loop, do_stats, &call);
 	return call.stats;
 }
 
@@ -201,10 +201,10 @@ void rig_finish(struct rig *rig)
 	struct close_call call = { .task.fn = do_close, .rig = rig };
 	if (rig->audit) {
 		cell__waiter_init(&call.waiter);
-		cell__loop_do(&rig->loop, &call.task, &call.waiter);
+		cell__loop_do(rig->loop, &call.task, &call.waiter);
 		cell__waiter_finish(&call.waiter);
 	}
-	cell__loop_stop(&rig->loop);
+	cell__loop_destroy(rig->loop);
 }
 
 struct cell__audit_record audit_simple(const char *request)

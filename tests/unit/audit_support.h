@@ -18,7 +18,7 @@ extern char audit_dir[64], audit_live[128];
 #define AUDIT_EACH 400 /* records of each writer */
 
 struct rig {
-	struct cell__loop loop;
+	struct cell__loop *loop;
 	struct cell__audit_log_options opts;
 	struct cell__audit_log *audit;
 	struct cell_error err;

@@ -64,7 +64,7 @@ void ask_finish(struct ask *ask)
 
 void ask_wait(struct ask *ask)
 {
-	cell__loop_do(&ask->project->loop, &ask->task, &ask->waiter);
+	cell__loop_do(ask->project->loop, &ask->task, &ask->waiter);
 }
 
 static void handle_progress(struct cell__call *call, const char *line, size_t size)
@@ -93,11 +93,11 @@ void project_open(struct project *project, const char *name, void (*configure)(s
 	memset(project, 0, sizeof *project);
 	snprintf(project->base, sizeof project->base, "%s/%s", tmp, name);
 	snprintf(project->cache, sizeof project->cache, "%s/%s-cache", tmp, name);
-	CHECK(cell__loop_start(&project->loop, &err) == 0);
-	CHECK(cell__supervisor_init(&project->supervisor, &project->loop, TEST_LIB_DIR "/workcell-spawner", &err) == 0);
+	CHECK(cell__loop_create(&project->loop, &err) == 0);
+	CHECK(cell__supervisor_init(&project->supervisor, project->loop, TEST_LIB_DIR "/workcell-spawner", &err) == 0);
 	CHECK(cell__store_open(project->base, NULL, &project->store, &err) == 0);
 	project->options = (struct cell__deps_options){
-		.loop = &project->loop,
+		.loop = project->loop,
 		.supervisor = &project->supervisor,
 		.store = project->store,
 		.python = TEST_PYTHON,
@@ -108,7 +108,7 @@ void project_open(struct project *project, const char *name, void (*configure)(s
 	};
 	if (configure)
 		configure(project);
-	cell__loop_call(&project->loop, create_deps, project);
+	cell__loop_call(project->loop, create_deps, project);
 }
 
 static void hub_finished(void *arg)
@@ -137,9 +137,9 @@ void project_close(struct project *project)
 {
 	struct close_task close_task = { { .fn = handle_close }, project };
 	cell__waiter_init(&project->closed);
-	cell__loop_do(&project->loop, &close_task.task, &project->closed);
+	cell__loop_do(project->loop, &close_task.task, &project->closed);
 	cell__waiter_finish(&project->closed);
-	cell__loop_stop(&project->loop);
+	cell__loop_destroy(project->loop);
 	cell__store_close(project->store);
 	cell__buf_finish(&project->progress);
 }
@@ -231,7 +231,7 @@ int shell(const char *fmt, ...)
 bool venv_says(struct project *project, const char *code)
 {
 	struct where where = { .project = project };
-	cell__loop_call(&project->loop, handle_where, &where);
+	cell__loop_call(project->loop, handle_where, &where);
 	bool ok = where.bin && shell("%s/python -I -c \"%s\" 2>/dev/null", where.bin, code) == 0;
 	free(where.site);
 	free(where.bin);

@@ -17,7 +17,7 @@ extern bool with_uv;
 #define TEST_OTHER_PYTHON "/root/.pyenv/versions/3.12.1/bin/python3" /* tests that need another one skip without it */
 
 struct project {
-	struct cell__loop loop;
+	struct cell__loop *loop;
 	struct cell__supervisor supervisor;
 	struct cell__store *store;
 	struct cell__deps *deps;

@@ -341,7 +341,7 @@ static void test_writing_and_closing_from_callbacks(void **state)
 	assert_int_equal(rig_open(&rig), 0);
 	struct again again = { .task.fn = do_write_again, .rig = &rig, .left = 20 };
 	cell__waiter_init(&again.closed);
-	cell__loop_do(&rig.loop, &again.task, &again.closed);
+	cell__loop_do(rig.loop, &again.task, &again.closed);
 	cell__waiter_finish(&again.closed);
 	rig.audit = NULL;
 	rig_finish(&rig);

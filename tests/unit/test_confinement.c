@@ -15,7 +15,7 @@
 #include "spawn/supervisor.h"
 
 struct rig {
-	struct cell__loop loop;
+	struct cell__loop *loop;
 	struct cell__supervisor supervisor;
 	struct cell__sandbox_policy policy;
 	struct cell__confinement *confine;
@@ -57,7 +57,7 @@ static void do_unref(void *arg)
 
 static void make(struct rig *rig)
 {
-	cell__loop_call(&rig->loop, do_create, rig);
+	cell__loop_call(rig->loop, do_create, rig);
 	if (rig->rc < 0)
 		fail_msg("%s", rig->err.msg);
 }
@@ -70,8 +70,8 @@ static void rig_start(struct rig *rig)
 	assert_non_null(mkdtemp(rig->folder));
 	assert_non_null(mkdtemp(rig->other));
 	assert_int_equal(cell__sandbox_policy_load(&rig->policy, "untrusted", NULL), 0);
-	assert_int_equal(cell__loop_start(&rig->loop, NULL), 0);
-	assert_int_equal(cell__supervisor_init(&rig->supervisor, &rig->loop, TEST_LIB_DIR "/workcell-spawner", NULL), 0);
+	assert_int_equal(cell__loop_create(&rig->loop, NULL), 0);
+	assert_int_equal(cell__supervisor_init(&rig->supervisor, rig->loop, TEST_LIB_DIR "/workcell-spawner", NULL), 0);
 	rig->options = (struct cell__confinement_options){ .workspace = rig->folder, .mode = CELL_WORKSPACE_RW };
 }
 
@@ -90,11 +90,11 @@ static void rig_end(struct rig *rig)
 {
 	struct program end = { .rig = rig, .task.fn = do_finish_hub };
 	char command[200];
-	cell__loop_call(&rig->loop, do_unref, rig);
+	cell__loop_call(rig->loop, do_unref, rig);
 	cell__waiter_init(&end.over);
-	cell__loop_do(&rig->loop, &end.task, &end.over);
+	cell__loop_do(rig->loop, &end.task, &end.over);
 	cell__waiter_finish(&end.over);
-	cell__loop_stop(&rig->loop);
+	cell__loop_destroy(rig->loop);
 	cell__sandbox_policy_finish(&rig->policy);
 	snprintf(command, sizeof command, "rm -rf %s %s", rig->folder, rig->other);
 	assert_int_equal(system(command), 0);
@@ -157,7 +157,7 @@ static void program_init(struct program *program, struct rig *rig, const char *c
 static void program_run(struct program *program)
 {
 	cell__waiter_init(&program->over);
-	cell__loop_do(&program->rig->loop, &program->task, &program->over);
+	cell__loop_do(program->rig->loop, &program->task, &program->over);
 	cell__waiter_finish(&program->over);
 	CHECK(cell__buf_add(&program->out, "", 1) == 0 && cell__buf_add(&program->errors, "", 1) == 0);
 }
@@ -228,7 +228,7 @@ static void test_modes_and_folders(void **state)
 	char wanted[128];
 	snprintf(wanted, sizeof wanted, "no\nno\n%s\n", rig.other);
 	expect(&rig, text, wanted);
-	cell__loop_call(&rig.loop, do_unref, &rig);
+	cell__loop_call(rig.loop, do_unref, &rig);
 	rig.options.mode = CELL_WORKSPACE_NONE;
 	rig.options.read = NULL;
 	rig.options.write = others;
@@ -350,10 +350,10 @@ static void test_many_at_once(void **state)
 		programs[i].spec.want_stdin = true;
 		programs[i].input = "x";
 		cell__waiter_init(&programs[i].over);
-		cell__loop_call(&rig.loop, do_start_one, &programs[i]);
+		cell__loop_call(rig.loop, do_start_one, &programs[i]);
 	}
 	for (size_t i = 0; i < COUNT(programs); i++) {
-		cell__loop_do(&rig.loop, NULL, &programs[i].over);
+		cell__loop_do(rig.loop, NULL, &programs[i].over);
 		cell__waiter_finish(&programs[i].over);
 		assert_int_equal(programs[i].how.error, 0);
 		assert_int_equal(programs[i].how.status, 0);
@@ -431,12 +431,12 @@ static void test_what_is_refused_at_once(void **state)
 	rig_start(&rig);
 	const char *const missing[] = { "/nowhere/at/all", NULL };
 	rig.options.write = missing;
-	cell__loop_call(&rig.loop, do_create, &rig);
+	cell__loop_call(rig.loop, do_create, &rig);
 	assert_int_equal(rig.rc, -1);
 	assert_int_equal(rig.err.code, CELL_E_INVALID);
 	rig.options.write = NULL;
 	rig.options.workspace = "/etc";
-	cell__loop_call(&rig.loop, do_create, &rig);
+	cell__loop_call(rig.loop, do_create, &rig);
 	assert_int_equal(rig.rc, -1);
 	assert_int_equal(rig.err.code, CELL_E_INVALID);
 	rig_end(&rig);
@@ -482,12 +482,12 @@ static void test_networks(void **state)
 		 ntohs(here.sin_port));
 	expect(&rig, text, "none\n");
 	assert_null(cell__confinement_env(rig.confine)[1]);
-	cell__loop_call(&rig.loop, do_unref, &rig);
+	cell__loop_call(rig.loop, do_unref, &rig);
 	const char *const hosts[] = { port, NULL };
 	rig.options.network = CELL_CONFINED_INDEX;
 	rig.options.index_hosts = hosts;
 	make(&rig);
-	cell__loop_call(&rig.loop, do_watch, &rig);
+	cell__loop_call(rig.loop, do_watch, &rig);
 	assert_non_null(cell__confinement_env(rig.confine)[1]);
 	snprintf(text, sizeof text, CONNECT("%d") ";" CONNECT("%d"), ntohs(here.sin_port), ntohs(here.sin_port) ^ 1);
 	expect(&rig, text, "200\n403\n");

@@ -129,13 +129,13 @@ static void test_add_and_remove(void **state)
 	static struct project project;
 	project_open(&project, "life", NULL);
 	struct where where = { .project = &project };
-	cell__loop_call(&project.loop, handle_where, &where);
+	cell__loop_call(project.loop, handle_where, &where);
 	assert_null(where.site);
 	assert_null(where.bin);
 
 	json_t *result = do_ok(&project, "deps.add", "Cell_Alpha == 1.0");
 	expect_sync(result, "[\"cell-alpha==1.0\"]", "[]", "[]");
-	cell__loop_call(&project.loop, handle_where, &where);
+	cell__loop_call(project.loop, handle_where, &where);
 	assert_non_null(where.site);
 	assert_string_equal(json_string_value(json_array_get(json_object_get(result, "site"), 0)), where.site);
 	assert_string_equal(json_string_value(json_object_get(result, "bin")), where.bin);
@@ -167,7 +167,7 @@ static void test_add_and_remove(void **state)
 	/* Another process finds what is there, at once. */
 	project_open(&project, "life", NULL);
 	struct where again = { .project = &project };
-	cell__loop_call(&project.loop, handle_where, &again);
+	cell__loop_call(project.loop, handle_where, &again);
 	assert_string_equal(again.site, where.site);
 	do_sync(&project, "deps.sync", NULL, "[]", "[\"cell-alpha\"]", "[]");
 	assert_int_equal(project.lines, 0); /* no installer had to be asked */
@@ -441,7 +441,7 @@ static void test_no_interpreter(void **state)
 	do_fail(&project, "deps.sync", NULL, CELL_E_PYTHON, "EnvironmentError", "/nowhere/python3");
 	do_fail(&project, "deps.add", "six", CELL_E_PYTHON, "EnvironmentError", "/nowhere/python3");
 	struct where where = { .project = &project };
-	cell__loop_call(&project.loop, handle_where, &where);
+	cell__loop_call(project.loop, handle_where, &where);
 	assert_null(where.site);
 	project_close(&project);
 }
@@ -559,7 +559,7 @@ static void cancel_ask(struct ask *ask)
 {
 	struct cancel_task cancel = { .task = { .fn = handle_cancel }, .ask = ask };
 	cell__waiter_init(&cancel.waiter);
-	cell__loop_do(&ask->project->loop, &cancel.task, &cancel.waiter);
+	cell__loop_do(ask->project->loop, &cancel.task, &cancel.waiter);
 	cell__waiter_finish(&cancel.waiter);
 }
 
@@ -583,8 +583,8 @@ static void test_cancel(void **state)
 	ask_init(&slow, &project, "deps.add", "cell-slow");
 	ask_init(&waiting, &project, "deps.add", "cell-waiting");
 	ask_init(&list, &project, "deps.list", NULL);
-	cell__loop_post(&project.loop, &slow.task);
-	cell__loop_post(&project.loop, &waiting.task);
+	cell__loop_post(project.loop, &slow.task);
+	cell__loop_post(project.loop, &waiting.task);
 	assert_true(support_wait(someone_came, NULL));
 	cancel_ask(&waiting);
 	int64_t start = cell__now_us();
@@ -627,7 +627,7 @@ static void test_timeout_and_close(void **state)
 	struct ask asks[3];
 	for (size_t i = 0; i < COUNT(asks); i++) {
 		ask_init(&asks[i], &project, "deps.add", "cell-slow");
-		cell__loop_post(&project.loop, &asks[i].task);
+		cell__loop_post(project.loop, &asks[i].task);
 	}
 	assert_true(support_wait(someone_came, NULL));
 	project_close(&project);
@@ -652,7 +652,7 @@ static void test_lock_is_held(void **state)
 	prepare_venv("held");
 	project_open(&project, "held", configure_short_wait);
 	struct where where = { .project = &project };
-	cell__loop_call(&project.loop, handle_where, &where);
+	cell__loop_call(project.loop, handle_where, &where);
 	CELL_AUTO_FREE char *dir = strndup(where.bin, strlen(where.bin) - strlen("/bin"));
 	int fd = -1;
 	struct cell_error err;
@@ -661,7 +661,7 @@ static void test_lock_is_held(void **state)
 	do_fail(&project, "deps.add", "cell-alpha", CELL_E_INSTALL, "DepsError", "another process has been at work");
 	struct ask ask;
 	ask_init(&ask, &project, "deps.add", "cell-alpha");
-	cell__loop_post(&project.loop, &ask.task);
+	cell__loop_post(project.loop, &ask.task);
 	cancel_ask(&ask); /* while it waits for the lock, or just before */
 	ask_finish(&ask);
 	close(fd);

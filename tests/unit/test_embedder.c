@@ -113,7 +113,7 @@ static size_t count_requests(void)
 /* ---- an embedder on a loop, with documents ---- */
 
 struct bench {
-	struct cell__loop loop;
+	struct cell__loop *loop;
 	struct cell__embedder *embedder;
 	struct cell__search *search;
 	struct cell__corpus corpus;
@@ -166,6 +166,7 @@ struct creating {
 static void create_on_loop(void *arg)
 {
 	struct creating *creating = arg;
+	creating->opts.loop = bench.loop;
 	creating->rc = cell__embedder_create(&creating->opts, &bench.embedder, &creating->err);
 }
 
@@ -173,8 +174,7 @@ static struct cell__embedder_options options(void)
 {
 	static char url[128];
 	snprintf(url, sizeof url, "%s/v1/embeddings", server_url);
-	return (struct cell__embedder_options){ .loop = &bench.loop,
-						.url = url,
+	return (struct cell__embedder_options){ .url = url,
 						.model = "m",
 						.log = take_log,
 						.getenv_fn = fake_getenv,
@@ -190,8 +190,8 @@ static void start_with(struct cell__embedder_options opts)
 	struct creating creating = { .opts = opts };
 	struct cell_error err = { 0 };
 	bench.log[0] = '\0';
-	assert_int_equal(cell__loop_start(&bench.loop, &err), 0);
-	cell__loop_call(&bench.loop, create_on_loop, &creating);
+	assert_int_equal(cell__loop_create(&bench.loop, &err), 0);
+	cell__loop_call(bench.loop, create_on_loop, &creating);
 	if (creating.rc < 0)
 		fail_msg("%s", creating.err.msg);
 	assert_int_equal(cell__search_open(NULL, &bench.search, &err), 0);
@@ -220,9 +220,9 @@ static void stop(void)
 {
 	struct cell__task task = { .fn = close_on_loop };
 	cell__waiter_init(&bench.closed);
-	cell__loop_do(&bench.loop, &task, &bench.closed);
+	cell__loop_do(bench.loop, &task, &bench.closed);
 	cell__waiter_finish(&bench.closed);
-	cell__loop_stop(&bench.loop);
+	cell__loop_destroy(bench.loop);
 	cell__search_close(bench.search);
 }
 
@@ -270,12 +270,12 @@ static void begin_ask(struct asker *asker, const char *query)
 {
 	*asker = (struct asker){ .query = query, .task.fn = ask_on_loop };
 	cell__waiter_init(&asker->waiter);
-	cell__loop_post(&bench.loop, &asker->task);
+	cell__loop_post(bench.loop, &asker->task);
 }
 
 static void end_ask(struct asker *asker)
 {
-	cell__loop_do(&bench.loop, NULL, &asker->waiter);
+	cell__loop_do(bench.loop, NULL, &asker->waiter);
 	cell__waiter_finish(&asker->waiter);
 }
 
@@ -300,7 +300,7 @@ static void status_on_loop(void *arg)
 static bool state_is(void *name)
 {
 	json_t *status = NULL;
-	cell__loop_call(&bench.loop, status_on_loop, &status);
+	cell__loop_call(bench.loop, status_on_loop, &status);
 	bool is = strcmp(json_string_value(json_object_get(status, "state")), name) == 0;
 	json_decref(status);
 	return is;
@@ -309,7 +309,7 @@ static bool state_is(void *name)
 static void expect_state(const char *name, const char *error)
 {
 	json_t *status = NULL;
-	cell__loop_call(&bench.loop, status_on_loop, &status);
+	cell__loop_call(bench.loop, status_on_loop, &status);
 	const char *got = json_string_value(json_object_get(status, "error"));
 	const char *word = json_string_value(json_object_get(status, "state"));
 	if (strcmp(name, "failing") == 0) /* its rest may be over by now */
@@ -434,14 +434,14 @@ static void test_cancel(void **state)
 	struct asker gone, stays;
 	begin_ask(&gone, "picture");
 	begin_ask(&stays, "picture");
-	cell__loop_call(&bench.loop, cancel_on_loop, &gone);
+	cell__loop_call(bench.loop, cancel_on_loop, &gone);
 	end_ask(&stays);
 	assert_int_equal(stays.dimensions, DIM);
-	assert_false(gone.waiter.done);
+	assert_false(cell__waiter_is_done(&gone.waiter));
 	cell__waiter_finish(&gone.waiter);
 	/* The last one goes: the answer still comes to be known. */
 	begin_ask(&gone, "photo");
-	cell__loop_call(&bench.loop, cancel_on_loop, &gone);
+	cell__loop_call(bench.loop, cancel_on_loop, &gone);
 	cell__waiter_finish(&gone.waiter);
 	begin_ask(&stays, "photo");
 	end_ask(&stays);
@@ -785,7 +785,7 @@ static void test_dimensions(void **state)
 	assert_int_equal(ask("query"), DIM);
 	for (unsigned i = 0; i < CELL__EMBED_ODD_TIMES; i++) {
 		assert_false(logged("have 64 numbers now"));
-		cell__loop_call(&bench.loop, odd_on_loop, &odd);
+		cell__loop_call(bench.loop, odd_on_loop, &odd);
 	}
 	assert_true(logged("have 64 numbers now"));
 	assert_true(support_wait(is_rested, NULL));
@@ -849,7 +849,7 @@ static void test_refused_options(void **state)
 {
 	(void)state;
 	struct cell_error err;
-	assert_int_equal(cell__loop_start(&bench.loop, &err), 0);
+	assert_int_equal(cell__loop_create(&bench.loop, &err), 0);
 	static const struct {
 		const char *url, *model, *message;
 	} rows[] = {
@@ -861,13 +861,13 @@ static void test_refused_options(void **state)
 		struct creating creating = { .opts = options() };
 		creating.opts.url = rows[i].url;
 		creating.opts.model = rows[i].model;
-		cell__loop_call(&bench.loop, create_on_loop, &creating);
+		cell__loop_call(bench.loop, create_on_loop, &creating);
 		assert_int_equal(creating.rc, -1);
 		assert_int_equal(creating.err.code, CELL_E_INVALID);
 		assert_non_null(strstr(creating.err.msg, rows[i].message));
 		assert_null(strstr(creating.err.msg, "hunter2"));
 	}
-	cell__loop_stop(&bench.loop);
+	cell__loop_destroy(bench.loop);
 }
 
 int main(int argc, char **argv)

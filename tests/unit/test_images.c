@@ -243,7 +243,7 @@ static void test_write_failures(void **state)
 
 struct rig {
 	struct cell__task task;
-	struct cell__loop loop;
+	struct cell__loop *loop;
 	struct cell__waiter waiter;
 	struct cell__image_folder folder;
 	struct cell__image_queue queue;
@@ -273,7 +273,7 @@ static void handle_written(void *arg, size_t number, char *path, int error)
 static void do_queue(struct cell__task *task)
 {
 	struct rig *rig = (struct rig *)task;
-	cell__image_queue_init(&rig->queue, &rig->loop, &rig->folder, handle_written, rig);
+	cell__image_queue_init(&rig->queue, rig->loop, &rig->folder, handle_written, rig);
 	for (size_t i = 0; i < rig->wanted; i++) {
 		snprintf(contents[i], sizeof contents[i], PNG "number %zu", i);
 		CHECK(cell__image_queue_add(&rig->queue, i, contents[i], strlen(contents[i])) == 0);
@@ -286,11 +286,11 @@ static void run_rig(struct rig *rig, size_t wanted)
 	struct cell_error err;
 	rig->wanted = wanted;
 	rig->task.fn = do_queue;
-	assert_int_equal(cell__loop_start(&rig->loop, &err), 0);
+	assert_int_equal(cell__loop_create(&rig->loop, &err), 0);
 	cell__waiter_init(&rig->waiter);
-	cell__loop_do(&rig->loop, &rig->task, &rig->waiter);
+	cell__loop_do(rig->loop, &rig->task, &rig->waiter);
 	cell__waiter_finish(&rig->waiter);
-	cell__loop_stop(&rig->loop);
+	cell__loop_destroy(rig->loop);
 	assert_int_equal(rig->done, wanted);
 }
 

@@ -13,7 +13,7 @@
 #include "executors/link.h"
 
 struct rig {
-	struct cell__loop loop;
+	struct cell__loop *loop;
 	struct cell__link *link;
 	struct cell__link_fds fds; /* the kernel's side */
 	struct cell_ring_ctl *ctl;
@@ -96,7 +96,7 @@ static const struct cell__link_events events = { handle_frame, handle_output, ha
 static void do_create(void *arg)
 {
 	struct rig *rig = arg;
-	CHECK(cell__link_create(&rig->loop, &events, rig, &rig->link, &rig->fds, &rig->err) == 0);
+	CHECK(cell__link_create(rig->loop, &events, rig, &rig->link, &rig->fds, &rig->err) == 0);
 }
 
 static void do_close(void *arg)
@@ -124,8 +124,8 @@ static void rig_init(struct rig *rig)
 {
 	memset(rig, 0, sizeof *rig);
 	pthread_mutex_init(&rig->lock, NULL);
-	assert_int_equal(cell__loop_start(&rig->loop, NULL), 0);
-	cell__loop_call(&rig->loop, do_create, rig);
+	assert_int_equal(cell__loop_create(&rig->loop, NULL), 0);
+	cell__loop_call(rig->loop, do_create, rig);
 	void *map = mmap(NULL, CELL_RING_MAP_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, rig->fds.fd[3], 0);
 	assert_ptr_not_equal(map, MAP_FAILED);
 	rig->ctl = map;
@@ -135,8 +135,8 @@ static void rig_init(struct rig *rig)
 
 static void rig_finish(struct rig *rig)
 {
-	cell__loop_call(&rig->loop, do_close, rig);
-	cell__loop_stop(&rig->loop);
+	cell__loop_call(rig->loop, do_close, rig);
+	cell__loop_destroy(rig->loop);
 	cell__link_fds_close(&rig->fds);
 	munmap(rig->ctl, CELL_RING_MAP_BYTES);
 	cell__buf_finish(&rig->log);
@@ -262,7 +262,7 @@ static void test_byte_by_byte(void **state)
 	for (size_t i = 0; i < sizeof bytes; i++) {
 		assert_int_equal(atomic_load(&rig.frames), 0);
 		send_bytes(&rig, bytes + i, 1);
-		cell__loop_call(&rig.loop, nothing, NULL);
+		cell__loop_call(rig.loop, nothing, NULL);
 	}
 	expect(&rig, "[67 3 {} 12345]");
 	rig_finish(&rig);
@@ -374,7 +374,7 @@ static void test_line_in_two_writes(void **state)
 	struct rig rig;
 	rig_init(&rig);
 	/* On the loop's thread: both are there before it can look, but the bell says that only the first is. */
-	cell__loop_call(&rig.loop, print_line, &rig);
+	cell__loop_call(rig.loop, print_line, &rig);
 	expect(&rig, "1:line\n");
 	assert_int_equal(atomic_load(&rig.outputs), 1);
 	assert_true(support_wait(is_armed, &rig));
@@ -403,7 +403,7 @@ static void test_bell_and_frames(void **state)
 	(void)state;
 	struct rig rig;
 	rig_init(&rig);
-	cell__loop_call(&rig.loop, print_around_a_frame, &rig);
+	cell__loop_call(rig.loop, print_around_a_frame, &rig);
 	expect(&rig, "1:a\nb\n[67 1  ]1:c\n[67 2  ]1:d");
 	rig_finish(&rig);
 }
@@ -417,7 +417,7 @@ static void test_tiny_writes_to_a_pipe(void **state)
 	rig.quiet = true;
 	for (int i = 0; i < 1000; i++) {
 		write_pipe(&rig, i % 2, "x");
-		cell__loop_call(&rig.loop, nothing, NULL); /* the host sees it */
+		cell__loop_call(rig.loop, nothing, NULL); /* the host sees it */
 	}
 	sync_pipes(&rig);
 	send_frame(&rig, CELL_FRAME_RESULT, 1, "", "");
@@ -427,7 +427,7 @@ static void test_tiny_writes_to_a_pipe(void **state)
 		fail_msg("1000 writes made %d events", atomic_load(&rig.outputs));
 	/* What comes after the result, from a child that was left behind, does not lie around either. */
 	write_pipe(&rig, 0, "y");
-	cell__loop_call(&rig.loop, nothing, NULL);
+	cell__loop_call(rig.loop, nothing, NULL);
 	write_pipe(&rig, 0, "z");
 	for (int i = 0; i < 10000 && atomic_load(&rig.output_bytes) < 1002; i++)
 		usleep(1000);
@@ -464,19 +464,19 @@ static void test_pause(void **state)
 	struct rig rig;
 	rig_init(&rig);
 	rig.paused = true;
-	cell__loop_call(&rig.loop, do_pause, &rig);
+	cell__loop_call(rig.loop, do_pause, &rig);
 	print(&rig, CELL_RING_STDOUT, "held back");
 	write_pipe(&rig, 1, "so is this");
 	sync_pipes(&rig);
 	send_frame(&rig, CELL_FRAME_DOORBELL, 0, "", "");
 	send_frame(&rig, CELL_FRAME_RESULT, 4, "", "");
 	for (int i = 0; i < 50; i++) {
-		cell__loop_call(&rig.loop, nothing, NULL);
+		cell__loop_call(rig.loop, nothing, NULL);
 		usleep(500);
 	}
 	expect(&rig, "");
 	rig.paused = false;
-	cell__loop_call(&rig.loop, do_pause, &rig);
+	cell__loop_call(rig.loop, do_pause, &rig);
 	expect(&rig, "1:held back2:so is this[66 4  ]");
 	rig_finish(&rig);
 }
@@ -508,7 +508,7 @@ static void test_send(void **state)
 		raw[i] = (char)(i * 31 % 251);
 	struct sending sending = { .rig = &rig, .raw = raw, .size = size };
 	for (int i = 0; i < 2; i++) {
-		cell__loop_call(&rig.loop, do_send, &sending);
+		cell__loop_call(rig.loop, do_send, &sending);
 		assert_int_equal(sending.rc, 0);
 	}
 	for (int i = 0; i < 2; i++) {
@@ -522,13 +522,13 @@ static void test_send(void **state)
 		free(got);
 	}
 	sending.size = CELL_FRAME_MAX_RAW + 1;
-	cell__loop_call(&rig.loop, do_send, &sending);
+	cell__loop_call(rig.loop, do_send, &sending);
 	assert_int_equal(sending.rc, -1);
 	assert_int_equal(sending.err.code, CELL_E_LIMIT);
 	/* To a kernel that is gone: no error here, and no SIGPIPE; reading will tell. */
 	cell__close_fd(&rig.fds.fd[0]);
 	sending.size = 100;
-	cell__loop_call(&rig.loop, do_send, &sending);
+	cell__loop_call(rig.loop, do_send, &sending);
 	assert_int_equal(sending.rc, 0);
 	free(raw);
 	rig_finish(&rig);
@@ -559,7 +559,7 @@ static void test_broken(void **state)
 		cell__close_fd(&rig.fds.fd[0]);
 		expect(&rig, rows[i].log);
 		print(&rig, CELL_RING_STDOUT, "not read any more");
-		cell__loop_call(&rig.loop, nothing, NULL);
+		cell__loop_call(rig.loop, nothing, NULL);
 		assert_int_equal(atomic_load(&rig.breaks), 1); /* once */
 		rig_finish(&rig);
 	}
@@ -574,7 +574,7 @@ static void test_broken_ring(void **state)
 	CHECK(put(&rig, 99, "bad", 3));
 	send_frame(&rig, CELL_FRAME_RESULT, 1, "", "");
 	for (int i = 0; i < 100; i++)
-		cell__loop_call(&rig.loop, nothing, NULL);
+		cell__loop_call(rig.loop, nothing, NULL);
 	const char *log = rig.log.data ? rig.log.data : "";
 	assert_non_null(strstr(log, "[broken the output ring holds what no kernel writes]"));
 	assert_null(strstr(log, "[66"));
@@ -587,7 +587,7 @@ static void test_drain(void **state)
 	struct rig rig;
 	rig_init(&rig);
 	rig.paused = true; /* so that everything is still there when the kernel is dead */
-	cell__loop_call(&rig.loop, do_pause, &rig);
+	cell__loop_call(rig.loop, do_pause, &rig);
 	print(&rig, CELL_RING_STDOUT, "a");
 	write_pipe(&rig, 0, "B");
 	sync_pipes(&rig);
@@ -596,7 +596,7 @@ static void test_drain(void **state)
 	print(&rig, CELL_RING_STDOUT, "d");
 	write_pipe(&rig, 1, "E");
 	cell__link_fds_close(&rig.fds);
-	cell__loop_call(&rig.loop, do_drain, &rig);
+	cell__loop_call(rig.loop, do_drain, &rig);
 	expect(&rig, "1:aB2:c[66 1  ]1:d2:E");
 	rig_finish(&rig);
 }
@@ -614,7 +614,7 @@ static void test_end_while_a_frame_is_read(void **state)
 		send_frame_at(&rig, CELL_FRAME_DISPLAY, 1, "{\"mime\":[[\"text/plain\",8388608]]}", raw, size, 0);
 		send_frame(&rig, CELL_FRAME_RESULT, 2, "", "");
 		if (i % 2) { /* what was sent before death still counts */
-			cell__loop_call(&rig.loop, do_drain, &rig);
+			cell__loop_call(rig.loop, do_drain, &rig);
 			expect(&rig, "[67 1 {\"mime\":[[\"text/plain\",8388608]]} ][66 2  ]");
 		}
 		rig_finish(&rig);
@@ -633,7 +633,7 @@ static void *call_loop(void *arg)
 {
 	struct call *call = arg;
 	for (int i = 0; i < 20; i++)
-		cell__loop_call(&call->rig->loop, nothing, NULL);
+		cell__loop_call(call->rig->loop, nothing, NULL);
 	atomic_store(&call->done, 1);
 	return NULL;
 }

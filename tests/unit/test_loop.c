@@ -10,11 +10,13 @@
 
 #include "loop/loop.h"
 
-static void start(struct cell__loop *loop)
+static struct cell__loop *start(void)
 {
+	struct cell__loop *loop;
 	struct cell_error err;
-	if (cell__loop_start(loop, &err) < 0)
+	if (cell__loop_create(&loop, &err) < 0)
 		fail_msg("%s", err.msg);
+	return loop;
 }
 
 static bool is_set(void *flag)
@@ -34,10 +36,9 @@ static void test_start_stop(void **state)
 {
 	(void)state;
 	for (int i = 0; i < 50; i++) {
-		struct cell__loop loop;
-		start(&loop);
-		assert_false(cell__loop_is_current(&loop));
-		cell__loop_stop(&loop);
+		struct cell__loop *loop = start();
+		assert_false(cell__loop_is_current(loop));
+		cell__loop_destroy(loop);
 	}
 }
 
@@ -50,7 +51,7 @@ struct posted {
 };
 
 struct posts {
-	struct cell__loop loop;
+	struct cell__loop *loop;
 	struct posted task[N_POSTS];
 	int order[N_POSTS];
 	int n_run;
@@ -62,10 +63,10 @@ static void run_posted(struct cell__task *task)
 {
 	struct posted *posted = (struct posted *)task;
 	struct posts *posts = posted->posts;
-	CHECK(cell__loop_is_current(&posts->loop));
+	CHECK(cell__loop_is_current(posts->loop));
 	posts->order[posts->n_run++] = posted->number;
 	if (posts->again && posted->number < N_POSTS / 2)
-		cell__loop_post(&posts->loop, &posts->task[posted->number + N_POSTS / 2].task);
+		cell__loop_post(posts->loop, &posts->task[posted->number + N_POSTS / 2].task);
 	if (posts->n_run == N_POSTS)
 		atomic_store(&posts->all, 1);
 }
@@ -76,14 +77,14 @@ static struct posts *make_posts(bool again)
 	posts->again = again;
 	for (int i = 0; i < N_POSTS; i++)
 		posts->task[i] = (struct posted){ .task.fn = run_posted, .posts = posts, .number = i };
-	start(&posts->loop);
+	posts->loop = start();
 	return posts;
 }
 
 static void check_posts(struct posts *posts)
 {
 	assert_true(support_wait(is_set, &posts->all));
-	cell__loop_stop(&posts->loop);
+	cell__loop_destroy(posts->loop);
 	for (int i = 0; i < N_POSTS; i++)
 		assert_int_equal(posts->order[i], i);
 	free(posts);
@@ -94,7 +95,7 @@ static void test_post_order(void **state)
 	(void)state;
 	struct posts *posts = make_posts(false);
 	for (int i = 0; i < N_POSTS; i++)
-		cell__loop_post(&posts->loop, &posts->task[i].task);
+		cell__loop_post(posts->loop, &posts->task[i].task);
 	check_posts(posts);
 }
 
@@ -102,7 +103,7 @@ static void post_half(void *arg)
 {
 	struct posts *posts = arg;
 	for (int i = 0; i < N_POSTS / 2; i++)
-		cell__loop_post(&posts->loop, &posts->task[i].task);
+		cell__loop_post(posts->loop, &posts->task[i].task);
 	CHECK(posts->n_run == 0);
 }
 
@@ -111,7 +112,7 @@ static void test_post_from_the_loop(void **state)
 {
 	(void)state;
 	struct posts *posts = make_posts(true);
-	cell__loop_call(&posts->loop, post_half, posts);
+	cell__loop_call(posts->loop, post_half, posts);
 	check_posts(posts);
 }
 
@@ -122,8 +123,8 @@ static void test_stop_runs_what_was_posted(void **state)
 	for (int round = 0; round < 20; round++) {
 		struct posts *posts = make_posts(false);
 		for (int i = 0; i < N_POSTS; i++)
-			cell__loop_post(&posts->loop, &posts->task[i].task);
-		cell__loop_stop(&posts->loop);
+			cell__loop_post(posts->loop, &posts->task[i].task);
+		cell__loop_destroy(posts->loop);
 		assert_int_equal(posts->n_run, N_POSTS);
 		free(posts);
 	}
@@ -132,7 +133,7 @@ static void test_stop_runs_what_was_posted(void **state)
 /* ---- calls ---- */
 
 struct counter {
-	struct cell__loop loop;
+	struct cell__loop *loop;
 	long count; /* the loop's: a race would lose some */
 	pthread_t ran_on;
 	bool was_current;
@@ -141,7 +142,7 @@ struct counter {
 static void add_one(void *arg)
 {
 	struct counter *counter = arg;
-	counter->was_current = cell__loop_is_current(&counter->loop);
+	counter->was_current = cell__loop_is_current(counter->loop);
 	counter->count++;
 	counter->ran_on = pthread_self();
 }
@@ -150,14 +151,14 @@ static void test_call(void **state)
 {
 	(void)state;
 	struct counter counter = { .count = 0 };
-	start(&counter.loop);
+	counter.loop = start();
 	for (int i = 0; i < 10000; i++) {
-		cell__loop_call(&counter.loop, add_one, &counter);
+		cell__loop_call(counter.loop, add_one, &counter);
 		assert_int_equal(counter.count, i + 1);
 		assert_true(counter.was_current);
 	}
-	assert_false(cell__loop_is_current(&counter.loop));
-	cell__loop_stop(&counter.loop);
+	assert_false(cell__loop_is_current(counter.loop));
+	cell__loop_destroy(counter.loop);
 }
 
 /* A caller runs the loop itself: nobody is woken for it. */
@@ -165,20 +166,20 @@ static void test_call_runs_here(void **state)
 {
 	(void)state;
 	struct counter counter = { .count = 0 };
-	start(&counter.loop);
+	counter.loop = start();
 	for (int i = 0; i < 20; i++) {
-		cell__loop_call(&counter.loop, add_one, &counter);
+		cell__loop_call(counter.loop, add_one, &counter);
 		assert_true(pthread_equal(counter.ran_on, pthread_self()));
 		pause_ms(i % 5); /* short of, around and past the time after which the engine's thread takes it back */
 	}
-	cell__loop_stop(&counter.loop);
+	cell__loop_destroy(counter.loop);
 }
 
 static void *call_often(void *arg)
 {
 	struct counter *counter = arg;
 	for (int i = 0; i < 10000; i++)
-		cell__loop_call(&counter->loop, add_one, counter);
+		cell__loop_call(counter->loop, add_one, counter);
 	return NULL;
 }
 
@@ -187,13 +188,13 @@ static void test_call_from_many_threads(void **state)
 	(void)state;
 	struct counter counter = { .count = 0 };
 	pthread_t threads[8];
-	start(&counter.loop);
+	counter.loop = start();
 	for (size_t i = 0; i < COUNT(threads); i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, call_often, &counter), 0);
 	for (size_t i = 0; i < COUNT(threads); i++)
 		pthread_join(threads[i], NULL);
 	assert_int_equal(counter.count, 10000 * COUNT(threads));
-	cell__loop_stop(&counter.loop);
+	cell__loop_destroy(counter.loop);
 }
 
 /* The same with rests in between, so that the loop changes hands between callers and the engine's thread. */
@@ -201,7 +202,7 @@ static void *call_and_rest(void *arg)
 {
 	struct counter *counter = arg;
 	for (int i = 0; i < 200; i++) {
-		cell__loop_call(&counter->loop, add_one, counter);
+		cell__loop_call(counter->loop, add_one, counter);
 		if (i % 3 == 0)
 			pause_ms(1 + i % 4);
 		else if (i % 3 == 1)
@@ -216,13 +217,13 @@ static void test_hand_over(void **state)
 	for (int round = 0; round < 5; round++) {
 		struct counter counter = { .count = 0 };
 		pthread_t threads[6];
-		start(&counter.loop);
+		counter.loop = start();
 		for (size_t i = 0; i < COUNT(threads); i++)
 			assert_int_equal(pthread_create(&threads[i], NULL, call_and_rest, &counter), 0);
 		for (size_t i = 0; i < COUNT(threads); i++)
 			pthread_join(threads[i], NULL);
 		assert_int_equal(counter.count, 200 * COUNT(threads));
-		cell__loop_stop(&counter.loop);
+		cell__loop_destroy(counter.loop);
 	}
 }
 
@@ -257,9 +258,9 @@ static void handle_timer(uv_timer_t *timer)
 static void start_timed(struct cell__task *task)
 {
 	struct timed *timed = (struct timed *)task;
-	uv_timer_init(&timed->loop->uv, &timed->timer);
+	uv_timer_init(cell__loop_uv(timed->loop), &timed->timer);
 	timed->timer.data = timed;
-	uv_update_time(&timed->loop->uv);
+	uv_update_time(cell__loop_uv(timed->loop));
 	uv_timer_start(&timed->timer, handle_timer, timed->after_ms, 0);
 	atomic_store(&timed->started, 1);
 }
@@ -283,33 +284,32 @@ static void test_served_by_a_waiting_caller(void **state)
 {
 	(void)state;
 	struct counter counter = { .count = 0 };
-	start(&counter.loop);
+	counter.loop = start();
 	struct timed timed;
-	init_timed(&timed, &counter.loop, 300);
+	init_timed(&timed, counter.loop, 300);
 	pthread_t thread;
 	assert_int_equal(pthread_create(&thread, NULL, do_timed, &timed), 0);
 	assert_true(support_wait(is_set, &timed.started));
 	for (int i = 0; i < 100; i++) {
-		cell__loop_call(&counter.loop, add_one, &counter);
+		cell__loop_call(counter.loop, add_one, &counter);
 		assert_true(pthread_equal(counter.ran_on, thread) || atomic_load(&timed.fired));
 	}
 	assert_int_equal(counter.count, 100);
 	pthread_join(thread, NULL);
 	cell__waiter_finish(&timed.waiter);
-	cell__loop_stop(&counter.loop);
+	cell__loop_destroy(counter.loop);
 }
 
 /* The caller that ran the loop is done first: the other, who only waited, must still be served. */
 static void test_the_driver_leaves_first(void **state)
 {
 	(void)state;
-	struct cell__loop loop;
-	start(&loop);
+	struct cell__loop *loop = start();
 	for (int round = 0; round < 20; round++) {
 		struct timed first, second;
 		pthread_t a, b;
-		init_timed(&first, &loop, 10);
-		init_timed(&second, &loop, 30);
+		init_timed(&first, loop, 10);
+		init_timed(&second, loop, 30);
 		assert_int_equal(pthread_create(&a, NULL, do_timed, &first), 0);
 		assert_true(support_wait(is_set, &first.started));
 		assert_int_equal(pthread_create(&b, NULL, do_timed, &second), 0);
@@ -318,7 +318,7 @@ static void test_the_driver_leaves_first(void **state)
 		cell__waiter_finish(&first.waiter);
 		cell__waiter_finish(&second.waiter);
 	}
-	cell__loop_stop(&loop);
+	cell__loop_destroy(loop);
 }
 
 static void *do_timed_often(void *arg)
@@ -336,36 +336,35 @@ static void *do_timed_often(void *arg)
 static void test_do_from_many_threads(void **state)
 {
 	(void)state;
-	struct cell__loop loop;
+	struct cell__loop *loop;
 	pthread_t threads[8];
-	start(&loop);
+	loop = start();
 	for (size_t i = 0; i < COUNT(threads); i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, do_timed_often, &loop), 0);
+		assert_int_equal(pthread_create(&threads[i], NULL, do_timed_often, loop), 0);
 	for (size_t i = 0; i < COUNT(threads); i++)
 		pthread_join(threads[i], NULL);
-	cell__loop_stop(&loop);
+	cell__loop_destroy(loop);
 }
 
 /* A waiter may be waited for again once `done` is cleared, as a run with events does. */
 static void test_waiter_again(void **state)
 {
 	(void)state;
-	struct cell__loop loop;
-	start(&loop);
+	struct cell__loop *loop = start();
 	for (int i = 0; i < 50; i++) {
 		struct timed timed;
-		init_timed(&timed, &loop, 1);
+		init_timed(&timed, loop, 1);
 		cell__waiter_signal(&timed.waiter); /* done before it begins: the task runs all the same */
-		cell__loop_do(&loop, &timed.task, &timed.waiter);
+		cell__loop_do(loop, &timed.task, &timed.waiter);
 		assert_true(atomic_load(&timed.started));
-		pthread_mutex_lock(&timed.waiter.lock);
-		timed.waiter.done = atomic_load(&timed.closed);
-		pthread_mutex_unlock(&timed.waiter.lock);
-		cell__loop_do(&loop, NULL, &timed.waiter);
+		cell__waiter_lock(&timed.waiter);
+		cell__waiter_set_done(&timed.waiter, atomic_load(&timed.closed));
+		cell__waiter_unlock(&timed.waiter);
+		cell__loop_do(loop, NULL, &timed.waiter);
 		assert_true(atomic_load(&timed.closed));
 		cell__waiter_finish(&timed.waiter);
 	}
-	cell__loop_stop(&loop);
+	cell__loop_destroy(loop);
 }
 
 /* ---- nobody calls ---- */
@@ -377,11 +376,7 @@ static void arm(void *arg)
 
 static bool is_done(void *arg)
 {
-	struct cell__waiter *waiter = arg;
-	pthread_mutex_lock(&waiter->lock);
-	bool done = waiter->done;
-	pthread_mutex_unlock(&waiter->lock);
-	return done;
+	return cell__waiter_is_done(arg);
 }
 
 /*
@@ -392,22 +387,22 @@ static void test_served_between_calls(void **state)
 {
 	(void)state;
 	struct counter counter = { .count = 0 };
-	start(&counter.loop);
+	counter.loop = start();
 	for (int round = 0; round < 30; round++) {
 		/* Rests that let the engine's thread be in each of its states when the last caller leaves. */
 		for (int i = 0; i < round % 4; i++) {
-			cell__loop_call(&counter.loop, add_one, &counter);
+			cell__loop_call(counter.loop, add_one, &counter);
 			pause_ms(round % 3 ? 3 : 0);
 		}
 		struct timed timed;
-		init_timed(&timed, &counter.loop, 5);
-		cell__loop_call(&counter.loop, arm, &timed);
+		init_timed(&timed, counter.loop, 5);
+		cell__loop_call(counter.loop, arm, &timed);
 		if (!support_wait(is_done, &timed.waiter))
 			fail_msg("round %d: nobody ran the loop", round);
 		assert_false(pthread_equal(timed.fired_on, pthread_self()));
 		cell__waiter_finish(&timed.waiter);
 	}
-	cell__loop_stop(&counter.loop);
+	cell__loop_destroy(counter.loop);
 }
 
 static void signals_blocked(struct cell__task *task)
@@ -425,22 +420,22 @@ static void signals_blocked(struct cell__task *task)
 static void test_engine_thread_blocks_signals(void **state)
 {
 	(void)state;
-	struct cell__loop loop;
+	struct cell__loop *loop;
 	sigset_t before, after;
 	pthread_sigmask(SIG_SETMASK, NULL, &before);
-	start(&loop);
+	loop = start();
 	pthread_sigmask(SIG_SETMASK, NULL, &after);
 	for (int signal = 1; signal < 32; signal++)
 		assert_int_equal(sigismember(&before, signal), sigismember(&after, signal)); /* ours stay as they were */
 	struct timed timed;
-	init_timed(&timed, &loop, 0);
+	init_timed(&timed, loop, 0);
 	timed.task.fn = signals_blocked;
-	cell__loop_post(&loop, &timed.task);
+	cell__loop_post(loop, &timed.task);
 	assert_true(support_wait(is_set, &timed.fired));
 	assert_int_equal(atomic_load(&timed.fired), 1);
 	assert_false(pthread_equal(timed.fired_on, pthread_self()));
 	cell__waiter_finish(&timed.waiter);
-	cell__loop_stop(&loop);
+	cell__loop_destroy(loop);
 }
 
 static void test_several_loops(void **state)
@@ -448,13 +443,13 @@ static void test_several_loops(void **state)
 	(void)state;
 	struct counter counters[4] = { { .count = 0 } };
 	for (size_t i = 0; i < COUNT(counters); i++)
-		start(&counters[i].loop);
+		counters[i].loop = start();
 	for (int round = 0; round < 100; round++)
 		for (size_t i = 0; i < COUNT(counters); i++)
-			cell__loop_call(&counters[i].loop, add_one, &counters[i]);
+			cell__loop_call(counters[i].loop, add_one, &counters[i]);
 	for (size_t i = 0; i < COUNT(counters); i++) {
 		assert_int_equal(counters[i].count, 100);
-		cell__loop_stop(&counters[i].loop);
+		cell__loop_destroy(counters[i].loop);
 	}
 }
 

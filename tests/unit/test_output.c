@@ -190,7 +190,7 @@ static void test_capped_without_memory(void **state)
 
 struct rig {
 	struct cell__task task;
-	struct cell__loop loop;
+	struct cell__loop *loop;
 	struct cell__spill spill;
 	struct cell__waiter waiter;
 	const char *dir;
@@ -242,7 +242,7 @@ static void handle_finished(void *arg)
 static void do_spill(struct cell__task *task)
 {
 	struct rig *rig = (struct rig *)task;
-	cell__spill_init(&rig->spill, &rig->loop, handle_progress, handle_finished, rig);
+	cell__spill_init(&rig->spill, rig->loop, handle_progress, handle_finished, rig);
 	if (rig->dir)
 		cell__spill_open(&rig->spill, rig->dir, "unit");
 	rig->spill.size = rig->already;
@@ -262,9 +262,9 @@ static void rig_run(struct rig *rig)
 {
 	rig->task.fn = do_spill;
 	cell__waiter_init(&rig->waiter);
-	assert_int_equal(cell__loop_start(&rig->loop, NULL), 0);
-	cell__loop_do(&rig->loop, &rig->task, &rig->waiter);
-	cell__loop_stop(&rig->loop);
+	assert_int_equal(cell__loop_create(&rig->loop, NULL), 0);
+	cell__loop_do(rig->loop, &rig->task, &rig->waiter);
+	cell__loop_destroy(rig->loop);
 	cell__waiter_finish(&rig->waiter);
 	assert_int_equal(rig->finished, 1);
 	assert_int_equal(rig->spill.fd, -1);
@@ -409,11 +409,11 @@ static void test_spill_without_memory(void **state)
 		struct rig rig = { .dir = dir, .blocks = 3 };
 		rig.task.fn = do_spill;
 		cell__waiter_init(&rig.waiter);
-		assert_int_equal(cell__loop_start(&rig.loop, NULL), 0);
+		assert_int_equal(cell__loop_create(&rig.loop, NULL), 0);
 		cell__alloc_fail_after(n);
-		cell__loop_do(&rig.loop, &rig.task, &rig.waiter);
+		cell__loop_do(rig.loop, &rig.task, &rig.waiter);
 		cell__alloc_fail_after(0);
-		cell__loop_stop(&rig.loop);
+		cell__loop_destroy(rig.loop);
 		cell__waiter_finish(&rig.waiter);
 		assert_int_equal(rig.finished, 1);
 		if (rig.spill.error) {

@@ -7,7 +7,7 @@
 #include "spawn/supervisor.h"
 
 struct program {
-	struct cell__loop loop;
+	struct cell__loop *loop;
 	struct cell__supervisor supervisor;
 	struct cell__waiter over;
 	struct cell__process *process;
@@ -86,17 +86,17 @@ static void do_finish_hub(void *arg)
 
 static void run(struct program *program)
 {
-	assert_int_equal(cell__loop_start(&program->loop, NULL), 0);
-	assert_int_equal(cell__supervisor_init(&program->supervisor, &program->loop, TEST_LIB_DIR "/workcell-spawner", NULL), 0);
+	assert_int_equal(cell__loop_create(&program->loop, NULL), 0);
+	assert_int_equal(cell__supervisor_init(&program->supervisor, program->loop, TEST_LIB_DIR "/workcell-spawner", NULL), 0);
 	cell__waiter_init(&program->over);
 	program->task.fn = do_start;
-	cell__loop_do(&program->loop, &program->task, &program->over);
+	cell__loop_do(program->loop, &program->task, &program->over);
 	cell__waiter_finish(&program->over);
 	cell__waiter_init(&program->over);
-	cell__loop_call(&program->loop, do_finish_hub, program);
-	cell__loop_do(&program->loop, NULL, &program->over);
+	cell__loop_call(program->loop, do_finish_hub, program);
+	cell__loop_do(program->loop, NULL, &program->over);
 	cell__waiter_finish(&program->over);
-	cell__loop_stop(&program->loop);
+	cell__loop_destroy(program->loop);
 }
 
 static void test_all_of_it_arrives(void **state)

@@ -228,7 +228,7 @@ static void test_oom_kills(void **state)
 /* ---- client ---- */
 
 struct rig {
-	struct cell__loop loop;
+	struct cell__loop *loop;
 	struct cell__spawn_client client;
 	const char *program;
 	int rc;
@@ -242,13 +242,13 @@ struct rig {
 static void handle_message(void *arg, const struct cell_spawn_msg *head, const char *payload, size_t size)
 {
 	struct rig *rig = arg;
-	pthread_mutex_lock(&rig->waiter.lock);
+	cell__waiter_lock(&rig->waiter);
 	CHECK(rig->n_got < COUNT(rig->got) && size < sizeof rig->got[0].payload);
 	struct received *got = &rig->got[rig->n_got++];
 	got->head = *head;
 	got->size = size;
 	memcpy(got->payload, payload, size);
-	pthread_mutex_unlock(&rig->waiter.lock);
+	cell__waiter_unlock(&rig->waiter);
 	cell__waiter_signal(&rig->waiter);
 }
 
@@ -256,9 +256,9 @@ static void handle_ended(void *arg)
 {
 	struct rig *rig = arg;
 	cell__spawn_client_stop(&rig->client);
-	pthread_mutex_lock(&rig->waiter.lock);
+	cell__waiter_lock(&rig->waiter);
 	rig->ended++;
-	pthread_mutex_unlock(&rig->waiter.lock);
+	cell__waiter_unlock(&rig->waiter);
 	cell__waiter_signal(&rig->waiter);
 }
 
@@ -276,17 +276,17 @@ static void do_finish(void *arg)
 static void rig_start(struct rig *rig, const char *program)
 {
 	*rig = (struct rig){ .program = program };
-	assert_int_equal(cell__loop_start(&rig->loop, NULL), 0);
+	assert_int_equal(cell__loop_create(&rig->loop, NULL), 0);
 	cell__waiter_init(&rig->waiter);
-	cell__spawn_client_init(&rig->client, &rig->loop, handle_message, handle_ended, rig);
+	cell__spawn_client_init(&rig->client, rig->loop, handle_message, handle_ended, rig);
 	assert_false(cell__spawn_client_running(&rig->client));
-	cell__loop_call(&rig->loop, do_start, rig);
+	cell__loop_call(rig->loop, do_start, rig);
 }
 
 static void rig_stop(struct rig *rig)
 {
 	assert_false(cell__spawn_client_running(&rig->client));
-	cell__loop_stop(&rig->loop);
+	cell__loop_destroy(rig->loop);
 	cell__waiter_finish(&rig->waiter);
 }
 
@@ -294,13 +294,13 @@ static void rig_stop(struct rig *rig)
 static void rig_wait(struct rig *rig, size_t n_got, int ended)
 {
 	for (;;) {
-		pthread_mutex_lock(&rig->waiter.lock);
+		cell__waiter_lock(&rig->waiter);
 		bool there = rig->n_got >= n_got && rig->ended >= ended;
-		rig->waiter.done = false;
-		pthread_mutex_unlock(&rig->waiter.lock);
+		cell__waiter_set_done(&rig->waiter, false);
+		cell__waiter_unlock(&rig->waiter);
 		if (there)
 			return;
-		cell__loop_do(&rig->loop, NULL, &rig->waiter);
+		cell__loop_do(rig->loop, NULL, &rig->waiter);
 	}
 }
 
@@ -375,18 +375,18 @@ static void test_client_limit(void **state)
 	size_t most = CELL_LIMIT_SPAWN_MESSAGE - sizeof(struct cell_spawn_msg);
 	char *payload = cell__alloc(1, most + 1);
 	struct send send = { .rig = &rig, .type = CELL_SPAWN_ZYGOTE_START, .id = 5, .payload = payload, .size = most + 1 };
-	cell__loop_call(&rig.loop, do_send, &send);
+	cell__loop_call(rig.loop, do_send, &send);
 	assert_int_equal(send.rc, -1);
 	assert_int_equal(send.err.code, CELL_E_LIMIT);
 	send.size = most; /* at the limit it arrives, and is refused for what it says: no program */
-	cell__loop_call(&rig.loop, do_send, &send);
+	cell__loop_call(rig.loop, do_send, &send);
 	assert_int_equal(send.rc, 0);
 	rig_wait(&rig, 1, 0);
 	assert_int_equal(rig.got[0].head.type, CELL_SPAWN_ZYGOTE_EXITED);
 	assert_int_equal(rig.got[0].head.id, 5);
 	assert_int_equal(rig.got[0].head.b, EINVAL);
 	free(payload);
-	cell__loop_call(&rig.loop, do_finish, &rig);
+	cell__loop_call(rig.loop, do_finish, &rig);
 	rig_wait(&rig, 1, 1);
 	rig_stop(&rig);
 }
@@ -398,7 +398,7 @@ static void test_spawner(void **state)
 	rig_start(&rig, TEST_LIB_DIR "/workcell-spawner");
 	assert_int_equal(rig.rc, 0);
 	assert_true(cell__spawn_client_running(&rig.client));
-	cell__loop_call(&rig.loop, do_start, &rig); /* again: nothing happens */
+	cell__loop_call(rig.loop, do_start, &rig); /* again: nothing happens */
 	assert_int_equal(rig.rc, 0);
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 	int fds[4] = { null, null, null, null };
@@ -448,14 +448,14 @@ static void test_spawner(void **state)
 	for (size_t i = 0; i < COUNT(rows); i++) {
 		/* Noise and questions about nobody in between are passed over. */
 		struct send nobody = { .rig = &rig, .type = CELL_SPAWN_KERNEL_KILL, .id = 99, .a = 9 };
-		cell__loop_call(&rig.loop, do_send, &nobody);
+		cell__loop_call(rig.loop, do_send, &nobody);
 		nobody.type = 12345;
-		cell__loop_call(&rig.loop, do_send, &nobody);
+		cell__loop_call(rig.loop, do_send, &nobody);
 		assert_int_equal(send(rig.client.fd, "noise", 5, MSG_NOSIGNAL), 5);
 		struct send wish = rows[i].send;
 		wish.rig = &rig;
 		wish.id = 10 + i;
-		cell__loop_call(&rig.loop, do_send, &wish);
+		cell__loop_call(rig.loop, do_send, &wish);
 		assert_int_equal(wish.rc, 0);
 		rig_wait(&rig, i + 1, 0);
 		assert_int_equal(rig.n_got, i + 1);
@@ -467,7 +467,7 @@ static void test_spawner(void **state)
 		assert_memory_equal(rig.got[i].payload, rows[i].payload, strlen(rows[i].payload));
 	}
 	close(null);
-	cell__loop_call(&rig.loop, do_finish, &rig);
+	cell__loop_call(rig.loop, do_finish, &rig);
 	rig_wait(&rig, 0, 1);
 	assert_int_equal(rig.ended, 1);
 	rig_stop(&rig);
@@ -482,9 +482,9 @@ static void test_spawner_leaves_nothing(void **state)
 	assert_int_equal(rig.rc, 0);
 	static const char tree[] = "/bin/sh\0-c\0setsid sleep 1000 & trap '' TERM HUP INT; sleep 1000\0PATH=/bin:/usr/bin";
 	struct send wish = { .rig = &rig, .type = CELL_SPAWN_ZYGOTE_START, .id = 7, .a = 3, .payload = tree, .size = sizeof tree };
-	cell__loop_call(&rig.loop, do_send, &wish);
+	cell__loop_call(rig.loop, do_send, &wish);
 	assert_int_equal(wish.rc, 0);
-	cell__loop_call(&rig.loop, do_finish, &rig);
+	cell__loop_call(rig.loop, do_finish, &rig);
 	rig_wait(&rig, 0, 1);
 	rig_stop(&rig);
 	/* The teardown finds what is left, because it would be our child now. */

@@ -245,7 +245,7 @@ int cell__process_start(struct cell__supervisor *supervisor, const struct cell__
 	process->pidfd = runs ? (int)syscall(SYS_pidfd_open, process->pid, 0) : eventfd(0, EFD_CLOEXEC);
 	process->stream[0].fd = out[0];
 	process->stream[1].fd = bad[0];
-	uv_loop_t *uv = &loop_of(supervisor)->uv;
+	uv_loop_t *uv = cell__loop_uv(loop_of(supervisor));
 	fcntl(out[0], F_SETFL, O_NONBLOCK);
 	fcntl(bad[0], F_SETFL, O_NONBLOCK);
 	uv_poll_init(uv, &process->stream[0].poll, out[0]);
@@ -338,8 +338,8 @@ static void make_tools(void *arg)
 	struct bench *bench = arg;
 	struct cell_error err;
 	struct cell__tools_options opts = {
-		.loop = &bench->loop,
-		.supervisor = (struct cell__supervisor *)&bench->loop,
+		.loop = bench->loop,
+		.supervisor = (struct cell__supervisor *)bench->loop,
 		.getenv_fn = bench_getenv,
 		.getenv_arg = bench,
 	};
@@ -354,14 +354,13 @@ void bench_start(struct bench *bench)
 	struct cell_error err;
 	memset(bench, 0, sizeof *bench);
 	/* The first loop of a process opens some descriptors for good. */
-	assert_int_equal(cell__loop_start(&bench->loop, &err), 0);
-	cell__loop_stop(&bench->loop);
-	memset(&bench->loop, 0, sizeof bench->loop);
+	assert_int_equal(cell__loop_create(&bench->loop, &err), 0);
+	cell__loop_destroy(bench->loop);
 	bench->fds_before = count_fds();
 	bench->view.cwd = "/";
 	strcpy(bench->dir, "/tmp/test_tools.XXXXXX");
 	assert_non_null(mkdtemp(bench->dir));
-	if (cell__loop_start(&bench->loop, &err) < 0)
+	if (cell__loop_create(&bench->loop, &err) < 0)
 		fail_msg("%s", err.msg);
 	bench_call(bench, make_tools, bench);
 }
@@ -387,9 +386,9 @@ void bench_close(struct bench *bench)
 {
 	struct closing closing = { .task.fn = close_tools, .bench = bench };
 	cell__waiter_init(&closing.waiter);
-	cell__loop_do(&bench->loop, &closing.task, &closing.waiter);
+	cell__loop_do(bench->loop, &closing.task, &closing.waiter);
 	cell__waiter_finish(&closing.waiter);
-	cell__loop_stop(&bench->loop);
+	cell__loop_destroy(bench->loop);
 	bench->tools = NULL;
 }
 
@@ -407,7 +406,7 @@ void bench_stop(struct bench *bench)
 
 void bench_call(struct bench *bench, void (*fn)(void *arg), void *arg)
 {
-	cell__loop_call(&bench->loop, fn, arg);
+	cell__loop_call(bench->loop, fn, arg);
 }
 
 void bench_write(struct bench *bench, const char *name, const char *text)
@@ -429,24 +428,13 @@ void bench_remove(struct bench *bench, const char *name)
 
 /* ---- questions ---- */
 
-/*
- * Whoever runs the loop until the waiter is signalled would sleep in the same turn when the signal came from one of its
- * timers.
- */
-static void wake_asker(struct ask *ask)
-{
-	struct cell__loop *loop = &ask->bench->loop;
-	cell__waiter_signal(&ask->waiter);
-	uv_async_send(&loop->wake);
-}
-
 static void take_answer(struct cell__call *call, json_t *result, const void *raw, size_t raw_size)
 {
 	struct ask *ask = (struct ask *)call;
 	ask->answered = true;
 	ask->result = result;
 	cell__buf_add(&ask->raw, raw ? raw : "", raw_size);
-	wake_asker(ask);
+	cell__waiter_signal(&ask->waiter);
 }
 
 static void take_failure(struct cell__call *call, int code, const char *type, const char *message)
@@ -457,7 +445,7 @@ static void take_failure(struct cell__call *call, int code, const char *type, co
 	cell__buf_add_str(&ask->message, message);
 	if (!cell__utf8_ok(message, strlen(message)))
 		abort();
-	wake_asker(ask);
+	cell__waiter_signal(&ask->waiter);
 }
 
 static void run_ask(struct cell__task *task)
@@ -473,12 +461,12 @@ void ask_start(struct ask *ask, struct bench *bench, const char *method, json_t 
 			     .task.fn = run_ask,
 			     .bench = bench };
 	cell__waiter_init(&ask->waiter);
-	cell__loop_post(&bench->loop, &ask->task);
+	cell__loop_post(bench->loop, &ask->task);
 }
 
 void ask_wait(struct ask *ask)
 {
-	cell__loop_do(&ask->bench->loop, NULL, &ask->waiter);
+	cell__loop_do(ask->bench->loop, NULL, &ask->waiter);
 }
 
 static void cancel_now(void *arg)

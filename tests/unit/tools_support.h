@@ -21,7 +21,7 @@
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
 struct bench {
-	struct cell__loop loop;
+	struct cell__loop *loop;
 	struct cell__tools *tools;
 	struct cell__tools_view view;
 	char dir[64];

@@ -241,7 +241,7 @@ static void handle_ended(void *arg, long status, json_t *answer, const struct ce
 	container->request = NULL;
 	snprintf(path, sizeof(path), "/containers/%s/json", container->id);
 	if (status != 200 && status != 404) {
-		uv_update_time(&container->all->host->loop->uv);
+		uv_update_time(cell__loop_uv(container->all->host->loop));
 		uv_timer_start(&container->timer, handle_watch_again, WATCH_AGAIN_MS, 0);
 	} else if (!ask(container, "GET", path, NULL, handle_end_known)) {
 		out_of_memory(container);
@@ -382,7 +382,7 @@ static void handle_health(void *arg, long status, json_t *answer, const struct c
 			  err->msg);
 		fail(container, &late);
 	} else {
-		uv_update_time(&container->all->host->loop->uv);
+		uv_update_time(cell__loop_uv(container->all->host->loop));
 		uv_timer_start(&container->timer, handle_pause_over, (uint64_t)container->pause_ms, 0);
 		container->pause_ms = container->pause_ms * 2 < LONGEST_PAUSE_MS ? container->pause_ms * 2 : LONGEST_PAUSE_MS;
 	}
@@ -654,7 +654,7 @@ static struct container *make_container(struct cell__containers *all, const char
 		.all = all, .key = cell__strdup(key), .config = json_loads(key, 0, NULL), .socket = -1, .next = all->first
 	};
 	all->first = container;
-	uv_timer_init(&all->host->loop->uv, &container->timer);
+	uv_timer_init(cell__loop_uv(all->host->loop), &container->timer);
 	container->timer.data = container;
 	status = !container->key || !container->config ? cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a container") : 0;
 	if (!status)

@@ -181,7 +181,7 @@ static void handle_client(uv_poll_t *poll, int status, int events)
 	*job = (struct job){ .work.data = job, .dialer = dialer, .client = cell__take_fd(&fd) };
 	if (++dialer->jobs == MAX_JOBS)
 		uv_poll_stop(&dialer->poll);
-	uv_queue_work(&dialer->loop->uv, &job->work, connect_for_client, handle_handed_over);
+	uv_queue_work(cell__loop_uv(dialer->loop), &job->work, connect_for_client, handle_handed_over);
 }
 
 int cell__dialer_create(struct cell__loop *loop, const char *at, uid_t uid, gid_t gid, const char *host, int port, const char *path,
@@ -204,7 +204,7 @@ int cell__dialer_create(struct cell__loop *loop, const char *at, uid_t uid, gid_
 	if (geteuid() != uid && chown(at, uid, gid) < 0)
 		return cell_fail(err, CELL_E_IO, errno, "give %.100s to user %u", at, (unsigned)uid);
 	*dialer = (struct cell__dialer){ .loop = loop, .pid = -1 };
-	if (uv_poll_init(&loop->uv, &dialer->poll, fd) < 0) /* which makes it not block */
+	if (uv_poll_init(cell__loop_uv(loop), &dialer->poll, fd) < 0) /* which makes it not block */
 		return cell_fail(err, CELL_E_IO, 0, "listen on %.100s", at);
 	dialer->poll.data = dialer;
 	dialer->fd = cell__take_fd(&fd);

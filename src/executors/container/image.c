@@ -309,7 +309,7 @@ struct cell__image_build *cell__image_build(struct cell__loop *loop, struct cell
 	*build = (struct cell__image_build){ .docker = docker, .line = line, .done = done, .arg = arg, .packing = true };
 	build->work.data = build;
 	build->context = cell__strdup(context ? context : "");
-	if (!build->context || set_path(build, config) < 0 || uv_queue_work(&loop->uv, &build->work, pack, handle_packed) < 0) {
+	if (!build->context || set_path(build, config) < 0 || uv_queue_work(cell__loop_uv(loop), &build->work, pack, handle_packed) < 0) {
 		build_free(build);
 		return NULL;
 	}

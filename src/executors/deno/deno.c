@@ -179,7 +179,7 @@ static const char *keep_snapshot(struct kernel *kernel, const struct cell_frame 
 	memcpy(job->bytes, frame->json, frame->json_size);
 	memcpy(job->bytes + frame->json_size, frame->raw, frame->raw_size);
 	job->size = size;
-	job->under_way = uv_queue_work(&kernel->host->loop->uv, &job->work, write_snapshot, handle_snapshot_written) == 0;
+	job->under_way = uv_queue_work(cell__loop_uv(kernel->host->loop), &job->work, write_snapshot, handle_snapshot_written) == 0;
 	return NULL;
 }
 
@@ -551,7 +551,7 @@ static int start_process(struct kernel *kernel, struct cell_error *err)
 	kernel->tries++;
 	if (cell__process_start(deno->supervisor, &spec, &kernel->process, err) < 0)
 		return -1;
-	uv_update_time(&kernel->host->loop->uv);
+	uv_update_time(cell__loop_uv(kernel->host->loop));
 	bool plain = access(kernel->snapshot, R_OK) < 0;
 	uv_timer_start(&kernel->timer, handle_late, (uint64_t)deno->start_timeout_ms * (plain ? PLAIN_START_TIMES : 1), 0);
 	return 0;
@@ -636,7 +636,7 @@ static int deno_open(struct cell__executor_host *host, const struct cell__kernel
 	kernel->preload = cell__strdup(spec->preload);
 	kernel->network = cell__strdup(spec->own ? spec->own : "none");
 	kernel->snapshot = cell__deno_snapshot_path(kernel->deno, spec->preload);
-	uv_timer_init(&host->loop->uv, &kernel->timer);
+	uv_timer_init(cell__loop_uv(host->loop), &kernel->timer);
 	kernel->timer.data = kernel;
 	int rc = 0;
 	if (!kernel->init)
@@ -653,7 +653,8 @@ static int deno_open(struct cell__executor_host *host, const struct cell__kernel
 		return -1;
 	}
 	if (kernel->wheels.folder)
-		kernel->wheels.under_way = uv_queue_work(&host->loop->uv, &kernel->wheels.work, read_wheels, handle_wheels_read) == 0;
+		kernel->wheels.under_way = uv_queue_work(cell__loop_uv(host->loop), &kernel->wheels.work, read_wheels,
+							 handle_wheels_read) == 0;
 	*ret_kernel = &kernel->base;
 	return 0;
 }

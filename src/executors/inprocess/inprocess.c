@@ -234,7 +234,7 @@ static void inprocess_close(struct cell__kernel *base, int64_t grace_ms)
 		abandon(kernel);
 		return;
 	}
-	uv_update_time(&kernel->loop->uv);
+	uv_update_time(cell__loop_uv(kernel->loop));
 	uv_timer_start(&kernel->timer, handle_grace_over, (uint64_t)(grace_ms > 0 ? grace_ms : ABANDON_MS), 0);
 }
 
@@ -360,8 +360,8 @@ static int inprocess_open(struct cell__executor_host *host, const struct cell__k
 		cell__inprocess_unref(kernel);
 		return -1;
 	}
-	uv_timer_init(&host->loop->uv, &kernel->timer);
-	uv_timer_init(&host->loop->uv, &kernel->pace);
+	uv_timer_init(cell__loop_uv(host->loop), &kernel->timer);
+	uv_timer_init(cell__loop_uv(host->loop), &kernel->pace);
 	kernel->timer.data = kernel->pace.data = kernel;
 	kernel->open_handles = 2;
 	*ret_kernel = &kernel->base;

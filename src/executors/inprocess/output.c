@@ -179,7 +179,7 @@ static void do_poll_pipes(struct cell__task *task)
 	if (kernel->state == CELL_INPROCESS_FINISHING)
 		return;
 	for (int i = 0; i < 2; i++) {
-		uv_poll_init(&kernel->loop->uv, &kernel->polls[i], kernel->pipes[i][0]);
+		uv_poll_init(cell__loop_uv(kernel->loop), &kernel->polls[i], kernel->pipes[i][0]);
 		kernel->polls[i].data = kernel;
 		kernel->open_handles++;
 	}

@@ -104,7 +104,7 @@ static int start_thread(struct cell__inprocess *kernel, struct cell_error *err)
 	pthread_t thread;
 	pthread_attr_t attr;
 	struct sigaction action;
-	sigset_t mask = kernel->loop->mask, old;
+	sigset_t mask = *cell__loop_host_mask(kernel->loop), old;
 	if (sigaction(SIGPIPE, NULL, &action) < 0 || action.sa_handler != SIG_IGN)
 		sigaddset(&mask, SIGPIPE);
 	pthread_attr_init(&attr);

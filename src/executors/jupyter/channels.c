@@ -271,7 +271,7 @@ static int open_end(struct cell__jupyter_channels *channels, void *zmq, int chan
 	    (type == ZMQ_DEALER && zmq_setsockopt(end->socket, ZMQ_IDENTITY, channels->session, strlen(channels->session)) < 0) ||
 	    zmq_connect(end->socket, endpoint) < 0 || zmq_getsockopt(end->socket, ZMQ_FD, &fd, &size) < 0)
 		return -1;
-	int rc = uv_poll_init(&channels->loop->uv, &end->poll, fd);
+	int rc = uv_poll_init(cell__loop_uv(channels->loop), &end->poll, fd);
 	if (rc < 0) {
 		errno = -rc;
 		return -1;

@@ -116,7 +116,7 @@ void cell__jupyter_gone(struct cell__jupyter_kernel *kernel)
 			break;
 		}
 	kernel->work.data = kernel;
-	uv_queue_work(&kernel->jupyter->host->loop->uv, &kernel->work, remove_files, handle_removed);
+	uv_queue_work(cell__loop_uv(kernel->jupyter->host->loop), &kernel->work, remove_files, handle_removed);
 }
 
 static struct cell__jupyter_kernel *of_gone(struct cell__task *task)
@@ -188,7 +188,7 @@ static struct cell__jupyter_kernel *kernel_create(struct cell__jupyter *jupyter,
 	}
 	kernel->base.executor = &cell__jupyter_executor;
 	kernel->jupyter = jupyter;
-	uv_timer_init(&jupyter->host->loop->uv, &kernel->timer);
+	uv_timer_init(cell__loop_uv(jupyter->host->loop), &kernel->timer);
 	kernel->timer.data = kernel;
 	jupyter->alive++;
 	kernel->key = make_key(spec);
@@ -244,7 +244,7 @@ static void refill(struct cell__jupyter_kernel *kernel)
 	free(jupyter->refill_like);
 	jupyter->refill_like = like;
 	if (!jupyter->has_timer) {
-		uv_timer_init(&jupyter->host->loop->uv, &jupyter->refill);
+		uv_timer_init(cell__loop_uv(jupyter->host->loop), &jupyter->refill);
 		jupyter->refill.data = jupyter;
 		jupyter->has_timer = true;
 		jupyter->alive++;

@@ -217,5 +217,5 @@ void cell__jupyter_prepare(struct cell__jupyter_kernel *kernel)
 {
 	kernel->working = true;
 	kernel->work.data = kernel;
-	uv_queue_work(&kernel->jupyter->host->loop->uv, &kernel->work, prepare, handle_prepared);
+	uv_queue_work(cell__loop_uv(kernel->jupyter->host->loop), &kernel->work, prepare, handle_prepared);
 }

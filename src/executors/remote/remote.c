@@ -251,7 +251,7 @@ static struct cell__remote_kernel *make_kernel(struct cell__executor_host *host,
 
 static void start_kernel(struct cell__remote_kernel *kernel)
 {
-	uv_timer_init(&kernel->remote->host->loop->uv, &kernel->timer);
+	uv_timer_init(cell__loop_uv(kernel->remote->host->loop), &kernel->timer);
 	kernel->timer.data = kernel;
 }
 

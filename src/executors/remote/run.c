@@ -37,7 +37,7 @@ static void try_again(struct cell__remote_kernel *kernel, const struct cell_erro
 		return;
 	}
 	kernel->state = CELL_REMOTE_BROKEN;
-	uv_update_time(&kernel->remote->host->loop->uv);
+	uv_update_time(cell__loop_uv(kernel->remote->host->loop));
 	uv_timer_start(&kernel->timer, handle_retry, (uint64_t)kernel->pause_ms, 0);
 	kernel->pause_ms = kernel->pause_ms * 2 < LONGEST_PAUSE_MS ? kernel->pause_ms * 2 : LONGEST_PAUSE_MS;
 }

@@ -95,11 +95,11 @@ int cell__sub_env_find(struct cell__subprocess *sub, const char *python, const c
 		free(env);
 		return -1;
 	}
-	uv_timer_init(&sub->host->loop->uv, &env->timer);
+	uv_timer_init(cell__loop_uv(sub->host->loop), &env->timer);
 	env->timer.data = env;
 	sub->open_handles++;
 	if (!sub->shares.loop) {
-		cell__cpu_shares_init(&sub->shares, &sub->host->loop->uv, cell__sub_tell_share);
+		cell__cpu_shares_init(&sub->shares, cell__loop_uv(sub->host->loop), cell__sub_tell_share);
 		sub->open_handles++;
 	}
 	env->next = sub->envs;

@@ -150,7 +150,7 @@ struct cell__sub_kernel *cell__sub_kernel_create(struct cell__sub_env *env, stru
 	kernel->id = sub->supervisor->next_id++;
 	kernel->state = CELL_KERNEL_WAITING;
 	kernel->listen_fd = -1;
-	uv_timer_init(&sub->host->loop->uv, &kernel->timer);
+	uv_timer_init(cell__loop_uv(sub->host->loop), &kernel->timer);
 	kernel->timer.data = kernel;
 	sub->open_handles++;
 	kernel->next = sub->kernels;

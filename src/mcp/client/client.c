@@ -624,7 +624,7 @@ int cell__mcp_client_create(const struct cell__mcp_client_options *opts, struct 
 	client->opts = *opts;
 	client->next_id = 1;
 	client->timer.data = client;
-	uv_timer_init(&opts->loop->uv, &client->timer);
+	uv_timer_init(cell__loop_uv(opts->loop), &client->timer);
 	*ret_client = client;
 	return 0;
 }

@@ -207,7 +207,7 @@ int cell__mcp_stdio_open(const struct cell__mcp_transport_spec *spec, struct cel
 		return -1;
 	}
 	stdio->grace.data = stdio;
-	uv_timer_init(&spec->loop->uv, &stdio->grace);
+	uv_timer_init(cell__loop_uv(spec->loop), &stdio->grace);
 	*ret_transport = &stdio->base;
 	return 0;
 }

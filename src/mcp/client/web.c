@@ -411,7 +411,7 @@ int cell__web_init(struct cell__web *web, const struct cell__mcp_transport_spec 
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for HTTP");
 	}
 	web->timer.data = web;
-	uv_timer_init(&spec->loop->uv, &web->timer);
+	uv_timer_init(cell__loop_uv(spec->loop), &web->timer);
 	return 0;
 }
 
