@@ -27,10 +27,10 @@ void cell__gated_call_destroy(struct cell__gated_call *gated)
 	json_decref(gated->content);
 	json_decref(gated->shown);
 	cell__call_info_unref(gated->call_info);
-	if (gated->loop_ref)
-		cell__loop_ref_unref(gated->loop_ref);
+	if (gated->reply.ref)
+		cell__loop_ref_unref(gated->reply.ref, 0);
 	free(gated->text);
-	cell__buf_finish(&gated->reply);
+	cell__buf_finish(&gated->reply.bytes);
 	free(gated);
 }
 
@@ -247,7 +247,7 @@ static struct cell__gated_call *of_inner(struct cell__call *call)
 static bool has_room(const struct cell__gated_call *gated, const json_t *result, size_t raw_size)
 {
 	struct cell__call *outer = gated->outer;
-	bool waits = gated->loop_ref || (gated->gate && gated->gate->audit);
+	bool waits = gated->reply.ref || (gated->gate && gated->gate->audit);
 	return !outer || !outer->hold || !waits || outer->hold(outer, raw_size + cell__audit_memory_of(result));
 }
 

@@ -46,15 +46,12 @@ struct cell__gated_call {
 	struct cell__gated_call *next, *prev;
 	struct cell__gated_call *parked_next, *parked_prev;
 	/* middleware.c's */
-	struct cell__task task;
-	struct cell__loop_ref *loop_ref;
+	struct cell__reply reply; /* with a reference once a function held the call */
 	size_t at;      /* how many `before` functions were passed */
 	bool going_out; /* the outcome is there */
 	bool held;      /* by a function of the host */
 	char *text;     /* of arguments or result, for the host */
 	char tool_name[128];
-	int action;
-	struct cell__buf reply;
 };
 
 /* ---- gate.c ---- */

@@ -4,7 +4,7 @@
  *     walk: before[0] ──next──▶ before[1] ──next──▶ ... decide ... ──outcome──▶ after[1] ──▶ after[0] ──▶ deliver
  *
  * While a function holds the call (`held`), the gated is its alone but for `gate` and `outer`, which the loop clears
- * when the asker goes.  Its last word comes from any thread and is posted to the loop's (loop/loop_ref.h).
+ * when the asker goes.  Its reply comes from any thread and is handled on the loop's (loop/loop_ref.h).
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -12,8 +12,6 @@
 
 #include "gate/gated_call.h"
 #include "wire/json_check.h"
-
-enum { NEXT, ANSWER_JSON, ANSWER_TEXT, FAIL, NO_MEMORY };
 
 struct cell_middleware_call; /* struct cell__gated_call under its public name */
 
@@ -51,6 +49,9 @@ void cell__middlewares_finish(struct cell__middlewares *all)
 
 /* ---- walking ---- */
 
+static void handle_reply(struct cell__reply *reply);
+static void drop_reply(struct cell__reply *reply);
+
 static void let_in(struct cell__gated_call *gated, cell_middleware_fn fn, void *arg)
 {
 	gated->held = true;
@@ -63,8 +64,8 @@ void cell__gated_call_walk(struct cell__gated_call *gated)
 	const struct cell__middlewares *all = gated->gate && gated->kind == CELL__GATE_TOOL
 						      ? gated->gate->target->middlewares(gated->gate->space)
 						      : &none;
-	if (!gated->loop_ref && all->count > 0)
-		gated->loop_ref = cell__loop_ref_ref(all->loop_ref);
+	if (!gated->reply.ref && all->count > 0)
+		gated->reply = (struct cell__reply){ .ref = cell__loop_ref_ref(all->loop_ref), .handle = handle_reply, .drop = drop_reply };
 	while (!gated->going_out && gated->at < all->count) {
 		const struct cell_middleware *one = &all->list[gated->at];
 		if (one->before) {
@@ -89,23 +90,34 @@ void cell__gated_call_walk(struct cell__gated_call *gated)
 
 static void take_reply(struct cell__gated_call *gated)
 {
-	struct cell__buf *reply = &gated->reply;
-	const char *type = gated->action == ANSWER_JSON ? "json" : "text";
-	if (gated->action == NO_MEMORY)
+	struct cell__buf *bytes = &gated->reply.bytes;
+	enum cell__reply_kind kind = gated->reply.kind;
+	const char *type = kind == CELL__REPLY_JSON ? "json" : "text";
+	if (kind == CELL__REPLY_NO_MEMORY)
 		cell__gated_call_fail(gated, CELL_E_NOMEM, "MemoryError", "the host is out of memory");
-	else if (gated->action == FAIL)
-		cell__gated_call_fail(gated, CELL_E_TOOL, "ToolCallError", reply->data);
-	else if (gated->action == ANSWER_JSON && !cell__json_check(reply->data, reply->size))
+	else if (kind == CELL__REPLY_FAIL)
+		cell__gated_call_fail(gated, CELL_E_TOOL, "ToolCallError", bytes->data);
+	else if (kind == CELL__REPLY_JSON && !cell__json_check(bytes->data, bytes->size))
 		cell__gated_call_fail(gated, CELL_E_TOOL, "ToolCallError", "the middleware's answer is not JSON");
 	else
-		cell__gated_call_answer(gated, json_pack("{s:s}", "raw", type), reply->data, reply->size);
-	cell__buf_finish(reply);
-	*reply = (struct cell__buf)CELL_BUF_INIT;
+		cell__gated_call_answer(gated, json_pack("{s:s}", "raw", type), bytes->data, bytes->size);
+	cell__buf_finish(bytes);
+	*bytes = (struct cell__buf)CELL_BUF_INIT;
 }
 
-static void handle_finished(struct cell__task *task)
+static struct cell__gated_call *gated_of_reply(struct cell__reply *reply)
 {
-	struct cell__gated_call *gated = (struct cell__gated_call *)((char *)task - offsetof(struct cell__gated_call, task));
+	return (struct cell__gated_call *)((char *)reply - offsetof(struct cell__gated_call, reply));
+}
+
+static void drop_reply(struct cell__reply *reply)
+{
+	cell__gated_call_destroy(gated_of_reply(reply));
+}
+
+static void handle_reply(struct cell__reply *reply)
+{
+	struct cell__gated_call *gated = gated_of_reply(reply);
 	gated->held = false;
 	free(cell__take_ptr(gated->text));
 	if (!gated->gate) {
@@ -113,13 +125,13 @@ static void handle_finished(struct cell__task *task)
 		return;
 	}
 	bool before = !gated->going_out;
-	if (gated->action != NEXT) {
+	if (reply->kind != CELL__REPLY_NEXT) {
 		const struct cell__middlewares *all = gated->gate->target->middlewares(gated->gate->space);
 		if (before) {
 			gated->by = CELL__AUDIT_BY_MIDDLEWARE;
 			gated->rule_name = all->list[gated->at].name;
-			gated->audited = gated->action == FAIL ? CELL__AUDIT_DENY : CELL__AUDIT_ALLOW;
-			gated->decision = gated->action == FAIL ? "denied" : NULL;
+			gated->audited = reply->kind == CELL__REPLY_FAIL ? CELL__AUDIT_DENY : CELL__AUDIT_ALLOW;
+			gated->decision = reply->kind == CELL__REPLY_FAIL ? "denied" : NULL;
 		}
 		take_reply(gated);
 		gated->going_out = true;
@@ -129,42 +141,24 @@ static void handle_finished(struct cell__task *task)
 	cell__gated_call_walk(gated);
 }
 
-/* Any thread. */
-static void finish(struct cell_middleware_call *call, int action, const char *bytes, size_t size)
-{
-	struct cell__gated_call *gated = gated_of(call);
-	gated->action = action;
-	gated->task.fn = handle_finished;
-	if (action != NEXT) {
-		int rc = action == ANSWER_JSON ? cell__buf_add(&gated->reply, bytes, size) : cell__buf_add_utf8(&gated->reply, bytes, size);
-		/* The empty text too has memory behind it. */
-		if (rc < 0 || cell__buf_add(&gated->reply, "", 0) < 0)
-			gated->action = NO_MEMORY;
-	}
-	struct cell__loop_ref *loop_ref = cell__loop_ref_ref(gated->loop_ref); /* the gated may be gone when pass() returns */
-	if (!cell__loop_ref_post(loop_ref, &gated->task))
-		cell__gated_call_destroy(gated);
-	cell__loop_ref_unref(loop_ref);
-}
-
 void cell_middleware_next(struct cell_middleware_call *call)
 {
-	finish(call, NEXT, NULL, 0);
+	cell__reply_send(&gated_of(call)->reply, CELL__REPLY_NEXT, NULL, 0);
 }
 
 void cell_middleware_answer_json(struct cell_middleware_call *call, const char *json, size_t size)
 {
-	finish(call, ANSWER_JSON, json, size);
+	cell__reply_send(&gated_of(call)->reply, CELL__REPLY_JSON, json, size);
 }
 
 void cell_middleware_answer_text(struct cell_middleware_call *call, const char *text, size_t size)
 {
-	finish(call, ANSWER_TEXT, text, size);
+	cell__reply_send(&gated_of(call)->reply, CELL__REPLY_TEXT, text, size);
 }
 
 void cell_middleware_fail(struct cell_middleware_call *call, const char *message)
 {
-	finish(call, FAIL, message, strlen(message));
+	cell__reply_send(&gated_of(call)->reply, CELL__REPLY_FAIL, message, strlen(message));
 }
 
 /* ---- what a function may ask ---- */

@@ -76,7 +76,7 @@ struct detours {
 	bool up, other;
 };
 
-/* Does %XX stand for a character that needs no such writing, or for one that a path must not get by the back loop_ref? */
+/* Does %XX stand for a character that needs no such writing, or for one that a path must not get by the back door? */
 static bool hides_plain(const char *text, size_t size)
 {
 	static const char digits[] = "0123456789abcdef";

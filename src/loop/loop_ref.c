@@ -1,9 +1,9 @@
 #include "loop/loop_ref.h"
 
 struct cell__loop_ref {
-	pthread_mutex_t lock; /* guards all below */
+	pthread_mutex_t lock;    /* guards all below */
 	struct cell__loop *loop; /* NULL: closed */
-	size_t refs;
+	size_t refs, bytes;
 };
 
 struct cell__loop_ref *cell__loop_ref_create(struct cell__loop *loop)
@@ -17,18 +17,29 @@ struct cell__loop_ref *cell__loop_ref_create(struct cell__loop *loop)
 	return ref;
 }
 
-struct cell__loop_ref *cell__loop_ref_ref(struct cell__loop_ref *ref)
+bool cell__loop_ref_try_ref(struct cell__loop_ref *ref, size_t bytes, size_t max_refs, size_t max_bytes)
 {
 	pthread_mutex_lock(&ref->lock);
-	ref->refs++;
+	bool room = ref->refs <= max_refs && ref->bytes <= max_bytes && bytes <= max_bytes - ref->bytes;
+	if (room) {
+		ref->refs++;
+		ref->bytes += bytes;
+	}
 	pthread_mutex_unlock(&ref->lock);
+	return room;
+}
+
+struct cell__loop_ref *cell__loop_ref_ref(struct cell__loop_ref *ref)
+{
+	(void)cell__loop_ref_try_ref(ref, 0, SIZE_MAX, SIZE_MAX);
 	return ref;
 }
 
-void cell__loop_ref_unref(struct cell__loop_ref *ref)
+void cell__loop_ref_unref(struct cell__loop_ref *ref, size_t bytes)
 {
 	pthread_mutex_lock(&ref->lock);
 	bool last = --ref->refs == 0;
+	ref->bytes -= bytes;
 	pthread_mutex_unlock(&ref->lock);
 	if (!last)
 		return;
@@ -43,19 +54,40 @@ void cell__loop_ref_close(struct cell__loop_ref *ref)
 	pthread_mutex_lock(&ref->lock);
 	ref->loop = NULL;
 	pthread_mutex_unlock(&ref->lock);
-	cell__loop_ref_unref(ref);
+	cell__loop_ref_unref(ref, 0);
 }
 
-bool cell__loop_ref_post(struct cell__loop_ref *ref, struct cell__task *task)
+/* ---- replies ---- */
+
+static void handle_posted(struct cell__task *task)
 {
+	struct cell__reply *reply = (struct cell__reply *)((char *)task - offsetof(struct cell__reply, task));
+	reply->handle(reply);
+}
+
+void cell__reply_send(struct cell__reply *reply, enum cell__reply_kind kind, const char *bytes, size_t size)
+{
+	reply->kind = kind;
+	if (kind != CELL__REPLY_NEXT) {
+		int rc = kind == CELL__REPLY_JSON ? cell__buf_add(&reply->bytes, bytes, size)
+						  : cell__buf_add_utf8(&reply->bytes, bytes, size);
+		/* The empty text too has memory behind it. */
+		if (rc < 0 || cell__buf_add(&reply->bytes, "", 0) < 0)
+			reply->kind = CELL__REPLY_NO_MEMORY;
+	}
+	reply->task.fn = handle_posted;
+	/* Once it is posted, the reply and its reference may be gone. */
+	struct cell__loop_ref *ref = cell__loop_ref_ref(reply->ref);
 	pthread_mutex_lock(&ref->lock);
 	struct cell__loop *loop = ref->loop;
 	bool here = loop && cell__loop_is_current(loop);
 	/* Posted under the lock: closing waits for it, and a loop that ends runs what was posted before. */
 	if (loop && !here)
-		cell__loop_post(loop, task);
+		cell__loop_post(loop, &reply->task);
 	pthread_mutex_unlock(&ref->lock);
 	if (here)
-		task->fn(task);
-	return loop != NULL;
+		reply->handle(reply);
+	else if (!loop)
+		reply->drop(reply);
+	cell__loop_ref_unref(ref, 0);
 }

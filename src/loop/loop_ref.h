@@ -1,6 +1,6 @@
 /*
- * A way to the loop that outlives it: for answers that the host's own threads give whenever they like, also when the
- * engine has gone meanwhile.  Counted; any thread.
+ * A way to the loop that outlives it: for replies that the host's own threads give at any time, also after the engine was
+ * destroyed.  Counted; any thread.
  */
 #ifndef CELL_LOOP_LOOP_REF_H
 #define CELL_LOOP_LOOP_REF_H
@@ -13,11 +13,30 @@ struct cell__loop_ref;
 struct cell__loop_ref *cell__loop_ref_create(struct cell__loop *loop);
 void cell__loop_ref_close(struct cell__loop_ref *ref);
 struct cell__loop_ref *cell__loop_ref_ref(struct cell__loop_ref *ref);
-void cell__loop_ref_unref(struct cell__loop_ref *ref);
 /*
- * Runs the task on the loop: at once when this thread runs the loop, else posted.  False: the loop is gone, and the
- * task is still the caller's.
+ * A reference for something that takes this many bytes.  False: there would be more than max_refs references beside the
+ * owner's, or they would take more than max_bytes together.
  */
-bool cell__loop_ref_post(struct cell__loop_ref *ref, struct cell__task *task);
+bool cell__loop_ref_try_ref(struct cell__loop_ref *ref, size_t bytes, size_t max_refs, size_t max_bytes);
+/* bytes: as given to cell__loop_ref_try_ref(), else 0. */
+void cell__loop_ref_unref(struct cell__loop_ref *ref, size_t bytes);
+
+enum cell__reply_kind { CELL__REPLY_NEXT, CELL__REPLY_JSON, CELL__REPLY_TEXT, CELL__REPLY_FAIL, CELL__REPLY_NO_MEMORY };
+
+/* What a function of the host says about a call at last, on its way to the loop.  Embedded in the call. */
+struct cell__reply {
+	struct cell__task task;
+	struct cell__loop_ref *ref; /* the embedder's reference */
+	void (*handle)(struct cell__reply *reply); /* on the loop */
+	void (*drop)(struct cell__reply *reply);   /* any thread: the loop is gone */
+	enum cell__reply_kind kind;
+	struct cell__buf bytes; /* of a kind other than NEXT there is memory, also for "" */
+};
+
+/*
+ * Any thread.  Copies the bytes (as UTF-8 but for JSON) and calls handle() on the loop, or drop(): from inside when this
+ * thread runs the loop, or the loop is gone.  Both may free the reply.
+ */
+void cell__reply_send(struct cell__reply *reply, enum cell__reply_kind kind, const char *bytes, size_t size);
 
 #endif

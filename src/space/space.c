@@ -853,15 +853,15 @@ int cell_tool_call_cancelled(const struct cell_tool_call *call)
 
 void cell_tool_call_answer_json(struct cell_tool_call *call, const char *json, size_t size)
 {
-	cell__host_call_answer_json(inner(call), json, size);
+	cell__host_call_reply(inner(call), CELL__REPLY_JSON, json, size);
 }
 
 void cell_tool_call_answer_text(struct cell_tool_call *call, const char *text, size_t size)
 {
-	cell__host_call_answer_text(inner(call), text, size);
+	cell__host_call_reply(inner(call), CELL__REPLY_TEXT, text, size);
 }
 
 void cell_tool_call_fail(struct cell_tool_call *call, const char *message)
 {
-	cell__host_call_fail(inner(call), message);
+	cell__host_call_reply(inner(call), CELL__REPLY_FAIL, message, strlen(message));
 }

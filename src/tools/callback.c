@@ -4,89 +4,38 @@
  *     asked ──fn()──▶ the host's ──answer or fail, any thread──▶ posted ──loop's thread──▶ delivered and gone
  *                        └─ cancelled or timed out: the answer still comes, and is dropped
  *
- * A call belongs to the host from fn() to its answer, however long that takes, also past the end of the registry.  The
- * gate stands between: it knows the loop until the registry closes, and answers that come later end there.
+ * A call belongs to the host from fn() to its answer, however long that takes, also past the end of the registry.  Its
+ * reply takes the registry's loop_ref, which knows the loop until the registry closes; later answers are dropped there.
  */
 #define _GNU_SOURCE
-#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 
 #include "tools/internal.h"
-
-struct cell__host_gate {
-	pthread_mutex_t lock; /* guards all below */
-	struct cell__loop *loop; /* NULL: closed */
-	size_t refs;
-	size_t bytes; /* of calls that functions have not answered, also of those that nobody waits for any more */
-};
 
 struct host_timer {
 	uv_timer_t timer;
 	struct cell__host_call *call; /* NULL: over */
 };
 
-enum host_answer { HOST_TEXT, HOST_JSON, HOST_FAIL };
-
 struct cell__host_call {
-	struct cell__task task;
-	struct cell__host_gate *gate;
+	struct cell__reply reply;   /* first */
 	struct cell__tool_run *run; /* loop's thread; NULL: nobody waits */
 	struct host_timer *timer;   /* loop's thread; there is none while fn runs */
 	bool *gone;                 /* loop's thread: told when the call is answered while fn runs */
 	int64_t timeout_ms;
 	atomic_bool cancelled;
 	const char *name, *args, *session_id; /* point into `text` */
-	enum host_answer kind;
-	struct cell__buf answer;
-	bool no_memory;
 	size_t size; /* of text */
 	char text[];
 };
-
-/* ---- the gate ---- */
-
-struct cell__host_gate *cell__host_gate_create(struct cell__loop *loop)
-{
-	struct cell__host_gate *gate = cell__alloc(1, sizeof *gate);
-	if (!gate)
-		return NULL;
-	pthread_mutex_init(&gate->lock, NULL);
-	gate->loop = loop;
-	gate->refs = 1;
-	return gate;
-}
-
-static void unref_gate(struct cell__host_gate *gate)
-{
-	pthread_mutex_lock(&gate->lock);
-	bool last = --gate->refs == 0;
-	pthread_mutex_unlock(&gate->lock);
-	if (!last)
-		return;
-	pthread_mutex_destroy(&gate->lock);
-	free(gate);
-}
-
-void cell__host_gate_close(struct cell__host_gate *gate)
-{
-	if (!gate)
-		return;
-	pthread_mutex_lock(&gate->lock);
-	gate->loop = NULL;
-	pthread_mutex_unlock(&gate->lock);
-	unref_gate(gate);
-}
 
 static void destroy_call(struct cell__host_call *call)
 {
 	if (call->gone)
 		*call->gone = true;
-	pthread_mutex_lock(&call->gate->lock);
-	call->gate->bytes -= call->size;
-	pthread_mutex_unlock(&call->gate->lock);
-	unref_gate(call->gate);
-	cell__buf_finish(&call->answer);
+	cell__loop_ref_unref(call->reply.ref, call->size);
+	cell__buf_finish(&call->reply.bytes);
 	free(call);
 }
 
@@ -112,61 +61,36 @@ static struct cell__tool_run *let_go(struct cell__host_call *call)
 	return run;
 }
 
-static void deliver(struct cell__tool_run *run, struct cell__host_call *call)
+static void deliver(struct cell__tool_run *run, struct cell__reply *reply)
 {
-	struct cell__buf *answer = &call->answer;
-	if (call->no_memory)
+	struct cell__buf *answer = &reply->bytes;
+	if (reply->kind == CELL__REPLY_NO_MEMORY)
 		cell__tool_run_fail(run, CELL_E_NOMEM, "out of memory");
-	else if (call->kind == HOST_FAIL)
+	else if (reply->kind == CELL__REPLY_FAIL)
 		cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "%s", answer->data);
-	else if (call->kind == HOST_JSON && !cell__json_one_line(answer))
+	else if (reply->kind == CELL__REPLY_JSON && !cell__json_one_line(answer))
 		cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "the host function's answer is not JSON");
 	else
-		cell__tool_run_answer_raw(run, call->kind == HOST_JSON ? "json" : "text", answer->data, answer->size);
+		cell__tool_run_answer_raw(run, reply->kind == CELL__REPLY_JSON ? "json" : "text", answer->data, answer->size);
 }
 
-static void handle_answer(struct cell__task *task)
+static void handle_reply(struct cell__reply *reply)
 {
-	struct cell__host_call *call = (struct cell__host_call *)task;
+	struct cell__host_call *call = (struct cell__host_call *)reply;
 	struct cell__tool_run *run = let_go(call);
 	if (run)
-		deliver(run, call);
+		deliver(run, reply);
 	destroy_call(call);
 }
 
-/* Any thread. */
-static void finish_call(struct cell__host_call *call, enum host_answer kind, const char *bytes, size_t size)
+static void drop_reply(struct cell__reply *reply)
 {
-	call->kind = kind;
-	int rc = kind == HOST_JSON ? cell__buf_add(&call->answer, bytes, size) : cell__buf_add_utf8(&call->answer, bytes, size);
-	/* The empty text too has memory behind it. */
-	call->no_memory = rc < 0 || cell__buf_add(&call->answer, "", 0) < 0;
-	struct cell__host_gate *gate = call->gate;
-	pthread_mutex_lock(&gate->lock);
-	struct cell__loop *loop = gate->loop;
-	bool here = loop && cell__loop_is_current(loop);
-	if (loop && !here)
-		cell__loop_post(loop, &call->task);
-	pthread_mutex_unlock(&gate->lock);
-	if (here)
-		handle_answer(&call->task);
-	else if (!loop)
-		destroy_call(call);
+	destroy_call((struct cell__host_call *)reply);
 }
 
-void cell__host_call_answer_text(struct cell__host_call *call, const char *text, size_t size)
+void cell__host_call_reply(struct cell__host_call *call, enum cell__reply_kind kind, const char *bytes, size_t size)
 {
-	finish_call(call, HOST_TEXT, text, size);
-}
-
-void cell__host_call_answer_json(struct cell__host_call *call, const char *json, size_t size)
-{
-	finish_call(call, HOST_JSON, json, size);
-}
-
-void cell__host_call_fail(struct cell__host_call *call, const char *message)
-{
-	finish_call(call, HOST_FAIL, message, strlen(message));
+	cell__reply_send(&call->reply, kind, bytes, size);
 }
 
 const char *cell__host_call_name(const struct cell__host_call *call)
@@ -222,15 +146,26 @@ static const char *put(char **at, const char *bytes, size_t size, char end)
 	return start;
 }
 
-static struct cell__host_call *make_call(struct cell__tool_run *run, const char *args, size_t args_size)
+/*
+ * NULL: no memory, or *ret_full.  Cancelling a call does not end the function that works on it, so calls are counted until
+ * they are answered: code must not pile them up.
+ */
+static struct cell__host_call *make_call(struct cell__tool_run *run, const char *args, size_t args_size, bool *ret_full)
 {
 	const char *group = run->tool->name, *name = run->callable->name;
 	const char *session_id = run->call->session_id ? run->call->session_id : "";
 	bool grouped = strcmp(group, name) != 0;
 	const size_t size = strlen(group) + strlen(name) + args_size + strlen(session_id) + 4;
-	struct cell__host_call *call = cell__alloc(1, sizeof *call + size);
-	if (!call)
+	struct cell__loop_ref *ref = run->tools->loop_ref;
+	*ret_full = !cell__loop_ref_try_ref(ref, size, CELL_TOOL_LIMIT_RUNS, CELL_LIMIT_ENGINE_BYTES);
+	if (*ret_full)
 		return NULL;
+	struct cell__host_call *call = cell__alloc(1, sizeof *call + size);
+	if (!call) {
+		cell__loop_ref_unref(ref, size);
+		return NULL;
+	}
+	call->reply = (struct cell__reply){ .ref = ref, .handle = handle_reply, .drop = drop_reply };
 	call->size = size;
 	char *at = call->text;
 	call->name = at;
@@ -239,35 +174,21 @@ static struct cell__host_call *make_call(struct cell__tool_run *run, const char 
 	put(&at, name, strlen(name), '\0');
 	call->args = put(&at, args, args_size, '\0');
 	call->session_id = put(&at, session_id, strlen(session_id), '\0');
-	call->task.fn = handle_answer;
-	call->gate = run->tools->gate;
-	pthread_mutex_lock(&call->gate->lock);
-	call->gate->refs++;
-	call->gate->bytes += size;
-	pthread_mutex_unlock(&call->gate->lock);
 	call->timeout_ms = run->callable->timeout_ms;
 	call->run = run;
 	return call;
 }
 
-/* Cancelling a call does not end the function that works on it: code must not pile those up. */
-static bool is_full(struct cell__host_gate *gate, size_t args_size)
-{
-	pthread_mutex_lock(&gate->lock);
-	bool full = gate->refs > CELL_TOOL_LIMIT_RUNS || args_size > CELL_LIMIT_ENGINE_BYTES - gate->bytes;
-	pthread_mutex_unlock(&gate->lock);
-	return full;
-}
-
 void cell__host_start(struct cell__tool_run *run, const char *args, size_t args_size)
 {
-	if (is_full(run->tools->gate, args_size)) {
+	bool full;
+	struct cell__host_call *call = make_call(run, args, args_size, &full);
+	if (full) {
 		cell__tool_run_fail(run, CELL_E_LIMIT,
 				    "functions of the host still work on %u calls, or %u MiB of arguments: wait for some",
 				    CELL_TOOL_LIMIT_RUNS, CELL_LIMIT_ENGINE_BYTES >> 20);
 		return;
 	}
-	struct cell__host_call *call = make_call(run, args, args_size);
 	if (!call) {
 		cell__tool_run_fail(run, CELL_E_NOMEM, "out of memory");
 		return;

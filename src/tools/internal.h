@@ -328,10 +328,6 @@ bool cell__tool_has_tag(const struct cell__tool_entry *tool, const json_t *tags)
 
 /* Calls the run's function with arguments that are text. */
 void cell__host_start(struct cell__tool_run *run, const char *args, size_t args_size);
-struct cell__host_gate;
-struct cell__host_gate *cell__host_gate_create(struct cell__loop *loop);
-/* Answers that come later are dropped. */
-void cell__host_gate_close(struct cell__host_gate *gate);
 
 struct cell__tools {
 	struct cell__tools_options opts;
@@ -356,7 +352,7 @@ struct cell__tools {
 	void *cli_first, *cli_last;     /* cli.c: calls that wait for a process */
 	size_t n_processes;
 	struct cell__http *http; /* made with the first request */
-	struct cell__host_gate *gate;
+	struct cell__loop_ref *loop_ref; /* of calls that functions of the host have not answered, also of cancelled ones */
 	struct cell__tool_server *servers; /* mcp.c: those that a tool has */
 	unsigned mcp_closing;             /* servers that are not gone yet */
 	void (*mcp_closed)(struct cell__tools *tools);

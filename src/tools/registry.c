@@ -173,9 +173,9 @@ int cell__tools_create(const struct cell__tools_options *opts, struct cell__tool
 	tools->watch_at = LOOKS_BEFORE_WATCH;
 	tools->path = cell__strdup(opts->path ? opts->path : CELL_TOOL_DEFAULT_PATH);
 	tools->names = json_object();
-	tools->gate = cell__host_gate_create(opts->loop);
-	if (!tools->path || !tools->names || !tools->gate) {
-		cell__host_gate_close(tools->gate);
+	tools->loop_ref = cell__loop_ref_create(opts->loop);
+	if (!tools->path || !tools->names || !tools->loop_ref) {
+		cell__loop_ref_close(tools->loop_ref);
 		free_tools(tools);
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for tools");
 	}
@@ -218,7 +218,7 @@ void cell__tools_close(struct cell__tools *tools, void (*closed)(void *arg), voi
 		cell__tool_run_fail(run, CELL_E_CLOSED, "the session's tools are closed");
 	}
 	cell__mcp_fail_parked(tools);
-	cell__host_gate_close(cell__take_ptr(tools->gate));
+	cell__loop_ref_close(cell__take_ptr(tools->loop_ref));
 	tools->close_task.fn = close_later;
 	cell__loop_post(tools->opts.loop, &tools->close_task);
 }

@@ -22,7 +22,7 @@
 
 #include "base/base.h"
 #include "calls/call.h"
-#include "loop/loop.h"
+#include "loop/loop_ref.h"
 #include "spawn/process.h"
 #include "wire/yaml.h"
 
@@ -223,7 +223,7 @@ int cell__schema_check(const json_t *schema, const json_t *object, struct cell__
 /* ---- functions of the host ---- */
 
 /*
- * One call of a host function.  It must be answered exactly once, by answer() or fail(), from any thread, during fn or
+ * One call of a host function.  It must be answered exactly once, by reply(), from any thread, during fn or
  * later, also when it was cancelled; the pointer and all it gave are invalid after that.
  */
 struct cell__host_call;
@@ -246,9 +246,7 @@ const char *cell__host_call_args(const struct cell__host_call *call);       /* a
 const char *cell__host_call_session_id(const struct cell__host_call *call);
 /* Nobody waits for the answer any more. */
 bool cell__host_call_cancelled(const struct cell__host_call *call);
-void cell__host_call_answer_text(struct cell__host_call *call, const char *text, size_t size);
-/* Text that is not one JSON value makes the call fail. */
-void cell__host_call_answer_json(struct cell__host_call *call, const char *json, size_t size);
-void cell__host_call_fail(struct cell__host_call *call, const char *message);
+/* Any kind but NEXT.  JSON that is not one value makes the call fail. */
+void cell__host_call_reply(struct cell__host_call *call, enum cell__reply_kind kind, const char *bytes, size_t size);
 
 #endif

@@ -6,9 +6,10 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <string.h>
 #include <time.h>
 
-#include "loop/loop.h"
+#include "loop/loop_ref.h"
 
 static struct cell__loop *start(void)
 {
@@ -453,6 +454,71 @@ static void test_several_loops(void **state)
 	}
 }
 
+/* ---- replies from the host's threads ---- */
+
+static void test_ref_limits(void **state)
+{
+	(void)state;
+	struct cell__loop *loop = start();
+	struct cell__loop_ref *ref = cell__loop_ref_create(loop);
+	assert_true(cell__loop_ref_try_ref(ref, 60, 2, 100));
+	assert_false(cell__loop_ref_try_ref(ref, 41, 2, 100));
+	assert_true(cell__loop_ref_try_ref(ref, 40, 2, 100));
+	assert_false(cell__loop_ref_try_ref(ref, 0, 2, 100));
+	assert_false(cell__loop_ref_try_ref(ref, 1, 9, 50)); /* more is taken than the limit: no room, and no overflow */
+	cell__loop_ref_unref(ref, 60);
+	assert_true(cell__loop_ref_try_ref(ref, 60, 2, 100));
+	cell__loop_ref_unref(ref, 60);
+	cell__loop_ref_unref(ref, 40);
+	cell__loop_ref_close(ref);
+	cell__loop_destroy(loop);
+}
+
+struct replied {
+	struct cell__reply reply; /* first */
+	struct cell__loop *loop;
+	atomic_int handled, dropped;
+};
+
+static void handle_reply(struct cell__reply *reply)
+{
+	struct replied *replied = (struct replied *)reply;
+	CHECK(cell__loop_is_current(replied->loop));
+	CHECK(strcmp(reply->bytes.data, reply->kind == CELL__REPLY_JSON ? "\xff" : "\xef\xbf\xbd") == 0);
+	reply->bytes.size = 0;
+	atomic_fetch_add(&replied->handled, 1);
+}
+
+static void drop_reply(struct cell__reply *reply)
+{
+	atomic_fetch_add(&((struct replied *)reply)->dropped, 1);
+}
+
+static void send_here(void *arg)
+{
+	struct replied *replied = arg;
+	cell__reply_send(&replied->reply, CELL__REPLY_JSON, "\xff", 1);
+	CHECK(atomic_load(&replied->handled) == 2); /* at once on the loop's own thread */
+}
+
+static void test_replies(void **state)
+{
+	(void)state;
+	struct cell__loop *loop = start();
+	struct cell__loop_ref *ref = cell__loop_ref_create(loop);
+	struct replied replied = { .reply = { .ref = cell__loop_ref_ref(ref), .handle = handle_reply, .drop = drop_reply }, .loop = loop };
+	cell__reply_send(&replied.reply, CELL__REPLY_TEXT, "\xff", 1);
+	assert_true(support_wait(is_set, &replied.handled));
+	cell__loop_call(loop, send_here, &replied);
+	cell__loop_ref_close(ref);
+	cell__loop_destroy(loop);
+	cell__reply_send(&replied.reply, CELL__REPLY_FAIL, "late", 4);
+	assert_int_equal(atomic_load(&replied.handled), 2);
+	assert_int_equal(atomic_load(&replied.dropped), 1);
+	cell__loop_ref_unref(replied.reply.ref, 0);
+	cell__buf_finish(&replied.reply.bytes);
+}
+
 int main(int argc, char **argv)
 {
 	support_init(argc, argv);
@@ -472,6 +538,8 @@ int main(int argc, char **argv)
 		TEST(test_served_between_calls),
 		TEST(test_engine_thread_blocks_signals),
 		TEST(test_several_loops),
+		TEST(test_ref_limits),
+		TEST(test_replies),
 	};
 	return cmocka_run_group_tests_name("loop", tests, NULL, NULL);
 }

@@ -513,7 +513,7 @@ static void host_add(void *arg, struct cell__host_call *call)
 	int n = snprintf(text, sizeof text, "{\n \"sum\": %lld}",
 			 json_integer_value(json_object_get(args, "a")) + json_integer_value(json_object_get(args, "b")));
 	json_decref(args);
-	cell__host_call_answer_json(call, text, (size_t)n);
+	cell__host_call_reply(call, CELL__REPLY_JSON, text, (size_t)n);
 }
 
 static void *answer_later(void *arg)
@@ -521,7 +521,7 @@ static void *answer_later(void *arg)
 	struct cell__host_call *call = arg;
 	struct timespec time = { .tv_nsec = 20000000 };
 	nanosleep(&time, NULL);
-	cell__host_call_answer_text(call, "later", 5);
+	cell__host_call_reply(call, CELL__REPLY_TEXT, "later", 5);
 	return NULL;
 }
 
@@ -543,11 +543,11 @@ static void host_bad(void *arg, struct cell__host_call *call)
 	(void)arg;
 	const char *what = cell__host_call_args(call);
 	if (strstr(what, "json"))
-		cell__host_call_answer_json(call, "{nonsense", 9);
+		cell__host_call_reply(call, CELL__REPLY_JSON, "{nonsense", 9);
 	else if (strstr(what, "bytes"))
-		cell__host_call_answer_text(call, "\xff", 1);
+		cell__host_call_reply(call, CELL__REPLY_TEXT, "\xff", 1);
 	else
-		cell__host_call_fail(call, "it broke");
+		cell__host_call_reply(call, CELL__REPLY_FAIL, "it broke", 8);
 }
 
 struct registration {
@@ -616,7 +616,7 @@ static void test_host_functions(void **state)
 	/* too late: the answer is dropped */
 	expect_fail(&bench, "math.keep", "{}", CELL_TOOL_E_TIMEOUT, "ToolTimeoutError", "Tool 'math' timed out after 0.05s");
 	assert_true(cell__host_call_cancelled(kept));
-	cell__host_call_answer_text(kept, "x", 1);
+	cell__host_call_reply(kept, CELL__REPLY_TEXT, "x", 1);
 	/* the host's names come first */
 	bench_write(&bench, "add.yaml", "name: add\ncommand: c\nrecipes: {r: }\n");
 	expect_problems(&bench, "add.yaml:1: Tool 'add' already registered (by the host program). Use unique names.\n");
@@ -635,7 +635,7 @@ static void test_host_cancel(void **state)
 	assert_false(cell__host_call_cancelled(kept));
 	ask_cancel(&ask);
 	assert_true(cell__host_call_cancelled(kept));
-	cell__host_call_answer_text(kept, "x", 1);
+	cell__host_call_reply(kept, CELL__REPLY_TEXT, "x", 1);
 	ask_finish(&ask);
 	/* answered after the registry and its loop are gone */
 	ask_start(&ask, &bench, "tools.call", quick_json("{'name':'keep'}"));
@@ -643,7 +643,7 @@ static void test_host_cancel(void **state)
 	assert_int_equal(ask.code, CELL_E_CLOSED);
 	ask_finish(&ask);
 	assert_string_equal(cell__host_call_args(kept), "{}");
-	cell__host_call_fail(kept, "nobody hears it");
+	cell__host_call_reply(kept, CELL__REPLY_FAIL, "nobody hears it", 15);
 }
 
 static void test_host_registration(void **state)
