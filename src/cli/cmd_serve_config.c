@@ -11,7 +11,8 @@
 #include <string.h>
 #include <strings.h>
 #include <unistd.h>
-#include <yaml.h>
+
+#include "wire/yaml.h"
 
 #define SERVER_DEPTH 3 /* of what describes an MCP server */
 
@@ -215,83 +216,92 @@ static int add_packages(struct cell_serve_arguments *arguments, const char *list
 	return status;
 }
 
-static const char *scalar_of(const yaml_node_t *node)
+/* ---- TOOLS_CONFIG ----------------------------------------------------------- */
+
+/* The tree of a file; NULL with *ret_status 0: there is nothing in it but comments. */
+static struct cell__yaml *read_yaml(const char *path, int *ret_status, struct cell_error *err)
 {
-	return node->type == YAML_SCALAR_NODE ? (const char *)node->data.scalar.value : "";
+	struct cell__problems problems = { 0 };
+	struct cell__yaml *root = NULL;
+	const char *at;
+	char *text;
+	size_t size;
+
+	*ret_status = cell__cli_read_file(path, &text, &size, err);
+	if (*ret_status < 0)
+		return NULL;
+	for (at = text + strspn(text, " \t\r\n"); *at == '#'; at += strspn(at, " \t\r\n"))
+		at += strcspn(at, "\n");
+	if (*at || strlen(text) != size) {
+		root = cell__yaml_parse(path, text, size, &problems);
+		if (!root)
+			*ret_status = cell_fail(err, CELL_E_INVALID, 0, "%s:%d: %s", path, problems.count ? problems.list[0].line : 1,
+						problems.count && problems.list[0].message ? problems.list[0].message : "cannot be read");
+	}
+	cell__problems_finish(&problems);
+	free(text);
+	return root;
 }
 
-static int add_python_deps(struct cell_serve_arguments *arguments, yaml_document_t *document, const yaml_node_t *list, const char *path,
-			   struct cell_error *err)
+static int add_python_deps(struct cell_serve_arguments *arguments, const struct cell__yaml *list, const char *path, struct cell_error *err)
 {
 	int status = 0;
 
-	if (list->type != YAML_SEQUENCE_NODE)
-		return cell_fail(err, CELL_E_INVALID, 0, "%s:%zu: python_deps is a list", path, list->start_mark.line + 1);
-	for (yaml_node_item_t *item = list->data.sequence.items.start; !status && item < list->data.sequence.items.top; item++) {
-		yaml_node_t *spec = yaml_document_get_node(document, *item);
-
-		if (spec->type != YAML_SCALAR_NODE)
-			return cell_fail(err, CELL_E_INVALID, 0, "%s:%zu: a package is a text", path, spec->start_mark.line + 1);
-		status = add_argument(arguments, err, "--dep=%s", (const char *)spec->data.scalar.value);
+	if (list->kind != CELL_YAML_SEQUENCE)
+		return cell_fail(err, CELL_E_INVALID, 0, "%s:%d: python_deps is a list", path, list->line);
+	for (size_t i = 0; !status && i < list->count; i++) {
+		if (list->items[i]->kind != CELL_YAML_SCALAR)
+			return cell_fail(err, CELL_E_INVALID, 0, "%s:%d: a package is a text", path, list->items[i]->line);
+		status = add_argument(arguments, err, "--dep=%s", list->items[i]->text);
 	}
 	return status;
 }
 
-/* Texts but for what is a number by its key; NULL: no memory, not UTF-8, a key twice, or deeper than any key of a server is. */
-static json_t *json_of(yaml_document_t *document, const yaml_node_t *node, const char *key, int depth)
+/* Texts but for what is a number by its key; NULL: no memory, not UTF-8, or deeper than any key of a server is. */
+static json_t *json_of(const struct cell__yaml *node, const char *key, int depth)
 {
-	json_t *value = NULL;
-	char *end;
+	bool is_map = node->kind == CELL_YAML_MAPPING;
+	json_t *all;
 
-	if (node->type == YAML_SCALAR_NODE) {
-		const char *text = (const char *)node->data.scalar.value;
-		double number = strtod(text, &end);
-		bool is_number = (!strcmp(key, "timeout") || !strcmp(key, "start_timeout")) && *text && !*end;
+	if (node->kind == CELL_YAML_SCALAR) {
+		char *end;
+		double number = strtod(node->text, &end);
+		bool is_number = (!strcmp(key, "timeout") || !strcmp(key, "start_timeout")) && *node->text && !*end;
 
-		return is_number ? json_real(number) : json_stringn(text, node->data.scalar.length);
+		return is_number ? json_real(number) : json_string(node->text);
 	}
 	if (depth == SERVER_DEPTH)
 		return NULL;
-	if (node->type == YAML_SEQUENCE_NODE) {
-		value = json_array();
-		for (yaml_node_item_t *item = node->data.sequence.items.start; item < node->data.sequence.items.top; item++) {
-			if (json_array_append_new(value, json_of(document, yaml_document_get_node(document, *item), "", depth + 1)) < 0)
-				goto bad;
-		}
-		return value;
-	}
-	value = json_object();
-	for (yaml_node_pair_t *pair = node->data.mapping.pairs.start; pair < node->data.mapping.pairs.top; pair++) {
-		const char *name = scalar_of(yaml_document_get_node(document, pair->key));
+	all = is_map ? json_object() : json_array();
+	for (size_t i = 0; i < node->count; i += 1 + is_map) {
+		const char *name = is_map ? node->items[i]->text : "";
+		json_t *item = json_of(node->items[i + is_map], name, depth + 1);
 
-		if (json_object_get(value, name) ||
-		    json_object_set_new(value, name, json_of(document, yaml_document_get_node(document, pair->value), name, depth + 1)) < 0)
-			goto bad;
+		if ((is_map ? json_object_set_new(all, name, item) : json_array_append_new(all, item)) < 0) {
+			json_decref(all);
+			return NULL;
+		}
 	}
-	return value;
-bad:
-	json_decref(value);
-	return NULL;
+	return all;
 }
 
 /* A list of {name, ...}, or a mapping of names: what a definition of the type mcp has (docs/mcp.md). */
-static int add_server(struct cell_serve_arguments *arguments, yaml_document_t *document, const char *name, const yaml_node_t *node,
-		      const char *path, struct cell_error *err)
+static int add_server(struct cell_serve_arguments *arguments, const char *name, const struct cell__yaml *node, const char *path,
+		      struct cell_error *err)
 {
-	json_t *params = node->type == YAML_MAPPING_NODE ? json_of(document, node, "", 0) : NULL;
+	json_t *params = node->kind == CELL_YAML_MAPPING ? json_of(node, "", 0) : NULL;
 	json_t *own = json_incref(json_object_get(params, "name"));
-	size_t line = node->start_mark.line + 1;
 	int status = -1;
 
 	json_object_del(params, "name");
 	if (!name)
 		name = json_string_value(own);
 	if (!params || !name || !*name)
-		cell_fail(err, CELL_E_INVALID, 0, "%s:%zu: an MCP server is a mapping: name, and command or url", path, line);
+		cell_fail(err, CELL_E_INVALID, 0, "%s:%d: an MCP server is a mapping: name, and command or url", path, node->line);
 	else if (json_object_get(arguments->servers, name))
-		cell_fail(err, CELL_E_INVALID, 0, "%s:%zu: there are two MCP servers '%.60s'", path, line, name);
+		cell_fail(err, CELL_E_INVALID, 0, "%s:%d: there are two MCP servers '%.60s'", path, node->line, name);
 	else if (json_object_set(arguments->servers, name, params) < 0)
-		cell_fail(err, CELL_E_INVALID, 0, "%s:%zu: the name is no UTF-8", path, line);
+		cell_fail(err, CELL_E_INVALID, 0, "%s:%d: the name is not valid UTF-8", path, node->line);
 	else
 		status = 0;
 	json_decref(own);
@@ -299,87 +309,39 @@ static int add_server(struct cell_serve_arguments *arguments, yaml_document_t *d
 	return status;
 }
 
-static int add_servers(struct cell_serve_arguments *arguments, yaml_document_t *document, const yaml_node_t *node, const char *path,
-		       struct cell_error *err)
+static int add_servers(struct cell_serve_arguments *arguments, const struct cell__yaml *node, const char *path, struct cell_error *err)
 {
+	bool is_map = node->kind == CELL_YAML_MAPPING;
 	int status = 0;
 
 	if (!arguments->servers && !(arguments->servers = json_object()))
 		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the configuration");
-	if (node->type == YAML_SEQUENCE_NODE) {
-		for (yaml_node_item_t *item = node->data.sequence.items.start; !status && item < node->data.sequence.items.top; item++)
-			status = add_server(arguments, document, NULL, yaml_document_get_node(document, *item), path, err);
-	} else if (node->type == YAML_MAPPING_NODE) {
-		for (yaml_node_pair_t *pair = node->data.mapping.pairs.start; !status && pair < node->data.mapping.pairs.top; pair++)
-			status = add_server(arguments, document, scalar_of(yaml_document_get_node(document, pair->key)),
-					    yaml_document_get_node(document, pair->value), path, err);
-	} else if (*scalar_of(node)) {
-		status = cell_fail(err, CELL_E_INVALID, 0, "%s:%zu: mcp_servers is a list", path, node->start_mark.line + 1);
-	}
+	if (node->kind == CELL_YAML_SCALAR)
+		return *node->text ? cell_fail(err, CELL_E_INVALID, 0, "%s:%d: mcp_servers is a list", path, node->line) : 0;
+	for (size_t i = 0; !status && i < node->count; i += 1 + is_map)
+		status = add_server(arguments, is_map ? node->items[i]->text : NULL, node->items[i + is_map], path, err);
 	return status;
-}
-
-static int add_tools_config(struct cell_serve_arguments *arguments, yaml_document_t *document, const char *path, struct cell_error *err)
-{
-	yaml_node_t *root = yaml_document_get_root_node(document);
-	int status = 0;
-
-	if (root && root->type != YAML_MAPPING_NODE)
-		return cell_fail(err, CELL_E_INVALID, 0, "%s: TOOLS_CONFIG is a mapping: mcp_servers: [...], python_deps: [...]", path);
-	for (yaml_node_pair_t *pair = root ? root->data.mapping.pairs.start : NULL; !status && pair && pair < root->data.mapping.pairs.top;
-	     pair++) {
-		yaml_node_t *value = yaml_document_get_node(document, pair->value);
-		const char *name = scalar_of(yaml_document_get_node(document, pair->key));
-
-		if (!strcmp(name, "python_deps"))
-			status = add_python_deps(arguments, document, value, path, err);
-		else if (!strcmp(name, "mcp_servers"))
-			status = add_servers(arguments, document, value, path, err);
-		else
-			warn(arguments, "TOOLS_CONFIG",
-			     "has more than mcp_servers and python_deps, which is not read: tools are files in TOOLS_PATH");
-	}
-	return status;
-}
-
-/* A parser of *ret_text, the whole file; on failure there is neither. */
-static int open_yaml(const char *path, yaml_parser_t *parser, char **ret_text, struct cell_error *err)
-{
-	size_t size;
-
-	if (cell__cli_read_file(path, ret_text, &size, err) < 0)
-		return -1;
-	if (!yaml_parser_initialize(parser)) {
-		free(*ret_text);
-		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the configuration");
-	}
-	yaml_parser_set_input_string(parser, (const unsigned char *)*ret_text, size);
-	return 0;
-}
-
-static int no_yaml(const char *path, const yaml_parser_t *parser, struct cell_error *err)
-{
-	return cell_fail(err, CELL_E_INVALID, 0, "%s:%zu: %s", path, parser->problem_mark.line + 1,
-			 parser->problem ? parser->problem : "this is no YAML");
 }
 
 static int read_tools_config(struct cell_serve_arguments *arguments, const char *path, struct cell_error *err)
 {
-	yaml_parser_t parser;
-	yaml_document_t document;
-	char *text;
 	int status;
+	struct cell__yaml *root = read_yaml(path, &status, err);
 
-	if (open_yaml(path, &parser, &text, err) < 0)
-		return -1;
-	if (yaml_parser_load(&parser, &document)) {
-		status = add_tools_config(arguments, &document, path, err);
-		yaml_document_delete(&document);
-	} else {
-		status = no_yaml(path, &parser, err);
+	if (root && root->kind != CELL_YAML_MAPPING && !cell__yaml_is_null(root))
+		status = cell_fail(err, CELL_E_INVALID, 0, "%s: TOOLS_CONFIG is a mapping: mcp_servers: [...], python_deps: [...]", path);
+	for (size_t i = 0; root && !status && i < root->count; i += 2) {
+		const char *name = root->items[i]->text;
+
+		if (!strcmp(name, "python_deps"))
+			status = add_python_deps(arguments, root->items[i + 1], path, err);
+		else if (!strcmp(name, "mcp_servers"))
+			status = add_servers(arguments, root->items[i + 1], path, err);
+		else
+			warn(arguments, "TOOLS_CONFIG",
+			     "has more than mcp_servers and python_deps, which is not read: tools are files in TOOLS_PATH");
 	}
-	yaml_parser_delete(&parser);
-	free(text);
+	cell__yaml_destroy(root);
 	return status;
 }
 
@@ -414,97 +376,42 @@ static int add_variables(struct cell_serve_arguments *arguments, struct cell_err
 
 /* ---- the file ------------------------------------------------------------------------ */
 
+static int add_setting(struct cell_serve_arguments *arguments, const char *key, const struct cell__yaml *value, const char *path,
+		       struct cell_error *err)
+{
+	if (value->kind != CELL_YAML_SCALAR)
+		return cell_fail(err, CELL_E_INVALID, 0, "%s:%d: a value is a text or a list of texts", path, value->line);
+	if (value->plain && !strcmp(value->text, "false"))
+		return 0;
+	if (value->plain && !strcmp(value->text, "true"))
+		return add_argument(arguments, err, "--%s", key);
+	if (!strcmp(key, "config") || !strcmp(key, "check-config"))
+		return cell_fail(err, CELL_E_INVALID, 0, "%s:%d: this belongs on the command line", path, value->line);
+	return add_argument(arguments, err, "--%s=%s", key, value->text);
+}
+
 /* A mapping of texts, or of lists of texts: what flags are. */
-struct reader {
-	const char *path;
-	struct cell_serve_arguments *arguments;
-	struct cell_error *err;
-	char key[64];
-	int depth;       /* 1: in the mapping; 2: in a list */
-	bool has_key, is_bad;
-};
-
-static int complain(struct reader *reader, const yaml_event_t *event, const char *words)
-{
-	reader->is_bad = true;
-	return cell_fail(reader->err, CELL_E_INVALID, 0, "%s:%zu: %s", reader->path, event->start_mark.line + 1, words);
-}
-
-static int take_scalar(struct reader *reader, const yaml_event_t *event)
-{
-	const char *text = (const char *)event->data.scalar.value;
-	bool plain = event->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
-
-	if (!reader->depth)
-		return complain(reader, event, "a configuration is a mapping: key: value");
-	if (!reader->has_key) {
-		if (!*text || strlen(text) >= sizeof(reader->key) || *text == '-' || strchr(text, '='))
-			return complain(reader, event, "this is no name of a flag");
-		strcpy(reader->key, text);
-		for (char *at = reader->key; *at; at++)
-			*at = *at == '_' ? '-' : *at;
-		reader->has_key = true;
-		return 0;
-	}
-	if (reader->depth == 1)
-		reader->has_key = false;
-	if (plain && !strcmp(text, "false"))
-		return 0;
-	if (plain && !strcmp(text, "true"))
-		return add_argument(reader->arguments, reader->err, "--%s", reader->key);
-	if (!strcmp(reader->key, "config") || !strcmp(reader->key, "check-config"))
-		return complain(reader, event, "this belongs on the command line");
-	return add_argument(reader->arguments, reader->err, "--%s=%s", reader->key, text);
-}
-
-static int take_event(struct reader *reader, const yaml_event_t *event)
-{
-	switch (event->type) {
-	case YAML_SCALAR_EVENT:
-		return take_scalar(reader, event);
-	case YAML_MAPPING_START_EVENT:
-		if (reader->depth)
-			return complain(reader, event, "a value is a text or a list of texts");
-		reader->depth = 1;
-		return 0;
-	case YAML_SEQUENCE_START_EVENT:
-		if (reader->depth != 1 || !reader->has_key)
-			return complain(reader, event, "a configuration is a mapping: key: value");
-		reader->depth = 2;
-		return 0;
-	case YAML_SEQUENCE_END_EVENT:
-		reader->depth = 1;
-		reader->has_key = false;
-		return 0;
-	case YAML_ALIAS_EVENT:
-		return complain(reader, event, "aliases are not used here");
-	default:
-		return 0;
-	}
-}
-
 static int add_file(struct cell_serve_arguments *arguments, const char *path, struct cell_error *err)
 {
-	struct reader reader = { .path = path, .arguments = arguments, .err = err };
-	yaml_parser_t parser;
-	yaml_event_t event;
-	char *text;
-	int status = 0;
-	bool over = false;
+	int status;
+	struct cell__yaml *root = read_yaml(path, &status, err);
 
-	if (open_yaml(path, &parser, &text, err) < 0)
-		return -1;
-	while (!status && !over) {
-		if (!yaml_parser_parse(&parser, &event)) {
-			status = no_yaml(path, &parser, err);
-			break;
-		}
-		status = take_event(&reader, &event);
-		over = event.type == YAML_STREAM_END_EVENT;
-		yaml_event_delete(&event);
+	if (root && root->kind != CELL_YAML_MAPPING)
+		status = cell_fail(err, CELL_E_INVALID, 0, "%s:%d: a configuration is a mapping: key: value", path, root->line);
+	for (size_t i = 0; root && !status && i < root->count; i += 2) {
+		char *key = root->items[i]->text;
+		const struct cell__yaml *value = root->items[i + 1];
+
+		if (!*key || *key == '-' || strchr(key, '='))
+			status = cell_fail(err, CELL_E_INVALID, 0, "%s:%d: this is not the name of a flag", path, root->items[i]->line);
+		for (char *at = key; *at; at++)
+			*at = *at == '_' ? '-' : *at;
+		if (!status && value->kind != CELL_YAML_SEQUENCE)
+			status = add_setting(arguments, key, value, path, err);
+		for (size_t k = 0; !status && value->kind == CELL_YAML_SEQUENCE && k < value->count; k++)
+			status = add_setting(arguments, key, value->items[k], path, err);
 	}
-	yaml_parser_delete(&parser);
-	free(text);
+	cell__yaml_destroy(root);
 	return status;
 }
 
