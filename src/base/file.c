@@ -71,19 +71,19 @@ int cell__file_read(int dir_fd, const char *path, unsigned flags, size_t max, st
 
 int cell__file_fail(struct cell_error *err, const char *what, const char *path, size_t max, int sys)
 {
+	const char *space = what ? " " : "";
+	what = what ? what : "";
 	switch (sys) {
-	case ENOENT:
-		return cell_fail(err, CELL_E_NOT_FOUND, sys, "%s %.120s", what, path);
 	case EFBIG:
-		return cell_fail(err, CELL_E_LIMIT, 0, "%s %.120s has more than %zu bytes", what, path, max);
+		return cell_fail(err, CELL_E_LIMIT, 0, "%s%s%.120s is larger than %zu bytes", what, space, path, max);
 	case EISDIR:
-		return cell_fail(err, CELL_E_INVALID, 0, "%s %.120s is a directory", what, path);
+		return cell_fail(err, CELL_E_IO, 0, "%s%s%.120s is a directory", what, space, path);
 	case EINVAL:
-		return cell_fail(err, CELL_E_INVALID, 0, "%s %.120s is not a regular file", what, path);
+		return cell_fail(err, CELL_E_IO, 0, "%s%s%.120s is not a regular file", what, space, path);
 	case ENOMEM:
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for %s %.120s", what, path);
+		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for %s%s%.120s", what, space, path);
 	default:
-		return cell_fail(err, CELL_E_IO, sys, "%s %.120s", what, path);
+		return cell_fail(err, sys == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, sys, "%s%s%.120s", what, space, path);
 	}
 }
 

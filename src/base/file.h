@@ -25,8 +25,8 @@ int cell__file_read_fd(int fd, size_t max, struct cell__buf *out, struct stat *r
 /* Opens path, relative to dir_fd (AT_FDCWD), and reads it.  -1 with errno, as above. */
 int cell__file_read(int dir_fd, const char *path, unsigned flags, size_t max, struct cell__buf *out, struct stat *ret_stat);
 /*
- * The same with an error that begins "WHAT PATH": CELL_E_NOT_FOUND, CELL_E_LIMIT, CELL_E_INVALID (not a regular file),
- * CELL_E_NOMEM or CELL_E_IO.
+ * The same with an error that begins "WHAT PATH", or "PATH" where what is NULL: CELL_E_NOT_FOUND, CELL_E_LIMIT, CELL_E_NOMEM or
+ * CELL_E_IO.
  */
 int cell__file_load(const char *what, const char *path, unsigned flags, size_t max, struct cell__buf *out, struct cell_error *err);
 /* Fills *err with why reading `what` `path` failed; sys: the errno of the functions above. */

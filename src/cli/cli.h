@@ -624,7 +624,7 @@ int cell__cli_answer_json(struct cell_session *session, const json_t *root, uint
  */
 int cell__cli_run_cell(struct cell_cli_host *host, struct cell_cli_printer *printer, const char *code, size_t size, int64_t timeout_ms,
 		       bool goes_on, void (*ended)(void), int *ret_status, struct cell_error *err);
-/* All of a file, or of stdin for "-", at most CELL_CLI_MAX_CODE_BYTES; free() it. */
+/* All of a file, or of stdin for "-", at most CELL_CLI_MAX_CODE_BYTES, with a NUL behind it; free() it. */
 int cell__cli_read_file(const char *path, char **ret_text, size_t *ret_size, struct cell_error *err);
 
 #endif

@@ -13,6 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
+
 #define PIECE_BYTES (1024u * 1024u)
 
 struct artifacts_flags {
@@ -256,17 +258,7 @@ static int write_all(int fd, const char *bytes, size_t size, const char *path, s
 		cell__cli_write(fd, bytes, size);
 		return 0;
 	}
-	while (size) {
-		ssize_t n = write(fd, bytes, size);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return cell_fail(err, CELL_E_IO, errno, "cannot write %s", path);
-		bytes += n;
-		size -= (size_t)n;
-	}
-	return 0;
+	return cell__fd_write_all(fd, bytes, size) < 0 ? cell_fail(err, CELL_E_IO, errno, "cannot write %s", path) : 0;
 }
 
 struct output {

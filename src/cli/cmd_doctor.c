@@ -10,6 +10,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <linux/landlock.h>
 #include <linux/magic.h>
@@ -30,7 +31,10 @@
 
 #include <jansson.h>
 
+#include "base/file.h"
+
 #define DEFAULT_EXECUTOR "subprocess"
+#define MAX_STAT_BYTES 4096 /* of /proc/PID/stat */
 
 /* ---- the machine ------------------------------------------------------------- */
 
@@ -227,21 +231,16 @@ static void set_link(json_t *parts, const char *name, const char *link)
 
 static pid_t parent_of(int64_t pid)
 {
-	char path[64], text[512];
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	const char *after;
-	size_t size = 0;
-	FILE *file;
+	char path[64];
 	int parent;
 
 	snprintf(path, sizeof(path), "/proc/%" PRId64 "/stat", pid);
-	file = fopen(path, "re");
-	if (!file)
+	if (cell__file_read(AT_FDCWD, path, 0, MAX_STAT_BYTES, &text, NULL) < 0)
 		return -1;
-	size = fread(text, 1, sizeof(text) - 1, file);
-	fclose(file);
-	text[size] = '\0';
 	/* The name in parentheses may hold anything, also parentheses. */
-	after = strrchr(text, ')');
+	after = strrchr(text.data, ')');
 	return after && sscanf(after, ") %*c %d", &parent) == 1 ? parent : -1;
 }
 

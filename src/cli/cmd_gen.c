@@ -142,19 +142,17 @@ static int ask_server(const struct gen_flags *flags, const char *params, char **
 
 static int read_schema(const char *path, char **ret_text, struct cell_error *err)
 {
-	char *bytes;
+	char *text;
 	size_t size;
 
-	if (cell__cli_read_file(path, &bytes, &size, err) < 0)
+	if (cell__cli_read_file(path, &text, &size, err) < 0)
 		return -1;
-	*ret_text = strndup(bytes ? bytes : "", bytes ? size : 0);
-	free(bytes);
-	if (!*ret_text)
-		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the list of tools");
-	if (strlen(*ret_text) == size)
+	if (strlen(text) == size) {
+		*ret_text = text;
 		return 0;
-	free(*ret_text);
-	return cell_fail(err, CELL_E_INVALID, 0, "%s is no JSON: there is a NUL in it", path);
+	}
+	free(text);
+	return cell_fail(err, CELL_E_INVALID, 0, "%s is not valid JSON: it holds a NUL byte", path);
 }
 
 /* What the server answered to tools/list, as text to free(). */

@@ -21,6 +21,8 @@
 
 #include <jansson.h>
 
+#include "base/file.h"
+
 /* ---- run ------------------------------------------------------------------------ */
 
 struct run_flags {
@@ -66,53 +68,18 @@ struct code {
 	size_t size;
 };
 
-static int read_all(int fd, const char *name, char **ret_text, size_t *ret_size, struct cell_error *err)
-{
-	size_t room = 64 * 1024, size = 0;
-	char *text = malloc(room);
-
-	while (text) {
-		ssize_t n;
-
-		if (size == room) {
-			char *more = room < CELL_CLI_MAX_CODE_BYTES ? realloc(text, room *= 2) : NULL;
-
-			if (!more)
-				break;
-			text = more;
-		}
-		n = read(fd, text + size, room - size);
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0) {
-			free(text);
-			return cell_fail(err, CELL_E_IO, errno, "cannot read %s", name);
-		}
-		if (!n) {
-			*ret_text = text;
-			*ret_size = size;
-			return 0;
-		}
-		size += (size_t)n;
-	}
-	free(text);
-	if (size == CELL_CLI_MAX_CODE_BYTES)
-		return cell_fail(err, CELL_E_LIMIT, 0, "%s is longer than a cell can be, %u bytes", name, CELL_CLI_MAX_CODE_BYTES);
-	return cell_fail(err, CELL_E_NOMEM, 0, "no memory for %s", name);
-}
-
 int cell__cli_read_file(const char *path, char **ret_text, size_t *ret_size, struct cell_error *err)
 {
-	int fd, status;
+	bool is_stdin = !strcmp(path, "-");
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	int status = is_stdin ? cell__fd_read_all(STDIN_FILENO, CELL_CLI_MAX_CODE_BYTES, &text)
+			      : cell__file_read(AT_FDCWD, path, CELL_FILE_ANY, CELL_CLI_MAX_CODE_BYTES, &text, NULL);
 
-	if (!strcmp(path, "-"))
-		return read_all(STDIN_FILENO, "stdin", ret_text, ret_size, err);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return cell_fail(err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, errno, "cannot open %s", path);
-	status = read_all(fd, path, ret_text, ret_size, err);
-	close(fd);
-	return status;
+	if (status < 0)
+		return cell__file_fail(err, NULL, is_stdin ? "stdin" : path, CELL_CLI_MAX_CODE_BYTES, errno);
+	*ret_size = text.size;
+	*ret_text = cell__buf_take(&text);
+	return 0;
 }
 
 static int read_cell(const struct cell_cli_item *item, struct code *ret_code, struct cell_error *err)

@@ -8,13 +8,11 @@
 #include "cli.h"
 
 #include <ctype.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
+
+#include "base/file.h"
 
 #define MAX_BYTES (1024u * 1024u)
 
@@ -126,36 +124,18 @@ static int take_line(char *line, const char *path, int number, struct cell_error
 int cell__cli_load_env_file(const char *path, struct cell_error *err)
 {
 	static bool loaded;
-	char *text, *next, *line;
-	struct stat st;
-	ssize_t size;
-	int fd, status = 0;
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
+	char *next, *line;
+	int status = 0;
 
 	if (!path || loaded)
 		return 0;
-	/* A FIFO must not hold us up. */
-	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-	if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
-		status = errno;
-		if (fd >= 0) {
-			close(fd);
-			return cell_fail(err, CELL_E_INVALID, 0, "--env-file %s is not a file", path);
-		}
-		return cell_fail(err, status == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, status, "cannot open --env-file %s", path);
-	}
-	text = malloc(MAX_BYTES + 1);
-	size = text ? read(fd, text, MAX_BYTES + 1) : -1;
-	close(fd);
-	if (size < 0 || size > (ssize_t)MAX_BYTES) {
-		free(text);
-		return cell_fail(err, size < 0 ? CELL_E_IO : CELL_E_LIMIT, size < 0 ? errno : 0, "cannot read %s", path);
-	}
-	text[size] = '\0';
-	next = text;
+	if (cell__file_load("--env-file", path, 0, MAX_BYTES, &text, err) < 0)
+		return -1;
+	next = text.data;
 	for (int number = 1; !status && (line = strsep(&next, "\n")); number++)
 		status = take_line(line, path, number, err);
 	loaded = true;
-	free(text);
 	return status;
 }
 

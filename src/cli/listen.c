@@ -51,16 +51,9 @@ static int fill_log(const struct cell_cli_listen_flags *flags, const char *level
 
 static int read_text(const char *path, char **ret_text, struct cell_error *err)
 {
-	char *bytes;
 	size_t size;
 
-	if (!path)
-		return 0;
-	if (cell__cli_read_file(path, &bytes, &size, err) < 0)
-		return -1;
-	*ret_text = strndup(bytes, size);
-	free(bytes);
-	return *ret_text ? 0 : cell_fail(err, CELL_E_NOMEM, 0, "no memory for %s", path);
+	return path ? cell__cli_read_file(path, ret_text, &size, err) : 0;
 }
 
 /* On a thread of the pool; the flags do not change. */

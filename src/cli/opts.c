@@ -524,16 +524,11 @@ static int fill_container(const struct cell_cli_session_flags *flags, struct cel
 /* The server of the executor "remote"; its workspace is that of the flag, which then means no storage of ours. */
 static int fill_remote(const struct cell_cli_session_flags *flags, struct cell_cli_session_options *all, struct cell_error *err)
 {
-	char *text;
 	size_t size;
 
 	if (flags->remote_token_file) {
-		if (cell__cli_read_file(flags->remote_token_file, &text, &size, err) < 0)
+		if (cell__cli_read_file(flags->remote_token_file, &all->token, &size, err) < 0)
 			return -1;
-		all->token = strndup(text, size);
-		free(text);
-		if (!all->token)
-			return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the token");
 		all->token[strcspn(all->token, "\r\n")] = '\0';
 	}
 	all->options.remote_url = flags->remote_url;

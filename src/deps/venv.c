@@ -12,6 +12,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
+#include "base/file.h"
 #include "base/tree.h"
 #include "storage/file.h"
 #include "storage/store.h"
@@ -358,20 +359,6 @@ int cell__venv_set_busy(const char *notes, bool busy)
 	return unlink(file) < 0 && errno != ENOENT ? -1 : 0;
 }
 
-static int write_all(int fd, const char *bytes, size_t size)
-{
-	while (size > 0) {
-		ssize_t n = write(fd, bytes, size);
-		if (n < 0 && errno != EINTR)
-			return -1;
-		if (n > 0) {
-			bytes += n;
-			size -= (size_t)n;
-		}
-	}
-	return 0;
-}
-
 static int write_in(int dir_fd, const char *name, const void *bytes, size_t size)
 {
 	CELL_AUTO_BUF struct cell__buf temp = CELL_BUF_INIT;
@@ -384,7 +371,7 @@ static int write_in(int dir_fd, const char *name, const void *bytes, size_t size
 	CELL_AUTO_FD int fd = openat(dir_fd, temp.data, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return -1;
-	if (write_all(fd, bytes, size) == 0 && renameat(dir_fd, temp.data, dir_fd, name) == 0)
+	if (cell__fd_write_all(fd, bytes, size) == 0 && renameat(dir_fd, temp.data, dir_fd, name) == 0)
 		return 0;
 	int error = errno;
 	unlinkat(dir_fd, temp.data, 0);
@@ -408,27 +395,7 @@ int cell__venv_read(const char *dir, const char *name, size_t max, struct cell__
 {
 	CELL_AUTO_FD int dir_fd = open(dir, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	CELL_AUTO_FD int fd = dir_fd < 0 ? -1 : cell__path_open(dir_fd, name, O_RDONLY | O_NONBLOCK, 0);
-	struct stat st;
-	if (fd < 0 || fstat(fd, &st) < 0)
-		return -1;
-	if (!S_ISREG(st.st_mode) || st.st_size > (off_t)max) {
-		errno = S_ISREG(st.st_mode) ? EFBIG : EINVAL;
-		return -1;
-	}
-	while (out->size < max) {
-		size_t room = max - out->size < 65536 ? max - out->size : 65536;
-		if (cell__buf_reserve(out, room) < 0) {
-			errno = ENOMEM;
-			return -1;
-		}
-		ssize_t n = read(fd, out->data + out->size, room);
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? -1 : 0;
-		out->size += (size_t)n;
-	}
-	return 0;
+	return fd < 0 ? -1 : cell__file_read_fd(fd, max, out, NULL);
 }
 
 /* ---- is its interpreter still the one that it was made with? ---- */
@@ -497,23 +464,9 @@ static int rename_in_file(int dir_fd, const char *name, const char *from, const 
 	CELL_AUTO_FD int fd = openat(dir_fd, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
 	if (fd < 0)
 		return errno == ELOOP || errno == EISDIR ? 0 : -1; /* bin/python is a link */
-	struct stat st;
-	if (fstat(fd, &st) < 0)
-		return -1;
-	if (!S_ISREG(st.st_mode) || st.st_size > CELL__VENV_SCRIPT_BYTES)
-		return 0;
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT, changed = CELL_BUF_INIT;
-	size_t size = (size_t)st.st_size;
-	if (size == 0)
-		return 0;
-	if (cell__buf_reserve(&text, size) < 0) {
-		errno = ENOMEM;
-		return -1;
-	}
-	ssize_t n = pread(fd, text.data, size, 0);
-	if (n < 0)
-		return -1;
-	text.size = (size_t)n;
+	if (cell__file_read_fd(fd, CELL__VENV_SCRIPT_BYTES, &text, NULL) < 0)
+		return errno == EFBIG || errno == EINVAL || errno == EISDIR ? 0 : -1;
 	if (memchr(text.data, '\0', text.size) || !memmem(text.data, text.size, from, strlen(from)))
 		return 0;
 	if (replace_all(&text, from, to, &changed) < 0) {
@@ -522,7 +475,7 @@ static int rename_in_file(int dir_fd, const char *name, const char *from, const 
 	}
 	if (ftruncate(fd, 0) < 0 || lseek(fd, 0, SEEK_SET) < 0)
 		return -1;
-	return write_all(fd, changed.data, changed.size);
+	return cell__fd_write_all(fd, changed.data, changed.size);
 }
 
 static int rename_in_scripts(const char *made, const char *dir)
@@ -751,18 +704,13 @@ int cell__venv_configured(const char *dir, json_t **ret_configured)
 {
 	CELL_AUTO_FREE char *file = join(dir, CONFIGURED);
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
-	CELL_AUTO_FD int fd = file ? open(file, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK) : -1;
-	struct stat st;
 	json_t *all = NULL, *good = json_array();
 	if (!file || !good) {
 		json_decref(good);
 		return -1;
 	}
-	if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size <= (off_t)CELL__VENV_CONFIGURED_BYTES &&
-	    cell__buf_reserve(&text, (size_t)st.st_size) == 0) {
-		ssize_t n = read(fd, text.data, (size_t)st.st_size);
-		all = json_loadb(text.data, n > 0 ? (size_t)n : 0, 0, NULL);
-	}
+	if (cell__file_read(AT_FDCWD, file, CELL_FILE_NO_LINK, CELL__VENV_CONFIGURED_BYTES, &text, NULL) == 0)
+		all = json_loadb(text.data, text.size, 0, NULL);
 	/* Code in a session can write there too: only what could have been configured counts. */
 	for (size_t i = 0; i < json_array_size(all); i++) {
 		char spec[CELL__STORE_DEP_BYTES + 1];

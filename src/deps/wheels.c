@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/file.h"
 #include "executors/deno/deno.h"
 #include "deps/operation.h"
 #include "gate/redact.h"
@@ -99,20 +100,7 @@ static int read_whole(const char *folder, const char *name, struct cell__buf *ou
 	CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT;
 	if (cell__buf_printf(&path, "%s/%s", folder, name) < 0)
 		return -1;
-	CELL_AUTO_FD int fd = open(path.data, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	struct stat st;
-	if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
-		return -1;
-	for (;;) {
-		if (out->size > CELL_WHEELS_BYTES || cell__buf_reserve(out, 1 << 20) < 0)
-			return -1;
-		ssize_t n = read(fd, out->data + out->size, 1 << 20);
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? -1 : 0;
-		out->size += (size_t)n;
-	}
+	return cell__file_read(AT_FDCWD, path.data, CELL_FILE_NO_LINK, CELL_WHEELS_BYTES - out->size, out, NULL);
 }
 
 static int only_wheels(const struct dirent *entry)

@@ -7,8 +7,8 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
+#include "base/file.h"
 #include "gate/policy.h"
 #include "tools/tools.h"
 
@@ -609,27 +609,10 @@ int cell_policy_parse(const char *text, size_t size, const char *file_name, stru
 
 static int read_file(const char *path, struct cell__buf *text, struct cell_error *err)
 {
-	struct stat st;
-	/* Neither a pipe nor a device may stop us. */
-	CELL_AUTO_FD int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-	if (fd < 0 || fstat(fd, &st) < 0)
-		return cell_fail(err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, errno, "the policy %.120s", path);
-	if (!S_ISREG(st.st_mode))
-		return cell_fail(err, CELL_E_IO, 0, "the policy %.120s is no regular file", path);
-	/* One byte more than it may have: then the reader says that it is too large. */
-	if (cell__buf_reserve(text, CELL_TOOL_LIMIT_FILE_BYTES + 1) < 0)
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a policy");
-	while (text->size <= CELL_TOOL_LIMIT_FILE_BYTES) {
-		ssize_t n = read(fd, text->data + text->size, CELL_TOOL_LIMIT_FILE_BYTES + 1 - text->size);
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return cell_fail(err, CELL_E_IO, errno, "the policy %.120s", path);
-		if (n == 0)
-			break;
-		text->size += (size_t)n;
-	}
-	return 0;
+	/* Of a file that is too large there is one byte more than it may have: the parser says so, with the other problems. */
+	if (cell__file_read(AT_FDCWD, path, 0, CELL_TOOL_LIMIT_FILE_BYTES, text, NULL) == 0 || errno == EFBIG)
+		return 0;
+	return cell__file_fail(err, "the policy", path, CELL_TOOL_LIMIT_FILE_BYTES, errno);
 }
 
 int cell_policy_load(const char *path, struct cell_policy **ret_policy, struct cell_error *err)

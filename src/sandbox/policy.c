@@ -2,13 +2,12 @@
 #include "sandbox/policy.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 
+#include "base/file.h"
 #include "wire/yaml.h"
 
 #define KIB 1024ull
@@ -635,24 +634,10 @@ int cell__sandbox_policy_load(struct cell__sandbox_policy *policy, const char *n
 		return cell_fail(err, CELL_E_INVALID, 0,
 				 "there is no policy \"%.60s\"; presets are untrusted, data-science and developer, a file ends in .yaml",
 				 name);
-	struct stat st;
-	CELL_AUTO_FD int fd = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	if (fd < 0 || fstat(fd, &st) < 0)
-		return cell_fail(err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, errno, "policy %.120s", name);
-	if (!S_ISREG(st.st_mode))
-		return cell_fail(err, CELL_E_INVALID, 0, "policy %.120s is no file", name);
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
-	ssize_t n;
-	do {
-		if (cell__buf_reserve(&text, 65536) < 0)
-			return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a policy");
-		n = read(fd, text.data + text.size, 65536);
-		if (n > 0)
-			text.size += (size_t)n;
-	} while (n > 0 && text.size <= CELL_YAML_LIMIT_FILE_BYTES);
-	if (n < 0)
-		return cell_fail(err, CELL_E_IO, errno, "policy %.120s", name);
-	return cell__sandbox_policy_parse(policy, name, text.data ? text.data : "", text.size, err);
+	if (cell__file_load("policy", name, 0, CELL_YAML_LIMIT_FILE_BYTES, &text, err) < 0)
+		return -1;
+	return cell__sandbox_policy_parse(policy, name, text.data, text.size, err);
 }
 
 int cell__policy_load_host_limits(const char *name_or_path, struct cell__host_limits *ret_limits, struct cell_error *err)

@@ -9,12 +9,10 @@
 #define _GNU_SOURCE
 #include "server/server.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <openssl/crypto.h>
 #include <string.h>
-#include <sys/stat.h>
 
+#include "base/file.h"
 #include "base/hole.h"
 #include "wire/access.h"
 #include "wire/yaml.h"
@@ -226,8 +224,6 @@ int cell__tokens_load(const char *token, const char *token_file, struct cell__to
 {
 	struct cell__tokens tokens = { 0 };
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
-	CELL_AUTO_FD int fd = -1;
-	ssize_t n = 0;
 
 	if (!token_file) {
 		if (token && single_token(token, strlen(token), &tokens, err) < 0)
@@ -235,21 +231,8 @@ int cell__tokens_load(const char *token, const char *token_file, struct cell__to
 		*ret_tokens = tokens;
 		return 0;
 	}
-	fd = open(token_file, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return cell_fail(err, CELL_E_IO, errno, "open the tokens %.120s", token_file);
-	do {
-		if (cell__buf_reserve(&text, 4096) < 0)
-			return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the tokens");
-		n = read(fd, text.data + text.size, 4096);
-		if (n > 0)
-			text.size += (size_t)n;
-	} while (n > 0 && text.size <= CELL_YAML_LIMIT_FILE_BYTES);
-	if (n < 0)
-		return cell_fail(err, CELL_E_IO, errno, "read the tokens %.120s", token_file);
-	if (text.size > CELL_YAML_LIMIT_FILE_BYTES)
-		return cell_fail(err, CELL_E_LIMIT, 0, "%.120s has more than %u bytes", token_file, CELL_YAML_LIMIT_FILE_BYTES);
-	text.data[text.size] = '\0';
+	if (cell__file_load("the tokens", token_file, CELL_FILE_ANY, CELL_YAML_LIMIT_FILE_BYTES, &text, err) < 0)
+		return -1;
 	return cell__tokens_parse(token_file, text.data, text.size, ret_tokens, err);
 }
 

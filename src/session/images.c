@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "base/file.h"
+
 #define NAME_TRIES 16 /* names that turn out to be taken, one after the other */
 
 /* ---- the folder ---- */
@@ -144,16 +146,7 @@ static int open_folder(const char *path)
 /* 0 or an errno.  Closes fd, which may be the first to tell that the disk is full. */
 static int fill(int fd, const char *bytes, size_t size)
 {
-	int error = 0;
-	while (size > 0 && error == 0) {
-		ssize_t n = write(fd, bytes, size);
-		if (n >= 0) {
-			bytes += n;
-			size -= (size_t)n;
-		} else if (errno != EINTR) {
-			error = errno;
-		}
-	}
+	int error = cell__fd_write_all(fd, bytes, size) < 0 ? errno : 0;
 	return close(fd) < 0 && error == 0 && errno != EINTR ? errno : error;
 }
 

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/file.h"
+
 void cell__capped_init(struct cell__capped *capped, size_t cap)
 {
 	*capped = (struct cell__capped){ .cap = cap };
@@ -139,17 +141,8 @@ void cell__spill_open(struct cell__spill *spill, const char *dir, const char *na
 static void write_out(uv_work_t *work)
 {
 	struct cell__spill *spill = work->data;
-	size_t done = 0;
-	while (done < spill->writing.size) {
-		ssize_t n = write(spill->fd, spill->writing.data + done, spill->writing.size - done);
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0) {
-			spill->write_error = errno;
-			return;
-		}
-		done += (size_t)n;
-	}
+	if (cell__fd_write_all(spill->fd, spill->writing.data, spill->writing.size) < 0)
+		spill->write_error = errno;
 }
 
 static void end_spill(struct cell__spill *spill)

@@ -316,17 +316,7 @@ int cell__temp_create(struct cell__temp *temp, int dir_fd)
 
 int cell__temp_write(struct cell__temp *temp, const void *bytes, size_t size)
 {
-	const char *at = bytes;
-	while (size > 0) {
-		ssize_t n = write(temp->fd, at, size);
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return -1;
-		at += n;
-		size -= (size_t)n;
-	}
-	return 0;
+	return cell__fd_write_all(temp->fd, bytes, size);
 }
 
 int cell__temp_sync(struct cell__temp *temp)

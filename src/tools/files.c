@@ -15,6 +15,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/file.h"
 #include "tools/internal.h"
 
 #define RACY_MS 100
@@ -59,42 +60,24 @@ static bool is_racy(const struct stat *st)
 
 /* ---- one file ---- */
 
-static int read_all(int fd, struct cell__buf *text)
-{
-	while (text->size <= CELL_TOOL_LIMIT_FILE_BYTES) {
-		if (cell__buf_reserve(text, 16384) < 0)
-			return -ENOMEM;
-		ssize_t n = read(fd, text->data + text->size, 16384);
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? -errno : 0;
-		text->size += (size_t)n;
-	}
-	return 0; /* too large: the parser says so */
-}
-
 static void read_file(struct cell__tool_file *file)
 {
 	cell__tool_unref(file->tool);
 	file->tool = NULL;
 	cell__problems_finish(&file->problems);
 	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
-	/* Neither a pipe nor a device may stop us. */
+	/* O_NONBLOCK: neither a pipe nor a device may stop us. */
 	CELL_AUTO_FD int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-	int rc = 0;
-	if (fd < 0 || fstat(fd, &file->seen) < 0)
-		rc = -errno;
-	else if (!S_ISREG(file->seen.st_mode))
-		rc = -EINVAL;
-	else
-		rc = read_all(fd, &text);
+	int rc = fd < 0 || fstat(fd, &file->seen) < 0 ? -1 : cell__file_read_fd(fd, CELL_TOOL_LIMIT_FILE_BYTES, &text, NULL);
+	int sys = errno;
 	file->racy = rc == 0 && is_racy(&file->seen);
-	if (rc < 0)
+	if (rc < 0 && sys == EFBIG)
+		cell__problem_add(&file->problems, file->path, 1, "larger than %u bytes", CELL_TOOL_LIMIT_FILE_BYTES);
+	else if (rc < 0)
 		cell__problem_add(&file->problems, file->path, 1, "cannot be read: %s",
-				  rc == -EINVAL ? "it is no regular file" : strerrordesc_np(-rc));
+				  sys == EINVAL ? "it is not a regular file" : strerrordesc_np(sys));
 	else
-		file->tool = cell__tool_load(file->path, text.data ? text.data : "", text.size, &file->problems);
+		file->tool = cell__tool_load(file->path, text.data, text.size, &file->problems);
 }
 
 static bool refresh_file(struct cell__tool_file *file)

@@ -522,7 +522,7 @@ def test_a_bad_env_file_is_refused(tmp_path):
     done = support.workcell("mcp", "--root", tmp_path, "--env-file", tmp_path / "none")
     assert (done.status, done.error_code) == (support.EXIT["not_found"], "not_found"), done.err
     done = support.workcell("mcp", "--root", tmp_path, "--env-file", tmp_path)
-    assert (done.status, done.error_code) == (support.EXIT["invalid"], "invalid"), done.err
+    assert (done.status, done.error_code) == (support.EXIT["io"], "io"), done.err
 
 
 def test_closing_stdin_ends_everything(connect, tmp_path):

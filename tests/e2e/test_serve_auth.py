@@ -124,7 +124,7 @@ def test_it_does_not_start_open(tmp_path):
                  "tokens:\n- {name: a, token: long-enough}\n- {name: a, token: long-enough2}", "tokens:\n- {name: a, sha256: xyz}"):
         (tmp_path / "t").write_text(text)
         refuse_start("--auth-token-file", tmp_path / "t")
-    refuse_start("--auth-token-file", tmp_path / "missing", code="io")
+    refuse_start("--auth-token-file", tmp_path / "missing", code="not_found")
     assert "token is needed" not in refuse_start("--auth-disabled", "--tls-cert", tmp_path / "t")
 
 

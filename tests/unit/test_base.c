@@ -570,16 +570,16 @@ static void test_file_refuses(void **state)
 	assert_int_equal(cell__file_read(AT_FDCWD, at("link"), 0, 9, &text, NULL), 0);
 	/* A FIFO without a writer does not hold us up. */
 	assert_int_equal(cell__file_load("the settings", at("fifo"), 0, 9, &text, &err), -1);
-	assert_int_equal(err.code, CELL_E_INVALID);
+	assert_int_equal(err.code, CELL_E_IO);
 	assert_non_null(strstr(err.msg, "/fifo is not a regular file"));
 	assert_int_equal(cell__file_load("the settings", dir, 0, 9, &text, &err), -1);
-	assert_int_equal(err.code, CELL_E_INVALID);
+	assert_int_equal(err.code, CELL_E_IO);
 	assert_non_null(strstr(err.msg, "is a directory"));
 	assert_int_equal(cell__file_load("the settings", at("missing"), 0, 9, &text, &err), -1);
 	assert_int_equal(err.code, CELL_E_NOT_FOUND);
 	assert_int_equal(cell__file_load("the settings", at("a"), 0, 4, &text, &err), -1);
 	assert_int_equal(err.code, CELL_E_LIMIT);
-	assert_non_null(strstr(err.msg, "has more than 4 bytes"));
+	assert_non_null(strstr(err.msg, "is larger than 4 bytes"));
 }
 
 static void *write_pipe(void *arg)

@@ -451,9 +451,9 @@ static void test_files_that_are_not(void **state)
 	bench_write(&bench, "notes.txt", "nonsense");
 	bench_write(&bench, "also.yaml.bak", "nonsense");
 	expect_names(&bench, "tools.list", "{}", "echo,sh");
-	expect_problems(&bench, "dir.yaml:1: cannot be read: it is no regular file\n"
+	expect_problems(&bench, "dir.yaml:1: cannot be read: Is a directory\n"
 				"link.yaml:1: cannot be read: No such file or directory\n"
-				"pipe.yaml:1: cannot be read: it is no regular file\n");
+				"pipe.yaml:1: cannot be read: it is not a regular file\n");
 	bench_stop(&bench);
 }
 

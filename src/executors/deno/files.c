@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "executors/deno/deno.h"
 
 int cell__deno_write_snapshot(const char *path, const char *bytes, size_t size)
@@ -19,35 +20,24 @@ int cell__deno_write_snapshot(const char *path, const char *bytes, size_t size)
 	CELL_AUTO_FD int fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return errno;
-	for (size_t at = 0; at < size && error == 0;) {
-		ssize_t n = write(fd, bytes + at, size - at);
-		if (n > 0)
-			at += (size_t)n;
-		else if (n < 0 && errno != EINTR)
-			error = errno;
-	}
 	/* No fsync: a file that a crash left torn is found out by its hash. */
-	if (error == 0 && rename(temp, path) < 0)
+	if (cell__fd_write_all(fd, bytes, size) < 0 || rename(temp, path) < 0)
 		error = errno;
 	if (error)
 		unlink(temp);
 	return error;
 }
 
+/* Appends it: all of them together have a limit. */
 static int read_file(const char *folder, const char *name, struct cell__buf *out, struct cell_error *err)
 {
 	char path[PATH_MAX];
 	snprintf(path, sizeof path, "%s/%s", folder, name);
-	CELL_AUTO_FD int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-	ssize_t n = fd < 0 ? -1 : 1;
-	while (n > 0) {
-		if (out->size > CELL_WHEELS_BYTES || cell__buf_reserve(out, 1 << 20) < 0)
-			return cell_fail(err, CELL_E_LIMIT, 0, "the packages in %.150s are too large", folder);
-		n = read(fd, out->data + out->size, 1 << 20);
-		if (n > 0)
-			out->size += (size_t)n;
-	}
-	return n < 0 ? cell_fail(err, CELL_E_IO, errno, "read %.150s", path) : 0;
+	if (cell__file_read(AT_FDCWD, path, CELL_FILE_NO_LINK, CELL_WHEELS_BYTES - out->size, out, NULL) == 0)
+		return 0;
+	if (errno == EFBIG)
+		return cell_fail(err, CELL_E_LIMIT, 0, "the packages in %.150s are too large", folder);
+	return cell__file_fail(err, NULL, path, CELL_WHEELS_BYTES, errno);
 }
 
 static bool hash_fits(const char *bytes, size_t size, const char *expected)

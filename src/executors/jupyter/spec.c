@@ -19,8 +19,9 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
+
+#include "base/file.h"
 
 #define SEARCH_PATHS 32
 #define NAMES_SHOWN 8
@@ -138,22 +139,14 @@ static int no_such_kernel(const struct places *places, const char *name, struct 
 static json_t *read_spec(const char *folder, struct cell_error *err)
 {
 	CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT, text = CELL_BUF_INIT;
-	if (cell__buf_printf(&path, "%s/kernel.json", folder) < 0 || cell__buf_reserve(&text, CELL_JUPYTER_SPEC_BYTES + 1) < 0) {
+	if (cell__buf_printf(&path, "%s/kernel.json", folder) < 0) {
 		no_memory(err);
 		return NULL;
 	}
-	CELL_AUTO_FD int fd = open(path.data, O_RDONLY | O_CLOEXEC | O_NOCTTY);
-	ssize_t n = fd < 0 ? -1 : 1;
-	while (n > 0 && text.size <= CELL_JUPYTER_SPEC_BYTES) {
-		n = read(fd, text.data + text.size, CELL_JUPYTER_SPEC_BYTES + 1 - text.size);
-		text.size += n > 0 ? (size_t)n : 0;
-	}
-	if (n < 0) {
-		cell_fail(err, CELL_E_IO, errno, "read %s", path.data);
+	if (cell__file_load("the kernelspec", path.data, 0, CELL_JUPYTER_SPEC_BYTES, &text, err) < 0)
 		return NULL;
-	}
 	json_error_t problem;
-	json_t *spec = text.size <= CELL_JUPYTER_SPEC_BYTES ? json_loadb(text.data, text.size, 0, &problem) : NULL;
+	json_t *spec = json_loadb(text.data, text.size, 0, &problem);
 	json_t *argv = json_object_get(spec, "argv");
 	bool ok = json_is_array(argv) && json_array_size(argv) > 0 && json_array_size(argv) <= CELL_JUPYTER_SPEC_ARGS;
 	for (size_t i = 0; ok && i < json_array_size(argv); i++)

@@ -4,11 +4,10 @@
  */
 #include "mcp/server/server.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/stat.h>
 
+#include "base/file.h"
 #include "wire/json_check.h"
 
 #define HEAD_PARTS 3 /* of HEAD_OF that go to the beginning of what is shown, the rest to its end */
@@ -169,12 +168,8 @@ static void add_image(struct view *view, const char *type, const void *bytes, si
 /* The file is the library's own work, but it lies where code can reach it. */
 static void add_image_file(struct view *view, const char *path)
 {
-	CELL_AUTO_FD int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	CELL_AUTO_FREE char *bytes = NULL;
+	CELL_AUTO_BUF struct cell__buf bytes = CELL_BUF_INIT;
 	const char *dot = strrchr(path, '.'), *type = "image/png";
-	struct stat st;
-	size_t size = 0;
-	ssize_t n = 1;
 
 	if (dot && !strcmp(dot, ".jpg"))
 		type = "image/jpeg";
@@ -184,18 +179,10 @@ static void add_image_file(struct view *view, const char *path)
 		type = "image/webp";
 
 	json_array_append_new(view->images, json_string(path));
-	if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size > CELL_MCP_MAX_IMAGE_BYTES ||
-	    !(bytes = cell__alloc((size_t)st.st_size + 1, 1))) {
+	if (cell__file_read(AT_FDCWD, path, CELL_FILE_NO_LINK, CELL_MCP_MAX_IMAGE_BYTES, &bytes, NULL) < 0)
 		view->left_out++;
-		return;
-	}
-	while (n && size < (size_t)st.st_size) {
-		n = read(fd, bytes + size, (size_t)st.st_size - size);
-		if (n < 0 && errno != EINTR)
-			break;
-		size += n > 0 ? (size_t)n : 0;
-	}
-	add_image(view, type, bytes, size);
+	else
+		add_image(view, type, bytes.data, bytes.size);
 }
 
 static void add_parts(struct view *view, const struct cell_mime_part *parts, size_t n)

@@ -15,6 +15,8 @@
 #include <sys/eventfd.h>
 #include <time.h>
 
+#include "base/file.h"
+
 #define READ_BYTES (64u * 1024u)
 
 /* ---- files with long output ---------------------------------------------------------------- */
@@ -34,21 +36,6 @@ void cell__mcp_keep_file(struct cell_mcp_server *server, const char *path)
 	free(old);
 }
 
-static int write_all(int fd, const char *text, size_t size)
-{
-	while (size) {
-		ssize_t n = write(fd, text, size);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return -1;
-		text += n;
-		size -= (size_t)n;
-	}
-	return 0;
-}
-
 char *cell__mcp_keep_text(struct cell_mcp_server *server, const char *text, size_t size)
 {
 	CELL_AUTO_BUF struct cell__buf path = CELL_BUF_INIT;
@@ -59,7 +46,7 @@ char *cell__mcp_keep_text(struct cell_mcp_server *server, const char *text, size
 	fd = mkostemp(path.data, O_CLOEXEC);
 	if (fd < 0)
 		return NULL;
-	if (write_all(fd, text, size) < 0) {
+	if (cell__fd_write_all(fd, text, size) < 0) {
 		unlink(path.data);
 		return NULL;
 	}
@@ -184,7 +171,7 @@ static void *writer_main(void *arg)
 		}
 		pipes->waiting = (struct cell__buf)CELL_BUF_INIT;
 		pthread_mutex_unlock(&pipes->lock);
-		status = write_all(pipes->out_fd, now.data, now.size);
+		status = cell__fd_write_all(pipes->out_fd, now.data, now.size);
 		cell__buf_finish(&now);
 		pthread_mutex_lock(&pipes->lock);
 		pipes->broken = status < 0;
