@@ -4,6 +4,8 @@
  * The schemas are our own and use few keywords: type (a word or an array of them), properties, required, items, enum (of texts), default, minimum,
  * maximum, minLength 1, additionalProperties false, description.  Two are ours: "x-internal", a member that only our kernels and
  * programs know, and "x-nul", a text that may contain NUL.  Members of members are described, but not checked here.
+ *
+ * Schemas of others (tools, what an MCP server asks a person) are for tools/schema.c, which leaves what it does not know to them.
  */
 #ifndef CELL_CALLS_SCHEMA_H
 #define CELL_CALLS_SCHEMA_H

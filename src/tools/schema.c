@@ -1,4 +1,10 @@
-/* Arguments: what is described, what is given, and how both are shown. */
+/*
+ * Arguments of tools: what is described, what is given, and how both are shown.
+ *
+ * Not the checker of calls/schema.h, which is exact and for schemas that we wrote ourselves: descriptions of tools come from YAML
+ * files, HTTP tools, host functions and MCP servers, become parameters (struct cell__param) that know their place in an argv or a
+ * request, are filled from presets and defaults, and leave what we do not understand to the tool.
+ */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>
