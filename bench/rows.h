@@ -1,6 +1,6 @@
 /*
  * The rows of the benchmark that are measured in C: Workcell through its public API, and the machine's floor
- * beside it, in turns.  `workcell bench` fills in what to measure, calls cell__bench_measure() once and hands
+ * beside it, in turns.  workcell-bench fills in what to measure, calls cell__bench_measure() once and hands
  * the values to report.py.
  *
  * Belongs to the thread that calls it, which must be the only one of the process until then.  Complaints go

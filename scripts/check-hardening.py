@@ -18,7 +18,7 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # What is installed: the name in the build folder, and a function in it that is called from outside.
-FILES = {"libworkcell.so": "cell_version", "workcell": "main", "workcell-spawner": "main", "_workcell.abi3.so": "PyInit__workcell",
+FILES = {"libworkcell.so": "cell_version", "workcell": "main", "workcell-bench": "main", "workcell-spawner": "main", "_workcell.abi3.so": "PyInit__workcell",
          "_native.abi3.so": "PyInit__native"}
 ENDBR64 = bytes.fromhex("f30f1efa")
 X86 = platform.machine() == "x86_64"

@@ -6,10 +6,11 @@
  *
  *     main.c        the table of commands, and what is process-wide: limits, signals, stopping
  *     opts.c        flags, help, errors, and the session that the common flags describe
+ *     paths.c       paths and interpreters as people name them
  *     space.c       the space that they describe, operations on it, K=V arguments, tables
  *     print.c       printing of events and results
  *     cmd_run.c     `run`, and the reading and running of one cell
- *     cmd_shell.c   `shell`      cmd_doctor.c   `doctor`      cmd_bench.c   `bench`
+ *     cmd_shell.c   `shell`      cmd_doctor.c   `doctor`      cmd_bench.c   `bench` (runs workcell-bench)
  *     cmd_tools.c   `tools`      cmd_workflows.c   `workflows`
  *     cmd_artifacts.c   `artifacts`      cmd_deps.c   `deps`      cmd_gen.c   `gen`
  *     cmd_policy.c   `policy`      cmd_audit.c   `audit`      cmd_mcp.c   `mcp`      cmd_serve.c, cmd_serve_config.c   `serve`
@@ -89,8 +90,6 @@ int cell__cmd_mcp(int argc, char **argv);
 int cell__cmd_store(int argc, char **argv);
 int cell__cmd_serve(int argc, char **argv);
 int cell__cmd_container(int argc, char **argv);
-/* Reads its own arguments, and answers its own --help. */
-int cell__cmd_bench(int argc, char **argv);
 
 extern const struct cell_cli_command cell__cli_run_command;
 extern const struct cell_cli_command cell__cli_shell_command;
@@ -107,6 +106,8 @@ extern const struct cell_cli_command cell__cli_mcp_command;
 extern const struct cell_cli_command cell__cli_store_command;
 extern const struct cell_cli_command cell__cli_serve_command;
 extern const struct cell_cli_command cell__cli_container_command;
+/* Its arguments and its --help are those of another program. */
+extern const struct cell_cli_command cell__cli_bench_command;
 
 /*
  * Fills *values, which holds the defaults, from the arguments.  Operands go to `operands`, in order with the

@@ -264,12 +264,6 @@ int cell__cli_signals_start(bool interactive, void (*wake)(void *arg), void *arg
 
 /* ---- commands ------------------------------------------------------------- */
 
-static const struct cell_cli_command bench_command = {
-	.name = "bench",
-	.summary = "the benchmark: Workcell beside ipykernel and the machine's floor",
-	.run = cell__cmd_bench,
-};
-
 #ifndef CELL_HAVE_SHELL
 static int run_missing_shell(int argc, char **argv)
 {
@@ -292,7 +286,7 @@ static const struct cell_cli_command *const commands[] = {
 	&cell__cli_run_command,       &cell__cli_shell_command,     &cell__cli_tools_command,  &cell__cli_workflows_command,
 	&cell__cli_artifacts_command, &cell__cli_deps_command,      &cell__cli_policy_command, &cell__cli_audit_command,
 	&cell__cli_sandbox_command,   &cell__cli_gen_command,       &cell__cli_mcp_command,    &cell__cli_store_command,
-	&cell__cli_serve_command,     &cell__cli_container_command, &cell__cli_doctor_command, &bench_command,
+	&cell__cli_serve_command,     &cell__cli_container_command, &cell__cli_doctor_command, &cell__cli_bench_command,
 };
 #define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
 

@@ -1,0 +1,87 @@
+/* Paths and interpreters as people name them.  The benchmark has this file too. */
+#define _GNU_SOURCE 1
+#include "cli.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+char *cell__cli_absolute(const char *path, struct cell_error *err)
+{
+	char *cwd = NULL, *joined = NULL;
+
+	if (path[0] == '/') {
+		joined = strdup(path);
+	} else {
+		cwd = getcwd(NULL, 0);
+		if (!cwd) {
+			cell_fail(err, CELL_E_IO, errno, "cannot tell the current directory");
+			return NULL;
+		}
+		if (asprintf(&joined, "%s/%s", strcmp(cwd, "/") ? cwd : "", path) < 0)
+			joined = NULL;
+	}
+	free(cwd);
+	if (!joined)
+		cell_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+	return joined;
+}
+
+int cell__cli_find_python(const char *name, char **ret_path, struct cell_error *err)
+{
+	const char *path = getenv("PATH"), *next;
+	char *found;
+
+	if (!name)
+		name = "python3";
+	if (strchr(name, '/')) {
+		found = cell__cli_absolute(name, err);
+		if (!found)
+			return -1;
+		*ret_path = found;
+		return 0;
+	}
+	for (; path && *name; path = *next ? next + 1 : NULL) {
+		struct stat st;
+		char *candidate;
+
+		next = strchrnul(path, ':');
+		if (asprintf(&candidate, "%.*s%s%s", (int)(next - path), path, next > path ? "/" : "", name) < 0)
+			return cell_fail(err, CELL_E_NOMEM, 0, "no memory for a path");
+		if (!stat(candidate, &st) && S_ISREG(st.st_mode) && !access(candidate, X_OK)) {
+			found = cell__cli_absolute(candidate, err);
+			free(candidate);
+			if (!found)
+				return -1;
+			*ret_path = found;
+			return 0;
+		}
+		free(candidate);
+	}
+	return cell_fail(err, CELL_E_PYTHON, 0, "there is no '%s' on $PATH; install Python 3.9 or newer, or give --python PATH", name);
+}
+
+int cell__cli_choose_python(const char *name, const char *version, char **ret_path, struct cell_error *err)
+{
+	const char *path = getenv("PATH");
+
+	if (!version)
+		return cell__cli_find_python(name, ret_path, err);
+	if (name)
+		return cell_fail(err, CELL_E_INVALID, 0, "--python and --python-version both name the interpreter; give one");
+	return cell_find_python(version, path ? path : "", ret_path, err);
+}
+
+int cell__cli_check_dir(const char *flag, const char *path, struct cell_error *err)
+{
+	struct stat st;
+
+	if (stat(path, &st))
+		return cell_fail(err, errno == ENOENT ? CELL_E_NOT_FOUND : CELL_E_IO, errno, "%s %s", flag, path);
+	if (!S_ISDIR(st.st_mode))
+		return cell_fail(err, CELL_E_IO, ENOTDIR, "%s %s", flag, path);
+	return 0;
+}
