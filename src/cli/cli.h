@@ -235,7 +235,13 @@ int cell__cli_space_create(const struct cell_cli_space_flags *flags, struct cell
  */
 int cell__cli_call(struct cell_space *space, const char *method, json_t *args, char **ret_text, json_t **ret_answer,
 		   struct cell_error *err);
-/* The same with bytes both ways. */
+/* One operation, whose answer is printed: as it came where json is set, else by `print`. */
+int cell__cli_answer(struct cell_space *space, const char *method, json_t *args, bool json,
+		     int (*print)(const json_t *answer, struct cell_error *err), struct cell_error *err);
+/* Removes what the operands after the first name, one after another; with json their names are printed. */
+int cell__cli_remove(struct cell_space *space, const struct cell_cli_list *operands, bool json,
+		     int (*remove)(struct cell_space *space, const char *name, struct cell_error *err), struct cell_error *err);
+/* The same as cell__cli_call() with bytes both ways. */
 int cell__cli_call_raw(struct cell_space *space, const char *method, json_t *args, const void *raw, size_t raw_size, char **ret_text,
 		       void **ret_raw, size_t *ret_raw_size, struct cell_error *err);
 

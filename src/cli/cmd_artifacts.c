@@ -63,60 +63,49 @@ static const char *type_of(const json_t *artifact)
 	return *type ? type : cell__cli_text(json_object_get(artifact, "metadata"), "_data_type");
 }
 
+static int print_artifacts(const json_t *artifacts, struct cell_error *err)
+{
+	struct cell_cli_table table = { .columns = 5 };
+	const json_t *artifact;
+	char size[32];
+	size_t i;
+
+	json_array_foreach(artifacts, i, artifact) {
+		snprintf(size, sizeof(size), "%" JSON_INTEGER_FORMAT, json_integer_value(json_object_get(artifact, "size")));
+		cell__cli_table_add(&table,
+				    (const char *[]){ cell__cli_text(artifact, "name"), type_of(artifact), size,
+						      cell__cli_text(artifact, "created_at"), cell__cli_text(artifact, "description") });
+	}
+	return cell__cli_table_print(&table, err);
+}
+
 static int run_list(const void *values, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
 {
 	const struct artifacts_flags *flags = values;
-	struct cell_cli_table table = { .columns = 5 };
-	const json_t *artifact;
-	json_t *artifacts;
-	char *text, size[32];
-	int status = 0;
-	size_t i;
 
 	(void)operands;
-	if (cell__cli_call(space, "artifacts.list", json_object(), &text, &artifacts, err) < 0)
+	return cell__cli_answer(space, "artifacts.list", json_object(), flags->json, print_artifacts, err);
+}
+
+static int remove_artifact(struct cell_space *space, const char *name, struct cell_error *err)
+{
+	json_t *there;
+	int status;
+
+	/* Code may delete what is not there; a person who mistyped a name wants to know. */
+	if (cell__cli_call(space, "artifacts.exists", json_pack("{s:s}", "name", name), NULL, &there, err) < 0)
 		return -1;
-	json_array_foreach(artifacts, i, artifact) {
-		snprintf(size, sizeof(size), "%" JSON_INTEGER_FORMAT, json_integer_value(json_object_get(artifact, "size")));
-		if (!flags->json)
-			cell__cli_table_add(&table, (const char *[]){ cell__cli_text(artifact, "name"), type_of(artifact), size,
-								      cell__cli_text(artifact, "created_at"),
-								      cell__cli_text(artifact, "description") });
-	}
-	if (flags->json)
-		cell__cli_line(text);
-	else
-		status = cell__cli_table_print(&table, err);
-	json_decref(artifacts);
-	free(text);
+	status = json_is_false(there) ? cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no artifact '%s'", name)
+				      : cell__cli_call(space, "artifacts.delete", json_pack("{s:s}", "name", name), NULL, NULL, err);
+	json_decref(there);
 	return status;
 }
 
 static int run_rm(const void *values, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
 {
 	const struct artifacts_flags *flags = values;
-	json_t *removed = json_array(), *answer;
-	int status = 0;
 
-	for (size_t i = 1; i < operands->count && !status; i++) {
-		const char *name = operands->items[i].value;
-
-		/* Code may delete what is not there; a person who mistyped a name wants to know. */
-		status = cell__cli_call(space, "artifacts.exists", json_pack("{s:s}", "name", name), NULL, &answer, err);
-		if (status < 0)
-			break;
-		if (json_is_false(answer))
-			status = cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no artifact '%s'", name);
-		else
-			status = cell__cli_call(space, "artifacts.delete", json_pack("{s:s}", "name", name), NULL, NULL, err);
-		json_decref(answer);
-		if (!status)
-			json_array_append_new(removed, json_string(name));
-	}
-	if (!status && flags->json)
-		status = cell__cli_print_json(removed, err);
-	json_decref(removed);
-	return status;
+	return cell__cli_remove(space, operands, flags->json, remove_artifact, err);
 }
 
 /* ---- put ------------------------------------------------------------------------- */

@@ -43,30 +43,25 @@ const struct cell_cli_command cell__cli_deps_command = {
 	.run = cell__cmd_deps,
 };
 
+static int print_specs(const json_t *specs, struct cell_error *err)
+{
+	struct cell_cli_table table = { .columns = 1 };
+	const json_t *spec;
+	size_t i;
+
+	json_array_foreach(specs, i, spec) {
+		if (json_is_string(spec))
+			cell__cli_table_add(&table, (const char *[]){ json_string_value(spec) });
+	}
+	return cell__cli_table_print(&table, err);
+}
+
 static int run_list(const void *values, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
 {
 	const struct deps_flags *flags = values;
-	struct cell_cli_table table = { .columns = 1 };
-	const json_t *spec;
-	json_t *specs;
-	char *text;
-	size_t i;
-	int status = 0;
 
 	(void)operands;
-	if (cell__cli_call(space, "deps.list", json_object(), &text, &specs, err) < 0)
-		return -1;
-	json_array_foreach(specs, i, spec) {
-		if (!flags->json && json_is_string(spec))
-			cell__cli_table_add(&table, (const char *[]){ json_string_value(spec) });
-	}
-	if (flags->json)
-		cell__cli_line(text);
-	else
-		status = cell__cli_table_print(&table, err);
-	json_decref(specs);
-	free(text);
-	return status;
+	return cell__cli_answer(space, "deps.list", json_object(), flags->json, print_specs, err);
 }
 
 /* What is not in the table: why something could not be installed, and lines of requirements.txt that do not count. */

@@ -77,24 +77,6 @@ static int print_tools(const json_t *tools, struct cell_error *err)
 	return cell__cli_table_print(&table, err);
 }
 
-static int answer_tools(const struct tools_flags *flags, struct cell_space *space, const char *method, json_t *args, struct cell_error *err)
-{
-	json_t *tools = NULL;
-	char *text = NULL;
-	int status;
-
-	if (cell__cli_call(space, method, args, &text, &tools, err) < 0)
-		return -1;
-	status = 0;
-	if (flags->json)
-		cell__cli_line(text);
-	else
-		status = print_tools(tools, err);
-	json_decref(tools);
-	free(text);
-	return status;
-}
-
 static int run_list(const void *values, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
 {
 	const struct tools_flags *flags = values;
@@ -106,15 +88,16 @@ static int run_list(const void *values, struct cell_space *space, const struct c
 	if (flags->tags.count)
 		json_object_set(args, "tags", tags);
 	json_decref(tags);
-	return answer_tools(flags, space, "tools.list", args, err);
+	return cell__cli_answer(space, "tools.list", args, flags->json, print_tools, err);
 }
 
 static int run_search(const void *values, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
 {
 	const struct tools_flags *flags = values;
 
-	return answer_tools(flags, space, "tools.search",
-			    json_pack("{s:s, s:I}", "query", operands->items[1].value, "limit", (json_int_t)flags->limit), err);
+	return cell__cli_answer(space, "tools.search",
+				json_pack("{s:s, s:I}", "query", operands->items[1].value, "limit", (json_int_t)flags->limit), flags->json,
+				print_tools, err);
 }
 
 /* The tool of this name, or of the part of it before a dot, in an answer of tools.list; NULL: none. */

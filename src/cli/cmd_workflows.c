@@ -103,36 +103,21 @@ static int print_workflows(const json_t *workflows, struct cell_error *err)
 	return cell__cli_table_print(&table, err);
 }
 
-static int answer_workflows(const struct workflows_flags *flags, struct cell_space *space, const char *method, json_t *args,
-			    struct cell_error *err)
+static int run_list(const void *values, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
 {
-	json_t *workflows = NULL;
-	char *text = NULL;
-	int status = 0;
+	const struct workflows_flags *flags = values;
 
-	if (cell__cli_call(space, method, args, &text, &workflows, err) < 0)
-		return -1;
-	if (flags->json)
-		cell__cli_line(text);
-	else
-		status = print_workflows(workflows, err);
-	json_decref(workflows);
-	free(text);
-	return status;
-}
-
-static int run_list(const void *flags, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
-{
 	(void)operands;
-	return answer_workflows(flags, space, "workflows.list", json_object(), err);
+	return cell__cli_answer(space, "workflows.list", json_object(), flags->json, print_workflows, err);
 }
 
 static int run_search(const void *values, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
 {
 	const struct workflows_flags *flags = values;
 
-	return answer_workflows(flags, space, "workflows.search",
-				json_pack("{s:s, s:I}", "query", operands->items[1].value, "limit", (json_int_t)flags->limit), err);
+	return cell__cli_answer(space, "workflows.search",
+				json_pack("{s:s, s:I}", "query", operands->items[1].value, "limit", (json_int_t)flags->limit), flags->json,
+				print_workflows, err);
 }
 
 /* ret_text may be NULL. */
@@ -221,28 +206,24 @@ static int run_trust(const void *values, struct cell_space *space, const struct 
 	return 0;
 }
 
+static int remove_workflow(struct cell_space *space, const char *name, struct cell_error *err)
+{
+	json_t *removed;
+	int status = 0;
+
+	if (cell__cli_call(space, "workflows.delete", json_pack("{s:s}", "name", name), NULL, &removed, err) < 0)
+		return -1;
+	if (json_is_false(removed))
+		status = cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no workflow '%s'", name);
+	json_decref(removed);
+	return status;
+}
+
 static int run_rm(const void *values, struct cell_space *space, const struct cell_cli_list *operands, struct cell_error *err)
 {
 	const struct workflows_flags *flags = values;
-	json_t *removed = json_array(), *answer;
-	int status = 0;
 
-	for (size_t i = 1; i < operands->count && !status; i++) {
-		const char *name = operands->items[i].value;
-
-		status = cell__cli_call(space, "workflows.delete", json_pack("{s:s}", "name", name), NULL, &answer, err);
-		if (status < 0)
-			break;
-		if (json_is_false(answer))
-			status = cell_fail(err, CELL_E_NOT_FOUND, 0, "there is no workflow '%s'", name);
-		else
-			json_array_append_new(removed, json_string(name));
-		json_decref(answer);
-	}
-	if (!status && flags->json)
-		status = cell__cli_print_json(removed, err);
-	json_decref(removed);
-	return status;
+	return cell__cli_remove(space, operands, flags->json, remove_workflow, err);
 }
 
 /* ---- run --------------------------------------------------------------------------- */

@@ -405,6 +405,41 @@ int cell__cli_call(struct cell_space *space, const char *method, json_t *args, c
 	return 0;
 }
 
+int cell__cli_answer(struct cell_space *space, const char *method, json_t *args, bool json,
+		     int (*print)(const json_t *answer, struct cell_error *err), struct cell_error *err)
+{
+	json_t *answer;
+	char *text;
+	int status = 0;
+
+	if (cell__cli_call(space, method, args, &text, &answer, err) < 0)
+		return -1;
+	if (json)
+		cell__cli_line(text);
+	else
+		status = print(answer, err);
+	json_decref(answer);
+	free(text);
+	return status;
+}
+
+int cell__cli_remove(struct cell_space *space, const struct cell_cli_list *operands, bool json,
+		     int (*remove)(struct cell_space *space, const char *name, struct cell_error *err), struct cell_error *err)
+{
+	json_t *removed = json_array();
+	int status = 0;
+
+	for (size_t i = 1; i < operands->count && !status; i++) {
+		status = remove(space, operands->items[i].value, err);
+		if (!status)
+			json_array_append_new(removed, json_string(operands->items[i].value));
+	}
+	if (!status && json)
+		status = cell__cli_print_json(removed, err);
+	json_decref(removed);
+	return status;
+}
+
 /* NULL: it is not there or its operands are too few or too many, which is said in *err. */
 static const struct cell_cli_verb *find_verb(const struct cell_cli_verb *verbs, const char *command, const struct cell_cli_list *operands,
 					     struct cell_error *err)
