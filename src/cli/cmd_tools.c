@@ -172,20 +172,15 @@ static int print_parameters(const json_t *callable, struct cell_error *err)
 /* "text, search"; free() it. */
 static char *tags_text(const json_t *tool)
 {
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	const json_t *tag;
-	char *text = NULL;
-	size_t i, size;
-	FILE *out = open_memstream(&text, &size);
+	size_t i;
 
-	if (!out)
-		return NULL;
-	json_array_foreach(json_object_get(tool, "tags"), i, tag)
-		fprintf(out, "%s%s", i ? ", " : "", json_is_string(tag) ? json_string_value(tag) : "");
-	if (fclose(out)) {
-		free(text);
-		return NULL;
+	json_array_foreach(json_object_get(tool, "tags"), i, tag) {
+		if (cell__buf_printf(&text, "%s%s", i ? ", " : "", json_is_string(tag) ? json_string_value(tag) : "") < 0)
+			return NULL;
 	}
-	return text;
+	return cell__buf_take(&text);
 }
 
 static int print_head(const json_t *tool, struct cell_error *err)

@@ -57,29 +57,20 @@ const struct cell_cli_command cell__cli_workflows_command = {
 /* "path, n=10"; free() it. */
 static char *parameters_text(const json_t *workflow)
 {
+	CELL_AUTO_BUF struct cell__buf text = CELL_BUF_INIT;
 	const json_t *parameter;
-	char *text = NULL;
-	size_t i, size;
-	FILE *out = open_memstream(&text, &size);
+	size_t i;
 
-	if (!out)
-		return NULL;
 	json_array_foreach(json_object_get(workflow, "parameters"), i, parameter) {
 		const json_t *value = json_object_get(parameter, "default");
-		char *shown = NULL;
+		CELL_AUTO_FREE char *shown = value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+		bool required = json_is_true(json_object_get(parameter, "required"));
 
-		fprintf(out, "%s%s", i ? ", " : "", cell__cli_text(parameter, "name"));
-		if (!json_is_true(json_object_get(parameter, "required"))) {
-			shown = value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
-			fprintf(out, "=%s", shown ? shown : "");
-		}
-		free(shown);
+		if (cell__buf_printf(&text, "%s%s%s%s", i ? ", " : "", cell__cli_text(parameter, "name"), required ? "" : "=",
+				     !required && shown ? shown : "") < 0)
+			return NULL;
 	}
-	if (fclose(out)) {
-		free(text);
-		return NULL;
-	}
-	return text;
+	return cell__buf_take(&text);
 }
 
 static int print_workflows(const json_t *workflows, struct cell_error *err)
