@@ -61,7 +61,7 @@ def docs_of(rows):
     who = {}
     for principals, method in limited:
         who.setdefault(tuple(principals), []).append("`%s`" % method)
-    lines += ["", "Anybody may ask for them, but:"]
+    lines += ["", "Every principal may call them, except:"]
     lines += ["- %s: only %s" % (", ".join(methods), ", ".join(PRINCIPALS[each] for each in principals)) for principals, methods in who.items()]
     return "\n".join(lines) + "\n"
 
