@@ -37,50 +37,59 @@ extern "C" {
 #define CELL_API
 #endif
 
+/* ---- version ---------------------------------------------------------- */
+
+/* Of this header; cell_version() is the library's.  scripts/check-version.py compares it with the file VERSION. */
+#define CELL_VERSION_MAJOR 0
+#define CELL_VERSION_MINOR 1
+#define CELL_VERSION_PATCH 0
+#define CELL_VERSION "0.1.0"
+
 /* ---- errors ----------------------------------------------------------- */
 
 /*
- * The one table of codes: enum name, word, HTTP status, JSON-RPC code, exit
- * status, Python exception.  The second part are outcomes of the agent's code;
- * they appear in results, never in a struct cell_error.
+ * The one table of codes: number, enum name, word, HTTP status, JSON-RPC code,
+ * exit status, Python exception.  OUT_... (JSON-RPC codes -32100 to -32199) are
+ * outcomes of the agent's code; they appear in results, never in a struct
+ * cell_error.  Numbers never change: a new code stands at the end.
  */
-#define CELL_CODE_TABLE(X)                                                          \
-	X(OK, "ok", 200, 0, 0, "")                                                  \
-	X(E_INVALID, "invalid", 400, -32602, 2, "ValueError")                       \
-	X(E_NOMEM, "no_memory", 500, -32000, 125, "MemoryError")                    \
-	X(E_IO, "io", 500, -32001, 125, "OSError")                                  \
-	X(E_NOT_FOUND, "not_found", 404, -32002, 125, "LookupError")                \
-	X(E_LIMIT, "limit", 413, -32003, 125, "LimitError")                         \
-	X(E_PYTHON, "python_unusable", 500, -32004, 125, "EnvironmentError")        \
-	X(E_PRELOAD, "preload_failed", 500, -32005, 125, "EnvironmentError")        \
-	X(E_KERNEL, "kernel_failed", 500, -32006, 125, "KernelError")               \
-	X(E_SPAWNER, "spawner_failed", 503, -32007, 125, "KernelError")             \
-	X(E_PROTOCOL, "protocol", 502, -32008, 125, "ProtocolError")                \
-	X(E_VERSION, "version_mismatch", 502, -32009, 125, "ProtocolError")         \
-	X(E_CLOSED, "closed", 410, -32010, 125, "SessionClosedError")               \
-	X(E_CANCELLED, "cancelled", 499, -32011, 125, "CancelledError")             \
-	X(E_UNAVAILABLE, "executor_unavailable", 501, -32012, 125, "ExecutorError") \
-	X(E_TIMEOUT, "start_timeout", 504, -32013, 125, "TimeoutError")             \
-	X(E_TOOL, "tool_failed", 502, -32014, 125, "ToolCallError")                 \
-	X(E_TOOL_TIMEOUT, "tool_timeout", 504, -32015, 125, "ToolTimeoutError")     \
-	X(E_EXISTS, "exists", 409, -32016, 125, "FileExistsError")                  \
-	X(E_DISABLED, "disabled", 403, -32017, 125, "RuntimeDepsDisabledError")     \
-	X(E_INSTALL, "install_failed", 502, -32018, 125, "DepsError")               \
-	X(E_SANDBOX, "sandbox_failed", 500, -32019, 125, "SandboxError")            \
-	X(E_AUTH, "unauthorized", 401, -32030, 125, "PermissionError")              \
-	X(E_FORBIDDEN, "forbidden", 403, -32031, 125, "PermissionError")            \
-	X(E_BUSY, "busy", 429, -32032, 125, "BusyError")                            \
-	X(E_EXPIRED, "session_expired", 410, -32033, 125, "SessionClosedError")     \
-	X(E_STORAGE, "storage_unavailable", 503, -32034, 125, "OSError")            \
-	X(OUT_EXCEPTION, "exception", 200, -32100, 1, "CodeExecutionError")         \
-	X(OUT_TIMEOUT, "timeout", 200, -32101, 124, "TimeoutError")                 \
-	X(OUT_INTERRUPTED, "interrupted", 200, -32102, 1, "InterruptedError")       \
-	X(OUT_KERNEL_DIED, "kernel_died", 200, -32103, 137, "KernelDiedError")      \
-	X(OUT_REJECTED, "rejected", 200, -32104, 1, "ApprovalRejectedError")        \
-	X(OUT_LIMIT, "limit_exceeded", 200, -32105, 137, "LimitExceededError")
+#define CELL_CODE_TABLE(X)                                                              \
+	X(0, OK, "ok", 200, 0, 0, "")                                                   \
+	X(1, E_INVALID, "invalid", 400, -32602, 2, "ValueError")                        \
+	X(2, E_NOMEM, "no_memory", 500, -32000, 125, "MemoryError")                     \
+	X(3, E_IO, "io", 500, -32001, 125, "OSError")                                   \
+	X(4, E_NOT_FOUND, "not_found", 404, -32002, 125, "LookupError")                 \
+	X(5, E_LIMIT, "limit", 413, -32003, 125, "LimitError")                          \
+	X(6, E_PYTHON, "python_unusable", 500, -32004, 125, "EnvironmentError")         \
+	X(7, E_PRELOAD, "preload_failed", 500, -32005, 125, "EnvironmentError")         \
+	X(8, E_KERNEL, "kernel_failed", 500, -32006, 125, "KernelError")                \
+	X(9, E_SPAWNER, "spawner_failed", 503, -32007, 125, "KernelError")              \
+	X(10, E_PROTOCOL, "protocol", 502, -32008, 125, "ProtocolError")                \
+	X(11, E_VERSION, "version_mismatch", 502, -32009, 125, "ProtocolError")         \
+	X(12, E_CLOSED, "closed", 410, -32010, 125, "SessionClosedError")               \
+	X(13, E_CANCELLED, "cancelled", 499, -32011, 125, "CancelledError")             \
+	X(14, E_UNAVAILABLE, "executor_unavailable", 501, -32012, 125, "ExecutorError") \
+	X(15, E_TIMEOUT, "start_timeout", 504, -32013, 125, "TimeoutError")             \
+	X(16, OUT_EXCEPTION, "exception", 200, -32100, 1, "CodeExecutionError")         \
+	X(17, OUT_TIMEOUT, "timeout", 200, -32101, 124, "TimeoutError")                 \
+	X(18, OUT_INTERRUPTED, "interrupted", 200, -32102, 1, "InterruptedError")       \
+	X(19, OUT_KERNEL_DIED, "kernel_died", 200, -32103, 137, "KernelDiedError")      \
+	X(20, OUT_REJECTED, "rejected", 200, -32104, 1, "ApprovalRejectedError")        \
+	X(21, E_TOOL, "tool_failed", 502, -32014, 125, "ToolCallError")                 \
+	X(22, E_TOOL_TIMEOUT, "tool_timeout", 504, -32015, 125, "ToolTimeoutError")     \
+	X(23, E_EXISTS, "exists", 409, -32016, 125, "FileExistsError")                  \
+	X(24, E_DISABLED, "disabled", 403, -32017, 125, "RuntimeDepsDisabledError")     \
+	X(25, E_INSTALL, "install_failed", 502, -32018, 125, "DepsError")               \
+	X(26, E_SANDBOX, "sandbox_failed", 500, -32019, 125, "SandboxError")            \
+	X(27, E_AUTH, "unauthorized", 401, -32030, 125, "PermissionError")              \
+	X(28, E_FORBIDDEN, "forbidden", 403, -32031, 125, "PermissionError")            \
+	X(29, E_BUSY, "busy", 429, -32032, 125, "BusyError")                            \
+	X(30, E_EXPIRED, "session_expired", 410, -32033, 125, "SessionClosedError")     \
+	X(31, E_STORAGE, "storage_unavailable", 503, -32034, 125, "OSError")            \
+	X(32, OUT_LIMIT, "limit_exceeded", 200, -32105, 137, "LimitExceededError")
 
 enum cell_code {
-#define CELL_CODE_ENUM(name, word, http, rpc, exit_status, py) CELL_##name,
+#define CELL_CODE_ENUM(number, name, word, http, rpc, exit_status, py) CELL_##name = number,
 	CELL_CODE_TABLE(CELL_CODE_ENUM)
 #undef CELL_CODE_ENUM
 		CELL_CODE_COUNT
@@ -1082,9 +1091,9 @@ struct cell_server_options {
 	const char *const *origins; /* further values of Origin that are let in, NULL-terminated; NULL: none */
 	const char *const *hosts; /* further values of Host where authentication is disabled; NULL: none */
 	const char *tls_cert, *tls_key; /* PEM; NULL: no TLS */
-	struct cell_server_limits limits;
+	const struct cell_server_limits *limits; /* NULL: the defaults */
 	/* cell_server_reload() asks for new limits; on a thread that may wait; NULL: only the tokens are read again */
-	int (*reload)(void *arg, struct cell_server_limits *limits, struct cell_error *err);
+	int (*reload)(void *arg, struct cell_server_limits *limits, struct cell_error *err); /* as INIT and size say; up to 1024 bytes */
 	void *reload_arg;
 	/* Lines, each with its end; NULL: none.  Engine's thread. */
 	void (*log)(void *arg, const char *lines, size_t size);
@@ -1097,8 +1106,7 @@ struct cell_server_options {
 	int (*reload_tls)(void *arg, char **ret_cert, char **ret_key, struct cell_error *err);
 	enum cell_zygote_per zygote_per; /* whose sessions share a zygote; default: all of the engine */
 };
-#define CELL_SERVER_OPTIONS_INIT \
-	{ .size = sizeof(struct cell_server_options), .limits = CELL_SERVER_LIMITS_INIT, .log_level = CELL_LOG_INFO }
+#define CELL_SERVER_OPTIONS_INIT { .size = sizeof(struct cell_server_options), .log_level = CELL_LOG_INFO }
 
 /* Binds its address.  CELL_E_UNAVAILABLE: left out of this build. */
 CELL_API int cell_server_create(struct cell_engine *engine, const struct cell_server_options *opts, struct cell_server **ret_server,

@@ -8,7 +8,6 @@ import base64
 import fcntl
 import hashlib
 import os
-import re
 import shutil
 import subprocess
 import sysconfig
@@ -20,8 +19,8 @@ NAME = "workcell"
 
 
 def _version():
-    with open(os.path.join(HERE, "pyproject.toml"), encoding="utf-8") as file:
-        return re.search(r'^version = "(.*)"$', file.read(), re.M).group(1)
+    with open(os.path.join(ROOT, "VERSION"), encoding="utf-8") as file:
+        return file.read().strip()
 
 
 def _build():
@@ -38,7 +37,7 @@ def _build():
     if not os.path.exists(os.path.join(folder, "build.ninja")):
         subprocess.run(["meson", "setup", folder, "--buildtype=release"], cwd=ROOT, check=True)
     # What goes into the wheel, and not the tests.
-    subprocess.run(["ninja", "-C", folder, "libworkcell.so.0.1.0", "workcell", "workcell-spawner", "_workcell.abi3.so",
+    subprocess.run(["ninja", "-C", folder, "libworkcell.so." + _version(), "workcell", "workcell-spawner", "_workcell.abi3.so",
                     "_native.abi3.so"], check=True)
     return folder
 

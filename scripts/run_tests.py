@@ -153,6 +153,10 @@ CHECKS = [
     "scripts/check-docs.py",
     "scripts/check-hardening.py --self-test",
     "scripts/check-hardening.py",
+    "scripts/check-version.py --self-test",
+    "scripts/check-version.py",
+    "scripts/check-abi.py --self-test",
+    "scripts/check-abi.py",
 ]
 
 

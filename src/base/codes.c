@@ -6,7 +6,7 @@ static const struct {
 	int http;
 	int exit_status;
 } codes[CELL_CODE_COUNT] = {
-#define CELL_CODE_ROW(name, word, http, rpc, exit_status, py) [CELL_##name] = { word, http, exit_status },
+#define CELL_CODE_ROW(number, name, word, http, rpc, exit_status, py) [CELL_##name] = { word, http, exit_status },
 	CELL_CODE_TABLE(CELL_CODE_ROW)
 #undef CELL_CODE_ROW
 };

@@ -46,3 +46,16 @@ int cell_fail_wrap(struct cell_error *err, const char *fmt, ...)
 	trim(err);
 	return -1;
 }
+
+bool cell__code_is_outcome(int code)
+{
+	switch (code) {
+#define OUTCOME_ROW(number, name, word, http, rpc, exit_status, py) \
+	case number:                                                \
+		return rpc <= -32100 && rpc > -32200;
+		CELL_CODE_TABLE(OUTCOME_ROW)
+#undef OUTCOME_ROW
+	default:
+		return false;
+	}
+}

@@ -2,6 +2,8 @@
 #ifndef CELL_BASE_ERROR_H
 #define CELL_BASE_ERROR_H
 
+#include <stdbool.h>
+
 #include "workcell.h"
 
 /*
@@ -11,5 +13,8 @@
 int cell_fail(struct cell_error *err, int code, int sys, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 /* Puts "prefix: " before what the error says already. */
 int cell_fail_wrap(struct cell_error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* What the agent's code came to (CELL_OUT_...), as opposed to a failure of ours. */
+bool cell__code_is_outcome(int code);
 
 #endif

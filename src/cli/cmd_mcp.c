@@ -355,6 +355,7 @@ int cell__cmd_mcp(int argc, char **argv)
 {
 	struct mcp_flags flags = { .session = CELL_CLI_SESSION_FLAGS_INIT(1),
 				   .http = CELL_CLI_LISTEN_FLAGS_INIT(MAX_SESSIONS, MAX_CONNECTIONS) };
+	struct cell_server_limits limits = CELL_SERVER_LIMITS_INIT;
 	struct cell_server_options http = CELL_SERVER_OPTIONS_INIT;
 	struct cell_cli_session_options options;
 	struct cell_cli_host host = { 0 };
@@ -368,6 +369,8 @@ int cell__cmd_mcp(int argc, char **argv)
 	const char *secrets[] = { flags.http.token_file, flags.http.tls_cert, flags.http.tls_key };
 
 	memcpy(flags.session.secrets, secrets, sizeof(secrets));
+	cell__cli_listen_limits(&flags.http, &limits);
+	http.limits = &limits;
 	status = prepare(&flags, &http, &in, &out, &err);
 	if (!status && !(status = cell__cli_open_host(&flags.session, true, &host, &options, &err))) {
 		status = serve(&flags, &http, &host, &options, in, out, &err);

@@ -390,7 +390,6 @@ static int fill_options(const struct serve_flags *flags, struct cell_server_opti
 	if (cell__cli_listen_options(&flags->http, flags->log_level ? flags->log_level : "info", options, err) < 0 ||
 	    fill_auth(flags, options, err) < 0)
 		return -1;
-	limits_of(flags, &options->limits);
 	return cell_server_check(options, err);
 }
 
@@ -567,6 +566,7 @@ out:
 int cell__cmd_serve(int argc, char **argv)
 {
 	struct serve_flags flags = SERVE_FLAGS_INIT;
+	struct cell_server_limits limits;
 	struct cell_server_options options = CELL_SERVER_OPTIONS_INIT;
 	struct cell_serve_arguments arguments = { 0 };
 	struct cell_error err;
@@ -584,6 +584,8 @@ int cell__cmd_serve(int argc, char **argv)
 		return exit_status;
 	}
 	live.servers = arguments.servers;
+	limits_of(&flags, &limits);
+	options.limits = &limits;
 	status = flags.session.executor ? cell__cli_check_executor(&flags.session, flags.session.executor, &err) : 0;
 	if (!status)
 		status = fill_options(&flags, &options, &err);

@@ -83,7 +83,6 @@ static int fill_tls(const struct cell_cli_listen_flags *flags, struct cell_serve
 int cell__cli_listen_options(const struct cell_cli_listen_flags *flags, const char *log_level, struct cell_server_options *options,
 			     struct cell_error *err)
 {
-	cell__cli_listen_limits(flags, &options->limits);
 	options->auth_disabled = flags->auth_disabled;
 	options->token_file = flags->token_file;
 	if (fill_log(flags, log_level, options, err) < 0 || fill_tls(flags, options, err) < 0)

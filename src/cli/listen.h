@@ -51,7 +51,7 @@ extern const struct cell_server_limits cell__cli_server_defaults;
 /* The limits that are flags here. */
 void cell__cli_listen_limits(const struct cell_cli_listen_flags *flags, struct cell_server_limits *limits);
 /*
- * All that is here but --listen and the token.  log_level: debug, info, warning or error.  Files are read, and those with the
+ * All that is here but --listen, the token and the limits.  log_level: debug, info, warning or error.  Files are read, and those with the
  * certificate again on reload; the flags must outlive the server.  The options are to be finished in any case.
  */
 int cell__cli_listen_options(const struct cell_cli_listen_flags *flags, const char *log_level, struct cell_server_options *options,

@@ -29,7 +29,7 @@ static void close_further(struct cell__deps *deps);
 static const char *error_type(int code)
 {
 	static const char *const types[CELL_CODE_COUNT] = {
-#define TYPE_ROW(name, word, http, rpc, exit_status, py) [CELL_##name] = py,
+#define TYPE_ROW(number, name, word, http, rpc, exit_status, py) [CELL_##name] = py,
 		CELL_CODE_TABLE(TYPE_ROW)
 #undef TYPE_ROW
 	};

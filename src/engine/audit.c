@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/sized.h"
 #include "egress/egress.h"
 #include "gate/audit.h"
 #include "space/engine.h"
@@ -28,9 +29,8 @@ int cell_audit_open(struct cell_engine *engine, const struct cell_audit_options 
 		    struct cell_error *err)
 {
 	struct cell_audit_options all = CELL_AUDIT_OPTIONS_INIT;
-	if (opts->size < sizeof(size_t) || opts->size > sizeof all)
-		return cell_fail(err, CELL_E_INVALID, 0, "cell_audit_options.size is %zu, expected up to %zu", opts->size, sizeof all);
-	memcpy(&all, opts, opts->size);
+	if (cell__sized_read(&all, sizeof all, opts, "cell_audit_options", err) < 0)
+		return -1;
 	if (!all.path || !*all.path)
 		return cell_fail(err, CELL_E_INVALID, 0, "an audit log needs a path");
 	if (cell__engine_may_wait(engine, "cell_audit_open", err) < 0)

@@ -23,6 +23,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include "base/sized.h"
 #include "sandbox/build.h"
 #include "sandbox/apply.h"
 #include "egress/egress.h"
@@ -224,10 +225,8 @@ static int command_init(struct command *command, const struct cell_sandbox_optio
 static int take_options(const struct cell_sandbox_options *opts, struct cell_sandbox_options *ret, struct cell_error *err)
 {
 	struct cell_sandbox_options all = CELL_SANDBOX_OPTIONS_INIT;
-	if (opts && (opts->size < sizeof(size_t) || opts->size > sizeof all))
-		return cell_fail(err, CELL_E_INVALID, 0, "cell_sandbox_options.size is %zu, expected up to %zu", opts->size, sizeof all);
-	if (opts)
-		memcpy(&all, opts, opts->size);
+	if (opts && cell__sized_read(&all, sizeof all, opts, "cell_sandbox_options", err) < 0)
+		return -1;
 	*ret = all;
 	return 0;
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/sized.h"
 #include "session/on_loop.h"
 #include "space/space.h"
 
@@ -142,12 +143,8 @@ static void free_engine(struct cell_engine *engine)
 int cell_engine_create(const struct cell_engine_options *opts, struct cell_engine **ret_engine, struct cell_error *err)
 {
 	struct cell_engine_options all = CELL_ENGINE_OPTIONS_INIT;
-	if (opts) {
-		if (opts->size < sizeof(size_t) || opts->size > sizeof all)
-			return cell_fail(err, CELL_E_INVALID, 0, "cell_engine_options.size is %zu, expected up to %zu", opts->size,
-					 sizeof all);
-		memcpy(&all, opts, opts->size);
-	}
+	if (opts && cell__sized_read(&all, sizeof all, opts, "cell_engine_options", err) < 0)
+		return -1;
 	if (all.pool_size < 0 || all.pool_size > CELL_LIMIT_POOL)
 		return cell_fail(err, CELL_E_INVALID, 0, "pool_size is %d, expected 0 to %d", all.pool_size, CELL_LIMIT_POOL);
 	if (all.zygote_forks < 0)
@@ -274,7 +271,8 @@ static void start_prewarm(struct cell__task *task)
 int cell_engine_prewarm(struct cell_engine *engine, const char *python, const char *preload, struct cell_env_info *ret_info,
 			struct cell_error *err)
 {
-	if (cell__engine_may_wait(engine, "cell_engine_prewarm", err) < 0)
+	if (cell__engine_may_wait(engine, "cell_engine_prewarm", err) < 0 ||
+	    (ret_info && cell__sized_check(ret_info, "cell_env_info", err) < 0))
 		return -1;
 	struct prewarm prewarm = {
 		.task.fn = start_prewarm,
@@ -290,22 +288,18 @@ int cell_engine_prewarm(struct cell_engine *engine, const char *python, const ch
 			*err = prewarm.err;
 		return -1;
 	}
-	if (ret_info) {
-		size_t size = ret_info->size < sizeof prewarm.info ? ret_info->size : sizeof prewarm.info;
-		prewarm.info.size = size;
-		memcpy(ret_info, &prewarm.info, size);
-	}
+	if (ret_info)
+		cell__sized_write(ret_info, &prewarm.info, sizeof prewarm.info);
 	return 0;
 }
 
 int cell_executor_probe(struct cell_engine *engine, size_t i, struct cell_executor_info *ret_info)
 {
 	const struct cell__executor *executor = cell__executor_at(i);
-	if (!executor)
+	if (!executor || cell__sized_check(ret_info, "cell_executor_info", NULL) < 0)
 		return -1;
 	struct cell_executor_info info = { .name = executor->name, .isolation = executor->isolation };
 	executor->probe(&engine->host, &info); /* reads only what never changes after creation */
-	info.size = ret_info->size < sizeof info ? ret_info->size : sizeof info;
-	memcpy(ret_info, &info, info.size);
+	cell__sized_write(ret_info, &info, sizeof info);
 	return 0;
 }

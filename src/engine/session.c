@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/sized.h"
 #include "session/session.h"
 #include "space/space.h"
 
@@ -41,15 +42,10 @@ static struct cell_session *make_session(struct cell_engine *engine, const struc
 	return session;
 }
 
-/* Options of this version or a former one; *all has the defaults. */
+/* *all has the defaults. */
 static int take_options(const struct cell_session_options *opts, struct cell_session_options *all, struct cell_error *err)
 {
-	if (!opts)
-		return 0;
-	if (opts->size < sizeof(size_t) || opts->size > sizeof *all)
-		return cell_fail(err, CELL_E_INVALID, 0, "cell_session_options.size is %zu, expected up to %zu", opts->size, sizeof *all);
-	memcpy(all, opts, opts->size);
-	return 0;
+	return opts ? cell__sized_read(all, sizeof *all, opts, "cell_session_options", err) : 0;
 }
 
 int cell_session_check(const struct cell_session_options *opts, int is_open, struct cell_error *err)
@@ -335,13 +331,8 @@ static struct cell__run *make_run(struct cell_session *session, const char *code
 				  struct cell_error *err)
 {
 	struct cell_run_options all = CELL_RUN_OPTIONS_INIT;
-	if (opts) {
-		if (opts->size < sizeof(size_t) || opts->size > sizeof all) {
-			cell_fail(err, CELL_E_INVALID, 0, "cell_run_options.size is %zu, expected up to %zu", opts->size, sizeof all);
-			return NULL;
-		}
-		memcpy(&all, opts, opts->size);
-	}
+	if (opts && cell__sized_read(&all, sizeof all, opts, "cell_run_options", err) < 0)
+		return NULL;
 	if (all.timeout_ms == 0)
 		all.timeout_ms = session->options.timeout_ms;
 	if (all.timeout_ms < -1) {
@@ -400,7 +391,7 @@ int cell_session_run(struct cell_session *session, const char *code, size_t size
 	struct cell_result *result = cell__run_wait(run, session->engine->loop, resume);
 	cell__run_destroy(run);
 	/* Our failure is an error, not an outcome of the code. */
-	if (result->failed && result->outcome.code < CELL_OUT_EXCEPTION) {
+	if (result->failed && !cell__code_is_outcome(result->outcome.code)) {
 		cell_fail(err, result->outcome.code, 0, "%s", result->outcome.message);
 		cell_result_destroy(result);
 		return -1;

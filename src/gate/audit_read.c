@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "base/sized.h"
 #include "gate/audit.h"
 #include "gate/glob.h"
 
@@ -302,12 +303,8 @@ int cell_audit_reader_open(const char *path, const struct cell_audit_filter *fil
 			   struct cell_error *err)
 {
 	struct cell_audit_filter all = CELL_AUDIT_FILTER_INIT;
-	if (filter) {
-		if (filter->size < sizeof(size_t) || filter->size > sizeof all)
-			return cell_fail(err, CELL_E_INVALID, 0, "cell_audit_filter.size is %zu, expected up to %zu", filter->size,
-					 sizeof all);
-		memcpy(&all, filter, filter->size);
-	}
+	if (filter && cell__sized_read(&all, sizeof all, filter, "cell_audit_filter", err) < 0)
+		return -1;
 	struct cell_audit_reader *reader = cell__alloc(1, sizeof *reader);
 	if (!reader)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
@@ -494,24 +491,23 @@ static int handle_end(struct cell_audit_reader *reader, struct cell_audit_entry 
 	return 2;
 }
 
-int cell_audit_reader_next(struct cell_audit_reader *reader, struct cell_audit_entry *ret_entry, struct cell_error *err)
+/* As cell_audit_reader_next(). */
+static int next_entry(struct cell_audit_reader *reader, struct cell_audit_entry *entry, struct cell_error *err)
 {
-	if (ret_entry->size != sizeof *ret_entry)
-		return cell_fail(err, CELL_E_INVALID, 0, "cell_audit_entry.size is %zu, expected %zu", ret_entry->size, sizeof *ret_entry);
 	for (;;) {
 		const char *line;
 		size_t size;
 		int rc;
 		if (reader->gap) {
 			reader->gap = false;
-			return give_problem(reader, ret_entry, 0, "files were rotated away before they were read");
+			return give_problem(reader, entry, 0, "files were rotated away before they were read");
 		}
 		switch (next_line(reader, &line, &size)) {
 		case STEP_LINE:
-			rc = give_line(reader, line, size, ret_entry);
+			rc = give_line(reader, line, size, entry);
 			break;
 		case STEP_END:
-			rc = handle_end(reader, ret_entry);
+			rc = handle_end(reader, entry);
 			break;
 		default:
 			rc = -1;
@@ -523,4 +519,13 @@ int cell_audit_reader_next(struct cell_audit_reader *reader, struct cell_audit_e
 		if (rc < 0)
 			return cell_fail(err, CELL_E_IO, errno, "read the audit log %.120s", reader->files[reader->current].name);
 	}
+}
+
+int cell_audit_reader_next(struct cell_audit_reader *reader, struct cell_audit_entry *ret_entry, struct cell_error *err)
+{
+	struct cell_audit_entry entry = CELL_AUDIT_ENTRY_INIT;
+	int rc = cell__sized_check(ret_entry, "cell_audit_entry", err) < 0 ? -1 : next_entry(reader, &entry, err);
+	if (rc == 1)
+		cell__sized_write(ret_entry, &entry, sizeof entry);
+	return rc;
 }

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/sized.h"
+
 enum truth { NO, UNKNOWN, YES };
 
 struct decide {
@@ -495,12 +497,9 @@ int cell_policy_decide(const struct cell_policy *policy, const struct cell_polic
 {
 	struct cell_policy_subject all = CELL_POLICY_SUBJECT_INIT;
 	struct cell_policy_verdict verdict = CELL_POLICY_VERDICT_INIT;
-	if (subject->size < sizeof(size_t) || subject->size > sizeof all)
-		return cell_fail(err, CELL_E_INVALID, 0, "cell_policy_subject.size is %zu, expected up to %zu", subject->size, sizeof all);
-	if (ret_verdict->size < sizeof(size_t) || ret_verdict->size > sizeof verdict)
-		return cell_fail(err, CELL_E_INVALID, 0, "cell_policy_verdict.size is %zu, expected up to %zu", ret_verdict->size,
-				 sizeof verdict);
-	memcpy(&all, subject, subject->size);
+	if (cell__sized_read(&all, sizeof all, subject, "cell_policy_subject", err) < 0 ||
+	    cell__sized_check(ret_verdict, "cell_policy_verdict", err) < 0)
+		return -1;
 	if (all.kind && (!cell__policy_kind(all.kind) || cell__policy_kind(all.kind) == CELL__KIND_ANY))
 		return cell_fail(err, CELL_E_INVALID, 0, "'%.40s' is not a kind of call: " CELL__POLICY_KINDS, all.kind);
 	if (all.principal && !cell__principal_kind_of(all.principal))
@@ -519,7 +518,6 @@ int cell_policy_decide(const struct cell_policy *policy, const struct cell_polic
 	};
 	cell__policy_judge(policy, &inner, &verdict);
 	json_decref(args);
-	verdict.size = ret_verdict->size;
-	memcpy(ret_verdict, &verdict, ret_verdict->size);
+	cell__sized_write(ret_verdict, &verdict, sizeof verdict);
 	return 0;
 }

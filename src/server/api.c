@@ -27,7 +27,7 @@ static void answer_execute(struct cell__request *request, struct cell_result *re
 {
 	const struct cell_outcome *error = cell_result_error(result);
 
-	if (error && error->code < CELL_OUT_EXCEPTION)
+	if (error && !cell__code_is_outcome(error->code))
 		cell__answer_fail(request, (unsigned)cell_code_http_status(error->code), error->code, "%s", error->message);
 	else
 		cell__answer_text(request, MHD_HTTP_OK, cell__execute_answer(result, request->served->id));

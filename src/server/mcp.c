@@ -27,6 +27,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "base/sized.h"
 #include "mcp/server/server.h"
 #include "wire/sse.h"
 
@@ -660,20 +661,23 @@ uv_handle_t *cell__mcp_start(struct cell_server *server)
 int cell_mcp_server_listen(struct cell_mcp_server *mcp, const struct cell_server_options *opts, struct cell_error *err)
 {
 	struct cell_server_options all = CELL_SERVER_OPTIONS_INIT;
+	struct cell_server_limits limits = CELL_SERVER_LIMITS_INIT;
 	struct cell__mcp_http *http;
 	struct cell_server *server;
 	int status;
 
-	if (!opts || opts->size < sizeof(size_t) || opts->size > sizeof(all))
-		return cell_fail(err, CELL_E_INVALID, 0, "cell_server_options of another version");
-	memcpy(&all, opts, opts->size);
-	all.size = sizeof(all);
+	if (!opts)
+		return cell_fail(err, CELL_E_INVALID, 0, "an MCP server that listens needs options");
+	if (cell__sized_read(&all, sizeof(all), opts, "cell_server_options", err) < 0 ||
+	    (all.limits && cell__sized_read(&limits, sizeof(limits), all.limits, "cell_server_limits", err) < 0))
+		return -1;
 	all.space = mcp->opts.space;
 	all.session = &mcp->session;
 	all.open_space = NULL;
 	all.work_dir = NULL;
-	if (all.limits.max_body_bytes > CELL_RPC_MAX_BYTES)
-		all.limits.max_body_bytes = CELL_RPC_MAX_BYTES;
+	if (limits.max_body_bytes > CELL_RPC_MAX_BYTES)
+		limits.max_body_bytes = CELL_RPC_MAX_BYTES;
+	all.limits = &limits;
 	http = cell__alloc(1, sizeof(*http));
 	if (!http)
 		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for the server");

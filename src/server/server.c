@@ -67,6 +67,7 @@ int cell_mcp_server_listen(struct cell_mcp_server *mcp, const struct cell_server
 #include <sys/stat.h>
 #include <time.h>
 
+#include "base/sized.h"
 #include "sandbox/policy.h"
 #include "server/server.h"
 
@@ -252,6 +253,26 @@ static int read_certificate(const struct cell_server_options *opts, struct cell_
 	return status;
 }
 
+/* The program fills in the struct that it knows, which may be longer than ours. */
+#define LIMITS_ROOM_BYTES 1024
+_Static_assert(sizeof(struct cell_server_limits) < LIMITS_ROOM_BYTES, "there is room to grow");
+
+static int ask_for_limits(const struct cell_server_options *opts, struct cell_server_limits *limits, struct cell_error *err)
+{
+	union {
+		struct cell_server_limits limits;
+		char room[LIMITS_ROOM_BYTES];
+	} given = { .room = { 0 } };
+	struct cell_server_limits all = *limits;
+
+	given.limits = *limits;
+	if (opts->reload(opts->reload_arg, &given.limits, err) < 0 ||
+	    cell__sized_read(&all, sizeof(all), &given, "cell_server_limits", err) < 0 || check_limits(&all, err) < 0)
+		return -1;
+	*limits = all;
+	return 0;
+}
+
 static void do_reload(uv_work_t *work)
 {
 	struct reloading *reloading = work->data;
@@ -263,11 +284,8 @@ static void do_reload(uv_work_t *work)
 	if (reloading->same)
 		return;
 	reloading->status = cell__tokens_load(opts->token, opts->token_file, &reloading->tokens, &reloading->err);
-	if (!reloading->status && reloading->all && opts->reload) {
-		reloading->status = opts->reload(opts->reload_arg, &reloading->limits, &reloading->err);
-		if (!reloading->status)
-			reloading->status = check_limits(&reloading->limits, &reloading->err);
-	}
+	if (!reloading->status && reloading->all && opts->reload)
+		reloading->status = ask_for_limits(opts, &reloading->limits, &reloading->err);
 	if (!reloading->status && reloading->all)
 		reloading->status = read_certificate(opts, &reloading->tls, &reloading->err);
 	if (reloading->status < 0)
@@ -531,17 +549,18 @@ void cell_server_reload(struct cell_server *server)
 
 /* ---- creation ---- */
 
-static int read_options(const struct cell_server_options *opts, struct cell_server_options *ret_opts, struct cell__address *ret_address,
-			struct cell__tokens *ret_tokens, struct cell_error *err)
+static int read_options(const struct cell_server_options *opts, struct cell_server_options *ret_opts, struct cell_server_limits *ret_limits,
+			struct cell__address *ret_address, struct cell__tokens *ret_tokens, struct cell_error *err)
 {
 	struct cell_server_options all = CELL_SERVER_OPTIONS_INIT;
+	struct cell_server_limits limits = CELL_SERVER_LIMITS_INIT;
 
-	if (opts->size < sizeof(size_t) || opts->size > sizeof(all) || opts->limits.size != sizeof(all.limits))
-		return cell_fail(err, CELL_E_INVALID, 0, "cell_server_options of another version");
-	memcpy(&all, opts, opts->size);
+	if (cell__sized_read(&all, sizeof(all), opts, "cell_server_options", err) < 0 ||
+	    (all.limits && cell__sized_read(&limits, sizeof(limits), all.limits, "cell_server_limits", err) < 0))
+		return -1;
 	if (!all.listen)
 		return cell_fail(err, CELL_E_INVALID, 0, "where shall it listen?");
-	if (cell__routes_prepare(err) < 0 || check_limits(&all.limits, err) < 0 || cell__address_parse(all.listen, ret_address, err) < 0)
+	if (cell__routes_prepare(err) < 0 || check_limits(&limits, err) < 0 || cell__address_parse(all.listen, ret_address, err) < 0)
 		return -1;
 	if (!all.tls_cert != !all.tls_key)
 		return cell_fail(err, CELL_E_INVALID, 0, "TLS needs both a certificate and its key");
@@ -552,17 +571,17 @@ static int read_options(const struct cell_server_options *opts, struct cell_serv
 	if (!all.auth_disabled && !all.token && !all.token_file)
 		return cell_fail(err, CELL_E_INVALID, 0, "a token is needed: everybody who comes in can run code");
 	*ret_opts = all;
+	*ret_limits = limits;
 	return all.auth_disabled ? 0 : cell__tokens_load(all.token, all.token_file, ret_tokens, err);
 }
 
 /* As clients will open them: what is wrong is said before anybody is served. */
-static int check_session(const struct cell_server_options *opts, const struct cell__address *address, struct cell_error *err)
+static int check_session(const struct cell_server *server, struct cell_error *err)
 {
-	struct cell_session_options session = CELL_SESSION_OPTIONS_INIT;
+	const struct cell_server_options *opts = &server->opts;
+	const struct cell__address *address = &server->address;
+	struct cell_session_options session = server->session;
 
-	if (opts->session)
-		memcpy(&session, opts->session, opts->session->size);
-	session.size = sizeof(session);
 	session.space = opts->space;
 	if (opts->work_dir)
 		session.cwd = opts->work_dir;
@@ -577,11 +596,12 @@ static int check_session(const struct cell_server_options *opts, const struct ce
 int cell_server_check(const struct cell_server_options *opts, struct cell_error *err)
 {
 	struct cell_server_options all;
+	struct cell_server_limits limits;
 	struct cell__address address;
 	struct cell__tokens tokens = { 0 };
 	struct cell__tls *tls = NULL;
 
-	if (read_options(opts, &all, &address, &tokens, err) < 0)
+	if (read_options(opts, &all, &limits, &address, &tokens, err) < 0)
 		return -1;
 	cell__tokens_finish(&tokens);
 	if (all.tls_cert && cell__tls_load(all.tls_cert, all.tls_key, &tls, err) < 0)
@@ -602,13 +622,17 @@ int cell_server_create(struct cell_engine *engine, const struct cell_server_opti
 	server->routes = cell__routes;
 	server->listen_fd = server->tell_fd[0] = server->tell_fd[1] = -1;
 	cell__random_hex(server->request_prefix, 8);
-	if (read_options(opts, &server->opts, &server->address, &server->tokens, err) < 0)
+	if (read_options(opts, &server->opts, &server->limits, &server->address, &server->tokens, err) < 0)
 		goto failed;
-	if (check_session(&server->opts, &server->address, err) < 0 ||
-	    cell__policy_load_host_limits(server->opts.session ? server->opts.session->sandbox_policy : NULL, &server->host_limits, err) <
-		    0)
+	server->session = (struct cell_session_options)CELL_SESSION_OPTIONS_INIT;
+	if (server->opts.session &&
+	    cell__sized_read(&server->session, sizeof(server->session), server->opts.session, "cell_session_options", err) < 0)
 		goto failed;
-	server->limits = server->opts.limits;
+	server->opts.limits = &server->limits;
+	if (server->opts.session)
+		server->opts.session = &server->session;
+	if (check_session(server, err) < 0 || cell__policy_load_host_limits(server->session.sandbox_policy, &server->host_limits, err) < 0)
+		goto failed;
 	server->tokens_changed = time_of_change(server->opts.token_file);
 	if (server->opts.tls_cert && cell__tls_load(server->opts.tls_cert, server->opts.tls_key, &server->tls, err) < 0)
 		goto failed;

@@ -423,7 +423,8 @@ struct cell__counts {
 
 struct cell_server {
 	struct cell_engine *engine;
-	struct cell_server_options opts;
+	struct cell_server_options opts;     /* its limits and session are those here */
+	struct cell_session_options session; /* of each session that is opened */
 	struct cell_server_limits limits;
 	const struct cell__route *routes;
 	struct cell__mcp_http *mcp; /* NULL: it is the session server */

@@ -166,9 +166,7 @@ static void handle_workspace(void *arg, struct cell__workspace *workspace, const
 			cell_fail(&why, CELL_E_IO, errno, "make a folder for a session in %.120s", server->opts.work_dir);
 	}
 	if (!why.code) {
-		if (server->opts.session)
-			memcpy(&opening->options, server->opts.session, server->opts.session->size);
-		opening->options.size = sizeof(opening->options);
+		opening->options = server->session;
 		opening->options.space = workspace->space;
 		choose_zygote(opening, workspace);
 		opening->options.on_event = NULL;

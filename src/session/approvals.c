@@ -4,6 +4,7 @@
  */
 #include <string.h>
 
+#include "base/sized.h"
 #include "session/session.h"
 #include "space/space.h"
 
@@ -245,9 +246,8 @@ static void do_answer(void *arg)
 int cell_session_answer(struct cell_session *session, uint64_t id, const struct cell_approval_answer *answer, struct cell_error *err)
 {
 	struct cell_approval_answer all = CELL_APPROVAL_ANSWER_INIT;
-	if (answer->size < sizeof(size_t) || answer->size > sizeof all)
-		return cell_fail(err, CELL_E_INVALID, 0, "cell_approval_answer.size is %zu, expected up to %zu", answer->size, sizeof all);
-	memcpy(&all, answer, answer->size);
+	if (cell__sized_read(&all, sizeof all, answer, "cell_approval_answer", err) < 0)
+		return -1;
 	if (all.args && (!all.accept || id == 0))
 		return cell_fail(err, CELL_E_INVALID, 0, "edited arguments go with the acceptance of one request");
 	if (all.reason && !cell__utf8_ok(all.reason, strlen(all.reason)))

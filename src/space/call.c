@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "base/sized.h"
 #include "space/servers.h"
 #include "space/space.h"
 
@@ -178,14 +179,13 @@ static bool set_call(struct cell_canceller *canceller, struct host_call *call)
 
 void cell_answer_finish(struct cell_answer *answer)
 {
-	if (!answer)
+	struct cell_answer all = CELL_ANSWER_INIT, none = CELL_ANSWER_INIT;
+	if (!answer || cell__sized_read(&all, sizeof all, answer, "cell_answer", NULL) < 0)
 		return;
-	free(answer->json);
-	free(answer->raw);
-	free(answer->message);
-	answer->json = answer->message = NULL;
-	answer->raw = NULL;
-	answer->raw_size = 0;
+	free(all.json);
+	free(all.raw);
+	free(all.message);
+	cell__sized_write(answer, &none, sizeof none);
 }
 
 static int wait_for(const struct cell__asking_for *who, const char *method, const char *args_json, const void *raw, size_t raw_size,
@@ -228,6 +228,7 @@ static int wait_for(const struct cell__asking_for *who, const char *method, cons
 	json_decref(args);
 	if (call.failed && err)
 		*err = call.err;
+	call.answer.size = sizeof call.answer;
 	*ret_answer = call.answer;
 	return call.failed ? -1 : 0;
 }
@@ -243,7 +244,7 @@ int cell__space_wait(struct cell_space *space, const struct cell__principal *pri
 int cell_space_call(struct cell_space *space, const char *method, const char *args_json, const void *raw, size_t raw_size, char **ret_json,
 		    void **ret_raw, size_t *ret_raw_size, struct cell_error *err)
 {
-	struct cell_answer answer = { 0 };
+	struct cell_answer answer = CELL_ANSWER_INIT;
 	int rc = cell__space_wait(space, &cell__principal_host, method, args_json, raw, raw_size, NULL, &answer, err);
 	if (rc == 0) {
 		*ret_json = cell__take_ptr(answer.json);
@@ -265,18 +266,23 @@ int cell_space_call_ex(struct cell_space *space, const char *method, const char 
 int cell__space_answer_for(const struct cell__asking_for *who, const char *method, const char *args_json, const void *raw, size_t raw_size,
 			   struct cell_canceller *canceller, struct cell_answer *ret_answer, struct cell_error *err)
 {
-	struct cell_answer answer = { 0 };
+	struct cell_answer answer = CELL_ANSWER_INIT;
 	struct cell_error why = { 0 };
-	size_t size = ret_answer->size;
-	if (size != sizeof answer)
-		return cell_fail(err, CELL_E_INVALID, 0, "cell_answer.size is %zu, expected %zu", size, sizeof answer);
+	if (cell__sized_check(ret_answer, "cell_answer", err) < 0)
+		return -1;
 	int rc = wait_for(who, method, args_json, raw, raw_size, canceller, &answer, &why);
 	if (rc < 0 && !answer.message)
 		answer.message = cell__strdup(why.msg);
 	if (rc < 0 && err)
 		*err = why;
-	answer.size = size;
-	*ret_answer = answer;
+	cell__sized_write(ret_answer, &answer, sizeof answer);
+	/* What the program's struct has no room for is nobody's. */
+	if (!cell__sized_has(ret_answer, json))
+		free(answer.json);
+	if (!cell__sized_has(ret_answer, raw))
+		free(answer.raw);
+	if (!cell__sized_has(ret_answer, message))
+		free(answer.message);
 	return rc;
 }
 

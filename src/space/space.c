@@ -21,6 +21,7 @@
 #include <sys/stat.h>
 
 #include "base/hole.h"
+#include "base/sized.h"
 #include "deps/deps.h"
 #include "gate/gate.h"
 #include "gate/gated_call.h"
@@ -530,12 +531,8 @@ int cell_space_open(struct cell_engine *engine, const struct cell_space_options 
 		    struct cell_error *err)
 {
 	struct cell_space_options all = CELL_SPACE_OPTIONS_INIT;
-	if (opts) {
-		if (opts->size < sizeof(size_t) || opts->size > sizeof all)
-			return cell_fail(err, CELL_E_INVALID, 0, "cell_space_options.size is %zu, expected up to %zu", opts->size,
-					 sizeof all);
-		memcpy(&all, opts, opts->size);
-	}
+	if (opts && cell__sized_read(&all, sizeof all, opts, "cell_space_options", err) < 0)
+		return -1;
 	if (cell__engine_may_wait(engine, "cell_space_open", err) < 0)
 		return -1;
 	struct cell_space *space = cell__alloc(1, sizeof *space);
@@ -625,9 +622,8 @@ static void do_guard(void *arg)
 int cell_space_guard(struct cell_space *space, const struct cell_session_options *session, struct cell_error *err)
 {
 	struct cell_session_options all = CELL_SESSION_OPTIONS_INIT;
-	if (session->size < sizeof(size_t) || session->size > sizeof all)
-		return cell_fail(err, CELL_E_INVALID, 0, "cell_session_options.size is %zu, expected up to %zu", session->size, sizeof all);
-	memcpy(&all, session, session->size);
+	if (cell__sized_read(&all, sizeof all, session, "cell_session_options", err) < 0)
+		return -1;
 	struct guarding guarding = { space, &all };
 	cell__loop_call(space->engine->loop, do_guard, &guarding);
 	return 0;
@@ -673,7 +669,7 @@ int cell__space_sync(struct cell_space *space, const struct cell__principal *pri
 	/* The program's own decision, for the environment of whoever is about to run in it. */
 	struct cell__principal host = cell__principal_host;
 	host.trusted = cell__principal_is_trusted(principal);
-	struct cell_answer answer = { 0 };
+	struct cell_answer answer = CELL_ANSWER_INIT;
 	int rc = cell__space_wait(space, &host, "deps.sync", pyodide ? "{\"pyodide\":true}" : "{\"quick\":true}", NULL, 0, NULL, &answer,
 				  err);
 	if (rc == 0)
@@ -792,9 +788,8 @@ static void do_add_tool(void *arg)
 int cell_space_add_tool(struct cell_space *space, const struct cell_tool *tool, struct cell_error *err)
 {
 	struct cell_tool all = CELL_TOOL_INIT;
-	if (tool->size < sizeof(size_t) || tool->size > sizeof all)
-		return cell_fail(err, CELL_E_INVALID, 0, "cell_tool.size is %zu, expected up to %zu", tool->size, sizeof all);
-	memcpy(&all, tool, tool->size);
+	if (cell__sized_read(&all, sizeof all, tool, "cell_tool", err) < 0)
+		return -1;
 	if (!all.name || !all.fn)
 		return cell_fail(err, CELL_E_INVALID, 0, "a tool needs a name and a function");
 	struct adding adding = { .space = space, .tool = &all };
@@ -821,9 +816,8 @@ static void do_add_middleware(void *arg)
 int cell_space_add_middleware(struct cell_space *space, const struct cell_middleware *middleware, struct cell_error *err)
 {
 	struct cell_middleware all = CELL_MIDDLEWARE_INIT;
-	if (middleware->size < sizeof(size_t) || middleware->size > sizeof all)
-		return cell_fail(err, CELL_E_INVALID, 0, "cell_middleware.size is %zu, expected up to %zu", middleware->size, sizeof all);
-	memcpy(&all, middleware, middleware->size);
+	if (cell__sized_read(&all, sizeof all, middleware, "cell_middleware", err) < 0)
+		return -1;
 	struct adding_middleware adding = { .space = space, .middleware = &all };
 	cell__loop_call(space->engine->loop, do_add_middleware, &adding);
 	if (adding.rc < 0 && err)

@@ -12,6 +12,7 @@
 #include <openssl/evp.h>
 #include <string.h>
 
+#include "base/sized.h"
 #include "storage/file.h"
 #ifdef CELL_HAVE_REDIS
 #include "storage/redis.h"
@@ -487,9 +488,8 @@ static void close_side(struct side *side)
 int cell_transfer(const struct cell_transfer_options *opts, struct cell_error *err)
 {
 	struct cell_transfer_options all = CELL_TRANSFER_OPTIONS_INIT;
-	if (opts->size < sizeof(size_t) || opts->size > sizeof all)
-		return cell_fail(err, CELL_E_INVALID, 0, "cell_transfer_options.size is %zu, expected up to %zu", opts->size, sizeof all);
-	memcpy(&all, opts, opts->size);
+	if (cell__sized_read(&all, sizeof all, opts, "cell_transfer_options", err) < 0)
+		return -1;
 	const struct kind *kind = NULL;
 	for (size_t i = 0; all.kind && i < sizeof kinds / sizeof *kinds; i++)
 		if (strcmp(kinds[i].name, all.kind) == 0)

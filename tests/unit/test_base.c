@@ -19,7 +19,7 @@ static void test_codes(void **state)
 		const char *word;
 		int http, exit_status;
 	} rows[] = {
-#define ROW(name, word, http, rpc, exit_status, py) { CELL_##name, word, http, exit_status },
+#define ROW(number, name, word, http, rpc, exit_status, py) { CELL_##name, word, http, exit_status },
 		CELL_CODE_TABLE(ROW)
 #undef ROW
 	};
@@ -32,11 +32,19 @@ static void test_codes(void **state)
 		for (size_t k = 0; k < i; k++)
 			assert_string_not_equal(rows[i].word, rows[k].word);
 	}
+	assert_false(cell__code_is_outcome(CELL_OK));
+	assert_false(cell__code_is_outcome(CELL_E_INVALID));
+	assert_true(cell__code_is_outcome(CELL_OUT_EXCEPTION));
+	assert_true(cell__code_is_outcome(CELL_OUT_REJECTED));
+	assert_false(cell__code_is_outcome(CELL_E_TOOL));
+	assert_false(cell__code_is_outcome(CELL_E_STORAGE));
+	assert_true(cell__code_is_outcome(CELL_OUT_LIMIT));
 	const int unknown[] = { -1, CELL_CODE_COUNT, INT32_MAX, INT32_MIN };
 	for (size_t i = 0; i < COUNT(unknown); i++) {
 		assert_string_equal(cell_code_word(unknown[i]), "unknown");
 		assert_int_equal(cell_code_http_status(unknown[i]), 500);
 		assert_int_equal(cell_code_exit_status(unknown[i]), 125);
+		assert_false(cell__code_is_outcome(unknown[i]));
 	}
 	/* What design.md promises of `workcell run`. */
 	assert_int_equal(cell_code_exit_status(CELL_OUT_EXCEPTION), 1);

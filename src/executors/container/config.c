@@ -15,6 +15,8 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include "base/sized.h"
+
 #define MIN_MEMORY (64ll << 20)
 #define MIN_CPU_QUOTA 1000
 #define CPU_PERIOD 100000
@@ -195,12 +197,8 @@ static int describe(const struct cell_container_options *options, const struct c
 	unsigned uid, gid;
 	json_t *root;
 
-	if (options) {
-		if (options->size < sizeof(size_t) || options->size > sizeof(all))
-			return cell_fail(err, CELL_E_INVALID, 0, "cell_container_options.size is %zu, expected up to %zu", options->size,
-					 sizeof(all));
-		memcpy(&all, options, options->size);
-	}
+	if (options && cell__sized_read(&all, sizeof(all), options, "cell_container_options", err) < 0)
+		return -1;
 	snprintf(image, sizeof(image), "workcell:%s", cell_version());
 	if (check_name("image", all.image, "._-/:@", err) < 0 || check_name("base image", all.base_image, "._-/:@", err) < 0 ||
 	    check_name("name", all.name, "._-", err) < 0 || check_numbers(&all, err) < 0 ||
@@ -417,8 +415,8 @@ static int code_of(const char *words, size_t *ret_skip)
 	const char *colon = strstr(words, ": ");
 	size_t size = colon ? (size_t)(colon - words) : 0;
 
-	for (int code = CELL_E_INVALID; size && code < CELL_OUT_EXCEPTION; code++) {
-		if (strlen(cell_code_word(code)) == size && !strncmp(cell_code_word(code), words, size)) {
+	for (int code = CELL_E_INVALID; size && code < CELL_CODE_COUNT; code++) {
+		if (!cell__code_is_outcome(code) && strlen(cell_code_word(code)) == size && !strncmp(cell_code_word(code), words, size)) {
 			*ret_skip = size + 2;
 			return code;
 		}

@@ -258,7 +258,7 @@ void cell__remote_deliver(struct cell__remote_kernel *kernel)
 
 	if (problem) {
 		cell__remote_protocol_error(kernel, problem);
-	} else if (code && code < CELL_OUT_EXCEPTION) {
+	} else if (code && !cell__code_is_outcome(code)) {
 		cell_fail(&err, cell__remote_own_code(kernel, code), 0, "the server: %s", result.answer.error_message);
 		cell__remote_fail(kernel, &err);
 	} else {

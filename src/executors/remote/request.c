@@ -186,7 +186,7 @@ void cell__remote_describe(struct cell__remote_kernel *kernel, const struct cell
 		    : status == 429 || status == 503 ? CELL_E_BUSY
 						     : CELL_E_PROTOCOL;
 
-	if (said && said < CELL_OUT_EXCEPTION)
+	if (said && !cell__code_is_outcome(said))
 		found = said == CELL_E_CLOSED ? said : cell__remote_own_code(kernel, said);
 	if (status == 404 || status == 410)
 		found = CELL_E_EXPIRED;

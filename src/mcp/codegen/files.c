@@ -21,6 +21,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/sized.h"
 #include "storage/file.h"
 
 #define DEFAULT_OUT "mcptools"
@@ -323,9 +324,8 @@ static char *report(const struct cell__gen_package *package, const char *out_dir
 int cell_gen_mcp(const struct cell_gen_options *opts, char **ret_json, struct cell_error *err)
 {
 	struct cell_gen_options all = CELL_GEN_OPTIONS_INIT;
-	if (opts->size < sizeof(size_t) || opts->size > sizeof all)
-		return cell_fail(err, CELL_E_INVALID, 0, "cell_gen_options.size is %zu, expected up to %zu", opts->size, sizeof all);
-	memcpy(&all, opts, opts->size);
+	if (cell__sized_read(&all, sizeof all, opts, "cell_gen_options", err) < 0)
+		return -1;
 	if (!all.server || !all.tools_json)
 		return cell_fail(err, CELL_E_INVALID, 0, "cell_gen_mcp() needs a server's name and its list of tools");
 	const char *out_dir = all.out_dir ? all.out_dir : DEFAULT_OUT;

@@ -16,6 +16,7 @@
 #include <time.h>
 
 #include "base/file.h"
+#include "base/sized.h"
 
 #define READ_BYTES (64u * 1024u)
 
@@ -59,19 +60,25 @@ char *cell__mcp_keep_text(struct cell_mcp_server *server, const char *text, size
 int cell_mcp_server_create(struct cell_engine *engine, const struct cell_mcp_server_options *opts, struct cell_mcp_server **ret_server,
 			   struct cell_error *err)
 {
-	struct cell_session_options standard = CELL_SESSION_OPTIONS_INIT;
+	struct cell_mcp_server_options all = CELL_MCP_SERVER_OPTIONS_INIT;
+	struct cell_session_options session = CELL_SESSION_OPTIONS_INIT;
 	struct cell_mcp_server *server;
 
-	if (!opts || opts->size != sizeof(*opts) || !opts->space || (opts->session && opts->session->size != sizeof(standard)))
-		return cell_fail(err, CELL_E_INVALID, 0, "an MCP server needs options of this version, and a space");
+	if (!opts)
+		return cell_fail(err, CELL_E_INVALID, 0, "an MCP server needs options");
+	if (cell__sized_read(&all, sizeof(all), opts, "cell_mcp_server_options", err) < 0 ||
+	    (all.session && cell__sized_read(&session, sizeof(session), all.session, "cell_session_options", err) < 0))
+		return -1;
+	if (!all.space)
+		return cell_fail(err, CELL_E_INVALID, 0, "an MCP server needs a space");
 	server = cell__alloc(1, sizeof(*server));
 	if (!server)
 		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for an MCP server");
-	*server = (struct cell_mcp_server){ .engine = engine, .opts = *opts, .session = opts->session ? *opts->session : standard };
+	*server = (struct cell_mcp_server){ .engine = engine, .opts = all, .session = session };
 	pthread_mutex_init(&server->lock, NULL);
 	server->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	server->tools = cell__mcp_tools_list(opts);
-	server->temp_dir = cell__strdup(opts->temp_dir ? opts->temp_dir : "/tmp");
+	server->tools = cell__mcp_tools_list(&all);
+	server->temp_dir = cell__strdup(all.temp_dir ? all.temp_dir : "/tmp");
 	if (server->stop_fd < 0 || !server->tools || !server->temp_dir) {
 		cell_mcp_server_destroy(server);
 		return cell_fail(err, CELL_E_NOMEM, 0, "no memory for an MCP server");
