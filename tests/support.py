@@ -55,7 +55,7 @@ def wait_until(condition, what, deadline=DEADLINE):
 def exit_statuses():
     """Code word -> exit status, from the one table in workcell.h."""
     with open(os.path.join(ROOT, "include", "workcell.h"), encoding="utf-8") as header:
-        rows = re.findall(r'X\((?:OK|E_|OUT_)\w*, "(\w+)", \d+, -?\d+, (\d+), "\w*"\)', header.read())
+        rows = re.findall(r'X\(\d+, (?:OK|E_|OUT_)\w*, "(\w+)", \d+, -?\d+, (\d+), "\w*"\)', header.read())
     assert len(rows) > 15
     return {word: int(status) for word, status in rows}
 

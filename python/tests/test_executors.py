@@ -299,7 +299,7 @@ def test_redis_is_not_there(tmp_path):
 
 def test_every_code_has_an_error():
     with open(os.path.join(ROOT, "include", "workcell.h")) as file:
-        words = re.findall(r"X\(E_\w+, \"(\w+)\"", file.read())
+        words = re.findall(r"X\(\d+, E_\w+, \"(\w+)\"", file.read())
     assert len(words) > 20
     for word in words:
         made = from_native(Exception("words", word))
