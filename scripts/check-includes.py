@@ -32,7 +32,7 @@ LEVELS = [
     ["spawn"],
     ["mcp/client"],
     ["executors", "tools", "storage"],
-    ["executors/subprocess", "executors/remote", "executors/inprocess"],
+    ["executors/subprocess", "executors/remote", "executors/inprocess"],  # and every executor that is not named here
     ["executors/sandbox", "executors/deno", "executors/jupyter", "executors/container"],
     ["search", "mcp/codegen"],
     ["gate"],
@@ -53,6 +53,7 @@ for level in LEVELS:
         ALLOWED[name] = {name, *below}
     below += level
 ALLOWED["wire"].discard("loop")
+EXECUTOR = ALLOWED["executors/subprocess"] - {"executors/subprocess"}
 ALLOWED["cli"] = {"cli", "base", "wire"}
 ANYWHERE = {os.path.join("include", PUBLIC)}
 
@@ -71,7 +72,12 @@ def room_of(path):
     parts = path.split(os.sep)[1:-1]
     if len(parts) == 1:
         return parts[0]
-    return "/".join(parts) if len(parts) == 2 and parts[0] in NESTED else None
+    if len(parts) != 2 or parts[0] not in NESTED:
+        return None
+    room = "/".join(parts)
+    if parts[0] == "executors":
+        ALLOWED.setdefault(room, {room, *EXECUTOR})
+    return room
 
 
 def resolve(root, path, name, quoted):
@@ -283,6 +289,8 @@ SELF_TEST = [
     ("cli", '"session/a.h"', False),
     ("cli", '"server/a.h"', False),
     ("newcomer", '"base/a.h"', False),
+    ("executors/newcomer", '"executors/a.h"', True),
+    ("executors/newcomer", '"executors/subprocess/a.h"', False),
     ("base/inner", '"base/a.h"', False),
 ]
 # (files, how many problems)
@@ -312,9 +320,10 @@ def write(path, text):
 
 def self_test():
     wrong = 0
+    rooms = list(ALLOWED)
     for number, (room, include, right) in enumerate(SELF_TEST):
         with tempfile.TemporaryDirectory() as root:
-            for name in ALLOWED:
+            for name in rooms:
                 write(os.path.join(root, "src", name, "a.h"), "\n")
             write(os.path.join(root, "include", PUBLIC), "\n")
             write(os.path.join(root, "bench", "bench.h"), "\n")

@@ -82,6 +82,14 @@ struct cell__kernel_events {
 	void (*exited)(void *owner, const struct cell__exit *how);
 };
 
+/* What a session asks of its kernel, whichever executor has it. */
+struct cell__kernel_wants {
+	bool gate_shell;   /* ask before shell commands */
+	bool shell_escape; /* only `!cmd` and its like may start processes */
+	bool restore_cwd;  /* go back to cwd after each cell */
+	bool portable;     /* values also in a form that another Python can read */
+};
+
 struct cell__kernel_spec {
 	const char *session_id;
 	const char *python;
@@ -90,10 +98,7 @@ struct cell__kernel_spec {
 	const char *cwd;
 	const char *const *env; /* complete, "K=V", NULL-terminated */
 	bool namespaces;        /* put tools, workflows, artifacts and deps into it */
-	bool gate_shell;        /* ask before shell commands */
-	bool shell_escape;      /* only `!cmd` and its like may start processes */
-	bool restore_cwd;       /* go back to cwd after each cell */
-	bool portable;          /* values also in a form that another Python can read */
+	struct cell__kernel_wants wants;
 	const char *site;       /* a folder of packages to put on the path, or NULL */
 	const char *host_site;  /* sandbox: another one that is looked at after it, or NULL */
 	const struct cell__sandbox_policy *policy; /* sandbox; NULL for the others */
@@ -102,6 +107,9 @@ struct cell__kernel_spec {
 	const char *wheels;         /* deno: a folder of packages (executors/deno/deno.h), or NULL */
 	const void *own;            /* what the executor's read_options() made; NULL: it has none */
 };
+
+/* The options of a session as kernels read them, a JSON object; free() it.  NULL: no memory, or a text is not UTF-8. */
+char *cell__kernel_spec_json(const struct cell__kernel_spec *spec);
 
 /* Once: info, or NULL and why not. */
 typedef void (*cell__prewarmed_fn)(void *arg, const struct cell_env_info *info, const struct cell_error *err);

@@ -81,9 +81,12 @@ static int copy_gate(struct cell__options *options, const struct cell_session_op
 		return cell_fail(err, CELL_E_INVALID, 0, "require_shell_escape needs a policy and a gate with shell commands in it");
 	options->approval_timeout_ms = opts->approval_timeout_ms;
 	options->approval_stops_clock = opts->approval_stops_clock != 0;
-	options->require_shell_escape = opts->require_shell_escape != 0;
-	options->restore_cwd = opts->restore_cwd != 0;
-	options->portable = opts->portable_values != 0;
+	options->wants = (struct cell__kernel_wants){
+		.gate_shell = (options->gate_kinds & CELL_GATE_SHELL) != 0,
+		.shell_escape = opts->require_shell_escape != 0,
+		.restore_cwd = opts->restore_cwd != 0,
+		.portable = opts->portable_values != 0,
+	};
 	return 0;
 }
 

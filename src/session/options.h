@@ -22,7 +22,8 @@ struct cell__options {
 	struct cell_audit *audit;
 	unsigned gate_kinds;
 	int64_t approval_timeout_ms;
-	bool approval_stops_clock, require_shell_escape, restore_cwd, portable, no_spill;
+	struct cell__kernel_wants wants;
+	bool approval_stops_clock, no_spill;
 	bool takes_questions; /* of MCP servers */
 	char *zygote_owner; /* "": nobody's */
 	void *own; /* what only its executor knows, see read_options(); NULL: nothing */

@@ -64,10 +64,7 @@ void cell__slot_spec(struct cell_session *session, struct cell__kernel_spec *ret
 		.env = (const char *const *)options->env,
 		.namespaces = options->space &&
 			      !(session->executor->takes & CELL_TAKES_CONTAINER), /* there they are those of the server inside */
-		.gate_shell = (options->gate_kinds & CELL_GATE_SHELL) != 0,
-		.shell_escape = options->require_shell_escape,
-		.restore_cwd = options->restore_cwd,
-		.portable = options->portable,
+		.wants = options->wants,
 		.site = options->space ? cell__space_site(options->space, trusted) : NULL,
 		.host_site = options->space && !trusted ? cell__space_site(options->space, true) : NULL,
 		.policy = options->confined ? &options->confine : NULL,

@@ -632,7 +632,7 @@ static int deno_open(struct cell__executor_host *host, const struct cell__kernel
 	kernel->reader.over = handle_reader_over;
 	kernel->events = events;
 	kernel->owner = owner;
-	kernel->init = cell__subprocess_init_json(&own);
+	kernel->init = cell__kernel_spec_json(&own);
 	kernel->preload = cell__strdup(spec->preload);
 	kernel->network = cell__strdup(spec->own ? spec->own : "none");
 	kernel->snapshot = cell__deno_snapshot_path(kernel->deno, spec->preload);

@@ -23,7 +23,6 @@
 #define _GNU_SOURCE
 #include "executors/inprocess/inprocess.h"
 
-#include <jansson.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -279,16 +278,6 @@ static void probe(struct cell__executor_host *host, struct cell_executor_info *i
 	cell__libpython_probe(info);
 }
 
-static char *init_json(const struct cell__kernel_spec *spec)
-{
-	json_t *init = json_pack("{s:s, s:s, s:s, s:b, s:b, s:b, s:b, s:s?}", "session", spec->session_id, "cwd", spec->cwd, "preload",
-				 spec->preload, "namespaces", spec->namespaces, "gate_shell", spec->gate_shell, "restore_cwd",
-				 spec->restore_cwd, "portable", spec->portable, "site", spec->site);
-	char *text = init ? json_dumps(init, JSON_COMPACT) : NULL;
-	json_decref(init);
-	return text;
-}
-
 /* What one process cannot give each of its sessions is refused, not ignored. */
 static int check(const struct cell_session_options *opts, struct cell_error *err)
 {
@@ -340,7 +329,7 @@ static int inprocess_open(struct cell__executor_host *host, const struct cell__k
 			  void *owner, struct cell__kernel **ret_kernel, struct cell_error *err)
 {
 	pthread_once(&once, register_fork);
-	CELL_AUTO_FREE char *init = init_json(spec);
+	CELL_AUTO_FREE char *init = cell__kernel_spec_json(spec);
 	struct cell__inprocess *kernel = cell__alloc(1, sizeof *kernel);
 	if (!kernel || !init) {
 		free(kernel);

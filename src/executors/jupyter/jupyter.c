@@ -338,14 +338,14 @@ static int jupyter_open(struct cell__executor_host *host, const struct cell__ker
 			void *owner, struct cell__kernel **ret_kernel, struct cell_error *err)
 {
 	struct cell__jupyter *jupyter = *cell__executor_state(host, &cell__jupyter_executor);
-	CELL_AUTO_FREE char *init = cell__subprocess_init_json(spec), *key = make_key(spec);
+	CELL_AUTO_FREE char *init = cell__kernel_spec_json(spec), *key = make_key(spec);
 	if (!init || !key)
 		return cell_fail(err, CELL_E_INVALID, 0, "working directory or environment is not valid UTF-8");
 	struct cell__jupyter_kernel *kernel = take_spare(jupyter, key);
 	if (!kernel && !(kernel = kernel_create(jupyter, spec, err)))
 		return -1;
 	kernel->init = cell__take_ptr(init);
-	kernel->guarded = spec->gate_shell || spec->shell_escape || spec->restore_cwd;
+	kernel->guarded = spec->wants.gate_shell || spec->wants.shell_escape || spec->wants.restore_cwd;
 	kernel->events = events;
 	kernel->owner = owner;
 	if (kernel->state == CELL_JUPYTER_SPARE) {

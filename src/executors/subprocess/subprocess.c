@@ -27,7 +27,6 @@
 #define _GNU_SOURCE
 #include "executors/subprocess/kernel.h"
 
-#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -48,27 +47,6 @@ void cell__subprocess_probe(struct cell__executor_host *host, struct cell_execut
 	}
 }
 
-char *cell__subprocess_init_json(const struct cell__kernel_spec *spec)
-{
-	json_t *env = json_object();
-	for (size_t i = 0; spec->env[i]; i++) {
-		const char *equals = strchr(spec->env[i], '=');
-		if (!equals)
-			continue;
-		CELL_AUTO_FREE char *key = cell__strndup(spec->env[i], (size_t)(equals - spec->env[i]));
-		if (key)
-			json_object_set_new(env, key, json_string(equals + 1));
-	}
-	json_t *limits = spec->limits_json ? json_loads(spec->limits_json, 0, NULL) : NULL;
-	json_t *init = json_pack("{s:s, s:s, s:o, s:b, s:b, s:b, s:b, s:b, s:s?, s:s*, s:o*}", "session", spec->session_id, "cwd",
-				 spec->cwd, "env", env, "namespaces", spec->namespaces, "gate_shell", spec->gate_shell, "shell_escape",
-				 spec->shell_escape, "restore_cwd", spec->restore_cwd, "portable", spec->portable, "site", spec->site,
-				 "host_site", spec->host_site, "limits", limits);
-	char *text = init ? json_dumps(init, JSON_COMPACT) : NULL;
-	json_decref(init);
-	return text;
-}
-
 int cell__subprocess_open(struct cell__executor_host *host, const struct cell__executor *executor, const struct cell__kernel_spec *spec,
 			  struct cell__sandbox_request *request, const struct cell__kernel_events *events, void *owner,
 			  struct cell__kernel **ret_kernel, struct cell_error *err)
@@ -76,7 +54,7 @@ int cell__subprocess_open(struct cell__executor_host *host, const struct cell__e
 	struct cell__subprocess *sub = cell__subprocess_of(host);
 	struct cell__sub_env *env;
 	struct cell__sub_kernel *kernel = NULL;
-	CELL_AUTO_FREE char *init = cell__subprocess_init_json(spec);
+	CELL_AUTO_FREE char *init = cell__kernel_spec_json(spec);
 	if (!init) {
 		cell_fail(err, CELL_E_INVALID, 0, "working directory or environment is not valid UTF-8");
 		goto fail;

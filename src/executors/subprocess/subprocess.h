@@ -48,8 +48,6 @@ void cell__sandbox_silence(struct cell__sandbox_request *request);
 int cell__subprocess_open(struct cell__executor_host *host, const struct cell__executor *executor, const struct cell__kernel_spec *spec,
 			  struct cell__sandbox_request *request, const struct cell__kernel_events *events, void *owner,
 			  struct cell__kernel **ret_kernel, struct cell_error *err);
-/* The INIT frame's JSON; NULL: something in it is not UTF-8. */
-char *cell__subprocess_init_json(const struct cell__kernel_spec *spec);
 void cell__subprocess_probe(struct cell__executor_host *host, struct cell_executor_info *info);
 void cell__subprocess_drain(struct cell__kernel *base);
 int cell__subprocess_run(struct cell__kernel *base, uint32_t run_id, const char *code, size_t size, struct cell_error *err);
