@@ -9,7 +9,8 @@ import threading
 import pytest
 
 import support
-from test_space_cli import console_blocks, fails
+from test_pages import environment, run_page
+from test_space_cli import fails
 
 
 def record(number, **fields):
@@ -214,13 +215,4 @@ def test_the_examples_of_the_docs_do_what_they_say(tmp_path):
     three = record(2, time="2026-11-15T05:07:02.007Z", session="a77ac4ed11", tool="shop", callable="order", decision="timeout",
                    by="timeout", duration_ms=60000.25, error="nobody answered", **asked)
     (tmp_path / "audit.jsonl").write_text(lines(one, two, three))
-    os.makedirs(str(tmp_path / "bin"))
-    os.symlink(support.BIN, str(tmp_path / "bin" / "workcell"))
-    env = support.host_environment(PATH="%s:%s" % (tmp_path / "bin", os.environ.get("PATH", "/usr/bin:/bin")))
-    blocks = list(console_blocks("audit.md"))
-    assert len(blocks) == 2
-    for command, expected in blocks:
-        done = subprocess.run(["bash", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env,
-                              cwd=str(tmp_path), stdin=subprocess.DEVNULL, timeout=support.DEADLINE, check=False)
-        pattern = re.escape(expected).replace(re.escape("..."), ".*")
-        assert re.fullmatch(pattern, done.stdout.decode().rstrip("\n")), (command, done.stdout.decode())
+    run_page("docs/audit.md", tmp_path, environment(tmp_path), True)
