@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 struct cell__http {
@@ -204,9 +205,100 @@ void cell__http_close(struct cell__http *http, void (*closed)(void *arg), void *
 
 /* ---- transfers ---- */
 
-int cell__http_start(struct cell__http *http, struct cell__http_transfer *transfer)
+/* The list begins with what makes libcurl not wait for "100 Continue". */
+static int begin_headers(struct cell__http_transfer *transfer)
 {
-	curl_easy_setopt(transfer->easy, CURLOPT_PRIVATE, transfer);
+	if (!transfer->headers)
+		transfer->headers = curl_slist_append(NULL, "Expect:");
+	return transfer->headers ? 0 : -1;
+}
+
+int cell__http_add_header(struct cell__http_transfer *transfer, const char *line)
+{
+	return begin_headers(transfer) == 0 && curl_slist_append(transfer->headers, line) ? 0 : -1;
+}
+
+void cell__http_clear_headers(struct cell__http_transfer *transfer)
+{
+	for (struct curl_slist *at = transfer->headers; at; at = at->next)
+		explicit_bzero(at->data, strlen(at->data));
+	curl_slist_free_all(cell__take_ptr(transfer->headers));
+}
+
+static size_t body_came(char *bytes, size_t one, size_t size, void *arg)
+{
+	struct cell__http_transfer *transfer = arg;
+	(void)one;
+	return transfer->body(transfer, bytes, size);
+}
+
+static size_t header_came(char *bytes, size_t one, size_t size, void *arg)
+{
+	struct cell__http_transfer *transfer = arg;
+	(void)one;
+	if (transfer->header)
+		transfer->header(transfer, bytes, size);
+	return size;
+}
+
+static void set_common(struct cell__http_transfer *transfer)
+{
+	CURL *easy = transfer->easy;
+	char agent[64];
+	snprintf(agent, sizeof agent, "workcell/%s", cell_version());
+	curl_easy_setopt(easy, CURLOPT_PRIVATE, transfer);
+	curl_easy_setopt(easy, CURLOPT_USERAGENT, agent);
+	curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+	curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+	curl_easy_setopt(easy, CURLOPT_PROXY, "");
+	curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L);
+	curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+	curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, transfer->message);
+	curl_easy_setopt(easy, CURLOPT_HTTPHEADER, transfer->headers);
+	curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, body_came);
+	curl_easy_setopt(easy, CURLOPT_WRITEDATA, transfer);
+	curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, header_came);
+	curl_easy_setopt(easy, CURLOPT_HEADERDATA, transfer);
+#if LIBCURL_VERSION_NUM >= 0x075700 /* 7.87 */
+	/* A name that is being looked up when a request ends must not hold up the loop; its thread ends by itself. */
+	curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);
+#endif
+}
+
+static void set_request(CURL *easy, const struct cell__http_request *request)
+{
+	curl_easy_setopt(easy, CURLOPT_URL, request->url);
+	curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, (long)request->path_as_is);
+	if (request->socket)
+		curl_easy_setopt(easy, CURLOPT_UNIX_SOCKET_PATH, request->socket);
+	if (request->ca)
+		curl_easy_setopt(easy, CURLOPT_CAINFO, request->ca);
+	if (request->body) {
+		curl_easy_setopt(easy, CURLOPT_POST, 1L);
+		curl_easy_setopt(easy, CURLOPT_POSTFIELDS, request->body);
+		curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)request->body_size);
+	}
+	if (strcmp(request->method, "HEAD") == 0)
+		curl_easy_setopt(easy, CURLOPT_NOBODY, 1L);
+	curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, request->method);
+	curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)request->connect_ms);
+	curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, (long)request->timeout_ms);
+	if (request->silence_s > 0) {
+		curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
+		curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, (long)request->silence_s);
+	}
+}
+
+int cell__http_start(struct cell__http *http, struct cell__http_transfer *transfer, const struct cell__http_request *request)
+{
+	if (!transfer->easy && !(transfer->easy = curl_easy_init()))
+		return -1;
+	if (begin_headers(transfer) < 0)
+		return -1;
+	curl_easy_reset(transfer->easy);
+	transfer->message[0] = '\0';
+	set_common(transfer);
+	set_request(transfer->easy, request);
 	return curl_multi_add_handle(http->multi, transfer->easy) == CURLM_OK ? 0 : -1;
 }
 
@@ -218,17 +310,22 @@ void cell__http_cancel(struct cell__http *http, struct cell__http_transfer *tran
 	unguard_pipe(&guard);
 }
 
-void cell__http_set_common(CURL *easy)
+void cell__http_finish(struct cell__http_transfer *transfer)
 {
-	char agent[64];
-	snprintf(agent, sizeof agent, "workcell/%s", cell_version());
-	curl_easy_setopt(easy, CURLOPT_USERAGENT, agent);
-	curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-	curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
-	curl_easy_setopt(easy, CURLOPT_PROXY, "");
-	curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L);
-#if LIBCURL_VERSION_NUM >= 0x075700 /* 7.87 */
-	/* A name that is being looked up when a request ends must not hold up the loop; its thread ends by itself. */
-	curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);
-#endif
+	if (transfer->easy)
+		curl_easy_cleanup(cell__take_ptr(transfer->easy));
+	cell__http_clear_headers(transfer);
+}
+
+long cell__http_status(const struct cell__http_transfer *transfer)
+{
+	long status = 0;
+	if (transfer->easy)
+		curl_easy_getinfo(transfer->easy, CURLINFO_RESPONSE_CODE, &status);
+	return status;
+}
+
+const char *cell__http_explain(const struct cell__http_transfer *transfer, CURLcode code)
+{
+	return transfer->message[0] ? transfer->message : curl_easy_strerror(code);
 }

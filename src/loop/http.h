@@ -2,7 +2,8 @@
  * HTTP requests on the loop: libcurl's multi interface.  libcurl says which sockets and which time it waits for, libuv
  * waits, and nothing blocks; connections are kept and used again.  Belongs to the loop's thread.
  *
- * The owner makes the easy handle with all its options but CURLOPT_PRIVATE, and frees it after the transfer.
+ * This is the only place that sets libcurl's options: owners describe a request.  All requests have in common: no signals, no
+ * proxy, no netrc, HTTP and HTTPS alone, no redirects, no waiting for "100 Continue".
  */
 #ifndef CELL_LOOP_HTTP_H
 #define CELL_LOOP_HTTP_H
@@ -13,21 +14,48 @@
 
 struct cell__http;
 
-/* Embedded in what the owner keeps of a request. */
+/* What is to be sent.  Only the body must stay until the transfer is done. */
+struct cell__http_request {
+	const char *method;
+	const char *url;        /* http:// or https:// */
+	const void *body;       /* NULL: none, which is not the same as an empty one */
+	size_t body_size;
+	const char *socket;     /* path of the Unix socket that stands for the URL's host; NULL: none */
+	const char *ca;         /* file with the certificates to trust; NULL: the system's */
+	int64_t connect_ms;     /* 0: libcurl's own limit */
+	int64_t timeout_ms;     /* for all of it; 0: none */
+	int64_t silence_s;      /* it fails when nothing comes for so long; 0: never */
+	bool path_as_is;        /* leave /../ in the URL to the server */
+};
+
+/* Embedded in what the owner keeps of a request; zeroed before it is used, but for the functions. */
 struct cell__http_transfer {
-	CURL *easy;
 	/* Once for each cell__http_start() that succeeded and was not cancelled, never from inside it. */
 	void (*done)(struct cell__http_transfer *transfer, CURLcode code);
+	/* A piece of the response's body: returns its size, 0 to end the transfer, or CURL_WRITEFUNC_PAUSE. */
+	size_t (*body)(struct cell__http_transfer *transfer, const char *bytes, size_t size);
+	/* A line of the response's head; may be NULL. */
+	void (*header)(struct cell__http_transfer *transfer, const char *line, size_t size);
+	CURL *easy; /* for curl_easy_getinfo() and curl_easy_pause(); NULL before the first start */
+	struct curl_slist *headers;
+	char message[CURL_ERROR_SIZE];
 };
 
 /* At most so many connections are open at once; more requests wait their turn. */
 int cell__http_create(struct cell__loop *loop, long max_connections, struct cell__http **ret_http, struct cell_error *err);
 /* No transfer may be under way.  closed() comes from a later turn of the loop. */
 void cell__http_close(struct cell__http *http, void (*closed)(void *arg), void *arg);
+/* "Name: value", for every start that follows.  0, or -1: out of memory. */
+int cell__http_add_header(struct cell__http_transfer *transfer, const char *line);
+void cell__http_clear_headers(struct cell__http_transfer *transfer);
 /* 0, or -1: out of memory.  done() may start it again. */
-int cell__http_start(struct cell__http *http, struct cell__http_transfer *transfer);
+int cell__http_start(struct cell__http *http, struct cell__http_transfer *transfer, const struct cell__http_request *request);
 void cell__http_cancel(struct cell__http *http, struct cell__http_transfer *transfer);
-/* What every request of ours has in common: no signals, no proxy, no netrc, HTTP only, no redirects. */
-void cell__http_set_common(CURL *easy);
+/* Frees what the transfer holds, headers zeroed; it must not be under way. */
+void cell__http_finish(struct cell__http_transfer *transfer);
+/* Of the response; 0: there is none. */
+long cell__http_status(const struct cell__http_transfer *transfer);
+/* Why a transfer failed, for a person. */
+const char *cell__http_explain(const struct cell__http_transfer *transfer, CURLcode code);
 
 #endif

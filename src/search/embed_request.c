@@ -11,7 +11,7 @@
 #include "wire/embeddings.h"
 
 #define QUERY_ANSWER_BYTES (1024u * 1024u) /* one vector, and what is said around it */
-#define CONNECT_MS 5000L
+#define CONNECT_MS 5000
 #define KEY_NAME_BYTES 128u
 #define SECRET_BYTES 4u /* a shorter key is no secret, and leaving it out would eat ordinary words */
 
@@ -22,18 +22,9 @@ static void secret_free(char *text)
 	free(text);
 }
 
-static void free_headers(struct curl_slist *headers)
-{
-	for (struct curl_slist *at = headers; at; at = at->next)
-		explicit_bzero(at->data, strlen(at->data));
-	curl_slist_free_all(headers);
-}
-
 static void free_request(struct cell__embed_request *request)
 {
-	if (request->transfer.easy)
-		curl_easy_cleanup(request->transfer.easy);
-	free_headers(request->headers);
+	cell__http_finish(&request->transfer);
 	secret_free(request->secret);
 	cell__buf_finish(&request->body);
 	cell__buf_finish(&request->answer);
@@ -71,15 +62,6 @@ struct cell__embed_request *cell__embed_request_create(struct cell__embed_endpoi
 	return request;
 }
 
-static int add_header(struct cell__embed_request *request, const char *line)
-{
-	struct curl_slist *list = curl_slist_append(request->headers, line);
-	if (!list)
-		return -1;
-	request->headers = list;
-	return 0;
-}
-
 /* "${NAME}" is what the host's environment has now; anything else is the key itself. */
 static const char *find_key(const struct cell__embed_endpoint *endpoint, struct cell_error *err)
 {
@@ -115,22 +97,21 @@ static int add_key(struct cell__embed_request *request, struct cell_error *err)
 	if (line) {
 		memcpy(line, start, sizeof start);
 		strcat(line, key);
-		rc = add_header(request, line);
+		rc = cell__http_add_header(&request->transfer, line);
 	}
 	secret_free(line);
 	request->secret = cell__strdup(key);
 	return rc < 0 || !request->secret ? cell_fail(err, CELL_E_NOMEM, 0, "out of memory") : 0;
 }
 
-static size_t body_came(char *bytes, size_t one, size_t n, void *arg)
+static size_t body_came(struct cell__http_transfer *transfer, const char *bytes, size_t size)
 {
-	(void)one;
-	struct cell__embed_request *request = arg;
-	if (n > request->answer_limit - request->answer.size) {
+	struct cell__embed_request *request = (struct cell__embed_request *)transfer;
+	if (size > request->answer_limit - request->answer.size) {
 		request->too_big = true;
 		return 0;
 	}
-	return cell__buf_add(&request->answer, bytes, n) < 0 ? 0 : n;
+	return cell__buf_add(&request->answer, bytes, size) < 0 ? 0 : size;
 }
 
 static void handle_done(struct cell__http_transfer *transfer, CURLcode code);
@@ -140,22 +121,16 @@ int cell__embed_request_start(struct cell__embed_request *request, struct cell_e
 	const struct cell__embed_endpoint *endpoint = request->endpoint;
 	if (add_key(request, err) < 0)
 		return -1;
-	CURL *easy = request->transfer.easy = curl_easy_init();
-	if (!easy || add_header(request, "Content-Type: application/json") < 0 || add_header(request, "Expect:") < 0)
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	cell__http_set_common(easy);
-	curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, request->message);
-	curl_easy_setopt(easy, CURLOPT_URL, endpoint->url);
-	curl_easy_setopt(easy, CURLOPT_POST, 1L);
-	curl_easy_setopt(easy, CURLOPT_POSTFIELDS, request->body.data);
-	curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)request->body.size);
-	curl_easy_setopt(easy, CURLOPT_HTTPHEADER, request->headers);
-	curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_MS);
-	curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, (long)endpoint->request_ms);
-	curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, body_came);
-	curl_easy_setopt(easy, CURLOPT_WRITEDATA, request);
 	request->transfer.done = handle_done;
-	if (cell__http_start(endpoint->http, &request->transfer) < 0)
+	request->transfer.body = body_came;
+	const struct cell__http_request what = { .method = "POST",
+						 .url = endpoint->url,
+						 .body = request->body.data,
+						 .body_size = request->body.size,
+						 .connect_ms = CONNECT_MS,
+						 .timeout_ms = endpoint->request_ms };
+	if (cell__http_add_header(&request->transfer, "Content-Type: application/json") < 0 ||
+	    cell__http_start(endpoint->http, &request->transfer, &what) < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	request->sending = true;
 	return 0;
@@ -218,7 +193,7 @@ static void fail_transfer(struct cell__embed_request *request, CURLcode code)
 	} else if (request->too_big) {
 		cell_fail(&request->err, CELL_E_LIMIT, 0, "the answer is larger than %zu bytes", request->answer_limit);
 	} else {
-		quote(request, request->message[0] ? request->message : curl_easy_strerror(code), words, sizeof words);
+		quote(request, cell__http_explain(&request->transfer, code), words, sizeof words);
 		cell_fail(&request->err, CELL_E_IO, 0, "%s", words);
 	}
 }
@@ -253,9 +228,8 @@ static void handle_parsed(uv_work_t *work, int status)
 static void handle_done(struct cell__http_transfer *transfer, CURLcode code)
 {
 	struct cell__embed_request *request = (struct cell__embed_request *)transfer;
-	long status = 0;
+	long status = cell__http_status(transfer);
 	request->sending = false;
-	curl_easy_getinfo(transfer->easy, CURLINFO_RESPONSE_CODE, &status);
 	if (code != CURLE_OK)
 		fail_transfer(request, code);
 	else if (status < 200 || status > 299)

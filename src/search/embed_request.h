@@ -24,12 +24,10 @@ struct cell__embed_request {
 	struct cell__http_transfer transfer;
 	uv_work_t work;
 	struct cell__embed_endpoint *endpoint;
-	struct curl_slist *headers;
 	char *secret; /* the key as sent */
 	struct cell__buf body, answer;
 	size_t answer_limit;
 	bool too_big, sending, parsing, dropped;
-	char message[CURL_ERROR_SIZE];
 	/* the outcome */
 	size_t n;             /* texts */
 	float *vectors;       /* NULL: failed */

@@ -17,47 +17,28 @@ struct request {
 	struct cell__http_transfer transfer;
 	struct cell__tool_run *run;
 	struct cell__httpreq req;
-	struct curl_slist *headers;
 	struct cell__buf body;
 	bool too_big;
 	int redirects;
 	int64_t deadline_us;
-	char message[CURL_ERROR_SIZE];
 };
 
 /* ---- one request ---- */
 
 static void handle_done(struct cell__http_transfer *transfer, CURLcode code);
 
-static void free_headers(struct curl_slist *headers)
-{
-	for (struct curl_slist *at = headers; at; at = at->next)
-		explicit_bzero(at->data, strlen(at->data));
-	curl_slist_free_all(headers);
-}
-
 static void destroy_request(struct request *request)
 {
-	if (request->transfer.easy)
-		curl_easy_cleanup(request->transfer.easy);
-	free_headers(request->headers);
+	cell__http_finish(&request->transfer);
 	cell__httpreq_finish(&request->req);
 	cell__buf_finish(&request->body);
 	free(request);
 }
 
-static long status_of(const struct request *request)
+static size_t body_came(struct cell__http_transfer *transfer, const char *bytes, size_t n)
 {
-	long status = 0;
-	curl_easy_getinfo(request->transfer.easy, CURLINFO_RESPONSE_CODE, &status);
-	return status;
-}
-
-static size_t body_came(char *bytes, size_t one, size_t n, void *arg)
-{
-	(void)one;
-	struct request *request = arg;
-	bool error = status_of(request) >= 400;
+	struct request *request = (struct request *)transfer;
+	bool error = cell__http_status(transfer) >= 400;
 	size_t limit = error ? CELL_TOOL_LIMIT_ERROR_TEXT : request->run->tool->max_output;
 	size_t room = limit - request->body.size;
 	if (n > room && !error) {
@@ -65,15 +46,6 @@ static size_t body_came(char *bytes, size_t one, size_t n, void *arg)
 		return 0;
 	}
 	return cell__buf_add(&request->body, bytes, n < room ? n : room) < 0 ? 0 : n;
-}
-
-static int add_header(struct request *request, const char *line)
-{
-	struct curl_slist *list = curl_slist_append(request->headers, line);
-	if (!list)
-		return -1;
-	request->headers = list;
-	return 0;
 }
 
 /* The tool's own headers, with what the host's environment has for them. */
@@ -96,7 +68,7 @@ static int add_tool_headers(struct request *request, struct cell__buf *why)
 		if (rc == 0)
 			rc = cell__buf_printf(&line, *value ? "%s: %s" : "%s;", pair->key, value);
 		if (rc == 0)
-			rc = add_header(request, line.data);
+			rc = cell__http_add_header(&request->transfer, line.data);
 		cell__secret_free(value);
 		cell__secret_free(cell__take_ptr(line.data));
 		if (rc < 0)
@@ -107,46 +79,24 @@ static int add_tool_headers(struct request *request, struct cell__buf *why)
 
 static int set_headers(struct request *request, struct cell__buf *why)
 {
-	int rc = add_header(request, "Expect:"); /* no waiting for 100-continue */
-	for (size_t i = 0; rc == 0 && i < request->req.n_headers; i++)
-		rc = add_header(request, request->req.headers[i]);
-	return rc < 0 ? rc : add_tool_headers(request, why);
-}
-
-static void set_method(struct request *request)
-{
-	CURL *easy = request->transfer.easy;
-	const char *method = request->req.method;
-	curl_easy_setopt(easy, CURLOPT_NOBODY, (long)(strcmp(method, "HEAD") == 0));
-	if (request->req.body || strcmp(method, "POST") == 0) {
-		curl_easy_setopt(easy, CURLOPT_POST, 1L);
-		curl_easy_setopt(easy, CURLOPT_POSTFIELDS, request->req.body ? request->req.body : "");
-		curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)request->req.body_size);
-	} else if (strcmp(method, "HEAD") != 0) {
-		curl_easy_setopt(easy, CURLOPT_HTTPGET, 1L);
-	}
-	curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, method);
-}
-
-static void set_options(struct request *request)
-{
-	CURL *easy = request->transfer.easy;
-	cell__http_set_common(easy);
-	curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, request->message);
-	curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);
-	curl_easy_setopt(easy, CURLOPT_HTTPHEADER, request->headers);
-	curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, body_came);
-	curl_easy_setopt(easy, CURLOPT_WRITEDATA, request);
+	for (size_t i = 0; i < request->req.n_headers; i++)
+		if (cell__http_add_header(&request->transfer, request->req.headers[i]) < 0)
+			return -1;
+	return add_tool_headers(request, why);
 }
 
 /* Sends it, or sends it on after a redirect. */
 static int perform(struct request *request)
 {
+	const struct cell__httpreq *req = &request->req;
 	int64_t left_ms = (request->deadline_us - cell__now_us()) / 1000;
-	set_method(request);
-	curl_easy_setopt(request->transfer.easy, CURLOPT_URL, request->req.url);
-	curl_easy_setopt(request->transfer.easy, CURLOPT_TIMEOUT_MS, (long)(left_ms > 0 ? left_ms : 1));
-	return cell__http_start(request->run->tools->http, &request->transfer);
+	const struct cell__http_request what = { .method = req->method,
+						 .url = req->url,
+						 .body = req->body || strcmp(req->method, "POST") != 0 ? req->body : "",
+						 .body_size = req->body_size,
+						 .timeout_ms = left_ms > 0 ? left_ms : 1,
+						 .path_as_is = true };
+	return cell__http_start(request->run->tools->http, &request->transfer, &what);
 }
 
 static int prepare(struct request *request, json_t *args, struct cell__buf *why)
@@ -159,10 +109,6 @@ static int prepare(struct request *request, json_t *args, struct cell__buf *why)
 	}
 	if (cell__httpreq_build(run->tool, run->callable, args, &request->req, why) < 0 || set_headers(request, why) < 0)
 		return -1;
-	request->transfer.easy = curl_easy_init();
-	if (!request->transfer.easy)
-		return -1;
-	set_options(request);
 	request->deadline_us = cell__now_us() + cell__tool_run_timeout_ms(run) * 1000;
 	return perform(request);
 }
@@ -176,6 +122,7 @@ static void start(struct cell__tool_run *run, json_t *args)
 		return;
 	}
 	request->transfer.done = handle_done;
+	request->transfer.body = body_came;
 	request->run = run;
 	run->state = request;
 	if (prepare(request, args, &why) < 0) {
@@ -199,7 +146,7 @@ static void cancel(struct cell__tool_run *run)
 /* True: it goes on.  False with *ret_why: it must not; without: this is no redirect. */
 static bool follow(struct request *request, const char **ret_why)
 {
-	long status = status_of(request);
+	long status = cell__http_status(&request->transfer);
 	char *target = NULL;
 	curl_easy_getinfo(request->transfer.easy, CURLINFO_REDIRECT_URL, &target);
 	bool keeps_method = status == 307 || status == 308;
@@ -269,7 +216,7 @@ static void fail_transfer(struct cell__tool_run *run, const struct request *requ
 		cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "the response is larger than %zu bytes (max_output)", run->tool->max_output);
 	else
 		cell__tool_run_fail(run, CELL_TOOL_E_FAILED, "request to %s failed: %s", run->tool->base_url,
-				    request->message[0] ? request->message : curl_easy_strerror(code));
+				    cell__http_explain(&request->transfer, code));
 }
 
 static void handle_done(struct cell__http_transfer *transfer, CURLcode code)
@@ -280,7 +227,7 @@ static void handle_done(struct cell__http_transfer *transfer, CURLcode code)
 	if (code == CURLE_OK && follow(request, &why))
 		return;
 	run->state = NULL;
-	long status = status_of(request);
+	long status = cell__http_status(&request->transfer);
 	if (code != CURLE_OK)
 		fail_transfer(run, request, code);
 	else if (why)

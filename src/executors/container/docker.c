@@ -6,15 +6,14 @@
 #include <string.h>
 
 #define MAX_ANSWER_BYTES (8u << 20)
-#define CONNECT_TIMEOUT_MS 5000L
-#define REQUEST_TIMEOUT_MS 60000L
-#define SILENT_S 1800L /* a build step that says nothing */
+#define CONNECT_TIMEOUT_MS 5000
+#define REQUEST_TIMEOUT_MS 60000
+#define SILENT_S 1800 /* a build step that says nothing */
 
 struct cell__docker_request {
 	struct cell__http_transfer transfer; /* first */
 	struct cell__docker *docker;
 	struct cell__docker_call call;
-	struct curl_slist *headers;
 	struct cell__buf answer;
 };
 
@@ -53,21 +52,17 @@ void cell__docker_finish(struct cell__docker *docker)
 
 static void request_free(struct cell__docker_request *request)
 {
-	curl_easy_cleanup(request->transfer.easy);
-	curl_slist_free_all(request->headers);
+	cell__http_finish(&request->transfer);
 	cell__buf_finish(&request->answer);
 	free(request->call.body);
 	free(request);
 }
 
-static size_t take_bytes(char *bytes, size_t one, size_t count, void *arg)
+static size_t take_bytes(struct cell__http_transfer *transfer, const char *bytes, size_t count)
 {
-	struct cell__docker_request *request = arg;
-	long status = 0;
+	struct cell__docker_request *request = (struct cell__docker_request *)transfer;
 
-	(void)one;
-	curl_easy_getinfo(request->transfer.easy, CURLINFO_RESPONSE_CODE, &status);
-	if (request->call.piece && status < 300)
+	if (request->call.piece && cell__http_status(transfer) < 300)
 		return request->call.piece(request->call.arg, bytes, count) ? count : 0;
 	if (request->answer.size + count > MAX_ANSWER_BYTES)
 		return 0;
@@ -92,10 +87,8 @@ static void handle_done(struct cell__http_transfer *transfer, CURLcode code)
 	struct cell__docker_request *request = (struct cell__docker_request *)transfer;
 	struct cell_error err = { 0 };
 	json_t *answer = NULL;
-	long status = 0;
+	long status = code == CURLE_OK ? cell__http_status(transfer) : 0;
 
-	if (code == CURLE_OK)
-		curl_easy_getinfo(transfer->easy, CURLINFO_RESPONSE_CODE, &status);
 	if (request->answer.size)
 		answer = json_loadb(request->answer.data, request->answer.size, 0, NULL);
 	if (code != CURLE_OK || status >= 400)
@@ -108,42 +101,34 @@ static void handle_done(struct cell__http_transfer *transfer, CURLcode code)
 struct cell__docker_request *cell__docker_start(struct cell__docker *docker, const struct cell__docker_call *call)
 {
 	struct cell__docker_request *request = cell__alloc(1, sizeof(*request));
-	CELL_AUTO_BUF struct cell__buf line = CELL_BUF_INIT;
-	CURL *easy = request ? curl_easy_init() : NULL;
+	CELL_AUTO_BUF struct cell__buf type = CELL_BUF_INIT, url = CELL_BUF_INIT;
 
-	if (!easy) {
-		free(request);
+	if (!request) {
 		free(call->body);
 		return NULL;
 	}
-	*request = (struct cell__docker_request){ .transfer = { easy, handle_done }, .docker = docker, .call = *call };
-	cell__http_set_common(easy);
-	if (!cell__buf_printf(&line, "Content-Type: %s", call->type ? call->type : "application/json") && call->body)
-		request->headers = curl_slist_append(NULL, line.data);
-	line.size = 0;
-	if ((call->body && !request->headers) || cell__buf_printf(&line, "%s%s", docker->url, call->path) < 0) {
+	*request = (struct cell__docker_request){ .transfer = { .done = handle_done, .body = take_bytes },
+						  .docker = docker,
+						  .call = *call };
+	if ((call->body && (cell__buf_printf(&type, "Content-Type: %s", call->type ? call->type : "application/json") < 0 ||
+			    cell__http_add_header(&request->transfer, type.data) < 0)) ||
+	    cell__buf_printf(&url, "%s%s", docker->url, call->path) < 0) {
 		request_free(request);
 		return NULL;
 	}
-	curl_easy_setopt(easy, CURLOPT_URL, line.data);
-	if (docker->socket)
-		curl_easy_setopt(easy, CURLOPT_UNIX_SOCKET_PATH, docker->socket);
-	curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, call->method);
-	if (call->body || !strcmp(call->method, "POST")) {
-		curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)call->size);
-		curl_easy_setopt(easy, CURLOPT_POSTFIELDS, call->body ? call->body : "");
-	}
-	curl_easy_setopt(easy, CURLOPT_HTTPHEADER, request->headers);
-	curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take_bytes);
-	curl_easy_setopt(easy, CURLOPT_WRITEDATA, request);
-	curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_TIMEOUT_MS);
-	if (call->timeout_ms < 0) {
-		curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
-		curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, SILENT_S);
-	} else {
-		curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, call->timeout_ms ? call->timeout_ms : REQUEST_TIMEOUT_MS);
-	}
-	if (cell__http_start(docker->http, &request->transfer) < 0) {
+	const struct cell__http_request what = {
+		.method = call->method,
+		.url = url.data,
+		.body = call->body || strcmp(call->method, "POST") ? call->body : "",
+		.body_size = call->size,
+		.socket = docker->socket,
+		.connect_ms = CONNECT_TIMEOUT_MS,
+		.timeout_ms = call->timeout_ms < 0 ? 0
+			      : call->timeout_ms   ? call->timeout_ms
+						   : REQUEST_TIMEOUT_MS,
+		.silence_s = call->timeout_ms < 0 ? SILENT_S : 0,
+	};
+	if (cell__http_start(docker->http, &request->transfer, &what) < 0) {
 		request_free(request);
 		return NULL;
 	}

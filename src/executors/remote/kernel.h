@@ -28,7 +28,6 @@ struct cell__remote_kernel;
 struct cell__remote_exchange {
 	struct cell__http_transfer transfer; /* first */
 	struct cell__remote_kernel *kernel;
-	struct curl_slist *headers;
 	char *body;
 	bool streams;
 	struct cell__buf answer;

@@ -9,10 +9,10 @@
 #include <strings.h>
 
 #define MAX_ANSWER_BYTES (1u << 20) /* of a request that is no stream */
-#define CONNECT_TIMEOUT_MS 10000L
-#define REQUEST_TIMEOUT_MS 30000L
-#define OPEN_TIMEOUT_MS 120000L     /* its first kernel may have to be started */
-#define SILENT_S 45L                /* the server says something every 15 s */
+#define CONNECT_TIMEOUT_MS 10000
+#define REQUEST_TIMEOUT_MS 30000
+#define OPEN_TIMEOUT_MS 120000      /* its first kernel may have to be started */
+#define SILENT_S 45                 /* the server says something every 15 s */
 
 static void exchange_unlink(struct cell__remote_exchange *exchange)
 {
@@ -27,8 +27,7 @@ static void exchange_unlink(struct cell__remote_exchange *exchange)
 
 static void exchange_free(struct cell__remote_exchange *exchange)
 {
-	curl_easy_cleanup(exchange->transfer.easy);
-	curl_slist_free_all(exchange->headers);
+	cell__http_finish(&exchange->transfer);
 	cell__buf_finish(&exchange->answer);
 	free(exchange->body);
 	free(exchange);
@@ -48,16 +47,13 @@ void cell__remote_drop_exchanges(struct cell__remote_kernel *kernel)
 	}
 }
 
-static size_t take_bytes(char *bytes, size_t one, size_t count, void *arg)
+static size_t take_bytes(struct cell__http_transfer *transfer, const char *bytes, size_t count)
 {
-	struct cell__remote_exchange *exchange = arg;
+	struct cell__remote_exchange *exchange = (struct cell__remote_exchange *)transfer;
 	struct cell__remote_kernel *kernel = exchange->kernel;
 	struct cell__buf *to = exchange->streams ? &kernel->in : &exchange->answer;
-	long status = 0;
 
-	(void)one;
-	curl_easy_getinfo(exchange->transfer.easy, CURLINFO_RESPONSE_CODE, &status);
-	if (exchange->streams && status == 200) {
+	if (exchange->streams && cell__http_status(transfer) == 200) {
 		if (to->size > CELL_REMOTE_MAX_WAITING_BYTES) {
 			kernel->curl_paused = true;
 			return CURL_WRITEFUNC_PAUSE;
@@ -71,14 +67,13 @@ static size_t take_bytes(char *bytes, size_t one, size_t count, void *arg)
 	return cell__buf_add(to, bytes, count) < 0 ? 0 : count;
 }
 
-static size_t take_header(char *line, size_t one, size_t count, void *arg)
+static void take_header(struct cell__http_transfer *transfer, const char *line, size_t count)
 {
-	struct cell__remote_exchange *exchange = arg;
+	struct cell__remote_exchange *exchange = (struct cell__remote_exchange *)transfer;
 	struct cell__remote_kernel *kernel = exchange->kernel;
 	const char *at = line + 9, *end = line + count;
 	size_t size = 0;
 
-	(void)one;
 	if (exchange->streams && count > 9 && !strncasecmp(line, "X-Run-ID:", 9)) {
 		while (at < end && *at == ' ')
 			at++;
@@ -88,15 +83,13 @@ static size_t take_header(char *line, size_t one, size_t count, void *arg)
 		kernel->run[size] = '\0';
 		cell__remote_schedule(kernel);
 	}
-	return count;
 }
 
 static void handle_done(struct cell__http_transfer *transfer, CURLcode code)
 {
 	struct cell__remote_exchange *exchange = (struct cell__remote_exchange *)transfer;
-	long status = 0;
+	long status = cell__http_status(transfer);
 
-	curl_easy_getinfo(transfer->easy, CURLINFO_RESPONSE_CODE, &status);
 	exchange_unlink(exchange); /* done() may drop all that there are */
 	exchange->done(exchange, code, status);
 	exchange_free(exchange);
@@ -104,16 +97,11 @@ static void handle_done(struct cell__http_transfer *transfer, CURLcode code)
 
 static bool set_headers(struct cell__remote_exchange *exchange, const char *more)
 {
-	const char *const lines[] = { exchange->kernel->authorization, exchange->body ? "Content-Type: application/json" : NULL,
-				      "Expect:", more };
+	const char *const lines[] = { exchange->kernel->authorization, exchange->body ? "Content-Type: application/json" : NULL, more };
 
-	for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
-		struct curl_slist *list = lines[i] ? curl_slist_append(exchange->headers, lines[i]) : exchange->headers;
-
-		if (lines[i] && !list)
+	for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
+		if (lines[i] && cell__http_add_header(&exchange->transfer, lines[i]) < 0)
 			return false;
-		exchange->headers = list;
-	}
 	return true;
 }
 
@@ -124,49 +112,36 @@ struct cell__remote_exchange *cell__remote_begin(struct cell__remote_kernel *ker
 {
 	struct cell__remote_exchange *exchange = cell__alloc(1, sizeof(*exchange));
 	CELL_AUTO_BUF struct cell__buf url = CELL_BUF_INIT;
-	CURL *easy = exchange ? curl_easy_init() : NULL;
 
-	if (!easy) {
-		free(exchange);
+	if (!exchange) {
 		free(body);
 		return NULL;
 	}
-	*exchange = (struct cell__remote_exchange){ .transfer = { easy, handle_done },
+	*exchange = (struct cell__remote_exchange){ .transfer = { .done = handle_done, .body = take_bytes, .header = take_header },
 						    .kernel = kernel,
 						    .body = body,
 						    .streams = streams,
 						    .done = done,
 						    .next = kernel->exchanges };
 	kernel->exchanges = exchange;
-	cell__http_set_common(easy);
 	if (cell__buf_printf(&url, "%s%s", kernel->url, path) < 0 || !set_headers(exchange, header)) {
 		exchange_destroy(exchange);
 		return NULL;
 	}
-	curl_easy_setopt(easy, CURLOPT_URL, url.data);
-	if (kernel->socket)
-		curl_easy_setopt(easy, CURLOPT_UNIX_SOCKET_PATH, kernel->socket);
-	if (kernel->ca)
-		curl_easy_setopt(easy, CURLOPT_CAINFO, kernel->ca);
-	curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, method);
-	if (body) {
-		curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(body));
-		curl_easy_setopt(easy, CURLOPT_POSTFIELDS, body);
-	}
-	curl_easy_setopt(easy, CURLOPT_HTTPHEADER, exchange->headers);
-	curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take_bytes);
-	curl_easy_setopt(easy, CURLOPT_WRITEDATA, exchange);
-	curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, take_header);
-	curl_easy_setopt(easy, CURLOPT_HEADERDATA, exchange);
-	curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_TIMEOUT_MS);
-	curl_easy_setopt(easy, CURLOPT_TCP_NODELAY, 1L);
-	if (streams) {
-		curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
-		curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, SILENT_S);
-	} else {
-		curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, kernel->state == CELL_REMOTE_OPENING ? OPEN_TIMEOUT_MS : REQUEST_TIMEOUT_MS);
-	}
-	if (cell__http_start(kernel->remote->http, &exchange->transfer) < 0) {
+	const struct cell__http_request request = {
+		.method = method,
+		.url = url.data,
+		.body = body,
+		.body_size = body ? strlen(body) : 0,
+		.socket = kernel->socket,
+		.ca = kernel->ca,
+		.connect_ms = CONNECT_TIMEOUT_MS,
+		.timeout_ms = streams                                ? 0
+			      : kernel->state == CELL_REMOTE_OPENING ? OPEN_TIMEOUT_MS
+								     : REQUEST_TIMEOUT_MS,
+		.silence_s = streams ? SILENT_S : 0,
+	};
+	if (cell__http_start(kernel->remote->http, &exchange->transfer, &request) < 0) {
 		exchange_destroy(exchange);
 		return NULL;
 	}

@@ -16,7 +16,7 @@ static void arm(struct cell__web *web, int64_t at_us);
 static void classify(struct cell__exchange *exchange)
 {
 	char *type = NULL;
-	curl_easy_getinfo(exchange->transfer.easy, CURLINFO_RESPONSE_CODE, &exchange->status);
+	exchange->status = cell__http_status(&exchange->transfer);
 	curl_easy_getinfo(exchange->transfer.easy, CURLINFO_CONTENT_TYPE, &type);
 	size_t n = type ? strcspn(type, "; \t") : 0;
 	bool fine = exchange->status >= 200 && exchange->status < 300;
@@ -24,10 +24,9 @@ static void classify(struct cell__exchange *exchange)
 	exchange->is_json = n == 16 && strncasecmp(type, "application/json", n) == 0;
 }
 
-static size_t body_came(char *bytes, size_t one, size_t n, void *arg)
+static size_t body_came(struct cell__http_transfer *transfer, const char *bytes, size_t n)
 {
-	(void)one;
-	struct cell__exchange *exchange = arg;
+	struct cell__exchange *exchange = (struct cell__exchange *)transfer;
 	if (exchange->status == 0)
 		classify(exchange);
 	if (exchange->is_sse) {
@@ -46,13 +45,12 @@ static size_t body_came(char *bytes, size_t one, size_t n, void *arg)
 	return cell__buf_add(&exchange->text, bytes, n < room ? n : room) < 0 ? 0 : n;
 }
 
-static size_t header_came(char *bytes, size_t one, size_t n, void *arg)
+static void header_came(struct cell__http_transfer *transfer, const char *bytes, size_t n)
 {
-	(void)one;
 	static const char name[] = "mcp-session-id:";
-	struct cell__exchange *exchange = arg;
+	struct cell__exchange *exchange = (struct cell__exchange *)transfer;
 	if (n < sizeof name - 1 || strncasecmp(bytes, name, sizeof name - 1) != 0)
-		return n;
+		return;
 	const char *at = bytes + sizeof name - 1, *end = bytes + n;
 	while (at < end && (*at == ' ' || *at == '\t'))
 		at++;
@@ -60,13 +58,12 @@ static size_t header_came(char *bytes, size_t one, size_t n, void *arg)
 		end--;
 	size_t size = (size_t)(end - at);
 	if (size > CELL_WEB_LIMIT_SESSION)
-		return n;
+		return;
 	for (size_t i = 0; i < size; i++)
 		if (at[i] < 0x21 || at[i] > 0x7e)
-			return n; /* no id that may stand in a header */
+			return; /* no id that may stand in a header */
 	memcpy(exchange->session, at, size);
 	exchange->session[size] = '\0';
-	return n;
 }
 
 /* ---- looking at what came ---- */
@@ -120,18 +117,9 @@ static void handle_done(struct cell__http_transfer *transfer, CURLcode code)
 
 /* ---- one timer for all ---- */
 
-static void free_headers(struct cell__exchange *exchange)
-{
-	for (struct curl_slist *at = exchange->headers; at; at = at->next)
-		explicit_bzero(at->data, strlen(at->data));
-	curl_slist_free_all(cell__take_ptr(exchange->headers));
-}
-
 static void free_exchange(struct cell__exchange *exchange)
 {
-	if (exchange->transfer.easy)
-		curl_easy_cleanup(exchange->transfer.easy);
-	free_headers(exchange);
+	cell__http_finish(&exchange->transfer);
 	cell__buf_finish(&exchange->body);
 	cell__buf_finish(&exchange->text);
 	cell__buf_finish(&exchange->inbox);
@@ -225,12 +213,13 @@ struct cell__exchange *cell__exchange_create(struct cell__web *web, const char *
 		return NULL;
 	}
 	struct cell__exchange *exchange = cell__alloc(1, sizeof *exchange);
-	if (!exchange || !(exchange->transfer.easy = curl_easy_init())) {
-		free(exchange);
+	if (!exchange) {
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 		return NULL;
 	}
 	exchange->transfer.done = handle_done;
+	exchange->transfer.body = body_came;
+	exchange->transfer.header = header_came;
 	exchange->web = web;
 	exchange->method = method;
 	exchange->accept = accept;
@@ -258,71 +247,42 @@ void cell__exchange_at(struct cell__exchange *exchange, int64_t at_us)
 	arm(exchange->web, at_us);
 }
 
-static int add_line(struct cell__exchange *exchange, const char *line)
-{
-	struct curl_slist *list = curl_slist_append(exchange->headers, line);
-	if (!list)
-		return -1;
-	exchange->headers = list;
-	return 0;
-}
-
 int cell__exchange_add_header(struct cell__exchange *exchange, const char *name, const char *value)
 {
 	CELL_AUTO_BUF struct cell__buf line = CELL_BUF_INIT;
-	return cell__buf_printf(&line, "%s: %s", name, value) < 0 ? -1 : add_line(exchange, line.data);
+	return cell__buf_printf(&line, "%s: %s", name, value) < 0 ? -1 : cell__http_add_header(&exchange->transfer, line.data);
 }
 
 static int set_headers(struct cell__exchange *exchange)
 {
 	struct cell__web *web = exchange->web;
-	int rc = add_line(exchange, "Expect:"); /* no waiting for 100-continue */
+	int rc = 0;
 	for (size_t i = 0; rc == 0 && web->headers && web->headers[i]; i++)
-		rc = add_line(exchange, web->headers[i]);
+		rc = cell__http_add_header(&exchange->transfer, web->headers[i]);
 	if (rc == 0 && exchange->accept)
 		rc = cell__exchange_add_header(exchange, "Accept", exchange->accept);
 	if (rc == 0 && strcmp(exchange->method, "POST") == 0)
-		rc = add_line(exchange, "Content-Type: application/json");
+		rc = cell__http_add_header(&exchange->transfer, "Content-Type: application/json");
 	return rc < 0 ? rc : web->add_headers(web, exchange);
-}
-
-static void set_options(struct cell__exchange *exchange, const char *url, long timeout_ms)
-{
-	CURL *easy = exchange->transfer.easy;
-	curl_easy_reset(easy);
-	cell__http_set_common(easy);
-	curl_easy_setopt(easy, CURLOPT_URL, url);
-	curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, exchange->message);
-	curl_easy_setopt(easy, CURLOPT_HTTPHEADER, exchange->headers);
-	curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)exchange->web->connect_timeout_ms);
-	curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
-	curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, body_came);
-	curl_easy_setopt(easy, CURLOPT_WRITEDATA, exchange);
-	curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, header_came);
-	curl_easy_setopt(easy, CURLOPT_HEADERDATA, exchange);
-	if (timeout_ms > 0)
-		curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, timeout_ms);
-	if (strcmp(exchange->method, "POST") == 0) {
-		curl_easy_setopt(easy, CURLOPT_POST, 1L);
-		curl_easy_setopt(easy, CURLOPT_POSTFIELDS, exchange->body.data);
-		curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)exchange->body.size);
-	} else {
-		curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, exchange->method);
-	}
 }
 
 int cell__exchange_start(struct cell__exchange *exchange, const char *url, long timeout_ms, struct cell_error *err)
 {
-	free_headers(exchange);
+	cell__http_clear_headers(&exchange->transfer);
 	exchange->status = 0;
 	exchange->is_sse = exchange->is_json = exchange->too_big = exchange->fresh = exchange->ended = false;
 	exchange->text.size = 0;
-	exchange->session[0] = exchange->message[0] = '\0';
+	exchange->session[0] = '\0';
 	cell__sse_restart(&exchange->sse);
 	if (set_headers(exchange) < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	set_options(exchange, url, timeout_ms);
-	if (cell__http_start(exchange->web->http, &exchange->transfer) < 0)
+	const struct cell__http_request request = { .method = exchange->method,
+						    .url = url,
+						    .body = strcmp(exchange->method, "POST") == 0 ? exchange->body.data : NULL,
+						    .body_size = exchange->body.size,
+						    .connect_ms = exchange->web->connect_timeout_ms,
+						    .timeout_ms = timeout_ms };
+	if (cell__http_start(exchange->web->http, &exchange->transfer, &request) < 0)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a request");
 	exchange->running = true;
 	return 0;
@@ -351,7 +311,7 @@ void cell__exchange_explain(const struct cell__exchange *exchange, struct cell_e
 		cell_fail(ret_err, CELL_E_LIMIT, 0, "the server sent a message of more than %u bytes", CELL_RPC_MAX_BYTES);
 	else if (exchange->code != CURLE_OK)
 		cell_fail(ret_err, CELL_E_TOOL, 0, "the request to the server failed: %.180s",
-			  exchange->message[0] ? exchange->message : curl_easy_strerror(exchange->code));
+			  cell__http_explain(&exchange->transfer, exchange->code));
 	else
 		explain_status(exchange, ret_err);
 }

@@ -30,7 +30,6 @@ struct cell__exchange {
 	const char *method;      /* "POST", "GET", "DELETE" */
 	int64_t id;              /* of the request that is to be answered; 0: none, or not any more */
 	struct cell__buf body;
-	struct curl_slist *headers;
 	const char *accept;
 	/* the answer */
 	long status;
@@ -40,7 +39,6 @@ struct cell__exchange {
 	struct cell__buf inbox;  /* of the stream, not looked at yet */
 	char session[CELL_WEB_LIMIT_SESSION + 1]; /* Mcp-Session-Id, or "" */
 	CURLcode code;
-	char message[CURL_ERROR_SIZE];
 	/* the owner's */
 	int kind;
 	unsigned tries;          /* in a row without anything new */
