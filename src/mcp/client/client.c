@@ -378,7 +378,8 @@ static void handle_initialized(struct cell__mcp_request *request, const struct c
 	keep_description(client, message->result);
 	client->state = CELL_MCP_READY;
 	client->ready_us = cell__now_us();
-	client->transport->ops->agreed(client->transport, version);
+	if (client->transport->ops->agreed)
+		client->transport->ops->agreed(client->transport, version);
 	cell__mcp_notify(client, "notifications/initialized", NULL);
 	cell__mcp_flush(client);
 	cell__mcp_list_start(client);
@@ -485,8 +486,7 @@ static void tell_cancelled(struct cell__mcp_client *client, int64_t id, const ch
 	if (params)
 		cell__mcp_notify(client, "notifications/cancelled", params);
 	json_decref(params);
-	if (client->transport)
-		client->transport->ops->forget(client->transport, id);
+	cell__mcp_transport_forget(client->transport, id);
 }
 
 static void expire(struct cell__mcp_client *client, struct cell__mcp_request *request)

@@ -299,16 +299,10 @@ static void handle_gone(struct cell__web *web)
 static int send_message(struct cell__mcp_transport *transport, const char *text, size_t size, int64_t id, struct cell_error *err)
 {
 	struct http *http = (struct http *)transport;
-	struct cell__exchange *exchange = cell__exchange_create(&http->web, "POST", ACCEPT_BOTH, err);
+	struct cell__exchange *exchange = cell__exchange_create_post(&http->web, ACCEPT_BOTH, POST, text, size, id, err);
 	if (!exchange)
 		return -1;
-	exchange->kind = POST;
-	exchange->id = id;
 	exchange->late = http->version[0] != '\0';
-	if (cell__buf_add(&exchange->body, text, size) < 0) {
-		cell__exchange_drop(exchange);
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	}
 	exchange->held = http->opening != NULL;
 	if (exchange->held)
 		return 0;
@@ -361,6 +355,14 @@ static void close_http(struct cell__mcp_transport *transport)
 	cell__web_close(&http->web);
 }
 
+static const struct cell__web_ops web_ops = {
+	.add_headers = add_headers,
+	.event = handle_event,
+	.end = handle_end,
+	.tick = tick,
+	.gone = handle_gone,
+};
+
 static const struct cell__mcp_transport_ops ops = {
 	.name = "streamable_http",
 	.send = send_message,
@@ -374,19 +376,8 @@ int cell__mcp_http_open(const struct cell__mcp_transport_spec *spec, struct cell
 	struct http *http = cell__alloc(1, sizeof *http);
 	if (!http)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for an MCP server");
-	http->base = (struct cell__mcp_transport){
-		.ops = &ops,
-		.events = spec->events,
-		.owner = spec->owner,
-		.tail = spec->tail,
-		.loop = spec->loop,
-	};
-	http->web.add_headers = add_headers;
-	http->web.event = handle_event;
-	http->web.end = handle_end;
-	http->web.tick = tick;
-	http->web.gone = handle_gone;
-	if (cell__web_init(&http->web, spec, err) < 0) {
+	cell__mcp_transport_init(&http->base, &ops, spec);
+	if (cell__web_init(&http->web, &web_ops, spec, err) < 0) {
 		free(http);
 		return -1;
 	}

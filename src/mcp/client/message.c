@@ -37,7 +37,7 @@ static bool handle_answer(struct cell__mcp_client *client, const struct cell__rp
 		return false; /* a second answer, one that comes late, or one to what nobody asked */
 	if (!request->own && request != &client->listing.request)
 		client->failures = 0;
-	client->transport->ops->forget(client->transport, request->id);
+	cell__mcp_transport_forget(client->transport, request->id);
 	struct cell__mcp_answer answer = { .message = message, .text = text, .size = size };
 	cell__mcp_finish_request(request, &answer);
 	return true;
@@ -69,7 +69,7 @@ static bool refuse_unreadable(struct cell__mcp_client *client, const char *text,
 		cell__mcp_drop(client, &failure.err);
 		return true;
 	}
-	client->transport->ops->forget(client->transport, id);
+	cell__mcp_transport_forget(client->transport, id);
 	cell__mcp_request_fail(request, &failure);
 	return true;
 }

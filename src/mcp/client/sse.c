@@ -26,13 +26,6 @@ static struct sse *of(struct cell__web *web)
 	return (struct sse *)((char *)web - offsetof(struct sse, web));
 }
 
-static int add_headers(struct cell__web *web, struct cell__exchange *exchange)
-{
-	(void)web;
-	(void)exchange;
-	return 0;
-}
-
 static void lose(struct sse *sse, const struct cell_error *err)
 {
 	if (sse->closed)
@@ -112,12 +105,6 @@ static void handle_end(struct cell__web *web, struct cell__exchange *exchange)
 	}
 }
 
-static void tick(struct cell__web *web, struct cell__exchange *exchange)
-{
-	(void)web;
-	(void)exchange;
-}
-
 static void handle_gone(struct cell__web *web)
 {
 	struct sse *sse = of(web);
@@ -134,34 +121,14 @@ static void handle_gone(struct cell__web *web)
 static int send_message(struct cell__mcp_transport *transport, const char *text, size_t size, int64_t id, struct cell_error *err)
 {
 	struct sse *sse = (struct sse *)transport;
-	struct cell__exchange *exchange = cell__exchange_create(&sse->web, "POST", NULL, err);
+	struct cell__exchange *exchange = cell__exchange_create_post(&sse->web, NULL, POST, text, size, id, err);
 	if (!exchange)
 		return -1;
-	exchange->kind = POST;
-	exchange->id = id;
-	if (cell__buf_add(&exchange->body, text, size) < 0) {
-		cell__exchange_drop(exchange);
-		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
-	}
-	if (!sse->endpoint)
-		return 0;
-	if (cell__exchange_start(exchange, sse->endpoint, 0, err) < 0) {
+	if (sse->endpoint && cell__exchange_start(exchange, sse->endpoint, 0, err) < 0) {
 		cell__exchange_drop(exchange);
 		return -1;
 	}
 	return 0;
-}
-
-static void forget(struct cell__mcp_transport *transport, int64_t id)
-{
-	(void)transport;
-	(void)id;
-}
-
-static void agreed(struct cell__mcp_transport *transport, const char *version)
-{
-	(void)transport;
-	(void)version;
 }
 
 static void close_sse(struct cell__mcp_transport *transport)
@@ -171,11 +138,11 @@ static void close_sse(struct cell__mcp_transport *transport)
 	cell__web_close(&sse->web);
 }
 
+static const struct cell__web_ops web_ops = { .event = handle_event, .end = handle_end, .gone = handle_gone };
+
 static const struct cell__mcp_transport_ops ops = {
 	.name = "sse",
 	.send = send_message,
-	.forget = forget,
-	.agreed = agreed,
 	.close = close_sse,
 };
 
@@ -184,19 +151,8 @@ int cell__mcp_sse_open(const struct cell__mcp_transport_spec *spec, struct cell_
 	struct sse *sse = cell__alloc(1, sizeof *sse);
 	if (!sse)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for an MCP server");
-	sse->base = (struct cell__mcp_transport){
-		.ops = &ops,
-		.events = spec->events,
-		.owner = spec->owner,
-		.tail = spec->tail,
-		.loop = spec->loop,
-	};
-	sse->web.add_headers = add_headers;
-	sse->web.event = handle_event;
-	sse->web.end = handle_end;
-	sse->web.tick = tick;
-	sse->web.gone = handle_gone;
-	if (cell__web_init(&sse->web, spec, err) < 0) {
+	cell__mcp_transport_init(&sse->base, &ops, spec);
+	if (cell__web_init(&sse->web, &web_ops, spec, err) < 0) {
 		free(sse);
 		return -1;
 	}

@@ -149,18 +149,6 @@ static int send_line(struct cell__mcp_transport *transport, const char *text, si
 	return rc;
 }
 
-static void forget(struct cell__mcp_transport *transport, int64_t id)
-{
-	(void)transport;
-	(void)id;
-}
-
-static void agreed(struct cell__mcp_transport *transport, const char *version)
-{
-	(void)transport;
-	(void)version;
-}
-
 static void close_stdio(struct cell__mcp_transport *transport)
 {
 	end((struct stdio *)transport, CELL_MCP_CLOSE_GRACE_MS);
@@ -169,8 +157,6 @@ static void close_stdio(struct cell__mcp_transport *transport)
 static const struct cell__mcp_transport_ops ops = {
 	.name = "stdio",
 	.send = send_line,
-	.forget = forget,
-	.agreed = agreed,
 	.close = close_stdio,
 };
 
@@ -180,13 +166,7 @@ int cell__mcp_stdio_open(const struct cell__mcp_transport_spec *spec, struct cel
 	struct stdio *stdio = cell__alloc(1, sizeof *stdio);
 	if (!stdio)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for an MCP server");
-	stdio->base = (struct cell__mcp_transport){
-		.ops = &ops,
-		.events = spec->events,
-		.owner = spec->owner,
-		.tail = spec->tail,
-		.loop = spec->loop,
-	};
+	cell__mcp_transport_init(&stdio->base, &ops, spec);
 	cell__lines_init(&stdio->lines, CELL_RPC_MAX_BYTES);
 	snprintf(stdio->command, sizeof stdio->command, "%s", launch->argv[0]);
 	stdio->confined = launch->confine != NULL;
@@ -213,6 +193,24 @@ int cell__mcp_stdio_open(const struct cell__mcp_transport_spec *spec, struct cel
 }
 
 /* ---- what every transport is started with ---- */
+
+void cell__mcp_transport_init(struct cell__mcp_transport *transport, const struct cell__mcp_transport_ops *vtable,
+			      const struct cell__mcp_transport_spec *spec)
+{
+	*transport = (struct cell__mcp_transport){
+		.ops = vtable,
+		.events = spec->events,
+		.owner = spec->owner,
+		.tail = spec->tail,
+		.loop = spec->loop,
+	};
+}
+
+void cell__mcp_transport_forget(struct cell__mcp_transport *transport, int64_t id)
+{
+	if (transport && transport->ops->forget)
+		transport->ops->forget(transport, id);
+}
 
 static void free_secret(char *text)
 {

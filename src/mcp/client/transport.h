@@ -55,9 +55,9 @@ struct cell__mcp_transport_ops {
 	const char *name;
 	/* One message.  id: of a request that is to be answered, else 0. */
 	int (*send)(struct cell__mcp_transport *transport, const char *text, size_t size, int64_t id, struct cell_error *err);
-	/* Nobody waits for the answer any more. */
+	/* Nobody waits for the answer any more.  NULL: it makes no difference. */
 	void (*forget)(struct cell__mcp_transport *transport, int64_t id);
-	/* The protocol's revision is agreed on; what the server sends unasked is welcome from now on. */
+	/* The protocol's revision is agreed on; what the server sends unasked is welcome from now on.  NULL: as above. */
 	void (*agreed)(struct cell__mcp_transport *transport, const char *version);
 	void (*close)(struct cell__mcp_transport *transport);
 };
@@ -82,6 +82,10 @@ struct cell__mcp_transport_spec {
 	struct cell__buf *tail; /* must live until gone() */
 };
 
+void cell__mcp_transport_init(struct cell__mcp_transport *transport, const struct cell__mcp_transport_ops *vtable,
+			      const struct cell__mcp_transport_spec *spec);
+/* Calls forget() where there is one; transport may be NULL. */
+void cell__mcp_transport_forget(struct cell__mcp_transport *transport, int64_t id);
 int cell__mcp_stdio_open(const struct cell__mcp_transport_spec *spec, struct cell__mcp_transport **ret_transport, struct cell_error *err);
 int cell__mcp_http_open(const struct cell__mcp_transport_spec *spec, struct cell__mcp_transport **ret_transport, struct cell_error *err);
 int cell__mcp_sse_open(const struct cell__mcp_transport_spec *spec, struct cell__mcp_transport **ret_transport, struct cell_error *err);

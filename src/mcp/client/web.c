@@ -80,7 +80,7 @@ static void read_stream(struct cell__exchange *exchange)
 	int rc = 0;
 	while (!exchange->dead && (rc = cell__sse_next(&exchange->sse, &bytes, &size, &event, NULL)) == 1) {
 		exchange->fresh = true;
-		web->event(web, exchange, &event);
+		web->ops->event(web, exchange, &event);
 	}
 	if (rc < 0 && !exchange->dead && exchange->running) {
 		exchange->too_big = true;
@@ -100,7 +100,7 @@ static void read_arrived(struct cell__exchange *exchange)
 		read_stream(exchange);
 	if (exchange->ended && !exchange->dead) {
 		exchange->ended = false;
-		exchange->web->end(exchange->web, exchange);
+		exchange->web->ops->end(exchange->web, exchange);
 	}
 }
 
@@ -137,7 +137,7 @@ static void maybe_gone(struct cell__web *web)
 		free(web->headers[i]);
 	}
 	free(web->headers);
-	web->gone(web);
+	web->ops->gone(web);
 }
 
 static void handle_timer_closed(uv_handle_t *handle)
@@ -183,7 +183,7 @@ static void work(uv_timer_t *timer)
 	for (struct cell__exchange *exchange = web->list; exchange; exchange = exchange->next) {
 		if (!exchange->dead && exchange->at_us && exchange->at_us <= now) {
 			exchange->at_us = 0;
-			web->tick(web, exchange);
+			web->ops->tick(web, exchange);
 		}
 		if (!exchange->dead && exchange->at_us && exchange->at_us < next)
 			next = exchange->at_us;
@@ -230,6 +230,22 @@ struct cell__exchange *cell__exchange_create(struct cell__web *web, const char *
 	return exchange;
 }
 
+struct cell__exchange *cell__exchange_create_post(struct cell__web *web, const char *accept, int kind, const char *text, size_t size,
+						  int64_t id, struct cell_error *err)
+{
+	struct cell__exchange *exchange = cell__exchange_create(web, "POST", accept, err);
+	if (!exchange)
+		return NULL;
+	exchange->kind = kind;
+	exchange->id = id;
+	if (cell__buf_add(&exchange->body, text, size) < 0) {
+		cell__exchange_drop(exchange);
+		cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
+		return NULL;
+	}
+	return exchange;
+}
+
 void cell__exchange_drop(struct cell__exchange *exchange)
 {
 	if (exchange->dead)
@@ -263,7 +279,7 @@ static int set_headers(struct cell__exchange *exchange)
 		rc = cell__exchange_add_header(exchange, "Accept", exchange->accept);
 	if (rc == 0 && strcmp(exchange->method, "POST") == 0)
 		rc = cell__http_add_header(&exchange->transfer, "Content-Type: application/json");
-	return rc < 0 ? rc : web->add_headers(web, exchange);
+	return rc < 0 || !web->ops->add_headers ? rc : web->ops->add_headers(web, exchange);
 }
 
 int cell__exchange_start(struct cell__exchange *exchange, const char *url, long timeout_ms, struct cell_error *err)
@@ -357,9 +373,11 @@ static char **copy_lines(char *const *lines)
 	return copy;
 }
 
-int cell__web_init(struct cell__web *web, const struct cell__mcp_transport_spec *spec, struct cell_error *err)
+int cell__web_init(struct cell__web *web, const struct cell__web_ops *ops, const struct cell__mcp_transport_spec *spec,
+		   struct cell_error *err)
 {
 	web->loop = spec->loop;
+	web->ops = ops;
 	web->connect_timeout_ms = spec->connect_timeout_ms;
 	web->url = cell__strdup(spec->launch->url);
 	web->headers = copy_lines(spec->launch->headers);

@@ -52,18 +52,22 @@ struct cell__exchange {
 	struct cell__exchange *next;
 };
 
+struct cell__web_ops {
+	/* headers of a request beside web->headers; 0 or -1.  NULL: there are none */
+	int (*add_headers)(struct cell__web *web, struct cell__exchange *exchange);
+	void (*event)(struct cell__web *web, struct cell__exchange *exchange, const struct cell__sse_event *event);
+	void (*end)(struct cell__web *web, struct cell__exchange *exchange);
+	void (*tick)(struct cell__web *web, struct cell__exchange *exchange); /* its time has come; NULL: cell__exchange_at() is not used */
+	void (*gone)(struct cell__web *web); /* after close(): the struct's memory is the owner's again */
+};
+
 struct cell__web {
 	struct cell__loop *loop;
 	struct cell__http *http;
 	char *url;
-	char **headers;          /* of every request; may hold secrets */
+	char **headers; /* of every request; may hold secrets */
 	int64_t connect_timeout_ms;
-	/* headers of a request beside those; 0 or -1 */
-	int (*add_headers)(struct cell__web *web, struct cell__exchange *exchange);
-	void (*event)(struct cell__web *web, struct cell__exchange *exchange, const struct cell__sse_event *event);
-	void (*end)(struct cell__web *web, struct cell__exchange *exchange);
-	void (*tick)(struct cell__web *web, struct cell__exchange *exchange); /* its time has come */
-	void (*gone)(struct cell__web *web); /* after close(): the struct's memory is the owner's again */
+	const struct cell__web_ops *ops;
 	/* web.c's */
 	uv_timer_t timer;
 	int64_t armed_us;
@@ -72,12 +76,16 @@ struct cell__web {
 	bool closing, timer_closed, http_closed;
 };
 
-/* Copies url and headers.  The functions must be set. */
-int cell__web_init(struct cell__web *web, const struct cell__mcp_transport_spec *spec, struct cell_error *err);
+/* Copies url and headers. */
+int cell__web_init(struct cell__web *web, const struct cell__web_ops *ops, const struct cell__mcp_transport_spec *spec,
+		   struct cell_error *err);
 /* Drops all exchanges; gone() comes from a later iteration of the loop. */
 void cell__web_close(struct cell__web *web);
 
 struct cell__exchange *cell__exchange_create(struct cell__web *web, const char *method, const char *accept, struct cell_error *err);
+/* A POST with this body, which is copied. */
+struct cell__exchange *cell__exchange_create_post(struct cell__web *web, const char *accept, int kind, const char *text, size_t size,
+						  int64_t id, struct cell_error *err);
 int cell__exchange_add_header(struct cell__exchange *exchange, const char *name, const char *value);
 /* Asks, or asks again: what is known of an earlier answer is forgotten but for the place in the stream. */
 int cell__exchange_start(struct cell__exchange *exchange, const char *url, long timeout_ms, struct cell_error *err);
