@@ -21,7 +21,6 @@
 #include "executors/container/dialer.h"
 #include "executors/remote/remote.h"
 
-#define MAX_CONNECTIONS 1024   /* one each, to learn of its end */
 #define WATCH_AGAIN_MS 2000
 #define FIRST_PAUSE_MS 10
 #define LONGEST_PAUSE_MS 200
@@ -35,7 +34,6 @@
 
 struct cell__containers {
 	struct cell__executor_host *host;
-	struct cell__http *http;
 	struct container *first;
 	void (*done)(void *arg); /* not NULL: all are being removed */
 	void *done_arg;
@@ -87,9 +85,8 @@ static void ask_health(struct container *container);
 
 /* ---- the end ---- */
 
-static void handle_http_gone(void *arg)
+static void free_all(struct cell__containers *all)
 {
-	struct cell__containers *all = arg;
 	void (*done)(void *) = all->done;
 	void *done_arg = all->done_arg;
 
@@ -117,7 +114,7 @@ static void container_free(struct container *container)
 	free(container->receipt);
 	free(container);
 	if (!all->first && all->done)
-		cell__http_close(all->http, handle_http_gone, all);
+		free_all(all);
 }
 
 static void handle_dialer_closed(void *arg)
@@ -616,14 +613,6 @@ static int container_create(struct cell__executor_host *host, const struct cell_
 	return 0;
 }
 
-/* Connections are made ready with the first container. */
-static struct cell__containers *get_all(struct cell__executor_host *host, struct cell_error *err)
-{
-	struct cell__containers *all = *cell__executor_state(host, &cell__container_executor);
-
-	return all->http || cell__http_create(host->loop, MAX_CONNECTIONS, &all->http, err) == 0 ? all : NULL;
-}
-
 static int make_dialer(struct container *container, struct cell_error *err)
 {
 	const json_t *config = container->config, *redis = json_object_get(config, "redis");
@@ -644,10 +633,13 @@ static struct container *make_container(struct cell__containers *all, const char
 {
 	struct container *container = cell__alloc(1, sizeof(*container));
 	char server[sizeof(container->place.folder) + 32];
+	struct cell__http *http = cell__remote_http(all->host, err);
 	int status;
 
-	if (!container) {
-		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a container");
+	if (!container || !http) {
+		if (!container)
+			cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a container");
+		free(container);
 		return NULL;
 	}
 	*container = (struct container){
@@ -658,13 +650,12 @@ static struct container *make_container(struct cell__containers *all, const char
 	container->timer.data = container;
 	status = !container->key || !container->config ? cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a container") : 0;
 	if (!status)
-		status = cell__docker_init(&container->docker, all->http, json_string_value(json_object_get(container->config, "engine")),
-					   err);
+		status = cell__docker_init(&container->docker, http, json_string_value(json_object_get(container->config, "engine")), err);
 	if (!status)
 		status = cell__container_make_place(container->config, &container->place, err);
 	if (!status) {
 		snprintf(server, sizeof(server), "unix://%s/server.sock", container->place.folder);
-		status = cell__docker_init(&container->server, all->http, server, err);
+		status = cell__docker_init(&container->server, http, server, err);
 	}
 	if (!status)
 		status = make_dialer(container, err);
@@ -710,13 +701,10 @@ static int container_open(struct cell__executor_host *host, const struct cell__k
 			  void *owner, struct cell__kernel **ret_kernel, struct cell_error *err)
 {
 	const struct own_options *own = spec->own;
-	struct cell__containers *all = get_all(host, err);
+	struct cell__containers *all = *cell__executor_state(host, &cell__container_executor);
 	struct container *container;
-	struct slot *slot;
+	struct slot *slot = cell__alloc(1, sizeof(*slot));
 
-	if (!all)
-		return -1;
-	slot = cell__alloc(1, sizeof(*slot));
 	if (!slot)
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
 	container = find_container(all, own->config);
@@ -757,15 +745,12 @@ static void container_destroy(void *state, void (*done)(void *arg), void *arg)
 	struct cell__containers *all = state;
 	struct container *next;
 
-	if (!all->http) {
-		free(all);
-		done(arg);
-		return;
-	}
 	all->done = done;
 	all->done_arg = arg;
-	if (!all->first)
-		cell__http_close(all->http, handle_http_gone, all);
+	if (!all->first) {
+		free_all(all);
+		return;
+	}
 	for (struct container *container = all->first; container; container = next) {
 		next = container->next;
 		if (container->state != REMOVING)

@@ -18,7 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MAX_CONNECTIONS 1024
+#define MAX_CONNECTIONS 2048 /* also those of containers, one each */
 #define CLOSE_MS 5000
 
 /* ---- the end ---- */
@@ -214,38 +214,38 @@ static int remote_create(struct cell__executor_host *host, const struct cell_eng
 }
 
 /* Connections are made ready with the first kernel. */
-static struct cell__remote *get_remote(struct cell__executor_host *host, struct cell_error *err)
+struct cell__http *cell__remote_http(struct cell__executor_host *host, struct cell_error *err)
 {
 	struct cell__remote *remote = *cell__executor_state(host, &cell__remote_executor);
 
-	return remote->http || cell__http_create(host->loop, MAX_CONNECTIONS, &remote->http, err) == 0 ? remote : NULL;
+	return remote->http || cell__http_create(host->loop, MAX_CONNECTIONS, &remote->http, err) == 0 ? remote->http : NULL;
 }
 
 /* A kernel without a place. */
 static struct cell__remote_kernel *make_kernel(struct cell__executor_host *host, const struct cell__remote_options *own,
 					       const struct cell__kernel_events *events, void *owner, struct cell_error *err)
 {
-	struct cell__remote *remote = get_remote(host, err);
 	struct cell__remote_kernel *kernel;
 
-	if (!remote)
+	if (!cell__remote_http(host, err))
 		return NULL;
 	kernel = cell__alloc(1, sizeof(*kernel));
 	if (kernel) {
-		*kernel = (struct cell__remote_kernel){
-			.base.executor = &cell__remote_executor, .remote = remote, .events = events, .owner = owner, .reopen = own->reopen
-		};
+		*kernel = (struct cell__remote_kernel){ .base.executor = &cell__remote_executor,
+							.remote = *cell__executor_state(host, &cell__remote_executor),
+							.events = events,
+							.owner = owner,
+							.reopen = own->reopen };
+		cell__sse_init(&kernel->sse, CELL_REMOTE_MAX_EVENT_BYTES);
 		kernel->workspace = own->workspace ? cell__strdup(own->workspace) : NULL;
 		kernel->ca = own->ca ? cell__strdup(own->ca) : NULL;
 	}
 	if (!kernel || (own->workspace && !kernel->workspace) || (own->ca && !kernel->ca)) {
 		if (kernel)
-			free(kernel->workspace);
-		free(kernel);
+			kernel_free(kernel);
 		cell_fail(err, CELL_E_NOMEM, 0, "out of memory for a kernel");
 		return NULL;
 	}
-	cell__sse_init(&kernel->sse, CELL_REMOTE_MAX_EVENT_BYTES);
 	return kernel;
 }
 

@@ -13,6 +13,11 @@ struct cell__remote_options {
 int cell__remote_read_options(const struct cell_session_options *opts, void **ret_own, struct cell_error *err);
 void cell__remote_free_options(void *own);
 
+struct cell__http;
+
+/* The connections of all its kernels, also for an executor that stands on this one.  NULL: err says why. */
+struct cell__http *cell__remote_http(struct cell__executor_host *host, struct cell_error *err);
+
 /*
  * The same kernels for an executor that has to make the server first: a kernel that waits until it is told where that is, or why
  * there is none.  gone(arg) comes once it has ended, right before exited().
