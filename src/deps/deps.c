@@ -554,10 +554,16 @@ int cell__deps_create(const struct cell__deps_options *opts, struct cell__deps *
 	}
 	/* Without one there is still a list to show. */
 	(void)find_interpreter(deps, opts->python, &deps->no_python);
-	uv_timer_init(cell__loop_uv(deps->loop), &deps->timer);
-	deps->timer.data = deps;
 	*ret_deps = deps;
 	return 0;
+}
+
+void cell__deps_start(struct cell__deps *deps)
+{
+	if (!deps)
+		return;
+	uv_timer_init(cell__loop_uv(deps->loop), &deps->timer);
+	deps->timer.data = deps;
 }
 
 static void handle_timer_closed(uv_handle_t *handle)

@@ -61,8 +61,13 @@ struct cell__deps_options {
 	void *changed_arg;
 };
 
-/* Runs nothing and makes nothing.  The options' strings are copied.  Without an interpreter, list still works. */
+/*
+ * Runs nothing and makes nothing, but looks for the interpreter: any thread but the loop's.  The options' strings are copied.
+ * Without an interpreter, list still works.
+ */
 int cell__deps_create(const struct cell__deps_options *opts, struct cell__deps **ret_deps, struct cell_error *err);
+/* The loop's thread, before anything else.  NULL is fine. */
+void cell__deps_start(struct cell__deps *deps);
 /*
  * Ends calls under way with CELL_E_CLOSED, kills what runs, removes the venv where `cleanup` says so; closed() comes
  * from a later iteration of the loop.

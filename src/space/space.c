@@ -280,17 +280,14 @@ static int list_path(struct cell_space *space, const char *path, struct cell_err
 	return 0;
 }
 
-static int trust_places(struct cell_space *space, const struct cell_space_options *opts, const char *cache, struct cell_error *err)
+static int list_places(struct cell_space *space, const struct cell_space_options *opts, const char *cache, struct cell_error *err)
 {
 	if (list_path(space, opts->path, err) < 0 || cell__place_add(&space->places, "the tools folder", true, opts->tools_dir, err) < 0 ||
 	    cell__place_add(&space->places, "the venv", true, opts->venv_dir, err) < 0 ||
 	    cell__place_add(&space->places, "the wheel folder", true, opts->wheel_dir, err) < 0 ||
-	    cell__place_add(&space->places, "the cache folder", true, cache, err) < 0 || list_storage(space, err) < 0)
+	    cell__place_add(&space->places, "the cache folder", true, cache, err) < 0)
 		return -1;
-	if (cell__places_trust(space->engine->host.places, &space->places, err) < 0)
-		return -1;
-	space->trusts = true;
-	return 0;
+	return list_storage(space, err);
 }
 
 /* ---- open and close ---- */
@@ -351,11 +348,18 @@ void cell__space_close_on_loop(struct cell_space *space, void (*done)(void *arg)
 		part_closed(space);
 }
 
+/*
+ * Opening goes to and fro between the caller's thread, which alone touches files, and the loop's:
+ *
+ *     open_files() ──▶ do_trust() ──▶ make_files() ──▶ do_open()
+ *     caller's         loop's          caller's         loop's; also after a failure, to close what there is
+ */
 struct opening {
 	struct cell__task task;
 	struct cell__waiter waiter;
 	struct cell_space *space;
 	const struct cell_space_options *opts;
+	struct cell__buf cache; /* the folder's name */
 	struct cell_error err;
 	int rc;
 };
@@ -381,18 +385,15 @@ static int find_cache(const struct cell_space_options *opts, struct cell__buf *o
 	return 0;
 }
 
-static int make_deps(struct cell_space *space, const struct cell_space_options *opts, struct cell_error *err)
+static int make_deps(struct cell_space *space, const struct cell_space_options *opts, const char *cache, struct cell_error *err)
 {
-	CELL_AUTO_BUF struct cell__buf cache = CELL_BUF_INIT;
-	if (find_cache(opts, &cache, err) < 0)
-		return -1;
 	struct cell__deps_options deps = {
 		.loop = space->engine->loop,
 		.supervisor = &space->engine->supervisor,
 		.store = space->store,
 		.python = space->python,
 		.venv_dir = opts->venv_dir,
-		.cache_dir = cache.data,
+		.cache_dir = cache,
 		.index_url = opts->index_url,
 		.wheel_dir = opts->wheel_dir,
 		.path = opts->path ? opts->path : CELL_TOOL_DEFAULT_PATH,
@@ -441,17 +442,6 @@ static int make_parts(struct cell_space *space, const struct cell_space_options 
 		.confine_arg = space,
 		.rank = cell__searches_rank_tools,
 	};
-	CELL_AUTO_BUF struct cell__buf cache = CELL_BUF_INIT;
-	if (opts->storage && cell__store_open(opts->storage, opts->workspace_id, &space->store, err) < 0)
-		return -1;
-	if (space->store && opts->confined)
-		cell__store_set_confined(space->store);
-	if (opts->workspace_id && !(space->workspace = cell__strdup(opts->workspace_id)))
-		return cell_fail(err, CELL_E_NOMEM, 0, "open storage");
-	if (find_cache(opts, &cache, err) < 0 || trust_places(space, opts, cache.data, err) < 0)
-		return -1;
-	if (space->store && cell__store_use_cache(space->store, cache.data, err) < 0)
-		return -1;
 	if (make_searches(space, opts, err) < 0)
 		return -1;
 	tools.rank_arg = space->searches;
@@ -460,11 +450,42 @@ static int make_parts(struct cell_space *space, const struct cell_space_options 
 	cell__servers_init(&space->servers, space);
 	if (opts->tools_dir && cell__tools_add_dir(space->tools, opts->tools_dir, err) < 0)
 		return -1;
-	if (!opts->storage)
-		return 0;
-	if (cell__storage_create(space->engine->loop, space->store, &space->storage, err) < 0)
+	return space->store ? cell__storage_create(space->engine->loop, space->store, &space->storage, err) : 0;
+}
+
+static int open_files(struct opening *opening)
+{
+	struct cell_space *space = opening->space;
+	const struct cell_space_options *opts = opening->opts;
+	struct cell_error *err = &opening->err;
+	if (opts->storage && cell__store_open(opts->storage, opts->workspace_id, &space->store, err) < 0)
 		return -1;
-	return make_deps(space, opts, err);
+	if (space->store && opts->confined)
+		cell__store_set_confined(space->store);
+	if (opts->workspace_id && !(space->workspace = cell__strdup(opts->workspace_id)))
+		return cell_fail(err, CELL_E_NOMEM, 0, "open storage");
+	if (find_cache(opts, &opening->cache, err) < 0)
+		return -1;
+	return list_places(space, opts, opening->cache.data, err);
+}
+
+static void do_trust(void *arg)
+{
+	struct opening *opening = arg;
+	struct cell_space *space = opening->space;
+	opening->rc = cell__places_trust(space->engine->host.places, &space->places, &opening->err);
+	space->trusts = opening->rc == 0;
+}
+
+/* What is made only once no code can write there. */
+static int make_files(struct opening *opening)
+{
+	struct cell_space *space = opening->space;
+	if (!space->store)
+		return 0;
+	if (cell__store_use_cache(space->store, opening->cache.data, &opening->err) < 0)
+		return -1;
+	return make_deps(space, opening->opts, opening->cache.data, &opening->err);
 }
 
 static void open_failed(void *arg)
@@ -477,17 +498,17 @@ static void do_open(struct cell__task *task)
 {
 	struct opening *opening = (struct opening *)task;
 	struct cell_space *space = opening->space;
-	opening->rc = make_parts(space, opening->opts, &opening->err);
-	if (opening->rc == 0) {
-		space->next = space->engine->spaces;
-		space->engine->spaces = space;
-		cell__waiter_signal(&opening->waiter);
-	} else if (space->searches) {
+	cell__deps_start(space->deps);
+	cell__deps_start(space->sandbox_deps);
+	if (opening->rc == 0)
+		opening->rc = make_parts(space, opening->opts, &opening->err);
+	if (opening->rc < 0) {
 		cell__space_close_on_loop(space, open_failed, opening);
-	} else {
-		free_space(space);
-		cell__waiter_signal(&opening->waiter);
+		return;
 	}
+	space->next = space->engine->spaces;
+	space->engine->spaces = space;
+	cell__waiter_signal(&opening->waiter);
 }
 
 /* An interpreter that is not there is no error yet: deps.list works without one. */
@@ -550,10 +571,16 @@ int cell_space_open(struct cell_engine *engine, const struct cell_space_options 
 					   .executor = "host",
 					   .next_id = &space->next_call_id,
 					   .timeout_ms = -1 };
-	struct opening opening = { .task.fn = do_open, .space = space, .opts = &all };
+	struct opening opening = { .task.fn = do_open, .space = space, .opts = &all, .cache = CELL_BUF_INIT };
+	opening.rc = open_files(&opening);
+	if (opening.rc == 0)
+		cell__loop_call(engine->loop, do_trust, &opening);
+	if (opening.rc == 0)
+		opening.rc = make_files(&opening);
 	cell__waiter_init(&opening.waiter);
 	cell__loop_do(engine->loop, &opening.task, &opening.waiter);
 	cell__waiter_finish(&opening.waiter);
+	cell__buf_finish(&opening.cache);
 	if (opening.rc < 0) {
 		if (err)
 			*err = opening.err;

@@ -77,14 +77,9 @@ static void handle_progress(struct cell__call *call, const char *line, size_t si
 	cell__buf_add(&project->progress, "\n", 1);
 }
 
-static void create_deps(void *arg)
+static void start_deps(void *arg)
 {
-	struct project *project = arg;
-	struct cell_error err = { 0 };
-	if (cell__deps_create(&project->options, &project->deps, &err) < 0) {
-		fprintf(stderr, "cell__deps_create: %s\n", err.msg);
-		abort();
-	}
+	cell__deps_start(((struct project *)arg)->deps);
 }
 
 void project_open(struct project *project, const char *name, void (*configure)(struct project *project))
@@ -108,7 +103,11 @@ void project_open(struct project *project, const char *name, void (*configure)(s
 	};
 	if (configure)
 		configure(project);
-	cell__loop_call(project->loop, create_deps, project);
+	if (cell__deps_create(&project->options, &project->deps, &err) < 0) {
+		fprintf(stderr, "cell__deps_create: %s\n", err.msg);
+		abort();
+	}
+	cell__loop_call(project->loop, start_deps, project);
 }
 
 static void hub_finished(void *arg)
