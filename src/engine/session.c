@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/sized.h"
+#include "sandbox/build.h"
 #include "session/session.h"
 #include "space/space.h"
 
@@ -37,6 +38,10 @@ static struct cell_session *make_session(struct cell_engine *engine, const struc
 		return NULL;
 	}
 	session->executor = session->options.executor;
+	if (cell__session_watch_folders(session, err) < 0) {
+		cell__session_free(session);
+		return NULL;
+	}
 	cell__principal_init(&session->principal, CELL__PRINCIPAL_CODE, cell__executor_is_trusted(session->executor),
 			     &session->options.limits, NULL);
 	return session;
@@ -67,29 +72,40 @@ int cell_session_check(const struct cell_session_options *opts, int is_open, str
 
 struct place_question {
 	struct cell_session *session;
-	struct cell_error err;
+	struct cell__writable_list writable;
+	struct cell_error *err;
 	int rc;
 };
 
 static void do_check_places(void *arg)
 {
 	struct place_question *question = arg;
-	question->rc = cell__slot_check_places(question->session, &question->err);
+	question->rc = cell__slot_check_places(question->session, &question->writable, question->err);
+}
+
+static int check_places(struct cell_session *session, struct cell_error *err)
+{
+	const struct cell__options *options = &session->options;
+	struct place_question question = { .session = session, .writable = CELL_WRITABLE_LIST_INIT, .err = err };
+	CELL_AUTO_FREE char *cwd = NULL;
+	if (!options->confined)
+		return 0;
+	if (cell__plan_workspace(options->cwd, options->confine.workspace, &cwd, err) < 0 ||
+	    cell__writable_init(&question.writable, &options->confine, cwd, err) < 0)
+		return -1;
+	cell__loop_call(session->engine->loop, do_check_places, &question);
+	cell__writable_finish(&question.writable);
+	return question.rc;
 }
 
 /* Packages are installed before there is a kernel: what names them must be out of the code's reach already then. */
 static int sync_packages(struct cell_session *session, struct cell_error *err)
 {
 	struct cell_space *space = session->options.space;
-	struct place_question question = { .session = session };
 	if (!space || !cell__space_syncs(space))
 		return 0;
-	cell__loop_call(session->engine->loop, do_check_places, &question);
-	if (question.rc < 0) {
-		if (err)
-			*err = question.err;
+	if (check_places(session, err) < 0)
 		return -1;
-	}
 	return cell__space_sync(space, &session->principal, session->executor->wants_wheels, err);
 }
 

@@ -281,18 +281,25 @@ int cell__quota_create(const struct cell__quota_config *config, struct cell__quo
 		free(quota);
 		return cell_fail(err, CELL_E_NOMEM, 0, "out of memory");
 	}
+	quota->closed = true; /* no timer yet */
 	quota->config = *config;
 	quota->config.folders = NULL;
 	for (size_t i = 0; i < config->n_folders; i++)
 		if (add_folder(quota, config->folders[i], err) < 0) {
-			quota->closed = true;
 			free_quota(quota);
 			return -1;
 		}
-	uv_timer_init(cell__loop_uv(config->loop), &quota->timer);
-	quota->timer.data = quota;
 	*ret_quota = quota;
 	return 0;
+}
+
+void cell__quota_start(struct cell__quota *quota)
+{
+	if (!quota)
+		return;
+	uv_timer_init(cell__loop_uv(quota->config.loop), &quota->timer);
+	quota->timer.data = quota;
+	quota->closed = false;
 }
 
 static void handle_closed(uv_handle_t *handle)
@@ -307,5 +314,8 @@ void cell__quota_destroy(struct cell__quota *quota)
 	if (!quota)
 		return;
 	quota->closing = true;
-	uv_close((uv_handle_t *)&quota->timer, handle_closed);
+	if (quota->closed)
+		free_quota(quota);
+	else
+		uv_close((uv_handle_t *)&quota->timer, handle_closed);
 }

@@ -35,7 +35,10 @@ struct cell__excess {
 	const char *reason; /* NULL, or why it could not be measured */
 };
 
+/* Any thread but the loop's: opens the folders. */
 int cell__quota_create(const struct cell__quota_config *config, struct cell__quota **ret_quota, struct cell_error *err);
+/* Before anything else but destroy; NULL is fine. */
+void cell__quota_start(struct cell__quota *quota);
 /* No callbacks come any more; NULL is fine. */
 void cell__quota_destroy(struct cell__quota *quota);
 /* A cell begins, or ends. */

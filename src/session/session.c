@@ -136,7 +136,7 @@ static void handle_quota_measured(void *owner)
 	cell__session_advance(owner);
 }
 
-static int watch_folders(struct cell_session *session, struct cell_error *err)
+int cell__session_watch_folders(struct cell_session *session, struct cell_error *err)
 {
 	const struct cell__sandbox_policy *policy = &session->options.confine;
 	const char *folders[1 + CELL_POLICY_LIMIT_PATHS];
@@ -196,6 +196,7 @@ void cell__session_run_finished(struct cell__run *run)
 
 void cell__session_free(struct cell_session *session)
 {
+	cell__quota_destroy(session->quota);
 	cell__options_finish(&session->options);
 	cell__image_folder_finish(&session->images);
 	cell__stored_tools_destroy(session->stored_tools);
@@ -210,7 +211,6 @@ void cell__session_free(struct cell_session *session)
 static void handle_session_closed(uv_handle_t *handle)
 {
 	struct cell_session *session = handle->data;
-	cell__quota_destroy(session->quota);
 	cell__pace_destroy(session->pace);
 	void (*closed)(void *) = session->closed;
 	void *arg = session->closed_arg;
@@ -323,7 +323,8 @@ void cell__session_do_open(struct cell__task *task)
 	}
 	waiting->next = session->resets;
 	session->resets = waiting; /* opening is a reset from nothing */
-	if (err.code || watch_folders(session, &err) < 0)
+	cell__quota_start(session->quota);
+	if (err.code)
 		end_resets(session, &err);
 	cell__session_advance(session);
 }

@@ -99,8 +99,8 @@ void cell__slot_spec(struct cell_session *session, struct cell__kernel_spec *ret
 /* Files that the session is judged by: trusted from its first kernel to its end.  Refuses what another session can write to. */
 int cell__slot_trust(struct cell_session *session, struct cell_error *err);
 void cell__slot_distrust(struct cell_session *session);
-/* Would opening it now be refused for where its code can write? */
-int cell__slot_check_places(struct cell_session *session, struct cell_error *err);
+/* Would opening it now be refused for where its code can write?  The list gets more names, as by cell__places_write(). */
+int cell__slot_check_places(struct cell_session *session, struct cell__writable_list *writable, struct cell_error *err);
 int cell__slot_open(struct cell_session *session, struct cell_error *err);
 /* The current kernel goes; its end comes later, from the executor. */
 void cell__slot_leave(struct cell_session *session, int64_t grace_ms);
@@ -129,6 +129,8 @@ void cell__outcome_describe_death(const struct cell__exit *how, const char *viol
 
 /* ---- session.c ---- */
 
+/* Opens the folders that a quota is kept of: any thread but the loop's, before cell__session_do_open(). */
+int cell__session_watch_folders(struct cell_session *session, struct cell_error *err);
 /* Does whatever can be done now.  Called after every change. */
 void cell__session_advance(struct cell_session *session);
 /* What belongs to no run. */

@@ -2,7 +2,6 @@
 #include <jansson.h>
 #include <string.h>
 
-#include "sandbox/build.h"
 #include "egress/egress.h"
 #include "spawn/confinement.h"
 #include "session/session.h"
@@ -92,23 +91,14 @@ void cell__slot_distrust(struct cell_session *session)
 	session->trusts = false;
 }
 
-int cell__slot_check_places(struct cell_session *session, struct cell_error *err)
+int cell__slot_check_places(struct cell_session *session, struct cell__writable_list *writable, struct cell_error *err)
 {
-	const struct cell__options *options = &session->options;
 	struct cell__places *places = session->engine->host.places;
-	struct cell__writable_list writable = CELL_WRITABLE_LIST_INIT;
-	CELL_AUTO_FREE char *cwd = NULL;
-	if (!options->confined)
-		return 0;
-	if (cell__plan_workspace(options->cwd, options->confine.workspace, &cwd, err) < 0 ||
-	    cell__writable_init(&writable, &options->confine, cwd, err) < 0)
-		return -1;
 	int rc = cell__slot_trust(session, err);
 	if (rc == 0)
-		rc = cell__places_write(places, &writable, err);
-	cell__places_unwrite(places, &writable);
+		rc = cell__places_write(places, writable, err);
+	cell__places_unwrite(places, writable);
 	cell__slot_distrust(session);
-	cell__writable_finish(&writable);
 	return rc;
 }
 
