@@ -8,6 +8,7 @@ the public header, as anybody's program would. Checked are
     #include lines,
     calls of public functions (include/workcell.h) that a later room defines: they would be includes that nobody sees,
     a struct tag that two files define,
+    structs that must stay opaque (OPAQUE) but are defined in a header; members that one room alone may touch (MEMBERS),
     private names that differ from a public one by an underscore only (cell__policy beside cell_policy),
     comments that name a file of ours that does not exist (headers of the system are named as <x.h>),
     files and names that docs/glossary.md says define a word.
@@ -61,6 +62,9 @@ INCLUDE = re.compile(r'\s*#\s*include\s*([<"])([^>"]+)[>"]')
 DEFINITION = re.compile(r"^(?!static|typedef|return|extern|#)[a-z][\w \t*]*?\b(cell_[a-z]\w*)\(", re.M)
 CALL = re.compile(r"\b(cell_[a-z]\w*)\(")
 STRUCT = re.compile(r"^struct (\w+) \{", re.M)
+OPAQUE = {"cell__loop"}
+# Room -> the members that the other rooms reach by functions only.
+MEMBERS = {"loop": re.compile(r"\bwaiter(?:\.|->)(?:lock|cond|done|lent)\b")}
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 MENTION = re.compile(r"(?<![\w/.<\"])((?:\w+/)*\w+\.[ch])\b")
 DEFINES = re.compile(r"`((?:src|include|kernel)/[\w/.]+)`(?: \(([^)]*)\))?")
@@ -184,6 +188,17 @@ class Tree:
                     self.tell(path, text.count("\n", 0, match.start()) + 1,
                               "struct %s is defined in %s as well" % (match[1], first[match[1]]))
 
+    def check_opaque(self):
+        for path, text in self.texts.items():
+            code = blank(text, COMMENT)
+            for match in STRUCT.finditer(code):
+                if match[1] in OPAQUE and path.endswith(".h"):
+                    self.tell(path, code.count("\n", 0, match.start()) + 1, "struct %s must be defined in a .c file" % match[1])
+            for room, members in MEMBERS.items():
+                for match in members.finditer(code) if room_of(path) != room else ():
+                    self.tell(path, code.count("\n", 0, match.start()) + 1,
+                              "%s is for %s/ alone; call its functions" % (match[0], room))
+
     def check_names(self):
         for path, text in self.texts.items():
             seen = set()
@@ -227,6 +242,7 @@ def check_tree(root):
     tree.check_includes()
     tree.check_calls()
     tree.check_tags()
+    tree.check_opaque()
     tree.check_names()
     tree.check_mentions()
     tree.check_glossary()
@@ -303,6 +319,10 @@ SELF_TEST_TREES = [
       "src/session/a.c": "/* cell_thing_do() */\nconst char *x = \"cell_thing_do()\";\n"}, 0),
     ({"src/base/a.h": "struct cell__x {\n};\n", "src/loop/a.h": "struct cell__x {\n};\n"}, 1),
     ({"src/base/a.c": "struct own {\n};\n", "src/loop/a.c": "struct own {\n};\n"}, 0),
+    ({"src/loop/a.h": "struct cell__loop {\n};\n"}, 1),
+    ({"src/loop/a.c": "struct cell__loop {\n};\n"}, 0),
+    ({"src/calls/a.c": "int x = run->waiter.done;\n"}, 1),
+    ({"src/loop/a.c": "int x = waiter->done;\n", "src/calls/a.c": "/* waiter->done */\nint y = waiter->other;\n"}, 0),
     ({"include/workcell.h": "struct cell_policy;\n", "src/base/a.c": "struct cell__policy *x;\n"}, 1),
     ({"include/workcell.h": "struct cell_policy;\n", "src/base/a.c": "struct cell__policy_x *x;\n"}, 0),
     ({"src/base/a.c": "/* b.c does it, with base/c.h */\n", "src/base/b.c": "\n"}, 1),
