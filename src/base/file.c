@@ -94,6 +94,17 @@ int cell__file_load(const char *what, const char *path, unsigned flags, size_t m
 	return 0;
 }
 
+static bool same_time(const struct timespec *one, const struct timespec *other)
+{
+	return one->tv_sec == other->tv_sec && one->tv_nsec == other->tv_nsec;
+}
+
+bool cell__file_same(const struct stat *one, const struct stat *other)
+{
+	return one->st_ino == other->st_ino && one->st_dev == other->st_dev && one->st_size == other->st_size &&
+	       same_time(&one->st_mtim, &other->st_mtim) && same_time(&one->st_ctim, &other->st_ctim);
+}
+
 int cell__fd_write_all(int fd, const void *bytes, size_t size)
 {
 	const char *at = bytes;

@@ -5,6 +5,7 @@
 #ifndef CELL_BASE_FILE_H
 #define CELL_BASE_FILE_H
 
+#include <stdbool.h>
 #include <sys/stat.h>
 
 #include "base/buffer.h"
@@ -31,6 +32,9 @@ int cell__file_read(int dir_fd, const char *path, unsigned flags, size_t max, st
 int cell__file_load(const char *what, const char *path, unsigned flags, size_t max, struct cell__buf *out, struct cell_error *err);
 /* Fills *err with why reading `what` `path` failed; sys: the errno of the functions above. */
 int cell__file_fail(struct cell_error *err, const char *what, const char *path, size_t max, int sys);
+
+/* Is it the same file with the same contents, as far as stat() tells? */
+bool cell__file_same(const struct stat *one, const struct stat *other);
 
 /* Writes all of it.  -1 with errno. */
 int cell__fd_write_all(int fd, const void *bytes, size_t size);

@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "storage/file.h"
 #include "storage/store.h"
 
@@ -32,17 +33,6 @@
 
 /* ---- kept between two operations ---- */
 
-static bool same_time(const struct timespec *a, const struct timespec *b)
-{
-	return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
-}
-
-static bool same_file(const struct stat *a, const struct stat *b)
-{
-	return a->st_ino == b->st_ino && a->st_dev == b->st_dev && a->st_size == b->st_size && same_time(&a->st_mtim, &b->st_mtim) &&
-	       same_time(&a->st_ctim, &b->st_ctim);
-}
-
 /* What is kept of this file as it is now, or NULL.  take: it is kept no longer. */
 static json_t *find_kept(struct cell__index_cache *cache, int dir_fd, const char *file, bool take)
 {
@@ -51,7 +41,7 @@ static json_t *find_kept(struct cell__index_cache *cache, int dir_fd, const char
 	if (!cache || fstatat(dir_fd, file, &st, AT_SYMLINK_NOFOLLOW) < 0)
 		return NULL;
 	pthread_mutex_lock(&cache->lock);
-	if (cache->index && same_file(&st, &cache->seen))
+	if (cache->index && cell__file_same(&st, &cache->seen))
 		index = take ? cell__take_ptr(cache->index) : json_incref(cache->index);
 	pthread_mutex_unlock(&cache->lock);
 	return index;
@@ -81,7 +71,8 @@ static void keep_read(struct cell__index_cache *cache, json_t *index, const stru
 static void keep_written(struct cell__index_cache *cache, json_t *index, int dir_fd, const char *file, const struct timespec *stamp)
 {
 	struct stat st;
-	if (fstatat(dir_fd, file, &st, AT_SYMLINK_NOFOLLOW) == 0 && same_time(&st.st_mtim, stamp))
+	if (fstatat(dir_fd, file, &st, AT_SYMLINK_NOFOLLOW) == 0 && st.st_mtim.tv_sec == stamp->tv_sec &&
+	    st.st_mtim.tv_nsec == stamp->tv_nsec)
 		keep(cache, index, &st);
 }
 

@@ -43,13 +43,6 @@ void cell__tool_dir_finish(struct cell__tool_dir *dir)
 	free(dir->path);
 }
 
-static bool same_stat(const struct stat *a, const struct stat *b)
-{
-	return a->st_ino == b->st_ino && a->st_dev == b->st_dev && a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
-	       a->st_mtim.tv_nsec == b->st_mtim.tv_nsec && a->st_ctim.tv_sec == b->st_ctim.tv_sec &&
-	       a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
-}
-
 static bool is_racy(const struct stat *st)
 {
 	struct timespec now;
@@ -85,7 +78,7 @@ static bool refresh_file(struct cell__tool_file *file)
 	struct stat st = { 0 };
 	if (stat(file->path, &st) < 0 && file->seen.st_ino == 0)
 		return false; /* could not be read, and still cannot */
-	if (!file->racy && same_stat(&st, &file->seen))
+	if (!file->racy && cell__file_same(&st, &file->seen))
 		return false;
 	file->seen = st;
 	read_file(file);
@@ -230,7 +223,7 @@ bool cell__tool_dir_refresh(struct cell__tool_dir *dir, bool all, const char *on
 		cell__problems_finish(&dir->problems);
 		return was;
 	}
-	if (!dir->there || dir->racy || !same_stat(&st, &dir->seen)) {
+	if (!dir->there || dir->racy || !cell__file_same(&st, &dir->seen)) {
 		dir->there = true;
 		dir->seen = st;
 		dir->racy = is_racy(&st);
