@@ -193,5 +193,7 @@ int cell__deps_tell(json_t *list, const char *spec);
 int cell__deps_tell_problem(json_t *problems, const char *file, size_t line, const char *text, size_t size,
 			    const struct cell_error *problem);
 json_t *cell__deps_sorted(json_t *list);
+/* The end of listing: takes list and problems, and hands over the list sorted.  ok false, or either NULL: no memory. */
+int cell__deps_listed(bool ok, json_t *list, json_t *problems, json_t **ret_list, json_t **ret_problems, struct cell_error *err);
 
 #endif

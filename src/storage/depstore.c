@@ -451,24 +451,29 @@ json_t *cell__deps_sorted(json_t *list)
 	return out;
 }
 
+int cell__deps_listed(bool ok, json_t *list, json_t *problems, json_t **ret_list, json_t **ret_problems, struct cell_error *err)
+{
+	json_t *sorted = ok ? cell__deps_sorted(list) : NULL;
+	json_decref(list);
+	if (!sorted) {
+		json_decref(problems);
+		return cell_fail(err, CELL_E_NOMEM, 0, "list dependencies");
+	}
+	*ret_list = sorted;
+	*ret_problems = problems;
+	return 0;
+}
+
 static int list_deps(struct cell__store *store, json_t **ret_list, json_t **ret_problems, struct cell_error *err)
 {
 	AUTO_DEPS struct deps deps = DEPS_INIT;
 	if (deps_read(store, false, &deps, err) < 0)
 		return -1;
-	json_t *list = json_array(), *problems = json_array(), *out = NULL;
-	if (list && problems && tell_lines(&deps.ours, FILE_NAME, list, problems) == 0 &&
-	    tell_lines(&deps.hosts, CELL__SHARED_FOLDER "/" FILE_NAME, list, problems) == 0 &&
-	    tell_lines(&deps.old, OLD_FOLDER "/" FILE_NAME, list, problems) == 0)
-		out = cell__deps_sorted(list);
-	json_decref(list);
-	if (!out) {
-		json_decref(problems);
-		return cell_fail(err, CELL_E_NOMEM, 0, "list dependencies");
-	}
-	*ret_list = out;
-	*ret_problems = problems;
-	return 0;
+	json_t *list = json_array(), *problems = json_array();
+	bool ok = list && problems && tell_lines(&deps.ours, FILE_NAME, list, problems) == 0 &&
+		  tell_lines(&deps.hosts, CELL__SHARED_FOLDER "/" FILE_NAME, list, problems) == 0 &&
+		  tell_lines(&deps.old, OLD_FOLDER "/" FILE_NAME, list, problems) == 0;
+	return cell__deps_listed(ok, list, problems, ret_list, ret_problems, err);
 }
 
 /* Takes the lines of a package out, all but one where keep says which; true when there were any others. */

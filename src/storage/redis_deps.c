@@ -114,17 +114,9 @@ static int list_deps(struct cell__store *store, json_t **ret_list, json_t **ret_
 	AUTO_SETS struct sets sets = { 0 };
 	if (read_sets(store, &sets, err) < 0)
 		return cell_fail_wrap(err, "Cannot read dependencies");
-	json_t *list = json_array(), *problems = json_array(), *out = NULL;
-	if (list && problems && tell(store, &sets, list, problems) == 0)
-		out = cell__deps_sorted(list);
-	json_decref(list);
-	if (!out) {
-		json_decref(problems);
-		return cell_fail(err, CELL_E_NOMEM, 0, "list dependencies");
-	}
-	*ret_list = out;
-	*ret_problems = problems;
-	return 0;
+	json_t *list = json_array(), *problems = json_array();
+	bool ok = list && problems && tell(store, &sets, list, problems) == 0;
+	return cell__deps_listed(ok, list, problems, ret_list, ret_problems, err);
 }
 
 /* An argument of a command that is written by hand, because their number is not known before. */
