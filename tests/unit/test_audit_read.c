@@ -264,7 +264,7 @@ static void test_reader_edge(void **state)
 	assert_int_equal(cell_audit_reader_next(reader, &entry, &err), -1);
 	assert_int_equal(err.code, CELL_E_INVALID);
 	cell_audit_reader_close(reader);
-	struct cell_audit_filter filter = { .size = sizeof filter + 1 };
+	struct cell_audit_filter filter = { .size = SIZE_MAX };
 	assert_int_equal(cell_audit_reader_open(audit_live, &filter, &reader, &err), -1);
 	assert_int_equal(err.code, CELL_E_INVALID);
 	cell_audit_reader_close(NULL);

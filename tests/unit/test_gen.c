@@ -352,7 +352,7 @@ static void test_public(void **state)
 	free(report);
 	OK(cell_gen_mcp(&opts, NULL, &err));
 	assert_true(there(folder, "deep/er/mcptools/demo/t.py"));
-	opts.size = sizeof opts + 1;
+	opts.size = SIZE_MAX;
 	FAILS(CELL_E_INVALID, "size", cell_gen_mcp(&opts, NULL, &err));
 	opts.size = sizeof opts;
 	opts.out_dir = "";

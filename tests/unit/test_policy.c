@@ -635,7 +635,7 @@ static void test_api(void **state)
 		assert_int_equal(err.code, CELL_E_INVALID);
 	}
 	subject.kind = NULL;
-	subject.size = sizeof subject + 1;
+	subject.size = SIZE_MAX;
 	assert_int_equal(cell_policy_decide(policy, &subject, &verdict, &err), -1);
 	assert_int_equal(err.code, CELL_E_INVALID);
 	subject.size = sizeof subject;
