@@ -1,5 +1,5 @@
 #!/bin/sh
-# build.sh DIR [meson options]: configures DIR once (again when the options changed) and builds.
+# build.sh DIR [meson options]: configures DIR once (again when the options changed) and builds; only $TARGETS where that is set.
 set -eu
 dir=$1
 shift
@@ -13,7 +13,8 @@ else
 	meson setup "$dir" "$@" >"$dir/setup.log" 2>&1 || { cat "$dir/setup.log" >&2; exit 1; }
 fi
 printf '%s' "$*" >"$dir/.options"
-ninja -C "$dir" >"$dir/build.log" 2>&1 || { cat "$dir/build.log" >&2; exit 1; }
+# shellcheck disable=SC2086 # a list of names
+ninja -C "$dir" ${TARGETS:-} >"$dir/build.log" 2>&1 || { cat "$dir/build.log" >&2; exit 1; }
 if grep -q 'warning:' "$dir/build.log"; then
 	cat "$dir/build.log" >&2
 fi
