@@ -4,11 +4,13 @@ PREFIX ?= /usr/local
 BUILD  := build
 PYTHON := $(BUILD)/venv/bin/python
 
-.PHONY: run test bench setup build install clean help fuzz-smoke
+.PHONY: run check test soak bench setup build install clean help
 
 help:
 	@echo "make run      set up, build, and take a short tour"
-	@echo "make test     set up, build, and run every test"
+	@echo "make check    set up, build, and run the quick tests: two minutes"
+	@echo "make test     set up, build, and run every test: what CI runs"
+	@echo "make soak     the tests that take hours: sanitizers on everything, long fuzzing, a virtual machine"
 	@echo "make bench    set up, build, and print the benchmark"
 	@echo "make install  install to PREFIX=$(PREFIX) (DESTDIR is honoured)"
 
@@ -24,6 +26,10 @@ run: build
 test:
 	@scripts/setup.sh test
 	@scripts/test.sh
+
+check soak:
+	@scripts/setup.sh test
+	@scripts/test.sh --tier $@
 
 bench:
 	@scripts/setup.sh bench

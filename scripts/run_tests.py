@@ -1,15 +1,20 @@
-"""Builds what the tests need and runs them all: make test.
+"""Builds what the tests need and runs them: run_tests.py [--tier check|test|soak] [--record] [STAGE...]
 
-Stages, each named on the command line to run it alone: gcc, checks, unit, e2e, valkey, containers, sdk, holes, asan, fuzz. Builds are made with -Werror,
-and there are two: one by gcc, as it is used, and one by clang with ASan, UBSan and the fuzz targets. Ends with one line
-`N passed, N failed`; a stage that cannot run counts as a failure, and so does what a stage leaves behind in /tmp.
+    check   on every change, in two minutes on a built tree: build, checks, unit tests that are quick, a few end-to-end tests
+    test    what CI runs, in 20 minutes on two cores: everything but what soak adds (the default)
+    soak    what takes longer and rarely finds anything: every end-to-end test under sanitizers, minutes of fuzzing, limits in a
+            virtual machine, tests of races again and again
+
+Stages are named to run them alone; `--help` lists them. Builds are made with -Werror: one by gcc, as it is used, one by clang with ASan,
+UBSan and the fuzz targets, one with TSan. How long stages and tests took is kept and compared (test_record.py); --record makes it
+what later runs are compared with. Ends with one line `N passed, N failed`; a stage that cannot run counts as a failure, and so does what a
+stage leaves behind in /tmp. A test that passes only at its second try is named in the lines before and kept in build/flaky.json.
 """
 
-import ctypes
+import argparse
 import glob
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -19,6 +24,8 @@ import time
 import xml.etree.ElementTree as xml
 
 import docker_engine
+import test_record
+import test_tmp
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PYTHON = os.path.join(ROOT, "build", "venv", "bin", "python")
@@ -26,7 +33,7 @@ PYTHON = os.path.join(ROOT, "build", "venv", "bin", "python")
 WORKERS = (os.cpu_count() or 1) + 2
 PYTEST_DIRS = ["tests/kernel", "tests/conformance", "tests/e2e", "tests/faults", "tests/escape"]
 
-passed, failed, flaky, notes, notes_not_run = 0, 0, 0, [], []
+passed, failed, notes, notes_not_run = 0, 0, [], []
 
 
 def say(text):
@@ -53,6 +60,9 @@ def build(folder, *options, **env):
     return False
 
 
+GOOD = ("OK", "EXPECTEDFAIL")
+
+
 def meson_run(folder, arguments, env):
     """{name: result} of the tests that meson ran; None when it ran none."""
     log = os.path.join(ROOT, folder, "meson-logs", "testlog.json")
@@ -62,21 +72,26 @@ def meson_run(folder, arguments, env):
     if not os.path.exists(log):
         return None
     with open(log) as file:
-        # A name is "project:suite / test" or the test alone.
-        return {test["name"].split(" / ")[-1].strip(): test["result"] for test in map(json.loads, file)}
+        ran = [json.loads(line) for line in file]
+    results = {}
+    for test in ran:
+        name = test["name"].split(" / ")[-1].strip()  # "project:suite / test" or the test alone
+        if results.get(name, "OK") in GOOD:  # of a test that is repeated, the first failure counts
+            results[name] = test["result"]
+        test_record.add_test(folder, name, test["duration"])
+    return results
 
 
 def again(bad, rerun, where):
     """A second, lonely try for what failed: these machines stall now and then. What then passes is named, not hidden."""
-    global passed, flaky
+    global passed
     second = rerun(bad) if 0 < len(bad) <= 10 else set(bad)
     for name in bad:
         if name in second:
             fail("%s: %s" % (where, name))
         else:
             passed += 1
-            flaky += 1
-            print("flaky: %s failed once in %s and passed alone" % (name, where), flush=True)
+            test_record.add_flaky(where, name)
 
 
 def meson_tests(folder, *selection, **env):
@@ -86,7 +101,7 @@ def meson_tests(folder, *selection, **env):
     if results is None:
         fail("meson test in %s" % folder)
         return
-    bad = [name for name, result in results.items() if result not in ("OK", "EXPECTEDFAIL")]
+    bad = [name for name, result in results.items() if result not in GOOD]
     passed += len(results) - len(bad)
 
     def rerun(names):
@@ -111,6 +126,7 @@ def pytest_run(folder, arguments, env, workers=0):
     for case in xml.parse(report).getroot().iter("testcase"):
         total += 1
         name = "%s::%s" % (case.get("file"), case.get("name"))
+        test_record.add_test(folder, name, float(case.get("time") or 0))
         if case.find("failure") is not None or case.find("error") is not None:
             bad.append(name)
         elif case.find("skipped") is not None:
@@ -176,6 +192,26 @@ def stage_unit():
     meson_tests("build")
 
 
+# Of the unit tests a quick run leaves out those that took longer when the times were recorded.
+QUICK_SECONDS = 5
+
+
+def stage_quick_unit():
+    say("unit tests that take less than %d s" % QUICK_SECONDS)
+    listed = subprocess.run(["meson", "test", "-C", "build", "--list"], cwd=ROOT, capture_output=True, text=True).stdout
+    names = [line.split(" / ")[-1].strip() for line in listed.splitlines() if " / " in line and "fuzz" not in line]
+    meson_tests("build", *[name for name in names if test_record.expected_seconds("build", name) < QUICK_SECONDS])
+
+
+# One file of each face: the command line, the kernel, the gate, the server, the sandbox, the Python package.
+SMOKE = ["tests/kernel/test_split.py", "tests/e2e/test_run.py", "tests/e2e/test_policy.py", "tests/e2e/test_serve_auth.py", "python/tests/test_session.py"]
+
+
+def stage_smoke():
+    say("a few end-to-end tests")
+    pytests("build", *SMOKE)
+
+
 def stage_e2e():
     say("kernel, conformance, end-to-end and fault tests")
     pytests("build", *PYTEST_DIRS)
@@ -238,16 +274,39 @@ def sanitized():
     return build("build-asan", *SANITIZED, CC="clang")
 
 
+# What a cell means is the kernel's Python, which no sanitizer sees: the conformance suite has nothing to add under one. Nor can a Python
+# that knows nothing of sanitizers be the host, or leave no memory behind in one.
+UNSANITIZED = ("--ignore", "tests/e2e/test_library.py", "--ignore", "tests/e2e/test_inprocess.py")
+# C that code, clients and the network reach: sessions that die, what is parsed, the servers.
+SANITIZED_E2E = ["tests/faults", "tests/e2e/test_run.py", "tests/e2e/test_streaming.py", "tests/e2e/test_output.py", "tests/e2e/test_serve.py",
+                 "tests/e2e/test_mcp_server.py", "tests/e2e/test_mcp_client.py", "tests/e2e/test_gate.py", "tests/e2e/test_tools.py", "tests/e2e/test_sandbox.py",
+                 "tests/e2e/test_egress.py", "tests/e2e/test_remote.py"]
+
+
 def stage_asan():
     if sanitized():
         say("unit tests under ASan and UBSan")
         meson_tests("build-asan", "--suite", "unit")
-        say("end-to-end tests under ASan and UBSan")
-        # What a cell means is the kernel's Python, which no sanitizer sees: the conformance suite has nothing to add here.
-        # Nor can a Python that knows nothing of sanitizers be the host, or leave no memory behind in one.
+        say("end-to-end tests of what parses and what dies, under ASan and UBSan")
         # Where two installers are tried, one does here: they are other people's programs, and slow.
-        pytests("build-asan", "tests/e2e", "tests/faults", "--ignore", "tests/e2e/test_library.py", "--ignore",
-                "tests/e2e/test_inprocess.py", "-k", "not pip]")
+        pytests("build-asan", *SANITIZED_E2E, "-k", "not pip]")
+
+
+def stage_sanitized_e2e():
+    if sanitized():
+        say("every end-to-end test under ASan and UBSan")
+        pytests("build-asan", "tests/e2e", "tests/faults", *UNSANITIZED)
+
+
+# What lives on atomics: the loop and its callers, the ring of output, functions of the host on other threads, the SDK's port.
+THREADED = ["loop", "ring", "threads", "api", "events", "control", "functions", "host_tools", "port"]
+
+
+def stage_tsan():
+    targets = " ".join("tests/unit/test_" + name for name in THREADED)
+    if build("build-tsan", "-Db_lundef=false", "-Db_sanitize=thread", CC="clang", TARGETS=targets):
+        say("unit tests of threads under TSan")
+        meson_tests("build-tsan", "--no-rebuild", *THREADED)
 
 
 def stage_holes():
@@ -266,82 +325,98 @@ def stage_fuzz():
         meson_tests("build-asan", "--suite", "fuzz")
 
 
-# What is kept in /tmp on purpose: by pytest folders of failed tests, by Node its cache, and whole outputs that a result names.
-KEPT_IN_TMP = re.compile(r"pytest-of-\w+|node-compile-cache|hsperfdata_\w+|workcell-[0-9a-f]{32}-\w{6}\.txt")
-CLONE_NEWNS, MS_BIND, MS_REC, MS_PRIVATE = 0x20000, 0x1000, 0x4000, 0x40000
+LONG_FUZZ_SECONDS = 120
 
 
-def take_tmp(folder):
-    """Makes this folder the /tmp of this process and all that it starts: what lies in it at the end, this run has left there.
-    False where that is not allowed, or of no use because a container engine that was up before sees the other /tmp."""
-    libc = ctypes.CDLL(None, use_errno=True)
+def stage_long_fuzz():
+    if sanitized():
+        say("fuzz targets, %d s each" % LONG_FUZZ_SECONDS)
+        meson_tests("build-asan", "--suite", "fuzz", WORKCELL_FUZZ_SECONDS=str(LONG_FUZZ_SECONDS))
 
-    def mount(source, target, flags):
-        if libc.mount(source.encode(), target.encode(), None, flags, None) != 0:
-            raise OSError(ctypes.get_errno(), "mount on " + target)
 
-    if docker_engine.wanted() and docker_engine.answers(docker_engine.host()) or libc.unshare(CLONE_NEWNS) != 0:
-        return False
-    # A tree in /tmp keeps its place, with what lies beside it.
-    beside = "/".join(ROOT.split("/")[:3]) if ROOT.startswith("/tmp/") else None
-    try:
-        mount("none", "/", MS_REC | MS_PRIVATE)
-        fd = os.open(beside or "/", os.O_PATH)
-        mount(folder, "/tmp", MS_BIND)
-        if beside:
-            os.mkdir(beside)
-            mount("/proc/self/fd/%d" % fd, beside, MS_BIND | MS_REC)
-        os.close(fd)
-    except OSError as error:
-        print("no /tmp for this run alone: %s" % error)
-        return False
-    os.chdir(ROOT)
-    os.environ.pop("TMPDIR", None)
-    return True
+# Tests of what happens at the same time, which may fail once in a hundred runs.
+RACES = ["loop", "threads", "ring", "control", "events", "process", "spawn", "link"]
+RACES_E2E = ["tests/faults/test_death.py", "tests/faults/test_time.py", "tests/e2e/test_streaming.py"]
+REPEATS = 10
+
+
+def stage_races():
+    say("tests of races, %d times" % REPEATS)
+    meson_tests("build", *RACES, "--repeat", str(REPEATS))
+    for _ in range(REPEATS):
+        pytests("build", *RACES_E2E)
+
+
+def stage_vm():
+    """Limits by cgroup v2, which needs QEMU and Debian's kernel."""
+    global passed
+    say("limits by cgroup v2, in a virtual machine")
+    if not shutil.which("qemu-system-x86_64") or not shutil.which("busybox"):
+        notes_not_run.append("scripts/vm_test.sh: install qemu-system-x86 and busybox-static")
+    elif run("scripts/vm_test.sh") == 0:
+        passed += 1
+    else:
+        fail("scripts/vm_test.sh")
 
 
 def check_tmp(before, stage, clean):
     """What a stage has left is a failure of it; not clean: a test that failed on the way may have left it, which is said only."""
     global passed
-    left = sorted(name for name in set(os.listdir("/tmp")) - before if not KEPT_IN_TMP.fullmatch(name))
-    text = "%s left in /tmp: %s" % (stage, ", ".join(left[:20]) + (" and %d more" % (len(left) - 20) if len(left) > 20 else ""))
+    left = test_tmp.left_since(before)
     if left and clean:
-        fail(text)
+        fail("%s left in /tmp: %s" % (stage, left))
     elif left:
-        say(text)
+        say("%s left in /tmp: %s" % (stage, left))
     else:
         passed += 1
 
 
-STAGES = [stage_gcc, stage_checks, stage_unit, stage_e2e, stage_valkey, stage_containers, stage_sdk, stage_holes, stage_asan, stage_fuzz]
+# In the order in which failures are cheapest to understand.
+TIERS = {
+    "check": [stage_gcc, stage_checks, stage_quick_unit, stage_smoke],
+    "test": [stage_gcc, stage_checks, stage_unit, stage_e2e, stage_valkey, stage_containers, stage_sdk, stage_holes, stage_asan, stage_fuzz, stage_tsan],
+    "soak": [stage_gcc, stage_sanitized_e2e, stage_long_fuzz, stage_races, stage_vm],
+}
+STAGES = {stage.__name__[len("stage_"):]: stage for stages in TIERS.values() for stage in stages}
 
 
-def run_stages(wanted, tmp):
+def run_stages(wanted, record, tmp):
     start = time.time()
-    private = take_tmp(tmp)
+    private = test_tmp.take(tmp)
     if not private:
         notes_not_run.append("the check of what is left in /tmp")
-    for stage in STAGES:
-        name = stage.__name__[len("stage_"):]
-        if not wanted or name in wanted:
-            begin, before, bad = time.time(), set(os.listdir("/tmp")), failed + flaky
-            if stage is stage_e2e and (not wanted or {"asan", "fuzz"} & set(wanted)):
-                build_ahead()
-            stage()
-            if private:
-                # Programs with a planted hole fail their tests on purpose, and may leave what those would have removed.
-                check_tmp(before, name, failed + flaky == bad and stage is not stage_holes)
-            say("%s: %.0f s" % (name, time.time() - begin))
+    for name in wanted:
+        begin, before, bad = time.time(), test_tmp.names(), failed + len(test_record.flaky)
+        if name == "e2e" and {"asan", "fuzz"} & set(wanted):
+            build_ahead()
+        STAGES[name]()
+        if private:
+            # Programs with a planted hole fail their tests on purpose, and may leave what those would have removed.
+            check_tmp(before, name, failed + len(test_record.flaky) == bad and name != "holes")
+        test_record.stages[name] = round(time.time() - begin, 1)
+        say("%s: %.0f s" % (name, time.time() - begin))
     say("in all %.0f s" % (time.time() - start))
-    for note in notes_not_run:
-        print("not run: " + note)
-    for note in notes:
-        print("failed: " + note)
+    for line in ["not run: " + note for note in notes_not_run] + ["failed: " + note for note in notes] + test_record.finish(record):
+        print(line)
     print("%d passed, %d failed" % (passed, failed))
     return 1 if failed or not passed else 0
 
 
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tier", choices=list(TIERS), default="test")
+    parser.add_argument("--record", action="store_true", help="write tests/times.json")
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help=", ".join(STAGES))
+    given = parser.parse_args()
+    unknown = [name for name in given.stages if name not in STAGES]
+    if unknown:
+        parser.error("%s is not a stage: %s" % (unknown[0], ", ".join(STAGES)))
+    return given
+
+
 def main():
+    given = parse_arguments()
+    wanted = given.stages or [stage.__name__[len("stage_"):] for stage in TIERS[given.tier]]
     # Under nohup or as a background job some signals come ignored, and every child would inherit that.
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
@@ -351,7 +426,7 @@ def main():
     os.chmod(tmp, 0o1777)
     child = os.fork()
     if child == 0:
-        sys.exit(run_stages(sys.argv[1:], tmp))
+        sys.exit(run_stages(wanted, given.record, tmp))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal tells the child too, and we end with it
     signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -359,4 +434,5 @@ def main():
     sys.exit(status if status >= 0 else 1)
 
 
-main()
+if __name__ == "__main__":
+    main()
